@@ -1,0 +1,40 @@
+//! Who makes a request.
+
+/// An authenticated user. The TLS listener derives it from a certificate or a token; the
+/// in-process transport puts it into the request's extensions. Nothing in a request's headers
+/// can set it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The user's name, `system:anonymous` when nobody.
+    pub user: String,
+    /// Stable id, may be empty.
+    pub uid: String,
+    /// Groups, `system:authenticated` or `system:unauthenticated` among them.
+    pub groups: Vec<String>,
+    /// Further claims, such as `authentication.kubernetes.io/pod-name`.
+    pub extra: Vec<(String, Vec<String>)>,
+}
+
+impl Identity {
+    /// A user known to be authenticated, with the groups given and `system:authenticated`.
+    pub fn authenticated(user: &str, groups: &[&str]) -> Self {
+        let mut groups: Vec<String> = groups.iter().map(ToString::to_string).collect();
+        groups.push("system:authenticated".to_owned());
+        Self { user: user.to_owned(), uid: String::new(), groups, extra: Vec::new() }
+    }
+
+    /// Nobody.
+    pub fn anonymous() -> Self {
+        Self {
+            user: "system:anonymous".to_owned(),
+            uid: String::new(),
+            groups: vec!["system:unauthenticated".to_owned()],
+            extra: Vec::new(),
+        }
+    }
+
+    /// Whether the user is in `group`.
+    pub fn in_group(&self, group: &str) -> bool {
+        self.groups.iter().any(|g| g == group)
+    }
+}

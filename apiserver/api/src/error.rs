@@ -1,0 +1,179 @@
+//! Errors as Kubernetes spells them: `metav1.Status` with a code, a reason and causes.
+
+use serde_json::{Value, json};
+
+/// One invalid field, as in `field.Error`: path, what is wrong, and the reason clients match on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FieldError {
+    /// `spec.containers[0].name`
+    pub field: String,
+    /// The reason that clients match on.
+    pub reason: FieldReason,
+    /// The whole sentence without the path: `Required value: …`, `Invalid value: "x": …`.
+    pub message: String,
+}
+
+/// `metav1.CauseType`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FieldReason {
+    Required,
+    Invalid,
+    Forbidden,
+    NotSupported,
+    Duplicate,
+    TooLong,
+    TooMany,
+    NotFound,
+    TypeInvalid,
+}
+
+impl FieldReason {
+    /// As it stands in `details.causes[].reason`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Required => "FieldValueRequired",
+            Self::Invalid => "FieldValueInvalid",
+            Self::Forbidden => "FieldValueForbidden",
+            Self::NotSupported => "FieldValueNotSupported",
+            Self::Duplicate => "FieldValueDuplicate",
+            Self::TooLong => "FieldValueTooLong",
+            Self::TooMany => "FieldValueTooMany",
+            Self::NotFound => "FieldValueNotFound",
+            Self::TypeInvalid => "FieldValueTypeInvalid",
+        }
+    }
+}
+
+impl FieldError {
+    pub fn required(field: impl Into<String>, detail: &str) -> Self {
+        let message =
+            if detail.is_empty() { "Required value".to_owned() } else { format!("Required value: {detail}") };
+        Self { field: field.into(), reason: FieldReason::Required, message }
+    }
+
+    pub fn invalid(field: impl Into<String>, value: &Value, detail: &str) -> Self {
+        Self { field: field.into(), reason: FieldReason::Invalid, message: format!("Invalid value: {value}: {detail}") }
+    }
+
+    pub fn forbidden(field: impl Into<String>, detail: &str) -> Self {
+        Self { field: field.into(), reason: FieldReason::Forbidden, message: format!("Forbidden: {detail}") }
+    }
+
+    pub fn duplicate(field: impl Into<String>, value: &Value) -> Self {
+        Self { field: field.into(), reason: FieldReason::Duplicate, message: format!("Duplicate value: {value}") }
+    }
+
+    pub fn not_supported(field: impl Into<String>, value: &Value, supported: &[&str]) -> Self {
+        let list = supported.iter().map(|s| format!("\"{s}\"")).collect::<Vec<_>>().join(", ");
+        Self {
+            field: field.into(),
+            reason: FieldReason::NotSupported,
+            message: format!("Unsupported value: {value}: supported values: {list}"),
+        }
+    }
+}
+
+/// A refused request. Becomes a `metav1.Status` at the HTTP edge.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ApiError {
+    /// HTTP status code.
+    pub code: u16,
+    /// `metav1.StatusReason`: `NotFound`, `AlreadyExists`, `Conflict`, `Invalid`, …
+    pub reason: &'static str,
+    /// What was attempted, on which object, and why it was refused.
+    pub message: String,
+    /// `status.details`, if there is something to say.
+    pub details: Option<Value>,
+}
+
+impl std::fmt::Display for ApiError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for ApiError {}
+
+impl ApiError {
+    pub fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
+        Self { code, reason, message: message.into(), details: None }
+    }
+
+    pub fn bad_request(message: impl Into<String>) -> Self {
+        Self::new(400, "BadRequest", message)
+    }
+
+    pub fn not_found(group: &str, resource: &str, name: &str) -> Self {
+        Self::named(404, "NotFound", group, resource, name, "not found")
+    }
+
+    pub fn already_exists(group: &str, resource: &str, name: &str) -> Self {
+        Self::named(409, "AlreadyExists", group, resource, name, "already exists")
+    }
+
+    pub fn conflict(group: &str, resource: &str, name: &str, why: &str) -> Self {
+        let mut error = Self::named(409, "Conflict", group, resource, name, "");
+        error.message =
+            format!("Operation cannot be fulfilled on {} \"{name}\": {why}", qualified(group, resource));
+        error
+    }
+
+    pub fn forbidden(group: &str, resource: &str, name: &str, why: &str) -> Self {
+        let mut error = Self::named(403, "Forbidden", group, resource, name, "");
+        let object = if name.is_empty() { String::new() } else { format!(" \"{name}\"") };
+        error.message = format!("{}{object} is forbidden: {why}", qualified(group, resource));
+        error
+    }
+
+    /// 422 with one cause a field.
+    pub fn invalid(group: &str, kind: &str, name: &str, errors: &[FieldError]) -> Self {
+        let list: Vec<String> = errors.iter().map(|e| format!("{}: {}", e.field, e.message)).collect();
+        let text = if let [one] = list.as_slice() { one.clone() } else { format!("[{}]", list.join(", ")) };
+        let kind_text = if group.is_empty() { kind.to_owned() } else { format!("{kind}.{group}") };
+        Self {
+            code: 422,
+            reason: "Invalid",
+            message: format!("{kind_text} \"{name}\" is invalid: {text}"),
+            details: Some(json!({
+                "name": name, "group": group, "kind": kind,
+                "causes": errors.iter().map(|e| json!({
+                    "reason": e.reason.as_str(), "message": e.message, "field": e.field,
+                })).collect::<Vec<_>>(),
+            })),
+        }
+    }
+
+    pub fn internal(message: impl Into<String>) -> Self {
+        Self::new(500, "InternalError", format!("Internal error occurred: {}", message.into()))
+    }
+
+    /// 410: the revision asked for has been compacted.
+    pub fn expired(message: impl Into<String>) -> Self {
+        Self::new(410, "Expired", message)
+    }
+
+    fn named(code: u16, reason: &'static str, group: &str, resource: &str, name: &str, what: &str) -> Self {
+        Self {
+            code,
+            reason,
+            message: format!("{} \"{name}\" {what}", qualified(group, resource)),
+            details: Some(json!({"name": name, "group": group, "kind": resource})),
+        }
+    }
+
+    /// The `metav1.Status` object.
+    pub fn to_status(&self) -> Value {
+        let mut status = json!({
+            "kind": "Status", "apiVersion": "v1", "metadata": {},
+            "status": "Failure", "message": self.message, "reason": self.reason, "code": self.code,
+        });
+        if let Some(details) = &self.details {
+            status["details"] = details.clone();
+        }
+        status
+    }
+}
+
+fn qualified(group: &str, resource: &str) -> String {
+    if group.is_empty() { resource.to_owned() } else { format!("{resource}.{group}") }
+}

@@ -1,0 +1,164 @@
+//! The table of kinds. A further kind is a line of data here and not a module.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::error::FieldError;
+
+/// One verb of the API, spelled as in discovery and RBAC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Verb {
+    Get,
+    List,
+    Watch,
+    Create,
+    Update,
+    Patch,
+    Delete,
+    DeleteCollection,
+}
+
+impl Verb {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Get => "get",
+            Self::List => "list",
+            Self::Watch => "watch",
+            Self::Create => "create",
+            Self::Update => "update",
+            Self::Patch => "patch",
+            Self::Delete => "delete",
+            Self::DeleteCollection => "deletecollection",
+        }
+    }
+}
+
+/// A printer column of `Table`.
+#[derive(Clone, Debug)]
+pub struct Column {
+    /// Header, as kubectl prints it in capitals: `Name`, `Ready`.
+    pub name: &'static str,
+    /// OpenAPI type: `string`, `integer`.
+    pub kind: &'static str,
+    /// OpenAPI format, `name` for the name column.
+    pub format: &'static str,
+    /// 0 is always shown, 1 with `-o wide`.
+    pub priority: u8,
+    /// What the column says, for clients that show help.
+    pub description: &'static str,
+}
+
+/// How an object's cells are computed; `now` is for ages.
+pub type Cells = fn(&Value, jiff::Timestamp) -> Vec<Value>;
+
+/// What a kind does differently from the generic verbs. Each hook is a pure function on the
+/// JSON object; the server calls them in this order: `default`, `prepare_*`, `validate_*`.
+#[derive(Clone, Copy)]
+pub struct Behaviour {
+    /// `metadata.generation` starts at 1 and rises with each change outside metadata and status.
+    pub generation: bool,
+    /// Deletion honours `gracePeriodSeconds` (pods).
+    pub graceful_delete: bool,
+    /// `status` is cleared on create and kept from the old object on update of the main resource;
+    /// only the `status` subresource writes it.
+    pub status_subresource: bool,
+    /// Fills in defaults.
+    pub default: fn(&mut Value),
+    /// Sets what a client may not choose on create (beyond status): conditions, phases.
+    pub prepare_create: fn(&mut Value),
+    /// Sets what a client may not change on update; arguments: new, old.
+    pub prepare_update: fn(&mut Value, &Value),
+    /// Errors of an object to be created.
+    pub validate: fn(&Value) -> Vec<FieldError>,
+    /// Errors of a change beyond those of `validate`: immutable fields. Arguments: new, old.
+    pub validate_update: fn(&Value, &Value) -> Vec<FieldError>,
+}
+
+/// A subresource of a kind, such as `status` or `scale`.
+#[derive(Clone, Debug)]
+pub struct Subresource {
+    /// `status`, `scale`, `binding`, `eviction`, `log`, `exec`, …
+    pub name: &'static str,
+    /// Its kind where that is another one: `Scale` of `autoscaling/v1`.
+    pub kind: &'static str,
+    /// Group and version of that kind; empty for the parent's own.
+    pub group: &'static str,
+    pub version: &'static str,
+    pub verbs: Vec<Verb>,
+}
+
+/// Everything that the generic verbs know about a kind.
+#[derive(Clone)]
+pub struct Resource {
+    /// `""` for core, `apps`, …
+    pub group: String,
+    pub version: String,
+    /// `deployments`
+    pub plural: String,
+    /// `deployment`
+    pub singular: String,
+    /// `Deployment`
+    pub kind: String,
+    pub namespaced: bool,
+    pub verbs: Vec<Verb>,
+    pub subresources: Vec<Subresource>,
+    pub short_names: Vec<&'static str>,
+    pub categories: Vec<&'static str>,
+    /// Where its objects are kept, without a slash at the end: `/registry/deployments`. The keys
+    /// are `PREFIX/NAMESPACE/NAME` or `PREFIX/NAME`, as Kubernetes lays etcd out.
+    pub storage_prefix: String,
+    /// Field selectors beside `metadata.name` and `metadata.namespace`: `spec.nodeName`.
+    pub selectable: &'static [&'static str],
+    pub columns: Vec<Column>,
+    pub cells: Cells,
+    /// Name in OpenAPI: `io.k8s.api.apps.v1.Deployment`.
+    pub schema: String,
+    pub behaviour: Behaviour,
+    /// Kept in the store. Reviews and token requests are answered and forgotten.
+    pub stored: bool,
+}
+
+impl Resource {
+    /// `v1`, `apps/v1`.
+    pub fn api_version(&self) -> String {
+        if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
+    }
+}
+
+/// All kinds served. Immutable; swapped as a whole when a kind is added.
+#[derive(Clone, Default)]
+pub struct Registry {
+    resources: Vec<Arc<Resource>>,
+    by_path: HashMap<(String, String, String), usize>,
+}
+
+impl Registry {
+    /// A registry of the given kinds, in the order of discovery.
+    pub fn new(resources: Vec<Resource>) -> Self {
+        let resources: Vec<_> = resources.into_iter().map(Arc::new).collect();
+        let by_path = resources
+            .iter()
+            .enumerate()
+            .map(|(i, r)| ((r.group.clone(), r.version.clone(), r.plural.clone()), i))
+            .collect();
+        Self { resources, by_path }
+    }
+
+    /// The kind behind `/apis/GROUP/VERSION/…/PLURAL`.
+    pub fn lookup(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Resource>> {
+        let key = (group.to_owned(), version.to_owned(), plural.to_owned());
+        self.by_path.get(&key).map(|&i| &self.resources[i])
+    }
+
+    /// The kind by its name in objects: `apiVersion` and `kind`.
+    pub fn by_kind(&self, api_version: &str, kind: &str) -> Option<&Arc<Resource>> {
+        self.resources.iter().find(|r| r.kind == kind && r.api_version() == api_version)
+    }
+
+    /// All kinds, in the order of discovery.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Resource>> {
+        self.resources.iter()
+    }
+}

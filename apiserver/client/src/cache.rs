@@ -1,0 +1,393 @@
+//! Shared caches: one list and one watch a kind, however many readers.
+//!
+//! Handlers only record what changed (a key in a work queue); they run on the watching task, so
+//! they may neither wait nor work. Readers take `Arc`s out of an ordered map, so that equal
+//! histories give equal iteration.
+
+use std::any::{Any, TypeId};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
+
+use apiserver_api::ambient::Ambient;
+use futures::StreamExt;
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Api, Client, Resource};
+use serde::de::DeserializeOwned;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, warn};
+
+/// First pause after a failed list or watch; doubles up to [`MAX_PAUSE`].
+const MIN_PAUSE: Duration = Duration::from_millis(100);
+const MAX_PAUSE: Duration = Duration::from_secs(5);
+
+/// Names an object within its kind.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ObjectKey {
+    /// Empty for cluster-scoped kinds.
+    pub namespace: String,
+    pub name: String,
+}
+
+impl ObjectKey {
+    pub fn new(namespace: &str, name: &str) -> Self {
+        Self { namespace: namespace.to_owned(), name: name.to_owned() }
+    }
+
+    /// The key of any object.
+    pub fn of<K: Resource>(object: &K) -> Self {
+        let meta = object.meta();
+        Self {
+            namespace: meta.namespace.clone().unwrap_or_default(),
+            name: meta.name.clone().unwrap_or_default(),
+        }
+    }
+}
+
+impl fmt::Display for ObjectKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.namespace.is_empty() {
+            f.write_str(&self.name)
+        } else {
+            write!(f, "{}/{}", self.namespace, self.name)
+        }
+    }
+}
+
+/// What happened to an object.
+#[derive(Debug)]
+pub enum Change<K> {
+    /// Added (`old` is `None`) or changed.
+    Applied { old: Option<Arc<K>>, new: Arc<K> },
+    /// Gone; its last known state.
+    Deleted(Arc<K>),
+}
+
+impl<K: Resource> Change<K> {
+    /// The newest known state of the object.
+    pub fn object(&self) -> &Arc<K> {
+        match self {
+            Self::Applied { new, .. } => new,
+            Self::Deleted(last) => last,
+        }
+    }
+
+    pub fn key(&self) -> ObjectKey {
+        ObjectKey::of(self.object().as_ref())
+    }
+}
+
+type Handler<K> = Box<dyn Fn(&Change<K>) + Send + Sync>;
+
+struct Shared<K> {
+    objects: RwLock<BTreeMap<ObjectKey, Arc<K>>>,
+    handlers: Mutex<Vec<Handler<K>>>,
+    /// Whether the first whole list has arrived.
+    synced: watch::Sender<bool>,
+}
+
+/// A read handle on all objects of a kind (or of a selection of them).
+pub struct Cache<K>(Arc<Shared<K>>);
+
+impl<K> Clone for Cache<K> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<K> Default for Cache<K> {
+    fn default() -> Self {
+        Self(Arc::new(Shared {
+            objects: RwLock::default(),
+            handlers: Mutex::default(),
+            synced: watch::Sender::new(false),
+        }))
+    }
+}
+
+impl<K: Resource + 'static> Cache<K> {
+    pub fn get(&self, key: &ObjectKey) -> Option<Arc<K>> {
+        self.read(|objects| objects.get(key).cloned())
+    }
+
+    /// All objects, in the order of their keys.
+    pub fn list(&self) -> Vec<Arc<K>> {
+        self.read(|objects| objects.values().cloned().collect())
+    }
+
+    /// The objects of one namespace, in the order of their names.
+    pub fn list_namespace(&self, namespace: &str) -> Vec<Arc<K>> {
+        let first = ObjectKey::new(namespace, "");
+        self.read(|objects| {
+            objects
+                .range(first..)
+                .take_while(|(key, _)| key.namespace == namespace)
+                .map(|(_, object)| Arc::clone(object))
+                .collect()
+        })
+    }
+
+    pub fn len(&self) -> usize {
+        self.read(BTreeMap::len)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether the first whole list has arrived.
+    pub fn has_synced(&self) -> bool {
+        *self.0.synced.borrow()
+    }
+
+    /// Waits for the first whole list.
+    pub async fn synced(&self) {
+        let mut synced = self.0.synced.subscribe();
+        // The sender lives in `self`, so the wait ends only with the value.
+        let _ = synced.wait_for(|done| *done).await;
+    }
+
+    /// Calls `handler` for each object present and for each change from now on. The handler runs
+    /// under the cache's locks: it records and returns, and must not call back into this cache.
+    pub fn on_change(&self, handler: impl Fn(&Change<K>) + Send + Sync + 'static) {
+        let mut handlers = lock(&self.0.handlers);
+        self.read(|objects| {
+            for object in objects.values() {
+                handler(&Change::Applied { old: None, new: Arc::clone(object) });
+            }
+        });
+        handlers.push(Box::new(handler));
+    }
+
+    fn read<T>(&self, f: impl FnOnce(&BTreeMap<ObjectKey, Arc<K>>) -> T) -> T {
+        f(&self.0.objects.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Sets an object, as the watch does; public for tests of what stands on a cache.
+    pub fn apply(&self, object: K) {
+        let handlers = lock(&self.0.handlers);
+        let new = Arc::new(object);
+        let key = ObjectKey::of(new.as_ref());
+        let old = self.write(|objects| objects.insert(key, Arc::clone(&new)));
+        let same = old.as_ref().is_some_and(|old| {
+            old.meta().resource_version.is_some() && old.meta().resource_version == new.meta().resource_version
+        });
+        if !same {
+            notify(&handlers, &Change::Applied { old, new });
+        }
+    }
+
+    /// Removes an object, as the watch does; public for tests of what stands on a cache.
+    pub fn delete(&self, key: &ObjectKey) {
+        let handlers = lock(&self.0.handlers);
+        if let Some(old) = self.write(|objects| objects.remove(key)) {
+            notify(&handlers, &Change::Deleted(old));
+        }
+    }
+
+    /// The list is whole: what it did not name is gone.
+    fn replace(&self, listed: Vec<K>) {
+        let keep: std::collections::BTreeSet<_> = listed.iter().map(ObjectKey::of).collect();
+        let gone: Vec<_> = self.read(|objects| objects.keys().filter(|k| !keep.contains(k)).cloned().collect());
+        for key in gone {
+            self.delete(&key);
+        }
+        for object in listed {
+            self.apply(object);
+        }
+        self.0.synced.send_replace(true);
+    }
+
+    fn write<T>(&self, f: impl FnOnce(&mut BTreeMap<ObjectKey, Arc<K>>) -> T) -> T {
+        f(&mut self.0.objects.write().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+fn notify<K>(handlers: &[Handler<K>], change: &Change<K>) {
+    for handler in handlers {
+        handler(change);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Which objects of a kind a cache holds. Empty selectors mean all.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Selection {
+    pub labels: String,
+    pub fields: String,
+    /// Empty: all namespaces.
+    pub namespace: String,
+}
+
+/// The caches of one process. Asking twice for the same kind and selection gives the same cache.
+#[derive(Clone)]
+pub struct Informers {
+    client: Client,
+    ambient: Ambient,
+    shutdown: CancellationToken,
+    caches: Arc<Mutex<BTreeMap<(TypeId, Selection), Box<dyn Any + Send + Sync>>>>,
+}
+
+impl Informers {
+    /// Caches that are kept until `shutdown`.
+    pub fn new(client: Client, ambient: Ambient, shutdown: CancellationToken) -> Self {
+        Self { client, ambient, shutdown, caches: Arc::default() }
+    }
+
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// All objects of a kind.
+    pub fn cache<K>(&self) -> Cache<K>
+    where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + fmt::Debug + Send + Sync + 'static,
+    {
+        self.select(Selection::default())
+    }
+
+    /// A selection of the objects of a kind. `managedFields` are dropped. Must be called within
+    /// a runtime; the watch begins at once.
+    pub fn select<K>(&self, selection: Selection) -> Cache<K>
+    where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + fmt::Debug + Send + Sync + 'static,
+    {
+        let mut caches = lock(&self.caches);
+        let entry = (TypeId::of::<K>(), selection.clone());
+        if let Some(cache) = caches.get(&entry).and_then(|any| any.downcast_ref::<Cache<K>>()) {
+            return cache.clone();
+        }
+        let cache = Cache::<K>::default();
+        caches.insert(entry, Box::new(cache.clone()));
+        tokio::spawn(keep(self.clone(), selection, cache.clone()));
+        cache
+    }
+}
+
+/// Lists and watches until shutdown, with a growing pause after errors.
+async fn keep<K>(informers: Informers, selection: Selection, cache: Cache<K>)
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + fmt::Debug + Send + Sync + 'static,
+{
+    let api: Api<K> = Api::all(informers.client.clone());
+    let mut config = watcher::Config::default().labels(&selection.labels).fields(&selection.fields);
+    if !selection.namespace.is_empty() {
+        let of_namespace = format!("metadata.namespace={}", selection.namespace);
+        let fields = if selection.fields.is_empty() {
+            of_namespace
+        } else {
+            format!("{},{of_namespace}", selection.fields)
+        };
+        config = config.fields(&fields);
+    }
+    let mut stream = std::pin::pin!(watcher(api, config));
+    let mut listed = Vec::new();
+    let mut pause = MIN_PAUSE;
+    loop {
+        let event = tokio::select! {
+            () = informers.shutdown.cancelled() => return,
+            event = stream.next() => event,
+        };
+        match event {
+            Some(Ok(event)) => {
+                pause = MIN_PAUSE;
+                take(&cache, &mut listed, event);
+            }
+            Some(Err(error)) => {
+                report(K::plural(&()).as_ref(), &error);
+                let jitter = Duration::from_millis(informers.ambient.random.next_u64() % 50);
+                tokio::time::sleep(pause + jitter).await;
+                pause = (pause * 2).min(MAX_PAUSE);
+            }
+            None => return,
+        }
+    }
+}
+
+fn take<K: Resource + 'static>(cache: &Cache<K>, listed: &mut Vec<K>, event: Event<K>) {
+    match event {
+        Event::Init => listed.clear(),
+        Event::InitApply(object) => listed.push(trimmed(object)),
+        Event::InitDone => cache.replace(std::mem::take(listed)),
+        Event::Apply(object) => cache.apply(trimmed(object)),
+        Event::Delete(object) => cache.delete(&ObjectKey::of(&object)),
+    }
+}
+
+/// Who last wrote which field is half of an object's memory and nobody's concern here.
+fn trimmed<K: Resource>(mut object: K) -> K {
+    object.meta_mut().managed_fields = None;
+    object
+}
+
+fn report(kind: &str, error: &watcher::Error) {
+    // An expired watch is ordinary: the list follows.
+    if matches!(error, watcher::Error::WatchError(status) if status.code == 410) {
+        debug!(kind, %error, "watch expired, listing again");
+    } else {
+        warn!(kind, error = error as &dyn std::error::Error, "list or watch failed, trying again");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::api::core::v1::ConfigMap;
+
+    fn config_map(name: &str, version: &str) -> ConfigMap {
+        let mut object = ConfigMap::default();
+        object.metadata.namespace = Some("ns".to_owned());
+        object.metadata.name = Some(name.to_owned());
+        object.metadata.resource_version = Some(version.to_owned());
+        object
+    }
+
+    fn recorded(cache: &Cache<ConfigMap>) -> Arc<Mutex<Vec<String>>> {
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let writer = Arc::clone(&log);
+        cache.on_change(move |change| {
+            let text = match change {
+                Change::Applied { old: None, .. } => format!("add {}", change.key()),
+                Change::Applied { .. } => format!("update {}", change.key()),
+                Change::Deleted(_) => format!("delete {}", change.key()),
+            };
+            lock(&writer).push(text);
+        });
+        log
+    }
+
+    #[test]
+    fn a_second_list_deletes_what_it_does_not_name_and_keeps_quiet_about_the_same_version() {
+        let cache = Cache::default();
+        let log = recorded(&cache);
+        cache.replace(vec![config_map("a", "1"), config_map("b", "2")]);
+        cache.replace(vec![config_map("b", "2"), config_map("c", "3")]);
+        assert_eq!(*lock(&log), ["add ns/a", "add ns/b", "delete ns/a", "add ns/c"]);
+        assert!(cache.has_synced());
+    }
+
+    #[test]
+    fn a_late_handler_hears_of_what_is_there() {
+        let cache = Cache::default();
+        cache.apply(config_map("a", "1"));
+        let log = recorded(&cache);
+        cache.apply(config_map("a", "2"));
+        assert_eq!(*lock(&log), ["add ns/a", "update ns/a"]);
+    }
+
+    #[test]
+    fn a_namespace_is_listed_without_its_neighbours() {
+        let cache = Cache::default();
+        for namespace in ["a", "b", "ba"] {
+            let mut object = config_map("x", "1");
+            object.metadata.namespace = Some(namespace.to_owned());
+            cache.apply(object);
+        }
+        assert_eq!(cache.list_namespace("b").len(), 1);
+    }
+}

@@ -1,0 +1,10 @@
+//! How a component talks to the apiserver: a `kube` client over TLS or in process, shared caches
+//! kept by watches, and events.
+
+pub mod cache;
+pub mod events;
+pub mod transport;
+
+pub use cache::{Cache, Change, Informers, ObjectKey};
+pub use events::Recorder;
+pub use transport::{ConnectError, HttpBody, connect, in_process};

@@ -1,0 +1,1 @@
+//! etcd, in the key layout of Kubernetes.
