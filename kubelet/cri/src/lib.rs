@@ -1,1 +1,46 @@
+//! The Container Runtime Interface as this kubelet sees it: the [`Runtime`] trait in plain types, a
+//! client for a real runtime behind a Unix socket, and a scriptable fake for tests and simulation.
 
+mod client;
+mod container;
+pub mod fake;
+mod image;
+mod runtime;
+mod sandbox;
+mod wire;
+
+pub use client::{ConnectError, CriRuntime};
+pub use container::{
+    ContainerConfig, ContainerState, ContainerStatus, ContainerSummary, ExecOutput, Mount, Propagation,
+    Resources, SecurityContext,
+};
+pub use fake::FakeRuntime;
+pub use image::{Credentials, Image};
+pub use runtime::{ErrorKind, Result, Runtime, RuntimeCondition, RuntimeError, StreamOptions, Version};
+pub use sandbox::{
+    Dns, NamespaceMode, Namespaces, PortMapping, Protocol, SandboxConfig, SandboxState, SandboxStatus,
+    SandboxSummary, Seccomp,
+};
+
+/// Labels that name a pod and its containers inside the runtime, as every kubelet spells them.
+pub mod labels {
+    /// Name of the pod, on sandboxes and containers.
+    pub const POD_NAME: &str = "io.kubernetes.pod.name";
+    /// Namespace of the pod, on sandboxes and containers.
+    pub const POD_NAMESPACE: &str = "io.kubernetes.pod.namespace";
+    /// Uid of the pod, on sandboxes and containers.
+    pub const POD_UID: &str = "io.kubernetes.pod.uid";
+    /// Name of the container within its pod.
+    pub const CONTAINER_NAME: &str = "io.kubernetes.container.name";
+}
+
+/// What `tonic` makes of the proto files.
+mod generated {
+    #![allow(clippy::all, clippy::pedantic, missing_docs)]
+    pub mod runtime {
+        tonic::include_proto!("runtime.v1");
+    }
+    pub mod events {
+        tonic::include_proto!("containerd.services.events.v1");
+    }
+}

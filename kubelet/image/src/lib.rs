@@ -248,7 +248,8 @@ mod tests {
     #[test]
     fn paths_that_leave_the_image_are_refused() {
         let file = ImageFile { path: "../etc/passwd", mode: 0o644, content: b"" };
-        let result = write_image_archive(Path::new("/nonexistent/x"), "x:1", &[file], &ImageConfig::default());
+        let result =
+            write_image_archive(Path::new("/nonexistent/x"), "x:1", &[file], &ImageConfig::default());
         assert!(matches!(result, Err(ImageError::Path(path)) if path == "../etc/passwd"));
     }
 

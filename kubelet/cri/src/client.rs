@@ -1,0 +1,349 @@
+//! A runtime behind a Unix socket.
+
+use std::{future::Future, path::Path, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use tokio::sync::watch;
+use tonic::{
+    Code, Request, Status,
+    transport::{Channel, Endpoint},
+};
+use tracing::debug;
+
+use crate::{
+    ContainerConfig, ContainerStatus, ContainerSummary, Credentials, ErrorKind, ExecOutput, Image, Resources,
+    Result, Runtime, RuntimeCondition, RuntimeError, SandboxConfig, SandboxStatus, SandboxSummary,
+    StreamOptions, Version,
+    generated::{
+        events::{SubscribeRequest, events_client::EventsClient},
+        runtime::{
+            self as wire, image_service_client::ImageServiceClient,
+            runtime_service_client::RuntimeServiceClient,
+        },
+    },
+    labels,
+};
+
+/// Largest answer in bytes; containerd's own limit.
+const MAX_MESSAGE: usize = 16 << 20;
+/// Deadline of calls that only look.
+const SHORT: Duration = Duration::from_secs(10);
+/// Deadline of calls that start, stop and remove.
+const LONG: Duration = Duration::from_secs(120);
+/// Deadline of an image pull.
+const PULL: Duration = Duration::from_secs(30 * 60);
+/// Pause before events are subscribed to again.
+const RESUBSCRIBE: Duration = Duration::from_secs(1);
+
+/// The socket cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// Not a path that an address can be made of.
+    #[error("{socket} is not the path of a socket")]
+    Address {
+        /// The socket.
+        socket: String,
+        /// What was wrong with it.
+        #[source]
+        source: tonic::transport::Error,
+    },
+    /// The runtime did not answer.
+    #[error("the container runtime at {socket} does not answer")]
+    Version {
+        /// The socket.
+        socket: String,
+        /// The failed call.
+        #[source]
+        source: RuntimeError,
+    },
+}
+
+/// Client of a CRI runtime.
+#[derive(Clone)]
+pub struct CriRuntime {
+    runtime: RuntimeServiceClient<Channel>,
+    images: ImageServiceClient<Channel>,
+    hints: watch::Receiver<u64>,
+    /// Ends the subscription with the last clone.
+    _subscription: Arc<Subscription>,
+}
+
+struct Subscription(tokio::task::JoinHandle<()>);
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl CriRuntime {
+    /// Connects and asks for the version once. Later losses of the connection heal by themselves.
+    pub async fn connect(socket: &Path) -> std::result::Result<Self, ConnectError> {
+        let name = socket.display().to_string();
+        let endpoint = Endpoint::try_from(format!("unix://{name}"))
+            .map_err(|source| ConnectError::Address { socket: name.clone(), source })?;
+        let channel = endpoint.connect_lazy();
+        let (sender, hints) = watch::channel(0);
+        let subscription = tokio::spawn(subscribe(channel.clone(), sender));
+        let this = Self {
+            runtime: RuntimeServiceClient::new(channel.clone()).max_decoding_message_size(MAX_MESSAGE),
+            images: ImageServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE),
+            hints,
+            _subscription: Arc::new(Subscription(subscription)),
+        };
+        match this.version().await {
+            Ok(_) => Ok(this),
+            Err(source) => Err(ConnectError::Version { socket: name, source }),
+        }
+    }
+}
+
+/// containerd tells of each task that starts or ends, long before CRI had events of its own. Other
+/// runtimes refuse the subscription, and nothing is lost.
+async fn subscribe(channel: Channel, hints: watch::Sender<u64>) {
+    loop {
+        let request = SubscribeRequest { filters: vec!["namespace==k8s.io,topic~=\"^/tasks/\"".to_owned()] };
+        match EventsClient::new(channel.clone()).subscribe(request).await {
+            Ok(response) => {
+                let mut stream = response.into_inner();
+                // What happened before the subscription is unknown.
+                hints.send_modify(|count| *count += 1);
+                while let Ok(Some(event)) = stream.message().await {
+                    if !event.topic.starts_with("/tasks/exec") {
+                        hints.send_modify(|count| *count += 1);
+                    }
+                }
+            }
+            Err(status) if status.code() == Code::Unimplemented => return,
+            Err(status) => debug!(%status, "cannot subscribe to the events of containerd"),
+        }
+        tokio::time::sleep(RESUBSCRIBE).await;
+    }
+}
+
+/// Awaits an answer no longer than `deadline`.
+async fn call<T>(
+    name: &'static str,
+    deadline: Duration,
+    future: impl Future<Output = std::result::Result<tonic::Response<T>, Status>> + Send,
+) -> Result<T> {
+    match tokio::time::timeout(deadline, future).await {
+        Ok(Ok(response)) => Ok(response.into_inner()),
+        Ok(Err(status)) => Err(error(name, &status)),
+        Err(_) => {
+            Err(RuntimeError::new(name, ErrorKind::Timeout, format_args!("no answer within {deadline:?}")))
+        }
+    }
+}
+
+fn error(call: &'static str, status: &Status) -> RuntimeError {
+    let kind = match status.code() {
+        Code::NotFound => ErrorKind::NotFound,
+        Code::DeadlineExceeded => ErrorKind::Timeout,
+        Code::Unavailable => ErrorKind::Unavailable,
+        Code::Unimplemented => ErrorKind::Unimplemented,
+        _ => ErrorKind::Failed,
+    };
+    RuntimeError::new(call, kind, status.message())
+}
+
+/// Nothing left to stop or remove is success.
+fn gone_is_fine(result: Result<()>) -> Result<()> {
+    match result {
+        Err(error) if error.is_not_found() => Ok(()),
+        other => other,
+    }
+}
+
+fn missing(call: &'static str) -> RuntimeError {
+    RuntimeError::new(call, ErrorKind::Failed, "the answer is empty")
+}
+
+fn selector(pod_uid: Option<&str>) -> std::collections::BTreeMap<String, String> {
+    pod_uid.map(|uid| (labels::POD_UID.to_owned(), uid.to_owned())).into_iter().collect()
+}
+
+#[async_trait]
+impl Runtime for CriRuntime {
+    async fn version(&self) -> Result<Version> {
+        let request = Request::new(wire::VersionRequest { version: "v1".to_owned() });
+        let answer = call("Version", SHORT, self.runtime.clone().version(request)).await?;
+        Ok(Version {
+            name: answer.runtime_name,
+            version: answer.runtime_version,
+            api: answer.runtime_api_version,
+        })
+    }
+
+    async fn conditions(&self) -> Result<Vec<RuntimeCondition>> {
+        let request = wire::StatusRequest { verbose: false };
+        let answer = call("Status", SHORT, self.runtime.clone().status(request)).await?;
+        Ok(answer.status.unwrap_or_default().conditions.into_iter().map(Into::into).collect())
+    }
+
+    async fn run_pod_sandbox(&self, config: &SandboxConfig) -> Result<String> {
+        let request =
+            wire::RunPodSandboxRequest { config: Some(config.into()), runtime_handler: String::new() };
+        Ok(call("RunPodSandbox", LONG, self.runtime.clone().run_pod_sandbox(request)).await?.pod_sandbox_id)
+    }
+
+    async fn stop_pod_sandbox(&self, id: &str) -> Result<()> {
+        let request = wire::StopPodSandboxRequest { pod_sandbox_id: id.to_owned() };
+        gone_is_fine(
+            call("StopPodSandbox", LONG, self.runtime.clone().stop_pod_sandbox(request)).await.map(drop),
+        )
+    }
+
+    async fn remove_pod_sandbox(&self, id: &str) -> Result<()> {
+        let request = wire::RemovePodSandboxRequest { pod_sandbox_id: id.to_owned() };
+        let answer = call("RemovePodSandbox", LONG, self.runtime.clone().remove_pod_sandbox(request)).await;
+        gone_is_fine(answer.map(drop))
+    }
+
+    async fn pod_sandbox_status(&self, id: &str) -> Result<SandboxStatus> {
+        let request = wire::PodSandboxStatusRequest { pod_sandbox_id: id.to_owned(), verbose: false };
+        let answer =
+            call("PodSandboxStatus", SHORT, self.runtime.clone().pod_sandbox_status(request)).await?;
+        Ok(answer.status.ok_or_else(|| missing("PodSandboxStatus"))?.into())
+    }
+
+    async fn list_pod_sandboxes(&self, pod_uid: Option<&str>) -> Result<Vec<SandboxSummary>> {
+        let filter = wire::PodSandboxFilter { id: String::new(), label_selector: selector(pod_uid) };
+        let request = wire::ListPodSandboxRequest { filter: Some(filter) };
+        let answer = call("ListPodSandbox", SHORT, self.runtime.clone().list_pod_sandbox(request)).await?;
+        Ok(answer.items.into_iter().map(Into::into).collect())
+    }
+
+    async fn create_container(
+        &self,
+        sandbox_id: &str,
+        config: &ContainerConfig,
+        sandbox: &SandboxConfig,
+    ) -> Result<String> {
+        let request = wire::CreateContainerRequest {
+            pod_sandbox_id: sandbox_id.to_owned(),
+            config: Some(config.into()),
+            sandbox_config: Some(sandbox.into()),
+        };
+        Ok(call("CreateContainer", LONG, self.runtime.clone().create_container(request)).await?.container_id)
+    }
+
+    async fn start_container(&self, id: &str) -> Result<()> {
+        let request = wire::StartContainerRequest { container_id: id.to_owned() };
+        call("StartContainer", LONG, self.runtime.clone().start_container(request)).await.map(drop)
+    }
+
+    async fn stop_container(&self, id: &str, grace: Duration) -> Result<()> {
+        let timeout = grace.as_millis().div_ceil(1000).try_into().unwrap_or(i64::MAX);
+        let request = wire::StopContainerRequest { container_id: id.to_owned(), timeout };
+        let deadline = grace.saturating_add(LONG);
+        gone_is_fine(
+            call("StopContainer", deadline, self.runtime.clone().stop_container(request)).await.map(drop),
+        )
+    }
+
+    async fn remove_container(&self, id: &str) -> Result<()> {
+        let request = wire::RemoveContainerRequest { container_id: id.to_owned() };
+        gone_is_fine(
+            call("RemoveContainer", LONG, self.runtime.clone().remove_container(request)).await.map(drop),
+        )
+    }
+
+    async fn container_status(&self, id: &str) -> Result<ContainerStatus> {
+        let request = wire::ContainerStatusRequest { container_id: id.to_owned(), verbose: false };
+        let answer = call("ContainerStatus", SHORT, self.runtime.clone().container_status(request)).await?;
+        Ok(answer.status.ok_or_else(|| missing("ContainerStatus"))?.into())
+    }
+
+    async fn list_containers(&self, pod_uid: Option<&str>) -> Result<Vec<ContainerSummary>> {
+        let filter = wire::ContainerFilter { label_selector: selector(pod_uid), ..Default::default() };
+        let request = wire::ListContainersRequest { filter: Some(filter) };
+        let answer = call("ListContainers", SHORT, self.runtime.clone().list_containers(request)).await?;
+        Ok(answer.containers.into_iter().map(Into::into).collect())
+    }
+
+    async fn update_container_resources(&self, id: &str, resources: &Resources) -> Result<()> {
+        let request = wire::UpdateContainerResourcesRequest {
+            container_id: id.to_owned(),
+            linux: Some(resources.into()),
+        };
+        let mut client = self.runtime.clone();
+        call("UpdateContainerResources", SHORT, client.update_container_resources(request)).await.map(drop)
+    }
+
+    async fn reopen_container_log(&self, id: &str) -> Result<()> {
+        let request = wire::ReopenContainerLogRequest { container_id: id.to_owned() };
+        call("ReopenContainerLog", SHORT, self.runtime.clone().reopen_container_log(request)).await.map(drop)
+    }
+
+    async fn exec_sync(&self, id: &str, command: &[String], timeout: Duration) -> Result<ExecOutput> {
+        let seconds = timeout.as_millis().div_ceil(1000).try_into().unwrap_or(i64::MAX);
+        let request =
+            wire::ExecSyncRequest { container_id: id.to_owned(), cmd: command.to_vec(), timeout: seconds };
+        // Without a limit of its own the command may run as long as a stop may take.
+        let deadline = if timeout.is_zero() { PULL } else { timeout.saturating_add(SHORT) };
+        let answer = call("ExecSync", deadline, self.runtime.clone().exec_sync(request)).await?;
+        Ok(ExecOutput { exit_code: answer.exit_code, stdout: answer.stdout, stderr: answer.stderr })
+    }
+
+    async fn exec(&self, id: &str, command: &[String], options: StreamOptions) -> Result<String> {
+        let request = wire::ExecRequest {
+            container_id: id.to_owned(),
+            cmd: command.to_vec(),
+            tty: options.tty,
+            stdin: options.stdin,
+            stdout: options.stdout,
+            stderr: options.stderr && !options.tty,
+        };
+        Ok(call("Exec", SHORT, self.runtime.clone().exec(request)).await?.url)
+    }
+
+    async fn attach(&self, id: &str, options: StreamOptions) -> Result<String> {
+        let request = wire::AttachRequest {
+            container_id: id.to_owned(),
+            tty: options.tty,
+            stdin: options.stdin,
+            stdout: options.stdout,
+            stderr: options.stderr && !options.tty,
+        };
+        Ok(call("Attach", SHORT, self.runtime.clone().attach(request)).await?.url)
+    }
+
+    async fn port_forward(&self, sandbox_id: &str, ports: &[i32]) -> Result<String> {
+        let request =
+            wire::PortForwardRequest { pod_sandbox_id: sandbox_id.to_owned(), port: ports.to_vec() };
+        Ok(call("PortForward", SHORT, self.runtime.clone().port_forward(request)).await?.url)
+    }
+
+    async fn list_images(&self) -> Result<Vec<Image>> {
+        let answer =
+            call("ListImages", SHORT, self.images.clone().list_images(wire::ListImagesRequest {})).await?;
+        Ok(answer.images.into_iter().map(Into::into).collect())
+    }
+
+    async fn image_status(&self, image: &str) -> Result<Option<Image>> {
+        let spec = wire::ImageSpec { image: image.to_owned() };
+        let request = wire::ImageStatusRequest { image: Some(spec), verbose: false };
+        let answer = call("ImageStatus", SHORT, self.images.clone().image_status(request)).await?;
+        Ok(answer.image.map(Into::into))
+    }
+
+    async fn pull_image(&self, image: &str, credentials: Option<&Credentials>) -> Result<String> {
+        let request = wire::PullImageRequest {
+            image: Some(wire::ImageSpec { image: image.to_owned() }),
+            auth: credentials.map(Into::into),
+            sandbox_config: None,
+        };
+        Ok(call("PullImage", PULL, self.images.clone().pull_image(request)).await?.image_ref)
+    }
+
+    async fn remove_image(&self, image: &str) -> Result<()> {
+        let spec = wire::ImageSpec { image: image.to_owned() };
+        let request = wire::RemoveImageRequest { image: Some(spec) };
+        gone_is_fine(call("RemoveImage", LONG, self.images.clone().remove_image(request)).await.map(drop))
+    }
+
+    fn hints(&self) -> watch::Receiver<u64> {
+        self.hints.clone()
+    }
+}

@@ -1,0 +1,602 @@
+//! A runtime in memory for tests and for the simulation: deterministic, on tokio's time, and light
+//! enough for hundreds of them in one process. What containers do is scripted by image.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::{IpAddr, Ipv4Addr},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use tokio::{sync::watch, time::Instant};
+
+use crate::{
+    ContainerConfig, ContainerState, ContainerStatus, ContainerSummary, Credentials, ErrorKind, ExecOutput,
+    Image, NamespaceMode, Resources, Result, Runtime, RuntimeCondition, RuntimeError, SandboxConfig,
+    SandboxState, SandboxStatus, SandboxSummary, StreamOptions, Version, labels,
+};
+
+/// How the fake behaves as a whole.
+#[derive(Clone)]
+pub struct FakeOptions {
+    /// First address and prefix length of the range that pods get addresses from. The network's
+    /// own address and the first one after it are never given out.
+    pub pod_cidr: (Ipv4Addr, u8),
+    /// Nanoseconds since 1970, for timestamps.
+    pub clock: Arc<dyn Fn() -> i64 + Send + Sync>,
+    /// How long a sandbox takes to start.
+    pub sandbox_delay: Duration,
+    /// How long a container takes to be created and started, together.
+    pub start_delay: Duration,
+    /// How long a pull takes.
+    pub pull_delay: Duration,
+}
+
+impl FakeOptions {
+    /// Delays as measured on a small machine: a pod starts in about a tenth of a second.
+    pub fn new(pod_cidr: (Ipv4Addr, u8), clock: Arc<dyn Fn() -> i64 + Send + Sync>) -> Self {
+        Self {
+            pod_cidr,
+            clock,
+            sandbox_delay: Duration::from_millis(55),
+            start_delay: Duration::from_millis(40),
+            pull_delay: Duration::from_millis(500),
+        }
+    }
+}
+
+/// What a container of some image does.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Behaviour {
+    /// Ends by itself: how long after its start, and with which code.
+    pub exits: Option<(Duration, i32)>,
+    /// Answers probes only this long after its start.
+    pub ready_after: Duration,
+    /// Never answers probes.
+    pub never_ready: bool,
+    /// Cannot be started, with this message.
+    pub start_fails: Option<String>,
+    /// Cannot be pulled, with this message. Otherwise a pull succeeds.
+    pub pull_fails: Option<String>,
+    /// Must be pulled first. Otherwise the image is there.
+    pub absent: bool,
+    /// How long it takes to end after SIGTERM; beyond the grace period it is killed.
+    pub stop_takes: Duration,
+}
+
+/// The fake. Cheap to clone; clones share all state.
+#[derive(Clone)]
+pub struct FakeRuntime(Arc<Shared>);
+
+struct Shared {
+    options: FakeOptions,
+    state: Mutex<State>,
+    hints: watch::Sender<u64>,
+}
+
+#[derive(Default)]
+struct State {
+    next_id: u64,
+    next_address: u32,
+    sandboxes: BTreeMap<String, Sandbox>,
+    containers: BTreeMap<String, Container>,
+    /// By image.
+    behaviours: BTreeMap<String, Behaviour>,
+    pulled: BTreeSet<String>,
+    /// Calls that will fail, and how often.
+    failures: BTreeMap<&'static str, u32>,
+    /// Pods that have been told to be ready or not, by name.
+    readiness: BTreeMap<String, bool>,
+    /// Calls made so far, by name.
+    calls: BTreeMap<&'static str, u64>,
+    down: bool,
+}
+
+struct Sandbox {
+    summary: SandboxSummary,
+    address: Option<Ipv4Addr>,
+}
+
+struct Container {
+    status: ContainerStatus,
+    sandbox_id: String,
+    /// Of tokio's clock; set by the start.
+    started: Option<Instant>,
+    behaviour: Behaviour,
+}
+
+impl FakeRuntime {
+    /// An empty runtime.
+    pub fn new(options: FakeOptions) -> Self {
+        let state = State { next_address: 2, ..State::default() };
+        Self(Arc::new(Shared { options, state: Mutex::new(state), hints: watch::Sender::new(0) }))
+    }
+
+    /// Scripts the containers of an image that start from now on.
+    pub fn set_behaviour(&self, image: &str, behaviour: Behaviour) {
+        self.state().behaviours.insert(image.to_owned(), behaviour);
+    }
+
+    /// Lets the next `times` calls of a name (`RunPodSandbox`) fail.
+    pub fn fail_next(&self, call: &'static str, times: u32) {
+        self.state().failures.insert(call, times);
+    }
+
+    /// Makes the runtime unreachable, or reachable again. Containers live on.
+    pub fn set_down(&self, down: bool) {
+        self.state().down = down;
+        self.0.hint();
+    }
+
+    /// Overrides the script: whether the containers of a pod answer probes.
+    pub fn set_ready(&self, pod_name: &str, ready: bool) {
+        self.state().readiness.insert(pod_name.to_owned(), ready);
+    }
+
+    /// Ends a running container at once.
+    pub fn exit_container(&self, id: &str, code: i32) {
+        self.0.exit(id, code);
+    }
+
+    /// How often a call of a name has been made.
+    pub fn calls(&self, call: &'static str) -> u64 {
+        self.state().calls.get(call).copied().unwrap_or_default()
+    }
+
+    /// Whether the pod at an address answers probes at this moment.
+    pub fn answers(&self, address: IpAddr) -> bool {
+        let state = self.state();
+        let Some((id, sandbox)) =
+            state.sandboxes.iter().find(|(_, sandbox)| sandbox.address.map(IpAddr::V4) == Some(address))
+        else {
+            return false;
+        };
+        let mut running = state.containers.values().filter(|container| {
+            container.sandbox_id == *id && container.status.state == ContainerState::Running
+        });
+        running.any(|container| state.container_answers(container, &sandbox.summary.name))
+    }
+
+    /// Whether a container answers probes at this moment.
+    pub fn container_answers(&self, id: &str) -> bool {
+        let state = self.state();
+        let Some(container) = state.containers.get(id) else { return false };
+        let Some(sandbox) = state.sandboxes.get(&container.sandbox_id) else { return false };
+        container.status.state == ContainerState::Running
+            && state.container_answers(container, &sandbox.summary.name)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state()
+    }
+
+    /// Counts the call and lets it fail where that was asked for.
+    fn enter(&self, call: &'static str) -> Result<MutexGuard<'_, State>> {
+        let mut state = self.state();
+        *state.calls.entry(call).or_default() += 1;
+        if state.down {
+            return Err(RuntimeError::new(call, ErrorKind::Unavailable, "the runtime is down"));
+        }
+        if let Some(left) = state.failures.get_mut(call).filter(|left| **left > 0) {
+            *left -= 1;
+            return Err(RuntimeError::new(call, ErrorKind::Failed, "asked to fail"));
+        }
+        Ok(state)
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn hint(&self) {
+        self.hints.send_modify(|count| *count += 1);
+    }
+
+    fn now(&self) -> i64 {
+        (self.options.clock)()
+    }
+
+    fn exit(&self, id: &str, code: i32) {
+        let now = self.now();
+        if let Some(container) = self.state().containers.get_mut(id) {
+            container.exit(now, code);
+        }
+        self.hint();
+    }
+}
+
+impl State {
+    fn container_answers(&self, container: &Container, pod: &str) -> bool {
+        if let Some(ready) = self.readiness.get(pod) {
+            return *ready;
+        }
+        let behaviour = &container.behaviour;
+        !behaviour.never_ready && container.started.is_some_and(|at| at.elapsed() >= behaviour.ready_after)
+    }
+
+    fn id(&mut self, kind: &str) -> String {
+        self.next_id += 1;
+        format!("{kind}{:016x}", self.next_id)
+    }
+
+    /// The next free address after the one given last, so that none is used again soon.
+    fn address(&mut self, (first, prefix): (Ipv4Addr, u8)) -> Option<Ipv4Addr> {
+        let size = 1u32.checked_shl(32 - u32::from(prefix.min(32))).unwrap_or(u32::MAX);
+        let used: BTreeSet<Ipv4Addr> =
+            self.sandboxes.values().filter_map(|sandbox| sandbox.address).collect();
+        for _ in 0..size {
+            let offset = self.next_address;
+            self.next_address = if offset + 2 >= size { 2 } else { offset + 1 };
+            let address = Ipv4Addr::from(u32::from(first).wrapping_add(offset));
+            if offset < size && !used.contains(&address) {
+                return Some(address);
+            }
+        }
+        None
+    }
+}
+
+impl Container {
+    fn exit(&mut self, now: i64, code: i32) {
+        if self.status.state == ContainerState::Running {
+            self.status.state = ContainerState::Exited;
+            self.status.finished_at = now;
+            self.status.exit_code = code;
+            self.status.reason = if code == 0 { "Completed" } else { "Error" }.to_owned();
+        }
+    }
+
+    fn summary(&self) -> ContainerSummary {
+        ContainerSummary {
+            id: self.status.id.clone(),
+            sandbox_id: self.sandbox_id.clone(),
+            name: self.status.name.clone(),
+            attempt: self.status.attempt,
+            image: self.status.image.clone(),
+            state: self.status.state,
+            created_at: self.status.created_at,
+            labels: self.status.labels.clone(),
+            annotations: self.status.annotations.clone(),
+        }
+    }
+}
+
+/// Ends the container when its time has come, unless it is gone by then.
+async fn exit_later(shared: Weak<Shared>, id: String, after: Duration, code: i32) {
+    tokio::time::sleep(after).await;
+    if let Some(shared) = shared.upgrade() {
+        shared.exit(&id, code);
+    }
+}
+
+fn not_found(call: &'static str, id: &str) -> RuntimeError {
+    RuntimeError::new(call, ErrorKind::NotFound, format_args!("{id} does not exist"))
+}
+
+fn of_pod(labels: &BTreeMap<String, String>, pod_uid: Option<&str>) -> bool {
+    pod_uid.is_none_or(|uid| labels.get(labels::POD_UID).is_some_and(|label| label == uid))
+}
+
+#[async_trait]
+impl Runtime for FakeRuntime {
+    async fn version(&self) -> Result<Version> {
+        drop(self.enter("Version")?);
+        Ok(Version { name: "fake".to_owned(), version: "1".to_owned(), api: "v1".to_owned() })
+    }
+
+    async fn conditions(&self) -> Result<Vec<RuntimeCondition>> {
+        drop(self.enter("Status")?);
+        let holds = |kind: &str| RuntimeCondition {
+            kind: kind.to_owned(),
+            holds: true,
+            reason: String::new(),
+            message: String::new(),
+        };
+        Ok(vec![holds("RuntimeReady"), holds("NetworkReady")])
+    }
+
+    async fn run_pod_sandbox(&self, config: &SandboxConfig) -> Result<String> {
+        drop(self.enter("RunPodSandbox")?);
+        tokio::time::sleep(self.0.options.sandbox_delay).await;
+        let mut state = self.state();
+        let address = if config.namespaces.network == NamespaceMode::Node {
+            None
+        } else {
+            let address = state.address(self.0.options.pod_cidr);
+            Some(address.ok_or_else(|| {
+                RuntimeError::new("RunPodSandbox", ErrorKind::Failed, "no address is left in the pods' range")
+            })?)
+        };
+        let id = state.id("sandbox");
+        let summary = SandboxSummary {
+            id: id.clone(),
+            name: config.name.clone(),
+            namespace: config.namespace.clone(),
+            uid: config.uid.clone(),
+            attempt: config.attempt,
+            state: SandboxState::Ready,
+            created_at: self.0.now(),
+            labels: config.labels.clone(),
+            annotations: config.annotations.clone(),
+        };
+        state.sandboxes.insert(id.clone(), Sandbox { summary, address });
+        Ok(id)
+    }
+
+    async fn stop_pod_sandbox(&self, id: &str) -> Result<()> {
+        let mut state = self.enter("StopPodSandbox")?;
+        let now = self.0.now();
+        if let Some(sandbox) = state.sandboxes.get_mut(id) {
+            sandbox.summary.state = SandboxState::NotReady;
+            sandbox.address = None;
+        }
+        for container in state.containers.values_mut().filter(|container| container.sandbox_id == id) {
+            container.exit(now, 137);
+        }
+        drop(state);
+        self.0.hint();
+        Ok(())
+    }
+
+    async fn remove_pod_sandbox(&self, id: &str) -> Result<()> {
+        let mut state = self.enter("RemovePodSandbox")?;
+        state.sandboxes.remove(id);
+        state.containers.retain(|_, container| container.sandbox_id != id);
+        Ok(())
+    }
+
+    async fn pod_sandbox_status(&self, id: &str) -> Result<SandboxStatus> {
+        let state = self.enter("PodSandboxStatus")?;
+        let sandbox = state.sandboxes.get(id).ok_or_else(|| not_found("PodSandboxStatus", id))?;
+        let ips = sandbox.address.iter().map(ToString::to_string).collect();
+        Ok(SandboxStatus { summary: sandbox.summary.clone(), ips })
+    }
+
+    async fn list_pod_sandboxes(&self, pod_uid: Option<&str>) -> Result<Vec<SandboxSummary>> {
+        let state = self.enter("ListPodSandbox")?;
+        let all = state.sandboxes.values().map(|sandbox| &sandbox.summary);
+        Ok(all.filter(|summary| of_pod(&summary.labels, pod_uid)).cloned().collect())
+    }
+
+    async fn create_container(
+        &self,
+        sandbox_id: &str,
+        config: &ContainerConfig,
+        _sandbox: &SandboxConfig,
+    ) -> Result<String> {
+        let mut state = self.enter("CreateContainer")?;
+        let ready = state.sandboxes.get(sandbox_id).map(|sandbox| sandbox.summary.state);
+        if ready != Some(SandboxState::Ready) {
+            return Err(not_found("CreateContainer", sandbox_id));
+        }
+        let id = state.id("container");
+        let behaviour = state.behaviours.get(&config.image).cloned().unwrap_or_default();
+        let status = ContainerStatus {
+            id: id.clone(),
+            name: config.name.clone(),
+            attempt: config.attempt,
+            state: ContainerState::Created,
+            created_at: self.0.now(),
+            image: config.image.clone(),
+            image_ref: format!("sha256:{}", config.image),
+            labels: config.labels.clone(),
+            annotations: config.annotations.clone(),
+            ..ContainerStatus::default()
+        };
+        let container = Container { status, sandbox_id: sandbox_id.to_owned(), started: None, behaviour };
+        state.containers.insert(id.clone(), container);
+        Ok(id)
+    }
+
+    async fn start_container(&self, id: &str) -> Result<()> {
+        drop(self.enter("StartContainer")?);
+        tokio::time::sleep(self.0.options.start_delay).await;
+        let now = self.0.now();
+        let mut state = self.state();
+        let container = state.containers.get_mut(id).ok_or_else(|| not_found("StartContainer", id))?;
+        if let Some(message) = container.behaviour.start_fails.clone() {
+            container.status.state = ContainerState::Exited;
+            container.status.exit_code = 128;
+            container.status.reason = "StartError".to_owned();
+            container.status.message.clone_from(&message);
+            container.status.finished_at = now;
+            return Err(RuntimeError::new("StartContainer", ErrorKind::Failed, message));
+        }
+        container.status.state = ContainerState::Running;
+        container.status.started_at = now;
+        container.started = Some(Instant::now());
+        if let Some((after, code)) = container.behaviour.exits {
+            tokio::spawn(exit_later(Arc::downgrade(&self.0), id.to_owned(), after, code));
+        }
+        drop(state);
+        self.0.hint();
+        Ok(())
+    }
+
+    async fn stop_container(&self, id: &str, grace: Duration) -> Result<()> {
+        let takes = {
+            let state = self.enter("StopContainer")?;
+            let running = state.containers.get(id).filter(|c| c.status.state == ContainerState::Running);
+            let Some(container) = running else { return Ok(()) };
+            container.behaviour.stop_takes
+        };
+        tokio::time::sleep(takes.min(grace)).await;
+        self.0.exit(id, if takes > grace { 137 } else { 0 });
+        Ok(())
+    }
+
+    async fn remove_container(&self, id: &str) -> Result<()> {
+        self.enter("RemoveContainer")?.containers.remove(id);
+        Ok(())
+    }
+
+    async fn container_status(&self, id: &str) -> Result<ContainerStatus> {
+        let state = self.enter("ContainerStatus")?;
+        let container = state.containers.get(id).ok_or_else(|| not_found("ContainerStatus", id))?;
+        Ok(container.status.clone())
+    }
+
+    async fn list_containers(&self, pod_uid: Option<&str>) -> Result<Vec<ContainerSummary>> {
+        let state = self.enter("ListContainers")?;
+        let of_pod = state.containers.values().filter(|container| of_pod(&container.status.labels, pod_uid));
+        Ok(of_pod.map(Container::summary).collect())
+    }
+
+    async fn update_container_resources(&self, id: &str, _resources: &Resources) -> Result<()> {
+        let state = self.enter("UpdateContainerResources")?;
+        state.containers.get(id).map(drop).ok_or_else(|| not_found("UpdateContainerResources", id))
+    }
+
+    async fn reopen_container_log(&self, id: &str) -> Result<()> {
+        let state = self.enter("ReopenContainerLog")?;
+        state.containers.get(id).map(drop).ok_or_else(|| not_found("ReopenContainerLog", id))
+    }
+
+    /// Succeeds where the container answers probes, and fails with exit code 1 where it does not.
+    async fn exec_sync(&self, id: &str, _command: &[String], _timeout: Duration) -> Result<ExecOutput> {
+        if self
+            .enter("ExecSync")?
+            .containers
+            .get(id)
+            .is_none_or(|c| c.status.state != ContainerState::Running)
+        {
+            return Err(not_found("ExecSync", id));
+        }
+        let exit_code = i32::from(!self.container_answers(id));
+        Ok(ExecOutput { exit_code, ..ExecOutput::default() })
+    }
+
+    async fn exec(&self, _id: &str, _command: &[String], _options: StreamOptions) -> Result<String> {
+        Err(RuntimeError::new("Exec", ErrorKind::Unimplemented, "the fake has no streams"))
+    }
+
+    async fn attach(&self, _id: &str, _options: StreamOptions) -> Result<String> {
+        Err(RuntimeError::new("Attach", ErrorKind::Unimplemented, "the fake has no streams"))
+    }
+
+    async fn port_forward(&self, _sandbox_id: &str, _ports: &[i32]) -> Result<String> {
+        Err(RuntimeError::new("PortForward", ErrorKind::Unimplemented, "the fake has no streams"))
+    }
+
+    async fn list_images(&self) -> Result<Vec<Image>> {
+        let state = self.enter("ListImages")?;
+        Ok(state.pulled.iter().map(|name| fake_image(name)).collect())
+    }
+
+    async fn image_status(&self, image: &str) -> Result<Option<Image>> {
+        let state = self.enter("ImageStatus")?;
+        let absent = state.behaviours.get(image).is_some_and(|b| b.absent) && !state.pulled.contains(image);
+        Ok((!absent).then(|| fake_image(image)))
+    }
+
+    async fn pull_image(&self, image: &str, _credentials: Option<&Credentials>) -> Result<String> {
+        drop(self.enter("PullImage")?);
+        tokio::time::sleep(self.0.options.pull_delay).await;
+        let mut state = self.state();
+        if let Some(message) = state.behaviours.get(image).and_then(|b| b.pull_fails.clone()) {
+            return Err(RuntimeError::new("PullImage", ErrorKind::Failed, message));
+        }
+        state.pulled.insert(image.to_owned());
+        Ok(format!("sha256:{image}"))
+    }
+
+    async fn remove_image(&self, image: &str) -> Result<()> {
+        self.enter("RemoveImage")?.pulled.remove(image);
+        Ok(())
+    }
+
+    fn hints(&self) -> watch::Receiver<u64> {
+        self.0.hints.subscribe()
+    }
+}
+
+fn fake_image(name: &str) -> Image {
+    Image { id: format!("sha256:{name}"), tags: vec![name.to_owned()], size: 1 << 20, ..Image::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn runtime() -> FakeRuntime {
+        FakeRuntime::new(FakeOptions::new((Ipv4Addr::new(10, 1, 0, 0), 29), Arc::new(|| 7)))
+    }
+
+    fn pod(uid: &str) -> SandboxConfig {
+        let labels = BTreeMap::from([(labels::POD_UID.to_owned(), uid.to_owned())]);
+        SandboxConfig { name: uid.to_owned(), uid: uid.to_owned(), labels, ..SandboxConfig::default() }
+    }
+
+    async fn start(runtime: &FakeRuntime, sandbox: &str, image: &str) -> String {
+        let config = ContainerConfig { image: image.to_owned(), ..ContainerConfig::default() };
+        let id = runtime.create_container(sandbox, &config, &SandboxConfig::default()).await.unwrap();
+        runtime.start_container(&id).await.unwrap();
+        id
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn addresses_are_not_used_again_at_once_and_run_out() {
+        let runtime = runtime();
+        let mut seen = Vec::new();
+        for uid in ["a", "b"] {
+            let id = runtime.run_pod_sandbox(&pod(uid)).await.unwrap();
+            seen.extend(runtime.pod_sandbox_status(&id).await.unwrap().ips);
+            runtime.remove_pod_sandbox(&id).await.unwrap();
+        }
+        assert_eq!(seen, ["10.1.0.2", "10.1.0.3"]);
+        for uid in ["c", "d", "e", "f", "g"] {
+            runtime.run_pod_sandbox(&pod(uid)).await.unwrap();
+        }
+        let error = runtime.run_pod_sandbox(&pod("h")).await.unwrap_err();
+        assert!(error.message.contains("no address"), "{error}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn scripted_containers_exit_and_become_ready_in_time() {
+        let runtime = runtime();
+        let job = Behaviour { exits: Some((Duration::from_secs(3), 2)), ..Behaviour::default() };
+        runtime.set_behaviour("job", job);
+        runtime
+            .set_behaviour("slow", Behaviour { ready_after: Duration::from_secs(5), ..Behaviour::default() });
+        let sandbox = runtime.run_pod_sandbox(&pod("a")).await.unwrap();
+        let (job, slow) = (start(&runtime, &sandbox, "job").await, start(&runtime, &sandbox, "slow").await);
+        let mut hints = runtime.hints();
+        hints.mark_unchanged();
+        hints.changed().await.unwrap();
+        let status = runtime.container_status(&job).await.unwrap();
+        assert_eq!((status.state, status.exit_code), (ContainerState::Exited, 2));
+        let address = IpAddr::V4(Ipv4Addr::new(10, 1, 0, 2));
+        assert!(!runtime.answers(address));
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        assert!(runtime.answers(address) && runtime.container_answers(&slow));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_container_that_does_not_stop_in_time_is_killed() {
+        let runtime = runtime();
+        runtime.set_behaviour(
+            "stubborn",
+            Behaviour { stop_takes: Duration::from_secs(60), ..Behaviour::default() },
+        );
+        let sandbox = runtime.run_pod_sandbox(&pod("a")).await.unwrap();
+        let id = start(&runtime, &sandbox, "stubborn").await;
+        let before = Instant::now();
+        runtime.stop_container(&id, Duration::from_secs(2)).await.unwrap();
+        assert_eq!(before.elapsed().as_secs(), 2);
+        assert_eq!(runtime.container_status(&id).await.unwrap().exit_code, 137);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn calls_fail_as_often_as_asked() {
+        let runtime = runtime();
+        runtime.fail_next("RunPodSandbox", 1);
+        assert!(runtime.run_pod_sandbox(&pod("a")).await.is_err());
+        runtime.run_pod_sandbox(&pod("a")).await.unwrap();
+        assert_eq!(runtime.calls("RunPodSandbox"), 2);
+        assert_eq!(runtime.list_pod_sandboxes(Some("a")).await.unwrap().len(), 1);
+        assert_eq!(runtime.list_pod_sandboxes(Some("b")).await.unwrap(), []);
+    }
+}
