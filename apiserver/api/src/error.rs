@@ -52,7 +52,11 @@ impl FieldError {
     }
 
     pub fn invalid(field: impl Into<String>, value: &Value, detail: &str) -> Self {
-        Self { field: field.into(), reason: FieldReason::Invalid, message: format!("Invalid value: {value}: {detail}") }
+        Self {
+            field: field.into(),
+            reason: FieldReason::Invalid,
+            message: format!("Invalid value: {value}: {detail}"),
+        }
     }
 
     pub fn forbidden(field: impl Into<String>, detail: &str) -> Self {
@@ -60,7 +64,11 @@ impl FieldError {
     }
 
     pub fn duplicate(field: impl Into<String>, value: &Value) -> Self {
-        Self { field: field.into(), reason: FieldReason::Duplicate, message: format!("Duplicate value: {value}") }
+        Self {
+            field: field.into(),
+            reason: FieldReason::Duplicate,
+            message: format!("Duplicate value: {value}"),
+        }
     }
 
     pub fn not_supported(field: impl Into<String>, value: &Value, supported: &[&str]) -> Self {

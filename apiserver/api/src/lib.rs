@@ -3,6 +3,14 @@
 
 pub mod ambient;
 pub mod auth;
+pub mod builtin;
+pub mod columns;
 pub mod error;
+pub mod meta;
+pub mod openapi;
+pub mod quantity;
 pub mod registry;
+pub mod schema;
 pub mod selector;
+pub mod time;
+pub mod validation;

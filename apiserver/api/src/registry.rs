@@ -127,6 +127,11 @@ impl Resource {
     }
 }
 
+/// The registry of all built-in kinds that are served.
+pub fn builtin() -> Registry {
+    crate::builtin::registry()
+}
+
 /// All kinds served. Immutable; swapped as a whole when a kind is added.
 #[derive(Clone, Default)]
 pub struct Registry {

@@ -1,0 +1,68 @@
+//! Turns the types of k8s-openapi, the merge semantics that they lack and the table of resources
+//! into what the crate embeds: a compact type graph as static arrays, and the OpenAPI documents,
+//! compressed. Nothing of it is computed at run time.
+
+mod definitions;
+mod documents;
+mod graph;
+mod paths;
+mod roots;
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+/// One entry of `data/resources.json`.
+pub struct Served {
+    pub group: String,
+    pub version: String,
+    pub plural: String,
+    pub kind: String,
+    pub namespaced: bool,
+    pub verbs: Vec<String>,
+    pub subresources: Vec<(String, Vec<String>)>,
+}
+
+fn main() {
+    println!("cargo::rerun-if-changed=build");
+    println!("cargo::rerun-if-changed=data");
+    let root = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR"));
+    let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    let served = served(&read(&root.join("data/resources.json")));
+    let semantics = read(&root.join("data/merge-semantics.json"));
+
+    let definitions = definitions::collect(&semantics);
+    std::fs::write(out.join("graph.rs"), graph::source(&definitions)).expect("OUT_DIR is writable");
+    documents::write(&out, &definitions, &served);
+}
+
+fn read(path: &Path) -> Value {
+    let text = std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    serde_json::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+/// The resources that are served, in the order of discovery.
+fn served(table: &Value) -> Vec<Served> {
+    let text = |v: &Value| v.as_str().expect("a string").to_owned();
+    let list = |v: &Value| v.as_array().expect("a list").iter().map(text).collect::<Vec<_>>();
+    table
+        .as_array()
+        .expect("resources.json is a list")
+        .iter()
+        .filter(|r| r.get("unserved").is_none())
+        .map(|r| Served {
+            group: text(&r["group"]),
+            version: text(&r["version"]),
+            plural: text(&r["plural"]),
+            kind: text(&r["kind"]),
+            namespaced: r["namespaced"] == true,
+            verbs: list(&r["verbs"]),
+            subresources: r["subresources"]
+                .as_object()
+                .expect("a map")
+                .iter()
+                .map(|(name, verbs)| (name.clone(), list(verbs)))
+                .collect(),
+        })
+        .collect()
+}

@@ -1,0 +1,280 @@
+//! The operations of each resource, in the form of OpenAPI v3. `documents` derives v2 from them.
+
+use serde_json::{Map, Value, json};
+
+use crate::Served;
+use crate::definitions::Definitions;
+
+const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
+const PATCH_TYPES: [&str; 3] =
+    ["application/json-patch+json", "application/merge-patch+json", "application/strategic-merge-patch+json"];
+
+/// The prefix of a group and version: `/api/v1`, `/apis/apps/v1`.
+pub fn prefix(group: &str, version: &str) -> String {
+    if group.is_empty() { format!("/api/{version}") } else { format!("/apis/{group}/{version}") }
+}
+
+/// Adds the paths of `resource`.
+pub fn add(paths: &mut Map<String, Value>, resource: &Served, definitions: &Definitions) {
+    let Some(definition) = definitions.of_kind(&resource.group, &resource.version, &resource.kind) else {
+        panic!("no definition of {}/{} {}", resource.group, resource.version, resource.kind)
+    };
+    let prefix = prefix(&resource.group, &resource.version);
+    let scope = if resource.namespaced { "/namespaces/{namespace}" } else { "" };
+    let collection = format!("{prefix}{scope}/{}", resource.plural);
+    let make = |verb: &str, id: String| Operation { resource, definition, verb: verb.to_owned(), id };
+    let has = |verb: &str| resource.verbs.iter().any(|v| v == verb);
+    let (stem, scoped) = (stem(resource), if resource.namespaced { "Namespaced" } else { "" });
+    let kind = &resource.kind;
+
+    let mut many = path_parameters(resource.namespaced, false);
+    let mut one = path_parameters(resource.namespaced, true);
+    for (verb, method, word) in [
+        ("list", "get", "list"),
+        ("create", "post", "create"),
+        ("deletecollection", "delete", "deleteCollection"),
+    ] {
+        if has(verb) {
+            many[method] = make(verb, format!("{word}{stem}{scoped}{kind}")).object();
+        }
+    }
+    for (verb, method, word) in [
+        ("get", "get", "read"),
+        ("update", "put", "replace"),
+        ("patch", "patch", "patch"),
+        ("delete", "delete", "delete"),
+    ] {
+        if has(verb) {
+            one[method] = make(verb, format!("{word}{stem}{scoped}{kind}")).object();
+        }
+    }
+    paths.insert(collection.clone(), many);
+    if has("get") {
+        paths.insert(format!("{collection}/{{name}}"), one);
+    }
+    if resource.namespaced && has("list") {
+        let mut all = path_parameters(false, false);
+        all["get"] = make("list", format!("list{stem}{kind}ForAllNamespaces")).object();
+        paths.insert(format!("{prefix}/{}", resource.plural), all);
+    }
+    add_subresources(paths, &collection, resource, definition);
+}
+
+fn add_subresources(paths: &mut Map<String, Value>, collection: &str, resource: &Served, definition: &str) {
+    let (stem, kind) = (stem(resource), &resource.kind);
+    let scoped = if resource.namespaced { "Namespaced" } else { "" };
+    for (name, verbs) in &resource.subresources {
+        let mut item = path_parameters(resource.namespaced, true);
+        let target = subresource_definition(name).unwrap_or(definition);
+        for verb in verbs {
+            let (method, word) = match verb.as_str() {
+                "get" => ("get", "read"),
+                "update" => ("put", "replace"),
+                "patch" => ("patch", "patch"),
+                "create" => ("post", "create"),
+                // Connections are upgraded; no schema describes them.
+                _ => ("get", "connectGet"),
+            };
+            let id = format!("{word}{stem}{scoped}{kind}{}", capital(name));
+            let operation = Operation { resource, definition: target, verb: verb.clone(), id };
+            item[method] = if name == "log" { operation.text() } else { operation.object() };
+        }
+        paths.insert(format!("{collection}/{{name}}/{name}"), item);
+    }
+}
+
+fn subresource_definition(name: &str) -> Option<&'static str> {
+    match name {
+        "scale" => Some("io.k8s.api.autoscaling.v1.Scale"),
+        "binding" => Some("io.k8s.api.core.v1.Binding"),
+        "eviction" => Some("io.k8s.api.policy.v1.Eviction"),
+        "token" => Some("io.k8s.api.authentication.v1.TokenRequest"),
+        _ => None,
+    }
+}
+
+struct Operation<'a> {
+    resource: &'a Served,
+    definition: &'a str,
+    verb: String,
+    id: String,
+}
+
+impl Operation<'_> {
+    fn object(&self) -> Value {
+        let mut operation = self.bare();
+        let success = match self.verb.as_str() {
+            "list" => json!({"$ref": format!("#/$defs/{}List", self.definition)}),
+            "delete" | "deletecollection" => json!({"$ref": format!("#/$defs/{META}.Status")}),
+            "connect" => json!({"type": "string"}),
+            _ => json!({"$ref": format!("#/$defs/{}", self.definition)}),
+        };
+        let content = if self.verb == "connect" { "*/*" } else { "application/json" };
+        let response = |text: &str| json!({"description": text, "content": {content: {"schema": success}}});
+        let mut responses = json!({"200": response("OK"), "401": {"description": "Unauthorized"}});
+        if matches!(self.verb.as_str(), "create" | "update" | "patch") {
+            responses["201"] = response("Created");
+        }
+        if matches!(self.verb.as_str(), "create" | "delete") {
+            responses["202"] = response("Accepted");
+        }
+        operation["responses"] = responses;
+        if let Some(body) = self.body() {
+            operation["requestBody"] = body;
+        }
+        operation
+    }
+
+    /// An operation that answers with plain text.
+    fn text(&self) -> Value {
+        let mut operation = self.bare();
+        operation["responses"] = json!({
+            "200": {"description": "OK", "content": {"text/plain": {"schema": {"type": "string"}}}},
+            "401": {"description": "Unauthorized"},
+        });
+        operation
+    }
+
+    fn bare(&self) -> Value {
+        let Served { group, version, kind, .. } = self.resource;
+        let action = match self.verb.as_str() {
+            "create" => "post",
+            "update" => "put",
+            other => other,
+        };
+        let verb = if self.id.starts_with("read") { "read" } else { self.verb.as_str() };
+        json!({
+            "description": format!("{verb} {}{kind}", if self.verb == "list" { "objects of kind " } else { "the specified " }),
+            "operationId": self.id,
+            "tags": [tag(self.resource)],
+            "parameters": self.parameters(),
+            "x-kubernetes-action": action,
+            "x-kubernetes-group-version-kind": {"group": group, "version": version, "kind": kind},
+        })
+    }
+
+    fn parameters(&self) -> Vec<Value> {
+        let names: &[&str] = match self.verb.as_str() {
+            "list" => &[
+                "allowWatchBookmarks",
+                "continue",
+                "fieldSelector",
+                "labelSelector",
+                "limit",
+                "resourceVersion",
+                "resourceVersionMatch",
+                "sendInitialEvents",
+                "timeoutSeconds",
+                "watch",
+            ],
+            "create" | "update" => &["dryRun", "fieldManager", "fieldValidation"],
+            "patch" => &["dryRun", "fieldManager", "fieldValidation", "force"],
+            "delete" => &["dryRun", "gracePeriodSeconds", "orphanDependents", "propagationPolicy"],
+            "deletecollection" => &[
+                "continue",
+                "dryRun",
+                "fieldSelector",
+                "gracePeriodSeconds",
+                "labelSelector",
+                "limit",
+                "orphanDependents",
+                "propagationPolicy",
+                "resourceVersion",
+                "resourceVersionMatch",
+                "timeoutSeconds",
+            ],
+            _ => &[],
+        };
+        names.iter().map(|name| query(name)).collect()
+    }
+
+    fn body(&self) -> Option<Value> {
+        let reference = |name: &str| json!({"schema": {"$ref": format!("#/$defs/{name}")}});
+        match self.verb.as_str() {
+            "create" | "update" => {
+                Some(json!({"required": true, "content": {"*/*": reference(self.definition)}}))
+            }
+            "patch" => {
+                let patch = reference(&format!("{META}.Patch"));
+                let content: Map<String, Value> =
+                    PATCH_TYPES.iter().map(|t| ((*t).to_owned(), patch.clone())).collect();
+                Some(json!({"required": true, "content": content}))
+            }
+            "delete" | "deletecollection" => {
+                Some(json!({"content": {"*/*": reference(&format!("{META}.DeleteOptions"))}}))
+            }
+            _ => None,
+        }
+    }
+}
+
+fn query(name: &str) -> Value {
+    let (ty, text) = match name {
+        "allowWatchBookmarks" => ("boolean", "Ask for events of type BOOKMARK in a watch."),
+        "continue" => ("string", "The token of the previous page of a list."),
+        "dryRun" => ("string", "`All` runs every stage and keeps nothing."),
+        "fieldManager" => {
+            ("string", "Name of the actor that makes the change, at most 128 printable characters.")
+        }
+        "fieldSelector" => ("string", "Restricts the result to objects whose fields match."),
+        "fieldValidation" => {
+            ("string", "What to do with unknown and duplicate fields: `Ignore`, `Warn` or `Strict`.")
+        }
+        "force" => ("boolean", "Takes over fields that another manager owns; only for apply patches."),
+        "gracePeriodSeconds" => ("integer", "Seconds before the object is deleted; 0 deletes at once."),
+        "labelSelector" => ("string", "Restricts the result to objects whose labels match."),
+        "limit" => ("integer", "The largest number of objects in one page of a list."),
+        "orphanDependents" => ("boolean", "Deprecated, use propagationPolicy."),
+        "propagationPolicy" => {
+            ("string", "How dependents are deleted: `Orphan`, `Background` or `Foreground`.")
+        }
+        "resourceVersion" => ("string", "The version that the result may not be older than, or starts from."),
+        "resourceVersionMatch" => {
+            ("string", "How resourceVersion applies to a list: `NotOlderThan` or `Exact`.")
+        }
+        "sendInitialEvents" => {
+            ("boolean", "Begin a watch with the present objects and a bookmark after them.")
+        }
+        "timeoutSeconds" => ("integer", "Ends the call after so many seconds, whatever happens."),
+        _ => ("boolean", "Answer with a stream of changes."),
+    };
+    json!({"name": name, "in": "query", "description": text, "schema": {"type": ty, "uniqueItems": true}})
+}
+
+fn path_parameters(namespace: bool, name: bool) -> Value {
+    let parameter = |name: &str, text: &str| {
+        json!({"name": name, "in": "path", "required": true, "description": text,
+               "schema": {"type": "string", "uniqueItems": true}})
+    };
+    let mut list = Vec::new();
+    if name {
+        list.push(parameter("name", "name of the object"));
+    }
+    if namespace {
+        list.push(parameter("namespace", "object name and auth scope, such as for teams and projects"));
+    }
+    list.push(json!({"name": "pretty", "in": "query", "description": "Indent the answer.",
+                     "schema": {"type": "string", "uniqueItems": true}}));
+    json!({"parameters": list})
+}
+
+/// `AppsV1`, `CoreV1`, `RbacAuthorizationV1`.
+fn stem(resource: &Served) -> String {
+    let group = if resource.group.is_empty() { "core" } else { &resource.group };
+    let group = group.strip_suffix(".k8s.io").unwrap_or(group);
+    let words: String = group.split('.').map(capital).collect();
+    format!("{words}{}", capital(&resource.version))
+}
+
+fn tag(resource: &Served) -> String {
+    let group = if resource.group.is_empty() { "core" } else { &resource.group };
+    let group = group.strip_suffix(".k8s.io").unwrap_or(group);
+    let words: Vec<String> =
+        group.split('.').enumerate().map(|(i, w)| if i == 0 { w.to_owned() } else { capital(w) }).collect();
+    format!("{}_{}", words.concat(), resource.version)
+}
+
+fn capital(word: &str) -> String {
+    let mut characters = word.chars();
+    characters.next().map(|c| c.to_uppercase().chain(characters).collect()).unwrap_or_default()
+}

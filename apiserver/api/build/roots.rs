@@ -1,0 +1,91 @@
+//! The types from which all others are reached.
+
+use k8s_openapi::api::apps::v1 as apps_v1;
+use k8s_openapi::api::authentication::v1 as authentication_v1;
+use k8s_openapi::api::authorization::v1 as authorization_v1;
+use k8s_openapi::api::autoscaling::v1 as autoscaling_v1;
+use k8s_openapi::api::autoscaling::v2 as autoscaling_v2;
+use k8s_openapi::api::batch::v1 as batch_v1;
+use k8s_openapi::api::certificates::v1 as certificates_v1;
+use k8s_openapi::api::coordination::v1 as coordination_v1;
+use k8s_openapi::api::core::v1 as core_v1;
+use k8s_openapi::api::discovery::v1 as discovery_v1;
+use k8s_openapi::api::networking::v1 as networking_v1;
+use k8s_openapi::api::node::v1 as node_v1;
+use k8s_openapi::api::policy::v1 as policy_v1;
+use k8s_openapi::api::rbac::v1 as rbac_v1;
+use k8s_openapi::api::scheduling::v1 as scheduling_v1;
+use k8s_openapi::api::storage::v1 as storage_v1;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta_v1;
+use k8s_openapi::schemars::{JsonSchema, SchemaGenerator};
+use k8s_openapi::{ListableResource, Resource};
+
+/// A kind: where it is defined and how objects name it.
+pub struct Root {
+    pub definition: String,
+    pub group: String,
+    pub version: String,
+    pub kind: String,
+    /// `PodList`, for kinds that are listed.
+    pub list_kind: Option<&'static str>,
+}
+
+fn kind<T: JsonSchema + Resource>(generator: &mut SchemaGenerator, list_kind: Option<&'static str>) -> Root {
+    let _ = generator.subschema_for::<T>();
+    Root {
+        definition: T::schema_name().into_owned(),
+        group: T::GROUP.to_owned(),
+        version: T::VERSION.to_owned(),
+        kind: T::KIND.to_owned(),
+        list_kind,
+    }
+}
+
+macro_rules! listed {
+    ($generator:expr, $roots:expr, $module:ident => $($name:ident),+ $(,)?) => {
+        $($roots.push(kind::<$module::$name>(
+            $generator,
+            Some(<$module::$name as ListableResource>::LIST_KIND),
+        ));)+
+    };
+}
+
+macro_rules! unlisted {
+    ($generator:expr, $roots:expr, $module:ident => $($name:ident),+ $(,)?) => {
+        $($roots.push(kind::<$module::$name>($generator, None));)+
+    };
+}
+
+/// Registers every kind and the types that only operations refer to.
+pub fn register(g: &mut SchemaGenerator) -> Vec<Root> {
+    let mut roots = Vec::new();
+    listed!(g, roots, core_v1 =>
+        ComponentStatus, ConfigMap, Endpoints, Event, LimitRange, Namespace, Node, PersistentVolume,
+        PersistentVolumeClaim, Pod, PodTemplate, ReplicationController, ResourceQuota, Secret, Service,
+        ServiceAccount);
+    unlisted!(g, roots, core_v1 => Binding);
+    listed!(g, roots, apps_v1 => ControllerRevision, DaemonSet, Deployment, ReplicaSet, StatefulSet);
+    listed!(g, roots, autoscaling_v2 => HorizontalPodAutoscaler);
+    unlisted!(g, roots, autoscaling_v1 => Scale);
+    listed!(g, roots, batch_v1 => CronJob, Job);
+    listed!(g, roots, certificates_v1 => CertificateSigningRequest);
+    listed!(g, roots, coordination_v1 => Lease);
+    listed!(g, roots, discovery_v1 => EndpointSlice);
+    listed!(g, roots, networking_v1 => IPAddress, Ingress, IngressClass, NetworkPolicy, ServiceCIDR);
+    listed!(g, roots, node_v1 => RuntimeClass);
+    listed!(g, roots, policy_v1 => PodDisruptionBudget);
+    unlisted!(g, roots, policy_v1 => Eviction);
+    listed!(g, roots, rbac_v1 => ClusterRole, ClusterRoleBinding, Role, RoleBinding);
+    listed!(g, roots, scheduling_v1 => PriorityClass);
+    listed!(g, roots, storage_v1 =>
+        CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment, VolumeAttributesClass);
+    unlisted!(g, roots, authentication_v1 => SelfSubjectReview, TokenRequest, TokenReview);
+    unlisted!(g, roots, authorization_v1 =>
+        LocalSubjectAccessReview, SelfSubjectAccessReview, SelfSubjectRulesReview, SubjectAccessReview);
+    unlisted!(g, roots, meta_v1 =>
+        APIGroup, APIGroupList, APIResourceList, APIVersions, Status);
+    let _ = g.subschema_for::<meta_v1::DeleteOptions>();
+    let _ = g.subschema_for::<meta_v1::ListMeta>();
+    let _ = g.subschema_for::<meta_v1::Patch>();
+    roots
+}

@@ -1,0 +1,144 @@
+//! The built-in kinds: `data/resources.json` says which exist, the table here what is particular to
+//! each. A kind without a line gets the defaults.
+
+mod table;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::columns;
+use crate::error::FieldError;
+use crate::registry::{Behaviour, Registry, Resource, Subresource, Verb};
+use crate::validation;
+
+use table::Row;
+
+/// One entry of `data/resources.json`.
+#[derive(Deserialize)]
+struct Entry {
+    group: String,
+    version: String,
+    plural: String,
+    kind: String,
+    namespaced: bool,
+    verbs: Vec<String>,
+    subresources: std::collections::BTreeMap<String, Vec<String>>,
+    /// Why the kind is known and not served.
+    unserved: Option<String>,
+}
+
+/// The registry of all built-in kinds that are served.
+pub fn registry() -> Registry {
+    let resources = entries().into_iter().filter(|e| e.unserved.is_none()).map(resource).collect();
+    Registry::new(resources)
+}
+
+/// Kinds of Kubernetes 1.36's stable API that are not served: `GROUP/VERSION/PLURAL` and why.
+pub fn unserved() -> Vec<(String, String)> {
+    entries()
+        .into_iter()
+        .filter_map(|e| Some((format!("{}/{}/{}", e.group, e.version, e.plural), e.unserved?)))
+        .collect()
+}
+
+fn entries() -> Vec<Entry> {
+    serde_json::from_str(include_str!("../data/resources.json")).expect("the build script has read this file")
+}
+
+fn resource(entry: Entry) -> Resource {
+    let row = table::row(&entry.group, &entry.plural);
+    let verbs = verbs(&entry.verbs);
+    // Reviews and bindings can be created and nothing else; nothing is kept of them.
+    let stored = verbs.contains(&Verb::Create) && verbs.contains(&Verb::Get);
+    let package =
+        if entry.group.is_empty() { "core" } else { entry.group.split('.').next().unwrap_or_default() };
+    let layout = columns::layout(&entry.group, &entry.plural);
+    let prefix = if row.prefix.is_empty() { entry.plural.as_str() } else { row.prefix };
+    Resource {
+        schema: format!("io.k8s.api.{package}.{}.{}", entry.version, entry.kind),
+        singular: entry.kind.to_lowercase(),
+        subresources: entry
+            .subresources
+            .iter()
+            .filter_map(|(name, verbs)| subresource(name, verbs))
+            .collect(),
+        short_names: row.short_names.to_vec(),
+        categories: if row.all { vec!["all"] } else { Vec::new() },
+        storage_prefix: format!("/registry/{prefix}"),
+        selectable: row.selectable,
+        columns: layout.columns(),
+        cells: layout.cells,
+        behaviour: behaviour(&entry, row),
+        group: entry.group,
+        version: entry.version,
+        plural: entry.plural,
+        kind: entry.kind,
+        namespaced: entry.namespaced,
+        verbs,
+        stored,
+    }
+}
+
+fn behaviour(entry: &Entry, row: &Row) -> Behaviour {
+    Behaviour {
+        generation: row.generation,
+        graceful_delete: row.graceful_delete,
+        status_subresource: entry.subresources.contains_key("status"),
+        default: row.default,
+        prepare_create: row.prepare_create,
+        prepare_update: row.prepare_update,
+        validate: row.validate,
+        validate_update: row.validate_update,
+    }
+}
+
+fn verbs(names: &[String]) -> Vec<Verb> {
+    let known = |name: &String| match name.as_str() {
+        "get" => Some(Verb::Get),
+        "list" => Some(Verb::List),
+        "watch" => Some(Verb::Watch),
+        "create" => Some(Verb::Create),
+        "update" => Some(Verb::Update),
+        "patch" => Some(Verb::Patch),
+        "delete" => Some(Verb::Delete),
+        "deletecollection" => Some(Verb::DeleteCollection),
+        _ => None,
+    };
+    names.iter().filter_map(known).collect()
+}
+
+/// Subresources of another kind than their parent: name, kind, group, version.
+const SUBRESOURCE_KINDS: &[(&str, &str, &str, &str)] = &[
+    ("binding", "Binding", "", "v1"),
+    ("eviction", "Eviction", "policy", "v1"),
+    ("scale", "Scale", "autoscaling", "v1"),
+    ("token", "TokenRequest", "authentication.k8s.io", "v1"),
+    ("attach", "PodAttachOptions", "", "v1"),
+    ("exec", "PodExecOptions", "", "v1"),
+    ("portforward", "PodPortForwardOptions", "", "v1"),
+];
+
+/// Subresources of their parent's own kind. `proxy` is missing: it has no verb of its own.
+const OWN_SUBRESOURCES: &[&str] = &["approval", "ephemeralcontainers", "finalize", "log", "resize", "status"];
+
+fn subresource(name: &str, names: &[String]) -> Option<Subresource> {
+    let (name, kind, group, version) = SUBRESOURCE_KINDS
+        .iter()
+        .copied()
+        .find(|row| row.0 == name)
+        .or_else(|| OWN_SUBRESOURCES.iter().find(|own| **own == name).map(|own| (*own, "", "", "")))?;
+    let verbs =
+        if names.iter().any(|n| n == "connect") { vec![Verb::Create, Verb::Get] } else { verbs(names) };
+    Some(Subresource { name, kind, group, version, verbs })
+}
+
+fn nothing(_: &mut Value) {}
+
+fn nothing_on_update(_: &mut Value, _: &Value) {}
+
+fn no_immutable_fields(_: &Value, _: &Value) -> Vec<FieldError> {
+    Vec::new()
+}
+
+#[cfg(test)]
+mod tests;

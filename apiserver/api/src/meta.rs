@@ -1,0 +1,166 @@
+//! `metadata` of an object that is a JSON value. Getters of text give `""` for what is missing, as
+//! Kubernetes' do.
+
+use serde_json::{Map, Value, json};
+
+/// The text at a JSON pointer, `""` if there is none.
+pub fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
+    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// The list at a JSON pointer, empty if there is none.
+pub fn list<'a>(object: &'a Value, pointer: &str) -> &'a [Value] {
+    object.pointer(pointer).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+fn field<'a>(object: &'a Value, name: &str) -> &'a str {
+    object.get("metadata").and_then(|m| m.get(name)).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// `metadata.name`
+pub fn name(object: &Value) -> &str {
+    field(object, "name")
+}
+
+/// `metadata.namespace`
+pub fn namespace(object: &Value) -> &str {
+    field(object, "namespace")
+}
+
+/// `metadata.generateName`
+pub fn generate_name(object: &Value) -> &str {
+    field(object, "generateName")
+}
+
+/// `metadata.uid`
+pub fn uid(object: &Value) -> &str {
+    field(object, "uid")
+}
+
+/// `metadata.creationTimestamp`, if it is set.
+pub fn creation_timestamp(object: &Value) -> Option<&str> {
+    Some(field(object, "creationTimestamp")).filter(|t| !t.is_empty())
+}
+
+/// `metadata.deletionTimestamp`, if the object is being deleted.
+pub fn deletion_timestamp(object: &Value) -> Option<&str> {
+    Some(field(object, "deletionTimestamp")).filter(|t| !t.is_empty())
+}
+
+/// `metadata.deletionGracePeriodSeconds`
+pub fn deletion_grace_period_seconds(object: &Value) -> Option<i64> {
+    object.pointer("/metadata/deletionGracePeriodSeconds").and_then(Value::as_i64)
+}
+
+/// `metadata.resourceVersion` as it stands.
+pub fn resource_version(object: &Value) -> &str {
+    field(object, "resourceVersion")
+}
+
+/// `metadata.generation`, 0 if missing.
+pub fn generation(object: &Value) -> i64 {
+    object.pointer("/metadata/generation").and_then(Value::as_i64).unwrap_or_default()
+}
+
+/// `metadata.labels`
+pub fn labels(object: &Value) -> Option<&Map<String, Value>> {
+    object.get("metadata")?.get("labels")?.as_object()
+}
+
+/// One label.
+pub fn label<'a>(object: &'a Value, key: &str) -> Option<&'a str> {
+    labels(object)?.get(key)?.as_str()
+}
+
+/// `metadata.annotations`
+pub fn annotations(object: &Value) -> Option<&Map<String, Value>> {
+    object.get("metadata")?.get("annotations")?.as_object()
+}
+
+/// One annotation.
+pub fn annotation<'a>(object: &'a Value, key: &str) -> Option<&'a str> {
+    annotations(object)?.get(key)?.as_str()
+}
+
+/// `metadata.finalizers`
+pub fn finalizers(object: &Value) -> Vec<&str> {
+    list(object, "/metadata/finalizers").iter().filter_map(Value::as_str).collect()
+}
+
+/// `metadata.ownerReferences`
+pub fn owner_references(object: &Value) -> &[Value] {
+    list(object, "/metadata/ownerReferences")
+}
+
+/// The owner reference with `controller: true`.
+pub fn controller_of(object: &Value) -> Option<&Value> {
+    owner_references(object).iter().find(|owner| owner["controller"] == true)
+}
+
+/// `metadata`, made if it is missing. Does nothing useful on a value that is not an object, which
+/// the schema check refuses before anybody gets here.
+pub fn metadata_mut(object: &mut Value) -> &mut Map<String, Value> {
+    if !object.is_object() {
+        *object = json!({});
+    }
+    let metadata = object
+        .as_object_mut()
+        .expect("made an object above")
+        .entry("metadata")
+        .or_insert_with(|| Value::Object(Map::new()));
+    if !metadata.is_object() {
+        *metadata = Value::Object(Map::new());
+    }
+    metadata.as_object_mut().expect("made an object above")
+}
+
+/// Sets one field of `metadata`.
+pub fn set(object: &mut Value, field: &str, value: impl Into<Value>) {
+    metadata_mut(object).insert(field.to_owned(), value.into());
+}
+
+/// Removes one field of `metadata`.
+pub fn unset(object: &mut Value, field: &str) {
+    if let Some(Value::Object(metadata)) = object.get_mut("metadata") {
+        metadata.remove(field);
+    }
+}
+
+/// Sets `metadata.resourceVersion`.
+pub fn set_resource_version(object: &mut Value, revision: u64) {
+    set(object, "resourceVersion", revision.to_string());
+}
+
+/// Sets `metadata.finalizers`; an empty list removes the field.
+pub fn set_finalizers(object: &mut Value, finalizers: Vec<String>) {
+    if finalizers.is_empty() {
+        unset(object, "finalizers");
+    } else {
+        set(object, "finalizers", finalizers);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_metadata_reads_as_empty_and_is_made_on_write() {
+        let mut object = json!({"kind": "Pod"});
+        assert_eq!((name(&object), uid(&object), generation(&object)), ("", "", 0));
+        assert!(finalizers(&object).is_empty() && labels(&object).is_none());
+        set_resource_version(&mut object, 7);
+        set_finalizers(&mut object, vec!["a".into()]);
+        assert_eq!(resource_version(&object), "7");
+        assert_eq!(finalizers(&object), ["a"]);
+        set_finalizers(&mut object, Vec::new());
+        assert_eq!(object, json!({"kind": "Pod", "metadata": {"resourceVersion": "7"}}));
+    }
+
+    #[test]
+    fn the_controller_is_the_owner_that_says_so() {
+        let object = json!({"metadata": {"ownerReferences": [
+            {"name": "a"}, {"name": "b", "controller": false}, {"name": "c", "controller": true}]}});
+        assert_eq!(controller_of(&object).unwrap()["name"], "c");
+    }
+}

@@ -1,0 +1,56 @@
+//! The OpenAPI documents of the kinds served, compressed at build time and handed out as they are.
+
+struct Document {
+    group: &'static str,
+    version: &'static str,
+    hash: &'static str,
+    bytes: &'static [u8],
+}
+
+include!(concat!(env!("OUT_DIR"), "/openapi_index.rs"));
+
+static V2: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/v2.json.gz"));
+
+/// The whole of OpenAPI v2 as gzip-compressed JSON.
+pub fn v2_gz() -> &'static [u8] {
+    V2
+}
+
+/// Changes when the document of [`v2_gz`] does; an `ETag` without quotes.
+pub fn v2_hash() -> &'static str {
+    V2_HASH
+}
+
+/// The body of `/openapi/v3`: where the document of each group and version is, with its hash.
+pub fn v3_index() -> serde_json::Value {
+    let paths: serde_json::Map<String, serde_json::Value> = DOCUMENTS
+        .iter()
+        .map(|d| {
+            let path = if d.group.is_empty() {
+                format!("api/{}", d.version)
+            } else {
+                format!("apis/{}/{}", d.group, d.version)
+            };
+            let url = format!("/openapi/v3/{path}?hash={}", d.hash);
+            (path, serde_json::json!({"serverRelativeURL": url}))
+        })
+        .collect();
+    serde_json::json!({"paths": paths})
+}
+
+/// The OpenAPI v3 document of a group (`""` for core) and version as gzip-compressed JSON.
+pub fn v3_gz(group: &str, version: &str) -> Option<&'static [u8]> {
+    document(group, version).map(|d| d.bytes)
+}
+
+/// Changes when the document of [`v3_gz`] does; an `ETag` without quotes.
+pub fn v3_hash(group: &str, version: &str) -> Option<&'static str> {
+    document(group, version).map(|d| d.hash)
+}
+
+fn document(group: &str, version: &str) -> Option<&'static Document> {
+    DOCUMENTS.iter().find(|d| d.group == group && d.version == version)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,345 @@
+//! `resource.Quantity`: exact decimal numbers with suffixes, in the range of a 64-bit integer with
+//! nine decimal places.
+
+use std::cmp::Ordering;
+use std::fmt;
+
+use serde_json::Value;
+
+const NANO: i128 = 1_000_000_000;
+const LIMIT: i128 = i64::MAX as i128 * NANO;
+
+/// Which suffixes a quantity is written with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// `Ki`, `Mi`, …
+    BinarySi,
+    /// `m`, none, `k`, `M`, …
+    DecimalSi,
+    /// `e3`
+    DecimalExponent,
+}
+
+/// An amount. Compares by amount alone: `1024` equals `1Ki`.
+#[derive(Clone, Copy, Debug)]
+pub struct Quantity {
+    nano: i128,
+    format: Format,
+}
+
+/// The text is no quantity.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'")]
+pub struct ParseError;
+
+impl Quantity {
+    /// A whole amount, such as a count or bytes.
+    pub fn from_value(value: i64) -> Self {
+        Self { nano: i128::from(value) * NANO, format: Format::DecimalSi }
+    }
+
+    /// Thousandths, such as CPU.
+    pub fn from_milli(milli: i64) -> Self {
+        Self { nano: i128::from(milli) * 1_000_000, format: Format::DecimalSi }
+    }
+
+    /// Bytes, written with binary suffixes.
+    pub fn from_bytes(bytes: i64) -> Self {
+        Self { nano: i128::from(bytes) * NANO, format: Format::BinarySi }
+    }
+
+    /// The amount in whole units, rounded away from zero.
+    pub fn value(self) -> i64 {
+        clamp(round_up(self.nano, NANO))
+    }
+
+    /// The amount in thousandths, rounded away from zero, at most `i64::MAX`.
+    pub fn milli(self) -> i64 {
+        clamp(round_up(self.nano, 1_000_000))
+    }
+
+    /// The amount in billionths, exactly.
+    pub fn nano(self) -> i128 {
+        self.nano
+    }
+
+    /// How it was written.
+    pub fn format(self) -> Format {
+        self.format
+    }
+
+    /// Below zero.
+    pub fn is_negative(self) -> bool {
+        self.nano < 0
+    }
+
+    /// A whole number of units.
+    pub fn is_integer(self) -> bool {
+        self.nano % NANO == 0
+    }
+
+    /// The sum, in the format of `self`, at most the largest quantity.
+    #[must_use]
+    pub fn saturating_add(self, other: Self) -> Self {
+        Self { nano: (self.nano + other.nano).clamp(-LIMIT, LIMIT), format: self.format }
+    }
+}
+
+impl PartialEq for Quantity {
+    fn eq(&self, other: &Self) -> bool {
+        self.nano == other.nano
+    }
+}
+
+impl Eq for Quantity {}
+
+impl PartialOrd for Quantity {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Quantity {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.nano.cmp(&other.nano)
+    }
+}
+
+impl std::str::FromStr for Quantity {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        parse(text)
+    }
+}
+
+fn clamp(value: i128) -> i64 {
+    i64::try_from(value).unwrap_or(if value < 0 { i64::MIN } else { i64::MAX })
+}
+
+fn round_up(value: i128, unit: i128) -> i128 {
+    let whole = value / unit;
+    whole + (value % unit).signum()
+}
+
+/// Reads a quantity. What is finer than a billionth is rounded away from zero, what is larger than
+/// a 64-bit integer is cut to it.
+pub fn parse(text: &str) -> Result<Quantity, ParseError> {
+    let (negative, rest) = match text.as_bytes().first() {
+        Some(b'-') => (true, &text[1..]),
+        Some(b'+') => (false, &text[1..]),
+        _ => (false, text),
+    };
+    let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
+    let (number, suffix) = rest.split_at(end);
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    if (whole.is_empty() && fraction.is_empty()) || fraction.contains('.') {
+        return Err(ParseError);
+    }
+    let (scale, format) = scale_of(suffix)?;
+    let magnitude = match scale {
+        Scale::Binary(shift) => scaled(whole, fraction, 9, 1 << shift),
+        Scale::Decimal(exponent) => scaled(whole, fraction, 9 + exponent, 1),
+    };
+    let nano = if negative { -magnitude } else { magnitude };
+    Ok(Quantity { nano, format })
+}
+
+/// Reads a quantity from a JSON string or number.
+pub fn parse_value(value: &Value) -> Result<Quantity, ParseError> {
+    match value {
+        Value::String(text) => parse(text),
+        Value::Number(number) => parse(&number.to_string()),
+        _ => Err(ParseError),
+    }
+}
+
+enum Scale {
+    Binary(u32),
+    Decimal(i32),
+}
+
+fn scale_of(suffix: &str) -> Result<(Scale, Format), ParseError> {
+    let binary = |power: u32| Ok((Scale::Binary(10 * power), Format::BinarySi));
+    let decimal = |exponent: i32| Ok((Scale::Decimal(exponent), Format::DecimalSi));
+    match suffix {
+        "Ki" => binary(1),
+        "Mi" => binary(2),
+        "Gi" => binary(3),
+        "Ti" => binary(4),
+        "Pi" => binary(5),
+        "Ei" => binary(6),
+        "n" => decimal(-9),
+        "u" => decimal(-6),
+        "m" => decimal(-3),
+        "" => decimal(0),
+        "k" => decimal(3),
+        "M" => decimal(6),
+        "G" => decimal(9),
+        "T" => decimal(12),
+        "P" => decimal(15),
+        "E" => decimal(18),
+        _ => {
+            let digits = suffix.strip_prefix(['e', 'E']).ok_or(ParseError)?;
+            let exponent: i32 = digits.parse().map_err(|_| ParseError)?;
+            Ok((Scale::Decimal(exponent.clamp(-1000, 1000)), Format::DecimalExponent))
+        }
+    }
+}
+
+/// The digits times `10^exponent` times `factor`, rounded up, at most [`LIMIT`].
+fn scaled(whole: &str, fraction: &str, exponent: i32, factor: i128) -> i128 {
+    let digits = whole.bytes().chain(fraction.bytes()).map(|b| i128::from(b - b'0'));
+    // How many of the digits stand before the decimal point once the exponent is applied.
+    let point = i64::try_from(whole.len()).unwrap_or(i64::MAX).saturating_add(i64::from(exponent));
+    let (mut result, mut remainder, mut seen) = (0i128, false, 0i64);
+    // Binary factors need digits behind the point; 18 of them are exact for all suffixes up to Ei
+    // as far as a billionth can tell.
+    let extra = if factor > 1 { 10 } else { 0 };
+    for digit in digits {
+        if seen < point.saturating_add(extra) {
+            result = result.saturating_mul(10).saturating_add(digit);
+        } else if digit != 0 {
+            remainder = true;
+        }
+        seen += 1;
+    }
+    let target = point.saturating_add(extra);
+    while seen < target && result != 0 && result < i128::MAX / 10 {
+        result *= 10;
+        seen += 1;
+    }
+    if seen < target && result != 0 {
+        return LIMIT;
+    }
+    let divisor = 10i128.pow(u32::try_from(extra).unwrap_or(0));
+    let product = result.saturating_mul(factor);
+    let rounded = product / divisor + i128::from(product % divisor != 0 || remainder);
+    rounded.min(LIMIT)
+}
+
+impl fmt::Display for Quantity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.nano == 0 {
+            return f.write_str("0");
+        }
+        match self.format {
+            Format::BinarySi if self.is_integer() && (self.nano / NANO).abs() >= 1024 => {
+                let (mut value, mut power) = (self.nano / NANO, 0);
+                while value % 1024 == 0 && power < 6 {
+                    value /= 1024;
+                    power += 1;
+                }
+                write!(f, "{value}{}", ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"][power])
+            }
+            Format::BinarySi | Format::DecimalSi => {
+                let (value, power) = thousands(self.nano);
+                write!(f, "{value}{}", ["n", "u", "m", "", "k", "M", "G", "T", "P", "E"][power])
+            }
+            Format::DecimalExponent => {
+                let (value, power) = thousands(self.nano);
+                match [-9, -6, -3, 0, 3, 6, 9, 12, 15, 18][power] {
+                    0 => write!(f, "{value}"),
+                    exponent => write!(f, "{value}e{exponent}"),
+                }
+            }
+        }
+    }
+}
+
+fn thousands(nano: i128) -> (i128, usize) {
+    let (mut value, mut power) = (nano, 0);
+    while value % 1000 == 0 && power < 9 {
+        value /= 1000;
+        power += 1;
+    }
+    (value, power)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn canonical_forms() {
+        let cases = [
+            ("0", "0"),
+            ("0Ki", "0"),
+            ("-0", "0"),
+            ("1.5", "1500m"),
+            ("0.5", "500m"),
+            (".5", "500m"),
+            ("5.", "5"),
+            ("100m", "100m"),
+            ("1000m", "1"),
+            ("1500", "1500"),
+            ("1000", "1k"),
+            ("1024", "1024"),
+            ("1Ki", "1Ki"),
+            ("1.5Gi", "1536Mi"),
+            ("1024Mi", "1Gi"),
+            ("0.5Ki", "512"),
+            ("1.1Ki", "1126400m"),
+            ("1e3", "1e3"),
+            ("1E3", "1e3"),
+            ("12e-1", "1200e-3"),
+            ("1E", "1E"),
+            ("0.0000000001", "1n"),
+            ("-0.0000000001", "-1n"),
+            ("+7", "7"),
+            ("123456789012345678901234567890", "9223372036854775807"),
+            ("100Ei", "9223372036854775807"),
+            ("8Ei", "9223372036854775807"),
+            ("1e1000000000", "9223372036854775807"),
+        ];
+        for (text, canonical) in cases {
+            assert_eq!(parse(text).map(|q| q.to_string()).as_deref(), Ok(canonical), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_quantity() {
+        for text in
+            ["", "-", ".", "1.2.3", "1 Gi", "1gi", "Gi", "1KiB", "0x10", "--1", "1e", "1ee3", "NaN", "1e1.5"]
+        {
+            assert_eq!(parse(text), Err(ParseError), "{text}");
+        }
+    }
+
+    #[test]
+    fn units_round_away_from_zero() {
+        let q = parse("1100u").unwrap();
+        assert_eq!((q.milli(), q.value()), (2, 1));
+        assert_eq!(parse("-1100u").unwrap().milli(), -2);
+        assert_eq!(parse("2Gi").unwrap().value(), 2 << 30);
+        assert_eq!(parse("9e18").unwrap().milli(), i64::MAX);
+        assert_eq!(parse("1Ki").unwrap(), parse("1024").unwrap());
+        assert!(parse("1100m").unwrap() > parse("1").unwrap());
+        assert_eq!(parse_value(&serde_json::json!(0.25)).unwrap().to_string(), "250m");
+    }
+
+    proptest! {
+        #[test]
+        fn the_canonical_form_reads_back_as_the_same_amount(
+            whole in 0u64..1_000_000_000_000,
+            fraction in proptest::option::of(0u32..1_000_000),
+            suffix in proptest::sample::select(vec!["", "n", "u", "m", "k", "M", "G", "Ki", "Mi", "Gi", "e3", "e-3"]),
+            negative in any::<bool>(),
+        ) {
+            let sign = if negative { "-" } else { "" };
+            let fraction = fraction.map(|f| format!(".{f}")).unwrap_or_default();
+            let first = parse(&format!("{sign}{whole}{fraction}{suffix}")).unwrap();
+            let text = first.to_string();
+            let second = parse(&text).unwrap();
+            prop_assert_eq!(first, second);
+            prop_assert_eq!(text, second.to_string());
+        }
+
+        #[test]
+        fn no_text_panics(text in "\\PC{0,24}") {
+            let _ = parse(&text);
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! What the kinds look like: a type graph made at build time, and what is done along it.
+//!
+//! A definition is named as in OpenAPI, `io.k8s.api.core.v1.Pod`; [`crate::registry::Resource`]
+//! carries that name in `schema`.
+
+mod check;
+mod duplicates;
+mod graph;
+mod patch;
+mod prune;
+
+pub use check::{Problems, check};
+pub use duplicates::duplicate_fields;
+pub use graph::{Definition, Field, ListType, Merge, Type, definition, definitions};
+pub use patch::strategic_merge;
+pub use prune::drop_unknown;
+
+#[cfg(test)]
+mod patch_tests;
+#[cfg(test)]
+mod tests;

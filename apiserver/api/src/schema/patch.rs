@@ -1,0 +1,320 @@
+//! Strategic merge patch: a merge patch that knows which lists are keyed, and obeys directives.
+//!
+//! The directives: `$patch` (`replace`, `delete`, `merge`) in an object or an item of a keyed list,
+//! `$retainKeys` in an object, `$deleteFromPrimitiveList/FIELD` and `$setElementOrder/FIELD` beside
+//! a list.
+
+use serde_json::{Map, Value};
+
+use super::graph::{Definition, Field, Type, definition};
+use crate::error::ApiError;
+
+const PATCH: &str = "$patch";
+const RETAIN_KEYS: &str = "$retainKeys";
+const DELETE_FROM: &str = "$deleteFromPrimitiveList/";
+const ELEMENT_ORDER: &str = "$setElementOrder/";
+
+/// Applies `patch` to `current`, an object of the definition of that name. Fields that the
+/// definition does not have are merged as a plain merge patch would. Errors are 400; `current` is
+/// then in an unspecified state.
+pub fn strategic_merge(name: &str, current: &mut Value, patch: &Value) -> Result<(), ApiError> {
+    let Value::Object(patch) = patch else {
+        return Err(ApiError::bad_request("a strategic merge patch must be a JSON object"));
+    };
+    if !current.is_object() {
+        *current = Value::Object(Map::new());
+    }
+    if let Value::Object(map) = current {
+        merge_object(Shape::of(definition(name)), map, patch)?;
+    }
+    Ok(())
+}
+
+/// What is known about an object that is merged.
+#[derive(Clone, Copy)]
+enum Shape {
+    /// Its fields.
+    Fields(Definition),
+    /// That it is a map with values of this type.
+    Values(Type),
+    /// Nothing.
+    Open,
+}
+
+impl Shape {
+    fn of(definition: Option<Definition>) -> Self {
+        definition.map_or(Self::Open, Self::Fields)
+    }
+
+    fn of_type(ty: Type) -> Self {
+        match ty {
+            Type::Object(_) => Self::of(ty.object()),
+            Type::Map(_) => ty.element().map_or(Self::Open, Self::Values),
+            _ => Self::Open,
+        }
+    }
+
+    /// The shape of the value under `key`, and the field's own semantics if it is one.
+    fn child(self, key: &str) -> (Option<Type>, Option<Field>) {
+        match self {
+            Self::Fields(definition) => {
+                let field = definition.field(key);
+                (field.map(Field::ty), field)
+            }
+            Self::Values(ty) => (Some(ty), None),
+            Self::Open => (None, None),
+        }
+    }
+}
+
+fn merge_object(
+    shape: Shape,
+    current: &mut Map<String, Value>,
+    patch: &Map<String, Value>,
+) -> Result<(), ApiError> {
+    match patch.get(PATCH) {
+        None => {}
+        Some(directive) => match directive.as_str() {
+            Some("merge") => {}
+            Some("replace") => {
+                *current =
+                    patch.iter().filter(|(k, _)| *k != PATCH).map(|(k, v)| (k.clone(), v.clone())).collect();
+                return Ok(());
+            }
+            Some("delete") => {
+                current.clear();
+                return Ok(());
+            }
+            _ => return Err(unknown_directive(directive)),
+        },
+    }
+    retain_keys(current, patch)?;
+    for (key, value) in patch {
+        if key == PATCH || key == RETAIN_KEYS {
+            continue;
+        }
+        if let Some(field) = key.strip_prefix(DELETE_FROM) {
+            delete_from_list(current, field, value)?;
+        } else if let Some(field) = key.strip_prefix(ELEMENT_ORDER) {
+            // A list with items in the patch is ordered where it is merged.
+            if !patch.contains_key(field) {
+                let order = list(key, value)?;
+                if let Some(Value::Array(items)) = current.get_mut(field) {
+                    let key = merge_key(shape, field);
+                    let before = items.clone();
+                    arrange(items, &before, order, key);
+                }
+            }
+        } else {
+            merge_field(shape, current, patch, key, value)?;
+        }
+    }
+    Ok(())
+}
+
+fn merge_field(
+    shape: Shape,
+    current: &mut Map<String, Value>,
+    patch: &Map<String, Value>,
+    key: &str,
+    value: &Value,
+) -> Result<(), ApiError> {
+    if value.is_null() {
+        current.remove(key);
+        return Ok(());
+    }
+    let (ty, field) = shape.child(key);
+    match (current.get_mut(key), value) {
+        (Some(Value::Object(map)), Value::Object(change)) => {
+            let shape = ty.map_or(Shape::Open, Shape::of_type);
+            if change.get(PATCH).and_then(Value::as_str) == Some("delete") && change.len() == 1 {
+                current.remove(key);
+                return Ok(());
+            }
+            merge_object(shape, map, change)
+        }
+        (Some(Value::Array(items)), Value::Array(changes))
+            if field.is_some_and(|f| f.merge().patch_merge()) =>
+        {
+            let order = match patch.get(&format!("{ELEMENT_ORDER}{key}")) {
+                Some(order) => Some(list(&format!("{ELEMENT_ORDER}{key}"), order)?),
+                None => None,
+            };
+            let element = ty.and_then(Type::element).map_or(Shape::Open, Shape::of_type);
+            merge_list(element, merge_key(shape, key), items, changes, order)
+        }
+        _ => {
+            if let Some(clean) = without_directives(value) {
+                current.insert(key.to_owned(), clean);
+            } else {
+                current.remove(key);
+            }
+            Ok(())
+        }
+    }
+}
+
+fn merge_key(shape: Shape, field: &str) -> Option<&'static str> {
+    shape.child(field).1.and_then(|f| f.merge().patch_key())
+}
+
+/// `$retainKeys`: only the keys named stay, and the patch may set no others.
+fn retain_keys(current: &mut Map<String, Value>, patch: &Map<String, Value>) -> Result<(), ApiError> {
+    let Some(keys) = patch.get(RETAIN_KEYS) else { return Ok(()) };
+    let keys = list(RETAIN_KEYS, keys)?;
+    let kept = |key: &str| keys.iter().any(|k| k.as_str() == Some(key));
+    for (key, value) in patch {
+        if !key.starts_with('$') && !value.is_null() && !kept(key) {
+            return Err(ApiError::bad_request(format!(
+                "{RETAIN_KEYS} must name every field that the patch sets: \"{key}\" is missing"
+            )));
+        }
+    }
+    current.retain(|key, _| kept(key));
+    Ok(())
+}
+
+fn delete_from_list(current: &mut Map<String, Value>, field: &str, values: &Value) -> Result<(), ApiError> {
+    let values = list(DELETE_FROM, values)?;
+    if let Some(Value::Array(items)) = current.get_mut(field) {
+        items.retain(|item| !values.contains(item));
+    }
+    Ok(())
+}
+
+fn merge_list(
+    element: Shape,
+    key: Option<&str>,
+    items: &mut Vec<Value>,
+    changes: &[Value],
+    order: Option<&[Value]>,
+) -> Result<(), ApiError> {
+    let before = items.clone();
+    let mut named = Vec::new();
+    if let Some(key) = key {
+        if changes.iter().any(|c| directive_of(c) == Some("replace")) {
+            let clean =
+                |c: &Value| if directive_of(c) == Some("replace") { None } else { without_directives(c) };
+            *items = changes.iter().filter_map(clean).collect();
+            return Ok(());
+        }
+        for change in changes {
+            let identity = change.get(key).ok_or_else(|| {
+                ApiError::bad_request(format!("map: {change} does not contain declared merge key: {key}"))
+            })?;
+            merge_item(element, key, identity, items, change)?;
+            if directive_of(change) != Some("delete") {
+                named.push(change.clone());
+            }
+        }
+    } else {
+        for change in changes {
+            if !items.contains(change) {
+                items.push(change.clone());
+            }
+            named.push(change.clone());
+        }
+    }
+    if let Some(order) = order {
+        check_order(&named, order, key)?;
+        arrange(items, &before, order, key);
+    }
+    Ok(())
+}
+
+fn merge_item(
+    element: Shape,
+    key: &str,
+    identity: &Value,
+    items: &mut Vec<Value>,
+    change: &Value,
+) -> Result<(), ApiError> {
+    match change.get(PATCH).map(|d| (d, d.as_str())) {
+        Some((_, Some("delete"))) => {
+            items.retain(|item| item.get(key) != Some(identity));
+            return Ok(());
+        }
+        None | Some((_, Some("merge"))) => {}
+        Some((directive, _)) => return Err(unknown_directive(directive)),
+    }
+    let found = items.iter_mut().find(|item| item.get(key) == Some(identity));
+    match (found, change) {
+        (Some(Value::Object(map)), Value::Object(change)) => merge_object(element, map, change),
+        _ => {
+            items.extend(without_directives(change));
+            Ok(())
+        }
+    }
+}
+
+fn directive_of(item: &Value) -> Option<&str> {
+    item.get(PATCH).and_then(Value::as_str)
+}
+
+/// Whether two items are the same item: by key, or as a whole.
+fn same(a: &Value, b: &Value, key: Option<&str>) -> bool {
+    match key {
+        Some(key) => a.get(key).is_some() && a.get(key) == b.get(key),
+        None => a == b,
+    }
+}
+
+/// The items that a patch sets must appear in its element order, in that order.
+fn check_order(named: &[Value], order: &[Value], key: Option<&str>) -> Result<(), ApiError> {
+    let mut rest = order.iter();
+    if named.iter().all(|item| rest.any(|o| same(item, o, key))) {
+        return Ok(());
+    }
+    Err(ApiError::bad_request(format!(
+        "the order in the patch list does not match the $setElementOrder list: {}",
+        Value::Array(order.to_vec())
+    )))
+}
+
+/// Puts the items that `order` names into that order. The others keep their place relative to
+/// each other and, as far as possible, to the items that stood beside them in `before`.
+fn arrange(items: &mut Vec<Value>, before: &[Value], order: &[Value], key: Option<&str>) {
+    let rank = |item: &Value| order.iter().position(|o| same(item, o, key));
+    let place = |item: &Value| before.iter().position(|b| same(item, b, key));
+    let (mut ordered, others): (Vec<Value>, Vec<Value>) =
+        std::mem::take(items).into_iter().partition(|item| rank(item).is_some());
+    ordered.sort_by_key(|item| rank(item));
+    let (mut ordered, mut others) = (ordered.into_iter().peekable(), others.into_iter().peekable());
+    while let (Some(next), Some(other)) = (ordered.peek(), others.peek()) {
+        let other_first = matches!((place(other), place(next)), (Some(o), Some(n)) if o < n);
+        items.extend(if other_first { others.next() } else { ordered.next() });
+    }
+    items.extend(ordered);
+    items.extend(others);
+}
+
+/// A value that is new to the object: directives have nothing to work on, nulls nothing to remove.
+/// `None` if the value asks for its own deletion.
+fn without_directives(value: &Value) -> Option<Value> {
+    match value {
+        Value::Object(map) => {
+            if directive_of(value) == Some("delete") {
+                return None;
+            }
+            let plain = |(k, v): (&String, &Value)| {
+                let directive = k == PATCH
+                    || k == RETAIN_KEYS
+                    || k.starts_with(DELETE_FROM)
+                    || k.starts_with(ELEMENT_ORDER);
+                if directive || v.is_null() { None } else { Some((k.clone(), without_directives(v)?)) }
+            };
+            Some(Value::Object(map.iter().filter_map(plain).collect()))
+        }
+        Value::Array(items) => Some(Value::Array(items.iter().filter_map(without_directives).collect())),
+        other => Some(other.clone()),
+    }
+}
+
+fn list<'a>(name: &str, value: &'a Value) -> Result<&'a [Value], ApiError> {
+    let items = value.as_array().map(Vec::as_slice);
+    items.ok_or_else(|| ApiError::bad_request(format!("{name} must be a list")))
+}
+
+fn unknown_directive(directive: &Value) -> ApiError {
+    ApiError::bad_request(format!("unknown patch directive: {directive}"))
+}

@@ -1,0 +1,130 @@
+//! `metadata`, for every kind.
+
+use serde_json::{Value, json};
+
+use super::names::{self, Faults};
+use crate::error::{FieldError, FieldReason};
+use crate::meta;
+
+/// All annotations together, keys included.
+const ANNOTATIONS_LIMIT: usize = 256 * 1024;
+
+/// `metadata` of a kind whose names are RFC 1123 subdomains, as most are.
+pub fn subdomain_name(object: &Value) -> Vec<FieldError> {
+    validate(object, names::dns_subdomain)
+}
+
+/// `metadata` of a kind whose names follow `grammar`.
+pub fn validate(object: &Value, grammar: fn(&str) -> Faults) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    let name = meta::name(object);
+    let generate_name = meta::generate_name(object);
+    if !generate_name.is_empty() {
+        // A dash at the end is what the generated suffix will follow.
+        let base = generate_name.trim_end_matches('-');
+        let shown = if base.is_empty() { generate_name } else { base };
+        let faults = grammar(shown);
+        errors.extend(
+            faults.iter().map(|f| FieldError::invalid("metadata.generateName", &json!(generate_name), f)),
+        );
+    }
+    if name.is_empty() {
+        if generate_name.is_empty() {
+            errors.push(FieldError::required("metadata.name", "name or generateName is required"));
+        }
+    } else {
+        let faults = grammar(name);
+        errors.extend(faults.iter().map(|f| FieldError::invalid("metadata.name", &json!(name), f)));
+    }
+    let namespace = meta::namespace(object);
+    if !namespace.is_empty() {
+        let faults = names::dns_label(namespace);
+        errors.extend(faults.iter().map(|f| FieldError::invalid("metadata.namespace", &json!(namespace), f)));
+    }
+    labels(object.pointer("/metadata/labels"), "metadata.labels", &mut errors);
+    annotations(object.pointer("/metadata/annotations"), "metadata.annotations", &mut errors);
+    for (index, finalizer) in meta::finalizers(object).iter().enumerate() {
+        let faults = names::qualified_name(finalizer);
+        let path = format!("metadata.finalizers[{index}]");
+        errors.extend(faults.iter().map(|f| FieldError::invalid(path.as_str(), &json!(finalizer), f)));
+    }
+    owners(object, &mut errors);
+    errors
+}
+
+/// Keys and values of a map of labels.
+pub fn labels(labels: Option<&Value>, path: &str, errors: &mut Vec<FieldError>) {
+    for (key, value) in labels.and_then(Value::as_object).into_iter().flatten() {
+        errors.extend(names::qualified_name(key).iter().map(|f| FieldError::invalid(path, &json!(key), f)));
+        let faults = names::label_value(value.as_str().unwrap_or_default());
+        errors.extend(faults.iter().map(|f| FieldError::invalid(path, value, f)));
+    }
+}
+
+/// Keys of a map of annotations, and its size.
+pub fn annotations(annotations: Option<&Value>, path: &str, errors: &mut Vec<FieldError>) {
+    let mut size = 0;
+    for (key, value) in annotations.and_then(Value::as_object).into_iter().flatten() {
+        size += key.len() + value.as_str().map_or(0, str::len);
+        // Unlike label keys they may be written in capitals.
+        let faults = names::qualified_name(&key.to_lowercase());
+        errors.extend(faults.iter().map(|f| FieldError::invalid(path, &json!(key), f)));
+    }
+    if size > ANNOTATIONS_LIMIT {
+        errors.push(FieldError {
+            field: path.to_owned(),
+            reason: FieldReason::TooLong,
+            message: format!("Too long: may not be more than {ANNOTATIONS_LIMIT} bytes"),
+        });
+    }
+}
+
+fn owners(object: &Value, errors: &mut Vec<FieldError>) {
+    let mut controllers = 0;
+    for (index, owner) in meta::owner_references(object).iter().enumerate() {
+        let path = format!("metadata.ownerReferences[{index}]");
+        for (field, what) in [("apiVersion", "version"), ("kind", "kind"), ("name", "name"), ("uid", "uid")] {
+            if owner[field].as_str().unwrap_or_default().is_empty() {
+                let detail = format!("{what} must not be empty");
+                errors.push(FieldError::invalid(format!("{path}.{field}"), &owner[field], &detail));
+            }
+        }
+        controllers += usize::from(owner["controller"] == true);
+    }
+    if controllers > 1 {
+        errors.push(FieldError::invalid(
+            "metadata.ownerReferences",
+            &Value::Array(meta::owner_references(object).to_vec()),
+            "Only one reference can have Controller set to true",
+        ));
+    }
+}
+
+/// Changes of `metadata` that no kind allows. Arguments: new, old.
+pub fn validate_update(new: &Value, old: &Value) -> Vec<FieldError> {
+    const FIXED: &str = "field is immutable";
+    let mut errors = Vec::new();
+    for field in
+        ["name", "namespace", "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"]
+    {
+        let (now, before) = (&new["metadata"][field], &old["metadata"][field]);
+        if now != before {
+            errors.push(FieldError::invalid(format!("metadata.{field}"), now, FIXED));
+        }
+    }
+    if meta::deletion_timestamp(old).is_some() {
+        let before = meta::finalizers(old);
+        let added: Vec<&str> = meta::finalizers(new).into_iter().filter(|f| !before.contains(f)).collect();
+        if !added.is_empty() {
+            let detail = format!(
+                "no new finalizers can be added if the object is being deleted, found new finalizers {added:?}"
+            );
+            errors.push(FieldError::forbidden("metadata.finalizers", &detail));
+        }
+    }
+    if meta::generation(new) < meta::generation(old) {
+        let now = &new["metadata"]["generation"];
+        errors.push(FieldError::invalid("metadata.generation", now, "must not be decremented"));
+    }
+    errors
+}
