@@ -1,0 +1,183 @@
+//! Client certificates and bearer tokens to identities.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use apiserver_api::ambient::Ambient;
+use apiserver_api::auth::Identity;
+use apiserver_api::error::ApiError;
+use http::HeaderValue;
+use rustls::pki_types::CertificateDer;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+use super::tokens::{BoundObjects, Claims, Issuer, TokenError};
+
+/// Tokens whose signature is remembered. With about 1 KiB each this is 4 MiB at most; the
+/// largest clusters foreseen use 2,000 at a time.
+const MAX_VERIFIED: usize = 4096;
+
+/// Decides who makes a request.
+pub struct Authenticator {
+    issuer: Arc<Issuer>,
+    objects: Arc<dyn BoundObjects>,
+    ambient: Ambient,
+    /// Tokens whose signature was right, by their hash. Expiry and bound objects are checked at
+    /// each use; only the signature is not computed again. Critical sections never await.
+    verified: Mutex<BTreeMap<[u8; 32], Arc<Claims>>>,
+}
+
+impl Authenticator {
+    /// An authenticator over the issuer's tokens and the server's cache of objects.
+    pub fn new(issuer: Arc<Issuer>, objects: Arc<dyn BoundObjects>, ambient: &Ambient) -> Self {
+        Self { issuer, objects, ambient: ambient.clone(), verified: Mutex::default() }
+    }
+
+    /// Whose request it is. The certificate must be one that TLS has verified against the
+    /// authority; it goes before a token. 401 for credentials that are wrong, `system:anonymous`
+    /// without any.
+    pub fn authenticate(
+        &self,
+        peer_certificate: Option<&CertificateDer<'_>>,
+        authorization: Option<&HeaderValue>,
+    ) -> Result<Identity, ApiError> {
+        if let Some(certificate) = peer_certificate {
+            return self.certificate_identity(certificate);
+        }
+        let Some(token) = authorization.and_then(bearer_token) else { return Ok(Identity::anonymous()) };
+        self.verify_token(token, self.issuer.audiences()).map(|(claims, _)| claims.identity()).map_err(
+            |error| {
+                tracing::debug!(%error, "refused a bearer token");
+                unauthorized()
+            },
+        )
+    }
+
+    /// The user of a verified client certificate: CN is the name, each O a group. 401 if it has
+    /// expired since the handshake or names nobody. Costs a parse: a connection may keep the
+    /// answer for a while.
+    pub fn certificate_identity(&self, certificate: &CertificateDer<'_>) -> Result<Identity, ApiError> {
+        let (_, parsed) = X509Certificate::from_der(certificate).map_err(|_| unauthorized())?;
+        let now = self.ambient.now().as_second();
+        let validity = parsed.validity();
+        if now > validity.not_after.timestamp() || now < validity.not_before.timestamp() {
+            return Err(unauthorized());
+        }
+        let subject = parsed.subject();
+        let user = subject
+            .iter_common_name()
+            .next()
+            .and_then(|name| name.as_str().ok())
+            .filter(|name| !name.is_empty())
+            .ok_or_else(unauthorized)?;
+        let groups: Vec<&str> = subject.iter_organization().filter_map(|o| o.as_str().ok()).collect();
+        let mut identity = Identity::authenticated(user, &groups);
+        let digest: String = Sha256::digest(certificate).iter().map(|byte| format!("{byte:02x}")).collect();
+        identity.extra.push((
+            "authentication.kubernetes.io/credential-id".to_owned(),
+            vec![format!("X509SHA256={digest}")],
+        ));
+        Ok(identity)
+    }
+
+    /// Answers a `TokenReview`: the review with its status.
+    pub fn token_review(&self, review: &Value) -> Result<Value, ApiError> {
+        let token = review["spec"]["token"].as_str().unwrap_or_default();
+        if token.is_empty() {
+            return Err(ApiError::bad_request("token is required for TokenReview in authentication"));
+        }
+        let wanted: Vec<String> = review["spec"]["audiences"]
+            .as_array()
+            .map(|list| list.iter().filter_map(Value::as_str).map(str::to_owned).collect())
+            .filter(|list: &Vec<String>| !list.is_empty())
+            .unwrap_or_else(|| self.issuer.audiences().to_vec());
+        let mut answer = review.clone();
+        answer["kind"] = json!("TokenReview");
+        answer["apiVersion"] = json!("authentication.k8s.io/v1");
+        if !answer["metadata"].is_object() {
+            answer["metadata"] = json!({});
+        }
+        answer["status"] = match self.verify_token(token, &wanted) {
+            Ok((claims, audiences)) => json!({
+                "authenticated": true, "user": user_info(&claims.identity()), "audiences": audiences,
+            }),
+            Err(error) => json!({"user": {}, "error": error.to_string()}),
+        };
+        Ok(answer)
+    }
+
+    /// The claims of a good token for one of `audiences`, with those of them it is for.
+    fn verify_token(
+        &self,
+        token: &str,
+        audiences: &[String],
+    ) -> Result<(Arc<Claims>, Vec<String>), TokenError> {
+        let hash: [u8; 32] = Sha256::digest(token).into();
+        let known = self.cache().get(&hash).cloned();
+        let claims = match known {
+            Some(claims) => {
+                self.issuer.check_times(&claims)?;
+                claims
+            }
+            None => {
+                let claims = Arc::new(self.issuer.verify(token)?);
+                self.remember(hash, claims.clone());
+                claims
+            }
+        };
+        let common: Vec<String> = claims.aud.iter().filter(|a| audiences.contains(a)).cloned().collect();
+        if common.is_empty() {
+            return Err(TokenError::Audience(claims.aud.clone()));
+        }
+        claims.check_bound(&*self.objects)?;
+        Ok((claims, common))
+    }
+
+    fn remember(&self, hash: [u8; 32], claims: Arc<Claims>) {
+        let now = self.issuer.now();
+        let mut cache = self.cache();
+        if cache.len() >= MAX_VERIFIED {
+            cache.retain(|_, claims| claims.exp > now);
+        }
+        if cache.len() >= MAX_VERIFIED {
+            // All are in use: forgetting any of them costs one more signature check.
+            cache.pop_first();
+        }
+        cache.insert(hash, claims);
+    }
+
+    fn cache(&self) -> std::sync::MutexGuard<'_, BTreeMap<[u8; 32], Arc<Claims>>> {
+        // A panic elsewhere cannot leave the map half changed.
+        self.verified.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// `userInfo` as reviews and admission spell it.
+pub fn user_info(identity: &Identity) -> Value {
+    let mut info = json!({"username": identity.user, "groups": identity.groups});
+    if !identity.uid.is_empty() {
+        info["uid"] = json!(identity.uid);
+    }
+    if !identity.extra.is_empty() {
+        let extra: serde_json::Map<String, Value> =
+            identity.extra.iter().map(|(key, values)| (key.clone(), json!(values))).collect();
+        info["extra"] = Value::Object(extra);
+    }
+    info
+}
+
+fn bearer_token(header: &HeaderValue) -> Option<&str> {
+    let text = header.to_str().ok()?.trim();
+    let (scheme, token) = text.split_once(' ')?;
+    let token = token.trim();
+    (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
+}
+
+fn unauthorized() -> ApiError {
+    ApiError::new(401, "Unauthorized", "Unauthorized")
+}
+
+#[cfg(test)]
+#[path = "authenticator_tests.rs"]
+mod tests;

@@ -1,0 +1,455 @@
+//! The cluster's own certificate authority and the certificates it issues.
+//!
+//! Everything lies in one folder: `ca.crt`, `ca.key`, `sa.key` (signs ServiceAccount tokens) and a
+//! pair `NAME.crt`, `NAME.key` for each certificate that is kept. Keys are ECDSA P-256, files have
+//! mode 0600 and are replaced as a whole.
+//!
+//! The authority lives ten years, a leaf one year. A kept leaf is issued anew when it is asked for
+//! and expires within 30 days, was signed by another authority, or names other hosts or another
+//! subject; since every component asks at its start, a restart within the last month is the
+//! renewal. An authority that has expired is not replaced silently, because every client trusts
+//! it by its bytes: `open` refuses and says so.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use apiserver_api::ambient::Ambient;
+use jiff::Timestamp;
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
+    KeyUsagePurpose, PublicKeyData, SanType, SerialNumber,
+};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use x509_parser::extensions::GeneralName;
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+use super::files::{create_private_dir, read_optional, write_private};
+
+const DAY: u64 = 24 * 60 * 60;
+const CA_LIFETIME: Duration = Duration::from_secs(3653 * DAY);
+const LEAF_LIFETIME: Duration = Duration::from_secs(365 * DAY);
+/// A leaf with less than this left is issued anew.
+const RENEW_BEFORE: Duration = Duration::from_secs(30 * DAY);
+/// Certificates begin a little in the past, for clients whose clock is behind.
+const CLOCK_SKEW: Duration = Duration::from_secs(3600);
+
+/// The certificate authority cannot do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum PkiError {
+    #[error("cannot use {}", path.display())]
+    File {
+        path: PathBuf,
+        #[source]
+        cause: io::Error,
+    },
+    #[error("{} does not hold {what}", path.display())]
+    Content { path: PathBuf, what: &'static str },
+    #[error("{} is there but its key {} is missing; restore it or remove both", certificate.display(), key.display())]
+    KeyMissing { certificate: PathBuf, key: PathBuf },
+    #[error("{} has expired; remove the folder to make a new authority, all kubeconfigs then change", path.display())]
+    Expired { path: PathBuf },
+    #[error("cannot issue a certificate for {subject}")]
+    Issue {
+        subject: String,
+        #[source]
+        cause: rcgen::Error,
+    },
+    #[error("a certificate for {subject} cannot name {count} organizations, two are the most")]
+    TooManyOrganizations { subject: String, count: usize },
+    #[error("cannot set up TLS")]
+    Tls(#[source] rustls::Error),
+    #[error("cannot verify client certificates")]
+    Verifier(#[source] rustls::client::VerifierBuilderError),
+}
+
+/// What a certificate says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Subject {
+    /// The user's name in Kubernetes.
+    pub common_name: String,
+    /// The user's groups; at most two.
+    pub organizations: Vec<String>,
+    /// DNS names and IP addresses, as text. Empty for client certificates.
+    pub hosts: BTreeSet<String>,
+    /// For what it may be used.
+    pub usage: Usage,
+}
+
+/// Extended key usage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Usage {
+    Client,
+    Server,
+}
+
+impl Subject {
+    /// A user with groups.
+    pub fn client(common_name: &str, organizations: &[&str]) -> Self {
+        Self {
+            common_name: common_name.to_owned(),
+            organizations: organizations.iter().map(ToString::to_string).collect(),
+            hosts: BTreeSet::new(),
+            usage: Usage::Client,
+        }
+    }
+
+    /// The API server as it is called within the cluster, on this machine, and by `addresses`
+    /// (first addresses of the service ranges, the node's own, further names).
+    pub fn apiserver(cluster_domain: &str, addresses: impl IntoIterator<Item = String>) -> Self {
+        let mut hosts: BTreeSet<String> =
+            ["kubernetes", "kubernetes.default", "kubernetes.default.svc", "localhost", "127.0.0.1", "::1"]
+                .into_iter()
+                .map(str::to_owned)
+                .collect();
+        hosts.insert(format!("kubernetes.default.svc.{cluster_domain}"));
+        hosts.extend(addresses);
+        Self {
+            common_name: "kube-apiserver".to_owned(),
+            organizations: Vec::new(),
+            hosts,
+            usage: Usage::Server,
+        }
+    }
+
+    /// The node server of a kubelet.
+    pub fn kubelet(node_name: &str, addresses: impl IntoIterator<Item = String>) -> Self {
+        let mut hosts: BTreeSet<String> = addresses.into_iter().collect();
+        hosts.insert(node_name.to_owned());
+        Self {
+            common_name: format!("system:node:{node_name}"),
+            organizations: vec!["system:nodes".to_owned()],
+            hosts,
+            usage: Usage::Server,
+        }
+    }
+}
+
+/// A certificate with its private key, both PEM.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Pair {
+    /// `CERTIFICATE`
+    pub certificate: String,
+    /// `PRIVATE KEY` (PKCS #8)
+    pub key: String,
+}
+
+impl std::fmt::Debug for Pair {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pair").field("certificate", &self.certificate).finish_non_exhaustive()
+    }
+}
+
+/// The certificate authority in a folder.
+pub struct Pki {
+    dir: PathBuf,
+    pub(super) ambient: Ambient,
+    ca_pem: String,
+    pub(super) ca_der: CertificateDer<'static>,
+    ca_key: KeyPair,
+}
+
+impl Pki {
+    /// Opens the authority in `dir`, or makes one.
+    pub fn open(dir: &Path, ambient: &Ambient) -> Result<Self, PkiError> {
+        create_private_dir(dir).map_err(|cause| PkiError::File { path: dir.to_owned(), cause })?;
+        let (certificate_path, key_path) = (dir.join("ca.crt"), dir.join("ca.key"));
+        let key_pem = read(&key_path)?;
+        let certificate_pem = read(&certificate_path)?;
+        let ca_key = match key_pem {
+            Some(pem) => KeyPair::from_pem(&pem)
+                .map_err(|_| PkiError::Content { path: key_path, what: "a P-256 private key" })?,
+            None if certificate_pem.is_some() => {
+                return Err(PkiError::KeyMissing { certificate: certificate_path, key: key_path });
+            }
+            None => new_key_file(&key_path)?,
+        };
+        // A key without its certificate is what a crash during creation leaves behind.
+        let ca_pem = match certificate_pem {
+            Some(pem) => pem,
+            None => {
+                let pem = self_signed(&ca_key, ambient)?;
+                write(&certificate_path, &pem)?;
+                pem
+            }
+        };
+        let ca_der = check_authority(&certificate_path, &ca_pem, &ca_key, ambient)?;
+        Ok(Self { dir: dir.to_owned(), ambient: ambient.clone(), ca_pem, ca_der, ca_key })
+    }
+
+    /// The authority's certificate, PEM.
+    pub fn ca_pem(&self) -> &str {
+        &self.ca_pem
+    }
+
+    /// A client certificate that is not kept: (certificate PEM, key PEM).
+    pub fn issue_client(
+        &self,
+        common_name: &str,
+        organizations: &[&str],
+    ) -> Result<(String, String), PkiError> {
+        let pair = self.issue(&Subject::client(common_name, organizations))?;
+        Ok((pair.certificate, pair.key))
+    }
+
+    /// A certificate with a new key; it is not kept.
+    pub fn issue(&self, subject: &Subject) -> Result<Pair, PkiError> {
+        let failed = |cause| PkiError::Issue { subject: subject.common_name.clone(), cause };
+        let key = KeyPair::generate().map_err(failed)?;
+        let params = self.leaf_params(subject)?;
+        let authority = rcgen::Issuer::from_ca_cert_der(&self.ca_der, &self.ca_key).map_err(failed)?;
+        let certificate = params.signed_by(&key, &authority).map_err(failed)?;
+        Ok(Pair { certificate: certificate.pem(), key: key.serialize_pem() })
+    }
+
+    /// The certificate kept as `NAME.crt` and `NAME.key`, issued anew if there is none that is
+    /// good for another 30 days.
+    pub fn keep(&self, name: &str, subject: &Subject) -> Result<Pair, PkiError> {
+        let certificate_path = self.dir.join(format!("{name}.crt"));
+        let key_path = self.dir.join(format!("{name}.key"));
+        if let (Some(certificate), Some(key)) = (read(&certificate_path)?, read(&key_path)?) {
+            let pair = Pair { certificate, key };
+            if self.still_good(&pair, subject) {
+                return Ok(pair);
+            }
+        }
+        let pair = self.issue(subject)?;
+        // A crash between the two leaves a key that does not match, which the next start notices.
+        write(&key_path, &pair.key)?;
+        write(&certificate_path, &pair.certificate)?;
+        Ok(pair)
+    }
+
+    /// Writes a kubeconfig for `subject` to `path` (mode 0600), with a certificate kept as `name`.
+    pub fn write_kubeconfig(
+        &self,
+        path: &Path,
+        server_url: &str,
+        name: &str,
+        subject: &Subject,
+    ) -> Result<(), PkiError> {
+        let pair = self.keep(name, subject)?;
+        write(path, &kubeconfig(server_url, &self.ca_pem, &pair.certificate, &pair.key))
+    }
+
+    /// The key that signs ServiceAccount tokens (PKCS #8 PEM), made if missing.
+    pub(super) fn service_account_key(&self) -> Result<(PathBuf, String), PkiError> {
+        let path = self.dir.join("sa.key");
+        let pem = match read(&path)? {
+            Some(pem) => pem,
+            None => new_key_file(&path)?.serialize_pem(),
+        };
+        Ok((path, pem))
+    }
+
+    fn leaf_params(&self, subject: &Subject) -> Result<CertificateParams, PkiError> {
+        let failed = |cause| PkiError::Issue { subject: subject.common_name.clone(), cause };
+        let mut params = CertificateParams::default();
+        params.distinguished_name = distinguished_name(subject)?;
+        for host in &subject.hosts {
+            let name = match host.parse::<IpAddr>() {
+                Ok(address) => SanType::IpAddress(address),
+                Err(_) => SanType::DnsName(host.as_str().try_into().map_err(failed)?),
+            };
+            params.subject_alt_names.push(name);
+        }
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![match subject.usage {
+            Usage::Client => ExtendedKeyUsagePurpose::ClientAuth,
+            Usage::Server => ExtendedKeyUsagePurpose::ServerAuth,
+        }];
+        params.use_authority_key_identifier_extension = true;
+        set_validity(&mut params, &self.ambient, LEAF_LIFETIME);
+        Ok(params)
+    }
+
+    fn still_good(&self, pair: &Pair, subject: &Subject) -> bool {
+        let Some(der) = first_certificate(&pair.certificate) else { return false };
+        let Ok((_, certificate)) = X509Certificate::from_der(&der) else { return false };
+        let Ok(key) = KeyPair::from_pem(&pair.key) else { return false };
+        let until = certificate.validity().not_after.timestamp();
+        let needed = unix_seconds(self.ambient.now()) + RENEW_BEFORE.as_secs() as i64;
+        until >= needed
+            && certificate.public_key().subject_public_key.data.as_ref() == key.der_bytes()
+            && signed_by(&certificate, self.ca_key.der_bytes())
+            && subject_of(&certificate).as_ref() == Some(subject)
+    }
+}
+
+/// A kubeconfig with one cluster, one user and everything inside. Write it with mode 0600.
+pub fn kubeconfig(server_url: &str, ca_pem: &str, certificate_pem: &str, key_pem: &str) -> String {
+    use base64::Engine as _;
+    let encode = |text: &str| base64::engine::general_purpose::STANDARD.encode(text);
+    format!(
+        "apiVersion: v1\n\
+         kind: Config\n\
+         clusters:\n\
+         - name: hawser\n  \
+           cluster:\n    \
+             server: {server_url}\n    \
+             certificate-authority-data: {ca}\n\
+         users:\n\
+         - name: hawser\n  \
+           user:\n    \
+             client-certificate-data: {certificate}\n    \
+             client-key-data: {key}\n\
+         contexts:\n\
+         - name: hawser\n  \
+           context:\n    \
+             cluster: hawser\n    \
+             user: hawser\n\
+         current-context: hawser\n",
+        ca = encode(ca_pem),
+        certificate = encode(certificate_pem),
+        key = encode(key_pem),
+    )
+}
+
+/// The certificates of a PEM text.
+pub(super) fn certificates(pem: &str) -> Vec<CertificateDer<'static>> {
+    CertificateDer::pem_slice_iter(pem.as_bytes()).filter_map(Result::ok).collect()
+}
+
+/// The first private key of a PEM text.
+pub(super) fn private_key(pem: &str) -> Option<PrivateKeyDer<'static>> {
+    PrivateKeyDer::from_pem_slice(pem.as_bytes()).ok()
+}
+
+fn first_certificate(pem: &str) -> Option<CertificateDer<'static>> {
+    certificates(pem).into_iter().next()
+}
+
+fn read(path: &Path) -> Result<Option<String>, PkiError> {
+    read_optional(path).map_err(|cause| PkiError::File { path: path.to_owned(), cause })
+}
+
+fn write(path: &Path, content: &str) -> Result<(), PkiError> {
+    write_private(path, content.as_bytes()).map_err(|cause| PkiError::File { path: path.to_owned(), cause })
+}
+
+fn new_key_file(path: &Path) -> Result<KeyPair, PkiError> {
+    let key = KeyPair::generate()
+        .map_err(|cause| PkiError::Issue { subject: path.display().to_string(), cause })?;
+    write(path, &key.serialize_pem())?;
+    Ok(key)
+}
+
+fn self_signed(key: &KeyPair, ambient: &Ambient) -> Result<String, PkiError> {
+    let failed = |cause| PkiError::Issue { subject: "the authority itself".to_owned(), cause };
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, "kubernetes-ca");
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages =
+        vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    set_validity(&mut params, ambient, CA_LIFETIME);
+    Ok(params.self_signed(key).map_err(failed)?.pem())
+}
+
+fn check_authority(
+    path: &Path,
+    pem: &str,
+    key: &KeyPair,
+    ambient: &Ambient,
+) -> Result<CertificateDer<'static>, PkiError> {
+    let broken =
+        || PkiError::Content { path: path.to_owned(), what: "the certificate of this authority's key" };
+    let der = first_certificate(pem).ok_or_else(broken)?;
+    let (_, certificate) = X509Certificate::from_der(&der).map_err(|_| broken())?;
+    if !certificate.is_ca() || certificate.public_key().subject_public_key.data.as_ref() != key.der_bytes() {
+        return Err(broken());
+    }
+    let (now, until) = (unix_seconds(ambient.now()), certificate.validity().not_after.timestamp());
+    if until <= now {
+        return Err(PkiError::Expired { path: path.to_owned() });
+    }
+    if until - now < LEAF_LIFETIME.as_secs() as i64 {
+        let days = (until - now) / DAY as i64;
+        tracing::warn!(days, path = %path.display(), "the certificate authority expires soon");
+    }
+    Ok(der)
+}
+
+fn set_validity(params: &mut CertificateParams, ambient: &Ambient, lifetime: Duration) {
+    let now = Duration::from_secs(unix_seconds(ambient.now()).max(0) as u64);
+    let epoch = rcgen::date_time_ymd(1970, 1, 1);
+    params.not_before = epoch + now.saturating_sub(CLOCK_SKEW);
+    params.not_after = epoch + now + lifetime;
+    let mut serial = ambient.random.next_u64().to_be_bytes().to_vec();
+    serial.extend(ambient.random.next_u64().to_be_bytes());
+    // Positive and without leading zeroes, so that it has one spelling.
+    serial[0] = (serial[0] & 0x7f) | 0x40;
+    params.serial_number = Some(SerialNumber::from_slice(&serial));
+}
+
+fn distinguished_name(subject: &Subject) -> Result<DistinguishedName, PkiError> {
+    let mut name = DistinguishedName::new();
+    match subject.organizations.as_slice() {
+        [] => {}
+        [one] => name.push(DnType::OrganizationName, one.as_str()),
+        [one, two] => {
+            name.push(DnType::OrganizationName, one.as_str());
+            // The certificate library keeps one value an attribute type; the same type given by
+            // its number counts as another one there and is the same in the certificate.
+            name.push(DnType::CustomDnType(vec![2, 5, 4, 10]), two.as_str());
+        }
+        more => {
+            return Err(PkiError::TooManyOrganizations {
+                subject: subject.common_name.clone(),
+                count: more.len(),
+            });
+        }
+    }
+    name.push(DnType::CommonName, subject.common_name.as_str());
+    Ok(name)
+}
+
+fn unix_seconds(time: Timestamp) -> i64 {
+    time.as_second()
+}
+
+/// Whether the P-256 key `authority` (an uncompressed point) signed `certificate`.
+fn signed_by(certificate: &X509Certificate<'_>, authority: &[u8]) -> bool {
+    ring::signature::UnparsedPublicKey::new(&ring::signature::ECDSA_P256_SHA256_ASN1, authority)
+        .verify(certificate.tbs_certificate.as_ref(), certificate.signature_value.data.as_ref())
+        .is_ok()
+}
+
+/// The subject that a certificate was issued for, `None` if it is not one of ours.
+fn subject_of(certificate: &X509Certificate<'_>) -> Option<Subject> {
+    let name = certificate.subject();
+    let common_name = name.iter_common_name().next()?.as_str().ok()?.to_owned();
+    let organizations =
+        name.iter_organization().map(|o| o.as_str().ok().map(str::to_owned)).collect::<Option<Vec<_>>>()?;
+    let mut hosts = BTreeSet::new();
+    if let Some(names) = certificate.subject_alternative_name().ok()? {
+        for name in &names.value.general_names {
+            hosts.insert(match name {
+                GeneralName::DNSName(name) => (*name).to_owned(),
+                GeneralName::IPAddress(bytes) => address_from_octets(bytes)?.to_string(),
+                _ => return None,
+            });
+        }
+    }
+    let usage = certificate.extended_key_usage().ok()??;
+    let usage = match (usage.value.client_auth, usage.value.server_auth) {
+        (true, false) => Usage::Client,
+        (false, true) => Usage::Server,
+        _ => return None,
+    };
+    Some(Subject { common_name, organizations, hosts, usage })
+}
+
+fn address_from_octets(bytes: &[u8]) -> Option<IpAddr> {
+    if let Ok(octets) = <[u8; 4]>::try_from(bytes) {
+        return Some(IpAddr::from(octets));
+    }
+    <[u8; 16]>::try_from(bytes).ok().map(IpAddr::from)
+}
+
+#[cfg(test)]
+#[path = "pki_tests.rs"]
+mod tests;

@@ -1,0 +1,100 @@
+//! Who may do what: role-based access control over a compiled copy of the four RBAC kinds, the
+//! access reviews, impersonation, and the check that nobody grants what they do not hold.
+//!
+//! The server feeds the authorizer from its watch cache with `apply` and `remove`; reads take a
+//! shared lock and look up only the bindings of the user and their groups.
+
+mod authorizer;
+pub mod escalation;
+pub mod impersonation;
+mod nodes;
+mod policy;
+pub mod review;
+mod rules;
+
+use apiserver_api::auth::Identity;
+use apiserver_api::error::ApiError;
+use serde_json::json;
+
+pub use authorizer::Authorizer;
+pub use rules::Rule;
+
+/// What is attempted, as far as authorization looks at it. Empty where it does not apply.
+#[derive(Clone, Copy, Debug)]
+pub struct Attributes<'a> {
+    pub identity: &'a Identity,
+    /// `get`, `list`, `create`, `deletecollection`, `impersonate`, …; for other paths the HTTP
+    /// method in lower case.
+    pub verb: &'a str,
+    pub group: &'a str,
+    pub version: &'a str,
+    /// Plural, without the subresource.
+    pub resource: &'a str,
+    pub subresource: &'a str,
+    /// Empty at the cluster scope and for all namespaces.
+    pub namespace: &'a str,
+    /// Empty for collections.
+    pub name: &'a str,
+    /// The URL's path, for what is not a resource.
+    pub path: &'a str,
+    pub is_resource: bool,
+}
+
+impl<'a> Attributes<'a> {
+    /// A request for a resource; fill in the rest with struct update syntax.
+    pub fn resource(identity: &'a Identity, verb: &'a str, group: &'a str, resource: &'a str) -> Self {
+        Self {
+            identity,
+            verb,
+            group,
+            version: "*",
+            resource,
+            subresource: "",
+            namespace: "",
+            name: "",
+            path: "",
+            is_resource: true,
+        }
+    }
+
+    /// A request for a path that is not a resource.
+    pub fn path(identity: &'a Identity, verb: &'a str, path: &'a str) -> Self {
+        Self { path, is_resource: false, ..Self::resource(identity, verb, "", "") }
+    }
+}
+
+/// The answer of the authorizer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Decision {
+    pub allowed: bool,
+    /// Why it is allowed, or what was amiss on the way to "no"; may be empty.
+    pub reason: String,
+}
+
+/// The 403 for a request that was not allowed.
+pub fn forbidden(attributes: &Attributes<'_>, decision: &Decision) -> ApiError {
+    let user = &attributes.identity.user;
+    let verb = attributes.verb;
+    let because = if decision.reason.is_empty() { String::new() } else { format!(": {}", decision.reason) };
+    if !attributes.is_resource {
+        let message = format!("forbidden: User {user:?} cannot {verb} path {:?}{because}", attributes.path);
+        let mut error = ApiError::new(403, "Forbidden", message);
+        error.details = Some(json!({}));
+        return error;
+    }
+    let resource = if attributes.subresource.is_empty() {
+        attributes.resource.to_owned()
+    } else {
+        format!("{}/{}", attributes.resource, attributes.subresource)
+    };
+    let place = if attributes.namespace.is_empty() {
+        "at the cluster scope".to_owned()
+    } else {
+        format!("in the namespace {:?}", attributes.namespace)
+    };
+    let why = format!(
+        "User {user:?} cannot {verb} resource {resource:?} in API group {:?} {place}{because}",
+        attributes.group
+    );
+    ApiError::forbidden(attributes.group, attributes.resource, attributes.name, &why)
+}

@@ -1,0 +1,163 @@
+//! The access reviews of `authorization.k8s.io` and `SelfSubjectReview`: request in, the same
+//! object with its status out. Nothing is stored.
+
+use apiserver_api::auth::Identity;
+use apiserver_api::error::{ApiError, FieldError};
+use serde_json::{Map, Value, json};
+
+use super::{Attributes, Authorizer};
+use crate::auth::user_info;
+
+/// Answers the review of `kind` (`SubjectAccessReview`, `SelfSubjectAccessReview`,
+/// `LocalSubjectAccessReview`, `SelfSubjectRulesReview`, `SelfSubjectReview`) that `identity` sent
+/// to `namespace` (empty for the cluster-wide ones). 400 or 422 for a bad request, 404 for
+/// another kind.
+pub fn review(
+    kind: &str,
+    authorizer: &Authorizer,
+    identity: &Identity,
+    namespace: &str,
+    body: &Value,
+) -> Result<Value, ApiError> {
+    match kind {
+        "SubjectAccessReview" => subject_access(kind, authorizer, body),
+        "SelfSubjectAccessReview" => self_access(authorizer, identity, body),
+        "LocalSubjectAccessReview" => local_access(authorizer, namespace, body),
+        "SelfSubjectRulesReview" => self_rules(authorizer, identity, body),
+        "SelfSubjectReview" => {
+            let status = json!({"userInfo": user_info(identity)});
+            Ok(answer("authentication.k8s.io/v1", kind, body, status))
+        }
+        other => Err(ApiError::not_found("", "reviews", other)),
+    }
+}
+
+fn subject_access(kind: &str, authorizer: &Authorizer, body: &Value) -> Result<Value, ApiError> {
+    let spec = &body["spec"];
+    check_attributes(kind, spec)?;
+    let subject = subject(spec);
+    if subject.user.is_empty() && subject.groups.is_empty() {
+        let error =
+            FieldError::invalid("spec.user", &json!(""), "at least one of user or group must be specified");
+        return Err(ApiError::invalid("authorization.k8s.io", kind, "", &[error]));
+    }
+    Ok(answer("authorization.k8s.io/v1", kind, body, decide(authorizer, &subject, spec)))
+}
+
+fn self_access(authorizer: &Authorizer, identity: &Identity, body: &Value) -> Result<Value, ApiError> {
+    let spec = &body["spec"];
+    check_attributes("SelfSubjectAccessReview", spec)?;
+    let status = decide(authorizer, identity, spec);
+    Ok(answer("authorization.k8s.io/v1", "SelfSubjectAccessReview", body, status))
+}
+
+fn local_access(authorizer: &Authorizer, namespace: &str, body: &Value) -> Result<Value, ApiError> {
+    const KIND: &str = "LocalSubjectAccessReview";
+    let asked =
+        body.pointer("/spec/resourceAttributes/namespace").and_then(Value::as_str).unwrap_or_default();
+    if body.pointer("/spec/nonResourceAttributes").is_some_and(|v| !v.is_null()) {
+        let error = FieldError::invalid(
+            "spec.nonResourceAttributes",
+            &body["spec"]["nonResourceAttributes"],
+            "disallowed on this kind of request",
+        );
+        return Err(ApiError::invalid("authorization.k8s.io", KIND, "", &[error]));
+    }
+    if asked != namespace {
+        return Err(ApiError::bad_request(format!(
+            "spec.resourceAttributes.namespace must match namespace: {namespace}"
+        )));
+    }
+    subject_access(KIND, authorizer, body)
+}
+
+fn self_rules(authorizer: &Authorizer, identity: &Identity, body: &Value) -> Result<Value, ApiError> {
+    let namespace = body.pointer("/spec/namespace").and_then(Value::as_str).unwrap_or_default();
+    if namespace.is_empty() {
+        return Err(ApiError::bad_request("no namespace on request"));
+    }
+    let (mut resource_rules, mut path_rules) = (Vec::new(), Vec::new());
+    for rule in authorizer.rules_for(identity, namespace) {
+        if !rule.resources.is_empty() {
+            resource_rules.push(rule.to_value());
+        }
+        if !rule.non_resource_urls.is_empty() {
+            path_rules.push(json!({"verbs": rule.verbs, "nonResourceURLs": rule.non_resource_urls}));
+        }
+    }
+    let status =
+        json!({"resourceRules": resource_rules, "nonResourceRules": path_rules, "incomplete": false});
+    Ok(answer("authorization.k8s.io/v1", "SelfSubjectRulesReview", body, status))
+}
+
+fn check_attributes(kind: &str, spec: &Value) -> Result<(), ApiError> {
+    let given = |key: &str| spec.get(key).is_some_and(|value| !value.is_null());
+    let detail = match (given("resourceAttributes"), given("nonResourceAttributes")) {
+        (true, true) => "cannot be specified in combination with resourceAttributes",
+        (false, false) => "exactly one of nonResourceAttributes or resourceAttributes must be specified",
+        _ => return Ok(()),
+    };
+    let (field, value) = if given("resourceAttributes") {
+        ("spec.nonResourceAttributes", &spec["nonResourceAttributes"])
+    } else {
+        ("spec.resourceAttributes", &Value::Null)
+    };
+    Err(ApiError::invalid("authorization.k8s.io", kind, "", &[FieldError::invalid(field, value, detail)]))
+}
+
+/// The user of a SubjectAccessReview, exactly as given: no group is added.
+fn subject(spec: &Value) -> Identity {
+    let text = |key: &str| spec[key].as_str().unwrap_or_default().to_owned();
+    let strings = |value: &Value| -> Vec<String> {
+        let list = value.as_array().map(Vec::as_slice).unwrap_or_default();
+        list.iter().filter_map(Value::as_str).map(str::to_owned).collect()
+    };
+    let no_extra = Map::new();
+    let extra = spec["extra"].as_object().unwrap_or(&no_extra);
+    Identity {
+        user: text("user"),
+        uid: text("uid"),
+        groups: strings(&spec["groups"]),
+        extra: extra.iter().map(|(key, values)| (key.clone(), strings(values))).collect(),
+    }
+}
+
+fn decide(authorizer: &Authorizer, identity: &Identity, spec: &Value) -> Value {
+    let text = |object: &'static str, key: &str| spec[object][key].as_str().unwrap_or_default();
+    let attributes = if spec["resourceAttributes"].is_object() {
+        let of = |key| text("resourceAttributes", key);
+        Attributes {
+            version: of("version"),
+            subresource: of("subresource"),
+            namespace: of("namespace"),
+            name: of("name"),
+            ..Attributes::resource(identity, of("verb"), of("group"), of("resource"))
+        }
+    } else {
+        Attributes::path(
+            identity,
+            text("nonResourceAttributes", "verb"),
+            text("nonResourceAttributes", "path"),
+        )
+    };
+    let decision = authorizer.authorize(&attributes);
+    let mut status = json!({"allowed": decision.allowed});
+    if !decision.reason.is_empty() {
+        status["reason"] = json!(decision.reason);
+    }
+    status
+}
+
+fn answer(api_version: &str, kind: &str, body: &Value, status: Value) -> Value {
+    let metadata = body.get("metadata").filter(|m| m.is_object()).cloned().unwrap_or_else(|| json!({}));
+    let mut answer = json!({"kind": kind, "apiVersion": api_version, "metadata": metadata});
+    if let Some(spec) = body.get("spec") {
+        answer["spec"] = spec.clone();
+    }
+    answer["status"] = status;
+    answer
+}
+
+#[cfg(test)]
+#[path = "review_tests.rs"]
+mod tests;
