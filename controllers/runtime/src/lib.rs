@@ -1,1 +1,17 @@
+//! What every controller and the scheduler stand on: a work queue with per-item back-off, workers
+//! that drain it, periodic resynchronisation and leader election.
+//!
+//! A reconciler takes a key and nothing else. Whatever made the key interesting (a watch event, a
+//! timer, a failed attempt) is forgotten by the time it runs, so a missed event and a restart are
+//! the same code path as ordinary work.
 
+pub mod error;
+pub mod leader;
+pub mod limits;
+pub mod queue;
+pub mod worker;
+
+pub use error::{Attempt, Error, Result, is_already_exists, is_conflict, is_gone, is_not_found};
+pub use leader::{LeaderElection, lead};
+pub use queue::{Backoff, Job, QueueMetrics, WorkQueue};
+pub use worker::{Outcome, Reconcile, resync, run_workers};

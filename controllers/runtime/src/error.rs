@@ -1,0 +1,136 @@
+//! One small error: what was attempted, on what, and why it failed.
+
+/// The result of an attempt at something.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Why a reconciliation failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The API refused a request, or could not be reached.
+    #[error("cannot {attempt}")]
+    Api {
+        /// What was attempted and on what: `create pod of ns/name`.
+        attempt: String,
+        #[source]
+        cause: Box<kube::Error>,
+    },
+    /// An object cannot be used as it stands.
+    #[error("{object}: {problem}")]
+    Unusable {
+        /// Kind and name.
+        object: String,
+        problem: String,
+    },
+    /// The leader's lease could not be renewed in time; another process may lead by now.
+    #[error("lost the lease {lease}")]
+    LeaseLost {
+        /// `namespace/name` of the Lease.
+        lease: String,
+    },
+    /// Several attempts failed; the first is the source.
+    #[error("{count} of {of} requests failed")]
+    Several {
+        count: usize,
+        of: usize,
+        #[source]
+        first: Box<Error>,
+    },
+}
+
+impl Error {
+    /// Another writer was faster (409 Conflict): ordinary, the next attempt sees its work.
+    pub fn is_conflict(&self) -> bool {
+        matches!(self, Self::Api { cause, .. } if is_conflict(cause))
+    }
+
+    /// The object is not there (404).
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, Self::Api { cause, .. } if is_not_found(cause))
+    }
+
+    /// The object is already there (409 AlreadyExists).
+    pub fn is_already_exists(&self) -> bool {
+        matches!(self, Self::Api { cause, .. } if is_already_exists(cause))
+    }
+
+    /// The namespace is being deleted, so that nothing can be created in it.
+    pub fn is_namespace_terminating(&self) -> bool {
+        let Self::Api { cause, .. } = self else { return false };
+        let kube::Error::Api(status) = cause.as_ref() else { return false };
+        status
+            .details
+            .as_ref()
+            .is_some_and(|details| details.causes.iter().any(|cause| cause.reason == "NamespaceTerminating"))
+            || (status.code == 403 && status.message.contains("is being terminated"))
+    }
+
+    /// The failed attempts of `results` as one error; `Ok` if none failed.
+    pub fn collect(results: Vec<Result<()>>) -> Result<()> {
+        let of = results.len();
+        let mut failed: Vec<Error> = results.into_iter().filter_map(std::result::Result::err).collect();
+        match failed.len() {
+            0 => Ok(()),
+            1 => Err(failed.remove(0)),
+            count => Err(Self::Several { count, of, first: Box::new(failed.remove(0)) }),
+        }
+    }
+}
+
+/// 404.
+pub fn is_not_found(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 404)
+}
+
+/// 409 because of a resource version, uid or another precondition.
+pub fn is_conflict(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 409 && status.reason != "AlreadyExists")
+}
+
+/// 409 because of the name.
+pub fn is_already_exists(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 409 && status.reason == "AlreadyExists")
+}
+
+/// 410, or a namespace or kind that no longer exists.
+pub fn is_gone(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 410 || status.code == 404)
+}
+
+/// Adds to a failed request what it was for.
+pub trait Attempt<T> {
+    /// `what` completes the sentence "cannot …".
+    fn attempt(self, what: impl FnOnce() -> String) -> Result<T>;
+}
+
+impl<T> Attempt<T> for kube::Result<T> {
+    fn attempt(self, what: impl FnOnce() -> String) -> Result<T> {
+        self.map_err(|cause| Error::Api { attempt: what(), cause: Box::new(cause) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kube::core::Status;
+
+    fn refused(code: u16, reason: &str) -> Error {
+        let status = Status::failure("no", reason).with_code(code);
+        Err::<(), _>(kube::Error::Api(status.boxed())).attempt(|| "try".to_owned()).unwrap_err()
+    }
+
+    #[test]
+    fn the_two_kinds_of_409_are_told_apart() {
+        assert!(refused(409, "Conflict").is_conflict());
+        assert!(!refused(409, "AlreadyExists").is_conflict());
+        assert!(refused(409, "AlreadyExists").is_already_exists());
+        assert!(refused(404, "NotFound").is_not_found());
+    }
+
+    #[test]
+    fn several_failures_become_one_that_names_the_first() {
+        assert!(Error::collect(vec![Ok(()), Ok(())]).is_ok());
+        let error = Error::collect(vec![Err(refused(404, "NotFound")), Ok(()), Err(refused(409, "Conflict"))]);
+        let Err(Error::Several { count: 2, of: 3, first }) = error else { panic!("{error:?}") };
+        assert!(first.is_not_found());
+    }
+}

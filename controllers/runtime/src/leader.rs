@@ -1,0 +1,287 @@
+//! Leader election over a Lease, compatible with what Kubernetes' own components write.
+//!
+//! A process leads while the Lease names it and it renewed the Lease within the deadline. Clocks
+//! of processes are never compared: a lease has run out when *we* have seen it unchanged for its
+//! duration, measured on our own monotonic clock.
+
+use std::future::Future;
+use std::time::Duration;
+
+use apiserver_api::ambient::Ambient;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use kube::api::PostParams;
+use kube::{Api, Client};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use crate::error::{Attempt, Error, Result, is_already_exists, is_conflict};
+use crate::limits;
+
+/// Which lease to hold, as whom, and the times (see [`limits`] for their defaults).
+#[derive(Clone, Debug)]
+pub struct LeaderElection {
+    pub namespace: String,
+    pub name: String,
+    /// Unique among the contenders: `host_uid`.
+    pub identity: String,
+    pub lease_duration: Duration,
+    pub renew_deadline: Duration,
+    pub retry_period: Duration,
+}
+
+impl LeaderElection {
+    /// The lease `name` in `kube-system`, with the times of Kubernetes (15, 10 and 2 s).
+    pub fn new(name: &str, identity: &str) -> Self {
+        Self {
+            namespace: "kube-system".to_owned(),
+            name: name.to_owned(),
+            identity: identity.to_owned(),
+            lease_duration: limits::LEASE_DURATION,
+            renew_deadline: limits::RENEW_DEADLINE,
+            retry_period: limits::RETRY_PERIOD,
+        }
+    }
+
+    fn lease(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
+}
+
+/// Waits until this process leads, then runs `work` until it ends by itself, until `shutdown`, or
+/// until the lease is lost. The token given to `work` is cancelled in the last two cases, and its
+/// end is awaited. The lease is given back unless it was lost.
+pub async fn lead<W>(
+    election: LeaderElection,
+    client: Client,
+    ambient: Ambient,
+    shutdown: CancellationToken,
+    work: impl FnOnce(CancellationToken) -> W,
+) -> Result<()>
+where
+    W: Future<Output = ()> + Send,
+{
+    let mut candidate = Candidate::new(election, client, ambient);
+    if !candidate.acquire(&shutdown).await {
+        return Ok(());
+    }
+    let lease = candidate.election.lease();
+    info!(%lease, identity = %candidate.election.identity, "leading");
+    let working = CancellationToken::new();
+    let mut work = std::pin::pin!(work(working.clone()));
+    let lost = tokio::select! {
+        () = &mut work => false,
+        () = shutdown.cancelled() => {
+            working.cancel();
+            work.await;
+            false
+        }
+        () = candidate.renew() => {
+            warn!(%lease, "the lease could not be renewed in time");
+            working.cancel();
+            work.await;
+            true
+        }
+    };
+    if lost {
+        return Err(Error::LeaseLost { lease });
+    }
+    candidate.release().await;
+    Ok(())
+}
+
+struct Candidate {
+    election: LeaderElection,
+    api: Api<Lease>,
+    ambient: Ambient,
+    /// The last seen spec, and when it was first seen so.
+    seen: Option<(LeaseSpec, Instant)>,
+}
+
+/// What to do about a lease.
+#[derive(Debug, PartialEq)]
+enum Step {
+    /// It is held by another and has not run out.
+    Wait,
+    /// Write this spec over the seen one.
+    Write(LeaseSpec),
+}
+
+impl Candidate {
+    fn new(election: LeaderElection, client: Client, ambient: Ambient) -> Self {
+        let api = Api::namespaced(client, &election.namespace);
+        Self { election, api, ambient, seen: None }
+    }
+
+    /// Whether the lease was taken; `false` on shutdown.
+    async fn acquire(&mut self, shutdown: &CancellationToken) -> bool {
+        loop {
+            match self.attempt().await {
+                Ok(true) => return true,
+                Ok(false) => {}
+                Err(error) => {
+                    debug!(lease = self.election.lease(), error = &error as &dyn std::error::Error, "no lease");
+                }
+            }
+            // Jitter, so that contenders do not collide again and again.
+            let period = self.election.retry_period;
+            let jitter = period.mul_f64((self.ambient.random.next_u64() % 1000) as f64 / 1000.0 * 1.2);
+            tokio::select! {
+                () = shutdown.cancelled() => return false,
+                () = tokio::time::sleep(period + jitter) => {}
+            }
+        }
+    }
+
+    /// Renews until that has failed for the deadline.
+    async fn renew(&mut self) {
+        let mut renewed = Instant::now();
+        loop {
+            tokio::time::sleep(self.election.retry_period).await;
+            let deadline = renewed + self.election.renew_deadline;
+            match tokio::time::timeout_at(deadline, self.attempt()).await {
+                Ok(Ok(true)) => renewed = Instant::now(),
+                // Another holds it: there is nothing left to renew.
+                Ok(Ok(false)) if self.held_by_another() => return,
+                Ok(Ok(false)) => {}
+                Ok(Err(error)) => {
+                    debug!(lease = self.election.lease(), error = &error as &dyn std::error::Error, "not renewed");
+                }
+                Err(_) => return,
+            }
+            if Instant::now() >= deadline {
+                return;
+            }
+        }
+    }
+
+    fn held_by_another(&self) -> bool {
+        self.seen.as_ref().is_some_and(|(spec, _)| {
+            spec.holder_identity.as_deref().is_some_and(|h| !h.is_empty() && h != self.election.identity)
+        })
+    }
+
+    /// One attempt to take or renew the lease; whether we hold it.
+    async fn attempt(&mut self) -> Result<bool> {
+        let name = self.election.lease();
+        let found = self.api.get_opt(&self.election.name).await.attempt(|| format!("get lease {name}"))?;
+        let now = MicroTime(self.ambient.now());
+        let Some(mut lease) = found else {
+            return self.create(now).await;
+        };
+        let spec = lease.spec.clone().unwrap_or_default();
+        if self.seen.as_ref().is_none_or(|(seen, _)| *seen != spec) {
+            self.seen = Some((spec.clone(), Instant::now()));
+        }
+        let since = self.seen.as_ref().map_or(Duration::ZERO, |(_, at)| at.elapsed());
+        let Step::Write(wanted) = step(&self.election, &spec, since, now) else { return Ok(false) };
+        lease.spec = Some(wanted.clone());
+        match self.api.replace(&self.election.name, &PostParams::default(), &lease).await {
+            Ok(_) => {
+                self.seen = Some((wanted, Instant::now()));
+                Ok(true)
+            }
+            Err(error) if is_conflict(&error) => Ok(false),
+            Err(error) => Err(error).attempt(|| format!("update lease {name}")),
+        }
+    }
+
+    async fn create(&mut self, now: MicroTime) -> Result<bool> {
+        let mut lease = Lease::default();
+        lease.metadata.name = Some(self.election.name.clone());
+        lease.metadata.namespace = Some(self.election.namespace.clone());
+        let spec = held(&self.election, now.clone(), now, 0);
+        lease.spec = Some(spec.clone());
+        match self.api.create(&PostParams::default(), &lease).await {
+            Ok(_) => {
+                self.seen = Some((spec, Instant::now()));
+                Ok(true)
+            }
+            Err(error) if is_already_exists(&error) => Ok(false),
+            Err(error) => Err(error).attempt(|| format!("create lease {}", self.election.lease())),
+        }
+    }
+
+    /// Lets another begin at once. Best effort: it runs out by itself.
+    async fn release(&mut self) {
+        let Ok(Some(mut lease)) = self.api.get_opt(&self.election.name).await else { return };
+        let Some(spec) = lease.spec.as_mut() else { return };
+        if spec.holder_identity.as_deref() != Some(self.election.identity.as_str()) {
+            return;
+        }
+        spec.holder_identity = Some(String::new());
+        spec.lease_duration_seconds = Some(1);
+        spec.renew_time = Some(MicroTime(self.ambient.now()));
+        if let Err(error) = self.api.replace(&self.election.name, &PostParams::default(), &lease).await {
+            debug!(lease = self.election.lease(), %error, "the lease was not given back");
+        }
+    }
+}
+
+fn held(election: &LeaderElection, acquired: MicroTime, now: MicroTime, transitions: i32) -> LeaseSpec {
+    LeaseSpec {
+        holder_identity: Some(election.identity.clone()),
+        lease_duration_seconds: Some(i32::try_from(election.lease_duration.as_secs()).unwrap_or(i32::MAX)),
+        acquire_time: Some(acquired),
+        renew_time: Some(now),
+        lease_transitions: Some(transitions),
+        ..LeaseSpec::default()
+    }
+}
+
+/// `unchanged_for`: how long the lease has been seen to be exactly `spec`.
+fn step(election: &LeaderElection, spec: &LeaseSpec, unchanged_for: Duration, now: MicroTime) -> Step {
+    let holder = spec.holder_identity.as_deref().unwrap_or_default();
+    let transitions = spec.lease_transitions.unwrap_or(0);
+    if holder == election.identity {
+        let acquired = spec.acquire_time.clone().unwrap_or_else(|| now.clone());
+        return Step::Write(held(election, acquired, now, transitions));
+    }
+    let lasts = spec.lease_duration_seconds.and_then(|s| u64::try_from(s).ok()).map(Duration::from_secs);
+    if holder.is_empty() || unchanged_for >= lasts.unwrap_or(election.lease_duration) {
+        return Step::Write(held(election, now.clone(), now, transitions.saturating_add(1)));
+    }
+    Step::Wait
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use jiff::Timestamp;
+
+    fn at(second: i64) -> MicroTime {
+        MicroTime(Timestamp::from_second(second).unwrap())
+    }
+
+    fn holder(name: &str, transitions: i32) -> LeaseSpec {
+        held(&LeaderElection::new("test", name), at(100), at(200), transitions)
+    }
+
+    #[test]
+    fn our_own_lease_is_renewed_and_keeps_when_it_was_acquired() {
+        let election = LeaderElection::new("test", "us");
+        let Step::Write(spec) = step(&election, &holder("us", 3), Duration::ZERO, at(210)) else { panic!() };
+        assert_eq!(spec.acquire_time, Some(at(100)));
+        assert_eq!(spec.renew_time, Some(at(210)));
+        assert_eq!(spec.lease_transitions, Some(3));
+    }
+
+    #[test]
+    fn anothers_lease_is_taken_only_after_we_saw_it_unchanged_for_its_duration() {
+        let election = LeaderElection::new("test", "us");
+        let theirs = holder("they", 3);
+        // Their clock may be years off; only our own waiting counts.
+        assert_eq!(step(&election, &theirs, Duration::from_secs(14), at(99_999)), Step::Wait);
+        let Step::Write(spec) = step(&election, &theirs, Duration::from_secs(15), at(215)) else { panic!() };
+        assert_eq!(spec.holder_identity.as_deref(), Some("us"));
+        assert_eq!(spec.acquire_time, Some(at(215)));
+        assert_eq!(spec.lease_transitions, Some(4));
+    }
+
+    #[test]
+    fn a_lease_given_back_is_taken_at_once() {
+        let election = LeaderElection::new("test", "us");
+        assert!(matches!(step(&election, &holder("", 1), Duration::ZERO, at(1)), Step::Write(_)));
+    }
+}

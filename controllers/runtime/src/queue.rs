@@ -1,0 +1,402 @@
+//! A queue of keys: each at most once in it, each with at most one worker at a time.
+//!
+//! ```text
+//!            add                     next                 Job dropped
+//!  ───────────────────▶ ready ───────────────▶ running ───────────────▶ (gone)
+//!  add_after, retry ▶ delayed ─due─▶ ready        │ added meanwhile: back to ready
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::limits::{MAX_BACKOFF, MIN_BACKOFF};
+
+/// Exponential pauses after failures: `min`, `2 min`, `4 min`, … up to `max`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Backoff {
+    pub min: Duration,
+    pub max: Duration,
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self { min: MIN_BACKOFF, max: MAX_BACKOFF }
+    }
+}
+
+impl Backoff {
+    /// The pause after `failures` failures before the present one.
+    pub fn pause(&self, failures: u32) -> Duration {
+        let factor = 1_u32.checked_shl(failures).unwrap_or(u32::MAX);
+        self.min.saturating_mul(factor).min(self.max)
+    }
+}
+
+/// Counters of one queue since it was made; and its present depth.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueMetrics {
+    /// Keys that became ready (an add of a key that already waits is not counted).
+    pub adds: u64,
+    /// Calls of [`WorkQueue::retry`].
+    pub retries: u64,
+    /// Keys handed to workers.
+    pub taken: u64,
+    /// Keys ready now.
+    pub depth: usize,
+    /// Keys that wait for their time now.
+    pub delayed: usize,
+    /// Keys being worked on now.
+    pub running: usize,
+}
+
+/// A queue of keys. Clones share it. Keys come out in the order in which they became ready.
+///
+/// It holds each distinct key at most a handful of times (ready, delayed, failed, running), so
+/// its memory is bounded by the number of objects.
+pub struct WorkQueue<K>(Arc<Shared<K>>);
+
+impl<K> Clone for WorkQueue<K> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+struct Shared<K> {
+    name: &'static str,
+    backoff: Backoff,
+    state: Mutex<State<K>>,
+    /// Wakes one waiting worker; each worker that leaves more behind wakes the next.
+    wake: Notify,
+}
+
+struct State<K> {
+    /// Keys to hand out, oldest first.
+    ready: VecDeque<K>,
+    /// Keys that need work: those in `ready`, and those added while they were running.
+    dirty: BTreeSet<K>,
+    running: BTreeSet<K>,
+    /// Keys by their time; the number keeps equal times in order of arrival.
+    delayed: BTreeMap<(Instant, u64), K>,
+    due: BTreeMap<K, (Instant, u64)>,
+    next_number: u64,
+    failures: BTreeMap<K, u32>,
+    shut_down: bool,
+    adds: u64,
+    retries: u64,
+    taken: u64,
+}
+
+impl<K: Ord + Clone> WorkQueue<K> {
+    /// An empty queue. `name` stands in log lines.
+    pub fn new(name: &'static str) -> Self {
+        Self::with_backoff(name, Backoff::default())
+    }
+
+    pub fn with_backoff(name: &'static str, backoff: Backoff) -> Self {
+        let state = State {
+            ready: VecDeque::new(),
+            dirty: BTreeSet::new(),
+            running: BTreeSet::new(),
+            delayed: BTreeMap::new(),
+            due: BTreeMap::new(),
+            next_number: 0,
+            failures: BTreeMap::new(),
+            shut_down: false,
+            adds: 0,
+            retries: 0,
+            taken: 0,
+        };
+        Self(Arc::new(Shared { name, backoff, state: Mutex::new(state), wake: Notify::new() }))
+    }
+
+    pub fn name(&self) -> &'static str {
+        self.0.name
+    }
+
+    /// The key needs work now. Never blocks, so that watch handlers may call it.
+    pub fn add(&self, key: K) {
+        let woken = self.lock().add(key);
+        if woken {
+            self.0.wake.notify_one();
+        }
+    }
+
+    /// The key needs work after `delay`. An earlier time already set for the key stands.
+    pub fn add_after(&self, key: K, delay: Duration) {
+        if delay.is_zero() {
+            return self.add(key);
+        }
+        let at = Instant::now() + delay;
+        if self.lock().delay(key, at) {
+            // A waiting worker may sleep towards a later time.
+            self.0.wake.notify_one();
+        }
+    }
+
+    /// The key's work failed: again after a pause that doubles with each failure. Gives the pause.
+    pub fn retry(&self, key: K) -> Duration {
+        let pause = {
+            let mut state = self.lock();
+            let failures = state.failures.entry(key.clone()).or_insert(0);
+            let pause = self.0.backoff.pause(*failures);
+            *failures = failures.saturating_add(1);
+            state.retries += 1;
+            pause
+        };
+        self.add_after(key, pause);
+        pause
+    }
+
+    /// The key's work succeeded, or is pointless: its next failure pauses shortly again.
+    pub fn forget(&self, key: &K) {
+        self.lock().failures.remove(key);
+    }
+
+    /// How often the key's work failed in a row.
+    pub fn failures(&self, key: &K) -> u32 {
+        self.lock().failures.get(key).copied().unwrap_or(0)
+    }
+
+    /// Waits for a key. The key is being worked on until the job is dropped; if it is added
+    /// meanwhile, it comes again afterwards. `None` once the queue is shut down.
+    pub async fn next(&self) -> Option<Job<K>> {
+        loop {
+            let earliest = {
+                let mut state = self.lock();
+                if state.shut_down {
+                    // So that the other waiting workers see it too.
+                    self.0.wake.notify_one();
+                    return None;
+                }
+                state.promote(Instant::now());
+                if let Some(key) = state.take() {
+                    if !state.ready.is_empty() || !state.delayed.is_empty() {
+                        self.0.wake.notify_one();
+                    }
+                    return Some(Job { key, queue: self.clone() });
+                }
+                state.delayed.keys().next().map(|(at, _)| *at)
+            };
+            let notified = self.0.wake.notified();
+            match earliest {
+                Some(at) => {
+                    tokio::select! {
+                        () = notified => {}
+                        () = tokio::time::sleep_until(at) => {}
+                    }
+                }
+                None => notified.await,
+            }
+        }
+    }
+
+    /// Takes no more keys and ends all waiting.
+    pub fn shut_down(&self) {
+        self.lock().shut_down = true;
+        self.0.wake.notify_one();
+    }
+
+    pub fn metrics(&self) -> QueueMetrics {
+        let state = self.lock();
+        QueueMetrics {
+            adds: state.adds,
+            retries: state.retries,
+            taken: state.taken,
+            depth: state.ready.len(),
+            delayed: state.delayed.len(),
+            running: state.running.len(),
+        }
+    }
+
+    /// Nothing ready, delayed or running.
+    pub fn is_idle(&self) -> bool {
+        let metrics = self.metrics();
+        metrics.depth + metrics.delayed + metrics.running == 0
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<K>> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<K: Ord + Clone> State<K> {
+    /// Whether a worker should wake.
+    fn add(&mut self, key: K) -> bool {
+        if self.shut_down || !self.dirty.insert(key.clone()) {
+            return false;
+        }
+        self.adds += 1;
+        if self.running.contains(&key) {
+            return false;
+        }
+        self.ready.push_back(key);
+        true
+    }
+
+    /// Whether this is now the earliest of all times.
+    fn delay(&mut self, key: K, at: Instant) -> bool {
+        if self.shut_down {
+            return false;
+        }
+        if let Some(known) = self.due.get(&key).copied() {
+            if known.0 <= at {
+                return false;
+            }
+            self.delayed.remove(&known);
+        }
+        let slot = (at, self.next_number);
+        self.next_number += 1;
+        self.due.insert(key.clone(), slot);
+        self.delayed.insert(slot, key);
+        self.delayed.keys().next() == Some(&slot)
+    }
+
+    /// Moves keys whose time has come to the ready ones.
+    fn promote(&mut self, now: Instant) {
+        while let Some(entry) = self.delayed.first_entry() {
+            if entry.key().0 > now {
+                return;
+            }
+            let key = entry.remove();
+            self.due.remove(&key);
+            self.add(key);
+        }
+    }
+
+    fn take(&mut self) -> Option<K> {
+        let key = self.ready.pop_front()?;
+        self.dirty.remove(&key);
+        self.running.insert(key.clone());
+        self.taken += 1;
+        Some(key)
+    }
+
+    fn done(&mut self, key: &K) -> bool {
+        self.running.remove(key);
+        if self.dirty.contains(key) && !self.shut_down {
+            self.ready.push_back(key.clone());
+            return true;
+        }
+        false
+    }
+}
+
+/// A key being worked on. Dropping it ends the work, even when the worker is cancelled.
+pub struct Job<K: Ord + Clone> {
+    key: K,
+    queue: WorkQueue<K>,
+}
+
+impl<K: Ord + Clone> Job<K> {
+    pub fn key(&self) -> &K {
+        &self.key
+    }
+}
+
+impl<K: Ord + Clone> Drop for Job<K> {
+    fn drop(&mut self) {
+        let woken = self.queue.lock().done(&self.key);
+        if woken {
+            self.queue.0.wake.notify_one();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn take(queue: &WorkQueue<&'static str>) -> &'static str {
+        *queue.next().await.unwrap().key()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_key_added_thrice_comes_once_and_in_order() {
+        let queue = WorkQueue::new("test");
+        for key in ["b", "a", "b", "b"] {
+            queue.add(key);
+        }
+        assert_eq!(take(&queue).await, "b");
+        assert_eq!(take(&queue).await, "a");
+        assert!(queue.is_idle());
+        assert_eq!(queue.metrics().adds, 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_key_added_while_it_runs_comes_again_but_not_twice_at_once() {
+        let queue = WorkQueue::new("test");
+        queue.add("a");
+        let job = queue.next().await.unwrap();
+        queue.add("a");
+        queue.add("b");
+        assert_eq!(queue.metrics().depth, 1);
+        assert_eq!(take(&queue).await, "b");
+        drop(job);
+        assert_eq!(take(&queue).await, "a");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_earlier_of_two_delays_stands() {
+        let queue = WorkQueue::new("test");
+        let start = Instant::now();
+        queue.add_after("a", Duration::from_secs(10));
+        queue.add_after("a", Duration::from_secs(3));
+        queue.add_after("a", Duration::from_secs(20));
+        queue.add_after("b", Duration::from_secs(5));
+        assert_eq!(take(&queue).await, "a");
+        assert_eq!(start.elapsed().as_secs(), 3);
+        assert_eq!(take(&queue).await, "b");
+        assert_eq!(start.elapsed().as_secs(), 5);
+        assert!(queue.is_idle());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn retries_double_up_to_the_limit_and_forgetting_starts_anew() {
+        let queue = WorkQueue::new("test");
+        let pauses: Vec<_> = (0..4).map(|_| queue.retry("a").as_millis()).collect();
+        assert_eq!(pauses, [5, 10, 20, 40]);
+        for _ in 0..40 {
+            queue.retry("a");
+        }
+        assert_eq!(queue.retry("a"), MAX_BACKOFF);
+        queue.forget(&"a");
+        assert_eq!(queue.retry("a"), MIN_BACKOFF);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_sleeping_worker_wakes_for_a_nearer_time() {
+        let queue = WorkQueue::new("test");
+        queue.add_after("late", Duration::from_secs(100));
+        let worker = tokio::spawn({
+            let queue = queue.clone();
+            async move { take(&queue).await }
+        });
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        queue.add_after("soon", Duration::from_secs(1));
+        let start = Instant::now();
+        assert_eq!(worker.await.unwrap(), "soon");
+        assert_eq!(start.elapsed().as_secs(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn shutting_down_ends_every_worker() {
+        let queue = WorkQueue::<u8>::new("test");
+        let workers: Vec<_> = (0..3)
+            .map(|_| {
+                let queue = queue.clone();
+                tokio::spawn(async move { queue.next().await.is_none() })
+            })
+            .collect();
+        tokio::task::yield_now().await;
+        queue.shut_down();
+        for worker in workers {
+            assert!(worker.await.unwrap());
+        }
+        queue.add(1);
+        assert!(queue.is_idle());
+    }
+}

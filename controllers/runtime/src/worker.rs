@@ -1,0 +1,167 @@
+//! Workers that drain a queue, and the timer that fills it when no event does.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use apiserver_client::{Cache, ObjectKey};
+use kube::Resource;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, warn};
+
+use crate::error::{Error, Result};
+use crate::queue::WorkQueue;
+
+/// What follows a successful reconciliation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Nothing, until something changes.
+    Done,
+    /// Look again after this time, whatever happens.
+    After(Duration),
+}
+
+/// Brings the world nearer to what the object of a key asks for.
+pub trait Reconcile: Send + Sync + 'static {
+    /// What the queue holds, usually an [`ObjectKey`].
+    type Key: Ord + Clone + fmt::Display + Send + Sync + 'static;
+
+    /// Does the next steps for `key`. On error it is called again after a growing pause.
+    fn reconcile(&self, key: &Self::Key) -> impl Future<Output = Result<Outcome>> + Send;
+}
+
+/// Runs `workers` workers (at least one) on the queue until `shutdown`, and returns when the last
+/// has ended. A reconciliation under way is dropped at its next await.
+pub async fn run_workers<R: Reconcile>(
+    queue: WorkQueue<R::Key>,
+    workers: usize,
+    reconciler: Arc<R>,
+    shutdown: CancellationToken,
+) {
+    let mut running = JoinSet::new();
+    for _ in 0..workers.max(1) {
+        let (queue, reconciler, shutdown) = (queue.clone(), Arc::clone(&reconciler), shutdown.clone());
+        running.spawn(async move {
+            tokio::select! {
+                () = shutdown.cancelled() => {}
+                () = work(&queue, reconciler.as_ref()) => {}
+            }
+        });
+    }
+    shutdown.cancelled().await;
+    queue.shut_down();
+    while let Some(ended) = running.join_next().await {
+        if let Err(error) = ended {
+            warn!(queue = queue.name(), %error, "a worker ended badly");
+        }
+    }
+}
+
+async fn work<R: Reconcile>(queue: &WorkQueue<R::Key>, reconciler: &R) {
+    while let Some(job) = queue.next().await {
+        let key = job.key();
+        match reconciler.reconcile(key).await {
+            Ok(outcome) => {
+                queue.forget(key);
+                if let Outcome::After(delay) = outcome {
+                    queue.add_after(key.clone(), delay);
+                }
+            }
+            Err(error) => {
+                let pause = queue.retry(key.clone());
+                report(queue.name(), key, &error, pause);
+            }
+        }
+    }
+}
+
+fn report(queue: &str, key: &impl fmt::Display, error: &Error, pause: Duration) {
+    let cause = error as &dyn std::error::Error;
+    if error.is_conflict() {
+        debug!(queue, %key, error = cause, ?pause, "another writer was faster");
+    } else {
+        warn!(queue, %key, error = cause, ?pause, "reconciliation failed");
+    }
+}
+
+/// Adds every object of the cache to the queue each `period` until `shutdown`: the safety net
+/// under events that were missed.
+pub async fn resync<T: Resource + Send + Sync + 'static>(
+    cache: Cache<T>,
+    queue: WorkQueue<ObjectKey>,
+    period: Duration,
+    shutdown: CancellationToken,
+) {
+    loop {
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            () = tokio::time::sleep(period) => {}
+        }
+        for object in cache.list() {
+            queue.add(ObjectKey::of(object.as_ref()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+    use tokio::time::Instant;
+
+    /// Fails as often as asked, then succeeds; keeps the times of its calls in milliseconds.
+    struct Flaky {
+        failures: usize,
+        then: Outcome,
+        start: Instant,
+        calls: Mutex<Vec<u128>>,
+    }
+
+    impl Flaky {
+        fn new(failures: usize, then: Outcome) -> Arc<Self> {
+            Arc::new(Self { failures, then, start: Instant::now(), calls: Mutex::default() })
+        }
+    }
+
+    impl Reconcile for Flaky {
+        type Key = String;
+
+        async fn reconcile(&self, _: &String) -> Result<Outcome> {
+            let count = {
+                let mut calls = self.calls.lock().unwrap();
+                calls.push(self.start.elapsed().as_millis());
+                calls.len()
+            };
+            if count <= self.failures {
+                return Err(Error::Unusable { object: "x".to_owned(), problem: "not yet".to_owned() });
+            }
+            Ok(self.then)
+        }
+    }
+
+    async fn run_for(flaky: &Arc<Flaky>, time: Duration) {
+        let queue = WorkQueue::new("test");
+        queue.add("key".to_owned());
+        let shutdown = CancellationToken::new();
+        let workers = tokio::spawn(run_workers(queue, 2, Arc::clone(flaky), shutdown.clone()));
+        tokio::time::sleep(time).await;
+        shutdown.cancel();
+        workers.await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn errors_are_tried_again_after_growing_pauses_until_success() {
+        let flaky = Flaky::new(3, Outcome::Done);
+        run_for(&flaky, Duration::from_secs(60)).await;
+        assert_eq!(*flaky.calls.lock().unwrap(), [0, 5, 15, 35]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_success_may_ask_for_another_look() {
+        let flaky = Flaky::new(0, Outcome::After(Duration::from_secs(1)));
+        run_for(&flaky, Duration::from_millis(2500)).await;
+        assert_eq!(*flaky.calls.lock().unwrap(), [0, 1000, 2000]);
+    }
+}
