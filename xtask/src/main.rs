@@ -1,1 +1,62 @@
-fn main() {}
+//! The door for people and CI: `cargo xtask COMMAND`.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command that talks to a person")]
+
+mod bench;
+mod build_ebpf;
+mod image;
+mod setup;
+mod shell;
+mod test;
+mod tidy;
+mod up;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Build, run, test and measure Hawser")]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Find or install what building, running and testing needs
+    Setup {
+        /// Only say what is missing; change nothing
+        #[arg(long)]
+        check: bool,
+    },
+    /// Compile the eBPF programs
+    BuildEbpf,
+    /// Set up what is missing, build, and run a single-node cluster in the foreground
+    Up {
+        /// Passed on to `hawser up`
+        #[arg(last = true)]
+        args: Vec<String>,
+    },
+    /// Set up what is missing and run everything that CI runs
+    Test(test::Args),
+    /// Measure; see docs/benchmarks.md
+    Bench(bench::Args),
+    /// Write the OCI image archives: hawser and the test workload
+    Image,
+    /// Check the house rules: dependencies, lengths, lints
+    Tidy,
+}
+
+fn main() -> anyhow::Result<()> {
+    match Args::parse().command {
+        Command::Setup { check } => setup::run(check),
+        Command::BuildEbpf => build_ebpf::run().map(|object| println!("{}", object.display())),
+        Command::Up { args } => up::run(&args),
+        Command::Test(args) => test::run(&args),
+        Command::Bench(args) => bench::run(&args),
+        Command::Image => image::run().map(|archives| {
+            for archive in archives {
+                println!("{}", archive.display());
+            }
+        }),
+        Command::Tidy => tidy::run(),
+    }
+}

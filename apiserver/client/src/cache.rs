@@ -172,7 +172,8 @@ impl<K: Resource + 'static> Cache<K> {
         let key = ObjectKey::of(new.as_ref());
         let old = self.write(|objects| objects.insert(key, Arc::clone(&new)));
         let same = old.as_ref().is_some_and(|old| {
-            old.meta().resource_version.is_some() && old.meta().resource_version == new.meta().resource_version
+            old.meta().resource_version.is_some()
+                && old.meta().resource_version == new.meta().resource_version
         });
         if !same {
             notify(&handlers, &Change::Applied { old, new });
@@ -190,7 +191,8 @@ impl<K: Resource + 'static> Cache<K> {
     /// The list is whole: what it did not name is gone.
     fn replace(&self, listed: Vec<K>) {
         let keep: std::collections::BTreeSet<_> = listed.iter().map(ObjectKey::of).collect();
-        let gone: Vec<_> = self.read(|objects| objects.keys().filter(|k| !keep.contains(k)).cloned().collect());
+        let gone: Vec<_> =
+            self.read(|objects| objects.keys().filter(|k| !keep.contains(k)).cloned().collect());
         for key in gone {
             self.delete(&key);
         }

@@ -136,8 +136,11 @@ impl Writer {
 
     fn event(&self, entry: Entry, now: Timestamp) -> Event {
         let namespace = entry.about.namespace.clone().unwrap_or_else(|| "default".to_owned());
-        let name =
-            format!("{}.{:016x}", entry.about.name.clone().unwrap_or_default(), self.ambient.random.next_u64());
+        let name = format!(
+            "{}.{:016x}",
+            entry.about.name.clone().unwrap_or_default(),
+            self.ambient.random.next_u64()
+        );
         Event {
             metadata: ObjectMeta { name: Some(name), namespace: Some(namespace), ..ObjectMeta::default() },
             involved_object: entry.about,

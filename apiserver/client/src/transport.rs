@@ -35,7 +35,8 @@ pub enum ConnectError {
 /// A client for the current context of a kubeconfig file. Nothing is sent yet.
 pub async fn connect(kubeconfig: &Path) -> Result<Client, ConnectError> {
     let path = || kubeconfig.to_path_buf();
-    let file = Kubeconfig::read_from(kubeconfig).map_err(|cause| ConnectError::Read { path: path(), cause })?;
+    let file =
+        Kubeconfig::read_from(kubeconfig).map_err(|cause| ConnectError::Read { path: path(), cause })?;
     let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
         .await
         .map_err(|cause| ConnectError::Read { path: path(), cause })?;

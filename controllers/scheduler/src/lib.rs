@@ -1,1 +1,14 @@
+//! Finds a node for each pod. The core is pure: a [`snapshot::Snapshot`] of the cluster, plugins
+//! at the extension points of the scheduling framework, and [`schedule::schedule`], which picks.
+//! Around it a queue that orders and backs off, and a loop that binds.
 
+pub mod framework;
+pub mod model;
+pub mod plugins;
+pub mod queue;
+mod run;
+pub mod schedule;
+pub mod selector;
+pub mod snapshot;
+
+pub use run::{Config, run};

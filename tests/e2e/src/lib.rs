@@ -1,1 +1,93 @@
+//! What the end-to-end tests stand on: a node and another host as network namespaces, a cluster
+//! on the node, kubectl, constant load, and a picture of the machine before and after.
+#![allow(clippy::print_stdout, reason = "a test tells what it counted")]
 
+pub mod cluster;
+pub mod lab;
+pub mod load;
+pub mod snapshot;
+
+pub use cluster::Cluster;
+pub use lab::Lab;
+pub use load::{Counts, Load};
+pub use snapshot::Snapshot;
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+/// The workspace's root.
+pub fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap_or_default()
+}
+
+/// Where cargo put this test, and `hawser` beside it.
+pub fn build_dir() -> Result<PathBuf> {
+    let test = std::env::current_exe().context("cannot find the test's own program")?;
+    // TARGET/debug/deps/TEST
+    let dir = test.parent().and_then(|deps| deps.parent()).context("the test is not in a build directory")?;
+    Ok(dir.to_path_buf())
+}
+
+/// The product under test.
+pub fn hawser() -> Result<PathBuf> {
+    existing(build_dir()?.join("hawser"))
+}
+
+/// The static test workload, run on the host as a client.
+pub fn echo() -> Result<PathBuf> {
+    existing(target_dir()?.join("x86_64-unknown-linux-gnu/release/echo"))
+}
+
+/// The workload's image archive.
+pub fn echo_image() -> Result<PathBuf> {
+    existing(target_dir()?.join("images/echo.tar"))
+}
+
+fn target_dir() -> Result<PathBuf> {
+    Ok(build_dir()?.parent().context("no target directory")?.to_path_buf())
+}
+
+fn existing(path: PathBuf) -> Result<PathBuf> {
+    if !path.exists() {
+        bail!("{} is missing: run the test through `cargo xtask test`", path.display());
+    }
+    Ok(path)
+}
+
+/// Runs to the end and returns standard output; an exit code other than 0 is an error with what
+/// the program wrote to standard error.
+pub fn output(command: &mut Command) -> Result<String> {
+    let text = format!("{command:?}");
+    let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot start {text}"))?;
+    if !output.status.success() {
+        bail!(
+            "{text} ended with {}: {}{}",
+            output.status,
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Asks until the answer is `Some`. The limit only ends a test that hangs; how long a thing takes
+/// is not what a test judges.
+pub fn eventually<T>(what: &str, mut ask: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+    let start = Instant::now();
+    let mut last = None;
+    while start.elapsed() < Duration::from_secs(120) {
+        match ask() {
+            Ok(Some(value)) => return Ok(value),
+            Ok(None) => last = None,
+            Err(error) => last = Some(error),
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    match last {
+        Some(error) => Err(error).with_context(|| format!("gave up waiting: {what}")),
+        None => bail!("gave up waiting: {what}"),
+    }
+}

@@ -1,1 +1,206 @@
-fn main() {}
+//! The workload of the tests: HTTP and UDP echo that answers with its pod's name.
+//!
+//! Environment: `PORT` (TCP and UDP, 8080), `START_DELAY_MS` (listens only after so long),
+//! `DRAIN_MS` (keeps serving so long after SIGTERM, 0). HTTP paths: `/` answers the pod's name;
+//! `/ready` and `/healthz` answer 200, or 503 once `/fail` was asked (until `/recover`);
+//! `/exit?N` ends the process with code N; `/client` answers the caller's address;
+//! `/stream` holds the connection and sends a line whenever it receives one.
+//!
+//! As the image has no other program, it is also its own client: `echo get HOST:PORT[/PATH]` and
+//! `echo udp HOST:PORT` print the answer; `echo load HOST:PORT` makes a connection a request and
+//! `echo hold HOST:PORT` one connection for all, until standard input ends, and print what they
+//! counted as JSON (module `load`).
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "its logs are what tests read")]
+
+mod load;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+static TERMINATED: AtomicBool = AtomicBool::new(false);
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let result = match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        [] | ["serve"] => serve(),
+        ["get", target] => get(target),
+        ["udp", target] => udp(target),
+        ["load", target] => load::connections(target),
+        ["hold", target] => load::one_connection(target),
+        ["exit", code] => return ExitCode::from(code.parse::<u8>().unwrap_or(1)),
+        ["print", text @ ..] => {
+            println!("{}", text.join(" "));
+            Ok(())
+        }
+        ["sleep", seconds] => {
+            std::thread::sleep(Duration::from_secs(seconds.parse().unwrap_or(1)));
+            Ok(())
+        }
+        ["cat", file] => std::fs::read_to_string(file).map(|text| print!("{text}")),
+        ["write", file, text] => std::fs::write(file, text),
+        ["env"] => {
+            for (name, value) in std::env::vars() {
+                println!("{name}={value}");
+            }
+            Ok(())
+        }
+        other => {
+            eprintln!("echo: unknown arguments {other:?}");
+            return ExitCode::from(2);
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("echo: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+fn serve() -> std::io::Result<()> {
+    on_terminate();
+    std::thread::sleep(Duration::from_millis(number("START_DELAY_MS", 0)));
+    let port = u16::try_from(number("PORT", 8080)).unwrap_or(8080);
+    let name: Arc<str> = std::env::var("HOSTNAME").unwrap_or_else(|_| "unnamed".to_owned()).into();
+    let healthy = Arc::new(AtomicBool::new(true));
+    let tcp = TcpListener::bind(("0.0.0.0", port))?;
+    let udp = UdpSocket::bind(("0.0.0.0", port))?;
+    println!("{name} listens on port {port}");
+    let answer = Arc::clone(&name);
+    std::thread::spawn(move || echo_datagrams(&udp, &answer));
+    std::thread::spawn(move || {
+        for stream in tcp.incoming().flatten() {
+            let (name, healthy) = (Arc::clone(&name), Arc::clone(&healthy));
+            std::thread::spawn(move || serve_connection(stream, &name, &healthy));
+        }
+    });
+    while !TERMINATED.load(Ordering::Relaxed) {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    std::thread::sleep(Duration::from_millis(number("DRAIN_MS", 0)));
+    println!("terminated");
+    Ok(())
+}
+
+/// SIGTERM sets a flag; as process 1 of its namespace a program without a handler ignores it.
+#[allow(unsafe_code, reason = "the standard library cannot set a signal handler")]
+fn on_terminate() {
+    extern "C" fn handler(_: libc::c_int) {
+        TERMINATED.store(true, Ordering::Relaxed);
+    }
+    let handler: extern "C" fn(libc::c_int) = handler;
+    // SAFETY: the handler only stores to an atomic, which is async-signal-safe.
+    unsafe { libc::signal(libc::SIGTERM, handler as libc::sighandler_t) };
+}
+
+fn echo_datagrams(socket: &UdpSocket, name: &str) {
+    let mut buffer = [0; 2048];
+    while let Ok((length, from)) = socket.recv_from(&mut buffer) {
+        let text = String::from_utf8_lossy(&buffer[..length]);
+        // A lost answer is the client's to notice: UDP.
+        let _ = socket.send_to(format!("{name} {text}").as_bytes(), from);
+    }
+}
+
+/// Serves requests on one connection until the client closes it.
+fn serve_connection(stream: TcpStream, name: &str, healthy: &AtomicBool) {
+    let peer = stream.peer_addr().map(|a| a.to_string()).unwrap_or_default();
+    let Ok(reader) = stream.try_clone() else { return };
+    let (mut reader, mut stream) = (BufReader::new(reader), stream);
+    while let Some(path) = request_path(&mut reader) {
+        let (status, body) = match path.as_str() {
+            "/ready" | "/healthz" if !healthy.load(Ordering::Relaxed) => (503, "failing".to_owned()),
+            "/fail" | "/recover" => {
+                healthy.store(path == "/recover", Ordering::Relaxed);
+                (200, name.to_owned())
+            }
+            "/client" => (200, peer.clone()),
+            "/stream" => return hold(&mut reader, &mut stream, name),
+            exit if exit.starts_with("/exit?") => std::process::exit(exit[6..].parse().unwrap_or(1)),
+            _ => (200, name.to_owned()),
+        };
+        let reason = if status == 200 { "OK" } else { "Service Unavailable" };
+        let answer = format!(
+            "HTTP/1.1 {status} {reason}\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n\r\n{body}\n",
+            body.len() + 1
+        );
+        if stream.write_all(answer.as_bytes()).is_err() {
+            return;
+        }
+    }
+}
+
+/// The path of the next request; its headers are read past. `None` at the end.
+fn request_path(reader: &mut impl BufRead) -> Option<String> {
+    let mut first = String::new();
+    if reader.read_line(&mut first).ok()? == 0 {
+        return None;
+    }
+    loop {
+        let mut header = String::new();
+        if reader.read_line(&mut header).ok()? <= 2 {
+            break;
+        }
+    }
+    first.split_whitespace().nth(1).map(str::to_owned)
+}
+
+fn hold(reader: &mut impl BufRead, stream: &mut TcpStream, name: &str) {
+    let mut line = String::new();
+    while reader.read_line(&mut line).is_ok_and(|n| n > 0) {
+        if stream.write_all(format!("{name} {line}").as_bytes()).is_err() {
+            return;
+        }
+        line.clear();
+    }
+}
+
+fn get(target: &str) -> std::io::Result<()> {
+    fetch(target).map(|body| print!("{body}"))
+}
+
+/// One request over a connection of its own; every wait ends after five seconds.
+fn fetch(target: &str) -> std::io::Result<String> {
+    let (host, path) = target.split_once('/').unwrap_or((target, ""));
+    let address = host.parse().map_err(|_| std::io::Error::other(format!("{host} is not ADDRESS:PORT")))?;
+    let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(5))?;
+    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+    write!(stream, "GET /{path} HTTP/1.1\r\nHost: {host}\r\n\r\n")?;
+    let mut reader = BufReader::new(stream);
+    let mut length = 0;
+    loop {
+        let mut header = String::new();
+        if reader.read_line(&mut header)? <= 2 {
+            break;
+        }
+        if let Some(value) = header.to_ascii_lowercase().strip_prefix("content-length:") {
+            length = value.trim().parse().unwrap_or(0);
+        }
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body)?;
+    if length == 0 {
+        return Err(std::io::Error::other("the answer is empty"));
+    }
+    Ok(String::from_utf8_lossy(&body).into_owned())
+}
+
+fn udp(target: &str) -> std::io::Result<()> {
+    let socket = UdpSocket::bind("0.0.0.0:0")?;
+    socket.set_read_timeout(Some(Duration::from_secs(2)))?;
+    socket.connect(target)?;
+    socket.send(b"ping")?;
+    let mut buffer = [0; 2048];
+    let length = socket.recv(&mut buffer)?;
+    println!("{}", String::from_utf8_lossy(&buffer[..length]));
+    Ok(())
+}

@@ -1,0 +1,306 @@
+//! Pods and nodes as the plugins see them: only the fields that decide, parsed once.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use apiserver_api::quantity;
+use apiserver_client::ObjectKey;
+use k8s_openapi::api::core::v1::{
+    Affinity, Container, Node, NodeSelector, Pod, PreferredSchedulingTerm, Taint, Toleration,
+    TopologySpreadConstraint,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+
+/// What a pod that asks for no CPU or memory counts as in the scores, so that such pods spread
+/// too (the values of Kubernetes: 100 milli-CPU, 200 MiB).
+const DEFAULT_MILLI_CPU: i64 = 100;
+const DEFAULT_MEMORY: i64 = 200 << 20;
+
+/// Amounts of resources: CPU in thousandths of a core, everything else in its unit.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Resources {
+    /// Thousandths of a core.
+    pub cpu: i64,
+    /// Bytes.
+    pub memory: i64,
+    /// Bytes.
+    pub ephemeral_storage: i64,
+    /// Extended resources and huge pages, by name.
+    pub other: BTreeMap<String, i64>,
+}
+
+impl Resources {
+    /// Reads a `ResourceList`. What is not a quantity counts as nothing: validation has refused
+    /// it already.
+    pub fn parse(list: &BTreeMap<String, Quantity>) -> Self {
+        let mut resources = Self::default();
+        for (name, text) in list {
+            let Ok(quantity) = quantity::parse(&text.0) else { continue };
+            match name.as_str() {
+                "cpu" => resources.cpu = quantity.milli(),
+                "memory" => resources.memory = quantity.value(),
+                "ephemeral-storage" => resources.ephemeral_storage = quantity.value(),
+                "pods" => {}
+                _ => {
+                    resources.other.insert(name.clone(), quantity.value());
+                }
+            }
+        }
+        resources
+    }
+
+    pub fn add(&mut self, more: &Self) {
+        self.cpu += more.cpu;
+        self.memory += more.memory;
+        self.ephemeral_storage += more.ephemeral_storage;
+        for (name, amount) in &more.other {
+            *self.other.entry(name.clone()).or_default() += amount;
+        }
+    }
+
+    pub fn subtract(&mut self, less: &Self) {
+        self.cpu -= less.cpu;
+        self.memory -= less.memory;
+        self.ephemeral_storage -= less.ephemeral_storage;
+        for (name, amount) in &less.other {
+            *self.other.entry(name.clone()).or_default() -= amount;
+        }
+    }
+
+    /// The larger of the two, resource by resource.
+    fn raise_to(&mut self, other: &Self) {
+        self.cpu = self.cpu.max(other.cpu);
+        self.memory = self.memory.max(other.memory);
+        self.ephemeral_storage = self.ephemeral_storage.max(other.ephemeral_storage);
+        for (name, amount) in &other.other {
+            let mine = self.other.entry(name.clone()).or_default();
+            *mine = (*mine).max(*amount);
+        }
+    }
+}
+
+/// A port on the node that a pod takes for itself.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct HostPort {
+    /// `0.0.0.0` for all addresses.
+    pub address: String,
+    pub protocol: String,
+    pub port: i32,
+}
+
+impl HostPort {
+    /// Whether both cannot be on one node.
+    pub fn conflicts(&self, other: &Self) -> bool {
+        self.port == other.port
+            && self.protocol == other.protocol
+            && (self.address == other.address || self.address == "0.0.0.0" || other.address == "0.0.0.0")
+    }
+}
+
+/// A pod, parsed.
+#[derive(Clone, Debug)]
+pub struct PodInfo {
+    pub key: ObjectKey,
+    pub uid: String,
+    pub labels: BTreeMap<String, String>,
+    pub priority: i32,
+    /// What must fit: the greater of the init containers' peaks and the sum of the containers,
+    /// plus overhead (KEP-753 for sidecars).
+    pub requests: Resources,
+    /// CPU and memory for the scores, with defaults where the pod asks for nothing.
+    pub scored: (i64, i64),
+    pub host_ports: Vec<HostPort>,
+    pub node_selector: BTreeMap<String, String>,
+    pub required_affinity: Option<NodeSelector>,
+    pub preferred_affinity: Vec<PreferredSchedulingTerm>,
+    pub tolerations: Vec<Toleration>,
+    pub spread: Vec<TopologySpreadConstraint>,
+    pub images: Vec<String>,
+    /// `spec.nodeName`, empty when not yet bound.
+    pub node: String,
+    /// Uid of the controller that owns the pod, empty if none.
+    pub controller: String,
+    pub gated: bool,
+    pub terminating: bool,
+}
+
+impl PodInfo {
+    pub fn parse(pod: &Pod) -> Self {
+        let spec = pod.spec.clone().unwrap_or_default();
+        let (required_affinity, preferred_affinity) = node_affinity(spec.affinity.as_ref());
+        let requests = requests(&spec);
+        let scored = (
+            if requests.cpu == 0 { DEFAULT_MILLI_CPU } else { requests.cpu },
+            if requests.memory == 0 { DEFAULT_MEMORY } else { requests.memory },
+        );
+        Self {
+            key: ObjectKey::of(pod),
+            uid: pod.metadata.uid.clone().unwrap_or_default(),
+            labels: pod.metadata.labels.clone().unwrap_or_default(),
+            priority: spec.priority.unwrap_or_default(),
+            requests,
+            scored,
+            host_ports: spec.containers.iter().flat_map(host_ports).collect(),
+            node_selector: spec.node_selector.unwrap_or_default(),
+            required_affinity,
+            preferred_affinity,
+            tolerations: spec.tolerations.unwrap_or_default(),
+            spread: spec.topology_spread_constraints.unwrap_or_default(),
+            images: spec.containers.iter().filter_map(|c| c.image.clone()).collect(),
+            node: spec.node_name.unwrap_or_default(),
+            controller: controller(pod),
+            gated: spec.scheduling_gates.is_some_and(|gates| !gates.is_empty()),
+            terminating: pod.metadata.deletion_timestamp.is_some(),
+        }
+    }
+
+    /// Whether a toleration of the pod covers the taint.
+    pub fn tolerates(&self, taint: &Taint) -> bool {
+        self.tolerations.iter().any(|toleration| covers(toleration, taint))
+    }
+}
+
+/// Whether the pod needs no resources any more.
+pub fn is_finished(pod: &Pod) -> bool {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    matches!(phase, Some("Succeeded" | "Failed"))
+}
+
+fn covers(toleration: &Toleration, taint: &Taint) -> bool {
+    let effect = toleration.effect.as_deref().unwrap_or_default();
+    let key = toleration.key.as_deref().unwrap_or_default();
+    if !effect.is_empty() && effect != taint.effect || !key.is_empty() && key != taint.key {
+        return false;
+    }
+    match toleration.operator.as_deref().unwrap_or("Equal") {
+        "Exists" => true,
+        _ => {
+            !key.is_empty()
+                && toleration.value.as_deref().unwrap_or_default()
+                    == taint.value.as_deref().unwrap_or_default()
+        }
+    }
+}
+
+fn node_affinity(affinity: Option<&Affinity>) -> (Option<NodeSelector>, Vec<PreferredSchedulingTerm>) {
+    let Some(node) = affinity.and_then(|affinity| affinity.node_affinity.clone()) else {
+        return (None, Vec::new());
+    };
+    (
+        node.required_during_scheduling_ignored_during_execution,
+        node.preferred_during_scheduling_ignored_during_execution.unwrap_or_default(),
+    )
+}
+
+fn controller(pod: &Pod) -> String {
+    let owners = pod.metadata.owner_references.iter().flatten();
+    owners
+        .filter(|owner| owner.controller == Some(true))
+        .map(|owner| owner.uid.clone())
+        .next()
+        .unwrap_or_default()
+}
+
+fn requests(spec: &k8s_openapi::api::core::v1::PodSpec) -> Resources {
+    let of = |container: &Container| {
+        let requests = container.resources.as_ref().and_then(|r| r.requests.as_ref());
+        requests.map(Resources::parse).unwrap_or_default()
+    };
+    let mut total = Resources::default();
+    for container in &spec.containers {
+        total.add(&of(container));
+    }
+    let mut sidecars = Resources::default();
+    let mut peak = Resources::default();
+    for container in spec.init_containers.iter().flatten() {
+        let mut now = of(container);
+        if container.restart_policy.as_deref() == Some("Always") {
+            total.add(&now);
+            sidecars.add(&now);
+            peak.raise_to(&sidecars);
+        } else {
+            now.add(&sidecars);
+            peak.raise_to(&now);
+        }
+    }
+    total.raise_to(&peak);
+    if let Some(overhead) = &spec.overhead {
+        total.add(&Resources::parse(overhead));
+    }
+    total
+}
+
+fn host_ports(container: &Container) -> impl Iterator<Item = HostPort> + '_ {
+    container.ports.iter().flatten().filter_map(|port| {
+        let number = port.host_port.filter(|&number| number > 0)?;
+        let address =
+            port.host_ip.clone().filter(|ip| !ip.is_empty()).unwrap_or_else(|| "0.0.0.0".to_owned());
+        let protocol = port.protocol.clone().unwrap_or_else(|| "TCP".to_owned());
+        Some(HostPort { address, protocol, port: number })
+    })
+}
+
+/// A node with what runs or will run on it.
+#[derive(Clone, Debug, Default)]
+pub struct NodeInfo {
+    pub name: String,
+    pub labels: BTreeMap<String, String>,
+    pub unschedulable: bool,
+    pub taints: Vec<Taint>,
+    pub allocatable: Resources,
+    pub max_pods: usize,
+    /// Bytes by image name.
+    pub images: BTreeMap<String, i64>,
+    /// Sum of the requests of `pods`.
+    pub requested: Resources,
+    /// Sum of CPU and memory as the scores count them.
+    pub scored: (i64, i64),
+    /// By uid.
+    pub pods: BTreeMap<String, Arc<PodInfo>>,
+    /// Whether the Node object exists; pods may be known before it.
+    pub known: bool,
+}
+
+impl NodeInfo {
+    /// Takes the node's own fields and keeps the pods.
+    pub fn update(&mut self, node: &Node) {
+        let spec = node.spec.clone().unwrap_or_default();
+        let status = node.status.clone().unwrap_or_default();
+        let allocatable = status.allocatable.unwrap_or_default();
+        self.name = node.metadata.name.clone().unwrap_or_default();
+        self.labels = node.metadata.labels.clone().unwrap_or_default();
+        self.unschedulable = spec.unschedulable.unwrap_or_default();
+        self.taints = spec.taints.unwrap_or_default();
+        self.max_pods = allocatable
+            .get("pods")
+            .and_then(|text| quantity::parse(&text.0).ok())
+            .map_or(0, |pods| usize::try_from(pods.value()).unwrap_or_default());
+        self.allocatable = Resources::parse(&allocatable);
+        self.images = status
+            .images
+            .unwrap_or_default()
+            .into_iter()
+            .flat_map(|image| {
+                let size = image.size_bytes.unwrap_or_default();
+                image.names.unwrap_or_default().into_iter().map(move |name| (name, size))
+            })
+            .collect();
+        self.known = true;
+    }
+
+    pub fn add_pod(&mut self, pod: &Arc<PodInfo>) {
+        self.remove_pod(&pod.uid);
+        self.requested.add(&pod.requests);
+        self.scored.0 += pod.scored.0;
+        self.scored.1 += pod.scored.1;
+        self.pods.insert(pod.uid.clone(), Arc::clone(pod));
+    }
+
+    pub fn remove_pod(&mut self, uid: &str) {
+        if let Some(pod) = self.pods.remove(uid) {
+            self.requested.subtract(&pod.requests);
+            self.scored.0 -= pod.scored.0;
+            self.scored.1 -= pod.scored.1;
+        }
+    }
+}

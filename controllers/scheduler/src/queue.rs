@@ -1,0 +1,235 @@
+//! Pods that wait for a node: active by priority and age, backing off after a failure, or parked
+//! until the cluster changes in a way that may help. Pure: the caller tells the time.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::model::PodInfo;
+
+/// First pause after a failed attempt; doubles up to [`MAX_BACKOFF`], as kube-scheduler has them.
+const MIN_BACKOFF: Duration = Duration::from_secs(1);
+const MAX_BACKOFF: Duration = Duration::from_secs(10);
+/// A parked pod is tried again after this even if nothing seems to help.
+const MAX_PARKED: Duration = Duration::from_secs(300);
+
+/// Order among active pods: highest priority first, then who came first.
+type Rank = (Reverse<i32>, u64, String);
+
+enum Place {
+    Active(Rank),
+    Until(Instant),
+    Parked(Instant),
+    /// Handed out and not yet settled.
+    Taken,
+}
+
+struct Entry {
+    pod: Arc<PodInfo>,
+    place: Place,
+    arrival: u64,
+    attempts: u32,
+    /// The end of the back-off after the last failure.
+    not_before: Option<Instant>,
+}
+
+/// The queue. Keys are uids.
+#[derive(Default)]
+pub struct Queue {
+    entries: BTreeMap<String, Entry>,
+    active: BTreeSet<Rank>,
+    waiting: BTreeSet<(Instant, String)>,
+    arrivals: u64,
+}
+
+impl Queue {
+    /// Takes a pod in, or its newer form. A change of the pod itself makes it active again.
+    pub fn add(&mut self, pod: Arc<PodInfo>, now: Instant) {
+        let uid = pod.uid.clone();
+        if pod.gated {
+            self.remove(&uid);
+            return;
+        }
+        if let Some(entry) = self.entries.get_mut(&uid) {
+            entry.pod = pod;
+            if matches!(entry.place, Place::Parked(_)) {
+                self.wake(&uid, now);
+            }
+            return;
+        }
+        self.arrivals += 1;
+        let entry = Entry { pod, place: Place::Taken, arrival: self.arrivals, attempts: 0, not_before: None };
+        self.entries.insert(uid.clone(), entry);
+        self.activate(&uid);
+    }
+
+    /// The pod is bound, gone or finished.
+    pub fn remove(&mut self, uid: &str) {
+        self.unplace(uid);
+        self.entries.remove(uid);
+    }
+
+    /// The next pod to place.
+    pub fn pop(&mut self, now: Instant) -> Option<Arc<PodInfo>> {
+        self.end_waits(now);
+        let rank = self.active.pop_first()?;
+        let entry = self.entries.get_mut(&rank.2)?;
+        entry.place = Place::Taken;
+        entry.attempts += 1;
+        Some(Arc::clone(&entry.pod))
+    }
+
+    /// No node would do: the pod waits for the cluster to change.
+    pub fn park(&mut self, uid: &str, now: Instant) {
+        let Some(entry) = self.entries.get_mut(uid) else { return };
+        entry.not_before = Some(now + backoff(entry.attempts));
+        let until = now + MAX_PARKED;
+        entry.place = Place::Parked(until);
+        self.waiting.insert((until, uid.to_owned()));
+    }
+
+    /// The attempt failed for a reason that time may mend (the apiserver was away).
+    pub fn retry(&mut self, uid: &str, now: Instant) {
+        let Some(entry) = self.entries.get_mut(uid) else { return };
+        let until = now + backoff(entry.attempts);
+        entry.place = Place::Until(until);
+        self.waiting.insert((until, uid.to_owned()));
+    }
+
+    /// The cluster changed: all parked pods get another try, after their back-off.
+    pub fn wake_all(&mut self, now: Instant) {
+        let parked: Vec<String> = self
+            .entries
+            .iter()
+            .filter(|(_, entry)| matches!(entry.place, Place::Parked(_)))
+            .map(|(uid, _)| uid.clone())
+            .collect();
+        for uid in parked {
+            self.wake(&uid, now);
+        }
+    }
+
+    /// When the next wait ends.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.waiting.first().map(|(until, _)| *until)
+    }
+
+    /// Pods that no node was found for.
+    pub fn parked(&self) -> usize {
+        self.entries.values().filter(|entry| matches!(entry.place, Place::Parked(_))).count()
+    }
+
+    fn wake(&mut self, uid: &str, now: Instant) {
+        self.unplace(uid);
+        let Some(entry) = self.entries.get_mut(uid) else { return };
+        match entry.not_before.filter(|until| *until > now) {
+            Some(until) => {
+                entry.place = Place::Until(until);
+                self.waiting.insert((until, uid.to_owned()));
+            }
+            None => self.activate(uid),
+        }
+    }
+
+    fn activate(&mut self, uid: &str) {
+        let Some(entry) = self.entries.get_mut(uid) else { return };
+        let rank = (Reverse(entry.pod.priority), entry.arrival, uid.to_owned());
+        entry.place = Place::Active(rank.clone());
+        self.active.insert(rank);
+    }
+
+    fn unplace(&mut self, uid: &str) {
+        match self.entries.get(uid).map(|entry| &entry.place) {
+            Some(Place::Active(rank)) => {
+                self.active.remove(rank);
+            }
+            Some(Place::Until(until) | Place::Parked(until)) => {
+                self.waiting.remove(&(*until, uid.to_owned()));
+            }
+            Some(Place::Taken) | None => {}
+        }
+    }
+
+    fn end_waits(&mut self, now: Instant) {
+        while let Some((_, uid)) = self.waiting.first().filter(|(until, _)| *until <= now).cloned() {
+            self.unplace(&uid);
+            self.activate(&uid);
+        }
+    }
+}
+
+fn backoff(attempts: u32) -> Duration {
+    let doublings = attempts.saturating_sub(1).min(16);
+    (MIN_BACKOFF * 2_u32.pow(doublings)).min(MAX_BACKOFF)
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::Pod;
+
+    use super::*;
+
+    fn pod(uid: &str, priority: i32) -> Arc<PodInfo> {
+        let mut info = PodInfo::parse(&Pod::default());
+        info.uid = uid.to_owned();
+        info.priority = priority;
+        Arc::new(info)
+    }
+
+    fn popped(queue: &mut Queue, now: Instant) -> Option<String> {
+        queue.pop(now).map(|pod| pod.uid.clone())
+    }
+
+    #[test]
+    fn higher_priority_goes_first_then_age() {
+        let now = Instant::now();
+        let mut queue = Queue::default();
+        for (uid, priority) in [("old", 0), ("young", 0), ("urgent", 10)] {
+            queue.add(pod(uid, priority), now);
+        }
+        let order: Vec<_> = std::iter::from_fn(|| popped(&mut queue, now)).collect();
+        assert_eq!(order, ["urgent", "old", "young"]);
+    }
+
+    #[test]
+    fn a_parked_pod_waits_for_a_change_and_then_for_its_back_off() {
+        let now = Instant::now();
+        let mut queue = Queue::default();
+        queue.add(pod("a", 0), now);
+        queue.pop(now);
+        queue.park("a", now);
+        assert_eq!(popped(&mut queue, now + Duration::from_secs(60)), None);
+        queue.wake_all(now);
+        assert_eq!(popped(&mut queue, now), None);
+        assert_eq!(popped(&mut queue, now + MIN_BACKOFF).as_deref(), Some("a"));
+    }
+
+    #[test]
+    fn a_parked_pod_is_tried_again_in_the_end() {
+        let now = Instant::now();
+        let mut queue = Queue::default();
+        queue.add(pod("a", 0), now);
+        queue.pop(now);
+        queue.park("a", now);
+        assert_eq!(popped(&mut queue, now + MAX_PARKED).as_deref(), Some("a"));
+    }
+
+    #[test]
+    fn back_off_doubles_to_its_limit() {
+        let seconds: Vec<u64> = (1..=6).map(|n| backoff(n).as_secs()).collect();
+        assert_eq!(seconds, [1, 2, 4, 8, 10, 10]);
+    }
+
+    #[test]
+    fn a_removed_pod_is_not_handed_out() {
+        let now = Instant::now();
+        let mut queue = Queue::default();
+        queue.add(pod("a", 0), now);
+        queue.remove("a");
+        assert_eq!(popped(&mut queue, now), None);
+        assert_eq!(queue.deadline(), None);
+    }
+}

@@ -1,0 +1,256 @@
+//! The loop: changes in, decisions made one by one, bindings written in parallel.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use apiserver_api::ambient::Ambient;
+use apiserver_client::{Change, Informers, Recorder, events};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use serde_json::json;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use crate::framework::Profile;
+use crate::model::{PodInfo, is_finished};
+use crate::plugins::default_profile;
+use crate::queue::Queue;
+use crate::schedule::{FitError, schedule};
+use crate::snapshot::Snapshot;
+
+/// What the scheduler is told.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Pods with this `schedulerName` are ours.
+    pub scheduler_name: String,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { scheduler_name: "default-scheduler".to_owned() }
+    }
+}
+
+/// Schedules until shutdown.
+pub async fn run(config: Config, informers: Informers, ambient: Ambient, shutdown: CancellationToken) {
+    let (updates, inbox) = mpsc::unbounded_channel();
+    let recorder = Recorder::new(
+        informers.client().clone(),
+        ambient.clone(),
+        &config.scheduler_name,
+        "",
+        shutdown.clone(),
+    );
+    let (pods, nodes) = (informers.cache::<Pod>(), informers.cache::<Node>());
+    let sender = updates.clone();
+    nodes.on_change(move |change| {
+        let _ = sender.send(match change {
+            Change::Applied { new, .. } => Update::Node(Arc::clone(new)),
+            Change::Deleted(old) => Update::NodeGone(old.metadata.name.clone().unwrap_or_default()),
+        });
+    });
+    let sender = updates.clone();
+    pods.on_change(move |change| {
+        let _ = sender.send(match change {
+            Change::Applied { new, .. } => Update::Pod(Arc::clone(new)),
+            Change::Deleted(old) => Update::PodGone(old.metadata.uid.clone().unwrap_or_default()),
+        });
+    });
+    let scheduler = Scheduler {
+        config,
+        profile: default_profile(),
+        snapshot: Snapshot::default(),
+        queue: Queue::default(),
+        waiting: BTreeMap::new(),
+        client: informers.client().clone(),
+        ambient,
+        recorder,
+        updates,
+    };
+    tokio::select! {
+        () = shutdown.cancelled() => {}
+        // A decision on half of the pods would fill nodes twice.
+        () = async { pods.synced().await; nodes.synced().await; scheduler.run(inbox).await } => {}
+    }
+}
+
+/// What handlers and binders tell the loop.
+enum Update {
+    Node(Arc<Node>),
+    NodeGone(String),
+    Pod(Arc<Pod>),
+    PodGone(String),
+    /// The apiserver did not take the binding.
+    BindFailed {
+        uid: String,
+        gone: bool,
+    },
+}
+
+struct Scheduler {
+    config: Config,
+    profile: Profile,
+    snapshot: Snapshot,
+    queue: Queue,
+    /// Pods without a node, by uid: what a condition and an event refer to.
+    waiting: BTreeMap<String, Arc<Pod>>,
+    client: Client,
+    ambient: Ambient,
+    recorder: Recorder,
+    updates: mpsc::UnboundedSender<Update>,
+}
+
+impl Scheduler {
+    async fn run(mut self, mut inbox: mpsc::UnboundedReceiver<Update>) {
+        loop {
+            while let Ok(update) = inbox.try_recv() {
+                self.take(update);
+            }
+            if let Some(pod) = self.queue.pop(Instant::now()) {
+                self.place(&pod);
+                // Others of this process want to run too.
+                tokio::task::yield_now().await;
+                continue;
+            }
+            let deadline =
+                self.queue.deadline().unwrap_or_else(|| Instant::now() + Duration::from_secs(3600));
+            tokio::select! {
+                update = inbox.recv() => match update {
+                    Some(update) => self.take(update),
+                    None => return,
+                },
+                () = tokio::time::sleep_until(deadline) => {}
+            }
+        }
+    }
+
+    fn take(&mut self, update: Update) {
+        let now = Instant::now();
+        match update {
+            Update::Node(node) => {
+                self.snapshot.set_node(&node);
+                self.queue.wake_all(now);
+            }
+            Update::NodeGone(name) => self.snapshot.remove_node(&name),
+            Update::Pod(pod) => self.take_pod(pod, now),
+            Update::PodGone(uid) => self.forget(&uid, now),
+            Update::BindFailed { uid, gone } => {
+                self.snapshot.remove_pod(&uid);
+                if gone { self.forget(&uid, now) } else { self.queue.retry(&uid, now) }
+            }
+        }
+    }
+
+    fn take_pod(&mut self, pod: Arc<Pod>, now: Instant) {
+        let info = Arc::new(PodInfo::parse(&pod));
+        if is_finished(&pod) {
+            self.forget(&info.uid, now);
+        } else if !info.node.is_empty() {
+            let node = info.node.clone();
+            self.queue.remove(&info.uid);
+            self.waiting.remove(&info.uid);
+            self.snapshot.place(&info, &node);
+        } else if info.terminating {
+            self.forget(&info.uid, now);
+        } else if self.is_ours(&pod) && self.snapshot.place_of(&info.uid).is_none() {
+            self.waiting.insert(info.uid.clone(), pod);
+            self.queue.add(info, now);
+        }
+    }
+
+    /// The pod takes no room any more.
+    fn forget(&mut self, uid: &str, now: Instant) {
+        self.queue.remove(uid);
+        self.waiting.remove(uid);
+        self.snapshot.remove_pod(uid);
+        self.queue.wake_all(now);
+    }
+
+    fn is_ours(&self, pod: &Pod) -> bool {
+        let name = pod.spec.as_ref().and_then(|spec| spec.scheduler_name.as_deref());
+        name.unwrap_or("default-scheduler") == self.config.scheduler_name
+    }
+
+    fn place(&mut self, pod: &Arc<PodInfo>) {
+        match schedule(&self.profile, &self.snapshot, pod, self.ambient.random.next_u64()) {
+            Ok(node) => {
+                debug!(pod = %pod.key, node, "placed");
+                self.snapshot.place(pod, &node);
+                self.bind(pod, node);
+            }
+            Err(error) => {
+                info!(pod = %pod.key, %error, "no node will do");
+                self.queue.park(&pod.uid, Instant::now());
+                self.tell(pod, &error);
+            }
+        }
+    }
+
+    /// Writes the binding; the pod counts on its node from now on.
+    fn bind(&self, pod: &Arc<PodInfo>, node: String) {
+        let (client, updates, recorder) = (self.client.clone(), self.updates.clone(), self.recorder.clone());
+        let object = self.waiting.get(&pod.uid).cloned();
+        let pod = Arc::clone(pod);
+        tokio::spawn(async move {
+            match write_binding(client, &pod, &node).await {
+                Ok(()) => {
+                    if let Some(object) = object {
+                        let message = format!("Successfully assigned {} to {node}", pod.key);
+                        recorder.normal(events::reference(object.as_ref()), "Scheduled", message);
+                    }
+                }
+                Err(error) => {
+                    let gone = matches!(&error, kube::Error::Api(status) if status.code == 404);
+                    if !gone {
+                        warn!(pod = %pod.key, node, %error, "the binding was refused, trying again");
+                    }
+                    // The loop ends only with the process.
+                    let _ = updates.send(Update::BindFailed { uid: pod.uid.clone(), gone });
+                }
+            }
+        });
+    }
+
+    /// Tells the user why the pod waits: an event, and the pod's condition.
+    fn tell(&self, pod: &Arc<PodInfo>, error: &FitError) {
+        let Some(object) = self.waiting.get(&pod.uid) else { return };
+        let message = error.to_string();
+        self.recorder.warning(events::reference(object.as_ref()), "FailedScheduling", message.clone());
+        let conditions =
+            object.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
+        let known = conditions.iter().any(|condition| {
+            condition.type_ == "PodScheduled" && condition.message.as_deref() == Some(message.as_str())
+        });
+        if known {
+            return;
+        }
+        let patch = json!({"status": {"conditions": [{
+            "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message,
+            "lastTransitionTime": k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(self.ambient.now()),
+        }]}});
+        let (pods, key) = (Api::<Pod>::namespaced(self.client.clone(), &pod.key.namespace), pod.key.clone());
+        tokio::spawn(async move {
+            let patched =
+                pods.patch_status(&key.name, &PatchParams::default(), &Patch::Strategic(patch)).await;
+            if let Err(error) = patched {
+                debug!(pod = %key, %error, "the condition PodScheduled could not be written");
+            }
+        });
+    }
+}
+
+async fn write_binding(client: Client, pod: &PodInfo, node: &str) -> kube::Result<()> {
+    let pods: Api<Pod> = Api::namespaced(client, &pod.key.namespace);
+    let binding = json!({
+        "apiVersion": "v1", "kind": "Binding",
+        "metadata": {"name": pod.key.name, "namespace": pod.key.namespace, "uid": pod.uid},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+    });
+    let answer: kube::Result<serde_json::Value> =
+        pods.create_subresource("binding", &pod.key.name, &PostParams::default(), &binding).await;
+    answer.map(drop)
+}

@@ -1,0 +1,133 @@
+//! A node and another host, each a network namespace, joined by a veth pair. Addresses are from
+//! the range for documentation (RFC 5737); nothing leads out of the two.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use anyhow::{Context, Result};
+
+use crate::output;
+
+/// The node's address towards the other host.
+pub const NODE_IP: &str = "192.0.2.1";
+/// The other host's.
+pub const CLIENT_IP: &str = "192.0.2.2";
+
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+/// Made by a test, removed by it, also when it fails.
+pub struct Lab {
+    /// Part of every name, so that several labs share a machine.
+    pub id: String,
+    node: String,
+    client: String,
+    /// The node's cgroup in the unified hierarchy.
+    cgroup: PathBuf,
+    dir: tempfile::TempDir,
+}
+
+impl Lab {
+    pub fn new() -> Result<Self> {
+        let id = format!("hwe{}x{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let lab = Self {
+            node: format!("{id}n"),
+            client: format!("{id}c"),
+            cgroup: unified()?.join(&id),
+            dir: tempfile::Builder::new().prefix(&format!("{id}-")).tempdir()?,
+            id,
+        };
+        lab.build()?;
+        Ok(lab)
+    }
+
+    fn build(&self) -> Result<()> {
+        fs::create_dir_all(&self.cgroup).with_context(|| format!("cannot make {}", self.cgroup.display()))?;
+        let (node, client) = (&self.node, &self.client);
+        for line in [
+            format!("netns add {node}"),
+            format!("netns add {client}"),
+            format!("-n {node} link set lo up"),
+            format!("-n {client} link set lo up"),
+            format!("-n {node} link add uplink type veth peer name eth0 netns {client}"),
+            format!("-n {node} addr add {NODE_IP}/24 dev uplink"),
+            format!("-n {client} addr add {CLIENT_IP}/24 dev eth0"),
+            format!("-n {node} link set uplink up"),
+            format!("-n {client} link set eth0 up"),
+        ] {
+            output(Command::new("ip").args(line.split_whitespace()))?;
+        }
+        Ok(())
+    }
+
+    /// The data directory of the cluster on the node.
+    pub fn data_dir(&self) -> PathBuf {
+        self.dir.path().join("data")
+    }
+
+    /// A directory for the test's own files.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// The node's cgroup as `--cgroup-root` wants it.
+    pub fn cgroup_root(&self) -> String {
+        format!("/{}", self.id)
+    }
+
+    /// The node's cgroup in the file system.
+    pub fn cgroup(&self) -> &Path {
+        &self.cgroup
+    }
+
+    /// A program on the node: in its network namespace and its cgroup.
+    pub fn on_node(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new("sh");
+        command
+            .arg("-c")
+            .arg("echo $$ > \"$0\"/cgroup.procs && net=$1 && shift && exec nsenter --net=\"$net\" -- \"$@\"")
+            .arg(&self.cgroup)
+            .arg(format!("/run/netns/{}", self.node))
+            .arg(program);
+        command
+    }
+
+    /// A program on the other host.
+    pub fn on_client(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net=/run/netns/{}", self.client)).arg("--").arg(program);
+        command
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        for namespace in [&self.node, &self.client] {
+            // What never came to be need not go.
+            let _ = Command::new("ip").args(["netns", "del", namespace]).output();
+        }
+        remove_cgroup(&self.cgroup);
+    }
+}
+
+/// Where the unified cgroup hierarchy is mounted.
+pub fn unified() -> Result<PathBuf> {
+    let text = fs::read_to_string("/proc/self/mounts").context("cannot read /proc/self/mounts")?;
+    text.lines()
+        .map(|line| line.split(' ').collect::<Vec<_>>())
+        .find(|fields| fields.get(2) == Some(&"cgroup2"))
+        .map(|fields| PathBuf::from(fields[1]))
+        .context("no cgroup2 file system is mounted")
+}
+
+/// A cgroup directory goes by rmdir, children first.
+fn remove_cgroup(dir: &Path) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        if entry.path().is_dir() {
+            remove_cgroup(&entry.path());
+        }
+    }
+    let _ = fs::remove_dir(dir);
+}

@@ -1,0 +1,290 @@
+//! Everything that the README shows a person, on a real containerd with real kubectl and packets;
+//! then the bad days: kill -9 under load, and `down`.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use tests_e2e::lab::NODE_IP;
+use tests_e2e::{Cluster, Counts, Lab, Load, Snapshot, echo, eventually, output, root};
+
+const MANIFEST: &str = "tests/data/echo.yaml";
+
+#[test]
+#[ignore = "needs root, containerd and kubectl: cargo xtask test"]
+fn a_person_s_day_with_a_single_node() -> Result<()> {
+    let lab = Lab::new()?;
+    let before = Snapshot::take(&lab)?;
+    let mut cluster = Cluster::up(&lab)?;
+    println!("{}", cluster.ready);
+
+    apply_and_see(&cluster)?;
+    services_answer(&cluster)?;
+    traffic_spreads(&cluster)?;
+    bad_input_changes_nothing(&cluster)?;
+    nothing_fails_while_replicas_and_images_change(&cluster)?;
+    kill_minus_nine_is_not_noticed(&mut cluster)?;
+    logs_and_exec(&cluster)?;
+    delete_everything(&cluster)?;
+
+    cluster.stop()?;
+    cluster.down()?;
+    let differences = Snapshot::take(&lab)?.differences(&before);
+    ensure!(differences.is_empty(), "down left the machine different:\n{}", differences.join("\n"));
+    Ok(())
+}
+
+/// kubectl apply, rollout status and get, with the machine's kubectl and a newer one.
+fn apply_and_see(cluster: &Cluster<'_>) -> Result<()> {
+    let manifest = root().join(MANIFEST).display().to_string();
+    cluster.kubectl_args(&["apply", "-f", &manifest])?;
+    cluster.kubectl("rollout status deploy/echo -n echo --timeout=120s")?;
+    let wide = cluster.kubectl("get nodes,pods,svc,endpointslices -A -o wide")?;
+    for expected in
+        ["node-1", "Ready", "echo-nodeport", "80:30080/TCP,80:30080/UDP", "Running", "containerd://"]
+    {
+        ensure!(wide.contains(expected), "kubectl get -o wide lacks {expected:?}:\n{wide}");
+    }
+    // A second apply changes nothing.
+    let again = cluster.kubectl_args(&["apply", "-f", &manifest])?;
+    ensure!(
+        again.lines().all(|line| line.ends_with("unchanged")),
+        "a second apply changed something:\n{again}"
+    );
+    newer_kubectl(cluster, &manifest)
+}
+
+fn newer_kubectl(cluster: &Cluster<'_>, manifest: &str) -> Result<()> {
+    let program = root().join("target/tools/bin/kubectl-1.36");
+    ensure!(program.exists(), "kubectl 1.36 is missing: cargo xtask setup");
+    let program = program.display().to_string();
+    let run = |args: &[&str]| output(cluster.kubectl_command(&program).args(args));
+    let again = run(&["apply", "-f", manifest])?;
+    ensure!(
+        again.lines().all(|line| line.ends_with("unchanged")),
+        "apply by 1.36 changed something:\n{again}"
+    );
+    let explained = run(&["explain", "deployment.spec.strategy"])?;
+    ensure!(explained.contains("rollingUpdate"), "kubectl explain: {explained}");
+    let described = run(&["describe", "deploy/echo", "-n", "echo"])?;
+    ensure!(
+        described.contains("3 desired | 3 updated | 3 total | 3 available"),
+        "kubectl describe: {described}"
+    );
+    Ok(())
+}
+
+fn cluster_ip(cluster: &Cluster<'_>) -> Result<String> {
+    let service = cluster.get("service echo -n echo")?;
+    Ok(service["spec"]["clusterIP"].as_str().context("the service has no clusterIP")?.to_owned())
+}
+
+fn pods(cluster: &Cluster<'_>) -> Result<Vec<Value>> {
+    Ok(cluster.get("pods -n echo")?["items"].as_array().cloned().unwrap_or_default())
+}
+
+fn name_of(object: &Value) -> &str {
+    object["metadata"]["name"].as_str().unwrap_or_default()
+}
+
+/// From the host, from a pod, and through the node port from another host; TCP and UDP.
+fn services_answer(cluster: &Cluster<'_>) -> Result<()> {
+    let (lab, ip) = (cluster.lab, cluster_ip(cluster)?);
+    let names: Vec<String> = pods(cluster)?.iter().map(|pod| name_of(pod).to_owned()).collect();
+    let is_pod = |answer: &str| names.iter().any(|name| answer.trim().starts_with(name.as_str()));
+    let curl = ["-sS", "--max-time", "5"];
+
+    let host = output(lab.on_node("curl").args(curl).arg(format!("http://{ip}/")))?;
+    ensure!(is_pod(&host), "curl from the host answered {host:?}");
+    let node_port = output(lab.on_client("curl").args(curl).arg(format!("http://{NODE_IP}:30080/")))?;
+    ensure!(is_pod(&node_port), "curl through the node port answered {node_port:?}");
+    let datagram = output(lab.on_node(echo()?).args(["udp", &format!("{ip}:80")]))?;
+    ensure!(is_pod(&datagram), "UDP from the host answered {datagram:?}");
+    let datagram = output(lab.on_client(echo()?).args(["udp", &format!("{NODE_IP}:30080")]))?;
+    ensure!(is_pod(&datagram), "UDP through the node port answered {datagram:?}");
+
+    let pod = names.first().context("there is no pod")?;
+    for request in ["get", "udp"] {
+        let target = format!("{ip}:80");
+        let answer = cluster.kubectl_args(&["exec", "-n", "echo", pod, "--", "/echo", request, &target])?;
+        ensure!(is_pod(&answer), "{request} from a pod answered {answer:?}");
+    }
+    let tables = output(lab.on_node(tests_e2e::hawser()?).args([
+        "proxy",
+        "services",
+        "--bpf-root",
+        &format!("/sys/fs/bpf/{}", lab.id),
+    ]))?;
+    ensure!(tables.contains(&ip) && tables.contains("echo/echo"), "hawser proxy services: {tables}");
+    Ok(())
+}
+
+/// Each of the three gets its share: Pearson's chi-square with two degrees of freedom, at a level
+/// that one run in a million exceeds by chance.
+fn traffic_spreads(cluster: &Cluster<'_>) -> Result<()> {
+    let target = format!("{}:80", cluster_ip(cluster)?);
+    let mut answers: BTreeMap<String, u32> = BTreeMap::new();
+    for _ in 0..300 {
+        let answer = output(cluster.lab.on_node(echo()?).args(["get", &target]))?;
+        *answers.entry(answer.trim().to_owned()).or_default() += 1;
+    }
+    ensure!(answers.len() == 3, "300 requests reached {answers:?}");
+    let chi_square: f64 = answers.values().map(|&n| (f64::from(n) - 100.0).powi(2) / 100.0).sum();
+    println!("spread over three backends: {answers:?}, chi-square {chi_square:.2}");
+    ensure!(chi_square < 27.6, "uneven: {answers:?}, chi-square {chi_square:.2}");
+    Ok(())
+}
+
+/// Clear errors, nothing stored.
+fn bad_input_changes_nothing(cluster: &Cluster<'_>) -> Result<()> {
+    let cases = [
+        (
+            "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: bad, namespace: echo}\nspec: {replicas: 1}\n",
+            "spec.selector",
+        ),
+        (
+            "apiVersion: v1\nkind: Service\nmetadata: {name: bad, namespace: echo}\nspec: {ports: [{port: 70000}]}\n",
+            "spec.ports[0].port",
+        ),
+        (
+            "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: bad, namespace: echo}\ndatum: {}\n",
+            "unknown field",
+        ),
+        ("apiVersion: v1\nkind: Nonsense\nmetadata: {name: bad, namespace: echo}\n", "no matches for kind"),
+    ];
+    for (text, expected) in cases {
+        let file = cluster.lab.dir().join("bad.yaml");
+        std::fs::write(&file, text)?;
+        let error = cluster.kubectl_args(&["apply", "-f", &file.display().to_string()]).err();
+        let error = error.with_context(|| format!("accepted:\n{text}"))?.to_string();
+        ensure!(error.contains(expected), "the error for\n{text}\nlacks {expected:?}: {error}");
+    }
+    for kind in ["deployment", "service", "configmap"] {
+        let stored = cluster.kubectl(&format!("get {kind} -n echo --ignore-not-found bad"))?;
+        ensure!(stored.trim().is_empty(), "a bad {kind} was stored");
+    }
+    Ok(())
+}
+
+/// Constant load over scale-up, scale-down and a rolling update.
+fn nothing_fails_while_replicas_and_images_change(cluster: &Cluster<'_>) -> Result<()> {
+    let target = format!("{}:80", cluster_ip(cluster)?);
+    let load = Load::start(cluster.lab.on_node(echo()?).args(["load", &target]))?;
+    cluster.kubectl("scale deploy/echo -n echo --replicas=10")?;
+    cluster.kubectl("rollout status deploy/echo -n echo --timeout=120s")?;
+    let ready = eventually("ten endpoints", || {
+        let ready = ready_endpoints(cluster)?;
+        Ok((ready == 10).then_some(ready))
+    })?;
+    cluster.kubectl("scale deploy/echo -n echo --replicas=4")?;
+    cluster.kubectl("rollout status deploy/echo -n echo --timeout=120s")?;
+    eventually("four pods", || Ok((pods(cluster)?.len() == 4).then_some(())))?;
+    cluster.kubectl("set env deploy/echo -n echo ROUND=2")?;
+    cluster.kubectl("rollout status deploy/echo -n echo --timeout=120s")?;
+    let counts = load.finish()?;
+    report("scale-up, scale-down, rolling update", &counts);
+    ensure!(ready == 10 && counts.ok > 100, "the load did little: {counts:?}");
+    ensure!(counts.failed == 0, "requests failed: {counts:?}");
+    cluster.kubectl("rollout undo deploy/echo -n echo")?;
+    cluster.kubectl("rollout status deploy/echo -n echo --timeout=120s")?;
+    Ok(())
+}
+
+fn ready_endpoints(cluster: &Cluster<'_>) -> Result<usize> {
+    let slices = cluster.get("endpointslices -n echo -l kubernetes.io/service-name=echo")?;
+    let empty = Vec::new();
+    Ok(slices["items"]
+        .as_array()
+        .unwrap_or(&empty)
+        .iter()
+        .flat_map(|slice| slice["endpoints"].as_array().unwrap_or(&empty))
+        .filter(|endpoint| endpoint["conditions"]["ready"] == true)
+        .count())
+}
+
+/// The whole `hawser` process dies: no established connection drops, no new one fails, no
+/// container restarts, and what was acknowledged is there.
+fn kill_minus_nine_is_not_noticed(cluster: &mut Cluster<'_>) -> Result<()> {
+    let target = format!("{}:80", cluster_ip(cluster)?);
+    eventually("the old pods to be gone", || Ok((pods(cluster)?.len() == 4).then_some(())))?;
+    let before = containers(cluster)?;
+    cluster.kubectl("create configmap acknowledged -n echo --from-literal=a=b")?;
+    let load = Load::start(cluster.lab.on_node(echo()?).args(["load", &target]))?;
+    let held = Load::start(cluster.lab.on_node(echo()?).args(["hold", &target]))?;
+    let outside = Load::start(cluster.lab.on_client(echo()?).args(["hold", &format!("{NODE_IP}:30080")]))?;
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    cluster.kill()?;
+    std::thread::sleep(std::time::Duration::from_millis(1500));
+    cluster.start()?;
+    cluster.kubectl("scale deploy/echo -n echo --replicas=5")?;
+    cluster.kubectl("rollout status deploy/echo -n echo --timeout=120s")?;
+    for (what, load) in
+        [("new connections", load), ("held on the host", held), ("held from outside", outside)]
+    {
+        let counts = load.finish()?;
+        report(&format!("kill -9, {what}"), &counts);
+        ensure!(counts.failed == 0 && counts.ok > 10, "kill -9, {what}: {counts:?}");
+    }
+    let stored = cluster.get("configmap acknowledged -n echo")?;
+    ensure!(stored["data"]["a"] == "b", "an acknowledged write is lost");
+    let after = containers(cluster)?;
+    for (pod, id) in &before {
+        ensure!(after.get(pod) == Some(id), "the container of {pod} was replaced: {before:?} {after:?}");
+    }
+    Ok(())
+}
+
+/// Container ids by pod.
+fn containers(cluster: &Cluster<'_>) -> Result<BTreeMap<String, String>> {
+    Ok(pods(cluster)?
+        .iter()
+        .map(|pod| {
+            let id = pod["status"]["containerStatuses"][0]["containerID"].as_str().unwrap_or_default();
+            (name_of(pod).to_owned(), id.to_owned())
+        })
+        .collect())
+}
+
+fn report(what: &str, counts: &Counts) {
+    println!(
+        "{what}: {} requests over {} pods, {} failed {:?}",
+        counts.ok,
+        counts.answers.len(),
+        counts.failed,
+        counts.failures
+    );
+}
+
+fn logs_and_exec(cluster: &Cluster<'_>) -> Result<()> {
+    let logs = cluster.kubectl("logs -n echo deploy/echo")?;
+    ensure!(logs.contains("listens on port 8080"), "kubectl logs: {logs}");
+    let pods = pods(cluster)?;
+    let pod = name_of(pods.first().context("there is no pod")?).to_owned();
+    let env = cluster.kubectl(&format!("exec -n echo {pod} -- /echo env"))?;
+    ensure!(
+        env.contains("ECHO_SERVICE_HOST=") && env.contains("KUBERNETES_SERVICE_HOST="),
+        "kubectl exec: {env}"
+    );
+    let error = cluster.kubectl(&format!("exec -n echo {pod} -- /echo exit 7")).err();
+    let error = error.context("exit code 7 was taken for success")?.to_string();
+    ensure!(error.contains("exit code 7"), "kubectl exec of a failing program: {error}");
+    Ok(())
+}
+
+fn delete_everything(cluster: &Cluster<'_>) -> Result<()> {
+    let ip = cluster_ip(cluster)?;
+    cluster.kubectl("scale deploy/echo -n echo --replicas=0")?;
+    eventually("no ready endpoint", || Ok((ready_endpoints(cluster)? == 0).then_some(())))?;
+    // A Service without endpoints refuses at once.
+    eventually("the connection to be refused", || {
+        let refused = output(cluster.lab.on_node(echo()?).args(["get", &format!("{ip}:80")])).err();
+        Ok(refused.filter(|error| error.to_string().contains("refused")))
+    })?;
+    let manifest = root().join(MANIFEST).display().to_string();
+    cluster.kubectl_args(&["delete", "-f", &manifest])?;
+    let left = cluster.kubectl("get all -n echo")?;
+    ensure!(left.trim().is_empty(), "delete left: {left}");
+    let namespace = cluster.kubectl("get namespace echo --ignore-not-found")?;
+    ensure!(namespace.trim().is_empty(), "the namespace is still there: {namespace}");
+    Ok(())
+}

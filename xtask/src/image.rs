@@ -1,0 +1,56 @@
+//! Image archives without an engine: statically linked programs in one layer.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use kubelet_image::{ImageConfig, ImageFile, write_image_archive};
+
+use crate::{build_ebpf, shell};
+
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+/// The reference of the test workload, as manifests name it.
+const ECHO: &str = "hawser.local/echo:1";
+const HAWSER: &str = "hawser.local/hawser:1";
+
+/// All archives.
+pub fn run() -> Result<Vec<PathBuf>> {
+    Ok(vec![echo()?, hawser()?])
+}
+
+/// The test workload: HTTP and UDP echo.
+pub fn echo() -> Result<PathBuf> {
+    let binary = build("tests-echo", "echo", None)?;
+    write(ECHO, "echo", &binary, "/echo")
+}
+
+/// The product, for a DaemonSet in any cluster.
+fn hawser() -> Result<PathBuf> {
+    let object = build_ebpf::run()?;
+    let binary = build("userspace-hawser", "hawser", Some(object))?;
+    write(HAWSER, "hawser", &binary, "/hawser")
+}
+
+fn build(package: &str, binary: &str, ebpf: Option<PathBuf>) -> Result<PathBuf> {
+    let mut cargo = shell::cargo();
+    cargo
+        .args(["build", "--release", "--target", TARGET, "--package", package])
+        // Nothing but the program is in the image, so it brings its C library along.
+        .env("RUSTFLAGS", "-C target-feature=+crt-static");
+    if let Some(object) = ebpf {
+        cargo.env("HAWSER_EBPF_OBJECT", object);
+    }
+    shell::run(&mut cargo)?;
+    Ok(shell::target_dir().join(TARGET).join("release").join(binary))
+}
+
+fn write(reference: &str, name: &str, binary: &Path, entrypoint: &str) -> Result<PathBuf> {
+    let content = std::fs::read(binary).with_context(|| format!("cannot read {}", binary.display()))?;
+    let dir = shell::target_dir().join("images");
+    std::fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    let path = dir.join(format!("{name}.tar"));
+    let file = ImageFile { path: name, mode: 0o755, content: &content };
+    let config = ImageConfig { entrypoint: vec![entrypoint.to_owned()], ..ImageConfig::default() };
+    write_image_archive(&path, reference, &[file], &config)
+        .with_context(|| format!("cannot write the image {reference}"))?;
+    Ok(path)
+}

@@ -1,0 +1,263 @@
+//! Finds or installs what building, running and testing needs. Idempotent, and quick when nothing
+//! is missing. Where it cannot install (another distribution, not root) it names each missing
+//! thing with the command that would bring it, and changes nothing.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+use crate::shell::{self, find};
+
+const BPF_LINKER: &str = "0.13.0";
+/// The kubectl that the end-to-end test uses beside the machine's own.
+const KUBECTL: &str = "1.36";
+
+/// One thing that must be there.
+struct Need {
+    what: &'static str,
+    why: &'static str,
+    present: fn() -> bool,
+    /// Debian packages that bring it.
+    packages: &'static [&'static str],
+    /// The command for a person on another distribution.
+    command: &'static str,
+}
+
+const NEEDS: &[Need] = &[
+    Need {
+        what: "a Rust compiler with `core` for the bpf target",
+        why: "compiles the eBPF programs",
+        present: bpf_target,
+        packages: &["rustc-web", "libstd-rust-web-dev-bpf"],
+        command: "rustup toolchain install nightly --component rust-src",
+    },
+    Need {
+        what: "LLVM 22 development files",
+        why: "bpf-linker is built against them",
+        present: || find("bpf-linker").is_some() || Path::new("/usr/lib/llvm-22/bin/llvm-config").exists(),
+        packages: &["llvm-22-dev", "libpolly-22-dev", "libzstd-dev", "zlib1g-dev", "libxml2-dev"],
+        command: "install llvm-22 with its development files from your distribution",
+    },
+    Need {
+        what: "protoc and the well-known protobuf types",
+        why: "etcd-client is generated with them",
+        present: || find("protoc").is_some() && well_known_types(),
+        packages: &["protobuf-compiler", "libprotobuf-dev"],
+        command: "install the protobuf compiler and its include files from your distribution",
+    },
+    Need {
+        what: "containerd",
+        why: "runs the pods",
+        present: || find("containerd").is_some() && find("ctr").is_some(),
+        packages: &["containerd"],
+        command: "install containerd (1.6 or newer) from your distribution",
+    },
+    Need {
+        what: "runc",
+        why: "runs the containers",
+        present: || find("runc").is_some(),
+        packages: &["runc"],
+        command: "install runc from your distribution",
+    },
+    Need {
+        what: "etcd",
+        why: "the tests run the store's suite against it",
+        present: || find("etcd").is_some(),
+        packages: &["etcd-server"],
+        command: "install etcd (3.4 or newer) from your distribution",
+    },
+    Need {
+        what: "nft and iptables",
+        why: "the benchmark compares with them",
+        present: || find("nft").is_some() && find("iptables-restore").is_some(),
+        packages: &["nftables", "iptables"],
+        command: "install nftables and iptables from your distribution",
+    },
+    Need {
+        what: "ip and curl",
+        why: "the end-to-end test makes hosts and asks them",
+        present: || find("ip").is_some() && find("curl").is_some(),
+        packages: &["iproute2", "curl"],
+        command: "install iproute2 and curl from your distribution",
+    },
+];
+
+/// Sets up what is missing, or with `check` only says it.
+pub fn run(check: bool) -> Result<()> {
+    let missing: Vec<&Need> = NEEDS.iter().filter(|need| !(need.present)()).collect();
+    let linker = find("bpf-linker").is_none();
+    let kubectl = kubectl().is_none();
+    if missing.is_empty() && !linker && !kubectl {
+        return Ok(());
+    }
+    let debian = fs::read_to_string("/etc/os-release")
+        .is_ok_and(|text| text.lines().any(|line| line == "ID=debian" || line.contains("ID_LIKE=debian")));
+    if check || !debian || !shell::is_root() {
+        return explain(&missing, linker, kubectl, debian);
+    }
+    install_packages(&missing)?;
+    if linker {
+        install_bpf_linker()?;
+    }
+    if kubectl {
+        install_kubectl()?;
+    }
+    verify(&missing)
+}
+
+/// The kubectl of [`KUBECTL`], if setup has brought it.
+pub fn kubectl() -> Option<std::path::PathBuf> {
+    let file = shell::tools_dir().join(format!("kubectl-{KUBECTL}"));
+    file.is_file().then_some(file)
+}
+
+/// Says what is missing and what would bring it; always an error, since something is missing.
+fn explain(missing: &[&Need], linker: bool, kubectl: bool, debian: bool) -> Result<()> {
+    let mut lines = Vec::new();
+    for need in missing {
+        let command = if debian {
+            format!("apt-get install --no-install-recommends {}", need.packages.join(" "))
+        } else {
+            need.command.to_owned()
+        };
+        lines.push(format!("  {} ({}):\n      {command}", need.what, need.why));
+    }
+    if linker {
+        lines.push(format!(
+            "  bpf-linker (links the eBPF programs):\n      LLVM_PREFIX=/usr/lib/llvm-22 cargo install bpf-linker \
+             --version {BPF_LINKER} --no-default-features --features llvm-22"
+        ));
+    }
+    if kubectl {
+        lines.push(format!(
+            "  kubectl {KUBECTL} (the end-to-end test drives the cluster with it):\n      put it at {}",
+            shell::tools_dir().join(format!("kubectl-{KUBECTL}")).display()
+        ));
+    }
+    let hint = match (debian, shell::is_root()) {
+        (true, true) => "run `cargo xtask setup` to install all of it",
+        (true, false) => "run `cargo xtask setup` as root to install all of it, or type the commands above",
+        (false, _) => "on this distribution setup installs nothing by itself",
+    };
+    bail!("missing:\n{}\n{hint}", lines.join("\n"))
+}
+
+fn install_packages(missing: &[&Need]) -> Result<()> {
+    let packages: Vec<&str> = missing.iter().flat_map(|need| need.packages.iter().copied()).collect();
+    if packages.is_empty() {
+        return Ok(());
+    }
+    eprintln!("setup: installing {}", packages.join(" "));
+    shell::run(Command::new("apt-get").args(["update", "-qq"]))?;
+    shell::run(
+        Command::new("apt-get")
+            .args(["install", "-y", "-qq", "--no-install-recommends"])
+            .args(&packages)
+            .env("DEBIAN_FRONTEND", "noninteractive")
+            .stdout(Stdio::null()),
+    )?;
+    // The distribution starts a containerd and an etcd of its own where there is systemd; ours
+    // are child processes with their own directories, so nothing more is to be done about them.
+    Ok(())
+}
+
+fn install_bpf_linker() -> Result<()> {
+    eprintln!("setup: building bpf-linker {BPF_LINKER}");
+    shell::run(
+        shell::cargo()
+            .args(["install", "--quiet", "bpf-linker", "--version", BPF_LINKER])
+            .args(["--no-default-features", "--features", "llvm-22"])
+            .env("LLVM_PREFIX", "/usr/lib/llvm-22")
+            // It is a program for this machine, whatever the workspace's build is told.
+            .env_remove("CARGO_TARGET_DIR")
+            .env_remove("RUSTFLAGS"),
+    )
+}
+
+/// Debian 12's own client is far older than the servers it would talk to, so kubectl comes from
+/// Debian's unstable suite: downloaded by apt, with apt's signatures, but not installed.
+fn install_kubectl() -> Result<()> {
+    eprintln!("setup: fetching kubectl {KUBECTL}");
+    let work = tempfile::tempdir().context("cannot make a temporary directory")?;
+    let dir = work.path();
+    for sub in ["state/lists/partial", "cache/archives/partial", "out"] {
+        fs::create_dir_all(dir.join(sub)).with_context(|| format!("cannot make {sub}"))?;
+    }
+    // apt drops its privileges to read and write here.
+    shell::run(Command::new("chmod").arg("-R").arg("a+rwX").arg(dir))?;
+    let keyring = "/usr/share/keyrings/debian-archive-keyring.gpg";
+    let list = dir.join("sources.list");
+    fs::write(&list, format!("deb [signed-by={keyring}] {} sid main\n", debian_mirror()?))
+        .with_context(|| format!("cannot write {}", list.display()))?;
+    let apt = || {
+        let mut command = Command::new("apt-get");
+        command
+            .current_dir(dir.join("out"))
+            .arg("-qq")
+            .args(["-o", &format!("Dir::Etc::sourcelist={}", list.display())])
+            .args(["-o", "Dir::Etc::sourceparts=-"])
+            .args(["-o", &format!("Dir::State={}", dir.join("state").display())])
+            .args(["-o", "Dir::State::status=/var/lib/dpkg/status"])
+            .args(["-o", &format!("Dir::Cache={}", dir.join("cache").display())]);
+        command
+    };
+    shell::run(apt().arg("update"))?;
+    shell::run(apt().args(["download", "kubectl"]))?;
+    let package = fs::read_dir(dir.join("out"))?
+        .filter_map(Result::ok)
+        .map(|entry| entry.path())
+        .find(|path| path.extension().is_some_and(|e| e == "deb"))
+        .context("apt-get download kubectl left no package")?;
+    shell::run(Command::new("dpkg-deb").arg("-x").arg(&package).arg(dir.join("root")))?;
+    let tools = shell::tools_dir();
+    fs::create_dir_all(&tools).with_context(|| format!("cannot make {}", tools.display()))?;
+    let file = tools.join(format!("kubectl-{KUBECTL}"));
+    fs::copy(dir.join("root/usr/bin/kubectl"), &file)
+        .with_context(|| format!("cannot copy kubectl to {}", file.display()))?;
+    if find("kubectl").is_none() {
+        fs::copy(&file, "/usr/local/bin/kubectl").context("cannot copy kubectl to /usr/local/bin")?;
+    }
+    Ok(())
+}
+
+/// Where this machine gets Debian's packages from.
+fn debian_mirror() -> Result<String> {
+    let mut texts = vec![fs::read_to_string("/etc/apt/sources.list").unwrap_or_default()];
+    for entry in fs::read_dir("/etc/apt/sources.list.d").into_iter().flatten().flatten() {
+        texts.push(fs::read_to_string(entry.path()).unwrap_or_default());
+    }
+    texts
+        .iter()
+        .flat_map(|text| text.split_whitespace())
+        .find(|word| {
+            let word = word.trim_end_matches('/');
+            word.contains("://") && word.ends_with("/debian")
+        })
+        .map(|word| word.trim_end_matches('/').to_owned())
+        .context("no Debian archive in /etc/apt: cannot fetch kubectl; put one into the PATH yourself")
+}
+
+fn verify(missing: &[&Need]) -> Result<()> {
+    let still: Vec<&str> = missing.iter().filter(|need| !(need.present)()).map(|need| need.what).collect();
+    if !still.is_empty() {
+        bail!("setup installed the packages, but these are still missing: {}", still.join(", "));
+    }
+    Ok(())
+}
+
+/// Debian's compiler carries `core` for bpf; a rustup nightly with `rust-src` builds it.
+fn bpf_target() -> bool {
+    let nightly_source = || {
+        let root = shell::output(Command::new("rustup").args(["run", "nightly", "rustc", "--print", "sysroot"]));
+        root.is_ok_and(|root| Path::new(root.trim()).join("lib/rustlib/src/rust/library/core").exists())
+    };
+    let debian = ["/usr/bin/rustc", "/usr/lib/rustlib/bpfel-unknown-none/lib"].iter().all(|p| Path::new(p).exists());
+    debian || nightly_source()
+}
+
+fn well_known_types() -> bool {
+    let include = std::env::var_os("PROTOC_INCLUDE").unwrap_or_else(|| "/usr/include".into());
+    Path::new(&include).join("google/protobuf/descriptor.proto").exists()
+}

@@ -1,0 +1,145 @@
+//! `cargo xtask test`: everything that CI runs, and one closing line of counts.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+use crate::{build_ebpf, image, setup, shell, tidy};
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Leave out what needs root, namespaces, containerd or etcd
+    #[arg(long)]
+    unprivileged: bool,
+    /// Only the end-to-end test
+    #[arg(long, conflicts_with = "unprivileged")]
+    e2e: bool,
+    /// Only tests whose name contains this
+    filter: Option<String>,
+}
+
+/// What cargo's test runners counted.
+#[derive(Clone, Copy, Default)]
+struct Counts {
+    passed: u64,
+    failed: u64,
+}
+
+/// Runs the checks, then the tests: first those that any user may run, then those that need root.
+pub fn run(args: &Args) -> Result<()> {
+    let mut counts = Counts::default();
+    let outcome = stages(args, &mut counts);
+    if outcome.is_err() && counts.failed == 0 {
+        counts.failed = 1;
+    }
+    if let Err(error) = &outcome {
+        eprintln!("test: {error:#}");
+    }
+    println!("{} passed, {} failed", counts.passed, counts.failed);
+    outcome.map_err(|_| anyhow::anyhow!("not everything passed"))
+}
+
+fn stages(args: &Args, counts: &mut Counts) -> Result<()> {
+    setup::run(false)?;
+    let object = build_ebpf::run()?;
+    let environment = [("HAWSER_EBPF_OBJECT", object.into_os_string())];
+    let filter: Vec<&str> = args.filter.as_deref().into_iter().collect();
+    if !args.e2e {
+        checks(&environment)?;
+        stage("tests", counts, cargo_test(&environment, &["--workspace", "--exclude", "ebpf-programs"], &filter))?;
+    }
+    if args.unprivileged {
+        return Ok(());
+    }
+    if !shell::is_root() {
+        bail!("the remaining tests need root; `cargo xtask test --unprivileged` leaves them out");
+    }
+    let privileged: Vec<&str> =
+        ["--ignored", "--test-threads=1"].into_iter().chain(filter.iter().copied()).collect();
+    if !args.e2e {
+        let packages = ["--workspace", "--exclude", "ebpf-programs", "--exclude", "tests-e2e"];
+        stage("tests that need root", counts, cargo_test(&environment, &packages, &privileged))?;
+    }
+    image::echo()?;
+    shell::run(cargo(&environment).args(["build", "--package", "userspace-hawser"]))?;
+    stage("end to end", counts, cargo_test(&environment, &["--package", "tests-e2e"], &privileged))
+}
+
+/// House rules, format, lints.
+fn checks(environment: &[(&str, std::ffi::OsString)]) -> Result<()> {
+    tidy::run()?;
+    eprintln!("test: format and lints");
+    shell::run(shell::cargo().args(["fmt", "--all", "--check"]))?;
+    shell::run(cargo(environment).args([
+        "clippy",
+        "--quiet",
+        "--workspace",
+        "--exclude",
+        "ebpf-programs",
+        "--all-targets",
+        "--",
+        "--deny",
+        "warnings",
+    ]))
+}
+
+fn cargo(environment: &[(&str, std::ffi::OsString)]) -> Command {
+    let mut command = shell::cargo();
+    command.envs(environment.iter().map(|(name, value)| (*name, value)));
+    command
+}
+
+fn cargo_test(environment: &[(&str, std::ffi::OsString)], select: &[&str], harness: &[&str]) -> Command {
+    let mut command = cargo(environment);
+    command.args(["test", "--no-fail-fast"]).args(select).arg("--").args(harness);
+    command
+}
+
+/// Runs one `cargo test`, shows its output as it comes, and adds up its summary lines.
+fn stage(name: &str, counts: &mut Counts, mut command: Command) -> Result<()> {
+    eprintln!("test: {name}");
+    let text = shell::describe(&command);
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("cannot start `{text}`"))?;
+    let stdout = child.stdout.take().context("the child's standard output was not piped")?;
+    for line in BufReader::new(stdout).lines() {
+        let line = line.with_context(|| format!("cannot read the output of `{text}`"))?;
+        println!("{line}");
+        if let Some(summary) = summary(&line) {
+            counts.passed += summary.passed;
+            counts.failed += summary.failed;
+        }
+    }
+    let status = child.wait().with_context(|| format!("cannot wait for `{text}`"))?;
+    if !status.success() {
+        bail!("`{text}` ended with {status}");
+    }
+    Ok(())
+}
+
+/// Counts of a line such as `test result: ok. 12 passed; 0 failed; 3 ignored; …`.
+fn summary(line: &str) -> Option<Counts> {
+    let rest = line.strip_prefix("test result: ")?;
+    let number = |word: &str| {
+        rest.split(['.', ';'])
+            .find_map(|part| part.trim().strip_suffix(word).and_then(|n| n.trim().parse::<u64>().ok()))
+    };
+    Some(Counts { passed: number("passed")?, failed: number("failed")? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::summary;
+
+    #[test]
+    fn a_summary_line_is_counted_and_another_line_is_not() {
+        let line = "test result: FAILED. 12 passed; 3 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.1s";
+        let counts = summary(line).unwrap();
+        assert_eq!((counts.passed, counts.failed), (12, 3));
+        assert!(summary("test cache::tests::x ... ok").is_none());
+    }
+}

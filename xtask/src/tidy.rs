@@ -1,0 +1,172 @@
+//! `cargo xtask tidy`: the house rules that a program can check.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use crate::shell;
+
+/// A file longer than this is named, longer than [`FILE_FAIL`] refused.
+const FILE_WARN: usize = 600;
+const FILE_FAIL: usize = 1000;
+const FUNCTION_FAIL: usize = 70;
+
+/// Which packages of the workspace each may use, and which crates from outside it may not.
+/// `tests-*` and `userspace-hawser` may use everything.
+const MAY_USE: &[(&str, &[&str])] = &[
+    ("ebpf-common", &[]),
+    ("ebpf-programs", &["ebpf-common"]),
+    ("userspace-dataplane", &["ebpf-common"]),
+    ("userspace-proxy", &["apiserver-api", "apiserver-client", "userspace-dataplane"]),
+    ("userspace-network", &["apiserver-api", "apiserver-client"]),
+    ("apiserver-api", &[]),
+    ("apiserver-store", &["apiserver-api"]),
+    ("apiserver-server", &["apiserver-api", "apiserver-store"]),
+    ("apiserver-client", &["apiserver-api"]),
+    ("controllers-runtime", &["apiserver-api", "apiserver-client"]),
+    ("controllers-manager", &["controllers-runtime", "apiserver-api", "apiserver-client"]),
+    ("controllers-scheduler", &["controllers-runtime", "apiserver-api", "apiserver-client"]),
+    ("kubelet-image", &[]),
+    ("kubelet-cri", &[]),
+    (
+        "kubelet-agent",
+        &["apiserver-api", "apiserver-client", "kubelet-cri", "kubelet-image", "userspace-network"],
+    ),
+    ("xtask", &["kubelet-image"]),
+];
+
+/// Crates that only one package may name.
+const ONLY: &[(&str, &[&str])] = &[
+    ("aya", &["userspace-dataplane"]),
+    ("etcd-client", &["apiserver-store"]),
+    ("rtnetlink", &["userspace-network"]),
+    ("tonic", &["kubelet-cri"]),
+];
+
+/// Checks all rules and reports every breach.
+pub fn run() -> Result<()> {
+    let mut breaches = dependencies()?;
+    let mut warnings = Vec::new();
+    for file in rust_files()? {
+        check_file(&file, &mut breaches, &mut warnings)?;
+    }
+    for warning in &warnings {
+        eprintln!("tidy: {warning}");
+    }
+    if !breaches.is_empty() {
+        bail!("tidy found {}:\n  {}", breaches.len(), breaches.join("\n  "));
+    }
+    Ok(())
+}
+
+fn dependencies() -> Result<Vec<String>> {
+    let text = shell::output(shell::cargo().args(["metadata", "--no-deps", "--format-version", "1"]))?;
+    let metadata: Value = serde_json::from_str(&text).context("cargo metadata is not JSON")?;
+    let mut breaches = Vec::new();
+    let rules: BTreeMap<&str, &[&str]> = MAY_USE.iter().copied().collect();
+    for package in metadata["packages"].as_array().into_iter().flatten() {
+        let name = package["name"].as_str().unwrap_or_default();
+        let free = name.starts_with("tests-") || name == "userspace-hawser";
+        let Some(allowed) = rules.get(name).copied().or(free.then_some(&[][..])) else {
+            breaches.push(format!("package {name} has no row in the table of dependencies"));
+            continue;
+        };
+        check_manifest(package, name, &mut breaches)?;
+        for dependency in package["dependencies"].as_array().into_iter().flatten() {
+            let of = dependency["name"].as_str().unwrap_or_default();
+            let normal = dependency["kind"].is_null();
+            if normal && dependency["path"].is_string() && !free && !allowed.contains(&of) {
+                breaches.push(format!("package {name} may not use {of}"));
+            }
+            if let Some((_, owners)) = ONLY.iter().find(|(only, _)| *only == of)
+                && normal
+                && !owners.contains(&name)
+            {
+                breaches.push(format!("only {} may name {of}, not {name}", owners.join(", ")));
+            }
+        }
+    }
+    Ok(breaches)
+}
+
+/// The package is called as its path, and takes the workspace's lints.
+fn check_manifest(package: &Value, name: &str, breaches: &mut Vec<String>) -> Result<()> {
+    let manifest = PathBuf::from(package["manifest_path"].as_str().unwrap_or_default());
+    let text = fs::read_to_string(&manifest).with_context(|| format!("cannot read {}", manifest.display()))?;
+    if !text.contains("[lints]\nworkspace = true") {
+        breaches.push(format!("{name}: Cargo.toml does not take the workspace's lints"));
+    }
+    let folder = manifest.parent().and_then(|p| p.strip_prefix(shell::root()).ok()).unwrap_or(Path::new(""));
+    if folder.to_string_lossy().replace('/', "-") != name {
+        breaches.push(format!("package {name} is in {}", folder.display()));
+    }
+    Ok(())
+}
+
+fn rust_files() -> Result<Vec<PathBuf>> {
+    let list = shell::output(
+        std::process::Command::new("git")
+            .args(["ls-files", "--cached", "--others", "--exclude-standard", "*.rs"])
+            .current_dir(shell::root()),
+    )?;
+    Ok(list.lines().map(|line| shell::root().join(line)).filter(|path| path.exists()).collect())
+}
+
+fn check_file(file: &Path, breaches: &mut Vec<String>, warnings: &mut Vec<String>) -> Result<()> {
+    let text = fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let shown = file.strip_prefix(shell::root()).unwrap_or(file).display().to_string();
+    let lines: Vec<&str> = text.lines().collect();
+    if lines.len() > FILE_FAIL {
+        breaches.push(format!("{shown}: {} lines; split it", lines.len()));
+    } else if lines.len() > FILE_WARN {
+        warnings.push(format!("{shown}: {} lines, more than {FILE_WARN}", lines.len()));
+    }
+    for (name, line, length) in functions(&lines) {
+        if length > FUNCTION_FAIL {
+            breaches.push(format!("{shown}:{line}: function {name} has {length} lines, more than {FUNCTION_FAIL}"));
+        }
+    }
+    Ok(())
+}
+
+/// Functions as (name, first line, lines): formatted code, so a function ends at the first brace
+/// that stands at its own indentation.
+fn functions<'a>(lines: &[&'a str]) -> Vec<(&'a str, usize, usize)> {
+    let mut found = Vec::new();
+    for (start, line) in lines.iter().enumerate() {
+        let Some(name) = function_name(line) else { continue };
+        let indent = line.len() - line.trim_start().len();
+        let end = lines[start..].iter().position(|l| {
+            let closes = l.trim_end() == format!("{}}}", " ".repeat(indent));
+            closes || l.trim_end().ends_with(';') && l.len() - l.trim_start().len() == indent
+        });
+        if let Some(end) = end {
+            found.push((name, start + 1, end + 1));
+        }
+    }
+    found
+}
+
+fn function_name(line: &str) -> Option<&str> {
+    let mut rest = line.trim_start();
+    for word in ["pub ", "pub(crate) ", "pub(super) ", "const ", "async ", "unsafe ", "extern \"C\" "] {
+        rest = rest.strip_prefix(word).unwrap_or(rest);
+    }
+    let rest = rest.strip_prefix("fn ")?;
+    rest.split(['(', '<']).next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::functions;
+
+    #[test]
+    fn a_function_ends_at_its_own_brace() {
+        let text = "impl X {\n    pub async fn long(\n        a: u8,\n    ) {\n        if a {\n        }\n    }\n}\nfn short() {}\n";
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(functions(&lines)[0], ("long", 2, 6));
+    }
+}

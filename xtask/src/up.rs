@@ -1,0 +1,37 @@
+//! `cargo xtask up`: from a clean checkout to a running cluster.
+
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use crate::{build_ebpf, image, setup, shell};
+
+/// Where the cluster lives unless `--data-dir` is among the arguments.
+const DATA_DIR: &str = "/var/lib/hawser";
+
+/// Sets up, builds, and becomes `hawser up`.
+pub fn run(args: &[String]) -> Result<()> {
+    setup::run(false)?;
+    let binary = build_hawser()?;
+    let echo = image::echo()?;
+    let mut command = Command::new(binary);
+    command.arg("up");
+    if !args.iter().any(|a| a == "--data-dir" || a.starts_with("--data-dir=")) {
+        command.args(["--data-dir", DATA_DIR]);
+    }
+    command.arg("--import").arg(echo).args(args);
+    Err(command.exec()).context("cannot start hawser")
+}
+
+/// The release binary with the eBPF programs in it.
+pub fn build_hawser() -> Result<PathBuf> {
+    let object = build_ebpf::run()?;
+    shell::run(
+        shell::cargo()
+            .args(["build", "--release", "--package", "userspace-hawser"])
+            .env("HAWSER_EBPF_OBJECT", object),
+    )?;
+    Ok(shell::target_dir().join("release/hawser"))
+}
