@@ -185,6 +185,8 @@ fn install_kubectl() -> Result<()> {
     for sub in ["state/lists/partial", "cache/archives/partial", "out"] {
         fs::create_dir_all(dir.join(sub)).with_context(|| format!("cannot make {sub}"))?;
     }
+    // What is installed here, from wherever, shall not decide what is fetched.
+    fs::write(dir.join("status"), "").context("cannot write an empty package status")?;
     // apt drops its privileges to read and write here.
     shell::run(Command::new("chmod").arg("-R").arg("a+rwX").arg(dir))?;
     let keyring = "/usr/share/keyrings/debian-archive-keyring.gpg";
@@ -199,7 +201,7 @@ fn install_kubectl() -> Result<()> {
             .args(["-o", &format!("Dir::Etc::sourcelist={}", list.display())])
             .args(["-o", "Dir::Etc::sourceparts=-"])
             .args(["-o", &format!("Dir::State={}", dir.join("state").display())])
-            .args(["-o", "Dir::State::status=/var/lib/dpkg/status"])
+            .args(["-o", &format!("Dir::State::status={}", dir.join("status").display())])
             .args(["-o", &format!("Dir::Cache={}", dir.join("cache").display())]);
         command
     };

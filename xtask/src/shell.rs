@@ -20,9 +20,11 @@ pub fn target_dir() -> PathBuf {
     }
 }
 
-/// Tools that setup keeps for this workspace alone.
+/// Tools that setup fetches and does not install for everybody.
 pub fn tools_dir() -> PathBuf {
-    root().join("target/tools/bin")
+    let home = || std::env::var_os("HOME").map_or_else(|| PathBuf::from("/root"), PathBuf::from);
+    let cache = std::env::var_os("XDG_CACHE_HOME").map_or_else(|| home().join(".cache"), PathBuf::from);
+    cache.join("hawser/bin")
 }
 
 /// A cargo command in the workspace, by the cargo that runs xtask.

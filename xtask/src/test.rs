@@ -43,7 +43,9 @@ pub fn run(args: &Args) -> Result<()> {
 fn stages(args: &Args, counts: &mut Counts) -> Result<()> {
     setup::run(false)?;
     let object = build_ebpf::run()?;
-    let environment = [("HAWSER_EBPF_OBJECT", object.into_os_string())];
+    let kubectl = setup::kubectl().unwrap_or_default();
+    let environment =
+        [("HAWSER_EBPF_OBJECT", object.into_os_string()), ("HAWSER_KUBECTL", kubectl.into_os_string())];
     let filter: Vec<&str> = args.filter.as_deref().into_iter().collect();
     if !args.e2e {
         checks(&environment)?;
