@@ -1,0 +1,129 @@
+//! Metrics under kube-proxy's names.
+
+use std::sync::atomic::AtomicU64;
+
+use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{EncodeLabelSet, LabelValueEncoder};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Registry;
+
+type Seconds = Gauge<f64, AtomicU64>;
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct Code {
+    pub code: u16,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct TrafficPolicy {
+    pub traffic_policy: PolicyLabel,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum PolicyLabel {
+    Internal,
+    External,
+}
+
+impl prometheus_client::encoding::EncodeLabelValue for PolicyLabel {
+    fn encode(&self, encoder: &mut LabelValueEncoder) -> Result<(), std::fmt::Error> {
+        let text = match self {
+            Self::Internal => "internal",
+            Self::External => "external",
+        };
+        prometheus_client::encoding::EncodeLabelValue::encode(&text, encoder)
+    }
+}
+
+/// All metrics of the proxy.
+pub(crate) struct Metrics {
+    registry: Registry,
+    /// Any apply, whole or of one Service.
+    pub sync: Histogram,
+    pub full_sync: Histogram,
+    pub partial_sync: Histogram,
+    /// From the change that made a slice change to its being in the tables.
+    pub programming: Histogram,
+    pub last_applied: Seconds,
+    pub last_queued: Seconds,
+    pub service_changes: Counter,
+    pub endpoint_changes: Counter,
+    pub service_changes_pending: Gauge,
+    pub endpoint_changes_pending: Gauge,
+    pub no_local_endpoints: Family<TrafficPolicy, Gauge>,
+    pub apply_failures: Counter,
+    pub healthz: Family<Code, Counter>,
+    pub livez: Family<Code, Counter>,
+}
+
+impl Metrics {
+    pub fn new() -> Self {
+        let sync = || Histogram::new(exponential_buckets(0.000_1, 2.0, 20));
+        let mut metrics = Self {
+            registry: Registry::with_prefix("kubeproxy"),
+            sync: sync(),
+            full_sync: sync(),
+            partial_sync: sync(),
+            programming: Histogram::new(programming_buckets()),
+            last_applied: Seconds::default(),
+            last_queued: Seconds::default(),
+            service_changes: Counter::default(),
+            endpoint_changes: Counter::default(),
+            service_changes_pending: Gauge::default(),
+            endpoint_changes_pending: Gauge::default(),
+            no_local_endpoints: Family::default(),
+            apply_failures: Counter::default(),
+            healthz: Family::default(),
+            livez: Family::default(),
+        };
+        metrics.register();
+        metrics
+    }
+
+    fn register(&mut self) {
+        let r = &mut self.registry;
+        r.register("sync_proxy_rules_duration_seconds", "Time of one apply", self.sync.clone());
+        let name = "sync_full_proxy_rules_duration_seconds";
+        r.register(name, "Time of one apply of everything", self.full_sync.clone());
+        let name = "sync_partial_proxy_rules_duration_seconds";
+        r.register(name, "Time of one apply of one Service", self.partial_sync.clone());
+        let name = "network_programming_duration_seconds";
+        r.register(name, "From a change of a pod or Service to its being served", self.programming.clone());
+        let name = "sync_proxy_rules_last_timestamp_seconds";
+        r.register(name, "When tables were last applied", self.last_applied.clone());
+        let name = "sync_proxy_rules_last_queued_timestamp_seconds";
+        r.register(name, "When a change last arrived", self.last_queued.clone());
+        let name = "sync_proxy_rules_service_changes";
+        r.register(name, "Changes of Services", self.service_changes.clone());
+        let name = "sync_proxy_rules_endpoint_changes";
+        r.register(name, "Changes of EndpointSlices", self.endpoint_changes.clone());
+        let name = "sync_proxy_rules_service_changes_pending";
+        r.register(name, "Changes of Services not yet applied", self.service_changes_pending.clone());
+        let name = "sync_proxy_rules_endpoint_changes_pending";
+        r.register(name, "Changes of EndpointSlices not yet applied", self.endpoint_changes_pending.clone());
+        let name = "sync_proxy_rules_no_local_endpoints_total";
+        r.register(name, "Services of policy Local without an endpoint here", self.no_local_endpoints.clone());
+        r.register("sync_proxy_rules_failures", "Applies that failed", self.apply_failures.clone());
+        r.register("proxy_healthz", "Answers of /healthz by code", self.healthz.clone());
+        r.register("proxy_livez", "Answers of /livez by code", self.livez.clone());
+    }
+
+    /// The page of `/metrics`.
+    pub fn text(&self) -> Result<String, std::fmt::Error> {
+        let mut text = String::new();
+        encode(&mut text, &self.registry)?;
+        Ok(text)
+    }
+}
+
+/// kube-proxy's, from 0.25 s to 5 min, and finer ones below, where we expect to be.
+fn programming_buckets() -> impl Iterator<Item = f64> {
+    let fine = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5];
+    let seconds = (1..=59).map(f64::from);
+    let coarse = (1..=12).map(|n| f64::from(60 + 5 * (n - 1)));
+    let minutes = [120.0, 150.0, 180.0, 210.0, 240.0, 270.0, 300.0];
+    fine.into_iter().chain(seconds).chain(coarse).chain(minutes)
+}

@@ -1,0 +1,105 @@
+//! Wiring: caches to inbox, inbox to worker, pages to listeners.
+
+use std::sync::Arc;
+
+use apiserver_api::ambient::Ambient;
+use apiserver_client::cache::Selection;
+use apiserver_client::{Cache, Informers};
+use k8s_openapi::api::core::v1::{Node, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::Client;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use userspace_dataplane::tables::DataPlane;
+
+use crate::Config;
+use crate::inbox::Inbox;
+use crate::links::Links;
+use crate::metrics::Metrics;
+use crate::serve::{Pages, Site, serve};
+use crate::status::Status;
+use crate::worker::Worker;
+
+/// Bound by the caller, so that tests take port 0. None: the pages are not served.
+#[derive(Debug, Default)]
+pub struct Listeners {
+    pub healthz: Option<TcpListener>,
+    pub metrics: Option<TcpListener>,
+}
+
+/// What the proxy reads.
+#[derive(Clone)]
+pub struct Caches {
+    pub services: Cache<Service>,
+    pub slices: Cache<EndpointSlice>,
+    /// The own Node alone.
+    pub nodes: Cache<Node>,
+}
+
+impl Caches {
+    /// The caches of a process; shared with whoever asks for the same kinds.
+    pub fn of(informers: &Informers, node_name: &str) -> Self {
+        let own = Selection { fields: format!("metadata.name={node_name}"), ..Selection::default() };
+        Self { services: informers.cache(), slices: informers.cache(), nodes: informers.select(own) }
+    }
+
+    /// Waits for the first whole list of each.
+    pub async fn synced(&self) {
+        self.services.synced().await;
+        self.slices.synced().await;
+        self.nodes.synced().await;
+    }
+}
+
+/// Runs the proxy until shutdown. What the data plane holds stays when it ends: the kernel goes
+/// on forwarding.
+pub async fn run(
+    config: Config,
+    client: Client,
+    data_plane: Box<dyn DataPlane + Send>,
+    links: Box<dyn Links>,
+    ambient: Ambient,
+    listeners: Listeners,
+    shutdown: CancellationToken,
+) {
+    let informers = Informers::new(client, ambient.clone(), shutdown.clone());
+    let caches = Caches::of(&informers, &config.node_name);
+    let lists = caches.clone();
+    let synced = async move { lists.synced().await };
+    run_with(config, caches, Box::pin(synced), data_plane, links, ambient, listeners, shutdown).await;
+}
+
+/// [`run`] on caches that are kept elsewhere. Nothing is applied before `synced` is done.
+#[expect(clippy::too_many_arguments, reason = "each is a seam that tests and the simulation swap")]
+pub async fn run_with(
+    config: Config,
+    caches: Caches,
+    synced: futures::future::BoxFuture<'static, ()>,
+    data_plane: Box<dyn DataPlane + Send>,
+    links: Box<dyn Links>,
+    ambient: Ambient,
+    listeners: Listeners,
+    shutdown: CancellationToken,
+) {
+    let (status, metrics) = (Arc::new(Status::default()), Arc::new(Metrics::new()));
+    let pages = Pages { status: Arc::clone(&status), metrics: Arc::clone(&metrics), ambient: ambient.clone() };
+    let Listeners { healthz, metrics: metrics_listener } = listeners;
+    for (listener, site) in [(healthz, Site::Health), (metrics_listener, Site::Metrics)] {
+        if let Some(listener) = listener {
+            tokio::spawn(serve(listener, site, pages.clone(), shutdown.clone()));
+        }
+    }
+    let inbox = Arc::new(Inbox::default());
+    subscribe(&caches, &inbox);
+    let worker = Worker::new(config, caches, inbox, data_plane, ambient, status, metrics);
+    worker.run(synced, links, shutdown).await;
+}
+
+fn subscribe(caches: &Caches, inbox: &Arc<Inbox>) {
+    let to = Arc::clone(inbox);
+    caches.services.on_change(move |change| to.service(change));
+    let to = Arc::clone(inbox);
+    caches.slices.on_change(move |change| to.slice(change));
+    let to = Arc::clone(inbox);
+    caches.nodes.on_change(move |change| to.node(change));
+}

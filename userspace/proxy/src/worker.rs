@@ -1,0 +1,442 @@
+//! The one task that owns the desired state and the data plane.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use apiserver_api::ambient::Ambient;
+use apiserver_client::ObjectKey;
+use futures::future::BoxFuture;
+use tokio::runtime::{Handle, RuntimeFlavor};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+use userspace_dataplane::tables::{DataPlane, DataPlaneError, Interface, Scope, ServiceTables};
+
+use crate::compile::{self, Context, Desired, NodeView};
+use crate::config::Config;
+use crate::inbox::{Cause, Inbox};
+use crate::links::{Link, LinkError, Links, attachments, machine_addresses};
+use crate::metrics::{Metrics, PolicyLabel, TrafficPolicy};
+use crate::retry::Retry;
+use crate::run::Caches;
+use crate::status::Status;
+
+/// Services applied before other tasks get their turn.
+const TURN: usize = 64;
+
+pub(crate) struct Worker {
+    config: Config,
+    caches: Caches,
+    inbox: Arc<Inbox>,
+    plane: Box<dyn DataPlane + Send>,
+    ambient: Ambient,
+    status: Arc<Status>,
+    metrics: Arc<Metrics>,
+    context: Context,
+    desired: Desired,
+    /// The first lists have arrived.
+    synced: bool,
+    /// Everything was applied at least once; from then on single changes are enough.
+    programmed: bool,
+    /// Why Services that are not (yet) in the tables as desired should be.
+    pending: BTreeMap<Arc<str>, Cause>,
+    retries: BTreeMap<Arc<str>, Retry>,
+    full_retry: Option<Retry>,
+    /// When everything is compared again without a reason.
+    full_due: Instant,
+    /// The machine's interfaces; `None` until they were listed.
+    links: Option<Vec<Link>>,
+    links_retry: Option<Retry>,
+    /// Listing interfaces failed, and the pause after it is not over.
+    links_paused: bool,
+    edges: Edges,
+    /// Services of policy Local with endpoints elsewhere only, by scope.
+    no_local: BTreeMap<Scope, BTreeSet<Arc<str>>>,
+}
+
+/// What the data plane was last told about interfaces and addresses.
+#[derive(Default)]
+struct Edges {
+    interfaces: Option<Vec<Interface>>,
+    addresses: Option<Vec<IpAddr>>,
+    retry: Option<Retry>,
+}
+
+impl Worker {
+    pub fn new(
+        config: Config,
+        caches: Caches,
+        inbox: Arc<Inbox>,
+        plane: Box<dyn DataPlane + Send>,
+        ambient: Ambient,
+        status: Arc<Status>,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        let node = NodeView::named(&config.node_name);
+        let context = Context { node, external_ips: config.external_ips };
+        let full_due = Instant::now() + config.full_sync;
+        Self {
+            config,
+            caches,
+            inbox,
+            plane,
+            ambient,
+            status,
+            metrics,
+            context,
+            desired: Desired::default(),
+            synced: false,
+            programmed: false,
+            pending: BTreeMap::new(),
+            retries: BTreeMap::new(),
+            full_retry: None,
+            full_due,
+            links: None,
+            links_retry: None,
+            links_paused: false,
+            edges: Edges::default(),
+            no_local: BTreeMap::new(),
+        }
+    }
+
+    /// Works until shutdown.
+    pub async fn run(
+        mut self,
+        mut synced: BoxFuture<'static, ()>,
+        mut links: Box<dyn Links>,
+        shutdown: CancellationToken,
+    ) {
+        loop {
+            let wake = self.next_due();
+            tokio::select! {
+                // In order, so that equal histories are worked off equally.
+                biased;
+                () = shutdown.cancelled() => return,
+                () = &mut synced, if !self.synced => {
+                    self.synced = true;
+                    self.apply_everything();
+                }
+                found = links.next(), if !self.links_paused => self.take_links(found),
+                () = self.inbox.noted(), if self.synced => self.apply_changes().await,
+                () = tokio::time::sleep_until(wake) => {}
+            }
+            self.work_off_due().await;
+            self.report_pending();
+        }
+    }
+
+    fn next_due(&self) -> Instant {
+        let retries = self.retries.values().map(|retry| retry.due);
+        let links = self.links_retry.filter(|_| self.links_paused);
+        let others = [self.full_retry, links, self.edges.retry].into_iter().flatten();
+        retries.chain(others.map(|retry| retry.due)).fold(self.full_due, Instant::min)
+    }
+
+    async fn work_off_due(&mut self) {
+        let now = Instant::now();
+        let due = |retry: &Option<Retry>| retry.is_some_and(|retry| retry.due <= now);
+        // The links list by themselves when they are asked again.
+        self.links_paused &= !due(&self.links_retry);
+        if due(&self.edges.retry) {
+            self.apply_edges();
+        }
+        if self.synced && (self.full_due <= now || due(&self.full_retry)) {
+            self.apply_everything();
+        }
+        let again: Vec<_> = self.retries.iter().filter(|(_, retry)| retry.due <= now).map(|(name, _)| Arc::clone(name)).collect();
+        self.apply_services(again).await;
+    }
+
+    /// Compiles all Services and makes the data plane equal to the result.
+    fn apply_everything(&mut self) {
+        self.full_due = Instant::now() + self.config.full_sync;
+        let batch = self.inbox.take();
+        self.note(&batch.services);
+        self.refresh_node();
+        in_place(|| self.recompile());
+        let tables = in_place(|| self.desired.tables());
+        let start = Instant::now();
+        let result = in_place(|| self.plane.apply_full(&tables));
+        match result {
+            Ok(applied) => {
+                let took = start.elapsed();
+                self.metrics.full_sync.observe(took.as_secs_f64());
+                self.metrics.sync.observe(took.as_secs_f64());
+                info!(services = tables.len(), ?took, ?applied, "applied all services");
+                self.full_retry = None;
+                self.retries.clear();
+                self.no_local.clear();
+                for (name, tables) in &tables {
+                    self.count_local(&Arc::from(name.as_str()), Some(tables));
+                }
+                self.programmed = true;
+                self.status.programmed();
+                for name in self.pending.keys().cloned().collect::<Vec<_>>() {
+                    self.done(&name);
+                }
+                self.applied();
+            }
+            Err(error) => {
+                self.failed("all services", &error);
+                self.full_retry = Some(self.retry_after(self.full_retry));
+                self.apply_what_fits(&error, tables.into_keys());
+            }
+        }
+        self.apply_edges();
+    }
+
+    /// Where one map is full, what does fit is still served: nothing is pruned by it, and the
+    /// whole is tried again.
+    fn apply_what_fits(&mut self, error: &DataPlaneError, names: impl Iterator<Item = String>) {
+        if self.programmed || !matches!(error, DataPlaneError::Full { .. }) {
+            return;
+        }
+        self.programmed = true;
+        let now = Instant::now();
+        for name in names {
+            self.retries.entry(Arc::from(name)).or_insert(Retry::at(now));
+        }
+    }
+
+    fn recompile(&mut self) {
+        let mut desired = Desired::default();
+        for service in self.caches.services.list() {
+            let key = ObjectKey::of(service.as_ref());
+            let slices = self.inbox.slices(&key);
+            let tables = compile::compile_service(&service, slices.iter().map(Arc::as_ref), &self.context);
+            desired.set(&key.to_string(), compile::rank(&service), Some(tables));
+        }
+        self.desired = desired;
+    }
+
+    /// Compiles what changed and applies it.
+    async fn apply_changes(&mut self) {
+        let batch = self.inbox.take();
+        self.note(&batch.services);
+        if batch.node && self.refresh_node() {
+            self.apply_everything();
+            return;
+        }
+        if !self.programmed {
+            // The whole is tried again soon, and compiles from the newest objects.
+            return;
+        }
+        let mut effect = compile::Effect::default();
+        for key in batch.services.keys() {
+            effect.merge(self.compile_one(key));
+        }
+        let (first, then): (Vec<_>, Vec<_>) =
+            effect.changed.iter().cloned().partition(|name| effect.yielded.contains(name));
+        self.apply_services(first.into_iter().chain(then).collect()).await;
+        for key in batch.services.keys() {
+            let name: Arc<str> = Arc::from(key.to_string());
+            if !self.retries.contains_key(&name) {
+                self.done(&name);
+            }
+        }
+    }
+
+    fn compile_one(&mut self, key: &ObjectKey) -> compile::Effect {
+        let name = key.to_string();
+        let Some(service) = self.caches.services.get(key) else {
+            return self.desired.set(&name, compile::Rank(0), None);
+        };
+        let slices = self.inbox.slices(key);
+        let tables = compile::compile_service(&service, slices.iter().map(Arc::as_ref), &self.context);
+        self.desired.set(&name, compile::rank(&service), Some(tables))
+    }
+
+    async fn apply_services(&mut self, names: Vec<Arc<str>>) {
+        for (n, name) in names.iter().enumerate() {
+            if n % TURN == TURN - 1 {
+                tokio::task::yield_now().await;
+            }
+            self.apply_one(name);
+        }
+    }
+
+    fn apply_one(&mut self, name: &Arc<str>) {
+        let tables = self.desired.effective(name);
+        let start = Instant::now();
+        let result = in_place(|| self.plane.apply_service(name, tables.as_ref()));
+        match result {
+            Ok(applied) => {
+                let took = start.elapsed();
+                debug!(service = %name, ?took, ?applied, "applied a service");
+                self.metrics.partial_sync.observe(took.as_secs_f64());
+                self.metrics.sync.observe(took.as_secs_f64());
+                self.retries.remove(name);
+                self.count_local(name, tables.as_ref());
+                self.done(name);
+                self.applied();
+            }
+            Err(error) => {
+                self.failed(name, &error);
+                let retry = self.retry_after(self.retries.get(name).copied());
+                self.retries.insert(Arc::clone(name), retry);
+            }
+        }
+    }
+
+    /// Reads the own Node again. True if tables depend on what changed.
+    fn refresh_node(&mut self) -> bool {
+        let key = ObjectKey::new("", &self.config.node_name);
+        let node = self.caches.nodes.get(&key);
+        let view = node.map_or_else(|| NodeView::named(&self.config.node_name), |node| NodeView::of(&node));
+        self.status.eligible(view.eligible);
+        let matters = (&view.name, &view.zone) != (&self.context.node.name, &self.context.node.zone);
+        self.context.node = view;
+        self.apply_edges();
+        matters
+    }
+
+    fn take_links(&mut self, found: Result<Vec<Link>, LinkError>) {
+        match found {
+            Ok(links) => {
+                self.links = Some(links);
+                self.links_retry = None;
+                self.apply_edges();
+            }
+            Err(error) => {
+                warn!(error = &error as &dyn std::error::Error, "interfaces are not known, trying again");
+                self.links_retry = Some(self.retry_after(self.links_retry));
+                self.links_paused = true;
+            }
+        }
+    }
+
+    /// Tells the data plane of interfaces and node addresses that it does not know yet.
+    fn apply_edges(&mut self) {
+        self.edges.retry = match self.try_edges() {
+            Ok(()) => None,
+            Err(error) => {
+                self.failed("interfaces and node addresses", &error);
+                Some(self.retry_after(self.edges.retry))
+            }
+        };
+    }
+
+    fn try_edges(&mut self) -> Result<(), DataPlaneError> {
+        let links = self.links.as_deref();
+        // Like services, addresses are not withdrawn before the first list of the Node.
+        if self.synced {
+            let machine = links.map(|links| machine_addresses(links, &self.config)).unwrap_or_default();
+            let addresses = self.config.nodeport_addresses.choose(&self.context.node.addresses, &machine);
+            if self.edges.addresses.as_ref() != Some(&addresses) {
+                in_place(|| self.plane.set_node_addresses(&addresses))?;
+                info!(?addresses, "node ports answer on these addresses");
+                self.edges.addresses = Some(addresses);
+            }
+        }
+        if let Some(interfaces) = links.map(|links| attachments(links, &self.config))
+            && self.edges.interfaces.as_ref() != Some(&interfaces)
+        {
+            in_place(|| self.plane.set_interfaces(&interfaces))?;
+            debug!(?interfaces, "attached to these interfaces");
+            self.edges.interfaces = Some(interfaces);
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, changes: &BTreeMap<ObjectKey, Cause>) {
+        if changes.is_empty() {
+            return;
+        }
+        self.metrics.last_queued.set(seconds(self.ambient.now()));
+        for (key, cause) in changes {
+            self.metrics.service_changes.inc_by(cause.service_changes);
+            self.metrics.endpoint_changes.inc_by(cause.endpoint_changes);
+            let mut cause = cause.clone();
+            if !self.programmed {
+                // What was there before this process says nothing about its speed.
+                cause.triggers.clear();
+            }
+            match self.pending.entry(Arc::from(key.to_string())) {
+                std::collections::btree_map::Entry::Vacant(entry) => drop(entry.insert(cause)),
+                std::collections::btree_map::Entry::Occupied(mut entry) => entry.get_mut().merge(cause),
+            }
+        }
+    }
+
+    /// A Service is in the tables as desired.
+    fn done(&mut self, name: &Arc<str>) {
+        let Some(cause) = self.pending.remove(name) else { return };
+        let now = self.ambient.now();
+        for trigger in cause.triggers {
+            let took = now.duration_since(trigger).as_secs_f64();
+            self.metrics.programming.observe(took.max(0.0));
+        }
+    }
+
+    fn applied(&self) {
+        let now = self.ambient.now();
+        self.metrics.last_applied.set(seconds(now));
+        self.status.applied(now);
+    }
+
+    fn failed(&self, what: &str, error: &DataPlaneError) {
+        warn!(what, error = error as &dyn std::error::Error, "apply failed, trying again");
+        self.metrics.apply_failures.inc();
+        self.status.failed(format!("{what}: {}", chain(error)));
+    }
+
+    fn retry_after(&self, earlier: Option<Retry>) -> Retry {
+        Retry::after(earlier, Instant::now(), self.ambient.random.next_u64())
+    }
+
+    fn count_local(&mut self, name: &Arc<str>, tables: Option<&ServiceTables>) {
+        for (scope, traffic_policy) in
+            [(Scope::Internal, PolicyLabel::Internal), (Scope::External, PolicyLabel::External)]
+        {
+            let missing = tables.is_some_and(|tables| {
+                tables.frontends.iter().any(|frontend| {
+                    frontend.key.scope == scope && frontend.drop_when_empty && frontend.backends.is_empty()
+                })
+            });
+            let names = self.no_local.entry(scope).or_default();
+            if missing {
+                names.insert(Arc::clone(name));
+            } else {
+                names.remove(name);
+            }
+            let count = i64::try_from(names.len()).unwrap_or(i64::MAX);
+            self.metrics.no_local_endpoints.get_or_create(&TrafficPolicy { traffic_policy }).set(count);
+        }
+    }
+
+    fn report_pending(&self) {
+        let sum = |count: fn(&Cause) -> u64| {
+            i64::try_from(self.pending.values().map(count).sum::<u64>()).unwrap_or(i64::MAX)
+        };
+        self.metrics.service_changes_pending.set(sum(|cause| cause.service_changes));
+        self.metrics.endpoint_changes_pending.set(sum(|cause| cause.endpoint_changes));
+        let others = [self.full_retry, self.links_retry, self.edges.retry].into_iter().flatten();
+        let retries = self.retries.values().copied().chain(others).map(|retry| retry.since);
+        let oldest = self.pending.values().map(|cause| cause.since).chain(retries).min();
+        self.status.pending(oldest, self.retries.keys().map(ToString::to_string).collect());
+    }
+}
+
+/// Runs what blocks for a while without holding up the other tasks of a threaded runtime.
+fn in_place<T>(work: impl FnOnce() -> T) -> T {
+    match Handle::current().runtime_flavor() {
+        RuntimeFlavor::MultiThread => tokio::task::block_in_place(work),
+        _ => work(),
+    }
+}
+
+fn seconds(time: jiff::Timestamp) -> f64 {
+    time.as_millisecond() as f64 / 1000.0
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}
