@@ -1,1 +1,324 @@
-//! etcd, in the key layout of Kubernetes.
+//! etcd. Keys are stored as given, so with Kubernetes' `/registry/…` keys the data stays readable
+//! for its tools. The client connects again by itself; reads are tried again, writes are not,
+//! because nobody knows whether the first try arrived.
+
+mod lease;
+mod watch;
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use etcd_client::{
+    Certificate, Client, Compare, CompareOp, ConnectOptions, Error, GetOptions, Identity, KvClient,
+    SortOrder, SortTarget, TlsOptions, Txn, TxnOp, TxnOpResponse, WatchClient,
+};
+
+use self::lease::Leases;
+use self::watch::ProgressRequests;
+use crate::embedded::check_size;
+use crate::limits::ETCD_ANSWER_BYTES;
+use crate::{Got, KeyValue, Op, Page, Range, Revision, Store, StoreError, Watch, Write, Written};
+
+/// How long one request may take.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// How long to look for a server at the start.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Tries of a read, and the pause after the first; it doubles.
+const READ_TRIES: u32 = 4;
+const READ_PAUSE: Duration = Duration::from_millis(50);
+
+/// How to speak TLS with etcd; PEM texts.
+#[derive(Clone, Debug, Default)]
+pub struct EtcdTls {
+    /// Certificates of the authority that the servers' certificates come from.
+    pub ca: Option<Vec<u8>>,
+    /// Own certificate and key, where the servers want one.
+    pub identity: Option<(Vec<u8>, Vec<u8>)>,
+    /// Name that the servers' certificates carry, where it is not the one in the URL.
+    pub server_name: Option<String>,
+}
+
+impl EtcdTls {
+    fn options(self) -> TlsOptions {
+        let mut options = TlsOptions::new();
+        if let Some(ca) = self.ca {
+            options = options.ca_certificate(Certificate::from_pem(ca));
+        }
+        if let Some((certificate, key)) = self.identity {
+            options = options.identity(Identity::from_pem(certificate, key));
+        }
+        if let Some(name) = self.server_name {
+            options = options.domain_name(name);
+        }
+        options
+    }
+}
+
+/// The store on an etcd cluster; clones share the connections.
+#[derive(Clone)]
+pub struct Etcd {
+    kv: KvClient,
+    watch: WatchClient,
+    leases: Leases,
+    progress: ProgressRequests,
+    /// Whether a progress notice that was asked for can be believed.
+    progress_is_sound: bool,
+}
+
+impl Etcd {
+    /// Connects to servers given as URLs, `https://…` with `tls`. Fails with `Unavailable` if none
+    /// answers within five seconds.
+    pub async fn connect(endpoints: &[String], tls: Option<EtcdTls>) -> Result<Self, StoreError> {
+        let attempted = || format!("connect to etcd at {}", endpoints.join(","));
+        let mut options = ConnectOptions::new()
+            .with_connect_timeout(CONNECT_TIMEOUT)
+            .with_keep_alive(Duration::from_secs(30), Duration::from_secs(10))
+            .with_keep_alive_while_idle(true);
+        if let Some(tls) = tls {
+            options = options.with_tls(tls.options());
+        }
+        let client = Client::connect(endpoints, Some(options))
+            .await
+            .map_err(|error| unavailable(attempted(), error))?;
+        let status = within(CONNECT_TIMEOUT, &attempted(), client.maintenance_client().status()).await?;
+        let progress_is_sound = watch::progress_is_sound(status.version());
+        if !progress_is_sound {
+            tracing::warn!(
+                version = status.version(),
+                "this etcd may report progress ahead of events, so watches get no notices on request; use 3.4.31, 3.5.13 or newer"
+            );
+        }
+        Ok(Self {
+            kv: client
+                .kv_client()
+                .max_decoding_message_size(ETCD_ANSWER_BYTES)
+                .max_encoding_message_size(ETCD_ANSWER_BYTES),
+            watch: client.watch_client().max_decoding_message_size(ETCD_ANSWER_BYTES),
+            leases: Leases::new(client.lease_client()),
+            progress: ProgressRequests::default(),
+            progress_is_sound,
+        })
+    }
+
+    /// Whether `request_progress` leads to notices: false with servers older than 3.4.31 and
+    /// 3.5.13, whose notices can overtake events. The periodic ones (each ten minutes) come always.
+    pub fn progress_is_sound(&self) -> bool {
+        self.progress_is_sound
+    }
+
+    async fn read(
+        &self,
+        attempted: &str,
+        key: &[u8],
+        options: &GetOptions,
+    ) -> Result<etcd_client::GetResponse, StoreError> {
+        let mut pause = READ_PAUSE;
+        for _ in 1..READ_TRIES {
+            let mut kv = self.kv.clone();
+            match within(TIMEOUT, attempted, kv.get(key, Some(options.clone()))).await {
+                Err(StoreError::Unavailable { .. }) => tokio::time::sleep(pause).await,
+                result => return result,
+            }
+            pause *= 2;
+        }
+        within(TIMEOUT, attempted, self.kv.clone().get(key, Some(options.clone()))).await
+    }
+
+    async fn try_write(&self, write: &Write, lease: i64) -> Result<Written, StoreError> {
+        let attempted = format!("write {}", write.key);
+        let key = write.key.as_bytes();
+        let success = match &write.op {
+            Op::Put { value, .. } => {
+                let options = (lease != 0).then(|| etcd_client::PutOptions::new().with_lease(lease));
+                TxnOp::put(key, value.as_ref(), options)
+            }
+            Op::Delete => TxnOp::delete(key, None),
+        };
+        let txn = Txn::new()
+            .when([Compare::mod_revision(key, CompareOp::Equal, write.expected)])
+            .and_then([success])
+            .or_else([TxnOp::get(key, None)]);
+        let response = within(TIMEOUT, &attempted, self.kv.clone().txn(txn)).await?;
+        let revision = response.header().map_or(0, |header| header.revision());
+        if response.succeeded() {
+            return Ok(Written::Done { revision });
+        }
+        let mut current = None;
+        for response in response.op_responses() {
+            if let TxnOpResponse::Get(got) = response {
+                current = got.kvs().first().map(key_value).transpose()?;
+            }
+        }
+        Ok(Written::Conflict { current, revision })
+    }
+}
+
+#[async_trait]
+impl Store for Etcd {
+    async fn get(&self, key: &str) -> Result<Got, StoreError> {
+        let response = self.read(&format!("get {key}"), key.as_bytes(), &GetOptions::new()).await?;
+        let revision = response.header().map_or(0, |header| header.revision());
+        Ok(Got { kv: response.kvs().first().map(key_value).transpose()?, revision })
+    }
+
+    async fn list(&self, range: Range) -> Result<Page, StoreError> {
+        let attempted = format!("list {}", range.prefix);
+        let start = start_of(&range);
+        let limit = i64::try_from(range.limit).unwrap_or(i64::MAX);
+        let options = GetOptions::new()
+            .with_range(end_of(&range.prefix))
+            .with_revision(range.revision)
+            .with_limit(limit)
+            .with_sort(SortTarget::Key, SortOrder::None);
+        let response = self
+            .read(&attempted, &start, &options)
+            .await
+            .map_err(|error| at_revision(error, range.revision))?;
+        let revision = response.header().map_or(0, |header| header.revision());
+        if range.revision > revision {
+            return Err(StoreError::Future { asked: range.revision, current: revision });
+        }
+        let count = u64::try_from(response.count()).unwrap_or(0);
+        let kvs = response.kvs().iter().map(key_value).collect::<Result<Vec<_>, _>>()?;
+        let revision = if range.revision == 0 { revision } else { range.revision };
+        Ok(Page { remaining: count.saturating_sub(kvs.len() as u64), kvs, revision })
+    }
+
+    async fn write(&self, write: Write) -> Result<Written, StoreError> {
+        check_size(&write)?;
+        let Op::Put { ttl_seconds: ttl @ 1.., .. } = write.op else { return self.try_write(&write, 0).await };
+        let lease = self.leases.lease(ttl).await?;
+        match self.try_write(&write, lease).await {
+            // It ran out meanwhile, so nothing was written.
+            Err(error) if lease::is_gone(&error) => {
+                self.leases.forget(ttl, lease).await;
+                let lease = self.leases.lease(ttl).await?;
+                self.try_write(&write, lease).await
+            }
+            result => result,
+        }
+    }
+
+    async fn watch(&self, prefix: &str, from: Revision) -> Result<Watch, StoreError> {
+        watch::open(self.watch.clone(), self.progress.clone(), prefix.to_owned(), from).await
+    }
+
+    async fn revision(&self) -> Result<Revision, StoreError> {
+        // Any linearizable read carries the revision; this key has no value to send.
+        let options = GetOptions::new().with_limit(1).with_keys_only();
+        let response = self.read("read the revision", b"\0", &options).await?;
+        Ok(response.header().map_or(0, |header| header.revision()))
+    }
+
+    async fn compact(&self, revision: Revision) -> Result<(), StoreError> {
+        let result = within(TIMEOUT, "compact", self.kv.clone().compact(revision, None)).await;
+        result.map(|_| ()).map_err(|error| at_revision(error, revision))
+    }
+
+    async fn request_progress(&self) -> Result<(), StoreError> {
+        if self.progress_is_sound {
+            self.progress.send();
+        }
+        Ok(())
+    }
+}
+
+/// First key of a range.
+fn start_of(range: &Range) -> Vec<u8> {
+    if range.after.is_empty() || range.after < range.prefix {
+        // etcd spells "from the very first key" with a zero byte.
+        return if range.prefix.is_empty() { vec![0] } else { range.prefix.clone().into_bytes() };
+    }
+    let mut start = range.after.clone().into_bytes();
+    start.push(0);
+    start
+}
+
+/// The key after all that begin with a prefix. UTF-8 has no 0xff, so its last byte can be raised.
+fn end_of(prefix: &str) -> Vec<u8> {
+    let mut end = prefix.as_bytes().to_vec();
+    match end.last_mut() {
+        Some(last) => *last += 1,
+        // etcd spells "to the very last key" with a zero byte.
+        None => end.push(0),
+    }
+    end
+}
+
+fn key_value(kv: &etcd_client::KeyValue) -> Result<KeyValue, StoreError> {
+    Ok(KeyValue {
+        key: key_of(kv)?,
+        value: Bytes::copy_from_slice(kv.value()),
+        create_revision: kv.create_revision(),
+        mod_revision: kv.mod_revision(),
+    })
+}
+
+fn key_of(kv: &etcd_client::KeyValue) -> Result<String, StoreError> {
+    kv.key_str().map(str::to_owned).map_err(|_| StoreError::Broken {
+        attempted: "read from etcd".to_owned(),
+        why: format!("the key {:?} is not UTF-8", String::from_utf8_lossy(kv.key())),
+        cause: None,
+    })
+}
+
+/// Waits for an answer, but not for ever.
+async fn within<T>(
+    limit: Duration,
+    attempted: &str,
+    call: impl Future<Output = Result<T, Error>>,
+) -> Result<T, StoreError> {
+    match tokio::time::timeout(limit, call).await {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(error)) => Err(unavailable(attempted.to_owned(), error)),
+        Err(elapsed) => {
+            Err(StoreError::Unavailable { attempted: attempted.to_owned(), cause: Some(Box::new(elapsed)) })
+        }
+    }
+}
+
+fn unavailable(attempted: String, error: Error) -> StoreError {
+    StoreError::Unavailable { attempted, cause: Some(Box::new(error)) }
+}
+
+/// What the server said, if that is why a request failed.
+fn server_message(error: &StoreError) -> Option<&str> {
+    let StoreError::Unavailable { cause: Some(cause), .. } = error else { return None };
+    match cause.downcast_ref::<Error>() {
+        Some(Error::GRpcStatus(status)) => Some(status.message()),
+        _ => None,
+    }
+}
+
+/// The errors that are about the revision; etcd tells them apart by their text only.
+fn at_revision(error: StoreError, asked: Revision) -> StoreError {
+    match server_message(&error) {
+        // The compaction point is not in the answer, only that it lies behind.
+        Some(message) if message.contains("has been compacted") => {
+            StoreError::Compacted { asked, oldest: asked + 1 }
+        }
+        Some(message) if message.contains("is a future revision") => StoreError::Future { asked, current: 0 },
+        _ => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_spelled_as_etcd_wants_them() {
+        let range = |prefix: &str, after: &str| Range {
+            prefix: prefix.to_owned(),
+            after: after.to_owned(),
+            ..Range::default()
+        };
+        assert_eq!(start_of(&range("/a/", "")), b"/a/");
+        assert_eq!(start_of(&range("/a/", "/a/b")), b"/a/b\0");
+        assert_eq!(start_of(&range("/b/", "/a/b")), b"/b/");
+        assert_eq!(start_of(&range("", "")), b"\0");
+        assert_eq!(end_of("/a/"), b"/a0");
+        assert_eq!(end_of(""), b"\0");
+    }
+}

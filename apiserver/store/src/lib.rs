@@ -7,8 +7,10 @@
 //! - A watch delivers every revision of its prefix once and in order, from the revision asked for.
 //! - A read without a revision sees every write acknowledged before it began.
 
+pub mod disk;
 pub mod embedded;
 pub mod etcd;
+pub mod limits;
 
 use std::pin::Pin;
 
@@ -73,7 +75,10 @@ pub struct Write {
 #[derive(Clone, Debug)]
 pub enum Op {
     /// Set the value; `ttl_seconds` 0 means for ever.
-    Put { value: Bytes, ttl_seconds: u32 },
+    Put {
+        value: Bytes,
+        ttl_seconds: u32,
+    },
     Delete,
 }
 
@@ -119,6 +124,14 @@ pub enum StoreError {
     /// The revision asked for has not happened yet.
     #[error("revision {asked} is in the future, the present one is {current}")]
     Future { asked: Revision, current: Revision },
+    /// The key or the value is longer than the store takes; see `limits`.
+    #[error("{key}: {bytes} bytes are more than the {limit} that the store takes")]
+    TooLarge {
+        key: String,
+        /// Length of the key or of the value.
+        bytes: usize,
+        limit: usize,
+    },
     /// The store cannot be reached or has stopped; trying again may help.
     #[error("{attempted}: the store is unavailable")]
     Unavailable {

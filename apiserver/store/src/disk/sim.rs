@@ -1,0 +1,485 @@
+//! A disk in memory that loses what a real one may lose, repeatably from a seed.
+//!
+//! The model: a write reaches the cache; `sync` moves the file's dirty sectors to the medium. When
+//! the power fails, each dirty sector has reached the medium or not, by the toss of a coin, one of
+//! them perhaps only in part, and the same holds for every name that no `sync_directory` settled.
+//! After a failed sync the cache believes its sectors clean, as Linux does, so that a later sync
+//! that succeeds says nothing about them.
+
+use std::any::Any;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, ErrorKind};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::{DirectoryLock, Disk, DiskFile, LockError};
+
+/// What a disk writes in one piece, in bytes.
+const SECTOR: usize = 512;
+
+/// What is to go wrong. Operations are counted from 1 over the life of the disk; writes, syncs,
+/// allocations, truncations, renames, removals and creations count.
+#[derive(Clone, Debug, Default)]
+pub struct Faults {
+    /// The power fails during this operation, and all later ones fail until `restart`.
+    pub crash_at: Option<u64>,
+    /// This sync (counted on its own, from 1) fails, as on a dying disk.
+    pub fail_sync: Option<u64>,
+    /// Bytes that fit on the disk.
+    pub capacity: Option<u64>,
+}
+
+/// The simulated disk; clones share it.
+#[derive(Clone)]
+pub struct SimDisk {
+    state: Arc<Mutex<State>>,
+    sync_time: Duration,
+}
+
+struct State {
+    /// Names as a process sees them.
+    names: BTreeMap<String, u64>,
+    /// Names as they are on the medium.
+    durable_names: BTreeMap<String, u64>,
+    /// Changes of names since the directory was last synced.
+    pending_names: Vec<NameChange>,
+    files: BTreeMap<u64, Content>,
+    next_file: u64,
+    /// Rises at each restart; handles of an earlier life fail.
+    life: u64,
+    crashed: bool,
+    /// Number of the lock that is held; 0 for none.
+    lock: u64,
+    next_lock: u64,
+    operations: u64,
+    syncs: u64,
+    faults: Faults,
+    random: u64,
+}
+
+#[derive(Clone)]
+enum NameChange {
+    Made { name: String, file: u64 },
+    Moved { from: String, to: String, file: u64 },
+    Gone { name: String },
+}
+
+#[derive(Default)]
+struct Content {
+    /// What a process reads, without trailing zeros up to `size`.
+    now: Vec<u8>,
+    size: u64,
+    /// What the medium holds.
+    durable: Vec<u8>,
+    durable_size: u64,
+    /// Sectors of `now` that no sync has been asked to move.
+    dirty: BTreeSet<usize>,
+}
+
+impl Content {
+    fn write(&mut self, offset: usize, bytes: &[u8]) {
+        let end = offset + bytes.len();
+        if self.now.len() < end {
+            self.now.resize(end, 0);
+        }
+        self.now[offset..end].copy_from_slice(bytes);
+        self.size = self.size.max(end as u64);
+        self.dirty.extend(offset / SECTOR..end.div_ceil(SECTOR));
+    }
+
+    fn truncate(&mut self, size: u64) {
+        let kept = usize::try_from(size).unwrap_or(usize::MAX);
+        if kept < self.now.len() {
+            let end = self.now.len();
+            self.now.truncate(kept);
+            self.dirty.extend(kept / SECTOR..end.div_ceil(SECTOR));
+        }
+        self.size = size;
+    }
+
+    /// Moves `bytes` bytes of one sector to the medium.
+    fn settle(&mut self, sector: usize, bytes: usize) {
+        let start = sector * SECTOR;
+        for at in start..start + bytes {
+            let byte = self.now.get(at).copied().unwrap_or(0);
+            match self.durable.get_mut(at) {
+                Some(old) => *old = byte,
+                None if byte == 0 => {}
+                None => {
+                    self.durable.resize(at, 0);
+                    self.durable.push(byte);
+                }
+            }
+        }
+    }
+
+    fn sync(&mut self) {
+        for sector in std::mem::take(&mut self.dirty) {
+            self.settle(sector, SECTOR);
+        }
+        self.durable_size = self.size;
+        self.durable.truncate(usize::try_from(self.size).unwrap_or(usize::MAX));
+    }
+
+    fn power_loss(&mut self, random: &mut u64) {
+        // Sometimes all or nothing arrives, mostly a part.
+        let manner = next(random) % 4;
+        for sector in std::mem::take(&mut self.dirty) {
+            let arrives = match manner {
+                0 => false,
+                1 => true,
+                _ => next(random).is_multiple_of(2),
+            };
+            if arrives {
+                self.settle(sector, SECTOR);
+            } else if manner == 3 && next(random).is_multiple_of(4) {
+                self.settle(sector, (next(random) % SECTOR as u64) as usize);
+            }
+        }
+        if self.size != self.durable_size && next(random).is_multiple_of(2) {
+            self.durable_size = self.size;
+        }
+        self.durable.truncate(usize::try_from(self.durable_size).unwrap_or(usize::MAX));
+        self.now.clone_from(&self.durable);
+        self.size = self.durable_size;
+    }
+}
+
+/// The next of a series of random numbers (SplitMix64).
+fn next(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut mixed = *state;
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
+impl SimDisk {
+    /// An empty disk; the seed decides what survives a loss of power.
+    pub fn new(seed: u64) -> Self {
+        let state = State {
+            names: BTreeMap::new(),
+            durable_names: BTreeMap::new(),
+            pending_names: Vec::new(),
+            files: BTreeMap::new(),
+            next_file: 1,
+            life: 1,
+            crashed: false,
+            lock: 0,
+            next_lock: 1,
+            operations: 0,
+            syncs: 0,
+            faults: Faults::default(),
+            random: seed,
+        };
+        Self { state: Arc::new(Mutex::new(state)), sync_time: Duration::ZERO }
+    }
+
+    /// The same disk, whose syncs take this long in virtual time.
+    #[must_use]
+    pub fn with_sync_time(mut self, sync_time: Duration) -> Self {
+        self.sync_time = sync_time;
+        self
+    }
+
+    /// Sets what is to go wrong from now on.
+    pub fn set_faults(&self, faults: Faults) {
+        self.state().faults = faults;
+    }
+
+    /// Operations so far, as `Faults::crash_at` counts them.
+    pub fn operations(&self) -> u64 {
+        self.state().operations
+    }
+
+    /// Syncs of files so far, as `Faults::fail_sync` counts them.
+    pub fn syncs(&self) -> u64 {
+        self.state().syncs
+    }
+
+    /// Cuts the power: every operation fails until `restart`.
+    pub fn crash(&self) {
+        self.state().crashed = true;
+    }
+
+    /// Whether the power is off.
+    pub fn crashed(&self) -> bool {
+        self.state().crashed
+    }
+
+    /// Power on after a loss of power: what was not synced is lost, wholly or in part. Handles and
+    /// locks from before are dead.
+    pub fn restart(&self) {
+        let mut state = self.state();
+        let state = &mut *state;
+        for change in std::mem::take(&mut state.pending_names) {
+            if next(&mut state.random).is_multiple_of(2) {
+                change.apply(&mut state.durable_names);
+            }
+        }
+        for content in state.files.values_mut() {
+            content.power_loss(&mut state.random);
+        }
+        state.names.clone_from(&state.durable_names);
+        state.begin_life();
+    }
+
+    /// The process was killed, and the machine runs on: nothing is lost, but handles and locks
+    /// from before are dead.
+    pub fn kill_process(&self) {
+        self.state().begin_life();
+    }
+
+    /// Flips one bit of a file on the medium and in the cache.
+    pub fn corrupt(&self, name: &str, offset: usize) {
+        let mut state = self.state();
+        let Some(&file) = state.names.get(name) else { return };
+        if let Some(content) = state.files.get_mut(&file) {
+            for bytes in [&mut content.now, &mut content.durable] {
+                if let Some(byte) = bytes.get_mut(offset) {
+                    *byte ^= 1;
+                }
+            }
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // No method panics half-way through a change, so a poisoned state is a whole one.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl NameChange {
+    fn apply(self, names: &mut BTreeMap<String, u64>) {
+        match self {
+            Self::Made { name, file } => {
+                names.insert(name, file);
+            }
+            Self::Moved { from, to, file } => {
+                names.remove(&from);
+                names.insert(to, file);
+            }
+            Self::Gone { name } => {
+                names.remove(&name);
+            }
+        }
+    }
+}
+
+impl State {
+    fn begin_life(&mut self) {
+        self.life += 1;
+        self.crashed = false;
+        self.lock = 0;
+        self.faults.crash_at = None;
+        self.faults.fail_sync = None;
+        let (names, durable) = (&self.names, &self.durable_names);
+        self.files.retain(|file, _| names.values().chain(durable.values()).any(|named| named == file));
+    }
+
+    /// Counts an operation that changes something. `Ok(true)`: the power fails during it, so the
+    /// caller lets it take its effect on the cache and reports the failure.
+    fn step(&mut self) -> io::Result<bool> {
+        self.alive()?;
+        self.operations += 1;
+        if self.faults.crash_at.is_some_and(|at| self.operations >= at) {
+            self.crashed = true;
+        }
+        Ok(self.crashed)
+    }
+
+    fn alive(&self) -> io::Result<()> {
+        if self.crashed { Err(power_lost()) } else { Ok(()) }
+    }
+
+    fn used(&self) -> u64 {
+        self.names.values().filter_map(|file| self.files.get(file)).map(|content| content.size).sum()
+    }
+
+    fn grow(&self, file: u64, size: u64) -> io::Result<()> {
+        let Some(capacity) = self.faults.capacity else { return Ok(()) };
+        let old = self.files.get(&file).map_or(0, |content| content.size);
+        if size > old && self.used() + (size - old) > capacity {
+            return Err(ErrorKind::StorageFull.into());
+        }
+        Ok(())
+    }
+
+    fn file(&self, name: &str) -> io::Result<u64> {
+        self.names.get(name).copied().ok_or_else(|| ErrorKind::NotFound.into())
+    }
+
+    fn change_names(&mut self, change: NameChange) -> io::Result<()> {
+        let crashed = self.step()?;
+        change.clone().apply(&mut self.names);
+        self.pending_names.push(change);
+        if crashed { Err(power_lost()) } else { Ok(()) }
+    }
+}
+
+fn power_lost() -> io::Error {
+    io::Error::other("the simulated power is off")
+}
+
+impl Disk for SimDisk {
+    fn open(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
+        let mut state = self.state();
+        state.alive()?;
+        let file = match state.names.get(name) {
+            Some(&file) => file,
+            None => {
+                let file = state.next_file;
+                state.next_file += 1;
+                state.files.insert(file, Content::default());
+                state.change_names(NameChange::Made { name: name.to_owned(), file })?;
+                file
+            }
+        };
+        Ok(Box::new(SimFile { state: Arc::clone(&self.state), file, life: state.life }))
+    }
+
+    fn read(&self, name: &str) -> io::Result<Vec<u8>> {
+        let state = self.state();
+        state.alive()?;
+        let content = &state.files[&state.file(name)?];
+        let mut bytes = content.now.clone();
+        bytes.resize(usize::try_from(content.size).map_err(|_| ErrorKind::FileTooLarge)?, 0);
+        Ok(bytes)
+    }
+
+    fn list(&self) -> io::Result<Vec<String>> {
+        let state = self.state();
+        state.alive()?;
+        Ok(state.names.keys().cloned().collect())
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        let mut state = self.state();
+        let file = state.file(from)?;
+        state.change_names(NameChange::Moved { from: from.to_owned(), to: to.to_owned(), file })
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        let mut state = self.state();
+        state.file(name)?;
+        state.change_names(NameChange::Gone { name: name.to_owned() })
+    }
+
+    fn sync_directory(&self) -> io::Result<()> {
+        let mut state = self.state();
+        if state.step()? {
+            return Err(power_lost());
+        }
+        let state = &mut *state;
+        for change in state.pending_names.drain(..) {
+            change.apply(&mut state.durable_names);
+        }
+        Ok(())
+    }
+
+    fn lock(&self) -> Result<DirectoryLock, LockError> {
+        let mut state = self.state();
+        state.alive().map_err(LockError::Io)?;
+        if state.lock != 0 {
+            return Err(LockError::InUse { holder: None });
+        }
+        state.lock = state.next_lock;
+        state.next_lock += 1;
+        Ok(Box::new(SimLock { state: Arc::clone(&self.state), number: state.lock })
+            as Box<dyn Any + Send + Sync>)
+    }
+
+    fn blocks(&self) -> bool {
+        false
+    }
+
+    fn sync_time(&self) -> Duration {
+        self.sync_time
+    }
+
+    fn describe(&self) -> String {
+        "the simulated disk".to_owned()
+    }
+}
+
+struct SimLock {
+    state: Arc<Mutex<State>>,
+    number: u64,
+}
+
+impl Drop for SimLock {
+    fn drop(&mut self) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.lock == self.number {
+            state.lock = 0;
+        }
+    }
+}
+
+struct SimFile {
+    state: Arc<Mutex<State>>,
+    file: u64,
+    life: u64,
+}
+
+impl SimFile {
+    /// Runs one operation on the content; the second argument of `act` is the file's number.
+    fn step(&self, act: impl FnOnce(&mut State, u64) -> io::Result<()>) -> io::Result<()> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.life != self.life {
+            return Err(power_lost());
+        }
+        let crashed = state.step()?;
+        act(&mut state, self.file)?;
+        if crashed { Err(power_lost()) } else { Ok(()) }
+    }
+}
+
+/// The content of an open file. It may have been removed; then there is nothing left to change.
+fn content(state: &mut State, file: u64) -> io::Result<&mut Content> {
+    state.files.get_mut(&file).ok_or_else(|| ErrorKind::NotFound.into())
+}
+
+impl DiskFile for SimFile {
+    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.step(|state, file| {
+            state.grow(file, offset + bytes.len() as u64)?;
+            let offset = usize::try_from(offset).map_err(|_| ErrorKind::FileTooLarge)?;
+            content(state, file)?.write(offset, bytes);
+            Ok(())
+        })
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.step(|state, file| {
+            state.syncs += 1;
+            let fails = state.faults.fail_sync == Some(state.syncs);
+            let crashed = state.crashed;
+            let content = content(state, file)?;
+            if fails {
+                content.dirty.clear();
+                return Err(io::Error::other("the simulated disk failed to sync"));
+            }
+            if !crashed {
+                content.sync();
+            }
+            Ok(())
+        })
+    }
+
+    fn allocate(&mut self, size: u64) -> io::Result<()> {
+        self.step(|state, file| {
+            state.grow(file, size)?;
+            let content = content(state, file)?;
+            content.size = content.size.max(size);
+            Ok(())
+        })
+    }
+
+    fn truncate(&mut self, size: u64) -> io::Result<()> {
+        self.step(|state, file| {
+            content(state, file)?.truncate(size);
+            Ok(())
+        })
+    }
+}

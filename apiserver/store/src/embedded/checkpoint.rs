@@ -1,0 +1,182 @@
+//! A file with everything at the compaction point, so that the log before it can go.
+
+use std::io;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::index::Index;
+use super::record::{push_length, read_revision, read_u32, read_u64};
+use crate::disk::{Disk, DiskFile};
+use crate::{KeyValue, Revision};
+
+const MAGIC: &[u8; 8] = b"HAWSERCP";
+/// Magic, revision, checksum, padding.
+const HEADER: usize = 24;
+/// Length and checksum.
+const CHUNK_HEADER: usize = 8;
+/// A chunk is written once it has this many bytes.
+const CHUNK: usize = 1 << 20;
+/// Create and mod revision, time to live, lengths of key and value.
+const ENTRY_HEADER: usize = 28;
+
+/// What became of a checkpoint.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Taken {
+    pub(super) revision: Revision,
+    pub(super) bytes: u64,
+}
+
+/// Name of the checkpoint at a revision.
+pub(super) fn name(revision: Revision) -> String {
+    format!("checkpoint-{revision:016x}")
+}
+
+/// The revision of a file that is named like a checkpoint.
+pub(super) fn revision_of(name: &str) -> Option<Revision> {
+    Revision::from_str_radix(name.strip_prefix("checkpoint-")?, 16).ok()
+}
+
+/// Writes the state at the compaction point; `ttl` answers how many seconds are left to a key.
+pub(super) fn write(
+    disk: &dyn Disk,
+    index: &Index,
+    ttl: &dyn Fn(&KeyValue, u32) -> u32,
+) -> io::Result<Taken> {
+    let revision = index.compacted;
+    let temporary = format!("{}.tmp", name(revision));
+    let result = write_file(disk, &temporary, index, ttl);
+    let bytes = match result {
+        Ok(bytes) => bytes,
+        Err(error) => {
+            // The next start removes it if this fails too.
+            let _ = disk.remove(&temporary);
+            return Err(error);
+        }
+    };
+    disk.rename(&temporary, &name(revision))?;
+    disk.sync_directory()?;
+    Ok(Taken { revision, bytes })
+}
+
+fn write_file(
+    disk: &dyn Disk,
+    temporary: &str,
+    index: &Index,
+    ttl: &dyn Fn(&KeyValue, u32) -> u32,
+) -> io::Result<u64> {
+    let mut file = disk.open(temporary)?;
+    file.truncate(0)?;
+    file.write_at(0, &header(index.compacted))?;
+    let mut writer = Chunks { file, offset: HEADER as u64, chunk: Vec::with_capacity(CHUNK + CHUNK / 2) };
+    let mut count = 0u64;
+    for (kv, ttl_seconds) in index.at_compaction() {
+        let ttl_seconds = if ttl_seconds == 0 { 0 } else { ttl(&kv, ttl_seconds) };
+        writer.push(&kv, ttl_seconds)?;
+        count += 1;
+    }
+    writer.finish(count)
+}
+
+fn header(revision: Revision) -> [u8; HEADER] {
+    let mut header = [0; HEADER];
+    header[..8].copy_from_slice(MAGIC);
+    header[8..16].copy_from_slice(&revision.to_le_bytes());
+    let checksum = crc32fast::hash(&header[..16]);
+    header[16..20].copy_from_slice(&checksum.to_le_bytes());
+    header
+}
+
+struct Chunks {
+    file: Box<dyn DiskFile>,
+    offset: u64,
+    chunk: Vec<u8>,
+}
+
+impl Chunks {
+    fn push(&mut self, kv: &KeyValue, ttl_seconds: u32) -> io::Result<()> {
+        if self.chunk.is_empty() {
+            self.chunk.resize(CHUNK_HEADER, 0);
+        }
+        self.chunk.extend_from_slice(&kv.create_revision.to_le_bytes());
+        self.chunk.extend_from_slice(&kv.mod_revision.to_le_bytes());
+        self.chunk.extend_from_slice(&ttl_seconds.to_le_bytes());
+        push_length(&mut self.chunk, kv.key.len());
+        push_length(&mut self.chunk, kv.value.len());
+        self.chunk.extend_from_slice(kv.key.as_bytes());
+        self.chunk.extend_from_slice(&kv.value);
+        if self.chunk.len() >= CHUNK { self.flush() } else { Ok(()) }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        if self.chunk.is_empty() {
+            return Ok(());
+        }
+        let mut length = Vec::with_capacity(4);
+        push_length(&mut length, self.chunk.len() - CHUNK_HEADER);
+        self.chunk[..4].copy_from_slice(&length);
+        let checksum = crc32fast::hash(&self.chunk[CHUNK_HEADER..]);
+        self.chunk[4..8].copy_from_slice(&checksum.to_le_bytes());
+        self.file.write_at(self.offset, &self.chunk)?;
+        self.offset += self.chunk.len() as u64;
+        self.chunk.clear();
+        Ok(())
+    }
+
+    /// The last chunk holds the number of entries and nothing else.
+    fn finish(mut self, count: u64) -> io::Result<u64> {
+        self.flush()?;
+        self.chunk.resize(CHUNK_HEADER, 0);
+        self.chunk.extend_from_slice(&count.to_le_bytes());
+        self.flush()?;
+        self.file.sync()?;
+        Ok(self.offset)
+    }
+}
+
+/// The state in the bytes of a checkpoint, or where they are damaged (an offset).
+pub(super) fn read(bytes: &[u8]) -> Result<Index, usize> {
+    let revision = read_header(bytes).ok_or(0usize)?;
+    let mut index = Index::at_checkpoint(revision);
+    let (mut at, mut count) = (HEADER, 0u64);
+    loop {
+        let payload = read_chunk(bytes, at).ok_or(at)?;
+        if payload.len() == 8 {
+            return if read_u64(payload, 0) == Some(count) { Ok(index) } else { Err(at) };
+        }
+        count += read_entries(&mut index, payload).ok_or(at)?;
+        at += CHUNK_HEADER + payload.len();
+    }
+}
+
+fn read_header(bytes: &[u8]) -> Option<Revision> {
+    let header = bytes.get(..HEADER)?;
+    let intact = &header[..8] == MAGIC && crc32fast::hash(&header[..16]) == read_u32(header, 16)?;
+    if intact { read_revision(header, 8) } else { None }
+}
+
+fn read_chunk(bytes: &[u8], at: usize) -> Option<&[u8]> {
+    let length = read_u32(bytes, at)? as usize;
+    let start = at + CHUNK_HEADER;
+    let payload = bytes.get(start..start.checked_add(length)?)?;
+    (crc32fast::hash(payload) == read_u32(bytes, at + 4)?).then_some(payload)
+}
+
+fn read_entries(index: &mut Index, payload: &[u8]) -> Option<u64> {
+    let (mut at, mut count) = (0, 0);
+    while at < payload.len() {
+        let versions = (read_revision(payload, at)?, read_revision(payload, at + 8)?);
+        let ttl_seconds = read_u32(payload, at + 16)?;
+        let (key_length, value_length) =
+            (read_u32(payload, at + 20)? as usize, read_u32(payload, at + 24)? as usize);
+        let key_start = at + ENTRY_HEADER;
+        let value_start = key_start.checked_add(key_length)?;
+        let end = value_start.checked_add(value_length)?;
+        let key = std::str::from_utf8(payload.get(key_start..value_start)?).ok()?;
+        let value = Bytes::copy_from_slice(payload.get(value_start..end)?);
+        index.restore(Arc::from(key), value, versions, ttl_seconds);
+        at = end;
+        count += 1;
+    }
+    Some(count)
+}

@@ -1,0 +1,341 @@
+//! The state in memory: every key's newest change, and every change since the compaction point.
+//! Both are persistent trees, so a copy costs nothing and readers keep theirs while the committer
+//! goes on.
+//!
+//! A key at an older revision is found by walking back from its newest change: each change names
+//! the key's change before it, which the history has unless it is compacted, and carries the value
+//! of that one, so that the oldest change of the history needs nothing from before it.
+
+use std::ops::Bound;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use imbl::OrdMap;
+
+use crate::{Event, Got, KeyValue, Page, Range, Revision, StoreError};
+
+/// What a key held before a change.
+#[derive(Clone, Debug)]
+pub(super) struct Before {
+    mod_revision: Revision,
+    create_revision: Revision,
+    value: Bytes,
+}
+
+/// One write that happened.
+#[derive(Debug)]
+pub(super) struct Change {
+    pub(super) revision: Revision,
+    pub(super) key: Arc<str>,
+    /// `None`: deleted.
+    pub(super) value: Option<Bytes>,
+    pub(super) create_revision: Revision,
+    /// Seconds until it expires, from the write on; 0 for never.
+    pub(super) ttl_seconds: u32,
+    /// `None` where the key did not exist, and where the version has been compacted.
+    before: Option<Before>,
+    /// Revision of the key's change before this one, a deletion too; 0 where there was none.
+    previous_change: Revision,
+}
+
+impl Change {
+    fn key_value(&self) -> Option<KeyValue> {
+        let value = self.value.clone()?;
+        Some(KeyValue {
+            key: self.key.to_string(),
+            value,
+            create_revision: self.create_revision,
+            mod_revision: self.revision,
+        })
+    }
+
+    /// What a watcher gets to see of it.
+    pub(super) fn event(&self) -> Event {
+        Event {
+            revision: self.revision,
+            key: self.key.to_string(),
+            value: self.value.clone(),
+            previous: self.before.as_ref().map(|before| before.value.clone()),
+            create_revision: self.create_revision,
+        }
+    }
+
+    /// Bytes that the history keeps for it: key, value, and about 150 bytes of structure.
+    pub(super) fn weight(&self) -> u64 {
+        (150 + self.key.len() + self.value.as_ref().map_or(0, Bytes::len)) as u64
+    }
+}
+
+/// The whole state at one revision.
+#[derive(Clone, Debug)]
+pub(super) struct Index {
+    /// Newest change of each key, deletions after the compaction point included.
+    keys: OrdMap<Arc<str>, Arc<Change>>,
+    /// The changes after `compacted`, without gaps, and those before that are not yet freed.
+    history: OrdMap<Revision, Arc<Change>>,
+    /// Revision of the newest change. A new store is at 1, as etcd is.
+    pub(super) revision: Revision,
+    /// Lists before this revision, and watches up to it, are refused.
+    pub(super) compacted: Revision,
+    /// Keys that exist.
+    pub(super) live: u64,
+    /// Sum of the weights of `history`.
+    pub(super) history_bytes: u64,
+}
+
+impl Index {
+    /// The empty store.
+    pub(super) fn new() -> Self {
+        Self {
+            keys: OrdMap::new(),
+            history: OrdMap::new(),
+            revision: 1,
+            compacted: 0,
+            live: 0,
+            history_bytes: 0,
+        }
+    }
+
+    /// The state of a checkpoint, to be filled with `restore`.
+    pub(super) fn at_checkpoint(revision: Revision) -> Self {
+        Self { revision, compacted: revision, ..Self::new() }
+    }
+
+    /// Puts back one key of a checkpoint.
+    pub(super) fn restore(
+        &mut self,
+        key: Arc<str>,
+        value: Bytes,
+        versions: (Revision, Revision),
+        ttl_seconds: u32,
+    ) {
+        let (create_revision, revision) = versions;
+        let change = Change {
+            revision,
+            key: Arc::clone(&key),
+            value: Some(value),
+            create_revision,
+            ttl_seconds,
+            before: None,
+            previous_change: 0,
+        };
+        if self.keys.insert(key, Arc::new(change)).is_none() {
+            self.live += 1;
+        }
+    }
+
+    /// Number of changes that the history holds.
+    pub(super) fn history_len(&self) -> u64 {
+        self.history.len() as u64
+    }
+
+    /// Number of revisions after the compaction point.
+    pub(super) fn kept(&self) -> u64 {
+        (self.revision - self.compacted.max(1)).unsigned_abs()
+    }
+
+    /// Whether compaction left something to free.
+    pub(super) fn scrub_pending(&self) -> bool {
+        self.history.get_min().is_some_and(|(oldest, _)| *oldest <= self.compacted)
+    }
+
+    /// The key's present version.
+    pub(super) fn current(&self, key: &str) -> Option<&Arc<Change>> {
+        self.keys.get(key).filter(|change| change.value.is_some())
+    }
+
+    /// Sets a key at the next revision.
+    pub(super) fn put(&mut self, key: &str, value: Bytes, ttl_seconds: u32) -> Arc<Change> {
+        let revision = self.revision + 1;
+        let before = self.before(key);
+        let create_revision = before.as_ref().map_or(revision, |before| before.create_revision);
+        if before.is_none() {
+            self.live += 1;
+        }
+        let (key, previous_change) = self.shared(key);
+        let value = Some(value);
+        self.push(Change { revision, key, value, create_revision, ttl_seconds, before, previous_change })
+    }
+
+    /// Deletes a key at the next revision; `None`, and no new revision, where it does not exist.
+    pub(super) fn delete(&mut self, key: &str) -> Option<Arc<Change>> {
+        let before = self.before(key)?;
+        self.live -= 1;
+        let (key, previous_change) = self.shared(key);
+        let change = Change {
+            revision: self.revision + 1,
+            key,
+            value: None,
+            create_revision: before.create_revision,
+            ttl_seconds: 0,
+            before: Some(before),
+            previous_change,
+        };
+        Some(self.push(change))
+    }
+
+    fn push(&mut self, change: Change) -> Arc<Change> {
+        let change = Arc::new(change);
+        self.revision = change.revision;
+        self.history_bytes += change.weight();
+        self.keys.insert(Arc::clone(&change.key), Arc::clone(&change));
+        self.history.insert(change.revision, Arc::clone(&change));
+        change
+    }
+
+    fn before(&self, key: &str) -> Option<Before> {
+        let change = self.current(key)?;
+        let value = change.value.clone()?;
+        Some(Before { mod_revision: change.revision, create_revision: change.create_revision, value })
+    }
+
+    /// One allocation for a key, however often it changes; and the revision of its newest change.
+    fn shared(&self, key: &str) -> (Arc<str>, Revision) {
+        match self.keys.get_key_value(key) {
+            Some((key, newest)) => (Arc::clone(key), newest.revision),
+            None => (Arc::from(key), 0),
+        }
+    }
+
+    /// Refuses a compaction that cannot be done.
+    pub(super) fn check_compaction(&self, revision: Revision) -> Result<(), StoreError> {
+        if revision > self.revision {
+            return Err(StoreError::Future { asked: revision, current: self.revision });
+        }
+        if revision <= self.compacted {
+            return Err(StoreError::Compacted { asked: revision, oldest: self.compacted });
+        }
+        Ok(())
+    }
+
+    /// Puts what was overwritten or deleted at or before `revision` out of reach, at once; `scrub`
+    /// frees it.
+    pub(super) fn compact(&mut self, revision: Revision) {
+        self.compacted = revision;
+    }
+
+    /// Frees at most `changes` changes that are out of reach; true if there are more.
+    pub(super) fn scrub(&mut self, changes: usize) -> bool {
+        for _ in 0..changes {
+            let Some((oldest, change)) = self.history.get_min().cloned() else { return false };
+            if oldest > self.compacted {
+                return false;
+            }
+            self.history.remove(&oldest);
+            self.history_bytes -= change.weight();
+            let newest = self.keys.get(&change.key).is_some_and(|newest| newest.revision == oldest);
+            if newest {
+                self.forget_before(&change);
+            }
+        }
+        self.scrub_pending()
+    }
+
+    /// For a change that stays the newest of its key: what was before it is out of reach.
+    fn forget_before(&mut self, change: &Change) {
+        if change.value.is_none() {
+            self.keys.remove(&change.key);
+        } else if change.before.is_some() {
+            let bare = Change {
+                revision: change.revision,
+                key: Arc::clone(&change.key),
+                value: change.value.clone(),
+                create_revision: change.create_revision,
+                ttl_seconds: change.ttl_seconds,
+                before: None,
+                previous_change: 0,
+            };
+            self.keys.insert(Arc::clone(&change.key), Arc::new(bare));
+        }
+    }
+
+    /// One key at present.
+    pub(super) fn get(&self, key: &str) -> Got {
+        Got { kv: self.current(key).and_then(|change| change.key_value()), revision: self.revision }
+    }
+
+    /// One page of a range.
+    pub(super) fn list(&self, range: &Range) -> Result<Page, StoreError> {
+        let revision = self.readable(range.revision)?;
+        let start = if range.after.as_str() >= range.prefix.as_str() && !range.after.is_empty() {
+            Bound::Excluded(range.after.as_str())
+        } else {
+            Bound::Included(range.prefix.as_str())
+        };
+        let limit = if range.limit == 0 { usize::MAX } else { range.limit };
+        let (mut kvs, mut remaining) = (Vec::new(), 0);
+        for (key, newest) in self.keys.range::<_, str>((start, Bound::Unbounded)) {
+            if !key.starts_with(&range.prefix) {
+                break;
+            }
+            if kvs.len() < limit {
+                kvs.extend(self.version(newest, revision));
+            } else if self.exists(newest, revision) {
+                remaining += 1;
+            }
+        }
+        Ok(Page { kvs, revision, remaining })
+    }
+
+    /// The revision to read at, for the one that was asked for.
+    fn readable(&self, asked: Revision) -> Result<Revision, StoreError> {
+        if asked == 0 {
+            return Ok(self.revision);
+        }
+        if asked > self.revision {
+            return Err(StoreError::Future { asked, current: self.revision });
+        }
+        if asked < self.compacted {
+            return Err(StoreError::Compacted { asked, oldest: self.compacted });
+        }
+        Ok(asked)
+    }
+
+    fn exists(&self, newest: &Arc<Change>, revision: Revision) -> bool {
+        if newest.revision <= revision {
+            newest.value.is_some()
+        } else {
+            self.version(newest, revision).is_some()
+        }
+    }
+
+    /// What a key held at a revision that is not compacted.
+    fn version(&self, newest: &Arc<Change>, revision: Revision) -> Option<KeyValue> {
+        let mut change = newest;
+        loop {
+            if change.revision <= revision {
+                return change.key_value();
+            }
+            if change.previous_change <= revision {
+                // Without a version before it the key did not exist then, or never had.
+                return change.before.as_ref().map(|before| KeyValue {
+                    key: change.key.to_string(),
+                    value: before.value.clone(),
+                    create_revision: before.create_revision,
+                    mod_revision: before.mod_revision,
+                });
+            }
+            change = self.history.get(&change.previous_change)?;
+        }
+    }
+
+    /// Everything at the compaction point, in the order of keys: what a checkpoint holds.
+    pub(super) fn at_compaction(&self) -> impl Iterator<Item = (KeyValue, u32)> + '_ {
+        self.keys.values().filter_map(|newest| {
+            let kv = self.version(newest, self.compacted)?;
+            // A later change brings its own time to live when the log is replayed.
+            let ttl = if newest.revision == kv.mod_revision { newest.ttl_seconds } else { 0 };
+            Some((kv, ttl))
+        })
+    }
+
+    /// The newest change of every key that exists.
+    pub(super) fn live_changes(&self) -> impl Iterator<Item = &Arc<Change>> + '_ {
+        self.keys.values().filter(|change| change.value.is_some())
+    }
+
+    /// The changes from `from` on, in order.
+    pub(super) fn changes_from(&self, from: Revision) -> impl Iterator<Item = &Arc<Change>> + '_ {
+        self.history.range(from..).map(|(_, change)| change)
+    }
+}

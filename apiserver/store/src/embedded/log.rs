@@ -1,0 +1,208 @@
+//! The write-ahead log: segments of records. A group of records is written and synced in one go;
+//! the next group begins only after that, which is what recovery reasons with.
+
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind};
+use std::sync::Arc;
+
+use super::record::{read_u32, read_u64};
+use crate::Revision;
+use crate::disk::{Disk, DiskFile};
+
+const MAGIC: &[u8; 8] = b"HAWSERLG";
+
+/// Bytes before the first record: magic, sequence, first group, checksum, padding.
+pub(super) const SEGMENT_HEADER: usize = 32;
+
+/// Why a group could not be appended.
+#[derive(Debug)]
+pub(super) enum AppendError {
+    /// The disk is full. The log is as before, so that a later try may succeed.
+    Full(io::Error),
+    /// It is unknown what is on the disk.
+    Fatal(io::Error),
+}
+
+/// A segment that is complete.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Segment {
+    pub(super) sequence: u64,
+    /// Newest revision in it or before it.
+    pub(super) last_revision: Revision,
+    pub(super) bytes: u64,
+}
+
+/// Name of a segment.
+pub(super) fn name(sequence: u64) -> String {
+    format!("log-{sequence:016x}")
+}
+
+/// The sequence of a file that is named like a segment.
+pub(super) fn sequence_of(name: &str) -> Option<u64> {
+    u64::from_str_radix(name.strip_prefix("log-")?, 16).ok()
+}
+
+/// Sequence and first group from a segment's header, if that is whole.
+pub(super) fn read_segment_header(bytes: &[u8]) -> Option<(u64, u64)> {
+    let header = bytes.get(..SEGMENT_HEADER)?;
+    let intact = &header[..8] == MAGIC && crc32fast::hash(&header[..24]) == read_u32(header, 24)?;
+    if intact { Some((read_u64(header, 8)?, read_u64(header, 16)?)) } else { None }
+}
+
+fn segment_header(sequence: u64, group: u64) -> [u8; SEGMENT_HEADER] {
+    let mut header = [0; SEGMENT_HEADER];
+    header[..8].copy_from_slice(MAGIC);
+    header[8..16].copy_from_slice(&sequence.to_le_bytes());
+    header[16..24].copy_from_slice(&group.to_le_bytes());
+    let checksum = crc32fast::hash(&header[..24]);
+    header[24..28].copy_from_slice(&checksum.to_le_bytes());
+    header
+}
+
+/// The end of the log, open for writing.
+pub(super) struct Log {
+    disk: Arc<dyn Disk>,
+    /// Size that a segment is made with, in bytes.
+    segment_bytes: u64,
+    /// Complete segments that are still needed, oldest first.
+    complete: VecDeque<Segment>,
+    sequence: u64,
+    file: Box<dyn DiskFile>,
+    /// Where the next group goes.
+    offset: u64,
+    /// Size that the file was made with.
+    allocated: u64,
+    /// Number of the next group.
+    group: u64,
+    last_revision: Revision,
+}
+
+impl Log {
+    /// Goes on with a new segment after the complete ones.
+    pub(super) fn begin(
+        disk: Arc<dyn Disk>,
+        segment_bytes: u64,
+        complete: VecDeque<Segment>,
+        place: (u64, u64),
+        last_revision: Revision,
+    ) -> io::Result<Self> {
+        let (sequence, group) = place;
+        let file = new_segment(disk.as_ref(), sequence, group, segment_bytes)?;
+        let offset = SEGMENT_HEADER as u64;
+        Ok(Self {
+            disk,
+            segment_bytes,
+            complete,
+            sequence,
+            file,
+            offset,
+            allocated: segment_bytes,
+            group,
+            last_revision,
+        })
+    }
+
+    /// Number that the next group is to carry.
+    pub(super) fn group(&self) -> u64 {
+        self.group
+    }
+
+    /// Bytes of all segments.
+    pub(super) fn bytes(&self) -> u64 {
+        self.complete.iter().map(|segment| segment.bytes).sum::<u64>() + self.offset
+    }
+
+    /// Segments, the open one included.
+    pub(super) fn segments(&self) -> usize {
+        self.complete.len() + 1
+    }
+
+    /// Writes a group of records and waits until it is durable.
+    pub(super) fn append(&mut self, records: &[u8], last_revision: Revision) -> Result<(), AppendError> {
+        let end = self.offset + records.len() as u64;
+        if end > self.allocated {
+            self.rotate(records.len() as u64)?;
+        }
+        if let Err(error) = self.file.write_at(self.offset, records) {
+            return Err(self.undo_write(error));
+        }
+        self.file.sync().map_err(AppendError::Fatal)?;
+        self.offset += records.len() as u64;
+        self.group += 1;
+        self.last_revision = last_revision;
+        Ok(())
+    }
+
+    /// A disk that is full has taken a part, which must not stay behind the end.
+    fn undo_write(&mut self, error: io::Error) -> AppendError {
+        if error.kind() != ErrorKind::StorageFull {
+            return AppendError::Fatal(error);
+        }
+        match self.file.truncate(self.offset) {
+            Ok(()) => {
+                self.allocated = self.offset;
+                AppendError::Full(error)
+            }
+            Err(error) => AppendError::Fatal(error),
+        }
+    }
+
+    fn rotate(&mut self, needed: u64) -> Result<(), AppendError> {
+        let size = self.segment_bytes.max(SEGMENT_HEADER as u64 + needed);
+        let sequence = self.sequence + 1;
+        let file = match new_segment(self.disk.as_ref(), sequence, self.group, size) {
+            Ok(file) => file,
+            Err(error) if error.kind() == ErrorKind::StorageFull => {
+                // What is left of it holds no record; recovery takes no notice of it.
+                let _ = self.disk.remove(&name(sequence));
+                return Err(AppendError::Full(error));
+            }
+            Err(error) => return Err(AppendError::Fatal(error)),
+        };
+        // Only gives space back: recovery takes zeros at the end for what they are.
+        if let Err(error) = self.file.truncate(self.offset) {
+            tracing::warn!(%error, segment = name(self.sequence), "cannot give back the unused end of a segment");
+        }
+        self.complete.push_back(Segment {
+            sequence: self.sequence,
+            last_revision: self.last_revision,
+            bytes: self.offset,
+        });
+        self.file = file;
+        self.sequence = sequence;
+        self.offset = SEGMENT_HEADER as u64;
+        self.allocated = size;
+        Ok(())
+    }
+
+    /// Removes the segments in which nothing is newer than a durable checkpoint.
+    pub(super) fn forget(&mut self, revision: Revision) -> io::Result<()> {
+        let mut removed = false;
+        while let Some(segment) = self.complete.front().copied() {
+            if segment.last_revision > revision {
+                break;
+            }
+            self.disk.remove(&name(segment.sequence))?;
+            self.complete.pop_front();
+            removed = true;
+        }
+        if removed { self.disk.sync_directory() } else { Ok(()) }
+    }
+
+    /// Gives back the space that was reserved and not used.
+    pub(super) fn finish(&mut self) -> io::Result<()> {
+        self.file.truncate(self.offset)?;
+        self.file.sync()
+    }
+}
+
+/// Makes a segment and waits until it and its name are durable.
+fn new_segment(disk: &dyn Disk, sequence: u64, group: u64, size: u64) -> io::Result<Box<dyn DiskFile>> {
+    let mut file = disk.open(&name(sequence))?;
+    file.truncate(0)?;
+    file.allocate(size)?;
+    file.write_at(0, &segment_header(sequence, group))?;
+    file.sync()?;
+    disk.sync_directory()?;
+    Ok(file)
+}

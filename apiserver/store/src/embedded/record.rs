@@ -1,0 +1,233 @@
+//! The bytes of one record of the log, and of one entry of a checkpoint. Drawn in `docs/store.md`.
+
+use crate::Revision;
+
+/// First bytes of every record's header; also found again when looking for records behind damage.
+pub(super) const MAGIC: u32 = 0x4c57_4148;
+
+/// Magic, length, checksum, group (8), left, kind and three bytes of padding.
+pub(super) const HEADER: usize = 28;
+
+/// Records begin at multiples of this.
+pub(super) const ALIGN: usize = 4;
+
+const PUT: u8 = 1;
+const DELETE: u8 = 2;
+const COMPACT: u8 = 3;
+
+/// What a record says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Body<'a> {
+    Put { revision: Revision, ttl_seconds: u32, key: &'a str, value: &'a [u8] },
+    Delete { revision: Revision, key: &'a str },
+    Compact { revision: Revision },
+}
+
+/// A record with its place in its group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Record<'a> {
+    /// Number of the group that was synced together; rises by one with each.
+    pub(super) group: u64,
+    /// Records of the group that follow this one.
+    pub(super) left: u32,
+    pub(super) body: Body<'a>,
+}
+
+/// What was found where a record was expected.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Decoded<'a> {
+    /// A whole record, and the number of bytes that it takes.
+    Record(Record<'a>, usize),
+    /// Nothing was ever written here.
+    Nothing,
+    /// Something, but not a whole record.
+    Damaged,
+}
+
+/// Appends a record, of which `left` is filled in later by `set_left`; returns where it begins.
+pub(super) fn encode(buffer: &mut Vec<u8>, group: u64, body: &Body<'_>) -> usize {
+    let start = buffer.len();
+    let kind = match body {
+        Body::Put { .. } => PUT,
+        Body::Delete { .. } => DELETE,
+        Body::Compact { .. } => COMPACT,
+    };
+    buffer.extend_from_slice(&MAGIC.to_le_bytes());
+    buffer.extend_from_slice(&[0; 8]);
+    buffer.extend_from_slice(&group.to_le_bytes());
+    buffer.extend_from_slice(&[0; 4]);
+    buffer.extend_from_slice(&[kind, 0, 0, 0]);
+    match *body {
+        Body::Put { revision, ttl_seconds, key, value } => {
+            buffer.extend_from_slice(&revision.to_le_bytes());
+            buffer.extend_from_slice(&ttl_seconds.to_le_bytes());
+            push_length(buffer, key.len());
+            buffer.extend_from_slice(key.as_bytes());
+            buffer.extend_from_slice(value);
+        }
+        Body::Delete { revision, key } => {
+            buffer.extend_from_slice(&revision.to_le_bytes());
+            buffer.extend_from_slice(key.as_bytes());
+        }
+        Body::Compact { revision } => buffer.extend_from_slice(&revision.to_le_bytes()),
+    }
+    let length = buffer.len() - start - HEADER;
+    set_u32(buffer, start + 4, u32_of(length));
+    buffer.resize(buffer.len().next_multiple_of(ALIGN), 0);
+    start
+}
+
+/// Completes the record that begins at `start`: its place in the group, and with that its checksum.
+pub(super) fn set_left(buffer: &mut [u8], start: usize, left: u32) {
+    set_u32(buffer, start + 20, left);
+    let length = read_u32(buffer, start + 4).map_or(0, |length| length as usize);
+    let checksum = checksum(&buffer[start..start + HEADER + length]);
+    set_u32(buffer, start + 8, checksum);
+}
+
+/// The checksum covers the whole record but itself.
+fn checksum(record: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&record[..8]);
+    hasher.update(&record[12..]);
+    hasher.finalize()
+}
+
+/// Reads the record that begins at `at`.
+pub(super) fn decode(bytes: &[u8], at: usize) -> Decoded<'_> {
+    let Some(header) = bytes.get(at..at + HEADER) else {
+        let rest = bytes.get(at..).unwrap_or_default();
+        return if rest.iter().all(|byte| *byte == 0) { Decoded::Nothing } else { Decoded::Damaged };
+    };
+    if header.iter().all(|byte| *byte == 0) {
+        return Decoded::Nothing;
+    }
+    decode_record(bytes, at).map_or(Decoded::Damaged, |(record, taken)| Decoded::Record(record, taken))
+}
+
+fn decode_record(bytes: &[u8], at: usize) -> Option<(Record<'_>, usize)> {
+    if read_u32(bytes, at)? != MAGIC {
+        return None;
+    }
+    let length = read_u32(bytes, at + 4)? as usize;
+    let end = at.checked_add(HEADER)?.checked_add(length)?;
+    let record = bytes.get(at..end)?;
+    if checksum(record) != read_u32(record, 8)? {
+        return None;
+    }
+    let (group, left) = (read_u64(record, 12)?, read_u32(record, 20)?);
+    let body = decode_body(record[24], &record[HEADER..])?;
+    Some((Record { group, left, body }, (HEADER + length).next_multiple_of(ALIGN)))
+}
+
+fn decode_body(kind: u8, payload: &[u8]) -> Option<Body<'_>> {
+    let revision = read_revision(payload, 0)?;
+    match kind {
+        PUT => {
+            let ttl_seconds = read_u32(payload, 8)?;
+            let split = 16usize.checked_add(read_u32(payload, 12)? as usize)?;
+            let key = std::str::from_utf8(payload.get(16..split)?).ok()?;
+            Some(Body::Put { revision, ttl_seconds, key, value: &payload[split..] })
+        }
+        DELETE => Some(Body::Delete { revision, key: std::str::from_utf8(&payload[8..]).ok()? }),
+        COMPACT => Some(Body::Compact { revision }),
+        _ => None,
+    }
+}
+
+/// The next whole record behind damage, if there is one.
+pub(super) fn find(bytes: &[u8], from: usize) -> Option<Record<'_>> {
+    records_behind(bytes, from).next()
+}
+
+/// Whether a whole record of a group after `group` lies behind damage.
+pub(super) fn later_group(bytes: &[u8], from: usize, group: u64) -> bool {
+    records_behind(bytes, from).any(|record| record.group > group)
+}
+
+fn records_behind(bytes: &[u8], from: usize) -> impl Iterator<Item = Record<'_>> {
+    (from.next_multiple_of(ALIGN)..bytes.len())
+        .step_by(ALIGN)
+        .filter(|&at| read_u32(bytes, at) == Some(MAGIC))
+        .filter_map(|at| decode_record(bytes, at))
+        .map(|(record, _)| record)
+}
+
+/// Lengths are bounded by `limits` far below 4 GiB; anything longer is a defect that must not
+/// reach the disk.
+fn u32_of(length: usize) -> u32 {
+    u32::try_from(length).expect("lengths are checked against the limits when a write is accepted")
+}
+
+pub(super) fn push_length(buffer: &mut Vec<u8>, length: usize) {
+    buffer.extend_from_slice(&u32_of(length).to_le_bytes());
+}
+
+fn set_u32(buffer: &mut [u8], at: usize, number: u32) {
+    buffer[at..at + 4].copy_from_slice(&number.to_le_bytes());
+}
+
+pub(super) fn read_u32(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?))
+}
+
+pub(super) fn read_u64(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(bytes.get(at..at.checked_add(8)?)?.try_into().ok()?))
+}
+
+/// A revision is never negative on disk.
+pub(super) fn read_revision(bytes: &[u8], at: usize) -> Option<Revision> {
+    Revision::try_from(read_u64(bytes, at)?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn encoded(body: &Body<'_>) -> Vec<u8> {
+        let mut buffer = vec![0; 8];
+        let start = encode(&mut buffer, 7, body);
+        set_left(&mut buffer, start, 3);
+        buffer
+    }
+
+    #[test]
+    fn what_is_encoded_is_decoded() {
+        let bodies = [
+            Body::Put { revision: 9, ttl_seconds: 60, key: "/a/ü", value: b"x" },
+            Body::Put { revision: 9, ttl_seconds: 0, key: "/a", value: b"" },
+            Body::Delete { revision: 10, key: "/a/b" },
+            Body::Compact { revision: 4 },
+        ];
+        for body in bodies {
+            let bytes = encoded(&body);
+            let Decoded::Record(record, taken) = decode(&bytes, 8) else { panic!("{body:?}") };
+            assert_eq!(record, Record { group: 7, left: 3, body });
+            assert_eq!(taken, bytes.len() - 8);
+        }
+    }
+
+    #[test]
+    fn every_flipped_bit_and_every_cut_is_noticed() {
+        let whole = encoded(&Body::Put { revision: 9, ttl_seconds: 60, key: "/key", value: b"12345678" });
+        for bit in 64..whole.len() * 8 {
+            let mut bytes = whole.clone();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(decode(&bytes, 8), Decoded::Damaged, "bit {bit}");
+        }
+        for end in 9..whole.len() {
+            assert_eq!(decode(&whole[..end], 8), Decoded::Damaged, "cut at {end}");
+        }
+        assert_eq!(decode(&whole[..8], 8), Decoded::Nothing);
+        assert_eq!(decode(&[0; 64], 0), Decoded::Nothing);
+    }
+
+    #[test]
+    fn a_record_behind_damage_is_found() {
+        let mut bytes = encoded(&Body::Delete { revision: 9, key: "/key" });
+        bytes[0] = 0xff;
+        let found = find(&bytes, 0).unwrap();
+        assert_eq!(found.body, Body::Delete { revision: 9, key: "/key" });
+        assert_eq!(find(&bytes, 12), None);
+    }
+}

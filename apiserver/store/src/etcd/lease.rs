@@ -1,0 +1,85 @@
+//! Times to live by etcd leases. A lease costs etcd more than a key, so keys with the same time to
+//! live share one for a while, which gives some of them up to a minute more.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use etcd_client::LeaseClient;
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+use super::{TIMEOUT, server_message, within};
+use crate::StoreError;
+use crate::limits::{ETCD_LEASE_KEYS, ETCD_LEASE_REUSE_SECONDS};
+
+/// The leases that take further keys, by time to live in seconds.
+#[derive(Clone)]
+pub(super) struct Leases {
+    client: LeaseClient,
+    current: Arc<Mutex<BTreeMap<u32, Lease>>>,
+}
+
+struct Lease {
+    id: i64,
+    /// From here on a key would live shorter than it should.
+    until: Instant,
+    keys: u32,
+}
+
+impl Leases {
+    pub(super) fn new(client: LeaseClient) -> Self {
+        Self { client, current: Arc::default() }
+    }
+
+    /// A lease that lasts at least this long.
+    pub(super) async fn lease(&self, ttl_seconds: u32) -> Result<i64, StoreError> {
+        // Held over the request on purpose: whoever comes meanwhile shares its lease.
+        let mut current = self.current.lock().await;
+        let now = Instant::now();
+        current.retain(|_, lease| lease.until > now && lease.keys < ETCD_LEASE_KEYS);
+        if let Some(lease) = current.get_mut(&ttl_seconds) {
+            lease.keys += 1;
+            return Ok(lease.id);
+        }
+        let ttl = i64::from(ttl_seconds);
+        let extra = extra_seconds(ttl);
+        let attempted = format!("get a lease of {ttl_seconds} s");
+        let granted = within(TIMEOUT, &attempted, self.client.clone().grant(ttl + extra, None)).await?;
+        if extra > 0 {
+            let until = now + Duration::from_secs(extra.unsigned_abs());
+            current.insert(ttl_seconds, Lease { id: granted.id(), until, keys: 1 });
+        }
+        Ok(granted.id())
+    }
+
+    /// Stops using a lease.
+    pub(super) async fn forget(&self, ttl_seconds: u32, id: i64) {
+        let mut current = self.current.lock().await;
+        if current.get(&ttl_seconds).is_some_and(|lease| lease.id == id) {
+            current.remove(&ttl_seconds);
+        }
+    }
+}
+
+/// How much longer than asked a shared lease lasts: a twentieth, and a minute at most.
+fn extra_seconds(ttl_seconds: i64) -> i64 {
+    (ttl_seconds / 20).min(ETCD_LEASE_REUSE_SECONDS)
+}
+
+/// Whether a write failed because its lease has run out.
+pub(super) fn is_gone(error: &StoreError) -> bool {
+    server_message(error).is_some_and(|message| message.contains("requested lease not found"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shared_lease_lasts_a_twentieth_longer_but_no_more_than_a_minute() {
+        assert_eq!(extra_seconds(1), 0);
+        assert_eq!(extra_seconds(100), 5);
+        assert_eq!(extra_seconds(3_600), 60);
+    }
+}
