@@ -71,6 +71,11 @@ pub struct Decision {
     pub reason: String,
 }
 
+/// Whether a `LabelSelector` selects `object` by its labels.
+pub(crate) fn selects(selector: &serde_json::Value, object: &serde_json::Value) -> bool {
+    policy::selects(selector, &policy::labels(object))
+}
+
 /// The 403 for a request that was not allowed.
 pub fn forbidden(attributes: &Attributes<'_>, decision: &Decision) -> ApiError {
     let user = &attributes.identity.user;

@@ -1,0 +1,130 @@
+//! A role for each controller, bound to its ServiceAccount in kube-system and to the controller
+//! manager's user, under which they all run by default.
+
+/// What every controller that reports events may do.
+pub(super) const EVENTS: &[&str] = &["create,patch,update core,events.k8s.io events"];
+
+/// Whether `controller` reports events.
+pub(super) fn writes_events(controller: &str) -> bool {
+    !matches!(controller, "clusterrole-aggregation-controller" | "namespace-controller")
+}
+
+/// (ServiceAccount, rules); the role is `system:controller:NAME`.
+pub(super) const ROLES: &[(&str, &[&str])] = &[
+    (
+        "clusterrole-aggregation-controller",
+        &["escalate,get,list,patch,update,watch rbac.authorization.k8s.io clusterroles"],
+    ),
+    (
+        "cronjob-controller",
+        &[
+            "READ,update,patch batch cronjobs",
+            "READ,create,update,delete,patch batch jobs",
+            "update,patch batch cronjobs/status",
+            "update batch cronjobs/finalizers",
+            "list,delete core pods",
+        ],
+    ),
+    (
+        "daemon-set-controller",
+        &[
+            "READ apps daemonsets",
+            "update,patch apps daemonsets/status",
+            "update apps daemonsets/finalizers",
+            "list,watch core nodes",
+            "READ,create,delete,patch core pods",
+            "create core pods/binding",
+            "READ,create,delete,update,patch apps controllerrevisions",
+        ],
+    ),
+    (
+        "deployment-controller",
+        &[
+            "READ,update apps deployments",
+            "update,patch apps deployments/status",
+            "update apps deployments/finalizers",
+            "READ,create,update,patch,delete apps replicasets",
+            "READ,update core pods",
+        ],
+    ),
+    (
+        "disruption-controller",
+        &[
+            "READ apps deployments,replicasets,statefulsets",
+            "READ core replicationcontrollers",
+            "READ policy poddisruptionbudgets",
+            "update,patch policy poddisruptionbudgets/status",
+            "patch,update core pods/status",
+            "get * */scale",
+        ],
+    ),
+    (
+        "endpoint-controller",
+        &[
+            "READ core pods,services",
+            "READ,create,update,delete core endpoints",
+            "create core endpoints/restricted",
+        ],
+    ),
+    (
+        "endpointslice-controller",
+        &[
+            "READ core nodes,pods,services",
+            "update core services/finalizers",
+            "READ,create,update,patch,delete,deletecollection discovery.k8s.io endpointslices",
+            "create discovery.k8s.io endpointslices/restricted",
+        ],
+    ),
+    ("generic-garbage-collector", &["READ,patch,update,delete * *"]),
+    (
+        "job-controller",
+        &[
+            "READ,update,patch batch jobs",
+            "update,patch batch jobs/status",
+            "update batch jobs/finalizers",
+            "READ,create,delete,patch core pods",
+        ],
+    ),
+    (
+        "namespace-controller",
+        &[
+            "READ,delete core namespaces",
+            "update core namespaces/finalize,namespaces/status",
+            "get,list,delete,deletecollection * *",
+        ],
+    ),
+    (
+        "node-controller",
+        &[
+            "READ,update,patch,delete core nodes",
+            "update,patch core nodes/status",
+            "patch,update core pods/status",
+            "READ,delete core pods",
+            "READ coordination.k8s.io leases",
+        ],
+    ),
+    ("pod-garbage-collector", &["READ,delete core pods", "READ core nodes", "patch,update core pods/status"]),
+    (
+        "replicaset-controller",
+        &[
+            "READ,update apps replicasets",
+            "update,patch apps replicasets/status",
+            "update apps replicasets/finalizers",
+            "READ,create,delete,patch core pods",
+        ],
+    ),
+    ("root-ca-cert-publisher", &["READ,create,update core configmaps", "list,watch core namespaces"]),
+    ("service-account-controller", &["READ,create core serviceaccounts", "list,watch core namespaces"]),
+    (
+        "statefulset-controller",
+        &[
+            "READ apps statefulsets",
+            "update,patch apps statefulsets/status",
+            "update apps statefulsets/finalizers",
+            "READ,create,delete,update,patch core pods",
+            "READ,create,delete,update,patch apps controllerrevisions",
+            "READ,create,update,delete core persistentvolumeclaims",
+        ],
+    ),
+    ("ttl-after-finished-controller", &["READ,delete batch jobs"]),
+];

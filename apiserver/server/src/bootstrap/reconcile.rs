@@ -1,0 +1,114 @@
+//! From what exists and what is wanted to what has to be written: pure.
+
+use serde_json::{Map, Value, json};
+
+use super::AUTOUPDATE;
+use crate::rbac::{Rule, escalation};
+
+/// What has to be done about one object.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Write {
+    /// It is as it should be, or its owner has opted out.
+    Nothing,
+    Create(Value),
+    /// Replace the existing object; the resource version is that of the existing one.
+    Update(Value),
+    /// Delete the existing object and create this one: a `roleRef` cannot be changed.
+    Recreate(Value),
+}
+
+/// Compares an object of `objects()` with what is stored. Rules, subjects, labels and annotations
+/// that are missing are added, nothing is taken away; the annotation
+/// `rbac.authorization.kubernetes.io/autoupdate: "false"` leaves an object alone. Namespaces and
+/// priority classes are created only.
+pub fn reconcile(existing: Option<&Value>, wanted: &Value) -> Write {
+    let Some(existing) = existing else { return Write::Create(wanted.clone()) };
+    if existing["metadata"]["annotations"][AUTOUPDATE] == "false" {
+        return Write::Nothing;
+    }
+    let mut updated = existing.clone();
+    match wanted["kind"].as_str().unwrap_or_default() {
+        "Role" | "ClusterRole" => {
+            add_missing_rules(&mut updated, wanted);
+            add_missing(&mut updated, wanted, &["aggregationRule", "clusterRoleSelectors"]);
+        }
+        "RoleBinding" | "ClusterRoleBinding" => {
+            if existing["roleRef"] != wanted["roleRef"] {
+                return Write::Recreate(wanted.clone());
+            }
+            add_missing(&mut updated, wanted, &["subjects"]);
+        }
+        _ => return Write::Nothing,
+    }
+    for key in ["labels", "annotations"] {
+        add_missing_entries(&mut updated, wanted, key);
+    }
+    if updated == *existing { Write::Nothing } else { Write::Update(updated) }
+}
+
+/// The rules of an aggregating ClusterRole: those of `cluster_roles` that it selects, each once,
+/// in the order of the roles' names. `None` if it does not aggregate.
+pub fn aggregate(role: &Value, cluster_roles: &[Value]) -> Option<Value> {
+    let selectors = role.pointer("/aggregationRule/clusterRoleSelectors")?.as_array()?;
+    let name = |role: &Value| role["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+    let own = name(role);
+    let mut members: Vec<&Value> = cluster_roles
+        .iter()
+        .filter(|member| name(member) != own)
+        .filter(|member| selectors.iter().any(|selector| crate::rbac::selects(selector, member)))
+        .collect();
+    members.sort_by_key(|member| name(member));
+    let mut rules: Vec<Value> = Vec::new();
+    for rule in members.iter().filter_map(|member| member["rules"].as_array()).flatten() {
+        if !rules.contains(rule) {
+            rules.push(rule.clone());
+        }
+    }
+    Some(Value::Array(rules))
+}
+
+fn add_missing_rules(updated: &mut Value, wanted: &Value) {
+    let held = Rule::list(updated);
+    let wanted_rules = wanted["rules"].as_array().map(Vec::as_slice).unwrap_or_default();
+    for rule in wanted_rules {
+        // Whole rules are added, which keeps them readable, if any part of them is missing.
+        if !escalation::missing(&held, &[Rule::from_value(rule)]).is_empty() {
+            push(&mut updated["rules"], rule.clone());
+        }
+    }
+}
+
+/// Adds the elements of the list at `path` that `updated` does not have.
+fn add_missing(updated: &mut Value, wanted: &Value, path: &[&str]) {
+    let wanted = path.iter().fold(wanted, |value, key| &value[*key]);
+    for item in wanted.as_array().map(Vec::as_slice).unwrap_or_default() {
+        let mut list = &mut *updated;
+        for key in path {
+            list = &mut list[*key];
+        }
+        if !list.as_array().is_some_and(|list| list.contains(item)) {
+            push(list, item.clone());
+        }
+    }
+}
+
+fn push(list: &mut Value, item: Value) {
+    match list {
+        Value::Array(list) => list.push(item),
+        other => *other = json!([item]),
+    }
+}
+
+fn add_missing_entries(updated: &mut Value, wanted: &Value, key: &str) {
+    let Some(wanted) = wanted["metadata"][key].as_object() else { return };
+    let entries = &mut updated["metadata"][key];
+    if !entries.is_object() {
+        *entries = Value::Object(Map::new());
+    }
+    let Some(entries) = entries.as_object_mut() else { return };
+    for (name, value) in wanted {
+        if !entries.contains_key(name) {
+            entries.insert(name.clone(), value.clone());
+        }
+    }
+}
