@@ -1,0 +1,91 @@
+//! The suite `cluster`: how long a cluster takes to be there, and what it costs.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use tests_e2e::{Cluster, Lab, eventually};
+
+use crate::row::Report;
+
+const SECONDS: (&str, &str) = ("seconds", "seconds");
+const BYTES: (&str, &str) = ("bytes", "bytes");
+
+/// Repeats `up`, then measures memory on the last cluster.
+pub fn run(report: &Report, quick: bool) -> Result<()> {
+    let rounds = if quick { 3 } else { 10 };
+    let (mut ups, mut first_pods) = (Vec::new(), Vec::new());
+    for round in 0..rounds {
+        let lab = Lab::new()?;
+        let mut cluster = Cluster::up(&lab)?;
+        ups.push(milliseconds(&cluster.ready)? / 1000.0);
+        first_pods.push(first_pod(&cluster)?);
+        if round + 1 == rounds {
+            memory(report, &cluster, 1)?;
+            run_pods(&cluster, 30)?;
+            memory(report, &cluster, 30)?;
+        }
+        cluster.stop()?;
+    }
+    report.row("cluster", "up", "hawser", SECONDS, &ups)?;
+    report.row("cluster", "first_pod", "hawser", SECONDS, &first_pods)?;
+    let binary = tests_e2e::hawser()?;
+    let size = fs::metadata(&binary).with_context(|| format!("cannot read {}", binary.display()))?.len();
+    report.row("cluster", "binary", "hawser", BYTES, &[size as f64])
+}
+
+/// N of `ready in N ms`.
+fn milliseconds(line: &str) -> Result<f64> {
+    let number = line.split("ready in ").nth(1).and_then(|rest| rest.split(' ').next());
+    number.and_then(|n| n.parse().ok()).with_context(|| format!("no time in {line:?}"))
+}
+
+/// From `kubectl create` to a pod that runs, seen by a watch of kubectl's.
+fn first_pod(cluster: &Cluster<'_>) -> Result<f64> {
+    let start = Instant::now();
+    cluster.kubectl("run first --image=hawser.local/echo:1 --restart=Never")?;
+    cluster.kubectl("wait pod/first --for=jsonpath={.status.phase}=Running --timeout=60s")?;
+    Ok(start.elapsed().as_secs_f64())
+}
+
+fn run_pods(cluster: &Cluster<'_>, count: usize) -> Result<()> {
+    cluster.kubectl(&format!("create deployment many --image=hawser.local/echo:1 --replicas={}", count - 1))?;
+    cluster.kubectl("rollout status deploy/many --timeout=120s")?;
+    Ok(())
+}
+
+/// Resident memory of `hawser`, and of everything it started except the pods' own processes.
+fn memory(report: &Report, cluster: &Cluster<'_>, pods: usize) -> Result<()> {
+    // What the start needed is given back; the figure is for a cluster at rest.
+    std::thread::sleep(Duration::from_secs(5));
+    let hawser = resident(cluster.pid()?)?;
+    report.row("cluster", &format!("memory/pods={pods}"), "hawser", BYTES, &[hawser])?;
+    let data = cluster.lab.data_dir().display().to_string();
+    let containerd = eventually("containerd's process", || process(&["containerd", "--config", &data]))?;
+    report.row("cluster", &format!("memory/pods={pods}"), "containerd", BYTES, &[resident(containerd)?])
+}
+
+fn process(words: &[&str]) -> Result<Option<u32>> {
+    let mut found = BTreeSet::new();
+    for entry in fs::read_dir("/proc").context("cannot read /proc")?.flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+        let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line).replace('\0', " ");
+        if words.iter().all(|word| line.contains(word)) && !line.contains("shim") {
+            found.insert(pid);
+        }
+    }
+    Ok(found.into_iter().next())
+}
+
+/// `VmRSS` in bytes.
+fn resident(pid: u32) -> Result<f64> {
+    let path = format!("/proc/{pid}/status");
+    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    match line.and_then(|rest| rest.split_whitespace().next()).and_then(|n| n.parse::<f64>().ok()) {
+        Some(kibibytes) => Ok(kibibytes * 1024.0),
+        None => bail!("no VmRSS in {path}"),
+    }
+}

@@ -1,0 +1,239 @@
+//! What a person types. Flags are spelled as the Kubernetes component spells them where it has
+//! them; every field is destructured where it is used, so that an unused flag is a warning.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use ipnetwork::IpNetwork;
+
+/// Where pins are unless told otherwise.
+pub const BPF_ROOT: &str = "/sys/fs/bpf/hawser";
+
+#[derive(Parser)]
+#[command(name = "hawser", version, about = "A networking-first Kubernetes node stack")]
+pub struct Hawser {
+    /// What is logged: `info`, or a filter such as `info,userspace_proxy=debug`
+    #[arg(long, global = true, default_value = "info", env = "HAWSER_LOG")]
+    pub log: String,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Run a whole cluster on this machine, in one process
+    Up(Box<Up>),
+    /// Stop the pods of `up` and put the machine back as it was
+    Down(Down),
+    /// Run the API server
+    Apiserver(Box<Apiserver>),
+    /// Run the controllers
+    Controllers(Controllers),
+    /// Run the scheduler
+    Scheduler(Scheduler),
+    /// Run the node agent
+    Kubelet(Box<Kubelet>),
+    /// Run the service proxy, or look into its live tables
+    Proxy(Box<Proxy>),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum StoreKind {
+    Embedded,
+    Etcd,
+}
+
+#[derive(Args)]
+pub struct StoreArgs {
+    /// Where objects are kept
+    #[arg(long, value_enum, default_value_t = StoreKind::Embedded)]
+    pub store: StoreKind,
+    /// Of etcd: URLs, separated by commas
+    #[arg(long, value_delimiter = ',')]
+    pub etcd_servers: Vec<String>,
+}
+
+#[derive(Args)]
+pub struct Networks {
+    /// Addresses of Services
+    #[arg(long = "service-cluster-ip-range", alias = "service-cidr", default_value = "10.96.0.0/16")]
+    pub service_cidr: IpNetwork,
+    /// Addresses of pods; each node gets a /24 of it
+    #[arg(long, default_value = "10.244.0.0/16")]
+    pub cluster_cidr: IpNetwork,
+}
+
+#[derive(Args)]
+pub struct NodeArgs {
+    /// The node's name; the host's name unless given
+    #[arg(long = "node-name", alias = "hostname-override")]
+    pub node_name: Option<String>,
+    /// The node's address; that of the default route unless given
+    #[arg(long)]
+    pub node_ip: Option<IpAddr>,
+    /// The cgroup below which pods and socket hooks are, for several nodes on one machine
+    #[arg(long, default_value = "/")]
+    pub cgroup_root: String,
+}
+
+#[derive(Args)]
+pub struct RuntimeArgs {
+    /// CRI socket of a runtime that runs already; without it, a containerd of our own is run
+    #[arg(long)]
+    pub container_runtime_endpoint: Option<String>,
+    /// Image archives to import at start
+    #[arg(long = "import", value_name = "FILE")]
+    pub imports: Vec<PathBuf>,
+    /// Port of the node server; 0 for a free one
+    #[arg(long, default_value_t = 10250)]
+    pub kubelet_port: u16,
+}
+
+#[derive(Args)]
+pub struct Up {
+    /// Everything that the cluster keeps
+    #[arg(long)]
+    pub data_dir: PathBuf,
+    /// Port of the API, on all addresses; 0 for a free one
+    #[arg(long, default_value_t = 6443)]
+    pub api_port: u16,
+    /// Where maps, programs and links are pinned
+    #[arg(long, default_value = BPF_ROOT)]
+    pub bpf_root: PathBuf,
+    #[command(flatten)]
+    pub store: StoreArgs,
+    #[command(flatten)]
+    pub networks: Networks,
+    #[command(flatten)]
+    pub node: NodeArgs,
+    #[command(flatten)]
+    pub runtime: RuntimeArgs,
+    #[command(flatten)]
+    pub proxy: ProxyPorts,
+}
+
+#[derive(Args)]
+pub struct Down {
+    /// The directory that `up` was given
+    #[arg(long)]
+    pub data_dir: PathBuf,
+}
+
+#[derive(Args)]
+pub struct Apiserver {
+    /// Certificates, kubeconfig and the embedded store
+    #[arg(long)]
+    pub data_dir: PathBuf,
+    /// Port; 0 for a free one
+    #[arg(long, default_value_t = 6443)]
+    pub secure_port: u16,
+    /// Address to listen on
+    #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::UNSPECIFIED))]
+    pub bind_address: IpAddr,
+    /// Address that the Service `kubernetes` leads to
+    #[arg(long)]
+    pub advertise_address: Option<IpAddr>,
+    #[command(flatten)]
+    pub store: StoreArgs,
+    #[command(flatten)]
+    pub networks: Networks,
+}
+
+#[derive(Args)]
+pub struct Controllers {
+    #[arg(long)]
+    pub kubeconfig: PathBuf,
+    /// The certificate authority that pods shall trust
+    #[arg(long)]
+    pub root_ca_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub networks: Networks,
+}
+
+#[derive(Args)]
+pub struct Scheduler {
+    #[arg(long)]
+    pub kubeconfig: PathBuf,
+    /// Pods with this schedulerName are placed
+    #[arg(long, default_value = "default-scheduler")]
+    pub scheduler_name: String,
+}
+
+#[derive(Args)]
+pub struct Kubelet {
+    #[arg(long)]
+    pub kubeconfig: PathBuf,
+    /// Volumes, logs, the runtime and the pod network's state
+    #[arg(long = "root-dir", alias = "data-dir")]
+    pub root_dir: PathBuf,
+    /// Clients of the node server show a certificate of this authority
+    #[arg(long)]
+    pub client_ca_file: Option<PathBuf>,
+    /// Serving certificate of the node server; self-signed unless given
+    #[arg(long, requires = "tls_private_key_file")]
+    pub tls_cert_file: Option<PathBuf>,
+    #[arg(long, requires = "tls_cert_file")]
+    pub tls_private_key_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub networks: Networks,
+    #[command(flatten)]
+    pub node: NodeArgs,
+    #[command(flatten)]
+    pub runtime: RuntimeArgs,
+}
+
+#[derive(Args)]
+pub struct ProxyPorts {
+    /// Where `/healthz` and `/livez` of the proxy are
+    #[arg(long, default_value = "0.0.0.0:10256")]
+    pub healthz_bind_address: std::net::SocketAddr,
+    /// Where its `/metrics` are
+    #[arg(long, default_value = "127.0.0.1:10249")]
+    pub metrics_bind_address: std::net::SocketAddr,
+}
+
+#[derive(Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct Proxy {
+    #[command(subcommand)]
+    pub look: Option<Look>,
+    #[command(flatten)]
+    pub run: Option<ProxyRun>,
+}
+
+#[derive(Args)]
+pub struct ProxyRun {
+    #[arg(long)]
+    pub kubeconfig: PathBuf,
+    /// Where maps, programs and links are pinned
+    #[arg(long, default_value = BPF_ROOT)]
+    pub bpf_root: PathBuf,
+    #[command(flatten)]
+    pub node: NodeArgs,
+    #[command(flatten)]
+    pub ports: ProxyPorts,
+    #[command(flatten)]
+    pub networks: Networks,
+}
+
+/// Which of the live tables.
+#[derive(Subcommand)]
+pub enum Look {
+    /// Frontends with what they lead to
+    Services(LookArgs),
+    /// Backends by service
+    Backends(LookArgs),
+    /// Tracked connections
+    Connections(LookArgs),
+}
+
+#[derive(Args)]
+pub struct LookArgs {
+    /// Where maps are pinned
+    #[arg(long, default_value = BPF_ROOT)]
+    pub bpf_root: PathBuf,
+    /// JSON lines instead of a table
+    #[arg(long)]
+    pub json: bool,
+}

@@ -1,0 +1,186 @@
+//! The data directory: one process at a time, one format, and what `down` has to know.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+
+/// Raised when a newer layout cannot be read by an older program, or the other way round.
+const VERSION: &str = "1";
+
+/// A data directory, locked for this process until dropped.
+pub struct DataDir {
+    path: PathBuf,
+    /// Holds the lock.
+    _lock: File,
+}
+
+/// What `up` made outside of the directory, for `down` to remove.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Made {
+    pub node_name: String,
+    pub bpf_root: PathBuf,
+    /// Below the cgroup file systems: `/` or `/some/group`.
+    pub cgroup_root: String,
+    /// A runtime that is not ours, if one was given.
+    pub runtime_endpoint: Option<String>,
+}
+
+impl DataDir {
+    /// Makes the directory if it is missing, locks it, and checks its version.
+    pub fn open(path: &Path) -> Result<Self> {
+        fs::create_dir_all(path).with_context(|| format!("cannot make the data directory {}", path.display()))?;
+        let path =
+            path.canonicalize().with_context(|| format!("cannot resolve the data directory {}", path.display()))?;
+        let lock = lock(&path)?;
+        check_version(&path)?;
+        Ok(Self { path, _lock: lock })
+    }
+
+    /// As [`DataDir::open`], but the directory must have been made by `up`.
+    pub fn open_existing(path: &Path) -> Result<Self> {
+        if !path.join("version").exists() {
+            bail!("{} is not a data directory of hawser: there is no file `version` in it", path.display());
+        }
+        Self::open(path)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn join(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// Where an administrator finds the API.
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.join("kubeconfig.yaml")
+    }
+
+    /// Writes down what is about to be made; before it is made.
+    pub fn remember(&self, made: &Made) -> Result<()> {
+        let text = serde_json::to_vec_pretty(made).context("cannot encode what up makes")?;
+        write_atomically(&self.join("made.json"), &text)
+    }
+
+    /// What an earlier `up` made; `None` if there is nothing to remove.
+    pub fn made(&self) -> Result<Option<Made>> {
+        let file = self.join("made.json");
+        match fs::read(&file) {
+            Ok(text) => {
+                serde_json::from_slice(&text).with_context(|| format!("cannot read {}", file.display())).map(Some)
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error).with_context(|| format!("cannot read {}", file.display())),
+        }
+    }
+
+    /// Everything that was made is removed.
+    pub fn forget(&self) -> Result<()> {
+        match fs::remove_file(self.join("made.json")) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(error).with_context(|| format!("cannot remove {}", self.join("made.json").display()))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn lock(path: &Path) -> Result<File> {
+    let file = path.join("lock");
+    let mut lock = OpenOptions::new()
+        .create(true)
+        .read(true)
+        .write(true)
+        .truncate(false)
+        .open(&file)
+        .with_context(|| format!("cannot open {}", file.display()))?;
+    if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+        let mut pid = String::new();
+        // Without a readable process id the message is still true.
+        let _ = lock.read_to_string(&mut pid);
+        bail!(
+            "the data directory {} is in use by process {}: stop that first",
+            path.display(),
+            pid.trim()
+        );
+    }
+    let mut write = || -> std::io::Result<()> {
+        lock.set_len(0)?;
+        lock.rewind()?;
+        writeln!(lock, "{}", std::process::id())
+    };
+    write().with_context(|| format!("cannot write {}", file.display()))?;
+    Ok(lock)
+}
+
+fn check_version(path: &Path) -> Result<()> {
+    let file = path.join("version");
+    match fs::read_to_string(&file) {
+        Ok(text) if text.trim() == VERSION => Ok(()),
+        Ok(text) => bail!(
+            "the data directory {} has format {}, this hawser reads format {VERSION}: use the hawser that made it, \
+             or another directory",
+            path.display(),
+            text.trim()
+        ),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            write_atomically(&file, format!("{VERSION}\n").as_bytes())
+        }
+        Err(error) => Err(error).with_context(|| format!("cannot read {}", file.display())),
+    }
+}
+
+/// The file has either its old or its new content, whenever the machine stops.
+pub fn write_atomically(path: &Path, content: &[u8]) -> Result<()> {
+    let next = path.with_extension("next");
+    let write = || -> std::io::Result<()> {
+        let mut file = File::create(&next)?;
+        file.write_all(content)?;
+        file.sync_all()?;
+        fs::rename(&next, path)
+    };
+    write().with_context(|| format!("cannot write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_in_use_names_the_process() {
+        let dir = tempfile::tempdir().unwrap();
+        let _held = DataDir::open(dir.path()).unwrap();
+        let error = DataDir::open(dir.path()).err().unwrap().to_string();
+        assert!(error.contains(&format!("in use by process {}", std::process::id())), "{error}");
+    }
+
+    #[test]
+    fn another_format_is_refused_and_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("version"), "99\n").unwrap();
+        let error = DataDir::open(dir.path()).err().unwrap().to_string();
+        assert!(error.contains("has format 99"), "{error}");
+        assert_eq!(fs::read_to_string(dir.path().join("version")).unwrap(), "99\n");
+    }
+
+    #[test]
+    fn what_was_made_is_remembered_until_it_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = DataDir::open(dir.path()).unwrap();
+        let made = Made {
+            node_name: "n".to_owned(),
+            bpf_root: "/sys/fs/bpf/x".into(),
+            cgroup_root: "/".to_owned(),
+            runtime_endpoint: None,
+        };
+        data.remember(&made).unwrap();
+        assert_eq!(data.made().unwrap().unwrap().node_name, "n");
+        data.forget().unwrap();
+        assert!(data.made().unwrap().is_none());
+    }
+}
