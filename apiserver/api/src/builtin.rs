@@ -9,7 +9,6 @@ use serde_json::Value;
 use crate::columns;
 use crate::error::FieldError;
 use crate::registry::{Behaviour, Registry, Resource, Subresource, Verb};
-use crate::validation;
 
 use table::Row;
 

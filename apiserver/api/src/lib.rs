@@ -5,6 +5,7 @@ pub mod ambient;
 pub mod auth;
 pub mod builtin;
 pub mod columns;
+pub mod defaulting;
 pub mod error;
 pub mod meta;
 pub mod openapi;

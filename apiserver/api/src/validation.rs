@@ -1,7 +1,196 @@
 //! Which objects are refused. Each kind has a function from the object to its errors; the wording
 //! and the field paths are those of Kubernetes, because people and programs read them.
+//!
+//! The functions see an object whose shape the schema check has accepted and whose defaults are
+//! filled in.
 
+pub mod batch;
+pub mod cluster;
+pub mod config;
+pub mod container;
+pub mod endpoints;
 pub mod metadata;
 pub mod names;
+pub mod network;
+pub mod pod;
+pub mod rbac;
+pub mod resources;
+pub mod scheduling;
+pub mod service;
+pub mod storage;
+pub mod volume;
+pub mod workload;
+
+#[cfg(test)]
+mod pod_tests;
+#[cfg(test)]
+mod tests;
 
 pub use metadata::subdomain_name;
+
+use serde_json::{Value, json};
+
+use crate::error::{FieldError, FieldReason};
+
+/// The errors found so far, and the ways to find common ones.
+#[derive(Default)]
+pub(crate) struct Errors(Vec<FieldError>);
+
+pub(crate) const IMMUTABLE: &str = "field is immutable";
+pub(crate) const NOT_NEGATIVE: &str = "must be greater than or equal to 0";
+
+impl Errors {
+    pub(crate) fn list(self) -> Vec<FieldError> {
+        self.0
+    }
+
+    pub(crate) fn extend(&mut self, more: impl IntoIterator<Item = FieldError>) {
+        self.0.extend(more);
+    }
+
+    pub(crate) fn required(&mut self, path: impl Into<String>, detail: &str) {
+        self.0.push(FieldError::required(path, detail));
+    }
+
+    pub(crate) fn invalid(&mut self, path: impl Into<String>, value: &Value, detail: &str) {
+        self.0.push(FieldError::invalid(path, value, detail));
+    }
+
+    pub(crate) fn forbidden(&mut self, path: impl Into<String>, detail: &str) {
+        self.0.push(FieldError::forbidden(path, detail));
+    }
+
+    pub(crate) fn duplicate(&mut self, path: impl Into<String>, value: &Value) {
+        self.0.push(FieldError::duplicate(path, value));
+    }
+
+    pub(crate) fn not_found(&mut self, path: impl Into<String>, value: &Value) {
+        let message = format!("Not found: {value}");
+        self.0.push(FieldError { field: path.into(), reason: FieldReason::NotFound, message });
+    }
+
+    pub(crate) fn too_many(&mut self, path: impl Into<String>, count: usize, limit: usize) {
+        let message = format!("Too many: {count}: must have at most {limit} items");
+        self.0.push(FieldError { field: path.into(), reason: FieldReason::TooMany, message });
+    }
+
+    /// One error for each fault of a name.
+    pub(crate) fn faults(&mut self, path: &str, value: &str, faults: names::Faults) {
+        self.0.extend(faults.iter().map(|fault| FieldError::invalid(path, &json!(value), fault)));
+    }
+
+    /// A text that must be there and be one of `supported`.
+    pub(crate) fn one_of(&mut self, path: &str, value: Option<&Value>, supported: &[&str]) {
+        match value.and_then(Value::as_str) {
+            None | Some("") => self.required(path, ""),
+            Some(text) if supported.contains(&text) => {}
+            Some(text) => self.0.push(FieldError::not_supported(path, &json!(text), supported)),
+        }
+    }
+
+    /// A text that, if it is there, must be one of `supported`.
+    pub(crate) fn one_of_if_set(&mut self, path: &str, value: Option<&Value>, supported: &[&str]) {
+        if value.and_then(Value::as_str).is_some_and(|v| !v.is_empty()) {
+            self.one_of(path, value, supported);
+        }
+    }
+
+    /// A number that, if it is there, may not be negative.
+    pub(crate) fn not_negative(&mut self, path: impl Into<String>, value: Option<&Value>) {
+        if let Some(value) = value.filter(|v| v.as_i64().is_some_and(|n| n < 0)) {
+            self.invalid(path, value, NOT_NEGATIVE);
+        }
+    }
+
+    /// A field that may not differ from the old object's.
+    pub(crate) fn immutable(&mut self, path: &str, new: &Value, old: &Value) {
+        let pointer = format!("/{}", path.replace('.', "/"));
+        let (now, before) = (new.pointer(&pointer), old.pointer(&pointer));
+        if !same(now, before) {
+            self.invalid(path, now.unwrap_or(&Value::Null), IMMUTABLE);
+        }
+    }
+}
+
+/// Equal, where nothing, null and empty values are the same.
+pub(crate) fn same(a: Option<&Value>, b: Option<&Value>) -> bool {
+    let empty = |v: Option<&Value>| match v {
+        None | Some(Value::Null) => true,
+        Some(Value::String(text)) => text.is_empty(),
+        Some(Value::Array(items)) => items.is_empty(),
+        Some(Value::Object(map)) => map.is_empty(),
+        Some(_) => false,
+    };
+    a == b || (empty(a) && empty(b))
+}
+
+/// Text under a key, `""` if there is none.
+pub(crate) fn text<'a>(object: &'a Value, key: &str) -> &'a str {
+    object.get(key).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// Items under a key, empty if there are none.
+pub(crate) fn items<'a>(object: &'a Value, key: &str) -> &'a [Value] {
+    object.get(key).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+/// A `metav1.LabelSelector`.
+pub(crate) fn label_selector(selector: Option<&Value>, path: &str, errors: &mut Errors) {
+    let Some(selector) = selector.filter(|s| !s.is_null()) else { return };
+    let mut found = Vec::new();
+    metadata::labels(selector.get("matchLabels"), &format!("{path}.matchLabels"), &mut found);
+    errors.extend(found);
+    for (index, expression) in items(selector, "matchExpressions").iter().enumerate() {
+        let path = format!("{path}.matchExpressions[{index}]");
+        let values = format!("{path}.values");
+        match text(expression, "operator") {
+            "In" | "NotIn" => {
+                if items(expression, "values").is_empty() {
+                    errors.required(values, "must be specified when `operator` is 'In' or 'NotIn'");
+                }
+            }
+            "Exists" | "DoesNotExist" => {
+                if !items(expression, "values").is_empty() {
+                    errors.forbidden(
+                        values,
+                        "may not be specified when `operator` is 'Exists' or 'DoesNotExist'",
+                    );
+                }
+            }
+            other => {
+                errors.invalid(format!("{path}.operator"), &json!(other), "not a valid selector operator")
+            }
+        }
+        let key = text(expression, "key");
+        errors.faults(&format!("{path}.key"), key, names::qualified_name(key));
+    }
+}
+
+/// Metadata of a kind whose names are RFC 1123 subdomains, as errors to add to.
+pub(crate) fn with_metadata(object: &Value) -> Errors {
+    Errors(metadata::subdomain_name(object))
+}
+
+/// A number that is an integer or a percentage: not negative, and at most 100 % if asked.
+pub(crate) fn int_or_percent(path: &str, value: Option<&Value>, errors: &mut Errors) {
+    match value {
+        Some(Value::String(text)) => {
+            let number =
+                text.strip_suffix('%').filter(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()));
+            if number.is_none() {
+                let detail = "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  \
+                              or '93%', regex used for validation is '[0-9]+%')";
+                errors.invalid(path, &json!(text), detail);
+            }
+        }
+        other => errors.not_negative(path, other),
+    }
+}
+
+/// The number of an integer, or of a percentage.
+pub(crate) fn amount(value: Option<&Value>) -> i64 {
+    match value {
+        Some(Value::String(text)) => text.trim_end_matches('%').parse().unwrap_or(0),
+        other => other.and_then(Value::as_i64).unwrap_or(0),
+    }
+}

@@ -2,8 +2,15 @@
 
 use serde_json::Value;
 
-use super::{no_immutable_fields, nothing, nothing_on_update, validation};
+use super::{no_immutable_fields, nothing, nothing_on_update};
+use crate::defaulting::{
+    autoscaling, batch as d_batch, cluster as d_cluster, network as d_network, pod as d_pod, rbac as d_rbac,
+    service as d_service, storage as d_storage, workload as d_workload,
+};
 use crate::error::FieldError;
+use crate::validation::{
+    self, batch, cluster, config, endpoints, network, pod, rbac, service, storage, workload,
+};
 
 pub(super) struct Row {
     pub group: &'static str,
@@ -78,20 +85,73 @@ const STORAGE: Row = Row { group: "storage.k8s.io", ..DEFAULT_ROW };
 
 static ROWS: &[Row] = &[
     Row { plural: "componentstatuses", short_names: &["cs"], ..DEFAULT_ROW },
-    Row { plural: "configmaps", short_names: &["cm"], ..DEFAULT_ROW },
-    Row { plural: "endpoints", short_names: &["ep"], prefix: "services/endpoints", ..DEFAULT_ROW },
-    Row { plural: "events", short_names: &["ev"], selectable: EVENT_FIELDS, ..DEFAULT_ROW },
-    Row { plural: "limitranges", short_names: &["limits"], ..DEFAULT_ROW },
-    Row { plural: "namespaces", short_names: &["ns"], selectable: &["status.phase"], ..DEFAULT_ROW },
+    Row {
+        plural: "configmaps",
+        short_names: &["cm"],
+        validate: config::config_map,
+        validate_update: config::config_map_update,
+        ..DEFAULT_ROW
+    },
+    Row {
+        plural: "endpoints",
+        short_names: &["ep"],
+        prefix: "services/endpoints",
+        default: d_service::endpoints,
+        validate: endpoints::endpoints,
+        ..DEFAULT_ROW
+    },
+    Row {
+        plural: "events",
+        short_names: &["ev"],
+        selectable: EVENT_FIELDS,
+        validate: cluster::event,
+        ..DEFAULT_ROW
+    },
+    Row {
+        plural: "limitranges",
+        short_names: &["limits"],
+        default: d_cluster::limit_range,
+        validate: cluster::limit_range,
+        ..DEFAULT_ROW
+    },
+    Row {
+        plural: "namespaces",
+        short_names: &["ns"],
+        selectable: &["status.phase"],
+        default: d_cluster::namespace,
+        prepare_create: d_cluster::prepare_create_namespace,
+        prepare_update: d_cluster::prepare_update_namespace,
+        validate: cluster::namespace,
+        ..DEFAULT_ROW
+    },
     Row {
         plural: "nodes",
         short_names: &["no"],
         prefix: "minions",
         selectable: &["spec.unschedulable"],
+        default: d_cluster::node,
+        validate: cluster::node,
+        validate_update: cluster::node_update,
         ..DEFAULT_ROW
     },
-    Row { plural: "persistentvolumeclaims", short_names: &["pvc"], ..DEFAULT_ROW },
-    Row { plural: "persistentvolumes", short_names: &["pv"], ..DEFAULT_ROW },
+    Row {
+        plural: "persistentvolumeclaims",
+        short_names: &["pvc"],
+        default: d_storage::claim,
+        prepare_create: d_storage::prepare_create_pending,
+        validate: storage::claim,
+        validate_update: storage::claim_update,
+        ..DEFAULT_ROW
+    },
+    Row {
+        plural: "persistentvolumes",
+        short_names: &["pv"],
+        default: d_storage::volume,
+        prepare_create: d_storage::prepare_create_pending,
+        validate: storage::volume,
+        validate_update: storage::volume_update,
+        ..DEFAULT_ROW
+    },
     Row {
         plural: "pods",
         short_names: &["po"],
@@ -99,9 +159,19 @@ static ROWS: &[Row] = &[
         generation: true,
         graceful_delete: true,
         selectable: POD_FIELDS,
+        default: d_pod::default,
+        prepare_create: d_pod::prepare_create,
+        validate: pod::validate,
+        validate_update: pod::validate_update,
         ..DEFAULT_ROW
     },
-    Row { plural: "podtemplates", generation: true, ..DEFAULT_ROW },
+    Row {
+        plural: "podtemplates",
+        generation: true,
+        default: d_pod::pod_template,
+        validate: pod::validate_template,
+        ..DEFAULT_ROW
+    },
     Row {
         plural: "replicationcontrollers",
         short_names: &["rc"],
@@ -109,10 +179,25 @@ static ROWS: &[Row] = &[
         prefix: "controllers",
         generation: true,
         selectable: &["status.replicas"],
+        default: d_workload::replication_controller,
+        prepare_create: d_workload::prepare_create,
+        validate: workload::replication_controller,
         ..DEFAULT_ROW
     },
-    Row { plural: "resourcequotas", short_names: &["quota"], ..DEFAULT_ROW },
-    Row { plural: "secrets", selectable: &["type"], ..DEFAULT_ROW },
+    Row {
+        plural: "resourcequotas",
+        short_names: &["quota"],
+        validate: cluster::resource_quota,
+        ..DEFAULT_ROW
+    },
+    Row {
+        plural: "secrets",
+        selectable: &["type"],
+        default: d_cluster::secret,
+        validate: config::secret,
+        validate_update: config::secret_update,
+        ..DEFAULT_ROW
+    },
     Row { plural: "serviceaccounts", short_names: &["sa"], ..DEFAULT_ROW },
     Row {
         plural: "services",
@@ -120,18 +205,58 @@ static ROWS: &[Row] = &[
         all: true,
         prefix: "services/specs",
         selectable: &["spec.clusterIP", "spec.type"],
+        default: d_service::service,
+        prepare_create: d_service::prepare_create_service,
+        prepare_update: d_service::prepare_update_service,
+        validate: service::validate,
+        validate_update: service::validate_update,
         ..DEFAULT_ROW
     },
     Row { plural: "controllerrevisions", generation: false, all: false, ..APPS },
-    Row { plural: "daemonsets", short_names: &["ds"], ..APPS },
-    Row { plural: "deployments", short_names: &["deploy"], ..APPS },
-    Row { plural: "replicasets", short_names: &["rs"], selectable: &["status.replicas"], ..APPS },
-    Row { plural: "statefulsets", short_names: &["sts"], ..APPS },
+    Row {
+        plural: "daemonsets",
+        short_names: &["ds"],
+        default: d_workload::daemon_set,
+        prepare_create: d_workload::prepare_create,
+        validate: workload::daemon_set,
+        validate_update: workload::selector_update,
+        ..APPS
+    },
+    Row {
+        plural: "deployments",
+        short_names: &["deploy"],
+        default: d_workload::deployment,
+        prepare_create: d_workload::prepare_create,
+        validate: workload::deployment,
+        validate_update: workload::selector_update,
+        ..APPS
+    },
+    Row {
+        plural: "replicasets",
+        short_names: &["rs"],
+        selectable: &["status.replicas"],
+        default: d_workload::replica_set,
+        prepare_create: d_workload::prepare_create,
+        validate: workload::replica_set,
+        validate_update: workload::selector_update,
+        ..APPS
+    },
+    Row {
+        plural: "statefulsets",
+        short_names: &["sts"],
+        default: d_workload::stateful_set,
+        prepare_create: d_workload::prepare_create,
+        validate: workload::stateful_set,
+        validate_update: workload::stateful_set_update,
+        ..APPS
+    },
     Row {
         group: "autoscaling",
         plural: "horizontalpodautoscalers",
         short_names: &["hpa"],
         all: true,
+        default: autoscaling::horizontal,
+        validate: cluster::autoscaler,
         ..DEFAULT_ROW
     },
     Row {
@@ -140,6 +265,9 @@ static ROWS: &[Row] = &[
         short_names: &["cj"],
         all: true,
         generation: true,
+        default: d_batch::cron_job,
+        prepare_create: d_batch::prepare_create_cron_job,
+        validate: batch::cron_job,
         ..DEFAULT_ROW
     },
     Row {
@@ -148,6 +276,10 @@ static ROWS: &[Row] = &[
         all: true,
         generation: true,
         selectable: &["status.successful"],
+        default: d_batch::job,
+        prepare_create: d_batch::prepare_create_job,
+        validate: batch::job,
+        validate_update: batch::job_update,
         ..DEFAULT_ROW
     },
     Row {
@@ -157,34 +289,89 @@ static ROWS: &[Row] = &[
         selectable: &["spec.signerName"],
         ..DEFAULT_ROW
     },
-    Row { group: "discovery.k8s.io", plural: "endpointslices", generation: true, ..DEFAULT_ROW },
-    Row { plural: "ingresses", short_names: &["ing"], prefix: "ingress", generation: true, ..NETWORKING },
-    Row { plural: "ingressclasses", generation: true, ..NETWORKING },
+    Row { group: "coordination.k8s.io", plural: "leases", validate: cluster::lease, ..DEFAULT_ROW },
+    Row {
+        group: "discovery.k8s.io",
+        plural: "endpointslices",
+        generation: true,
+        default: d_service::endpoint_slice,
+        validate: endpoints::slice,
+        validate_update: endpoints::slice_update,
+        ..DEFAULT_ROW
+    },
+    Row {
+        plural: "ingresses",
+        short_names: &["ing"],
+        prefix: "ingress",
+        generation: true,
+        validate: network::ingress,
+        ..NETWORKING
+    },
+    Row { plural: "ingressclasses", generation: true, default: d_network::ingress_class, ..NETWORKING },
     Row {
         plural: "ipaddresses",
         short_names: &["ip"],
         selectable: &["spec.parentRef.namespace", "spec.parentRef.name"],
+        validate: network::ip_address,
+        validate_update: network::spec_update,
         ..NETWORKING
     },
-    Row { plural: "networkpolicies", short_names: &["netpol"], generation: true, ..NETWORKING },
+    Row {
+        plural: "servicecidrs",
+        validate: network::service_cidr,
+        validate_update: network::spec_update,
+        ..NETWORKING
+    },
+    Row {
+        plural: "networkpolicies",
+        short_names: &["netpol"],
+        generation: true,
+        default: d_network::policy,
+        validate: network::policy,
+        ..NETWORKING
+    },
     Row {
         group: "policy",
         plural: "poddisruptionbudgets",
         short_names: &["pdb"],
         generation: true,
+        validate: cluster::disruption_budget,
         ..DEFAULT_ROW
     },
-    Row { plural: "clusterrolebindings", ..RBAC },
-    Row { plural: "clusterroles", ..RBAC },
-    Row { plural: "rolebindings", ..RBAC },
-    Row { plural: "roles", ..RBAC },
+    Row {
+        plural: "clusterrolebindings",
+        default: d_rbac::binding,
+        validate: rbac::cluster_role_binding,
+        validate_update: rbac::binding_update,
+        ..RBAC
+    },
+    Row { plural: "clusterroles", validate: rbac::cluster_role, ..RBAC },
+    Row {
+        plural: "rolebindings",
+        default: d_rbac::binding,
+        validate: rbac::role_binding,
+        validate_update: rbac::binding_update,
+        ..RBAC
+    },
+    Row { plural: "roles", validate: rbac::role, ..RBAC },
     Row {
         group: "scheduling.k8s.io",
         plural: "priorityclasses",
         short_names: &["pc"],
         generation: true,
+        default: d_cluster::priority_class,
+        validate: cluster::priority_class,
+        validate_update: cluster::priority_class_update,
         ..DEFAULT_ROW
     },
-    Row { plural: "storageclasses", short_names: &["sc"], ..STORAGE },
+    Row {
+        plural: "storageclasses",
+        short_names: &["sc"],
+        default: d_storage::class,
+        validate: storage::class,
+        validate_update: storage::class_update,
+        ..STORAGE
+    },
+    Row { plural: "csidrivers", default: d_storage::csi_driver, ..STORAGE },
     Row { plural: "volumeattributesclasses", short_names: &["vac"], ..STORAGE },
 ];

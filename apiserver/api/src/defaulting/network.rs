@@ -1,0 +1,28 @@
+//! NetworkPolicy, IngressClass.
+
+use serde_json::{Value, json};
+
+use super::{each, fill, is_empty, object, with_spec};
+
+/// Defaults of a NetworkPolicy.
+pub fn policy(value: &mut Value) {
+    with_spec(value, |spec| {
+        for rules in ["ingress", "egress"] {
+            each(spec, rules, |rule| each(rule, "ports", |port| fill(port, "protocol", "TCP")));
+        }
+        if is_empty(spec, "policyTypes") {
+            let types =
+                if is_empty(spec, "egress") { json!(["Ingress"]) } else { json!(["Ingress", "Egress"]) };
+            spec.insert("policyTypes".into(), types);
+        }
+    });
+}
+
+/// Defaults of an IngressClass.
+pub fn ingress_class(value: &mut Value) {
+    with_spec(value, |spec| {
+        if let Some(parameters) = object(spec, "parameters") {
+            fill(parameters, "scope", "Cluster");
+        }
+    });
+}

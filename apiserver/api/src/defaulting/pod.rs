@@ -1,0 +1,229 @@
+//! Pods, and the pod templates of workloads.
+
+use serde_json::{Map, Value, json};
+
+use super::{Object, each, fill, fill_zero, is_empty, made, object, with_spec};
+use crate::quantity::{self, Quantity};
+
+/// Defaults of a Pod.
+pub fn default(pod: &mut Value) {
+    with_spec(pod, |spec| {
+        // These three hold for pods and not for templates.
+        fill(spec, "enableServiceLinks", true);
+        for list in ["initContainers", "containers"] {
+            each(spec, list, requests_from_limits);
+        }
+        let host_network = spec.get("hostNetwork") == Some(&Value::Bool(true));
+        self::spec(spec);
+        if host_network {
+            for list in ["initContainers", "containers"] {
+                each(spec, list, |container| each(container, "ports", host_port));
+            }
+        }
+    });
+}
+
+/// Defaults of a pod template under `template`.
+pub fn template(parent: &mut Object) {
+    if let Some(template) = object(parent, "template")
+        && let Some(spec) = made(template, "spec")
+    {
+        self::spec(spec);
+    }
+}
+
+/// Defaults of a `PodTemplate`, the kind.
+pub fn pod_template(value: &mut Value) {
+    if let Value::Object(map) = value {
+        template(map);
+    }
+}
+
+/// Status of a new Pod: nothing has happened yet.
+pub fn prepare_create(pod: &mut Value) {
+    let mut status = json!({"phase": "Pending", "qosClass": qos_class(pod)});
+    let gated = pod.pointer("/spec/schedulingGates").and_then(Value::as_array).is_some_and(|g| !g.is_empty());
+    if gated {
+        status["conditions"] = json!([{
+            "type": "PodScheduled", "status": "False", "reason": "SchedulingGated",
+            "message": "Scheduling is blocked due to non-empty scheduling gates",
+        }]);
+    }
+    if let Value::Object(map) = pod {
+        map.insert("status".into(), status);
+    }
+}
+
+/// `status.qosClass`: `Guaranteed` if every container limits CPU and memory to what it requests,
+/// `BestEffort` if none requests or limits either, else `Burstable`.
+pub fn qos_class(pod: &Value) -> &'static str {
+    let lists = ["/spec/containers", "/spec/initContainers"];
+    let containers = lists.iter().filter_map(|p| pod.pointer(p)?.as_array()).flatten();
+    let (mut any, mut guaranteed) = (false, true);
+    for container in containers {
+        for resource in ["cpu", "memory"] {
+            let amount = |kind: &str| -> Option<Quantity> {
+                let value = container.get("resources")?.get(kind)?.get(resource)?;
+                quantity::parse_value(value).ok().filter(|q| q.nano() > 0)
+            };
+            let (request, limit) = (amount("requests"), amount("limits"));
+            any |= request.is_some() || limit.is_some();
+            guaranteed &= limit.is_some() && request.is_none_or(|r| Some(r) == limit);
+        }
+    }
+    match (any, guaranteed) {
+        (false, _) => "BestEffort",
+        (true, true) => "Guaranteed",
+        (true, false) => "Burstable",
+    }
+}
+
+/// Defaults of a `PodSpec`.
+pub fn spec(spec: &mut Object) {
+    fill(spec, "restartPolicy", "Always");
+    fill(spec, "dnsPolicy", "ClusterFirst");
+    fill(spec, "terminationGracePeriodSeconds", 30);
+    fill(spec, "schedulerName", "default-scheduler");
+    fill(spec, "securityContext", Map::new());
+    // Two names for one field; readers use either.
+    let account = ["serviceAccountName", "serviceAccount"].iter().find(|key| !is_empty(spec, key));
+    if let Some(account) = account.and_then(|key| spec.get(*key)).cloned() {
+        fill(spec, "serviceAccountName", account.clone());
+        spec.insert("serviceAccount".into(), account);
+    }
+    for list in ["initContainers", "containers", "ephemeralContainers"] {
+        each(spec, list, container);
+    }
+    each(spec, "volumes", volume);
+}
+
+fn container(container: &mut Object) {
+    let image = container.get("image").and_then(Value::as_str).unwrap_or_default();
+    let policy = pull_policy(image);
+    fill(container, "imagePullPolicy", policy);
+    fill(container, "terminationMessagePath", "/dev/termination-log");
+    fill(container, "terminationMessagePolicy", "File");
+    fill(container, "resources", Map::new());
+    each(container, "ports", |port| fill(port, "protocol", "TCP"));
+    each(container, "env", |env| {
+        if let Some(from) = object(env, "valueFrom") {
+            field_reference(from);
+        }
+    });
+    for name in ["livenessProbe", "readinessProbe", "startupProbe"] {
+        if let Some(probe) = object(container, name) {
+            self::probe(probe);
+        }
+    }
+    if let Some(lifecycle) = object(container, "lifecycle") {
+        for hook in ["postStart", "preStop"] {
+            if let Some(hook) = object(lifecycle, hook) {
+                http_get(hook);
+            }
+        }
+    }
+}
+
+/// `Always` for the tag `latest` and for no tag, `IfNotPresent` for other tags and for digests.
+fn pull_policy(image: &str) -> &'static str {
+    let (name, digest) = image.split_once('@').map_or((image, false), |(name, _)| (name, true));
+    // A colon before the last slash belongs to a registry's port.
+    let last = name.rsplit('/').next().unwrap_or_default();
+    match last.split_once(':') {
+        Some((_, "latest")) => "Always",
+        Some(_) => "IfNotPresent",
+        None if digest => "IfNotPresent",
+        None => "Always",
+    }
+}
+
+fn probe(probe: &mut Object) {
+    fill_zero(probe, "timeoutSeconds", 1);
+    fill_zero(probe, "periodSeconds", 10);
+    fill_zero(probe, "successThreshold", 1);
+    fill_zero(probe, "failureThreshold", 3);
+    http_get(probe);
+    if let Some(grpc) = object(probe, "grpc")
+        && !grpc.contains_key("service")
+    {
+        grpc.insert("service".into(), "".into());
+    }
+}
+
+fn http_get(handler: &mut Object) {
+    if let Some(get) = object(handler, "httpGet") {
+        fill(get, "path", "/");
+        fill(get, "scheme", "HTTP");
+    }
+}
+
+fn field_reference(parent: &mut Object) {
+    if let Some(reference) = object(parent, "fieldRef") {
+        fill(reference, "apiVersion", "v1");
+    }
+}
+
+fn requests_from_limits(container: &mut Object) {
+    let Some(resources) = object(container, "resources") else { return };
+    let Some(Value::Object(limits)) = resources.get("limits").cloned() else { return };
+    if let Some(requests) = made(resources, "requests") {
+        for (name, amount) in limits {
+            requests.entry(name).or_insert(amount);
+        }
+        if requests.is_empty() {
+            resources.remove("requests");
+        }
+    }
+}
+
+fn host_port(port: &mut Object) {
+    if let Some(number) = port.get("containerPort").and_then(Value::as_i64) {
+        fill_zero(port, "hostPort", number);
+    }
+}
+
+/// The mode 0644, in decimal as JSON has it.
+const MODE: i64 = 0o644;
+
+fn volume(volume: &mut Object) {
+    // A volume has a name and one source; without a source it is an empty directory.
+    if volume.keys().all(|key| key == "name") {
+        volume.insert("emptyDir".into(), Value::Object(Map::new()));
+    }
+    for source in ["secret", "configMap"] {
+        if let Some(source) = object(volume, source) {
+            fill(source, "defaultMode", MODE);
+        }
+    }
+    if let Some(downward) = object(volume, "downwardAPI") {
+        fill(downward, "defaultMode", MODE);
+        each(downward, "items", field_reference);
+    }
+    if let Some(projected) = object(volume, "projected") {
+        fill(projected, "defaultMode", MODE);
+        each(projected, "sources", |source| {
+            if let Some(token) = object(source, "serviceAccountToken") {
+                fill_zero(token, "expirationSeconds", 3600);
+            }
+            if let Some(downward) = object(source, "downwardAPI") {
+                each(downward, "items", field_reference);
+            }
+        });
+    }
+    if let Some(path) = object(volume, "hostPath")
+        && !path.contains_key("type")
+    {
+        path.insert("type".into(), "".into());
+    }
+    if let Some(iscsi) = object(volume, "iscsi") {
+        fill(iscsi, "iscsiInterface", "default");
+    }
+    if let Some(image) = object(volume, "image") {
+        let policy = pull_policy(image.get("reference").and_then(Value::as_str).unwrap_or_default());
+        fill(image, "pullPolicy", policy);
+    }
+    let claim = object(volume, "ephemeral").and_then(|e| object(e, "volumeClaimTemplate"));
+    if let Some(spec) = claim.and_then(|c| object(c, "spec")) {
+        fill(spec, "volumeMode", "Filesystem");
+    }
+}

@@ -1,0 +1,119 @@
+//! ConfigMap, Secret, ServiceAccount.
+
+use serde_json::{Value, json};
+
+use super::{Errors, names, same, text, with_metadata};
+use crate::error::{FieldError, FieldReason};
+use crate::meta;
+
+/// All values of a ConfigMap or Secret together: 1 MiB.
+const SIZE_LIMIT: usize = 1024 * 1024;
+const FIXED: &str = "field is immutable when `immutable` is set";
+
+fn entries<'a>(object: &'a Value, field: &str) -> impl Iterator<Item = (&'a String, &'a str)> {
+    let map = object.get(field).and_then(Value::as_object);
+    map.into_iter().flatten().map(|(key, value)| (key, value.as_str().unwrap_or_default()))
+}
+
+/// Bytes behind a base64 text.
+fn decoded_length(text: &str) -> usize {
+    text.trim_end_matches('=').len() * 3 / 4
+}
+
+fn too_large(path: &str, errors: &mut Errors) {
+    errors.extend([FieldError {
+        field: path.to_owned(),
+        reason: FieldReason::TooLong,
+        message: format!("Too long: may not be more than {SIZE_LIMIT} bytes"),
+    }]);
+}
+
+/// Errors of a ConfigMap.
+pub fn config_map(object: &Value) -> Vec<FieldError> {
+    let mut errors = with_metadata(object);
+    let mut size = 0;
+    for (key, value) in entries(object, "data") {
+        size += value.len();
+        errors.faults(&format!("data[{key}]"), key, names::config_key(key));
+        if object.get("binaryData").is_some_and(|b| b.get(key).is_some()) {
+            errors.invalid(format!("data[{key}]"), &json!(key), "duplicate of key present in binaryData");
+        }
+    }
+    for (key, value) in entries(object, "binaryData") {
+        size += decoded_length(value);
+        errors.faults(&format!("binaryData[{key}]"), key, names::config_key(key));
+    }
+    if size > SIZE_LIMIT {
+        too_large("", &mut errors);
+    }
+    errors.list()
+}
+
+fn frozen(new: &Value, old: &Value, fields: &[&str], errors: &mut Errors) {
+    if old["immutable"] != true {
+        return;
+    }
+    if new["immutable"] != true {
+        errors.forbidden("immutable", FIXED);
+    }
+    for field in fields {
+        if !same(new.get(*field), old.get(*field)) {
+            errors.forbidden(*field, FIXED);
+        }
+    }
+}
+
+/// An immutable ConfigMap stays as it is. Arguments: new, old.
+pub fn config_map_update(new: &Value, old: &Value) -> Vec<FieldError> {
+    let mut errors = Errors::default();
+    frozen(new, old, &["data", "binaryData"], &mut errors);
+    errors.list()
+}
+
+/// Errors of a Secret.
+pub fn secret(object: &Value) -> Vec<FieldError> {
+    let mut errors = with_metadata(object);
+    let mut size = 0;
+    for (key, value) in entries(object, "data") {
+        size += decoded_length(value);
+        errors.faults(&format!("data[{key}]"), key, names::config_key(key));
+    }
+    if size > SIZE_LIMIT {
+        too_large("data", &mut errors);
+    }
+    let needs = |keys: &[&str], errors: &mut Errors| {
+        for key in keys {
+            if object.get("data").is_none_or(|d| d.get(*key).is_none()) {
+                errors.required(format!("data[{key}]"), "");
+            }
+        }
+    };
+    match text(object, "type") {
+        "kubernetes.io/tls" => needs(&["tls.crt", "tls.key"], &mut errors),
+        "kubernetes.io/dockercfg" => needs(&[".dockercfg"], &mut errors),
+        "kubernetes.io/dockerconfigjson" => needs(&[".dockerconfigjson"], &mut errors),
+        "kubernetes.io/ssh-auth" => needs(&["ssh-privatekey"], &mut errors),
+        "kubernetes.io/basic-auth" => {
+            let either = ["username", "password"];
+            if !either.iter().any(|k| object.get("data").is_some_and(|d| d.get(*k).is_some())) {
+                needs(&either, &mut errors);
+            }
+        }
+        "kubernetes.io/service-account-token" => {
+            let key = "kubernetes.io/service-account.name";
+            if meta::annotation(object, key).unwrap_or_default().is_empty() {
+                errors.required(format!("metadata.annotations[{key}]"), "");
+            }
+        }
+        _ => {}
+    }
+    errors.list()
+}
+
+/// The type of a Secret stays, and an immutable one stays as it is. Arguments: new, old.
+pub fn secret_update(new: &Value, old: &Value) -> Vec<FieldError> {
+    let mut errors = Errors::default();
+    errors.immutable("type", new, old);
+    frozen(new, old, &["data"], &mut errors);
+    errors.list()
+}
