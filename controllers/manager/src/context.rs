@@ -1,0 +1,84 @@
+//! What every controller is given, and how it is started.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use apiserver_api::ambient::Ambient;
+use apiserver_client::{Cache, Change, Informers, ObjectKey, Recorder};
+use controllers_runtime::{Reconcile, WorkQueue, resync, run_workers};
+use kube::{Client, Resource};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::config::Config;
+use crate::limits;
+
+/// Shared by all controllers; cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Context {
+    pub client: Client,
+    pub informers: Informers,
+    pub ambient: Ambient,
+    pub recorder: Recorder,
+    pub config: Arc<Config>,
+    pub shutdown: CancellationToken,
+}
+
+/// The tasks of all controllers; they end when the context's token is cancelled.
+pub(crate) type Tasks = JoinSet<()>;
+
+impl Context {
+    /// Runs `work` until shutdown.
+    pub fn spawn(&self, tasks: &mut Tasks, work: impl Future<Output = ()> + Send + 'static) {
+        let shutdown = self.shutdown.clone();
+        tasks.spawn(async move {
+            tokio::select! {
+                () = shutdown.cancelled() => {}
+                () = work => {}
+            }
+        });
+    }
+
+    /// Drains the queue with the configured number of workers once `ready` has ended.
+    pub fn start<R: Reconcile>(
+        &self,
+        tasks: &mut Tasks,
+        queue: WorkQueue<R::Key>,
+        reconciler: R,
+        ready: impl Future<Output = ()> + Send + 'static,
+    ) {
+        self.start_with(tasks, queue, reconciler, self.config.workers, ready);
+    }
+
+    /// As [`Context::start`], with a number of workers.
+    pub fn start_with<R: Reconcile>(
+        &self,
+        tasks: &mut Tasks,
+        queue: WorkQueue<R::Key>,
+        reconciler: R,
+        workers: usize,
+        ready: impl Future<Output = ()> + Send + 'static,
+    ) {
+        let shutdown = self.shutdown.clone();
+        tasks.spawn(async move {
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                () = ready => {}
+            }
+            run_workers(queue, workers, Arc::new(reconciler), shutdown).await;
+        });
+    }
+
+    /// Each change of an object of `cache`, and each of its objects now and then, asks for work
+    /// under the object's own key.
+    pub fn feed<K: Resource + Send + Sync + 'static>(
+        &self,
+        tasks: &mut Tasks,
+        cache: &Cache<K>,
+        queue: &WorkQueue<ObjectKey>,
+    ) {
+        let changed = queue.clone();
+        cache.on_change(move |change: &Change<K>| changed.add(change.key()));
+        tasks.spawn(resync(cache.clone(), queue.clone(), limits::RESYNC, self.shutdown.clone()));
+    }
+}

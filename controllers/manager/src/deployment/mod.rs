@@ -1,0 +1,262 @@
+//! Deployments: one ReplicaSet a template, moved from one to the next within bounds.
+
+mod plan;
+mod revision;
+mod status;
+mod strategy;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use apiserver_api::ambient::Ambient;
+use apiserver_client::events::reference;
+use apiserver_client::{Cache, Change, ObjectKey, Recorder};
+use controllers_runtime::{Attempt, Error, Outcome, Reconcile, Result, WorkQueue};
+use k8s_openapi::api::apps::v1::{Deployment, DeploymentStatus, ReplicaSet};
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::{Api, Client};
+use serde_json::json;
+
+use crate::context::{Context, Tasks};
+use crate::meta::{self, controller_key, is_controlled_by, is_deleted, name, namespace, uid};
+use crate::patch;
+use plan::{Action, Input, plan};
+
+/// Starts the controller.
+pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
+    let queue = WorkQueue::new("deployment");
+    let deployments = context.informers.cache::<Deployment>();
+    let sets = context.informers.cache::<ReplicaSet>();
+    let pods = context.informers.cache::<Pod>();
+    context.feed(tasks, &deployments, &queue);
+    follow_sets(&sets, &deployments, &queue);
+    follow_pods(&pods, &sets, &queue);
+    let controller = Deployments {
+        client: context.client.clone(),
+        ambient: context.ambient.clone(),
+        recorder: context.recorder.clone(),
+        deployments: deployments.clone(),
+        sets: sets.clone(),
+        pods: pods.clone(),
+    };
+    context.start(tasks, queue, controller, async move {
+        deployments.synced().await;
+        sets.synced().await;
+        pods.synced().await;
+    });
+}
+
+fn follow_sets(sets: &Cache<ReplicaSet>, deployments: &Cache<Deployment>, queue: &WorkQueue<ObjectKey>) {
+    let (deployments, queue) = (deployments.clone(), queue.clone());
+    sets.on_change(move |change| {
+        let mut owned = false;
+        let before = if let Change::Applied { old, .. } = change { old.as_ref() } else { None };
+        for set in before.into_iter().chain([change.object()]) {
+            if let Some(key) = controller_key::<Deployment>(&set.metadata) {
+                owned = true;
+                queue.add(key);
+            }
+        }
+        if owned {
+            return;
+        }
+        let set = change.object();
+        for deployment in deployments.list_namespace(namespace(&set.metadata)) {
+            let selector = deployment.spec.as_ref().map(|spec| &spec.selector);
+            if selector.is_some_and(|selector| meta::selects(selector, set.metadata.labels.as_ref())) {
+                queue.add(ObjectKey::of(deployment.as_ref()));
+            }
+        }
+    });
+}
+
+/// `Recreate` waits for the last old pod to be gone.
+fn follow_pods(pods: &Cache<Pod>, sets: &Cache<ReplicaSet>, queue: &WorkQueue<ObjectKey>) {
+    let (sets, queue) = (sets.clone(), queue.clone());
+    pods.on_change(move |change| {
+        let Change::Deleted(pod) = change else { return };
+        let set = controller_key::<ReplicaSet>(&pod.metadata).and_then(|key| sets.get(&key));
+        if let Some(key) = set.and_then(|set| controller_key::<Deployment>(&set.metadata)) {
+            queue.add(key);
+        }
+    });
+}
+
+struct Deployments {
+    client: Client,
+    ambient: Ambient,
+    recorder: Recorder,
+    deployments: Cache<Deployment>,
+    sets: Cache<ReplicaSet>,
+    pods: Cache<Pod>,
+}
+
+impl Reconcile for Deployments {
+    type Key = ObjectKey;
+
+    async fn reconcile(&self, key: &ObjectKey) -> Result<Outcome> {
+        let Some(deployment) = self.deployments.get(key) else { return Ok(Outcome::Done) };
+        let Some(spec) = &deployment.spec else { return Ok(Outcome::Done) };
+        let claims =
+            meta::claim(&deployment.metadata, &spec.selector, self.sets.list_namespace(&key.namespace));
+        if !claims.adopt.is_empty() || !claims.release.is_empty() {
+            // The changed ReplicaSets bring us back.
+            return self.settle(&deployment, claims).await.map(|()| Outcome::Done);
+        }
+        let pods = self.pods.list_namespace(&key.namespace);
+        let input = Input {
+            deployment: &deployment,
+            sets: claims.owned,
+            pods: &pods,
+            now: self.ambient.now(),
+        };
+        let plan = plan(&input);
+        for action in plan.actions {
+            self.execute(&deployment, action).await?;
+        }
+        Ok(plan.again.map_or(Outcome::Done, Outcome::After))
+    }
+}
+
+impl Deployments {
+    /// Takes and lets go ReplicaSets whose labels or owners changed.
+    async fn settle(&self, deployment: &Deployment, claims: meta::Claims<Arc<ReplicaSet>>) -> Result<()> {
+        let api = self.sets_of(deployment);
+        if !claims.adopt.is_empty() && !self.is_current(deployment).await? {
+            return Ok(());
+        }
+        for set in claims.adopt {
+            let mut new = ReplicaSet::clone(&set);
+            let owner = meta::controller_reference(deployment);
+            new.metadata.owner_references = Some(meta::with_owner(&set.metadata, owner));
+            patch::update(&api, set.as_ref(), &new).await?;
+        }
+        for set in claims.release {
+            let mut new = ReplicaSet::clone(&set);
+            let left = meta::without_owner(&set.metadata, uid(&deployment.metadata));
+            new.metadata.owner_references = Some(left);
+            patch::update(&api, set.as_ref(), &new).await?;
+        }
+        Ok(())
+    }
+
+    /// Whether the server still has this very Deployment, not being deleted: adoption by one that
+    /// is gone would leave orphans that nobody cares for.
+    async fn is_current(&self, deployment: &Deployment) -> Result<bool> {
+        let api: Api<Deployment> = Api::namespaced(self.client.clone(), namespace(&deployment.metadata));
+        let name = name(&deployment.metadata);
+        let live = api.get_opt(name).await.attempt(|| format!("get deployment {name}"))?;
+        Ok(live.is_some_and(|live| live.metadata.uid == deployment.metadata.uid && !is_deleted(&live.metadata)))
+    }
+
+    fn sets_of(&self, deployment: &Deployment) -> Api<ReplicaSet> {
+        Api::namespaced(self.client.clone(), namespace(&deployment.metadata))
+    }
+
+    fn api(&self, deployment: &Deployment) -> Api<Deployment> {
+        Api::namespaced(self.client.clone(), namespace(&deployment.metadata))
+    }
+
+    async fn execute(&self, deployment: &Deployment, action: Action) -> Result<()> {
+        match action {
+            Action::Create(set) => self.create(deployment, &set).await,
+            Action::Update { old, new } => {
+                patch::update(&self.sets_of(deployment), old.as_ref(), new.as_ref()).await?;
+                self.report_size(deployment, &new, strategy::set_replicas(&old));
+                Ok(())
+            }
+            Action::Delete(set) => {
+                let options = DeleteParams {
+                    preconditions: Some(Preconditions {
+                        uid: set.metadata.uid.clone(),
+                        resource_version: set.metadata.resource_version.clone(),
+                    }),
+                    ..DeleteParams::background()
+                };
+                let name = name(&set.metadata);
+                let deleted = self.sets_of(deployment).delete(name, &options).await;
+                let deleted = deleted.attempt(|| format!("delete replica set {name}")).map(drop);
+                if deleted.as_ref().is_err_and(Error::is_not_found) { Ok(()) } else { deleted }
+            }
+            Action::Revision(revision) => {
+                let patch = json!({"metadata": {
+                    "annotations": {revision::REVISION: revision},
+                    "uid": deployment.metadata.uid,
+                }});
+                let name = name(&deployment.metadata);
+                let patched =
+                    self.api(deployment).patch(name, &PatchParams::default(), &Patch::Merge(patch)).await;
+                patched.attempt(|| format!("note the revision of deployment {name}")).map(drop)
+            }
+            Action::Status(status) => self.write_status(deployment, *status).await,
+        }
+    }
+
+    async fn write_status(&self, deployment: &Deployment, status: DeploymentStatus) -> Result<()> {
+        // The revision may just have been noted, so that the version read is history. Only this
+        // controller writes the status, one worker at a time, so that no version is needed.
+        let mut old = deployment.clone();
+        old.metadata.resource_version = None;
+        let mut new = old.clone();
+        new.status = Some(status);
+        patch::update_status(&self.api(deployment), &old, &new).await.map(drop)
+    }
+
+    async fn create(&self, deployment: &Deployment, set: &ReplicaSet) -> Result<()> {
+        let api = self.sets_of(deployment);
+        let set_name = name(&set.metadata);
+        let created = api.create(&PostParams::default(), set).await;
+        let error = match created.attempt(|| format!("create replica set {set_name}")) {
+            Ok(_) => {
+                self.report_size(deployment, set, 0);
+                return Ok(());
+            }
+            Err(error) if error.is_namespace_terminating() => return Ok(()),
+            Err(error) => error,
+        };
+        if !error.is_already_exists() {
+            let mut status = deployment.status.clone().unwrap_or_default();
+            let message = format!("{error}: {}", source(&error));
+            status::create_failed(&mut status, message, Time(self.ambient.now()));
+            self.write_status(deployment, status).await?;
+            return Err(error);
+        }
+        let Some(live) = api.get_opt(set_name).await.attempt(|| format!("get replica set {set_name}"))? else {
+            return Err(error);
+        };
+        let template = |set: &ReplicaSet| set.spec.as_ref().and_then(|spec| spec.template.clone());
+        let ours = is_controlled_by(&live.metadata, &deployment.metadata)
+            && template(&live)
+                .zip(template(set))
+                .is_some_and(|(live, wanted)| revision::same_template(&live, &wanted));
+        if ours {
+            // The cache has yet to show it; it will, and we come again.
+            return Ok(());
+        }
+        let mut status = deployment.status.clone().unwrap_or_default();
+        status.collision_count = Some(status.collision_count.unwrap_or(0).saturating_add(1));
+        self.write_status(deployment, status).await?;
+        Err(error)
+    }
+
+    fn report_size(&self, deployment: &Deployment, set: &ReplicaSet, before: i32) {
+        let size = strategy::set_replicas(set);
+        if size == before {
+            return;
+        }
+        let direction = if size > before { "up" } else { "down" };
+        let set_name = name(&set.metadata);
+        self.recorder.normal(
+            reference(deployment),
+            "ScalingReplicaSet",
+            format!("Scaled {direction} replica set {set_name} from {before} to {size}"),
+        );
+    }
+}
+
+fn source(error: &Error) -> String {
+    std::error::Error::source(error).map(ToString::to_string).unwrap_or_default()
+}

@@ -1,0 +1,76 @@
+//! How many pods more and fewer than asked for an update may have.
+
+use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+
+pub(super) fn replicas(deployment: &Deployment) -> i32 {
+    deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1)
+}
+
+pub(super) fn set_replicas(set: &ReplicaSet) -> i32 {
+    set.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1)
+}
+
+pub(super) fn is_recreate(deployment: &Deployment) -> bool {
+    let strategy = deployment.spec.as_ref().and_then(|spec| spec.strategy.as_ref());
+    strategy.and_then(|strategy| strategy.type_.as_deref()) == Some("Recreate")
+}
+
+/// Pods above the wanted number that may exist during an update.
+pub(super) fn max_surge(deployment: &Deployment) -> i32 {
+    if is_recreate(deployment) { 0 } else { fenceposts(deployment).0 }
+}
+
+/// Pods below the wanted number that may be missing during an update.
+pub(super) fn max_unavailable(deployment: &Deployment) -> i32 {
+    let replicas = replicas(deployment);
+    if is_recreate(deployment) || replicas == 0 { 0 } else { fenceposts(deployment).1.min(replicas) }
+}
+
+/// Surge is rounded up and unavailability down; were both zero, nothing could ever move, so that
+/// one pod may be missing then.
+fn fenceposts(deployment: &Deployment) -> (i32, i32) {
+    let rolling = deployment
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.strategy.as_ref())
+        .and_then(|strategy| strategy.rolling_update.as_ref());
+    let quarter = IntOrString::String("25%".to_owned());
+    let surge = rolling.and_then(|r| r.max_surge.as_ref()).unwrap_or(&quarter);
+    let unavailable = rolling.and_then(|r| r.max_unavailable.as_ref()).unwrap_or(&quarter);
+    let replicas = replicas(deployment);
+    match (scaled(surge, replicas, true), scaled(unavailable, replicas, false)) {
+        (0, 0) => (0, 1),
+        both => both,
+    }
+}
+
+/// A count as it stands, or a percentage of `total`. What cannot be read counts as 0; validation
+/// has refused it long before.
+fn scaled(value: &IntOrString, total: i32, up: bool) -> i32 {
+    match value {
+        IntOrString::Int(count) => (*count).max(0),
+        IntOrString::String(text) => {
+            let percent: i64 = text.strip_suffix('%').and_then(|text| text.parse().ok()).unwrap_or(0);
+            let product = percent.max(0) * i64::from(total);
+            let count = if up { (product + 99) / 100 } else { product / 100 };
+            i32::try_from(count).unwrap_or(i32::MAX)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentages_round_up_for_surge_and_down_for_unavailability() {
+        let quarter = IntOrString::String("25%".to_owned());
+        assert_eq!(scaled(&quarter, 10, true), 3);
+        assert_eq!(scaled(&quarter, 10, false), 2);
+        assert_eq!(scaled(&quarter, 3, false), 0);
+        assert_eq!(scaled(&quarter, 3, true), 1);
+        assert_eq!(scaled(&IntOrString::Int(2), 100, true), 2);
+        assert_eq!(scaled(&IntOrString::String("100%".to_owned()), i32::MAX, true), i32::MAX);
+    }
+}

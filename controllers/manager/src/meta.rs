@@ -1,0 +1,170 @@
+//! Names, owners and selectors of objects of any kind.
+
+use std::collections::BTreeMap;
+
+use apiserver_client::ObjectKey;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference};
+use kube::Resource;
+use kube::core::{Selector, SelectorExt};
+
+/// Labels, or annotations, or a map selector.
+pub(crate) type Labels = BTreeMap<String, String>;
+
+pub(crate) fn name(meta: &ObjectMeta) -> &str {
+    meta.name.as_deref().unwrap_or_default()
+}
+
+pub(crate) fn namespace(meta: &ObjectMeta) -> &str {
+    meta.namespace.as_deref().unwrap_or_default()
+}
+
+pub(crate) fn uid(meta: &ObjectMeta) -> &str {
+    meta.uid.as_deref().unwrap_or_default()
+}
+
+/// Whether deletion has begun.
+pub(crate) fn is_deleted(meta: &ObjectMeta) -> bool {
+    meta.deletion_timestamp.is_some()
+}
+
+pub(crate) fn annotation<'a>(meta: &'a ObjectMeta, key: &str) -> Option<&'a str> {
+    meta.annotations.as_ref()?.get(key).map(String::as_str)
+}
+
+pub(crate) fn owners(meta: &ObjectMeta) -> &[OwnerReference] {
+    meta.owner_references.as_deref().unwrap_or_default()
+}
+
+/// The owner that manages the object.
+pub(crate) fn controller_of(meta: &ObjectMeta) -> Option<&OwnerReference> {
+    owners(meta).iter().find(|owner| owner.controller == Some(true))
+}
+
+/// The key of the managing owner, if it is of kind `K`.
+pub(crate) fn controller_key<K: Resource<DynamicType = ()>>(meta: &ObjectMeta) -> Option<ObjectKey> {
+    let owner = controller_of(meta)?;
+    let same_group = owner.api_version.split('/').next() == K::api_version(&()).split('/').next();
+    (same_group && owner.kind == K::kind(&())).then(|| ObjectKey::new(namespace(meta), &owner.name))
+}
+
+pub(crate) fn is_controlled_by(meta: &ObjectMeta, owner: &ObjectMeta) -> bool {
+    controller_of(meta).is_some_and(|reference| reference.uid == uid(owner))
+}
+
+/// A reference that makes `owner` the managing owner.
+pub(crate) fn controller_reference<K: Resource<DynamicType = ()>>(owner: &K) -> OwnerReference {
+    OwnerReference {
+        api_version: K::api_version(&()).into_owned(),
+        kind: K::kind(&()).into_owned(),
+        name: name(owner.meta()).to_owned(),
+        uid: uid(owner.meta()).to_owned(),
+        controller: Some(true),
+        block_owner_deletion: Some(true),
+    }
+}
+
+/// Whether a label selector picks these labels. An unusable or empty selector picks nothing, so
+/// that a mistake never claims a whole namespace.
+pub(crate) fn selects(selector: &LabelSelector, labels: Option<&Labels>) -> bool {
+    let empty = Labels::new();
+    match Selector::try_from(selector.clone()) {
+        Ok(selector) => !selector.selects_all() && selector.matches(labels.unwrap_or(&empty)),
+        Err(_) => false,
+    }
+}
+
+/// Whether each pair of a map selector is among these labels. An empty selector picks nothing.
+pub(crate) fn selects_map(selector: &Labels, labels: Option<&Labels>) -> bool {
+    !selector.is_empty()
+        && selector.iter().all(|(key, value)| labels.and_then(|labels| labels.get(key)) == Some(value))
+}
+
+/// What to do with objects that a controlling object's selector may concern.
+#[derive(Debug)]
+pub(crate) struct Claims<T> {
+    /// Managed by the owner already, and matching.
+    pub owned: Vec<T>,
+    /// Match, and nobody manages them: to be taken.
+    pub adopt: Vec<T>,
+    /// Managed by the owner and no longer matching: to be let go.
+    pub release: Vec<T>,
+}
+
+/// Sorts `objects` of the owner's namespace into what the owner has, takes and lets go. An owner
+/// that is being deleted takes and lets go nothing.
+pub(crate) fn claim<K: Resource, T: AsRef<K>>(
+    owner: &ObjectMeta,
+    selector: &LabelSelector,
+    objects: Vec<T>,
+) -> Claims<T> {
+    let mut claims = Claims { owned: Vec::new(), adopt: Vec::new(), release: Vec::new() };
+    for object in objects {
+        let meta = object.as_ref().meta();
+        let matches = selects(selector, meta.labels.as_ref());
+        match controller_of(meta) {
+            Some(reference) if reference.uid == uid(owner) => {
+                if matches {
+                    claims.owned.push(object);
+                } else if !is_deleted(owner) {
+                    claims.release.push(object);
+                }
+            }
+            Some(_) => {}
+            None if matches && !is_deleted(owner) && !is_deleted(meta) => claims.adopt.push(object),
+            None => {}
+        }
+    }
+    claims
+}
+
+/// The owner references of `meta` with `reference` added.
+pub(crate) fn with_owner(meta: &ObjectMeta, reference: OwnerReference) -> Vec<OwnerReference> {
+    let mut references: Vec<_> = owners(meta).iter().filter(|r| r.uid != reference.uid).cloned().collect();
+    references.push(reference);
+    references
+}
+
+/// The owner references of `meta` without those to `owner_uid`.
+pub(crate) fn without_owner(meta: &ObjectMeta, owner_uid: &str) -> Vec<OwnerReference> {
+    owners(meta).iter().filter(|r| r.uid != owner_uid).cloned().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+    use std::sync::Arc;
+
+    #[test]
+    fn an_empty_selector_claims_nothing() {
+        assert!(!selects(&LabelSelector::default(), Some(&testing::labels(&[("a", "b")]))));
+        assert!(!selects_map(&Labels::new(), Some(&testing::labels(&[("a", "b")]))));
+    }
+
+    #[test]
+    fn claims_tell_owned_orphaned_foreign_and_strayed_apart() {
+        let owner = testing::replica_set("rs", 1);
+        let pod = |name: &str, label: &str, owned_by: Option<&str>| {
+            let mut pod = testing::pod(name);
+            pod.metadata.labels = Some(testing::labels(&[("app", label)]));
+            pod.metadata.owner_references = owned_by.map(|uid| {
+                vec![OwnerReference { uid: uid.to_owned(), ..controller_reference(&owner) }]
+            });
+            Arc::new(pod)
+        };
+        let pods = vec![
+            pod("owned", "test", Some("uid-rs")),
+            pod("orphan", "test", None),
+            pod("foreign", "test", Some("uid-other")),
+            pod("strayed", "changed", Some("uid-rs")),
+            pod("stranger", "changed", None),
+        ];
+        let claims = claim(&owner.metadata, &owner.spec.as_ref().unwrap().selector, pods);
+        let names = |pods: &[Arc<k8s_openapi::api::core::v1::Pod>]| -> Vec<String> {
+            pods.iter().map(|pod| name(&pod.metadata).to_owned()).collect()
+        };
+        assert_eq!(names(&claims.owned), ["owned"]);
+        assert_eq!(names(&claims.adopt), ["orphan"]);
+        assert_eq!(names(&claims.release), ["strayed"]);
+    }
+}

@@ -1,0 +1,114 @@
+//! Writes as the difference between what was read and what is wanted: small, and without touching
+//! fields that this build does not know. Each carries the version that was read, so that a stale
+//! view is refused (409) and not written.
+
+use std::fmt::Debug;
+
+use controllers_runtime::{Attempt, Result};
+use kube::api::{Api, Patch, PatchParams};
+use kube::{Resource, ResourceExt};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
+
+/// The merge patch (RFC 7386) that turns `old` into `new`; `None` if they are equal.
+pub(crate) fn difference(old: &Value, new: &Value) -> Option<Value> {
+    match (old, new) {
+        (Value::Object(old), Value::Object(new)) => {
+            let mut patch = Map::new();
+            for (key, value) in new {
+                match old.get(key) {
+                    Some(before) => {
+                        if let Some(change) = difference(before, value) {
+                            patch.insert(key.clone(), change);
+                        }
+                    }
+                    None => {
+                        patch.insert(key.clone(), value.clone());
+                    }
+                }
+            }
+            for key in old.keys().filter(|key| !new.contains_key(*key)) {
+                patch.insert(key.clone(), Value::Null);
+            }
+            (!patch.is_empty()).then_some(Value::Object(patch))
+        }
+        _ => (old != new).then(|| new.clone()),
+    }
+}
+
+/// Whether the patch of an object also names the version it was computed from.
+fn versioned<K: Resource>(old: &K, patch: Value) -> Value {
+    let mut patch = patch;
+    let meta = old.meta();
+    if let Some(version) = &meta.resource_version {
+        patch["metadata"]["resourceVersion"] = json!(version);
+    }
+    if let Some(uid) = &meta.uid {
+        patch["metadata"]["uid"] = json!(uid);
+    }
+    patch
+}
+
+fn encoded<K: Resource + Serialize>(object: &K, part: Part) -> Value {
+    // Kubernetes' types always have a JSON form.
+    let mut value = serde_json::to_value(object).unwrap_or(Value::Null);
+    if let Some(fields) = value.as_object_mut() {
+        match part {
+            Part::Status => fields.retain(|key, _| key == "status"),
+            Part::Main => fields.retain(|key, _| key != "status"),
+        }
+    }
+    value
+}
+
+#[derive(Clone, Copy)]
+enum Part {
+    Main,
+    Status,
+}
+
+/// Writes everything but the status of `new` over `old`. Whether anything was written.
+pub(crate) async fn update<K>(api: &Api<K>, old: &K, new: &K) -> Result<bool>
+where
+    K: Resource<DynamicType = ()> + Serialize + DeserializeOwned + Clone + Debug,
+{
+    let Some(patch) = difference(&encoded(old, Part::Main), &encoded(new, Part::Main)) else {
+        return Ok(false);
+    };
+    let patch = versioned(old, patch);
+    let name = old.name_any();
+    api.patch(&name, &PatchParams::default(), &Patch::Merge(patch))
+        .await
+        .attempt(|| format!("update {} {name}", K::kind(&())))?;
+    Ok(true)
+}
+
+/// Writes the status of `new` over `old`. Whether anything was written.
+pub(crate) async fn update_status<K>(api: &Api<K>, old: &K, new: &K) -> Result<bool>
+where
+    K: Resource<DynamicType = ()> + Serialize + DeserializeOwned + Clone + Debug,
+{
+    let Some(patch) = difference(&encoded(old, Part::Status), &encoded(new, Part::Status)) else {
+        return Ok(false);
+    };
+    let patch = versioned(old, patch);
+    let name = old.name_any();
+    api.patch_status(&name, &PatchParams::default(), &Patch::Merge(patch))
+        .await
+        .attempt(|| format!("update the status of {} {name}", K::kind(&())))?;
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_difference_names_only_what_changed_and_removes_with_null() {
+        let old = json!({"a": 1, "b": {"c": [1, 2], "d": 3}, "e": "x"});
+        let new = json!({"a": 1, "b": {"c": [1], "f": 4}, "e": "x"});
+        assert_eq!(difference(&old, &new), Some(json!({"b": {"c": [1], "d": null, "f": 4}})));
+        assert_eq!(difference(&new, &new), None);
+    }
+}

@@ -1,0 +1,71 @@
+//! What controllers ask about pods.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Pod, PodCondition};
+
+use crate::meta::is_deleted;
+
+pub(crate) fn phase(pod: &Pod) -> &str {
+    pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or("Pending")
+}
+
+/// Finished for good: `Succeeded` or `Failed`.
+pub(crate) fn is_finished(pod: &Pod) -> bool {
+    matches!(phase(pod), "Succeeded" | "Failed")
+}
+
+/// Neither finished nor being deleted.
+pub(crate) fn is_active(pod: &Pod) -> bool {
+    !is_finished(pod) && !is_deleted(&pod.metadata)
+}
+
+pub(crate) fn condition<'a>(pod: &'a Pod, kind: &str) -> Option<&'a PodCondition> {
+    pod.status.as_ref()?.conditions.as_ref()?.iter().find(|condition| condition.type_ == kind)
+}
+
+pub(crate) fn is_ready(pod: &Pod) -> bool {
+    condition(pod, "Ready").is_some_and(|ready| ready.status == "True")
+}
+
+/// Since when the pod is ready, if it is.
+pub(crate) fn ready_since(pod: &Pod) -> Option<Timestamp> {
+    let ready = condition(pod, "Ready")?;
+    if ready.status != "True" {
+        return None;
+    }
+    ready.last_transition_time.as_ref().map(|time| time.0)
+}
+
+/// When the pod has been ready for `min_ready_seconds`; `None` while it is not ready.
+pub(crate) fn available_at(pod: &Pod, min_ready_seconds: i32) -> Option<Timestamp> {
+    if !is_ready(pod) {
+        return None;
+    }
+    if min_ready_seconds <= 0 {
+        return Some(Timestamp::UNIX_EPOCH);
+    }
+    let since = ready_since(pod)?;
+    since.checked_add(Duration::from_secs(u64::from(min_ready_seconds.unsigned_abs()))).ok()
+}
+
+pub(crate) fn is_available(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> bool {
+    available_at(pod, min_ready_seconds).is_some_and(|at| at <= now)
+}
+
+/// The node the pod is bound to; empty if none.
+pub(crate) fn node_name(pod: &Pod) -> &str {
+    pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or_default()
+}
+
+/// Restarts of its most often restarted container.
+pub(crate) fn max_restarts(pod: &Pod) -> i32 {
+    let statuses = pod.status.as_ref().and_then(|status| status.container_statuses.as_deref());
+    statuses.unwrap_or_default().iter().map(|status| status.restart_count).max().unwrap_or(0)
+}
+
+/// How long until `at`; zero if it is past.
+pub(crate) fn until(at: Timestamp, now: Timestamp) -> Duration {
+    Duration::try_from(at.duration_since(now)).unwrap_or(Duration::ZERO)
+}

@@ -1,0 +1,87 @@
+//! What the cache has yet to show of our own writes.
+//!
+//! After creating three pods the cache may still show none; counting again then would create
+//! three more. So each ReplicaSet remembers how many creations and which deletions it waits for,
+//! and changes no pod before they have been seen, or have taken too long.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use apiserver_client::ObjectKey;
+use tokio::time::Instant;
+
+use crate::limits::EXPECTATION_TIMEOUT;
+
+#[derive(Default)]
+pub(crate) struct Expectations(Mutex<BTreeMap<ObjectKey, Expected>>);
+
+struct Expected {
+    creations: usize,
+    /// Uids of pods.
+    deletions: BTreeSet<String>,
+    since: Instant,
+}
+
+impl Expectations {
+    /// Sets what `key` waits for, in place of what it waited for.
+    pub fn expect(&self, key: &ObjectKey, creations: usize, deletions: impl IntoIterator<Item = String>) {
+        let expected =
+            Expected { creations, deletions: deletions.into_iter().collect(), since: Instant::now() };
+        self.lock().insert(key.clone(), expected);
+    }
+
+    /// A creation was seen, or has failed.
+    pub fn created(&self, key: &ObjectKey) {
+        if let Some(expected) = self.lock().get_mut(key) {
+            expected.creations = expected.creations.saturating_sub(1);
+        }
+    }
+
+    /// A deletion was seen to begin, or has failed.
+    pub fn deleted(&self, key: &ObjectKey, uid: &str) {
+        if let Some(expected) = self.lock().get_mut(key) {
+            expected.deletions.remove(uid);
+        }
+    }
+
+    /// Whether the cache shows everything that was done for `key`.
+    pub fn are_met(&self, key: &ObjectKey) -> bool {
+        self.lock().get(key).is_none_or(|expected| {
+            (expected.creations == 0 && expected.deletions.is_empty())
+                || expected.since.elapsed() > EXPECTATION_TIMEOUT
+        })
+    }
+
+    /// `key` is gone.
+    pub fn forget(&self, key: &ObjectKey) {
+        self.lock().remove(key);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<ObjectKey, Expected>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[tokio::test(start_paused = true)]
+    async fn they_are_met_when_all_is_seen_or_after_a_long_time() {
+        let expectations = Expectations::default();
+        let key = ObjectKey::new("ns", "rs");
+        assert!(expectations.are_met(&key));
+        expectations.expect(&key, 2, []);
+        expectations.created(&key);
+        assert!(!expectations.are_met(&key));
+        expectations.created(&key);
+        assert!(expectations.are_met(&key));
+        expectations.expect(&key, 0, ["a".to_owned(), "b".to_owned()]);
+        expectations.deleted(&key, "a");
+        expectations.deleted(&key, "a");
+        assert!(!expectations.are_met(&key));
+        tokio::time::advance(EXPECTATION_TIMEOUT + Duration::from_secs(1)).await;
+        assert!(expectations.are_met(&key));
+    }
+}

@@ -1,0 +1,265 @@
+//! ReplicaSets: so many pods of one template.
+
+mod expectations;
+mod plan;
+mod ranking;
+
+use std::sync::Arc;
+
+use apiserver_api::ambient::Ambient;
+use apiserver_client::events::reference;
+use apiserver_client::{Cache, Change, ObjectKey, Recorder};
+use controllers_runtime::{Attempt, Error, Outcome, Reconcile, Result, WorkQueue};
+use futures::future::join_all;
+use k8s_openapi::api::apps::v1::ReplicaSet;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{DeleteParams, PostParams, Preconditions};
+use kube::{Api, Client};
+
+use crate::context::{Context, Tasks};
+use crate::meta::{self, controller_key, controller_of, is_controlled_by, is_deleted, name, namespace, uid};
+use crate::patch;
+use expectations::Expectations;
+use plan::{Action, Input, new_pod, next_available, plan, status};
+
+/// Starts the controller.
+pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
+    let queue = WorkQueue::new("replicaset");
+    let sets = context.informers.cache::<ReplicaSet>();
+    let pods = context.informers.cache::<Pod>();
+    let expectations = Arc::new(Expectations::default());
+    context.feed(tasks, &sets, &queue);
+    follow_pods(&pods, &sets, &queue, &expectations);
+    let controller = ReplicaSets {
+        client: context.client.clone(),
+        ambient: context.ambient.clone(),
+        recorder: context.recorder.clone(),
+        sets: sets.clone(),
+        pods: pods.clone(),
+        expectations,
+    };
+    context.start(tasks, queue, controller, async move {
+        sets.synced().await;
+        pods.synced().await;
+    });
+}
+
+fn follow_pods(
+    pods: &Cache<Pod>,
+    sets: &Cache<ReplicaSet>,
+    queue: &WorkQueue<ObjectKey>,
+    expectations: &Arc<Expectations>,
+) {
+    let (sets, queue, expectations) = (sets.clone(), queue.clone(), Arc::clone(expectations));
+    pods.on_change(move |change| {
+        let pod = change.object();
+        let Some(key) = controller_key::<ReplicaSet>(&pod.metadata) else {
+            // It may have been let go, or may be taken in.
+            if let Change::Applied { old: Some(old), .. } = change {
+                controller_key::<ReplicaSet>(&old.metadata).into_iter().for_each(|key| queue.add(key));
+            }
+            return offer(pod, &sets, &queue);
+        };
+        match change {
+            Change::Applied { old: None, .. } => expectations.created(&key),
+            Change::Applied { .. } => {}
+            Change::Deleted(pod) => expectations.deleted(&key, uid(&pod.metadata)),
+        }
+        if is_deleted(&pod.metadata) {
+            expectations.deleted(&key, uid(&pod.metadata));
+        }
+        queue.add(key);
+    });
+}
+
+/// A pod without a controller: whoever selects it may take it in.
+fn offer(pod: &Pod, sets: &Cache<ReplicaSet>, queue: &WorkQueue<ObjectKey>) {
+    if controller_of(&pod.metadata).is_some() || is_deleted(&pod.metadata) {
+        return;
+    }
+    for set in sets.list_namespace(namespace(&pod.metadata)) {
+        let selector = set.spec.as_ref().map(|spec| &spec.selector);
+        if selector.is_some_and(|selector| meta::selects(selector, pod.metadata.labels.as_ref())) {
+            queue.add(ObjectKey::of(set.as_ref()));
+        }
+    }
+}
+
+struct ReplicaSets {
+    client: Client,
+    ambient: Ambient,
+    recorder: Recorder,
+    sets: Cache<ReplicaSet>,
+    pods: Cache<Pod>,
+    expectations: Arc<Expectations>,
+}
+
+impl Reconcile for ReplicaSets {
+    type Key = ObjectKey;
+
+    async fn reconcile(&self, key: &ObjectKey) -> Result<Outcome> {
+        let Some(set) = self.sets.get(key) else {
+            self.expectations.forget(key);
+            return Ok(Outcome::Done);
+        };
+        let Some(spec) = &set.spec else { return Ok(Outcome::Done) };
+        // Before the pods are listed: what is seen after this question cannot be missing below.
+        let settled = self.expectations.are_met(key);
+        let all = self.pods.list_namespace(&key.namespace);
+        let claims = meta::claim(&set.metadata, &spec.selector, all.clone());
+        if !claims.adopt.is_empty() || !claims.release.is_empty() {
+            // The changed pods bring us back.
+            return self.settle(&set, claims).await.map(|()| Outcome::Done);
+        }
+        let related = self.related(&set, &all);
+        let now = self.ambient.now();
+        let input = Input { set: &set, pods: claims.owned, related: &related, settled, now };
+        let done = match plan(&input) {
+            Action::None => Ok(()),
+            Action::Create(count) => self.create(key, &set, count).await,
+            Action::Delete(pods) => self.delete(key, &set, pods).await,
+        };
+        let failure = done.as_ref().err().map(|(reason, error)| (*reason, describe(error)));
+        let mut new = ReplicaSet::clone(&set);
+        new.status = Some(status(&input, failure));
+        let api = Api::namespaced(self.client.clone(), &key.namespace);
+        patch::update_status(&api, set.as_ref(), &new).await?;
+        done.map_err(|(_, error)| error)?;
+        Ok(next_available(&input).map_or(Outcome::Done, Outcome::After))
+    }
+}
+
+/// The reason of the condition, and the error.
+type Failure = (&'static str, Error);
+
+impl ReplicaSets {
+    fn pods_of(&self, set: &ReplicaSet) -> Api<Pod> {
+        Api::namespaced(self.client.clone(), namespace(&set.metadata))
+    }
+
+    /// The pods of all ReplicaSets with the same controller as `set`.
+    fn related(&self, set: &ReplicaSet, pods: &[Arc<Pod>]) -> Vec<Arc<Pod>> {
+        let owner = controller_of(&set.metadata).map(|owner| owner.uid.as_str());
+        let family: Vec<_> = self
+            .sets
+            .list_namespace(namespace(&set.metadata))
+            .into_iter()
+            .filter(|other| {
+                other.metadata.uid == set.metadata.uid
+                    || (owner.is_some() && controller_of(&other.metadata).map(|o| o.uid.as_str()) == owner)
+            })
+            .collect();
+        let in_family =
+            |pod: &&Arc<Pod>| family.iter().any(|set| is_controlled_by(&pod.metadata, &set.metadata));
+        pods.iter().filter(in_family).cloned().collect()
+    }
+
+    /// Takes in and lets go pods whose labels or owners changed.
+    async fn settle(&self, set: &ReplicaSet, claims: meta::Claims<Arc<Pod>>) -> Result<()> {
+        let api = self.pods_of(set);
+        if !claims.adopt.is_empty() && !self.is_current(set).await? {
+            return Ok(());
+        }
+        for pod in claims.adopt {
+            let mut new = Pod::clone(&pod);
+            let owner = meta::controller_reference(set);
+            new.metadata.owner_references = Some(meta::with_owner(&pod.metadata, owner));
+            patch::update(&api, pod.as_ref(), &new).await?;
+        }
+        for pod in claims.release {
+            let mut new = Pod::clone(&pod);
+            new.metadata.owner_references = Some(meta::without_owner(&pod.metadata, uid(&set.metadata)));
+            patch::update(&api, pod.as_ref(), &new).await?;
+        }
+        Ok(())
+    }
+
+    async fn is_current(&self, set: &ReplicaSet) -> Result<bool> {
+        let api: Api<ReplicaSet> = Api::namespaced(self.client.clone(), namespace(&set.metadata));
+        let name = name(&set.metadata);
+        let live = api.get_opt(name).await.attempt(|| format!("get replica set {name}"))?;
+        Ok(live.is_some_and(|live| live.metadata.uid == set.metadata.uid && !is_deleted(&live.metadata)))
+    }
+
+    /// Creates pods in batches of 1, 2, 4, …, so that a template which is refused is refused once
+    /// and not five hundred times.
+    async fn create(&self, key: &ObjectKey, set: &ReplicaSet, count: usize) -> std::result::Result<(), Failure> {
+        let api = self.pods_of(set);
+        let pod = new_pod(set);
+        self.expectations.expect(key, count, []);
+        let mut left = count;
+        let mut batch = 1;
+        while left > 0 {
+            batch = batch.min(left);
+            let options = PostParams::default();
+            let results = join_all((0..batch).map(|_| api.create(&options, &pod))).await;
+            left -= batch;
+            let mut failed = None;
+            for result in results {
+                match result.attempt(|| format!("create a pod of replica set {key}")) {
+                    Ok(pod) => self.report(set, "SuccessfulCreate", "Created", name(&pod.metadata)),
+                    Err(error) => {
+                        self.expectations.created(key);
+                        failed.get_or_insert(error);
+                    }
+                }
+            }
+            if let Some(error) = failed {
+                // What was not tried will not be seen either.
+                (0..left).for_each(|_| self.expectations.created(key));
+                if error.is_namespace_terminating() {
+                    return Ok(());
+                }
+                self.recorder.warning(reference(set), "FailedCreate", describe(&error));
+                return Err(("FailedCreate", error));
+            }
+            batch *= 2;
+        }
+        Ok(())
+    }
+
+    async fn delete(
+        &self,
+        key: &ObjectKey,
+        set: &ReplicaSet,
+        pods: Vec<Arc<Pod>>,
+    ) -> std::result::Result<(), Failure> {
+        let api = self.pods_of(set);
+        self.expectations.expect(key, 0, pods.iter().map(|pod| uid(&pod.metadata).to_owned()));
+        let results = join_all(pods.iter().map(|pod| async {
+            let options = DeleteParams {
+                preconditions: Some(Preconditions { uid: pod.metadata.uid.clone(), resource_version: None }),
+                ..DeleteParams::default()
+            };
+            let name = name(&pod.metadata);
+            let result = api.delete(name, &options).await.attempt(|| format!("delete pod {name}"));
+            match result {
+                Ok(_) => {
+                    self.report(set, "SuccessfulDelete", "Deleted", name);
+                    Ok(())
+                }
+                Err(error) => {
+                    self.expectations.deleted(key, uid(&pod.metadata));
+                    if error.is_not_found() { Ok(()) } else { Err(error) }
+                }
+            }
+        }))
+        .await;
+        Error::collect(results).map_err(|error| ("FailedDelete", error))
+    }
+
+    fn report(&self, set: &ReplicaSet, reason: &'static str, verb: &str, pod: &str) {
+        self.recorder.normal(reference(set), reason, format!("{verb} pod: {pod}"));
+    }
+}
+
+/// The error with its causes, in one line.
+fn describe(error: &Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}

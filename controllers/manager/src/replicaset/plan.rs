@@ -1,0 +1,218 @@
+//! Decides, from a ReplicaSet and its pods, how many to make, which to delete, and the status.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::{ReplicaSet, ReplicaSetCondition, ReplicaSetStatus};
+use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+
+use super::ranking;
+use crate::limits::POD_BURST;
+use crate::meta::{controller_reference, is_deleted, name, selects_map};
+use crate::pods::{available_at, is_active, is_available, is_finished, is_ready, until};
+
+const REPLICA_FAILURE: &str = "ReplicaFailure";
+
+/// What a plan is made from.
+pub(super) struct Input<'a> {
+    pub set: &'a ReplicaSet,
+    /// The pods that the ReplicaSet controls, finished and terminating ones too.
+    pub pods: Vec<Arc<Pod>>,
+    /// The pods of all ReplicaSets of the same owner.
+    pub related: &'a [Arc<Pod>],
+    /// Whether the cache shows all that was done before.
+    pub settled: bool,
+    pub now: Timestamp,
+}
+
+/// The change of pods.
+#[derive(Debug, PartialEq)]
+pub(super) enum Action {
+    None,
+    /// So many new pods.
+    Create(usize),
+    Delete(Vec<Arc<Pod>>),
+}
+
+pub(super) fn plan(input: &Input<'_>) -> Action {
+    if !input.settled || is_deleted(&input.set.metadata) {
+        return Action::None;
+    }
+    let active: Vec<_> = input.pods.iter().filter(|pod| is_active(pod)).cloned().collect();
+    let wanted = usize::try_from(replicas(input.set)).unwrap_or(0);
+    if active.len() < wanted {
+        Action::Create((wanted - active.len()).min(POD_BURST))
+    } else if active.len() > wanted {
+        let count = (active.len() - wanted).min(POD_BURST);
+        Action::Delete(ranking::choose(active, input.related, count, input.now))
+    } else {
+        Action::None
+    }
+}
+
+pub(super) fn replicas(set: &ReplicaSet) -> i32 {
+    set.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1)
+}
+
+fn min_ready_seconds(set: &ReplicaSet) -> i32 {
+    set.spec.as_ref().and_then(|spec| spec.min_ready_seconds).unwrap_or(0)
+}
+
+/// The status that follows from the pods. `failure`: reason and message of what could not be done.
+pub(super) fn status(input: &Input<'_>, failure: Option<(&str, String)>) -> ReplicaSetStatus {
+    let template_labels = input
+        .set
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.template.as_ref()?.metadata.as_ref()?.labels.clone())
+        .unwrap_or_default();
+    let min_ready = min_ready_seconds(input.set);
+    let active: Vec<_> = input.pods.iter().filter(|pod| is_active(pod)).collect();
+    let count = |f: &dyn Fn(&Pod) -> bool| {
+        i32::try_from(active.iter().filter(|pod| f(pod)).count()).unwrap_or(i32::MAX)
+    };
+    // Zero is spelled as absent, as Kubernetes does.
+    let some = |count: i32| (count != 0).then_some(count);
+    let leaving = input.pods.iter().filter(|pod| is_deleted(&pod.metadata) && !is_finished(pod)).count();
+    let mut status = input.set.status.clone().unwrap_or_default();
+    status.replicas = count(&|_| true);
+    status.fully_labeled_replicas = some(count(&|pod| selects_map(&template_labels, pod.metadata.labels.as_ref())));
+    status.ready_replicas = some(count(&is_ready));
+    status.available_replicas = some(count(&|pod| is_available(pod, min_ready, input.now)));
+    status.terminating_replicas = Some(i32::try_from(leaving).unwrap_or(i32::MAX));
+    status.observed_generation = input.set.metadata.generation;
+    put_failure(&mut status, failure, input.now);
+    status
+}
+
+fn put_failure(status: &mut ReplicaSetStatus, failure: Option<(&str, String)>, now: Timestamp) {
+    let conditions = status.conditions.get_or_insert_default();
+    match failure {
+        None => conditions.retain(|condition| condition.type_ != REPLICA_FAILURE),
+        Some((reason, message)) => {
+            let known = conditions.iter().any(|condition| condition.type_ == REPLICA_FAILURE);
+            if !known {
+                conditions.push(ReplicaSetCondition {
+                    type_: REPLICA_FAILURE.to_owned(),
+                    status: "True".to_owned(),
+                    reason: Some(reason.to_owned()),
+                    message: Some(message),
+                    last_transition_time: Some(Time(now)),
+                });
+            }
+        }
+    }
+    status.conditions.take_if(|conditions| conditions.is_empty());
+}
+
+/// When the next ready pod has been ready long enough to count as available.
+pub(super) fn next_available(input: &Input<'_>) -> Option<Duration> {
+    let min_ready = min_ready_seconds(input.set);
+    let next = input
+        .pods
+        .iter()
+        .filter(|pod| is_active(pod))
+        .filter_map(|pod| available_at(pod, min_ready))
+        .filter(|at| *at > input.now)
+        .min()?;
+    Some(until(next, input.now))
+}
+
+/// A pod as the template says; the server adds the end of its name.
+pub(super) fn new_pod(set: &ReplicaSet) -> Pod {
+    let template: PodTemplateSpec =
+        set.spec.as_ref().and_then(|spec| spec.template.clone()).unwrap_or_default();
+    let given = template.metadata.unwrap_or_default();
+    Pod {
+        metadata: ObjectMeta {
+            generate_name: Some(format!("{}-", name(&set.metadata))),
+            namespace: set.metadata.namespace.clone(),
+            labels: given.labels,
+            annotations: given.annotations,
+            finalizers: given.finalizers,
+            owner_references: Some(vec![controller_reference(set)]),
+            ..ObjectMeta::default()
+        },
+        spec: template.spec,
+        status: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{at, pod, replica_set, running, time};
+
+    fn input<'a>(set: &'a ReplicaSet, pods: &[Pod]) -> Input<'a> {
+        Input {
+            set,
+            pods: pods.iter().cloned().map(Arc::new).collect(),
+            related: &[],
+            settled: true,
+            now: at(100),
+        }
+    }
+
+    #[test]
+    fn missing_pods_are_made_in_bounded_bursts() {
+        let set = replica_set("rs", 3);
+        assert_eq!(plan(&input(&set, &[pod("a")])), Action::Create(2));
+        assert_eq!(plan(&input(&replica_set("rs", 2000), &[])), Action::Create(POD_BURST));
+    }
+
+    #[test]
+    fn nothing_is_done_on_an_unsettled_view_or_for_a_set_being_deleted() {
+        let mut set = replica_set("rs", 3);
+        assert_eq!(plan(&Input { settled: false, ..input(&set, &[]) }), Action::None);
+        set.metadata.deletion_timestamp = time(1);
+        assert_eq!(plan(&input(&set, &[])), Action::None);
+    }
+
+    #[test]
+    fn finished_and_terminating_pods_are_replaced() {
+        let set = replica_set("rs", 2);
+        let mut failed = running("failed", "n", "10.0.0.1");
+        failed.status.as_mut().unwrap().phase = Some("Failed".to_owned());
+        let mut leaving = running("leaving", "n", "10.0.0.2");
+        leaving.metadata.deletion_timestamp = time(1);
+        let input = input(&set, &[failed, leaving, running("good", "n", "10.0.0.3")]);
+        assert_eq!(plan(&input), Action::Create(1));
+        let status = status(&input, None);
+        assert_eq!((status.replicas, status.ready_replicas, status.terminating_replicas), (1, Some(1), Some(1)));
+    }
+
+    #[test]
+    fn a_pod_is_available_after_its_ready_time_and_not_before() {
+        let mut set = replica_set("rs", 1);
+        set.spec.as_mut().unwrap().min_ready_seconds = Some(30);
+        let mut young = running("young", "n", "10.0.0.1");
+        crate::testing::set_ready(&mut young, true, 80);
+        let mut input = input(&set, &[young]);
+        assert_eq!(status(&input, None).available_replicas, None);
+        assert_eq!(status(&input, None).ready_replicas, Some(1));
+        assert_eq!(next_available(&input), Some(Duration::from_secs(10)));
+        input.now = at(110);
+        assert_eq!(status(&input, None).available_replicas, Some(1));
+        assert_eq!(next_available(&input), None);
+    }
+
+    #[test]
+    fn a_failure_is_a_condition_until_it_is_over() {
+        let mut set = replica_set("rs", 1);
+        let failed = status(&input(&set, &[]), Some(("FailedCreate", "quota".to_owned())));
+        assert_eq!(failed.conditions.as_ref().unwrap()[0].reason.as_deref(), Some("FailedCreate"));
+        set.status = Some(failed);
+        assert_eq!(status(&input(&set, &[]), None).conditions, None);
+    }
+
+    #[test]
+    fn a_pod_is_made_from_the_template_and_owned() {
+        let set = replica_set("rs", 1);
+        let pod = new_pod(&set);
+        assert_eq!(pod.metadata.generate_name.as_deref(), Some("rs-"));
+        assert_eq!(pod.metadata.owner_references, Some(vec![controller_reference(&set)]));
+        assert_eq!(pod.spec.unwrap().containers.len(), 1);
+    }
+}

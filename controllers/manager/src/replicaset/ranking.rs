@@ -1,0 +1,125 @@
+//! Which pods go first when there are too many: those whose loss costs least.
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+
+use crate::meta::{annotation, uid};
+use crate::pods::{is_active, is_ready, max_restarts, node_name, phase, ready_since};
+
+/// By which users say what a pod's loss costs; lower goes first.
+const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
+
+/// The `count` pods of `candidates` to delete. `related` are the pods of all ReplicaSets of the
+/// same owner: where several of them share a node, one of those goes.
+pub(super) fn choose(
+    mut candidates: Vec<Arc<Pod>>,
+    related: &[Arc<Pod>],
+    count: usize,
+    now: Timestamp,
+) -> Vec<Arc<Pod>> {
+    let mut on_node: BTreeMap<&str, usize> = BTreeMap::new();
+    for pod in related.iter().filter(|pod| is_active(pod)) {
+        *on_node.entry(node_name(pod)).or_default() += 1;
+    }
+    let crowd = |pod: &Pod| on_node.get(node_name(pod)).copied().unwrap_or(0);
+    candidates.sort_by(|a, b| order(a, b, crowd(a), crowd(b), now));
+    candidates.truncate(count);
+    candidates
+}
+
+/// `Less`: `a` goes before `b`.
+fn order(a: &Pod, b: &Pod, crowd_a: usize, crowd_b: usize, now: Timestamp) -> Ordering {
+    // `false` sorts first, so each line states what protects a pod.
+    let assigned = |pod: &Pod| !node_name(pod).is_empty();
+    assigned(a)
+        .cmp(&assigned(b))
+        .then_with(|| progress(a).cmp(&progress(b)))
+        .then_with(|| is_ready(a).cmp(&is_ready(b)))
+        .then_with(|| cost(a).cmp(&cost(b)))
+        .then_with(|| crowd_b.cmp(&crowd_a))
+        .then_with(|| younger(ready_since(a), ready_since(b), now))
+        .then_with(|| max_restarts(b).cmp(&max_restarts(a)))
+        .then_with(|| younger(created(a), created(b), now))
+        .then_with(|| uid(&a.metadata).cmp(uid(&b.metadata)))
+}
+
+fn progress(pod: &Pod) -> u8 {
+    match phase(pod) {
+        "Pending" => 0,
+        "Unknown" => 1,
+        _ => 2,
+    }
+}
+
+fn cost(pod: &Pod) -> i32 {
+    annotation(&pod.metadata, DELETION_COST).and_then(|text| text.parse().ok()).unwrap_or(0)
+}
+
+fn created(pod: &Pod) -> Option<Timestamp> {
+    pod.metadata.creation_timestamp.as_ref().map(|time| time.0)
+}
+
+/// The younger goes first. Ages are compared by the power of two they lie in, so that of pods of
+/// about the same age it is not always the same that survives; uids then decide, at random.
+fn younger(a: Option<Timestamp>, b: Option<Timestamp>, now: Timestamp) -> Ordering {
+    let rank = |at: Timestamp| {
+        let nanoseconds = now.duration_since(at).as_nanos();
+        u128::try_from(nanoseconds).ok().and_then(u128::checked_ilog2).map_or(-1, i64::from)
+    };
+    match (a, b) {
+        (Some(a), Some(b)) => rank(a).cmp(&rank(b)),
+        // One without a time has only just begun.
+        (None, Some(_)) => Ordering::Less,
+        (Some(_), None) => Ordering::Greater,
+        (None, None) => Ordering::Equal,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::meta::name;
+    use crate::testing::{at, labels, pod, running, set_ready, time};
+
+    fn chosen(pods: &[Pod], count: usize) -> Vec<String> {
+        let pods: Vec<_> = pods.iter().cloned().map(Arc::new).collect();
+        let related = pods.clone();
+        choose(pods, &related, count, at(100_000)).iter().map(|pod| name(&pod.metadata).to_owned()).collect()
+    }
+
+    #[test]
+    fn the_order_of_loss_is_unassigned_pending_unready_cheap_crowded_young() {
+        let old = running("old", "n1", "10.0.0.1");
+        let mut young = running("young", "n2", "10.0.0.2");
+        set_ready(&mut young, true, 99_000);
+        let mut cheap = running("cheap", "n3", "10.0.0.3");
+        cheap.metadata.annotations = Some(labels(&[(DELETION_COST, "-5")]));
+        let mut unready = running("unready", "n4", "10.0.0.4");
+        set_ready(&mut unready, false, 0);
+        let mut pending = pod("pending");
+        pending.spec.get_or_insert_default().node_name = Some("n5".to_owned());
+        let unassigned = pod("unassigned");
+        let pods = [old, young, cheap, unready, pending, unassigned];
+        assert_eq!(chosen(&pods, 6), ["unassigned", "pending", "unready", "cheap", "young", "old"]);
+    }
+
+    #[test]
+    fn where_two_share_a_node_one_of_them_goes() {
+        let mut alone = running("alone", "n1", "10.0.0.1");
+        set_ready(&mut alone, true, 99_999);
+        let pods = [alone, running("first", "n2", "10.0.0.2"), running("second", "n2", "10.0.0.3")];
+        assert_eq!(chosen(&pods, 1), ["first"]);
+    }
+
+    #[test]
+    fn of_equals_the_one_that_restarted_most_goes_then_the_newest() {
+        let mut new = running("new", "n1", "10.0.0.1");
+        new.metadata.creation_timestamp = time(99_990);
+        let old = running("old", "n2", "10.0.0.2");
+        assert_eq!(chosen(&[old, new], 1), ["new"]);
+    }
+}
