@@ -1,1 +1,35 @@
+//! The pod network of one node: no bridge, no packet filter rules.
+//!
+//! ```text
+//!   pod's namespace                      node
+//!   eth0 10.244.0.5/32 ════ veth ════ hwp4f0c…      route 10.244.0.5/32 dev hwp4f0c… src 10.244.0.1
+//!   default via 169.254.1.1 onlink       hawser0 10.244.0.1/32 (dummy): the node's own address for pods
+//!   169.254.1.1 is at hwp4f0c…'s MAC     unreachable SERVICE-CIDR: what nothing translated stays here
+//! ```
+//!
+//! Each pod has a host route of its own and permanent neighbour entries at both ends, so nothing is
+//! broadcast and nothing is resolved. The plugin ([`cni`]) makes and removes the interfaces, [`node`]
+//! sets up the machine and puts it back as it was, [`run`](run::run) waits for the Node's podCIDR.
 
+pub mod cni;
+pub mod config;
+pub mod ipam;
+mod journal;
+mod netlink;
+pub mod netns;
+pub mod node;
+mod run;
+mod sysctl;
+
+pub use config::{Config, ConfigError};
+pub use node::{NodeError, Prepared, RestoreErrors, prepare, reconcile, restore};
+pub use run::run;
+
+/// How the names of the host's ends of pods' interfaces begin.
+pub const POD_INTERFACE_PREFIX: &str = "hwp";
+/// The dummy interface that carries the node's own address for pods.
+pub const HOST_INTERFACE: &str = "hawser0";
+/// The name of the plugin, in the CNI configuration and as the file name it is called by.
+pub const PLUGIN_NAME: &str = "hawser-cni";
+/// Marks routes as ours (`proto` in `ip route`).
+pub const ROUTE_PROTOCOL: u8 = 143;

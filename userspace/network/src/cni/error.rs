@@ -1,0 +1,81 @@
+//! Errors as the CNI specification numbers them.
+
+use serde_json::json;
+
+use crate::ipam::IpamError;
+use crate::netlink::NetlinkError;
+use crate::netns::NetnsError;
+use crate::sysctl::SysctlError;
+
+/// Error codes of the specification, and ours from 100 on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Code {
+    IncompatibleVersion = 1,
+    UnknownContainer = 3,
+    InvalidEnvironment = 4,
+    Io = 5,
+    Decode = 6,
+    InvalidConfig = 7,
+    TryAgainLater = 11,
+    /// The kernel refused an interface, an address or a route.
+    Kernel = 100,
+    /// CHECK found something missing or other than it should be.
+    Differs = 101,
+}
+
+/// The plugin could not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum PluginError {
+    #[error("version {0:?} of the CNI specification is not known")]
+    Version(String),
+    #[error("{variable}: {reason}")]
+    Environment { variable: &'static str, reason: String },
+    #[error("the configuration is no JSON that we understand")]
+    Decode(#[source] serde_json::Error),
+    #[error("{field} in the configuration: {reason}")]
+    Config { field: &'static str, reason: String },
+    #[error("no address for the pod")]
+    Ipam(#[from] IpamError),
+    #[error("cannot work in the pod's network namespace")]
+    Netns(#[from] NetnsError),
+    #[error("cannot set up the pod's network")]
+    Netlink(#[from] NetlinkError),
+    #[error("cannot set the kernel up for the pod")]
+    Sysctl(#[from] SysctlError),
+    #[error("the pod's network is not as it was made: {0}")]
+    Differs(String),
+}
+
+impl PluginError {
+    fn code(&self) -> Code {
+        match self {
+            Self::Version(_) => Code::IncompatibleVersion,
+            Self::Environment { .. } => Code::InvalidEnvironment,
+            Self::Decode(_) => Code::Decode,
+            Self::Config { .. } => Code::InvalidConfig,
+            Self::Ipam(IpamError::Exhausted { .. }) => Code::TryAgainLater,
+            Self::Ipam(_) => Code::Io,
+            Self::Netns(NetnsError::Open { .. }) => Code::UnknownContainer,
+            Self::Netns(_) | Self::Netlink(_) | Self::Sysctl(_) => Code::Kernel,
+            Self::Differs(_) => Code::Differs,
+        }
+    }
+
+    /// The document for standard output.
+    pub(super) fn json(&self, version: &str) -> String {
+        let mut details = Vec::new();
+        let mut source = std::error::Error::source(self);
+        while let Some(cause) = source {
+            details.push(cause.to_string());
+            source = cause.source();
+        }
+        json!({
+            "cniVersion": version,
+            "code": self.code() as u32,
+            "msg": self.to_string(),
+            "details": details.join(": "),
+        })
+        .to_string()
+    }
+}

@@ -1,0 +1,135 @@
+//! What the runtime says: environment and configuration, checked.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use ipnetwork::IpNetwork;
+use serde::Deserialize;
+
+use super::PluginError;
+use crate::config::{check_mtu, pod_ranges};
+
+/// Longest name of an interface in the kernel.
+const MAX_INTERFACE: usize = 15;
+
+/// The configuration: the members of the specification that we use, and ours.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct NetConf {
+    pub cni_version: String,
+    #[serde(rename = "type")]
+    pub plugin: String,
+    /// Where addresses in use are remembered; absolute.
+    state_dir: Option<PathBuf>,
+    /// The node's podCIDRs.
+    #[serde(default)]
+    ranges: Vec<String>,
+    mtu: Option<u32>,
+    /// For GC: what the runtime still knows.
+    #[serde(rename = "cni.dev/valid-attachments", alias = "cni.dev/attachments")]
+    pub valid_attachments: Option<Vec<ValidAttachment>>,
+}
+
+/// One interface of one container, as GC names it.
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct ValidAttachment {
+    #[serde(rename = "containerID")]
+    pub container_id: String,
+    pub ifname: String,
+}
+
+/// Which interface of which container.
+#[derive(Clone, Debug)]
+pub(super) struct Attachment {
+    pub container: String,
+    pub interface: String,
+    /// The pod's namespace; may be gone when the pod is taken down.
+    pub netns: Option<PathBuf>,
+}
+
+/// Everything for ADD, DEL and CHECK.
+#[derive(Clone, Debug)]
+pub(super) struct Request {
+    pub version: String,
+    pub attachment: Attachment,
+    pub state_dir: PathBuf,
+    pub ranges: Vec<IpNetwork>,
+    pub mtu: u32,
+}
+
+impl NetConf {
+    pub fn parse(stdin: &[u8]) -> Result<Self, PluginError> {
+        serde_json::from_slice(stdin).map_err(PluginError::Decode)
+    }
+
+    pub fn state_dir(&self) -> Result<PathBuf, PluginError> {
+        let wrong = || PluginError::Config {
+            field: "stateDir",
+            reason: "an absolute path is needed".to_owned(),
+        };
+        self.state_dir.clone().filter(|path| path.is_absolute()).ok_or_else(wrong)
+    }
+
+    /// At least one range.
+    pub fn ranges(&self) -> Result<Vec<IpNetwork>, PluginError> {
+        let wrong = |reason: String| PluginError::Config { field: "ranges", reason };
+        let ranges = pod_ranges(&self.ranges).map_err(|error| wrong(error.to_string()))?;
+        if ranges.is_empty() { Err(wrong("none is given".to_owned())) } else { Ok(ranges) }
+    }
+
+    fn mtu(&self) -> Result<u32, PluginError> {
+        let mtu = self.mtu.unwrap_or(1500);
+        let wrong = |error: crate::ConfigError| PluginError::Config { field: "mtu", reason: error.to_string() };
+        check_mtu(mtu).map_err(wrong)?;
+        Ok(mtu)
+    }
+}
+
+impl Request {
+    pub fn parse(
+        environment: &BTreeMap<String, String>,
+        conf: NetConf,
+        with_netns: bool,
+    ) -> Result<Self, PluginError> {
+        Ok(Self {
+            attachment: Attachment::parse(environment, with_netns)?,
+            state_dir: conf.state_dir()?,
+            // A pod is taken down even if the configuration has lost its ranges.
+            ranges: if with_netns { conf.ranges()? } else { Vec::new() },
+            mtu: conf.mtu()?,
+            version: conf.cni_version,
+        })
+    }
+}
+
+impl Attachment {
+    pub fn parse(environment: &BTreeMap<String, String>, with_netns: bool) -> Result<Self, PluginError> {
+        let container = variable(environment, "CNI_CONTAINERID")?;
+        let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-');
+        if !container.starts_with(|c: char| c.is_ascii_alphanumeric()) || !container.chars().all(allowed) {
+            let reason = format!("{container:?} is no container id");
+            return Err(PluginError::Environment { variable: "CNI_CONTAINERID", reason });
+        }
+        let interface = variable(environment, "CNI_IFNAME")?;
+        let odd = |c: char| c.is_whitespace() || matches!(c, '/' | ':');
+        if interface.len() > MAX_INTERFACE || matches!(interface, "." | "..") || interface.contains(odd) {
+            let reason = format!("{interface:?} is no name of an interface");
+            return Err(PluginError::Environment { variable: "CNI_IFNAME", reason });
+        }
+        let netns = match variable(environment, "CNI_NETNS") {
+            Ok(path) => Some(PathBuf::from(path)),
+            Err(error) if with_netns => return Err(error),
+            Err(_) => None,
+        };
+        Ok(Self { container: container.to_owned(), interface: interface.to_owned(), netns })
+    }
+}
+
+/// A variable that must be there and not empty.
+pub(super) fn variable<'a>(
+    environment: &'a BTreeMap<String, String>,
+    variable: &'static str,
+) -> Result<&'a str, PluginError> {
+    let value = environment.get(variable).map(String::as_str).filter(|value| !value.is_empty());
+    value.ok_or_else(|| PluginError::Environment { variable, reason: "is not set".to_owned() })
+}

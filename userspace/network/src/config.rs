@@ -1,0 +1,147 @@
+//! What the node's network needs to know, checked.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use ipnetwork::IpNetwork;
+
+/// Largest MTU that an interface can be given.
+const MAX_MTU: u32 = 65_535;
+/// IPv6 needs this much (RFC 8200, section 5); less is of no use to IPv4 either.
+const MIN_MTU: u32 = 1280;
+
+/// The node's network. All paths are absolute.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// The own Node.
+    pub node_name: String,
+    /// Where addresses in use and what the machine was like are remembered.
+    pub state_dir: PathBuf,
+    /// Where the runtime looks for CNI configurations.
+    pub conf_dir: PathBuf,
+    /// Where the runtime looks for CNI plugins.
+    pub bin_dir: PathBuf,
+    /// The executable that acts as the plugin when it is called by its name.
+    pub plugin: PathBuf,
+    /// The addresses of Services: what is not translated must not leave the node.
+    pub service_cidrs: Vec<IpNetwork>,
+    /// MTU of pods' interfaces; `None` for that of the default route's interface.
+    pub mtu: Option<u32>,
+}
+
+/// The configuration cannot be used.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    #[error("{what} must be an absolute path, not {}", path.display())]
+    Relative { what: &'static str, path: PathBuf },
+    #[error("the MTU {0} is not within {MIN_MTU} and {MAX_MTU}")]
+    Mtu(u32),
+    #[error("the node name is empty")]
+    NoName,
+    #[error("{range} is no range for pods: {reason}")]
+    PodRange { range: String, reason: &'static str },
+}
+
+impl Config {
+    /// Refuses what cannot work.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        if self.node_name.is_empty() {
+            return Err(ConfigError::NoName);
+        }
+        let paths = [
+            ("the state directory", &self.state_dir),
+            ("the CNI configuration directory", &self.conf_dir),
+            ("the CNI plugin directory", &self.bin_dir),
+            ("the plugin", &self.plugin),
+        ];
+        for (what, path) in paths {
+            if !path.is_absolute() {
+                return Err(ConfigError::Relative { what, path: path.clone() });
+            }
+        }
+        self.mtu.map_or(Ok(()), check_mtu)
+    }
+}
+
+/// Refuses an MTU that no interface or not every protocol can use.
+pub fn check_mtu(mtu: u32) -> Result<(), ConfigError> {
+    if (MIN_MTU..=MAX_MTU).contains(&mtu) { Ok(()) } else { Err(ConfigError::Mtu(mtu)) }
+}
+
+/// The podCIDRs of a Node: at most one a family, each with room for the node and a pod.
+pub fn pod_ranges(cidrs: &[String]) -> Result<Vec<IpNetwork>, ConfigError> {
+    let wrong = |range: &str, reason| ConfigError::PodRange { range: range.to_owned(), reason };
+    let mut ranges: Vec<IpNetwork> = Vec::new();
+    for cidr in cidrs {
+        let range: IpNetwork = cidr.parse().map_err(|_| wrong(cidr, "it is not a CIDR"))?;
+        check_pod_range(range)?;
+        if ranges.iter().any(|known| known.is_ipv4() == range.is_ipv4()) {
+            return Err(wrong(cidr, "there is already one of its family"));
+        }
+        ranges.push(range);
+    }
+    Ok(ranges)
+}
+
+/// Refuses a range that is too small.
+pub fn check_pod_range(range: IpNetwork) -> Result<(), ConfigError> {
+    let bits = if range.is_ipv4() { 32 } else { 128 };
+    if bits - range.prefix() < 2 {
+        let reason = "it has no room for the node's address and a pod's";
+        return Err(ConfigError::PodRange { range: range.to_string(), reason });
+    }
+    Ok(())
+}
+
+/// The node's own address in a range: the first after the network's.
+pub fn host_address(range: IpNetwork) -> IpAddr {
+    nth_address(range, 1)
+}
+
+/// The address `n` places after the network's; `n` must be within the range.
+pub(crate) fn nth_address(range: IpNetwork, n: u32) -> IpAddr {
+    match range.network() {
+        IpAddr::V4(first) => IpAddr::V4(first.to_bits().wrapping_add(n).into()),
+        IpAddr::V6(first) => IpAddr::V6(first.to_bits().wrapping_add(u128::from(n)).into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config() -> Config {
+        Config {
+            node_name: "a".to_owned(),
+            state_dir: "/s".into(),
+            conf_dir: "/c".into(),
+            bin_dir: "/b".into(),
+            plugin: "/p".into(),
+            service_cidrs: Vec::new(),
+            mtu: None,
+        }
+    }
+
+    #[test]
+    fn relative_paths_and_odd_mtus_are_refused() {
+        assert_eq!(config().validate(), Ok(()));
+        let error = Config { bin_dir: "bin".into(), ..config() }.validate().unwrap_err();
+        assert_eq!(error.to_string(), "the CNI plugin directory must be an absolute path, not bin");
+        assert_eq!(Config { mtu: Some(100), ..config() }.validate(), Err(ConfigError::Mtu(100)));
+        assert_eq!(Config { mtu: Some(9000), ..config() }.validate(), Ok(()));
+    }
+
+    #[test]
+    fn pod_ranges_are_one_a_family_with_room() {
+        let ranges = |cidrs: &[&str]| {
+            let cidrs: Vec<_> = cidrs.iter().map(|cidr| (*cidr).to_owned()).collect();
+            pod_ranges(&cidrs).map_err(|error| error.to_string())
+        };
+        let two = ranges(&["10.244.3.0/24", "fd00:3::/64"]).unwrap();
+        let hosts: Vec<_> = two.iter().map(|range| host_address(*range).to_string()).collect();
+        assert_eq!(hosts, ["10.244.3.1", "fd00:3::1"]);
+        assert!(ranges(&["10.244.3.0/24", "10.245.0.0/24"]).unwrap_err().contains("already one"));
+        assert!(ranges(&["10.244.3.0/31"]).unwrap_err().contains("no room"));
+        assert!(ranges(&["here"]).unwrap_err().contains("not a CIDR"));
+    }
+}

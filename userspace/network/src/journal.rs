@@ -1,0 +1,83 @@
+//! What the machine was like before: written before each change, so that whatever kills the
+//! process, everything can be put back.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+/// What was changed and how it was.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Journal {
+    /// Kernel parameters and their values before, in the order in which to write them back.
+    pub sysctls: Vec<(String, String)>,
+    /// Interfaces made.
+    pub interfaces: BTreeSet<String>,
+    /// Destinations of the routes of last resort, as CIDRs.
+    pub unreachable: BTreeSet<String>,
+    /// Files and links made.
+    pub files: BTreeSet<PathBuf>,
+    /// Directories made, removed when they are empty.
+    pub directories: BTreeSet<PathBuf>,
+}
+
+/// The journal's file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    #[error("cannot {attempted} {}", path.display())]
+    Io {
+        attempted: &'static str,
+        path: PathBuf,
+        #[source]
+        cause: io::Error,
+    },
+    #[error("{} is damaged", path.display())]
+    Damaged {
+        path: PathBuf,
+        #[source]
+        cause: serde_json::Error,
+    },
+}
+
+impl Journal {
+    /// Where the journal of a state directory is.
+    pub fn path(state_dir: &Path) -> PathBuf {
+        state_dir.join("node.json")
+    }
+
+    /// Reads it; empty if there is none.
+    pub fn load(state_dir: &Path) -> Result<Self, JournalError> {
+        let path = Self::path(state_dir);
+        match fs::read(&path) {
+            Ok(bytes) => {
+                serde_json::from_slice(&bytes).map_err(|cause| JournalError::Damaged { path, cause })
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::default()),
+            Err(cause) => Err(JournalError::Io { attempted: "read", path, cause }),
+        }
+    }
+
+    /// Writes it to disk.
+    pub fn save(&self, state_dir: &Path) -> Result<(), JournalError> {
+        let path = Self::path(state_dir);
+        let write = || {
+            fs::create_dir_all(state_dir)?;
+            let new = path.with_extension("new");
+            let mut file = File::create(&new)?;
+            file.write_all(&serde_json::to_vec_pretty(self).map_err(io::Error::other)?)?;
+            file.sync_data()?;
+            fs::rename(new, &path)
+        };
+        write().map_err(|cause| JournalError::Io { attempted: "write", path: path.clone(), cause })
+    }
+
+    /// Remembers a parameter's value. The first one counts: a later one is our own.
+    pub fn remember_sysctl(&mut self, name: &str, value: &str) {
+        if !self.sysctls.iter().any(|(known, _)| known == name) {
+            self.sysctls.push((name.to_owned(), value.to_owned()));
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! Setting up the machine for pods, and putting it back.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::net::IpAddr;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use ipnetwork::IpNetwork;
+use serde_json::json;
+use tracing::info;
+
+use crate::config::{Config, ConfigError, check_mtu, host_address};
+use crate::ipam::{self, IpamError, LeaseFile};
+use crate::journal::{Journal, JournalError};
+use crate::netlink::{Netlink, NetlinkError, Route, Way};
+use crate::sysctl::{self, SysctlError};
+use crate::{HOST_INTERFACE, PLUGIN_NAME};
+
+/// The name of the configuration file; early, so that it is the one that the runtime takes.
+pub const CONFLIST: &str = "05-hawser.conflist";
+/// The plugin that runtimes call for the loopback interface. We bring one where none is.
+pub const LOOPBACK_PLUGIN: &str = "loopback";
+/// MTU where there is no default route to take it from.
+const DEFAULT_MTU: u32 = 1500;
+
+/// The machine is ready for pods.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prepared {
+    /// The node's own addresses for pods, one a family.
+    pub host_addresses: Vec<IpAddr>,
+    /// MTU of pods' interfaces.
+    pub mtu: u32,
+    /// The file that the runtime reads.
+    pub conflist: PathBuf,
+}
+
+/// The machine could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    #[error("the network's configuration cannot be used")]
+    Config(#[from] ConfigError),
+    #[error("cannot remember how the machine was")]
+    Journal(#[from] JournalError),
+    #[error("cannot set the kernel up for pods")]
+    Sysctl(#[from] SysctlError),
+    #[error("cannot set up the node's interfaces and routes")]
+    Netlink(#[from] NetlinkError),
+    #[error("cannot use the list of pods' addresses")]
+    Ipam(#[from] IpamError),
+    #[error("cannot {attempted} {}", path.display())]
+    Io {
+        attempted: &'static str,
+        path: PathBuf,
+        #[source]
+        cause: io::Error,
+    },
+}
+
+/// What could not be put back; the rest was.
+#[derive(Debug, thiserror::Error)]
+#[error("{} things could not be put back", .0.len())]
+pub struct RestoreErrors(pub Vec<NodeError>);
+
+/// Sets the machine up: kernel parameters, the node's own interface, the routes of last resort,
+/// and at the end the plugin and its configuration, on which the runtime reports that the network
+/// is ready. Doing it again changes nothing. Runs in the network namespace of the calling thread
+/// and must be called within a runtime.
+pub async fn prepare(config: &Config, pod_ranges: &[IpNetwork]) -> Result<Prepared, NodeError> {
+    config.validate()?;
+    let mut journal = Journal::load(&config.state_dir)?;
+    let host_addresses: Vec<_> = pod_ranges.iter().map(|range| host_address(*range)).collect();
+    set_sysctls(config, &mut journal, pod_ranges)?;
+    let netlink = Netlink::open()?;
+    journal.interfaces.insert(HOST_INTERFACE.to_owned());
+    journal.unreachable.extend(config.service_cidrs.iter().map(ToString::to_string));
+    journal.save(&config.state_dir)?;
+    let index = netlink.ensure_dummy(HOST_INTERFACE).await?;
+    for address in &host_addresses {
+        netlink.add_address(index, *address).await?;
+    }
+    for &to in &config.service_cidrs {
+        netlink.set_route(Route { to, way: Way::Unreachable, source: None }).await?;
+    }
+    let mtu = match config.mtu {
+        Some(mtu) => mtu,
+        None => uplink_mtu(&netlink).await?,
+    };
+    install_plugins(config, &mut journal)?;
+    let conflist = write_conflist(config, &mut journal, pod_ranges, mtu)?;
+    info!(?host_addresses, mtu, conflist = %conflist.display(), "the node is ready for pods");
+    Ok(Prepared { host_addresses, mtu, conflist })
+}
+
+async fn uplink_mtu(netlink: &Netlink) -> Result<u32, NetlinkError> {
+    let uplink = netlink.default_interface().await?;
+    let mtu = uplink.map(|found| found.mtu).filter(|mtu| check_mtu(*mtu).is_ok());
+    Ok(mtu.unwrap_or(DEFAULT_MTU))
+}
+
+fn set_sysctls(config: &Config, journal: &mut Journal, ranges: &[IpNetwork]) -> Result<(), NodeError> {
+    let mut wanted = Vec::new();
+    for (family, switch) in [("ipv4", "net/ipv4/ip_forward"), ("ipv6", "net/ipv6/conf/all/forwarding")] {
+        if !ranges.iter().any(|range| range.is_ipv4() == (family == "ipv4")) {
+            continue;
+        }
+        let Some(before) = sysctl::read(switch)? else { continue };
+        if before == "1" {
+            continue;
+        }
+        journal.remember_sysctl(switch, &before);
+        // The switch sets every interface; those that forwarded before are to do so after it is
+        // put back, so they come behind it.
+        for interface in sysctl::interfaces(family)? {
+            let name = format!("net/{family}/conf/{interface}/forwarding");
+            if interface != "all" && sysctl::read(&name)?.as_deref() == Some("1") {
+                journal.remember_sysctl(&name, "1");
+            }
+        }
+        wanted.push((switch.to_owned(), "1".to_owned()));
+    }
+    wanted.extend(loosen_source_checks(journal)?);
+    // Remembered on disk before anything changes.
+    journal.save(&config.state_dir)?;
+    for (name, value) in wanted {
+        sysctl::write(&name, &value)?;
+    }
+    Ok(())
+}
+
+/// Answers of Services arrive from pods with the Service's address as their source, which no
+/// route leads back to: pods' interfaces go without the check, and so the one for all has to be
+/// off. Every other interface keeps the strictness that it had.
+fn loosen_source_checks(journal: &mut Journal) -> Result<Vec<(String, String)>, SysctlError> {
+    let all = "net/ipv4/conf/all/rp_filter";
+    let Some(before) = sysctl::read(all)?.filter(|value| value != "0") else { return Ok(Vec::new()) };
+    let mut wanted = Vec::new();
+    for interface in sysctl::interfaces("ipv4")? {
+        let name = format!("net/ipv4/conf/{interface}/rp_filter");
+        let own = sysctl::read(&name)?.unwrap_or_default();
+        if interface != "all" && own < before {
+            journal.remember_sysctl(&name, &own);
+            wanted.push((name, before.clone()));
+        }
+    }
+    journal.remember_sysctl(all, &before);
+    wanted.push((all.to_owned(), "0".to_owned()));
+    Ok(wanted)
+}
+
+fn io_error(attempted: &'static str, path: &Path) -> impl FnOnce(io::Error) -> NodeError {
+    let path = path.to_path_buf();
+    move |cause| NodeError::Io { attempted, path, cause }
+}
+
+/// Makes a directory and remembers which of its parents were made too.
+fn make_directory(config: &Config, journal: &mut Journal, path: &Path) -> Result<(), NodeError> {
+    let missing = path.ancestors().take_while(|ancestor| !ancestor.exists());
+    let missing: Vec<_> = missing.map(Path::to_path_buf).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    journal.directories.extend(missing);
+    journal.save(&config.state_dir)?;
+    fs::create_dir_all(path).map_err(io_error("create the directory", path))
+}
+
+fn install_plugins(config: &Config, journal: &mut Journal) -> Result<(), NodeError> {
+    make_directory(config, journal, &config.bin_dir)?;
+    for name in [PLUGIN_NAME, LOOPBACK_PLUGIN] {
+        let path = config.bin_dir.join(name);
+        let ours = journal.files.contains(&path);
+        if path.symlink_metadata().is_ok() {
+            if fs::read_link(&path).is_ok_and(|target| target == config.plugin) || !ours {
+                // Whoever put a loopback plugin there, it serves; ours is only called by us.
+                if name == LOOPBACK_PLUGIN || ours {
+                    continue;
+                }
+            }
+            fs::remove_file(&path).map_err(io_error("replace", &path))?;
+        }
+        journal.files.insert(path.clone());
+        journal.save(&config.state_dir)?;
+        symlink(&config.plugin, &path).map_err(io_error("create the link", &path))?;
+    }
+    Ok(())
+}
+
+fn write_conflist(
+    config: &Config,
+    journal: &mut Journal,
+    ranges: &[IpNetwork],
+    mtu: u32,
+) -> Result<PathBuf, NodeError> {
+    make_directory(config, journal, &config.conf_dir)?;
+    let path = config.conf_dir.join(CONFLIST);
+    journal.files.insert(path.clone());
+    journal.save(&config.state_dir)?;
+    let text = format!("{:#}\n", conflist(config, ranges, mtu));
+    if fs::read_to_string(&path).is_ok_and(|there| there == text) {
+        return Ok(path);
+    }
+    // The runtime watches the directory: it may see the file whole or not at all.
+    let new = config.conf_dir.join(".hawser.new");
+    fs::write(&new, text).map_err(io_error("write", &new))?;
+    fs::rename(&new, &path).map_err(io_error("create", &path))?;
+    Ok(path)
+}
+
+fn conflist(config: &Config, ranges: &[IpNetwork], mtu: u32) -> serde_json::Value {
+    json!({
+        "cniVersion": "1.0.0",
+        "name": "hawser",
+        "plugins": [{
+            "type": PLUGIN_NAME,
+            "stateDir": config.state_dir,
+            "ranges": ranges.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            "mtu": mtu,
+        }],
+    })
+}
+
+/// Puts the machine back as it was before [`prepare`]: pods' interfaces and the node's own,
+/// routes, files, kernel parameters. Goes on after errors and returns all of them. Nothing
+/// happens if there is nothing to put back.
+pub async fn restore(state_dir: &Path) -> Result<(), RestoreErrors> {
+    let mut errors = Vec::new();
+    let journal = Journal::load(state_dir).unwrap_or_else(|error| {
+        errors.push(error.into());
+        Journal::default()
+    });
+    match Netlink::open() {
+        Ok(netlink) => remove_network(&netlink, state_dir, &journal, &mut errors).await,
+        Err(error) => errors.push(error.into()),
+    }
+    for path in &journal.files {
+        remove(path, &mut errors, fs::remove_file);
+    }
+    for (name, value) in &journal.sysctls {
+        // An interface that is gone takes its parameters along.
+        match sysctl::read(name) {
+            Ok(None) => {}
+            Ok(Some(_)) => errors.extend(sysctl::write(name, value).err().map(NodeError::from)),
+            Err(error) => errors.push(error.into()),
+        }
+    }
+    // Deepest first.
+    for path in journal.directories.iter().rev() {
+        remove_if_empty(path, &mut errors);
+    }
+    if errors.is_empty() {
+        remove(&Journal::path(state_dir), &mut errors, fs::remove_file);
+        errors.extend(ipam::remove_files(state_dir).map_err(io_error("clear", state_dir)).err());
+        remove_if_empty(state_dir, &mut errors);
+    }
+    if errors.is_empty() { Ok(()) } else { Err(RestoreErrors(errors)) }
+}
+
+async fn remove_network(
+    netlink: &Netlink,
+    state_dir: &Path,
+    journal: &Journal,
+    errors: &mut Vec<NodeError>,
+) {
+    let mut interfaces = journal.interfaces.clone();
+    if state_dir.exists() {
+        match LeaseFile::open(state_dir) {
+            Ok(file) => interfaces.extend(file.leases().iter().map(|lease| lease.host_interface.clone())),
+            Err(error) => errors.push(error.into()),
+        }
+    }
+    for to in journal.unreachable.iter().filter_map(|to| to.parse().ok()) {
+        let route = Route { to, way: Way::Unreachable, source: None };
+        errors.extend(netlink.delete_route(route).await.err().map(NodeError::from));
+    }
+    for name in &interfaces {
+        errors.extend(netlink.delete(name).await.err().map(NodeError::from));
+    }
+}
+
+fn remove(path: &Path, errors: &mut Vec<NodeError>, how: fn(PathBuf) -> io::Result<()>) {
+    match how(path.to_path_buf()) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            errors.push(io_error("remove", path)(error));
+        }
+        _ => {}
+    }
+}
+
+/// What others put into a directory of ours keeps it.
+fn remove_if_empty(path: &Path, errors: &mut Vec<NodeError>) {
+    match fs::remove_dir(path) {
+        Ok(()) => {}
+        Err(error) => match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::DirectoryNotEmpty => {}
+            _ => errors.push(io_error("remove", path)(error)),
+        },
+    }
+}
+
+/// Frees the addresses and interfaces of pods that the runtime does not know any more. `live`
+/// are the ids of all sandboxes it has, `now` is in Unix seconds. Returns the ids freed.
+pub async fn reconcile(
+    state_dir: &Path,
+    live: &BTreeSet<String>,
+    now: i64,
+) -> Result<Vec<String>, NodeError> {
+    if !state_dir.exists() {
+        return Ok(Vec::new());
+    }
+    let leaked = LeaseFile::open(state_dir)?.leases().leaked(live, now);
+    if leaked.is_empty() {
+        return Ok(Vec::new());
+    }
+    let netlink = Netlink::open()?;
+    for lease in &leaked {
+        netlink.delete(&lease.host_interface).await?;
+        LeaseFile::open(state_dir)?.change(|leases| {
+            // Unless it was given out anew meanwhile.
+            let same = leases.get(&lease.container, &lease.interface) == Some(lease);
+            same.then(|| leases.release(&lease.container, &lease.interface, now))
+        })?;
+    }
+    Ok(leaked.into_iter().map(|lease| lease.container).collect())
+}

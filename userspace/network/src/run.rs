@@ -1,0 +1,71 @@
+//! From the Node's podCIDR to a network that is ready.
+
+use std::time::Duration;
+
+use apiserver_api::ambient::Ambient;
+use apiserver_client::cache::Selection;
+use apiserver_client::{Cache, Informers, ObjectKey};
+use ipnetwork::IpNetwork;
+use k8s_openapi::api::core::v1::Node;
+use kube::Client;
+use std::sync::Arc;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, warn};
+
+use crate::config::{Config, pod_ranges};
+use crate::node::{NodeError, prepare};
+
+/// Pause after a first failure; it doubles up to [`MAX_PAUSE`].
+const MIN_PAUSE: Duration = Duration::from_millis(200);
+const MAX_PAUSE: Duration = Duration::from_secs(30);
+
+/// Waits for the own Node's podCIDR and sets the machine up with it; again if it changes. Until
+/// shutdown. Pods that have an address of an earlier podCIDR keep it.
+pub async fn run(config: Config, client: Client, ambient: Ambient, shutdown: CancellationToken) {
+    let informers = Informers::new(client, ambient.clone(), shutdown.clone());
+    let own = format!("metadata.name={}", config.node_name);
+    let nodes: Cache<Node> = informers.select(Selection { fields: own, ..Selection::default() });
+    let changed = Arc::new(Notify::new());
+    let notify = Arc::clone(&changed);
+    nodes.on_change(move |_| notify.notify_one());
+    let key = ObjectKey::new("", &config.node_name);
+    let mut done: Vec<IpNetwork> = Vec::new();
+    let mut pause = MIN_PAUSE;
+    loop {
+        let result = match nodes.get(&key).map(|node| ranges_of(&node)) {
+            Some(Ok(ranges)) if !ranges.is_empty() && ranges != done => {
+                let prepared = prepare(&config, &ranges).await;
+                prepared.map(|_| done = ranges)
+            }
+            Some(Err(error)) => Err(error),
+            _ => Ok(()),
+        };
+        let wait = match result {
+            Ok(()) => {
+                pause = MIN_PAUSE;
+                None
+            }
+            Err(error) => {
+                warn!(error = &error as &dyn std::error::Error, "the pod network is not ready, trying again");
+                let jitter = Duration::from_millis(ambient.random.next_u64() % 50);
+                let wait = pause + jitter;
+                pause = (pause * 2).min(MAX_PAUSE);
+                Some(wait)
+            }
+        };
+        tokio::select! {
+            biased;
+            () = shutdown.cancelled() => return,
+            () = changed.notified() => debug!("the own Node changed"),
+            () = tokio::time::sleep(wait.unwrap_or(MAX_PAUSE)), if wait.is_some() => {}
+        }
+    }
+}
+
+fn ranges_of(node: &Node) -> Result<Vec<IpNetwork>, NodeError> {
+    let Some(spec) = &node.spec else { return Ok(Vec::new()) };
+    let several = spec.pod_cidrs.clone().unwrap_or_default();
+    let cidrs = if several.is_empty() { spec.pod_cidr.iter().cloned().collect() } else { several };
+    Ok(pod_ranges(&cidrs)?)
+}
