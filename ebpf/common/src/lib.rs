@@ -1,1 +1,78 @@
+//! The contract between the kernel programs and user space: map keys, values, limits and the
+//! layout version. Every type is `repr(C)`, fixed in width and free of implicit padding; sizes
+//! and offsets are asserted at compile time. `docs/dataplane.md` draws them.
+//!
+//! Addresses and ports are kept as the packet carries them (network byte order); every other
+//! integer is in the byte order of the machine.
 #![no_std]
+
+pub mod flow;
+pub mod frontend;
+pub mod limits;
+pub mod metric;
+pub mod socket;
+
+/// Changes whenever a map's key, value or meaning does. Part of the path that maps and links
+/// are pinned under, so that two layouts never meet.
+pub const LAYOUT_VERSION: u32 = 1;
+
+/// IP protocol numbers that are balanced.
+pub mod protocol {
+    pub const TCP: u8 = 6;
+    pub const UDP: u8 = 17;
+    pub const SCTP: u8 = 132;
+}
+
+/// For whom a frontend answers; part of its key.
+pub mod scope {
+    /// Local sockets, and packets that arrive on the interface of a local endpoint.
+    pub const INTERNAL: u8 = 0;
+    /// Packets that arrive on an uplink.
+    pub const EXTERNAL: u8 = 1;
+}
+
+/// Length of an event tick is 2^30 ns (1.07 s): the kernel's coarse clock, shifted. Cheap to
+/// compute in a program that has no division, and fine enough for expiry.
+pub const TICK_SHIFT: u32 = 30;
+
+/// Node-wide settings that every program reads: the only element of `CONFIG`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Config {
+    /// Cookie of the network namespace whose loopback answers wildcard frontends; 0 for none.
+    pub netns_cookie: u64,
+    /// Source of packets that must come back through this node (network byte order); 0 for none.
+    pub snat_address4: u32,
+    /// Lowest and highest port (host byte order, inclusive) of frontends with the unspecified
+    /// address; `min > max` means that there are none. Spares the miss path two look-ups.
+    pub wildcard_port_min: u16,
+    pub wildcard_port_max: u16,
+    /// Range of source ports for translated packets (host byte order, inclusive).
+    pub snat_port_min: u16,
+    pub snat_port_max: u16,
+    /// Bits of [`config_flag`].
+    pub flags: u32,
+}
+
+/// Bits of [`Config::flags`].
+pub mod config_flag {
+    /// XDP may send a packet out of another interface that is in `DEVICES`.
+    pub const XDP_REDIRECT: u32 = 1;
+}
+
+/// What one service counted; one element a CPU.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ServiceMetrics {
+    /// Connections, or first datagrams of a flow, that were given a backend.
+    pub connections: u64,
+    /// Connections and datagrams that found no backend.
+    pub refused: u64,
+}
+
+const _: () = {
+    assert!(size_of::<Config>() == 24 && align_of::<Config>() == 8);
+    assert!(core::mem::offset_of!(Config, snat_address4) == 8);
+    assert!(core::mem::offset_of!(Config, flags) == 20);
+    assert!(size_of::<ServiceMetrics>() == 16);
+};

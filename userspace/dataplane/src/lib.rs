@@ -1,4 +1,27 @@
 //! Loads, pins and attaches the programs; keeps their maps equal to the desired tables. The only
 //! crate that names aya. Nothing here knows Kubernetes.
+//!
+//! ```text
+//!   Tables ─▶ sync (diff, order) ─▶ store ─┬─ kernel: maps pinned under ROOT/vN
+//!                                          └─ fake: memory
+//! ```
+// The fence: bpf(2), mmap(2) and mount(2) are reached from here, each block with its reason.
+#![allow(unsafe_code)]
 
+mod arena;
+mod bpffs;
+mod convert;
+mod fake;
+pub mod inspect;
+mod kernel;
+mod map;
+mod preflight;
+mod store;
+mod sync;
+mod sys;
 pub mod tables;
+
+pub use fake::{Fake, FakeLimits, Resolution};
+pub use kernel::{Config, Kernel, Limits, Program, XdpMode, remove};
+pub use preflight::{Missing, find_cgroup2, preflight};
+pub use sys::TestRun;

@@ -1,0 +1,179 @@
+//! Frontends, their backends, and the value by which one is switched to another set of backends.
+
+/// Key of `FRONTENDS4`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct FrontendKey4 {
+    /// 0 for a wildcard: any address of `LOCAL_ADDRS4`.
+    pub address: u32,
+    pub port: u16,
+    pub protocol: u8,
+    pub scope: u8,
+}
+
+/// Key of `FRONTENDS6`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct FrontendKey6 {
+    pub address: [u32; 4],
+    pub port: u16,
+    pub protocol: u8,
+    pub scope: u8,
+}
+
+/// Value of `FRONTENDS4` and `FRONTENDS6`.
+///
+/// The kernel recycles the memory of a hash element while a program may still read it. The value
+/// therefore verifies itself: [`Frontend::check`] is the exclusive or of the key and of all other
+/// fields. A program that reads a mixture of two elements notices, and looks again.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Frontend {
+    /// Where the backends are, see [`Frontend::pack`]: replaced as one word, so that backends
+    /// are switched as a unit.
+    pub switch: u64,
+    /// Index into `GENERATIONS` and `SERVICE_METRICS`.
+    pub service: u32,
+    /// Generation of the service when this value was written.
+    pub generation: u32,
+    /// Ticks that a client stays with its backend; 0 for none.
+    pub affinity: u32,
+    pub reserved: u32,
+    pub check: u64,
+}
+
+/// Bits of [`Frontend::flags`].
+pub mod frontend_flag {
+    /// Without backends, packets are dropped instead of refused.
+    pub const DROP_WHEN_EMPTY: u16 = 1;
+}
+
+impl Frontend {
+    /// Block start in bits 0–31, number of backends in 32–47, flags in 48–63.
+    #[inline(always)]
+    pub const fn pack(block: u32, count: u16, flags: u16) -> u64 {
+        block as u64 | (count as u64) << 32 | (flags as u64) << 48
+    }
+
+    /// First element of the block in the arena.
+    #[inline(always)]
+    pub const fn block(&self) -> u32 {
+        self.switch as u32
+    }
+
+    /// Number of backends in the block.
+    #[inline(always)]
+    pub const fn count(&self) -> u16 {
+        (self.switch >> 32) as u16
+    }
+
+    /// Bits of [`frontend_flag`].
+    #[inline(always)]
+    pub const fn flags(&self) -> u16 {
+        (self.switch >> 48) as u16
+    }
+
+    /// What [`Frontend::check`] has to be, given [`FrontendKey4::fold`] or its v6 likeness.
+    #[inline(always)]
+    pub const fn checksum(&self, key: u64) -> u64 {
+        let first = self.service as u64 | (self.generation as u64) << 32;
+        key ^ self.switch ^ first ^ (self.affinity as u64).rotate_left(13)
+    }
+
+    /// The value with its check filled in.
+    pub const fn sealed(mut self, key: u64) -> Self {
+        self.check = self.checksum(key);
+        self
+    }
+}
+
+impl FrontendKey4 {
+    /// The key as one word.
+    #[inline(always)]
+    pub const fn fold(&self) -> u64 {
+        self.address as u64 | (self.port as u64) << 32 | (self.protocol as u64) << 48 | (self.scope as u64) << 56
+    }
+}
+
+impl FrontendKey6 {
+    /// The key folded into one word.
+    #[inline(always)]
+    pub const fn fold(&self) -> u64 {
+        let high = self.address[0] as u64 | (self.address[1] as u64) << 32;
+        let low = self.address[2] as u64 | (self.address[3] as u64) << 32;
+        let rest = self.port as u64 | (self.protocol as u64) << 16 | (self.scope as u64) << 24;
+        high ^ low.rotate_left(17) ^ rest.rotate_left(41)
+    }
+}
+
+/// Element of `BACKENDS4`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Backend4 {
+    pub address: u32,
+    pub port: u16,
+    /// Bits of [`backend_flag`].
+    pub flags: u16,
+}
+
+/// Element of `BACKENDS6`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Backend6 {
+    pub address: [u32; 4],
+    pub port: u16,
+    pub flags: u16,
+    pub reserved: u32,
+}
+
+/// Bits of [`Backend4::flags`].
+pub mod backend_flag {
+    /// The backend is on this node.
+    pub const LOCAL: u16 = 1;
+}
+
+/// Key of `AFFINITY`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AffinityKey {
+    /// Address of a v4 client, folded address of a v6 client, or with [`AffinityKey::SOCKET`]
+    /// the cookie of a local client's network namespace.
+    pub client: u64,
+    pub service: u32,
+    pub port: u16,
+    pub protocol: u8,
+    pub scope: u8,
+}
+
+impl AffinityKey {
+    /// Marks a client that is a network namespace.
+    pub const SOCKET: u64 = 1 << 63;
+}
+
+/// Value of `AFFINITY`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Affinity {
+    /// A v4 backend uses the first word.
+    pub address: [u32; 4],
+    pub port: u16,
+    pub reserved: u16,
+    /// Tick of the last use.
+    pub seen: u32,
+}
+
+const _: () = {
+    assert!(size_of::<FrontendKey4>() == 8 && align_of::<FrontendKey4>() == 4);
+    assert!(core::mem::offset_of!(FrontendKey4, scope) == 7);
+    assert!(size_of::<FrontendKey6>() == 20 && align_of::<FrontendKey6>() == 4);
+    assert!(core::mem::offset_of!(FrontendKey6, scope) == 19);
+    assert!(size_of::<Frontend>() == 32 && align_of::<Frontend>() == 8);
+    assert!(core::mem::offset_of!(Frontend, check) == 24);
+    assert!(size_of::<Backend4>() == 8);
+    assert!(size_of::<Backend6>() == 24);
+    assert!(core::mem::offset_of!(Backend6, reserved) == 20);
+    assert!(size_of::<AffinityKey>() == 16);
+    assert!(core::mem::offset_of!(AffinityKey, scope) == 15);
+    assert!(size_of::<Affinity>() == 24);
+    assert!(core::mem::offset_of!(Affinity, seen) == 20);
+};

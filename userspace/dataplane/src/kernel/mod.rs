@@ -1,0 +1,299 @@
+//! The data plane in the kernel.
+//!
+//! ```text
+//!   ROOT/vN/maps/FRONTENDS4 …      tables, flows, counters
+//!   ROOT/vN/links/cgroup-connect4  one a hook and cgroup
+//!   ROOT/vN/links/if7-egress       one a hook and interface
+//! ```
+
+mod attach;
+mod maps;
+pub mod object;
+
+use std::fs;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+use ebpf_common::{LAYOUT_VERSION, config_flag, limits};
+
+pub use self::object::Program;
+
+use self::attach::Attachments;
+use self::maps::Maps;
+use crate::map::HashTable;
+use crate::store::Store;
+use crate::sync::Synchronizer;
+use crate::sys::{self, TestRun};
+use crate::tables::{Applied, DataPlane, DataPlaneError, Interface, ServiceTables, Tables};
+use crate::{bpffs, convert};
+
+/// How uplinks get XDP.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum XdpMode {
+    /// Native on interfaces with a device behind them, none on virtual ones.
+    #[default]
+    Auto,
+    Off,
+    /// By the stack, for any interface.
+    Generic,
+    /// By the driver.
+    Native,
+}
+
+/// Sizes of maps, in elements. Maps that an earlier process left keep theirs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Frontends of each family: two a service port.
+    pub frontends: u32,
+    /// Backends of each family, over all distinct lists.
+    pub backends: u32,
+    pub services: u32,
+    /// Two a connection that packets make.
+    pub flows: u32,
+    /// One a connected socket, two an unconnected one and its peer.
+    pub sockets: u32,
+    pub affinity: u32,
+}
+
+impl Default for Limits {
+    /// 65,536 services with two frontends and four backends each, 131,072 connections: 70 MiB of
+    /// kernel memory, see [`ebpf_common::limits`].
+    fn default() -> Self {
+        Self {
+            frontends: limits::FRONTENDS,
+            backends: limits::BACKENDS,
+            services: limits::SERVICES,
+            flows: limits::FLOWS,
+            sockets: limits::SOCKETS,
+            affinity: limits::AFFINITY,
+        }
+    }
+}
+
+/// What [`Kernel::open`] needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Directory for pins. Where it is not on a BPF file system, one is mounted.
+    pub bpf_root: PathBuf,
+    /// Directory of a cgroup2 hierarchy; the sockets below it are balanced.
+    pub cgroup: PathBuf,
+    pub limits: Limits,
+    pub xdp: XdpMode,
+    /// XDP may send packets out of another uplink than they came from. Only where the drivers of
+    /// all uplinks can: a veth, for one, needs a program or NAPI on its other end.
+    pub xdp_redirect: bool,
+}
+
+/// The kernel's tables and programs, opened by this process. Dropping it changes nothing in the
+/// kernel: traffic goes on.
+pub struct Kernel {
+    tables: Synchronizer<Maps>,
+    attachments: Attachments,
+    devices: HashTable<u32, [u32; 2]>,
+    config: Config,
+}
+
+impl Kernel {
+    /// Loads the programs, adopts or creates the maps, and attaches to the cgroup. Tables and
+    /// links of an earlier process keep working all the while.
+    ///
+    /// # Errors
+    /// The kernel refused, or the machine lacks something: [`crate::preflight`] says what.
+    pub fn open(config: Config) -> Result<Self, DataPlaneError> {
+        let root = &config.bpf_root;
+        bpffs::prepare(root)
+            .map_err(|error| failed(format!("preparing {} for pins", root.display()), error))?;
+        let directory = version_directory(root);
+        let (maps_at, links_at) = (directory.join("maps"), directory.join("links"));
+        for path in [&maps_at, &links_at] {
+            fs::create_dir_all(path).map_err(|error| failed(format!("creating {}", path.display()), error))?;
+        }
+        let fresh = !maps_at.join("CONFIG").exists();
+        let programs = object::load(&maps_at, &config.limits)
+            .map_err(|error| failed("loading the eBPF programs".to_owned(), error))?;
+        let mut maps = Maps::open(&maps_at)?;
+        let node = node_config(&maps, fresh, config.xdp_redirect);
+        maps.set_config(node);
+        // Blocks that the earlier process gave back are free from now on.
+        maps.grace_period();
+        let tables = Synchronizer::new(maps)?;
+        let devices = HashTable::open(&maps_at.join("DEVICES"))
+            .map_err(|error| failed("opening map DEVICES".to_owned(), error))?;
+        let attachments = Attachments::new(programs, links_at)?;
+        attachments.cgroup(&config.cgroup)?;
+        remove_other_versions(root)?;
+        Ok(Self { tables, attachments, devices, config })
+    }
+
+    /// Runs a packet program as the kernel would, `repeat` times on the same buffer. Interface
+    /// indexes in `context` (`struct xdp_md` or `__sk_buff`) must exist.
+    pub fn test_run(
+        &self,
+        program: Program,
+        packet: &[u8],
+        context: &[u8],
+        repeat: u32,
+    ) -> Result<TestRun, DataPlaneError> {
+        sys::test_run(self.attachments.program(program).as_fd(), packet, context, repeat)
+            .map_err(|error| failed(format!("test run of {}", program.name()), error))
+    }
+
+    /// Descriptor of a loaded program, for measurements.
+    pub fn program(&self, program: Program) -> std::os::fd::BorrowedFd<'_> {
+        self.attachments.program(program).as_fd()
+    }
+
+    /// Where the maps are pinned.
+    pub fn maps_directory(&self) -> PathBuf {
+        version_directory(&self.config.bpf_root).join("maps")
+    }
+
+    /// Ids of the services in the tables.
+    pub fn service_ids(&self) -> impl Iterator<Item = (&str, u32)> {
+        self.tables.service_ids()
+    }
+
+    /// Restricts the source ports of translated packets (inclusive).
+    pub fn set_snat_ports(&mut self, low: u16, high: u16) {
+        assert!(0 < low && low <= high, "a range of ports");
+        let mut node = self.tables.store.config();
+        (node.snat_port_min, node.snat_port_max) = (low, high);
+        self.tables.store.set_config(node);
+    }
+}
+
+impl DataPlane for Kernel {
+    fn apply_full(&mut self, desired: &Tables) -> Result<Applied, DataPlaneError> {
+        self.tables.apply_full(desired)
+    }
+
+    fn apply_service(
+        &mut self,
+        service: &str,
+        desired: Option<&ServiceTables>,
+    ) -> Result<Applied, DataPlaneError> {
+        self.tables.apply_service(service, desired)
+    }
+
+    fn set_node_addresses(&mut self, addresses: &[IpAddr]) -> Result<(), DataPlaneError> {
+        let store = &mut self.tables.store;
+        store.set_local_addresses(addresses)?;
+        let first = addresses.iter().find_map(|address| match address {
+            IpAddr::V4(address) if !address.is_loopback() => Some(convert::word(*address)),
+            _ => None,
+        });
+        let mut node = store.config();
+        node.snat_address4 = first.unwrap_or(0);
+        store.set_config(node);
+        Ok(())
+    }
+
+    fn set_interfaces(&mut self, interfaces: &[Interface]) -> Result<(), DataPlaneError> {
+        let with_xdp = self.attachments.interfaces(interfaces, self.config.xdp)?;
+        let to = |error| failed("writing map DEVICES".to_owned(), error);
+        for (index, _) in self.devices.read_all().map_err(to)? {
+            if !with_xdp.contains(&index) {
+                self.devices.remove(&index).map_err(to)?;
+            }
+        }
+        if self.config.xdp_redirect {
+            for index in with_xdp {
+                self.devices.insert(&index, &[index, 0]).map_err(to)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Settings to start with: those of the earlier process, or defaults.
+fn node_config(maps: &Maps, fresh: bool, xdp_redirect: bool) -> ebpf_common::Config {
+    let mut node = maps.config();
+    if fresh {
+        node.wildcard_port_min = u16::MAX;
+        node.wildcard_port_max = 0;
+        node.snat_port_min = limits::SNAT_PORT_MIN;
+        node.snat_port_max = limits::SNAT_PORT_MAX;
+    }
+    // Without a cookie, loopback does not answer wildcards; nothing else is lost.
+    node.netns_cookie = sys::netns_cookie().unwrap_or(0);
+    node.flags = if xdp_redirect { config_flag::XDP_REDIRECT } else { 0 };
+    node
+}
+
+/// Detaches and removes everything that was ever pinned under `bpf_root`; nothing to remove is no
+/// error. Goes on past failures and gives the first.
+pub fn remove(bpf_root: &Path) -> Result<(), DataPlaneError> {
+    if !bpf_root.exists() {
+        return Ok(());
+    }
+    let mut first = None;
+    for version in versions(bpf_root)? {
+        if let Err(error) = remove_version(&version) {
+            first.get_or_insert(failed(format!("removing {}", version.display()), error));
+        }
+    }
+    if let Some(error) = first {
+        return Err(error);
+    }
+    bpffs::release(bpf_root).map_err(|error| failed(format!("removing {}", bpf_root.display()), error))
+}
+
+/// Asks the kernel for the smallest thing that takes the privileges needed.
+pub fn probe() -> io::Result<()> {
+    sys::probe()
+}
+
+fn version_directory(root: &Path) -> PathBuf {
+    root.join(format!("v{LAYOUT_VERSION}"))
+}
+
+/// Directories of all layout versions.
+fn versions(root: &Path) -> Result<Vec<PathBuf>, DataPlaneError> {
+    let attempted = |error| failed(format!("listing {}", root.display()), error);
+    let mut found = Vec::new();
+    for entry in fs::read_dir(root).map_err(attempted)? {
+        let path = entry.map_err(attempted)?.path();
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        if name.strip_prefix('v').is_some_and(|number| number.parse::<u32>().is_ok()) {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Lets go of what builds with another layout have left; ours is attached by now.
+fn remove_other_versions(root: &Path) -> Result<(), DataPlaneError> {
+    for version in versions(root)? {
+        if version != version_directory(root) {
+            remove_version(&version)
+                .map_err(|error| failed(format!("removing {}", version.display()), error))?;
+        }
+    }
+    Ok(())
+}
+
+fn remove_version(directory: &Path) -> io::Result<()> {
+    for (name, links) in [("links", true), ("maps", false)] {
+        let Ok(entries) = fs::read_dir(directory.join(name)) else {
+            continue;
+        };
+        for entry in entries {
+            let path = entry?.path();
+            if links {
+                attach::unpin_link(&path)?;
+            } else {
+                fs::remove_file(&path)?;
+            }
+        }
+        fs::remove_dir(directory.join(name))?;
+    }
+    fs::remove_dir(directory)
+}
+
+/// An error of the kernel, with what was attempted.
+fn failed(attempted: String, cause: impl std::error::Error + Send + Sync + 'static) -> DataPlaneError {
+    DataPlaneError::Kernel { attempted, cause: Box::new(cause) }
+}

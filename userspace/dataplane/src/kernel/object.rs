@@ -1,0 +1,182 @@
+//! The compiled programs inside this binary, and how they get into the kernel.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use aya::programs::Program as Loaded;
+use aya::{EbpfLoader, VerifierLogLevel};
+
+use super::Limits;
+
+/// Aligned as the loader wants it.
+#[repr(C, align(8))]
+struct Aligned<T: ?Sized>(T);
+
+static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/hawser-ebpf.o")));
+
+/// The object; empty if the programs were not built when this crate was.
+pub fn bytes() -> &'static [u8] {
+    &OBJECT.0
+}
+
+/// The programs, by what they are attached to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Program {
+    Connect4,
+    Connect6,
+    Sendmsg4,
+    Sendmsg6,
+    Recvmsg4,
+    Recvmsg6,
+    Getpeername4,
+    Getpeername6,
+    /// tcx ingress of an uplink.
+    UplinkIngress,
+    /// tcx ingress of the host's end of a pod's interface.
+    PodIngress,
+    /// tcx egress of either.
+    Egress,
+    /// XDP of an uplink.
+    UplinkXdp,
+}
+
+impl Program {
+    pub const ALL: [Self; 12] = [
+        Self::Connect4,
+        Self::Connect6,
+        Self::Sendmsg4,
+        Self::Sendmsg6,
+        Self::Recvmsg4,
+        Self::Recvmsg6,
+        Self::Getpeername4,
+        Self::Getpeername6,
+        Self::UplinkIngress,
+        Self::PodIngress,
+        Self::Egress,
+        Self::UplinkXdp,
+    ];
+
+    /// Name of the program in the object.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Connect4 => "connect4",
+            Self::Connect6 => "connect6",
+            Self::Sendmsg4 => "sendmsg4",
+            Self::Sendmsg6 => "sendmsg6",
+            Self::Recvmsg4 => "recvmsg4",
+            Self::Recvmsg6 => "recvmsg6",
+            Self::Getpeername4 => "getpeername4",
+            Self::Getpeername6 => "getpeername6",
+            Self::UplinkIngress => "uplink_ingress",
+            Self::PodIngress => "pod_ingress",
+            Self::Egress => "egress",
+            Self::UplinkXdp => "uplink_xdp",
+        }
+    }
+
+    /// `enum bpf_attach_type` of the kernel.
+    pub fn attach_type(self) -> u32 {
+        match self {
+            Self::Connect4 => 10,
+            Self::Connect6 => 11,
+            Self::Sendmsg4 => 14,
+            Self::Sendmsg6 => 15,
+            Self::Recvmsg4 => 19,
+            Self::Recvmsg6 => 20,
+            Self::Getpeername4 => 29,
+            Self::Getpeername6 => 30,
+            Self::UplinkIngress | Self::PodIngress => 46,
+            Self::Egress => 47,
+            Self::UplinkXdp => 37,
+        }
+    }
+
+    /// The program belongs on a cgroup, not on an interface.
+    pub fn on_cgroup(self) -> bool {
+        self <= Self::Getpeername6
+    }
+}
+
+/// Every map, and the limit that sizes it; none for those of fixed size.
+pub fn maps(limits: &Limits) -> [(&'static str, Option<u32>); 16] {
+    [
+        ("CONFIG", None),
+        ("FRONTENDS4", Some(limits.frontends)),
+        ("FRONTENDS6", Some(limits.frontends)),
+        ("BACKENDS4", Some(limits.backends)),
+        ("BACKENDS6", Some(limits.backends)),
+        ("GENERATIONS", Some(limits.services)),
+        ("LOCAL_ADDRS4", None),
+        ("LOCAL_ADDRS6", None),
+        ("FLOWS4", Some(limits.flows)),
+        ("SOCKETS4", Some(limits.sockets)),
+        ("SOCKETS6", Some(limits.sockets)),
+        ("AFFINITY", Some(limits.affinity)),
+        ("METRICS", None),
+        ("SERVICE_METRICS", Some(limits.services)),
+        ("SERVICE_NAMES", Some(limits.services)),
+        ("DEVICES", None),
+    ]
+}
+
+/// Why programs did not get into the kernel.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    #[error("built without the eBPF programs: run `cargo xtask build-ebpf` and build again")]
+    Stub,
+    #[error("the object was refused")]
+    Object(#[source] aya::EbpfError),
+    #[error("the object has no program {0}")]
+    NoProgram(&'static str),
+    #[error("program {name} was refused")]
+    Program {
+        name: &'static str,
+        #[source]
+        cause: Box<aya::programs::ProgramError>,
+    },
+    #[error("descriptor of program {name}")]
+    Descriptor {
+        name: &'static str,
+        #[source]
+        cause: io::Error,
+    },
+}
+
+/// Loads every program over the maps pinned in `directory`, creating those that are missing.
+pub fn load(directory: &Path, limits: &Limits) -> Result<BTreeMap<Program, OwnedFd>, LoadError> {
+    if bytes().is_empty() {
+        return Err(LoadError::Stub);
+    }
+    let mut loader = EbpfLoader::new();
+    // The verifier's account is long and slow to write; it is asked for again after a refusal.
+    loader.verifier_log_level(VerifierLogLevel::DISABLE);
+    for (name, limit) in maps(limits) {
+        loader.map_pin_path(name, directory.join(name));
+        if let Some(limit) = limit {
+            loader.map_max_entries(name, limit);
+        }
+    }
+    let mut object = loader.load(bytes()).map_err(LoadError::Object)?;
+    let mut programs = BTreeMap::new();
+    for program in Program::ALL {
+        let name = program.name();
+        let found = object.program_mut(name).ok_or(LoadError::NoProgram(name))?;
+        let refused = |cause| LoadError::Program { name, cause: Box::new(cause) };
+        match found {
+            Loaded::CgroupSockAddr(hook) => hook.load().map_err(refused)?,
+            Loaded::SchedClassifier(hook) => hook.load().map_err(refused)?,
+            Loaded::Xdp(hook) => hook.load().map_err(refused)?,
+            _ => return Err(LoadError::NoProgram(name)),
+        }
+        let fd = found
+            .fd()
+            .map_err(refused)?
+            .as_fd()
+            .try_clone_to_owned()
+            .map_err(|cause| LoadError::Descriptor { name, cause })?;
+        programs.insert(program, fd);
+    }
+    Ok(programs)
+}

@@ -1,0 +1,88 @@
+//! What the machine must have, asked before anything is touched. One line an answer.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::kernel::{Config, object};
+use crate::{bpffs, kernel};
+
+/// `f_type` of the unified control group hierarchy.
+const CGROUP2_MAGIC: u64 = 0x6367_7270;
+/// First kernel with tcx links.
+const KERNEL: (u32, u32) = (6, 6);
+
+/// What is missing, and what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Missing {
+    #[error("this build has no eBPF programs in it; run `cargo xtask build-ebpf` and build again")]
+    Object,
+    #[error("loading eBPF programs takes root; run as root")]
+    Root,
+    #[error("kernel {found} has no tcx links; boot Linux {}.{} or later", KERNEL.0, KERNEL.1)]
+    Kernel { found: String },
+    #[error("{path} is not in a cgroup2 hierarchy; mount one with `mount -t cgroup2 none /sys/fs/cgroup/unified` and give a directory in it")]
+    Cgroup { path: PathBuf },
+    #[error("bpf(2) is refused here ({reason}); allow CAP_BPF and CAP_NET_ADMIN, or leave the container")]
+    Bpf { reason: String },
+}
+
+/// Checks that [`kernel::Kernel::open`] can work with this configuration.
+///
+/// # Errors
+/// The first thing that is missing.
+pub fn preflight(config: &Config) -> Result<(), Missing> {
+    if object::bytes().is_empty() {
+        return Err(Missing::Object);
+    }
+    // SAFETY: takes nothing, returns a number.
+    if unsafe { libc::geteuid() } != 0 {
+        return Err(Missing::Root);
+    }
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    if version(&release).is_none_or(|found| found < KERNEL) {
+        return Err(Missing::Kernel { found: release.trim().to_owned() });
+    }
+    // The directory itself may still have to be made; what it is made in tells.
+    let existing = config.cgroup.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
+    if bpffs::file_system(existing).ok() != Some(CGROUP2_MAGIC) {
+        return Err(Missing::Cgroup { path: config.cgroup.clone() });
+    }
+    kernel::probe().map_err(|error| Missing::Bpf { reason: error.to_string() })
+}
+
+/// Major and minor version of a kernel release.
+fn version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
+/// Where the unified control group hierarchy is mounted.
+pub fn find_cgroup2() -> Option<PathBuf> {
+    let table = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    table.lines().find_map(|line| {
+        let (front, back) = line.split_once(" - ")?;
+        if back.split(' ').next()? != "cgroup2" {
+            return None;
+        }
+        // The kernel writes a space in a path as \040.
+        front.split(' ').nth(4).map(|place| PathBuf::from(place.replace("\\040", " ")))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_releases() {
+        assert_eq!(version("6.18.44-fc-v595"), Some((6, 18)));
+        assert_eq!(version("6.6.0"), Some((6, 6)));
+        assert_eq!(version("unknown"), None);
+    }
+
+    #[test]
+    fn says_what_to_do() {
+        let line = Missing::Kernel { found: "6.1.0".into() }.to_string();
+        assert_eq!(line, "kernel 6.1.0 has no tcx links; boot Linux 6.6 or later");
+    }
+}

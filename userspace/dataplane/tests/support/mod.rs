@@ -1,0 +1,163 @@
+//! What tests against the kernel need: a data plane of their own, a cgroup, a network namespace,
+//! packets. Everything is removed when it is dropped, also after a failure.
+#![allow(dead_code, unsafe_code)]
+
+pub mod packet;
+
+use std::fs;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use userspace_dataplane::tables::{Backend, Frontend, FrontendKey, Protocol, Scope, ServiceTables};
+use userspace_dataplane::{Config, Kernel, Limits, XdpMode};
+
+/// A directory for pins and a cgroup, both of this test alone.
+pub struct Node {
+    directory: tempfile::TempDir,
+    cgroup: PathBuf,
+}
+
+impl Node {
+    pub fn new() -> Self {
+        let directory = tempfile::Builder::new().prefix("hawser-test-").tempdir().unwrap();
+        let hierarchy = userspace_dataplane::find_cgroup2().expect("a cgroup2 hierarchy is mounted");
+        let cgroup = hierarchy.join(directory.path().file_name().unwrap());
+        fs::create_dir(&cgroup).unwrap();
+        Self { directory, cgroup }
+    }
+
+    pub fn bpf_root(&self) -> PathBuf {
+        self.directory.path().join("bpf")
+    }
+
+    pub fn cgroup(&self) -> &Path {
+        &self.cgroup
+    }
+
+    pub fn config(&self) -> Config {
+        let limits = Limits {
+            frontends: 1_024,
+            backends: 4_096,
+            services: 1_024,
+            flows: 8_192,
+            sockets: 4_096,
+            affinity: 1_024,
+        };
+        Config {
+            bpf_root: self.bpf_root(),
+            cgroup: self.cgroup.clone(),
+            limits,
+            xdp: XdpMode::Off,
+            xdp_redirect: false,
+        }
+    }
+
+    pub fn open(&self) -> Kernel {
+        match Kernel::open(self.config()) {
+            Ok(kernel) => kernel,
+            Err(error) => panic!("{}", chain(&error)),
+        }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if let Err(error) = userspace_dataplane::remove(&self.bpf_root()) {
+            eprintln!("{}", chain(&error));
+        }
+        if let Err(error) = fs::remove_dir(&self.cgroup) {
+            eprintln!("{}: {error}", self.cgroup.display());
+        }
+    }
+}
+
+/// The error with its causes.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}
+
+static PROCESS: Mutex<()> = Mutex::new(());
+
+/// While it lives, the whole test process is in the node's cgroup, and no other test's.
+pub struct Inside {
+    home: PathBuf,
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl Inside {
+    pub fn enter(node: &Node) -> Self {
+        let alone = PROCESS.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = fs::read_to_string("/proc/self/cgroup").unwrap();
+        let home = own.lines().find_map(|line| line.strip_prefix("0::/")).expect("the unified hierarchy");
+        let home = userspace_dataplane::find_cgroup2().unwrap().join(home);
+        fs::write(node.cgroup().join("cgroup.procs"), std::process::id().to_string()).unwrap();
+        Self { home, _alone: alone }
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        if let Err(error) = fs::write(self.home.join("cgroup.procs"), std::process::id().to_string()) {
+            eprintln!("leaving the test's cgroup: {error}");
+        }
+    }
+}
+
+/// Runs on a thread with a network namespace of its own, which ends with it.
+pub fn in_namespace<T: Send>(test: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            // SAFETY: takes a number; concerns this thread only.
+            assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0, "a network namespace");
+            ip("link set lo up");
+            test()
+        });
+        match thread.join() {
+            Ok(value) => value,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    })
+}
+
+/// Runs `ip` with these arguments in the namespace of this thread.
+pub fn ip(arguments: &str) {
+    let output = Command::new("ip").args(arguments.split(' ')).output().unwrap();
+    assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+pub fn sysctl(name: &str, value: &str) {
+    fs::write(Path::new("/proc/sys").join(name), value).unwrap_or_else(|error| panic!("{name}: {error}"));
+}
+
+/// Index of an interface in the namespace of this thread.
+pub fn index_of(interface: &str) -> u32 {
+    let name = std::ffi::CString::new(interface).unwrap();
+    // SAFETY: the name outlives the call.
+    let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
+    assert_ne!(index, 0, "interface {interface}");
+    index
+}
+
+pub fn key(address: &str, port: u16, protocol: Protocol, scope: Scope) -> FrontendKey {
+    FrontendKey { address: address.parse().unwrap(), port, protocol, scope }
+}
+
+pub fn backend(address: IpAddr, port: u16, local: bool) -> Backend {
+    Backend { address, port, local }
+}
+
+pub fn frontend(key: FrontendKey, backends: &[Backend]) -> Frontend {
+    Frontend { key, backends: backends.to_vec(), affinity_seconds: 0, drop_when_empty: false }
+}
+
+pub fn service(key: FrontendKey, backends: &[Backend]) -> ServiceTables {
+    ServiceTables { frontends: vec![frontend(key, backends)] }
+}
