@@ -1,0 +1,225 @@
+//! A thousand lives of a store, each of which loses power several times, at any operation of the
+//! disk, recovery included. A seed that fails is printed; run it alone with `CRASH_SEED`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use apiserver_store::disk::{Faults, SimDisk};
+use apiserver_store::embedded::Embedded;
+use apiserver_store::{Op, Range, Revision, Store, StoreError, Write, Written};
+use bytes::Bytes;
+
+use crate::support::{Random, history, on_one_thread, open, small};
+
+const SEEDS: u64 = 1_000;
+const ROUNDS: u64 = 4;
+const WRITERS: u64 = 4;
+const KEYS: u64 = 6;
+
+/// What the writers know.
+#[derive(Default)]
+struct Known {
+    /// Everything that was ever submitted.
+    submitted: BTreeSet<(String, Option<Bytes>)>,
+    /// What was acknowledged, by revision.
+    acknowledged: BTreeMap<Revision, (String, Option<Bytes>)>,
+    /// The newest revision that anyone has seen.
+    newest: Revision,
+}
+
+#[test]
+fn acknowledged_writes_survive_a_thousand_crashes() {
+    if let Ok(seed) = std::env::var("CRASH_SEED") {
+        one_life(seed.parse().unwrap());
+        return;
+    }
+    let threads: Vec<_> = (0..2)
+        .map(|thread| {
+            std::thread::spawn(move || {
+                let seeds = (0..SEEDS).filter(|seed| seed % 2 == thread);
+                seeds.map(one_life).fold(Tally::default(), Tally::plus)
+            })
+        })
+        .collect();
+    let tally = threads.into_iter().map(|thread| thread.join().unwrap()).fold(Tally::default(), Tally::plus);
+    // The test is only worth something if crashes hit all parts.
+    assert!(tally.crashes_while_writing > SEEDS, "{tally:?}");
+    assert!(tally.crashes_while_opening > SEEDS / 10, "{tally:?}");
+    assert!(tally.acknowledged > 10 * SEEDS, "{tally:?}");
+    assert!(tally.unacknowledged_but_kept > SEEDS / 10, "{tally:?}");
+}
+
+#[test]
+fn the_same_seed_gives_the_same_life() {
+    for seed in 0..20 {
+        assert_eq!(one_life(seed), one_life(seed));
+    }
+}
+
+/// What happened, to see that the test tests something.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Tally {
+    crashes_while_writing: u64,
+    crashes_while_opening: u64,
+    acknowledged: u64,
+    unacknowledged_but_kept: u64,
+    newest: Revision,
+}
+
+impl Tally {
+    fn plus(self, other: Self) -> Self {
+        Self {
+            crashes_while_writing: self.crashes_while_writing + other.crashes_while_writing,
+            crashes_while_opening: self.crashes_while_opening + other.crashes_while_opening,
+            acknowledged: self.acknowledged + other.acknowledged,
+            unacknowledged_but_kept: self.unacknowledged_but_kept + other.unacknowledged_but_kept,
+            newest: self.newest + other.newest,
+        }
+    }
+}
+
+fn one_life(seed: u64) -> Tally {
+    let result = std::panic::catch_unwind(|| on_one_thread(live(seed)));
+    result.unwrap_or_else(|panic| {
+        eprintln!("failed with CRASH_SEED={seed}");
+        std::panic::resume_unwind(panic)
+    })
+}
+
+async fn live(seed: u64) -> Tally {
+    let mut random = Random::new(seed + 1);
+    let disk = SimDisk::new(seed).with_sync_time(Duration::from_micros(100));
+    let known = Arc::new(Mutex::new(Known::default()));
+    let mut tally = Tally::default();
+    for round in 0..ROUNDS {
+        let crash_at = Some(disk.operations() + 1 + random.below(150));
+        disk.set_faults(Faults { crash_at, ..Faults::default() });
+        match open(&disk, small()).await {
+            Ok(store) => {
+                verify(&store, &known, &mut tally).await;
+                work(&store, &known, seed * ROUNDS + round).await;
+                tally.crashes_while_writing += u64::from(disk.crashed());
+            }
+            Err(error) => {
+                assert!(disk.crashed(), "{error:?}");
+                tally.crashes_while_opening += 1;
+            }
+        }
+        // Let the committer of this life see that nobody needs it any more.
+        disk.crash();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        disk.restart();
+    }
+    let store = open(&disk, small()).await.unwrap();
+    verify(&store, &known, &mut tally).await;
+    let known = known.lock().unwrap();
+    tally.acknowledged = known.acknowledged.len() as u64;
+    tally.newest = known.newest;
+    tally
+}
+
+/// Several writers at once, until they are done or the disk is gone.
+async fn work(store: &Embedded, known: &Arc<Mutex<Known>>, seed: u64) {
+    let writers: Vec<_> = (0..WRITERS)
+        .map(|writer| {
+            let (store, known) = (store.clone(), Arc::clone(known));
+            tokio::spawn(async move {
+                let mut random = Random::new(seed * WRITERS + writer + 1);
+                for number in 0..60 {
+                    let unique = format!("{seed}-{writer}-{number}");
+                    if let Err(error) = one_operation(&store, &known, &mut random, &unique).await {
+                        assert!(matches!(error, StoreError::Broken { .. }), "{error:?}");
+                        return;
+                    }
+                }
+            })
+        })
+        .collect();
+    for writer in writers {
+        writer.await.unwrap();
+    }
+}
+
+async fn one_operation(
+    store: &Embedded,
+    known: &Mutex<Known>,
+    random: &mut Random,
+    unique: &str,
+) -> Result<(), StoreError> {
+    let key = format!("/registry/{}", random.below(KEYS));
+    let got = store.get(&key).await?;
+    {
+        let mut known = known.lock().unwrap();
+        known.newest = known.newest.max(got.revision);
+    }
+    let expected = got.kv.map_or(0, |kv| kv.mod_revision);
+    let value = match random.below(12) {
+        0 if got.revision > 10 => {
+            return match store.compact(got.revision - random.below(8) as i64).await {
+                Err(StoreError::Compacted { .. }) => Ok(()),
+                result => result,
+            };
+        }
+        1..=3 if expected != 0 => None,
+        // Some values fill several sectors, so that a crash tears them.
+        4 => Some(Bytes::from(format!("{unique}{}", "x".repeat(random.below(3_000) as usize)))),
+        _ => Some(Bytes::from(unique.to_owned())),
+    };
+    known.lock().unwrap().submitted.insert((key.clone(), value.clone()));
+    let op = match &value {
+        Some(value) => Op::Put { value: value.clone(), ttl_seconds: 0 },
+        None => Op::Delete,
+    };
+    if let Written::Done { revision } = store.write(Write { key: key.clone(), expected, op }).await? {
+        let mut known = known.lock().unwrap();
+        known.newest = known.newest.max(revision);
+        // A delete of a key that another writer deleted changes nothing and has no revision.
+        let replaced = known.acknowledged.insert(revision, (key, value));
+        assert_eq!(replaced, None, "revision {revision} was given twice");
+    }
+    Ok(())
+}
+
+/// What recovery brought back is what was acknowledged, and otherwise only whole writes.
+async fn verify(store: &Embedded, known: &Mutex<Known>, tally: &mut Tally) {
+    let stats = store.stats();
+    let events = history(store).await;
+    let mut state = content(store, stats.compacted).await;
+    let present = content(store, 0).await;
+    let mut known = known.lock().unwrap();
+    assert!(stats.revision >= known.newest, "revision {} was seen, now {}", known.newest, stats.revision);
+    for (event, revision) in events.iter().zip(stats.compacted.max(1) + 1..) {
+        assert_eq!(event.revision, revision);
+        let change = (event.key.clone(), event.value.clone());
+        assert!(known.submitted.contains(&change), "nobody wrote {change:?}");
+        match known.acknowledged.get(&revision) {
+            Some(acknowledged) => assert_eq!(*acknowledged, change, "revision {revision}"),
+            None => {
+                tally.unacknowledged_but_kept += 1;
+                known.acknowledged.insert(revision, change);
+            }
+        }
+        let before = match &event.value {
+            Some(value) => state.insert(event.key.clone(), value.clone()),
+            None => state.remove(&event.key),
+        };
+        if event.previous.is_some() || before.is_none() {
+            assert_eq!(event.previous, before, "revision {revision}");
+        }
+    }
+    assert_eq!(state, present);
+    let mut newest = BTreeMap::new();
+    for (revision, (key, value)) in &known.acknowledged {
+        newest.insert(key.clone(), (*revision, value.clone()));
+    }
+    for (key, (revision, value)) in newest {
+        assert_eq!(present.get(&key), value.as_ref(), "{key}, last written at {revision}");
+    }
+    known.newest = known.newest.max(stats.revision);
+}
+
+async fn content(store: &Embedded, revision: Revision) -> BTreeMap<String, Bytes> {
+    let page = store.list(Range { revision, ..Range::default() }).await.unwrap();
+    page.kvs.into_iter().map(|kv| (kv.key, kv.value)).collect()
+}

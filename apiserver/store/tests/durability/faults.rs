@@ -1,0 +1,183 @@
+//! Disks that fail, fill up or come back damaged; directories that are not what they should be.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use apiserver_store::disk::{Disk, Faults, RealDisk, SimDisk};
+use apiserver_store::embedded::{Embedded, Options};
+use apiserver_store::limits::WATCH_BUFFER_EVENTS;
+use apiserver_store::{Store, StoreError};
+use futures::StreamExt;
+
+use crate::support::{history, open, put, put_of, small};
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_sync_stops_the_store_and_nothing_is_acknowledged() {
+    let disk = SimDisk::new(3);
+    let store = open(&disk, Options::default()).await.unwrap();
+    let first = put(&store, "/a", "1").await.unwrap();
+    let mut watch = store.watch("/", 0).await.unwrap();
+    disk.set_faults(Faults { fail_sync: Some(disk.syncs() + 1), ..Faults::default() });
+    let error = put(&store, "/a", "2").await.unwrap_err();
+    assert!(matches!(error, StoreError::Broken { .. }), "{error:?}");
+    // From now on nothing works, reads included: what they would show may not last.
+    assert!(matches!(put(&store, "/b", "1").await, Err(StoreError::Broken { .. })));
+    assert!(matches!(store.get("/a").await, Err(StoreError::Broken { .. })));
+    assert!(matches!(store.compact(first).await, Err(StoreError::Broken { .. })));
+    assert!(matches!(store.watch("/", 0).await, Err(StoreError::Broken { .. })));
+    assert!(matches!(watch.next().await, Some(Err(StoreError::Broken { .. }))));
+    assert!(watch.next().await.is_none());
+    assert!(matches!(store.close().await, Err(StoreError::Broken { .. })));
+    // Started again, it settles what the cache holds before it shows it; then power is lost.
+    disk.kill_process();
+    let store = open(&disk, Options::default()).await.unwrap();
+    let seen = store.get("/a").await.unwrap().kv.unwrap();
+    assert!(seen.mod_revision >= first);
+    disk.crash();
+    drop(store);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    disk.restart();
+    let store = open(&disk, Options::default()).await.unwrap();
+    assert_eq!(store.get("/a").await.unwrap().kv.unwrap(), seen);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_disk_refuses_writes_until_there_is_room() {
+    let disk = SimDisk::new(3);
+    let store = open(&disk, small()).await.unwrap();
+    disk.set_faults(Faults { capacity: Some(20 << 10), ..Faults::default() });
+    let mut revision = 1;
+    let error = loop {
+        match put(&store, &format!("/{revision}"), vec![7; 1_000]).await {
+            Ok(written) => revision = written,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(&error, StoreError::Unavailable { cause: Some(_), .. }), "{error:?}");
+    assert!(revision > 5);
+    // Reads go on, and the refused write left no trace.
+    assert_eq!(store.revision().await.unwrap(), revision);
+    assert_eq!(store.get(&format!("/{revision}")).await.unwrap().kv, None);
+    disk.set_faults(Faults::default());
+    assert_eq!(put(&store, "/more", "1").await.unwrap(), revision + 1);
+    store.close().await.unwrap();
+    let store = open(&disk, small()).await.unwrap();
+    assert_eq!(store.revision().await.unwrap(), revision + 1);
+    assert_eq!(history(&store).await.len() as i64, revision);
+}
+
+#[tokio::test(start_paused = true)]
+async fn damage_to_acknowledged_data_is_reported_and_not_cut_away() {
+    for target in 0..2 {
+        let disk = SimDisk::new(3);
+        let options = Options { segment_bytes: 4_096, ..Options::default() };
+        let store = open(&disk, options.clone()).await.unwrap();
+        for number in 0..20 {
+            put(&store, &format!("/{number}"), vec![7; 600]).await.unwrap();
+        }
+        store.close().await.unwrap();
+        let logs: Vec<String> =
+            disk.list().unwrap().into_iter().filter(|name| name.starts_with("log-")).collect();
+        assert!(logs.len() > 2);
+        // Once in the middle of the log, once early in its last segment.
+        let name = if target == 0 { &logs[1] } else { logs.last().unwrap() };
+        disk.corrupt(name, 100);
+        let error = open(&disk, options).await.err().unwrap();
+        let StoreError::Broken { why, .. } = &error else { panic!("{error:?}") };
+        assert!(why.starts_with(&format!("{name} is damaged at byte 32")), "{why}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_damaged_checkpoint_and_a_missing_segment_are_reported() {
+    let disk = SimDisk::new(3);
+    let store = open(&disk, small()).await.unwrap();
+    for number in 0..30 {
+        put(&store, "/a", format!("{number}")).await.unwrap();
+    }
+    store.compact(20).await.unwrap();
+    assert_eq!(store.checkpoint().await.unwrap(), 20);
+    store.close().await.unwrap();
+    let names = disk.list().unwrap();
+    let checkpoint = names.iter().find(|name| name.starts_with("checkpoint-")).unwrap();
+    disk.corrupt(checkpoint, 40);
+    let error = open(&disk, small()).await.err().unwrap();
+    assert!(error.to_string().contains(&format!("{checkpoint} is damaged")), "{error}");
+    disk.corrupt(checkpoint, 40);
+    open(&disk, small()).await.unwrap().close().await.unwrap();
+    disk.remove(checkpoint).unwrap();
+    let error = open(&disk, small()).await.err();
+    let first_is_there = names.contains(&"log-0000000000000001".to_owned());
+    assert_eq!(error.is_none(), first_is_there, "{error:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_format_and_a_directory_of_something_else_are_refused() {
+    let disk = SimDisk::new(3);
+    open(&disk, small()).await.unwrap().close().await.unwrap();
+    let mut file = disk.open("FORMAT").unwrap();
+    file.write_at(0, b"hawser-store 2\n").unwrap();
+    let error = open(&disk, small()).await.err().unwrap();
+    let expected = "open the store in the simulated disk: it has the format \"hawser-store 2\", \
+                    this program needs \"hawser-store 1\"";
+    assert_eq!(error.to_string(), expected);
+
+    let disk = SimDisk::new(3);
+    disk.open("holiday.jpg").unwrap();
+    let error = open(&disk, small()).await.err().unwrap();
+    assert!(error.to_string().ends_with("it holds holiday.jpg but no file FORMAT: not a store"), "{error}");
+    assert_eq!(disk.list().unwrap(), ["holiday.jpg"]);
+}
+
+#[tokio::test]
+async fn a_directory_in_use_is_refused_and_names_the_process() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk: Arc<dyn Disk> = Arc::new(RealDisk::new(directory.path()).unwrap());
+    let store = Embedded::open(Arc::clone(&disk), Options::default()).await.unwrap();
+    let error = Embedded::open(Arc::clone(&disk), Options::default()).await.err().unwrap();
+    let place = directory.path().display();
+    let expected = format!("open the store in {place}: in use by process {}", std::process::id());
+    assert_eq!(error.to_string(), expected);
+    let revision = put(&store, "/a", "1").await.unwrap();
+    store.close().await.unwrap();
+    assert!(matches!(store.get("/a").await, Err(StoreError::Unavailable { .. })));
+    assert!(matches!(put(&store, "/a", "2").await, Err(StoreError::Unavailable { .. })));
+    let store = Embedded::open(disk, Options::default()).await.unwrap();
+    assert_eq!(store.revision().await.unwrap(), revision);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watcher_that_does_not_read_is_cut_off_and_others_are_not() {
+    let store = open(&SimDisk::new(3), Options::default()).await.unwrap();
+    let mut slow = store.watch("/", 0).await.unwrap();
+    let mut quick = store.watch("/", 0).await.unwrap();
+    let mut elsewhere = store.watch("/elsewhere/", 0).await.unwrap();
+    let reader = tokio::spawn(async move {
+        let mut count = 0;
+        while count <= WATCH_BUFFER_EVENTS {
+            if let apiserver_store::Notice::Events(events) = quick.next().await.unwrap().unwrap() {
+                count += events.len();
+            }
+        }
+        count
+    });
+    let mut pending = Vec::new();
+    for number in 0..=WATCH_BUFFER_EVENTS {
+        pending.push(store.write(put_of(&format!("/{number}"), "v", 0)));
+        if pending.len() == 2_000 || number == WATCH_BUFFER_EVENTS {
+            futures::future::try_join_all(pending.drain(..)).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+    assert_eq!(reader.await.unwrap(), WATCH_BUFFER_EVENTS + 1);
+    let error = slow.next().await.unwrap().unwrap_err();
+    assert!(
+        matches!(&error, StoreError::Unavailable { attempted, .. } if attempted.contains("too slow")),
+        "{error:?}"
+    );
+    assert!(slow.next().await.is_none());
+    put(&store, "/elsewhere/a", "v").await.unwrap();
+    assert!(elsewhere.next().await.unwrap().is_ok());
+    drop((slow, elsewhere));
+    assert_eq!(store.stats().watches, 0);
+}
