@@ -56,7 +56,9 @@ pub struct Leases {
 /// No address, or no list of them.
 #[derive(Debug, thiserror::Error)]
 pub enum IpamError {
-    #[error("no address is free in {range}: {leased} are in use, {resting} rest for {COOL_DOWN_SECONDS} s after use")]
+    #[error(
+        "no address is free in {range}: {leased} are in use, {resting} rest for {COOL_DOWN_SECONDS} s after use"
+    )]
     Exhausted { range: IpNetwork, leased: usize, resting: usize },
     #[error("cannot {attempted} {}", path.display())]
     Io {

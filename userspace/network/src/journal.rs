@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Write};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -14,8 +15,10 @@ use serde::{Deserialize, Serialize};
 pub(crate) struct Journal {
     /// Kernel parameters and their values before, in the order in which to write them back.
     pub sysctls: Vec<(String, String)>,
-    /// Interfaces made.
-    pub interfaces: BTreeSet<String>,
+    /// Addresses given to the loopback interface.
+    pub addresses: BTreeSet<IpAddr>,
+    /// The loopback interface was down.
+    pub loopback_down: bool,
     /// Destinations of the routes of last resort, as CIDRs.
     pub unreachable: BTreeSet<String>,
     /// Files and links made.

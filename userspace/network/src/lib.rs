@@ -3,7 +3,7 @@
 //! ```text
 //!   pod's namespace                      node
 //!   eth0 10.244.0.5/32 ════ veth ════ hwp4f0c…      route 10.244.0.5/32 dev hwp4f0c… src 10.244.0.1
-//!   default via 169.254.1.1 onlink       hawser0 10.244.0.1/32 (dummy): the node's own address for pods
+//!   default via 169.254.1.1 onlink       lo 10.244.0.1/32: the node's own address for pods
 //!   169.254.1.1 is at hwp4f0c…'s MAC     unreachable SERVICE-CIDR: what nothing translated stays here
 //! ```
 //!
@@ -27,8 +27,6 @@ pub use run::run;
 
 /// How the names of the host's ends of pods' interfaces begin.
 pub const POD_INTERFACE_PREFIX: &str = "hwp";
-/// The dummy interface that carries the node's own address for pods.
-pub const HOST_INTERFACE: &str = "hawser0";
 /// The name of the plugin, in the CNI configuration and as the file name it is called by.
 pub const PLUGIN_NAME: &str = "hawser-cni";
 /// Marks routes as ours (`proto` in `ip route`).

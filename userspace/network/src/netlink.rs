@@ -11,9 +11,7 @@ use rtnetlink::packet_route::link::{InfoData, InfoKind, InfoVeth, LinkAttribute,
 use rtnetlink::packet_route::route::{
     RouteAddress, RouteAttribute, RouteMessage, RouteProtocol, RouteScope, RouteType,
 };
-use rtnetlink::{
-    Handle, LinkDummy, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder,
-};
+use rtnetlink::{Handle, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder};
 use tokio::task::JoinHandle;
 
 use crate::ROUTE_PROTOCOL;
@@ -110,7 +108,6 @@ impl Netlink {
         }
     }
 
-
     /// A pair of interfaces, the peer being in another namespace from the start.
     pub async fn add_veth(
         &self,
@@ -135,21 +132,14 @@ impl Netlink {
         self.handle.link().add(message).execute().await.map_err(at(attempted))
     }
 
-    /// A dummy interface, up; nothing if there is an interface of that name.
-    pub async fn ensure_dummy(&self, name: &str) -> Result<u32, NetlinkError> {
-        if self.find(name).await?.is_none() {
-            let message = LinkDummy::new(name).up().build();
-            self.handle.link().add(message).execute().await.map_err(at(format!("create the interface {name}")))?;
-        }
-        let missing = || at(format!("find the interface {name} after its creation"))(rtnetlink::Error::RequestFailed);
-        let index = self.find(name).await?.ok_or_else(missing)?.index;
-        self.up(index).await?;
-        Ok(index)
-    }
-
     pub async fn up(&self, index: u32) -> Result<(), NetlinkError> {
         let message = LinkUnspec::new_with_index(index).up().build();
         self.handle.link().set(message).execute().await.map_err(at(format!("set up interface {index}")))
+    }
+
+    pub async fn down(&self, index: u32) -> Result<(), NetlinkError> {
+        let message = LinkUnspec::new_with_index(index).down().build();
+        self.handle.link().set(message).execute().await.map_err(at(format!("set down interface {index}")))
     }
 
     /// Removes an interface. True if it was there.
@@ -172,6 +162,18 @@ impl Netlink {
             message.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
         }
         request.execute().await.map_err(at(format!("give {address} to interface {index}")))
+    }
+
+    /// Takes an address from an interface. True if it had it.
+    pub async fn delete_address(&self, index: u32, address: IpAddr) -> Result<bool, NetlinkError> {
+        // An add request makes the message that names the address.
+        let mut like = self.handle.address().add(index, address, host_prefix(address));
+        let message = like.message_mut().clone();
+        let result = self.handle.address().del(message).execute().await;
+        match result.map_err(at(format!("take {address} from interface {index}"))) {
+            Err(error) if error.errno() == Some(libc::EADDRNOTAVAIL) => Ok(false),
+            other => other.map(|()| true),
+        }
     }
 
     /// The addresses of an interface.

@@ -11,17 +11,18 @@ use ipnetwork::IpNetwork;
 use serde_json::json;
 use tracing::info;
 
+use crate::PLUGIN_NAME;
 use crate::config::{Config, ConfigError, check_mtu, host_address};
 use crate::ipam::{self, IpamError, LeaseFile};
 use crate::journal::{Journal, JournalError};
 use crate::netlink::{Netlink, NetlinkError, Route, Way};
 use crate::sysctl::{self, SysctlError};
-use crate::{HOST_INTERFACE, PLUGIN_NAME};
 
 /// The name of the configuration file; early, so that it is the one that the runtime takes.
 pub const CONFLIST: &str = "05-hawser.conflist";
 /// The plugin that runtimes call for the loopback interface. We bring one where none is.
 pub const LOOPBACK_PLUGIN: &str = "loopback";
+const LOOPBACK: &str = "lo";
 /// MTU where there is no default route to take it from.
 const DEFAULT_MTU: u32 = 1500;
 
@@ -47,6 +48,8 @@ pub enum NodeError {
     Sysctl(#[from] SysctlError),
     #[error("cannot set up the node's interfaces and routes")]
     Netlink(#[from] NetlinkError),
+    #[error("the network namespace has no loopback interface")]
+    NoLoopback,
     #[error("cannot use the list of pods' addresses")]
     Ipam(#[from] IpamError),
     #[error("cannot {attempted} {}", path.display())]
@@ -63,7 +66,7 @@ pub enum NodeError {
 #[error("{} things could not be put back", .0.len())]
 pub struct RestoreErrors(pub Vec<NodeError>);
 
-/// Sets the machine up: kernel parameters, the node's own interface, the routes of last resort,
+/// Sets the machine up: kernel parameters, the node's own address, the routes of last resort,
 /// and at the end the plugin and its configuration, on which the runtime reports that the network
 /// is ready. Doing it again changes nothing. Runs in the network namespace of the calling thread
 /// and must be called within a runtime.
@@ -73,13 +76,7 @@ pub async fn prepare(config: &Config, pod_ranges: &[IpNetwork]) -> Result<Prepar
     let host_addresses: Vec<_> = pod_ranges.iter().map(|range| host_address(*range)).collect();
     set_sysctls(config, &mut journal, pod_ranges)?;
     let netlink = Netlink::open()?;
-    journal.interfaces.insert(HOST_INTERFACE.to_owned());
-    journal.unreachable.extend(config.service_cidrs.iter().map(ToString::to_string));
-    journal.save(&config.state_dir)?;
-    let index = netlink.ensure_dummy(HOST_INTERFACE).await?;
-    for address in &host_addresses {
-        netlink.add_address(index, *address).await?;
-    }
+    set_host_addresses(config, &netlink, &mut journal, &host_addresses).await?;
     for &to in &config.service_cidrs {
         netlink.set_route(Route { to, way: Way::Unreachable, source: None }).await?;
     }
@@ -91,6 +88,27 @@ pub async fn prepare(config: &Config, pod_ranges: &[IpNetwork]) -> Result<Prepar
     let conflist = write_conflist(config, &mut journal, pod_ranges, mtu)?;
     info!(?host_addresses, mtu, conflist = %conflist.display(), "the node is ready for pods");
     Ok(Prepared { host_addresses, mtu, conflist })
+}
+
+/// The node's own addresses for pods go to the loopback interface: pods can reach them whatever
+/// becomes of the uplinks, and the node has a source for its way to pods even without an uplink.
+async fn set_host_addresses(
+    config: &Config,
+    netlink: &Netlink,
+    journal: &mut Journal,
+    addresses: &[IpAddr],
+) -> Result<(), NodeError> {
+    let Some(lo) = netlink.find(LOOPBACK).await? else { return Err(NodeError::NoLoopback) };
+    let has = netlink.addresses(lo.index).await?;
+    journal.loopback_down |= !lo.up;
+    journal.addresses.extend(addresses.iter().filter(|address| !has.contains(address)));
+    journal.unreachable.extend(config.service_cidrs.iter().map(ToString::to_string));
+    journal.save(&config.state_dir)?;
+    netlink.up(lo.index).await?;
+    for address in addresses {
+        netlink.add_address(lo.index, *address).await?;
+    }
+    Ok(())
 }
 
 async fn uplink_mtu(netlink: &Netlink) -> Result<u32, NetlinkError> {
@@ -221,8 +239,8 @@ fn conflist(config: &Config, ranges: &[IpNetwork], mtu: u32) -> serde_json::Valu
     })
 }
 
-/// Puts the machine back as it was before [`prepare`]: pods' interfaces and the node's own,
-/// routes, files, kernel parameters. Goes on after errors and returns all of them. Nothing
+/// Puts the machine back as it was before [`prepare`]: pods' interfaces, the node's own
+/// address, routes, files, kernel parameters. Goes on after errors and returns all of them. Nothing
 /// happens if there is nothing to put back.
 pub async fn restore(state_dir: &Path) -> Result<(), RestoreErrors> {
     let mut errors = Vec::new();
@@ -257,13 +275,8 @@ pub async fn restore(state_dir: &Path) -> Result<(), RestoreErrors> {
     if errors.is_empty() { Ok(()) } else { Err(RestoreErrors(errors)) }
 }
 
-async fn remove_network(
-    netlink: &Netlink,
-    state_dir: &Path,
-    journal: &Journal,
-    errors: &mut Vec<NodeError>,
-) {
-    let mut interfaces = journal.interfaces.clone();
+async fn remove_network(netlink: &Netlink, state_dir: &Path, journal: &Journal, errors: &mut Vec<NodeError>) {
+    let mut interfaces = BTreeSet::new();
     if state_dir.exists() {
         match LeaseFile::open(state_dir) {
             Ok(file) => interfaces.extend(file.leases().iter().map(|lease| lease.host_interface.clone())),
@@ -276,6 +289,21 @@ async fn remove_network(
     }
     for name in &interfaces {
         errors.extend(netlink.delete(name).await.err().map(NodeError::from));
+    }
+    if journal.addresses.is_empty() && !journal.loopback_down {
+        return;
+    }
+    match netlink.find(LOOPBACK).await {
+        Ok(Some(lo)) => {
+            for address in &journal.addresses {
+                errors.extend(netlink.delete_address(lo.index, *address).await.err().map(NodeError::from));
+            }
+            if journal.loopback_down {
+                errors.extend(netlink.down(lo.index).await.err().map(NodeError::from));
+            }
+        }
+        Ok(None) => {}
+        Err(error) => errors.push(error.into()),
     }
 }
 

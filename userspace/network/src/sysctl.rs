@@ -25,7 +25,11 @@ pub(crate) fn read(name: &str) -> Result<Option<String>, SysctlError> {
 
 /// Sets a parameter.
 pub(crate) fn write(name: &str, value: &str) -> Result<(), SysctlError> {
-    fs::write(path(name), value).map_err(|cause| SysctlError { attempted: "write", name: name.to_owned(), cause })
+    fs::write(path(name), value).map_err(|cause| SysctlError {
+        attempted: "write",
+        name: name.to_owned(),
+        cause,
+    })
 }
 
 /// Interfaces that have parameters of a family (`ipv4`, `ipv6`); with `all` and `default`.

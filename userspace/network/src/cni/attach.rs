@@ -150,10 +150,12 @@ fn gone(interface: &str) -> NetlinkError {
 /// All addresses of a family.
 fn everything(like: IpAddr) -> IpNetwork {
     match like {
-        IpAddr::V4(_) => IpNetwork::V4(Ipv4Network::new_checked(Ipv4Addr::UNSPECIFIED, 0)
-            .expect("0 is a prefix length")),
-        IpAddr::V6(_) => IpNetwork::V6(Ipv6Network::new_checked(Ipv6Addr::UNSPECIFIED, 0)
-            .expect("0 is a prefix length")),
+        IpAddr::V4(_) => {
+            IpNetwork::V4(Ipv4Network::new_checked(Ipv4Addr::UNSPECIFIED, 0).expect("0 is a prefix length"))
+        }
+        IpAddr::V6(_) => {
+            IpNetwork::V6(Ipv6Network::new_checked(Ipv6Addr::UNSPECIFIED, 0).expect("0 is a prefix length"))
+        }
     }
 }
 
@@ -216,7 +218,8 @@ async fn check_end(name: &str, own: &[IpAddr], routed: &[IpAddr]) -> Result<Opti
     if let Some(missing) = own.iter().find(|address| !has.contains(address)) {
         return Ok(Some(format!("the interface {name} does not have {missing}")));
     }
-    let wanted = own.iter().map(|address| everything(*address)).chain(routed.iter().map(|one| host_network(*one)));
+    let wanted =
+        own.iter().map(|address| everything(*address)).chain(routed.iter().map(|one| host_network(*one)));
     for to in wanted {
         if !netlink.routes_through(found.index, to.is_ipv4()).await?.contains(&to) {
             return Ok(Some(format!("no route to {to} leads through {name}")));

@@ -76,7 +76,10 @@ fn answer(
         "CHECK" => attach::check(&Request::parse(environment, conf, true)?).map(|()| String::new()),
         "GC" => collect(&conf, now).map(|()| String::new()),
         "STATUS" => status(&conf).map(|()| String::new()),
-        other => Err(PluginError::Environment { variable: "CNI_COMMAND", reason: format!("{other:?} is no command") }),
+        other => Err(PluginError::Environment {
+            variable: "CNI_COMMAND",
+            reason: format!("{other:?} is no command"),
+        }),
     }
 }
 
@@ -102,7 +105,10 @@ fn loopback(
             Ok(result::of_loopback(&conf.cni_version, &attachment).to_string())
         }
         "DEL" | "GC" | "STATUS" => Ok(String::new()),
-        other => Err(PluginError::Environment { variable: "CNI_COMMAND", reason: format!("{other:?} is no command") }),
+        other => Err(PluginError::Environment {
+            variable: "CNI_COMMAND",
+            reason: format!("{other:?} is no command"),
+        }),
     }
 }
 

@@ -63,10 +63,8 @@ impl NetConf {
     }
 
     pub fn state_dir(&self) -> Result<PathBuf, PluginError> {
-        let wrong = || PluginError::Config {
-            field: "stateDir",
-            reason: "an absolute path is needed".to_owned(),
-        };
+        let wrong =
+            || PluginError::Config { field: "stateDir", reason: "an absolute path is needed".to_owned() };
         self.state_dir.clone().filter(|path| path.is_absolute()).ok_or_else(wrong)
     }
 
@@ -79,7 +77,8 @@ impl NetConf {
 
     fn mtu(&self) -> Result<u32, PluginError> {
         let mtu = self.mtu.unwrap_or(1500);
-        let wrong = |error: crate::ConfigError| PluginError::Config { field: "mtu", reason: error.to_string() };
+        let wrong =
+            |error: crate::ConfigError| PluginError::Config { field: "mtu", reason: error.to_string() };
         check_mtu(mtu).map_err(wrong)?;
         Ok(mtu)
     }

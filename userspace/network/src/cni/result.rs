@@ -52,7 +52,13 @@ fn ip(version: &str, address: IpAddr, interface: usize) -> Value {
     ip_with_prefix(version, &text, family, Some(gateway(address)), interface)
 }
 
-fn ip_with_prefix(version: &str, address: &str, family: u8, gateway: Option<IpAddr>, interface: usize) -> Value {
+fn ip_with_prefix(
+    version: &str,
+    address: &str,
+    family: u8,
+    gateway: Option<IpAddr>,
+    interface: usize,
+) -> Value {
     let mut ip = json!({ "address": address, "interface": interface });
     if let Some(gateway) = gateway {
         ip["gateway"] = json!(gateway);

@@ -1,0 +1,407 @@
+//! Pods through the real plugin, in network namespaces that each test makes for itself: one that
+//! is the node, one for each pod. They vanish with the threads that hold them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use apiserver_api::ambient::Ambient;
+use nix::sched::{CloneFlags, unshare};
+use serde_json::{Value, json};
+use userspace_network::netns::{block_on, within};
+use userspace_network::{Config, PLUGIN_NAME, POD_INTERFACE_PREFIX, cni, prepare, reconcile, restore};
+
+const RANGE: &str = "10.77.5.0/24";
+const HOST: &str = "10.77.5.1";
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A namespace that lives as long as this value.
+struct Namespace {
+    file: File,
+    path: PathBuf,
+    _keep: mpsc::Sender<()>,
+}
+
+impl Namespace {
+    fn new() -> Self {
+        let (ready, made) = mpsc::channel();
+        let (keep, end) = mpsc::channel::<()>();
+        thread::spawn(move || {
+            unshare(CloneFlags::CLONE_NEWNET).unwrap();
+            let path = PathBuf::from(format!("/proc/self/task/{}/ns/net", nix::unistd::gettid()));
+            ready.send((File::open(&path).unwrap(), fs::canonicalize("/proc/self").unwrap(), path)).unwrap();
+            // Ends when the test drops its sender, on failure too.
+            let _ = end.recv();
+        });
+        let (file, _, path) = made.recv_timeout(TIMEOUT).unwrap();
+        Self { file, path, _keep: keep }
+    }
+
+    fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        within(&self.file, work).unwrap()
+    }
+}
+
+struct Node {
+    namespace: Namespace,
+    config: Config,
+    dir: tempfile::TempDir,
+}
+
+impl Node {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let config = Config {
+            node_name: "node".to_owned(),
+            state_dir: at("state"),
+            conf_dir: at("cni/net.d"),
+            bin_dir: at("cni/bin"),
+            plugin: "/usr/bin/true".into(),
+            service_cidrs: vec!["10.96.0.0/16".parse().unwrap()],
+            mtu: Some(1400),
+        };
+        let namespace = Namespace::new();
+        Self { namespace, config, dir }
+    }
+
+    fn prepare(&self) {
+        let ranges = [RANGE.parse().unwrap()];
+        self.namespace.run(|| block_on(prepare(&self.config, &ranges)).unwrap().unwrap());
+    }
+
+    fn restore(&self) {
+        self.namespace.run(|| {
+            block_on(restore(&self.config.state_dir)).unwrap().map_err(|errors| errors.0).unwrap();
+        });
+    }
+
+    /// The configuration as the runtime makes it from the list that `prepare` wrote.
+    fn conf(&self, version: &str) -> Value {
+        let text = fs::read_to_string(self.config.conf_dir.join("05-hawser.conflist")).unwrap();
+        let list: Value = serde_json::from_str(&text).unwrap();
+        let mut conf = list["plugins"][0].clone();
+        conf["cniVersion"] = json!(version);
+        conf["name"] = list["name"].clone();
+        conf
+    }
+
+    fn call(&self, command: &str, pod: &Pod, conf: &Value) -> (u8, Value) {
+        let environment = BTreeMap::from(
+            [
+                ("CNI_COMMAND", command),
+                ("CNI_CONTAINERID", pod.id.as_str()),
+                ("CNI_NETNS", pod.namespace.path.to_str().unwrap()),
+                ("CNI_IFNAME", "eth0"),
+                ("CNI_PATH", "/"),
+            ]
+            .map(|(name, value)| (name.to_owned(), value.to_owned())),
+        );
+        let outcome =
+            self.namespace.run(|| cni::main(&environment, conf.to_string().as_bytes(), &Ambient::system()));
+        let json = if outcome.stdout.is_empty() {
+            Value::Null
+        } else {
+            serde_json::from_str(&outcome.stdout).unwrap()
+        };
+        (outcome.exit_code, json)
+    }
+
+    fn add(&self, id: &str) -> Pod {
+        let mut pod = Pod { id: id.to_owned(), namespace: Namespace::new(), address: HOST.parse().unwrap() };
+        let (code, result) = self.call("ADD", &pod, &self.conf("1.0.0"));
+        assert_eq!(code, 0, "{result}");
+        pod.address = address(&result);
+        pod
+    }
+
+    fn pod_interfaces(&self) -> Vec<String> {
+        let links = self.namespace.run(|| output("ip", &["-o", "link"]));
+        let names = links.lines().filter_map(|line| line.split(": ").nth(1)?.split('@').next());
+        names.filter(|name| name.starts_with(POD_INTERFACE_PREFIX)).map(ToOwned::to_owned).collect()
+    }
+}
+
+struct Pod {
+    id: String,
+    namespace: Namespace,
+    address: IpAddr,
+}
+
+fn address(result: &Value) -> IpAddr {
+    let text = result["ips"][0]["address"].as_str().unwrap();
+    text.strip_suffix("/32").unwrap().parse().unwrap()
+}
+
+fn output(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).output().unwrap();
+    assert!(output.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// One TCP exchange. Returns what the server saw as the client's address.
+fn exchange(server: &Namespace, at: IpAddr, client: &Namespace) -> IpAddr {
+    let listener = server.run(|| TcpListener::bind(SocketAddr::new(at, 0)).unwrap());
+    let target = listener.local_addr().unwrap();
+    thread::scope(|scope| {
+        let accepted = scope.spawn(|| {
+            let (mut stream, peer) = listener.accept().unwrap();
+            stream.write_all(b"hello").unwrap();
+            peer.ip()
+        });
+        client.run(|| {
+            let mut stream = TcpStream::connect_timeout(&target, TIMEOUT)
+                .unwrap_or_else(|error| panic!("connect to {target}: {error}"));
+            stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+            let mut text = String::new();
+            stream.read_to_string(&mut text).unwrap();
+            assert_eq!(text, "hello");
+        });
+        accepted.join().unwrap()
+    })
+}
+
+/// Everything about a namespace that we could leave behind.
+fn snapshot() -> BTreeMap<String, String> {
+    let mut all: BTreeMap<_, _> = [
+        &["-o", "link"][..],
+        &["-o", "addr"],
+        &["route", "show", "table", "all"],
+        &["-6", "route", "show", "table", "all"],
+        &["rule"],
+        &["neigh"],
+    ]
+    .into_iter()
+    .map(|arguments| (arguments.join(" "), output("ip", arguments)))
+    .collect();
+    for family in ["ipv4", "ipv6"] {
+        walk(Path::new(&format!("/proc/sys/net/{family}")), &mut all);
+    }
+    all
+}
+
+fn walk(path: &Path, all: &mut BTreeMap<String, String>) {
+    for entry in fs::read_dir(path).unwrap().flatten() {
+        if entry.file_type().unwrap().is_dir() {
+            walk(&entry.path(), all);
+        } else if let Ok(value) = fs::read_to_string(entry.path()) {
+            all.insert(entry.path().display().to_string(), value);
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn pods_reach_each_other_and_the_node_and_the_node_reaches_them() {
+    let node = Node::new();
+    node.prepare();
+    let (a, b) = (node.add("a"), node.add("b"));
+    assert_ne!(a.address, b.address);
+    let host: IpAddr = HOST.parse().unwrap();
+    assert_eq!(exchange(&a.namespace, a.address, &b.namespace), b.address);
+    assert_eq!(exchange(&b.namespace, b.address, &a.namespace), a.address);
+    assert_eq!(exchange(&node.namespace, host, &a.namespace), a.address);
+    assert_eq!(exchange(&a.namespace, a.address, &node.namespace), host);
+    // A pod's own address and its loopback.
+    assert_eq!(exchange(&a.namespace, a.address, &a.namespace), a.address);
+    let loopback: IpAddr = "127.0.0.1".parse().unwrap();
+    assert_eq!(exchange(&a.namespace, loopback, &a.namespace), loopback);
+    let mtu = a.namespace.run(|| output("ip", &["-o", "link", "show", "eth0"]));
+    assert!(mtu.contains("mtu 1400"), "{mtu}");
+    node.restore();
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn what_nothing_translated_is_refused_at_once() {
+    let node = Node::new();
+    node.prepare();
+    let pod = node.add("a");
+    let error = pod.namespace.run(|| {
+        let service: SocketAddr = "10.96.0.10:80".parse().unwrap();
+        TcpStream::connect_timeout(&service, TIMEOUT).unwrap_err()
+    });
+    assert_eq!(error.raw_os_error(), Some(libc::EHOSTUNREACH), "{error}");
+    let error = node.namespace.run(|| {
+        let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+        socket.send_to(b"x", "10.96.0.10:53").unwrap_err()
+    });
+    assert_eq!(error.raw_os_error(), Some(libc::EHOSTUNREACH), "{error}");
+    node.restore();
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn restore_leaves_links_routes_parameters_and_files_as_they_were() {
+    let node = Node::new();
+    // A machine with opinions: strict source checks, an interface that forwards already.
+    node.namespace.run(|| {
+        output("ip", &["link", "set", "lo", "up"]);
+        output("ip", &["link", "add", "up0", "type", "veth", "peer", "name", "up1"]);
+        output("ip", &["addr", "add", "192.0.2.9/24", "dev", "up0"]);
+        output("ip", &["link", "set", "up0", "up"]);
+        fs::write("/proc/sys/net/ipv4/conf/all/rp_filter", "1").unwrap();
+        fs::write("/proc/sys/net/ipv4/conf/up0/forwarding", "1").unwrap();
+    });
+    // Duplicate address detection ends by itself; wait until the addresses no longer change.
+    let settled = || {
+        node.namespace.run(|| {
+            for _ in 0..100 {
+                if !output("ip", &["-o", "addr"]).contains("tentative") {
+                    break;
+                }
+                thread::sleep(Duration::from_millis(50));
+            }
+            snapshot()
+        })
+    };
+    let before = settled();
+    node.prepare();
+    node.prepare();
+    let during = settled();
+    assert_eq!(during["/proc/sys/net/ipv4/ip_forward"].trim(), "1");
+    assert_eq!(during["/proc/sys/net/ipv4/conf/up0/rp_filter"].trim(), "1");
+    assert!(during["route show table all"].contains("unreachable 10.96.0.0/16"));
+    let pods = [node.add("a"), node.add("b")];
+    assert_eq!(node.pod_interfaces().len(), 2);
+    node.restore();
+    node.restore();
+    let after = settled();
+    for (what, value) in &before {
+        assert_eq!(after.get(what), Some(value), "{what}");
+    }
+    assert_eq!(before.len(), after.len());
+    assert_eq!(fs::read_dir(node.dir.path()).unwrap().count(), 0);
+    drop(pods);
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn the_plugin_speaks_its_versions_and_repeats_itself() {
+    let node = Node::new();
+    node.prepare();
+    let pod = Pod { id: "p".to_owned(), namespace: Namespace::new(), address: HOST.parse().unwrap() };
+    let (_, versions) = node.call("VERSION", &pod, &node.conf("1.0.0"));
+    assert!(versions["supportedVersions"].as_array().unwrap().contains(&json!("0.4.0")));
+    let (code, old) = node.call("ADD", &pod, &node.conf("0.4.0"));
+    assert_eq!((code, &old["cniVersion"], &old["ips"][0]["version"]), (0, &json!("0.4.0"), &json!("4")));
+    assert_eq!(old["interfaces"][1]["name"], "eth0");
+    // Once more for the same container: the same address, and it works.
+    let (code, new) = node.call("ADD", &pod, &node.conf("1.0.0"));
+    assert_eq!((code, address(&new)), (0, address(&old)), "{new}");
+    assert!(new["ips"][0].get("version").is_none());
+    assert_eq!(exchange(&pod.namespace, address(&new), &node.namespace), HOST.parse::<IpAddr>().unwrap());
+    assert_eq!(node.call("CHECK", &pod, &node.conf("1.0.0")), (0, Value::Null));
+    pod.namespace.run(|| output("ip", &["route", "del", "default"]));
+    let (code, error) = node.call("CHECK", &pod, &node.conf("1.0.0"));
+    assert_eq!((code, &error["code"]), (1, &json!(101)), "{error}");
+    for _ in 0..2 {
+        assert_eq!(node.call("DEL", &pod, &node.conf("1.0.0")), (0, Value::Null));
+    }
+    assert_eq!(node.pod_interfaces(), Vec::<String>::new());
+    let (code, error) = node.call("ADD", &pod, &node.conf("9.0.0"));
+    assert_eq!((code, &error["code"]), (1, &json!(1)), "{error}");
+    node.restore();
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn a_failed_add_leaves_nothing_and_says_why() {
+    let node = Node::new();
+    node.prepare();
+    let pod = Pod { id: "p".to_owned(), namespace: Namespace::new(), address: HOST.parse().unwrap() };
+    pod.namespace.run(|| output("ip", &["link", "add", "eth0", "type", "veth", "peer", "name", "eth1"]));
+    let (code, error) = node.call("ADD", &pod, &node.conf("1.0.0"));
+    assert_eq!((code, &error["code"]), (1, &json!(100)), "{error}");
+    assert!(error["details"].as_str().unwrap().contains("create the interfaces"), "{error}");
+    assert_eq!(node.pod_interfaces(), Vec::<String>::new());
+    pod.namespace.run(|| output("ip", &["link", "del", "eth0"]));
+    let (code, result) = node.call("ADD", &pod, &node.conf("1.0.0"));
+    assert_eq!(code, 0, "{result}");
+    let missing = Pod {
+        id: "q".to_owned(),
+        namespace: Namespace { path: "/nowhere".into(), ..Namespace::new() },
+        address: HOST.parse().unwrap(),
+    };
+    let (code, error) = node.call("ADD", &missing, &node.conf("1.0.0"));
+    assert_eq!((code, &error["code"]), (1, &json!(3)), "{error}");
+    // DEL does not need the namespace.
+    assert_eq!(node.call("DEL", &missing, &node.conf("1.0.0")), (0, Value::Null));
+    node.restore();
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn leaked_addresses_come_back_by_gc_and_by_reconciling() {
+    let node = Node::new();
+    node.prepare();
+    let pods = [node.add("kept"), node.add("lost"), node.add("leaked")];
+    let mut conf = node.conf("1.1.0");
+    let attachment = |id: &str| json!({ "containerID": id, "ifname": "eth0" });
+    conf["cni.dev/valid-attachments"] = json!([attachment("kept"), attachment("leaked")]);
+    assert_eq!(node.call("GC", &pods[0], &conf), (0, Value::Null));
+    assert_eq!(node.pod_interfaces().len(), 2);
+    let live = BTreeSet::from(["kept".to_owned()]);
+    let now = Ambient::system().now().as_second();
+    let state = &node.config.state_dir;
+    let freed = |at| node.namespace.run(|| block_on(reconcile(state, &live, at)).unwrap().unwrap());
+    assert_eq!(freed(now), Vec::<String>::new(), "a sandbox may be in the making");
+    assert_eq!(freed(now + 3600), ["leaked"]);
+    assert_eq!(node.pod_interfaces().len(), 1);
+    node.restore();
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn the_loopback_plugin_sets_lo_up() {
+    let node = Node::new();
+    node.prepare();
+    let plugins: BTreeSet<_> = fs::read_dir(&node.config.bin_dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    assert_eq!(plugins, BTreeSet::from([PLUGIN_NAME.to_owned(), "loopback".to_owned()]));
+    let pod = Pod { id: "p".to_owned(), namespace: Namespace::new(), address: HOST.parse().unwrap() };
+    let conf = json!({ "cniVersion": "0.3.1", "name": "cni-loopback", "type": "loopback" });
+    let (code, result) = node.call("ADD", &pod, &conf);
+    assert_eq!((code, &result["ips"][0]["address"]), (0, &json!("127.0.0.1/8")));
+    let loopback: IpAddr = "127.0.0.1".parse().unwrap();
+    assert_eq!(exchange(&pod.namespace, loopback, &pod.namespace), loopback);
+    assert_eq!(node.call("DEL", &pod, &conf), (0, Value::Null));
+    node.restore();
+}
+
+#[test]
+fn malformed_calls_are_answered_in_the_specifications_words() {
+    let call = |variables: &[(&str, &str)], stdin: &str| -> Value {
+        let environment = variables.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        let outcome = cni::main(&environment, stdin.as_bytes(), &Ambient::system());
+        assert_eq!(outcome.exit_code, 1);
+        serde_json::from_str(&outcome.stdout).unwrap()
+    };
+    let conf = r#"{"cniVersion":"1.0.0","name":"x","type":"hawser-cni","stateDir":"/nowhere/s","ranges":["10.0.0.0/24"]}"#;
+    assert_eq!(call(&[], conf)["code"], 4);
+    assert_eq!(call(&[("CNI_COMMAND", "ADD")], "{")["code"], 6);
+    let mut full = vec![
+        ("CNI_COMMAND", "ADD"),
+        ("CNI_CONTAINERID", "../x"),
+        ("CNI_IFNAME", "eth0"),
+        ("CNI_NETNS", "/n"),
+    ];
+    assert_eq!(call(&full, conf)["code"], 4);
+    full[1].1 = "x";
+    full[2].1 = "eth0/../x";
+    assert_eq!(call(&full, conf)["code"], 4);
+    full[2].1 = "eth0";
+    let error = call(&full, &conf.replace("10.0.0.0/24", "10.0.0.0/99"));
+    assert_eq!((&error["code"], &error["cniVersion"]), (&json!(7), &json!("1.0.0")));
+    assert_eq!(call(&full, &conf.replace("/nowhere/s", "s"))["code"], 7);
+    full[0].1 = "JUMP";
+    assert_eq!(call(&full, conf)["code"], 4);
+}
