@@ -1,1 +1,113 @@
+//! Credentials to identities.
 
+use super::*;
+use crate::auth::fixture::{TestClock, ambient};
+use crate::auth::pki::{Pki, Subject, certificates};
+use crate::auth::tokens::{BoundKind, KubernetesClaims, NamedUid, tests::Objects};
+
+struct Setup {
+    pki: Pki,
+    clock: Arc<TestClock>,
+    issuer: Arc<Issuer>,
+    authenticator: Authenticator,
+    _dir: tempfile::TempDir,
+}
+
+fn setup(objects: Objects) -> Setup {
+    let dir = tempfile::tempdir().unwrap();
+    let (ambient, clock) = ambient(1);
+    let pki = Pki::open(dir.path(), &ambient).unwrap();
+    let issuer = Arc::new(Issuer::open(&pki, "https://issuer", &["api".to_owned()]).unwrap());
+    let authenticator = Authenticator::new(issuer.clone(), Arc::new(objects), &ambient);
+    Setup { pki, clock, issuer, authenticator, _dir: dir }
+}
+
+fn account() -> Objects {
+    Objects::default().with(BoundKind::ServiceAccount, "ns", "bot", "u1")
+}
+
+fn claims(uid: &str) -> KubernetesClaims {
+    let service_account = NamedUid { name: "bot".to_owned(), uid: uid.to_owned() };
+    KubernetesClaims { namespace: "ns".to_owned(), service_account, pod: None, secret: None, node: None }
+}
+
+fn bearer(token: &str) -> HeaderValue {
+    HeaderValue::from_str(&format!("Bearer {token}")).unwrap()
+}
+
+#[test]
+fn a_certificate_names_user_and_groups() {
+    let setup = setup(Objects::default());
+    let pair = setup.pki.issue(&Subject::client("system:node:a", &["system:nodes"])).unwrap();
+    let certificate = certificates(&pair.certificate).remove(0);
+    // A certificate goes before a token, even a bad one.
+    let identity = setup.authenticator.authenticate(Some(&certificate), Some(&bearer("rubbish"))).unwrap();
+    assert_eq!(identity.user, "system:node:a");
+    assert_eq!(identity.groups, ["system:nodes", "system:authenticated"]);
+    assert!(identity.extra[0].1[0].starts_with("X509SHA256="));
+    setup.clock.advance(366 * 24 * 3600);
+    let error = setup.authenticator.authenticate(Some(&certificate), None).unwrap_err();
+    assert_eq!((error.code, error.reason), (401, "Unauthorized"), "a connection may outlive its certificate");
+}
+
+#[test]
+fn without_credentials_one_is_anonymous_and_with_wrong_ones_refused() {
+    let setup = setup(account());
+    let authenticate = |header: Option<&HeaderValue>| setup.authenticator.authenticate(None, header);
+    assert_eq!(authenticate(None).unwrap(), Identity::anonymous());
+    let basic = HeaderValue::from_static("Basic dTpw");
+    assert_eq!(authenticate(Some(&basic)).unwrap(), Identity::anonymous(), "another scheme is not ours");
+    assert_eq!(authenticate(Some(&bearer("rubbish"))).unwrap_err().code, 401);
+}
+
+#[test]
+fn tokens_are_checked_at_each_use_though_their_signature_is_remembered() {
+    let setup = setup(account());
+    let (token, _) = setup.issuer.issue(claims("u1"), &[], 600);
+    for _ in 0..2 {
+        let identity = setup.authenticator.authenticate(None, Some(&bearer(&token))).unwrap();
+        assert_eq!(identity.user, "system:serviceaccount:ns:bot");
+    }
+    assert_eq!(setup.authenticator.cache().len(), 1);
+    setup.clock.advance(600);
+    assert_eq!(setup.authenticator.authenticate(None, Some(&bearer(&token))).unwrap_err().code, 401);
+    let (replaced, _) = setup.issuer.issue(claims("u0"), &[], 600);
+    assert_eq!(setup.authenticator.authenticate(None, Some(&bearer(&replaced))).unwrap_err().code, 401);
+    let (elsewhere, _) = setup.issuer.issue(claims("u1"), &["vault".to_owned()], 600);
+    assert_eq!(setup.authenticator.authenticate(None, Some(&bearer(&elsewhere))).unwrap_err().code, 401);
+}
+
+#[test]
+fn the_memory_of_tokens_is_bounded() {
+    let setup = setup(account());
+    let claims = Arc::new(setup.issuer.verify(&setup.issuer.issue(claims("u1"), &[], 600).0).unwrap());
+    for number in 0..MAX_VERIFIED + 10 {
+        let mut hash = [0; 32];
+        hash[..8].copy_from_slice(&number.to_be_bytes());
+        setup.authenticator.remember(hash, claims.clone());
+    }
+    assert_eq!(setup.authenticator.cache().len(), MAX_VERIFIED);
+    setup.clock.advance(601);
+    setup.authenticator.remember([0xff; 32], claims);
+    assert_eq!(setup.authenticator.cache().len(), 1, "expired ones go first");
+}
+
+#[test]
+fn token_review_tells_who_and_for_whom() {
+    let setup = setup(account());
+    let (token, _) = setup.issuer.issue(claims("u1"), &["api".to_owned(), "vault".to_owned()], 600);
+    let review = |token: &str, audiences: Value| {
+        let review = json!({"spec": {"token": token, "audiences": audiences}});
+        setup.authenticator.token_review(&review).unwrap()["status"].clone()
+    };
+    let status = review(&token, Value::Null);
+    assert_eq!(status["authenticated"], true);
+    assert_eq!(status["user"]["username"], "system:serviceaccount:ns:bot");
+    assert_eq!(status["user"]["uid"], "u1");
+    assert_eq!(status["audiences"], json!(["api"]));
+    assert_eq!(review(&token, json!(["vault", "other"]))["audiences"], json!(["vault"]));
+    let refused = review(&token, json!(["other"]));
+    assert!(refused.get("authenticated").is_none());
+    assert!(refused["error"].as_str().unwrap().contains("vault"));
+    assert_eq!(setup.authenticator.token_review(&json!({"spec": {}})).unwrap_err().code, 400);
+}

@@ -8,3 +8,6 @@ mod tls;
 pub mod tokens;
 
 pub use authenticator::{Authenticator, user_info};
+
+#[cfg(test)]
+pub(crate) mod fixture;

@@ -1,1 +1,196 @@
+//! The authority on disk and in real TLS handshakes.
 
+use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
+
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+use super::*;
+use crate::auth::fixture::ambient;
+
+const DAY: i64 = 24 * 60 * 60;
+
+fn admin() -> Subject {
+    Subject::client("kubernetes-admin", &["system:masters"])
+}
+
+#[test]
+fn a_second_start_finds_the_same_authority_and_certificates() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ambient, _) = ambient(1);
+    let first = Pki::open(dir.path(), &ambient).unwrap();
+    let pair = first.keep("admin", &admin()).unwrap();
+    let second = Pki::open(dir.path(), &ambient).unwrap();
+    assert_eq!(first.ca_pem(), second.ca_pem());
+    assert_eq!(pair, second.keep("admin", &admin()).unwrap());
+    for name in ["ca.crt", "ca.key", "admin.crt", "admin.key"] {
+        let mode = std::fs::metadata(dir.path().join(name)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{name}");
+    }
+}
+
+#[test]
+fn a_kept_certificate_is_renewed_in_its_last_month_and_when_it_should_say_something_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ambient, clock) = ambient(2);
+    let pki = Pki::open(dir.path(), &ambient).unwrap();
+    let hosts = |address: &str| Subject::apiserver("cluster.local", [address.to_owned()]);
+    let first = pki.keep("apiserver", &hosts("10.0.0.1")).unwrap();
+    assert_ne!(first, pki.keep("apiserver", &hosts("10.0.0.2")).unwrap(), "another address");
+    let second = pki.keep("apiserver", &hosts("10.0.0.2")).unwrap();
+    clock.advance(334 * DAY);
+    assert_eq!(second, pki.keep("apiserver", &hosts("10.0.0.2")).unwrap(), "31 days are left");
+    clock.advance(2 * DAY);
+    assert_ne!(second, pki.keep("apiserver", &hosts("10.0.0.2")).unwrap(), "29 days are left");
+}
+
+#[test]
+fn a_crash_between_key_and_certificate_is_mended() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ambient, _) = ambient(3);
+    let pki = Pki::open(dir.path(), &ambient).unwrap();
+    let old = pki.keep("admin", &admin()).unwrap();
+    let other = pki.issue(&admin()).unwrap();
+    std::fs::write(dir.path().join("admin.key"), &other.key).unwrap();
+    let mended = pki.keep("admin", &admin()).unwrap();
+    assert_ne!(mended.certificate, old.certificate);
+    assert_ne!(mended.key, other.key);
+
+    // The same for the authority itself: its key is there first.
+    std::fs::remove_file(dir.path().join("ca.crt")).unwrap();
+    let again = Pki::open(dir.path(), &ambient).unwrap();
+    assert!(again.still_good(&mended, &admin()), "the authority has kept its key");
+}
+
+#[test]
+fn a_certificate_without_its_key_or_of_another_authority_is_not_used() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ambient, clock) = ambient(4);
+    let pki = Pki::open(dir.path(), &ambient).unwrap();
+    let other_dir = tempfile::tempdir().unwrap();
+    let other = Pki::open(other_dir.path(), &ambient).unwrap();
+    assert!(!pki.still_good(&other.issue(&admin()).unwrap(), &admin()));
+
+    std::fs::write(dir.path().join("ca.crt"), other.ca_pem()).unwrap();
+    assert!(matches!(Pki::open(dir.path(), &ambient), Err(PkiError::Content { .. })));
+    std::fs::remove_file(dir.path().join("ca.key")).unwrap();
+    assert!(matches!(Pki::open(dir.path(), &ambient), Err(PkiError::KeyMissing { .. })));
+    clock.advance(3700 * DAY);
+    assert!(matches!(Pki::open(other_dir.path(), &ambient), Err(PkiError::Expired { .. })));
+}
+
+#[test]
+fn organizations_are_one_attribute_each_and_two_at_most() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ambient, _) = ambient(5);
+    let pki = Pki::open(dir.path(), &ambient).unwrap();
+    let two = Subject::client("jane", &["developers", "testers"]);
+    let pair = pki.issue(&two).unwrap();
+    assert!(pki.still_good(&pair, &two), "what was read back is what was asked for");
+    assert!(matches!(
+        pki.issue_client("jane", &["a", "b", "c"]),
+        Err(PkiError::TooManyOrganizations { count: 3, .. })
+    ));
+}
+
+#[test]
+fn the_kubeconfig_is_yaml_with_everything_inside() {
+    use base64::Engine as _;
+    let text = kubeconfig("https://127.0.0.1:6443", "CA", "CERT", "KEY");
+    let value: serde_json::Value = serde_saphyr::from_str(&text).unwrap();
+    assert_eq!(value["current-context"], "hawser");
+    let cluster = &value["clusters"][0]["cluster"];
+    assert_eq!(cluster["server"], "https://127.0.0.1:6443");
+    let user = &value["users"][0]["user"];
+    for (encoded, plain) in [
+        (&cluster["certificate-authority-data"], "CA"),
+        (&user["client-certificate-data"], "CERT"),
+        (&user["client-key-data"], "KEY"),
+    ] {
+        let bytes = base64::engine::general_purpose::STANDARD.decode(encoded.as_str().unwrap()).unwrap();
+        assert_eq!(bytes, plain.as_bytes());
+    }
+}
+
+/// What the server saw of the client, or why the handshake failed on either side.
+async fn handshake(
+    server: Arc<rustls::ServerConfig>,
+    client: Arc<rustls::ClientConfig>,
+    name: &str,
+) -> Result<Option<CertificateDer<'static>>, std::io::Error> {
+    let (near, far) = tokio::io::duplex(64 * 1024);
+    let server = async {
+        let mut stream = TlsAcceptor::from(server).accept(near).await?;
+        let certificate = stream.get_ref().1.peer_certificates().map(|list| list[0].clone().into_owned());
+        stream.write_all(b"x").await?;
+        stream.shutdown().await?;
+        Ok(certificate)
+    };
+    let name = ServerName::try_from(name.to_owned()).unwrap();
+    let client = async {
+        let mut stream = TlsConnector::from(client).connect(name, far).await?;
+        stream.read_u8().await
+    };
+    let (certificate, byte) = tokio::join!(server, client);
+    byte?;
+    certificate
+}
+
+#[tokio::test]
+async fn both_sides_accept_each_other_and_nobody_else() {
+    let (dir, other_dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (ambient, _) = ambient(6);
+    let pki = Pki::open(dir.path(), &ambient).unwrap();
+    let stranger = Pki::open(other_dir.path(), &ambient).unwrap();
+    let subject = Subject::apiserver("cluster.local", ["10.96.0.1".to_owned()]);
+    let server = pki.apiserver_tls(&subject).unwrap();
+    let client = pki.kubelet_client_tls().unwrap();
+    for name in ["kubernetes.default.svc.cluster.local", "localhost", "127.0.0.1", "::1", "10.96.0.1"] {
+        let seen = handshake(server.clone(), client.clone(), name).await.unwrap();
+        assert!(seen.is_some(), "{name}");
+    }
+    assert!(handshake(server.clone(), client.clone(), "10.96.0.2").await.is_err(), "another address");
+
+    let foreign = stranger.kubelet_client_tls().unwrap();
+    assert!(handshake(server.clone(), foreign, "localhost").await.is_err(), "the client does not trust us");
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(pki.ca_der.clone()).unwrap();
+    let pair = stranger.issue(&admin()).unwrap();
+    let forged = client_config(&ambient, roots.clone(), Some(&pair));
+    assert!(handshake(server.clone(), forged, "localhost").await.is_err(), "a client of another authority");
+    // A serving certificate of our own authority is not a user either.
+    let pair = pki.issue(&Subject::kubelet("a", ["127.0.0.1".to_owned()])).unwrap();
+    let misused = client_config(&ambient, roots.clone(), Some(&pair));
+    assert!(handshake(server.clone(), misused, "localhost").await.is_err(), "a serving certificate");
+    let nobody = client_config(&ambient, roots, None);
+    assert_eq!(handshake(server, nobody, "localhost").await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn an_expired_client_certificate_fails_the_handshake() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ambient, clock) = ambient(7);
+    let pki = Pki::open(dir.path(), &ambient).unwrap();
+    let client = pki.kubelet_client_tls().unwrap();
+    clock.advance(366 * DAY);
+    let server = pki.apiserver_tls(&Subject::apiserver("cluster.local", [])).unwrap();
+    assert!(handshake(server, client, "localhost").await.is_err());
+}
+
+fn client_config(ambient: &Ambient, roots: rustls::RootCertStore, pair: Option<&Pair>) -> Arc<rustls::ClientConfig> {
+    // The system's clock would find certificates of the test's time outside their validity.
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let time = Arc::new(crate::auth::tls::AmbientTime(ambient.clone()));
+    let builder = rustls::ClientConfig::builder_with_details(provider, time)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots);
+    Arc::new(match pair {
+        Some(pair) => builder
+            .with_client_auth_cert(certificates(&pair.certificate), private_key(&pair.key).unwrap())
+            .unwrap(),
+        None => builder.with_no_client_auth(),
+    })
+}

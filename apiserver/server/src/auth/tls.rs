@@ -13,7 +13,8 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
 use super::pki::{Pair, Pki, PkiError, Subject, certificates, private_key};
 
-struct AmbientTime(Ambient);
+/// The time of `Ambient` for certificate checks.
+pub(super) struct AmbientTime(pub(super) Ambient);
 
 impl std::fmt::Debug for AmbientTime {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -334,4 +334,4 @@ fn decode<T: serde::de::DeserializeOwned>(part: &str) -> Result<T, TokenError> {
 
 #[cfg(test)]
 #[path = "tokens_tests.rs"]
-mod tests;
+pub(super) mod tests;

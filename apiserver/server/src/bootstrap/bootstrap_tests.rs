@@ -1,1 +1,131 @@
+//! The default objects, and bringing old ones up to date.
 
+use std::collections::BTreeSet;
+
+use apiserver_api::auth::Identity;
+
+use super::*;
+use crate::rbac::{Attributes, Authorizer};
+
+fn find(kind: &str, name: &str) -> Value {
+    objects().into_iter().find(|o| o["kind"] == kind && o["metadata"]["name"] == name).unwrap()
+}
+
+fn authorizer() -> Authorizer {
+    let authorizer = Authorizer::new();
+    for object in objects() {
+        authorizer.apply(object["kind"].as_str().unwrap(), &object);
+    }
+    authorizer
+}
+
+#[test]
+fn each_object_is_there_once_and_complete() {
+    let mut seen = BTreeSet::new();
+    for object in objects() {
+        let metadata = &object["metadata"];
+        let key = (object["kind"].to_string(), metadata["namespace"].to_string(), metadata["name"].to_string());
+        assert!(seen.insert(key.clone()), "{key:?} twice");
+        for rule in object["rules"].as_array().into_iter().flatten() {
+            assert!(!rule["verbs"].as_array().unwrap().is_empty(), "{key:?}: {rule}");
+            let what = if rule.get("nonResourceURLs").is_some() { "nonResourceURLs" } else { "resources" };
+            assert!(!rule[what].as_array().unwrap().is_empty(), "{key:?}: {rule}");
+        }
+        if object["kind"].as_str().unwrap().ends_with("Binding") {
+            assert!(!object["subjects"].as_array().unwrap().is_empty(), "{key:?}");
+            let kind = object["roleRef"]["kind"].as_str().unwrap();
+            find(kind, object["roleRef"]["name"].as_str().unwrap());
+        }
+    }
+    assert_eq!(find("PriorityClass", "system-node-critical")["value"], 2_000_001_000);
+}
+
+#[test]
+fn the_users_of_the_components_may_what_they_need() {
+    let authorizer = authorizer();
+    let cases = [
+        ("system:kube-scheduler", "", "create", "", "pods", "binding", true),
+        ("system:kube-scheduler", "", "update", "", "nodes", "", false),
+        ("system:kube-controller-manager", "", "create", "", "pods", "", true),
+        ("system:kube-controller-manager", "", "update", "apps", "deployments", "status", true),
+        ("system:kube-controller-manager", "", "delete", "discovery.k8s.io", "endpointslices", "", true),
+        ("system:kube-controller-manager", "", "create", "rbac.authorization.k8s.io", "clusterroles", "", false),
+        ("system:kube-proxy", "", "watch", "discovery.k8s.io", "endpointslices", "", true),
+        ("system:kube-proxy", "", "get", "", "secrets", "", false),
+        ("system:kube-dns", "", "watch", "", "services", "", true),
+        ("system:serviceaccount:kube-system:replicaset-controller", "", "create", "", "pods", "", true),
+        ("system:serviceaccount:kube-system:replicaset-controller", "", "create", "apps", "deployments", "", false),
+        ("system:node:a", "system:nodes", "create", "", "serviceaccounts", "token", true),
+        ("jane", "", "create", "authorization.k8s.io", "selfsubjectaccessreviews", "", true),
+        ("jane", "", "list", "", "pods", "", false),
+    ];
+    for (user, group, verb, api_group, resource, subresource, expected) in cases {
+        let groups: &[&str] = if group.is_empty() { &[] } else { &[group] };
+        let identity = Identity::authenticated(user, groups);
+        let attributes = Attributes {
+            subresource,
+            namespace: "ns",
+            ..Attributes::resource(&identity, verb, api_group, resource)
+        };
+        let decision = authorizer.authorize(&attributes);
+        assert_eq!(decision.allowed, expected, "{user} {verb} {resource}/{subresource}");
+    }
+    let anonymous = Identity::anonymous();
+    for (path, expected) in [("/livez", true), ("/version", true), ("/apis", false), ("/metrics", false)] {
+        let decision = authorizer.authorize(&Attributes::path(&anonymous, "get", path));
+        assert_eq!(decision.allowed, expected, "{path}");
+    }
+}
+
+#[test]
+fn the_aggregates_hold_the_rules_that_the_authorizer_finds() {
+    let authorizer = authorizer();
+    for name in ["admin", "edit", "view"] {
+        let stored: BTreeSet<_> = crate::rbac::Rule::list(&find("ClusterRole", name)).into_iter().collect();
+        let in_effect = authorizer.role_rules("", &json!({"kind": "ClusterRole", "name": name})).unwrap();
+        assert_eq!(stored, in_effect.into_iter().collect(), "{name}");
+        assert!(!stored.is_empty());
+    }
+    let verbs = |name: &str| find("ClusterRole", name)["rules"].to_string();
+    assert!(!verbs("view").contains("secrets"));
+    assert!(verbs("edit").contains("secrets") && !verbs("edit").contains("rolebindings"));
+    assert!(verbs("admin").contains("rolebindings"));
+}
+
+#[test]
+fn reconciling_adds_and_never_takes_away() {
+    let wanted = find("ClusterRole", "system:kube-dns");
+    assert_eq!(reconcile(None, &wanted), Write::Create(wanted.clone()));
+    assert_eq!(reconcile(Some(&wanted), &wanted), Write::Nothing);
+
+    let mut older = wanted.clone();
+    older["metadata"]["resourceVersion"] = json!("7");
+    older["metadata"]["labels"] = json!({"mine": "1"});
+    let own = json!({"verbs": ["get"], "apiGroups": [""], "resources": ["configmaps"]});
+    older["rules"] = json!([own]);
+    let Write::Update(updated) = reconcile(Some(&older), &wanted) else { panic!("it has to be updated") };
+    assert_eq!(updated["metadata"]["resourceVersion"], "7");
+    assert_eq!(updated["metadata"]["labels"], json!({"mine": "1", "kubernetes.io/bootstrapping": "rbac-defaults"}));
+    let rules = updated["rules"].as_array().unwrap();
+    assert_eq!(rules[0], own);
+    assert_eq!(rules[1..], wanted["rules"].as_array().unwrap()[..]);
+    assert_eq!(reconcile(Some(&updated), &wanted), Write::Nothing, "once is enough");
+
+    older["metadata"]["annotations"] = json!({AUTOUPDATE: "false"});
+    assert_eq!(reconcile(Some(&older), &wanted), Write::Nothing, "its owner has opted out");
+}
+
+#[test]
+fn a_binding_gets_missing_subjects_and_is_made_anew_for_another_role() {
+    let wanted = find("ClusterRoleBinding", "system:node");
+    let mut existing = wanted.clone();
+    existing["subjects"] = json!([{"kind": "User", "name": "jane"}]);
+    let Write::Update(updated) = reconcile(Some(&existing), &wanted) else { panic!("it has to be updated") };
+    assert_eq!(updated["subjects"].as_array().unwrap().len(), 2);
+    existing["roleRef"]["name"] = json!("cluster-admin");
+    assert_eq!(reconcile(Some(&existing), &wanted), Write::Recreate(wanted));
+    let namespace = find("Namespace", "default");
+    let mut labelled = namespace.clone();
+    labelled["metadata"]["labels"] = json!({});
+    assert_eq!(reconcile(Some(&labelled), &namespace), Write::Nothing);
+}
