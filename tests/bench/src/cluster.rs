@@ -50,7 +50,8 @@ fn first_pod(cluster: &Cluster<'_>) -> Result<f64> {
 }
 
 fn run_pods(cluster: &Cluster<'_>, count: usize) -> Result<()> {
-    cluster.kubectl(&format!("create deployment many --image=hawser.local/echo:1 --replicas={}", count - 1))?;
+    cluster
+        .kubectl(&format!("create deployment many --image=hawser.local/echo:1 --replicas={}", count - 1))?;
     cluster.kubectl("rollout status deploy/many --timeout=120s")?;
     Ok(())
 }
@@ -69,7 +70,9 @@ fn memory(report: &Report, cluster: &Cluster<'_>, pods: usize) -> Result<()> {
 fn process(words: &[&str]) -> Result<Option<u32>> {
     let mut found = BTreeSet::new();
     for entry in fs::read_dir("/proc").context("cannot read /proc")?.flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
+            continue;
+        };
         let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
         let line = String::from_utf8_lossy(&line).replace('\0', " ");
         if words.iter().all(|word| line.contains(word)) && !line.contains("shim") {
@@ -80,7 +83,7 @@ fn process(words: &[&str]) -> Result<Option<u32>> {
 }
 
 /// `VmRSS` in bytes.
-fn resident(pid: u32) -> Result<f64> {
+pub fn resident(pid: u32) -> Result<f64> {
     let path = format!("/proc/{pid}/status");
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
     let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));

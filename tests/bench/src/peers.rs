@@ -19,8 +19,11 @@ pub fn services(count: usize, backends: &[String]) -> Vec<Service> {
         .map(|i| {
             let real = i + 1 == count;
             let vip = format!("10.96.{}.{}", i / 250, i % 250 + 1);
-            let backends =
-                if real { backends.to_vec() } else { vec![format!("10.201.{}.{}:8080", i / 250, i % 250 + 1)] };
+            let backends = if real {
+                backends.to_vec()
+            } else {
+                vec![format!("10.201.{}.{}:8080", i / 250, i % 250 + 1)]
+            };
             Service { vip, port: 80, backends }
         })
         .collect()
@@ -90,8 +93,7 @@ pub fn nftables(services: &[Service]) -> String {
 /// Gives `text` to a program that loads rules (`iptables-restore`, `nft -f -`).
 pub fn load(command: &mut Command, text: &str) -> Result<()> {
     let shown = format!("{command:?}");
-    let mut child =
-        command.stdin(Stdio::piped()).spawn().with_context(|| format!("cannot start {shown}"))?;
+    let mut child = command.stdin(Stdio::piped()).spawn().with_context(|| format!("cannot start {shown}"))?;
     let mut stdin = child.stdin.take().context("standard input was not piped")?;
     stdin.write_all(text.as_bytes()).with_context(|| format!("cannot write to {shown}"))?;
     drop(stdin);

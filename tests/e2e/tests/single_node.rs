@@ -1,6 +1,8 @@
 //! Everything that the README shows a person, on a real containerd with real kubectl and packets;
 //! then the bad days: kill -9 under load, and `down`.
 
+#![allow(clippy::print_stdout, reason = "a test tells what it counted")]
+
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
