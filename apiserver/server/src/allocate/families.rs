@@ -98,7 +98,16 @@ pub(super) fn plan(
         return Err(vec![FieldError::invalid("spec.ipFamilyPolicy", &json!(policy), detail)]);
     }
     for address in addresses.iter().skip(given.len()) {
-        given.push(Family::of(*address));
+        let family = Family::of(*address);
+        if !configured.contains(&family) {
+            let field = format!("spec.ipFamilies[{}]", given.len());
+            return Err(vec![FieldError::invalid(
+                field,
+                &json!(family.as_str()),
+                "not configured on this cluster",
+            )]);
+        }
+        given.push(family);
     }
     let families = complete(given, &policy, configured, free)?;
     check_unchanged_family(&families, old)?;

@@ -247,7 +247,7 @@ impl Attempt<'_> {
             spec["clusterIPs"] = json!(["None"]);
             return;
         }
-        let requested = spec["clusterIPs"].clone();
+        let requested = json!(plan.addresses.iter().flatten().map(ToString::to_string).collect::<Vec<_>>());
         let mut addresses = Vec::new();
         for (family, wanted) in plan.families.iter().zip(plan.addresses) {
             let cidr = self.config.service_cidrs.iter().find(|c| Family::of(c.ip()) == *family).copied();
@@ -490,11 +490,12 @@ fn drop_unneeded(new: &mut Value, old: &Value) {
     if service_type(new) == "ExternalName" && service_type(old) != "ExternalName" {
         let unchanged =
             |key: &str| new["spec"][key] == old["spec"][key] || families::is_empty(&new["spec"][key]);
-        if unchanged("clusterIP") && unchanged("clusterIPs") {
-            if let Some(spec) = new["spec"].as_object_mut() {
-                for key in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
-                    spec.remove(key);
-                }
+        if unchanged("clusterIP")
+            && unchanged("clusterIPs")
+            && let Some(spec) = new["spec"].as_object_mut()
+        {
+            for key in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
+                spec.remove(key);
             }
         }
     }

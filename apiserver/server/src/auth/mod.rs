@@ -7,7 +7,16 @@ pub mod pki;
 mod tls;
 pub mod tokens;
 
+use apiserver_api::auth::Identity;
+
 pub use authenticator::{Authenticator, user_info};
+
+/// The name of the node that makes the request, if a node does: user `system:node:NAME` in the
+/// group `system:nodes`.
+pub fn node_name(identity: &Identity) -> Option<&str> {
+    let name = identity.user.strip_prefix("system:node:").filter(|name| !name.is_empty())?;
+    identity.in_group("system:nodes").then_some(name)
+}
 
 #[cfg(test)]
 pub(crate) mod fixture;

@@ -179,7 +179,11 @@ async fn an_expired_client_certificate_fails_the_handshake() {
     assert!(handshake(server, client, "localhost").await.is_err());
 }
 
-fn client_config(ambient: &Ambient, roots: rustls::RootCertStore, pair: Option<&Pair>) -> Arc<rustls::ClientConfig> {
+fn client_config(
+    ambient: &Ambient,
+    roots: rustls::RootCertStore,
+    pair: Option<&Pair>,
+) -> Arc<rustls::ClientConfig> {
     // The system's clock would find certificates of the test's time outside their validity.
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let time = Arc::new(crate::auth::tls::AmbientTime(ambient.clone()));

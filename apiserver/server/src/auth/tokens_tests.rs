@@ -143,7 +143,10 @@ fn a_token_ends_with_what_it_is_bound_to() {
     assert!(gone(BoundKind::Pod, "shop", "web-0").is_err());
     assert_eq!(gone(BoundKind::Node, "", "node-a"), Ok(()), "bound through its pod only");
     let replaced = all_objects().with(BoundKind::Pod, "shop", "web-0", "pod-2");
-    assert_eq!(claims.check_bound(&replaced), Err(TokenError::Gone { kind: "Pod", name: "web-0".to_owned() }));
+    assert_eq!(
+        claims.check_bound(&replaced),
+        Err(TokenError::Gone { kind: "Pod", name: "web-0".to_owned() })
+    );
 }
 
 #[test]
@@ -153,7 +156,8 @@ fn token_request_answers_with_a_bound_token() {
         "audiences": ["vault"], "expirationSeconds": 1200,
         "boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": "web-0", "uid": "pod-1"},
     }});
-    let answer = issuer.token_request(&service_account(), &request, &all_objects()).unwrap();
+    let answer =
+        issuer.token_request(&Identity::anonymous(), &service_account(), &request, &all_objects()).unwrap();
     assert_eq!(answer["kind"], "TokenRequest");
     assert_eq!(answer["status"]["expirationTimestamp"], "2026-11-21T00:20:00Z");
     assert_eq!(answer["spec"]["boundObjectRef"]["name"], "web-0");
@@ -162,7 +166,9 @@ fn token_request_answers_with_a_bound_token() {
     assert_eq!(claims.exp, START + 1200);
     assert_eq!(claims.kubernetes, self::claims());
 
-    let plain = issuer.token_request(&service_account(), &json!({"spec": {}}), &all_objects()).unwrap();
+    let plain = issuer
+        .token_request(&Identity::anonymous(), &service_account(), &json!({"spec": {}}), &all_objects())
+        .unwrap();
     assert_eq!(plain["spec"], json!({"audiences": [URL], "expirationSeconds": 3600}));
 }
 
@@ -170,7 +176,9 @@ fn token_request_answers_with_a_bound_token() {
 fn token_request_refuses_what_cannot_be_bound() {
     let (issuer, _) = issuer(9);
     let refused = |spec: Value| {
-        issuer.token_request(&service_account(), &json!({"spec": spec}), &all_objects()).unwrap_err()
+        issuer
+            .token_request(&Identity::anonymous(), &service_account(), &json!({"spec": spec}), &all_objects())
+            .unwrap_err()
     };
     let error = refused(json!({"expirationSeconds": 599}));
     assert_eq!(error.code, 422);
@@ -179,9 +187,7 @@ fn token_request_refuses_what_cannot_be_bound() {
     ));
     assert_eq!(refused(json!({"expirationSeconds": (1_i64 << 32) + 1})).code, 422);
     assert_eq!(refused(json!({"audiences": [""]})).code, 422);
-    let bound = |kind: &str, name: &str, uid: &str| {
-        json!({"boundObjectRef": {"kind": kind, "apiVersion": "v1", "name": name, "uid": uid}})
-    };
+    let bound = |kind: &str, name: &str, uid: &str| json!({"boundObjectRef": {"kind": kind, "apiVersion": "v1", "name": name, "uid": uid}});
     assert_eq!(refused(bound("Pod", "web-9", "")).code, 404);
     assert_eq!(refused(bound("Pod", "web-0", "pod-0")).code, 409);
     assert_eq!(refused(bound("ConfigMap", "web-0", "")).code, 400);
@@ -190,7 +196,13 @@ fn token_request_refuses_what_cannot_be_bound() {
         object.service_account = "other".to_owned();
     }
     let request = json!({"spec": bound("Pod", "web-0", "")});
-    assert_eq!(issuer.token_request(&service_account(), &request, &objects).unwrap_err().code, 400);
+    assert_eq!(
+        issuer
+            .token_request(&Identity::anonymous(), &service_account(), &request, &objects)
+            .unwrap_err()
+            .code,
+        400
+    );
 }
 
 #[test]
@@ -205,9 +217,24 @@ fn the_published_key_verifies_tokens() {
     ring::signature::UnparsedPublicKey::new(&ring::signature::ECDSA_P256_SHA256_FIXED, point)
         .verify(signed.as_bytes(), &BASE64.decode(signature).unwrap())
         .unwrap();
-    let header: Value = serde_json::from_slice(&BASE64.decode(token.split('.').next().unwrap()).unwrap()).unwrap();
+    let header: Value =
+        serde_json::from_slice(&BASE64.decode(token.split('.').next().unwrap()).unwrap()).unwrap();
     assert_eq!(header["kid"], key["kid"]);
     let discovery = issuer.discovery("https://1.2.3.4:6443/");
     assert_eq!(discovery["issuer"], URL);
     assert_eq!(discovery["jwks_uri"], "https://1.2.3.4:6443/openid/v1/jwks");
+}
+
+#[test]
+fn a_node_gets_tokens_for_its_own_pods_only() {
+    let (issuer, _) = issuer(11);
+    let ask = |user: &str, spec: Value| {
+        let node = Identity::authenticated(user, &["system:nodes"]);
+        let request = json!({"spec": spec});
+        issuer.token_request(&node, &service_account(), &request, &all_objects()).map_err(|error| error.code)
+    };
+    let bound = json!({"boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": "web-0"}});
+    assert!(ask("system:node:node-a", bound.clone()).is_ok());
+    assert_eq!(ask("system:node:node-b", bound), Err(403));
+    assert_eq!(ask("system:node:node-a", json!({})), Err(403));
 }

@@ -24,7 +24,8 @@ fn each_object_is_there_once_and_complete() {
     let mut seen = BTreeSet::new();
     for object in objects() {
         let metadata = &object["metadata"];
-        let key = (object["kind"].to_string(), metadata["namespace"].to_string(), metadata["name"].to_string());
+        let key =
+            (object["kind"].to_string(), metadata["namespace"].to_string(), metadata["name"].to_string());
         assert!(seen.insert(key.clone()), "{key:?} twice");
         for rule in object["rules"].as_array().into_iter().flatten() {
             assert!(!rule["verbs"].as_array().unwrap().is_empty(), "{key:?}: {rule}");
@@ -49,12 +50,28 @@ fn the_users_of_the_components_may_what_they_need() {
         ("system:kube-controller-manager", "", "create", "", "pods", "", true),
         ("system:kube-controller-manager", "", "update", "apps", "deployments", "status", true),
         ("system:kube-controller-manager", "", "delete", "discovery.k8s.io", "endpointslices", "", true),
-        ("system:kube-controller-manager", "", "create", "rbac.authorization.k8s.io", "clusterroles", "", false),
+        (
+            "system:kube-controller-manager",
+            "",
+            "create",
+            "rbac.authorization.k8s.io",
+            "clusterroles",
+            "",
+            false,
+        ),
         ("system:kube-proxy", "", "watch", "discovery.k8s.io", "endpointslices", "", true),
         ("system:kube-proxy", "", "get", "", "secrets", "", false),
         ("system:kube-dns", "", "watch", "", "services", "", true),
         ("system:serviceaccount:kube-system:replicaset-controller", "", "create", "", "pods", "", true),
-        ("system:serviceaccount:kube-system:replicaset-controller", "", "create", "apps", "deployments", "", false),
+        (
+            "system:serviceaccount:kube-system:replicaset-controller",
+            "",
+            "create",
+            "apps",
+            "deployments",
+            "",
+            false,
+        ),
         ("system:node:a", "system:nodes", "create", "", "serviceaccounts", "token", true),
         ("jane", "", "create", "authorization.k8s.io", "selfsubjectaccessreviews", "", true),
         ("jane", "", "list", "", "pods", "", false),
@@ -105,7 +122,10 @@ fn reconciling_adds_and_never_takes_away() {
     older["rules"] = json!([own]);
     let Write::Update(updated) = reconcile(Some(&older), &wanted) else { panic!("it has to be updated") };
     assert_eq!(updated["metadata"]["resourceVersion"], "7");
-    assert_eq!(updated["metadata"]["labels"], json!({"mine": "1", "kubernetes.io/bootstrapping": "rbac-defaults"}));
+    assert_eq!(
+        updated["metadata"]["labels"],
+        json!({"mine": "1", "kubernetes.io/bootstrapping": "rbac-defaults"})
+    );
     let rules = updated["rules"].as_array().unwrap();
     assert_eq!(rules[0], own);
     assert_eq!(rules[1..], wanted["rules"].as_array().unwrap()[..]);

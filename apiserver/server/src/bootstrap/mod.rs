@@ -64,12 +64,12 @@ fn priority_classes() -> [Value; 2] {
 
 fn cluster_roles() -> Vec<Value> {
     let plain = roles::CLUSTER_ROLES.iter().map(|(name, label, rules)| {
-        let mut role = with_metadata("ClusterRole", name, label.map(|target| aggregate_label(target)));
+        let mut role = with_metadata("ClusterRole", name, label.map(aggregate_label));
         role["rules"] = Value::Array(rules.iter().map(|rule| parse_rule(rule)).collect());
         role
     });
     let aggregated = roles::AGGREGATED.iter().map(|(name, into)| {
-        let mut role = with_metadata("ClusterRole", name, into.map(|target| aggregate_label(target)));
+        let mut role = with_metadata("ClusterRole", name, into.map(aggregate_label));
         role["aggregationRule"] =
             json!({"clusterRoleSelectors": [{"matchLabels": {aggregate_label(name): "true"}}]});
         role

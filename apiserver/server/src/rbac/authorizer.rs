@@ -1,6 +1,6 @@
 //! The authorizer: a lock around the compiled policy.
 
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use apiserver_api::auth::Identity;
 use serde_json::Value;
@@ -9,6 +9,7 @@ use super::nodes;
 use super::policy::{Policy, RoleRef, Subject};
 use super::rules::Rule;
 use super::{Attributes, Decision};
+use crate::auth::tokens::BoundObjects;
 
 /// The group that may do everything, whatever the roles say: the way back in when they are
 /// broken.
@@ -18,12 +19,22 @@ const MASTERS: &str = "system:masters";
 #[derive(Default)]
 pub struct Authorizer {
     policy: RwLock<Policy>,
+    /// Tells on which node a pod runs.
+    objects: OnceLock<Arc<dyn BoundObjects>>,
 }
 
 impl Authorizer {
     /// An authorizer without roles.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// From now on nodes may change those pods only that `objects` shows on them. The first call
+    /// counts.
+    pub fn limit_nodes(&self, objects: Arc<dyn BoundObjects>) {
+        if self.objects.set(objects).is_err() {
+            tracing::warn!("the authorizer knows the pods' nodes already");
+        }
     }
 
     /// Takes over a new or changed object of kind `Role`, `ClusterRole`, `RoleBinding` or
@@ -57,7 +68,7 @@ impl Authorizer {
                 continue;
             };
             // A path is not in a namespace, so only bindings of the cluster reach here for it.
-            if !rules.iter().any(|rule| rule.covers(attributes)) || limited(grant.subject, attributes) {
+            if !rules.iter().any(|rule| rule.covers(attributes)) || self.limited(grant.subject, attributes) {
                 continue;
             }
             let place = if grant.namespace.is_empty() {
@@ -104,6 +115,11 @@ impl Authorizer {
         self.read().rules(namespace, &RoleRef::from_value(role_ref)).map(|rules| rules.to_vec())
     }
 
+    fn limited(&self, subject: &Subject, attributes: &Attributes<'_>) -> bool {
+        matches!(subject, Subject::Group(group) if group == nodes::GROUP)
+            && !nodes::permits(attributes, self.objects.get().map(|objects| &**objects))
+    }
+
     fn read(&self) -> RwLockReadGuard<'_, Policy> {
         // A panic while the lock was held cannot come from a reader, and writers do not panic.
         self.policy.read().unwrap_or_else(PoisonError::into_inner)
@@ -112,10 +128,6 @@ impl Authorizer {
     fn write(&self) -> RwLockWriteGuard<'_, Policy> {
         self.policy.write().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn limited(subject: &Subject, attributes: &Attributes<'_>) -> bool {
-    matches!(subject, Subject::Group(group) if group == nodes::GROUP) && !nodes::permits(attributes)
 }
 
 fn subjects(identity: &Identity) -> Vec<Subject> {

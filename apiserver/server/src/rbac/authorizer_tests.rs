@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use super::*;
+use crate::auth::tokens::{BoundKind, BoundObject};
 use crate::rbac::forbidden;
 
 fn role(kind: &str, namespace: &str, name: &str, rules: Value) -> Value {
@@ -54,14 +55,31 @@ fn rules_match_verbs_groups_resources_subresources_and_names() {
         (json!({"verbs": ["get"], "apiGroups": [""], "resources": ["pods/log"]}), "get pods a x", false),
         (json!({"verbs": ["get"], "apiGroups": [""], "resources": ["*/log"]}), "get pods/log a x", true),
         (json!({"verbs": ["get"], "apiGroups": [""], "resources": ["*/log"]}), "get pods/exec a x", false),
-        (json!({"verbs": ["get"], "apiGroups": [""], "resources": ["pods"], "resourceNames": ["x"]}), "get pods a x", true),
-        (json!({"verbs": ["get"], "apiGroups": [""], "resources": ["pods"], "resourceNames": ["x"]}), "get pods a y", false),
-        (json!({"verbs": ["list"], "apiGroups": [""], "resources": ["pods"], "resourceNames": ["x"]}), "list pods a -", false),
+        (
+            json!({"verbs": ["get"], "apiGroups": [""], "resources": ["pods"], "resourceNames": ["x"]}),
+            "get pods a x",
+            true,
+        ),
+        (
+            json!({"verbs": ["get"], "apiGroups": [""], "resources": ["pods"], "resourceNames": ["x"]}),
+            "get pods a y",
+            false,
+        ),
+        (
+            json!({"verbs": ["list"], "apiGroups": [""], "resources": ["pods"], "resourceNames": ["x"]}),
+            "list pods a -",
+            false,
+        ),
     ];
     for (rule, request, expected) in cases {
         let authorizer = with(&[
             role("ClusterRole", "", "r", json!([rule])),
-            binding("ClusterRoleBinding", "", ("ClusterRole", "r"), json!([{"kind": "User", "name": "jane"}])),
+            binding(
+                "ClusterRoleBinding",
+                "",
+                ("ClusterRole", "r"),
+                json!([{"kind": "User", "name": "jane"}]),
+            ),
         ]);
         assert_eq!(allowed(&authorizer, &user("jane"), request), expected, "{rule} for {request}");
         assert!(!allowed(&authorizer, &user("joe"), request), "{rule} is jane's");
@@ -83,8 +101,7 @@ fn a_binding_reaches_as_far_as_its_namespace() {
     assert!(!allowed(&authorizer, &team, "get pods b x"));
     assert!(!allowed(&authorizer, &team, "get nodes - n"), "a cluster's resource needs a cluster's binding");
     assert!(!allowed(&authorizer, &team, "get pods c x"), "the role is in another namespace");
-    let attributes =
-        Attributes { namespace: "c", ..Attributes::resource(&team, "get", "", "pods") };
+    let attributes = Attributes { namespace: "c", ..Attributes::resource(&team, "get", "", "pods") };
     let decision = authorizer.authorize(&attributes);
     assert_eq!(decision.reason, "RBAC: role.rbac.authorization.k8s.io \"r\" not found");
     // A ServiceAccount without a namespace is one of the binding's.
@@ -101,10 +118,16 @@ fn paths_match_exactly_or_by_prefix_and_only_from_the_cluster() {
         binding("ClusterRoleBinding", "", ("ClusterRole", "r"), subject.clone()),
     ]);
     let jane = user("jane");
-    let get = |authorizer: &Authorizer, path: &str| authorizer.authorize(&Attributes::path(&jane, "get", path)).allowed;
-    for (path, expected) in
-        [("/healthz", true), ("/healthz/etcd", false), ("/openapi/v2", true), ("/openapi", false), ("/metrics", false)]
-    {
+    let get = |authorizer: &Authorizer, path: &str| {
+        authorizer.authorize(&Attributes::path(&jane, "get", path)).allowed
+    };
+    for (path, expected) in [
+        ("/healthz", true),
+        ("/healthz/etcd", false),
+        ("/openapi/v2", true),
+        ("/openapi", false),
+        ("/metrics", false),
+    ] {
         assert_eq!(get(&cluster, path), expected, "{path}");
     }
     assert!(!cluster.authorize(&Attributes::path(&jane, "post", "/healthz")).allowed);
@@ -144,7 +167,12 @@ fn changes_and_removals_take_effect() {
 #[test]
 fn aggregation_follows_labels_through_other_aggregates_and_around_circles() {
     let labelled = |name: &str, label: &str, resource: &str| {
-        let mut role = role("ClusterRole", "", name, json!([{"verbs": ["get"], "apiGroups": [""], "resources": [resource]}]));
+        let mut role = role(
+            "ClusterRole",
+            "",
+            name,
+            json!([{"verbs": ["get"], "apiGroups": [""], "resources": [resource]}]),
+        );
         role["metadata"]["labels"] = json!({label: "true"});
         role
     };
@@ -160,7 +188,12 @@ fn aggregation_follows_labels_through_other_aggregates_and_around_circles() {
         aggregate("admin", "to-admin", "to-edit"),
         aggregate("edit", "to-edit", "to-admin"),
         labelled("one", "to-edit", "pods"),
-        binding("ClusterRoleBinding", "", ("ClusterRole", "admin"), json!([{"kind": "User", "name": "jane"}])),
+        binding(
+            "ClusterRoleBinding",
+            "",
+            ("ClusterRole", "admin"),
+            json!([{"kind": "User", "name": "jane"}]),
+        ),
     ]);
     let jane = user("jane");
     assert!(allowed(&authorizer, &jane, "get pods a x"));
@@ -169,6 +202,16 @@ fn aggregation_follows_labels_through_other_aggregates_and_around_circles() {
     assert!(allowed(&authorizer, &jane, "get secrets a x"));
     authorizer.remove("ClusterRole", "", "two");
     assert!(!allowed(&authorizer, &jane, "get secrets a x"));
+}
+
+/// One pod, `elsewhere`, on node b.
+struct PodOnB;
+
+impl BoundObjects for PodOnB {
+    fn lookup(&self, kind: BoundKind, _: &str, name: &str) -> Option<BoundObject> {
+        let found = kind == BoundKind::Pod && name == "elsewhere";
+        found.then(|| BoundObject { node_name: "b".to_owned(), ..BoundObject::default() })
+    }
 }
 
 #[test]
@@ -193,6 +236,12 @@ fn a_node_writes_its_own_objects_only() {
     assert!(lease("kube-node-lease", "a"));
     assert!(!lease("kube-node-lease", "b"));
     assert!(!lease("kube-system", "a"), "no leader's lease");
+    assert!(allowed(&authorizer, &node, "patch pods/status ns elsewhere"), "nothing known about pods yet");
+    authorizer.limit_nodes(Arc::new(PodOnB));
+    assert!(!allowed(&authorizer, &node, "patch pods/status ns elsewhere"));
+    assert!(!allowed(&authorizer, &node, "delete pods ns elsewhere"));
+    assert!(allowed(&authorizer, &node, "get pods ns elsewhere"));
+    assert!(allowed(&authorizer, &node, "patch pods/status ns gone"));
     let odd = Identity::authenticated("somebody", &["system:nodes"]);
     assert!(!allowed(&authorizer, &odd, "get pods ns p"), "in the group, but no node");
 }
@@ -207,15 +256,14 @@ fn a_refusal_reads_as_in_kubernetes() {
         "deployments.apps is forbidden: User \"jane\" cannot list resource \"deployments\" in API group \"apps\" \
          in the namespace \"shop\""
     );
-    let log = Attributes {
-        name: "p",
-        subresource: "log",
-        ..Attributes::resource(&jane, "get", "", "pods")
-    };
+    let log = Attributes { name: "p", subresource: "log", ..Attributes::resource(&jane, "get", "", "pods") };
     assert_eq!(
         forbidden(&log, &no).message,
         "pods \"p\" is forbidden: User \"jane\" cannot get resource \"pods/log\" in API group \"\" at the cluster scope"
     );
     let path = forbidden(&Attributes::path(&jane, "get", "/metrics"), &no);
-    assert_eq!((path.code, path.message.as_str()), (403, "forbidden: User \"jane\" cannot get path \"/metrics\""));
+    assert_eq!(
+        (path.code, path.message.as_str()),
+        (403, "forbidden: User \"jane\" cannot get path \"/metrics\"")
+    );
 }

@@ -19,7 +19,7 @@ pub fn check_role(
     role: &Value,
     old: Option<&Value>,
 ) -> Result<(), ApiError> {
-    let (namespace, name) = place(role);
+    let (namespace, name) = place(kind, role);
     let resource = if kind == "ClusterRole" { "clusterroles" } else { "roles" };
     let unchanged = old.is_some_and(|old| {
         old["rules"] == role["rules"] && old["aggregationRule"] == role["aggregationRule"]
@@ -44,7 +44,7 @@ pub fn check_binding(
     binding: &Value,
     old: Option<&Value>,
 ) -> Result<(), ApiError> {
-    let (namespace, name) = place(binding);
+    let (namespace, name) = place(kind, binding);
     let resource = if kind == "ClusterRoleBinding" { "clusterrolebindings" } else { "rolebindings" };
     let unchanged =
         old.is_some_and(|old| old["roleRef"] == binding["roleRef"] && old["subjects"] == binding["subjects"]);
@@ -77,9 +77,11 @@ fn everything() -> [Rule; 2] {
     ]
 }
 
-fn place(object: &Value) -> (&str, &str) {
+fn place<'a>(kind: &str, object: &'a Value) -> (&'a str, &'a str) {
     let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
-    (text("/metadata/namespace"), text("/metadata/name"))
+    // Whatever namespace the body of a cluster-wide kind names, it grants in all of them.
+    let namespace = if kind.starts_with("Cluster") { "" } else { text("/metadata/namespace") };
+    (namespace, text("/metadata/name"))
 }
 
 fn may(

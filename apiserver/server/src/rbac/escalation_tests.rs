@@ -18,7 +18,11 @@ fn rule(verbs: &[&str], resources: &[&str], names: &[&str]) -> Rule {
 
 #[test]
 fn what_is_missing_is_told_piece_by_piece() {
-    let held = [rule(&["get", "list"], &["pods"], &[]), rule(&["get"], &["secrets"], &["one"]), rule(&["*"], &["*/log"], &[])];
+    let held = [
+        rule(&["get", "list"], &["pods"], &[]),
+        rule(&["get"], &["secrets"], &["one"]),
+        rule(&["*"], &["*/log"], &[]),
+    ];
     let cases = [
         (rule(&["get"], &["pods"], &[]), vec![]),
         (rule(&["get"], &["pods"], &["x"]), vec![]),
@@ -94,7 +98,10 @@ fn a_binding_needs_the_roles_rules_or_the_verb_bind() {
     };
     let plain = authorizer(json!([{"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]}]));
     assert_eq!(check_binding(&plain, &jane(), "RoleBinding", &binding("mine"), None), Ok(()));
-    assert_eq!(check_binding(&plain, &jane(), "RoleBinding", &binding("strong"), None).unwrap_err().code, 403);
+    assert_eq!(
+        check_binding(&plain, &jane(), "RoleBinding", &binding("strong"), None).unwrap_err().code,
+        403
+    );
     assert_eq!(check_binding(&plain, &jane(), "RoleBinding", &binding("none"), None).unwrap_err().code, 404);
     let may_bind = authorizer(json!([{
         "verbs": ["bind"], "apiGroups": ["rbac.authorization.k8s.io"], "resources": ["clusterroles"],
@@ -106,6 +113,24 @@ fn a_binding_needs_the_roles_rules_or_the_verb_bind() {
     let mut widened = binding("strong");
     widened["subjects"] = json!([{"kind": "User", "name": "jane"}]);
     assert!(check_binding(&plain, &jane(), "RoleBinding", &widened, Some(&old)).is_err(), "another subject");
+}
+
+#[test]
+fn a_namespace_in_a_cluster_wide_object_gains_nothing() {
+    let authorizer = Authorizer::new();
+    let pods = json!([{"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]}]);
+    let metadata = json!({"name": "r", "namespace": "a"});
+    authorizer.apply("Role", &json!({"metadata": metadata, "rules": pods}));
+    authorizer.apply(
+        "RoleBinding",
+        &json!({
+            "metadata": metadata, "roleRef": {"kind": "Role", "name": "r"},
+            "subjects": [{"kind": "User", "name": "jane"}],
+        }),
+    );
+    let role = json!({"metadata": metadata, "rules": pods});
+    assert_eq!(check_role(&authorizer, &jane(), "Role", &role, None), Ok(()));
+    assert_eq!(check_role(&authorizer, &jane(), "ClusterRole", &role, None).unwrap_err().code, 403);
 }
 
 fn subset(items: &'static [&'static str]) -> impl Strategy<Value = Vec<String>> {

@@ -45,9 +45,7 @@ fn every_part_needs_its_own_permission() {
         ("Impersonate-Uid", "u1"),
         ("Impersonate-Extra-Acme.com%2fScope", "view"),
     ]);
-    let rule = |group: &str, resource: &str, name: &str| {
-        json!({"verbs": ["impersonate"], "apiGroups": [group], "resources": [resource], "resourceNames": [name]})
-    };
+    let rule = |group: &str, resource: &str, name: &str| json!({"verbs": ["impersonate"], "apiGroups": [group], "resources": [resource], "resourceNames": [name]});
     let rules = [
         rule("", "users", "jane"),
         rule("", "groups", "team"),

@@ -102,9 +102,8 @@ impl Policy {
                 self.roles.remove(&(namespace.to_owned(), name.to_owned()));
             }
             "ClusterRole" => {
-                if self.cluster_roles.remove(name).is_some() {
-                    self.aggregate();
-                }
+                self.cluster_roles.remove(name);
+                self.aggregate();
             }
             "RoleBinding" => self.unbind(&(namespace.to_owned(), name.to_owned())),
             "ClusterRoleBinding" => self.unbind(&(String::new(), name.to_owned())),

@@ -40,7 +40,8 @@ fn subject_access_review_asks_for_somebody_else() {
         answer["status"]["reason"],
         "RBAC: allowed by RoleBinding \"reader/a\" of Role \"reader\" to User \"jane\""
     );
-    let answer = ask(json!({"user": "joe", "groups": ["team"], "resourceAttributes": get_pods("a")})).unwrap();
+    let answer =
+        ask(json!({"user": "joe", "groups": ["team"], "resourceAttributes": get_pods("a")})).unwrap();
     assert_eq!(answer["status"]["allowed"], true);
     let answer = ask(json!({"user": "joe", "resourceAttributes": get_pods("a")})).unwrap();
     assert_eq!(answer["status"], json!({"allowed": false}));
@@ -73,10 +74,19 @@ fn the_self_reviews_speak_of_the_caller() {
 #[test]
 fn a_local_review_stays_in_its_namespace() {
     let ask = |namespace: &str, spec: Value| {
-        review("LocalSubjectAccessReview", &authorizer(), &Identity::anonymous(), namespace, &json!({"spec": spec}))
+        review(
+            "LocalSubjectAccessReview",
+            &authorizer(),
+            &Identity::anonymous(),
+            namespace,
+            &json!({"spec": spec}),
+        )
     };
     let spec = json!({"user": "jane", "resourceAttributes": get_pods("a")});
     assert_eq!(ask("a", spec.clone()).unwrap()["status"]["allowed"], true);
     assert_eq!(ask("b", spec).unwrap_err().code, 400);
-    assert_eq!(ask("a", json!({"user": "jane", "nonResourceAttributes": {"path": "/"}})).unwrap_err().code, 422);
+    assert_eq!(
+        ask("a", json!({"user": "jane", "nonResourceAttributes": {"path": "/"}})).unwrap_err().code,
+        422
+    );
 }

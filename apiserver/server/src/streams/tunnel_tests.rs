@@ -1,1 +1,230 @@
+//! Client, API server and kubelet on loopback, with real TLS between the latter two.
 
+use std::convert::Infallible;
+use std::net::SocketAddr;
+
+use http_body_util::{Full, StreamBody};
+use hyper::body::Frame;
+use hyper::service::service_fn;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
+
+use super::*;
+use crate::auth::fixture::ambient;
+use crate::auth::pki::{Pki, Subject};
+
+fn full(text: impl Into<Bytes>) -> Body {
+    Full::new(text.into()).map_err(|never| match never {}).boxed_unsync()
+}
+
+/// Echoes in capitals what comes over an upgraded connection.
+async fn shout(upgrade: hyper::upgrade::OnUpgrade) {
+    let mut stream = TokioIo::new(upgrade.await.unwrap());
+    let mut buffer = [0; 64];
+    loop {
+        match stream.read(&mut buffer).await {
+            Ok(0) | Err(_) => break,
+            Ok(length) => {
+                let capitals = buffer[..length].to_ascii_uppercase();
+                stream.write_all(&capitals).await.unwrap();
+            }
+        }
+    }
+    stream.shutdown().await.unwrap();
+}
+
+async fn kubelet(mut request: Request<Incoming>, user: String) -> Result<Response<Body>, Infallible> {
+    let path = request.uri().path().to_owned();
+    assert!(!request.headers().contains_key(header::AUTHORIZATION), "credentials stay with the API server");
+    if path.starts_with("/exec/") {
+        let mut response = Response::new(empty());
+        *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+        let headers = response.headers_mut();
+        headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
+        headers.insert(header::UPGRADE, request.headers()[header::UPGRADE].clone());
+        headers.insert("sec-websocket-protocol", request.headers()["sec-websocket-protocol"].clone());
+        tokio::spawn(shout(hyper::upgrade::on(&mut request)));
+        return Ok(response);
+    }
+    if path == "/containerLogs/ns/p/endless" {
+        let lines = futures::stream::unfold(0, |number| async move {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            Some((Ok(Frame::data(Bytes::from(format!("line {number}\n")))), number + 1))
+        });
+        return Ok(Response::new(StreamBody::new(lines).boxed_unsync()));
+    }
+    if path == "/containerLogs/ns/p/waiting" {
+        let mut response = Response::new(full("container \"waiting\" in pod \"p\" is waiting to start\n"));
+        *response.status_mut() = StatusCode::BAD_REQUEST;
+        return Ok(response);
+    }
+    Ok(Response::new(full(format!("{user} {} {}", request.method(), request.uri()))))
+}
+
+/// A node server on loopback; it wants a client certificate and tells the kubelet whose it is.
+async fn serve_kubelet(pki: &Pki, certificate_for: &str) -> u16 {
+    let pair = pki.issue(&Subject::kubelet("a", [certificate_for.to_owned()])).unwrap();
+    let acceptor = TlsAcceptor::from(pki.server_tls(&pair, &[b"http/1.1"]).unwrap());
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let acceptor = acceptor.clone();
+            tokio::spawn(async move {
+                let Ok(stream) = acceptor.accept(stream).await else { return };
+                let certificate = stream.get_ref().1.peer_certificates().unwrap()[0].clone();
+                use x509_parser::prelude::FromDer;
+                let (_, parsed) = x509_parser::certificate::X509Certificate::from_der(&certificate).unwrap();
+                let user = parsed.subject().iter_common_name().next().unwrap().as_str().unwrap().to_owned();
+                let service = service_fn(move |request| kubelet(request, user.clone()));
+                let connection = hyper::server::conn::http1::Builder::new()
+                    .serve_connection(TokioIo::new(stream), service)
+                    .with_upgrades();
+                // The client of a test hangs up when it has seen enough.
+                let _ = connection.await;
+            });
+        }
+    });
+    port
+}
+
+/// What the API server does with such a request, with `/CONTAINER` or `/exec` as its path.
+async fn serve_api(kubelets: Kubelets, kubelet_port: u16) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let kubelets = kubelets.clone();
+            let service = service_fn(move |request: Request<Incoming>| {
+                let kubelets = kubelets.clone();
+                let path_and_query = request.uri().to_string();
+                let target = Target { address: "127.0.0.1".to_owned(), port: kubelet_port, path_and_query };
+                async move {
+                    let request = request.map(|body| body.map_err(BoxError::from).boxed_unsync());
+                    Ok::<_, Infallible>(proxy(&kubelets, target, request).await.unwrap_or_else(|error| {
+                        let mut response = Response::new(full(error.to_status().to_string()));
+                        *response.status_mut() = StatusCode::from_u16(error.code).unwrap();
+                        response
+                    }))
+                }
+            });
+            tokio::spawn(async move {
+                let connection = hyper::server::conn::http1::Builder::new()
+                    .serve_connection(TokioIo::new(stream), service)
+                    .with_upgrades();
+                let _ = connection.await;
+            });
+        }
+    });
+    address
+}
+
+struct Setup {
+    address: SocketAddr,
+    _dir: tempfile::TempDir,
+}
+
+async fn setup(certificate_for: &str) -> Setup {
+    let dir = tempfile::tempdir().unwrap();
+    let pki = Pki::open(dir.path(), &ambient(1).0).unwrap();
+    let port = serve_kubelet(&pki, certificate_for).await;
+    let address = serve_api(Kubelets::new(pki.kubelet_client_tls().unwrap()), port).await;
+    Setup { address, _dir: dir }
+}
+
+async fn exchange(address: SocketAddr, request: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(request.as_bytes()).await.unwrap();
+    stream
+}
+
+async fn read_until(stream: &mut TcpStream, end: &str) -> String {
+    let mut text = Vec::new();
+    let mut byte = [0];
+    while !text.ends_with(end.as_bytes()) {
+        assert_ne!(stream.read(&mut byte).await.unwrap(), 0, "{}", String::from_utf8_lossy(&text));
+        text.push(byte[0]);
+    }
+    String::from_utf8(text).unwrap()
+}
+
+#[tokio::test]
+async fn a_plain_request_arrives_as_the_api_servers_own() {
+    let setup = setup("127.0.0.1").await;
+    let request =
+        "GET /stats?x=1 HTTP/1.1\r\nHost: api\r\nAuthorization: Bearer t\r\nConnection: close\r\n\r\n";
+    let mut stream = exchange(setup.address, request).await;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert!(answer.ends_with("kube-apiserver-kubelet-client GET /stats?x=1"), "{answer}");
+}
+
+#[tokio::test]
+async fn an_upgrade_becomes_a_tunnel() {
+    let setup = setup("127.0.0.1").await;
+    let request = "GET /exec/ns/p/c?command=cat&input=1 HTTP/1.1\r\nHost: api\r\nConnection: keep-alive, Upgrade\r\n\
+                   Upgrade: websocket\r\nSec-WebSocket-Protocol: v5.channel.k8s.io\r\n\r\n";
+    let mut stream = exchange(setup.address, request).await;
+    let head = read_until(&mut stream, "\r\n\r\n").await.to_lowercase();
+    assert!(head.starts_with("http/1.1 101"), "{head}");
+    assert!(
+        head.contains("upgrade: websocket") && head.contains("sec-websocket-protocol: v5.channel.k8s.io")
+    );
+    for word in ["hello", "\0bytes\u{1}"] {
+        stream.write_all(word.as_bytes()).await.unwrap();
+        assert_eq!(read_until(&mut stream, &word.to_ascii_uppercase()).await, word.to_ascii_uppercase());
+    }
+    stream.shutdown().await.unwrap();
+    let mut rest = Vec::new();
+    stream.read_to_end(&mut rest).await.unwrap();
+    assert!(rest.is_empty(), "the end goes through both ways");
+}
+
+#[tokio::test]
+async fn a_followed_log_arrives_while_it_is_written() {
+    let setup = setup("127.0.0.1").await;
+    let mut stream =
+        exchange(setup.address, "GET /containerLogs/ns/p/endless HTTP/1.1\r\nHost: api\r\n\r\n").await;
+    let text = read_until(&mut stream, "line 5\n").await;
+    assert!(text.contains("line 0\n"), "{text}");
+}
+
+#[tokio::test]
+async fn refusals_become_a_status() {
+    let setup = setup("127.0.0.1").await;
+    for upgrade in ["", "Upgrade: websocket\r\n"] {
+        let connection = if upgrade.is_empty() { "close" } else { "Upgrade" };
+        let request = format!(
+            "GET /containerLogs/ns/p/waiting HTTP/1.1\r\nHost: api\r\nConnection: {connection}\r\n{upgrade}\r\n"
+        );
+        let mut stream = exchange(setup.address, &request).await;
+        let answer = read_until(&mut stream, "}").await;
+        assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
+        assert!(answer.contains(r#"container \"waiting\" in pod \"p\" is waiting to start"#), "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn a_kubelet_that_is_another_one_or_not_there_is_a_bad_gateway() {
+    let setup = setup("10.9.9.9").await;
+    let request = "GET /stats HTTP/1.1\r\nHost: api\r\nConnection: close\r\n\r\n";
+    let mut answer = String::new();
+    exchange(setup.address, request).await.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 502"), "{answer}");
+
+    let unused = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
+    let dir = tempfile::tempdir().unwrap();
+    let pki = Pki::open(dir.path(), &ambient(2).0).unwrap();
+    let kubelets = Kubelets::new(pki.kubelet_client_tls().unwrap());
+    let target = Target { address: "127.0.0.1".to_owned(), port: unused, path_and_query: "/".to_owned() };
+    let error = proxy(&kubelets, target.clone(), Request::new(empty())).await.unwrap_err();
+    assert_eq!(error.code, 502);
+
+    // The in-process transport has no connection that could be upgraded.
+    let mut request = Request::new(empty());
+    request.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
+    request.headers_mut().insert(header::UPGRADE, HeaderValue::from_static("websocket"));
+    assert_eq!(proxy(&kubelets, target, request).await.unwrap_err().code, 400);
+}
