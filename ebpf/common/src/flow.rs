@@ -9,8 +9,8 @@ pub struct FlowKey4 {
     pub destination: u32,
     pub source_port: u16,
     pub destination_port: u16,
-    pub protocol: u8,
-    pub reserved: [u8; 3],
+    /// A whole word, so that programs fill the key without clearing single bytes.
+    pub protocol: u32,
 }
 
 /// Value of `FLOWS4`: what a packet of the flow becomes. Both directions have an element of
@@ -66,7 +66,6 @@ impl FlowKey4 {
             source_port: self.destination_port,
             destination_port: self.source_port,
             protocol: self.protocol,
-            reserved: [0; 3],
         }
     }
 }
@@ -74,14 +73,13 @@ impl FlowKey4 {
 impl Flow4 {
     /// The key of the element for the other direction.
     #[inline(always)]
-    pub const fn sibling(&self, protocol: u8) -> FlowKey4 {
+    pub const fn sibling(&self, protocol: u32) -> FlowKey4 {
         FlowKey4 {
             source: self.destination,
             destination: self.source,
             source_port: self.destination_port,
             destination_port: self.source_port,
             protocol,
-            reserved: [0; 3],
         }
     }
 }
@@ -94,8 +92,8 @@ pub struct FlowKey6 {
     pub destination: [u32; 4],
     pub source_port: u16,
     pub destination_port: u16,
-    pub protocol: u8,
-    pub reserved: [u8; 3],
+    /// A whole word, so that programs fill the key without clearing single bytes.
+    pub protocol: u32,
 }
 
 /// Value of `FLOWS6`; fields as in [`Flow4`].

@@ -292,7 +292,7 @@ fn flow_row(names: &BTreeMap<u32, String>, key: &FlowKey4, flow: &Flow4) -> Conn
     let both = flow_flag::FIN | flow_flag::FIN_PEER;
     ConnectionRow {
         service: name(names, flow.service),
-        protocol: convert::protocol(key.protocol),
+        protocol: convert::protocol(key.protocol as u8),
         client: Some(client),
         socket: None,
         frontend: at(key.destination, key.destination_port),

@@ -65,7 +65,7 @@ fn keep(packet: &Packet, flow: *mut Flow4) -> bool {
     // SAFETY: the pointer leads to a value of the map. Processors that handle packets of one flow
     // at the same time write the same values.
     unsafe {
-        let fresh = packet.key.protocol == protocol::UDP || packet.opens();
+        let fresh = packet.protocol() == protocol::UDP || packet.opens();
         if fresh && (*flow).flags & flow_flag::REVERSE == 0 {
             let generation = maps::generation((*flow).service);
             if generation != (*flow).generation {
@@ -97,7 +97,7 @@ fn still_there(packet: &Packet, flow: &Flow4) -> bool {
     let mut key = FrontendKey4 {
         address: packet.key.destination,
         port: packet.key.destination_port,
-        protocol: packet.key.protocol,
+        protocol: packet.protocol(),
         scope,
     };
     match lookup::frontend4(&mut key, |_| false) {
@@ -136,7 +136,7 @@ fn begin(packet: &Packet, scope: u8, reach: Reach) -> Decision {
     let mut key = FrontendKey4 {
         address: packet.key.destination,
         port: packet.key.destination_port,
-        protocol: packet.key.protocol,
+        protocol: packet.protocol(),
         scope,
     };
     let Some(frontend) = lookup::frontend4(&mut key, |_| false) else {
@@ -150,7 +150,7 @@ fn begin(packet: &Packet, scope: u8, reach: Reach) -> Decision {
             client: packet.key.source as u64,
             service: frontend.service,
             port: packet.key.destination_port,
-            protocol: packet.key.protocol,
+            protocol: packet.protocol(),
             scope,
         })
     };
@@ -200,8 +200,12 @@ fn create(packet: &Packet, scope: u8, frontend: &Frontend, backend: &Backend4, h
         service: frontend.service,
         generation: frontend.generation,
         flags: flags | flow_flag::REVERSE,
+        reserved: 0,
         seen: maps::tick(),
-        ..Flow4::default()
+        hop_until: 0,
+        hop_ifindex: 0,
+        hop_destination: [0; 6],
+        hop_source: [0; 6],
     };
     let mut reply = FlowKey4 {
         source: backend.address,
@@ -209,7 +213,6 @@ fn create(packet: &Packet, scope: u8, frontend: &Frontend, backend: &Backend4, h
         source_port: backend.port,
         destination_port: 0,
         protocol: packet.key.protocol,
-        reserved: [0; 3],
     };
     let (low, high) = (config.snat_port_min, config.snat_port_max);
     let span = high.wrapping_sub(low) as u64 + 1;
@@ -275,7 +278,7 @@ fn may_replace(key: &FlowKey4, flow: &Flow4) -> bool {
         }
         let closed = (*present).flags & flow_flag::RESET != 0
             || (*present).flags & flow_flag::CLOSING == flow_flag::FIN | flow_flag::FIN_PEER;
-        let limit = match (key.protocol, closed) {
+        let limit = match (key.protocol as u8, closed) {
             (protocol::TCP, true) => limits::idle::TCP_CLOSED,
             (protocol::TCP, false) => limits::idle::TCP,
             _ => limits::idle::UDP,

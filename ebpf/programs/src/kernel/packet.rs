@@ -1,6 +1,9 @@
 //! Reading and rewriting IPv4 packets with Ethernet headers. A packet is given by the addresses
 //! of its first byte and of the byte after its last, as the kernel hands them out.
 
+use core::mem::MaybeUninit;
+
+use aya_ebpf::bindings::bpf_fib_lookup;
 use ebpf_common::flow::{Flow4, FlowKey4};
 use ebpf_common::protocol;
 
@@ -46,10 +49,16 @@ impl Packet {
         self.tcp_flags & (tcp_flag::SYN | tcp_flag::ACK) == tcp_flag::SYN
     }
 
+    /// IP protocol number.
+    #[inline(always)]
+    pub fn protocol(&self) -> u8 {
+        self.key.protocol as u8
+    }
+
     /// Offset of the transport checksum from the start of the packet.
     #[inline(always)]
     pub fn check_offset(&self) -> usize {
-        if self.key.protocol == protocol::TCP { TCP_CHECK } else { UDP_CHECK }
+        if self.protocol() == protocol::TCP { TCP_CHECK } else { UDP_CHECK }
     }
 }
 
@@ -107,8 +116,7 @@ pub fn parse(data: usize, end: usize) -> Option<Packet> {
                 destination: load(data, IP_DESTINATION),
                 source_port: load(data, L4),
                 destination_port: load(data, L4 + 2),
-                protocol: number,
-                reserved: [0; 3],
+                protocol: number as u32,
             },
             tcp_flags,
             ttl: load(data, IP_TTL),
@@ -179,4 +187,19 @@ pub unsafe fn rewrite_ip(data: usize, flow: &Flow4, delta: &Delta, hop: bool) {
         store(data, IP_SOURCE, flow.source);
         store(data, IP_DESTINATION, flow.destination);
     }
+}
+
+/// Parameters for bpf_fib_lookup, all zero. Cleared word by word: the linker would call a function
+/// that clears single bytes.
+#[inline(always)]
+pub fn fib_query() -> bpf_fib_lookup {
+    let mut query = MaybeUninit::<bpf_fib_lookup>::uninit();
+    const WORDS: usize = size_of::<bpf_fib_lookup>() / size_of::<u32>();
+    const _: () = assert!(size_of::<bpf_fib_lookup>() == 64 && align_of::<bpf_fib_lookup>() == 4);
+    for word in 0..WORDS {
+        // SAFETY: within the value, whose alignment is that of its words.
+        unsafe { query.as_mut_ptr().cast::<u32>().add(word).write_volatile(0) };
+    }
+    // SAFETY: every word has been written; all fields are integers.
+    unsafe { query.assume_init() }
 }

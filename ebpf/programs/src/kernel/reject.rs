@@ -19,7 +19,7 @@ const PROTOCOL_ICMP: u8 = 1;
 /// Turns the packet into its refusal and sends it back.
 #[inline(always)]
 pub fn refuse(ctx: &TcContext, packet: &Packet) -> i32 {
-    let done = if packet.key.protocol == protocol::TCP { reset(ctx, packet) } else { unreachable(ctx, packet) };
+    let done = if packet.protocol() == protocol::TCP { reset(ctx, packet) } else { unreachable(ctx, packet) };
     if done.is_none() {
         return DROP;
     }

@@ -96,13 +96,12 @@ fn carry(ctx: &TcContext, packet: &Packet, flow: &Flow4) -> i32 {
 /// Interface and next hop of a flow; none if it ends on this node, or has no way.
 #[inline(always)]
 fn way(ctx: &TcContext, packet: &Packet, flow: &Flow4) -> Option<(u32, u32)> {
-    // SAFETY: all fields are integers, for which zero is a value; the context is the one that the
-    // kernel gave; the parameters live on the stack for the length of the call; of the unions, the
+    // SAFETY: the context is the one that the kernel gave; the parameters live on the stack for the length of the call; of the unions, the
     // members of IPv4 are used throughout.
     unsafe {
-        let mut query: bpf_fib_lookup = core::mem::zeroed();
+        let mut query = packet::fib_query();
         query.family = AF_INET;
-        query.l4_protocol = packet.key.protocol;
+        query.l4_protocol = packet.protocol();
         query.sport = flow.source_port;
         query.dport = flow.destination_port;
         query.ifindex = (*ctx.skb.skb).ifindex;
@@ -127,7 +126,7 @@ fn rewrite(ctx: &TcContext, packet: &Packet, flow: &Flow4, hop: bool) -> Option<
     let delta = Delta::new(&packet.key, flow);
     let check = packet.check_offset() as u32;
     // A datagram without a checksum stays without one.
-    let mangled = if packet.key.protocol == protocol::UDP { BPF_F_MARK_MANGLED_0 as u64 } else { 0 };
+    let mangled = if packet.protocol() == protocol::UDP { BPF_F_MARK_MANGLED_0 as u64 } else { 0 };
     let addresses = (delta.addresses >> 32) + (delta.addresses & 0xffff_ffff);
     let addresses = (addresses >> 32) + (addresses & 0xffff_ffff);
     let old = packet::ports(packet.key.source_port, packet.key.destination_port);

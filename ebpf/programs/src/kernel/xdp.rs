@@ -1,5 +1,7 @@
 //! Packets between an uplink and backends on other nodes: they never meet the stack.
 
+use core::ptr::addr_of;
+
 use aya_ebpf::EbpfContext as _;
 use aya_ebpf::bindings::{bpf_fib_lookup, xdp_action};
 use aya_ebpf::helpers::bpf_fib_lookup as fib_lookup;
@@ -16,7 +18,7 @@ const AF_INET: u8 = 2;
 
 #[xdp]
 pub fn uplink_xdp(ctx: XdpContext) -> u32 {
-    let (data, end) = (ctx.data(), ctx.data_end());
+    let (data, end) = bounds(&ctx);
     let Some(packet) = packet::parse(data, end) else {
         return xdp_action::XDP_PASS;
     };
@@ -26,13 +28,25 @@ pub fn uplink_xdp(ctx: XdpContext) -> u32 {
     match flow::decide(&packet, scope::EXTERNAL, Reach::Through) {
         Decision::Pass | Decision::Refuse => xdp_action::XDP_PASS,
         Decision::Drop => xdp_action::XDP_DROP,
-        Decision::Rewrite(flow) => carry(&ctx, data, end, &packet, flow),
+        Decision::Rewrite(flow) => carry(&ctx, &packet, flow),
+    }
+}
+
+/// Addresses of the packet's first byte and of the one after its last. Read anew where they are
+/// compared anew: the verifier forgets what an earlier comparison has shown, the compiler does not,
+/// and would leave the second one out.
+#[inline(always)]
+fn bounds(ctx: &XdpContext) -> (usize, usize) {
+    // SAFETY: the context is the one that the kernel gave.
+    unsafe {
+        let data = addr_of!((*ctx.ctx).data).read_volatile() as usize;
+        (data, addr_of!((*ctx.ctx).data_end).read_volatile() as usize)
     }
 }
 
 /// Rewrites a packet and sends it out; to the stack, unchanged, if the way there is not known yet.
 #[inline(always)]
-fn carry(ctx: &XdpContext, data: usize, end: usize, packet: &Packet, flow: *mut Flow4) -> u32 {
+fn carry(ctx: &XdpContext, packet: &Packet, flow: *mut Flow4) -> u32 {
     // SAFETY: the pointer leads to a value of the map.
     unsafe {
         let fresh = (*flow).hop_until.wrapping_sub((*flow).seen) <= limits::HOP_TICKS;
@@ -42,6 +56,7 @@ fn carry(ctx: &XdpContext, data: usize, end: usize, packet: &Packet, flow: *mut 
     }
     // SAFETY: as above.
     let flow = unsafe { *flow };
+    let (data, end) = bounds(ctx);
     if !rewrite(data, end, packet, &flow) {
         return xdp_action::XDP_PASS;
     }
@@ -59,14 +74,13 @@ fn carry(ctx: &XdpContext, data: usize, end: usize, packet: &Packet, flow: *mut 
 /// `flow` must lead to a value of `FLOWS4`.
 #[inline(always)]
 unsafe fn find_hop(ctx: &XdpContext, packet: &Packet, flow: *mut Flow4) -> bool {
-    // SAFETY: by the contract of this function; all fields of the query are integers, for which
-    // zero is a value; the context is the one that the kernel gave; the query lives on the stack
+    // SAFETY: by the contract of this function; the context is the one that the kernel gave; the query lives on the stack
     // for the length of the call; of its unions, the members of IPv4 are used throughout.
     unsafe {
         let ingress = ctx.ingress_ifindex() as u32;
-        let mut query: bpf_fib_lookup = core::mem::zeroed();
+        let mut query = packet::fib_query();
         query.family = AF_INET;
-        query.l4_protocol = packet.key.protocol;
+        query.l4_protocol = packet.protocol();
         query.sport = (*flow).source_port;
         query.dport = (*flow).destination_port;
         query.ifindex = ingress;
@@ -92,27 +106,35 @@ unsafe fn find_hop(ctx: &XdpContext, packet: &Packet, flow: *mut Flow4) -> bool 
 #[inline(always)]
 fn rewrite(data: usize, end: usize, packet: &Packet, flow: &Flow4) -> bool {
     let delta = Delta::new(&packet.key, flow);
-    let tcp = packet.key.protocol == protocol::TCP;
-    if data + packet::UDP_HEADERS > end || (tcp && data + packet::TCP_HEADERS > end) {
+    let change = delta.addresses + delta.ports;
+    if data + packet::UDP_HEADERS > end {
         return false;
     }
-    // SAFETY: compared with the end just above.
-    unsafe {
-        packet::store(data, 0, flow.hop_destination);
-        packet::store(data, 6, flow.hop_source);
-        packet::rewrite_ip(data, flow, &delta, true);
-        packet::store(data, packet::L4, packet::ports(flow.source_port, flow.destination_port));
-        let change = delta.addresses + delta.ports;
-        if tcp {
+    if packet.protocol() == protocol::TCP {
+        if data + packet::TCP_HEADERS > end {
+            return false;
+        }
+        // SAFETY: compared with the end just above.
+        unsafe {
             let check = packet::adjusted(packet::load(data, packet::TCP_CHECK), change);
             packet::store(data, packet::TCP_CHECK, check);
-        } else {
+        }
+    } else {
+        // SAFETY: compared with the end above.
+        unsafe {
             let check: u16 = packet::load(data, packet::UDP_CHECK);
             if check != 0 {
                 let check = packet::adjusted(check, change);
                 packet::store(data, packet::UDP_CHECK, if check == 0 { 0xffff } else { check });
             }
         }
+    }
+    // SAFETY: compared with the end above.
+    unsafe {
+        packet::store(data, 0, flow.hop_destination);
+        packet::store(data, 6, flow.hop_source);
+        packet::rewrite_ip(data, flow, &delta, true);
+        packet::store(data, packet::L4, packet::ports(flow.source_port, flow.destination_port));
     }
     true
 }

@@ -149,9 +149,20 @@ pub fn load(directory: &Path, limits: &Limits) -> Result<BTreeMap<Program, Owned
     if bytes().is_empty() {
         return Err(LoadError::Stub);
     }
+    // The verifier's account is long and slow to write: it is asked for after a refusal only.
+    load_with(directory, limits, VerifierLogLevel::DISABLE).or_else(|error| match error {
+        LoadError::Program { .. } => load_with(directory, limits, VerifierLogLevel::default()),
+        other => Err(other),
+    })
+}
+
+fn load_with(
+    directory: &Path,
+    limits: &Limits,
+    level: VerifierLogLevel,
+) -> Result<BTreeMap<Program, OwnedFd>, LoadError> {
     let mut loader = EbpfLoader::new();
-    // The verifier's account is long and slow to write; it is asked for again after a refusal.
-    loader.verifier_log_level(VerifierLogLevel::DISABLE);
+    loader.verifier_log_level(level);
     for (name, limit) in maps(limits) {
         loader.map_pin_path(name, directory.join(name));
         if let Some(limit) = limit {
