@@ -1,0 +1,172 @@
+//! Volumes, claims and classes.
+
+use serde_json::{Value, json};
+
+use super::{AGE, Layout, NAME, UNSET, age, count, name, text_or};
+use crate::meta;
+
+const ACCESS: super::Head = ("Access Modes", "string", 0, "How it can be mounted");
+const CLASS: super::Head = ("StorageClass", "string", 0, "Class of storage");
+const ATTRIBUTES: super::Head = ("VolumeAttributesClass", "string", 0, "Class of attributes");
+const MODE: super::Head = ("VolumeMode", "string", 1, "Filesystem or Block");
+
+fn modes(object: &Value, pointer: &str) -> Value {
+    let short = |mode: &Value| match mode.as_str() {
+        Some("ReadWriteOnce") => "RWO",
+        Some("ReadOnlyMany") => "ROX",
+        Some("ReadWriteMany") => "RWX",
+        Some("ReadWriteOncePod") => "RWOP",
+        _ => "",
+    };
+    json!(meta::list(object, pointer).iter().map(short).collect::<Vec<_>>().join(","))
+}
+
+/// What is being deleted says so, whatever its phase.
+fn phase(object: &Value) -> Value {
+    if meta::deletion_timestamp(object).is_some() { json!("Terminating") } else { text_or(object, "/status/phase", "") }
+}
+
+pub(super) const VOLUMES: Layout = Layout {
+    head: &[
+        NAME,
+        ("Capacity", "string", 0, "Size"),
+        ACCESS,
+        ("Reclaim Policy", "string", 0, "What becomes of it after its claim"),
+        ("Status", "string", 0, "Phase of the volume"),
+        ("Claim", "string", 0, "Claim that it is bound to"),
+        CLASS,
+        ATTRIBUTES,
+        ("Reason", "string", 0, "Why it is in this phase"),
+        AGE,
+        MODE,
+    ],
+    cells: |object, now| {
+        let claim = object.pointer("/spec/claimRef").map_or(String::new(), |c| {
+            format!("{}/{}", meta::text(c, "/namespace"), meta::text(c, "/name"))
+        });
+        vec![
+            name(object),
+            text_or(object, "/spec/capacity/storage", ""),
+            modes(object, "/spec/accessModes"),
+            text_or(object, "/spec/persistentVolumeReclaimPolicy", ""),
+            phase(object),
+            json!(claim),
+            text_or(object, "/spec/storageClassName", ""),
+            text_or(object, "/spec/volumeAttributesClassName", UNSET),
+            text_or(object, "/status/reason", ""),
+            age(object, now),
+            text_or(object, "/spec/volumeMode", UNSET),
+        ]
+    },
+};
+
+pub(super) const CLAIMS: Layout = Layout {
+    head: &[
+        NAME,
+        ("Status", "string", 0, "Phase of the claim"),
+        ("Volume", "string", 0, "Volume that it is bound to"),
+        ("Capacity", "string", 0, "Size of that volume"),
+        ACCESS,
+        CLASS,
+        ATTRIBUTES,
+        AGE,
+        MODE,
+    ],
+    cells: |object, now| {
+        let bound = !meta::text(object, "/spec/volumeName").is_empty();
+        let when_bound = |value: Value| if bound { value } else { json!("") };
+        vec![
+            name(object),
+            phase(object),
+            text_or(object, "/spec/volumeName", ""),
+            when_bound(text_or(object, "/status/capacity/storage", "")),
+            when_bound(modes(object, "/status/accessModes")),
+            text_or(object, "/spec/storageClassName", ""),
+            text_or(object, "/spec/volumeAttributesClassName", UNSET),
+            age(object, now),
+            text_or(object, "/spec/volumeMode", UNSET),
+        ]
+    },
+};
+
+pub(super) const CLASSES: Layout = Layout {
+    head: &[
+        NAME,
+        ("Provisioner", "string", 0, "Who makes volumes of the class"),
+        ("ReclaimPolicy", "string", 0, "What becomes of a volume after its claim"),
+        ("VolumeBindingMode", "string", 0, "When claims are bound"),
+        ("AllowVolumeExpansion", "boolean", 0, "Whether claims may grow"),
+        AGE,
+    ],
+    cells: |object, now| {
+        let default = ["storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class"]
+            .iter()
+            .any(|key| meta::annotation(object, key) == Some("true"));
+        let shown = if default { format!("{} (default)", meta::name(object)) } else { meta::name(object).to_owned() };
+        vec![
+            json!(shown),
+            text_or(object, "/provisioner", ""),
+            text_or(object, "/reclaimPolicy", "Delete"),
+            text_or(object, "/volumeBindingMode", "Immediate"),
+            json!(object["allowVolumeExpansion"] == true),
+            age(object, now),
+        ]
+    },
+};
+
+pub(super) const ATTACHMENTS: Layout = Layout {
+    head: &[
+        NAME,
+        ("Attacher", "string", 0, "Driver that attaches"),
+        ("PV", "string", 0, "Volume"),
+        ("Node", "string", 0, "Node that it is attached to"),
+        ("Attached", "boolean", 0, "Whether it is attached"),
+        AGE,
+    ],
+    cells: |object, now| {
+        vec![
+            name(object),
+            text_or(object, "/spec/attacher", ""),
+            text_or(object, "/spec/source/persistentVolumeName", ""),
+            text_or(object, "/spec/nodeName", ""),
+            json!(object.pointer("/status/attached") == Some(&json!(true))),
+            age(object, now),
+        ]
+    },
+};
+
+pub(super) const CSI_NODES: Layout = Layout {
+    head: &[NAME, ("Drivers", "integer", 0, "Number of drivers on the node"), AGE],
+    cells: |object, now| vec![name(object), json!(count(object, "/spec/drivers")), age(object, now)],
+};
+
+pub(super) const CSI_DRIVERS: Layout = Layout {
+    head: &[
+        NAME,
+        ("AttachRequired", "boolean", 0, "Whether volumes are attached before they are mounted"),
+        ("PodInfoOnMount", "boolean", 0, "Whether the driver is told about the pod"),
+        ("StorageCapacity", "boolean", 0, "Whether the driver publishes capacities"),
+        ("TokenRequests", "string", 0, "Audiences of the tokens that the driver gets"),
+        ("RequiresRepublish", "boolean", 0, "Whether volumes are published again and again"),
+        ("Modes", "string", 0, "Lifecycles of its volumes"),
+        AGE,
+    ],
+    cells: |object, now| {
+        let flag = |field: &str| json!(object["spec"][field] == true);
+        let joined = |list: &[Value], field: Option<&str>| {
+            let text = |v: &Value| field.map_or(v.as_str(), |f| v[f].as_str()).unwrap_or_default().to_owned();
+            list.iter().map(text).collect::<Vec<_>>().join(",")
+        };
+        let tokens = joined(meta::list(object, "/spec/tokenRequests"), Some("audience"));
+        vec![
+            name(object),
+            flag("attachRequired"),
+            flag("podInfoOnMount"),
+            flag("storageCapacity"),
+            json!(if tokens.is_empty() { UNSET.to_owned() } else { tokens }),
+            flag("requiresRepublish"),
+            json!(joined(meta::list(object, "/spec/volumeLifecycleModes"), None)),
+            age(object, now),
+        ]
+    },
+};
