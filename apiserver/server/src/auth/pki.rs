@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use apiserver_api::ambient::Ambient;
+use apiserver_api::auth::Identity;
 use jiff::Timestamp;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
@@ -36,6 +37,9 @@ const LEAF_LIFETIME: Duration = Duration::from_secs(365 * DAY);
 const RENEW_BEFORE: Duration = Duration::from_secs(30 * DAY);
 /// Certificates begin a little in the past, for clients whose clock is behind.
 const CLOCK_SKEW: Duration = Duration::from_secs(3600);
+
+/// As whom the API server calls kubelets.
+pub(super) const KUBELET_CLIENT: &str = "kube-apiserver-kubelet-client";
 
 /// The certificate authority cannot do what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -79,6 +83,17 @@ pub struct Subject {
     pub usage: Usage,
 }
 
+/// A component that talks to the API server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Component<'a> {
+    Scheduler,
+    ControllerManager,
+    Proxy,
+    Dns,
+    /// The kubelet of the node of that name.
+    Node(&'a str),
+}
+
 /// Extended key usage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Usage {
@@ -95,6 +110,33 @@ impl Subject {
             hosts: BTreeSet::new(),
             usage: Usage::Client,
         }
+    }
+
+    /// An administrator: may do everything.
+    pub fn admin() -> Self {
+        Self::client("kubernetes-admin", &["system:masters"])
+    }
+
+    /// A component under the user that the default roles are bound to.
+    pub fn component(component: Component<'_>) -> Self {
+        match component {
+            Component::Scheduler => Self::client("system:kube-scheduler", &[]),
+            Component::ControllerManager => Self::client("system:kube-controller-manager", &[]),
+            Component::Proxy => Self::client("system:kube-proxy", &[]),
+            Component::Dns => Self::client("system:kube-dns", &[]),
+            Component::Node(name) => Self::client(&format!("system:node:{name}"), &["system:nodes"]),
+        }
+    }
+
+    /// The API server when it calls kubelets.
+    pub fn kubelet_client() -> Self {
+        Self::client(KUBELET_CLIENT, &["system:masters"])
+    }
+
+    /// The same user for the transport within the process.
+    pub fn identity(&self) -> Identity {
+        let groups: Vec<&str> = self.organizations.iter().map(String::as_str).collect();
+        Identity::authenticated(&self.common_name, &groups)
     }
 
     /// The API server as it is called within the cluster, on this machine, and by `addresses`

@@ -13,7 +13,7 @@ use crate::auth::fixture::ambient;
 const DAY: i64 = 24 * 60 * 60;
 
 fn admin() -> Subject {
-    Subject::client("kubernetes-admin", &["system:masters"])
+    Subject::admin()
 }
 
 #[test]
@@ -166,6 +166,36 @@ async fn both_sides_accept_each_other_and_nobody_else() {
     assert!(handshake(server.clone(), misused, "localhost").await.is_err(), "a serving certificate");
     let nobody = client_config(&ambient, roots, None);
     assert_eq!(handshake(server, nobody, "localhost").await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn a_node_server_lets_the_api_server_in_and_nobody_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ambient, _) = ambient(8);
+    let pki = Pki::open(dir.path(), &ambient).unwrap();
+    let pair = pki.issue(&Subject::kubelet("a", ["10.0.0.5".to_owned(), "fd00::5".to_owned()])).unwrap();
+    let server = pki.node_server_tls(&pair).unwrap();
+    let client = pki.kubelet_client_tls().unwrap();
+    for name in ["10.0.0.5", "fd00::5", "a"] {
+        assert!(handshake(server.clone(), client.clone(), name).await.is_ok(), "{name}");
+    }
+    let jane = pki.client_tls(&pki.issue(&Subject::client("jane", &["system:masters"])).unwrap()).unwrap();
+    assert!(handshake(server.clone(), jane, "a").await.is_err(), "whatever her groups are");
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(pki.ca_der.clone()).unwrap();
+    assert!(handshake(server, client_config(&ambient, roots, None), "a").await.is_err(), "nobody");
+}
+
+#[test]
+fn the_components_are_the_users_that_the_default_roles_are_bound_to() {
+    let bindings = serde_json::Value::from(crate::bootstrap::objects()).to_string();
+    for component in [Component::Scheduler, Component::ControllerManager, Component::Proxy, Component::Dns] {
+        let subject = Subject::component(component);
+        assert!(bindings.contains(&format!("{:?}", subject.common_name)), "{component:?}");
+        assert_eq!(subject.identity().groups, ["system:authenticated"]);
+    }
+    let node = Subject::component(Component::Node("a")).identity();
+    assert_eq!(crate::auth::node_name(&node), Some("a"));
 }
 
 #[tokio::test]

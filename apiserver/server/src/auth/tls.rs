@@ -5,13 +5,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use apiserver_api::ambient::Ambient;
+use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::CryptoProvider;
-use rustls::pki_types::UnixTime;
+use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::time_provider::TimeProvider;
-use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, Error, RootCertStore,
+    ServerConfig, SignatureScheme,
+};
+use x509_parser::prelude::{FromDer, X509Certificate};
 
-use super::pki::{Pair, Pki, PkiError, Subject, certificates, private_key};
+use super::pki::{KUBELET_CLIENT, Pair, Pki, PkiError, Subject, certificates, private_key};
 
 /// The time of `Ambient` for certificate checks.
 pub(super) struct AmbientTime(pub(super) Ambient);
@@ -29,6 +35,60 @@ impl TimeProvider for AmbientTime {
     }
 }
 
+/// Lets one user in, by the common name of a certificate that is otherwise good.
+#[derive(Debug)]
+struct OnlyUser {
+    user: &'static str,
+    verifier: Arc<dyn ClientCertVerifier>,
+}
+
+impl ClientCertVerifier for OnlyUser {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.verifier.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        let verified = self.verifier.verify_client_cert(end_entity, intermediates, now)?;
+        let parsed = X509Certificate::from_der(end_entity);
+        let name = parsed.ok().and_then(|(_, certificate)| {
+            let name = certificate.subject().iter_common_name().next()?;
+            name.as_str().ok().map(str::to_owned)
+        });
+        if name.as_deref() == Some(self.user) {
+            Ok(verified)
+        } else {
+            Err(Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure))
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.verifier.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.verifier.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.verifier.supported_verify_schemes()
+    }
+}
+
 impl Pki {
     /// The API server's TLS: its certificate for `subject` is kept as `apiserver`; a client may
     /// show a certificate, which must then be one of this authority; HTTP/2 and HTTP/1.1.
@@ -39,13 +99,31 @@ impl Pki {
     /// TLS of any server of the cluster, such as a kubelet's (`protocols` for ALPN, best first).
     /// Clients without a certificate are let through: what they may do is for the server to say.
     pub fn server_tls(&self, pair: &Pair, protocols: &[&[u8]]) -> Result<Arc<ServerConfig>, PkiError> {
-        let provider = provider();
-        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(self.roots()?), provider.clone())
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(self.roots()?), provider())
             .allow_unauthenticated()
             .build()
             .map_err(PkiError::Verifier)?;
+        self.server_config(pair, protocols, verifier)
+    }
+
+    /// TLS of a kubelet's node server, HTTP/1.1: only the API server gets in, by the certificate
+    /// of `kubelet_client_tls`. Everybody else fails the handshake, so that what comes through
+    /// needs no further check.
+    pub fn node_server_tls(&self, pair: &Pair) -> Result<Arc<ServerConfig>, PkiError> {
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(self.roots()?), provider())
+            .build()
+            .map_err(PkiError::Verifier)?;
+        self.server_config(pair, &[b"http/1.1"], Arc::new(OnlyUser { user: KUBELET_CLIENT, verifier }))
+    }
+
+    fn server_config(
+        &self,
+        pair: &Pair,
+        protocols: &[&[u8]],
+        verifier: Arc<dyn ClientCertVerifier>,
+    ) -> Result<Arc<ServerConfig>, PkiError> {
         let key = private_key(&pair.key).ok_or_else(no_key)?;
-        let mut config = ServerConfig::builder_with_details(provider, self.time())
+        let mut config = ServerConfig::builder_with_details(provider(), self.time())
             .with_safe_default_protocol_versions()
             .map_err(PkiError::Tls)?
             .with_client_cert_verifier(verifier)
@@ -72,8 +150,7 @@ impl Pki {
     /// What the API server calls kubelets with; its certificate is kept as
     /// `apiserver-kubelet-client`. The user is `kube-apiserver-kubelet-client` in `system:masters`.
     pub fn kubelet_client_tls(&self) -> Result<Arc<ClientConfig>, PkiError> {
-        let subject = Subject::client("kube-apiserver-kubelet-client", &["system:masters"]);
-        self.client_tls(&self.keep("apiserver-kubelet-client", &subject)?)
+        self.client_tls(&self.keep("apiserver-kubelet-client", &Subject::kubelet_client())?)
     }
 
     fn roots(&self) -> Result<RootCertStore, PkiError> {

@@ -65,7 +65,7 @@ async fn kubelet(mut request: Request<Incoming>, user: String) -> Result<Respons
 /// A node server on loopback; it wants a client certificate and tells the kubelet whose it is.
 async fn serve_kubelet(pki: &Pki, certificate_for: &str) -> u16 {
     let pair = pki.issue(&Subject::kubelet("a", [certificate_for.to_owned()])).unwrap();
-    let acceptor = TlsAcceptor::from(pki.server_tls(&pair, &[b"http/1.1"]).unwrap());
+    let acceptor = TlsAcceptor::from(pki.node_server_tls(&pair).unwrap());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     tokio::spawn(async move {
