@@ -1,1 +1,125 @@
+use std::collections::BTreeSet;
 
+use serde_json::json;
+
+use crate::registry::{self, Verb};
+
+#[test]
+fn the_kinds_that_everything_needs_are_there() {
+    let registry = registry::builtin();
+    let wanted = [
+        ("", "v1", "pods", "po", "/registry/pods"),
+        ("", "v1", "services", "svc", "/registry/services/specs"),
+        ("", "v1", "endpoints", "ep", "/registry/services/endpoints"),
+        ("", "v1", "nodes", "no", "/registry/minions"),
+        ("", "v1", "namespaces", "ns", "/registry/namespaces"),
+        ("", "v1", "replicationcontrollers", "rc", "/registry/controllers"),
+        ("apps", "v1", "deployments", "deploy", "/registry/deployments"),
+        ("batch", "v1", "cronjobs", "cj", "/registry/cronjobs"),
+        ("networking.k8s.io", "v1", "ingresses", "ing", "/registry/ingress"),
+        ("autoscaling", "v2", "horizontalpodautoscalers", "hpa", "/registry/horizontalpodautoscalers"),
+        ("storage.k8s.io", "v1", "storageclasses", "sc", "/registry/storageclasses"),
+    ];
+    for (group, version, plural, short, prefix) in wanted {
+        let resource = registry.lookup(group, version, plural).unwrap_or_else(|| panic!("{plural}"));
+        assert_eq!(resource.short_names, [short]);
+        assert_eq!(resource.storage_prefix, prefix);
+        assert!(resource.stored);
+    }
+    let leases = registry.lookup("coordination.k8s.io", "v1", "leases").unwrap();
+    assert_eq!(leases.storage_prefix, "/registry/leases");
+    assert_eq!(registry.by_kind("rbac.authorization.k8s.io/v1", "Role").unwrap().plural, "roles");
+    assert!(registry.by_kind("v1", "Deployment").is_none());
+}
+
+#[test]
+fn reviews_and_bindings_are_not_stored() {
+    let registry = registry::builtin();
+    let unstored: BTreeSet<&str> = registry.iter().filter(|r| !r.stored).map(|r| r.plural.as_str()).collect();
+    let expected = [
+        "bindings",
+        "componentstatuses",
+        "localsubjectaccessreviews",
+        "selfsubjectaccessreviews",
+        "selfsubjectreviews",
+        "selfsubjectrulesreviews",
+        "subjectaccessreviews",
+        "tokenreviews",
+    ];
+    assert_eq!(unstored, BTreeSet::from(expected));
+    for resource in registry.iter().filter(|r| r.stored) {
+        for verb in
+            [Verb::Get, Verb::List, Verb::Watch, Verb::Create, Verb::Update, Verb::Patch, Verb::Delete]
+        {
+            assert!(resource.verbs.contains(&verb), "{} {verb:?}", resource.plural);
+        }
+    }
+}
+
+#[test]
+fn no_two_kinds_share_a_place_and_each_row_fills_its_columns() {
+    let registry = registry::builtin();
+    let mut prefixes = BTreeSet::new();
+    let now = "2024-01-01T00:00:00Z".parse().unwrap();
+    for resource in registry.iter() {
+        assert!(prefixes.insert(&resource.storage_prefix), "{}", resource.storage_prefix);
+        let row = (resource.cells)(&json!({}), now);
+        assert_eq!(row.len(), resource.columns.len(), "{}", resource.plural);
+        assert_eq!(resource.singular, resource.kind.to_lowercase());
+    }
+    assert!(registry.iter().count() >= 50);
+}
+
+#[test]
+fn subresources_name_the_kind_that_they_carry() {
+    let registry = registry::builtin();
+    let pods = registry.lookup("", "v1", "pods").unwrap();
+    let find = |name: &str| pods.subresources.iter().find(|s| s.name == name).unwrap();
+    assert_eq!((find("eviction").kind, find("eviction").group), ("Eviction", "policy"));
+    assert_eq!(find("exec").verbs, [Verb::Create, Verb::Get]);
+    assert_eq!((find("status").kind, find("log").kind), ("", ""));
+    let deployments = registry.lookup("apps", "v1", "deployments").unwrap();
+    let scale = deployments.subresources.iter().find(|s| s.name == "scale").unwrap();
+    assert_eq!((scale.kind, scale.group, scale.version), ("Scale", "autoscaling", "v1"));
+    assert!(deployments.behaviour.status_subresource && deployments.behaviour.generation);
+    assert!(pods.behaviour.graceful_delete);
+}
+
+#[test]
+fn what_is_not_served_says_why() {
+    let unserved = super::unserved();
+    assert!(unserved.iter().any(|(name, _)| name == "events.k8s.io/v1/events"));
+    assert!(unserved.iter().all(|(_, why)| !why.is_empty()));
+}
+
+/// Hooks see whatever a client sends: none may panic, on any kind, on objects of the wrong shape.
+#[test]
+fn hooks_are_total() {
+    let shapes = [
+        json!({}),
+        json!({"metadata": {}, "spec": {}, "status": {}}),
+        json!({"metadata": {"name": "x", "uid": "u"}, "spec": {"template": {"spec": {"containers": [{}]}}}}),
+        json!({"spec": {"containers": [{"ports": [{}], "env": [{}], "resources": {"limits": {"cpu": "x"}}}]}}),
+        json!({"spec": {"ports": [{}], "type": "LoadBalancer", "rules": [{}], "limits": [{}]}}),
+        json!({"spec": 7, "metadata": []}),
+        json!([]),
+    ];
+    for resource in registry::builtin().iter() {
+        let behaviour = &resource.behaviour;
+        for shape in &shapes {
+            let mut object = shape.clone();
+            (behaviour.default)(&mut object);
+            let once = object.clone();
+            (behaviour.default)(&mut object);
+            assert_eq!(object, once, "{}: defaulting twice differs", resource.plural);
+            (behaviour.prepare_create)(&mut object);
+            let _ = (behaviour.validate)(&object);
+            for old in &shapes {
+                let mut new = object.clone();
+                (behaviour.prepare_update)(&mut new, old);
+                let _ = (behaviour.validate_update)(&new, old);
+            }
+            let _ = (resource.cells)(&object, "2024-01-01T00:00:00Z".parse().unwrap());
+        }
+    }
+}

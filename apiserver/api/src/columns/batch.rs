@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use super::{
-    AGE, CONTAINERS, IMAGES, Layout, NAME, NONE, SELECTOR, age, containers, count, is_true, name, number, selector,
-    text_or,
+    AGE, CONTAINERS, IMAGES, Layout, NAME, NONE, SELECTOR, age, containers, count, is_true, name, number,
+    selector, text_or,
 };
 use crate::{meta, time};
 

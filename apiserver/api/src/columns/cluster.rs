@@ -107,7 +107,8 @@ fn event(object: &Value, now: jiff::Timestamp) -> Vec<Value> {
     let host = meta::text(object, "/source/host");
     let source = if host.is_empty() { component.to_owned() } else { format!("{component}, {host}") };
     let involved = &object["involvedObject"];
-    let target = format!("{}/{}", meta::text(involved, "/kind").to_lowercase(), meta::text(involved, "/name"));
+    let target =
+        format!("{}/{}", meta::text(involved, "/kind").to_lowercase(), meta::text(involved, "/name"));
     vec![
         last,
         text_or(object, "/type", ""),

@@ -17,7 +17,13 @@ pub(super) const INGRESSES: Layout = Layout {
     cells: |object, now| {
         let addresses: Vec<&str> = meta::list(object, "/status/loadBalancer/ingress")
             .iter()
-            .map(|i| if meta::text(i, "/ip").is_empty() { meta::text(i, "/hostname") } else { meta::text(i, "/ip") })
+            .map(|i| {
+                if meta::text(i, "/ip").is_empty() {
+                    meta::text(i, "/hostname")
+                } else {
+                    meta::text(i, "/ip")
+                }
+            })
             .filter(|a| !a.is_empty())
             .collect();
         let tls = !meta::list(object, "/spec/tls").is_empty();
@@ -33,8 +39,11 @@ pub(super) const INGRESSES: Layout = Layout {
 };
 
 fn hosts(object: &Value) -> String {
-    let hosts: Vec<&str> =
-        meta::list(object, "/spec/rules").iter().map(|r| meta::text(r, "/host")).filter(|h| !h.is_empty()).collect();
+    let hosts: Vec<&str> = meta::list(object, "/spec/rules")
+        .iter()
+        .map(|r| meta::text(r, "/host"))
+        .filter(|h| !h.is_empty())
+        .collect();
     match hosts.len() {
         0 => "*".to_owned(),
         n if n > 3 => format!("{} + {} more...", hosts[..3].join(","), n - 3),

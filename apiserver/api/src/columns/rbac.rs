@@ -30,7 +30,11 @@ pub(super) const BINDINGS: Layout = Layout {
 fn subjects(object: &Value, kind: &str) -> Value {
     let list = meta::list(object, "/subjects").iter().filter(|s| s["kind"] == kind).map(|subject| {
         let name = meta::text(subject, "/name");
-        if kind == "ServiceAccount" { format!("{}/{name}", meta::text(subject, "/namespace")) } else { name.to_owned() }
+        if kind == "ServiceAccount" {
+            format!("{}/{name}", meta::text(subject, "/namespace"))
+        } else {
+            name.to_owned()
+        }
     });
     json!(list.collect::<Vec<_>>().join(", "))
 }

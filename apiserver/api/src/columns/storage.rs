@@ -23,7 +23,11 @@ fn modes(object: &Value, pointer: &str) -> Value {
 
 /// What is being deleted says so, whatever its phase.
 fn phase(object: &Value) -> Value {
-    if meta::deletion_timestamp(object).is_some() { json!("Terminating") } else { text_or(object, "/status/phase", "") }
+    if meta::deletion_timestamp(object).is_some() {
+        json!("Terminating")
+    } else {
+        text_or(object, "/status/phase", "")
+    }
 }
 
 pub(super) const VOLUMES: Layout = Layout {
@@ -41,9 +45,9 @@ pub(super) const VOLUMES: Layout = Layout {
         MODE,
     ],
     cells: |object, now| {
-        let claim = object.pointer("/spec/claimRef").map_or(String::new(), |c| {
-            format!("{}/{}", meta::text(c, "/namespace"), meta::text(c, "/name"))
-        });
+        let claim = object
+            .pointer("/spec/claimRef")
+            .map_or(String::new(), |c| format!("{}/{}", meta::text(c, "/namespace"), meta::text(c, "/name")));
         vec![
             name(object),
             text_or(object, "/spec/capacity/storage", ""),
@@ -99,10 +103,14 @@ pub(super) const CLASSES: Layout = Layout {
         AGE,
     ],
     cells: |object, now| {
-        let default = ["storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class"]
-            .iter()
-            .any(|key| meta::annotation(object, key) == Some("true"));
-        let shown = if default { format!("{} (default)", meta::name(object)) } else { meta::name(object).to_owned() };
+        let default = [
+            "storageclass.kubernetes.io/is-default-class",
+            "storageclass.beta.kubernetes.io/is-default-class",
+        ]
+        .iter()
+        .any(|key| meta::annotation(object, key) == Some("true"));
+        let shown =
+            if default { format!("{} (default)", meta::name(object)) } else { meta::name(object).to_owned() };
         vec![
             json!(shown),
             text_or(object, "/provisioner", ""),

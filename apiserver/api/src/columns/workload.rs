@@ -3,7 +3,8 @@
 use serde_json::{Value, json};
 
 use super::{
-    AGE, CONTAINERS, IMAGES, Layout, NAME, NONE, SELECTOR, UNKNOWN, age, containers, name, number, pairs, selector,
+    AGE, CONTAINERS, IMAGES, Layout, NAME, NONE, SELECTOR, UNKNOWN, age, containers, name, number, pairs,
+    selector,
 };
 use crate::meta;
 
@@ -51,7 +52,8 @@ pub(super) const REPLICA_SETS: Layout = Layout {
     ],
     cells: |object, now| {
         let [names, images] = containers(object, "/spec/template/spec");
-        let structured = ["matchLabels", "matchExpressions"].iter().any(|f| object["spec"]["selector"].get(f).is_some());
+        let structured =
+            ["matchLabels", "matchExpressions"].iter().any(|f| object["spec"]["selector"].get(f).is_some());
         vec![
             name(object),
             number(object, "/spec/replicas"),
@@ -119,7 +121,12 @@ pub(super) const REVISIONS: Layout = Layout {
             let dot = if group.is_empty() { "" } else { "." };
             format!("{kind}{dot}{group}/{}", meta::text(owner, "/name"))
         });
-        vec![name(object), json!(controller), json!(number(object, "/revision").to_string()), age(object, now)]
+        vec![
+            name(object),
+            json!(controller),
+            json!(number(object, "/revision").to_string()),
+            age(object, now),
+        ]
     },
 };
 
@@ -183,7 +190,8 @@ fn targets(object: &Value) -> String {
         let kind = meta::text(metric, "/type");
         let field: String =
             kind.char_indices().map(|(i, c)| if i == 0 { c.to_ascii_lowercase() } else { c }).collect();
-        let (wanted, now) = (&metric[&field], current.get(index).map_or(&Value::Null, |c| &c[&field]["current"]));
+        let (wanted, now) =
+            (&metric[&field], current.get(index).map_or(&Value::Null, |c| &c[&field]["current"]));
         let text = match wanted["target"]["averageUtilization"].as_i64() {
             Some(percent) => {
                 let now = now["averageUtilization"].as_i64().map_or(UNKNOWN.to_owned(), |n| format!("{n}%"));
