@@ -1,5 +1,6 @@
 //! Client certificates and bearer tokens to identities.
 
+use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -14,9 +15,46 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::tokens::{BoundObjects, Claims, Issuer, TokenError};
 
-/// Tokens whose signature is remembered. With about 1 KiB each this is 4 MiB at most; the
-/// largest clusters foreseen use 2,000 at a time.
-const MAX_VERIFIED: usize = 4096;
+/// Tokens whose signature is remembered, and as many certificates. With about 1 KiB each this is
+/// 8 MiB at most; the largest clusters foreseen use 2,000 tokens and 5,000 nodes at a time.
+const MAX_REMEMBERED: usize = 4096;
+
+/// A bounded memory of credentials.
+struct Memory<K, V>(Mutex<BTreeMap<K, V>>);
+
+impl<K: Ord, V: Clone> Memory<K, V> {
+    fn get<Q: Ord + ?Sized>(&self, key: &Q) -> Option<V>
+    where
+        K: Borrow<Q>,
+    {
+        self.lock().get(key).cloned()
+    }
+
+    /// Makes room where there is none: first by what `is_over` finds to have expired, then by any.
+    fn insert(&self, key: K, value: V, is_over: impl Fn(&V) -> bool) {
+        let mut map = self.lock();
+        if map.len() >= MAX_REMEMBERED {
+            map.retain(|_, value| !is_over(value));
+        }
+        if map.len() >= MAX_REMEMBERED {
+            // All are in use: forgetting one costs a signature check.
+            map.pop_first();
+        }
+        map.insert(key, value);
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<K, V>> {
+        // A panic elsewhere cannot leave the map half changed. No section awaits.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a certificate says; times are seconds since 1970.
+struct CertificateUser {
+    identity: Identity,
+    not_before: i64,
+    not_after: i64,
+}
 
 /// Decides who makes a request.
 pub struct Authenticator {
@@ -24,14 +62,17 @@ pub struct Authenticator {
     objects: Arc<dyn BoundObjects>,
     ambient: Ambient,
     /// Tokens whose signature was right, by their hash. Expiry and bound objects are checked at
-    /// each use; only the signature is not computed again. Critical sections never await.
-    verified: Mutex<BTreeMap<[u8; 32], Arc<Claims>>>,
+    /// each use; only the signature is not computed again.
+    tokens: Memory<[u8; 32], Arc<Claims>>,
+    /// Certificates by their bytes, whose serial number comes early in a comparison.
+    certificates: Memory<Vec<u8>, Arc<CertificateUser>>,
 }
 
 impl Authenticator {
     /// An authenticator over the issuer's tokens and the server's cache of objects.
     pub fn new(issuer: Arc<Issuer>, objects: Arc<dyn BoundObjects>, ambient: &Ambient) -> Self {
-        Self { issuer, objects, ambient: ambient.clone(), verified: Mutex::default() }
+        let (tokens, certificates) = (Memory(Mutex::default()), Memory(Mutex::default()));
+        Self { issuer, objects, ambient: ambient.clone(), tokens, certificates }
     }
 
     /// Whose request it is. The certificate must be one that TLS has verified against the
@@ -55,30 +96,21 @@ impl Authenticator {
     }
 
     /// The user of a verified client certificate: CN is the name, each O a group. 401 if it has
-    /// expired since the handshake or names nobody. Costs a parse: a connection may keep the
-    /// answer for a while.
+    /// expired since the handshake or names nobody.
     pub fn certificate_identity(&self, certificate: &CertificateDer<'_>) -> Result<Identity, ApiError> {
-        let (_, parsed) = X509Certificate::from_der(certificate).map_err(|_| unauthorized())?;
         let now = self.ambient.now().as_second();
-        let validity = parsed.validity();
-        if now > validity.not_after.timestamp() || now < validity.not_before.timestamp() {
+        let user = match self.certificates.get(certificate.as_ref()) {
+            Some(user) => user,
+            None => {
+                let user = Arc::new(certificate_user(certificate).ok_or_else(unauthorized)?);
+                self.certificates.insert(certificate.to_vec(), user.clone(), |user| user.not_after < now);
+                user
+            }
+        };
+        if now > user.not_after || now < user.not_before {
             return Err(unauthorized());
         }
-        let subject = parsed.subject();
-        let user = subject
-            .iter_common_name()
-            .next()
-            .and_then(|name| name.as_str().ok())
-            .filter(|name| !name.is_empty())
-            .ok_or_else(unauthorized)?;
-        let groups: Vec<&str> = subject.iter_organization().filter_map(|o| o.as_str().ok()).collect();
-        let mut identity = Identity::authenticated(user, &groups);
-        let digest: String = Sha256::digest(certificate).iter().map(|byte| format!("{byte:02x}")).collect();
-        identity.extra.push((
-            "authentication.kubernetes.io/credential-id".to_owned(),
-            vec![format!("X509SHA256={digest}")],
-        ));
-        Ok(identity)
+        Ok(user.identity.clone())
     }
 
     /// Answers a `TokenReview`: the review with its status.
@@ -114,15 +146,15 @@ impl Authenticator {
         audiences: &[String],
     ) -> Result<(Arc<Claims>, Vec<String>), TokenError> {
         let hash: [u8; 32] = Sha256::digest(token).into();
-        let known = self.cache().get(&hash).cloned();
-        let claims = match known {
+        let claims = match self.tokens.get(&hash) {
             Some(claims) => {
                 self.issuer.check_times(&claims)?;
                 claims
             }
             None => {
                 let claims = Arc::new(self.issuer.verify(token)?);
-                self.remember(hash, claims.clone());
+                let now = self.issuer.now();
+                self.tokens.insert(hash, claims.clone(), |claims| claims.exp <= now);
                 claims
             }
         };
@@ -133,24 +165,21 @@ impl Authenticator {
         claims.check_bound(&*self.objects)?;
         Ok((claims, common))
     }
+}
 
-    fn remember(&self, hash: [u8; 32], claims: Arc<Claims>) {
-        let now = self.issuer.now();
-        let mut cache = self.cache();
-        if cache.len() >= MAX_VERIFIED {
-            cache.retain(|_, claims| claims.exp > now);
-        }
-        if cache.len() >= MAX_VERIFIED {
-            // All are in use: forgetting any of them costs one more signature check.
-            cache.pop_first();
-        }
-        cache.insert(hash, claims);
-    }
-
-    fn cache(&self) -> std::sync::MutexGuard<'_, BTreeMap<[u8; 32], Arc<Claims>>> {
-        // A panic elsewhere cannot leave the map half changed.
-        self.verified.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn certificate_user(certificate: &CertificateDer<'_>) -> Option<CertificateUser> {
+    let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
+    let subject = parsed.subject();
+    let user = subject.iter_common_name().next()?.as_str().ok().filter(|name| !name.is_empty())?;
+    let groups: Vec<&str> = subject.iter_organization().filter_map(|o| o.as_str().ok()).collect();
+    let mut identity = Identity::authenticated(user, &groups);
+    let digest: String = Sha256::digest(certificate).iter().map(|byte| format!("{byte:02x}")).collect();
+    let credential =
+        ("authentication.kubernetes.io/credential-id".to_owned(), vec![format!("X509SHA256={digest}")]);
+    identity.extra.push(credential);
+    let validity = parsed.validity();
+    let (not_before, not_after) = (validity.not_before.timestamp(), validity.not_after.timestamp());
+    Some(CertificateUser { identity, not_before, not_after })
 }
 
 /// `userInfo` as reviews and admission spell it.

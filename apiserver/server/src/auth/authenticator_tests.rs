@@ -68,7 +68,7 @@ fn tokens_are_checked_at_each_use_though_their_signature_is_remembered() {
         let identity = setup.authenticator.authenticate(None, Some(&bearer(&token))).unwrap();
         assert_eq!(identity.user, "system:serviceaccount:ns:bot");
     }
-    assert_eq!(setup.authenticator.cache().len(), 1);
+    assert_eq!(setup.authenticator.tokens.lock().len(), 1);
     setup.clock.advance(600);
     assert_eq!(setup.authenticator.authenticate(None, Some(&bearer(&token))).unwrap_err().code, 401);
     let (replaced, _) = setup.issuer.issue(claims("u0"), &[], 600);
@@ -81,15 +81,15 @@ fn tokens_are_checked_at_each_use_though_their_signature_is_remembered() {
 fn the_memory_of_tokens_is_bounded() {
     let setup = setup(account());
     let claims = Arc::new(setup.issuer.verify(&setup.issuer.issue(claims("u1"), &[], 600).0).unwrap());
-    for number in 0..MAX_VERIFIED + 10 {
+    for number in 0..MAX_REMEMBERED + 10 {
         let mut hash = [0; 32];
         hash[..8].copy_from_slice(&number.to_be_bytes());
-        setup.authenticator.remember(hash, claims.clone());
+        setup.authenticator.tokens.insert(hash, claims.clone(), |claims| claims.exp <= setup.issuer.now());
     }
-    assert_eq!(setup.authenticator.cache().len(), MAX_VERIFIED);
+    assert_eq!(setup.authenticator.tokens.lock().len(), MAX_REMEMBERED);
     setup.clock.advance(601);
-    setup.authenticator.remember([0xff; 32], claims);
-    assert_eq!(setup.authenticator.cache().len(), 1, "expired ones go first");
+    setup.authenticator.tokens.insert([0xff; 32], claims, |claims| claims.exp <= setup.issuer.now());
+    assert_eq!(setup.authenticator.tokens.lock().len(), 1, "expired ones go first");
 }
 
 #[test]
