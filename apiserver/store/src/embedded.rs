@@ -29,13 +29,14 @@ use self::expiry::Deadlines;
 use self::index::Index;
 use self::watch::{Registry, WatchStream};
 use crate::disk::{DirectoryLock, Disk};
-use crate::limits::{KEY_BYTES, TTL_SECONDS, VALUE_BYTES, WRITE_QUEUE};
+use crate::limits::{KEY_BYTES, LIST_PART_KEYS, SEGMENT_MIN_BYTES, TTL_SECONDS, VALUE_BYTES, WRITE_QUEUE};
 use crate::{Got, Op, Page, Range, Revision, Store, StoreError, Watch, Write, Written};
 
 /// How much the store keeps.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Size of a segment of the log, in bytes; at least 4 KiB.
+    /// Size of a segment of the log, in bytes; less than 4 KiB counts as 4 KiB, and a group of
+    /// writes that is larger gets a segment as large as it needs.
     pub segment_bytes: u64,
     /// A checkpoint is taken once the log has grown by this many bytes, or by the size of the
     /// last checkpoint if that is more, and something was compacted meanwhile.
@@ -186,7 +187,8 @@ impl Shared {
 impl Embedded {
     /// Opens the store in a directory, which is made ready where it is empty. Fails with `Broken`
     /// where the directory is in use, has another format or holds damaged data.
-    pub async fn open(disk: Arc<dyn Disk>, options: Options) -> Result<Self, StoreError> {
+    pub async fn open(disk: Arc<dyn Disk>, mut options: Options) -> Result<Self, StoreError> {
+        options.segment_bytes = options.segment_bytes.max(SEGMENT_MIN_BYTES);
         let place = disk.describe();
         let opening = || open_directory(&disk, &options);
         let (lock, recovered) = if disk.blocks() {
@@ -315,7 +317,12 @@ impl Store for Embedded {
 
     async fn list(&self, range: Range) -> Result<Page, StoreError> {
         self.inner.shared.check(|| format!("list {}", range.prefix))?;
-        self.inner.shared.view().list(&range)
+        let index = self.inner.shared.view();
+        let mut list = index.list(&range)?;
+        while list.go_on(LIST_PART_KEYS) {
+            tokio::task::yield_now().await;
+        }
+        Ok(list.page)
     }
 
     async fn write(&self, write: Write) -> Result<Written, StoreError> {

@@ -17,7 +17,7 @@ use etcd_client::{
 use self::lease::Leases;
 use self::watch::ProgressRequests;
 use crate::embedded::check_size;
-use crate::limits::ETCD_ANSWER_BYTES;
+use crate::limits::{ETCD_ANSWER_BYTES, VALUE_BYTES};
 use crate::{Got, KeyValue, Op, Page, Range, Revision, Store, StoreError, Watch, Write, Written};
 
 /// How long one request may take.
@@ -139,7 +139,8 @@ impl Etcd {
             .when([Compare::mod_revision(key, CompareOp::Equal, write.expected)])
             .and_then([success])
             .or_else([TxnOp::get(key, None)]);
-        let response = within(TIMEOUT, &attempted, self.kv.clone().txn(txn)).await?;
+        let response = within(TIMEOUT, &attempted, self.kv.clone().txn(txn)).await;
+        let response = response.map_err(|error| too_large(error, write))?;
         let revision = response.header().map_or(0, |header| header.revision());
         if response.succeeded() {
             return Ok(Written::Done { revision });
@@ -288,6 +289,16 @@ fn server_message(error: &StoreError) -> Option<&str> {
     match cause.downcast_ref::<Error>() {
         Some(Error::GRpcStatus(status)) => Some(status.message()),
         _ => None,
+    }
+}
+
+/// The server's own limit covers the whole request, so a value just below ours can exceed it.
+fn too_large(error: StoreError, write: &Write) -> StoreError {
+    match (server_message(&error), &write.op) {
+        (Some(message), Op::Put { value, .. }) if message.contains("request is too large") => {
+            StoreError::TooLarge { key: write.key.clone(), bytes: value.len(), limit: VALUE_BYTES }
+        }
+        _ => error,
     }
 }
 

@@ -17,6 +17,12 @@ pub const GROUP_REQUESTS: usize = 1_024;
 /// Bytes of values that share one sync of the log; the last request may exceed it by one value.
 pub const GROUP_BYTES: usize = 8 << 20;
 
+/// Smallest segment of the log, in bytes.
+pub const SEGMENT_MIN_BYTES: u64 = 4_096;
+
+/// Keys that a list looks at before it lets other tasks run: well below a millisecond.
+pub const LIST_PART_KEYS: usize = 2_000;
+
 /// Events that a watcher may leave unread before it is cut off. An event is a pointer to a change
 /// that the history holds too, so a full buffer costs 512 KiB beside what the history holds.
 pub const WATCH_BUFFER_EVENTS: usize = 65_536;

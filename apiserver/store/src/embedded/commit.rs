@@ -236,11 +236,8 @@ impl Committer {
         if staged.records.is_empty() {
             return Ok(());
         }
-        for (start, left) in staged.starts.iter().rev().zip(0..) {
-            record::set_left(&mut staged.records, *start, left);
-        }
         self.checkpoints.appended += staged.records.len() as u64;
-        self.log.append(&staged.records, self.index.revision)
+        self.log.append(&mut staged.records, &staged.starts, self.index.revision)
     }
 
     /// Publishes and answers, or undoes; false if the store has to stop.

@@ -254,27 +254,12 @@ impl Index {
         Got { kv: self.current(key).and_then(|change| change.key_value()), revision: self.revision }
     }
 
-    /// One page of a range.
-    pub(super) fn list(&self, range: &Range) -> Result<Page, StoreError> {
+    /// Begins a list; `ListState::go_on` does it.
+    pub(super) fn list<'a>(&'a self, range: &'a Range) -> Result<ListState<'a>, StoreError> {
         let revision = self.readable(range.revision)?;
-        let start = if range.after.as_str() >= range.prefix.as_str() && !range.after.is_empty() {
-            Bound::Excluded(range.after.as_str())
-        } else {
-            Bound::Included(range.prefix.as_str())
-        };
-        let limit = if range.limit == 0 { usize::MAX } else { range.limit };
-        let (mut kvs, mut remaining) = (Vec::new(), 0);
-        for (key, newest) in self.keys.range::<_, str>((start, Bound::Unbounded)) {
-            if !key.starts_with(&range.prefix) {
-                break;
-            }
-            if kvs.len() < limit {
-                kvs.extend(self.version(newest, revision));
-            } else if self.exists(newest, revision) {
-                remaining += 1;
-            }
-        }
-        Ok(Page { kvs, revision, remaining })
+        let after = if range.after > range.prefix { Some(range.after.as_str()) } else { None };
+        let page = Page { kvs: Vec::new(), revision, remaining: 0 };
+        Ok(ListState { index: self, range, after, page })
     }
 
     /// The revision to read at, for the one that was asked for.
@@ -337,5 +322,108 @@ impl Index {
     /// The changes from `from` on, in order.
     pub(super) fn changes_from(&self, from: Revision) -> impl Iterator<Item = &Arc<Change>> + '_ {
         self.history.range(from..).map(|(_, change)| change)
+    }
+}
+
+/// A list that is done in parts, so that a long one lets other tasks run.
+pub(super) struct ListState<'a> {
+    index: &'a Index,
+    range: &'a Range,
+    /// The key that was looked at last.
+    after: Option<&'a str>,
+    /// What has been found so far.
+    pub(super) page: Page,
+}
+
+impl ListState<'_> {
+    /// Looks at the next `keys` keys; true if there are more.
+    pub(super) fn go_on(&mut self, keys: usize) -> bool {
+        let start = match self.after {
+            Some(after) => Bound::Excluded(after),
+            None => Bound::Included(self.range.prefix.as_str()),
+        };
+        let limit = if self.range.limit == 0 { usize::MAX } else { self.range.limit };
+        let (index, page) = (self.index, &mut self.page);
+        let mut looked_at = 0;
+        for (key, newest) in index.keys.range::<_, str>((start, Bound::Unbounded)) {
+            if !key.starts_with(&self.range.prefix) {
+                return false;
+            }
+            if page.kvs.len() < limit {
+                page.kvs.extend(index.version(newest, page.revision));
+            } else if index.exists(newest, page.revision) {
+                page.remaining += 1;
+            }
+            looked_at += 1;
+            if looked_at == keys {
+                self.after = Some(key);
+                return true;
+            }
+        }
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(index: &Index, revision: Revision) -> Vec<String> {
+        let range = Range { revision, ..Range::default() };
+        let mut state = index.list(&range).unwrap();
+        while state.go_on(2) {}
+        state.page.kvs.iter().map(|kv| format!("{}={}", kv.key, String::from_utf8_lossy(&kv.value))).collect()
+    }
+
+    fn index() -> Index {
+        let mut index = Index::new();
+        index.put("a", "1".into(), 0);
+        index.put("b", "1".into(), 0);
+        index.delete("b").unwrap();
+        index.put("a", "2".into(), 0);
+        index.put("c", "1".into(), 0);
+        index.put("b", "2".into(), 0);
+        index
+    }
+
+    #[test]
+    fn each_revision_is_there_in_parts_of_any_size() {
+        let index = index();
+        let expected: [&[&str]; 7] =
+            [&[], &["a=1"], &["a=1", "b=1"], &["a=1"], &["a=2"], &["a=2", "c=1"], &["a=2", "b=2", "c=1"]];
+        for (revision, expected) in (1..).zip(expected) {
+            assert_eq!(list(&index, revision), expected, "revision {revision}");
+        }
+    }
+
+    #[test]
+    fn a_copy_stays_as_it_was() {
+        let mut index = index();
+        let copy = index.clone();
+        index.delete("a").unwrap();
+        index.compact(8);
+        while index.scrub(1) {}
+        assert_eq!(list(&copy, 0), ["a=2", "b=2", "c=1"]);
+        assert_eq!(list(&copy, 2), ["a=1"]);
+        assert_eq!(list(&index, 0), ["b=2", "c=1"]);
+    }
+
+    #[test]
+    fn scrubbing_frees_deleted_keys_and_versions_of_before() {
+        let mut index = index();
+        index.delete("c").unwrap();
+        assert_eq!((index.keys.len(), index.history.len(), index.live), (3, 7, 2));
+        index.compact(8);
+        // Out of reach at once, and freed in steps.
+        assert!(index.list(&Range { revision: 7, ..Range::default() }).is_err());
+        let mut steps = 1;
+        while index.scrub(2) {
+            steps += 1;
+        }
+        assert_eq!(steps, 4);
+        assert_eq!((index.keys.len(), index.history.len(), index.live), (2, 0, 2));
+        assert_eq!(index.history_bytes, 0);
+        assert!(index.keys.values().all(|change| change.before.is_none()));
+        assert_eq!(list(&index, 8), ["a=2", "b=2"]);
     }
 }

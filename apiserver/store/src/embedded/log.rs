@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
 
-use super::record::{read_u32, read_u64};
+use super::record::{self, read_u32, read_u64};
 use crate::Revision;
 use crate::disk::{Disk, DiskFile};
 
@@ -78,7 +78,8 @@ pub(super) struct Log {
 }
 
 impl Log {
-    /// Goes on with a new segment after the complete ones.
+    /// Goes on with a new segment after the complete ones; `place` is its sequence and the number
+    /// of its first group.
     pub(super) fn begin(
         disk: Arc<dyn Disk>,
         segment_bytes: u64,
@@ -117,11 +118,19 @@ impl Log {
         self.complete.len() + 1
     }
 
-    /// Writes a group of records and waits until it is durable.
-    pub(super) fn append(&mut self, records: &[u8], last_revision: Revision) -> Result<(), AppendError> {
+    /// Writes a group of records, which begin at `starts`, and waits until it is durable.
+    pub(super) fn append(
+        &mut self,
+        records: &mut [u8],
+        starts: &[usize],
+        last_revision: Revision,
+    ) -> Result<(), AppendError> {
         let end = self.offset + records.len() as u64;
         if end > self.allocated {
             self.rotate(records.len() as u64)?;
+        }
+        for (start, left) in starts.iter().rev().zip(0..) {
+            record::seal(records, *start, left, self.sequence, self.offset + *start as u64);
         }
         if let Err(error) = self.file.write_at(self.offset, records) {
             return Err(self.undo_write(error));
@@ -135,7 +144,7 @@ impl Log {
 
     /// A disk that is full has taken a part, which must not stay behind the end.
     fn undo_write(&mut self, error: io::Error) -> AppendError {
-        if error.kind() != ErrorKind::StorageFull {
+        if !is_full(&error) {
             return AppendError::Fatal(error);
         }
         match self.file.truncate(self.offset) {
@@ -152,7 +161,7 @@ impl Log {
         let sequence = self.sequence + 1;
         let file = match new_segment(self.disk.as_ref(), sequence, self.group, size) {
             Ok(file) => file,
-            Err(error) if error.kind() == ErrorKind::StorageFull => {
+            Err(error) if is_full(&error) => {
                 // What is left of it holds no record; recovery takes no notice of it.
                 let _ = self.disk.remove(&name(sequence));
                 return Err(AppendError::Full(error));
@@ -194,6 +203,10 @@ impl Log {
         self.file.truncate(self.offset)?;
         self.file.sync()
     }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
 }
 
 /// Makes a segment and waits until it and its name are durable.

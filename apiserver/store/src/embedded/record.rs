@@ -44,7 +44,7 @@ pub(super) enum Decoded<'a> {
     Damaged,
 }
 
-/// Appends a record, of which `left` is filled in later by `set_left`; returns where it begins.
+/// Appends a record, which `seal` completes later; returns where it begins.
 pub(super) fn encode(buffer: &mut Vec<u8>, group: u64, body: &Body<'_>) -> usize {
     let start = buffer.len();
     let kind = match body {
@@ -77,24 +77,28 @@ pub(super) fn encode(buffer: &mut Vec<u8>, group: u64, body: &Body<'_>) -> usize
     start
 }
 
-/// Completes the record that begins at `start`: its place in the group, and with that its checksum.
-pub(super) fn set_left(buffer: &mut [u8], start: usize, left: u32) {
+/// Completes the record that begins at `start`: its place in the group, and the checksum, which
+/// also covers the place in the log.
+pub(super) fn seal(buffer: &mut [u8], start: usize, left: u32, sequence: u64, offset: u64) {
     set_u32(buffer, start + 20, left);
     let length = read_u32(buffer, start + 4).map_or(0, |length| length as usize);
-    let checksum = checksum(&buffer[start..start + HEADER + length]);
+    let checksum = checksum(&buffer[start..start + HEADER + length], sequence, offset);
     set_u32(buffer, start + 8, checksum);
 }
 
-/// The checksum covers the whole record but itself.
-fn checksum(record: &[u8]) -> u32 {
+/// The checksum covers the whole record but itself, and where in the log it is: a copy of a record
+/// somewhere else, such as inside of a value, is not one.
+fn checksum(record: &[u8], sequence: u64, offset: u64) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&sequence.to_le_bytes());
+    hasher.update(&offset.to_le_bytes());
     hasher.update(&record[..8]);
     hasher.update(&record[12..]);
     hasher.finalize()
 }
 
-/// Reads the record that begins at `at`.
-pub(super) fn decode(bytes: &[u8], at: usize) -> Decoded<'_> {
+/// Reads the record that begins at `at` of the segment with this sequence.
+pub(super) fn decode(bytes: &[u8], at: usize, sequence: u64) -> Decoded<'_> {
     let Some(header) = bytes.get(at..at + HEADER) else {
         let rest = bytes.get(at..).unwrap_or_default();
         return if rest.iter().all(|byte| *byte == 0) { Decoded::Nothing } else { Decoded::Damaged };
@@ -102,17 +106,18 @@ pub(super) fn decode(bytes: &[u8], at: usize) -> Decoded<'_> {
     if header.iter().all(|byte| *byte == 0) {
         return Decoded::Nothing;
     }
-    decode_record(bytes, at).map_or(Decoded::Damaged, |(record, taken)| Decoded::Record(record, taken))
+    decode_record(bytes, at, sequence)
+        .map_or(Decoded::Damaged, |(record, taken)| Decoded::Record(record, taken))
 }
 
-fn decode_record(bytes: &[u8], at: usize) -> Option<(Record<'_>, usize)> {
+fn decode_record(bytes: &[u8], at: usize, sequence: u64) -> Option<(Record<'_>, usize)> {
     if read_u32(bytes, at)? != MAGIC {
         return None;
     }
     let length = read_u32(bytes, at + 4)? as usize;
     let end = at.checked_add(HEADER)?.checked_add(length)?;
     let record = bytes.get(at..end)?;
-    if checksum(record) != read_u32(record, 8)? {
+    if checksum(record, sequence, at as u64) != read_u32(record, 8)? {
         return None;
     }
     let (group, left) = (read_u64(record, 12)?, read_u32(record, 20)?);
@@ -135,21 +140,12 @@ fn decode_body(kind: u8, payload: &[u8]) -> Option<Body<'_>> {
     }
 }
 
-/// The next whole record behind damage, if there is one.
-pub(super) fn find(bytes: &[u8], from: usize) -> Option<Record<'_>> {
-    records_behind(bytes, from).next()
-}
-
-/// Whether a whole record of a group after `group` lies behind damage.
-pub(super) fn later_group(bytes: &[u8], from: usize, group: u64) -> bool {
-    records_behind(bytes, from).any(|record| record.group > group)
-}
-
-fn records_behind(bytes: &[u8], from: usize) -> impl Iterator<Item = Record<'_>> {
+/// The whole records that lie behind damage.
+pub(super) fn behind(bytes: &[u8], from: usize, sequence: u64) -> impl Iterator<Item = Record<'_>> {
     (from.next_multiple_of(ALIGN)..bytes.len())
         .step_by(ALIGN)
         .filter(|&at| read_u32(bytes, at) == Some(MAGIC))
-        .filter_map(|at| decode_record(bytes, at))
+        .filter_map(move |at| decode_record(bytes, at, sequence))
         .map(|(record, _)| record)
 }
 
@@ -187,7 +183,7 @@ mod tests {
     fn encoded(body: &Body<'_>) -> Vec<u8> {
         let mut buffer = vec![0; 8];
         let start = encode(&mut buffer, 7, body);
-        set_left(&mut buffer, start, 3);
+        seal(&mut buffer, start, 3, 5, 8);
         buffer
     }
 
@@ -201,7 +197,7 @@ mod tests {
         ];
         for body in bodies {
             let bytes = encoded(&body);
-            let Decoded::Record(record, taken) = decode(&bytes, 8) else { panic!("{body:?}") };
+            let Decoded::Record(record, taken) = decode(&bytes, 8, 5) else { panic!("{body:?}") };
             assert_eq!(record, Record { group: 7, left: 3, body });
             assert_eq!(taken, bytes.len() - 8);
         }
@@ -213,21 +209,28 @@ mod tests {
         for bit in 64..whole.len() * 8 {
             let mut bytes = whole.clone();
             bytes[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(decode(&bytes, 8), Decoded::Damaged, "bit {bit}");
+            assert_eq!(decode(&bytes, 8, 5), Decoded::Damaged, "bit {bit}");
         }
         for end in 9..whole.len() {
-            assert_eq!(decode(&whole[..end], 8), Decoded::Damaged, "cut at {end}");
+            assert_eq!(decode(&whole[..end], 8, 5), Decoded::Damaged, "cut at {end}");
         }
-        assert_eq!(decode(&whole[..8], 8), Decoded::Nothing);
-        assert_eq!(decode(&[0; 64], 0), Decoded::Nothing);
+        assert_eq!(decode(&whole[..8], 8, 5), Decoded::Nothing);
+        assert_eq!(decode(&[0; 64], 0, 5), Decoded::Nothing);
+    }
+
+    #[test]
+    fn a_record_counts_only_in_its_place() {
+        let bytes = encoded(&Body::Delete { revision: 9, key: "/key" });
+        assert_eq!(decode(&bytes, 8, 6), Decoded::Damaged);
+        assert_eq!(decode(&bytes[4..], 4, 5), Decoded::Damaged);
     }
 
     #[test]
     fn a_record_behind_damage_is_found() {
         let mut bytes = encoded(&Body::Delete { revision: 9, key: "/key" });
         bytes[0] = 0xff;
-        let found = find(&bytes, 0).unwrap();
+        let found = behind(&bytes, 0, 5).next().unwrap();
         assert_eq!(found.body, Body::Delete { revision: 9, key: "/key" });
-        assert_eq!(find(&bytes, 12), None);
+        assert_eq!(behind(&bytes, 12, 5).next(), None);
     }
 }

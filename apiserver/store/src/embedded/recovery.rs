@@ -194,7 +194,7 @@ impl Replay<'_> {
     ) -> Result<Option<usize>, StoreError> {
         let first_group = match log::read_segment_header(bytes) {
             Some((own, group)) if own == sequence => group,
-            _ if last && record::find(bytes, 0).is_none() => return Ok(None),
+            _ if last && record::behind(bytes, 0, sequence).next().is_none() => return Ok(None),
             _ => return Err(self.damaged(name, "has a damaged header")),
         };
         let behind_checkpoint = self.index.revision == self.checkpoint;
@@ -208,16 +208,18 @@ impl Replay<'_> {
         self.group_start = SEGMENT_HEADER;
         let mut at = SEGMENT_HEADER;
         loop {
-            match record::decode(bytes, at) {
+            match record::decode(bytes, at, sequence) {
                 Decoded::Record(record, taken) => {
                     self.record(name, at, &record)?;
                     at += taken;
                 }
                 Decoded::Nothing | Decoded::Damaged if last => {
-                    self.check_torn(name, bytes, at)?;
+                    self.check_torn(name, sequence, bytes, at)?;
                     return Ok(Some(at));
                 }
-                Decoded::Nothing if record::find(bytes, at).is_none() => return Ok(Some(at)),
+                Decoded::Nothing if record::behind(bytes, at, sequence).next().is_none() => {
+                    return Ok(Some(at));
+                }
                 Decoded::Nothing | Decoded::Damaged => {
                     return Err(self.damaged(name, format!("is damaged at byte {at}")));
                 }
@@ -268,9 +270,9 @@ impl Replay<'_> {
 
     /// What follows the last whole record may only be the rest of the group that was being
     /// written. A record of a later group proves that what is damaged had been synced.
-    fn check_torn(&self, name: &str, bytes: &[u8], end: usize) -> Result<(), StoreError> {
+    fn check_torn(&self, name: &str, sequence: u64, bytes: &[u8], end: usize) -> Result<(), StoreError> {
         let torn = if self.left > 0 { self.group } else { self.group + 1 };
-        if record::later_group(bytes, end, torn) {
+        if record::behind(bytes, end, sequence).any(|record| record.group > torn) {
             return Err(
                 self.damaged(name, format!("is damaged at byte {end}, with acknowledged writes behind it"))
             );
