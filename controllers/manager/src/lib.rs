@@ -4,12 +4,18 @@
 mod config;
 mod context;
 mod deployment;
+mod discovery;
+mod endpoints;
+mod endpointslice;
 mod hash;
 pub mod limits;
 mod meta;
+mod namespaces;
 mod patch;
 mod pods;
+mod ports;
 mod replicaset;
+mod serviceaccount;
 #[cfg(test)]
 mod testing;
 

@@ -37,7 +37,7 @@ pub(crate) fn difference(old: &Value, new: &Value) -> Option<Value> {
     }
 }
 
-/// Whether the patch of an object also names the version it was computed from.
+/// The patch of an object, with the version and uid it was computed from.
 fn versioned<K: Resource>(old: &K, patch: Value) -> Value {
     let mut patch = patch;
     let meta = old.meta();
@@ -68,15 +68,20 @@ enum Part {
     Status,
 }
 
+/// The patch for everything but the status, with the version of `old`; `None` if nothing changed.
+pub(crate) fn of<K>(old: &K, new: &K) -> Option<Value>
+where
+    K: Resource + Serialize,
+{
+    difference(&encoded(old, Part::Main), &encoded(new, Part::Main)).map(|patch| versioned(old, patch))
+}
+
 /// Writes everything but the status of `new` over `old`. Whether anything was written.
 pub(crate) async fn update<K>(api: &Api<K>, old: &K, new: &K) -> Result<bool>
 where
     K: Resource<DynamicType = ()> + Serialize + DeserializeOwned + Clone + Debug,
 {
-    let Some(patch) = difference(&encoded(old, Part::Main), &encoded(new, Part::Main)) else {
-        return Ok(false);
-    };
-    let patch = versioned(old, patch);
+    let Some(patch) = of(old, new) else { return Ok(false) };
     let name = old.name_any();
     api.patch(&name, &PatchParams::default(), &Patch::Merge(patch))
         .await

@@ -1,0 +1,75 @@
+//! Which kinds the server has, built in or defined by users.
+
+use controllers_runtime::{Attempt, Result};
+use kube::Client;
+use kube::api::ApiResource;
+use kube::discovery::{Discovery, Scope, verbs};
+use tracing::debug;
+
+/// One kind, in its most stable version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Kind {
+    pub resource: ApiResource,
+    pub namespaced: bool,
+    verbs: Vec<String>,
+}
+
+impl Kind {
+    pub fn supports(&self, verb: &str) -> bool {
+        self.verbs.iter().any(|known| known == verb)
+    }
+
+    /// Can be listed, watched and deleted: of interest to whoever cleans up.
+    pub fn is_collectable(&self) -> bool {
+        [verbs::DELETE, verbs::LIST, verbs::WATCH].iter().all(|verb| self.supports(verb))
+    }
+
+    /// `deployments.apps`, `pods`.
+    pub fn name(&self) -> String {
+        if self.resource.group.is_empty() {
+            self.resource.plural.clone()
+        } else {
+            format!("{}.{}", self.resource.plural, self.resource.group)
+        }
+    }
+}
+
+/// All kinds, ordered by group and name.
+pub(crate) async fn kinds(client: &Client) -> Result<Vec<Kind>> {
+    let discovery = match Discovery::new(client.clone()).run_aggregated().await {
+        Ok(discovery) if discovery.groups().next().is_some() => discovery,
+        other => {
+            // Two requests were not enough for an old server: one for each group, then.
+            debug!(error = other.err().map(|error| error.to_string()), "no aggregated discovery");
+            Discovery::new(client.clone()).run().await.attempt(|| "discover the kinds of the API".to_owned())?
+        }
+    };
+    let mut kinds: Vec<Kind> = discovery
+        .groups_alphabetical()
+        .into_iter()
+        .flat_map(|group| group.resources_by_stability())
+        .map(|(resource, capabilities)| Kind {
+            resource,
+            namespaced: capabilities.scope == Scope::Namespaced,
+            verbs: capabilities.operations,
+        })
+        .collect();
+    kinds.sort_by_key(Kind::name);
+    Ok(kinds)
+}
+
+#[cfg(test)]
+pub(crate) fn kind(group: &str, version: &str, name: &str, plural: &str, namespaced: bool) -> Kind {
+    let api_version = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
+    Kind {
+        resource: ApiResource {
+            group: group.to_owned(),
+            version: version.to_owned(),
+            api_version,
+            kind: name.to_owned(),
+            plural: plural.to_owned(),
+        },
+        namespaced,
+        verbs: ["delete", "list", "watch", "get", "patch", "deletecollection"].map(str::to_owned).to_vec(),
+    }
+}

@@ -1,0 +1,136 @@
+//! Which endpoints a Service should have: its pods, one list for each address family and set of
+//! resolved ports.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Node, ObjectReference, Pod, Service};
+use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions};
+
+use crate::meta::{is_deleted, name};
+use crate::pods::{is_finished, is_ready};
+use crate::ports::{ResolvedPort, resolve};
+
+const ZONE: &str = "topology.kubernetes.io/zone";
+
+/// The family of a slice's addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Family {
+    Ipv4,
+    Ipv6,
+}
+
+impl Family {
+    /// As `addressType` and `ipFamilies` spell it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Ipv4 => "IPv4",
+            Self::Ipv6 => "IPv6",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        [Self::Ipv4, Self::Ipv6].into_iter().find(|family| family.as_str() == text)
+    }
+
+    fn has(self, address: &str) -> bool {
+        match address.parse() {
+            Ok(IpAddr::V4(_)) => self == Self::Ipv4,
+            Ok(IpAddr::V6(_)) => self == Self::Ipv6,
+            Err(_) => false,
+        }
+    }
+}
+
+/// Endpoints that may share a slice.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Group {
+    pub family: Family,
+    pub ports: Vec<ResolvedPort>,
+}
+
+/// The endpoints of each group by the uid of their pod.
+pub(super) type Desired = BTreeMap<Group, BTreeMap<String, Endpoint>>;
+
+/// `pods`: those that the Service selects. `node`: how to look up a node.
+pub(super) fn desired(
+    service: &Service,
+    pods: &[Arc<Pod>],
+    node: &dyn Fn(&str) -> Option<Arc<Node>>,
+) -> Desired {
+    let families = families(service);
+    let mut desired = Desired::new();
+    for pod in pods.iter().filter(|pod| !is_finished(pod)) {
+        let mut ports = resolve(service, pod);
+        ports.sort();
+        for family in &families {
+            if let Some(endpoint) = endpoint(service, pod, *family, node) {
+                let group = Group { family: *family, ports: ports.clone() };
+                let uid = pod.metadata.uid.clone().unwrap_or_default();
+                desired.entry(group).or_default().insert(uid, endpoint);
+            }
+        }
+    }
+    desired
+}
+
+/// The families a Service wants; where it does not say (no cluster address), the families of its
+/// addresses, or IPv4.
+pub(super) fn families(service: &Service) -> Vec<Family> {
+    let spec = service.spec.clone().unwrap_or_default();
+    let mut families: Vec<Family> =
+        spec.ip_families.iter().flatten().filter_map(|text| Family::parse(text)).collect();
+    if families.is_empty() {
+        let addresses = spec.cluster_ips.unwrap_or_default();
+        let all = [Family::Ipv4, Family::Ipv6];
+        families.extend(all.into_iter().filter(|family| addresses.iter().any(|a| family.has(a))));
+    }
+    if families.is_empty() {
+        families.push(Family::Ipv4);
+    }
+    families
+}
+
+fn endpoint(
+    service: &Service,
+    pod: &Pod,
+    family: Family,
+    node: &dyn Fn(&str) -> Option<Arc<Node>>,
+) -> Option<Endpoint> {
+    let status = pod.status.as_ref()?;
+    let all = status.pod_ips.iter().flatten().map(|ip| ip.ip.as_str()).chain(status.pod_ip.as_deref());
+    let address = all.into_iter().find(|address| family.has(address))?.to_owned();
+    let publish = service.spec.as_ref().and_then(|spec| spec.publish_not_ready_addresses) == Some(true);
+    let serving = is_ready(pod);
+    let terminating = is_deleted(&pod.metadata);
+    let spec = pod.spec.as_ref()?;
+    let hostname = spec.hostname.clone().filter(|hostname| {
+        let subdomain = spec.subdomain.as_deref().unwrap_or_default();
+        !hostname.is_empty() && subdomain == name(&service.metadata)
+    });
+    let node_name = spec.node_name.clone().filter(|name| !name.is_empty());
+    let zone = node_name
+        .as_deref()
+        .and_then(node)
+        .and_then(|node| node.metadata.labels.as_ref()?.get(ZONE).cloned());
+    Some(Endpoint {
+        addresses: vec![address],
+        conditions: Some(EndpointConditions {
+            ready: Some(publish || (serving && !terminating)),
+            serving: Some(serving),
+            terminating: Some(terminating),
+        }),
+        hostname,
+        node_name,
+        zone,
+        target_ref: Some(ObjectReference {
+            kind: Some("Pod".to_owned()),
+            namespace: pod.metadata.namespace.clone(),
+            name: pod.metadata.name.clone(),
+            uid: pod.metadata.uid.clone(),
+            ..ObjectReference::default()
+        }),
+        ..Endpoint::default()
+    })
+}

@@ -1,0 +1,210 @@
+//! EndpointSlices: where the pods of a Service are. A change of a pod is written at once; on the
+//! way from readiness to traffic nothing waits for company.
+
+mod desired;
+mod place;
+#[cfg(test)]
+mod tests;
+mod trigger;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use apiserver_client::{Cache, Change, ObjectKey};
+use controllers_runtime::{Attempt, Error, Outcome, Reconcile, Result, WorkQueue};
+use k8s_openapi::api::core::v1::{Node, Pod, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::{Api, Client};
+use tokio::time::Instant;
+
+use crate::context::{Context, Tasks};
+use crate::limits::SLICE_PATIENCE;
+use crate::meta::{is_deleted, name, namespace, selects_map};
+use crate::patch;
+use place::{Action, CONTROLLER, MANAGED_BY, SERVICE_NAME, place};
+
+/// Starts the controller.
+pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
+    let queue = WorkQueue::new("endpointslice");
+    let services = context.informers.cache::<Service>();
+    let pods = context.informers.cache::<Pod>();
+    let nodes = context.informers.cache::<Node>();
+    let slices = context.informers.cache::<EndpointSlice>();
+    context.feed(tasks, &services, &queue);
+    follow_pods(&pods, &services, &queue);
+    follow_slices(&slices, &queue);
+    let controller = Slices {
+        client: context.client.clone(),
+        services: services.clone(),
+        pods: pods.clone(),
+        nodes: nodes.clone(),
+        slices: slices.clone(),
+        known: Mutex::default(),
+    };
+    context.start(tasks, queue, controller, async move {
+        services.synced().await;
+        pods.synced().await;
+        nodes.synced().await;
+        slices.synced().await;
+    });
+}
+
+/// Asks for the Services that select the pod now, or did before.
+pub(crate) fn follow_pods(pods: &Cache<Pod>, services: &Cache<Service>, queue: &WorkQueue<ObjectKey>) {
+    let (services, queue) = (services.clone(), queue.clone());
+    pods.on_change(move |change| {
+        let new = change.object();
+        let old = if let Change::Applied { old, .. } = change { old.as_ref() } else { None };
+        for service in services.list_namespace(namespace(&new.metadata)) {
+            let Some(selector) = service.spec.as_ref().and_then(|spec| spec.selector.as_ref()) else { continue };
+            let selects = |pod: &Arc<Pod>| selects_map(selector, pod.metadata.labels.as_ref());
+            if selects(new) || old.is_some_and(selects) {
+                queue.add(ObjectKey::of(service.as_ref()));
+            }
+        }
+    });
+}
+
+fn follow_slices(slices: &Cache<EndpointSlice>, queue: &WorkQueue<ObjectKey>) {
+    let queue = queue.clone();
+    slices.on_change(move |change| {
+        if let Some(service) = service_of(change.object()) {
+            queue.add(ObjectKey::new(namespace(&change.object().metadata), service));
+        }
+    });
+}
+
+/// The Service of a slice that is ours to write.
+fn service_of(slice: &EndpointSlice) -> Option<&str> {
+    let labels = slice.metadata.labels.as_ref()?;
+    let ours = labels.get(MANAGED_BY).is_some_and(|by| by == CONTROLLER);
+    labels.get(SERVICE_NAME).filter(|_| ours).map(String::as_str)
+}
+
+struct Slices {
+    client: Client,
+    services: Cache<Service>,
+    pods: Cache<Pod>,
+    nodes: Cache<Node>,
+    slices: Cache<EndpointSlice>,
+    known: Mutex<BTreeMap<ObjectKey, Known>>,
+}
+
+/// What is remembered of one Service between reconciliations.
+#[derive(Default)]
+struct Known {
+    changes: trigger::Seen,
+    /// Slices written and not yet seen in the cache, with the version written.
+    written: BTreeMap<String, (u64, Instant)>,
+}
+
+impl Reconcile for Slices {
+    type Key = ObjectKey;
+
+    async fn reconcile(&self, key: &ObjectKey) -> Result<Outcome> {
+        let service = self.services.get(key).filter(|service| !is_deleted(&service.metadata));
+        let Some(service) = service else {
+            // The garbage collector deletes the slices with their owner.
+            self.lock().remove(key);
+            return Ok(Outcome::Done);
+        };
+        let Some(spec) = &service.spec else { return Ok(Outcome::Done) };
+        let Some(selector) = spec.selector.as_ref().filter(|selector| !selector.is_empty()) else {
+            return Ok(Outcome::Done);
+        };
+        if spec.type_.as_deref() == Some("ExternalName") {
+            return Ok(Outcome::Done);
+        }
+        let existing = self.existing(key);
+        if !self.sees_what_was_written(key, &existing) {
+            // Their arrival brings us back; should it never come, so does the time.
+            return Ok(Outcome::After(SLICE_PATIENCE));
+        }
+        let mut pods = self.pods.list_namespace(&key.namespace);
+        pods.retain(|pod| selects_map(selector, pod.metadata.labels.as_ref()));
+        let node = |name: &str| self.nodes.get(&ObjectKey::new("", name));
+        let wanted = desired::desired(&service, &pods, &node);
+        let trigger = self.with(key, |known| known.changes.oldest_change(&service, &pods));
+        let trigger = trigger.map(|time| time.to_string());
+        let mut results = Vec::new();
+        for action in place(&service, wanted, existing, trigger) {
+            results.push(self.execute(key, action).await);
+        }
+        Error::collect(results)?;
+        Ok(Outcome::Done)
+    }
+}
+
+impl Slices {
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<ObjectKey, Known>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn with<T>(&self, key: &ObjectKey, f: impl FnOnce(&mut Known) -> T) -> T {
+        f(self.lock().entry(key.clone()).or_default())
+    }
+
+    fn existing(&self, key: &ObjectKey) -> Vec<Arc<EndpointSlice>> {
+        let mut slices = self.slices.list_namespace(&key.namespace);
+        slices.retain(|slice| service_of(slice) == Some(key.name.as_str()) && !is_deleted(&slice.metadata));
+        slices
+    }
+
+    /// Whether the cache shows every slice at least as it was last written.
+    fn sees_what_was_written(&self, key: &ObjectKey, existing: &[Arc<EndpointSlice>]) -> bool {
+        self.with(key, |known| {
+            known.written.retain(|written, (version, since)| {
+                let seen = existing.iter().find(|slice| name(&slice.metadata) == written);
+                let fresh = seen.is_some_and(|slice| version_of(slice) >= *version);
+                !fresh && since.elapsed() < SLICE_PATIENCE
+            });
+            known.written.is_empty()
+        })
+    }
+
+    async fn execute(&self, key: &ObjectKey, action: Action) -> Result<()> {
+        let api: Api<EndpointSlice> = Api::namespaced(self.client.clone(), &key.namespace);
+        match action {
+            Action::Create(slice) => {
+                let created = api.create(&PostParams::default(), &slice).await;
+                match created.attempt(|| format!("create an endpoint slice of service {key}")) {
+                    Ok(slice) => {
+                        self.remember(key, &slice);
+                        Ok(())
+                    }
+                    Err(error) if error.is_namespace_terminating() => Ok(()),
+                    Err(error) => Err(error),
+                }
+            }
+            Action::Update { old, new } => {
+                let Some(body) = patch::of(old.as_ref(), new.as_ref()) else { return Ok(()) };
+                let slice = name(&old.metadata);
+                let patched = api.patch(slice, &PatchParams::default(), &Patch::Merge(body)).await;
+                let patched = patched.attempt(|| format!("update endpoint slice {slice}"))?;
+                self.remember(key, &patched);
+                Ok(())
+            }
+            Action::Delete(slice) => {
+                let options = DeleteParams {
+                    preconditions: Some(Preconditions { uid: slice.metadata.uid.clone(), resource_version: None }),
+                    ..DeleteParams::default()
+                };
+                let name = name(&slice.metadata);
+                let deleted = api.delete(name, &options).await;
+                let deleted = deleted.attempt(|| format!("delete endpoint slice {name}")).map(drop);
+                if deleted.as_ref().is_err_and(Error::is_not_found) { Ok(()) } else { deleted }
+            }
+        }
+    }
+
+    fn remember(&self, key: &ObjectKey, slice: &EndpointSlice) {
+        let entry = (version_of(slice), Instant::now());
+        self.with(key, |known| known.written.insert(name(&slice.metadata).to_owned(), entry));
+    }
+}
+
+/// Versions of one kind are numbers that only grow; 0 if this one is unknown.
+fn version_of(slice: &EndpointSlice) -> u64 {
+    slice.metadata.resource_version.as_deref().and_then(|text| text.parse().ok()).unwrap_or(0)
+}

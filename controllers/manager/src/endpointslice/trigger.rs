@@ -1,0 +1,66 @@
+//! When the change that a write of a slice carries out happened: the start of the latency that is
+//! measured from readiness to traffic.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Pod, Service};
+
+use crate::meta::uid;
+use crate::pods::condition;
+
+/// What was last seen of one Service.
+#[derive(Default)]
+pub(super) struct Seen {
+    service: Option<Timestamp>,
+    pods: BTreeMap<String, Timestamp>,
+}
+
+impl Seen {
+    /// The oldest of the changes since the last call, and remembers them.
+    pub fn oldest_change(&mut self, service: &Service, pods: &[Arc<Pod>]) -> Option<Timestamp> {
+        let created = service.metadata.creation_timestamp.as_ref().map(|time| time.0);
+        let mut changes: Vec<Timestamp> = Vec::new();
+        if self.service != created {
+            changes.extend(created);
+        }
+        let mut seen = BTreeMap::new();
+        for pod in pods {
+            let Some(time) = changed_at(pod) else { continue };
+            let uid = uid(&pod.metadata).to_owned();
+            if self.pods.get(&uid).is_none_or(|before| *before < time) {
+                changes.push(time);
+            }
+            seen.insert(uid, time);
+        }
+        self.service = created;
+        self.pods = seen;
+        changes.into_iter().min()
+    }
+}
+
+/// The time of a pod's last change of readiness.
+fn changed_at(pod: &Pod) -> Option<Timestamp> {
+    condition(pod, "Ready")?.last_transition_time.as_ref().map(|time| time.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{at, running, set_ready};
+
+    #[test]
+    fn only_what_changed_since_the_last_time_counts_and_the_oldest_of_it() {
+        let service = Service { metadata: crate::testing::meta("svc"), ..Service::default() };
+        let mut seen = Seen::default();
+        let mut a = running("a", "n", "10.0.0.1");
+        set_ready(&mut a, true, 5);
+        assert_eq!(seen.oldest_change(&service, &[Arc::new(a.clone())]), Some(at(0)));
+        assert_eq!(seen.oldest_change(&service, &[Arc::new(a.clone())]), None);
+        let mut b = running("b", "n", "10.0.0.2");
+        set_ready(&mut b, true, 20);
+        set_ready(&mut a, false, 30);
+        assert_eq!(seen.oldest_change(&service, &[Arc::new(a), Arc::new(b)]), Some(at(20)));
+    }
+}

@@ -1,0 +1,281 @@
+//! Namespaces: one that is being deleted is emptied, pods first, and let go when nothing is left.
+
+use std::collections::BTreeMap;
+
+use apiserver_api::ambient::Ambient;
+use apiserver_client::{Cache, Change, ObjectKey};
+use controllers_runtime::{Attempt, Error, Outcome, Reconcile, Result, WorkQueue};
+use k8s_openapi::api::core::v1::{Namespace, NamespaceCondition, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::api::{DeleteParams, DynamicObject, ListParams, PostParams};
+use kube::discovery::verbs;
+use kube::{Api, Client, ResourceExt};
+use tracing::debug;
+
+use crate::context::{Context, Tasks};
+use crate::discovery::{Kind, kinds};
+use crate::limits::NAMESPACE_PERIOD;
+use crate::meta::{is_deleted, namespace};
+use crate::patch;
+
+/// The finalizer in `spec.finalizers` that this controller answers for.
+const FINALIZER: &str = "kubernetes";
+
+/// Starts the controller.
+pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
+    let queue = WorkQueue::new("namespace");
+    let namespaces = context.informers.cache::<Namespace>();
+    let pods = context.informers.cache::<Pod>();
+    context.feed(tasks, &namespaces, &queue);
+    // The last pod's end is what a deletion usually waits for.
+    let ended = queue.clone();
+    pods.on_change(move |change| {
+        if let Change::Deleted(pod) = change {
+            ended.add(ObjectKey::new("", namespace(&pod.metadata)));
+        }
+    });
+    let controller = Namespaces {
+        client: context.client.clone(),
+        ambient: context.ambient.clone(),
+        namespaces: namespaces.clone(),
+    };
+    context.start(tasks, queue, controller, async move { namespaces.synced().await });
+}
+
+struct Namespaces {
+    client: Client,
+    ambient: Ambient,
+    namespaces: Cache<Namespace>,
+}
+
+/// What one attempt at emptying a namespace found.
+#[derive(Debug, Default, PartialEq)]
+struct Emptied {
+    /// Why the kinds could not be asked for.
+    undiscovered: Option<String>,
+    /// Kind and reason of what could not be deleted or counted.
+    failures: Vec<String>,
+    /// Objects left, by kind.
+    remaining: BTreeMap<String, usize>,
+    /// Objects that wait for each finalizer.
+    finalizers: BTreeMap<String, usize>,
+}
+
+impl Emptied {
+    fn is_done(&self) -> bool {
+        self.undiscovered.is_none() && self.failures.is_empty() && self.remaining.is_empty()
+    }
+}
+
+impl Reconcile for Namespaces {
+    type Key = ObjectKey;
+
+    async fn reconcile(&self, key: &ObjectKey) -> Result<Outcome> {
+        let Some(found) = self.namespaces.get(key) else { return Ok(Outcome::Done) };
+        if !is_deleted(&found.metadata) {
+            return Ok(Outcome::Done);
+        }
+        let api: Api<Namespace> = Api::all(self.client.clone());
+        // What is written below depends on the present version, which the cache may not have yet.
+        let live = api.get_opt(&key.name).await.attempt(|| format!("get namespace {key}"))?;
+        let Some(live) = live.filter(|live| live.metadata.uid == found.metadata.uid) else {
+            return Ok(Outcome::Done);
+        };
+        if !finalizers(&live).iter().any(|finalizer| finalizer == FINALIZER) {
+            return Ok(Outcome::Done);
+        }
+        let emptied = self.empty(&key.name).await;
+        let mut noted = live.clone();
+        let status = noted.status.get_or_insert_default();
+        status.phase = Some("Terminating".to_owned());
+        status.conditions = Some(conditions(&emptied, status.conditions.take(), Time(self.ambient.now())));
+        if !emptied.is_done() {
+            patch::update_status(&api, &live, &noted).await?;
+            debug!(namespace = key.name, ?emptied, "not empty yet");
+            return Ok(Outcome::After(NAMESPACE_PERIOD));
+        }
+        self.finalize(&api, live).await
+    }
+}
+
+impl Namespaces {
+    async fn finalize(&self, api: &Api<Namespace>, mut live: Namespace) -> Result<Outcome> {
+        let name = live.name_any();
+        if let Some(list) = live.spec.get_or_insert_default().finalizers.as_mut() {
+            list.retain(|finalizer| finalizer != FINALIZER);
+        }
+        let done = api.replace_subresource("finalize", &name, &PostParams::default(), &live).await;
+        match done.attempt(|| format!("finalize namespace {name}")) {
+            Err(error) if !error.is_not_found() => Err(error),
+            _ => Ok(Outcome::Done),
+        }
+    }
+
+    /// Deletes everything in the namespace and counts what is left. Other kinds follow when no
+    /// pod is left, so that pods keep what they use until they have ended.
+    async fn empty(&self, namespace: &str) -> Emptied {
+        let mut emptied = Emptied::default();
+        let kinds = match kinds(&self.client).await {
+            Ok(kinds) => kinds,
+            Err(error) => {
+                emptied.undiscovered = Some(chain(&error));
+                return emptied;
+            }
+        };
+        let inside = kinds.iter().filter(|kind| kind.namespaced && kind.supports(verbs::LIST));
+        let (pods, others): (Vec<_>, Vec<_>) =
+            inside.partition(|kind| kind.resource.group.is_empty() && kind.resource.plural == "pods");
+        for kind in pods {
+            self.empty_kind(namespace, kind, &mut emptied).await;
+        }
+        if !emptied.remaining.is_empty() {
+            return emptied;
+        }
+        for kind in others {
+            self.empty_kind(namespace, kind, &mut emptied).await;
+        }
+        emptied
+    }
+
+    async fn empty_kind(&self, namespace: &str, kind: &Kind, emptied: &mut Emptied) {
+        if let Err(error) = self.try_kind(namespace, kind, emptied).await {
+            // A kind that vanished meanwhile, or cannot do it, has nothing left to delete.
+            let status = if let Error::Api { cause, .. } = &error { code(cause) } else { 0 };
+            if status != 404 && status != 405 {
+                emptied.failures.push(format!("{}: {}", kind.name(), chain(&error)));
+            }
+        }
+    }
+
+    async fn try_kind(&self, namespace: &str, kind: &Kind, emptied: &mut Emptied) -> Result<()> {
+        let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), namespace, &kind.resource);
+        let what = || format!("list {} in namespace {namespace}", kind.name());
+        let listed = api.list_metadata(&ListParams::default().limit(500)).await.attempt(what)?;
+        if listed.items.is_empty() {
+            return Ok(());
+        }
+        let what = || format!("delete {} in namespace {namespace}", kind.name());
+        if kind.supports(verbs::DELETE_COLLECTION) {
+            let all = ListParams::default();
+            api.delete_collection(&DeleteParams::background(), &all).await.attempt(what)?;
+        } else if kind.supports(verbs::DELETE) {
+            for object in &listed.items {
+                match api.delete(&object.name_any(), &DeleteParams::background()).await.attempt(what) {
+                    Err(error) if !error.is_not_found() => return Err(error),
+                    _ => {}
+                }
+            }
+        } else {
+            // Reviews and the like: nothing is kept of them.
+            return Ok(());
+        }
+        let what = || format!("list {} in namespace {namespace}", kind.name());
+        let left = api.list_metadata(&ListParams::default().limit(500)).await.attempt(what)?;
+        if left.items.is_empty() {
+            return Ok(());
+        }
+        let more = left.metadata.remaining_item_count.and_then(|count| usize::try_from(count).ok()).unwrap_or(0);
+        emptied.remaining.insert(kind.name(), left.items.len() + more);
+        for finalizer in left.items.iter().flat_map(|object| object.finalizers()) {
+            *emptied.finalizers.entry(finalizer.clone()).or_default() += 1;
+        }
+        Ok(())
+    }
+}
+
+fn finalizers(namespace: &Namespace) -> &[String] {
+    namespace.spec.as_ref().and_then(|spec| spec.finalizers.as_deref()).unwrap_or_default()
+}
+
+fn code(error: &kube::Error) -> u16 {
+    if let kube::Error::Api(status) = error { status.code } else { 0 }
+}
+
+fn chain(error: &Error) -> String {
+    let cause = std::error::Error::source(error).map(|cause| format!(": {cause}"));
+    format!("{error}{}", cause.unwrap_or_default())
+}
+
+/// The five conditions of a namespace that is being deleted; `True` is always bad news.
+fn conditions(emptied: &Emptied, old: Option<Vec<NamespaceCondition>>, now: Time) -> Vec<NamespaceCondition> {
+    let counts = |map: &BTreeMap<String, usize>, what: &str| {
+        let list: Vec<_> = map.iter().map(|(name, count)| format!("{name} has {count} {what}")).collect();
+        (!list.is_empty()).then(|| list.join(", "))
+    };
+    let failures = (!emptied.failures.is_empty()).then(|| emptied.failures.join(", "));
+    let remaining = counts(&emptied.remaining, "resource instances");
+    let waiting = counts(&emptied.finalizers, "resource instances waiting for it");
+    let rows = [
+        (
+            "NamespaceDeletionDiscoveryFailure",
+            ("DiscoveryFailed", emptied.undiscovered.clone()),
+            ("ResourcesDiscovered", "All resources were discovered"),
+        ),
+        (
+            "NamespaceDeletionGroupVersionParsingFailure",
+            ("GroupVersionParsingFailed", None),
+            ("ParsedGroupVersions", "All group versions were understood"),
+        ),
+        (
+            "NamespaceDeletionContentFailure",
+            ("ContentDeletionFailed", failures),
+            ("ContentDeleted", "All content was told to go"),
+        ),
+        (
+            "NamespaceContentRemaining",
+            ("SomeResourcesRemain", remaining.map(|list| format!("Some resources remain: {list}"))),
+            ("ContentRemoved", "All content is gone"),
+        ),
+        (
+            "NamespaceFinalizersRemaining",
+            ("SomeFinalizersRemain", waiting.map(|list| format!("Some finalizers remain: {list}"))),
+            ("ContentHasNoFinalizers", "No content waits for a finalizer"),
+        ),
+    ];
+    let old = old.unwrap_or_default();
+    let ours: Vec<NamespaceCondition> = rows
+        .into_iter()
+        .map(|(kind, (bad, trouble), (good, message))| {
+            let status = if trouble.is_some() { "True" } else { "False" };
+            let before = old.iter().find(|c| c.type_ == kind && c.status == status);
+            NamespaceCondition {
+                type_: kind.to_owned(),
+                status: status.to_owned(),
+                reason: Some(if trouble.is_some() { bad } else { good }.to_owned()),
+                message: Some(trouble.unwrap_or_else(|| message.to_owned())),
+                last_transition_time: before
+                    .and_then(|c| c.last_transition_time.clone())
+                    .or_else(|| Some(now.clone())),
+            }
+        })
+        .collect();
+    let others = old.into_iter().filter(|c| ours.iter().all(|mine| mine.type_ != c.type_));
+    others.chain(ours.clone()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::at;
+
+    #[test]
+    fn conditions_say_what_remains_and_keep_their_times() {
+        let mut emptied = Emptied::default();
+        emptied.remaining.insert("pods".to_owned(), 2);
+        emptied.finalizers.insert("example.com/x".to_owned(), 1);
+        let first = conditions(&emptied, None, Time(at(1)));
+        let find = |list: &[NamespaceCondition], kind: &str| {
+            list.iter().find(|c| c.type_ == kind).cloned().unwrap()
+        };
+        let remaining = find(&first, "NamespaceContentRemaining");
+        assert_eq!((remaining.status.as_str(), remaining.reason.as_deref()), ("True", Some("SomeResourcesRemain")));
+        assert!(remaining.message.unwrap().contains("pods has 2"));
+        assert!(!emptied.is_done());
+
+        let done = conditions(&Emptied::default(), Some(first), Time(at(9)));
+        assert_eq!(find(&done, "NamespaceContentRemaining").last_transition_time, Some(Time(at(9))));
+        assert_eq!(find(&done, "NamespaceDeletionDiscoveryFailure").last_transition_time, Some(Time(at(1))));
+        assert_eq!(done.len(), 5);
+        assert!(Emptied::default().is_done());
+    }
+}
