@@ -1,6 +1,8 @@
 //! Pods through the real plugin, in network namespaces that each test makes for itself: one that
 //! is the node, one for each pod. They vanish with the threads that hold them.
 
+#![allow(clippy::unwrap_used, reason = "a test says what is wrong by panicking")]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{Read, Write};

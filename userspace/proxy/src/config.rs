@@ -169,7 +169,8 @@ fn socket(flag: &'static str, value: &str) -> Result<Option<SocketAddr>, ConfigE
     match value.trim() {
         "" => Ok(None),
         text => {
-            let parsed = text.parse().map_err(|_| ConfigError::Value { flag, value: value.to_owned(), expected });
+            let parsed =
+                text.parse().map_err(|_| ConfigError::Value { flag, value: value.to_owned(), expected });
             parsed.map(Some)
         }
     }

@@ -105,7 +105,11 @@ impl Metrics {
         let name = "sync_proxy_rules_endpoint_changes_pending";
         r.register(name, "Changes of EndpointSlices not yet applied", self.endpoint_changes_pending.clone());
         let name = "sync_proxy_rules_no_local_endpoints_total";
-        r.register(name, "Services of policy Local without an endpoint here", self.no_local_endpoints.clone());
+        r.register(
+            name,
+            "Services of policy Local without an endpoint here",
+            self.no_local_endpoints.clone(),
+        );
         r.register("sync_proxy_rules_failures", "Applies that failed", self.apply_failures.clone());
         r.register("proxy_healthz", "Answers of /healthz by code", self.healthz.clone());
         r.register("proxy_livez", "Answers of /livez by code", self.livez.clone());

@@ -18,11 +18,6 @@ pub(crate) struct Retry {
 }
 
 impl Retry {
-    /// Due at a moment, without a failure before.
-    pub fn at(due: Instant) -> Self {
-        Self { failures: 0, due, since: due }
-    }
-
     /// After one more failure. `jitter` is any number; it spreads the attempts of many nodes.
     pub fn after(earlier: Option<Self>, now: Instant, jitter: u64) -> Self {
         let failures = earlier.map_or(0, |retry| retry.failures).saturating_add(1);

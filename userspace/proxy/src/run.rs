@@ -82,7 +82,8 @@ pub async fn run_with(
     shutdown: CancellationToken,
 ) {
     let (status, metrics) = (Arc::new(Status::default()), Arc::new(Metrics::new()));
-    let pages = Pages { status: Arc::clone(&status), metrics: Arc::clone(&metrics), ambient: ambient.clone() };
+    let pages =
+        Pages { status: Arc::clone(&status), metrics: Arc::clone(&metrics), ambient: ambient.clone() };
     let Listeners { healthz, metrics: metrics_listener } = listeners;
     for (listener, site) in [(healthz, Site::Health), (metrics_listener, Site::Metrics)] {
         if let Some(listener) = listener {

@@ -144,7 +144,12 @@ impl Worker {
         if self.synced && (self.full_due <= now || due(&self.full_retry)) {
             self.apply_everything();
         }
-        let again: Vec<_> = self.retries.iter().filter(|(_, retry)| retry.due <= now).map(|(name, _)| Arc::clone(name)).collect();
+        let again: Vec<_> = self
+            .retries
+            .iter()
+            .filter(|(_, retry)| retry.due <= now)
+            .map(|(name, _)| Arc::clone(name))
+            .collect();
         self.apply_services(again).await;
     }
 
@@ -180,23 +185,12 @@ impl Worker {
             Err(error) => {
                 self.failed("all services", &error);
                 self.full_retry = Some(self.retry_after(self.full_retry));
-                self.apply_what_fits(&error, tables.into_keys());
+                // Where one map is full, what does fit has been applied: single changes go on, and
+                // the whole is tried again.
+                self.programmed |= matches!(error, DataPlaneError::Full { .. });
             }
         }
         self.apply_edges();
-    }
-
-    /// Where one map is full, what does fit is still served: nothing is pruned by it, and the
-    /// whole is tried again.
-    fn apply_what_fits(&mut self, error: &DataPlaneError, names: impl Iterator<Item = String>) {
-        if self.programmed || !matches!(error, DataPlaneError::Full { .. }) {
-            return;
-        }
-        self.programmed = true;
-        let now = Instant::now();
-        for name in names {
-            self.retries.entry(Arc::from(name)).or_insert(Retry::at(now));
-        }
     }
 
     fn recompile(&mut self) {
@@ -226,9 +220,9 @@ impl Worker {
         for key in batch.services.keys() {
             effect.merge(self.compile_one(key));
         }
-        let (first, then): (Vec<_>, Vec<_>) =
+        let (last, first): (Vec<_>, Vec<_>) =
             effect.changed.iter().cloned().partition(|name| effect.yielded.contains(name));
-        self.apply_services(first.into_iter().chain(then).collect()).await;
+        self.apply_services(first.into_iter().chain(last).collect()).await;
         for key in batch.services.keys() {
             let name: Arc<str> = Arc::from(key.to_string());
             if !self.retries.contains_key(&name) {

@@ -25,8 +25,8 @@ pub struct Desired {
 pub struct Effect {
     /// Services whose tables are now others.
     pub changed: BTreeSet<Arc<str>>,
-    /// Those of them that lost a frontend key. They are to be applied before the others, one of
-    /// which may have the key now.
+    /// Those of them that lost a frontend key. They are to be applied after the others, one of
+    /// which may have the key now: so it changes hands without a moment in which nobody has it.
     pub yielded: BTreeSet<Arc<str>>,
 }
 

@@ -49,10 +49,7 @@ pub(super) struct Picked {
 impl Endpoints {
     /// Everything that the slices say. The same address and port in several slices is one
     /// endpoint, as good as its best mention: slices overlap while a controller moves endpoints.
-    pub(super) fn gather<'a>(
-        slices: impl IntoIterator<Item = &'a EndpointSlice>,
-        node: &NodeView,
-    ) -> Self {
+    pub(super) fn gather<'a>(slices: impl IntoIterator<Item = &'a EndpointSlice>, node: &NodeView) -> Self {
         let mut merged: BTreeMap<(String, Protocol), BTreeMap<(IpAddr, u16), Candidate>> = BTreeMap::new();
         for slice in slices {
             for port in slice.ports.iter().flatten() {
@@ -61,10 +58,7 @@ impl Endpoints {
                 for endpoint in slice.endpoints.iter().flatten() {
                     let Some(candidate) = candidate(endpoint, slice, number, node) else { continue };
                     let place = (candidate.backend.address, number);
-                    of_port
-                        .entry(place)
-                        .and_modify(|known| known.merge(&candidate))
-                        .or_insert(candidate);
+                    of_port.entry(place).and_modify(|known| known.merge(&candidate)).or_insert(candidate);
                 }
             }
         }

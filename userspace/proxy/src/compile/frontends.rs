@@ -33,7 +33,8 @@ pub(super) fn all(service: &Service, endpoints: &Endpoints, context: &Context) -
         let Some((number, protocol)) = valid(port) else { continue };
         let name = port.name.as_deref().unwrap_or_default();
         for listen in listens(service, spec, port, number, &cluster_ips, context) {
-            let key = FrontendKey { address: listen.address, port: listen.port, protocol, scope: listen.scope };
+            let key =
+                FrontendKey { address: listen.address, port: listen.port, protocol, scope: listen.scope };
             let picked = endpoints.pick(name, protocol, listen.address.is_ipv4(), listen.policy);
             let frontend = Frontend {
                 key,
@@ -79,7 +80,8 @@ fn listens(
     let limited = is_limited(spec);
     for address in load_balancer_ips(service, spec) {
         // The tables know no source ranges yet: closed to the outside is better than open to all.
-        listens.extend(both(address, number).into_iter().filter(|one| one.scope == Scope::Internal || !limited));
+        listens
+            .extend(both(address, number).into_iter().filter(|one| one.scope == Scope::Internal || !limited));
     }
     listens
 }
@@ -114,7 +116,10 @@ fn unspecified(cluster_ips: &[IpAddr]) -> BTreeSet<IpAddr> {
 
 fn node_port(spec: &ServiceSpec, port: &ServicePort) -> Option<u16> {
     let has_node_ports = matches!(spec.type_.as_deref(), Some("NodePort" | "LoadBalancer"));
-    port.node_port.filter(|_| has_node_ports).and_then(|port| u16::try_from(port).ok()).filter(|port| *port != 0)
+    port.node_port
+        .filter(|_| has_node_ports)
+        .and_then(|port| u16::try_from(port).ok())
+        .filter(|port| *port != 0)
 }
 
 /// The addresses that a load balancer hands through to the node unchanged (`ipMode: VIP`).
@@ -147,5 +152,8 @@ fn affinity(spec: &ServiceSpec) -> u32 {
     }
     let config = spec.session_affinity_config.as_ref().and_then(|config| config.client_ip.as_ref());
     let seconds = config.and_then(|client_ip| client_ip.timeout_seconds);
-    seconds.and_then(|seconds| u32::try_from(seconds).ok()).filter(|seconds| *seconds != 0).unwrap_or(AFFINITY_SECONDS)
+    seconds
+        .and_then(|seconds| u32::try_from(seconds).ok())
+        .filter(|seconds| *seconds != 0)
+        .unwrap_or(AFFINITY_SECONDS)
 }

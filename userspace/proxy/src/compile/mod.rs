@@ -118,8 +118,7 @@ pub fn rank(service: &Service) -> Rank {
 }
 
 fn is_ours(service: &Service) -> bool {
-    let labelled =
-        |label| service.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(label));
+    let labelled = |label| service.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(label));
     let external = service.spec.as_ref().is_some_and(|spec| spec.type_.as_deref() == Some("ExternalName"));
     !external && !labelled(PROXY_NAME_LABEL) && !labelled(HEADLESS_LABEL)
 }

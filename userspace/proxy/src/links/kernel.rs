@@ -84,8 +84,10 @@ impl Connection {
 async fn list(handle: &Handle) -> Result<Vec<Link>, LinkError> {
     let fail = |what| move |cause| LinkError::List { what, cause };
     let links: Vec<_> = handle.link().get().execute().try_collect().await.map_err(fail("interfaces"))?;
-    let addresses: Vec<_> = handle.address().get().execute().try_collect().await.map_err(fail("addresses"))?;
-    let mut by_index: BTreeMap<u32, Link> = links.iter().map(|link| (link.header.index, read(link))).collect();
+    let addresses: Vec<_> =
+        handle.address().get().execute().try_collect().await.map_err(fail("addresses"))?;
+    let mut by_index: BTreeMap<u32, Link> =
+        links.iter().map(|link| (link.header.index, read(link))).collect();
     for address in &addresses {
         if let Some(link) = by_index.get_mut(&address.header.index) {
             link.addresses.extend(read_address(address));

@@ -1,0 +1,8 @@
+//! Tests of the proxy as a whole, in one binary.
+
+#![allow(clippy::unwrap_used, reason = "a test says what is wrong by panicking")]
+
+mod incremental;
+mod scenarios;
+mod support;
+mod worker;

@@ -1,0 +1,188 @@
+//! A proxy on hand-fed caches, with the in-memory data plane behind it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use apiserver_api::ambient::Ambient;
+use futures::FutureExt;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use userspace_dataplane::Fake;
+use userspace_dataplane::tables::{
+    Applied, DataPlane, DataPlaneError, FrontendKey, Interface, ServiceTables, Tables,
+};
+use userspace_proxy::links::{LinkError, NextLinks};
+use userspace_proxy::{Caches, Config, Link, Links, Listeners, run_with};
+
+/// The data plane, seen by the test as well.
+#[derive(Clone, Default)]
+pub struct Plane(pub Arc<Mutex<State>>);
+
+#[derive(Default)]
+pub struct State {
+    pub fake: Fake,
+    /// What was applied, by Service.
+    pub tables: Tables,
+    /// Calls in order: `full`, or the name of a Service.
+    pub calls: Vec<String>,
+    /// Services whose applies fail; `full` for those of everything.
+    pub broken: BTreeSet<String>,
+}
+
+impl State {
+    fn call(&mut self, what: &str) -> Result<(), DataPlaneError> {
+        self.calls.push(what.to_owned());
+        if self.broken.contains(what) {
+            let cause = std::io::Error::from(std::io::ErrorKind::OutOfMemory);
+            return Err(DataPlaneError::Kernel {
+                attempted: format!("apply {what}"),
+                cause: Box::new(cause),
+            });
+        }
+        Ok(())
+    }
+}
+
+impl DataPlane for Plane {
+    fn apply_full(&mut self, desired: &Tables) -> Result<Applied, DataPlaneError> {
+        let mut state = self.0.lock().unwrap();
+        state.call("full")?;
+        state.tables.clone_from(desired);
+        state.fake.apply_full(desired)
+    }
+
+    fn apply_service(
+        &mut self,
+        service: &str,
+        desired: Option<&ServiceTables>,
+    ) -> Result<Applied, DataPlaneError> {
+        let mut state = self.0.lock().unwrap();
+        state.call(service)?;
+        match desired {
+            Some(tables) => drop(state.tables.insert(service.to_owned(), tables.clone())),
+            None => drop(state.tables.remove(service)),
+        }
+        state.fake.apply_service(service, desired)
+    }
+
+    fn set_node_addresses(&mut self, addresses: &[IpAddr]) -> Result<(), DataPlaneError> {
+        self.0.lock().unwrap().fake.set_node_addresses(addresses)
+    }
+
+    fn set_interfaces(&mut self, interfaces: &[Interface]) -> Result<(), DataPlaneError> {
+        self.0.lock().unwrap().fake.set_interfaces(interfaces)
+    }
+}
+
+/// Interfaces that the test says.
+pub struct SaidLinks(mpsc::UnboundedReceiver<Vec<Link>>);
+
+impl Links for SaidLinks {
+    fn next(&mut self) -> NextLinks<'_> {
+        Box::pin(async {
+            match self.0.recv().await {
+                Some(links) => Ok(links),
+                None => std::future::pending::<Result<Vec<Link>, LinkError>>().await,
+            }
+        })
+    }
+}
+
+/// A running proxy.
+pub struct Proxy {
+    pub caches: Caches,
+    pub plane: Plane,
+    pub links: mpsc::UnboundedSender<Vec<Link>>,
+    synced: Option<oneshot::Sender<()>>,
+    shutdown: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl Proxy {
+    /// Starts the proxy of node `here`; its first lists have not arrived.
+    pub fn start(config: Config, plane: Plane, listeners: Listeners) -> Self {
+        let caches =
+            Caches { services: Default::default(), slices: Default::default(), nodes: Default::default() };
+        let (synced, lists) = oneshot::channel();
+        let (links, said) = mpsc::unbounded_channel();
+        let shutdown = CancellationToken::new();
+        let task = tokio::spawn(run_with(
+            config,
+            caches.clone(),
+            lists.map(drop).boxed(),
+            Box::new(plane.clone()),
+            Box::new(SaidLinks(said)),
+            Ambient::system(),
+            listeners,
+            shutdown.clone(),
+        ));
+        Self { caches, plane, links, synced: Some(synced), shutdown, task }
+    }
+
+    /// The first lists have arrived.
+    pub async fn sync(&mut self) {
+        self.synced.take().unwrap().send(()).unwrap();
+        settle().await;
+    }
+
+    pub fn calls(&self) -> Vec<String> {
+        std::mem::take(&mut self.plane.0.lock().unwrap().calls)
+    }
+
+    pub fn tables(&self) -> Tables {
+        self.plane.0.lock().unwrap().tables.clone()
+    }
+
+    pub async fn stop(self) {
+        self.shutdown.cancel();
+        self.task.await.unwrap();
+    }
+}
+
+/// The fake's tables say the same as these.
+pub fn assert_in_tables(state: &State, expected: &Tables) {
+    let frontends: BTreeMap<FrontendKey, _> =
+        expected.values().flat_map(|tables| &tables.frontends).map(|one| (one.key, one)).collect();
+    assert_eq!(state.fake.frontends(), frontends.len());
+    for (key, frontend) in frontends {
+        assert_eq!(state.fake.backends(&key).as_ref(), Some(&frontend.backends), "{key:?}");
+    }
+}
+
+/// Lets every task run until all wait; no time passes for them.
+pub async fn settle() {
+    for _ in 0..200 {
+        tokio::task::yield_now().await;
+    }
+}
+
+pub async fn pass(time: Duration) {
+    tokio::time::sleep(time).await;
+    settle().await;
+}
+
+/// An object from YAML.
+pub fn object<T: serde::de::DeserializeOwned>(yaml: &str) -> T {
+    serde_saphyr::from_str(yaml).unwrap()
+}
+
+/// A Service `default/NAME` with one port.
+pub fn service(name: &str, ip: &str) -> k8s_openapi::api::core::v1::Service {
+    object(&format!(
+        "metadata: {{namespace: default, name: {name}, creationTimestamp: '2026-01-01T00:00:00Z'}}\n\
+         spec: {{clusterIP: {ip}, clusterIPs: [{ip}], ports: [{{port: 80}}]}}"
+    ))
+}
+
+/// A slice of a Service with ready endpoints on port 8080.
+pub fn slice(service: &str, addresses: &[&str]) -> k8s_openapi::api::discovery::v1::EndpointSlice {
+    let endpoints: Vec<_> = addresses.iter().map(|ip| format!("{{addresses: [{ip}]}}")).collect();
+    object(&format!(
+        "metadata: {{namespace: default, name: {service}-1, labels: {{kubernetes.io/service-name: {service}}}}}\n\
+         addressType: IPv4\nports: [{{port: 8080}}]\nendpoints: [{}]",
+        endpoints.join(", ")
+    ))
+}

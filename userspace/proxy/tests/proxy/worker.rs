@@ -1,0 +1,222 @@
+//! The loop around `compile`: when it applies what, and what it says about itself.
+
+use std::time::Duration;
+
+use crate::support::{Plane, Proxy, object, pass, service, settle, slice};
+use apiserver_client::ObjectKey;
+use k8s_openapi::api::core::v1::Node;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::Instant;
+use userspace_dataplane::Resolution;
+use userspace_dataplane::tables::{Protocol, Role, Scope};
+use userspace_proxy::links::LinkAddress;
+use userspace_proxy::{Config, Link, Listeners};
+
+fn config() -> Config {
+    Config::for_node("here").unwrap()
+}
+
+fn key(name: &str) -> ObjectKey {
+    ObjectKey::new("default", name)
+}
+
+/// Where a connection from this node goes.
+fn goes(proxy: &Proxy, address: &str) -> String {
+    let state = proxy.plane.0.lock().unwrap();
+    let address = address.parse().unwrap();
+    match state.fake.resolve(address, 80, Protocol::Tcp, Scope::Internal, 0) {
+        Resolution::Backend(backend) => backend.address.to_string(),
+        other => format!("{other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_applied_before_the_lists_and_everything_at_once_after_them() {
+    let mut proxy = Proxy::start(config(), Plane::default(), Listeners::default());
+    proxy.caches.services.apply(service("a", "10.0.0.1"));
+    proxy.caches.services.apply(service("b", "10.0.0.2"));
+    proxy.caches.slices.apply(slice("a", &["10.1.0.1"]));
+    settle().await;
+    assert_eq!(proxy.calls(), Vec::<String>::new());
+    proxy.sync().await;
+    assert_eq!(proxy.calls(), ["full"]);
+    assert_eq!(goes(&proxy, "10.0.0.1"), "10.1.0.1");
+    assert_eq!(goes(&proxy, "10.0.0.2"), "Refused");
+    assert_eq!(goes(&proxy, "10.0.0.3"), "NotAService");
+    proxy.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_is_applied_by_itself_and_without_any_delay() {
+    let mut proxy = Proxy::start(config(), Plane::default(), Listeners::default());
+    proxy.caches.services.apply(service("a", "10.0.0.1"));
+    proxy.caches.services.apply(service("b", "10.0.0.2"));
+    proxy.sync().await;
+    proxy.calls();
+    let start = Instant::now();
+    proxy.caches.slices.apply(slice("a", &["10.1.0.1"]));
+    settle().await;
+    assert_eq!(goes(&proxy, "10.0.0.1"), "10.1.0.1");
+    proxy.caches.slices.apply(slice("a", &["10.1.0.2"]));
+    settle().await;
+    assert_eq!(goes(&proxy, "10.0.0.1"), "10.1.0.2");
+    proxy.caches.slices.delete(&key("a-1"));
+    settle().await;
+    assert_eq!(goes(&proxy, "10.0.0.1"), "Refused");
+    proxy.caches.services.delete(&key("a"));
+    settle().await;
+    assert_eq!(goes(&proxy, "10.0.0.1"), "NotAService");
+    assert_eq!(proxy.calls(), ["default/a"; 4]);
+    assert_eq!(start.elapsed(), Duration::ZERO);
+    proxy.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_address_moves_from_a_deleted_service_to_a_new_one_in_one_batch() {
+    for (old, new) in [("a", "b"), ("b", "a")] {
+        let mut proxy = Proxy::start(config(), Plane::default(), Listeners::default());
+        proxy.caches.services.apply(service(old, "10.0.0.1"));
+        proxy.caches.slices.apply(slice(old, &["10.1.0.1"]));
+        proxy.caches.slices.apply(slice(new, &["10.1.0.2"]));
+        proxy.sync().await;
+        assert_eq!(goes(&proxy, "10.0.0.1"), "10.1.0.1");
+        proxy.caches.services.delete(&key(old));
+        proxy.caches.services.apply(service(new, "10.0.0.1"));
+        settle().await;
+        assert_eq!(goes(&proxy, "10.0.0.1"), "10.1.0.2");
+        proxy.stop().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_fails_is_tried_again_until_it_works_and_others_are_not_held_up() {
+    let mut proxy = Proxy::start(config(), Plane::default(), Listeners::default());
+    proxy.plane.0.lock().unwrap().broken.insert("full".to_owned());
+    proxy.caches.services.apply(service("a", "10.0.0.1"));
+    proxy.sync().await;
+    assert_eq!(proxy.calls(), ["full"]);
+    pass(Duration::from_millis(200)).await;
+    assert!(proxy.calls().len() >= 2);
+    proxy.plane.0.lock().unwrap().broken = [String::from("default/a")].into();
+    pass(Duration::from_secs(1)).await;
+    assert_eq!(goes(&proxy, "10.0.0.1"), "Refused");
+    proxy.calls();
+    // One Service fails, its neighbour does not.
+    proxy.caches.slices.apply(slice("a", &["10.1.0.1"]));
+    proxy.caches.services.apply(service("b", "10.0.0.2"));
+    settle().await;
+    assert_eq!(proxy.calls(), ["default/a", "default/b"]);
+    assert_eq!(goes(&proxy, "10.0.0.1"), "Refused");
+    proxy.plane.0.lock().unwrap().broken.clear();
+    pass(Duration::from_millis(100)).await;
+    assert_eq!(goes(&proxy, "10.0.0.1"), "10.1.0.1");
+    assert_eq!(proxy.calls(), ["default/a"]);
+    proxy.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn everything_is_compared_again_now_and_then() {
+    let mut proxy = Proxy::start(config(), Plane::default(), Listeners::default());
+    proxy.sync().await;
+    proxy.calls();
+    pass(config().full_sync + Duration::from_secs(1)).await;
+    assert_eq!(proxy.calls(), ["full"]);
+    proxy.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_nodes_addresses_and_interfaces_reach_the_data_plane() {
+    let node = |zone: &str| -> Node {
+        object(&format!(
+            "metadata: {{name: here, labels: {{topology.kubernetes.io/zone: {zone}}}}}\n\
+             status: {{addresses: [{{type: InternalIP, address: 192.0.2.1}}, {{type: Hostname, address: here}}]}}"
+        ))
+    };
+    let mut proxy = Proxy::start(config(), Plane::default(), Listeners::default());
+    let address = LinkAddress { address: "198.51.100.1".parse().unwrap(), global: true };
+    let uplink =
+        Link { name: "eth0".to_owned(), index: 2, up: true, addresses: vec![address], ..Link::default() };
+    let pod = Link { name: "hwp1".to_owned(), index: 3, up: true, ..Link::default() };
+    proxy.links.send(vec![uplink.clone(), pod]).unwrap();
+    settle().await;
+    // Interfaces need no apiserver.
+    let roles = |proxy: &Proxy| -> Vec<(u32, Role)> {
+        let state = proxy.plane.0.lock().unwrap();
+        state.fake.interfaces().iter().map(|one| (one.index, one.role)).collect()
+    };
+    assert_eq!(roles(&proxy), [(2, Role::Uplink), (3, Role::Pod)]);
+    proxy.caches.nodes.apply(node("x"));
+    proxy.sync().await;
+    let addresses = |proxy: &Proxy| -> Vec<String> {
+        let state = proxy.plane.0.lock().unwrap();
+        state.fake.node_addresses().iter().map(ToString::to_string).collect()
+    };
+    assert_eq!(addresses(&proxy), ["192.0.2.1", "198.51.100.1"]);
+    proxy.links.send(vec![uplink]).unwrap();
+    settle().await;
+    assert_eq!(roles(&proxy), [(2, Role::Uplink)]);
+    // Another zone may mean other endpoints for every Service.
+    proxy.calls();
+    proxy.caches.nodes.apply(node("y"));
+    settle().await;
+    assert_eq!(proxy.calls(), ["full"]);
+    proxy.stop().await;
+}
+
+async fn page(address: std::net::SocketAddr, path: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    let code = answer.split(' ').nth(1).unwrap().parse().unwrap();
+    let body = answer.split_once("\r\n\r\n").unwrap().1.to_owned();
+    (code, body)
+}
+
+#[tokio::test]
+async fn the_pages_tell_the_truth() {
+    let healthz = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let metrics = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (health_at, metrics_at) = (healthz.local_addr().unwrap(), metrics.local_addr().unwrap());
+    let listeners = Listeners { healthz: Some(healthz), metrics: Some(metrics) };
+    let mut proxy = Proxy::start(config(), Plane::default(), listeners);
+    assert_eq!(page(health_at, "/healthz").await.0, 503);
+    assert_eq!(page(health_at, "/livez").await.0, 503);
+    proxy.caches.services.apply(service("a", "10.0.0.1"));
+    proxy.caches.nodes.apply(object("metadata: {name: here}"));
+    proxy.sync().await;
+    let (code, body) = page(health_at, "/healthz").await;
+    assert_eq!(code, 200, "{body}");
+    let body: serde_json::Value = serde_json::from_str(&body).unwrap();
+    assert_eq!((&body["nodeEligible"], &body["programmed"]), (&true.into(), &true.into()));
+    // A node that is going away gets no traffic from outside, but the proxy is alive.
+    proxy.caches.nodes.apply(object(
+        "metadata: {name: here}\nspec: {taints: [{key: ToBeDeletedByClusterAutoscaler, effect: NoSchedule}]}",
+    ));
+    let mut changed = slice("a", &["10.1.0.1"]);
+    let trigger = ("endpoints.kubernetes.io/last-change-trigger-time", "2026-01-01T00:00:00Z");
+    changed.metadata.annotations = Some([(trigger.0.to_owned(), trigger.1.to_owned())].into());
+    proxy.caches.slices.apply(changed);
+    settle().await;
+    assert_eq!(page(health_at, "/healthz").await.0, 503);
+    assert_eq!(page(health_at, "/livez").await.0, 200);
+    let (code, text) = page(metrics_at, "/metrics").await;
+    assert_eq!(code, 200);
+    for line in [
+        "kubeproxy_sync_full_proxy_rules_duration_seconds_count 1",
+        "kubeproxy_sync_partial_proxy_rules_duration_seconds_count 1",
+        "kubeproxy_sync_proxy_rules_duration_seconds_count 2",
+        "kubeproxy_network_programming_duration_seconds_count 1",
+        "kubeproxy_sync_proxy_rules_service_changes_total 1",
+        "kubeproxy_sync_proxy_rules_endpoint_changes_total 1",
+        "kubeproxy_sync_proxy_rules_endpoint_changes_pending 0",
+        "kubeproxy_proxy_healthz_total{code=\"503\"} 2",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+    }
+    assert_eq!(page(metrics_at, "/proxyMode").await, (200, "ebpf".to_owned()));
+    assert_eq!(page(health_at, "/metrics").await.0, 404);
+    proxy.stop().await;
+}
