@@ -1,5 +1,6 @@
 //! A role for each controller, bound to its ServiceAccount in kube-system and to the controller
-//! manager's user, under which they all run by default.
+//! manager's user, under which they all run by default. Who may update may also patch: that is
+//! how these controllers write.
 
 /// What every controller that reports events may do.
 pub(super) const EVENTS: &[&str] = &["create,patch,update core,events.k8s.io events"];
@@ -21,7 +22,7 @@ pub(super) const ROLES: &[(&str, &[&str])] = &[
             "READ,update,patch batch cronjobs",
             "READ,create,update,delete,patch batch jobs",
             "update,patch batch cronjobs/status",
-            "update batch cronjobs/finalizers",
+            "patch,update batch cronjobs/finalizers",
             "list,delete core pods",
         ],
     ),
@@ -30,7 +31,7 @@ pub(super) const ROLES: &[(&str, &[&str])] = &[
         &[
             "READ apps daemonsets",
             "update,patch apps daemonsets/status",
-            "update apps daemonsets/finalizers",
+            "patch,update apps daemonsets/finalizers",
             "list,watch core nodes",
             "READ,create,delete,patch core pods",
             "create core pods/binding",
@@ -40,11 +41,11 @@ pub(super) const ROLES: &[(&str, &[&str])] = &[
     (
         "deployment-controller",
         &[
-            "READ,update apps deployments",
+            "READ,patch,update apps deployments",
             "update,patch apps deployments/status",
-            "update apps deployments/finalizers",
+            "patch,update apps deployments/finalizers",
             "READ,create,update,patch,delete apps replicasets",
-            "READ,update core pods",
+            "READ,patch,update core pods",
         ],
     ),
     (
@@ -62,7 +63,7 @@ pub(super) const ROLES: &[(&str, &[&str])] = &[
         "endpoint-controller",
         &[
             "READ core pods,services",
-            "READ,create,update,delete core endpoints",
+            "READ,create,patch,update,delete core endpoints",
             "create core endpoints/restricted",
         ],
     ),
@@ -70,7 +71,7 @@ pub(super) const ROLES: &[(&str, &[&str])] = &[
         "endpointslice-controller",
         &[
             "READ core nodes,pods,services",
-            "update core services/finalizers",
+            "patch,update core services/finalizers",
             "READ,create,update,patch,delete,deletecollection discovery.k8s.io endpointslices",
             "create discovery.k8s.io endpointslices/restricted",
         ],
@@ -81,7 +82,7 @@ pub(super) const ROLES: &[(&str, &[&str])] = &[
         &[
             "READ,update,patch batch jobs",
             "update,patch batch jobs/status",
-            "update batch jobs/finalizers",
+            "patch,update batch jobs/finalizers",
             "READ,create,delete,patch core pods",
         ],
     ),
@@ -89,7 +90,7 @@ pub(super) const ROLES: &[(&str, &[&str])] = &[
         "namespace-controller",
         &[
             "READ,delete core namespaces",
-            "update core namespaces/finalize,namespaces/status",
+            "patch,update core namespaces/finalize,namespaces/status",
             "get,list,delete,deletecollection * *",
         ],
     ),
@@ -107,23 +108,23 @@ pub(super) const ROLES: &[(&str, &[&str])] = &[
     (
         "replicaset-controller",
         &[
-            "READ,update apps replicasets",
+            "READ,patch,update apps replicasets",
             "update,patch apps replicasets/status",
-            "update apps replicasets/finalizers",
+            "patch,update apps replicasets/finalizers",
             "READ,create,delete,patch core pods",
         ],
     ),
-    ("root-ca-cert-publisher", &["READ,create,update core configmaps", "list,watch core namespaces"]),
+    ("root-ca-cert-publisher", &["READ,create,patch,update core configmaps", "list,watch core namespaces"]),
     ("service-account-controller", &["READ,create core serviceaccounts", "list,watch core namespaces"]),
     (
         "statefulset-controller",
         &[
             "READ apps statefulsets",
             "update,patch apps statefulsets/status",
-            "update apps statefulsets/finalizers",
+            "patch,update apps statefulsets/finalizers",
             "READ,create,delete,update,patch core pods",
             "READ,create,delete,update,patch apps controllerrevisions",
-            "READ,create,update,delete core persistentvolumeclaims",
+            "READ,create,patch,update,delete core persistentvolumeclaims",
         ],
     ),
     ("ttl-after-finished-controller", &["READ,delete batch jobs"]),

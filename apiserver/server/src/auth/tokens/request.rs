@@ -150,7 +150,12 @@ fn bind(
     match kind {
         BoundKind::Pod => {
             let owner = &claims.service_account.name;
-            if object.service_account != *owner {
+            // A pod that names none runs as the namespace's default one.
+            let runs_as = match object.service_account.as_str() {
+                "" => "default",
+                name => name,
+            };
+            if runs_as != owner {
                 return Err(ApiError::bad_request(format!(
                     "cannot bind token for serviceaccount \"{owner}\" to pod running with different \
                      serviceaccount name."
