@@ -4,34 +4,52 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use apiserver_store::etcd::Etcd;
+use apiserver_store::StoreError;
+use apiserver_store::etcd::{Etcd, EtcdTls};
+use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
 
 /// Stopped when dropped.
 pub struct EtcdServer {
     process: Child,
     directory: tempfile::TempDir,
     ports: (u16, u16),
+    /// What a client needs where the server wants TLS with client certificates.
+    tls: Option<EtcdTls>,
 }
 
 impl EtcdServer {
     /// Starts it and waits until it answers.
     pub async fn start() -> Self {
+        Self::start_with(None, tempfile::tempdir().unwrap()).await
+    }
+
+    /// The same with TLS, for which the clients need certificates too.
+    pub async fn start_with_tls() -> Self {
         let directory = tempfile::tempdir().unwrap();
+        let tls = make_certificates(directory.path());
+        Self::start_with(Some(tls), directory).await
+    }
+
+    async fn start_with(tls: Option<EtcdTls>, directory: tempfile::TempDir) -> Self {
         let ports = free_ports();
-        let process = spawn(directory.path(), ports);
-        let mut server = Self { process, directory, ports };
+        let process = spawn(directory.path(), ports, tls.is_some());
+        let mut server = Self { process, directory, ports, tls };
         server.wait_until_ready().await;
         server
     }
 
     pub fn url(&self) -> String {
-        format!("http://127.0.0.1:{}", self.ports.0)
+        url(self.ports.0, self.tls.is_some())
+    }
+
+    pub async fn connect(&self) -> Result<Etcd, StoreError> {
+        Etcd::connect(&[self.url()], self.tls.clone()).await
     }
 
     /// Kills the server and starts it again on the same ports and data.
     pub async fn restart(&mut self) {
         self.stop();
-        self.process = spawn(self.directory.path(), self.ports);
+        self.process = spawn(self.directory.path(), self.ports, self.tls.is_some());
         self.wait_until_ready().await;
     }
 
@@ -40,7 +58,7 @@ impl EtcdServer {
             if let Some(status) = self.process.try_wait().unwrap() {
                 panic!("etcd ended with {status}");
             }
-            if Etcd::connect(&[self.url()], None).await.is_ok() {
+            if self.connect().await.is_ok() {
                 return;
             }
             tokio::time::sleep(std::time::Duration::from_millis(200)).await;
@@ -60,20 +78,60 @@ impl Drop for EtcdServer {
     }
 }
 
-fn spawn(directory: &Path, ports: (u16, u16)) -> Child {
-    let client = format!("http://127.0.0.1:{}", ports.0);
-    let peer = format!("http://127.0.0.1:{}", ports.1);
-    Command::new("etcd")
+fn url(port: u16, tls: bool) -> String {
+    format!("{}://127.0.0.1:{port}", if tls { "https" } else { "http" })
+}
+
+fn spawn(directory: &Path, ports: (u16, u16), tls: bool) -> Child {
+    let (client, peer) = (url(ports.0, tls), url(ports.1, false));
+    let mut command = Command::new("etcd");
+    command
         .arg("--data-dir")
         .arg(directory.join("data"))
         .args(["--name", "test", "--listen-client-urls", &client, "--advertise-client-urls", &client])
         .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
-        .args(["--initial-cluster", &format!("test={peer}")])
+        .args(["--initial-cluster", &format!("test={peer}")]);
+    if tls {
+        command.arg("--client-cert-auth");
+        for (flag, file) in [("cert", "server.pem"), ("key", "server.key"), ("trusted-ca", "ca.pem")] {
+            command.arg(format!("--{flag}-file")).arg(directory.join(file));
+        }
+    }
+    command
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
         .expect("cannot start etcd; `cargo xtask setup` installs it")
+}
+
+/// An authority, a server's and a client's certificate; the server's side goes to files.
+fn make_certificates(directory: &Path) -> EtcdTls {
+    let mut params = CertificateParams::default();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.distinguished_name.push(DnType::CommonName, "authority of a test");
+    let key = KeyPair::generate().unwrap();
+    let ca = params.self_signed(&key).unwrap();
+    let issuer = Issuer::new(params, key);
+    let issue = |usages: Vec<ExtendedKeyUsagePurpose>| {
+        let mut params =
+            CertificateParams::new(vec!["127.0.0.1".to_owned(), "localhost".to_owned()]).unwrap();
+        params.extended_key_usages = usages;
+        let key = KeyPair::generate().unwrap();
+        (params.signed_by(&key, &issuer).unwrap().pem(), key.serialize_pem())
+    };
+    // etcd's own gateway is a client of its server and uses the server's certificate.
+    let (certificate, key) =
+        issue(vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth]);
+    for (name, text) in [("ca.pem", ca.pem()), ("server.pem", certificate), ("server.key", key)] {
+        std::fs::write(directory.join(name), text).unwrap();
+    }
+    let (certificate, key) = issue(vec![ExtendedKeyUsagePurpose::ClientAuth]);
+    EtcdTls {
+        ca: Some(ca.pem().into_bytes()),
+        identity: Some((certificate.into_bytes(), key.into_bytes())),
+        server_name: None,
+    }
 }
 
 pub fn free_ports() -> (u16, u16) {

@@ -1,6 +1,13 @@
 //! One suite for every implementation of the store: embedded on a real directory, embedded on the
 //! simulated disk with a paused clock, and etcd, a real server that the test starts.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a test may panic and print"
+)]
+
 mod etcd_server;
 mod support;
 mod watches;
@@ -58,7 +65,7 @@ macro_rules! suite {
         #[ignore = "needs etcd: cargo xtask test"]
         async fn etcd() {
             let server = etcd_server::EtcdServer::start().await;
-            let store = Etcd::connect(&[server.url()], None).await.unwrap();
+            let store = server.connect().await.unwrap();
             let progress = store.progress_is_sound();
             let store: Arc<dyn Store> = Arc::new(store);
             $(
@@ -99,7 +106,7 @@ suite! {
 #[ignore = "needs etcd: cargo xtask test"]
 async fn etcd_restarts_under_an_open_watch() {
     let mut server = etcd_server::EtcdServer::start().await;
-    let store = Etcd::connect(&[server.url()], None).await.unwrap();
+    let store = server.connect().await.unwrap();
     let subject = Subject { store: Arc::new(store), prefix: "/registry/restart".to_owned(), progress: false };
     let mut watch = subject.watch(0).await.unwrap();
     let first = subject.put("a", "1").await;
@@ -110,10 +117,22 @@ async fn etcd_restarts_under_an_open_watch() {
     assert_eq!(support::marks(&events), [(first, "a".to_owned()), (second, "a".to_owned())]);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs etcd: cargo xtask test"]
+async fn etcd_over_tls_wants_certificates_on_both_sides() {
+    let server = etcd_server::EtcdServer::start_with_tls().await;
+    let store = server.connect().await.unwrap();
+    let subject = Subject { store: Arc::new(store), prefix: "/registry/tls".to_owned(), progress: false };
+    writes::a_new_key_can_be_read(subject).await;
+    for tls in [None, Some(apiserver_store::etcd::EtcdTls::default())] {
+        assert!(Etcd::connect(&[server.url()], tls).await.is_err());
+    }
+}
+
 #[tokio::test]
 async fn without_a_server_connecting_says_so() {
     // A port that was free a moment ago.
     let url = format!("http://127.0.0.1:{}", etcd_server::free_ports().0);
-    let error = Etcd::connect(&[url.clone()], None).await.err().unwrap();
+    let error = Etcd::connect(std::slice::from_ref(&url), None).await.err().unwrap();
     assert_eq!(error.to_string(), format!("connect to etcd at {url}: the store is unavailable"));
 }
