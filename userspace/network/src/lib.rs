@@ -9,7 +9,7 @@
 //!
 //! Each pod has a host route of its own and permanent neighbour entries at both ends, so nothing is
 //! broadcast and nothing is resolved. The plugin ([`cni`]) makes and removes the interfaces, [`node`]
-//! sets up the machine and puts it back as it was, [`run`](run::run) waits for the Node's podCIDR.
+//! sets up the machine and puts it back as it was, [`run()`] waits for the Node's podCIDR.
 
 pub mod cni;
 pub mod config;
@@ -23,7 +23,7 @@ mod sysctl;
 
 pub use config::{Config, ConfigError};
 pub use node::{NodeError, Prepared, RestoreErrors, prepare, reconcile, restore};
-pub use run::run;
+pub use run::{run, run_with};
 
 /// How the names of the host's ends of pods' interfaces begin.
 pub const POD_INTERFACE_PREFIX: &str = "hwp";

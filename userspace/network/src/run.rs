@@ -25,7 +25,12 @@ const MAX_PAUSE: Duration = Duration::from_secs(30);
 pub async fn run(config: Config, client: Client, ambient: Ambient, shutdown: CancellationToken) {
     let informers = Informers::new(client, ambient.clone(), shutdown.clone());
     let own = format!("metadata.name={}", config.node_name);
-    let nodes: Cache<Node> = informers.select(Selection { fields: own, ..Selection::default() });
+    let nodes = informers.select(Selection { fields: own, ..Selection::default() });
+    run_with(config, nodes, ambient, shutdown).await;
+}
+
+/// [`run`] on a cache, which holds at least the own Node, that is kept elsewhere.
+pub async fn run_with(config: Config, nodes: Cache<Node>, ambient: Ambient, shutdown: CancellationToken) {
     let changed = Arc::new(Notify::new());
     let notify = Arc::clone(&changed);
     nodes.on_change(move |_| notify.notify_one());

@@ -14,10 +14,14 @@ use std::thread;
 use std::time::Duration;
 
 use apiserver_api::ambient::Ambient;
+use apiserver_client::Cache;
 use nix::sched::{CloneFlags, unshare};
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 use userspace_network::netns::{block_on, within};
-use userspace_network::{Config, PLUGIN_NAME, POD_INTERFACE_PREFIX, cni, prepare, reconcile, restore};
+use userspace_network::{
+    Config, PLUGIN_NAME, POD_INTERFACE_PREFIX, cni, prepare, reconcile, restore, run_with,
+};
 
 const RANGE: &str = "10.77.5.0/24";
 const HOST: &str = "10.77.5.1";
@@ -74,7 +78,11 @@ impl Node {
     }
 
     fn prepare(&self) {
-        let ranges = [RANGE.parse().unwrap()];
+        self.prepare_ranges(&[RANGE]);
+    }
+
+    fn prepare_ranges(&self, ranges: &[&str]) {
+        let ranges: Vec<_> = ranges.iter().map(|range| range.parse().unwrap()).collect();
         self.namespace.run(|| block_on(prepare(&self.config, &ranges)).unwrap().unwrap());
     }
 
@@ -134,6 +142,11 @@ struct Pod {
     id: String,
     namespace: Namespace,
     address: IpAddr,
+}
+
+/// Addresses of the loopback interface but its own.
+fn host_addresses(node: &Node) -> String {
+    node.namespace.run(|| output("ip", &["-o", "addr", "show", "dev", "lo", "scope", "global"]))
 }
 
 fn address(result: &Value) -> IpAddr {
@@ -217,6 +230,62 @@ fn pods_reach_each_other_and_the_node_and_the_node_reaches_them() {
     let mtu = a.namespace.run(|| output("ip", &["-o", "link", "show", "eth0"]));
     assert!(mtu.contains("mtu 1400"), "{mtu}");
     node.restore();
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn pods_have_both_families_if_the_node_has() {
+    let node = Node::new();
+    node.prepare_ranges(&[RANGE, "fd00:77:5::/64"]);
+    let (a, b) = (node.add("a"), node.add("b"));
+    let host: IpAddr = "fd00:77:5::1".parse().unwrap();
+    let [first, second]: [IpAddr; 2] = ["fd00:77:5::2", "fd00:77:5::3"].map(|text| text.parse().unwrap());
+    assert_eq!(exchange(&a.namespace, first, &b.namespace), second);
+    assert_eq!(exchange(&node.namespace, host, &a.namespace), first);
+    assert_eq!(exchange(&b.namespace, second, &node.namespace), host);
+    assert_eq!(exchange(&a.namespace, a.address, &b.namespace), b.address);
+    assert_eq!(node.call("CHECK", &a, &node.conf("1.0.0")), (0, Value::Null));
+    node.restore();
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn the_network_is_set_up_when_the_node_has_its_range_and_not_before() {
+    let node = Node::new();
+    let object = |spec: Value| -> k8s_openapi::api::core::v1::Node {
+        serde_json::from_value(json!({ "metadata": { "name": "node" }, "spec": spec })).unwrap()
+    };
+    let nodes = Cache::default();
+    let conflist = node.config.conf_dir.join("05-hawser.conflist");
+    node.namespace.run(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let shutdown = CancellationToken::new();
+            let config = node.config.clone();
+            let task = tokio::spawn(run_with(config, nodes.clone(), Ambient::system(), shutdown.clone()));
+            nodes.apply(object(json!({})));
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            assert!(!node.config.state_dir.exists());
+            // A range that cannot be used, then one that can.
+            nodes.apply(object(json!({ "podCIDR": "10.77.5.0/32" })));
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            assert!(!conflist.exists());
+            nodes.apply(object(json!({ "podCIDR": RANGE, "podCIDRs": [RANGE] })));
+            let written = async {
+                while !conflist.exists() {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            };
+            tokio::time::timeout(TIMEOUT, written).await.unwrap();
+            shutdown.cancel();
+            task.await.unwrap();
+        });
+    });
+    assert!(host_addresses(&node).contains(HOST));
+    let pod = node.add("a");
+    assert_eq!(exchange(&pod.namespace, pod.address, &node.namespace), HOST.parse::<IpAddr>().unwrap());
+    node.restore();
+    assert_eq!(host_addresses(&node), "");
 }
 
 #[test]

@@ -9,6 +9,10 @@ use ipnetwork::IpNetwork;
 /// under the changes that are applied one by one.
 const FULL_SYNC: Duration = Duration::from_secs(30 * 60);
 
+/// kube-proxy's ports.
+const HEALTHZ_PORT: u16 = 10_256;
+const METRICS_PORT: u16 = 10_249;
+
 /// What the command line says, flag by flag, spelled as in Kubernetes. Empty means not given.
 #[derive(Clone, Debug)]
 pub struct Flags {
@@ -117,8 +121,8 @@ impl Config {
         Ok(Self {
             // Kubernetes lowers the host name when it becomes a Node's.
             node_name: hostname_override.trim().to_lowercase(),
-            healthz_bind_address: socket("healthz-bind-address", healthz_bind_address)?,
-            metrics_bind_address: socket("metrics-bind-address", metrics_bind_address)?,
+            healthz_bind_address: socket("healthz-bind-address", healthz_bind_address, HEALTHZ_PORT)?,
+            metrics_bind_address: socket("metrics-bind-address", metrics_bind_address, METRICS_PORT)?,
             cluster_cidrs: cluster_cidrs(cluster_cidr)?,
             nodeport_addresses: NodePortAddresses::parse(nodeport_addresses)?,
             external_ips: *external_ips,
@@ -164,16 +168,15 @@ impl NodePortAddresses {
     }
 }
 
-fn socket(flag: &'static str, value: &str) -> Result<Option<SocketAddr>, ConfigError> {
-    let expected = "an address and port";
-    match value.trim() {
-        "" => Ok(None),
-        text => {
-            let parsed =
-                text.parse().map_err(|_| ConfigError::Value { flag, value: value.to_owned(), expected });
-            parsed.map(Some)
-        }
+/// An address and port, or an address alone, which takes the default port.
+fn socket(flag: &'static str, value: &str, port: u16) -> Result<Option<SocketAddr>, ConfigError> {
+    let text = value.trim();
+    if text.is_empty() {
+        return Ok(None);
     }
+    let alone = text.parse::<IpAddr>().map(|address| SocketAddr::new(address, port));
+    let wrong = |_| ConfigError::Value { flag, value: value.to_owned(), expected: "an address and port" };
+    alone.or_else(|_| text.parse()).map(Some).map_err(wrong)
 }
 
 fn cidr(flag: &'static str, value: &str) -> Result<IpNetwork, ConfigError> {

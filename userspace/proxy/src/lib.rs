@@ -13,6 +13,7 @@
 
 pub mod compile;
 pub mod config;
+mod file;
 mod inbox;
 pub mod links;
 mod metrics;
@@ -24,5 +25,6 @@ mod worker;
 
 pub use compile::{Context, NodeView, compile, compile_service};
 pub use config::{Config, ConfigError, Flags, NodePortAddresses};
+pub use file::{FileConfiguration, FileError};
 pub use links::{KernelLinks, Link, Links, NoLinks};
 pub use run::{Caches, Listeners, run, run_with};
