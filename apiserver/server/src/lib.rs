@@ -1,1 +1,44 @@
+//! The API server: request chain, generic verbs over the registry of kinds, watch cache that
+//! serves bytes, patch, discovery, OpenAPI, and the listener.
+//!
+//! ```text
+//! serve (TLS) ─┐
+//! in process ──┴▶ chain ▶ verbs ▶ admission ▶ storage ──CAS──▶ apiserver_store
+//!                   │       ▲                                      │
+//!                   │       └── cache (snapshots, watchers) ◀─feed─┘
+//!                   └▶ paths (discovery, OpenAPI, health, metrics)
+//! ```
 
+pub mod allocate;
+pub mod auth;
+pub mod bootstrap;
+pub mod rbac;
+pub mod streams;
+
+mod admission;
+mod body;
+mod cache;
+mod chain;
+mod context;
+mod convert;
+mod discovery;
+mod filter;
+pub mod limits;
+mod maintain;
+mod metrics;
+mod negotiate;
+mod paths;
+mod query;
+mod request;
+mod respond;
+mod serve;
+mod server;
+mod services;
+mod storage;
+mod table;
+mod verbs;
+
+pub use body::Body;
+pub use chain::PeerCertificate;
+pub use serve::serve;
+pub use server::{ApiService, Server, ServerConfig, ServerError};

@@ -1,0 +1,52 @@
+//! Priority: the number behind a pod's priority class.
+
+use apiserver_api::error::ApiError;
+use apiserver_api::meta;
+use serde_json::Value;
+
+use super::Admission;
+use crate::storage;
+
+/// Sets `spec.priority` and `spec.preemptionPolicy`.
+pub async fn mutate(admission: &Admission<'_>, pod: &mut Value) -> Result<(), ApiError> {
+    let server = &admission.context.server;
+    let Some(classes) = server.registry().lookup("scheduling.k8s.io", "v1", "priorityclasses") else {
+        return Ok(());
+    };
+    let name = meta::text(pod, "/spec/priorityClassName").to_owned();
+    let class = if name.is_empty() {
+        // Priority classes are few, so a pass over the cache is cheap; most clusters have two.
+        let snapshot = server.cache(classes)?.snapshot();
+        let parse = |entry: &crate::cache::Entry| serde_json::from_slice::<Value>(entry.object_slice()).ok();
+        let defaults =
+            snapshot.objects.values().filter_map(|e| parse(e)).filter(|c| c["globalDefault"] == true);
+        defaults.max_by_key(|c| std::cmp::Reverse(c["value"].as_i64()))
+    } else {
+        let Some(class) = storage::fetch(server, classes, "", &name).await? else {
+            let why = format!("no PriorityClass with name {name} was found");
+            return Err(ApiError::forbidden("", "pods", meta::name(pod), &why));
+        };
+        Some(class.object)
+    };
+    let value = class.as_ref().and_then(|c| c["value"].as_i64()).unwrap_or(0);
+    if let Some(given) = pod["spec"].get("priority").and_then(Value::as_i64)
+        && given != value
+    {
+        let why = format!(
+            "the integer value of priority ({given}) must not be provided in pod spec; priority admission controller computed {value} from the given PriorityClass name"
+        );
+        return Err(ApiError::forbidden("", "pods", meta::name(pod), &why));
+    }
+    if name.is_empty()
+        && let Some(class) = &class
+    {
+        pod["spec"]["priorityClassName"] = meta::name(class).into();
+    }
+    pod["spec"]["priority"] = value.into();
+    let policy =
+        class.as_ref().and_then(|c| c["preemptionPolicy"].as_str()).unwrap_or("PreemptLowerPriority");
+    if pod["spec"].get("preemptionPolicy").is_none_or(Value::is_null) {
+        pod["spec"]["preemptionPolicy"] = policy.into();
+    }
+    Ok(())
+}

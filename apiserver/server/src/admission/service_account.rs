@@ -1,0 +1,114 @@
+//! ServiceAccount: a pod has one, and its token is mounted.
+
+use apiserver_api::error::ApiError;
+use apiserver_api::meta;
+use serde_json::{Value, json};
+
+use super::Admission;
+use crate::storage;
+
+const PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+/// Lifetime of the token, seconds: an hour, and a while in which the kubelet renews it.
+const TOKEN_SECONDS: i64 = 3607;
+/// Set by kubelets on the API's image of a pod that they run from a file.
+const MIRROR: &str = "kubernetes.io/config.mirror";
+
+/// Names the account, checks that it exists, and mounts its token where the pod wants it.
+pub async fn mutate(admission: &Admission<'_>, pod: &mut Value) -> Result<(), ApiError> {
+    let context = admission.context;
+    if meta::annotation(pod, MIRROR).is_some() {
+        return mirror(pod);
+    }
+    if meta::text(pod, "/spec/serviceAccountName").is_empty() {
+        pod["spec"]["serviceAccountName"] = "default".into();
+    }
+    let name = meta::text(pod, "/spec/serviceAccountName").to_owned();
+    pod["spec"]["serviceAccount"] = name.as_str().into();
+    let namespace = meta::namespace(pod).to_owned();
+    let Some(accounts) = context.server.registry().lookup("", "v1", "serviceaccounts") else { return Ok(()) };
+    let Some(account) = storage::fetch(&context.server, accounts, &namespace, &name).await? else {
+        let why = format!(
+            "error looking up service account {namespace}/{name}: serviceaccount \"{name}\" not found"
+        );
+        return Err(ApiError::forbidden("", "pods", meta::name(pod), &why));
+    };
+    let account = account.object;
+    let automount = pod["spec"]["automountServiceAccountToken"]
+        .as_bool()
+        .or(account["automountServiceAccountToken"].as_bool())
+        .unwrap_or(true);
+    if automount {
+        mount(pod, &context.server.ambient().name_suffix());
+    }
+    let secrets = meta::list(&account, "/imagePullSecrets");
+    if meta::list(pod, "/spec/imagePullSecrets").is_empty() && !secrets.is_empty() {
+        pod["spec"]["imagePullSecrets"] = Value::Array(secrets.to_vec());
+    }
+    Ok(())
+}
+
+fn mirror(pod: &Value) -> Result<(), ApiError> {
+    if meta::text(pod, "/spec/serviceAccountName").is_empty() {
+        return Ok(());
+    }
+    Err(ApiError::forbidden("", "pods", meta::name(pod), "a mirror pod may not reference service accounts"))
+}
+
+/// Adds the projected volume and mounts it into each container that has nothing at its path.
+fn mount(pod: &mut Value, suffix: &str) {
+    let present = meta::list(pod, "/spec/volumes").iter().find_map(|volume| {
+        volume["name"].as_str().filter(|name| name.starts_with("kube-api-access-")).map(str::to_owned)
+    });
+    let volume = present.clone().unwrap_or_else(|| format!("kube-api-access-{suffix}"));
+    let mut used = false;
+    for field in ["initContainers", "containers"] {
+        for container in pod["spec"].get_mut(field).and_then(Value::as_array_mut).into_iter().flatten() {
+            let mounts = &mut container["volumeMounts"];
+            if mounts.is_null() {
+                *mounts = json!([]);
+            }
+            let Some(mounts) = mounts.as_array_mut() else { continue };
+            if !mounts.iter().any(|m| m["mountPath"] == PATH) {
+                mounts.push(json!({"name": volume, "mountPath": PATH, "readOnly": true}));
+                used = true;
+            }
+        }
+    }
+    if used && present.is_none() {
+        let volumes = &mut pod["spec"]["volumes"];
+        if volumes.is_null() {
+            *volumes = json!([]);
+        }
+        if let Some(volumes) = volumes.as_array_mut() {
+            volumes.push(access_volume(&volume));
+        }
+    }
+}
+
+fn access_volume(name: &str) -> Value {
+    let namespace =
+        json!({"path": "namespace", "fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.namespace"}});
+    json!({"name": name, "projected": {"defaultMode": 0o644, "sources": [
+        {"serviceAccountToken": {"expirationSeconds": TOKEN_SECONDS, "path": "token"}},
+        {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+        {"downwardAPI": {"items": [namespace]}},
+    ]}})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_token_is_mounted_once_and_not_over_a_mount_of_the_pods_own() {
+        let mut pod = json!({"spec": {
+            "containers": [{"name": "a"}, {"name": "b", "volumeMounts": [{"name": "own", "mountPath": PATH}]}],
+            "initContainers": [{"name": "i"}]}});
+        mount(&mut pod, "abcde");
+        mount(&mut pod, "fghij");
+        assert_eq!(pod["spec"]["volumes"].as_array().unwrap().len(), 1);
+        assert_eq!(pod["spec"]["containers"][0]["volumeMounts"][0]["name"], "kube-api-access-abcde");
+        assert_eq!(pod["spec"]["containers"][1]["volumeMounts"].as_array().unwrap().len(), 1);
+        assert_eq!(pod["spec"]["initContainers"][0]["volumeMounts"].as_array().unwrap().len(), 1);
+    }
+}

@@ -1,0 +1,118 @@
+//! Bodies: those of requests are read within limits and decoded to JSON values.
+
+use apiserver_api::error::ApiError;
+use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use serde_json::Value;
+use tower::BoxError;
+
+use crate::limits;
+
+/// The body of requests and answers.
+pub type Body = UnsyncBoxBody<Bytes, BoxError>;
+
+/// A body that is there at once.
+pub fn full(bytes: impl Into<Bytes>) -> Body {
+    Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync()
+}
+
+/// No body.
+pub fn empty() -> Body {
+    full(Bytes::new())
+}
+
+/// The whole body, within the limit.
+pub fn read(body: Body) -> BoxFuture<'static, Result<Bytes, ApiError>> {
+    // Boxed, since the compiler cannot see through the error type of the collector.
+    let collected = Limited::new(body, limits::BODY).collect();
+    Box::pin(collected.map(|result| match result {
+        Ok(collected) => Ok(collected.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => Err(ApiError::new(
+            413,
+            "RequestEntityTooLarge",
+            format!("Request entity too large: limit is {}", limits::BODY),
+        )),
+        Err(error) => Err(ApiError::bad_request(format!("the request's body cannot be read: {error}"))),
+    }))
+}
+
+/// A decoded body, and the text where it was JSON, for the search for repeated fields.
+pub struct Decoded {
+    pub value: Value,
+    pub json: Option<Bytes>,
+}
+
+/// Decodes an object by its media type.
+pub fn decode(content_type: &str, bytes: Bytes) -> Result<Decoded, ApiError> {
+    match content_type {
+        "" | "application/json" | "*/*" | "text/json" => {
+            let value = json(&bytes)?;
+            Ok(Decoded { value, json: Some(bytes) })
+        }
+        "application/yaml" | "application/x-yaml" | "text/yaml" => {
+            Ok(Decoded { value: yaml(&bytes)?, json: None })
+        }
+        other => Err(unsupported(other, &["application/json", "application/yaml"])),
+    }
+}
+
+/// 415.
+pub fn unsupported(media: &str, accepted: &[&str]) -> ApiError {
+    let media = if media.is_empty() { "none" } else { media };
+    ApiError::new(
+        415,
+        "UnsupportedMediaType",
+        format!(
+            "the body of the request was in an unknown format ({media}) - accepted media types include: {}",
+            accepted.join(", ")
+        ),
+    )
+}
+
+/// JSON; nesting is limited by the parser.
+pub fn json(bytes: &[u8]) -> Result<Value, ApiError> {
+    if bytes.is_empty() {
+        return Err(ApiError::bad_request("the request's body is empty, an object is expected"));
+    }
+    serde_json::from_slice(bytes)
+        .map_err(|error| ApiError::bad_request(format!("the body of the request is not JSON: {error}")))
+}
+
+/// YAML, with the parser's budget for aliases, nodes and nesting.
+pub fn yaml(bytes: &[u8]) -> Result<Value, ApiError> {
+    let text = std::str::from_utf8(bytes)
+        .map_err(|_| ApiError::bad_request("the body of the request is not UTF-8"))?;
+    let budget = serde_saphyr::budget! {
+        max_depth: limits::YAML_DEPTH,
+        max_documents: 1,
+        max_total_scalar_bytes: 2 * limits::BODY,
+    };
+    let options = serde_saphyr::options! { budget: budget };
+    serde_saphyr::from_str_with_options(text, options)
+        .map_err(|error| ApiError::bad_request(format!("the body of the request is not YAML: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn yaml_and_json_give_the_same_and_bombs_are_refused() {
+        let yaml = decode("application/yaml", Bytes::from_static(b"a: 1\nb: [x, \"1\", true]\n")).unwrap();
+        let json = decode("application/json", Bytes::from_static(br#"{"a":1,"b":["x","1",true]}"#)).unwrap();
+        assert_eq!(yaml.value, json.value);
+        let bomb = "a: &a [x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b]\n\
+            d: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c]\ne: &e [*d,*d,*d,*d,*d,*d,*d,*d,*d]\nf: &f [*e,*e,*e,*e,*e,*e,*e,*e,*e]\n\
+            g: &g [*f,*f,*f,*f,*f,*f,*f,*f,*f]\nh: [*g,*g,*g,*g,*g,*g,*g,*g,*g]\n";
+        assert_eq!(decode("application/yaml", Bytes::from(bomb)).map(|d| d.value).unwrap_err().code, 400);
+        assert_eq!(
+            decode("application/json", Bytes::from("[".repeat(100_000))).map(|d| d.value).unwrap_err().code,
+            400
+        );
+        let protobuf = decode("application/vnd.kubernetes.protobuf", Bytes::from_static(b"k8s\0"));
+        assert_eq!(protobuf.map(|d| d.value).unwrap_err().code, 415);
+    }
+}

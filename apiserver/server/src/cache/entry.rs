@@ -1,0 +1,380 @@
+//! An object as the cache keeps it: its encoding, and what selectors ask about, extracted once.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use apiserver_store::Revision;
+use bytes::{BufMut, Bytes, BytesMut};
+use serde::Deserialize;
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+const ADDED: &[u8] = br#"{"type":"ADDED","object":"#;
+const MODIFIED: &[u8] = br#"{"type":"MODIFIED","object":"#;
+const DELETED: &[u8] = br#"{"type":"DELETED","object":"#;
+const END: &[u8] = b"}\n";
+const VERSION: &[u8] = br#""resourceVersion":""#;
+
+/// Stored bytes are not an object of the API.
+#[derive(Debug, thiserror::Error)]
+#[error("{key} does not hold a JSON object with metadata")]
+pub struct Unreadable {
+    /// Key in the store.
+    pub key: String,
+    #[source]
+    cause: Option<serde_json::Error>,
+}
+
+/// One object. The bytes are those of a watch event, so that neither a list nor a watch copies
+/// more than it sends; the object is a slice of them.
+pub struct Entry {
+    /// `NAMESPACE/NAME`, or `NAME`.
+    pub key: Arc<str>,
+    /// Mod revision.
+    pub revision: Revision,
+    /// `metadata.uid`
+    pub uid: String,
+    /// Labels, in the order of their keys.
+    pub labels: BTreeMap<String, String>,
+    /// Values of the selectable fields, in the order of [`Fields`].
+    pub fields: Vec<String>,
+    frame: Bytes,
+    /// Where the object begins in `frame`.
+    start: usize,
+    /// Where the digits of the resource version are in `frame`.
+    version: (usize, usize),
+}
+
+#[derive(Deserialize)]
+struct Head<'a> {
+    #[serde(borrow)]
+    metadata: &'a RawValue,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Meta {
+    #[serde(default)]
+    labels: Option<BTreeMap<String, String>>,
+    #[serde(default)]
+    uid: Option<String>,
+    #[serde(default)]
+    resource_version: Option<IgnoredAny>,
+}
+
+impl Entry {
+    /// Reads stored bytes. `added` says which event the encoding is prepared for.
+    pub fn read(
+        key: Arc<str>,
+        revision: Revision,
+        stored: &[u8],
+        fields: &Fields,
+        added: bool,
+    ) -> Result<Self, Unreadable> {
+        let bad = |cause| Unreadable { key: key.to_string(), cause };
+        let text = std::str::from_utf8(stored).map_err(|_| bad(None))?;
+        let head: Head<'_> = serde_json::from_str(text).map_err(|e| bad(Some(e)))?;
+        let meta: Meta = serde_json::from_str(head.metadata.get()).map_err(|e| bad(Some(e)))?;
+        if meta.resource_version.is_some() {
+            // Foreign data: take the field out and read again.
+            let mut value: Value = serde_json::from_str(text).map_err(|e| bad(Some(e)))?;
+            if let Some(map) = value["metadata"].as_object_mut() {
+                map.remove("resourceVersion");
+            }
+            return Self::read(key, revision, value.to_string().as_bytes(), fields, added);
+        }
+        let at = head.metadata.get().as_ptr() as usize - text.as_ptr() as usize + 1;
+        let empty = head.metadata.get()[1..].trim_start() == "}";
+        let intro = if added { ADDED } else { MODIFIED };
+        let mut frame = BytesMut::with_capacity(intro.len() + text.len() + VERSION.len() + 24);
+        frame.put_slice(intro);
+        frame.put_slice(&stored[..at]);
+        frame.put_slice(VERSION);
+        let from = frame.len();
+        frame.put_slice(revision.to_string().as_bytes());
+        let to = frame.len();
+        frame.put_u8(b'"');
+        if !empty {
+            frame.put_u8(b',');
+        }
+        frame.put_slice(&stored[at..]);
+        frame.put_slice(END);
+        Ok(Self {
+            key,
+            revision,
+            uid: meta.uid.unwrap_or_default(),
+            labels: meta.labels.unwrap_or_default(),
+            fields: fields.extract(text),
+            frame: frame.freeze(),
+            start: intro.len(),
+            version: (from, to),
+        })
+    }
+
+    /// The object with its resource version, JSON.
+    pub fn object(&self) -> Bytes {
+        self.frame.slice(self.start..self.frame.len() - END.len())
+    }
+
+    /// Bytes of [`Entry::object`].
+    pub fn object_len(&self) -> usize {
+        self.frame.len() - END.len() - self.start
+    }
+
+    /// The object without a copy.
+    pub fn object_slice(&self) -> &[u8] {
+        &self.frame[self.start..self.frame.len() - END.len()]
+    }
+
+    /// The object with another resource version, as a deletion carries it.
+    pub fn object_at(&self, revision: Revision) -> Bytes {
+        let mut out = BytesMut::with_capacity(self.frame.len() + 8);
+        self.put_at(&mut out, revision);
+        out.freeze()
+    }
+
+    fn put_at(&self, out: &mut BytesMut, revision: Revision) {
+        out.put_slice(&self.frame[self.start..self.version.0]);
+        out.put_slice(revision.to_string().as_bytes());
+        out.put_slice(&self.frame[self.version.1..self.frame.len() - END.len()]);
+    }
+
+    /// The watch event that adds the object.
+    pub fn added(&self) -> Bytes {
+        if self.start == ADDED.len() { self.frame.clone() } else { framed(ADDED, self.object_slice()) }
+    }
+
+    /// The watch event that changes the object.
+    pub fn modified(&self) -> Bytes {
+        if self.start == MODIFIED.len() { self.frame.clone() } else { framed(MODIFIED, self.object_slice()) }
+    }
+
+    /// The watch event that says that this object, last seen so, went at `revision`.
+    pub fn deleted(&self, revision: Revision) -> Bytes {
+        let mut out = BytesMut::with_capacity(self.frame.len() + 16);
+        out.put_slice(DELETED);
+        self.put_at(&mut out, revision);
+        out.put_slice(END);
+        out.freeze()
+    }
+
+    /// Namespace, empty for cluster-scoped objects.
+    pub fn namespace(&self) -> &str {
+        self.key.split_once('/').map_or("", |(namespace, _)| namespace)
+    }
+
+    /// Name.
+    pub fn name(&self) -> &str {
+        self.key.split_once('/').map_or(&self.key, |(_, name)| name)
+    }
+}
+
+fn framed(intro: &[u8], object: &[u8]) -> Bytes {
+    let mut out = BytesMut::with_capacity(intro.len() + object.len() + END.len());
+    out.put_slice(intro);
+    out.put_slice(object);
+    out.put_slice(END);
+    out.freeze()
+}
+
+/// The selectable fields of a kind, as a tree, so that one pass over the bytes finds them all.
+#[derive(Default)]
+pub struct Fields {
+    names: Vec<String>,
+    root: Node,
+}
+
+#[derive(Default)]
+struct Node {
+    children: BTreeMap<String, Node>,
+    /// Places of the fields that end here, times two, plus one where the path is the field's
+    /// second; two names may mean one path.
+    leaves: Vec<usize>,
+}
+
+impl Fields {
+    /// `names` are paths such as `spec.nodeName`.
+    pub fn new(names: &[&str]) -> Self {
+        let mut root = Node::default();
+        for (i, name) in names.iter().enumerate() {
+            for (rank, path) in paths_of(name).into_iter().enumerate() {
+                let mut node = &mut root;
+                for part in path.split('.') {
+                    node = node.children.entry(part.to_owned()).or_default();
+                }
+                node.leaves.push(2 * i + rank);
+            }
+        }
+        Self { names: names.iter().map(ToString::to_string).collect(), root }
+    }
+
+    /// The place of a field in [`Entry::fields`].
+    pub fn index(&self, name: &str) -> Option<usize> {
+        self.names.iter().position(|n| n == name)
+    }
+
+    /// The values, in order; a field that is absent has the value of its type's zero.
+    pub fn extract(&self, text: &str) -> Vec<String> {
+        let mut found: Vec<Option<String>> = vec![None; 2 * self.names.len()];
+        if !self.names.is_empty() {
+            // The caller has parsed the same text, so this cannot fail half way.
+            let _ = Pick { node: &self.root, found: &mut found }
+                .deserialize(&mut serde_json::Deserializer::from_str(text));
+        }
+        let first = |pair: &[Option<String>]| pair.iter().flatten().find(|text| !text.is_empty()).cloned();
+        let values = self.names.iter().zip(found.chunks(2));
+        values.map(|(name, pair)| first(pair).unwrap_or_else(|| absent(name))).collect()
+    }
+}
+
+/// Where a selectable field is found in the object: at the first path that holds a value.
+fn paths_of(field: &str) -> [&str; 2] {
+    match field {
+        "spec.host" => ["spec.nodeName", "spec.host"],
+        "status.successful" => ["status.succeeded", "status.successful"],
+        // Events name the component in one of two ways.
+        "source" => ["source.component", "reportingComponent"],
+        "reportingComponent" => ["reportingComponent", "source.component"],
+        other => [other, other],
+    }
+}
+
+fn absent(field: &str) -> String {
+    match field {
+        "spec.unschedulable" | "spec.hostNetwork" => "false",
+        "status.replicas" | "status.successful" => "0",
+        _ => "",
+    }
+    .to_owned()
+}
+
+struct Pick<'n, 'f> {
+    node: &'n Node,
+    found: &'f mut Vec<Option<String>>,
+}
+
+impl<'de> DeserializeSeed<'de> for Pick<'_, '_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        if self.node.children.is_empty() {
+            let text = match Value::deserialize(deserializer)? {
+                Value::String(text) => Some(text),
+                Value::Null => None,
+                Value::Array(list) => Some(join(&list)),
+                other => Some(other.to_string()),
+            };
+            for &i in &self.node.leaves {
+                self.found[i].clone_from(&text);
+            }
+            return Ok(());
+        }
+        deserializer.deserialize_any(self)
+    }
+}
+
+/// `status.podIPs` and its like: the addresses with commas.
+fn join(list: &[Value]) -> String {
+    let texts: Vec<&str> = list.iter().filter_map(|v| v.as_str().or_else(|| v["ip"].as_str())).collect();
+    texts.join(",")
+}
+
+impl<'de> Visitor<'de> for Pick<'_, '_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        while let Some(key) = map.next_key::<std::borrow::Cow<'de, str>>()? {
+            match self.node.children.get(key.as_ref()) {
+                Some(node) => map.next_value_seed(Pick { node, found: self.found })?,
+                None => {
+                    map.next_value::<IgnoredAny>()?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut seq: A) -> Result<(), A::Error> {
+        while seq.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(stored: &str, fields: &[&str]) -> Entry {
+        Entry::read("ns/a".into(), 42, stored.as_bytes(), &Fields::new(fields), true).unwrap()
+    }
+
+    #[test]
+    fn the_resource_version_is_spliced_in_and_replaced_on_deletion() {
+        let entry = read(r#"{"kind":"Pod","metadata":{"name":"a","labels":{"x":"y"}},"spec":{}}"#, &[]);
+        let object: Value = serde_json::from_slice(&entry.object()).unwrap();
+        assert_eq!(object["metadata"]["resourceVersion"], "42");
+        assert_eq!(entry.labels["x"], "y");
+        let event: Value = serde_json::from_slice(&entry.deleted(1000)).unwrap();
+        assert_eq!(event["type"], "DELETED");
+        assert_eq!(event["object"]["metadata"]["resourceVersion"], "1000");
+        assert_eq!(event["object"]["metadata"]["name"], "a");
+        let event: Value = serde_json::from_slice(&entry.modified()).unwrap();
+        assert_eq!(event["type"], "MODIFIED");
+    }
+
+    #[test]
+    fn empty_metadata_and_a_foreign_resource_version_are_handled() {
+        let entry = read(r#"{"metadata":{}}"#, &[]);
+        assert_eq!(&entry.object()[..], br#"{"metadata":{"resourceVersion":"42"}}"#);
+        let entry = read(r#"{"metadata":{"resourceVersion":"7","name":"a"}}"#, &[]);
+        let object: Value = serde_json::from_slice(&entry.object()).unwrap();
+        assert_eq!(object["metadata"]["resourceVersion"], "42");
+    }
+
+    #[test]
+    fn fields_are_found_in_one_pass_and_absent_ones_have_their_zero() {
+        let fields = ["spec.nodeName", "status.phase", "spec.unschedulable", "status.podIPs"];
+        let entry = read(
+            r#"{"metadata":{"name":"a"},"spec":{"containers":[{"nodeName":"no"}],"nodeName":"n1"},
+               "status":{"podIPs":[{"ip":"10.0.0.1"},{"ip":"fd00::1"}]}}"#,
+            &fields,
+        );
+        assert_eq!(entry.fields, ["n1", "", "false", "10.0.0.1,fd00::1"]);
+    }
+
+    #[test]
+    fn what_is_not_an_object_is_refused() {
+        assert!(Entry::read("a".into(), 1, b"k8s\0...", &Fields::default(), true).is_err());
+        assert!(Entry::read("a".into(), 1, b"[]", &Fields::default(), true).is_err());
+    }
+}

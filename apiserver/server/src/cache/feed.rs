@@ -1,0 +1,251 @@
+//! The one reader of the store's log.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use apiserver_api::registry::Registry;
+use apiserver_store::{Event, KeyValue, Notice, Range, Revision, Store, StoreError};
+use futures::StreamExt;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::{Cache, Entry, Objects};
+use crate::convert;
+use crate::limits;
+
+/// All kinds are kept under this.
+const ROOT: &str = "/registry/";
+const MIN_PAUSE: Duration = Duration::from_millis(50);
+const MAX_PAUSE: Duration = Duration::from_secs(5);
+
+/// The caches of all kinds.
+pub struct Caches {
+    by_path: BTreeMap<(String, String, String), Arc<Cache>>,
+    /// By storage prefix; two versions of a kind share one.
+    by_prefix: BTreeMap<String, Vec<Arc<Cache>>>,
+    store: Arc<dyn Store>,
+    /// Everything up to here is in the caches; 0 before the first load.
+    passed: watch::Sender<Revision>,
+}
+
+/// The cache did not reach the revision in time.
+#[derive(Debug)]
+pub struct Behind {
+    pub asked: Revision,
+    pub current: Revision,
+}
+
+/// Why a consistent read cannot be answered.
+#[derive(Debug)]
+pub enum NotFresh {
+    Behind(Behind),
+    Store(StoreError),
+}
+
+impl Caches {
+    /// Empty caches for all kinds that are stored.
+    pub fn new(registry: &Registry, store: Arc<dyn Store>) -> Self {
+        let mut by_path = BTreeMap::new();
+        let mut by_prefix: BTreeMap<String, Vec<Arc<Cache>>> = BTreeMap::new();
+        for resource in registry.iter().filter(|r| r.stored) {
+            let convert = convert::from_storage(resource);
+            let cache = Arc::new(Cache::new(Arc::clone(resource), convert));
+            by_prefix.entry(cache.prefix.clone()).or_default().push(Arc::clone(&cache));
+            by_path
+                .insert((resource.group.clone(), resource.version.clone(), resource.plural.clone()), cache);
+        }
+        Self { by_path, by_prefix, store, passed: watch::Sender::new(0) }
+    }
+
+    /// The cache of a kind.
+    pub fn cache(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Cache>> {
+        self.by_path.get(&(group.to_owned(), version.to_owned(), plural.to_owned()))
+    }
+
+    /// All caches.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Cache>> {
+        self.by_path.values()
+    }
+
+    /// Everything up to this revision is in the caches.
+    pub fn passed(&self) -> Revision {
+        *self.passed.borrow()
+    }
+
+    /// Waits until the caches hold everything up to `revision`.
+    pub async fn reach(&self, revision: Revision) -> Result<(), Behind> {
+        if self.passed() >= revision {
+            return Ok(());
+        }
+        let mut passed = self.passed.subscribe();
+        let wait = async {
+            loop {
+                let reached = passed.wait_for(|now| *now >= revision);
+                if tokio::time::timeout(limits::PROGRESS_EVERY, reached).await.is_ok() {
+                    return;
+                }
+                // The newest revision may belong to a key that is no object.
+                if let Err(error) = self.store.request_progress().await {
+                    warn!(%error, "the store reports no progress");
+                }
+            }
+        };
+        tokio::time::timeout(limits::FRESH_WAIT, wait)
+            .await
+            .map_err(|_| Behind { asked: revision, current: self.passed() })
+    }
+
+    /// Waits until the caches hold every write acknowledged before the call.
+    pub async fn fresh(&self) -> Result<Revision, NotFresh> {
+        let revision = self.store.revision().await.map_err(NotFresh::Store)?;
+        self.reach(revision).await.map_err(NotFresh::Behind)?;
+        Ok(revision)
+    }
+
+    /// Waits for the first load.
+    pub async fn loaded(&self) {
+        let mut passed = self.passed.subscribe();
+        // The sender lives in `self`, so the wait ends only with the value.
+        let _ = passed.wait_for(|now| *now > 0).await;
+    }
+
+    /// Loads and follows the store until shutdown.
+    pub async fn run(&self, shutdown: CancellationToken) {
+        let mut pause = MIN_PAUSE;
+        let mut from = 0;
+        loop {
+            let follow = async {
+                if from == 0 {
+                    from = self.load().await?;
+                }
+                self.follow(&mut from, &mut pause).await
+            };
+            let ended = tokio::select! {
+                () = shutdown.cancelled() => return,
+                ended = follow => ended,
+            };
+            match ended {
+                Ok(()) => info!("the watch on the store ended, watching again"),
+                Err(error @ StoreError::Compacted { .. }) => {
+                    warn!(%error, "the store forgot what the cache has not seen, loading again");
+                    from = 0;
+                }
+                Err(error) => {
+                    warn!(
+                        error = &error as &dyn std::error::Error,
+                        "the store cannot be watched, trying again"
+                    );
+                }
+            }
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                () = tokio::time::sleep(pause) => pause = (pause * 2).min(MAX_PAUSE),
+            }
+        }
+    }
+
+    /// Reads everything at one revision; returns it.
+    async fn load(&self) -> Result<Revision, StoreError> {
+        let mut states: BTreeMap<&str, Vec<Objects>> = BTreeMap::new();
+        let mut range = Range { prefix: ROOT.to_owned(), limit: limits::LOAD_PAGE, ..Range::default() };
+        loop {
+            let page = self.store.list(range.clone()).await?;
+            for kv in &page.kvs {
+                self.load_one(kv, &mut states);
+            }
+            range.revision = page.revision;
+            match page.kvs.last() {
+                Some(last) if page.remaining > 0 => range.after.clone_from(&last.key),
+                _ => break,
+            }
+        }
+        for (prefix, caches) in &self.by_prefix {
+            let mut loaded = states.remove(prefix.as_str()).unwrap_or_default().into_iter();
+            for cache in caches {
+                cache.reset(loaded.next().unwrap_or_default(), range.revision);
+            }
+        }
+        self.passed.send_replace(range.revision.max(1));
+        Ok(range.revision)
+    }
+
+    fn load_one<'a>(&'a self, kv: &KeyValue, states: &mut BTreeMap<&'a str, Vec<Objects>>) {
+        let Some((prefix, caches)) = self.owners(&kv.key) else { return };
+        let state = states.entry(prefix).or_insert_with(|| vec![Objects::new(); caches.len()]);
+        for (cache, objects) in caches.iter().zip(state) {
+            match cache.read(&kv.key, kv.mod_revision, &kv.value, true) {
+                Ok(entry) => {
+                    objects.insert(Arc::clone(&entry.key), Arc::new(entry));
+                }
+                Err(error) => warn!(error = &error as &dyn std::error::Error, "an object cannot be read"),
+            }
+        }
+    }
+
+    /// The caches that keep the objects of a key.
+    fn owners(&self, key: &str) -> Option<(&str, &Vec<Arc<Cache>>)> {
+        // Longest prefix first: the objects of one kind never lie below those of another, but a
+        // namespace may be called like a kind.
+        key.match_indices('/')
+            .rev()
+            .find_map(|(i, _)| self.by_prefix.get_key_value(&key[..=i]))
+            .map(|(prefix, caches)| (prefix.as_str(), caches))
+    }
+
+    async fn follow(&self, from: &mut Revision, pause: &mut Duration) -> Result<(), StoreError> {
+        let mut watch = self.store.watch(ROOT, *from + 1).await?;
+        while let Some(notice) = watch.next().await {
+            *pause = MIN_PAUSE;
+            match notice? {
+                Notice::Events(events) => {
+                    let Some(last) = events.last().map(|e| e.revision) else { continue };
+                    self.take(&events);
+                    *from = last;
+                }
+                Notice::Progress(revision) => *from = revision.max(*from),
+            }
+            // Last, so that who sees the revision finds the changes in caches and queues.
+            self.passed.send_if_modified(|passed| {
+                let newer = *from > *passed;
+                *passed = (*passed).max(*from);
+                newer
+            });
+        }
+        Ok(())
+    }
+
+    fn take(&self, events: &[Event]) {
+        // Runs of one kind are published together.
+        let mut rest = events;
+        while let Some(first) = rest.first() {
+            let Some((prefix, caches)) = self.owners(&first.key) else {
+                rest = &rest[1..];
+                continue;
+            };
+            let same = |e: &Event| self.owners(&e.key).is_some_and(|(p, _)| p == prefix);
+            let length = rest.iter().position(|e| !same(e)).unwrap_or(rest.len());
+            let (run, later) = rest.split_at(length);
+            for cache in caches {
+                cache.apply(run.iter().filter_map(|event| change_of(cache, event)));
+            }
+            rest = later;
+        }
+    }
+}
+
+type Read = (Arc<str>, Revision, Option<Arc<Entry>>);
+
+fn change_of(cache: &Cache, event: &Event) -> Option<Read> {
+    let key: Arc<str> = Arc::from(event.key.strip_prefix(&cache.prefix)?);
+    let Some(value) = &event.value else { return Some((key, event.revision, None)) };
+    let added = event.create_revision == event.revision;
+    match cache.read(&event.key, event.revision, value, added) {
+        Ok(entry) => Some((key, event.revision, Some(Arc::new(entry)))),
+        Err(error) => {
+            warn!(error = &error as &dyn std::error::Error, "an object cannot be read");
+            None
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! The watch cache: for each kind an immutable, ordered map of encoded objects, swapped whole
+//! with every change; a history for watches that resume; and the watchers.
+//!
+//! One task (`feed`) reads the store's log for all kinds and is the only writer, so a revision
+//! that the feed has passed is in every cache.
+
+mod entry;
+mod feed;
+mod watchers;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use apiserver_api::registry::Resource;
+use apiserver_store::Revision;
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use serde_json::Value;
+use tokio::time::Instant;
+
+pub use entry::{Entry, Fields, Unreadable};
+pub use feed::{Caches, NotFresh};
+pub use watchers::{Subscription, Trigger};
+
+use crate::limits;
+use watchers::Watchers;
+
+/// Objects by `NAMESPACE/NAME` or `NAME`.
+pub type Objects = imbl::OrdMap<Arc<str>, Arc<Entry>>;
+
+/// The state of a kind at a revision.
+#[derive(Clone, Default)]
+pub struct Snapshot {
+    pub objects: Objects,
+    /// Revision of the newest change of this kind; the state is the same at every later revision
+    /// that the feed has passed.
+    pub revision: Revision,
+}
+
+/// One change of one object, shared by the history and all watchers.
+pub struct Change {
+    pub revision: Revision,
+    pub old: Option<Arc<Entry>>,
+    pub new: Option<Arc<Entry>>,
+    at: Instant,
+    deleted: OnceLock<Bytes>,
+}
+
+impl Change {
+    fn new(revision: Revision, old: Option<Arc<Entry>>, new: Option<Arc<Entry>>) -> Self {
+        Self { revision, old, new, at: Instant::now(), deleted: OnceLock::new() }
+    }
+
+    /// The event that says that the old object went (or stopped matching), encoded once.
+    pub fn deleted(&self, old: &Entry) -> Bytes {
+        self.deleted.get_or_init(|| old.deleted(self.revision)).clone()
+    }
+}
+
+/// Why a state of the past cannot be had from the cache.
+#[derive(Debug, PartialEq, Eq)]
+pub struct TooOld;
+
+/// The cache of one kind.
+pub struct Cache {
+    pub resource: Arc<Resource>,
+    /// `/registry/pods/`
+    pub prefix: String,
+    pub fields: Fields,
+    /// Turns an object of the storage version into one of this version.
+    convert: Option<fn(&mut Value)>,
+    /// The selectable field that watchers are indexed by.
+    indexed: Option<usize>,
+    current: ArcSwap<Snapshot>,
+    inner: Mutex<Inner>,
+    kept: Mutex<BTreeMap<Revision, (Instant, Objects)>>,
+    observer: OnceLock<Observer>,
+}
+
+/// Called by the feed for each change, old and new, before the revision counts as passed. It
+/// must be quick and must not come back to the caches.
+pub type Observer = Box<dyn Fn(Option<&Entry>, Option<&Entry>) + Send + Sync>;
+
+#[derive(Default)]
+struct Inner {
+    history: VecDeque<Arc<Change>>,
+    /// Every change after this revision is in `history`.
+    low: Revision,
+    watchers: Watchers,
+}
+
+impl Cache {
+    /// An empty cache. `convert` is for a second version of a stored kind.
+    pub fn new(resource: Arc<Resource>, convert: Option<fn(&mut Value)>) -> Self {
+        let fields = Fields::new(resource.selectable);
+        let indexed = fields.index("spec.nodeName");
+        Self {
+            prefix: format!("{}/", resource.storage_prefix),
+            resource,
+            fields,
+            convert,
+            indexed,
+            current: ArcSwap::default(),
+            inner: Mutex::default(),
+            kept: Mutex::default(),
+            observer: OnceLock::new(),
+        }
+    }
+
+    /// Sets who hears of every change; only the first call counts.
+    pub fn observe(&self, observer: Observer) {
+        // A second observer would be a mistake of the server's constructor, without harm.
+        let _ = self.observer.set(observer);
+    }
+
+    fn tell(&self, old: Option<&Entry>, new: Option<&Entry>) {
+        if let Some(observer) = self.observer.get() {
+            observer(old, new);
+        }
+    }
+
+    /// The present state, without waiting.
+    pub fn snapshot(&self) -> Arc<Snapshot> {
+        self.current.load_full()
+    }
+
+    /// One object of the present state.
+    pub fn get(&self, key: &str) -> Option<Arc<Entry>> {
+        self.current.load().objects.get(key).cloned()
+    }
+
+    /// Reads stored bytes as this cache keeps them.
+    pub fn read(
+        &self,
+        key: &str,
+        revision: Revision,
+        stored: &[u8],
+        added: bool,
+    ) -> Result<Entry, Unreadable> {
+        let short: Arc<str> = Arc::from(key.strip_prefix(&self.prefix).unwrap_or(key));
+        match self.convert {
+            Some(convert) => {
+                let mut value = serde_json::from_slice(stored).unwrap_or(Value::Null);
+                convert(&mut value);
+                Entry::read(short, revision, value.to_string().as_bytes(), &self.fields, added)
+            }
+            None => Entry::read(short, revision, stored, &self.fields, added),
+        }
+    }
+
+    /// The state at exactly `revision`, which the feed has passed: the present one, one kept for
+    /// a continue token, or the present one with the changes since undone.
+    pub fn at(&self, revision: Revision) -> Result<Objects, TooOld> {
+        let current = self.snapshot();
+        if revision >= current.revision {
+            return Ok(current.objects.clone());
+        }
+        if let Some((_, objects)) = lock(&self.kept).get(&revision) {
+            return Ok(objects.clone());
+        }
+        let inner = lock(&self.inner);
+        if revision < inner.low {
+            return Err(TooOld);
+        }
+        // The lock holds the feed off, so the state and the history belong together.
+        let mut objects = self.snapshot().objects.clone();
+        for change in inner.history.iter().rev().take_while(|change| change.revision > revision) {
+            match (&change.old, &change.new) {
+                (Some(old), _) => {
+                    objects.insert(Arc::clone(&old.key), Arc::clone(old));
+                }
+                (None, Some(new)) => {
+                    objects.remove(&new.key);
+                }
+                (None, None) => {}
+            }
+        }
+        Ok(objects)
+    }
+
+    /// Keeps a state for the pages that follow.
+    pub fn keep(&self, revision: Revision, objects: Objects) {
+        let now = Instant::now();
+        let mut kept = lock(&self.kept);
+        kept.retain(|_, (at, _)| now.duration_since(*at) < limits::SNAPSHOT_AGE);
+        kept.insert(revision, (now, objects));
+        while kept.len() > limits::SNAPSHOTS {
+            kept.pop_first();
+        }
+    }
+
+    /// Changes after `from`, and a subscription to those that follow, without a gap.
+    pub fn subscribe(
+        self: &Arc<Self>,
+        from: Revision,
+        trigger: Trigger,
+    ) -> Result<(Vec<Arc<Change>>, Subscription), TooOld> {
+        let mut inner = lock(&self.inner);
+        if from < inner.low {
+            return Err(TooOld);
+        }
+        let first = inner.history.partition_point(|change| change.revision <= from);
+        let missed = inner.history.range(first..).cloned().collect();
+        let (id, receiver) = inner.watchers.add(trigger.clone());
+        Ok((missed, Subscription::new(receiver, Arc::clone(self), id, trigger)))
+    }
+
+    /// The present state, and a subscription to what follows, without a gap.
+    pub fn subscribe_now(self: &Arc<Self>, trigger: Trigger) -> (Arc<Snapshot>, Subscription) {
+        let mut inner = lock(&self.inner);
+        let (id, receiver) = inner.watchers.add(trigger.clone());
+        (self.snapshot(), Subscription::new(receiver, Arc::clone(self), id, trigger))
+    }
+
+    /// How many watches are open.
+    pub fn watchers(&self) -> usize {
+        lock(&self.inner).watchers.len()
+    }
+
+    /// The place of the field in [`Entry::fields`] that [`Trigger::Field`] goes by.
+    pub fn indexed(&self) -> Option<usize> {
+        self.indexed
+    }
+
+    fn unsubscribe(&self, id: u64, trigger: &Trigger) {
+        lock(&self.inner).watchers.remove(id, trigger);
+    }
+
+    /// Starts from a whole state; watchers of the state before are closed.
+    fn reset(&self, objects: Objects, revision: Revision) {
+        let mut inner = lock(&self.inner);
+        inner.history.clear();
+        inner.low = revision;
+        inner.watchers.close();
+        lock(&self.kept).clear();
+        let before = self.snapshot();
+        for (key, entry) in before.objects.iter().filter(|(key, _)| !objects.contains_key(&***key)) {
+            debug_assert_eq!(*key, entry.key);
+            self.tell(Some(entry), None);
+        }
+        for (key, entry) in &objects {
+            self.tell(before.objects.get(&**key).map(|old| &**old), Some(entry));
+        }
+        self.current.store(Arc::new(Snapshot { objects, revision }));
+    }
+
+    /// Takes changes of one batch, in order.
+    fn apply(&self, changes: impl Iterator<Item = (Arc<str>, Revision, Option<Arc<Entry>>)>) {
+        let mut inner = lock(&self.inner);
+        let before = self.snapshot();
+        let (mut objects, mut newest) = (before.objects.clone(), before.revision);
+        let mut done = Vec::new();
+        for (key, revision, new) in changes {
+            let old = match &new {
+                Some(entry) => objects.insert(key, Arc::clone(entry)),
+                None => objects.remove(&key),
+            };
+            newest = revision;
+            if old.is_some() || new.is_some() {
+                done.push(Arc::new(Change::new(revision, old, new)));
+            }
+        }
+        self.current.store(Arc::new(Snapshot { objects, revision: newest }));
+        for change in done {
+            self.tell(change.old.as_deref(), change.new.as_deref());
+            inner.watchers.send(&change, self.indexed);
+            inner.history.push_back(change);
+        }
+        inner.trim();
+    }
+}
+
+impl Inner {
+    fn trim(&mut self) {
+        let now = Instant::now();
+        while let Some(oldest) = self.history.front() {
+            let old = now.duration_since(oldest.at) > limits::HISTORY_AGE;
+            let spare = self.history.len() > limits::HISTORY_MIN;
+            if !(spare && old) && self.history.len() <= limits::HISTORY_MAX {
+                break;
+            }
+            self.low = oldest.revision;
+            self.history.pop_front();
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A panic elsewhere is caught by the request chain; the state is swapped whole, so it is sound.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

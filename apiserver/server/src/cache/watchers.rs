@@ -1,0 +1,148 @@
+//! Who is told of a change. A watcher of one object, one namespace or one node costs nothing
+//! for the changes of others.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TryRecvError;
+
+use super::{Cache, Change, Entry};
+use crate::limits;
+
+/// The coarse part of what a watcher wants; its selectors do the rest.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Trigger {
+    All,
+    /// Objects of one namespace.
+    Namespace(String),
+    /// One object, by its key.
+    Object(String),
+    /// Objects whose indexed field (`spec.nodeName`) has this value, before or after the change.
+    Field(String),
+}
+
+type Slots = BTreeMap<u64, mpsc::Sender<Arc<Change>>>;
+
+/// The open watches of one kind.
+#[derive(Default)]
+pub(super) struct Watchers {
+    next: u64,
+    all: Slots,
+    // Looked up, never iterated, so their order cannot matter.
+    namespaces: HashMap<String, Slots>,
+    objects: HashMap<String, Slots>,
+    values: HashMap<String, Slots>,
+}
+
+impl Watchers {
+    pub(super) fn add(&mut self, trigger: Trigger) -> (u64, mpsc::Receiver<Arc<Change>>) {
+        let (sender, receiver) = mpsc::channel(limits::WATCHER_QUEUE);
+        let id = self.next;
+        self.next += 1;
+        let slots = match trigger {
+            Trigger::All => &mut self.all,
+            Trigger::Namespace(namespace) => self.namespaces.entry(namespace).or_default(),
+            Trigger::Object(key) => self.objects.entry(key).or_default(),
+            Trigger::Field(value) => self.values.entry(value).or_default(),
+        };
+        slots.insert(id, sender);
+        (id, receiver)
+    }
+
+    pub(super) fn remove(&mut self, id: u64, trigger: &Trigger) {
+        let (map, key) = match trigger {
+            Trigger::All => {
+                self.all.remove(&id);
+                return;
+            }
+            Trigger::Namespace(namespace) => (&mut self.namespaces, namespace),
+            Trigger::Object(key) => (&mut self.objects, key),
+            Trigger::Field(value) => (&mut self.values, value),
+        };
+        if let Some(slots) = map.get_mut(key) {
+            slots.remove(&id);
+            if slots.is_empty() {
+                map.remove(key);
+            }
+        }
+    }
+
+    /// Ends all watches.
+    pub(super) fn close(&mut self) {
+        let next = self.next;
+        *self = Self { next, ..Self::default() };
+    }
+
+    pub(super) fn len(&self) -> usize {
+        let of = |map: &HashMap<String, Slots>| map.values().map(BTreeMap::len).sum::<usize>();
+        self.all.len() + of(&self.namespaces) + of(&self.objects) + of(&self.values)
+    }
+
+    /// Hands the change on. Who has no room left is cut off: it can resume from where it was.
+    pub(super) fn send(&mut self, change: &Arc<Change>, indexed: Option<usize>) {
+        let Some(any) = change.new.as_ref().or(change.old.as_ref()) else { return };
+        offer(&mut self.all, change);
+        if let Some(slots) = self.namespaces.get_mut(any.namespace()) {
+            offer(slots, change);
+        }
+        if let Some(slots) = self.objects.get_mut(&*any.key) {
+            offer(slots, change);
+        }
+        let Some(index) = indexed else { return };
+        let value = |entry: &Option<Arc<Entry>>| entry.as_ref().map(|e| e.fields[index].clone());
+        let (old, new) = (value(&change.old), value(&change.new));
+        if new != old
+            && let Some(slots) = old.and_then(|v| self.values.get_mut(&v))
+        {
+            offer(slots, change);
+        }
+        if let Some(slots) = new.and_then(|v| self.values.get_mut(&v)) {
+            offer(slots, change);
+        }
+    }
+}
+
+fn offer(slots: &mut Slots, change: &Arc<Change>) {
+    slots.retain(|_, sender| sender.try_send(Arc::clone(change)).is_ok());
+}
+
+/// A watcher's end of its queue; leaves the index when dropped.
+pub struct Subscription {
+    receiver: mpsc::Receiver<Arc<Change>>,
+    cache: Arc<Cache>,
+    id: u64,
+    trigger: Trigger,
+}
+
+impl Subscription {
+    pub(super) fn new(
+        receiver: mpsc::Receiver<Arc<Change>>,
+        cache: Arc<Cache>,
+        id: u64,
+        trigger: Trigger,
+    ) -> Self {
+        Self { receiver, cache, id, trigger }
+    }
+
+    /// The next change; `None` when the watcher was cut off.
+    pub async fn next(&mut self) -> Option<Arc<Change>> {
+        self.receiver.recv().await
+    }
+
+    /// What has arrived already.
+    pub fn ready(&mut self) -> Result<Arc<Change>, TryRecvError> {
+        self.receiver.try_recv()
+    }
+
+    /// The cache that is watched.
+    pub fn cache(&self) -> &Arc<Cache> {
+        &self.cache
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        self.cache.unsubscribe(self.id, &self.trigger);
+    }
+}

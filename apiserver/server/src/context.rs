@@ -1,0 +1,91 @@
+//! What the verbs know about a request.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use apiserver_api::auth::Identity;
+use apiserver_api::error::ApiError;
+use http::HeaderMap;
+
+use crate::query::Query;
+use crate::request::RequestInfo;
+use crate::server::Server;
+
+/// One request, after authentication.
+pub struct Context {
+    pub server: Arc<Server>,
+    pub info: RequestInfo,
+    pub query: Query,
+    pub headers: HeaderMap,
+    pub identity: Identity,
+    warnings: Arc<Mutex<Vec<String>>>,
+}
+
+/// No more warnings are sent with one answer.
+const WARNINGS: usize = 32;
+
+impl Context {
+    /// A context for a request.
+    pub fn new(
+        server: Arc<Server>,
+        info: RequestInfo,
+        query: Query,
+        headers: HeaderMap,
+        identity: Identity,
+    ) -> Self {
+        Self { server, info, query, headers, identity, warnings: Arc::default() }
+    }
+
+    /// A context for the server's own writes to a collection.
+    pub fn internal(server: Arc<Server>, namespace: &str) -> Self {
+        let info = RequestInfo {
+            is_resource: true,
+            verb: "create",
+            namespace: namespace.to_owned(),
+            ..RequestInfo::default()
+        };
+        let identity = Identity::authenticated("system:apiserver", &["system:masters"]);
+        Self::new(server, info, Query::default(), HeaderMap::new(), identity)
+    }
+
+    /// The same request about the object of that name.
+    pub fn named(&self, name: &str) -> Self {
+        Self {
+            server: Arc::clone(&self.server),
+            info: RequestInfo { name: name.to_owned(), ..self.info.clone() },
+            query: self.query.clone(),
+            headers: self.headers.clone(),
+            identity: self.identity.clone(),
+            warnings: Arc::clone(&self.warnings),
+        }
+    }
+
+    /// Whether nothing is to be stored.
+    pub fn dry_run(&self) -> Result<bool, ApiError> {
+        let mut dry = false;
+        for value in self.query.all("dryRun") {
+            match value {
+                "All" => dry = true,
+                "" => {}
+                other => {
+                    return Err(ApiError::bad_request(format!(
+                        "dryRun: Unsupported value: \"{other}\": supported values: \"All\""
+                    )));
+                }
+            }
+        }
+        Ok(dry)
+    }
+
+    /// Something that the client's author should know.
+    pub fn warn(&self, warning: String) {
+        let mut warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
+        if warnings.len() < WARNINGS && !warnings.contains(&warning) {
+            warnings.push(warning);
+        }
+    }
+
+    /// The warnings so far.
+    pub fn warnings(&self) -> Vec<String> {
+        self.warnings.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}

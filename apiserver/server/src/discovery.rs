@@ -1,0 +1,282 @@
+//! What is served: `/api`, `/apis` and what lies below, in the old form and in the aggregated one.
+
+use std::collections::BTreeMap;
+
+use apiserver_api::registry::{Registry, Resource, Subresource, Verb};
+use bytes::Bytes;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+/// A document with its hash.
+#[derive(Clone)]
+pub struct Document {
+    pub bytes: Bytes,
+    /// Without quotes.
+    pub etag: String,
+}
+
+impl Document {
+    fn new(value: &Value) -> Self {
+        let bytes = Bytes::from(value.to_string());
+        let digest = Sha256::digest(&bytes);
+        let etag = digest.iter().map(|byte| format!("{byte:02X}")).collect();
+        Self { bytes, etag }
+    }
+}
+
+/// The version of the aggregated form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Aggregated {
+    V2,
+    V2Beta1,
+}
+
+impl Aggregated {
+    /// As in `v=`.
+    pub fn version(self) -> &'static str {
+        match self {
+            Self::V2 => "v2",
+            Self::V2Beta1 => "v2beta1",
+        }
+    }
+
+    /// The media type of an answer.
+    pub fn media(self) -> &'static str {
+        match self {
+            Self::V2 => "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
+            Self::V2Beta1 => "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList",
+        }
+    }
+}
+
+/// All discovery documents, made once for a registry.
+pub struct Discovery {
+    /// By path.
+    legacy: BTreeMap<String, Document>,
+    /// `/api` and `/apis`, in both versions.
+    aggregated: BTreeMap<(String, &'static str), Document>,
+}
+
+struct Group<'a> {
+    name: &'a str,
+    /// In the order of preference.
+    versions: Vec<(&'a str, Vec<&'a Resource>)>,
+}
+
+impl Discovery {
+    /// The documents of a registry.
+    pub fn new(registry: &Registry) -> Self {
+        let groups = groups(registry);
+        let mut legacy = BTreeMap::new();
+        let mut add = |path: String, value: &Value| drop(legacy.insert(path, Document::new(value)));
+        add(
+            "/api".to_owned(),
+            &json!({
+                "kind": "APIVersions", "versions": ["v1"],
+                "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": ""}],
+            }),
+        );
+        let named: Vec<&Group<'_>> = groups.iter().filter(|g| !g.name.is_empty()).collect();
+        let list: Vec<Value> = named.iter().map(|g| group_value(g)).collect();
+        add("/apis".to_owned(), &json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": list}));
+        for group in &groups {
+            if !group.name.is_empty() {
+                let mut value = group_value(group);
+                value["kind"] = "APIGroup".into();
+                value["apiVersion"] = "v1".into();
+                add(format!("/apis/{}", group.name), &value);
+            }
+            for (version, resources) in &group.versions {
+                let path = if group.name.is_empty() {
+                    format!("/api/{version}")
+                } else {
+                    format!("/apis/{}/{version}", group.name)
+                };
+                add(path, &resource_list(group.name, version, resources));
+            }
+        }
+        let mut aggregated = BTreeMap::new();
+        for version in [Aggregated::V2, Aggregated::V2Beta1] {
+            for (path, core) in [("/api", true), ("/apis", false)] {
+                let items: Vec<Value> =
+                    groups.iter().filter(|g| g.name.is_empty() == core).map(aggregated_group).collect();
+                let value = json!({
+                    "kind": "APIGroupDiscoveryList",
+                    "apiVersion": format!("apidiscovery.k8s.io/{}", version.version()),
+                    "metadata": {}, "items": items,
+                });
+                aggregated.insert((path.to_owned(), version.version()), Document::new(&value));
+            }
+        }
+        Self { legacy, aggregated }
+    }
+
+    /// The old form of a path.
+    pub fn legacy(&self, path: &str) -> Option<&Document> {
+        self.legacy.get(path.strip_suffix('/').unwrap_or(path))
+    }
+
+    /// The aggregated form of `/api` or `/apis`.
+    pub fn aggregated(&self, path: &str, version: Aggregated) -> Option<&Document> {
+        let path = path.strip_suffix('/').unwrap_or(path);
+        self.aggregated.get(&(path.to_owned(), version.version()))
+    }
+}
+
+fn groups(registry: &Registry) -> Vec<Group<'_>> {
+    let mut groups: Vec<Group<'_>> = Vec::new();
+    for resource in registry.iter() {
+        let at = groups.iter().position(|g| g.name == resource.group).unwrap_or_else(|| {
+            groups.push(Group { name: &resource.group, versions: Vec::new() });
+            groups.len() - 1
+        });
+        let versions = &mut groups[at].versions;
+        match versions.iter_mut().find(|(version, _)| *version == resource.version) {
+            Some((_, resources)) => resources.push(resource),
+            None => versions.push((&resource.version, vec![resource])),
+        }
+    }
+    groups
+}
+
+fn group_value(group: &Group<'_>) -> Value {
+    let versions: Vec<Value> = group
+        .versions
+        .iter()
+        .map(|(version, _)| json!({"groupVersion": format!("{}/{version}", group.name), "version": version}))
+        .collect();
+    json!({"name": group.name, "versions": versions, "preferredVersion": versions.first()})
+}
+
+fn verbs(verbs: &[Verb]) -> Vec<&'static str> {
+    let mut names: Vec<_> = verbs.iter().map(|v| v.as_str()).collect();
+    names.sort_unstable();
+    names
+}
+
+fn resource_list(group: &str, version: &str, resources: &[&Resource]) -> Value {
+    let group_version = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
+    let mut list = Vec::new();
+    for resource in resources {
+        let mut entry = json!({
+            "name": resource.plural, "singularName": resource.singular, "namespaced": resource.namespaced,
+            "kind": resource.kind, "verbs": verbs(&resource.verbs),
+        });
+        if !resource.short_names.is_empty() {
+            entry["shortNames"] = json!(resource.short_names);
+        }
+        if !resource.categories.is_empty() {
+            entry["categories"] = json!(resource.categories);
+        }
+        list.push(entry);
+        for sub in &resource.subresources {
+            let mut entry = json!({
+                "name": format!("{}/{}", resource.plural, sub.name), "singularName": "",
+                "namespaced": resource.namespaced, "kind": kind_of(resource, sub), "verbs": verbs(&sub.verbs),
+            });
+            if !sub.version.is_empty() {
+                entry["group"] = sub.group.into();
+                entry["version"] = sub.version.into();
+            }
+            list.push(entry);
+        }
+    }
+    list.sort_by(|a, b| a["name"].as_str().cmp(&b["name"].as_str()));
+    json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": list})
+}
+
+fn kind_of<'a>(resource: &'a Resource, sub: &'a Subresource) -> &'a str {
+    if sub.kind.is_empty() { &resource.kind } else { sub.kind }
+}
+
+fn aggregated_group(group: &Group<'_>) -> Value {
+    let versions: Vec<Value> = group
+        .versions
+        .iter()
+        .map(|(version, resources)| {
+            let mut resources = resources.clone();
+            resources.sort_by(|a, b| a.plural.cmp(&b.plural));
+            let list: Vec<Value> = resources.into_iter().map(aggregated_resource).collect();
+            json!({"version": version, "resources": list, "freshness": "Current"})
+        })
+        .collect();
+    let mut metadata = json!({"creationTimestamp": null});
+    if !group.name.is_empty() {
+        metadata["name"] = group.name.into();
+    }
+    json!({"metadata": metadata, "versions": versions})
+}
+
+fn aggregated_resource(resource: &Resource) -> Value {
+    let mut value = json!({
+        "resource": resource.plural,
+        "responseKind": {"group": resource.group, "version": resource.version, "kind": resource.kind},
+        "scope": if resource.namespaced { "Namespaced" } else { "Cluster" },
+        "singularResource": resource.singular,
+        "verbs": verbs(&resource.verbs),
+    });
+    if !resource.short_names.is_empty() {
+        value["shortNames"] = json!(resource.short_names);
+    }
+    if !resource.categories.is_empty() {
+        value["categories"] = json!(resource.categories);
+    }
+    let subresources: Vec<Value> = resource
+        .subresources
+        .iter()
+        .map(|sub| {
+            let own = sub.version.is_empty();
+            json!({
+                "subresource": sub.name,
+                "responseKind": {
+                    "group": if own { resource.group.as_str() } else { sub.group },
+                    "version": if own { resource.version.as_str() } else { sub.version },
+                    "kind": kind_of(resource, sub),
+                },
+                "verbs": verbs(&sub.verbs),
+            })
+        })
+        .collect();
+    if !subresources.is_empty() {
+        value["subresources"] = Value::Array(subresources);
+    }
+    value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use apiserver_api::builtin;
+
+    fn value(document: &Document) -> Value {
+        serde_json::from_slice(&document.bytes).unwrap()
+    }
+
+    #[test]
+    fn the_old_and_the_aggregated_form_name_the_same_kinds() {
+        let discovery = Discovery::new(&builtin::registry());
+        let old = value(discovery.legacy("/apis/apps/v1").unwrap());
+        let names: Vec<&str> =
+            old["resources"].as_array().unwrap().iter().filter_map(|r| r["name"].as_str()).collect();
+        assert!(names.contains(&"deployments") && names.contains(&"deployments/scale"), "{names:?}");
+        let new = value(discovery.aggregated("/apis", Aggregated::V2).unwrap());
+        let apps = new["items"].as_array().unwrap().iter().find(|g| g["metadata"]["name"] == "apps").unwrap();
+        let plural = |r: &Value| r["resource"].as_str().unwrap().to_owned();
+        let kinds: Vec<String> =
+            apps["versions"][0]["resources"].as_array().unwrap().iter().map(plural).collect();
+        assert_eq!(
+            kinds,
+            ["controllerrevisions", "daemonsets", "deployments", "replicasets", "statefulsets"]
+        );
+        let core = value(discovery.aggregated("/api", Aggregated::V2Beta1).unwrap());
+        assert_eq!(core["items"].as_array().unwrap().len(), 1);
+        assert_eq!(core["apiVersion"], "apidiscovery.k8s.io/v2beta1");
+    }
+
+    #[test]
+    fn groups_prefer_their_first_version() {
+        let discovery = Discovery::new(&builtin::registry());
+        let group = value(discovery.legacy("/apis/autoscaling").unwrap());
+        assert_eq!(group["preferredVersion"]["version"], "v2");
+    }
+}

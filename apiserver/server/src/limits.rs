@@ -1,0 +1,62 @@
+//! Every bound of the server in one place.
+
+use std::time::Duration;
+
+/// Largest request body, bytes; more is answered with 413.
+pub const BODY: usize = 3 * 1024 * 1024;
+/// A request that is not long running ends after this.
+pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
+/// Reads at one time, watches not counted.
+pub const READS_IN_FLIGHT: usize = 400;
+/// Writes at one time.
+pub const WRITES_IN_FLIGHT: usize = 200;
+/// A request waits this long for its turn before it is answered with 429.
+pub const FLOW_WAIT: Duration = Duration::from_secs(5);
+/// How long a read waits for the cache to reach its revision, then 504.
+pub const FRESH_WAIT: Duration = Duration::from_secs(3);
+/// A cache that lags asks the store for progress this often.
+pub const PROGRESS_EVERY: Duration = Duration::from_millis(50);
+/// Changes are kept at least this long, for watches that resume: the bookmark period and a margin.
+pub const HISTORY_AGE: Duration = Duration::from_secs(75);
+/// Changes kept for each kind whatever their age.
+pub const HISTORY_MIN: usize = 100;
+/// Changes kept for each kind at most.
+pub const HISTORY_MAX: usize = 102_400;
+/// Changes that may wait for one watcher; a slower one is cut off.
+pub const WATCHER_QUEUE: usize = 1024;
+/// Time between bookmarks.
+pub const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
+/// The last bookmark comes this long before a watch ends.
+pub const BOOKMARK_BEFORE_END: Duration = Duration::from_secs(2);
+/// A watch without a timeout lasts this long, and up to twice that.
+pub const WATCH_MIN_SECONDS: u64 = 1800;
+/// Snapshots kept for continue tokens, for each kind.
+pub const SNAPSHOTS: usize = 32;
+/// And this long.
+pub const SNAPSHOT_AGE: Duration = Duration::from_secs(75);
+/// Pages of the first read of the store.
+pub const LOAD_PAGE: usize = 5000;
+/// A list is sent in pieces of about this many bytes.
+pub const LIST_PIECE: usize = 128 * 1024;
+/// Answers smaller than this are not compressed.
+pub const GZIP_MIN: usize = 128 * 1024;
+/// Attempts of a patch or an unconditional update against other writers.
+pub const CONFLICT_RETRIES: usize = 5;
+/// Attempts of a create with `generateName`.
+pub const NAME_RETRIES: usize = 8;
+/// Operations of one JSON patch.
+pub const PATCH_OPERATIONS: usize = 10_000;
+/// Bytes that the `copy` operations of one JSON patch may add.
+pub const PATCH_COPY: usize = BODY;
+/// Nesting of a YAML body.
+pub const YAML_DEPTH: usize = 200;
+/// Events live this long, seconds.
+pub const EVENT_TTL: u32 = 3600;
+/// Time between compactions of the store; what is older than one period is forgotten.
+pub const COMPACT_EVERY: Duration = Duration::from_secs(300);
+/// Objects that a collection delete works on at one time.
+pub const DELETE_COLLECTION_PAGE: usize = 500;
+/// A TLS handshake that takes longer is given up.
+pub const HANDSHAKE: Duration = Duration::from_secs(10);
+/// Streams on one HTTP/2 connection.
+pub const STREAMS: u32 = 250;

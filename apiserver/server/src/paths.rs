@@ -1,0 +1,272 @@
+//! Paths that are no kinds: discovery, OpenAPI, version, health, metrics, token keys.
+
+use std::io::Read as _;
+use std::time::Duration;
+
+use apiserver_api::error::ApiError;
+use apiserver_api::openapi;
+use bytes::Bytes;
+use flate2::read::GzDecoder;
+use http::header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, ETAG, IF_NONE_MATCH, VARY};
+use http::{HeaderValue, Method, Response, StatusCode};
+use serde_json::{Value, json};
+
+use crate::body::{self, Body};
+use crate::context::Context;
+use crate::discovery::{Aggregated, Document};
+use crate::negotiate;
+use crate::respond::{self, Answer};
+use crate::verbs::{no_such_resource, not_allowed};
+
+/// The version of Kubernetes whose API is served.
+pub const KUBERNETES: (&str, &str, &str) = ("1", "36", "0");
+/// A health check that takes longer has failed.
+const CHECK: Duration = Duration::from_secs(5);
+
+/// Answers what is not a kind.
+pub async fn dispatch(context: &Context, method: &Method) -> Answer {
+    if !matches!(*method, Method::GET | Method::HEAD) {
+        return Err(not_allowed());
+    }
+    let path = context.info.path.as_str();
+    match path {
+        "/" => return Ok(respond::json(200, &index(context))),
+        "/version" | "/version/" => return Ok(respond::json(200, &version())),
+        "/metrics" => return metrics(context),
+        "/openid/v1/jwks" | "/.well-known/openid-configuration" => return tokens(context, path),
+        "/openapi/v2" => {
+            return gzipped(context, openapi::v2_gz(), openapi::v2_hash());
+        }
+        "/openapi/v3" | "/openapi/v3/" => return Ok(respond::json(200, &openapi::v3_index())),
+        _ => {}
+    }
+    if let Some(name) = path.strip_prefix("/openapi/v3/") {
+        return openapi_v3(context, name);
+    }
+    if let Some((kind, check)) = health_path(path) {
+        return Ok(health(context, kind, check).await);
+    }
+    discovery(context, path)
+}
+
+fn discovery(context: &Context, path: &str) -> Answer {
+    let discovery = context.server.discovery();
+    for range in negotiate::ranges(&context.headers) {
+        let group = range.parameter("g") == Some("apidiscovery.k8s.io");
+        let list = range.parameter("as") == Some("APIGroupDiscoveryList");
+        let version = match range.parameter("v") {
+            Some("v2") => Aggregated::V2,
+            Some("v2beta1") => Aggregated::V2Beta1,
+            _ if range.accepts("application/json") && range.parameter("as").is_none() => break,
+            _ => continue,
+        };
+        if let Some(document) = discovery.aggregated(path, version).filter(|_| group && list) {
+            return Ok(cached(context, document, version.media()));
+        }
+    }
+    match discovery.legacy(path) {
+        Some(document) => Ok(cached(context, document, "application/json")),
+        None => Err(no_such_resource()),
+    }
+}
+
+/// A document that clients may keep.
+fn cached(context: &Context, document: &Document, media: &'static str) -> Response<Body> {
+    let mut response = if matches_etag(context, &document.etag) {
+        not_modified()
+    } else {
+        let response = respond::bytes(200, media, Bytes::clone(&document.bytes));
+        respond::compressed(context, response, Bytes::clone(&document.bytes))
+    };
+    set_etag(&mut response, &document.etag);
+    response.headers_mut().insert(VARY, HeaderValue::from_static("Accept"));
+    response
+}
+
+fn matches_etag(context: &Context, etag: &str) -> bool {
+    let header = context.headers.get(IF_NONE_MATCH).and_then(|v| v.to_str().ok()).unwrap_or_default();
+    header.split(',').any(|tag| {
+        let tag = tag.trim();
+        tag == "*" || tag.strip_prefix("W/").unwrap_or(tag).trim_matches('"') == etag
+    })
+}
+
+fn not_modified() -> Response<Body> {
+    let mut response = Response::new(body::empty());
+    *response.status_mut() = StatusCode::NOT_MODIFIED;
+    response
+}
+
+fn set_etag(response: &mut Response<Body>, etag: &str) {
+    if let Ok(value) = HeaderValue::from_str(&format!("\"{etag}\"")) {
+        response.headers_mut().insert(ETAG, value);
+    }
+}
+
+fn openapi_v3(context: &Context, name: &str) -> Answer {
+    let mut parts = name.split('/');
+    let (group, version) = match (parts.next(), parts.next(), parts.next(), parts.next()) {
+        (Some("api"), Some(version), None, None) => ("", version),
+        (Some("apis"), Some(group), Some(version), None) => (group, version),
+        _ => return Err(no_such_resource()),
+    };
+    match (openapi::v3_gz(group, version), openapi::v3_hash(group, version)) {
+        (Some(bytes), Some(hash)) => {
+            let mut response = gzipped(context, bytes, hash)?;
+            if context.query.get("hash") == Some(hash) {
+                // The address changes with the content.
+                response
+                    .headers_mut()
+                    .insert(CACHE_CONTROL, HeaderValue::from_static("public, max-age=31536000, immutable"));
+            }
+            Ok(response)
+        }
+        _ => Err(no_such_resource()),
+    }
+}
+
+/// A document that is kept compressed.
+fn gzipped(context: &Context, packed: &'static [u8], hash: &str) -> Answer {
+    let ranges = negotiate::ranges(&context.headers);
+    if !ranges.is_empty() && !ranges.iter().any(|r| r.accepts("application/json")) {
+        return Err(ApiError::new(406, "NotAcceptable", "only application/json is served here"));
+    }
+    if matches_etag(context, hash) {
+        let mut response = not_modified();
+        set_etag(&mut response, hash);
+        return Ok(response);
+    }
+    let plain = !negotiate::accepts_gzip(&context.headers);
+    let content = if plain {
+        let mut out = Vec::new();
+        GzDecoder::new(packed)
+            .read_to_end(&mut out)
+            .map_err(|error| ApiError::internal(format!("the document cannot be unpacked: {error}")))?;
+        Bytes::from(out)
+    } else {
+        Bytes::from_static(packed)
+    };
+    let mut response = respond::bytes(200, "application/json", content);
+    if !plain {
+        response.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    }
+    response.headers_mut().insert(VARY, HeaderValue::from_static("Accept-Encoding, Accept"));
+    set_etag(&mut response, hash);
+    Ok(response)
+}
+
+fn index(context: &Context) -> Value {
+    let discovery = context.server.discovery();
+    let mut paths: Vec<String> = vec!["/api".to_owned(), "/api/v1".to_owned(), "/apis".to_owned()];
+    for resource in context.server.registry().iter().filter(|r| !r.group.is_empty()) {
+        paths.push(format!("/apis/{}", resource.group));
+        paths.push(format!("/apis/{}/{}", resource.group, resource.version));
+    }
+    paths.retain(|path| discovery.legacy(path).is_some());
+    paths.extend(
+        ["/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]
+            .map(str::to_owned),
+    );
+    paths.sort();
+    paths.dedup();
+    json!({"paths": paths})
+}
+
+fn version() -> Value {
+    let (major, minor, patch) = KUBERNETES;
+    json!({
+        "major": major, "minor": minor,
+        "gitVersion": format!("v{major}.{minor}.{patch}+hawser.{}", env!("CARGO_PKG_VERSION")),
+        "gitCommit": "", "gitTreeState": "clean", "buildDate": "1970-01-01T00:00:00Z",
+        "goVersion": "", "compiler": "rustc",
+        "platform": format!("{}/{}", std::env::consts::OS, architecture()),
+    })
+}
+
+/// As Go spells it.
+fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
+fn metrics(context: &Context) -> Answer {
+    let server = &context.server;
+    let objects = server.caches().iter().map(|cache| {
+        let resource = &cache.resource;
+        let name = if resource.group.is_empty() {
+            resource.plural.clone()
+        } else {
+            format!("{}.{}", resource.plural, resource.group)
+        };
+        (name, cache.snapshot().objects.len())
+    });
+    let page = server.metrics().page(objects).map_err(|error| ApiError::internal(error.to_string()))?;
+    Ok(respond::bytes(200, "application/openmetrics-text; version=1.0.0; charset=utf-8", page))
+}
+
+fn tokens(context: &Context, path: &str) -> Answer {
+    let issuer = context.server.issuer().ok_or_else(no_such_resource)?;
+    if path == "/openid/v1/jwks" {
+        let mut response = respond::json(200, &issuer.jwks());
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/jwk-set+json"));
+        return Ok(response);
+    }
+    Ok(respond::json(200, &issuer.discovery(&context.server.config().external_url)))
+}
+
+/// `/readyz/ping` to `readyz` and `ping`.
+fn health_path(path: &str) -> Option<(&'static str, &str)> {
+    let path = path.strip_suffix('/').unwrap_or(path);
+    ["healthz", "livez", "readyz"].into_iter().find_map(|kind| {
+        let rest = path.strip_prefix('/')?.strip_prefix(kind)?;
+        if rest.is_empty() { Some((kind, "")) } else { rest.strip_prefix('/').map(|check| (kind, check)) }
+    })
+}
+
+async fn health(context: &Context, kind: &'static str, only: &str) -> Response<Body> {
+    let names: &[&str] = match kind {
+        "livez" => &["ping", "etcd"],
+        "healthz" => &["ping", "etcd", "poststarthook/rbac/bootstrap-roles"],
+        _ => &["ping", "etcd", "informer-sync", "poststarthook/rbac/bootstrap-roles", "shutdown"],
+    };
+    if !only.is_empty() && !names.contains(&only) {
+        return respond::refusal(&no_such_resource());
+    }
+    let excluded: Vec<&str> = context.query.all("exclude").collect();
+    let mut report = String::new();
+    let mut failed = false;
+    for name in names.iter().filter(|name| only.is_empty() || **name == only) {
+        if excluded.contains(name) {
+            report.push_str(&format!("[+]{name} excluded: ok\n"));
+        } else if check(context, name).await {
+            report.push_str(&format!("[+]{name} ok\n"));
+        } else {
+            failed = true;
+            report.push_str(&format!("[-]{name} failed: reason withheld\n"));
+        }
+    }
+    if failed {
+        return respond::text(500, format!("{report}{kind} check failed\n"));
+    }
+    if context.query.flag("verbose") {
+        return respond::text(200, format!("{report}{kind} check passed\n"));
+    }
+    respond::text(200, "ok")
+}
+
+async fn check(context: &Context, name: &str) -> bool {
+    let server = &context.server;
+    match name {
+        "etcd" => {
+            let revision = tokio::time::timeout(CHECK, server.store().revision()).await;
+            matches!(revision, Ok(Ok(_)))
+        }
+        "informer-sync" => server.caches().passed() > 0,
+        "poststarthook/rbac/bootstrap-roles" => server.is_ready(),
+        "shutdown" => !server.shutdown().is_cancelled(),
+        _ => true,
+    }
+}

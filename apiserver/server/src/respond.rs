@@ -1,0 +1,116 @@
+//! Answers: objects in the shape agreed on, `Status`, compression.
+
+use std::io::Write as _;
+
+use apiserver_api::error::ApiError;
+use apiserver_api::registry::Resource;
+use bytes::Bytes;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER, VARY};
+use http::{HeaderValue, Response, StatusCode};
+use serde_json::{Value, json};
+
+use crate::body::{self, Body};
+use crate::context::Context;
+use crate::limits;
+use crate::negotiate::{self, Format, Shape};
+use crate::table;
+
+/// What every verb gives back.
+pub type Answer = Result<Response<Body>, ApiError>;
+
+/// JSON with a status code.
+pub fn json(code: u16, value: &Value) -> Response<Body> {
+    bytes(code, "application/json", value.to_string())
+}
+
+/// Bytes with a media type.
+pub fn bytes(code: u16, media: &'static str, content: impl Into<Bytes>) -> Response<Body> {
+    let mut response = Response::new(body::full(content));
+    *response.status_mut() = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media));
+    response
+}
+
+/// Plain text.
+pub fn text(code: u16, content: impl Into<Bytes>) -> Response<Body> {
+    bytes(code, "text/plain; charset=utf-8", content)
+}
+
+/// A refusal as `Status`.
+pub fn refusal(error: &ApiError) -> Response<Body> {
+    let mut response = json(error.code, &error.to_status());
+    let seconds = error.details.as_ref().and_then(|d| d["retryAfterSeconds"].as_u64());
+    if let Some(value) = seconds.and_then(|s| HeaderValue::from_str(&s.to_string()).ok()) {
+        response.headers_mut().insert(RETRY_AFTER, value);
+    }
+    response
+}
+
+/// `Status` of something done.
+pub fn success(code: u16, resource: &Resource, name: &str, uid: &str) -> Response<Body> {
+    let mut details = json!({"name": name, "group": resource.group, "kind": resource.plural, "uid": uid});
+    if let Some(map) = details.as_object_mut() {
+        map.retain(|_, v| v != "");
+    }
+    json(
+        code,
+        &json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}),
+    )
+}
+
+/// One object of a kind, encoded, in the shape that the client wants.
+pub fn object(context: &Context, resource: &Resource, code: u16, object: Bytes) -> Answer {
+    let wanted = negotiate::wanted(&context.headers, true)?;
+    if wanted.shape == Shape::Object && wanted.format == Format::Json {
+        return Ok(compressed(context, bytes(code, "application/json", Bytes::clone(&object)), object));
+    }
+    let value: Value = serde_json::from_slice(&object)
+        .map_err(|error| ApiError::internal(format!("an object cannot be decoded: {error}")))?;
+    let value = match wanted.shape {
+        Shape::Object => value,
+        Shape::Metadata => table::metadata_only(&value),
+        Shape::Table => {
+            let version = apiserver_api::meta::resource_version(&value).to_owned();
+            table::of(context, resource, std::slice::from_ref(&value), &json!({"resourceVersion": version}))?
+        }
+    };
+    Ok(formatted(wanted.format, code, &value))
+}
+
+/// A value in the format agreed on.
+pub fn formatted(format: Format, code: u16, value: &Value) -> Response<Body> {
+    match format {
+        Format::Json => json(code, value),
+        Format::Yaml => match serde_saphyr::to_string(value) {
+            Ok(text) => bytes(code, "application/yaml", text),
+            Err(error) => {
+                refusal(&ApiError::internal(format!("the object cannot be written as YAML: {error}")))
+            }
+        },
+    }
+}
+
+/// The same answer, compressed if it is large and the client takes it.
+pub fn compressed(context: &Context, response: Response<Body>, content: Bytes) -> Response<Body> {
+    if content.len() < limits::GZIP_MIN || !negotiate::accepts_gzip(&context.headers) {
+        return response;
+    }
+    match gzip(&content) {
+        Ok(packed) => {
+            let (mut parts, _) = response.into_parts();
+            parts.headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+            parts.headers.insert(VARY, HeaderValue::from_static("Accept-Encoding"));
+            Response::from_parts(parts, body::full(packed))
+        }
+        Err(_) => response,
+    }
+}
+
+/// Compressed at the fastest level.
+pub fn gzip(content: &[u8]) -> std::io::Result<Vec<u8>> {
+    let mut encoder = GzEncoder::new(Vec::with_capacity(content.len() / 4), Compression::fast());
+    encoder.write_all(content)?;
+    encoder.finish()
+}

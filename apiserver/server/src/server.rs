@@ -1,0 +1,389 @@
+//! The server: its parts, and what runs beside the requests.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context as TaskContext, Poll};
+
+use apiserver_api::ambient::Ambient;
+use apiserver_api::error::ApiError;
+use apiserver_api::registry::{Registry, Resource};
+use apiserver_store::{Revision, Store};
+use futures::future::BoxFuture;
+use http::{Request, Response};
+use ipnetwork::IpNetwork;
+use serde_json::Value;
+use tokio::sync::Semaphore;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::allocate::Allocator;
+use crate::auth::Authenticator;
+use crate::auth::tokens::{BoundKind, BoundObject, BoundObjects, Issuer};
+use crate::body::Body;
+use crate::cache::{Cache, Caches, Entry, NotFresh};
+use crate::chain;
+use crate::discovery::Discovery;
+use crate::limits;
+use crate::maintain;
+use crate::metrics::Metrics;
+use crate::rbac::Authorizer;
+use crate::services;
+use crate::storage;
+use crate::streams::Kubelets;
+
+/// How a server is set up. What is not reachable from the configuration is in [`limits`].
+#[derive(Clone)]
+pub struct ServerConfig {
+    /// Where clients in the cluster reach this server: the endpoint of the Service `kubernetes`.
+    /// Without it that Service is not kept.
+    pub advertise: Option<SocketAddr>,
+    /// Ranges of cluster addresses, at most one a family.
+    pub service_cidrs: Vec<IpNetwork>,
+    /// Range of node ports.
+    pub node_ports: RangeInclusive<u16>,
+    /// Whether roles decide who may do what; with `false` everybody may do everything.
+    pub rbac: bool,
+    /// Whether requests without credentials are taken for those of `system:anonymous`.
+    pub anonymous: bool,
+    /// Signs and checks ServiceAccount tokens; without it there are none.
+    pub issuer: Option<Arc<Issuer>>,
+    /// How kubelets are reached; without it there are no logs and no exec.
+    pub kubelets: Option<Kubelets>,
+    /// `https://HOST:PORT`, for the discovery document of tokens.
+    pub external_url: String,
+    /// Reads at one time, watches not counted.
+    pub reads_in_flight: usize,
+    /// Writes at one time.
+    pub writes_in_flight: usize,
+}
+
+impl Default for ServerConfig {
+    fn default() -> Self {
+        Self {
+            advertise: None,
+            service_cidrs: vec![default_cidr()],
+            node_ports: 30000..=32767,
+            rbac: true,
+            anonymous: true,
+            issuer: None,
+            kubelets: None,
+            external_url: String::new(),
+            reads_in_flight: limits::READS_IN_FLIGHT,
+            writes_in_flight: limits::WRITES_IN_FLIGHT,
+        }
+    }
+}
+
+/// `10.96.0.0/16`
+fn default_cidr() -> IpNetwork {
+    IpNetwork::V4(
+        ipnetwork::Ipv4Network::new(std::net::Ipv4Addr::new(10, 96, 0, 0), 16)
+            .expect("16 is a valid prefix length"),
+    )
+}
+
+/// The configuration cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    #[error("the range of service addresses {0} is given twice for one family")]
+    DuplicateFamily(IpNetwork),
+    #[error("the range of node ports {0}-{1} is empty")]
+    NodePorts(u16, u16),
+}
+
+/// The API server. Requests are served by [`Server::service`]; [`Server::start`] runs the rest.
+pub struct Server {
+    config: ServerConfig,
+    store: Arc<dyn Store>,
+    registry: Registry,
+    caches: Arc<Caches>,
+    ambient: Ambient,
+    authorizer: Arc<Authorizer>,
+    authenticator: Option<Authenticator>,
+    bound_objects: Arc<Bound>,
+    allocator: OnceLock<Allocator>,
+    discovery: Discovery,
+    metrics: Metrics,
+    reads: Semaphore,
+    writes: Semaphore,
+    ready: watch::Sender<bool>,
+    shutdown: CancellationToken,
+}
+
+impl Server {
+    /// A server over `store`. Nothing runs until [`Server::start`].
+    pub fn new(
+        config: ServerConfig,
+        store: Arc<dyn Store>,
+        registry: Registry,
+        ambient: Ambient,
+    ) -> Result<Arc<Self>, ServerError> {
+        check(&config)?;
+        let caches = Arc::new(Caches::new(&registry, Arc::clone(&store)));
+        let authorizer = Arc::new(Authorizer::new());
+        feed_authorizer(&caches, &authorizer);
+        let bound_objects = Arc::new(Bound::new(&caches));
+        let authenticator = config.issuer.as_ref().map(|issuer| {
+            let objects: Arc<dyn BoundObjects> = Arc::<Bound>::clone(&bound_objects);
+            Authenticator::new(Arc::clone(issuer), objects, &ambient)
+        });
+        Ok(Arc::new(Self {
+            discovery: Discovery::new(&registry),
+            reads: Semaphore::new(config.reads_in_flight),
+            writes: Semaphore::new(config.writes_in_flight),
+            config,
+            store,
+            registry,
+            caches,
+            ambient,
+            authorizer,
+            authenticator,
+            bound_objects,
+            allocator: OnceLock::new(),
+            metrics: Metrics::new(),
+            ready: watch::Sender::new(false),
+            shutdown: CancellationToken::new(),
+        }))
+    }
+
+    /// Runs caches, bootstrap and upkeep on the current runtime until [`Server::stop`].
+    pub fn start(self: &Arc<Self>) {
+        let caches = Arc::clone(&self.caches);
+        let shutdown = self.shutdown.clone();
+        tokio::spawn(async move { caches.run(shutdown).await });
+        tokio::spawn(maintain::run(Arc::clone(self)));
+    }
+
+    /// Ends watches and upkeep. Requests in flight are answered.
+    pub fn stop(&self) {
+        self.shutdown.cancel();
+    }
+
+    /// Waits until the server has what a new cluster needs and answers readiness with yes.
+    pub async fn ready(&self) {
+        let mut ready = self.ready.subscribe();
+        // The sender lives in `self`, so the wait ends only with the value.
+        let _ = ready.wait_for(|ready| *ready).await;
+    }
+
+    /// Whether [`Server::ready`] would return at once.
+    pub fn is_ready(&self) -> bool {
+        *self.ready.borrow()
+    }
+
+    pub(crate) fn set_ready(&self) {
+        self.ready.send_replace(true);
+    }
+
+    /// The server as a service: for a listener, or for clients in the same process, who put an
+    /// `Identity` into the request's extensions.
+    pub fn service(self: &Arc<Self>) -> ApiService {
+        ApiService(Arc::clone(self))
+    }
+
+    pub fn config(&self) -> &ServerConfig {
+        &self.config
+    }
+
+    pub fn store(&self) -> &dyn Store {
+        &*self.store
+    }
+
+    pub fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    pub fn caches(&self) -> &Arc<Caches> {
+        &self.caches
+    }
+
+    pub fn ambient(&self) -> &Ambient {
+        &self.ambient
+    }
+
+    pub fn authorizer(&self) -> &Authorizer {
+        &self.authorizer
+    }
+
+    pub fn authenticator(&self) -> Option<&Authenticator> {
+        self.authenticator.as_ref()
+    }
+
+    pub fn issuer(&self) -> Option<&Issuer> {
+        self.config.issuer.as_deref()
+    }
+
+    pub fn bound_objects(&self) -> Arc<dyn BoundObjects> {
+        Arc::<Bound>::clone(&self.bound_objects)
+    }
+
+    pub fn discovery(&self) -> &Discovery {
+        &self.discovery
+    }
+
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    pub fn shutdown(&self) -> &CancellationToken {
+        &self.shutdown
+    }
+
+    pub(crate) fn reads(&self) -> &Semaphore {
+        &self.reads
+    }
+
+    pub(crate) fn writes(&self) -> &Semaphore {
+        &self.writes
+    }
+
+    pub(crate) fn set_allocator(&self, allocator: Allocator) {
+        // Only the bootstrap sets it, once.
+        let _ = self.allocator.set(allocator);
+    }
+
+    /// Who hands out addresses; 503 before the Services have been read.
+    pub fn allocator(&self) -> Result<&Allocator, ApiError> {
+        self.allocator.get().ok_or_else(|| {
+            storage::retry_after(ApiError::new(503, "ServiceUnavailable", "the server is starting"), 1)
+        })
+    }
+
+    /// How kubelets are reached, 501 if they are not.
+    pub fn kubelets(&self) -> Result<&Kubelets, ApiError> {
+        self.config.kubelets.as_ref().ok_or_else(|| {
+            ApiError::new(501, "NotImplemented", "this server has no credentials to call kubelets with")
+        })
+    }
+
+    /// The cache of a kind.
+    pub fn cache(&self, resource: &Resource) -> Result<Arc<Cache>, ApiError> {
+        self.caches
+            .cache(&resource.group, &resource.version, &resource.plural)
+            .cloned()
+            .ok_or_else(|| ApiError::internal(format!("{} are not stored", resource.plural)))
+    }
+
+    /// Waits until the caches hold every write acknowledged before the call; 503 or 504.
+    pub async fn fresh(&self) -> Result<Revision, ApiError> {
+        self.caches.fresh().await.map_err(|error| match error {
+            NotFresh::Store(error) => storage::store_error(error),
+            NotFresh::Behind(behind) => {
+                storage::too_large(&format!("{}, current: {}", behind.asked, behind.current))
+            }
+        })
+    }
+
+    /// Waits until the caches hold everything up to `revision`; 504.
+    pub async fn reach(&self, revision: Revision) -> Result<(), ApiError> {
+        self.caches
+            .reach(revision)
+            .await
+            .map_err(|behind| storage::too_large(&format!("{}, current: {}", behind.asked, behind.current)))
+    }
+
+    /// Gives back what a removed object held.
+    pub(crate) fn released(&self, resource: &Resource, object: &Value) {
+        if services::is_service(resource)
+            && let Some(allocator) = self.allocator.get()
+        {
+            allocator.release(object);
+        }
+    }
+}
+
+fn check(config: &ServerConfig) -> Result<(), ServerError> {
+    let mut families = BTreeMap::new();
+    for cidr in &config.service_cidrs {
+        if families.insert(cidr.is_ipv4(), cidr).is_some() {
+            return Err(ServerError::DuplicateFamily(*cidr));
+        }
+    }
+    if config.node_ports.is_empty() {
+        return Err(ServerError::NodePorts(*config.node_ports.start(), *config.node_ports.end()));
+    }
+    Ok(())
+}
+
+/// Roles and bindings reach the authorizer before the revision that changed them counts as seen.
+fn feed_authorizer(caches: &Caches, authorizer: &Arc<Authorizer>) {
+    let kinds = ["Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding"];
+    let group = "rbac.authorization.k8s.io";
+    for cache in caches.iter().filter(|c| c.resource.group == group) {
+        let kind = cache.resource.kind.clone();
+        if !kinds.contains(&kind.as_str()) {
+            continue;
+        }
+        let authorizer = Arc::clone(authorizer);
+        cache.observe(Box::new(move |old: Option<&Entry>, new: Option<&Entry>| match (old, new) {
+            (_, Some(new)) => match serde_json::from_slice::<Value>(new.object_slice()) {
+                Ok(object) => authorizer.apply(&kind, &object),
+                Err(error) => tracing::warn!(%error, key = %new.key, "a role or binding cannot be decoded"),
+            },
+            (Some(old), None) => authorizer.remove(&kind, old.namespace(), old.name()),
+            (None, None) => {}
+        }));
+    }
+}
+
+/// The objects that tokens are bound to, from the caches.
+struct Bound {
+    accounts: Option<Arc<Cache>>,
+    pods: Option<Arc<Cache>>,
+    secrets: Option<Arc<Cache>>,
+    nodes: Option<Arc<Cache>>,
+}
+
+impl Bound {
+    fn new(caches: &Caches) -> Self {
+        let cache = |plural: &str| caches.cache("", "v1", plural).cloned();
+        Self {
+            accounts: cache("serviceaccounts"),
+            pods: cache("pods"),
+            secrets: cache("secrets"),
+            nodes: cache("nodes"),
+        }
+    }
+}
+
+impl BoundObjects for Bound {
+    fn lookup(&self, kind: BoundKind, namespace: &str, name: &str) -> Option<BoundObject> {
+        let cache = match kind {
+            BoundKind::ServiceAccount => self.accounts.as_ref(),
+            BoundKind::Pod => self.pods.as_ref(),
+            BoundKind::Secret => self.secrets.as_ref(),
+            BoundKind::Node => self.nodes.as_ref(),
+        }?;
+        let entry = cache.get(&storage::short_key(&cache.resource, namespace, name))?;
+        let field =
+            |name: &str| cache.fields.index(name).map(|i| entry.fields[i].clone()).unwrap_or_default();
+        Some(BoundObject {
+            uid: entry.uid.clone(),
+            service_account: field("spec.serviceAccountName"),
+            node_name: field("spec.nodeName"),
+        })
+    }
+}
+
+/// Answers requests. Cheap to clone.
+#[derive(Clone)]
+pub struct ApiService(Arc<Server>);
+
+impl tower::Service<Request<Body>> for ApiService {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Result<Response<Body>, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut TaskContext<'_>) -> Poll<Result<(), Infallible>> {
+        // Requests wait for their turn in the chain, where it is known what they are.
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let server = Arc::clone(&self.0);
+        Box::pin(async move { Ok(chain::handle(server, request).await) })
+    }
+}

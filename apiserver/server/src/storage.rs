@@ -1,0 +1,172 @@
+//! Objects in the store: keys, encoding, and its errors as answers. Nothing here reads a cache,
+//! so what it says is what the store says.
+
+use apiserver_api::error::ApiError;
+use apiserver_api::meta;
+use apiserver_api::registry::Resource;
+use apiserver_store::{KeyValue, Op, Revision, StoreError, Write, Written};
+use bytes::Bytes;
+use serde_json::{Value, json};
+
+use crate::convert;
+use crate::limits;
+use crate::server::Server;
+
+/// An object as the store has it, with its resource version.
+pub struct Stored {
+    pub object: Value,
+    pub revision: Revision,
+}
+
+/// How a conditional write ended.
+pub enum Outcome {
+    /// The object as it is now, encoded.
+    Done(Bytes),
+    /// Somebody else was faster; what is there now.
+    Conflict(Option<Stored>),
+}
+
+/// The key of an object.
+pub fn key(resource: &Resource, namespace: &str, name: &str) -> String {
+    if resource.namespaced {
+        format!("{}/{namespace}/{name}", resource.storage_prefix)
+    } else {
+        format!("{}/{name}", resource.storage_prefix)
+    }
+}
+
+/// The key within a cache.
+pub fn short_key(resource: &Resource, namespace: &str, name: &str) -> String {
+    if resource.namespaced { format!("{namespace}/{name}") } else { name.to_owned() }
+}
+
+/// The object at this moment.
+pub async fn fetch(
+    server: &Server,
+    resource: &Resource,
+    namespace: &str,
+    name: &str,
+) -> Result<Option<Stored>, ApiError> {
+    let got = server.store().get(&key(resource, namespace, name)).await.map_err(store_error)?;
+    got.kv.map(|kv| decode(resource, &kv)).transpose()
+}
+
+/// The object at this moment, or 404.
+pub async fn require(
+    server: &Server,
+    resource: &Resource,
+    namespace: &str,
+    name: &str,
+) -> Result<Stored, ApiError> {
+    fetch(server, resource, namespace, name).await?.ok_or_else(|| not_found(resource, name))
+}
+
+/// 404 for an object.
+pub fn not_found(resource: &Resource, name: &str) -> ApiError {
+    ApiError::not_found(&resource.group, &resource.plural, name)
+}
+
+/// 409: changed by somebody else.
+pub fn modified(resource: &Resource, name: &str) -> ApiError {
+    let why = "the object has been modified; please apply your changes to the latest version and try again";
+    ApiError::conflict(&resource.group, &resource.plural, name, why)
+}
+
+fn decode(resource: &Resource, kv: &KeyValue) -> Result<Stored, ApiError> {
+    let mut object: Value = serde_json::from_slice(&kv.value)
+        .map_err(|error| ApiError::internal(format!("{} cannot be decoded: {error}", kv.key)))?;
+    if let Some(convert) = convert::from_storage(resource) {
+        convert(&mut object);
+    }
+    meta::set(&mut object, "resourceVersion", kv.mod_revision.to_string());
+    Ok(Stored { object, revision: kv.mod_revision })
+}
+
+/// Writes an object if its mod revision is `expected` (0: if it does not exist).
+pub async fn put(
+    server: &Server,
+    resource: &Resource,
+    mut object: Value,
+    expected: Revision,
+) -> Result<Outcome, ApiError> {
+    let key = key(resource, meta::namespace(&object), meta::name(&object));
+    for field in ["resourceVersion", "managedFields", "selfLink"] {
+        meta::unset(&mut object, field);
+    }
+    if let Some(convert) = convert::to_storage(resource) {
+        convert(&mut object);
+    }
+    let value = Bytes::from(object.to_string());
+    if value.len() > limits::BODY {
+        return Err(ApiError::new(413, "RequestEntityTooLarge", format!("{key} is too large to be stored")));
+    }
+    let ttl_seconds = if resource.kind == "Event" { limits::EVENT_TTL } else { 0 };
+    let op = Op::Put { value: value.clone(), ttl_seconds };
+    match server.store().write(Write { key: key.clone(), expected, op }).await.map_err(store_error)? {
+        Written::Done { revision } => encoded(server, resource, &key, revision, &value).map(Outcome::Done),
+        Written::Conflict { current, .. } => {
+            Ok(Outcome::Conflict(current.map(|kv| decode(resource, &kv)).transpose()?))
+        }
+    }
+}
+
+/// Removes an object if its mod revision is `expected`; says what is there otherwise.
+pub async fn remove(
+    server: &Server,
+    resource: &Resource,
+    namespace: &str,
+    name: &str,
+    expected: Revision,
+) -> Result<Result<Revision, Option<Stored>>, ApiError> {
+    let write = Write { key: key(resource, namespace, name), expected, op: Op::Delete };
+    match server.store().write(write).await.map_err(store_error)? {
+        Written::Done { revision } => Ok(Ok(revision)),
+        Written::Conflict { current, .. } => Ok(Err(current.map(|kv| decode(resource, &kv)).transpose()?)),
+    }
+}
+
+/// Stored bytes as an answer: in the version served, with the resource version.
+pub fn encoded(
+    server: &Server,
+    resource: &Resource,
+    key: &str,
+    revision: Revision,
+    stored: &[u8],
+) -> Result<Bytes, ApiError> {
+    let cache = server.cache(resource)?;
+    cache
+        .read(key, revision, stored, true)
+        .map(|entry| entry.object())
+        .map_err(|error| ApiError::internal(error.to_string()))
+}
+
+/// The store's refusal as an answer. Nothing was acknowledged.
+pub fn store_error(error: StoreError) -> ApiError {
+    match &error {
+        StoreError::Compacted { .. } => ApiError::expired(format!("The resourceVersion is too old: {error}")),
+        StoreError::Future { .. } => too_large(&error.to_string()),
+        StoreError::Unavailable { .. } => {
+            retry_after(ApiError::new(503, "ServiceUnavailable", error.to_string()), 1)
+        }
+        StoreError::TooLarge { .. } => ApiError::new(413, "RequestEntityTooLarge", error.to_string()),
+        StoreError::Broken { .. } => ApiError::internal(error.to_string()),
+    }
+}
+
+/// 504: the revision asked for has not been reached.
+pub fn too_large(what: &str) -> ApiError {
+    let mut error = ApiError::new(504, "Timeout", format!("Too large resource version: {what}"));
+    error.details = Some(json!({
+        "causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}],
+        "retryAfterSeconds": 1,
+    }));
+    error
+}
+
+/// Says when to try again; the edge turns it into a header too.
+pub fn retry_after(mut error: ApiError, seconds: u32) -> ApiError {
+    let mut details = error.details.take().unwrap_or_else(|| json!({}));
+    details["retryAfterSeconds"] = seconds.into();
+    error.details = Some(details);
+    error
+}

@@ -1,0 +1,127 @@
+//! `create`: a new object.
+
+use apiserver_api::error::ApiError;
+use apiserver_api::meta;
+use apiserver_api::registry::Resource;
+use apiserver_api::time;
+use bytes::Bytes;
+use serde_json::{Value, json};
+
+use super::decode;
+use crate::admission::{self, Admission, Operation};
+use crate::context::Context;
+use crate::limits;
+use crate::respond::{self, Answer};
+use crate::services;
+use crate::storage::{self, Outcome};
+
+/// Creates the object of the body.
+pub async fn create(context: &Context, resource: &Resource, bytes: Bytes) -> Answer {
+    let object = decode::object(context, resource, bytes)?;
+    let created = store(context, resource, object).await?;
+    respond::object(context, resource, 201, created)
+}
+
+/// Prepares, admits, validates and stores a new object; answers with its encoding.
+pub async fn store(context: &Context, resource: &Resource, mut object: Value) -> Result<Bytes, ApiError> {
+    if !matches!(meta::resource_version(&object), "" | "0") {
+        return Err(ApiError::bad_request("resourceVersion should not be set on objects to be created"));
+    }
+    let generated = meta::name(&object).is_empty() && !meta::generate_name(&object).is_empty();
+    (resource.behaviour.default)(&mut object);
+    let admission = Admission { context, resource, operation: Operation::Create, old: None };
+    // Quota and policies judge one object; only its generated name differs between attempts.
+    let attempts = if generated { limits::NAME_RETRIES } else { 1 };
+    admission::mutate(&admission, &mut object).await?;
+    prepare(context, resource, &mut object);
+    for attempt in 1..=attempts {
+        let mut candidate = object.clone();
+        if generated {
+            let name = generated_name(meta::generate_name(&object), &context.server.ambient().name_suffix());
+            meta::set(&mut candidate, "name", name);
+        }
+        match try_store(&admission, candidate).await {
+            Err(error) if error.code == 409 && error.reason == "AlreadyExists" && attempt < attempts => {}
+            other => return other,
+        }
+    }
+    Err(ApiError::internal("no name could be generated"))
+}
+
+async fn try_store(admission: &Admission<'_>, mut object: Value) -> Result<Bytes, ApiError> {
+    let (context, resource) = (admission.context, admission.resource);
+    let name = meta::name(&object).to_owned();
+    // Addresses are reserved first, so that what is validated is what is stored.
+    let reservation = services::reserve(context, resource, &mut object, None)?;
+    let errors = (resource.behaviour.validate)(&object);
+    if !errors.is_empty() {
+        return Err(ApiError::invalid(&resource.group, &resource.kind, &name, &errors));
+    }
+    admission::validate(admission, &object).await?;
+    if context.dry_run()? {
+        let namespace = meta::namespace(&object);
+        if storage::fetch(&context.server, resource, namespace, &name).await?.is_some() {
+            return Err(ApiError::already_exists(&resource.group, &resource.plural, &name));
+        }
+        return Ok(Bytes::from(object.to_string()));
+    }
+    let outcome = storage::put(&context.server, resource, object, 0).await;
+    services::settle(reservation, &outcome);
+    match outcome? {
+        Outcome::Done(bytes) => Ok(bytes),
+        Outcome::Conflict(current) => Err(exists(resource, &name, current.map(|c| c.object))),
+    }
+}
+
+fn exists(resource: &Resource, name: &str, current: Option<Value>) -> ApiError {
+    let mut error = ApiError::already_exists(&resource.group, &resource.plural, name);
+    if current.is_some_and(|object| meta::deletion_timestamp(&object).is_some()) {
+        error.message = format!("object is being deleted: {}", error.message);
+    }
+    error
+}
+
+/// Sets what the server decides about a new object.
+fn prepare(context: &Context, resource: &Resource, object: &mut Value) {
+    let ambient = context.server.ambient();
+    for field in [
+        "resourceVersion",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+        "selfLink",
+        "generation",
+        "managedFields",
+    ] {
+        meta::unset(object, field);
+    }
+    meta::set(object, "uid", ambient.uid());
+    meta::set(object, "creationTimestamp", time::rfc3339(ambient.now()));
+    if resource.behaviour.generation {
+        meta::set(object, "generation", 1);
+    }
+    if resource.behaviour.status_subresource
+        && let Some(map) = object.as_object_mut()
+        && map.contains_key("status")
+    {
+        map.insert("status".to_owned(), json!({}));
+    }
+    (resource.behaviour.prepare_create)(object);
+}
+
+/// A generated name is at most 63 bytes long, whatever the base.
+fn generated_name(base: &str, suffix: &str) -> String {
+    let room = 63 - suffix.len();
+    let cut = (0..=base.len().min(room)).rev().find(|&i| base.is_char_boundary(i)).unwrap_or(0);
+    format!("{}{suffix}", &base[..cut])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_bases_are_cut() {
+        assert_eq!(generated_name("web-", "abcde"), "web-abcde");
+        assert_eq!(generated_name(&"x".repeat(100), "abcde").len(), 63);
+    }
+}

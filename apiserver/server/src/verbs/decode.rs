@@ -1,0 +1,139 @@
+//! From a body to an object of the kind: its type, place and fields are checked.
+
+use apiserver_api::error::ApiError;
+use apiserver_api::meta;
+use apiserver_api::registry::Resource;
+use apiserver_api::schema;
+use bytes::Bytes;
+use serde_json::Value;
+
+use crate::body;
+use crate::context::Context;
+use crate::negotiate;
+
+/// What happens to fields that the kind does not have, or that occur twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FieldValidation {
+    Ignore,
+    Warn,
+    Strict,
+}
+
+impl FieldValidation {
+    /// `fieldValidation`, by default `Warn`.
+    pub fn of(context: &Context) -> Result<Self, ApiError> {
+        match context.query.get("fieldValidation") {
+            None | Some("Warn") => Ok(Self::Warn),
+            Some("Strict") => Ok(Self::Strict),
+            Some("Ignore") => Ok(Self::Ignore),
+            Some(other) => Err(ApiError::bad_request(format!(
+                "fieldValidation: Unsupported value: \"{other}\": supported values: \"Ignore\", \"Strict\", \"Warn\""
+            ))),
+        }
+    }
+}
+
+/// What a body must be.
+pub struct Expected<'a> {
+    pub api_version: &'a str,
+    pub kind: &'a str,
+    /// Name of the definition: `io.k8s.api.apps.v1.Deployment`.
+    pub schema: &'a str,
+}
+
+/// Decodes the body of a create or update of `resource`.
+pub fn object(context: &Context, resource: &Resource, bytes: Bytes) -> Result<Value, ApiError> {
+    let api_version = resource.api_version();
+    let expected = Expected { api_version: &api_version, kind: &resource.kind, schema: &resource.schema };
+    let mut object = typed(context, &expected, bytes)?;
+    namespace(context, resource, &mut object)?;
+    Ok(object)
+}
+
+/// Decodes a body of any kind. Unknown fields are dropped, missing type fields filled in.
+pub fn typed(context: &Context, expected: &Expected<'_>, bytes: Bytes) -> Result<Value, ApiError> {
+    let decoded = body::decode(&negotiate::content_type(&context.headers), bytes)?;
+    let mut object = decoded.value;
+    type_fields(&mut object, expected)?;
+    let validation = FieldValidation::of(context)?;
+    let mut strict = match (&decoded.json, validation) {
+        (_, FieldValidation::Ignore) | (None, _) => Vec::new(),
+        (Some(json), _) => schema::duplicate_fields(json),
+    };
+    shape(context, expected, &mut object, &mut strict, validation)?;
+    Ok(object)
+}
+
+/// Checks an object that a patch made.
+pub fn patched(context: &Context, resource: &Resource, object: &mut Value) -> Result<(), ApiError> {
+    let api_version = resource.api_version();
+    let expected = Expected { api_version: &api_version, kind: &resource.kind, schema: &resource.schema };
+    type_fields(object, &expected)?;
+    shape(context, &expected, object, &mut Vec::new(), FieldValidation::of(context)?)
+}
+
+fn shape(
+    context: &Context,
+    expected: &Expected<'_>,
+    object: &mut Value,
+    strict: &mut Vec<String>,
+    validation: FieldValidation,
+) -> Result<(), ApiError> {
+    let problems = schema::check(expected.schema, object);
+    if let Some(first) = problems.type_errors.first() {
+        let (kind, version) = (expected.kind, expected.api_version.rsplit('/').next().unwrap_or_default());
+        return Err(ApiError::bad_request(format!(
+            "{kind} in version \"{version}\" cannot be handled as a {kind}: {first}"
+        )));
+    }
+    strict.extend(problems.unknown_fields);
+    match validation {
+        FieldValidation::Strict if !strict.is_empty() => {
+            let (kind, version) =
+                (expected.kind, expected.api_version.rsplit('/').next().unwrap_or_default());
+            return Err(ApiError::bad_request(format!(
+                "{kind} in version \"{version}\" cannot be handled as a {kind}: strict decoding error: {}",
+                strict.join(", ")
+            )));
+        }
+        FieldValidation::Warn => strict.drain(..).for_each(|warning| context.warn(warning)),
+        _ => {}
+    }
+    schema::drop_unknown(expected.schema, object);
+    Ok(())
+}
+
+fn type_fields(object: &mut Value, expected: &Expected<'_>) -> Result<(), ApiError> {
+    let Some(map) = object.as_object_mut() else {
+        return Err(ApiError::bad_request("the body of the request must be an object"));
+    };
+    for (field, wanted, called) in
+        [("apiVersion", expected.api_version, "API version"), ("kind", expected.kind, "kind")]
+    {
+        match map.get(field).map(|v| v.as_str().unwrap_or_default()) {
+            Some(found) if found == wanted => {}
+            None | Some("") => {
+                map.insert(field.to_owned(), wanted.into());
+            }
+            Some(found) => {
+                return Err(ApiError::bad_request(format!(
+                    "the {called} in the data ({found}) does not match the expected {called} ({wanted})"
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn namespace(context: &Context, resource: &Resource, object: &mut Value) -> Result<(), ApiError> {
+    let asked = if resource.namespaced { context.info.namespace.as_str() } else { "" };
+    let found = meta::namespace(object);
+    if found.is_empty() && !asked.is_empty() {
+        meta::set(object, "namespace", asked);
+    } else if found != asked {
+        return Err(ApiError::bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request",
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,104 @@
+use super::*;
+use apiserver_api::builtin;
+
+fn resource(group: &str, plural: &str) -> Resource {
+    let registry = builtin::registry();
+    Resource::clone(registry.lookup(group, "v1", plural).unwrap())
+}
+
+fn now() -> jiff::Timestamp {
+    "2026-01-01T00:00:00Z".parse().unwrap()
+}
+
+fn pod(node: &str, extra: Value) -> Value {
+    let mut pod = json!({"metadata": {"name": "p", "namespace": "n"},
+        "spec": {"nodeName": node, "terminationGracePeriodSeconds": 20}, "status": {"phase": "Running"}});
+    json_patch::merge(&mut pod, &extra);
+    pod
+}
+
+#[test]
+fn a_running_pod_is_marked_and_a_second_delete_waits_or_shortens() {
+    let pods = resource("", "pods");
+    let Plan::Mark(marked) = plan(&pods, &pod("a", json!({})), &DeleteOptions::default(), now()) else {
+        panic!("not marked")
+    };
+    assert_eq!(marked["metadata"]["deletionGracePeriodSeconds"], 20);
+    assert_eq!(meta::deletion_timestamp(&marked), Some("2026-01-01T00:00:20Z"));
+    assert_eq!(plan(&pods, &marked, &DeleteOptions::default(), now()), Plan::Wait);
+    let longer = DeleteOptions { grace: Some(60), ..DeleteOptions::default() };
+    assert_eq!(plan(&pods, &marked, &longer, now()), Plan::Wait);
+    let shorter = DeleteOptions { grace: Some(5), ..DeleteOptions::default() };
+    let Plan::Mark(sooner) = plan(&pods, &marked, &shorter, now()) else { panic!("not shortened") };
+    assert_eq!(meta::deletion_timestamp(&sooner), Some("2026-01-01T00:00:05Z"));
+    let force = DeleteOptions { grace: Some(0), ..DeleteOptions::default() };
+    assert_eq!(plan(&pods, &marked, &force, now()), Plan::Remove);
+}
+
+#[test]
+fn pods_that_nobody_runs_go_at_once() {
+    let pods = resource("", "pods");
+    let options = DeleteOptions::default();
+    assert_eq!(plan(&pods, &pod("", json!({})), &options, now()), Plan::Remove);
+    let ended = pod("a", json!({"status": {"phase": "Succeeded"}}));
+    assert_eq!(plan(&pods, &ended, &options, now()), Plan::Remove);
+}
+
+#[test]
+fn finalizers_hold_an_object_and_propagation_sets_them() {
+    let maps = resource("", "configmaps");
+    let held = json!({"metadata": {"name": "c", "finalizers": ["example.com/x"]}});
+    let Plan::Mark(marked) = plan(&maps, &held, &DeleteOptions::default(), now()) else {
+        panic!("not marked")
+    };
+    assert!(!is_finished(&marked));
+    assert_eq!(plan(&maps, &marked, &DeleteOptions::default(), now()), Plan::Wait);
+    let mut freed = marked.clone();
+    meta::set_finalizers(&mut freed, Vec::new());
+    assert!(is_finished(&freed));
+    for (propagation, finalizer) in [(Propagation::Foreground, FOREGROUND), (Propagation::Orphan, ORPHAN)] {
+        let options = DeleteOptions { propagation: Some(propagation), ..DeleteOptions::default() };
+        let Plan::Mark(marked) = plan(&maps, &json!({"metadata": {"name": "c"}}), &options, now()) else {
+            panic!("not marked")
+        };
+        assert_eq!(meta::finalizers(&marked), [finalizer]);
+    }
+    let background = DeleteOptions { propagation: Some(Propagation::Background), ..DeleteOptions::default() };
+    assert_eq!(plan(&maps, &json!({"metadata": {"name": "c"}}), &background, now()), Plan::Remove);
+}
+
+#[test]
+fn a_namespace_terminates_until_it_is_finalized() {
+    let namespaces = resource("", "namespaces");
+    let namespace = json!({"metadata": {"name": "n"}, "spec": {"finalizers": ["kubernetes"]},
+        "status": {"phase": "Active"}});
+    let Plan::Mark(marked) = plan(&namespaces, &namespace, &DeleteOptions::default(), now()) else {
+        panic!("not marked")
+    };
+    assert_eq!(marked["status"]["phase"], "Terminating");
+    assert!(!is_finished(&marked));
+    let mut finalized = marked;
+    finalized["spec"]["finalizers"] = json!([]);
+    assert!(is_finished(&finalized));
+}
+
+#[test]
+fn options_are_read_and_contradictions_refused() {
+    let options =
+        DeleteOptions::from_value(&json!({"gracePeriodSeconds": 0, "propagationPolicy": "Foreground",
+        "preconditions": {"uid": "u"}, "dryRun": ["All"]}))
+        .unwrap();
+    assert_eq!(options.grace, Some(0));
+    assert_eq!(options.uid.as_deref(), Some("u"));
+    assert_eq!(options.propagation, Some(Propagation::Foreground));
+    assert!(options.dry_run);
+    for bad in [
+        json!({"propagationPolicy": "Foo"}),
+        json!({"propagationPolicy": "Orphan", "orphanDependents": true}),
+        json!({"dryRun": ["Some"]}),
+        json!({"kind": "Pod"}),
+        json!({"gracePeriodSeconds": "5"}),
+    ] {
+        assert_eq!(DeleteOptions::from_value(&bad).unwrap_err().code, 400, "{bad}");
+    }
+}

@@ -1,0 +1,42 @@
+//! `get`: one object as bytes.
+
+use apiserver_api::registry::Resource;
+use bytes::Bytes;
+
+use super::view;
+use crate::context::Context;
+use crate::respond::{self, Answer};
+use crate::storage;
+
+/// Answers from the store's own key where the newest state is asked for, else from the cache.
+pub async fn get(context: &Context, resource: &Resource) -> Answer {
+    let object = read(context, resource).await?;
+    respond::object(context, resource, 200, object)
+}
+
+async fn read(context: &Context, resource: &Resource) -> Result<Bytes, apiserver_api::error::ApiError> {
+    let (server, info) = (&context.server, &context.info);
+    let cache = server.cache(resource)?;
+    let short = storage::short_key(resource, &info.namespace, &info.name);
+    let missing = || storage::not_found(resource, &info.name);
+    match view::revision(context.query.get("resourceVersion"))? {
+        None => {
+            let key = storage::key(resource, &info.namespace, &info.name);
+            let got = server.store().get(&key).await.map_err(storage::store_error)?;
+            let kv = got.kv.ok_or_else(missing)?;
+            // Usually the cache has the same version encoded already.
+            match cache.get(&short).filter(|entry| entry.revision == kv.mod_revision) {
+                Some(entry) => Ok(entry.object()),
+                None => storage::encoded(server, resource, &key, kv.mod_revision, &kv.value),
+            }
+        }
+        Some(0) => {
+            server.caches().loaded().await;
+            Ok(cache.get(&short).ok_or_else(missing)?.object())
+        }
+        Some(revision) => {
+            server.reach(revision).await?;
+            Ok(cache.get(&short).ok_or_else(missing)?.object())
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! The generic verbs, and where a request for a kind goes.
+
+pub mod create;
+pub mod decode;
+pub mod delete;
+mod get;
+mod list;
+mod patch;
+mod pods;
+mod reviews;
+mod scale;
+mod subresources;
+pub mod update;
+pub mod view;
+mod watch;
+
+use std::sync::Arc;
+
+use apiserver_api::error::ApiError;
+use apiserver_api::registry::{Resource, Verb};
+use http::Request;
+
+use crate::body::{self, Body};
+use crate::context::Context;
+use crate::respond::Answer;
+use update::Part;
+
+/// Answers a request for a kind of the registry.
+pub async fn dispatch(context: &Context, request: Request<Body>) -> Answer {
+    let info = &context.info;
+    let resource = context
+        .server
+        .registry()
+        .lookup(&info.group, &info.version, &info.resource)
+        .cloned()
+        .ok_or_else(no_such_resource)?;
+    placed(context, &resource)?;
+    if !info.subresource.is_empty() {
+        return subresources::dispatch(context, &resource, request).await;
+    }
+    let verb = verb(info.verb).ok_or_else(not_allowed)?;
+    if !resource.verbs.contains(&verb) {
+        return Err(not_allowed());
+    }
+    if !resource.stored {
+        return reviews::create(context, &resource, body::read(request.into_body()).await?).await;
+    }
+    match verb {
+        Verb::Get => get::get(context, &resource).await,
+        Verb::List => list::list(context, &resource).await,
+        Verb::Watch => watch::watch(context, &resource).await,
+        Verb::Create => create::create(context, &resource, body::read(request.into_body()).await?).await,
+        Verb::Update => {
+            let bytes = body::read(request.into_body()).await?;
+            update::update(context, &resource, Part::Main, bytes).await
+        }
+        Verb::Patch => {
+            let bytes = body::read(request.into_body()).await?;
+            patch::patch(context, &resource, Part::Main, bytes).await
+        }
+        Verb::Delete => delete::delete(context, &resource, body::read(request.into_body()).await?).await,
+        Verb::DeleteCollection => {
+            delete::collection(context, &resource, body::read(request.into_body()).await?).await
+        }
+    }
+}
+
+/// A path must name a namespace where, and only where, the kind has one.
+fn placed(context: &Context, resource: &Arc<Resource>) -> Result<(), ApiError> {
+    let info = &context.info;
+    let own = resource.group.is_empty() && resource.plural == "namespaces";
+    if !resource.namespaced && !info.namespace.is_empty() && !own {
+        return Err(no_such_resource());
+    }
+    let across = matches!(info.verb, "list" | "watch");
+    if resource.namespaced && info.namespace.is_empty() && !across {
+        // Collections over all namespaces can be read and nothing else.
+        return Err(if matches!(info.verb, "create" | "deletecollection") {
+            not_allowed()
+        } else {
+            no_such_resource()
+        });
+    }
+    Ok(())
+}
+
+fn verb(text: &str) -> Option<Verb> {
+    Some(match text {
+        "get" => Verb::Get,
+        "list" => Verb::List,
+        "watch" => Verb::Watch,
+        "create" => Verb::Create,
+        "update" => Verb::Update,
+        "patch" => Verb::Patch,
+        "delete" => Verb::Delete,
+        "deletecollection" => Verb::DeleteCollection,
+        _ => return None,
+    })
+}
+
+/// 404 for a path that means nothing.
+pub fn no_such_resource() -> ApiError {
+    let mut error = ApiError::new(404, "NotFound", "the server could not find the requested resource");
+    error.details = Some(serde_json::json!({}));
+    error
+}
+
+/// 405.
+pub fn not_allowed() -> ApiError {
+    let mut error = ApiError::new(
+        405,
+        "MethodNotAllowed",
+        "the server does not allow this method on the requested resource",
+    );
+    error.details = Some(serde_json::json!({}));
+    error
+}

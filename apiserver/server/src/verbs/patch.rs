@@ -1,0 +1,145 @@
+//! `patch`: JSON patch, merge patch, strategic merge patch.
+
+use apiserver_api::error::ApiError;
+use apiserver_api::meta;
+use apiserver_api::registry::Resource;
+use apiserver_api::schema;
+use bytes::Bytes;
+use json_patch::PatchOperation;
+use serde_json::Value;
+
+use super::decode;
+use super::update::{self, Part};
+use crate::body;
+use crate::context::Context;
+use crate::limits;
+use crate::negotiate;
+use crate::respond::{self, Answer};
+
+/// A patch that has been read.
+pub enum Patch {
+    Json(json_patch::Patch),
+    Merge(Value),
+    Strategic(Value),
+}
+
+/// Changes an object by the patch in the body.
+pub async fn patch(context: &Context, resource: &Resource, part: Part, bytes: Bytes) -> Answer {
+    let patch = Patch::read(&negotiate::content_type(&context.headers), &bytes)?;
+    let make = |old: &Value| {
+        let mut new = patch.apply(&resource.schema, old)?;
+        // A version that the patch did not choose is no condition of the client's.
+        if meta::resource_version(&new) == meta::resource_version(old) && !patch.names_version() {
+            meta::unset(&mut new, "resourceVersion");
+        }
+        check(context, resource, old, &mut new)?;
+        Ok(new)
+    };
+    let patched = update::change(context, resource, part, &make).await?;
+    respond::object(context, resource, 200, patched)
+}
+
+fn check(context: &Context, resource: &Resource, old: &Value, new: &mut Value) -> Result<(), ApiError> {
+    decode::patched(context, resource, new)?;
+    if meta::name(new) != meta::name(old) {
+        return Err(ApiError::bad_request(format!(
+            "the name of the object ({}) does not match the name on the URL ({})",
+            meta::name(new),
+            meta::name(old)
+        )));
+    }
+    if meta::namespace(new) != meta::namespace(old) {
+        return Err(ApiError::bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request",
+        ));
+    }
+    Ok(())
+}
+
+const ACCEPTED: [&str; 3] =
+    ["application/json-patch+json", "application/merge-patch+json", "application/strategic-merge-patch+json"];
+
+impl Patch {
+    /// Reads a patch; 415 for media types that are not served, 400 for what is no patch.
+    pub fn read(media: &str, bytes: &[u8]) -> Result<Self, ApiError> {
+        match media {
+            "application/json-patch+json" => Ok(Self::Json(operations(bytes)?)),
+            "application/merge-patch+json" => Ok(Self::Merge(object(bytes)?)),
+            "application/strategic-merge-patch+json" => Ok(Self::Strategic(object(bytes)?)),
+            "application/apply-patch+yaml" | "application/apply-patch+cbor" => Err(ApiError::new(
+                415,
+                "UnsupportedMediaType",
+                "server-side apply is not served yet: use kubectl apply without --server-side, or a merge patch",
+            )),
+            other => Err(body::unsupported(other, &ACCEPTED)),
+        }
+    }
+
+    /// The patched object.
+    pub fn apply(&self, schema: &str, old: &Value) -> Result<Value, ApiError> {
+        let mut new = old.clone();
+        match self {
+            Self::Json(patch) => apply_operations(&patch.0, &mut new)?,
+            Self::Merge(patch) => json_patch::merge(&mut new, patch),
+            Self::Strategic(patch) => schema::strategic_merge(schema, &mut new, patch)?,
+        }
+        Ok(new)
+    }
+
+    /// Whether the patch sets the resource version: then it is a condition.
+    fn names_version(&self) -> bool {
+        const VERSION: &str = "/metadata/resourceVersion";
+        match self {
+            Self::Json(patch) => patch.0.iter().any(|operation| {
+                !matches!(operation, PatchOperation::Test(_)) && operation.path().to_string() == VERSION
+            }),
+            Self::Merge(patch) | Self::Strategic(patch) => patch.pointer(VERSION).is_some(),
+        }
+    }
+}
+
+fn operations(bytes: &[u8]) -> Result<json_patch::Patch, ApiError> {
+    let patch: json_patch::Patch = serde_json::from_slice(bytes).map_err(|error| {
+        ApiError::bad_request(format!("the body of the request is not a JSON patch: {error}"))
+    })?;
+    if patch.0.len() > limits::PATCH_OPERATIONS {
+        return Err(ApiError::new(
+            413,
+            "RequestEntityTooLarge",
+            format!("The allowed maximum operations in a JSON patch is {}", limits::PATCH_OPERATIONS),
+        ));
+    }
+    Ok(patch)
+}
+
+/// One by one, so that copies of copies are stopped before they fill the memory.
+fn apply_operations(operations: &[PatchOperation], object: &mut Value) -> Result<(), ApiError> {
+    let mut copied = 0;
+    for operation in operations {
+        if let PatchOperation::Copy(copy) = operation {
+            let source = object.pointer(copy.from.as_str());
+            copied += source.map_or(0, |value| value.to_string().len());
+            if copied > limits::PATCH_COPY {
+                return Err(ApiError::new(
+                    413,
+                    "RequestEntityTooLarge",
+                    format!("the copies of a JSON patch may add at most {} bytes", limits::PATCH_COPY),
+                ));
+            }
+        }
+        json_patch::patch(object, std::slice::from_ref(operation)).map_err(|error| {
+            let message = format!("the server rejected our request due to an error in our request: {error}");
+            ApiError::new(422, "Invalid", message)
+        })?;
+    }
+    Ok(())
+}
+
+fn object(bytes: &[u8]) -> Result<Value, ApiError> {
+    // kubectl sends YAML for none of these, so JSON alone is read.
+    let value = body::json(bytes)?;
+    if value.is_object() {
+        return Ok(value);
+    }
+    Err(ApiError::bad_request("a merge patch must be an object"))
+}

@@ -1,0 +1,189 @@
+//! Pods' own subresources.
+
+use apiserver_api::error::{ApiError, FieldError};
+use apiserver_api::meta;
+use apiserver_api::registry::Resource;
+use apiserver_api::time;
+use bytes::Bytes;
+use serde_json::{Value, json};
+
+use super::decode::{self, Expected};
+use super::delete::{self, DeleteOptions};
+use super::patch::Patch;
+use super::update::{self, Part};
+use super::{get, not_allowed};
+use crate::context::Context;
+use crate::negotiate;
+use crate::respond::{self, Answer};
+
+/// Puts a pod on a node, once.
+pub async fn bind(context: &Context, resource: &Resource, bytes: Bytes) -> Answer {
+    let expected = Expected { api_version: "v1", kind: "Binding", schema: "io.k8s.api.core.v1.Binding" };
+    let binding = decode::typed(context, &expected, bytes)?;
+    bind_to(context, resource, &binding).await
+}
+
+/// Carries out a `Binding` for the pod that the request names.
+pub async fn bind_to(context: &Context, resource: &Resource, binding: &Value) -> Answer {
+    let target = meta::text(binding, "/target/name");
+    let kind = meta::text(binding, "/target/kind");
+    let mut errors = Vec::new();
+    if target.is_empty() {
+        errors.push(FieldError::required("target.name", ""));
+    }
+    if !matches!(kind, "" | "Node") {
+        errors.push(FieldError::not_supported("target.kind", &kind.into(), &["Node", "<empty>"]));
+    }
+    if !errors.is_empty() {
+        return Err(ApiError::invalid("", "Binding", &context.info.name, &errors));
+    }
+    let now = time::rfc3339(context.server.ambient().now());
+    let make = |pod: &Value| bound(pod, binding, target, &now);
+    update::change(context, resource, Part::Whole, &make).await?;
+    Ok(respond::json(
+        201,
+        &json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}),
+    ))
+}
+
+fn bound(pod: &Value, binding: &Value, node: &str, now: &str) -> Result<Value, ApiError> {
+    let name = meta::name(pod);
+    let conflict = |why: String| Err(ApiError::conflict("", "pods/binding", name, &why));
+    if meta::deletion_timestamp(pod).is_some() {
+        return conflict(format!("pod {name} is being deleted, cannot be assigned to a host"));
+    }
+    let present = meta::text(pod, "/spec/nodeName");
+    if !present.is_empty() {
+        return conflict(format!("pod {name} is already assigned to node \"{present}\""));
+    }
+    if !meta::list(pod, "/spec/schedulingGates").is_empty() {
+        return conflict(format!("pod {name} has non-empty .spec.schedulingGates"));
+    }
+    let mut new = pod.clone();
+    new["spec"]["nodeName"] = node.into();
+    for field in ["annotations", "labels"] {
+        for (key, value) in binding["metadata"].get(field).and_then(Value::as_object).into_iter().flatten() {
+            new["metadata"][field][key] = value.clone();
+        }
+    }
+    set_condition(
+        &mut new,
+        json!({"type": "PodScheduled", "status": "True", "lastProbeTime": null,
+        "lastTransitionTime": now}),
+    );
+    // The binding may insist on the pod's identity.
+    for field in ["uid", "resourceVersion"] {
+        match binding["metadata"].get(field).and_then(Value::as_str).unwrap_or_default() {
+            "" => meta::unset(&mut new, field),
+            text => meta::set(&mut new, field, text),
+        }
+    }
+    Ok(new)
+}
+
+fn set_condition(pod: &mut Value, condition: Value) {
+    if !pod["status"].is_object() {
+        pod["status"] = json!({});
+    }
+    let list = &mut pod["status"]["conditions"];
+    if !list.is_array() {
+        *list = json!([]);
+    }
+    let Some(list) = list.as_array_mut() else { return };
+    match list.iter_mut().find(|c| c["type"] == condition["type"]) {
+        Some(present) => *present = condition,
+        None => list.push(condition),
+    }
+}
+
+/// Deletes a pod for whoever drains its node. Disruption budgets are not looked at.
+pub async fn evict(context: &Context, resource: &Resource, bytes: Bytes) -> Answer {
+    let expected =
+        Expected { api_version: "policy/v1", kind: "Eviction", schema: "io.k8s.api.policy.v1.Eviction" };
+    let eviction = decode::typed(context, &expected, bytes)?;
+    let found = meta::name(&eviction);
+    if !found.is_empty() && found != context.info.name {
+        return Err(ApiError::bad_request(format!(
+            "name in URL does not match name in Eviction object: \"{}\" and \"{found}\"",
+            context.info.name
+        )));
+    }
+    let mut options = match eviction.get("deleteOptions").filter(|o| !o.is_null()) {
+        Some(options) => DeleteOptions::from_value(options)?,
+        None => DeleteOptions::default(),
+    };
+    options.dry_run |= context.dry_run()?;
+    delete::one(context, resource, &context.info.namespace, &context.info.name, &options).await?;
+    Ok(respond::json(
+        201,
+        &json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}),
+    ))
+}
+
+/// `ephemeralcontainers` and `resize`: the pod, of which one part may change.
+pub async fn containers(context: &Context, resource: &Resource, bytes: Bytes) -> Answer {
+    let resize = context.info.subresource == "resize";
+    let take = |old: &Value, wanted: &Value| {
+        let mut new = if resize { resized(old, wanted)? } else { with_ephemeral(old, wanted)? };
+        match meta::resource_version(wanted) {
+            "" => meta::unset(&mut new, "resourceVersion"),
+            version => meta::set(&mut new, "resourceVersion", version),
+        }
+        Ok(new)
+    };
+    let updated = match context.info.verb {
+        "get" => return get::get(context, resource).await,
+        "update" => {
+            let wanted = decode::object(context, resource, bytes)?;
+            let make = |old: &Value| take(old, &wanted);
+            update::change(context, resource, Part::Whole, &make).await?
+        }
+        "patch" => {
+            let patch = Patch::read(&negotiate::content_type(&context.headers), &bytes)?;
+            let make = |old: &Value| {
+                let mut unversioned = old.clone();
+                meta::unset(&mut unversioned, "resourceVersion");
+                let mut wanted = patch.apply(&resource.schema, &unversioned)?;
+                decode::patched(context, resource, &mut wanted)?;
+                take(old, &wanted)
+            };
+            update::change(context, resource, Part::Whole, &make).await?
+        }
+        _ => return Err(not_allowed()),
+    };
+    respond::object(context, resource, 200, updated)
+}
+
+fn with_ephemeral(old: &Value, wanted: &Value) -> Result<Value, ApiError> {
+    let (had, has) =
+        (meta::list(old, "/spec/ephemeralContainers"), meta::list(wanted, "/spec/ephemeralContainers"));
+    if has.len() < had.len() || had.iter().zip(has).any(|(a, b)| a != b) {
+        let error = FieldError::forbidden(
+            "spec.ephemeralContainers",
+            "existing ephemeral containers may not be removed or changed",
+        );
+        return Err(ApiError::invalid("", "Pod", meta::name(old), &[error]));
+    }
+    let mut new = old.clone();
+    if !has.is_empty() {
+        new["spec"]["ephemeralContainers"] = Value::Array(has.to_vec());
+    }
+    Ok(new)
+}
+
+fn resized(old: &Value, wanted: &Value) -> Result<Value, ApiError> {
+    let mut new = old.clone();
+    for field in ["containers", "initContainers"] {
+        let Some(list) = new["spec"].get_mut(field).and_then(Value::as_array_mut) else { continue };
+        for container in list {
+            let name = container["name"].clone();
+            let other = wanted["spec"][field].as_array().and_then(|l| l.iter().find(|c| c["name"] == name));
+            for part in ["resources", "resizePolicy"] {
+                if let Some(value) = other.and_then(|c| c.get(part)) {
+                    container[part] = value.clone();
+                }
+            }
+        }
+    }
+    Ok(new)
+}

@@ -1,0 +1,35 @@
+//! Kinds that are answered and forgotten: reviews of tokens and access, bindings.
+
+use apiserver_api::registry::Resource;
+use bytes::Bytes;
+
+use super::{decode, no_such_resource, not_allowed, pods};
+use crate::context::Context;
+use crate::rbac;
+use crate::respond::{self, Answer};
+
+/// Answers the object that was sent.
+pub async fn create(context: &Context, resource: &Resource, bytes: Bytes) -> Answer {
+    if context.info.verb != "create" {
+        return Err(not_allowed());
+    }
+    let object = decode::object(context, resource, bytes)?;
+    let server = &context.server;
+    let answer = match resource.kind.as_str() {
+        "TokenReview" => {
+            server.fresh().await?;
+            server.authenticator().ok_or_else(no_such_resource)?.token_review(&object)?
+        }
+        "Binding" => {
+            let pods = server.registry().lookup("", "v1", "pods").ok_or_else(no_such_resource)?;
+            let name = apiserver_api::meta::name(&object).to_owned();
+            let named = context.named(&name);
+            return pods::bind_to(&named, pods, &object).await;
+        }
+        kind => {
+            let namespace = context.info.namespace.as_str();
+            rbac::review::review(kind, server.authorizer(), &context.identity, namespace, &object)?
+        }
+    };
+    Ok(respond::json(201, &answer))
+}

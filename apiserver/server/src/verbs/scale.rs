@@ -1,0 +1,140 @@
+//! The subresource `scale`: `autoscaling/v1 Scale` in place of the object.
+
+use apiserver_api::error::{ApiError, FieldError};
+use apiserver_api::meta;
+use apiserver_api::registry::Resource;
+use apiserver_api::selector::LabelSelector;
+use bytes::Bytes;
+use serde_json::{Value, json};
+
+use super::decode::{self, Expected};
+use super::not_allowed;
+use super::patch::Patch;
+use super::update::{self, Part};
+use crate::context::Context;
+use crate::negotiate;
+use crate::respond::{self, Answer};
+use crate::storage;
+
+const SCHEMA: &str = "io.k8s.api.autoscaling.v1.Scale";
+const EXPECTED: Expected<'static> = Expected { api_version: "autoscaling/v1", kind: "Scale", schema: SCHEMA };
+
+/// Answers `get`, `update` and `patch`.
+pub async fn dispatch(context: &Context, resource: &Resource, bytes: Bytes) -> Answer {
+    let info = &context.info;
+    let object = match info.verb {
+        "get" => storage::require(&context.server, resource, &info.namespace, &info.name).await?.object,
+        "update" => {
+            let wanted = decode::typed(context, &EXPECTED, bytes)?;
+            let found = meta::name(&wanted);
+            if !found.is_empty() && found != info.name {
+                return Err(ApiError::bad_request(format!(
+                    "the name of the object ({found}) does not match the name on the URL ({})",
+                    info.name
+                )));
+            }
+            set(context, resource, &|_| Ok(wanted.clone())).await?
+        }
+        "patch" => {
+            let patch = Patch::read(&negotiate::content_type(&context.headers), &bytes)?;
+            let make = |scale: &Value| {
+                let mut unversioned = scale.clone();
+                meta::unset(&mut unversioned, "resourceVersion");
+                patch.apply(SCHEMA, &unversioned)
+            };
+            set(context, resource, &make).await?
+        }
+        _ => return Err(not_allowed()),
+    };
+    Ok(respond::json(200, &scale_of(&object)))
+}
+
+async fn set(
+    context: &Context,
+    resource: &Resource,
+    wanted: &(dyn Fn(&Value) -> Result<Value, ApiError> + Sync),
+) -> Result<Value, ApiError> {
+    let make = |old: &Value| {
+        let scale = wanted(&scale_of(old))?;
+        let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
+        if !(0..=i64::from(i32::MAX)).contains(&replicas) {
+            let value = Value::from(replicas);
+            let error = FieldError::invalid("spec.replicas", &value, "must be greater than or equal to 0");
+            return Err(ApiError::invalid("autoscaling", "Scale", meta::name(old), &[error]));
+        }
+        let mut new = old.clone();
+        new["spec"]["replicas"] = replicas.into();
+        for field in ["resourceVersion", "uid"] {
+            match meta_text(&scale, field) {
+                "" => meta::unset(&mut new, field),
+                text => meta::set(&mut new, field, text),
+            }
+        }
+        Ok(new)
+    };
+    let bytes = update::change(context, resource, Part::Main, &make).await?;
+    serde_json::from_slice(&bytes)
+        .map_err(|e| ApiError::internal(format!("the object cannot be decoded: {e}")))
+}
+
+fn meta_text<'a>(object: &'a Value, field: &str) -> &'a str {
+    object["metadata"].get(field).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn scale_of(object: &Value) -> Value {
+    let mut metadata = json!({});
+    for field in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
+        if let Some(value) = object["metadata"].get(field) {
+            metadata[field] = value.clone();
+        }
+    }
+    let mut status =
+        json!({"replicas": object.pointer("/status/replicas").and_then(Value::as_i64).unwrap_or(0)});
+    let selector = selector_text(&object["spec"]["selector"]);
+    if !selector.is_empty() {
+        status["selector"] = selector.into();
+    }
+    json!({
+        "kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": metadata,
+        "spec": {"replicas": object.pointer("/spec/replicas").and_then(Value::as_i64).unwrap_or(0)},
+        "status": status,
+    })
+}
+
+/// A selector as a query parameter spells it.
+fn selector_text(selector: &Value) -> String {
+    // ReplicationControllers have a plain map.
+    let plain = selector.as_object().is_some_and(|map| map.values().all(Value::is_string));
+    let selector = if plain { json!({"matchLabels": selector}) } else { selector.clone() };
+    if LabelSelector::from_meta(&selector).is_err() {
+        return String::new();
+    }
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let labels = selector["matchLabels"].as_object().into_iter().flatten();
+    let mut terms: Vec<String> = labels.map(|(key, value)| format!("{key}={}", text(value))).collect();
+    for expression in meta::list(&selector, "/matchExpressions") {
+        let key = text(&expression["key"]);
+        let values: Vec<String> = meta::list(expression, "/values").iter().map(text).collect();
+        terms.push(match expression["operator"].as_str().unwrap_or_default() {
+            "In" => format!("{key} in ({})", values.join(",")),
+            "NotIn" => format!("{key} notin ({})", values.join(",")),
+            "Exists" => key,
+            _ => format!("!{key}"),
+        });
+    }
+    terms.join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn selectors_are_spelled_for_queries() {
+        let selector = json!({"matchLabels": {"a": "b"}, "matchExpressions": [
+            {"key": "c", "operator": "In", "values": ["x", "y"]}, {"key": "d", "operator": "DoesNotExist"}]});
+        assert_eq!(selector_text(&selector), "a=b,c in (x,y),!d");
+        assert_eq!(selector_text(&json!({"a": "b"})), "a=b");
+        assert!(LabelSelector::parse(&selector_text(&selector)).is_ok());
+    }
+}

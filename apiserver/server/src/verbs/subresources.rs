@@ -1,0 +1,138 @@
+//! What lies below an object: status, scale, binding, logs and the rest.
+
+use std::sync::Arc;
+
+use apiserver_api::error::ApiError;
+use apiserver_api::meta;
+use apiserver_api::registry::Resource;
+use bytes::Bytes;
+use http::Request;
+use serde_json::{Value, json};
+
+use super::decode::{self, Expected};
+use super::update::{self, Part};
+use super::{get, no_such_resource, not_allowed, patch, pods, scale};
+use crate::body::{self, Body};
+use crate::context::Context;
+use crate::respond::{self, Answer};
+use crate::storage;
+use crate::streams;
+
+/// Answers a request for a subresource.
+pub async fn dispatch(context: &Context, resource: &Arc<Resource>, request: Request<Body>) -> Answer {
+    let info = &context.info;
+    let known = resource.subresources.iter().any(|s| s.name == info.subresource);
+    if !known || info.name.is_empty() {
+        return Err(no_such_resource());
+    }
+    match (resource.plural.as_str(), info.subresource.as_str()) {
+        (_, "status") | ("certificatesigningrequests", "approval") => {
+            part(context, resource, Part::Status, request).await
+        }
+        (_, "scale") => scale::dispatch(context, resource, body::read(request.into_body()).await?).await,
+        ("pods", "binding" | "eviction") => {
+            if info.verb != "create" {
+                return Err(not_allowed());
+            }
+            let bytes = body::read(request.into_body()).await?;
+            if info.subresource == "binding" {
+                pods::bind(context, resource, bytes).await
+            } else {
+                pods::evict(context, resource, bytes).await
+            }
+        }
+        ("pods", "ephemeralcontainers" | "resize") => {
+            pods::containers(context, resource, body::read(request.into_body()).await?).await
+        }
+        ("pods", "log" | "exec" | "attach" | "portforward") => to_kubelet(context, resource, request).await,
+        ("nodes", "proxy") => to_node(context, resource, request).await,
+        ("namespaces", "finalize") if info.verb == "update" => {
+            finalize(context, resource, body::read(request.into_body()).await?).await
+        }
+        ("serviceaccounts", "token") if info.verb == "create" => {
+            token(context, resource, body::read(request.into_body()).await?).await
+        }
+        ("pods" | "services", "proxy") => Err(ApiError::new(
+            501,
+            "NotImplemented",
+            "the proxy subresource of pods and services is not served; use kubectl port-forward",
+        )),
+        _ => Err(not_allowed()),
+    }
+}
+
+async fn part(context: &Context, resource: &Arc<Resource>, part: Part, request: Request<Body>) -> Answer {
+    match context.info.verb {
+        "get" => get::get(context, resource).await,
+        "update" => update::update(context, resource, part, body::read(request.into_body()).await?).await,
+        "patch" => patch::patch(context, resource, part, body::read(request.into_body()).await?).await,
+        _ => Err(not_allowed()),
+    }
+}
+
+/// The namespace controller takes its finalizer away here, and only here.
+async fn finalize(context: &Context, resource: &Arc<Resource>, bytes: Bytes) -> Answer {
+    let wanted = decode::object(context, resource, bytes)?;
+    let make = |old: &Value| {
+        let mut new = old.clone();
+        new["spec"]["finalizers"] = wanted["spec"].get("finalizers").cloned().unwrap_or_else(|| json!([]));
+        match meta::resource_version(&wanted) {
+            "" => meta::unset(&mut new, "resourceVersion"),
+            version => meta::set(&mut new, "resourceVersion", version),
+        }
+        Ok(new)
+    };
+    let updated = update::change(context, resource, Part::Whole, &make).await?;
+    respond::object(context, resource, 200, updated)
+}
+
+async fn token(context: &Context, resource: &Arc<Resource>, bytes: Bytes) -> Answer {
+    let expected = Expected {
+        api_version: "authentication.k8s.io/v1",
+        kind: "TokenRequest",
+        schema: "io.k8s.api.authentication.v1.TokenRequest",
+    };
+    let request = decode::typed(context, &expected, bytes)?;
+    let issuer = context.server.issuer().ok_or_else(|| {
+        ApiError::new(501, "NotImplemented", "this server has no key to sign ServiceAccount tokens with")
+    })?;
+    let info = &context.info;
+    let account = storage::require(&context.server, resource, &info.namespace, &info.name).await?;
+    // The object that a token is bound to may be as new as the request.
+    context.server.fresh().await?;
+    let objects = context.server.bound_objects();
+    let answer = issuer.token_request(&context.identity, &account.object, &request, &*objects)?;
+    Ok(respond::json(201, &answer))
+}
+
+async fn to_kubelet(context: &Context, resource: &Arc<Resource>, request: Request<Body>) -> Answer {
+    let (server, info) = (&context.server, &context.info);
+    if !matches!(info.verb, "get" | "create") {
+        return Err(not_allowed());
+    }
+    let pod = storage::require(server, resource, &info.namespace, &info.name).await?.object;
+    let node = match meta::text(&pod, "/spec/nodeName") {
+        "" => None,
+        name => {
+            let nodes = server.registry().lookup("", "v1", "nodes").ok_or_else(no_such_resource)?;
+            storage::fetch(server, nodes, "", name).await?.map(|stored| stored.object)
+        }
+    };
+    streams::pod_subresource(server.kubelets()?, &info.subresource, &pod, node.as_ref(), request).await
+}
+
+async fn to_node(context: &Context, resource: &Arc<Resource>, request: Request<Body>) -> Answer {
+    let (server, info) = (&context.server, &context.info);
+    let (name, port) = match info.name.rsplit_once(':') {
+        Some((name, port)) => {
+            let port = port.parse().map_err(|_| ApiError::bad_request(format!("invalid port \"{port}\"")))?;
+            (name, Some(port))
+        }
+        None => (info.name.as_str(), None),
+    };
+    let node = storage::require(server, resource, "", name).await?.object;
+    // The path goes on as it came, still encoded.
+    let path = request.uri().path().split_once("/proxy").map_or("", |(_, path)| path);
+    let target = streams::node_target(&node, port, path, request.uri().query())?;
+    streams::proxy(server.kubelets()?, target, request).await
+}

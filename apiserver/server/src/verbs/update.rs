@@ -1,0 +1,219 @@
+//! `update`: the one way in which existing objects change, for PUT, patches, status and scale.
+
+use apiserver_api::error::ApiError;
+use apiserver_api::meta;
+use apiserver_api::registry::Resource;
+use apiserver_store::Revision;
+use bytes::Bytes;
+use serde_json::Value;
+
+use super::{decode, delete};
+use crate::admission::{self, Admission, Operation};
+use crate::context::Context;
+use crate::limits;
+use crate::respond::{self, Answer};
+use crate::services;
+use crate::storage::{self, Outcome, Stored};
+
+/// Which part of an object a change may touch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// All but the status.
+    Main,
+    /// The status, labels and annotations.
+    Status,
+    /// As the caller made it: subresources of one kind, such as `resize`.
+    Whole,
+}
+
+/// Replaces an object by that of the body.
+pub async fn update(context: &Context, resource: &Resource, part: Part, bytes: Bytes) -> Answer {
+    let object = decode::object(context, resource, bytes)?;
+    name_matches(context, &object)?;
+    let make = |_: &Value| Ok(object.clone());
+    let updated = change(context, resource, part, &make).await?;
+    respond::object(context, resource, 200, updated)
+}
+
+fn name_matches(context: &Context, object: &Value) -> Result<(), ApiError> {
+    let (found, asked) = (meta::name(object), context.info.name.as_str());
+    if found.is_empty() {
+        return Err(ApiError::bad_request("name must be provided"));
+    }
+    if found != asked {
+        return Err(ApiError::bad_request(format!(
+            "the name of the object ({found}) does not match the name on the URL ({asked})"
+        )));
+    }
+    Ok(())
+}
+
+/// Makes a new object of the present one and stores it. Where the new object carries no resource
+/// version, or still that of the object it was made from, other writers are retried against.
+pub async fn change(
+    context: &Context,
+    resource: &Resource,
+    part: Part,
+    make: &(dyn Fn(&Value) -> Result<Value, ApiError> + Sync),
+) -> Result<Bytes, ApiError> {
+    let (namespace, name) = (context.info.namespace.as_str(), context.info.name.as_str());
+    let namespace = if resource.namespaced { namespace } else { "" };
+    let mut current = storage::require(&context.server, resource, namespace, name).await?;
+    for _ in 0..limits::CONFLICT_RETRIES {
+        let new = make(&current.object)?;
+        let pinned = pinned(resource, &current, &new)?;
+        match attempt(context, resource, part, &current, new).await? {
+            Outcome::Done(bytes) => return Ok(bytes),
+            Outcome::Conflict(_) if pinned => return Err(storage::modified(resource, name)),
+            Outcome::Conflict(Some(newer)) => current = newer,
+            Outcome::Conflict(None) => return Err(storage::not_found(resource, name)),
+        }
+    }
+    Err(storage::modified(resource, name))
+}
+
+/// Checks uid and resource version; says whether the client insists on a version of its own.
+fn pinned(resource: &Resource, current: &Stored, new: &Value) -> Result<bool, ApiError> {
+    let name = meta::name(&current.object);
+    let (had, has) = (meta::uid(&current.object), meta::uid(new));
+    if !has.is_empty() && has != had {
+        let why = format!("Precondition failed: UID in precondition: {has}, UID in object meta: {had}");
+        return Err(ApiError::conflict(&resource.group, &resource.plural, name, &why));
+    }
+    match meta::resource_version(new) {
+        "" | "0" => Ok(false),
+        version => {
+            let version: Revision = version.parse().map_err(|_| {
+                let error = apiserver_api::error::FieldError::invalid(
+                    "metadata.resourceVersion",
+                    &version.into(),
+                    "must be a whole number",
+                );
+                ApiError::invalid(&resource.group, &resource.kind, name, &[error])
+            })?;
+            if version != current.revision {
+                return Err(storage::modified(resource, name));
+            }
+            Ok(true)
+        }
+    }
+}
+
+async fn attempt(
+    context: &Context,
+    resource: &Resource,
+    part: Part,
+    current: &Stored,
+    mut new: Value,
+) -> Result<Outcome, ApiError> {
+    let old = &current.object;
+    let name = meta::name(old).to_owned();
+    (resource.behaviour.default)(&mut new);
+    keep_metadata(old, &mut new);
+    keep_part(resource, part, old, &mut new);
+    let operation = if part == Part::Status { Operation::UpdateStatus } else { Operation::Update };
+    let admission = Admission { context, resource, operation, old: Some(old) };
+    admission::mutate(&admission, &mut new).await?;
+    // A whole object was made by this server from the old one.
+    if part == Part::Main {
+        (resource.behaviour.prepare_update)(&mut new, old);
+    }
+    count_generation(resource, old, &mut new);
+    let reservation =
+        if part == Part::Status { None } else { services::reserve(context, resource, &mut new, Some(old))? };
+    let mut errors = (resource.behaviour.validate)(&new);
+    if part == Part::Main {
+        errors.extend((resource.behaviour.validate_update)(&new, old));
+    }
+    if !errors.is_empty() {
+        return Err(ApiError::invalid(&resource.group, &resource.kind, &name, &errors));
+    }
+    admission::validate(&admission, &new).await?;
+    meta::set(&mut new, "resourceVersion", current.revision.to_string());
+    if new == *old || context.dry_run()? {
+        return Ok(Outcome::Done(Bytes::from(new.to_string())));
+    }
+    let outcome = if delete::is_finished(&new) {
+        delete::finish(context, resource, &new, current.revision).await
+    } else {
+        storage::put(&context.server, resource, new, current.revision).await
+    };
+    services::settle(reservation, &outcome);
+    outcome
+}
+
+/// What no update changes.
+fn keep_metadata(old: &Value, new: &mut Value) {
+    for field in [
+        "uid",
+        "creationTimestamp",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+        "generation",
+        "generateName",
+    ] {
+        match old["metadata"].get(field) {
+            Some(value) => meta::set(new, field, value.clone()),
+            None => meta::unset(new, field),
+        }
+    }
+    for field in ["managedFields", "selfLink"] {
+        meta::unset(new, field);
+    }
+    // A change that names no finalizers on an object that goes must not bring any back.
+    if meta::deletion_timestamp(old).is_some() {
+        let had = meta::finalizers(old);
+        let kept: Vec<String> =
+            meta::finalizers(new).into_iter().filter(|f| had.contains(f)).map(str::to_owned).collect();
+        meta::set_finalizers(new, kept);
+    }
+}
+
+fn keep_part(resource: &Resource, part: Part, old: &Value, new: &mut Value) {
+    let copy = |new: &mut Value, field: &str| {
+        let Some(map) = new.as_object_mut() else { return };
+        match old.get(field) {
+            Some(value) => map.insert(field.to_owned(), value.clone()),
+            None => map.remove(field),
+        };
+    };
+    match part {
+        Part::Main if resource.behaviour.status_subresource => copy(new, "status"),
+        Part::Status => {
+            let fields: Vec<String> = old
+                .as_object()
+                .into_iter()
+                .chain(new.as_object())
+                .flat_map(|map| map.keys().cloned())
+                .filter(|field| !matches!(field.as_str(), "status" | "metadata"))
+                .collect();
+            for field in fields {
+                copy(new, &field);
+            }
+            for field in ["ownerReferences", "finalizers"] {
+                match old["metadata"].get(field) {
+                    Some(value) => meta::set(new, field, value.clone()),
+                    None => meta::unset(new, field),
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+/// The generation rises with every change outside metadata and status.
+fn count_generation(resource: &Resource, old: &Value, new: &mut Value) {
+    if !resource.behaviour.generation {
+        return;
+    }
+    let changed = |a: &Value, b: &Value| {
+        a.as_object().is_some_and(|map| {
+            map.iter().any(|(key, value)| {
+                !matches!(key.as_str(), "metadata" | "status") && b.get(key) != Some(value)
+            })
+        })
+    };
+    if changed(old, new) || changed(new, old) {
+        meta::set(new, "generation", meta::generation(old) + 1);
+    }
+}

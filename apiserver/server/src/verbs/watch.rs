@@ -1,0 +1,322 @@
+//! `watch`: changes as they come, each encoded once for everybody.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use apiserver_api::error::{ApiError, FieldError};
+use apiserver_api::registry::Resource;
+use apiserver_store::Revision;
+use bytes::Bytes;
+use futures::stream;
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, Response};
+use http_body::Frame;
+use http_body_util::{BodyExt, StreamBody};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tower::BoxError;
+
+use super::view;
+use crate::body::Body;
+use crate::cache::{Change, Entry, Subscription};
+use crate::context::Context;
+use crate::filter::Filter;
+use crate::limits;
+use crate::metrics::WatchGuard;
+use crate::negotiate::{self, Format, Shape};
+use crate::respond::Answer;
+use crate::server::Server;
+use crate::table::{self, Include};
+
+/// Opens a watch.
+pub async fn watch(context: &Context, resource: &Arc<Resource>) -> Answer {
+    let wanted = negotiate::wanted(&context.headers, true)?;
+    if wanted.format != Format::Json {
+        return Err(negotiate::not_acceptable());
+    }
+    let cache = context.server.cache(resource)?;
+    let filter = Filter::parse(&cache, &context.info.namespace, &context.query)?;
+    let start = start(context)?;
+    let trigger = filter.trigger(&cache);
+    let caches = context.server.caches();
+    let (mut initial, mut missed) = (VecDeque::new(), VecDeque::new());
+    let (sent, subscription) = match start.from {
+        Start::After(revision) => {
+            context.server.reach(revision).await?;
+            match cache.subscribe(revision, trigger) {
+                Ok((changes, subscription)) => {
+                    missed.extend(changes);
+                    (revision, subscription)
+                }
+                Err(_) => return Ok(gone(revision)),
+            }
+        }
+        Start::State { least } => {
+            match least {
+                None => drop(context.server.fresh().await?),
+                Some(0) => caches.loaded().await,
+                Some(revision) => context.server.reach(revision).await?,
+            }
+            // Read first: what the feed passes in between is in the snapshot or in the queue.
+            let passed = caches.passed();
+            let (snapshot, subscription) = cache.subscribe_now(trigger);
+            if start.initial {
+                initial.extend(filter.select(&snapshot.objects, "", 0).entries);
+            }
+            (passed.max(snapshot.revision), subscription)
+        }
+    };
+    let now = Instant::now();
+    let stream = WatchStream {
+        initial,
+        missed,
+        subscription,
+        filter,
+        encoder: Encoder {
+            resource: Arc::clone(resource),
+            shape: wanted.shape,
+            include: Include::of(context)?,
+            columns_sent: false,
+            server: Arc::clone(&context.server),
+        },
+        sent,
+        mark_initial: start.mark_initial,
+        bookmarks: context.query.flag("allowWatchBookmarks"),
+        next_bookmark: now + limits::BOOKMARK_EVERY,
+        due: None,
+        deadline: now + start.timeout,
+        last_bookmark_done: false,
+        shutdown: context.server.shutdown().clone(),
+        _open: context.server.metrics().watch_opened(resource),
+    };
+    let frames = stream::unfold(stream, |mut stream| async move {
+        let frame: Result<_, BoxError> = Ok(Frame::data(stream.next().await?));
+        Some((frame, stream))
+    });
+    Ok(streaming(StreamBody::new(frames).boxed_unsync()))
+}
+
+fn streaming(body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+/// A watch that says that its beginning is forgotten.
+fn gone(revision: Revision) -> Response<Body> {
+    let error = ApiError::expired(format!("too old resource version: {revision}"));
+    let event = format!("{}\n", json!({"type": "ERROR", "object": error.to_status()}));
+    streaming(crate::body::full(event))
+}
+
+enum Start {
+    /// With the changes after this revision.
+    After(Revision),
+    /// With a state at least as new; `None`: as new as the request.
+    State { least: Option<Revision> },
+}
+
+struct Begin {
+    from: Start,
+    /// Whether the state is sent.
+    initial: bool,
+    /// Whether its end is marked.
+    mark_initial: bool,
+    timeout: Duration,
+}
+
+fn start(context: &Context) -> Result<Begin, ApiError> {
+    let query = &context.query;
+    let version = view::revision(query.get("resourceVersion"))?;
+    let rule = query.get("resourceVersionMatch");
+    let wants_initial = query.get("sendInitialEvents").map(|_| query.flag("sendInitialEvents"));
+    let forbidden = |field: &str, why: &str| {
+        ApiError::invalid("meta.k8s.io", "ListOptions", "", &[FieldError::forbidden(field, why)])
+    };
+    if wants_initial.is_some() && rule != Some("NotOlderThan") {
+        return Err(forbidden(
+            "sendInitialEvents",
+            "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
+        ));
+    }
+    if wants_initial.is_none() && rule.is_some() {
+        return Err(forbidden(
+            "resourceVersionMatch",
+            "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
+        ));
+    }
+    let (from, initial) = match (wants_initial, version) {
+        (Some(true), least) => (Start::State { least }, true),
+        (Some(false), None | Some(0)) => (Start::State { least: version }, false),
+        (None, None | Some(0)) => (Start::State { least: version }, true),
+        (Some(false) | None, Some(revision)) => (Start::After(revision), false),
+    };
+    let seconds = match query.number("timeoutSeconds")? {
+        Some(seconds) if seconds > 0 => seconds.min(24 * 3600),
+        // Spread, so that the watches of many clients don't end together.
+        _ => {
+            let random = context.server.ambient().random.next_u64();
+            limits::WATCH_MIN_SECONDS + random % limits::WATCH_MIN_SECONDS
+        }
+    };
+    let mark_initial = wants_initial == Some(true) && query.flag("allowWatchBookmarks");
+    Ok(Begin { from, initial, mark_initial, timeout: Duration::from_secs(seconds) })
+}
+
+struct WatchStream {
+    initial: VecDeque<Arc<Entry>>,
+    missed: VecDeque<Arc<Change>>,
+    subscription: Subscription,
+    filter: Filter,
+    encoder: Encoder,
+    /// The client knows everything up to here, as far as it selects it.
+    sent: Revision,
+    mark_initial: bool,
+    bookmarks: bool,
+    next_bookmark: Instant,
+    /// A bookmark to send once the queue is empty, which holds everything up to this revision.
+    due: Option<Revision>,
+    deadline: Instant,
+    last_bookmark_done: bool,
+    shutdown: CancellationToken,
+    _open: WatchGuard,
+}
+
+impl WatchStream {
+    async fn next(&mut self) -> Option<Bytes> {
+        loop {
+            if let Some(entry) = self.initial.pop_front() {
+                return Some(self.encoder.added(&entry));
+            }
+            if std::mem::take(&mut self.mark_initial) {
+                return Some(self.encoder.bookmark(self.sent, true));
+            }
+            if let Some(change) = self.missed.pop_front() {
+                if let Some(event) = self.take(&change) {
+                    return Some(event);
+                }
+                continue;
+            }
+            if let Some(revision) = self.due {
+                match self.subscription.ready() {
+                    Ok(change) => {
+                        self.missed.push_back(change);
+                        continue;
+                    }
+                    Err(_) => {
+                        self.due = None;
+                        self.sent = self.sent.max(revision);
+                        return Some(self.encoder.bookmark(self.sent, false));
+                    }
+                }
+            }
+            if !self.wait().await {
+                return None;
+            }
+        }
+    }
+
+    /// Waits for something to do; `false` when the watch is over.
+    async fn wait(&mut self) -> bool {
+        let closing = self.deadline - limits::BOOKMARK_BEFORE_END.min(self.deadline - Instant::now());
+        let alarm = if !self.bookmarks || self.last_bookmark_done {
+            self.deadline
+        } else {
+            self.next_bookmark.min(closing)
+        };
+        tokio::select! {
+            biased;
+            change = self.subscription.next() => match change {
+                Some(change) => {
+                    self.missed.push_back(change);
+                    true
+                }
+                // Cut off; the client resumes.
+                None => false,
+            },
+            () = self.shutdown.cancelled() => false,
+            () = tokio::time::sleep_until(alarm) => {
+                let now = Instant::now();
+                if now >= self.deadline || !self.bookmarks {
+                    return false;
+                }
+                self.last_bookmark_done = now >= closing;
+                self.next_bookmark = now + limits::BOOKMARK_EVERY;
+                self.due = Some(self.encoder.server.caches().passed());
+                true
+            }
+        }
+    }
+
+    /// The event that a change is for this watcher.
+    fn take(&mut self, change: &Change) -> Option<Bytes> {
+        self.sent = self.sent.max(change.revision);
+        let selected = |entry: &Option<Arc<Entry>>| entry.clone().filter(|e| self.filter.matches(e));
+        match (selected(&change.old), selected(&change.new)) {
+            (None, Some(new)) => Some(self.encoder.added(&new)),
+            (Some(_), Some(new)) => Some(self.encoder.modified(&new)),
+            (Some(old), None) => Some(self.encoder.deleted(change, &old)),
+            (None, None) => None,
+        }
+    }
+}
+
+struct Encoder {
+    resource: Arc<Resource>,
+    shape: Shape,
+    include: Include,
+    columns_sent: bool,
+    server: Arc<Server>,
+}
+
+impl Encoder {
+    fn added(&mut self, entry: &Entry) -> Bytes {
+        if self.shape == Shape::Object { entry.added() } else { self.shaped("ADDED", &entry.object()) }
+    }
+
+    fn modified(&mut self, entry: &Entry) -> Bytes {
+        if self.shape == Shape::Object { entry.modified() } else { self.shaped("MODIFIED", &entry.object()) }
+    }
+
+    fn deleted(&mut self, change: &Change, old: &Entry) -> Bytes {
+        if self.shape == Shape::Object {
+            change.deleted(old)
+        } else {
+            self.shaped("DELETED", &old.object_at(change.revision))
+        }
+    }
+
+    fn shaped(&mut self, kind: &str, object: &[u8]) -> Bytes {
+        // The bytes were read when they came into the cache.
+        let value: Value = serde_json::from_slice(object).unwrap_or(Value::Null);
+        let object = if self.shape == Shape::Metadata {
+            table::metadata_only(&value)
+        } else {
+            let first = !std::mem::replace(&mut self.columns_sent, true);
+            table::event(&self.resource, &value, self.include, self.server.ambient().now(), first)
+        };
+        Bytes::from(format!("{}\n", json!({"type": kind, "object": object})))
+    }
+
+    fn bookmark(&self, revision: Revision, initial: bool) -> Bytes {
+        let mut metadata = json!({"resourceVersion": revision.to_string(), "creationTimestamp": null});
+        if initial {
+            metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
+        }
+        let object = match self.shape {
+            Shape::Object => json!({
+                "kind": self.resource.kind, "apiVersion": self.resource.api_version(), "metadata": metadata,
+            }),
+            Shape::Metadata => json!({
+                "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata,
+            }),
+            Shape::Table => json!({
+                "kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata,
+                "columnDefinitions": null, "rows": [],
+            }),
+        };
+        Bytes::from(format!("{}\n", json!({"type": "BOOKMARK", "object": object})))
+    }
+}
