@@ -1,0 +1,254 @@
+//! Decides what a node's conditions and taints are, from how long it has been silent.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, NodeCondition, Taint};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+pub(super) const NOT_READY: &str = "node.kubernetes.io/not-ready";
+pub(super) const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
+
+const NO_SCHEDULE: &str = "NoSchedule";
+pub(super) const NO_EXECUTE: &str = "NoExecute";
+
+/// Conditions that the kubelet reports and that nobody knows once it is silent.
+const REPORTED: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
+
+/// Taints by the condition and status that they stand for.
+const BY_CONDITION: [(&str, &str, &str); 6] = [
+    ("Ready", "False", NOT_READY),
+    ("Ready", "Unknown", UNREACHABLE),
+    ("MemoryPressure", "True", "node.kubernetes.io/memory-pressure"),
+    ("DiskPressure", "True", "node.kubernetes.io/disk-pressure"),
+    ("PIDPressure", "True", "node.kubernetes.io/pid-pressure"),
+    ("NetworkUnavailable", "True", "node.kubernetes.io/network-unavailable"),
+];
+const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
+
+/// What is known about a node besides its object.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct View {
+    /// Since its last sign of life, on our own clock.
+    pub silent: Duration,
+    /// The silence after which it counts as lost.
+    pub grace: Duration,
+    /// Another node is well. If none is, the fault is more likely here than there, and no pod is
+    /// driven away.
+    pub others_well: bool,
+    pub now: Timestamp,
+}
+
+/// What to write and when to look again.
+#[derive(Debug, PartialEq)]
+pub(super) struct Plan {
+    /// All conditions, if they change.
+    pub conditions: Option<Vec<NodeCondition>>,
+    /// All taints, if they change.
+    pub taints: Option<Vec<Taint>>,
+    /// Nobody vouches for its pods any more: they are not ready.
+    pub pods_unready: bool,
+    /// When the silence, if it lasts, has become too long.
+    pub again: Option<Duration>,
+}
+
+pub(super) fn plan(node: &Node, view: &View) -> Plan {
+    let before = conditions(node);
+    let lost = view.silent >= view.grace;
+    let after = if lost { unknown(before, view.now) } else { before.to_vec() };
+    let taints_before = node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
+    let taints = taints(node, &after, taints_before, view);
+    Plan {
+        pods_unready: lost,
+        again: (!lost).then(|| view.grace - view.silent),
+        taints: (taints != taints_before).then_some(taints),
+        conditions: (after != before).then_some(after),
+    }
+}
+
+fn conditions(node: &Node) -> &[NodeCondition] {
+    node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default()
+}
+
+pub(super) fn status_of<'a>(node: &'a Node, kind: &str) -> Option<&'a NodeCondition> {
+    conditions(node).iter().find(|condition| condition.type_ == kind)
+}
+
+pub(super) fn is_ready(node: &Node) -> bool {
+    status_of(node, "Ready").is_some_and(|ready| ready.status == "True")
+}
+
+fn unknown(before: &[NodeCondition], now: Timestamp) -> Vec<NodeCondition> {
+    let mut after = before.to_vec();
+    for kind in REPORTED {
+        match after.iter_mut().find(|condition| condition.type_ == kind) {
+            Some(condition) if condition.status == "Unknown" => {}
+            Some(condition) => {
+                condition.status = "Unknown".to_owned();
+                condition.reason = Some("NodeStatusUnknown".to_owned());
+                condition.message = Some("Kubelet stopped posting node status.".to_owned());
+                condition.last_transition_time = Some(Time(now));
+            }
+            None => after.push(NodeCondition {
+                type_: kind.to_owned(),
+                status: "Unknown".to_owned(),
+                reason: Some("NodeStatusNeverUpdated".to_owned()),
+                message: Some("Kubelet never posted node status.".to_owned()),
+                last_transition_time: Some(Time(now)),
+                last_heartbeat_time: None,
+            }),
+        }
+    }
+    after
+}
+
+/// The taints that are others' as they are, and ours as the conditions say.
+fn taints(node: &Node, conditions: &[NodeCondition], before: &[Taint], view: &View) -> Vec<Taint> {
+    let mut wanted: Vec<(&str, &str)> = Vec::new();
+    for (kind, status, key) in BY_CONDITION {
+        let found = conditions.iter().find(|condition| condition.type_ == kind);
+        // A node that has said nothing yet is not ready.
+        let holds = match found {
+            Some(condition) => condition.status == status,
+            None => key == NOT_READY,
+        };
+        if !holds {
+            continue;
+        }
+        wanted.push((key, NO_SCHEDULE));
+        if kind == "Ready" && found.is_some() && view.others_well {
+            wanted.push((key, NO_EXECUTE));
+        }
+    }
+    if node.spec.as_ref().and_then(|spec| spec.unschedulable) == Some(true) {
+        wanted.push((UNSCHEDULABLE, NO_SCHEDULE));
+    }
+    let mut after: Vec<Taint> = before
+        .iter()
+        .filter(|taint| !is_ours(taint) || wanted.contains(&(taint.key.as_str(), taint.effect.as_str())))
+        .cloned()
+        .collect();
+    for (key, effect) in wanted {
+        if !after.iter().any(|taint| taint.key == key && taint.effect == effect) {
+            after.push(Taint {
+                key: key.to_owned(),
+                effect: effect.to_owned(),
+                value: None,
+                time_added: Some(Time(view.now)),
+            });
+        }
+    }
+    after
+}
+
+fn is_ours(taint: &Taint) -> bool {
+    let key = taint.key.as_str();
+    let lifecycle = key == NOT_READY || key == UNREACHABLE;
+    let known = key == UNSCHEDULABLE || BY_CONDITION.iter().any(|(_, _, of)| *of == key);
+    (taint.effect == NO_SCHEDULE && known) || (taint.effect == NO_EXECUTE && lifecycle)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{at, node, time};
+
+    fn view(silent: u64) -> View {
+        View {
+            silent: Duration::from_secs(silent),
+            grace: Duration::from_secs(40),
+            others_well: true,
+            now: at(100),
+        }
+    }
+
+    fn reporting(ready: &str) -> Node {
+        let mut node = node("n");
+        let condition = |kind: &str, status: &str| NodeCondition {
+            type_: kind.to_owned(),
+            status: status.to_owned(),
+            last_transition_time: time(0),
+            ..NodeCondition::default()
+        };
+        node.status.get_or_insert_default().conditions =
+            Some(vec![condition("Ready", ready), condition("MemoryPressure", "False")]);
+        node
+    }
+
+    fn applied(mut node: Node, plan: Plan) -> Node {
+        if let Some(conditions) = plan.conditions {
+            node.status.get_or_insert_default().conditions = Some(conditions);
+        }
+        if let Some(taints) = plan.taints {
+            node.spec.get_or_insert_default().taints = Some(taints);
+        }
+        node
+    }
+
+    fn keys(node: &Node) -> Vec<(&str, &str)> {
+        let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
+        taints.iter().map(|taint| (taint.key.as_str(), taint.effect.as_str())).collect()
+    }
+
+    #[test]
+    fn a_node_that_reports_is_looked_at_when_its_grace_ends() {
+        let plan = plan(&reporting("True"), &view(15));
+        assert_eq!(
+            plan,
+            Plan { conditions: None, taints: None, pods_unready: false, again: Some(Duration::from_secs(25)) }
+        );
+    }
+
+    #[test]
+    fn a_silent_node_is_unknown_tainted_and_recovers() {
+        let node = reporting("True");
+        let lost = plan(&node, &view(40));
+        assert!(lost.pods_unready);
+        assert_eq!(lost.again, None);
+        let node = applied(node, lost);
+        assert_eq!(status_of(&node, "Ready").unwrap().status, "Unknown");
+        assert_eq!(status_of(&node, "PIDPressure").unwrap().reason.as_deref(), Some("NodeStatusNeverUpdated"));
+        assert_eq!(keys(&node), [(UNREACHABLE, NO_SCHEDULE), (UNREACHABLE, NO_EXECUTE)]);
+        // Nothing more to do while it stays silent.
+        let again = plan(&node, &view(500));
+        assert_eq!((again.conditions, again.taints), (None, None));
+        // The kubelet comes back and reports itself.
+        let mut node = node;
+        node.status.as_mut().unwrap().conditions = reporting("True").status.unwrap().conditions;
+        let node = applied(node.clone(), plan(&node, &view(1)));
+        assert_eq!(keys(&node), []);
+    }
+
+    #[test]
+    fn if_no_node_is_well_no_pod_is_driven_away() {
+        let node = reporting("True");
+        let alone = View { others_well: false, ..view(41) };
+        assert_eq!(keys(&applied(node.clone(), plan(&node, &alone))), [(UNREACHABLE, NO_SCHEDULE)]);
+    }
+
+    #[test]
+    fn foreign_taints_stay_and_pressure_and_cordons_are_taints() {
+        let mut node = reporting("True");
+        node.status.as_mut().unwrap().conditions.as_mut().unwrap()[1].status = "True".to_owned();
+        let spec = node.spec.get_or_insert_default();
+        spec.unschedulable = Some(true);
+        let own = Taint { key: "own".to_owned(), effect: NO_EXECUTE.to_owned(), ..Taint::default() };
+        let stale = Taint { key: NOT_READY.to_owned(), effect: NO_SCHEDULE.to_owned(), ..Taint::default() };
+        spec.taints = Some(vec![own, stale]);
+        let node = applied(node.clone(), plan(&node, &view(0)));
+        assert_eq!(
+            keys(&node),
+            [
+                ("own", NO_EXECUTE),
+                ("node.kubernetes.io/memory-pressure", NO_SCHEDULE),
+                (UNSCHEDULABLE, NO_SCHEDULE)
+            ]
+        );
+    }
+
+    #[test]
+    fn a_node_that_never_reported_is_not_scheduled_to() {
+        let node = node("n");
+        assert_eq!(keys(&applied(node.clone(), plan(&node, &view(1)))), [(NOT_READY, NO_SCHEDULE)]);
+    }
+}

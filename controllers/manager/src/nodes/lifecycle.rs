@@ -1,0 +1,281 @@
+//! Listens for signs of life and writes what follows from silence.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use apiserver_api::ambient::Ambient;
+use apiserver_client::cache::Selection;
+use apiserver_client::events::reference;
+use apiserver_client::{Cache, Change, ObjectKey, Recorder};
+use controllers_runtime::{Error, Outcome, Reconcile, Result, WorkQueue};
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::{Api, Client};
+use tokio::time::Instant;
+
+use super::health::{self, Plan, View};
+use crate::config::Config;
+use crate::context::{Context, Tasks};
+use crate::meta::{name, namespace};
+use crate::patch;
+use crate::pods::node_name;
+
+const LEASES: &str = "kube-node-lease";
+
+pub(super) fn start(context: &Context, tasks: &mut Tasks) {
+    let queue = WorkQueue::new("node-lifecycle");
+    let nodes = context.informers.cache::<Node>();
+    let pods = context.informers.cache::<Pod>();
+    let leases = context
+        .informers
+        .select::<Lease>(Selection { namespace: LEASES.to_owned(), ..Selection::default() });
+    let beats = Arc::new(Beats::default());
+    follow(&nodes, &leases, &beats, &queue);
+    context.feed(tasks, &nodes, &queue);
+    let controller = Lifecycle {
+        client: context.client.clone(),
+        ambient: context.ambient.clone(),
+        recorder: context.recorder.clone(),
+        config: Arc::clone(&context.config),
+        nodes: nodes.clone(),
+        pods: pods.clone(),
+        beats,
+    };
+    context.start(tasks, queue, controller, async move {
+        nodes.synced().await;
+        pods.synced().await;
+        leases.synced().await;
+    });
+}
+
+/// When each node was last heard of. Times in objects are other machines' clocks: only that they
+/// change counts, and when we saw it.
+#[derive(Default)]
+struct Beats(Mutex<Heard>);
+
+#[derive(Default)]
+struct Heard {
+    nodes: BTreeMap<String, Beat>,
+    /// Nodes whose object says that they are ready.
+    ready: BTreeSet<String>,
+    known: BTreeSet<String>,
+}
+
+#[derive(Default)]
+struct Beat {
+    at: Option<Instant>,
+    lease: Option<Timestamp>,
+    heartbeat: Option<Timestamp>,
+    /// Was found silent for too long: the next beat is news.
+    lost: bool,
+}
+
+impl Beats {
+    fn lock(&self) -> MutexGuard<'_, Heard> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes a time that the node itself has written; whether a lost node is heard again.
+    fn note(&self, node: &str, time: Option<Timestamp>, which: fn(&mut Beat) -> &mut Option<Timestamp>) -> bool {
+        let mut heard = self.lock();
+        let beat = heard.nodes.entry(node.to_owned()).or_default();
+        if time.is_none() || *which(beat) == time {
+            return false;
+        }
+        *which(beat) = time;
+        beat.at = Some(Instant::now());
+        std::mem::take(&mut beat.lost)
+    }
+
+    /// How long the node has been silent; a node never heard of is so from now on.
+    fn silence(&self, node: &str) -> Duration {
+        let mut heard = self.lock();
+        heard.nodes.entry(node.to_owned()).or_default().at.get_or_insert_with(Instant::now).elapsed()
+    }
+
+    fn lose(&self, node: &str) {
+        self.lock().nodes.entry(node.to_owned()).or_default().lost = true;
+    }
+
+    /// Notes whether a node is ready; if that was the first to get so or the last to be so, gives
+    /// all nodes, because what may be done about any of them depends on it.
+    fn set_ready(&self, node: &str, ready: bool) -> Vec<String> {
+        let mut heard = self.lock();
+        heard.known.insert(node.to_owned());
+        let before = heard.ready.len();
+        if ready {
+            heard.ready.insert(node.to_owned());
+        } else {
+            heard.ready.remove(node);
+        }
+        if (before == 0) != heard.ready.is_empty() { heard.known.iter().cloned().collect() } else { Vec::new() }
+    }
+
+    fn any_ready_but(&self, node: &str) -> bool {
+        self.lock().ready.iter().any(|ready| ready != node)
+    }
+
+    fn forget(&self, node: &str) {
+        let mut heard = self.lock();
+        heard.nodes.remove(node);
+        heard.known.remove(node);
+    }
+}
+
+fn follow(nodes: &Cache<Node>, leases: &Cache<Lease>, beats: &Arc<Beats>, queue: &WorkQueue<ObjectKey>) {
+    let (heard, woken) = (Arc::clone(beats), queue.clone());
+    leases.on_change(move |change| {
+        let Change::Applied { new, .. } = change else { return };
+        let renewed = new.spec.as_ref().and_then(|spec| spec.renew_time.as_ref()).map(|time| time.0);
+        let node = name(&new.metadata);
+        if heard.note(node, renewed, |beat| &mut beat.lease) {
+            woken.add(ObjectKey::new("", node));
+        }
+    });
+    let (heard, woken) = (Arc::clone(beats), queue.clone());
+    nodes.on_change(move |change| {
+        let node = change.object();
+        let node_name = name(&node.metadata);
+        let gone = matches!(change, Change::Deleted(_));
+        for other in heard.set_ready(node_name, !gone && health::is_ready(node)) {
+            woken.add(ObjectKey::new("", &other));
+        }
+        if gone {
+            return heard.forget(node_name);
+        }
+        let posted = health::status_of(node, "Ready").and_then(|ready| ready.last_heartbeat_time.as_ref());
+        if heard.note(node_name, posted.map(|time| time.0), |beat| &mut beat.heartbeat) {
+            woken.add(ObjectKey::new("", node_name));
+        }
+    });
+}
+
+struct Lifecycle {
+    client: Client,
+    ambient: Ambient,
+    recorder: Recorder,
+    config: Arc<Config>,
+    nodes: Cache<Node>,
+    pods: Cache<Pod>,
+    beats: Arc<Beats>,
+}
+
+impl Reconcile for Lifecycle {
+    type Key = ObjectKey;
+
+    async fn reconcile(&self, key: &ObjectKey) -> Result<Outcome> {
+        let Some(node) = self.nodes.get(key) else { return Ok(Outcome::Done) };
+        let reported = health::status_of(&node, "Ready").is_some_and(|ready| ready.last_heartbeat_time.is_some());
+        let view = View {
+            silent: self.beats.silence(&key.name),
+            grace: if reported { self.config.node_grace } else { self.config.node_startup_grace },
+            others_well: self.beats.any_ready_but(&key.name),
+            now: self.ambient.now(),
+        };
+        let plan = health::plan(&node, &view);
+        if plan.pods_unready {
+            self.beats.lose(&key.name);
+        }
+        self.write(&node, &plan).await?;
+        if plan.pods_unready {
+            self.mark_pods(&key.name, view.now).await?;
+        }
+        Ok(plan.again.map_or(Outcome::Done, Outcome::After))
+    }
+}
+
+impl Lifecycle {
+    async fn write(&self, node: &Node, plan: &Plan) -> Result<()> {
+        let api: Api<Node> = Api::all(self.client.clone());
+        if let Some(conditions) = &plan.conditions {
+            let mut new = node.clone();
+            new.status.get_or_insert_default().conditions = Some(conditions.clone());
+            patch::update_status(&api, node, &new).await?;
+            let message = format!("Node {} status is now: NodeNotReady", name(&node.metadata));
+            self.recorder.normal(reference(node), "NodeNotReady", message);
+        }
+        if let Some(taints) = &plan.taints {
+            let mut old = node.clone();
+            if plan.conditions.is_some() {
+                // Our own write has made the version that was read an old one.
+                old.metadata.resource_version = None;
+            }
+            let mut new = old.clone();
+            new.spec.get_or_insert_default().taints = Some(taints.clone());
+            patch::update(&api, &old, &new).await?;
+        }
+        Ok(())
+    }
+
+    /// The pods of a lost node leave their Services. Their kubelet, should it live, says otherwise
+    /// once it can.
+    async fn mark_pods(&self, node: &str, now: Timestamp) -> Result<()> {
+        let mut results = Vec::new();
+        for pod in self.pods.list().into_iter().filter(|pod| node_name(pod) == node) {
+            let Some(new) = unready(&pod, now) else { continue };
+            let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace(&pod.metadata));
+            let written = patch::update_status(&api, pod.as_ref(), &new).await.map(drop);
+            if written.is_ok() {
+                self.recorder.warning(reference(pod.as_ref()), "NodeNotReady", "Node is not ready");
+            }
+            let absent = written.as_ref().is_err_and(Error::is_not_found);
+            results.push(if absent { Ok(()) } else { written });
+        }
+        Error::collect(results)
+    }
+}
+
+/// The pod with its Ready condition made False; `None` if it is not True.
+fn unready(pod: &Pod, now: Timestamp) -> Option<Pod> {
+    let mut new = pod.clone();
+    let conditions = new.status.as_mut()?.conditions.as_mut()?;
+    let ready = conditions.iter_mut().find(|condition| condition.type_ == "Ready" && condition.status == "True")?;
+    ready.status = "False".to_owned();
+    ready.reason = Some("NodeUnreachable".to_owned());
+    ready.last_transition_time = Some(Time(now));
+    Some(new)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{at, running};
+
+    #[tokio::test(start_paused = true)]
+    async fn silence_is_measured_on_our_own_clock() {
+        let beats = Beats::default();
+        assert_eq!(beats.silence("n"), Duration::ZERO);
+        tokio::time::advance(Duration::from_secs(30)).await;
+        assert_eq!(beats.silence("n"), Duration::from_secs(30));
+        // The node's clock may be far off; a changed time is a sign of life all the same.
+        beats.note("n", Some(at(-1_000_000)), |beat| &mut beat.lease);
+        assert_eq!(beats.silence("n"), Duration::ZERO);
+        tokio::time::advance(Duration::from_secs(9)).await;
+        beats.note("n", Some(at(-1_000_000)), |beat| &mut beat.lease);
+        assert_eq!(beats.silence("n"), Duration::from_secs(9));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_a_lost_nodes_beat_is_news_and_so_is_the_first_ready_node() {
+        let beats = Beats::default();
+        assert!(!beats.note("n", Some(at(1)), |beat| &mut beat.lease));
+        beats.lose("n");
+        assert!(beats.note("n", Some(at(2)), |beat| &mut beat.lease));
+        assert!(!beats.note("n", Some(at(3)), |beat| &mut beat.lease));
+        assert!(beats.set_ready("a", false).is_empty());
+        assert_eq!(beats.set_ready("b", true), ["a", "b"]);
+        assert!(beats.set_ready("a", true).is_empty());
+        assert!(beats.any_ready_but("b"));
+    }
+
+    #[test]
+    fn a_ready_pod_is_made_unready_once() {
+        let pod = running("p", "n", "10.0.0.1");
+        let new = unready(&pod, at(9)).unwrap();
+        assert!(!crate::pods::is_ready(&new));
+        assert_eq!(unready(&new, at(10)), None);
+    }
+}

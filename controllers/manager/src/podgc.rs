@@ -1,0 +1,172 @@
+//! Pods that nobody else removes: too many finished ones, and those of nodes that are no more.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use apiserver_api::ambient::Ambient;
+use apiserver_client::{Cache, ObjectKey};
+use controllers_runtime::{Attempt, Result};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::api::{DeleteParams, Preconditions};
+use kube::{Api, Client};
+use tokio::time::Instant;
+use tracing::warn;
+
+use crate::context::{Context, Tasks};
+use crate::limits::{NODE_QUARANTINE, POD_GC_PERIOD};
+use crate::meta::{is_deleted, name, namespace};
+use crate::nodes::put_disruption;
+use crate::patch;
+use crate::pods::{is_finished, node_name};
+
+/// Starts the controller.
+pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
+    let mut collector = Collector {
+        client: context.client.clone(),
+        ambient: context.ambient.clone(),
+        pods: context.informers.cache::<Pod>(),
+        nodes: context.informers.cache::<Node>(),
+        threshold: context.config.terminated_pods,
+        missing: BTreeMap::new(),
+    };
+    context.spawn(tasks, async move {
+        collector.pods.synced().await;
+        collector.nodes.synced().await;
+        loop {
+            collector.round().await;
+            tokio::time::sleep(POD_GC_PERIOD).await;
+        }
+    });
+}
+
+struct Collector {
+    client: Client,
+    ambient: Ambient,
+    pods: Cache<Pod>,
+    nodes: Cache<Node>,
+    threshold: usize,
+    /// Nodes that pods are bound to and that were not there, and since when.
+    missing: BTreeMap<String, Instant>,
+}
+
+/// Why a pod is deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reason {
+    /// One of too many that have finished.
+    Surplus,
+    /// Being deleted before it ever got a node.
+    Unbound,
+    /// Its node is no more.
+    Orphaned,
+}
+
+impl Collector {
+    async fn round(&mut self) {
+        let pods = self.pods.list();
+        let gone = self.gone_nodes(&pods).await;
+        for (pod, reason) in plan(&pods, self.threshold, &gone) {
+            if let Err(error) = self.delete(&pod, reason).await {
+                let cause = &error as &dyn std::error::Error;
+                warn!(pod = %ObjectKey::of(pod.as_ref()), ?reason, error = cause, "not collected");
+            }
+        }
+    }
+
+    /// Nodes that have been missing for the quarantine, and that the server does not know either.
+    async fn gone_nodes(&mut self, pods: &[Arc<Pod>]) -> BTreeSet<String> {
+        let bound: BTreeSet<String> =
+            pods.iter().map(|pod| node_name(pod).to_owned()).filter(|node| !node.is_empty()).collect();
+        let nodes = self.nodes.clone();
+        let present = |node: &String| nodes.get(&ObjectKey::new("", node)).is_some();
+        self.missing.retain(|node, _| bound.contains(node) && !present(node));
+        for node in bound.iter().filter(|node| !present(node)) {
+            self.missing.entry(node.clone()).or_insert_with(Instant::now);
+        }
+        let api: Api<Node> = Api::all(self.client.clone());
+        let mut gone = BTreeSet::new();
+        for (node, since) in &self.missing {
+            if since.elapsed() >= NODE_QUARANTINE && matches!(api.get_metadata_opt(node).await, Ok(None)) {
+                gone.insert(node.clone());
+            }
+        }
+        gone
+    }
+
+    async fn delete(&self, pod: &Pod, reason: Reason) -> Result<()> {
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace(&pod.metadata));
+        let name = name(&pod.metadata);
+        if reason == Reason::Orphaned && !is_finished(pod) {
+            // Nobody else will ever say how it ended.
+            let mut new = pod.clone();
+            new.status.get_or_insert_default().phase = Some("Failed".to_owned());
+            let message = "PodGC: node no longer exists";
+            put_disruption(&mut new, "DeletionByPodGC", message, self.ambient.now());
+            patch::update_status(&api, pod, &new).await?;
+        }
+        let options = DeleteParams {
+            grace_period_seconds: Some(0),
+            preconditions: Some(Preconditions { uid: pod.metadata.uid.clone(), resource_version: None }),
+            ..DeleteParams::background()
+        };
+        match api.delete(name, &options).await.attempt(|| format!("delete pod {name}")) {
+            Err(error) if !error.is_not_found() => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn plan(pods: &[Arc<Pod>], threshold: usize, gone: &BTreeSet<String>) -> Vec<(Arc<Pod>, Reason)> {
+    let mut doomed: Vec<(Arc<Pod>, Reason)> = Vec::new();
+    let mut finished = Vec::new();
+    for pod in pods {
+        let node = node_name(pod);
+        if gone.contains(node) {
+            doomed.push((Arc::clone(pod), Reason::Orphaned));
+        } else if node.is_empty() && is_deleted(&pod.metadata) {
+            doomed.push((Arc::clone(pod), Reason::Unbound));
+        } else if is_finished(pod) && !is_deleted(&pod.metadata) {
+            finished.push(pod);
+        }
+    }
+    finished.sort_by_key(|pod| pod.metadata.creation_timestamp.clone());
+    let surplus = if threshold == 0 { 0 } else { finished.len().saturating_sub(threshold) };
+    doomed.extend(finished.into_iter().take(surplus).map(|pod| (Arc::clone(pod), Reason::Surplus)));
+    doomed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{pod, running, time};
+
+    #[test]
+    fn the_oldest_surplus_the_unbound_and_the_orphaned_are_collected() {
+        let finished = |name: &str, created: i64| {
+            let mut pod = running(name, "n", "10.0.0.1");
+            pod.status.as_mut().unwrap().phase = Some("Succeeded".to_owned());
+            pod.metadata.creation_timestamp = time(created);
+            pod
+        };
+        let mut unbound = pod("unbound");
+        unbound.metadata.deletion_timestamp = time(1);
+        let pods: Vec<_> = [
+            finished("young", 9),
+            finished("old", 1),
+            running("orphan", "lost", "10.0.0.2"),
+            running("good", "n", "10.0.0.3"),
+            unbound,
+        ]
+        .into_iter()
+        .map(Arc::new)
+        .collect();
+        let gone = BTreeSet::from(["lost".to_owned()]);
+        let named: Vec<_> = plan(&pods, 1, &gone)
+            .into_iter()
+            .map(|(pod, reason)| (pod.metadata.name.clone().unwrap(), reason))
+            .collect();
+        let expected = [("orphan", Reason::Orphaned), ("unbound", Reason::Unbound), ("old", Reason::Surplus)];
+        assert_eq!(named, expected.map(|(name, reason)| (name.to_owned(), reason)));
+        // 0 switches the threshold off.
+        assert!(plan(&pods, 0, &BTreeSet::new()).iter().all(|(_, reason)| *reason != Reason::Surplus));
+    }
+}
