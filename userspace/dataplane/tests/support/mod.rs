@@ -3,6 +3,7 @@
 #![allow(dead_code, unsafe_code)]
 
 pub mod packet;
+pub mod topology;
 
 use std::fs;
 use std::net::IpAddr;

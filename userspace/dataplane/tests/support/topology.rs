@@ -1,0 +1,95 @@
+//! One node's network as programs see it in a test run: interfaces with nobody behind them, routes
+//! and neighbours that are simply stated.
+
+use std::net::Ipv4Addr;
+
+use userspace_dataplane::tables::{Backend, DataPlane, Interface, Role};
+use userspace_dataplane::{Kernel, Program, TestRun};
+
+use super::packet::{End, Packet};
+use super::{Node, backend, index_of, ip, sysctl};
+
+pub const NODE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+pub const CLIENT: End = (Ipv4Addr::new(192, 0, 2, 100), 40_000);
+pub const VIP: End = (Ipv4Addr::new(10, 96, 0, 10), 80);
+pub const LOCAL_POD: End = (Ipv4Addr::new(10, 1, 0, 5), 8_080);
+pub const OTHER_POD: End = (Ipv4Addr::new(10, 1, 0, 6), 8_080);
+pub const REMOTE_POD: End = (Ipv4Addr::new(10, 2, 0, 7), 8_080);
+/// Link address of the other node, through which remote pods are reached.
+pub const OTHER_NODE_LINK: [u8; 6] = [2, 0, 0, 0, 0, 0x22];
+/// Link address of [`CLIENT`].
+pub const CLIENT_LINK: [u8; 6] = [2, 0, 0, 0, 0, 0x64];
+
+/// Verdicts of tcx and XDP programs.
+pub const NEXT: u32 = u32::MAX;
+pub const DROP: u32 = 2;
+pub const REDIRECT: u32 = 7;
+pub const XDP_DROP: u32 = 1;
+pub const XDP_PASS: u32 = 2;
+pub const XDP_TX: u32 = 3;
+
+/// Interfaces of the node.
+pub struct Topology {
+    pub uplink: u32,
+    pub pod: u32,
+    pub other_pod: u32,
+}
+
+impl Topology {
+    /// Builds it in the namespace of this thread.
+    pub fn new() -> Self {
+        sysctl("net/ipv4/ip_forward", "1");
+        for (name, peer) in [("up0", "up1"), ("pod0", "pod1"), ("pod2", "pod3")] {
+            ip(&format!("link add {name} type veth peer name {peer}"));
+            ip(&format!("link set {name} up"));
+            ip(&format!("link set {peer} up"));
+        }
+        ip(&format!("addr add {NODE}/24 dev up0"));
+        ip("neigh add 192.0.2.2 lladdr 02:00:00:00:00:22 dev up0");
+        ip("neigh add 192.0.2.100 lladdr 02:00:00:00:00:64 dev up0");
+        ip(&format!("route add {}/32 dev pod0", LOCAL_POD.0));
+        ip(&format!("route add {}/32 dev pod2", OTHER_POD.0));
+        ip("route add 10.2.0.0/24 via 192.0.2.2");
+        Self { uplink: index_of("up0"), pod: index_of("pod0"), other_pod: index_of("pod2") }
+    }
+
+    pub fn interfaces(&self) -> Vec<Interface> {
+        let interface =
+            |name: &str, index, role| Interface { name: name.to_owned(), index, role };
+        vec![
+            interface("up0", self.uplink, Role::Uplink),
+            interface("pod0", self.pod, Role::Pod),
+            interface("pod2", self.other_pod, Role::Pod),
+        ]
+    }
+
+    /// A data plane that knows the node's address.
+    pub fn open(&self, node: &Node) -> Kernel {
+        let mut kernel = node.open();
+        kernel.set_node_addresses(&[NODE.into()]).unwrap();
+        kernel
+    }
+}
+
+pub fn at(end: End, local: bool) -> Backend {
+    backend(end.0.into(), end.1, local)
+}
+
+/// Runs a tcx program on a packet that came in on an interface; on egress, one that the node made.
+pub fn tcx(kernel: &Kernel, program: Program, packet: &Packet, interface: u32) -> TestRun {
+    let mut context = [0_u8; 192];
+    if program != Program::Egress {
+        context[36..40].copy_from_slice(&interface.to_ne_bytes());
+    }
+    context[40..44].copy_from_slice(&interface.to_ne_bytes());
+    kernel.test_run(program, &packet.bytes(), &context, 1).unwrap()
+}
+
+/// Runs the XDP program on a packet from an interface.
+pub fn xdp(kernel: &Kernel, packet: &Packet, interface: u32) -> TestRun {
+    let bytes = packet.bytes();
+    let mut context = [0_u8; 24];
+    context[4..8].copy_from_slice(&(bytes.len() as u32).to_ne_bytes());
+    context[12..16].copy_from_slice(&interface.to_ne_bytes());
+    kernel.test_run(Program::UplinkXdp, &bytes, &context, 1).unwrap()
+}
