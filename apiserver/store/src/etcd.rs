@@ -29,7 +29,7 @@ const READ_TRIES: u32 = 4;
 const READ_PAUSE: Duration = Duration::from_millis(50);
 
 /// How to speak TLS with etcd; PEM texts.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct EtcdTls {
     /// Certificates of the authority that the servers' certificates come from.
     pub ca: Option<Vec<u8>>,
@@ -37,6 +37,18 @@ pub struct EtcdTls {
     pub identity: Option<(Vec<u8>, Vec<u8>)>,
     /// Name that the servers' certificates carry, where it is not the one in the URL.
     pub server_name: Option<String>,
+}
+
+impl std::fmt::Debug for EtcdTls {
+    /// Without the texts: one of them is a key.
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("EtcdTls")
+            .field("ca", &self.ca.is_some())
+            .field("identity", &self.identity.is_some())
+            .field("server_name", &self.server_name)
+            .finish()
+    }
 }
 
 impl EtcdTls {
@@ -62,7 +74,7 @@ pub struct Etcd {
     watch: WatchClient,
     leases: Leases,
     progress: ProgressRequests,
-    /// Whether a progress notice that was asked for can be believed.
+    /// Whether the server can be believed when it is asked for progress.
     progress_is_sound: bool,
 }
 
@@ -83,12 +95,6 @@ impl Etcd {
             .map_err(|error| unavailable(attempted(), error))?;
         let status = within(CONNECT_TIMEOUT, &attempted(), client.maintenance_client().status()).await?;
         let progress_is_sound = watch::progress_is_sound(status.version());
-        if !progress_is_sound {
-            tracing::warn!(
-                version = status.version(),
-                "this etcd may report progress ahead of events, so watches get no notices on request; use 3.4.31, 3.5.13 or newer"
-            );
-        }
         Ok(Self {
             kv: client
                 .kv_client()
@@ -99,12 +105,6 @@ impl Etcd {
             progress: ProgressRequests::default(),
             progress_is_sound,
         })
-    }
-
-    /// Whether `request_progress` leads to notices: false with servers older than 3.4.31 and
-    /// 3.5.13, whose notices can overtake events. The periodic ones (each ten minutes) come always.
-    pub fn progress_is_sound(&self) -> bool {
-        self.progress_is_sound
     }
 
     async fn read(
@@ -202,7 +202,8 @@ impl Store for Etcd {
     }
 
     async fn watch(&self, prefix: &str, from: Revision) -> Result<Watch, StoreError> {
-        watch::open(self.watch.clone(), self.progress.clone(), prefix.to_owned(), from).await
+        let client = self.watch.clone();
+        watch::open(client, &self.progress, self.progress_is_sound, prefix, from).await
     }
 
     async fn revision(&self) -> Result<Revision, StoreError> {
@@ -218,9 +219,7 @@ impl Store for Etcd {
     }
 
     async fn request_progress(&self) -> Result<(), StoreError> {
-        if self.progress_is_sound {
-            self.progress.send();
-        }
+        self.progress.send();
         Ok(())
     }
 }

@@ -1,5 +1,9 @@
 //! Watches on etcd: one stream of the server for each, opened again after the last revision that
 //! was delivered when the connection breaks.
+//!
+//! Progress: newer servers are asked for a notice. In older ones such a notice overtakes events, so
+//! there the watch takes in every key of the server and leaves out what is not wanted; then every
+//! revision passes by in order, and progress is the last one that did.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,45 +51,56 @@ pub(super) fn progress_is_sound(version: &str) -> bool {
     }
 }
 
+/// What a watch is opened with, the first time and again.
+struct Opening {
+    client: WatchClient,
+    prefix: String,
+    /// Whether to watch every key and leave out here what has another prefix.
+    every_key: bool,
+}
+
 /// One open watch.
 struct Watching {
-    client: WatchClient,
+    opening: Opening,
     stream: WatchStream,
-    prefix: String,
-    /// Everything before this revision has been delivered.
-    next: Revision,
+    /// The first revision that is wanted.
+    from: Revision,
+    /// Everything wanted up to this revision has been delivered.
+    seen: Revision,
     sender: mpsc::Sender<Result<Notice, StoreError>>,
 }
 
 /// Opens a watch; it is open on the server when this returns.
 pub(super) async fn open(
     client: WatchClient,
-    progress: ProgressRequests,
-    prefix: String,
+    progress: &ProgressRequests,
+    progress_is_sound: bool,
+    prefix: &str,
     from: Revision,
 ) -> Result<Watch, StoreError> {
-    let (stream, next) = open_stream(&client, &prefix, from).await?;
+    let opening = Opening { client, prefix: prefix.to_owned(), every_key: !progress_is_sound };
+    let (stream, revision) = opening.open(from).await?;
+    let from = if from == 0 { revision + 1 } else { from };
     let (sender, receiver) = mpsc::channel(ETCD_WATCH_BATCHES);
-    let watching = Watching { client, stream, prefix, next, sender };
+    let watching = Watching { opening, stream, from, seen: revision.min(from - 1), sender };
     tokio::spawn(watching.run(progress.wanted.subscribe()));
     Ok(Box::pin(ReceiverStream::new(receiver)))
 }
 
-async fn open_stream(
-    client: &WatchClient,
-    prefix: &str,
-    from: Revision,
-) -> Result<(WatchStream, Revision), StoreError> {
-    let attempted = format!("watch {prefix}");
-    let options =
-        WatchOptions::new().with_prefix().with_start_revision(from).with_prev_key().with_progress_notify();
-    let mut client = client.clone();
-    let mut stream = within(CONNECT_TIMEOUT, &attempted, client.watch(prefix, Some(options))).await?;
-    let first = within(CONNECT_TIMEOUT, &attempted, stream.message()).await?;
-    let Some(first) = first else { return Err(StoreError::Unavailable { attempted, cause: None }) };
-    refused(&first, &attempted, from)?;
-    let revision = first.header().map_or(0, |header| header.revision());
-    Ok((stream, if from == 0 { revision + 1 } else { from }))
+impl Opening {
+    /// The open stream and the server's revision at that moment.
+    async fn open(&self, from: Revision) -> Result<(WatchStream, Revision), StoreError> {
+        let attempted = format!("watch {}", self.prefix);
+        let options = WatchOptions::new().with_start_revision(from).with_prev_key().with_progress_notify();
+        let options = if self.every_key { options.with_all_keys() } else { options.with_prefix() };
+        let mut client = self.client.clone();
+        let opening = client.watch(self.prefix.as_str(), Some(options));
+        let mut stream = within(CONNECT_TIMEOUT, &attempted, opening).await?;
+        let first = within(CONNECT_TIMEOUT, &attempted, stream.message()).await?;
+        let Some(first) = first else { return Err(StoreError::Unavailable { attempted, cause: None }) };
+        refused(&first, &attempted, from)?;
+        Ok((stream, first.header().map_or(0, |header| header.revision())))
+    }
 }
 
 /// An error if the server has ended the watch.
@@ -113,22 +128,9 @@ impl Watching {
         loop {
             let done = match self.step(&mut progress).await {
                 Step::Stop => return,
-                Step::AskForProgress => {
-                    // A broken stream shows at the next message.
-                    let _ = self.stream.request_progress().await;
-                    Ok(())
-                }
+                Step::AskForProgress => self.ask_for_progress().await,
                 Step::Reopen => self.reopen().await,
-                Step::Response(response) => match self.notice(&response) {
-                    Ok(Some(notice)) => {
-                        if self.sender.send(Ok(notice)).await.is_err() {
-                            return;
-                        }
-                        Ok(())
-                    }
-                    Ok(None) => Ok(()),
-                    Err(error) => Err(error),
-                },
+                Step::Response(response) => self.pass_on(&response).await,
             };
             if let Err(error) = done {
                 // The reader may be gone, and then nobody wants to know.
@@ -150,10 +152,20 @@ impl Watching {
         }
     }
 
+    async fn ask_for_progress(&mut self) -> Result<(), StoreError> {
+        if self.opening.every_key {
+            return self.report_progress().await;
+        }
+        // A broken stream shows at the next message.
+        let _ = self.stream.request_progress().await;
+        Ok(())
+    }
+
     async fn reopen(&mut self) -> Result<(), StoreError> {
+        let next = self.from.max(self.seen + 1);
         let mut pause = PAUSE;
         for _ in 1..TRIES {
-            match open_stream(&self.client, &self.prefix, self.next).await {
+            match self.opening.open(next).await {
                 Ok((stream, _)) => {
                     self.stream = stream;
                     return Ok(());
@@ -163,29 +175,45 @@ impl Watching {
             }
             pause *= 2;
         }
-        let (stream, _) = open_stream(&self.client, &self.prefix, self.next).await?;
-        self.stream = stream;
+        self.stream = self.opening.open(next).await?.0;
         Ok(())
     }
 
-    /// What a message of the server means to the reader.
-    fn notice(&mut self, response: &WatchResponse) -> Result<Option<Notice>, StoreError> {
-        refused(response, &format!("watch {}", self.prefix), self.next)?;
-        let revision = response.header().map_or(0, |header| header.revision());
+    /// Tells the reader what a message of the server means.
+    async fn pass_on(&mut self, response: &WatchResponse) -> Result<(), StoreError> {
+        refused(response, &format!("watch {}", self.opening.prefix), self.seen + 1)?;
         if response.created() {
-            return Ok(None);
+            return Ok(());
         }
-        if response.events().is_empty() {
-            // A watch from a future revision has not begun yet.
-            let begun = revision + 1 >= self.next;
-            self.next = self.next.max(revision + 1);
-            return Ok(begun.then_some(Notice::Progress(revision)));
+        let Some(newest) = response.events().last().and_then(|event| event.kv()) else {
+            let revision = response.header().map_or(0, |header| header.revision());
+            self.seen = self.seen.max(revision);
+            return self.report_progress().await;
+        };
+        let newest = newest.mod_revision();
+        let prefix = self.opening.prefix.as_bytes();
+        let wanted = |event: &&etcd_client::Event| event.kv().is_some_and(|kv| kv.key().starts_with(prefix));
+        let events = response.events().iter().filter(wanted).map(event).collect::<Result<Vec<_>, _>>()?;
+        self.seen = self.seen.max(newest);
+        let last = events.last().map(|event| event.revision);
+        if last.is_some() {
+            self.send(Notice::Events(events)).await;
         }
-        let events = response.events().iter().map(event).collect::<Result<Vec<_>, _>>()?;
-        if let Some(last) = events.last() {
-            self.next = last.revision + 1;
+        // What has passed by was not for this reader, but it is over.
+        if last == Some(newest) { Ok(()) } else { self.report_progress().await }
+    }
+
+    async fn report_progress(&mut self) -> Result<(), StoreError> {
+        // A watch from a future revision has not begun yet.
+        if self.seen + 1 >= self.from {
+            self.send(Notice::Progress(self.seen)).await;
         }
-        Ok(Some(Notice::Events(events)))
+        Ok(())
+    }
+
+    /// If the reader is gone, the next step notices.
+    async fn send(&self, notice: Notice) {
+        let _ = self.sender.send(Ok(notice)).await;
     }
 }
 

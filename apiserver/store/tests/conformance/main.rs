@@ -26,21 +26,19 @@ struct Subject {
     store: Arc<dyn Store>,
     /// Prefix that no other case uses.
     prefix: String,
-    /// Whether progress notices come on request.
-    progress: bool,
 }
 
 async fn on_real_disk() -> (Subject, tempfile::TempDir) {
     let directory = tempfile::tempdir().unwrap();
     let disk = RealDisk::new(directory.path()).unwrap();
     let store = Embedded::open(Arc::new(disk), Options::default()).await.unwrap();
-    (Subject { store: Arc::new(store), prefix: "/registry/case".to_owned(), progress: true }, directory)
+    (Subject { store: Arc::new(store), prefix: "/registry/case".to_owned() }, directory)
 }
 
 async fn on_simulated_disk() -> Subject {
     let disk = SimDisk::new(1).with_sync_time(std::time::Duration::from_micros(150));
     let store = Embedded::open(Arc::new(disk), Options::default()).await.unwrap();
-    Subject { store: Arc::new(store), prefix: "/registry/case".to_owned(), progress: true }
+    Subject { store: Arc::new(store), prefix: "/registry/case".to_owned() }
 }
 
 /// Makes a test of each case for the embedded store, and one test of all for etcd.
@@ -66,12 +64,11 @@ macro_rules! suite {
         async fn etcd() {
             let server = etcd_server::EtcdServer::start().await;
             let store = server.connect().await.unwrap();
-            let progress = store.progress_is_sound();
             let store: Arc<dyn Store> = Arc::new(store);
             $(
                 println!("etcd: {}", stringify!($case));
                 let prefix = format!("/registry/{}", stringify!($case));
-                $module::$case(Subject { store: Arc::clone(&store), prefix, progress }).await;
+                $module::$case(Subject { store: Arc::clone(&store), prefix }).await;
             )*
         }
     };
@@ -107,7 +104,7 @@ suite! {
 async fn etcd_restarts_under_an_open_watch() {
     let mut server = etcd_server::EtcdServer::start().await;
     let store = server.connect().await.unwrap();
-    let subject = Subject { store: Arc::new(store), prefix: "/registry/restart".to_owned(), progress: false };
+    let subject = Subject { store: Arc::new(store), prefix: "/registry/restart".to_owned() };
     let mut watch = subject.watch(0).await.unwrap();
     let first = subject.put("a", "1").await;
     server.restart().await;
@@ -122,7 +119,7 @@ async fn etcd_restarts_under_an_open_watch() {
 async fn etcd_over_tls_wants_certificates_on_both_sides() {
     let server = etcd_server::EtcdServer::start_with_tls().await;
     let store = server.connect().await.unwrap();
-    let subject = Subject { store: Arc::new(store), prefix: "/registry/tls".to_owned(), progress: false };
+    let subject = Subject { store: Arc::new(store), prefix: "/registry/tls".to_owned() };
     writes::a_new_key_can_be_read(subject).await;
     for tls in [None, Some(apiserver_store::etcd::EtcdTls::default())] {
         assert!(Etcd::connect(&[server.url()], tls).await.is_err());
