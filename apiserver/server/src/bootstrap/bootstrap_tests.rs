@@ -142,6 +142,10 @@ fn a_binding_gets_missing_subjects_and_is_made_anew_for_another_role() {
     existing["subjects"] = json!([{"kind": "User", "name": "jane"}]);
     let Write::Update(updated) = reconcile(Some(&existing), &wanted) else { panic!("it has to be updated") };
     assert_eq!(updated["subjects"].as_array().unwrap().len(), 2);
+    let accounts = find("ClusterRoleBinding", "system:controller:deployment-controller");
+    let mut defaulted = accounts.clone();
+    defaulted["subjects"][0]["apiGroup"] = json!("");
+    assert_eq!(reconcile(Some(&defaulted), &accounts), Write::Nothing);
     existing["roleRef"]["name"] = json!("cluster-admin");
     assert_eq!(reconcile(Some(&existing), &wanted), Write::Recreate(wanted));
     let namespace = find("Namespace", "default");

@@ -30,13 +30,13 @@ pub fn reconcile(existing: Option<&Value>, wanted: &Value) -> Write {
     match wanted["kind"].as_str().unwrap_or_default() {
         "Role" | "ClusterRole" => {
             add_missing_rules(&mut updated, wanted);
-            add_missing(&mut updated, wanted, &["aggregationRule", "clusterRoleSelectors"]);
+            add_missing(&mut updated, wanted, &["aggregationRule", "clusterRoleSelectors"], |a, b| a == b);
         }
         "RoleBinding" | "ClusterRoleBinding" => {
             if existing["roleRef"] != wanted["roleRef"] {
                 return Write::Recreate(wanted.clone());
             }
-            add_missing(&mut updated, wanted, &["subjects"]);
+            add_missing(&mut updated, wanted, &["subjects"], same_subject);
         }
         _ => return Write::Nothing,
     }
@@ -78,15 +78,21 @@ fn add_missing_rules(updated: &mut Value, wanted: &Value) {
     }
 }
 
+/// Whether two subjects are the same, whatever the defaulted `apiGroup` looks like.
+fn same_subject(one: &Value, other: &Value) -> bool {
+    let text = |subject: &Value, key: &str| subject[key].as_str().unwrap_or_default().to_owned();
+    ["kind", "namespace", "name"].iter().all(|key| text(one, key) == text(other, key))
+}
+
 /// Adds the elements of the list at `path` that `updated` does not have.
-fn add_missing(updated: &mut Value, wanted: &Value, path: &[&str]) {
+fn add_missing(updated: &mut Value, wanted: &Value, path: &[&str], same: fn(&Value, &Value) -> bool) {
     let wanted = path.iter().fold(wanted, |value, key| &value[*key]);
     for item in wanted.as_array().map(Vec::as_slice).unwrap_or_default() {
         let mut list = &mut *updated;
         for key in path {
             list = &mut list[*key];
         }
-        if !list.as_array().is_some_and(|list| list.contains(item)) {
+        if !list.as_array().is_some_and(|list| list.iter().any(|held| same(held, item))) {
             push(list, item.clone());
         }
     }

@@ -18,6 +18,7 @@ use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
+use tokio::io::AsyncWriteExt;
 use tower::BoxError;
 
 pub use connection::{Dial, Kubelets, NodeStream};
@@ -30,6 +31,9 @@ pub type Body = UnsyncBoxBody<Bytes, BoxError>;
 const MAX_ERROR_TEXT: usize = 64 * 1024;
 /// How long a kubelet may take to send that text.
 const ERROR_TEXT_TIME: Duration = Duration::from_secs(10);
+
+/// How long a client may keep its side open after the kubelet has closed its own.
+const LINGER: Duration = Duration::from_secs(10);
 
 /// Headers that speak about one connection, or carry the caller's credentials, which are not the
 /// kubelet's to see.
@@ -151,7 +155,7 @@ fn outgoing(
     Ok(outgoing)
 }
 
-/// Carries bytes both ways until both sides are done or one breaks.
+/// Joins the two sides once both have switched protocols.
 async fn tunnel(client: hyper::upgrade::OnUpgrade, kubelet: hyper::upgrade::OnUpgrade) {
     let (client, kubelet) = match tokio::try_join!(client, kubelet) {
         Ok(both) => both,
@@ -160,10 +164,36 @@ async fn tunnel(client: hyper::upgrade::OnUpgrade, kubelet: hyper::upgrade::OnUp
             return;
         }
     };
-    let (mut client, mut kubelet) = (TokioIo::new(client), TokioIo::new(kubelet));
-    if let Err(error) = tokio::io::copy_bidirectional(&mut client, &mut kubelet).await {
+    if let Err(error) = relay(TokioIo::new(client), TokioIo::new(kubelet)).await {
         // The usual end of a session that the client cut off.
         tracing::debug!(%error, "a stream to a kubelet ended");
+    }
+}
+
+/// Carries bytes both ways until both sides are done or one breaks. A client may be silent for as
+/// long as the kubelet still talks; a kubelet that has ended waits for the client no longer than
+/// `LINGER`.
+async fn relay(client: impl NodeStream, kubelet: impl NodeStream) -> std::io::Result<()> {
+    let (mut from_client, mut to_client) = tokio::io::split(client);
+    let (mut from_kubelet, mut to_kubelet) = tokio::io::split(kubelet);
+    let up = async {
+        tokio::io::copy(&mut from_client, &mut to_kubelet).await?;
+        to_kubelet.shutdown().await
+    };
+    let down = async {
+        tokio::io::copy(&mut from_kubelet, &mut to_client).await?;
+        to_client.shutdown().await
+    };
+    tokio::pin!(up, down);
+    tokio::select! {
+        ended = &mut up => {
+            ended?;
+            down.await
+        }
+        ended = &mut down => {
+            ended?;
+            tokio::time::timeout(LINGER, up).await.unwrap_or(Ok(()))
+        }
     }
 }
 

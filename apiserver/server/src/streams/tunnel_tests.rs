@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use http_body_util::{Full, StreamBody};
 use hyper::body::Frame;
 use hyper::service::service_fn;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
@@ -227,4 +227,40 @@ async fn a_kubelet_that_is_another_one_or_not_there_is_a_bad_gateway() {
     request.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
     request.headers_mut().insert(header::UPGRADE, HeaderValue::from_static("websocket"));
     assert_eq!(proxy(&kubelets, target, request).await.unwrap_err().code, 400);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_stays_after_the_kubelet_has_gone_is_let_go() {
+    let (client, near) = tokio::io::duplex(64);
+    let (far, mut kubelet) = tokio::io::duplex(64);
+    let relay = tokio::spawn(relay(near, far));
+    kubelet.write_all(b"bye").await.unwrap();
+    drop(kubelet);
+    let (mut reader, mut writer) = tokio::io::split(client);
+    let mut text = String::new();
+    reader.read_to_string(&mut text).await.unwrap();
+    assert_eq!(text, "bye");
+    let before = tokio::time::Instant::now();
+    relay.await.unwrap().unwrap();
+    assert_eq!(before.elapsed(), LINGER);
+    assert!(writer.write_all(b"late").await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kubelet_may_talk_long_after_the_client_has_said_everything() {
+    let (mut client, near) = tokio::io::duplex(64);
+    let (far, mut kubelet) = tokio::io::duplex(64);
+    let relay = tokio::spawn(relay(near, far));
+    client.write_all(b"question").await.unwrap();
+    client.shutdown().await.unwrap();
+    let mut text = String::new();
+    kubelet.read_to_string(&mut text).await.unwrap();
+    assert_eq!(text, "question");
+    tokio::time::sleep(100 * LINGER).await;
+    kubelet.write_all(b"answer").await.unwrap();
+    drop(kubelet);
+    text.clear();
+    client.read_to_string(&mut text).await.unwrap();
+    assert_eq!(text, "answer");
+    relay.await.unwrap().unwrap();
 }
