@@ -1,1 +1,264 @@
+use serde_json::{Value, json};
 
+use crate::registry;
+
+const NOW: &str = "2024-01-01T01:00:00Z";
+
+/// The cells of an object by column name.
+fn cells(group: &str, plural: &str, object: &Value) -> Vec<(&'static str, Value)> {
+    let registry = registry::builtin();
+    let resource = registry.iter().find(|r| r.group == group && r.plural == plural).unwrap();
+    let row = (resource.cells)(object, NOW.parse().unwrap());
+    resource.columns.iter().map(|c| c.name).zip(row).collect()
+}
+
+/// The row as kubectl would print it.
+fn line(group: &str, plural: &str, object: &Value) -> String {
+    let text = |v: Value| v.as_str().map_or_else(|| v.to_string(), str::to_owned);
+    cells(group, plural, object).into_iter().map(|(_, v)| text(v)).collect::<Vec<_>>().join(" | ")
+}
+
+fn pod_status(status: Value) -> (String, String, String) {
+    pod_of(
+        json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "a"}, {"name": "b"}]}, "status": status}),
+    )
+}
+
+/// Ready, status and restarts.
+fn pod_of(pod: Value) -> (String, String, String) {
+    let row = cells("", "pods", &pod);
+    let get = |i: usize| row[i].1.as_str().unwrap().to_owned();
+    (get(1), get(2), get(3))
+}
+
+fn expect(ready: &str, status: &str, restarts: &str) -> (String, String, String) {
+    (ready.to_owned(), status.to_owned(), restarts.to_owned())
+}
+
+#[test]
+fn pods_wide() {
+    let pod = json!({
+        "metadata": {"name": "web-1", "creationTimestamp": "2024-01-01T00:55:00Z"},
+        "spec": {"nodeName": "n1", "containers": [{"name": "a"}], "readinessGates": [{"conditionType": "g"}]},
+        "status": {"phase": "Running", "podIP": "10.0.0.5", "podIPs": [{"ip": "10.0.0.5"}],
+            "conditions": [{"type": "g", "status": "True"}],
+            "containerStatuses": [{"name": "a", "ready": true, "restartCount": 2, "state": {"running": {}},
+                "lastState": {"terminated": {"finishedAt": "2024-01-01T00:57:00Z"}}}]}});
+    assert_eq!(
+        line("", "pods", &pod),
+        "web-1 | 1/1 | Running | 2 (3m ago) | 5m | 10.0.0.5 | n1 | <none> | 1/1"
+    );
+    let registry = registry::builtin();
+    let columns = &registry.lookup("", "v1", "pods").unwrap().columns;
+    let shown: Vec<(&str, u8)> = columns.iter().map(|c| (c.name, c.priority)).collect();
+    assert_eq!(
+        shown,
+        [
+            ("Name", 0),
+            ("Ready", 0),
+            ("Status", 0),
+            ("Restarts", 0),
+            ("Age", 0),
+            ("IP", 1),
+            ("Node", 1),
+            ("Nominated Node", 1),
+            ("Readiness Gates", 1),
+        ]
+    );
+    assert_eq!(columns[0].format, "name");
+}
+
+#[test]
+fn what_a_pod_is_doing() {
+    assert_eq!(pod_status(json!({"phase": "Pending"})), expect("0/2", "Pending", "0"));
+    assert_eq!(pod_status(json!({"phase": "Failed", "reason": "Evicted"})), expect("0/2", "Evicted", "0"));
+    let waiting = |reason: &str| {
+        json!({"phase": "Pending", "containerStatuses": [
+            {"name": "a", "state": {"waiting": {"reason": reason}}, "restartCount": 4},
+            {"name": "b", "ready": true, "state": {"running": {}}, "restartCount": 1}]})
+    };
+    assert_eq!(pod_status(waiting("ContainerCreating")), expect("1/2", "ContainerCreating", "5"));
+    assert_eq!(pod_status(waiting("CrashLoopBackOff")), expect("1/2", "CrashLoopBackOff", "5"));
+    let done = |ready: &str| {
+        json!({"phase": "Running", "conditions": [{"type": "Ready", "status": ready}], "containerStatuses": [
+            {"name": "a", "state": {"terminated": {"reason": "Completed", "exitCode": 0}}},
+            {"name": "b", "ready": true, "state": {"running": {}}}]})
+    };
+    assert_eq!(pod_status(done("True")), expect("1/2", "Running", "0"));
+    assert_eq!(pod_status(done("False")), expect("1/2", "NotReady", "0"));
+    let ended = |state: Value| json!({"phase": "Failed", "containerStatuses": [{"name": "a", "state": {"terminated": state}}]});
+    assert_eq!(pod_status(ended(json!({"exitCode": 3}))).1, "ExitCode:3");
+    assert_eq!(pod_status(ended(json!({"signal": 9}))).1, "Signal:9");
+    assert_eq!(pod_status(ended(json!({"reason": "Error", "exitCode": 1}))).1, "Error");
+    let gated = json!({"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}]});
+    assert_eq!(pod_status(gated).1, "SchedulingGated");
+}
+
+#[test]
+fn deletion_shows_unless_the_pod_has_ended() {
+    let pod = |phase: &str| {
+        pod_of(
+            json!({"metadata": {"name": "p", "deletionTimestamp": NOW}, "spec": {"containers": [{"name": "a"}]},
+            "status": {"phase": phase}}),
+        )
+    };
+    assert_eq!(pod("Running").1, "Terminating");
+    assert_eq!(pod("Succeeded").1, "Succeeded");
+}
+
+#[test]
+fn init_containers_and_sidecars() {
+    let pod = |init: Value, statuses: Value| {
+        pod_of(
+            json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "a"}], "initContainers": init},
+            "status": {"phase": "Pending", "initContainerStatuses": statuses,
+                "containerStatuses": [{"name": "a", "state": {"waiting": {"reason": "PodInitializing"}}}]}}),
+        )
+    };
+    let two = json!([{"name": "i"}, {"name": "j"}]);
+    let done = json!({"name": "i", "state": {"terminated": {"exitCode": 0}}});
+    let running = json!({"name": "j", "state": {"running": {}}, "restartCount": 2});
+    assert_eq!(pod(two.clone(), json!([done, running])), expect("0/1", "Init:1/2", "2"));
+    let failed = json!({"name": "i", "state": {"terminated": {"exitCode": 1, "reason": "Error"}}});
+    assert_eq!(pod(two.clone(), json!([failed])).1, "Init:Error");
+    let crashing = json!({"name": "i", "state": {"waiting": {"reason": "CrashLoopBackOff"}}});
+    assert_eq!(pod(two, json!([crashing])).1, "Init:CrashLoopBackOff");
+    let sidecar = json!([{"name": "i", "restartPolicy": "Always"}]);
+    let started =
+        json!({"name": "i", "started": true, "ready": true, "state": {"running": {}}, "restartCount": 1});
+    assert_eq!(pod(sidecar, json!([started])), expect("1/2", "PodInitializing", "1"));
+}
+
+#[test]
+fn services_and_slices() {
+    let service = |spec: Value| line("", "services", &json!({"metadata": {"name": "s"}, "spec": spec}));
+    assert_eq!(
+        service(
+            json!({"type": "NodePort", "clusterIP": "10.0.0.1", "clusterIPs": ["10.0.0.1"], "selector": {"b": "2", "a": "1"},
+            "ports": [{"port": 80, "nodePort": 30080, "protocol": "TCP"}, {"port": 53, "protocol": "UDP"}]})
+        ),
+        "s | NodePort | 10.0.0.1 | <none> | 80:30080/TCP,53/UDP | <unknown> | a=1,b=2"
+    );
+    assert_eq!(
+        service(json!({"type": "LoadBalancer"})),
+        "s | LoadBalancer | <none> | <pending> | <none> | <unknown> | <none>"
+    );
+    assert_eq!(
+        service(json!({"type": "ExternalName", "externalName": "x.y"})),
+        "s | ExternalName | <none> | x.y | <none> | <unknown> | <none>"
+    );
+    let slice = json!({"metadata": {"name": "s-1"}, "addressType": "IPv4", "ports": [{"port": 80}, {"name": "x"}],
+        "endpoints": [{"addresses": ["1.1.1.1"]}, {"addresses": ["2.2.2.2"]}, {"addresses": ["3.3.3.3"]}, {"addresses": ["4.4.4.4"]}]});
+    assert_eq!(
+        line("discovery.k8s.io", "endpointslices", &slice),
+        "s-1 | IPv4 | 80,x | 1.1.1.1,2.2.2.2,3.3.3.3 + 1 more... | <unknown>"
+    );
+    let endpoints = json!({"metadata": {"name": "e"}, "subsets": [{"addresses": [{"ip": "1.1.1.1"}, {"ip": "fd00::1"}], "ports": [{"port": 80}]}]});
+    assert_eq!(line("", "endpoints", &endpoints), "e | 1.1.1.1:80,[fd00::1]:80 | <unknown>");
+}
+
+#[test]
+fn nodes() {
+    let node = json!({
+        "metadata": {"name": "n", "labels": {"node-role.kubernetes.io/worker": "", "node-role.kubernetes.io/control-plane": ""},
+            "creationTimestamp": "2023-12-30T01:00:00Z"},
+        "spec": {"unschedulable": true},
+        "status": {"conditions": [{"type": "Ready", "status": "True"}],
+            "addresses": [{"type": "Hostname", "address": "n"}, {"type": "InternalIP", "address": "192.168.0.2"}],
+            "nodeInfo": {"kubeletVersion": "v1.36.0", "osImage": "Debian 12", "kernelVersion": "6.18",
+                "containerRuntimeVersion": "containerd://1.6.20"}}});
+    assert_eq!(
+        line("", "nodes", &node),
+        "n | Ready,SchedulingDisabled | control-plane,worker | 2d | v1.36.0 | 192.168.0.2 | <none> | Debian 12 | 6.18 | containerd://1.6.20"
+    );
+    assert_eq!(
+        line(
+            "",
+            "nodes",
+            &json!({"metadata": {"name": "m"}, "status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}})
+        ),
+        "m | NotReady | <none> | <unknown> |  | <none> | <none> | <unknown> | <unknown> | <unknown>"
+    );
+}
+
+#[test]
+fn workloads() {
+    let template =
+        json!({"spec": {"containers": [{"name": "a", "image": "i:1"}, {"name": "b", "image": "j:1"}]}});
+    let deployment = json!({"metadata": {"name": "d"},
+        "spec": {"replicas": 3, "template": template, "selector": {"matchLabels": {"app": "x"}}},
+        "status": {"readyReplicas": 2, "updatedReplicas": 3, "availableReplicas": 2, "replicas": 3}});
+    assert_eq!(
+        line("apps", "deployments", &deployment),
+        "d | 2/3 | 3 | 2 | <unknown> | a,b | i:1,j:1 | app=x"
+    );
+    assert_eq!(line("apps", "replicasets", &deployment), "d | 3 | 3 | 2 | <unknown> | a,b | i:1,j:1 | app=x");
+    assert_eq!(line("apps", "statefulsets", &deployment), "d | 2/3 | <unknown> | a,b | i:1,j:1");
+    let controller = json!({"metadata": {"name": "r"}, "spec": {"selector": {"app": "x"}}});
+    assert_eq!(line("", "replicationcontrollers", &controller), "r | 0 | 0 | 0 | <unknown> |  |  | app=x");
+    let job = json!({"metadata": {"name": "j"}, "spec": {"completions": 2, "template": template},
+        "status": {"succeeded": 2, "startTime": "2024-01-01T00:00:00Z", "completionTime": "2024-01-01T00:01:10Z",
+            "conditions": [{"type": "Complete", "status": "True"}]}});
+    assert_eq!(line("batch", "jobs", &job), "j | Complete | 2/2 | 70s | <unknown> | a,b | i:1,j:1 | <none>");
+    let cron = json!({"metadata": {"name": "c"}, "spec": {"schedule": "@daily", "suspend": false},
+        "status": {"lastScheduleTime": "2024-01-01T00:00:00Z", "active": [{}]}});
+    assert_eq!(
+        line("batch", "cronjobs", &cron),
+        "c | @daily | <none> | False | 1 | 60m | <unknown> |  |  | <none>"
+    );
+    let scaler = json!({"metadata": {"name": "h"}, "spec": {"scaleTargetRef": {"kind": "Deployment", "name": "d"},
+        "minReplicas": 1, "maxReplicas": 5, "metrics": [{"type": "Resource", "resource": {"name": "cpu",
+            "target": {"type": "Utilization", "averageUtilization": 80}}}]},
+        "status": {"currentReplicas": 2, "currentMetrics": [{"type": "Resource", "resource": {"name": "cpu",
+            "current": {"averageUtilization": 10}}}]}});
+    assert_eq!(
+        line("autoscaling", "horizontalpodautoscalers", &scaler),
+        "h | Deployment/d | cpu: 10%/80% | 1 | 5 | 2 | <unknown>"
+    );
+}
+
+#[test]
+fn the_rest() {
+    let event = json!({"metadata": {"name": "e.1"}, "type": "Normal", "reason": "Pulled", "message": "done\n",
+        "involvedObject": {"kind": "Pod", "name": "p", "fieldPath": "spec.containers{a}"},
+        "source": {"component": "kubelet", "host": "n"}, "count": 3,
+        "firstTimestamp": "2024-01-01T00:00:00Z", "lastTimestamp": "2024-01-01T00:59:30Z"});
+    assert_eq!(
+        line("", "events", &event),
+        "30s | Normal | Pulled | pod/p | spec.containers{a} | kubelet, n | done | 60m | 3 | e.1"
+    );
+    let once = json!({"metadata": {"name": "e.2"}, "eventTime": "2024-01-01T00:59:00.000000Z", "reportingComponent": "sched"});
+    assert_eq!(line("", "events", &once), "60s |  |  | / |  | sched |  | 60s | 1 | e.2");
+    assert_eq!(
+        line("", "namespaces", &json!({"metadata": {"name": "n"}, "status": {"phase": "Active"}})),
+        "n | Active | <unknown>"
+    );
+    assert_eq!(
+        line(
+            "",
+            "configmaps",
+            &json!({"metadata": {"name": "c"}, "data": {"a": "1"}, "binaryData": {"b": "2"}})
+        ),
+        "c | 2 | <unknown>"
+    );
+    assert_eq!(
+        line("", "secrets", &json!({"metadata": {"name": "s"}, "type": "Opaque", "data": {"a": "1"}})),
+        "s | Opaque | 1 | <unknown>"
+    );
+    let binding = json!({"metadata": {"name": "b"}, "roleRef": {"kind": "ClusterRole", "name": "view"}, "subjects": [
+        {"kind": "User", "name": "u"}, {"kind": "ServiceAccount", "namespace": "n", "name": "s"}]});
+    assert_eq!(
+        line("rbac.authorization.k8s.io", "rolebindings", &binding),
+        "b | ClusterRole/view | <unknown> | u |  | n/s"
+    );
+    let claim = json!({"metadata": {"name": "c"}, "spec": {"volumeName": "v", "storageClassName": "fast", "volumeMode": "Filesystem"},
+        "status": {"phase": "Bound", "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce", "ReadOnlyMany"]}});
+    assert_eq!(
+        line("", "persistentvolumeclaims", &claim),
+        "c | Bound | v | 1Gi | RWO,ROX | fast | <unset> | <unknown> | Filesystem"
+    );
+    let lease = json!({"metadata": {"name": "l"}, "spec": {"holderIdentity": "me"}});
+    assert_eq!(line("coordination.k8s.io", "leases", &lease), "l | me | <unknown>");
+    let role = json!({"metadata": {"name": "r", "creationTimestamp": "2024-01-01T00:59:00Z"}});
+    assert_eq!(line("rbac.authorization.k8s.io", "roles", &role), "r | 60s");
+}

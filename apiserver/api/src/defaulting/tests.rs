@@ -1,1 +1,290 @@
+use serde_json::{Value, json};
 
+use super::*;
+use crate::schema;
+
+fn defaulted(default: fn(&mut Value), mut value: Value) -> Value {
+    default(&mut value);
+    let once = value.clone();
+    default(&mut value);
+    assert_eq!(value, once, "defaulting is not idempotent");
+    value
+}
+
+/// A template's pod spec with nothing but a container, as it is once completed.
+fn completed_template_spec() -> Value {
+    json!({
+        "containers": [{
+            "name": "c", "image": "echo:1", "imagePullPolicy": "IfNotPresent", "resources": {},
+            "terminationMessagePath": "/dev/termination-log", "terminationMessagePolicy": "File"}],
+        "dnsPolicy": "ClusterFirst", "restartPolicy": "Always", "schedulerName": "default-scheduler",
+        "securityContext": {}, "terminationGracePeriodSeconds": 30})
+}
+
+fn template() -> Value {
+    json!({"spec": {"containers": [{"name": "c", "image": "echo:1"}]}})
+}
+
+#[test]
+fn a_minimal_deployment_becomes_what_kubernetes_stores() {
+    let value = defaulted(workload::deployment, json!({"spec": {"template": template()}}));
+    assert_eq!(
+        value,
+        json!({"spec": {
+            "replicas": 1, "revisionHistoryLimit": 10, "progressDeadlineSeconds": 600,
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "25%", "maxUnavailable": "25%"}},
+            "template": {"spec": completed_template_spec()}}})
+    );
+    let recreate =
+        defaulted(workload::deployment, json!({"spec": {"strategy": {"type": "Recreate"}, "replicas": 0}}));
+    assert_eq!(recreate["spec"]["strategy"], json!({"type": "Recreate"}));
+    assert_eq!(recreate["spec"]["replicas"], 0);
+}
+
+#[test]
+fn other_workloads() {
+    let stateful = defaulted(
+        workload::stateful_set,
+        json!({"spec": {
+        "template": template(), "volumeClaimTemplates": [{"metadata": {"name": "d"}, "spec": {}}]}}),
+    );
+    let spec = &stateful["spec"];
+    assert_eq!(spec["updateStrategy"], json!({"type": "RollingUpdate", "rollingUpdate": {"partition": 0}}));
+    assert_eq!(
+        spec["persistentVolumeClaimRetentionPolicy"],
+        json!({"whenDeleted": "Retain", "whenScaled": "Retain"})
+    );
+    assert_eq!(spec["volumeClaimTemplates"][0]["spec"]["volumeMode"], "Filesystem");
+    assert_eq!(spec["podManagementPolicy"], "OrderedReady");
+
+    let daemon = defaulted(workload::daemon_set, json!({"spec": {"template": template()}}));
+    assert_eq!(
+        daemon["spec"]["updateStrategy"],
+        json!({"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}})
+    );
+    let set = defaulted(workload::replica_set, json!({"spec": {"template": template()}}));
+    assert_eq!(set["spec"], json!({"replicas": 1, "template": {"spec": completed_template_spec()}}));
+    let controller = defaulted(
+        workload::replication_controller,
+        json!({"metadata": {"name": "a"}, "spec": {"template": {"metadata": {"labels": {"a": "b"}}}}}),
+    );
+    assert_eq!(controller["spec"]["selector"], json!({"a": "b"}));
+    assert_eq!(controller["metadata"]["labels"], json!({"a": "b"}));
+}
+
+#[test]
+fn jobs_run_once_unless_told_otherwise_and_select_their_own_pods() {
+    let mut job = defaulted(
+        batch::job,
+        json!({
+        "metadata": {"name": "j", "uid": "u"},
+        "spec": {"template": {"metadata": {"labels": {"mine": "x"}}}}}),
+    );
+    assert_eq!((&job["spec"]["completions"], &job["spec"]["parallelism"]), (&json!(1), &json!(1)));
+    assert_eq!(job["spec"]["backoffLimit"], 6);
+    batch::prepare_create_job(&mut job);
+    assert_eq!(job["spec"]["selector"], json!({"matchLabels": {"batch.kubernetes.io/controller-uid": "u"}}));
+    assert_eq!(
+        job["spec"]["template"]["metadata"]["labels"],
+        json!({"mine": "x", "controller-uid": "u", "job-name": "j",
+               "batch.kubernetes.io/controller-uid": "u", "batch.kubernetes.io/job-name": "j"})
+    );
+    let queue = defaulted(batch::job, json!({"spec": {"parallelism": 5}}));
+    assert!(queue["spec"].get("completions").is_none());
+    let cron =
+        defaulted(batch::cron_job, json!({"spec": {"jobTemplate": {"spec": {"template": template()}}}}));
+    assert_eq!(cron["spec"]["concurrencyPolicy"], "Allow");
+    assert_eq!(cron["spec"]["jobTemplate"]["spec"]["template"]["spec"], completed_template_spec());
+}
+
+#[test]
+fn pods_get_requests_probes_volumes_and_ports() {
+    let pod = defaulted(
+        pod::default,
+        json!({"spec": {
+        "hostNetwork": true,
+        "serviceAccount": "robot",
+        "containers": [{
+            "name": "c", "image": "registry:5000/echo",
+            "resources": {"limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"cpu": "500m"}},
+            "ports": [{"containerPort": 80}],
+            "env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
+            "readinessProbe": {"httpGet": {"port": 80}, "timeoutSeconds": 0},
+            "livenessProbe": {"grpc": {"port": 1}},
+            "lifecycle": {"preStop": {"httpGet": {"port": 80, "path": "/bye"}}}}],
+        "volumes": [
+            {"name": "e"}, {"name": "s", "secret": {"secretName": "x"}}, {"name": "h", "hostPath": {"path": "/"}},
+            {"name": "p", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}},
+                {"downwardAPI": {"items": [{"path": "n", "fieldRef": {"fieldPath": "metadata.name"}}]}}]}}]}}),
+    );
+    let spec = &pod["spec"];
+    assert_eq!(spec["enableServiceLinks"], true);
+    assert_eq!((&spec["serviceAccountName"], &spec["serviceAccount"]), (&json!("robot"), &json!("robot")));
+    let container = &spec["containers"][0];
+    assert_eq!(container["imagePullPolicy"], "Always");
+    assert_eq!(container["resources"]["requests"], json!({"cpu": "500m", "memory": "1Gi"}));
+    assert_eq!(container["ports"], json!([{"containerPort": 80, "hostPort": 80, "protocol": "TCP"}]));
+    assert_eq!(container["env"][0]["valueFrom"]["fieldRef"]["apiVersion"], "v1");
+    assert_eq!(
+        container["readinessProbe"],
+        json!({"httpGet": {"port": 80, "path": "/", "scheme": "HTTP"}, "timeoutSeconds": 1,
+               "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3})
+    );
+    assert_eq!(container["livenessProbe"]["grpc"], json!({"port": 1, "service": ""}));
+    assert_eq!(container["lifecycle"]["preStop"]["httpGet"]["scheme"], "HTTP");
+    assert_eq!(
+        spec["volumes"],
+        json!([
+        {"name": "e", "emptyDir": {}},
+        {"name": "s", "secret": {"secretName": "x", "defaultMode": 420}},
+        {"name": "h", "hostPath": {"path": "/", "type": ""}},
+        {"name": "p", "projected": {"defaultMode": 420, "sources": [
+            {"serviceAccountToken": {"path": "t", "expirationSeconds": 3600}},
+            {"downwardAPI": {"items": [
+                {"path": "n", "fieldRef": {"fieldPath": "metadata.name", "apiVersion": "v1"}}]}}]}}])
+    );
+}
+
+#[test]
+fn pull_policies_follow_the_tag() {
+    let policy = |image: &str| {
+        let pod = defaulted(pod::default, json!({"spec": {"containers": [{"name": "c", "image": image}]}}));
+        pod["spec"]["containers"][0]["imagePullPolicy"].as_str().unwrap().to_owned()
+    };
+    for image in ["echo", "echo:latest", "host:5000/echo", "echo:latest@sha256:0"] {
+        assert_eq!(policy(image), "Always", "{image}");
+    }
+    for image in ["echo:1", "host:5000/echo:v2", "echo@sha256:0"] {
+        assert_eq!(policy(image), "IfNotPresent", "{image}");
+    }
+}
+
+#[test]
+fn new_pods_are_pending_with_a_quality_of_service() {
+    let class = |resources: Value| {
+        let mut pod = json!({"spec": {"containers": [{"name": "c", "resources": resources}]}});
+        pod::default(&mut pod);
+        pod::prepare_create(&mut pod);
+        assert_eq!(pod["status"]["phase"], "Pending");
+        pod["status"]["qosClass"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(class(json!({})), "BestEffort");
+    assert_eq!(class(json!({"requests": {"cpu": "0"}})), "BestEffort");
+    assert_eq!(class(json!({"requests": {"cpu": "100m"}})), "Burstable");
+    assert_eq!(class(json!({"limits": {"cpu": "1", "memory": "1Gi"}})), "Guaranteed");
+    assert_eq!(class(json!({"limits": {"cpu": "1"}})), "Burstable");
+    assert_eq!(
+        class(json!({"limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"cpu": "500m"}})),
+        "Burstable"
+    );
+    let mut gated = json!({"spec": {"schedulingGates": [{"name": "g"}]}});
+    pod::prepare_create(&mut gated);
+    assert_eq!(gated["status"]["conditions"][0]["reason"], "SchedulingGated");
+}
+
+#[test]
+fn services_of_each_type() {
+    let service = |spec: Value| defaulted(service::service, json!({"spec": spec}))["spec"].clone();
+    assert_eq!(
+        service(json!({"ports": [{"port": 80}]})),
+        json!({"type": "ClusterIP", "sessionAffinity": "None", "internalTrafficPolicy": "Cluster",
+               "ports": [{"port": 80, "protocol": "TCP", "targetPort": 80}]})
+    );
+    let node_port = service(json!({"type": "NodePort", "ports": [{"port": 80, "targetPort": "http"}]}));
+    assert_eq!(node_port["externalTrafficPolicy"], "Cluster");
+    assert_eq!(node_port["ports"][0]["targetPort"], "http");
+    assert!(node_port.get("allocateLoadBalancerNodePorts").is_none());
+    assert_eq!(service(json!({"type": "LoadBalancer"}))["allocateLoadBalancerNodePorts"], true);
+    let sticky = service(json!({"sessionAffinity": "ClientIP"}));
+    assert_eq!(sticky["sessionAffinityConfig"], json!({"clientIP": {"timeoutSeconds": 10800}}));
+    let external = service(json!({"type": "ExternalName", "externalName": "x.y"}));
+    assert!(external.get("internalTrafficPolicy").is_none());
+}
+
+#[test]
+fn a_service_that_changes_type_loses_what_the_old_type_had() {
+    let old = json!({"spec": {"type": "NodePort", "clusterIP": "10.0.0.1", "externalTrafficPolicy": "Cluster",
+        "ports": [{"port": 80, "nodePort": 30080}]}});
+    let mut new = old.clone();
+    new["spec"]["type"] = json!("ClusterIP");
+    service::prepare_update_service(&mut new, &old);
+    assert_eq!(new["spec"], json!({"type": "ClusterIP", "clusterIP": "10.0.0.1", "ports": [{"port": 80}]}));
+    let mut same = old.clone();
+    service::prepare_update_service(&mut same, &old);
+    assert_eq!(same, old);
+}
+
+#[test]
+fn secrets_take_plain_text_and_namespaces_their_label() {
+    let secret =
+        defaulted(cluster::secret, json!({"data": {"a": "eA=="}, "stringData": {"a": "new", "b": "y"}}));
+    assert_eq!(secret, json!({"type": "Opaque", "data": {"a": "bmV3", "b": "eQ=="}}));
+    let mut space = defaulted(cluster::namespace, json!({"metadata": {"name": "n", "labels": {"a": "b"}}}));
+    assert_eq!(space["metadata"]["labels"], json!({"a": "b", "kubernetes.io/metadata.name": "n"}));
+    cluster::prepare_create_namespace(&mut space);
+    assert_eq!(space["spec"], json!({"finalizers": ["kubernetes"]}));
+    assert_eq!(space["status"], json!({"phase": "Active"}));
+    let mut changed = json!({"metadata": {"name": "n"}, "spec": {"finalizers": []}});
+    cluster::prepare_update_namespace(&mut changed, &space);
+    assert_eq!(changed["spec"], space["spec"]);
+}
+
+#[test]
+fn slices_policies_bindings_storage() {
+    let slice = defaulted(service::endpoint_slice, json!({"ports": [{"port": 1}]}));
+    assert_eq!(slice["ports"], json!([{"port": 1, "name": "", "protocol": "TCP"}]));
+    let policy = defaulted(
+        network::policy,
+        json!({"spec": {"podSelector": {}, "egress": [{"ports": [{"port": 1}]}]}}),
+    );
+    assert_eq!(policy["spec"]["policyTypes"], json!(["Ingress", "Egress"]));
+    assert_eq!(policy["spec"]["egress"][0]["ports"][0]["protocol"], "TCP");
+    let binding = defaulted(
+        rbac::binding,
+        json!({
+        "roleRef": {"kind": "Role", "name": "r"},
+        "subjects": [{"kind": "User", "name": "u"}, {"kind": "ServiceAccount", "name": "s"}]}),
+    );
+    assert_eq!(binding["roleRef"]["apiGroup"], "rbac.authorization.k8s.io");
+    assert_eq!(binding["subjects"][0]["apiGroup"], "rbac.authorization.k8s.io");
+    assert!(binding["subjects"][1].get("apiGroup").is_none());
+    let class = defaulted(storage::class, json!({"provisioner": "p"}));
+    assert_eq!(
+        class,
+        json!({"provisioner": "p", "reclaimPolicy": "Delete", "volumeBindingMode": "Immediate"})
+    );
+    let limits = defaulted(
+        cluster::limit_range,
+        json!({"spec": {"limits": [
+        {"type": "Container", "max": {"cpu": "2"}, "min": {"memory": "1Mi"}}]}}),
+    );
+    assert_eq!(limits["spec"]["limits"][0]["default"], json!({"cpu": "2"}));
+    assert_eq!(limits["spec"]["limits"][0]["defaultRequest"], json!({"cpu": "2", "memory": "1Mi"}));
+    let scaler = defaulted(autoscaling::horizontal, json!({"spec": {"behavior": {"scaleUp": {}}}}));
+    assert_eq!(scaler["spec"]["metrics"][0]["resource"]["target"]["averageUtilization"], 80);
+    assert_eq!(scaler["spec"]["behavior"]["scaleUp"]["policies"].as_array().unwrap().len(), 2);
+}
+
+/// What the defaults write must itself be a valid field of the right type.
+#[test]
+fn defaults_fit_the_schema() {
+    for resource in crate::registry::builtin().iter() {
+        let mut object = json!({
+            "apiVersion": resource.api_version(), "kind": resource.kind, "metadata": {"name": "x", "uid": "u"}});
+        if schema::definition(&resource.schema).unwrap().field("spec").is_some() {
+            object["spec"] = json!({});
+            let spec =
+                schema::definition(&resource.schema).unwrap().field("spec").unwrap().ty().object().unwrap();
+            if spec.field("template").is_some() {
+                object["spec"]["template"] = template();
+            }
+            if spec.field("containers").is_some() {
+                object["spec"]["containers"] = template()["spec"]["containers"].clone();
+            }
+        }
+        (resource.behaviour.default)(&mut object);
+        (resource.behaviour.prepare_create)(&mut object);
+        let problems = schema::check(&resource.schema, &object);
+        assert!(problems.is_empty(), "{}: {problems:?}\n{object}", resource.kind);
+    }
+}
