@@ -4,6 +4,7 @@
 mod authenticator;
 mod files;
 pub mod pki;
+mod renewal;
 mod tls;
 pub mod tokens;
 

@@ -6,14 +6,14 @@
 //!
 //! The authority lives ten years, a leaf one year. A kept leaf is issued anew when it is asked for
 //! and expires within 30 days, was signed by another authority, or names other hosts or another
-//! subject; since every component asks at its start, a restart within the last month is the
-//! renewal. An authority that has expired is not replaced silently, because every client trusts
+//! subject. A process that runs longer renews what it serves with by itself (`renewal`). An authority that has expired is not replaced silently, because every client trusts
 //! it by its bytes: `open` refuses and says so.
 
 use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use apiserver_api::ambient::Ambient;
@@ -185,13 +185,14 @@ impl std::fmt::Debug for Pair {
     }
 }
 
-/// The certificate authority in a folder.
+/// The certificate authority in a folder. Cheap to clone.
+#[derive(Clone)]
 pub struct Pki {
     dir: PathBuf,
     pub(super) ambient: Ambient,
     ca_pem: String,
     pub(super) ca_der: CertificateDer<'static>,
-    ca_key: KeyPair,
+    ca_key: Arc<KeyPair>,
 }
 
 impl Pki {
@@ -219,7 +220,7 @@ impl Pki {
             }
         };
         let ca_der = check_authority(&certificate_path, &ca_pem, &ca_key, ambient)?;
-        Ok(Self { dir: dir.to_owned(), ambient: ambient.clone(), ca_pem, ca_der, ca_key })
+        Ok(Self { dir: dir.to_owned(), ambient: ambient.clone(), ca_pem, ca_der, ca_key: Arc::new(ca_key) })
     }
 
     /// The authority's certificate, PEM.
@@ -242,7 +243,7 @@ impl Pki {
         let failed = |cause| PkiError::Issue { subject: subject.common_name.clone(), cause };
         let key = KeyPair::generate().map_err(failed)?;
         let params = self.leaf_params(subject)?;
-        let authority = rcgen::Issuer::from_ca_cert_der(&self.ca_der, &self.ca_key).map_err(failed)?;
+        let authority = rcgen::Issuer::from_ca_cert_der(&self.ca_der, &*self.ca_key).map_err(failed)?;
         let certificate = params.signed_by(&key, &authority).map_err(failed)?;
         Ok(Pair { certificate: certificate.pem(), key: key.serialize_pem() })
     }
@@ -285,6 +286,11 @@ impl Pki {
             None => new_key_file(&path)?.serialize_pem(),
         };
         Ok((path, pem))
+    }
+
+    /// Seconds since 1970.
+    pub(super) fn now(&self) -> i64 {
+        unix_seconds(self.ambient.now())
     }
 
     fn leaf_params(&self, subject: &Subject) -> Result<CertificateParams, PkiError> {
@@ -348,6 +354,19 @@ pub fn kubeconfig(server_url: &str, ca_pem: &str, certificate_pem: &str, key_pem
         certificate = encode(certificate_pem),
         key = encode(key_pem),
     )
+}
+
+/// What the first certificate of a PEM text says, `None` if it is not one of ours.
+pub(super) fn subject(pem: &str) -> Option<Subject> {
+    let der = first_certificate(pem)?;
+    subject_of(&X509Certificate::from_der(&der).ok()?.1)
+}
+
+/// When the first certificate of a PEM text is to be renewed, in seconds since 1970.
+pub(super) fn renew_at(pem: &str) -> Option<i64> {
+    let der = first_certificate(pem)?;
+    let (_, certificate) = X509Certificate::from_der(&der).ok()?;
+    Some(certificate.validity().not_after.timestamp() - RENEW_BEFORE.as_secs() as i64)
 }
 
 /// The certificates of a PEM text.

@@ -1,5 +1,5 @@
 //! TLS set-ups on top of the authority. Both sides take the time from `Ambient`, so that an
-//! expired certificate is refused in simulated time too.
+//! expired certificate is refused in simulated time too, and renew their certificates in time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,8 @@ use rustls::{
 };
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use super::pki::{KUBELET_CLIENT, Pair, Pki, PkiError, Subject, certificates, private_key};
+use super::pki::{KUBELET_CLIENT, Pair, Pki, PkiError, Subject};
+use super::renewal::Renewing;
 
 /// The time of `Ambient` for certificate checks.
 pub(super) struct AmbientTime(pub(super) Ambient);
@@ -122,13 +123,11 @@ impl Pki {
         protocols: &[&[u8]],
         verifier: Arc<dyn ClientCertVerifier>,
     ) -> Result<Arc<ServerConfig>, PkiError> {
-        let key = private_key(&pair.key).ok_or_else(no_key)?;
         let mut config = ServerConfig::builder_with_details(provider(), self.time())
             .with_safe_default_protocol_versions()
             .map_err(PkiError::Tls)?
             .with_client_cert_verifier(verifier)
-            .with_single_cert(certificates(&pair.certificate), key)
-            .map_err(PkiError::Tls)?;
+            .with_cert_resolver(Renewing::new(self, pair)?);
         config.alpn_protocols = protocols.iter().map(|p| p.to_vec()).collect();
         Ok(Arc::new(config))
     }
@@ -136,13 +135,11 @@ impl Pki {
     /// A client that trusts this authority alone and shows `pair`. HTTP/1.1 only, since exec,
     /// attach and port-forward are upgrades.
     pub fn client_tls(&self, pair: &Pair) -> Result<Arc<ClientConfig>, PkiError> {
-        let key = private_key(&pair.key).ok_or_else(no_key)?;
         let mut config = ClientConfig::builder_with_details(provider(), self.time())
             .with_safe_default_protocol_versions()
             .map_err(PkiError::Tls)?
             .with_root_certificates(self.roots()?)
-            .with_client_auth_cert(certificates(&pair.certificate), key)
-            .map_err(PkiError::Tls)?;
+            .with_client_cert_resolver(Renewing::new(self, pair)?);
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         Ok(Arc::new(config))
     }
@@ -166,8 +163,4 @@ impl Pki {
 
 fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
-}
-
-fn no_key() -> PkiError {
-    PkiError::Tls(rustls::Error::General("the PEM text holds no private key".to_owned()))
 }

@@ -155,6 +155,7 @@ impl Cache {
         if revision >= current.revision {
             return Ok(current.objects.clone());
         }
+        self.forget_kept();
         if let Some((_, objects)) = lock(&self.kept).get(&revision) {
             return Ok(objects.clone());
         }
@@ -180,13 +181,17 @@ impl Cache {
 
     /// Keeps a state for the pages that follow.
     pub fn keep(&self, revision: Revision, objects: Objects) {
-        let now = Instant::now();
+        self.forget_kept();
         let mut kept = lock(&self.kept);
-        kept.retain(|_, (at, _)| now.duration_since(*at) < limits::SNAPSHOT_AGE);
-        kept.insert(revision, (now, objects));
+        kept.insert(revision, (Instant::now(), objects));
         while kept.len() > limits::SNAPSHOTS {
             kept.pop_first();
         }
+    }
+
+    fn forget_kept(&self) {
+        let now = Instant::now();
+        lock(&self.kept).retain(|_, (at, _)| now.duration_since(*at) < limits::SNAPSHOT_AGE);
     }
 
     /// Changes after `from`, and a subscription to those that follow, without a gap.
@@ -267,6 +272,8 @@ impl Cache {
             inner.history.push_back(change);
         }
         inner.trim();
+        drop(inner);
+        self.forget_kept();
     }
 }
 

@@ -39,7 +39,7 @@ pub async fn dispatch(context: &Context, request: Request<Body>) -> Answer {
         return subresources::dispatch(context, &resource, request).await;
     }
     let verb = verb(info.verb).ok_or_else(not_allowed)?;
-    if !resource.verbs.contains(&verb) {
+    if !resource.verbs.contains(&verb) || (verb == Verb::Create && !info.name.is_empty()) {
         return Err(not_allowed());
     }
     if !resource.stored {

@@ -1,0 +1,86 @@
+//! What the server adds to pods, and what it keeps by itself.
+
+use apiserver_server::ServerConfig;
+use serde_json::json;
+
+use crate::harness::{Api, pod};
+
+const PODS: &str = "/api/v1/namespaces/default/pods";
+
+#[tokio::test(start_paused = true)]
+async fn pods_get_an_account_a_token_tolerations_and_a_priority() {
+    let api = Api::start().await;
+    let made = api.post(PODS, pod("p")).await.expect(201).body;
+    assert_eq!(made["spec"]["serviceAccountName"], "default");
+    let volume = &made["spec"]["volumes"][0];
+    assert!(volume["name"].as_str().unwrap().starts_with("kube-api-access-"));
+    assert_eq!(volume["projected"]["sources"][0]["serviceAccountToken"]["path"], "token");
+    let mount = &made["spec"]["containers"][0]["volumeMounts"][0];
+    assert_eq!(mount["mountPath"], "/var/run/secrets/kubernetes.io/serviceaccount");
+    assert_eq!(made["spec"]["tolerations"].as_array().unwrap().len(), 2);
+    assert_eq!(made["spec"]["priority"], 0);
+    assert_eq!(made["status"]["phase"], "Pending");
+    let mut critical = pod("q");
+    critical["spec"]["priorityClassName"] = "system-node-critical".into();
+    assert_eq!(api.post(PODS, critical).await.expect(201).body["spec"]["priority"], 2_000_001_000);
+    let mut unknown = pod("r");
+    unknown["spec"]["priorityClassName"] = "none".into();
+    api.post(PODS, unknown).await.expect(403);
+    let mut stranger = pod("s");
+    stranger["spec"]["serviceAccountName"] = "none".into();
+    let refused = api.post(PODS, stranger).await.expect(403);
+    assert!(refused.message().contains("serviceaccount \"none\" not found"), "{}", refused.text);
+    let mut plain = pod("t");
+    plain["spec"]["automountServiceAccountToken"] = false.into();
+    assert_eq!(api.post(PODS, plain).await.expect(201).body["spec"].get("volumes"), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_cluster_has_its_namespaces_roles_and_own_service() {
+    let config =
+        ServerConfig { advertise: Some("192.0.2.7:6443".parse().unwrap()), ..ServerConfig::default() };
+    let api = Api::with(config).await;
+    let namespaces = api.get("/api/v1/namespaces").await.expect(200);
+    assert_eq!(namespaces.names(), ["default", "kube-node-lease", "kube-public", "kube-system"]);
+    let roles = api.get("/apis/rbac.authorization.k8s.io/v1/clusterroles").await.expect(200);
+    assert!(roles.names().contains(&"cluster-admin"));
+    let service = api.get("/api/v1/namespaces/default/services/kubernetes").await.expect(200).body;
+    assert_eq!(service["spec"]["clusterIP"], "10.96.0.1");
+    assert_eq!(service["spec"]["ports"][0]["targetPort"], 6443);
+    let slices = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/kubernetes";
+    let slice = api.get(slices).await.expect(200).body;
+    assert_eq!(slice["endpoints"][0]["addresses"], json!(["192.0.2.7"]));
+    let endpoints = api.get("/api/v1/namespaces/default/endpoints/kubernetes").await.expect(200).body;
+    assert_eq!(endpoints["subsets"][0]["ports"][0]["port"], 6443);
+    // Deleted by mistake, it comes back.
+    api.delete("/api/v1/namespaces/default/services/kubernetes", serde_json::Value::Null).await.expect(200);
+    tokio::time::sleep(std::time::Duration::from_secs(31)).await;
+    let service = api.get("/api/v1/namespaces/default/services/kubernetes").await.expect(200).body;
+    assert_eq!(service["spec"]["clusterIP"], "10.96.0.1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_second_server_over_the_same_store_changes_nothing() {
+    let api = Api::start().await;
+    let before = api.store.revision().await.unwrap();
+    api.server.stop();
+    let again = Api::over(ServerConfig::default(), api.store.clone()).await;
+    assert_eq!(again.store.revision().await.unwrap(), before);
+}
+
+#[tokio::test(start_paused = true)]
+async fn history_is_compacted() {
+    let api = Api::start().await;
+    let old = api.config_map("a", json!({})).await;
+    tokio::time::sleep(std::time::Duration::from_secs(301)).await;
+    api.patch("merge", "/api/v1/namespaces/default/configmaps/a", json!({"data": {"x": "y"}}))
+        .await
+        .expect(200);
+    tokio::time::sleep(std::time::Duration::from_secs(600)).await;
+    let range = apiserver_store::Range {
+        prefix: "/registry/configmaps/".to_owned(),
+        revision: old.parse().unwrap(),
+        ..apiserver_store::Range::default()
+    };
+    assert!(matches!(api.store.list(range).await, Err(apiserver_store::StoreError::Compacted { .. })));
+}

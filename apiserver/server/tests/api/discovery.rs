@@ -1,0 +1,89 @@
+//! Discovery, OpenAPI, health, metrics.
+
+use apiserver_api::auth::Identity;
+use apiserver_server::ServerConfig;
+use serde_json::json;
+
+use crate::harness::Api;
+
+const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,application/json";
+
+#[tokio::test(start_paused = true)]
+async fn discovery_in_both_forms() {
+    let api = Api::start().await;
+    assert_eq!(api.get("/api").await.expect(200).body["versions"], json!(["v1"]));
+    assert_eq!(api.get("/apis").await.expect(200).body["kind"], "APIGroupList");
+    assert_eq!(api.get("/apis/apps").await.expect(200).body["kind"], "APIGroup");
+    assert_eq!(api.get("/apis/apps/v1").await.expect(200).body["groupVersion"], "apps/v1");
+    assert_eq!(api.get("/api/v1").await.expect(200).body["kind"], "APIResourceList");
+    api.get("/apis/none").await.expect(404);
+    api.get("/apis/none/v1").await.expect(404);
+    let reply = api.get_as("/apis", AGGREGATED).await.expect(200);
+    assert_eq!(reply.body["kind"], "APIGroupDiscoveryList");
+    assert_eq!(
+        reply.headers["content-type"],
+        "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+    );
+    let etag = reply.headers["etag"].to_str().unwrap();
+    let same =
+        api.call("GET", "/apis", &[("accept", AGGREGATED), ("if-none-match", etag)], "").await.expect(304);
+    assert!(same.text.is_empty());
+    let other = api.get_as("/apis", "application/json").await.expect(200);
+    assert_eq!(other.body["kind"], "APIGroupList");
+}
+
+#[tokio::test(start_paused = true)]
+async fn openapi_documents() {
+    let api = Api::start().await;
+    let index = api.get("/openapi/v3").await.expect(200).body;
+    let url = index["paths"]["apis/apps/v1"]["serverRelativeURL"].as_str().unwrap().to_owned();
+    let document = api.get(&url).await.expect(200);
+    assert!(document.body["components"]["schemas"]["io.k8s.api.apps.v1.Deployment"].is_object());
+    assert!(document.headers["cache-control"].to_str().unwrap().contains("immutable"));
+    let v2 = api.get("/openapi/v2").await.expect(200);
+    assert_eq!(v2.body["swagger"], "2.0");
+    let etag = v2.headers["etag"].to_str().unwrap();
+    api.call("GET", "/openapi/v2", &[("if-none-match", etag)], "").await.expect(304);
+    api.get("/openapi/v3/apis/none/v1").await.expect(404);
+}
+
+#[tokio::test(start_paused = true)]
+async fn version_health_and_metrics() {
+    let api = Api::start().await;
+    let version = api.get("/version").await.expect(200).body;
+    assert!(version["gitVersion"].as_str().unwrap().starts_with("v1.36.0+hawser."));
+    for path in ["/livez", "/readyz", "/healthz", "/readyz/etcd"] {
+        assert_eq!(api.get(path).await.expect(200).text, "ok");
+    }
+    let verbose = api.get("/readyz?verbose&exclude=ping").await.expect(200).text;
+    assert!(verbose.contains("[+]etcd ok\n") && verbose.ends_with("readyz check passed\n"), "{verbose}");
+    api.get("/readyz/none").await.expect(404);
+    api.get("/api/v1/pods").await.expect(200);
+    let _watch = api.watch("/api/v1/pods?watch=1").await;
+    api.get("/api/v1/nonsense").await.expect(404);
+    let page = api.get("/metrics").await.expect(200).text;
+    for line in [
+        "apiserver_request_total{verb=\"LIST\",group=\"\",version=\"v1\",resource=\"pods\",subresource=\"\",scope=\"cluster\",code=\"200\"} 1",
+        "apiserver_registered_watchers{group=\"\",version=\"v1\",kind=\"Pod\"} 1",
+        "apiserver_current_inflight_requests{request_kind=\"readOnly\"}",
+        "apiserver_storage_objects{resource=\"namespaces\"} 4",
+        "apiserver_request_duration_seconds_bucket",
+    ] {
+        assert!(page.contains(line), "{line}\n{page}");
+    }
+    assert!(!page.contains("nonsense"));
+    assert!(page.ends_with("# EOF\n"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn strangers_see_health_and_version_and_no_more() {
+    let api = Api::start().await;
+    let nobody = api.as_user(Identity::anonymous());
+    nobody.get("/livez").await.expect(200);
+    nobody.get("/version").await.expect(200);
+    nobody.get("/api/v1/pods").await.expect(403);
+    nobody.get("/metrics").await.expect(403);
+    let closed = Api::with(ServerConfig { anonymous: false, ..ServerConfig::default() }).await;
+    let refused = closed.as_user(Identity::anonymous()).get("/livez").await.expect(401);
+    assert_eq!(refused.reason(), "Unauthorized");
+}

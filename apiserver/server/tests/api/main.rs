@@ -1,0 +1,9 @@
+//! The API over HTTP requests, in process: a server on the embedded store and a simulated disk.
+
+mod admission;
+mod discovery;
+mod harness;
+mod lists;
+mod subresources;
+mod watches;
+mod writes;

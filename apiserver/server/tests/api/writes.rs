@@ -1,0 +1,330 @@
+//! Create, update, patch, delete.
+
+use apiserver_api::builtin;
+use apiserver_api::registry::{Registry, Resource};
+use apiserver_server::ServerConfig;
+use serde_json::{Value, json};
+
+use crate::harness::{Api, deployment, pod};
+
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
+
+#[tokio::test(start_paused = true)]
+async fn create_fills_in_and_refuses_a_second_object_of_the_name() {
+    let api = Api::start().await;
+    let made = api.post(DEPLOYMENTS, deployment("web")).await.expect(201);
+    assert_eq!(made.body["metadata"]["generation"], 1);
+    assert_eq!(made.body["metadata"]["namespace"], "default");
+    assert_eq!(made.body["metadata"]["uid"].as_str().unwrap().len(), 36);
+    assert!(made.body["metadata"]["creationTimestamp"].is_string());
+    assert_eq!(made.body["spec"]["strategy"]["type"], "RollingUpdate");
+    let got = api.get(&format!("{DEPLOYMENTS}/web")).await.expect(200);
+    assert_eq!(got.body, made.body);
+    let again = api.post(DEPLOYMENTS, deployment("web")).await.expect(409);
+    assert_eq!(again.reason(), "AlreadyExists");
+    assert_eq!(again.message(), "deployments.apps \"web\" already exists");
+    assert_eq!(again.body["details"]["kind"], "deployments");
+}
+
+#[tokio::test(start_paused = true)]
+async fn names_are_generated() {
+    let api = Api::start().await;
+    let map = json!({"metadata": {"generateName": "m-"}});
+    let one = api.post(MAPS, map.clone()).await.expect(201);
+    let two = api.post(MAPS, map).await.expect(201);
+    let name = |r: &crate::harness::Reply| r.body["metadata"]["name"].as_str().unwrap().to_owned();
+    assert!(name(&one).starts_with("m-") && name(&one).len() == 7);
+    assert_ne!(name(&one), name(&two));
+}
+
+#[tokio::test(start_paused = true)]
+async fn bad_requests_have_the_status_of_kubernetes_and_store_nothing() {
+    let api = Api::start().await;
+    let mut wrong_type = deployment("a");
+    wrong_type["spec"]["replicas"] = "two".into();
+    let mut unnamed = deployment("a");
+    unnamed["metadata"] = json!({});
+    let mut no_selector = deployment("a");
+    no_selector["spec"]["selector"] = json!({"matchLabels": {"app": "other"}});
+    let mut elsewhere = deployment("a");
+    elsewhere["metadata"]["namespace"] = "kube-system".into();
+    let mut other_kind = deployment("a");
+    other_kind["kind"] = "Pod".into();
+    let mut versioned = deployment("a");
+    versioned["metadata"]["resourceVersion"] = "5".into();
+    let table: [(&str, Value, u16, &str); 8] = [
+        (DEPLOYMENTS, wrong_type, 400, "cannot be handled as a Deployment: json: cannot unmarshal string"),
+        (DEPLOYMENTS, unnamed, 422, "name or generateName is required"),
+        (DEPLOYMENTS, no_selector, 422, "`selector` does not match template `labels`"),
+        (DEPLOYMENTS, elsewhere, 400, "does not match the namespace sent on the request"),
+        (DEPLOYMENTS, other_kind, 400, "the kind in the data (Pod) does not match"),
+        (DEPLOYMENTS, versioned, 400, "resourceVersion should not be set"),
+        ("/apis/apps/v1/namespaces/default/frobs", json!({}), 404, "could not find the requested resource"),
+        (
+            "/api/v1/namespaces/missing/configmaps",
+            json!({"metadata": {"name": "a"}}),
+            404,
+            "namespaces \"missing\" not found",
+        ),
+    ];
+    for (path, body, code, message) in table {
+        let reply = api.post(path, body).await.expect(code);
+        assert_eq!(reply.body["kind"], "Status");
+        assert_eq!(reply.body["status"], "Failure");
+        assert!(reply.message().contains(message), "{}", reply.text);
+    }
+    let causes = api.post(DEPLOYMENTS, json!({"metadata": {"name": "A_B"}})).await.expect(422);
+    assert!(!causes.body["details"]["causes"].as_array().unwrap().is_empty());
+    assert_eq!(api.get(DEPLOYMENTS).await.expect(200).names(), Vec::<&str>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn bodies_are_limited_and_typed() {
+    let api = Api::start().await;
+    let json = [("content-type", "application/json")];
+    api.call("POST", MAPS, &json, "{").await.expect(400);
+    api.call("POST", MAPS, &json, "[]").await.expect(400);
+    api.call("POST", MAPS, &json, "").await.expect(400);
+    let huge = format!(r#"{{"metadata":{{"name":"a"}},"data":{{"x":"{}"}}}}"#, "x".repeat(3 << 20));
+    let reply = api.call("POST", MAPS, &json, huge).await.expect(413);
+    assert_eq!(reply.reason(), "RequestEntityTooLarge");
+    let protobuf = [("content-type", "application/vnd.kubernetes.protobuf")];
+    api.call("POST", MAPS, &protobuf, "k8s\0").await.expect(415);
+    let yaml = "metadata:\n  name: from-yaml\ndata:\n  a: \"1\"\n";
+    let made = api.call("POST", MAPS, &[("content-type", "application/yaml")], yaml).await.expect(201);
+    assert_eq!(made.body["data"]["a"], "1");
+    api.get_as(MAPS, "application/vnd.kubernetes.protobuf").await.expect(406);
+    api.get_as(MAPS, "application/vnd.kubernetes.protobuf,application/json").await.expect(200);
+    let text = api.get_as(&format!("{MAPS}/from-yaml"), "application/yaml").await.expect(200).text;
+    assert!(text.contains("name: from-yaml"), "{text}");
+    api.call("POST", &format!("{MAPS}/x"), &json, "{}").await.expect(405);
+    api.call("PATCH", MAPS, &json, "{}").await.expect(405);
+}
+
+#[tokio::test(start_paused = true)]
+async fn unknown_fields_are_refused_warned_of_or_ignored() {
+    let api = Api::start().await;
+    let mut body = deployment("a");
+    body["spec"]["foo"] = 1.into();
+    let strict = api.post(&format!("{DEPLOYMENTS}?fieldValidation=Strict"), body.clone()).await.expect(400);
+    assert!(
+        strict.message().contains("strict decoding error: unknown field \"spec.foo\""),
+        "{}",
+        strict.text
+    );
+    let warned = api.post(DEPLOYMENTS, body.clone()).await.expect(201);
+    assert_eq!(warned.headers["warning"], "299 - \"unknown field \\\"spec.foo\\\"\"");
+    assert_eq!(warned.body["spec"].get("foo"), None);
+    body["metadata"]["name"] = "b".into();
+    let ignored = api.post(&format!("{DEPLOYMENTS}?fieldValidation=Ignore"), body).await.expect(201);
+    assert_eq!(ignored.headers.get("warning"), None);
+    let twice = r#"{"metadata":{"name":"c"},"data":{"a":"1","a":"2"}}"#;
+    let reply = api
+        .call(
+            "POST",
+            &format!("{MAPS}?fieldValidation=Strict"),
+            &[("content-type", "application/json")],
+            twice,
+        )
+        .await
+        .expect(400);
+    assert!(reply.message().contains("duplicate field \"data.a\""), "{}", reply.text);
+}
+
+#[tokio::test(start_paused = true)]
+async fn dry_runs_store_nothing() {
+    let api = Api::start().await;
+    let before = api.store.revision().await.unwrap();
+    let map = json!({"metadata": {"name": "a"}});
+    api.post(&format!("{MAPS}?dryRun=All"), map.clone()).await.expect(201);
+    api.post(&format!("{MAPS}?dryRun=Some"), map).await.expect(400);
+    api.get(&format!("{MAPS}/a")).await.expect(404);
+    assert_eq!(api.store.revision().await.unwrap(), before);
+    api.config_map("b", json!({})).await;
+    api.put(&format!("{MAPS}/b?dryRun=All"), json!({"metadata": {"name": "b"}, "data": {"x": "y"}}))
+        .await
+        .expect(200);
+    api.delete(&format!("{MAPS}/b"), json!({"dryRun": ["All"]})).await.expect(200);
+    assert_eq!(api.get(&format!("{MAPS}/b")).await.expect(200).body["data"], json!({"a": "1"}));
+}
+
+#[tokio::test(start_paused = true)]
+async fn updates_are_optimistic_and_count_generations() {
+    let api = Api::start().await;
+    let path = format!("{DEPLOYMENTS}/web");
+    let mut object = api.post(DEPLOYMENTS, deployment("web")).await.expect(201).body;
+    let stale = object.clone();
+    object["spec"]["replicas"] = 5.into();
+    object["status"] = json!({"replicas": 99});
+    object["metadata"]["creationTimestamp"] = "2001-01-01T00:00:00Z".into();
+    let updated = api.put(&path, object).await.expect(200).body;
+    assert_eq!(updated["metadata"]["generation"], 2);
+    assert_ne!(updated["status"]["replicas"], 99);
+    assert_eq!(updated["metadata"]["creationTimestamp"], stale["metadata"]["creationTimestamp"]);
+    let conflict = api.put(&path, stale.clone()).await.expect(409);
+    assert_eq!(conflict.reason(), "Conflict");
+    assert!(conflict.message().contains("the object has been modified; please apply your changes"));
+    // Labels are no reason for a new generation; an equal object is not written at all.
+    let mut labelled = updated.clone();
+    labelled["metadata"]["labels"] = json!({"x": "y"});
+    let labelled = api.put(&path, labelled).await.expect(200).body;
+    assert_eq!(labelled["metadata"]["generation"], 2);
+    let same = api.put(&path, labelled.clone()).await.expect(200).body;
+    assert_eq!(same["metadata"]["resourceVersion"], labelled["metadata"]["resourceVersion"]);
+    // Without a resource version whoever comes last wins.
+    let mut unconditional = stale;
+    unconditional["metadata"].as_object_mut().unwrap().remove("resourceVersion");
+    assert_eq!(api.put(&path, unconditional.clone()).await.expect(200).body["metadata"]["generation"], 3);
+    unconditional["metadata"]["uid"] = "another".into();
+    assert!(
+        api.put(&path, unconditional.clone()).await.expect(409).message().contains("UID in precondition")
+    );
+    unconditional["metadata"]["name"] = "other".into();
+    assert!(
+        api.put(&path, unconditional)
+            .await
+            .expect(400)
+            .message()
+            .contains("does not match the name on the URL")
+    );
+    api.put(&format!("{DEPLOYMENTS}/none"), deployment("none")).await.expect(404);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_three_patches() {
+    let api = Api::start().await;
+    let path = format!("{DEPLOYMENTS}/web");
+    api.post(DEPLOYMENTS, deployment("web")).await.expect(201);
+    let merged = api.patch("merge", &path, json!({"spec": {"replicas": 3}})).await.expect(200).body;
+    assert_eq!((&merged["spec"]["replicas"], &merged["metadata"]["generation"]), (&json!(3), &json!(2)));
+    let container = json!({"spec": {"template": {"spec": {"containers": [{"name": "d", "image": "j"}]}}}});
+    let strategic = api.patch("strategic-merge", &path, container).await.expect(200).body;
+    let names = |o: &Value| {
+        let list = o["spec"]["template"]["spec"]["containers"].as_array().unwrap();
+        list.iter().map(|c| c["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&strategic), ["c", "d"]);
+    let operations = json!([{"op": "test", "path": "/spec/replicas", "value": 3},
+        {"op": "remove", "path": "/spec/template/spec/containers/1"}]);
+    assert_eq!(names(&api.patch("json", &path, operations).await.expect(200).body), ["c"]);
+    let failing = json!([{"op": "test", "path": "/spec/replicas", "value": 1}]);
+    assert_eq!(api.patch("json", &path, failing).await.expect(422).reason(), "Invalid");
+    api.patch("json", &path, json!({"op": "x"})).await.expect(400);
+    api.patch("merge", &path, json!([1])).await.expect(400);
+    api.patch("merge", &path, json!({"metadata": {"resourceVersion": "1"}})).await.expect(409);
+    api.patch("merge", &path, json!({"metadata": {"name": "x"}})).await.expect(400);
+    api.patch("merge", &path, json!({"spec": {"replicas": -1}})).await.expect(422);
+    api.patch("merge", &path, json!({"spec": {"replicas": "x"}})).await.expect(400);
+    let apply = [("content-type", "application/apply-patch+yaml")];
+    let reply = api.call("PATCH", &format!("{path}?fieldManager=m"), &apply, "{}").await.expect(415);
+    assert!(reply.message().contains("server-side apply"));
+    let mut bomb =
+        vec![json!({"op": "add", "path": "/metadata/annotations", "value": {"a": "x".repeat(100_000)}})];
+    let copy = |i| json!({"op": "copy", "from": "/metadata/annotations/a", "path": format!("/metadata/annotations/b{i}")});
+    bomb.extend((0..60).map(copy));
+    api.patch("json", &path, json!(bomb)).await.expect(413);
+}
+
+#[tokio::test(start_paused = true)]
+async fn patches_by_many_all_count() {
+    let api = Api::start().await;
+    api.config_map("m", json!({})).await;
+    let path = format!("{MAPS}/m");
+    let patches = (0..4).map(|i| {
+        let (api, path) = (&api, &path);
+        async move { api.patch("merge", path, json!({"data": {format!("k{i}"): "v"}})).await.code }
+    });
+    assert_eq!(futures::future::join_all(patches).await, [200; 4]);
+    let data = api.get(&path).await.expect(200).body["data"].clone();
+    assert_eq!(data.as_object().unwrap().len(), 5);
+}
+
+#[tokio::test(start_paused = true)]
+async fn deletion_honours_grace_finalizers_and_preconditions() {
+    let api = Api::start().await;
+    let pods = "/api/v1/namespaces/default/pods";
+    api.post(pods, pod("p")).await.expect(201);
+    let binding = json!({"target": {"kind": "Node", "name": "n1"}});
+    api.post(&format!("{pods}/p/binding"), binding.clone()).await.expect(201);
+    assert!(
+        api.post(&format!("{pods}/p/binding"), binding)
+            .await
+            .expect(409)
+            .message()
+            .contains("already assigned")
+    );
+    let going = api.delete(&format!("{pods}/p"), Value::Null).await.expect(200);
+    assert_eq!(going.body["metadata"]["deletionGracePeriodSeconds"], 30);
+    assert_eq!(api.get(&format!("{pods}/p")).await.expect(200).body["spec"]["nodeName"], "n1");
+    api.delete(&format!("{pods}/p"), json!({"gracePeriodSeconds": 0})).await.expect(200);
+    api.get(&format!("{pods}/p")).await.expect(404);
+    api.post(pods, pod("q")).await.expect(201);
+    api.delete(&format!("{pods}/q"), Value::Null).await.expect(200);
+    api.get(&format!("{pods}/q")).await.expect(404);
+
+    let map = json!({"metadata": {"name": "m", "finalizers": ["example.com/f"]}});
+    let uid = api.post(MAPS, map).await.expect(201).body["metadata"]["uid"].clone();
+    let path = format!("{MAPS}/m");
+    api.delete(&path, json!({"preconditions": {"uid": "other"}})).await.expect(409);
+    let marked = api.delete(&path, json!({"preconditions": {"uid": uid}})).await.expect(200);
+    assert!(marked.body["metadata"]["deletionTimestamp"].is_string());
+    api.patch("merge", &path, json!({"metadata": {"finalizers": []}})).await.expect(200);
+    api.get(&path).await.expect(404);
+    let gone = api.delete(&path, Value::Null).await.expect(404);
+    assert_eq!(gone.message(), "configmaps \"m\" not found");
+
+    api.post(DEPLOYMENTS, deployment("d")).await.expect(201);
+    let status = api.delete(&format!("{DEPLOYMENTS}/d"), Value::Null).await.expect(200);
+    assert_eq!((&status.body["kind"], &status.body["status"]), (&json!("Status"), &json!("Success")));
+    api.post(DEPLOYMENTS, deployment("e")).await.expect(201);
+    let held =
+        api.delete(&format!("{DEPLOYMENTS}/e?propagationPolicy=Foreground"), Value::Null).await.expect(200);
+    assert_eq!(held.body["metadata"]["finalizers"], json!(["foregroundDeletion"]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn collections_are_deleted_by_selector() {
+    let api = Api::start().await;
+    for (name, team) in [("a", "x"), ("b", "y"), ("c", "x")] {
+        api.config_map(name, json!({"team": team})).await;
+    }
+    let deleted = api.delete(&format!("{MAPS}?labelSelector=team%3Dx"), Value::Null).await.expect(200);
+    assert_eq!(deleted.names(), ["a", "c"]);
+    assert_eq!(api.get(MAPS).await.expect(200).names(), ["b"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_are_one_store_under_two_versions() {
+    let mut kinds: Vec<Resource> = builtin::registry().iter().map(|r| Resource::clone(r)).collect();
+    if !kinds.iter().any(|r| r.group == "events.k8s.io") {
+        let core = kinds.iter().find(|r| r.group.is_empty() && r.kind == "Event").unwrap().clone();
+        let schema = "io.k8s.api.events.v1.Event".to_owned();
+        kinds.push(Resource { group: "events.k8s.io".to_owned(), schema, ..core });
+    }
+    let api = Api::of_kinds(Registry::new(kinds)).await;
+    let event = json!({"metadata": {"name": "e"}, "involvedObject": {"kind": "Pod", "name": "p", "namespace": "default"},
+        "reason": "Started", "message": "hello", "type": "Normal", "source": {"component": "kubelet"}});
+    api.post("/api/v1/namespaces/default/events", event).await.expect(201);
+    let new = api.get("/apis/events.k8s.io/v1/namespaces/default/events/e").await.expect(200).body;
+    assert_eq!((&new["note"], &new["regarding"]["name"]), (&json!("hello"), &json!("p")));
+    assert_eq!(new["apiVersion"], "events.k8s.io/v1");
+    let list = api.get("/apis/events.k8s.io/v1/events").await.expect(200);
+    assert_eq!(list.names(), ["e"]);
+    let core =
+        api.get("/api/v1/events?fieldSelector=involvedObject.name%3Dp,source%3Dkubelet").await.expect(200);
+    assert_eq!(core.names(), ["e"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failing_store_is_a_503_and_nothing_is_acknowledged() {
+    let disk = std::sync::Arc::new(apiserver_store::disk::SimDisk::new(3));
+    let store: std::sync::Arc<dyn apiserver_store::Store> = std::sync::Arc::new(
+        apiserver_store::embedded::Embedded::open(disk.clone(), Default::default()).await.unwrap(),
+    );
+    let api = Api::over(ServerConfig::default(), store).await;
+    disk.crash();
+    let reply = api.post(MAPS, json!({"metadata": {"name": "a"}})).await;
+    assert!(reply.code == 503 || reply.code == 500, "{}", reply.text);
+    assert_eq!(reply.body["kind"], "Status");
+}
