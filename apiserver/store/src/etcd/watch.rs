@@ -17,7 +17,7 @@ use super::{CONNECT_TIMEOUT, key_of, within};
 use crate::limits::ETCD_WATCH_BATCHES;
 use crate::{Event, Notice, Revision, StoreError, Watch};
 
-/// Tries to open a broken watch again, and the pause after the first; it doubles.
+/// Tries to open a broken watch again, and the pause before the first; it doubles.
 const TRIES: u32 = 6;
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -164,19 +164,20 @@ impl Watching {
     async fn reopen(&mut self) -> Result<(), StoreError> {
         let next = self.from.max(self.seen + 1);
         let mut pause = PAUSE;
-        for _ in 1..TRIES {
+        let mut result = Ok(());
+        for _ in 0..TRIES {
+            tokio::time::sleep(pause).await;
+            pause *= 2;
             match self.opening.open(next).await {
                 Ok((stream, _)) => {
                     self.stream = stream;
                     return Ok(());
                 }
-                Err(StoreError::Unavailable { .. }) => tokio::time::sleep(pause).await,
+                Err(error @ StoreError::Unavailable { .. }) => result = Err(error),
                 Err(error) => return Err(error),
             }
-            pause *= 2;
         }
-        self.stream = self.opening.open(next).await?.0;
-        Ok(())
+        result
     }
 
     /// Tells the reader what a message of the server means.
