@@ -188,19 +188,19 @@ fn install_plugins(config: &Config, journal: &mut Journal) -> Result<(), NodeErr
     make_directory(config, journal, &config.bin_dir)?;
     for name in [PLUGIN_NAME, LOOPBACK_PLUGIN] {
         let path = config.bin_dir.join(name);
-        let ours = journal.files.contains(&path);
-        if path.symlink_metadata().is_ok() {
-            if fs::read_link(&path).is_ok_and(|target| target == config.plugin) || !ours {
-                // Whoever put a loopback plugin there, it serves; ours is only called by us.
-                if name == LOOPBACK_PLUGIN || ours {
-                    continue;
-                }
-            }
-            fs::remove_file(&path).map_err(io_error("replace", &path))?;
+        let there = path.symlink_metadata().is_ok();
+        let right = fs::read_link(&path).is_ok_and(|target| target == config.plugin);
+        // Whoever put a loopback plugin there, it serves.
+        if right || (there && name == LOOPBACK_PLUGIN && !journal.files.contains(&path)) {
+            continue;
         }
         journal.files.insert(path.clone());
         journal.save(&config.state_dir)?;
-        symlink(&config.plugin, &path).map_err(io_error("create the link", &path))?;
+        // Replaced in one step: the runtime may be calling it.
+        let new = config.bin_dir.join(".hawser.new");
+        let _ = fs::remove_file(&new);
+        symlink(&config.plugin, &new).map_err(io_error("create the link", &new))?;
+        fs::rename(&new, &path).map_err(io_error("create the link", &path))?;
     }
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! The desired tables of all Services, kept up to date one Service at a time.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -17,7 +18,15 @@ type Claim = (Rank, Arc<str>);
 #[derive(Debug, Default)]
 pub struct Desired {
     services: BTreeMap<Arc<str>, (Rank, ServiceTables)>,
-    claims: BTreeMap<FrontendKey, BTreeSet<Claim>>,
+    claims: Claims,
+}
+
+/// Who claims which key. Nearly every key has one claim, so that one is kept without a set.
+#[derive(Debug, Default)]
+struct Claims {
+    winners: BTreeMap<FrontendKey, Claim>,
+    /// The others, for keys that have any.
+    losers: BTreeMap<FrontendKey, BTreeSet<Claim>>,
 }
 
 /// What a change of one Service means for the tables.
@@ -41,36 +50,30 @@ impl Effect {
 impl Desired {
     /// Replaces what one Service claims; `None`, or tables without frontends, removes it.
     pub fn set(&mut self, service: &str, rank: Rank, tables: Option<ServiceTables>) -> Effect {
-        let name: Arc<str> = Arc::from(service);
         let tables = tables.filter(|tables| !tables.frontends.is_empty());
         let mut effect = Effect::default();
-        let old = self.services.remove(&name);
-        let same = match (&old, &tables) {
-            (Some(old), Some(new)) => old.0 == rank && old.1 == *new,
-            (None, None) => true,
-            _ => false,
-        };
-        if let Some(tables) = &tables {
-            self.services.insert(Arc::clone(&name), (rank, tables.clone()));
+        match (self.services.get(service), &tables) {
+            (Some((old_rank, old)), Some(new)) if *old_rank == rank && old == new => return effect,
+            (None, None) => return effect,
+            _ => {}
         }
-        if same {
-            return effect;
-        }
-        let old_keys = keys(old.as_ref().map(|(_, tables)| tables));
+        let name: Arc<str> = Arc::from(service);
         let new_keys = keys(tables.as_ref());
+        let old = match tables {
+            Some(tables) => self.services.insert(Arc::clone(&name), (rank, tables)),
+            None => self.services.remove(service),
+        };
+        let old_keys = keys(old.as_ref().map(|(_, tables)| tables));
         let old_claim = old.map(|(rank, _)| (rank, Arc::clone(&name)));
         for key in old_keys.union(&new_keys) {
-            let before = self.winner(key);
-            if let (Some(claim), Some(claims)) = (&old_claim, self.claims.get_mut(key)) {
-                claims.remove(claim);
+            let before = self.claims.winner(key).cloned();
+            if let Some(claim) = &old_claim {
+                self.claims.remove(key, claim);
             }
             if new_keys.contains(key) {
-                self.claims.entry(*key).or_default().insert((rank, Arc::clone(&name)));
+                self.claims.add(*key, (rank, Arc::clone(&name)));
             }
-            if self.claims.get(key).is_some_and(BTreeSet::is_empty) {
-                self.claims.remove(key);
-            }
-            effect.note(before, self.winner(key));
+            effect.note(before, self.claims.winner(key).cloned());
         }
         effect.changed.insert(name);
         effect
@@ -80,10 +83,8 @@ impl Desired {
     /// when nothing is left, or there is no such Service.
     pub fn effective(&self, service: &str) -> Option<ServiceTables> {
         let (_, tables) = self.services.get(service)?;
-        let own = |key: &FrontendKey| {
-            let first = self.claims.get(key).and_then(BTreeSet::first);
-            first.is_some_and(|(_, winner)| winner.as_ref() == service)
-        };
+        let own =
+            |key: &FrontendKey| self.claims.winner(key).is_some_and(|winner| winner.as_ref() == service);
         let frontends = tables.frontends.iter().filter(|frontend| own(&frontend.key)).cloned().collect();
         Some(ServiceTables { frontends }).filter(|tables| !tables.frontends.is_empty())
     }
@@ -93,9 +94,41 @@ impl Desired {
         let effective = |name: &Arc<str>| Some((name.to_string(), self.effective(name)?));
         self.services.keys().filter_map(effective).collect()
     }
+}
 
-    fn winner(&self, key: &FrontendKey) -> Option<Arc<str>> {
-        self.claims.get(key).and_then(BTreeSet::first).map(|(_, name)| Arc::clone(name))
+impl Claims {
+    fn winner(&self, key: &FrontendKey) -> Option<&Arc<str>> {
+        self.winners.get(key).map(|(_, name)| name)
+    }
+
+    fn add(&mut self, key: FrontendKey, claim: Claim) {
+        let loser = match self.winners.entry(key) {
+            Entry::Vacant(entry) => {
+                entry.insert(claim);
+                return;
+            }
+            Entry::Occupied(mut entry) if claim < *entry.get() => entry.insert(claim),
+            Entry::Occupied(_) => claim,
+        };
+        self.losers.entry(key).or_default().insert(loser);
+    }
+
+    fn remove(&mut self, key: &FrontendKey, claim: &Claim) {
+        let won = self.winners.get(key) == Some(claim);
+        let Some(losers) = self.losers.get_mut(key) else {
+            if won {
+                self.winners.remove(key);
+            }
+            return;
+        };
+        if !won {
+            losers.remove(claim);
+        } else if let Some(next) = losers.pop_first() {
+            self.winners.insert(*key, next);
+        }
+        if losers.is_empty() {
+            self.losers.remove(key);
+        }
     }
 }
 
