@@ -93,6 +93,7 @@ impl Arena {
     }
 
     /// Elements that can be taken now.
+    #[cfg(test)]
     pub fn available(&self) -> u32 {
         self.by_start.values().sum()
     }

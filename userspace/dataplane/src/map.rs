@@ -135,6 +135,19 @@ impl<K: Plain, V: Plain> HashTable<K, V> {
         unsafe { sys::map_delete(self.fd.as_fd(), key) }
     }
 
+    /// All keys, one system call each: for maps that have no batches.
+    pub fn keys(&self) -> io::Result<Vec<K>>
+    where
+        K: Default,
+    {
+        let mut keys: Vec<K> = Vec::new();
+        // SAFETY: `open` has checked the sizes; any bytes are a key.
+        while let Some(key) = unsafe { sys::map_next_key(self.fd.as_fd(), keys.last())? } {
+            keys.push(key);
+        }
+        Ok(keys)
+    }
+
     /// All elements, in no order. What changes meanwhile may be missing or appear twice.
     pub fn read_all(&self) -> io::Result<Vec<(K, V)>>
     where

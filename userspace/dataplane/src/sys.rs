@@ -13,6 +13,7 @@ mod command {
     pub const MAP_LOOKUP_ELEM: i32 = 1;
     pub const MAP_UPDATE_ELEM: i32 = 2;
     pub const MAP_DELETE_ELEM: i32 = 3;
+    pub const MAP_GET_NEXT_KEY: i32 = 4;
     pub const OBJ_PIN: i32 = 6;
     pub const OBJ_GET: i32 = 7;
     pub const PROG_TEST_RUN: i32 = 10;
@@ -136,6 +137,24 @@ pub unsafe fn map_delete<K>(map: BorrowedFd<'_>, key: &K) -> io::Result<bool> {
     match unsafe { attr.call(command::MAP_DELETE_ELEM) } {
         Ok(_) => Ok(true),
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// The key after `previous`, or the first; none at the end.
+///
+/// # Safety
+/// The map's keys must be as long as `K`, and any bytes be one.
+pub unsafe fn map_next_key<K: Default>(map: BorrowedFd<'_>, previous: Option<&K>) -> io::Result<Option<K>> {
+    let mut next = K::default();
+    let mut attr = Attr::default();
+    attr.u32(0, fd_u32(map))
+        .u64(8, previous.map_or(0, |key| address(key)))
+        .u64(16, address(&raw mut next));
+    // SAFETY: by the contract of this function; the kernel writes one key.
+    match unsafe { attr.call(command::MAP_GET_NEXT_KEY) } {
+        Ok(_) => Ok(Some(next)),
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
         Err(error) => Err(error),
     }
 }

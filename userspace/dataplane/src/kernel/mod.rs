@@ -193,7 +193,7 @@ impl DataPlane for Kernel {
     fn set_interfaces(&mut self, interfaces: &[Interface]) -> Result<(), DataPlaneError> {
         let with_xdp = self.attachments.interfaces(interfaces, self.config.xdp)?;
         let to = |error| failed("writing map DEVICES".to_owned(), error);
-        for (index, _) in self.devices.read_all().map_err(to)? {
+        for index in self.devices.keys().map_err(to)? {
             if !with_xdp.contains(&index) {
                 self.devices.remove(&index).map_err(to)?;
             }
