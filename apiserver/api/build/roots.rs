@@ -56,6 +56,8 @@ macro_rules! unlisted {
     };
 }
 
+// The macros push one kind after the other.
+#[allow(clippy::vec_init_then_push)]
 /// Registers every kind and the types that only operations refer to.
 pub fn register(g: &mut SchemaGenerator) -> Vec<Root> {
     let mut roots = Vec::new();

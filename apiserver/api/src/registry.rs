@@ -1,6 +1,5 @@
 //! The table of kinds. A further kind is a line of data here and not a module.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -136,34 +135,40 @@ pub fn builtin() -> Registry {
 #[derive(Clone, Default)]
 pub struct Registry {
     resources: Vec<Arc<Resource>>,
-    by_path: HashMap<(String, String, String), usize>,
+    /// Indexes of `resources`, in the order of group, version and plural.
+    by_path: Vec<usize>,
 }
 
 impl Registry {
     /// A registry of the given kinds, in the order of discovery.
     pub fn new(resources: Vec<Resource>) -> Self {
         let resources: Vec<_> = resources.into_iter().map(Arc::new).collect();
-        let by_path = resources
-            .iter()
-            .enumerate()
-            .map(|(i, r)| ((r.group.clone(), r.version.clone(), r.plural.clone()), i))
-            .collect();
+        let mut by_path: Vec<usize> = (0..resources.len()).collect();
+        by_path.sort_by(|&a, &b| path(&resources[a]).cmp(&path(&resources[b])));
         Self { resources, by_path }
     }
 
     /// The kind behind `/apis/GROUP/VERSION/…/PLURAL`.
     pub fn lookup(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Resource>> {
-        let key = (group.to_owned(), version.to_owned(), plural.to_owned());
-        self.by_path.get(&key).map(|&i| &self.resources[i])
+        let found = self
+            .by_path
+            .binary_search_by(|&i| path(&self.resources[i]).cmp(&(group, version, plural)))
+            .ok()?;
+        Some(&self.resources[self.by_path[found]])
     }
 
     /// The kind by its name in objects: `apiVersion` and `kind`.
     pub fn by_kind(&self, api_version: &str, kind: &str) -> Option<&Arc<Resource>> {
-        self.resources.iter().find(|r| r.kind == kind && r.api_version() == api_version)
+        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+        self.resources.iter().find(|r| r.kind == kind && r.group == group && r.version == version)
     }
 
     /// All kinds, in the order of discovery.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Resource>> {
         self.resources.iter()
     }
+}
+
+fn path(resource: &Resource) -> (&str, &str, &str) {
+    (&resource.group, &resource.version, &resource.plural)
 }

@@ -212,7 +212,14 @@ static ROWS: &[Row] = &[
         validate_update: service::validate_update,
         ..DEFAULT_ROW
     },
-    Row { plural: "controllerrevisions", generation: false, all: false, ..APPS },
+    Row {
+        plural: "controllerrevisions",
+        generation: false,
+        all: false,
+        validate: workload::revision,
+        validate_update: workload::revision_update,
+        ..APPS
+    },
     Row {
         plural: "daemonsets",
         short_names: &["ds"],
@@ -287,6 +294,8 @@ static ROWS: &[Row] = &[
         plural: "certificatesigningrequests",
         short_names: &["csr"],
         selectable: &["spec.signerName"],
+        validate: cluster::signing_request,
+        validate_update: cluster::signing_request_update,
         ..DEFAULT_ROW
     },
     Row { group: "coordination.k8s.io", plural: "leases", validate: cluster::lease, ..DEFAULT_ROW },
@@ -354,6 +363,13 @@ static ROWS: &[Row] = &[
         ..RBAC
     },
     Row { plural: "roles", validate: rbac::role, ..RBAC },
+    Row {
+        group: "node.k8s.io",
+        plural: "runtimeclasses",
+        validate: cluster::runtime_class,
+        validate_update: cluster::runtime_class_update,
+        ..DEFAULT_ROW
+    },
     Row {
         group: "scheduling.k8s.io",
         plural: "priorityclasses",

@@ -7,6 +7,7 @@ use crate::quantity::{self, Quantity};
 
 /// Defaults of a Pod.
 pub fn default(pod: &mut Value) {
+    addresses(pod);
     with_spec(pod, |spec| {
         // These three hold for pods and not for templates.
         fill(spec, "enableServiceLinks", true);
@@ -21,6 +22,17 @@ pub fn default(pod: &mut Value) {
             }
         }
     });
+}
+
+/// Two fields for the pod's addresses; readers use either.
+fn addresses(pod: &mut Value) {
+    let Some(Value::Object(status)) = pod.get_mut("status") else { return };
+    if let Some(first) = status.get("podIPs").and_then(|list| list.get(0)?.get("ip")).cloned() {
+        status.insert("podIP".into(), first);
+    } else if !is_empty(status, "podIP") {
+        let one = json!([{"ip": status["podIP"]}]);
+        status.insert("podIPs".into(), one);
+    }
 }
 
 /// Defaults of a pod template under `template`.

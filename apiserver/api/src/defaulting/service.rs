@@ -20,14 +20,13 @@ pub fn service(value: &mut Value) {
             fill(client, "timeoutSeconds", AFFINITY_SECONDS);
         }
         each(spec, "ports", port);
-        let (node_port, balancer) = (is(spec, "type", "NodePort"), is(spec, "type", "LoadBalancer"));
-        if node_port || balancer || (is(spec, "type", "ClusterIP") && !is_empty(spec, "externalIPs")) {
+        if is_external(spec) {
             fill(spec, "externalTrafficPolicy", "Cluster");
         }
-        if node_port || balancer || is(spec, "type", "ClusterIP") {
+        if !is(spec, "type", "ExternalName") {
             fill(spec, "internalTrafficPolicy", "Cluster");
         }
-        if balancer {
+        if is(spec, "type", "LoadBalancer") {
             fill(spec, "allocateLoadBalancerNodePorts", true);
         }
     });
@@ -48,49 +47,45 @@ pub fn prepare_create_service(value: &mut Value) {
     }
 }
 
-/// Fields that belong to another type of Service go when the type changes. Arguments: new, old.
+/// Whether traffic from outside reaches the Service, so that its policy matters.
+fn is_external(spec: &Object) -> bool {
+    is(spec, "type", "NodePort")
+        || is(spec, "type", "LoadBalancer")
+        || (is(spec, "type", "ClusterIP") && !is_empty(spec, "externalIPs"))
+}
+
+/// Fields that no longer mean anything go when the type changes, unless the client changed them
+/// too. Arguments: new, old.
 pub fn prepare_update_service(new: &mut Value, old: &Value) {
-    let before = old.pointer("/spec/type").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let Some(Value::Object(before)) = old.get("spec") else { return };
     with_spec(new, |spec| {
-        let external = |ty: &str| ty == "NodePort" || ty == "LoadBalancer";
-        let now = spec.get("type").and_then(Value::as_str).unwrap_or_default().to_owned();
-        if before == now {
-            return;
-        }
-        let same = |spec: &Object, key: &str| {
-            spec.get(key).is_some() && spec.get(key) == old.get("spec").and_then(|s| s.get(key))
+        let drop_unchanged = |spec: &mut Object, keys: &[&str]| {
+            for key in keys {
+                if spec.contains_key(*key) && spec.get(*key) == before.get(*key) {
+                    spec.remove(*key);
+                }
+            }
         };
-        if external(&before) && !external(&now) {
+        let was = |ty: &str| is(before, "type", ty);
+        let has_node_ports = |s: &Object| is(s, "type", "NodePort") || is(s, "type", "LoadBalancer");
+        if has_node_ports(before) && !has_node_ports(spec) {
             each(spec, "ports", |port| {
                 port.remove("nodePort");
             });
-            if is_empty(spec, "externalIPs") && same(spec, "externalTrafficPolicy") {
-                spec.remove("externalTrafficPolicy");
-            }
         }
-        if before == "LoadBalancer" {
-            for key in ["allocateLoadBalancerNodePorts", "loadBalancerClass", "healthCheckNodePort"] {
-                if same(spec, key) {
-                    spec.remove(key);
-                }
-            }
+        if is_external(before) && !is_external(spec) {
+            drop_unchanged(spec, &["externalTrafficPolicy"]);
         }
-        if now == "ExternalName" {
-            let allocated = [
-                "clusterIP",
-                "clusterIPs",
-                "ipFamilies",
-                "ipFamilyPolicy",
-                "internalTrafficPolicy",
-                "sessionAffinityConfig",
-            ];
-            for key in allocated {
-                if same(spec, key) {
-                    spec.remove(key);
-                }
-            }
-        } else if before == "ExternalName" && same(spec, "externalName") {
-            spec.remove("externalName");
+        if was("LoadBalancer") && !is(spec, "type", "LoadBalancer") {
+            let keys = ["allocateLoadBalancerNodePorts", "loadBalancerClass", "healthCheckNodePort"];
+            drop_unchanged(spec, &keys);
+        }
+        let external_name = is(spec, "type", "ExternalName");
+        if external_name && !was("ExternalName") {
+            let keys = ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy", "internalTrafficPolicy"];
+            drop_unchanged(spec, &keys);
+        } else if was("ExternalName") && !external_name {
+            drop_unchanged(spec, &["externalName"]);
         }
     });
 }

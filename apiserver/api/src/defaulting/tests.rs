@@ -230,6 +230,21 @@ fn secrets_take_plain_text_and_namespaces_their_label() {
 }
 
 #[test]
+fn first_addresses_stand_beside_the_lists() {
+    let node = defaulted(cluster::node, json!({"spec": {"podCIDR": "10.1.0.0/24"}}));
+    assert_eq!(node["spec"]["podCIDRs"], json!(["10.1.0.0/24"]));
+    let node = defaulted(
+        cluster::node,
+        json!({"spec": {"podCIDRs": ["10.1.0.0/24", "fd00::/64"]},
+        "status": {"capacity": {"cpu": "2"}}}),
+    );
+    assert_eq!(node["spec"]["podCIDR"], "10.1.0.0/24");
+    assert_eq!(node["status"]["allocatable"], json!({"cpu": "2"}));
+    let pod = defaulted(pod::default, json!({"status": {"podIP": "10.1.0.2"}}));
+    assert_eq!(pod["status"]["podIPs"], json!([{"ip": "10.1.0.2"}]));
+}
+
+#[test]
 fn slices_policies_bindings_storage() {
     let slice = defaulted(service::endpoint_slice, json!({"ports": [{"port": 1}]}));
     assert_eq!(slice["ports"], json!([{"port": 1, "name": "", "protocol": "TCP"}]));

@@ -153,6 +153,26 @@ fn what_kubectl_sends_to_remove_and_reorder_at_once() {
     assert_eq!(patched(POD, current, &patch), pod(json!([{"name": "b", "image": "1"}])));
 }
 
+/// As `kubectl apply` computes it from the OpenAPI v3 document: a variable removed, an image changed.
+#[test]
+fn an_apply_with_nested_orders_and_deletions() {
+    let current = json!({"spec": {"template": {"spec": {"containers": [
+        {"name": "c", "image": "i:1", "env": [{"name": "X", "value": "1"}, {"name": "Y", "value": "1"}]},
+        {"name": "injected", "image": "p:1"}]}}}});
+    let patch = json!({"spec": {"template": {"spec": {
+        "$setElementOrder/containers": [{"name": "c"}],
+        "containers": [{
+            "name": "c", "image": "i:2",
+            "$setElementOrder/env": [{"name": "Y"}],
+            "env": [{"$patch": "delete", "name": "X"}]}]}}}});
+    assert_eq!(
+        patched(DEPLOYMENT, current, &patch),
+        json!({"spec": {"template": {"spec": {"containers": [
+            {"name": "c", "image": "i:2", "env": [{"name": "Y", "value": "1"}]},
+            {"name": "injected", "image": "p:1"}]}}}})
+    );
+}
+
 #[test]
 fn keys_may_be_numbers() {
     let current = json!({"spec": {"ports": [{"port": 80, "nodePort": 30000}, {"port": 443}]}});

@@ -202,11 +202,11 @@ fn requirement(key: String, operator: Operator, values: BTreeSet<String>) -> Res
         Operator::Exists | Operator::DoesNotExist if !values.is_empty() => {
             return refuse("values", &key, "values set must be empty for exists and does not exist");
         }
-        Operator::GreaterThan | Operator::LessThan => {
-            if values.first().is_none_or(|v| v.parse::<i64>().is_err()) {
-                let shown = values.first().map(String::as_str).unwrap_or_default();
-                return refuse("values[0]", shown, "for 'Gt', 'Lt' operators, the value must be an integer");
-            }
+        Operator::GreaterThan | Operator::LessThan
+            if values.first().is_none_or(|v| v.parse::<i64>().is_err()) =>
+        {
+            let shown = values.first().map(String::as_str).unwrap_or_default();
+            return refuse("values[0]", shown, "for 'Gt', 'Lt' operators, the value must be an integer");
         }
         _ => {}
     }

@@ -1,5 +1,5 @@
-//! Namespace, Node, Lease, Event, PriorityClass, ResourceQuota, LimitRange, PodDisruptionBudget,
-//! HorizontalPodAutoscaler.
+//! Namespace, Node, Lease, Event, PriorityClass, RuntimeClass, ResourceQuota, LimitRange,
+//! PodDisruptionBudget, HorizontalPodAutoscaler, CertificateSigningRequest.
 
 use std::collections::BTreeSet;
 
@@ -183,5 +183,56 @@ pub fn autoscaler(object: &Value) -> Vec<FieldError> {
             errors.required(format!("spec.scaleTargetRef.{field}"), "");
         }
     }
+    errors.list()
+}
+
+/// Errors of a CertificateSigningRequest.
+pub fn signing_request(object: &Value) -> Vec<FieldError> {
+    let mut errors = Errors(metadata::validate(object, names::path_segment));
+    let spec = &object["spec"];
+    if text(spec, "request").is_empty() {
+        errors.required("spec.request", "");
+    }
+    if items(spec, "usages").is_empty() {
+        errors.required("spec.usages", "");
+    }
+    let signer = text(spec, "signerName");
+    if signer.is_empty() {
+        errors.required("spec.signerName", "");
+    } else if !signer.split_once('/').is_some_and(|(domain, path)| {
+        domain.contains('.') && names::dns_subdomain(domain).is_empty() && !path.is_empty()
+    }) {
+        let detail = "must be a fully qualified domain and path of the form 'example.com/signer-name'";
+        errors.invalid("spec.signerName", &json!(signer), detail);
+    }
+    if let Some(seconds) = spec.get("expirationSeconds").filter(|s| s.as_i64().is_some_and(|s| s < 600)) {
+        errors.invalid(
+            "spec.expirationSeconds",
+            seconds,
+            "may not specify a duration less than 600 seconds (10 minutes)",
+        );
+    }
+    errors.list()
+}
+
+/// What was asked for stays. Arguments: new, old.
+pub fn signing_request_update(new: &Value, old: &Value) -> Vec<FieldError> {
+    let mut errors = Errors::default();
+    errors.immutable("spec", new, old);
+    errors.list()
+}
+
+/// Errors of a RuntimeClass.
+pub fn runtime_class(object: &Value) -> Vec<FieldError> {
+    let mut errors = with_metadata(object);
+    let handler = text(object, "handler");
+    errors.faults("handler", handler, names::dns_label(handler));
+    errors.list()
+}
+
+/// The handler of a RuntimeClass stays. Arguments: new, old.
+pub fn runtime_class_update(new: &Value, old: &Value) -> Vec<FieldError> {
+    let mut errors = Errors::default();
+    errors.immutable("handler", new, old);
     errors.list()
 }

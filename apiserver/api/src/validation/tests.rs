@@ -391,6 +391,26 @@ fn cluster_objects() {
 }
 
 #[test]
+fn revisions_and_signing_requests() {
+    let revision = json!({"metadata": {"name": "r"}, "revision": 1, "data": {"a": 1}});
+    assert_eq!(errors("apps", "controllerrevisions", &revision), NONE);
+    let other = with(revision.clone(), "/data", json!({"a": 2}));
+    assert_eq!(update_errors("apps", "controllerrevisions", &other, &revision).len(), 1);
+    let request = json!({"metadata": {"name": "system:x"}, "spec": {
+        "request": "eA==", "usages": ["client auth"], "signerName": "kubernetes.io/kube-apiserver-client"}});
+    assert_eq!(errors("certificates.k8s.io", "certificatesigningrequests", &request), NONE);
+    let bad = with(request, "/spec", json!({"signerName": "nobody"}));
+    assert_eq!(errors("certificates.k8s.io", "certificatesigningrequests", &bad).len(), 3);
+    let class = json!({"metadata": {"name": "c"}, "handler": "runc"});
+    assert_eq!(errors("node.k8s.io", "runtimeclasses", &class), NONE);
+    assert_eq!(
+        update_errors("node.k8s.io", "runtimeclasses", &with(class.clone(), "/handler", json!("x")), &class)
+            .len(),
+        1
+    );
+}
+
+#[test]
 fn storage_and_network() {
     let claim = json!({"metadata": {"name": "c"}, "spec": {
         "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}});

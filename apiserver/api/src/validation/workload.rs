@@ -229,3 +229,20 @@ pub fn daemon_set(object: &Value) -> Vec<FieldError> {
     }
     errors.list()
 }
+
+/// Errors of a ControllerRevision.
+pub fn revision(object: &Value) -> Vec<FieldError> {
+    let mut errors = with_metadata(object);
+    if object.get("data").is_none_or(Value::is_null) {
+        errors.required("data", "data is mandatory");
+    }
+    errors.not_negative("revision", object.get("revision"));
+    errors.list()
+}
+
+/// What a ControllerRevision keeps stays. Arguments: new, old.
+pub fn revision_update(new: &Value, old: &Value) -> Vec<FieldError> {
+    let mut errors = Errors::default();
+    errors.immutable("data", new, old);
+    errors.list()
+}
