@@ -1,1 +1,36 @@
+//! The kubelet: keeps the pods of one node as the API wants them, and tells the API how they are.
+//!
+//! ```text
+//! API ──watch──▶ manager ──▶ one worker a pod:  plan (pure) ▶ act on runtime and machine ▶ look
+//!                                │ shares a cell ▲               ▲
+//!                                ▼               │ findings      │ "looks different"
+//!                  push ◀── status (pure)      probes          pleg ◀──list, hints── runtime
+//!                    └──patch──▶ API
+//! ```
 
+mod agent;
+mod cell;
+mod config;
+pub mod containerd;
+pub mod cri_log;
+pub mod images;
+pub mod limits;
+pub mod machine;
+mod manager;
+mod metrics;
+mod node;
+mod objects;
+mod pleg;
+pub mod pod;
+mod probe;
+mod push;
+mod quantity;
+mod run;
+mod server;
+pub mod volumes;
+mod worker;
+
+pub use config::{Config, Listeners, ServingCertificate};
+pub use machine::{FakeMachine, LinuxMachine, Machine};
+pub use pod::resolv::ClusterDns;
+pub use run::{RunError, run};

@@ -113,6 +113,8 @@ pub struct ContainerSummary {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ContainerStatus {
     pub id: String,
+    /// Filled in by who knows the list: the answer about one container does not tell.
+    pub sandbox_id: String,
     pub name: String,
     pub attempt: u32,
     pub state: ContainerState,

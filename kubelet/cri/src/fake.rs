@@ -376,6 +376,7 @@ impl Runtime for FakeRuntime {
         let behaviour = state.behaviours.get(&config.image).cloned().unwrap_or_default();
         let status = ContainerStatus {
             id: id.clone(),
+            sandbox_id: sandbox_id.to_owned(),
             name: config.name.clone(),
             attempt: config.attempt,
             state: ContainerState::Created,

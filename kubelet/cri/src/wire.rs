@@ -253,6 +253,7 @@ impl From<wire::ContainerStatus> for ContainerStatus {
         let metadata = from.metadata.unwrap_or_default();
         Self {
             id: from.id,
+            sandbox_id: String::new(),
             name: metadata.name,
             attempt: metadata.attempt,
             state,

@@ -1,0 +1,83 @@
+//! What all tasks of one kubelet share.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use apiserver_api::ambient::Ambient;
+use apiserver_client::{Cache, Recorder};
+use arc_swap::ArcSwap;
+use k8s_openapi::{
+    api::core::v1::{ObjectReference, Pod, Service},
+    apimachinery::pkg::api::resource::Quantity,
+};
+use kube::Client;
+use kubelet_cri::Runtime;
+use tokio::sync::{Notify, OnceCell, Semaphore};
+
+use crate::{cell::PodCell, config::Config, machine::Machine, objects::Objects, pod};
+
+/// What all tasks of one kubelet share.
+pub(crate) struct Agent {
+    pub config: Config,
+    pub client: Client,
+    pub runtime: Arc<dyn Runtime>,
+    pub machine: Arc<dyn Machine>,
+    pub ambient: Ambient,
+    pub recorder: Recorder,
+    pub objects: Objects,
+    pub services: Cache<Service>,
+    /// Addresses of the node, the first family first.
+    pub host_ips: Vec<String>,
+    /// What pods may use of the node.
+    pub allocatable: BTreeMap<String, Quantity>,
+    /// Sandboxes and containers that start at the same time.
+    pub starts: Semaphore,
+    /// Exec probes that run at the same time.
+    pub exec_probes: Semaphore,
+    /// Pulls under way, by image: whoever comes second waits for the first.
+    pub pulls: Mutex<BTreeMap<String, Arc<OnceCell<Result<String, String>>>>>,
+    /// By uid.
+    pub cells: Mutex<BTreeMap<String, Arc<PodCell>>>,
+    /// Asks for a list of the runtime at once.
+    pub relist: Notify,
+    /// Name of the runtime once it has answered.
+    pub version: ArcSwap<kubelet_cri::Version>,
+    pub metrics: crate::metrics::Metrics,
+}
+
+impl Agent {
+    pub(crate) fn cells(&self) -> MutexGuard<'_, BTreeMap<String, Arc<PodCell>>> {
+        self.cells.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The pod of a name that is served, the youngest if there are several.
+    pub(crate) fn cell_by_name(&self, namespace: &str, name: &str) -> Option<Arc<PodCell>> {
+        let cells = self.cells();
+        let of_name =
+            cells.values().filter(|cell| cell.place.namespace == namespace && cell.place.name == name);
+        of_name.max_by_key(|cell| !cell.state().gone).cloned()
+    }
+
+    /// `containerd`, also before the runtime has said so.
+    pub(crate) fn runtime_name(&self) -> String {
+        let name = self.version.load().name.clone();
+        if name.is_empty() { "containerd".to_owned() } else { name }
+    }
+
+    /// An event about a pod, or about one of its containers.
+    pub(crate) fn event(&self, pod: &Pod, container: Option<&str>, reason: &'static str, message: String) {
+        let mut about: ObjectReference = apiserver_client::events::reference(pod);
+        about.field_path = container.map(|name| match pod::container(pod, name) {
+            Some((pod::Role::Init | pod::Role::Sidecar, _)) => format!("spec.initContainers{{{name}}}"),
+            _ => format!("spec.containers{{{name}}}"),
+        });
+        match reason {
+            "Pulling" | "Pulled" | "Created" | "Started" | "Killing" => {
+                self.recorder.normal(about, reason, message)
+            }
+            _ => self.recorder.warning(about, reason, message),
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! What the tasks of one pod share: the wish, the observation, and what follows from them.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use kubelet_cri::{
+    ContainerState, ContainerStatus, ContainerSummary, SandboxState, SandboxStatus, SandboxSummary,
+};
+use tokio::sync::watch;
+
+use crate::{
+    agent::Agent,
+    limits,
+    machine::PodPlace,
+    pod::{
+        self,
+        backoff::Backoff,
+        observed::{PodRuntime, ProbeResults, Probed},
+        plan::{self, Failure, Plan},
+        resources,
+        status::{self, Verdict},
+    },
+    volumes::TokenKey,
+};
+
+/// One pod on this node.
+pub(crate) struct PodCell {
+    pub place: PodPlace,
+    state: Mutex<State>,
+    /// Grows with each change of the state.
+    version: watch::Sender<u64>,
+    /// Refreshes one at a time, so that an older answer never replaces a newer one.
+    refreshing: tokio::sync::Mutex<()>,
+}
+
+/// All that is known of a pod.
+pub(crate) struct State {
+    pub pod: Arc<Pod>,
+    /// The object is gone from the API.
+    pub gone: bool,
+    pub runtime: PodRuntime,
+    pub probes: ProbeResults,
+    pub backoff: Backoff,
+    pub failures: BTreeMap<String, Failure>,
+    pub verdict: Option<Verdict>,
+    /// All has ended since the pod is being deleted.
+    pub terminated: bool,
+    /// The last computed status, or the one that the API had.
+    pub status: PodStatus,
+    /// Tokens by what was asked for, with the time for the next one.
+    pub tokens: BTreeMap<TokenKey, (String, Timestamp)>,
+    /// Objects that the volumes are made of have changed.
+    pub volumes_outdated: bool,
+}
+
+/// What is to be done with a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// It shall run.
+    Run,
+    /// It has reached its end and stays to be looked at.
+    Finish,
+    /// It is being deleted.
+    Terminate,
+}
+
+impl PodCell {
+    pub(crate) fn new(pod: Arc<Pod>, cgroup_root: &str) -> Self {
+        let place = PodPlace {
+            uid: pod::uid(&pod).to_owned(),
+            namespace: pod::namespace(&pod).to_owned(),
+            name: pod::name(&pod).to_owned(),
+            cgroup: resources::pod_cgroup(cgroup_root, &pod),
+        };
+        let status = pod.status.clone().unwrap_or_default();
+        let state = State {
+            probes: readiness_before_restart(&status),
+            status,
+            pod,
+            gone: false,
+            runtime: PodRuntime::default(),
+            backoff: Backoff::default(),
+            failures: BTreeMap::new(),
+            verdict: None,
+            terminated: false,
+            tokens: BTreeMap::new(),
+            volumes_outdated: false,
+        };
+        Self {
+            place,
+            state: Mutex::new(state),
+            version: watch::Sender::new(0),
+            refreshing: tokio::sync::Mutex::default(),
+        }
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the state and wakes whoever waits for that.
+    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        let result = change(&mut self.state());
+        self.version.send_modify(|version| *version += 1);
+        result
+    }
+
+    pub(crate) fn versions(&self) -> watch::Receiver<u64> {
+        self.version.subscribe()
+    }
+
+    pub(crate) fn pod(&self) -> Arc<Pod> {
+        Arc::clone(&self.state().pod)
+    }
+
+    /// Notes a probe's finding; wakes only where that is news.
+    pub(crate) fn probed(&self, container_id: &str, change: impl FnOnce(&mut Probed)) {
+        if self.state().probes.update(container_id, change) {
+            self.version.send_modify(|version| *version += 1);
+        }
+    }
+
+    pub(crate) fn mode(&self) -> Mode {
+        let state = self.state();
+        if state.gone || state.pod.metadata.deletion_timestamp.is_some() {
+            Mode::Terminate
+        } else if state.verdict.is_some()
+            || pod::is_finished(state.status.phase.as_deref().unwrap_or_default())
+        {
+            Mode::Finish
+        } else {
+            Mode::Run
+        }
+    }
+
+    pub(crate) fn plan(&self, now: Timestamp) -> Plan {
+        let state = self.state();
+        plan::plan(plan::Input {
+            pod: &state.pod,
+            runtime: &state.runtime,
+            probes: &state.probes,
+            backoff: &state.backoff,
+            failures: &state.failures,
+            now,
+        })
+    }
+
+    /// Computes the status anew and remembers it.
+    pub(crate) fn compute_status(&self, agent: &Agent) -> PodStatus {
+        let mut state = self.state();
+        let status = status::compute(status::Input {
+            pod: &state.pod,
+            runtime: &state.runtime,
+            probes: &state.probes,
+            backoff: &state.backoff,
+            failures: &state.failures,
+            verdict: state.verdict.as_ref(),
+            terminated: state.terminated,
+            previous: &state.status,
+            host_ips: &agent.host_ips,
+            runtime_name: &agent.runtime_name(),
+            now: agent.ambient.now(),
+        });
+        state.status = status.clone();
+        status
+    }
+
+    /// Asks the runtime about this pod alone.
+    pub(crate) async fn refresh(&self, agent: &Agent) -> kubelet_cri::Result<()> {
+        let _one_at_a_time = self.refreshing.lock().await;
+        let uid = Some(self.place.uid.as_str());
+        let sandboxes = agent.runtime.list_pod_sandboxes(uid).await?;
+        let containers = agent.runtime.list_containers(uid).await?;
+        let before = self.state().runtime.clone();
+        let sandboxes = sandbox_statuses(agent, &before, sandboxes).await?;
+        let containers = container_statuses(agent, self, &before, containers).await?;
+        let after = PodRuntime::new(sandboxes, containers);
+        if after != before {
+            self.change(|state| {
+                state.probes.retain(|id| after.by_id(id).is_some());
+                state.runtime = after;
+            });
+        }
+        Ok(())
+    }
+
+    /// Whether the lists show something else than what is known.
+    pub(crate) fn differs(&self, sandboxes: &[&SandboxSummary], containers: &[&ContainerSummary]) -> bool {
+        let state = self.state();
+        let known = &state.runtime;
+        sandboxes.len() != known.sandboxes.len()
+            || containers.len() != known.containers.len()
+            || sandboxes.iter().any(|listed| {
+                let same = |s: &&SandboxStatus| s.summary.id == listed.id;
+                known.sandboxes.iter().find(same).is_none_or(|s| s.summary.state != listed.state)
+            })
+            || containers.iter().any(|listed| known.by_id(&listed.id).is_none_or(|c| c.state != listed.state))
+    }
+}
+
+/// A restarted kubelet has probed nothing yet, but the API remembers what the last one found out
+/// about the very same containers.
+fn readiness_before_restart(status: &PodStatus) -> ProbeResults {
+    let mut results = ProbeResults::default();
+    let lists = [&status.init_container_statuses, &status.container_statuses];
+    for container in lists.into_iter().flatten().flatten() {
+        let Some((_, id)) = container.container_id.as_deref().and_then(|id| id.split_once("://")) else {
+            continue;
+        };
+        if container.state.as_ref().is_some_and(|state| state.running.is_some()) {
+            results.update(id, |probed| {
+                probed.ready = container.ready.then_some(true);
+                probed.started = (container.started == Some(true)).then_some(true);
+            });
+        }
+    }
+    results
+}
+
+/// Asks only where the list shows something new. What vanishes in between is left out.
+async fn sandbox_statuses(
+    agent: &Agent,
+    before: &PodRuntime,
+    listed: Vec<SandboxSummary>,
+) -> kubelet_cri::Result<Vec<SandboxStatus>> {
+    let mut statuses = Vec::with_capacity(listed.len());
+    for summary in listed {
+        let known = before.sandboxes.iter().find(|known| {
+            known.summary.id == summary.id
+                && known.summary.state == summary.state
+                && (summary.state == SandboxState::NotReady || !known.ips.is_empty())
+        });
+        match known {
+            Some(known) => statuses.push(known.clone()),
+            None => match agent.runtime.pod_sandbox_status(&summary.id).await {
+                Ok(status) => statuses.push(status),
+                Err(error) if error.is_not_found() => {}
+                Err(error) => return Err(error),
+            },
+        }
+    }
+    Ok(statuses)
+}
+
+async fn container_statuses(
+    agent: &Agent,
+    cell: &PodCell,
+    before: &PodRuntime,
+    listed: Vec<ContainerSummary>,
+) -> kubelet_cri::Result<Vec<ContainerStatus>> {
+    let mut statuses = Vec::with_capacity(listed.len());
+    for summary in listed {
+        if let Some(known) = before.by_id(&summary.id).filter(|known| known.state == summary.state) {
+            statuses.push(known.clone());
+            continue;
+        }
+        match agent.runtime.container_status(&summary.id).await {
+            Ok(mut status) => {
+                status.sandbox_id = summary.sandbox_id;
+                if status.state == ContainerState::Exited {
+                    add_last_words(agent, cell, &mut status).await;
+                }
+                statuses.push(status);
+            }
+            Err(error) if error.is_not_found() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(statuses)
+}
+
+/// The message of a container that has ended: its file, or after a failure the end of its log.
+async fn add_last_words(agent: &Agent, cell: &PodCell, status: &mut ContainerStatus) {
+    let message = agent.machine.termination_message(&cell.place, &status.name, status.attempt).await;
+    if !message.is_empty() {
+        status.message = message;
+        return;
+    }
+    let pod = cell.pod();
+    let from_logs = pod::container(&pod, &status.name)
+        .and_then(|(_, container)| container.termination_message_policy.as_deref())
+        == Some("FallbackToLogsOnError");
+    if from_logs && status.exit_code != 0 {
+        let (lines, bytes) = (limits::TERMINATION_LOG_LINES, limits::TERMINATION_LOG);
+        status.message =
+            agent.machine.log_tail(&cell.place, &status.name, status.attempt, lines, bytes).await;
+    }
+}

@@ -1,0 +1,408 @@
+//! A containerd of our own: configured, started apart so that it outlives us, adopted when it runs
+//! already, restarted when it dies, and taken down without a trace when that is asked for.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    process::Stdio,
+    sync::Arc,
+    time::Duration,
+};
+
+use kubelet_cri::{ConnectError, CriRuntime, Runtime};
+use nix::{
+    errno::Errno,
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use tokio::{process::Command, time::Instant};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::machine::{self, cgroup::Hierarchies};
+
+/// Longest path of a Unix socket, in bytes.
+const SOCKET_PATH: usize = 107;
+/// How long containerd may take to answer for the first time.
+const START: Duration = Duration::from_secs(20);
+/// Between two questions whether it answers.
+const POLL: Duration = Duration::from_millis(20);
+/// Between two looks at a running containerd.
+const WATCH: Duration = Duration::from_secs(1);
+/// How long processes may take to end after a signal.
+const END: Duration = Duration::from_secs(5);
+
+/// Where a containerd of our own lives and what it uses.
+#[derive(Clone, Debug)]
+pub struct ContainerdConfig {
+    /// The `containerd` program; shims are looked for beside it and on the path.
+    pub program: PathBuf,
+    /// Holds images and metadata, and lasts as long as its containers shall be known.
+    pub root: PathBuf,
+    /// Holds sockets and mounts of running containers.
+    pub state: PathBuf,
+    /// Programs of the container network interface.
+    pub cni_bin_dir: PathBuf,
+    /// Configurations of the container network interface.
+    pub cni_conf_dir: PathBuf,
+    /// Image of the process that holds a pod's namespaces.
+    pub sandbox_image: String,
+    /// Where its log goes.
+    pub log_file: PathBuf,
+}
+
+/// containerd could not be started, or not be taken down.
+#[derive(Debug, thiserror::Error)]
+pub enum ContainerdError {
+    #[error(
+        "the path of containerd's socket, {path}, has more than {SOCKET_PATH} bytes: use a shorter data directory"
+    )]
+    SocketPath { path: PathBuf },
+    #[error("cannot write {path}")]
+    Write {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("cannot start {program}")]
+    Spawn {
+        program: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("containerd has ended with {status}; its log is {log}")]
+    Ended { status: String, log: PathBuf },
+    #[error("containerd does not answer")]
+    Connect(#[source] ConnectError),
+    #[error("cannot take containerd down")]
+    Machine(#[from] machine::MachineError),
+}
+
+impl ContainerdConfig {
+    /// Where it listens.
+    pub fn socket(&self) -> PathBuf {
+        self.state.join("containerd.sock")
+    }
+
+    fn config_file(&self) -> PathBuf {
+        self.root.join("config.toml")
+    }
+
+    fn pid_file(&self) -> PathBuf {
+        self.state.join("containerd.pid")
+    }
+
+    /// The configuration in containerd's own words, version 2.
+    pub fn render(&self) -> String {
+        let text = |path: &Path| toml_string(&path.to_string_lossy());
+        format!(
+            r#"version = 2
+root = {root}
+state = {state}
+disabled_plugins = [
+  "io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.btrfs",
+  "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.zfs",
+  "io.containerd.internal.v1.tracing", "io.containerd.tracing.processor.v1.otlp",
+  "io.containerd.internal.v1.opt",
+]
+
+[grpc]
+  address = {socket}
+
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = {sandbox}
+  # A node inside of a container or a virtual machine may not lower the score of its pods.
+  restrict_oom_score_adj = true
+  netns_mounts_under_state_dir = true
+  stream_server_address = "127.0.0.1"
+  stream_server_port = "0"
+  enable_tls_streaming = false
+  max_container_log_line_size = 16384
+  [plugins."io.containerd.grpc.v1.cri".containerd]
+    snapshotter = "overlayfs"
+    default_runtime_name = "runc"
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+      runtime_type = "io.containerd.runc.v2"
+      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+        SystemdCgroup = false
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = {bin}
+    conf_dir = {conf}
+"#,
+            root = text(&self.root),
+            state = text(&self.state),
+            socket = text(&self.socket()),
+            sandbox = toml_string(&self.sandbox_image),
+            bin = text(&self.cni_bin_dir),
+            conf = text(&self.cni_conf_dir),
+        )
+    }
+}
+
+fn toml_string(text: &str) -> String {
+    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
+}
+
+/// A containerd that is kept running. Dropping it leaves containerd alone.
+pub struct Containerd {
+    config: ContainerdConfig,
+    runtime: CriRuntime,
+    /// Whether it ran already.
+    adopted: bool,
+}
+
+impl Containerd {
+    /// Adopts the containerd that answers on the socket, or starts one.
+    pub async fn start(config: ContainerdConfig) -> Result<Self, ContainerdError> {
+        let socket = config.socket();
+        if socket.as_os_str().len() > SOCKET_PATH {
+            return Err(ContainerdError::SocketPath { path: socket });
+        }
+        for directory in [&config.root, &config.state, &config.cni_conf_dir] {
+            fs::create_dir_all(directory)
+                .map_err(|source| ContainerdError::Write { path: directory.clone(), source })?;
+        }
+        if socket.exists()
+            && let Ok(runtime) = CriRuntime::connect(&socket).await
+        {
+            info!(socket = %socket.display(), "containerd runs already");
+            return Ok(Self { config, runtime, adopted: true });
+        }
+        spawn(&config)?;
+        let runtime = wait(&config).await?;
+        Ok(Self { config, runtime, adopted: false })
+    }
+
+    /// Whether it ran already.
+    pub fn adopted(&self) -> bool {
+        self.adopted
+    }
+
+    /// The runtime behind it. Stays valid when containerd is restarted.
+    pub fn runtime(&self) -> Arc<CriRuntime> {
+        Arc::new(self.runtime.clone())
+    }
+
+    /// Starts containerd again whenever it has died, until shutdown. Its containers live on
+    /// meanwhile.
+    pub async fn supervise(&self, shutdown: CancellationToken) {
+        loop {
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                () = tokio::time::sleep(WATCH) => {}
+            }
+            if is_alive(&self.config) {
+                continue;
+            }
+            warn!("containerd has died, starting it again");
+            let restarted = match spawn(&self.config) {
+                Ok(()) => wait(&self.config).await.map(drop),
+                Err(error) => Err(error),
+            };
+            if let Err(error) = restarted {
+                warn!(error = &error as &dyn std::error::Error, "containerd cannot be started");
+            }
+        }
+    }
+}
+
+/// Starts containerd in a session of its own, so that no signal meant for us reaches it.
+fn spawn(config: &ContainerdConfig) -> Result<(), ContainerdError> {
+    let write = |path: &Path, source| ContainerdError::Write { path: path.to_owned(), source };
+    fs::write(config.config_file(), config.render()).map_err(|e| write(&config.config_file(), e))?;
+    let log = fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(&config.log_file)
+        .map_err(|e| write(&config.log_file, e))?;
+    let errors = log.try_clone().map_err(|e| write(&config.log_file, e))?;
+    // `setsid` forks where it must, and the shell notes the id of what it becomes.
+    let script = r#"echo $$ > "$1" && exec "$2" --config "$3""#;
+    let mut child = Command::new("setsid")
+        .args(["sh", "-c", script, "sh"])
+        .arg(config.pid_file())
+        .arg(&config.program)
+        .arg(config.config_file())
+        .stdin(Stdio::null())
+        .stdout(log)
+        .stderr(errors)
+        .spawn()
+        .map_err(|source| ContainerdError::Spawn { program: config.program.clone(), source })?;
+    // Reaps it should it end before us.
+    tokio::spawn(async move { child.wait().await });
+    info!(socket = %config.socket().display(), "containerd started");
+    Ok(())
+}
+
+/// Waits until it answers.
+async fn wait(config: &ContainerdConfig) -> Result<CriRuntime, ContainerdError> {
+    let began = Instant::now();
+    let socket = config.socket();
+    loop {
+        let error = match CriRuntime::connect(&socket).await {
+            Ok(runtime) => return Ok(runtime),
+            Err(error) => error,
+        };
+        if began.elapsed() > START {
+            return Err(ContainerdError::Connect(error));
+        }
+        if began.elapsed() > POLL * 25 && !is_alive(config) {
+            let status = "an error".to_owned();
+            return Err(ContainerdError::Ended { status, log: config.log_file.clone() });
+        }
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+fn pid(config: &ContainerdConfig) -> Option<Pid> {
+    let text = fs::read_to_string(config.pid_file()).ok()?;
+    text.trim().parse().ok().map(Pid::from_raw)
+}
+
+/// Whether the noted process is there and is the one that was started with our configuration.
+fn is_alive(config: &ContainerdConfig) -> bool {
+    let Some(pid) = pid(config) else { return false };
+    let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let file = config.config_file();
+    command.split(|byte| *byte == 0).any(|argument| argument == file.as_os_str().as_encoded_bytes())
+        && !is_zombie(pid)
+}
+
+fn is_zombie(pid: Pid) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('Z'))
+}
+
+/// Takes everything down: stops and removes all pods, ends containerd and its shims, unmounts what
+/// it mounted, removes its state directory and, with `all`, its root directory; then the cgroups of
+/// the pods. A containerd that does not run is started for that, since only it knows its pods.
+pub async fn tear_down(
+    config: &ContainerdConfig,
+    cgroup_root: &str,
+    all: bool,
+) -> Result<(), ContainerdError> {
+    if config.root.exists() {
+        match Containerd::start(config.clone()).await {
+            Ok(containerd) => stop_pods(&containerd.runtime).await,
+            Err(error) => {
+                warn!(error = &error as &dyn std::error::Error, "cannot ask containerd for its pods")
+            }
+        }
+    }
+    if let Some(pid) = pid(config).filter(|_| is_alive(config)) {
+        end(&[pid.as_raw()]).await;
+    }
+    let hierarchies = Hierarchies::detect();
+    let kubepods = format!("{}/kubepods", cgroup_root.trim_end_matches('/'));
+    end(&hierarchies.processes(&kubepods)).await;
+    end(&shims(config)).await;
+    machine::linux::remove_directory(&config.state)?;
+    if all {
+        machine::linux::remove_directory(&config.root)?;
+    }
+    hierarchies.remove(&kubepods)?;
+    if cgroup_root.trim_matches('/').is_empty() {
+        return Ok(());
+    }
+    Ok(hierarchies.remove(cgroup_root)?)
+}
+
+async fn stop_pods(runtime: &CriRuntime) {
+    let sandboxes = match runtime.list_pod_sandboxes(None).await {
+        Ok(sandboxes) => sandboxes,
+        Err(error) => return warn!(%error, "cannot list the pods"),
+    };
+    let stop = |id: String| async move {
+        let containers = runtime.list_containers(None).await.unwrap_or_default();
+        for container in containers.iter().filter(|container| container.sandbox_id == id) {
+            let _ = runtime.stop_container(&container.id, Duration::from_secs(1)).await;
+        }
+        let stopped = async {
+            runtime.stop_pod_sandbox(&id).await?;
+            runtime.remove_pod_sandbox(&id).await
+        };
+        if let Err(error) = stopped.await {
+            warn!(%error, "cannot remove a pod");
+        }
+    };
+    let mut waiting: Vec<String> = sandboxes.into_iter().map(|sandbox| sandbox.id).collect();
+    while !waiting.is_empty() {
+        let batch: Vec<String> = waiting.drain(..waiting.len().min(8)).collect();
+        futures::future::join_all(batch.into_iter().map(stop)).await;
+    }
+}
+
+/// Ids of the shims that serve this containerd: they are started with the address of its socket.
+fn shims(config: &ContainerdConfig) -> Vec<i32> {
+    let socket = config.socket();
+    let socket = socket.as_os_str().as_encoded_bytes();
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    processes
+        .filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok())
+        .filter(|pid| {
+            let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let mut arguments = command.split(|byte| *byte == 0);
+            let is_shim = arguments.next().is_some_and(|program| {
+                String::from_utf8_lossy(program)
+                    .rsplit('/')
+                    .next()
+                    .is_some_and(|name| name.starts_with("containerd-shim"))
+            });
+            is_shim && arguments.any(|argument| argument == socket)
+        })
+        .collect()
+}
+
+/// Asks processes to end, and kills those that do not.
+async fn end(pids: &[i32]) {
+    let mut left: Vec<Pid> = pids.iter().copied().map(Pid::from_raw).collect();
+    for signal in [Signal::SIGTERM, Signal::SIGKILL] {
+        left.retain(|pid| kill(*pid, signal) != Err(Errno::ESRCH));
+        let began = Instant::now();
+        while !left.is_empty() && began.elapsed() < END {
+            left.retain(|pid| kill(*pid, None) != Err(Errno::ESRCH) && !is_zombie(*pid));
+            tokio::time::sleep(POLL).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_configuration_is_escaped_and_complete() {
+        let config = ContainerdConfig {
+            program: "/usr/bin/containerd".into(),
+            root: "/data/a \"b\"".into(),
+            state: "/data/s".into(),
+            cni_bin_dir: "/data/bin".into(),
+            cni_conf_dir: "/data/net.d".into(),
+            sandbox_image: "hawser.local/pause:1".into(),
+            log_file: "/data/log".into(),
+        };
+        let text = config.render();
+        assert!(text.contains(r#"root = "/data/a \"b\"""#), "{text}");
+        assert!(text.contains(r#"address = "/data/s/containerd.sock""#), "{text}");
+        for needed in
+            ["restrict_oom_score_adj = true", "netns_mounts_under_state_dir = true", "hawser.local/pause:1"]
+        {
+            assert!(text.contains(needed), "{needed}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_socket_path_that_is_too_long_is_refused_with_advice() {
+        let config = ContainerdConfig {
+            program: "/usr/bin/containerd".into(),
+            root: "/x".into(),
+            state: format!("/{}", "x".repeat(120)).into(),
+            cni_bin_dir: "/x".into(),
+            cni_conf_dir: "/x".into(),
+            sandbox_image: String::new(),
+            log_file: "/x".into(),
+        };
+        let error = Containerd::start(config).await.err().unwrap();
+        assert!(error.to_string().contains("shorter data directory"), "{error}");
+    }
+}

@@ -1,0 +1,58 @@
+//! Every bound and period of this crate.
+
+use std::time::Duration;
+
+/// Between two lists of the runtime, where nothing hints at a change.
+pub const RELIST: Duration = Duration::from_secs(1);
+/// A pod whose work failed is tried again after this, where nothing else wakes it.
+pub const RETRY: Duration = Duration::from_secs(2);
+/// First pause before a container that ended is started again.
+pub const BACKOFF_MIN: Duration = Duration::from_secs(10);
+/// Longest pause before a container that ended is started again.
+pub const BACKOFF_MAX: Duration = Duration::from_secs(300);
+/// Between two renewals of the node's Lease.
+pub const LEASE_RENEWAL: Duration = Duration::from_secs(10);
+/// How long the Lease holds, in seconds.
+pub const LEASE_SECONDS: i32 = 40;
+/// Between two looks at the node itself.
+pub const NODE_CHECK: Duration = Duration::from_secs(10);
+/// The node's status is written at least this often.
+pub const NODE_REPORT: Duration = Duration::from_secs(300);
+/// Between two searches for pods that nobody wants any more.
+pub const HOUSEKEEPING: Duration = Duration::from_secs(10);
+/// Between two attempts to start work at all, while the runtime or the apiserver is away.
+pub const START_RETRY: Duration = Duration::from_millis(500);
+/// First readiness probes are repeated this fast until one succeeds.
+pub const FIRST_READINESS: Duration = Duration::from_millis(100);
+/// How long first readiness probes are repeated fast.
+pub const FIRST_READINESS_WINDOW: Duration = Duration::from_secs(10);
+/// A service account token is replaced when this part of its life has passed, in percent.
+pub const TOKEN_REFRESH_PERCENT: u32 = 80;
+/// Bytes of a termination message that are kept.
+pub const TERMINATION_MESSAGE: usize = 4096;
+/// Bytes of a log that stand in for a termination message.
+pub const TERMINATION_LOG: usize = 2048;
+/// Lines of a log that stand in for a termination message.
+pub const TERMINATION_LOG_LINES: usize = 80;
+/// Bytes of a probe's answer that are kept for an event.
+pub const PROBE_OUTPUT: usize = 1024;
+/// Exec probes at once: each of them costs the runtime tens of milliseconds.
+pub const EXEC_PROBES: usize = 4;
+/// Bytes of one line in a container's log.
+pub const LOG_LINE: usize = 64 * 1024;
+/// A followed log is looked at this often.
+pub const LOG_POLL: Duration = Duration::from_millis(100);
+/// Shortest time that a preStop hook leaves for the container's own end.
+pub const MIN_GRACE: Duration = Duration::from_secs(2);
+/// Deadline of one request to the apiserver.
+pub const API_DEADLINE: Duration = Duration::from_secs(30);
+/// Connections to the node's server at once.
+pub const CONNECTIONS: usize = 512;
+/// Bytes of a request line and headers that the node's server reads.
+pub const HEADERS: usize = 64 * 1024;
+/// Bytes of a WebSocket frame that the stream translation takes.
+pub const FRAME: usize = 1 << 20;
+/// Bytes of container logs before they are moved away.
+pub const LOG_ROTATE_BYTES: u64 = 10 << 20;
+/// Log files of a container, the present one included.
+pub const LOG_FILES: usize = 5;

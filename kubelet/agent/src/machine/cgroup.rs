@@ -1,0 +1,232 @@
+//! Cgroups of pods, in version 1 hierarchies, the unified one, or both side by side.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use kubelet_cri::Resources;
+
+use super::{MachineError, Result, Usage};
+
+/// Where hierarchies are mounted.
+const MOUNT: &str = "/sys/fs/cgroup";
+
+/// The mounted hierarchies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hierarchies {
+    /// `/sys/fs/cgroup` where version 2 is alone.
+    unified_only: bool,
+    roots: Vec<PathBuf>,
+}
+
+impl Hierarchies {
+    /// Looks at what is mounted.
+    pub fn detect() -> Self {
+        Self::at(Path::new(MOUNT))
+    }
+
+    fn at(mount: &Path) -> Self {
+        if mount.join("cgroup.controllers").exists() {
+            return Self { unified_only: true, roots: vec![mount.to_owned()] };
+        }
+        let entries = fs::read_dir(mount).into_iter().flatten().flatten();
+        let mut roots: Vec<PathBuf> = entries
+            // `cpu` may be a link to `cpu,cpuacct`.
+            .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+            .map(|entry| entry.path())
+            .filter(|path| path.join("cgroup.procs").exists())
+            .collect();
+        roots.sort();
+        Self { unified_only: false, roots }
+    }
+
+    /// Makes a cgroup and sets what is not zero. Limits that a version 1 controller lacks are
+    /// left out.
+    pub fn create(&self, cgroup: &str, resources: &Resources) -> Result<()> {
+        for root in &self.roots {
+            let path = below(root, cgroup);
+            if self.unified_only {
+                delegate(root, cgroup)?;
+                write_unified(&path, resources)?;
+            } else if has_controller(root, "memory") {
+                make(&path)?;
+                write_positive(&path, "memory.limit_in_bytes", resources.memory_limit)?;
+            } else if has_controller(root, "cpu") {
+                make(&path)?;
+                write_positive(&path, "cpu.shares", resources.cpu_shares)?;
+                write_positive(&path, "cpu.cfs_period_us", resources.cpu_period)?;
+                write_positive(&path, "cpu.cfs_quota_us", resources.cpu_quota)?;
+            } else if root.join("cgroup.controllers").exists() {
+                make(&path)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes a cgroup and those below it from all hierarchies. One that still holds processes
+    /// stays and is an error.
+    pub fn remove(&self, cgroup: &str) -> Result<()> {
+        let mut result = Ok(());
+        for root in &self.roots {
+            let path = below(root, cgroup);
+            if path != *root {
+                result = remove_tree(&path)
+                    .map_err(|e| MachineError::new("remove the cgroup", &path, e))
+                    .and(result);
+            }
+        }
+        result
+    }
+
+    /// What a cgroup has used; `None` where none of the files is there.
+    pub fn usage(&self, cgroup: &str) -> Option<Usage> {
+        let number = |path: PathBuf| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+        let field = |path: PathBuf, name: &str| {
+            let text = fs::read_to_string(path).ok()?;
+            text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok())
+        };
+        let (mut cpu, mut memory, mut inactive) = (None, None, None);
+        for root in &self.roots {
+            let path = below(root, cgroup);
+            cpu = cpu
+                .or_else(|| number(path.join("cpuacct.usage")))
+                .or_else(|| field(path.join("cpu.stat"), "usage_usec ").map(|usage| usage * 1000));
+            memory = memory
+                .or_else(|| number(path.join("memory.usage_in_bytes")))
+                .or_else(|| number(path.join("memory.current")));
+            inactive = inactive
+                .or_else(|| field(path.join("memory.stat"), "total_inactive_file "))
+                .or_else(|| field(path.join("memory.stat"), "inactive_file "));
+        }
+        let memory = memory?;
+        let working_set = memory.saturating_sub(inactive.unwrap_or_default());
+        Some(Usage { cpu_nanoseconds: cpu.unwrap_or_default(), memory, working_set })
+    }
+
+    /// Ids of the processes in a cgroup and below it.
+    pub fn processes(&self, cgroup: &str) -> Vec<i32> {
+        let mut found = Vec::new();
+        for root in &self.roots {
+            collect_processes(&below(root, cgroup), &mut found);
+        }
+        found.sort_unstable();
+        found.dedup();
+        found
+    }
+}
+
+fn below(root: &Path, cgroup: &str) -> PathBuf {
+    root.join(cgroup.trim_matches('/'))
+}
+
+fn has_controller(root: &Path, controller: &str) -> bool {
+    root.file_name()
+        .and_then(|name| name.to_str())
+        .is_some_and(|name| name.split(',').any(|c| c == controller))
+}
+
+fn make(path: &Path) -> Result<()> {
+    fs::create_dir_all(path).map_err(|source| MachineError::new("make the cgroup", path, source))
+}
+
+/// Makes the cgroup, and hands the controllers down to it on the way.
+fn delegate(root: &Path, cgroup: &str) -> Result<()> {
+    let mut path = root.to_owned();
+    for part in cgroup.trim_matches('/').split('/') {
+        for controller in ["+cpu", "+memory", "+pids", "+cpuset"] {
+            // A controller that is not there limits nothing; that is no reason not to run pods.
+            let _ = fs::write(path.join("cgroup.subtree_control"), controller);
+        }
+        path.push(part);
+        make(&path)?;
+    }
+    Ok(())
+}
+
+fn write_unified(path: &Path, resources: &Resources) -> Result<()> {
+    if resources.cpu_shares > 0 {
+        // The linear map from [2, 262144] to [1, 10000] that runtimes use.
+        let weight = 1 + (resources.cpu_shares.clamp(2, 262_144) - 2) * 9999 / 262_142;
+        write(path, "cpu.weight", &weight.to_string())?;
+    }
+    if resources.cpu_quota > 0 {
+        write(path, "cpu.max", &format!("{} {}", resources.cpu_quota, resources.cpu_period))?;
+    }
+    write_positive(path, "memory.max", resources.memory_limit)
+}
+
+fn write_positive(path: &Path, file: &str, value: i64) -> Result<()> {
+    if value > 0 { write(path, file, &value.to_string()) } else { Ok(()) }
+}
+
+fn write(path: &Path, file: &str, value: &str) -> Result<()> {
+    let file = path.join(file);
+    match fs::write(&file, value) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result.map_err(|source| MachineError::new("write", &file, source)),
+    }
+}
+
+fn children(path: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(path).into_iter().flatten().flatten();
+    entries
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+        .map(|entry| entry.path())
+        .collect()
+}
+
+fn remove_tree(path: &Path) -> io::Result<()> {
+    let mut result = Ok(());
+    for child in children(path) {
+        result = remove_tree(&child).and(result);
+    }
+    match fs::remove_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => result,
+        removed => removed.and(result),
+    }
+}
+
+fn collect_processes(path: &Path, found: &mut Vec<i32>) {
+    let text = fs::read_to_string(path.join("cgroup.procs")).unwrap_or_default();
+    found.extend(text.lines().filter_map(|line| line.parse::<i32>().ok()));
+    for child in children(path) {
+        collect_processes(&child, found);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn version_1_hierarchies_get_what_they_control() {
+        let mount = tempfile::tempdir().unwrap();
+        for controller in ["cpu,cpuacct", "memory", "pids", "unified"] {
+            fs::create_dir(mount.path().join(controller)).unwrap();
+            fs::write(mount.path().join(controller).join("cgroup.procs"), "").unwrap();
+        }
+        fs::write(mount.path().join("unified/cgroup.controllers"), "").unwrap();
+        let hierarchies = Hierarchies::at(mount.path());
+        let resources = Resources { cpu_shares: 512, memory_limit: 1 << 20, ..Resources::default() };
+        hierarchies.create("/kubepods/podx", &resources).unwrap();
+        let read = |path: &str| fs::read_to_string(mount.path().join(path)).unwrap();
+        assert_eq!(read("memory/kubepods/podx/memory.limit_in_bytes"), (1 << 20).to_string());
+        assert_eq!(read("cpu,cpuacct/kubepods/podx/cpu.shares"), "512");
+        assert!(mount.path().join("unified/kubepods/podx").exists());
+        assert!(!mount.path().join("pids/kubepods").exists(), "the runtime makes it where it needs it");
+    }
+
+    #[test]
+    fn removal_takes_what_is_below_and_spares_the_rest() {
+        let mount = tempfile::tempdir().unwrap();
+        fs::create_dir_all(mount.path().join("memory/kubepods/podx/c")).unwrap();
+        fs::create_dir_all(mount.path().join("memory/kubepods/pody")).unwrap();
+        fs::write(mount.path().join("memory/cgroup.procs"), "").unwrap();
+        let hierarchies = Hierarchies::at(mount.path());
+        hierarchies.remove("/kubepods/podx").unwrap();
+        hierarchies.remove("/kubepods/podx").unwrap();
+        assert!(!mount.path().join("memory/kubepods/podx").exists());
+        assert!(mount.path().join("memory/kubepods/pody").exists());
+    }
+}

@@ -1,0 +1,151 @@
+//! A node of a simulation: constants for its size, nothing on disk, and probes that ask the fake
+//! runtime.
+
+use std::{
+    collections::BTreeMap,
+    net::IpAddr,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use kubelet_cri::{FakeRuntime, Resources};
+
+use super::{HttpAnswer, HttpCheck, Machine, MachineInfo, PodPlace, Pressure, Result, Usage};
+use crate::volumes::Content;
+
+/// A simulated node. Cheap to clone; clones share all state.
+#[derive(Clone)]
+pub struct FakeMachine(Arc<Shared>);
+
+struct Shared {
+    info: MachineInfo,
+    runtime: FakeRuntime,
+    /// Volumes of the pods that were set up and not torn down, by uid and name.
+    pods: Mutex<BTreeMap<String, BTreeMap<String, Content>>>,
+}
+
+impl FakeMachine {
+    /// A node of four processors and 16 GiB whose only address is `address`.
+    pub fn new(runtime: FakeRuntime, hostname: &str, address: IpAddr) -> Self {
+        let info = MachineInfo {
+            cpus: 4,
+            memory: 16 << 30,
+            swap: 0,
+            storage: 100 << 30,
+            hostname: hostname.to_owned(),
+            machine_id: hostname.to_owned(),
+            boot_id: "simulated".to_owned(),
+            kernel: "6.1".to_owned(),
+            os_image: "simulated".to_owned(),
+            addresses: vec![address],
+            ..MachineInfo::default()
+        };
+        Self::with_info(runtime, info)
+    }
+
+    /// A node of any size.
+    pub fn with_info(runtime: FakeRuntime, info: MachineInfo) -> Self {
+        Self(Arc::new(Shared { info, runtime, pods: Mutex::default() }))
+    }
+
+    /// The volumes of the pods that are set up, by uid and name.
+    pub fn volumes(&self) -> BTreeMap<String, BTreeMap<String, Content>> {
+        self.pods().clone()
+    }
+
+    fn pods(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, BTreeMap<String, Content>>> {
+        self.0.pods.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn answers(&self, host: &str) -> bool {
+        host.parse().is_ok_and(|address| self.0.runtime.answers(address))
+    }
+}
+
+#[async_trait]
+impl Machine for FakeMachine {
+    fn info(&self) -> MachineInfo {
+        self.0.info.clone()
+    }
+
+    async fn pressure(&self) -> Result<Pressure> {
+        let info = &self.0.info;
+        Ok(Pressure { memory_available: info.memory, disk_available: info.storage, disk_size: info.storage })
+    }
+
+    async fn set_up_root(&self, _cgroup_root: &str) -> Result<()> {
+        Ok(())
+    }
+
+    async fn set_up_pod(&self, pod: &PodPlace, _resources: &Resources) -> Result<()> {
+        self.pods().entry(pod.uid.clone()).or_default();
+        Ok(())
+    }
+
+    async fn write_hosts(&self, pod: &PodPlace, _text: &str) -> Result<PathBuf> {
+        Ok(PathBuf::from(format!("/pods/{}/etc-hosts", pod.uid)))
+    }
+
+    async fn set_up_volume(
+        &self,
+        pod: &PodPlace,
+        name: &str,
+        content: &Content,
+        _group: Option<i64>,
+    ) -> Result<PathBuf> {
+        self.pods().entry(pod.uid.clone()).or_default().insert(name.to_owned(), content.clone());
+        Ok(PathBuf::from(format!("/pods/{}/volumes/{name}", pod.uid)))
+    }
+
+    async fn sub_path(&self, volume: &Path, sub_path: &str) -> Result<PathBuf> {
+        Ok(volume.join(sub_path))
+    }
+
+    async fn termination_file(&self, pod: &PodPlace, container: &str, attempt: u32) -> Result<PathBuf> {
+        Ok(PathBuf::from(format!("/pods/{}/containers/{container}/{attempt}", pod.uid)))
+    }
+
+    async fn termination_message(&self, _pod: &PodPlace, _container: &str, _attempt: u32) -> String {
+        String::new()
+    }
+
+    fn log_directory(&self, pod: &PodPlace) -> PathBuf {
+        PathBuf::from(format!("/logs/{}", pod.uid))
+    }
+
+    async fn log_tail(&self, _: &PodPlace, _: &str, _: u32, _: usize, _: usize) -> String {
+        String::new()
+    }
+
+    async fn remove_log(&self, _pod: &PodPlace, _container: &str, _attempt: u32) {}
+
+    async fn rotate_log(&self, _pod: &PodPlace, _container: &str, _attempt: u32) -> bool {
+        false
+    }
+
+    async fn tear_down_pod(&self, pod: &PodPlace) -> Result<()> {
+        self.pods().remove(&pod.uid);
+        Ok(())
+    }
+
+    async fn remove_logs(&self, _pod: &PodPlace) {}
+
+    async fn pods_on_disk(&self) -> Vec<String> {
+        self.pods().keys().cloned().collect()
+    }
+
+    async fn usage(&self, _cgroup: &str) -> Option<Usage> {
+        None
+    }
+
+    async fn http(&self, check: &HttpCheck, _timeout: Duration) -> std::result::Result<HttpAnswer, String> {
+        let status = if self.answers(&check.host) { 200 } else { 503 };
+        Ok(HttpAnswer { status, body: String::new() })
+    }
+
+    async fn tcp(&self, host: &str, _port: u16, _timeout: Duration) -> std::result::Result<(), String> {
+        if self.answers(host) { Ok(()) } else { Err("connection refused".to_owned()) }
+    }
+}

@@ -1,0 +1,198 @@
+//! The node under the pods: files, mounts, cgroups and the network of probes, behind one trait, so
+//! that a simulated node needs none of them.
+
+use std::{
+    io,
+    net::IpAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use kubelet_cri::Resources;
+
+use crate::volumes::Content;
+
+pub mod cgroup;
+pub mod fake;
+mod files;
+pub mod linux;
+mod network;
+
+pub use fake::FakeMachine;
+pub use linux::LinuxMachine;
+
+/// Something on the node could not be done.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {attempt} {path}")]
+pub struct MachineError {
+    /// What was attempted: `mount a tmpfs on`.
+    pub attempt: &'static str,
+    /// On what.
+    pub path: String,
+    /// What the system said.
+    #[source]
+    pub source: io::Error,
+}
+
+impl MachineError {
+    pub(crate) fn new(attempt: &'static str, path: &Path, source: impl Into<io::Error>) -> Self {
+        Self { attempt, path: path.display().to_string(), source: source.into() }
+    }
+}
+
+/// Result of something done on the node.
+pub type Result<T> = std::result::Result<T, MachineError>;
+
+/// What does not change while the node is up.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MachineInfo {
+    /// Logical processors.
+    pub cpus: u32,
+    /// Bytes.
+    pub memory: i64,
+    /// Bytes of swap space.
+    pub swap: i64,
+    /// Bytes of the file system under the root directory.
+    pub storage: i64,
+    pub hostname: String,
+    pub machine_id: String,
+    pub boot_id: String,
+    pub kernel: String,
+    pub os_image: String,
+    /// Address of the interface with the default route, or any that is not loopback.
+    pub addresses: Vec<IpAddr>,
+    /// The node's `resolv.conf`.
+    pub resolv_conf: String,
+    /// The node's `hosts`.
+    pub hosts: String,
+}
+
+/// What changes all the time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pressure {
+    /// Bytes of memory that could be used without swapping.
+    pub memory_available: i64,
+    /// Bytes left on the file system under the root directory.
+    pub disk_available: i64,
+    /// Bytes of that file system.
+    pub disk_size: i64,
+}
+
+/// What a cgroup has used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Since the cgroup was made.
+    pub cpu_nanoseconds: u64,
+    /// Bytes, caches included.
+    pub memory: u64,
+    /// Bytes without caches that could be given back.
+    pub working_set: u64,
+}
+
+/// Names of a pod on the node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PodPlace {
+    pub uid: String,
+    pub namespace: String,
+    pub name: String,
+    /// Path of the pod's cgroup below each hierarchy.
+    pub cgroup: String,
+}
+
+/// An HTTP request of a probe or hook.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HttpCheck {
+    /// `http` or `https`; certificates are not verified.
+    pub https: bool,
+    /// Where to connect.
+    pub host: String,
+    pub port: u16,
+    /// Path and query.
+    pub path: String,
+    /// In order; `Host` replaces the one that would be sent.
+    pub headers: Vec<(String, String)>,
+}
+
+/// An answer to an [`HttpCheck`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HttpAnswer {
+    pub status: u16,
+    /// The beginning of it.
+    pub body: String,
+}
+
+/// The node under the pods.
+#[async_trait]
+pub trait Machine: Send + Sync + 'static {
+    /// What does not change while the node is up.
+    fn info(&self) -> MachineInfo;
+
+    /// What changes all the time.
+    async fn pressure(&self) -> Result<Pressure>;
+
+    /// Makes the cgroups that hold the pods' own.
+    async fn set_up_root(&self, cgroup_root: &str) -> Result<()>;
+
+    /// Makes the directories and the cgroup of a pod, and its `hosts` file.
+    async fn set_up_pod(&self, pod: &PodPlace, resources: &Resources) -> Result<()>;
+
+    /// Writes the pod's `hosts` file; returns its path.
+    async fn write_hosts(&self, pod: &PodPlace, text: &str) -> Result<PathBuf>;
+
+    /// Makes a volume, or brings it up to date; returns its path. Files belong to `group`.
+    async fn set_up_volume(
+        &self,
+        pod: &PodPlace,
+        name: &str,
+        content: &Content,
+        group: Option<i64>,
+    ) -> Result<PathBuf>;
+
+    /// A path inside a volume, which is made if it is not there and must not leave the volume.
+    async fn sub_path(&self, volume: &Path, sub_path: &str) -> Result<PathBuf>;
+
+    /// Makes the file that a container may leave its last words in; returns its path.
+    async fn termination_file(&self, pod: &PodPlace, container: &str, attempt: u32) -> Result<PathBuf>;
+
+    /// The last words of a container.
+    async fn termination_message(&self, pod: &PodPlace, container: &str, attempt: u32) -> String;
+
+    /// Directory of the logs of a pod.
+    fn log_directory(&self, pod: &PodPlace) -> PathBuf;
+
+    /// The end of a container's log, without times.
+    async fn log_tail(
+        &self,
+        pod: &PodPlace,
+        container: &str,
+        attempt: u32,
+        lines: usize,
+        bytes: usize,
+    ) -> String;
+
+    /// Removes the log of one attempt of a container.
+    async fn remove_log(&self, pod: &PodPlace, container: &str, attempt: u32);
+
+    /// Moves logs away that have grown too large; returns whether the runtime must open it anew.
+    async fn rotate_log(&self, pod: &PodPlace, container: &str, attempt: u32) -> bool;
+
+    /// Removes the volumes and the cgroup of a pod, and what it left, except for its logs. Never
+    /// touches what is mounted.
+    async fn tear_down_pod(&self, pod: &PodPlace) -> Result<()>;
+
+    /// Removes the logs of a pod.
+    async fn remove_logs(&self, pod: &PodPlace);
+
+    /// Uids of the pods that have directories.
+    async fn pods_on_disk(&self) -> Vec<String>;
+
+    /// What a cgroup has used, if it is there.
+    async fn usage(&self, cgroup: &str) -> Option<Usage>;
+
+    /// Asks by HTTP, for no longer than `timeout`.
+    async fn http(&self, check: &HttpCheck, timeout: Duration) -> std::result::Result<HttpAnswer, String>;
+
+    /// Connects by TCP, for no longer than `timeout`.
+    async fn tcp(&self, host: &str, port: u16, timeout: Duration) -> std::result::Result<(), String>;
+}

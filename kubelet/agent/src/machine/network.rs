@@ -1,0 +1,175 @@
+//! HTTP and TCP as probes and hooks use them: one request, no redirects, no verification.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Empty};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use rustls::{
+    ClientConfig, DigitallySignedStruct, SignatureScheme,
+    client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+    crypto::CryptoProvider,
+    pki_types::{CertificateDer, ServerName, UnixTime},
+};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpStream,
+};
+
+use super::{HttpAnswer, HttpCheck};
+use crate::limits;
+
+/// Asks by HTTP, for no longer than `timeout`.
+pub(super) async fn http(check: &HttpCheck, timeout: Duration) -> Result<HttpAnswer, String> {
+    let Ok(answer) = tokio::time::timeout(timeout, ask(check)).await else {
+        return Err("context deadline exceeded (Client.Timeout exceeded while awaiting headers)".to_owned());
+    };
+    let scheme = if check.https { "https" } else { "http" };
+    answer.map_err(|why| format!("Get \"{scheme}://{}:{}{}\": {why}", check.host, check.port, check.path))
+}
+
+/// Connects by TCP, for no longer than `timeout`.
+pub(super) async fn tcp(host: &str, port: u16, timeout: Duration) -> Result<(), String> {
+    match tokio::time::timeout(timeout, TcpStream::connect((host, port))).await {
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(error)) => Err(format!("dial tcp {host}:{port}: {error}")),
+        Err(_) => Err(format!("dial tcp {host}:{port}: i/o timeout")),
+    }
+}
+
+async fn ask(check: &HttpCheck) -> Result<HttpAnswer, String> {
+    let stream = TcpStream::connect((check.host.as_str(), check.port)).await.map_err(|e| e.to_string())?;
+    if !check.https {
+        return exchange(check, stream).await;
+    }
+    let name = ServerName::try_from(check.host.clone()).map_err(|e| e.to_string())?;
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(trusting_config()?));
+    exchange(check, connector.connect(name, stream).await.map_err(|e| e.to_string())?).await
+}
+
+async fn exchange(
+    check: &HttpCheck,
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+) -> Result<HttpAnswer, String> {
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|e| e.to_string())?;
+    let connection = tokio::spawn(connection);
+    let path = if check.path.starts_with('/') { check.path.clone() } else { format!("/{}", check.path) };
+    let mut request = http::Request::get(path);
+    let given = |name: &str| check.headers.iter().any(|(header, _)| header.eq_ignore_ascii_case(name));
+    for (name, default) in [
+        ("host", format!("{}:{}", check.host, check.port)),
+        ("user-agent", "kube-probe/1.36".to_owned()),
+        ("accept", "*/*".to_owned()),
+        ("connection", "close".to_owned()),
+    ] {
+        if !given(name) {
+            request = request.header(name, default);
+        }
+    }
+    for (name, value) in &check.headers {
+        request = request.header(name, value);
+    }
+    let request = request.body(Empty::<Bytes>::new()).map_err(|e| e.to_string())?;
+    let response = sender.send_request(request).await.map_err(|e| e.to_string())?;
+    let status = response.status().as_u16();
+    let mut body = response.into_body();
+    let mut text = Vec::new();
+    while let Some(Ok(frame)) = body.frame().await {
+        text.extend_from_slice(frame.data_ref().map(Bytes::as_ref).unwrap_or_default());
+        if text.len() >= limits::PROBE_OUTPUT {
+            text.truncate(limits::PROBE_OUTPUT);
+            break;
+        }
+    }
+    connection.abort();
+    Ok(HttpAnswer { status, body: String::from_utf8_lossy(&text).into_owned() })
+}
+
+/// Probes ask whether somebody answers, not who.
+fn trusting_config() -> Result<ClientConfig, String> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let verifier = Arc::new(TrustAnyone(Arc::clone(&provider)));
+    Ok(ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|e| e.to_string())?
+        .dangerous()
+        .with_custom_certificate_verifier(verifier)
+        .with_no_client_auth())
+}
+
+#[derive(Debug)]
+struct TrustAnyone(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for TrustAnyone {
+    fn verify_server_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        rustls::crypto::verify_tls12_signature(message, certificate, signature, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        rustls::crypto::verify_tls13_signature(message, certificate, signature, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpListener,
+    };
+
+    use super::*;
+
+    #[tokio::test]
+    async fn one_request_and_its_answer() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let server = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut request = vec![0; 4096];
+            let length = stream.read(&mut request).await.unwrap();
+            stream.write_all(b"HTTP/1.1 503 No\r\ncontent-length: 4\r\n\r\nbusy").await.unwrap();
+            String::from_utf8_lossy(&request[..length]).into_owned()
+        });
+        let check = HttpCheck {
+            https: false,
+            host: "127.0.0.1".into(),
+            port,
+            path: "/healthz?x=1".into(),
+            headers: vec![("Host".into(), "example.com".into())],
+        };
+        let answer = http(&check, Duration::from_secs(5)).await.unwrap();
+        assert_eq!((answer.status, answer.body.as_str()), (503, "busy"));
+        let request = server.await.unwrap().to_lowercase();
+        assert!(request.starts_with("get /healthz?x=1 http/1.1\r\n"), "{request}");
+        assert!(request.contains("host: example.com\r\n") && request.contains("kube-probe"), "{request}");
+        tcp("127.0.0.1", port, Duration::from_secs(1)).await.unwrap_err();
+    }
+}

@@ -1,0 +1,208 @@
+//! From the API's pods to one task each, and from what nobody wants any more to nothing.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use apiserver_client::{Cache, Change};
+use k8s_openapi::api::core::v1::Pod;
+use kubelet_cri::{SandboxSummary, labels};
+use tokio::{sync::mpsc, task::JoinSet};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use crate::{
+    agent::Agent,
+    cell::PodCell,
+    limits,
+    machine::PodPlace,
+    pod::{
+        self,
+        admit::{NodeView, admit},
+        resources::{QosClass, class_cgroup},
+        spec::GRACE_PERIOD,
+    },
+    worker,
+};
+
+/// Keeps a task for each pod of the node until shutdown; then the tasks end and the pods go on.
+pub(crate) async fn run(agent: Arc<Agent>, pods: Cache<Pod>, shutdown: CancellationToken) {
+    let (sender, mut changes) = mpsc::unbounded_channel();
+    pods.on_change(move |change| {
+        // Nobody listens only after shutdown.
+        let _ = sender.send(match change {
+            Change::Applied { new, .. } => (Arc::clone(new), false),
+            Change::Deleted(last) => (Arc::clone(last), true),
+        });
+    });
+    let mut workers = JoinSet::new();
+    let mut housekeeping = tokio::time::interval(limits::HOUSEKEEPING);
+    housekeeping.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            Some((pod, deleted)) = changes.recv() => {
+                if deleted {
+                    forget(&agent, &pod);
+                } else if let Some(cell) = take(&agent, pod) {
+                    let agent = Arc::clone(&agent);
+                    workers.spawn(async move {
+                        worker::run(Arc::clone(&agent), Arc::clone(&cell)).await;
+                        cell.change(|state| state.terminated = true);
+                        if cell.state().gone {
+                            agent.cells().remove(&cell.place.uid);
+                        }
+                    });
+                }
+            }
+            Some(ended) = workers.join_next(), if !workers.is_empty() => {
+                if let Err(error) = ended {
+                    warn!(%error, "the task of a pod has died");
+                }
+            }
+            _ = housekeeping.tick(), if pods.has_synced() => {
+                let agent = Arc::clone(&agent);
+                tidy(&agent).await;
+            }
+        }
+    }
+}
+
+/// Notes a new state of a pod; its cell if it is new.
+fn take(agent: &Agent, pod: Arc<Pod>) -> Option<Arc<PodCell>> {
+    let uid = pod::uid(&pod).to_owned();
+    let known = agent.cells().get(&uid).cloned();
+    if let Some(cell) = known {
+        cell.change(|state| state.pod = pod);
+        return None;
+    }
+    let cell = Arc::new(PodCell::new(Arc::clone(&pod), &agent.config.cgroup_root));
+    // What has begun is not refused any more.
+    let has_begun = pod.status.as_ref().is_some_and(|status| status.start_time.is_some());
+    if !has_begun && pod.metadata.deletion_timestamp.is_none() {
+        let others: Vec<Arc<Pod>> = agent
+            .cells()
+            .values()
+            .filter_map(|cell| {
+                let state = cell.state();
+                let finished = pod::is_finished(state.status.phase.as_deref().unwrap_or_default());
+                (!finished && !state.gone && state.verdict.is_none()).then(|| Arc::clone(&state.pod))
+            })
+            .collect();
+        let others: Vec<&Pod> = others.iter().map(Arc::as_ref).collect();
+        let node = NodeView { allocatable: &agent.allocatable, labels: &agent.config.node_labels };
+        if let Err(verdict) = admit(&node, &pod, &others) {
+            warn!(pod = pod::name(&pod), reason = verdict.reason, "pod does not fit");
+            agent.event(&pod, None, "FailedAdmission", verdict.message.clone());
+            cell.state().verdict = Some(verdict);
+        }
+    }
+    agent.cells().insert(uid, Arc::clone(&cell));
+    Some(cell)
+}
+
+/// The object is gone. Its worker ends what still runs; one that has ended already is forgotten.
+fn forget(agent: &Agent, pod: &Pod) {
+    let cell = agent.cells().get(pod::uid(pod)).cloned();
+    let Some(cell) = cell else { return };
+    let over = cell.change(|state| {
+        state.gone = true;
+        state.terminated
+    });
+    if over {
+        agent.cells().remove(&cell.place.uid);
+    }
+}
+
+/// Removes what belongs to no pod of the API: sandboxes, directories, cgroups.
+async fn tidy(agent: &Agent) {
+    let (sandboxes, containers) =
+        match (agent.runtime.list_pod_sandboxes(None).await, agent.runtime.list_containers(None).await) {
+            (Ok(sandboxes), Ok(containers)) => (sandboxes, containers),
+            (Err(error), _) | (_, Err(error)) => return debug!(%error, "cannot look for orphans"),
+        };
+    let known: BTreeSet<String> = agent.cells().keys().cloned().collect();
+    let mut orphans: BTreeMap<String, Vec<SandboxSummary>> = BTreeMap::new();
+    for sandbox in sandboxes.into_iter().filter(|sandbox| !known.contains(&sandbox.uid)) {
+        orphans.entry(sandbox.uid.clone()).or_default().push(sandbox);
+    }
+    for (uid, sandboxes) in &orphans {
+        let mine = |labels: &BTreeMap<String, String>| labels.get(labels::POD_UID) == Some(uid);
+        for container in containers.iter().filter(|container| mine(&container.labels)) {
+            let seconds =
+                container.annotations.get(GRACE_PERIOD).and_then(|text| text.parse().ok()).unwrap_or(30);
+            if let Err(error) =
+                agent.runtime.stop_container(&container.id, Duration::from_secs(seconds)).await
+            {
+                debug!(%error, "cannot stop an orphan");
+            }
+        }
+        for sandbox in sandboxes {
+            info!(
+                pod = sandbox.name,
+                namespace = sandbox.namespace,
+                "removing a pod that nobody wants any more"
+            );
+            let removed = async {
+                agent.runtime.stop_pod_sandbox(&sandbox.id).await?;
+                agent.runtime.remove_pod_sandbox(&sandbox.id).await
+            };
+            if let Err(error) = removed.await {
+                debug!(%error, "cannot remove an orphan");
+            }
+        }
+        if let Some(sandbox) = sandboxes.first() {
+            let place = PodPlace {
+                uid: uid.clone(),
+                namespace: sandbox.namespace.clone(),
+                name: sandbox.name.clone(),
+                cgroup: String::new(),
+            };
+            agent.machine.remove_logs(&place).await;
+            clean(agent, place).await;
+        }
+    }
+    for uid in agent.machine.pods_on_disk().await {
+        if !known.contains(&uid) && !agent.cells().contains_key(&uid) && !orphans.contains_key(&uid) {
+            clean(agent, PodPlace { uid, ..PodPlace::default() }).await;
+        }
+    }
+    rotate_logs(agent).await;
+}
+
+/// Removes directory and cgroup of a pod of which only its uid is known for sure.
+async fn clean(agent: &Agent, place: PodPlace) {
+    for class in [QosClass::Guaranteed, QosClass::Burstable, QosClass::BestEffort] {
+        let cgroup = format!("{}/pod{}", class_cgroup(&agent.config.cgroup_root, class), place.uid);
+        let place = PodPlace { cgroup, ..place.clone() };
+        if let Err(error) = agent.machine.tear_down_pod(&place).await {
+            warn!(
+                uid = place.uid,
+                error = &error as &dyn std::error::Error,
+                "cannot clean up after an orphan"
+            );
+        }
+    }
+}
+
+/// Moves away logs that have grown too large.
+async fn rotate_logs(agent: &Agent) {
+    let cells: Vec<Arc<PodCell>> = agent.cells().values().cloned().collect();
+    for cell in cells {
+        let running: Vec<(String, String, u32)> = {
+            let state = cell.state();
+            let running =
+                state.runtime.containers.iter().filter(|c| c.state == kubelet_cri::ContainerState::Running);
+            running.map(|c| (c.id.clone(), c.name.clone(), c.attempt)).collect()
+        };
+        for (id, name, attempt) in running {
+            if agent.machine.rotate_log(&cell.place, &name, attempt).await
+                && let Err(error) = agent.runtime.reopen_container_log(&id).await
+            {
+                debug!(%error, "a rotated log could not be opened anew");
+            }
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Numbers of this kubelet in the text format of Prometheus, under the names of Kubernetes.
+
+use std::sync::{
+    Mutex, PoisonError,
+    atomic::{AtomicU64, Ordering},
+};
+
+use prometheus_client::{
+    encoding::text::encode,
+    metrics::{counter::Counter, gauge::Gauge, histogram::Histogram},
+    registry::Registry,
+};
+
+/// Upper bounds in seconds for what takes milliseconds to minutes.
+const BUCKETS: [f64; 14] = [0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
+
+/// The numbers.
+pub(crate) struct Metrics {
+    registry: Mutex<Registry>,
+    /// Lists of the runtime.
+    pub relist: Histogram,
+    /// From the first sight of a pod to all of its containers running.
+    pub pod_start: Histogram,
+    /// From a change to its acknowledged status.
+    pub status_push: Histogram,
+    pub running_pods: Gauge<i64, std::sync::atomic::AtomicI64>,
+    pub running_containers: Gauge<i64, std::sync::atomic::AtomicI64>,
+    pub status_pushes: Counter<u64, AtomicU64>,
+    pub relist_failures: Counter<u64, AtomicU64>,
+    /// Failed lists in a row.
+    failing: AtomicU64,
+}
+
+impl Metrics {
+    pub(crate) fn new() -> Self {
+        let histogram = || Histogram::new(BUCKETS);
+        let this = Self {
+            registry: Mutex::default(),
+            relist: histogram(),
+            pod_start: histogram(),
+            status_push: histogram(),
+            running_pods: Gauge::default(),
+            running_containers: Gauge::default(),
+            status_pushes: Counter::default(),
+            relist_failures: Counter::default(),
+            failing: AtomicU64::new(0),
+        };
+        let mut registry = Registry::default();
+        registry.register(
+            "kubelet_pleg_relist_duration_seconds",
+            "Lists of the runtime",
+            this.relist.clone(),
+        );
+        registry.register(
+            "kubelet_pod_start_duration_seconds",
+            "First sight to running",
+            this.pod_start.clone(),
+        );
+        registry.register(
+            "kubelet_pod_status_sync_duration_seconds",
+            "Change to acknowledged status",
+            this.status_push.clone(),
+        );
+        registry.register("kubelet_running_pods", "Pods with a ready sandbox", this.running_pods.clone());
+        registry.register(
+            "kubelet_running_containers",
+            "Running containers",
+            this.running_containers.clone(),
+        );
+        registry.register(
+            "hawser_kubelet_status_pushes",
+            "Acknowledged status patches",
+            this.status_pushes.clone(),
+        );
+        registry.register("hawser_kubelet_relist_failures", "Failed lists", this.relist_failures.clone());
+        *this.registry.lock().unwrap_or_else(PoisonError::into_inner) = registry;
+        this
+    }
+
+    /// Notes whether a list of the runtime succeeded.
+    pub(crate) fn relisted(&self, succeeded: bool) {
+        if succeeded {
+            self.failing.store(0, Ordering::Relaxed);
+        } else {
+            self.failing.fetch_add(1, Ordering::Relaxed);
+            self.relist_failures.inc();
+        }
+    }
+
+    /// Whether the runtime has not answered for a while.
+    pub(crate) fn runtime_is_away(&self) -> bool {
+        self.failing.load(Ordering::Relaxed) >= 3
+    }
+
+    pub(crate) fn text(&self) -> String {
+        let mut text = String::new();
+        let registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
+        if encode(&mut text, &registry).is_err() {
+            text.clear();
+        }
+        text
+    }
+}

@@ -1,0 +1,78 @@
+//! Lists the runtime, and sends the pods whose containers look different to look for themselves.
+//! Hints make it list at once; nothing is believed but the lists.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use kubelet_cri::{ContainerState, ContainerSummary, SandboxState, SandboxSummary, labels};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::debug;
+
+use crate::{agent::Agent, limits};
+
+/// Lists until shutdown.
+pub(crate) async fn run(agent: Arc<Agent>, shutdown: CancellationToken) {
+    let mut hints = agent.runtime.hints();
+    let mut hinting = true;
+    loop {
+        hints.mark_unchanged();
+        relist(&agent).await;
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            () = tokio::time::sleep(limits::RELIST) => {}
+            () = agent.relist.notified() => {}
+            changed = hints.changed(), if hinting => hinting = changed.is_ok(),
+        }
+    }
+}
+
+async fn relist(agent: &Arc<Agent>) {
+    let began = Instant::now();
+    let lists = tokio::join!(agent.runtime.list_pod_sandboxes(None), agent.runtime.list_containers(None));
+    let (sandboxes, containers) = match lists {
+        (Ok(sandboxes), Ok(containers)) => (sandboxes, containers),
+        (Err(error), _) | (_, Err(error)) => {
+            agent.metrics.relisted(false);
+            debug!(%error, "cannot list the runtime");
+            return;
+        }
+    };
+    agent.metrics.relisted(true);
+    agent.metrics.relist.observe(began.elapsed().as_secs_f64());
+    count(agent, &sandboxes, &containers);
+    compare(agent, &sandboxes, &containers);
+}
+
+fn count(agent: &Agent, sandboxes: &[SandboxSummary], containers: &[ContainerSummary]) {
+    let number = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
+    let ready = sandboxes.iter().filter(|sandbox| sandbox.state == SandboxState::Ready).count();
+    let running = containers.iter().filter(|container| container.state == ContainerState::Running).count();
+    agent.metrics.running_pods.set(number(ready));
+    agent.metrics.running_containers.set(number(running));
+}
+
+type Listed<'a> = (Vec<&'a SandboxSummary>, Vec<&'a ContainerSummary>);
+
+fn compare(agent: &Arc<Agent>, sandboxes: &[SandboxSummary], containers: &[ContainerSummary]) {
+    let mut by_pod: BTreeMap<&str, Listed<'_>> = BTreeMap::new();
+    for sandbox in sandboxes {
+        by_pod.entry(&sandbox.uid).or_default().0.push(sandbox);
+    }
+    for container in containers {
+        let uid = container.labels.get(labels::POD_UID).map_or("", String::as_str);
+        by_pod.entry(uid).or_default().1.push(container);
+    }
+    let cells: Vec<_> = agent.cells().values().cloned().collect();
+    for cell in cells {
+        let (sandboxes, containers) = by_pod.remove(cell.place.uid.as_str()).unwrap_or_default();
+        if cell.differs(&sandboxes, &containers) {
+            let agent = Arc::clone(agent);
+            // A pod whose containers hang holds up nobody but itself.
+            tokio::spawn(async move {
+                if let Err(error) = cell.refresh(&agent).await {
+                    debug!(pod = cell.place.name, %error, "cannot look at a pod");
+                }
+            });
+        }
+    }
+}

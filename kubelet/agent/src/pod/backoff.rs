@@ -1,0 +1,95 @@
+//! How long a container that ended waits before it is started again.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use jiff::Timestamp;
+
+use crate::limits::{BACKOFF_MAX, BACKOFF_MIN};
+
+/// The pauses of the containers of one pod. The first restart is immediate; then the pause doubles
+/// from [`BACKOFF_MIN`] to [`BACKOFF_MAX`], and is forgotten after a long quiet life.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Backoff {
+    entries: BTreeMap<String, Entry>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Entry {
+    pause: Duration,
+    updated: Timestamp,
+}
+
+impl Backoff {
+    /// When the container that ended at `finished` may start again; `None` is at once.
+    pub fn until(&self, key: &str, finished: Timestamp, now: Timestamp) -> Option<Timestamp> {
+        let entry = self.entries.get(key)?;
+        if expired(entry, finished) {
+            return None;
+        }
+        let until = finished.checked_add(entry.pause).ok()?;
+        (until > now).then_some(until)
+    }
+
+    /// The pause in force, for messages.
+    pub fn pause(&self, key: &str) -> Duration {
+        self.entries.get(key).map_or(BACKOFF_MIN, |entry| entry.pause)
+    }
+
+    /// Notes that the container that ended at `finished` is being started again.
+    pub fn restarted(&mut self, key: &str, finished: Timestamp) {
+        let pause = match self.entries.get(key) {
+            Some(entry) if !expired(entry, finished) => (entry.pause * 2).min(BACKOFF_MAX),
+            _ => BACKOFF_MIN,
+        };
+        self.entries.insert(key.to_owned(), Entry { pause, updated: finished });
+    }
+}
+
+/// A container that lived twice the longest pause has earned a fresh start.
+fn expired(entry: &Entry, finished: Timestamp) -> bool {
+    finished.duration_since(entry.updated) > (BACKOFF_MAX * 2).try_into().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(1_000_000 + second).unwrap()
+    }
+
+    #[test]
+    fn pauses_double_up_to_the_longest() {
+        let mut backoff = Backoff::default();
+        assert_eq!(backoff.until("c", at(0), at(0)), None, "the first restart is immediate");
+        let mut finished = 0;
+        let mut pauses = Vec::new();
+        for _ in 0..7 {
+            backoff.restarted("c", at(finished));
+            finished += 1;
+            let until = backoff.until("c", at(finished), at(finished)).unwrap();
+            pauses.push(until.as_second() - at(finished).as_second());
+            finished += pauses.last().unwrap();
+        }
+        assert_eq!(pauses, [10, 20, 40, 80, 160, 300, 300]);
+    }
+
+    #[test]
+    fn a_long_life_is_forgiven() {
+        let mut backoff = Backoff::default();
+        backoff.restarted("c", at(0));
+        backoff.restarted("c", at(20));
+        assert_eq!(backoff.until("c", at(700), at(700)), None);
+        backoff.restarted("c", at(700));
+        assert_eq!(backoff.pause("c"), BACKOFF_MIN);
+    }
+
+    #[test]
+    fn the_pause_ends_and_does_not_concern_others() {
+        let mut backoff = Backoff::default();
+        backoff.restarted("c", at(0));
+        assert_eq!(backoff.until("c", at(5), at(14)), Some(at(15)));
+        assert_eq!(backoff.until("c", at(5), at(15)), None);
+        assert_eq!(backoff.until("d", at(5), at(6)), None);
+    }
+}

@@ -1,0 +1,185 @@
+//! Names: `/etc/resolv.conf`, `/etc/hosts` and the pod's own name.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1::Pod;
+use kubelet_cri::Dns;
+
+use super::{host_network, name, namespace, spec};
+
+/// Longest host name that the kernel takes.
+const HOSTNAME: usize = 63;
+/// Name servers that a resolver asks.
+const SERVERS: usize = 3;
+/// Search domains that Kubernetes passes on.
+const SEARCHES: usize = 32;
+
+/// The cluster's side of name resolution.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClusterDns {
+    /// Addresses of the cluster's name servers; none if there is no cluster DNS.
+    pub servers: Vec<String>,
+    /// `cluster.local`
+    pub domain: String,
+}
+
+/// The name by which the pod knows itself.
+pub fn hostname(pod: &Pod) -> String {
+    let wanted = spec(pod).hostname_override.as_deref().or(spec(pod).hostname.as_deref());
+    let wanted = wanted.filter(|wanted| !wanted.is_empty()).unwrap_or_else(|| name(pod));
+    let cut = &wanted[..wanted.len().min(HOSTNAME)];
+    cut.trim_end_matches(['-', '.']).to_owned()
+}
+
+/// The pod's full name within the cluster, if its subdomain gives it one.
+fn full_name(pod: &Pod, cluster: &ClusterDns) -> Option<String> {
+    let subdomain = spec(pod).subdomain.as_deref().filter(|subdomain| !subdomain.is_empty())?;
+    Some(format!("{}.{subdomain}.{}.svc.{}", hostname(pod), namespace(pod), cluster.domain))
+}
+
+/// Reads the parts of a `resolv.conf` that matter here.
+pub fn parse(text: &str) -> Dns {
+    let mut dns = Dns::default();
+    for line in text.lines() {
+        let mut words =
+            line.split(['#', ';']).next().unwrap_or_default().split_whitespace().map(str::to_owned);
+        match words.next().as_deref() {
+            Some("nameserver") => dns.servers.extend(words.next()),
+            // The last one counts.
+            Some("search") => dns.searches = words.filter(|domain| domain != ".").collect(),
+            Some("options") => dns.options = words.collect(),
+            _ => {}
+        }
+    }
+    dns
+}
+
+/// What the pod resolves names with. `node` is the node's own configuration.
+pub fn dns(pod: &Pod, cluster: &ClusterDns, node: &Dns) -> Dns {
+    let policy = spec(pod).dns_policy.as_deref().unwrap_or("ClusterFirst");
+    let in_cluster = !cluster.servers.is_empty()
+        && match policy {
+            "ClusterFirst" => !host_network(pod),
+            "ClusterFirstWithHostNet" => true,
+            _ => false,
+        };
+    let mut dns = if in_cluster {
+        let domain = &cluster.domain;
+        let mut searches =
+            vec![format!("{}.svc.{domain}", namespace(pod)), format!("svc.{domain}"), domain.clone()];
+        searches.extend(node.searches.iter().cloned());
+        Dns { servers: cluster.servers.clone(), searches, options: vec!["ndots:5".to_owned()] }
+    } else if policy == "None" {
+        Dns::default()
+    } else {
+        node.clone()
+    };
+    if let Some(extra) = &spec(pod).dns_config {
+        dns.servers.extend(extra.nameservers.iter().flatten().cloned());
+        dns.searches.extend(extra.searches.iter().flatten().cloned());
+        for option in extra.options.iter().flatten() {
+            let Some(name) = option.name.as_deref() else { continue };
+            dns.options.retain(|old| old.split(':').next() != Some(name));
+            dns.options.push(match option.value.as_deref() {
+                Some(value) => format!("{name}:{value}"),
+                None => name.to_owned(),
+            });
+        }
+    }
+    dns.servers = distinct(dns.servers, SERVERS);
+    dns.searches = distinct(dns.searches, SEARCHES);
+    dns
+}
+
+fn distinct(list: Vec<String>, limit: usize) -> Vec<String> {
+    let mut seen = BTreeSet::new();
+    list.into_iter().filter(|entry| seen.insert(entry.clone())).take(limit).collect()
+}
+
+/// Content of the pod's `/etc/hosts`. `node` is the node's own file, for pods on its network.
+pub fn hosts_file(pod: &Pod, cluster: &ClusterDns, pod_ips: &[String], node: &str) -> String {
+    let mut text = "# Kubernetes-managed hosts file.\n".to_owned();
+    if host_network(pod) {
+        text = format!("# Kubernetes-managed hosts file (host network).\n{node}");
+        if !text.ends_with('\n') {
+            text.push('\n');
+        }
+    } else {
+        text.push_str(
+            "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\nfe00::0\tip6-localnet\n\
+             fe00::0\tip6-mcastprefix\nfe00::1\tip6-allnodes\nfe00::2\tip6-allrouters\n",
+        );
+        for ip in pod_ips {
+            match full_name(pod, cluster) {
+                Some(full) => text.push_str(&format!("{ip}\t{full}\t{}\n", hostname(pod))),
+                None => text.push_str(&format!("{ip}\t{}\n", hostname(pod))),
+            }
+        }
+    }
+    let aliases = spec(pod).host_aliases.as_deref().unwrap_or_default();
+    if !aliases.is_empty() {
+        text.push_str("\n# Entries added by HostAliases.\n");
+        for alias in aliases {
+            let names = alias.hostnames.clone().unwrap_or_default().join("\t");
+            text.push_str(&format!("{}\t{names}\n", alias.ip));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::pod::testing::pod;
+
+    fn cluster() -> ClusterDns {
+        ClusterDns { servers: vec!["10.96.0.10".to_owned()], domain: "cluster.local".to_owned() }
+    }
+
+    fn node() -> Dns {
+        parse("nameserver 1.1.1.1 # first\nsearch example.com\noptions edns0\n; nothing\n")
+    }
+
+    fn conf(spec: Value) -> (String, String, String) {
+        let dns = dns(&pod(spec), &cluster(), &node());
+        (dns.servers.join(" "), dns.searches.join(" "), dns.options.join(" "))
+    }
+
+    fn texts(servers: &str, searches: &str, options: &str) -> (String, String, String) {
+        (servers.to_owned(), searches.to_owned(), options.to_owned())
+    }
+
+    #[test]
+    fn policies() {
+        let cluster_searches = "shop.svc.cluster.local svc.cluster.local cluster.local example.com";
+        let host = texts("1.1.1.1", "example.com", "edns0");
+        let in_cluster = texts("10.96.0.10", cluster_searches, "ndots:5");
+        assert_eq!(conf(json!({})), in_cluster);
+        assert_eq!(conf(json!({"hostNetwork": true})), host);
+        assert_eq!(conf(json!({"hostNetwork": true, "dnsPolicy": "ClusterFirstWithHostNet"})), in_cluster);
+        assert_eq!(conf(json!({"dnsPolicy": "Default"})), host);
+        let own = json!({"nameservers": ["9.9.9.9"], "options": [{"name": "ndots", "value": "1"}]});
+        assert_eq!(conf(json!({"dnsPolicy": "None", "dnsConfig": own})), texts("9.9.9.9", "", "ndots:1"));
+        assert_eq!(conf(json!({"dnsConfig": own})), texts("10.96.0.10 9.9.9.9", cluster_searches, "ndots:1"));
+    }
+
+    #[test]
+    fn hosts_files() {
+        let ips = ["10.0.0.2".to_owned()];
+        let spec = json!({"hostname": "h", "subdomain": "d", "hostAliases": [{"ip": "1.2.3.4", "hostnames": ["x", "y"]}]});
+        let text = hosts_file(&pod(spec), &cluster(), &ips, "");
+        assert!(text.contains("10.0.0.2\th.d.shop.svc.cluster.local\th\n"), "{text}");
+        assert!(text.ends_with("1.2.3.4\tx\ty\n"), "{text}");
+        let text = hosts_file(&pod(json!({"hostNetwork": true})), &cluster(), &ips, "127.0.0.1 me");
+        assert!(text.ends_with("127.0.0.1 me\n"), "{text}");
+    }
+
+    #[test]
+    fn long_names_are_cut_where_a_name_may_end() {
+        let mut pod = pod(json!({}));
+        pod.metadata.name = Some(format!("{}-{}", "a".repeat(62), "b".repeat(20)));
+        assert_eq!(hostname(&pod), "a".repeat(62));
+    }
+}

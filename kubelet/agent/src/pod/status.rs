@@ -1,0 +1,302 @@
+//! What the API is told about a pod: spec and observed state in, `PodStatus` out.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::core::v1::{
+        Container, ContainerState as ApiState, ContainerStateRunning, ContainerStateTerminated,
+        ContainerStateWaiting, ContainerStatus as ApiStatus, HostIP, Pod, PodIP, PodStatus,
+    },
+    apimachinery::pkg::apis::meta::v1::Time,
+};
+use kubelet_cri::{ContainerState, ContainerStatus, SandboxState};
+
+use super::{
+    Role, all_containers,
+    backoff::Backoff,
+    ephemeral_as_container, ephemeral_containers, host_network, init_containers, is_finished, name,
+    namespace,
+    observed::{PodRuntime, ProbeResults, timestamp},
+    plan::{self, Failure},
+    resources, restart_policy, spec, uid,
+};
+
+mod conditions;
+
+/// Why a pod has failed although none of its containers says so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// `DeadlineExceeded`, `OutOfcpu`, …
+    pub reason: String,
+    /// A sentence.
+    pub message: String,
+}
+
+/// All that a status depends on.
+#[derive(Clone, Copy)]
+pub struct Input<'a> {
+    pub pod: &'a Pod,
+    pub runtime: &'a PodRuntime,
+    pub probes: &'a ProbeResults,
+    pub backoff: &'a Backoff,
+    /// By container, or under [`plan::WHOLE_POD`].
+    pub failures: &'a BTreeMap<String, Failure>,
+    pub verdict: Option<&'a Verdict>,
+    /// All containers have ended for good, since the pod is being deleted.
+    pub terminated: bool,
+    /// What was last computed, or what the API showed when the kubelet started.
+    pub previous: &'a PodStatus,
+    /// Addresses of the node, the first family first.
+    pub host_ips: &'a [String],
+    /// `containerd`: the scheme of container ids.
+    pub runtime_name: &'a str,
+    pub now: Timestamp,
+}
+
+/// The status of a pod at this moment. Times of unchanged conditions are those of `previous`.
+pub fn compute(input: Input<'_>) -> PodStatus {
+    let pod = input.pod;
+    let rejected = input.verdict.is_some() && input.runtime.is_empty();
+    let statuses = |wanted: &mut dyn Iterator<Item = (Role, Container)>| {
+        let all: Vec<ApiStatus> = wanted.map(|(role, c)| container_status(&input, role, &c)).collect();
+        (!all.is_empty() && !rejected).then_some(all)
+    };
+    let phase = phase(&input);
+    let ips = pod_ips(&input);
+    let mut status = PodStatus {
+        phase: Some(phase.to_owned()),
+        observed_generation: pod.metadata.generation,
+        host_ip: input.host_ips.first().cloned(),
+        host_ips: Some(input.host_ips.iter().map(|ip| HostIP { ip: ip.clone() }).collect()),
+        pod_ip: ips.first().cloned(),
+        pod_ips: (!ips.is_empty()).then(|| ips.into_iter().map(|ip| PodIP { ip }).collect()),
+        start_time: input.previous.start_time.clone().or(Some(Time(input.now))),
+        qos_class: Some(resources::qos_class(pod).as_str().to_owned()),
+        reason: input.verdict.map(|verdict| verdict.reason.clone()),
+        message: input.verdict.map(|verdict| verdict.message.clone()),
+        init_container_statuses: statuses(&mut init_containers(pod).map(|(role, c)| (role, c.clone()))),
+        container_statuses: statuses(&mut spec(pod).containers.iter().map(|c| (Role::Main, c.clone()))),
+        ephemeral_container_statuses: statuses(
+            &mut ephemeral_containers(pod).map(|e| (Role::Ephemeral, ephemeral_as_container(e))),
+        ),
+        ..PodStatus::default()
+    };
+    status.conditions = Some(conditions::compute(&input, &status));
+    status
+}
+
+/// The phase. A finished pod stays finished.
+pub fn phase(input: &Input<'_>) -> &'static str {
+    match input.previous.phase.as_deref() {
+        Some("Succeeded") => return "Succeeded",
+        Some("Failed") => return "Failed",
+        _ => {}
+    }
+    if input.verdict.is_some() {
+        return "Failed";
+    }
+    let main = &spec(input.pod).containers;
+    let ended_well = |container: &Container| {
+        input
+            .runtime
+            .newest(&container.name)
+            .is_some_and(|s| s.state == ContainerState::Exited && s.exit_code == 0)
+    };
+    if input.terminated {
+        return if main.iter().all(ended_well) { "Succeeded" } else { "Failed" };
+    }
+    let init_failed = init_containers(input.pod).any(|(role, container)| {
+        role == Role::Init && has_ended_for_good(input, role, container) && !ended_well(container)
+    });
+    if init_failed {
+        return "Failed";
+    }
+    if main.iter().all(|container| has_ended_for_good(input, Role::Main, container)) {
+        return if main.iter().all(ended_well) { "Succeeded" } else { "Failed" };
+    }
+    let has_begun = |container: &Container| {
+        let mut attempts = input.runtime.attempts(&container.name);
+        attempts.any(|s| matches!(s.state, ContainerState::Running | ContainerState::Exited))
+    };
+    if main.iter().all(has_begun) { "Running" } else { "Pending" }
+}
+
+fn has_ended_for_good(input: &Input<'_>, role: Role, container: &Container) -> bool {
+    input.runtime.newest(&container.name).is_some_and(|status| {
+        status.state == ContainerState::Exited
+            && !restart_policy(input.pod, role, container).restarts(status.exit_code)
+    })
+}
+
+/// A stopped sandbox has no address any more, but its pod has had one.
+fn pod_ips(input: &Input<'_>) -> Vec<String> {
+    if host_network(input.pod) {
+        return if input.runtime.sandbox().is_some() || input.previous.pod_ip.is_some() {
+            input.host_ips.to_vec()
+        } else {
+            Vec::new()
+        };
+    }
+    match input.runtime.ready_sandbox() {
+        Some(sandbox) => sandbox.ips.clone(),
+        None => input.previous.pod_ips.iter().flatten().map(|entry| entry.ip.clone()).collect(),
+    }
+}
+
+/// Whether the init containers have done their part in the present sandbox, or had before it died.
+fn initialized(input: &Input<'_>) -> bool {
+    let began = |container: &Container| {
+        let mut attempts = input.runtime.attempts(&container.name);
+        attempts.any(|s| matches!(s.state, ContainerState::Running | ContainerState::Exited))
+    };
+    let Some(sandbox) = input.runtime.ready_sandbox() else {
+        return spec(input.pod).containers.iter().any(began);
+    };
+    plan::is_initialized(
+        &plan::Input {
+            pod: input.pod,
+            runtime: input.runtime,
+            probes: input.probes,
+            backoff: input.backoff,
+            failures: input.failures,
+            now: input.now,
+        },
+        &sandbox.summary.id,
+    )
+}
+
+fn container_status(input: &Input<'_>, role: Role, container: &Container) -> ApiStatus {
+    let mut attempts = input.runtime.attempts(&container.name);
+    let newest = attempts.next();
+    let before = attempts.next();
+    let mut status = ApiStatus {
+        name: container.name.clone(),
+        image: container.image.clone().unwrap_or_default(),
+        started: Some(false),
+        ..ApiStatus::default()
+    };
+    let Some(newest) = newest else {
+        status.state = Some(waiting(&never_started(input, role, container)));
+        return status;
+    };
+    status.container_id = Some(container_id(input, newest));
+    status.image_id.clone_from(&newest.image_ref);
+    status.restart_count = i32::try_from(newest.attempt).unwrap_or(i32::MAX);
+    status.last_state = before.filter(|b| b.state == ContainerState::Exited).map(|b| terminated(input, b));
+    match newest.state {
+        ContainerState::Running => {
+            let started = plan::is_started(container, newest, input.probes);
+            let ready =
+                container.readiness_probe.is_none() || input.probes.get(&newest.id).ready == Some(true);
+            // A container outside a usable sandbox cannot be reached.
+            let reachable = input.runtime.sandbox().is_none_or(|s| s.summary.state == SandboxState::Ready);
+            status.started = Some(started);
+            status.ready = started && ready && reachable && role != Role::Init && role != Role::Ephemeral;
+            let at = Time(timestamp(newest.started_at));
+            status.state = Some(ApiState {
+                running: Some(ContainerStateRunning { started_at: Some(at) }),
+                ..ApiState::default()
+            });
+        }
+        ContainerState::Exited => {
+            status.ready = role == Role::Init && newest.exit_code == 0;
+            match reason_to_wait(input, role, container, newest) {
+                Some(reason) => {
+                    status.last_state = Some(terminated(input, newest));
+                    status.state = Some(waiting(&reason));
+                }
+                None => status.state = Some(terminated(input, newest)),
+            }
+        }
+        ContainerState::Created | ContainerState::Unknown => {
+            status.container_id = None;
+            status.state = Some(waiting(&never_started(input, role, container)));
+        }
+    }
+    status
+}
+
+/// Reason and message of a waiting container.
+struct Waiting {
+    reason: String,
+    message: String,
+}
+
+/// Why a container that has never run does not run.
+fn never_started(input: &Input<'_>, role: Role, container: &Container) -> Waiting {
+    if let Some(failure) = input.failures.get(&container.name) {
+        return Waiting { reason: failure.reason.clone(), message: failure.message.clone() };
+    }
+    let waits_for_init =
+        role == Role::Main && init_containers(input.pod).next().is_some() && !initialized(input);
+    let begun = all_containers(input.pod).any(|(_, other)| input.runtime.newest(&other.name).is_some());
+    let reason =
+        if waits_for_init || role == Role::Init && begun { "PodInitializing" } else { "ContainerCreating" };
+    Waiting { reason: reason.to_owned(), message: String::new() }
+}
+
+/// Why a container that has ended is about to run again, if it is.
+fn reason_to_wait(
+    input: &Input<'_>,
+    role: Role,
+    container: &Container,
+    ended: &ContainerStatus,
+) -> Option<Waiting> {
+    let over = input.terminated
+        || input.verdict.is_some()
+        || input.pod.metadata.deletion_timestamp.is_some()
+        || is_finished(input.previous.phase.as_deref().unwrap_or_default())
+        || !restart_policy(input.pod, role, container).restarts(ended.exit_code);
+    if over {
+        return None;
+    }
+    if let Some(failure) = input.failures.get(&container.name) {
+        return Some(Waiting { reason: failure.reason.clone(), message: failure.message.clone() });
+    }
+    input.backoff.until(&container.name, timestamp(ended.finished_at), input.now)?;
+    let (pause, pod) = (input.backoff.pause(&container.name), input.pod);
+    let message = format!(
+        "back-off {} restarting failed container={} pod={}_{}({})",
+        duration(pause.as_secs()),
+        container.name,
+        name(pod),
+        namespace(pod),
+        uid(pod)
+    );
+    Some(Waiting { reason: "CrashLoopBackOff".to_owned(), message })
+}
+
+/// `10s`, `2m40s`, `5m0s`.
+fn duration(seconds: u64) -> String {
+    if seconds < 60 { format!("{seconds}s") } else { format!("{}m{}s", seconds / 60, seconds % 60) }
+}
+
+fn waiting(waiting: &Waiting) -> ApiState {
+    let state = ContainerStateWaiting {
+        reason: Some(waiting.reason.clone()),
+        message: (!waiting.message.is_empty()).then(|| waiting.message.clone()),
+    };
+    ApiState { waiting: Some(state), ..ApiState::default() }
+}
+
+fn terminated(input: &Input<'_>, ended: &ContainerStatus) -> ApiState {
+    let time = |nanoseconds: i64| (nanoseconds > 0).then(|| Time(timestamp(nanoseconds)));
+    let state = ContainerStateTerminated {
+        container_id: Some(container_id(input, ended)),
+        exit_code: ended.exit_code,
+        finished_at: time(ended.finished_at),
+        started_at: time(ended.started_at),
+        reason: (!ended.reason.is_empty()).then(|| ended.reason.clone()),
+        message: (!ended.message.is_empty()).then(|| ended.message.clone()),
+        signal: None,
+    };
+    ApiState { terminated: Some(state), ..ApiState::default() }
+}
+
+fn container_id(input: &Input<'_>, status: &ContainerStatus) -> String {
+    format!("{}://{}", input.runtime_name, status.id)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,238 @@
+use ContainerState::{Exited, Running};
+use SandboxState::{NotReady, Ready};
+use k8s_openapi::api::core::v1::PodCondition;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::pod::testing::{at, container, pod, sandbox};
+
+struct Scene {
+    pod: Pod,
+    runtime: PodRuntime,
+    probes: ProbeResults,
+    backoff: Backoff,
+    failures: BTreeMap<String, Failure>,
+    verdict: Option<Verdict>,
+    terminated: bool,
+    previous: PodStatus,
+}
+
+impl Scene {
+    fn new(spec: Value, containers: Vec<ContainerStatus>) -> Self {
+        Self {
+            pod: pod(spec),
+            runtime: PodRuntime::new(vec![sandbox(0, Ready)], containers),
+            probes: ProbeResults::default(),
+            backoff: Backoff::default(),
+            failures: BTreeMap::new(),
+            verdict: None,
+            terminated: false,
+            previous: PodStatus::default(),
+        }
+    }
+
+    fn status(&self) -> PodStatus {
+        compute(Input {
+            pod: &self.pod,
+            runtime: &self.runtime,
+            probes: &self.probes,
+            backoff: &self.backoff,
+            failures: &self.failures,
+            verdict: self.verdict.as_ref(),
+            terminated: self.terminated,
+            previous: &self.previous,
+            host_ips: &["192.0.2.1".to_owned()],
+            runtime_name: "containerd",
+            now: at(1),
+        })
+    }
+
+    fn phase(&self) -> String {
+        self.status().phase.unwrap()
+    }
+
+    fn condition(&self, kind: &str) -> PodCondition {
+        self.status().conditions.unwrap().into_iter().find(|c| c.type_ == kind).unwrap()
+    }
+
+    fn state(&self, index: usize) -> ApiStatus {
+        self.status().container_statuses.unwrap().remove(index)
+    }
+}
+
+fn one(policy: &str) -> Value {
+    json!({"restartPolicy": policy, "containers": [{"name": "a", "image": "img"}]})
+}
+
+#[test]
+fn a_pod_without_anything_is_pending() {
+    let mut scene = Scene::new(one("Always"), vec![]);
+    scene.runtime = PodRuntime::default();
+    assert_eq!(scene.phase(), "Pending");
+    let waiting = scene.state(0).state.unwrap().waiting.unwrap();
+    assert_eq!(waiting.reason.as_deref(), Some("ContainerCreating"));
+    assert_eq!(scene.condition("PodReadyToStartContainers").status, "False");
+    assert_eq!(scene.condition("Initialized").status, "True");
+    assert_eq!(scene.condition("Ready").message.as_deref(), Some("containers with unready status: [a]"));
+    assert_eq!(scene.status().pod_ip, None);
+}
+
+#[test]
+fn a_running_container_without_probes_is_ready() {
+    let scene = Scene::new(one("Always"), vec![container("a", 2, Running, 0)]);
+    let status = scene.status();
+    assert_eq!(status.phase.as_deref(), Some("Running"));
+    assert_eq!((status.pod_ip.as_deref(), status.host_ip.as_deref()), (Some("10.0.0.2"), Some("192.0.2.1")));
+    assert_eq!(status.qos_class.as_deref(), Some("BestEffort"));
+    let container = scene.state(0);
+    assert!(container.ready && container.started == Some(true));
+    assert_eq!(container.container_id.as_deref(), Some("containerd://a-2"));
+    assert_eq!(container.restart_count, 2);
+    for kind in ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"] {
+        assert_eq!(scene.condition(kind).status, "True", "{kind}");
+    }
+}
+
+#[test]
+fn readiness_follows_the_probe_and_the_startup_probe_before_it() {
+    let probe = json!({"tcpSocket": {"port": 1}});
+    let spec = json!({"containers": [{"name": "a", "readinessProbe": probe, "startupProbe": probe}]});
+    let mut scene = Scene::new(spec, vec![container("a", 0, Running, 0)]);
+    assert_eq!((scene.state(0).ready, scene.state(0).started), (false, Some(false)));
+    scene.probes.update("a-0", |probed| probed.ready = Some(true));
+    assert!(!scene.state(0).ready, "the startup probe comes first");
+    scene.probes.update("a-0", |probed| probed.started = Some(true));
+    assert_eq!((scene.state(0).ready, scene.state(0).started), (true, Some(true)));
+}
+
+#[test]
+fn a_container_whose_hook_still_runs_is_not_ready() {
+    let mut scene = Scene::new(one("Always"), vec![container("a", 0, Running, 0)]);
+    scene.probes.update("a-0", |probed| probed.hooked = Some(false));
+    assert!(!scene.state(0).ready);
+    scene.probes.update("a-0", |probed| probed.hooked = Some(true));
+    assert!(scene.state(0).ready);
+}
+
+#[test]
+fn phases_of_ended_containers() {
+    for (policy, exit_code, phase) in [
+        ("Always", 0, "Running"),
+        ("Always", 1, "Running"),
+        ("OnFailure", 0, "Succeeded"),
+        ("OnFailure", 1, "Running"),
+        ("Never", 0, "Succeeded"),
+        ("Never", 1, "Failed"),
+    ] {
+        let scene = Scene::new(one(policy), vec![container("a", 0, Exited, exit_code)]);
+        assert_eq!(scene.phase(), phase, "{policy} {exit_code}");
+    }
+}
+
+#[test]
+fn a_finished_pod_stays_finished_and_keeps_its_address() {
+    let mut scene = Scene::new(one("Never"), vec![container("a", 0, Exited, 0)]);
+    scene.previous = scene.status();
+    scene.runtime.sandboxes = vec![sandbox(0, NotReady)];
+    scene.runtime.sandboxes[0].ips.clear();
+    scene.runtime.containers[0].exit_code = 1;
+    let status = scene.status();
+    assert_eq!((status.phase.as_deref(), status.pod_ip.as_deref()), (Some("Succeeded"), Some("10.0.0.2")));
+    assert_eq!(scene.condition("Ready").reason.as_deref(), Some("PodCompleted"));
+}
+
+#[test]
+fn a_deleted_pod_ends_in_a_final_phase_even_if_it_would_always_restart() {
+    for (exit_code, phase) in [(0, "Succeeded"), (137, "Failed")] {
+        let mut scene = Scene::new(one("Always"), vec![container("a", 0, Exited, exit_code)]);
+        scene.terminated = true;
+        assert_eq!(scene.phase(), phase);
+        assert_eq!(scene.state(0).state.unwrap().terminated.unwrap().exit_code, exit_code);
+    }
+}
+
+#[test]
+fn a_crash_loop_shows_the_pause_and_the_last_end() {
+    let mut scene = Scene::new(one("Always"), vec![container("a", 1, Exited, 3)]);
+    scene.backoff.restarted("a", at(-5));
+    let status = scene.state(0);
+    let waiting = status.state.unwrap().waiting.unwrap();
+    assert_eq!(waiting.reason.as_deref(), Some("CrashLoopBackOff"));
+    assert_eq!(
+        waiting.message.as_deref(),
+        Some("back-off 10s restarting failed container=a pod=web_shop(u1)")
+    );
+    assert_eq!(status.last_state.unwrap().terminated.unwrap().exit_code, 3);
+    assert_eq!(status.restart_count, 1);
+}
+
+#[test]
+fn a_failed_start_shows_its_reason() {
+    let mut scene = Scene::new(one("Always"), vec![]);
+    let failure = Failure { reason: "ErrImagePull".into(), message: "no".into(), retry_at: at(5) };
+    scene.failures.insert("a".into(), failure);
+    let waiting = scene.state(0).state.unwrap().waiting.unwrap();
+    assert_eq!((waiting.reason.as_deref(), waiting.message.as_deref()), (Some("ErrImagePull"), Some("no")));
+}
+
+#[test]
+fn init_containers() {
+    let spec = json!({"restartPolicy": "Never", "containers": [{"name": "a"}],
+                      "initContainers": [{"name": "i"}, {"name": "j"}]});
+    let mut scene = Scene::new(spec, vec![container("i", 0, Running, 0)]);
+    assert_eq!(scene.phase(), "Pending");
+    assert_eq!(
+        scene.condition("Initialized").message.as_deref(),
+        Some("containers with incomplete status: [i j]")
+    );
+    assert_eq!(scene.state(0).state.unwrap().waiting.unwrap().reason.as_deref(), Some("PodInitializing"));
+    scene.runtime.containers = vec![container("i", 0, Exited, 0), container("j", 0, Exited, 0)];
+    assert_eq!(scene.condition("Initialized").status, "True");
+    scene.runtime.containers = vec![container("i", 0, Exited, 1)];
+    assert_eq!(scene.phase(), "Failed");
+}
+
+#[test]
+fn a_verdict_fails_the_pod_and_says_why() {
+    let mut scene = Scene::new(one("Always"), vec![]);
+    scene.runtime = PodRuntime::default();
+    scene.verdict = Some(Verdict { reason: "OutOfpods".into(), message: "too many".into() });
+    let status = scene.status();
+    assert_eq!((status.phase.as_deref(), status.reason.as_deref()), (Some("Failed"), Some("OutOfpods")));
+    assert_eq!(status.container_statuses, None);
+    assert_eq!(scene.condition("Ready").reason.as_deref(), Some("PodFailed"));
+}
+
+#[test]
+fn times_of_conditions_change_only_with_the_condition() {
+    let mut scene = Scene::new(one("Always"), vec![container("a", 0, Running, 0)]);
+    let old = Some(Time(at(-1000)));
+    scene.previous.conditions = Some(vec![
+        PodCondition {
+            type_: "Ready".into(),
+            status: "False".into(),
+            last_transition_time: old.clone(),
+            ..Default::default()
+        },
+        PodCondition {
+            type_: "PodScheduled".into(),
+            status: "True".into(),
+            last_transition_time: old.clone(),
+            ..Default::default()
+        },
+    ]);
+    assert_eq!(scene.condition("Ready").last_transition_time, Some(Time(at(1))));
+    assert_eq!(scene.condition("PodScheduled").last_transition_time, old);
+}
+
+#[test]
+fn readiness_gates_hold_a_pod_back() {
+    let mut spec = one("Always");
+    spec["readinessGates"] = json!([{"conditionType": "example.com/gate"}]);
+    let mut scene = Scene::new(spec, vec![container("a", 0, Running, 0)]);
+    assert_eq!(scene.condition("Ready").reason.as_deref(), Some("ReadinessGatesNotReady"));
+    assert_eq!(scene.condition("ContainersReady").status, "True");
+    let gate = PodCondition { type_: "example.com/gate".into(), status: "True".into(), ..Default::default() };
+    scene.pod.status = Some(PodStatus { conditions: Some(vec![gate]), ..PodStatus::default() });
+    assert_eq!(scene.condition("Ready").status, "True");
+}

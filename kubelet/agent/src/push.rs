@@ -1,0 +1,226 @@
+//! Tells the API how a pod is: at once, only what changed, and always the newest.
+
+use std::{sync::Arc, time::Duration};
+
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use kube::{
+    Api,
+    api::{Patch, PatchParams},
+};
+use serde_json::{Map, Value, json};
+use tokio::time::Instant;
+use tracing::{debug, warn};
+
+use crate::{agent::Agent, cell::PodCell, limits};
+
+/// First pause after a refused patch.
+const MIN_PAUSE: Duration = Duration::from_millis(50);
+const MAX_PAUSE: Duration = Duration::from_secs(5);
+
+/// Sends each change until dropped, or until the API has no such pod any more.
+pub(crate) async fn run(agent: Arc<Agent>, cell: Arc<PodCell>) {
+    let mut versions = cell.versions();
+    let mut sent = as_json(&cell.pod().status.clone().unwrap_or_default());
+    let mut pause = MIN_PAUSE;
+    let mut started = false;
+    let first_seen = Instant::now();
+    loop {
+        versions.mark_unchanged();
+        let status = cell.compute_status(&agent);
+        if !started && status.phase.as_deref() == Some("Running") {
+            started = true;
+            agent.metrics.pod_start.observe(first_seen.elapsed().as_secs_f64());
+        }
+        let wanted = as_json(&status);
+        if let Some(patch) = patch(&sent, &wanted) {
+            match send(&agent, &cell, patch).await {
+                Sent::Done => {
+                    sent = wanted;
+                    pause = MIN_PAUSE;
+                    continue;
+                }
+                Sent::Gone => return,
+                Sent::Failed => {
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(MAX_PAUSE);
+                    continue;
+                }
+            }
+        }
+        if versions.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Sends one last status; whether the API still has the pod.
+pub(crate) async fn send_final(agent: &Agent, cell: &PodCell) -> bool {
+    let sent = as_json(&cell.pod().status.clone().unwrap_or_default());
+    let mut pause = MIN_PAUSE;
+    loop {
+        let wanted = as_json(&cell.compute_status(agent));
+        let Some(patch) = patch(&sent, &wanted) else { return true };
+        match send(agent, cell, patch).await {
+            Sent::Done => return true,
+            Sent::Gone => return false,
+            Sent::Failed => {
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(MAX_PAUSE);
+            }
+        }
+    }
+}
+
+enum Sent {
+    Done,
+    /// There is no such pod any more.
+    Gone,
+    Failed,
+}
+
+async fn send(agent: &Agent, cell: &PodCell, status: Value) -> Sent {
+    let api: Api<Pod> = Api::namespaced(agent.client.clone(), &cell.place.namespace);
+    let patch = json!({"metadata": {"uid": cell.place.uid}, "status": status});
+    let began = Instant::now();
+    let (parameters, patch) = (PatchParams::default(), Patch::Strategic(patch));
+    let request = api.patch_status(&cell.place.name, &parameters, &patch);
+    match tokio::time::timeout(limits::API_DEADLINE, request).await {
+        Ok(Ok(_)) => {
+            agent.metrics.status_pushes.inc();
+            agent.metrics.status_push.observe(began.elapsed().as_secs_f64());
+            Sent::Done
+        }
+        Ok(Err(kube::Error::Api(answer))) if answer.code == 404 => Sent::Gone,
+        // Another pod has taken the name.
+        Ok(Err(kube::Error::Api(answer))) if answer.code == 409 && answer.message.contains("uid") => {
+            Sent::Gone
+        }
+        Ok(Err(error)) => {
+            warn!(pod = %cell.place.name, error = &error as &dyn std::error::Error, "a status was not taken");
+            Sent::Failed
+        }
+        Err(_) => {
+            debug!(pod = %cell.place.name, "the apiserver does not answer");
+            Sent::Failed
+        }
+    }
+}
+
+fn as_json(status: &PodStatus) -> Map<String, Value> {
+    match serde_json::to_value(status) {
+        Ok(Value::Object(map)) => map,
+        _ => Map::new(),
+    }
+}
+
+/// Fields of the status that this kubelet writes, so that it also takes them back.
+const OWNED: [&str; 15] = [
+    "containerStatuses",
+    "ephemeralContainerStatuses",
+    "hostIP",
+    "hostIPs",
+    "initContainerStatuses",
+    "message",
+    "observedGeneration",
+    "phase",
+    "podIP",
+    "podIPs",
+    "qosClass",
+    "reason",
+    "startTime",
+    "conditions",
+    "resize",
+];
+
+/// The strategic merge patch between two statuses, or nothing. Conditions of others stay.
+fn patch(before: &Map<String, Value>, after: &Map<String, Value>) -> Option<Value> {
+    let mut patch = Map::new();
+    for field in OWNED {
+        let (old, new) = (before.get(field), after.get(field));
+        match field {
+            _ if old == new => {}
+            "conditions" => {
+                let changed = changed_conditions(old, new);
+                if !changed.is_empty() {
+                    patch.insert(field.to_owned(), Value::Array(changed));
+                }
+            }
+            "podIPs" | "hostIPs" => {
+                patch.insert(field.to_owned(), Value::Array(changed_addresses(old, new)));
+            }
+            _ => {
+                patch.insert(field.to_owned(), new.cloned().unwrap_or(Value::Null));
+            }
+        }
+    }
+    (!patch.is_empty()).then_some(Value::Object(patch))
+}
+
+fn entries(list: Option<&Value>) -> &[Value] {
+    list.and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+/// Conditions are merged by type, field by field: what is no longer said must be taken back.
+fn changed_conditions(old: Option<&Value>, new: Option<&Value>) -> Vec<Value> {
+    let mut changed = Vec::new();
+    for condition in entries(new) {
+        let before = entries(old).iter().find(|other| other["type"] == condition["type"]);
+        if before == Some(condition) {
+            continue;
+        }
+        let mut condition = condition.clone();
+        if let Some(map) = condition.as_object_mut() {
+            let stale = before.and_then(Value::as_object).into_iter().flat_map(Map::keys);
+            let stale: Vec<String> = stale.filter(|key| !map.contains_key(*key)).cloned().collect();
+            map.extend(stale.into_iter().map(|key| (key, Value::Null)));
+        }
+        changed.push(condition);
+    }
+    changed
+}
+
+/// Addresses are merged by themselves: old ones must be deleted by name.
+fn changed_addresses(old: Option<&Value>, new: Option<&Value>) -> Vec<Value> {
+    let mut list = entries(new).to_vec();
+    for entry in entries(old).iter().filter(|entry| !entries(new).contains(entry)) {
+        list.push(json!({"$patch": "delete", "ip": entry["ip"]}));
+    }
+    list
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(value: Value) -> Map<String, Value> {
+        value.as_object().unwrap().clone()
+    }
+
+    #[test]
+    fn nothing_changed_is_no_patch() {
+        let status = map(json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}));
+        assert_eq!(patch(&status, &status), None);
+        let mut with_stranger = status.clone();
+        with_stranger["conditions"].as_array_mut().unwrap().push(json!({"type": "x/y", "status": "True"}));
+        assert_eq!(patch(&with_stranger, &status), None, "conditions of others are not ours to remove");
+    }
+
+    #[test]
+    fn what_is_no_longer_said_is_taken_back() {
+        let before = map(json!({
+            "phase": "Pending", "reason": "x", "podIPs": [{"ip": "1"}],
+            "conditions": [{"type": "Ready", "status": "False", "reason": "r"}, {"type": "A", "status": "True"}],
+        }));
+        let after = map(json!({
+            "phase": "Running", "podIPs": [{"ip": "2"}],
+            "conditions": [{"type": "Ready", "status": "True"}, {"type": "A", "status": "True"}],
+        }));
+        assert_eq!(
+            patch(&before, &after),
+            Some(json!({
+                "phase": "Running", "reason": null, "podIPs": [{"ip": "2"}, {"$patch": "delete", "ip": "1"}],
+                "conditions": [{"type": "Ready", "status": "True", "reason": null}],
+            }))
+        );
+    }
+}

@@ -1,0 +1,112 @@
+//! Starts everything that a kubelet consists of.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+};
+
+use apiserver_api::ambient::Ambient;
+use apiserver_client::{Informers, Recorder, cache::Selection};
+use arc_swap::ArcSwap;
+use k8s_openapi::api::core::v1::{Pod, Service};
+use kube::Client;
+use kubelet_cri::Runtime;
+use tokio::{
+    sync::{Notify, Semaphore},
+    task::JoinSet,
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    agent::Agent,
+    config::{Config, Listeners},
+    limits,
+    machine::{Machine, MachineError},
+    manager,
+    metrics::Metrics,
+    node,
+    objects::Objects,
+    pleg, server,
+};
+
+/// A kubelet could not be started.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// Neither the configuration nor the machine has an address for the node.
+    #[error("the node has no address: none is configured, and no interface has one")]
+    NoAddress,
+    /// The cgroups of the pods could not be made.
+    #[error("cannot prepare the node")]
+    Machine(#[from] MachineError),
+    /// The certificates of the node's server cannot be used.
+    #[error("cannot serve")]
+    Server(#[from] server::TlsError),
+}
+
+/// Runs a kubelet until `shutdown`. Its pods go on running after that; the next one finds them.
+pub async fn run(
+    mut config: Config,
+    client: Client,
+    runtime: Arc<dyn Runtime>,
+    machine: Arc<dyn Machine>,
+    ambient: Ambient,
+    listeners: Listeners,
+    shutdown: CancellationToken,
+) -> Result<(), RunError> {
+    let info = machine.info();
+    let host_ips: Vec<String> = node::addresses(&config, &info).iter().map(ToString::to_string).collect();
+    if host_ips.is_empty() {
+        return Err(RunError::NoAddress);
+    }
+    machine.set_up_root(&config.cgroup_root).await?;
+    config.node_labels = node::labels(&config, &config.node_name);
+    let informers = Informers::new(client.clone(), ambient.clone(), shutdown.clone());
+    let processors = usize::try_from(info.cpus).unwrap_or(1).max(1);
+    let starts = if config.start_concurrency == 0 { 2 * processors } else { config.start_concurrency };
+    let selection =
+        Selection { fields: format!("spec.nodeName={}", config.node_name), ..Selection::default() };
+    let agent = Arc::new(Agent {
+        recorder: Recorder::new(
+            client.clone(),
+            ambient.clone(),
+            "kubelet",
+            &config.node_name,
+            shutdown.clone(),
+        ),
+        objects: Objects::new(client.clone(), ambient.clone(), shutdown.clone()),
+        services: informers.cache::<Service>(),
+        allocatable: node::capacity(&config, &info),
+        host_ips,
+        starts: Semaphore::new(starts),
+        exec_probes: Semaphore::new(limits::EXEC_PROBES),
+        pulls: Mutex::default(),
+        cells: Mutex::new(BTreeMap::new()),
+        relist: Notify::new(),
+        version: ArcSwap::default(),
+        metrics: Metrics::new(),
+        config,
+        client,
+        runtime,
+        machine,
+        ambient,
+    });
+    if let Ok(version) = agent.runtime.version().await {
+        agent.version.store(Arc::new(version));
+    }
+    let mut tasks = JoinSet::new();
+    let mut port = 0;
+    if let Some(listener) = listeners.node {
+        port = listener.local_addr().map_or(0, |address| address.port());
+        let tls = server::tls(&agent.config, &agent.host_ips)?;
+        tasks.spawn(server::serve(Arc::clone(&agent), listener, tls, shutdown.clone()));
+    }
+    if let Some(listener) = listeners.health {
+        tasks.spawn(server::serve_health(Arc::clone(&agent), listener, shutdown.clone()));
+    }
+    tasks.spawn(pleg::run(Arc::clone(&agent), shutdown.clone()));
+    tasks.spawn(node::run(Arc::clone(&agent), port, shutdown.clone()));
+    let pods = informers.select::<Pod>(selection);
+    tasks.spawn(manager::run(agent, pods, shutdown));
+    while tasks.join_next().await.is_some() {}
+    Ok(())
+}

@@ -1,0 +1,238 @@
+//! Logs of containers, from their files.
+
+use std::{
+    io,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use bytes::Bytes;
+use futures::stream;
+use http::{Request, Response, StatusCode};
+use http_body_util::{BodyExt, StreamBody};
+use hyper::body::{Frame, Incoming};
+use jiff::{SignedDuration, Timestamp};
+use kubelet_cri::ContainerState;
+use tokio::{
+    fs::File,
+    io::{AsyncReadExt, AsyncSeekExt},
+    sync::mpsc,
+};
+
+use super::{Body, query::Query, text, typed};
+use crate::{
+    agent::Agent,
+    cell::PodCell,
+    cri_log::{Renderer, Selection, tail_offset},
+    limits,
+    pod::{self, spec::log_path},
+};
+
+/// Bytes that are read at once.
+const CHUNK: usize = 32 * 1024;
+/// Pieces of an answer that wait for a slow reader.
+const QUEUE: usize = 8;
+
+pub(super) async fn serve(
+    agent: &Arc<Agent>,
+    request: &Request<Incoming>,
+    namespace: &str,
+    pod: &str,
+    container: &str,
+) -> Response<Body> {
+    let query = Query::parse(request.uri().query());
+    let Some(cell) = agent.cell_by_name(namespace, pod) else {
+        return text(StatusCode::NOT_FOUND, format!("pod {namespace}/{pod} is not on this node"));
+    };
+    let selection = match selection(&query, agent.ambient.now()) {
+        Ok(selection) => selection,
+        Err(why) => return text(StatusCode::BAD_REQUEST, why),
+    };
+    let tail = match query.get("tailLines").map(str::parse::<usize>) {
+        Some(Err(_)) => {
+            return text(StatusCode::BAD_REQUEST, "tailLines must be a number that is not negative");
+        }
+        Some(Ok(lines)) => Some(lines),
+        None => None,
+    };
+    let (attempt, id) = match attempt(&cell, container, query.is_set("previous")) {
+        Ok(found) => found,
+        Err(why) => return text(StatusCode::BAD_REQUEST, why),
+    };
+    let path = agent.machine.log_directory(&cell.place).join(log_path(container, attempt));
+    let (sender, receiver) = mpsc::channel(QUEUE);
+    let reader = Reader {
+        path,
+        renderer: Renderer::new(selection),
+        follow: query.is_set("follow").then(|| (Arc::clone(&cell), id)),
+        sender,
+    };
+    tokio::spawn(reader.run(tail));
+    let pieces = stream::unfold(receiver, async |mut receiver| Some((receiver.recv().await?, receiver)));
+    let mut response = typed(StatusCode::OK, "text/plain; charset=utf-8", String::new());
+    *response.body_mut() = StreamBody::new(Box::pin(pieces)).boxed_unsync();
+    response
+}
+
+fn selection(query: &Query, now: Timestamp) -> Result<Selection, String> {
+    let number = |name: &str| {
+        query.get(name).map(|text| text.parse::<i64>().map_err(|_| format!("{name} must be a number")))
+    };
+    let since = match (number("sinceSeconds").transpose()?, query.get("sinceTime")) {
+        (Some(seconds), _) => now.checked_sub(SignedDuration::from_secs(seconds)).ok(),
+        (None, Some(time)) => {
+            Some(time.parse().map_err(|_| "sinceTime must be a time as in RFC 3339".to_owned())?)
+        }
+        (None, None) => None,
+    };
+    let limit = number("limitBytes").transpose()?.map(|bytes| u64::try_from(bytes).unwrap_or_default());
+    Ok(Selection { since, timestamps: query.is_set("timestamps"), limit })
+}
+
+/// Which attempt of a container is meant, and its id; a sentence if there is none.
+fn attempt(cell: &PodCell, container: &str, previous: bool) -> Result<(u32, String), String> {
+    let state = cell.state();
+    let pod = &cell.place.name;
+    let exists = pod::container(&state.pod, container).is_some()
+        || pod::ephemeral_containers(&state.pod).any(|ephemeral| ephemeral.name == container);
+    if !exists {
+        return Err(format!("container {container} is not valid for pod {pod}"));
+    }
+    let lists = [
+        &state.status.container_statuses,
+        &state.status.init_container_statuses,
+        &state.status.ephemeral_container_statuses,
+    ];
+    let shown = lists.into_iter().flatten().flatten().find(|status| status.name == container);
+    let waiting = shown.and_then(|status| status.state.as_ref()?.waiting.as_ref());
+    let mut attempts = state.runtime.attempts(container).filter(|c| c.state != ContainerState::Created);
+    let newest = attempts.next();
+    // A container that waits for its restart has ended already: that end is the previous one.
+    let chosen = if previous && waiting.is_none() { attempts.next() } else { newest };
+    match (chosen, previous) {
+        (Some(status), _) => Ok((status.attempt, status.id.clone())),
+        (None, true) => {
+            Err(format!("previous terminated container \"{container}\" in pod \"{pod}\" not found"))
+        }
+        (None, false) => {
+            let reason = waiting.and_then(|waiting| waiting.reason.clone());
+            let reason = reason.unwrap_or_else(|| "ContainerCreating".to_owned());
+            Err(format!("container \"{container}\" in pod \"{pod}\" is waiting to start: {reason}"))
+        }
+    }
+}
+
+/// Reads one log file for one client.
+struct Reader {
+    path: PathBuf,
+    renderer: Renderer,
+    /// The pod and the id of its container, for as long as that runs.
+    follow: Option<(Arc<PodCell>, String)>,
+    sender: mpsc::Sender<io::Result<Frame<Bytes>>>,
+}
+
+impl Reader {
+    async fn run(mut self, tail: Option<usize>) {
+        if let Err(error) = self.read(tail).await
+            && error.kind() != io::ErrorKind::BrokenPipe
+        {
+            let _ = self.sender.send(Err(error)).await;
+        }
+    }
+
+    async fn read(&mut self, tail: Option<usize>) -> io::Result<()> {
+        let mut file = match File::open(&self.path).await {
+            // It has written nothing.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && self.follow.is_none() => return Ok(()),
+            file => file?,
+        };
+        if let Some(lines) = tail {
+            seek_tail(&mut file, lines).await?;
+        }
+        let mut line = Vec::new();
+        loop {
+            // Asked before the read, so that what is written last is not missed.
+            let goes_on = self.goes_on();
+            self.drain(&mut file, &mut line).await?;
+            if self.renderer.is_full() {
+                return Ok(());
+            }
+            let replaced = replaced(&file, &self.path).await;
+            if let Some(next) = replaced {
+                self.drain(&mut file, &mut line).await?;
+                file = next;
+                continue;
+            }
+            if !goes_on {
+                return Ok(());
+            }
+            tokio::select! {
+                () = self.sender.closed() => return Ok(()),
+                () = tokio::time::sleep(limits::LOG_POLL) => {}
+            }
+        }
+    }
+
+    fn goes_on(&self) -> bool {
+        self.follow.as_ref().is_some_and(|(cell, id)| {
+            cell.state().runtime.by_id(id).is_some_and(|status| status.state == ContainerState::Running)
+        })
+    }
+
+    /// Sends everything up to the end of the file; keeps the beginning of an unfinished line.
+    async fn drain(&mut self, file: &mut File, line: &mut Vec<u8>) -> io::Result<()> {
+        let mut buffer = vec![0; CHUNK];
+        loop {
+            let length = file.read(&mut buffer).await?;
+            if length == 0 || self.renderer.is_full() {
+                return Ok(());
+            }
+            let mut output = Vec::new();
+            for piece in buffer[..length].split_inclusive(|byte| *byte == b'\n') {
+                line.extend_from_slice(piece);
+                if piece.ends_with(b"\n") || line.len() > limits::LOG_LINE {
+                    self.renderer.render(line, &mut output);
+                    line.clear();
+                }
+            }
+            if !output.is_empty() {
+                let frame = Ok(Frame::data(Bytes::from(output)));
+                self.sender.send(frame).await.map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe))?;
+            }
+        }
+    }
+}
+
+/// The file that has taken the place of one that was moved away.
+async fn replaced(file: &File, path: &Path) -> Option<File> {
+    let (here, there) = (file.metadata().await.ok()?, tokio::fs::metadata(path).await.ok()?);
+    if (here.dev(), here.ino()) == (there.dev(), there.ino()) {
+        return None;
+    }
+    File::open(path).await.ok()
+}
+
+/// Goes to where the last lines begin, reading no more than needed from the end.
+async fn seek_tail(file: &mut File, lines: usize) -> io::Result<()> {
+    let length = file.metadata().await?.len();
+    let mut window = CHUNK as u64;
+    loop {
+        let start = length.saturating_sub(window);
+        file.seek(io::SeekFrom::Start(start)).await?;
+        let mut content = Vec::new();
+        (&mut *file).take(length - start).read_to_end(&mut content).await?;
+        // The first line of the window may be the rest of a longer one.
+        let first = if start == 0 {
+            0
+        } else {
+            content.iter().position(|byte| *byte == b'\n').map_or(content.len(), |index| index + 1)
+        };
+        let offset = tail_offset(&content[first..], lines);
+        if start == 0 || offset > 0 {
+            file.seek(io::SeekFrom::Start(start + (first + offset) as u64)).await?;
+            return Ok(());
+        }
+        window *= 4;
+    }
+}

@@ -1,0 +1,175 @@
+//! The node's server: logs, exec, attach, port-forward and numbers, over TLS, for those whom the
+//! cluster's certificate authority vouches for.
+
+use std::{convert::Infallible, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::{Method, Request, Response, StatusCode, header};
+use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
+use hyper::body::Incoming;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpListener,
+    sync::Semaphore,
+    task::JoinSet,
+};
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+use tracing::debug;
+
+use crate::{agent::Agent, limits};
+
+mod frames;
+mod logs;
+mod query;
+mod stats;
+mod streams;
+mod tls;
+
+pub use tls::TlsError;
+pub(crate) use tls::tls;
+
+/// How long a client may take for its handshake, and for its headers.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+
+/// Body of an answer.
+pub(crate) type Body = UnsyncBoxBody<Bytes, std::io::Error>;
+
+/// Serves until shutdown.
+pub(crate) async fn serve(
+    agent: Arc<Agent>,
+    listener: TcpListener,
+    tls: TlsAcceptor,
+    shutdown: CancellationToken,
+) {
+    let permits = Arc::new(Semaphore::new(limits::CONNECTIONS));
+    let mut connections = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            () = shutdown.cancelled() => return,
+            Some(_) = connections.join_next(), if !connections.is_empty() => continue,
+            accepted = listener.accept() => accepted,
+        };
+        let Ok((stream, _)) = accepted else {
+            // Out of file descriptors, most likely: others must end first.
+            tokio::time::sleep(limits::START_RETRY).await;
+            continue;
+        };
+        let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else { continue };
+        let (agent, tls) = (Arc::clone(&agent), tls.clone());
+        connections.spawn(async move {
+            let _permit = permit;
+            let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE, tls.accept(stream)).await else { return };
+            let (_, session) = stream.get_ref();
+            let known = session.peer_certificates().is_some_and(|chain| !chain.is_empty());
+            connection(agent, stream, known).await;
+        });
+    }
+}
+
+/// Serves `/healthz` in the clear until shutdown.
+pub(crate) async fn serve_health(agent: Arc<Agent>, listener: TcpListener, shutdown: CancellationToken) {
+    let mut connections = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            () = shutdown.cancelled() => return,
+            Some(_) = connections.join_next(), if !connections.is_empty() => continue,
+            accepted = listener.accept() => accepted,
+        };
+        if let Ok((stream, _)) = accepted
+            && connections.len() < limits::CONNECTIONS
+        {
+            connections.spawn(connection(Arc::clone(&agent), stream, false));
+        }
+    }
+}
+
+async fn connection<S>(agent: Arc<Agent>, stream: S, known: bool)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let service = hyper::service::service_fn(move |request| {
+        let agent = Arc::clone(&agent);
+        async move { Ok::<_, Infallible>(route(agent, request, known).await) }
+    });
+    let mut builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(HANDSHAKE).max_buf_size(limits::HEADERS);
+    if let Err(error) = builder.serve_connection_with_upgrades(TokioIo::new(stream), service).await {
+        debug!(%error, "a connection to the node has ended");
+    }
+}
+
+async fn route(agent: Arc<Agent>, request: Request<Incoming>, known: bool) -> Response<Body> {
+    let path = request.uri().path().to_owned();
+    let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
+    if let ["healthz", ..] = parts.as_slice() {
+        return healthz(&agent);
+    }
+    if !known {
+        return text(StatusCode::UNAUTHORIZED, "Unauthorized");
+    }
+    let streaming = matches!(*request.method(), Method::GET | Method::POST);
+    match parts.as_slice() {
+        ["containerLogs", namespace, pod, container] if request.method() == Method::GET => {
+            logs::serve(&agent, &request, namespace, pod, container).await
+        }
+        ["exec", namespace, pod, container] if streaming => {
+            streams::exec(&agent, request, namespace, pod, container).await
+        }
+        // The form that names the pod's uid, too.
+        ["exec", namespace, pod, _, container] if streaming => {
+            streams::exec(&agent, request, namespace, pod, container).await
+        }
+        ["attach", namespace, pod, container] | ["attach", namespace, pod, _, container] if streaming => {
+            streams::attach(&agent, request, namespace, pod, container).await
+        }
+        ["portForward", namespace, pod] | ["portForward", namespace, pod, _] if streaming => {
+            streams::port_forward(&agent, request, namespace, pod).await
+        }
+        ["pods"] | ["runningpods"] => pods(&agent),
+        ["metrics"] => {
+            typed(StatusCode::OK, "application/openmetrics-text; version=1.0.0", agent.metrics.text())
+        }
+        ["stats", "summary"] => stats::summary(&agent).await,
+        _ => text(StatusCode::NOT_FOUND, "404 page not found"),
+    }
+}
+
+fn healthz(agent: &Agent) -> Response<Body> {
+    if agent.metrics.runtime_is_away() {
+        return text(StatusCode::INTERNAL_SERVER_ERROR, "the container runtime does not answer");
+    }
+    text(StatusCode::OK, "ok")
+}
+
+fn pods(agent: &Agent) -> Response<Body> {
+    let items: Vec<serde_json::Value> = agent
+        .cells()
+        .values()
+        .map(|cell| {
+            let state = cell.state();
+            let mut pod = k8s_openapi::api::core::v1::Pod::clone(&state.pod);
+            pod.status = Some(state.status.clone());
+            serde_json::to_value(&pod).unwrap_or_default()
+        })
+        .collect();
+    let list = serde_json::json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items});
+    typed(StatusCode::OK, "application/json", list.to_string())
+}
+
+pub(crate) fn text(status: StatusCode, text: impl Into<String>) -> Response<Body> {
+    typed(status, "text/plain; charset=utf-8", text.into())
+}
+
+pub(crate) fn typed(status: StatusCode, kind: &'static str, text: String) -> Response<Body> {
+    let body = Full::new(Bytes::from(text)).map_err(|never| match never {}).boxed_unsync();
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static(kind));
+    response
+}
+
+pub(crate) fn empty() -> Body {
+    http_body_util::Empty::new().map_err(|never| match never {}).boxed_unsync()
+}

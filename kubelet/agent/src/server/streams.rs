@@ -1,0 +1,298 @@
+//! Exec, attach and port-forward: the runtime serves the stream, and this is a tunnel to it. The
+//! client's request for an upgrade is repeated to the runtime with its headers, and then bytes go
+//! both ways untouched.
+
+use bytes::Bytes;
+use http::{
+    HeaderMap, HeaderValue, Method, Request, Response, StatusCode,
+    header::{CONNECTION, HOST, SEC_WEBSOCKET_PROTOCOL, UPGRADE},
+};
+use http_body_util::{BodyExt, Empty};
+use hyper::{body::Incoming, client::conn::http1, upgrade::OnUpgrade};
+use hyper_util::rt::TokioIo;
+use kubelet_cri::{ContainerState, RuntimeError, StreamOptions};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+use tracing::debug;
+
+use super::{Body, empty, frames::CloseFilter, query::Query, text};
+use crate::agent::Agent;
+
+/// The protocol that runtimes of this generation speak over WebSocket.
+const V4: &str = "v4.channel.k8s.io";
+/// The one that clients prefer: it can also close one channel.
+const V5: &str = "v5.channel.k8s.io";
+/// Bytes that are moved at once.
+const CHUNK: usize = 16 * 1024;
+
+pub(super) async fn exec(
+    agent: &Agent,
+    request: Request<Incoming>,
+    namespace: &str,
+    pod: &str,
+    container: &str,
+) -> Response<Body> {
+    let query = Query::parse(request.uri().query());
+    let options = options(&query);
+    let command: Vec<String> = query.all("command").map(str::to_owned).collect();
+    let id = match running(agent, namespace, pod, container) {
+        Ok(id) => id,
+        Err(refusal) => return *refusal,
+    };
+    match agent.runtime.exec(&id, &command, options).await {
+        Ok(url) => tunnel(request, &url, options).await,
+        Err(error) => failed(&error),
+    }
+}
+
+pub(super) async fn attach(
+    agent: &Agent,
+    request: Request<Incoming>,
+    namespace: &str,
+    pod: &str,
+    container: &str,
+) -> Response<Body> {
+    let mut options = options(&Query::parse(request.uri().query()));
+    let id = match running(agent, namespace, pod, container) {
+        Ok(id) => id,
+        Err(refusal) => return *refusal,
+    };
+    if let Some(cell) = agent.cell_by_name(namespace, pod) {
+        let pod = cell.pod();
+        // A container has a terminal or has none, whatever is asked for.
+        if let Some((_, container)) = crate::pod::container(&pod, container) {
+            options.tty = container.tty.unwrap_or_default();
+        }
+    }
+    match agent.runtime.attach(&id, options).await {
+        Ok(url) => tunnel(request, &url, options).await,
+        Err(error) => failed(&error),
+    }
+}
+
+pub(super) async fn port_forward(
+    agent: &Agent,
+    request: Request<Incoming>,
+    namespace: &str,
+    pod: &str,
+) -> Response<Body> {
+    let query = Query::parse(request.uri().query());
+    let ports: Vec<i32> = query
+        .all("port")
+        .chain(query.all("ports"))
+        .flat_map(|list| list.split(','))
+        .filter_map(|port| port.parse().ok())
+        .collect();
+    let sandbox = agent
+        .cell_by_name(namespace, pod)
+        .and_then(|cell| cell.state().runtime.ready_sandbox().map(|sandbox| sandbox.summary.id.clone()));
+    let Some(sandbox) = sandbox else {
+        return text(StatusCode::NOT_FOUND, format!("pod {namespace}/{pod} does not run here"));
+    };
+    match agent.runtime.port_forward(&sandbox, &ports).await {
+        Ok(url) => tunnel(request, &url, StreamOptions::default()).await,
+        Err(error) => failed(&error),
+    }
+}
+
+fn options(query: &Query) -> StreamOptions {
+    // Both spellings are in use: that of the apiserver and that of the kubelet.
+    let any = |names: [&str; 2]| names.iter().any(|name| query.is_set(name));
+    StreamOptions {
+        tty: query.is_set("tty"),
+        stdin: any(["input", "stdin"]),
+        stdout: any(["output", "stdout"]),
+        stderr: any(["error", "stderr"]),
+    }
+}
+
+/// Id of the running container of a name.
+fn running(
+    agent: &Agent,
+    namespace: &str,
+    pod: &str,
+    container: &str,
+) -> Result<String, Box<Response<Body>>> {
+    let Some(cell) = agent.cell_by_name(namespace, pod) else {
+        return Err(Box::new(text(
+            StatusCode::NOT_FOUND,
+            format!("pod {namespace}/{pod} is not on this node"),
+        )));
+    };
+    let state = cell.state();
+    let running = state.runtime.attempts(container).find(|status| status.state == ContainerState::Running);
+    match running {
+        Some(status) => Ok(status.id.clone()),
+        None => {
+            let message = format!("container not found (\"{container}\")");
+            Err(Box::new(text(StatusCode::NOT_FOUND, message)))
+        }
+    }
+}
+
+fn failed(error: &RuntimeError) -> Response<Body> {
+    let status = if error.is_not_found() { StatusCode::NOT_FOUND } else { StatusCode::INTERNAL_SERVER_ERROR };
+    text(status, error.to_string())
+}
+
+/// How the protocol that the client asks for becomes one that the runtime speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Translation {
+    /// As it is.
+    None,
+    /// Offer version 4 only; the client knows it, too.
+    Downgrade,
+    /// Offer version 4, answer version 5, and drop the messages that close a channel.
+    Filter,
+    /// Version 4 cannot say that the input has ended; the client must choose another way.
+    Impossible,
+}
+
+fn translation(headers: &HeaderMap, options: StreamOptions) -> Translation {
+    let offered: Vec<&str> = headers
+        .get_all(SEC_WEBSOCKET_PROTOCOL)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .map(str::trim)
+        .collect();
+    match (offered.contains(&V5), offered.contains(&V4)) {
+        (false, _) => Translation::None,
+        (true, true) => Translation::Downgrade,
+        // A terminal carries the end of its input in band.
+        (true, false) if !options.stdin || options.tty => Translation::Filter,
+        (true, false) => Translation::Impossible,
+    }
+}
+
+/// Repeats the request to the runtime and connects the two ends.
+async fn tunnel(mut request: Request<Incoming>, url: &str, options: StreamOptions) -> Response<Body> {
+    if !request.headers().contains_key(UPGRADE) {
+        return text(StatusCode::BAD_REQUEST, "Upgrade request required");
+    }
+    let translation = translation(request.headers(), options);
+    if translation == Translation::Impossible {
+        return text(StatusCode::FORBIDDEN, format!("{V5} with input needs SPDY/3.1 or {V4} here"));
+    }
+    let client = hyper::upgrade::on(&mut request);
+    match connect(&request, url, translation).await {
+        Ok(mut answer) => {
+            let status = answer.status();
+            let mut response = Response::new(empty());
+            *response.status_mut() = status;
+            for (name, value) in answer.headers() {
+                response.headers_mut().append(name, value.clone());
+            }
+            if status != StatusCode::SWITCHING_PROTOCOLS {
+                let body = answer.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+                return text(status, String::from_utf8_lossy(&body).into_owned());
+            }
+            if translation == Translation::Filter {
+                response.headers_mut().insert(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(V5));
+            }
+            let runtime = hyper::upgrade::on(&mut answer);
+            tokio::spawn(join(client, runtime, translation));
+            response
+        }
+        Err(why) => text(StatusCode::BAD_GATEWAY, format!("the runtime's stream server: {why}")),
+    }
+}
+
+async fn connect(
+    request: &Request<Incoming>,
+    url: &str,
+    translation: Translation,
+) -> Result<Response<Incoming>, String> {
+    let url: http::Uri = url.parse().map_err(|e| format!("{url}: {e}"))?;
+    let authority = url.authority().ok_or("the URL has no host")?.clone();
+    let stream = TcpStream::connect((authority.host(), authority.port_u16().unwrap_or(80)))
+        .await
+        .map_err(|error| error.to_string())?;
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|e| e.to_string())?;
+    tokio::spawn(async move {
+        if let Err(error) = connection.with_upgrades().await {
+            debug!(%error, "a stream of the runtime has ended");
+        }
+    });
+    let path = url.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
+    let mut repeated = Request::builder()
+        .method(request.method())
+        .uri(path)
+        .body(Empty::<Bytes>::new())
+        .map_err(|e| e.to_string())?;
+    for (name, value) in request.headers() {
+        // Who asks is this node's business, not the runtime's.
+        let private = name == HOST
+            || name == http::header::AUTHORIZATION
+            || name == http::header::ORIGIN
+            || name == http::header::CONTENT_LENGTH
+            || name == http::header::TRANSFER_ENCODING;
+        if !private {
+            repeated.headers_mut().append(name, value.clone());
+        }
+    }
+    let host = HeaderValue::from_str(authority.as_str()).map_err(|e| e.to_string())?;
+    repeated.headers_mut().insert(HOST, host);
+    repeated.headers_mut().insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+    if repeated.method() == Method::POST {
+        repeated.headers_mut().insert(http::header::CONTENT_LENGTH, HeaderValue::from_static("0"));
+    }
+    if matches!(translation, Translation::Downgrade | Translation::Filter) {
+        repeated.headers_mut().insert(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(V4));
+    }
+    sender.send_request(repeated).await.map_err(|error| error.to_string())
+}
+
+/// Moves bytes until either end closes.
+async fn join(client: OnUpgrade, runtime: OnUpgrade, translation: Translation) {
+    let (Ok(client), Ok(runtime)) = tokio::join!(client, runtime) else { return };
+    let (mut client, mut runtime) = (TokioIo::new(client), TokioIo::new(runtime));
+    if translation != Translation::Filter {
+        if let Err(error) = tokio::io::copy_bidirectional(&mut client, &mut runtime).await {
+            debug!(%error, "a stream has ended");
+        }
+        return;
+    }
+    let (mut from_client, mut to_client) = tokio::io::split(client);
+    let (mut from_runtime, mut to_runtime) = tokio::io::split(runtime);
+    let upward = async {
+        let (mut filter, mut passed) = (CloseFilter::default(), Vec::new());
+        let mut buffer = vec![0; CHUNK];
+        loop {
+            let length = from_client.read(&mut buffer).await?;
+            if length == 0 {
+                return to_runtime.shutdown().await;
+            }
+            passed.clear();
+            filter.feed(&buffer[..length], &mut passed);
+            to_runtime.write_all(&passed).await?;
+        }
+    };
+    let downward = async {
+        tokio::io::copy(&mut from_runtime, &mut to_client).await?;
+        to_client.shutdown().await
+    };
+    let _ = tokio::join!(upward, downward);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn protocols() {
+        let asked = |offered: &'static str, stdin, tty| {
+            let mut headers = HeaderMap::new();
+            headers.insert(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(offered));
+            translation(&headers, StreamOptions { stdin, tty, ..StreamOptions::default() })
+        };
+        assert_eq!(asked("v4.channel.k8s.io", true, false), Translation::None);
+        assert_eq!(asked("v5.channel.k8s.io, v4.channel.k8s.io", true, false), Translation::Downgrade);
+        assert_eq!(asked("v5.channel.k8s.io", false, false), Translation::Filter);
+        assert_eq!(asked("v5.channel.k8s.io", true, true), Translation::Filter);
+        assert_eq!(asked("v5.channel.k8s.io", true, false), Translation::Impossible);
+        assert_eq!(translation(&HeaderMap::new(), StreamOptions::default()), Translation::None);
+    }
+}

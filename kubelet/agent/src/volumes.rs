@@ -1,0 +1,421 @@
+//! What the volumes of a pod consist of: references in, contents out. Nothing here touches a disk.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::core::v1::{
+    ConfigMap, Container, DownwardAPIVolumeFile, KeyToPath, Pod, ProjectedVolumeSource, Secret, Volume,
+};
+
+use crate::pod::{
+    all_containers,
+    env::{EnvError, Sources, Surroundings, field_value, resource_value},
+    ephemeral_as_container, ephemeral_containers, spec,
+};
+
+/// A token that a pod wants.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TokenKey {
+    /// Empty: the apiserver's own.
+    pub audience: String,
+    /// Seconds.
+    pub expiration: i64,
+}
+
+/// Objects that a pod refers to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct References {
+    pub config_maps: BTreeSet<String>,
+    pub secrets: BTreeSet<String>,
+    pub tokens: BTreeSet<TokenKey>,
+}
+
+/// One file of a volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct File {
+    pub content: Vec<u8>,
+    /// Permission bits.
+    pub mode: u32,
+}
+
+/// What a volume is made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// An empty directory, in memory with an optional size in bytes, or on disk.
+    Empty { memory: bool, size: Option<i64> },
+    /// A path of the node; the kind is that of `hostPath.type`.
+    Host { path: String, kind: String },
+    /// Files that are replaced all at once when one changes, by relative path.
+    Files { files: BTreeMap<String, File>, in_memory: bool },
+}
+
+/// A volume that cannot be made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum VolumeError {
+    #[error("MountVolume.SetUp failed for volume \"{volume}\" : {kind} \"{name}\" not found")]
+    Missing { volume: String, kind: &'static str, name: String },
+    #[error("MountVolume.SetUp failed for volume \"{volume}\" : references non-existent key: {key}")]
+    Key { volume: String, key: String },
+    #[error("MountVolume.SetUp failed for volume \"{volume}\" : path {path:?} leaves the volume")]
+    Path { volume: String, path: String },
+    #[error("MountVolume.SetUp failed for volume \"{volume}\" : no token yet")]
+    Token { volume: String },
+    #[error("MountVolume.SetUp failed for volume \"{volume}\"")]
+    Field {
+        volume: String,
+        #[source]
+        source: EnvError,
+    },
+    #[error("volume \"{volume}\" is of a kind that this kubelet does not know")]
+    Unsupported { volume: String },
+}
+
+/// Everything that must be read before a pod's volumes and environment can be made.
+pub fn references(pod: &Pod) -> References {
+    let mut found = References::default();
+    let ephemeral: Vec<Container> = ephemeral_containers(pod).map(ephemeral_as_container).collect();
+    for container in all_containers(pod).map(|(_, container)| container).chain(&ephemeral) {
+        for from in container.env_from.iter().flatten() {
+            found.config_maps.extend(from.config_map_ref.iter().map(|r| r.name.clone()));
+            found.secrets.extend(from.secret_ref.iter().map(|r| r.name.clone()));
+        }
+        for source in container.env.iter().flatten().filter_map(|variable| variable.value_from.as_ref()) {
+            found.config_maps.extend(source.config_map_key_ref.iter().map(|r| r.name.clone()));
+            found.secrets.extend(source.secret_key_ref.iter().map(|r| r.name.clone()));
+        }
+    }
+    for volume in spec(pod).volumes.iter().flatten() {
+        found.config_maps.extend(volume.config_map.iter().map(|source| source.name.clone()));
+        found.secrets.extend(volume.secret.iter().filter_map(|source| source.secret_name.clone()));
+        for source in volume.projected.iter().flat_map(|projected| projected.sources.iter().flatten()) {
+            found.config_maps.extend(source.config_map.iter().map(|source| source.name.clone()));
+            found.secrets.extend(source.secret.iter().map(|source| source.name.clone()));
+            found.tokens.extend(source.service_account_token.iter().map(token_key));
+        }
+    }
+    found
+        .secrets
+        .extend(spec(pod).image_pull_secrets.iter().flatten().map(|reference| reference.name.clone()));
+    found
+}
+
+fn token_key(source: &k8s_openapi::api::core::v1::ServiceAccountTokenProjection) -> TokenKey {
+    TokenKey {
+        audience: source.audience.clone().unwrap_or_default(),
+        expiration: source.expiration_seconds.unwrap_or(3600).max(600),
+    }
+}
+
+/// The content of each volume that a container mounts, by name.
+pub fn contents(
+    pod: &Pod,
+    sources: &Sources,
+    surroundings: &Surroundings<'_>,
+) -> Result<BTreeMap<String, Content>, VolumeError> {
+    let volumes = spec(pod).volumes.iter().flatten();
+    volumes.map(|volume| Ok((volume.name.clone(), content(pod, volume, sources, surroundings)?))).collect()
+}
+
+fn content(
+    pod: &Pod,
+    volume: &Volume,
+    sources: &Sources,
+    surroundings: &Surroundings<'_>,
+) -> Result<Content, VolumeError> {
+    let files = |builder: Builder<'_>, in_memory| Content::Files { files: builder.files, in_memory };
+    if let Some(source) = &volume.empty_dir {
+        let size = source.size_limit.as_ref().and_then(crate::quantity::whole).filter(|size| *size > 0);
+        return Ok(Content::Empty { memory: source.medium.as_deref() == Some("Memory"), size });
+    }
+    if let Some(source) = &volume.host_path {
+        return Ok(Content::Host {
+            path: source.path.clone(),
+            kind: source.type_.clone().unwrap_or_default(),
+        });
+    }
+    if let Some(source) = &volume.config_map {
+        let mut builder = Builder::new(volume, source.default_mode);
+        builder.config_map(sources, &source.name, source.items.as_deref(), source.optional)?;
+        return Ok(files(builder, false));
+    }
+    if let Some(source) = &volume.secret {
+        let mut builder = Builder::new(volume, source.default_mode);
+        let name = source.secret_name.as_deref().unwrap_or_default();
+        builder.secret(sources, name, source.items.as_deref(), source.optional)?;
+        return Ok(files(builder, true));
+    }
+    if let Some(source) = &volume.downward_api {
+        let mut builder = Builder::new(volume, source.default_mode);
+        builder.downward(pod, source.items.as_deref().unwrap_or_default(), surroundings)?;
+        return Ok(files(builder, false));
+    }
+    if let Some(source) = &volume.projected {
+        let mut builder = Builder::new(volume, source.default_mode);
+        let secret = builder.projected(pod, source, sources, surroundings)?;
+        return Ok(files(builder, secret));
+    }
+    let known_only_by_absence = serde_json::to_value(volume)
+        .ok()
+        .and_then(|value| value.as_object().map(serde_json::Map::len))
+        .is_some_and(|fields| fields <= 1);
+    if known_only_by_absence {
+        return Ok(Content::Empty { memory: false, size: None });
+    }
+    Err(VolumeError::Unsupported { volume: volume.name.clone() })
+}
+
+/// Collects the files of one volume.
+struct Builder<'a> {
+    volume: &'a str,
+    default_mode: u32,
+    files: BTreeMap<String, File>,
+}
+
+impl<'a> Builder<'a> {
+    fn new(volume: &'a Volume, default_mode: Option<i32>) -> Self {
+        let default_mode = default_mode.and_then(|mode| u32::try_from(mode).ok()).unwrap_or(0o644);
+        Self { volume: &volume.name, default_mode, files: BTreeMap::new() }
+    }
+
+    fn add(&mut self, path: &str, content: Vec<u8>, mode: Option<i32>) -> Result<(), VolumeError> {
+        let leaves = path.is_empty()
+            || path.starts_with('/')
+            || path.split('/').any(|part| part.is_empty() || part.starts_with("..") || part == ".");
+        if leaves {
+            return Err(VolumeError::Path { volume: self.volume.to_owned(), path: path.to_owned() });
+        }
+        let mode = mode.and_then(|mode| u32::try_from(mode).ok()).unwrap_or(self.default_mode);
+        self.files.insert(path.to_owned(), File { content, mode });
+        Ok(())
+    }
+
+    fn missing(&self, kind: &'static str, name: &str) -> VolumeError {
+        VolumeError::Missing { volume: self.volume.to_owned(), kind, name: name.to_owned() }
+    }
+
+    /// All of `data`, or the items asked for.
+    fn pick(
+        &mut self,
+        data: &BTreeMap<String, Vec<u8>>,
+        items: Option<&[KeyToPath]>,
+        optional: bool,
+    ) -> Result<(), VolumeError> {
+        let Some(items) = items.filter(|items| !items.is_empty()) else {
+            return data.iter().try_for_each(|(key, content)| self.add(key, content.clone(), None));
+        };
+        for item in items {
+            match data.get(&item.key) {
+                Some(content) => self.add(&item.path, content.clone(), item.mode)?,
+                None if optional => {}
+                None => {
+                    return Err(VolumeError::Key { volume: self.volume.to_owned(), key: item.key.clone() });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn config_map(
+        &mut self,
+        sources: &Sources,
+        name: &str,
+        items: Option<&[KeyToPath]>,
+        optional: Option<bool>,
+    ) -> Result<(), VolumeError> {
+        match sources.config_maps.get(name) {
+            Some(object) => self.pick(&config_map_data(object), items, optional == Some(true)),
+            None if optional == Some(true) => Ok(()),
+            None => Err(self.missing("configmap", name)),
+        }
+    }
+
+    fn secret(
+        &mut self,
+        sources: &Sources,
+        name: &str,
+        items: Option<&[KeyToPath]>,
+        optional: Option<bool>,
+    ) -> Result<(), VolumeError> {
+        match sources.secrets.get(name) {
+            Some(object) => self.pick(&secret_data(object), items, optional == Some(true)),
+            None if optional == Some(true) => Ok(()),
+            None => Err(self.missing("secret", name)),
+        }
+    }
+
+    fn downward(
+        &mut self,
+        pod: &Pod,
+        items: &[DownwardAPIVolumeFile],
+        surroundings: &Surroundings<'_>,
+    ) -> Result<(), VolumeError> {
+        for item in items {
+            let none = Container::default();
+            let value = match (&item.field_ref, &item.resource_field_ref) {
+                (Some(field), _) => field_value(pod, field, surroundings),
+                (None, Some(resource)) => resource_value(pod, &none, resource, surroundings),
+                (None, None) => Ok(String::new()),
+            };
+            let value =
+                value.map_err(|source| VolumeError::Field { volume: self.volume.to_owned(), source })?;
+            self.add(&item.path, value.into_bytes(), item.mode)?;
+        }
+        Ok(())
+    }
+
+    /// Adds all sources; whether there is a secret among them.
+    fn projected(
+        &mut self,
+        pod: &Pod,
+        projected: &ProjectedVolumeSource,
+        sources: &Sources,
+        surroundings: &Surroundings<'_>,
+    ) -> Result<bool, VolumeError> {
+        let mut confidential = false;
+        for source in projected.sources.iter().flatten() {
+            if let Some(from) = &source.config_map {
+                self.config_map(sources, &from.name, from.items.as_deref(), from.optional)?;
+            } else if let Some(from) = &source.secret {
+                confidential = true;
+                self.secret(sources, &from.name, from.items.as_deref(), from.optional)?;
+            } else if let Some(from) = &source.downward_api {
+                self.downward(pod, from.items.as_deref().unwrap_or_default(), surroundings)?;
+            } else if let Some(from) = &source.service_account_token {
+                confidential = true;
+                let token = sources.tokens.get(&token_key(from));
+                let token = token.ok_or_else(|| VolumeError::Token { volume: self.volume.to_owned() })?;
+                // Whoever does not run as root can read its token all the same.
+                let mode = if runs_as_root(pod) { 0o600 } else { 0o644 };
+                self.add(&from.path, token.clone().into_bytes(), Some(mode))?;
+            } else {
+                return Err(VolumeError::Unsupported { volume: self.volume.to_owned() });
+            }
+        }
+        Ok(confidential)
+    }
+}
+
+/// Whether the token need not be readable by others than root.
+fn runs_as_root(pod: &Pod) -> bool {
+    let of_pod = spec(pod).security_context.as_ref().and_then(|context| context.run_as_user);
+    all_containers(pod).all(|(_, container)| {
+        let own = container.security_context.as_ref().and_then(|context| context.run_as_user);
+        own.or(of_pod) == Some(0)
+    })
+}
+
+fn config_map_data(object: &ConfigMap) -> BTreeMap<String, Vec<u8>> {
+    let text = object.data.iter().flatten().map(|(key, value)| (key.clone(), value.clone().into_bytes()));
+    let binary = object.binary_data.iter().flatten().map(|(key, value)| (key.clone(), value.0.clone()));
+    text.chain(binary).collect()
+}
+
+fn secret_data(object: &Secret) -> BTreeMap<String, Vec<u8>> {
+    object.data.iter().flatten().map(|(key, value)| (key.clone(), value.0.clone())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::pod::testing::pod;
+
+    fn sources() -> Sources {
+        let config = json!({"data": {"a": "1", "b": "2"}, "binaryData": {"c": "/w=="}});
+        let config: ConfigMap = serde_json::from_value(config).unwrap();
+        let secret: Secret = serde_json::from_value(json!({"data": {"key": "c2VjcmV0"}})).unwrap();
+        Sources {
+            config_maps: BTreeMap::from([("config".to_owned(), Arc::new(config))]),
+            secrets: BTreeMap::from([("secret".to_owned(), Arc::new(secret))]),
+            tokens: BTreeMap::from([(
+                TokenKey { audience: String::new(), expiration: 3607 },
+                "jwt".to_owned(),
+            )]),
+            ..Sources::default()
+        }
+    }
+
+    fn volume(source: Value) -> Result<Content, VolumeError> {
+        let mut volume = source;
+        volume["name"] = json!("v");
+        let pod = pod(json!({"containers": [{"name": "a"}], "volumes": [volume]}));
+        contents(&pod, &sources(), &Surroundings::default()).map(|mut all| all.remove("v").unwrap())
+    }
+
+    fn listing(content: Content) -> Vec<String> {
+        let Content::Files { files, .. } = content else { panic!("{content:?}") };
+        let line = |(path, file): (&String, &File)| {
+            format!("{path} {:o} {}", file.mode, String::from_utf8_lossy(&file.content))
+        };
+        files.iter().map(line).collect()
+    }
+
+    #[test]
+    fn whole_and_selected_config_maps() {
+        let whole = volume(json!({"configMap": {"name": "config"}})).unwrap();
+        assert_eq!(listing(whole), ["a 644 1", "b 644 2", "c 644 \u{fffd}"]);
+        let items = json!([{"key": "b", "path": "x/y", "mode": 0o400}]);
+        let some = volume(json!({"configMap": {"name": "config", "items": items}})).unwrap();
+        assert_eq!(listing(some), ["x/y 400 2"]);
+    }
+
+    #[test]
+    fn what_a_service_account_gets() {
+        let projected = volume(json!({"projected": {"sources": [
+            {"serviceAccountToken": {"path": "token", "expirationSeconds": 3607}},
+            {"configMap": {"name": "config", "items": [{"key": "a", "path": "ca.crt"}]}},
+            {"downwardAPI": {"items": [{"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}]}},
+        ]}}))
+        .unwrap();
+        assert!(matches!(projected, Content::Files { in_memory: true, .. }));
+        assert_eq!(listing(projected), ["ca.crt 644 1", "namespace 644 shop", "token 644 jwt"]);
+    }
+
+    #[test]
+    fn what_is_missing_is_named_unless_it_is_optional() {
+        let error = volume(json!({"secret": {"secretName": "none"}})).unwrap_err();
+        assert!(error.to_string().ends_with("secret \"none\" not found"), "{error}");
+        let empty = volume(json!({"secret": {"secretName": "none", "optional": true}})).unwrap();
+        assert_eq!(listing(empty), [""; 0]);
+        let items = json!([{"key": "z", "path": "z"}]);
+        let error = volume(json!({"configMap": {"name": "config", "items": items}})).unwrap_err();
+        assert_eq!(error, VolumeError::Key { volume: "v".into(), key: "z".into() });
+        let token = json!({"projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}});
+        assert_eq!(volume(token).unwrap_err(), VolumeError::Token { volume: "v".into() });
+    }
+
+    #[test]
+    fn paths_stay_inside_the_volume() {
+        for path in ["../x", "/x", "a//b", "..data", ""] {
+            let items = json!([{"key": "a", "path": path}]);
+            let error = volume(json!({"configMap": {"name": "config", "items": items}})).unwrap_err();
+            assert!(matches!(error, VolumeError::Path { .. }), "{path}");
+        }
+    }
+
+    #[test]
+    fn directories_and_strangers() {
+        let memory = volume(json!({"emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}})).unwrap();
+        assert_eq!(memory, Content::Empty { memory: true, size: Some(1 << 20) });
+        let unknown = volume(json!({"nfs": {"server": "s", "path": "/"}})).unwrap_err();
+        assert_eq!(unknown, VolumeError::Unsupported { volume: "v".into() });
+    }
+
+    #[test]
+    fn references_are_found_everywhere() {
+        let pod = pod(json!({
+            "containers": [{"name": "a", "envFrom": [{"configMapRef": {"name": "c1"}}],
+                "env": [{"name": "x", "valueFrom": {"secretKeyRef": {"name": "s1", "key": "k"}}}]}],
+            "volumes": [{"name": "v", "configMap": {"name": "c2"}},
+                {"name": "p", "projected": {"sources": [{"secret": {"name": "s2"}},
+                    {"serviceAccountToken": {"path": "t", "audience": "x"}}]}}],
+            "imagePullSecrets": [{"name": "s3"}],
+        }));
+        let found = references(&pod);
+        assert_eq!(found.config_maps.into_iter().collect::<Vec<_>>(), ["c1", "c2"]);
+        assert_eq!(found.secrets.into_iter().collect::<Vec<_>>(), ["s1", "s2", "s3"]);
+        assert_eq!(found.tokens.first().unwrap(), &TokenKey { audience: "x".into(), expiration: 3600 });
+    }
+}

@@ -1,0 +1,49 @@
+//! postStart and preStop.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Container, LifecycleHandler};
+
+use super::Worker;
+use crate::probe::{http_check, pod_address};
+
+impl Worker {
+    /// Runs a hook to its end, or for no longer than `limit`; a sentence if it failed.
+    pub(super) async fn hook(
+        &self,
+        handler: &LifecycleHandler,
+        container: &Container,
+        id: &str,
+        limit: Duration,
+    ) -> Result<(), String> {
+        if let Some(exec) = &handler.exec {
+            let command = exec.command.clone().unwrap_or_default();
+            let output =
+                self.agent.runtime.exec_sync(id, &command, limit).await.map_err(|e| e.to_string())?;
+            return match output.exit_code {
+                0 => Ok(()),
+                code => Err(format!(
+                    "command '{}' exited with {code}: {}",
+                    command.join(" "),
+                    String::from_utf8_lossy(&output.stderr)
+                )),
+            };
+        }
+        if let Some(action) = &handler.http_get {
+            let address = pod_address(&self.agent, &self.cell);
+            let check =
+                http_check(action, container, &address).ok_or("the port of the hook has no number")?;
+            let answer = self.agent.machine.http(&check, limit).await?;
+            return if answer.status < 400 {
+                Ok(())
+            } else {
+                Err(format!("the hook got status {}", answer.status))
+            };
+        }
+        if let Some(action) = &handler.sleep {
+            let seconds = Duration::from_secs(action.seconds.unsigned_abs());
+            tokio::time::sleep(seconds.min(limit)).await;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,272 @@
+//! One task for each pod: plan, act, look, again; until the pod is deleted.
+
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use tokio::task::AbortHandle;
+use tracing::{debug, info, warn};
+
+use crate::{
+    agent::Agent,
+    cell::{Mode, PodCell},
+    limits,
+    pod::{self, env::Sources, plan::Plan, plan::WHOLE_POD, status::Verdict},
+    probe::Probes,
+    push,
+};
+
+mod hooks;
+mod prepare;
+mod start;
+mod stop;
+
+/// The task of one pod.
+pub(crate) struct Worker {
+    agent: Arc<Agent>,
+    cell: Arc<PodCell>,
+    probes: Probes,
+    /// What the pod refers to, once its directories and volumes have been made.
+    sources: Option<Sources>,
+    /// A finished pod has been cleaned up.
+    tidied: bool,
+    /// Pauses that have been told, by container and attempt.
+    told: BTreeSet<(String, u32)>,
+    pusher: Option<Pusher>,
+}
+
+/// Ends the task with the worker.
+struct Pusher(AbortHandle);
+
+impl Drop for Pusher {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Runs a pod until it is deleted. The caller removes the cell.
+pub(crate) async fn run(agent: Arc<Agent>, cell: Arc<PodCell>) {
+    let mut worker = Worker {
+        agent,
+        cell,
+        probes: Probes::default(),
+        sources: None,
+        tidied: false,
+        told: BTreeSet::new(),
+        pusher: None,
+    };
+    let mut versions = worker.cell.versions();
+    // What runs already must be known before anything is said or done.
+    while let Err(error) = worker.cell.refresh(&worker.agent).await {
+        debug!(pod = %worker.cell.place.name, %error, "cannot look at a pod");
+        tokio::time::sleep(limits::START_RETRY).await;
+    }
+    let pusher = tokio::spawn(push::run(Arc::clone(&worker.agent), Arc::clone(&worker.cell)));
+    worker.pusher = Some(Pusher(pusher.abort_handle()));
+    loop {
+        versions.mark_unchanged();
+        let wait = match worker.cell.mode() {
+            Mode::Run => worker.step().await,
+            Mode::Finish => worker.finish().await,
+            Mode::Terminate => {
+                worker.terminate().await;
+                return;
+            }
+        };
+        let Some(wait) = wait else { continue };
+        tokio::select! {
+            changed = versions.changed() => if changed.is_err() { return },
+            () = tokio::time::sleep(wait) => {}
+        }
+    }
+}
+
+/// A pod that nothing happens to is looked at this often all the same.
+const IDLE: Duration = Duration::from_secs(60);
+
+impl Worker {
+    /// Does what is to be done now; how long to wait for something to change, if there is nothing.
+    async fn step(&mut self) -> Option<Duration> {
+        let now = self.agent.ambient.now();
+        let deadline = self.enforce_deadline(now);
+        if self.cell.mode() != Mode::Run {
+            return None;
+        }
+        self.probes.reconcile(&self.agent, &self.cell, true);
+        let refresh = self.keep_volumes_fresh(now).await;
+        let plan = self.cell.plan(now);
+        self.tell_pauses(&plan);
+        if plan.is_idle() {
+            let until = [plan.wake_at, deadline, refresh].into_iter().flatten().min();
+            return Some(until.map_or(IDLE, |at| until_then(now, at)));
+        }
+        let cell = Arc::clone(&self.cell);
+        tokio::select! {
+            () = self.carry_out(plan) => {}
+            () = no_longer_wanted(&cell) => debug!(pod = %cell.place.name, "interrupted"),
+        }
+        self.look().await;
+        None
+    }
+
+    /// Looks at the pod; a runtime that is away is asked again later.
+    async fn look(&self) {
+        if let Err(error) = self.cell.refresh(&self.agent).await {
+            warn!(pod = %self.cell.place.name, %error, "cannot look at a pod");
+            tokio::time::sleep(limits::RETRY).await;
+        }
+    }
+
+    async fn carry_out(&mut self, plan: Plan) {
+        for id in &plan.stop_sandboxes {
+            if let Err(error) = self.agent.runtime.stop_pod_sandbox(id).await {
+                warn!(pod = %self.cell.place.name, %error, "cannot stop a sandbox");
+                self.fail(WHOLE_POD, "KillPodSandboxError", &error.to_string(), limits::RETRY);
+                return;
+            }
+        }
+        self.kill(&plan.kill).await;
+        self.remove(&plan).await;
+        if let Some(attempt) = plan.create_sandbox {
+            self.create_sandbox(attempt).await;
+            return;
+        }
+        for start in &plan.start {
+            self.start(start).await;
+        }
+    }
+
+    /// Removes what is dead and not needed, with its logs.
+    async fn remove(&self, plan: &Plan) {
+        for id in &plan.remove_containers {
+            let known = self.cell.state().runtime.by_id(id).map(|c| (c.name.clone(), c.attempt));
+            match self.agent.runtime.remove_container(id).await {
+                Ok(()) => {
+                    if let Some((name, attempt)) = known {
+                        self.agent.machine.remove_log(&self.cell.place, &name, attempt).await;
+                    }
+                }
+                Err(error) => debug!(%error, "cannot remove a container"),
+            }
+        }
+        for id in &plan.remove_sandboxes {
+            if let Err(error) = self.agent.runtime.remove_pod_sandbox(id).await {
+                debug!(%error, "cannot remove a sandbox");
+            }
+        }
+    }
+
+    /// Fails a pod whose time is over; when that will be.
+    fn enforce_deadline(&self, now: Timestamp) -> Option<Timestamp> {
+        let pod = self.cell.pod();
+        let seconds = pod::spec(&pod).active_deadline_seconds?;
+        let started = self.cell.state().status.start_time.clone()?.0;
+        let deadline = started.checked_add(jiff::SignedDuration::from_secs(seconds)).ok()?;
+        if deadline > now {
+            return Some(deadline);
+        }
+        let message = "Pod was active on the node longer than the specified deadline".to_owned();
+        self.agent.event(&pod, None, "DeadlineExceeded", message.clone());
+        self.cell.change(|state| {
+            state.verdict = Some(Verdict { reason: "DeadlineExceeded".to_owned(), message });
+        });
+        None
+    }
+
+    fn tell_pauses(&mut self, plan: &Plan) {
+        for name in &plan.backing_off {
+            let attempt = self.cell.state().runtime.newest(name).map_or(0, |status| status.attempt);
+            if self.told.insert((name.clone(), attempt)) {
+                let message =
+                    format!("Back-off restarting failed container {name} in pod {}", self.cell.place.name);
+                self.agent.event(&self.cell.pod(), Some(name), "BackOff", message);
+            }
+        }
+    }
+
+    /// Notes that something could not be started, and when to try again.
+    fn fail(&self, name: &str, reason: &str, message: &str, pause: Duration) {
+        let retry_at = self.agent.ambient.now().saturating_add(pause).unwrap_or(Timestamp::MAX);
+        let failure = pod::plan::Failure { reason: reason.to_owned(), message: message.to_owned(), retry_at };
+        self.cell.change(|state| state.failures.insert(name.to_owned(), failure));
+    }
+
+    /// Wakes the pod when an object that it refers to has changed.
+    fn wake(&self) -> Arc<dyn Fn() + Send + Sync> {
+        let cell: Weak<PodCell> = Arc::downgrade(&self.cell);
+        Arc::new(move || {
+            let Some(cell) = cell.upgrade() else { return };
+            cell.change(|state| {
+                state.volumes_outdated = true;
+                // What failed for want of an object may succeed now.
+                state.failures.retain(|_, f| {
+                    !matches!(f.reason.as_str(), "CreateContainerConfigError" | "FailedMount")
+                });
+            });
+        })
+    }
+
+    /// Stops a finished pod's rest and gives back what it holds.
+    async fn finish(&mut self) -> Option<Duration> {
+        self.probes.reconcile(&self.agent, &self.cell, false);
+        if self.tidied {
+            return Some(IDLE);
+        }
+        if self.cell.state().runtime.is_alive() {
+            let grace = stop::grace(&self.cell.pod());
+            self.kill_pod(grace).await;
+            self.look().await;
+            if self.cell.state().runtime.is_alive() {
+                return Some(limits::RETRY);
+            }
+        }
+        // A sandbox that died by itself may still hold its network.
+        self.stop_sandboxes().await;
+        if let Err(error) = self.agent.machine.tear_down_pod(&self.cell.place).await {
+            warn!(pod = %self.cell.place.name, error = &error as &dyn std::error::Error, "cannot clean up");
+            return Some(limits::RETRY);
+        }
+        self.agent.objects.forget(&self.cell.place.uid);
+        self.tidied = true;
+        None
+    }
+
+    /// Ends a pod that is being deleted, and deletes it.
+    async fn terminate(&mut self) {
+        self.probes.reconcile(&self.agent, &self.cell, false);
+        self.stop_all().await;
+        self.cell.change(|state| state.terminated = true);
+        self.stop_sandboxes().await;
+        while let Err(error) = self.agent.machine.tear_down_pod(&self.cell.place).await {
+            warn!(pod = %self.cell.place.name, error = &error as &dyn std::error::Error, "cannot clean up");
+            tokio::time::sleep(limits::RETRY).await;
+        }
+        self.agent.objects.forget(&self.cell.place.uid);
+        // From here on only the last status counts.
+        self.pusher = None;
+        let gone = self.cell.state().gone;
+        if !gone && push::send_final(&self.agent, &self.cell).await {
+            stop::delete(&self.agent, &self.cell).await;
+        }
+        self.forget_runtime().await;
+        info!(pod = %self.cell.place.name, namespace = %self.cell.place.namespace, "pod is gone");
+    }
+}
+
+/// Returns when the pod shall not run any more.
+async fn no_longer_wanted(cell: &PodCell) {
+    let mut versions = cell.versions();
+    while cell.mode() == Mode::Run {
+        if versions.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// From now until then, at least a moment.
+fn until_then(now: Timestamp, then: Timestamp) -> Duration {
+    Duration::try_from(then.duration_since(now)).unwrap_or_default().max(Duration::from_millis(1))
+}

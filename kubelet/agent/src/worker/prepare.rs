@@ -1,0 +1,266 @@
+//! Directories, volumes and what they are made of.
+
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+
+use apiserver_client::ObjectKey;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::{
+    api::{
+        authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec},
+        core::v1::{Container, Pod, ServiceAccount},
+    },
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+use kube::{Api, api::PostParams};
+use kubelet_cri::Mount;
+use tracing::warn;
+
+use super::Worker;
+use crate::{
+    limits,
+    machine::MachineError,
+    pod::{self, env::Sources, env::Surroundings, plan::WHOLE_POD, resolv, resources, spec},
+    probe::within,
+    volumes::{self, References, TokenKey},
+};
+
+/// Why a pod's surroundings could not be made.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum PrepareError {
+    #[error("the objects of the pod are not known yet")]
+    Objects,
+    #[error("no token for service account {account}")]
+    Token {
+        account: String,
+        #[source]
+        source: Box<kube::Error>,
+    },
+    #[error(transparent)]
+    Volume(#[from] volumes::VolumeError),
+    #[error(transparent)]
+    Machine(#[from] MachineError),
+}
+
+/// The error with its causes, for an event.
+pub(super) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text.push_str(&format!(": {cause}"));
+        next = cause.source();
+    }
+    text
+}
+
+impl Worker {
+    /// Makes what must be there before the pod can start, once. `false` if that failed; then it is
+    /// noted, told, and tried again later.
+    pub(super) async fn prepare(&mut self) -> bool {
+        if self.sources.is_some() {
+            return true;
+        }
+        match self.prepare_all().await {
+            Ok(sources) => {
+                self.sources = Some(sources);
+                true
+            }
+            Err(error) => {
+                let message = chain(&error);
+                self.agent.event(&self.cell.pod(), None, "FailedMount", message.clone());
+                self.fail(WHOLE_POD, "FailedMount", &message, limits::RETRY);
+                false
+            }
+        }
+    }
+
+    async fn prepare_all(&self) -> Result<Sources, PrepareError> {
+        let pod = self.cell.pod();
+        let sources = self.collect_sources(&pod).await?;
+        self.agent.machine.set_up_pod(&self.cell.place, &resources::pod_resources(&pod)).await?;
+        self.set_up_volumes(&pod, &sources).await?;
+        Ok(sources)
+    }
+
+    /// Reads everything that the pod refers to, and watches it from now on.
+    async fn collect_sources(&self, pod: &Pod) -> Result<Sources, PrepareError> {
+        let references = volumes::references(pod);
+        self.cell.state().volumes_outdated = false;
+        let namespace = &self.cell.place.namespace;
+        self.agent.objects.watch(&self.cell.place.uid, namespace, &references, &self.wake());
+        let found = self.agent.objects.get(namespace, &references).await.ok_or(PrepareError::Objects)?;
+        within(limits::API_DEADLINE, self.agent.services.synced()).await.ok_or(PrepareError::Objects)?;
+        let mut services = self.agent.services.list_namespace(namespace);
+        if namespace != "default" {
+            services.extend(self.agent.services.get(&ObjectKey::new("default", "kubernetes")));
+        }
+        Ok(Sources {
+            config_maps: found.config_maps,
+            secrets: found.secrets,
+            services,
+            tokens: self.tokens(pod, &references).await?,
+        })
+    }
+
+    /// Tokens that are still fresh, and new ones for those that are not.
+    async fn tokens(
+        &self,
+        pod: &Pod,
+        references: &References,
+    ) -> Result<BTreeMap<TokenKey, String>, PrepareError> {
+        let now = self.agent.ambient.now();
+        let mut tokens = BTreeMap::new();
+        for key in &references.tokens {
+            let known = self.cell.state().tokens.get(key).cloned();
+            let token = match known.filter(|(_, refresh)| *refresh > now) {
+                Some((token, _)) => token,
+                None => self.request_token(pod, key).await?,
+            };
+            tokens.insert(key.clone(), token);
+        }
+        Ok(tokens)
+    }
+
+    async fn request_token(&self, pod: &Pod, key: &TokenKey) -> Result<String, PrepareError> {
+        let account = pod::spec(pod).service_account_name.clone().filter(|name| !name.is_empty());
+        let account = account.unwrap_or_else(|| "default".to_owned());
+        let request = TokenRequest {
+            metadata: ObjectMeta::default(),
+            spec: Some(TokenRequestSpec {
+                audiences: (!key.audience.is_empty()).then(|| vec![key.audience.clone()]),
+                bound_object_ref: Some(BoundObjectReference {
+                    api_version: Some("v1".to_owned()),
+                    kind: Some("Pod".to_owned()),
+                    name: Some(self.cell.place.name.clone()),
+                    uid: Some(self.cell.place.uid.clone()),
+                }),
+                expiration_seconds: Some(key.expiration),
+            }),
+            status: None,
+        };
+        let api: Api<ServiceAccount> = Api::namespaced(self.agent.client.clone(), &self.cell.place.namespace);
+        let answer = api.create_token_request(&account, &PostParams::default(), &request).await;
+        let answer = answer.map_err(|source| PrepareError::Token { account, source: Box::new(source) })?;
+        let status = answer.status.unwrap_or_default();
+        let now = self.agent.ambient.now();
+        let life = match status.expiration_timestamp {
+            Some(end) => Duration::try_from(end.0.duration_since(now)).unwrap_or_default(),
+            None => Duration::from_secs(key.expiration.unsigned_abs()),
+        };
+        let refresh =
+            SignedDuration::try_from(life * limits::TOKEN_REFRESH_PERCENT / 100).unwrap_or_default();
+        let refresh_at = now.saturating_add(refresh).unwrap_or(Timestamp::MAX);
+        let token = status.token.unwrap_or_default();
+        self.cell.state().tokens.insert(key.clone(), (token.clone(), refresh_at));
+        Ok(token)
+    }
+
+    async fn set_up_volumes(&self, pod: &Pod, sources: &Sources) -> Result<(), PrepareError> {
+        let ips = self.pod_ips();
+        let contents = volumes::contents(pod, sources, &self.surroundings(&ips))?;
+        let group = pod::spec(pod).security_context.as_ref().and_then(|context| context.fs_group);
+        for (name, content) in &contents {
+            self.agent.machine.set_up_volume(&self.cell.place, name, content, group).await?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn pod_ips(&self) -> Vec<String> {
+        let state = self.cell.state();
+        if pod::host_network(&state.pod) {
+            return self.agent.host_ips.clone();
+        }
+        state.runtime.ready_sandbox().map(|sandbox| sandbox.ips.clone()).unwrap_or_default()
+    }
+
+    pub(super) fn surroundings<'a>(&'a self, pod_ips: &'a [String]) -> Surroundings<'a> {
+        Surroundings { pod_ips, host_ips: &self.agent.host_ips, allocatable: Some(&self.agent.allocatable) }
+    }
+
+    /// Brings the volumes of a running pod up to date where something has changed; when to do so
+    /// again for the sake of its tokens.
+    pub(super) async fn keep_volumes_fresh(&mut self, now: Timestamp) -> Option<Timestamp> {
+        let running = self.cell.state().runtime.ready_sandbox().is_some();
+        if !running {
+            return None;
+        }
+        if self.sources.is_none() {
+            // After a restart of the kubelet: adopt the pod's volumes.
+            self.prepare().await;
+        }
+        let (outdated, stale) = {
+            let state = self.cell.state();
+            (state.volumes_outdated, state.tokens.values().any(|(_, refresh)| *refresh <= now))
+        };
+        if outdated || stale {
+            let pod = self.cell.pod();
+            let updated = async {
+                let sources = self.collect_sources(&pod).await?;
+                self.set_up_volumes(&pod, &sources).await?;
+                Ok::<_, PrepareError>(sources)
+            };
+            match updated.await {
+                Ok(sources) => self.sources = Some(sources),
+                Err(error) => {
+                    // The old content stays; what is deleted does not vanish under a running pod.
+                    warn!(pod = %self.cell.place.name, error = %chain(&error), "cannot refresh volumes");
+                    return now.saturating_add(limits::RETRY * 5).ok();
+                }
+            }
+        }
+        self.cell.state().tokens.values().map(|(_, refresh)| *refresh).min()
+    }
+
+    /// The mounts of a container: its volumes, its `hosts` file, the place of its last words.
+    pub(super) async fn mounts(
+        &self,
+        pod: &Pod,
+        container: &Container,
+        attempt: u32,
+        environment: &[(String, String)],
+    ) -> Result<Vec<Mount>, PrepareError> {
+        let machine = &self.agent.machine;
+        let place = &self.cell.place;
+        let variables: BTreeMap<String, String> = environment.iter().cloned().collect();
+        let sources = self.sources.as_ref().ok_or(PrepareError::Objects)?;
+        let ips = self.pod_ips();
+        let contents = volumes::contents(pod, sources, &self.surroundings(&ips))?;
+        let group = pod::spec(pod).security_context.as_ref().and_then(|context| context.fs_group);
+        let mut mounts = Vec::new();
+        for wanted in container.volume_mounts.iter().flatten() {
+            let content = contents
+                .get(&wanted.name)
+                .ok_or_else(|| volumes::VolumeError::Unsupported { volume: wanted.name.clone() })?;
+            let mut path = machine.set_up_volume(place, &wanted.name, content, group).await?;
+            let sub_path = match (&wanted.sub_path, &wanted.sub_path_expr) {
+                (Some(path), _) if !path.is_empty() => Some(path.clone()),
+                (_, Some(text)) if !text.is_empty() => Some(pod::env::expand(text, &variables)),
+                _ => None,
+            };
+            if let Some(sub_path) = sub_path {
+                path = machine.sub_path(&path, &sub_path).await?;
+            }
+            mounts.push(spec::volume_mount(wanted, text(path)));
+        }
+        let taken = |path: &str, mounts: &[Mount]| mounts.iter().any(|mount| mount.container_path == path);
+        if !taken("/etc/hosts", &mounts) {
+            let hosts = resolv::hosts_file(pod, &self.agent.config.cluster_dns, &ips, &machine.info().hosts);
+            let path = machine.write_hosts(place, &hosts).await?;
+            mounts.push(plain_mount("/etc/hosts", path));
+        }
+        let last_words = container.termination_message_path.as_deref().filter(|path| !path.is_empty());
+        let last_words = last_words.unwrap_or("/dev/termination-log");
+        if !taken(last_words, &mounts) {
+            let path = machine.termination_file(place, &container.name, attempt).await?;
+            mounts.push(plain_mount(last_words, path));
+        }
+        Ok(mounts)
+    }
+}
+
+fn plain_mount(container_path: &str, host_path: PathBuf) -> Mount {
+    Mount { container_path: container_path.to_owned(), host_path: text(host_path), ..Mount::default() }
+}
+
+fn text(path: PathBuf) -> String {
+    path.to_string_lossy().into_owned()
+}

@@ -1,0 +1,307 @@
+//! Sandboxes, images and containers.
+
+use std::{sync::Arc, time::Duration};
+
+use k8s_openapi::api::core::v1::{Container, Pod, Secret};
+use kubelet_cri::{Credentials, Image};
+use tokio::sync::OnceCell;
+use tracing::{debug, warn};
+
+use super::{Worker, prepare::chain};
+use crate::{
+    limits,
+    pod::{
+        self, Role, env,
+        plan::{Start, WHOLE_POD},
+        resolv, resources, spec,
+    },
+};
+
+/// How long a postStart hook may take.
+const POST_START: Duration = Duration::from_secs(600);
+
+impl Worker {
+    pub(super) async fn create_sandbox(&mut self, attempt: u32) {
+        if !self.prepare().await {
+            return;
+        }
+        let pod = self.cell.pod();
+        let node = resolv::parse(&self.agent.machine.info().resolv_conf);
+        let dns = resolv::dns(&pod, &self.agent.config.cluster_dns, &node);
+        let logs = self.agent.machine.log_directory(&self.cell.place).to_string_lossy().into_owned();
+        let config = spec::sandbox_config(&pod, attempt, dns, self.cell.place.cgroup.clone(), logs);
+        let Ok(_permit) = self.agent.starts.acquire().await else { return };
+        match self.agent.runtime.run_pod_sandbox(&config).await {
+            Ok(id) => {
+                debug!(pod = %self.cell.place.name, id, "sandbox runs");
+                self.cell.change(|state| state.failures.remove(WHOLE_POD));
+            }
+            Err(error) => {
+                let message = format!("Failed to create pod sandbox: {error}");
+                self.agent.event(&pod, None, "FailedCreatePodSandBox", message.clone());
+                self.fail(WHOLE_POD, "FailedCreatePodSandBox", &message, limits::RETRY);
+            }
+        }
+    }
+
+    /// Starts a container, or notes why not.
+    pub(super) async fn start(&mut self, start: &Start) {
+        let pod = self.cell.pod();
+        let Some(container) = find(&pod, start) else { return };
+        if !self.prepare().await {
+            return;
+        }
+        if let Err((reason, message, pause)) = self.try_start(&pod, &container, start).await {
+            let event = if reason == "ImagePullBackOff" { "BackOff" } else { "Failed" };
+            self.agent.event(&pod, Some(&container.name), event, format!("Error: {message}"));
+            self.fail(&container.name, reason, &message, pause);
+        }
+    }
+
+    async fn try_start(&mut self, pod: &Pod, container: &Container, start: &Start) -> Result<(), Refusal> {
+        let Some((sandbox_id, sandbox_attempt)) = self.ready_sandbox() else { return Ok(()) };
+        let image = self.image(pod, container).await?;
+        let config_error = |message| ("CreateContainerConfigError", message, limits::RETRY * 5);
+        spec::verify_non_root(pod, container, &image).map_err(config_error)?;
+        let sources = self.sources.clone().unwrap_or_default();
+        let ips = self.pod_ips();
+        let environment = env::environment(pod, container, &sources, &self.surroundings(&ips))
+            .map_err(|error| config_error(error.to_string()))?;
+        let mounts = self
+            .mounts(pod, container, start.attempt, &environment)
+            .await
+            .map_err(|error| config_error(chain(&error)))?;
+        let info = self.agent.machine.info();
+        let config = spec::container_config(spec::ContainerInput {
+            pod,
+            role: start.role,
+            container,
+            attempt: start.attempt,
+            image: &image.id,
+            environment,
+            mounts,
+            resources: resources::container_resources(pod, container, info.memory),
+            target: self.target(pod, start),
+        });
+        let dns = resolv::dns(pod, &self.agent.config.cluster_dns, &resolv::parse(&info.resolv_conf));
+        let logs = self.agent.machine.log_directory(&self.cell.place).to_string_lossy().into_owned();
+        let sandbox = spec::sandbox_config(pod, sandbox_attempt, dns, self.cell.place.cgroup.clone(), logs);
+        if let Some(finished) = start.finished {
+            self.cell.state().backoff.restarted(&container.name, finished);
+        }
+        let id = {
+            let _permit = self.agent.starts.acquire().await;
+            let created = self.agent.runtime.create_container(&sandbox_id, &config, &sandbox).await;
+            let id =
+                created.map_err(|error| ("CreateContainerError", error.to_string(), limits::BACKOFF_MIN))?;
+            self.agent.event(
+                pod,
+                Some(&container.name),
+                "Created",
+                format!("Created container: {}", container.name),
+            );
+            let post_start = container.lifecycle.as_ref().and_then(|lifecycle| lifecycle.post_start.as_ref());
+            if post_start.is_some() {
+                self.cell.state().probes.update(&id, |probed| probed.hooked = Some(false));
+            }
+            // What failed leaves a dead container behind; its pause is that of a restart.
+            let started = self.agent.runtime.start_container(&id).await;
+            started.map_err(|error| ("RunContainerError", error.message, Duration::ZERO))?;
+            id
+        };
+        self.agent.event(
+            pod,
+            Some(&container.name),
+            "Started",
+            format!("Started container {}", container.name),
+        );
+        self.cell.change(|state| state.failures.remove(&container.name));
+        self.run_post_start(pod, container, &id).await;
+        Ok(())
+    }
+
+    async fn run_post_start(&self, pod: &Pod, container: &Container, id: &str) {
+        let Some(handler) = container.lifecycle.as_ref().and_then(|lifecycle| lifecycle.post_start.as_ref())
+        else {
+            return;
+        };
+        // The API shall see the container running while its hook runs.
+        self.look().await;
+        self.cell.state().probes.update(id, |probed| probed.hooked = Some(false));
+        match self.hook(handler, container, id, POST_START).await {
+            Ok(()) => self.cell.probed(id, |probed| probed.hooked = Some(true)),
+            Err(why) => {
+                let message = format!("PostStartHook failed: {why}");
+                self.agent.event(pod, Some(&container.name), "FailedPostStartHook", message);
+                if let Err(error) = self.agent.runtime.stop_container(id, limits::MIN_GRACE).await {
+                    warn!(%error, "cannot stop a container whose hook failed");
+                }
+            }
+        }
+    }
+
+    fn ready_sandbox(&self) -> Option<(String, u32)> {
+        let state = self.cell.state();
+        let sandbox = state.runtime.ready_sandbox()?;
+        Some((sandbox.summary.id.clone(), sandbox.summary.attempt))
+    }
+
+    /// The container whose processes an ephemeral container shall see.
+    fn target(&self, pod: &Pod, start: &Start) -> Option<String> {
+        let ephemeral = pod::ephemeral_containers(pod).find(|ephemeral| ephemeral.name == start.name)?;
+        let target = ephemeral.target_container_name.as_deref()?;
+        Some(self.cell.state().runtime.newest(target)?.id.clone())
+    }
+
+    /// The image on the node, pulled if its policy says so.
+    async fn image(&self, pod: &Pod, container: &Container) -> Result<Image, Refusal> {
+        let name = container.image.clone().unwrap_or_default();
+        let inspect = async || {
+            let status = self.agent.runtime.image_status(&name).await;
+            status.map_err(|error| ("ImageInspectError", error.to_string(), limits::RETRY))
+        };
+        let policy = container.image_pull_policy.as_deref().unwrap_or_else(|| default_pull_policy(&name));
+        let present = inspect().await?;
+        match (policy, present) {
+            ("Never" | "IfNotPresent", Some(image)) => {
+                let message = format!("Container image \"{name}\" already present on machine");
+                self.agent.event(pod, Some(&container.name), "Pulled", message);
+                return Ok(image);
+            }
+            ("Never", None) => {
+                let message = format!("Container image \"{name}\" is not present with pull policy of Never");
+                return Err(("ErrImageNeverPull", message, limits::BACKOFF_MIN));
+            }
+            _ => {}
+        }
+        self.agent.event(pod, Some(&container.name), "Pulling", format!("Pulling image \"{name}\""));
+        if let Err(why) = self.pull(pod, &name).await {
+            return Err(self.pull_refusal(container, &name, why));
+        }
+        self.agent.event(
+            pod,
+            Some(&container.name),
+            "Pulled",
+            format!("Successfully pulled image \"{name}\""),
+        );
+        let vanished =
+            || ("ErrImagePull", format!("image {name} vanished after it was pulled"), limits::RETRY);
+        inspect().await?.ok_or_else(vanished)
+    }
+
+    /// The first failure shows what happened, later ones that there is a pause.
+    fn pull_refusal(&self, container: &Container, image: &str, why: String) -> Refusal {
+        let now = self.agent.ambient.now();
+        let key = format!("image/{}", container.name);
+        let mut state = self.cell.state();
+        let first = !state.failures.contains_key(&container.name);
+        state.backoff.restarted(&key, now);
+        let pause = state.backoff.pause(&key);
+        if first {
+            ("ErrImagePull", why, pause)
+        } else {
+            ("ImagePullBackOff", format!("Back-off pulling image \"{image}\": {why}"), pause)
+        }
+    }
+
+    /// Pulls an image; whoever wants the same one meanwhile waits for the same pull.
+    async fn pull(&self, pod: &Pod, image: &str) -> Result<(), String> {
+        let pull = {
+            let mut pulls = self.agent.pulls.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            Arc::clone(pulls.entry(image.to_owned()).or_insert_with(|| Arc::new(OnceCell::new())))
+        };
+        let credentials = self.credentials(pod, image);
+        let result = pull
+            .get_or_init(|| async {
+                let pulled = self.agent.runtime.pull_image(image, credentials.as_ref()).await;
+                pulled.map_err(|error| format!("failed to pull image \"{image}\": {}", error.message))
+            })
+            .await
+            .clone();
+        self.agent.pulls.lock().unwrap_or_else(std::sync::PoisonError::into_inner).remove(image);
+        result.map(drop)
+    }
+
+    /// Who asks the image's registry, from the pod's pull secrets.
+    fn credentials(&self, pod: &Pod, image: &str) -> Option<Credentials> {
+        let secrets = &self.sources.as_ref()?.secrets;
+        let registry = registry_of(image);
+        let named = pod::spec(pod).image_pull_secrets.iter().flatten();
+        named
+            .filter_map(|reference| secrets.get(&reference.name))
+            .find_map(|secret| credentials(secret, &registry))
+    }
+}
+
+/// Reason, message, and pause before the next attempt.
+type Refusal = (&'static str, String, Duration);
+
+fn find(pod: &Pod, start: &Start) -> Option<Container> {
+    if start.role == Role::Ephemeral {
+        let ephemeral = pod::ephemeral_containers(pod).find(|ephemeral| ephemeral.name == start.name)?;
+        return Some(pod::ephemeral_as_container(ephemeral));
+    }
+    pod::container(pod, &start.name).map(|(_, container)| container.clone())
+}
+
+/// What the API fills in where nothing is said: `latest` may change at any time.
+fn default_pull_policy(image: &str) -> &'static str {
+    let name = image.rsplit('/').next().unwrap_or_default();
+    let tagged = name.contains('@') || name.split_once(':').is_some_and(|(_, tag)| tag != "latest");
+    if tagged { "IfNotPresent" } else { "Always" }
+}
+
+fn registry_of(image: &str) -> String {
+    match image.split_once('/') {
+        Some((host, _)) if host.contains(['.', ':']) || host == "localhost" => host.to_owned(),
+        _ => "docker.io".to_owned(),
+    }
+}
+
+/// The entry of a `kubernetes.io/dockerconfigjson` secret for a registry.
+fn credentials(secret: &Secret, registry: &str) -> Option<Credentials> {
+    let data = secret.data.as_ref()?.get(".dockerconfigjson")?;
+    let config: serde_json::Value = serde_json::from_slice(&data.0).ok()?;
+    let host_of = |key: &str| {
+        let bare = key.trim_start_matches("https://").trim_start_matches("http://");
+        match bare.split('/').next().unwrap_or_default() {
+            "index.docker.io" => "docker.io".to_owned(),
+            host => host.to_owned(),
+        }
+    };
+    let (_, entry) = config["auths"].as_object()?.iter().find(|(key, _)| host_of(key) == registry)?;
+    let text = |field: &str| entry[field].as_str().unwrap_or_default().to_owned();
+    Some(Credentials { username: text("username"), password: text("password"), auth: text("auth") })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn pull_policies() {
+        for (image, policy) in [
+            ("busybox", "Always"),
+            ("busybox:latest", "Always"),
+            ("localhost:5000/busybox", "Always"),
+            ("busybox:1", "IfNotPresent"),
+            ("busybox@sha256:1", "IfNotPresent"),
+        ] {
+            assert_eq!(default_pull_policy(image), policy, "{image}");
+        }
+    }
+
+    #[test]
+    fn pull_secrets_by_registry() {
+        let config = json!({"auths": {"https://index.docker.io/v1/": {"auth": "a"}, "example.com": {"username": "u", "password": "p"}}});
+        let mut secret = Secret::default();
+        let data = k8s_openapi::ByteString(config.to_string().into_bytes());
+        secret.data = Some(std::collections::BTreeMap::from([(".dockerconfigjson".to_owned(), data)]));
+        let find = |image: &str| credentials(&secret, &registry_of(image));
+        assert_eq!(find("busybox").unwrap().auth, "a");
+        assert_eq!(find("example.com/x:1").unwrap().username, "u");
+        assert!(find("other.com/x").is_none());
+    }
+}

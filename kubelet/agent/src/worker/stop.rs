@@ -1,0 +1,201 @@
+//! Ends containers gracefully, and pods for good.
+
+use std::time::Duration;
+
+use futures::future::join_all;
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    Api,
+    api::{DeleteParams, Preconditions},
+};
+use kubelet_cri::{ContainerState, SandboxState};
+use tokio::time::Instant;
+use tracing::{debug, warn};
+
+use super::Worker;
+use crate::{
+    agent::Agent,
+    cell::PodCell,
+    limits,
+    pod::{self, Role, plan::Kill},
+};
+
+/// How long the containers of a pod may take to end.
+pub(super) fn grace(pod: &Pod) -> Duration {
+    let seconds = pod
+        .metadata
+        .deletion_grace_period_seconds
+        .or(pod::spec(pod).termination_grace_period_seconds)
+        .unwrap_or(30);
+    Duration::from_secs(u64::try_from(seconds).unwrap_or_default())
+}
+
+/// A running container, and the part it plays.
+struct Running {
+    id: String,
+    name: String,
+    role: Role,
+    /// Place in the order of its pod.
+    index: usize,
+}
+
+impl Worker {
+    /// Stops single containers of a pod that goes on.
+    pub(super) async fn kill(&self, kills: &[Kill]) {
+        let pod = self.cell.pod();
+        let all = kills.iter().map(|kill| {
+            self.agent.event(&pod, Some(&kill.name), "Killing", kill.message.clone());
+            self.stop_one(&pod, &kill.id, &kill.name, kill.grace.unwrap_or_else(|| grace(&pod)))
+        });
+        join_all(all).await;
+    }
+
+    /// Runs the preStop hook and stops a container, both within `grace`.
+    async fn stop_one(&self, pod: &Pod, id: &str, name: &str, grace: Duration) {
+        let began = Instant::now();
+        let container = pod::container(pod, name).map(|(_, container)| container);
+        let handler = container.and_then(|c| c.lifecycle.as_ref()?.pre_stop.as_ref().map(|hook| (c, hook)));
+        if let Some((container, handler)) = handler
+            && !grace.is_zero()
+        {
+            let outcome = tokio::time::timeout(grace, self.hook(handler, container, id, grace)).await;
+            if let Ok(Err(why)) = outcome {
+                self.agent.event(pod, Some(name), "FailedPreStopHook", format!("PreStopHook failed: {why}"));
+            }
+        }
+        // Without a grace period the container is killed at once; a hook leaves it a last moment.
+        let left = if handler.is_some() && !grace.is_zero() {
+            grace.saturating_sub(began.elapsed()).max(limits::MIN_GRACE)
+        } else {
+            grace
+        };
+        if let Err(error) = self.agent.runtime.stop_container(id, left).await {
+            warn!(pod = %self.cell.place.name, container = name, %error, "cannot stop a container");
+        }
+    }
+
+    fn running(&self) -> Vec<Running> {
+        let state = self.cell.state();
+        let order: Vec<(Role, String)> =
+            pod::all_containers(&state.pod).map(|(role, container)| (role, container.name.clone())).collect();
+        let alive = state.runtime.containers.iter().filter(|c| c.state == ContainerState::Running);
+        alive
+            .map(|status| {
+                let index = order.iter().position(|(_, name)| *name == status.name);
+                Running {
+                    id: status.id.clone(),
+                    name: status.name.clone(),
+                    role: index.map_or(Role::Ephemeral, |index| order[index].0),
+                    index: index.unwrap_or(usize::MAX),
+                }
+            })
+            .collect()
+    }
+
+    /// Stops all containers of the pod: first its own, all at once; then its sidecars, the last one
+    /// first; then its sandboxes.
+    pub(super) async fn kill_pod(&self, grace: Duration) {
+        let pod = self.cell.pod();
+        let began = Instant::now();
+        let (mut sidecars, others): (Vec<Running>, Vec<Running>) =
+            self.running().into_iter().partition(|running| running.role == Role::Sidecar);
+        let stop = |running: &Running, grace: Duration| {
+            let message = format!("Stopping container {}", running.name);
+            self.agent.event(&pod, Some(&running.name), "Killing", message);
+            let (id, name, pod) = (running.id.clone(), running.name.clone(), pod.clone());
+            async move { self.stop_one(&pod, &id, &name, grace).await }
+        };
+        join_all(others.iter().map(|running| stop(running, grace))).await;
+        sidecars.sort_by_key(|sidecar| std::cmp::Reverse(sidecar.index));
+        for sidecar in &sidecars {
+            stop(sidecar, grace.saturating_sub(began.elapsed()).max(limits::MIN_GRACE.min(grace))).await;
+        }
+    }
+
+    /// Takes down the network of all sandboxes, also of those that died by themselves.
+    pub(super) async fn stop_sandboxes(&self) {
+        let ids: Vec<String> = {
+            let state = self.cell.state();
+            state.runtime.sandboxes.iter().map(|sandbox| sandbox.summary.id.clone()).collect()
+        };
+        for id in ids {
+            while let Err(error) = self.agent.runtime.stop_pod_sandbox(&id).await {
+                warn!(pod = %self.cell.place.name, %error, "cannot stop a sandbox");
+                tokio::time::sleep(limits::RETRY).await;
+            }
+        }
+    }
+
+    /// Stops everything, however often that takes. A shorter grace period that comes meanwhile
+    /// counts at once.
+    pub(super) async fn stop_all(&self) {
+        loop {
+            let pod = self.cell.pod();
+            let grace = grace(&pod);
+            tokio::select! {
+                () = self.kill_pod(grace) => {}
+                () = shortened(&self.cell, grace) => continue,
+            }
+            self.look().await;
+            let (containers, sandboxes) = {
+                let state = self.cell.state();
+                let running = state.runtime.containers.iter().any(|c| c.state == ContainerState::Running);
+                let ready = state.runtime.sandboxes.iter().filter(|s| s.summary.state == SandboxState::Ready);
+                (running, ready.count())
+            };
+            if containers {
+                tokio::time::sleep(limits::RETRY).await;
+                continue;
+            }
+            if sandboxes > 0 {
+                self.stop_sandboxes().await;
+            }
+            return;
+        }
+    }
+
+    /// Removes the pod from the runtime, with its logs.
+    pub(super) async fn forget_runtime(&self) {
+        let ids: Vec<String> = {
+            let state = self.cell.state();
+            state.runtime.sandboxes.iter().map(|sandbox| sandbox.summary.id.clone()).collect()
+        };
+        for id in ids {
+            // What is left is found by the next search for orphans.
+            if let Err(error) = self.agent.runtime.remove_pod_sandbox(&id).await {
+                debug!(%error, "cannot remove a sandbox");
+            }
+        }
+        self.agent.machine.remove_logs(&self.cell.place).await;
+    }
+}
+
+/// Returns when the pod's grace period has become shorter than `grace`.
+async fn shortened(cell: &PodCell, before: Duration) {
+    let mut versions = cell.versions();
+    while grace(&cell.pod()) >= before {
+        if versions.changed().await.is_err() {
+            return std::future::pending().await;
+        }
+    }
+}
+
+/// Deletes the object, unless its name belongs to another pod by now.
+pub(super) async fn delete(agent: &Agent, cell: &PodCell) {
+    let api: Api<Pod> = Api::namespaced(agent.client.clone(), &cell.place.namespace);
+    let parameters = DeleteParams {
+        grace_period_seconds: Some(0),
+        preconditions: Some(Preconditions { uid: Some(cell.place.uid.clone()), resource_version: None }),
+        ..DeleteParams::default()
+    };
+    loop {
+        match api.delete(&cell.place.name, &parameters).await {
+            Ok(_) => return,
+            Err(kube::Error::Api(answer)) if matches!(answer.code, 404 | 409) => return,
+            Err(error) => {
+                warn!(pod = %cell.place.name, error = &error as &dyn std::error::Error, "cannot delete a pod");
+                tokio::time::sleep(limits::RETRY).await;
+            }
+        }
+    }
+}
