@@ -2,6 +2,7 @@
 //! packets. Everything is removed when it is dropped, also after a failure.
 #![allow(dead_code, unsafe_code)]
 
+pub mod namespace;
 pub mod packet;
 pub mod topology;
 
@@ -149,6 +150,24 @@ pub fn index_of(interface: &str) -> u32 {
 
 pub fn key(address: &str, port: u16, protocol: Protocol, scope: Scope) -> FrontendKey {
     FrontendKey { address: address.parse().unwrap(), port, protocol, scope }
+}
+
+/// Makes an interface compute checksums and cut segments itself, as packets on a wire are: XDP
+/// cannot tell a checksum that is still to be filled in.
+pub fn offloads_off(interface: &str) {
+    const SIOCETHTOOL: libc::Ioctl = 0x8946;
+    const ETHTOOL_STXCSUM: u32 = 0x17;
+    let mut value = [ETHTOOL_STXCSUM, 0];
+    // SAFETY: all fields are integers or pointers, for which zero is a value.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(interface.bytes()) {
+        *to = from as libc::c_char;
+    }
+    request.ifr_ifru.ifru_data = value.as_mut_ptr().cast();
+    let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
+    // SAFETY: request and value outlive the call.
+    let result = unsafe { libc::ioctl(std::os::fd::AsRawFd::as_raw_fd(&socket), SIOCETHTOOL, &raw mut request) };
+    assert_eq!(result, 0, "{interface}: {}", std::io::Error::last_os_error());
 }
 
 pub fn backend(address: IpAddr, port: u16, local: bool) -> Backend {

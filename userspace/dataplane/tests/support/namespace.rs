@@ -1,0 +1,183 @@
+//! Network namespaces that live on threads of their own, and a small cluster made of them.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::{ip, sysctl};
+
+type Task = Box<dyn FnOnce() + Send>;
+
+/// A network namespace; it ends with the value.
+pub struct Namespace {
+    thread_id: i32,
+    tasks: Option<Sender<Task>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Namespace {
+    pub fn new() -> Self {
+        let (tasks, inbox) = channel::<Task>();
+        let (ready, started) = channel();
+        let thread = std::thread::spawn(move || {
+            // SAFETY: takes a number; concerns this thread only.
+            assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0, "a network namespace");
+            ip("link set lo up");
+            // SAFETY: takes nothing, returns a number.
+            ready.send(unsafe { libc::gettid() }).unwrap();
+            while let Ok(task) = inbox.recv() {
+                task();
+            }
+        });
+        let thread_id = started.recv().unwrap();
+        Self { thread_id, tasks: Some(tasks), thread: Some(thread) }
+    }
+
+    /// Does something in the namespace and waits for it.
+    pub fn run<T: Send + 'static>(&self, task: impl FnOnce() -> T + Send + 'static) -> T {
+        let (done, result) = channel();
+        let task = move || {
+            let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(task));
+            let _ = done.send(outcome);
+        };
+        self.tasks.as_ref().unwrap().send(Box::new(task)).unwrap();
+        match result.recv().unwrap() {
+            Ok(value) => value,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    }
+
+    /// Something that goes on in the namespace until it ends by itself.
+    pub fn spawn(&self, task: impl FnOnce() + Send + 'static) {
+        self.run(|| drop(std::thread::spawn(task)));
+    }
+
+    /// A pair of interfaces: `here` in this namespace, `eth0` in the other.
+    pub fn connect(&self, here: &'static str, link: &'static str, other: &Namespace) {
+        let there = other.thread_id;
+        self.run(move || {
+            ip(&format!("link add {here} address {link} type veth peer name eth0 netns {there}"));
+            ip(&format!("link set {here} up"));
+        });
+        other.run(|| ip("link set eth0 up"));
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        self.tasks = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+pub const NODE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+pub const CLIENT: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 100);
+pub const POD_A: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 5);
+pub const POD_B: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 6);
+/// A pod on another node, which is reached through a second uplink.
+pub const FAR_POD: Ipv4Addr = Ipv4Addr::new(10, 2, 0, 7);
+
+/// A node with two pods, a client outside, and a pod on another node.
+pub struct Cluster {
+    pub node: Namespace,
+    pub client: Namespace,
+    pub pod_a: Namespace,
+    pub pod_b: Namespace,
+    pub far: Namespace,
+}
+
+impl Cluster {
+    pub fn new() -> Self {
+        let [node, client, pod_a, pod_b, far] = std::array::from_fn(|_| Namespace::new());
+        node.run(|| sysctl("net/ipv4/ip_forward", "1"));
+        node.connect("up0", "02:00:00:00:01:01", &client);
+        node.connect("up1", "02:00:00:00:01:02", &far);
+        node.connect("poda", "02:00:00:00:02:01", &pod_a);
+        node.connect("podb", "02:00:00:00:02:02", &pod_b);
+        node.run(|| {
+            ip(&format!("addr add {NODE}/24 dev up0"));
+            ip("addr add 192.0.3.1/24 dev up1");
+            ip("route add 10.2.0.0/24 via 192.0.3.2");
+            ip(&format!("route add {POD_A}/32 dev poda"));
+            ip(&format!("route add {POD_B}/32 dev podb"));
+        });
+        client.run(|| ip(&format!("addr add {CLIENT}/24 dev eth0")));
+        // Pods on this node are not known outside; only the node is.
+        for (pod, address, link) in
+            [(&pod_a, POD_A, "02:00:00:00:02:01"), (&pod_b, POD_B, "02:00:00:00:02:02")]
+        {
+            pod.run(move || {
+                ip(&format!("addr add {address}/32 dev eth0"));
+                ip("route add 169.254.1.1 dev eth0 scope link");
+                ip("route add default via 169.254.1.1");
+                ip(&format!("neigh add 169.254.1.1 lladdr {link} dev eth0"));
+            });
+        }
+        far.run(|| {
+            ip("addr add 192.0.3.2/24 dev eth0");
+            ip(&format!("addr add {FAR_POD}/32 dev lo"));
+            ip(&format!("route add {NODE}/32 via 192.0.3.1"));
+        });
+        Self { node, client, pod_a, pod_b, far }
+    }
+}
+
+/// Serves one connection after the other: sends back all that comes, behind the peer's address.
+pub fn serve_tcp(address: Ipv4Addr, port: u16) {
+    let listener = TcpListener::bind((address, port)).unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let peer = stream.peer_addr().unwrap();
+            writeln!(stream, "{peer}").unwrap();
+            let mut reader = stream.try_clone().unwrap();
+            let _ = std::io::copy(&mut reader, &mut stream);
+        }
+    });
+}
+
+/// Answers every datagram with its sender's address.
+pub fn serve_udp(address: Ipv4Addr, port: u16) {
+    let socket = UdpSocket::bind((address, port)).unwrap();
+    std::thread::spawn(move || {
+        let mut buffer = [0; 2048];
+        while let Ok((_, from)) = socket.recv_from(&mut buffer) {
+            let _ = socket.send_to(from.to_string().as_bytes(), from);
+        }
+    });
+}
+
+/// Connects, sends `amount` bytes and gets them back; gives the source that the server saw.
+pub fn exchange_tcp(to: SocketAddr, amount: usize) -> std::io::Result<SocketAddr> {
+    let stream = TcpStream::connect_timeout(&to, Duration::from_secs(5))?;
+    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+    assert_eq!(stream.peer_addr()?, to);
+    let sent: Vec<u8> = (0..amount).map(|byte| byte as u8).collect();
+    let mut writer = stream.try_clone()?;
+    let data = sent.clone();
+    let sender = std::thread::spawn(move || {
+        writer.write_all(&data)?;
+        writer.shutdown(std::net::Shutdown::Write)
+    });
+    let mut received = Vec::new();
+    (&stream).read_to_end(&mut received)?;
+    sender.join().unwrap()?;
+    let line = received.iter().position(|byte| *byte == b'\n').expect("the server's first line");
+    assert!(received[line + 1..] == sent, "what comes back is what was sent");
+    Ok(std::str::from_utf8(&received[..line]).unwrap().parse().unwrap())
+}
+
+/// Sends a datagram; gives the source that the server saw.
+pub fn exchange_udp(to: SocketAddr) -> std::io::Result<SocketAddr> {
+    let socket = UdpSocket::bind("0.0.0.0:0")?;
+    socket.set_read_timeout(Some(Duration::from_secs(5)))?;
+    socket.connect(to)?;
+    socket.send(b"hello")?;
+    let mut buffer = [0; 64];
+    let length = socket.recv(&mut buffer)?;
+    Ok(std::str::from_utf8(&buffer[..length]).unwrap().parse().unwrap())
+}
