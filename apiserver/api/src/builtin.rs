@@ -140,4 +140,6 @@ fn no_immutable_fields(_: &Value, _: &Value) -> Vec<FieldError> {
 }
 
 #[cfg(test)]
+mod fuzz_tests;
+#[cfg(test)]
 mod tests;

@@ -45,12 +45,14 @@ impl FieldReason {
 }
 
 impl FieldError {
+    /// A field that must be there. `detail` may be empty.
     pub fn required(field: impl Into<String>, detail: &str) -> Self {
         let message =
             if detail.is_empty() { "Required value".to_owned() } else { format!("Required value: {detail}") };
         Self { field: field.into(), reason: FieldReason::Required, message }
     }
 
+    /// A value that is refused, and why.
     pub fn invalid(field: impl Into<String>, value: &Value, detail: &str) -> Self {
         Self {
             field: field.into(),
@@ -59,10 +61,12 @@ impl FieldError {
         }
     }
 
+    /// A field that may not be set or changed here, and why.
     pub fn forbidden(field: impl Into<String>, detail: &str) -> Self {
         Self { field: field.into(), reason: FieldReason::Forbidden, message: format!("Forbidden: {detail}") }
     }
 
+    /// A value that occurs again where it may occur once.
     pub fn duplicate(field: impl Into<String>, value: &Value) -> Self {
         Self {
             field: field.into(),
@@ -71,6 +75,7 @@ impl FieldError {
         }
     }
 
+    /// A value that is none of `supported`.
     pub fn not_supported(field: impl Into<String>, value: &Value, supported: &[&str]) -> Self {
         let list = supported.iter().map(|s| format!("\"{s}\"")).collect::<Vec<_>>().join(", ");
         Self {
@@ -103,22 +108,27 @@ impl std::fmt::Display for ApiError {
 impl std::error::Error for ApiError {}
 
 impl ApiError {
+    /// An error without details.
     pub fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
         Self { code, reason, message: message.into(), details: None }
     }
 
+    /// 400: the request cannot be understood.
     pub fn bad_request(message: impl Into<String>) -> Self {
         Self::new(400, "BadRequest", message)
     }
 
+    /// 404: there is no such object.
     pub fn not_found(group: &str, resource: &str, name: &str) -> Self {
         Self::named(404, "NotFound", group, resource, name, "not found")
     }
 
+    /// 409: the name is taken.
     pub fn already_exists(group: &str, resource: &str, name: &str) -> Self {
         Self::named(409, "AlreadyExists", group, resource, name, "already exists")
     }
 
+    /// 409: the object is not what the client believes it to be.
     pub fn conflict(group: &str, resource: &str, name: &str, why: &str) -> Self {
         let mut error = Self::named(409, "Conflict", group, resource, name, "");
         error.message =
@@ -126,6 +136,7 @@ impl ApiError {
         error
     }
 
+    /// 403: the user may not do this. `name` may be empty.
     pub fn forbidden(group: &str, resource: &str, name: &str, why: &str) -> Self {
         let mut error = Self::named(403, "Forbidden", group, resource, name, "");
         let object = if name.is_empty() { String::new() } else { format!(" \"{name}\"") };
@@ -151,6 +162,7 @@ impl ApiError {
         }
     }
 
+    /// 500: the fault is the server's.
     pub fn internal(message: impl Into<String>) -> Self {
         Self::new(500, "InternalError", format!("Internal error occurred: {}", message.into()))
     }

@@ -20,6 +20,7 @@ pub enum Verb {
 }
 
 impl Verb {
+    /// `get`, `deletecollection`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Get => "get",

@@ -10,7 +10,9 @@ use crate::registry::Resource;
 /// One condition: `path=value` or `path!=value`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldTerm {
+    /// `spec.nodeName`
     pub path: String,
+    /// What it is compared with, without escapes.
     pub value: String,
     /// `!=`
     pub negated: bool,

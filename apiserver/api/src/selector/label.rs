@@ -23,7 +23,9 @@ pub enum Operator {
 /// One condition on one label.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Requirement {
+    /// Which label.
     pub key: String,
+    /// How its value compares.
     pub operator: Operator,
     /// Empty for `Exists` and `DoesNotExist`, one integer for the comparisons.
     pub values: BTreeSet<String>,
