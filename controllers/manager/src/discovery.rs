@@ -41,7 +41,10 @@ pub(crate) async fn kinds(client: &Client) -> Result<Vec<Kind>> {
         other => {
             // Two requests were not enough for an old server: one for each group, then.
             debug!(error = other.err().map(|error| error.to_string()), "no aggregated discovery");
-            Discovery::new(client.clone()).run().await.attempt(|| "discover the kinds of the API".to_owned())?
+            Discovery::new(client.clone())
+                .run()
+                .await
+                .attempt(|| "discover the kinds of the API".to_owned())?
         }
     };
     let mut kinds: Vec<Kind> = discovery

@@ -92,7 +92,12 @@ impl Reconcile for Controller {
 }
 
 fn is_ours(endpoints: &Endpoints) -> bool {
-    endpoints.metadata.labels.as_ref().and_then(|labels| labels.get(MANAGED_BY)).is_some_and(|by| by == CONTROLLER)
+    endpoints
+        .metadata
+        .labels
+        .as_ref()
+        .and_then(|labels| labels.get(MANAGED_BY))
+        .is_some_and(|by| by == CONTROLLER)
 }
 
 fn selector(service: &Service) -> Option<&BTreeMap<String, String>> {
@@ -140,7 +145,8 @@ fn subsets(service: &Service, pods: &[Arc<Pod>]) -> (Vec<EndpointSubset>, bool) 
             continue;
         }
         let ports = resolve(service, pod);
-        let has_ports = service.spec.as_ref().is_some_and(|spec| spec.ports.iter().flatten().next().is_some());
+        let has_ports =
+            service.spec.as_ref().is_some_and(|spec| spec.ports.iter().flatten().next().is_some());
         let Some(address) = address(service, pod) else { continue };
         if has_ports && ports.is_empty() {
             continue;

@@ -8,7 +8,10 @@ const PRIME: u32 = 0x0100_0193;
 
 /// FNV-1a over the parts, one after the other.
 pub(crate) fn fnv32(parts: &[&[u8]]) -> u32 {
-    parts.iter().flat_map(|part| part.iter()).fold(OFFSET, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(PRIME))
+    parts
+        .iter()
+        .flat_map(|part| part.iter())
+        .fold(OFFSET, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(PRIME))
 }
 
 /// The decimal digits of `hash`, each replaced by a safe character.

@@ -1,5 +1,10 @@
 //! The controllers: one module each, a pure plan and a thin edge that carries it out.
-#![allow(dead_code)]
+//!
+//! ```text
+//!  watches ─▶ caches ─▶ handlers note a key ─▶ queue ─▶ reconcile: cache ─▶ plan ─▶ requests
+//! ```
+//!
+//! A reconciler sees the caches and nothing of what happened; a plan sees plain data and no API.
 
 mod config;
 mod context;
@@ -7,6 +12,7 @@ mod deployment;
 mod discovery;
 mod endpoints;
 mod endpointslice;
+mod garbage;
 mod hash;
 pub mod limits;
 mod meta;
@@ -20,5 +26,63 @@ mod replicaset;
 mod serviceaccount;
 #[cfg(test)]
 mod testing;
+#[cfg(test)]
+mod together;
+
+use std::sync::Arc;
+
+use apiserver_api::ambient::Ambient;
+use apiserver_client::{Informers, Recorder};
+use controllers_runtime::{Result, lead};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
 
 pub use config::Config;
+
+use context::{Context, Tasks};
+
+/// Runs all controllers until `shutdown`, after having become the leader if so configured.
+/// `informers` may be shared with other components; their token should not outlive `shutdown`.
+///
+/// # Errors
+/// Only if the leader's lease was lost: the process should end, or call this again.
+pub async fn run(
+    config: Config,
+    informers: Informers,
+    ambient: Ambient,
+    shutdown: CancellationToken,
+) -> Result<()> {
+    let Some(election) = config.leader_election.clone() else {
+        work(config, informers, ambient, shutdown).await;
+        return Ok(());
+    };
+    let (client, clock) = (informers.client().clone(), ambient.clone());
+    lead(election, client, clock, shutdown, |leading| work(config, informers, ambient, leading)).await
+}
+
+async fn work(config: Config, informers: Informers, ambient: Ambient, shutdown: CancellationToken) {
+    let client = informers.client().clone();
+    let recorder = Recorder::new(client.clone(), ambient.clone(), "controller-manager", "", shutdown.clone());
+    let context = Context { client, informers, ambient, recorder, config: Arc::new(config), shutdown };
+    let mut tasks = Tasks::new();
+    start_all(&context, &mut tasks);
+    info!("controllers started");
+    while let Some(ended) = tasks.join_next().await {
+        if let Err(error) = ended {
+            warn!(%error, "a controller ended badly");
+        }
+    }
+}
+
+/// What pods cannot start without comes first.
+fn start_all(context: &Context, tasks: &mut Tasks) {
+    serviceaccount::start(context, tasks);
+    nodes::start(context, tasks);
+    deployment::start(context, tasks);
+    replicaset::start(context, tasks);
+    endpointslice::start(context, tasks);
+    endpoints::start(context, tasks);
+    namespaces::start(context, tasks);
+    garbage::start(context, tasks);
+    podgc::start(context, tasks);
+}

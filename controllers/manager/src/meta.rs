@@ -147,9 +147,8 @@ mod tests {
         let pod = |name: &str, label: &str, owned_by: Option<&str>| {
             let mut pod = testing::pod(name);
             pod.metadata.labels = Some(testing::labels(&[("app", label)]));
-            pod.metadata.owner_references = owned_by.map(|uid| {
-                vec![OwnerReference { uid: uid.to_owned(), ..controller_reference(&owner) }]
-            });
+            pod.metadata.owner_references = owned_by
+                .map(|uid| vec![OwnerReference { uid: uid.to_owned(), ..controller_reference(&owner) }]);
             Arc::new(pod)
         };
         let pods = vec![

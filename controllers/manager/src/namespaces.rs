@@ -174,7 +174,8 @@ impl Namespaces {
         if left.items.is_empty() {
             return Ok(());
         }
-        let more = left.metadata.remaining_item_count.and_then(|count| usize::try_from(count).ok()).unwrap_or(0);
+        let more =
+            left.metadata.remaining_item_count.and_then(|count| usize::try_from(count).ok()).unwrap_or(0);
         emptied.remaining.insert(kind.name(), left.items.len() + more);
         for finalizer in left.items.iter().flat_map(|object| object.finalizers()) {
             *emptied.finalizers.entry(finalizer.clone()).or_default() += 1;
@@ -264,11 +265,13 @@ mod tests {
         emptied.remaining.insert("pods".to_owned(), 2);
         emptied.finalizers.insert("example.com/x".to_owned(), 1);
         let first = conditions(&emptied, None, Time(at(1)));
-        let find = |list: &[NamespaceCondition], kind: &str| {
-            list.iter().find(|c| c.type_ == kind).cloned().unwrap()
-        };
+        let find =
+            |list: &[NamespaceCondition], kind: &str| list.iter().find(|c| c.type_ == kind).cloned().unwrap();
         let remaining = find(&first, "NamespaceContentRemaining");
-        assert_eq!((remaining.status.as_str(), remaining.reason.as_deref()), ("True", Some("SomeResourcesRemain")));
+        assert_eq!(
+            (remaining.status.as_str(), remaining.reason.as_deref()),
+            ("True", Some("SomeResourcesRemain"))
+        );
         assert!(remaining.message.unwrap().contains("pods has 2"));
         assert!(!emptied.is_done());
 

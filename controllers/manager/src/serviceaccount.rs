@@ -42,8 +42,11 @@ fn start_accounts(context: &Context, tasks: &mut Tasks) {
     let accounts = context.informers.select::<ServiceAccount>(named(ACCOUNT));
     context.feed(tasks, &namespaces, &queue);
     follow(&accounts, &queue);
-    let controller =
-        Accounts { client: context.client.clone(), namespaces: namespaces.clone(), accounts: accounts.clone() };
+    let controller = Accounts {
+        client: context.client.clone(),
+        namespaces: namespaces.clone(),
+        accounts: accounts.clone(),
+    };
     context.start(tasks, queue, controller, async move {
         namespaces.synced().await;
         accounts.synced().await;
@@ -79,7 +82,9 @@ fn living(namespaces: &Cache<Namespace>, key: &ObjectKey) -> bool {
 /// A creation that lost a race has what it wanted.
 fn tolerant<T>(created: Result<T>) -> Result<Outcome> {
     match created {
-        Err(error) if !error.is_already_exists() && !error.is_namespace_terminating() && !error.is_not_found() => {
+        Err(error)
+            if !error.is_already_exists() && !error.is_namespace_terminating() && !error.is_not_found() =>
+        {
             Err(error)
         }
         _ => Ok(Outcome::Done),

@@ -129,7 +129,8 @@ mod tests {
     #[test]
     fn several_failures_become_one_that_names_the_first() {
         assert!(Error::collect(vec![Ok(()), Ok(())]).is_ok());
-        let error = Error::collect(vec![Err(refused(404, "NotFound")), Ok(()), Err(refused(409, "Conflict"))]);
+        let error =
+            Error::collect(vec![Err(refused(404, "NotFound")), Ok(()), Err(refused(409, "Conflict"))]);
         let Err(Error::Several { count: 2, of: 3, first }) = error else { panic!("{error:?}") };
         assert!(first.is_not_found());
     }

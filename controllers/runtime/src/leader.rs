@@ -121,7 +121,11 @@ impl Candidate {
                 Ok(true) => return true,
                 Ok(false) => {}
                 Err(error) => {
-                    debug!(lease = self.election.lease(), error = &error as &dyn std::error::Error, "no lease");
+                    debug!(
+                        lease = self.election.lease(),
+                        error = &error as &dyn std::error::Error,
+                        "no lease"
+                    );
                 }
             }
             // Jitter, so that contenders do not collide again and again.
@@ -146,7 +150,11 @@ impl Candidate {
                 Ok(Ok(false)) if self.held_by_another() => return,
                 Ok(Ok(false)) => {}
                 Ok(Err(error)) => {
-                    debug!(lease = self.election.lease(), error = &error as &dyn std::error::Error, "not renewed");
+                    debug!(
+                        lease = self.election.lease(),
+                        error = &error as &dyn std::error::Error,
+                        "not renewed"
+                    );
                 }
                 Err(_) => return,
             }

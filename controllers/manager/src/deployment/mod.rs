@@ -107,12 +107,8 @@ impl Reconcile for Deployments {
             return self.settle(&deployment, claims).await.map(|()| Outcome::Done);
         }
         let pods = self.pods.list_namespace(&key.namespace);
-        let input = Input {
-            deployment: &deployment,
-            sets: claims.owned,
-            pods: &pods,
-            now: self.ambient.now(),
-        };
+        let input =
+            Input { deployment: &deployment, sets: claims.owned, pods: &pods, now: self.ambient.now() };
         let plan = plan(&input);
         for action in plan.actions {
             self.execute(&deployment, action).await?;
@@ -149,7 +145,8 @@ impl Deployments {
         let api: Api<Deployment> = Api::namespaced(self.client.clone(), namespace(&deployment.metadata));
         let name = name(&deployment.metadata);
         let live = api.get_opt(name).await.attempt(|| format!("get deployment {name}"))?;
-        Ok(live.is_some_and(|live| live.metadata.uid == deployment.metadata.uid && !is_deleted(&live.metadata)))
+        Ok(live
+            .is_some_and(|live| live.metadata.uid == deployment.metadata.uid && !is_deleted(&live.metadata)))
     }
 
     fn sets_of(&self, deployment: &Deployment) -> Api<ReplicaSet> {
@@ -224,7 +221,8 @@ impl Deployments {
             self.write_status(deployment, status).await?;
             return Err(error);
         }
-        let Some(live) = api.get_opt(set_name).await.attempt(|| format!("get replica set {set_name}"))? else {
+        let Some(live) = api.get_opt(set_name).await.attempt(|| format!("get replica set {set_name}"))?
+        else {
             return Err(error);
         };
         let template = |set: &ReplicaSet| set.spec.as_ref().and_then(|spec| spec.template.clone());

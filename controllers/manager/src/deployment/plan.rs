@@ -30,7 +30,10 @@ pub(super) struct Input<'a> {
 #[derive(Debug)]
 pub(super) enum Action {
     Create(Box<ReplicaSet>),
-    Update { old: Arc<ReplicaSet>, new: Box<ReplicaSet> },
+    Update {
+        old: Arc<ReplicaSet>,
+        new: Box<ReplicaSet>,
+    },
     Delete(Arc<ReplicaSet>),
     /// Note the new ReplicaSet's revision on the Deployment.
     Revision(String),
@@ -371,9 +374,8 @@ impl<'a> Rollout<'a> {
             return -set.size();
         }
         let target = f64::from(wanted + max_surge(self.deployment));
-        let was = revision::number(&set.wanted.metadata, MAX)
-            .or(self.status.replicas)
-            .filter(|count| *count > 0);
+        let was =
+            revision::number(&set.wanted.metadata, MAX).or(self.status.replicas).filter(|count| *count > 0);
         let Some(was) = was else { return 0 };
         let size = f64::from(set.size()) * target / f64::from(was);
         size.round() as i32 - set.size()

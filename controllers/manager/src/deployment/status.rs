@@ -152,7 +152,8 @@ fn judge_progress(rollout: &mut Rollout<'_>, before: &DeploymentStatus) {
         set(rollout, PROGRESSING, "True", NEW_SET_AVAILABLE, message);
     } else if has_progressed(before, &rollout.status) {
         let message = format!("{subject} is progressing.");
-        let mut condition = new_condition(PROGRESSING, "True", "ReplicaSetUpdated", message, Time(rollout.now));
+        let mut condition =
+            new_condition(PROGRESSING, "True", "ReplicaSetUpdated", message, Time(rollout.now));
         if let Some(current) = current.filter(|current| current.status == "True") {
             condition.last_transition_time = current.last_transition_time;
         }

@@ -107,8 +107,12 @@ impl World {
             assert!(total <= most, "{total} pods");
             let before = self.sets.clone();
             self.run_pods_except(broken);
-            let available: i32 = self.sets.iter().map(|set| set.status.as_ref().unwrap().available_replicas.unwrap()).sum();
-            assert!(available >= least_available || before.is_empty() || self.second < 3, "{available} available");
+            let available: i32 =
+                self.sets.iter().map(|set| set.status.as_ref().unwrap().available_replicas.unwrap()).sum();
+            assert!(
+                available >= least_available || before.is_empty() || self.second < 3,
+                "{available} available"
+            );
             if !stepped && before == self.sets {
                 return;
             }
@@ -173,7 +177,10 @@ fn a_new_deployment_gets_one_set_of_full_size_and_becomes_available() {
 
     world.settle(4, 0, None);
     let status = world.status();
-    assert_eq!((status.replicas, status.updated_replicas, status.available_replicas), (Some(3), Some(3), Some(3)));
+    assert_eq!(
+        (status.replicas, status.updated_replicas, status.available_replicas),
+        (Some(3), Some(3), Some(3))
+    );
     assert_eq!(status.unavailable_replicas, None);
     assert_eq!(world.condition("Progressing"), ("True", "NewReplicaSetAvailable"));
     assert_eq!(world.condition("Available"), ("True", "MinimumReplicasAvailable"));

@@ -57,7 +57,9 @@ pub(crate) fn follow_pods(pods: &Cache<Pod>, services: &Cache<Service>, queue: &
         let new = change.object();
         let old = if let Change::Applied { old, .. } = change { old.as_ref() } else { None };
         for service in services.list_namespace(namespace(&new.metadata)) {
-            let Some(selector) = service.spec.as_ref().and_then(|spec| spec.selector.as_ref()) else { continue };
+            let Some(selector) = service.spec.as_ref().and_then(|spec| spec.selector.as_ref()) else {
+                continue;
+            };
             let selects = |pod: &Arc<Pod>| selects_map(selector, pod.metadata.labels.as_ref());
             if selects(new) || old.is_some_and(selects) {
                 queue.add(ObjectKey::of(service.as_ref()));
@@ -187,7 +189,10 @@ impl Slices {
             }
             Action::Delete(slice) => {
                 let options = DeleteParams {
-                    preconditions: Some(Preconditions { uid: slice.metadata.uid.clone(), resource_version: None }),
+                    preconditions: Some(Preconditions {
+                        uid: slice.metadata.uid.clone(),
+                        resource_version: None,
+                    }),
                     ..DeleteParams::default()
                 };
                 let name = name(&slice.metadata);

@@ -79,7 +79,9 @@ fn endpoints(slice: &EndpointSlice) -> &[Endpoint] {
 }
 
 fn many(count: usize) -> Vec<Pod> {
-    (0..count).map(|i| running(&format!("p{i:04}"), "n1", &format!("10.0.{}.{}", i / 250, i % 250 + 1))).collect()
+    (0..count)
+        .map(|i| running(&format!("p{i:04}"), "n1", &format!("10.0.{}.{}", i / 250, i % 250 + 1)))
+        .collect()
 }
 
 #[test]
@@ -100,7 +102,10 @@ fn an_endpoint_carries_address_node_zone_target_and_conditions() {
     assert_eq!(endpoint.zone.as_deref(), Some("z1"));
     assert_eq!(endpoint.target_ref.as_ref().unwrap().uid.as_deref(), Some("uid-a"));
     let conditions = endpoint.conditions.as_ref().unwrap();
-    assert_eq!((conditions.ready, conditions.serving, conditions.terminating), (Some(true), Some(true), Some(false)));
+    assert_eq!(
+        (conditions.ready, conditions.serving, conditions.terminating),
+        (Some(true), Some(true), Some(false))
+    );
 }
 
 #[test]

@@ -107,7 +107,8 @@ impl Reconcile for Evictions {
             if is_deleted(&pod.metadata) || is_finished(&pod) {
                 continue;
             }
-            let tolerations = pod.spec.as_ref().and_then(|spec| spec.tolerations.as_deref()).unwrap_or_default();
+            let tolerations =
+                pod.spec.as_ref().and_then(|spec| spec.tolerations.as_deref()).unwrap_or_default();
             match eviction_time(&taints, tolerations) {
                 None => {}
                 Some(at) if at > now => next = Some(next.map_or(at, |next| next.min(at))),
@@ -149,7 +150,12 @@ impl Evictions {
         let message = format!("Marking for deletion Pod {}/{name}", namespace(&pod.metadata));
         self.recorder.normal(reference(pod), "TaintManagerEviction", message);
         let mut new = pod.clone();
-        put_disruption(&mut new, "DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint", now);
+        put_disruption(
+            &mut new,
+            "DeletionByTaintManager",
+            "Taint manager: deleting due to NoExecute taint",
+            now,
+        );
         match patch::update_status(&api, pod, &new).await {
             Err(error) if error.is_not_found() => return Ok(()),
             Err(error) => return Err(error),
@@ -206,7 +212,10 @@ mod tests {
             Some(at(150))
         );
         assert_eq!(eviction_time(&taints, &[tolerating("a", Some(300))]), Some(at(100)));
-        assert_eq!(eviction_time(&taints, &[tolerating("a", None), tolerating("b", Some(-5))]), Some(at(100)));
+        assert_eq!(
+            eviction_time(&taints, &[tolerating("a", None), tolerating("b", Some(-5))]),
+            Some(at(100))
+        );
         assert_eq!(eviction_time(&taints, &[tolerating("a", Some(i64::MAX)), tolerating("b", None)]), None);
     }
 

@@ -195,7 +195,12 @@ mod tests {
         let plan = plan(&reporting("True"), &view(15));
         assert_eq!(
             plan,
-            Plan { conditions: None, taints: None, pods_unready: false, again: Some(Duration::from_secs(25)) }
+            Plan {
+                conditions: None,
+                taints: None,
+                pods_unready: false,
+                again: Some(Duration::from_secs(25))
+            }
         );
     }
 
@@ -207,7 +212,10 @@ mod tests {
         assert_eq!(lost.again, None);
         let node = applied(node, lost);
         assert_eq!(status_of(&node, "Ready").unwrap().status, "Unknown");
-        assert_eq!(status_of(&node, "PIDPressure").unwrap().reason.as_deref(), Some("NodeStatusNeverUpdated"));
+        assert_eq!(
+            status_of(&node, "PIDPressure").unwrap().reason.as_deref(),
+            Some("NodeStatusNeverUpdated")
+        );
         assert_eq!(keys(&node), [(UNREACHABLE, NO_SCHEDULE), (UNREACHABLE, NO_EXECUTE)]);
         // Nothing more to do while it stays silent.
         let again = plan(&node, &view(500));

@@ -56,10 +56,18 @@ impl Reconcile for Ipam {
         let mut used: Vec<IpNetwork> = nodes.iter().flat_map(|node| networks(node)).collect();
         used.extend(self.config.service_cidrs.iter().copied());
         used.extend(self.with(|given| {
-            given.iter().filter(|(node, _)| **node != key.name).flat_map(|(_, n)| n.clone()).collect::<Vec<_>>()
+            given
+                .iter()
+                .filter(|(node, _)| **node != key.name)
+                .flat_map(|(_, n)| n.clone())
+                .collect::<Vec<_>>()
         }));
         let Some(free) = choose(&self.config, &used) else {
-            self.recorder.warning(reference(node.as_ref()), "CIDRNotAvailable", "No network is left for the node");
+            self.recorder.warning(
+                reference(node.as_ref()),
+                "CIDRNotAvailable",
+                "No network is left for the node",
+            );
             let problem = "the cluster network has no free part left".to_owned();
             return Err(Error::Unusable { object: format!("node {key}"), problem });
         };
@@ -103,8 +111,11 @@ fn lowest_free(cluster: IpNetwork, prefix: u8, used: &[IpNetwork]) -> Option<IpN
         return None;
     }
     let (first, last) = range(cluster);
-    let mut taken: Vec<(u128, u128)> =
-        used.iter().filter(|network| network.is_ipv4() == cluster.is_ipv4()).map(|network| range(*network)).collect();
+    let mut taken: Vec<(u128, u128)> = used
+        .iter()
+        .filter(|network| network.is_ipv4() == cluster.is_ipv4())
+        .map(|network| range(*network))
+        .collect();
     taken.sort_unstable();
     let size = size(bits, prefix);
     let mut start = first;
@@ -179,10 +190,8 @@ mod tests {
 
     #[test]
     fn a_dual_stack_cluster_gives_both_or_nothing() {
-        let config = Config {
-            cluster_cidrs: vec![net("10.244.0.0/24"), net("fd00::/48")],
-            ..Config::default()
-        };
+        let config =
+            Config { cluster_cidrs: vec![net("10.244.0.0/24"), net("fd00::/48")], ..Config::default() };
         assert_eq!(choose(&config, &[]), Some(vec![net("10.244.0.0/24"), net("fd00::/64")]));
         assert_eq!(choose(&config, &[net("10.244.0.0/24")]), None);
     }

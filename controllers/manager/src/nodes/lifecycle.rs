@@ -29,9 +29,8 @@ pub(super) fn start(context: &Context, tasks: &mut Tasks) {
     let queue = WorkQueue::new("node-lifecycle");
     let nodes = context.informers.cache::<Node>();
     let pods = context.informers.cache::<Pod>();
-    let leases = context
-        .informers
-        .select::<Lease>(Selection { namespace: LEASES.to_owned(), ..Selection::default() });
+    let leases =
+        context.informers.select::<Lease>(Selection { namespace: LEASES.to_owned(), ..Selection::default() });
     let beats = Arc::new(Beats::default());
     follow(&nodes, &leases, &beats, &queue);
     context.feed(tasks, &nodes, &queue);
@@ -79,7 +78,12 @@ impl Beats {
     }
 
     /// Notes a time that the node itself has written; whether a lost node is heard again.
-    fn note(&self, node: &str, time: Option<Timestamp>, which: fn(&mut Beat) -> &mut Option<Timestamp>) -> bool {
+    fn note(
+        &self,
+        node: &str,
+        time: Option<Timestamp>,
+        which: fn(&mut Beat) -> &mut Option<Timestamp>,
+    ) -> bool {
         let mut heard = self.lock();
         let beat = heard.nodes.entry(node.to_owned()).or_default();
         if time.is_none() || *which(beat) == time {
@@ -111,7 +115,11 @@ impl Beats {
         } else {
             heard.ready.remove(node);
         }
-        if (before == 0) != heard.ready.is_empty() { heard.known.iter().cloned().collect() } else { Vec::new() }
+        if (before == 0) != heard.ready.is_empty() {
+            heard.known.iter().cloned().collect()
+        } else {
+            Vec::new()
+        }
     }
 
     fn any_ready_but(&self, node: &str) -> bool {
@@ -168,7 +176,8 @@ impl Reconcile for Lifecycle {
 
     async fn reconcile(&self, key: &ObjectKey) -> Result<Outcome> {
         let Some(node) = self.nodes.get(key) else { return Ok(Outcome::Done) };
-        let reported = health::status_of(&node, "Ready").is_some_and(|ready| ready.last_heartbeat_time.is_some());
+        let reported =
+            health::status_of(&node, "Ready").is_some_and(|ready| ready.last_heartbeat_time.is_some());
         let view = View {
             silent: self.beats.silence(&key.name),
             grace: if reported { self.config.node_grace } else { self.config.node_startup_grace },
@@ -232,7 +241,8 @@ impl Lifecycle {
 fn unready(pod: &Pod, now: Timestamp) -> Option<Pod> {
     let mut new = pod.clone();
     let conditions = new.status.as_mut()?.conditions.as_mut()?;
-    let ready = conditions.iter_mut().find(|condition| condition.type_ == "Ready" && condition.status == "True")?;
+    let ready =
+        conditions.iter_mut().find(|condition| condition.type_ == "Ready" && condition.status == "True")?;
     ready.status = "False".to_owned();
     ready.reason = Some("NodeUnreachable".to_owned());
     ready.last_transition_time = Some(Time(now));

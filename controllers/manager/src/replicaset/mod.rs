@@ -183,7 +183,12 @@ impl ReplicaSets {
 
     /// Creates pods in batches of 1, 2, 4, …, so that a template which is refused is refused once
     /// and not five hundred times.
-    async fn create(&self, key: &ObjectKey, set: &ReplicaSet, count: usize) -> std::result::Result<(), Failure> {
+    async fn create(
+        &self,
+        key: &ObjectKey,
+        set: &ReplicaSet,
+        count: usize,
+    ) -> std::result::Result<(), Failure> {
         let api = self.pods_of(set);
         let pod = new_pod(set);
         self.expectations.expect(key, count, []);

@@ -78,7 +78,8 @@ pub(super) fn status(input: &Input<'_>, failure: Option<(&str, String)>) -> Repl
     let leaving = input.pods.iter().filter(|pod| is_deleted(&pod.metadata) && !is_finished(pod)).count();
     let mut status = input.set.status.clone().unwrap_or_default();
     status.replicas = count(&|_| true);
-    status.fully_labeled_replicas = some(count(&|pod| selects_map(&template_labels, pod.metadata.labels.as_ref())));
+    status.fully_labeled_replicas =
+        some(count(&|pod| selects_map(&template_labels, pod.metadata.labels.as_ref())));
     status.ready_replicas = some(count(&is_ready));
     status.available_replicas = some(count(&|pod| is_available(pod, min_ready, input.now)));
     status.terminating_replicas = Some(i32::try_from(leaving).unwrap_or(i32::MAX));
@@ -180,7 +181,10 @@ mod tests {
         let input = input(&set, &[failed, leaving, running("good", "n", "10.0.0.3")]);
         assert_eq!(plan(&input), Action::Create(1));
         let status = status(&input, None);
-        assert_eq!((status.replicas, status.ready_replicas, status.terminating_replicas), (1, Some(1), Some(1)));
+        assert_eq!(
+            (status.replicas, status.ready_replicas, status.terminating_replicas),
+            (1, Some(1), Some(1))
+        );
     }
 
     #[test]

@@ -1,4 +1,6 @@
-//! Objects for tests.
+//! Objects for tests, and an API to act on.
+
+pub mod api;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

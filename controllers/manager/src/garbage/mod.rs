@@ -1,0 +1,257 @@
+//! The garbage collector: what has lost its last owner goes; an owner that waits for what it owns
+//! is let go in time; what was to be orphaned is.
+
+mod graph;
+mod monitor;
+mod plan;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+
+use controllers_runtime::{Attempt, Error, Outcome, Reconcile, Result, WorkQueue};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use kube::Api;
+use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, Preconditions, PropagationPolicy};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tracing::{debug, warn};
+
+use crate::context::{Context, Tasks};
+use crate::discovery::Kind;
+use crate::limits::DISCOVERY_PERIOD;
+use crate::meta::{is_deleted, owners};
+use graph::{FOREGROUND, Graph, ORPHAN, Object};
+use monitor::{Shared, keep_watches};
+use plan::{Owner, Traits, Verdict, judge};
+
+/// Starts the controller.
+pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
+    let shared = Arc::new(Shared {
+        client: context.client.clone(),
+        graph: Mutex::new(Graph::default()),
+        kinds: Mutex::new(BTreeMap::new()),
+        queue: WorkQueue::new("garbage-collector"),
+        progress: watch::Sender::new((0, 0)),
+    });
+    context.spawn(tasks, keep_watches(context.clone(), Arc::clone(&shared)));
+    let queue = shared.queue.clone();
+    let ready = first_lists(Arc::clone(&shared));
+    context.start(tasks, queue, Collector { shared }, ready);
+}
+
+/// Waits for the first lists, so that owners are found in the graph and need not be asked for one
+/// by one. A kind that cannot be listed holds up nothing for long: the server is asked anyway.
+async fn first_lists(shared: Arc<Shared>) {
+    let mut progress = shared.progress.subscribe();
+    let all = progress.wait_for(|(done, all)| *all > 0 && done == all);
+    if tokio::time::timeout(DISCOVERY_PERIOD, all).await.is_err() {
+        warn!("some kinds could not be listed; collecting without them");
+    }
+    debug!(objects = shared.graph().len(), "the graph of owners is built");
+}
+
+struct Collector {
+    shared: Arc<Shared>,
+}
+
+impl Reconcile for Collector {
+    type Key = String;
+
+    async fn reconcile(&self, uid: &String) -> Result<Outcome> {
+        let (object, dependents) = {
+            let graph = self.shared.graph();
+            let Some(object) = graph.get(uid) else { return Ok(Outcome::Done) };
+            (object.clone(), graph.dependents(uid))
+        };
+        if object.deleting {
+            return self.attend(&object, &dependents).await;
+        }
+        if self.seen_owners(&object, &object.owners).iter().all(|(_, state)| *state == Some(Owner::Solid)) {
+            return Ok(Outcome::Done);
+        }
+        self.collect(&object, &dependents).await
+    }
+}
+
+impl Collector {
+    fn api(&self, kind: &Kind, namespace: &str) -> Api<DynamicObject> {
+        let client = self.shared.client.clone();
+        if kind.namespaced {
+            Api::namespaced_with(client, namespace, &kind.resource)
+        } else {
+            Api::all_with(client, &kind.resource)
+        }
+    }
+
+    fn api_of(&self, object: &Object) -> Api<DynamicObject> {
+        self.api(&object.kind, &object.key.namespace)
+    }
+
+    /// The present metadata, if the object is still the same.
+    async fn live(&self, object: &Object) -> Result<Option<ObjectMeta>> {
+        let found = self.api_of(object).get_metadata_opt(&object.key.name).await;
+        let found = found.attempt(|| format!("get {} {}", object.kind.name(), object.key))?;
+        Ok(found.map(|found| found.metadata).filter(|meta| meta.uid.as_deref() == Some(&object.uid)))
+    }
+
+    /// An object that is being deleted and has asked for something to happen first.
+    async fn attend(&self, object: &Object, dependents: &[Object]) -> Result<Outcome> {
+        if object.orphan {
+            for dependent in dependents {
+                self.unlink(dependent, &BTreeSet::from([object.uid.clone()])).await?;
+            }
+            return self.drop_finalizer(object, ORPHAN).await;
+        }
+        if !object.foreground {
+            return Ok(Outcome::Done);
+        }
+        if !dependents.iter().any(|dependent| dependent.blocks(&object.uid)) {
+            return self.drop_finalizer(object, FOREGROUND).await;
+        }
+        for dependent in dependents.iter().filter(|dependent| !dependent.deleting) {
+            self.shared.queue.add(dependent.uid.clone());
+        }
+        // Their ends bring us back.
+        Ok(Outcome::Done)
+    }
+
+    /// What the graph says about owners; `None` where it says nothing.
+    fn seen_owners(&self, object: &Object, references: &[OwnerReference]) -> Vec<(String, Option<Owner>)> {
+        let graph = self.shared.graph();
+        let state = |reference: &OwnerReference| {
+            let owner = graph.get(&reference.uid)?;
+            // An owner in another namespace is none; the server is asked, which will not find it.
+            let reachable = !owner.kind.namespaced || owner.key.namespace == object.key.namespace;
+            let state = if owner.awaits_dependents() { Owner::Waiting } else { Owner::Solid };
+            reachable.then_some(state)
+        };
+        references.iter().map(|reference| (reference.uid.clone(), state(reference))).collect()
+    }
+
+    async fn collect(&self, object: &Object, dependents: &[Object]) -> Result<Outcome> {
+        let Some(live) = self.live(object).await?.filter(|live| !is_deleted(live)) else {
+            return Ok(Outcome::Done);
+        };
+        let references = owners(&live);
+        let mut states = Vec::new();
+        for (reference, (uid, seen)) in references.iter().zip(self.seen_owners(object, references)) {
+            let state = match seen {
+                Some(state) => state,
+                None => self.ask(object, reference).await?,
+            };
+            states.push((uid, state));
+        }
+        let has = |finalizer: &str| live.finalizers.iter().flatten().any(|known| known == finalizer);
+        let traits = Traits {
+            has_dependents: !dependents.is_empty(),
+            foreground: has(FOREGROUND),
+            orphan: has(ORPHAN),
+        };
+        match judge(&states, traits) {
+            Verdict::Keep => {}
+            Verdict::Unlink(gone) => {
+                self.write_owners(object, &live, |owner| !gone.contains(&owner.uid)).await?
+            }
+            Verdict::Delete(policy) => {
+                let mut judged = live.resource_version.clone();
+                if policy == PropagationPolicy::Foreground && dependents.iter().any(Object::awaits_dependents)
+                {
+                    // Owners in a circle would wait for each other for ever.
+                    self.unblock(object, &live).await?;
+                    judged = None;
+                }
+                self.delete(object, judged, policy).await?;
+            }
+        }
+        Ok(Outcome::Done)
+    }
+
+    /// The server's word on an owner that the graph does not know.
+    async fn ask(&self, object: &Object, reference: &OwnerReference) -> Result<Owner> {
+        let Some(kind) = self.shared.kind_of(&reference.api_version, &reference.kind) else {
+            // Its kind may be new, or its server away: no reason to delete anything.
+            let problem =
+                format!("its owner's kind {} {} is not known", reference.api_version, reference.kind);
+            return Err(Error::Unusable {
+                object: format!("{} {}", object.kind.name(), object.key),
+                problem,
+            });
+        };
+        if kind.namespaced && !object.kind.namespaced {
+            warn!(kind = object.kind.name(), object = %object.key, "a cluster-wide object cannot be owned from a namespace");
+            return Ok(Owner::Solid);
+        }
+        let found = self.api(&kind, &object.key.namespace).get_metadata_opt(&reference.name).await;
+        let found = found.attempt(|| format!("get {} {}", kind.name(), reference.name))?;
+        let Some(meta) = found.map(|found| found.metadata) else { return Ok(Owner::Absent) };
+        if meta.uid.as_deref() != Some(&reference.uid) {
+            return Ok(Owner::Absent);
+        }
+        Ok(if Object::new(&kind, &meta).awaits_dependents() { Owner::Waiting } else { Owner::Solid })
+    }
+
+    /// Removes references to `gone` from an object, if it is still there.
+    async fn unlink(&self, object: &Object, gone: &BTreeSet<String>) -> Result<()> {
+        let Some(live) = self.live(object).await? else { return Ok(()) };
+        self.write_owners(object, &live, |owner| !gone.contains(&owner.uid)).await
+    }
+
+    async fn write_owners(
+        &self,
+        object: &Object,
+        live: &ObjectMeta,
+        keep: impl Fn(&OwnerReference) -> bool,
+    ) -> Result<()> {
+        let left: Vec<&OwnerReference> = owners(live).iter().filter(|owner| keep(owner)).collect();
+        if left.len() == owners(live).len() {
+            return Ok(());
+        }
+        let left = if left.is_empty() { Value::Null } else { json!(left) };
+        self.patch(object, live, json!({"ownerReferences": left})).await
+    }
+
+    async fn unblock(&self, object: &Object, live: &ObjectMeta) -> Result<()> {
+        let free: Vec<OwnerReference> = owners(live)
+            .iter()
+            .map(|owner| OwnerReference { block_owner_deletion: Some(false), ..owner.clone() })
+            .collect();
+        if free == owners(live) {
+            return Ok(());
+        }
+        self.patch(object, live, json!({"ownerReferences": free})).await
+    }
+
+    async fn drop_finalizer(&self, object: &Object, finalizer: &str) -> Result<Outcome> {
+        let Some(live) = self.live(object).await? else { return Ok(Outcome::Done) };
+        let all = live.finalizers.clone().unwrap_or_default();
+        let left: Vec<&String> = all.iter().filter(|known| *known != finalizer).collect();
+        if left.len() != all.len() {
+            let left = if left.is_empty() { Value::Null } else { json!(left) };
+            self.patch(object, &live, json!({"finalizers": left})).await?;
+        }
+        Ok(Outcome::Done)
+    }
+
+    /// Writes a part of the metadata over exactly the version that was read.
+    async fn patch(&self, object: &Object, live: &ObjectMeta, mut metadata: Value) -> Result<()> {
+        metadata["uid"] = json!(live.uid);
+        metadata["resourceVersion"] = json!(live.resource_version);
+        let body = Patch::Merge(json!({"metadata": metadata}));
+        let patched = self.api_of(object).patch(&object.key.name, &PatchParams::default(), &body).await;
+        let patched = patched.attempt(|| format!("update {} {}", object.kind.name(), object.key)).map(drop);
+        if patched.as_ref().is_err_and(Error::is_not_found) { Ok(()) } else { patched }
+    }
+
+    /// `judged`: the version by whose owners it was judged; a newer one is judged anew.
+    async fn delete(&self, object: &Object, judged: Option<String>, policy: PropagationPolicy) -> Result<()> {
+        let options = DeleteParams {
+            propagation_policy: Some(policy),
+            preconditions: Some(Preconditions { uid: Some(object.uid.clone()), resource_version: judged }),
+            ..DeleteParams::default()
+        };
+        debug!(kind = object.kind.name(), object = %object.key, "nobody needs it");
+        let deleted = self.api_of(object).delete(&object.key.name, &options).await;
+        let deleted = deleted.attempt(|| format!("delete {} {}", object.kind.name(), object.key)).map(drop);
+        if deleted.as_ref().is_err_and(Error::is_not_found) { Ok(()) } else { deleted }
+    }
+}

@@ -1,0 +1,155 @@
+//! One watch of metadata for each kind that can be deleted; kinds come and go.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use controllers_runtime::WorkQueue;
+use futures::StreamExt;
+use kube::api::DynamicObject;
+use kube::core::PartialObjectMeta;
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Api, Client};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use super::graph::{Graph, Hints, Object};
+use crate::context::Context;
+use crate::discovery::{Kind, kinds};
+use crate::limits::{DISCOVERY_PERIOD, OWNER_PATIENCE};
+
+/// Pause after a failed list or watch.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Kinds that own nothing and are owned by nobody, and of which there are too many.
+const IGNORED: [&str; 2] = ["events", "events.events.k8s.io"];
+
+/// The graph, the kinds, and the queue of what to look at; shared by watches and workers.
+pub(super) struct Shared {
+    pub client: Client,
+    pub graph: Mutex<Graph>,
+    /// By their names.
+    pub kinds: Mutex<BTreeMap<String, Arc<Kind>>>,
+    pub queue: WorkQueue<String>,
+    /// How many watches have had their first list; and how many there are.
+    pub progress: watch::Sender<(usize, usize)>,
+}
+
+impl Shared {
+    pub fn graph(&self) -> std::sync::MutexGuard<'_, Graph> {
+        self.graph.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The kind of an owner reference: its version does not matter.
+    pub fn kind_of(&self, api_version: &str, kind: &str) -> Option<Arc<Kind>> {
+        let group = api_version.split_once('/').map_or("", |(group, _)| group);
+        let kinds = self.kinds.lock().unwrap_or_else(PoisonError::into_inner);
+        kinds.values().find(|known| known.resource.group == group && known.resource.kind == kind).cloned()
+    }
+
+    fn follow(&self, hints: Hints) {
+        for uid in hints.now {
+            self.queue.add(uid);
+        }
+        for uid in hints.later {
+            self.queue.add_after(uid, OWNER_PATIENCE);
+        }
+    }
+}
+
+/// Asks for the kinds now and then, and keeps a watch on each, until shutdown.
+pub(super) async fn keep_watches(context: Context, shared: Arc<Shared>) {
+    let mut watches: BTreeMap<String, CancellationToken> = BTreeMap::new();
+    loop {
+        match kinds(&context.client).await {
+            Ok(found) => reconcile_watches(&context, &shared, &mut watches, found),
+            Err(error) => {
+                warn!(error = &error as &dyn std::error::Error, "the kinds of the API are not known");
+            }
+        }
+        let pause = if watches.is_empty() { PAUSE } else { DISCOVERY_PERIOD };
+        tokio::time::sleep(pause).await;
+    }
+}
+
+fn reconcile_watches(
+    context: &Context,
+    shared: &Arc<Shared>,
+    watches: &mut BTreeMap<String, CancellationToken>,
+    found: Vec<Kind>,
+) {
+    let collectable: BTreeMap<String, Arc<Kind>> = found
+        .into_iter()
+        .filter(|kind| kind.is_collectable() && !IGNORED.contains(&kind.name().as_str()))
+        .map(|kind| (kind.name(), Arc::new(kind)))
+        .collect();
+    let gone: Vec<String> = watches.keys().filter(|name| !collectable.contains_key(*name)).cloned().collect();
+    for name in gone {
+        info!(kind = name, "no longer watched: the kind is gone");
+        if let Some(token) = watches.remove(&name) {
+            token.cancel();
+        }
+        shared.graph().forget_kind(&name);
+    }
+    for (name, kind) in &collectable {
+        if !watches.contains_key(name) {
+            let token = context.shutdown.child_token();
+            watches.insert(name.clone(), token.clone());
+            shared.progress.send_modify(|(_, all)| *all += 1);
+            tokio::spawn(watch_kind(Arc::clone(shared), Arc::clone(kind), token));
+        }
+    }
+    *shared.kinds.lock().unwrap_or_else(PoisonError::into_inner) = collectable;
+}
+
+async fn watch_kind(shared: Arc<Shared>, kind: Arc<Kind>, cancelled: CancellationToken) {
+    let api: Api<PartialObjectMeta<DynamicObject>> = Api::all_with(shared.client.clone(), &kind.resource);
+    let mut stream = std::pin::pin!(watcher(api, watcher::Config::default()));
+    let mut listed = BTreeSet::new();
+    let mut is_first = true;
+    loop {
+        let event = tokio::select! {
+            () = cancelled.cancelled() => return,
+            event = stream.next() => event,
+        };
+        let Some(event) = event else { return };
+        match event {
+            Ok(event) => {
+                let whole = matches!(event, Event::InitDone);
+                take(&shared, &kind, &mut listed, event);
+                if whole && std::mem::take(&mut is_first) {
+                    shared.progress.send_modify(|(done, _)| *done += 1);
+                }
+            }
+            Err(error) => {
+                debug!(kind = kind.name(), error = &error as &dyn std::error::Error, "list or watch failed");
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
+fn take(
+    shared: &Shared,
+    kind: &Arc<Kind>,
+    listed: &mut BTreeSet<String>,
+    event: Event<PartialObjectMeta<DynamicObject>>,
+) {
+    let mut graph = shared.graph();
+    let hints = match event {
+        Event::Init => {
+            listed.clear();
+            Hints::default()
+        }
+        Event::InitApply(object) => {
+            let object = Object::new(kind, &object.metadata);
+            listed.insert(object.uid.clone());
+            graph.apply(object)
+        }
+        Event::InitDone => graph.retain(&kind.name(), &std::mem::take(listed)),
+        Event::Apply(object) => graph.apply(Object::new(kind, &object.metadata)),
+        Event::Delete(object) => graph.remove(object.metadata.uid.as_deref().unwrap_or_default()),
+    };
+    drop(graph);
+    shared.follow(hints);
+}

@@ -1,0 +1,92 @@
+//! What becomes of an object, given the state of its owners.
+
+use std::collections::BTreeSet;
+
+use kube::api::PropagationPolicy;
+
+/// The state of one owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Owner {
+    /// It is there.
+    Solid,
+    /// The server says that it is not.
+    Absent,
+    /// Being deleted, and waiting for this object to go.
+    Waiting,
+}
+
+#[derive(Debug, PartialEq)]
+pub(super) enum Verdict {
+    Keep,
+    /// Forget these owners (by uid): others are left.
+    Unlink(BTreeSet<String>),
+    /// Nobody needs it.
+    Delete(PropagationPolicy),
+}
+
+/// What else matters about the object.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Traits {
+    pub has_dependents: bool,
+    /// Its finalizers, which its deleter or an earlier attempt has put there.
+    pub foreground: bool,
+    pub orphan: bool,
+}
+
+pub(super) fn judge(owners: &[(String, Owner)], traits: Traits) -> Verdict {
+    let with = |state: Owner| owners.iter().filter(move |(_, known)| *known == state);
+    if owners.is_empty() {
+        return Verdict::Keep;
+    }
+    if with(Owner::Solid).next().is_some() {
+        let others: BTreeSet<String> =
+            owners.iter().filter(|(_, state)| *state != Owner::Solid).map(|(uid, _)| uid.clone()).collect();
+        return if others.is_empty() { Verdict::Keep } else { Verdict::Unlink(others) };
+    }
+    if with(Owner::Waiting).next().is_some() && traits.has_dependents {
+        // The owner waits for all below it, not only for its own dependents.
+        return Verdict::Delete(PropagationPolicy::Foreground);
+    }
+    Verdict::Delete(if traits.orphan {
+        PropagationPolicy::Orphan
+    } else if traits.foreground {
+        PropagationPolicy::Foreground
+    } else {
+        PropagationPolicy::Background
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn verdict(owners: &[(&str, Owner)], traits: Traits) -> Verdict {
+        let owners: Vec<_> = owners.iter().map(|(uid, state)| ((*uid).to_owned(), *state)).collect();
+        judge(&owners, traits)
+    }
+
+    #[test]
+    fn one_owner_is_enough_and_the_lost_ones_are_forgotten() {
+        let none = Traits::default();
+        assert_eq!(verdict(&[], none), Verdict::Keep);
+        assert_eq!(verdict(&[("a", Owner::Solid)], none), Verdict::Keep);
+        assert_eq!(
+            verdict(&[("a", Owner::Solid), ("b", Owner::Absent), ("c", Owner::Waiting)], none),
+            Verdict::Unlink(BTreeSet::from(["b".to_owned(), "c".to_owned()]))
+        );
+    }
+
+    #[test]
+    fn without_owners_it_goes_as_its_finalizers_and_dependents_say() {
+        let absent = [("a", Owner::Absent)];
+        let waiting = [("a", Owner::Waiting)];
+        let deep = Traits { has_dependents: true, ..Traits::default() };
+        assert_eq!(verdict(&absent, deep), Verdict::Delete(PropagationPolicy::Background));
+        assert_eq!(verdict(&waiting, Traits::default()), Verdict::Delete(PropagationPolicy::Background));
+        assert_eq!(verdict(&waiting, deep), Verdict::Delete(PropagationPolicy::Foreground));
+        let orphan = Traits { orphan: true, ..Traits::default() };
+        assert_eq!(verdict(&absent, orphan), Verdict::Delete(PropagationPolicy::Orphan));
+        let foreground = Traits { foreground: true, ..Traits::default() };
+        assert_eq!(verdict(&absent, foreground), Verdict::Delete(PropagationPolicy::Foreground));
+    }
+}

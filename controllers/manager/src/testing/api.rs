@@ -1,0 +1,396 @@
+//! A small API server in memory: the verbs that the controllers use, without validation, defaults
+//! or access control. The tests over the real one are elsewhere; these are about wiring.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use futures::{StreamExt, stream};
+use http::{Method, Request, Response};
+use http_body::Frame;
+use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::Client;
+use kube::client::Body;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use super::at;
+
+type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
+
+/// Group and version, plural, kind, and whether it lives in namespaces.
+const KINDS: [(&str, &str, &str, bool); 11] = [
+    ("v1", "pods", "Pod", true),
+    ("v1", "services", "Service", true),
+    ("v1", "endpoints", "Endpoints", true),
+    ("v1", "configmaps", "ConfigMap", true),
+    ("v1", "serviceaccounts", "ServiceAccount", true),
+    ("v1", "namespaces", "Namespace", false),
+    ("v1", "nodes", "Node", false),
+    ("apps/v1", "deployments", "Deployment", true),
+    ("apps/v1", "replicasets", "ReplicaSet", true),
+    ("coordination.k8s.io/v1", "leases", "Lease", true),
+    ("discovery.k8s.io/v1", "endpointslices", "EndpointSlice", true),
+];
+
+#[derive(Default)]
+struct State {
+    version: u64,
+    /// By plural, then namespace and name.
+    objects: BTreeMap<(String, String, String), Value>,
+    /// Version, plural, kind of change, object.
+    log: Vec<(u64, String, &'static str, Value)>,
+}
+
+/// The server; clones share it.
+#[derive(Clone)]
+pub struct FakeApi {
+    state: Arc<Mutex<State>>,
+    grown: watch::Sender<usize>,
+}
+
+struct Refused(u16, &'static str);
+
+/// Where a request goes.
+#[derive(Default)]
+struct Target {
+    plural: String,
+    namespace: String,
+    name: String,
+    subresource: String,
+}
+
+impl FakeApi {
+    pub fn new() -> Self {
+        Self { state: Arc::default(), grown: watch::Sender::new(0) }
+    }
+
+    pub fn client(&self) -> Client {
+        let api = self.clone();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let api = api.clone();
+            async move { Ok::<_, Infallible>(api.answer(request).await) }
+        });
+        Client::new(service, "default")
+    }
+
+    /// The objects of a plural, by namespace and name.
+    pub fn all(&self, plural: &str) -> Vec<Value> {
+        let state = self.state.lock().unwrap();
+        state.objects.iter().filter(|((of, ..), _)| of == plural).map(|(_, object)| object.clone()).collect()
+    }
+
+    async fn answer(&self, request: Request<Body>) -> Answer {
+        let (parts, body) = request.into_parts();
+        let body = body.collect().await.unwrap().to_bytes();
+        let body: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
+        let path = parts.uri.path().trim_matches('/').to_owned();
+        let query: BTreeMap<String, String> = parts
+            .uri
+            .query()
+            .unwrap_or_default()
+            .split('&')
+            .filter_map(|pair| pair.split_once('='))
+            .map(|(key, value)| (key.to_owned(), value.replace("%3D", "=")))
+            .collect();
+        if let Some(answer) = discovery(&path) {
+            return whole(200, &answer);
+        }
+        let target = target(&path);
+        if parts.method == Method::GET && query.get("watch").is_some_and(|watch| watch == "true") {
+            return self.watch(target, &query);
+        }
+        let mut state = self.state.lock().unwrap();
+        let result = match parts.method {
+            Method::GET if target.name.is_empty() => Ok(state.list(&target, &query)),
+            Method::GET => state.get(&target),
+            Method::POST => state.create(&target, body),
+            Method::PATCH => state.update(&target, |object| merge(object, &body)),
+            Method::PUT => state.update(&target, |object| *object = body.clone()),
+            Method::DELETE if target.name.is_empty() => Ok(state.delete_all(&target, &body)),
+            Method::DELETE => state.delete(&target, &body),
+            _ => Err(Refused(405, "MethodNotAllowed")),
+        };
+        self.grown.send_replace(state.log.len());
+        match result {
+            Ok(value) => whole(200, &value),
+            Err(Refused(code, reason)) => whole(
+                code,
+                &json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code,
+                        "reason": reason, "message": format!("{} {path}", parts.method)}),
+            ),
+        }
+    }
+
+    fn watch(&self, target: Target, query: &BTreeMap<String, String>) -> Answer {
+        let since: u64 = query.get("resourceVersion").and_then(|text| text.parse().ok()).unwrap_or(0);
+        let fields = query.get("fieldSelector").cloned();
+        let (api, grown) = (self.clone(), self.grown.subscribe());
+        let events = stream::unfold((0, grown), move |(from, mut grown)| {
+            let (api, plural, fields) = (api.clone(), target.plural.clone(), fields.clone());
+            async move {
+                loop {
+                    let (lines, length) = {
+                        let state = api.state.lock().unwrap();
+                        let new = state.log[from..].iter().filter(|(version, of, _, object)| {
+                            *version > since && *of == plural && selected(object, fields.as_deref())
+                        });
+                        let lines: String = new
+                            .map(|(_, _, change, object)| {
+                                format!("{}\n", json!({"type": change, "object": object}))
+                            })
+                            .collect();
+                        (lines, state.log.len())
+                    };
+                    if !lines.is_empty() {
+                        return Some((Ok(Frame::data(Bytes::from(lines))), (length, grown)));
+                    }
+                    grown.wait_for(|now| *now > length).await.ok()?;
+                }
+            }
+        });
+        Response::new(StreamBody::new(events.boxed()).boxed_unsync())
+    }
+}
+
+fn whole(code: u16, value: &Value) -> Answer {
+    let body = Full::new(Bytes::from(value.to_string())).boxed_unsync();
+    Response::builder().status(code).body(body).unwrap()
+}
+
+fn target(path: &str) -> Target {
+    let mut parts: Vec<&str> = path.split('/').collect();
+    parts.drain(..if parts[0] == "api" { 2 } else { 3 });
+    let mut target = Target::default();
+    // `namespaces/ns` alone is an object; with more than a subresource after it, it is a place.
+    let inside = parts[0] == "namespaces" && parts.len() > 2 && !["status", "finalize"].contains(&parts[2]);
+    if inside {
+        target.namespace = parts[1].to_owned();
+        parts.drain(..2);
+    }
+    let mut parts = parts.into_iter().map(str::to_owned);
+    target.plural = parts.next().unwrap_or_default();
+    target.name = parts.next().unwrap_or_default();
+    target.subresource = parts.next().unwrap_or_default();
+    target
+}
+
+fn selected(object: &Value, fields: Option<&str>) -> bool {
+    fields
+        .unwrap_or_default()
+        .split(',')
+        .filter_map(|pair| pair.split_once('='))
+        .all(|(field, value)| object["metadata"][field.trim_start_matches("metadata.")] == json!(value))
+}
+
+/// RFC 7386.
+fn merge(target: &mut Value, patch: &Value) {
+    let Value::Object(patch) = patch else {
+        *target = patch.clone();
+        return;
+    };
+    if !target.is_object() {
+        *target = json!({});
+    }
+    for (key, value) in patch {
+        if value.is_null() {
+            target.as_object_mut().unwrap().remove(key);
+        } else {
+            merge(&mut target[key], value);
+        }
+    }
+}
+
+fn discovery(path: &str) -> Option<Value> {
+    let resources = |group_version: &str| {
+        let verbs = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
+        let list: Vec<Value> = KINDS
+            .iter()
+            .filter(|(of, ..)| *of == group_version)
+            .map(|(_, plural, kind, namespaced)| {
+                json!({"name": plural, "kind": kind, "namespaced": namespaced, "singularName": "", "verbs": verbs})
+            })
+            .collect();
+        json!({"kind": "APIResourceList", "groupVersion": group_version, "resources": list})
+    };
+    match path {
+        "api" => Some(json!({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []})),
+        "apis" => {
+            let mut groups: Vec<&str> =
+                KINDS.iter().filter_map(|(of, ..)| of.split_once('/').map(|(g, _)| g)).collect();
+            groups.dedup();
+            let groups: Vec<Value> = groups
+                .iter()
+                .map(|group| {
+                    let version = json!({"groupVersion": format!("{group}/v1"), "version": "v1"});
+                    json!({"name": group, "versions": [version], "preferredVersion": version})
+                })
+                .collect();
+            Some(json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}))
+        }
+        "api/v1" => Some(resources("v1")),
+        _ => {
+            let group_version = path.strip_prefix("apis/")?;
+            (group_version.split('/').count() == 2).then(|| resources(group_version))
+        }
+    }
+}
+
+impl State {
+    fn key(target: &Target) -> (String, String, String) {
+        (target.plural.clone(), target.namespace.clone(), target.name.clone())
+    }
+
+    fn list(&self, target: &Target, query: &BTreeMap<String, String>) -> Value {
+        let fields = query.get("fieldSelector").map(String::as_str);
+        let items: Vec<&Value> = self
+            .objects
+            .iter()
+            .filter(|((plural, namespace, _), object)| {
+                *plural == target.plural
+                    && (target.namespace.is_empty() || *namespace == target.namespace)
+                    && selected(object, fields)
+            })
+            .map(|(_, object)| object)
+            .collect();
+        let (version, kind) = Self::kind(&target.plural);
+        json!({"kind": format!("{kind}List"), "apiVersion": version,
+               "metadata": {"resourceVersion": self.version.to_string()}, "items": items})
+    }
+
+    fn kind(plural: &str) -> (&'static str, &'static str) {
+        KINDS
+            .iter()
+            .find(|(_, of, ..)| *of == plural)
+            .map_or(("v1", "Event"), |(version, _, kind, _)| (version, kind))
+    }
+
+    fn get(&self, target: &Target) -> Result<Value, Refused> {
+        self.objects.get(&Self::key(target)).cloned().ok_or(Refused(404, "NotFound"))
+    }
+
+    fn create(&mut self, target: &Target, mut object: Value) -> Result<Value, Refused> {
+        let (version, kind) = Self::kind(&target.plural);
+        let meta = &mut object["metadata"];
+        if meta["name"].is_null() {
+            let prefix = meta["generateName"].as_str().unwrap_or_default().to_owned();
+            meta["name"] = json!(format!("{prefix}{:05}", self.version));
+        }
+        let name = meta["name"].as_str().unwrap().to_owned();
+        let key = (target.plural.clone(), target.namespace.clone(), name.clone());
+        if self.objects.contains_key(&key) {
+            return Err(Refused(409, "AlreadyExists"));
+        }
+        if !target.namespace.is_empty() {
+            meta["namespace"] = json!(target.namespace);
+        }
+        meta["uid"] = json!(format!("uid-{}-{name}", self.version));
+        meta["creationTimestamp"] = json!(Time(at(0)));
+        meta["generation"] = json!(1);
+        object["kind"] = json!(kind);
+        object["apiVersion"] = json!(version);
+        if target.plural == "namespaces" {
+            object["spec"]["finalizers"] = json!(["kubernetes"]);
+        }
+        Ok(self.put(key, object, "ADDED"))
+    }
+
+    fn put(&mut self, key: (String, String, String), mut object: Value, change: &'static str) -> Value {
+        self.version += 1;
+        object["metadata"]["resourceVersion"] = json!(self.version.to_string());
+        self.log.push((self.version, key.0.clone(), change, object.clone()));
+        if change == "DELETED" {
+            self.objects.remove(&key);
+        } else {
+            self.objects.insert(key, object.clone());
+        }
+        object
+    }
+
+    fn update(&mut self, target: &Target, change: impl Fn(&mut Value)) -> Result<Value, Refused> {
+        let old = self.get(target)?;
+        let mut new = old.clone();
+        change(&mut new);
+        for field in ["resourceVersion", "uid"] {
+            if !new["metadata"][field].is_null() && new["metadata"][field] != old["metadata"][field] {
+                return Err(Refused(409, "Conflict"));
+            }
+        }
+        if target.subresource == "status" {
+            let status = new["status"].take();
+            new = old.clone();
+            new["status"] = status;
+        } else {
+            merge(&mut new, &json!({"status": null}));
+            if !old["status"].is_null() {
+                new["status"] = old["status"].clone();
+            }
+        }
+        for field in ["uid", "creationTimestamp", "deletionTimestamp", "generation"] {
+            if !old["metadata"][field].is_null() {
+                new["metadata"][field] = old["metadata"][field].clone();
+            }
+        }
+        if new["spec"] != old["spec"] {
+            new["metadata"]["generation"] = json!(old["metadata"]["generation"].as_i64().unwrap_or(0) + 1);
+        }
+        if new == old {
+            return Ok(old);
+        }
+        let change = if !new["metadata"]["deletionTimestamp"].is_null() && !is_held(&new) {
+            "DELETED"
+        } else {
+            "MODIFIED"
+        };
+        Ok(self.put(Self::key(target), new, change))
+    }
+
+    fn delete(&mut self, target: &Target, options: &Value) -> Result<Value, Refused> {
+        let mut object = self.get(target)?;
+        let wanted = &options["preconditions"]["uid"];
+        if !wanted.is_null() && *wanted != object["metadata"]["uid"] {
+            return Err(Refused(409, "Conflict"));
+        }
+        let finalizer = match options["propagationPolicy"].as_str() {
+            Some("Foreground") => Some("foregroundDeletion"),
+            Some("Orphan") => Some("orphan"),
+            _ => None,
+        };
+        if let Some(finalizer) = finalizer {
+            let mut all = object["metadata"]["finalizers"].as_array().cloned().unwrap_or_default();
+            if !all.contains(&json!(finalizer)) {
+                all.push(json!(finalizer));
+            }
+            object["metadata"]["finalizers"] = json!(all);
+        }
+        if !is_held(&object) {
+            return Ok(self.put(Self::key(target), object, "DELETED"));
+        }
+        object["metadata"]["deletionTimestamp"] = json!(Time(at(0)));
+        Ok(self.put(Self::key(target), object, "MODIFIED"))
+    }
+
+    fn delete_all(&mut self, target: &Target, options: &Value) -> Value {
+        let list = self.list(target, &BTreeMap::new());
+        for object in list["items"].as_array().unwrap() {
+            let name = object["metadata"]["name"].as_str().unwrap().to_owned();
+            let one = Target {
+                plural: target.plural.clone(),
+                namespace: target.namespace.clone(),
+                name,
+                ..Target::default()
+            };
+            let _ = self.delete(&one, options);
+        }
+        list
+    }
+}
+
+/// Whether a finalizer keeps the object.
+fn is_held(object: &Value) -> bool {
+    let any = |list: &Value| list.as_array().is_some_and(|list| !list.is_empty());
+    any(&object["metadata"]["finalizers"])
+        || (object["kind"] == "Namespace" && any(&object["spec"]["finalizers"]))
+}

@@ -1,0 +1,257 @@
+//! All controllers over an API in memory, in paused time: that they are wired to their events and
+//! that what one writes moves the next.
+
+use std::time::Duration;
+
+use apiserver_client::Informers;
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Service};
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, PropagationPolicy};
+use kube::{Client, ResourceExt};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use crate::Config;
+use crate::testing::api::FakeApi;
+use crate::testing::{ambient, time};
+
+struct Cluster {
+    api: FakeApi,
+    client: Client,
+    shutdown: CancellationToken,
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.shutdown.cancel();
+    }
+}
+
+impl Cluster {
+    async fn start() -> Self {
+        let api = FakeApi::new();
+        let client = api.client();
+        let shutdown = CancellationToken::new();
+        let informers = Informers::new(client.clone(), ambient(), shutdown.clone());
+        let config = Config {
+            root_ca: "PEM".to_owned(),
+            cluster_cidrs: vec!["10.244.0.0/16".parse().unwrap()],
+            ..Config::default()
+        };
+        tokio::spawn(crate::run(config, informers, ambient(), shutdown.clone()));
+        let cluster = Self { api, client, shutdown };
+        cluster.create::<Namespace>("", json!({"metadata": {"name": "ns"}})).await;
+        cluster
+    }
+
+    async fn create<K>(&self, namespace: &str, object: Value) -> K
+    where
+        K: kube::Resource<DynamicType = ()>
+            + serde::Serialize
+            + serde::de::DeserializeOwned
+            + Clone
+            + std::fmt::Debug,
+    {
+        let object: K = serde_json::from_value(object).unwrap();
+        let url = K::url_path(&(), (!namespace.is_empty()).then_some(namespace));
+        let request = http::Request::post(url).body(serde_json::to_vec(&object).unwrap()).unwrap();
+        self.client.request(request).await.unwrap()
+    }
+
+    /// Time passes; all that can happen in it does.
+    async fn pass(&self, seconds: u64) {
+        tokio::time::sleep(Duration::from_secs(seconds)).await;
+    }
+
+    fn names(&self, plural: &str) -> Vec<String> {
+        self.api
+            .all(plural)
+            .iter()
+            .map(|object| object["metadata"]["name"].as_str().unwrap().to_owned())
+            .collect()
+    }
+
+    /// What a scheduler and kubelets would do: every pod runs on `node` and is ready.
+    async fn run_pods(&self, node: &str) {
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), "ns");
+        for (number, name) in self.names("pods").iter().enumerate() {
+            let body = json!({"spec": {"nodeName": node}});
+            pods.patch(name, &PatchParams::default(), &Patch::Merge(body)).await.unwrap();
+            let ip = format!("10.244.0.{}", number + 1);
+            let body = json!({"status": {"phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}],
+                "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": time(0)}]}});
+            pods.patch_status(name, &PatchParams::default(), &Patch::Merge(body)).await.unwrap();
+        }
+    }
+
+    async fn deploy(&self, replicas: i32) -> Deployment {
+        self.create(
+            "ns",
+            json!({"metadata": {"name": "web"}, "spec": {
+                "replicas": replicas, "progressDeadlineSeconds": 600,
+                "selector": {"matchLabels": {"app": "web"}},
+                "template": template("image:1")}}),
+        )
+        .await
+    }
+}
+
+fn template(image: &str) -> Value {
+    json!({"metadata": {"labels": {"app": "web"}}, "spec": {"containers": [{"name": "main", "image": image}]}})
+}
+
+fn endpoints(slice: &Value) -> usize {
+    slice["endpoints"].as_array().map_or(0, Vec::len)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deployment_becomes_pods_and_a_service_finds_them() {
+    let cluster = Cluster::start().await;
+    cluster.deploy(3).await;
+    cluster
+        .create::<Service>(
+            "ns",
+            json!({"metadata": {"name": "web"}, "spec": {"clusterIP": "10.96.0.1", "ipFamilies": ["IPv4"],
+                "selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": 8080, "protocol": "TCP"}]}}),
+        )
+        .await;
+    cluster.pass(2).await;
+    assert_eq!(cluster.names("pods").len(), 3);
+    assert_eq!(cluster.names("serviceaccounts"), ["default"]);
+    assert_eq!(cluster.names("configmaps"), ["kube-root-ca.crt"]);
+    cluster.run_pods("n1").await;
+    cluster.pass(2).await;
+    let slices = cluster.api.all("endpointslices");
+    assert_eq!((slices.len(), endpoints(&slices[0])), (1, 3));
+    assert_eq!(cluster.api.all("endpoints")[0]["subsets"][0]["addresses"].as_array().unwrap().len(), 3);
+    let deployment = &cluster.api.all("deployments")[0];
+    assert_eq!(deployment["status"]["availableReplicas"], 3);
+    assert_eq!(deployment["metadata"]["annotations"]["deployment.kubernetes.io/revision"], "1");
+
+    // A new version rolls out while pods come up by and by.
+    let deployments: Api<Deployment> = Api::namespaced(cluster.client.clone(), "ns");
+    let body = json!({"spec": {"template": template("image:2")}});
+    deployments.patch("web", &PatchParams::default(), &Patch::Merge(body)).await.unwrap();
+    for _ in 0..10 {
+        cluster.pass(1).await;
+        cluster.run_pods("n1").await;
+    }
+    cluster.pass(2).await;
+    let pods = cluster.api.all("pods");
+    assert_eq!(pods.len(), 3);
+    assert!(pods.iter().all(|pod| pod["spec"]["containers"][0]["image"] == "image:2"), "{pods:?}");
+    assert_eq!(cluster.names("replicasets").len(), 2);
+    let slices = cluster.api.all("endpointslices");
+    assert_eq!((slices.len(), endpoints(&slices[0])), (1, 3));
+    let reason = &cluster.api.all("deployments")[0]["status"]["conditions"];
+    assert!(reason.to_string().contains("NewReplicaSetAvailable"), "{reason}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn deleting_an_owner_takes_all_below_it_in_each_manner() {
+    for policy in [PropagationPolicy::Background, PropagationPolicy::Foreground, PropagationPolicy::Orphan] {
+        let cluster = Cluster::start().await;
+        cluster.deploy(2).await;
+        cluster.pass(2).await;
+        assert_eq!(cluster.names("pods").len(), 2);
+        let deployments: Api<Deployment> = Api::namespaced(cluster.client.clone(), "ns");
+        let options = DeleteParams { propagation_policy: Some(policy.clone()), ..DeleteParams::default() };
+        deployments.delete("web", &options).await.unwrap();
+        cluster.pass(5).await;
+        assert!(cluster.names("deployments").is_empty(), "{policy:?}");
+        let left = if policy == PropagationPolicy::Orphan { (1, 2) } else { (0, 0) };
+        assert_eq!((cluster.names("replicasets").len(), cluster.names("pods").len()), left, "{policy:?}");
+        let owned =
+            cluster.api.all("replicasets").iter().any(|set| !set["metadata"]["ownerReferences"].is_null());
+        assert!(!owned, "an orphan names its former owner");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_namespace_is_emptied_before_it_goes() {
+    let cluster = Cluster::start().await;
+    cluster.deploy(2).await;
+    cluster.pass(2).await;
+    // One object holds the namespace back until its finalizer is removed.
+    cluster
+        .create::<k8s_openapi::api::core::v1::ConfigMap>(
+            "ns",
+            json!({"metadata": {"name": "held", "finalizers": ["example.com/x"]}}),
+        )
+        .await;
+    let namespaces: Api<Namespace> = Api::all(cluster.client.clone());
+    namespaces.delete("ns", &DeleteParams::default()).await.unwrap();
+    cluster.pass(5).await;
+    let live = namespaces.get("ns").await.unwrap();
+    let conditions = serde_json::to_string(&live.status.unwrap().conditions).unwrap();
+    assert!(conditions.contains("configmaps has 1"), "{conditions}");
+    let maps: Api<k8s_openapi::api::core::v1::ConfigMap> = Api::namespaced(cluster.client.clone(), "ns");
+    let free = json!({"metadata": {"finalizers": null}});
+    maps.patch("held", &PatchParams::default(), &Patch::Merge(free)).await.unwrap();
+    cluster.pass(5).await;
+    assert!(cluster.names("namespaces").is_empty());
+    for plural in ["pods", "replicasets", "deployments", "configmaps", "serviceaccounts"] {
+        assert!(cluster.names(plural).is_empty(), "{plural}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_gets_a_network_falls_silent_and_comes_back() {
+    let cluster = Cluster::start().await;
+    for node in ["n1", "n2"] {
+        cluster.create::<Node>("", json!({"metadata": {"name": node}})).await;
+        beat(&cluster, node, 0).await;
+    }
+    cluster.pass(1).await;
+    let nodes: Api<Node> = Api::all(cluster.client.clone());
+    assert_eq!(nodes.get("n1").await.unwrap().spec.unwrap().pod_cidr.as_deref(), Some("10.244.0.0/24"));
+    assert_eq!(nodes.get("n2").await.unwrap().spec.unwrap().pod_cidr.as_deref(), Some("10.244.1.0/24"));
+    cluster.deploy(1).await;
+    cluster.pass(1).await;
+    cluster.run_pods("n1").await;
+    for second in 1..5 {
+        cluster.pass(12).await;
+        beat(&cluster, "n2", second).await;
+    }
+    cluster.pass(1).await;
+    let lost = nodes.get("n1").await.unwrap();
+    let ready =
+        lost.status.as_ref().unwrap().conditions.as_ref().unwrap().iter().find(|c| c.type_ == "Ready");
+    assert_eq!(ready.unwrap().status, "Unknown");
+    let taints: Vec<_> =
+        lost.spec.unwrap().taints.unwrap().into_iter().map(|taint| (taint.key, taint.effect)).collect();
+    let unreachable = "node.kubernetes.io/unreachable".to_owned();
+    assert_eq!(
+        taints,
+        [(unreachable.clone(), "NoSchedule".to_owned()), (unreachable, "NoExecute".to_owned())]
+    );
+    // Its pod tolerates nothing, so that it was driven away, and another made.
+    let pods = cluster.api.all("pods");
+    assert_eq!(pods.len(), 1);
+    assert!(pods[0]["spec"]["nodeName"].is_null(), "{pods:?}");
+    assert!(nodes.get("n2").await.unwrap().spec.unwrap().taints.unwrap_or_default().is_empty());
+
+    beat(&cluster, "n1", 9).await;
+    cluster.pass(1).await;
+    assert!(nodes.get("n1").await.unwrap().spec.unwrap().taints.unwrap_or_default().is_empty());
+}
+
+/// What a kubelet does: it renews its lease and says that it is ready.
+async fn beat(cluster: &Cluster, node: &str, second: i64) {
+    let nodes: Api<Node> = Api::all(cluster.client.clone());
+    let body = json!({"status": {"conditions": [{"type": "Ready", "status": "True", "lastHeartbeatTime": time(second)}]}});
+    nodes.patch_status(node, &PatchParams::default(), &Patch::Merge(body)).await.unwrap();
+    let leases: Api<Lease> = Api::namespaced(cluster.client.clone(), "kube-node-lease");
+    let renewed = k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime(crate::testing::at(second));
+    let mut lease = Lease::default();
+    lease.metadata.name = Some(node.to_owned());
+    lease.spec.get_or_insert_default().renew_time = Some(renewed);
+    match leases.get_opt(node).await.unwrap() {
+        None => drop(leases.create(&PostParams::default(), &lease).await.unwrap()),
+        Some(live) => {
+            let body = json!({"spec": lease.spec});
+            leases.patch(&live.name_any(), &PatchParams::default(), &Patch::Merge(body)).await.unwrap();
+        }
+    }
+}
