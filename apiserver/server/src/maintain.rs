@@ -65,7 +65,10 @@ async fn bootstrap_all(server: &Arc<Server>) -> Result<(), ApiError> {
         let writes = stage.iter().map(|object| ensure(server, object));
         futures::future::try_join_all(writes).await?;
     }
-    own_service(server).await?;
+    if let Err(error) = own_service(server).await {
+        // Looked after again and again; nothing else waits for it.
+        tracing::warn!(%error, "the Service kubernetes cannot be kept");
+    }
     // Roles count once the authorizer has them.
     server.fresh().await.map(drop)
 }
@@ -130,6 +133,10 @@ async fn own_service(server: &Arc<Server>) -> Result<(), ApiError> {
     let service_address = service_address.or_else(|| allocator.kubernetes_addresses().first().copied());
     if let Some(service_address) = service_address {
         keep(server, own_service_object(service_address, address.port())).await?;
+    }
+    // Endpoints cannot be on the loopback interface, so a server that only listens there has none.
+    if address.ip().is_loopback() {
+        return Ok(());
     }
     keep(server, own_endpoints(address)).await?;
     keep(server, own_slice(address)).await

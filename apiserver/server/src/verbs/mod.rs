@@ -39,7 +39,13 @@ pub async fn dispatch(context: &Context, request: Request<Body>) -> Answer {
         return subresources::dispatch(context, &resource, request).await;
     }
     let verb = verb(info.verb).ok_or_else(not_allowed)?;
-    if !resource.verbs.contains(&verb) || (verb == Verb::Create && !info.name.is_empty()) {
+    // New objects are sent to the collection, changes to the object.
+    let misplaced = match verb {
+        Verb::Create => !info.name.is_empty(),
+        Verb::Update | Verb::Patch => info.name.is_empty(),
+        _ => false,
+    };
+    if misplaced || !resource.verbs.contains(&verb) {
         return Err(not_allowed());
     }
     if !resource.stored {

@@ -1,0 +1,181 @@
+//! The API over TLS on the loopback interface, with the clients that components use.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use apiserver_api::ambient::Ambient;
+use apiserver_api::auth::Identity;
+use apiserver_api::builtin;
+use apiserver_client::{Informers, connect, in_process};
+use apiserver_server::auth::pki::{Pki, Subject};
+use apiserver_server::auth::tokens::Issuer;
+use apiserver_server::{Server, ServerConfig, serve};
+use apiserver_store::disk::SimDisk;
+use apiserver_store::embedded::{Embedded, Options};
+use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, ServiceAccount};
+use kube::Client;
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+struct Running {
+    server: Arc<Server>,
+    pki: Pki,
+    address: SocketAddr,
+    shutdown: CancellationToken,
+    serving: tokio::task::JoinHandle<()>,
+    dir: tempfile::TempDir,
+}
+
+async fn run() -> Running {
+    let dir = tempfile::tempdir().unwrap();
+    let ambient = Ambient::system();
+    let pki = Pki::open(&dir.path().join("pki"), &ambient).unwrap();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let store = Arc::new(Embedded::open(Arc::new(SimDisk::new(7)), Options::default()).await.unwrap());
+    let issuer = Issuer::open(&pki, "https://kubernetes.default.svc.cluster.local", &[]).unwrap();
+    let config = ServerConfig { issuer: Some(Arc::new(issuer)), ..ServerConfig::default() };
+    let server = Server::new(config, store, builtin::registry(), ambient).unwrap();
+    let subject = Subject::apiserver("cluster.local", ["127.0.0.1".to_owned()]);
+    let tls = pki.apiserver_tls(&subject).unwrap();
+    server.start();
+    server.ready().await;
+    let shutdown = CancellationToken::new();
+    let serving = tokio::spawn(serve(listener, tls, Arc::clone(&server), shutdown.clone()));
+    Running { server, pki, address, shutdown, serving, dir }
+}
+
+impl Running {
+    async fn client(&self, subject: &Subject) -> Client {
+        let path = self.dir.path().join("kubeconfig.yaml");
+        self.pki.write_kubeconfig(&path, &format!("https://{}", self.address), "test", subject).unwrap();
+        connect(&path).await.unwrap()
+    }
+
+    /// A client with a bearer token, or none.
+    async fn with_token(&self, token: Option<&str>) -> Client {
+        let path = self.dir.path().join("token.yaml");
+        let user = token.map_or(json!({}), |token| json!({"token": token}));
+        let ca = self.dir.path().join("pki/ca.crt");
+        let config = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "c",
+            "clusters": [{"name": "c", "cluster": {"server": format!("https://{}", self.address), "certificate-authority": ca}}],
+            "users": [{"name": "u", "user": user}],
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        });
+        std::fs::write(&path, config.to_string()).unwrap();
+        connect(&path).await.unwrap()
+    }
+}
+
+fn code<T: std::fmt::Debug>(result: Result<T, kube::Error>) -> u16 {
+    match result {
+        Err(kube::Error::Api(status)) => status.code,
+        other => panic!("expected a refusal: {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn certificates_and_tokens_are_identities() {
+    let running = run().await;
+    let admin = running.client(&Subject::admin()).await;
+    assert_eq!(
+        Api::<Namespace>::all(admin.clone()).list(&ListParams::default()).await.unwrap().items.len(),
+        4
+    );
+    let bob = running.client(&Subject::client("bob", &[])).await;
+    assert_eq!(code(Api::<Pod>::all(bob).list(&ListParams::default()).await), 403);
+
+    let accounts: Api<ServiceAccount> = Api::namespaced(admin.clone(), "default");
+    let account = ServiceAccount { metadata: name("default"), ..ServiceAccount::default() };
+    accounts.create(&PostParams::default(), &account).await.unwrap();
+    let request = TokenRequest {
+        spec: Some(TokenRequestSpec { expiration_seconds: Some(600), ..TokenRequestSpec::default() }),
+        ..TokenRequest::default()
+    };
+    let answer = accounts.create_token_request("default", &PostParams::default(), &request).await.unwrap();
+    let token = answer.status.unwrap().token.unwrap();
+    let pod = running.with_token(Some(&token)).await;
+    let me: serde_json::Value = pod.request(whoami()).await.unwrap();
+    assert_eq!(me["status"]["userInfo"]["username"], "system:serviceaccount:default:default");
+    let pods: Api<Pod> = Api::default_namespaced(pod);
+    assert_eq!(code(pods.list(&ListParams::default()).await), 403);
+    let forged = running.with_token(Some("abc.def.ghi")).await;
+    assert_eq!(code(Api::<Pod>::all(forged).list(&ListParams::default()).await), 401);
+    let nobody = running.with_token(None).await;
+    assert_eq!(code(Api::<Pod>::all(nobody.clone()).list(&ListParams::default()).await), 403);
+    nobody.apiserver_version().await.unwrap();
+    running.shutdown.cancel();
+    running.serving.await.unwrap();
+}
+
+fn whoami() -> http::Request<Vec<u8>> {
+    let review = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"});
+    http::Request::post("/apis/authentication.k8s.io/v1/selfsubjectreviews")
+        .header("content-type", "application/json")
+        .body(review.to_string().into_bytes())
+        .unwrap()
+}
+
+fn name(name: &str) -> k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
+    k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
+        name: Some(name.to_owned()),
+        ..Default::default()
+    }
+}
+
+async fn exercise(client: Client, count: usize) {
+    let informers = Informers::new(client.clone(), Ambient::system(), CancellationToken::new());
+    let cache = informers.cache::<ConfigMap>();
+    cache.synced().await;
+    let maps: Api<ConfigMap> = Api::namespaced(client, "default");
+    for i in 0..count {
+        let map = ConfigMap { metadata: name(&format!("m{i}")), ..ConfigMap::default() };
+        maps.create(&PostParams::default(), &map).await.unwrap();
+    }
+    let patch = json!({"data": {"a": "b"}});
+    maps.patch("m0", &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+    maps.delete("m1", &DeleteParams::default()).await.unwrap();
+    let key = apiserver_client::ObjectKey::new("default", "m0");
+    for _ in 0..500 {
+        let patched = cache.get(&key).is_some_and(|m| m.data.is_some());
+        if cache.len() == count - 1 && patched {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("the cache holds {} objects", cache.len());
+}
+
+#[tokio::test]
+async fn a_cache_follows_over_tls() {
+    let running = run().await;
+    exercise(running.client(&Subject::admin()).await, 20).await;
+    running.shutdown.cancel();
+    running.serving.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cache_follows_in_process_in_paused_time() {
+    let store = Arc::new(Embedded::open(Arc::new(SimDisk::new(7)), Options::default()).await.unwrap());
+    let server = Server::new(ServerConfig::default(), store, builtin::registry(), Ambient::system()).unwrap();
+    server.start();
+    server.ready().await;
+    exercise(in_process(server.service(), Identity::authenticated("a", &["system:masters"])), 20).await;
+    server.stop();
+}
+
+#[tokio::test]
+async fn the_listener_ends_with_the_shutdown() {
+    let running = run().await;
+    let listed = running.client(&Subject::admin()).await;
+    assert!(listed.list_core_api_versions().await.unwrap().versions.contains(&"v1".to_owned()));
+    assert!(running.server.is_ready());
+    running.shutdown.cancel();
+    running.serving.await.unwrap();
+    // After the shutdown nobody is answered.
+    assert!(tokio::net::TcpStream::connect(running.address).await.is_err());
+}
