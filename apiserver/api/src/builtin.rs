@@ -67,7 +67,7 @@ fn resource(entry: Entry) -> Resource {
         selectable: row.selectable,
         columns: layout.columns(),
         cells: layout.cells,
-        behaviour: behaviour(&entry, row),
+        behaviour: behaviour(&entry, row, stored),
         group: entry.group,
         version: entry.version,
         plural: entry.plural,
@@ -78,7 +78,7 @@ fn resource(entry: Entry) -> Resource {
     }
 }
 
-fn behaviour(entry: &Entry, row: &Row) -> Behaviour {
+fn behaviour(entry: &Entry, row: &Row, stored: bool) -> Behaviour {
     Behaviour {
         generation: row.generation,
         graceful_delete: row.graceful_delete,
@@ -86,7 +86,8 @@ fn behaviour(entry: &Entry, row: &Row) -> Behaviour {
         default: row.default,
         prepare_create: row.prepare_create,
         prepare_update: row.prepare_update,
-        validate: row.validate,
+        // What is not kept needs no name.
+        validate: if stored { row.validate } else { no_errors },
         validate_update: row.validate_update,
     }
 }
@@ -134,6 +135,10 @@ fn subresource(name: &str, names: &[String]) -> Option<Subresource> {
 fn nothing(_: &mut Value) {}
 
 fn nothing_on_update(_: &mut Value, _: &Value) {}
+
+fn no_errors(_: &Value) -> Vec<FieldError> {
+    Vec::new()
+}
 
 fn no_immutable_fields(_: &Value, _: &Value) -> Vec<FieldError> {
     Vec::new()

@@ -47,6 +47,8 @@ fn reviews_and_bindings_are_not_stored() {
         "tokenreviews",
     ];
     assert_eq!(unstored, BTreeSet::from(expected));
+    let review = registry.lookup("authorization.k8s.io", "v1", "subjectaccessreviews").unwrap();
+    assert!((review.behaviour.validate)(&json!({"metadata": {}, "spec": {"user": "u"}})).is_empty());
     for resource in registry.iter().filter(|r| r.stored) {
         for verb in
             [Verb::Get, Verb::List, Verb::Watch, Verb::Create, Verb::Update, Verb::Patch, Verb::Delete]
