@@ -1,0 +1,385 @@
+//! A node without a cluster: pods made by the CNI plugin, the proxy on hand-fed caches, and the
+//! data plane of the kernel, in network namespaces of the test's own.
+//!
+//! ```text
+//!   outside 192.0.2.2 ── up1═up0 ── node 192.0.2.1, 10.77.5.1 ──┬─ pod a 10.77.5.2
+//!                                                                └─ pod b 10.77.5.3
+//! ```
+
+#![allow(clippy::unwrap_used, reason = "a test says what is wrong by panicking")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::path::PathBuf;
+use std::process::{self, Command};
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use apiserver_api::ambient::Ambient;
+use futures::FutureExt;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use nix::sched::{CloneFlags, unshare};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+use userspace_dataplane::{Kernel, Limits, XdpMode};
+use userspace_network::netns::{block_on, within};
+use userspace_network::{cni, prepare, restore};
+use userspace_proxy::{Caches, Config, KernelLinks, Listeners, run_with};
+
+const TIMEOUT: Duration = Duration::from_secs(3);
+/// Loading the programs takes its time on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Enough tries that a missing one of two backends is no accident: 2^-40.
+const TRIES: usize = 40;
+
+/// A network namespace that lives as long as this value.
+struct Namespace {
+    file: File,
+    path: PathBuf,
+    _keep: mpsc::Sender<()>,
+}
+
+impl Namespace {
+    fn new() -> Self {
+        let (ready, made) = mpsc::channel();
+        let (keep, end) = mpsc::channel::<()>();
+        thread::spawn(move || {
+            unshare(CloneFlags::CLONE_NEWNET).unwrap();
+            let path = format!("/proc/{}/task/{}/ns/net", process::id(), nix::unistd::gettid());
+            ready.send((File::open(&path).unwrap(), path.into())).unwrap();
+            let _ = end.recv();
+        });
+        let (file, path) = made.recv_timeout(TIMEOUT).unwrap();
+        Self { file, path, _keep: keep }
+    }
+
+    fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        within(&self.file, work).unwrap()
+    }
+
+    fn ip(&self, arguments: &str) {
+        let status = self.run(|| Command::new("ip").args(arguments.split(' ')).status().unwrap());
+        assert!(status.success(), "ip {arguments}");
+    }
+
+    /// Answers TCP and UDP with a name and the client's address, for as long as the test runs.
+    fn serve(&self, at: &str, name: &'static str) {
+        let at: SocketAddr = at.parse().unwrap();
+        let listener = self.run(|| TcpListener::bind(at).unwrap());
+        thread::spawn(move || {
+            while let Ok((mut stream, peer)) = listener.accept() {
+                let _ = write!(stream, "{name} {}", peer.ip());
+            }
+        });
+        let socket = self.run(|| UdpSocket::bind(at).unwrap());
+        thread::spawn(move || {
+            let mut buffer = [0; 64];
+            while let Ok((_, peer)) = socket.recv_from(&mut buffer) {
+                let _ = socket.send_to(format!("{name} {}", peer.ip()).as_bytes(), peer);
+            }
+        });
+    }
+
+    fn tcp(&self, to: &str) -> io::Result<String> {
+        let to: SocketAddr = to.parse().unwrap();
+        self.run(|| {
+            let mut stream = TcpStream::connect_timeout(&to, TIMEOUT)?;
+            stream.set_read_timeout(Some(TIMEOUT))?;
+            let mut text = String::new();
+            stream.read_to_string(&mut text)?;
+            Ok(text)
+        })
+    }
+
+    fn udp(&self, to: &str) -> io::Result<String> {
+        let to: SocketAddr = to.parse().unwrap();
+        self.run(|| {
+            let socket = UdpSocket::bind("0.0.0.0:0")?;
+            socket.set_read_timeout(Some(TIMEOUT))?;
+            socket.connect(to)?;
+            socket.send(b"?")?;
+            let mut buffer = [0; 64];
+            let length = socket.recv(&mut buffer)?;
+            Ok(String::from_utf8_lossy(&buffer[..length]).into_owned())
+        })
+    }
+
+    /// What all of many tries answer.
+    fn answers(&self, call: impl Fn(&Self) -> io::Result<String>) -> BTreeSet<String> {
+        (0..TRIES).map(|_| call(self).unwrap()).collect()
+    }
+}
+
+/// A cgroup whose sockets are balanced. The process leaves it when the test ends.
+struct Cgroup(PathBuf);
+
+impl Cgroup {
+    fn new() -> Self {
+        let name = format!("hawser-test-proxy-{}", process::id());
+        let path = userspace_dataplane::find_cgroup2().unwrap().join(name);
+        fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+
+    fn enter(&self) {
+        fs::write(self.0.join("cgroup.procs"), process::id().to_string()).unwrap();
+    }
+
+    fn leave(&self) -> io::Result<()> {
+        fs::write(self.0.with_file_name("cgroup.procs"), process::id().to_string())
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        let _ = self.leave();
+        if let Err(error) = fs::remove_dir(&self.0) {
+            eprintln!("{}: {error}", self.0.display());
+        }
+    }
+}
+
+struct Node {
+    namespace: Namespace,
+    outside: Namespace,
+    network: userspace_network::Config,
+    cgroup: Cgroup,
+    caches: Caches,
+    shutdown: CancellationToken,
+    proxy: Option<JoinHandle<()>>,
+    dir: tempfile::TempDir,
+}
+
+impl Node {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let (namespace, outside) = (Namespace::new(), Namespace::new());
+        namespace.ip("link add up0 type veth peer name up1");
+        namespace.ip("addr add 192.0.2.1/24 dev up0");
+        namespace.ip("link set up0 up");
+        namespace.ip(&format!("link set up1 netns {}", outside.path.display()));
+        outside.ip("addr add 192.0.2.2/24 dev up1");
+        outside.ip("link set up1 up");
+        let at = |name: &str| dir.path().join(name);
+        let network = userspace_network::Config {
+            node_name: "here".to_owned(),
+            state_dir: at("network"),
+            conf_dir: at("conf"),
+            bin_dir: at("bin"),
+            plugin: "/usr/bin/true".into(),
+            service_cidrs: vec!["10.96.0.0/16".parse().unwrap()],
+            mtu: None,
+        };
+        let ranges = ["10.77.5.0/24".parse().unwrap()];
+        namespace.run(|| block_on(prepare(&network, &ranges)).unwrap().unwrap());
+        let caches =
+            Caches { services: Default::default(), slices: Default::default(), nodes: Default::default() };
+        Self {
+            namespace,
+            outside,
+            network,
+            cgroup: Cgroup::new(),
+            caches,
+            shutdown: CancellationToken::new(),
+            proxy: None,
+            dir,
+        }
+    }
+
+    /// The proxy, in the node's namespace on a thread of its own.
+    fn start_proxy(&mut self) {
+        let kernel = userspace_dataplane::Config {
+            bpf_root: self.dir.path().join("bpf"),
+            cgroup: self.cgroup.0.clone(),
+            limits: Limits {
+                frontends: 1024,
+                backends: 1024,
+                services: 1024,
+                flows: 8192,
+                sockets: 4096,
+                affinity: 64,
+            },
+            xdp: XdpMode::Auto,
+            xdp_redirect: false,
+        };
+        let (caches, namespace) = (self.caches.clone(), self.namespace.file.try_clone().unwrap());
+        self.shutdown = CancellationToken::new();
+        let shutdown = self.shutdown.clone();
+        let run = move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let kernel = Kernel::open(kernel).unwrap();
+            runtime.block_on(run_with(
+                Config::for_node("here").unwrap(),
+                caches,
+                async {}.boxed(),
+                Box::new(kernel),
+                Box::new(KernelLinks::new()),
+                Ambient::system(),
+                Listeners::default(),
+                shutdown,
+            ));
+        };
+        self.proxy = Some(thread::spawn(move || within(namespace, run).unwrap()));
+    }
+
+    fn stop_proxy(&mut self) {
+        self.shutdown.cancel();
+        if let Some(proxy) = self.proxy.take() {
+            proxy.join().unwrap();
+        }
+    }
+
+    fn add_pod(&self, id: &str) -> Namespace {
+        let pod = Namespace::new();
+        let text = fs::read_to_string(self.network.conf_dir.join("05-hawser.conflist")).unwrap();
+        let mut conf = serde_json::from_str::<Value>(&text).unwrap()["plugins"][0].take();
+        conf["cniVersion"] = json!("1.0.0");
+        let environment: BTreeMap<_, _> = [
+            ("CNI_COMMAND", "ADD"),
+            ("CNI_CONTAINERID", id),
+            ("CNI_NETNS", pod.path.to_str().unwrap()),
+            ("CNI_IFNAME", "eth0"),
+        ]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .into();
+        let stdin = conf.to_string();
+        let outcome = self.namespace.run(|| cni::main(&environment, stdin.as_bytes(), &Ambient::system()));
+        assert_eq!(outcome.exit_code, 0, "{}", outcome.stdout);
+        pod
+    }
+
+    fn service(&self, name: &str, spec: Value) {
+        let object = json!({ "metadata": { "namespace": "ns", "name": name }, "spec": spec });
+        self.caches.services.apply(serde_json::from_value(object).unwrap());
+    }
+
+    fn endpoints(&self, service: &str, addresses: &[&str], ports: Value) {
+        let endpoints: Vec<_> =
+            addresses.iter().map(|ip| json!({ "addresses": [ip], "nodeName": "here" })).collect();
+        let labels = json!({ "kubernetes.io/service-name": service });
+        let slice: EndpointSlice = serde_json::from_value(json!({
+            "metadata": { "namespace": "ns", "name": format!("{service}-1"), "labels": labels },
+            "addressType": "IPv4",
+            "ports": ports,
+            "endpoints": endpoints,
+        }))
+        .unwrap();
+        self.caches.slices.apply(slice);
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.shutdown.cancel();
+        if let Some(proxy) = self.proxy.take() {
+            let _ = proxy.join();
+        }
+        if let Err(error) = userspace_dataplane::remove(&self.dir.path().join("bpf")) {
+            eprintln!("{error}");
+        }
+    }
+}
+
+fn until(what: &str, done: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < PATIENCE, "{what}");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn web_ports() -> Value {
+    json!([{ "name": "tcp", "port": 8080 }, { "name": "udp", "port": 8080, "protocol": "UDP" }])
+}
+
+/// Three Services: two pods behind one address, a process of the node, and nothing.
+fn apply_objects(node: &Node) {
+    let address = json!({ "type": "InternalIP", "address": "192.0.2.1" });
+    let object = json!({ "metadata": { "name": "here" }, "status": { "addresses": [address] } });
+    node.caches.nodes.apply(serde_json::from_value(object).unwrap());
+    let ports = json!([
+        { "name": "tcp", "port": 80, "nodePort": 30080 },
+        { "name": "udp", "port": 80, "nodePort": 30080, "protocol": "UDP" },
+    ]);
+    node.service("web", json!({ "type": "NodePort", "clusterIP": "10.96.0.10", "ports": ports }));
+    node.endpoints("web", &["10.77.5.2", "10.77.5.3"], web_ports());
+    node.service("kubernetes", json!({ "clusterIP": "10.96.0.1", "ports": [{ "port": 443 }] }));
+    node.endpoints("kubernetes", &["192.0.2.1"], json!([{ "port": 6443 }]));
+    node.service("none", json!({ "clusterIP": "10.96.0.11", "ports": [{ "port": 80 }] }));
+}
+
+fn set(all: &[&str]) -> BTreeSet<String> {
+    all.iter().map(|text| (*text).to_owned()).collect()
+}
+
+/// Packets that no socket of the node made: the hooks on interfaces translate them.
+fn check_packets(node: &Node, a: &Namespace) {
+    // A pod may get itself; the answer must not bypass the node, so it sees the node's address.
+    let both = set(&["a 10.77.5.1", "b 10.77.5.2"]);
+    assert_eq!(a.answers(|a| a.tcp("10.96.0.10:80")), both);
+    assert_eq!(a.answers(|a| a.udp("10.96.0.10:80")), both);
+    assert_eq!(a.answers(|a| a.tcp("192.0.2.1:30080")), both);
+    assert_eq!(a.tcp("10.96.0.1:443").unwrap(), "api 10.77.5.2");
+    assert_eq!(a.tcp("10.96.0.11:80").unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+    let outside = &node.outside;
+    let both = set(&["a 192.0.2.2", "b 192.0.2.2"]);
+    assert_eq!(outside.answers(|outside| outside.tcp("192.0.2.1:30080")), both);
+    assert_eq!(outside.answers(|outside| outside.udp("192.0.2.1:30080")), both);
+}
+
+/// Sockets below the cgroup are translated when they connect.
+fn check_sockets(node: &Node, a: &Namespace) {
+    let here = &node.namespace;
+    let both = set(&["a 10.77.5.1", "b 10.77.5.1"]);
+    for to in ["10.96.0.10:80", "192.0.2.1:30080", "127.0.0.1:30080"] {
+        assert_eq!(here.answers(|here| here.tcp(to)), both, "{to}");
+    }
+    assert_eq!(here.answers(|here| here.udp("10.96.0.10:80")), both);
+    assert_eq!(here.tcp("10.96.0.11:80").unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+    assert_eq!(a.answers(|a| a.tcp("10.96.0.10:80")), set(&["a 10.77.5.2", "b 10.77.5.2"]));
+    // A pod's loopback is its own.
+    assert_eq!(a.tcp("127.0.0.1:30080").unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+}
+
+#[test]
+#[ignore = "needs root and eBPF: cargo xtask test"]
+fn services_on_a_real_node() {
+    let mut node = Node::new();
+    node.start_proxy();
+    let (a, b) = (node.add_pod("a"), node.add_pod("b"));
+    let lo: IpAddr = "127.0.0.1".parse().unwrap();
+    assert!(a.run(|| TcpListener::bind((lo, 0)).is_ok()));
+    a.serve("10.77.5.2:8080", "a");
+    b.serve("10.77.5.3:8080", "b");
+    node.namespace.serve("192.0.2.1:6443", "api");
+    apply_objects(&node);
+    for (namespace, to) in [(&a, "10.96.0.10:80"), (&b, "10.96.0.10:80"), (&node.outside, "192.0.2.1:30080")]
+    {
+        until("the service does not answer", || namespace.tcp(to).is_ok());
+    }
+    check_packets(&node, &a);
+    node.cgroup.enter();
+    check_sockets(&node, &a);
+    // One endpoint goes: no connection fails, and soon none gets it.
+    node.endpoints("web", &["10.77.5.3"], web_ports());
+    until("the endpoint is still used", || {
+        (0..TRIES).all(|_| node.namespace.tcp("10.96.0.10:80").unwrap() == "b 10.77.5.1")
+    });
+    // The client outside is not of this node, so it must not be of its cgroup.
+    node.cgroup.leave().unwrap();
+    // The kernel goes on without us; a new process takes over without a gap and catches up.
+    node.stop_proxy();
+    assert_eq!(node.outside.answers(|outside| outside.tcp("192.0.2.1:30080")), set(&["b 192.0.2.2"]));
+    node.endpoints("web", &["10.77.5.2"], web_ports());
+    node.start_proxy();
+    until("the endpoint is not used", || node.outside.tcp("192.0.2.1:30080").unwrap() == "a 192.0.2.2");
+    // A pod that is made now is served as soon as its interface is there.
+    let c = node.add_pod("c");
+    until("a new pod is not served", || c.tcp("10.96.0.10:80").is_ok());
+    node.stop_proxy();
+    node.namespace
+        .run(|| block_on(restore(&node.network.state_dir)).unwrap().map_err(|errors| errors.0).unwrap());
+}
