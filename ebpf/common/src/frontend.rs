@@ -126,6 +126,26 @@ pub struct Backend6 {
     pub reserved: u32,
 }
 
+impl Backend4 {
+    /// Place of a backend in its block: blocks are sorted by it, so that one is found quickly, and
+    /// so that every node has the same order. Less than 2^63.
+    #[inline(always)]
+    pub const fn order(address: u32, port: u16) -> u64 {
+        address as u64 | (port as u64) << 32
+    }
+}
+
+impl Backend6 {
+    /// As [`Backend4::order`]. Two backends may have the same place.
+    #[inline(always)]
+    pub const fn order(address: &[u32; 4], port: u16) -> u64 {
+        let high = address[0] as u64 | (address[1] as u64) << 32;
+        let low = address[2] as u64 | (address[3] as u64) << 32;
+        let mixed = (high ^ low.rotate_left(23) ^ (port as u64).rotate_left(47)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (mixed ^ mixed >> 32) >> 1
+    }
+}
+
 /// Bits of [`Backend4::flags`].
 pub mod backend_flag {
     /// The backend is on this node.

@@ -26,9 +26,8 @@ pub const SERVICE_NAME: usize = 128;
 pub const BACKENDS_PER_FRONTEND: u32 = 65_535;
 /// Source ports tried for one new flow before it is refused.
 pub const SNAT_TRIES: u32 = 16;
-/// Backends compared when a flow's or a client's backend may be gone. In a longer block, one that
-/// is not among these counts as gone.
-pub const SCAN: u32 = 512;
+/// Halvings of a block until one element is left: 2^16 is more than a block has.
+pub const HALVINGS: u32 = 16;
 /// Reads of one frontend that may find it half replaced.
 pub const FRONTEND_TRIES: u32 = 4;
 

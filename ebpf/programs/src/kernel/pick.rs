@@ -40,20 +40,29 @@ pub fn backend4(frontend: &Frontend, hash: u32, client: impl FnOnce() -> Affinit
     Some(backend)
 }
 
-/// Looks for a backend in the block of a frontend.
+/// Looks for a backend in the block of a frontend. Without branches but for the end of the map:
+/// the verifier would follow each of them.
 #[inline(always)]
 pub fn find4(frontend: &Frontend, address: u32, port: u16) -> Option<Backend4> {
-    let (block, count) = (frontend.block(), frontend.count() as u32);
-    for offset in 0..limits::SCAN {
-        if offset >= count {
-            break;
-        }
-        let backend = load4(block + offset)?;
-        if backend.address == address && backend.port == port {
-            return Some(backend);
-        }
+    let wanted = Backend4::order(address, port);
+    let (mut start, mut length) = (frontend.block(), frontend.count() as u32);
+    if length == 0 {
+        return None;
     }
-    None
+    for _ in 0..limits::HALVINGS {
+        let half = length >> 1;
+        let probe = load4(start + half)?;
+        start += step(half, Backend4::order(probe.address, probe.port), wanted);
+        length -= half;
+    }
+    load4(start).filter(|backend| backend.address == address && backend.port == port)
+}
+
+/// `half` if what is sought is not before the element in the middle, else 0.
+#[inline(always)]
+fn step(half: u32, probe: u64, wanted: u64) -> u32 {
+    let before = (wanted.wrapping_sub(probe) >> 63) as u32;
+    half & before.wrapping_sub(1)
 }
 
 #[inline(always)]
@@ -89,17 +98,18 @@ pub fn backend6(frontend: &Frontend, hash: u32, client: impl FnOnce() -> Affinit
 
 #[inline(always)]
 fn find6(frontend: &Frontend, address: &[u32; 4], port: u16) -> Option<Backend6> {
-    let (block, count) = (frontend.block(), frontend.count() as u32);
-    for offset in 0..limits::SCAN {
-        if offset >= count {
-            break;
-        }
-        let backend = load6(block + offset)?;
-        if backend.address == *address && backend.port == port {
-            return Some(backend);
-        }
+    let wanted = Backend6::order(address, port);
+    let (mut start, mut length) = (frontend.block(), frontend.count() as u32);
+    if length == 0 {
+        return None;
     }
-    None
+    for _ in 0..limits::HALVINGS {
+        let half = length >> 1;
+        let probe = load6(start + half)?;
+        start += step(half, Backend6::order(&probe.address, probe.port), wanted);
+        length -= half;
+    }
+    load6(start).filter(|backend| backend.address == *address && backend.port == port)
 }
 
 #[inline(always)]

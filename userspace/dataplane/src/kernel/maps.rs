@@ -103,6 +103,20 @@ where
     Ok(())
 }
 
+/// The v4 backends in the order of a block.
+fn sorted4(backends: &[Backend]) -> Vec<Backend4> {
+    let mut raw: Vec<Backend4> = backends.iter().filter_map(convert::raw_backend4).collect();
+    raw.sort_unstable_by_key(|backend| (Backend4::order(backend.address, backend.port), *backend));
+    raw
+}
+
+/// As [`sorted4`].
+fn sorted6(backends: &[Backend]) -> Vec<Backend6> {
+    let mut raw: Vec<Backend6> = backends.iter().filter_map(convert::raw_backend6).collect();
+    raw.sort_unstable_by_key(|backend| (Backend6::order(&backend.address, backend.port), *backend));
+    raw
+}
+
 /// Inserts all; where one is refused, notes it and goes on with the rest.
 fn put<K: crate::map::Plain>(
     map: &HashTable<K, Frontend>,
@@ -164,18 +178,16 @@ impl Store for Maps {
     }
 
     fn write_block(&mut self, family: Family, block: Block, backends: &[Backend]) {
-        let places = block.start as usize..(block.start + block.length) as usize;
-        for (place, backend) in places.zip(backends) {
-            match family {
-                Family::V4 => {
-                    if let Some(raw) = convert::raw_backend4(backend) {
-                        self.backends4.set(place, raw);
-                    }
+        let start = block.start as usize;
+        match family {
+            Family::V4 => {
+                for (offset, raw) in sorted4(backends).into_iter().enumerate() {
+                    self.backends4.set(start + offset, raw);
                 }
-                Family::V6 => {
-                    if let Some(raw) = convert::raw_backend6(backend) {
-                        self.backends6.set(place, raw);
-                    }
+            }
+            Family::V6 => {
+                for (offset, raw) in sorted6(backends).into_iter().enumerate() {
+                    self.backends6.set(start + offset, raw);
                 }
             }
         }
@@ -185,13 +197,14 @@ impl Store for Maps {
     }
 
     fn block_equals(&self, family: Family, block: Block, backends: &[Backend]) -> bool {
-        let mut places = block.start as usize..(block.start + block.length) as usize;
-        let equal = |place: usize, backend: &Backend| match family {
-            Family::V4 => convert::raw_backend4(backend) == Some(self.backends4.get(place)),
-            Family::V6 => convert::raw_backend6(backend) == Some(self.backends6.get(place)),
-        };
-        places.len() == backends.len()
-            && backends.iter().all(|backend| places.next().is_some_and(|place| equal(place, backend)))
+        let places = block.start as usize..(block.start + block.length) as usize;
+        if places.len() != backends.len() {
+            return false;
+        }
+        match family {
+            Family::V4 => places.zip(sorted4(backends)).all(|(place, raw)| self.backends4.get(place) == raw),
+            Family::V6 => places.zip(sorted6(backends)).all(|(place, raw)| self.backends6.get(place) == raw),
+        }
     }
 
     fn put_frontends(&mut self, frontends: &[(FrontendKey, Frontend)]) -> Refused {
