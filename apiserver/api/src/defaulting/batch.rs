@@ -64,7 +64,8 @@ pub fn prepare_create_job(value: &mut Value) {
             && let Some(metadata) = made(template, "metadata")
             && let Some(present) = made(metadata, "labels")
         {
-            for (key, value) in &labels {
+            // A name that is yet to be generated makes no label.
+            for (key, value) in labels.iter().filter(|(_, value)| !value.is_empty()) {
                 fill(present, key, value.as_str());
             }
         }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::{Errors, container, items, metadata, names, same, scheduling, text, volume, with_metadata};
+use crate::defaulting;
 use crate::error::FieldError;
 
 /// Seconds of `activeDeadlineSeconds` and ids of users and groups end here.
@@ -173,6 +174,9 @@ const ONLY: &str = "pod updates may not change fields other than `spec.container
 /// do not come through here.
 pub fn validate_update(new: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = Errors::default();
+    // What an earlier version stored may lack defaults that the new object has by now.
+    let mut old = old.clone();
+    defaulting::pod::default(&mut old);
     let (spec, before) = (&new["spec"], &old["spec"]);
     let mut allowed = spec.clone();
     for list in ["containers", "initContainers"] {

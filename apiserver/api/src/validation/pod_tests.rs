@@ -214,6 +214,9 @@ fn little_of_a_pod_can_change() {
     assert!(change(&|p| p["spec"]["tolerations"] = more.clone()).is_empty());
     assert!(change(&|p| p["metadata"]["labels"] = json!({"a": "b"})).is_empty());
     assert!(change(&|p| p["status"] = json!({"phase": "Running"})).is_empty());
+    let mut bare = old.clone();
+    bare["spec"].as_object_mut().unwrap().remove("enableServiceLinks");
+    assert!(pod::validate_update(&old, &bare).is_empty(), "a default that came later is no change");
     assert_eq!(change(&|p| p["spec"]["activeDeadlineSeconds"] = json!(200)), ["spec.activeDeadlineSeconds"]);
     assert_eq!(change(&|p| p["spec"]["tolerations"] = json!([])), ["spec.tolerations"]);
     assert_eq!(change(&|p| p["spec"]["nodeName"] = json!("n")), ["spec"]);
