@@ -373,7 +373,9 @@ impl Runtime for FakeRuntime {
             return Err(not_found("CreateContainer", sandbox_id));
         }
         let id = state.id("container");
-        let behaviour = state.behaviours.get(&config.image).cloned().unwrap_or_default();
+        // Images are used by their ids, and scripted by their names.
+        let name = config.image.strip_prefix("sha256:").unwrap_or(&config.image);
+        let behaviour = state.behaviours.get(name).cloned().unwrap_or_default();
         let status = ContainerStatus {
             id: id.clone(),
             sandbox_id: sandbox_id.to_owned(),
@@ -381,8 +383,8 @@ impl Runtime for FakeRuntime {
             attempt: config.attempt,
             state: ContainerState::Created,
             created_at: self.0.now(),
-            image: config.image.clone(),
-            image_ref: format!("sha256:{}", config.image),
+            image: name.to_owned(),
+            image_ref: format!("sha256:{name}"),
             labels: config.labels.clone(),
             annotations: config.annotations.clone(),
             ..ContainerStatus::default()

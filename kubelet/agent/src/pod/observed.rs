@@ -51,10 +51,9 @@ impl PodRuntime {
         self.containers.iter().find(|container| container.id == id)
     }
 
-    /// Whether anything still runs.
-    pub fn is_alive(&self) -> bool {
-        self.containers.iter().any(|c| c.state == ContainerState::Running)
-            || self.sandboxes.iter().any(|s| s.summary.state == SandboxState::Ready)
+    /// Whether a container runs.
+    pub fn has_running(&self) -> bool {
+        self.containers.iter().any(|container| container.state == ContainerState::Running)
     }
 
     /// Whether the runtime knows nothing of the pod.

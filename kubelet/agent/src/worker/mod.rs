@@ -215,16 +215,17 @@ impl Worker {
         if self.tidied {
             return Some(IDLE);
         }
-        if self.cell.state().runtime.is_alive() {
+        if self.cell.state().runtime.has_running() {
             let grace = stop::grace(&self.cell.pod());
             self.kill_pod(grace).await;
             self.look().await;
-            if self.cell.state().runtime.is_alive() {
+            if self.cell.state().runtime.has_running() {
                 return Some(limits::RETRY);
             }
         }
         // A sandbox that died by itself may still hold its network.
         self.stop_sandboxes().await;
+        self.look().await;
         if let Err(error) = self.agent.machine.tear_down_pod(&self.cell.place).await {
             warn!(pod = %self.cell.place.name, error = &error as &dyn std::error::Error, "cannot clean up");
             return Some(limits::RETRY);

@@ -51,7 +51,16 @@ impl Worker {
         if !self.prepare().await {
             return;
         }
-        if let Err((reason, message, pause)) = self.try_start(&pod, &container, start).await {
+        let result = self.try_start(&pod, &container, start).await;
+        self.look().await;
+        if let Some(finished) = start.finished {
+            let mut state = self.cell.state();
+            // The pause begins with an attempt, not with the wish for one.
+            if state.runtime.newest(&container.name).is_some_and(|newest| newest.attempt == start.attempt) {
+                state.backoff.restarted(&container.name, finished);
+            }
+        }
+        if let Err((reason, message, pause)) = result {
             let event = if reason == "ImagePullBackOff" { "BackOff" } else { "Failed" };
             self.agent.event(&pod, Some(&container.name), event, format!("Error: {message}"));
             self.fail(&container.name, reason, &message, pause);
@@ -86,9 +95,6 @@ impl Worker {
         let dns = resolv::dns(pod, &self.agent.config.cluster_dns, &resolv::parse(&info.resolv_conf));
         let logs = self.agent.machine.log_directory(&self.cell.place).to_string_lossy().into_owned();
         let sandbox = spec::sandbox_config(pod, sandbox_attempt, dns, self.cell.place.cgroup.clone(), logs);
-        if let Some(finished) = start.finished {
-            self.cell.state().backoff.restarted(&container.name, finished);
-        }
         let id = {
             let _permit = self.agent.starts.acquire().await;
             let created = self.agent.runtime.create_container(&sandbox_id, &config, &sandbox).await;

@@ -8,7 +8,7 @@ use kube::{
     Api,
     api::{DeleteParams, Preconditions},
 };
-use kubelet_cri::{ContainerState, SandboxState};
+use kubelet_cri::ContainerState;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
@@ -137,18 +137,9 @@ impl Worker {
                 () = shortened(&self.cell, grace) => continue,
             }
             self.look().await;
-            let (containers, sandboxes) = {
-                let state = self.cell.state();
-                let running = state.runtime.containers.iter().any(|c| c.state == ContainerState::Running);
-                let ready = state.runtime.sandboxes.iter().filter(|s| s.summary.state == SandboxState::Ready);
-                (running, ready.count())
-            };
-            if containers {
+            if self.cell.state().runtime.has_running() {
                 tokio::time::sleep(limits::RETRY).await;
                 continue;
-            }
-            if sandboxes > 0 {
-                self.stop_sandboxes().await;
             }
             return;
         }

@@ -1,0 +1,297 @@
+//! A whole kubelet over the fake runtime, on paused time.
+
+mod support;
+
+use std::{net::Ipv4Addr, sync::Arc, time::Duration};
+
+use apiserver_api::ambient::{Ambient, Clock, Random};
+use jiff::{SignedDuration, Timestamp};
+use kubelet_agent::{Config, FakeMachine, Listeners};
+use kubelet_cri::{
+    FakeRuntime, Runtime,
+    fake::{Behaviour, FakeOptions},
+};
+use serde_json::{Value, json};
+use support::{Api, condition};
+use tokio::{task::JoinHandle, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+/// Wall-clock time that goes with tokio's.
+struct TestClock(Instant);
+
+impl Clock for TestClock {
+    fn now(&self) -> Timestamp {
+        let start = Timestamp::from_second(1_800_000_000).unwrap();
+        start + SignedDuration::try_from(self.0.elapsed()).unwrap()
+    }
+}
+
+struct Counter(std::sync::atomic::AtomicU64);
+
+impl Random for Counter {
+    fn next_u64(&self) -> u64 {
+        self.0.fetch_add(0x9e37_79b9_7f4a_7c15, std::sync::atomic::Ordering::Relaxed)
+    }
+}
+
+struct Node {
+    api: Api,
+    runtime: FakeRuntime,
+    machine: FakeMachine,
+    ambient: Ambient,
+    kubelet: Option<(CancellationToken, JoinHandle<()>)>,
+}
+
+impl Node {
+    fn new() -> Self {
+        let clock = Arc::new(TestClock(Instant::now()));
+        let ambient = Ambient { clock: clock.clone(), random: Arc::new(Counter(1.into())) };
+        let nanos = Arc::new(move || i64::try_from(clock.now().as_nanosecond()).unwrap());
+        let runtime = FakeRuntime::new(FakeOptions::new((Ipv4Addr::new(10, 9, 0, 0), 24), nanos));
+        let machine = FakeMachine::new(runtime.clone(), "n1", Ipv4Addr::new(192, 0, 2, 1).into());
+        let mut node = Self { api: Api::new(), runtime, machine, ambient, kubelet: None };
+        node.start();
+        node
+    }
+
+    fn start(&mut self) {
+        let shutdown = CancellationToken::new();
+        let run = kubelet_agent::run(
+            Config::new("n1"),
+            self.api.client(),
+            Arc::new(self.runtime.clone()),
+            Arc::new(self.machine.clone()),
+            self.ambient.clone(),
+            Listeners::default(),
+            shutdown.clone(),
+        );
+        let task = tokio::spawn(async move { run.await.unwrap() });
+        self.kubelet = Some((shutdown, task));
+    }
+
+    async fn stop(&mut self) {
+        let (shutdown, task) = self.kubelet.take().unwrap();
+        shutdown.cancel();
+        task.await.unwrap();
+    }
+}
+
+fn one(image: &str) -> Value {
+    json!({"containers": [{"name": "c", "image": image, "imagePullPolicy": "IfNotPresent"}]})
+}
+
+fn container(pod: &Value) -> &Value {
+    &pod["status"]["containerStatuses"][0]
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_node_registers_and_becomes_ready() {
+    let node = Node::new();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let object = node.api.get("api/v1/nodes", "", "n1").unwrap();
+    assert_eq!(condition(&object, "Ready"), "True");
+    assert_eq!(object["metadata"]["labels"]["kubernetes.io/hostname"], "n1");
+    assert_eq!(object["status"]["capacity"]["pods"], "110");
+    let lease = || node.api.get("apis/coordination.k8s.io/v1/leases", "kube-node-lease", "n1").unwrap();
+    let first = lease()["spec"]["renewTime"].clone();
+    tokio::time::sleep(Duration::from_secs(11)).await;
+    assert_ne!(lease()["spec"]["renewTime"], first);
+    node.runtime.set_down(true);
+    tokio::time::sleep(Duration::from_secs(11)).await;
+    assert_eq!(condition(&node.api.get("api/v1/nodes", "", "n1").unwrap(), "Ready"), "False");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_runs_and_is_deleted_gracefully() {
+    let node = Node::new();
+    let stubborn = Behaviour { stop_takes: Duration::from_secs(3), ..Behaviour::default() };
+    node.runtime.set_behaviour("web", stubborn);
+    node.api.create_pod("p", one("web"));
+    let before = Instant::now();
+    let pod = node.api.until_ready("p").await;
+    assert!(before.elapsed() < Duration::from_secs(1), "{:?}", before.elapsed());
+    assert_eq!(pod["status"]["phase"], "Running");
+    assert_eq!(pod["status"]["podIP"], "10.9.0.2");
+    assert_eq!(container(&pod)["ready"], true);
+    let before = Instant::now();
+    node.api.delete_pod("p", 30);
+    node.api.until_gone("p").await;
+    assert_eq!(before.elapsed().as_secs(), 3);
+    let last = node.api.history("p").pop().unwrap();
+    assert_eq!(
+        (condition(&last, "Ready").as_str(), &last["status"]["phase"]),
+        ("False", &json!("Succeeded"))
+    );
+    assert!(node.machine.volumes().is_empty());
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(node.runtime.list_pod_sandboxes(None).await.unwrap(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn readiness_is_told_within_milliseconds_of_the_probe() {
+    let node = Node::new();
+    let slow = Behaviour { ready_after: Duration::from_millis(1350), ..Behaviour::default() };
+    node.runtime.set_behaviour("web", slow);
+    let mut spec = one("web");
+    spec["containers"][0]["readinessProbe"] = json!({"httpGet": {"port": 80}, "periodSeconds": 10});
+    node.api.create_pod("p", spec);
+    let running = node.api.until("p", "running", |pod| pod["status"]["phase"] == "Running").await;
+    assert_eq!(condition(&running, "Ready"), "False");
+    let before = Instant::now();
+    node.api.until_ready("p").await;
+    assert!(before.elapsed() < Duration::from_millis(1500), "{:?}", before.elapsed());
+    node.runtime.set_ready("p", false);
+    node.api.until("p", "unready", |pod| condition(pod, "Ready") == "False").await;
+    assert_eq!(container(&node.api.pod("p"))["restartCount"], 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failing_liveness_probe_restarts_the_container() {
+    let node = Node::new();
+    let mut spec = one("web");
+    spec["containers"][0]["livenessProbe"] =
+        json!({"tcpSocket": {"port": 80}, "periodSeconds": 1, "failureThreshold": 2});
+    node.api.create_pod("p", spec);
+    node.api.until_ready("p").await;
+    node.runtime.set_ready("p", false);
+    let pod = node.api.until("p", "restarted", |pod| container(pod)["restartCount"] == 1).await;
+    assert_eq!(container(&pod)["lastState"]["terminated"]["exitCode"], 0);
+    assert!(node.api.event_messages().iter().any(|e| e.contains("failed liveness probe, will be restarted")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crashing_container_backs_off() {
+    let node = Node::new();
+    node.runtime
+        .set_behaviour("bad", Behaviour { exits: Some((Duration::from_secs(1), 3)), ..Behaviour::default() });
+    node.api.create_pod("p", one("bad"));
+    let reason = |pod: &Value| container(pod)["state"]["waiting"]["reason"].clone();
+    let pod = node.api.until("p", "crash-looping", |pod| reason(pod) == "CrashLoopBackOff").await;
+    assert_eq!(
+        (container(&pod)["restartCount"].clone(), condition(&pod, "Ready")),
+        (json!(1), "False".to_owned())
+    );
+    let before = Instant::now();
+    node.api.until("p", "restarted", |pod| container(pod)["restartCount"] == 2).await;
+    assert!((9..12).contains(&before.elapsed().as_secs()), "{:?}", before.elapsed());
+    assert!(node.runtime.list_containers(None).await.unwrap().len() <= 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_succeeds_and_its_sandbox_is_stopped() {
+    let node = Node::new();
+    node.runtime
+        .set_behaviour("job", Behaviour { exits: Some((Duration::from_secs(2), 0)), ..Behaviour::default() });
+    let mut spec = one("job");
+    spec["restartPolicy"] = json!("Never");
+    spec["initContainers"] = json!([{"name": "i", "image": "job"}]);
+    node.api.create_pod("p", spec);
+    let pod = node.api.until("p", "done", |pod| pod["status"]["phase"] == "Succeeded").await;
+    assert_eq!(pod["status"]["initContainerStatuses"][0]["state"]["terminated"]["reason"], "Completed");
+    assert_eq!(pod["status"]["podIP"], "10.9.0.2", "it is remembered");
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let sandboxes = node.runtime.list_pod_sandboxes(None).await.unwrap();
+    assert_eq!(sandboxes[0].state, kubelet_cri::SandboxState::NotReady);
+    assert!(node.machine.volumes().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_missing_config_map_holds_the_pod_until_it_is_there() {
+    let node = Node::new();
+    let mut spec = one("web");
+    spec["volumes"] = json!([{"name": "v", "configMap": {"name": "late"}}]);
+    spec["containers"][0]["volumeMounts"] = json!([{"name": "v", "mountPath": "/v"}]);
+    let uid = node.api.create_pod("p", spec)["metadata"]["uid"].as_str().unwrap().to_owned();
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(container(&node.api.pod("p"))["state"]["waiting"]["reason"], "ContainerCreating");
+    assert!(node.api.event_messages().iter().any(|e| e.contains("configmap \"late\" not found")));
+    let late =
+        |text: &str| json!({"metadata": {"name": "late", "namespace": "default"}, "data": {"k": text}});
+    node.api.create("api/v1/configmaps", late("1"));
+    let before = Instant::now();
+    node.api.until_ready("p").await;
+    assert!(before.elapsed() < Duration::from_secs(1), "{:?}", before.elapsed());
+    node.api.change("api/v1/configmaps", "default", "late", |object| object["data"]["k"] = json!("2"));
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let volume = format!("{:?}", node.machine.volumes()[&uid]["v"]);
+    assert!(volume.contains(&format!("{:?}", b"2".to_vec())), "{volume}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restarted_kubelet_finds_its_pods_and_changes_nothing() {
+    let mut node = Node::new();
+    let mut spec = one("web");
+    spec["containers"][0]["readinessProbe"] = json!({"httpGet": {"port": 80}, "initialDelaySeconds": 5});
+    node.api.create_pod("p", spec);
+    node.api.create_pod("orphan", one("web"));
+    node.api.until_ready("p").await;
+    let before = node.api.until_ready("orphan").await;
+    assert!(!before.is_null());
+    node.stop().await;
+    node.api.delete_pod("orphan", 0);
+    let starts = node.runtime.calls("StartContainer");
+    let states = node.api.history("p").len();
+    node.start();
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    assert_eq!(node.runtime.calls("StartContainer"), starts);
+    let after = &node.api.history("p")[states..];
+    assert!(after.iter().all(|pod| condition(pod, "Ready") == "True"), "{after:#?}");
+    let left = node.runtime.list_pod_sandboxes(None).await.unwrap();
+    assert_eq!(left.iter().map(|sandbox| sandbox.name.as_str()).collect::<Vec<_>>(), ["p"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn trouble_with_the_runtime_passes() {
+    let node = Node::new();
+    node.runtime.fail_next("RunPodSandbox", 2);
+    node.runtime.fail_next("StartContainer", 1);
+    node.api.create_pod("p", one("web"));
+    node.api.until_ready("p").await;
+    let absent = Behaviour { absent: true, pull_fails: Some("no such host".into()), ..Behaviour::default() };
+    node.runtime.set_behaviour("remote", absent);
+    node.api.create_pod("q", one("remote"));
+    let reason = |pod: &Value| container(pod)["state"]["waiting"]["reason"].clone();
+    node.api.until("q", "failing", |pod| reason(pod) == "ErrImagePull").await;
+    node.api.until("q", "pausing", |pod| reason(pod) == "ImagePullBackOff").await;
+    node.runtime.set_behaviour("remote", Behaviour { absent: true, ..Behaviour::default() });
+    node.api.until_ready("q").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shorter_grace_period_counts_at_once_and_a_deadline_fails_the_pod() {
+    let node = Node::new();
+    node.runtime
+        .set_behaviour("slow", Behaviour { stop_takes: Duration::from_secs(500), ..Behaviour::default() });
+    node.api.create_pod("p", one("slow"));
+    node.api.until_ready("p").await;
+    node.api.delete_pod("p", 300);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let before = Instant::now();
+    node.api.delete_pod("p", 1);
+    node.api.until_gone("p").await;
+    assert!(before.elapsed() < Duration::from_secs(3), "{:?}", before.elapsed());
+    let mut spec = one("web");
+    spec["activeDeadlineSeconds"] = json!(5);
+    node.api.create_pod("q", spec);
+    let pod = node.api.until("q", "failed", |pod| pod["status"]["phase"] == "Failed").await;
+    assert_eq!(pod["status"]["reason"], "DeadlineExceeded");
+}
+
+#[tokio::test(start_paused = true)]
+async fn thirty_pods_start_together_and_all_go_away() {
+    let node = Node::new();
+    for index in 0..30 {
+        node.api.create_pod(&format!("p{index}"), one("web"));
+    }
+    for index in 0..30 {
+        node.api.until_ready(&format!("p{index}")).await;
+    }
+    for index in 0..30 {
+        node.api.delete_pod(&format!("p{index}"), 5);
+    }
+    for index in 0..30 {
+        node.api.until_gone(&format!("p{index}")).await;
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(node.runtime.list_containers(None).await.unwrap(), []);
+}
