@@ -2,6 +2,7 @@
 //! packets. Everything is removed when it is dropped, also after a failure.
 #![allow(dead_code, unsafe_code)]
 
+pub mod model;
 pub mod namespace;
 pub mod packet;
 pub mod topology;
