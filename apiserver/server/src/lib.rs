@@ -28,6 +28,7 @@ mod maintain;
 mod metrics;
 mod negotiate;
 mod paths;
+mod protobuf;
 mod query;
 mod request;
 mod respond;

@@ -91,7 +91,7 @@ impl Patch {
         const VERSION: &str = "/metadata/resourceVersion";
         match self {
             Self::Json(patch) => patch.0.iter().any(|operation| {
-                !matches!(operation, PatchOperation::Test(_)) && operation.path().to_string() == VERSION
+                !matches!(operation, PatchOperation::Test(_)) && operation.path().as_str() == VERSION
             }),
             Self::Merge(patch) | Self::Strategic(patch) => patch.pointer(VERSION).is_some(),
         }

@@ -90,7 +90,12 @@ async fn bodies_are_limited_and_typed() {
     let reply = api.call("POST", MAPS, &json, huge).await.expect(413);
     assert_eq!(reply.reason(), "RequestEntityTooLarge");
     let protobuf = [("content-type", "application/vnd.kubernetes.protobuf")];
-    api.call("POST", MAPS, &protobuf, "k8s\0").await.expect(415);
+    api.call("POST", MAPS, &protobuf, "k8s\0").await.expect(400);
+    // A ConfigMap called "pb" with the data {"a": "1"}.
+    let map = b"k8s\0\x0a\x0f\x0a\x02v1\x12\x09ConfigMap\x12\x0e\x0a\x04\x0a\x02pb\x12\x06\x0a\x01a\x12\x011";
+    let made = api.call("POST", MAPS, &protobuf, &map[..]).await.expect(201);
+    assert_eq!((&made.body["metadata"]["name"], &made.body["data"]["a"]), (&json!("pb"), &json!("1")));
+    api.call("POST", MAPS, &[("content-type", "application/cbor")], "").await.expect(415);
     let yaml = "metadata:\n  name: from-yaml\ndata:\n  a: \"1\"\n";
     let made = api.call("POST", MAPS, &[("content-type", "application/yaml")], yaml).await.expect(201);
     assert_eq!(made.body["data"]["a"], "1");
