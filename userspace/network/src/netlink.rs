@@ -16,6 +16,10 @@ use tokio::task::JoinHandle;
 
 use crate::ROUTE_PROTOCOL;
 
+/// Metric of routes of last resort: a route of somebody else to the same place comes first, and
+/// is not replaced.
+const LAST_RESORT: u32 = 4096;
+
 /// A hardware address.
 pub(crate) type Mac = [u8; 6];
 
@@ -278,7 +282,10 @@ fn message(route: Route) -> RouteMessage {
             attributes.push(RouteAttribute::Gateway(route_address(gateway)));
             attributes.push(RouteAttribute::Oif(index));
         }
-        Way::Unreachable => message.header.kind = RouteType::Unreachable,
+        Way::Unreachable => {
+            message.header.kind = RouteType::Unreachable;
+            attributes.push(RouteAttribute::Priority(LAST_RESORT));
+        }
     }
     attributes.extend(route.source.map(|source| RouteAttribute::PrefSource(route_address(source))));
     message

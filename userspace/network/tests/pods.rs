@@ -317,6 +317,8 @@ fn restore_leaves_links_routes_parameters_and_files_as_they_were() {
         output("ip", &["link", "add", "up0", "type", "veth", "peer", "name", "up1"]);
         output("ip", &["addr", "add", "192.0.2.9/24", "dev", "up0"]);
         output("ip", &["link", "set", "up0", "up"]);
+        // Somebody's own way to what will be the Services' range.
+        output("ip", &["route", "add", "10.96.0.0/16", "dev", "up0"]);
         fs::write("/proc/sys/net/ipv4/conf/all/rp_filter", "1").unwrap();
         fs::write("/proc/sys/net/ipv4/conf/up0/forwarding", "1").unwrap();
     });

@@ -16,7 +16,7 @@ use userspace_dataplane::tables::{DataPlane, DataPlaneError, Interface, Scope, S
 use crate::compile::{self, Context, Desired, NodeView};
 use crate::config::Config;
 use crate::inbox::{Cause, Inbox};
-use crate::links::{Link, LinkError, Links, attachments, machine_addresses};
+use crate::links::{self, Known, Links, attachments, machine_addresses};
 use crate::metrics::{Metrics, PolicyLabel, TrafficPolicy};
 use crate::retry::Retry;
 use crate::run::Caches;
@@ -45,11 +45,8 @@ pub(crate) struct Worker {
     full_retry: Option<Retry>,
     /// When everything is compared again without a reason.
     full_due: Instant,
-    /// The machine's interfaces; `None` until they were listed.
-    links: Option<Vec<Link>>,
-    links_retry: Option<Retry>,
-    /// Listing interfaces failed, and the pause after it is not over.
-    links_paused: bool,
+    /// The machine's interfaces, as far as they are known.
+    links: Known,
     edges: Edges,
     /// Services of policy Local with endpoints elsewhere only, by scope.
     no_local: BTreeMap<Scope, BTreeSet<Arc<str>>>,
@@ -92,9 +89,7 @@ impl Worker {
             retries: BTreeMap::new(),
             full_retry: None,
             full_due,
-            links: None,
-            links_retry: None,
-            links_paused: false,
+            links: Known::default(),
             edges: Edges::default(),
             no_local: BTreeMap::new(),
         }
@@ -104,9 +99,10 @@ impl Worker {
     pub async fn run(
         mut self,
         mut synced: BoxFuture<'static, ()>,
-        mut links: Box<dyn Links>,
+        links: Box<dyn Links>,
         shutdown: CancellationToken,
     ) {
+        let mut known = links::keep(links, self.ambient.clone(), shutdown.clone());
         loop {
             let wake = self.next_due();
             tokio::select! {
@@ -117,7 +113,10 @@ impl Worker {
                     self.synced = true;
                     self.apply_everything();
                 }
-                found = links.next(), if !self.links_paused => self.take_links(found),
+                Ok(()) = known.changed() => {
+                    self.links = known.borrow_and_update().clone();
+                    self.apply_edges();
+                }
                 () = self.inbox.noted(), if self.synced => self.apply_changes().await,
                 () = tokio::time::sleep_until(wake) => {}
             }
@@ -128,16 +127,13 @@ impl Worker {
 
     fn next_due(&self) -> Instant {
         let retries = self.retries.values().map(|retry| retry.due);
-        let links = self.links_retry.filter(|_| self.links_paused);
-        let others = [self.full_retry, links, self.edges.retry].into_iter().flatten();
+        let others = [self.full_retry, self.edges.retry].into_iter().flatten();
         retries.chain(others.map(|retry| retry.due)).fold(self.full_due, Instant::min)
     }
 
     async fn work_off_due(&mut self) {
         let now = Instant::now();
         let due = |retry: &Option<Retry>| retry.is_some_and(|retry| retry.due <= now);
-        // The links list by themselves when they are asked again.
-        self.links_paused &= !due(&self.links_retry);
         if due(&self.edges.retry) {
             self.apply_edges();
         }
@@ -285,21 +281,6 @@ impl Worker {
         matters
     }
 
-    fn take_links(&mut self, found: Result<Vec<Link>, LinkError>) {
-        match found {
-            Ok(links) => {
-                self.links = Some(links);
-                self.links_retry = None;
-                self.apply_edges();
-            }
-            Err(error) => {
-                warn!(error = &error as &dyn std::error::Error, "interfaces are not known, trying again");
-                self.links_retry = Some(self.retry_after(self.links_retry));
-                self.links_paused = true;
-            }
-        }
-    }
-
     /// Tells the data plane of interfaces and node addresses that it does not know yet.
     fn apply_edges(&mut self) {
         self.edges.retry = match self.try_edges() {
@@ -312,7 +293,7 @@ impl Worker {
     }
 
     fn try_edges(&mut self) -> Result<(), DataPlaneError> {
-        let links = self.links.as_deref();
+        let links = self.links.links.as_deref();
         // Like services, addresses are not withdrawn before the first list of the Node.
         if self.synced {
             let machine = links.map(|links| machine_addresses(links, &self.config)).unwrap_or_default();
@@ -405,9 +386,10 @@ impl Worker {
         };
         self.metrics.service_changes_pending.set(sum(|cause| cause.service_changes));
         self.metrics.endpoint_changes_pending.set(sum(|cause| cause.endpoint_changes));
-        let others = [self.full_retry, self.links_retry, self.edges.retry].into_iter().flatten();
+        let others = [self.full_retry, self.edges.retry].into_iter().flatten();
         let retries = self.retries.values().copied().chain(others).map(|retry| retry.since);
-        let oldest = self.pending.values().map(|cause| cause.since).chain(retries).min();
+        let waiting = self.pending.values().map(|cause| cause.since).chain(self.links.failing_since);
+        let oldest = waiting.chain(retries).min();
         self.status.pending(oldest, self.retries.keys().map(ToString::to_string).collect());
     }
 }

@@ -137,7 +137,7 @@ impl Drop for Cgroup {
     fn drop(&mut self) {
         let _ = self.leave();
         if let Err(error) = fs::remove_dir(&self.0) {
-            eprintln!("{}: {error}", self.0.display());
+            assert!(thread::panicking(), "{}: {error}", self.0.display());
         }
     }
 }
@@ -278,7 +278,7 @@ impl Drop for Node {
             let _ = proxy.join();
         }
         if let Err(error) = userspace_dataplane::remove(&self.dir.path().join("bpf")) {
-            eprintln!("{error}");
+            assert!(thread::panicking(), "{error}");
         }
     }
 }

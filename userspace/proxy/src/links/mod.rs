@@ -6,15 +6,21 @@ use std::future::Future;
 use std::net::IpAddr;
 use std::pin::Pin;
 
+use apiserver_api::ambient::Ambient;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
 use userspace_dataplane::tables::{Interface, Role};
 
 pub use kernel::KernelLinks;
 
 use crate::Config;
+use crate::retry::Retry;
 
-/// Kinds of interface that can lead to other hosts; a physical one has no kind. Dummies, bridges
-/// and tunnels that other software made carry nothing that is ours.
-const UPLINK_KINDS: [&str; 4] = ["veth", "vlan", "bond", "macvlan"];
+/// Kinds of interface that can lead to other hosts; a physical one has no kind. A bridge with an
+/// address stands for its ports. Tunnels have no Ethernet header, dummies lead nowhere.
+const UPLINK_KINDS: [&str; 7] = ["veth", "vlan", "bond", "team", "bridge", "macvlan", "ipvlan"];
 
 /// One interface of the machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -71,6 +77,53 @@ impl Links for NoLinks {
     fn next(&mut self) -> NextLinks<'_> {
         Box::pin(std::future::pending())
     }
+}
+
+/// What is known of the interfaces.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Known {
+    /// `None` until they were listed.
+    pub links: Option<Vec<Link>>,
+    /// Since when they can not be listed.
+    pub failing_since: Option<Instant>,
+}
+
+/// Keeps the newest list of interfaces, on a task of its own: a list takes several answers of
+/// the kernel, and must not begin anew whenever something else happens.
+pub(crate) fn keep(
+    mut links: Box<dyn Links>,
+    ambient: Ambient,
+    shutdown: CancellationToken,
+) -> watch::Receiver<Known> {
+    let (known, receiver) = watch::channel(Known::default());
+    tokio::spawn(async move {
+        let mut retry = None;
+        loop {
+            let found = tokio::select! {
+                biased;
+                () = shutdown.cancelled() => return,
+                found = links.next() => found,
+            };
+            match found {
+                Ok(links) => {
+                    retry = None;
+                    known.send_replace(Known { links: Some(links), failing_since: None });
+                }
+                Err(error) => {
+                    warn!(error = &error as &dyn std::error::Error, "interfaces are not known, trying again");
+                    let again = Retry::after(retry, Instant::now(), ambient.random.next_u64());
+                    known.send_modify(|known| known.failing_since = Some(again.since));
+                    retry = Some(again);
+                    tokio::select! {
+                        biased;
+                        () = shutdown.cancelled() => return,
+                        () = tokio::time::sleep_until(again.due) => {}
+                    }
+                }
+            }
+        }
+    });
+    receiver
 }
 
 /// The interfaces that the data plane shall attach to, by index.
@@ -130,8 +183,8 @@ mod tests {
             link(1, "lo", "", "127.0.0.1"),
             link(2, "eth0", "", "192.0.2.1"),
             link(3, "eth1", "", ""),
-            link(4, "docker0", "bridge", "172.17.0.1"),
-            link(5, "hawser0", "dummy", "10.244.0.1"),
+            link(4, "br0", "bridge", "172.17.0.1"),
+            link(5, "any0", "dummy", "10.244.0.1"),
             link(6, "up0", "veth", "198.51.100.1"),
         ]
     }
@@ -144,7 +197,7 @@ mod tests {
     fn uplinks_are_found_by_kind_and_address_and_pods_by_their_prefix() {
         let config = Config::for_node("a").unwrap();
         let found = attachments(&machine(), &config);
-        assert_eq!(names(&found, Role::Uplink), ["eth0", "up0"]);
+        assert_eq!(names(&found, Role::Uplink), ["eth0", "br0", "up0"]);
         assert_eq!(names(&found, Role::Pod), ["hwp0123"]);
     }
 
@@ -159,6 +212,6 @@ mod tests {
         let mut machine = machine();
         machine[2].up = false;
         let found = attachments(&machine, &Config::for_node("a").unwrap());
-        assert_eq!(names(&found, Role::Uplink), ["up0"]);
+        assert_eq!(names(&found, Role::Uplink), ["br0", "up0"]);
     }
 }
