@@ -91,7 +91,10 @@ impl FrontendKey4 {
     /// The key as one word.
     #[inline(always)]
     pub const fn fold(&self) -> u64 {
-        self.address as u64 | (self.port as u64) << 32 | (self.protocol as u64) << 48 | (self.scope as u64) << 56
+        self.address as u64
+            | (self.port as u64) << 32
+            | (self.protocol as u64) << 48
+            | (self.scope as u64) << 56
     }
 }
 
@@ -141,7 +144,8 @@ impl Backend6 {
     pub const fn order(address: &[u32; 4], port: u16) -> u64 {
         let high = address[0] as u64 | (address[1] as u64) << 32;
         let low = address[2] as u64 | (address[3] as u64) << 32;
-        let mixed = (high ^ low.rotate_left(23) ^ (port as u64).rotate_left(47)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mixed =
+            (high ^ low.rotate_left(23) ^ (port as u64).rotate_left(47)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         (mixed ^ mixed >> 32) >> 1
     }
 }

@@ -64,12 +64,8 @@ pub fn protocol(value: u8) -> Option<Protocol> {
 pub fn raw_key(key: &FrontendKey) -> RawKey {
     let (port, protocol, scope) = (key.port.to_be(), key.protocol as u8, raw_scope(key.scope));
     match key.address {
-        IpAddr::V4(address) => {
-            RawKey::V4(FrontendKey4 { address: word(address), port, protocol, scope })
-        }
-        IpAddr::V6(address) => {
-            RawKey::V6(FrontendKey6 { address: words(address), port, protocol, scope })
-        }
+        IpAddr::V4(address) => RawKey::V4(FrontendKey4 { address: word(address), port, protocol, scope }),
+        IpAddr::V6(address) => RawKey::V6(FrontendKey6 { address: words(address), port, protocol, scope }),
     }
 }
 
@@ -100,11 +96,9 @@ fn flags(local: bool) -> u16 {
 /// The backend as programs have it; none if it is of the other family.
 pub fn raw_backend4(backend: &Backend) -> Option<Backend4> {
     match backend.address {
-        IpAddr::V4(address) => Some(Backend4 {
-            address: word(address),
-            port: backend.port.to_be(),
-            flags: flags(backend.local),
-        }),
+        IpAddr::V4(address) => {
+            Some(Backend4 { address: word(address), port: backend.port.to_be(), flags: flags(backend.local) })
+        }
         IpAddr::V6(_) => None,
     }
 }

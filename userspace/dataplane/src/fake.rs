@@ -11,7 +11,8 @@ use crate::arena::Block;
 use crate::store::{Contents, Family, Refused, Store};
 use crate::sync::Synchronizer;
 use crate::tables::{
-    Applied, Backend, DataPlane, DataPlaneError, FrontendKey, Interface, Protocol, Scope, ServiceTables, Tables,
+    Applied, Backend, DataPlane, DataPlaneError, FrontendKey, Interface, Protocol, Scope, ServiceTables,
+    Tables,
 };
 
 /// What a connection would get.
@@ -73,7 +74,14 @@ impl Fake {
 
     /// What a connection to an address gets. `hash` chooses among the backends as the programs
     /// do: index `hash * count / 2^32`.
-    pub fn resolve(&self, address: IpAddr, port: u16, protocol: Protocol, scope: Scope, hash: u32) -> Resolution {
+    pub fn resolve(
+        &self,
+        address: IpAddr,
+        port: u16,
+        protocol: Protocol,
+        scope: Scope,
+        hash: u32,
+    ) -> Resolution {
         let key = FrontendKey { address, port, protocol, scope };
         let memory = &self.tables.store;
         let wildcard = FrontendKey {

@@ -89,6 +89,9 @@ pub struct Pressure {
     pub limit: usize,
 }
 
+/// A frontend with its value and backends; the key is none if another build wrote it.
+type Entry = (Option<FrontendKey>, Frontend, Vec<Backend>);
+
 /// Pinned maps of one node, open for reading.
 pub struct Inspector {
     directory: PathBuf,
@@ -115,7 +118,8 @@ impl Inspector {
         }
         let mut rows = Vec::new();
         for (id, name) in self.names()? {
-            let values = counters.get(id).map_err(|cause| InspectError::Map { map: "SERVICE_METRICS", cause })?;
+            let values =
+                counters.get(id).map_err(|cause| InspectError::Map { map: "SERVICE_METRICS", cause })?;
             let (frontends, distinct) = backends.get(&id).cloned().unwrap_or_default();
             rows.push(ServiceRow {
                 id,
@@ -232,14 +236,20 @@ impl Inspector {
         ])
     }
 
-    fn used<K: Plain + Default, V: Plain + Default>(&self, map: &'static str) -> Result<Pressure, InspectError> {
+    fn used<K: Plain + Default, V: Plain + Default>(
+        &self,
+        map: &'static str,
+    ) -> Result<Pressure, InspectError> {
         let table: HashTable<K, V> =
             HashTable::open(&self.directory.join(map)).map_err(|cause| InspectError::Map { map, cause })?;
         let used = table.read_all().map_err(|cause| InspectError::Map { map, cause })?.len();
         Ok(Pressure { map, used, limit: table.max_entries() as usize })
     }
 
-    fn read<K: Plain + Default, V: Plain + Default>(&self, map: &'static str) -> Result<Vec<(K, V)>, InspectError> {
+    fn read<K: Plain + Default, V: Plain + Default>(
+        &self,
+        map: &'static str,
+    ) -> Result<Vec<(K, V)>, InspectError> {
         HashTable::open(&self.directory.join(map))
             .and_then(|table: HashTable<K, V>| table.read_all())
             .map_err(|cause| InspectError::Map { map, cause })
@@ -258,8 +268,7 @@ impl Inspector {
         Ok(table.iter().map(|(id, name)| (*id, name.text())).collect())
     }
 
-    /// Every frontend with its value and backends. The key is none if another build wrote it.
-    fn tables(&self) -> Result<Vec<(Option<FrontendKey>, Frontend, Vec<Backend>)>, InspectError> {
+    fn tables(&self) -> Result<Vec<Entry>, InspectError> {
         let backends4: MappedArray<Backend4> = self.array("BACKENDS4")?;
         let backends6: MappedArray<Backend6> = self.array("BACKENDS6")?;
         let mut rows = Vec::new();

@@ -7,7 +7,9 @@ use std::path::Path;
 use std::ptr::NonNull;
 
 use ebpf_common::flow::{Flow4, FlowKey4};
-use ebpf_common::frontend::{Affinity, AffinityKey, Backend4, Backend6, Frontend, FrontendKey4, FrontendKey6};
+use ebpf_common::frontend::{
+    Affinity, AffinityKey, Backend4, Backend6, Frontend, FrontendKey4, FrontendKey6,
+};
 use ebpf_common::socket::{Socket4, Socket6, SocketKey4, SocketKey6};
 use ebpf_common::{Config, ServiceMetrics, limits};
 
@@ -252,8 +254,6 @@ impl<T: Plain + Default> PerProcessor<T> {
         let values = vec![T::default(); self.processors];
         // SAFETY: `open` has checked the sizes; the kernel reads one value a processor, and the
         // reference to the first leads to all of them.
-        unsafe {
-            sys::map_update(self.fd.as_fd(), &index, &*values.as_ptr(), sys::Update::Any)
-        }
+        unsafe { sys::map_update(self.fd.as_fd(), &index, &*values.as_ptr(), sys::Update::Any) }
     }
 }

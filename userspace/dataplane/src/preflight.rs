@@ -20,7 +20,9 @@ pub enum Missing {
     Root,
     #[error("kernel {found} has no tcx links; boot Linux {}.{} or later", KERNEL.0, KERNEL.1)]
     Kernel { found: String },
-    #[error("{path} is not in a cgroup2 hierarchy; mount one with `mount -t cgroup2 none /sys/fs/cgroup/unified` and give a directory in it")]
+    #[error(
+        "{path} is not in a cgroup2 hierarchy; mount one with `mount -t cgroup2 none /sys/fs/cgroup/unified` and give a directory in it"
+    )]
     Cgroup { path: PathBuf },
     #[error("bpf(2) is refused here ({reason}); allow CAP_BPF and CAP_NET_ADMIN, or leave the container")]
     Bpf { reason: String },

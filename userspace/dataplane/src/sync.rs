@@ -406,7 +406,9 @@ fn merge(
 /// The error with the name of the service it concerns.
 fn named(error: DataPlaneError, name: &str) -> DataPlaneError {
     match error {
-        DataPlaneError::Full { map, limit, .. } => DataPlaneError::Full { service: name.to_owned(), map, limit },
+        DataPlaneError::Full { map, limit, .. } => {
+            DataPlaneError::Full { service: name.to_owned(), map, limit }
+        }
         other => other,
     }
 }

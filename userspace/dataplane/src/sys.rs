@@ -70,7 +70,8 @@ fn address<T>(value: *const T) -> u64 {
 }
 
 fn path_string(path: &Path) -> io::Result<CString> {
-    CString::new(path.as_os_str().as_bytes()).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))
+    CString::new(path.as_os_str().as_bytes())
+        .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))
 }
 
 /// Opens what is pinned at a path.
@@ -148,9 +149,7 @@ pub unsafe fn map_delete<K>(map: BorrowedFd<'_>, key: &K) -> io::Result<bool> {
 pub unsafe fn map_next_key<K: Default>(map: BorrowedFd<'_>, previous: Option<&K>) -> io::Result<Option<K>> {
     let mut next = K::default();
     let mut attr = Attr::default();
-    attr.u32(0, fd_u32(map))
-        .u64(8, previous.map_or(0, |key| address(key)))
-        .u64(16, address(&raw mut next));
+    attr.u32(0, fd_u32(map)).u64(8, previous.map_or(0, |key| address(key))).u64(16, address(&raw mut next));
     // SAFETY: by the contract of this function; the kernel writes one key.
     match unsafe { attr.call(command::MAP_GET_NEXT_KEY) } {
         Ok(_) => Ok(Some(next)),

@@ -1,4 +1,5 @@
 //! What is attached where: pinned, found again, and gone without a trace.
+#![allow(clippy::unwrap_used, reason = "in a test, to panic is to fail")]
 
 mod support;
 

@@ -1,4 +1,5 @@
 //! The programs against the plain model, over random tables and packets.
+#![allow(clippy::unwrap_used, reason = "in a test, to panic is to fail")]
 
 mod support;
 

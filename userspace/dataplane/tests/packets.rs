@@ -1,4 +1,5 @@
 //! The packet programs as functions: packet and tables in, verdict, packet and flows out.
+#![allow(clippy::unwrap_used, reason = "in a test, to panic is to fail")]
 
 mod support;
 
@@ -37,13 +38,19 @@ fn metric(node: &Node, label: &str) -> u64 {
 #[ignore = "needs root and eBPF: cargo xtask test"]
 fn what_is_not_a_service_goes_on_unchanged() {
     on_node(|kernel, topology, _| {
-        kernel.apply_service("a/b", Some(&vip(Protocol::Tcp, Scope::Internal, &[at(LOCAL_POD, true)]))).unwrap();
+        kernel
+            .apply_service("a/b", Some(&vip(Protocol::Tcp, Scope::Internal, &[at(LOCAL_POD, true)])))
+            .unwrap();
         let other = (std::net::Ipv4Addr::new(10, 96, 0, 11), 80);
         for packet in [
             Packet::tcp(LOCAL_POD, other, SYN),
             Packet::tcp(LOCAL_POD, (VIP.0, 81), SYN),
             Packet::udp(LOCAL_POD, VIP, b"x"),
-            Packet { payload: vec![8, 0, 0xf7, 0xff, 0, 0, 0, 0], protocol: ICMP, ..Packet::tcp(LOCAL_POD, VIP, 0) },
+            Packet {
+                payload: vec![8, 0, 0xf7, 0xff, 0, 0, 0, 0],
+                protocol: ICMP,
+                ..Packet::tcp(LOCAL_POD, VIP, 0)
+            },
         ] {
             let run = tcx(kernel, Program::PodIngress, &packet, topology.pod);
             assert_eq!((run.verdict, run.packet), (NEXT, packet.bytes()));
@@ -358,7 +365,8 @@ fn a_client_with_affinity_stays_with_its_backend() {
         let first = to(kernel, 51_000);
         assert!((51_001..51_050).all(|port| to(kernel, port) == first));
         // When that backend goes, the client settles on another.
-        let gone = backends.iter().position(|backend| std::net::IpAddr::V4(first.0) == backend.address).unwrap();
+        let gone =
+            backends.iter().position(|backend| std::net::IpAddr::V4(first.0) == backend.address).unwrap();
         tables.frontends[0].backends.remove(gone);
         kernel.apply_service("a/b", Some(&tables)).unwrap();
         let second = to(kernel, 52_000);
@@ -371,7 +379,9 @@ fn a_client_with_affinity_stays_with_its_backend() {
 #[ignore = "needs root and eBPF: cargo xtask test"]
 fn fragments_and_packets_with_options_are_left_to_the_stack() {
     on_node(|kernel, topology, _| {
-        kernel.apply_service("a/b", Some(&vip(Protocol::Udp, Scope::Internal, &[at(OTHER_POD, true)]))).unwrap();
+        kernel
+            .apply_service("a/b", Some(&vip(Protocol::Udp, Scope::Internal, &[at(OTHER_POD, true)])))
+            .unwrap();
         let mut context = [0_u8; 192];
         context[40..44].copy_from_slice(&topology.pod.to_ne_bytes());
         let whole = Packet::udp((LOCAL_POD.0, 51_000), VIP, &[1; 64]).bytes();
@@ -392,7 +402,9 @@ fn fragments_and_packets_with_options_are_left_to_the_stack() {
 #[ignore = "needs root and eBPF: cargo xtask test"]
 fn connections_are_seen_with_both_ends_and_their_end() {
     on_node(|kernel, topology, node| {
-        kernel.apply_service("a/b", Some(&vip(Protocol::Tcp, Scope::Internal, &[at(OTHER_POD, true)]))).unwrap();
+        kernel
+            .apply_service("a/b", Some(&vip(Protocol::Tcp, Scope::Internal, &[at(OTHER_POD, true)])))
+            .unwrap();
         let client = (LOCAL_POD.0, 51_000);
         let send = |from: End, to: End, flags, interface| {
             tcx(kernel, Program::PodIngress, &Packet::tcp(from, to, flags), interface);

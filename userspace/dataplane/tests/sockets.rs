@@ -1,4 +1,5 @@
 //! Local sockets, through a cgroup of the test's own and the loopback interface.
+#![allow(clippy::unwrap_used, reason = "in a test, to panic is to fail")]
 
 mod support;
 
@@ -245,7 +246,8 @@ fn a_new_process_finds_everything_and_writes_nothing() {
         let (_listener, backend) = tcp_backend();
         let mut tables = Tables::new();
         for number in 0..50_u16 {
-            let frontend = frontend(key("10.96.0.10", 80 + number, Protocol::Tcp, Scope::Internal), &[backend]);
+            let frontend =
+                frontend(key("10.96.0.10", 80 + number, Protocol::Tcp, Scope::Internal), &[backend]);
             tables.insert(format!("test/{number}"), ServiceTables { frontends: vec![frontend] });
         }
         let mut kernel = node.open();
@@ -311,7 +313,9 @@ fn no_connection_fails_and_none_reaches_a_removed_backend_while_backends_are_swi
                     break;
                 }
                 let start = round % 4;
-                kernel.apply_service("test/echo", Some(&vip(Protocol::Tcp, &list[start..start + 3]))).unwrap();
+                kernel
+                    .apply_service("test/echo", Some(&vip(Protocol::Tcp, &list[start..start + 3])))
+                    .unwrap();
             }
             stop.store(true, Ordering::Relaxed);
         });

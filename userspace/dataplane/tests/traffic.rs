@@ -1,5 +1,6 @@
 //! Real packets between network namespaces: a client, a node, its pods, another node. No socket is
 //! in the node's cgroup, so that all translation happens on interfaces.
+#![allow(clippy::unwrap_used, reason = "in a test, to panic is to fail")]
 
 mod support;
 
@@ -24,8 +25,7 @@ fn start(backends: &'static [(Ipv4Addr, bool)], xdp: XdpMode) -> (Cluster, Node,
     let kernel = cluster.node.run(move || {
         let mut kernel = Kernel::open(config).unwrap();
         kernel.set_node_addresses(&[NODE.into(), Ipv4Addr::new(192, 0, 3, 1).into()]).unwrap();
-        let interface =
-            |name: &str, role| Interface { name: name.to_owned(), index: index_of(name), role };
+        let interface = |name: &str, role| Interface { name: name.to_owned(), index: index_of(name), role };
         kernel
             .set_interfaces(&[
                 interface("up0", Role::Uplink),
@@ -59,12 +59,11 @@ fn serve(namespace: &Namespace, address: Ipv4Addr) {
 fn exchange(from: &Namespace, to: (Ipv4Addr, u16)) -> Vec<Ipv4Addr> {
     let to = SocketAddr::from(to);
     from.run(move || {
-        let seen = [
-            exchange_tcp(to, 5).unwrap(),
-            exchange_tcp(to, 2_000_000).unwrap(),
-            exchange_udp(to).unwrap(),
-        ];
-        seen.iter().map(|seen| if let SocketAddr::V4(seen) = seen { *seen.ip() } else { panic!("IPv4") }).collect()
+        let seen =
+            [exchange_tcp(to, 5).unwrap(), exchange_tcp(to, 2_000_000).unwrap(), exchange_udp(to).unwrap()];
+        seen.iter()
+            .map(|seen| if let SocketAddr::V4(seen) = seen { *seen.ip() } else { panic!("IPv4") })
+            .collect()
     })
 }
 

@@ -1,9 +1,11 @@
 //! What becomes of a packet: the connection it belongs to, or a new one.
 
+use core::mem::MaybeUninit;
+
 use aya_ebpf::bindings::{BPF_ANY, BPF_NOEXIST};
 use ebpf_common::flow::{Flow4, FlowKey4, flow_flag};
 use ebpf_common::frontend::{AffinityKey, Backend4, Frontend, FrontendKey4, backend_flag, frontend_flag};
-use ebpf_common::{limits, metric, protocol, scope};
+use ebpf_common::{Config, limits, metric, protocol, scope};
 
 use super::maps::{self, FLOWS4};
 use super::packet::{Packet, tcp_flag};
@@ -175,8 +177,7 @@ fn no_backend(frontend: &Frontend) -> Decision {
     }
 }
 
-/// Inserts both elements of a flow. The reverse one comes first, and only if its key is free:
-/// replies to two flows must not look alike. Where they would, another source port is taken.
+/// Inserts both elements of a flow.
 #[inline(always)]
 fn create(packet: &Packet, scope: u8, frontend: &Frontend, backend: &Backend4, hash: u32) -> Decision {
     let Some(config) = maps::config() else {
@@ -192,57 +193,28 @@ fn create(packet: &Packet, scope: u8, frontend: &Frontend, backend: &Backend4, h
         return Decision::Drop;
     }
     let flags = if through { flow_flag::THROUGH } else { 0 };
-    let mut flow = Flow4 {
-        source: packet.key.destination,
-        destination: own,
-        source_port: packet.key.destination_port,
-        destination_port: packet.key.source_port,
-        service: frontend.service,
-        generation: frontend.generation,
-        flags: flags | flow_flag::REVERSE,
-        reserved: 0,
-        seen: maps::tick(),
-        hop_until: 0,
-        hop_ifindex: 0,
-        hop_destination: [0; 6],
-        hop_source: [0; 6],
-    };
-    let mut reply = FlowKey4 {
+    let mut flow = blank();
+    flow.source = packet.key.destination;
+    flow.destination = own;
+    flow.source_port = packet.key.destination_port;
+    flow.destination_port = packet.key.source_port;
+    flow.service = frontend.service;
+    flow.generation = frontend.generation;
+    flow.flags = flags | flow_flag::REVERSE;
+    flow.seen = maps::tick();
+    let reply = FlowKey4 {
         source: backend.address,
         destination: source,
         source_port: backend.port,
-        destination_port: 0,
+        destination_port: packet.key.source_port,
         protocol: packet.key.protocol,
     };
-    let (low, high) = (config.snat_port_min, config.snat_port_max);
-    let span = high.wrapping_sub(low) as u64 + 1;
-    let own_port = u16::from_be(packet.key.source_port);
-    let keep_port = source == own || (own_port >= low && own_port <= high);
-    let mut inserted = false;
-    let mut roll = hash;
-    for attempt in 0..limits::SNAT_TRIES {
-        let port = if attempt == 0 && keep_port {
-            own_port
-        } else {
-            roll = roll.wrapping_mul(0x9e37_79b1).wrapping_add(0x7f4a_7c15);
-            low.wrapping_add(((roll as u64 * span) >> 32) as u16)
-        };
-        reply.destination_port = port.to_be();
-        if FLOWS4.insert(&reply, &flow, BPF_NOEXIST as u64).is_ok() {
-            inserted = true;
-            break;
-        }
-        if may_replace(&reply, &flow) {
-            inserted = FLOWS4.insert(&reply, &flow, BPF_ANY as u64).is_ok();
-            break;
-        }
-    }
-    if !inserted {
+    let Some(port) = claim(reply, &flow, config, source == own, hash) else {
         maps::count(metric::SNAT_EXHAUSTED);
         return Decision::Drop;
-    }
+    };
     flow.source = source;
-    flow.source_port = reply.destination_port;
+    flow.source_port = port;
     flow.destination = backend.address;
     flow.destination_port = backend.port;
     flow.flags = if external { flags | flow_flag::EXTERNAL } else { flags };
@@ -258,6 +230,45 @@ fn create(packet: &Packet, scope: u8, frontend: &Frontend, backend: &Backend4, h
             Decision::Drop
         }
     }
+}
+
+/// Inserts the reverse element, and only if its key is free: replies to two flows must not look
+/// alike. Where they would, another source port is taken; gives the one that is.
+#[inline(always)]
+fn claim(mut reply: FlowKey4, flow: &Flow4, config: &Config, own_address: bool, hash: u32) -> Option<u16> {
+    let (low, high) = (config.snat_port_min, config.snat_port_max);
+    let span = high.wrapping_sub(low) as u64 + 1;
+    let own = u16::from_be(reply.destination_port);
+    let keep = own_address || (own >= low && own <= high);
+    let mut roll = hash;
+    for attempt in 0..limits::SNAT_TRIES {
+        if attempt > 0 || !keep {
+            roll = roll.wrapping_mul(0x9e37_79b1).wrapping_add(0x7f4a_7c15);
+            reply.destination_port = low.wrapping_add(((roll as u64 * span) >> 32) as u16).to_be();
+        }
+        if FLOWS4.insert(&reply, flow, BPF_NOEXIST as u64).is_ok() {
+            return Some(reply.destination_port);
+        }
+        if may_replace(&reply, flow) {
+            let inserted = FLOWS4.insert(&reply, flow, BPF_ANY as u64).is_ok();
+            return inserted.then_some(reply.destination_port);
+        }
+    }
+    None
+}
+
+/// An element that is all zero. Cleared word by word: the compiler would call a function that
+/// clears single bytes.
+#[inline(always)]
+fn blank() -> Flow4 {
+    let mut flow = MaybeUninit::<Flow4>::uninit();
+    const _: () = assert!(size_of::<Flow4>() % size_of::<u32>() == 0 && align_of::<Flow4>() == 4);
+    for word in 0..size_of::<Flow4>() / size_of::<u32>() {
+        // SAFETY: within the value, whose alignment is that of its words.
+        unsafe { flow.as_mut_ptr().cast::<u32>().add(word).write_volatile(0) };
+    }
+    // SAFETY: every word has been written; all fields are integers.
+    unsafe { flow.assume_init() }
 }
 
 /// The element under `key` may make room for `flow`: it is the same flow, it has ended, or it has

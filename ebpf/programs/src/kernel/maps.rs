@@ -5,7 +5,9 @@ use aya_ebpf::helpers::bpf_ktime_get_coarse_ns;
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, DevMapHash, HashMap, LruHashMap, PerCpuArray};
 use ebpf_common::flow::{Flow4, FlowKey4};
-use ebpf_common::frontend::{Affinity, AffinityKey, Backend4, Backend6, Frontend, FrontendKey4, FrontendKey6};
+use ebpf_common::frontend::{
+    Affinity, AffinityKey, Backend4, Backend6, Frontend, FrontendKey4, FrontendKey6,
+};
 use ebpf_common::limits;
 use ebpf_common::socket::{Socket4, Socket6, SocketKey4, SocketKey6};
 use ebpf_common::{Config, ServiceMetrics, TICK_SHIFT, metric};

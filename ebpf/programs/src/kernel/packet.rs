@@ -135,10 +135,8 @@ pub struct Delta {
 impl Delta {
     #[inline(always)]
     pub fn new(old: &FlowKey4, new: &Flow4) -> Self {
-        let addresses = (!old.source) as u64
-            + new.source as u64
-            + (!old.destination) as u64
-            + new.destination as u64;
+        let addresses =
+            (!old.source) as u64 + new.source as u64 + (!old.destination) as u64 + new.destination as u64;
         let ports = (!ports(old.source_port, old.destination_port)) as u64
             + ports(new.source_port, new.destination_port) as u64;
         Self { addresses, ports }

@@ -78,9 +78,8 @@ fn reset(ctx: &TcContext, packet: &Packet) -> Option<()> {
 fn unreachable(ctx: &TcContext, packet: &Packet) -> Option<()> {
     let mut quote = [0_u32; QUOTE / 4];
     // SAFETY: the buffer lives on the stack for the length of the call, and its size is given.
-    let loaded = unsafe {
-        bpf_skb_load_bytes(ctx.skb.skb.cast(), IP as u32, quote.as_mut_ptr().cast(), QUOTE as u32)
-    };
+    let loaded =
+        unsafe { bpf_skb_load_bytes(ctx.skb.skb.cast(), IP as u32, quote.as_mut_ptr().cast(), QUOTE as u32) };
     if loaded != 0 {
         return None;
     }

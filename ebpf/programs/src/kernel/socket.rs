@@ -173,8 +173,7 @@ fn decide6(ctx: &SockAddrContext, address: [u32; 4], port: u16, call: Call) -> i
         return refuse(no_backend(&frontend));
     }
     let cookie = socket_cookie(ctx);
-    let forward =
-        SocketKey6 { cookie, address, port, protocol, direction: direction::FORWARD, reserved: 0 };
+    let forward = SocketKey6 { cookie, address, port, protocol, direction: direction::FORWARD, reserved: 0 };
     if call == Call::Send
         && let Some(known) = SOCKETS6.get_ptr(&forward)
     {

@@ -158,7 +158,8 @@ fn rewrite(ctx: &TcContext, packet: &Packet, flow: &Flow4, hop: bool) -> Option<
 #[inline(always)]
 fn parse(ctx: &TcContext) -> Option<Packet> {
     if ctx.data() + packet::TCP_HEADERS > ctx.data_end() && ctx.len() as usize >= packet::UDP_HEADERS {
-        let length = if ctx.len() < packet::TCP_HEADERS as u32 { ctx.len() } else { packet::TCP_HEADERS as u32 };
+        let length =
+            if ctx.len() < packet::TCP_HEADERS as u32 { ctx.len() } else { packet::TCP_HEADERS as u32 };
         // SAFETY: the context is the one that the kernel gave. A refusal leaves the packet as it
         // was, and reading stops at its end.
         unsafe { bpf_skb_pull_data(ctx.skb.skb, length) };

@@ -93,9 +93,8 @@ fn a_full_frontend_map_refuses_the_newcomer_only() {
 fn without_backends_a_frontend_refuses_or_drops() {
     let mut fake = Fake::default();
     let mut tables = service(&[key("10.96.0.1", 80)], &[]);
-    let resolve = |fake: &Fake| {
-        fake.resolve("10.96.0.1".parse().unwrap(), 80, Protocol::Tcp, Scope::Internal, 0)
-    };
+    let resolve =
+        |fake: &Fake| fake.resolve("10.96.0.1".parse().unwrap(), 80, Protocol::Tcp, Scope::Internal, 0);
     fake.apply_service("a/b", Some(&tables)).unwrap();
     assert_eq!(resolve(&fake), Resolution::Refused);
     tables.frontends[0].drop_when_empty = true;
@@ -108,8 +107,7 @@ fn node_ports_answer_on_the_node_s_addresses() {
     let mut fake = Fake::default();
     fake.apply_service("a/b", Some(&service(&[key("0.0.0.0", 30080)], &[1]))).unwrap();
     let here = "192.0.2.1".parse().unwrap();
-    let resolve =
-        |fake: &Fake| fake.resolve(here, 30080, Protocol::Tcp, Scope::Internal, u32::MAX);
+    let resolve = |fake: &Fake| fake.resolve(here, 30080, Protocol::Tcp, Scope::Internal, u32::MAX);
     assert_eq!(resolve(&fake), Resolution::NotAService);
     fake.set_node_addresses(&[here]).unwrap();
     assert_eq!(resolve(&fake), Resolution::Backend(backend(1)));

@@ -62,7 +62,11 @@ impl Attachments {
     }
 
     /// Attaches to these interfaces and to no others. Gives the uplinks that have XDP.
-    pub fn interfaces(&self, interfaces: &[Interface], xdp: XdpMode) -> Result<BTreeSet<u32>, DataPlaneError> {
+    pub fn interfaces(
+        &self,
+        interfaces: &[Interface],
+        xdp: XdpMode,
+    ) -> Result<BTreeSet<u32>, DataPlaneError> {
         let mut wanted: BTreeMap<String, (Program, u32, u32)> = BTreeMap::new();
         for interface in interfaces {
             let index = interface.index;

@@ -108,7 +108,8 @@ impl Kernel {
         let directory = version_directory(root);
         let (maps_at, links_at) = (directory.join("maps"), directory.join("links"));
         for path in [&maps_at, &links_at] {
-            fs::create_dir_all(path).map_err(|error| failed(format!("creating {}", path.display()), error))?;
+            fs::create_dir_all(path)
+                .map_err(|error| failed(format!("creating {}", path.display()), error))?;
         }
         let fresh = !maps_at.join("CONFIG").exists();
         let programs = object::load(&maps_at, &config.limits)

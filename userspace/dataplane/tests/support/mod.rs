@@ -1,6 +1,7 @@
 //! What tests against the kernel need: a data plane of their own, a cgroup, a network namespace,
 //! packets. Everything is removed when it is dropped, also after a failure.
 #![allow(dead_code, unsafe_code)]
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "only tests use it")]
 
 pub mod model;
 pub mod namespace;
@@ -167,7 +168,8 @@ pub fn offloads_off(interface: &str) {
     request.ifr_ifru.ifru_data = value.as_mut_ptr().cast();
     let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
     // SAFETY: request and value outlive the call.
-    let result = unsafe { libc::ioctl(std::os::fd::AsRawFd::as_raw_fd(&socket), SIOCETHTOOL, &raw mut request) };
+    let result =
+        unsafe { libc::ioctl(std::os::fd::AsRawFd::as_raw_fd(&socket), SIOCETHTOOL, &raw mut request) };
     assert_eq!(result, 0, "{interface}: {}", std::io::Error::last_os_error());
 }
 

@@ -28,8 +28,7 @@ pub fn allowed(tables: &Tables, node_addresses: &[Ipv4Addr], packet: &Packet, sc
     let listens = |at: Ipv4Addr| {
         frontends().find(|frontend| {
             let key = frontend.key;
-            key.address == IpAddr::V4(at)
-                && (key.port, key.protocol, key.scope) == (port, protocol, scope)
+            key.address == IpAddr::V4(at) && (key.port, key.protocol, key.scope) == (port, protocol, scope)
         })
     };
     let wildcard = || listens(Ipv4Addr::UNSPECIFIED).filter(|_| node_addresses.contains(&address));

@@ -54,8 +54,7 @@ impl Topology {
     }
 
     pub fn interfaces(&self) -> Vec<Interface> {
-        let interface =
-            |name: &str, index, role| Interface { name: name.to_owned(), index, role };
+        let interface = |name: &str, index, role| Interface { name: name.to_owned(), index, role };
         vec![
             interface("up0", self.uplink, Role::Uplink),
             interface("pod0", self.pod, Role::Pod),
