@@ -11,6 +11,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
+use crate::index::{Pods, Services};
 use crate::limits;
 
 /// Shared by all controllers; cheap to clone.
@@ -21,6 +22,8 @@ pub(crate) struct Context {
     pub ambient: Ambient,
     pub recorder: Recorder,
     pub config: Arc<Config>,
+    pub pods: Pods,
+    pub services: Services,
     pub shutdown: CancellationToken,
 }
 

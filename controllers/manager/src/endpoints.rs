@@ -13,8 +13,9 @@ use kube::{Api, Client};
 
 use crate::context::{Context, Tasks};
 use crate::endpointslice::follow_pods;
+use crate::index::Pods;
 use crate::limits::ENDPOINTS_ADDRESSES;
-use crate::meta::{is_deleted, name, selects_map};
+use crate::meta::{is_deleted, name};
 use crate::patch;
 use crate::pods::{is_finished, is_ready};
 use crate::ports::{ResolvedPort, resolve};
@@ -27,16 +28,16 @@ const OVER_CAPACITY: &str = "endpoints.kubernetes.io/over-capacity";
 /// Starts the controller.
 pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
     let queue = WorkQueue::new("endpoints");
-    let services = context.informers.cache::<Service>();
+    let services = context.services.cache().clone();
     let pods = context.informers.cache::<Pod>();
     let endpoints = context.informers.cache::<Endpoints>();
     context.feed(tasks, &services, &queue);
     context.feed(tasks, &endpoints, &queue);
-    follow_pods(&pods, &services, &queue);
+    follow_pods(&pods, &context.services, &queue);
     let controller = Controller {
         client: context.client.clone(),
         services: services.clone(),
-        pods: pods.clone(),
+        pods: context.pods.clone(),
         endpoints: endpoints.clone(),
     };
     context.start(tasks, queue, controller, async move {
@@ -49,7 +50,7 @@ pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
 struct Controller {
     client: Client,
     services: Cache<Service>,
-    pods: Cache<Pod>,
+    pods: Pods,
     endpoints: Cache<Endpoints>,
 }
 
@@ -71,8 +72,7 @@ impl Reconcile for Controller {
             return Ok(Outcome::Done);
         };
         let Some(selector) = selector(&service) else { return Ok(Outcome::Done) };
-        let mut pods = self.pods.list_namespace(&key.namespace);
-        pods.retain(|pod| selects_map(selector, pod.metadata.labels.as_ref()));
+        let pods = self.pods.selected(&key.namespace, selector);
         match existing {
             Some(existing) => {
                 let new = wanted(&service, &pods, Some(&existing));

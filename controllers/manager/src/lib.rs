@@ -14,6 +14,7 @@ mod endpoints;
 mod endpointslice;
 mod garbage;
 mod hash;
+mod index;
 pub mod limits;
 mod meta;
 mod namespaces;
@@ -63,7 +64,10 @@ pub async fn run(
 async fn work(config: Config, informers: Informers, ambient: Ambient, shutdown: CancellationToken) {
     let client = informers.client().clone();
     let recorder = Recorder::new(client.clone(), ambient.clone(), "controller-manager", "", shutdown.clone());
-    let context = Context { client, informers, ambient, recorder, config: Arc::new(config), shutdown };
+    let pods = index::Pods::new(informers.cache());
+    let services = index::Services::new(informers.cache());
+    let config = Arc::new(config);
+    let context = Context { client, informers, ambient, recorder, config, pods, services, shutdown };
     let mut tasks = Tasks::new();
     start_all(&context, &mut tasks);
     info!("controllers started");

@@ -66,11 +66,12 @@ pub(crate) fn controller_reference<K: Resource<DynamicType = ()>>(owner: &K) -> 
 /// Whether a label selector picks these labels. An unusable or empty selector picks nothing, so
 /// that a mistake never claims a whole namespace.
 pub(crate) fn selects(selector: &LabelSelector, labels: Option<&Labels>) -> bool {
-    let empty = Labels::new();
-    match Selector::try_from(selector.clone()) {
-        Ok(selector) => !selector.selects_all() && selector.matches(labels.unwrap_or(&empty)),
-        Err(_) => false,
-    }
+    parsed(selector).is_some_and(|selector| selector.matches(labels.unwrap_or(&Labels::new())))
+}
+
+/// The selector in a form that compares quickly; `None` if it must not pick anything.
+fn parsed(selector: &LabelSelector) -> Option<Selector> {
+    Selector::try_from(selector.clone()).ok().filter(|selector| !selector.selects_all())
 }
 
 /// Whether each pair of a map selector is among these labels. An empty selector picks nothing.
@@ -98,9 +99,11 @@ pub(crate) fn claim<K: Resource, T: AsRef<K>>(
     objects: Vec<T>,
 ) -> Claims<T> {
     let mut claims = Claims { owned: Vec::new(), adopt: Vec::new(), release: Vec::new() };
+    let (selector, none) = (parsed(selector), Labels::new());
     for object in objects {
         let meta = object.as_ref().meta();
-        let matches = selects(selector, meta.labels.as_ref());
+        let matches =
+            selector.as_ref().is_some_and(|selector| selector.matches(meta.labels.as_ref().unwrap_or(&none)));
         match controller_of(meta) {
             Some(reference) if reference.uid == uid(owner) => {
                 if matches {

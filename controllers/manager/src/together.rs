@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use apiserver_client::Informers;
+use controllers_runtime::LeaderElection;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Service};
@@ -235,6 +236,52 @@ async fn a_node_gets_a_network_falls_silent_and_comes_back() {
     beat(&cluster, "n1", 9).await;
     cluster.pass(1).await;
     assert!(nodes.get("n1").await.unwrap().spec.unwrap().taints.unwrap_or_default().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_second_instance_works_only_when_the_first_has_gone() {
+    let api = FakeApi::new();
+    let client = api.client();
+    let instance = |identity: &str| {
+        let shutdown = CancellationToken::new();
+        let informers = Informers::new(client.clone(), ambient(), shutdown.clone());
+        let config = Config {
+            leader_election: Some(LeaderElection::new("kube-controller-manager", identity)),
+            ..Config::default()
+        };
+        (shutdown.clone(), tokio::spawn(crate::run(config, informers, ambient(), shutdown)))
+    };
+    let holder = || api.all("leases")[0]["spec"]["holderIdentity"].as_str().unwrap().to_owned();
+    let (first, first_ended) = instance("first");
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let (second, _) = instance("second");
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(holder(), "first");
+    first.cancel();
+    first_ended.await.unwrap().unwrap();
+    // It was given back, so that nobody waits for it to run out.
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(holder(), "second");
+    assert_eq!(api.all("leases")[0]["spec"]["leaseTransitions"], 1);
+    second.cancel();
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_loses_the_lease_stops_and_says_so() {
+    let api = FakeApi::new();
+    let client = api.client();
+    let shutdown = CancellationToken::new();
+    let informers = Informers::new(client.clone(), ambient(), shutdown.clone());
+    let election = LeaderElection::new("kube-controller-manager", "us");
+    let config = Config { leader_election: Some(election), ..Config::default() };
+    let running = tokio::spawn(crate::run(config, informers, ambient(), shutdown.clone()));
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let leases: Api<Lease> = Api::namespaced(client, "kube-system");
+    let stolen = json!({"spec": {"holderIdentity": "they"}});
+    leases.patch("kube-controller-manager", &PatchParams::default(), &Patch::Merge(stolen)).await.unwrap();
+    let ended = tokio::time::timeout(Duration::from_secs(12), running).await.unwrap().unwrap();
+    assert!(matches!(ended, Err(controllers_runtime::Error::LeaseLost { .. })), "{ended:?}");
+    shutdown.cancel();
 }
 
 /// What a kubelet does: it renews its lease and says that it is ready.

@@ -19,25 +19,26 @@ use kube::{Api, Client};
 use tokio::time::Instant;
 
 use crate::context::{Context, Tasks};
+use crate::index::{Pods, Services};
 use crate::limits::SLICE_PATIENCE;
-use crate::meta::{is_deleted, name, namespace, selects_map};
+use crate::meta::{is_deleted, name, namespace};
 use crate::patch;
 use place::{Action, CONTROLLER, MANAGED_BY, SERVICE_NAME, place};
 
 /// Starts the controller.
 pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
     let queue = WorkQueue::new("endpointslice");
-    let services = context.informers.cache::<Service>();
+    let services = context.services.cache().clone();
     let pods = context.informers.cache::<Pod>();
     let nodes = context.informers.cache::<Node>();
     let slices = context.informers.cache::<EndpointSlice>();
     context.feed(tasks, &services, &queue);
-    follow_pods(&pods, &services, &queue);
+    follow_pods(&pods, &context.services, &queue);
     follow_slices(&slices, &queue);
     let controller = Slices {
         client: context.client.clone(),
         services: services.clone(),
-        pods: pods.clone(),
+        pods: context.pods.clone(),
         nodes: nodes.clone(),
         slices: slices.clone(),
         known: Mutex::default(),
@@ -51,19 +52,15 @@ pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
 }
 
 /// Asks for the Services that select the pod now, or did before.
-pub(crate) fn follow_pods(pods: &Cache<Pod>, services: &Cache<Service>, queue: &WorkQueue<ObjectKey>) {
+pub(crate) fn follow_pods(pods: &Cache<Pod>, services: &Services, queue: &WorkQueue<ObjectKey>) {
     let (services, queue) = (services.clone(), queue.clone());
     pods.on_change(move |change| {
         let new = change.object();
-        let old = if let Change::Applied { old, .. } = change { old.as_ref() } else { None };
-        for service in services.list_namespace(namespace(&new.metadata)) {
-            let Some(selector) = service.spec.as_ref().and_then(|spec| spec.selector.as_ref()) else {
-                continue;
-            };
-            let selects = |pod: &Arc<Pod>| selects_map(selector, pod.metadata.labels.as_ref());
-            if selects(new) || old.is_some_and(selects) {
-                queue.add(ObjectKey::of(service.as_ref()));
-            }
+        services.selecting(new).into_iter().for_each(|key| queue.add(key));
+        if let Change::Applied { old: Some(old), .. } = change
+            && old.metadata.labels != new.metadata.labels
+        {
+            services.selecting(old).into_iter().for_each(|key| queue.add(key));
         }
     });
 }
@@ -87,7 +84,7 @@ fn service_of(slice: &EndpointSlice) -> Option<&str> {
 struct Slices {
     client: Client,
     services: Cache<Service>,
-    pods: Cache<Pod>,
+    pods: Pods,
     nodes: Cache<Node>,
     slices: Cache<EndpointSlice>,
     known: Mutex<BTreeMap<ObjectKey, Known>>,
@@ -123,8 +120,7 @@ impl Reconcile for Slices {
             // Their arrival brings us back; should it never come, so does the time.
             return Ok(Outcome::After(SLICE_PATIENCE));
         }
-        let mut pods = self.pods.list_namespace(&key.namespace);
-        pods.retain(|pod| selects_map(selector, pod.metadata.labels.as_ref()));
+        let pods = self.pods.selected(&key.namespace, selector);
         let node = |name: &str| self.nodes.get(&ObjectKey::new("", name));
         let wanted = desired::desired(&service, &pods, &node);
         let trigger = self.with(key, |known| known.changes.oldest_change(&service, &pods));

@@ -17,7 +17,8 @@ use kube::api::{DeleteParams, PostParams, Preconditions};
 use kube::{Api, Client};
 
 use crate::context::{Context, Tasks};
-use crate::meta::{self, controller_key, controller_of, is_controlled_by, is_deleted, name, namespace, uid};
+use crate::index::Pods;
+use crate::meta::{self, controller_key, controller_of, is_deleted, name, namespace, uid};
 use crate::patch;
 use expectations::Expectations;
 use plan::{Action, Input, new_pod, next_available, plan, status};
@@ -35,7 +36,7 @@ pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
         ambient: context.ambient.clone(),
         recorder: context.recorder.clone(),
         sets: sets.clone(),
-        pods: pods.clone(),
+        pods: context.pods.clone(),
         expectations,
     };
     context.start(tasks, queue, controller, async move {
@@ -90,7 +91,7 @@ struct ReplicaSets {
     ambient: Ambient,
     recorder: Recorder,
     sets: Cache<ReplicaSet>,
-    pods: Cache<Pod>,
+    pods: Pods,
     expectations: Arc<Expectations>,
 }
 
@@ -105,14 +106,14 @@ impl Reconcile for ReplicaSets {
         let Some(spec) = &set.spec else { return Ok(Outcome::Done) };
         // Before the pods are listed: what is seen after this question cannot be missing below.
         let settled = self.expectations.are_met(key);
-        let all = self.pods.list_namespace(&key.namespace);
-        let claims = meta::claim(&set.metadata, &spec.selector, all.clone());
+        let candidates = self.pods.concerned(&key.namespace, uid(&set.metadata), &spec.selector);
+        let claims = meta::claim(&set.metadata, &spec.selector, candidates);
         if !claims.adopt.is_empty() || !claims.release.is_empty() {
             // The changed pods bring us back.
             return self.settle(&set, claims).await.map(|()| Outcome::Done);
         }
-        let related = self.related(&set, &all);
         let now = self.ambient.now();
+        let related = || self.related(&set);
         let input = Input { set: &set, pods: claims.owned, related: &related, settled, now };
         let done = match plan(&input) {
             Action::None => Ok(()),
@@ -138,20 +139,15 @@ impl ReplicaSets {
     }
 
     /// The pods of all ReplicaSets with the same controller as `set`.
-    fn related(&self, set: &ReplicaSet, pods: &[Arc<Pod>]) -> Vec<Arc<Pod>> {
-        let owner = controller_of(&set.metadata).map(|owner| owner.uid.as_str());
-        let family: Vec<_> = self
-            .sets
-            .list_namespace(namespace(&set.metadata))
-            .into_iter()
-            .filter(|other| {
-                other.metadata.uid == set.metadata.uid
-                    || (owner.is_some() && controller_of(&other.metadata).map(|o| o.uid.as_str()) == owner)
-            })
-            .collect();
-        let in_family =
-            |pod: &&Arc<Pod>| family.iter().any(|set| is_controlled_by(&pod.metadata, &set.metadata));
-        pods.iter().filter(in_family).cloned().collect()
+    fn related(&self, set: &ReplicaSet) -> Vec<Arc<Pod>> {
+        let Some(owner) = controller_of(&set.metadata) else {
+            return self.pods.controlled(uid(&set.metadata));
+        };
+        let sets = self.sets.list_namespace(namespace(&set.metadata)).into_iter();
+        let family = sets.filter(|other| {
+            controller_of(&other.metadata).is_some_and(|other_owner| other_owner.uid == owner.uid)
+        });
+        family.flat_map(|set| self.pods.controlled(uid(&set.metadata))).collect()
     }
 
     /// Takes in and lets go pods whose labels or owners changed.

@@ -20,8 +20,8 @@ pub(super) struct Input<'a> {
     pub set: &'a ReplicaSet,
     /// The pods that the ReplicaSet controls, finished and terminating ones too.
     pub pods: Vec<Arc<Pod>>,
-    /// The pods of all ReplicaSets of the same owner.
-    pub related: &'a [Arc<Pod>],
+    /// Gives the pods of all ReplicaSets of the same owner; asked only when pods are to go.
+    pub related: &'a (dyn Fn() -> Vec<Arc<Pod>> + Sync),
     /// Whether the cache shows all that was done before.
     pub settled: bool,
     pub now: Timestamp,
@@ -46,7 +46,7 @@ pub(super) fn plan(input: &Input<'_>) -> Action {
         Action::Create((wanted - active.len()).min(POD_BURST))
     } else if active.len() > wanted {
         let count = (active.len() - wanted).min(POD_BURST);
-        Action::Delete(ranking::choose(active, input.related, count, input.now))
+        Action::Delete(ranking::choose(active, &(input.related)(), count, input.now))
     } else {
         Action::None
     }
@@ -150,7 +150,7 @@ mod tests {
         Input {
             set,
             pods: pods.iter().cloned().map(Arc::new).collect(),
-            related: &[],
+            related: &Vec::new,
             settled: true,
             now: at(100),
         }

@@ -11,6 +11,8 @@ use k8s_openapi::api::apps::v1::{ReplicaSet, ReplicaSetSpec};
 use k8s_openapi::api::core::v1::{Container, Node, Pod, PodCondition, PodIP, PodSpec, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, Time};
 
+use tokio::time::Instant;
+
 use crate::meta::Labels;
 
 pub fn labels(pairs: &[(&str, &str)]) -> Labels {
@@ -104,11 +106,11 @@ pub fn node(name: &str) -> Node {
     node
 }
 
-struct Fixed(Timestamp);
+struct Paused(Instant);
 
-impl Clock for Fixed {
+impl Clock for Paused {
     fn now(&self) -> Timestamp {
-        self.0
+        at(0) + self.0.elapsed()
     }
 }
 
@@ -120,7 +122,7 @@ impl Random for Counting {
     }
 }
 
-/// A clock that stands still at second 0, and numbers in order.
+/// A clock that starts at second 0 and follows tokio's, and numbers in order.
 pub fn ambient() -> Ambient {
-    Ambient { clock: Arc::new(Fixed(at(0))), random: Arc::new(Counting(AtomicU64::new(0))) }
+    Ambient { clock: Arc::new(Paused(Instant::now())), random: Arc::new(Counting(AtomicU64::new(0))) }
 }
