@@ -124,15 +124,118 @@ fn find_linker() -> anyhow::Result<PathBuf> {
         .context("bpf-linker is not installed; run `cargo xtask setup`")
 }
 
-/// Copies only what differs, so that nothing that embeds the object is built again in vain.
+/// Copies the object without its debug sections, and only if it differs, so that nothing that
+/// embeds it is built again in vain.
 fn copy_if_changed(from: &Path, to: &Path) -> anyhow::Result<()> {
-    let new = fs::read(from).with_context(|| format!("reading {}", from.display()))?;
+    let built = fs::read(from).with_context(|| format!("reading {}", from.display()))?;
+    let new = without_debug(&built).with_context(|| format!("{} is not a 64-bit object", from.display()))?;
     if fs::read(to).is_ok_and(|old| old == new) {
         return Ok(());
     }
     fs::write(to, new).with_context(|| format!("writing {}", to.display()))
 }
 
+/// Leaves out the sections that only a debugger reads; BTF, which the kernel reads, stays. Their
+/// headers stay too, as empty ones, so that no index into the table of sections changes.
+///
+/// None if the bytes are no little-endian ELF object of 64 bits.
+fn without_debug(elf: &[u8]) -> Option<Vec<u8>> {
+    const HEADER: usize = 64;
+    const SECTION: usize = 64;
+    const SHT_NOBITS: u32 = 8;
+    if elf.get(..6)? != b"\x7fELF\x02\x01" {
+        return None;
+    }
+    let sections = usize::try_from(number::<8>(elf, 40)?).ok()?;
+    let count = usize::try_from(number::<2>(elf, 60)?).ok()?;
+    let table = elf.get(sections..sections.checked_add(count.checked_mul(SECTION)?)?)?;
+    let mut table = table.to_vec();
+    let names_at = number::<2>(elf, 62)? as usize * SECTION;
+    let names = usize::try_from(number::<8>(&table, names_at + 24)?).ok()?;
+    let mut kept = elf.get(..HEADER)?.to_vec();
+    for header in table.chunks_exact_mut(SECTION) {
+        let name = elf.get(names + number::<4>(header, 0)? as usize..)?;
+        let debug = name.starts_with(b".debug_") || name.starts_with(b".rel.debug_");
+        let kind = number::<4>(header, 4)? as u32;
+        let offset = usize::try_from(number::<8>(header, 24)?).ok()?;
+        let size = usize::try_from(number::<8>(header, 32)?).ok()?;
+        if debug {
+            // An unused header: no kind, nothing in the file.
+            header[4..].fill(0);
+        } else if kind != 0 && kind != SHT_NOBITS {
+            let align = usize::try_from(number::<8>(header, 48)?).ok()?.max(1);
+            kept.resize(kept.len().next_multiple_of(align), 0);
+            header[24..32].copy_from_slice(&(kept.len() as u64).to_le_bytes());
+            kept.extend(elf.get(offset..offset.checked_add(size)?)?);
+        }
+    }
+    kept.resize(kept.len().next_multiple_of(8), 0);
+    let moved = (kept.len() as u64).to_le_bytes();
+    kept[40..48].copy_from_slice(&moved);
+    kept.extend(table);
+    Some(kept)
+}
+
+/// The little-endian number of `N` bytes at an offset.
+fn number<const N: usize>(bytes: &[u8], offset: usize) -> Option<u64> {
+    let mut wide = [0; 8];
+    wide[..N].copy_from_slice(bytes.get(offset..offset.checked_add(N)?)?);
+    Some(u64::from_le_bytes(wide))
+}
+
 fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An object with sections of these names and contents, the last being the table of names.
+    fn object(sections: &[(&str, &[u8])]) -> Vec<u8> {
+        let mut names = vec![0];
+        let mut elf = [b"\x7fELF\x02\x01".as_slice(), &[0; 58]].concat();
+        let mut headers = vec![[0_u8; 64]];
+        for (name, contents) in sections.iter().chain([&(".strtab", [].as_slice())]) {
+            let mut header = [0_u8; 64];
+            header[..4].copy_from_slice(&(names.len() as u32).to_le_bytes());
+            header[4] = 1;
+            names.extend(name.bytes().chain([0]));
+            header[24..32].copy_from_slice(&(elf.len() as u64).to_le_bytes());
+            let contents = if *name == ".strtab" { names.as_slice() } else { contents };
+            header[32..40].copy_from_slice(&(contents.len() as u64).to_le_bytes());
+            elf.extend(contents);
+            headers.push(header);
+        }
+        let table = elf.len() as u64;
+        elf[40..48].copy_from_slice(&table.to_le_bytes());
+        elf[60..62].copy_from_slice(&(headers.len() as u16).to_le_bytes());
+        elf[62..64].copy_from_slice(&(headers.len() as u16 - 1).to_le_bytes());
+        elf.extend(headers.concat());
+        elf
+    }
+
+    /// Contents of the section with that index.
+    fn section(elf: &[u8], index: usize) -> &[u8] {
+        let header = &elf[number::<8>(elf, 40).unwrap() as usize + 64 * index..];
+        let offset = number::<8>(header, 24).unwrap() as usize;
+        &elf[offset..offset + number::<8>(header, 32).unwrap() as usize]
+    }
+
+    #[test]
+    fn debug_sections_go_and_all_others_keep_index_and_contents() {
+        let elf = object(&[("xdp", b"code"), (".debug_info", &[7; 500]), (".BTF", b"types"), ("maps", b"m")]);
+        let stripped = without_debug(&elf).unwrap();
+        assert_eq!(section(&stripped, 1), b"code");
+        assert_eq!(section(&stripped, 2), b"");
+        assert_eq!(section(&stripped, 3), b"types");
+        assert_eq!(section(&stripped, 4), b"m");
+        assert!(stripped.len() + 490 < elf.len());
+    }
+
+    #[test]
+    fn what_is_no_object_is_refused() {
+        assert_eq!(without_debug(b"#!/bin/sh"), None);
+        assert_eq!(without_debug(b"\x7fELF\x02\x01"), None);
+    }
 }
