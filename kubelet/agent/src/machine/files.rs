@@ -155,7 +155,8 @@ pub(super) fn remove_with_mounts(path: &Path) -> Result<()> {
 
 /// Mount points at or below a path, in the order in which they were mounted.
 pub(crate) fn mounts_below(path: &Path) -> Result<Vec<PathBuf>> {
-    let table = Path::new("/proc/self/mountinfo");
+    // Of this thread: a process may have threads in several namespaces.
+    let table = Path::new("/proc/thread-self/mountinfo");
     let text = fs::read_to_string(table).map_err(|source| MachineError::new("read", table, source))?;
     let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     Ok(mount_points(&text).filter(|point| point.starts_with(&path)).collect())
