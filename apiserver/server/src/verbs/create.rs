@@ -39,6 +39,8 @@ pub async fn store(context: &Context, resource: &Resource, mut object: Value) ->
         if generated {
             let name = generated_name(meta::generate_name(&object), &context.server.ambient().name_suffix());
             meta::set(&mut candidate, "name", name);
+            // Some defaults follow from the name.
+            (resource.behaviour.default)(&mut candidate);
         }
         match try_store(&admission, candidate).await {
             Err(error) if error.code == 409 && error.reason == "AlreadyExists" && attempt < attempts => {}

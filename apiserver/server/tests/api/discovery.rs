@@ -18,6 +18,7 @@ async fn discovery_in_both_forms() {
     assert_eq!(api.get("/api/v1").await.expect(200).body["kind"], "APIResourceList");
     api.get("/apis/none").await.expect(404);
     api.get("/apis/none/v1").await.expect(404);
+    assert!(api.get("/api/v1/componentstatuses").await.expect(200).names().is_empty());
     let reply = api.get_as("/apis", AGGREGATED).await.expect(200);
     assert_eq!(reply.body["kind"], "APIGroupDiscoveryList");
     assert_eq!(

@@ -4,6 +4,7 @@ mod admission;
 mod discovery;
 mod harness;
 mod lists;
+mod model;
 mod subresources;
 mod watches;
 mod writes;
