@@ -1,0 +1,145 @@
+//! Logs and exec, from a client over TLS through the API server to a node.
+
+use std::convert::Infallible;
+use std::io;
+use std::sync::Arc;
+
+use apiserver_api::ambient::Ambient;
+use apiserver_api::builtin;
+use apiserver_client::connect;
+use apiserver_server::auth::pki::{Pki, Subject};
+use apiserver_server::streams::{Dial, Kubelets, NodeStream};
+use apiserver_server::{Server, ServerConfig, serve};
+use apiserver_store::disk::SimDisk;
+use apiserver_store::embedded::{Embedded, Options};
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::{SinkExt, StreamExt};
+use http::{Request, Response, StatusCode};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper_util::rt::TokioIo;
+use k8s_openapi::api::core::v1::{Node, Pod, ServiceAccount};
+use kube::Client;
+use kube::api::{Api, AttachParams, LogParams, PostParams};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
+use tokio_tungstenite::tungstenite::protocol::Role;
+use tokio_util::sync::CancellationToken;
+
+const STDOUT: u8 = 1;
+const STATUS: u8 = 3;
+
+/// A node server that knows one log and echoes standard input once.
+struct FakeKubelet;
+
+#[async_trait]
+impl Dial for FakeKubelet {
+    async fn dial(&self, address: &str, port: u16) -> io::Result<Box<dyn NodeStream>> {
+        assert_eq!((address, port), ("192.0.2.9", 10250));
+        let (near, far) = duplex(64 * 1024);
+        let serving = hyper::server::conn::http1::Builder::new()
+            .serve_connection(TokioIo::new(far), hyper::service::service_fn(answer))
+            .with_upgrades();
+        tokio::spawn(serving);
+        Ok(Box::new(near))
+    }
+}
+
+async fn answer(mut request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+    let uri = request.uri().to_string();
+    if uri.starts_with("/containerLogs/") {
+        assert_eq!(uri, "/containerLogs/default/p/c?tailLines=2");
+        return Ok(Response::new(Full::from("lines\n")));
+    }
+    assert!(uri.starts_with("/exec/default/p/c?"), "{uri}");
+    assert!(!request.headers().contains_key("authorization"));
+    let key = derive_accept_key(request.headers()["sec-websocket-key"].as_bytes());
+    let protocol = request.headers()["sec-websocket-protocol"].to_str().unwrap();
+    let protocol = protocol.split(',').next().unwrap().trim().to_owned();
+    let upgrade = hyper::upgrade::on(&mut request);
+    tokio::spawn(async move {
+        let stream = TokioIo::new(upgrade.await.unwrap());
+        let mut socket = WebSocketStream::from_raw_socket(stream, Role::Server, None).await;
+        while let Some(Ok(message)) = socket.next().await {
+            let Message::Binary(data) = message else { continue };
+            if data.len() > 1 && data[0] == 0 {
+                let echo = [&[STDOUT], &data[1..]].concat();
+                socket.send(Message::binary(echo)).await.unwrap();
+                let status = [&[STATUS], br#"{"kind":"Status","status":"Success"}"#.as_slice()].concat();
+                socket.send(Message::binary(status)).await.unwrap();
+                break;
+            }
+        }
+        drop(socket.close(None).await);
+    });
+    let mut response = Response::new(Full::default());
+    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    let headers = response.headers_mut();
+    headers.insert("connection", "Upgrade".parse().unwrap());
+    headers.insert("upgrade", "websocket".parse().unwrap());
+    headers.insert("sec-websocket-accept", key.parse().unwrap());
+    headers.insert("sec-websocket-protocol", protocol.parse().unwrap());
+    Ok(response)
+}
+
+fn object<T: serde::de::DeserializeOwned>(value: Value) -> T {
+    serde_json::from_value(value).unwrap()
+}
+
+/// A node with a bound pod.
+async fn populate(client: &Client) {
+    let params = PostParams::default();
+    let accounts: Api<ServiceAccount> = Api::default_namespaced(client.clone());
+    accounts.create(&params, &object(json!({"metadata": {"name": "default"}}))).await.unwrap();
+    let nodes: Api<Node> = Api::all(client.clone());
+    nodes.create(&params, &object(json!({"metadata": {"name": "n"}}))).await.unwrap();
+    let status = json!({"status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.9"}],
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}}}});
+    nodes.patch_status("n", &Default::default(), &kube::api::Patch::Merge(status)).await.unwrap();
+    let pods: Api<Pod> = Api::default_namespaced(client.clone());
+    let pod = json!({"metadata": {"name": "p"},
+        "spec": {"nodeName": "n", "containers": [{"name": "c", "image": "i"}]}});
+    pods.create(&params, &object(pod)).await.unwrap();
+}
+
+#[tokio::test]
+async fn logs_and_exec_reach_the_node() {
+    let dir = tempfile::tempdir().unwrap();
+    let ambient = Ambient::system();
+    let pki = Pki::open(dir.path(), &ambient).unwrap();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let store = Arc::new(Embedded::open(Arc::new(SimDisk::new(7)), Options::default()).await.unwrap());
+    let issuer = apiserver_server::auth::tokens::Issuer::open(&pki, "https://issuer", &[]).unwrap();
+    let config = ServerConfig {
+        kubelets: Some(Kubelets::with_dial(Arc::new(FakeKubelet))),
+        issuer: Some(Arc::new(issuer)),
+        ..ServerConfig::default()
+    };
+    let server = Server::new(config, store, builtin::registry(), ambient).unwrap();
+    let tls = pki.apiserver_tls(&Subject::apiserver("cluster.local", ["127.0.0.1".to_owned()])).unwrap();
+    server.start();
+    server.ready().await;
+    let shutdown = CancellationToken::new();
+    let serving = tokio::spawn(serve(listener, tls, server, shutdown.clone()));
+    let kubeconfig = dir.path().join("kubeconfig");
+    pki.write_kubeconfig(&kubeconfig, &format!("https://{address}"), "t", &Subject::admin()).unwrap();
+    let client = connect(&kubeconfig).await.unwrap();
+    populate(&client).await;
+
+    let pods: Api<Pod> = Api::default_namespaced(client);
+    let log = pods.logs("p", &LogParams { tail_lines: Some(2), ..LogParams::default() }).await.unwrap();
+    assert_eq!(log, "lines\n");
+    let params = AttachParams::default().stdin(true).stderr(false);
+    let mut exec = pods.exec("p", ["cat"], &params).await.unwrap();
+    exec.stdin().unwrap().write_all(b"hello").await.unwrap();
+    let mut echoed = [0; 5];
+    exec.stdout().unwrap().read_exact(&mut echoed).await.unwrap();
+    assert_eq!(&echoed, b"hello");
+    shutdown.cancel();
+    serving.await.unwrap();
+}
