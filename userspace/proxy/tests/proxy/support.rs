@@ -10,10 +10,10 @@ use futures::FutureExt;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
-use userspace_dataplane::Fake;
 use userspace_dataplane::tables::{
-    Applied, DataPlane, DataPlaneError, FrontendKey, Interface, ServiceTables, Tables,
+    Applied, DataPlane, DataPlaneError, FrontendKey, Interface, Protocol, Scope, ServiceTables, Tables,
 };
+use userspace_dataplane::{Fake, Resolution};
 use userspace_proxy::links::{LinkError, NextLinks};
 use userspace_proxy::{Caches, Config, Link, Links, Listeners, run_with};
 
@@ -28,6 +28,9 @@ pub struct State {
     pub tables: Tables,
     /// Calls in order: `full`, or the name of a Service.
     pub calls: Vec<String>,
+    /// After each change of one Service, whether this address belonged to one.
+    pub watched: Option<IpAddr>,
+    pub was_served: Vec<bool>,
     /// Services whose applies fail; `full` for those of everything.
     pub broken: BTreeSet<String>,
 }
@@ -65,7 +68,12 @@ impl DataPlane for Plane {
             Some(tables) => drop(state.tables.insert(service.to_owned(), tables.clone())),
             None => drop(state.tables.remove(service)),
         }
-        state.fake.apply_service(service, desired)
+        let applied = state.fake.apply_service(service, desired);
+        if let Some(address) = state.watched {
+            let resolution = state.fake.resolve(address, 80, Protocol::Tcp, Scope::Internal, 0);
+            state.was_served.push(resolution != Resolution::NotAService);
+        }
+        applied
     }
 
     fn set_node_addresses(&mut self, addresses: &[IpAddr]) -> Result<(), DataPlaneError> {

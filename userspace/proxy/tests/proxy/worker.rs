@@ -73,7 +73,7 @@ async fn a_change_is_applied_by_itself_and_without_any_delay() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_address_moves_from_a_deleted_service_to_a_new_one_in_one_batch() {
+async fn an_address_moves_from_a_deleted_service_to_a_new_one_without_a_gap() {
     for (old, new) in [("a", "b"), ("b", "a")] {
         let mut proxy = Proxy::start(config(), Plane::default(), Listeners::default());
         proxy.caches.services.apply(service(old, "10.0.0.1"));
@@ -81,10 +81,12 @@ async fn an_address_moves_from_a_deleted_service_to_a_new_one_in_one_batch() {
         proxy.caches.slices.apply(slice(new, &["10.1.0.2"]));
         proxy.sync().await;
         assert_eq!(goes(&proxy, "10.0.0.1"), "10.1.0.1");
+        proxy.plane.0.lock().unwrap().watched = Some("10.0.0.1".parse().unwrap());
         proxy.caches.services.delete(&key(old));
         proxy.caches.services.apply(service(new, "10.0.0.1"));
         settle().await;
         assert_eq!(goes(&proxy, "10.0.0.1"), "10.1.0.2");
+        assert_eq!(proxy.plane.0.lock().unwrap().was_served, [true, true]);
         proxy.stop().await;
     }
 }
