@@ -15,8 +15,8 @@ use crate::config::nth_address;
 
 /// Seconds that an address rests after its pod is gone: somebody may still send to the old pod.
 pub const COOL_DOWN_SECONDS: i64 = 10;
-/// Seconds after which a lease without a sandbox counts as leaked. A sandbox that is being made
-/// has its lease before the runtime lists it.
+/// Seconds after which a lease without a sandbox or an interface counts as leaked. A sandbox that
+/// is being made has its lease before both.
 pub const LEAK_AGE_SECONDS: i64 = 300;
 /// Addresses tried in a range; more pods fit on no node.
 const MAX_OFFSET: u32 = 65_534;
@@ -119,10 +119,11 @@ impl Leases {
         self.leases.values()
     }
 
-    /// Leases whose container is not among the live ones, and that are old enough to be leaks.
-    pub fn leaked(&self, live: &BTreeSet<String>, now: i64) -> Vec<Lease> {
+    /// Leases that are not alive, and old enough to be leaks: what is in the making has its lease
+    /// before anything else.
+    pub fn leaked(&self, alive: impl Fn(&Lease) -> bool, now: i64) -> Vec<Lease> {
         let old = |lease: &&Lease| now.saturating_sub(lease.since) >= LEAK_AGE_SECONDS;
-        self.leases.values().filter(|lease| !live.contains(&lease.container)).filter(old).cloned().collect()
+        self.leases.values().filter(old).filter(|lease| !alive(lease)).cloned().collect()
     }
 
     /// One that was never used; else the one that rests longest, if that is long enough.
@@ -306,9 +307,8 @@ mod tests {
         take(&mut leases, "live", range, 0).unwrap();
         take(&mut leases, "dead", range, 0).unwrap();
         take(&mut leases, "coming", range, 200).unwrap();
-        let live = BTreeSet::from(["live".to_owned()]);
-        let leaked: Vec<_> =
-            leases.leaked(&live, LEAK_AGE_SECONDS).into_iter().map(|lease| lease.container).collect();
+        let leaked = leases.leaked(|lease| lease.container == "live", LEAK_AGE_SECONDS);
+        let leaked: Vec<_> = leaked.into_iter().map(|lease| lease.container).collect();
         assert_eq!(leaked, ["dead"]);
     }
 

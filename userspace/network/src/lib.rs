@@ -22,7 +22,7 @@ mod run;
 mod sysctl;
 
 pub use config::{Config, ConfigError};
-pub use node::{NodeError, Prepared, RestoreErrors, prepare, reconcile, restore};
+pub use node::{NodeError, Prepared, RestoreErrors, prepare, reconcile, restore, sweep};
 pub use run::{run, run_with};
 
 /// How the names of the host's ends of pods' interfaces begin.

@@ -1,5 +1,6 @@
 //! The few things that we ask of rtnetlink.
 
+use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::RawFd;
@@ -110,6 +111,18 @@ impl Netlink {
                 if error.errno() == Some(libc::ENODEV) { Ok(None) } else { Err(error) }
             }
         }
+    }
+
+    /// The names of all interfaces.
+    pub async fn names(&self) -> Result<BTreeSet<String>, NetlinkError> {
+        let links: Vec<_> =
+            self.handle.link().get().execute().try_collect().await.map_err(at("list interfaces"))?;
+        let names =
+            links.into_iter().flat_map(|link| link.attributes).filter_map(|attribute| match attribute {
+                LinkAttribute::IfName(name) => Some(name),
+                _ => None,
+            });
+        Ok(names.collect())
     }
 
     /// A pair of interfaces, the peer being in another namespace from the start.

@@ -13,7 +13,7 @@ use tracing::info;
 
 use crate::PLUGIN_NAME;
 use crate::config::{Config, ConfigError, check_mtu, host_address};
-use crate::ipam::{self, IpamError, LeaseFile};
+use crate::ipam::{self, IpamError, Lease, LeaseFile};
 use crate::journal::{Journal, JournalError};
 use crate::netlink::{Netlink, NetlinkError, Route, Way};
 use crate::sysctl::{self, SysctlError};
@@ -337,7 +337,25 @@ pub async fn reconcile(
     if !state_dir.exists() {
         return Ok(Vec::new());
     }
-    let leaked = LeaseFile::open(state_dir)?.leases().leaked(live, now);
+    let alive = |lease: &Lease| live.contains(&lease.container);
+    let leaked = LeaseFile::open(state_dir)?.leases().leaked(alive, now);
+    free(state_dir, leaked, now).await
+}
+
+/// Frees the addresses whose interfaces are gone: the kernel removes a pod's interfaces with its
+/// namespace, also when nobody calls the plugin, as at a reboot. `now` is in Unix seconds. Returns
+/// the ids of the containers.
+pub async fn sweep(state_dir: &Path, now: i64) -> Result<Vec<String>, NodeError> {
+    if !state_dir.exists() {
+        return Ok(Vec::new());
+    }
+    let interfaces = Netlink::open()?.names().await?;
+    let alive = |lease: &Lease| interfaces.contains(&lease.host_interface);
+    let leaked = LeaseFile::open(state_dir)?.leases().leaked(alive, now);
+    free(state_dir, leaked, now).await
+}
+
+async fn free(state_dir: &Path, leaked: Vec<Lease>, now: i64) -> Result<Vec<String>, NodeError> {
     if leaked.is_empty() {
         return Ok(Vec::new());
     }

@@ -10,18 +10,22 @@ use k8s_openapi::api::core::v1::Node;
 use kube::Client;
 use std::sync::Arc;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, warn};
+use tracing::{debug, info, warn};
 
 use crate::config::{Config, pod_ranges};
-use crate::node::{NodeError, prepare};
+use crate::node::{NodeError, prepare, sweep};
 
 /// Pause after a first failure; it doubles up to [`MAX_PAUSE`].
 const MIN_PAUSE: Duration = Duration::from_millis(200);
 const MAX_PAUSE: Duration = Duration::from_secs(30);
+/// Pause between looks for addresses of pods that vanished.
+const SWEEP: Duration = Duration::from_secs(60);
 
-/// Waits for the own Node's podCIDR and sets the machine up with it; again if it changes. Until
-/// shutdown. Pods that have an address of an earlier podCIDR keep it.
+/// Waits for the own Node's podCIDR and sets the machine up with it; again if it changes. Now and
+/// then frees addresses of pods that vanished. Until shutdown. Pods that have an address of an
+/// earlier podCIDR keep it.
 pub async fn run(config: Config, client: Client, ambient: Ambient, shutdown: CancellationToken) {
     let informers = Informers::new(client, ambient.clone(), shutdown.clone());
     let own = format!("metadata.name={}", config.node_name);
@@ -37,7 +41,12 @@ pub async fn run_with(config: Config, nodes: Cache<Node>, ambient: Ambient, shut
     let key = ObjectKey::new("", &config.node_name);
     let mut done: Vec<IpNetwork> = Vec::new();
     let mut pause = MIN_PAUSE;
+    let mut sweep_due = Instant::now();
     loop {
+        if sweep_due <= Instant::now() {
+            sweep_due = Instant::now() + SWEEP;
+            free_vanished(&config, &ambient).await;
+        }
         let result = match nodes.get(&key).map(|node| ranges_of(&node)) {
             Some(Ok(ranges)) if !ranges.is_empty() && ranges != done => {
                 let prepared = prepare(&config, &ranges).await;
@@ -64,6 +73,17 @@ pub async fn run_with(config: Config, nodes: Cache<Node>, ambient: Ambient, shut
             () = shutdown.cancelled() => return,
             () = changed.notified() => debug!("the own Node changed"),
             () = tokio::time::sleep(wait.unwrap_or(MAX_PAUSE)), if wait.is_some() => {}
+            () = tokio::time::sleep_until(sweep_due) => {}
+        }
+    }
+}
+
+async fn free_vanished(config: &Config, ambient: &Ambient) {
+    match sweep(&config.state_dir, ambient.now().as_second()).await {
+        Ok(freed) if freed.is_empty() => {}
+        Ok(freed) => info!(?freed, "freed addresses of pods that vanished"),
+        Err(error) => {
+            warn!(error = &error as &dyn std::error::Error, "cannot free addresses of vanished pods")
         }
     }
 }

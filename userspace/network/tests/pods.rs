@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use userspace_network::netns::{block_on, within};
 use userspace_network::{
-    Config, PLUGIN_NAME, POD_INTERFACE_PREFIX, cni, prepare, reconcile, restore, run_with,
+    Config, PLUGIN_NAME, POD_INTERFACE_PREFIX, cni, prepare, reconcile, restore, run_with, sweep,
 };
 
 const RANGE: &str = "10.77.5.0/24";
@@ -427,6 +427,30 @@ fn leaked_addresses_come_back_by_gc_and_by_reconciling() {
     assert_eq!(freed(now), Vec::<String>::new(), "a sandbox may be in the making");
     assert_eq!(freed(now + 3600), ["leaked"]);
     assert_eq!(node.pod_interfaces().len(), 1);
+    node.restore();
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn addresses_of_pods_that_vanished_are_swept_up() {
+    let node = Node::new();
+    node.prepare();
+    let kept = node.add("kept");
+    drop(node.add("vanished"));
+    // The namespace ends a moment after its last thread.
+    for _ in 0..1000 {
+        if node.pod_interfaces().len() == 1 {
+            break;
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    let now = Ambient::system().now().as_second();
+    let state = &node.config.state_dir;
+    let swept = |at| node.namespace.run(|| block_on(sweep(state, at)).unwrap().unwrap());
+    assert_eq!(swept(now), Vec::<String>::new(), "it may be in the making");
+    assert_eq!(swept(now + 3600), ["vanished"]);
+    assert_eq!(swept(now + 3600), Vec::<String>::new());
+    assert_eq!(exchange(&kept.namespace, kept.address, &node.namespace), HOST.parse::<IpAddr>().unwrap());
     node.restore();
 }
 
