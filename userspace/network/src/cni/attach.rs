@@ -99,8 +99,10 @@ fn wire(
         netlink.add_veth((host, attached.host_mac), pod_end, namespace.as_raw_fd(), mtu).await
     })??;
     // Answers of Services come from the pod with the Service's address, to which no route leads
-    // back through this interface.
-    sysctl::write(&format!("net/ipv4/conf/{host}/rp_filter"), "0")?;
+    // back through this interface. What new interfaces forward by default is the administrator's.
+    for (parameter, value) in [("rp_filter", "0"), ("forwarding", "1")] {
+        sysctl::write(&format!("net/ipv4/conf/{host}/{parameter}"), value)?;
+    }
     netns::within(namespace, || netns::block_on(wire_pod(attachment, attached)))???;
     netns::block_on(wire_host(attached, hosts))??;
     Ok(())
