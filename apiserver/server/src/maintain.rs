@@ -28,6 +28,7 @@ const OWN_SERVICE: Duration = Duration::from_secs(30);
 pub async fn run(server: Arc<Server>) {
     let shutdown = server.shutdown().clone();
     tokio::select! {
+        biased;
         () = shutdown.cancelled() => {}
         () = work(&server) => {}
     }

@@ -40,6 +40,7 @@ pub async fn serve(
     let connections = TaskTracker::new();
     loop {
         let accepted = tokio::select! {
+            biased;
             () = shutdown.cancelled() => break,
             accepted = listener.accept() => accepted,
         };
@@ -96,6 +97,7 @@ async fn connection(
     let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
     let mut connection = std::pin::pin!(connection);
     tokio::select! {
+        biased;
         ended = connection.as_mut() => return ended,
         () = shutdown.cancelled() => connection.as_mut().graceful_shutdown(),
     }

@@ -1,5 +1,7 @@
 //! Logs and exec, from a client over TLS through the API server to a node.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;

@@ -123,6 +123,7 @@ impl Caches {
                 self.follow(&mut from, &mut pause).await
             };
             let ended = tokio::select! {
+                biased;
                 () = shutdown.cancelled() => return,
                 ended = follow => ended,
             };
@@ -140,6 +141,7 @@ impl Caches {
                 }
             }
             tokio::select! {
+                biased;
                 () = shutdown.cancelled() => return,
                 () = tokio::time::sleep(pause) => pause = (pause * 2).min(MAX_PAUSE),
             }

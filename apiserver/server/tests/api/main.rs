@@ -1,5 +1,7 @@
 //! The API over HTTP requests, in process: a server on the embedded store and a simulated disk.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 mod admission;
 mod discovery;
 mod harness;
