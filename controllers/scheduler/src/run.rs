@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use apiserver_api::ambient::Ambient;
 use apiserver_client::{Change, Informers, Recorder, events};
+use controllers_runtime::LeaderElection;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
@@ -27,16 +28,36 @@ use crate::snapshot::Snapshot;
 pub struct Config {
     /// Pods with this `schedulerName` are ours.
     pub scheduler_name: String,
+    /// Which lease to hold before working; `None` for the only instance.
+    pub leader_election: Option<LeaderElection>,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { scheduler_name: "default-scheduler".to_owned() }
+        Self { scheduler_name: "default-scheduler".to_owned(), leader_election: None }
     }
 }
 
-/// Schedules until shutdown.
-pub async fn run(config: Config, informers: Informers, ambient: Ambient, shutdown: CancellationToken) {
+/// Schedules until shutdown; with leader election, only while this process leads.
+///
+/// # Errors
+/// The lease was lost: another process schedules now.
+pub async fn run(
+    config: Config,
+    informers: Informers,
+    ambient: Ambient,
+    shutdown: CancellationToken,
+) -> Result<(), controllers_runtime::Error> {
+    let Some(election) = config.leader_election.clone() else {
+        work(config, informers, ambient, shutdown).await;
+        return Ok(());
+    };
+    let (client, time) = (informers.client().clone(), ambient.clone());
+    controllers_runtime::lead(election, client, time, shutdown, |stop| work(config, informers, ambient, stop))
+        .await
+}
+
+async fn work(config: Config, informers: Informers, ambient: Ambient, shutdown: CancellationToken) {
     let (updates, inbox) = mpsc::unbounded_channel();
     let recorder = Recorder::new(
         informers.client().clone(),

@@ -28,6 +28,8 @@ pub enum Command {
     Down(Down),
     /// Run the API server
     Apiserver(Box<Apiserver>),
+    /// Issue what a component on its own needs to reach the API server
+    Credentials(Credentials),
     /// Run the controllers
     Controllers(Controllers),
     /// Run the scheduler
@@ -138,6 +140,37 @@ pub struct Apiserver {
     pub store: StoreArgs,
     #[command(flatten)]
     pub networks: Networks,
+}
+
+/// For whom credentials are.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ComponentName {
+    Admin,
+    Controllers,
+    Scheduler,
+    Kubelet,
+    Proxy,
+}
+
+#[derive(Args)]
+pub struct Credentials {
+    /// The data directory of the API server
+    #[arg(long)]
+    pub data_dir: PathBuf,
+    #[arg(long, value_enum)]
+    pub component: ComponentName,
+    /// How the component reaches the API server: `https://ADDRESS:PORT`
+    #[arg(long)]
+    pub server: String,
+    /// Of a kubelet
+    #[arg(long, required_if_eq("component", "kubelet"))]
+    pub node_name: Option<String>,
+    /// Of a kubelet: where the API server reaches it
+    #[arg(long)]
+    pub node_ip: Option<IpAddr>,
+    /// The directory to write to
+    #[arg(long)]
+    pub out: PathBuf,
 }
 
 #[derive(Args)]

@@ -22,7 +22,8 @@ pub struct DataDir {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Made {
     pub node_name: String,
-    pub bpf_root: PathBuf,
+    /// Where the data plane's pins are, if this process had one.
+    pub bpf_root: Option<PathBuf>,
     /// Below the cgroup file systems: `/` or `/some/group`.
     pub cgroup_root: String,
     /// A runtime that is not ours, if one was given.
@@ -32,9 +33,11 @@ pub struct Made {
 impl DataDir {
     /// Makes the directory if it is missing, locks it, and checks its version.
     pub fn open(path: &Path) -> Result<Self> {
-        fs::create_dir_all(path).with_context(|| format!("cannot make the data directory {}", path.display()))?;
-        let path =
-            path.canonicalize().with_context(|| format!("cannot resolve the data directory {}", path.display()))?;
+        fs::create_dir_all(path)
+            .with_context(|| format!("cannot make the data directory {}", path.display()))?;
+        let path = path
+            .canonicalize()
+            .with_context(|| format!("cannot resolve the data directory {}", path.display()))?;
         let lock = lock(&path)?;
         check_version(&path)?;
         Ok(Self { path, _lock: lock })
@@ -71,9 +74,9 @@ impl DataDir {
     pub fn made(&self) -> Result<Option<Made>> {
         let file = self.join("made.json");
         match fs::read(&file) {
-            Ok(text) => {
-                serde_json::from_slice(&text).with_context(|| format!("cannot read {}", file.display())).map(Some)
-            }
+            Ok(text) => serde_json::from_slice(&text)
+                .with_context(|| format!("cannot read {}", file.display()))
+                .map(Some),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error).with_context(|| format!("cannot read {}", file.display())),
         }
@@ -103,11 +106,7 @@ fn lock(path: &Path) -> Result<File> {
         let mut pid = String::new();
         // Without a readable process id the message is still true.
         let _ = lock.read_to_string(&mut pid);
-        bail!(
-            "the data directory {} is in use by process {}: stop that first",
-            path.display(),
-            pid.trim()
-        );
+        bail!("the data directory {} is in use by process {}: stop that first", path.display(), pid.trim());
     }
     let mut write = || -> std::io::Result<()> {
         lock.set_len(0)?;
@@ -174,7 +173,7 @@ mod tests {
         let data = DataDir::open(dir.path()).unwrap();
         let made = Made {
             node_name: "n".to_owned(),
-            bpf_root: "/sys/fs/bpf/x".into(),
+            bpf_root: Some("/sys/fs/bpf/x".into()),
             cgroup_root: "/".to_owned(),
             runtime_endpoint: None,
         };

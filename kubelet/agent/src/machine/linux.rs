@@ -321,6 +321,16 @@ impl Machine for LinuxMachine {
         network::http(check, timeout).await
     }
 
+    async fn grpc(
+        &self,
+        host: &str,
+        port: u16,
+        service: &str,
+        timeout: Duration,
+    ) -> std::result::Result<(), String> {
+        network::grpc(host, port, service, timeout).await
+    }
+
     async fn tcp(&self, host: &str, port: u16, timeout: Duration) -> std::result::Result<(), String> {
         network::tcp(host, port, timeout).await
     }

@@ -1,0 +1,148 @@
+//! The API server: store, certificates, listener.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use apiserver_api::ambient::Ambient;
+use apiserver_api::registry;
+use apiserver_server::auth::pki::{Pki, Subject};
+use apiserver_server::auth::tokens::Issuer;
+use apiserver_server::streams::Kubelets;
+use apiserver_server::{Server, ServerConfig, serve};
+use apiserver_store::Store;
+use apiserver_store::disk::RealDisk;
+use apiserver_store::embedded::{Embedded, Options};
+use apiserver_store::etcd::Etcd;
+use ipnetwork::IpNetwork;
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::args::{Apiserver, Networks, StoreArgs, StoreKind};
+use crate::data_dir::DataDir;
+use crate::{node, shutdown};
+
+/// The issuer of ServiceAccount tokens, as it stands in them.
+const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
+pub const CLUSTER_DOMAIN: &str = "cluster.local";
+
+/// What an API server is started with.
+pub struct Settings<'a> {
+    pub data: &'a DataDir,
+    pub listen: SocketAddr,
+    /// Where the cluster reaches this server.
+    pub advertise: IpAddr,
+    pub store: &'a StoreArgs,
+    pub service_cidr: IpNetwork,
+}
+
+/// A running API server.
+pub struct Api {
+    pub server: Arc<Server>,
+    pub pki: Pki,
+    /// `https://127.0.0.1:PORT`
+    pub url: String,
+    serving: JoinHandle<()>,
+    embedded: Option<Arc<Embedded>>,
+}
+
+/// Opens the store, binds the port, writes the administrator's kubeconfig, and serves until
+/// shutdown. Returns when the server is ready.
+pub async fn start(settings: Settings<'_>, ambient: &Ambient, stop: &CancellationToken) -> Result<Api> {
+    let Settings { data, listen, advertise, store, service_cidr } = settings;
+    let listener = TcpListener::bind(listen)
+        .await
+        .with_context(|| format!("cannot listen on {listen}: is the port taken? choose another one"))?;
+    let port = listener.local_addr().context("the listener has no address")?.port();
+    let pki = Pki::open(&data.join("pki"), ambient).context("cannot set up the certificates")?;
+    let (store, embedded) = open_store(data.path(), store).await?;
+    let url = format!("https://127.0.0.1:{port}");
+    let config = ServerConfig {
+        advertise: Some(SocketAddr::new(advertise, port)),
+        service_cidrs: vec![service_cidr],
+        issuer: Some(Arc::new(
+            Issuer::open(&pki, ISSUER, &[]).context("cannot set up ServiceAccount tokens")?,
+        )),
+        kubelets: Some(Kubelets::new(
+            pki.kubelet_client_tls().context("cannot set up TLS towards kubelets")?,
+        )),
+        external_url: url.clone(),
+        ..ServerConfig::default()
+    };
+    let server = Server::new(config, store, registry::builtin(), ambient.clone())
+        .context("the API server's configuration cannot be used")?;
+    let addresses = [advertise, first_address(service_cidr)].map(|address| address.to_string());
+    let tls = pki
+        .apiserver_tls(&Subject::apiserver(CLUSTER_DOMAIN, addresses))
+        .context("cannot set up TLS for the API")?;
+    pki.write_kubeconfig(&data.kubeconfig(), &url, "admin", &Subject::admin())
+        .context("cannot write the administrator's kubeconfig")?;
+    server.start();
+    let serving = tokio::spawn(serve(listener, tls, Arc::clone(&server), stop.clone()));
+    tokio::select! {
+        () = server.ready() => {}
+        () = stop.cancelled() => {}
+    }
+    Ok(Api { server, pki, url, serving, embedded })
+}
+
+impl Api {
+    /// Waits for the listener to end, then closes the store. Shutdown must have begun.
+    pub async fn finish(self) -> Result<()> {
+        self.serving.await.context("the API's listener ended badly")?;
+        if let Some(embedded) = self.embedded {
+            embedded.close().await.context("cannot close the embedded store")?;
+        }
+        Ok(())
+    }
+}
+
+/// The address of the Service `kubernetes`.
+fn first_address(range: IpNetwork) -> IpAddr {
+    range.iter().nth(1).unwrap_or_else(|| range.ip())
+}
+
+async fn open_store(data_dir: &Path, args: &StoreArgs) -> Result<(Arc<dyn Store>, Option<Arc<Embedded>>)> {
+    match args.store {
+        StoreKind::Embedded if !args.etcd_servers.is_empty() => {
+            bail!("--etcd-servers is of no use with the embedded store: add --store etcd")
+        }
+        StoreKind::Embedded => {
+            let dir = data_dir.join("store");
+            let disk = RealDisk::new(&dir).with_context(|| format!("cannot use {}", dir.display()))?;
+            let store = Embedded::open(Arc::new(disk), Options::default())
+                .await
+                .with_context(|| format!("cannot open the embedded store in {}", dir.display()))?;
+            let store = Arc::new(store);
+            Ok((Arc::<Embedded>::clone(&store), Some(store)))
+        }
+        StoreKind::Etcd if args.etcd_servers.is_empty() => bail!("--store etcd needs --etcd-servers URL,…"),
+        StoreKind::Etcd => {
+            let etcd = Etcd::connect(&args.etcd_servers, None)
+                .await
+                .with_context(|| format!("cannot reach etcd at {}", args.etcd_servers.join(", ")))?;
+            Ok((Arc::new(etcd), None))
+        }
+    }
+}
+
+/// `hawser apiserver`.
+pub async fn run(args: Apiserver) -> Result<()> {
+    let Apiserver { data_dir, secure_port, bind_address, advertise_address, store, networks } = args;
+    let Networks { service_cidr, cluster_cidr: _ } = networks;
+    let stop = shutdown::on_signal()?;
+    let data = DataDir::open(&data_dir)?;
+    let settings = Settings {
+        data: &data,
+        listen: SocketAddr::new(bind_address, secure_port),
+        advertise: advertise_address.unwrap_or_else(node::address),
+        store: &store,
+        service_cidr,
+    };
+    let api = start(settings, &Ambient::system(), &stop).await?;
+    println!("serving {}; kubeconfig: {}", api.url, data.kubeconfig().display());
+    stop.cancelled().await;
+    api.finish().await
+}

@@ -1,0 +1,24 @@
+//! The binary as a CNI plugin.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::ExitCode;
+
+use apiserver_api::ambient::Ambient;
+
+/// Acts as the plugin if this program was called by the plugin's name; `None` if it was not.
+pub fn run_if_called() -> Option<ExitCode> {
+    let called = std::env::args().next()?;
+    let name = Path::new(&called).file_name()?.to_str()?;
+    if !userspace_network::cni::is_plugin_name(name) {
+        return None;
+    }
+    let environment: BTreeMap<String, String> = std::env::vars().collect();
+    let mut input = Vec::new();
+    // What cannot be read is reported by the plugin as what is missing.
+    let _ = std::io::stdin().read_to_end(&mut input);
+    let outcome = userspace_network::cni::main(&environment, &input, &Ambient::system());
+    let written = std::io::stdout().write_all(outcome.stdout.as_bytes());
+    Some(if written.is_ok() { ExitCode::from(outcome.exit_code) } else { ExitCode::FAILURE })
+}

@@ -1,0 +1,114 @@
+//! Each component on its own, over TLS, against any Kubernetes.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use apiserver_api::ambient::Ambient;
+use apiserver_client::{Informers, connect};
+use controllers_runtime::LeaderElection;
+
+use crate::args::{Controllers, Kubelet, Networks, Proxy, ProxyRun, Scheduler};
+use crate::data_dir::{DataDir, Made};
+use crate::node::{self, Directories, KubeletTls, Node};
+use crate::{look, shutdown};
+
+/// `hawser controllers`.
+pub async fn controllers(args: Controllers) -> Result<()> {
+    let Controllers { kubeconfig, root_ca_file, networks } = args;
+    let Networks { service_cidr, cluster_cidr } = networks;
+    let stop = shutdown::on_signal()?;
+    let (client, ambient) = (connect(&kubeconfig).await?, Ambient::system());
+    let root_ca = match root_ca_file {
+        Some(file) => read(&file)?,
+        None => String::new(),
+    };
+    let config = controllers_manager::Config {
+        cluster_cidrs: vec![cluster_cidr],
+        service_cidrs: vec![service_cidr],
+        root_ca,
+        leader_election: Some(LeaderElection::new("kube-controller-manager", &identity(&ambient))),
+        ..controllers_manager::Config::default()
+    };
+    let informers = Informers::new(client, ambient.clone(), stop.clone());
+    controllers_manager::run(config, informers, ambient, stop).await.context("the controllers cannot run")
+}
+
+/// `hawser scheduler`.
+pub async fn scheduler(args: Scheduler) -> Result<()> {
+    let Scheduler { kubeconfig, scheduler_name } = args;
+    let stop = shutdown::on_signal()?;
+    let (client, ambient) = (connect(&kubeconfig).await?, Ambient::system());
+    let config = controllers_scheduler::Config {
+        scheduler_name,
+        leader_election: Some(LeaderElection::new("kube-scheduler", &identity(&ambient))),
+    };
+    let informers = Informers::new(client, ambient.clone(), stop.clone());
+    controllers_scheduler::run(config, informers, ambient, stop).await.context("the scheduler ended")
+}
+
+/// `hawser kubelet`: with it the pod network and, unless a runtime is given, containerd.
+pub async fn kubelet(args: Kubelet) -> Result<()> {
+    let Kubelet {
+        kubeconfig,
+        root_dir,
+        client_ca_file,
+        tls_cert_file,
+        tls_private_key_file,
+        networks,
+        node,
+        runtime,
+    } = args;
+    let stop = shutdown::on_signal()?;
+    let data = DataDir::open(&root_dir)?;
+    let (client, ambient, node) = (connect(&kubeconfig).await?, Ambient::system(), Node::from_args(node));
+    data.remember(&Made {
+        node_name: node.name.clone(),
+        bpf_root: None,
+        cgroup_root: node.cgroup_root.clone(),
+        runtime_endpoint: runtime.container_runtime_endpoint.clone(),
+    })?;
+    let serving = match (tls_cert_file, tls_private_key_file) {
+        (Some(chain), Some(key)) => {
+            Some(kubelet_agent::ServingCertificate { chain: read(&chain)?, key: read(&key)? })
+        }
+        _ => None,
+    };
+    let client_ca = client_ca_file.map(|file| read(&file)).transpose()?;
+    let directories = Directories::new(data.path());
+    let cri = node::runtime(&directories, &runtime, &stop).await?;
+    let network = node::network(&node, &directories, &networks, client.clone(), &ambient, &stop)?;
+    let tls = KubeletTls { serving, client_ca };
+    let kubelet =
+        node::kubelet(&node, &directories, runtime.kubelet_port, tls, cri, client, &ambient, &stop).await?;
+    let outcome = kubelet.await.context("the kubelet ended badly")?;
+    stop.cancel();
+    network.await.context("the pod network ended badly")?;
+    outcome
+}
+
+/// `hawser proxy`, and a look into its tables.
+pub async fn proxy(args: Proxy) -> Result<()> {
+    let Proxy { look, run } = args;
+    if let Some(look) = look {
+        return look::run(look);
+    }
+    let ProxyRun { kubeconfig, bpf_root, node, ports, networks } = run.context(
+        "hawser proxy needs --kubeconfig FILE; or services, backends, connections to look into the tables",
+    )?;
+    let stop = shutdown::on_signal()?;
+    let node = Node::from_args(node);
+    let data_plane = node::data_plane(&node, &bpf_root)?;
+    userspace_dataplane::preflight(&data_plane).context("the data plane cannot work here")?;
+    let (client, ambient) = (connect(&kubeconfig).await?, Ambient::system());
+    let proxy = node::proxy(&node, data_plane, &ports, &networks, client, &ambient, &stop).await?;
+    proxy.await.context("the proxy ended badly")
+}
+
+fn read(path: &Path) -> Result<String> {
+    std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+/// Unique among those who contend for a lease.
+fn identity(ambient: &Ambient) -> String {
+    format!("{}_{}", rustix::system::uname().nodename().to_string_lossy(), ambient.uid())
+}

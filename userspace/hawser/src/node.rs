@@ -1,0 +1,291 @@
+//! What runs on a node: runtime, pod network, kubelet, proxy. The same for `up` and for the
+//! components on their own.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use apiserver_api::ambient::Ambient;
+use kube::Client;
+use kubelet_agent::containerd::{Containerd, ContainerdConfig};
+use kubelet_agent::images::Importer;
+use kubelet_agent::{LinuxMachine, ServingCertificate};
+use kubelet_cri::CriRuntime;
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use userspace_dataplane::{Kernel, Limits, XdpMode, find_cgroup2};
+use userspace_proxy::{Flags, KernelLinks};
+
+use crate::args::{Networks, NodeArgs, ProxyPorts, RuntimeArgs};
+
+/// The node as its components see it.
+#[derive(Clone, Debug)]
+pub struct Node {
+    pub name: String,
+    pub ip: IpAddr,
+    pub cgroup_root: String,
+}
+
+impl Node {
+    /// What the flags leave open is asked of the machine.
+    pub fn from_args(args: NodeArgs) -> Self {
+        let NodeArgs { node_name, node_ip, cgroup_root } = args;
+        let host = || rustix::system::uname().nodename().to_string_lossy().into_owned();
+        Self {
+            name: node_name.unwrap_or_else(host).trim().to_lowercase(),
+            ip: node_ip.unwrap_or_else(address),
+            cgroup_root,
+        }
+    }
+}
+
+/// The address that packets to other hosts would have; nothing is sent. Loopback without a route.
+pub fn address() -> IpAddr {
+    let ask = || -> std::io::Result<IpAddr> {
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+        // An address for documentation (RFC 5737): only its route is looked up.
+        socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9))?;
+        Ok(socket.local_addr()?.ip())
+    };
+    ask().unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
+}
+
+/// Directories of a node below its root directory.
+pub struct Directories {
+    root: PathBuf,
+}
+
+impl Directories {
+    pub fn new(root: &Path) -> Self {
+        Self { root: root.to_path_buf() }
+    }
+
+    fn containerd(&self) -> PathBuf {
+        self.root.join("containerd")
+    }
+
+    fn kubelet(&self) -> PathBuf {
+        self.root.join("kubelet")
+    }
+
+    fn logs(&self) -> PathBuf {
+        self.root.join("logs")
+    }
+
+    pub fn network(&self) -> PathBuf {
+        self.root.join("network")
+    }
+
+    fn cni_conf(&self) -> PathBuf {
+        self.root.join("cni/conf")
+    }
+
+    fn cni_bin(&self) -> PathBuf {
+        self.root.join("cni/bin")
+    }
+
+    /// How our own containerd is set up.
+    ///
+    /// # Errors
+    /// There is no containerd on this machine.
+    pub fn containerd_config(&self) -> Result<ContainerdConfig> {
+        let dir = self.containerd();
+        Ok(ContainerdConfig {
+            program: find("containerd")?,
+            root: dir.join("root"),
+            state: dir.join("state"),
+            cni_bin_dir: self.cni_bin(),
+            cni_conf_dir: self.cni_conf(),
+            sandbox_image: kubelet_image::PAUSE_REFERENCE.to_owned(),
+            log_file: dir.join("containerd.log"),
+        })
+    }
+
+    pub fn machine(&self) -> Result<LinuxMachine> {
+        LinuxMachine::new(&self.kubelet(), &self.logs()).context("cannot set up the kubelet's directories")
+    }
+
+    /// Removes what belongs to running pods and nothing else: their volumes, their logs, the
+    /// runtime's and the network's state.
+    pub fn remove(&self) -> Vec<anyhow::Error> {
+        [self.kubelet(), self.logs(), self.containerd(), self.network(), self.root.join("cni")]
+            .iter()
+            .filter(|dir| dir.exists())
+            .filter_map(|dir| {
+                let removed = kubelet_agent::machine::linux::remove_directory(dir);
+                removed.with_context(|| format!("cannot remove {}", dir.display())).err()
+            })
+            .collect()
+    }
+}
+
+/// A program in the `PATH` or where system programs are.
+pub fn find(program: &str) -> Result<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(["/usr/bin", "/usr/sbin", "/usr/local/bin"].map(PathBuf::from))
+        .map(|dir| dir.join(program))
+        .find(|file| file.is_file())
+        .with_context(|| {
+            format!(
+                "{program} is not installed: install containerd and runc from your distribution, or give a CRI \
+                 socket with --container-runtime-endpoint"
+            )
+        })
+}
+
+/// The container runtime: our own containerd, kept running until shutdown, or the one given.
+pub async fn runtime(
+    directories: &Directories,
+    args: &RuntimeArgs,
+    stop: &CancellationToken,
+) -> Result<Arc<CriRuntime>> {
+    let (socket, runtime, notes) = match &args.container_runtime_endpoint {
+        Some(endpoint) => {
+            let socket = PathBuf::from(endpoint.trim_start_matches("unix://"));
+            let runtime = CriRuntime::connect(&socket)
+                .await
+                .with_context(|| format!("cannot use the container runtime at {}", socket.display()))?;
+            // What another's containerd has imported may be gone by the next time.
+            (socket, Arc::new(runtime), None)
+        }
+        None => {
+            let config = directories.containerd_config()?;
+            let (socket, notes) = (config.socket(), config.root.join("imported"));
+            let containerd = Containerd::start(config).await.context("cannot run containerd")?;
+            let (runtime, stop) = (containerd.runtime(), stop.clone());
+            tokio::spawn(async move { containerd.supervise(stop).await });
+            (socket, runtime, Some(notes))
+        }
+    };
+    if notes.is_some() || !args.imports.is_empty() {
+        let scratch = directories.root.join("imported");
+        let importer =
+            Importer { ctr: find("ctr")?, socket, state: notes.unwrap_or_else(|| scratch.clone()) };
+        import(&importer, &directories.root, args).await?;
+    }
+    Ok(runtime)
+}
+
+async fn import(importer: &Importer, dir: &Path, args: &RuntimeArgs) -> Result<()> {
+    importer.import_pause(dir).await.context("cannot import the pause image")?;
+    for archive in &args.imports {
+        importer
+            .import(archive)
+            .await
+            .with_context(|| format!("cannot import the image archive {}", archive.display()))?;
+    }
+    Ok(())
+}
+
+/// Keeps the pod network set up, until shutdown.
+pub fn network(
+    node: &Node,
+    directories: &Directories,
+    networks: &Networks,
+    client: Client,
+    ambient: &Ambient,
+    stop: &CancellationToken,
+) -> Result<JoinHandle<()>> {
+    let config = userspace_network::Config {
+        node_name: node.name.clone(),
+        state_dir: directories.network(),
+        conf_dir: directories.cni_conf(),
+        bin_dir: directories.cni_bin(),
+        plugin: std::env::current_exe().context("cannot find this program's own file")?,
+        service_cidrs: vec![networks.service_cidr],
+        mtu: None,
+    };
+    config.validate().context("the pod network's configuration cannot be used")?;
+    Ok(tokio::spawn(userspace_network::run(config, client, ambient.clone(), stop.clone())))
+}
+
+/// What the kubelet's server shows and whom it lets in.
+pub struct KubeletTls {
+    pub serving: Option<ServingCertificate>,
+    pub client_ca: Option<String>,
+}
+
+/// Runs the kubelet until shutdown.
+pub async fn kubelet(
+    node: &Node,
+    directories: &Directories,
+    port: u16,
+    tls: KubeletTls,
+    runtime: Arc<CriRuntime>,
+    client: Client,
+    ambient: &Ambient,
+    stop: &CancellationToken,
+) -> Result<JoinHandle<Result<()>>> {
+    let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
+    let listener = TcpListener::bind(address).await.with_context(|| {
+        format!("cannot listen on {address} for the node server: choose another --kubelet-port")
+    })?;
+    let config = kubelet_agent::Config {
+        node_ips: vec![node.ip],
+        cgroup_root: node.cgroup_root.clone(),
+        serving: tls.serving,
+        client_ca: tls.client_ca,
+        ..kubelet_agent::Config::new(&node.name)
+    };
+    let machine = Arc::new(directories.machine()?);
+    let listeners = kubelet_agent::Listeners { node: Some(listener), health: None };
+    let run = kubelet_agent::run(config, client, runtime, machine, ambient.clone(), listeners, stop.clone());
+    Ok(tokio::spawn(async move { Box::pin(run).await.context("the kubelet cannot run") }))
+}
+
+/// Where the socket hooks are attached.
+pub fn data_plane(node: &Node, bpf_root: &Path) -> Result<userspace_dataplane::Config> {
+    let cgroups = find_cgroup2().context(
+        "no cgroup2 file system is mounted: mount one with `mount -t cgroup2 none /sys/fs/cgroup/unified`",
+    )?;
+    Ok(userspace_dataplane::Config {
+        bpf_root: bpf_root.to_path_buf(),
+        cgroup: cgroups.join(node.cgroup_root.trim_start_matches('/')),
+        limits: Limits::default(),
+        xdp: XdpMode::Auto,
+        xdp_redirect: false,
+    })
+}
+
+/// Runs the service proxy until shutdown. What it programmed stays.
+pub async fn proxy(
+    node: &Node,
+    data_plane: userspace_dataplane::Config,
+    ports: &ProxyPorts,
+    networks: &Networks,
+    client: Client,
+    ambient: &Ambient,
+    stop: &CancellationToken,
+) -> Result<JoinHandle<()>> {
+    let ProxyPorts { healthz_bind_address, metrics_bind_address } = ports;
+    let flags = Flags {
+        hostname_override: node.name.clone(),
+        healthz_bind_address: healthz_bind_address.to_string(),
+        metrics_bind_address: metrics_bind_address.to_string(),
+        cluster_cidr: networks.cluster_cidr.to_string(),
+        pod_interface_prefix: userspace_network::POD_INTERFACE_PREFIX.to_owned(),
+        ..Flags::default()
+    };
+    let config =
+        userspace_proxy::Config::from_flags(&flags).context("the proxy's configuration cannot be used")?;
+    let listeners = userspace_proxy::Listeners {
+        healthz: Some(listen(*healthz_bind_address, "healthz-bind-address").await?),
+        metrics: Some(listen(*metrics_bind_address, "metrics-bind-address").await?),
+    };
+    let kernel = Kernel::open(data_plane).context("cannot open the data plane")?;
+    let (client, ambient, stop) = (client, ambient.clone(), stop.clone());
+    Ok(tokio::spawn(async move {
+        let links = Box::new(KernelLinks::new());
+        Box::pin(userspace_proxy::run(config, client, Box::new(kernel), links, ambient, listeners, stop))
+            .await;
+    }))
+}
+
+async fn listen(address: SocketAddr, flag: &str) -> Result<TcpListener> {
+    TcpListener::bind(address)
+        .await
+        .with_context(|| format!("cannot listen on {address}: is the port taken? choose another --{flag}"))
+}
