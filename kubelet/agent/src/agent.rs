@@ -18,6 +18,9 @@ use tokio::sync::{Notify, OnceCell, Semaphore};
 
 use crate::{cell::PodCell, config::Config, machine::Machine, objects::Objects, pod};
 
+/// A pull under way, and how it ended.
+pub(crate) type Pull = Arc<OnceCell<Result<String, String>>>;
+
 /// What all tasks of one kubelet share.
 pub(crate) struct Agent {
     pub config: Config,
@@ -37,7 +40,7 @@ pub(crate) struct Agent {
     /// Exec probes that run at the same time.
     pub exec_probes: Semaphore,
     /// Pulls under way, by image: whoever comes second waits for the first.
-    pub pulls: Mutex<BTreeMap<String, Arc<OnceCell<Result<String, String>>>>>,
+    pub pulls: Mutex<BTreeMap<String, Pull>>,
     /// By uid.
     pub cells: Mutex<BTreeMap<String, Arc<PodCell>>>,
     /// Asks for a list of the runtime at once.

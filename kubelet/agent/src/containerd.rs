@@ -106,6 +106,9 @@ disabled_plugins = [
   "io.containerd.internal.v1.opt",
 ]
 
+[debug]
+  level = "warn"
+
 [grpc]
   address = {socket}
 
@@ -188,6 +191,7 @@ impl Containerd {
     pub async fn supervise(&self, shutdown: CancellationToken) {
         loop {
             tokio::select! {
+                biased;
                 () = shutdown.cancelled() => return,
                 () = tokio::time::sleep(WATCH) => {}
             }
@@ -294,16 +298,21 @@ pub async fn tear_down(
     }
     let hierarchies = Hierarchies::detect();
     let kubepods = format!("{}/kubepods", cgroup_root.trim_end_matches('/'));
-    end(&hierarchies.processes(&kubepods)).await;
+    let shared = cgroup_root.trim_matches('/').is_empty();
     end(&shims(config)).await;
+    if !shared {
+        end(&hierarchies.processes(&kubepods)).await;
+    }
     machine::linux::remove_directory(&config.state)?;
     if all {
         machine::linux::remove_directory(&config.root)?;
     }
-    hierarchies.remove(&kubepods)?;
-    if cgroup_root.trim_matches('/').is_empty() {
+    let removed = hierarchies.remove(&kubepods);
+    if shared {
+        // Below the common root there may be pods of others, who keep what they use.
         return Ok(());
     }
+    removed?;
     Ok(hierarchies.remove(cgroup_root)?)
 }
 

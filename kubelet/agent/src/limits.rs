@@ -24,6 +24,8 @@ pub const HOUSEKEEPING: Duration = Duration::from_secs(10);
 pub const START_RETRY: Duration = Duration::from_millis(500);
 /// First readiness probes are repeated this fast until one succeeds.
 pub const FIRST_READINESS: Duration = Duration::from_millis(100);
+/// The same for probes that run a command: each costs the runtime tens of milliseconds.
+pub const FIRST_EXEC_READINESS: Duration = Duration::from_secs(1);
 /// How long first readiness probes are repeated fast.
 pub const FIRST_READINESS_WINDOW: Duration = Duration::from_secs(10);
 /// A service account token is replaced when this part of its life has passed, in percent.

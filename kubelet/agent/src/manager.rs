@@ -38,10 +38,12 @@ pub(crate) async fn run(agent: Arc<Agent>, pods: Cache<Pod>, shutdown: Cancellat
         });
     });
     let mut workers = JoinSet::new();
+    let mut tidying: Option<tokio::task::JoinHandle<()>> = None;
     let mut housekeeping = tokio::time::interval(limits::HOUSEKEEPING);
     housekeeping.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tokio::select! {
+            biased;
             () = shutdown.cancelled() => return,
             Some((pod, deleted)) = changes.recv() => {
                 if deleted {
@@ -63,8 +65,10 @@ pub(crate) async fn run(agent: Arc<Agent>, pods: Cache<Pod>, shutdown: Cancellat
                 }
             }
             _ = housekeeping.tick(), if pods.has_synced() => {
-                let agent = Arc::clone(&agent);
-                tidy(&agent).await;
+                if tidying.as_ref().is_none_or(tokio::task::JoinHandle::is_finished) {
+                    let agent = Arc::clone(&agent);
+                    tidying = Some(tokio::spawn(async move { tidy(&agent).await }));
+                }
             }
         }
     }

@@ -101,14 +101,19 @@ fn architecture() -> &'static str {
 
 /// Keeps Node and Lease until shutdown.
 pub(crate) async fn run(agent: Arc<Agent>, port: u16, shutdown: CancellationToken) {
-    let uid = tokio::select! {
-        () = shutdown.cancelled() => return,
-        uid = register(&agent) => uid,
-    };
-    tokio::select! {
-        () = shutdown.cancelled() => {}
-        () = keep_lease(&agent, &uid) => {}
-        () = keep_status(&agent, port) => {}
+    loop {
+        let uid = tokio::select! {
+            biased;
+            () = shutdown.cancelled() => return,
+            uid = register(&agent) => uid,
+        };
+        tokio::select! {
+            biased;
+            () = shutdown.cancelled() => return,
+            () = keep_lease(&agent, &uid) => {}
+            // Somebody has deleted the Node, and it is needed again.
+            () = keep_status(&agent, port) => {}
+        }
     }
 }
 
@@ -193,7 +198,8 @@ fn lease(agent: &Agent, node_uid: &str, renewed: MicroTime) -> Lease {
     }
 }
 
-/// Writes the status when it changes, and every now and then all the same.
+/// Writes the status when it changes, and every now and then all the same; returns when there is no
+/// Node to write to.
 async fn keep_status(agent: &Agent, port: u16) {
     let mut told: Option<(NodeStatus, Instant)> = None;
     loop {
@@ -206,6 +212,7 @@ async fn keep_status(agent: &Agent, port: u16) {
         if due {
             match write(agent, &status).await {
                 Ok(()) => told = Some((status, Instant::now())),
+                Err(kube::Error::Api(answer)) if answer.code == 404 => return,
                 Err(error) => {
                     warn!(error = &error as &dyn std::error::Error, "cannot write the node's status");
                     tokio::time::sleep(limits::START_RETRY).await;

@@ -18,6 +18,7 @@ pub(crate) async fn run(agent: Arc<Agent>, shutdown: CancellationToken) {
         hints.mark_unchanged();
         relist(&agent).await;
         tokio::select! {
+            biased;
             () = shutdown.cancelled() => return,
             () = tokio::time::sleep(limits::RELIST) => {}
             () = agent.relist.notified() => {}

@@ -156,13 +156,14 @@ async fn run(agent: Arc<Agent>, cell: Arc<PodCell>, target: Target) {
             }
             Outcome::Unknown => {}
         }
-        let hurry = target.kind != Kind::Liveness
+        let hurry = target.kind == Kind::Readiness
             && !ever_succeeded
-            && target.probe.exec.is_none()
             && began.elapsed() < limits::FIRST_READINESS_WINDOW;
-        if hurry && target.kind == Kind::Readiness {
+        if hurry {
             // Whoever has just come up is noticed at once, not a period later.
-            sleep(limits::FIRST_READINESS.min(period)).await;
+            let pause =
+                if probe.exec.is_some() { limits::FIRST_EXEC_READINESS } else { limits::FIRST_READINESS };
+            sleep(pause.min(period)).await;
             next = Instant::now();
         } else {
             next += period;
@@ -223,7 +224,15 @@ async fn check(agent: &Agent, cell: &PodCell, target: &Target) -> Outcome {
             Err(why) => Outcome::Failure(why),
         };
     }
-    // What this kubelet cannot ask, it takes for answered, as for a probe without an action.
+    if let Some(action) = &target.probe.grpc {
+        let Ok(port) = u16::try_from(action.port) else { return Outcome::Unknown };
+        let service = action.service.as_deref().unwrap_or_default();
+        return match agent.machine.grpc(&address, port, service, timeout).await {
+            Ok(()) => Outcome::Success,
+            Err(why) => Outcome::Failure(why),
+        };
+    }
+    // A probe without an action, which no apiserver lets pass.
     Outcome::Success
 }
 

@@ -17,7 +17,8 @@ use crate::{agent::Agent, cell::PodCell, limits};
 const MIN_PAUSE: Duration = Duration::from_millis(50);
 const MAX_PAUSE: Duration = Duration::from_secs(5);
 
-/// Sends each change until dropped, or until the API has no such pod any more.
+/// Sends each change until the pod has terminated and the API knows it, or until the API has no such
+/// pod any more.
 pub(crate) async fn run(agent: Arc<Agent>, cell: Arc<PodCell>) {
     let mut versions = cell.versions();
     let mut sent = as_json(&cell.pod().status.clone().unwrap_or_default());
@@ -26,6 +27,7 @@ pub(crate) async fn run(agent: Arc<Agent>, cell: Arc<PodCell>) {
     let first_seen = Instant::now();
     loop {
         versions.mark_unchanged();
+        let terminated = cell.state().terminated;
         let status = cell.compute_status(&agent);
         if !started && status.phase.as_deref() == Some("Running") {
             started = true;
@@ -47,26 +49,8 @@ pub(crate) async fn run(agent: Arc<Agent>, cell: Arc<PodCell>) {
                 }
             }
         }
-        if versions.changed().await.is_err() {
+        if terminated || versions.changed().await.is_err() {
             return;
-        }
-    }
-}
-
-/// Sends one last status; whether the API still has the pod.
-pub(crate) async fn send_final(agent: &Agent, cell: &PodCell) -> bool {
-    let sent = as_json(&cell.pod().status.clone().unwrap_or_default());
-    let mut pause = MIN_PAUSE;
-    loop {
-        let wanted = as_json(&cell.compute_status(agent));
-        let Some(patch) = patch(&sent, &wanted) else { return true };
-        match send(agent, cell, patch).await {
-            Sent::Done => return true,
-            Sent::Gone => return false,
-            Sent::Failed => {
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(MAX_PAUSE);
-            }
         }
     }
 }

@@ -1,6 +1,8 @@
 //! A whole kubelet over a real containerd, in network and mount namespaces and below a cgroup of
 //! its own. Whatever happens, everything is taken down at the end.
 
+#![allow(clippy::unwrap_used, reason = "this is test code, outside of a function marked as a test")]
+
 mod support;
 
 use std::{

@@ -1,5 +1,7 @@
 //! A whole kubelet over the fake runtime, on paused time.
 
+#![allow(clippy::unwrap_used, reason = "this is test code, outside of a function marked as a test")]
+
 mod support;
 
 use std::{net::Ipv4Addr, sync::Arc, time::Duration};

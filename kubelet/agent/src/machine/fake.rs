@@ -145,6 +145,16 @@ impl Machine for FakeMachine {
         Ok(HttpAnswer { status, body: String::new() })
     }
 
+    async fn grpc(
+        &self,
+        host: &str,
+        port: u16,
+        _: &str,
+        timeout: Duration,
+    ) -> std::result::Result<(), String> {
+        self.tcp(host, port, timeout).await
+    }
+
     async fn tcp(&self, host: &str, _port: u16, _timeout: Duration) -> std::result::Result<(), String> {
         if self.answers(host) { Ok(()) } else { Err("connection refused".to_owned()) }
     }

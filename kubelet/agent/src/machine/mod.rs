@@ -193,6 +193,16 @@ pub trait Machine: Send + Sync + 'static {
     /// Asks by HTTP, for no longer than `timeout`.
     async fn http(&self, check: &HttpCheck, timeout: Duration) -> std::result::Result<HttpAnswer, String>;
 
+    /// Asks by gRPC whether a service is healthy (the empty one: the whole server), for no longer than
+    /// `timeout`.
+    async fn grpc(
+        &self,
+        host: &str,
+        port: u16,
+        service: &str,
+        timeout: Duration,
+    ) -> std::result::Result<(), String>;
+
     /// Connects by TCP, for no longer than `timeout`.
     async fn tcp(&self, host: &str, port: u16, timeout: Duration) -> std::result::Result<(), String>;
 }

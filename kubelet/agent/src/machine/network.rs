@@ -3,9 +3,9 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http_body_util::{BodyExt, Empty};
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
+use http_body_util::{BodyExt, Empty, Full};
+use hyper::client::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::{
     ClientConfig, DigitallySignedStruct, SignatureScheme,
     client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
@@ -35,6 +35,58 @@ pub(super) async fn tcp(host: &str, port: u16, timeout: Duration) -> Result<(), 
         Ok(Ok(_)) => Ok(()),
         Ok(Err(error)) => Err(format!("dial tcp {host}:{port}: {error}")),
         Err(_) => Err(format!("dial tcp {host}:{port}: i/o timeout")),
+    }
+}
+
+/// Asks by gRPC for the health of a service, for no longer than `timeout`.
+pub(super) async fn grpc(host: &str, port: u16, service: &str, timeout: Duration) -> Result<(), String> {
+    match tokio::time::timeout(timeout, ask_health(host, port, service)).await {
+        Ok(Ok(SERVING)) => Ok(()),
+        Ok(Ok(status)) => Err(format!("service unhealthy (responded with status {status})")),
+        Ok(Err(why)) => Err(format!("error: health rpc failed: {why}")),
+        Err(_) => Err(format!("timeout: failed to connect service {host}:{port} within {timeout:?}")),
+    }
+}
+
+/// `grpc.health.v1.HealthCheckResponse.SERVING`
+const SERVING: u8 = 1;
+
+/// The status that the health service answers. Its two messages have one field each, so that they
+/// are written and read here by hand.
+async fn ask_health(host: &str, port: u16, service: &str) -> Result<u8, String> {
+    let text = |error: &dyn std::error::Error| error.to_string();
+    let stream = TcpStream::connect((host, port)).await.map_err(|e| text(&e))?;
+    let (mut sender, connection) =
+        http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.map_err(|e| text(&e))?;
+    let connection = tokio::spawn(connection);
+    let name = u8::try_from(service.len())
+        .ok()
+        .filter(|length| *length < 128)
+        .ok_or("the service's name is too long")?;
+    // Field 1, a string; before it the frame: not compressed, and its length.
+    let message = if service.is_empty() { Vec::new() } else { [&[0x0a, name], service.as_bytes()].concat() };
+    let length = u32::try_from(message.len()).map_err(|e| text(&e))?;
+    let frame = [&[0u8], length.to_be_bytes().as_slice(), message.as_slice()].concat();
+    let request = http::Request::post(format!("http://{host}:{port}/grpc.health.v1.Health/Check"))
+        .header("content-type", "application/grpc")
+        .header("te", "trailers")
+        .header("user-agent", "kube-probe/1.36")
+        .body(Full::new(Bytes::from(frame)))
+        .map_err(|e| text(&e))?;
+    let response = sender.send_request(request).await.map_err(|e| text(&e))?;
+    let early = response.headers().get("grpc-status").cloned();
+    let body = response.into_body().collect().await.map_err(|e| text(&e))?;
+    connection.abort();
+    let status = body.trailers().and_then(|trailers| trailers.get("grpc-status")).cloned().or(early);
+    match status.as_ref().and_then(|status| status.to_str().ok()) {
+        Some("0") => {}
+        Some(code) => return Err(format!("code {code}")),
+        None => return Err("the answer has no status".to_owned()),
+    }
+    // Field 1, a number; left out for UNKNOWN.
+    match body.to_bytes().as_ref() {
+        [_, _, _, _, _, 0x08, status, ..] => Ok(*status),
+        _ => Ok(0),
     }
 }
 
@@ -146,6 +198,36 @@ mod tests {
     };
 
     use super::*;
+
+    async fn answer_health(
+        request: http::Request<hyper::body::Incoming>,
+    ) -> Result<
+        http::Response<http_body_util::combinators::BoxBody<Bytes, std::convert::Infallible>>,
+        std::convert::Infallible,
+    > {
+        assert_eq!(request.uri().path(), "/grpc.health.v1.Health/Check");
+        let body = request.into_body().collect().await.unwrap().to_bytes();
+        let status = if body.ends_with(b"good") { 1 } else { 2 };
+        let trailers = http::HeaderMap::from_iter([("grpc-status".parse().unwrap(), "0".parse().unwrap())]);
+        let answer = Full::new(Bytes::from(vec![0, 0, 0, 0, 2, 8, status]));
+        Ok(http::Response::new(answer.with_trailers(async move { Some(Ok(trailers)) }).boxed()))
+    }
+
+    #[tokio::test]
+    async fn health_by_grpc() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let service = hyper::service::service_fn(answer_health);
+                let builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+                tokio::spawn(builder.serve_connection(TokioIo::new(stream), service));
+            }
+        });
+        let ask = |service: &'static str| grpc("127.0.0.1", port, service, Duration::from_secs(5));
+        ask("good").await.unwrap();
+        assert!(ask("bad").await.unwrap_err().contains("status 2"));
+    }
 
     #[tokio::test]
     async fn one_request_and_its_answer() {

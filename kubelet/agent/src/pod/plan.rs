@@ -264,8 +264,9 @@ fn restart_unfinished(input: &Input<'_>, role: Role, status: &ContainerStatus, p
 /// Puts a container on the list, unless it has to wait.
 fn start(input: &Input<'_>, name: &str, role: Role, before: Option<&ContainerStatus>, plan: &mut Plan) {
     let finished = before.filter(|c| c.state == ContainerState::Exited).map(|c| timestamp(c.finished_at));
-    if let Some(failure) = input.failures.get(name).filter(|failure| failure.retry_at > input.now) {
-        plan.wake(failure.retry_at);
+    let failures = [name, WHOLE_POD].into_iter().filter_map(|name| input.failures.get(name));
+    if let Some(retry_at) = failures.map(|failure| failure.retry_at).filter(|at| *at > input.now).max() {
+        plan.wake(retry_at);
         return;
     }
     if let Some(until) = finished.and_then(|finished| input.backoff.until(name, finished, input.now)) {

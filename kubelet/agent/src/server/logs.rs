@@ -168,6 +168,7 @@ impl Reader {
                 return Ok(());
             }
             tokio::select! {
+                biased;
                 () = self.sender.closed() => return Ok(()),
                 () = tokio::time::sleep(limits::LOG_POLL) => {}
             }

@@ -47,6 +47,7 @@ pub(crate) async fn serve(
     let mut connections = JoinSet::new();
     loop {
         let accepted = tokio::select! {
+            biased;
             () = shutdown.cancelled() => return,
             Some(_) = connections.join_next(), if !connections.is_empty() => continue,
             accepted = listener.accept() => accepted,
@@ -73,6 +74,7 @@ pub(crate) async fn serve_health(agent: Arc<Agent>, listener: TcpListener, shutd
     let mut connections = JoinSet::new();
     loop {
         let accepted = tokio::select! {
+            biased;
             () = shutdown.cancelled() => return,
             Some(_) = connections.join_next(), if !connections.is_empty() => continue,
             accepted = listener.accept() => accepted,

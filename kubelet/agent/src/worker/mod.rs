@@ -7,7 +7,7 @@ use std::{
 };
 
 use jiff::Timestamp;
-use tokio::task::AbortHandle;
+use tokio::task::JoinHandle;
 use tracing::{debug, info, warn};
 
 use crate::{
@@ -39,7 +39,7 @@ pub(crate) struct Worker {
 }
 
 /// Ends the task with the worker.
-struct Pusher(AbortHandle);
+struct Pusher(JoinHandle<()>);
 
 impl Drop for Pusher {
     fn drop(&mut self) {
@@ -65,7 +65,7 @@ pub(crate) async fn run(agent: Arc<Agent>, cell: Arc<PodCell>) {
         tokio::time::sleep(limits::START_RETRY).await;
     }
     let pusher = tokio::spawn(push::run(Arc::clone(&worker.agent), Arc::clone(&worker.cell)));
-    worker.pusher = Some(Pusher(pusher.abort_handle()));
+    worker.pusher = Some(Pusher(pusher));
     loop {
         versions.mark_unchanged();
         let wait = match worker.cell.mode() {
@@ -78,6 +78,7 @@ pub(crate) async fn run(agent: Arc<Agent>, cell: Arc<PodCell>) {
         };
         let Some(wait) = wait else { continue };
         tokio::select! {
+            biased;
             changed = versions.changed() => if changed.is_err() { return },
             () = tokio::time::sleep(wait) => {}
         }
@@ -105,6 +106,7 @@ impl Worker {
         }
         let cell = Arc::clone(&self.cell);
         tokio::select! {
+            biased;
             () = self.carry_out(plan) => {}
             () = no_longer_wanted(&cell) => debug!(pod = %cell.place.name, "interrupted"),
         }
@@ -128,8 +130,7 @@ impl Worker {
                 return;
             }
         }
-        self.kill(&plan.kill).await;
-        self.remove(&plan).await;
+        let killed = self.kill(&plan.kill).await;
         if let Some(attempt) = plan.create_sandbox {
             self.create_sandbox(attempt).await;
             return;
@@ -137,10 +138,15 @@ impl Worker {
         for start in &plan.start {
             self.start(start).await;
         }
+        if !self.remove(&plan).await || !killed {
+            // The same is tried again, but not at once.
+            tokio::time::sleep(limits::RETRY).await;
+        }
     }
 
-    /// Removes what is dead and not needed, with its logs.
-    async fn remove(&self, plan: &Plan) {
+    /// Removes what is dead and not needed, with its logs; whether all of it went.
+    async fn remove(&self, plan: &Plan) -> bool {
+        let mut all = true;
         for id in &plan.remove_containers {
             let known = self.cell.state().runtime.by_id(id).map(|c| (c.name.clone(), c.attempt));
             match self.agent.runtime.remove_container(id).await {
@@ -149,14 +155,19 @@ impl Worker {
                         self.agent.machine.remove_log(&self.cell.place, &name, attempt).await;
                     }
                 }
-                Err(error) => debug!(%error, "cannot remove a container"),
+                Err(error) => {
+                    all = false;
+                    debug!(%error, "cannot remove a container");
+                }
             }
         }
         for id in &plan.remove_sandboxes {
             if let Err(error) = self.agent.runtime.remove_pod_sandbox(id).await {
+                all = false;
                 debug!(%error, "cannot remove a sandbox");
             }
         }
+        all
     }
 
     /// Fails a pod whose time is over; when that will be.
@@ -246,10 +257,11 @@ impl Worker {
             tokio::time::sleep(limits::RETRY).await;
         }
         self.agent.objects.forget(&self.cell.place.uid);
-        // From here on only the last status counts.
-        self.pusher = None;
-        let gone = self.cell.state().gone;
-        if !gone && push::send_final(&self.agent, &self.cell).await {
+        // The last status comes before the deletion.
+        if let Some(pusher) = &mut self.pusher {
+            let _ = (&mut pusher.0).await;
+        }
+        if !self.cell.state().gone {
             stop::delete(&self.agent, &self.cell).await;
         }
         self.forget_runtime().await;

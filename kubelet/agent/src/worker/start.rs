@@ -112,7 +112,7 @@ impl Worker {
             }
             // What failed leaves a dead container behind; its pause is that of a restart.
             let started = self.agent.runtime.start_container(&id).await;
-            started.map_err(|error| ("RunContainerError", error.message, Duration::ZERO))?;
+            started.map_err(|error| ("RunContainerError", error.message, limits::RETRY))?;
             id
         };
         self.agent.event(

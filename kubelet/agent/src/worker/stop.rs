@@ -40,18 +40,18 @@ struct Running {
 }
 
 impl Worker {
-    /// Stops single containers of a pod that goes on.
-    pub(super) async fn kill(&self, kills: &[Kill]) {
+    /// Stops single containers of a pod that goes on; whether all of them could be stopped.
+    pub(super) async fn kill(&self, kills: &[Kill]) -> bool {
         let pod = self.cell.pod();
         let all = kills.iter().map(|kill| {
             self.agent.event(&pod, Some(&kill.name), "Killing", kill.message.clone());
             self.stop_one(&pod, &kill.id, &kill.name, kill.grace.unwrap_or_else(|| grace(&pod)))
         });
-        join_all(all).await;
+        join_all(all).await.into_iter().all(|stopped| stopped)
     }
 
-    /// Runs the preStop hook and stops a container, both within `grace`.
-    async fn stop_one(&self, pod: &Pod, id: &str, name: &str, grace: Duration) {
+    /// Runs the preStop hook and stops a container, both within `grace`; whether that worked.
+    async fn stop_one(&self, pod: &Pod, id: &str, name: &str, grace: Duration) -> bool {
         let began = Instant::now();
         let container = pod::container(pod, name).map(|(_, container)| container);
         let handler = container.and_then(|c| c.lifecycle.as_ref()?.pre_stop.as_ref().map(|hook| (c, hook)));
@@ -71,7 +71,9 @@ impl Worker {
         };
         if let Err(error) = self.agent.runtime.stop_container(id, left).await {
             warn!(pod = %self.cell.place.name, container = name, %error, "cannot stop a container");
+            return false;
         }
+        true
     }
 
     fn running(&self) -> Vec<Running> {
@@ -133,6 +135,7 @@ impl Worker {
             let pod = self.cell.pod();
             let grace = grace(&pod);
             tokio::select! {
+                biased;
                 () = self.kill_pod(grace) => {}
                 () = shortened(&self.cell, grace) => continue,
             }
