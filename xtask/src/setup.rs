@@ -252,10 +252,12 @@ fn verify(missing: &[&Need]) -> Result<()> {
 /// Debian's compiler carries `core` for bpf; a rustup nightly with `rust-src` builds it.
 fn bpf_target() -> bool {
     let nightly_source = || {
-        let root = shell::output(Command::new("rustup").args(["run", "nightly", "rustc", "--print", "sysroot"]));
+        let root =
+            shell::output(Command::new("rustup").args(["run", "nightly", "rustc", "--print", "sysroot"]));
         root.is_ok_and(|root| Path::new(root.trim()).join("lib/rustlib/src/rust/library/core").exists())
     };
-    let debian = ["/usr/bin/rustc", "/usr/lib/rustlib/bpfel-unknown-none/lib"].iter().all(|p| Path::new(p).exists());
+    let debian =
+        ["/usr/bin/rustc", "/usr/lib/rustlib/bpfel-unknown-none/lib"].iter().all(|p| Path::new(p).exists());
     debian || nightly_source()
 }
 

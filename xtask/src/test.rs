@@ -49,7 +49,11 @@ fn stages(args: &Args, counts: &mut Counts) -> Result<()> {
     let filter: Vec<&str> = args.filter.as_deref().into_iter().collect();
     if !args.e2e {
         checks(&environment)?;
-        stage("tests", counts, cargo_test(&environment, &["--workspace", "--exclude", "ebpf-programs"], &filter))?;
+        stage(
+            "tests",
+            counts,
+            cargo_test(&environment, &["--workspace", "--exclude", "ebpf-programs"], &filter),
+        )?;
     }
     if args.unprivileged {
         return Ok(());

@@ -95,7 +95,8 @@ fn dependencies() -> Result<Vec<String>> {
 /// The package is called as its path, and takes the workspace's lints.
 fn check_manifest(package: &Value, name: &str, breaches: &mut Vec<String>) -> Result<()> {
     let manifest = PathBuf::from(package["manifest_path"].as_str().unwrap_or_default());
-    let text = fs::read_to_string(&manifest).with_context(|| format!("cannot read {}", manifest.display()))?;
+    let text =
+        fs::read_to_string(&manifest).with_context(|| format!("cannot read {}", manifest.display()))?;
     if !text.contains("[lints]\nworkspace = true") {
         breaches.push(format!("{name}: Cargo.toml does not take the workspace's lints"));
     }
@@ -126,7 +127,9 @@ fn check_file(file: &Path, breaches: &mut Vec<String>, warnings: &mut Vec<String
     }
     for (name, line, length) in functions(&lines) {
         if length > FUNCTION_FAIL {
-            breaches.push(format!("{shown}:{line}: function {name} has {length} lines, more than {FUNCTION_FAIL}"));
+            breaches.push(format!(
+                "{shown}:{line}: function {name} has {length} lines, more than {FUNCTION_FAIL}"
+            ));
         }
     }
     Ok(())

@@ -313,7 +313,7 @@ pub async fn tear_down(
         return Ok(());
     }
     removed?;
-    Ok(hierarchies.remove(cgroup_root)?)
+    Ok(hierarchies.remove_unused(cgroup_root)?)
 }
 
 async fn stop_pods(runtime: &CriRuntime) {

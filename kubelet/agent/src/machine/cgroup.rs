@@ -79,6 +79,17 @@ impl Hierarchies {
         result
     }
 
+    /// As [`Hierarchies::remove`], but a cgroup that others have processes in stays: it was not
+    /// made for pods alone.
+    pub fn remove_unused(&self, cgroup: &str) -> Result<()> {
+        let unused = |root: &&PathBuf| {
+            let text = fs::read_to_string(below(root, cgroup).join("cgroup.procs"));
+            text.is_ok_and(|processes| processes.trim().is_empty())
+        };
+        let roots = self.roots.iter().filter(unused).cloned().collect();
+        Self { unified_only: self.unified_only, roots }.remove(cgroup)
+    }
+
     /// What a cgroup has used; `None` where none of the files is there.
     pub fn usage(&self, cgroup: &str) -> Option<Usage> {
         let number = |path: PathBuf| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
