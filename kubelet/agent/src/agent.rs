@@ -60,7 +60,12 @@ impl Agent {
         let cells = self.cells();
         let of_name =
             cells.values().filter(|cell| cell.place.namespace == namespace && cell.place.name == name);
-        of_name.max_by_key(|cell| !cell.state().gone).cloned()
+        of_name
+            .max_by_key(|cell| {
+                let state = cell.state();
+                (!state.gone, state.pod.metadata.deletion_timestamp.is_none())
+            })
+            .cloned()
     }
 
     /// `containerd`, also before the runtime has said so.

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 /// Between two lists of the runtime, where nothing hints at a change.
 pub const RELIST: Duration = Duration::from_secs(1);
+/// After a hint, so that many of them at once lead to one list.
+pub const HINT_PAUSE: Duration = Duration::from_millis(5);
 /// A pod whose work failed is tried again after this, where nothing else wakes it.
 pub const RETRY: Duration = Duration::from_secs(2);
 /// First pause before a container that ended is started again.

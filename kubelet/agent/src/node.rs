@@ -255,6 +255,11 @@ async fn look(agent: &Agent, port: u16, previous: &[NodeCondition]) -> NodeStatu
 
 async fn write(agent: &Agent, status: &NodeStatus) -> kube::Result<()> {
     let api: Api<Node> = Api::all(agent.client.clone());
+    let mut status = json!(status);
+    if let Some(addresses) = status["addresses"].as_array_mut() {
+        // They are merged by their types, of which there may be several each: replace them all.
+        addresses.push(json!({"$patch": "replace"}));
+    }
     let patch = Patch::Strategic(json!({"status": status}));
     api.patch_status(&agent.config.node_name, &PatchParams::default(), &patch).await.map(drop)
 }

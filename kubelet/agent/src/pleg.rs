@@ -22,7 +22,10 @@ pub(crate) async fn run(agent: Arc<Agent>, shutdown: CancellationToken) {
             () = shutdown.cancelled() => return,
             () = tokio::time::sleep(limits::RELIST) => {}
             () = agent.relist.notified() => {}
-            changed = hints.changed(), if hinting => hinting = changed.is_ok(),
+            changed = hints.changed(), if hinting => {
+                hinting = changed.is_ok();
+                tokio::time::sleep(limits::HINT_PAUSE).await;
+            }
         }
     }
 }

@@ -318,6 +318,10 @@ fn merge(object: &mut Value, patch: Value) {
         };
         match (key, value) {
             (Some(key), Value::Array(items)) => merge_list(&mut object[&field], items, key),
+            // The only use of this list replaces it whole, and says so in an entry.
+            (_, Value::Array(items)) if field == "addresses" => {
+                object[&field] = items.into_iter().filter(|item| item["$patch"].is_null()).collect();
+            }
             (_, Value::Null) => {
                 object.as_object_mut().unwrap().remove(&field);
             }
