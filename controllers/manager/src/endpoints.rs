@@ -14,7 +14,7 @@ use kube::{Api, Client};
 use crate::context::{Context, Tasks};
 use crate::endpointslice::follow_pods;
 use crate::index::Pods;
-use crate::limits::ENDPOINTS_ADDRESSES;
+use crate::limits::{ENDPOINTS_ADDRESSES, ENDPOINTS_PAUSE};
 use crate::meta::{is_deleted, name};
 use crate::patch;
 use crate::pods::{is_finished, is_ready};
@@ -33,7 +33,7 @@ pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
     let endpoints = context.informers.cache::<Endpoints>();
     context.feed(tasks, &services, &queue);
     context.feed(tasks, &endpoints, &queue);
-    follow_pods(&pods, &context.services, &queue);
+    follow_pods(&pods, &context.services, &queue, ENDPOINTS_PAUSE);
     let controller = Controller {
         client: context.client.clone(),
         services: services.clone(),
@@ -76,6 +76,9 @@ impl Reconcile for Controller {
         match existing {
             Some(existing) => {
                 let new = wanted(&service, &pods, Some(&existing));
+                if new == *existing {
+                    return Ok(Outcome::Done);
+                }
                 patch::update(&api, existing.as_ref(), &new).await?;
             }
             None => {

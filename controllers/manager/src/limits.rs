@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// Workers of a controller unless configured.
-pub const WORKERS: usize = 5;
+/// Workers of a controller unless configured: writes that wait together share one commit.
+pub const WORKERS: usize = 16;
 /// Every object is looked at again after this time, whatever events arrived.
 pub const RESYNC: Duration = Duration::from_secs(600);
 
@@ -16,6 +16,9 @@ pub const EXPECTATION_TIMEOUT: Duration = Duration::from_secs(300);
 pub const ENDPOINTS_PER_SLICE: usize = 100;
 /// Addresses in one Endpoints object; more are left out, and the object says so.
 pub const ENDPOINTS_ADDRESSES: usize = 1000;
+/// How long changes of pods are gathered for one write of an Endpoints object, which is written
+/// whole. EndpointSlices, which carry the traffic, are written at once.
+pub const ENDPOINTS_PAUSE: Duration = Duration::from_millis(100);
 /// A slice of ours that the cache does not show after this time was deleted unseen.
 pub const SLICE_PATIENCE: Duration = Duration::from_secs(10);
 

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Node, ObjectReference, Pod, Service};
-use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions};
+use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointHints, ForNode, ForZone};
 
 use crate::meta::{is_deleted, name};
 use crate::pods::{is_finished, is_ready};
@@ -114,10 +114,12 @@ fn endpoint(
         .as_deref()
         .and_then(node)
         .and_then(|node| node.metadata.labels.as_ref()?.get(ZONE).cloned());
+    let ready = publish || (serving && !terminating);
     Some(Endpoint {
         addresses: vec![address],
+        hints: hints(service, ready, node_name.as_deref(), zone.as_deref()),
         conditions: Some(EndpointConditions {
-            ready: Some(publish || (serving && !terminating)),
+            ready: Some(ready),
             serving: Some(serving),
             terminating: Some(terminating),
         }),
@@ -133,4 +135,23 @@ fn endpoint(
         }),
         ..Endpoint::default()
     })
+}
+
+/// Whom an endpoint should preferably serve, where the Service asks for nearness. One that serves
+/// nobody now is nobody's preference.
+fn hints(service: &Service, ready: bool, node: Option<&str>, zone: Option<&str>) -> Option<EndpointHints> {
+    let preference = service.spec.as_ref()?.traffic_distribution.as_deref()?;
+    if !ready {
+        return None;
+    }
+    let for_zones = || zone.map(|zone| vec![ForZone { name: zone.to_owned() }]);
+    let hints = match preference {
+        "PreferClose" | "PreferSameZone" => EndpointHints { for_zones: for_zones(), for_nodes: None },
+        "PreferSameNode" => EndpointHints {
+            for_zones: for_zones(),
+            for_nodes: node.map(|node| vec![ForNode { name: node.to_owned() }]),
+        },
+        _ => return None,
+    };
+    (hints.for_zones.is_some() || hints.for_nodes.is_some()).then_some(hints)
 }

@@ -9,6 +9,7 @@ mod trigger;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use apiserver_client::{Cache, Change, ObjectKey};
 use controllers_runtime::{Attempt, Error, Outcome, Reconcile, Result, WorkQueue};
@@ -33,7 +34,7 @@ pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
     let nodes = context.informers.cache::<Node>();
     let slices = context.informers.cache::<EndpointSlice>();
     context.feed(tasks, &services, &queue);
-    follow_pods(&pods, &context.services, &queue);
+    follow_pods(&pods, &context.services, &queue, Duration::ZERO);
     follow_slices(&slices, &queue);
     let controller = Slices {
         client: context.client.clone(),
@@ -51,16 +52,21 @@ pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
     });
 }
 
-/// Asks for the Services that select the pod now, or did before.
-pub(crate) fn follow_pods(pods: &Cache<Pod>, services: &Services, queue: &WorkQueue<ObjectKey>) {
+/// Asks for the Services that select the pod now, or did before, after a pause.
+pub(crate) fn follow_pods(
+    pods: &Cache<Pod>,
+    services: &Services,
+    queue: &WorkQueue<ObjectKey>,
+    pause: Duration,
+) {
     let (services, queue) = (services.clone(), queue.clone());
     pods.on_change(move |change| {
         let new = change.object();
-        services.selecting(new).into_iter().for_each(|key| queue.add(key));
+        services.selecting(new).into_iter().for_each(|key| queue.add_after(key, pause));
         if let Change::Applied { old: Some(old), .. } = change
             && old.metadata.labels != new.metadata.labels
         {
-            services.selecting(old).into_iter().for_each(|key| queue.add(key));
+            services.selecting(old).into_iter().for_each(|key| queue.add_after(key, pause));
         }
     });
 }

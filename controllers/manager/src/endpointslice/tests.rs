@@ -239,3 +239,27 @@ fn slices_of_a_family_that_is_no_longer_wanted_go() {
     assert_eq!(slices.len(), 1);
     assert_eq!(slices[0].address_type, "IPv4");
 }
+
+#[test]
+fn a_service_that_prefers_nearness_gets_hints_for_its_ready_endpoints() {
+    let mut web = service(number(80));
+    let mut unready = running("b", "n2", "10.0.0.2");
+    set_ready(&mut unready, false, 1);
+    let pods = [running("a", "n1", "10.0.0.1"), unready];
+    let hints = |web: &Service| {
+        let slices = settled(web, &pods, vec![]);
+        endpoints(&slices[0])
+            .iter()
+            .map(|endpoint| {
+                let hints = endpoint.hints.clone().unwrap_or_default();
+                (hints.for_zones.map(|z| z[0].name.clone()), hints.for_nodes.map(|n| n[0].name.clone()))
+            })
+            .collect::<Vec<_>>()
+    };
+    let (zone, node) = (Some("z1".to_owned()), Some("n1".to_owned()));
+    assert_eq!(hints(&web), [(None, None), (None, None)]);
+    web.spec.as_mut().unwrap().traffic_distribution = Some("PreferSameZone".to_owned());
+    assert_eq!(hints(&web), [(zone.clone(), None), (None, None)]);
+    web.spec.as_mut().unwrap().traffic_distribution = Some("PreferSameNode".to_owned());
+    assert_eq!(hints(&web), [(zone, node), (None, None)]);
+}
