@@ -264,7 +264,7 @@ async fn check(context: &Context, name: &str) -> bool {
             let revision = tokio::time::timeout(CHECK, server.store().revision()).await;
             matches!(revision, Ok(Ok(_)))
         }
-        "informer-sync" => server.caches().passed() > 0,
+        "informer-sync" => server.caches().passed() > 0 && server.fresh().await.is_ok(),
         "poststarthook/rbac/bootstrap-roles" => server.is_ready(),
         "shutdown" => !server.shutdown().is_cancelled(),
         _ => true,

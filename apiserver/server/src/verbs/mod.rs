@@ -81,6 +81,12 @@ pub async fn dispatch(context: &Context, request: Request<Body>) -> Answer {
 /// A path must name a namespace where, and only where, the kind has one.
 fn placed(context: &Context, resource: &Arc<Resource>) -> Result<(), ApiError> {
     let info = &context.info;
+    for part in [&info.namespace, &info.name] {
+        // They become parts of keys in the store.
+        if part.contains(['/', '%']) || matches!(part.as_str(), "." | "..") {
+            return Err(ApiError::bad_request(format!("\"{part}\" is not a valid path segment name")));
+        }
+    }
     let own = resource.group.is_empty() && resource.plural == "namespaces";
     if !resource.namespaced && !info.namespace.is_empty() && !own {
         return Err(no_such_resource());

@@ -32,6 +32,9 @@ async fn lists_select_by_label_field_and_namespace() {
     let of = "/api/v1/configmaps?fieldSelector=metadata.namespace%3Dkube-system";
     assert_eq!(api.get(of).await.expect(200).names(), ["z"]);
     assert_eq!(api.get(&format!("{MAPS}?labelSelector=a%3D%3D%3D")).await.code, 400);
+    for name in ["..", "a%2Fb", "a%25"] {
+        api.get(&format!("{MAPS}/{name}")).await.expect(400);
+    }
     let unknown = api.get(&format!("{MAPS}?fieldSelector=data.a%3D1")).await.expect(400);
     assert_eq!(unknown.message(), "field label not supported: data.a");
     let list = api.get(MAPS).await.expect(200).body;
