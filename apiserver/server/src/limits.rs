@@ -38,6 +38,8 @@ pub const SNAPSHOT_AGE: Duration = Duration::from_secs(75);
 pub const LOAD_PAGE: usize = 5000;
 /// A list is sent in pieces of about this many bytes.
 pub const LIST_PIECE: usize = 128 * 1024;
+/// Events that wait are sent together up to about this many bytes.
+pub const WATCH_PIECE: usize = 32 * 1024;
 /// Answers smaller than this are not compressed.
 pub const GZIP_MIN: usize = 128 * 1024;
 /// Attempts of a patch or an unconditional update against other writers.

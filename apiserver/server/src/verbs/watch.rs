@@ -7,7 +7,7 @@ use std::time::Duration;
 use apiserver_api::error::{ApiError, FieldError};
 use apiserver_api::registry::Resource;
 use apiserver_store::Revision;
-use bytes::Bytes;
+use bytes::{BufMut, Bytes, BytesMut};
 use futures::stream;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Response};
@@ -176,7 +176,7 @@ struct WatchStream {
     mark_initial: bool,
     bookmarks: bool,
     next_bookmark: Instant,
-    /// A bookmark to send once the queue is empty, which holds everything up to this revision.
+    /// A bookmark to send once the queue is empty: everything up to this revision was in it.
     due: Option<Revision>,
     deadline: Instant,
     last_bookmark_done: bool,
@@ -185,35 +185,56 @@ struct WatchStream {
 }
 
 impl WatchStream {
+    /// The next event, together with those that are there already: they share a frame, so that
+    /// many small events cost few writes. A single event is sent without a copy.
     async fn next(&mut self) -> Option<Bytes> {
+        let first = self.event().await?;
+        let Some(second) = self.ready_event() else { return Some(first) };
+        let mut out = BytesMut::with_capacity(first.len() + second.len());
+        out.put(first);
+        out.put(second);
+        while out.len() < limits::WATCH_PIECE
+            && let Some(event) = self.ready_event()
+        {
+            out.put(event);
+        }
+        Some(out.freeze())
+    }
+
+    async fn event(&mut self) -> Option<Bytes> {
         loop {
-            if let Some(entry) = self.initial.pop_front() {
-                return Some(self.encoder.added(&entry));
+            if let Some(event) = self.ready_event() {
+                return Some(event);
             }
             if std::mem::take(&mut self.mark_initial) {
                 return Some(self.encoder.bookmark(self.sent, true));
             }
-            if let Some(change) = self.missed.pop_front() {
-                if let Some(event) = self.take(&change) {
-                    return Some(event);
-                }
-                continue;
-            }
-            if let Some(revision) = self.due {
-                match self.subscription.ready() {
-                    Ok(change) => {
-                        self.missed.push_back(change);
-                        continue;
-                    }
-                    Err(_) => {
-                        self.due = None;
-                        self.sent = self.sent.max(revision);
-                        return Some(self.encoder.bookmark(self.sent, false));
-                    }
-                }
+            // The queue is empty, so everything up to that revision has been sent.
+            if let Some(revision) = self.due.take() {
+                self.sent = self.sent.max(revision);
+                return Some(self.encoder.bookmark(self.sent, false));
             }
             if !self.wait().await {
                 return None;
+            }
+        }
+    }
+
+    /// An event that needs no waiting: of the state, of the history, of the queue.
+    fn ready_event(&mut self) -> Option<Bytes> {
+        if let Some(entry) = self.initial.pop_front() {
+            return Some(self.encoder.added(&entry));
+        }
+        if self.mark_initial {
+            return None;
+        }
+        loop {
+            let change = match self.missed.pop_front() {
+                Some(change) => change,
+                None => self.subscription.ready().ok()?,
+            };
+            if let Some(event) = self.take(&change) {
+                return Some(event);
             }
         }
     }
