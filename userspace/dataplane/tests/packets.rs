@@ -424,3 +424,30 @@ fn connections_are_seen_with_both_ends_and_their_end() {
         assert!(!row().closed);
     });
 }
+
+#[test]
+#[ignore = "needs root and eBPF: cargo xtask test"]
+fn a_flow_whose_replies_were_forgotten_gets_them_back() {
+    on_node(|kernel, topology, node| {
+        kernel
+            .apply_service("a/b", Some(&vip(Protocol::Udp, Scope::Internal, &[at(OTHER_POD, true)])))
+            .unwrap();
+        let client = (LOCAL_POD.0, 51_000);
+        let forward = || tcx(kernel, Program::PodIngress, &Packet::udp(client, VIP, b"x"), topology.pod);
+        let reply =
+            || tcx(kernel, Program::PodIngress, &Packet::udp(OTHER_POD, client, b"y"), topology.other_pod);
+        forward();
+        assert_eq!(reply().verdict, REDIRECT);
+        let flows = node.bpf_root().join("v1/maps/FLOWS4");
+        let mut key = [OTHER_POD.0.octets(), client.0.octets()].concat();
+        key.extend(OTHER_POD.1.to_be_bytes());
+        key.extend(client.1.to_be_bytes());
+        key.extend(17_u32.to_ne_bytes());
+        support::delete_element(&flows, &key);
+        assert_eq!(reply().verdict, NEXT);
+        // Noticed once a tick.
+        std::thread::sleep(std::time::Duration::from_millis(1_100));
+        forward();
+        assert_eq!(reply().verdict, REDIRECT);
+    });
+}

@@ -73,6 +73,9 @@ fn a_connection_reaches_the_backend_and_its_peer_is_the_service() {
         let connections = inspector.connections().unwrap();
         assert_eq!(connections[0].frontend, (VIP.0.into(), VIP.1));
         assert_eq!(connections[0].backend, (backend.address, backend.port));
+        // Closed, it is forgotten.
+        drop(client);
+        assert_eq!(inspector.connections().unwrap(), []);
     });
 }
 

@@ -84,11 +84,41 @@ fn keep(packet: &Packet, flow: *mut Flow4) -> bool {
         let now = maps::tick();
         if (*flow).seen != now {
             (*flow).seen = now;
+            restore_reply(packet, flow);
         }
         if packet.tcp_flags & (tcp_flag::FIN | tcp_flag::RST | tcp_flag::SYN) != 0 {
             track(packet, flow);
         }
         true
+    }
+}
+
+/// Puts the reverse element back, if it has been evicted while the client kept sending.
+///
+/// # Safety
+/// `flow` must lead to a value of `FLOWS4`.
+#[inline(always)]
+unsafe fn restore_reply(packet: &Packet, flow: *mut Flow4) {
+    // SAFETY: by the contract of this function.
+    unsafe {
+        if (*flow).flags & flow_flag::REVERSE != 0 {
+            return;
+        }
+        let key = (*flow).sibling(packet.key.protocol);
+        if FLOWS4.get_ptr(&key).is_some() {
+            return;
+        }
+        let mut reply = blank();
+        reply.source = packet.key.destination;
+        reply.destination = packet.key.source;
+        reply.source_port = packet.key.destination_port;
+        reply.destination_port = packet.key.source_port;
+        reply.service = (*flow).service;
+        reply.generation = (*flow).generation;
+        reply.flags = (*flow).flags & flow_flag::THROUGH | flow_flag::REVERSE;
+        reply.seen = (*flow).seen;
+        // Taken by another flow meanwhile, it is left to that one.
+        let _ = FLOWS4.insert(&key, &reply, BPF_NOEXIST as u64);
     }
 }
 

@@ -3,8 +3,8 @@
 use aya_ebpf::EbpfContext as _;
 use aya_ebpf::bindings::{BPF_ANY, bpf_sock_addr};
 use aya_ebpf::helpers::{bpf_get_netns_cookie, bpf_get_prandom_u32, bpf_get_socket_cookie, bpf_set_retval};
-use aya_ebpf::macros::cgroup_sock_addr;
-use aya_ebpf::programs::SockAddrContext;
+use aya_ebpf::macros::{cgroup_sock, cgroup_sock_addr};
+use aya_ebpf::programs::{SockAddrContext, SockContext};
 use core::ptr::{addr_of, addr_of_mut};
 use ebpf_common::frontend::{AffinityKey, Frontend, FrontendKey4, FrontendKey6, frontend_flag};
 use ebpf_common::socket::{Socket4, Socket6, SocketKey4, SocketKey6, direction};
@@ -17,6 +17,9 @@ use super::{lookup, pick};
 const PROCEED: i32 = 1;
 /// Fail the system call with the error set.
 const REFUSE: i32 = 0;
+
+const AF_INET: u32 = 2;
+const AF_INET6: u32 = 10;
 
 const ECONNREFUSED: i32 = 111;
 const ETIMEDOUT: i32 = 110;
@@ -71,6 +74,58 @@ pub fn recvmsg6(ctx: SockAddrContext) -> i32 {
 #[cgroup_sock_addr(getpeername6)]
 pub fn getpeername6(ctx: SockAddrContext) -> i32 {
     restore6(&ctx)
+}
+
+/// A socket is closed: its backend need not be remembered. What an unconnected socket leaves is
+/// evicted in time.
+#[cgroup_sock(sock_release)]
+pub fn release(ctx: SockContext) -> i32 {
+    let sock = ctx.sock;
+    // SAFETY: the context is the one that the kernel gave; whole fields at constant offsets.
+    let (family, protocol, port) = unsafe {
+        (
+            addr_of!((*sock).family).read_volatile(),
+            addr_of!((*sock).protocol).read_volatile() as u8,
+            addr_of!((*sock).dst_port).read_volatile(),
+        )
+    };
+    if port == 0 || (family != AF_INET && family != AF_INET6) {
+        return PROCEED;
+    }
+    // SAFETY: as above.
+    let cookie = unsafe { bpf_get_socket_cookie(ctx.as_ptr()) };
+    if family == AF_INET {
+        // SAFETY: as above.
+        let address = unsafe { addr_of!((*sock).dst_ip4).read_volatile() };
+        forget4(SocketKey4 { cookie, address, port, protocol, direction: direction::REVERSE });
+        return PROCEED;
+    }
+    // SAFETY: as above.
+    let address = unsafe {
+        [
+            addr_of!((*sock).dst_ip6[0]).read_volatile(),
+            addr_of!((*sock).dst_ip6[1]).read_volatile(),
+            addr_of!((*sock).dst_ip6[2]).read_volatile(),
+            addr_of!((*sock).dst_ip6[3]).read_volatile(),
+        ]
+    };
+    if address[0] == 0 && address[1] == 0 && address[2] == MAPPED {
+        forget4(SocketKey4 { cookie, address: address[3], port, protocol, direction: direction::REVERSE });
+        return PROCEED;
+    }
+    let key = SocketKey6 { cookie, address, port, protocol, direction: direction::REVERSE, reserved: 0 };
+    if SOCKETS6.get_ptr(&key).is_some() {
+        let _ = SOCKETS6.remove(&key);
+    }
+    PROCEED
+}
+
+/// Looks first: most sockets have no element, and to remove one takes a lock.
+#[inline(always)]
+fn forget4(key: SocketKey4) {
+    if SOCKETS4.get_ptr(&key).is_some() {
+        let _ = SOCKETS4.remove(&key);
+    }
 }
 
 #[inline(always)]

@@ -41,9 +41,11 @@ impl Attachments {
         &self.programs[&program]
     }
 
-    /// Attaches the socket programs to a cgroup. A link to another cgroup is replaced.
+    /// Attaches the socket programs to a cgroup, which is made if need be. A link to another cgroup is replaced.
     pub fn cgroup(&self, path: &Path) -> Result<(), DataPlaneError> {
         let attempted = || format!("attaching to cgroup {}", path.display());
+        // Made if need be, where the hierarchy is: elsewhere the kernel refuses to attach.
+        fs::create_dir_all(path).map_err(|error| failed(attempted(), error))?;
         let directory = File::open(path).map_err(|error| failed(attempted(), error))?;
         let id = directory.metadata().map_err(|error| failed(attempted(), error))?.ino();
         for program in Program::ALL.into_iter().filter(|program| program.on_cgroup()) {

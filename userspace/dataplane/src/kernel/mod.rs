@@ -22,6 +22,7 @@ pub use self::object::Program;
 
 use self::attach::Attachments;
 use self::maps::Maps;
+use crate::inspect::{InspectError, Inspector};
 use crate::map::HashTable;
 use crate::store::Store;
 use crate::sync::Synchronizer;
@@ -77,7 +78,7 @@ impl Default for Limits {
 pub struct Config {
     /// Directory for pins. Where it is not on a BPF file system, one is mounted.
     pub bpf_root: PathBuf,
-    /// Directory of a cgroup2 hierarchy; the sockets below it are balanced.
+    /// Directory of a cgroup2 hierarchy, made if need be; the sockets below it are balanced.
     pub cgroup: PathBuf,
     pub limits: Limits,
     pub xdp: XdpMode,
@@ -111,11 +112,10 @@ impl Kernel {
             fs::create_dir_all(path)
                 .map_err(|error| failed(format!("creating {}", path.display()), error))?;
         }
-        let fresh = !maps_at.join("CONFIG").exists();
         let programs = object::load(&maps_at, &config.limits)
             .map_err(|error| failed("loading the eBPF programs".to_owned(), error))?;
         let mut maps = Maps::open(&maps_at)?;
-        let node = node_config(&maps, fresh, config.xdp_redirect);
+        let node = node_config(&maps, config.xdp_redirect);
         maps.set_config(node);
         // Blocks that the earlier process gave back are free from now on.
         maps.grace_period();
@@ -149,6 +149,11 @@ impl Kernel {
     /// Where the maps are pinned.
     pub fn maps_directory(&self) -> PathBuf {
         version_directory(&self.config.bpf_root).join("maps")
+    }
+
+    /// A look into the tables and counters, also from other threads.
+    pub fn inspector(&self) -> Result<Inspector, InspectError> {
+        Inspector::open(&self.config.bpf_root)
     }
 
     /// Ids of the services in the tables.
@@ -209,9 +214,10 @@ impl DataPlane for Kernel {
 }
 
 /// Settings to start with: those of the earlier process, or defaults.
-fn node_config(maps: &Maps, fresh: bool, xdp_redirect: bool) -> ebpf_common::Config {
+fn node_config(maps: &Maps, xdp_redirect: bool) -> ebpf_common::Config {
     let mut node = maps.config();
-    if fresh {
+    if node.snat_port_max == 0 {
+        // Nobody has written it yet.
         node.wildcard_port_min = u16::MAX;
         node.wildcard_port_max = 0;
         node.snat_port_min = limits::SNAT_PORT_MIN;

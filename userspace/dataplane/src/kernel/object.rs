@@ -32,6 +32,8 @@ pub enum Program {
     Recvmsg6,
     Getpeername4,
     Getpeername6,
+    /// A socket is closed.
+    Release,
     /// tcx ingress of an uplink.
     UplinkIngress,
     /// tcx ingress of the host's end of a pod's interface.
@@ -43,7 +45,7 @@ pub enum Program {
 }
 
 impl Program {
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Connect4,
         Self::Connect6,
         Self::Sendmsg4,
@@ -52,6 +54,7 @@ impl Program {
         Self::Recvmsg6,
         Self::Getpeername4,
         Self::Getpeername6,
+        Self::Release,
         Self::UplinkIngress,
         Self::PodIngress,
         Self::Egress,
@@ -69,6 +72,7 @@ impl Program {
             Self::Recvmsg6 => "recvmsg6",
             Self::Getpeername4 => "getpeername4",
             Self::Getpeername6 => "getpeername6",
+            Self::Release => "release",
             Self::UplinkIngress => "uplink_ingress",
             Self::PodIngress => "pod_ingress",
             Self::Egress => "egress",
@@ -87,6 +91,7 @@ impl Program {
             Self::Recvmsg6 => 20,
             Self::Getpeername4 => 29,
             Self::Getpeername6 => 30,
+            Self::Release => 34,
             Self::UplinkIngress | Self::PodIngress => 46,
             Self::Egress => 47,
             Self::UplinkXdp => 37,
@@ -95,7 +100,7 @@ impl Program {
 
     /// The program belongs on a cgroup, not on an interface.
     pub fn on_cgroup(self) -> bool {
-        self <= Self::Getpeername6
+        self <= Self::Release
     }
 }
 
@@ -177,6 +182,7 @@ fn load_with(
         let refused = |cause| LoadError::Program { name, cause: Box::new(cause) };
         match found {
             Loaded::CgroupSockAddr(hook) => hook.load().map_err(refused)?,
+            Loaded::CgroupSock(hook) => hook.load().map_err(refused)?,
             Loaded::SchedClassifier(hook) => hook.load().map_err(refused)?,
             Loaded::Xdp(hook) => hook.load().map_err(refused)?,
             _ => return Err(LoadError::NoProgram(name)),

@@ -173,6 +173,25 @@ pub fn offloads_off(interface: &str) {
     assert_eq!(result, 0, "{interface}: {}", std::io::Error::last_os_error());
 }
 
+/// Deletes an element of a pinned map, as eviction would.
+pub fn delete_element(map: &Path, key: &[u8]) {
+    const MAP_DELETE_ELEM: i32 = 3;
+    const OBJ_GET: i32 = 7;
+    let path = std::ffi::CString::new(map.to_str().unwrap()).unwrap();
+    let mut attr = [path.as_ptr() as u64, 0, 0];
+    let size = size_of_val(&attr);
+    // SAFETY: path and key outlive the calls; the attribute is as long as stated.
+    let result = unsafe {
+        let fd = libc::syscall(libc::SYS_bpf, OBJ_GET, attr.as_mut_ptr(), size);
+        assert!(fd >= 0, "{}: {}", map.display(), std::io::Error::last_os_error());
+        attr = [fd as u64, key.as_ptr() as u64, 0];
+        let result = libc::syscall(libc::SYS_bpf, MAP_DELETE_ELEM, attr.as_mut_ptr(), size);
+        libc::close(fd as i32);
+        result
+    };
+    assert_eq!(result, 0, "no such element in {}", map.display());
+}
+
 pub fn backend(address: IpAddr, port: u16, local: bool) -> Backend {
     Backend { address, port, local }
 }
