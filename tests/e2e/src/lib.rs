@@ -5,11 +5,13 @@
 pub mod cluster;
 pub mod lab;
 pub mod load;
+pub mod process;
 pub mod snapshot;
 
 pub use cluster::Cluster;
 pub use lab::Lab;
 pub use load::{Counts, Load};
+pub use process::Process;
 pub use snapshot::Snapshot;
 
 use std::path::PathBuf;

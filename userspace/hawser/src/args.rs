@@ -232,13 +232,17 @@ pub struct Proxy {
     #[command(subcommand)]
     pub look: Option<Look>,
     #[command(flatten)]
-    pub run: Option<ProxyRun>,
+    pub run: ProxyRun,
 }
 
 #[derive(Args)]
 pub struct ProxyRun {
+    /// How the API server is reached
     #[arg(long)]
-    pub kubeconfig: PathBuf,
+    pub kubeconfig: Option<PathBuf>,
+    /// Remove what an earlier proxy left in the kernel, and end
+    #[arg(long)]
+    pub cleanup: bool,
     /// Where maps, programs and links are pinned
     #[arg(long, default_value = BPF_ROOT)]
     pub bpf_root: PathBuf,

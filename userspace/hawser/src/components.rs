@@ -92,7 +92,11 @@ pub async fn proxy(args: Proxy) -> Result<()> {
     if let Some(look) = look {
         return look::run(look);
     }
-    let ProxyRun { kubeconfig, bpf_root, node, ports, networks } = run.context(
+    let ProxyRun { kubeconfig, cleanup, bpf_root, node, ports, networks } = run;
+    if cleanup {
+        return userspace_dataplane::remove(&bpf_root).context("cannot remove the eBPF programs and maps");
+    }
+    let kubeconfig = kubeconfig.context(
         "hawser proxy needs --kubeconfig FILE; or services, backends, connections to look into the tables",
     )?;
     let stop = shutdown::on_signal()?;

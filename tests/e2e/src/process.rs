@@ -1,0 +1,63 @@
+//! A component in a process of its own.
+
+use std::fs::OpenOptions;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, Result};
+
+/// Killed when dropped.
+pub struct Process {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Process {
+    /// Starts it with its output in a file.
+    pub fn start(command: &mut Command, log: PathBuf) -> Result<Self> {
+        let file = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(&log)
+            .with_context(|| format!("cannot open {}", log.display()))?;
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(file.try_clone().context("cannot share the log file")?)
+            .stderr(file)
+            .spawn()
+            .with_context(|| format!("cannot start {command:?}"))?;
+        Ok(Self { child, log })
+    }
+
+    /// SIGKILL.
+    pub fn kill(mut self) -> Result<()> {
+        self.child.kill().context("cannot kill a process")?;
+        self.child.wait().context("cannot wait for a process")?;
+        Ok(())
+    }
+
+    /// SIGTERM; the exit code must be 0.
+    pub fn stop(mut self) -> Result<()> {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM)
+            .context("cannot signal a process")?;
+        let status = self.child.wait().context("cannot wait for a process")?;
+        anyhow::ensure!(status.success(), "ended with {status} after SIGTERM; see {}", self.log.display());
+        Ok(())
+    }
+
+    /// The end of what it wrote.
+    pub fn log_tail(&self) -> String {
+        let text = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        format!("{}:\n{}", self.log.display(), lines[lines.len().saturating_sub(30)..].join("\n"))
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Ended already is what is wanted.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
