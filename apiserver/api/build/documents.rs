@@ -10,11 +10,11 @@ use flate2::write::GzEncoder;
 use serde_json::{Map, Value, json};
 
 use crate::definitions::Definitions;
-use crate::{Served, paths};
+use crate::{Served, paths, protobuf};
 
 const PREFIX: &str = "#/$defs/";
 
-/// Writes `v2.json.gz`, `v3-*.json.gz` and `openapi_index.rs` into `out`.
+/// Writes `v2.json.gz`, `v2.pb.gz`, `v3-*.json.gz` and `openapi_index.rs` into `out`.
 pub fn write(out: &Path, definitions: &Definitions, served: &[Served]) {
     let mut by_version: BTreeMap<(String, String), Map<String, Value>> = BTreeMap::new();
     for resource in served {
@@ -36,9 +36,13 @@ pub fn write(out: &Path, definitions: &Definitions, served: &[Served]) {
         .expect("writing to a string");
     }
     index.push_str("];\n");
-    let text = serde_json::to_vec(&v2(definitions, &by_version)).expect("a JSON value is serializable");
+    let document = v2(definitions, &by_version);
+    let text = serde_json::to_vec(&document).expect("a JSON value is serializable");
     store(&out.join("v2.json.gz"), &text);
     writeln!(index, "static V2_HASH: &str = \"{}\";", hash(&text)).expect("writing to a string");
+    let message = protobuf::encode(&document);
+    store(&out.join("v2.pb.gz"), &message);
+    writeln!(index, "static V2_PROTOBUF_HASH: &str = \"{}\";", hash(&message)).expect("writing to a string");
     std::fs::write(out.join("openapi_index.rs"), index).expect("OUT_DIR is writable");
 }
 

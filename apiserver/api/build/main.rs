@@ -9,6 +9,7 @@ mod definitions;
 mod documents;
 mod graph;
 mod paths;
+mod protobuf;
 mod roots;
 
 use std::path::{Path, PathBuf};

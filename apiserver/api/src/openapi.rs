@@ -11,6 +11,14 @@ include!(concat!(env!("OUT_DIR"), "/openapi_index.rs"));
 
 static V2: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/v2.json.gz"));
 
+static V2_PROTOBUF: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/v2.pb.gz"));
+
+/// The media type of [`v2_protobuf_gz`] in answers.
+pub const V2_PROTOBUF_MEDIA: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+/// How clients may ask for it: older ones wrote an `@`, which no media type may hold.
+pub const V2_PROTOBUF_ACCEPTED: [&str; 2] =
+    [V2_PROTOBUF_MEDIA, "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"];
+
 /// The whole of OpenAPI v2 as gzip-compressed JSON.
 pub fn v2_gz() -> &'static [u8] {
     V2
@@ -19,6 +27,17 @@ pub fn v2_gz() -> &'static [u8] {
 /// Changes when the document of [`v2_gz`] does; an `ETag` without quotes.
 pub fn v2_hash() -> &'static str {
     V2_HASH
+}
+
+/// The document of [`v2_gz`] as a gzip-compressed protobuf message, `openapi.v2.Document` of
+/// gnostic.
+pub fn v2_protobuf_gz() -> &'static [u8] {
+    V2_PROTOBUF
+}
+
+/// Changes when the message of [`v2_protobuf_gz`] does; an `ETag` without quotes.
+pub fn v2_protobuf_hash() -> &'static str {
+    V2_PROTOBUF_HASH
 }
 
 /// The body of `/openapi/v3`: where the document of each group and version is, with its hash.

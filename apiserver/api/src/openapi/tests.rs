@@ -113,3 +113,156 @@ fn v2_is_one_closed_document() {
     assert_eq!(patch["consumes"].as_array().unwrap().len(), 3);
     assert!(document["paths"]["/api/v1/namespaces/{namespace}/pods/{name}/log"]["get"].is_object());
 }
+
+/// The fields of a message whose fields are all of the wire types 0 and 2: number and content.
+fn fields(mut bytes: &[u8]) -> Vec<(u64, &[u8])> {
+    fn varint(bytes: &mut &[u8]) -> u64 {
+        let mut value = 0;
+        for shift in (0..).step_by(7) {
+            let (first, rest) = bytes.split_first().unwrap();
+            *bytes = rest;
+            value |= u64::from(first & 0x7f) << shift;
+            if first & 0x80 == 0 {
+                break;
+            }
+        }
+        value
+    }
+    let mut found = Vec::new();
+    while !bytes.is_empty() {
+        let key = varint(&mut bytes);
+        let content = match key & 7 {
+            0 => {
+                let start = bytes;
+                varint(&mut bytes);
+                &start[..start.len() - bytes.len()]
+            }
+            2 => {
+                let length = usize::try_from(varint(&mut bytes)).unwrap();
+                let (content, rest) = bytes.split_at(length);
+                bytes = rest;
+                content
+            }
+            other => panic!("wire type {other}"),
+        };
+        found.push((key >> 3, content));
+    }
+    found
+}
+
+fn all(message: &[u8], number: u64) -> Vec<&[u8]> {
+    fields(message).into_iter().filter(|(n, _)| *n == number).map(|(_, content)| content).collect()
+}
+
+fn one(message: &[u8], number: u64) -> Option<&[u8]> {
+    let found = all(message, number);
+    assert!(found.len() < 2, "field {number} occurs {} times", found.len());
+    found.first().copied()
+}
+
+fn string(message: &[u8], number: u64) -> Option<Value> {
+    one(message, number).map(|s| std::str::from_utf8(s).unwrap().into())
+}
+
+fn pairs(message: &[u8], number: u64) -> impl Iterator<Item = (String, &[u8])> {
+    all(message, number)
+        .into_iter()
+        .map(|pair| (string(pair, 1).unwrap().as_str().unwrap().to_owned(), one(pair, 2).unwrap()))
+}
+
+/// A `Schema` message back in JSON.
+fn schema(message: &[u8]) -> Value {
+    let mut out = serde_json::Map::new();
+    for (number, _) in fields(message) {
+        assert!([1, 2, 4, 19, 21, 22, 23, 25, 31].contains(&number), "field {number} of a schema");
+    }
+    for (number, key) in [(1, "$ref"), (2, "format"), (4, "description")] {
+        out.extend(string(message, number).map(|value| (key.to_owned(), value)));
+    }
+    let required: Value =
+        all(message, 19).into_iter().map(|s| std::str::from_utf8(s).unwrap()).collect::<Vec<_>>().into();
+    if required.as_array().is_some_and(|list| !list.is_empty()) {
+        out.insert("required".into(), required);
+    }
+    if let Some(item) = one(message, 21) {
+        out.insert("additionalProperties".into(), schema(one(item, 1).unwrap()));
+    }
+    if let Some(item) = one(message, 22) {
+        out.insert("type".into(), string(item, 1).unwrap());
+    }
+    if let Some(item) = one(message, 23) {
+        out.insert("items".into(), schema(one(item, 1).unwrap()));
+    }
+    if let Some(properties) = one(message, 25) {
+        let map = pairs(properties, 1).map(|(name, value)| (name, schema(value))).collect();
+        out.insert("properties".into(), Value::Object(map));
+    }
+    for (name, any) in pairs(message, 31) {
+        out.insert(name, serde_json::from_slice(one(any, 2).unwrap()).unwrap());
+    }
+    Value::Object(out)
+}
+
+fn unpack_message() -> Vec<u8> {
+    let mut message = Vec::new();
+    GzDecoder::new(v2_protobuf_gz()).read_to_end(&mut message).unwrap();
+    message
+}
+
+#[test]
+fn v2_as_protobuf_has_the_same_definitions() {
+    let document = unpack(v2_gz());
+    let message = unpack_message();
+    assert_eq!(string(&message, 1).unwrap(), "2.0");
+    let definitions: serde_json::Map<String, Value> =
+        pairs(one(&message, 9).unwrap(), 1).map(|(name, value)| (name, schema(value))).collect();
+    let expected = document["definitions"].as_object().unwrap();
+    assert_eq!(definitions.len(), expected.len());
+    for (name, schema) in expected {
+        let mut schema = schema.clone();
+        // An empty list and no list are the same on the wire.
+        if schema["required"].as_array().is_some_and(Vec::is_empty) {
+            schema.as_object_mut().unwrap().remove("required");
+        }
+        assert_eq!(definitions[name], schema, "{name}");
+    }
+    assert_ne!(v2_protobuf_hash(), v2_hash());
+}
+
+#[test]
+fn v2_as_protobuf_has_the_same_operations() {
+    let document = unpack(v2_gz());
+    let message = unpack_message();
+    let paths: Vec<(String, &[u8])> = pairs(one(&message, 8).unwrap(), 2).collect();
+    assert_eq!(paths.len(), document["paths"].as_object().unwrap().len());
+    for (path, item) in paths {
+        for (number, method) in [(2, "get"), (3, "put"), (4, "post"), (5, "delete"), (8, "patch")] {
+            let expected = &document["paths"][&path][method];
+            let Some(operation) = one(item, number) else {
+                assert!(expected.is_null(), "{method} {path}");
+                continue;
+            };
+            assert_eq!(string(operation, 5).unwrap(), expected["operationId"]);
+            let extensions: Vec<(String, &[u8])> = pairs(operation, 13).collect();
+            let (_, kind) =
+                extensions.iter().find(|(name, _)| name == "x-kubernetes-group-version-kind").unwrap();
+            let kind: Value = serde_json::from_slice(one(kind, 2).unwrap()).unwrap();
+            assert_eq!(kind, expected["x-kubernetes-group-version-kind"]);
+            let parameters = all(operation, 8);
+            let wanted = expected["parameters"].as_array().unwrap();
+            assert_eq!(parameters.len(), wanted.len());
+            for (parameter, wanted) in parameters.into_iter().zip(wanted) {
+                let parameter = one(parameter, 1).unwrap();
+                if let Some(body) = one(parameter, 1) {
+                    assert_eq!(string(body, 2).unwrap(), wanted["name"]);
+                    assert_eq!(schema(one(body, 5).unwrap()), wanted["schema"]);
+                } else {
+                    let query = one(one(parameter, 2).unwrap(), 3).unwrap();
+                    assert_eq!(string(query, 2).unwrap(), "query");
+                    assert_eq!(string(query, 4).unwrap(), wanted["name"]);
+                    assert_eq!(string(query, 6).unwrap(), wanted["type"]);
+                }
+            }
+        }
+    }
+}
