@@ -52,10 +52,10 @@ const TARGETS: [(Ipv4Addr, u16); 7] = [
 
 #[derive(Clone, Copy, Debug)]
 enum Way {
-    FromPod,
-    FromOutside,
+    Pod,
+    Uplink,
     /// Through XDP first, as an uplink has it; what it leaves goes on to tcx.
-    FromOutsideWithXdp,
+    Xdp,
 }
 
 #[derive(Clone, Debug)]
@@ -95,7 +95,7 @@ fn frontends() -> impl Strategy<Value = Tables> {
 }
 
 fn sent() -> impl Strategy<Value = Sent> {
-    let way = prop_oneof![Just(Way::FromPod), Just(Way::FromOutside), Just(Way::FromOutsideWithXdp)];
+    let way = prop_oneof![Just(Way::Pod), Just(Way::Uplink), Just(Way::Xdp)];
     let payload = prop::collection::vec(any::<u8>(), 0..80);
     (0..TARGETS.len(), any::<bool>(), way, 50_000_u16..50_040, payload)
         .prop_map(|(target, udp, way, port, payload)| Sent { target, udp, way, port, payload })
@@ -104,7 +104,7 @@ fn sent() -> impl Strategy<Value = Sent> {
 impl Sent {
     fn packet(&self) -> Packet {
         let from = match self.way {
-            Way::FromPod => LOCAL_POD.0,
+            Way::Pod => LOCAL_POD.0,
             _ => CLIENT.0,
         };
         let (source, destination) = ((from, self.port), TARGETS[self.target]);
@@ -117,7 +117,7 @@ impl Sent {
 
     fn scope(&self) -> Scope {
         match self.way {
-            Way::FromPod => Scope::Internal,
+            Way::Pod => Scope::Internal,
             _ => Scope::External,
         }
     }
@@ -133,7 +133,7 @@ enum Outcome {
 
 /// Sends a packet through the programs of an interface.
 fn send(kernel: &Kernel, topology: &Topology, packet: &Packet, way: Way) -> Outcome {
-    if let Way::FromOutsideWithXdp = way {
+    if let Way::Xdp = way {
         let run = xdp(kernel, packet, topology.uplink);
         match run.verdict {
             XDP_TX => return Outcome::Became(Packet::parse(&run.packet)),
@@ -143,7 +143,7 @@ fn send(kernel: &Kernel, topology: &Topology, packet: &Packet, way: Way) -> Outc
         }
     }
     let (program, interface) = match way {
-        Way::FromPod => (Program::PodIngress, topology.pod),
+        Way::Pod => (Program::PodIngress, topology.pod),
         _ => (Program::UplinkIngress, topology.uplink),
     };
     let run = tcx(kernel, program, packet, interface);
@@ -166,9 +166,9 @@ fn reply(kernel: &Kernel, topology: &Topology, there: &Packet, way: Way) -> Outc
     };
     let remote = there.destination.0.octets()[1] == 2;
     let way = match (remote, way) {
-        (false, _) => Way::FromPod,
-        (true, Way::FromOutsideWithXdp) => Way::FromOutsideWithXdp,
-        (true, _) => Way::FromOutside,
+        (false, _) => Way::Pod,
+        (true, Way::Xdp) => Way::Xdp,
+        (true, _) => Way::Uplink,
     };
     send(kernel, topology, &reply, way)
 }

@@ -58,6 +58,13 @@ pub fn decide_reply(packet: &Packet) -> Decision {
     }
 }
 
+/// The flow of packets with these ends, as it is.
+#[inline(always)]
+pub fn known(key: &FlowKey4) -> Option<Flow4> {
+    // SAFETY: the pointer leads to a value of the map.
+    FLOWS4.get_ptr(key).map(|flow| unsafe { *flow })
+}
+
 /// Brings the flow up to date; false if it is gone, because its backend is.
 ///
 /// Established TCP connections keep their backend. A datagram, or a segment that opens a
@@ -290,7 +297,7 @@ fn claim(mut reply: FlowKey4, flow: &Flow4, config: &Config, own_address: bool, 
 /// An element that is all zero. Cleared word by word: the compiler would call a function that
 /// clears single bytes.
 #[inline(always)]
-fn blank() -> Flow4 {
+pub fn blank() -> Flow4 {
     let mut flow = MaybeUninit::<Flow4>::uninit();
     const _: () = assert!(size_of::<Flow4>() % size_of::<u32>() == 0 && align_of::<Flow4>() == 4);
     for word in 0..size_of::<Flow4>() / size_of::<u32>() {

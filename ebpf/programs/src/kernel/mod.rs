@@ -7,6 +7,7 @@
 //! connection. The hooks differ in how they read their input and how they carry out the answer.
 
 mod flow;
+mod icmp;
 mod lookup;
 mod maps;
 mod packet;

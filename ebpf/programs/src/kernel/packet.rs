@@ -84,6 +84,21 @@ pub unsafe fn store<T: Copy>(data: usize, offset: usize, value: T) {
     unsafe { ((data + offset) as *mut T).write_volatile(value) }
 }
 
+/// An IPv4 header without options, of a packet that is no fragment.
+///
+/// # Safety
+/// The program must have compared `data + offset + 20`, and `data + ETHERNET`, with the end of the
+/// packet.
+#[inline(always)]
+pub unsafe fn is_plain(data: usize, offset: usize) -> bool {
+    // SAFETY: by the contract of this function.
+    unsafe {
+        load::<u16>(data, 12) == ETHERTYPE_IPV4
+            && load::<u8>(data, offset) == VERSION_AND_LENGTH
+            && load::<u16>(data, offset + 6) & FRAGMENT == 0
+    }
+}
+
 /// Reads the headers; none if the packet is not for these programs: another network or transport
 /// protocol, a fragment, a header with options, or cut short.
 #[inline(always)]
@@ -93,14 +108,11 @@ pub fn parse(data: usize, end: usize) -> Option<Packet> {
     }
     // SAFETY: compared with the end above; TCP's further fields are compared below.
     unsafe {
-        if load::<u16>(data, 12) != ETHERTYPE_IPV4 || load::<u8>(data, IP) != VERSION_AND_LENGTH {
+        if !is_plain(data, IP) {
             return None;
         }
         let number = load::<u8>(data, IP + 9);
         if number != protocol::TCP && number != protocol::UDP {
-            return None;
-        }
-        if load::<u16>(data, IP + 6) & FRAGMENT != 0 {
             return None;
         }
         let mut tcp_flags = 0;

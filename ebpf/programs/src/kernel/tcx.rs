@@ -13,6 +13,7 @@ use ebpf_common::flow::Flow4;
 use ebpf_common::{metric, protocol, scope};
 
 use super::flow::{self, Decision, Reach};
+use super::icmp;
 use super::maps;
 use super::packet::{self, Delta, Packet};
 use super::reject;
@@ -44,7 +45,7 @@ pub fn egress(ctx: TcContext) -> i32 {
         return NEXT;
     }
     let Some(packet) = parse(&ctx) else {
-        return NEXT;
+        return icmp::translate(&ctx, false).unwrap_or(NEXT);
     };
     if let Decision::Rewrite(flow) = flow::decide_reply(&packet) {
         // SAFETY: the pointer leads to a value of the map.
@@ -59,7 +60,7 @@ pub fn egress(ctx: TcContext) -> i32 {
 #[inline(always)]
 fn ingress(ctx: &TcContext, scope: u8) -> i32 {
     let Some(packet) = parse(ctx) else {
-        return NEXT;
+        return icmp::translate(ctx, true).unwrap_or(NEXT);
     };
     match flow::decide(&packet, scope, Reach::Any) {
         Decision::Pass => NEXT,
@@ -76,10 +77,16 @@ fn ingress(ctx: &TcContext, scope: u8) -> i32 {
 /// Rewrites a packet and sends it on its way.
 #[inline(always)]
 fn carry(ctx: &TcContext, packet: &Packet, flow: &Flow4) -> i32 {
-    let way = if packet.ttl > 1 { way(ctx, packet, flow) } else { None };
+    let way = if packet.ttl > 1 { way(ctx, packet.protocol(), flow) } else { None };
     if rewrite(ctx, packet, flow, way.is_some()).is_none() {
         return DROP;
     }
+    depart(way)
+}
+
+/// Sends a rewritten packet past the stack where there is a way, else to the stack.
+#[inline(always)]
+pub fn depart(way: Option<(u32, u32)>) -> i32 {
     let Some((ifindex, next_hop)) = way else {
         maps::count(metric::TCX_TO_STACK);
         return NEXT;
@@ -95,13 +102,13 @@ fn carry(ctx: &TcContext, packet: &Packet, flow: &Flow4) -> i32 {
 
 /// Interface and next hop of a flow; none if it ends on this node, or has no way.
 #[inline(always)]
-fn way(ctx: &TcContext, packet: &Packet, flow: &Flow4) -> Option<(u32, u32)> {
-    // SAFETY: the context is the one that the kernel gave; the parameters live on the stack for the length of the call; of the unions, the
-    // members of IPv4 are used throughout.
+pub fn way(ctx: &TcContext, protocol: u8, flow: &Flow4) -> Option<(u32, u32)> {
+    // SAFETY: the context is the one that the kernel gave; the parameters live on the stack for
+    // the length of the call; of the unions, the members of IPv4 are used throughout.
     unsafe {
         let mut query = packet::fib_query();
         query.family = AF_INET;
-        query.l4_protocol = packet.protocol();
+        query.l4_protocol = protocol;
         query.sport = flow.source_port;
         query.dport = flow.destination_port;
         query.ifindex = (*ctx.skb.skb).ifindex;
