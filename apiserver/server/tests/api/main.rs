@@ -4,6 +4,7 @@
 
 mod admission;
 mod discovery;
+mod faults;
 mod harness;
 mod lists;
 mod model;

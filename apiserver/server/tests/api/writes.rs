@@ -2,7 +2,6 @@
 
 use apiserver_api::builtin;
 use apiserver_api::registry::{Registry, Resource};
-use apiserver_server::ServerConfig;
 use serde_json::{Value, json};
 
 use crate::harness::{Api, deployment, pod};
@@ -319,17 +318,4 @@ async fn events_are_one_store_under_two_versions() {
     let core =
         api.get("/api/v1/events?fieldSelector=involvedObject.name%3Dp,source%3Dkubelet").await.expect(200);
     assert_eq!(core.names(), ["e"]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_failing_store_is_a_503_and_nothing_is_acknowledged() {
-    let disk = std::sync::Arc::new(apiserver_store::disk::SimDisk::new(3));
-    let store: std::sync::Arc<dyn apiserver_store::Store> = std::sync::Arc::new(
-        apiserver_store::embedded::Embedded::open(disk.clone(), Default::default()).await.unwrap(),
-    );
-    let api = Api::over(ServerConfig::default(), store).await;
-    disk.crash();
-    let reply = api.post(MAPS, json!({"metadata": {"name": "a"}})).await;
-    assert!(reply.code == 503 || reply.code == 500, "{}", reply.text);
-    assert_eq!(reply.body["kind"], "Status");
 }

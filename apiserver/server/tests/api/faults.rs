@@ -1,0 +1,172 @@
+//! Bad days of the store: watches that break, history that is gone, writes that are not answered.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use apiserver_api::auth::Identity;
+use apiserver_server::ServerConfig;
+use apiserver_store::disk::SimDisk;
+use apiserver_store::embedded::{Embedded, Options};
+use apiserver_store::{Got, Page, Range, Revision, Store, StoreError, Watch, Write, Written};
+use async_trait::async_trait;
+use futures::StreamExt;
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+
+use crate::harness::Api;
+
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+
+/// A store whose watches can be broken, and which can lose writes' answers.
+struct Flaky {
+    inner: Embedded,
+    /// Breaks the open watch.
+    cut: Arc<Notify>,
+    /// The next error says that history is gone.
+    compacted: AtomicBool,
+    refuse_watches: AtomicBool,
+    lose_answers: AtomicBool,
+}
+
+impl Flaky {
+    async fn new() -> Arc<Self> {
+        Arc::new(Self {
+            inner: Embedded::open(Arc::new(SimDisk::new(5)), Options::default()).await.unwrap(),
+            cut: Arc::default(),
+            compacted: AtomicBool::new(false),
+            refuse_watches: AtomicBool::new(false),
+            lose_answers: AtomicBool::new(false),
+        })
+    }
+
+    fn error(&self, attempted: &str) -> StoreError {
+        if self.compacted.swap(false, Ordering::SeqCst) {
+            StoreError::Compacted { asked: 1, oldest: 2 }
+        } else {
+            StoreError::Unavailable { attempted: attempted.to_owned(), cause: None }
+        }
+    }
+}
+
+#[async_trait]
+impl Store for Flaky {
+    async fn get(&self, key: &str) -> Result<Got, StoreError> {
+        self.inner.get(key).await
+    }
+
+    async fn list(&self, range: Range) -> Result<Page, StoreError> {
+        self.inner.list(range).await
+    }
+
+    async fn write(&self, write: Write) -> Result<Written, StoreError> {
+        let written = self.inner.write(write).await;
+        if self.lose_answers.load(Ordering::SeqCst) { Err(self.error("write")) } else { written }
+    }
+
+    async fn watch(&self, prefix: &str, from: Revision) -> Result<Watch, StoreError> {
+        if self.refuse_watches.load(Ordering::SeqCst) {
+            return Err(self.error("watch"));
+        }
+        let inner = self.inner.watch(prefix, from).await?;
+        let cut = Arc::clone(&self.cut);
+        let until = Box::pin(async move { cut.notified().await });
+        let error = futures::stream::once(std::future::ready(Err(self.error("watch"))));
+        Ok(Box::pin(inner.take_until(until).chain(error)))
+    }
+
+    async fn revision(&self) -> Result<Revision, StoreError> {
+        self.inner.revision().await
+    }
+
+    async fn compact(&self, revision: Revision) -> Result<(), StoreError> {
+        self.inner.compact(revision).await
+    }
+
+    async fn request_progress(&self) -> Result<(), StoreError> {
+        self.inner.request_progress().await
+    }
+}
+
+async fn api(store: &Arc<Flaky>) -> Api {
+    let store: Arc<dyn Store> = Arc::<Flaky>::clone(store);
+    Api::over(ServerConfig::default(), store).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_broken_watch_goes_on_where_it_was() {
+    let store = Flaky::new().await;
+    let api = api(&store).await;
+    let from = api.config_map("a", json!({})).await;
+    let mut watch = api.watch(&format!("{MAPS}?watch=1&resourceVersion={from}")).await;
+    store.refuse_watches.store(true, Ordering::SeqCst);
+    store.cut.notify_one();
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    api.config_map("b", json!({})).await;
+    // What is written is read, and lists wait for the cache, but not for ever.
+    api.get(&format!("{MAPS}/b")).await.expect(200);
+    api.get(MAPS).await.expect(504);
+    api.get("/readyz").await.expect(500);
+    store.refuse_watches.store(false, Ordering::SeqCst);
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!(api.get(MAPS).await.expect(200).names(), ["a", "b"]);
+    assert_eq!(watch.brief().await, "ADDED b");
+    api.get("/readyz").await.expect(200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cache_whose_history_is_gone_starts_again() {
+    let store = Flaky::new().await;
+    let api = api(&store).await;
+    let bob = api.as_user(Identity::authenticated("bob", &[]));
+    let rbac = "/apis/rbac.authorization.k8s.io/v1";
+    let binding = json!({"metadata": {"name": "bob"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
+        "subjects": [{"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": "bob"}]});
+    api.post(&format!("{rbac}/clusterrolebindings"), binding).await.expect(201);
+    let from = api.config_map("a", json!({})).await;
+    bob.get(MAPS).await.expect(200);
+    let mut watch = api.watch(&format!("{MAPS}?watch=1&resourceVersion={from}")).await;
+    store.refuse_watches.store(true, Ordering::SeqCst);
+    store.cut.notify_one();
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    api.delete(&format!("{rbac}/clusterrolebindings/bob"), Value::Null).await.expect(200);
+    api.config_map("b", json!({})).await;
+    store.compacted.store(true, Ordering::SeqCst);
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    store.refuse_watches.store(false, Ordering::SeqCst);
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    // Who watched is sent away, and told to list again.
+    assert_eq!(watch.brief().await, "END");
+    let mut late = api.watch(&format!("{MAPS}?watch=1&resourceVersion={from}")).await;
+    assert_eq!(late.next().await.unwrap()["object"]["code"], 410);
+    assert_eq!(api.get(MAPS).await.expect(200).names(), ["a", "b"]);
+    // A binding that went meanwhile is gone here too.
+    bob.get(MAPS).await.expect(403);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_is_lost_acknowledges_nothing_and_gives_no_address_out_twice() {
+    let store = Flaky::new().await;
+    let api = api(&store).await;
+    let services = "/api/v1/namespaces/default/services";
+    let service = |name: &str, ip: Value| json!({"metadata": {"name": name}, "spec": {"ports": [{"port": 80}], "clusterIP": ip}});
+    store.lose_answers.store(true, Ordering::SeqCst);
+    let reply = api.post(services, service("a", "10.96.7.7".into())).await.expect(503);
+    assert_eq!(reply.headers["retry-after"], "1");
+    store.lose_answers.store(false, Ordering::SeqCst);
+    // It was written all the same; its address is not free.
+    api.get(&format!("{services}/a")).await.expect(200);
+    api.post(services, service("b", "10.96.7.7".into())).await.expect(422);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_stopped_is_an_error_and_nothing_is_acknowledged() {
+    let disk = Arc::new(SimDisk::new(3));
+    let store: Arc<dyn Store> = Arc::new(Embedded::open(disk.clone(), Options::default()).await.unwrap());
+    let api = Api::over(ServerConfig::default(), store).await;
+    disk.crash();
+    let reply = api.post(MAPS, json!({"metadata": {"name": "a"}})).await;
+    assert!(reply.code == 503 || reply.code == 500, "{}", reply.text);
+    assert_eq!(reply.body["kind"], "Status");
+}
