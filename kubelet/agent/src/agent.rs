@@ -6,10 +6,10 @@ use std::{
 };
 
 use apiserver_api::ambient::Ambient;
-use apiserver_client::{Cache, Recorder};
+use apiserver_client::{Cache, ObjectKey, Recorder};
 use arc_swap::ArcSwap;
 use k8s_openapi::{
-    api::core::v1::{ObjectReference, Pod, Service},
+    api::core::v1::{Node, ObjectReference, Pod, Service},
     apimachinery::pkg::api::resource::Quantity,
 };
 use kube::Client;
@@ -31,6 +31,8 @@ pub(crate) struct Agent {
     pub recorder: Recorder,
     pub objects: Objects,
     pub services: Cache<Service>,
+    /// This kubelet's own Node, once it is there.
+    pub nodes: Cache<Node>,
     /// Addresses of the node, the first family first.
     pub host_ips: Vec<String>,
     /// What pods may use of the node.
@@ -66,6 +68,12 @@ impl Agent {
                 (!state.gone, state.pod.metadata.deletion_timestamp.is_none())
             })
             .cloned()
+    }
+
+    /// Labels of the Node, also those that others have set; `None` before it is known.
+    pub(crate) fn node_labels(&self) -> Option<BTreeMap<String, String>> {
+        let node = self.nodes.get(&ObjectKey::new("", &self.config.node_name))?;
+        Some(node.metadata.labels.clone().unwrap_or_default())
     }
 
     /// `containerd`, also before the runtime has said so.

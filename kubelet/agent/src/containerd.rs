@@ -171,9 +171,13 @@ impl Containerd {
             info!(socket = %socket.display(), "containerd runs already");
             return Ok(Self { config, runtime, adopted: true });
         }
-        spawn(&config)?;
+        // One that is only slow is waited for: two must not share a directory.
+        let adopted = is_alive(&config);
+        if !adopted {
+            spawn(&config)?;
+        }
         let runtime = wait(&config).await?;
-        Ok(Self { config, runtime, adopted: false })
+        Ok(Self { config, runtime, adopted })
     }
 
     /// Whether it ran already.

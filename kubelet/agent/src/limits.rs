@@ -8,6 +8,8 @@ pub const RELIST: Duration = Duration::from_secs(1);
 pub const HINT_PAUSE: Duration = Duration::from_millis(5);
 /// A pod whose work failed is tried again after this, where nothing else wakes it.
 pub const RETRY: Duration = Duration::from_secs(2);
+/// Longest pause between attempts of the same work.
+pub const MAX_RETRY: Duration = Duration::from_secs(20);
 /// First pause before a container that ended is started again.
 pub const BACKOFF_MIN: Duration = Duration::from_secs(10);
 /// Longest pause before a container that ended is started again.

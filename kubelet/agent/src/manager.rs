@@ -96,7 +96,8 @@ fn take(agent: &Agent, pod: Arc<Pod>) -> Option<Arc<PodCell>> {
             })
             .collect();
         let others: Vec<&Pod> = others.iter().map(Arc::as_ref).collect();
-        let node = NodeView { allocatable: &agent.allocatable, labels: &agent.config.node_labels };
+        let labels = agent.node_labels();
+        let node = NodeView { allocatable: &agent.allocatable, labels: labels.as_ref() };
         if let Err(verdict) = admit(&node, &pod, &others) {
             warn!(pod = pod::name(&pod), reason = verdict.reason, "pod does not fit");
             agent.event(&pod, None, "FailedAdmission", verdict.message.clone());

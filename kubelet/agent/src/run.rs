@@ -8,7 +8,7 @@ use std::{
 use apiserver_api::ambient::Ambient;
 use apiserver_client::{Informers, Recorder, cache::Selection};
 use arc_swap::ArcSwap;
-use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use kube::Client;
 use kubelet_cri::Runtime;
 use tokio::{
@@ -45,7 +45,7 @@ pub enum RunError {
 
 /// Runs a kubelet until `shutdown`. Its pods go on running after that; the next one finds them.
 pub async fn run(
-    mut config: Config,
+    config: Config,
     client: Client,
     runtime: Arc<dyn Runtime>,
     machine: Arc<dyn Machine>,
@@ -59,7 +59,6 @@ pub async fn run(
         return Err(RunError::NoAddress);
     }
     machine.set_up_root(&config.cgroup_root).await?;
-    config.node_labels = node::labels(&config, &config.node_name);
     let informers = Informers::new(client.clone(), ambient.clone(), shutdown.clone());
     let processors = usize::try_from(info.cpus).unwrap_or(1).max(1);
     let starts = if config.start_concurrency == 0 { 2 * processors } else { config.start_concurrency };
@@ -75,6 +74,10 @@ pub async fn run(
         ),
         objects: Objects::new(client.clone(), ambient.clone(), shutdown.clone()),
         services: informers.cache::<Service>(),
+        nodes: informers.select::<Node>(Selection {
+            fields: format!("metadata.name={}", config.node_name),
+            ..Selection::default()
+        }),
         allocatable: node::capacity(&config, &info),
         host_ips,
         starts: Semaphore::new(starts),

@@ -33,6 +33,7 @@ use support::{Api, condition};
 use tokio::{
     net::{TcpListener, TcpStream},
     task::JoinHandle,
+    time::Instant,
 };
 use tokio_rustls::client::TlsStream;
 use tokio_tungstenite::tungstenite::{Message, client::IntoClientRequest};
@@ -87,7 +88,9 @@ impl Bench {
             sandbox_image: kubelet_image::PAUSE_REFERENCE.to_owned(),
             log_file: path.join("containerd.log"),
         };
-        let cgroup_root = format!("/hawser-test-{}", std::process::id());
+        // The last part of a name that is unique on this machine.
+        let unique = path.file_name().unwrap().to_string_lossy().into_owned();
+        let cgroup_root = format!("/hawser-test-{unique}");
         Self { containerd, cgroup_root, authority: Authority::new(), directory }
     }
 
@@ -184,6 +187,23 @@ impl Bench {
         let status = response.status().as_u16();
         let body = response.into_body().collect().await.unwrap().to_bytes();
         (status, String::from_utf8_lossy(&body).into_owned())
+    }
+
+    /// Status of the answer to a request for an upgrade.
+    async fn upgrade(&self, port: u16, path: &str, protocol: &str) -> u16 {
+        let stream = self.connect(port, true).await;
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
+        tokio::spawn(connection.with_upgrades());
+        let version = if path.starts_with("/exec") { "v4.channel.k8s.io" } else { "portforward.k8s.io" };
+        let request = http::Request::post(path)
+            .header("host", "node")
+            .header("connection", "Upgrade")
+            .header("upgrade", protocol)
+            .header("x-stream-protocol-version", version)
+            .body(Empty::<bytes::Bytes>::new())
+            .unwrap();
+        sender.send_request(request).await.unwrap().status().as_u16()
     }
 
     /// Runs a command over WebSocket; its output by channel. An error is the refused status.
@@ -326,6 +346,17 @@ fn find(directory: &Path, part: &str) -> Vec<PathBuf> {
 #[test]
 #[ignore = "needs root and containerd: cargo xtask test"]
 fn pods_on_a_real_containerd() {
+    in_namespaces(async |bench: &Bench| story(bench).await);
+}
+
+#[test]
+#[ignore = "needs root and containerd: cargo xtask test"]
+fn many_pods_at_once_on_a_real_containerd() {
+    in_namespaces(async |bench: &Bench| crowd(bench).await);
+}
+
+/// Runs a story in namespaces of its own, and takes everything down after it.
+fn in_namespaces(story: impl AsyncFnOnce(&Bench)) {
     // Threads and processes that are started from here on inherit the namespaces.
     unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS).unwrap();
     assert!(Command::new("ip").args(["link", "set", "lo", "up"]).status().unwrap().success());
@@ -349,7 +380,8 @@ fn pods_on_a_real_containerd() {
     });
 }
 
-async fn story(bench: &Bench) {
+/// A containerd with the images of the tests.
+async fn start_containerd(bench: &Bench) -> Containerd {
     let containerd = Containerd::start(bench.containerd.clone()).await.unwrap();
     assert!(!containerd.adopted());
     let importer = Importer {
@@ -360,7 +392,45 @@ async fn story(bench: &Bench) {
     importer.import_pause(bench.directory.path()).await.unwrap();
     write_shell_image(&bench.path("shell.tar"));
     importer.import(&bench.path("shell.tar")).await.unwrap();
+    containerd
+}
 
+/// All of them become ready, and all of them go without a trace.
+async fn crowd(bench: &Bench) {
+    const PODS: usize = 24;
+    let containerd = start_containerd(bench).await;
+    let api = Api::new();
+    let kubelet = bench.kubelet(&api, containerd.runtime()).await;
+    let name = |index: usize| format!("p{index}");
+    let began = Instant::now();
+    for index in 0..PODS {
+        let script = "trap 'exit 0' TERM; while :; do sleep 0.2; done";
+        api.create_pod(
+            &name(index),
+            json!({"terminationGracePeriodSeconds": 2, "containers": [shell(script)]}),
+        );
+    }
+    for index in 0..PODS {
+        api.until_ready(&name(index)).await;
+    }
+    println!("{PODS} pods ready after {:?}", began.elapsed());
+    for index in 0..PODS {
+        let pod = api.pod(&name(index));
+        assert_eq!(pod["status"]["containerStatuses"][0]["restartCount"], 0);
+        api.delete_pod(&name(index), 2);
+    }
+    for index in 0..PODS {
+        api.until_gone(&name(index)).await;
+    }
+    println!("gone after {:?}", began.elapsed());
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(containerd.runtime().list_pod_sandboxes(None).await.unwrap(), []);
+    assert_eq!(fs::read_dir(bench.path("kubelet/pods")).unwrap().count(), 0);
+    kubelet.stop().await;
+}
+
+async fn story(bench: &Bench) {
+    let containerd = start_containerd(bench).await;
     let api = Api::new();
     api.create(
         "api/v1/configmaps",
@@ -436,13 +506,12 @@ async fn inside(bench: &Bench, kubelet: &Kubelet, api: &Api, runtime: &CriRuntim
     assert!(run("cat /proc/self/status").await.contains("NoNewPrivs:\t1"));
     let memory = run("cat /proc/self/cgroup").await;
     assert!(memory.contains(&format!("{}/kubepods/pod", bench.cgroup_root)), "{memory}");
-    let pod = find(Path::new("/sys/fs/cgroup/memory"), "poduid-");
-    let limit = fs::read_to_string(pod[0].join("memory.limit_in_bytes")).unwrap();
-    assert!(
-        pod.iter().any(|path| path.starts_with(format!("/sys/fs/cgroup/memory{}", bench.cgroup_root))),
-        "{pod:?}"
-    );
-    assert!(limit.trim().parse::<u64>().unwrap() > 0);
+    let cgroups = Path::new("/sys/fs/cgroup/memory").join(bench.cgroup_root.trim_matches('/'));
+    let limits: Vec<String> = find(&cgroups, "poduid-")
+        .iter()
+        .map(|pod| fs::read_to_string(pod.join("memory.limit_in_bytes")).unwrap().trim().to_owned())
+        .collect();
+    assert!(limits.contains(&(64 << 20).to_string()), "{limits:?}");
 
     api.change("api/v1/configmaps", "default", "config", |object| object["data"]["who"] = json!("them"));
     let mut seen = String::new();
@@ -493,6 +562,10 @@ async fn served(bench: &Bench, kubelet: &Kubelet) {
         assert_eq!((channels[1].as_str(), channels[2].as_str()), ("out\n", "err\n"), "{protocol}");
         assert!(channels[3].contains("\"ExitCode\",\"message\":\"3\""), "{}", channels[3]);
     }
+    assert_eq!(bench.upgrade(port, &exec("cat", "&input=1"), "SPDY/3.1").await, 101);
+    assert_eq!(bench.upgrade(port, "/portForward/default/rich", "SPDY/3.1").await, 101);
+    assert_eq!(bench.upgrade(port, "/exec/default/none/c?command=x", "SPDY/3.1").await, 404);
+
     let with_input = exec("read line; echo got $line", "&input=1");
     let refused = bench.exec(port, &with_input, "v5.channel.k8s.io", Some("x\n")).await;
     assert_eq!(refused.unwrap_err(), 403, "the client takes another protocol");

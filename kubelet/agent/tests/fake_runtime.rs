@@ -280,6 +280,22 @@ async fn a_shorter_grace_period_counts_at_once_and_a_deadline_fails_the_pod() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn labels_that_others_set_on_the_node_count() {
+    let node = Node::new();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    node.api.change("api/v1/nodes", "", "n1", |node| node["metadata"]["labels"]["disk"] = json!("fast"));
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    for (name, disk) in [("fast", "fast"), ("slow", "slow")] {
+        let mut spec = one("web");
+        spec["nodeSelector"] = json!({"disk": disk});
+        node.api.create_pod(name, spec);
+    }
+    node.api.until_ready("fast").await;
+    let slow = node.api.until("slow", "refused", |pod| pod["status"]["phase"] == "Failed").await;
+    assert_eq!(slow["status"]["reason"], "NodeAffinity");
+}
+
+#[tokio::test(start_paused = true)]
 async fn thirty_pods_start_together_and_all_go_away() {
     let node = Node::new();
     for index in 0..30 {

@@ -11,8 +11,8 @@ use crate::quantity;
 pub struct NodeView<'a> {
     /// `status.allocatable`
     pub allocatable: &'a BTreeMap<String, Quantity>,
-    /// `metadata.labels`
-    pub labels: &'a BTreeMap<String, String>,
+    /// `metadata.labels`; not checked where they are not known yet.
+    pub labels: Option<&'a BTreeMap<String, String>>,
 }
 
 /// Refuses a pod that does not fit beside the `others`, which are neither finished nor refused.
@@ -20,8 +20,9 @@ pub fn admit(node: &NodeView<'_>, pod: &Pod, others: &[&Pod]) -> Result<(), Verd
     let refuse = |reason: &str, message: String| {
         Err(Verdict { reason: reason.to_owned(), message: format!("Pod was rejected: {message}") })
     };
-    for (key, value) in spec(pod).node_selector.iter().flatten() {
-        if node.labels.get(key) != Some(value) {
+    if let Some(labels) = node.labels {
+        let mut wanted = spec(pod).node_selector.iter().flatten();
+        if wanted.any(|(key, value)| labels.get(key) != Some(value)) {
             return refuse("NodeAffinity", "Predicate NodeAffinity failed".to_owned());
         }
     }
@@ -67,7 +68,7 @@ mod tests {
         let allocatable = [("cpu", "1"), ("memory", "1Gi"), ("pods", "2")]
             .map(|(k, v)| (k.to_owned(), Quantity(v.to_owned())));
         let labels = BTreeMap::from([("disk".to_owned(), "fast".to_owned())]);
-        let node = NodeView { allocatable: &BTreeMap::from(allocatable), labels: &labels };
+        let node = NodeView { allocatable: &BTreeMap::from(allocatable), labels: Some(&labels) };
         admit(&node, pod, others).err().map(|verdict| verdict.reason)
     }
 

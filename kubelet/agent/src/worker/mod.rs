@@ -36,6 +36,8 @@ pub(crate) struct Worker {
     /// Pauses that have been told, by container and attempt.
     told: BTreeSet<(String, u32)>,
     pusher: Option<Pusher>,
+    /// What last failed for the pod as a whole, and the pause after it.
+    trouble: Option<(&'static str, Duration)>,
 }
 
 /// Ends the task with the worker.
@@ -57,6 +59,7 @@ pub(crate) async fn run(agent: Arc<Agent>, cell: Arc<PodCell>) {
         tidied: false,
         told: BTreeSet::new(),
         pusher: None,
+        trouble: None,
     };
     let mut versions = worker.cell.versions();
     // What runs already must be known before anything is said or done.
@@ -126,7 +129,7 @@ impl Worker {
         for id in &plan.stop_sandboxes {
             if let Err(error) = self.agent.runtime.stop_pod_sandbox(id).await {
                 warn!(pod = %self.cell.place.name, %error, "cannot stop a sandbox");
-                self.fail(WHOLE_POD, "KillPodSandboxError", &error.to_string(), limits::RETRY);
+                self.fail_pod("KillPodSandboxError", &error.to_string());
                 return;
             }
         }
@@ -203,6 +206,16 @@ impl Worker {
         let retry_at = self.agent.ambient.now().saturating_add(pause).unwrap_or(Timestamp::MAX);
         let failure = pod::plan::Failure { reason: reason.to_owned(), message: message.to_owned(), retry_at };
         self.cell.change(|state| state.failures.insert(name.to_owned(), failure));
+    }
+
+    /// The same for the pod as a whole, with pauses that grow while the same thing fails.
+    fn fail_pod(&mut self, reason: &'static str, message: &str) {
+        let pause = match self.trouble {
+            Some((before, pause)) if before == reason => (pause * 2).min(limits::MAX_RETRY),
+            _ => limits::RETRY,
+        };
+        self.trouble = Some((reason, pause));
+        self.fail(WHOLE_POD, reason, message, pause);
     }
 
     /// Wakes the pod when an object that it refers to has changed.

@@ -19,7 +19,7 @@ use super::Worker;
 use crate::{
     limits,
     machine::MachineError,
-    pod::{self, env::Sources, env::Surroundings, plan::WHOLE_POD, resolv, resources, spec},
+    pod::{self, env::Sources, env::Surroundings, resolv, resources, spec},
     probe::within,
     volumes::{self, References, TokenKey},
 };
@@ -67,7 +67,7 @@ impl Worker {
             Err(error) => {
                 let message = chain(&error);
                 self.agent.event(&self.cell.pod(), None, "FailedMount", message.clone());
-                self.fail(WHOLE_POD, "FailedMount", &message, limits::RETRY);
+                self.fail_pod("FailedMount", &message);
                 false
             }
         }

@@ -30,16 +30,20 @@ impl Worker {
         let dns = resolv::dns(&pod, &self.agent.config.cluster_dns, &node);
         let logs = self.agent.machine.log_directory(&self.cell.place).to_string_lossy().into_owned();
         let config = spec::sandbox_config(&pod, attempt, dns, self.cell.place.cgroup.clone(), logs);
-        let Ok(_permit) = self.agent.starts.acquire().await else { return };
-        match self.agent.runtime.run_pod_sandbox(&config).await {
+        let result = {
+            let Ok(_permit) = self.agent.starts.acquire().await else { return };
+            self.agent.runtime.run_pod_sandbox(&config).await
+        };
+        match result {
             Ok(id) => {
                 debug!(pod = %self.cell.place.name, id, "sandbox runs");
+                self.trouble = None;
                 self.cell.change(|state| state.failures.remove(WHOLE_POD));
             }
             Err(error) => {
                 let message = format!("Failed to create pod sandbox: {error}");
                 self.agent.event(&pod, None, "FailedCreatePodSandBox", message.clone());
-                self.fail(WHOLE_POD, "FailedCreatePodSandBox", &message, limits::RETRY);
+                self.fail_pod("FailedCreatePodSandBox", &message);
             }
         }
     }
