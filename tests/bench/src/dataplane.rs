@@ -79,13 +79,11 @@ impl Stage {
     fn new(subject: Subject, services: &[Service]) -> Result<Self> {
         let stage = Self { subject, lab: Lab::new()? };
         for line in [
-            "link add backends type dummy",
-            "addr add 10.200.0.1/24 dev backends",
-            "addr add 10.200.0.2/24 dev backends",
-            "addr add 10.200.0.3/24 dev backends",
-            "link set backends up",
+            "addr add 10.200.0.1/32 dev lo",
+            "addr add 10.200.0.2/32 dev lo",
+            "addr add 10.200.0.3/32 dev lo",
             // Services need a route, whoever translates.
-            "route add default dev backends",
+            "route add default dev uplink",
         ] {
             output(stage.lab.on_node("ip").args(line.split_whitespace()))?;
         }

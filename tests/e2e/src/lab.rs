@@ -52,6 +52,9 @@ impl Lab {
             format!("-n {node} link set lo up"),
             format!("-n {client} link set lo up"),
             format!("-n {node} link add uplink type veth peer name eth0 netns {client}"),
+            // Link-local addresses would come by themselves a moment later, and be a difference.
+            format!("-n {node} link set uplink addrgenmode none"),
+            format!("-n {client} link set eth0 addrgenmode none"),
             format!("-n {node} addr add {NODE_IP}/24 dev uplink"),
             format!("-n {client} addr add {CLIENT_IP}/24 dev eth0"),
             format!("-n {node} link set uplink up"),
