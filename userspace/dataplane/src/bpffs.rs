@@ -39,7 +39,8 @@ pub fn prepare(root: &Path) -> io::Result<()> {
     fs::create_dir_all(root.join(MARKER))
 }
 
-/// Undoes [`prepare`]: `root` has been emptied of pins before.
+/// Undoes [`prepare`]: `root` has been emptied of pins before. A file system that others use by now
+/// stays mounted.
 pub fn release(root: &Path) -> io::Result<()> {
     let marker = root.join(MARKER);
     let ours = marker.exists();
@@ -49,14 +50,28 @@ pub fn release(root: &Path) -> io::Result<()> {
     let place = mount_point(root)?;
     if place != root {
         fs::remove_dir(root)?;
+        // Directories above it go too, as far as they are empty.
+        let above = root.ancestors().skip(1).take_while(|path| *path != place);
+        above.map(fs::remove_dir).take_while(Result::is_ok).for_each(drop);
     }
-    if ours {
+    if ours && (place == root || is_unused(&place)?) {
         unmount(&place)?;
         if place == root {
             fs::remove_dir(root)?;
         }
     }
     Ok(())
+}
+
+/// Nobody else has pinned anything on the file system. The kernel's own files do not count.
+fn is_unused(place: &Path) -> io::Result<bool> {
+    for entry in fs::read_dir(place)? {
+        let name = entry?.file_name();
+        if name != "maps.debug" && name != "progs.debug" {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// The highest directory on the same file system as `path`.

@@ -123,3 +123,34 @@ fn preflight_says_what_is_missing() {
     let Err(error) = error else { panic!("/tmp is no cgroup") };
     assert!(chain(&error).starts_with("attaching "), "{}", chain(&error));
 }
+
+#[test]
+#[ignore = "needs root and eBPF: cargo xtask test"]
+fn the_usual_place_is_mounted_if_need_be_and_left_as_it_was() {
+    let node = Node::new();
+    let config = Config { bpf_root: "/sys/fs/bpf/hawser-test/node".into(), ..node.config() };
+    support::in_mount_namespace(|| {
+        // Lines of the mount table about the place, in this thread's namespace.
+        let mounts = || {
+            let table = fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
+            table.lines().filter(|line| line.contains(" /sys/fs/bpf ")).count()
+        };
+        while mounts() > 0 {
+            support::run("umount", "/sys/fs/bpf");
+        }
+        for others in [false, true] {
+            drop(Kernel::open(config.clone()).unwrap());
+            assert_eq!(mounts(), 1);
+            if others {
+                fs::create_dir("/sys/fs/bpf/others").unwrap();
+            }
+            remove(&config.bpf_root).unwrap();
+            assert_eq!(mounts(), usize::from(others), "what others use stays");
+        }
+        // Already mounted when we came: so it is when we go.
+        fs::remove_dir("/sys/fs/bpf/others").unwrap();
+        drop(Kernel::open(config.clone()).unwrap());
+        remove(&config.bpf_root).unwrap();
+        assert_eq!(mounts(), 1);
+    });
+}

@@ -131,10 +131,30 @@ pub fn in_namespace<T: Send>(test: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-/// Runs `ip` with these arguments in the namespace of this thread.
+/// Runs on a thread with a mount namespace of its own, which ends with it.
+pub fn in_mount_namespace(test: impl FnOnce() + Send) {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            // SAFETY: takes a number; concerns this thread only.
+            assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNS) }, 0, "a mount namespace");
+            run("mount", "--make-rprivate /");
+            test();
+        });
+        if let Err(panic) = thread.join() {
+            std::panic::resume_unwind(panic);
+        }
+    });
+}
+
+/// Runs a command with these arguments in the namespaces of this thread.
+pub fn run(command: &str, arguments: &str) {
+    let output = Command::new(command).args(arguments.split(' ')).output().unwrap();
+    assert!(output.status.success(), "{command} {arguments}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Runs `ip` with these arguments in the network namespace of this thread.
 pub fn ip(arguments: &str) {
-    let output = Command::new("ip").args(arguments.split(' ')).output().unwrap();
-    assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
+    run("ip", arguments);
 }
 
 pub fn sysctl(name: &str, value: &str) {
