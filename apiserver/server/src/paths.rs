@@ -34,9 +34,7 @@ pub async fn dispatch(context: &Context, method: &Method) -> Answer {
         "/version" | "/version/" => return Ok(respond::json(200, &version())),
         "/metrics" => return metrics(context),
         "/openid/v1/jwks" | "/.well-known/openid-configuration" => return tokens(context, path),
-        "/openapi/v2" => {
-            return gzipped(context, openapi::v2_gz(), openapi::v2_hash());
-        }
+        "/openapi/v2" => return openapi_v2(context),
         "/openapi/v3" | "/openapi/v3/" => return Ok(respond::json(200, &openapi::v3_index())),
         _ => {}
     }
@@ -103,6 +101,18 @@ fn set_etag(response: &mut Response<Body>, etag: &str) {
     }
 }
 
+fn openapi_v2(context: &Context) -> Answer {
+    for range in negotiate::ranges(&context.headers) {
+        if openapi::V2_PROTOBUF_ACCEPTED.contains(&range.media.as_str()) {
+            let (bytes, hash) = (openapi::v2_protobuf_gz(), openapi::v2_protobuf_hash());
+            return gzipped(context, bytes, hash, openapi::V2_PROTOBUF_MEDIA);
+        } else if range.accepts("application/json") {
+            break;
+        }
+    }
+    gzipped_json(context, openapi::v2_gz(), openapi::v2_hash())
+}
+
 fn openapi_v3(context: &Context, name: &str) -> Answer {
     let mut parts = name.split('/');
     let (group, version) = match (parts.next(), parts.next(), parts.next(), parts.next()) {
@@ -112,7 +122,7 @@ fn openapi_v3(context: &Context, name: &str) -> Answer {
     };
     match (openapi::v3_gz(group, version), openapi::v3_hash(group, version)) {
         (Some(bytes), Some(hash)) => {
-            let mut response = gzipped(context, bytes, hash)?;
+            let mut response = gzipped_json(context, bytes, hash)?;
             if context.query.get("hash") == Some(hash) {
                 // The address changes with the content.
                 response
@@ -125,12 +135,16 @@ fn openapi_v3(context: &Context, name: &str) -> Answer {
     }
 }
 
-/// A document that is kept compressed.
-fn gzipped(context: &Context, packed: &'static [u8], hash: &str) -> Answer {
+fn gzipped_json(context: &Context, packed: &'static [u8], hash: &str) -> Answer {
     let ranges = negotiate::ranges(&context.headers);
     if !ranges.is_empty() && !ranges.iter().any(|r| r.accepts("application/json")) {
         return Err(ApiError::new(406, "NotAcceptable", "only application/json is served here"));
     }
+    gzipped(context, packed, hash, "application/json")
+}
+
+/// A document that is kept compressed.
+fn gzipped(context: &Context, packed: &'static [u8], hash: &str, media: &'static str) -> Answer {
     if matches_etag(context, hash) {
         let mut response = not_modified();
         set_etag(&mut response, hash);
@@ -146,7 +160,7 @@ fn gzipped(context: &Context, packed: &'static [u8], hash: &str) -> Answer {
     } else {
         Bytes::from_static(packed)
     };
-    let mut response = respond::bytes(200, "application/json", content);
+    let mut response = respond::bytes(200, media, content);
     if !plain {
         response.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
     }
