@@ -37,7 +37,7 @@ pub const SNAPSHOT_AGE: Duration = Duration::from_secs(75);
 /// Pages of the first read of the store.
 pub const LOAD_PAGE: usize = 5000;
 /// A list is sent in pieces of about this many bytes.
-pub const LIST_PIECE: usize = 128 * 1024;
+pub const LIST_PIECE: usize = 64 * 1024;
 /// Events that wait are sent together up to about this many bytes.
 pub const WATCH_PIECE: usize = 32 * 1024;
 /// Answers smaller than this are not compressed.
