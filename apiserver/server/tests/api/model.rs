@@ -2,6 +2,7 @@
 //! told of every change once and in order. A page by page list is the list of its revision.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 
@@ -131,5 +132,49 @@ async fn informers_and_lists_agree_in_random_histories() {
             assert_eq!(informer.known, now, "seed {seed}");
         }
         api.server.stop();
+    }
+}
+
+/// The same with several threads: writers, informers and lists at one time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn informers_agree_while_many_write() {
+    let api = Arc::new(Api::start().await);
+    let writers = (1..=4_u64).map(|seed| {
+        let api = Arc::clone(&api);
+        tokio::spawn(async move {
+            let mut dice = Dice(0x9E37_79B9_7F4A_7C15_u64.wrapping_mul(seed));
+            for _ in 0..150 {
+                step(&api, &mut dice).await;
+            }
+        })
+    });
+    let writers: Vec<_> = writers.collect();
+    let informers = (0..8_u64).map(|i| {
+        let api = Arc::clone(&api);
+        tokio::spawn(async move {
+            tokio::time::sleep(std::time::Duration::from_millis(10 * i)).await;
+            let mut informer = Informer::start(&api, if i % 2 == 0 { "" } else { "color%3Dred" }).await;
+            loop {
+                match tokio::time::timeout(std::time::Duration::from_secs(20), informer.watch.next()).await {
+                    Ok(Some(event)) if event["object"]["metadata"]["name"] == "last" => return informer,
+                    Ok(Some(event)) => informer.take(event),
+                    other => panic!("the watch ended: {other:?}"),
+                }
+            }
+        })
+    });
+    let informers: Vec<_> = informers.collect();
+    for writer in writers {
+        writer.await.unwrap();
+    }
+    tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    let before = api.get(&format!("{MAPS}?labelSelector=color")).await.expect(200).body;
+    api.config_map("last", json!({"color": "red"})).await;
+    for informer in informers {
+        let informer = informer.await.unwrap();
+        let wanted = |o: &&Value| informer.selector.is_empty() || o["metadata"]["labels"]["color"] == "red";
+        let items = before["items"].as_array().unwrap().iter().filter(wanted);
+        let now: BTreeMap<String, Value> = items.map(|o| (key(o), o.clone())).collect();
+        assert_eq!(informer.known, now);
     }
 }
