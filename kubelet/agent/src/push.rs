@@ -76,9 +76,7 @@ async fn send(agent: &Agent, cell: &PodCell, status: Value) -> Sent {
         }
         Ok(Err(kube::Error::Api(answer))) if answer.code == 404 => Sent::Gone,
         // Another pod has taken the name.
-        Ok(Err(kube::Error::Api(answer))) if answer.code == 409 && answer.message.contains("uid") => {
-            Sent::Gone
-        }
+        Ok(Err(kube::Error::Api(answer))) if answer.code == 409 && names_uid(&answer.message) => Sent::Gone,
         Ok(Err(error)) => {
             warn!(pod = %cell.place.name, error = &error as &dyn std::error::Error, "a status was not taken");
             Sent::Failed
@@ -88,6 +86,11 @@ async fn send(agent: &Agent, cell: &PodCell, status: Value) -> Sent {
             Sent::Failed
         }
     }
+}
+
+/// A conflict that is not about a revision, and so will not pass.
+fn names_uid(message: &str) -> bool {
+    message.to_ascii_lowercase().contains("uid")
 }
 
 fn as_json(status: &PodStatus) -> Map<String, Value> {

@@ -476,9 +476,16 @@ async fn story(bench: &Bench) {
 
     survive_containerd(bench, &containerd, &pod).await;
 
-    api.delete_pod("rich", 5);
-    api.delete_pod("failing", 5);
-    api.until_gone("rich").await;
+    // A log is followed to the last word.
+    let follow = bench.get(kubelet.port, "/containerLogs/default/rich/c?follow=true&tailLines=1", true);
+    let delete = async {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        api.delete_pod("rich", 5);
+        api.delete_pod("failing", 5);
+        api.until_gone("rich").await;
+    };
+    let ((_, followed), ()) = tokio::join!(follow, delete);
+    assert_eq!(followed, "again\nbye\n");
     api.until_gone("failing").await;
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert_eq!(runtime.list_pod_sandboxes(None).await.unwrap(), []);

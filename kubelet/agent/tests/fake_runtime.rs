@@ -296,6 +296,23 @@ async fn labels_that_others_set_on_the_node_count() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_pod_may_take_the_name_of_one_that_still_ends() {
+    let node = Node::new();
+    node.runtime
+        .set_behaviour("slow", Behaviour { stop_takes: Duration::from_secs(4), ..Behaviour::default() });
+    node.api.create_pod("p", one("slow"));
+    node.api.until_ready("p").await;
+    node.api.delete_pod("p", 0);
+    let second = node.api.create_pod("p", one("web"))["metadata"]["uid"].clone();
+    node.api.until_ready("p").await;
+    assert_eq!(node.runtime.list_pod_sandboxes(None).await.unwrap().len(), 2);
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!(node.runtime.list_pod_sandboxes(None).await.unwrap().len(), 1);
+    let pod = node.api.pod("p");
+    assert_eq!((&pod["metadata"]["uid"], condition(&pod, "Ready").as_str()), (&second, "True"));
+}
+
+#[tokio::test(start_paused = true)]
 async fn thirty_pods_start_together_and_all_go_away() {
     let node = Node::new();
     for index in 0..30 {

@@ -297,7 +297,7 @@ impl Api {
         let Some(mut object) = state.objects.get(&key).cloned() else { return status(404, "NotFound") };
         let uid = &patch["metadata"]["uid"];
         if !uid.is_null() && *uid != object["metadata"]["uid"] {
-            return status(409, "uid differs");
+            return status(409, "Precondition failed: UID in precondition: x, UID in object meta: y");
         }
         merge(&mut object, patch);
         json_response(200, &self.store(&mut state, key, object, "MODIFIED"))
