@@ -2,6 +2,7 @@
 //! its own. Whatever happens, everything is taken down at the end.
 
 #![allow(clippy::unwrap_used, reason = "this is test code, outside of a function marked as a test")]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "tests may print")]
 
 mod support;
 

@@ -177,6 +177,9 @@ fn container_status(input: &Input<'_>, role: Role, container: &Container) -> Api
         ..ApiStatus::default()
     };
     let Some(newest) = newest else {
+        if let Some(last) = remembered(input, &container.name) {
+            return last;
+        }
         status.state = Some(waiting(&never_started(input, role, container)));
         return status;
     };
@@ -215,6 +218,20 @@ fn container_status(input: &Input<'_>, role: Role, container: &Container) -> Api
         }
     }
     status
+}
+
+/// The runtime may forget the containers of a finished pod; what was told of them stays.
+fn remembered(input: &Input<'_>, name: &str) -> Option<ApiStatus> {
+    let previous = input.previous;
+    if !is_finished(previous.phase.as_deref().unwrap_or_default()) {
+        return None;
+    }
+    let lists = [
+        &previous.init_container_statuses,
+        &previous.container_statuses,
+        &previous.ephemeral_container_statuses,
+    ];
+    lists.into_iter().flatten().flatten().find(|status| status.name == name).cloned()
 }
 
 /// Reason and message of a waiting container.

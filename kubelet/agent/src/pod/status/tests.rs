@@ -142,6 +142,14 @@ fn a_finished_pod_stays_finished_and_keeps_its_address() {
 }
 
 #[test]
+fn a_finished_pod_is_remembered_when_the_runtime_has_forgotten_it() {
+    let mut scene = Scene::new(one("Never"), vec![container("a", 0, Exited, 0)]);
+    scene.previous = scene.status();
+    scene.runtime = PodRuntime::default();
+    assert_eq!(scene.status().container_statuses, scene.previous.container_statuses);
+}
+
+#[test]
 fn a_deleted_pod_ends_in_a_final_phase_even_if_it_would_always_restart() {
     for (exit_code, phase) in [(0, "Succeeded"), (137, "Failed")] {
         let mut scene = Scene::new(one("Always"), vec![container("a", 0, Exited, exit_code)]);
