@@ -5,6 +5,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "tests may print")]
 
 mod support;
+mod trust;
 
 use std::{
     fs,
@@ -125,45 +126,12 @@ impl Bench {
     }
 
     async fn connect(&self, port: u16, with_certificate: bool) -> TlsStream<TcpStream> {
-        #[derive(Debug)]
-        struct Anyone;
-        impl rustls::client::danger::ServerCertVerifier for Anyone {
-            fn verify_server_cert(
-                &self,
-                _: &rustls::pki_types::CertificateDer<'_>,
-                _: &[rustls::pki_types::CertificateDer<'_>],
-                _: &rustls::pki_types::ServerName<'_>,
-                _: &[u8],
-                _: rustls::pki_types::UnixTime,
-            ) -> Result<rustls::client::danger::ServerCertVerified, rustls::Error> {
-                Ok(rustls::client::danger::ServerCertVerified::assertion())
-            }
-            fn verify_tls12_signature(
-                &self,
-                _: &[u8],
-                _: &rustls::pki_types::CertificateDer<'_>,
-                _: &rustls::DigitallySignedStruct,
-            ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
-                Ok(rustls::client::danger::HandshakeSignatureValid::assertion())
-            }
-            fn verify_tls13_signature(
-                &self,
-                _: &[u8],
-                _: &rustls::pki_types::CertificateDer<'_>,
-                _: &rustls::DigitallySignedStruct,
-            ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
-                Ok(rustls::client::danger::HandshakeSignatureValid::assertion())
-            }
-            fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
-                rustls::crypto::ring::default_provider().signature_verification_algorithms.supported_schemes()
-            }
-        }
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = rustls::ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .unwrap()
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(Anyone));
+            .with_custom_certificate_verifier(Arc::new(trust::Anyone));
         let config = if with_certificate {
             let chain =
                 rustls::pki_types::CertificateDer::pem_slice_iter(self.authority.client_chain.as_bytes());
