@@ -1,0 +1,130 @@
+//! The control plane: store, apiserver, controllers, scheduler; each can be killed and started.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use apiserver_api::ambient::Ambient;
+use apiserver_api::registry;
+use apiserver_client::Informers;
+use apiserver_server::auth::pki::{Component, Pki, Subject};
+use apiserver_server::auth::tokens::Issuer;
+use apiserver_server::{Server, ServerConfig};
+use apiserver_store::disk::SimDisk;
+use apiserver_store::embedded::{Embedded, Options};
+use ipnetwork::IpNetwork;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::network::Network;
+
+/// Where Services get their addresses from.
+const SERVICE_CIDR: &str = "10.96.0.0/16";
+/// Where nodes get their networks from.
+const CLUSTER_CIDR: &str = "10.128.0.0/9";
+
+/// Something that runs until it is killed.
+pub struct Process {
+    pub life: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl Process {
+    /// Starts what `run` makes of the process's life.
+    pub fn start<F: Future<Output = ()> + Send + 'static>(run: impl FnOnce(CancellationToken) -> F) -> Self {
+        let life = CancellationToken::new();
+        let task = tokio::spawn(run(life.clone()));
+        Self { life, task }
+    }
+
+    /// As `kill -9`: its connections break, nothing of it goes on.
+    pub fn kill(self) {
+        self.life.cancel();
+        self.task.abort();
+    }
+}
+
+/// What outlives a crash of the apiserver.
+pub struct Ground {
+    pub disk: SimDisk,
+    config: ServerConfig,
+    root_ca: String,
+    /// Holds the key of the token issuer.
+    _keys: tempfile::TempDir,
+}
+
+impl Ground {
+    /// An empty disk and new keys.
+    pub fn new(seed: u64, ambient: &Ambient) -> Result<Self> {
+        let keys = tempfile::tempdir().context("cannot make a directory for keys")?;
+        let pki = Pki::open(keys.path(), ambient).context("cannot make keys")?;
+        let issuer = Issuer::open(&pki, "https://kubernetes.default.svc.cluster.local", &[])
+            .context("cannot make an issuer of tokens")?;
+        let config = ServerConfig {
+            advertise: Some(([192, 0, 2, 1], 6443).into()),
+            service_cidrs: vec![network(SERVICE_CIDR)?],
+            issuer: Some(Arc::new(issuer)),
+            ..ServerConfig::default()
+        };
+        // Syncs take a moment, so that writes gather into groups and a crash can fall between.
+        let disk = SimDisk::new(seed).with_sync_time(Duration::from_millis(1));
+        Ok(Self { disk, config, root_ca: pki.ca_pem().to_owned(), _keys: keys })
+    }
+
+    /// Recovers the store and starts a server over it.
+    pub async fn start(&self, ambient: &Ambient) -> Result<Api> {
+        // Small, so that segments end and checkpoints are taken within a test.
+        let options = Options { segment_bytes: 256 << 10, checkpoint_bytes: 1 << 20, ..Options::default() };
+        let store = Embedded::open(Arc::new(self.disk.clone()), options)
+            .await
+            .context("cannot open the store")?;
+        let shared = Arc::new(store.clone());
+        let server = Server::new(self.config.clone(), shared, registry::builtin(), ambient.clone())
+            .context("cannot set up the server")?;
+        server.start();
+        Ok(Api { server, store })
+    }
+}
+
+fn network(text: &str) -> Result<IpNetwork> {
+    text.parse().with_context(|| format!("{text} is no network"))
+}
+
+/// A running apiserver.
+pub struct Api {
+    pub server: Arc<Server>,
+    pub store: Embedded,
+}
+
+/// Starts the controllers.
+pub fn controllers(network_: &Network, ground: &Ground, ambient: &Ambient) -> Result<Process> {
+    let config = controllers_manager::Config {
+        cluster_cidrs: vec![network(CLUSTER_CIDR)?],
+        service_cidrs: vec![network(SERVICE_CIDR)?],
+        root_ca: ground.root_ca.clone(),
+        ..controllers_manager::Config::default()
+    };
+    let (network_, ambient) = (network_.clone(), ambient.clone());
+    Ok(Process::start(|life| async move {
+        let client =
+            network_.client(Subject::component(Component::ControllerManager).identity(), life.clone());
+        let informers = Informers::new(client, ambient.clone(), life.clone());
+        if let Err(error) = controllers_manager::run(config, informers, ambient, life).await {
+            tracing::error!(%error, "the controllers ended");
+        }
+    }))
+}
+
+/// Starts the scheduler.
+pub fn scheduler(network: &Network, ambient: &Ambient) -> Process {
+    let (network, ambient) = (network.clone(), ambient.clone());
+    Process::start(|life| async move {
+        let client = network.client(Subject::component(Component::Scheduler).identity(), life.clone());
+        let informers = Informers::new(client, ambient.clone(), life.clone());
+        let config = controllers_scheduler::Config::default();
+        if let Err(error) = controllers_scheduler::run(config, informers, ambient, life).await {
+            tracing::error!(%error, "the scheduler ended");
+        }
+    })
+}

@@ -1,0 +1,115 @@
+//! Runs a simulation in a process of its own, so that nothing but the seed decides what happens.
+
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::Result;
+
+use crate::entropy;
+use crate::simulation::Simulation;
+
+/// Set in the process that runs one simulation, to its seed.
+const CHILD: &str = "HAWSER_SIM_CHILD";
+/// Repeats one seed.
+const ONE: &str = "HAWSER_SIM_SEED";
+/// How many seeds are tried.
+const MANY: &str = "HAWSER_SIM_SEEDS";
+/// Filter of what is logged, as for `tracing_subscriber`.
+const LOG: &str = "HAWSER_SIM_LOG";
+/// Before the hash of what happened, in the output of the child.
+const HISTORY: &str = "history: ";
+
+/// What a scenario is: a test's name and the code that runs in the simulation.
+pub struct Scenario {
+    /// The test function's full name, as the test harness prints it.
+    test: &'static str,
+}
+
+/// The scenario of the test of that name.
+pub fn scenario(test: &'static str) -> Scenario {
+    Scenario { test }
+}
+
+impl Scenario {
+    /// Runs `body` once a seed: those that the environment asks for, or 1 to `seeds`. Answers the
+    /// histories, by seed.
+    ///
+    /// # Panics
+    /// If a run fails; the message names the seed and the command that repeats it.
+    pub fn run(
+        &self,
+        seeds: u64,
+        body: impl AsyncFnOnce(&mut Simulation) -> Result<()> + Send + 'static,
+    ) -> Vec<(u64, String)> {
+        if let Some(seed) = number(CHILD) {
+            child(seed, body);
+            return Vec::new();
+        }
+        let seeds: Vec<u64> = match number(ONE) {
+            Some(seed) => vec![seed],
+            None => (1..=number(MANY).unwrap_or(seeds)).collect(),
+        };
+        seeds.into_iter().map(|seed| (seed, self.spawn(seed))).collect()
+    }
+
+    /// Runs one seed in a new process; answers its history.
+    ///
+    /// # Panics
+    /// As [`Scenario::run`].
+    pub fn spawn(&self, seed: u64) -> String {
+        let program = std::env::current_exe().expect("a running test has a file");
+        let began = Instant::now();
+        let output = Command::new(program)
+            .args(["--exact", self.test, "--nocapture", "--test-threads=1"])
+            .env(CHILD, seed.to_string())
+            .output()
+            .expect("this program can be started once more");
+        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        let history = out.lines().find_map(|line| line.split_once(HISTORY)).map(|(_, history)| history);
+        let (test, took) = (self.test, began.elapsed());
+        match history {
+            Some(history) if output.status.success() => {
+                report(&format!("{test} seed {seed}: {history} in {took:.1?}\n{err}"));
+                history.to_owned()
+            }
+            _ => panic!(
+                "{test} failed with seed {seed}; repeat it with\n  {ONE}={seed} cargo test -p tests-sim {test}\n\
+                 and {LOG}=info for a log\n{out}\n{err}"
+            ),
+        }
+    }
+}
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+/// Tests report to whoever runs them with `--nocapture`.
+#[expect(clippy::print_stderr, reason = "the report of a test")]
+fn report(text: &str) {
+    eprintln!("{}", text.trim_end());
+}
+
+#[expect(clippy::print_stdout, reason = "what the parent process reads")]
+fn child(seed: u64, body: impl AsyncFnOnce(&mut Simulation) -> Result<()> + Send + 'static) {
+    if let Ok(filter) = std::env::var(LOG) {
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).without_time().init();
+    }
+    let ended = entropy::on_seeded_thread(seed, move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build()?;
+        runtime.block_on(async move {
+            let mut simulation = Simulation::new(seed).await?;
+            let result = body(&mut simulation).await;
+            let model = simulation.model();
+            let history = model.history();
+            result.map(|()| history).map_err(|error| {
+                let recent = model.recent.iter().cloned().collect::<Vec<_>>().join("\n");
+                anyhow::anyhow!("{recent}\nat {:?}: {error:#}", simulation.elapsed())
+            })
+        })
+    });
+    match ended {
+        Ok(history) => println!("{HISTORY}{history}"),
+        Err(error) => panic!("{error:#}"),
+    }
+}

@@ -1,0 +1,176 @@
+//! The transport between components and apiserver: in process, with delays, lost answers and
+//! broken connections.
+
+use std::future::Future;
+use std::io::{Error, ErrorKind};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use apiserver_api::auth::Identity;
+use apiserver_client::HttpBody;
+use apiserver_server::ApiService;
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use http::{Request, Response};
+use http_body::{Body, Frame};
+use http_body_util::BodyExt;
+use kube::Client;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+use tower::{BoxError, Service};
+
+use crate::ambient::SimRandom;
+
+/// All connections of the cluster. Cheap to clone.
+#[derive(Clone)]
+pub struct Network {
+    state: Arc<Mutex<State>>,
+    random: SimRandom,
+}
+
+struct State {
+    /// The running server, and the token that ends with it.
+    server: Option<(ApiService, CancellationToken)>,
+    /// Longest time that a request takes to arrive, in milliseconds.
+    delay: u64,
+    /// Of a thousand requests so many are carried out without an answer.
+    lost_answers: u64,
+}
+
+impl Network {
+    /// A network without a server.
+    pub fn new(random: SimRandom) -> Self {
+        let state = State { server: None, delay: 3, lost_answers: 0 };
+        Self { state: Arc::new(Mutex::new(state)), random }
+    }
+
+    /// Connections are accepted from now on.
+    pub fn serve(&self, server: ApiService) {
+        self.state().server = Some((server, CancellationToken::new()));
+    }
+
+    /// The server is gone: its connections break, requests in flight stop where they are.
+    pub fn crash(&self) {
+        if let Some((_, alive)) = self.state().server.take() {
+            alive.cancel();
+        }
+    }
+
+    /// Of a thousand requests, `per_mille` get no answer though they are carried out.
+    pub fn lose_answers(&self, per_mille: u64) {
+        self.state().lost_answers = per_mille;
+    }
+
+    /// A client of a process that ends with `process`, when its connections break.
+    pub fn client(&self, identity: Identity, process: CancellationToken) -> Client {
+        Client::new(Connection { network: self.clone(), identity, process }, "default")
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What becomes of one request: by whom it is answered, how late, and whether the answer
+    /// arrives.
+    fn route(&self) -> Option<(ApiService, CancellationToken, Duration, bool)> {
+        let state = self.state();
+        let (server, alive) = state.server.clone()?;
+        let delay = Duration::from_millis(self.random.below(state.delay + 1));
+        let arrives = state.lost_answers == 0 || self.random.below(1000) >= state.lost_answers;
+        Some((server, alive, delay, arrives))
+    }
+}
+
+/// What a `kube::Client` of one process sends its requests into.
+struct Connection {
+    network: Network,
+    identity: Identity,
+    process: CancellationToken,
+}
+
+impl Service<Request<kube::client::Body>> for Connection {
+    type Response = Response<HttpBody>;
+    type Error = BoxError;
+    type Future = BoxFuture<'static, Result<Response<HttpBody>, BoxError>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<kube::client::Body>) -> Self::Future {
+        let (mut parts, body) = request.into_parts();
+        parts.extensions.insert(self.identity.clone());
+        let request = Request::from_parts(parts, body.map_err(BoxError::from).boxed_unsync());
+        Box::pin(exchange(self.network.clone(), request, self.process.clone()))
+    }
+}
+
+async fn exchange(
+    network: Network,
+    request: Request<HttpBody>,
+    process: CancellationToken,
+) -> Result<Response<HttpBody>, BoxError> {
+    let Some((server, alive, delay, arrives)) = network.route() else {
+        return Err(Error::from(ErrorKind::ConnectionRefused).into());
+    };
+    tokio::time::sleep(delay).await;
+    // The server works on though the client may hang up.
+    let handling = tokio::spawn(handle(server, request, alive.clone()));
+    let answer = tokio::select! {
+        biased;
+        () = process.cancelled() => return Err(broken()),
+        answer = handling => answer,
+    };
+    match answer {
+        Ok(Some(response)) if arrives => {
+            Ok(response.map(|body| Cuttable::new(body, [alive, process]).boxed_unsync()))
+        }
+        _ => Err(broken()),
+    }
+}
+
+async fn handle(
+    mut server: ApiService,
+    request: Request<HttpBody>,
+    alive: CancellationToken,
+) -> Option<Response<HttpBody>> {
+    tokio::select! {
+        biased;
+        () = alive.cancelled() => None,
+        answer = server.call(request) => answer.ok(),
+    }
+}
+
+fn broken() -> BoxError {
+    Error::from(ErrorKind::ConnectionReset).into()
+}
+
+/// A body that breaks off when either end is gone.
+struct Cuttable {
+    body: HttpBody,
+    ends: [Pin<Box<WaitForCancellationFutureOwned>>; 2],
+}
+
+impl Cuttable {
+    fn new(body: HttpBody, ends: [CancellationToken; 2]) -> Self {
+        Self { body, ends: ends.map(|end| Box::pin(end.cancelled_owned())) }
+    }
+}
+
+impl Body for Cuttable {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        for end in &mut self.ends {
+            if end.as_mut().poll(context).is_ready() {
+                return Poll::Ready(Some(Err(broken())));
+            }
+        }
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+}

@@ -1,0 +1,73 @@
+//! Faults of all kinds in an order that the seed decides.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use tests_sim::workload::Writers;
+use tests_sim::{Simulation, scenario};
+
+const MINUTE: Duration = Duration::from_secs(60);
+/// Faults in one run.
+const ROUNDS: usize = 16;
+
+pub async fn faults(cluster: &mut Simulation) -> Result<()> {
+    for number in 0..6 {
+        cluster.add_node(&format!("node-{number}"), true)?;
+    }
+    cluster.nodes_ready(MINUTE).await?;
+    cluster.deploy("web", 15, "web:1").await?;
+    cluster.deploy("side", 5, "side:1").await?;
+    let mut writers = Writers::start(&cluster.client, &cluster.random, 2);
+    for round in 0..ROUNDS {
+        let pause = cluster.random.below(12_000);
+        cluster.pass(Duration::from_millis(pause)).await?;
+        one(cluster, round).await?;
+    }
+    cluster.heal().await?;
+    writers.stop();
+    writers.check(cluster).await?;
+    // A dead node's pods are driven away after five minutes, and a container that ended often
+    // waits as long before it starts again.
+    cluster.nodes_ready(2 * MINUTE).await?;
+    cluster.rolled_out("web", 15 * MINUTE).await?;
+    cluster.rolled_out("side", 15 * MINUTE).await?;
+    cluster.pass(tests_sim::model::RECOVERY).await?;
+    cluster.rest(10 * MINUTE).await
+}
+
+async fn one(cluster: &mut Simulation, round: usize) -> Result<()> {
+    let names: Vec<String> = cluster.nodes.keys().cloned().collect();
+    let node = cluster.random.choose(&names).cloned().context("there are nodes")?;
+    match cluster.random.below(13) {
+        0 => cluster.crash_api(false).await?,
+        1 => cluster.crash_api(true).await?,
+        2 => cluster.kill_kubelet(&node)?,
+        3 => cluster.kill_proxy(&node)?,
+        4 => cluster.kill_node(&node)?,
+        5 => cluster.restart_controllers()?,
+        6 => cluster.restart_scheduler(),
+        7 => drop(cluster.crash_container(&node).await?),
+        8 => cluster.lose_answers(100),
+        9 => cluster.lose_answers(0),
+        // Users may fail while the apiserver is away; that is their trouble.
+        10 => drop(cluster.update("web", &format!("web:{}", round + 2)).await),
+        11 => {
+            let replicas = 5 + cluster.random.below(20);
+            drop(cluster.scale("web", i64::try_from(replicas)?).await);
+        }
+        _ => return cluster.heal().await,
+    }
+    // An apiserver that is down comes back soon, or nothing else would happen.
+    if cluster.random.below(2) == 0 {
+        cluster.restart_api().await?;
+    }
+    if cluster.random.below(2) == 0 {
+        cluster.heal_node(&node)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_cluster_recovers_from_any_faults() {
+    scenario("faults::a_cluster_recovers_from_any_faults").run(10, faults);
+}

@@ -1,0 +1,81 @@
+//! A node dies.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
+use kube::api::DeleteParams;
+use tests_sim::{Simulation, scenario};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+async fn start(cluster: &mut Simulation) -> Result<String> {
+    for number in 0..4 {
+        cluster.add_node(&format!("node-{number}"), true)?;
+    }
+    cluster.nodes_ready(MINUTE).await?;
+    cluster.deploy("web", 12, "web:1").await?;
+    cluster.rolled_out("web", MINUTE).await?;
+    cluster.rest(MINUTE).await?;
+    let names: Vec<String> = cluster.nodes.keys().cloned().collect();
+    let victim = cluster.random.choose(&names).cloned().context("there are nodes")?;
+    ensure!(pods_on(cluster, &victim) > 0, "{victim} has no pods");
+    Ok(victim)
+}
+
+fn pods_on(cluster: &Simulation, node: &str) -> usize {
+    cluster.model().pods.values().filter(|pod| pod.node == node).count()
+}
+
+async fn death(cluster: &mut Simulation) -> Result<()> {
+    let victim = start(cluster).await?;
+    cluster.kill_node(&victim)?;
+    let name = victim.clone();
+    let silent = move |model: &tests_sim::Model| model.nodes.get(&name).is_some_and(|node| !node.ready);
+    // Kubernetes waits 40 s, counted from the last sign of life.
+    let noticed = cluster.until("the node is not ready", Duration::from_secs(45), silent).await?;
+    ensure!(noticed > Duration::from_secs(25), "the node counted as lost after {noticed:?}");
+    // Its pods are no longer ready, and nothing leads to them.
+    let name = victim.clone();
+    let quiet = move |model: &tests_sim::Model| !model.ready_pods().any(|(_, pod)| pod.node == name);
+    cluster.until("its pods are not ready", Duration::from_secs(5), quiet).await?;
+    cluster.pass(Duration::from_secs(2)).await?;
+    cluster.check_tables().await?;
+    // They are driven away after five minutes and replaced elsewhere.
+    let evicted = cluster.rolled_out("web", 7 * MINUTE).await?;
+    ensure!(evicted > 4 * MINUTE, "the pods were replaced after {evicted:?}");
+    // Nobody can say that they have ended before the node is gone for good.
+    ensure!(pods_on(cluster, &victim) > 0, "the pods were forgotten");
+    Api::<Node>::all(cluster.client.clone()).delete(&victim, &DeleteParams::default()).await?;
+    let name = victim.clone();
+    let swept = move |model: &tests_sim::Model| !model.pods.values().any(|pod| pod.node == name);
+    cluster.until("the node's pods are gone", 2 * MINUTE, swept).await?;
+    cluster.rest(MINUTE).await
+}
+
+#[test]
+fn the_pods_of_a_dead_node_are_replaced() {
+    scenario("nodes::the_pods_of_a_dead_node_are_replaced").run(2, death);
+}
+
+/// A node that comes back after its pods were driven away finishes with them, and one that comes
+/// back sooner starts them again.
+async fn reboot(cluster: &mut Simulation) -> Result<()> {
+    let victim = start(cluster).await?;
+    for away in [1, 8] {
+        cluster.kill_node(&victim)?;
+        cluster.pass(away * MINUTE).await?;
+        cluster.heal_node(&victim)?;
+        cluster.nodes_ready(MINUTE).await?;
+        cluster.rolled_out("web", 2 * MINUTE).await?;
+        cluster.until("deleted pods are gone", MINUTE, |model| model.pods.len() == 12).await?;
+        cluster.rest(MINUTE).await?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_node_comes_back_sooner_or_later() {
+    scenario("nodes::a_node_comes_back_sooner_or_later").run(2, reboot);
+}

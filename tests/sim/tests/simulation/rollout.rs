@@ -1,0 +1,61 @@
+//! A hundred nodes and no faults: here the strict promises hold.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use tests_sim::{Simulation, scenario};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+async fn hundred_nodes(cluster: &mut Simulation) -> Result<()> {
+    for number in 0..100 {
+        cluster.add_node(&format!("node-{number:03}"), true)?;
+    }
+    cluster.nodes_ready(MINUTE).await?;
+    cluster.deploy("web", 300, "web:1").await?;
+    cluster.rolled_out("web", MINUTE).await?;
+    cluster.rest(MINUTE).await?;
+
+    cluster.update("web", "web:2").await?;
+    cluster.rolled_out("web", 2 * MINUTE).await?;
+    cluster.rest(MINUTE).await?;
+    ensure!(cluster.model().ready_pods().all(|(_, pod)| pod.image == "web:2"), "an old pod is left");
+
+    cluster.scale("web", 120).await?;
+    cluster.rolled_out("web", MINUTE).await?;
+    cluster.rest(MINUTE).await?;
+    ensure!(cluster.model().pods.len() == 120, "{} pods are left", cluster.model().pods.len());
+    Ok(())
+}
+
+#[test]
+fn a_hundred_nodes_roll_out_an_update_and_shrink() {
+    scenario("rollout::a_hundred_nodes_roll_out_an_update_and_shrink").run(1, hundred_nodes);
+}
+
+/// An update that cannot work stops while enough of the old pods are left, and goes back.
+async fn broken_update(cluster: &mut Simulation) -> Result<()> {
+    for number in 0..5 {
+        cluster.add_node(&format!("node-{number}"), true)?;
+    }
+    for node in cluster.nodes.values() {
+        let never = kubelet_cri::fake::Behaviour { never_ready: true, ..Default::default() };
+        node.runtime.set_behaviour("web:broken", never);
+    }
+    cluster.nodes_ready(MINUTE).await?;
+    cluster.deploy("web", 10, "web:1").await?;
+    cluster.rolled_out("web", MINUTE).await?;
+    cluster.update("web", "web:broken").await?;
+    cluster.pass(5 * MINUTE).await?;
+    let ready = cluster.model().ready_pods().count();
+    ensure!(ready == 8, "{ready} pods are ready in the middle of a broken update");
+    cluster.rest(MINUTE).await?;
+    cluster.update("web", "web:1").await?;
+    cluster.rolled_out("web", MINUTE).await?;
+    cluster.rest(MINUTE).await
+}
+
+#[test]
+fn a_broken_update_stops_and_goes_back() {
+    scenario("rollout::a_broken_update_stops_and_goes_back").run(3, broken_update);
+}
