@@ -38,7 +38,8 @@ pub(crate) async fn run(agent: Arc<Agent>, pods: Cache<Pod>, shutdown: Cancellat
         });
     });
     let mut workers = JoinSet::new();
-    let mut tidying: Option<tokio::task::JoinHandle<()>> = None;
+    // Beside the loop, for orphans may take their time to end; one at a time.
+    let mut tidying = JoinSet::new();
     let mut housekeeping = tokio::time::interval(limits::HOUSEKEEPING);
     housekeeping.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -65,9 +66,10 @@ pub(crate) async fn run(agent: Arc<Agent>, pods: Cache<Pod>, shutdown: Cancellat
                 }
             }
             _ = housekeeping.tick(), if pods.has_synced() => {
-                if tidying.as_ref().is_none_or(tokio::task::JoinHandle::is_finished) {
+                while tidying.try_join_next().is_some() {}
+                if tidying.is_empty() {
                     let agent = Arc::clone(&agent);
-                    tidying = Some(tokio::spawn(async move { tidy(&agent).await }));
+                    tidying.spawn(async move { tidy(&agent).await });
                 }
             }
         }

@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use kubelet_cri::{ContainerState, ContainerSummary, SandboxState, SandboxSummary, labels};
-use tokio::time::Instant;
+use tokio::{task::JoinSet, time::Instant};
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
@@ -14,9 +14,12 @@ use crate::{agent::Agent, limits};
 pub(crate) async fn run(agent: Arc<Agent>, shutdown: CancellationToken) {
     let mut hints = agent.runtime.hints();
     let mut hinting = true;
+    // They end with this task.
+    let mut refreshes = JoinSet::new();
     loop {
         hints.mark_unchanged();
-        relist(&agent).await;
+        relist(&agent, &mut refreshes).await;
+        while refreshes.try_join_next().is_some() {}
         tokio::select! {
             biased;
             () = shutdown.cancelled() => return,
@@ -30,7 +33,7 @@ pub(crate) async fn run(agent: Arc<Agent>, shutdown: CancellationToken) {
     }
 }
 
-async fn relist(agent: &Arc<Agent>) {
+async fn relist(agent: &Arc<Agent>, refreshes: &mut JoinSet<()>) {
     let began = Instant::now();
     let lists = tokio::join!(agent.runtime.list_pod_sandboxes(None), agent.runtime.list_containers(None));
     let (sandboxes, containers) = match lists {
@@ -44,7 +47,7 @@ async fn relist(agent: &Arc<Agent>) {
     agent.metrics.relisted(true);
     agent.metrics.relist.observe(began.elapsed().as_secs_f64());
     count(agent, &sandboxes, &containers);
-    compare(agent, &sandboxes, &containers);
+    compare(agent, &sandboxes, &containers, refreshes);
 }
 
 fn count(agent: &Agent, sandboxes: &[SandboxSummary], containers: &[ContainerSummary]) {
@@ -57,7 +60,12 @@ fn count(agent: &Agent, sandboxes: &[SandboxSummary], containers: &[ContainerSum
 
 type Listed<'a> = (Vec<&'a SandboxSummary>, Vec<&'a ContainerSummary>);
 
-fn compare(agent: &Arc<Agent>, sandboxes: &[SandboxSummary], containers: &[ContainerSummary]) {
+fn compare(
+    agent: &Arc<Agent>,
+    sandboxes: &[SandboxSummary],
+    containers: &[ContainerSummary],
+    refreshes: &mut JoinSet<()>,
+) {
     let mut by_pod: BTreeMap<&str, Listed<'_>> = BTreeMap::new();
     for sandbox in sandboxes {
         by_pod.entry(&sandbox.uid).or_default().0.push(sandbox);
@@ -72,7 +80,7 @@ fn compare(agent: &Arc<Agent>, sandboxes: &[SandboxSummary], containers: &[Conta
         if cell.differs(&sandboxes, &containers) {
             let agent = Arc::clone(agent);
             // A pod whose containers hang holds up nobody but itself.
-            tokio::spawn(async move {
+            refreshes.spawn(async move {
                 if let Err(error) = cell.refresh(&agent).await {
                     debug!(pod = cell.place.name, %error, "cannot look at a pod");
                 }
