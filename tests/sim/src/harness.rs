@@ -62,6 +62,8 @@ impl Scenario {
         let output = Command::new(program)
             .args(["--exact", self.test, "--nocapture", "--test-threads=1"])
             .env(CHILD, seed.to_string())
+            // Where a promise broke says nothing; what happened before it does.
+            .env("RUST_BACKTRACE", "0")
             .output()
             .expect("this program can be started once more");
         let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));

@@ -63,7 +63,8 @@ impl Model {
     pub fn new() -> Self {
         let now = Instant::now();
         Self {
-            revision: 0,
+            // An empty store is at revision 1, as etcd is.
+            revision: 1,
             events: 0,
             hash: Hash(0xcbf2_9ce4_8422_2325),
             keys: BTreeMap::new(),
