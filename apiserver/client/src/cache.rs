@@ -226,13 +226,16 @@ pub struct Selection {
     pub namespace: String,
 }
 
+/// What a cache is of.
+type Entry = (TypeId, Selection);
+
 /// The caches of one process. Asking twice for the same kind and selection gives the same cache.
 #[derive(Clone)]
 pub struct Informers {
     client: Client,
     ambient: Ambient,
     shutdown: CancellationToken,
-    caches: Arc<Mutex<BTreeMap<(TypeId, Selection), Box<dyn Any + Send + Sync>>>>,
+    caches: Arc<Mutex<BTreeMap<Entry, Box<dyn Any + Send + Sync>>>>,
 }
 
 impl Informers {
@@ -292,6 +295,7 @@ where
     let mut pause = MIN_PAUSE;
     loop {
         let event = tokio::select! {
+            biased;
             () = informers.shutdown.cancelled() => return,
             event = stream.next() => event,
         };

@@ -96,6 +96,7 @@ impl Writer {
     async fn run(mut self, mut entries: mpsc::Receiver<Entry>, shutdown: CancellationToken) {
         loop {
             let entry = tokio::select! {
+                biased;
                 () = shutdown.cancelled() => return,
                 entry = entries.recv() => entry,
             };

@@ -93,6 +93,7 @@ async fn work(config: Config, informers: Informers, ambient: Ambient, shutdown: 
         updates,
     };
     tokio::select! {
+        biased;
         () = shutdown.cancelled() => {}
         // A decision on half of the pods would fill nodes twice.
         () = async { pods.synced().await; nodes.synced().await; scheduler.run(inbox).await } => {}
@@ -140,6 +141,7 @@ impl Scheduler {
             let deadline =
                 self.queue.deadline().unwrap_or_else(|| Instant::now() + Duration::from_secs(3600));
             tokio::select! {
+                biased;
                 update = inbox.recv() => match update {
                     Some(update) => self.take(update),
                     None => return,

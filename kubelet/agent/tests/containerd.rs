@@ -67,6 +67,7 @@ impl Authority {
         let issuer = rcgen::Issuer::new(params, key);
         let client_key = rcgen::KeyPair::generate().unwrap();
         let mut client = rcgen::CertificateParams::new(vec!["client".to_owned()]).unwrap();
+        client.distinguished_name.push(rcgen::DnType::CommonName, "kube-apiserver-kubelet-client");
         client.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ClientAuth];
         let client_chain = client.signed_by(&client_key, &issuer).unwrap().pem();
         Self { pem, client_chain, client_key: client_key.serialize_pem() }

@@ -20,6 +20,7 @@ use tracing::debug;
 
 use crate::{agent::Agent, limits};
 
+mod caller;
 mod frames;
 mod logs;
 mod query;
@@ -27,6 +28,7 @@ mod stats;
 mod streams;
 mod tls;
 
+use caller::Caller;
 pub use tls::TlsError;
 pub(crate) use tls::tls;
 
@@ -63,8 +65,8 @@ pub(crate) async fn serve(
             let _permit = permit;
             let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE, tls.accept(stream)).await else { return };
             let (_, session) = stream.get_ref();
-            let known = session.peer_certificates().is_some_and(|chain| !chain.is_empty());
-            connection(agent, stream, known).await;
+            let caller = Caller::of(session.peer_certificates().and_then(|chain| chain.first()));
+            connection(agent, stream, caller).await;
         });
     }
 }
@@ -82,18 +84,18 @@ pub(crate) async fn serve_health(agent: Arc<Agent>, listener: TcpListener, shutd
         if let Ok((stream, _)) = accepted
             && connections.len() < limits::CONNECTIONS
         {
-            connections.spawn(connection(Arc::clone(&agent), stream, false));
+            connections.spawn(connection(Arc::clone(&agent), stream, Caller::Nobody));
         }
     }
 }
 
-async fn connection<S>(agent: Arc<Agent>, stream: S, known: bool)
+async fn connection<S>(agent: Arc<Agent>, stream: S, caller: Caller)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let service = hyper::service::service_fn(move |request| {
         let agent = Arc::clone(&agent);
-        async move { Ok::<_, Infallible>(route(agent, request, known).await) }
+        async move { Ok::<_, Infallible>(route(agent, request, caller).await) }
     });
     let mut builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(HANDSHAKE).max_buf_size(limits::HEADERS);
@@ -102,14 +104,16 @@ where
     }
 }
 
-async fn route(agent: Arc<Agent>, request: Request<Incoming>, known: bool) -> Response<Body> {
+async fn route(agent: Arc<Agent>, request: Request<Incoming>, caller: Caller) -> Response<Body> {
     let path = request.uri().path().to_owned();
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
     if let ["healthz", ..] = parts.as_slice() {
         return healthz(&agent);
     }
-    if !known {
-        return text(StatusCode::UNAUTHORIZED, "Unauthorized");
+    match caller {
+        Caller::Nobody => return text(StatusCode::UNAUTHORIZED, "Unauthorized"),
+        Caller::Stranger => return text(StatusCode::FORBIDDEN, "Forbidden"),
+        Caller::Permitted => {}
     }
     let streaming = matches!(*request.method(), Method::GET | Method::POST);
     match parts.as_slice() {
