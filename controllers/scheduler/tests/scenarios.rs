@@ -1,5 +1,7 @@
 //! Nodes and pods in, a node or the reasons against all nodes out.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests, where a panic is the report")]
+
 use std::sync::Arc;
 
 use controllers_scheduler::model::PodInfo;
