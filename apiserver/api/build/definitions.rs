@@ -107,7 +107,10 @@ fn well_known(name: &str, schema: &mut Value) {
         Some(
             "JSON" | "JSONSchemaPropsOrArray" | "JSONSchemaPropsOrBool" | "JSONSchemaPropsOrStringArray",
         ) => {
-            object.remove("type");
+            // OpenAPI v2 has no choice between shapes; Kubernetes describes none here either.
+            for key in ["type", "oneOf", "anyOf"] {
+                object.remove(key);
+            }
         }
         _ => {}
     }

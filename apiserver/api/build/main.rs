@@ -53,18 +53,19 @@ fn served(table: &Value) -> Vec<Served> {
         .as_array()
         .expect("resources.json is a list")
         .iter()
-        .filter(|r| r.get("unserved").is_none())
+        .filter(|r| r.get("unserved").is_none() || r.get("still").is_some())
         .map(|r| Served {
             group: text(&r["group"]),
             version: text(&r["version"]),
             plural: text(&r["plural"]),
             kind: text(&r["kind"]),
             namespaced: r["namespaced"] == true,
-            verbs: list(&r["verbs"]),
+            verbs: list(r.get("still").unwrap_or(&r["verbs"])),
             subresources: r["subresources"]
                 .as_object()
                 .expect("a map")
                 .iter()
+                .filter(|_| r.get("still").is_none())
                 .map(|(name, verbs)| (name.clone(), list(verbs)))
                 .collect(),
         })

@@ -16,6 +16,7 @@ use k8s_openapi::api::policy::v1 as policy_v1;
 use k8s_openapi::api::rbac::v1 as rbac_v1;
 use k8s_openapi::api::scheduling::v1 as scheduling_v1;
 use k8s_openapi::api::storage::v1 as storage_v1;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1 as apiextensions_v1;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta_v1;
 use k8s_openapi::schemars::{JsonSchema, SchemaGenerator};
 use k8s_openapi::{ListableResource, Resource};
@@ -66,6 +67,7 @@ pub fn register(g: &mut SchemaGenerator) -> Vec<Root> {
         PersistentVolumeClaim, Pod, PodTemplate, ReplicationController, ResourceQuota, Secret, Service,
         ServiceAccount);
     unlisted!(g, roots, core_v1 => Binding);
+    listed!(g, roots, apiextensions_v1 => CustomResourceDefinition);
     listed!(g, roots, apps_v1 => ControllerRevision, DaemonSet, Deployment, ReplicaSet, StatefulSet);
     listed!(g, roots, autoscaling_v2 => HorizontalPodAutoscaler);
     unlisted!(g, roots, autoscaling_v1 => Scale);

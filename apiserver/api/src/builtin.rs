@@ -24,11 +24,14 @@ struct Entry {
     subresources: std::collections::BTreeMap<String, Vec<String>>,
     /// Why the kind is known and not served.
     unserved: Option<String>,
+    /// Verbs of a kind that is not served which are answered as if it were, and had no objects.
+    #[serde(default)]
+    still: Vec<String>,
 }
 
 /// The registry of all built-in kinds that are served.
 pub fn registry() -> Registry {
-    let resources = entries().into_iter().filter(|e| e.unserved.is_none()).map(resource).collect();
+    let resources = entries().into_iter().filter_map(answered).map(resource).collect();
     Registry::new(resources)
 }
 
@@ -44,17 +47,29 @@ fn entries() -> Vec<Entry> {
     serde_json::from_str(include_str!("../data/resources.json")).expect("the build script has read this file")
 }
 
+/// The part of an entry that requests may name.
+fn answered(mut entry: Entry) -> Option<Entry> {
+    if entry.unserved.is_some() {
+        entry.verbs = std::mem::take(&mut entry.still);
+        entry.subresources.clear();
+    }
+    (!entry.verbs.is_empty()).then_some(entry)
+}
+
 fn resource(entry: Entry) -> Resource {
     let row = table::row(&entry.group, &entry.plural);
     let verbs = verbs(&entry.verbs);
     // Reviews and bindings can be created and nothing else; nothing is kept of them.
     let stored = verbs.contains(&Verb::Create) && verbs.contains(&Verb::Get);
-    let package =
-        if entry.group.is_empty() { "core" } else { entry.group.split('.').next().unwrap_or_default() };
+    let package = match entry.group.as_str() {
+        "" => "io.k8s.api.core".to_owned(),
+        "apiextensions.k8s.io" => "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions".to_owned(),
+        group => format!("io.k8s.api.{}", group.split('.').next().unwrap_or_default()),
+    };
     let layout = columns::layout(&entry.group, &entry.plural);
     let prefix = if row.prefix.is_empty() { entry.plural.as_str() } else { row.prefix };
     Resource {
-        schema: format!("io.k8s.api.{package}.{}.{}", entry.version, entry.kind),
+        schema: format!("{package}.{}.{}", entry.version, entry.kind),
         singular: entry.kind.to_lowercase(),
         subresources: entry
             .subresources

@@ -126,6 +126,23 @@ pub fn unset(object: &mut Value, field: &str) {
     }
 }
 
+/// Removes lists and maps of `metadata` that hold nothing: to Kubernetes they are the same as none.
+pub fn drop_empty(object: &mut Value) {
+    if let Some(Value::Object(metadata)) = object.get_mut("metadata") {
+        for field in ["annotations", "finalizers", "labels", "managedFields", "ownerReferences"] {
+            let empty = match metadata.get(field) {
+                Some(Value::Object(map)) => map.is_empty(),
+                Some(Value::Array(list)) => list.is_empty(),
+                Some(Value::Null) => true,
+                _ => false,
+            };
+            if empty {
+                metadata.remove(field);
+            }
+        }
+    }
+}
+
 /// Sets `metadata.resourceVersion`.
 pub fn set_resource_version(object: &mut Value, revision: u64) {
     set(object, "resourceVersion", revision.to_string());
@@ -143,6 +160,15 @@ pub fn set_finalizers(object: &mut Value, finalizers: Vec<String>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn empty_lists_and_maps_are_dropped() {
+        let mut object = json!({"metadata": {"labels": {}, "annotations": {"a": ""}, "finalizers": [],
+                                             "name": "n", "ownerReferences": null}, "data": {}});
+        drop_empty(&mut object);
+        assert_eq!(object, json!({"metadata": {"annotations": {"a": ""}, "name": "n"}, "data": {}}));
+        drop_empty(&mut json!(7));
+    }
 
     #[test]
     fn missing_metadata_reads_as_empty_and_is_made_on_write() {

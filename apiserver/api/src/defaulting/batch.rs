@@ -25,6 +25,19 @@ pub fn job(value: &mut Value) {
         }
         pod::template(spec);
     });
+    labels_of_template(value);
+}
+
+/// A Job without labels takes those of its pods.
+fn labels_of_template(value: &mut Value) {
+    let labels = value.pointer("/spec/template/metadata/labels").and_then(Value::as_object);
+    let Some(labels) =
+        labels.filter(|l| !l.is_empty() && meta::labels(value).is_none_or(|own| own.is_empty()))
+    else {
+        return;
+    };
+    let labels = labels.clone();
+    meta::set(value, "labels", labels);
 }
 
 /// Defaults of a CronJob.
@@ -73,6 +86,7 @@ pub fn prepare_create_job(value: &mut Value) {
             fill(matching, uid_label, uid.as_str());
         }
     });
+    labels_of_template(value);
     empty_status(value);
 }
 

@@ -82,13 +82,18 @@ fn jobs_run_once_unless_told_otherwise_and_select_their_own_pods() {
     );
     assert_eq!((&job["spec"]["completions"], &job["spec"]["parallelism"]), (&json!(1), &json!(1)));
     assert_eq!(job["spec"]["backoffLimit"], 6);
+    assert_eq!(job["metadata"]["labels"], json!({"mine": "x"}));
     batch::prepare_create_job(&mut job);
+    assert_eq!(job["metadata"]["labels"], json!({"mine": "x"}));
     assert_eq!(job["spec"]["selector"], json!({"matchLabels": {"batch.kubernetes.io/controller-uid": "u"}}));
     assert_eq!(
         job["spec"]["template"]["metadata"]["labels"],
         json!({"mine": "x", "controller-uid": "u", "job-name": "j",
                "batch.kubernetes.io/controller-uid": "u", "batch.kubernetes.io/job-name": "j"})
     );
+    let mut bare = defaulted(batch::job, json!({"metadata": {"name": "j", "uid": "u"}, "spec": {}}));
+    batch::prepare_create_job(&mut bare);
+    assert_eq!(bare["metadata"]["labels"]["job-name"], "j");
     let queue = defaulted(batch::job, json!({"spec": {"parallelism": 5}}));
     assert!(queue["spec"].get("completions").is_none());
     let cron =
