@@ -47,6 +47,13 @@ pub async fn mutate(admission: &Admission<'_>, object: &mut Value) -> Result<(),
         priority::mutate(admission, object).await?;
         tolerations::mutate(object);
     }
+    if admission.operation == Operation::Update
+        && admission.resource.group.is_empty()
+        && admission.resource.kind == "Pod"
+    {
+        // Whoever replaces the list does not name what was added to it.
+        tolerations::mutate(object);
+    }
     // MutatingAdmissionPolicy and MutatingAdmissionWebhook have their place here.
     Ok(())
 }

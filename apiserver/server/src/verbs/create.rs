@@ -29,6 +29,7 @@ pub async fn store(context: &Context, resource: &Resource, mut object: Value) ->
     }
     let generated = meta::name(&object).is_empty() && !meta::generate_name(&object).is_empty();
     (resource.behaviour.default)(&mut object);
+    meta::drop_empty(&mut object);
     let admission = Admission { context, resource, operation: Operation::Create, old: None };
     // Quota and policies judge one object; only its generated name differs between attempts.
     let attempts = if generated { limits::NAME_RETRIES } else { 1 };

@@ -24,6 +24,7 @@ use serde_json::json;
 use crate::body::{self, Body};
 use crate::context::Context;
 use crate::respond::{self, Answer};
+use crate::storage;
 use update::Part;
 
 /// Answers a request for a kind of the registry.
@@ -50,10 +51,13 @@ pub async fn dispatch(context: &Context, request: Request<Body>) -> Answer {
         return Err(not_allowed());
     }
     if !resource.stored && verb == Verb::List {
-        // ComponentStatus, whose objects are nowhere; nothing has filled them in for years.
+        // ComponentStatus, whose objects nothing has filled in for years; CustomResourceDefinition.
         let kind = format!("{}List", resource.kind);
         let list = json!({"kind": kind, "apiVersion": resource.api_version(), "metadata": {}, "items": []});
         return Ok(respond::json(200, &list));
+    }
+    if !resource.stored && verb == Verb::Get {
+        return Err(storage::not_found(&resource, &info.name));
     }
     if !resource.stored {
         return reviews::create(context, &resource, body::read(request.into_body()).await?).await;

@@ -109,6 +109,7 @@ async fn attempt(
     let old = &current.object;
     let name = meta::name(old).to_owned();
     (resource.behaviour.default)(&mut new);
+    meta::drop_empty(&mut new);
     keep_metadata(old, &mut new);
     keep_part(resource, part, old, &mut new);
     let operation = if part == Part::Status { Operation::UpdateStatus } else { Operation::Update };

@@ -84,3 +84,21 @@ async fn history_is_compacted() {
     };
     assert!(matches!(api.store.list(range).await, Err(apiserver_store::StoreError::Compacted { .. })));
 }
+
+/// `kubectl apply` sends the tolerations of the manifest, without those that were added.
+#[tokio::test(start_paused = true)]
+async fn tolerations_that_were_added_come_back_and_empty_maps_go() {
+    let api = Api::start().await;
+    let mut object = pod("a");
+    object["spec"]["tolerations"] = json!([{"key": "x", "operator": "Exists"}]);
+    object["metadata"]["annotations"] = json!({});
+    let mut made = api.post(PODS, object.clone()).await.expect(201).body;
+    assert!(made["metadata"].get("annotations").is_none());
+    let added = made["spec"]["tolerations"].clone();
+    made["spec"]["tolerations"] = object["spec"]["tolerations"].clone();
+    made["metadata"]["labels"] = json!({});
+    let path = format!("{PODS}/a");
+    let updated = api.put(&path, made).await.expect(200);
+    assert_eq!(updated.body["spec"]["tolerations"], added);
+    assert!(updated.body["metadata"].get("labels").is_none());
+}
