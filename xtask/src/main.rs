@@ -10,6 +10,8 @@ mod test;
 mod tidy;
 mod up;
 
+use std::process::ExitCode;
+
 use clap::{Parser, Subcommand};
 
 #[derive(Parser)]
@@ -45,8 +47,18 @@ enum Command {
     Tidy,
 }
 
-fn main() -> anyhow::Result<()> {
-    match Args::parse().command {
+fn main() -> ExitCode {
+    match run(Args::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> anyhow::Result<()> {
+    match command {
         Command::Setup { check } => setup::run(check),
         Command::BuildEbpf => build_ebpf::run().map(|object| println!("{}", object.display())),
         Command::Up { args } => up::run(&args),

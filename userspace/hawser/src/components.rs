@@ -9,7 +9,7 @@ use controllers_runtime::LeaderElection;
 
 use crate::args::{Controllers, Kubelet, Networks, Proxy, ProxyRun, Scheduler};
 use crate::data_dir::{DataDir, Made};
-use crate::node::{self, Directories, KubeletTls, Node};
+use crate::node::{self, Directories, KubeletTls, Node, Surroundings};
 use crate::{look, shutdown};
 
 /// `hawser controllers`.
@@ -76,10 +76,10 @@ pub async fn kubelet(args: Kubelet) -> Result<()> {
     let client_ca = client_ca_file.map(|file| read(&file)).transpose()?;
     let directories = Directories::new(data.path());
     let cri = node::runtime(&directories, &runtime, &stop).await?;
-    let network = node::network(&node, &directories, &networks, client.clone(), &ambient, &stop)?;
+    let around = Surroundings { ambient: &ambient, stop: &stop, networks: &networks };
+    let network = node::network(&node, &directories, client.clone(), &around)?;
     let tls = KubeletTls { serving, client_ca };
-    let kubelet =
-        node::kubelet(&node, &directories, runtime.kubelet_port, tls, cri, client, &ambient, &stop).await?;
+    let kubelet = node::kubelet(&node, &directories, runtime.kubelet_port, tls, cri, client, &around).await?;
     let outcome = kubelet.await.context("the kubelet ended badly")?;
     stop.cancel();
     network.await.context("the pod network ended badly")?;
@@ -104,7 +104,8 @@ pub async fn proxy(args: Proxy) -> Result<()> {
     let data_plane = node::data_plane(&node, &bpf_root)?;
     userspace_dataplane::preflight(&data_plane).context("the data plane cannot work here")?;
     let (client, ambient) = (connect(&kubeconfig).await?, Ambient::system());
-    let proxy = node::proxy(&node, data_plane, &ports, &networks, client, &ambient, &stop).await?;
+    let around = Surroundings { ambient: &ambient, stop: &stop, networks: &networks };
+    let proxy = node::proxy(&node, data_plane, &ports, client, &around).await?;
     proxy.await.context("the proxy ended badly")
 }
 

@@ -47,12 +47,8 @@ fn services(args: &LookArgs) -> Result<()> {
     let header = ["SERVICE", "FRONTEND", "SCOPE", "BACKENDS", "CONNECTIONS", "REFUSED"].map(str::to_owned);
     let mut lines = vec![header.to_vec()];
     for service in &services {
-        let mut of = frontends.iter().filter(|row| row.service == service.name).peekable();
-        let mut first = true;
-        while let Some(row) = of.next() {
-            lines.push(service_line(service, row, first));
-            first = false;
-        }
+        let of = frontends.iter().filter(|row| row.service == service.name);
+        lines.extend(of.enumerate().map(|(i, row)| service_line(service, row, i == 0)));
     }
     print_aligned(&lines);
     Ok(())

@@ -52,6 +52,13 @@ pub fn address() -> IpAddr {
     ask().unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
 }
 
+/// What every component of the node is given.
+pub struct Surroundings<'a> {
+    pub ambient: &'a Ambient,
+    pub stop: &'a CancellationToken,
+    pub networks: &'a Networks,
+}
+
 /// Directories of a node below its root directory.
 pub struct Directories {
     root: PathBuf,
@@ -184,11 +191,10 @@ async fn import(importer: &Importer, dir: &Path, args: &RuntimeArgs) -> Result<(
 pub fn network(
     node: &Node,
     directories: &Directories,
-    networks: &Networks,
     client: Client,
-    ambient: &Ambient,
-    stop: &CancellationToken,
+    around: &Surroundings<'_>,
 ) -> Result<JoinHandle<()>> {
+    let Surroundings { ambient, stop, networks } = around;
     let config = userspace_network::Config {
         node_name: node.name.clone(),
         state_dir: directories.network(),
@@ -199,7 +205,7 @@ pub fn network(
         mtu: None,
     };
     config.validate().context("the pod network's configuration cannot be used")?;
-    Ok(tokio::spawn(userspace_network::run(config, client, ambient.clone(), stop.clone())))
+    Ok(tokio::spawn(userspace_network::run(config, client, (*ambient).clone(), (*stop).clone())))
 }
 
 /// What the kubelet's server shows and whom it lets in.
@@ -216,9 +222,9 @@ pub async fn kubelet(
     tls: KubeletTls,
     runtime: Arc<CriRuntime>,
     client: Client,
-    ambient: &Ambient,
-    stop: &CancellationToken,
+    around: &Surroundings<'_>,
 ) -> Result<JoinHandle<Result<()>>> {
+    let (ambient, stop) = (around.ambient.clone(), around.stop.clone());
     let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
     let listener = TcpListener::bind(address).await.with_context(|| {
         format!("cannot listen on {address} for the node server: choose another --kubelet-port")
@@ -232,7 +238,7 @@ pub async fn kubelet(
     };
     let machine = Arc::new(directories.machine()?);
     let listeners = kubelet_agent::Listeners { node: Some(listener), health: None };
-    let run = kubelet_agent::run(config, client, runtime, machine, ambient.clone(), listeners, stop.clone());
+    let run = kubelet_agent::run(config, client, runtime, machine, ambient, listeners, stop);
     Ok(tokio::spawn(async move { Box::pin(run).await.context("the kubelet cannot run") }))
 }
 
@@ -255,17 +261,15 @@ pub async fn proxy(
     node: &Node,
     data_plane: userspace_dataplane::Config,
     ports: &ProxyPorts,
-    networks: &Networks,
     client: Client,
-    ambient: &Ambient,
-    stop: &CancellationToken,
+    around: &Surroundings<'_>,
 ) -> Result<JoinHandle<()>> {
     let ProxyPorts { healthz_bind_address, metrics_bind_address } = ports;
     let flags = Flags {
         hostname_override: node.name.clone(),
         healthz_bind_address: healthz_bind_address.to_string(),
         metrics_bind_address: metrics_bind_address.to_string(),
-        cluster_cidr: networks.cluster_cidr.to_string(),
+        cluster_cidr: around.networks.cluster_cidr.to_string(),
         pod_interface_prefix: userspace_network::POD_INTERFACE_PREFIX.to_owned(),
         ..Flags::default()
     };
@@ -276,7 +280,7 @@ pub async fn proxy(
         metrics: Some(listen(*metrics_bind_address, "metrics-bind-address").await?),
     };
     let kernel = Kernel::open(data_plane).context("cannot open the data plane")?;
-    let (client, ambient, stop) = (client, ambient.clone(), stop.clone());
+    let (ambient, stop) = (around.ambient.clone(), around.stop.clone());
     Ok(tokio::spawn(async move {
         let links = Box::new(KernelLinks::new());
         Box::pin(userspace_proxy::run(config, client, Box::new(kernel), links, ambient, listeners, stop))

@@ -16,7 +16,7 @@ use tracing::info;
 use crate::apiserver::{self, Api, Settings};
 use crate::args::{Networks, Up};
 use crate::data_dir::{DataDir, Made};
-use crate::node::{self, Directories, KubeletTls, Node};
+use crate::node::{self, Directories, KubeletTls, Node, Surroundings};
 use crate::shutdown;
 
 /// Runs a whole cluster until SIGTERM.
@@ -54,14 +54,15 @@ pub async fn run(args: Up) -> Result<()> {
     let directories = Directories::new(data.path());
     let kubelet_client = client(&api, Component::Node(&node.name));
     let proxy_client = client(&api, Component::Proxy);
-    let proxy = node::proxy(&node, data_plane, &proxy, &networks, proxy_client, &ambient, &stop).await?;
-    let network = node::network(&node, &directories, &networks, kubelet_client.clone(), &ambient, &stop)?;
+    let around = Surroundings { ambient: &ambient, stop: &stop, networks: &networks };
+    let proxy = node::proxy(&node, data_plane, &proxy, proxy_client, &around).await?;
+    let network = node::network(&node, &directories, kubelet_client.clone(), &around)?;
     let cri = node::runtime(&directories, &runtime, &stop).await?;
     info!(after = ?start.elapsed(), "the container runtime answers");
     let tls = kubelet_tls(&api, &node)?;
     let port = runtime.kubelet_port;
     let mut kubelet =
-        node::kubelet(&node, &directories, port, tls, cri, kubelet_client.clone(), &ambient, &stop).await?;
+        node::kubelet(&node, &directories, port, tls, cri, kubelet_client.clone(), &around).await?;
 
     tokio::select! {
         () = node_ready(kubelet_client, &node.name, &ambient, &stop) => {
