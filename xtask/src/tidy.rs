@@ -42,7 +42,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
 const ONLY: &[(&str, &[&str])] = &[
     ("aya", &["userspace-dataplane"]),
     ("etcd-client", &["apiserver-store"]),
-    ("rtnetlink", &["userspace-network"]),
+    ("rtnetlink", &["userspace-network", "userspace-proxy"]),
     ("tonic", &["kubelet-cri"]),
 ];
 
