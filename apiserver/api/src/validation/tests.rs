@@ -98,7 +98,13 @@ fn deployments() {
         check("/spec/replicas", json!(-1)),
         ["spec.replicas: Invalid value: -1: must be greater than or equal to 0"]
     );
-    assert_eq!(check("/spec/selector", Value::Null), ["spec.selector: Required value"]);
+    assert_eq!(
+        check("/spec/selector", Value::Null),
+        [
+            "spec.selector: Required value",
+            "spec.template.metadata.labels: Invalid value: {\"app\":\"web\"}: `selector` does not match template `labels`",
+        ]
+    );
     assert_eq!(
         check("/spec/selector", json!({})),
         ["spec.selector: Invalid value: {}: empty selector is invalid for deployment"]

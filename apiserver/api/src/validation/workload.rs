@@ -9,7 +9,10 @@ use crate::selector::LabelSelector;
 /// Selector, template, their agreement, and the restart policy that these kinds need.
 fn selected_template(spec: &Value, kind: &str, errors: &mut Errors) {
     match spec.get("selector") {
-        None | Some(Value::Null) => errors.required("spec.selector", ""),
+        None | Some(Value::Null) => {
+            errors.required("spec.selector", "");
+            mismatch(spec, errors);
+        }
         Some(selector) => {
             label_selector(Some(selector), "spec.selector", errors);
             let empty = selector.as_object().is_none_or(|s| s.values().all(|v| super::same(Some(v), None)));
@@ -24,14 +27,17 @@ fn selected_template(spec: &Value, kind: &str, errors: &mut Errors) {
 }
 
 fn matches_template(selector: &LabelSelector, spec: &Value, errors: &mut Errors) {
-    let template = spec.get("template").unwrap_or(&Value::Null);
-    if !selector.matches_object(template) {
-        errors.invalid(
-            "spec.template.metadata.labels",
-            template.pointer("/metadata/labels").unwrap_or(&Value::Null),
-            "`selector` does not match template `labels`",
-        );
+    if !selector.matches_object(spec.get("template").unwrap_or(&Value::Null)) {
+        mismatch(spec, errors);
     }
+}
+
+fn mismatch(spec: &Value, errors: &mut Errors) {
+    errors.invalid(
+        "spec.template.metadata.labels",
+        spec.pointer("/template/metadata/labels").unwrap_or(&Value::Null),
+        "`selector` does not match template `labels`",
+    );
 }
 
 fn restarting_template(spec: &Value, errors: &mut Errors) {
