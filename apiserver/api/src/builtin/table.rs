@@ -258,6 +258,12 @@ static ROWS: &[Row] = &[
         ..APPS
     },
     Row {
+        group: "apiextensions.k8s.io",
+        plural: "customresourcedefinitions",
+        short_names: &["crd", "crds"],
+        ..DEFAULT_ROW
+    },
+    Row {
         group: "autoscaling",
         plural: "horizontalpodautoscalers",
         short_names: &["hpa"],
