@@ -300,8 +300,8 @@ static ROWS: &[Row] = &[
         plural: "certificatesigningrequests",
         short_names: &["csr"],
         selectable: &["spec.signerName"],
+        prepare_update: d_cluster::prepare_update_signing_request,
         validate: cluster::signing_request,
-        validate_update: cluster::signing_request_update,
         ..DEFAULT_ROW
     },
     Row { group: "coordination.k8s.io", plural: "leases", validate: cluster::lease, ..DEFAULT_ROW },

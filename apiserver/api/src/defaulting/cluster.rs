@@ -46,6 +46,13 @@ pub fn prepare_update_namespace(new: &mut Value, old: &Value) {
     }
 }
 
+/// A CertificateSigningRequest asks for what it asked for at first.
+pub fn prepare_update_signing_request(new: &mut Value, old: &Value) {
+    if let (Value::Object(map), Some(spec)) = (new, old.get("spec")) {
+        map.insert("spec".into(), spec.clone());
+    }
+}
+
 /// Defaults of a Node: what is not said to be reserved can be allocated; `podCIDR` is the first of
 /// `podCIDRs`.
 pub fn node(value: &mut Value) {

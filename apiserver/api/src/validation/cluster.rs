@@ -215,13 +215,6 @@ pub fn signing_request(object: &Value) -> Vec<FieldError> {
     errors.list()
 }
 
-/// What was asked for stays. Arguments: new, old.
-pub fn signing_request_update(new: &Value, old: &Value) -> Vec<FieldError> {
-    let mut errors = Errors::default();
-    errors.immutable("spec", new, old);
-    errors.list()
-}
-
 /// Errors of a RuntimeClass.
 pub fn runtime_class(object: &Value) -> Vec<FieldError> {
     let mut errors = with_metadata(object);

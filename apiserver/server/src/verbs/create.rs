@@ -5,7 +5,7 @@ use apiserver_api::meta;
 use apiserver_api::registry::Resource;
 use apiserver_api::time;
 use bytes::Bytes;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::decode;
 use crate::admission::{self, Admission, Operation};
@@ -111,7 +111,31 @@ fn prepare(context: &Context, resource: &Resource, object: &mut Value) {
     {
         map.insert("status".to_owned(), json!({}));
     }
+    if resource.group == "certificates.k8s.io" && resource.kind == "CertificateSigningRequest" {
+        sign_in(context, object);
+    }
     (resource.behaviour.prepare_create)(object);
+}
+
+/// Who asks for a certificate is who sends the request, whatever it says.
+fn sign_in(context: &Context, request: &mut Value) {
+    let Some(Value::Object(spec)) = request.get_mut("spec") else { return };
+    for field in ["username", "uid", "groups", "extra"] {
+        spec.remove(field);
+    }
+    let identity = &context.identity;
+    spec.insert("username".to_owned(), identity.user.clone().into());
+    if !identity.uid.is_empty() {
+        spec.insert("uid".to_owned(), identity.uid.clone().into());
+    }
+    if !identity.groups.is_empty() {
+        spec.insert("groups".to_owned(), identity.groups.clone().into());
+    }
+    let extra: Map<String, Value> =
+        identity.extra.iter().map(|(key, values)| (key.clone(), values.clone().into())).collect();
+    if !extra.is_empty() {
+        spec.insert("extra".to_owned(), Value::Object(extra));
+    }
 }
 
 /// A generated name is at most 63 bytes long, whatever the base.

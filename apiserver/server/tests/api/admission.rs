@@ -102,3 +102,19 @@ async fn tolerations_that_were_added_come_back_and_empty_maps_go() {
     assert_eq!(updated.body["spec"]["tolerations"], added);
     assert!(updated.body["metadata"].get("labels").is_none());
 }
+
+#[tokio::test(start_paused = true)]
+async fn signing_requests_name_who_sent_them() {
+    let api = Api::start().await;
+    let path = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
+    let request = json!({"metadata": {"name": "r"}, "spec": {
+        "request": "LS0=", "signerName": "example.com/x", "usages": ["client auth"],
+        "username": "system:admin", "groups": ["forged"], "uid": "forged", "extra": {"forged": ["x"]}}});
+    let mut made = api.post(path, request.clone()).await.expect(201).body;
+    let spec = made["spec"].clone();
+    assert!(!["", "system:admin"].contains(&spec["username"].as_str().unwrap()));
+    assert!(!spec.to_string().contains("forged"), "{spec}");
+    // An update keeps the whole of it.
+    made["spec"] = request["spec"].clone();
+    assert_eq!(api.put(&format!("{path}/r"), made).await.expect(200).body["spec"], spec);
+}
