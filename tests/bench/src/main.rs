@@ -2,17 +2,22 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "rows are printed")]
 #![allow(clippy::cast_precision_loss, reason = "counts become figures")]
 
+mod asm;
+mod bpf;
 mod cluster;
 mod connect;
 mod dataplane;
+mod north_south;
 mod peers;
+mod programs;
 mod row;
+mod stage;
 mod sync;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::{Parser, ValueEnum};
 
 use crate::row::Report;
@@ -36,8 +41,8 @@ struct Args {
     /// Of the order in which subjects take their turns
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Be the worker of a connection benchmark: this program calls itself with it
-    #[arg(long, hide = true, num_args = 3, value_names = ["TARGET", "BACKENDS", "SECONDS"])]
+    /// Be the worker of a benchmark of sockets: this program calls itself with it
+    #[arg(long, hide = true, num_args = 4, value_names = ["WORK", "TARGETS", "BACKENDS", "SECONDS"])]
     worker: Vec<String>,
     /// Measure the agent's memory in a process of its own: services, pins, cgroup
     #[arg(long, hide = true, num_args = 3, value_names = ["SERVICES", "BPF_ROOT", "CGROUP"])]
@@ -46,9 +51,8 @@ struct Args {
 
 fn main() -> Result<()> {
     let args = Args::parse();
-    if let [target, backends, seconds] = args.worker.as_slice() {
-        let backends: Result<Vec<SocketAddr>, _> = backends.split(',').map(str::parse).collect();
-        return connect::worker(target.parse()?, &backends?, seconds.parse()?);
+    if let [work, targets, backends, seconds] = args.worker.as_slice() {
+        return connect::worker(work, &sockets(targets)?, &sockets(backends)?, seconds.parse()?);
     }
     if let [services, bpf_root, cgroup] = args.agent.as_slice() {
         return sync::agent(services.parse()?, bpf_root.into(), cgroup.into());
@@ -62,4 +66,9 @@ fn main() -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Addresses with ports, separated by commas.
+fn sockets(text: &str) -> Result<Vec<SocketAddr>> {
+    text.split(',').map(|one| one.parse().with_context(|| format!("{one:?} is no address"))).collect()
 }

@@ -72,9 +72,41 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
+/// Mean of the middle half: outliers on either side are left out; 0 of none.
+pub fn middle_mean(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let cut = sorted.len() / 4;
+    let middle = &sorted[cut..sorted.len() - cut];
+    if middle.is_empty() { 0.0 } else { middle.iter().sum::<f64>() / middle.len() as f64 }
+}
+
+/// The smallest value that is not less than this share of all; 0 of none.
+pub fn quantile(values: &[f64], share: f64) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let rank = (share * sorted.len() as f64).ceil() as usize;
+    sorted.get(rank.saturating_sub(1)).copied().unwrap_or(0.0)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::median;
+    use super::{median, middle_mean, quantile};
+
+    #[test]
+    fn outliers_do_not_move_the_mean_of_the_middle() {
+        assert!((middle_mean(&[1e9, 3.0, 2.0, -1e9]) - 2.5).abs() < f64::EPSILON);
+        assert!((middle_mean(&[7.0]) - 7.0).abs() < f64::EPSILON);
+        assert!(middle_mean(&[]).abs() < f64::EPSILON);
+    }
+
+    #[test]
+    fn quantiles_are_values_that_occurred() {
+        let values: Vec<f64> = (1..=100).rev().map(f64::from).collect();
+        assert!((quantile(&values, 0.5) - 50.0).abs() < f64::EPSILON);
+        assert!((quantile(&values, 0.99) - 99.0).abs() < f64::EPSILON);
+        assert!((quantile(&values[..1], 0.99) - 100.0).abs() < f64::EPSILON);
+    }
 
     #[test]
     fn the_median_is_the_middle() {

@@ -6,11 +6,11 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use tests_e2e::{Lab, output};
 use userspace_dataplane::tables::DataPlane;
-use userspace_dataplane::{Kernel, Limits, XdpMode, remove};
+use userspace_dataplane::{Kernel, XdpMode, remove};
 
-use crate::dataplane::{bpf_root, open, service_tables, tables};
 use crate::peers::{self, Service};
 use crate::row::Report;
+use crate::stage::{bpf_root, limits, open, service_tables, tables};
 
 const SECONDS: (&str, &str) = ("seconds", "seconds");
 
@@ -51,6 +51,8 @@ fn two_endpoints(count: usize) -> Vec<Service> {
             Service {
                 vip: format!("10.{}.{}.{low}", 96 + high / 250, high % 250),
                 port: 80,
+                protocol: "tcp",
+                external: false,
                 backends: vec![
                     format!("10.{}.{}.{low}:8080", 128 + high / 250, high % 250),
                     format!("10.{}.{}.{low}:8080", 160 + high / 250, high % 250),
@@ -69,7 +71,7 @@ fn hawser(
     let lab = Lab::new()?;
     let desired = tables(services);
     let outcome = (|| {
-        let mut kernel = open(&lab)?;
+        let mut kernel = open(&lab, XdpMode::Off)?;
         full.push(timed(|| kernel.apply_full(&desired).context("cannot program the tables"))?);
         let mut one = service_tables(&services[services.len() / 2]);
         for frontend in &mut one.frontends {
@@ -81,7 +83,8 @@ fn hawser(
         drop(kernel);
         // Adoption: programs loaded, tables read back, and nothing to write.
         restart.push(timed(|| {
-            let applied = open(&lab)?.apply_full(&desired).context("cannot adopt the tables")?;
+            let applied =
+                open(&lab, XdpMode::Off)?.apply_full(&desired).context("cannot adopt the tables")?;
             anyhow::ensure!(applied.frontends_written == 0, "adoption wrote {applied:?}");
             Ok(applied)
         })?);
@@ -121,7 +124,7 @@ pub fn agent(services: usize, bpf_root: PathBuf, cgroup: PathBuf) -> Result<()> 
     let config = userspace_dataplane::Config {
         bpf_root,
         cgroup,
-        limits: Limits { frontends: 1 << 18, backends: 1 << 18, services: 1 << 17, ..Limits::default() },
+        limits: limits(),
         xdp: XdpMode::Off,
         xdp_redirect: false,
     };

@@ -1,0 +1,192 @@
+//! What one run of the packet programs costs.
+//!
+//! A test run that is repeated gives the program its own output, and a translated packet is no
+//! longer one for a service. So what is repeated here is a program of ours that writes a fresh
+//! packet over the last one and goes on in the program under test by a tail call. The baseline is
+//! the same program going on in one that does nothing. That a figure is of what its name says is
+//! checked with the verdict and with the data plane's own counters.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::{AsFd, OwnedFd};
+
+use anyhow::{Context, Result, ensure};
+use tests_e2e::Lab;
+use userspace_dataplane::tables::DataPlane;
+use userspace_dataplane::{Kernel, Program, XdpMode};
+
+use crate::asm::{self, ACK, FRAME, Kind, SYN, Then, Traffic};
+use crate::peers::{self, Service};
+use crate::row::{Report, middle_mean};
+use crate::{bpf, north_south, stage};
+
+/// Runs of one measurement, short enough that few are interrupted.
+const CHUNK: u32 = 10_000;
+/// So many flows that each has been evicted by the time its turn comes again.
+const NEW_FLOWS: u32 = 1 << 24;
+const REDIRECT: u32 = 7;
+const NEXT: u32 = u32::MAX;
+
+/// What packets find in the tables.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Path {
+    /// No flow, no frontend.
+    NotAService,
+    /// A flow.
+    Hit,
+    /// A frontend and no flow: one is made.
+    Miss,
+}
+
+struct Case {
+    path: Path,
+    kind: Kind,
+    services: u32,
+    flows: u32,
+}
+
+impl Case {
+    fn name(&self) -> String {
+        let path = match self.path {
+            Path::NotAService => "not_a_service",
+            Path::Hit => "hit_path",
+            Path::Miss => "miss_path",
+        };
+        let hook = if self.kind == Kind::Xdp { "xdp" } else { "tcx" };
+        format!("{path}/services={}/flows={}/hook={hook}", self.services, self.flows)
+    }
+
+    fn traffic(&self) -> Traffic {
+        let flags = if self.path == Path::Miss { SYN } else { ACK };
+        let links = (north_south::NODE_LINK, north_south::CLIENT_LINK);
+        let vip =
+            if self.path == Path::NotAService { Ipv4Addr::new(10, 112, 0, 1) } else { peers::FIRST_VIP };
+        Traffic::new(Some(flags), 80, links, (self.flows, self.services), vip)
+    }
+
+    /// What the program under test must say.
+    fn verdict(&self) -> u32 {
+        match (self.kind, self.path) {
+            (Kind::Xdp, Path::NotAService) => asm::XDP_PASS as u32,
+            (Kind::Tcx, Path::NotAService) => NEXT,
+            (Kind::Xdp, _) => asm::XDP_TX as u32,
+            (Kind::Tcx, _) => REDIRECT,
+        }
+    }
+}
+
+/// Measures all paths of both programs.
+pub fn run(report: &Report, quick: bool) -> Result<()> {
+    let (sizes, flows, rounds): (&[u32], &[u32], usize) =
+        if quick { (&[1, 1000], &[1, 8192], 5) } else { (&[1, 1000, 65_536], &[1, 8192, 65_536], 15) };
+    for &services in sizes {
+        // Twenty backends: enough source ports for a full table of translated flows.
+        let tables = peers::external_services(services as usize, 20);
+        let lab = Lab::new()?;
+        north_south::prepare(&lab)?;
+        let outcome = stage::in_namespace(&stage::node_namespace(&lab), || {
+            let bench = Bench::new(&lab, &tables)?;
+            for path in [Path::NotAService, Path::Hit] {
+                for &flows in flows.iter().filter(|flows| **flows == 1 || **flows >= services) {
+                    bench.both(report, rounds, (path, services, flows))?;
+                }
+            }
+            bench.both(report, rounds, (Path::Miss, services, NEW_FLOWS))
+        });
+        stage::clear(&lab);
+        outcome?;
+    }
+    Ok(())
+}
+
+/// The data plane, opened in a lab's node namespace.
+struct Bench {
+    kernel: Kernel,
+    uplink: u32,
+}
+
+impl Bench {
+    fn new(lab: &Lab, services: &[Service]) -> Result<Self> {
+        let mut kernel = stage::open(lab, XdpMode::Off)?;
+        kernel.apply_full(&stage::tables(services)).context("cannot program the tables")?;
+        kernel
+            .set_node_addresses(&[IpAddr::from(north_south::NODE_ADDRESS)])
+            .context("cannot set the node's address")?;
+        Ok(Self { kernel, uplink: stage::interface("uplink")? })
+    }
+
+    fn both(&self, report: &Report, rounds: usize, (path, services, flows): (Path, u32, u32)) -> Result<()> {
+        for kind in [Kind::Xdp, Kind::Tcx] {
+            let case = Case { path, kind, services, flows };
+            let name = case.name();
+            let seconds = self.measure(&case, rounds).with_context(|| name.clone())?;
+            report.row("dataplane", &name, "hawser", ("seconds", "seconds"), &seconds)?;
+        }
+        Ok(())
+    }
+
+    fn measure(&self, case: &Case, rounds: usize) -> Result<Vec<f64>> {
+        let under_test = self.kernel.program(match case.kind {
+            Kind::Xdp => Program::UplinkXdp,
+            Kind::Tcx => Program::PodIngress,
+        });
+        let nothing = bpf::load(case.kind, &asm::constant(asm::XDP_PASS))?;
+        let baseline = Wrapped::new(case, nothing.as_fd(), self.uplink)?;
+        let subject = Wrapped::new(case, under_test, self.uplink)?;
+        // Every flow once, or the table full of flows that will not come again.
+        let warm = if case.path == Path::Miss { 1 << 18 } else { case.flows.max(CHUNK) };
+        subject.run(warm)?;
+        baseline.run(warm)?;
+        let before = self.flows_created()?;
+        let verdict = subject.run(1)?.verdict;
+        ensure!(verdict == case.verdict(), "the verdict is {verdict}, not {}", case.verdict());
+        let (mut runs, mut seconds) = (1, Vec::new());
+        // Many flows take more than a chunk to go through all of.
+        let chunks = if case.path == Path::Miss { 12 } else { 30 };
+        for _ in 0..rounds {
+            let (mut with, mut without) = (Vec::new(), Vec::new());
+            for _ in 0..chunks {
+                without.push(f64::from(baseline.run(CHUNK)?.nanoseconds));
+                with.push(f64::from(subject.run(CHUNK)?.nanoseconds));
+                runs += u64::from(CHUNK);
+            }
+            seconds.push((middle_mean(&with) - middle_mean(&without)) * 1e-9);
+        }
+        let created = self.flows_created()? - before;
+        let expected = if case.path == Path::Miss { runs } else { 0 };
+        ensure!(created == expected, "{created} flows were made in {runs} runs, not {expected}");
+        Ok(seconds)
+    }
+
+    fn flows_created(&self) -> Result<u64> {
+        let metrics = self.kernel.inspector()?.metrics()?;
+        metrics.get("flow_created").copied().context("there is no counter of flows")
+    }
+}
+
+/// A program behind the one that writes its packets.
+struct Wrapped {
+    program: OwnedFd,
+    context: Vec<u8>,
+    packet: [u8; FRAME],
+    /// Empties itself when the last descriptor is closed.
+    _programs: OwnedFd,
+}
+
+impl Wrapped {
+    fn new(case: &Case, behind: std::os::fd::BorrowedFd<'_>, interface: u32) -> Result<Self> {
+        let programs = bpf::program_array()?;
+        bpf::set_program(programs.as_fd(), behind).context("cannot put the program behind the wrapper")?;
+        let (counter, traffic) = (bpf::counter()?, case.traffic());
+        let code = asm::fill(case.kind, &traffic, counter.as_fd(), &Then::TailCall(programs.as_fd()));
+        let program = bpf::load(case.kind, &code).context("cannot load the wrapper")?;
+        let context = match case.kind {
+            Kind::Xdp => bpf::xdp_context(FRAME, interface),
+            Kind::Tcx => bpf::skb_context(interface),
+        };
+        Ok(Self { program, context, packet: traffic.frame, _programs: programs })
+    }
+
+    fn run(&self, repeat: u32) -> Result<bpf::Run> {
+        bpf::run(self.program.as_fd(), &self.packet, &self.context, repeat).context("cannot run the program")
+    }
+}
