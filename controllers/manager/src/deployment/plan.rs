@@ -65,8 +65,11 @@ impl Set {
         set_replicas(&self.wanted)
     }
 
+    /// Pods that serve. The status may be older than the size: what the set is to give up no
+    /// longer counts, or the same pods would be given up twice.
     fn available(&self) -> i32 {
-        self.wanted.status.as_ref().and_then(|status| status.available_replicas).unwrap_or(0)
+        let said = self.wanted.status.as_ref().and_then(|status| status.available_replicas).unwrap_or(0);
+        said.min(self.size())
     }
 
     /// Pods that exist, whatever the size asked for.

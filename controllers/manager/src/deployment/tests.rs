@@ -222,6 +222,25 @@ fn a_version_that_never_gets_available_stops_at_the_bounds_and_times_out() {
     assert!(!world.step());
 }
 
+/// The simulated cluster found this: a set was made smaller, its status did not show it yet, and
+/// the pods that it was giving up were counted once more as some that could be spared.
+#[test]
+fn pods_that_are_being_given_up_are_not_given_up_again() {
+    let mut world = World::new(8, IntOrString::Int(3), IntOrString::Int(2));
+    world.settle(11, 0, None);
+    world.set_image("image:2");
+    world.step();
+    let mut say = |image_: &str, size: i32, available: i32| {
+        let set = world.sets.iter_mut().find(|set| image(set) == image_).unwrap();
+        set.spec.as_mut().unwrap().replicas = Some(size);
+        set.status.get_or_insert_default().available_replicas = Some(available);
+    };
+    say("image:1", 3, 8);
+    say("image:2", 8, 4);
+    world.step();
+    assert_eq!(world.sizes(), [("image:1", 2), ("image:2", 8)]);
+}
+
 #[test]
 fn a_rollback_takes_the_old_set_again_with_a_new_revision() {
     let mut world = World::new(2, percent("25%"), percent("25%"));
