@@ -89,7 +89,7 @@ impl Model {
         self.note(format!("FAULT {what}"));
     }
 
-    /// Of everything that was written, in order: key, manner, revision.
+    /// A hash of everything that was written, in order: key, manner, revision, value.
     pub fn history(&self) -> String {
         format!("{:016x}, {} events", self.hash.0, self.events)
     }
@@ -110,6 +110,7 @@ impl Model {
         self.hash.add(event.key.as_bytes());
         self.hash.add(manner.as_bytes());
         self.hash.add(&event.revision.to_le_bytes());
+        self.hash.add(event.value.as_deref().unwrap_or_default());
         match event.value {
             Some(_) => self.keys.insert(event.key.clone(), event.revision),
             None => self.keys.remove(&event.key),
@@ -254,13 +255,15 @@ impl Model {
         let mut deployments = std::mem::take(&mut self.deployments);
         for (name, deployment) in &mut deployments {
             let asked = self.asked_of(&deployment.uid);
-            if asked > deployment.ceiling {
+            // After a fault a controller may size a new ReplicaSet without knowing of the last
+            // change to another; that it may ask for more then does not mean that it may go on.
+            if asked > deployment.ceiling && self.disturbed.is_none() {
                 let (asked, ceiling) = (asked, deployment.ceiling);
                 broken.push(format!("deployment {name} asks for {asked} pods, more than {ceiling}"));
             }
             deployment.ceiling = deployment.ceiling.min(asked).max(deployment.limit());
             let (active, ready) = self.count(&deployment.uid);
-            if active > deployment.ceiling {
+            if active.max(asked) > deployment.ceiling {
                 self.over.entry(name.clone()).or_insert_with(Instant::now);
             } else {
                 self.over.remove(name);
