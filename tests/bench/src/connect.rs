@@ -85,13 +85,14 @@ fn echo(mut stream: TcpStream) {
     while stream.read_exact(&mut byte).and_then(|()| stream.write_all(&byte)).is_ok() {}
 }
 
-/// Connections per second. They end by RST from both sides, so that no port waits in TIME_WAIT.
+/// Connections per second. The server ends each by RST, so that no port waits in TIME_WAIT, and the
+/// client waits for it, so that no more connections wait to be accepted than there are clients.
 fn connect_rate(targets: &[SocketAddr], backends: &[SocketAddr], length: Duration) -> Result<f64> {
     for backend in backends {
         serve_tcp(*backend, |stream| reset(&stream))?;
     }
     for i in 0..WARM {
-        reset(&connect(targets[i % targets.len()])?);
+        await_end(connect(targets[i % targets.len()])?);
     }
     let (done, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let start = Instant::now();
@@ -105,7 +106,7 @@ fn connect_rate(targets: &[SocketAddr], backends: &[SocketAddr], length: Duratio
                         break;
                     }
                     if let Ok(stream) = TcpStream::connect(target) {
-                        reset(&stream);
+                        await_end(stream);
                         count.fetch_add(1, Ordering::Relaxed);
                     }
                 }
@@ -124,6 +125,11 @@ fn reset(stream: &TcpStream) {
     let linger = nix::libc::linger { l_onoff: 1, l_linger: 0 };
     // A socket that refuses the option closes in the ordinary way.
     let _ = nix::sys::socket::setsockopt(stream, nix::sys::socket::sockopt::Linger, &linger);
+}
+
+/// Waits until the server has closed. What it sees is an error, or nothing: both are the end.
+fn await_end(mut stream: TcpStream) {
+    let _ = stream.read(&mut [0]);
 }
 
 /// Prints round trips per second, and the median and the 99th percentile of their time.
@@ -148,7 +154,7 @@ fn round_trips(length: Duration, mut once: impl FnMut() -> Result<()>) -> Result
 /// Seconds of one connect(2) of a UDP socket: no packet, a route, and the hook if there is one.
 /// The socket stays the same, so that making and closing it is not in the figure.
 fn udp_connect(target: SocketAddr, length: Duration) -> Result<f64> {
-    const CHUNK: u32 = 2_000;
+    const CHUNK: u32 = 500;
     let socket = udp_client()?;
     let mut chunks = Vec::new();
     let start = Instant::now();

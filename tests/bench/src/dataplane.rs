@@ -77,7 +77,7 @@ fn round_trips(
 fn connect_hook(report: &Report, size: usize, stages: &[Stage], rounds: usize) -> Result<()> {
     let pair: Vec<&Stage> =
         stages.iter().filter(|stage| matches!(stage.subject, Subject::Limit | Subject::Hawser)).collect();
-    let times = in_turn(&pair, rounds, |stage| first(&stage.work("udp_connect", 0.2)?))?;
+    let times = in_turn(&pair, 2 * rounds, |stage| first(&stage.work("udp_connect", 0.2)?))?;
     let [limit, hawser] = times.as_slice() else {
         anyhow::bail!("the pair of stages is not complete");
     };

@@ -16,7 +16,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 use tests_e2e::Lab;
@@ -32,8 +32,10 @@ use crate::stage::{self, SUBJECTS, Subject, in_namespace, in_turn, on_client, on
 pub const NODE_LINK: [u8; 6] = [2, 0, 0, 0, 1, 1];
 pub const CLIENT_LINK: [u8; 6] = [2, 0, 0, 0, 1, 2];
 pub const NODE_ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
-/// Frames of one system call.
-const CHUNK: u32 = 1 << 14;
+/// Frames that are sent at least.
+const WARM: u32 = 1 << 17;
+/// Time between two looks at the sink.
+const SAMPLE: Duration = Duration::from_millis(10);
 
 /// Measures packets per second.
 pub fn run(report: &Report, quick: bool) -> Result<()> {
@@ -44,7 +46,7 @@ pub fn run(report: &Report, quick: bool) -> Result<()> {
         (&[(1, 8, &[1, 8192, 1 << 17]), (1000, 4, &[8192, 1 << 17]), (10_000, 2, &[1 << 17])], 9, 2.0)
     };
     for (count, backends, flows) in cases {
-        let services = peers::external_services(*count, *backends);
+        let services = peers::external_services(*count, "udp", *backends);
         let wires = SUBJECTS.map(|subject| Wire::new(subject, &services));
         let wires = wires.into_iter().collect::<Result<Vec<_>>>()?;
         for flows in *flows {
@@ -117,31 +119,47 @@ impl Wire {
 
     /// Frames per second that reach the sink, as long as the generator runs.
     fn measure(&self, flows: u32, services: u32, seconds: f64) -> Result<f64> {
-        in_namespace(&stage::client_namespace(&self.lab), || {
-            one_processor()?;
-            let links = (NODE_LINK, CLIENT_LINK);
-            let traffic = Traffic::new(None, 80, links, (flows, services), peers::FIRST_VIP);
-            let next = bpf::counter()?;
-            let code = asm::fill(Kind::Xdp, &traffic, next.as_fd(), &Then::Return(asm::XDP_TX));
-            let generator = bpf::load(Kind::Xdp, &code)?;
-            let context = bpf::xdp_context(FRAME, stage::interface("eth0")?);
-            let send = |frames| {
+        let links = (NODE_LINK, CLIENT_LINK);
+        let traffic = Traffic::new(None, 80, links, (flows, services), peers::FIRST_VIP);
+        let next = bpf::counter()?;
+        let code = asm::fill(Kind::Xdp, &traffic, next.as_fd(), &Then::Return(asm::XDP_TX));
+        let generator = bpf::load(Kind::Xdp, &code)?;
+        let client = stage::client_namespace(&self.lab);
+        let send = |frames| {
+            in_namespace(&client, || {
+                one_processor()?;
+                let context = bpf::xdp_context(FRAME, stage::interface("eth0")?);
+                let start = Instant::now();
                 bpf::run_live(generator.as_fd(), &traffic.frame, &context, frames)
-                    .context("cannot send frames")
-            };
-            // Every flow once, so that the rate is that of known ones.
-            send(flows.max(CHUNK))?;
-            let before = bpf::read_counter(self.counted.as_fd())?;
+                    .context("cannot send frames")?;
+                Ok(f64::from(frames) / start.elapsed().as_secs_f64())
+            })
+        };
+        // Every flow once, so that what is measured are known ones.
+        let estimate = send(flows.max(WARM))?;
+        let frames = (estimate * seconds) as u32;
+        let samples = std::thread::scope(|scope| {
+            let sending = scope.spawn(|| send(frames.max(WARM)));
+            let mut samples = Vec::new();
             let start = Instant::now();
-            while start.elapsed() < Duration::from_secs_f64(seconds) {
-                send(CHUNK)?;
+            while !sending.is_finished() {
+                samples.push((start.elapsed().as_secs_f64(), bpf::read_counter(self.counted.as_fd())?));
+                std::thread::sleep(SAMPLE);
             }
-            let counted = bpf::read_counter(self.counted.as_fd())? - before;
-            let elapsed = start.elapsed().as_secs_f64();
-            ensure!(counted > 0, "no frame came through, of {}", bpf::read_counter(next.as_fd())?);
-            Ok(counted as f64 / elapsed)
-        })
+            sending.join().map_err(|_| anyhow!("the generator panicked"))??;
+            anyhow::Ok(samples)
+        })?;
+        rate(&samples).with_context(|| format!("too few frames came through: {samples:?}"))
     }
+}
+
+/// The rate of a count between the first and the last time that it was seen to have grown: the
+/// kernel takes its time before the first frame and after the last.
+fn rate(samples: &[(f64, u64)]) -> Option<f64> {
+    let grown: Vec<_> = samples.windows(2).filter(|pair| pair[1].1 > pair[0].1).map(|pair| pair[1]).collect();
+    // When counting ended before the last of them is not known.
+    let (first, last) = (grown.first()?, grown.iter().rev().nth(1)?);
+    (last.0 > first.0).then(|| (last.1 - first.1) as f64 / (last.0 - first.0))
 }
 
 impl Drop for Wire {
@@ -174,4 +192,17 @@ fn one_processor() -> Result<()> {
     let mut one = CpuSet::new();
     one.set(first.context("there is no processor")?).context("cannot choose a processor")?;
     sched_setaffinity(this, &one).context("cannot stay on one processor")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::rate;
+
+    #[test]
+    fn only_the_time_of_counting_counts() {
+        let samples = [(0.0, 5), (1.0, 5), (2.0, 7), (3.0, 17), (4.0, 27), (5.0, 30), (6.0, 30)];
+        assert_eq!(rate(&samples), Some(10.0));
+        assert_eq!(rate(&samples[..4]), None);
+        assert_eq!(rate(&[]), None);
+    }
 }

@@ -38,11 +38,11 @@ pub fn services(count: usize, protocol: &'static str, backends: &[String]) -> Ve
 
 /// `count` services for clients outside, each with so many backends of its own on other nodes.
 /// Their port is 8080, and 80 is that of the services.
-pub fn external_services(count: usize, backends: usize) -> Vec<Service> {
+pub fn external_services(count: usize, protocol: &'static str, backends: usize) -> Vec<Service> {
     let service = |i: usize| {
         let address = |j: usize| Ipv4Addr::from(0x0a80_0001 + (i * backends + j) as u32);
         let backends = (0..backends).map(|j| format!("{}:8080", address(j))).collect();
-        Service { vip: vip(i), port: 80, protocol: "udp", backends, external: true }
+        Service { vip: vip(i), port: 80, protocol, backends, external: true }
     };
     (0..count).map(service).collect()
 }
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn what_comes_from_outside_is_marked_for_masquerade() {
-        let services = external_services(2, 3);
+        let services = external_services(2, "udp", 3);
         assert_eq!(services[1].backends[2], "10.128.0.6:8080");
         let text = iptables(&services);
         assert!(text.contains("-d 10.96.0.2/32 -p udp -m udp --dport 80 -j KUBE-EXT-1\n"));
