@@ -151,8 +151,9 @@ pub fn fill(kind: Kind, traffic: &Traffic, counter: BorrowedFd<'_>, then: &Then<
     code
 }
 
-/// Counts frames to this port and drops them; all else goes on.
-pub fn sink(port: u16, counter: BorrowedFd<'_>) -> Vec<u64> {
+/// Counts frames to this port, and from this address if there is one, and drops them; all else
+/// goes on.
+pub fn sink(port: u16, source: Option<Ipv4Addr>, counter: BorrowedFd<'_>) -> Vec<u64> {
     let mut code = checked(Kind::Xdp, FRAME as i32);
     code.extend([
         load(HALF, 2, 7, L4_DESTINATION),
@@ -160,6 +161,12 @@ pub fn sink(port: u16, counter: BorrowedFd<'_>) -> Vec<u64> {
         instruction(0x15, 2, 0, 2, i32::from(port.to_be())),
     ]);
     code.extend(leave(XDP_PASS));
+    if let Some(source) = source {
+        // Compared as 32 bits: no sign is extended.
+        let source = u32::from(source).to_be() as i32;
+        code.extend([load(WORD, 2, 7, IP_SOURCE), instruction(0x16, 2, 0, 2, source)]);
+        code.extend(leave(XDP_PASS));
+    }
     code.extend(map_value(1, counter));
     code.extend([immediate(MOVE, 2, 1), instruction(0xdb, 1, 2, 0, 0)]);
     code.extend(leave(XDP_DROP));
@@ -335,8 +342,11 @@ mod tests {
     #[ignore = "needs root and eBPF: cargo xtask test"]
     fn the_sink_counts_what_goes_to_its_port() {
         let counter = bpf::counter().unwrap();
-        let program = bpf::load(Kind::Xdp, &sink(80, counter.as_fd())).unwrap();
+        let source = Ipv4Addr::new(192, 0, 2, 1);
+        let program = bpf::load(Kind::Xdp, &sink(80, Some(source), counter.as_fd())).unwrap();
         let mut frame = traffic(1, 1).frame;
+        assert_eq!(bpf::run(program.as_fd(), &frame, &[], 1).unwrap().verdict, XDP_PASS as u32);
+        frame[26..30].copy_from_slice(&source.octets());
         assert_eq!(bpf::run(program.as_fd(), &frame, &[], 3).unwrap().verdict, XDP_DROP as u32);
         frame[37] = 81;
         assert_eq!(bpf::run(program.as_fd(), &frame, &[], 1).unwrap().verdict, XDP_PASS as u32);

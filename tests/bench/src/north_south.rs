@@ -7,8 +7,8 @@
 //!          sink ◀── eth0 ◀─────── uplink ◀┘
 //! ```
 //! The other host is client and backend in one. Its generator makes frames in a test run that
-//! sends them, its sink counts frames to the backends' port, so that only what was translated
-//! counts, and drops them. Both ends of the pair have an XDP program in any case, as frames that
+//! sends them, its sink counts frames from the node's address to the backends' port, so that only
+//! what was translated counts, and drops them. Both ends of the pair have an XDP program in any case, as frames that
 //! did not come from a stack need that. All of it runs on one processor: the rate is the inverse
 //! of what a packet costs from end to end.
 
@@ -37,10 +37,12 @@ const WARM: u32 = 1 << 17;
 /// Time between two looks at the sink.
 const SAMPLE: Duration = Duration::from_millis(10);
 
+/// Services, backends of each, and numbers of flows.
+type Case = (usize, usize, &'static [u32]);
+
 /// Measures packets per second.
 pub fn run(report: &Report, quick: bool) -> Result<()> {
-    // Services, backends each, flows.
-    let (cases, rounds, seconds): (&[(usize, usize, &[u32])], usize, f64) = if quick {
+    let (cases, rounds, seconds): (&[Case], usize, f64) = if quick {
         (&[(1, 8, &[1, 8192]), (1000, 4, &[8192])], 5, 0.5)
     } else {
         (&[(1, 8, &[1, 8192, 1 << 17]), (1000, 4, &[8192, 1 << 17]), (10_000, 2, &[1 << 17])], 9, 2.0)
@@ -98,9 +100,12 @@ impl Wire {
         let counted = bpf::counter()?;
         let mut wire = Self { subject, counted, _links: Vec::new(), lab: Lab::new()? };
         prepare(&wire.lab)?;
-        // Without translation, frames come back as they went.
-        let port = if subject == Subject::Limit { 80 } else { 8080 };
-        let sink = bpf::load(Kind::Xdp, &asm::sink(port, wire.counted.as_fd()))?;
+        let (port, source) = match subject {
+            // Without translation, frames come back as they went.
+            Subject::Limit => (80, None),
+            _ => (8080, Some(NODE_ADDRESS)),
+        };
+        let sink = bpf::load(Kind::Xdp, &asm::sink(port, source, wire.counted.as_fd()))?;
         wire._links.push(attach(&stage::client_namespace(&wire.lab), "eth0", &sink)?);
         let node = stage::node_namespace(&wire.lab);
         match subject {

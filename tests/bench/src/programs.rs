@@ -89,8 +89,8 @@ pub fn run(report: &Report, quick: bool) -> Result<()> {
     let (sizes, flows, rounds): (&[u32], &[u32], usize) =
         if quick { (&[1, 1000], &[1, 8192], 5) } else { (&[1, 1000, 65_536], &[1, 8192, 65_536], 15) };
     for &services in sizes {
-        // Twenty backends: enough source ports for a full table of translated flows.
-        let tables = peers::external_services(services as usize, "tcp", 20);
+        // Enough backends in all for the source ports of a full table of translated flows.
+        let tables = peers::external_services(services as usize, "tcp", if services > 1000 { 3 } else { 20 });
         let lab = Lab::new()?;
         north_south::prepare(&lab)?;
         let outcome = stage::in_namespace(&stage::node_namespace(&lab), || {
