@@ -76,9 +76,8 @@ impl Ground {
     pub async fn start(&self, ambient: &Ambient) -> Result<Api> {
         // Small, so that segments end and checkpoints are taken within a test.
         let options = Options { segment_bytes: 256 << 10, checkpoint_bytes: 1 << 20, ..Options::default() };
-        let store = Embedded::open(Arc::new(self.disk.clone()), options)
-            .await
-            .context("cannot open the store")?;
+        let store =
+            Embedded::open(Arc::new(self.disk.clone()), options).await.context("cannot open the store")?;
         let shared = Arc::new(store.clone());
         let server = Server::new(self.config.clone(), shared, registry::builtin(), ambient.clone())
             .context("cannot set up the server")?;

@@ -88,8 +88,7 @@ impl fmt::Display for Pod {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let address = self.address.map(|address| address.to_string()).unwrap_or_default();
         write!(f, "{} on {:?} at {address:?}", self.image, self.node)?;
-        for (name, holds) in
-            [("ready", self.ready), ("deleting", self.deleting), ("finished", self.finished)]
+        for (name, holds) in [("ready", self.ready), ("deleting", self.deleting), ("finished", self.finished)]
         {
             if holds {
                 write!(f, " {name}")?;

@@ -98,7 +98,8 @@ fn child(seed: u64, body: impl AsyncFnOnce(&mut Simulation) -> Result<()> + Send
         tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).without_time().init();
     }
     let ended = entropy::on_seeded_thread(seed, move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build()?;
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build()?;
         runtime.block_on(async move {
             let mut simulation = Simulation::new(seed).await?;
             let result = body(&mut simulation).await;

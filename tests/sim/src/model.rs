@@ -239,13 +239,14 @@ impl Model {
 
     fn check_room(&mut self, name: &str) {
         let Some(node) = self.nodes.get(name) else { return };
-        let on_node: Vec<&Pod> =
-            self.pods.values().filter(|pod| pod.node == name && !pod.finished).collect();
+        let on_node: Vec<&Pod> = self.pods.values().filter(|pod| pod.node == name && !pod.finished).collect();
         let cpu: i64 = on_node.iter().map(|pod| pod.cpu).sum();
         let memory: i64 = on_node.iter().map(|pod| pod.memory).sum();
         if cpu > node.cpu || memory > node.memory || on_node.len() as i64 > node.pods {
             let (pods, node) = (on_node.len(), node.clone());
-            self.violation(format!("node {name} has {pods} pods, {cpu}m, {memory} bytes: more than {node:?}"));
+            self.violation(format!(
+                "node {name} has {pods} pods, {cpu}m, {memory} bytes: more than {node:?}"
+            ));
         }
     }
 
@@ -281,10 +282,13 @@ impl Model {
 
     /// Active and ready pods of a Deployment.
     pub fn count(&self, deployment_uid: &str) -> (i64, i64) {
-        let sets: BTreeSet<&str> =
-            self.sets.values().filter(|set| set.owner == deployment_uid).map(|set| set.uid.as_str()).collect();
-        let active =
-            self.pods.values().filter(|pod| pod.is_active() && sets.contains(pod.owner.as_str()));
+        let sets: BTreeSet<&str> = self
+            .sets
+            .values()
+            .filter(|set| set.owner == deployment_uid)
+            .map(|set| set.uid.as_str())
+            .collect();
+        let active = self.pods.values().filter(|pod| pod.is_active() && sets.contains(pod.owner.as_str()));
         active.fold((0, 0), |(active, ready), pod| (active + 1, ready + i64::from(pod.ready)))
     }
 

@@ -60,7 +60,11 @@ impl Plane {
         let wanted: Vec<&Frontend> = expected.values().flat_map(|tables| &tables.frontends).collect();
         let mut found = Vec::new();
         if state.fake.frontends() != wanted.len() {
-            found.push(format!("{} frontends in the maps, {} expected", state.fake.frontends(), wanted.len()));
+            found.push(format!(
+                "{} frontends in the maps, {} expected",
+                state.fake.frontends(),
+                wanted.len()
+            ));
         }
         for frontend in wanted {
             let backends = state.fake.backends(&frontend.key);

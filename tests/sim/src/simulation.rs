@@ -293,10 +293,8 @@ impl Simulation {
     /// Waits until nothing changes any more, and compares everything with everything.
     pub async fn rest(&mut self, bound: Duration) -> Result<()> {
         let since = Instant::now();
-        self.until("at rest", bound, |model| {
-            model.changed.elapsed() >= REST && since.elapsed() >= REST
-        })
-        .await?;
+        self.until("at rest", bound, |model| model.changed.elapsed() >= REST && since.elapsed() >= REST)
+            .await?;
         self.check_rest().await
     }
 
@@ -370,8 +368,11 @@ impl Simulation {
         let selector = service.spec.as_ref().and_then(|spec| spec.selector.as_ref());
         let Some(app) = selector.and_then(|selector| selector.get("app")) else { return Ok(()) };
         let model = self.model();
-        let ready: BTreeSet<IpAddr> =
-            model.ready_pods().filter(|(_, pod)| pod.app == *app).filter_map(|(_, pod)| pod.address).collect();
+        let ready: BTreeSet<IpAddr> = model
+            .ready_pods()
+            .filter(|(_, pod)| pod.app == *app)
+            .filter_map(|(_, pod)| pod.address)
+            .collect();
         let label = "kubernetes.io/service-name";
         let of_service = slices.iter().filter(|slice| {
             slice.metadata.labels.as_ref().and_then(|labels| labels.get(label)).is_some_and(|of| of == name)
@@ -419,7 +420,11 @@ impl Simulation {
         informers.cache::<v1::Pod>().on_change(move |change| {
             let Change::Applied { old: Some(old), new } = change else { return };
             let version = |pod: &v1::Pod| -> i64 {
-                pod.metadata.resource_version.as_deref().and_then(|text| text.parse().ok()).unwrap_or_default()
+                pod.metadata
+                    .resource_version
+                    .as_deref()
+                    .and_then(|text| text.parse().ok())
+                    .unwrap_or_default()
             };
             if version(new) < version(old) {
                 let text = format!("pod {} went from {} to {}", change.key(), version(old), version(new));
@@ -447,4 +452,3 @@ async fn observe(store: apiserver_store::embedded::Embedded, model: Arc<Mutex<Mo
         }
     }
 }
-

@@ -87,7 +87,8 @@ impl Simulation {
         let key = format!("{NAMESPACE}/{name}");
         self.until(&format!("{name} is rolled out"), bound, |model| {
             let Some(deployment) = model.deployments.get(&key) else { return false };
-            deployment.is_complete() && model.count(&deployment.uid) == (deployment.replicas, deployment.replicas)
+            deployment.is_complete()
+                && model.count(&deployment.uid) == (deployment.replicas, deployment.replicas)
         })
         .await
     }
@@ -95,7 +96,8 @@ impl Simulation {
     /// Waits until every node is Ready.
     pub async fn nodes_ready(&mut self, bound: Duration) -> Result<Duration> {
         let count = self.nodes.len();
-        let ready = move |model: &crate::Model| model.nodes.values().filter(|node| node.ready).count() == count;
+        let ready =
+            move |model: &crate::Model| model.nodes.values().filter(|node| node.ready).count() == count;
         self.until("all nodes are ready", bound, ready).await
     }
 }

@@ -41,5 +41,5 @@ async fn crashes(cluster: &mut Simulation) -> Result<()> {
 
 #[test]
 fn no_acknowledged_write_is_lost_with_the_power() {
-    scenario("crashes::no_acknowledged_write_is_lost_with_the_power").run(4, crashes);
+    scenario("crashes::no_acknowledged_write_is_lost_with_the_power").run(2, crashes);
 }
