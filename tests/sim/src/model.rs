@@ -89,7 +89,7 @@ impl Model {
         self.note(format!("FAULT {what}"));
     }
 
-    /// A hash of everything that was written, in order: key, manner, revision.
+    /// A hash of everything that was written, in order: key, manner, revision, value.
     pub fn history(&self) -> String {
         format!("{:016x}, {} events", self.hash.0, self.events)
     }
@@ -110,6 +110,7 @@ impl Model {
         self.hash.add(event.key.as_bytes());
         self.hash.add(manner.as_bytes());
         self.hash.add(&event.revision.to_le_bytes());
+        self.hash.add(event.value.as_deref().unwrap_or_default());
         match event.value {
             Some(_) => self.keys.insert(event.key.clone(), event.revision),
             None => self.keys.remove(&event.key),

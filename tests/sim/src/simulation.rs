@@ -173,7 +173,7 @@ impl Simulation {
     }
 
     fn start_controllers(&mut self) -> Result<()> {
-        self.controllers = Some(control::controllers(&self.network, &self.ground, &self.ambient)?);
+        self.controllers = Some(control::controllers(&self.network, &self.ambient)?);
         Ok(())
     }
 
