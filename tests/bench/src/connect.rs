@@ -20,10 +20,7 @@ pub fn worker(work: &str, targets: &[SocketAddr], backends: &[SocketAddr], secon
     let length = Duration::from_secs_f64(seconds);
     let first = *targets.first().context("there is no target")?;
     match work {
-        "connect_rate" => {
-            let (rate, seconds) = connect_rate(targets, backends, length)?;
-            println!("{rate} {seconds}");
-        }
+        "connect_rate" => println!("{}", connect_rate(targets, backends, length)?),
         "tcp_rr" => {
             for backend in backends {
                 serve_tcp(*backend, echo)?;
@@ -88,10 +85,9 @@ fn echo(mut stream: TcpStream) {
     while stream.read_exact(&mut byte).and_then(|()| stream.write_all(&byte)).is_ok() {}
 }
 
-/// Connections per second, and processor time of one, both ends together: that does not depend on
-/// what else the machine does. The server ends each by RST, so that no port waits in TIME_WAIT, and the
+/// Connections per second. The server ends each by RST, so that no port waits in TIME_WAIT, and the
 /// client waits for it, so that no more connections wait to be accepted than there are clients.
-fn connect_rate(targets: &[SocketAddr], backends: &[SocketAddr], length: Duration) -> Result<(f64, f64)> {
+fn connect_rate(targets: &[SocketAddr], backends: &[SocketAddr], length: Duration) -> Result<f64> {
     for backend in backends {
         serve_tcp(*backend, |stream| reset(&stream))?;
     }
@@ -100,7 +96,7 @@ fn connect_rate(targets: &[SocketAddr], backends: &[SocketAddr], length: Duratio
         connect_once(target).with_context(|| format!("cannot connect to {target}"))?;
     }
     let (done, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-    let (start, used) = (Instant::now(), processor_seconds()?);
+    let start = Instant::now();
     let clients: Vec<_> = (0..CLIENTS)
         .map(|_| {
             let (done, count, targets) = (Arc::clone(&done), Arc::clone(&count), targets.to_vec());
@@ -122,22 +118,7 @@ fn connect_rate(targets: &[SocketAddr], backends: &[SocketAddr], length: Duratio
     for client in clients {
         client.join().map_err(|_| anyhow!("a client thread panicked"))?;
     }
-    let count = count.load(Ordering::Relaxed) as f64;
-    Ok((count / start.elapsed().as_secs_f64(), (processor_seconds()? - used) / count))
-}
-
-/// Processor time of this process so far, of all threads, in steps of 10 ms.
-fn processor_seconds() -> Result<f64> {
-    let text = std::fs::read_to_string("/proc/self/stat").context("cannot read /proc/self/stat")?;
-    let ticks = parse_ticks(&text).with_context(|| format!("no times in {text:?}"))?;
-    Ok(ticks as f64 / 100.0)
-}
-
-/// User and system time of a line of `/proc/PID/stat`, in ticks of 1/100 s.
-fn parse_ticks(line: &str) -> Option<u64> {
-    // The second field, in parentheses, may hold anything; times are the 14th and 15th.
-    let mut rest = line.rsplit_once(')')?.1.split_whitespace().skip(11);
-    Some(rest.next()?.parse::<u64>().ok()? + rest.next()?.parse::<u64>().ok()?)
+    Ok(count.load(Ordering::Relaxed) as f64 / start.elapsed().as_secs_f64())
 }
 
 fn reset(stream: &TcpStream) {
@@ -191,16 +172,4 @@ fn udp_connect(target: SocketAddr, length: Duration) -> Result<f64> {
         chunks.push(chunk.elapsed().as_secs_f64() / f64::from(CHUNK));
     }
     Ok(middle_mean(&chunks))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::parse_ticks;
-
-    #[test]
-    fn times_are_found_behind_any_name() {
-        let line = "7 (a) b) R 1 7 7 0 -1 4194304 100 0 0 0 250 50 0 0 20 0 4 0 100 1000 10";
-        assert_eq!(parse_ticks(line), Some(300));
-        assert_eq!(parse_ticks("7 (a) R 1"), None);
-    }
 }

@@ -10,8 +10,6 @@ use crate::{north_south, programs};
 
 const RATE: (&str, &str) = ("per_second", "per_second");
 const SECONDS: (&str, &str) = ("seconds", "seconds");
-/// Of the processors, for one connection.
-const CPU: (&str, &str) = ("cpu_seconds", "seconds");
 const P50: (&str, &str) = ("p50_seconds", "seconds");
 const P99: (&str, &str) = ("p99_seconds", "seconds");
 
@@ -28,11 +26,15 @@ fn sockets(report: &Report, quick: bool) -> Result<()> {
         if quick { (&[1, 1000], 9, 0.5) } else { (&[1, 100, 10_000], 9, 3.0) };
     for &size in sizes {
         let stages = stages(&peers::services(size, "tcp", &backends()))?;
-        measure(report, "connect_rate", size, &stages, &[RATE, CPU], (rounds, seconds))?;
-        measure(report, "tcp_rr", size, &stages, &[RATE, P50, P99], (rounds, seconds / 2.0))?;
+        let case = format!("connect_rate/services={size}");
+        let rates = in_turn(&stages, rounds, |stage| first(&stage.work("connect_rate", seconds)?))?;
+        for (stage, rates) in stages.iter().zip(&rates) {
+            report.row("dataplane", &case, stage.subject.name(), RATE, rates)?;
+        }
+        round_trips(report, "tcp_rr", size, &stages, rounds, seconds / 2.0)?;
         drop(stages);
         let stages = self::stages(&peers::services(size, "udp", &backends()))?;
-        measure(report, "udp_rr", size, &stages, &[RATE, P50, P99], (rounds, seconds / 2.0))?;
+        round_trips(report, "udp_rr", size, &stages, rounds, seconds / 2.0)?;
         connect_hook(report, size, &stages, rounds)?;
     }
     Ok(())
@@ -51,19 +53,18 @@ fn first(numbers: &[f64]) -> Result<f64> {
     numbers.first().copied().context("the worker printed no number")
 }
 
-/// One kind of work, whose worker prints these figures.
-fn measure(
+fn round_trips(
     report: &Report,
     work: &str,
     size: usize,
     stages: &[Stage],
-    metrics: &[(&'static str, &'static str)],
-    (rounds, seconds): (usize, f64),
+    rounds: usize,
+    seconds: f64,
 ) -> Result<()> {
     let case = format!("{work}/services={size}");
     let turns = in_turn(stages, rounds, |stage| stage.work(work, seconds))?;
     for (stage, turns) in stages.iter().zip(&turns) {
-        for (i, metric) in metrics.iter().copied().enumerate() {
+        for (i, metric) in [RATE, P50, P99].into_iter().enumerate() {
             let values: Option<Vec<f64>> = turns.iter().map(|numbers| numbers.get(i).copied()).collect();
             let values = values.context("the worker printed too few numbers")?;
             report.row("dataplane", &case, stage.subject.name(), metric, &values)?;
