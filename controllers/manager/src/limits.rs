@@ -12,6 +12,9 @@ pub const POD_BURST: usize = 500;
 /// An expectation that the cache has not fulfilled after this time is given up.
 pub const EXPECTATION_TIMEOUT: Duration = Duration::from_secs(300);
 
+/// Pause before a Deployment is looked at again whose ReplicaSets the cache does not show yet.
+pub const STALE: Duration = Duration::from_millis(20);
+
 /// Endpoints in one EndpointSlice.
 pub const ENDPOINTS_PER_SLICE: usize = 100;
 /// Addresses in one Endpoints object; more are left out, and the object says so.

@@ -7,6 +7,7 @@ mod strategy;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use apiserver_api::ambient::Ambient;
@@ -16,13 +17,13 @@ use controllers_runtime::{Attempt, Error, Outcome, Reconcile, Result, WorkQueue}
 use k8s_openapi::api::apps::v1::{Deployment, DeploymentStatus, ReplicaSet};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Api, Client};
 use serde_json::json;
 
 use crate::context::{Context, Tasks};
 use crate::meta::{self, controller_key, is_controlled_by, is_deleted, name, namespace, uid};
-use crate::patch;
+use crate::{limits, patch};
 use plan::{Action, Input, plan};
 
 /// Starts the controller.
@@ -110,6 +111,10 @@ impl Reconcile for Deployments {
         let input =
             Input { deployment: &deployment, sets: claims.owned, pods: &pods, now: self.ambient.now() };
         let plan = plan(&input);
+        let creates = plan.actions.iter().any(|action| matches!(action, Action::Create(_)));
+        if creates && !self.shows_all(&deployment, &input.sets).await? {
+            return Ok(Outcome::After(limits::STALE));
+        }
         for action in plan.actions {
             self.execute(&deployment, action).await?;
         }
@@ -137,6 +142,21 @@ impl Deployments {
             patch::update(&api, set.as_ref(), &new).await?;
         }
         Ok(())
+    }
+
+    /// Whether the cache shows the Deployment's ReplicaSets at the sizes they have. A new one sized
+    /// beside old sets that have grown since would exceed the surge; updates of a set need no such
+    /// question, since their revision is checked.
+    async fn shows_all(&self, deployment: &Deployment, sets: &[Arc<ReplicaSet>]) -> Result<bool> {
+        let name = name(&deployment.metadata);
+        let live = self.sets_of(deployment).list(&ListParams::default()).await;
+        let live = live.attempt(|| format!("list the replica sets of deployment {name}"))?;
+        let sizes = |sets: &mut dyn Iterator<Item = &ReplicaSet>| -> BTreeMap<String, i32> {
+            sets.filter(|set| is_controlled_by(&set.metadata, &deployment.metadata))
+                .map(|set| (uid(&set.metadata).to_owned(), strategy::set_replicas(set)))
+                .collect()
+        };
+        Ok(sizes(&mut live.items.iter()) == sizes(&mut sets.iter().map(AsRef::as_ref)))
     }
 
     /// Whether the server still has this very Deployment, not being deleted: adoption by one that
