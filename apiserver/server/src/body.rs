@@ -1,11 +1,9 @@
 //! Bodies: those of requests are read within limits and decoded to JSON values.
 
 use apiserver_api::error::ApiError;
-use bytes::Bytes;
-use futures::FutureExt;
-use futures::future::BoxFuture;
+use bytes::{Bytes, BytesMut};
 use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use http_body_util::{BodyExt, Full};
 use serde_json::Value;
 use tower::BoxError;
 
@@ -25,19 +23,29 @@ pub fn empty() -> Body {
     full(Bytes::new())
 }
 
-/// The whole body, within the limit.
-pub fn read(body: Body) -> BoxFuture<'static, Result<Bytes, ApiError>> {
-    // Boxed, since the compiler cannot see through the error type of the collector.
-    let collected = Limited::new(body, limits::BODY).collect();
-    Box::pin(collected.map(|result| match result {
-        Ok(collected) => Ok(collected.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(ApiError::new(
-            413,
-            "RequestEntityTooLarge",
-            format!("Request entity too large: limit is {}", limits::BODY),
-        )),
-        Err(error) => Err(ApiError::bad_request(format!("the request's body cannot be read: {error}"))),
-    }))
+/// The whole body, within the limit. A body that is too large is read to its end and forgotten, up
+/// to another limit: a client that is still sending would not see the answer.
+pub async fn read(mut body: Body) -> Result<Bytes, ApiError> {
+    let (mut kept, mut seen) = (BytesMut::new(), 0);
+    while let Some(frame) = body.frame().await {
+        let frame = frame
+            .map_err(|error| ApiError::bad_request(format!("the request's body cannot be read: {error}")))?;
+        let Ok(data) = frame.into_data() else { continue };
+        seen += data.len();
+        if seen <= limits::BODY {
+            kept.extend_from_slice(&data);
+        } else if seen > limits::DRAINED_BODY {
+            break;
+        }
+    }
+    if seen <= limits::BODY {
+        return Ok(kept.freeze());
+    }
+    Err(ApiError::new(
+        413,
+        "RequestEntityTooLarge",
+        format!("Request entity too large: limit is {}", limits::BODY),
+    ))
 }
 
 /// A decoded body, and the text where it was JSON, for the search for repeated fields.

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 /// Largest request body, bytes; more is answered with 413.
 pub const BODY: usize = 3 * 1024 * 1024;
+/// How much of a body that is too large is read and forgotten, so that its sender hears why.
+pub const DRAINED_BODY: usize = 64 * 1024 * 1024;
 /// A request that is not long running ends after this.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// Reads at one time, watches not counted.

@@ -126,6 +126,7 @@ impl Server {
         let authorizer = Arc::new(Authorizer::new());
         feed_authorizer(&caches, &authorizer);
         let bound_objects = Arc::new(Bound::new(&caches));
+        authorizer.limit_nodes(Arc::<Bound>::clone(&bound_objects));
         let authenticator = config.issuer.as_ref().map(|issuer| {
             let objects: Arc<dyn BoundObjects> = Arc::<Bound>::clone(&bound_objects);
             Authenticator::new(Arc::clone(issuer), objects, &ambient)

@@ -3,6 +3,7 @@
 //! Kubernetes.
 
 mod namespace;
+mod node;
 mod priority;
 mod rbac;
 mod service_account;
@@ -61,6 +62,7 @@ pub async fn mutate(admission: &Admission<'_>, object: &mut Value) -> Result<(),
 /// Plugins that only judge.
 pub async fn validate(admission: &Admission<'_>, object: &Value) -> Result<(), ApiError> {
     namespace::protects(admission, object)?;
+    node::validate(admission, object)?;
     rbac::validate(admission, object)?;
     // ValidatingAdmissionPolicy, ValidatingAdmissionWebhook and, last, ResourceQuota follow here.
     Ok(())

@@ -17,7 +17,7 @@ pub(super) fn permits(attributes: &Attributes<'_>, objects: Option<&dyn BoundObj
     if matches!(attributes.verb, "get" | "list" | "watch") {
         return true;
     }
-    // The name of an object to be created is not known yet; admission sees it.
+    // The name of an object to be created is not known yet; `admission::node` sees it.
     let own = attributes.name == node || (attributes.verb == "create" && attributes.name.is_empty());
     match (attributes.group, attributes.resource) {
         ("", "nodes") | ("storage.k8s.io", "csinodes") => own,
