@@ -66,7 +66,7 @@ pub struct Networks {
     pub cluster_cidr: IpNetwork,
 }
 
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub struct NodeArgs {
     /// The node's name; the host's name unless given
     #[arg(long = "node-name", alias = "hostname-override")]

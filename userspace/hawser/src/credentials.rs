@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use apiserver_api::ambient::Ambient;
 use apiserver_server::auth::pki::{self, Component, Pki, Subject};
 
@@ -13,6 +13,13 @@ use crate::data_dir::write_atomically;
 /// Writes `kubeconfig.yaml` and `ca.crt`, and for a kubelet `serving.crt` and `serving.key`.
 pub fn run(args: Credentials) -> Result<()> {
     let Credentials { data_dir, component, server, node_name, node_ip, out } = args;
+    let authority = data_dir.join("pki/ca.crt");
+    if !authority.exists() {
+        bail!("{} is missing: --data-dir must be that of an API server that has run", authority.display());
+    }
+    if !server.starts_with("https://") {
+        bail!("--server {server}: give https://ADDRESS:PORT");
+    }
     let pki = Pki::open(&data_dir.join("pki"), &Ambient::system())
         .context("cannot open the cluster's authority")?;
     fs::create_dir_all(&out).with_context(|| format!("cannot make {}", out.display()))?;
@@ -41,10 +48,12 @@ pub fn run(args: Credentials) -> Result<()> {
 /// A file that holds a private key is readable by its owner alone from the first byte on.
 fn write_private(path: &std::path::Path, content: &str) -> Result<()> {
     use std::io::Write;
-    use std::os::unix::fs::OpenOptionsExt;
+    use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
     let write = || -> std::io::Result<()> {
         let mut file =
             fs::OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(path)?;
+        // The mode above is for a new file only.
+        file.set_permissions(fs::Permissions::from_mode(0o600))?;
         file.write_all(content.as_bytes())?;
         file.sync_all()
     };

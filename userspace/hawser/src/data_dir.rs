@@ -14,6 +14,8 @@ const VERSION: &str = "1";
 /// A data directory, locked for this process until dropped.
 pub struct DataDir {
     path: PathBuf,
+    /// It was made, or was empty, when this process opened it.
+    fresh: bool,
     /// Holds the lock.
     _lock: File,
 }
@@ -38,9 +40,10 @@ impl DataDir {
         let path = path
             .canonicalize()
             .with_context(|| format!("cannot resolve the data directory {}", path.display()))?;
+        let fresh = is_fresh(&path)?;
         let lock = lock(&path)?;
         check_version(&path)?;
-        Ok(Self { path, _lock: lock })
+        Ok(Self { path, fresh, _lock: lock })
     }
 
     /// As [`DataDir::open`], but the directory must have been made by `up`.
@@ -49,6 +52,17 @@ impl DataDir {
             bail!("{} is not a data directory of hawser: there is no file `version` in it", path.display());
         }
         Self::open(path)
+    }
+
+    /// Whether nothing was here before this process; then a start that fails leaves nothing.
+    pub fn is_fresh(&self) -> bool {
+        self.fresh
+    }
+
+    /// Removes a directory that this process made or found empty.
+    pub fn discard(self) -> Result<()> {
+        fs::remove_dir_all(&self.path)
+            .with_context(|| format!("cannot remove the data directory {}", self.path.display()))
     }
 
     pub fn path(&self) -> &Path {
@@ -91,6 +105,21 @@ impl DataDir {
             _ => Ok(()),
         }
     }
+}
+
+/// Whether the directory is empty. One that holds what is not ours is refused: `down` removes by
+/// name, and must not meet another's files.
+fn is_fresh(path: &Path) -> Result<bool> {
+    if path.join("version").exists() {
+        return Ok(false);
+    }
+    let entries = fs::read_dir(path).with_context(|| format!("cannot read {}", path.display()))?;
+    // A lock without a version is what a crash at the very first start leaves.
+    let others = entries.flatten().any(|entry| entry.file_name() != "lock");
+    if others {
+        bail!("{} is not empty and not a data directory of hawser: give an empty one", path.display());
+    }
+    Ok(true)
 }
 
 fn lock(path: &Path) -> Result<File> {
@@ -165,6 +194,15 @@ mod tests {
         let error = DataDir::open(dir.path()).err().unwrap().to_string();
         assert!(error.contains("has format 99"), "{error}");
         assert_eq!(fs::read_to_string(dir.path().join("version")).unwrap(), "99\n");
+    }
+
+    #[test]
+    fn a_directory_with_files_of_others_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("mine.txt"), "").unwrap();
+        let error = DataDir::open(dir.path()).err().unwrap().to_string();
+        assert!(error.contains("not a data directory of hawser"), "{error}");
+        assert!(!dir.path().join("version").exists());
     }
 
     #[test]

@@ -27,7 +27,8 @@ pub async fn run(args: Down) -> Result<()> {
     data.forget()
 }
 
-async fn remove(data: &DataDir, made: &Made) -> Vec<anyhow::Error> {
+/// Removes everything that was made; goes on after errors and gives all of them.
+pub async fn remove(data: &DataDir, made: &Made) -> Vec<anyhow::Error> {
     let directories = Directories::new(data.path());
     let mut errors = Vec::new();
     if made.runtime_endpoint.is_none() {

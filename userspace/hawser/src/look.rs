@@ -1,5 +1,7 @@
 //! `hawser proxy services`, `backends`, `connections`: the live tables.
 
+use std::io::Write;
+
 use anyhow::{Context, Result};
 use serde::Serialize;
 use userspace_dataplane::inspect::{BackendRow, ConnectionRow, FrontendRow, Inspector, ServiceRow};
@@ -40,7 +42,7 @@ fn services(args: &LookArgs) -> Result<()> {
         for service in &services {
             let of: Vec<&FrontendRow> = frontends.iter().filter(|row| row.service == service.name).collect();
             let row = serde_json::json!({"service": service, "frontends": of});
-            println!("{row}");
+            print_line(&row.to_string())?;
         }
         return Ok(());
     }
@@ -50,8 +52,7 @@ fn services(args: &LookArgs) -> Result<()> {
         let of = frontends.iter().filter(|row| row.service == service.name);
         lines.extend(of.enumerate().map(|(i, row)| service_line(service, row, i == 0)));
     }
-    print_aligned(&lines);
-    Ok(())
+    print_aligned(&lines)
 }
 
 fn service_line(service: &ServiceRow, row: &FrontendRow, first: bool) -> Vec<String> {
@@ -118,24 +119,32 @@ fn print<T: Serialize>(
 ) -> Result<()> {
     if args.json {
         for row in rows {
-            println!("{}", serde_json::to_string(row).context("cannot encode a row")?);
+            print_line(&serde_json::to_string(row).context("cannot encode a row")?)?;
         }
         return Ok(());
     }
     let mut lines = vec![header.iter().map(ToString::to_string).collect::<Vec<_>>()];
     lines.extend(rows.iter().map(cells));
-    print_aligned(&lines);
-    Ok(())
+    print_aligned(&lines)
 }
 
 /// Columns as wide as their widest cell, three spaces between them, as kubectl prints tables.
-fn print_aligned(lines: &[Vec<String>]) {
+fn print_aligned(lines: &[Vec<String>]) -> Result<()> {
     let columns = lines.first().map_or(0, Vec::len);
     let width = |column: usize| lines.iter().map(|line| line[column].len()).max().unwrap_or_default();
     let widths: Vec<usize> = (0..columns).map(width).collect();
     for line in lines {
         let cells: Vec<String> =
             line.iter().zip(&widths).map(|(cell, &width)| format!("{cell:<width$}")).collect();
-        println!("{}", cells.join("   ").trim_end());
+        print_line(cells.join("   ").trim_end())?;
+    }
+    Ok(())
+}
+
+/// Prints a line. A reader that has seen enough (`head`) ends the program quietly.
+fn print_line(text: &str) -> Result<()> {
+    match writeln!(std::io::stdout(), "{text}") {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => std::process::exit(0),
+        other => other.context("cannot write to standard output"),
     }
 }

@@ -7,9 +7,11 @@ use anyhow::{Context, Result, bail};
 use apiserver_api::ambient::Ambient;
 use apiserver_client::{Change, Informers, in_process};
 use apiserver_server::auth::pki::{Component, Subject};
+use ipnetwork::IpNetwork;
 use k8s_openapi::api::core::v1;
 use kube::Client;
 use kubelet_agent::ServingCertificate;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
@@ -17,31 +19,90 @@ use crate::apiserver::{self, Api, Settings};
 use crate::args::{Networks, Up};
 use crate::data_dir::{DataDir, Made};
 use crate::node::{self, Directories, KubeletTls, Node, Surroundings};
-use crate::shutdown;
+use crate::{down, shutdown};
 
-/// Runs a whole cluster until SIGTERM.
+/// Runs a whole cluster until SIGTERM. A start that fails leaves nothing behind.
 pub async fn run(args: Up) -> Result<()> {
     let start = Instant::now();
-    let Up { data_dir, api_port, bpf_root, store, networks, node, runtime, proxy } = args;
     let stop = shutdown::on_signal()?;
-    let node = Node::from_args(node);
-    let data_plane = node::data_plane(&node, &bpf_root)?;
-    userspace_dataplane::preflight(&data_plane).context("the data plane cannot work here")?;
-    if runtime.container_runtime_endpoint.is_none() {
-        node::find("containerd")?;
-        node::find("ctr")?;
-        node::find("runc")?;
+    let data = DataDir::open(&args.data_dir)?;
+    let first = data.made()?.is_none();
+    let outcome = match check(&args) {
+        Ok(()) => Box::pin(cluster(args, &data, start, &stop)).await,
+        Err(error) => Err(error),
+    };
+    if outcome.is_err() {
+        // What runs already must let go before it is removed.
+        stop.cancel();
+        if first && let Some(made) = data.made()? {
+            for error in down::remove(&data, &made).await {
+                tracing::warn!(error = format!("{error:#}"), "left behind after the failed start");
+            }
+            data.forget()?;
+        }
+        if data.is_fresh() {
+            data.discard()?;
+        }
     }
-    let ambient = Ambient::system();
-    let data = DataDir::open(&data_dir)?;
+    outcome
+}
+
+/// What can be known before anything is touched.
+fn check(args: &Up) -> Result<()> {
+    let Networks { service_cidr, cluster_cidr } = &args.networks;
+    if overlap(*service_cidr, *cluster_cidr) {
+        bail!(
+            "--service-cluster-ip-range {service_cidr} and --cluster-cidr {cluster_cidr} overlap: give ranges of their own"
+        );
+    }
+    let (addresses, family) = if service_cidr.is_ipv4() { (32, "IPv4") } else { (128, "IPv6") };
+    if addresses - service_cidr.prefix() < 3 {
+        bail!(
+            "--service-cluster-ip-range {service_cidr} is too small: give an {family} range of 8 addresses or more"
+        );
+    }
+    for archive in &args.runtime.imports {
+        if !archive.is_file() {
+            bail!("--import {}: there is no such file", archive.display());
+        }
+    }
+    if args.runtime.container_runtime_endpoint.is_none() {
+        for program in ["containerd", "ctr", "runc"] {
+            node::find(program)?;
+        }
+    }
+    let node = Node::from_args(args.node.clone());
+    let data_plane = node::data_plane(&node, &args.bpf_root)?;
+    userspace_dataplane::preflight(&data_plane).context("the data plane cannot work here")?;
+    for (flag, address) in [
+        ("--api-port", SocketAddr::from((Ipv4Addr::UNSPECIFIED, args.api_port))),
+        ("--kubelet-port", SocketAddr::from((Ipv4Addr::UNSPECIFIED, args.runtime.kubelet_port))),
+        ("--healthz-bind-address", args.proxy.healthz_bind_address),
+        ("--metrics-bind-address", args.proxy.metrics_bind_address),
+    ] {
+        std::net::TcpListener::bind(address)
+            .with_context(|| format!("cannot listen on {address}: choose another {flag}"))?;
+    }
+    Ok(())
+}
+
+fn overlap(a: IpNetwork, b: IpNetwork) -> bool {
+    a.contains(b.network()) || b.contains(a.network())
+}
+
+async fn cluster(args: Up, data: &DataDir, start: Instant, stop: &CancellationToken) -> Result<()> {
+    let Up { data_dir: _, api_port, bpf_root, store, networks, node, runtime, proxy } = args;
+    let (node, ambient) = (Node::from_args(node), Ambient::system());
+    let began = ambient.now();
+    let data_plane = node::data_plane(&node, &bpf_root)?;
     let settings = Settings {
-        data: &data,
+        data,
         listen: SocketAddr::from((Ipv4Addr::UNSPECIFIED, api_port)),
         advertise: node.ip,
         store: &store,
         service_cidr: networks.service_cidr,
     };
-    let api = apiserver::start(settings, &ambient, &stop).await?;
+    let api = apiserver::start(settings, &ambient, stop).await?;
     info!(after = ?start.elapsed(), "the API answers");
     data.remember(&Made {
         node_name: node.name.clone(),
@@ -49,37 +110,65 @@ pub async fn run(args: Up) -> Result<()> {
         cgroup_root: node.cgroup_root.clone(),
         runtime_endpoint: runtime.container_runtime_endpoint.clone(),
     })?;
-    control_plane(&api, &networks, &ambient, &stop);
+    let mut tasks = Tasks::default();
+    control_plane(&api, &networks, &ambient, stop, &mut tasks);
 
     let directories = Directories::new(data.path());
     let kubelet_client = client(&api, Component::Node(&node.name));
     let proxy_client = client(&api, Component::Proxy);
-    let around = Surroundings { ambient: &ambient, stop: &stop, networks: &networks };
+    let around = Surroundings { ambient: &ambient, stop, networks: &networks };
     let proxy = node::proxy(&node, data_plane, &proxy, proxy_client, &around).await?;
+    tasks.add("proxy", async move { proxy.await.context("panicked") });
     let network = node::network(&node, &directories, kubelet_client.clone(), &around)?;
-    let cri = node::runtime(&directories, &runtime, &stop).await?;
+    tasks.add("pod network", async move { network.await.context("panicked") });
+    let cri = node::runtime(&directories, &runtime, stop).await?;
     info!(after = ?start.elapsed(), "the container runtime answers");
-    let tls = kubelet_tls(&api, &node)?;
-    let port = runtime.kubelet_port;
-    let mut kubelet =
-        node::kubelet(&node, &directories, port, tls, cri, kubelet_client.clone(), &around).await?;
+    let (tls, port) = (kubelet_tls(&api, &node)?, runtime.kubelet_port);
+    let kubelet = node::kubelet(&node, &directories, port, tls, cri, kubelet_client.clone(), &around).await?;
+    tasks.add("kubelet", async move { kubelet.await.context("panicked")? });
 
+    let ready = async {
+        node_ready(kubelet_client, &node.name, &ambient, began, stop).await;
+        let time = start.elapsed().as_millis();
+        println!("ready in {time} ms; kubeconfig: {}", data.kubeconfig().display());
+        stop.cancelled().await;
+    };
     tokio::select! {
-        () = node_ready(kubelet_client, &node.name, &ambient, &stop) => {
-            let time = start.elapsed().as_millis();
-            println!("ready in {time} ms; kubeconfig: {}", data.kubeconfig().display());
-        }
-        ended = &mut kubelet => {
-            ended.context("the kubelet ended badly")??;
-            bail!("the kubelet ended before the node was ready");
-        }
+        () = ready => {}
         () = stop.cancelled() => {}
+        ended = tasks.first_to_end() => return Err(ended),
     }
-    stop.cancelled().await;
-    kubelet.await.context("the kubelet ended badly")??;
-    proxy.await.context("the proxy ended badly")?;
-    network.await.context("the pod network ended badly")?;
+    tasks.all_end().await?;
     api.finish().await
+}
+
+/// The components of the process. None of them may end before shutdown.
+#[derive(Default)]
+struct Tasks(JoinSet<(&'static str, Result<()>)>);
+
+impl Tasks {
+    fn add(&mut self, name: &'static str, task: impl Future<Output = Result<()>> + Send + 'static) {
+        self.0.spawn(async move { (name, task.await) });
+    }
+
+    /// The first component that ends, as an error; it waits for ever while all of them run.
+    async fn first_to_end(&mut self) -> anyhow::Error {
+        match self.0.join_next().await {
+            Some(Ok((name, Err(error)))) => error.context(format!("the {name} ended")),
+            Some(Ok((name, Ok(())))) => anyhow::anyhow!("the {name} ended, and should not have"),
+            Some(Err(error)) => anyhow::Error::new(error).context("a component panicked"),
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Waits for all of them, after shutdown has begun.
+    async fn all_end(mut self) -> Result<()> {
+        while let Some(ended) = self.0.join_next().await {
+            let (name, result) = ended.context("a component panicked")?;
+            result.with_context(|| format!("the {name} ended badly"))?;
+        }
+        Ok(())
+    }
 }
 
 /// A client in this process, as the user that the component is.
@@ -87,7 +176,13 @@ fn client(api: &Api, component: Component<'_>) -> Client {
     in_process(api.server.service(), Subject::component(component).identity())
 }
 
-fn control_plane(api: &Api, networks: &Networks, ambient: &Ambient, stop: &CancellationToken) {
+fn control_plane(
+    api: &Api,
+    networks: &Networks,
+    ambient: &Ambient,
+    stop: &CancellationToken,
+    tasks: &mut Tasks,
+) {
     let Networks { service_cidr, cluster_cidr } = networks;
     let config = controllers_manager::Config {
         cluster_cidrs: vec![*cluster_cidr],
@@ -95,21 +190,18 @@ fn control_plane(api: &Api, networks: &Networks, ambient: &Ambient, stop: &Cance
         root_ca: api.pki.ca_pem().to_owned(),
         ..controllers_manager::Config::default()
     };
-    let informers = Informers::new(client(api, Component::ControllerManager), ambient.clone(), stop.clone());
-    let (time, end) = (ambient.clone(), stop.clone());
-    tokio::spawn(async move {
-        if let Err(error) = controllers_manager::run(config, informers, time, end).await {
-            tracing::error!(error = &error as &dyn std::error::Error, "the controllers ended");
-        }
-    });
-    let informers = Informers::new(client(api, Component::Scheduler), ambient.clone(), stop.clone());
+    let informers = |component| Informers::new(client(api, component), ambient.clone(), stop.clone());
+    let run = controllers_manager::run(
+        config,
+        informers(Component::ControllerManager),
+        ambient.clone(),
+        stop.clone(),
+    );
+    tasks.add("controllers", async move { Ok(Box::pin(run).await?) });
     let config = controllers_scheduler::Config::default();
-    let (time, end) = (ambient.clone(), stop.clone());
-    tokio::spawn(async move {
-        if let Err(error) = controllers_scheduler::run(config, informers, time, end).await {
-            tracing::error!(error = &error as &dyn std::error::Error, "the scheduler ended");
-        }
-    });
+    let run =
+        controllers_scheduler::run(config, informers(Component::Scheduler), ambient.clone(), stop.clone());
+    tasks.add("scheduler", async move { Ok(Box::pin(run).await?) });
 }
 
 fn kubelet_tls(api: &Api, node: &Node) -> Result<KubeletTls> {
@@ -121,8 +213,15 @@ fn kubelet_tls(api: &Api, node: &Node) -> Result<KubeletTls> {
     })
 }
 
-/// Waits until the Node says that it is ready.
-async fn node_ready(client: Client, name: &str, ambient: &Ambient, stop: &CancellationToken) {
+/// Waits until the Node says that it is ready, and has said so since `began`: what an earlier run
+/// wrote is no answer.
+async fn node_ready(
+    client: Client,
+    name: &str,
+    ambient: &Ambient,
+    began: jiff::Timestamp,
+    stop: &CancellationToken,
+) {
     let watch = stop.child_token();
     let informers = Informers::new(client, ambient.clone(), watch.clone());
     let selection = apiserver_client::cache::Selection {
@@ -132,7 +231,7 @@ async fn node_ready(client: Client, name: &str, ambient: &Ambient, stop: &Cancel
     let (sender, mut ready) = tokio::sync::watch::channel(false);
     informers.select::<v1::Node>(selection).on_change(move |change| {
         if let Change::Applied { new, .. } = change {
-            sender.send_replace(is_ready(new));
+            sender.send_replace(is_ready(new, began));
         }
     });
     // The sender lives in the cache's handler as long as the watch.
@@ -140,7 +239,12 @@ async fn node_ready(client: Client, name: &str, ambient: &Ambient, stop: &Cancel
     watch.cancel();
 }
 
-fn is_ready(node: &v1::Node) -> bool {
+fn is_ready(node: &v1::Node, since: jiff::Timestamp) -> bool {
     let conditions = node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
-    conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+    conditions.iter().any(|condition| {
+        // Times in objects have whole seconds.
+        let fresh =
+            condition.last_heartbeat_time.as_ref().is_some_and(|t| t.0.as_second() >= since.as_second());
+        condition.type_ == "Ready" && condition.status == "True" && fresh
+    })
 }
