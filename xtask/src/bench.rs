@@ -31,7 +31,7 @@ pub struct Args {
 
 /// Builds, then runs the bench program with the same arguments.
 pub fn run(args: &Args) -> Result<()> {
-    setup::run(false)?;
+    setup::run(setup::Purpose::Everything, false)?;
     let object = build_ebpf::run()?;
     let hawser = up::build_hawser()?;
     let echo = image::echo()?;

@@ -59,7 +59,7 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> anyhow::Result<()> {
     match command {
-        Command::Setup { check } => setup::run(check),
+        Command::Setup { check } => setup::run(setup::Purpose::Everything, check),
         Command::BuildEbpf => build_ebpf::run().map(|object| println!("{}", object.display())),
         Command::Up { args } => up::run(&args),
         Command::Test(args) => test::run(&args),

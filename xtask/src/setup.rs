@@ -23,6 +23,17 @@ struct Need {
     packages: &'static [&'static str],
     /// The command for a person on another distribution.
     command: &'static str,
+    /// Needed by tests and benchmarks alone.
+    tests_only: bool,
+}
+
+/// For what things shall be there.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// Building and running a cluster.
+    Run,
+    /// Everything that this workspace can do.
+    Everything,
 }
 
 const NEEDS: &[Need] = &[
@@ -32,6 +43,7 @@ const NEEDS: &[Need] = &[
         present: bpf_target,
         packages: &["rustc-web", "libstd-rust-web-dev-bpf"],
         command: "rustup toolchain install nightly --component rust-src",
+        tests_only: false,
     },
     Need {
         what: "LLVM 22 development files",
@@ -39,6 +51,7 @@ const NEEDS: &[Need] = &[
         present: || find("bpf-linker").is_some() || Path::new("/usr/lib/llvm-22/bin/llvm-config").exists(),
         packages: &["llvm-22-dev", "libpolly-22-dev", "libzstd-dev", "zlib1g-dev", "libxml2-dev"],
         command: "install llvm-22 with its development files from your distribution",
+        tests_only: false,
     },
     Need {
         what: "protoc and the well-known protobuf types",
@@ -46,6 +59,7 @@ const NEEDS: &[Need] = &[
         present: || find("protoc").is_some() && well_known_types(),
         packages: &["protobuf-compiler", "libprotobuf-dev"],
         command: "install the protobuf compiler and its include files from your distribution",
+        tests_only: false,
     },
     Need {
         what: "containerd",
@@ -53,6 +67,7 @@ const NEEDS: &[Need] = &[
         present: || find("containerd").is_some() && find("ctr").is_some(),
         packages: &["containerd"],
         command: "install containerd (1.6 or newer) from your distribution",
+        tests_only: false,
     },
     Need {
         what: "runc",
@@ -60,6 +75,7 @@ const NEEDS: &[Need] = &[
         present: || find("runc").is_some(),
         packages: &["runc"],
         command: "install runc from your distribution",
+        tests_only: false,
     },
     Need {
         what: "etcd",
@@ -67,6 +83,7 @@ const NEEDS: &[Need] = &[
         present: || find("etcd").is_some(),
         packages: &["etcd-server"],
         command: "install etcd (3.4 or newer) from your distribution",
+        tests_only: true,
     },
     Need {
         what: "nft and iptables",
@@ -74,6 +91,7 @@ const NEEDS: &[Need] = &[
         present: || find("nft").is_some() && find("iptables-restore").is_some(),
         packages: &["nftables", "iptables"],
         command: "install nftables and iptables from your distribution",
+        tests_only: true,
     },
     Need {
         what: "ip and curl",
@@ -81,19 +99,22 @@ const NEEDS: &[Need] = &[
         present: || find("ip").is_some() && find("curl").is_some(),
         packages: &["iproute2", "curl"],
         command: "install iproute2 and curl from your distribution",
+        tests_only: true,
     },
 ];
 
-/// Sets up what is missing, or with `check` only says it.
-pub fn run(check: bool) -> Result<()> {
-    let missing: Vec<&Need> = NEEDS.iter().filter(|need| !(need.present)()).collect();
+/// Sets up what is missing for a purpose, or with `check` only says it.
+pub fn run(purpose: Purpose, check: bool) -> Result<()> {
+    let wanted = |need: &&Need| purpose == Purpose::Everything || !need.tests_only;
+    let missing: Vec<&Need> = NEEDS.iter().filter(wanted).filter(|need| !(need.present)()).collect();
     let linker = find("bpf-linker").is_none();
-    let kubectl = kubectl().is_none();
+    // A person needs some kubectl, the end-to-end test a second one.
+    let kubectl = kubectl().is_none() && (purpose == Purpose::Everything || find("kubectl").is_none());
     if missing.is_empty() && !linker && !kubectl {
         return Ok(());
     }
-    let debian = fs::read_to_string("/etc/os-release")
-        .is_ok_and(|text| text.lines().any(|line| line == "ID=debian" || line.contains("ID_LIKE=debian")));
+    let debian =
+        fs::read_to_string("/etc/os-release").is_ok_and(|text| text.lines().any(|line| line == "ID=debian"));
     if check || !debian || !shell::is_root() {
         return explain(&missing, linker, kubectl, debian);
     }

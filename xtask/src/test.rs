@@ -41,7 +41,7 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 fn stages(args: &Args, counts: &mut Counts) -> Result<()> {
-    setup::run(false)?;
+    setup::run(setup::Purpose::Everything, false)?;
     let object = build_ebpf::run()?;
     let kubectl = setup::kubectl().unwrap_or_default();
     let environment =

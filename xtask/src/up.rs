@@ -13,7 +13,7 @@ const DATA_DIR: &str = "/var/lib/hawser";
 
 /// Sets up, builds, and becomes `hawser up`.
 pub fn run(args: &[String]) -> Result<()> {
-    setup::run(false)?;
+    setup::run(setup::Purpose::Run, false)?;
     let binary = build_hawser()?;
     let echo = image::echo()?;
     let mut command = Command::new(binary);

@@ -1,0 +1,72 @@
+//! Starts that fail: one clear line, an exit code that is not 0, and nothing left behind.
+
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use tests_e2e::lab::NODE_IP;
+use tests_e2e::{Lab, Process, Snapshot, echo, eventually, hawser, output};
+
+/// `hawser up` with everything that keeps it within the lab.
+fn up(lab: &Lab, more: &[&str]) -> Result<Command> {
+    let mut command = lab.on_node(hawser()?);
+    command
+        .args(["up", "--node-name", "node-1", "--node-ip", NODE_IP, "--cgroup-root", &lab.cgroup_root()])
+        .args(["--bpf-root", &format!("/sys/fs/bpf/{}", lab.id)])
+        .arg("--data-dir")
+        .arg(lab.data_dir())
+        .args(more);
+    Ok(command)
+}
+
+/// Runs it to its end; gives what it said.
+fn refusal(command: &mut Command) -> Result<String> {
+    let output = command.output().context("cannot start hawser up")?;
+    ensure!(!output.status.success(), "it ended with {}", output.status);
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    let line = text.lines().rev().find(|line| line.starts_with("hawser: "));
+    line.map(str::to_owned).with_context(|| format!("no line that says why: {text}"))
+}
+
+#[test]
+#[ignore = "needs root and containerd: cargo xtask test"]
+fn a_start_that_fails_says_why_and_leaves_nothing() -> Result<()> {
+    let lab = Lab::new()?;
+    let before = Snapshot::take(&lab)?;
+    let unchanged = |what: &str| -> Result<()> {
+        let differences = Snapshot::take(&lab)?.differences(&before);
+        ensure!(differences.is_empty(), "{what} left:\n{}", differences.join("\n"));
+        ensure!(!lab.data_dir().exists(), "{what} left its data directory");
+        Ok(())
+    };
+    for (port, flag) in
+        [("6443", "--api-port"), ("10250", "--kubelet-port"), ("10256", "--healthz-bind-address")]
+    {
+        let mut holder = lab.on_node(echo()?);
+        let holder = Process::start(holder.env("PORT", port), lab.dir().join("holder.log"))?;
+        eventually("the port to be taken", || {
+            Ok(output(lab.on_node(echo()?).args(["get", &format!("127.0.0.1:{port}")])).ok())
+        })?;
+        let why = refusal(&mut up(&lab, &[])?)?;
+        ensure!(why.contains(port) && why.contains(flag), "port {port} taken: {why}");
+        holder.kill()?;
+        unchanged(flag)?;
+    }
+    for (args, expected) in [
+        (["--import", "/nowhere.tar"], "no such file"),
+        (["--service-cidr", "10.244.0.0/16"], "overlap"),
+        (["--container-runtime-endpoint", "unix:///nowhere.sock"], "container runtime"),
+    ] {
+        let why = refusal(&mut up(&lab, &args)?)?;
+        ensure!(why.contains(expected), "{args:?}: {why}");
+        unchanged(args[0])?;
+    }
+    std::fs::create_dir_all(lab.data_dir())?;
+    std::fs::write(lab.data_dir().join("mine.txt"), "mine")?;
+    let why = refusal(&mut up(&lab, &[])?)?;
+    ensure!(why.contains("not a data directory of hawser"), "a directory of others: {why}");
+    ensure!(
+        std::fs::read_to_string(lab.data_dir().join("mine.txt"))? == "mine",
+        "another's file was touched"
+    );
+    Ok(())
+}
