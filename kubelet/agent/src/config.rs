@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, net::IpAddr};
 
 use tokio::net::TcpListener;
 
-use crate::pod::resolv::ClusterDns;
+use crate::{eviction::Thresholds, pod::resolv::ClusterDns};
 
 /// Settings of one kubelet.
 #[derive(Clone, Debug)]
@@ -23,6 +23,8 @@ pub struct Config {
     pub max_pods: u32,
     /// Sandboxes and containers that start at the same time; twice the processors where it is zero.
     pub start_concurrency: usize,
+    /// Below which the node says that it is under pressure.
+    pub eviction_hard: Thresholds,
     /// Certificate of the node's server; a self-signed one where there is none.
     pub serving: Option<ServingCertificate>,
     /// Certificate authority of the clients of the node's server, PEM. Without it nobody is let in.
@@ -55,6 +57,7 @@ impl Config {
             cluster_dns: ClusterDns { servers: Vec::new(), domain: "cluster.local".to_owned() },
             max_pods: 110,
             start_concurrency: 0,
+            eviction_hard: Thresholds::default(),
             serving: None,
             client_ca: None,
         }

@@ -13,6 +13,7 @@ mod cell;
 mod config;
 pub mod containerd;
 pub mod cri_log;
+mod eviction;
 pub mod images;
 pub mod limits;
 pub mod machine;
@@ -31,6 +32,7 @@ pub mod volumes;
 mod worker;
 
 pub use config::{Config, Listeners, ServingCertificate};
+pub use eviction::{ThresholdError, Thresholds};
 pub use machine::{FakeMachine, LinuxMachine, Machine};
 pub use pod::resolv::ClusterDns;
 pub use run::{RunError, run};

@@ -35,10 +35,6 @@ use crate::{
 
 /// Where the leases of nodes are.
 const LEASES: &str = "kube-node-lease";
-/// Bytes of memory below which the node is under pressure.
-const MEMORY_LOW: i64 = 100 << 20;
-/// Part of the file system, in percent, below which the node is under pressure.
-const DISK_LOW: i64 = 10;
 /// Images that the status names.
 const IMAGES: usize = 50;
 
@@ -326,8 +322,9 @@ fn images(images: &[Image]) -> Vec<ContainerImage> {
 }
 
 fn conditions(input: &Input<'_>) -> Vec<NodeCondition> {
-    let memory_low = input.pressure.memory_available < MEMORY_LOW;
-    let disk_low = input.pressure.disk_available < input.pressure.disk_size / 100 * DISK_LOW;
+    let thresholds = &input.config.eviction_hard;
+    let memory_low = thresholds.memory_low(&input.pressure, input.info.memory);
+    let disk_low = thresholds.disk_low(&input.pressure);
     let (ready, reason, message) = match input.conditions {
         Err(error) => (false, "KubeletNotReady", format!("container runtime is down: {error}")),
         Ok(conditions) => match conditions.iter().find(|condition| !condition.holds) {

@@ -43,6 +43,8 @@ impl<'a> Cluster<'a> {
             .arg(self.lab.data_dir())
             .args(["--cgroup-root", &self.lab.cgroup_root()])
             .args(["--bpf-root", &format!("/sys/fs/bpf/{}", self.lab.id)])
+            // The machine's disk may be nearly full; that is not what is tested.
+            .args(["--eviction-hard", "memory.available<100Mi"])
             .arg("--import")
             .arg(echo_image()?)
             .stdin(Stdio::null())

@@ -159,6 +159,8 @@ impl<'a> Apart<'a> {
                 command.arg("--root-dir").arg(lab.dir().join("kubelet"));
                 command.args(["--hostname-override", "node-1", "--node-ip", NODE_IP]);
                 command.args(["--cgroup-root", &lab.cgroup_root()]).arg("--import").arg(echo_image()?);
+                // The machine's disk may be nearly full; that is not what is tested.
+                command.args(["--eviction-hard", "memory.available<100Mi"]);
             }
             _ => {
                 command.arg("--kubeconfig").arg(self.credentials(name, &[])?.join("kubeconfig.yaml"));

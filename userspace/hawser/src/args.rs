@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ipnetwork::IpNetwork;
+use kubelet_agent::Thresholds;
 
 /// Where pins are unless told otherwise.
 pub const BPF_ROOT: &str = "/sys/fs/bpf/hawser";
@@ -87,6 +88,9 @@ pub struct RuntimeArgs {
     /// Image archives to import at start
     #[arg(long = "import", value_name = "FILE")]
     pub imports: Vec<PathBuf>,
+    /// When the node is under pressure: memory.available and nodefs.available, with a quantity or N%
+    #[arg(long, default_value = "memory.available<100Mi,nodefs.available<10%", value_parser = Thresholds::parse)]
+    pub eviction_hard: Thresholds,
     /// Port of the node server; 0 for a free one
     #[arg(long, default_value_t = 10250)]
     pub kubelet_port: u16,

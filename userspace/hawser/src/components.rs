@@ -79,7 +79,7 @@ pub async fn kubelet(args: Kubelet) -> Result<()> {
     let around = Surroundings { ambient: &ambient, stop: &stop, networks: &networks };
     let network = node::network(&node, &directories, client.clone(), &around)?;
     let tls = KubeletTls { serving, client_ca };
-    let kubelet = node::kubelet(&node, &directories, runtime.kubelet_port, tls, cri, client, &around).await?;
+    let kubelet = node::kubelet(&node, &directories, &runtime, tls, cri, client, &around).await?;
     let outcome = kubelet.await.context("the kubelet ended badly")?;
     stop.cancel();
     network.await.context("the pod network ended badly")?;

@@ -218,20 +218,21 @@ pub struct KubeletTls {
 pub async fn kubelet(
     node: &Node,
     directories: &Directories,
-    port: u16,
+    args: &RuntimeArgs,
     tls: KubeletTls,
     runtime: Arc<CriRuntime>,
     client: Client,
     around: &Surroundings<'_>,
 ) -> Result<JoinHandle<Result<()>>> {
     let (ambient, stop) = (around.ambient.clone(), around.stop.clone());
-    let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
+    let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, args.kubelet_port));
     let listener = TcpListener::bind(address).await.with_context(|| {
         format!("cannot listen on {address} for the node server: choose another --kubelet-port")
     })?;
     let config = kubelet_agent::Config {
         node_ips: vec![node.ip],
         cgroup_root: node.cgroup_root.clone(),
+        eviction_hard: args.eviction_hard,
         serving: tls.serving,
         client_ca: tls.client_ca,
         ..kubelet_agent::Config::new(&node.name)

@@ -123,8 +123,9 @@ async fn cluster(args: Up, data: &DataDir, start: Instant, stop: &CancellationTo
     tasks.add("pod network", async move { network.await.context("panicked") });
     let cri = node::runtime(&directories, &runtime, stop).await?;
     info!(after = ?start.elapsed(), "the container runtime answers");
-    let (tls, port) = (kubelet_tls(&api, &node)?, runtime.kubelet_port);
-    let kubelet = node::kubelet(&node, &directories, port, tls, cri, kubelet_client.clone(), &around).await?;
+    let tls = kubelet_tls(&api, &node)?;
+    let kubelet =
+        node::kubelet(&node, &directories, &runtime, tls, cri, kubelet_client.clone(), &around).await?;
     tasks.add("kubelet", async move { kubelet.await.context("panicked")? });
 
     let ready = async {
