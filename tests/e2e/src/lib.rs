@@ -33,9 +33,12 @@ pub fn build_dir() -> Result<PathBuf> {
     Ok(dir.to_path_buf())
 }
 
-/// The product under test.
+/// The product under test: the one that `HAWSER` names, else the one built beside the test.
 pub fn hawser() -> Result<PathBuf> {
-    existing(build_dir()?.join("hawser"))
+    match std::env::var_os("HAWSER") {
+        Some(path) => existing(path.into()),
+        None => existing(build_dir()?.join("hawser")),
+    }
 }
 
 /// The static test workload, run on the host as a client.
@@ -43,9 +46,12 @@ pub fn echo() -> Result<PathBuf> {
     existing(target_dir()?.join("x86_64-unknown-linux-gnu/release/echo"))
 }
 
-/// The workload's image archive.
+/// The workload's image archive: the one that `HAWSER_ECHO_IMAGE` names, else the one built last.
 pub fn echo_image() -> Result<PathBuf> {
-    existing(target_dir()?.join("images/echo.tar"))
+    match std::env::var_os("HAWSER_ECHO_IMAGE") {
+        Some(path) => existing(path.into()),
+        None => existing(target_dir()?.join("images/echo.tar")),
+    }
 }
 
 fn target_dir() -> Result<PathBuf> {
