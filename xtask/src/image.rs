@@ -14,7 +14,21 @@ const HAWSER: &str = "hawser.local/hawser:1";
 
 /// All archives.
 pub fn run() -> Result<Vec<PathBuf>> {
-    Ok(vec![echo()?, hawser()?])
+    Ok(vec![pause()?, echo()?, hawser()?])
+}
+
+/// The process that holds a pod's namespaces; `hawser` brings its own copy along.
+fn pause() -> Result<PathBuf> {
+    let path = archives()?.join("pause.tar");
+    kubelet_image::write_pause_archive(&path).context("cannot write the pause image")?;
+    Ok(path)
+}
+
+/// Where archives are written.
+fn archives() -> Result<PathBuf> {
+    let dir = shell::target_dir().join("images");
+    std::fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    Ok(dir)
 }
 
 /// The test workload: HTTP and UDP echo.
@@ -45,9 +59,7 @@ fn build(package: &str, binary: &str, ebpf: Option<PathBuf>) -> Result<PathBuf> 
 
 fn write(reference: &str, name: &str, binary: &Path, entrypoint: &str) -> Result<PathBuf> {
     let content = std::fs::read(binary).with_context(|| format!("cannot read {}", binary.display()))?;
-    let dir = shell::target_dir().join("images");
-    std::fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
-    let path = dir.join(format!("{name}.tar"));
+    let path = archives()?.join(format!("{name}.tar"));
     let file = ImageFile { path: name, mode: 0o755, content: &content };
     let config = ImageConfig { entrypoint: vec![entrypoint.to_owned()], ..ImageConfig::default() };
     write_image_archive(&path, reference, &[file], &config)

@@ -41,7 +41,7 @@ enum Command {
     Test(test::Args),
     /// Measure; see docs/benchmarks.md
     Bench(bench::Args),
-    /// Write the OCI image archives: hawser and the test workload
+    /// Write the OCI image archives: pause, the test workload, hawser
     Image,
     /// Check the house rules: dependencies, lengths, lints
     Tidy,
