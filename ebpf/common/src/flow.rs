@@ -1,43 +1,87 @@
 //! Connections that packets belong to. Sockets whose connection was translated when it was made
 //! have none.
+//!
+//! A flow table is two arrays: slots of whole cache lines, and for each [`WAYS`] of them a line of
+//! tags. The hash of a key names a slot and thereby a set, the [`WAYS`] slots around it. A flow
+//! lies in the slot that its hash names, its home, or in another slot of the set, where the line of
+//! tags finds it. So most packets touch one line, and no look-up more than a few. A new flow takes
+//! an empty slot of its set, or the one that has been quiet for longest: the table never refuses.
 
-/// Key of `FLOWS4`: both ends, so that one backend behind two frontends does not collide.
+/// Slots of a set.
+pub const WAYS: u32 = 16;
+
+/// Both ends of a packet: a key that one backend behind two frontends does not make collide.
+/// `A` is an address: `u32`, or `[u32; 4]`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FlowKey4 {
-    pub source: u32,
-    pub destination: u32,
+pub struct FlowKey<A> {
+    pub source: A,
+    pub destination: A,
     pub source_port: u16,
     pub destination_port: u16,
     /// A whole word, so that programs fill the key without clearing single bytes.
     pub protocol: u32,
 }
 
-/// Value of `FLOWS4`: what a packet of the flow becomes. Both directions have an element of
-/// their own; the reversed result of one is the key of the other.
+/// Element of `FLOWS4` and `FLOWS6`: what a packet of the flow becomes. Both directions have one
+/// of their own; the reversed result of one is the key of the other.
+///
+/// A slot is reused while others may read it. Whoever writes a slot's key or result makes
+/// `version` odd before and even after; who reads them looks at `version` before and after, and
+/// takes a slot that has changed in between for another flow's.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Flow4 {
-    pub source: u32,
-    pub destination: u32,
+pub struct Flow<A> {
+    pub key: FlowKey<A>,
+    pub version: u32,
+    pub source: A,
+    pub destination: A,
     pub source_port: u16,
     pub destination_port: u16,
     pub service: u32,
-    /// Generation of the service when the backend was last known to be in use.
-    pub generation: u32,
+    /// [`crate::Config::epoch`] when the backend was last known to be in use.
+    pub epoch: u32,
+    /// Tick of the last packet. A next hop is trusted within it.
+    pub seen: u32,
     /// Bits of [`flow_flag`].
     pub flags: u16,
     pub reserved: u16,
-    /// Tick of the last packet.
-    pub seen: u32,
-    /// Tick up to which the next hop below holds; only XDP keeps one.
-    pub hop_until: u32,
+    /// Where XDP sends packets of this flow; 0 until it is known.
     pub hop_ifindex: u32,
     pub hop_destination: [u8; 6],
     pub hop_source: [u8; 6],
 }
 
-/// Bits of [`Flow4::flags`].
+/// A v4 slot: one cache line.
+pub type Flow4 = Flow<u32>;
+/// A v6 slot with the fill to whole cache lines.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flow6 {
+    pub flow: Flow<[u32; 4]>,
+    pub reserved: [u32; 4],
+}
+
+/// Element of `FLOW_TAGS4` and `FLOW_TAGS6`: which flows the slots of one set hold.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FlowTags {
+    /// [`tag::EMPTY`], [`tag::BUSY`], or bits of the hash of the slot's key.
+    pub tags: [u32; WAYS as usize],
+}
+
+/// Values of [`FlowTags::tags`] that are no hash; a hash that equals one is made
+/// [`tag::FIRST`](self::tag::FIRST).
+pub mod tag {
+    /// The slot holds no flow.
+    pub const EMPTY: u32 = 0;
+    /// Somebody is filling the slot.
+    pub const BUSY: u32 = 1;
+    /// The least tag that a flow can have.
+    pub const FIRST: u32 = 2;
+}
+
+/// Bits of [`Flow::flags`].
 pub mod flow_flag {
     /// From the backend to the client.
     pub const REVERSE: u16 = 1;
@@ -54,9 +98,14 @@ pub mod flow_flag {
     pub const CLOSING: u16 = FIN | FIN_PEER | RESET;
     /// Where the frontend was looked up: set for packets from an uplink.
     pub const EXTERNAL: u16 = 32;
+    /// The backend answers the client itself (direct server return): the packet goes to the
+    /// backend's node with the frontend in an IP option, or
+    pub const DSR_OPTION: u16 = 64;
+    /// in an outer IP header.
+    pub const DSR_IPIP: u16 = 128;
 }
 
-impl FlowKey4 {
+impl<A: Copy> FlowKey<A> {
     /// The key of packets in the other direction.
     #[inline(always)]
     pub const fn reversed(&self) -> Self {
@@ -70,59 +119,49 @@ impl FlowKey4 {
     }
 }
 
-impl Flow4 {
+impl<A: Copy> Flow<A> {
     /// The key of the element for the other direction.
     #[inline(always)]
-    pub const fn sibling(&self, protocol: u32) -> FlowKey4 {
-        FlowKey4 {
+    pub const fn sibling(&self) -> FlowKey<A> {
+        FlowKey {
             source: self.destination,
             destination: self.source,
             source_port: self.destination_port,
             destination_port: self.source_port,
-            protocol,
+            protocol: self.key.protocol,
         }
     }
 }
 
-/// Key of `FLOWS6`, which layout version 1 reserves and no program fills yet.
+/// Key of `FRAGMENTS`: the fragments of one datagram. A v4 address uses the first word.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FlowKey6 {
+pub struct FragmentKey {
     pub source: [u32; 4],
     pub destination: [u32; 4],
-    pub source_port: u16,
-    pub destination_port: u16,
-    /// A whole word, so that programs fill the key without clearing single bytes.
+    pub identification: u32,
     pub protocol: u32,
 }
 
-/// Value of `FLOWS6`; fields as in [`Flow4`].
+/// Value of `FRAGMENTS`: what only the first fragment says.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Flow6 {
-    pub source: [u32; 4],
-    pub destination: [u32; 4],
+pub struct Fragment {
     pub source_port: u16,
     pub destination_port: u16,
-    pub service: u32,
-    pub generation: u32,
-    pub flags: u16,
-    pub reserved: u16,
+    /// Tick of the first fragment.
     pub seen: u32,
-    pub hop_until: u32,
-    pub hop_ifindex: u32,
-    pub hop_destination: [u8; 6],
-    pub hop_source: [u8; 6],
 }
 
 const _: () = {
-    assert!(size_of::<FlowKey4>() == 16 && align_of::<FlowKey4>() == 4);
-    assert!(core::mem::offset_of!(FlowKey4, protocol) == 12);
-    assert!(size_of::<Flow4>() == 48 && align_of::<Flow4>() == 4);
-    assert!(core::mem::offset_of!(Flow4, service) == 12);
-    assert!(core::mem::offset_of!(Flow4, flags) == 20);
-    assert!(core::mem::offset_of!(Flow4, hop_destination) == 36);
-    assert!(size_of::<FlowKey6>() == 40);
-    assert!(size_of::<Flow6>() == 72);
-    assert!(core::mem::offset_of!(Flow6, service) == 36);
+    assert!(size_of::<FlowKey<u32>>() == 16 && size_of::<FlowKey<[u32; 4]>>() == 40);
+    assert!(core::mem::offset_of!(FlowKey<u32>, protocol) == 12);
+    assert!(size_of::<Flow4>() == 64 && align_of::<Flow4>() == 4);
+    assert!(core::mem::offset_of!(Flow4, version) == 16);
+    assert!(core::mem::offset_of!(Flow4, service) == 32);
+    assert!(core::mem::offset_of!(Flow4, flags) == 44);
+    assert!(core::mem::offset_of!(Flow4, hop_source) == 58);
+    assert!(size_of::<Flow<[u32; 4]>>() == 112 && size_of::<Flow6>() == 128);
+    assert!(size_of::<FlowTags>() == 64);
+    assert!(size_of::<FragmentKey>() == 40 && size_of::<Fragment>() == 8);
 };

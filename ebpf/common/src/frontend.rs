@@ -1,4 +1,8 @@
 //! Frontends, their backends, and the value by which one is switched to another set of backends.
+//!
+//! A frontend with port 0 and protocol 0 (scope internal) is a mark: the address is a service's.
+//! Packets to a port of it that no frontend has are refused; to an address of the service ranges
+//! without a mark they are dropped.
 
 /// Key of `FRONTENDS4`.
 #[repr(C)]
@@ -32,10 +36,10 @@ pub struct Frontend {
     /// Where the backends are, see [`Frontend::pack`]: replaced as one word, so that backends
     /// are switched as a unit.
     pub switch: u64,
-    /// Index into `GENERATIONS` and `SERVICE_METRICS`.
+    /// Index into `LOSSES` and `SERVICE_METRICS`.
     pub service: u32,
-    /// Generation of the service when this value was written.
-    pub generation: u32,
+    /// Where the look-up table for weighted and consistent choice is, see [`Lut`]; 0 for none.
+    pub lut: u32,
     /// Ticks that a client stays with its backend; 0 for none.
     pub affinity: u32,
     pub reserved: u32,
@@ -46,6 +50,18 @@ pub struct Frontend {
 pub mod frontend_flag {
     /// Without backends, packets are dropped instead of refused.
     pub const DROP_WHEN_EMPTY: u16 = 1;
+    /// The source always becomes the node's address.
+    pub const MASQUERADE: u16 = 2;
+    /// Backends elsewhere answer the client themselves; the frontend travels in an IP option, or
+    pub const DSR_OPTION: u16 = 4;
+    /// in an outer IP header.
+    pub const DSR_IPIP: u16 = 8;
+    /// Only sources in `SOURCE_RANGES` may come in.
+    pub const SOURCE_RANGES: u16 = 16;
+    /// The backend follows from the packet's ends, alike on all nodes, and hardly changes when
+    /// the list of backends does: by [`Lut`] where there is one, else by the highest of one hash a
+    /// backend (rendezvous hashing).
+    pub const CONSISTENT: u16 = 32;
 }
 
 impl Frontend {
@@ -76,7 +92,7 @@ impl Frontend {
     /// What [`Frontend::check`] has to be, given [`FrontendKey4::fold`] or its v6 likeness.
     #[inline(always)]
     pub const fn checksum(&self, key: u64) -> u64 {
-        let first = self.service as u64 | (self.generation as u64) << 32;
+        let first = self.service as u64 | (self.lut as u64) << 32;
         key ^ self.switch ^ first ^ (self.affinity as u64).rotate_left(13)
     }
 
@@ -109,6 +125,41 @@ impl FrontendKey6 {
     }
 }
 
+/// A look-up table: a run of 2^`bits` places in a block, 16 bits each, four to an element of
+/// `LUTS`. A hash gives an entry, the entry a backend. Packed into [`Frontend::lut`]: the first
+/// element divided by 16 in bits 0–26, `bits` in 27–31. Element 0 is nobody's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lut {
+    /// First element of `LUTS`; a multiple of 16, below 2^31.
+    pub start: u32,
+    /// Logarithm of the number of entries: 6 to 17.
+    pub bits: u32,
+}
+
+impl Lut {
+    /// The word that a frontend has.
+    #[inline(always)]
+    pub const fn pack(&self) -> u32 {
+        self.start >> 4 | self.bits << 27
+    }
+
+    /// From the word of a frontend; none for 0.
+    #[inline(always)]
+    pub const fn unpack(word: u32) -> Option<Self> {
+        if word == 0 {
+            return None;
+        }
+        Some(Self { start: (word & 0x07ff_ffff) << 4, bits: word >> 27 })
+    }
+
+    /// Element of `LUTS`, and the place in it (0 to 3), for a hash.
+    #[inline(always)]
+    pub const fn place(&self, hash: u32) -> (u32, u32) {
+        let entry = hash >> (32 - self.bits);
+        (self.start + (entry >> 2), entry & 3)
+    }
+}
+
 /// Element of `BACKENDS4`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -130,23 +181,23 @@ pub struct Backend6 {
 }
 
 impl Backend4 {
-    /// Place of a backend in its block: blocks are sorted by it, so that one is found quickly, and
-    /// so that every node has the same order. Less than 2^63.
+    /// Place of a backend in its block: blocks are sorted by it, so that one is found quickly (by
+    /// its address alone too, with port 0), and so that every node has the same order. Less than
+    /// 2^63.
     #[inline(always)]
     pub const fn order(address: u32, port: u16) -> u64 {
-        address as u64 | (port as u64) << 32
+        (address as u64) << 16 | port as u64
     }
 }
 
 impl Backend6 {
-    /// As [`Backend4::order`]. Two backends may have the same place.
+    /// As [`Backend4::order`]. Two addresses may, though hardly will, have the same place.
     #[inline(always)]
     pub const fn order(address: &[u32; 4], port: u16) -> u64 {
         let high = address[0] as u64 | (address[1] as u64) << 32;
         let low = address[2] as u64 | (address[3] as u64) << 32;
-        let mixed =
-            (high ^ low.rotate_left(23) ^ (port as u64).rotate_left(47)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        (mixed ^ mixed >> 32) >> 1
+        let mixed = (high ^ low.rotate_left(23)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (mixed ^ mixed >> 32) >> 17 << 16 | port as u64
     }
 }
 
@@ -156,7 +207,7 @@ pub mod backend_flag {
     pub const LOCAL: u16 = 1;
 }
 
-/// Key of `AFFINITY`.
+/// Key of `AFFINITY`. The client stays with one backend for all ports of the service.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AffinityKey {
@@ -164,9 +215,10 @@ pub struct AffinityKey {
     /// the cookie of a local client's network namespace.
     pub client: u64,
     pub service: u32,
-    pub port: u16,
-    pub protocol: u8,
-    pub scope: u8,
+    /// 4 or 6.
+    pub family: u16,
+    /// [`crate::scope`].
+    pub scope: u16,
 }
 
 impl AffinityKey {
@@ -178,12 +230,22 @@ impl AffinityKey {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Affinity {
-    /// A v4 backend uses the first word.
+    /// A v4 backend uses the first word. Its port is that of the frontend's block.
     pub address: [u32; 4],
-    pub port: u16,
-    pub reserved: u16,
     /// Tick of the last use.
     pub seen: u32,
+    pub reserved: u32,
+}
+
+/// Key of `SOURCE_RANGES4` and `SOURCE_RANGES6`, a trie of prefixes; `A` as in
+/// [`crate::flow::FlowKey`]. Whatever is found may come in.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SourceRangeKey<A> {
+    /// Bits that count: 32 for the service, and those of the address.
+    pub bits: u32,
+    pub service: u32,
+    pub address: A,
 }
 
 const _: () = {
@@ -197,7 +259,8 @@ const _: () = {
     assert!(size_of::<Backend6>() == 24);
     assert!(core::mem::offset_of!(Backend6, reserved) == 20);
     assert!(size_of::<AffinityKey>() == 16);
-    assert!(core::mem::offset_of!(AffinityKey, scope) == 15);
+    assert!(core::mem::offset_of!(AffinityKey, scope) == 14);
     assert!(size_of::<Affinity>() == 24);
-    assert!(core::mem::offset_of!(Affinity, seen) == 20);
+    assert!(core::mem::offset_of!(Affinity, seen) == 16);
+    assert!(size_of::<SourceRangeKey<u32>>() == 12 && size_of::<SourceRangeKey<[u32; 4]>>() == 24);
 };

@@ -6,6 +6,7 @@
 //! integer is in the byte order of the machine.
 #![no_std]
 
+pub mod event;
 pub mod flow;
 pub mod frontend;
 pub mod limits;
@@ -14,10 +15,12 @@ pub mod socket;
 
 /// Changes whenever a map's key, value or meaning does. Part of the path that maps and links
 /// are pinned under, so that two layouts never meet.
-pub const LAYOUT_VERSION: u32 = 1;
+pub const LAYOUT_VERSION: u32 = 2;
 
 /// IP protocol numbers that are balanced.
 pub mod protocol {
+    pub const ICMP: u8 = 1;
+    pub const ICMP6: u8 = 58;
     pub const TCP: u8 = 6;
     pub const UDP: u8 = 17;
     pub const SCTP: u8 = 132;
@@ -35,12 +38,21 @@ pub mod scope {
 /// compute in a program that has no division, and fine enough for expiry.
 pub const TICK_SHIFT: u32 = 30;
 
-/// Node-wide settings that every program reads: the only element of `CONFIG`.
+/// Node-wide settings that every program reads: the only element of `CONFIG`. What each packet
+/// needs comes first, within one cache line.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Config {
     /// Cookie of the network namespace whose loopback answers wildcard frontends; 0 for none.
     pub netns_cookie: u64,
+    /// Grows whenever any service loses a backend, after its frontends and its element of
+    /// `LOSSES` are written.
+    pub epoch: u32,
+    /// Number of slots of `FLOWS4` and of `FLOWS6`, less one; the numbers are powers of two.
+    pub flow_mask4: u32,
+    pub flow_mask6: u32,
+    /// Part of every hash of a flow, so that nobody outside can aim at one set.
+    pub seed: u32,
     /// Source of packets that must come back through this node (network byte order); 0 for none.
     pub snat_address4: u32,
     /// Lowest and highest port (host byte order, inclusive) of frontends with the unspecified
@@ -52,12 +64,33 @@ pub struct Config {
     pub snat_port_max: u16,
     /// Bits of [`config_flag`].
     pub flags: u32,
+    /// As `snat_address4`, for v6; all zero for none.
+    pub snat_address6: [u32; 4],
+    /// Address ranges of services: network and mask, in network byte order. A mask of zero is no
+    /// range.
+    pub ranges4: [Range<u32>; 2],
+    pub ranges6: [Range<[u32; 4]>; 2],
+}
+
+/// An address range.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Range<A> {
+    pub network: A,
+    pub mask: A,
 }
 
 /// Bits of [`Config::flags`].
 pub mod config_flag {
     /// XDP may send a packet out of another interface that is in `DEVICES`.
     pub const XDP_REDIRECT: u32 = 1;
+    /// `EXEMPT` has elements.
+    pub const EXEMPTIONS: u32 = 2;
+    /// Rewritten packets for this node's pods go through the stack, where packet filters of others
+    /// see them, instead of straight to the pod's interface.
+    pub const THROUGH_STACK: u32 = 4;
+    /// Processes of the node's own network namespace may not bind node ports in use.
+    pub const GUARD_NODE_PORTS: u32 = 8;
 }
 
 /// What one service counted; one element a CPU.
@@ -71,8 +104,10 @@ pub struct ServiceMetrics {
 }
 
 const _: () = {
-    assert!(size_of::<Config>() == 24 && align_of::<Config>() == 8);
-    assert!(core::mem::offset_of!(Config, snat_address4) == 8);
-    assert!(core::mem::offset_of!(Config, flags) == 20);
+    assert!(size_of::<Config>() == 136 && align_of::<Config>() == 8);
+    assert!(core::mem::offset_of!(Config, snat_address4) == 24);
+    assert!(core::mem::offset_of!(Config, flags) == 36);
+    assert!(core::mem::offset_of!(Config, ranges4) == 56);
+    assert!(core::mem::offset_of!(Config, ranges6) == 72);
     assert!(size_of::<ServiceMetrics>() == 16);
 };

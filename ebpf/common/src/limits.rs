@@ -1,19 +1,33 @@
 //! Bounds of maps and of loops, with their arithmetic. User space may give other map sizes when
 //! it creates them; bounds of loops are compiled in.
 
-/// Frontends of one family. A service port has one or two: internal, external. Element 48 + 8 +
-/// 32 = 88 bytes: 11 MiB, and 2 MiB of buckets.
-pub const FRONTENDS: u32 = 131_072;
+/// Frontends of one family. A service has a mark for each address, and a service port one frontend
+/// inside and one outside. Allocated as they come: 48 + 8 + 32 = 88 bytes each, and 4 MiB of
+/// buckets.
+pub const FRONTENDS: u32 = 262_144;
 /// Backends of one family, in blocks. 8 bytes (v4), 24 bytes (v6) each: 2 and 6 MiB.
 pub const BACKENDS: u32 = 262_144;
-/// Services. 8 bytes of generation, 16 bytes of counters a CPU.
-pub const SERVICES: u32 = 65_536;
-/// Two elements a connection. 48 + 16 + 48 = 112 bytes: 28 MiB.
-pub const FLOWS: u32 = 262_144;
+/// Elements of four entries of look-up tables, 8 bytes each: 512 KiB, that is 128 lists of
+/// 16 backends.
+pub const LUTS: u32 = 65_536;
+/// Services. 8 bytes of losses, 16 bytes of counters a CPU.
+pub const SERVICES: u32 = 131_072;
+/// Slots of flows, two a connection; a power of two. 64 + 4 bytes (v4): 17 MiB.
+pub const FLOWS4: u32 = 262_144;
+/// 128 + 4 bytes (v6): 8 MiB.
+pub const FLOWS6: u32 = 65_536;
+/// Datagrams whose fragments are under way. 96 bytes each.
+pub const FRAGMENTS: u32 = 8_192;
 /// One element a connected socket, two an unconnected one and peer. 80 bytes (v4): 10 MiB.
 pub const SOCKETS: u32 = 131_072;
-/// One element a client and service port with affinity. 88 bytes: 5.5 MiB.
+/// One element a client and service with affinity. 88 bytes: 5.5 MiB.
 pub const AFFINITY: u32 = 65_536;
+/// Ranges of sources, of one family, allocated as they come.
+pub const SOURCE_RANGES: u32 = 65_536;
+/// Network namespaces whose sockets are left alone.
+pub const EXEMPT: u32 = 4_096;
+/// Bytes of the ring buffer of events; a power of two and a multiple of the page.
+pub const EVENT_BYTES: u32 = 262_144;
 /// Addresses of this node, of one family.
 pub const LOCAL_ADDRESSES: u32 = 1_024;
 /// Interfaces that XDP may send to.
@@ -38,8 +52,14 @@ pub mod idle {
     pub const UDP: u32 = 120;
 }
 
-/// Ticks for which XDP trusts a next hop: after it, the route is looked up anew.
-pub const HOP_TICKS: u32 = 1;
+/// Backends up to which a consistent choice hashes each; more have a look-up table.
+pub const RENDEZVOUS: u32 = 8;
+/// Entries of a look-up table for each backend, at least: a backend that goes then moves at most
+/// 1 % of the flows of others.
+pub const LUT_ENTRIES_PER_BACKEND: u32 = 128;
+/// Bounds of [`crate::frontend::Lut::bits`].
+pub const LUT_BITS_MIN: u32 = 6;
+pub const LUT_BITS_MAX: u32 = 17;
 
 /// Source ports given to translated packets unless configured otherwise: below the usual ranges
 /// of node ports (30000–32767) and of local sockets (32768–60999). 28,976 flows a backend.

@@ -17,7 +17,7 @@ macro_rules! metrics {
 }
 
 /// Number of counters.
-pub const COUNT: u32 = 14;
+pub const COUNT: u32 = 29;
 
 metrics! {
     /// A socket's connect or first datagram was given a backend.
@@ -28,7 +28,7 @@ metrics! {
     FLOW_CREATED = 2, "flow_created";
     /// No packet could begin the flow: every port tried was in use.
     SNAT_EXHAUSTED = 3, "snat_exhausted";
-    /// The kernel refused to insert a flow.
+    /// No slot could be had for a flow: others were filling all of its set.
     FLOW_INSERT_FAILED = 4, "flow_insert_failed";
     /// A reset or an unreachable message was sent for want of a backend.
     PACKET_REFUSED = 5, "packet_refused";
@@ -48,4 +48,34 @@ metrics! {
     FRONTEND_REREAD = 12, "frontend_reread";
     /// A packet needs the node's address as its source, and the node has none.
     SNAT_NO_ADDRESS = 13, "snat_no_address";
+    /// A flow took the slot of another that was quiet for long or had ended.
+    FLOW_REPLACED = 14, "flow_replaced";
+    /// A flow took the slot of another that may still be in use: the table is too small.
+    FLOW_EVICTED = 15, "flow_evicted";
+    /// A packet's source is in none of its service's ranges.
+    SOURCE_RANGE_DROPPED = 16, "source_range_dropped";
+    /// A packet was for an address of the service ranges that no service has.
+    UNALLOCATED_DROPPED = 17, "unallocated_dropped";
+    /// A packet was for a port that the service at its address does not have.
+    UNKNOWN_PORT_REFUSED = 18, "unknown_port_refused";
+    /// An echo request to a service's address was answered.
+    ECHO_ANSWERED = 19, "echo_answered";
+    /// An ICMP error about a translated flow was translated.
+    ICMP_TRANSLATED = 20, "icmp_translated";
+    /// A fragment was translated by what its first one had said.
+    FRAGMENT_TRANSLATED = 21, "fragment_translated";
+    /// A fragment came before its first one.
+    FRAGMENT_UNKNOWN = 22, "fragment_unknown";
+    /// A packet went to a backend that answers the client itself.
+    DSR_SENT = 23, "dsr_sent";
+    /// A packet came for a backend here that answers the client itself.
+    DSR_RECEIVED = 24, "dsr_received";
+    /// A packet was too big for the path; its sender was told.
+    TOO_BIG = 25, "too_big";
+    /// A process was kept from binding a node port.
+    BIND_REFUSED = 26, "bind_refused";
+    /// A packet could not be rewritten.
+    MALFORMED = 27, "malformed";
+    /// Events that were left out.
+    EVENTS_SUPPRESSED = 28, "events_suppressed";
 }

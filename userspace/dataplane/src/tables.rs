@@ -1,12 +1,16 @@
 //! What the tables shall hold, as plain data, and the trait that brings them there.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-/// Transport protocol, with its IP protocol number.
+use ipnetwork::IpNetwork;
+
+/// Transport protocol, with its IP protocol number. `Any` is for marks only, see
+/// [`Frontend::mark`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
 #[repr(u8)]
 pub enum Protocol {
+    Any = 0,
     Tcp = 6,
     Udp = 17,
     Sctp = 132,
@@ -38,6 +42,40 @@ pub struct Backend {
     pub port: u16,
     /// The backend is on this node.
     pub local: bool,
+    /// Share of the new connections, relative to those of the others; 0 for none, so that a
+    /// backend drains.
+    pub weight: u16,
+}
+
+impl Backend {
+    /// A backend with the weight that all have unless they are told otherwise.
+    pub fn new(address: IpAddr, port: u16, local: bool) -> Self {
+        Self { address, port, local, weight: 1 }
+    }
+}
+
+/// How a frontend gives connections to its backends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
+pub enum Algorithm {
+    /// At random, by weight.
+    #[default]
+    Random,
+    /// By a hash of the packet's ends that all nodes compute alike, by weight; few connections
+    /// move when the list changes.
+    Consistent,
+}
+
+/// How packets reach backends on other nodes, and their replies the client.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
+pub enum Forwarding {
+    /// Replies come back through this node, whose address the backend sees.
+    #[default]
+    Nat,
+    /// The backend's node answers the client itself (direct server return). It learns the frontend
+    /// from an IP option, or an IPv6 destination option, in the packets that open a connection.
+    DsrOption,
+    /// As `DsrOption`, with the whole packet in an outer IP header.
+    DsrIpip,
 }
 
 /// What traffic to a frontend gets. With no backends it is refused at once.
@@ -51,6 +89,36 @@ pub struct Frontend {
     pub affinity_seconds: u32,
     /// Traffic is dropped, not refused, when there are no backends (policy Local).
     pub drop_when_empty: bool,
+    pub algorithm: Algorithm,
+    pub forwarding: Forwarding,
+    /// Packets always take the node's address as their source.
+    pub masquerade: bool,
+    /// Only sources in [`ServiceTables::source_ranges`] may come in.
+    pub limited: bool,
+}
+
+impl Frontend {
+    /// A frontend without any of the choices.
+    pub fn new(key: FrontendKey, backends: Vec<Backend>) -> Self {
+        Self {
+            key,
+            backends,
+            affinity_seconds: 0,
+            drop_when_empty: false,
+            algorithm: Algorithm::default(),
+            forwarding: Forwarding::default(),
+            masquerade: false,
+            limited: false,
+        }
+    }
+
+    /// The mark of an address that belongs to a service: packets to a port of it that no frontend
+    /// has are refused, echo requests are answered. Packets to an address of the service ranges
+    /// (see [`DataPlane::set_node`]) without a mark are dropped.
+    pub fn mark(address: IpAddr) -> Self {
+        let key = FrontendKey { address, port: 0, protocol: Protocol::Any, scope: Scope::Internal };
+        Self::new(key, Vec::new())
+    }
 }
 
 /// Everything that one Service puts into the tables.
@@ -58,6 +126,27 @@ pub struct Frontend {
 pub struct ServiceTables {
     /// In the order of their keys.
     pub frontends: Vec<Frontend>,
+    /// Whence clients of frontends that are limited may come, sorted.
+    pub source_ranges: Vec<IpNetwork>,
+}
+
+/// What tables depend on that is the node's own.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeTables {
+    /// On which node ports answer; sorted.
+    pub addresses: Vec<IpAddr>,
+    /// Sources of packets that must come back through this node, at most one a family; if none is
+    /// given, the first of `addresses` that is no loopback one.
+    pub snat_addresses: Vec<IpAddr>,
+    /// Whence services' addresses come, at most two a family. Addresses in them that no service
+    /// has are dropped.
+    pub service_ranges: Vec<IpNetwork>,
+    /// Cookies of network namespaces whose sockets are left alone.
+    pub exempt: BTreeSet<u64>,
+    /// Rewritten packets for pods go through the stack, where others' packet filters see them.
+    pub through_stack: bool,
+    /// Processes of the node's own network namespace may not bind node ports in use.
+    pub guard_node_ports: bool,
 }
 
 /// Desired state: by service name, `namespace/name`.
@@ -101,8 +190,8 @@ pub trait DataPlane: Send {
         desired: Option<&ServiceTables>,
     ) -> Result<Applied, DataPlaneError>;
 
-    /// The addresses of this node on which node ports answer.
-    fn set_node_addresses(&mut self, addresses: &[IpAddr]) -> Result<(), DataPlaneError>;
+    /// The node's own settings. May be called as often as they change.
+    fn set_node(&mut self, node: &NodeTables) -> Result<(), DataPlaneError>;
 
     /// Attaches to the interfaces that carry traffic no local socket made. Called with the whole
     /// set, as often as it changes; interfaces that vanished are forgotten.
