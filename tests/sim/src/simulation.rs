@@ -355,7 +355,7 @@ impl Simulation {
             let Some(simulated) = self.nodes.get(&view.name).filter(|node| node.proxy.is_some()) else {
                 continue;
             };
-            let context = userspace_proxy::Context { node: view, external_ips: false };
+            let context = userspace_proxy::Context { node: view, ..Default::default() };
             let expected = userspace_proxy::compile(&services, &slices, &context);
             let differences = simulated.plane.differences(&expected);
             ensure!(differences.is_empty(), "tables of {}: {}", simulated.name, differences.join("; "));

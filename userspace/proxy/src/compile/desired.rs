@@ -2,9 +2,10 @@
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
-use userspace_dataplane::tables::{FrontendKey, ServiceTables, Tables};
+use userspace_dataplane::tables::{FrontendKey, Protocol, ServiceTables, Tables};
 
 /// Orders Services that claim the same address and port; the lowest has it, and among equals the
 /// first by name. Seconds since the epoch at which the Service was created.
@@ -13,20 +14,23 @@ pub struct Rank(pub i64);
 
 type Claim = (Rank, Arc<str>);
 
-/// What the tables shall hold. Each frontend key belongs to one Service, although several may
-/// claim it (external addresses, or an address that moves from a deleted Service to a new one).
+/// Address, port and protocol. Whoever has a place has it in both scopes.
+type Place = (IpAddr, u16, Protocol);
+
+/// What the tables shall hold. Each place belongs to one Service, although several may claim it
+/// (external addresses, or an address that moves from a deleted Service to a new one).
 #[derive(Debug, Default)]
 pub struct Desired {
     services: BTreeMap<Arc<str>, (Rank, ServiceTables)>,
     claims: Claims,
 }
 
-/// Who claims which key. Nearly every key has one claim, so that one is kept without a set.
+/// Who claims which place. Nearly every one has one claim, so that one is kept without a set.
 #[derive(Debug, Default)]
 struct Claims {
-    winners: BTreeMap<FrontendKey, Claim>,
-    /// The others, for keys that have any.
-    losers: BTreeMap<FrontendKey, BTreeSet<Claim>>,
+    winners: BTreeMap<Place, Claim>,
+    /// The others, for places that have any.
+    losers: BTreeMap<Place, BTreeSet<Claim>>,
 }
 
 /// What a change of one Service means for the tables.
@@ -34,8 +38,8 @@ struct Claims {
 pub struct Effect {
     /// Services whose tables are now others.
     pub changed: BTreeSet<Arc<str>>,
-    /// Those of them that lost a frontend key. They are to be applied after the others, one of
-    /// which may have the key now: so it changes hands without a moment in which nobody has it.
+    /// Those of them that lost a place. They are to be applied after the others, one of which may
+    /// have it now: so it changes hands without a moment in which nobody has it.
     pub yielded: BTreeSet<Arc<str>>,
 }
 
@@ -58,22 +62,22 @@ impl Desired {
             _ => {}
         }
         let name: Arc<str> = Arc::from(service);
-        let new_keys = keys(tables.as_ref());
+        let new_places = places(tables.as_ref());
         let old = match tables {
             Some(tables) => self.services.insert(Arc::clone(&name), (rank, tables)),
             None => self.services.remove(service),
         };
-        let old_keys = keys(old.as_ref().map(|(_, tables)| tables));
+        let old_places = places(old.as_ref().map(|(_, tables)| tables));
         let old_claim = old.map(|(rank, _)| (rank, Arc::clone(&name)));
-        for key in old_keys.union(&new_keys) {
-            let before = self.claims.winner(key).cloned();
+        for place in old_places.union(&new_places) {
+            let before = self.claims.winner(place).cloned();
             if let Some(claim) = &old_claim {
-                self.claims.remove(key, claim);
+                self.claims.remove(place, claim);
             }
-            if new_keys.contains(key) {
-                self.claims.add(*key, (rank, Arc::clone(&name)));
+            if new_places.contains(place) {
+                self.claims.add(*place, (rank, Arc::clone(&name)));
             }
-            effect.note(before, self.claims.winner(key).cloned());
+            effect.note(before, self.claims.winner(place).cloned());
         }
         effect.changed.insert(name);
         effect
@@ -83,10 +87,14 @@ impl Desired {
     /// when nothing is left, or there is no such Service.
     pub fn effective(&self, service: &str) -> Option<ServiceTables> {
         let (_, tables) = self.services.get(service)?;
-        let own =
-            |key: &FrontendKey| self.claims.winner(key).is_some_and(|winner| winner.as_ref() == service);
-        let frontends = tables.frontends.iter().filter(|frontend| own(&frontend.key)).cloned().collect();
-        Some(ServiceTables { frontends }).filter(|tables| !tables.frontends.is_empty())
+        let own = |key: &FrontendKey| {
+            self.claims.winner(&place(key)).is_some_and(|winner| winner.as_ref() == service)
+        };
+        let frontends: Vec<_> =
+            tables.frontends.iter().filter(|frontend| own(&frontend.key)).cloned().collect();
+        let limited = frontends.iter().any(|frontend| frontend.limited);
+        let source_ranges = if limited { tables.source_ranges.clone() } else { Vec::new() };
+        Some(ServiceTables { frontends, source_ranges }).filter(|tables| !tables.frontends.is_empty())
     }
 
     /// Everything, for a full apply. Services that have nothing are left out.
@@ -97,12 +105,12 @@ impl Desired {
 }
 
 impl Claims {
-    fn winner(&self, key: &FrontendKey) -> Option<&Arc<str>> {
-        self.winners.get(key).map(|(_, name)| name)
+    fn winner(&self, place: &Place) -> Option<&Arc<str>> {
+        self.winners.get(place).map(|(_, name)| name)
     }
 
-    fn add(&mut self, key: FrontendKey, claim: Claim) {
-        let loser = match self.winners.entry(key) {
+    fn add(&mut self, place: Place, claim: Claim) {
+        let loser = match self.winners.entry(place) {
             Entry::Vacant(entry) => {
                 entry.insert(claim);
                 return;
@@ -110,24 +118,24 @@ impl Claims {
             Entry::Occupied(mut entry) if claim < *entry.get() => entry.insert(claim),
             Entry::Occupied(_) => claim,
         };
-        self.losers.entry(key).or_default().insert(loser);
+        self.losers.entry(place).or_default().insert(loser);
     }
 
-    fn remove(&mut self, key: &FrontendKey, claim: &Claim) {
-        let won = self.winners.get(key) == Some(claim);
-        let Some(losers) = self.losers.get_mut(key) else {
+    fn remove(&mut self, place: &Place, claim: &Claim) {
+        let won = self.winners.get(place) == Some(claim);
+        let Some(losers) = self.losers.get_mut(place) else {
             if won {
-                self.winners.remove(key);
+                self.winners.remove(place);
             }
             return;
         };
         if !won {
             losers.remove(claim);
         } else if let Some(next) = losers.pop_first() {
-            self.winners.insert(*key, next);
+            self.winners.insert(*place, next);
         }
         if losers.is_empty() {
-            self.losers.remove(key);
+            self.losers.remove(place);
         }
     }
 }
@@ -145,6 +153,10 @@ impl Effect {
     }
 }
 
-fn keys(tables: Option<&ServiceTables>) -> BTreeSet<FrontendKey> {
-    tables.into_iter().flat_map(|tables| tables.frontends.iter().map(|frontend| frontend.key)).collect()
+fn places(tables: Option<&ServiceTables>) -> BTreeSet<Place> {
+    tables.into_iter().flat_map(|tables| tables.frontends.iter().map(|frontend| place(&frontend.key))).collect()
+}
+
+fn place(key: &FrontendKey) -> Place {
+    (key.address, key.port, key.protocol)
 }

@@ -7,26 +7,28 @@ use k8s_openapi::api::discovery::v1::{Endpoint, EndpointPort, EndpointSlice};
 use userspace_dataplane::tables::{Backend, Protocol};
 
 use super::NodeView;
+use super::address::{Family, address};
+use super::choices::Choices;
 
 /// Endpoints by the name and protocol of their port, as a Service's port asks for them.
-pub(super) struct Endpoints {
-    by_port: BTreeMap<(String, Protocol), Vec<Candidate>>,
+pub(super) struct Endpoints<'a> {
+    by_port: BTreeMap<(&'a str, Protocol), Vec<Candidate>>,
 }
 
 /// One address and port, as all slices together see it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 struct Candidate {
     backend: Backend,
     ready: bool,
     /// Still answers while it shuts down.
     draining: bool,
-    /// For whom the endpoint is meant; `None` where the slice gives no hint.
     hints: Hints,
 }
 
+/// For whom an endpoint is meant: whether there are hints at all, and whether they name this node
+/// or zone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Hints {
-    /// Whether there are hints at all, and whether they name this node or zone.
     node: Option<bool>,
     zone: Option<bool>,
 }
@@ -39,6 +41,7 @@ pub(super) enum Policy {
 }
 
 /// What a policy gives.
+#[derive(Clone, Debug)]
 pub(super) struct Picked {
     /// Local ones first, then by address and port.
     pub backends: Vec<Backend>,
@@ -46,63 +49,99 @@ pub(super) struct Picked {
     pub any_in_cluster: bool,
 }
 
-impl Endpoints {
+impl<'a> Endpoints<'a> {
     /// Everything that the slices say. The same address and port in several slices is one
     /// endpoint, as good as its best mention: slices overlap while a controller moves endpoints.
-    pub(super) fn gather<'a>(slices: impl IntoIterator<Item = &'a EndpointSlice>, node: &NodeView) -> Self {
-        let mut merged: BTreeMap<(String, Protocol), BTreeMap<(IpAddr, u16), Candidate>> = BTreeMap::new();
+    pub(super) fn gather(
+        slices: impl IntoIterator<Item = &'a EndpointSlice>,
+        choices: &Choices,
+        node: &NodeView,
+    ) -> Self {
+        let mut by_port: BTreeMap<(&'a str, Protocol), Vec<Candidate>> = BTreeMap::new();
+        let mut of_slice = Vec::new();
         for slice in slices {
+            of_slice.clear();
+            of_slice.extend(
+                slice.endpoints.iter().flatten().filter_map(|one| candidate(one, slice, choices, node)),
+            );
             for port in slice.ports.iter().flatten() {
                 let Some((key, number)) = port_key(port) else { continue };
-                let of_port = merged.entry(key).or_default();
-                for endpoint in slice.endpoints.iter().flatten() {
-                    let Some(candidate) = candidate(endpoint, slice, number, node) else { continue };
-                    let place = (candidate.backend.address, number);
-                    of_port.entry(place).and_modify(|known| known.merge(&candidate)).or_insert(candidate);
-                }
+                let at_port = of_slice.iter().map(|one| one.at(number));
+                by_port.entry(key).or_default().extend(at_port);
             }
         }
-        let by_port = merged.into_iter().map(|(key, all)| (key, all.into_values().collect())).collect();
+        for candidates in by_port.values_mut() {
+            merge(candidates);
+        }
         Self { by_port }
     }
 
     /// The endpoints of one family for a Service's port. Ready ones; if there are none, those
     /// that still serve while they terminate.
-    pub(super) fn pick(&self, port: &str, protocol: Protocol, ipv4: bool, policy: Policy) -> Picked {
-        let all = self.by_port.get(&(port.to_owned(), protocol)).map(Vec::as_slice).unwrap_or_default();
-        let family: Vec<_> = all.iter().filter(|one| one.backend.address.is_ipv4() == ipv4).collect();
-        let any_in_cluster = family.iter().any(|one| one.ready || one.draining);
+    pub(super) fn pick(&self, port: &str, protocol: Protocol, family: Family, policy: Policy) -> Picked {
+        let all = self.by_port.get(&(port, protocol)).map(Vec::as_slice).unwrap_or_default();
+        let of_family = || all.iter().filter(|one| Family::of(one.backend.address) == family);
+        let any_in_cluster = of_family().any(|one| one.ready || one.draining);
         let chosen = match policy {
-            Policy::Cluster => near(usable(&family)),
-            Policy::Local => {
-                let local: Vec<_> = family.into_iter().filter(|one| one.backend.local).collect();
-                usable(&local)
-            }
+            Policy::Cluster => near(usable(of_family())),
+            Policy::Local => usable(of_family().filter(|one| one.backend.local)),
         };
         let mut backends: Vec<_> = chosen.into_iter().map(|one| one.backend).collect();
         backends.sort_unstable_by_key(|backend| (!backend.local, backend.address, backend.port));
+        share(&mut backends);
         Picked { backends, any_in_cluster }
     }
 }
 
 impl Candidate {
-    fn merge(&mut self, other: &Self) {
+    fn at(&self, port: u16) -> Self {
+        Self { backend: Backend { port, ..self.backend }, ..*self }
+    }
+
+    fn absorb(&mut self, other: &Self) {
         // A mention that is ready knows best for whom the endpoint is meant.
         if other.ready && !self.ready {
             self.hints = other.hints;
+        } else if other.ready == self.ready {
+            self.hints = self.hints.or(other.hints);
         }
         self.ready |= other.ready;
         self.draining |= other.draining;
         self.backend.local |= other.backend.local;
+        // One without a pod's name weighs 1 for want of knowledge.
+        if self.backend.weight == 1 {
+            self.backend.weight = other.backend.weight;
+        }
     }
 }
 
-fn usable<'a>(family: &[&'a Candidate]) -> Vec<&'a Candidate> {
-    let ready: Vec<_> = family.iter().copied().filter(|one| one.ready).collect();
+impl Hints {
+    /// The same whichever comes first.
+    fn or(self, other: Self) -> Self {
+        Self { node: self.node.max(other.node), zone: self.zone.max(other.zone) }
+    }
+}
+
+/// Makes one of those with the same address and port.
+fn merge(candidates: &mut Vec<Candidate>) {
+    let place = |one: &Candidate| (one.backend.address, one.backend.port);
+    // By weight as well, so that the order of slices means nothing.
+    candidates.sort_unstable_by_key(|one| (place(one), one.backend.weight));
+    candidates.dedup_by(|later, first| {
+        let same = place(later) == place(first);
+        if same {
+            first.absorb(later);
+        }
+        same
+    });
+}
+
+fn usable<'a>(candidates: impl Iterator<Item = &'a Candidate> + Clone) -> Vec<&'a Candidate> {
+    let ready: Vec<_> = candidates.clone().filter(|one| one.ready).collect();
     if !ready.is_empty() {
         return ready;
     }
-    family.iter().copied().filter(|one| one.draining).collect()
+    candidates.filter(|one| one.draining).collect()
 }
 
 /// Those meant for this node, or else for this zone. Hints count only when every candidate that
@@ -122,10 +161,19 @@ fn near(candidates: Vec<&Candidate>) -> Vec<&Candidate> {
     candidates
 }
 
-fn port_key(port: &EndpointPort) -> Option<((String, Protocol), u16)> {
+/// Weights divide traffic; they do not turn it away. Where nobody has a share, all have the same.
+fn share(backends: &mut [Backend]) {
+    if backends.iter().all(|backend| backend.weight == 0) {
+        for backend in backends {
+            backend.weight = 1;
+        }
+    }
+}
+
+fn port_key(port: &EndpointPort) -> Option<((&str, Protocol), u16)> {
     let number = u16::try_from(port.port?).ok().filter(|number| *number != 0)?;
     let protocol = protocol(port.protocol.as_deref())?;
-    Some(((port.name.clone().unwrap_or_default(), protocol), number))
+    Some(((port.name.as_deref().unwrap_or_default(), protocol), number))
 }
 
 /// The protocol of a port; TCP where none is given, `None` for one that does not exist.
@@ -138,28 +186,51 @@ pub(super) fn protocol(name: Option<&str>) -> Option<Protocol> {
     }
 }
 
-fn candidate(endpoint: &Endpoint, slice: &EndpointSlice, port: u16, node: &NodeView) -> Option<Candidate> {
-    // Only the first address counts; the others are deprecated equals of it.
-    let address: IpAddr = endpoint.addresses.first()?.parse().ok()?;
-    let family_fits = match slice.address_type.as_str() {
-        "IPv4" => address.is_ipv4(),
-        "IPv6" => address.is_ipv6(),
-        _ => false,
-    };
-    if !family_fits || address.is_unspecified() {
-        return None;
-    }
+/// Addresses of a slice's ready endpoints on this node.
+pub(super) fn local_ready(slice: &EndpointSlice, node: &NodeView) -> impl Iterator<Item = IpAddr> {
+    let serves = slice.ports.iter().flatten().any(|port| port_key(port).is_some());
+    let endpoints = slice.endpoints.iter().flatten().filter(move |_| serves);
+    endpoints
+        .filter(|endpoint| is_local(endpoint, node) && is_ready(endpoint))
+        .filter_map(|endpoint| address_of(endpoint, slice))
+}
+
+/// An endpoint, its port still to be filled in.
+fn candidate(
+    endpoint: &Endpoint,
+    slice: &EndpointSlice,
+    choices: &Choices,
+    node: &NodeView,
+) -> Option<Candidate> {
+    let address = address_of(endpoint, slice)?;
     let conditions = endpoint.conditions.as_ref();
-    let ready = conditions.and_then(|is| is.ready).unwrap_or(true);
-    let serving = conditions.and_then(|is| is.serving).unwrap_or(ready);
+    let serving = conditions.and_then(|is| is.serving).unwrap_or(true);
     let terminating = conditions.and_then(|is| is.terminating).unwrap_or(false);
-    let local = !node.name.is_empty() && endpoint.node_name.as_deref() == Some(node.name.as_str());
+    let weight = choices.weight(address, endpoint);
     Some(Candidate {
-        backend: Backend { address, port, local },
-        ready,
+        backend: Backend { address, port: 0, local: is_local(endpoint, node), weight },
+        ready: is_ready(endpoint),
         draining: serving && terminating,
         hints: hints(endpoint, node),
     })
+}
+
+/// Only the first address counts; the others are deprecated equals of it.
+fn address_of(endpoint: &Endpoint, slice: &EndpointSlice) -> Option<IpAddr> {
+    let family = match slice.address_type.as_str() {
+        "IPv4" => Family::V4,
+        "IPv6" => Family::V6,
+        _ => return None,
+    };
+    address(endpoint.addresses.first()?).filter(|address| Family::of(*address) == family)
+}
+
+fn is_local(endpoint: &Endpoint, node: &NodeView) -> bool {
+    !node.name.is_empty() && endpoint.node_name.as_deref() == Some(node.name.as_str())
+}
+
+fn is_ready(endpoint: &Endpoint) -> bool {
+    endpoint.conditions.as_ref().and_then(|is| is.ready).unwrap_or(true)
 }
 
 fn hints(endpoint: &Endpoint, node: &NodeView) -> Hints {

@@ -1,89 +1,162 @@
 //! Where a Service listens, and for whom.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
-use userspace_dataplane::tables::{Frontend, FrontendKey, Protocol, Scope};
+use userspace_dataplane::tables::{
+    Algorithm, Forwarding, Frontend, FrontendKey, Protocol, Scope, ServiceTables,
+};
 
 use super::Context;
-use super::endpoints::{Endpoints, Policy, protocol};
+use super::address::{Family, address};
+use super::choices::Choices;
+use super::endpoints::{Endpoints, Picked, Policy, protocol};
+use super::ranges::SourceRanges;
 
 /// Kubernetes' default for `clientIP.timeoutSeconds`.
 const AFFINITY_SECONDS: u32 = 10_800;
 
-/// An address and port on which the Service answers in one scope.
-struct Listen {
-    address: IpAddr,
-    port: u16,
-    scope: Scope,
-    policy: Policy,
+/// Where a Service can be reached, as an address and port of one of these kinds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    ClusterIp,
+    NodePort,
+    ExternalIp,
+    LoadBalancer,
 }
 
-/// All frontends of a Service, in the order of their keys.
-pub(super) fn all(service: &Service, endpoints: &Endpoints, context: &Context) -> Vec<Frontend> {
-    let Some(spec) = &service.spec else { return Vec::new() };
+/// What all frontends of a Service have in common.
+struct Plan<'a> {
+    spec: &'a ServiceSpec,
+    choices: &'a Choices,
+    context: &'a Context,
+    endpoints: &'a Endpoints<'a>,
+    ranges: &'a SourceRanges,
+    cluster_ips: Vec<IpAddr>,
+    external_ips: Vec<IpAddr>,
+    balancer: Vec<IpAddr>,
+    internal: Policy,
+    external: Policy,
+    affinity_seconds: u32,
+}
+
+/// All that a Service puts into the tables.
+pub(super) fn all(
+    service: &Service,
+    endpoints: &Endpoints<'_>,
+    choices: &Choices,
+    context: &Context,
+) -> ServiceTables {
+    let Some(spec) = &service.spec else { return ServiceTables::default() };
     let cluster_ips = cluster_ips(spec);
     if cluster_ips.is_empty() {
-        return Vec::new();
+        return ServiceTables::default();
     }
-    let affinity_seconds = affinity(spec);
-    let mut frontends = BTreeMap::new();
-    for port in spec.ports.iter().flatten() {
-        let Some((number, protocol)) = valid(port) else { continue };
-        let name = port.name.as_deref().unwrap_or_default();
-        for listen in listens(service, spec, port, number, &cluster_ips, context) {
-            let key =
-                FrontendKey { address: listen.address, port: listen.port, protocol, scope: listen.scope };
-            let picked = endpoints.pick(name, protocol, listen.address.is_ipv4(), listen.policy);
-            let frontend = Frontend {
-                key,
-                drop_when_empty: listen.policy == Policy::Local && picked.any_in_cluster,
-                backends: picked.backends,
-                affinity_seconds,
-            };
-            frontends.entry(key).or_insert(frontend);
-        }
-    }
-    frontends.into_values().collect()
+    // A family in which the Service has no address of its own is not served at all.
+    let served = |address: &IpAddr| cluster_ips.iter().any(|own| Family::of(*own) == Family::of(*address));
+    let external_ips = spec.external_ips.iter().flatten().filter(|_| context.external_ips);
+    let external_ips = external_ips.filter_map(|ip| address(ip)).filter(served).collect();
+    let balancer: Vec<_> = load_balancer_ips(service, spec).filter(served).collect();
+    let ranges = SourceRanges::of(service, &balancer, &context.node);
+    let plan = Plan {
+        spec,
+        choices,
+        context,
+        endpoints,
+        ranges: &ranges,
+        external_ips,
+        balancer,
+        internal: policy(spec.internal_traffic_policy.as_deref()),
+        external: policy(spec.external_traffic_policy.as_deref()),
+        affinity_seconds: affinity(spec),
+        cluster_ips,
+    };
+    let frontends = plan.frontends();
+    ServiceTables { frontends, source_ranges: ranges.into_sorted() }
 }
 
-fn listens(
-    service: &Service,
-    spec: &ServiceSpec,
-    port: &ServicePort,
-    number: u16,
-    cluster_ips: &[IpAddr],
-    context: &Context,
-) -> Vec<Listen> {
-    let internal = policy(spec.internal_traffic_policy.as_deref());
-    let external = policy(spec.external_traffic_policy.as_deref());
-    // Traffic of this node to an external address is short-cut: whatever would come back through
-    // a load balancer may go to any endpoint, so the policy Local does not bind it.
-    let both = |address, port| {
-        [
-            Listen { address, port, scope: Scope::Internal, policy: Policy::Cluster },
-            Listen { address, port, scope: Scope::External, policy: external },
-        ]
-    };
-    let mut listens: Vec<_> = cluster_ips
-        .iter()
-        .map(|&address| Listen { address, port: number, scope: Scope::Internal, policy: internal })
-        .collect();
-    if let Some(node_port) = node_port(spec, port) {
-        listens.extend(unspecified(cluster_ips).into_iter().flat_map(|address| both(address, node_port)));
+impl Plan<'_> {
+    /// In the order of their keys, each once.
+    fn frontends(&self) -> Vec<Frontend> {
+        let mut frontends: Vec<_> = self.cluster_ips.iter().map(|ip| Frontend::mark(*ip)).collect();
+        for port in self.spec.ports.iter().flatten() {
+            if let Some((number, protocol)) = valid(port) {
+                self.listen(&mut frontends, port, number, protocol);
+            }
+        }
+        frontends.sort_by_key(|frontend| frontend.key);
+        frontends.dedup_by(|later, first| {
+            let same = later.key == first.key;
+            // An external address may be the load balancer's as well; the stricter wins.
+            first.limited |= same && later.limited;
+            same
+        });
+        frontends
     }
-    if context.external_ips {
-        let addresses = spec.external_ips.iter().flatten().filter_map(|ip| parse(ip));
-        listens.extend(addresses.flat_map(|address| both(address, number)));
+
+    fn listen(&self, frontends: &mut Vec<Frontend>, port: &ServicePort, number: u16, protocol: Protocol) {
+        let name = port.name.as_deref().unwrap_or_default();
+        for family in Family::BOTH {
+            let here = |ips: &[IpAddr]| -> Vec<IpAddr> {
+                ips.iter().copied().filter(|ip| Family::of(*ip) == family).collect()
+            };
+            let cluster_ips = here(&self.cluster_ips);
+            if cluster_ips.is_empty() {
+                continue;
+            }
+            let pick = |policy| self.endpoints.pick(name, protocol, family, policy);
+            let cluster = pick(Policy::Cluster);
+            let local = [self.internal, self.external].contains(&Policy::Local).then(|| pick(Policy::Local));
+            let mut add = |kind: Kind, address: IpAddr, port: u16| {
+                for scope in [Scope::Internal, Scope::External] {
+                    let key = FrontendKey { address, port, protocol, scope };
+                    let policy = self.policy(kind, scope);
+                    let picked = match (policy, &local) {
+                        (Policy::Local, Some(local)) => local,
+                        _ => &cluster,
+                    };
+                    frontends.push(self.frontend(key, kind, policy, picked));
+                }
+            };
+            cluster_ips.iter().for_each(|ip| add(Kind::ClusterIp, *ip, number));
+            if let Some(node_port) = node_port(self.spec, port) {
+                add(Kind::NodePort, family.unspecified(), node_port);
+            }
+            here(&self.external_ips).iter().for_each(|ip| add(Kind::ExternalIp, *ip, number));
+            here(&self.balancer).iter().for_each(|ip| add(Kind::LoadBalancer, *ip, number));
+        }
     }
-    let limited = is_limited(spec);
-    for address in load_balancer_ips(service, spec) {
-        // The tables know no source ranges yet: closed to the outside is better than open to all.
-        listens
-            .extend(both(address, number).into_iter().filter(|one| one.scope == Scope::Internal || !limited));
+
+    /// The own addresses of a Service follow its internal policy, wherever a packet for them
+    /// comes from. Traffic of this node to an address for the outside is short-cut: what would
+    /// come back through a load balancer may go to any endpoint, so Local does not bind it.
+    fn policy(&self, kind: Kind, scope: Scope) -> Policy {
+        match (kind, scope) {
+            (Kind::ClusterIp, _) => self.internal,
+            (_, Scope::Internal) => Policy::Cluster,
+            (_, Scope::External) => self.external,
+        }
     }
-    listens
+
+    fn frontend(&self, key: FrontendKey, kind: Kind, policy: Policy, picked: &Picked) -> Frontend {
+        let masquerade = kind == Kind::ClusterIp && self.context.masquerade_all;
+        let by_scope = match key.scope {
+            Scope::Internal => Algorithm::Random,
+            Scope::External => Algorithm::Consistent,
+        };
+        // Replies to the node's address come back here: the backend's node cannot answer for it.
+        let direct = key.scope == Scope::External && !masquerade;
+        Frontend {
+            affinity_seconds: self.affinity_seconds,
+            drop_when_empty: policy == Policy::Local && picked.any_in_cluster,
+            algorithm: self.choices.algorithm.unwrap_or(by_scope),
+            forwarding: if direct { self.choices.forwarding } else { Forwarding::Nat },
+            masquerade,
+            limited: kind == Kind::LoadBalancer && self.ranges.limits(Family::of(key.address)),
+            ..Frontend::new(key, picked.backends.clone())
+        }
+    }
 }
 
 fn valid(port: &ServicePort) -> Option<(u16, Protocol)> {
@@ -91,27 +164,12 @@ fn valid(port: &ServicePort) -> Option<(u16, Protocol)> {
     Some((number, protocol(port.protocol.as_deref())?))
 }
 
-fn parse(ip: &str) -> Option<IpAddr> {
-    ip.parse().ok().filter(|address: &IpAddr| !address.is_unspecified())
-}
-
 /// `clusterIPs`, or the one `clusterIP` of an object that predates them. Empty when headless.
 fn cluster_ips(spec: &ServiceSpec) -> Vec<IpAddr> {
     let several = spec.cluster_ips.as_deref().unwrap_or_default();
     let all = if several.is_empty() { spec.cluster_ip.as_slice() } else { several };
-    let addresses: BTreeSet<_> = all.iter().filter_map(|ip| parse(ip)).collect();
+    let addresses: BTreeSet<_> = all.iter().filter_map(|ip| address(ip)).collect();
     addresses.into_iter().collect()
-}
-
-/// One unspecified address for each family that the Service has: where node ports listen.
-fn unspecified(cluster_ips: &[IpAddr]) -> BTreeSet<IpAddr> {
-    cluster_ips
-        .iter()
-        .map(|ip| match ip {
-            IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-            IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
-        })
-        .collect()
 }
 
 fn node_port(spec: &ServiceSpec, port: &ServicePort) -> Option<u16> {
@@ -123,23 +181,14 @@ fn node_port(spec: &ServiceSpec, port: &ServicePort) -> Option<u16> {
 }
 
 /// The addresses that a load balancer hands through to the node unchanged (`ipMode: VIP`).
-fn load_balancer_ips(service: &Service, spec: &ServiceSpec) -> Vec<IpAddr> {
-    if spec.type_.as_deref() != Some("LoadBalancer") {
-        return Vec::new();
-    }
+fn load_balancer_ips(service: &Service, spec: &ServiceSpec) -> impl Iterator<Item = IpAddr> {
     let status = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
+    let status = status.filter(|_| spec.type_.as_deref() == Some("LoadBalancer"));
     let ingress = status.and_then(|balancer| balancer.ingress.as_deref()).unwrap_or_default();
     ingress
         .iter()
         .filter(|ingress| ingress.ip_mode.as_deref().unwrap_or("VIP") == "VIP")
-        .filter_map(|ingress| parse(ingress.ip.as_deref()?))
-        .collect()
-}
-
-/// Whether the Service names source ranges that are less than everything.
-fn is_limited(spec: &ServiceSpec) -> bool {
-    let ranges = spec.load_balancer_source_ranges.as_deref().unwrap_or_default();
-    !ranges.is_empty() && !ranges.iter().any(|range| matches!(range.trim(), "0.0.0.0/0" | "::/0"))
+        .filter_map(|ingress| address(ingress.ip.as_deref()?))
 }
 
 fn policy(name: Option<&str>) -> Policy {

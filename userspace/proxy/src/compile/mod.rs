@@ -1,9 +1,37 @@
 //! Objects to tables: pure and total. What an object says wrongly is left out, never an error:
 //! the apiserver has validated it, and one odd object may not stop the others.
+//!
+//! A Service listens on its cluster addresses, its node ports, the addresses of its load balancer
+//! (those with `ipMode: VIP`) and, if that is switched on, its `externalIPs`; on each for traffic
+//! from inside and from outside. Who gets it is decided as kube-proxy documents it:
+//!
+//! | address | from inside | from outside |
+//! |---|---|---|
+//! | cluster address | `internalTrafficPolicy` | `internalTrafficPolicy` |
+//! | every other | all endpoints | `externalTrafficPolicy` |
+//!
+//! "All endpoints" are the ready ones that hints name for this node, else for this zone, else all
+//! ready ones, else those that still serve while they terminate. Local endpoints are the ready
+//! ones on this node, else those that still serve there. With none of them traffic is dropped if
+//! another node has some, and refused otherwise.
+//!
+//! What Kubernetes has no field for is chosen by annotations of the Service:
+//!
+//! | annotation | values |
+//! |---|---|
+//! | `hawser.dev/algorithm` | `random`, or `maglev`: by a hash of the packet's ends that all nodes compute alike. Without it `maglev` for traffic from outside, `random` inside. |
+//! | `hawser.dev/forwarding` | `nat` (the default), or `dsr`, `dsr-ipip`: for traffic from outside, the backend's node answers the client itself. It learns the address that the client knows from an IP option, or from an outer IP header. |
+//! | `hawser.dev/weights` | A JSON object from endpoints' addresses or pods' names to 0–65535: the endpoint's share of new connections, 1 for those not named. With 0 it drains; where no endpoint has a share, all have the same. |
+//!
+//! Values that are none of these are left out, and [`warnings`] says so.
 
+mod address;
+mod choices;
 mod desired;
 mod endpoints;
 mod frontends;
+mod health;
+mod ranges;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -13,7 +41,9 @@ use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use userspace_dataplane::tables::{ServiceTables, Tables};
 
+pub use choices::{Warning, warnings};
 pub use desired::{Desired, Effect, Rank};
+pub use health::{HealthCheck, health_check};
 
 /// The Service that an EndpointSlice belongs to.
 pub const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
@@ -51,11 +81,17 @@ impl NodeView {
             zone: node.metadata.labels.as_ref().and_then(|labels| labels.get(ZONE_LABEL)).cloned(),
             addresses: addresses
                 .filter(|address| matches!(address.type_.as_str(), "InternalIP" | "ExternalIP"))
-                .filter_map(|address| address.address.parse().ok())
+                .filter_map(|node| address::address(&node.address))
                 .collect(),
             eligible: node.metadata.deletion_timestamp.is_none()
                 && !taints.into_iter().any(|taint| taint.key == "ToBeDeletedByClusterAutoscaler"),
         }
+    }
+
+    /// Whether what was compiled for the one is right for the other.
+    pub fn compiles_as(&self, other: &Self) -> bool {
+        let Self { name, zone, addresses, eligible: _ } = self;
+        (name, zone, addresses) == (&other.name, &other.zone, &other.addresses)
     }
 }
 
@@ -66,6 +102,8 @@ pub struct Context {
     /// Serve `spec.externalIPs`. Whoever may write Services can then claim any address
     /// (CVE-2020-8554), so it is off unless asked for.
     pub external_ips: bool,
+    /// Traffic to cluster addresses always takes the node's address as its source.
+    pub masquerade_all: bool,
 }
 
 /// What one Service puts into the tables of the node. `slices` are those that belong to it, in
@@ -78,8 +116,9 @@ pub fn compile_service<'a>(
     if !is_ours(service) {
         return ServiceTables::default();
     }
-    let endpoints = endpoints::Endpoints::gather(slices, &context.node);
-    ServiceTables { frontends: frontends::all(service, &endpoints, context) }
+    let (choices, _) = choices::Choices::of(service);
+    let endpoints = endpoints::Endpoints::gather(slices, &choices, &context.node);
+    frontends::all(service, &endpoints, &choices, context)
 }
 
 /// The tables of the whole node: [`compile_service`] over all Services, and where two claim one

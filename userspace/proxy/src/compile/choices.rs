@@ -1,0 +1,140 @@
+//! What a Service chooses by annotation. Kubernetes has no fields for these.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::discovery::v1::Endpoint;
+use userspace_dataplane::tables::{Algorithm, Forwarding};
+
+use super::address::address;
+
+/// `random` or `maglev`.
+const ALGORITHM: &str = "hawser.dev/algorithm";
+/// `nat`, `dsr` or `dsr-ipip`.
+const FORWARDING: &str = "hawser.dev/forwarding";
+/// A JSON object from addresses or pods' names to weights.
+const WEIGHTS: &str = "hawser.dev/weights";
+
+/// The annotations of one Service, as far as they make sense.
+#[derive(Debug, Default)]
+pub(super) struct Choices {
+    /// For both scopes; `None` for the scope's own.
+    pub algorithm: Option<Algorithm>,
+    pub forwarding: Forwarding,
+    weights: BTreeMap<String, u16>,
+    weights_by_address: BTreeMap<IpAddr, u16>,
+}
+
+/// Something in a Service that the proxy cannot follow, and does not.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Warning {
+    #[error("annotation {annotation}: {value:?} is not {expected}")]
+    Value { annotation: &'static str, value: String, expected: &'static str },
+    #[error("annotation {annotation}: {reason}")]
+    Json { annotation: &'static str, reason: String },
+    #[error("source range {0:?} is not a CIDR")]
+    SourceRange(String),
+}
+
+impl Choices {
+    /// Reads the annotations, and says what it left out.
+    pub(super) fn of(service: &Service) -> (Self, Vec<Warning>) {
+        let (mut choices, mut warnings) = (Self::default(), Vec::new());
+        let Some(annotations) = &service.metadata.annotations else { return (choices, warnings) };
+        let mut wrong = |annotation, value: &String, expected| {
+            warnings.push(Warning::Value { annotation, value: value.clone(), expected });
+        };
+        if let Some(value) = annotations.get(ALGORITHM) {
+            match value.trim() {
+                "random" => choices.algorithm = Some(Algorithm::Random),
+                "maglev" => choices.algorithm = Some(Algorithm::Consistent),
+                _ => wrong(ALGORITHM, value, "random or maglev"),
+            }
+        }
+        if let Some(value) = annotations.get(FORWARDING) {
+            match value.trim() {
+                "nat" => choices.forwarding = Forwarding::Nat,
+                "dsr" => choices.forwarding = Forwarding::DsrOption,
+                "dsr-ipip" => choices.forwarding = Forwarding::DsrIpip,
+                _ => wrong(FORWARDING, value, "nat, dsr or dsr-ipip"),
+            }
+        }
+        if let Some(value) = annotations.get(WEIGHTS) {
+            match serde_json::from_str::<BTreeMap<String, u16>>(value) {
+                Ok(weights) => choices.weigh(weights),
+                Err(error) => {
+                    warnings.push(Warning::Json { annotation: WEIGHTS, reason: error.to_string() });
+                }
+            }
+        }
+        (choices, warnings)
+    }
+
+    /// The weight of an endpoint: by its address, or else by its pod's name, or else 1.
+    pub(super) fn weight(&self, address: IpAddr, endpoint: &Endpoint) -> u16 {
+        let by_name = || {
+            let pod = endpoint.target_ref.as_ref().filter(|target| target.kind.as_deref() == Some("Pod"));
+            self.weights.get(pod?.name.as_deref()?)
+        };
+        self.weights_by_address.get(&address).or_else(by_name).copied().unwrap_or(1)
+    }
+
+    fn weigh(&mut self, weights: BTreeMap<String, u16>) {
+        let by_address = weights.iter().filter_map(|(name, weight)| Some((address(name)?, *weight)));
+        self.weights_by_address = by_address.collect();
+        self.weights = weights;
+    }
+}
+
+/// What the proxy cannot follow in a Service's annotations and source ranges: not errors, as the
+/// rest of the Service is served, but something that its owner will want to know.
+pub fn warnings(service: &Service) -> Vec<Warning> {
+    let (_, mut warnings) = Choices::of(service);
+    let ranges = super::ranges::texts(service).into_iter().map(Cow::into_owned);
+    warnings.extend(
+        ranges.filter(|text| super::address::range(text).is_none()).map(Warning::SourceRange),
+    );
+    warnings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn annotated(annotations: &[(&str, &str)]) -> Service {
+        let mut service = Service::default();
+        let pairs = annotations.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        service.metadata.annotations = Some(pairs.collect());
+        service
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_and_left_out() {
+        let service = annotated(&[(ALGORITHM, "ring"), (FORWARDING, "DSR"), (WEIGHTS, "{\"a\": 70000}")]);
+        let (choices, found) = Choices::of(&service);
+        assert_eq!((choices.algorithm, choices.forwarding), (None, Forwarding::Nat));
+        assert_eq!(choices.weight([10, 0, 0, 1].into(), &Endpoint::default()), 1);
+        let texts: Vec<_> = found.iter().map(ToString::to_string).collect();
+        assert_eq!(texts[0], "annotation hawser.dev/algorithm: \"ring\" is not random or maglev");
+        assert_eq!(texts[1], "annotation hawser.dev/forwarding: \"DSR\" is not nat, dsr or dsr-ipip");
+        assert!(texts[2].starts_with("annotation hawser.dev/weights: invalid value"), "{}", texts[2]);
+    }
+
+    #[test]
+    fn an_address_weighs_before_a_name() {
+        let service = annotated(&[(WEIGHTS, r#"{"10.0.0.1": 0, "web-0": 7, "fd00:0::1": 65535}"#)]);
+        let (choices, found) = Choices::of(&service);
+        assert_eq!(found, []);
+        let mut pod = Endpoint::default();
+        pod.target_ref = Some(k8s_openapi::api::core::v1::ObjectReference {
+            kind: Some("Pod".to_owned()),
+            name: Some("web-0".to_owned()),
+            ..Default::default()
+        });
+        assert_eq!(choices.weight([10, 0, 0, 1].into(), &pod), 0);
+        assert_eq!(choices.weight([10, 0, 0, 2].into(), &pod), 7);
+        assert_eq!(choices.weight("fd00::1".parse().unwrap(), &Endpoint::default()), 65_535);
+    }
+}
