@@ -3,8 +3,9 @@
 use aya_ebpf::bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC};
 use aya_ebpf::helpers::bpf_ktime_get_coarse_ns;
 use aya_ebpf::macros::map;
-use aya_ebpf::maps::{Array, DevMapHash, HashMap, LruHashMap, PerCpuArray};
-use ebpf_common::flow::{Flow4, FlowKey4};
+use aya_ebpf::maps::{Array, DevMapHash, HashMap, LpmTrie, LruHashMap, PerCpuArray, RingBuf};
+use ebpf_common::event::EventBudget;
+use ebpf_common::flow::{Flow4, Flow6, FlowTags, Fragment, FragmentKey, WAYS};
 use ebpf_common::frontend::{
     Affinity, AffinityKey, Backend4, Backend6, Frontend, FrontendKey4, FrontendKey6,
 };
@@ -15,28 +16,52 @@ use ebpf_common::{Config, ServiceMetrics, TICK_SHIFT, metric};
 #[map]
 pub static CONFIG: Array<Config> = Array::with_max_entries(1, BPF_F_MMAPABLE);
 #[map]
-pub static FRONTENDS4: HashMap<FrontendKey4, Frontend> = HashMap::with_max_entries(limits::FRONTENDS, 0);
+pub static FRONTENDS4: HashMap<FrontendKey4, Frontend> =
+    HashMap::with_max_entries(limits::FRONTENDS, BPF_F_NO_PREALLOC);
 #[map]
-pub static FRONTENDS6: HashMap<FrontendKey6, Frontend> = HashMap::with_max_entries(limits::FRONTENDS, 0);
+pub static FRONTENDS6: HashMap<FrontendKey6, Frontend> =
+    HashMap::with_max_entries(limits::FRONTENDS, BPF_F_NO_PREALLOC);
 #[map]
 pub static BACKENDS4: Array<Backend4> = Array::with_max_entries(limits::BACKENDS, BPF_F_MMAPABLE);
 #[map]
 pub static BACKENDS6: Array<Backend6> = Array::with_max_entries(limits::BACKENDS, BPF_F_MMAPABLE);
-/// By service: grows when one of its backends goes.
 #[map]
-pub static GENERATIONS: Array<u64> = Array::with_max_entries(limits::SERVICES, BPF_F_MMAPABLE);
+pub static LUTS: Array<u64> = Array::with_max_entries(limits::LUTS, BPF_F_MMAPABLE);
+/// By service: [`Config::epoch`] when it last lost a backend.
+#[map]
+pub static LOSSES: Array<u64> = Array::with_max_entries(limits::SERVICES, BPF_F_MMAPABLE);
 #[map]
 pub static LOCAL_ADDRS4: HashMap<u32, u32> = HashMap::with_max_entries(limits::LOCAL_ADDRESSES, 0);
 #[map]
 pub static LOCAL_ADDRS6: HashMap<[u32; 4], u32> = HashMap::with_max_entries(limits::LOCAL_ADDRESSES, 0);
 #[map]
-pub static FLOWS4: LruHashMap<FlowKey4, Flow4> = LruHashMap::with_max_entries(limits::FLOWS, 0);
+pub static FLOWS4: Array<Flow4> = Array::with_max_entries(limits::FLOWS4, BPF_F_MMAPABLE);
+#[map]
+pub static FLOW_TAGS4: Array<FlowTags> = Array::with_max_entries(limits::FLOWS4 / WAYS, BPF_F_MMAPABLE);
+#[map]
+pub static FLOWS6: Array<Flow6> = Array::with_max_entries(limits::FLOWS6, BPF_F_MMAPABLE);
+#[map]
+pub static FLOW_TAGS6: Array<FlowTags> = Array::with_max_entries(limits::FLOWS6 / WAYS, BPF_F_MMAPABLE);
+#[map]
+pub static FRAGMENTS: LruHashMap<FragmentKey, Fragment> = LruHashMap::with_max_entries(limits::FRAGMENTS, 0);
 #[map]
 pub static SOCKETS4: LruHashMap<SocketKey4, Socket4> = LruHashMap::with_max_entries(limits::SOCKETS, 0);
 #[map]
 pub static SOCKETS6: LruHashMap<SocketKey6, Socket6> = LruHashMap::with_max_entries(limits::SOCKETS, 0);
 #[map]
 pub static AFFINITY: LruHashMap<AffinityKey, Affinity> = LruHashMap::with_max_entries(limits::AFFINITY, 0);
+/// Keys are of the form of [`ebpf_common::frontend::SourceRangeKey`].
+#[map]
+pub static SOURCE_RANGES4: LpmTrie<[u32; 2], u32> = LpmTrie::with_max_entries(limits::SOURCE_RANGES, 0);
+#[map]
+pub static SOURCE_RANGES6: LpmTrie<[u32; 5], u32> = LpmTrie::with_max_entries(limits::SOURCE_RANGES, 0);
+/// Cookies of network namespaces whose sockets are left alone.
+#[map]
+pub static EXEMPT: HashMap<u64, u64> = HashMap::with_max_entries(limits::EXEMPT, BPF_F_NO_PREALLOC);
+#[map]
+pub static EVENTS: RingBuf = RingBuf::with_byte_size(limits::EVENT_BYTES, 0);
+#[map]
+pub static EVENT_BUDGET: PerCpuArray<EventBudget> = PerCpuArray::with_max_entries(1, 0);
 #[map]
 pub static METRICS: PerCpuArray<u64> = PerCpuArray::with_max_entries(metric::COUNT, 0);
 #[map]
@@ -72,17 +97,25 @@ pub fn count_service(service: u32, refused: bool) {
     }
 }
 
-/// The generation of a service's backends.
+/// The epoch in which a service last lost a backend.
 #[inline(always)]
-pub fn generation(service: u32) -> u32 {
+pub fn loss(service: u32) -> u32 {
     // SAFETY: an element of an array stays where it is; a word is read whole.
-    GENERATIONS.get_ptr(service).map_or(0, |value| unsafe { value.read_volatile() } as u32)
+    LOSSES.get_ptr(service).map_or(0, |value| unsafe { value.read_volatile() } as u32)
 }
 
 /// The node's settings.
 #[inline(always)]
 pub fn config() -> Option<&'static Config> {
     CONFIG.get(0)
+}
+
+/// The epoch that backends chosen from now on belong to. Read it before the frontend: a loss in
+/// between is then noticed by the next packet.
+#[inline(always)]
+pub fn epoch(config: &Config) -> u32 {
+    // SAFETY: a reference to a word is valid for reading it; user space may change it at any time.
+    unsafe { (&raw const config.epoch).read_volatile() }
 }
 
 /// Time in ticks, see [`TICK_SHIFT`].

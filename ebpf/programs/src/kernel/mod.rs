@@ -6,16 +6,12 @@
 //! One decision path: `lookup` finds the frontend, `pick` the backend, `flow` keeps a packet's
 //! connection. The hooks differ in how they read their input and how they carry out the answer.
 
-mod flow;
-mod icmp;
+mod event;
+mod family;
 mod lookup;
 mod maps;
-mod packet;
 mod pick;
-mod reject;
 mod socket;
-mod tcx;
-mod xdp;
 
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {

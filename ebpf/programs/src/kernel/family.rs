@@ -1,0 +1,410 @@
+//! What IPv4 and IPv6 do differently, so that all else is written once.
+
+use core::ffi::c_void;
+
+use aya_ebpf::helpers::bpf_map_lookup_elem;
+use ebpf_common::flow::{Flow, FlowTags};
+use ebpf_common::frontend::{
+    Backend4, Backend6, Frontend, FrontendKey4, FrontendKey6, SourceRangeKey,
+};
+use ebpf_common::{Config, Range, protocol};
+
+use super::maps::{
+    BACKENDS4, BACKENDS6, FLOW_TAGS4, FLOW_TAGS6, FLOWS4, FLOWS6, FRONTENDS4, FRONTENDS6, LOCAL_ADDRS4,
+    LOCAL_ADDRS6, SOURCE_RANGES4, SOURCE_RANGES6,
+};
+
+/// An address as the packet carries it.
+pub trait Address: Copy {
+    const ZERO: Self;
+
+    /// Compared without branches for each word.
+    fn same(&self, other: &Self) -> bool;
+
+    /// The words of the address, the first word of an address of v4 and zeros.
+    fn words(&self) -> [u32; 4];
+
+    /// The address as one word: itself for v4, folded for v6.
+    fn fold(&self) -> u64;
+
+    /// Sum of its words for the internet checksum.
+    fn sum(&self) -> u64;
+
+    /// Sum of the complements of its words.
+    fn sum_of_complement(&self) -> u64;
+}
+
+/// Key of a frontend.
+pub trait FrontendKey {
+    type Address: Address;
+    fn new(address: Self::Address, port: u16, protocol: u8, scope: u8) -> Self;
+    fn address(&self) -> &Self::Address;
+    fn set_address(&mut self, address: Self::Address);
+    fn port(&self) -> u16;
+    fn protocol(&self) -> u8;
+    fn scope(&self) -> u8;
+    /// The key as one word, see [`Frontend::checksum`].
+    fn fold_key(&self) -> u64;
+}
+
+/// One backend.
+pub trait Backend: Copy {
+    type Address: Address;
+    fn address(&self) -> Self::Address;
+    fn port(&self) -> u16;
+    /// Bits of [`ebpf_common::frontend::backend_flag`].
+    fn flags(&self) -> u16;
+    /// See [`Backend4::order`].
+    fn order(address: &Self::Address, port: u16) -> u64;
+}
+
+/// IPv4 or IPv6.
+pub trait Family {
+    type Address: Address;
+    type FrontendKey: FrontendKey<Address = Self::Address>;
+    type Backend: Backend<Address = Self::Address>;
+
+    /// 4 or 6.
+    const VERSION: u8;
+    /// `AF_INET` or `AF_INET6`.
+    const AF: u8;
+    /// As the packet carries it.
+    const ETHERTYPE: u16;
+    /// Length of the header without options.
+    const HEADER: usize;
+    /// Offsets in the header.
+    const SOURCE: usize;
+    const DESTINATION: usize;
+    /// Hops that are left.
+    const HOPS: usize;
+    /// Protocol number of its control messages.
+    const ICMP: u8;
+
+    /// Slots of the flow table, less one.
+    fn flow_mask(config: &Config) -> u32;
+    fn slot(index: u32) -> Option<*mut Flow<Self::Address>>;
+    fn tags(set: u32) -> Option<*mut FlowTags>;
+
+    /// The value under a key, which may change while it is read: see [`Frontend`].
+    fn frontend(key: &Self::FrontendKey) -> Option<*const Frontend>;
+    /// An element of the arena.
+    fn backend(index: u32) -> Option<*const Self::Backend>;
+    /// The address is one that node ports answer on.
+    fn is_local(address: &Self::Address) -> bool;
+    /// 127.0.0.0/8 or ::1.
+    fn is_loopback(address: &Self::Address) -> bool;
+    /// The source may use the service.
+    fn is_allowed(service: u32, source: Self::Address) -> bool;
+    /// The node's address as a source; none if the node has none.
+    fn snat_address(config: &Config) -> Option<Self::Address>;
+    /// The address is in one of the ranges of services' addresses.
+    fn is_in_ranges(config: &Config, address: &Self::Address) -> bool;
+}
+
+/// IPv4.
+pub struct V4;
+/// IPv6.
+pub struct V6;
+
+impl Address for u32 {
+    const ZERO: Self = 0;
+
+    #[inline(always)]
+    fn same(&self, other: &Self) -> bool {
+        self == other
+    }
+
+    #[inline(always)]
+    fn words(&self) -> [u32; 4] {
+        [*self, 0, 0, 0]
+    }
+
+    #[inline(always)]
+    fn fold(&self) -> u64 {
+        *self as u64
+    }
+
+    #[inline(always)]
+    fn sum(&self) -> u64 {
+        *self as u64
+    }
+
+    #[inline(always)]
+    fn sum_of_complement(&self) -> u64 {
+        !*self as u64
+    }
+}
+
+impl Address for [u32; 4] {
+    const ZERO: Self = [0; 4];
+
+    #[inline(always)]
+    fn same(&self, other: &Self) -> bool {
+        let (low, high) = (self[0] ^ other[0] | self[1] ^ other[1], self[2] ^ other[2] | self[3] ^ other[3]);
+        low | high == 0
+    }
+
+    #[inline(always)]
+    fn words(&self) -> [u32; 4] {
+        *self
+    }
+
+    #[inline(always)]
+    fn fold(&self) -> u64 {
+        let high = self[0] as u64 | (self[1] as u64) << 32;
+        let low = self[2] as u64 | (self[3] as u64) << 32;
+        high.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ low.rotate_left(29)
+    }
+
+    #[inline(always)]
+    fn sum(&self) -> u64 {
+        self[0] as u64 + self[1] as u64 + self[2] as u64 + self[3] as u64
+    }
+
+    #[inline(always)]
+    fn sum_of_complement(&self) -> u64 {
+        !self[0] as u64 + !self[1] as u64 + !self[2] as u64 + !self[3] as u64
+    }
+}
+
+macro_rules! frontend_key {
+    ($key:ty, $address:ty) => {
+        impl FrontendKey for $key {
+            type Address = $address;
+
+            #[inline(always)]
+            fn new(address: $address, port: u16, protocol: u8, scope: u8) -> Self {
+                Self { address, port, protocol, scope }
+            }
+
+            #[inline(always)]
+            fn address(&self) -> &$address {
+                &self.address
+            }
+
+            #[inline(always)]
+            fn set_address(&mut self, address: $address) {
+                self.address = address;
+            }
+
+            #[inline(always)]
+            fn port(&self) -> u16 {
+                self.port
+            }
+
+            #[inline(always)]
+            fn protocol(&self) -> u8 {
+                self.protocol
+            }
+
+            #[inline(always)]
+            fn scope(&self) -> u8 {
+                self.scope
+            }
+
+            #[inline(always)]
+            fn fold_key(&self) -> u64 {
+                self.fold()
+            }
+        }
+    };
+}
+
+frontend_key!(FrontendKey4, u32);
+frontend_key!(FrontendKey6, [u32; 4]);
+
+impl Backend for Backend4 {
+    type Address = u32;
+
+    #[inline(always)]
+    fn address(&self) -> u32 {
+        self.address
+    }
+
+    #[inline(always)]
+    fn port(&self) -> u16 {
+        self.port
+    }
+
+    #[inline(always)]
+    fn flags(&self) -> u16 {
+        self.flags
+    }
+
+    #[inline(always)]
+    fn order(address: &u32, port: u16) -> u64 {
+        Backend4::order(*address, port)
+    }
+}
+
+impl Backend for Backend6 {
+    type Address = [u32; 4];
+
+    #[inline(always)]
+    fn address(&self) -> [u32; 4] {
+        self.address
+    }
+
+    #[inline(always)]
+    fn port(&self) -> u16 {
+        self.port
+    }
+
+    #[inline(always)]
+    fn flags(&self) -> u16 {
+        self.flags
+    }
+
+    #[inline(always)]
+    fn order(address: &[u32; 4], port: u16) -> u64 {
+        Backend6::order(address, port)
+    }
+}
+
+impl Family for V4 {
+    type Address = u32;
+    type FrontendKey = FrontendKey4;
+    type Backend = Backend4;
+
+    const VERSION: u8 = 4;
+    const AF: u8 = 2;
+    const ETHERTYPE: u16 = 0x0800_u16.to_be();
+    const HEADER: usize = 20;
+    const SOURCE: usize = 12;
+    const DESTINATION: usize = 16;
+    const HOPS: usize = 8;
+    const ICMP: u8 = protocol::ICMP;
+
+    #[inline(always)]
+    fn flow_mask(config: &Config) -> u32 {
+        config.flow_mask4
+    }
+
+    #[inline(always)]
+    fn slot(index: u32) -> Option<*mut Flow<u32>> {
+        FLOWS4.get_ptr_mut(index)
+    }
+
+    #[inline(always)]
+    fn tags(set: u32) -> Option<*mut FlowTags> {
+        FLOW_TAGS4.get_ptr_mut(set)
+    }
+
+    #[inline(always)]
+    fn frontend(key: &FrontendKey4) -> Option<*const Frontend> {
+        FRONTENDS4.get_ptr(key)
+    }
+
+    #[inline(always)]
+    fn backend(index: u32) -> Option<*const Backend4> {
+        BACKENDS4.get_ptr(index)
+    }
+
+    #[inline(always)]
+    fn is_local(address: &u32) -> bool {
+        LOCAL_ADDRS4.get_ptr(address).is_some()
+    }
+
+    #[inline(always)]
+    fn is_loopback(address: &u32) -> bool {
+        address.to_ne_bytes()[0] == 127
+    }
+
+    #[inline(always)]
+    fn is_allowed(service: u32, source: u32) -> bool {
+        let key = SourceRangeKey { bits: 64, service, address: source };
+        found((&raw const SOURCE_RANGES4).cast(), (&raw const key).cast())
+    }
+
+    #[inline(always)]
+    fn snat_address(config: &Config) -> Option<u32> {
+        Some(config.snat_address4).filter(|address| *address != 0)
+    }
+
+    #[inline(always)]
+    fn is_in_ranges(config: &Config, address: &u32) -> bool {
+        let within = |range: &Range<u32>| range.mask != 0 && address & range.mask == range.network;
+        within(&config.ranges4[0]) || within(&config.ranges4[1])
+    }
+}
+
+impl Family for V6 {
+    type Address = [u32; 4];
+    type FrontendKey = FrontendKey6;
+    type Backend = Backend6;
+
+    const VERSION: u8 = 6;
+    const AF: u8 = 10;
+    const ETHERTYPE: u16 = 0x86dd_u16.to_be();
+    const HEADER: usize = 40;
+    const SOURCE: usize = 8;
+    const DESTINATION: usize = 24;
+    const HOPS: usize = 7;
+    const ICMP: u8 = protocol::ICMP6;
+
+    #[inline(always)]
+    fn flow_mask(config: &Config) -> u32 {
+        config.flow_mask6
+    }
+
+    #[inline(always)]
+    fn slot(index: u32) -> Option<*mut Flow<[u32; 4]>> {
+        // SAFETY: an offset within the element.
+        FLOWS6.get_ptr_mut(index).map(|slot| unsafe { &raw mut (*slot).flow })
+    }
+
+    #[inline(always)]
+    fn tags(set: u32) -> Option<*mut FlowTags> {
+        FLOW_TAGS6.get_ptr_mut(set)
+    }
+
+    #[inline(always)]
+    fn frontend(key: &FrontendKey6) -> Option<*const Frontend> {
+        FRONTENDS6.get_ptr(key)
+    }
+
+    #[inline(always)]
+    fn backend(index: u32) -> Option<*const Backend6> {
+        BACKENDS6.get_ptr(index)
+    }
+
+    #[inline(always)]
+    fn is_local(address: &[u32; 4]) -> bool {
+        LOCAL_ADDRS6.get_ptr(address).is_some()
+    }
+
+    #[inline(always)]
+    fn is_loopback(address: &[u32; 4]) -> bool {
+        address.same(&[0, 0, 0, 1_u32.to_be()])
+    }
+
+    #[inline(always)]
+    fn is_allowed(service: u32, source: [u32; 4]) -> bool {
+        let key = SourceRangeKey { bits: 160, service, address: source };
+        found((&raw const SOURCE_RANGES6).cast(), (&raw const key).cast())
+    }
+
+    #[inline(always)]
+    fn snat_address(config: &Config) -> Option<[u32; 4]> {
+        let address = config.snat_address6;
+        Some(address).filter(|address| !address.same(&Self::Address::ZERO))
+    }
+
+    #[inline(always)]
+    fn is_in_ranges(config: &Config, address: &[u32; 4]) -> bool {
+        let within = |range: &Range<[u32; 4]>| {
+            let (network, mask) = (&range.network, &range.mask);
+            let high = address[0] & mask[0] ^ network[0] | address[1] & mask[1] ^ network[1];
+            let low = address[2] & mask[2] ^ network[2] | address[3] & mask[3] ^ network[3];
+            mask[0] != 0 && high | low == 0
+        };
+        within(&config.ranges6[0]) || within(&config.ranges6[1])
+    }
+}
+
+/// The map has an element under the key.
+#[inline(always)]
+fn found(map: *const c_void, key: *const c_void) -> bool {
+    // SAFETY: the callers give a map and a key of its type.
+    unsafe { !bpf_map_lookup_elem(map.cast_mut(), key).is_null() }
+}
