@@ -82,7 +82,7 @@ fn slice(name: u8, service: u8, endpoints: &[(u8, u8)]) -> EndpointSlice {
 
 async fn play(events: Vec<Event>) {
     let config = Config { external_ips: true, ..Config::for_node("here").unwrap() };
-    let context = Context { node: NodeView::named("here"), external_ips: true };
+    let context = Context { node: NodeView::named("here"), external_ips: true, ..Context::default() };
     let mut proxy = Proxy::start(config, Plane::default(), Listeners::default());
     proxy.sync().await;
     let (mut services, mut slices) = (BTreeMap::new(), BTreeMap::new());
