@@ -57,7 +57,9 @@ pub fn scope(value: u8) -> Option<Scope> {
 }
 
 pub fn protocol(value: u8) -> Option<Protocol> {
-    [Protocol::Tcp, Protocol::Udp, Protocol::Sctp].into_iter().find(|known| *known as u8 == value)
+    [Protocol::Any, Protocol::Tcp, Protocol::Udp, Protocol::Sctp]
+        .into_iter()
+        .find(|known| *known as u8 == value)
 }
 
 /// The key as programs have it.
@@ -116,20 +118,16 @@ pub fn raw_backend6(backend: &Backend) -> Option<Backend6> {
     }
 }
 
+/// The backend that programs have, with the weight that all have: tables keep weights elsewhere.
 pub fn backend4(raw: &Backend4) -> Backend {
-    Backend {
-        address: IpAddr::V4(address4(raw.address)),
-        port: u16::from_be(raw.port),
-        local: raw.flags & backend_flag::LOCAL != 0,
-    }
+    let local = raw.flags & backend_flag::LOCAL != 0;
+    Backend::new(IpAddr::V4(address4(raw.address)), u16::from_be(raw.port), local)
 }
 
+/// As [`backend4`].
 pub fn backend6(raw: &Backend6) -> Backend {
-    Backend {
-        address: IpAddr::V6(address6(raw.address)),
-        port: u16::from_be(raw.port),
-        local: raw.flags & backend_flag::LOCAL != 0,
-    }
+    let local = raw.flags & backend_flag::LOCAL != 0;
+    Backend::new(IpAddr::V6(address6(raw.address)), u16::from_be(raw.port), local)
 }
 
 /// Seconds in ticks of the programs' clock, rounded up; 0 stays 0.

@@ -11,8 +11,8 @@ use crate::arena::Block;
 use crate::store::{Contents, Family, Refused, Store};
 use crate::sync::Synchronizer;
 use crate::tables::{
-    Applied, Backend, DataPlane, DataPlaneError, FrontendKey, Interface, Protocol, Scope, ServiceTables,
-    Tables,
+    Applied, Backend, DataPlane, DataPlaneError, FrontendKey, Interface, NodeTables, Protocol, Scope,
+    ServiceTables, Tables,
 };
 
 /// What a connection would get.
@@ -44,7 +44,7 @@ impl Default for FakeLimits {
 /// The data plane in memory.
 pub struct Fake {
     tables: Synchronizer<Memory>,
-    node_addresses: BTreeSet<IpAddr>,
+    node: NodeTables,
     interfaces: Vec<Interface>,
 }
 
@@ -59,7 +59,7 @@ impl Fake {
     pub fn new(limits: FakeLimits) -> Self {
         let memory = Memory { limits, ..Memory::default() };
         match Synchronizer::new(memory) {
-            Ok(tables) => Self { tables, node_addresses: BTreeSet::new(), interfaces: Vec::new() },
+            Ok(tables) => Self { tables, node: NodeTables::default(), interfaces: Vec::new() },
             Err(error) => unreachable!("memory that holds nothing is read: {error}"),
         }
     }
@@ -91,7 +91,7 @@ impl Fake {
             },
             ..key
         };
-        let here = self.node_addresses.contains(&address);
+        let here = self.node.addresses.contains(&address);
         let found = memory.frontends.get(&key).or_else(|| memory.frontends.get(&wildcard).filter(|_| here));
         let Some(frontend) = found else {
             return Resolution::NotAService;
@@ -134,9 +134,9 @@ impl Fake {
         &self.interfaces
     }
 
-    /// What [`DataPlane::set_node_addresses`] was last given.
-    pub fn node_addresses(&self) -> &BTreeSet<IpAddr> {
-        &self.node_addresses
+    /// What [`DataPlane::set_node`] was last given.
+    pub fn node(&self) -> &NodeTables {
+        &self.node
     }
 
     /// Grace periods waited for so far.
@@ -158,8 +158,8 @@ impl DataPlane for Fake {
         self.tables.apply_service(service, desired)
     }
 
-    fn set_node_addresses(&mut self, addresses: &[IpAddr]) -> Result<(), DataPlaneError> {
-        self.node_addresses = addresses.iter().copied().collect();
+    fn set_node(&mut self, node: &NodeTables) -> Result<(), DataPlaneError> {
+        self.node = node.clone();
         Ok(())
     }
 
@@ -176,7 +176,8 @@ struct Memory {
     frontends: BTreeMap<FrontendKey, Frontend>,
     backends: BTreeMap<(Family, u32), Backend>,
     names: BTreeMap<u32, String>,
-    generations: BTreeMap<u32, u32>,
+    losses: BTreeMap<u32, u32>,
+    epoch: u32,
     grace_periods: usize,
 }
 
@@ -239,12 +240,16 @@ impl Store for Memory {
         Ok(())
     }
 
-    fn generation(&self, service: u32) -> u32 {
-        self.generations.get(&service).copied().unwrap_or_default()
+    fn epoch(&self) -> u32 {
+        self.epoch
     }
 
-    fn set_generation(&mut self, service: u32, generation: u32) {
-        self.generations.insert(service, generation);
+    fn set_losses(&mut self, service: u32, epoch: u32) {
+        self.losses.insert(service, epoch);
+    }
+
+    fn set_epoch(&mut self, epoch: u32) {
+        self.epoch = epoch;
     }
 
     fn grace_period(&mut self) {

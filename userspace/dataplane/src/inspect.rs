@@ -5,13 +5,14 @@ use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use ebpf_common::flow::{Flow4, FlowKey4, flow_flag};
+use ebpf_common::flow::{Flow4, flow_flag};
 use ebpf_common::frontend::{Backend4, Backend6, Frontend, FrontendKey4, FrontendKey6, frontend_flag};
 use ebpf_common::socket::{Socket4, Socket6, SocketKey4, SocketKey6, direction};
 use ebpf_common::{LAYOUT_VERSION, ServiceMetrics, metric};
 use serde::Serialize;
 
 use crate::convert::{self, address4, address6};
+use crate::flows::FlowTable;
 use crate::map::{HashTable, MappedArray, Name, PerProcessor, Plain};
 use crate::tables::{Backend, FrontendKey, Protocol, Scope};
 
@@ -189,9 +190,9 @@ impl Inspector {
     pub fn connections(&self) -> Result<Vec<ConnectionRow>, InspectError> {
         let names = self.names()?;
         let mut rows = Vec::new();
-        for (key, flow) in self.read::<FlowKey4, Flow4>("FLOWS4")? {
+        for flow in self.flows4()?.read_all() {
             if flow.flags & flow_flag::REVERSE == 0 {
-                rows.push(flow_row(&names, &key, &flow));
+                rows.push(flow_row(&names, &flow));
             }
         }
         for (key, value) in self.read::<SocketKey4, Socket4>("SOCKETS4")? {
@@ -229,11 +230,16 @@ impl Inspector {
         Ok(vec![
             self.used::<FrontendKey4, Frontend>("FRONTENDS4")?,
             self.used::<FrontendKey6, Frontend>("FRONTENDS6")?,
-            self.used::<FlowKey4, Flow4>("FLOWS4")?,
+            Pressure { map: "FLOWS4", used: self.flows4()?.used(), limit: self.flows4()?.len() },
             self.used::<SocketKey4, Socket4>("SOCKETS4")?,
             self.used::<SocketKey6, Socket6>("SOCKETS6")?,
             self.used::<u32, Name>("SERVICE_NAMES")?,
         ])
+    }
+
+    fn flows4(&self) -> Result<FlowTable<Flow4>, InspectError> {
+        FlowTable::open(&self.directory, "FLOWS4", "FLOW_TAGS4")
+            .map_err(|cause| InspectError::Map { map: "FLOWS4", cause })
     }
 
     fn used<K: Plain + Default, V: Plain + Default>(
@@ -294,7 +300,8 @@ fn name(names: &BTreeMap<u32, String>, service: u32) -> String {
     names.get(&service).cloned().unwrap_or_else(|| format!("?{service}"))
 }
 
-fn flow_row(names: &BTreeMap<u32, String>, key: &FlowKey4, flow: &Flow4) -> ConnectionRow {
+fn flow_row(names: &BTreeMap<u32, String>, flow: &Flow4) -> ConnectionRow {
+    let key = &flow.key;
     let at = |address, port| (IpAddr::V4(address4(address)), u16::from_be(port));
     let client = at(key.source, key.source_port);
     let source = at(flow.source, flow.source_port);

@@ -12,6 +12,7 @@ mod arena;
 mod bpffs;
 mod convert;
 mod fake;
+mod flows;
 pub mod inspect;
 mod kernel;
 mod map;
@@ -22,6 +23,6 @@ mod sys;
 pub mod tables;
 
 pub use fake::{Fake, FakeLimits, Resolution};
-pub use kernel::{Config, Kernel, Limits, Program, XdpMode, remove};
+pub use kernel::{Config, Kernel, LimitError, Limits, Program, XdpMode, remove};
 pub use preflight::{Missing, find_cgroup2, preflight};
 pub use sys::TestRun;

@@ -6,9 +6,9 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 use std::ptr::NonNull;
 
-use ebpf_common::flow::{Flow4, FlowKey4};
+use ebpf_common::flow::{Flow4, Flow6, FlowTags, Fragment, FragmentKey};
 use ebpf_common::frontend::{
-    Affinity, AffinityKey, Backend4, Backend6, Frontend, FrontendKey4, FrontendKey6,
+    Affinity, AffinityKey, Backend4, Backend6, Frontend, FrontendKey4, FrontendKey6, SourceRangeKey,
 };
 use ebpf_common::socket::{Socket4, Socket6, SocketKey4, SocketKey6};
 use ebpf_common::{Config, ServiceMetrics, limits};
@@ -43,8 +43,13 @@ plain!(
     Backend6,
     AffinityKey,
     Affinity,
-    FlowKey4,
     Flow4,
+    Flow6,
+    FlowTags,
+    FragmentKey,
+    Fragment,
+    SourceRangeKey<u32>,
+    SourceRangeKey<[u32; 4]>,
     SocketKey4,
     Socket4,
     SocketKey6,
@@ -90,6 +95,11 @@ fn open(path: &Path, key: usize, value: usize) -> io::Result<(OwnedFd, sys::MapI
         ));
     }
     Ok((fd, info))
+}
+
+/// Number of elements of the array pinned at `path`.
+pub fn length<T: Plain>(path: &Path) -> io::Result<u32> {
+    open(path, size_of::<u32>(), size_of::<T>()).map(|(_, info)| info.max_entries)
 }
 
 /// A hash map.

@@ -64,10 +64,14 @@ pub trait Store: Send {
 
     fn delete_name(&mut self, service: u32) -> Result<(), DataPlaneError>;
 
-    fn generation(&self, service: u32) -> u32;
+    /// The node's epoch: flows that are as young have nothing to check.
+    fn epoch(&self) -> u32;
 
-    /// Makes flows of the service check their backends.
-    fn set_generation(&mut self, service: u32, generation: u32);
+    /// Makes flows of the service that are older than `epoch` check their backends.
+    fn set_losses(&mut self, service: u32, epoch: u32);
+
+    /// Raises the node's epoch; losses have been written.
+    fn set_epoch(&mut self, epoch: u32);
 
     /// Returns when no program reads what has been replaced before the call.
     fn grace_period(&mut self);

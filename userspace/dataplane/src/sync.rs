@@ -1,7 +1,7 @@
 //! From desired tables to writes: what differs, in an order in which no packet sees a half.
 //!
 //! ```text
-//!   delete frontends ─▶ write blocks ─▶ replace frontends, one word each ─▶ new generation ─▶ free blocks
+//!   delete frontends ─▶ write blocks ─▶ replace frontends, one word each ─▶ losses, epoch ─▶ free blocks
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -44,7 +44,8 @@ struct Pass {
     puts: Vec<(FrontendKey, Frontend)>,
     /// Blocks that no frontend names once `puts` are written, with their owner.
     obsolete: Vec<(Box<str>, Family, Block)>,
-    generations: Vec<(u32, u32)>,
+    /// Services that have lost a backend.
+    losers: Vec<u32>,
     /// The first thing that went wrong; the rest is done all the same.
     error: Option<DataPlaneError>,
 }
@@ -159,8 +160,7 @@ impl<S: Store> Synchronizer<S> {
             Ok(deleted) => {
                 pass.applied.frontends_deleted += deleted;
                 service.frontends.retain(|(key, _)| !gone.contains(key));
-                let generation = self.store.generation(service.id).wrapping_add(1);
-                pass.generations.push((service.id, generation));
+                pass.losers.push(service.id);
             }
             Err(error) => pass.failed(error),
         }
@@ -218,15 +218,13 @@ impl<S: Store> Synchronizer<S> {
                 pass.applied.blocks_written += written;
                 let obsolete: Vec<_> =
                     service.blocks.iter().copied().filter(|block| !blocks.contains(block)).collect();
-                let mut generation = self.store.generation(service.id);
                 if !obsolete.is_empty() {
-                    generation = generation.wrapping_add(1);
-                    pass.generations.push((service.id, generation));
+                    pass.losers.push(service.id);
                 }
                 pass.obsolete
                     .extend(obsolete.into_iter().map(|(family, block)| (Box::from(name), family, block)));
                 service.blocks = blocks;
-                merge(&mut service, values, generation, &mut pass.puts);
+                merge(&mut service, values, &mut pass.puts);
                 if is_new && let Err(error) = self.store.put_name(service.id, name) {
                     pass.failed(error);
                 }
@@ -331,8 +329,11 @@ impl<S: Store> Synchronizer<S> {
                 }
             }
         }
-        for (service, generation) in std::mem::take(&mut pass.generations) {
-            self.store.set_generation(service, generation);
+        let losers = std::mem::take(&mut pass.losers);
+        if !losers.is_empty() {
+            let epoch = self.store.epoch().wrapping_add(1);
+            losers.into_iter().for_each(|service| self.store.set_losses(service, epoch));
+            self.store.set_epoch(epoch);
         }
         for (name, family, block) in std::mem::take(&mut pass.obsolete) {
             match self.services.get_mut(&name) {
@@ -383,14 +384,12 @@ fn value(frontend: &tables::Frontend, block: Option<Block>, service: u32) -> Fro
 fn merge(
     service: &mut Service,
     values: Vec<(FrontendKey, Frontend)>,
-    generation: u32,
     puts: &mut Vec<(FrontendKey, Frontend)>,
 ) {
     let old = std::mem::take(&mut service.frontends);
     service.frontends = values
         .into_iter()
-        .map(|(key, mut value)| {
-            value.generation = generation;
+        .map(|(key, value)| {
             let present = old.binary_search_by_key(&key, |(key, _)| *key).ok().map(|index| old[index].1);
             match present {
                 Some(old) if (old.switch, old.affinity) == (value.switch, value.affinity) => (key, old),

@@ -396,6 +396,15 @@ pub fn netns_cookie() -> io::Result<u64> {
     if result == 0 { Ok(cookie) } else { Err(io::Error::last_os_error()) }
 }
 
+/// A number that nobody outside can guess.
+pub fn random() -> u32 {
+    let mut bytes = [0_u8; 4];
+    // SAFETY: the buffer is as long as stated.
+    let read = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    assert_eq!(read, 4, "so few bytes are given at once");
+    u32::from_ne_bytes(bytes)
+}
+
 /// Number of processors that a per-processor map has values for.
 pub fn possible_processors() -> io::Result<usize> {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/possible")?;

@@ -26,7 +26,7 @@ pub enum Scope {
 }
 
 /// Where a frontend listens. A node port has the unspecified address of its family: it answers on
-/// every address given to [`DataPlane::set_node_addresses`].
+/// every address given to [`DataPlane::set_node`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
 pub struct FrontendKey {
     pub address: IpAddr,

@@ -319,7 +319,10 @@ fn established_tcp_keeps_a_removed_backend_and_everything_new_leaves_it() {
     on_node(|kernel, topology, node| {
         let both =
             |protocol| frontend(key("10.96.0.10", 80, protocol, Scope::Internal), &[at(OTHER_POD, true)]);
-        let mut tables = ServiceTables { frontends: vec![both(Protocol::Tcp), both(Protocol::Udp)] };
+        let mut tables = ServiceTables {
+            frontends: vec![both(Protocol::Tcp), both(Protocol::Udp)],
+            ..ServiceTables::default()
+        };
         kernel.apply_service("a/b", Some(&tables)).unwrap();
         let client = (LOCAL_POD.0, 51_000);
         let to = |kernel: &Kernel, packet: Packet| {

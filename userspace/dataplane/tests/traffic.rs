@@ -10,7 +10,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use support::namespace::*;
 use support::{Node, backend, frontend, index_of, key};
 use userspace_dataplane::inspect::Inspector;
-use userspace_dataplane::tables::{DataPlane, Interface, Protocol, Role, Scope, ServiceTables};
+use userspace_dataplane::tables::{DataPlane, Interface, NodeTables, Protocol, Role, Scope, ServiceTables};
 use userspace_dataplane::{Config, Kernel, XdpMode};
 
 const VIP: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 10);
@@ -24,7 +24,8 @@ fn start(backends: &'static [(Ipv4Addr, bool)], xdp: XdpMode) -> (Cluster, Node,
     let config = Config { xdp, xdp_redirect: xdp != XdpMode::Off, ..node.config() };
     let kernel = cluster.node.run(move || {
         let mut kernel = Kernel::open(config).unwrap();
-        kernel.set_node_addresses(&[NODE.into(), Ipv4Addr::new(192, 0, 3, 1).into()]).unwrap();
+        let addresses = vec![NODE.into(), Ipv4Addr::new(192, 0, 3, 1).into()];
+        kernel.set_node(&NodeTables { addresses, ..NodeTables::default() }).unwrap();
         let interface = |name: &str, role| Interface { name: name.to_owned(), index: index_of(name), role };
         kernel
             .set_interfaces(&[
@@ -42,7 +43,9 @@ fn start(backends: &'static [(Ipv4Addr, bool)], xdp: XdpMode) -> (Cluster, Node,
             frontends.push(frontend(key("0.0.0.0", NODE_PORT, protocol, Scope::Internal), &list));
             frontends.push(frontend(key("0.0.0.0", NODE_PORT, protocol, Scope::External), &list));
         }
-        kernel.apply_service("test/echo", Some(&ServiceTables { frontends })).unwrap();
+        kernel
+            .apply_service("test/echo", Some(&ServiceTables { frontends, ..ServiceTables::default() }))
+            .unwrap();
         kernel
     });
     (cluster, node, kernel)

@@ -7,18 +7,13 @@ fn key(address: &str, port: u16) -> FrontendKey {
 }
 
 fn backend(number: u8) -> Backend {
-    Backend { address: IpAddr::from([10, 0, 0, number]), port: 80, local: number.is_multiple_of(2) }
+    Backend::new(IpAddr::from([10, 0, 0, number]), 80, number.is_multiple_of(2))
 }
 
 fn service(keys: &[FrontendKey], backends: &[u8]) -> ServiceTables {
     let backends: Vec<Backend> = backends.iter().map(|number| backend(*number)).collect();
-    let frontend = |key: &FrontendKey| tables::Frontend {
-        key: *key,
-        backends: backends.clone(),
-        affinity_seconds: 0,
-        drop_when_empty: false,
-    };
-    ServiceTables { frontends: keys.iter().map(frontend).collect() }
+    let frontend = |key: &FrontendKey| tables::Frontend::new(*key, backends.clone());
+    ServiceTables { frontends: keys.iter().map(frontend).collect(), ..ServiceTables::default() }
 }
 
 #[test]
@@ -109,7 +104,7 @@ fn node_ports_answer_on_the_node_s_addresses() {
     let here = "192.0.2.1".parse().unwrap();
     let resolve = |fake: &Fake| fake.resolve(here, 30080, Protocol::Tcp, Scope::Internal, u32::MAX);
     assert_eq!(resolve(&fake), Resolution::NotAService);
-    fake.set_node_addresses(&[here]).unwrap();
+    fake.set_node(&NodeTables { addresses: vec![here], ..NodeTables::default() }).unwrap();
     assert_eq!(resolve(&fake), Resolution::Backend(backend(1)));
 }
 
@@ -120,12 +115,14 @@ fn worlds() -> impl Strategy<Value = Tables> {
     prop::collection::btree_map("[a-d]", frontends, 0..4).prop_map(|services| {
         let tables = services.into_iter().enumerate().map(|(number, (name, frontends))| {
             let frontends = frontends.into_iter().map(|(port, list)| tables::Frontend {
-                key: key(&format!("10.96.0.{number}"), port),
-                backends: list.iter().map(|number| backend(*number)).collect(),
                 affinity_seconds: u32::from(port) % 2,
                 drop_when_empty: port == 3,
+                ..tables::Frontend::new(
+                    key(&format!("10.96.0.{number}"), port),
+                    list.iter().map(|number| backend(*number)).collect(),
+                )
             });
-            (name, ServiceTables { frontends: frontends.collect() })
+            (name, ServiceTables { frontends: frontends.collect(), ..ServiceTables::default() })
         });
         tables.collect()
     })

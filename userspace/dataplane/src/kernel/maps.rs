@@ -4,16 +4,17 @@ use std::io;
 use std::net::IpAddr;
 use std::path::Path;
 
+use ebpf_common::flow::{Flow4, Flow6};
 use ebpf_common::frontend::{Backend4, Backend6, Frontend, FrontendKey4, FrontendKey6};
-use ebpf_common::{Config as NodeConfig, ServiceMetrics};
+use ebpf_common::{Config as NodeConfig, ServiceMetrics, config_flag};
 
-use super::failed;
+use super::{failed, node};
 use crate::arena::Block;
 use crate::convert::{self, RawKey};
-use crate::map::{HashTable, MappedArray, Name, PerProcessor};
+use crate::map::{self, HashTable, MappedArray, Name, PerProcessor};
 use crate::store::{Contents, Family, Refused, Store};
 use crate::sys;
-use crate::tables::{Backend, DataPlaneError, FrontendKey};
+use crate::tables::{Backend, DataPlaneError, FrontendKey, NodeTables};
 
 /// Typed access to the pinned maps that hold the tables.
 pub struct Maps {
@@ -21,12 +22,15 @@ pub struct Maps {
     frontends6: HashTable<FrontendKey6, Frontend>,
     backends4: MappedArray<Backend4>,
     backends6: MappedArray<Backend6>,
-    generations: MappedArray<u64>,
+    losses: MappedArray<u64>,
     names: HashTable<u32, Name>,
     counters: PerProcessor<ServiceMetrics>,
     local4: HashTable<u32, u32>,
     local6: HashTable<[u32; 4], u32>,
+    exempt: HashTable<u64, u64>,
     config: MappedArray<NodeConfig>,
+    /// Slots of `FLOWS4` and of `FLOWS6`.
+    flows: [u32; 2],
 }
 
 impl Maps {
@@ -39,11 +43,16 @@ impl Maps {
             frontends6: HashTable::open(&at("FRONTENDS6")).map_err(to("FRONTENDS6"))?,
             backends4: MappedArray::open(&at("BACKENDS4"), true).map_err(to("BACKENDS4"))?,
             backends6: MappedArray::open(&at("BACKENDS6"), true).map_err(to("BACKENDS6"))?,
-            generations: MappedArray::open(&at("GENERATIONS"), true).map_err(to("GENERATIONS"))?,
+            losses: MappedArray::open(&at("LOSSES"), true).map_err(to("LOSSES"))?,
             names: HashTable::open(&at("SERVICE_NAMES")).map_err(to("SERVICE_NAMES"))?,
             counters: PerProcessor::open(&at("SERVICE_METRICS")).map_err(to("SERVICE_METRICS"))?,
             local4: HashTable::open(&at("LOCAL_ADDRS4")).map_err(to("LOCAL_ADDRS4"))?,
             local6: HashTable::open(&at("LOCAL_ADDRS6")).map_err(to("LOCAL_ADDRS6"))?,
+            exempt: HashTable::open(&at("EXEMPT")).map_err(to("EXEMPT"))?,
+            flows: [
+                map::length::<Flow4>(&at("FLOWS4")).map_err(to("FLOWS4"))?,
+                map::length::<Flow6>(&at("FLOWS6")).map_err(to("FLOWS6"))?,
+            ],
             config: MappedArray::open(&at("CONFIG"), true).map_err(to("CONFIG"))?,
         })
     }
@@ -60,18 +69,28 @@ impl Maps {
         }
     }
 
-    /// Makes the node's addresses these.
-    pub fn set_local_addresses(&self, addresses: &[IpAddr]) -> Result<(), DataPlaneError> {
-        let mut wanted4 = Vec::new();
-        let mut wanted6 = Vec::new();
-        for address in addresses {
+    /// The settings that a process begins with; `seed` is used where there is none yet.
+    pub fn first_settings(&self, seed: u32) -> NodeConfig {
+        node::first_settings(self.config(), self.flows[0], self.flows[1], seed)
+    }
+
+    /// Writes what the node says of itself.
+    pub fn set_node(&mut self, tables: &NodeTables) -> Result<(), DataPlaneError> {
+        let (mut local4, mut local6) = (Vec::new(), Vec::new());
+        for address in &tables.addresses {
             match address {
-                IpAddr::V4(address) => wanted4.push(convert::word(*address)),
-                IpAddr::V6(address) => wanted6.push(convert::words(*address)),
+                IpAddr::V4(address) => local4.push(convert::word(*address)),
+                IpAddr::V6(address) => local6.push(convert::words(*address)),
             }
         }
-        replace(&self.local4, &wanted4, "LOCAL_ADDRS4")?;
-        replace(&self.local6, &wanted6, "LOCAL_ADDRS6")
+        let exempt: Vec<u64> = tables.exempt.iter().copied().collect();
+        node::replace(&self.local4, &local4, 1, "LOCAL_ADDRS4")?;
+        node::replace(&self.local6, &local6, 1, "LOCAL_ADDRS6")?;
+        node::replace(&self.exempt, &exempt, 1, "EXEMPT")?;
+        let mut settings = node::with_node(self.config(), tables);
+        settings.flags = node::flag(settings.flags, config_flag::EXEMPTIONS, !exempt.is_empty());
+        self.set_config(settings);
+        Ok(())
     }
 
     /// Widens the range of wildcard ports before a frontend there appears.
@@ -83,24 +102,6 @@ impl Maps {
         }
         self.set_config(config);
     }
-}
-
-/// Makes a set of addresses equal to `wanted`: additions first.
-fn replace<K>(map: &HashTable<K, u32>, wanted: &[K], name: &'static str) -> Result<(), DataPlaneError>
-where
-    K: crate::map::Plain + PartialEq + Default,
-{
-    let to = |error| failed(format!("writing map {name}"), error);
-    let present = map.read_all().map_err(to)?;
-    for key in wanted {
-        if !present.iter().any(|(other, _)| other == key) {
-            map.insert(key, &1).map_err(to)?;
-        }
-    }
-    for (key, _) in present.iter().filter(|(key, _)| !wanted.contains(key)) {
-        map.remove(key).map_err(to)?;
-    }
-    Ok(())
 }
 
 /// The v4 backends in the order of a block.
@@ -174,7 +175,7 @@ impl Store for Maps {
     }
 
     fn services(&self) -> u32 {
-        self.generations.len() as u32
+        self.losses.len() as u32
     }
 
     fn write_block(&mut self, family: Family, block: Block, backends: &[Backend]) {
@@ -256,12 +257,17 @@ impl Store for Maps {
         result.map_err(|error| failed(format!("clearing counters of service {service}"), error))
     }
 
-    fn generation(&self, service: u32) -> u32 {
-        self.generations.get(service as usize) as u32
+    fn epoch(&self) -> u32 {
+        self.config().epoch
     }
 
-    fn set_generation(&mut self, service: u32, generation: u32) {
-        self.generations.set(service as usize, u64::from(generation));
+    fn set_losses(&mut self, service: u32, epoch: u32) {
+        self.losses.set(service as usize, u64::from(epoch));
+    }
+
+    fn set_epoch(&mut self, epoch: u32) {
+        std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+        self.set_config(NodeConfig { epoch, ..self.config() });
     }
 
     fn grace_period(&mut self) {

@@ -8,27 +8,28 @@
 
 mod attach;
 mod maps;
+mod node;
 pub mod object;
 
 use std::fs;
 use std::io;
-use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use ebpf_common::{LAYOUT_VERSION, config_flag, limits};
 
+pub use self::node::LimitError;
 pub use self::object::Program;
 
 use self::attach::Attachments;
 use self::maps::Maps;
+use crate::bpffs;
 use crate::inspect::{InspectError, Inspector};
 use crate::map::HashTable;
 use crate::store::Store;
 use crate::sync::Synchronizer;
 use crate::sys::{self, TestRun};
-use crate::tables::{Applied, DataPlane, DataPlaneError, Interface, ServiceTables, Tables};
-use crate::{bpffs, convert};
+use crate::tables::{Applied, DataPlane, DataPlaneError, Interface, NodeTables, ServiceTables, Tables};
 
 /// How uplinks get XDP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,11 +52,21 @@ pub struct Limits {
     /// Backends of each family, over all distinct lists.
     pub backends: u32,
     pub services: u32,
-    /// Two a connection that packets make.
-    pub flows: u32,
+    /// Elements of look-up tables, four entries each.
+    pub luts: u32,
+    /// Two a connection that packets make, of IPv4; a power of two.
+    pub flows4: u32,
+    /// As `flows4`, of IPv6.
+    pub flows6: u32,
     /// One a connected socket, two an unconnected one and its peer.
     pub sockets: u32,
     pub affinity: u32,
+    /// Ranges of sources, of each family.
+    pub source_ranges: u32,
+    /// Datagrams whose fragments are under way.
+    pub fragments: u32,
+    /// Network namespaces whose sockets are left alone.
+    pub exempt: u32,
 }
 
 impl Default for Limits {
@@ -66,9 +77,14 @@ impl Default for Limits {
             frontends: limits::FRONTENDS,
             backends: limits::BACKENDS,
             services: limits::SERVICES,
-            flows: limits::FLOWS,
+            luts: limits::LUTS,
+            flows4: limits::FLOWS4,
+            flows6: limits::FLOWS6,
             sockets: limits::SOCKETS,
             affinity: limits::AFFINITY,
+            source_ranges: limits::SOURCE_RANGES,
+            fragments: limits::FRAGMENTS,
+            exempt: limits::EXEMPT,
         }
     }
 }
@@ -103,6 +119,7 @@ impl Kernel {
     /// # Errors
     /// The kernel refused, or the machine lacks something: [`crate::preflight`] says what.
     pub fn open(config: Config) -> Result<Self, DataPlaneError> {
+        config.limits.check().map_err(|error| failed("checking the limits".to_owned(), error))?;
         let root = &config.bpf_root;
         bpffs::prepare(root)
             .map_err(|error| failed(format!("preparing {} for pins", root.display()), error))?;
@@ -115,8 +132,11 @@ impl Kernel {
         let programs = object::load(&maps_at, &config.limits)
             .map_err(|error| failed("loading the eBPF programs".to_owned(), error))?;
         let mut maps = Maps::open(&maps_at)?;
-        let node = node_config(&maps, config.xdp_redirect);
-        maps.set_config(node);
+        let mut settings = maps.first_settings(sys::random());
+        // Without a cookie, loopback does not answer wildcards; nothing else is lost.
+        settings.netns_cookie = sys::netns_cookie().unwrap_or(0);
+        settings.flags = node::flag(settings.flags, config_flag::XDP_REDIRECT, config.xdp_redirect);
+        maps.set_config(settings);
         // Blocks that the earlier process gave back are free from now on.
         maps.grace_period();
         let tables = Synchronizer::new(maps)?;
@@ -183,17 +203,8 @@ impl DataPlane for Kernel {
         self.tables.apply_service(service, desired)
     }
 
-    fn set_node_addresses(&mut self, addresses: &[IpAddr]) -> Result<(), DataPlaneError> {
-        let store = &mut self.tables.store;
-        store.set_local_addresses(addresses)?;
-        let first = addresses.iter().find_map(|address| match address {
-            IpAddr::V4(address) if !address.is_loopback() => Some(convert::word(*address)),
-            _ => None,
-        });
-        let mut node = store.config();
-        node.snat_address4 = first.unwrap_or(0);
-        store.set_config(node);
-        Ok(())
+    fn set_node(&mut self, node: &NodeTables) -> Result<(), DataPlaneError> {
+        self.tables.store.set_node(node)
     }
 
     fn set_interfaces(&mut self, interfaces: &[Interface]) -> Result<(), DataPlaneError> {
@@ -211,22 +222,6 @@ impl DataPlane for Kernel {
         }
         Ok(())
     }
-}
-
-/// Settings to start with: those of the earlier process, or defaults.
-fn node_config(maps: &Maps, xdp_redirect: bool) -> ebpf_common::Config {
-    let mut node = maps.config();
-    if node.snat_port_max == 0 {
-        // Nobody has written it yet.
-        node.wildcard_port_min = u16::MAX;
-        node.wildcard_port_max = 0;
-        node.snat_port_min = limits::SNAT_PORT_MIN;
-        node.snat_port_max = limits::SNAT_PORT_MAX;
-    }
-    // Without a cookie, loopback does not answer wildcards; nothing else is lost.
-    node.netns_cookie = sys::netns_cookie().unwrap_or(0);
-    node.flags = if xdp_redirect { config_flag::XDP_REDIRECT } else { 0 };
-    node
 }
 
 /// Detaches and removes everything that was ever pinned under `bpf_root`; nothing to remove is no

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use aya::programs::Program as Loaded;
 use aya::{EbpfLoader, VerifierLogLevel};
+use ebpf_common::flow::WAYS;
 
 use super::Limits;
 
@@ -105,17 +106,27 @@ impl Program {
 }
 
 /// Every map, and the limit that sizes it; none for those of fixed size.
-pub fn maps(limits: &Limits) -> [(&'static str, Option<u32>); 16] {
+pub fn maps(limits: &Limits) -> [(&'static str, Option<u32>); 26] {
     [
         ("CONFIG", None),
         ("FRONTENDS4", Some(limits.frontends)),
         ("FRONTENDS6", Some(limits.frontends)),
         ("BACKENDS4", Some(limits.backends)),
         ("BACKENDS6", Some(limits.backends)),
-        ("GENERATIONS", Some(limits.services)),
+        ("LOSSES", Some(limits.services)),
+        ("LUTS", Some(limits.luts)),
+        ("SOURCE_RANGES4", Some(limits.source_ranges)),
+        ("SOURCE_RANGES6", Some(limits.source_ranges)),
         ("LOCAL_ADDRS4", None),
         ("LOCAL_ADDRS6", None),
-        ("FLOWS4", Some(limits.flows)),
+        ("FLOWS4", Some(limits.flows4)),
+        ("FLOW_TAGS4", Some(limits.flows4 / WAYS)),
+        ("FLOWS6", Some(limits.flows6)),
+        ("FLOW_TAGS6", Some(limits.flows6 / WAYS)),
+        ("FRAGMENTS", Some(limits.fragments)),
+        ("EXEMPT", Some(limits.exempt)),
+        ("EVENTS", None),
+        ("EVENT_BUDGET", None),
         ("SOCKETS4", Some(limits.sockets)),
         ("SOCKETS6", Some(limits.sockets)),
         ("AFFINITY", Some(limits.affinity)),

@@ -45,9 +45,14 @@ impl Node {
             frontends: 1_024,
             backends: 4_096,
             services: 1_024,
-            flows: 8_192,
+            luts: 4_096,
+            flows4: 8_192,
+            flows6: 8_192,
             sockets: 4_096,
             affinity: 1_024,
+            source_ranges: 1_024,
+            fragments: 1_024,
+            exempt: 64,
         };
         Config {
             bpf_root: self.bpf_root(),
@@ -213,13 +218,13 @@ pub fn delete_element(map: &Path, key: &[u8]) {
 }
 
 pub fn backend(address: IpAddr, port: u16, local: bool) -> Backend {
-    Backend { address, port, local }
+    Backend::new(address, port, local)
 }
 
 pub fn frontend(key: FrontendKey, backends: &[Backend]) -> Frontend {
-    Frontend { key, backends: backends.to_vec(), affinity_seconds: 0, drop_when_empty: false }
+    Frontend::new(key, backends.to_vec())
 }
 
 pub fn service(key: FrontendKey, backends: &[Backend]) -> ServiceTables {
-    ServiceTables { frontends: vec![frontend(key, backends)] }
+    ServiceTables { frontends: vec![frontend(key, backends)], ..ServiceTables::default() }
 }

@@ -3,7 +3,7 @@
 
 use std::net::Ipv4Addr;
 
-use userspace_dataplane::tables::{Backend, DataPlane, Interface, Role};
+use userspace_dataplane::tables::{Backend, DataPlane, Interface, NodeTables, Role};
 use userspace_dataplane::{Kernel, Program, TestRun};
 
 use super::packet::{End, Packet};
@@ -65,7 +65,7 @@ impl Topology {
     /// A data plane that knows the node's address.
     pub fn open(&self, node: &Node) -> Kernel {
         let mut kernel = node.open();
-        kernel.set_node_addresses(&[NODE.into()]).unwrap();
+        kernel.set_node(&NodeTables { addresses: vec![NODE.into()], ..NodeTables::default() }).unwrap();
         kernel
     }
 }
