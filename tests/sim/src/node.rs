@@ -11,7 +11,7 @@ use kubelet_cri::fake::FakeOptions;
 use kubelet_cri::{ContainerState, FakeRuntime, Runtime};
 use userspace_dataplane::Fake;
 use userspace_dataplane::tables::{
-    Applied, Backend, DataPlane, DataPlaneError, Frontend, Interface, ServiceTables, Tables,
+    Applied, Backend, DataPlane, DataPlaneError, Frontend, Interface, NodeTables, ServiceTables, Tables,
 };
 use userspace_proxy::NoLinks;
 
@@ -97,8 +97,8 @@ impl DataPlane for Plane {
         state.fake.apply_service(service, desired)
     }
 
-    fn set_node_addresses(&mut self, addresses: &[IpAddr]) -> Result<(), DataPlaneError> {
-        self.state().fake.set_node_addresses(addresses)
+    fn set_node(&mut self, node: &NodeTables) -> Result<(), DataPlaneError> {
+        self.state().fake.set_node(node)
     }
 
     fn set_interfaces(&mut self, interfaces: &[Interface]) -> Result<(), DataPlaneError> {

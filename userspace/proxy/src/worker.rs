@@ -11,7 +11,9 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
-use userspace_dataplane::tables::{DataPlane, DataPlaneError, Interface, Scope, ServiceTables};
+use userspace_dataplane::tables::{
+    DataPlane, DataPlaneError, Interface, NodeTables, Scope, ServiceTables,
+};
 
 use crate::compile::{self, Context, Desired, NodeView};
 use crate::config::Config;
@@ -71,7 +73,7 @@ impl Worker {
         metrics: Arc<Metrics>,
     ) -> Self {
         let node = NodeView::named(&config.node_name);
-        let context = Context { node, external_ips: config.external_ips };
+        let context = Context { node, external_ips: config.external_ips, masquerade_all: false };
         let full_due = Instant::now() + config.full_sync;
         Self {
             config,
@@ -299,7 +301,8 @@ impl Worker {
             let machine = links.map(|links| machine_addresses(links, &self.config)).unwrap_or_default();
             let addresses = self.config.nodeport_addresses.choose(&self.context.node.addresses, &machine);
             if self.edges.addresses.as_ref() != Some(&addresses) {
-                in_place(|| self.plane.set_node_addresses(&addresses))?;
+                let node = NodeTables { addresses: addresses.clone(), ..NodeTables::default() };
+                in_place(|| self.plane.set_node(&node))?;
                 info!(?addresses, "node ports answer on these addresses");
                 self.edges.addresses = Some(addresses);
             }

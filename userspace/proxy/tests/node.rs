@@ -198,9 +198,11 @@ impl Node {
                 frontends: 1024,
                 backends: 1024,
                 services: 1024,
-                flows: 8192,
+                flows4: 8192,
+                flows6: 1024,
                 sockets: 4096,
                 affinity: 64,
+                ..Limits::default()
             },
             xdp: XdpMode::Auto,
             xdp_redirect: false,

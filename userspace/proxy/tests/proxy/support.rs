@@ -11,7 +11,8 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use userspace_dataplane::tables::{
-    Applied, DataPlane, DataPlaneError, FrontendKey, Interface, Protocol, Scope, ServiceTables, Tables,
+    Applied, DataPlane, DataPlaneError, FrontendKey, Interface, NodeTables, Protocol, Scope, ServiceTables,
+    Tables,
 };
 use userspace_dataplane::{Fake, Resolution};
 use userspace_proxy::links::{LinkError, NextLinks};
@@ -76,8 +77,8 @@ impl DataPlane for Plane {
         applied
     }
 
-    fn set_node_addresses(&mut self, addresses: &[IpAddr]) -> Result<(), DataPlaneError> {
-        self.0.lock().unwrap().fake.set_node_addresses(addresses)
+    fn set_node(&mut self, node: &NodeTables) -> Result<(), DataPlaneError> {
+        self.0.lock().unwrap().fake.set_node(node)
     }
 
     fn set_interfaces(&mut self, interfaces: &[Interface]) -> Result<(), DataPlaneError> {

@@ -152,7 +152,7 @@ async fn the_nodes_addresses_and_interfaces_reach_the_data_plane() {
     proxy.sync().await;
     let addresses = |proxy: &Proxy| -> Vec<String> {
         let state = proxy.plane.0.lock().unwrap();
-        state.fake.node_addresses().iter().map(ToString::to_string).collect()
+        state.fake.node().addresses.iter().map(ToString::to_string).collect()
     };
     assert_eq!(addresses(&proxy), ["192.0.2.1", "198.51.100.1"]);
     proxy.links.send(vec![uplink]).unwrap();
