@@ -1,9 +1,11 @@
 //! The door for people and CI: `cargo xtask COMMAND`.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command that talks to a person")]
 
+mod apt;
 mod bench;
 mod build_ebpf;
 mod image;
+mod kernel;
 mod setup;
 mod shell;
 mod test;

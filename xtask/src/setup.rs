@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
+use crate::apt::{Apt, Source};
 use crate::shell::{self, find};
 
 const BPF_LINKER: &str = "0.13.0";
@@ -174,7 +175,7 @@ fn install_packages(missing: &[&Need]) -> Result<()> {
     shell::run(Command::new("apt-get").args(["update", "-qq"]))?;
     shell::run(
         Command::new("apt-get")
-            .args(["install", "-y", "-qq", "--no-install-recommends"])
+            .args(["install", "-y", "-qq", "--no-install-recommends", "--no-remove"])
             .args(&packages)
             .env("DEBIAN_FRONTEND", "noninteractive")
             .stdout(Stdio::null()),
@@ -202,64 +203,18 @@ fn install_bpf_linker() -> Result<()> {
 fn install_kubectl() -> Result<()> {
     eprintln!("setup: fetching kubectl {KUBECTL}");
     let work = tempfile::tempdir().context("cannot make a temporary directory")?;
-    let dir = work.path();
-    for sub in ["state/lists/partial", "cache/archives/partial", "out"] {
-        fs::create_dir_all(dir.join(sub)).with_context(|| format!("cannot make {sub}"))?;
-    }
-    // What is installed here, from wherever, shall not decide what is fetched.
-    fs::write(dir.join("status"), "").context("cannot write an empty package status")?;
-    // apt drops its privileges to read and write here.
-    shell::run(Command::new("chmod").arg("-R").arg("a+rwX").arg(dir))?;
-    let keyring = "/usr/share/keyrings/debian-archive-keyring.gpg";
-    let list = dir.join("sources.list");
-    fs::write(&list, format!("deb [signed-by={keyring}] {} sid main\n", debian_mirror()?))
-        .with_context(|| format!("cannot write {}", list.display()))?;
-    let apt = || {
-        let mut command = Command::new("apt-get");
-        command
-            .current_dir(dir.join("out"))
-            .arg("-qq")
-            .args(["-o", &format!("Dir::Etc::sourcelist={}", list.display())])
-            .args(["-o", "Dir::Etc::sourceparts=-"])
-            .args(["-o", &format!("Dir::State={}", dir.join("state").display())])
-            .args(["-o", &format!("Dir::State::status={}", dir.join("status").display())])
-            .args(["-o", &format!("Dir::Cache={}", dir.join("cache").display())]);
-        command
-    };
-    shell::run(apt().arg("update"))?;
-    shell::run(apt().args(["download", "kubectl"]))?;
-    let package = fs::read_dir(dir.join("out"))?
-        .filter_map(Result::ok)
-        .map(|entry| entry.path())
-        .find(|path| path.extension().is_some_and(|e| e == "deb"))
-        .context("apt-get download kubectl left no package")?;
-    shell::run(Command::new("dpkg-deb").arg("-x").arg(&package).arg(dir.join("root")))?;
+    Apt::open(Source::Suite("sid"))
+        .and_then(|apt| apt.unpack("kubectl", work.path()))
+        .context("cannot fetch kubectl; put one into the PATH yourself")?;
     let tools = shell::tools_dir();
     fs::create_dir_all(&tools).with_context(|| format!("cannot make {}", tools.display()))?;
     let file = tools.join(format!("kubectl-{KUBECTL}"));
-    fs::copy(dir.join("root/usr/bin/kubectl"), &file)
+    fs::copy(work.path().join("usr/bin/kubectl"), &file)
         .with_context(|| format!("cannot copy kubectl to {}", file.display()))?;
     if find("kubectl").is_none() {
         fs::copy(&file, "/usr/local/bin/kubectl").context("cannot copy kubectl to /usr/local/bin")?;
     }
     Ok(())
-}
-
-/// Where this machine gets Debian's packages from.
-fn debian_mirror() -> Result<String> {
-    let mut texts = vec![fs::read_to_string("/etc/apt/sources.list").unwrap_or_default()];
-    for entry in fs::read_dir("/etc/apt/sources.list.d").into_iter().flatten().flatten() {
-        texts.push(fs::read_to_string(entry.path()).unwrap_or_default());
-    }
-    texts
-        .iter()
-        .flat_map(|text| text.split_whitespace())
-        .find(|word| {
-            let word = word.trim_end_matches('/');
-            word.contains("://") && word.ends_with("/debian")
-        })
-        .map(|word| word.trim_end_matches('/').to_owned())
-        .context("no Debian archive in /etc/apt: cannot fetch kubectl; put one into the PATH yourself")
 }
 
 fn verify(missing: &[&Need]) -> Result<()> {

@@ -18,11 +18,16 @@ pub fn target_dir() -> PathBuf {
     }
 }
 
-/// Tools that setup fetches and does not install for everybody.
-pub fn tools_dir() -> PathBuf {
+/// What is fetched from elsewhere and need not be fetched again.
+pub fn cache_dir() -> PathBuf {
     let home = || std::env::var_os("HOME").map_or_else(|| PathBuf::from("/root"), PathBuf::from);
     let cache = std::env::var_os("XDG_CACHE_HOME").map_or_else(|| home().join(".cache"), PathBuf::from);
-    cache.join("hawser/bin")
+    cache.join("hawser")
+}
+
+/// Tools that setup fetches and does not install for everybody.
+pub fn tools_dir() -> PathBuf {
+    cache_dir().join("bin")
 }
 
 /// A cargo command in the workspace, by the cargo that runs xtask.

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-use crate::{build_ebpf, image, setup, shell, tidy};
+use crate::{build_ebpf, image, kernel, setup, shell, tidy};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -15,6 +15,10 @@ pub struct Args {
     /// Only the end-to-end test
     #[arg(long, conflicts_with = "unprivileged")]
     e2e: bool,
+    /// Only the data plane's tests that need root, on an emulated machine with that kernel, such
+    /// as 6.1; several times for several
+    #[arg(long, value_name = "VERSION", conflicts_with_all = ["unprivileged", "e2e"])]
+    kernel: Vec<String>,
     /// Only tests whose name contains this
     filter: Option<String>,
 }
@@ -24,6 +28,16 @@ pub struct Args {
 struct Counts {
     passed: u64,
     failed: u64,
+}
+
+impl Counts {
+    /// Adds what a line of a test runner's output says, if it is its summary.
+    fn add(&mut self, line: &str) {
+        if let Some(summary) = summary(line) {
+            self.passed += summary.passed;
+            self.failed += summary.failed;
+        }
+    }
 }
 
 /// Runs the checks, then the tests: first those that any user may run, then those that need root.
@@ -47,6 +61,9 @@ fn stages(args: &Args, counts: &mut Counts) -> Result<()> {
     let environment =
         [("HAWSER_EBPF_OBJECT", object.into_os_string()), ("HAWSER_KUBECTL", kubectl.into_os_string())];
     let filter: Vec<&str> = args.filter.as_deref().into_iter().collect();
+    if !args.kernel.is_empty() {
+        return kernels(args, &environment, counts);
+    }
     if !args.e2e {
         checks(&environment)?;
         stage(
@@ -70,6 +87,35 @@ fn stages(args: &Args, counts: &mut Counts) -> Result<()> {
     image::echo()?;
     shell::run(cargo(&environment).args(["build", "--package", "userspace-hawser"]))?;
     stage("end to end", counts, cargo_test(&environment, &["--package", "tests-e2e"], &privileged))
+}
+
+/// The data plane's tests on other kernels, one after the other. Goes on to the next kernel after a
+/// failure.
+fn kernels(args: &Args, environment: &[(&str, std::ffi::OsString)], counts: &mut Counts) -> Result<()> {
+    let messages = shell::output(cargo(environment).args([
+        "test",
+        "--package",
+        "userspace-dataplane",
+        "--no-run",
+        "--message-format=json-render-diagnostics",
+    ]))?;
+    let binaries = kernel::test_binaries(&messages);
+    let mut failed = Vec::new();
+    for version in &args.kernel {
+        eprintln!("test: data plane on kernel {version}");
+        let outcome = kernel::test(version, &binaries, args.filter.as_deref(), &mut |line| {
+            println!("{line}");
+            counts.add(line);
+        });
+        if let Err(error) = outcome {
+            eprintln!("test: {error:#}");
+            failed.push(version.as_str());
+        }
+    }
+    if !failed.is_empty() {
+        bail!("failed on kernel {}", failed.join(", "));
+    }
+    Ok(())
 }
 
 /// House rules, format, lints.
@@ -115,10 +161,7 @@ fn stage(name: &str, counts: &mut Counts, mut command: Command) -> Result<()> {
     for line in BufReader::new(stdout).lines() {
         let line = line.with_context(|| format!("cannot read the output of `{text}`"))?;
         println!("{line}");
-        if let Some(summary) = summary(&line) {
-            counts.passed += summary.passed;
-            counts.failed += summary.failed;
-        }
+        counts.add(&line);
     }
     let status = child.wait().with_context(|| format!("cannot wait for `{text}`"))?;
     if !status.success() {

@@ -1,0 +1,195 @@
+//! Kernels other than this machine's: fetched, booted in an emulated machine, and made to run
+//! programs of ours.
+//!
+//! ```text
+//!   apt ──▶ emulator, kernel, modules        (fetch, modules)
+//!            │
+//!   programs ─▶ initramfs ─▶ qemu ─▶ serial console ─▶ output, exit code     (initramfs, guest)
+//! ```
+
+mod fetch;
+mod guest;
+mod initramfs;
+mod modules;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use crate::shell;
+
+use self::fetch::tools;
+use self::guest::{Guest, run};
+
+/// What tests of the data plane may need of a kernel: interfaces of all kinds, classifiers,
+/// socket diagnosis, SCTP, connection tracking. A module that is built in, or that a kernel does
+/// not have, is passed over.
+const MODULES: &[&str] = &[
+    "veth",
+    "dummy",
+    "bridge",
+    "vxlan",
+    "ipip",
+    "ip6_tunnel",
+    "tun",
+    "sch_ingress",
+    "cls_bpf",
+    "act_bpf",
+    "inet_diag",
+    "tcp_diag",
+    "udp_diag",
+    "raw_diag",
+    "crc32c_generic",
+    "sctp",
+    "nf_conntrack",
+    "nf_conntrack_netlink",
+];
+
+/// What comparisons with IPVS, iptables and nftables need further.
+const PEER_MODULES: &[&str] = &[
+    "ip_vs",
+    "ip_vs_rr",
+    "ip_vs_sh",
+    "ip_vs_mh",
+    "nf_tables",
+    "nft_chain_nat",
+    "nft_compat",
+    "nft_ct",
+    "nft_masq",
+    "nft_nat",
+    "nft_numgen",
+    "nft_reject",
+    "nft_reject_inet",
+    "ip_tables",
+    "iptable_filter",
+    "iptable_nat",
+    "x_tables",
+    "xt_addrtype",
+    "xt_comment",
+    "xt_conntrack",
+    "xt_ipvs",
+    "xt_mark",
+    "xt_MASQUERADE",
+    "xt_nat",
+    "xt_recent",
+    "xt_set",
+    "xt_statistic",
+    "xt_tcpudp",
+    "ip_set",
+    "ip_set_hash_ip",
+    "ip_set_hash_ipport",
+];
+
+/// Programs of Debian's that comparisons run in the guest.
+const PEER_PACKAGES: &[&str] = &["ipvsadm", "ipset", "iptables", "nftables"];
+
+/// How long all tests may take on one kernel.
+const LIMIT: Duration = Duration::from_secs(30 * 60);
+
+/// Runs the data plane's tests that need root on another kernel. Gives each line of their output to
+/// `line`; fails if one of them does.
+///
+/// # Errors
+/// The kernel or the emulator cannot be fetched, the guest did not come to an end, or a test failed.
+pub fn test(
+    version: &str,
+    binaries: &[(String, PathBuf)],
+    filter: Option<&str>,
+    line: &mut dyn FnMut(&str),
+) -> Result<()> {
+    let mut script = String::from("failed=0\n");
+    for (name, file) in binaries {
+        let program = file.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        script.push_str(&format!("echo '== {name}'\n{program} --ignored --test-threads=1"));
+        if let Some(filter) = filter {
+            script.push_str(&format!(" '{}'", filter.replace('\'', "")));
+        }
+        script.push_str(" || failed=1\n");
+    }
+    script.push_str("exit $failed\n");
+    let mut programs: Vec<PathBuf> = binaries.iter().map(|(_, file)| file.clone()).collect();
+    programs.push(shell::find("ip").context("no `ip` here; run `cargo xtask setup`")?);
+    let environment = std::env::vars()
+        .filter(|(name, _)| {
+            name.starts_with("PROPTEST_") || name.starts_with("HAWSER_TEST_") || name == "RUST_LOG"
+        })
+        .collect();
+    let guest = Guest { programs, environment, ..Guest::new(version, script, LIMIT) };
+    match run(&guest, line)? {
+        0 => Ok(()),
+        code => bail!("tests failed on kernel {version} (exit code {code})"),
+    }
+}
+
+/// Runs a program of this machine on another kernel, beside IPVS, iptables and nftables and their
+/// tools, and gives each line that it prints to `line`. Files it writes are gone afterwards.
+///
+/// # Errors
+/// The kernel, the emulator or the tools cannot be fetched, the guest did not come to an end within
+/// the limit, or the program failed.
+#[allow(dead_code, reason = "for benchmarks in a guest")]
+pub fn bench(
+    version: &str,
+    program: &Path,
+    arguments: &[&str],
+    limit: Duration,
+    line: &mut dyn FnMut(&str),
+) -> Result<()> {
+    let name = program.file_name().context("a program")?.to_string_lossy().into_owned();
+    let tools = tools(PEER_PACKAGES)?;
+    let mut programs = vec![program.to_path_buf()];
+    programs.extend(shell::find("ip"));
+    programs.extend(tools.programs);
+    // As Debian's alternatives have it.
+    let mut links = tools.links;
+    for name in ["iptables", "iptables-restore", "iptables-save"] {
+        links.push((name.to_owned(), "xtables-nft-multi".to_owned()));
+    }
+    let guest = Guest {
+        programs,
+        links,
+        files: tools.data,
+        libraries: tools.libraries,
+        modules: PEER_MODULES.to_vec(),
+        ..Guest::new(version, format!("exec {name} {}\n", arguments.join(" ")), limit)
+    };
+    match run(&guest, line)? {
+        0 => Ok(()),
+        code => bail!("{name} ended with exit code {code} on kernel {version}"),
+    }
+}
+
+/// Test binaries of a package by the name of their target, from what
+/// `cargo test --no-run --message-format=json` printed.
+pub fn test_binaries(messages: &str) -> Vec<(String, PathBuf)> {
+    let mut found: Vec<(String, PathBuf)> = messages
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+        .filter(|message| message["profile"]["test"] == true)
+        .filter_map(|message| {
+            let file = Path::new(message["executable"].as_str()?).to_path_buf();
+            Some((message["target"]["name"].as_str()?.to_owned(), file))
+        })
+        .collect();
+    found.sort();
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::test_binaries;
+
+    #[test]
+    fn only_test_binaries_are_taken() {
+        let messages = r#"
+{"reason":"compiler-artifact","target":{"name":"b"},"profile":{"test":true},"executable":"/t/b-1"}
+{"reason":"compiler-artifact","target":{"name":"lib"},"profile":{"test":true},"executable":null}
+{"reason":"compiler-artifact","target":{"name":"tool"},"profile":{"test":false},"executable":"/t/tool"}
+{"reason":"compiler-artifact","target":{"name":"a"},"profile":{"test":true},"executable":"/t/a-1"}
+{"reason":"build-finished","success":true}"#;
+        let names: Vec<String> = test_binaries(messages).into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names, ["a", "b"]);
+    }
+}
