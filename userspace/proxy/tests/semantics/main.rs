@@ -1,0 +1,17 @@
+//! What Services mean, and whether the product does it.
+//!
+//! `model` is the oracle: it reads the objects and one connection attempt, and says what may become
+//! of it. It is written from the Kubernetes documentation and the KEPs, knows no tables, and shares
+//! nothing with `compile`. Against it stand
+//!
+//! - `properties`: random clusters and attempts, compiled and put into the in-memory data plane;
+//! - `cases`: the packet flows that kube-proxy's own tests name, in `cases/*.txt`;
+//! - `kernel`: the same clusters and cases in the real maps, packets through the programs by
+//!   BPF_PROG_TEST_RUN and sockets through the cgroup hooks. Takes root.
+
+#![allow(clippy::unwrap_used, reason = "a test says what is wrong by panicking")]
+
+mod model;
+mod plan;
+mod properties;
+mod tables;

@@ -1,0 +1,158 @@
+//! Random clusters, compiled and put into the in-memory data plane.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+
+use proptest::prelude::*;
+use userspace_dataplane::tables::{Algorithm, DataPlane, Forwarding, Frontend, Scope};
+use userspace_dataplane::{Fake, Resolution};
+
+use crate::model::{Attempt, Verdict, World, judge};
+use crate::plan::{attempt, world};
+use crate::tables::{answering, compiled, key, node_tables, read};
+
+/// Choices of the in-memory data plane tried for one attempt, spread over all hashes.
+const HASHES: u32 = 64;
+
+/// The in-memory data plane, filled and read.
+struct Plane {
+    fake: Fake,
+    world: World,
+}
+
+impl Plane {
+    fn new(world: World) -> Self {
+        let mut fake = Fake::default();
+        fake.set_node(&node_tables(&world)).unwrap();
+        fake.apply_full(&compiled(&world)).unwrap();
+        Self { fake, world }
+    }
+
+    /// It holds what was compiled, and picks only what the oracle allows.
+    fn check(&self, attempt: &Attempt, expected: &Verdict) -> Result<(), TestCaseError> {
+        let tables = compiled(&self.world);
+        let Some((_, frontend)) = answering(&tables, &node_tables(&self.world), attempt) else {
+            return Ok(());
+        };
+        let held = self.fake.backends(&frontend.key);
+        prop_assert_eq!(held.as_ref(), Some(&frontend.backends));
+        if frontend.limited || attempt.to.ip().is_loopback() {
+            // Sources and namespaces are none of its concern.
+            return Ok(());
+        }
+        for number in 0..HASHES {
+            let hash = number * (u32::MAX / HASHES);
+            let key = key(attempt, attempt.to.ip());
+            let found = self.fake.resolve(key.address, key.port, key.protocol, key.scope, hash);
+            let fits = match (&found, expected) {
+                (Resolution::Refused, Verdict::Rejected) | (Resolution::Dropped, Verdict::Dropped) => true,
+                (Resolution::Backend(backend), Verdict::To(allowed)) => {
+                    allowed.contains_key(&SocketAddr::new(backend.address, backend.port))
+                        || backend.weight == 0
+                }
+                _ => false,
+            };
+            prop_assert!(fits, "{:?}, but the in-memory data plane: {:?}", expected, found);
+        }
+        Ok(())
+    }
+}
+
+/// What must hold of every frontend, whatever it is for.
+fn sound(frontend: &Frontend) -> Result<(), TestCaseError> {
+    let places: Vec<_> = frontend.backends.iter().map(|one| (!one.local, one.address, one.port)).collect();
+    let sorted: Vec<_> = places.iter().copied().collect::<BTreeSet<_>>().into_iter().collect();
+    prop_assert_eq!(&places, &sorted, "local ones first, each once");
+    let family = |address: std::net::IpAddr| address.is_ipv4();
+    prop_assert!(
+        frontend.backends.iter().all(|one| family(one.address) == family(frontend.key.address)),
+        "backends of the frontend's family: {:?}",
+        frontend
+    );
+    prop_assert!(
+        frontend.backends.is_empty() || frontend.backends.iter().any(|one| one.weight > 0),
+        "somebody has a share: {:?}",
+        frontend
+    );
+    if frontend.key.scope == Scope::Internal {
+        prop_assert_eq!(frontend.forwarding, Forwarding::Nat);
+    }
+    if *frontend == Frontend::mark(frontend.key.address) {
+        prop_assert_eq!(frontend.algorithm, Algorithm::Random);
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 1024,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn compiled_clusters_do_what_services_mean(
+        plan in world(),
+        attempts in prop::collection::vec(attempt(), 24),
+    ) {
+        let plane = Plane::new(plan.world());
+        let (tables, node) = (compiled(&plane.world), node_tables(&plane.world));
+        for frontend in tables.values().flat_map(|tables| &tables.frontends) {
+            sound(frontend)?;
+        }
+        for attempt in attempts.iter().map(|attempt| attempt.attempt(&plan)) {
+            let expected = judge(&plane.world, &attempt);
+            prop_assert_eq!(&read(&tables, &node, &attempt), &expected, "{:?}", attempt);
+            plane.check(&attempt, &expected)?;
+        }
+    }
+
+    /// Objects arrive in any order, and a Service's slices too.
+    #[test]
+    fn order_means_nothing(plan in world(), seed in any::<u64>()) {
+        let world = plan.world();
+        let mut shuffled = world.clone();
+        let mut state = seed | 1;
+        let mut next = |length: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as usize % length
+        };
+        for index in (1..shuffled.slices.len()).rev() {
+            shuffled.slices.swap(index, next(index + 1));
+        }
+        for slice in &mut shuffled.slices {
+            let endpoints = slice.endpoints.as_mut().unwrap();
+            for index in (1..endpoints.len()).rev() {
+                endpoints.swap(index, next(index + 1));
+            }
+        }
+        shuffled.services.reverse();
+        prop_assert_eq!(compiled(&world), compiled(&shuffled));
+    }
+}
+
+/// The generator reaches what it is for: else the properties hold for want of cases.
+#[test]
+fn every_verdict_is_among_the_random_ones() {
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    let mut seen = std::collections::BTreeMap::<&str, u32>::new();
+    for _ in 0..400 {
+        use proptest::strategy::ValueTree;
+        let plan = world().new_tree(&mut runner).unwrap().current();
+        let world = plan.world();
+        for _ in 0..24 {
+            let attempt = attempt().new_tree(&mut runner).unwrap().current().attempt(&plan);
+            let name = match judge(&world, &attempt) {
+                Verdict::Untouched => "untouched",
+                Verdict::Dropped => "dropped",
+                Verdict::Rejected => "rejected",
+                Verdict::To(to) if to.len() > 1 => "to several",
+                Verdict::To(_) => "to one",
+            };
+            *seen.entry(name).or_default() += 1;
+        }
+    }
+    for name in ["untouched", "dropped", "rejected", "to several", "to one"] {
+        assert!(seen.get(name).is_some_and(|count| *count > 300), "{seen:?}");
+    }
+}
