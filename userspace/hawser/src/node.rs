@@ -16,7 +16,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use userspace_dataplane::{Kernel, Limits, XdpMode, find_cgroup2};
-use userspace_proxy::{Flags, KernelLinks};
+use userspace_proxy::{KernelLinks, KubeProxyConfiguration, Own};
 
 use crate::args::{Networks, NodeArgs, ProxyPorts, RuntimeArgs};
 
@@ -266,16 +266,16 @@ pub async fn proxy(
     around: &Surroundings<'_>,
 ) -> Result<JoinHandle<()>> {
     let ProxyPorts { healthz_bind_address, metrics_bind_address } = ports;
-    let flags = Flags {
+    let kube_proxy = KubeProxyConfiguration {
         hostname_override: node.name.clone(),
         healthz_bind_address: healthz_bind_address.to_string(),
         metrics_bind_address: metrics_bind_address.to_string(),
         cluster_cidr: around.networks.cluster_cidr.to_string(),
-        pod_interface_prefix: userspace_network::POD_INTERFACE_PREFIX.to_owned(),
-        ..Flags::default()
+        ..KubeProxyConfiguration::default()
     };
-    let config =
-        userspace_proxy::Config::from_flags(&flags).context("the proxy's configuration cannot be used")?;
+    let own = Own { service_ranges: vec![around.networks.service_cidr], ..Own::default() };
+    let config = userspace_proxy::Config::new(&kube_proxy, &own)
+        .context("the proxy's configuration cannot be used")?;
     let listeners = userspace_proxy::Listeners {
         healthz: Some(listen(*healthz_bind_address, "healthz-bind-address").await?),
         metrics: Some(listen(*metrics_bind_address, "metrics-bind-address").await?),

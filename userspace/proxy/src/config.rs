@@ -1,50 +1,49 @@
-//! Flags, and the configuration that they make when they are right.
+//! The configuration that the proxy works by: kube-proxy's, checked, and what is Hawser's own.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use ipnetwork::IpNetwork;
 
+use crate::kube_proxy::{HEALTHZ_PORT, KubeProxyConfiguration, METRICS_PORT};
+
 /// How often the whole of the tables is compared with what they should hold, as a safety net
 /// under the changes that are applied one by one.
 const FULL_SYNC: Duration = Duration::from_secs(30 * 60);
 
-/// kube-proxy's ports.
-const HEALTHZ_PORT: u16 = 10_256;
-const METRICS_PORT: u16 = 10_249;
+/// How the names of the interfaces that Hawser's own pod network makes begin.
+pub const OWN_PREFIX: &str = "hwp";
 
-/// What the command line says, flag by flag, spelled as in Kubernetes. Empty means not given.
-#[derive(Clone, Debug)]
-pub struct Flags {
-    /// `--hostname-override`: the name of the own Node.
-    pub hostname_override: String,
-    /// `--healthz-bind-address`; empty for none.
-    pub healthz_bind_address: String,
-    /// `--metrics-bind-address`; empty for none.
-    pub metrics_bind_address: String,
-    /// `--cluster-cidr`: one or two CIDRs, separated by commas.
-    pub cluster_cidr: String,
-    /// `--nodeport-addresses`: CIDRs, `primary`, `localhost` or `all`.
-    pub nodeport_addresses: Vec<String>,
+/// What kube-proxy has no word for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Own {
     /// `--external-ips`: serve `spec.externalIPs`.
     pub external_ips: bool,
     /// `--uplinks`: interfaces towards other hosts; empty to find them.
     pub uplinks: Vec<String>,
-    /// `--pod-interface-prefix`: how the names of pods' interfaces begin.
-    pub pod_interface_prefix: String,
+    /// `--pod-interface-prefix`: how the names of pods' interfaces begin, besides those that
+    /// `detectLocalMode` finds.
+    pub pod_interface_prefixes: Vec<String>,
+    /// `--service-cluster-ip-ranges`; empty to ask the cluster.
+    pub service_ranges: Vec<IpNetwork>,
+    /// `--through-stack`; `None` to go by whose the pods' interfaces are.
+    pub through_stack: Option<bool>,
+    /// `--guard-node-ports`.
+    pub guard_node_ports: bool,
+    /// `--route-of-last-resort`.
+    pub route_of_last_resort: bool,
 }
 
-impl Default for Flags {
+impl Default for Own {
     fn default() -> Self {
         Self {
-            hostname_override: String::new(),
-            healthz_bind_address: "0.0.0.0:10256".to_owned(),
-            metrics_bind_address: "127.0.0.1:10249".to_owned(),
-            cluster_cidr: String::new(),
-            nodeport_addresses: Vec::new(),
             external_ips: false,
             uplinks: Vec::new(),
-            pod_interface_prefix: "hwp".to_owned(),
+            pod_interface_prefixes: vec![OWN_PREFIX.to_owned()],
+            service_ranges: Vec::new(),
+            through_stack: None,
+            guard_node_ports: true,
+            route_of_last_resort: true,
         }
     }
 }
@@ -58,83 +57,212 @@ pub struct Config {
     pub healthz_bind_address: Option<SocketAddr>,
     /// Where `/metrics` and `/proxyMode` are to listen.
     pub metrics_bind_address: Option<SocketAddr>,
-    /// The pods' addresses, at most one range a family. Known to the data plane's programs by
-    /// the interface that traffic arrives on, so nothing is decided from it yet.
-    pub cluster_cidrs: Vec<IpNetwork>,
+    /// A port that is taken ends the proxy; otherwise it tries again and works on without.
+    pub bind_address_hard_fail: bool,
+    /// The node's primary address of its family, whatever the Node object says.
+    pub primary_address: Option<IpAddr>,
+    /// Which interfaces are pods', besides those of `pod_interface_prefixes`.
+    pub detect_local: DetectLocal,
     /// Which addresses answer on node ports.
     pub nodeport_addresses: NodePortAddresses,
+    /// Traffic to cluster addresses always takes the node's address as its source.
+    pub masquerade_all: bool,
+    /// Serve `spec.externalIPs`.
     pub external_ips: bool,
     /// Names of the interfaces towards other hosts; empty to find them.
     pub uplinks: Vec<String>,
-    /// Interfaces whose names begin so are pods'; not empty.
-    pub pod_interface_prefix: String,
+    /// Interfaces whose names begin so are pods'; none is empty.
+    pub pod_interface_prefixes: Vec<String>,
+    /// Whence services' addresses come; empty to ask the cluster.
+    pub service_ranges: Vec<IpNetwork>,
+    /// Packets for pods go through the stack; `None` where other network plugins' pods are.
+    pub through_stack: Option<bool>,
+    /// Processes of the node may not bind node ports in use.
+    pub guard_node_ports: bool,
+    /// Keep a route that leads nowhere for the services' ranges.
+    pub route_of_last_resort: bool,
     /// Pause between comparisons of the whole tables; at least a second.
     pub full_sync: Duration,
+}
+
+/// How pods' interfaces are told from others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DetectLocal {
+    /// By routes or addresses in these ranges, at most one a family, or by well-known names.
+    ClusterCidr(Vec<IpNetwork>),
+    /// As before, in the pods' ranges of the own Node.
+    NodeCidr,
+    /// The ports of this bridge.
+    Bridge(String),
+    /// By the beginning of the name.
+    Prefix(String),
 }
 
 /// Which of the node's addresses answer on node ports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodePortAddresses {
-    /// The addresses of the Node object.
+    /// The primary addresses of the Node object, one a family.
     pub primary: bool,
     /// Every address of the machine but loopback ones.
     pub all: bool,
-    /// Loopback addresses. Off unless asked for: a pod's own loopback has the same address.
+    /// Loopback addresses, for the node's own processes: a pod's loopback is the pod's.
     pub localhost: bool,
     /// Addresses within these ranges.
     pub ranges: Vec<IpNetwork>,
 }
 
-/// A flag's value cannot be used.
+/// A value cannot be used.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
-    #[error("--{flag}: {value:?} is not {expected}")]
-    Value { flag: &'static str, value: String, expected: &'static str },
-    #[error("--{flag} must be given")]
-    Missing { flag: &'static str },
+    #[error("{field}: {value:?} is not {expected}")]
+    Value { field: &'static str, value: String, expected: &'static str },
+    #[error("{field} must be given")]
+    Missing { field: &'static str },
+    #[error("{field} must be given with detectLocalMode {mode}")]
+    Detect { field: &'static str, mode: &'static str },
+}
+
+fn wrong(field: &'static str, value: &str, expected: &'static str) -> ConfigError {
+    ConfigError::Value { field, value: value.to_owned(), expected }
 }
 
 impl Config {
     /// The defaults for a node.
+    ///
+    /// # Errors
+    /// The name is empty.
     pub fn for_node(node_name: &str) -> Result<Self, ConfigError> {
-        Self::from_flags(&Flags { hostname_override: node_name.to_owned(), ..Flags::default() })
+        let kube_proxy =
+            KubeProxyConfiguration { hostname_override: node_name.to_owned(), ..Default::default() };
+        Self::new(&kube_proxy, &Own::default())
     }
 
-    /// Checks every flag.
-    pub fn from_flags(flags: &Flags) -> Result<Self, ConfigError> {
-        let Flags {
-            hostname_override,
-            healthz_bind_address,
-            metrics_bind_address,
-            cluster_cidr,
-            nodeport_addresses,
+    /// Checks everything. An empty address for pages means that they are not served.
+    ///
+    /// # Errors
+    /// The first value that cannot be used, by the name of its field.
+    pub fn new(kube_proxy: &KubeProxyConfiguration, own: &Own) -> Result<Self, ConfigError> {
+        let Own {
             external_ips,
             uplinks,
-            pod_interface_prefix,
-        } = flags;
-        if hostname_override.is_empty() {
-            return Err(ConfigError::Missing { flag: "hostname-override" });
+            pod_interface_prefixes,
+            service_ranges,
+            through_stack,
+            guard_node_ports,
+            route_of_last_resort,
+        } = own;
+        check_ranges(kube_proxy)?;
+        // Kubernetes lowers the host name when it becomes a Node's.
+        let node_name = kube_proxy.hostname_override.trim().to_lowercase();
+        if node_name.is_empty() {
+            return Err(ConfigError::Missing { field: "hostnameOverride" });
         }
-        if pod_interface_prefix.is_empty() {
-            return Err(ConfigError::Missing { flag: "pod-interface-prefix" });
+        if pod_interface_prefixes.iter().any(String::is_empty) {
+            return Err(wrong("--pod-interface-prefix", "", "the beginning of a name"));
         }
+        let mode = Mode::parse(&kube_proxy.mode)?;
+        let bind: IpAddr = kube_proxy
+            .bind_address
+            .parse()
+            .map_err(|_| wrong("bindAddress", &kube_proxy.bind_address, "an IP address"))?;
         Ok(Self {
-            // Kubernetes lowers the host name when it becomes a Node's.
-            node_name: hostname_override.trim().to_lowercase(),
-            healthz_bind_address: socket("healthz-bind-address", healthz_bind_address, HEALTHZ_PORT)?,
-            metrics_bind_address: socket("metrics-bind-address", metrics_bind_address, METRICS_PORT)?,
-            cluster_cidrs: cluster_cidrs(cluster_cidr)?,
-            nodeport_addresses: NodePortAddresses::parse(nodeport_addresses)?,
+            node_name,
+            healthz_bind_address: socket(
+                "healthzBindAddress",
+                &kube_proxy.healthz_bind_address,
+                HEALTHZ_PORT,
+            )?,
+            metrics_bind_address: socket(
+                "metricsBindAddress",
+                &kube_proxy.metrics_bind_address,
+                METRICS_PORT,
+            )?,
+            bind_address_hard_fail: kube_proxy.bind_address_hard_fail,
+            primary_address: Some(bind).filter(|address| !address.is_unspecified()),
+            detect_local: DetectLocal::of(kube_proxy)?,
+            nodeport_addresses: NodePortAddresses::of(kube_proxy, mode)?,
+            masquerade_all: match mode {
+                Mode::IpTables | Mode::Ipvs => kube_proxy.iptables.masquerade_all,
+                Mode::NfTables => kube_proxy.nftables.masquerade_all,
+            },
             external_ips: *external_ips,
             uplinks: uplinks.clone(),
-            pod_interface_prefix: pod_interface_prefix.clone(),
+            pod_interface_prefixes: pod_interface_prefixes.clone(),
+            service_ranges: service_ranges.clone(),
+            through_stack: *through_stack,
+            guard_node_ports: *guard_node_ports,
+            route_of_last_resort: *route_of_last_resort,
             full_sync: FULL_SYNC,
         })
     }
 }
 
+/// Which of kube-proxy's modes is replaced: its defaults differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    IpTables,
+    Ipvs,
+    NfTables,
+}
+
+impl Mode {
+    fn parse(value: &str) -> Result<Self, ConfigError> {
+        match value {
+            "" | "iptables" => Ok(Self::IpTables),
+            "ipvs" => Ok(Self::Ipvs),
+            "nftables" => Ok(Self::NfTables),
+            other => Err(wrong("mode", other, "iptables, ipvs, nftables, or empty")),
+        }
+    }
+}
+
+impl DetectLocal {
+    fn of(kube_proxy: &KubeProxyConfiguration) -> Result<Self, ConfigError> {
+        let named = |value: &String, field, mode| {
+            if value.is_empty() { Err(ConfigError::Detect { field, mode }) } else { Ok(value.clone()) }
+        };
+        let by = &kube_proxy.detect_local;
+        // Checked in every mode, as kube-proxy does.
+        let ranges = cluster_cidrs(&kube_proxy.cluster_cidr)?;
+        match kube_proxy.detect_local_mode.as_str() {
+            "" | "ClusterCIDR" => Ok(Self::ClusterCidr(ranges)),
+            "NodeCIDR" => Ok(Self::NodeCidr),
+            "BridgeInterface" => {
+                named(&by.bridge_interface, "detectLocal.bridgeInterface", "BridgeInterface")
+                    .map(Self::Bridge)
+            }
+            "InterfaceNamePrefix" => {
+                named(&by.interface_name_prefix, "detectLocal.interfaceNamePrefix", "InterfaceNamePrefix")
+                    .map(Self::Prefix)
+            }
+            other => Err(wrong(
+                "detectLocalMode",
+                other,
+                "ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix",
+            )),
+        }
+    }
+}
+
 impl NodePortAddresses {
-    fn parse(values: &[String]) -> Result<Self, ConfigError> {
+    fn of(kube_proxy: &KubeProxyConfiguration, mode: Mode) -> Result<Self, ConfigError> {
+        let mut parsed = Self::parse(&kube_proxy.node_port_addresses)?;
+        if kube_proxy.node_port_addresses.is_empty() && mode == Mode::NfTables {
+            return Ok(Self { primary: true, ..Self::default() });
+        }
+        if mode == Mode::IpTables && parsed.all {
+            parsed.localhost |= kube_proxy.iptables.localhost_node_ports.unwrap_or(true);
+        }
+        Ok(parsed)
+    }
+
+    /// Reads CIDRs and the words `primary`, `localhost` and `all`. Without any it is all. A
+    /// family of which there is no CIDR, while there is one of the other, answers on all of its
+    /// addresses.
+    ///
+    /// # Errors
+    /// Something else is among the values.
+    pub fn parse(values: &[String]) -> Result<Self, ConfigError> {
         let mut parsed = Self::default();
         for value in values.iter().flat_map(|value| value.split(',')).map(str::trim) {
             match value {
@@ -142,7 +270,7 @@ impl NodePortAddresses {
                 "primary" => parsed.primary = true,
                 "localhost" => parsed.localhost = true,
                 "all" => parsed.all = true,
-                range => parsed.ranges.push(cidr("nodeport-addresses", range)?),
+                range => parsed.ranges.push(cidr("nodePortAddresses", range)?),
             }
         }
         if parsed == Self::default() {
@@ -151,16 +279,19 @@ impl NodePortAddresses {
         Ok(parsed)
     }
 
-    /// Chooses among the Node object's addresses and those of the machine's interfaces. Sorted,
-    /// each once.
-    pub fn choose(&self, node: &[IpAddr], machine: &[IpAddr]) -> Vec<IpAddr> {
+    /// Chooses among the primary addresses, the Node object's and those of the machine's
+    /// interfaces. Sorted, each once.
+    pub fn choose(&self, primary: &[IpAddr], node: &[IpAddr], machine: &[IpAddr]) -> Vec<IpAddr> {
+        let unlisted = |v4: bool| !self.ranges.is_empty() && !self.ranges.iter().any(|r| r.is_ipv4() == v4);
         let wanted = |address: &IpAddr| {
-            let loopback = address.is_loopback();
-            (self.all && !loopback)
-                || (self.localhost && loopback)
-                || self.ranges.iter().any(|range| range.contains(*address))
+            let all = self.all || unlisted(address.is_ipv4());
+            if address.is_loopback() {
+                self.localhost || self.ranges.iter().any(|range| range.contains(*address))
+            } else {
+                all || self.ranges.iter().any(|range| range.contains(*address))
+            }
         };
-        let mut chosen: Vec<_> = node.iter().filter(|_| self.primary).copied().collect();
+        let mut chosen: Vec<_> = primary.iter().filter(|_| self.primary).copied().collect();
         chosen.extend(node.iter().chain(machine).filter(|address| wanted(address)));
         chosen.sort_unstable();
         chosen.dedup();
@@ -169,55 +300,87 @@ impl NodePortAddresses {
 }
 
 /// An address and port, or an address alone, which takes the default port.
-fn socket(flag: &'static str, value: &str, port: u16) -> Result<Option<SocketAddr>, ConfigError> {
+fn socket(field: &'static str, value: &str, port: u16) -> Result<Option<SocketAddr>, ConfigError> {
     let text = value.trim();
     if text.is_empty() {
         return Ok(None);
     }
-    let alone = text.parse::<IpAddr>().map(|address| SocketAddr::new(address, port));
-    let wrong = |_| ConfigError::Value { flag, value: value.to_owned(), expected: "an address and port" };
+    let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
+    let alone = bare.parse::<IpAddr>().map(|address| SocketAddr::new(address, port));
+    let wrong = |_| wrong(field, value, "an address and port");
     alone.or_else(|_| text.parse()).map(Some).map_err(wrong)
 }
 
-fn cidr(flag: &'static str, value: &str) -> Result<IpNetwork, ConfigError> {
-    let wrong = || ConfigError::Value { flag, value: value.to_owned(), expected: "a CIDR" };
+fn cidr(field: &'static str, value: &str) -> Result<IpNetwork, ConfigError> {
     // An address alone would parse as a range of one; Kubernetes refuses it.
     if !value.contains('/') {
-        return Err(wrong());
+        return Err(wrong(field, value, "a CIDR"));
     }
-    value.parse().map_err(|_| wrong())
+    value.parse().map_err(|_| wrong(field, value, "a CIDR"))
 }
 
 fn cluster_cidrs(value: &str) -> Result<Vec<IpNetwork>, ConfigError> {
     let parts = value.split(',').map(str::trim).filter(|part| !part.is_empty());
-    let cidrs = parts.map(|part| cidr("cluster-cidr", part)).collect::<Result<Vec<_>, _>>()?;
+    let cidrs = parts.map(|part| cidr("clusterCIDR", part)).collect::<Result<Vec<_>, _>>()?;
     let one_a_family = match cidrs.as_slice() {
         [] | [_] => true,
         [first, second] => first.is_ipv4() != second.is_ipv4(),
         _ => false,
     };
-    if !one_a_family {
-        return Err(ConfigError::Value {
-            flag: "cluster-cidr",
-            value: value.to_owned(),
-            expected: "one CIDR, or one of each family",
-        });
+    if one_a_family { Ok(cidrs) } else { Err(wrong("clusterCIDR", value, "one CIDR, or one of each family")) }
+}
+
+/// Values that have a range, whether or not they mean something here: what kube-proxy refuses is
+/// refused.
+fn check_ranges(kube_proxy: &KubeProxyConfiguration) -> Result<(), ConfigError> {
+    let within = |field, value: Option<i32>, range: std::ops::RangeInclusive<i32>, expected| match value {
+        Some(value) if !range.contains(&value) => Err(wrong(field, &value.to_string(), expected)),
+        _ => Ok(()),
+    };
+    let bit = "within 0 and 31";
+    within("iptables.masqueradeBit", kube_proxy.iptables.masquerade_bit, 0..=31, bit)?;
+    within("nftables.masqueradeBit", kube_proxy.nftables.masquerade_bit, 0..=31, bit)?;
+    within("oomScoreAdj", kube_proxy.oom_score_adj, -1000..=1000, "within -1000 and 1000")?;
+    within("conntrack.maxPerCore", kube_proxy.conntrack.max_per_core, 0..=i32::MAX, "0 or more")?;
+    within("conntrack.min", kube_proxy.conntrack.min, 0..=i32::MAX, "0 or more")?;
+    within("clientConnection.burst", Some(kube_proxy.client_connection.burst), 0..=i32::MAX, "0 or more")?;
+    for (field, period) in [
+        ("conntrack.tcpEstablishedTimeout", kube_proxy.conntrack.tcp_established_timeout),
+        ("conntrack.tcpCloseWaitTimeout", kube_proxy.conntrack.tcp_close_wait_timeout),
+        ("conntrack.udpTimeout", Some(kube_proxy.conntrack.udp_timeout)),
+        ("conntrack.udpStreamTimeout", Some(kube_proxy.conntrack.udp_stream_timeout)),
+        ("iptables.syncPeriod", Some(kube_proxy.iptables.sync_period)),
+        ("iptables.minSyncPeriod", Some(kube_proxy.iptables.min_sync_period)),
+        ("ipvs.syncPeriod", Some(kube_proxy.ipvs.sync_period)),
+        ("ipvs.minSyncPeriod", Some(kube_proxy.ipvs.min_sync_period)),
+        ("nftables.syncPeriod", Some(kube_proxy.nftables.sync_period)),
+        ("nftables.minSyncPeriod", Some(kube_proxy.nftables.min_sync_period)),
+        ("configSyncPeriod", Some(kube_proxy.config_sync_period)),
+    ] {
+        if let Some(below) = period.filter(|period| period.duration().is_none()) {
+            return Err(wrong(field, &below.to_string(), "a duration of 0s or more"));
+        }
     }
-    Ok(cidrs)
+    for range in &kube_proxy.ipvs.exclude_cidrs {
+        cidr("ipvs.excludeCIDRs", range)?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kube_proxy::Period;
 
     fn ips(all: &[&str]) -> Vec<IpAddr> {
         all.iter().map(|ip| ip.parse().unwrap()).collect()
     }
 
-    fn with(change: impl FnOnce(&mut Flags)) -> Result<Config, ConfigError> {
-        let mut flags = Flags { hostname_override: "Node-A".to_owned(), ..Flags::default() };
-        change(&mut flags);
-        Config::from_flags(&flags)
+    fn with(change: impl FnOnce(&mut KubeProxyConfiguration)) -> Result<Config, ConfigError> {
+        let mut kube_proxy =
+            KubeProxyConfiguration { hostname_override: " Node-A".to_owned(), ..Default::default() };
+        change(&mut kube_proxy);
+        Config::new(&kube_proxy, &Own::default())
     }
 
     #[test]
@@ -226,31 +389,95 @@ mod tests {
         assert_eq!(config.node_name, "node-a");
         assert_eq!(config.healthz_bind_address, Some("0.0.0.0:10256".parse().unwrap()));
         assert_eq!(config.metrics_bind_address, Some("127.0.0.1:10249".parse().unwrap()));
-        assert!(config.nodeport_addresses.all);
-        assert!(!config.external_ips);
+        assert_eq!(config.detect_local, DetectLocal::ClusterCidr(Vec::new()));
+        assert!(config.nodeport_addresses.all && config.nodeport_addresses.localhost);
+        assert!(!config.external_ips && !config.masquerade_all && !config.bind_address_hard_fail);
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_its_flag() {
-        let error = with(|flags| flags.cluster_cidr = "10.0.0.0/8,10.1.0.0/16".to_owned()).unwrap_err();
-        assert!(error.to_string().starts_with("--cluster-cidr: "), "{error}");
-        let error = with(|flags| flags.nodeport_addresses = vec!["10.0.0.1".to_owned()]).unwrap_err();
-        assert_eq!(error.to_string(), "--nodeport-addresses: \"10.0.0.1\" is not a CIDR");
-        let error = with(|flags| flags.healthz_bind_address = "here".to_owned()).unwrap_err();
-        assert_eq!(error.to_string(), "--healthz-bind-address: \"here\" is not an address and port");
-        let error = with(|flags| flags.hostname_override.clear()).unwrap_err();
-        assert_eq!(error, ConfigError::Missing { flag: "hostname-override" });
+    fn what_is_wrong_is_named_with_its_field() {
+        let said = |change: fn(&mut KubeProxyConfiguration)| with(change).unwrap_err().to_string();
+        let text = said(|kube_proxy| kube_proxy.cluster_cidr = "10.0.0.0/8,10.1.0.0/16".to_owned());
+        assert!(text.starts_with("clusterCIDR: "), "{text}");
+        let text = said(|kube_proxy| kube_proxy.node_port_addresses = vec!["10.0.0.1".to_owned()]);
+        assert_eq!(text, "nodePortAddresses: \"10.0.0.1\" is not a CIDR");
+        let text = said(|kube_proxy| kube_proxy.healthz_bind_address = "here".to_owned());
+        assert_eq!(text, "healthzBindAddress: \"here\" is not an address and port");
+        let text = said(|kube_proxy| kube_proxy.hostname_override.clear());
+        assert_eq!(text, "hostnameOverride must be given");
+        let text = said(|kube_proxy| kube_proxy.mode = "userspace".to_owned());
+        assert!(text.starts_with("mode: \"userspace\" is not"), "{text}");
+        let text = said(|kube_proxy| kube_proxy.oom_score_adj = Some(-2000));
+        assert_eq!(text, "oomScoreAdj: \"-2000\" is not within -1000 and 1000");
+        let text = said(|kube_proxy| kube_proxy.config_sync_period = Period::seconds(-1));
+        assert_eq!(text, "configSyncPeriod: \"-1s\" is not a duration of 0s or more");
+        let text = said(|kube_proxy| kube_proxy.detect_local_mode = "BridgeInterface".to_owned());
+        assert_eq!(text, "detectLocal.bridgeInterface must be given with detectLocalMode BridgeInterface");
+    }
+
+    #[test]
+    fn each_way_to_detect_pods_is_read() {
+        let detect = |mode: &str| {
+            with(|kube_proxy| {
+                kube_proxy.detect_local_mode = mode.to_owned();
+                kube_proxy.detect_local.bridge_interface = "cni7".to_owned();
+                kube_proxy.detect_local.interface_name_prefix = "pod".to_owned();
+                kube_proxy.cluster_cidr = "10.1.0.0/16,fd01::/48".to_owned();
+            })
+            .unwrap()
+            .detect_local
+        };
+        let ranges = vec!["10.1.0.0/16".parse().unwrap(), "fd01::/48".parse().unwrap()];
+        assert_eq!(detect("ClusterCIDR"), DetectLocal::ClusterCidr(ranges));
+        assert_eq!(detect("NodeCIDR"), DetectLocal::NodeCidr);
+        assert_eq!(detect("BridgeInterface"), DetectLocal::Bridge("cni7".to_owned()));
+        assert_eq!(detect("InterfaceNamePrefix"), DetectLocal::Prefix("pod".to_owned()));
+    }
+
+    #[test]
+    fn defaults_of_node_ports_follow_the_mode_that_is_replaced() {
+        let mode = |mode: &str| with(|kube_proxy| kube_proxy.mode = mode.to_owned()).unwrap();
+        let primary = NodePortAddresses { primary: true, ..NodePortAddresses::default() };
+        assert_eq!(mode("nftables").nodeport_addresses, primary);
+        let all = NodePortAddresses { all: true, ..NodePortAddresses::default() };
+        assert_eq!(mode("ipvs").nodeport_addresses, all);
+        let closed = with(|kube_proxy| kube_proxy.iptables.localhost_node_ports = Some(false)).unwrap();
+        assert_eq!(closed.nodeport_addresses, all);
+        let masquerade = |mode: &str, iptables, nftables| {
+            let config = with(|kube_proxy| {
+                kube_proxy.mode = mode.to_owned();
+                kube_proxy.iptables.masquerade_all = iptables;
+                kube_proxy.nftables.masquerade_all = nftables;
+            });
+            config.unwrap().masquerade_all
+        };
+        assert!(masquerade("ipvs", true, false) && masquerade("nftables", false, true));
+        assert!(!masquerade("", false, true) && !masquerade("nftables", true, false));
     }
 
     #[test]
     fn node_port_addresses_are_chosen_by_kind_and_range() {
-        let (node, machine) = (ips(&["192.0.2.1"]), ips(&["127.0.0.1", "192.0.2.1", "198.51.100.7"]));
+        let node = ips(&["192.0.2.1", "192.0.2.2"]);
+        let machine = ips(&["127.0.0.1", "192.0.2.1", "198.51.100.7", "2001:db8::1", "::1"]);
         let choose = |values: &[&str]| {
             let values: Vec<_> = values.iter().map(|value| (*value).to_owned()).collect();
-            NodePortAddresses::parse(&values).unwrap().choose(&node, &machine)
+            NodePortAddresses::parse(&values).unwrap().choose(&node[..1], &node, &machine)
         };
-        assert_eq!(choose(&[]), ips(&["192.0.2.1", "198.51.100.7"]));
+        assert_eq!(choose(&[]), ips(&["192.0.2.1", "192.0.2.2", "198.51.100.7", "2001:db8::1"]));
         assert_eq!(choose(&["primary"]), ips(&["192.0.2.1"]));
-        assert_eq!(choose(&["localhost,198.51.100.0/24"]), ips(&["127.0.0.1", "198.51.100.7"]));
+        assert_eq!(choose(&["primary", "localhost"]), ips(&["127.0.0.1", "192.0.2.1", "::1"]));
+        // A family without a CIDR answers everywhere.
+        let both = ips(&["127.0.0.1", "198.51.100.7", "::1", "2001:db8::1"]);
+        assert_eq!(choose(&["localhost,198.51.100.0/24"]), both);
+        let ranges = ["127.0.0.0/8", "198.51.100.0/24", "fd00::/8"];
+        assert_eq!(choose(&ranges), ips(&["127.0.0.1", "198.51.100.7"]));
+    }
+
+    #[test]
+    fn the_bind_address_overrides_the_primary_one() {
+        let bound = |address: &str| with(|kube_proxy| kube_proxy.bind_address = address.to_owned());
+        assert_eq!(bound("0.0.0.0").unwrap().primary_address, None);
+        assert_eq!(bound("192.0.2.9").unwrap().primary_address, Some("192.0.2.9".parse().unwrap()));
+        assert!(bound("eth0").is_err());
     }
 }

@@ -1,149 +1,181 @@
-//! `KubeProxyConfiguration` (`kubeproxy.config.k8s.io/v1alpha1`), as far as it means something
-//! here.
+//! Reading and writing `KubeProxyConfiguration`.
 
-use std::collections::BTreeMap;
-use std::path::PathBuf;
-
-use serde::Deserialize;
 use serde_json::Value;
+use serde_saphyr::DuplicateKeyPolicy;
 
-use crate::Flags;
-
-/// Group, version and kind of the file.
-const API_VERSION: &str = "kubeproxy.config.k8s.io/v1alpha1";
-const KIND: &str = "KubeProxyConfiguration";
+use crate::kube_proxy::{API_VERSION, KIND, KubeProxyConfiguration};
 
 /// What a file says.
 #[derive(Clone, Debug)]
-pub struct FileConfiguration {
-    /// Not yet checked; fields that the file leaves out have their defaults.
-    pub flags: Flags,
-    /// `clientConnection.kubeconfig`.
-    pub kubeconfig: Option<PathBuf>,
-    /// Fields that are set but mean nothing here (`iptables`, `conntrack`): worth a line in the
-    /// log.
-    pub ignored: Vec<String>,
+pub struct File {
+    /// With the defaults for what the file leaves out.
+    pub configuration: KubeProxyConfiguration,
+    /// What a strict reader refuses. kube-proxy reads such a file nevertheless, and says so; so
+    /// do we.
+    pub oddities: Vec<Oddity>,
 }
 
-/// The file is no configuration of ours.
+/// Something in a file that means nothing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Oddity {
+    #[error("there is no field {0}")]
+    Unknown(String),
+    #[error("a field is there twice, the last one counts: {0}")]
+    Twice(String),
+}
+
+/// The file is no configuration of kube-proxy.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
     #[error("the configuration is no YAML that we understand")]
     Yaml(#[source] Box<serde_saphyr::Error>),
     #[error("the configuration is a {found:?}, not a {API_VERSION} {KIND}")]
     Kind { found: String },
+    #[error("a field of the configuration has a value of the wrong type")]
+    Field(#[source] serde_json::Error),
+    #[error("the configuration cannot be written as YAML")]
+    Write(#[source] serde_saphyr::ser::Error),
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct File {
-    #[serde(default)]
-    api_version: String,
-    #[serde(default)]
-    kind: String,
-    #[serde(default)]
-    hostname_override: String,
-    healthz_bind_address: Option<String>,
-    metrics_bind_address: Option<String>,
-    #[serde(default, rename = "clusterCIDR")]
-    cluster_cidr: String,
-    node_port_addresses: Option<Vec<String>>,
-    client_connection: Option<ClientConnection>,
-    #[serde(flatten)]
-    others: BTreeMap<String, Value>,
-}
-
-#[derive(Deserialize)]
-struct ClientConnection {
-    #[serde(default)]
-    kubeconfig: PathBuf,
-}
-
-impl FileConfiguration {
-    /// Reads the text of a file.
+impl File {
+    /// Reads the text of a file: YAML or JSON.
+    ///
+    /// # Errors
+    /// It is no YAML, no `KubeProxyConfiguration`, or a value has the wrong type.
     pub fn parse(text: &str) -> Result<Self, FileError> {
-        let file: File = serde_saphyr::from_str(text).map_err(|error| FileError::Yaml(Box::new(error)))?;
-        if (file.api_version.as_str(), file.kind.as_str()) != (API_VERSION, KIND) {
-            return Err(FileError::Kind { found: format!("{} {}", file.api_version, file.kind) });
+        let mut oddities = Vec::new();
+        let lenient = serde_saphyr::options! { duplicate_keys: DuplicateKeyPolicy::LastWins };
+        let mut value: Value = serde_saphyr::from_str_with_options(text, lenient)
+            .map_err(|error| FileError::Yaml(Box::new(error)))?;
+        // Read as plain data, a file can only fail the second time because of such fields.
+        if let Err(error) = serde_saphyr::from_str::<Value>(text) {
+            oddities.push(Oddity::Twice(error.to_string().lines().next().unwrap_or_default().to_owned()));
         }
-        let defaults = Flags::default();
-        // An empty address is Kubernetes' way to leave the default.
-        let address =
-            |given: Option<String>, default| given.filter(|text| !text.is_empty()).unwrap_or(default);
-        Ok(Self {
-            flags: Flags {
-                hostname_override: file.hostname_override,
-                healthz_bind_address: address(
-                    file.healthz_bind_address,
-                    defaults.healthz_bind_address.clone(),
-                ),
-                metrics_bind_address: address(
-                    file.metrics_bind_address,
-                    defaults.metrics_bind_address.clone(),
-                ),
-                cluster_cidr: file.cluster_cidr,
-                nodeport_addresses: file.node_port_addresses.unwrap_or_default(),
-                ..defaults
-            },
-            kubeconfig: file
-                .client_connection
-                .map(|connection| connection.kubeconfig)
-                .filter(|path| !path.as_os_str().is_empty()),
-            ignored: file.others.into_iter().filter(|(_, value)| says(value)).map(|(name, _)| name).collect(),
-        })
+        let of = |field: &str| value.get(field).and_then(Value::as_str).unwrap_or_default();
+        if (of("apiVersion"), of("kind")) != (API_VERSION, KIND) {
+            return Err(FileError::Kind { found: format!("{} {}", of("apiVersion"), of("kind")) });
+        }
+        drop_nulls(&mut value);
+        let mut configuration: KubeProxyConfiguration =
+            serde_json::from_value(emptied(&value)).map_err(FileError::Field)?;
+        // Every field of the API is in what we write, so what is not there is none.
+        let known = serde_json::to_value(&configuration).map_err(FileError::Field)?;
+        unknown(&value, &known, "", &mut oddities);
+        configuration.set_defaults();
+        Ok(Self { configuration, oddities })
     }
 }
 
-/// Whether a value differs from the empty one, which is how defaults are written out.
-fn says(value: &Value) -> bool {
+/// The configuration with all defaults, as `--write-config-to` writes it.
+///
+/// # Errors
+/// A value has no form in YAML.
+pub fn write(configuration: KubeProxyConfiguration) -> Result<String, FileError> {
+    let complete = serde_json::to_value(configuration.complete()).map_err(FileError::Field)?;
+    serde_saphyr::to_string(&complete).map_err(FileError::Write)
+}
+
+/// Fields that the file leaves out are empty, not at their defaults, until [`File::parse`] sets
+/// those: an empty bind address and one left out mean the same.
+fn emptied(given: &Value) -> Value {
+    let mut full = given.clone();
+    if let Value::Object(fields) = &mut full {
+        for text in ["bindAddress", "healthzBindAddress", "metricsBindAddress"] {
+            fields.entry(text).or_insert_with(|| Value::from(""));
+        }
+    }
+    full
+}
+
+/// Null is how a field is left out.
+fn drop_nulls(value: &mut Value) {
     match value {
-        Value::Null => false,
-        Value::Bool(set) => *set,
-        Value::Number(number) => number.as_f64() != Some(0.0),
-        Value::String(text) => !matches!(text.as_str(), "" | "0s" | "0"),
-        Value::Array(all) => all.iter().any(says),
-        Value::Object(fields) => fields.values().any(says),
+        Value::Object(fields) => {
+            fields.retain(|_, field| !field.is_null());
+            fields.values_mut().for_each(drop_nulls);
+        }
+        Value::Array(elements) => elements.iter_mut().for_each(drop_nulls),
+        _ => {}
+    }
+}
+
+fn unknown(given: &Value, known: &Value, path: &str, oddities: &mut Vec<Oddity>) {
+    match (given, known) {
+        (Value::Object(given), Value::Object(known)) => {
+            for (name, value) in given {
+                let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+                match known.get(name) {
+                    Some(known) => unknown(value, known, &path, oddities),
+                    None => oddities.push(Oddity::Unknown(path)),
+                }
+            }
+        }
+        (Value::Array(given), Value::Array(known)) => {
+            for (n, (given, known)) in given.iter().zip(known).enumerate() {
+                unknown(given, known, &format!("{path}[{n}]"), oddities);
+            }
+        }
+        _ => {}
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Config;
+
+    const HEAD: &str = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
 
     #[test]
-    fn a_file_as_kubeadm_writes_it() {
-        let text = "\
-apiVersion: kubeproxy.config.k8s.io/v1alpha1
-kind: KubeProxyConfiguration
-bindAddress: 0.0.0.0
-bindAddressHardFail: false
-clientConnection: {acceptContentTypes: '', burst: 0, kubeconfig: /var/lib/kube-proxy/kubeconfig.conf, qps: 0}
-clusterCIDR: 10.244.0.0/16
-configSyncPeriod: 0s
-conntrack: {maxPerCore: null, min: null, tcpCloseWaitTimeout: null}
-healthzBindAddress: ''
-hostnameOverride: ''
-iptables: {localhostNodePorts: null, masqueradeAll: false, minSyncPeriod: 0s, syncPeriod: 0s}
-ipvs: {excludeCIDRs: null, scheduler: rr, strictARP: false}
-metricsBindAddress: 127.0.0.1
-mode: ''
-nodePortAddresses: null
-";
-        let file = FileConfiguration::parse(text).unwrap();
-        assert_eq!(file.kubeconfig.unwrap().to_str(), Some("/var/lib/kube-proxy/kubeconfig.conf"));
-        assert_eq!(file.ignored, ["bindAddress", "ipvs"]);
-        let flags = Flags { hostname_override: "a".to_owned(), ..file.flags };
-        let config = Config::from_flags(&flags).unwrap();
-        assert_eq!(config.cluster_cidrs, ["10.244.0.0/16".parse().unwrap()]);
-        assert_eq!(config.metrics_bind_address, Some("127.0.0.1:10249".parse().unwrap()));
-        assert_eq!(config.healthz_bind_address, Some("0.0.0.0:10256".parse().unwrap()));
+    fn what_kubeadm_writes_is_read_without_a_word() {
+        let text = include_str!("../tests/data/kubeadm.yaml");
+        let File { configuration, oddities } = File::parse(text).unwrap();
+        assert_eq!(oddities, []);
+        assert_eq!(configuration.client_connection.kubeconfig, "/var/lib/kube-proxy/kubeconfig.conf");
+        assert_eq!(configuration.cluster_cidr, "10.244.0.0/16");
+        assert_eq!(configuration.metrics_bind_address, "127.0.0.1:10249");
+        assert_eq!(configuration.iptables.localhost_node_ports, Some(true));
     }
 
     #[test]
-    fn another_kind_is_refused_by_its_name() {
-        let error = FileConfiguration::parse("apiVersion: v1\nkind: ConfigMap\n").unwrap_err();
+    fn unknown_and_repeated_fields_are_said_and_read_over() {
+        let text = format!(
+            "{HEAD}mode: ipvs\nudpIdleTimeout: 250ms\nipvs: {{strictARP: true, strictArp: true}}\nmode: nftables\n"
+        );
+        let File { configuration, oddities } = File::parse(&text).unwrap();
+        assert_eq!(configuration.mode, "nftables");
+        assert!(configuration.ipvs.strict_arp);
+        let unknown: Vec<_> = oddities.iter().filter(|one| matches!(one, Oddity::Unknown(_))).collect();
+        let expected = ["ipvs.strictArp", "udpIdleTimeout"].map(|path| Oddity::Unknown(path.to_owned()));
+        assert_eq!(unknown, expected.iter().collect::<Vec<_>>());
+        assert!(matches!(oddities[0], Oddity::Twice(_)), "{oddities:?}");
+    }
+
+    #[test]
+    fn another_kind_and_wrong_types_are_refused() {
+        let error = File::parse("apiVersion: v1\nkind: ConfigMap\n").unwrap_err();
         assert!(error.to_string().contains("\"v1 ConfigMap\""), "{error}");
-        assert!(matches!(FileConfiguration::parse("{"), Err(FileError::Yaml(_))));
+        assert!(matches!(File::parse("{"), Err(FileError::Yaml(_))));
+        let wrong = format!("{HEAD}iptables: {{syncPeriod: 30}}\n");
+        assert!(matches!(File::parse(&wrong), Err(FileError::Field(_))));
+        let wrong = format!("{HEAD}oomScoreAdj: low\n");
+        assert!(matches!(File::parse(&wrong), Err(FileError::Field(_))));
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let text = write(KubeProxyConfiguration::default()).unwrap();
+        let File { configuration, oddities } = File::parse(&text).unwrap();
+        assert_eq!(oddities, []);
+        assert_eq!(configuration, KubeProxyConfiguration::default().complete());
+        assert!(text.contains("tcpEstablishedTimeout: 24h0m0s"), "{text}");
+    }
+
+    #[test]
+    fn json_will_do() {
+        let text = r#"{"apiVersion":"kubeproxy.config.k8s.io/v1alpha1","kind":"KubeProxyConfiguration",
+            "nodePortAddresses":["primary"],"logging":{"vmodule":[{"filePattern":"proxy","verbosity":4}]}}"#;
+        let File { configuration, oddities } = File::parse(text).unwrap();
+        assert_eq!((configuration.node_port_addresses, oddities), (vec!["primary".to_owned()], vec![]));
+        assert_eq!(configuration.logging.vmodule[0].verbosity, 4);
     }
 }

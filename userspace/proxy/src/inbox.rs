@@ -104,6 +104,12 @@ impl Inbox {
         self.wake.notify_one();
     }
 
+    /// Something changed that the node's own tables follow from.
+    pub fn node_tables(&self) {
+        self.lock().batch.node = true;
+        self.wake.notify_one();
+    }
+
     /// The slices of a Service, in the order of their names.
     pub fn slices(&self, service: &ObjectKey) -> Vec<Arc<EndpointSlice>> {
         let state = self.lock();

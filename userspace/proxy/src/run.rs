@@ -17,6 +17,7 @@ use crate::inbox::Inbox;
 use crate::links::Links;
 use crate::metrics::Metrics;
 use crate::serve::{Pages, Site, serve};
+use crate::service_ranges::ServiceRanges;
 use crate::status::Status;
 use crate::worker::Worker;
 
@@ -34,13 +35,20 @@ pub struct Caches {
     pub slices: Cache<EndpointSlice>,
     /// The own Node alone.
     pub nodes: Cache<Node>,
+    /// Where the configuration names none.
+    pub service_ranges: ServiceRanges,
 }
 
 impl Caches {
     /// The caches of a process; shared with whoever asks for the same kinds.
     pub fn of(informers: &Informers, node_name: &str) -> Self {
         let own = Selection { fields: format!("metadata.name={node_name}"), ..Selection::default() };
-        Self { services: informers.cache(), slices: informers.cache(), nodes: informers.select(own) }
+        Self {
+            services: informers.cache(),
+            slices: informers.cache(),
+            nodes: informers.select(own),
+            service_ranges: ServiceRanges::default(),
+        }
     }
 
     /// Waits for the first whole list of each.
@@ -62,8 +70,11 @@ pub async fn run(
     listeners: Listeners,
     shutdown: CancellationToken,
 ) {
-    let informers = Informers::new(client, ambient.clone(), shutdown.clone());
-    let caches = Caches::of(&informers, &config.node_name);
+    let informers = Informers::new(client.clone(), ambient.clone(), shutdown.clone());
+    let mut caches = Caches::of(&informers, &config.node_name);
+    if config.service_ranges.is_empty() {
+        caches.service_ranges = ServiceRanges::watch(client, shutdown.clone());
+    }
     let lists = caches.clone();
     let synced = async move { lists.synced().await };
     run_with(config, caches, Box::pin(synced), data_plane, links, ambient, listeners, shutdown).await;
@@ -91,16 +102,28 @@ pub async fn run_with(
         }
     }
     let inbox = Arc::new(Inbox::default());
-    subscribe(&caches, &inbox);
+    subscribe(&caches, &inbox, &shutdown);
     let worker = Worker::new(config, caches, inbox, data_plane, ambient, status, metrics);
     worker.run(synced, links, shutdown).await;
 }
 
-fn subscribe(caches: &Caches, inbox: &Arc<Inbox>) {
+fn subscribe(caches: &Caches, inbox: &Arc<Inbox>, shutdown: &CancellationToken) {
     let to = Arc::clone(inbox);
     caches.services.on_change(move |change| to.service(change));
     let to = Arc::clone(inbox);
     caches.slices.on_change(move |change| to.slice(change));
     let to = Arc::clone(inbox);
     caches.nodes.on_change(move |change| to.node(change));
+    let (to, mut ranges, ends) = (Arc::downgrade(inbox), caches.service_ranges.clone(), shutdown.clone());
+    tokio::spawn(async move {
+        loop {
+            tokio::select! {
+                biased;
+                () = ends.cancelled() => return,
+                () = ranges.changed() => {}
+            }
+            let Some(inbox) = to.upgrade() else { return };
+            inbox.node_tables();
+        }
+    });
 }

@@ -1,7 +1,6 @@
 //! The one task that owns the desired state and the data plane.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use apiserver_api::ambient::Ambient;
@@ -11,15 +10,14 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
-use userspace_dataplane::tables::{
-    DataPlane, DataPlaneError, Interface, NodeTables, Scope, ServiceTables,
-};
+use userspace_dataplane::tables::{DataPlane, DataPlaneError, Interface, NodeTables, Scope, ServiceTables};
 
 use crate::compile::{self, Context, Desired, NodeView};
 use crate::config::Config;
 use crate::inbox::{Cause, Inbox};
-use crate::links::{self, Known, Links, attachments, machine_addresses};
+use crate::links::{self, Known, Links};
 use crate::metrics::{Metrics, PolicyLabel, TrafficPolicy};
+use crate::node_tables::{Situation, interfaces, node_tables};
 use crate::retry::Retry;
 use crate::run::Caches;
 use crate::status::Status;
@@ -58,7 +56,7 @@ pub(crate) struct Worker {
 #[derive(Default)]
 struct Edges {
     interfaces: Option<Vec<Interface>>,
-    addresses: Option<Vec<IpAddr>>,
+    node: Option<NodeTables>,
     retry: Option<Retry>,
 }
 
@@ -73,7 +71,8 @@ impl Worker {
         metrics: Arc<Metrics>,
     ) -> Self {
         let node = NodeView::named(&config.node_name);
-        let context = Context { node, external_ips: config.external_ips, masquerade_all: false };
+        let context =
+            Context { node, external_ips: config.external_ips, masquerade_all: config.masquerade_all };
         let full_due = Instant::now() + config.full_sync;
         Self {
             config,
@@ -296,18 +295,20 @@ impl Worker {
 
     fn try_edges(&mut self) -> Result<(), DataPlaneError> {
         let links = self.links.links.as_deref();
+        let node = self.caches.nodes.get(&ObjectKey::new("", &self.config.node_name));
+        let service_ranges = self.caches.service_ranges.get();
+        let situation =
+            Situation { config: &self.config, node: node.as_deref(), links, service_ranges: &service_ranges };
         // Like services, addresses are not withdrawn before the first list of the Node.
         if self.synced {
-            let machine = links.map(|links| machine_addresses(links, &self.config)).unwrap_or_default();
-            let addresses = self.config.nodeport_addresses.choose(&self.context.node.addresses, &machine);
-            if self.edges.addresses.as_ref() != Some(&addresses) {
-                let node = NodeTables { addresses: addresses.clone(), ..NodeTables::default() };
-                in_place(|| self.plane.set_node(&node))?;
-                info!(?addresses, "node ports answer on these addresses");
-                self.edges.addresses = Some(addresses);
+            let tables = node_tables(&situation, BTreeSet::new());
+            if self.edges.node.as_ref() != Some(&tables) {
+                in_place(|| self.plane.set_node(&tables))?;
+                info!(?tables, "the node's own settings");
+                self.edges.node = Some(tables);
             }
         }
-        if let Some(interfaces) = links.map(|links| attachments(links, &self.config))
+        if let Some(interfaces) = interfaces(&situation)
             && self.edges.interfaces.as_ref() != Some(&interfaces)
         {
             in_place(|| self.plane.set_interfaces(&interfaces))?;

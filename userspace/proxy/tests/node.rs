@@ -175,8 +175,12 @@ impl Node {
         };
         let ranges = ["10.77.5.0/24".parse().unwrap()];
         namespace.run(|| block_on(prepare(&network, &ranges)).unwrap().unwrap());
-        let caches =
-            Caches { services: Default::default(), slices: Default::default(), nodes: Default::default() };
+        let caches = Caches {
+            services: Default::default(),
+            slices: Default::default(),
+            nodes: Default::default(),
+            service_ranges: Default::default(),
+        };
         Self {
             namespace,
             outside,

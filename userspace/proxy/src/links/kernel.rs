@@ -1,14 +1,17 @@
-//! Interfaces and their addresses from the kernel, by rtnetlink and its notifications.
+//! Interfaces, their addresses and routes from the kernel, by rtnetlink and its notifications.
 
 use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use futures::channel::mpsc::UnboundedReceiver;
 use futures::{StreamExt, TryStreamExt};
-use rtnetlink::packet_core::NetlinkMessage;
-use rtnetlink::packet_route::RouteNetlinkMessage;
+use ipnetwork::IpNetwork;
+use rtnetlink::packet_core::{NetlinkMessage, NetlinkPayload};
 use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage, AddressScope};
 use rtnetlink::packet_route::link::{LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
-use rtnetlink::{Handle, MulticastGroup};
+use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteType};
+use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
+use rtnetlink::{Handle, MulticastGroup, RouteMessageBuilder};
 use tokio::task::JoinHandle;
 
 use super::{Link, LinkAddress, LinkError, Links, NextLinks};
@@ -54,9 +57,15 @@ impl Links for KernelLinks {
             // an error a new one is opened.
             if !connection.stale {
                 let waiting = self.connection.insert(connection);
-                if waiting.notices.next().await.is_none() {
-                    self.connection = None;
-                    return Err(LinkError::Closed);
+                loop {
+                    match waiting.notices.next().await {
+                        Some((notice, _)) if matters(&notice) => break,
+                        Some(_) => {}
+                        None => {
+                            self.connection = None;
+                            return Err(LinkError::Closed);
+                        }
+                    }
                 }
                 waiting.stale = true;
                 connection = self.connection.take().ok_or(LinkError::Closed)?;
@@ -74,7 +83,13 @@ impl Links for KernelLinks {
 
 impl Connection {
     fn open() -> Result<Self, LinkError> {
-        let groups = [MulticastGroup::Link, MulticastGroup::Ipv4Ifaddr, MulticastGroup::Ipv6Ifaddr];
+        let groups = [
+            MulticastGroup::Link,
+            MulticastGroup::Ipv4Ifaddr,
+            MulticastGroup::Ipv6Ifaddr,
+            MulticastGroup::Ipv4Route,
+            MulticastGroup::Ipv6Route,
+        ];
         let (socket, handle, notices) =
             rtnetlink::new_multicast_connection(&groups).map_err(LinkError::Open)?;
         Ok(Self { handle, notices, stale: true, driver: tokio::spawn(socket) })
@@ -93,7 +108,98 @@ async fn list(handle: &Handle) -> Result<Vec<Link>, LinkError> {
             link.addresses.extend(read_address(address));
         }
     }
+    let v4 = RouteMessageBuilder::<Ipv4Addr>::new().build();
+    let v6 = RouteMessageBuilder::<Ipv6Addr>::new().build();
+    for family in [v4, v6] {
+        // One at a time: a node may have many thousands of them.
+        let mut routes = handle.route().get(family).execute();
+        while let Some(route) = routes.try_next().await.map_err(fail("routes"))? {
+            add_route(&mut by_index, &route);
+        }
+    }
+    for link in by_index.values_mut() {
+        link.routes.sort_unstable();
+        link.routes.dedup();
+    }
     Ok(by_index.into_values().collect())
+}
+
+/// Whether a notice can change what is known of the interfaces. A node that speaks BGP hears of
+/// routes through gateways all day.
+fn matters(notice: &NetlinkMessage<RouteNetlinkMessage>) -> bool {
+    match &notice.payload {
+        NetlinkPayload::InnerMessage(
+            RouteNetlinkMessage::NewRoute(route) | RouteNetlinkMessage::DelRoute(route),
+        ) => is_main(route) && destination(route).is_some_and(|to| to.prefix() == 0 || !has_gateway(route)),
+        _ => true,
+    }
+}
+
+fn add_route(links: &mut BTreeMap<u32, Link>, route: &RouteMessage) {
+    if !is_main(route) {
+        return;
+    }
+    // Routes through several gateways name them in a list.
+    for hop in hops(route) {
+        if let Some(link) = links.get_mut(&hop) {
+            link.gateway = true;
+        }
+    }
+    let oif = route.attributes.iter().find_map(|attribute| match attribute {
+        RouteAttribute::Oif(index) => Some(*index),
+        _ => None,
+    });
+    let Some(link) = oif.and_then(|index| links.get_mut(&index)) else { return };
+    if has_gateway(route) {
+        link.gateway = true;
+    } else if let Some(to) = destination(route) {
+        // Every interface has a route to its own link-local addresses.
+        let link_local = matches!(to, IpNetwork::V6(to) if to.network().is_unicast_link_local());
+        if !link_local {
+            link.routes.push(to);
+        }
+    }
+}
+
+fn is_main(route: &RouteMessage) -> bool {
+    let table = route.attributes.iter().find_map(|attribute| match attribute {
+        RouteAttribute::Table(table) => Some(*table),
+        _ => None,
+    });
+    let table = table.unwrap_or(u32::from(route.header.table));
+    table == u32::from(RouteHeader::RT_TABLE_MAIN) && route.header.kind == RouteType::Unicast
+}
+
+/// Interfaces of a route through several gateways.
+fn hops(route: &RouteMessage) -> impl Iterator<Item = u32> {
+    let lists = route.attributes.iter().filter_map(|attribute| match attribute {
+        RouteAttribute::MultiPath(hops) => Some(hops),
+        _ => None,
+    });
+    lists.flatten().map(|hop| hop.interface_index)
+}
+
+fn has_gateway(route: &RouteMessage) -> bool {
+    route.attributes.iter().any(|attribute| {
+        matches!(
+            attribute,
+            RouteAttribute::Gateway(_) | RouteAttribute::Via(_) | RouteAttribute::MultiPath(_)
+        )
+    })
+}
+
+fn destination(route: &RouteMessage) -> Option<IpNetwork> {
+    let address = route.attributes.iter().find_map(|attribute| match attribute {
+        RouteAttribute::Destination(RouteAddress::Inet(address)) => Some((*address).into()),
+        RouteAttribute::Destination(RouteAddress::Inet6(address)) => Some((*address).into()),
+        _ => None,
+    });
+    let any = if route.header.address_family == AddressFamily::Inet {
+        Ipv4Addr::UNSPECIFIED.into()
+    } else {
+        Ipv6Addr::UNSPECIFIED.into()
+    };
+    IpNetwork::new(address.unwrap_or(any), route.header.destination_prefix_length).ok()
 }
 
 fn read(message: &LinkMessage) -> Link {
@@ -106,6 +212,7 @@ fn read(message: &LinkMessage) -> Link {
     for attribute in &message.attributes {
         match attribute {
             LinkAttribute::IfName(name) => link.name.clone_from(name),
+            LinkAttribute::Controller(index) => link.master = *index,
             LinkAttribute::LinkInfo(infos) => {
                 let kind = infos.iter().find_map(|info| match info {
                     LinkInfo::Kind(kind) => Some(kind.to_string()),

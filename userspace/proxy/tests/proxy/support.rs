@@ -113,8 +113,12 @@ pub struct Proxy {
 impl Proxy {
     /// Starts the proxy of node `here`; its first lists have not arrived.
     pub fn start(config: Config, plane: Plane, listeners: Listeners) -> Self {
-        let caches =
-            Caches { services: Default::default(), slices: Default::default(), nodes: Default::default() };
+        let caches = Caches {
+            services: Default::default(),
+            slices: Default::default(),
+            nodes: Default::default(),
+            service_ranges: Default::default(),
+        };
         let (synced, lists) = oneshot::channel();
         let (links, said) = mpsc::unbounded_channel();
         let shutdown = CancellationToken::new();

@@ -1,0 +1,221 @@
+//! What of the tables is the node's own: from the configuration, the Node object and the machine's
+//! interfaces. Pure.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use ipnetwork::IpNetwork;
+use k8s_openapi::api::core::v1::Node;
+use userspace_dataplane::tables::{Interface, NodeTables, Role};
+
+use crate::config::{Config, OWN_PREFIX};
+use crate::links::{self, Link, machine_addresses};
+
+/// Ranges of services that the programs compare with, for each family.
+const MAX_RANGES: usize = 2;
+
+/// All that the node's own tables follow from.
+#[derive(Clone, Copy, Debug)]
+pub struct Situation<'a> {
+    pub config: &'a Config,
+    /// The own Node, once it is known.
+    pub node: Option<&'a Node>,
+    /// The machine's interfaces, once they are known.
+    pub links: Option<&'a [Link]>,
+    /// Where the cluster says that services' addresses come from. The configuration's word goes
+    /// first.
+    pub service_ranges: &'a [IpNetwork],
+}
+
+/// The node's own settings. `exempt` are the network namespaces whose sockets are left alone.
+pub fn node_tables(situation: &Situation<'_>, exempt: BTreeSet<u64>) -> NodeTables {
+    let Situation { config, node, links, service_ranges } = *situation;
+    let machine = links.map(|links| machine_addresses(links, config)).unwrap_or_default();
+    let candidates = node.map(node_addresses).unwrap_or_default();
+    let primary = primary_addresses(config, &candidates);
+    let ranges = if config.service_ranges.is_empty() { service_ranges } else { &config.service_ranges };
+    NodeTables {
+        addresses: config.nodeport_addresses.choose(&primary, &candidates, &machine),
+        snat_addresses: snat_addresses(&primary, &candidates, &machine, links.is_some()),
+        service_ranges: at_most_two_a_family(&merged(ranges)),
+        exempt,
+        through_stack: config.through_stack.unwrap_or_else(|| others_pods(situation)),
+        guard_node_ports: config.guard_node_ports,
+    }
+}
+
+/// What to attach to; `None` while the interfaces are not known.
+pub fn interfaces(situation: &Situation<'_>) -> Option<Vec<Interface>> {
+    let ranges = situation.node.map(pod_ranges).unwrap_or_default();
+    Some(links::interfaces(situation.links?, situation.config, &ranges))
+}
+
+/// Another network plugin made some of the pods' interfaces: its packet filters have to see what
+/// goes to them.
+fn others_pods(situation: &Situation<'_>) -> bool {
+    let pods = interfaces(situation).unwrap_or_default();
+    pods.iter().any(|one| one.role == Role::Pod && !one.name.starts_with(OWN_PREFIX))
+}
+
+/// `InternalIP` addresses, then `ExternalIP` ones, each kind in the order of the status.
+fn node_addresses(node: &Node) -> Vec<IpAddr> {
+    let all = || node.status.iter().flat_map(|status| status.addresses.iter().flatten());
+    let of = |kind: &'static str| all().filter(move |address| address.type_ == kind);
+    of("InternalIP").chain(of("ExternalIP")).filter_map(|address| address.address.parse().ok()).collect()
+}
+
+/// The ranges of the Node's pods.
+pub(crate) fn pod_ranges(node: &Node) -> Vec<IpNetwork> {
+    let Some(spec) = &node.spec else { return Vec::new() };
+    let one = spec.pod_cidr.iter().filter(|_| spec.pod_cidrs.is_none());
+    one.chain(spec.pod_cidrs.iter().flatten()).filter_map(|range| range.parse().ok()).collect()
+}
+
+/// The first address of each family; the configuration's word goes first.
+fn primary_addresses(config: &Config, candidates: &[IpAddr]) -> Vec<IpAddr> {
+    let of_family = |v4: bool| {
+        let mut all = config.primary_address.iter().chain(candidates);
+        all.find(|address| address.is_ipv4() == v4).copied()
+    };
+    [true, false].into_iter().filter_map(of_family).collect()
+}
+
+/// Packets that must come back take an address that is on this machine: a Node may name one that
+/// only a router in front of it has.
+fn snat_addresses(primary: &[IpAddr], candidates: &[IpAddr], machine: &[IpAddr], known: bool) -> Vec<IpAddr> {
+    let of_family = |v4: bool| {
+        let usable = |address: &&IpAddr| {
+            address.is_ipv4() == v4 && !address.is_loopback() && (!known || machine.contains(address))
+        };
+        primary.iter().chain(candidates).find(usable).copied()
+    };
+    [true, false].into_iter().filter_map(of_family).collect()
+}
+
+/// Ranges without those that lie in others; sorted.
+pub(crate) fn merged(ranges: &[IpNetwork]) -> Vec<IpNetwork> {
+    let mut normal: Vec<_> =
+        ranges.iter().filter_map(|range| IpNetwork::new(range.network(), range.prefix()).ok()).collect();
+    normal.sort_unstable();
+    normal.dedup();
+    let covers = |outer: &IpNetwork, inner: &IpNetwork| {
+        outer != inner && outer.prefix() <= inner.prefix() && outer.contains(inner.network())
+    };
+    normal.iter().filter(|one| !normal.iter().any(|other| covers(other, one))).copied().collect()
+}
+
+/// The programs compare with so many; packets to further ranges' unallocated addresses meet the
+/// route of last resort.
+fn at_most_two_a_family(ranges: &[IpNetwork]) -> Vec<IpNetwork> {
+    let family = |v4: bool| ranges.iter().filter(move |range| range.is_ipv4() == v4).take(MAX_RANGES);
+    family(true).chain(family(false)).copied().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::NodePortAddresses;
+    use crate::links::LinkAddress;
+
+    fn node(addresses: &[(&str, &str)]) -> Node {
+        let addresses: Vec<_> = addresses
+            .iter()
+            .map(|(kind, address)| serde_json::json!({"type": kind, "address": address}))
+            .collect();
+        let node = serde_json::json!({"metadata": {"name": "a"}, "status": {"addresses": addresses}});
+        serde_json::from_value(node).unwrap()
+    }
+
+    fn link(index: u32, name: &str, addresses: &[&str]) -> Link {
+        let address = |text: &&str| {
+            let address: IpAddr = text.parse().unwrap();
+            LinkAddress { address, global: !address.is_loopback() }
+        };
+        let loopback = name == "lo";
+        let kind = if loopback || name.starts_with("eth") { "" } else { "veth" };
+        Link {
+            name: name.to_owned(),
+            index,
+            up: true,
+            loopback,
+            kind: kind.to_owned(),
+            addresses: addresses.iter().map(address).collect(),
+            ..Link::default()
+        }
+    }
+
+    fn ips(all: &[&str]) -> Vec<IpAddr> {
+        all.iter().map(|ip| ip.parse().unwrap()).collect()
+    }
+
+    fn ranges(all: &[&str]) -> Vec<IpNetwork> {
+        all.iter().map(|range| range.parse().unwrap()).collect()
+    }
+
+    fn tables(config: &Config, node: Option<&Node>, links: Option<&[Link]>) -> NodeTables {
+        node_tables(&Situation { config, node, links, service_ranges: &[] }, BTreeSet::new())
+    }
+
+    #[test]
+    fn the_internal_address_goes_first_and_one_of_each_family_is_primary() {
+        let mut config = Config::for_node("a").unwrap();
+        config.nodeport_addresses = NodePortAddresses::parse(&["primary".to_owned()]).unwrap();
+        let object = node(&[
+            ("Hostname", "a"),
+            ("ExternalIP", "203.0.113.9"),
+            ("InternalIP", "192.0.2.1"),
+            ("InternalIP", "192.0.2.2"),
+            ("InternalIP", "2001:db8::1"),
+        ]);
+        let found = tables(&config, Some(&object), None);
+        assert_eq!(found.addresses, ips(&["192.0.2.1", "2001:db8::1"]));
+        assert_eq!(found.snat_addresses, ips(&["192.0.2.1", "2001:db8::1"]));
+        // As `bindAddress` says.
+        config.primary_address = Some("192.0.2.7".parse().unwrap());
+        assert_eq!(tables(&config, Some(&object), None).addresses, ips(&["192.0.2.7", "2001:db8::1"]));
+    }
+
+    #[test]
+    fn packets_do_not_take_an_address_that_only_a_router_has() {
+        let config = Config::for_node("a").unwrap();
+        let object = node(&[("InternalIP", "203.0.113.9"), ("ExternalIP", "192.0.2.1")]);
+        let links = [link(1, "lo", &["127.0.0.1"]), link(2, "eth0", &["192.0.2.1"])];
+        assert_eq!(tables(&config, Some(&object), Some(&links)).snat_addresses, ips(&["192.0.2.1"]));
+        let lost = node(&[("InternalIP", "127.0.0.1")]);
+        assert!(tables(&config, Some(&lost), Some(&links)).snat_addresses.is_empty());
+    }
+
+    #[test]
+    fn pods_of_others_are_reached_through_the_stack() {
+        let mut config = Config::for_node("a").unwrap();
+        let own = [link(2, "eth0", &["192.0.2.1"]), link(3, "hwp1", &[])];
+        assert!(!tables(&config, None, Some(&own)).through_stack);
+        let others = [link(2, "eth0", &["192.0.2.1"]), link(3, "cali1", &[])];
+        assert!(tables(&config, None, Some(&others)).through_stack);
+        config.through_stack = Some(false);
+        assert!(!tables(&config, None, Some(&others)).through_stack);
+    }
+
+    #[test]
+    fn the_configurations_service_ranges_go_before_the_clusters() {
+        let mut config = Config::for_node("a").unwrap();
+        let found = ranges(&["10.96.0.0/12", "10.100.0.0/16", "fd00::/108", "10.3.0.0/16", "10.2.0.0/16"]);
+        let of = |config: &Config| {
+            let situation = Situation { config, node: None, links: None, service_ranges: &found };
+            node_tables(&situation, BTreeSet::new()).service_ranges
+        };
+        assert_eq!(of(&config), ranges(&["10.2.0.0/16", "10.3.0.0/16", "fd00::/108"]));
+        config.service_ranges = ranges(&["10.7.1.2/16"]);
+        assert_eq!(of(&config), ranges(&["10.7.0.0/16"]));
+    }
+
+    #[test]
+    fn the_nodes_ranges_are_read_in_both_spellings() {
+        let read = |spec: serde_json::Value| {
+            pod_ranges(&serde_json::from_value(serde_json::json!({"metadata": {}, "spec": spec})).unwrap())
+        };
+        assert_eq!(read(serde_json::json!({"podCIDR": "10.1.0.0/24"})), ranges(&["10.1.0.0/24"]));
+        let both = serde_json::json!({"podCIDR": "10.1.0.0/24", "podCIDRs": ["10.1.0.0/24", "fd01::/64"]});
+        assert_eq!(read(both), ranges(&["10.1.0.0/24", "fd01::/64"]));
+    }
+}

@@ -1,0 +1,151 @@
+//! Whence services' addresses come, as the cluster says it: `ServiceCIDR` objects.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use futures::StreamExt;
+use ipnetwork::IpNetwork;
+use k8s_openapi::api::networking::v1::ServiceCIDR;
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Api, Client, ResourceExt};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info};
+
+use crate::node_tables::merged;
+
+/// Until the objects are asked for again where the server has none or does not show them.
+const ABSENT_PAUSE: Duration = Duration::from_secs(10 * 60);
+/// Until they are asked for again after any other error.
+const ERROR_PAUSE: Duration = Duration::from_secs(5);
+
+/// The ranges as they are known now. Clones see the same.
+#[derive(Clone, Debug)]
+pub struct ServiceRanges(watch::Receiver<Vec<IpNetwork>>);
+
+impl Default for ServiceRanges {
+    /// None, and never any.
+    fn default() -> Self {
+        Self(watch::channel(Vec::new()).1)
+    }
+}
+
+impl ServiceRanges {
+    /// These, for good.
+    pub fn fixed(ranges: &[IpNetwork]) -> Self {
+        Self(watch::channel(merged(ranges)).1)
+    }
+
+    /// Watches the cluster's objects until shutdown. A server that does not serve them, or not to
+    /// us, is asked again once in a while; nothing waits for the answer.
+    pub fn watch(client: Client, shutdown: CancellationToken) -> Self {
+        let (sender, receiver) = watch::channel(Vec::new());
+        tokio::spawn(async move {
+            tokio::select! {
+                biased;
+                () = shutdown.cancelled() => {}
+                () = follow(client, &sender) => {}
+            }
+        });
+        Self(receiver)
+    }
+
+    /// Sorted; none lies in another.
+    pub fn get(&self) -> Vec<IpNetwork> {
+        self.0.borrow().clone()
+    }
+
+    /// Waits until they are others than at the last call; for ever when they are fixed.
+    pub async fn changed(&mut self) {
+        if self.0.changed().await.is_err() {
+            std::future::pending().await
+        }
+    }
+}
+
+async fn follow(client: Client, ranges: &watch::Sender<Vec<IpNetwork>>) {
+    let mut stream = std::pin::pin!(watcher(Api::<ServiceCIDR>::all(client), watcher::Config::default()));
+    let (mut known, mut listed) = (BTreeMap::new(), BTreeMap::new());
+    let mut said = false;
+    while let Some(event) = stream.next().await {
+        match event {
+            Ok(Event::Init) => listed.clear(),
+            Ok(Event::InitApply(object)) => drop(listed.insert(object.name_any(), ranges_of(&object))),
+            Ok(Event::InitDone) => known = std::mem::take(&mut listed),
+            Ok(Event::Apply(object)) => drop(known.insert(object.name_any(), ranges_of(&object))),
+            Ok(Event::Delete(object)) => drop(known.remove(&object.name_any())),
+            Err(error) if is_absent(&error) => {
+                if !std::mem::replace(&mut said, true) {
+                    info!(
+                        "the server shows no ServiceCIDR objects; without --service-cluster-ip-ranges, packets to \
+                         addresses that no service has are not held back"
+                    );
+                }
+                tokio::time::sleep(ABSENT_PAUSE).await;
+            }
+            Err(error) => {
+                debug!(error = &error as &dyn std::error::Error, "ServiceCIDR objects cannot be watched");
+                tokio::time::sleep(ERROR_PAUSE).await;
+            }
+        }
+        if listed.is_empty() {
+            publish(&known, ranges);
+        }
+    }
+}
+
+fn publish(known: &BTreeMap<String, Vec<IpNetwork>>, ranges: &watch::Sender<Vec<IpNetwork>>) {
+    let all: Vec<_> = known.values().flatten().copied().collect();
+    let new = merged(&all);
+    ranges.send_if_modified(|old| {
+        let changed = *old != new;
+        if changed {
+            info!(ranges = ?new, "services' addresses come from these ranges");
+            *old = new;
+        }
+        changed
+    });
+}
+
+fn ranges_of(object: &ServiceCIDR) -> Vec<IpNetwork> {
+    let spec = object.spec.as_ref();
+    spec.iter().flat_map(|spec| spec.cidrs.iter().flatten()).filter_map(|cidr| cidr.parse().ok()).collect()
+}
+
+/// The server has no such resource, or does not show it to us.
+fn is_absent(error: &watcher::Error) -> bool {
+    let cause = match error {
+        watcher::Error::InitialListFailed(cause)
+        | watcher::Error::WatchStartFailed(cause)
+        | watcher::Error::WatchFailed(cause) => cause,
+        _ => return false,
+    };
+    matches!(cause, kube::Error::Api(status) if matches!(status.code, 403..=405))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn ranges_are_published_when_they_change() {
+        let (sender, receiver) = watch::channel(Vec::new());
+        let mut ranges = ServiceRanges(receiver);
+        let range = |text: &str| vec![text.parse::<IpNetwork>().unwrap()];
+        let mut known = BTreeMap::from([("kubernetes".to_owned(), range("10.96.0.0/12"))]);
+        publish(&known, &sender);
+        ranges.changed().await;
+        assert_eq!(ranges.get(), range("10.96.0.0/12"));
+        // A range within another changes nothing.
+        known.insert("more".to_owned(), range("10.97.0.0/16"));
+        publish(&known, &sender);
+        assert!(!ranges.0.has_changed().unwrap());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn fixed_ranges_never_change() {
+        let mut ranges = ServiceRanges::fixed(&["10.96.0.1/12".parse().unwrap()]);
+        assert_eq!(ranges.get(), ["10.96.0.0/12".parse::<IpNetwork>().unwrap()]);
+        assert!(tokio::time::timeout(Duration::from_secs(3600), ranges.changed()).await.is_err());
+    }
+}
