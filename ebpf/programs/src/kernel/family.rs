@@ -24,6 +24,9 @@ pub trait Address: Copy {
     /// The words of the address, the first word of an address of v4 and zeros.
     fn words(&self) -> [u32; 4];
 
+    /// The address that [`Address::words`] came from.
+    fn from_words(words: &[u32; 4]) -> Self;
+
     /// The address as one word: itself for v4, folded for v6.
     fn fold(&self) -> u64;
 
@@ -120,6 +123,11 @@ impl Address for u32 {
     }
 
     #[inline(always)]
+    fn from_words(words: &[u32; 4]) -> Self {
+        words[0]
+    }
+
+    #[inline(always)]
     fn fold(&self) -> u64 {
         *self as u64
     }
@@ -147,6 +155,11 @@ impl Address for [u32; 4] {
     #[inline(always)]
     fn words(&self) -> [u32; 4] {
         *self
+    }
+
+    #[inline(always)]
+    fn from_words(words: &[u32; 4]) -> Self {
+        *words
     }
 
     #[inline(always)]

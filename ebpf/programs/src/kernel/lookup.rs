@@ -1,82 +1,82 @@
 //! Which frontend an address belongs to.
 
-use core::ptr::addr_of;
+use ebpf_common::frontend::Frontend;
+use ebpf_common::{Config, limits, metric, scope};
 
-use ebpf_common::frontend::{Frontend, FrontendKey4, FrontendKey6};
-use ebpf_common::{limits, metric};
+use super::family::{Address as _, Family, FrontendKey as _};
+use super::maps;
 
-use super::maps::{self, FRONTENDS4, FRONTENDS6, LOCAL_ADDRS4, LOCAL_ADDRS6};
+/// Finds the frontend of an address. Where a wildcard answers for it, the key becomes the
+/// wildcard's. `loopback` tells whether the node's own loopback addresses are meant, given the
+/// cookie of the node's network namespace.
+#[inline(always)]
+pub fn frontend<F: Family>(
+    key: &mut F::FrontendKey,
+    loopback: impl FnOnce(u64) -> bool,
+) -> Option<Frontend> {
+    // The unspecified address names wildcards in the table, and loopback in a system call.
+    let unspecified = key.address().same(&F::Address::ZERO);
+    if !unspecified {
+        let found = read::<F>(key);
+        if found.is_some() {
+            return found;
+        }
+    }
+    let config = maps::config()?;
+    if !may_be_wildcard(config, key.port()) {
+        return None;
+    }
+    // A pod's loopback is the pod's own, whatever the node's addresses are.
+    let here = if unspecified || F::is_loopback(key.address()) {
+        loopback(config.netns_cookie)
+    } else {
+        F::is_local(key.address())
+    };
+    if !here {
+        return None;
+    }
+    key.set_address(F::Address::ZERO);
+    read::<F>(key)
+}
+
+/// The address is a service's, on whatever port.
+#[inline(always)]
+pub fn is_marked<F: Family>(address: F::Address) -> bool {
+    F::frontend(&F::FrontendKey::new(address, 0, 0, scope::INTERNAL)).is_some()
+}
+
+/// A frontend with the unspecified address may have the port.
+#[inline(always)]
+pub fn may_be_wildcard(config: &Config, port: u16) -> bool {
+    let port = u16::from_be(port);
+    port >= config.wildcard_port_min && port <= config.wildcard_port_max
+}
 
 /// Reads one frontend whole, see [`Frontend`]. After a bounded number of tries the last reading
 /// is taken, whose switch is one word and therefore never half of one.
-macro_rules! read_whole {
-    ($map:ident, $key:expr) => {{
-        let key = $key;
-        let folded = key.fold();
-        let mut found = None;
-        for _ in 0..limits::FRONTEND_TRIES {
-            let Some(value) = $map.get_ptr(key) else {
-                found = None;
-                break;
-            };
-            // SAFETY: the pointer leads to a value of the map; words are read whole, and what
-            // they say together is checked below.
-            let frontend = unsafe {
-                Frontend {
-                    switch: addr_of!((*value).switch).read_volatile(),
-                    service: addr_of!((*value).service).read_volatile(),
-                    generation: addr_of!((*value).generation).read_volatile(),
-                    reserved: 0,
-                    affinity: addr_of!((*value).affinity).read_volatile(),
-                    check: addr_of!((*value).check).read_volatile(),
-                }
-            };
-            found = Some(frontend);
-            if frontend.checksum(folded) == frontend.check {
-                break;
+#[inline(always)]
+pub fn read<F: Family>(key: &F::FrontendKey) -> Option<Frontend> {
+    let folded = key.fold_key();
+    let mut found = None;
+    for _ in 0..limits::FRONTEND_TRIES {
+        let value = F::frontend(key)?;
+        // SAFETY: the pointer leads to a value of the map; words are read whole, and what they say
+        // together is checked below.
+        let frontend = unsafe {
+            Frontend {
+                switch: (&raw const (*value).switch).read_volatile(),
+                service: (&raw const (*value).service).read_volatile(),
+                lut: (&raw const (*value).lut).read_volatile(),
+                affinity: (&raw const (*value).affinity).read_volatile(),
+                reserved: 0,
+                check: (&raw const (*value).check).read_volatile(),
             }
-            maps::count(metric::FRONTEND_REREAD);
+        };
+        found = Some(frontend);
+        if frontend.checksum(folded) == frontend.check {
+            break;
         }
-        found
-    }};
-}
-
-/// Finds the frontend of a v4 address. `loopback` tells whether 127.0.0.0/8 answers wildcards.
-#[inline(always)]
-pub fn frontend4(key: &mut FrontendKey4, loopback: impl FnOnce(u64) -> bool) -> Option<Frontend> {
-    let found = read_whole!(FRONTENDS4, &*key);
-    if found.is_some() {
-        return found;
+        maps::count(metric::FRONTEND_REREAD);
     }
-    let config = maps::config()?;
-    let port = u16::from_be(key.port);
-    if port < config.wildcard_port_min || port > config.wildcard_port_max {
-        return None;
-    }
-    let is_loopback = key.address & 0xff == 127 && loopback(config.netns_cookie);
-    if !is_loopback && LOCAL_ADDRS4.get_ptr(&key.address).is_none() {
-        return None;
-    }
-    key.address = 0;
-    read_whole!(FRONTENDS4, &*key)
-}
-
-/// Finds the frontend of a v6 address.
-#[inline(always)]
-pub fn frontend6(key: &mut FrontendKey6, loopback: impl FnOnce(u64) -> bool) -> Option<Frontend> {
-    let found = read_whole!(FRONTENDS6, &*key);
-    if found.is_some() {
-        return found;
-    }
-    let config = maps::config()?;
-    let port = u16::from_be(key.port);
-    if port < config.wildcard_port_min || port > config.wildcard_port_max {
-        return None;
-    }
-    let is_loopback = key.address == [0, 0, 0, 1u32.to_be()] && loopback(config.netns_cookie);
-    if !is_loopback && LOCAL_ADDRS6.get_ptr(&key.address).is_none() {
-        return None;
-    }
-    key.address = [0; 4];
-    read_whole!(FRONTENDS6, &*key)
+    found
 }

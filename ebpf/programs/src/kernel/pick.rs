@@ -1,61 +1,77 @@
 //! Which backend of a frontend gets a connection.
 
 use aya_ebpf::bindings::BPF_ANY;
-use ebpf_common::frontend::{Affinity, AffinityKey, Backend4, Backend6, Frontend};
+use ebpf_common::frontend::{Affinity, AffinityKey, Frontend, Lut, frontend_flag};
 use ebpf_common::limits;
 
-use super::maps::{self, AFFINITY, BACKENDS4, BACKENDS6};
+use super::family::{Address as _, Backend as _, Family};
+use super::maps::{self, AFFINITY, LUTS};
 
-/// Index into the block, uniform if `hash` is.
+/// The backend for `hash`; the client's last one where the frontend asks for it. `client` gives the
+/// client's affinity key, and is called only when it is needed. The frontend has backends.
 #[inline(always)]
-fn index(frontend: &Frontend, hash: u32) -> u32 {
-    frontend.block() + ((hash as u64 * frontend.count() as u64) >> 32) as u32
-}
-
-/// The v4 backend for `hash`; the client's last one where the frontend asks for it. `client`
-/// gives the client's part of the affinity key, and is called only when it is needed.
-#[inline(always)]
-pub fn backend4(frontend: &Frontend, hash: u32, client: impl FnOnce() -> AffinityKey) -> Option<Backend4> {
+pub fn backend<F: Family>(
+    frontend: &Frontend,
+    hash: u32,
+    client: impl FnOnce() -> AffinityKey,
+) -> Option<F::Backend> {
     if frontend.affinity == 0 {
-        return load4(index(frontend, hash));
+        return choose::<F>(frontend, hash);
     }
     let key = client();
     let now = maps::tick();
     if let Some(last) = AFFINITY.get_ptr_mut(&key) {
-        // SAFETY: the pointer leads to a value of the map; a torn reading names a backend that
-        // `find4` does not find.
-        unsafe {
-            let stays = now.wrapping_sub((*last).seen) <= frontend.affinity;
-            let (address, port) = ((*last).address[0], (*last).port);
-            if stays && let Some(backend) = find4(frontend, address, port) {
-                (*last).seen = now;
-                return Some(backend);
+        // SAFETY: the pointer leads to a value of the map; a torn reading names a backend that is
+        // not found.
+        let (address, seen) = unsafe { ((*last).address, (*last).seen) };
+        if now.wrapping_sub(seen) <= frontend.affinity
+            && let Some(backend) = at_address::<F>(frontend, &F::Address::from_words(&address))
+        {
+            if seen != now {
+                // SAFETY: as above; a word is written whole.
+                unsafe { (&raw mut (*last).seen).write_volatile(now) };
             }
+            return Some(backend);
         }
     }
-    let backend = load4(index(frontend, hash))?;
-    let value = Affinity { address: [backend.address, 0, 0, 0], port: backend.port, reserved: 0, seen: now };
+    let backend = choose::<F>(frontend, hash)?;
+    let value = Affinity { address: backend.address().words(), seen: now, reserved: 0 };
     // A full map evicts its oldest element; a refusal costs the client its place, no more.
     let _ = AFFINITY.insert(&key, &value, BPF_ANY as u64);
     Some(backend)
 }
 
-/// Looks for a backend in the block of a frontend. Without branches but for the end of the map:
-/// the verifier would follow each of them.
+/// Looks for a backend in the block of a frontend.
 #[inline(always)]
-pub fn find4(frontend: &Frontend, address: u32, port: u16) -> Option<Backend4> {
-    let wanted = Backend4::order(address, port);
+pub fn find<F: Family>(frontend: &Frontend, address: &F::Address, port: u16) -> Option<F::Backend> {
+    last_up_to::<F>(frontend, F::Backend::order(address, port))
+        .filter(|backend| backend.address().same(address) && backend.port() == port)
+}
+
+/// Looks for a backend with any port.
+#[inline(always)]
+fn at_address<F: Family>(frontend: &Frontend, address: &F::Address) -> Option<F::Backend> {
+    last_up_to::<F>(frontend, F::Backend::order(address, u16::MAX))
+        .filter(|backend| backend.address().same(address))
+}
+
+/// The last backend of a block whose place is not after `wanted`, or the first one. Without
+/// branches but for the end of the map: the verifier would follow each of them.
+#[inline(always)]
+fn last_up_to<F: Family>(frontend: &Frontend, wanted: u64) -> Option<F::Backend> {
     let (mut start, mut length) = (frontend.block(), frontend.count() as u32);
     if length == 0 {
         return None;
     }
     for _ in 0..limits::HALVINGS {
         let half = length >> 1;
-        let probe = load4(start + half)?;
-        start += step(half, Backend4::order(probe.address, probe.port), wanted);
+        let probe = F::backend(start + half)?;
+        // SAFETY: as in `load`.
+        let place = unsafe { F::Backend::order(&(*probe).address(), (*probe).port()) };
+        start += step(half, place, wanted);
         length -= half;
     }
-    load4(start).filter(|backend| backend.address == address && backend.port == port)
+    load::<F>(start)
 }
 
 /// `half` if what is sought is not before the element in the middle, else 0.
@@ -65,55 +81,60 @@ fn step(half: u32, probe: u64, wanted: u64) -> u32 {
     half & before.wrapping_sub(1)
 }
 
+/// A backend by weight, by the consistent rule, or any.
 #[inline(always)]
-fn load4(index: u32) -> Option<Backend4> {
-    // SAFETY: a block does not change while a frontend that a program may have read names it.
-    BACKENDS4.get_ptr(index).map(|backend| unsafe { backend.read() })
+fn choose<F: Family>(frontend: &Frontend, hash: u32) -> Option<F::Backend> {
+    let count = frontend.count() as u32;
+    let any = ((hash as u64 * count as u64) >> 32) as u32;
+    let index = if let Some(lut) = Lut::unpack(frontend.lut) {
+        let index = entry(lut, hash);
+        // A frontend that was read half replaced may name the table of another list.
+        if index < count { index } else { any }
+    } else if frontend.flags() & frontend_flag::CONSISTENT != 0 && count <= limits::RENDEZVOUS {
+        highest::<F>(frontend, count, hash)?
+    } else {
+        any
+    };
+    load::<F>(frontend.block() + index)
 }
 
-/// As [`backend4`], for v6.
+/// What a look-up table says for a hash.
 #[inline(always)]
-pub fn backend6(frontend: &Frontend, hash: u32, client: impl FnOnce() -> AffinityKey) -> Option<Backend6> {
-    if frontend.affinity == 0 {
-        return load6(index(frontend, hash));
-    }
-    let key = client();
-    let now = maps::tick();
-    if let Some(last) = AFFINITY.get_ptr_mut(&key) {
-        // SAFETY: as in `backend4`.
-        unsafe {
-            let stays = now.wrapping_sub((*last).seen) <= frontend.affinity;
-            let (address, port) = ((*last).address, (*last).port);
-            if stays && let Some(backend) = find6(frontend, &address, port) {
-                (*last).seen = now;
-                return Some(backend);
-            }
+fn entry(lut: Lut, hash: u32) -> u32 {
+    let (element, place) = lut.place(hash);
+    // SAFETY: a table does not change while a frontend that a program may have read names it.
+    let entries = LUTS.get_ptr(element).map_or(u64::MAX, |entries| unsafe { entries.read() });
+    (entries >> (place * 16)) as u16 as u32
+}
+
+/// Index of the backend whose hash together with the flow's is highest (rendezvous hashing): a
+/// backend that comes or goes moves its own flows only.
+#[inline(always)]
+fn highest<F: Family>(frontend: &Frontend, count: u32, hash: u32) -> Option<u32> {
+    // Score and index in one word, so that one comparison without a branch decides.
+    let mut best = 0_u64;
+    for index in 0..limits::RENDEZVOUS {
+        if index >= count {
+            break;
         }
+        let backend = F::backend(frontend.block() + index)?;
+        // SAFETY: as in `load`.
+        let (address, port) = unsafe { ((*backend).address(), (*backend).port()) };
+        let score = mix(address.fold() << 16 ^ address.fold() >> 48 ^ port as u64, hash) & !0xff | index as u64;
+        best = best.max(score);
     }
-    let backend = load6(index(frontend, hash))?;
-    let value = Affinity { address: backend.address, port: backend.port, reserved: 0, seen: now };
-    let _ = AFFINITY.insert(&key, &value, BPF_ANY as u64);
-    Some(backend)
+    Some(best as u32 & 0xff)
+}
+
+/// Mixes what a backend is known by with the hash of a flow.
+#[inline(always)]
+fn mix(backend: u64, flow: u32) -> u64 {
+    let mixed = (backend ^ (flow as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xd6e8_feb8_6659_fd93);
+    (mixed ^ mixed >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93)
 }
 
 #[inline(always)]
-fn find6(frontend: &Frontend, address: &[u32; 4], port: u16) -> Option<Backend6> {
-    let wanted = Backend6::order(address, port);
-    let (mut start, mut length) = (frontend.block(), frontend.count() as u32);
-    if length == 0 {
-        return None;
-    }
-    for _ in 0..limits::HALVINGS {
-        let half = length >> 1;
-        let probe = load6(start + half)?;
-        start += step(half, Backend6::order(&probe.address, probe.port), wanted);
-        length -= half;
-    }
-    load6(start).filter(|backend| backend.address == *address && backend.port == port)
-}
-
-#[inline(always)]
-fn load6(index: u32) -> Option<Backend6> {
-    // SAFETY: as in `load4`.
-    BACKENDS6.get_ptr(index).map(|backend| unsafe { backend.read() })
+fn load<F: Family>(index: u32) -> Option<F::Backend> {
+    // SAFETY: a block does not change while a frontend that a program may have read names it.
+    F::backend(index).map(|backend| unsafe { backend.read() })
 }
