@@ -23,6 +23,6 @@ mod sys;
 pub mod tables;
 
 pub use fake::{Fake, FakeLimits, Resolution};
-pub use kernel::{Config, Kernel, LimitError, Limits, Program, XdpMode, remove};
+pub use kernel::{ClassifierHook, Config, Kernel, LimitError, Limits, Program, XdpMode, XdpState, remove};
 pub use preflight::{Missing, find_cgroup2, preflight};
 pub use sys::TestRun;

@@ -14,6 +14,7 @@ mod command {
     pub const MAP_UPDATE_ELEM: i32 = 2;
     pub const MAP_DELETE_ELEM: i32 = 3;
     pub const MAP_GET_NEXT_KEY: i32 = 4;
+    pub const PROG_LOAD: i32 = 5;
     pub const OBJ_PIN: i32 = 6;
     pub const OBJ_GET: i32 = 7;
     pub const PROG_TEST_RUN: i32 = 10;
@@ -309,6 +310,38 @@ pub fn link_create(
     attr.u32(0, fd_u32(program)).u32(4, target).u32(8, attach_type).u32(12, flags);
     // SAFETY: the command takes numbers only.
     let fd = unsafe { attr.call(command::LINK_CREATE) }?;
+    // SAFETY: the kernel gave this descriptor to us alone.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// Whether classifiers can be attached through links of tcx: asked with an interface that cannot be
+/// there, about which only a kernel with tcx complains.
+pub fn has_tcx(classifier: BorrowedFd<'_>) -> bool {
+    const BPF_TCX_INGRESS: u32 = 46;
+    let nowhere = Target::Interface(i32::MAX as u32);
+    let outcome = link_create(classifier, nowhere, BPF_TCX_INGRESS, 0);
+    outcome.is_err_and(|error| error.raw_os_error() == Some(libc::ENODEV))
+}
+
+/// The kernel's id of a program.
+pub fn program_id(program: BorrowedFd<'_>) -> io::Result<u32> {
+    let mut info = [0_u64; 16];
+    object_info(program, &mut info)?;
+    Ok(half(&info, 4))
+}
+
+/// Loads a program given as instructions, to see whether the kernel takes it. `attach_type` is 0 for
+/// kinds that are not bound to one.
+pub fn load_program(kind: u32, attach_type: u32, instructions: &[u64]) -> io::Result<OwnedFd> {
+    let license = c"GPL";
+    let mut attr = Attr::default();
+    attr.u32(0, kind)
+        .u32(4, instructions.len() as u32)
+        .u64(8, address(instructions.as_ptr()))
+        .u64(16, address(license.as_ptr()))
+        .u32(68, attach_type);
+    // SAFETY: instructions and license outlive the call.
+    let fd = unsafe { attr.call(command::PROG_LOAD) }?;
     // SAFETY: the kernel gave this descriptor to us alone.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }

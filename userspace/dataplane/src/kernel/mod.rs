@@ -11,6 +11,7 @@ mod maps;
 mod node;
 pub mod object;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::os::fd::AsFd;
@@ -18,6 +19,7 @@ use std::path::{Path, PathBuf};
 
 use ebpf_common::{LAYOUT_VERSION, config_flag, limits};
 
+pub use self::attach::{XdpState, lacks};
 pub use self::node::LimitError;
 pub use self::object::Program;
 
@@ -42,6 +44,18 @@ pub enum XdpMode {
     Generic,
     /// By the driver.
     Native,
+}
+
+/// How programs get at the packets of an interface, where that is not XDP.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ClassifierHook {
+    /// tcx where the kernel has it (Linux 6.6), else filters.
+    #[default]
+    Auto,
+    /// Links of tcx.
+    Tcx,
+    /// Filters of traffic control, below `clsact`.
+    Filter,
 }
 
 /// Sizes of maps, in elements. Maps that an earlier process left keep theirs.
@@ -119,6 +133,14 @@ impl Kernel {
     /// # Errors
     /// The kernel refused, or the machine lacks something: [`crate::preflight`] says what.
     pub fn open(config: Config) -> Result<Self, DataPlaneError> {
+        Self::open_with(config, ClassifierHook::Auto)
+    }
+
+    /// As [`Kernel::open`], with the classifiers attached in this way.
+    ///
+    /// # Errors
+    /// As [`Kernel::open`].
+    pub fn open_with(config: Config, hook: ClassifierHook) -> Result<Self, DataPlaneError> {
         config.limits.check().map_err(|error| failed("checking the limits".to_owned(), error))?;
         let root = &config.bpf_root;
         bpffs::prepare(root)
@@ -142,7 +164,7 @@ impl Kernel {
         let tables = Synchronizer::new(maps)?;
         let devices = HashTable::open(&maps_at.join("DEVICES"))
             .map_err(|error| failed("opening map DEVICES".to_owned(), error))?;
-        let attachments = Attachments::new(programs, links_at)?;
+        let attachments = Attachments::new(programs, links_at, root, hook)?;
         attachments.cgroup(&config.cgroup)?;
         remove_other_versions(root)?;
         Ok(Self { tables, attachments, devices, config })
@@ -174,6 +196,11 @@ impl Kernel {
     /// A look into the tables and counters, also from other threads.
     pub fn inspector(&self) -> Result<Inspector, InspectError> {
         Inspector::open(&self.config.bpf_root)
+    }
+
+    /// How each uplink runs XDP, by interface name: native, generic, or not, and why.
+    pub fn xdp_states(&self) -> &BTreeMap<String, XdpState> {
+        self.attachments.xdp_states()
     }
 
     /// Ids of the services in the tables.
@@ -224,13 +251,15 @@ impl DataPlane for Kernel {
     }
 }
 
-/// Detaches and removes everything that was ever pinned under `bpf_root`; nothing to remove is no
+/// Detaches and removes everything that was ever pinned under `bpf_root`, and the filters of its
+/// data plane in this thread's network namespace; nothing to remove is no
 /// error. Goes on past failures and gives the first.
 pub fn remove(bpf_root: &Path) -> Result<(), DataPlaneError> {
+    let filters = attach::remove_filters(bpf_root);
+    let mut first = filters.err().map(|error| failed("removing filters".to_owned(), error));
     if !bpf_root.exists() {
-        return Ok(());
+        return first.map_or(Ok(()), Err);
     }
-    let mut first = None;
     for version in versions(bpf_root)? {
         if let Err(error) = remove_version(&version) {
             first.get_or_insert(failed(format!("removing {}", version.display()), error));

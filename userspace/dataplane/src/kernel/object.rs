@@ -81,6 +81,11 @@ impl Program {
         }
     }
 
+    /// The program of that name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|program| program.name() == name)
+    }
+
     /// `enum bpf_attach_type` of the kernel.
     pub fn attach_type(self) -> u32 {
         match self {

@@ -1,0 +1,215 @@
+//! Classifiers as filters of traffic control, for kernels without tcx (before 6.6). A filter lives
+//! in its interface, not in a file: it is recognised by its name, which carries the directory of
+//! our pins, and is replaced without a gap because every process puts it in the same place.
+
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::path::Path;
+
+use super::netlink::{Message, Refused, Socket, attribute, text, word};
+
+const RTM_NEWQDISC: u16 = 36;
+const RTM_DELQDISC: u16 = 37;
+const RTM_GETQDISC: u16 = 38;
+const RTM_NEWTFILTER: u16 = 44;
+const RTM_DELTFILTER: u16 = 45;
+const RTM_GETTFILTER: u16 = 46;
+const NLM_F_REPLACE: u16 = 0x100;
+const NLM_F_EXCL: u16 = 0x200;
+const NLM_F_CREATE: u16 = 0x400;
+
+const TCA_KIND: u16 = 1;
+const TCA_OPTIONS: u16 = 2;
+const TCA_BPF_FD: u16 = 6;
+const TCA_BPF_NAME: u16 = 7;
+const TCA_BPF_FLAGS: u16 = 8;
+const TCA_BPF_ID: u16 = 11;
+/// The program's return value is the verdict.
+const TCA_BPF_FLAG_ACT_DIRECT: u32 = 1;
+
+/// Where `clsact` is, and its handle.
+const CLSACT: u32 = 0xffff_fff1;
+const CLSACT_HANDLE: u32 = 0xffff_0000;
+const CLSACT_KIND: &[u8] = b"clsact\0";
+/// Ours among the filters of an interface: after those that a network plugin puts first, before
+/// those whose place the kernel chose.
+const PRIORITY: u32 = 0x4857;
+const HANDLE: u32 = 1;
+/// Length of `struct tcmsg`.
+const FIXED: usize = 20;
+
+/// Which packets of an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Direction {
+    Ingress,
+    Egress,
+}
+
+impl Direction {
+    const ALL: [Self; 2] = [Self::Ingress, Self::Egress];
+
+    fn parent(self) -> u32 {
+        match self {
+            Self::Ingress => 0xffff_fff2,
+            Self::Egress => 0xffff_fff3,
+        }
+    }
+}
+
+/// A filter of ours.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Filter {
+    pub interface: u32,
+    pub direction: Direction,
+    /// Name of the program.
+    pub program: String,
+    /// The kernel's id of the program.
+    pub id: u32,
+}
+
+/// The filters of one data plane, in the network namespace of the calling thread.
+pub struct Filters {
+    prefix: String,
+}
+
+impl Filters {
+    /// Those of the data plane whose pins are in a directory.
+    pub fn new(bpf_root: &Path) -> Self {
+        Self { prefix: format!("hawser {} ", bpf_root.display()) }
+    }
+
+    /// All that are there.
+    pub fn all(&self) -> Result<Vec<Filter>, Refused> {
+        let mut socket = Socket::open()?;
+        let mut found = Vec::new();
+        for interface in clsacts(&mut socket)? {
+            for direction in Direction::ALL {
+                found.extend(self.read(&mut socket, interface, direction)?);
+            }
+        }
+        Ok(found)
+    }
+
+    fn read(
+        &self,
+        socket: &mut Socket,
+        interface: u32,
+        direction: Direction,
+    ) -> Result<Option<Filter>, Refused> {
+        let filters = dump(socket, interface, direction)?;
+        Ok(filters.iter().find_map(|filter| {
+            let options = attribute(filter.get(FIXED..)?, TCA_OPTIONS)?;
+            let name = text(attribute(options, TCA_BPF_NAME)?);
+            let program = name.strip_prefix(&self.prefix)?.to_owned();
+            let id = attribute(options, TCA_BPF_ID).map_or(0, |id| word(id, 0));
+            Some(Filter { interface, direction, program, id })
+        }))
+    }
+
+    /// Puts a program where ours go; what is there already is replaced without a gap.
+    ///
+    /// # Errors
+    /// The interface is gone (ENODEV), or it has a queueing discipline that excludes `clsact`.
+    pub fn put(
+        &self,
+        interface: u32,
+        direction: Direction,
+        name: &str,
+        program: BorrowedFd<'_>,
+    ) -> Result<(), Refused> {
+        let mut socket = Socket::open()?;
+        add_clsact(&mut socket, interface)?;
+        let fixed = fixed(interface, HANDLE, direction.parent(), place());
+        let name = format!("{}{name}\0", self.prefix);
+        socket.change(
+            Message::new(RTM_NEWTFILTER, NLM_F_CREATE | NLM_F_REPLACE, &fixed)
+                .attribute(TCA_KIND, b"bpf\0")
+                .nested(TCA_OPTIONS, |options| {
+                    options
+                        .attribute(TCA_BPF_FD, &program.as_raw_fd().to_ne_bytes())
+                        .attribute(TCA_BPF_NAME, name.as_bytes())
+                        .attribute(TCA_BPF_FLAGS, &TCA_BPF_FLAG_ACT_DIRECT.to_ne_bytes())
+                }),
+        )
+    }
+
+    /// Removes a filter, and `clsact` if nobody else has a filter there. What is gone already is no
+    /// error.
+    pub fn remove(&self, filter: &Filter) -> Result<(), Refused> {
+        let mut socket = Socket::open()?;
+        let fixed = fixed(filter.interface, HANDLE, filter.direction.parent(), place());
+        let kind = Message::new(RTM_DELTFILTER, 0, &fixed).attribute(TCA_KIND, b"bpf\0");
+        absent(socket.change(kind))?;
+        for direction in Direction::ALL {
+            if absent(dump(&mut socket, filter.interface, direction))?.is_some_and(|found| !found.is_empty())
+            {
+                return Ok(());
+            }
+        }
+        absent(socket.change(clsact(RTM_DELQDISC, 0, filter.interface)))?;
+        Ok(())
+    }
+}
+
+/// Removes all filters of the data plane whose pins are, or were, in a directory.
+pub fn remove_all(bpf_root: &Path) -> Result<(), Refused> {
+    let filters = Filters::new(bpf_root);
+    for filter in filters.all()? {
+        filters.remove(&filter)?;
+    }
+    Ok(())
+}
+
+/// Priority and protocol (all) as the kernel packs them.
+fn place() -> u32 {
+    PRIORITY << 16 | u32::from((libc::ETH_P_ALL as u16).to_be())
+}
+
+/// `struct tcmsg`.
+fn fixed(interface: u32, handle: u32, parent: u32, info: u32) -> Vec<u8> {
+    [0, interface, handle, parent, info].iter().flat_map(|word| word.to_ne_bytes()).collect()
+}
+
+fn clsact(kind: u16, flags: u16, interface: u32) -> Message {
+    Message::new(kind, flags, &fixed(interface, CLSACT_HANDLE, CLSACT, 0)).attribute(TCA_KIND, CLSACT_KIND)
+}
+
+/// Makes `clsact` unless it is there. Its place may be taken by `ingress`, which knows no egress and
+/// would take our filter for one of its own: that is an error.
+fn add_clsact(socket: &mut Socket, interface: u32) -> Result<(), Refused> {
+    match socket.change(clsact(RTM_NEWQDISC, NLM_F_CREATE | NLM_F_EXCL, interface)) {
+        Err(refused) if refused.cause.raw_os_error() == Some(libc::EEXIST) => {
+            if clsacts(socket)?.contains(&interface) {
+                return Ok(());
+            }
+            let words = "the interface has a queueing discipline for ingress alone; remove it with \
+                         `tc qdisc del dev … ingress`";
+            Err(Refused { words: Some(words.to_owned()), ..refused })
+        }
+        outcome => outcome,
+    }
+}
+
+/// Interfaces with `clsact`.
+fn clsacts(socket: &mut Socket) -> Result<Vec<u32>, Refused> {
+    let found = socket.dump(Message::new(RTM_GETQDISC, 0, &fixed(0, 0, 0, 0)))?;
+    let ours = |qdisc: &&Vec<u8>| {
+        qdisc.get(FIXED..).and_then(|rest| attribute(rest, TCA_KIND)).is_some_and(|kind| kind == CLSACT_KIND)
+    };
+    Ok(found.iter().filter(ours).map(|qdisc| word(qdisc, 4)).collect())
+}
+
+/// All filters of an interface, whoever's.
+fn dump(socket: &mut Socket, interface: u32, direction: Direction) -> Result<Vec<Vec<u8>>, Refused> {
+    socket.dump(Message::new(RTM_GETTFILTER, 0, &fixed(interface, 0, direction.parent(), 0)))
+}
+
+/// None if what was asked about is not there, nor its interface.
+fn absent<T>(outcome: Result<T, Refused>) -> Result<Option<T>, Refused> {
+    match outcome {
+        Ok(value) => Ok(Some(value)),
+        Err(refused) => match refused.cause.raw_os_error() {
+            Some(libc::ENOENT | libc::ENODEV | libc::EINVAL) => Ok(None),
+            _ => Err(refused),
+        },
+    }
+}
