@@ -93,9 +93,7 @@ impl Choices {
 pub fn warnings(service: &Service) -> Vec<Warning> {
     let (_, mut warnings) = Choices::of(service);
     let ranges = super::ranges::texts(service).into_iter().map(Cow::into_owned);
-    warnings.extend(
-        ranges.filter(|text| super::address::range(text).is_none()).map(Warning::SourceRange),
-    );
+    warnings.extend(ranges.filter(|text| super::address::range(text).is_none()).map(Warning::SourceRange));
     warnings
 }
 

@@ -154,7 +154,10 @@ impl Effect {
 }
 
 fn places(tables: Option<&ServiceTables>) -> BTreeSet<Place> {
-    tables.into_iter().flat_map(|tables| tables.frontends.iter().map(|frontend| place(&frontend.key))).collect()
+    tables
+        .into_iter()
+        .flat_map(|tables| tables.frontends.iter().map(|frontend| place(&frontend.key)))
+        .collect()
 }
 
 fn place(key: &FrontendKey) -> Place {

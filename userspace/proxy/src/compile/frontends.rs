@@ -56,7 +56,7 @@ pub(super) fn all(
     // A family in which the Service has no address of its own is not served at all.
     let served = |address: &IpAddr| cluster_ips.iter().any(|own| Family::of(*own) == Family::of(*address));
     let external_ips = spec.external_ips.iter().flatten().filter(|_| context.external_ips);
-    let external_ips = external_ips.filter_map(|ip| address(ip)).filter(served).collect();
+    let external_ips = external_ips.filter_map(|ip| address(ip)).collect();
     let balancer: Vec<_> = load_balancer_ips(service, spec).filter(served).collect();
     let ranges = SourceRanges::of(service, &balancer, &context.node);
     let plan = Plan {

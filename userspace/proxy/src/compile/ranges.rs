@@ -60,7 +60,8 @@ impl SourceRanges {
 
 /// What the Service says, unread.
 pub(super) fn texts(service: &Service) -> Vec<Cow<'_, str>> {
-    let Some(spec) = service.spec.as_ref().filter(|spec| spec.type_.as_deref() == Some("LoadBalancer")) else {
+    let Some(spec) = service.spec.as_ref().filter(|spec| spec.type_.as_deref() == Some("LoadBalancer"))
+    else {
         return Vec::new();
     };
     let field = spec.load_balancer_source_ranges.as_deref().unwrap_or_default();

@@ -11,6 +11,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test says what is wrong by panicking")]
 
+mod cases;
 mod model;
 mod plan;
 mod properties;

@@ -25,7 +25,7 @@ pub struct World {
 }
 
 /// Who connects.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum From {
     Pod,
     /// A process in the node's own network namespace.

@@ -3,13 +3,17 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
+use apiserver_client::ObjectKey;
+use k8s_openapi::api::core::v1::Service;
 use proptest::prelude::*;
 use userspace_dataplane::tables::{Algorithm, DataPlane, Forwarding, Frontend, Scope};
 use userspace_dataplane::{Fake, Resolution};
+use userspace_proxy::compile::{Desired, Effect, Rank, rank, service_of};
+use userspace_proxy::compile_service;
 
 use crate::model::{Attempt, Verdict, World, judge};
 use crate::plan::{attempt, world};
-use crate::tables::{answering, compiled, key, node_tables, read};
+use crate::tables::{answering, compiled, context, key, node_tables, read};
 
 /// Choices of the in-memory data plane tried for one attempt, spread over all hashes.
 const HASHES: u32 = 64;
@@ -129,6 +133,58 @@ proptest! {
         shuffled.services.reverse();
         prop_assert_eq!(compiled(&world), compiled(&shuffled));
     }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 256,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    /// One Service changed after the other, in any order, gives what compiling all at once gives:
+    /// in the desired tables, and in a data plane to which the changes are applied.
+    #[test]
+    fn a_cluster_becomes_another_service_by_service(before in world(), after in world(), backwards in any::<bool>()) {
+        let (before, after) = (before.world(), after.world());
+        let mut desired = Desired::default();
+        for service in &before.services {
+            set(&mut desired, service, &before);
+        }
+        prop_assert_eq!(desired.tables(), compiled(&before));
+        let mut plane = Plane::new(before.clone());
+        let names: BTreeSet<_> = before.services.iter().chain(&after.services).map(ObjectKey::of).collect();
+        let mut names: Vec<_> = names.into_iter().collect();
+        if backwards {
+            names.reverse();
+        }
+        for name in names {
+            let effect = match after.services.iter().find(|service| ObjectKey::of(*service) == name) {
+                Some(service) => set(&mut desired, service, &after),
+                None => desired.set(&name.to_string(), Rank(0), None),
+            };
+            let (last, first): (Vec<_>, Vec<_>) =
+                effect.changed.iter().partition(|name| effect.yielded.contains(*name));
+            for changed in first.into_iter().chain(last) {
+                plane.fake.apply_service(changed, desired.effective(changed).as_ref()).unwrap();
+            }
+        }
+        let expected = compiled(&after);
+        prop_assert_eq!(desired.tables(), expected.clone());
+        let frontends = || expected.values().flat_map(|tables| &tables.frontends);
+        prop_assert_eq!(plane.fake.frontends(), frontends().count());
+        for frontend in frontends() {
+            let held = plane.fake.backends(&frontend.key);
+            prop_assert_eq!(held.as_ref(), Some(&frontend.backends));
+        }
+    }
+}
+
+fn set(desired: &mut Desired, service: &Service, world: &World) -> Effect {
+    let name = ObjectKey::of(service);
+    let own = world.slices.iter().filter(|slice| service_of(slice).as_ref() == Some(&name));
+    let tables = compile_service(service, own, &context(world));
+    desired.set(&name.to_string(), rank(service), Some(tables))
 }
 
 /// The generator reaches what it is for: else the properties hold for want of cases.
