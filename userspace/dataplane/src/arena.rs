@@ -13,6 +13,7 @@ pub struct Block {
 #[derive(Debug)]
 pub struct Arena {
     capacity: u32,
+    taken: u32,
     /// Free runs, by start; no two touch.
     by_start: BTreeMap<u32, u32>,
     /// The same, by (length, start): the shortest that fits is taken.
@@ -26,6 +27,7 @@ impl Arena {
     pub fn new(capacity: u32) -> Self {
         let mut arena = Self {
             capacity,
+            taken: capacity,
             by_start: BTreeMap::new(),
             by_length: BTreeSet::new(),
             resting: Vec::new(),
@@ -39,6 +41,11 @@ impl Arena {
 
     pub fn capacity(&self) -> u32 {
         self.capacity
+    }
+
+    /// Elements that are in use, or rest.
+    pub fn taken(&self) -> u32 {
+        self.taken
     }
 
     /// Takes `length` elements; none if no free run is long enough.
@@ -114,11 +121,13 @@ impl Arena {
     }
 
     fn insert(&mut self, start: u32, length: u32) {
+        self.taken -= length;
         self.by_start.insert(start, length);
         self.by_length.insert((length, start));
     }
 
     fn remove(&mut self, start: u32, length: u32) {
+        self.taken += length;
         self.by_start.remove(&start);
         self.by_length.remove(&(length, start));
     }
@@ -183,6 +192,7 @@ mod tests {
                 }
                 let taken: u32 = used.iter().map(|block| block.length).sum();
                 prop_assert_eq!(arena.available() + arena.resting() + taken, 128);
+                prop_assert_eq!(arena.taken(), arena.resting() + taken);
             }
             for block in used.drain(..) {
                 arena.free(block);

@@ -2,8 +2,9 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use ebpf_common::frontend::{Backend4, Backend6, FrontendKey4, FrontendKey6, backend_flag};
+use ebpf_common::frontend::{Backend4, Backend6, FrontendKey4, FrontendKey6, SourceRangeKey, backend_flag};
 use ebpf_common::{TICK_SHIFT, scope};
+use ipnetwork::IpNetwork;
 
 use crate::tables::{Backend, FrontendKey, Protocol, Scope};
 
@@ -130,6 +131,70 @@ pub fn backend6(raw: &Backend6) -> Backend {
     Backend::new(IpAddr::V6(address6(raw.address)), u16::from_be(raw.port), local)
 }
 
+/// A key of the ranges of sources, of either family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RawRange {
+    V4(SourceRangeKey<u32>),
+    V6(SourceRangeKey<[u32; 4]>),
+}
+
+/// Bits of a range's key that name the service.
+const SERVICE_BITS: u32 = 32;
+
+/// The range as programs have it: the host's bits are zero.
+pub fn raw_range(service: u32, range: &IpNetwork) -> RawRange {
+    let bits = SERVICE_BITS + u32::from(range.prefix());
+    match range {
+        IpNetwork::V4(range) => {
+            RawRange::V4(SourceRangeKey { bits, service, address: word(range.network()) })
+        }
+        IpNetwork::V6(range) => {
+            RawRange::V6(SourceRangeKey { bits, service, address: words(range.network()) })
+        }
+    }
+}
+
+fn range(address: IpAddr, bits: u32) -> IpNetwork {
+    let longest = if address.is_ipv4() { 32 } else { 128 };
+    let prefix = bits.saturating_sub(SERVICE_BITS).min(longest) as u8;
+    // No prefix is longer than its family allows.
+    IpNetwork::new(address, prefix).unwrap_or_else(|_| IpNetwork::from(address))
+}
+
+pub fn range4(raw: &SourceRangeKey<u32>) -> IpNetwork {
+    range(IpAddr::V4(address4(raw.address)), raw.bits)
+}
+
+pub fn range6(raw: &SourceRangeKey<[u32; 4]>) -> IpNetwork {
+    range(IpAddr::V6(address6(raw.address)), raw.bits)
+}
+
+/// Brings backends of one family into the order of their blocks, alike on all nodes.
+pub fn sort(backends: &mut [Backend]) {
+    backends.sort_unstable_by_key(|backend| (place(backend), *backend));
+}
+
+/// See [`Backend4::order`].
+fn place(backend: &Backend) -> u64 {
+    match backend.address {
+        IpAddr::V4(address) => Backend4::order(word(address), backend.port.to_be()),
+        IpAddr::V6(address) => Backend6::order(&words(address), backend.port.to_be()),
+    }
+}
+
+/// What a consistent choice knows a backend by: follows from address and port alone.
+pub fn identity(backend: &Backend) -> u64 {
+    let (high, low) = match backend.address {
+        IpAddr::V4(address) => (0, u64::from(u32::from(address))),
+        IpAddr::V6(address) => {
+            let bits = u128::from(address);
+            ((bits >> 64) as u64, bits as u64)
+        }
+    };
+    let spread = high.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(31) ^ low;
+    spread.wrapping_mul(0xd6e8_feb8_6659_fd93).rotate_left(16) ^ u64::from(backend.port)
+}
+
 /// Seconds in ticks of the programs' clock, rounded up; 0 stays 0.
 pub fn ticks(seconds: u32) -> u32 {
     u64::from(seconds).saturating_mul(1_000_000_000).div_ceil(1 << TICK_SHIFT).try_into().unwrap_or(u32::MAX)
@@ -168,6 +233,43 @@ mod tests {
             };
             assert_eq!(back, Some(key));
         }
+    }
+
+    #[test]
+    fn ranges_survive_the_way_there_and_back() {
+        for text in ["10.0.0.0/8", "0.0.0.0/0", "192.0.2.7/32", "fd00::/8", "::/0", "2001:db8::1/128"] {
+            let range: IpNetwork = text.parse().unwrap();
+            let back = match raw_range(7, &range) {
+                RawRange::V4(raw) => (raw.service, range4(&raw)),
+                RawRange::V6(raw) => (raw.service, range6(&raw)),
+            };
+            assert_eq!(back, (7, range), "{text}");
+        }
+        // What the host's bits say does not matter: the trie would not find it twice.
+        assert_eq!(
+            raw_range(1, &"10.1.2.3/8".parse().unwrap()),
+            raw_range(1, &"10.0.0.0/8".parse().unwrap())
+        );
+    }
+
+    #[test]
+    fn blocks_are_in_the_order_that_programs_search() {
+        let mut v4: Vec<Backend> = (0..50_u8)
+            .map(|number| {
+                Backend::new(IpAddr::from([10, number, 255 - number, 7]), 80 * u16::from(number % 3), false)
+            })
+            .collect();
+        sort(&mut v4);
+        let orders: Vec<u64> =
+            v4.iter().filter_map(raw_backend4).map(|raw| Backend4::order(raw.address, raw.port)).collect();
+        assert!(orders.is_sorted() && orders.len() == 50);
+        let mut v6: Vec<Backend> = (0..50_u16)
+            .map(|number| Backend::new(IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 7, number]), 80, number % 2 == 0))
+            .collect();
+        sort(&mut v6);
+        let orders: Vec<u64> =
+            v6.iter().filter_map(raw_backend6).map(|raw| Backend6::order(&raw.address, raw.port)).collect();
+        assert!(orders.is_sorted() && orders.len() == 50);
     }
 
     #[test]

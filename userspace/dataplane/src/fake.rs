@@ -1,28 +1,30 @@
 //! A data plane in memory, for simulation and tests: the same tables, arena and order of writes
 //! as the kernel's, and a plain reading of what a connection would get.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod memory;
+
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use ebpf_common::frontend::{Frontend, frontend_flag};
+use ebpf_common::frontend::{Frontend, Lut, frontend_flag};
 use ebpf_common::limits;
 
-use crate::arena::Block;
-use crate::store::{Contents, Family, Refused, Store};
+use self::memory::Memory;
+use crate::store::{Family, Store};
 use crate::sync::Synchronizer;
 use crate::tables::{
-    Applied, Backend, DataPlane, DataPlaneError, FrontendKey, Interface, NodeTables, Protocol, Scope,
+    self, Applied, Backend, DataPlane, DataPlaneError, FrontendKey, Interface, NodeTables, Protocol, Scope,
     ServiceTables, Tables,
 };
 
 /// What a connection would get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resolution {
-    /// No frontend has the address: it goes where it says.
+    /// No service has the address: it goes where it says.
     NotAService,
-    /// No backend: refused at once.
+    /// No backend, or no such port at a service's address: refused at once.
     Refused,
-    /// No backend, and the frontend says to drop.
+    /// No backend, and the frontend says to drop; or no service in the ranges of services.
     Dropped,
     Backend(Backend),
 }
@@ -33,11 +35,21 @@ pub struct FakeLimits {
     pub frontends: u32,
     pub backends: u32,
     pub services: u32,
+    /// Elements of look-up tables, four entries each.
+    pub luts: u32,
+    /// Of each family.
+    pub source_ranges: u32,
 }
 
 impl Default for FakeLimits {
     fn default() -> Self {
-        Self { frontends: limits::FRONTENDS, backends: limits::BACKENDS, services: limits::SERVICES }
+        Self {
+            frontends: limits::FRONTENDS,
+            backends: limits::BACKENDS,
+            services: limits::SERVICES,
+            luts: limits::LUTS,
+            source_ranges: limits::SOURCE_RANGES,
+        }
     }
 }
 
@@ -57,7 +69,7 @@ impl Default for Fake {
 impl Fake {
     /// An empty one.
     pub fn new(limits: FakeLimits) -> Self {
-        let memory = Memory { limits, ..Memory::default() };
+        let memory = Memory::new(limits);
         match Synchronizer::new(memory) {
             Ok(tables) => Self { tables, node: NodeTables::default(), interfaces: Vec::new() },
             Err(error) => unreachable!("memory that holds nothing is read: {error}"),
@@ -72,8 +84,9 @@ impl Fake {
         }
     }
 
-    /// What a connection to an address gets. `hash` chooses among the backends as the programs
-    /// do: index `hash * count / 2^32`.
+    /// What a connection to an address gets, wherever it comes from. `hash` chooses among the
+    /// backends as the programs do: by the look-up table where there is one, else index
+    /// `hash * count / 2^32`.
     pub fn resolve(
         &self,
         address: IpAddr,
@@ -84,17 +97,11 @@ impl Fake {
     ) -> Resolution {
         let key = FrontendKey { address, port, protocol, scope };
         let memory = &self.tables.store;
-        let wildcard = FrontendKey {
-            address: match address {
-                IpAddr::V4(_) => IpAddr::from([0; 4]),
-                IpAddr::V6(_) => IpAddr::from([0; 16]),
-            },
-            ..key
-        };
+        let wildcard = FrontendKey { address: unspecified(address), ..key };
         let here = self.node.addresses.contains(&address);
         let found = memory.frontends.get(&key).or_else(|| memory.frontends.get(&wildcard).filter(|_| here));
         let Some(frontend) = found else {
-            return Resolution::NotAService;
+            return self.without_frontend(address);
         };
         let count = u32::from(frontend.count());
         if count == 0 {
@@ -104,19 +111,56 @@ impl Fake {
                 Resolution::Refused
             };
         }
-        let index = frontend.block() + ((u64::from(hash) * u64::from(count)) >> 32) as u32;
-        match memory.backends.get(&(Family::of(&key), index)) {
+        let offset = match Lut::unpack(frontend.lut) {
+            Some(lut) => memory.entry(lut, hash),
+            None => ((u64::from(hash) * u64::from(count)) >> 32) as u32,
+        };
+        match memory.backends.get(&(Family::of(&key), frontend.block() + offset)) {
             Some(backend) => Resolution::Backend(*backend),
             None => Resolution::Refused,
         }
     }
 
-    /// Backends of a frontend, in order; none if there is no such frontend.
+    /// What an address gets on a port that no frontend has.
+    fn without_frontend(&self, address: IpAddr) -> Resolution {
+        if self.tables.store.frontends.contains_key(&tables::Frontend::mark(address).key) {
+            Resolution::Refused
+        } else if self.node.service_ranges.iter().any(|range| range.contains(address)) {
+            Resolution::Dropped
+        } else {
+            Resolution::NotAService
+        }
+    }
+
+    /// Whether a source may come in to a frontend; none if there is no such frontend.
+    pub fn admits(&self, key: &FrontendKey, source: IpAddr) -> Option<bool> {
+        let memory = &self.tables.store;
+        let frontend = memory.frontends.get(key)?;
+        let limited = frontend.flags() & frontend_flag::SOURCE_RANGES != 0;
+        let ranges = memory.source_ranges.iter().filter(|(service, _)| *service == frontend.service);
+        Some(!limited || ranges.into_iter().any(|(_, range)| range.contains(source)))
+    }
+
+    /// Backends of a frontend, local ones first, then by address and port; none if there is no such
+    /// frontend.
     pub fn backends(&self, key: &FrontendKey) -> Option<Vec<Backend>> {
         let memory = &self.tables.store;
         let frontend = memory.frontends.get(key)?;
         let range = frontend.block()..frontend.block() + u32::from(frontend.count());
-        Some(range.filter_map(|index| memory.backends.get(&(Family::of(key), index)).copied()).collect())
+        let held = range.filter_map(|index| memory.backends.get(&(Family::of(key), index)).copied());
+        let mut backends: Vec<Backend> = held.collect();
+        backends.sort_by_key(|backend| (!backend.local, backend.address, backend.port));
+        Some(backends)
+    }
+
+    /// The frontend as programs have it; none if there is no such frontend.
+    pub fn frontend(&self, key: &FrontendKey) -> Option<Frontend> {
+        self.tables.store.frontends.get(key).copied()
+    }
+
+    /// Times that services have lost backends so far.
+    pub fn epoch(&self) -> u32 {
+        self.tables.store.epoch()
     }
 
     /// Number of frontends in the tables.
@@ -145,6 +189,14 @@ impl Fake {
     }
 }
 
+/// The address of frontends that answer on all addresses of the node.
+fn unspecified(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(_) => IpAddr::from([0; 4]),
+        IpAddr::V6(_) => IpAddr::from([0; 16]),
+    }
+}
+
 impl DataPlane for Fake {
     fn apply_full(&mut self, desired: &Tables) -> Result<Applied, DataPlaneError> {
         self.tables.apply_full(desired)
@@ -166,94 +218,6 @@ impl DataPlane for Fake {
     fn set_interfaces(&mut self, interfaces: &[Interface]) -> Result<(), DataPlaneError> {
         self.interfaces = interfaces.to_vec();
         Ok(())
-    }
-}
-
-/// Maps in memory.
-#[derive(Default)]
-struct Memory {
-    limits: FakeLimits,
-    frontends: BTreeMap<FrontendKey, Frontend>,
-    backends: BTreeMap<(Family, u32), Backend>,
-    names: BTreeMap<u32, String>,
-    losses: BTreeMap<u32, u32>,
-    epoch: u32,
-    grace_periods: usize,
-}
-
-impl Store for Memory {
-    fn read(&mut self) -> Result<Contents, DataPlaneError> {
-        Ok(Contents {
-            frontends: self.frontends.iter().map(|(key, value)| (*key, *value)).collect(),
-            names: self.names.iter().map(|(id, name)| (*id, name.clone())).collect(),
-        })
-    }
-
-    fn arena(&self, _family: Family) -> u32 {
-        self.limits.backends
-    }
-
-    fn services(&self) -> u32 {
-        self.limits.services
-    }
-
-    fn write_block(&mut self, family: Family, block: Block, backends: &[Backend]) {
-        self.backends.extend((block.start..).map(|index| (family, index)).zip(backends.iter().copied()));
-    }
-
-    fn block_equals(&self, family: Family, block: Block, backends: &[Backend]) -> bool {
-        let range = block.start..block.start + block.length;
-        range.zip(backends).all(|(index, backend)| self.backends.get(&(family, index)) == Some(backend))
-    }
-
-    fn put_frontends(&mut self, frontends: &[(FrontendKey, Frontend)]) -> Refused {
-        let mut refused = Refused::new();
-        for (key, value) in frontends {
-            let limit = self.limits.frontends;
-            if self.frontends.len() >= limit as usize && !self.frontends.contains_key(key) {
-                let map = if key.address.is_ipv4() { "FRONTENDS4" } else { "FRONTENDS6" };
-                refused.push((*key, DataPlaneError::Full { service: String::new(), map, limit }));
-            } else {
-                self.frontends.insert(*key, *value);
-            }
-        }
-        refused
-    }
-
-    fn delete_frontends(&mut self, keys: &[FrontendKey], service: u32) -> Result<usize, DataPlaneError> {
-        let before = self.frontends.len();
-        for key in keys {
-            if self.frontends.get(key).is_some_and(|value| value.service == service) {
-                self.frontends.remove(key);
-            }
-        }
-        Ok(before - self.frontends.len())
-    }
-
-    fn put_name(&mut self, service: u32, name: &str) -> Result<(), DataPlaneError> {
-        self.names.insert(service, name.to_owned());
-        Ok(())
-    }
-
-    fn delete_name(&mut self, service: u32) -> Result<(), DataPlaneError> {
-        self.names.remove(&service);
-        Ok(())
-    }
-
-    fn epoch(&self) -> u32 {
-        self.epoch
-    }
-
-    fn set_losses(&mut self, service: u32, epoch: u32) {
-        self.losses.insert(service, epoch);
-    }
-
-    fn set_epoch(&mut self, epoch: u32) {
-        self.epoch = epoch;
-    }
-
-    fn grace_period(&mut self) {
-        self.grace_periods += 1;
     }
 }
 

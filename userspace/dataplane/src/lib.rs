@@ -15,6 +15,7 @@ mod fake;
 mod flows;
 pub mod inspect;
 mod kernel;
+mod maglev;
 mod map;
 mod preflight;
 mod store;

@@ -223,6 +223,19 @@ impl<T: Plain> MappedArray<T> {
     }
 }
 
+impl<T: Plain> MappedArray<T> {
+    /// Writes 32 bits of the element at `index`, whole, and nothing beside them. `offset` is that of
+    /// a word within the element.
+    pub fn set_word(&mut self, index: usize, offset: usize, value: u32) {
+        assert!(
+            index < self.length && offset % 4 == 0 && offset + 4 <= size_of::<T>(),
+            "a word of an element"
+        );
+        // SAFETY: within the mapping, by the assertion; elements begin at multiples of eight bytes.
+        unsafe { self.memory.add(index).cast::<u32>().add(offset / 4).write_volatile(value) }
+    }
+}
+
 impl<T> Drop for MappedArray<T> {
     fn drop(&mut self) {
         // SAFETY: the mapping is ours, and nothing refers to it any more.

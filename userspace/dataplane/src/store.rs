@@ -1,11 +1,12 @@
 //! Where tables are kept: the kernel's maps, or memory. What [`crate::sync`] needs of either.
 
-use ebpf_common::frontend::Frontend;
+use ebpf_common::frontend::{Frontend, Lut};
+use ipnetwork::IpNetwork;
 
 use crate::arena::Block;
 use crate::tables::{Backend, DataPlaneError, FrontendKey};
 
-/// Address family, and which arena its backends are in.
+/// Address family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Family {
     V4,
@@ -17,13 +18,69 @@ impl Family {
         if key.address.is_ipv4() { Self::V4 } else { Self::V6 }
     }
 
-    /// Name of the map that holds backends of this family.
-    pub fn backends(self) -> &'static str {
+    pub fn has(self, backend: &Backend) -> bool {
+        backend.address.is_ipv4() == (self == Self::V4)
+    }
+}
+
+/// An arena, whose blocks never change while a frontend names them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Space {
+    /// Backends of a family; units are elements.
+    Backends(Family),
+    /// Look-up tables; units are [`LUT_UNIT`] elements.
+    Luts,
+}
+
+/// Elements of `LUTS` in a unit of its arena.
+pub const LUT_UNIT: u32 = 16;
+/// Entries in a unit of the arena of look-up tables.
+const LUT_UNIT_ENTRIES: u32 = 4 * LUT_UNIT;
+
+impl Space {
+    pub const ALL: [Self; 3] = [Self::Backends(Family::V4), Self::Backends(Family::V6), Self::Luts];
+
+    /// Its place in [`Space::ALL`].
+    pub fn index(self) -> usize {
         match self {
-            Self::V4 => "BACKENDS4",
-            Self::V6 => "BACKENDS6",
+            Self::Backends(Family::V4) => 0,
+            Self::Backends(Family::V6) => 1,
+            Self::Luts => 2,
         }
     }
+
+    /// Elements in a unit.
+    pub fn unit(self) -> u32 {
+        match self {
+            Self::Backends(_) => 1,
+            Self::Luts => LUT_UNIT,
+        }
+    }
+
+    /// Name of the map.
+    pub fn map(self) -> &'static str {
+        match self {
+            Self::Backends(Family::V4) => "BACKENDS4",
+            Self::Backends(Family::V6) => "BACKENDS6",
+            Self::Luts => "LUTS",
+        }
+    }
+}
+
+/// The look-up table in a block of its arena, and the other way round.
+pub fn lut_in(block: Block) -> Lut {
+    Lut { start: block.start * LUT_UNIT, bits: (block.length * LUT_UNIT_ENTRIES).ilog2() }
+}
+
+/// As [`lut_in`]; none for what no build of ours has packed.
+pub fn lut_block(lut: Lut) -> Option<Block> {
+    let length = 1_u32.checked_shl(lut.bits)? / LUT_UNIT_ENTRIES;
+    (length > 0 && lut.start > 0).then_some(Block { start: lut.start / LUT_UNIT, length })
+}
+
+/// Units that a table with so many entries takes; they are a power of two, and at least a unit.
+pub fn lut_units(entries: usize) -> u32 {
+    entries as u32 / LUT_UNIT_ENTRIES
 }
 
 /// What a store already holds when a process opens it.
@@ -32,6 +89,8 @@ pub struct Contents {
     pub frontends: Vec<(FrontendKey, Frontend)>,
     /// Names of services, by id.
     pub names: Vec<(u32, String)>,
+    /// Ranges of sources, by id of the service.
+    pub source_ranges: Vec<(u32, IpNetwork)>,
 }
 
 /// Frontends that a write could not bring in, each with its reason.
@@ -42,17 +101,27 @@ pub trait Store: Send {
     /// Reads everything that the caller has to know of.
     fn read(&mut self) -> Result<Contents, DataPlaneError>;
 
-    /// Number of elements of the arena of a family.
-    fn arena(&self, family: Family) -> u32;
+    /// Number of units of an arena.
+    fn units(&self, space: Space) -> u32;
 
     /// Number of services there can be; ids are smaller.
     fn services(&self) -> u32;
 
-    /// Writes the backends of a block that no frontend names. All are of the block's family.
+    /// Writes the backends of a block that no frontend names. All are of the block's family, in
+    /// the order of [`crate::convert::sort`].
     fn write_block(&mut self, family: Family, block: Block, backends: &[Backend]);
 
     /// The block holds these backends in this order.
     fn block_equals(&self, family: Family, block: Block, backends: &[Backend]) -> bool;
+
+    /// All backends of one block are in the other; both are in order.
+    fn block_within(&self, family: Family, block: Block, other: Block) -> bool;
+
+    /// Writes a look-up table that no frontend names.
+    fn write_lut(&mut self, lut: Lut, entries: &[u16]);
+
+    /// The look-up table has these entries.
+    fn lut_equals(&self, lut: Lut, entries: &[u16]) -> bool;
 
     /// Inserts or replaces frontends, each at once. Values need no check; the store seals them.
     fn put_frontends(&mut self, frontends: &[(FrontendKey, Frontend)]) -> Refused;
@@ -60,7 +129,12 @@ pub trait Store: Send {
     /// Deletes those of the frontends that belong to the service; gives how many it did.
     fn delete_frontends(&mut self, keys: &[FrontendKey], service: u32) -> Result<usize, DataPlaneError>;
 
-    fn put_name(&mut self, service: u32, name: &str) -> Result<(), DataPlaneError>;
+    /// Lets sources of a range come in.
+    fn put_source_range(&mut self, service: u32, range: &IpNetwork) -> Result<(), DataPlaneError>;
+
+    fn delete_source_range(&mut self, service: u32, range: &IpNetwork) -> Result<(), DataPlaneError>;
+
+    fn put_names(&mut self, names: &[(u32, &str)]) -> Result<(), DataPlaneError>;
 
     fn delete_name(&mut self, service: u32) -> Result<(), DataPlaneError>;
 

@@ -1,18 +1,21 @@
 //! The kernel's maps as a [`Store`].
 
 use std::io;
+use std::mem::offset_of;
 use std::net::IpAddr;
 use std::path::Path;
+use std::sync::atomic::{Ordering, fence};
 
 use ebpf_common::flow::{Flow4, Flow6};
-use ebpf_common::frontend::{Backend4, Backend6, Frontend, FrontendKey4, FrontendKey6};
+use ebpf_common::frontend::{Backend4, Backend6, Frontend, FrontendKey4, FrontendKey6, Lut, SourceRangeKey};
 use ebpf_common::{Config as NodeConfig, ServiceMetrics, config_flag};
+use ipnetwork::IpNetwork;
 
 use super::{failed, node};
 use crate::arena::Block;
-use crate::convert::{self, RawKey};
+use crate::convert::{self, RawKey, RawRange};
 use crate::map::{self, HashTable, MappedArray, Name, PerProcessor};
-use crate::store::{Contents, Family, Refused, Store};
+use crate::store::{Contents, Family, Refused, Space, Store};
 use crate::sys;
 use crate::tables::{Backend, DataPlaneError, FrontendKey, NodeTables};
 
@@ -22,7 +25,10 @@ pub struct Maps {
     frontends6: HashTable<FrontendKey6, Frontend>,
     backends4: MappedArray<Backend4>,
     backends6: MappedArray<Backend6>,
+    luts: MappedArray<u64>,
     losses: MappedArray<u64>,
+    source_ranges4: HashTable<SourceRangeKey<u32>, u32>,
+    source_ranges6: HashTable<SourceRangeKey<[u32; 4]>, u32>,
     names: HashTable<u32, Name>,
     counters: PerProcessor<ServiceMetrics>,
     local4: HashTable<u32, u32>,
@@ -43,6 +49,9 @@ impl Maps {
             frontends6: HashTable::open(&at("FRONTENDS6")).map_err(to("FRONTENDS6"))?,
             backends4: MappedArray::open(&at("BACKENDS4"), true).map_err(to("BACKENDS4"))?,
             backends6: MappedArray::open(&at("BACKENDS6"), true).map_err(to("BACKENDS6"))?,
+            luts: MappedArray::open(&at("LUTS"), true).map_err(to("LUTS"))?,
+            source_ranges4: HashTable::open(&at("SOURCE_RANGES4")).map_err(to("SOURCE_RANGES4"))?,
+            source_ranges6: HashTable::open(&at("SOURCE_RANGES6")).map_err(to("SOURCE_RANGES6"))?,
             losses: MappedArray::open(&at("LOSSES"), true).map_err(to("LOSSES"))?,
             names: HashTable::open(&at("SERVICE_NAMES")).map_err(to("SERVICE_NAMES"))?,
             counters: PerProcessor::open(&at("SERVICE_METRICS")).map_err(to("SERVICE_METRICS"))?,
@@ -104,18 +113,9 @@ impl Maps {
     }
 }
 
-/// The v4 backends in the order of a block.
-fn sorted4(backends: &[Backend]) -> Vec<Backend4> {
-    let mut raw: Vec<Backend4> = backends.iter().filter_map(convert::raw_backend4).collect();
-    raw.sort_unstable_by_key(|backend| (Backend4::order(backend.address, backend.port), *backend));
-    raw
-}
-
-/// As [`sorted4`].
-fn sorted6(backends: &[Backend]) -> Vec<Backend6> {
-    let mut raw: Vec<Backend6> = backends.iter().filter_map(convert::raw_backend6).collect();
-    raw.sort_unstable_by_key(|backend| (Backend6::order(&backend.address, backend.port), *backend));
-    raw
+/// Four entries of a look-up table as one element, the first in the lowest bits.
+fn packed(four: &[u16]) -> u64 {
+    four.iter().rev().fold(0, |element, entry| element << 16 | u64::from(*entry))
 }
 
 /// Inserts all; where one is refused, notes it and goes on with the rest.
@@ -161,17 +161,26 @@ impl Store for Maps {
             (value.check == value.checksum(key.fold())).then_some(())?;
             Some((convert::key6(key)?, *value))
         });
+        let ranges4 = self.source_ranges4.keys().map_err(to("SOURCE_RANGES4"))?;
+        let ranges6 = self.source_ranges6.keys().map_err(to("SOURCE_RANGES6"))?;
         Ok(Contents {
+            source_ranges: ranges4
+                .iter()
+                .map(|key| (key.service, convert::range4(key)))
+                .chain(ranges6.iter().map(|key| (key.service, convert::range6(key))))
+                .collect(),
             frontends: v4.chain(v6).collect(),
             names: names.iter().map(|(id, name)| (*id, name.text())).collect(),
         })
     }
 
-    fn arena(&self, family: Family) -> u32 {
-        match family {
-            Family::V4 => self.backends4.len() as u32,
-            Family::V6 => self.backends6.len() as u32,
-        }
+    fn units(&self, space: Space) -> u32 {
+        let elements = match space {
+            Space::Backends(Family::V4) => self.backends4.len(),
+            Space::Backends(Family::V6) => self.backends6.len(),
+            Space::Luts => self.luts.len(),
+        };
+        elements as u32 / space.unit()
     }
 
     fn services(&self) -> u32 {
@@ -179,22 +188,18 @@ impl Store for Maps {
     }
 
     fn write_block(&mut self, family: Family, block: Block, backends: &[Backend]) {
-        let start = block.start as usize;
+        let places = block.start as usize..;
         match family {
-            Family::V4 => {
-                for (offset, raw) in sorted4(backends).into_iter().enumerate() {
-                    self.backends4.set(start + offset, raw);
-                }
-            }
-            Family::V6 => {
-                for (offset, raw) in sorted6(backends).into_iter().enumerate() {
-                    self.backends6.set(start + offset, raw);
-                }
-            }
+            Family::V4 => places
+                .zip(backends.iter().filter_map(convert::raw_backend4))
+                .for_each(|(place, raw)| self.backends4.set(place, raw)),
+            Family::V6 => places
+                .zip(backends.iter().filter_map(convert::raw_backend6))
+                .for_each(|(place, raw)| self.backends6.set(place, raw)),
         }
         // The block is complete before any frontend that names it: the system call that writes
         // the frontend orders the stores.
-        std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+        fence(Ordering::SeqCst);
     }
 
     fn block_equals(&self, family: Family, block: Block, backends: &[Backend]) -> bool {
@@ -202,10 +207,49 @@ impl Store for Maps {
         if places.len() != backends.len() {
             return false;
         }
+        let mut pairs = places.zip(backends);
         match family {
-            Family::V4 => places.zip(sorted4(backends)).all(|(place, raw)| self.backends4.get(place) == raw),
-            Family::V6 => places.zip(sorted6(backends)).all(|(place, raw)| self.backends6.get(place) == raw),
+            Family::V4 => {
+                pairs.all(|(place, one)| convert::raw_backend4(one) == Some(self.backends4.get(place)))
+            }
+            Family::V6 => {
+                pairs.all(|(place, one)| convert::raw_backend6(one) == Some(self.backends6.get(place)))
+            }
         }
+    }
+
+    fn block_within(&self, family: Family, block: Block, other: Block) -> bool {
+        let places = |block: Block| block.start as usize..(block.start + block.length) as usize;
+        match family {
+            Family::V4 => {
+                let ends = |place| {
+                    let backend = self.backends4.get(place);
+                    (backend.address, backend.port)
+                };
+                let mut others = places(other).map(ends);
+                places(block).map(ends).all(|end| others.any(|other| other == end))
+            }
+            Family::V6 => {
+                let ends = |place| {
+                    let backend = self.backends6.get(place);
+                    (backend.address, backend.port)
+                };
+                let mut others = places(other).map(ends);
+                places(block).map(ends).all(|end| others.any(|other| other == end))
+            }
+        }
+    }
+
+    fn write_lut(&mut self, lut: Lut, entries: &[u16]) {
+        for (place, four) in (lut.start as usize..).zip(entries.chunks_exact(4)) {
+            self.luts.set(place, packed(four));
+        }
+        fence(Ordering::SeqCst);
+    }
+
+    fn lut_equals(&self, lut: Lut, entries: &[u16]) -> bool {
+        let mut places = (lut.start as usize..).zip(entries.chunks_exact(4));
+        places.all(|(place, four)| place < self.luts.len() && self.luts.get(place) == packed(four))
     }
 
     fn put_frontends(&mut self, frontends: &[(FrontendKey, Frontend)]) -> Refused {
@@ -243,10 +287,39 @@ impl Store for Maps {
         Ok(deleted)
     }
 
-    fn put_name(&mut self, service: u32, name: &str) -> Result<(), DataPlaneError> {
-        self.names
-            .insert(&service, &Name::new(name))
-            .map_err(|error| failed(format!("{name}: writing map SERVICE_NAMES"), error))
+    fn put_source_range(&mut self, service: u32, range: &IpNetwork) -> Result<(), DataPlaneError> {
+        let full = |map, limit| {
+            move |error: io::Error| match error.raw_os_error() {
+                Some(libc::E2BIG | libc::ENOSPC | libc::ENOMEM) => {
+                    DataPlaneError::Full { service: String::new(), map, limit }
+                }
+                _ => failed(format!("writing range {range} of service {service} to map {map}"), error),
+            }
+        };
+        let (v4, v6) = (&self.source_ranges4, &self.source_ranges6);
+        match convert::raw_range(service, range) {
+            RawRange::V4(key) => v4.insert(&key, &1).map_err(full("SOURCE_RANGES4", v4.max_entries())),
+            RawRange::V6(key) => v6.insert(&key, &1).map_err(full("SOURCE_RANGES6", v6.max_entries())),
+        }
+    }
+
+    fn delete_source_range(&mut self, service: u32, range: &IpNetwork) -> Result<(), DataPlaneError> {
+        let deleted = match convert::raw_range(service, range) {
+            RawRange::V4(key) => self.source_ranges4.remove(&key),
+            RawRange::V6(key) => self.source_ranges6.remove(&key),
+        };
+        deleted
+            .map(drop)
+            .map_err(|error| failed(format!("deleting range {range} of service {service}"), error))
+    }
+
+    fn put_names(&mut self, names: &[(u32, &str)]) -> Result<(), DataPlaneError> {
+        let ids: Vec<u32> = names.iter().map(|(id, _)| *id).collect();
+        let texts: Vec<Name> = names.iter().map(|(_, name)| Name::new(name)).collect();
+        self.names.insert_all(&ids, &texts).map_err(|(done, error)| {
+            let name = names.get(done).map_or("", |(_, name)| *name);
+            failed(format!("{name}: writing map SERVICE_NAMES"), error)
+        })
     }
 
     fn delete_name(&mut self, service: u32) -> Result<(), DataPlaneError> {
@@ -266,8 +339,9 @@ impl Store for Maps {
     }
 
     fn set_epoch(&mut self, epoch: u32) {
-        std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
-        self.set_config(NodeConfig { epoch, ..self.config() });
+        fence(Ordering::SeqCst);
+        // One word: programs read nothing else that is half written.
+        self.config.set_word(0, offset_of!(NodeConfig, epoch), epoch);
     }
 
     fn grace_period(&mut self) {

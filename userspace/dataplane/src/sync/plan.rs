@@ -1,0 +1,388 @@
+//! One service: which blocks it needs, which it has, what its frontends shall say.
+
+use ebpf_common::frontend::{Frontend, frontend_flag};
+use ebpf_common::limits;
+use ipnetwork::IpNetwork;
+
+use super::{KnownLut, Pass, Run, Service, Synchronizer, Value};
+use crate::arena::Block;
+use crate::convert;
+use crate::maglev::{self, Candidate};
+use crate::store::{Family, Space, Store, lut_in, lut_units};
+use crate::tables::{self, Algorithm, Backend, DataPlaneError, Forwarding, FrontendKey, ServiceTables};
+
+/// What planning one service collects.
+struct Planned<'a> {
+    name: &'a str,
+    service: Service,
+    /// Blocks of backends written.
+    written: usize,
+    /// Blocks that the service shall have.
+    runs: Vec<Run>,
+    luts: Vec<KnownLut>,
+    /// Ranges that have been let in for it.
+    ranges: Vec<IpNetwork>,
+}
+
+/// A list of backends that a frontend before had, and where it is.
+struct Placed<'a> {
+    family: Family,
+    list: &'a [Backend],
+    block: Block,
+    /// Word for the look-up table; none where nobody has asked for one.
+    lut: Option<u32>,
+}
+
+impl<S: Store> Synchronizer<S> {
+    /// Writes the blocks of a service and notes which frontends are to name them.
+    pub(super) fn plan<'a>(&mut self, name: &'a str, desired: &ServiceTables, pass: &mut Pass<'a>) {
+        let (service, is_new) = match self.services.get_mut(name) {
+            Some(service) => (std::mem::take(service), false),
+            None => match self.take_id(name) {
+                Ok(id) => (Service { id, ..Service::default() }, true),
+                Err(error) => return self.refuse(desired, pass, error),
+            },
+        };
+        let (runs, luts, ranges) = (Vec::new(), Vec::new(), Vec::new());
+        let mut planned = Planned { name, service, written: 0, runs, luts, ranges };
+        let ranges = networks(&desired.source_ranges);
+        let result = self
+            .let_in(&ranges, &mut planned)
+            .and_then(|()| self.plan_frontends(desired, &mut planned, pass));
+        let service = match result {
+            Ok(values) => {
+                if is_new {
+                    pass.names.push((planned.service.id, name));
+                }
+                self.settle(ranges, values, planned, pass)
+            }
+            Err(error) => {
+                self.refuse(desired, pass, error);
+                let service = self.undo(planned, pass);
+                if is_new {
+                    self.free_ids.insert(service.id);
+                    return;
+                }
+                service
+            }
+        };
+        match self.services.get_mut(name) {
+            Some(place) => *place = service,
+            None => drop(self.services.insert(name.into(), service)),
+        }
+    }
+
+    /// Notes that a service does not get what it shall have.
+    fn refuse(&mut self, desired: &ServiceTables, pass: &mut Pass<'_>, error: DataPlaneError) {
+        pass.fail(error);
+        if !pass.moved.is_empty() {
+            desired.frontends.iter().for_each(|frontend| self.drop_moved(&frontend.key, pass));
+        }
+    }
+
+    /// What was there before stays; what was written in vain goes back.
+    fn undo(&mut self, planned: Planned<'_>, pass: &mut Pass<'_>) -> Service {
+        let Planned { service, runs, ranges, .. } = planned;
+        for run in runs {
+            if !service.runs.contains(&run) {
+                self.arenas[run.0.index()].free(run.1);
+            }
+        }
+        for range in ranges {
+            if let Err(error) = self.store.delete_source_range(service.id, &range) {
+                pass.fail(error);
+            }
+        }
+        service
+    }
+
+    /// Notes what the service gives up, and what its frontends shall say.
+    fn settle<'a>(
+        &mut self,
+        ranges: Vec<IpNetwork>,
+        values: Vec<(FrontendKey, Value)>,
+        planned: Planned<'a>,
+        pass: &mut Pass<'a>,
+    ) -> Service {
+        let Planned { name, mut service, written, runs, luts, .. } = planned;
+        pass.applied.blocks_written += written;
+        let obsolete = service.runs.iter().filter(|run| !runs.contains(run));
+        pass.obsolete.extend(obsolete.map(|run| (name, *run)));
+        if self.loses(&service.frontends, &values) {
+            pass.losers.push(service.id);
+        }
+        merge(&service, &values, &mut pass.puts);
+        // Both are made exactly as long as they are: there are many services.
+        (service.frontends, service.runs) = (values, runs);
+        service.runs.shrink_to_fit();
+        let mut extra = service.extra.take().map(|extra| *extra).unwrap_or_default();
+        for range in extra.source_ranges.drain(..) {
+            if !ranges.contains(&range) {
+                pass.stale_ranges.push((name, service.id, range));
+            }
+        }
+        extra.source_ranges = ranges;
+        extra.luts = luts;
+        let needed = !(extra.luts.is_empty() && extra.source_ranges.is_empty());
+        service.extra = needed.then(|| Box::new(extra));
+        service
+    }
+
+    /// Lets sources in before any frontend asks for them.
+    fn let_in(&mut self, ranges: &[IpNetwork], planned: &mut Planned<'_>) -> Result<(), DataPlaneError> {
+        let present = planned.service.extra.as_ref().map(|extra| extra.source_ranges.as_slice());
+        let present = present.unwrap_or_default();
+        for range in ranges.iter().filter(|range| !present.contains(range)) {
+            self.store
+                .put_source_range(planned.service.id, range)
+                .map_err(|error| super::named(error, planned.name))?;
+            planned.ranges.push(*range);
+        }
+        Ok(())
+    }
+
+    /// Values for the frontends, with every block they need written.
+    fn plan_frontends<'a>(
+        &mut self,
+        desired: &ServiceTables,
+        planned: &mut Planned<'a>,
+        pass: &mut Pass<'a>,
+    ) -> Result<Vec<(FrontendKey, Value)>, DataPlaneError> {
+        let mut placed: Vec<Placed<'_>> = Vec::new();
+        let mut values = Vec::with_capacity(desired.frontends.len());
+        for frontend in &desired.frontends {
+            let family = Family::of(&frontend.key);
+            let wants = wants_lut(frontend, family);
+            let known = placed.iter().position(|known| {
+                known.family == family
+                    && (wants, known.lut.is_some()) != (true, false)
+                    && known.list == frontend.backends
+            });
+            let (block, lut) = match known {
+                _ if !frontend.backends.iter().any(|backend| family.has(backend)) => (None, 0),
+                Some(known) => (Some(placed[known].block), placed[known].lut.filter(|_| wants).unwrap_or(0)),
+                None => {
+                    let mut sorted: Vec<Backend> =
+                        frontend.backends.iter().filter(|backend| family.has(backend)).copied().collect();
+                    convert::sort(&mut sorted);
+                    let hint = planned.service.value(&frontend.key).and_then(Value::block);
+                    let block = self.block(family, &sorted, hint, planned, pass)?;
+                    let lut = match wants {
+                        true => Some(self.lut((family, block), &sorted, planned, pass)?),
+                        false => None,
+                    };
+                    placed.push(Placed { family, list: &frontend.backends, block, lut });
+                    (Some(block), lut.unwrap_or(0))
+                }
+            };
+            values.push((frontend.key, value(frontend, block, lut)));
+        }
+        values.sort_by_key(|(key, _)| *key);
+        values.dedup_by_key(|(key, _)| *key);
+        Ok(values)
+    }
+
+    /// A block with these backends: one that the service has, rather the one at `hint`, or a new
+    /// one.
+    fn block<'a>(
+        &mut self,
+        family: Family,
+        sorted: &[Backend],
+        hint: Option<Block>,
+        planned: &mut Planned<'a>,
+        pass: &mut Pass<'a>,
+    ) -> Result<Block, DataPlaneError> {
+        let space = Space::Backends(family);
+        let length = u32::try_from(sorted.len()).unwrap_or(u32::MAX);
+        if length > limits::BACKENDS_PER_FRONTEND {
+            let limit = limits::BACKENDS_PER_FRONTEND;
+            return Err(DataPlaneError::Full { service: planned.name.to_owned(), map: space.map(), limit });
+        }
+        let fits = |run: &Run| {
+            run.0 == space && run.1.length == length && self.store.block_equals(family, run.1, sorted)
+        };
+        let hinted = hint.map(|block| (space, block)).filter(|run| planned.service.runs.contains(run));
+        let owned = hinted.filter(fits).or_else(|| planned.owned().find(|run| fits(run)));
+        if let Some(run) = owned {
+            planned.keep(run);
+            return Ok(run.1);
+        }
+        let block = self.allocate(space, length, planned.name, pass)?;
+        self.store.write_block(family, block, sorted);
+        planned.runs.push((space, block));
+        planned.written += 1;
+        Ok(block)
+    }
+
+    /// The word for a look-up table over a block: one that the service has, or a new one.
+    fn lut<'a>(
+        &mut self,
+        (family, block): (Family, Block),
+        sorted: &[Backend],
+        planned: &mut Planned<'a>,
+        pass: &mut Pass<'a>,
+    ) -> Result<u32, DataPlaneError> {
+        let weights = sorted.iter().map(|backend| backend.weight);
+        let before = planned.service.extra.iter().flat_map(|extra| &extra.luts);
+        let known = before.chain(&planned.luts).find(|known| {
+            (known.family, known.block) == (family, block)
+                && known.weights.iter().copied().eq(weights.clone())
+        });
+        let run = match known {
+            Some(known) => known.run,
+            None => {
+                let candidates: Vec<Candidate> = sorted.iter().map(candidate).collect();
+                let entries = maglev::table(&candidates, maglev::bits(&candidates));
+                let length = lut_units(entries.len());
+                let owned = planned.owned().find(|(space, run)| {
+                    (*space, run.length) == (Space::Luts, length)
+                        && self.store.lut_equals(lut_in(*run), &entries)
+                });
+                match owned {
+                    Some((_, run)) => run,
+                    None => {
+                        let run = self.allocate(Space::Luts, length, planned.name, pass)?;
+                        self.store.write_lut(lut_in(run), &entries);
+                        run
+                    }
+                }
+            }
+        };
+        planned.keep((Space::Luts, run));
+        if !planned.luts.iter().any(|known| (known.family, known.block, known.run) == (family, block, run)) {
+            planned.luts.push(KnownLut { family, block, weights: weights.collect(), run });
+        }
+        Ok(lut_in(run).pack())
+    }
+
+    /// Takes space; first what this pass and those before it no longer need, if there is no other.
+    fn allocate<'a>(
+        &mut self,
+        space: Space,
+        length: u32,
+        name: &str,
+        pass: &mut Pass<'a>,
+    ) -> Result<Block, DataPlaneError> {
+        if let Some(block) = self.arenas[space.index()].allocate(length) {
+            return Ok(block);
+        }
+        self.write(pass);
+        if self.arenas[space.index()].resting() > 0 {
+            self.store.grace_period();
+            self.arenas.iter_mut().for_each(crate::arena::Arena::rested);
+        }
+        let arena = &mut self.arenas[space.index()];
+        let limit = arena.capacity() * space.unit();
+        arena.allocate(length).ok_or_else(|| DataPlaneError::Full {
+            service: name.to_owned(),
+            map: space.map(),
+            limit,
+        })
+    }
+
+    /// Some frontend no longer leads to a backend that it led to.
+    fn loses(&self, old: &[(FrontendKey, Value)], new: &[(FrontendKey, Value)]) -> bool {
+        // Frontends share blocks: each pair is looked at once.
+        let mut seen: Vec<(Family, Block, Option<Block>)> = Vec::new();
+        for (key, value) in old {
+            let Some(block) = value.block() else { continue };
+            let now = find(new, key).and_then(Value::block);
+            let pair = (Family::of(key), block, now);
+            if now == Some(block) || seen.contains(&pair) {
+                continue;
+            }
+            if !now.is_some_and(|now| self.store.block_within(pair.0, block, now)) {
+                return true;
+            }
+            seen.push(pair);
+        }
+        false
+    }
+}
+
+impl Service {
+    fn value(&self, key: &FrontendKey) -> Option<Value> {
+        find(&self.frontends, key)
+    }
+}
+
+fn find(values: &[(FrontendKey, Value)], key: &FrontendKey) -> Option<Value> {
+    values.binary_search_by_key(key, |(key, _)| *key).ok().map(|index| values[index].1)
+}
+
+impl Planned<'_> {
+    /// Blocks that the service has, or will have.
+    fn owned(&self) -> impl Iterator<Item = Run> {
+        self.service.runs.iter().chain(&self.runs).copied()
+    }
+
+    fn keep(&mut self, run: Run) {
+        if !self.runs.contains(&run) {
+            self.runs.push(run);
+        }
+    }
+}
+
+/// The ranges as the store has them: without bits of the host, and each once.
+fn networks(ranges: &[IpNetwork]) -> Vec<IpNetwork> {
+    let network = |range: &IpNetwork| {
+        // The prefix is that of a range of the same family.
+        IpNetwork::new(range.network(), range.prefix()).unwrap_or(*range)
+    };
+    let mut ranges: Vec<IpNetwork> = ranges.iter().map(network).collect();
+    ranges.sort_unstable();
+    ranges.dedup();
+    ranges
+}
+
+fn candidate(backend: &Backend) -> Candidate {
+    Candidate { identity: convert::identity(backend), weight: backend.weight }
+}
+
+/// Whether the choice among the backends takes a look-up table.
+fn wants_lut(frontend: &tables::Frontend, family: Family) -> bool {
+    let mut weights = frontend.backends.iter().filter(|backend| family.has(backend)).map(|one| one.weight);
+    let Some(first) = weights.next() else {
+        return false;
+    };
+    let mut count = 1;
+    for weight in weights {
+        if weight != first {
+            return true;
+        }
+        count += 1;
+    }
+    frontend.algorithm == Algorithm::Consistent && count > limits::RENDEZVOUS
+}
+
+fn flags(frontend: &tables::Frontend) -> u16 {
+    let when = |on: bool, flag: u16| if on { flag } else { 0 };
+    let forwarding = match frontend.forwarding {
+        Forwarding::Nat => 0,
+        Forwarding::DsrOption => frontend_flag::DSR_OPTION,
+        Forwarding::DsrIpip => frontend_flag::DSR_IPIP,
+    };
+    forwarding
+        | when(frontend.drop_when_empty, frontend_flag::DROP_WHEN_EMPTY)
+        | when(frontend.masquerade, frontend_flag::MASQUERADE)
+        | when(frontend.limited, frontend_flag::SOURCE_RANGES)
+        | when(frontend.algorithm == Algorithm::Consistent, frontend_flag::CONSISTENT)
+}
+
+fn value(frontend: &tables::Frontend, block: Option<Block>, lut: u32) -> Value {
+    let (start, count) = block.map_or((0, 0), |block| (block.start, block.length as u16));
+    Value {
+        switch: Frontend::pack(start, count, flags(frontend)),
+        lut,
+        affinity: convert::ticks(frontend.affinity_seconds),
+    }
+}
+
+/// Puts what differs on the list.
+fn merge(service: &Service, values: &[(FrontendKey, Value)], puts: &mut Vec<(FrontendKey, Frontend)>) {
+    for (key, value) in values {
+        if service.value(key) != Some(*value) {
+            puts.push((*key, value.frontend(service.id)));
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! Crashes, takeovers and full maps.
