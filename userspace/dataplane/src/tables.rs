@@ -5,6 +5,8 @@ use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 
+use crate::inspect::Inspector;
+
 /// Transport protocol, with its IP protocol number. `Any` is for marks only, see
 /// [`Frontend::mark`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
@@ -177,6 +179,25 @@ pub enum DataPlaneError {
     },
 }
 
+/// What [`DataPlane::check`] found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Checkup {
+    /// What was otherwise than it had been left, a sentence each. Mended where that could be done;
+    /// the next look tells.
+    pub faults: Vec<String>,
+    /// How uplinks run XDP, by interface name.
+    pub xdp: BTreeMap<String, XdpRow>,
+}
+
+/// How an uplink runs XDP.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct XdpRow {
+    /// `native`, `generic`, or `off`: then the stack's hooks carry all packets.
+    pub mode: &'static str,
+    /// Why it is off.
+    pub reason: Option<String>,
+}
+
 /// The tables of one node. Implemented by the kernel's maps and by an in-memory fake.
 pub trait DataPlane: Send {
     /// Makes the tables equal to `desired`, reading back what an earlier process left. Writes
@@ -196,6 +217,18 @@ pub trait DataPlane: Send {
     /// Attaches to the interfaces that carry traffic no local socket made. Called with the whole
     /// set, as often as it changes; interfaces that vanished are forgotten.
     fn set_interfaces(&mut self, interfaces: &[Interface]) -> Result<(), DataPlaneError>;
+
+    /// Looks whether what was attached still is, with the same programs, and whether the programs
+    /// run and the tables can be read. Mends what somebody else has undone.
+    fn check(&mut self) -> Result<Checkup, DataPlaneError> {
+        Ok(Checkup::default())
+    }
+
+    /// A reader of the live tables, for whoever looks beside their owner; none where they are not
+    /// the kernel's.
+    fn observer(&self) -> Option<Inspector> {
+        None
+    }
 }
 
 /// An interface to attach to.

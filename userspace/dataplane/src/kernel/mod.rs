@@ -7,11 +7,12 @@
 //! ```
 
 mod attach;
+mod check;
 mod maps;
 mod node;
 pub mod object;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::os::fd::AsFd;
@@ -31,7 +32,7 @@ use crate::map::HashTable;
 use crate::store::Store;
 use crate::sync::Synchronizer;
 use crate::sys::{self, TestRun};
-use crate::tables::{Applied, DataPlane, DataPlaneError, Interface, NodeTables, ServiceTables, Tables};
+use crate::tables::{Applied, Checkup, DataPlane, DataPlaneError, Interface, NodeTables, ServiceTables, Tables};
 
 /// How uplinks get XDP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -124,6 +125,10 @@ pub struct Kernel {
     attachments: Attachments,
     devices: HashTable<u32, [u32; 2]>,
     config: Config,
+    /// The interfaces last asked for.
+    interfaces: Vec<Interface>,
+    /// What was attached then; none until somebody has looked.
+    baseline: Option<check::Baseline>,
 }
 
 impl Kernel {
@@ -167,7 +172,7 @@ impl Kernel {
         let attachments = Attachments::new(programs, links_at, root, hook)?;
         attachments.cgroup(&config.cgroup)?;
         remove_other_versions(root)?;
-        Ok(Self { tables, attachments, devices, config })
+        Ok(Self { tables, attachments, devices, config, interfaces: Vec::new(), baseline: None })
     }
 
     /// Runs a packet program as the kernel would, `repeat` times on the same buffer. Interface
@@ -196,6 +201,19 @@ impl Kernel {
     /// A look into the tables and counters, also from other threads.
     pub fn inspector(&self) -> Result<Inspector, InspectError> {
         Inspector::open(&self.config.bpf_root)
+    }
+
+    /// What runs on interfaces, by index, as the kernel has it.
+    ///
+    /// # Errors
+    /// The kernel refused to say.
+    pub fn attached(&self) -> Result<BTreeSet<(u32, Program)>, DataPlaneError> {
+        self.attachments.attached()
+    }
+
+    /// The kernel has tcx, whether or not it is used.
+    pub fn has_tcx(&self) -> bool {
+        self.attachments.has_tcx()
     }
 
     /// How each uplink runs XDP, by interface name: native, generic, or not, and why.
@@ -235,6 +253,24 @@ impl DataPlane for Kernel {
     }
 
     fn set_interfaces(&mut self, interfaces: &[Interface]) -> Result<(), DataPlaneError> {
+        self.interfaces = interfaces.to_vec();
+        self.baseline = None;
+        self.attach(interfaces)?;
+        self.baseline = Some(self.attachments.state()?);
+        Ok(())
+    }
+
+    fn check(&mut self) -> Result<Checkup, DataPlaneError> {
+        self.checkup()
+    }
+
+    fn observer(&self) -> Option<Inspector> {
+        self.inspector().ok()
+    }
+}
+
+impl Kernel {
+    fn attach(&mut self, interfaces: &[Interface]) -> Result<(), DataPlaneError> {
         let with_xdp = self.attachments.interfaces(interfaces, self.config.xdp)?;
         let to = |error| failed("writing map DEVICES".to_owned(), error);
         for index in self.devices.keys().map_err(to)? {

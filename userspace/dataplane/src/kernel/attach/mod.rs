@@ -5,6 +5,7 @@ mod filters;
 mod links;
 mod netlink;
 mod probe;
+mod state;
 mod xdp;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,6 +18,7 @@ use std::path::{Path, PathBuf};
 pub use self::filters::remove_all as remove_filters;
 pub use self::links::unpin as unpin_link;
 pub use self::probe::lacks;
+pub use self::state::Attached;
 pub use self::xdp::XdpState;
 
 use self::filters::{Direction, Filters};
@@ -159,6 +161,30 @@ impl Attachments {
     /// How each uplink of the last [`Attachments::interfaces`] runs XDP, by interface name.
     pub fn xdp_states(&self) -> &BTreeMap<String, XdpState> {
         &self.xdp
+    }
+
+    /// What runs on interfaces, as the kernel has it.
+    pub fn attached(&self) -> Result<BTreeSet<(u32, Program)>, DataPlaneError> {
+        let mut found = BTreeSet::new();
+        for name in self.links.names()? {
+            if let Some((program, index)) = links::of_interface(&name)
+                && self.links.open(&name)?.is_some_and(|(_, info)| info.ifindex == index)
+            {
+                found.insert((index, program));
+            }
+        }
+        let filters = self.filters.all().map_err(|error| failed("listing filters".to_owned(), error))?;
+        found.extend(
+            filters
+                .iter()
+                .filter_map(|filter| Some((filter.interface, Program::named(&filter.program)?))),
+        );
+        Ok(found)
+    }
+
+    /// The kernel has tcx, whether or not it is used.
+    pub fn has_tcx(&self) -> bool {
+        sys::has_tcx(self.fd(Program::Egress))
     }
 
     fn classify_by_links(&self, wanted: &Classifiers) -> Result<(), DataPlaneError> {

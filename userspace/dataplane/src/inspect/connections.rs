@@ -1,0 +1,201 @@
+//! Connections that are translated: by packets, and by sockets.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use ebpf_common::flow::{Flow, Flow4, Flow6, flow_flag};
+use ebpf_common::protocol;
+use ebpf_common::socket::{Socket4, Socket6, SocketKey4, SocketKey6, direction};
+use serde::Serialize;
+
+use super::{InspectError, Inspector, name};
+use crate::convert::{self, address4, address6};
+use crate::flows;
+use crate::tables::{Forwarding, Protocol};
+
+/// How far a connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// Nobody has said that it ends. Of a datagram protocol always.
+    Open,
+    /// One end has sent its FIN.
+    Closing,
+    /// Both ends have, or one has reset it.
+    Closed,
+}
+
+/// One translated connection.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ConnectionRow {
+    pub service: String,
+    pub protocol: Option<Protocol>,
+    /// The client; none for a local socket, which has `socket` instead.
+    pub client: Option<(IpAddr, u16)>,
+    /// Cookie of the local socket.
+    pub socket: Option<u64>,
+    pub frontend: (IpAddr, u16),
+    pub backend: (IpAddr, u16),
+    /// The source that the backend sees, where it is not the client.
+    pub source: Option<(IpAddr, u16)>,
+    pub state: State,
+    /// Whether it came in on an uplink; none for a local socket.
+    pub external: Option<bool>,
+    /// How its packets reach the backend.
+    pub forwarding: Forwarding,
+    /// Seconds since the last packet from the client, within one; none for a local socket.
+    pub idle_seconds: Option<u64>,
+}
+
+impl ConnectionRow {
+    /// One of its ends is at this address.
+    pub fn touches(&self, address: IpAddr) -> bool {
+        let ends = [Some(self.frontend), Some(self.backend), self.client, self.source];
+        ends.iter().flatten().any(|(end, _)| *end == address)
+    }
+}
+
+impl Inspector {
+    /// Connections: those that packets made, then those of local sockets.
+    ///
+    /// # Errors
+    /// A map cannot be read.
+    pub fn connections(&self) -> Result<Vec<ConnectionRow>, InspectError> {
+        let names = self.names()?;
+        let now = super::tick_now();
+        let forward = |flags: u16| flags & flow_flag::REVERSE == 0;
+        let mut rows = Vec::new();
+        for flow in self.flows::<Flow4>("FLOWS4", "FLOW_TAGS4")?.iter().filter(|flow| forward(flow.flags)) {
+            rows.push(flow_row(&names, now, &flow, |address| address4(address).into()));
+        }
+        for slot in self.flows::<Flow6>("FLOWS6", "FLOW_TAGS6")?.iter().filter(|slot| forward(slot.flow.flags)) {
+            rows.push(flow_row(&names, now, &slot.flow, |address| address6(address).into()));
+        }
+        let at4 = |address, port| (IpAddr::V4(address4(address)), u16::from_be(port));
+        for (key, value) in self.read::<SocketKey4, Socket4>("SOCKETS4")? {
+            if key.direction == direction::REVERSE {
+                let (frontend, backend) = (at4(value.address, value.port), at4(key.address, key.port));
+                rows.push(socket_row(&names, value.service, key.protocol, key.cookie, frontend, backend));
+            }
+        }
+        let at6 = |address, port| (IpAddr::V6(address6(address)), u16::from_be(port));
+        for (key, value) in self.read::<SocketKey6, Socket6>("SOCKETS6")? {
+            if key.direction == direction::REVERSE {
+                let (frontend, backend) = (at6(value.address, value.port), at6(key.address, key.port));
+                rows.push(socket_row(&names, value.service, key.protocol, key.cookie, frontend, backend));
+            }
+        }
+        rows.sort_by(|a, b| (&a.service, a.client, a.socket).cmp(&(&b.service, b.client, b.socket)));
+        Ok(rows)
+    }
+}
+
+fn state<A>(flow: &Flow<A>) -> State {
+    if flows::closed(flow) {
+        State::Closed
+    } else if flow.flags & (flow_flag::FIN | flow_flag::FIN_PEER) != 0 {
+        State::Closing
+    } else {
+        State::Open
+    }
+}
+
+/// How the packets of a flow reach its backend.
+pub(super) fn forwarding(flags: u16) -> Forwarding {
+    if flags & flow_flag::DSR_IPIP != 0 {
+        Forwarding::DsrIpip
+    } else if flags & flow_flag::DSR_OPTION != 0 {
+        Forwarding::DsrOption
+    } else {
+        Forwarding::Nat
+    }
+}
+
+fn flow_row<A: Copy>(
+    names: &BTreeMap<u32, String>,
+    now: u32,
+    flow: &Flow<A>,
+    address: impl Fn(A) -> IpAddr,
+) -> ConnectionRow {
+    let key = &flow.key;
+    let at = |word: A, port: u16| (address(word), u16::from_be(port));
+    let client = at(key.source, key.source_port);
+    let source = at(flow.source, flow.source_port);
+    ConnectionRow {
+        service: name(names, flow.service),
+        protocol: u8::try_from(key.protocol).ok().and_then(convert::protocol),
+        client: Some(client),
+        socket: None,
+        frontend: at(key.destination, key.destination_port),
+        backend: at(flow.destination, flow.destination_port),
+        source: (source != client).then_some(source),
+        state: if key.protocol == u32::from(protocol::TCP) { state(flow) } else { State::Open },
+        external: Some(flow.flags & flow_flag::EXTERNAL != 0),
+        forwarding: forwarding(flow.flags),
+        idle_seconds: Some(convert::seconds(now.wrapping_sub(flow.seen))),
+    }
+}
+
+fn socket_row(
+    names: &BTreeMap<u32, String>,
+    service: u32,
+    protocol: u8,
+    cookie: u64,
+    frontend: (IpAddr, u16),
+    backend: (IpAddr, u16),
+) -> ConnectionRow {
+    ConnectionRow {
+        service: name(names, service),
+        protocol: convert::protocol(protocol),
+        client: None,
+        socket: Some(cookie),
+        frontend,
+        backend,
+        source: None,
+        state: State::Open,
+        external: None,
+        forwarding: Forwarding::Nat,
+        idle_seconds: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ebpf_common::flow::FlowKey;
+
+    #[test]
+    fn a_flow_tells_its_ends_and_how_far_it_is() {
+        let word = |text: &str| convert::word(text.parse().unwrap());
+        let mut flow = Flow4 {
+            key: FlowKey {
+                source: word("192.0.2.9"),
+                destination: word("10.96.0.1"),
+                source_port: 40_000_u16.to_be(),
+                destination_port: 80_u16.to_be(),
+                protocol: 6,
+            },
+            source: word("192.0.2.1"),
+            source_port: 1_024_u16.to_be(),
+            destination: word("10.244.1.5"),
+            destination_port: 8_080_u16.to_be(),
+            service: 3,
+            seen: 100,
+            flags: flow_flag::EXTERNAL | flow_flag::FIN_PEER,
+            ..Flow4::default()
+        };
+        let names = BTreeMap::from([(3, "default/web".to_owned())]);
+        let row = |flow: &Flow4| flow_row(&names, 110, flow, |word| address4(word).into());
+        let first = row(&flow);
+        assert_eq!((first.service.as_str(), first.state), ("default/web", State::Closing));
+        assert_eq!(first.source, Some(("192.0.2.1".parse().unwrap(), 1_024)));
+        assert_eq!((first.external, first.idle_seconds), (Some(true), Some(10)));
+        assert!(first.touches("10.244.1.5".parse().unwrap()));
+        assert!(!first.touches("10.244.1.6".parse().unwrap()));
+        flow.flags |= flow_flag::RESET;
+        assert_eq!(row(&flow).state, State::Closed);
+        // Datagrams have no end.
+        flow.key.protocol = 17;
+        assert_eq!(row(&flow).state, State::Open);
+    }
+}

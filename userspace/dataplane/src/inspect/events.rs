@@ -1,0 +1,161 @@
+//! What programs tell about single packets and system calls. The ring buffer gives each event
+//! once: whoever reads it takes it away from others.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::os::fd::{AsRawFd, RawFd};
+
+use aya::maps::{Map, MapData, RingBuf};
+use ebpf_common::event::{Event, hook, kind};
+use serde::{Deserialize, Serialize};
+
+use super::{InspectError, Inspector};
+use crate::convert;
+use crate::map::{HashTable, Name};
+
+/// Names remembered before they are all forgotten: services come and go.
+const MAX_NAMES: usize = 4_096;
+
+/// One event.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EventRow {
+    /// Nanoseconds since the machine started.
+    pub time: u64,
+    /// What happened, see [`ebpf_common::event::kind::LABELS`].
+    pub kind: String,
+    /// Which program tells it, see [`ebpf_common::event::hook::LABELS`].
+    pub hook: String,
+    /// IP protocol number.
+    pub protocol: u8,
+    pub source: (IpAddr, u16),
+    pub destination: (IpAddr, u16),
+    /// `namespace/name`; none where no service is concerned.
+    pub service: Option<String>,
+    /// Index of the interface; none for a system call.
+    pub interface: Option<u32>,
+    /// Events of the same processor that were left out before this one.
+    pub suppressed: u32,
+}
+
+/// The reading end of the ring buffer.
+pub struct Events {
+    ring: RingBuf<MapData>,
+    names: HashTable<u32, Name>,
+    known: BTreeMap<u32, String>,
+}
+
+impl Inspector {
+    /// Opens the ring buffer. For one reader a node: the agent, or whoever looks while no agent
+    /// runs.
+    ///
+    /// # Errors
+    /// A map cannot be opened.
+    pub fn events(&self) -> Result<Events, InspectError> {
+        let to = |error| InspectError::Events(Box::new(error));
+        let data = MapData::from_pin(self.map("EVENTS")).map_err(to)?;
+        let ring = Map::from_map_data(data).and_then(RingBuf::try_from).map_err(to)?;
+        Ok(Events { ring, names: self.table("SERVICE_NAMES")?, known: BTreeMap::new() })
+    }
+}
+
+impl Events {
+    /// The oldest event that nobody has read; none when there is none. Readiness of the
+    /// descriptor tells when there may be one again.
+    pub fn next(&mut self) -> Option<EventRow> {
+        let event = loop {
+            let item = self.ring.next()?;
+            if let Some(event) = decode(&item) {
+                break event;
+            }
+            // Another build's record.
+        };
+        Some(row(&event, |id| self.name(id)))
+    }
+
+    fn name(&mut self, id: u32) -> Option<String> {
+        if let Some(name) = self.known.get(&id) {
+            return Some(name.clone());
+        }
+        let name = self.names.get(&id).ok()??.text();
+        if self.known.len() == MAX_NAMES {
+            self.known.clear();
+        }
+        self.known.insert(id, name.clone());
+        Some(name)
+    }
+
+    /// Names are asked for again: numbers of services are reused.
+    pub fn forget_names(&mut self) {
+        self.known.clear();
+    }
+}
+
+impl AsRawFd for Events {
+    fn as_raw_fd(&self) -> RawFd {
+        self.ring.as_raw_fd()
+    }
+}
+
+fn decode(bytes: &[u8]) -> Option<Event> {
+    if bytes.len() != size_of::<Event>() {
+        return None;
+    }
+    // SAFETY: as many bytes as an event has are there, and any bytes are one: it is made of
+    // integers, without padding.
+    Some(unsafe { bytes.as_ptr().cast::<Event>().read_unaligned() })
+}
+
+fn row(event: &Event, name: impl FnOnce(u32) -> Option<String>) -> EventRow {
+    let address = |words: [u32; 4]| -> IpAddr {
+        if event.family == 6 { convert::address6(words).into() } else { convert::address4(words[0]).into() }
+    };
+    let label = |labels: &[&str], index: u8| labels.get(usize::from(index)).unwrap_or(&"unknown").to_string();
+    EventRow {
+        time: event.time,
+        kind: label(&kind::LABELS, event.kind),
+        hook: label(&hook::LABELS, event.hook),
+        protocol: event.protocol,
+        source: (address(event.source), u16::from_be(event.source_port)),
+        destination: (address(event.destination), u16::from_be(event.destination_port)),
+        service: (event.service != 0).then(|| name(event.service).unwrap_or_else(|| format!("?{}", event.service))),
+        interface: (event.ifindex != 0).then_some(event.ifindex),
+        suppressed: event.suppressed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_are_read_whole_or_not_at_all() {
+        assert_eq!(decode(&[0; 63]), None);
+        assert_eq!(decode(&[0; 64]), Some(Event::default()));
+    }
+
+    #[test]
+    fn an_event_is_told_in_words() {
+        let event = Event {
+            source: [convert::word("192.0.2.9".parse().unwrap()), 0, 0, 0],
+            destination: [convert::word("10.96.0.1".parse().unwrap()), 0, 0, 0],
+            destination_port: 443_u16.to_be(),
+            service: 7,
+            kind: kind::REFUSED,
+            hook: hook::POD,
+            protocol: 6,
+            family: 4,
+            ifindex: 3,
+            suppressed: 2,
+            ..Event::default()
+        };
+        let told = row(&event, |id| (id == 7).then(|| "default/web".to_owned()));
+        assert_eq!((told.kind.as_str(), told.hook.as_str()), ("refused", "pod"));
+        assert_eq!(told.destination, ("10.96.0.1".parse().unwrap(), 443));
+        assert_eq!((told.service.as_deref(), told.interface), (Some("default/web"), Some(3)));
+        assert_eq!(row(&event, |_| None).service.as_deref(), Some("?7"));
+        let odd = Event { kind: 99, family: 6, service: 0, ..event };
+        let told = row(&odd, |_| None);
+        assert_eq!((told.kind.as_str(), told.service), ("unknown", None));
+        assert!(told.source.0.is_ipv6());
+    }
+}

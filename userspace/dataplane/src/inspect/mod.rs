@@ -1,0 +1,204 @@
+//! A look into the live tables, from any process: reads the pinned maps and links, loads and
+//! changes nothing.
+//!
+//! ```text
+//!   rows         services, frontends, backends
+//!   connections  flows of packets, connections of sockets
+//!   attached     pinned links, and what they are attached to
+//!   gauge        how full the maps are
+//!   events       what programs tell about single packets
+//!   explain      which table decides what for one packet
+//! ```
+
+mod attached;
+mod connections;
+mod events;
+//explain
+mod gauge;
+mod rows;
+//snap
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use ebpf_common::frontend::{Backend4, Backend6, Frontend, FrontendKey4, FrontendKey6, Lut};
+use ebpf_common::{LAYOUT_VERSION, metric};
+
+pub(crate) use self::attached::interface_name;
+pub use self::attached::{Attached, LinkRow};
+pub use self::connections::{ConnectionRow, State};
+pub use self::events::{EventRow, Events};
+pub use self::gauge::Pressure;
+pub use self::rows::{BackendRow, FrontendRow, ServiceRow};
+//snapuse
+
+use crate::convert;
+use crate::map::{HashTable, MappedArray, Name, PerProcessor, Plain};
+use crate::tables::{Backend, FrontendKey};
+
+/// The tables could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum InspectError {
+    #[error("no tables under {}: is the data plane running on this node?", root.display())]
+    Absent { root: PathBuf },
+    #[error("reading map {map}")]
+    Map {
+        map: &'static str,
+        #[source]
+        cause: io::Error,
+    },
+    #[error("opening the ring buffer of events")]
+    Events(#[source] Box<aya::maps::MapError>),
+    #[error("reading the links pinned in {}", directory.display())]
+    Links {
+        directory: PathBuf,
+        #[source]
+        cause: io::Error,
+    },
+}
+
+/// A frontend with its value, its backends and its look-up table.
+#[derive(Clone, Debug, PartialEq)]
+struct Entry {
+    key: FrontendKey,
+    value: Frontend,
+    /// In the order of the block.
+    backends: Vec<Backend>,
+    /// By entry: place of the backend in the block. Empty without a table.
+    lut: Vec<u16>,
+}
+
+/// Pinned maps of one node, open for reading.
+#[derive(Clone, Debug)]
+pub struct Inspector {
+    directory: PathBuf,
+}
+
+impl Inspector {
+    /// Looks below the directory that the data plane was given.
+    ///
+    /// # Errors
+    /// There are no maps of this layout.
+    pub fn open(bpf_root: &Path) -> Result<Self, InspectError> {
+        let directory = bpf_root.join(format!("v{LAYOUT_VERSION}"));
+        if !directory.join("maps").is_dir() {
+            return Err(InspectError::Absent { root: bpf_root.to_path_buf() });
+        }
+        Ok(Self { directory })
+    }
+
+    /// Totals over all processors, by label.
+    ///
+    /// # Errors
+    /// The counters cannot be read.
+    pub fn metrics(&self) -> Result<BTreeMap<&'static str, u64>, InspectError> {
+        let counters: PerProcessor<u64> = self.counters("METRICS")?;
+        let mut totals = BTreeMap::new();
+        for (index, label) in metric::LABELS.iter().enumerate().take(counters.len() as usize) {
+            let values =
+                counters.get(index as u32).map_err(|cause| InspectError::Map { map: "METRICS", cause })?;
+            totals.insert(*label, values.iter().sum());
+        }
+        Ok(totals)
+    }
+
+    fn map(&self, name: &str) -> PathBuf {
+        self.directory.join("maps").join(name)
+    }
+
+    fn table<K: Plain, V: Plain>(&self, map: &'static str) -> Result<HashTable<K, V>, InspectError> {
+        HashTable::open(&self.map(map)).map_err(|cause| InspectError::Map { map, cause })
+    }
+
+    fn read<K: Plain + Default, V: Plain + Default>(
+        &self,
+        map: &'static str,
+    ) -> Result<Vec<(K, V)>, InspectError> {
+        self.table(map)?.read_all().map_err(|cause| InspectError::Map { map, cause })
+    }
+
+    fn counters<T: Plain + Default>(&self, map: &'static str) -> Result<PerProcessor<T>, InspectError> {
+        PerProcessor::open(&self.map(map)).map_err(|cause| InspectError::Map { map, cause })
+    }
+
+    fn array<T: Plain>(&self, map: &'static str) -> Result<MappedArray<T>, InspectError> {
+        MappedArray::open(&self.map(map), false).map_err(|cause| InspectError::Map { map, cause })
+    }
+
+    /// Names of services by their numbers.
+    fn names(&self) -> Result<BTreeMap<u32, String>, InspectError> {
+        let table: Vec<(u32, Name)> = self.read("SERVICE_NAMES")?;
+        Ok(table.iter().map(|(id, name)| (*id, name.text())).collect())
+    }
+
+    fn arena(&self) -> Result<Arena, InspectError> {
+        Ok(Arena {
+            backends4: self.array("BACKENDS4")?,
+            backends6: self.array("BACKENDS6")?,
+            luts: self.array("LUTS")?,
+        })
+    }
+
+    /// All frontends that a build of ours wrote, marks included.
+    fn entries(&self) -> Result<Vec<Entry>, InspectError> {
+        let arena = self.arena()?;
+        let mut entries = Vec::new();
+        for (key, value) in self.read::<FrontendKey4, Frontend>("FRONTENDS4")? {
+            entries.extend(convert::key4(&key).map(|key| arena.entry(key, value)));
+        }
+        for (key, value) in self.read::<FrontendKey6, Frontend>("FRONTENDS6")? {
+            entries.extend(convert::key6(&key).map(|key| arena.entry(key, value)));
+        }
+        Ok(entries)
+    }
+}
+
+/// Where frontends' lists and look-up tables lie.
+struct Arena {
+    backends4: MappedArray<Backend4>,
+    backends6: MappedArray<Backend6>,
+    luts: MappedArray<u64>,
+}
+
+impl Arena {
+    fn entry(&self, key: FrontendKey, value: Frontend) -> Entry {
+        let backends = if key.address.is_ipv4() {
+            let places = range(&value, self.backends4.len());
+            places.map(|index| convert::backend4(&self.backends4.get(index))).collect()
+        } else {
+            let places = range(&value, self.backends6.len());
+            places.map(|index| convert::backend6(&self.backends6.get(index))).collect()
+        };
+        Entry { key, value, backends, lut: self.lut(value.lut) }
+    }
+
+    fn lut(&self, word: u32) -> Vec<u16> {
+        let Some(lut) = Lut::unpack(word).filter(|lut| lut.bits <= ebpf_common::limits::LUT_BITS_MAX) else {
+            return Vec::new();
+        };
+        let start = (lut.start as usize).min(self.luts.len());
+        let end = (start + (1 << lut.bits) / 4).min(self.luts.len());
+        let places = |word: u64| (0..4).map(move |place| (word >> (16 * place)) as u16);
+        (start..end).flat_map(|index| places(self.luts.get(index))).collect()
+    }
+}
+
+/// Places of a frontend's backends, within the arena.
+fn range(frontend: &Frontend, length: usize) -> std::ops::Range<usize> {
+    let start = (frontend.block() as usize).min(length);
+    start..(start + usize::from(frontend.count())).min(length)
+}
+
+fn name(names: &BTreeMap<u32, String>, service: u32) -> String {
+    names.get(&service).cloned().unwrap_or_else(|| format!("?{service}"))
+}
+
+/// Time in ticks, as programs have it.
+fn tick_now() -> u32 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the kernel fills the value, which lives on the stack for the length of the call.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut time) };
+    let nanoseconds = time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;
+    (nanoseconds >> ebpf_common::TICK_SHIFT) as u32
+}

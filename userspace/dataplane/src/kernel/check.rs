@@ -1,0 +1,130 @@
+//! Whether the data path is as this process left it. Others may detach a link, remove a pin or put
+//! another program in its place; nobody tells us.
+
+use std::collections::BTreeMap;
+
+use super::attach::Attached;
+use super::{Kernel, Program, failed};
+use crate::inspect::interface_name;
+use crate::sys;
+use crate::tables::{Checkup, DataPlaneError, XdpRow};
+
+/// What was attached when this process last had its way.
+pub type Baseline = BTreeMap<String, Attached>;
+
+/// `XDP_PASS`.
+const PASS: u32 = 2;
+
+impl Kernel {
+    /// See [`crate::tables::DataPlane::check`].
+    pub(super) fn checkup(&mut self) -> Result<Checkup, DataPlaneError> {
+        let now = self.attachments.state()?;
+        let baseline = self.baseline.get_or_insert_with(|| now.clone());
+        let mut faults = differences(baseline, &now, |index| interface_name(index).is_some());
+        if !faults.is_empty() {
+            self.mend(&now)?;
+        }
+        faults.extend(self.pins());
+        faults.extend(self.run());
+        let states = self.attachments.xdp_states().iter();
+        let xdp = states.map(|(name, state)| {
+            let reason = match state {
+                super::XdpState::Off(reason) => Some(reason.clone()),
+                _ => None,
+            };
+            (name.clone(), XdpRow { mode: state.name(), reason })
+        });
+        Ok(Checkup { faults, xdp: xdp.collect() })
+    }
+
+    /// Attaches again what is missing, and what runs another program.
+    fn mend(&mut self, now: &Baseline) -> Result<(), DataPlaneError> {
+        let baseline = self.baseline.take().unwrap_or_default();
+        for (name, attached) in now {
+            if baseline.get(name).is_some_and(|before| before.program != attached.program) {
+                self.attachments.discard(name)?;
+            }
+        }
+        self.attachments.cgroup(&self.config.cgroup)?;
+        let interfaces = std::mem::take(&mut self.interfaces);
+        let attached = self.attach(&interfaces);
+        self.interfaces = interfaces;
+        attached?;
+        self.baseline = Some(self.attachments.state()?);
+        Ok(())
+    }
+
+    /// Maps whose pins are gone: they work on, but the next process would begin with empty ones.
+    fn pins(&self) -> Vec<String> {
+        let directory = self.maps_directory();
+        let names = super::object::maps(&self.config.limits).map(|(name, _)| name);
+        let lost = names.into_iter().filter(|name| sys::object_get(&directory.join(name)).is_err());
+        lost.map(|name| format!("map {name} is no longer pinned in {}", directory.display())).collect()
+    }
+
+    /// Runs the program of uplinks on a packet that is nobody's.
+    fn run(&self) -> Option<String> {
+        let program = Program::UplinkXdp;
+        let result = self.test_run(program, &nobodys_packet(), &[], 1);
+        match result {
+            Ok(run) if run.verdict == PASS => None,
+            Ok(run) => Some(format!("{} gave {} for a packet that it should pass", program.name(), run.verdict)),
+            Err(error) => Some(failed("running the programs".to_owned(), error).to_string()),
+        }
+    }
+}
+
+/// An Ethernet frame that is neither IPv4 nor IPv6, of a type that is set aside for experiments.
+fn nobodys_packet() -> [u8; 64] {
+    let mut packet = [0_u8; 64];
+    packet[..6].fill(0xff);
+    packet[12..14].copy_from_slice(&0x88b5_u16.to_be_bytes());
+    packet
+}
+
+/// What was attached and is not any more. An interface that vanished took its links along.
+fn differences(before: &Baseline, now: &Baseline, exists: impl Fn(u32) -> bool) -> Vec<String> {
+    let mut faults = Vec::new();
+    for (name, was) in before.iter().filter(|(_, was)| was.live) {
+        if was.interface.is_some_and(|index| !exists(index)) {
+            continue;
+        }
+        match now.get(name) {
+            None => faults.push(format!("{name} is gone")),
+            Some(is) if !is.live => faults.push(format!("{name} is detached")),
+            Some(is) if is.program != was.program => {
+                faults.push(format!("{name} runs program {}, not {}", is.program, was.program));
+            }
+            Some(_) => {}
+        }
+    }
+    faults
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attached(interface: Option<u32>, program: u32, live: bool) -> Attached {
+        Attached { interface, program, live }
+    }
+
+    #[test]
+    fn what_others_undo_is_told_apart_from_interfaces_that_vanish() {
+        let before = Baseline::from([
+            ("link cgroup-connect4".to_owned(), attached(None, 1, true)),
+            ("link if2-egress".to_owned(), attached(Some(2), 2, true)),
+            ("link if3-egress".to_owned(), attached(Some(3), 2, true)),
+            ("link if4-egress".to_owned(), attached(Some(4), 2, true)),
+        ]);
+        assert!(differences(&before, &before, |_| true).is_empty());
+        let now = Baseline::from([
+            ("link if2-egress".to_owned(), attached(Some(2), 2, false)),
+            ("link if3-egress".to_owned(), attached(Some(3), 9, true)),
+        ]);
+        assert_eq!(
+            differences(&before, &now, |index| index != 4),
+            ["link cgroup-connect4 is gone", "link if2-egress is detached", "link if3-egress runs program 9, not 2"]
+        );
+    }
+}
