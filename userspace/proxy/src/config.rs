@@ -35,6 +35,7 @@ pub struct Own {
 }
 
 impl Default for Own {
+    /// As for a process that may not touch the machine's routes.
     fn default() -> Self {
         Self {
             external_ips: false,
@@ -43,7 +44,7 @@ impl Default for Own {
             service_ranges: Vec::new(),
             through_stack: None,
             guard_node_ports: true,
-            route_of_last_resort: true,
+            route_of_last_resort: false,
         }
     }
 }

@@ -11,6 +11,8 @@
 //! `compile` is pure and total. The worker is one task: it owns the desired state and the data
 //! plane, and acts on a change as soon as it is told of it.
 
+pub mod adjust;
+pub mod cleanup;
 pub mod compile;
 pub mod config;
 mod file;
@@ -19,7 +21,9 @@ pub mod kube_proxy;
 pub mod links;
 mod metrics;
 mod node_tables;
+mod notes;
 mod retry;
+pub mod route;
 mod run;
 mod serve;
 mod service_ranges;
@@ -33,4 +37,5 @@ pub use kube_proxy::KubeProxyConfiguration;
 pub use links::{KernelLinks, Link, Links, NoLinks};
 pub use node_tables::{Situation, interfaces, node_tables};
 pub use run::{Caches, Listeners, run, run_with};
+pub use notes::{Note, notes};
 pub use service_ranges::ServiceRanges;

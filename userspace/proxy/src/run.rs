@@ -16,6 +16,7 @@ use crate::Config;
 use crate::inbox::Inbox;
 use crate::links::Links;
 use crate::metrics::Metrics;
+use crate::route;
 use crate::serve::{Pages, Site, serve};
 use crate::service_ranges::ServiceRanges;
 use crate::status::Status;
@@ -100,6 +101,13 @@ pub async fn run_with(
         if let Some(listener) = listener {
             tokio::spawn(serve(listener, site, pages.clone(), shutdown.clone()));
         }
+    }
+    if config.route_of_last_resort {
+        let ranges = match config.service_ranges.as_slice() {
+            [] => caches.service_ranges.clone(),
+            fixed => ServiceRanges::fixed(fixed),
+        };
+        tokio::spawn(route::keep(ranges, shutdown.clone()));
     }
     let inbox = Arc::new(Inbox::default());
     subscribe(&caches, &inbox, &shutdown);

@@ -1,0 +1,211 @@
+//! What kube-proxy left in the kernel: found, and removed. Works through the tools that made it,
+//! as far as they are installed; doing it again changes nothing.
+
+pub mod iptables;
+pub mod ipvs;
+
+use std::io;
+use std::process::Stdio;
+use std::time::Duration;
+
+use futures::TryStreamExt;
+use ipnetwork::IpNetwork;
+use tokio::io::AsyncWriteExt;
+use tokio::process::Command;
+
+/// The tables of kube-proxy's nftables mode, by family.
+const NFTABLES: [&str; 2] = ["ip", "ip6"];
+const NFTABLES_NAME: &str = "kube-proxy";
+/// A tool that takes longer is given up: tens of thousands of rules take seconds.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// One place where kube-proxy's rules can be, and what is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Leftover {
+    /// Rules that the tool of this name restores.
+    IpTables { tool: String, removal: iptables::Removal },
+    /// An nftables table.
+    NfTables { family: &'static str },
+    /// Virtual servers of IPVS, as arguments of `ipvsadm`.
+    Ipvs { servers: Vec<Vec<String>> },
+    /// The interface of the IPVS mode, by its index.
+    Interface { index: u32 },
+    /// Sets of addresses of the IPVS mode.
+    Sets { names: Vec<String> },
+}
+
+impl std::fmt::Display for Leftover {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::IpTables { tool, removal } => {
+                write!(f, "{} chains and {} rules of {tool}", removal.chains, removal.jumps)
+            }
+            Self::NfTables { family } => write!(f, "the nftables table {family} {NFTABLES_NAME}"),
+            Self::Ipvs { servers } => write!(f, "{} virtual servers of IPVS", servers.len()),
+            Self::Interface { .. } => write!(f, "the interface {}", ipvs::INTERFACE),
+            Self::Sets { names } => write!(f, "{} IP sets", names.len()),
+        }
+    }
+}
+
+/// Something could not be looked at or removed; the rest was.
+#[derive(Debug, thiserror::Error)]
+pub enum CleanupError {
+    #[error("cannot run {tool}")]
+    Run {
+        tool: String,
+        #[source]
+        cause: io::Error,
+    },
+    #[error("{tool} failed: {said}")]
+    Failed { tool: String, said: String },
+    #[error("{tool} did not end within {} seconds", PATIENCE.as_secs())]
+    Slow { tool: String },
+    #[error("cannot remove the interface {}", ipvs::INTERFACE)]
+    Interface(#[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
+/// Looks everywhere. Virtual servers in `excluded` ranges are not kube-proxy's. A tool that is
+/// not installed finds nothing.
+pub async fn find(excluded: &[IpNetwork]) -> (Vec<Leftover>, Vec<CleanupError>) {
+    let (mut found, mut errors) = (Vec::new(), Vec::new());
+    for backend in ["legacy", "nft"] {
+        for family in ["iptables", "ip6tables"] {
+            match find_iptables(family, backend).await {
+                Ok(leftover) => found.extend(leftover),
+                Err(error) => errors.push(error),
+            }
+        }
+    }
+    match run("nft", &["list", "tables"], None).await {
+        Ok(tables) => {
+            let tables = tables.unwrap_or_default();
+            let there = |family: &&&str| {
+                tables.lines().any(|line| line.trim() == format!("table {family} {NFTABLES_NAME}"))
+            };
+            found.extend(NFTABLES.iter().filter(there).map(|family| Leftover::NfTables { family }));
+        }
+        Err(error) => errors.push(error),
+    }
+    match find_ipvs(excluded).await {
+        Ok(leftovers) => found.extend(leftovers),
+        Err(error) => errors.push(error),
+    }
+    (found, errors)
+}
+
+async fn find_iptables(family: &str, backend: &str) -> Result<Option<Leftover>, CleanupError> {
+    let mut restore = format!("{family}-{backend}-restore");
+    let mut save = run(&format!("{family}-{backend}-save"), &[], None).await?;
+    if save.is_none() && backend == "legacy" {
+        // Where there is but one backend, its tools have the plain names.
+        restore = format!("{family}-restore");
+        save = run(&format!("{family}-save"), &[], None).await?;
+    }
+    let removal = iptables::removal(&save.unwrap_or_default());
+    Ok((!removal.restore.is_empty()).then_some(Leftover::IpTables { tool: restore, removal }))
+}
+
+async fn find_ipvs(excluded: &[IpNetwork]) -> Result<Vec<Leftover>, CleanupError> {
+    let mut found = Vec::new();
+    if let Some(index) = interface().await {
+        let save = run("ipvsadm", &["--save", "--numeric"], None).await?.unwrap_or_default();
+        let servers = ipvs::virtual_servers(&save, excluded);
+        if !servers.is_empty() {
+            found.push(Leftover::Ipvs { servers });
+        }
+        found.push(Leftover::Interface { index });
+    }
+    // Last: rules that use a set hold it.
+    let names = run("ipset", &["list", "-n"], None).await.ok().flatten().unwrap_or_default();
+    let names: Vec<_> = ipvs::sets(&names).into_iter().map(str::to_owned).collect();
+    if !names.is_empty() {
+        found.push(Leftover::Sets { names });
+    }
+    Ok(found)
+}
+
+/// Removes one of the things that [`find`] found.
+///
+/// # Errors
+/// A tool failed; what it said is in the error.
+pub async fn remove(leftover: &Leftover) -> Result<(), CleanupError> {
+    match leftover {
+        Leftover::IpTables { tool, removal } => {
+            // Whoever else changes rules now holds the lock of the legacy tools.
+            let mut arguments = vec!["--noflush"];
+            if !tool.contains("nft") {
+                arguments.extend(["--wait", "30"]);
+            }
+            run(tool, &arguments, Some(&removal.restore)).await?;
+        }
+        Leftover::NfTables { family } => {
+            run("nft", &["delete", "table", family, NFTABLES_NAME], None).await?;
+        }
+        Leftover::Ipvs { servers } => {
+            for server in servers {
+                let arguments: Vec<_> = server.iter().map(String::as_str).collect();
+                run("ipvsadm", &arguments, None).await?;
+            }
+        }
+        Leftover::Interface { index } => {
+            let (socket, handle, _) =
+                rtnetlink::new_connection().map_err(|cause| CleanupError::Interface(cause.into()))?;
+            let driver = tokio::spawn(socket);
+            let deleted = handle.link().del(*index).execute().await;
+            driver.abort();
+            deleted.map_err(|cause| CleanupError::Interface(cause.into()))?;
+        }
+        Leftover::Sets { names } => {
+            for name in names {
+                run("ipset", &["destroy", name], None).await?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The index of the interface of the IPVS mode.
+async fn interface() -> Option<u32> {
+    let (socket, handle, _) = rtnetlink::new_connection().ok()?;
+    let driver = tokio::spawn(socket);
+    let name = ipvs::INTERFACE.to_owned();
+    // The kernel answers that there is none with an error.
+    let found = handle.link().get().match_name(name).execute().try_next().await.ok().flatten();
+    driver.abort();
+    found.map(|message| message.header.index)
+}
+
+/// What a tool prints; `None` if it is not installed.
+async fn run(tool: &str, arguments: &[&str], input: Option<&str>) -> Result<Option<String>, CleanupError> {
+    let fail = |cause| CleanupError::Run { tool: tool.to_owned(), cause };
+    let mut command = Command::new(tool);
+    command.args(arguments).stdin(if input.is_some() { Stdio::piped() } else { Stdio::null() });
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+    if std::env::var_os("PATH").is_none_or(|path| path.is_empty()) {
+        command.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+    }
+    let mut child = match command.spawn() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        other => other.map_err(fail)?,
+    };
+    let stdin = child.stdin.take();
+    let work = async {
+        let feed = async {
+            if let (Some(mut stdin), Some(text)) = (stdin, input) {
+                // A tool that ends early says why itself.
+                let _ = stdin.write_all(text.as_bytes()).await;
+            }
+        };
+        tokio::join!(feed, child.wait_with_output()).1
+    };
+    let output = tokio::time::timeout(PATIENCE, work)
+        .await
+        .map_err(|_| CleanupError::Slow { tool: tool.to_owned() })?
+        .map_err(fail)?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        return Err(CleanupError::Failed { tool: tool.to_owned(), said });
+    }
+    Ok(Some(String::from_utf8_lossy(&output.stdout).into_owned()))
+}

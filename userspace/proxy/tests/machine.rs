@@ -1,0 +1,207 @@
+//! What the proxy does to a machine besides eBPF, in a network namespace of the test's own: the
+//! route of last resort, and the removal of kube-proxy's rules.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use ipnetwork::IpNetwork;
+use nix::sched::{CloneFlags, unshare};
+use tokio_util::sync::CancellationToken;
+use userspace_proxy::cleanup::{Leftover, find, remove};
+use userspace_proxy::{ServiceRanges, route};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Runs a test in a network namespace that ends with its thread.
+fn in_namespace<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
+    let run = thread::spawn(move || {
+        unshare(CloneFlags::CLONE_NEWNET).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(test());
+    });
+    run.join().unwrap();
+}
+
+/// What a command prints; it must succeed.
+fn out(command: &str, input: &str) -> String {
+    let mut words = command.split(' ');
+    let mut child = Command::new(words.next().unwrap())
+        .args(words)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{command}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn sh(command: &str) -> String {
+    out(command, "")
+}
+
+async fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let wait = async {
+        while !done() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    assert!(tokio::time::timeout(PATIENCE, wait).await.is_ok(), "{what}");
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn the_route_of_last_resort_comes_back_and_goes_when_told() {
+    in_namespace(|| async {
+        sh("ip link set lo up");
+        sh("ip link add up0 type veth peer name up1");
+        sh("ip link set up1 up");
+        sh("ip link set up0 up");
+        sh("ip addr add 192.0.2.1/24 dev up0");
+        sh("ip route add default via 192.0.2.254");
+        // Somebody else's route to a part of the range, and one that is like ours but not ours.
+        sh("ip route add 10.96.7.0/24 via 192.0.2.7");
+        sh("ip route add unreachable 10.97.0.0/16");
+        let ranges: Vec<IpNetwork> = ["10.96.0.0/16", "fd00:96::/108"].map(|r| r.parse().unwrap()).into();
+        let stop = CancellationToken::new();
+        let kept = tokio::spawn(route::keep(ServiceRanges::fixed(&ranges), stop.clone()));
+        let ours = || sh("ip route show proto 144") + &sh("ip -6 route show proto 144");
+        until("routes are made", || ours().lines().count() == 2).await;
+        assert!(ours().contains("unreachable 10.96.0.0/16"), "{}", ours());
+        assert!(ours().contains("unreachable fd00:96::/108"), "{}", ours());
+        // What goes to a service and was translated by nobody fails at once; other ways are open.
+        let way = |to: &str| Command::new("ip").args(["route", "get", to]).output().unwrap();
+        let refused = way("10.96.0.10");
+        assert!(String::from_utf8_lossy(&refused.stderr).contains("No route to host"), "{refused:?}");
+        assert!(way("10.96.7.1").status.success() && way("198.51.100.1").status.success());
+        let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
+        let error = socket.send_to(b"x", "10.96.0.10:53").unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::HostUnreachable);
+
+        sh("ip route del unreachable 10.96.0.0/16 proto 144");
+        until("a route comes back", || ours().lines().count() == 2).await;
+        stop.cancel();
+        kept.await.unwrap();
+        assert_eq!(ours().lines().count(), 2, "the routes stay when the proxy ends");
+        assert_eq!(route::remove().await.unwrap(), 2);
+        assert_eq!(ours(), "");
+        assert!(sh("ip route").contains("unreachable 10.97.0.0/16"));
+        assert_eq!(route::remove().await.unwrap(), 0);
+    });
+}
+
+/// Rules of a CNI plugin, of the kubelet and of an administrator.
+const OTHERS: &str = r#"*nat
+:PREROUTING ACCEPT [0:0]
+:POSTROUTING ACCEPT [0:0]
+:CNI-HOSTPORT-DNAT - [0:0]
+:KUBE-KUBELET-CANARY - [0:0]
+-A PREROUTING -m comment --comment "say \"-j KUBE-SERVICES\"" -j CNI-HOSTPORT-DNAT
+-A POSTROUTING -m comment --comment "pods" -j MASQUERADE
+COMMIT
+*filter
+:FORWARD ACCEPT [0:0]
+:KUBE-FIREWALL - [0:0]
+:KUBE-ROUTER-FORWARD - [0:0]
+-A FORWARD -j KUBE-ROUTER-FORWARD
+-A KUBE-FIREWALL -m mark --mark 0x8000/0x8000 -j DROP
+COMMIT
+"#;
+
+/// As kube-proxy's iptables mode lays services out; ADDRESS is of the family.
+fn kube_proxys(services: usize, ipv6: bool) -> String {
+    let address = |n: usize| if ipv6 { format!("fd00:96::{n:x}") } else { format!("10.96.0.{n}") };
+    let pod = |n: usize| if ipv6 { format!("[fd00:1::{n:x}]:80") } else { format!("10.1.0.{n}:80") };
+    let mut nat = String::from(
+        "*nat\n:KUBE-SERVICES - [0:0]\n:KUBE-NODEPORTS - [0:0]\n:KUBE-POSTROUTING - [0:0]\n\
+         :KUBE-MARK-MASQ - [0:0]\n:KUBE-PROXY-CANARY - [0:0]\n",
+    );
+    let mut rules = String::from(
+        "-A PREROUTING -m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES\n\
+         -A OUTPUT -m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES\n\
+         -A POSTROUTING -m comment --comment \"kubernetes postrouting rules\" -j KUBE-POSTROUTING\n\
+         -A KUBE-POSTROUTING -m mark ! --mark 0x4000/0x4000 -j RETURN\n\
+         -A KUBE-POSTROUTING -j MARK --set-xmark 0x4000/0x0\n\
+         -A KUBE-POSTROUTING -m comment --comment \"kubernetes service traffic requiring SNAT\" -j MASQUERADE\n\
+         -A KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000\n",
+    );
+    for n in 1..=services {
+        nat += &format!(":KUBE-SVC-{n:016} - [0:0]\n:KUBE-SEP-{n:016} - [0:0]\n");
+        rules += &format!(
+            "-A KUBE-SERVICES -d {} -p tcp -m comment --comment \"default/s{n} cluster IP\" -m tcp --dport 80 -j KUBE-SVC-{n:016}\n\
+             -A KUBE-SVC-{n:016} -m comment --comment \"default/s{n}\" -j KUBE-SEP-{n:016}\n\
+             -A KUBE-SEP-{n:016} -p tcp -m comment --comment \"default/s{n}\" -m tcp -j DNAT --to-destination {}\n",
+            address(n),
+            pod(n)
+        );
+    }
+    rules += "-A KUBE-SERVICES -m comment --comment \"kubernetes service nodeports\" -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS\nCOMMIT\n";
+    let filter = "*filter\n:KUBE-FORWARD - [0:0]\n:KUBE-PROXY-FIREWALL - [0:0]\n:KUBE-EXTERNAL-SERVICES - [0:0]\n\
+         -A INPUT -m conntrack --ctstate NEW -m comment --comment \"kubernetes load balancer firewall\" -j KUBE-PROXY-FIREWALL\n\
+         -A FORWARD -m comment --comment \"kubernetes forwarding rules\" -j KUBE-FORWARD\n\
+         -A KUBE-FORWARD -m conntrack --ctstate INVALID -j DROP\n\
+         -A KUBE-FORWARD -m comment --comment \"kubernetes forwarding rules\" -m mark --mark 0x4000/0x4000 -j ACCEPT\nCOMMIT\n";
+    nat + &rules + filter
+}
+
+const NFTABLES: &str = r"
+table FAMILY kube-proxy {
+    map service-ips { type FAMILYTYPE . inet_proto . inet_service : verdict; }
+    chain services { FAMILYEXPR daddr . meta l4proto . th dport vmap @service-ips; }
+    chain nat-prerouting { type nat hook prerouting priority dstnat; policy accept; jump services; }
+}
+table FAMILY others { chain c { }; }
+";
+
+/// Chains that are still there, without counters.
+fn rules(tool: &str) -> Vec<String> {
+    let save = sh(&format!("{tool}-save"));
+    let lines = save.lines().filter(|line| !line.starts_with('#'));
+    lines.map(|line| line.split(" [").next().unwrap().to_owned()).collect()
+}
+
+async fn clean_up() {
+    let tools = ["iptables-legacy", "ip6tables-legacy", "iptables-nft", "ip6tables-nft"];
+    for tool in tools {
+        out(&format!("{tool}-restore"), OTHERS);
+    }
+    let before: Vec<_> = tools.iter().map(|tool| rules(tool)).collect();
+    for (family, type_, expr) in [("ip", "ipv4_addr", "ip"), ("ip6", "ipv6_addr", "ip6")] {
+        let text = NFTABLES.replace("FAMILYTYPE", type_).replace("FAMILYEXPR", expr).replace("FAMILY", family);
+        out("nft -f -", &text);
+    }
+    assert!(find(&[]).await.0.iter().all(|found| matches!(found, Leftover::NfTables { .. })));
+    for tool in tools {
+        out(&format!("{tool}-restore --noflush"), &kube_proxys(20, tool.starts_with("ip6")));
+    }
+    // Its kind does not matter, and not every kernel has dummies.
+    sh("ip link add kube-ipvs0 type bridge");
+    let (found, errors) = find(&[]).await;
+    assert!(errors.is_empty(), "{errors:?}");
+    let said: Vec<_> = found.iter().map(ToString::to_string).collect();
+    assert_eq!(said.len(), 7, "{said:?}");
+    assert_eq!(said[0], "48 chains and 5 rules of iptables-legacy-restore");
+    for leftover in &found {
+        remove(leftover).await.unwrap();
+    }
+    let (found, errors) = find(&[]).await;
+    assert!(found.is_empty() && errors.is_empty(), "{found:?} {errors:?}");
+    let kube_chains = |rules: &[String]| {
+        rules.iter().filter(|line| line.starts_with(":KUBE") || line.contains("-A ")).cloned().collect::<Vec<_>>()
+    };
+    for (tool, before) in tools.iter().zip(&before) {
+        assert_eq!(kube_chains(&rules(tool)), kube_chains(before), "{tool}");
+    }
+    let tables = sh("nft list tables");
+    assert!(tables.contains("table ip others") && tables.contains("table ip6 others"), "{tables}");
+    assert!(!sh("ip link").contains("kube-ipvs0"));
+}
+
+#[test]
+#[ignore = "needs root, iptables and nft: cargo xtask test"]
+fn kube_proxys_rules_go_and_everybody_elses_stay() {
+    in_namespace(clean_up);
+}
