@@ -217,7 +217,7 @@ fn without_backends_tcp_is_reset() {
         // In the middle of a connection, with data: as its peer's missing socket would answer.
         let data = Packet { acknowledged: 77, payload: vec![7; 100], ..Packet::tcp(client, VIP, ACK) };
         let run = tcx(kernel, Program::PodIngress, &data, topology.pod);
-        let answer = Packet::parse(&run.packet);
+        let answer = Packet::<std::net::Ipv4Addr>::parse(&run.packet);
         assert_eq!((answer.flags, answer.sequence, answer.payload.len()), (RST, 77, 0));
         // No reset for a reset.
         let reset = Packet::tcp(client, VIP, RST);
@@ -297,7 +297,7 @@ fn source_ports_run_out_with_a_count_and_come_back() {
         for number in 0..64 {
             let run = xdp(kernel, &Packet::tcp(client(number), NODE_PORT, SYN), topology.uplink);
             match run.verdict {
-                XDP_TX => assert_eq!(used.insert(Packet::parse(&run.packet).source, client(number)), None),
+                XDP_TX => assert_eq!(used.insert(Packet::<std::net::Ipv4Addr>::parse(&run.packet).source, client(number)), None),
                 verdict => assert_eq!(verdict, XDP_DROP),
             }
         }
@@ -345,7 +345,7 @@ fn established_tcp_keeps_a_removed_backend_and_everything_new_leaves_it() {
         }
         kernel.apply_service("a/b", Some(&tables)).unwrap();
         let run = tcx(kernel, Program::PodIngress, &Packet::udp(client, VIP, b"x"), topology.pod);
-        assert_eq!((run.verdict, Packet::parse(&run.packet).protocol), (REDIRECT, ICMP));
+        assert_eq!((run.verdict, Packet::<std::net::Ipv4Addr>::parse(&run.packet).protocol), (REDIRECT, ICMP));
     });
 }
 

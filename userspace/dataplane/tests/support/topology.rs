@@ -1,12 +1,12 @@
 //! One node's network as programs see it in a test run: interfaces with nobody behind them, routes
 //! and neighbours that are simply stated.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use userspace_dataplane::tables::{Backend, DataPlane, Interface, NodeTables, Role};
 use userspace_dataplane::{Kernel, Program, TestRun};
 
-use super::packet::{End, Packet};
+use super::packet::{Address, End, End6, Packet};
 use super::{Node, backend, index_of, ip, sysctl};
 
 pub const NODE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
@@ -15,6 +15,12 @@ pub const VIP: End = (Ipv4Addr::new(10, 96, 0, 10), 80);
 pub const LOCAL_POD: End = (Ipv4Addr::new(10, 1, 0, 5), 8_080);
 pub const OTHER_POD: End = (Ipv4Addr::new(10, 1, 0, 6), 8_080);
 pub const REMOTE_POD: End = (Ipv4Addr::new(10, 2, 0, 7), 8_080);
+pub const NODE6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
+pub const CLIENT6: End6 = (Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0x100), 40_000);
+pub const VIP6: End6 = (Ipv6Addr::new(0xfd00, 0x96, 0, 0, 0, 0, 0, 0x10), 80);
+pub const LOCAL_POD6: End6 = (Ipv6Addr::new(0xfd00, 1, 0, 0, 0, 0, 0, 5), 8_080);
+pub const OTHER_POD6: End6 = (Ipv6Addr::new(0xfd00, 1, 0, 0, 0, 0, 0, 6), 8_080);
+pub const REMOTE_POD6: End6 = (Ipv6Addr::new(0xfd00, 2, 0, 0, 0, 0, 0, 7), 8_080);
 /// Link address of the other node, through which remote pods are reached.
 pub const OTHER_NODE_LINK: [u8; 6] = [2, 0, 0, 0, 0, 0x22];
 /// Link address of [`CLIENT`].
@@ -50,6 +56,13 @@ impl Topology {
         ip(&format!("route add {}/32 dev pod0", LOCAL_POD.0));
         ip(&format!("route add {}/32 dev pod2", OTHER_POD.0));
         ip("route add 10.2.0.0/24 via 192.0.2.2");
+        sysctl("net/ipv6/conf/all/forwarding", "1");
+        ip(&format!("addr add {NODE6}/64 dev up0 nodad"));
+        ip("neigh add 2001:db8::2 lladdr 02:00:00:00:00:22 dev up0");
+        ip("neigh add 2001:db8::100 lladdr 02:00:00:00:00:64 dev up0");
+        ip(&format!("route add {}/128 dev pod0", LOCAL_POD6.0));
+        ip(&format!("route add {}/128 dev pod2", OTHER_POD6.0));
+        ip("route add fd00:2::/64 via 2001:db8::2");
         Self { uplink: index_of("up0"), pod: index_of("pod0"), other_pod: index_of("pod2") }
     }
 
@@ -65,30 +78,41 @@ impl Topology {
     /// A data plane that knows the node's address.
     pub fn open(&self, node: &Node) -> Kernel {
         let mut kernel = node.open();
-        kernel.set_node(&NodeTables { addresses: vec![NODE.into()], ..NodeTables::default() }).unwrap();
+        kernel
+            .set_node(&NodeTables { addresses: vec![NODE.into(), NODE6.into()], ..NodeTables::default() })
+            .unwrap();
         kernel
     }
 }
 
-pub fn at(end: End, local: bool) -> Backend {
+pub fn at<A: Address>(end: (A, u16), local: bool) -> Backend {
     backend(end.0.into(), end.1, local)
 }
 
 /// Runs a tcx program on a packet that came in on an interface; on egress, one that the node made.
-pub fn tcx(kernel: &Kernel, program: Program, packet: &Packet, interface: u32) -> TestRun {
+pub fn tcx<A: Address>(kernel: &Kernel, program: Program, packet: &Packet<A>, interface: u32) -> TestRun {
+    tcx_bytes(kernel, program, &packet.bytes(), interface)
+}
+
+/// As [`tcx`], on a frame.
+pub fn tcx_bytes(kernel: &Kernel, program: Program, frame: &[u8], interface: u32) -> TestRun {
     let mut context = [0_u8; 192];
     if program != Program::Egress {
         context[36..40].copy_from_slice(&interface.to_ne_bytes());
     }
     context[40..44].copy_from_slice(&interface.to_ne_bytes());
-    kernel.test_run(program, &packet.bytes(), &context, 1).unwrap()
+    kernel.test_run(program, frame, &context, 1).unwrap()
 }
 
 /// Runs the XDP program on a packet from an interface.
-pub fn xdp(kernel: &Kernel, packet: &Packet, interface: u32) -> TestRun {
-    let bytes = packet.bytes();
+pub fn xdp<A: Address>(kernel: &Kernel, packet: &Packet<A>, interface: u32) -> TestRun {
+    xdp_bytes(kernel, &packet.bytes(), interface)
+}
+
+/// As [`xdp`], on a frame.
+pub fn xdp_bytes(kernel: &Kernel, frame: &[u8], interface: u32) -> TestRun {
     let mut context = [0_u8; 24];
-    context[4..8].copy_from_slice(&(bytes.len() as u32).to_ne_bytes());
+    context[4..8].copy_from_slice(&(frame.len() as u32).to_ne_bytes());
     context[12..16].copy_from_slice(&interface.to_ne_bytes());
-    kernel.test_run(Program::UplinkXdp, &bytes, &context, 1).unwrap()
+    kernel.test_run(Program::UplinkXdp, frame, &context, 1).unwrap()
 }
