@@ -110,7 +110,10 @@ pub fn test(
     }
     script.push_str("exit $failed\n");
     let mut programs: Vec<PathBuf> = binaries.iter().map(|(_, file)| file.clone()).collect();
-    programs.push(shell::find("ip").context("no `ip` here; run `cargo xtask setup`")?);
+    for name in ["ip", "tc"] {
+        programs
+            .push(shell::find(name).with_context(|| format!("no `{name}` here; run `cargo xtask setup`"))?);
+    }
     let environment = std::env::vars()
         .filter(|(name, _)| {
             name.starts_with("PROPTEST_") || name.starts_with("HAWSER_TEST_") || name == "RUST_LOG"

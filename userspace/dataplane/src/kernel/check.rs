@@ -68,7 +68,9 @@ impl Kernel {
         let result = self.test_run(program, &nobodys_packet(), &[], 1);
         match result {
             Ok(run) if run.verdict == PASS => None,
-            Ok(run) => Some(format!("{} gave {} for a packet that it should pass", program.name(), run.verdict)),
+            Ok(run) => {
+                Some(format!("{} gave {} for a packet that it should pass", program.name(), run.verdict))
+            }
             Err(error) => Some(failed("running the programs".to_owned(), error).to_string()),
         }
     }
@@ -124,7 +126,11 @@ mod tests {
         ]);
         assert_eq!(
             differences(&before, &now, |index| index != 4),
-            ["link cgroup-connect4 is gone", "link if2-egress is detached", "link if3-egress runs program 9, not 2"]
+            [
+                "link cgroup-connect4 is gone",
+                "link if2-egress is detached",
+                "link if3-egress runs program 9, not 2"
+            ]
         );
     }
 }

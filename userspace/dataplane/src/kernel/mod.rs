@@ -32,7 +32,9 @@ use crate::map::HashTable;
 use crate::store::Store;
 use crate::sync::Synchronizer;
 use crate::sys::{self, TestRun};
-use crate::tables::{Applied, Checkup, DataPlane, DataPlaneError, Interface, NodeTables, ServiceTables, Tables};
+use crate::tables::{
+    Applied, Checkup, DataPlane, DataPlaneError, Interface, NodeTables, ServiceTables, Tables,
+};
 
 /// How uplinks get XDP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

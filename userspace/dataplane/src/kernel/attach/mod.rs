@@ -175,9 +175,7 @@ impl Attachments {
         }
         let filters = self.filters.all().map_err(|error| failed("listing filters".to_owned(), error))?;
         found.extend(
-            filters
-                .iter()
-                .filter_map(|filter| Some((filter.interface, Program::named(&filter.program)?))),
+            filters.iter().filter_map(|filter| Some((filter.interface, Program::named(&filter.program)?))),
         );
         Ok(found)
     }

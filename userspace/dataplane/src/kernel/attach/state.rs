@@ -30,10 +30,11 @@ impl Attachments {
         if self.without_tcx {
             let filters = self.filters.all().map_err(|error| failed("listing filters".to_owned(), error))?;
             for filter in filters {
-                let name =
-                    format!("filter {} on interface {} {:?}", filter.program, filter.interface, filter.direction);
-                let attached =
-                    Attached { interface: Some(filter.interface), program: filter.id, live: true };
+                let name = format!(
+                    "filter {} on interface {} {:?}",
+                    filter.program, filter.interface, filter.direction
+                );
+                let attached = Attached { interface: Some(filter.interface), program: filter.id, live: true };
                 found.insert(name, attached);
             }
         }
