@@ -119,6 +119,58 @@ impl<A: Copy> FlowKey<A> {
     }
 }
 
+/// One step of a hash.
+#[inline(always)]
+const fn stir(state: u64, word: u64) -> u64 {
+    let state = (state ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    state ^ state >> 32
+}
+
+/// Last step of a hash: ports and protocol.
+#[inline(always)]
+const fn finish(state: u64, source_port: u16, destination_port: u16, protocol: u32) -> u64 {
+    let ends = source_port as u64 | (destination_port as u64) << 16 | (protocol as u64) << 32;
+    let state = (state ^ ends).wrapping_mul(0x94d0_49bb_1331_11eb);
+    let state = (state ^ state >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    state ^ state >> 32
+}
+
+/// Where the hash of a key begins, for [`crate::Config::seed`].
+#[inline(always)]
+const fn begin(seed: u32) -> u64 {
+    (seed as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+impl FlowKey<u32> {
+    /// The lower half names the home slot, the upper half is the tag (see [`tag_of`]). Programs and
+    /// user space have to agree.
+    #[inline(always)]
+    pub const fn hash(&self, seed: u32) -> u64 {
+        let state = stir(begin(seed), self.source as u64 | (self.destination as u64) << 32);
+        finish(state, self.source_port, self.destination_port, self.protocol)
+    }
+}
+
+impl FlowKey<[u32; 4]> {
+    /// As [`FlowKey::<u32>::hash`].
+    #[inline(always)]
+    pub const fn hash(&self, seed: u32) -> u64 {
+        let (source, destination) = (&self.source, &self.destination);
+        let state = stir(begin(seed), source[0] as u64 | (source[1] as u64) << 32);
+        let state = stir(state, source[2] as u64 | (source[3] as u64) << 32);
+        let state = stir(state, destination[0] as u64 | (destination[1] as u64) << 32);
+        let state = stir(state, destination[2] as u64 | (destination[3] as u64) << 32);
+        finish(state, self.source_port, self.destination_port, self.protocol)
+    }
+}
+
+/// The tag of a hash.
+#[inline(always)]
+pub const fn tag_of(hash: u64) -> u32 {
+    let tag = (hash >> 32) as u32;
+    if tag < tag::FIRST { tag::FIRST } else { tag }
+}
+
 impl<A: Copy> Flow<A> {
     /// The key of the element for the other direction.
     #[inline(always)]

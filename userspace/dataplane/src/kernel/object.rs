@@ -111,7 +111,7 @@ impl Program {
 }
 
 /// Every map, and the limit that sizes it; none for those of fixed size.
-pub fn maps(limits: &Limits) -> [(&'static str, Option<u32>); 26] {
+pub fn maps(limits: &Limits) -> [(&'static str, Option<u32>); 28] {
     [
         ("CONFIG", None),
         ("FRONTENDS4", Some(limits.frontends)),
@@ -134,6 +134,8 @@ pub fn maps(limits: &Limits) -> [(&'static str, Option<u32>); 26] {
         ("EVENT_BUDGET", None),
         ("SOCKETS4", Some(limits.sockets)),
         ("SOCKETS6", Some(limits.sockets)),
+        ("CONNECTED", None),
+        ("CONNECTED_TAGS", None),
         ("AFFINITY", Some(limits.affinity)),
         ("METRICS", None),
         ("SERVICE_METRICS", Some(limits.services)),
