@@ -18,7 +18,10 @@ pub const FLOWS4: u32 = 262_144;
 pub const FLOWS6: u32 = 65_536;
 /// Datagrams whose fragments are under way. 96 bytes each.
 pub const FRAGMENTS: u32 = 8_192;
-/// One element a connected socket, two an unconnected one and peer. 80 bytes (v4): 10 MiB.
+/// Connected sockets of both families; a power of two. Further ones are kept as unconnected ones
+/// are. 64 + 4 bytes: 4.3 MiB.
+pub const CONNECTED: u32 = 65_536;
+/// Two elements an unconnected socket and peer. 80 bytes (v4): 10 MiB.
 pub const SOCKETS: u32 = 131_072;
 /// One element a client and service with affinity. 88 bytes: 5.5 MiB.
 pub const AFFINITY: u32 = 65_536;

@@ -1,4 +1,12 @@
 //! Local sockets that were sent elsewhere when they connected, or when they sent a datagram.
+//!
+//! A connected socket has a slot in `CONNECTED`: its cookie names a set of [`WAYS`] slots, and the
+//! line of tags in `CONNECTED_TAGS` says which of them is its own. The slot is given back when the
+//! socket is closed. `SOCKETS4` and `SOCKETS6` hold the peers of sockets without a connection, and
+//! connections whose set had no slot left.
+
+use crate::flow::WAYS;
+use crate::limits;
 
 /// Key of `SOCKETS4`.
 #[repr(C)]
@@ -19,8 +27,8 @@ pub struct Socket4 {
     pub address: u32,
     pub port: u16,
     pub reserved: u16,
-    /// Block in which the backend was found; while the frontend names it, the backend holds.
-    pub block: u32,
+    /// [`crate::Config::epoch`] when the backend was last known to be in use.
+    pub epoch: u32,
     pub service: u32,
 }
 
@@ -43,7 +51,7 @@ pub struct Socket6 {
     pub address: [u32; 4],
     pub port: u16,
     pub reserved: u16,
-    pub block: u32,
+    pub epoch: u32,
     pub service: u32,
 }
 
@@ -55,7 +63,58 @@ pub mod direction {
     pub const REVERSE: u8 = 1;
 }
 
+/// Element of `CONNECTED`. Addresses of v4 use the first word; the others are then nobody's.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Connected {
+    /// Of the socket, 0 while the slot is being written. Written last: a slot whose cookie does not
+    /// belong to its tag is not one yet.
+    pub cookie: u64,
+    /// Cookie of the network namespace of a datagram socket; else 0.
+    pub netns: u64,
+    /// What the application connected to.
+    pub frontend: [u32; 4],
+    /// What its packets are sent to.
+    pub backend: [u32; 4],
+    pub frontend_port: u16,
+    pub backend_port: u16,
+    pub service: u32,
+    /// IP protocol number.
+    pub protocol: u16,
+    /// 4 or 6.
+    pub family: u16,
+    pub reserved: u32,
+}
+
+impl Connected {
+    /// Sets of [`WAYS`] slots, and lines of tags; a power of two.
+    pub const SETS: u32 = limits::CONNECTED / WAYS;
+
+    /// Where the slots of a socket are. Cookies are given out one after the other: sets fill evenly.
+    #[inline(always)]
+    pub const fn set(cookie: u64) -> u32 {
+        cookie as u32 & (Self::SETS - 1)
+    }
+
+    /// What tells the sockets of one set apart; never 0, which is for slots that are free.
+    #[inline(always)]
+    pub const fn tag(cookie: u64) -> u32 {
+        (cookie >> Self::SETS.trailing_zeros()) as u32 | 1 << 31
+    }
+
+    /// Element of `CONNECTED`.
+    #[inline(always)]
+    pub const fn element(set: u32, way: u32) -> u32 {
+        way * Self::SETS + set
+    }
+}
+
 const _: () = {
+    assert!(Connected::SETS.is_power_of_two());
+    assert!(size_of::<Connected>() == 64 && align_of::<Connected>() == 8);
+    assert!(core::mem::offset_of!(Connected, frontend) == 16);
+    assert!(core::mem::offset_of!(Connected, service) == 52);
+    assert!(core::mem::offset_of!(Connected, reserved) == 60);
     assert!(size_of::<SocketKey4>() == 16 && align_of::<SocketKey4>() == 8);
     assert!(core::mem::offset_of!(SocketKey4, direction) == 15);
     assert!(size_of::<Socket4>() == 16);

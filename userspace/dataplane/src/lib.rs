@@ -10,6 +10,7 @@
 
 mod arena;
 mod bpffs;
+mod connected;
 mod convert;
 mod fake;
 mod flows;

@@ -10,7 +10,7 @@ use ebpf_common::flow::{Flow4, Flow6, FlowTags, Fragment, FragmentKey};
 use ebpf_common::frontend::{
     Affinity, AffinityKey, Backend4, Backend6, Frontend, FrontendKey4, FrontendKey6, SourceRangeKey,
 };
-use ebpf_common::socket::{Socket4, Socket6, SocketKey4, SocketKey6};
+use ebpf_common::socket::{Connected, Socket4, Socket6, SocketKey4, SocketKey6};
 use ebpf_common::{Config, ServiceMetrics, limits};
 
 use crate::sys;
@@ -48,6 +48,7 @@ plain!(
     FlowTags,
     FragmentKey,
     Fragment,
+    Connected,
     SourceRangeKey<u32>,
     SourceRangeKey<[u32; 4]>,
     SocketKey4,

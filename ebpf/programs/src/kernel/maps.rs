@@ -10,7 +10,7 @@ use ebpf_common::frontend::{
     Affinity, AffinityKey, Backend4, Backend6, Frontend, FrontendKey4, FrontendKey6,
 };
 use ebpf_common::limits;
-use ebpf_common::socket::{Socket4, Socket6, SocketKey4, SocketKey6};
+use ebpf_common::socket::{Connected, Socket4, Socket6, SocketKey4, SocketKey6};
 use ebpf_common::{Config, ServiceMetrics, TICK_SHIFT, metric};
 
 #[map]
@@ -44,6 +44,10 @@ pub static FLOWS6: Array<Flow6> = Array::with_max_entries(limits::FLOWS6, BPF_F_
 pub static FLOW_TAGS6: Array<FlowTags> = Array::with_max_entries(limits::FLOWS6 / WAYS, BPF_F_MMAPABLE);
 #[map]
 pub static FRAGMENTS: LruHashMap<FragmentKey, Fragment> = LruHashMap::with_max_entries(limits::FRAGMENTS, 0);
+#[map]
+pub static CONNECTED: Array<Connected> = Array::with_max_entries(limits::CONNECTED, BPF_F_MMAPABLE);
+#[map]
+pub static CONNECTED_TAGS: Array<FlowTags> = Array::with_max_entries(Connected::SETS, BPF_F_MMAPABLE);
 #[map]
 pub static SOCKETS4: LruHashMap<SocketKey4, Socket4> = LruHashMap::with_max_entries(limits::SOCKETS, 0);
 #[map]

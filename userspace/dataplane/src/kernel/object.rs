@@ -33,6 +33,8 @@ pub enum Program {
     Recvmsg6,
     Getpeername4,
     Getpeername6,
+    Bind4,
+    Bind6,
     /// A socket is closed.
     Release,
     /// tcx ingress of an uplink.
@@ -46,7 +48,7 @@ pub enum Program {
 }
 
 impl Program {
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 15] = [
         Self::Connect4,
         Self::Connect6,
         Self::Sendmsg4,
@@ -55,6 +57,8 @@ impl Program {
         Self::Recvmsg6,
         Self::Getpeername4,
         Self::Getpeername6,
+        Self::Bind4,
+        Self::Bind6,
         Self::Release,
         Self::UplinkIngress,
         Self::PodIngress,
@@ -73,6 +77,8 @@ impl Program {
             Self::Recvmsg6 => "recvmsg6",
             Self::Getpeername4 => "getpeername4",
             Self::Getpeername6 => "getpeername6",
+            Self::Bind4 => "bind4",
+            Self::Bind6 => "bind6",
             Self::Release => "release",
             Self::UplinkIngress => "uplink_ingress",
             Self::PodIngress => "pod_ingress",
@@ -97,6 +103,8 @@ impl Program {
             Self::Recvmsg6 => 20,
             Self::Getpeername4 => 29,
             Self::Getpeername6 => 30,
+            Self::Bind4 => 8,
+            Self::Bind6 => 9,
             Self::Release => 34,
             Self::UplinkIngress | Self::PodIngress => 46,
             Self::Egress => 47,

@@ -1,0 +1,139 @@
+//! Sockets that are connected to a service, by cookie: see [`Connected`]. One line of tags and one
+//! slot are touched when a socket connects, the line alone when it is closed; no lock is taken, and
+//! nothing is allocated.
+
+use core::arch::asm;
+
+use ebpf_common::flow::{FlowTags, WAYS, tag};
+use ebpf_common::socket::Connected;
+
+use super::super::family::{Address as _, Family};
+use super::super::maps::{CONNECTED, CONNECTED_TAGS};
+
+/// No way of a set.
+const NONE: u32 = WAYS;
+
+/// A socket and where it was sent.
+pub struct Connection<A> {
+    pub cookie: u64,
+    pub netns: u64,
+    pub service: u32,
+    pub protocol: u8,
+    pub frontend: (A, u16),
+    pub backend: (A, u16),
+}
+
+/// Notes a connection, in place of an earlier one of the same socket; false if its set is full.
+#[inline(always)]
+pub fn remember<F: Family>(connection: &Connection<F::Address>) -> bool {
+    let (set, tag) = (Connected::set(connection.cookie), Connected::tag(connection.cookie));
+    let Some(line) = CONNECTED_TAGS.get_ptr_mut(set) else {
+        return false;
+    };
+    let mut way = find(line, tag);
+    if way == NONE {
+        way = find(line, tag::EMPTY);
+        if way == NONE || !claim(line, way, tag) {
+            return false;
+        }
+    }
+    let Some(slot) = CONNECTED.get_ptr_mut(Connected::element(set, way)) else {
+        return false;
+    };
+    // SAFETY: the slot is this socket's own; others read it at most, and the cookie tells them
+    // whether it is whole.
+    unsafe {
+        (&raw mut (*slot).cookie).write_volatile(0);
+        store::<F>(&raw mut (*slot).frontend, &connection.frontend.0);
+        store::<F>(&raw mut (*slot).backend, &connection.backend.0);
+        (&raw mut (*slot).frontend_port).write_volatile(connection.frontend.1);
+        (&raw mut (*slot).backend_port).write_volatile(connection.backend.1);
+        (&raw mut (*slot).netns).write_volatile(connection.netns);
+        (&raw mut (*slot).service).write_volatile(connection.service);
+        (&raw mut (*slot).protocol).write_volatile(connection.protocol as u16);
+        (&raw mut (*slot).family).write_volatile(F::VERSION as u16);
+        (&raw mut (*slot).cookie).write_volatile(connection.cookie);
+    }
+    true
+}
+
+/// What the application connected to, given where the socket's packets go to.
+#[inline(always)]
+pub fn recall<F: Family>(cookie: u64, backend: &F::Address, port: u16) -> Option<(F::Address, u16)> {
+    let set = Connected::set(cookie);
+    let way = find(CONNECTED_TAGS.get_ptr_mut(set)?, Connected::tag(cookie));
+    if way == NONE {
+        return None;
+    }
+    let slot = CONNECTED.get_ptr(Connected::element(set, way))?;
+    // SAFETY: the slot is this socket's own, which is in this system call.
+    let slot = unsafe { &*slot };
+    let ours = slot.cookie == cookie && slot.family == F::VERSION as u16 && slot.backend_port == port;
+    if !ours || !F::Address::from_words(&slot.backend).same(backend) {
+        return None;
+    }
+    Some((F::Address::from_words(&slot.frontend), slot.frontend_port))
+}
+
+/// Gives the slot of a socket back, if it has one.
+#[inline(always)]
+pub fn forget(cookie: u64) {
+    let Some(line) = CONNECTED_TAGS.get_ptr_mut(Connected::set(cookie)) else {
+        return;
+    };
+    let way = find(line, Connected::tag(cookie));
+    if way != NONE {
+        // SAFETY: a tag of the line; the slot is this socket's own.
+        unsafe { place(line, way).write_volatile(tag::EMPTY) };
+    }
+}
+
+/// The last way that has the tag.
+#[inline(always)]
+fn find(line: *mut FlowTags, wanted: u32) -> u32 {
+    let mut found = NONE;
+    for way in 0..WAYS {
+        // SAFETY: a tag of the line.
+        let tag = unsafe { place(line, way).read_volatile() };
+        if tag == wanted {
+            found = way;
+        }
+    }
+    found
+}
+
+/// Takes a free way.
+#[inline(always)]
+fn claim(line: *mut FlowTags, way: u32, new: u32) -> bool {
+    let found: u32;
+    // SAFETY: a tag of the line. Written out, as the compiler takes the target for a machine of one
+    // processor and would use a load and a store.
+    unsafe {
+        asm!("w0 = cmpxchg32_32({place} + 0, w0, {new})", place = in(reg) place(line, way), new = in(wreg) new,
+            inout("w0") tag::EMPTY => found);
+    }
+    found == tag::EMPTY
+}
+
+/// Where the tag of a way is.
+#[inline(always)]
+unsafe fn place(line: *mut FlowTags, way: u32) -> *mut u32 {
+    // SAFETY: within the line: the mask keeps the way below `WAYS`.
+    unsafe { (&raw mut (*line).tags).cast::<u32>().add((way & (WAYS - 1)) as usize) }
+}
+
+/// Writes the words that the family has.
+#[inline(always)]
+unsafe fn store<F: Family>(to: *mut [u32; 4], address: &F::Address) {
+    let words = address.words();
+    let to = to.cast::<u32>();
+    // SAFETY: the caller's pointer leads to four words.
+    unsafe {
+        to.write_volatile(words[0]);
+        if F::VERSION == 6 {
+            to.add(1).write_volatile(words[1]);
+            to.add(2).write_volatile(words[2]);
+            to.add(3).write_volatile(words[3]);
+        }
+    }
+}
