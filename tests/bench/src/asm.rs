@@ -5,6 +5,8 @@
 use std::net::Ipv4Addr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
+use crate::bpf;
+
 /// Bytes of every frame: 64 on a wire, which adds a checksum.
 pub const FRAME: usize = 60;
 const ETHERNET: usize = 14;
@@ -31,11 +33,10 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// `BPF_PROG_TYPE_*`.
-    pub fn program_type(self) -> u32 {
+    pub fn of(self) -> bpf::Type {
         match self {
-            Self::Xdp => 6,
-            Self::Tcx => 3,
+            Self::Xdp => bpf::XDP,
+            Self::Tcx => bpf::TCX,
         }
     }
 
@@ -52,7 +53,6 @@ impl Kind {
 #[derive(Clone)]
 pub struct Traffic {
     pub frame: [u8; FRAME],
-    /// A power of two.
     pub flows: u32,
     pub services: u32,
     pub first_source: Ipv4Addr,
@@ -68,7 +68,7 @@ impl Traffic {
         (flows, services): (u32, u32),
         first_vip: Ipv4Addr,
     ) -> Self {
-        assert!(flows.is_power_of_two() && services > 0, "{flows} flows to {services} services");
+        assert!(flows > 0 && services > 0, "{flows} flows to {services} services");
         let mut frame = [0; FRAME];
         frame[..6].copy_from_slice(&destination);
         frame[6..12].copy_from_slice(&source);
@@ -100,8 +100,8 @@ pub enum Then<'a> {
     TailCall(BorrowedFd<'a>),
 }
 
-/// Writes the next frame of the traffic over whatever the packet holds. The counter says which
-/// frame is the next; whoever runs the program alone need not share it.
+/// Writes the next frame of the traffic over whatever the packet holds. The counter says which flow
+/// is the next; whoever runs the program alone need not share it.
 pub fn fill(kind: Kind, traffic: &Traffic, counter: BorrowedFd<'_>, then: &Then<'_>) -> Vec<u64> {
     let mut code = checked(kind, FRAME as i32);
     code.extend(map_value(1, counter));
@@ -109,8 +109,10 @@ pub fn fill(kind: Kind, traffic: &Traffic, counter: BorrowedFd<'_>, then: &Then<
         load(DOUBLE, 8, 1, 0),
         move_register(2, 8),
         immediate(ADD, 2, 1),
+        // Less than all flows: past the instruction that begins anew.
+        instruction(0xa5, 2, 0, 1, traffic.flows as i32),
+        immediate(MOVE, 2, 0),
         store(DOUBLE, 1, 2, 0),
-        immediate(AND, 8, (traffic.flows - 1) as i32),
     ]);
     for (i, word) in traffic.frame.chunks(4).enumerate() {
         let word = i32::from_le_bytes([word[0], word[1], word[2], word[3]]);
@@ -283,7 +285,6 @@ mod tests {
     use std::os::fd::AsFd;
 
     use super::*;
-    use crate::bpf;
 
     const LINKS: ([u8; 6], [u8; 6]) = ([2; 6], [4; 6]);
 
@@ -323,11 +324,12 @@ mod tests {
         let traffic = traffic(1 << 15, 7);
         for kind in [Kind::Xdp, Kind::Tcx] {
             let code = fill(kind, &traffic, counter.as_fd(), &Then::Return(XDP_TX));
-            let program = bpf::load(kind, &code).unwrap();
-            for flow in [0_u32, 1, 16_384, 32_767, 32_768] {
+            let program = bpf::load(kind.of(), &code).unwrap();
+            for flow in [0_u32, 1, 16_384, 32_766, 32_767] {
                 bpf::set_counter(counter.as_fd(), u64::from(flow)).unwrap();
                 let run = bpf::run(program.as_fd(), &[0xff; FRAME], &[], 1).unwrap();
-                let flow = flow % traffic.flows;
+                let next = bpf::read_counter(counter.as_fd()).unwrap();
+                assert_eq!(next, u64::from((flow + 1) % traffic.flows));
                 assert_eq!((run.verdict, checksum(&run.packet[14..34])), (XDP_TX as u32, 0));
                 let source = u32::from(traffic.first_source) + (flow >> 14);
                 let vip = u32::from(traffic.first_vip) + flow % 7;
@@ -343,7 +345,7 @@ mod tests {
     fn the_sink_counts_what_goes_to_its_port() {
         let counter = bpf::counter().unwrap();
         let source = Ipv4Addr::new(192, 0, 2, 1);
-        let program = bpf::load(Kind::Xdp, &sink(80, Some(source), counter.as_fd())).unwrap();
+        let program = bpf::load(bpf::XDP, &sink(80, Some(source), counter.as_fd())).unwrap();
         let mut frame = traffic(1, 1).frame;
         assert_eq!(bpf::run(program.as_fd(), &frame, &[], 1).unwrap().verdict, XDP_PASS as u32);
         frame[26..30].copy_from_slice(&source.octets());
@@ -351,7 +353,7 @@ mod tests {
         frame[37] = 81;
         assert_eq!(bpf::run(program.as_fd(), &frame, &[], 1).unwrap().verdict, XDP_PASS as u32);
         assert_eq!(bpf::read_counter(counter.as_fd()).unwrap(), 3);
-        let back = bpf::load(Kind::Xdp, &reflect()).unwrap();
+        let back = bpf::load(bpf::XDP, &reflect()).unwrap();
         let run = bpf::run(back.as_fd(), &frame, &[], 1).unwrap();
         assert_eq!((run.verdict, &run.packet[..12]), (XDP_TX as u32, [[4; 6], [2; 6]].concat().as_slice()));
     }

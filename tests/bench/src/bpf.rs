@@ -4,24 +4,36 @@
 //! data plane should not be a part of it.
 #![allow(unsafe_code)]
 
+use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-
-use crate::asm::Kind;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 const MAP_CREATE: i32 = 0;
 const MAP_LOOKUP_ELEM: i32 = 1;
 const MAP_UPDATE_ELEM: i32 = 2;
 const PROG_LOAD: i32 = 5;
+const OBJ_GET: i32 = 7;
 const PROG_TEST_RUN: i32 = 10;
 const LINK_CREATE: i32 = 28;
 
 const MAP_TYPE_ARRAY: u32 = 2;
 const MAP_TYPE_PROG_ARRAY: u32 = 3;
-const ATTACH_XDP: u32 = 37;
 const XDP_FLAGS_DRV_MODE: u32 = 4;
 /// Frames are sent as the verdict says, not only looked at.
 const LIVE_FRAMES: u32 = 2;
+
+/// `BPF_PROG_TYPE_*` and `BPF_*` of what a program is and where it is attached.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Type {
+    program: u32,
+    attach: u32,
+}
+
+pub const XDP: Type = Type { program: 6, attach: 37 };
+pub const TCX: Type = Type { program: 3, attach: 0 };
+pub const CONNECT4: Type = Type { program: 18, attach: 10 };
 
 /// `union bpf_attr` in words of 32 bits; the rest is zero.
 #[repr(align(8))]
@@ -106,12 +118,10 @@ pub fn set_program(array: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result
 }
 
 /// Loads a program; what the verifier has against it is in the error.
-pub fn load(kind: Kind, code: &[u64]) -> io::Result<OwnedFd> {
+pub fn load(of: Type, code: &[u64]) -> io::Result<OwnedFd> {
     let license = c"GPL";
     let mut log = vec![0_u8; 1 << 18];
-    let attach = if kind == Kind::Xdp { ATTACH_XDP } else { 0 };
-    let fields =
-        [(0, kind.program_type()), (4, code.len() as u32), (24, 1), (28, log.len() as u32), (68, attach)];
+    let fields = [(0, of.program), (4, code.len() as u32), (24, 1), (28, log.len() as u32), (68, of.attach)];
     let addresses = [(8, code.as_ptr() as u64), (16, license.as_ptr() as u64), (32, log.as_mut_ptr() as u64)];
     let mut attr = Attr::new(&fields, &addresses);
     // SAFETY: code, license and log are as long as stated and outlive the call; the kernel gives
@@ -126,10 +136,28 @@ pub fn load(kind: Kind, code: &[u64]) -> io::Result<OwnedFd> {
 /// Attaches an XDP program to an interface of this thread's network namespace, in the driver, for
 /// as long as the descriptor lives.
 pub fn attach_xdp(program: BorrowedFd<'_>, interface: u32) -> io::Result<OwnedFd> {
-    let fields = [(0, number(program)), (4, interface), (8, ATTACH_XDP), (12, XDP_FLAGS_DRV_MODE)];
+    let fields = [(0, number(program)), (4, interface), (8, XDP.attach), (12, XDP_FLAGS_DRV_MODE)];
     let mut attr = Attr::new(&fields, &[]);
     // SAFETY: the command takes numbers only; the kernel gives the descriptor to us alone.
     unsafe { attr.call(LINK_CREATE).map(|fd| OwnedFd::from_raw_fd(fd)) }
+}
+
+/// Attaches a program to a cgroup for as long as the descriptor lives.
+pub fn attach_cgroup(program: BorrowedFd<'_>, of: Type, cgroup: &Path) -> io::Result<OwnedFd> {
+    let directory = std::fs::File::open(cgroup)?;
+    let fields = [(0, number(program)), (4, number(directory.as_fd())), (8, of.attach)];
+    let mut attr = Attr::new(&fields, &[]);
+    // SAFETY: the command takes numbers only; the kernel gives the descriptor to us alone.
+    unsafe { attr.call(LINK_CREATE).map(|fd| OwnedFd::from_raw_fd(fd)) }
+}
+
+/// Opens what is pinned at a path.
+pub fn pinned(path: &Path) -> io::Result<OwnedFd> {
+    let name = CString::new(path.as_os_str().as_bytes())?;
+    let mut attr = Attr::new(&[], &[(0, name.as_ptr() as u64)]);
+    // SAFETY: the path is a string that outlives the call; the kernel gives the descriptor to us
+    // alone.
+    unsafe { attr.call(OBJ_GET).map(|fd| OwnedFd::from_raw_fd(fd)) }
 }
 
 /// What a test run gave.

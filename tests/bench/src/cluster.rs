@@ -7,14 +7,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use tests_e2e::{Cluster, Lab, eventually};
 
-use crate::row::Report;
+use crate::row::{Metric, Report};
+use crate::subject::Plan;
 
-const SECONDS: (&str, &str) = ("seconds", "seconds");
-const BYTES: (&str, &str) = ("bytes", "bytes");
+const SECONDS: Metric = ("seconds", "seconds");
+const BYTES: Metric = ("bytes", "bytes");
 
 /// Repeats `up`, then measures memory on the last cluster.
-pub fn run(report: &Report, quick: bool) -> Result<()> {
-    let rounds = if quick { 3 } else { 10 };
+pub fn run(report: &Report, plan: &Plan) -> Result<()> {
+    let rounds = plan.choose(3, 10);
     let (mut ups, mut first_pods) = (Vec::new(), Vec::new());
     for round in 0..rounds {
         let lab = Lab::new()?;

@@ -5,22 +5,30 @@
 mod asm;
 mod bpf;
 mod cluster;
-mod connect;
-mod dataplane;
+mod conntrack;
+mod hook;
+mod memory;
+mod node;
 mod north_south;
+mod page;
 mod peers;
+mod place;
+mod plot;
 mod programs;
 mod row;
+mod sockets;
 mod stage;
+mod subject;
 mod sync;
+mod worker;
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::{Parser, ValueEnum};
 
 use crate::row::Report;
+use crate::subject::{Plan, SUBJECTS, Subject};
 
 #[derive(Clone, Copy, ValueEnum)]
 enum Suite {
@@ -35,40 +43,69 @@ struct Args {
     /// Append the rows to this file
     #[arg(long)]
     json: Option<PathBuf>,
+    /// Draw the rows of the file as SVG charts into this directory
+    #[arg(long, requires = "json")]
+    plot: Option<PathBuf>,
+    /// Write the rows of the file into the tables of this page
+    #[arg(long, requires = "json")]
+    page: Option<PathBuf>,
     /// Small sizes and few repeats
     #[arg(long)]
     quick: bool,
-    /// Of the order in which subjects take their turns
+    /// Only cases whose names begin so: `connect_rate,xdp`
+    #[arg(long, value_delimiter = ',')]
+    cases: Vec<String>,
+    /// Only these subjects
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = SUBJECTS)]
+    subjects: Vec<Subject>,
+    /// Numbers of services instead of those that a case has by itself
+    #[arg(long, value_delimiter = ',')]
+    sizes: Vec<usize>,
+    /// Written into the rows: a name for the run
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Be the worker of a benchmark of sockets: this program calls itself with it
-    #[arg(long, hide = true, num_args = 4, value_names = ["WORK", "TARGETS", "BACKENDS", "SECONDS"])]
+    /// Be a process of a benchmark: this program calls itself with it
+    #[arg(long, hide = true, num_args = 1.., value_name = "WORK")]
     worker: Vec<String>,
-    /// Measure the agent's memory in a process of its own: services, pins, cgroup
-    #[arg(long, hide = true, num_args = 3, value_names = ["SERVICES", "BPF_ROOT", "CGROUP"])]
-    agent: Vec<String>,
 }
 
 fn main() -> Result<()> {
-    let args = Args::parse();
-    if let [work, targets, backends, seconds] = args.worker.as_slice() {
-        return connect::worker(work, &sockets(targets)?, &sockets(backends)?, seconds.parse()?);
+    let Args { suites, json, plot, page, quick, cases, subjects, sizes, seed, worker } = Args::parse();
+    if !worker.is_empty() {
+        return work(&worker.iter().map(String::as_str).collect::<Vec<_>>());
     }
-    if let [services, bpf_root, cgroup] = args.agent.as_slice() {
-        return sync::agent(services.parse()?, bpf_root.into(), cgroup.into());
-    }
-    let report = Report { json: args.json, seed: args.seed };
-    for suite in args.suites {
+    let plan = Plan { quick, cases, subjects, sizes };
+    let report = Report::new(json.clone(), seed);
+    for suite in suites {
         match suite {
-            Suite::Dataplane => dataplane::run(&report, args.quick)?,
-            Suite::Sync => sync::run(&report, args.quick)?,
-            Suite::Cluster => cluster::run(&report, args.quick)?,
+            Suite::Dataplane => {
+                programs::run(&report, &plan);
+                north_south::run(&report, &plan);
+                sockets::run(&report, &plan);
+            }
+            Suite::Sync => sync::run(&report, &plan),
+            Suite::Cluster => report.attempt("cluster", || cluster::run(&report, &plan)),
         }
     }
-    Ok(())
+    let rows = || row::read(json.as_deref().context("no file of rows was given")?);
+    if let Some(directory) = plot {
+        plot::write(&rows()?, &directory)?;
+    }
+    if let Some(file) = page {
+        page::write(&rows()?, &file)?;
+    }
+    report.end()
 }
 
-/// Addresses with ports, separated by commas.
-fn sockets(text: &str) -> Result<Vec<SocketAddr>> {
-    text.split(',').map(|one| one.parse().with_context(|| format!("{one:?} is no address"))).collect()
+/// What a process in another place does.
+fn work(args: &[&str]) -> Result<()> {
+    match args {
+        ["serve", addresses] => worker::serve(&worker::sockets(addresses)?),
+        ["client"] => worker::client(),
+        ["hook", vip, backend, cgroup, empty] => hook::worker(vip, backend, cgroup, empty),
+        ["populate", kubeconfig, services, endpoints] => {
+            memory::populate(kubeconfig, services.parse()?, endpoints.parse()?)
+        }
+        other => bail!("there is no work {other:?}"),
+    }
 }

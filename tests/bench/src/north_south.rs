@@ -12,64 +12,136 @@
 //! did not come from a stack need that. All of it runs on one processor: the rate is the inverse
 //! of what a packet costs from end to end.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow};
-use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
-use nix::unistd::Pid;
+use anyhow::{Context, Result, anyhow, bail};
 use tests_e2e::Lab;
 use userspace_dataplane::XdpMode;
 use userspace_dataplane::tables::{DataPlane, Interface, Role};
 
 use crate::asm::{self, FRAME, Kind, Then, Traffic};
-use crate::bpf;
 use crate::peers::{self, Service};
-use crate::row::Report;
-use crate::stage::{self, SUBJECTS, Subject, in_namespace, in_turn, on_client, on_node};
+use crate::place::{self, Place, in_namespace, one_processor};
+use crate::row::{Metric, Report};
+use crate::subject::{Plan, Subject, in_turn};
+use crate::{bpf, conntrack, node};
 
 pub const NODE_LINK: [u8; 6] = [2, 0, 0, 0, 1, 1];
 pub const CLIENT_LINK: [u8; 6] = [2, 0, 0, 0, 1, 2];
 pub const NODE_ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+const PACKETS: Metric = ("packets_per_second", "per_second");
+const RATIO: Metric = ("ratio_to_limit", "ratio");
 /// Frames that are sent at least.
 const WARM: u32 = 1 << 17;
 /// Time between two looks at the sink.
 const SAMPLE: Duration = Duration::from_millis(10);
+/// So many flows that each has gone by the time its turn comes again.
+const NEW_FLOWS: u32 = 1 << 24;
+/// New flows in a row that a peer's connection tracking has room for.
+const TRACKED: u32 = 200_000;
 
 /// Services, backends of each, and numbers of flows.
 type Case = (usize, usize, &'static [u32]);
 
 /// Measures packets per second.
-pub fn run(report: &Report, quick: bool) -> Result<()> {
-    let (cases, rounds, seconds): (&[Case], usize, f64) = if quick {
-        (&[(1, 8, &[1, 8192]), (1000, 4, &[8192])], 5, 0.5)
-    } else {
-        (&[(1, 8, &[1, 8192, 1 << 17]), (1000, 4, &[8192, 1 << 17]), (10_000, 2, &[1 << 17])], 9, 2.0)
-    };
-    for (count, backends, flows) in cases {
-        let services = peers::external_services(*count, "udp", *backends);
-        let wires = SUBJECTS.map(|subject| Wire::new(subject, &services));
-        let wires = wires.into_iter().collect::<Result<Vec<_>>>()?;
-        for flows in *flows {
-            let rates = in_turn(&wires, rounds, |wire| {
-                wire.measure(*flows, *count as u32, seconds)
-                    .with_context(|| format!("packets through {}", wire.subject.name()))
-            })?;
-            let case = format!("xdp_north_south/services={count}/flows={flows}");
-            for (wire, rates) in wires.iter().zip(&rates) {
-                let metric = ("packets_per_second", "per_second");
-                report.row("dataplane", &case, wire.subject.name(), metric, rates)?;
+pub fn run(report: &Report, plan: &Plan) {
+    if plan.has("xdp_north_south") {
+        let quick: &[Case] = &[(1, 8, &[1, 100_000]), (65_536, 4, &[100_000])];
+        let thorough: &[Case] = &[
+            (1, 8, &[1, 100_000]),
+            (100, 8, &[1, 100_000]),
+            (10_000, 4, &[1, 100_000]),
+            (65_536, 4, &[1, 100_000]),
+        ];
+        for (count, backends, flows) in plan.choose(quick, thorough) {
+            if !plan.sizes.is_empty() && !plan.sizes.contains(count) {
+                continue;
             }
+            let case = format!("xdp_north_south/services={count}");
+            report.attempt(&case, || {
+                let wires = wires(plan, &peers::external_services(*count, "udp", *backends))?;
+                flows.iter().try_for_each(|flows| {
+                    measure(report, plan, &wires, &format!("{case}/flows={flows}"), (*flows, *count as u32))
+                })
+            });
+        }
+    }
+    if plan.has("xdp_new_flows") {
+        for count in plan.sizes(&[1000, 10_000], &[1, 1000, 10_000]) {
+            let case = format!("xdp_new_flows/services={count}");
+            let backends = if count == 1 { 32 } else { 4 };
+            report.attempt(&case, || {
+                let wires = wires(plan, &peers::external_services(count, "udp", backends))?;
+                measure(report, plan, &wires, &case, (NEW_FLOWS, count as u32))
+            });
+        }
+    }
+}
+
+fn wires(plan: &Plan, services: &[Service]) -> Result<Vec<Wire>> {
+    plan.subjects(services.len()).into_iter().map(|subject| Wire::new(subject, services)).collect()
+}
+
+/// All subjects in turn, with so many flows to so many services.
+fn measure(report: &Report, plan: &Plan, wires: &[Wire], case: &str, flows: (u32, u32)) -> Result<()> {
+    let (rounds, seconds) = plan.choose((5, 0.4), (11, 1.0));
+    let generators: Result<Vec<Generator>> = wires.iter().map(|_| Generator::new(flows)).collect();
+    let turns: Vec<_> = wires.iter().zip(generators?).collect();
+    let rates = in_turn(&turns, rounds, |(wire, generator)| {
+        wire.measure(generator, seconds).with_context(|| format!("packets through {}", wire.subject.name()))
+    })?;
+    let limit = wires.iter().position(|wire| wire.subject == Subject::Limit);
+    for (wire, of_wire) in wires.iter().zip(&rates) {
+        report.row("dataplane", case, wire.subject.name(), PACKETS, of_wire)?;
+        if let Some(limit) = limit
+            && wire.subject != Subject::Limit
+        {
+            let ratios: Vec<f64> = of_wire.iter().zip(&rates[limit]).map(|(rate, of)| rate / of).collect();
+            report.row("dataplane", case, wire.subject.name(), RATIO, &ratios)?;
         }
     }
     Ok(())
 }
 
+/// Makes frames.
+struct Generator {
+    program: OwnedFd,
+    traffic: Traffic,
+}
+
+impl Generator {
+    fn new(flows: (u32, u32)) -> Result<Self> {
+        let traffic = Traffic::new(None, 80, (NODE_LINK, CLIENT_LINK), flows, peers::FIRST_VIP);
+        // The program holds on to its counter, so that flows go on where they ended.
+        let next = bpf::counter().context("cannot make a counter")?;
+        let code = asm::fill(Kind::Xdp, &traffic, next.as_fd(), &Then::Return(asm::XDP_TX));
+        let program = bpf::load(bpf::XDP, &code).context("cannot load the generator")?;
+        Ok(Self { program, traffic })
+    }
+
+    /// Sends so many frames; gives how many it made a second.
+    fn send(&self, frames: u32) -> Result<f64> {
+        one_processor()?;
+        let context = bpf::xdp_context(FRAME, place::interface("eth0")?);
+        let start = Instant::now();
+        bpf::run_live(self.program.as_fd(), &self.traffic.frame, &context, frames)
+            .context("cannot send frames")?;
+        Ok(f64::from(frames) / start.elapsed().as_secs_f64())
+    }
+
+    fn makes_new_flows(&self) -> bool {
+        self.traffic.flows == NEW_FLOWS
+    }
+}
+
 /// Link addresses, routes and neighbours as the traffic wants them.
 pub fn prepare(lab: &Lab) -> Result<()> {
     let link = |bytes: [u8; 6]| bytes.map(|byte| format!("{byte:02x}")).join(":");
-    on_client(lab, &format!("ip link set eth0 address {}", link(CLIENT_LINK)))?;
+    Place::client(lab).run(&format!("ip link set eth0 address {}", link(CLIENT_LINK)))?;
+    let node = Place::node(lab);
     for line in [
         format!("ip link set uplink address {}", link(NODE_LINK)),
         "ip route add default via 192.0.2.2 dev uplink".to_owned(),
@@ -81,7 +153,7 @@ pub fn prepare(lab: &Lab) -> Result<()> {
         "sysctl -qw net.ipv4.conf.all.rp_filter=0".to_owned(),
         "sysctl -qw net.ipv4.conf.uplink.rp_filter=0".to_owned(),
     ] {
-        on_node(lab, &line)?;
+        node.run(&line)?;
     }
     Ok(())
 }
@@ -105,46 +177,54 @@ impl Wire {
             Subject::Limit => (80, None),
             _ => (8080, Some(NODE_ADDRESS)),
         };
-        let sink = bpf::load(Kind::Xdp, &asm::sink(port, source, wire.counted.as_fd()))?;
-        wire._links.push(attach(&stage::client_namespace(&wire.lab), "eth0", &sink)?);
-        let node = stage::node_namespace(&wire.lab);
+        let sink = bpf::load(bpf::XDP, &asm::sink(port, source, wire.counted.as_fd()))?;
+        wire._links.push(attach(&place::client_namespace(&wire.lab), "eth0", &sink)?);
+        let node = place::node_namespace(&wire.lab);
         match subject {
             Subject::Limit => {
-                wire._links.push(attach(&node, "uplink", &bpf::load(Kind::Xdp, &asm::reflect())?)?);
+                wire._links.push(attach(&node, "uplink", &bpf::load(bpf::XDP, &asm::reflect())?)?);
             }
             Subject::Hawser => in_namespace(&node, || hawser(&wire.lab, services))?,
-            Subject::Iptables | Subject::Nftables => {
-                let pass = bpf::load(Kind::Xdp, &asm::constant(asm::XDP_PASS))?;
+            Subject::Iptables | Subject::Nftables | Subject::Ipvs => {
+                let pass = bpf::load(bpf::XDP, &asm::constant(asm::XDP_PASS))?;
                 wire._links.push(attach(&node, "uplink", &pass)?);
             }
         }
-        stage::load_rules(subject, &wire.lab, services)?;
+        peers::load_rules(subject, &Place::node(&wire.lab), services)?;
         Ok(wire)
     }
 
     /// Frames per second that reach the sink, as long as the generator runs.
-    fn measure(&self, flows: u32, services: u32, seconds: f64) -> Result<f64> {
-        let links = (NODE_LINK, CLIENT_LINK);
-        let traffic = Traffic::new(None, 80, links, (flows, services), peers::FIRST_VIP);
-        let next = bpf::counter()?;
-        let code = asm::fill(Kind::Xdp, &traffic, next.as_fd(), &Then::Return(asm::XDP_TX));
-        let generator = bpf::load(Kind::Xdp, &code)?;
-        let client = stage::client_namespace(&self.lab);
-        let send = |frames| {
-            in_namespace(&client, || {
-                one_processor()?;
-                let context = bpf::xdp_context(FRAME, stage::interface("eth0")?);
-                let start = Instant::now();
-                bpf::run_live(generator.as_fd(), &traffic.frame, &context, frames)
-                    .context("cannot send frames")?;
-                Ok(f64::from(frames) / start.elapsed().as_secs_f64())
-            })
+    fn measure(&self, generator: &Generator, seconds: f64) -> Result<f64> {
+        let client = place::client_namespace(&self.lab);
+        let send = |frames| in_namespace(&client, || generator.send(frames));
+        let new = generator.makes_new_flows();
+        let tracks = matches!(self.subject, Subject::Iptables | Subject::Nftables | Subject::Ipvs);
+        let warm = match (new, tracks) {
+            // Each of them takes its time, and its room.
+            (true, true) => WARM / 8,
+            (true, false) => WARM,
+            // Every flow once, so that what is measured are known ones.
+            (false, _) => generator.traffic.flows.max(WARM),
         };
-        // Every flow once, so that what is measured are known ones.
-        let estimate = send(flows.max(WARM))?;
-        let frames = (estimate * seconds) as u32;
+        for share in [1.0, 2.0, 4.0] {
+            if new && tracks {
+                in_namespace(&place::node_namespace(&self.lab), conntrack::flush)?;
+            }
+            let frames = (send(warm)? * seconds * share) as u32;
+            let frames = if new && tracks { frames.min(TRACKED) } else { frames.max(2 * WARM) };
+            if let Some(rate) = self.watch(|| send(frames))? {
+                return Ok(rate);
+            }
+            // Somebody else had the processor while it was estimated.
+        }
+        bail!("too few frames came through, three times in a row")
+    }
+
+    /// The rate at which the sink counts while frames are sent; none if that was too short.
+    fn watch(&self, send: impl FnOnce() -> Result<f64> + Send) -> Result<Option<f64>> {
         let samples = std::thread::scope(|scope| {
-            let sending = scope.spawn(|| send(frames.max(WARM)));
+            let sending = scope.spawn(send);
             let mut samples = Vec::new();
             let start = Instant::now();
             while !sending.is_finished() {
@@ -154,7 +234,7 @@ impl Wire {
             sending.join().map_err(|_| anyhow!("the generator panicked"))??;
             anyhow::Ok(samples)
         })?;
-        rate(&samples).with_context(|| format!("too few frames came through: {samples:?}"))
+        Ok(rate(&samples))
     }
 }
 
@@ -169,34 +249,26 @@ fn rate(samples: &[(f64, u64)]) -> Option<f64> {
 
 impl Drop for Wire {
     fn drop(&mut self) {
-        stage::clear(&self.lab);
+        if self.subject == Subject::Hawser {
+            node::clear(&self.lab);
+        }
     }
 }
 
 /// Programs the data plane and attaches it to the uplink, as on a node whose device has XDP.
 fn hawser(lab: &Lab, services: &[Service]) -> Result<()> {
-    let mut kernel = stage::open(lab, XdpMode::Native)?;
-    kernel.apply_full(&stage::tables(services)).context("cannot program the tables")?;
-    kernel.set_node_addresses(&[IpAddr::from(NODE_ADDRESS)]).context("cannot set the node's address")?;
-    let uplink = Interface { name: "uplink".into(), index: stage::interface("uplink")?, role: Role::Uplink };
+    let mut kernel = node::open(lab, node::limits(services.len()), XdpMode::Native)?;
+    kernel.apply_full(&node::tables(services)).context("cannot program the tables")?;
+    node::set_node(&mut kernel, NODE_ADDRESS)?;
+    let uplink = Interface { name: "uplink".into(), index: place::interface("uplink")?, role: Role::Uplink };
     kernel.set_interfaces(&[uplink]).context("cannot attach to the uplink")
 }
 
-fn attach(namespace: &std::path::Path, name: &str, program: &OwnedFd) -> Result<OwnedFd> {
+fn attach(namespace: &Path, name: &str, program: &OwnedFd) -> Result<OwnedFd> {
     in_namespace(namespace, || {
-        bpf::attach_xdp(program.as_fd(), stage::interface(name)?)
+        bpf::attach_xdp(program.as_fd(), place::interface(name)?)
             .with_context(|| format!("cannot attach to {name}"))
     })
-}
-
-/// Keeps this thread on the first processor that it may use.
-fn one_processor() -> Result<()> {
-    let this = Pid::from_raw(0);
-    let allowed = sched_getaffinity(this).context("cannot ask for the processors")?;
-    let first = (0..CpuSet::count()).find(|cpu| allowed.is_set(*cpu).unwrap_or(false));
-    let mut one = CpuSet::new();
-    one.set(first.context("there is no processor")?).context("cannot choose a processor")?;
-    sched_setaffinity(this, &one).context("cannot stay on one processor")
 }
 
 #[cfg(test)]

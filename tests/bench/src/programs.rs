@@ -6,7 +6,7 @@
 //! the same program going on in one that does nothing. That a figure is of what its name says is
 //! checked with the verdict and with the data plane's own counters.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, OwnedFd};
 
 use anyhow::{Context, Result, ensure};
@@ -16,8 +16,10 @@ use userspace_dataplane::{Kernel, Program, XdpMode};
 
 use crate::asm::{self, ACK, FRAME, Kind, SYN, Then, Traffic};
 use crate::peers::{self, Service};
+use crate::place::{self, in_namespace};
 use crate::row::{Report, middle_mean};
-use crate::{bpf, north_south, stage};
+use crate::subject::{Plan, Subject};
+use crate::{bpf, node, north_south};
 
 /// So many flows that each has been evicted by the time its turn comes again.
 const NEW_FLOWS: u32 = 1 << 24;
@@ -35,6 +37,16 @@ enum Path {
     Miss,
 }
 
+impl Path {
+    fn name(self) -> &'static str {
+        match self {
+            Self::NotAService => "not_a_service",
+            Self::Hit => "hit_path",
+            Self::Miss => "miss_path",
+        }
+    }
+}
+
 struct Case {
     path: Path,
     kind: Kind,
@@ -44,13 +56,13 @@ struct Case {
 
 impl Case {
     fn name(&self) -> String {
-        let path = match self.path {
-            Path::NotAService => "not_a_service",
-            Path::Hit => "hit_path",
-            Path::Miss => "miss_path",
-        };
         let hook = if self.kind == Kind::Xdp { "xdp" } else { "tcx" };
-        format!("{path}/services={}/flows={}/hook={hook}", self.services, self.flows)
+        let path = self.path.name();
+        match self.path {
+            // Each packet has a flow of its own.
+            Path::Miss => format!("{path}/services={}/hook={hook}", self.services),
+            _ => format!("{path}/services={}/flows={}/hook={hook}", self.services, self.flows),
+        }
     }
 
     fn traffic(&self) -> Traffic {
@@ -85,27 +97,36 @@ impl Case {
 }
 
 /// Measures all paths of both programs.
-pub fn run(report: &Report, quick: bool) -> Result<()> {
-    let (sizes, flows, rounds): (&[u32], &[u32], usize) =
-        if quick { (&[1, 1000], &[1, 8192], 5) } else { (&[1, 1000, 65_536], &[1, 8192, 65_536], 15) };
-    for &services in sizes {
-        // Enough backends in all for the source ports of a full table of translated flows.
-        let tables = peers::external_services(services as usize, "tcp", if services > 1000 { 3 } else { 20 });
-        let lab = Lab::new()?;
-        north_south::prepare(&lab)?;
-        let outcome = stage::in_namespace(&stage::node_namespace(&lab), || {
-            let bench = Bench::new(&lab, &tables)?;
-            for path in [Path::NotAService, Path::Hit] {
-                for &flows in flows.iter().filter(|flows| **flows == 1 || **flows >= services) {
-                    bench.both(report, rounds, (path, services, flows))?;
-                }
-            }
-            bench.both(report, rounds, (Path::Miss, services, NEW_FLOWS))
-        });
-        stage::clear(&lab);
-        outcome?;
+pub fn run(report: &Report, plan: &Plan) {
+    let paths: Vec<Path> = [Path::NotAService, Path::Hit, Path::Miss]
+        .into_iter()
+        .filter(|path| plan.has(path.name()) && plan.subjects.contains(&Subject::Hawser))
+        .collect();
+    if paths.is_empty() {
+        return;
     }
-    Ok(())
+    for services in plan.sizes(&[1, 100_000], &[1, 100, 10_000, 100_000]) {
+        report.attempt(&format!("programs/services={services}"), || size(report, plan, services, &paths));
+    }
+}
+
+fn size(report: &Report, plan: &Plan, services: usize, paths: &[Path]) -> Result<()> {
+    // Enough backends in all for the source ports of a full table of translated flows.
+    let tables = peers::external_services(services, "tcp", if services > 1000 { 3 } else { 20 });
+    let lab = Lab::new()?;
+    north_south::prepare(&lab)?;
+    let outcome = in_namespace(&place::node_namespace(&lab), || {
+        let bench = Bench::new(&lab, &tables)?;
+        for path in paths {
+            let flows: &[u32] = if *path == Path::Miss { &[NEW_FLOWS] } else { &[1, 100_000] };
+            for flows in flows {
+                bench.both(report, plan.choose(5, 15), (*path, services as u32, *flows));
+            }
+        }
+        Ok(())
+    });
+    node::clear(&lab);
+    outcome
 }
 
 /// The data plane, opened in a lab's node namespace.
@@ -116,22 +137,21 @@ struct Bench {
 
 impl Bench {
     fn new(lab: &Lab, services: &[Service]) -> Result<Self> {
-        let mut kernel = stage::open(lab, XdpMode::Off)?;
-        kernel.apply_full(&stage::tables(services)).context("cannot program the tables")?;
-        kernel
-            .set_node_addresses(&[IpAddr::from(north_south::NODE_ADDRESS)])
-            .context("cannot set the node's address")?;
-        Ok(Self { kernel, uplink: stage::interface("uplink")? })
+        let mut kernel = node::open(lab, node::limits(services.len()), XdpMode::Off)?;
+        kernel.apply_full(&node::tables(services)).context("cannot program the tables")?;
+        node::set_node(&mut kernel, north_south::NODE_ADDRESS)?;
+        Ok(Self { kernel, uplink: place::interface("uplink")? })
     }
 
-    fn both(&self, report: &Report, rounds: usize, (path, services, flows): (Path, u32, u32)) -> Result<()> {
+    fn both(&self, report: &Report, rounds: usize, (path, services, flows): (Path, u32, u32)) {
         for kind in [Kind::Xdp, Kind::Tcx] {
             let case = Case { path, kind, services, flows };
             let name = case.name();
-            let seconds = self.measure(&case, rounds).with_context(|| name.clone())?;
-            report.row("dataplane", &name, "hawser", ("seconds", "seconds"), &seconds)?;
+            report.attempt(&name, || {
+                let seconds = self.measure(&case, rounds)?;
+                report.row("dataplane", &name, "hawser", ("seconds", "seconds"), &seconds)
+            });
         }
-        Ok(())
     }
 
     fn measure(&self, case: &Case, rounds: usize) -> Result<Vec<f64>> {
@@ -139,13 +159,17 @@ impl Bench {
             Kind::Xdp => Program::UplinkXdp,
             Kind::Tcx => Program::PodIngress,
         });
-        let nothing = bpf::load(case.kind, &asm::constant(asm::XDP_PASS))?;
+        let nothing = bpf::load(case.kind.of(), &asm::constant(asm::XDP_PASS))?;
         let baseline = Wrapped::new(case, nothing.as_fd(), self.uplink)?;
         let subject = Wrapped::new(case, under_test, self.uplink)?;
         // Every flow once, or the table full of flows that will not come again.
         let (chunks, length) = case.chunks();
         let warm = if case.path == Path::Miss { 1 << 18 } else { case.flows.max(length) };
         subject.run(warm)?;
+        if case.path == Path::Hit {
+            // The second time all of them are known, and their way.
+            subject.run(warm)?;
+        }
         baseline.run(warm)?;
         let before = self.flows_created()?;
         let verdict = subject.run(1)?.verdict;
@@ -191,7 +215,7 @@ impl Wrapped {
         bpf::set_program(programs.as_fd(), behind).context("cannot put the program behind the wrapper")?;
         let (counter, traffic) = (bpf::counter()?, case.traffic());
         let code = asm::fill(case.kind, &traffic, counter.as_fd(), &Then::TailCall(programs.as_fd()));
-        let program = bpf::load(case.kind, &code).context("cannot load the wrapper")?;
+        let program = bpf::load(case.kind.of(), &code).context("cannot load the wrapper")?;
         let context = match case.kind {
             Kind::Xdp => bpf::xdp_context(FRAME, interface),
             Kind::Tcx => bpf::skb_context(interface),

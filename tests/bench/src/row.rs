@@ -1,22 +1,26 @@
 //! Benchmark rows: JSON lines that scripts read.
 
-use std::fs::OpenOptions;
+use std::fs::{self, OpenOptions};
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use anyhow::{Context, Result};
-use serde::Serialize;
+use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Serialize};
+
+/// A name and its unit.
+pub type Metric = (&'static str, &'static str);
 
 /// One figure. Units are SI: seconds, bytes, per second.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    pub suite: &'static str,
+    pub suite: String,
     /// A name and its parameters: `connect_rate/services=1`.
     pub case: String,
     /// `hawser`, a peer, or `limit`.
-    pub subject: &'static str,
-    pub metric: &'static str,
-    pub unit: &'static str,
+    pub subject: String,
+    pub metric: String,
+    pub unit: String,
     /// The median of `n` repeats.
     pub value: f64,
     pub n: usize,
@@ -25,26 +29,47 @@ pub struct Row {
 
 /// Prints rows as they come and appends them to a file if one was given.
 pub struct Report {
-    pub json: Option<PathBuf>,
-    pub seed: u64,
+    json: Option<PathBuf>,
+    seed: u64,
+    /// Cases that failed.
+    failures: AtomicUsize,
 }
 
 impl Report {
+    pub fn new(json: Option<PathBuf>, seed: u64) -> Self {
+        Self { json, seed, failures: AtomicUsize::new(0) }
+    }
+
+    /// Measures a case; if that fails, says so and goes on, since the others may take an hour.
+    pub fn attempt(&self, case: &str, measure: impl FnOnce() -> Result<()>) {
+        if let Err(error) = measure() {
+            eprintln!("bench: {case}: {error:#}");
+            self.failures.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// An error if a case has failed.
+    pub fn end(&self) -> Result<()> {
+        let failures = self.failures.load(Ordering::Relaxed);
+        ensure!(failures == 0, "{failures} cases failed");
+        Ok(())
+    }
+
     /// The median of the repeats is the row's value.
     pub fn row(
         &self,
-        suite: &'static str,
+        suite: &str,
         case: &str,
-        subject: &'static str,
-        (metric, unit): (&'static str, &'static str),
+        subject: &str,
+        (metric, unit): Metric,
         repeats: &[f64],
     ) -> Result<()> {
         let row = Row {
-            suite,
+            suite: suite.to_owned(),
             case: case.to_owned(),
-            subject,
-            metric,
-            unit,
+            subject: subject.to_owned(),
+            metric: metric.to_owned(),
+            unit: unit.to_owned(),
             value: median(repeats),
             n: repeats.len(),
             seed: self.seed,
@@ -59,6 +84,21 @@ impl Report {
             .with_context(|| format!("cannot open {}", path.display()))?;
         writeln!(file, "{line}").with_context(|| format!("cannot write {}", path.display()))
     }
+}
+
+/// The rows of a file; of those about the same figure, the last.
+pub fn read(path: &Path) -> Result<Vec<Row>> {
+    let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let mut rows: Vec<Row> = Vec::new();
+    for line in text.lines() {
+        let row: Row = serde_json::from_str(line).with_context(|| format!("{line:?} is no row"))?;
+        let of = |row: &Row| (row.suite.clone(), row.case.clone(), row.subject.clone(), row.metric.clone());
+        match rows.iter_mut().find(|earlier| of(earlier) == of(&row)) {
+            Some(earlier) => *earlier = row,
+            None => rows.push(row),
+        }
+    }
+    Ok(rows)
 }
 
 /// The middle value; 0 of none.

@@ -1,220 +1,206 @@
-//! Who balances, each in network namespaces and a cgroup of its own.
+//! A node with real clients and servers, and one subject that balances between them.
+//!
+//! ```text
+//!   client's namespace        node's namespace             pods' namespaces
+//!     client ── eth0 ──────── uplink          poda ─────── eth0  client
+//!                             client ─ lo ─ servers
+//!                                             podb ─────── eth0  servers
+//! ```
 
-use std::fs::File;
-use std::net::{IpAddr, SocketAddr};
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
 
-use anyhow::{Context, Result, anyhow};
-use nix::sched::{CloneFlags, setns};
-use tests_e2e::{Lab, output};
-use userspace_dataplane::tables::{
-    Backend, DataPlane, Frontend, FrontendKey, Protocol, Scope, ServiceTables, Tables,
-};
-use userspace_dataplane::{Config, Kernel, Limits, XdpMode, remove};
+use anyhow::{Context, Result};
+use tests_e2e::Lab;
+use tests_e2e::lab::NODE_IP;
+use userspace_dataplane::XdpMode;
+use userspace_dataplane::tables::{DataPlane, Interface, Role};
 
+use crate::node;
 use crate::peers::{self, Service};
+use crate::place::{self, Place, Pods, in_namespace};
+use crate::subject::Subject;
+use crate::worker::{ECHO, RESET, SINK, Worker};
 
-/// Who balances.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Subject {
-    /// Nobody: the same work without a service.
-    Limit,
-    Hawser,
-    Iptables,
-    Nftables,
+/// Between whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Way {
+    /// Processes of the node, over its loopback.
+    Local,
+    /// Pod to ClusterIP to pod; the client's sockets are translated.
+    PodSocket,
+    /// The same where sockets are not: of a sandboxed pod each packet is translated.
+    PodPacket,
+    /// Another host to a node port to a pod.
+    NodePort,
 }
 
-pub const SUBJECTS: [Subject; 4] = [Subject::Limit, Subject::Hawser, Subject::Iptables, Subject::Nftables];
+impl Way {
+    pub const ALL: [Self; 4] = [Self::Local, Self::PodSocket, Self::PodPacket, Self::NodePort];
 
-impl Subject {
-    pub fn name(self) -> &'static str {
+    /// Parameter of a case; the local way has none.
+    pub fn parameter(self) -> &'static str {
         match self {
-            Self::Limit => "limit",
-            Self::Hawser => "hawser",
-            Self::Iptables => "iptables",
-            Self::Nftables => "nftables",
+            Self::Local => "",
+            Self::PodSocket => "/path=pod-socket",
+            Self::PodPacket => "/path=pod-packet",
+            Self::NodePort => "/path=node-port",
         }
     }
 }
 
-/// Measures subject after subject, `rounds` times; gives what each subject's turns gave. Each
-/// round begins with another subject, so that none always follows the same one.
-pub fn in_turn<S, T>(
-    subjects: &[S],
-    rounds: usize,
-    mut measure: impl FnMut(&S) -> Result<T>,
-) -> Result<Vec<Vec<T>>> {
-    let mut results: Vec<Vec<T>> = subjects.iter().map(|_| Vec::new()).collect();
-    for round in 0..rounds {
-        for turn in 0..subjects.len() {
-            let i = (turn + round) % subjects.len();
-            results[i].push(measure(&subjects[i])?);
-        }
-    }
-    Ok(results)
+/// What clients do, and which port of the service it takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Work {
+    pub name: &'static str,
+    port: u16,
 }
 
-/// A subject whose clients and backends are local sockets.
+pub const CONNECT_RATE: Work = Work { name: "connect_rate", port: RESET };
+pub const TCP_RR: Work = Work { name: "tcp_rr", port: ECHO };
+pub const UDP_RR: Work = Work { name: "udp_rr", port: RESET };
+pub const THROUGHPUT: Work = Work { name: "throughput", port: SINK };
+
+/// Backends of the service for processes of the node.
+const LOCAL_SERVERS: [&str; 3] = ["10.200.0.1", "10.200.0.2", "10.200.0.3"];
+const LOCAL_VIP: &str = "10.98.255.1";
+const POD_VIP: &str = "10.98.255.2";
+const SERVICE_PORT: u16 = 80;
+const BACKEND_PORT: u16 = 8080;
+const NODE_PORT: u16 = 30_080;
+
+/// A subject between its clients and its servers.
 pub struct Stage {
     pub subject: Subject,
+    clients: RefCell<BTreeMap<Way, Worker>>,
+    /// They serve as long as they are there.
+    _servers: Vec<Worker>,
+    pods: Option<Pods>,
     lab: Lab,
-    /// Where clients connect to: the last service, the only one that leads anywhere, or its
-    /// backends directly.
-    targets: Vec<String>,
-    backends: Vec<String>,
 }
 
 impl Stage {
-    pub fn new(subject: Subject, services: &[Service]) -> Result<Self> {
-        let last = services.last().context("there is no service")?;
-        let backends = last.backends.clone();
-        let targets = match subject {
-            Subject::Limit => backends.clone(),
-            _ => vec![format!("{}:{}", last.vip, last.port)],
-        };
-        let stage = Self { subject, lab: Lab::new()?, targets, backends };
-        for backend in &stage.backends {
-            let address = backend.split(':').next().unwrap_or_default();
-            on_node(&stage.lab, &format!("ip addr add {address}/32 dev lo"))?;
-        }
+    /// One of so many services is used; with pods, or for the local way alone.
+    pub fn new(subject: Subject, services: usize, with_pods: bool) -> Result<Self> {
+        let lab = Lab::new()?;
+        let on_node = Place::node(&lab);
         // Services need a route, whoever translates.
-        on_node(&stage.lab, "ip route add default dev uplink")?;
-        if subject == Subject::Hawser {
-            in_namespace(&node_namespace(&stage.lab), || {
-                open(&stage.lab, XdpMode::Off)?
-                    .apply_full(&tables(services))
-                    .context("cannot program the tables")
-            })?;
+        on_node.run("ip route add default dev uplink")?;
+        for address in LOCAL_SERVERS {
+            on_node.run(&format!("ip addr add {address}/32 dev lo"))?;
         }
-        load_rules(subject, &stage.lab, services)?;
+        let pods = if with_pods { Some(Pods::new(&lab)?) } else { None };
+        let services = stage_services(services);
+        let mut stage = Self { subject, clients: RefCell::default(), _servers: Vec::new(), pods, lab };
+        if subject == Subject::Hawser {
+            stage.program(&services)?;
+        }
+        peers::load_rules(subject, &on_node, &services)?;
+        stage._servers.push(Worker::start(&on_node, &["serve", &list(&LOCAL_SERVERS, BACKEND_PORT)])?);
+        if let Some(pods) = &stage.pods {
+            let place = Place { namespace: pods.server(), cgroup: None };
+            stage._servers.push(Worker::start(&place, &["serve", &list(&Pods::SERVERS, BACKEND_PORT)])?);
+        }
         Ok(stage)
     }
 
-    /// Has a worker do `work` for so long, in the subject's namespace and cgroup; gives the
-    /// numbers that it prints.
-    pub fn work(&self, work: &str, seconds: f64) -> Result<Vec<f64>> {
-        let program = std::env::current_exe().context("cannot find this program")?;
-        let mut worker: Command = self.lab.on_node(program);
-        worker.arg("--worker").arg(work).arg(self.targets.join(",")).arg(self.backends.join(","));
-        let text = output(worker.arg(seconds.to_string()))
-            .with_context(|| format!("{work} through {} failed", self.subject.name()))?;
-        let numbers: Result<Vec<f64>, _> = text.split_whitespace().map(str::parse).collect();
-        numbers.with_context(|| format!("the worker printed {text:?}"))
+    /// Fills the tables and attaches to the interfaces, as the proxy does.
+    fn program(&self, services: &[Service]) -> Result<()> {
+        let (lab, pods): (_, &[&str]) =
+            (&self.lab, if self.pods.is_some() { &Pods::INTERFACES } else { &[] });
+        in_namespace(&place::node_namespace(lab), || {
+            let mut kernel = node::open(lab, node::limits(services.len()), XdpMode::Off)?;
+            kernel.apply_full(&node::tables(services)).context("cannot program the tables")?;
+            let address: Ipv4Addr = NODE_IP.parse().context("not an address")?;
+            node::set_node(&mut kernel, address)?;
+            let named = std::iter::once(("uplink", Role::Uplink)).chain(pods.iter().map(|n| (*n, Role::Pod)));
+            let interfaces: Result<Vec<Interface>> = named
+                .map(|(name, role)| {
+                    Ok(Interface { name: name.to_owned(), index: place::interface(name)?, role })
+                })
+                .collect();
+            kernel.set_interfaces(&interfaces?).context("cannot attach to the interfaces")
+        })
+    }
+
+    /// Works for so long; gives the client's figures.
+    pub fn work(&self, way: Way, work: Work, seconds: f64) -> Result<Vec<f64>> {
+        let mut clients = self.clients.borrow_mut();
+        let client = match clients.entry(way) {
+            std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
+            std::collections::btree_map::Entry::Vacant(entry) => {
+                entry.insert(Worker::start(&self.client_place(way)?, &["client"])?)
+            }
+        };
+        let line = format!("{} {} {seconds}", work.name, self.targets(way, work.port));
+        client.ask(&line).with_context(|| format!("through {} ({way:?})", self.subject.name()))
+    }
+
+    fn client_place(&self, way: Way) -> Result<Place> {
+        let pod = || self.pods.as_ref().map(Pods::client).context("the stage has no pods");
+        Ok(match way {
+            Way::Local => Place::node(&self.lab),
+            Way::PodSocket => Place { namespace: pod()?, cgroup: Some(self.lab.cgroup().to_path_buf()) },
+            Way::PodPacket => Place { namespace: pod()?, cgroup: None },
+            Way::NodePort => Place::client(&self.lab),
+        })
+    }
+
+    /// Where clients connect to: the service, or its backends directly.
+    fn targets(&self, way: Way, port: u16) -> String {
+        match (self.subject, way) {
+            (Subject::Limit, Way::Local) => list(&LOCAL_SERVERS, BACKEND_PORT + port),
+            (Subject::Limit, _) => list(&Pods::SERVERS, BACKEND_PORT + port),
+            (_, Way::Local) => list(&[LOCAL_VIP], SERVICE_PORT + port),
+            (_, Way::PodSocket | Way::PodPacket) => list(&[POD_VIP], SERVICE_PORT + port),
+            (_, Way::NodePort) => list(&[NODE_IP], NODE_PORT + port),
+        }
+    }
+
+    /// The node's place and cgroup, and the service that is used there.
+    pub fn hook(&self) -> (Place, SocketAddr, SocketAddr) {
+        let address = |ip: &str, port| SocketAddr::new(ip.parse().unwrap_or([0, 0, 0, 0].into()), port);
+        let backend = address(LOCAL_SERVERS[0], BACKEND_PORT);
+        (Place::node(&self.lab), address(LOCAL_VIP, SERVICE_PORT), backend)
     }
 }
 
 impl Drop for Stage {
     fn drop(&mut self) {
-        clear(&self.lab);
+        self.clients.borrow_mut().clear();
+        self._servers.clear();
+        if self.subject == Subject::Hawser {
+            node::clear(&self.lab);
+        }
     }
 }
 
-/// Loads a peer's rules; nothing for the other subjects.
-pub fn load_rules(subject: Subject, lab: &Lab, services: &[Service]) -> Result<()> {
-    match subject {
-        Subject::Limit | Subject::Hawser => Ok(()),
-        Subject::Iptables => peers::load(&mut lab.on_node("iptables-restore"), &peers::iptables(services)),
-        Subject::Nftables => peers::load(lab.on_node("nft").args(["-f", "-"]), &peers::nftables(services)),
+/// Idle services, and at the end of the list the one that is used: with processes of the node as
+/// its backends, and once more with pods.
+fn stage_services(count: usize) -> Vec<Service> {
+    let mut services = peers::idle_services(count - 1);
+    for (vip, servers, node_port) in
+        [(LOCAL_VIP, LOCAL_SERVERS, None), (POD_VIP, Pods::SERVERS, Some(NODE_PORT))]
+    {
+        for (protocol, port) in [("tcp", RESET), ("udp", RESET), ("tcp", ECHO), ("tcp", SINK)] {
+            services.push(Service {
+                vip: vip.to_owned(),
+                port: SERVICE_PORT + port,
+                protocol,
+                backends: servers.iter().map(|ip| format!("{ip}:{}", BACKEND_PORT + port)).collect(),
+                remote: false,
+                masquerade: false,
+                node_port: node_port.map(|first| first + port),
+            });
+        }
     }
-}
-
-/// Runs a command in the node's namespace.
-pub fn on_node(lab: &Lab, line: &str) -> Result<()> {
-    let mut words = line.split_whitespace();
-    let program = words.next().context("there is no command")?;
-    output(lab.on_node(program).args(words)).map(drop)
-}
-
-/// Runs a command in the other host's namespace.
-pub fn on_client(lab: &Lab, line: &str) -> Result<()> {
-    let mut words = line.split_whitespace();
-    let program = words.next().context("there is no command")?;
-    output(lab.on_client(program).args(words)).map(drop)
-}
-
-/// The node's network namespace.
-pub fn node_namespace(lab: &Lab) -> PathBuf {
-    PathBuf::from(format!("/run/netns/{}n", lab.id))
-}
-
-/// The other host's network namespace.
-pub fn client_namespace(lab: &Lab) -> PathBuf {
-    PathBuf::from(format!("/run/netns/{}c", lab.id))
-}
-
-/// Does something on a thread in another network namespace: interfaces are known by index there.
-pub fn in_namespace<T: Send>(path: &Path, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
-    std::thread::scope(|scope| {
-        let thread = scope.spawn(|| {
-            let namespace = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
-            setns(namespace, CloneFlags::CLONE_NEWNET)
-                .with_context(|| format!("cannot enter {}", path.display()))?;
-            work()
-        });
-        thread.join().map_err(|_| anyhow!("a thread in {} panicked", path.display()))?
-    })
-}
-
-/// Index of an interface in the namespace of this thread.
-pub fn interface(name: &str) -> Result<u32> {
-    nix::net::if_::if_nametoindex(name).with_context(|| format!("there is no interface {name}"))
-}
-
-/// Removes what a lab's data plane has left in the kernel.
-pub fn clear(lab: &Lab) {
-    if let Err(error) = remove(&bpf_root(lab)) {
-        eprintln!("bench: {error}");
-    }
-}
-
-pub fn bpf_root(lab: &Lab) -> PathBuf {
-    PathBuf::from(format!("/sys/fs/bpf/{}", lab.id))
-}
-
-/// Sizes of maps for the largest of these benchmarks.
-pub fn limits() -> Limits {
-    Limits { frontends: 1 << 18, backends: 1 << 18, services: 1 << 17, ..Limits::default() }
-}
-
-/// The data plane of a lab's cgroup.
-pub fn open(lab: &Lab, xdp: XdpMode) -> Result<Kernel> {
-    let config = Config {
-        bpf_root: bpf_root(lab),
-        cgroup: lab.cgroup().to_path_buf(),
-        limits: limits(),
-        xdp,
-        xdp_redirect: false,
-    };
-    Kernel::open(config).context("cannot open the data plane")
-}
-
-/// The services as the proxy would compile them.
-pub fn tables(services: &[Service]) -> Tables {
     services
-        .iter()
-        .enumerate()
-        .map(|(i, service)| (format!("bench/service-{i}"), service_tables(service)))
-        .collect()
 }
 
-/// One service's share.
-pub fn service_tables(service: &Service) -> ServiceTables {
-    let address: IpAddr = service.vip.parse().unwrap_or(IpAddr::from([0, 0, 0, 0]));
-    let protocol = if service.protocol == "udp" { Protocol::Udp } else { Protocol::Tcp };
-    let backends: Vec<Backend> = service
-        .backends
-        .iter()
-        .filter_map(|text| text.parse::<SocketAddr>().ok())
-        .map(|socket| Backend { address: socket.ip(), port: socket.port(), local: !service.external })
-        .collect();
-    let frontend = |scope| Frontend {
-        key: FrontendKey { address, port: service.port, protocol, scope },
-        backends: backends.clone(),
-        affinity_seconds: 0,
-        drop_when_empty: false,
-    };
-    ServiceTables { frontends: vec![frontend(Scope::Internal), frontend(Scope::External)] }
+fn list(addresses: &[&str], port: u16) -> String {
+    let sockets: Vec<String> = addresses.iter().map(|address| format!("{address}:{port}")).collect();
+    sockets.join(",")
 }
 
 #[cfg(test)]
@@ -222,23 +208,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_subject_has_its_turns_and_none_always_follows_the_same() {
-        let mut order = Vec::new();
-        let results = in_turn(&['a', 'b', 'c'], 2, |subject| {
-            order.push(*subject);
-            Ok(order.len())
-        });
-        assert_eq!(order, ['a', 'b', 'c', 'b', 'c', 'a']);
-        assert_eq!(results.unwrap(), [vec![1, 6], vec![2, 4], vec![3, 5]]);
-    }
-
-    #[test]
-    fn services_become_tables() {
-        let services = peers::services(2, "udp", &["10.200.0.1:8080".to_owned()]);
-        let tables = tables(&services);
-        let frontend = &tables["bench/service-1"].frontends[1];
-        assert_eq!((frontend.key.protocol, frontend.key.scope), (Protocol::Udp, Scope::External));
-        assert_eq!(frontend.backends[0].address, IpAddr::from([10, 200, 0, 1]));
-        assert!(frontend.backends[0].local);
+    fn the_service_that_is_used_comes_last() {
+        let services = stage_services(100);
+        assert_eq!(services.len(), 99 + 8);
+        assert_eq!(services[99].vip, LOCAL_VIP);
+        assert_eq!(services[106].node_port, Some(30_082));
+        assert_eq!(list(&LOCAL_SERVERS, 1), "10.200.0.1:1,10.200.0.2:1,10.200.0.3:1");
     }
 }

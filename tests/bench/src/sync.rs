@@ -1,97 +1,240 @@
-//! The suite `sync`: how long the tables take to follow, and what the agent weighs.
+//! The suite `sync`: how long the tables take to follow, and what they weigh.
+//!
+//! What is timed is what the proxy does: objects are compiled, what differs is written. Only the
+//! way of the objects from the API server to the proxy is not in these figures.
 
-use std::path::PathBuf;
+use std::fs;
+use std::io::Read;
+use std::net::Ipv4Addr;
+use std::os::fd::AsRawFd;
+use std::path::Path;
 use std::time::Instant;
 
-use anyhow::{Context, Result};
-use tests_e2e::{Lab, output};
+use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::core::v1;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use serde_json::json;
+use tests_e2e::Lab;
 use userspace_dataplane::tables::DataPlane;
-use userspace_dataplane::{Kernel, XdpMode, remove};
+use userspace_dataplane::{Kernel, Limits, XdpMode};
+use userspace_proxy::compile::{Desired, compile_service, rank};
+use userspace_proxy::{Context, NodeView};
 
 use crate::peers::{self, Service};
-use crate::row::Report;
-use crate::stage::{bpf_root, limits, open, service_tables, tables};
+use crate::place::Place;
+use crate::row::{Metric, Report, quantile};
+use crate::subject::{Plan, Subject};
+use crate::{bpf, memory, node};
 
-const SECONDS: (&str, &str) = ("seconds", "seconds");
+const SECONDS: Metric = ("seconds", "seconds");
+const P99: Metric = ("p99_seconds", "seconds");
+const BYTES: Metric = ("bytes", "bytes");
+const ENDPOINTS: usize = 2;
+/// Single changes in a round.
+const CHANGES: usize = 100;
 
 /// Measures full programming, one change, restart, and memory; peers in the same run.
-pub fn run(report: &Report, quick: bool) -> Result<()> {
-    let (sizes, rounds): (&[usize], usize) =
-        if quick { (&[1000, 10_000], 3) } else { (&[1000, 10_000, 50_000], 5) };
-    for &size in sizes {
-        let services = two_endpoints(size);
-        let (mut full, mut change, mut restart) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut iptables, mut nftables) = (Vec::new(), Vec::new());
-        for _ in 0..rounds {
-            hawser(&services, &mut full, &mut change, &mut restart)?;
-            iptables.push(peer(&services, "iptables-restore", &[], peers::iptables)?);
-            // nft takes minutes for ten thousand services; the figure for a thousand tells enough.
-            if size <= 1000 || !quick {
-                nftables.push(peer(&services, "nft", &["-f", "-"], peers::nftables)?);
+pub fn run(report: &Report, plan: &Plan) {
+    let tables = ["full_program", "one_change", "restart", "map_memory"];
+    if tables.iter().any(|case| plan.has(case)) {
+        for size in plan.sizes(&[1000, 10_000], &[1000, 10_000, 50_000, 100_000]) {
+            report.attempt(&format!("sync/services={size}"), || one_size(report, plan, size));
+        }
+    }
+    if plan.has("agent_memory") && plan.subjects.contains(&Subject::Hawser) {
+        memory::run(report, plan);
+    }
+}
+
+fn one_size(report: &Report, plan: &Plan, size: usize) -> Result<()> {
+    let objects = objects(size, ENDPOINTS)?;
+    let services = peers::cluster_services(size, ENDPOINTS);
+    let mut hawser = Times::default();
+    let (mut iptables, mut nftables) = (Times::default(), Times::default());
+    // iptables has room for as many as hawser, only not for their packets.
+    let has = |subject| plan.subjects.contains(&subject);
+    for round in 0..plan.choose(3, 5) {
+        if has(Subject::Hawser) {
+            measure(&objects, &mut hawser)?;
+        }
+        if has(Subject::Iptables) {
+            iptables_times(&services, &mut iptables)?;
+        }
+        // It takes half a minute for ten thousand.
+        if has(Subject::Nftables) && Subject::Nftables.takes(size, plan.quick) && (size < 10_000 || round < 3)
+        {
+            nftables_times(&services, &mut nftables)?;
+        }
+    }
+    let of = |case: &str| format!("{case}/services={size}/endpoints={ENDPOINTS}");
+    for (subject, times) in
+        [(Subject::Hawser, hawser), (Subject::Iptables, iptables), (Subject::Nftables, nftables)]
+    {
+        let Times { full, compile, change, restart, maps } = times;
+        for (case, metric, values) in [
+            (of("full_program"), SECONDS, full),
+            (of("full_program"), ("compile_seconds", "seconds"), compile),
+            (format!("one_change/services={size}"), P99, p99(&change)),
+            (format!("one_change/services={size}"), SECONDS, change),
+            (format!("restart/services={size}"), SECONDS, restart),
+            (of("map_memory"), BYTES, maps),
+        ] {
+            let name = case.split('/').next().unwrap_or_default();
+            if !values.is_empty() && plan.has(name) {
+                report.row("sync", &case, subject.name(), metric, &values)?;
             }
         }
-        let case = format!("full_program/services={size}/endpoints=2");
-        report.row("sync", &case, "hawser", SECONDS, &full)?;
-        report.row("sync", &case, "iptables", SECONDS, &iptables)?;
-        if !nftables.is_empty() {
-            report.row("sync", &case, "nftables", SECONDS, &nftables)?;
-        }
-        report.row("sync", &format!("one_change/services={size}"), "hawser", SECONDS, &change)?;
-        report.row("sync", &format!("restart/services={size}"), "hawser", SECONDS, &restart)?;
-        let case = format!("agent_memory/services={size}/endpoints=2");
-        report.row("sync", &case, "hawser", ("bytes", "bytes"), &[memory(size)?])?;
     }
     Ok(())
 }
 
-fn two_endpoints(count: usize) -> Vec<Service> {
-    (0..count)
-        .map(|i| {
-            let (high, low) = (i / 250, i % 250 + 1);
-            Service {
-                vip: format!("10.{}.{}.{low}", 96 + high / 250, high % 250),
-                port: 80,
-                protocol: "tcp",
-                external: false,
-                backends: vec![
-                    format!("10.{}.{}.{low}:8080", 128 + high / 250, high % 250),
-                    format!("10.{}.{}.{low}:8080", 160 + high / 250, high % 250),
-                ],
-            }
-        })
-        .collect()
+fn p99(values: &[f64]) -> Vec<f64> {
+    if values.len() < CHANGES { Vec::new() } else { vec![quantile(values, 0.99)] }
 }
 
-fn hawser(
-    services: &[Service],
-    full: &mut Vec<f64>,
-    change: &mut Vec<f64>,
-    restart: &mut Vec<f64>,
-) -> Result<()> {
+/// What one subject took, in seconds and bytes.
+#[derive(Default)]
+struct Times {
+    full: Vec<f64>,
+    /// Of `full`, until the tables are known.
+    compile: Vec<f64>,
+    change: Vec<f64>,
+    restart: Vec<f64>,
+    maps: Vec<f64>,
+}
+
+type Objects = Vec<(v1::Service, EndpointSlice)>;
+
+/// Services with a cluster address and their endpoints.
+pub fn objects(count: usize, endpoints: usize) -> Result<Objects> {
+    (0..count).map(|i| Ok((service(i, true)?, slice(i, endpoints)?))).collect()
+}
+
+/// A service with or without an address of its own choice.
+pub fn service(i: usize, with_address: bool) -> Result<v1::Service> {
+    let mut spec = json!({
+        "type": "ClusterIP",
+        "ports": [{ "port": 80, "targetPort": 8080, "protocol": "TCP" }],
+    });
+    if with_address {
+        let address = Ipv4Addr::from(u32::from(peers::FIRST_VIP) + i as u32);
+        spec["clusterIP"] = json!(address);
+        spec["clusterIPs"] = json!([address]);
+    }
+    let metadata = json!({ "name": format!("service-{i}"), "namespace": "default" });
+    let object = json!({ "metadata": metadata, "spec": spec });
+    serde_json::from_value(object).context("not a Service")
+}
+
+/// The slice of [`service`].
+pub fn slice(i: usize, endpoints: usize) -> Result<EndpointSlice> {
+    let name = format!("service-{i}");
+    let endpoint = |j: usize| {
+        let address = Ipv4Addr::from(0x0a80_0001 + (i * endpoints + j) as u32);
+        json!({
+            "addresses": [address],
+            "conditions": { "ready": true, "serving": true, "terminating": false },
+            "nodeName": format!("node-{}", i % 100),
+        })
+    };
+    let object = json!({
+        "metadata": {
+            "name": format!("{name}-slice"),
+            "namespace": "default",
+            "labels": { "kubernetes.io/service-name": name },
+        },
+        "addressType": "IPv4",
+        "endpoints": (0..endpoints).map(endpoint).collect::<Vec<_>>(),
+        "ports": [{ "port": 8080, "protocol": "TCP" }],
+    });
+    serde_json::from_value(object).context("not an EndpointSlice")
+}
+
+fn compile_all(objects: &Objects, context: &Context) -> Desired {
+    let mut desired = Desired::default();
+    for (service, slice) in objects {
+        let name = service.metadata.name.as_deref().unwrap_or_default();
+        desired.set(
+            &format!("default/{name}"),
+            rank(service),
+            Some(compile_service(service, [slice], context)),
+        );
+    }
+    desired
+}
+
+fn measure(objects: &Objects, times: &mut Times) -> Result<()> {
     let lab = Lab::new()?;
-    let desired = tables(services);
-    let outcome = (|| {
-        let mut kernel = open(&lab, XdpMode::Off)?;
-        full.push(timed(|| kernel.apply_full(&desired).context("cannot program the tables"))?);
-        let mut one = service_tables(&services[services.len() / 2]);
-        for frontend in &mut one.frontends {
-            frontend.backends.truncate(1);
-        }
-        let name = format!("bench/service-{}", services.len() / 2);
-        change.push(timed(|| kernel.apply_service(&name, Some(&one)).context("cannot change one service"))?);
-        kernel.apply_full(&desired).context("cannot restore the tables")?;
-        drop(kernel);
-        // Adoption: programs loaded, tables read back, and nothing to write.
-        restart.push(timed(|| {
-            let applied =
-                open(&lab, XdpMode::Off)?.apply_full(&desired).context("cannot adopt the tables")?;
-            anyhow::ensure!(applied.frontends_written == 0, "adoption wrote {applied:?}");
-            Ok(applied)
-        })?);
-        Ok(())
-    })();
-    remove(&bpf_root(&lab)).context("cannot remove the pins")?;
+    let outcome = measure_in(&lab, objects, times);
+    node::clear(&lab);
     outcome
+}
+
+fn measure_in(lab: &Lab, objects: &Objects, times: &mut Times) -> Result<()> {
+    let context = Context { node: NodeView::named("node-1"), ..Context::default() };
+    // Maps as a node has them, as long as these do.
+    let limits = if objects.len() > 50_000 { node::limits(objects.len()) } else { Limits::default() };
+    let mut kernel = node::open(lab, limits, XdpMode::Off)?;
+    let start = Instant::now();
+    let mut desired = compile_all(objects, &context);
+    let tables = desired.tables();
+    times.compile.push(start.elapsed().as_secs_f64());
+    kernel.apply_full(&tables).context("cannot program the tables")?;
+    times.full.push(start.elapsed().as_secs_f64());
+    changes(objects, &context, &mut desired, &mut kernel, times)?;
+    times.maps.push(map_memory(&kernel.maps_directory())?);
+    drop(kernel);
+    // Adoption: programs loaded, tables read back, and nothing to write.
+    let tables = desired.tables();
+    let start = Instant::now();
+    let mut kernel = node::open(lab, limits, XdpMode::Off)?;
+    let applied = kernel.apply_full(&tables).context("cannot adopt the tables")?;
+    times.restart.push(start.elapsed().as_secs_f64());
+    ensure!(applied.frontends_written == 0, "adoption wrote {applied:?}");
+    Ok(())
+}
+
+/// Endpoints that go, here and there among the services: from the slice that has arrived to the
+/// tables that packets see.
+fn changes(
+    objects: &Objects,
+    context: &Context,
+    desired: &mut Desired,
+    kernel: &mut Kernel,
+    times: &mut Times,
+) -> Result<()> {
+    for change in 0..CHANGES {
+        let (service, slice) = &objects[change * objects.len() / CHANGES];
+        let mut slice = slice.clone();
+        slice.endpoints.as_mut().and_then(Vec::pop).context("the slice has no endpoint")?;
+        let name = format!("default/{}", service.metadata.name.as_deref().unwrap_or_default());
+        let start = Instant::now();
+        let effect = desired.set(&name, rank(service), Some(compile_service(service, [&slice], context)));
+        ensure!(effect.changed.len() == 1, "{effect:?}");
+        for name in &effect.changed {
+            let tables = desired.effective(name);
+            kernel.apply_service(name, tables.as_ref()).context("cannot change one service")?;
+        }
+        times.change.push(start.elapsed().as_secs_f64());
+    }
+    Ok(())
+}
+
+/// Bytes of kernel memory of all maps that are pinned in a directory.
+fn map_memory(directory: &Path) -> Result<f64> {
+    let mut sum = 0.0;
+    for entry in fs::read_dir(directory).with_context(|| format!("cannot list {}", directory.display()))? {
+        let path = entry.context("cannot list maps")?.path();
+        let map = bpf::pinned(&path).with_context(|| format!("cannot open {}", path.display()))?;
+        let mut text = String::new();
+        fs::File::open(format!("/proc/self/fdinfo/{}", map.as_raw_fd()))
+            .and_then(|mut file| file.read_to_string(&mut text))
+            .context("cannot ask about a map")?;
+        let memory = text.lines().find_map(|line| line.strip_prefix("memlock:"));
+        let memory = memory.with_context(|| format!("no memory in {text:?}"))?;
+        sum += memory.trim().parse::<f64>().context("not a number")?;
+    }
+    Ok(sum)
 }
 
 fn timed<T>(work: impl FnOnce() -> Result<T>) -> Result<f64> {
@@ -100,40 +243,41 @@ fn timed<T>(work: impl FnOnce() -> Result<T>) -> Result<f64> {
     Ok(start.elapsed().as_secs_f64())
 }
 
-fn peer(services: &[Service], program: &str, args: &[&str], rules: fn(&[Service]) -> String) -> Result<f64> {
+fn iptables_times(services: &[Service], times: &mut Times) -> Result<()> {
     let lab = Lab::new()?;
-    let text = rules(services);
-    timed(|| peers::load(lab.on_node(program).args(args), &text))
-}
-
-/// Resident memory of a process that holds the tables.
-fn memory(services: usize) -> Result<f64> {
-    let lab = Lab::new()?;
-    let program = std::env::current_exe().context("cannot find this program")?;
-    let outcome = output(
-        lab.on_node(program).arg("--agent").arg(services.to_string()).arg(bpf_root(&lab)).arg(lab.cgroup()),
-    );
-    remove(&bpf_root(&lab)).context("cannot remove the pins")?;
-    let text = outcome?;
-    text.trim().parse().with_context(|| format!("the agent printed {text:?}"))
-}
-
-/// Programs so many services and prints the growth of resident memory in bytes.
-pub fn agent(services: usize, bpf_root: PathBuf, cgroup: PathBuf) -> Result<()> {
-    let before = resident()?;
-    let config = userspace_dataplane::Config {
-        bpf_root,
-        cgroup,
-        limits: limits(),
-        xdp: XdpMode::Off,
-        xdp_redirect: false,
-    };
-    let mut kernel = Kernel::open(config).context("cannot open the data plane")?;
-    kernel.apply_full(&tables(&two_endpoints(services))).context("cannot program the tables")?;
-    println!("{}", resident()? - before);
+    let node = Place::node(&lab);
+    let text = peers::iptables(services);
+    let program = peers::iptables_restore();
+    times.full.push(timed(|| peers::load(&mut node.command(program), &text))?);
+    let mut service = services[services.len() / 2].clone();
+    service.backends.truncate(1);
+    let text = peers::iptables_change(services.len() / 2, &service);
+    let mut change = node.command(program);
+    times.change.push(timed(|| peers::load(change.arg("--noflush"), &text))?);
     Ok(())
 }
 
-fn resident() -> Result<f64> {
-    crate::cluster::resident(std::process::id())
+fn nftables_times(services: &[Service], times: &mut Times) -> Result<()> {
+    let lab = Lab::new()?;
+    let node = Place::node(&lab);
+    let text = peers::nftables(services);
+    times.full.push(timed(|| peers::load(node.command("nft").args(["-f", "-"]), &text))?);
+    let text = peers::nftables_change(services.len() / 2, 1);
+    times.change.push(timed(|| peers::load(node.command("nft").args(["-f", "-"]), &text))?);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_compile_to_their_tables() {
+        let objects = objects(3, 2).unwrap();
+        let context = Context { node: NodeView::named("node-1"), ..Context::default() };
+        let tables = compile_all(&objects, &context).tables();
+        assert_eq!(tables.len(), 3);
+        let service = &tables["default/service-2"];
+        assert!(service.frontends.iter().filter(|frontend| frontend.backends.len() == 2).count() >= 2);
+    }
 }

@@ -1,0 +1,153 @@
+//! What the agent weighs: the real proxy, as it runs on a node, against a real API server.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use futures::{StreamExt, TryStreamExt};
+use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::api::PostParams;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client};
+use tests_e2e::{Lab, eventually, lab};
+use userspace_dataplane::inspect::Inspector;
+
+use crate::cluster::resident;
+use crate::place::Place;
+use crate::row::{Metric, Report};
+use crate::subject::Plan;
+use crate::worker::Worker;
+use crate::{node, sync};
+
+const BYTES: Metric = ("bytes", "bytes");
+/// Requests under way at a time.
+const REQUESTS: usize = 64;
+/// What the start needed is given back meanwhile.
+const REST: Duration = Duration::from_secs(5);
+
+/// Measures the proxy's resident memory with so many services and endpoints of each.
+pub fn run(report: &Report, plan: &Plan) {
+    let sizes: &[(usize, usize)] = plan.choose(&[(1, 1), (10_000, 10)], &[(1, 1), (1000, 2), (10_000, 10)]);
+    for (services, endpoints) in sizes {
+        let case = format!("agent_memory/services={services}/endpoints={endpoints}");
+        report.attempt(&case, || {
+            let lab = Lab::new()?;
+            let outcome = agent(&lab, *services, *endpoints);
+            node::clear(&lab);
+            report.row("sync", &case, "hawser", BYTES, &[outcome?])
+        });
+    }
+}
+
+/// A process that is killed when it is no longer needed.
+struct Running(Child);
+
+impl Running {
+    fn start(lab: &Lab, name: &str, args: &[&str]) -> Result<Self> {
+        let log =
+            std::fs::File::create(lab.dir().join(format!("{name}.log"))).context("cannot make a log")?;
+        let mut command = Place::node(lab).command(tests_e2e::hawser()?);
+        command.arg(name).args(args).stdin(Stdio::null());
+        command.stdout(log.try_clone().context("cannot share a log")?).stderr(log);
+        command.spawn().map(Self).with_context(|| format!("cannot start hawser {name}"))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Ended already is what is wanted.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn agent(lab: &Lab, services: usize, endpoints: usize) -> Result<f64> {
+    let data = lab.data_dir().display().to_string();
+    let _apiserver = Running::start(
+        lab,
+        "apiserver",
+        &["--data-dir", &data, "--bind-address", "127.0.0.1", "--advertise-address", lab::NODE_IP],
+    )?;
+    let kubeconfig = lab.data_dir().join("kubeconfig.yaml");
+    eventually("the API server", || Ok(kubeconfig.exists().then_some(())))?;
+    let kubeconfig = kubeconfig.display().to_string();
+    let (services_text, endpoints_text) = (services.to_string(), endpoints.to_string());
+    // It says that it is there when all objects are.
+    Worker::start(&Place::node(lab), &["populate", &kubeconfig, &services_text, &endpoints_text])?;
+    let root = node::bpf_root(lab);
+    let proxy = Running::start(
+        lab,
+        "proxy",
+        &[
+            "--kubeconfig",
+            &kubeconfig,
+            "--node-name",
+            "bench-node",
+            "--node-ip",
+            lab::NODE_IP,
+            "--cgroup-root",
+            &lab.cgroup_root(),
+            "--bpf-root",
+            &root.display().to_string(),
+        ],
+    )?;
+    eventually("the proxy's tables", || Ok((programmed(&root)? >= services).then_some(())))
+        .with_context(|| std::fs::read_to_string(lab.dir().join("proxy.log")).unwrap_or_default())?;
+    std::thread::sleep(REST);
+    resident(proxy.0.id())
+}
+
+fn programmed(root: &Path) -> Result<usize> {
+    match Inspector::open(root) {
+        Ok(inspector) => Ok(inspector.services().context("cannot read the tables")?.len()),
+        // The proxy has not made them yet.
+        Err(_) => Ok(0),
+    }
+}
+
+/// Makes services with endpoints at an API server.
+pub fn populate(kubeconfig: &str, services: usize, endpoints: usize) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot make a runtime")?;
+    runtime.block_on(async {
+        let file = Kubeconfig::read_from(PathBuf::from(kubeconfig)).context("cannot read the kubeconfig")?;
+        let config = kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
+            .await
+            .context("cannot use the kubeconfig")?;
+        let client = Client::try_from(config).context("cannot make a client")?;
+        let (of_services, of_slices): (Api<Service>, Api<EndpointSlice>) =
+            (Api::namespaced(client.clone(), "default"), Api::namespaced(client, "default"));
+        ready(&of_services).await?;
+        let post = PostParams::default();
+        futures::stream::iter(0..services)
+            .map(|i| {
+                let (of_services, of_slices, post) = (&of_services, &of_slices, &post);
+                async move {
+                    let (service, slice) = (sync::service(i, false)?, sync::slice(i, endpoints)?);
+                    of_services.create(post, &service).await.context("cannot make a Service")?;
+                    of_slices.create(post, &slice).await.context("cannot make an EndpointSlice")?;
+                    anyhow::Ok(())
+                }
+            })
+            .buffer_unordered(REQUESTS)
+            .try_collect::<()>()
+            .await
+    })?;
+    println!("ok");
+    Ok(())
+}
+
+/// Waits until the API server answers.
+async fn ready(services: &Api<Service>) -> Result<()> {
+    for _ in 0..100 {
+        if services.get_opt("kubernetes").await.is_ok_and(|found| found.is_some()) {
+            return Ok(());
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    services.get("kubernetes").await.map(drop).context("the API server does not answer")
+}

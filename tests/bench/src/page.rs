@@ -1,0 +1,168 @@
+//! The page of figures: rows of a run as Markdown tables, each written between two marks of the
+//! page, `<!-- rows: NAME -->` and `<!-- end of rows -->`.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use crate::row::Row;
+
+const BEGIN: &str = "<!-- rows: ";
+const END: &str = "<!-- end of rows -->";
+/// Columns in this order; others follow.
+pub const SUBJECTS: [&str; 6] = ["limit", "hawser", "iptables", "nftables", "ipvs", "containerd"];
+/// Not a row of its own but in brackets after the figure.
+const RATIO: &str = "ratio_to_limit";
+
+/// Which cases each table has.
+const TABLES: [(&str, &[&str]); 6] = [
+    ("cluster", &["memory", "up", "first_pod", "binary"]),
+    ("programs", &["not_a_service", "hit_path", "miss_path", "connect_hook"]),
+    ("packets", &["xdp_north_south", "xdp_new_flows"]),
+    ("connections", &["connect_rate", "tcp_rr", "udp_rr"]),
+    ("throughput", &["throughput"]),
+    ("sync", &["full_program", "one_change", "restart", "agent_memory", "map_memory"]),
+];
+
+/// Writes the rows into the page; tables without rows stay as they are.
+pub fn write(rows: &[Row], file: &Path) -> Result<()> {
+    let text = fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+    fs::write(file, filled(&text, rows)?).with_context(|| format!("cannot write {}", file.display()))
+}
+
+fn filled(page: &str, rows: &[Row]) -> Result<String> {
+    let mut out = String::new();
+    let mut rest = page;
+    while let Some((before, after)) = rest.split_once(BEGIN) {
+        let (name, after) = after.split_once(" -->").context("a mark of the page does not end")?;
+        let (old, after) = after.split_once(END).with_context(|| format!("{name:?} has no end"))?;
+        let (_, cases) =
+            TABLES.iter().find(|(table, _)| *table == name).with_context(|| format!("no table {name:?}"))?;
+        let of_table: Vec<&Row> = rows.iter().filter(|row| cases.contains(&row.name())).collect();
+        let table = if of_table.is_empty() { old.to_owned() } else { table(&of_table, cases) };
+        let _ = write!(out, "{before}{BEGIN}{name} -->{table}{END}");
+        rest = after;
+    }
+    Ok(out + rest)
+}
+
+/// One line a case and metric, one column a subject.
+fn table(rows: &[&Row], cases: &[&str]) -> String {
+    let subjects = subjects(rows);
+    let mut lines: Vec<(&str, &str)> = Vec::new();
+    let mut cells: BTreeMap<(&str, &str, &str), String> = BTreeMap::new();
+    for row in rows.iter().filter(|row| row.metric != RATIO) {
+        if !lines.contains(&(&row.case, &row.metric)) {
+            lines.push((&row.case, &row.metric));
+        }
+        let ratio = rows.iter().find(|other| {
+            (&other.case, &other.subject, other.metric.as_str()) == (&row.case, &row.subject, RATIO)
+                && is_rate(&row.metric)
+        });
+        let ratio = ratio.map(|ratio| format!(" ({:.0} %)", ratio.value * 100.0)).unwrap_or_default();
+        cells.insert((&row.case, &row.metric, &row.subject), figure(row.value, &row.unit) + &ratio);
+    }
+    // Rows come in the order of their making, which may be that of several runs.
+    lines.sort_by_key(|(case, _)| cases.iter().position(|name| case.split('/').next() == Some(name)));
+    let mut text = format!("\n| case | metric | {} |\n", subjects.join(" | "));
+    let _ = writeln!(text, "|---|---|{}", "---|".repeat(subjects.len()));
+    for (case, metric) in lines {
+        let of = |subject: &&str| cells.get(&(case, metric, *subject)).cloned().unwrap_or("–".to_owned());
+        let values: Vec<String> = subjects.iter().map(of).collect();
+        let _ = writeln!(text, "| `{case}` | {metric} | {} |", values.join(" | "));
+    }
+    text
+}
+
+fn is_rate(metric: &str) -> bool {
+    metric.ends_with("per_second")
+}
+
+/// Who occurs, in the order of columns.
+pub fn subjects<'a>(rows: &[&'a Row]) -> Vec<&'a str> {
+    let mut subjects: Vec<&str> = Vec::new();
+    for row in rows {
+        if !subjects.contains(&row.subject.as_str()) {
+            subjects.push(&row.subject);
+        }
+    }
+    subjects.sort_by_key(|name| SUBJECTS.iter().position(|known| known == name).unwrap_or(SUBJECTS.len()));
+    subjects
+}
+
+impl Row {
+    /// The case without its parameters.
+    pub fn name(&self) -> &str {
+        self.case.split('/').next().unwrap_or_default()
+    }
+}
+
+/// A value with three digits and a unit for people.
+pub fn figure(value: f64, unit: &str) -> String {
+    let scales: &[(f64, &str)] = match unit {
+        "seconds" => &[(1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")],
+        "bytes" => &[(1_073_741_824.0, "GiB"), (1_048_576.0, "MiB"), (1024.0, "KiB"), (1.0, "B")],
+        "bytes_per_second" => &[(1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"), (1.0, "B/s")],
+        "per_second" => &[(1e6, "M/s"), (1e3, "k/s"), (1.0, "/s")],
+        _ => &[(1.0, "")],
+    };
+    let scale = scales.iter().find(|(size, _)| value.abs() >= *size).or(scales.last());
+    let (size, name) = scale.copied().unwrap_or((1.0, ""));
+    let value = value / size;
+    let digits = match value.abs() {
+        large if large >= 99.95 => 0,
+        middle if middle >= 9.995 => 1,
+        _ => 2,
+    };
+    format!("{value:.digits$} {name}").trim_end().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(case: &str, subject: &str, (metric, unit): (&str, &str), value: f64) -> Row {
+        Row {
+            suite: "dataplane".into(),
+            case: case.into(),
+            subject: subject.into(),
+            metric: metric.into(),
+            unit: unit.into(),
+            value,
+            n: 3,
+            seed: 1,
+        }
+    }
+
+    #[test]
+    fn a_table_is_written_between_its_marks_and_others_stay() {
+        let rate = ("per_second", "per_second");
+        let rows = [
+            row("connect_rate/services=1", "hawser", rate, 49_500.0),
+            row("connect_rate/services=1", "limit", rate, 50_000.0),
+            row("connect_rate/services=1", "hawser", (RATIO, "ratio"), 0.99),
+            row("tcp_rr/services=1", "limit", ("p50_seconds", "seconds"), 0.000_012_34),
+        ];
+        let page = "a\n<!-- rows: connections -->\nold\n<!-- end of rows -->\nb\n\
+                    <!-- rows: sync -->\nkept\n<!-- end of rows -->\nc";
+        let table = "\n| case | metric | limit | hawser |\n|---|---|---|---|\n\
+             | `connect_rate/services=1` | per_second | 50.0 k/s | 49.5 k/s (99 %) |\n\
+             | `tcp_rr/services=1` | p50_seconds | 12.3 µs | – |\n";
+        let filled = filled(page, &rows).unwrap();
+        assert_eq!(filled, page.replace("\nold\n", table));
+        assert!(super::filled("<!-- rows: nothing --><!-- end of rows -->", &rows).is_err());
+    }
+
+    #[test]
+    fn figures_have_three_digits() {
+        assert_eq!(figure(0.000_000_033, "seconds"), "33.0 ns");
+        assert_eq!(figure(1.5, "seconds"), "1.50 s");
+        assert_eq!(figure(0.0, "seconds"), "0.00 ns");
+        assert_eq!(figure(12_000_000.0, "per_second"), "12.0 M/s");
+        assert_eq!(figure(1_073_741_824.0, "bytes"), "1.00 GiB");
+        assert_eq!(figure(-0.000_000_5, "seconds"), "-500 ns");
+    }
+}

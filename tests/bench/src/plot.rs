@@ -1,0 +1,247 @@
+//! Rows as charts: one SVG file a kind of case, one group of bars a case, one bar a subject.
+
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use crate::page::{figure, subjects};
+use crate::row::Row;
+
+/// Charts: the case, the metric that is drawn, what it says.
+const CHARTS: [(&str, &str, &str); 13] = [
+    ("hit_path", "seconds", "Program time of a packet of a known flow"),
+    ("miss_path", "seconds", "Program time of the first packet of a flow"),
+    ("not_a_service", "seconds", "Program time of a packet that is not for a service"),
+    ("connect_hook", "seconds", "What the hook adds to a connect"),
+    ("xdp_north_south", "packets_per_second", "Packets per second from outside to remote backends"),
+    ("xdp_new_flows", "packets_per_second", "Packets per second, each of a new flow"),
+    ("connect_rate", "per_second", "Connections per second"),
+    ("tcp_rr", "p50_seconds", "TCP round trip, median"),
+    ("udp_rr", "p50_seconds", "UDP round trip, median"),
+    ("throughput", "bytes_per_second", "Bulk data"),
+    ("full_program", "seconds", "Programming all services"),
+    ("one_change", "seconds", "One change"),
+    ("agent_memory", "bytes", "Resident memory of the proxy"),
+];
+
+const WIDTH: f64 = 900.0;
+const HEIGHT: f64 = 360.0;
+const LEFT: f64 = 80.0;
+const RIGHT: f64 = 20.0;
+const TOP: f64 = 70.0;
+const BOTTOM: f64 = 70.0;
+/// Ratio of the largest to the smallest value from which on the scale is logarithmic.
+const LOGARITHMIC: f64 = 50.0;
+
+/// Draws the rows into a directory, which is made if need be.
+pub fn write(rows: &[Row], directory: &Path) -> Result<()> {
+    fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
+    for (case, metric, title) in CHARTS {
+        let of_chart: Vec<&Row> =
+            rows.iter().filter(|row| row.name() == case && row.metric == metric).collect();
+        if of_chart.is_empty() {
+            continue;
+        }
+        let file = directory.join(format!("{case}.svg"));
+        fs::write(&file, chart(title, &of_chart))
+            .with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    Ok(())
+}
+
+fn colour(subject: &str) -> &'static str {
+    match subject {
+        "limit" => "#9aa0a6",
+        "hawser" => "#1f6feb",
+        "iptables" => "#d9822b",
+        "nftables" => "#2e9e5b",
+        "ipvs" => "#8e44ad",
+        _ => "#b03a48",
+    }
+}
+
+/// Where values lie between the floor (0) and the top (1) of the chart.
+struct Scale {
+    logarithmic: bool,
+    low: f64,
+    high: f64,
+}
+
+impl Scale {
+    fn new(rows: &[&Row]) -> Self {
+        let positive = rows.iter().map(|row| row.value).filter(|value| *value > 0.0);
+        let (mut least, mut most) = (f64::INFINITY, 0.0_f64);
+        for value in positive {
+            (least, most) = (least.min(value), most.max(value));
+        }
+        if most <= 0.0 {
+            return Self { logarithmic: false, low: 0.0, high: 1.0 };
+        }
+        if most / least < LOGARITHMIC {
+            return Self { logarithmic: false, low: 0.0, high: step(most) * 5.0 };
+        }
+        let (low, high) = (least.log10().floor(), most.log10().ceil());
+        Self { logarithmic: true, low, high: high.max(low + 1.0) }
+    }
+
+    fn place(&self, value: f64) -> f64 {
+        let at = if self.logarithmic { value.max(f64::MIN_POSITIVE).log10() } else { value };
+        ((at - self.low) / (self.high - self.low)).clamp(0.0, 1.0)
+    }
+
+    /// Values with a line across the chart.
+    fn lines(&self) -> Vec<f64> {
+        if self.logarithmic {
+            let decades = (self.high - self.low) as i32;
+            return (0..=decades).map(|i| 10_f64.powf(self.low + f64::from(i))).collect();
+        }
+        (0..=5).map(|i| self.high * f64::from(i) / 5.0).collect()
+    }
+}
+
+/// A fifth of the scale's end: 1, 2, 2.5 or 5 times a power of ten.
+fn step(most: f64) -> f64 {
+    let fifth = most / 5.0;
+    let power = 10_f64.powf(fifth.log10().floor());
+    let nice = [1.0, 2.0, 2.5, 5.0, 10.0].into_iter().find(|nice| nice * power >= fifth * 0.999);
+    nice.unwrap_or(10.0) * power
+}
+
+fn chart(title: &str, rows: &[&Row]) -> String {
+    let (subjects, scale) = (subjects(rows), Scale::new(rows));
+    let mut cases: Vec<&str> = Vec::new();
+    for row in rows {
+        if !cases.contains(&row.case.as_str()) {
+            cases.push(&row.case);
+        }
+    }
+    let mut svg = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
+         font-family=\"sans-serif\" font-size=\"11\">\n\
+         <rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"#ffffff\"/>\n\
+         <text x=\"{LEFT}\" y=\"24\" font-size=\"15\">{}</text>\n",
+        escaped(title)
+    );
+    legend(&mut svg, &subjects);
+    axis(&mut svg, &scale, rows.first().map_or("", |row| row.unit.as_str()));
+    let group = (WIDTH - LEFT - RIGHT) / cases.len() as f64;
+    let bar = (group * 0.8 / subjects.len() as f64).min(60.0);
+    for (i, case) in cases.iter().enumerate() {
+        let middle = LEFT + group * (i as f64 + 0.5);
+        for (j, subject) in subjects.iter().enumerate() {
+            let of_bar = rows.iter().find(|row| row.case == *case && row.subject == *subject);
+            if let Some(row) = of_bar {
+                let x = middle + bar * (j as f64 - subjects.len() as f64 / 2.0);
+                draw(&mut svg, row, x, bar, &scale);
+            }
+        }
+        for (line, parameter) in case.split('/').skip(1).enumerate() {
+            let y = HEIGHT - BOTTOM + 16.0 + 14.0 * line as f64;
+            let _ = writeln!(
+                svg,
+                "<text x=\"{middle:.1}\" y=\"{y:.1}\" text-anchor=\"middle\">{}</text>",
+                escaped(parameter)
+            );
+        }
+    }
+    svg + "</svg>\n"
+}
+
+fn legend(svg: &mut String, subjects: &[&str]) {
+    for (i, subject) in subjects.iter().enumerate() {
+        let x = LEFT + 100.0 * i as f64;
+        let _ = writeln!(
+            svg,
+            "<rect x=\"{x}\" y=\"36\" width=\"12\" height=\"12\" fill=\"{}\"/>\
+             <text x=\"{}\" y=\"46\">{subject}</text>",
+            colour(subject),
+            x + 17.0
+        );
+    }
+}
+
+fn axis(svg: &mut String, scale: &Scale, unit: &str) {
+    for value in scale.lines() {
+        let y = height(scale.place(value));
+        let _ = writeln!(
+            svg,
+            "<line x1=\"{LEFT}\" x2=\"{}\" y1=\"{y:.1}\" y2=\"{y:.1}\" stroke=\"#dddddd\"/>\
+             <text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+            WIDTH - RIGHT,
+            LEFT - 6.0,
+            y + 4.0,
+            figure(value, unit)
+        );
+    }
+}
+
+fn draw(svg: &mut String, row: &Row, x: f64, width: f64, scale: &Scale) {
+    let y = height(scale.place(row.value));
+    let _ = writeln!(
+        svg,
+        "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"{:.1}\" fill=\"{}\"><title>{}: {}</title>\
+         </rect><text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\" font-size=\"8\">{}</text>",
+        width * 0.9,
+        HEIGHT - BOTTOM - y,
+        colour(&row.subject),
+        escaped(&row.subject),
+        figure(row.value, &row.unit),
+        x + width * 0.45,
+        y - 3.0,
+        figure(row.value, &row.unit),
+    );
+}
+
+fn height(share: f64) -> f64 {
+    HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM)
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(case: &str, subject: &str, value: f64) -> Row {
+        Row {
+            suite: "sync".into(),
+            case: case.into(),
+            subject: subject.into(),
+            metric: "seconds".into(),
+            unit: "seconds".into(),
+            value,
+            n: 3,
+            seed: 1,
+        }
+    }
+
+    #[test]
+    fn each_row_is_a_bar_and_wide_ranges_are_logarithmic() {
+        let rows = [
+            row("full_program/services=1000", "hawser", 0.002),
+            row("full_program/services=1000", "nftables", 0.2),
+            row("full_program/services=10000", "hawser", 0.02),
+        ];
+        let rows: Vec<&Row> = rows.iter().collect();
+        let svg = chart("a < b", &rows);
+        assert_eq!(svg.matches("<title>").count(), 3);
+        assert!(svg.contains("a &lt; b") && svg.contains("services=10000</text>"));
+        let scale = Scale::new(&rows);
+        assert!(scale.logarithmic);
+        assert_eq!(scale.lines().len(), 4);
+        assert!((scale.place(0.01) - 1.0 / 3.0).abs() < 1e-9);
+        let narrow = Scale::new(&rows[..1]);
+        assert!(!narrow.logarithmic && narrow.high >= 0.002);
+    }
+
+    #[test]
+    fn scales_end_at_round_numbers() {
+        assert!((step(0.98) - 0.2).abs() < 1e-12);
+        assert!((step(5.0) - 1.0).abs() < 1e-12);
+        assert!((step(11.0) - 2.5).abs() < 1e-12);
+    }
+}
