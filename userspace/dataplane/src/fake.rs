@@ -1,7 +1,7 @@
 //! A data plane in memory, for simulation and tests: the same tables, arena and order of writes
 //! as the kernel's, and a plain reading of what a connection would get.
 
-mod memory;
+pub(crate) mod memory;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
