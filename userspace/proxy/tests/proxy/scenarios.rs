@@ -87,8 +87,8 @@ fn usual(scope: Scope) -> Algorithm {
 /// The other scope of the same place, with the same answer.
 fn likewise(frontend: &Frontend, next: &Frontend) -> bool {
     let expected = Frontend { key: next.key, algorithm: next.algorithm, ..frontend.clone() };
-    let algorithms =
-        [frontend, next].map(|one| if one.algorithm == usual(one.key.scope) { None } else { Some(one.algorithm) });
+    let algorithms = [frontend, next]
+        .map(|one| if one.algorithm == usual(one.key.scope) { None } else { Some(one.algorithm) });
     let same_place = (frontend.key.address, frontend.key.port, frontend.key.protocol)
         == (next.key.address, next.key.port, next.key.protocol);
     same_place && expected == *next && algorithms[0] == algorithms[1]

@@ -104,8 +104,10 @@ fn file(path: &Path) -> Vec<Case> {
 }
 
 fn case(name: &str, yaml: &str) -> Case {
-    let objects: Vec<Value> = serde_saphyr::from_multiple(yaml).unwrap_or_else(|error| panic!("{name}: {error}"));
-    let of_kind = |kind: &str| objects.iter().filter(|object| object["kind"] == kind).cloned().collect::<Vec<_>>();
+    let objects: Vec<Value> =
+        serde_saphyr::from_multiple(yaml).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let of_kind =
+        |kind: &str| objects.iter().filter(|object| object["kind"] == kind).cloned().collect::<Vec<_>>();
     let node: Node = serde_json::from_value(of_kind("Node").remove(0)).unwrap();
     let view = NodeView::of(&node);
     let settings: Settings = serde_json::from_value(of_kind("Settings").remove(0)).unwrap();
@@ -183,7 +185,13 @@ fn seen(column: &str, backend: IpAddr, world: &World) -> Source {
     match column {
         "kept" => Source::Kept,
         "node" => Source::Node,
-        "by place" => if local() { Source::Kept } else { Source::Node },
+        "by place" => {
+            if local() {
+                Source::Kept
+            } else {
+                Source::Node
+            }
+        }
         _ => panic!("{column}"),
     }
 }

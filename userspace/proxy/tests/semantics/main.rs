@@ -12,6 +12,7 @@
 #![allow(clippy::unwrap_used, reason = "a test says what is wrong by panicking")]
 
 mod cases;
+mod kernel;
 mod model;
 mod plan;
 mod properties;

@@ -66,6 +66,9 @@ pub enum Source {
     Node,
 }
 
+/// Whom an attempt addressed: a Service's port, and all ways in which the Service has the place.
+type Addressee<'a> = (&'a Service, &'a ServicePort, BTreeSet<Way>);
+
 /// In which way a Service was addressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Way {
@@ -133,12 +136,9 @@ fn nobody(world: &World, address: IpAddr) -> Verdict {
 }
 
 /// Whose the destination is: an address that a Service has before a node port, then the older
-/// Service before the younger. Gives all ways in which that Service has it.
-fn addressee<'a>(
-    world: &'a World,
-    attempt: &Attempt,
-) -> Option<(&'a Service, &'a ServicePort, BTreeSet<Way>)> {
-    let mut found: BTreeMap<(bool, i64, String), (&Service, &ServicePort, BTreeSet<Way>)> = BTreeMap::new();
+/// Service before the younger.
+fn addressee<'a>(world: &'a World, attempt: &Attempt) -> Option<Addressee<'a>> {
+    let mut found: BTreeMap<(bool, i64, String), Addressee<'a>> = BTreeMap::new();
     for service in world.services.iter().filter(|service| proxied(service)) {
         let ports = service.spec.iter().flat_map(|spec| spec.ports.iter().flatten());
         for port in ports.filter(|port| port.protocol.as_deref().unwrap_or("TCP") == attempt.protocol) {
