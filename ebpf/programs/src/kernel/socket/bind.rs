@@ -8,7 +8,7 @@ use ebpf_common::{config_flag, metric, scope};
 
 use super::super::family::{Address as _, Family, FrontendKey as _, V4, V6};
 use super::super::{lookup, maps};
-use super::context::{self, Hook as _, PROCEED};
+use super::context::{self, Form, Ip4, Ip6, Mapped, PROCEED};
 
 const EADDRINUSE: i32 = 98;
 
@@ -17,7 +17,7 @@ pub fn bind4(ctx: SockAddrContext) -> i32 {
     if !is_guarded(&ctx) {
         return PROCEED;
     }
-    check::<V4>(&ctx, V4::address(&ctx))
+    check::<V4>(&ctx, Ip4::address(&ctx))
 }
 
 #[cgroup_sock_addr(bind6)]
@@ -25,10 +25,10 @@ pub fn bind6(ctx: SockAddrContext) -> i32 {
     if !is_guarded(&ctx) {
         return PROCEED;
     }
-    if let Some(address) = context::mapped(&ctx) {
-        return check::<V4>(&ctx, address);
+    if context::is_mapped(&ctx) {
+        return check::<V4>(&ctx, Mapped::address(&ctx));
     }
-    let address = V6::address(&ctx);
+    let address = Ip6::address(&ctx);
     // The unspecified address is that of both families, unless the socket says otherwise, which
     // cannot be seen here.
     if address.same(&<V6 as Family>::Address::ZERO) && check::<V4>(&ctx, 0) != PROCEED {

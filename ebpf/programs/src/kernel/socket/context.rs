@@ -17,29 +17,24 @@ const REFUSE: i32 = 0;
 /// ::ffff:0:0/96, the third word.
 const MAPPED: u32 = 0xffff_u32.to_be();
 
-/// A family as the hooks see it.
-pub trait Hook: Family + Peers {
-    /// The address that the system call is about.
-    fn address(ctx: &SockAddrContext) -> Self::Address;
-    fn set_address(ctx: &SockAddrContext, address: Self::Address);
+/// How a system call names an address.
+pub trait Form {
+    type Family: Peers;
+
+    fn address(ctx: &SockAddrContext) -> <Self::Family as Family>::Address;
+    fn set_address(ctx: &SockAddrContext, address: <Self::Family as Family>::Address);
 }
 
-/// IPv4 addresses inside IPv6 ones, as sockets of IPv6 use them; everything else is that of
-/// [`V4`].
-#[inline(always)]
-pub fn mapped(ctx: &SockAddrContext) -> Option<u32> {
-    let address = V6::address(ctx);
-    (address[0] == 0 && address[1] == 0 && address[2] == MAPPED).then_some(address[3])
-}
+/// IPv4.
+pub struct Ip4;
+/// IPv4 inside IPv6, as sockets of IPv6 may have it: the connection is one of IPv4.
+pub struct Mapped;
+/// IPv6.
+pub struct Ip6;
 
-/// Replaces the IPv4 address inside an IPv6 one.
-#[inline(always)]
-pub fn set_mapped(ctx: &SockAddrContext, address: u32) {
-    // SAFETY: the context is the one that the kernel gave.
-    unsafe { (&raw mut (*context(ctx)).user_ip6[3]).write_volatile(address) }
-}
+impl Form for Ip4 {
+    type Family = V4;
 
-impl Hook for V4 {
     #[inline(always)]
     fn address(ctx: &SockAddrContext) -> u32 {
         // SAFETY: the context is the one that the kernel gave.
@@ -53,7 +48,25 @@ impl Hook for V4 {
     }
 }
 
-impl Hook for V6 {
+impl Form for Mapped {
+    type Family = V4;
+
+    #[inline(always)]
+    fn address(ctx: &SockAddrContext) -> u32 {
+        // SAFETY: the context is the one that the kernel gave.
+        unsafe { (&raw const (*context(ctx)).user_ip6[3]).read_volatile() }
+    }
+
+    #[inline(always)]
+    fn set_address(ctx: &SockAddrContext, address: u32) {
+        // SAFETY: as above.
+        unsafe { (&raw mut (*context(ctx)).user_ip6[3]).write_volatile(address) }
+    }
+}
+
+impl Form for Ip6 {
+    type Family = V6;
+
     #[inline(always)]
     fn address(ctx: &SockAddrContext) -> [u32; 4] {
         let ctx = context(ctx);
@@ -79,6 +92,21 @@ impl Hook for V6 {
             (&raw mut (*ctx).user_ip6[3]).write_volatile(address[3]);
         }
     }
+}
+
+/// The address of a system call on IPv6 is one of IPv4.
+#[inline(always)]
+pub fn is_mapped(ctx: &SockAddrContext) -> bool {
+    let ctx = context(ctx);
+    // SAFETY: the context is the one that the kernel gave.
+    let words = unsafe {
+        [
+            (&raw const (*ctx).user_ip6[0]).read_volatile(),
+            (&raw const (*ctx).user_ip6[1]).read_volatile(),
+            (&raw const (*ctx).user_ip6[2]).read_volatile(),
+        ]
+    };
+    words[0] | words[1] == 0 && words[2] == MAPPED
 }
 
 #[inline(always)]

@@ -18,9 +18,10 @@ use ebpf_common::socket::direction;
 use ebpf_common::{Config, config_flag, metric, protocol, scope};
 
 use self::connected::Connection;
-use self::context::{Hook, PROCEED, netns_cookie, port, protocol_of, refuse, set_port, socket_cookie};
-use self::peers::{Peer, PeerKey};
-use super::family::{Address as _, Backend as _, Family, FrontendKey as _, V4, V6};
+use self::context::{Form, Ip4, Ip6, Mapped, PROCEED};
+use self::context::{netns_cookie, port, protocol_of, refuse, set_port, socket_cookie};
+use self::peers::{Peer, PeerKey, Peers as _};
+use super::family::{Address as _, Backend as _, Family, FrontendKey as _};
 use super::maps::{self, EXEMPT};
 use super::{event, lookup, pick};
 
@@ -30,6 +31,10 @@ const AF_INET6: u32 = 10;
 const ECONNREFUSED: i32 = 111;
 const ETIMEDOUT: i32 = 110;
 const EHOSTUNREACH: i32 = 113;
+
+type Address<N> = <<N as Form>::Family as Family>::Address;
+type Key<N> = <<N as Form>::Family as Family>::FrontendKey;
+type Backend<N> = <<N as Form>::Family as Family>::Backend;
 
 /// What the hook is about.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -42,22 +47,22 @@ enum Call {
 
 #[cgroup_sock_addr(connect4)]
 pub fn connect4(ctx: SockAddrContext) -> i32 {
-    translate4(&ctx, Call::Connect)
+    translate::<Ip4>(&ctx, Call::Connect)
 }
 
 #[cgroup_sock_addr(sendmsg4)]
 pub fn sendmsg4(ctx: SockAddrContext) -> i32 {
-    translate4(&ctx, Call::Send)
+    translate::<Ip4>(&ctx, Call::Send)
 }
 
 #[cgroup_sock_addr(recvmsg4)]
 pub fn recvmsg4(ctx: SockAddrContext) -> i32 {
-    restore4(&ctx)
+    restore::<Ip4>(&ctx)
 }
 
 #[cgroup_sock_addr(getpeername4)]
 pub fn getpeername4(ctx: SockAddrContext) -> i32 {
-    restore4(&ctx)
+    restore::<Ip4>(&ctx)
 }
 
 #[cgroup_sock_addr(connect6)]
@@ -102,93 +107,50 @@ pub fn release(ctx: SockContext) -> i32 {
     PROCEED
 }
 
-/// What becomes of a system call.
-enum Answer<A> {
-    Leave,
-    Refuse(i32),
-    Go(A, u16),
-}
-
-#[inline(always)]
-fn translate4(ctx: &SockAddrContext, call: Call) -> i32 {
-    match decide::<V4>(ctx, V4::address(ctx), call) {
-        Answer::Leave => PROCEED,
-        Answer::Refuse(error) => refuse(error),
-        Answer::Go(address, port) => {
-            V4::set_address(ctx, address);
-            set_port(ctx, port);
-            PROCEED
-        }
-    }
-}
-
 #[inline(always)]
 fn translate6(ctx: &SockAddrContext, call: Call) -> i32 {
-    if let Some(address) = context::mapped(ctx) {
-        return match decide::<V4>(ctx, address, call) {
-            Answer::Leave => PROCEED,
-            Answer::Refuse(error) => refuse(error),
-            Answer::Go(address, port) => {
-                context::set_mapped(ctx, address);
-                set_port(ctx, port);
-                PROCEED
-            }
-        };
-    }
-    match decide::<V6>(ctx, V6::address(ctx), call) {
-        Answer::Leave => PROCEED,
-        Answer::Refuse(error) => refuse(error),
-        Answer::Go(address, port) => {
-            V6::set_address(ctx, address);
-            set_port(ctx, port);
-            PROCEED
-        }
-    }
+    if context::is_mapped(ctx) { translate::<Mapped>(ctx, call) } else { translate::<Ip6>(ctx, call) }
 }
 
 #[inline(always)]
-fn decide<F: Hook>(ctx: &SockAddrContext, address: F::Address, call: Call) -> Answer<F::Address> {
-    let (port, number) = (port(ctx), protocol_of(ctx));
+fn translate<N: Form>(ctx: &SockAddrContext, call: Call) -> i32 {
+    let (address, port, number) = (N::address(ctx), port(ctx), protocol_of(ctx));
     if number != protocol::TCP && number != protocol::UDP {
-        return Answer::Leave;
+        return PROCEED;
     }
     let Some(config) = maps::config() else {
-        return Answer::Leave;
+        return PROCEED;
     };
     // Before the frontend is: see `maps::epoch`.
     let epoch = maps::epoch(config);
-    let mut key = F::FrontendKey::new(address, port, number, scope::INTERNAL);
-    let Some(mut frontend) = lookup::frontend::<F>(&mut key, |cookie| netns_cookie(ctx) == cookie) else {
-        return unknown::<F>(ctx, config, address, port, number, call);
+    let mut key = Key::<N>::new(address, port, number, scope::INTERNAL);
+    let Some(mut frontend) = lookup::frontend::<N::Family>(&mut key, |cookie| netns_cookie(ctx) == cookie)
+    else {
+        return unknown::<N>(ctx, config, call);
     };
     let limited = frontend.flags() & frontend_flag::SOURCE_RANGES != 0;
     // The packet path knows the source, which a socket does not have yet. The node's own may come
     // in always.
     if limited && netns_cookie(ctx) != config.netns_cookie || is_exempt(ctx, config) {
-        return Answer::Leave;
+        return PROCEED;
     }
     if frontend.count() == 0 {
-        return Answer::Refuse(no_backend::<F>(&frontend, address, port, number));
+        return no_backend::<N>(ctx, &frontend);
     }
     // The hash of a socket is random, so that nothing would be consistent.
     frontend.switch &= !((frontend_flag::CONSISTENT as u64) << 48);
     match call {
-        Call::Connect => connect::<F>(ctx, &frontend, address, port, number),
-        Call::Send => send::<F>(ctx, &frontend, address, port, number, epoch),
+        Call::Connect => connect::<N>(ctx, &frontend),
+        Call::Send => send::<N>(ctx, &frontend, epoch),
     }
 }
 
 #[inline(always)]
-fn connect<F: Hook>(
-    ctx: &SockAddrContext,
-    frontend: &Frontend,
-    address: F::Address,
-    port: u16,
-    number: u8,
-) -> Answer<F::Address> {
-    let Some(backend) = pick::backend::<F>(frontend, random(frontend), || client::<F>(ctx, frontend)) else {
-        return Answer::Refuse(no_backend::<F>(frontend, address, port, number));
+fn connect<N: Form>(ctx: &SockAddrContext, frontend: &Frontend) -> i32 {
+    let Some(backend) = choose::<N>(ctx, frontend) else {
+        return no_backend::<N>(ctx, frontend);
     };
+    let (address, port, number) = (N::address(ctx), port(ctx), protocol_of(ctx));
     let connection = Connection {
         cookie: socket_cookie(ctx),
         // Streams keep their backend; only datagram sockets are looked for when it goes.
@@ -198,94 +160,87 @@ fn connect<F: Hook>(
         frontend: (address, port),
         backend: (backend.address(), backend.port()),
     };
-    if !connected::remember::<F>(&connection) {
-        let key = PeerKey {
-            cookie: connection.cookie,
-            address: backend.address(),
-            port: backend.port(),
-            protocol: number,
-            direction: direction::REVERSE,
-        };
-        F::remember(&key, &Peer { address, port, epoch: 0, service: frontend.service });
+    if !connected::remember::<N::Family>(&connection) {
+        let key = peer_key::<N>(ctx, connection.cookie, backend.address(), backend.port(), direction::REVERSE);
+        N::Family::remember(&key, &Peer { address, port, epoch: 0, service: frontend.service });
     }
-    maps::count(metric::SOCKET_TRANSLATED);
-    maps::count_service(frontend.service, false);
-    Answer::Go(backend.address(), backend.port())
+    go::<N>(ctx, frontend, &backend)
 }
 
 #[inline(always)]
-fn send<F: Hook>(
-    ctx: &SockAddrContext,
-    frontend: &Frontend,
-    address: F::Address,
-    port: u16,
-    number: u8,
-    epoch: u32,
-) -> Answer<F::Address> {
+fn send<N: Form>(ctx: &SockAddrContext, frontend: &Frontend, epoch: u32) -> i32 {
+    let (address, port, service) = (N::address(ctx), port(ctx), frontend.service);
     let cookie = socket_cookie(ctx);
-    let forward = PeerKey { cookie, address, port, protocol: number, direction: direction::FORWARD };
-    let known = F::peer(&forward).filter(|known| known.service == frontend.service);
-    if let Some(known) = known {
-        if maps::loss(known.service).wrapping_sub(known.epoch) as i32 <= 0 {
-            return Answer::Go(known.address, known.port);
-        }
-        if pick::find::<F>(frontend, &known.address, known.port).is_some() {
-            F::remember(&forward, &Peer { epoch, ..known });
-            return Answer::Go(known.address, known.port);
+    let forward = peer_key::<N>(ctx, cookie, address, port, direction::FORWARD);
+    if let Some(known) = N::Family::peer(&forward).filter(|known| known.service == service) {
+        let lost_since = maps::loss(service).wrapping_sub(known.epoch) as i32 > 0;
+        if !lost_since || pick::find::<N::Family>(frontend, &known.address, known.port).is_some() {
+            if lost_since {
+                N::Family::remember(&forward, &Peer { epoch, ..known });
+            }
+            N::set_address(ctx, known.address);
+            set_port(ctx, known.port);
+            return PROCEED;
         }
         maps::count(metric::FLOW_MOVED);
     }
-    let Some(backend) = pick::backend::<F>(frontend, random(frontend), || client::<F>(ctx, frontend)) else {
-        return Answer::Refuse(no_backend::<F>(frontend, address, port, number));
+    let Some(backend) = choose::<N>(ctx, frontend) else {
+        return no_backend::<N>(ctx, frontend);
     };
-    let service = frontend.service;
-    F::remember(&forward, &Peer { address: backend.address(), port: backend.port(), epoch, service });
-    let reverse = PeerKey {
-        cookie,
-        address: backend.address(),
-        port: backend.port(),
-        protocol: number,
-        direction: direction::REVERSE,
-    };
-    F::remember(&reverse, &Peer { address, port, epoch, service });
+    let to = Peer { address: backend.address(), port: backend.port(), epoch, service };
+    N::Family::remember(&forward, &to);
+    let reverse = peer_key::<N>(ctx, cookie, backend.address(), backend.port(), direction::REVERSE);
+    N::Family::remember(&reverse, &Peer { address, port, epoch, service });
+    go::<N>(ctx, frontend, &backend)
+}
+
+/// Sends the system call to the backend.
+#[inline(always)]
+fn go<N: Form>(ctx: &SockAddrContext, frontend: &Frontend, backend: &Backend<N>) -> i32 {
     maps::count(metric::SOCKET_TRANSLATED);
-    maps::count_service(service, false);
-    Answer::Go(backend.address(), backend.port())
+    maps::count_service(frontend.service, false);
+    N::set_address(ctx, backend.address());
+    set_port(ctx, backend.port());
+    PROCEED
+}
+
+#[inline(always)]
+fn peer_key<N: Form>(
+    ctx: &SockAddrContext,
+    cookie: u64,
+    address: Address<N>,
+    port: u16,
+    direction: u8,
+) -> PeerKey<Address<N>> {
+    PeerKey { cookie, address, port, protocol: protocol_of(ctx), direction }
 }
 
 /// No frontend has the address and port. What is in the service ranges must not leave the node
 /// untranslated.
 #[inline(always)]
-fn unknown<F: Hook>(
-    ctx: &SockAddrContext,
-    config: &Config,
-    address: F::Address,
-    port: u16,
-    number: u8,
-    call: Call,
-) -> Answer<F::Address> {
-    let asks = call == Call::Connect && number == protocol::UDP;
+fn unknown<N: Form>(ctx: &SockAddrContext, config: &Config, call: Call) -> i32 {
+    let address = N::address(ctx);
+    let asks = call == Call::Connect && protocol_of(ctx) == protocol::UDP;
     if asks {
         // Connected to a service before, now to something else.
         connected::forget(socket_cookie(ctx));
     }
-    if !F::is_in_ranges(config, &address) || is_exempt(ctx, config) {
-        return Answer::Leave;
+    if !N::Family::is_in_ranges(config, &address) || is_exempt(ctx, config) {
+        return PROCEED;
     }
     // Programs connect a datagram socket to learn their own address, and send nothing. If they do
     // send, the packet path of the pod answers; the node's own sockets have none.
     if asks && netns_cookie(ctx) != config.netns_cookie {
-        return Answer::Leave;
+        return PROCEED;
     }
-    if lookup::is_marked::<F>(address) {
-        maps::count(metric::UNKNOWN_PORT_REFUSED);
-        tell::<F>(kind::UNKNOWN_PORT, 0, address, port, number);
-        Answer::Refuse(ECONNREFUSED)
+    let (metric, kind, error) = if lookup::is_marked::<N::Family>(address) {
+        (metric::UNKNOWN_PORT_REFUSED, kind::UNKNOWN_PORT, ECONNREFUSED)
     } else {
-        maps::count(metric::UNALLOCATED_DROPPED);
-        tell::<F>(kind::UNALLOCATED, 0, address, port, number);
-        Answer::Refuse(EHOSTUNREACH)
-    }
+        (metric::UNALLOCATED_DROPPED, kind::UNALLOCATED, EHOSTUNREACH)
+    };
+    maps::count(metric);
+    tell::<N::Family>(kind, 0, address, port(ctx), protocol_of(ctx));
+    refuse(error)
 }
 
 /// Sockets of the namespace are left alone: their packets take the packet path.
@@ -295,50 +250,37 @@ fn is_exempt(ctx: &SockAddrContext, config: &Config) -> bool {
 }
 
 #[inline(always)]
-fn restore4(ctx: &SockAddrContext) -> i32 {
-    if let Some((address, port)) = known::<V4>(ctx, V4::address(ctx)) {
-        V4::set_address(ctx, address);
-        set_port(ctx, port);
-    }
-    PROCEED
-}
-
-#[inline(always)]
 fn restore6(ctx: &SockAddrContext) -> i32 {
-    if let Some(address) = context::mapped(ctx) {
-        if let Some((address, port)) = known::<V4>(ctx, address) {
-            context::set_mapped(ctx, address);
-            set_port(ctx, port);
-        }
-    } else if let Some((address, port)) = known::<V6>(ctx, V6::address(ctx)) {
-        V6::set_address(ctx, address);
+    if context::is_mapped(ctx) { restore::<Mapped>(ctx) } else { restore::<Ip6>(ctx) }
+}
+
+/// Names the peer that the application knows, in place of the backend. In exempt namespaces too:
+/// sockets may have been connected before.
+#[inline(always)]
+fn restore<N: Form>(ctx: &SockAddrContext) -> i32 {
+    let (cookie, address) = (socket_cookie(ctx), N::address(ctx));
+    if let Some((address, port)) = connected::recall::<N::Family>(cookie, &address, port(ctx)) {
+        N::set_address(ctx, address);
         set_port(ctx, port);
+        return PROCEED;
+    }
+    let key = peer_key::<N>(ctx, cookie, address, port(ctx), direction::REVERSE);
+    if let Some(peer) = N::Family::peer(&key) {
+        N::set_address(ctx, peer.address);
+        set_port(ctx, peer.port);
     }
     PROCEED
 }
 
-/// The peer that the application knows, in place of the backend. Those of an exempt namespace too:
-/// they may have been connected before it was.
+/// Counts and fails the system call: a drop looks like a timeout.
 #[inline(always)]
-fn known<F: Hook>(ctx: &SockAddrContext, address: F::Address) -> Option<(F::Address, u16)> {
-    let (cookie, port, protocol) = (socket_cookie(ctx), port(ctx), protocol_of(ctx));
-    if let Some(frontend) = connected::recall::<F>(cookie, &address, port) {
-        return Some(frontend);
-    }
-    let key = PeerKey { cookie, address, port, protocol, direction: direction::REVERSE };
-    F::peer(&key).map(|peer| (peer.address, peer.port))
-}
-
-/// Counts, and says which error the system call gives: a drop looks like a timeout.
-#[inline(always)]
-fn no_backend<F: Family>(frontend: &Frontend, address: F::Address, port: u16, number: u8) -> i32 {
+fn no_backend<N: Form>(ctx: &SockAddrContext, frontend: &Frontend) -> i32 {
     maps::count(metric::SOCKET_REFUSED);
     maps::count_service(frontend.service, true);
     let drop = frontend.flags() & frontend_flag::DROP_WHEN_EMPTY != 0;
-    let (kind, error) =
-        if drop { (kind::DROPPED_EMPTY, ETIMEDOUT) } else { (kind::REFUSED, ECONNREFUSED) };
-    tell::<F>(kind, frontend.service, address, port, number);
-    error
+    let kind = if drop { kind::DROPPED_EMPTY } else { kind::REFUSED };
+    tell::<N::Family>(kind, frontend.service, N::address(ctx), port(ctx), protocol_of(ctx));
+    refuse(if drop { ETIMEDOUT } else { ECONNREFUSED })
 }
 
 #[inline(always)]
@@ -355,13 +297,13 @@ fn tell<F: Family>(kind: u8, service: u32, address: F::Address, port: u16, numbe
 
 /// The affinity of a socket is that of its network namespace: it has no address yet.
 #[inline(always)]
-fn client<F: Family>(ctx: &SockAddrContext, frontend: &Frontend) -> AffinityKey {
-    AffinityKey {
+fn choose<N: Form>(ctx: &SockAddrContext, frontend: &Frontend) -> Option<Backend<N>> {
+    pick::backend::<N::Family>(frontend, random(frontend), || AffinityKey {
         client: netns_cookie(ctx) | AffinityKey::SOCKET,
         service: frontend.service,
-        family: F::VERSION as u16,
+        family: N::Family::VERSION as u16,
         scope: scope::INTERNAL as u16,
-    }
+    })
 }
 
 /// A hash for a socket, which has no port yet.
