@@ -8,6 +8,11 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use ipnetwork::IpNetwork;
 use kubelet_agent::Thresholds;
 
+use crate::proxy_args::ProxyRun;
+
+/// What is logged unless told otherwise.
+pub const DEFAULT_LOG: &str = "info";
+
 /// Where pins are unless told otherwise.
 pub const BPF_ROOT: &str = "/sys/fs/bpf/hawser";
 
@@ -15,7 +20,7 @@ pub const BPF_ROOT: &str = "/sys/fs/bpf/hawser";
 #[command(name = "hawser", version, about = "A networking-first Kubernetes node stack")]
 pub struct Hawser {
     /// What is logged: `info`, or a filter such as `info,userspace_proxy=debug`
-    #[arg(long, global = true, default_value = "info", env = "HAWSER_LOG")]
+    #[arg(long, global = true, default_value = DEFAULT_LOG, env = "HAWSER_LOG")]
     pub log: String,
     #[command(subcommand)]
     pub command: Command,
@@ -37,7 +42,8 @@ pub enum Command {
     Scheduler(Scheduler),
     /// Run the node agent
     Kubelet(Box<Kubelet>),
-    /// Run the service proxy, or look into its live tables
+    /// Run the service proxy in place of kube-proxy, or look into its live tables
+    #[command(version, args_override_self = true)]
     Proxy(Box<Proxy>),
 }
 
@@ -213,8 +219,6 @@ pub struct Kubelet {
     #[arg(long, requires = "tls_cert_file")]
     pub tls_private_key_file: Option<PathBuf>,
     #[command(flatten)]
-    pub networks: Networks,
-    #[command(flatten)]
     pub node: NodeArgs,
     #[command(flatten)]
     pub runtime: RuntimeArgs,
@@ -237,25 +241,6 @@ pub struct Proxy {
     pub look: Option<Look>,
     #[command(flatten)]
     pub run: ProxyRun,
-}
-
-#[derive(Args)]
-pub struct ProxyRun {
-    /// How the API server is reached
-    #[arg(long)]
-    pub kubeconfig: Option<PathBuf>,
-    /// Remove what an earlier proxy left in the kernel, and end
-    #[arg(long)]
-    pub cleanup: bool,
-    /// Where maps, programs and links are pinned
-    #[arg(long, default_value = BPF_ROOT)]
-    pub bpf_root: PathBuf,
-    #[command(flatten)]
-    pub node: NodeArgs,
-    #[command(flatten)]
-    pub ports: ProxyPorts,
-    #[command(flatten)]
-    pub networks: Networks,
 }
 
 /// Which of the live tables.

@@ -7,10 +7,10 @@ use apiserver_api::ambient::Ambient;
 use apiserver_client::{Informers, connect};
 use controllers_runtime::LeaderElection;
 
-use crate::args::{Controllers, Kubelet, Networks, Proxy, ProxyRun, Scheduler};
+use crate::args::{Controllers, Kubelet, Networks, Scheduler};
 use crate::data_dir::{DataDir, Made};
 use crate::node::{self, Directories, KubeletTls, Node, Surroundings};
-use crate::{look, shutdown};
+use crate::shutdown;
 
 /// `hawser controllers`.
 pub async fn controllers(args: Controllers) -> Result<()> {
@@ -54,7 +54,6 @@ pub async fn kubelet(args: Kubelet) -> Result<()> {
         client_ca_file,
         tls_cert_file,
         tls_private_key_file,
-        networks,
         node,
         runtime,
     } = args;
@@ -76,7 +75,7 @@ pub async fn kubelet(args: Kubelet) -> Result<()> {
     let client_ca = client_ca_file.map(|file| read(&file)).transpose()?;
     let directories = Directories::new(data.path());
     let cri = node::runtime(&directories, &runtime, &stop).await?;
-    let around = Surroundings { ambient: &ambient, stop: &stop, networks: &networks };
+    let around = Surroundings { ambient: &ambient, stop: &stop };
     let network = node::network(&node, &directories, client.clone(), &around)?;
     let tls = KubeletTls { serving, client_ca };
     let kubelet = node::kubelet(&node, &directories, &runtime, tls, cri, client, &around).await?;
@@ -84,29 +83,6 @@ pub async fn kubelet(args: Kubelet) -> Result<()> {
     stop.cancel();
     network.await.context("the pod network ended badly")?;
     outcome
-}
-
-/// `hawser proxy`, and a look into its tables.
-pub async fn proxy(args: Proxy) -> Result<()> {
-    let Proxy { look, run } = args;
-    if let Some(look) = look {
-        return look::run(look);
-    }
-    let ProxyRun { kubeconfig, cleanup, bpf_root, node, ports, networks } = run;
-    if cleanup {
-        return userspace_dataplane::remove(&bpf_root).context("cannot remove the eBPF programs and maps");
-    }
-    let kubeconfig = kubeconfig.context(
-        "hawser proxy needs --kubeconfig FILE; or services, backends, connections to look into the tables",
-    )?;
-    let stop = shutdown::on_signal()?;
-    let node = Node::from_args(node);
-    let data_plane = node::data_plane(&node, &bpf_root)?;
-    userspace_dataplane::preflight(&data_plane).context("the data plane cannot work here")?;
-    let (client, ambient) = (connect(&kubeconfig).await?, Ambient::system());
-    let around = Surroundings { ambient: &ambient, stop: &stop, networks: &networks };
-    let proxy = node::proxy(&node, data_plane, &ports, client, &around).await?;
-    proxy.await.context("the proxy ended badly")
 }
 
 fn read(path: &Path) -> Result<String> {

@@ -45,6 +45,7 @@ pub async fn remove(data: &DataDir, made: &Made) -> Vec<anyhow::Error> {
     if let Some(bpf_root) = &made.bpf_root {
         let removed = userspace_dataplane::remove(bpf_root);
         errors.extend(removed.context("cannot remove the eBPF programs and maps").err());
+        errors.extend(userspace_proxy::route::remove().await.map_err(anyhow::Error::new).err());
     }
     // What failed above may be needed for the next try.
     if errors.is_empty() {

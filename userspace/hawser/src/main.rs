@@ -10,9 +10,12 @@ mod data_dir;
 mod down;
 mod look;
 mod node;
+mod proxy;
+mod proxy_args;
 mod shutdown;
 mod up;
 
+use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
@@ -20,14 +23,15 @@ use anyhow::{Context, Result};
 use clap::Parser;
 use tracing_subscriber::EnvFilter;
 
-use crate::args::{Command, Hawser};
+use crate::args::{Command, DEFAULT_LOG, Hawser};
 
 fn main() -> ExitCode {
     // The container runtime calls this program by the plugin's name.
     if let Some(code) = cni::run_if_called() {
         return code;
     }
-    let Hawser { log, command } = Hawser::parse();
+    let arguments = std::env::args_os().collect::<Vec<_>>();
+    let Hawser { log, command } = Hawser::parse_from(kube_proxys_spelling(arguments));
     match run(&log, command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -37,10 +41,29 @@ fn main() -> ExitCode {
     }
 }
 
+/// kube-proxy takes `--log_dir` for `--log-dir`; so does what replaces it.
+fn kube_proxys_spelling(arguments: Vec<OsString>) -> Vec<OsString> {
+    if arguments.get(1).is_none_or(|command| command != "proxy") {
+        return arguments;
+    }
+    arguments.into_iter().map(proxy_args::with_hyphens).collect()
+}
+
 fn run(log: &str, command: Command) -> Result<()> {
-    let filter = EnvFilter::try_new(log).with_context(|| format!("--log {log:?} is not a filter"))?;
+    let logging = match &command {
+        Command::Proxy(args) => proxy::logging(args),
+        _ => proxy::Logging::default(),
+    };
+    let text = logging.filter.filter(|_| log == DEFAULT_LOG).unwrap_or(log);
+    let filter = EnvFilter::try_new(text).with_context(|| format!("--log {text:?} is not a filter"))?;
     let colours = std::io::stderr().is_terminal();
-    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr).init();
+    let lines =
+        tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr);
+    if logging.json {
+        lines.json().init();
+    } else {
+        lines.init();
+    }
     // Everything that speaks TLS in this process uses the same cryptography.
     rustls::crypto::ring::default_provider()
         .install_default()
@@ -58,7 +81,7 @@ fn run(log: &str, command: Command) -> Result<()> {
             Command::Controllers(args) => components::controllers(args).await,
             Command::Scheduler(args) => components::scheduler(args).await,
             Command::Kubelet(args) => Box::pin(components::kubelet(*args)).await,
-            Command::Proxy(args) => components::proxy(*args).await,
+            Command::Proxy(args) => Box::pin(proxy::run(*args)).await,
         }
     });
     // What still runs is not waited for: everything that counts is on disk or in the kernel.

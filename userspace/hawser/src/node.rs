@@ -32,13 +32,17 @@ impl Node {
     /// What the flags leave open is asked of the machine.
     pub fn from_args(args: NodeArgs) -> Self {
         let NodeArgs { node_name, node_ip, cgroup_root } = args;
-        let host = || rustix::system::uname().nodename().to_string_lossy().into_owned();
         Self {
-            name: node_name.unwrap_or_else(host).trim().to_lowercase(),
+            name: node_name.unwrap_or_else(host_name).trim().to_lowercase(),
             ip: node_ip.unwrap_or_else(address),
             cgroup_root,
         }
     }
+}
+
+/// The host's name.
+pub fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 /// The address that packets to other hosts would have; nothing is sent. Loopback without a route.
@@ -56,7 +60,6 @@ pub fn address() -> IpAddr {
 pub struct Surroundings<'a> {
     pub ambient: &'a Ambient,
     pub stop: &'a CancellationToken,
-    pub networks: &'a Networks,
 }
 
 /// Directories of a node below its root directory.
@@ -194,14 +197,15 @@ pub fn network(
     client: Client,
     around: &Surroundings<'_>,
 ) -> Result<JoinHandle<()>> {
-    let Surroundings { ambient, stop, networks } = around;
+    let Surroundings { ambient, stop } = around;
     let config = userspace_network::Config {
         node_name: node.name.clone(),
         state_dir: directories.network(),
         conf_dir: directories.cni_conf(),
         bin_dir: directories.cni_bin(),
         plugin: std::env::current_exe().context("cannot find this program's own file")?,
-        service_cidrs: vec![networks.service_cidr],
+        // What nothing translates is kept on the node by whoever translates: the proxy.
+        service_cidrs: Vec::new(),
         mtu: None,
     };
     config.validate().context("the pod network's configuration cannot be used")?;
@@ -243,42 +247,55 @@ pub async fn kubelet(
     Ok(tokio::spawn(async move { Box::pin(run).await.context("the kubelet cannot run") }))
 }
 
-/// Where the socket hooks are attached.
-pub fn data_plane(node: &Node, bpf_root: &Path) -> Result<userspace_dataplane::Config> {
-    let cgroups = find_cgroup2().context(
-        "no cgroup2 file system is mounted: mount one with `mount -t cgroup2 none /sys/fs/cgroup/unified`",
-    )?;
+/// Where the socket hooks are attached: below `cgroup_mount`, which is found unless given.
+pub fn data_plane(
+    cgroup_mount: Option<&Path>,
+    cgroup_root: &str,
+    bpf_root: &Path,
+) -> Result<userspace_dataplane::Config> {
+    let cgroups = match cgroup_mount {
+        Some(mount) => mount.to_path_buf(),
+        None => find_cgroup2().context(
+            "no cgroup2 file system is mounted: mount one with `mount -t cgroup2 none /sys/fs/cgroup/unified`",
+        )?,
+    };
     Ok(userspace_dataplane::Config {
         bpf_root: bpf_root.to_path_buf(),
-        cgroup: cgroups.join(node.cgroup_root.trim_start_matches('/')),
+        cgroup: cgroups.join(cgroup_root.trim_start_matches('/')),
         limits: Limits::default(),
         xdp: XdpMode::Auto,
         xdp_redirect: false,
     })
 }
 
-/// Runs the service proxy until shutdown. What it programmed stays.
-pub async fn proxy(
-    node: &Node,
-    data_plane: userspace_dataplane::Config,
-    ports: &ProxyPorts,
-    client: Client,
-    around: &Surroundings<'_>,
-) -> Result<JoinHandle<()>> {
+/// The proxy of a cluster of our own.
+pub fn proxy_config(node: &Node, ports: &ProxyPorts, networks: &Networks) -> Result<userspace_proxy::Config> {
     let ProxyPorts { healthz_bind_address, metrics_bind_address } = ports;
     let kube_proxy = KubeProxyConfiguration {
         hostname_override: node.name.clone(),
         healthz_bind_address: healthz_bind_address.to_string(),
         metrics_bind_address: metrics_bind_address.to_string(),
-        cluster_cidr: around.networks.cluster_cidr.to_string(),
+        bind_address_hard_fail: true,
+        cluster_cidr: networks.cluster_cidr.to_string(),
         ..KubeProxyConfiguration::default()
     };
-    let own = Own { service_ranges: vec![around.networks.service_cidr], ..Own::default() };
-    let config = userspace_proxy::Config::new(&kube_proxy, &own)
-        .context("the proxy's configuration cannot be used")?;
+    let own =
+        Own { service_ranges: vec![networks.service_cidr], route_of_last_resort: true, ..Own::default() };
+    userspace_proxy::Config::new(&kube_proxy, &own).context("the proxy's configuration cannot be used")
+}
+
+/// Runs the service proxy until shutdown. What it programmed stays.
+pub async fn proxy(
+    config: userspace_proxy::Config,
+    data_plane: userspace_dataplane::Config,
+    client: Client,
+    around: &Surroundings<'_>,
+) -> Result<JoinHandle<()>> {
+    let hard = config.bind_address_hard_fail;
     let listeners = userspace_proxy::Listeners {
-        healthz: Some(listen(*healthz_bind_address, "healthz-bind-address").await?),
-        metrics: Some(listen(*metrics_bind_address, "metrics-bind-address").await?),
+        healthz: page(config.healthz_bind_address, "healthz-bind-address", hard).await?,
+        metrics: page(config.metrics_bind_address, "metrics-bind-address", hard).await?,
+        later: !hard,
     };
     let kernel = Kernel::open(data_plane).context("cannot open the data plane")?;
     let (ambient, stop) = (around.ambient.clone(), around.stop.clone());
@@ -287,6 +304,20 @@ pub async fn proxy(
         Box::pin(userspace_proxy::run(config, client, Box::new(kernel), links, ambient, listeners, stop))
             .await;
     }))
+}
+
+/// A listener for pages. Without one the proxy tries again while it works, unless a taken port is
+/// to end it.
+async fn page(address: Option<SocketAddr>, flag: &str, hard: bool) -> Result<Option<TcpListener>> {
+    let Some(address) = address else { return Ok(None) };
+    match listen(address, flag).await {
+        Ok(listener) => Ok(Some(listener)),
+        Err(error) if hard => Err(error),
+        Err(error) => {
+            tracing::warn!(error = format!("{error:#}"), "trying again");
+            Ok(None)
+        }
+    }
 }
 
 async fn listen(address: SocketAddr, flag: &str) -> Result<TcpListener> {

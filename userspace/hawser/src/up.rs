@@ -72,7 +72,7 @@ fn check(args: &Up) -> Result<()> {
         }
     }
     let node = Node::from_args(args.node.clone());
-    let data_plane = node::data_plane(&node, &args.bpf_root)?;
+    let data_plane = node::data_plane(None, &node.cgroup_root, &args.bpf_root)?;
     userspace_dataplane::preflight(&data_plane).context("the data plane cannot work here")?;
     for (flag, address) in [
         ("--api-port", SocketAddr::from((Ipv4Addr::UNSPECIFIED, args.api_port))),
@@ -94,7 +94,7 @@ async fn cluster(args: Up, data: &DataDir, start: Instant, stop: &CancellationTo
     let Up { data_dir: _, api_port, bpf_root, store, networks, node, runtime, proxy } = args;
     let (node, ambient) = (Node::from_args(node), Ambient::system());
     let began = ambient.now();
-    let data_plane = node::data_plane(&node, &bpf_root)?;
+    let data_plane = node::data_plane(None, &node.cgroup_root, &bpf_root)?;
     let settings = Settings {
         data,
         listen: SocketAddr::from((Ipv4Addr::UNSPECIFIED, api_port)),
@@ -116,8 +116,9 @@ async fn cluster(args: Up, data: &DataDir, start: Instant, stop: &CancellationTo
     let directories = Directories::new(data.path());
     let kubelet_client = client(&api, Component::Node(&node.name));
     let proxy_client = client(&api, Component::Proxy);
-    let around = Surroundings { ambient: &ambient, stop, networks: &networks };
-    let proxy = node::proxy(&node, data_plane, &proxy, proxy_client, &around).await?;
+    let around = Surroundings { ambient: &ambient, stop };
+    let proxy = node::proxy_config(&node, &proxy, &networks)?;
+    let proxy = node::proxy(proxy, data_plane, proxy_client, &around).await?;
     tasks.add("proxy", async move { proxy.await.context("panicked") });
     let network = node::network(&node, &directories, kubelet_client.clone(), &around)?;
     tasks.add("pod network", async move { network.await.context("panicked") });

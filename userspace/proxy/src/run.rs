@@ -1,6 +1,8 @@
 //! Wiring: caches to inbox, inbox to worker, pages to listeners.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use apiserver_api::ambient::Ambient;
 use apiserver_client::cache::Selection;
@@ -10,6 +12,7 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::Client;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
+use tracing::info;
 use userspace_dataplane::tables::DataPlane;
 
 use crate::Config;
@@ -22,11 +25,16 @@ use crate::service_ranges::ServiceRanges;
 use crate::status::Status;
 use crate::worker::Worker;
 
+/// Between attempts to bind an address that is taken.
+const BIND_PAUSE: Duration = Duration::from_secs(5);
+
 /// Bound by the caller, so that tests take port 0. None: the pages are not served.
 #[derive(Debug, Default)]
 pub struct Listeners {
     pub healthz: Option<TcpListener>,
     pub metrics: Option<TcpListener>,
+    /// Where one is missing, the configuration's address is bound as soon as that is possible.
+    pub later: bool,
 }
 
 /// What the proxy reads.
@@ -96,10 +104,16 @@ pub async fn run_with(
     let (status, metrics) = (Arc::new(Status::default()), Arc::new(Metrics::new()));
     let pages =
         Pages { status: Arc::clone(&status), metrics: Arc::clone(&metrics), ambient: ambient.clone() };
-    let Listeners { healthz, metrics: metrics_listener } = listeners;
-    for (listener, site) in [(healthz, Site::Health), (metrics_listener, Site::Metrics)] {
-        if let Some(listener) = listener {
-            tokio::spawn(serve(listener, site, pages.clone(), shutdown.clone()));
+    let Listeners { healthz, metrics: metrics_listener, later } = listeners;
+    for (listener, address, site) in [
+        (healthz, config.healthz_bind_address, Site::Health),
+        (metrics_listener, config.metrics_bind_address, Site::Metrics),
+    ] {
+        let (pages, shutdown) = (pages.clone(), shutdown.clone());
+        match (listener, address.filter(|_| later)) {
+            (Some(listener), _) => drop(tokio::spawn(serve(listener, site, pages, shutdown))),
+            (None, Some(address)) => drop(tokio::spawn(serve_later(address, site, pages, shutdown))),
+            (None, None) => {}
         }
     }
     if config.route_of_last_resort {
@@ -113,6 +127,22 @@ pub async fn run_with(
     subscribe(&caches, &inbox, &shutdown);
     let worker = Worker::new(config, caches, inbox, data_plane, ambient, status, metrics);
     worker.run(synced, links, shutdown).await;
+}
+
+/// Serves pages on an address that was taken, once it is free.
+async fn serve_later(address: SocketAddr, site: Site, pages: Pages, shutdown: CancellationToken) {
+    let listener = loop {
+        tokio::select! {
+            biased;
+            () = shutdown.cancelled() => return,
+            () = tokio::time::sleep(BIND_PAUSE) => {}
+        }
+        if let Ok(listener) = TcpListener::bind(address).await {
+            break listener;
+        }
+    };
+    info!(%address, "the address is free now");
+    serve(listener, site, pages, shutdown).await;
 }
 
 fn subscribe(caches: &Caches, inbox: &Arc<Inbox>, shutdown: &CancellationToken) {

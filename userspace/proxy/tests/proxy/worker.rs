@@ -182,7 +182,7 @@ async fn the_pages_tell_the_truth() {
     let healthz = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let metrics = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (health_at, metrics_at) = (healthz.local_addr().unwrap(), metrics.local_addr().unwrap());
-    let listeners = Listeners { healthz: Some(healthz), metrics: Some(metrics) };
+    let listeners = Listeners { healthz: Some(healthz), metrics: Some(metrics), ..Listeners::default() };
     let mut proxy = Proxy::start(config(), Plane::default(), listeners);
     assert_eq!(page(health_at, "/healthz").await.0, 503);
     assert_eq!(page(health_at, "/livez").await.0, 503);

@@ -1,0 +1,243 @@
+//! `hawser proxy`: in place of kube-proxy, in any cluster.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use apiserver_api::ambient::Ambient;
+use kube::Client;
+use kube::config::{Config as ClientConfig, KubeConfigOptions, Kubeconfig};
+use tracing::{debug, info, warn};
+use userspace_proxy::{Config, File, KubeProxyConfiguration, adjust, cleanup, notes, route};
+
+use crate::args::Proxy;
+use crate::node::{self, Surroundings};
+use crate::proxy_args::{Act, ProxyRun, Resolved, resolve};
+use crate::{look, shutdown};
+
+/// Between looks at the configuration file.
+const FILE_PAUSE: Duration = Duration::from_secs(10);
+/// What kube-proxy asks for when it is told nothing.
+const OOM_SCORE: i32 = -999;
+
+/// What the command line says of the log.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Logging {
+    pub json: bool,
+    /// In place of `info`.
+    pub filter: Option<&'static str>,
+}
+
+/// Runs what the command line says.
+pub async fn run(args: Proxy) -> Result<()> {
+    let Proxy { look, run } = args;
+    if let Some(look) = look {
+        return look::run(look);
+    }
+    let ProxyRun { act, kube_proxy, lists, own, sizes } = run;
+    let Act { config: path, write_config_to, cleanup, init_only } = act;
+    let (file, text) = match &path {
+        Some(path) => {
+            let text = read(path)?;
+            let file = File::parse(&text)
+                .with_context(|| format!("cannot use the configuration {}", path.display()))?;
+            (Some(file), text)
+        }
+        None => (None, String::new()),
+    };
+    let resolved = resolve(&kube_proxy, &lists, file.as_ref())?;
+    if let Some(to) = write_config_to {
+        return write(resolved.configuration, &to);
+    }
+    say(&resolved, file.as_ref(), path.as_deref());
+    let mut configuration = resolved.configuration;
+    if cleanup.unwrap_or(false) {
+        return clean_up(&own.bpf_root, &configuration).await;
+    }
+    if configuration.hostname_override.is_empty() {
+        configuration.hostname_override = node::host_name();
+    }
+    let config =
+        Config::new(&configuration, &own.own()).context("the proxy's configuration cannot be used")?;
+    let data_plane = userspace_dataplane::Config {
+        limits: sizes.limits(),
+        xdp: own.xdp_mode.into(),
+        xdp_redirect: own.xdp_redirect,
+        ..node::data_plane(own.cgroup_mount.as_deref(), &own.cgroup_root, &own.bpf_root)?
+    };
+    userspace_dataplane::preflight(&data_plane).context("the data plane cannot work here")?;
+    adjust_machine(&configuration);
+    if init_only.unwrap_or(false) {
+        drop(userspace_dataplane::Kernel::open(data_plane).context("cannot open the data plane")?);
+        info!("set up what takes privileges; the proxy can be started without --init-only");
+        return Ok(());
+    }
+    let stop = shutdown::on_signal()?;
+    let client = client(&configuration, kube_proxy.master.as_deref()).await?;
+    let ambient = Ambient::system();
+    tokio::spawn(warn_of_leftovers(own.bpf_root.clone()));
+    let around = Surroundings { ambient: &ambient, stop: &stop };
+    let proxy = node::proxy(config, data_plane, client, &around).await?;
+    tokio::select! {
+        ended = proxy => ended.context("the proxy ended badly"),
+        path = changed(path, text) => {
+            // As kube-proxy does: whoever keeps this process running starts it with the new one.
+            stop.cancel();
+            bail!("the configuration {} has changed: ending, to be started with the new one", path.display())
+        }
+    }
+}
+
+/// What the log is to be like. A configuration that cannot be used is complained about later.
+pub fn logging(args: &Proxy) -> Logging {
+    let Proxy { look, run } = args;
+    if look.is_some() {
+        return Logging::default();
+    }
+    let text = run.act.config.as_ref().and_then(|path| std::fs::read_to_string(path).ok());
+    let file = text.and_then(|text| File::parse(&text).ok());
+    let Ok(resolved) = resolve(&run.kube_proxy, &run.lists, file.as_ref()) else { return Logging::default() };
+    let logging = resolved.configuration.logging;
+    let filter = match logging.verbosity {
+        0..4 => None,
+        4..8 => Some("info,hawser=debug,userspace_proxy=debug,userspace_dataplane=debug"),
+        8..10 => Some("debug"),
+        _ => Some("trace"),
+    };
+    Logging { json: logging.format == "json", filter }
+}
+
+/// One line for each setting that does not do what one may think.
+fn say(resolved: &Resolved, file: Option<&File>, path: Option<&Path>) {
+    let Resolved { configuration, overruled, meaningless } = resolved;
+    for oddity in file.iter().flat_map(|file| &file.oddities) {
+        let path = path.map(Path::display);
+        warn!(file = path.map(tracing::field::display), "the configuration is odd: {oddity}");
+    }
+    for flag in overruled {
+        info!("--{flag} says nothing beside --config");
+    }
+    for flag in meaningless {
+        info!("--{flag} means nothing here");
+    }
+    for note in notes(configuration) {
+        info!("{} means nothing here: {}", note.field, note.reason);
+    }
+}
+
+fn write(configuration: KubeProxyConfiguration, to: &Path) -> Result<()> {
+    let text = userspace_proxy::write(configuration).context("cannot write the configuration")?;
+    std::fs::write(to, text).with_context(|| format!("cannot write {}", to.display()))?;
+    info!(file = %to.display(), "wrote the configuration");
+    Ok(())
+}
+
+/// Removes all that a proxy left; goes on after errors and gives all of them.
+async fn clean_up(bpf_root: &Path, configuration: &KubeProxyConfiguration) -> Result<()> {
+    let mut errors = Vec::new();
+    let excluded: Vec<_> =
+        configuration.ipvs.exclude_cidrs.iter().filter_map(|range| range.parse().ok()).collect();
+    let (found, failed) = cleanup::find(&excluded).await;
+    errors.extend(failed.into_iter().map(anyhow::Error::new));
+    for leftover in found {
+        if let cleanup::Leftover::IpTables { tool, removal } = &leftover {
+            for chain in &removal.kept {
+                warn!("{tool}: {chain} stays, others' rules lead to it");
+            }
+        }
+        match cleanup::remove(&leftover).await {
+            Ok(()) => info!("removed {leftover}"),
+            Err(error) => errors.push(anyhow::Error::new(error).context(format!("cannot remove {leftover}"))),
+        }
+    }
+    match route::remove().await {
+        Ok(0) => {}
+        Ok(routes) => info!("removed {routes} routes of last resort"),
+        Err(error) => errors.push(error.into()),
+    }
+    let removed = userspace_dataplane::remove(bpf_root).context("cannot remove the eBPF programs and maps");
+    errors.extend(removed.err());
+    if errors.is_empty() {
+        return Ok(());
+    }
+    let list: Vec<String> = errors.iter().map(|error| format!("{error:#}")).collect();
+    bail!("not everything could be removed; run it again after mending this:\n  {}", list.join("\n  "))
+}
+
+/// kube-proxy's rules do no harm: sockets and packets are translated before they are reached. But
+/// they cost time, and nobody keeps them.
+async fn warn_of_leftovers(bpf_root: PathBuf) {
+    let (found, errors) = cleanup::find(&[]).await;
+    for error in errors {
+        debug!(error = &error as &dyn std::error::Error, "cannot look for kube-proxy's rules");
+    }
+    if !found.is_empty() {
+        let list: Vec<_> = found.iter().map(ToString::to_string).collect();
+        warn!(
+            "kube-proxy left {}: they are not needed; remove them with `hawser proxy --cleanup --bpf-root \
+             {}` while no proxy runs, or with kube-proxy's own --cleanup at any time",
+            list.join(", "),
+            bpf_root.display()
+        );
+    }
+}
+
+/// Sets what the configuration names. What the machine refuses is said, and no reason to end.
+fn adjust_machine(configuration: &KubeProxyConfiguration) {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    for sysctl in adjust::sysctls(&configuration.conntrack, processors) {
+        match adjust::set(&sysctl) {
+            Ok(true) => info!("{} is {} now", sysctl.name, sysctl.value),
+            Ok(false) => {}
+            Err(error) => {
+                warn!(error = &error as &dyn std::error::Error, "a kernel parameter stays as it is")
+            }
+        }
+    }
+    let asked = configuration.oom_score_adj;
+    if let Err(error) = adjust::set_oom_score(asked.unwrap_or(OOM_SCORE)) {
+        let error = &error as &dyn std::error::Error;
+        if asked.is_some() {
+            warn!(error, "the out-of-memory score stays as it is");
+        } else {
+            debug!(error, "the out-of-memory score stays as it is");
+        }
+    }
+}
+
+/// By the kubeconfig, or the pod's service account; nothing is sent yet.
+async fn client(configuration: &KubeProxyConfiguration, master: Option<&str>) -> Result<Client> {
+    let kubeconfig = &configuration.client_connection.kubeconfig;
+    let mut config = if kubeconfig.is_empty() {
+        ClientConfig::incluster().context(
+            "hawser proxy needs --kubeconfig FILE, or clientConnection.kubeconfig in --config FILE, or the service \
+             account of a pod; services, backends, connections look into the tables",
+        )?
+    } else {
+        let read = Kubeconfig::read_from(kubeconfig)
+            .with_context(|| format!("cannot read the kubeconfig {kubeconfig}"))?;
+        let options = KubeConfigOptions::default();
+        let made = ClientConfig::from_custom_kubeconfig(read, &options).await;
+        made.with_context(|| format!("cannot use the kubeconfig {kubeconfig}"))?
+    };
+    if let Some(master) = master.filter(|master| !master.is_empty()) {
+        config.cluster_url = master.parse().with_context(|| format!("--master {master:?} is not a URL"))?;
+    }
+    Client::try_from(config).context("cannot make a client for the API server")
+}
+
+/// Waits until the file says something else, and for ever without one.
+async fn changed(path: Option<PathBuf>, text: String) -> PathBuf {
+    let Some(path) = path else { return std::future::pending().await };
+    loop {
+        tokio::time::sleep(FILE_PAUSE).await;
+        // A file that is gone for a moment is being replaced.
+        if std::fs::read_to_string(&path).is_ok_and(|now| now != text) {
+            return path;
+        }
+    }
+}
+
+fn read(path: &Path) -> Result<String> {
+    std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+}

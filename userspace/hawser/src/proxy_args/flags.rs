@@ -1,0 +1,209 @@
+//! kube-proxy's flags.
+
+use clap::Args;
+use userspace_proxy::kube_proxy::Period;
+
+/// A truth as Go reads it.
+pub(super) fn go_bool(text: &str) -> Result<bool, &'static str> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
+        _ => Err("it is true or false"),
+    }
+}
+
+/// Flags that are given or not. Those with a meaning set a field of kube-proxy's configuration.
+macro_rules! flags {
+    ($($(#[$meta:meta])* $field:ident: $type:tt,)*) => {
+        #[derive(Args, Clone, Debug, Default)]
+        pub struct KubeProxyFlags {
+            $($(#[$meta])* pub $field: Option<$type>,)*
+        }
+
+        impl KubeProxyFlags {
+            /// The names of the flags that are given.
+            pub(super) fn given(&self) -> Vec<String> {
+                let all = [$((stringify!($field), self.$field.is_some()),)*];
+                all.iter().filter(|(_, given)| *given).map(|(name, _)| name.replace('_', "-")).collect()
+            }
+        }
+    };
+}
+
+const AS_KUBE_PROXY: &str = "As kube-proxy's";
+const NO_MEANING: &str = "Accepted from kube-proxy's command lines, without a meaning here";
+
+flags! {
+    /// How the API server is reached; in a pod, its service account unless given
+    #[arg(long, value_name = "FILE", help_heading = AS_KUBE_PROXY)]
+    kubeconfig: String,
+    /// Address of the API server, in place of the kubeconfig's or the pod's
+    #[arg(long, value_name = "URL", help_heading = AS_KUBE_PROXY)]
+    master: String,
+    /// Name of the own Node; the host's name unless given
+    #[arg(long, alias = "node-name", value_name = "NAME", help_heading = AS_KUBE_PROXY)]
+    hostname_override: String,
+    /// The node's primary address, in place of the Node object's; 0.0.0.0 for that
+    #[arg(long, alias = "node-ip", value_name = "IP", help_heading = AS_KUBE_PROXY)]
+    bind_address: String,
+    /// A port that is taken ends the proxy; otherwise it tries again while it works
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = go_bool, help_heading = AS_KUBE_PROXY)]
+    bind_address_hard_fail: bool,
+    /// Where /healthz and /livez are [0.0.0.0:10256]; empty for nowhere
+    #[arg(long, value_name = "IP:PORT", help_heading = AS_KUBE_PROXY)]
+    healthz_bind_address: String,
+    /// Where /metrics and /proxyMode are [127.0.0.1:10249]; empty for nowhere
+    #[arg(long, value_name = "IP:PORT", help_heading = AS_KUBE_PROXY)]
+    metrics_bind_address: String,
+    /// The port of /healthz, where --healthz-bind-address has none; 0 for nowhere
+    #[arg(long, value_name = "PORT", hide_short_help = true, help_heading = AS_KUBE_PROXY)]
+    healthz_port: u16,
+    /// The port of /metrics, where --metrics-bind-address has none; 0 for nowhere
+    #[arg(long, value_name = "PORT", hide_short_help = true, help_heading = AS_KUBE_PROXY)]
+    metrics_port: u16,
+    /// The mode that is replaced: iptables, ipvs or nftables, whose defaults for node ports differ
+    #[arg(long, value_name = "MODE", help_heading = AS_KUBE_PROXY)]
+    proxy_mode: String,
+    /// How pods' interfaces are found: ClusterCIDR, NodeCIDR, BridgeInterface or
+    /// InterfaceNamePrefix
+    #[arg(long, value_name = "MODE", help_heading = AS_KUBE_PROXY)]
+    detect_local_mode: String,
+    /// Addresses of pods: one range, or one of each family
+    #[arg(long, value_name = "CIDRS", help_heading = AS_KUBE_PROXY)]
+    cluster_cidr: String,
+    /// The bridge that pods are on
+    #[arg(long, value_name = "NAME", help_heading = AS_KUBE_PROXY)]
+    pod_bridge_interface: String,
+    /// How the names of pods' interfaces begin
+    #[arg(long, value_name = "PREFIX", help_heading = AS_KUBE_PROXY)]
+    pod_interface_name_prefix: String,
+    /// Packets to cluster addresses always take the node's address
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = go_bool, help_heading = AS_KUBE_PROXY)]
+    masquerade_all: bool,
+    /// Node ports answer local processes on loopback addresses too [true, in the iptables mode]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = go_bool, help_heading = AS_KUBE_PROXY)]
+    iptables_localhost_nodeports: bool,
+    /// The process's place in the out-of-memory killer's list [-999, if it may]
+    #[arg(long, value_name = "SCORE", allow_negative_numbers = true, help_heading = AS_KUBE_PROXY)]
+    oom_score_adj: i32,
+    /// Connections that the kernel tracks, for each processor; 0 or not given: as it is
+    #[arg(long, value_name = "COUNT", help_heading = AS_KUBE_PROXY)]
+    conntrack_max_per_core: i32,
+    /// As before, at least
+    #[arg(long, value_name = "COUNT", help_heading = AS_KUBE_PROXY)]
+    conntrack_min: i32,
+    /// Idle time of established TCP connections in the kernel's table
+    #[arg(long, value_name = "TIME", help_heading = AS_KUBE_PROXY)]
+    conntrack_tcp_timeout_established: Period,
+    /// Idle time of TCP connections in CLOSE_WAIT
+    #[arg(long, value_name = "TIME", help_heading = AS_KUBE_PROXY)]
+    conntrack_tcp_timeout_close_wait: Period,
+    /// TCP segments outside of the window are not invalid
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = go_bool, help_heading = AS_KUBE_PROXY)]
+    conntrack_tcp_be_liberal: bool,
+    /// Idle time of UDP flows without an answer
+    #[arg(long, value_name = "TIME", help_heading = AS_KUBE_PROXY)]
+    conntrack_udp_timeout: Period,
+    /// Idle time of UDP flows with answers
+    #[arg(long, value_name = "TIME", help_heading = AS_KUBE_PROXY)]
+    conntrack_udp_timeout_stream: Period,
+    /// How much is logged: 4 for what the proxy does, 8 for what its libraries do
+    #[arg(short, long, value_name = "LEVEL", help_heading = AS_KUBE_PROXY)]
+    v: u32,
+    /// text or json
+    #[arg(long, value_name = "FORMAT", help_heading = AS_KUBE_PROXY)]
+    logging_format: String,
+
+    #[arg(long, value_name = "GATES", hide_short_help = true, help_heading = NO_MEANING)]
+    feature_gates: String,
+    #[arg(long, value_name = "TIME", hide_short_help = true, help_heading = NO_MEANING)]
+    config_sync_period: Period,
+    #[arg(long, value_name = "TYPE", hide_short_help = true, help_heading = NO_MEANING)]
+    kube_api_content_type: String,
+    #[arg(long, value_name = "COUNT", hide_short_help = true, help_heading = NO_MEANING)]
+    kube_api_burst: i32,
+    #[arg(long, value_name = "RATE", hide_short_help = true, help_heading = NO_MEANING)]
+    kube_api_qps: f64,
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = go_bool, hide_short_help = true, help_heading = NO_MEANING)]
+    profiling: bool,
+    #[arg(long, value_name = "VERSION", hide_short_help = true, help_heading = NO_MEANING)]
+    show_hidden_metrics_for_version: String,
+    #[arg(long, value_name = "BIT", hide_short_help = true, help_heading = NO_MEANING)]
+    iptables_masquerade_bit: i32,
+    #[arg(long, value_name = "TIME", hide_short_help = true, help_heading = NO_MEANING)]
+    iptables_sync_period: Period,
+    #[arg(long, value_name = "TIME", hide_short_help = true, help_heading = NO_MEANING)]
+    iptables_min_sync_period: Period,
+    #[arg(long, value_name = "TIME", hide_short_help = true, help_heading = NO_MEANING)]
+    ipvs_sync_period: Period,
+    #[arg(long, value_name = "TIME", hide_short_help = true, help_heading = NO_MEANING)]
+    ipvs_min_sync_period: Period,
+    #[arg(long, value_name = "NAME", hide_short_help = true, help_heading = NO_MEANING)]
+    ipvs_scheduler: String,
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = go_bool, hide_short_help = true, help_heading = NO_MEANING)]
+    ipvs_strict_arp: bool,
+    #[arg(long, value_name = "TIME", hide_short_help = true, help_heading = NO_MEANING)]
+    ipvs_tcp_timeout: Period,
+    #[arg(long, value_name = "TIME", hide_short_help = true, help_heading = NO_MEANING)]
+    ipvs_tcpfin_timeout: Period,
+    #[arg(long, value_name = "TIME", hide_short_help = true, help_heading = NO_MEANING)]
+    ipvs_udp_timeout: Period,
+    #[arg(long, value_name = "PATTERNS", hide_short_help = true, help_heading = NO_MEANING)]
+    vmodule: String,
+    /// Of earlier versions
+    #[arg(long, value_name = "RANGE", hide_short_help = true, help_heading = NO_MEANING)]
+    proxy_port_range: String,
+    /// Of earlier versions
+    #[arg(long, value_name = "TIME", hide_short_help = true, help_heading = NO_MEANING)]
+    udp_timeout: Period,
+    /// Of earlier versions
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = go_bool, hide = true)]
+    cleanup_ipvs: bool,
+    #[arg(long, value_name = "TIME", hide = true)]
+    log_flush_frequency: Period,
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = go_bool, hide = true)]
+    logtostderr: bool,
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = go_bool, hide = true)]
+    alsologtostderr: bool,
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = go_bool, hide = true)]
+    add_dir_header: bool,
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = go_bool, hide = true)]
+    one_output: bool,
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = go_bool, hide = true)]
+    skip_headers: bool,
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = go_bool, hide = true)]
+    skip_log_headers: bool,
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = go_bool, hide = true)]
+    log_json_split_stream: bool,
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = go_bool, hide = true)]
+    log_text_split_stream: bool,
+    #[arg(long, hide = true)]
+    log_json_info_buffer_size: String,
+    #[arg(long, hide = true)]
+    log_text_info_buffer_size: String,
+    #[arg(long, hide = true)]
+    log_backtrace_at: String,
+    #[arg(long, hide = true)]
+    log_dir: String,
+    #[arg(long, hide = true)]
+    log_file: String,
+    #[arg(long, hide = true)]
+    log_file_max_size: String,
+    #[arg(long, hide = true)]
+    stderrthreshold: String,
+    #[arg(long, hide = true)]
+    boot_id_file: String,
+    #[arg(long, hide = true)]
+    machine_id_file: String,
+}
+
+/// Flags with lists.
+#[derive(Args, Clone, Debug, Default)]
+pub struct KubeProxyLists {
+    /// Where node ports answer: CIDRs, primary, localhost, all
+    #[arg(long, value_name = "ADDRESSES", value_delimiter = ',', help_heading = AS_KUBE_PROXY)]
+    pub nodeport_addresses: Vec<String>,
+    /// Virtual servers in these ranges are left alone by --cleanup
+    #[arg(long, value_name = "CIDRS", value_delimiter = ',', hide_short_help = true, help_heading = AS_KUBE_PROXY)]
+    pub ipvs_exclude_cidrs: Vec<String>,
+}

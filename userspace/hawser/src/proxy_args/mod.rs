@@ -1,0 +1,357 @@
+//! What a person types after `hawser proxy`: kube-proxy's flags, all of them, and ours.
+
+mod flags;
+mod own;
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use userspace_proxy::kube_proxy::VModule;
+use userspace_proxy::{File, KubeProxyConfiguration};
+
+use self::flags::go_bool;
+pub use self::flags::{KubeProxyFlags, KubeProxyLists};
+pub use self::own::{OwnFlags, Sizes};
+
+#[derive(Args)]
+pub struct ProxyRun {
+    #[command(flatten)]
+    pub act: Act,
+    #[command(flatten)]
+    pub kube_proxy: KubeProxyFlags,
+    #[command(flatten)]
+    pub lists: KubeProxyLists,
+    #[command(flatten)]
+    pub own: OwnFlags,
+    #[command(flatten)]
+    pub sizes: Sizes,
+}
+
+/// What is to be done.
+#[derive(Args)]
+pub struct Act {
+    /// A KubeProxyConfiguration; of kube-proxy's flags, only those for the node's name and for the
+    /// log count beside it
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Write the whole configuration to this file, and end
+    #[arg(long, value_name = "FILE")]
+    pub write_config_to: Option<PathBuf>,
+    /// Remove what a proxy left in the kernel, ours or kube-proxy's, and end
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = go_bool)]
+    pub cleanup: Option<bool>,
+    /// Set up what takes privileges (programs, maps, pins, kernel parameters), and end
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = go_bool)]
+    pub init_only: Option<bool>,
+}
+
+/// What flags and file say together.
+pub struct Resolved {
+    pub configuration: KubeProxyConfiguration,
+    /// Flags that say nothing beside a file.
+    pub overruled: Vec<String>,
+    /// Flags that no field of the configuration stands for, and that mean nothing.
+    pub meaningless: Vec<String>,
+}
+
+/// Flags that count beside a file.
+const BESIDE_A_FILE: [&str; 6] =
+    ["hostname-override", "kubeconfig", "master", "v", "vmodule", "logging-format"];
+/// Flags without a field: of earlier versions, and of a logging library.
+const WITHOUT_A_FIELD: [&str; 21] = [
+    "udp-timeout",
+    "cleanup-ipvs",
+    "log-flush-frequency",
+    "logtostderr",
+    "alsologtostderr",
+    "add-dir-header",
+    "one-output",
+    "skip-headers",
+    "skip-log-headers",
+    "log-json-split-stream",
+    "log-text-split-stream",
+    "log-json-info-buffer-size",
+    "log-text-info-buffer-size",
+    "log-backtrace-at",
+    "log-dir",
+    "log-file",
+    "log-file-max-size",
+    "stderrthreshold",
+    "boot-id-file",
+    "machine-id-file",
+    "proxy-port-range",
+];
+
+/// The configuration by kube-proxy's rules: with a file, flags count for the node's name and the
+/// log alone. One liberty: `--kubeconfig` counts where the file names none.
+pub fn resolve(flags: &KubeProxyFlags, lists: &KubeProxyLists, file: Option<&File>) -> Result<Resolved> {
+    let mut given = flags.given();
+    for (name, list) in
+        [("nodeport-addresses", &lists.nodeport_addresses), ("ipvs-exclude-cidrs", &lists.ipvs_exclude_cidrs)]
+    {
+        given.extend((!list.is_empty()).then(|| name.to_owned()));
+    }
+    let (meaningless, given): (Vec<_>, Vec<_>) =
+        given.into_iter().partition(|name| WITHOUT_A_FIELD.contains(&name.as_str()));
+    let (mut configuration, overruled) = match file {
+        Some(file) => {
+            let beside = |name: &String| BESIDE_A_FILE.contains(&name.as_str());
+            (file.configuration.clone(), given.into_iter().filter(|name| !beside(name)).collect())
+        }
+        None => {
+            let mut configuration = KubeProxyConfiguration::default();
+            set_all(&mut configuration, flags, lists)?;
+            (configuration, Vec::new())
+        }
+    };
+    if let Some(name) = flags.hostname_override.as_ref().filter(|name| !name.is_empty()) {
+        if name.trim().is_empty() {
+            bail!("--hostname-override is blank: give the name of the Node");
+        }
+        configuration.hostname_override.clone_from(name);
+    }
+    if configuration.client_connection.kubeconfig.is_empty() {
+        set(&mut configuration.client_connection.kubeconfig, &flags.kubeconfig);
+    }
+    set(&mut configuration.logging.verbosity, &flags.v);
+    set(&mut configuration.logging.format, &flags.logging_format);
+    if let Some(text) = &flags.vmodule {
+        configuration.logging.vmodule.splice(0..0, vmodule(text)?);
+    }
+    Ok(Resolved { configuration, overruled, meaningless })
+}
+
+fn set<T: Clone>(field: &mut T, flag: &Option<T>) {
+    if let Some(value) = flag {
+        field.clone_from(value);
+    }
+}
+
+fn set_all(to: &mut KubeProxyConfiguration, flags: &KubeProxyFlags, lists: &KubeProxyLists) -> Result<()> {
+    let some = |field: &mut Option<i32>, flag: Option<i32>| *field = flag.or(*field);
+    set(&mut to.client_connection.content_type, &flags.kube_api_content_type);
+    set(&mut to.client_connection.burst, &flags.kube_api_burst);
+    set(&mut to.client_connection.qps, &flags.kube_api_qps);
+    if let Some(address) = &flags.bind_address {
+        to.bind_address.clone_from(address);
+        // The defaults of the two below follow its family.
+        to.healthz_bind_address.clear();
+        to.metrics_bind_address.clear();
+        to.set_defaults();
+    }
+    set(&mut to.healthz_bind_address, &flags.healthz_bind_address);
+    set(&mut to.metrics_bind_address, &flags.metrics_bind_address);
+    deprecated_port(&mut to.healthz_bind_address, flags.healthz_port);
+    deprecated_port(&mut to.metrics_bind_address, flags.metrics_port);
+    set(&mut to.bind_address_hard_fail, &flags.bind_address_hard_fail);
+    set(&mut to.enable_profiling, &flags.profiling);
+    set(&mut to.show_hidden_metrics_for_version, &flags.show_hidden_metrics_for_version);
+    set(&mut to.mode, &flags.proxy_mode);
+    some(&mut to.iptables.masquerade_bit, flags.iptables_masquerade_bit);
+    set(&mut to.iptables.sync_period, &flags.iptables_sync_period);
+    set(&mut to.iptables.min_sync_period, &flags.iptables_min_sync_period);
+    to.iptables.localhost_node_ports =
+        flags.iptables_localhost_nodeports.or(to.iptables.localhost_node_ports);
+    // One flag for all modes.
+    set(&mut to.iptables.masquerade_all, &flags.masquerade_all);
+    set(&mut to.nftables.masquerade_all, &flags.masquerade_all);
+    set(&mut to.ipvs.sync_period, &flags.ipvs_sync_period);
+    set(&mut to.ipvs.min_sync_period, &flags.ipvs_min_sync_period);
+    set(&mut to.ipvs.scheduler, &flags.ipvs_scheduler);
+    set(&mut to.ipvs.strict_arp, &flags.ipvs_strict_arp);
+    set(&mut to.ipvs.tcp_timeout, &flags.ipvs_tcp_timeout);
+    set(&mut to.ipvs.tcp_fin_timeout, &flags.ipvs_tcpfin_timeout);
+    set(&mut to.ipvs.udp_timeout, &flags.ipvs_udp_timeout);
+    to.ipvs.exclude_cidrs.clone_from(&lists.ipvs_exclude_cidrs);
+    set(&mut to.detect_local_mode, &flags.detect_local_mode);
+    set(&mut to.detect_local.bridge_interface, &flags.pod_bridge_interface);
+    set(&mut to.detect_local.interface_name_prefix, &flags.pod_interface_name_prefix);
+    set(&mut to.cluster_cidr, &flags.cluster_cidr);
+    to.node_port_addresses.clone_from(&lists.nodeport_addresses);
+    some(&mut to.oom_score_adj, flags.oom_score_adj);
+    some(&mut to.conntrack.max_per_core, flags.conntrack_max_per_core);
+    some(&mut to.conntrack.min, flags.conntrack_min);
+    to.conntrack.tcp_established_timeout = flags.conntrack_tcp_timeout_established;
+    to.conntrack.tcp_close_wait_timeout = flags.conntrack_tcp_timeout_close_wait;
+    set(&mut to.conntrack.tcp_be_liberal, &flags.conntrack_tcp_be_liberal);
+    set(&mut to.conntrack.udp_timeout, &flags.conntrack_udp_timeout);
+    set(&mut to.conntrack.udp_stream_timeout, &flags.conntrack_udp_timeout_stream);
+    set(&mut to.config_sync_period, &flags.config_sync_period);
+    if let Some(gates) = &flags.feature_gates {
+        for gate in gates.split(',').map(str::trim).filter(|gate| !gate.is_empty()) {
+            let (name, value) = gate
+                .split_once('=')
+                .with_context(|| format!("--feature-gates: {gate:?} is not NAME=true or NAME=false"))?;
+            let value = go_bool(value.trim())
+                .map_err(|error| anyhow::anyhow!("--feature-gates: {gate:?}: {error}"))?;
+            to.feature_gates.insert(name.trim().to_owned(), value);
+        }
+    }
+    Ok(())
+}
+
+/// 0 for nowhere; otherwise the port of an address that has none.
+fn deprecated_port(address: &mut String, port: Option<u16>) {
+    match port {
+        Some(0) => address.clear(),
+        Some(port) if IpAddr::from_str(address.trim_matches(['[', ']'])).is_ok() => {
+            let ip = address.trim_matches(['[', ']']);
+            *address = if ip.contains(':') { format!("[{ip}]:{port}") } else { format!("{ip}:{port}") };
+        }
+        _ => {}
+    }
+}
+
+fn vmodule(text: &str) -> Result<Vec<VModule>> {
+    let one = |item: &str| {
+        let (pattern, level) =
+            item.split_once('=').with_context(|| format!("--vmodule: {item:?} is not PATTERN=LEVEL"))?;
+        let verbosity = level.parse().with_context(|| format!("--vmodule: {level:?} is not a number"))?;
+        Ok(VModule { file_pattern: pattern.to_owned(), verbosity })
+    };
+    text.split(',').map(str::trim).filter(|item| !item.is_empty()).map(one).collect()
+}
+
+/// Flags with underscores mean those with hyphens, as kube-proxy has it.
+pub fn with_hyphens(argument: std::ffi::OsString) -> std::ffi::OsString {
+    let Some(text) = argument.to_str().filter(|text| text.starts_with("--")) else { return argument };
+    let (name, value) = text.split_at(text.find('=').unwrap_or(text.len()));
+    format!("{}{value}", name.replace('_', "-")).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use userspace_dataplane::Limits;
+    use userspace_proxy::Own;
+    use userspace_proxy::kube_proxy::Period;
+
+    use super::own::Xdp;
+    use super::*;
+    use crate::args::{Command, Hawser, Proxy};
+
+    fn parse(line: &str) -> Result<ProxyRun, clap::Error> {
+        let words = ["hawser", "proxy"].into_iter().chain(line.split_whitespace());
+        let arguments = words.map(|word| with_hyphens(word.into()));
+        match Hawser::try_parse_from(arguments)?.command {
+            Command::Proxy(proxy) => {
+                let Proxy { look, run } = *proxy;
+                assert!(look.is_none());
+                Ok(run)
+            }
+            _ => unreachable!("it says proxy"),
+        }
+    }
+
+    fn resolved(line: &str, file: Option<&str>) -> Resolved {
+        let run = parse(line).unwrap();
+        let file = file.map(|text| File::parse(text).unwrap());
+        resolve(&run.kube_proxy, &run.lists, file.as_ref()).unwrap()
+    }
+
+    const FILE: &str = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n\
+        mode: ipvs\nhostnameOverride: from-the-file\nclusterCIDR: 10.1.0.0/16\n";
+
+    #[test]
+    fn kubeadms_command_line_is_read() {
+        let found = resolved("--config=/x --hostname-override=a -v=4 --cluster-cidr=10.9.0.0/16", Some(FILE));
+        assert_eq!(found.configuration.hostname_override, "a");
+        assert_eq!(found.configuration.logging.verbosity, 4);
+        // A file goes before the flag.
+        assert_eq!(found.configuration.cluster_cidr, "10.1.0.0/16");
+        assert_eq!(found.overruled, ["cluster-cidr"]);
+        assert_eq!(resolved("--config /x", Some(FILE)).configuration.hostname_override, "from-the-file");
+    }
+
+    #[test]
+    fn every_flag_of_kube_proxy_is_taken() {
+        let line = "--bind-address=192.0.2.1 --bind-address-hard-fail --cleanup=false --cluster-cidr=10.1.0.0/16 \
+            --config-sync-period=15m --conntrack-max-per-core=1 --conntrack-min=2 --conntrack-tcp-be-liberal=true \
+            --conntrack-tcp-timeout-close-wait=1h --conntrack-tcp-timeout-established=24h0m0s \
+            --conntrack-udp-timeout=30s --conntrack-udp-timeout-stream=1m --detect-local-mode=NodeCIDR \
+            --feature-gates=A=true,B=false --healthz-bind-address=0.0.0.0 --healthz-port=11256 \
+            --hostname-override=a --init-only=F --iptables-localhost-nodeports=false --iptables-masquerade-bit=14 \
+            --iptables-min-sync-period=1s --iptables-sync-period=30s --ipvs-exclude-cidrs=10.0.0.0/8,fd00::/8 \
+            --ipvs-min-sync-period=0s --ipvs-scheduler=rr --ipvs-strict-arp --ipvs-sync-period=30s \
+            --ipvs-tcp-timeout=0s --ipvs-tcpfin-timeout=0s --ipvs-udp-timeout=0s --kube-api-burst=10 \
+            --kube-api-content-type=application/json --kube-api-qps=5 --kubeconfig=/k --log-flush-frequency=5s \
+            --log_dir=/tmp --logging-format=json --logtostderr=true --masquerade-all --master=https://a:6443 \
+            --metrics-bind-address=127.0.0.1:10249 --metrics-port=0 --nodeport-addresses=primary \
+            --nodeport-addresses=10.0.0.0/8,localhost --oom-score-adj=-998 --pod-bridge-interface=cni0 \
+            --pod-interface-name-prefix=cali --profiling --proxy-mode=nftables --proxy-port-range=1-2 \
+            --show-hidden-metrics-for-version=1.35 --udp-timeout=1s --vmodule=proxy=4,*x=2 -v 2 -v 3";
+        let found = resolved(line, None);
+        let to = &found.configuration;
+        assert_eq!(to.healthz_bind_address, "0.0.0.0:11256");
+        assert_eq!(to.metrics_bind_address, "");
+        assert_eq!(to.node_port_addresses, ["primary", "10.0.0.0/8", "localhost"]);
+        assert_eq!((to.mode.as_str(), to.oom_score_adj), ("nftables", Some(-998)));
+        assert!(to.iptables.masquerade_all && to.nftables.masquerade_all && to.bind_address_hard_fail);
+        assert_eq!(to.iptables.localhost_node_ports, Some(false));
+        assert_eq!(to.feature_gates.get("B"), Some(&false));
+        assert_eq!(to.logging.vmodule.len(), 2);
+        // Given twice, the last one counts.
+        assert_eq!(to.logging.verbosity, 3);
+        assert_eq!(to.conntrack.tcp_established_timeout, Some(Period::seconds(86_400)));
+        assert_eq!(
+            found.meaningless,
+            ["proxy-port-range", "udp-timeout", "log-flush-frequency", "logtostderr", "log-dir"]
+        );
+        assert!(found.overruled.is_empty());
+        userspace_proxy::Config::new(to, &Own::default()).unwrap();
+    }
+
+    #[test]
+    fn the_flags_without_a_field_are_flags() {
+        let flags = [KubeProxyFlags::default()];
+        assert!(flags[0].given().is_empty());
+        for name in WITHOUT_A_FIELD.iter().chain(&BESIDE_A_FILE) {
+            let value = if name.contains("timeout") || name.contains("frequency") { "1s" } else { "1" };
+            let flags = parse(&format!("--{name}={value}")).unwrap().kube_proxy;
+            assert_eq!(flags.given(), [(*name).to_owned()]);
+        }
+    }
+
+    #[test]
+    fn addresses_follow_the_family_of_the_bind_address() {
+        let to = resolved("--bind-address=::", None).configuration;
+        assert_eq!(to.healthz_bind_address, "[::]:10256");
+        let to = resolved("--healthz-bind-address=[::1] --healthz-port=1", None).configuration;
+        assert_eq!(to.healthz_bind_address, "[::1]:1");
+    }
+
+    #[test]
+    fn the_kubeconfig_flag_fills_what_the_file_leaves_empty() {
+        let kubeconfig = |line: &str, file| resolved(line, file).configuration.client_connection.kubeconfig;
+        assert_eq!(kubeconfig("--kubeconfig=/k", Some(FILE)), "/k");
+        let named = format!("{FILE}clientConnection: {{kubeconfig: /f}}\n");
+        assert_eq!(kubeconfig("--kubeconfig=/k", Some(named.as_str())), "/f");
+        assert_eq!(kubeconfig("", Some(FILE)), "");
+    }
+
+    #[test]
+    fn sizes_are_rounded_to_what_maps_can_have() {
+        let sizes = parse("--max-flows=100000 --max-services=7").unwrap().sizes.limits();
+        assert_eq!((sizes.flows4, sizes.flows6, sizes.services), (131_072, 131_072, 7));
+        assert_eq!(parse("").unwrap().sizes.limits(), Limits::default());
+        let v6 = parse("--max-flows=8 --max-flows-ipv6=16").unwrap().sizes.limits();
+        assert_eq!((v6.flows4, v6.flows6), (8, 16));
+    }
+
+    #[test]
+    fn our_own_flags_are_read() {
+        let own =
+            parse("--uplinks=eth0,eth1 --through-stack=false --xdp-mode=generic --service-cidr=10.96.0.0/12")
+                .unwrap()
+                .own;
+        assert_eq!((own.uplinks.len(), own.xdp_mode), (2, Xdp::Generic));
+        let own = own.own();
+        assert_eq!((own.through_stack, own.route_of_last_resort), (Some(false), true));
+        assert_eq!(own.pod_interface_prefixes, ["hwp"]);
+        assert_eq!(own.service_ranges.len(), 1);
+        assert!(parse("--xdp-mode=fast").is_err() && parse("--masquerade-all=maybe").is_err());
+    }
+}

@@ -1,0 +1,172 @@
+//! Flags that kube-proxy does not have.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use ipnetwork::IpNetwork;
+use userspace_dataplane::{Limits, XdpMode};
+use userspace_proxy::Own;
+
+use super::flags::go_bool;
+use crate::args::BPF_ROOT;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Xdp {
+    /// Native where there is a device behind the interface, else tcx alone
+    #[default]
+    Auto,
+    Off,
+    /// By the stack, on any interface
+    Generic,
+    /// By the driver, or not at all
+    Native,
+}
+
+impl From<Xdp> for XdpMode {
+    fn from(mode: Xdp) -> Self {
+        match mode {
+            Xdp::Auto => Self::Auto,
+            Xdp::Off => Self::Off,
+            Xdp::Generic => Self::Generic,
+            Xdp::Native => Self::Native,
+        }
+    }
+}
+
+/// What is not kube-proxy's.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Hawser's own")]
+pub struct OwnFlags {
+    /// Where maps, programs and links are pinned, on a BPF file system
+    #[arg(long, value_name = "DIR", default_value = BPF_ROOT)]
+    pub bpf_root: PathBuf,
+    /// Where the node's cgroup2 hierarchy is mounted; found unless given
+    #[arg(long, value_name = "DIR")]
+    pub cgroup_mount: Option<PathBuf>,
+    /// The cgroup below which sockets are balanced
+    #[arg(long, value_name = "CGROUP", default_value = "/")]
+    pub cgroup_root: String,
+    /// Interfaces towards other hosts; found by their addresses unless given
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub uplinks: Vec<String>,
+    /// How the names of pods' interfaces begin, besides those that --detect-local-mode finds
+    #[arg(long, value_name = "PREFIXES", value_delimiter = ',', default_value = userspace_proxy::OWN_PREFIX)]
+    pub pod_interface_prefix: Vec<String>,
+    /// Serve spec.externalIPs. Whoever may write Services can then claim any address
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = go_bool, default_value = "false")]
+    pub external_ips: bool,
+    /// Whence services' addresses come; the cluster's ServiceCIDR objects unless given
+    #[arg(
+        long,
+        value_name = "CIDRS",
+        alias = "service-cluster-ip-range",
+        alias = "service-cidr",
+        value_delimiter = ','
+    )]
+    pub service_cluster_ip_ranges: Vec<IpNetwork>,
+    /// Keep a route for those ranges that leads nowhere, so that nothing untranslated leaves
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = go_bool, default_value = "true")]
+    pub route_of_last_resort: bool,
+    /// Packets for pods go through the stack, where others' packet filters see them; so it is
+    /// unless given where a pod's interface is not Hawser's
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = go_bool)]
+    pub through_stack: Option<bool>,
+    /// The node's own processes may not bind node ports in use
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = go_bool, default_value = "true")]
+    pub guard_node_ports: bool,
+    /// How uplinks get XDP
+    #[arg(long, value_enum, default_value_t)]
+    pub xdp_mode: Xdp,
+    /// XDP may send a packet out of another uplink than it came from; only where all drivers can
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = go_bool, default_value = "false")]
+    pub xdp_redirect: bool,
+}
+
+/// Sizes of maps, where the default does not do. A map that is there keeps its size until
+/// `--cleanup`.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Sizes (elements; maps that are there keep theirs until --cleanup)")]
+pub struct Sizes {
+    /// Services
+    #[arg(long, value_name = "COUNT")]
+    pub max_services: Option<u32>,
+    /// Addresses and ports of services, of each family: two a service port
+    #[arg(long, value_name = "COUNT")]
+    pub max_frontends: Option<u32>,
+    /// Backends of each family, over all distinct lists
+    #[arg(long, value_name = "COUNT")]
+    pub max_backends: Option<u32>,
+    /// Look-up tables for consistent hashing, four entries each
+    #[arg(long, value_name = "COUNT")]
+    pub max_lookup_tables: Option<u32>,
+    /// Two a connection that packets make, of each family; a power of two, rounded up
+    #[arg(long, value_name = "COUNT")]
+    pub max_flows: Option<u32>,
+    /// As before, of IPv6 alone
+    #[arg(long, value_name = "COUNT")]
+    pub max_flows_ipv6: Option<u32>,
+    /// One a connected socket
+    #[arg(long, value_name = "COUNT")]
+    pub max_sockets: Option<u32>,
+    /// Clients with an affinity
+    #[arg(long, value_name = "COUNT")]
+    pub max_affinity: Option<u32>,
+    /// Ranges of sources, of each family
+    #[arg(long, value_name = "COUNT")]
+    pub max_source_ranges: Option<u32>,
+    /// Datagrams whose fragments are under way
+    #[arg(long, value_name = "COUNT")]
+    pub max_fragments: Option<u32>,
+    /// Network namespaces whose sockets are left alone
+    #[arg(long, value_name = "COUNT")]
+    pub max_exempt: Option<u32>,
+}
+
+impl Sizes {
+    pub fn limits(&self) -> Limits {
+        let Self {
+            max_services,
+            max_frontends,
+            max_backends,
+            max_lookup_tables,
+            max_flows,
+            max_flows_ipv6,
+            max_sockets,
+            max_affinity,
+            max_source_ranges,
+            max_fragments,
+            max_exempt,
+        } = *self;
+        let default = Limits::default();
+        let flows =
+            |given: Option<u32>, default| given.map_or(default, |n| n.clamp(8, 1 << 31).next_power_of_two());
+        let some = |given: Option<u32>, default: u32| given.unwrap_or(default).max(1);
+        Limits {
+            services: some(max_services, default.services),
+            frontends: some(max_frontends, default.frontends),
+            backends: some(max_backends, default.backends),
+            luts: some(max_lookup_tables, default.luts),
+            flows4: flows(max_flows, default.flows4),
+            flows6: flows(max_flows_ipv6.or(max_flows), default.flows6),
+            sockets: some(max_sockets, default.sockets),
+            affinity: some(max_affinity, default.affinity),
+            source_ranges: some(max_source_ranges, default.source_ranges),
+            fragments: some(max_fragments, default.fragments),
+            exempt: some(max_exempt, default.exempt),
+        }
+    }
+}
+
+impl OwnFlags {
+    pub fn own(&self) -> Own {
+        Own {
+            external_ips: self.external_ips,
+            uplinks: self.uplinks.clone(),
+            pod_interface_prefixes: self.pod_interface_prefix.clone(),
+            service_ranges: self.service_cluster_ip_ranges.clone(),
+            through_stack: self.through_stack,
+            guard_node_ports: self.guard_node_ports,
+            route_of_last_resort: self.route_of_last_resort,
+        }
+    }
+}
