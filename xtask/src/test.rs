@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
@@ -65,7 +66,11 @@ fn stages(args: &Args, counts: &mut Counts) -> Result<()> {
         return kernels(args, &environment, counts);
     }
     if !args.e2e {
-        checks(&environment)?;
+        timed("house rules, format, lints", || checks(&environment))?;
+        timed("building the tests", || {
+            let packages = ["test", "--quiet", "--no-run", "--workspace", "--exclude", "ebpf-programs"];
+            shell::run(cargo(&environment).args(packages))
+        })?;
         stage(
             "tests",
             counts,
@@ -84,8 +89,10 @@ fn stages(args: &Args, counts: &mut Counts) -> Result<()> {
         let packages = ["--workspace", "--exclude", "ebpf-programs", "--exclude", "tests-e2e"];
         stage("tests that need root", counts, cargo_test(&environment, &packages, &privileged))?;
     }
-    image::echo()?;
-    shell::run(cargo(&environment).args(["build", "--package", "userspace-hawser"]))?;
+    timed("building the binary and the image", || {
+        image::echo()?;
+        shell::run(cargo(&environment).args(["build", "--package", "userspace-hawser"]))
+    })?;
     stage("end to end", counts, cargo_test(&environment, &["--package", "tests-e2e"], &privileged))
 }
 
@@ -102,10 +109,11 @@ fn kernels(args: &Args, environment: &[(&str, std::ffi::OsString)], counts: &mut
     let binaries = kernel::test_binaries(&messages);
     let mut failed = Vec::new();
     for version in &args.kernel {
-        eprintln!("test: data plane on kernel {version}");
-        let outcome = kernel::test(version, &binaries, args.filter.as_deref(), &mut |line| {
-            println!("{line}");
-            counts.add(line);
+        let outcome = timed(&format!("data plane on kernel {version}"), || {
+            kernel::test(version, &binaries, args.filter.as_deref(), &mut |line| {
+                println!("{line}");
+                counts.add(line);
+            })
         });
         if let Err(error) = outcome {
             eprintln!("test: {error:#}");
@@ -121,7 +129,6 @@ fn kernels(args: &Args, environment: &[(&str, std::ffi::OsString)], counts: &mut
 /// House rules, format, lints.
 fn checks(environment: &[(&str, std::ffi::OsString)]) -> Result<()> {
     tidy::run()?;
-    eprintln!("test: format and lints");
     shell::run(shell::cargo().args(["fmt", "--all", "--check"]))?;
     shell::run(cargo(environment).args([
         "clippy",
@@ -148,9 +155,21 @@ fn cargo_test(environment: &[(&str, std::ffi::OsString)], select: &[&str], harne
     command
 }
 
-/// Runs one `cargo test`, shows its output as it comes, and adds up its summary lines.
-fn stage(name: &str, counts: &mut Counts, mut command: Command) -> Result<()> {
+/// Does a part of the whole, and says how long it took.
+fn timed(name: &str, part: impl FnOnce() -> Result<()>) -> Result<()> {
     eprintln!("test: {name}");
+    let start = Instant::now();
+    let outcome = part();
+    eprintln!("test: {name}: {} s", start.elapsed().as_secs());
+    outcome
+}
+
+/// Runs one `cargo test`, shows its output as it comes, and adds up its summary lines.
+fn stage(name: &str, counts: &mut Counts, command: Command) -> Result<()> {
+    timed(name, || count(counts, command))
+}
+
+fn count(counts: &mut Counts, mut command: Command) -> Result<()> {
     let text = shell::describe(&command);
     let mut child = command
         .stdin(Stdio::null())
