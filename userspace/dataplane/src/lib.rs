@@ -18,6 +18,7 @@ pub mod inspect;
 mod kernel;
 mod maglev;
 mod map;
+mod netns;
 mod preflight;
 mod store;
 mod sync;
@@ -26,5 +27,6 @@ pub mod tables;
 
 pub use fake::{Fake, FakeLimits, Resolution};
 pub use kernel::{ClassifierHook, Config, Kernel, LimitError, Limits, Program, XdpMode, XdpState, remove};
+pub use netns::{netns_cookie, own_netns_cookie};
 pub use preflight::{Missing, find_cgroup2, preflight};
 pub use sys::TestRun;

@@ -296,6 +296,7 @@ pub async fn proxy(
         healthz: page(config.healthz_bind_address, "healthz-bind-address", hard).await?,
         metrics: page(config.metrics_bind_address, "metrics-bind-address", hard).await?,
         later: !hard,
+        health_checks: true,
     };
     let kernel = Kernel::open(data_plane).context("cannot open the data plane")?;
     let (ambient, stop) = (around.ambient.clone(), around.stop.clone());

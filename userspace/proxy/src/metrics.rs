@@ -1,5 +1,6 @@
-//! Metrics under kube-proxy's names.
+//! Metrics under kube-proxy's names, and those of the data plane under ours.
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use prometheus_client::encoding::text::encode;
@@ -9,6 +10,10 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
+use tokio::time::Instant;
+
+use crate::counters::Counters;
+use crate::serve::blocking;
 
 type Seconds = Gauge<f64, AtomicU64>;
 
@@ -57,13 +62,28 @@ pub(crate) struct Metrics {
     pub apply_failures: Counter,
     pub healthz: Family<Code, Counter>,
     pub livez: Family<Code, Counter>,
+    /// Warnings about what Services ask for.
+    pub warnings: Counter,
+    /// Faults of the data path that were found.
+    pub faults: Counter,
+    /// Sockets of clients that were told to begin anew, because their backend went.
+    pub destroyed_sockets: Counter,
+    pub destroy_failures: Counter,
+    /// Health check node ports that are wanted, and those that somebody else holds.
+    pub health_checks: Gauge,
+    pub health_checks_failing: Gauge,
+    pub health_check_requests: Family<Code, Counter>,
+    /// Network namespaces whose sockets are left alone.
+    pub exempt: Gauge,
+    /// What programs count.
+    pub counters: Arc<Counters>,
 }
 
 impl Metrics {
     pub fn new() -> Self {
-        let sync = || Histogram::new(exponential_buckets(0.000_1, 2.0, 20));
+        let sync = || Histogram::new(sync_buckets());
         let mut metrics = Self {
-            registry: Registry::with_prefix("kubeproxy"),
+            registry: Registry::default(),
             sync: sync(),
             full_sync: sync(),
             partial_sync: sync(),
@@ -78,13 +98,23 @@ impl Metrics {
             apply_failures: Counter::default(),
             healthz: Family::default(),
             livez: Family::default(),
+            warnings: Counter::default(),
+            faults: Counter::default(),
+            destroyed_sockets: Counter::default(),
+            destroy_failures: Counter::default(),
+            health_checks: Gauge::default(),
+            health_checks_failing: Gauge::default(),
+            health_check_requests: Family::default(),
+            exempt: Gauge::default(),
+            counters: Arc::default(),
         };
         metrics.register();
+        metrics.register_own();
         metrics
     }
 
     fn register(&mut self) {
-        let r = &mut self.registry;
+        let r = self.registry.sub_registry_with_prefix("kubeproxy");
         r.register("sync_proxy_rules_duration_seconds", "Time of one apply", self.sync.clone());
         let name = "sync_full_proxy_rules_duration_seconds";
         r.register(name, "Time of one apply of everything", self.full_sync.clone());
@@ -115,12 +145,41 @@ impl Metrics {
         r.register("proxy_livez", "Answers of /livez by code", self.livez.clone());
     }
 
-    /// The page of `/metrics`.
-    pub fn text(&self) -> Result<String, std::fmt::Error> {
+    /// What kube-proxy has no name for.
+    fn register_own(&mut self) {
+        let r = self.registry.sub_registry_with_prefix("hawser_proxy");
+        r.register("warnings", "What Services ask for and do not get", self.warnings.clone());
+        r.register("data_path_faults", "Times that the data path was not as it was left", self.faults.clone());
+        let name = "destroyed_sockets";
+        r.register(name, "Sockets closed because their backend went", self.destroyed_sockets.clone());
+        let name = "destroy_failures";
+        r.register(name, "Times that sockets could not be looked for", self.destroy_failures.clone());
+        r.register("health_checks", "Health check node ports wanted", self.health_checks.clone());
+        let name = "health_checks_failing";
+        r.register(name, "Health check node ports that cannot be listened on", self.health_checks_failing.clone());
+        let name = "health_check_requests";
+        r.register(name, "Answers of health check node ports by code", self.health_check_requests.clone());
+        let name = "exempt_namespaces";
+        r.register(name, "Network namespaces without socket hooks", self.exempt.clone());
+        let r = self.registry.sub_registry_with_prefix("hawser_dataplane");
+        r.register_collector(Box::new(Arc::clone(&self.counters)));
+    }
+
+    /// The page of `/metrics`. Counters of programs are read for it, at most once in a while.
+    pub async fn text(&self) -> Result<String, std::fmt::Error> {
+        if self.counters.is_due(Instant::now()) {
+            let counters = Arc::clone(&self.counters);
+            blocking(move || counters.read()).await;
+        }
         let mut text = String::new();
         encode(&mut text, &self.registry)?;
         Ok(text)
     }
+}
+
+/// kube-proxy's, from 1 ms to 16 s, and finer ones below.
+fn sync_buckets() -> impl Iterator<Item = f64> {
+    [0.000_05, 0.000_1, 0.000_2, 0.000_5].into_iter().chain(exponential_buckets(0.001, 2.0, 15))
 }
 
 /// kube-proxy's, from 0.25 s to 5 min, and finer ones below, where we expect to be.

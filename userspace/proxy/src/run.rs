@@ -16,11 +16,14 @@ use tracing::info;
 use userspace_dataplane::tables::DataPlane;
 
 use crate::Config;
+use crate::events;
+use crate::exempt::Exemptions;
+use crate::health::HealthChecks;
 use crate::inbox::Inbox;
 use crate::links::Links;
 use crate::metrics::Metrics;
 use crate::route;
-use crate::serve::{Pages, Site, serve};
+use crate::serve::{Kind, Pages, Site, serve};
 use crate::service_ranges::ServiceRanges;
 use crate::status::Status;
 use crate::worker::Worker;
@@ -35,6 +38,8 @@ pub struct Listeners {
     pub metrics: Option<TcpListener>,
     /// Where one is missing, the configuration's address is bound as soon as that is possible.
     pub later: bool,
+    /// Services' health check node ports are answered, on the addresses that node ports have.
+    pub health_checks: bool,
 }
 
 /// What the proxy reads.
@@ -46,6 +51,8 @@ pub struct Caches {
     pub nodes: Cache<Node>,
     /// Where the configuration names none.
     pub service_ranges: ServiceRanges,
+    /// Pods whose sockets are left alone.
+    pub exempt: Exemptions,
 }
 
 impl Caches {
@@ -57,6 +64,7 @@ impl Caches {
             slices: informers.cache(),
             nodes: informers.select(own),
             service_ranges: ServiceRanges::default(),
+            exempt: Exemptions::default(),
         }
     }
 
@@ -82,8 +90,9 @@ pub async fn run(
     let informers = Informers::new(client.clone(), ambient.clone(), shutdown.clone());
     let mut caches = Caches::of(&informers, &config.node_name);
     if config.service_ranges.is_empty() {
-        caches.service_ranges = ServiceRanges::watch(client, shutdown.clone());
+        caches.service_ranges = ServiceRanges::watch(client.clone(), shutdown.clone());
     }
+    caches.exempt = Exemptions::watch(client, &config.node_name, shutdown.clone());
     let lists = caches.clone();
     let synced = async move { lists.synced().await };
     run_with(config, caches, Box::pin(synced), data_plane, links, ambient, listeners, shutdown).await;
@@ -102,19 +111,31 @@ pub async fn run_with(
     shutdown: CancellationToken,
 ) {
     let (status, metrics) = (Arc::new(Status::default()), Arc::new(Metrics::new()));
-    let pages =
-        Pages { status: Arc::clone(&status), metrics: Arc::clone(&metrics), ambient: ambient.clone() };
-    let Listeners { healthz, metrics: metrics_listener, later } = listeners;
-    for (listener, address, site) in [
-        (healthz, config.healthz_bind_address, Site::Health),
-        (metrics_listener, config.metrics_bind_address, Site::Metrics),
+    let pages = Pages {
+        status: Arc::clone(&status),
+        metrics: Arc::clone(&metrics),
+        events: Arc::default(),
+        ambient: ambient.clone(),
+    };
+    let Listeners { healthz, metrics: metrics_listener, later, health_checks } = listeners;
+    for (listener, address, kind) in [
+        (healthz, config.healthz_bind_address, Kind::Health),
+        (metrics_listener, config.metrics_bind_address, Kind::Metrics),
     ] {
-        let (pages, shutdown) = (pages.clone(), shutdown.clone());
+        let (site, shutdown) = (Arc::new(Site { pages: pages.clone(), kind }), shutdown.clone());
         match (listener, address.filter(|_| later)) {
-            (Some(listener), _) => drop(tokio::spawn(serve(listener, site, pages, shutdown))),
-            (None, Some(address)) => drop(tokio::spawn(serve_later(address, site, pages, shutdown))),
+            (Some(listener), _) => drop(tokio::spawn(serve(listener, site, shutdown))),
+            (None, Some(address)) => drop(tokio::spawn(serve_later(address, site, shutdown))),
             (None, None) => {}
         }
+    }
+    if let Some(observer) = data_plane.observer() {
+        metrics.counters.observe(observer.clone());
+        tokio::spawn(events::follow(observer, pages.events, ambient.clone(), shutdown.clone()));
+    }
+    let health = Arc::new(HealthChecks::new(Arc::clone(&status), Arc::clone(&metrics), ambient.clone()));
+    if health_checks {
+        tokio::spawn(Arc::clone(&health).run(shutdown.clone()));
     }
     if config.route_of_last_resort {
         let ranges = match config.service_ranges.as_slice() {
@@ -125,12 +146,12 @@ pub async fn run_with(
     }
     let inbox = Arc::new(Inbox::default());
     subscribe(&caches, &inbox, &shutdown);
-    let worker = Worker::new(config, caches, inbox, data_plane, ambient, status, metrics);
+    let worker = Worker::new(config, caches, inbox, data_plane, ambient, status, metrics, health);
     worker.run(synced, links, shutdown).await;
 }
 
 /// Serves pages on an address that was taken, once it is free.
-async fn serve_later(address: SocketAddr, site: Site, pages: Pages, shutdown: CancellationToken) {
+async fn serve_later(address: SocketAddr, site: Arc<Site>, shutdown: CancellationToken) {
     let listener = loop {
         tokio::select! {
             biased;
@@ -142,7 +163,7 @@ async fn serve_later(address: SocketAddr, site: Site, pages: Pages, shutdown: Ca
         }
     };
     info!(%address, "the address is free now");
-    serve(listener, site, pages, shutdown).await;
+    serve(listener, site, shutdown).await;
 }
 
 fn subscribe(caches: &Caches, inbox: &Arc<Inbox>, shutdown: &CancellationToken) {
@@ -153,12 +174,14 @@ fn subscribe(caches: &Caches, inbox: &Arc<Inbox>, shutdown: &CancellationToken) 
     let to = Arc::clone(inbox);
     caches.nodes.on_change(move |change| to.node(change));
     let (to, mut ranges, ends) = (Arc::downgrade(inbox), caches.service_ranges.clone(), shutdown.clone());
+    let mut exempt = caches.exempt.clone();
     tokio::spawn(async move {
         loop {
             tokio::select! {
                 biased;
                 () = ends.cancelled() => return,
                 () = ranges.changed() => {}
+                () = exempt.changed() => {}
             }
             let Some(inbox) = to.upgrade() else { return };
             inbox.node_tables();

@@ -1,4 +1,5 @@
-//! `/healthz` and `/livez`, `/metrics` and `/proxyMode`.
+//! `/healthz` and `/livez`, `/metrics`, `/proxyMode` and `/debug/events`; and how any page is
+//! served.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -6,6 +7,7 @@ use std::time::Duration;
 
 use apiserver_api::ambient::Ambient;
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::Full;
 use hyper::server::conn::http1;
@@ -15,6 +17,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
+use crate::events::Recent;
 use crate::metrics::{Code, Metrics};
 use crate::status::Status;
 
@@ -23,23 +26,35 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause when the process is out of file descriptors or the like.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// What a listener serves.
+pub(crate) trait Answers: Send + Sync + 'static {
+    /// Answers a request for a path (with its query, if it has one).
+    fn answer(&self, path: &str, query: Option<&str>) -> BoxFuture<'static, Response<Full<Bytes>>>;
+}
+
 /// What the pages show.
 #[derive(Clone)]
 pub(crate) struct Pages {
     pub status: Arc<Status>,
     pub metrics: Arc<Metrics>,
+    pub events: Arc<Recent>,
     pub ambient: Ambient,
 }
 
-/// Which paths a listener serves.
+/// The paths of one listener.
+pub(crate) struct Site {
+    pub pages: Pages,
+    pub kind: Kind,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Site {
+pub(crate) enum Kind {
     Health,
     Metrics,
 }
 
 /// Serves until shutdown.
-pub(crate) async fn serve(listener: TcpListener, site: Site, pages: Pages, shutdown: CancellationToken) {
+pub(crate) async fn serve(listener: TcpListener, site: Arc<dyn Answers>, shutdown: CancellationToken) {
     loop {
         let accepted = tokio::select! {
             () = shutdown.cancelled() => return,
@@ -48,16 +63,16 @@ pub(crate) async fn serve(listener: TcpListener, site: Site, pages: Pages, shutd
         let stream = match accepted {
             Ok((stream, _)) => stream,
             Err(error) => {
-                warn!(%error, ?site, "cannot accept a connection");
+                warn!(%error, at = ?listener.local_addr().ok(), "cannot accept a connection");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
         };
-        let (pages, shutdown) = (pages.clone(), shutdown.clone());
+        let (site, shutdown) = (Arc::clone(&site), shutdown.clone());
         tokio::spawn(async move {
             let service = service_fn(move |request| {
-                let response = pages.answer(site, &request);
-                async move { Ok::<_, Infallible>(response) }
+                let response = respond(site.as_ref(), &request);
+                async move { Ok::<_, Infallible>(response.await) }
             });
             let connection = http1::Builder::new()
                 .timer(TokioTimer::new())
@@ -66,52 +81,88 @@ pub(crate) async fn serve(listener: TcpListener, site: Site, pages: Pages, shutd
             tokio::select! {
                 () = shutdown.cancelled() => {}
                 result = connection => if let Err(error) = result {
-                    debug!(%error, ?site, "a connection ended early");
+                    debug!(%error, "a connection ended early");
                 },
             }
         });
     }
 }
 
-impl Pages {
-    fn answer<B>(&self, site: Site, request: &Request<B>) -> Response<Full<Bytes>> {
-        if !matches!(*request.method(), Method::GET | Method::HEAD) {
-            return text(StatusCode::METHOD_NOT_ALLOWED, "GET only\n");
-        }
-        match (site, request.uri().path()) {
-            (Site::Health, "/healthz") => self.health(true),
-            (Site::Health, "/livez") => self.health(false),
-            (Site::Metrics, "/metrics") => self.metrics(),
-            (Site::Metrics, "/proxyMode") => text(StatusCode::OK, "ebpf"),
-            (Site::Metrics, "/healthz") => text(StatusCode::OK, "ok"),
-            _ => text(StatusCode::NOT_FOUND, "not found\n"),
+fn respond<B>(site: &dyn Answers, request: &Request<B>) -> BoxFuture<'static, Response<Full<Bytes>>> {
+    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+        return ready(text(StatusCode::METHOD_NOT_ALLOWED, "GET only\n"));
+    }
+    site.answer(request.uri().path(), request.uri().query())
+}
+
+impl Answers for Site {
+    fn answer(&self, path: &str, query: Option<&str>) -> BoxFuture<'static, Response<Full<Bytes>>> {
+        let pages = &self.pages;
+        match (self.kind, path) {
+            (Kind::Health, "/healthz") => ready(pages.health(true)),
+            (Kind::Health, "/livez") => ready(pages.health(false)),
+            (Kind::Metrics, "/metrics") => pages.metrics(),
+            // kube-proxy names its mode here; scripts compare the whole body.
+            (Kind::Metrics, "/proxyMode") => ready(text(StatusCode::OK, "ebpf")),
+            (Kind::Metrics, "/healthz") => ready(text(StatusCode::OK, "ok")),
+            (Kind::Metrics, "/debug/events") => ready(pages.events(query)),
+            _ => ready(text(StatusCode::NOT_FOUND, "not found\n")),
         }
     }
+}
 
+impl Pages {
     fn health(&self, with_node: bool) -> Response<Full<Bytes>> {
         let health = self.status.health(self.ambient.now(), with_node);
         let code = if health.healthy { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
         let counts = if with_node { &self.metrics.healthz } else { &self.metrics.livez };
         counts.get_or_create(&Code { code: code.as_u16() }).inc();
         match serde_json::to_vec(&health) {
-            Ok(body) => page(code, "application/json", body),
+            Ok(body) => json(code, body),
             Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
         }
     }
 
-    fn metrics(&self) -> Response<Full<Bytes>> {
-        match self.metrics.text() {
-            Ok(body) => {
-                let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-                page(StatusCode::OK, kind, body.into_bytes())
+    fn metrics(&self) -> BoxFuture<'static, Response<Full<Bytes>>> {
+        let metrics = Arc::clone(&self.metrics);
+        Box::pin(async move {
+            match metrics.text().await {
+                Ok(body) => {
+                    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+                    page(StatusCode::OK, kind, body.into_bytes())
+                }
+                Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
             }
-            Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
-        }
+        })
+    }
+
+    /// A line of JSON an event; with `?after=N` only those behind number N.
+    fn events(&self, query: Option<&str>) -> Response<Full<Bytes>> {
+        let pairs = query.unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
+        let after = pairs.filter(|(name, _)| *name == "after").find_map(|(_, value)| value.parse().ok());
+        page(StatusCode::OK, "application/jsonl", self.events.lines(after.unwrap_or(0)).into_bytes())
     }
 }
 
-fn text(code: StatusCode, body: &str) -> Response<Full<Bytes>> {
+pub(crate) fn ready(response: Response<Full<Bytes>>) -> BoxFuture<'static, Response<Full<Bytes>>> {
+    Box::pin(std::future::ready(response))
+}
+
+pub(crate) fn text(code: StatusCode, body: &str) -> Response<Full<Bytes>> {
     page(code, "text/plain; charset=utf-8", body.as_bytes().to_vec())
+}
+
+/// Runs what blocks on a thread that may. None if it panicked.
+pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    tokio::task::spawn_blocking(work).await.ok()
+}
+
+/// A page of JSON, as kube-proxy sends it.
+pub(crate) fn json(code: StatusCode, body: Vec<u8>) -> Response<Full<Bytes>> {
+    let mut response = page(code, "application/json", body);
+    let nosniff = header::HeaderValue::from_static("nosniff");
+    response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, nosniff);
+    response
 }
 
 fn page(code: StatusCode, kind: &'static str, body: Vec<u8>) -> Response<Full<Bytes>> {

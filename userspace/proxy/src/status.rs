@@ -22,6 +22,8 @@ struct State {
     failing: Vec<String>,
     last_error: Option<String>,
     eligible: bool,
+    /// What the last look at the data path found to be otherwise than it was left.
+    faults: Vec<String>,
 }
 
 /// Written by the worker, read by the health endpoints.
@@ -32,6 +34,7 @@ pub(crate) struct Status(Mutex<State>);
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Health {
+    /// As kube-proxy has it: now, while the proxy is healthy, else the time of the last apply.
     last_updated: Option<Timestamp>,
     current_time: Timestamp,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -44,6 +47,12 @@ pub(crate) struct Health {
     failing: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     last_error: Option<String>,
+    /// What somebody else has undone in the kernel; the worker is about to mend it, or cannot.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    data_path_faults: Vec<String>,
+    /// In one sentence, why the proxy is not healthy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
     #[serde(skip)]
     pub healthy: bool,
 }
@@ -76,24 +85,80 @@ impl Status {
         state.failing.truncate(MAX_NAMED);
     }
 
+    /// What the last look at the data path found; nothing when all was as it should be.
+    pub fn faults(&self, faults: Vec<String>) {
+        self.lock().faults = faults;
+    }
+
     /// `/livez` leaves out whether the node should get traffic from load balancers.
     pub fn health(&self, now: Timestamp, with_node: bool) -> Health {
         let state = self.lock();
         let waited = state.oldest_pending.map(|since| since.elapsed()).unwrap_or_default();
-        let healthy = state.programmed && waited < TOO_LATE && (!with_node || state.eligible);
+        let reason = state.reason(waited, with_node);
+        let healthy = reason.is_none();
         Health {
-            last_updated: state.last_applied,
+            last_updated: if healthy { Some(now) } else { state.last_applied },
             current_time: now,
             node_eligible: with_node.then_some(state.eligible),
             programmed: state.programmed,
             pending_seconds: waited.as_secs_f64(),
             failing: state.failing.clone(),
             last_error: state.last_error.clone(),
+            data_path_faults: state.faults.clone(),
+            reason,
             healthy,
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Why the proxy is not healthy; none if it is.
+    fn reason(&self, waited: Duration, with_node: bool) -> Option<String> {
+        if !self.programmed {
+            return Some("the first lists have not been applied yet".to_owned());
+        }
+        if let Some(fault) = self.faults.first() {
+            return Some(format!("the data path was changed by somebody else: {fault}"));
+        }
+        if waited >= TOO_LATE {
+            return Some(format!("a change has waited for {} s", waited.as_secs()));
+        }
+        if with_node && !self.eligible {
+            return Some("the node is about to go, or gone".to_owned());
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn health(status: &Status, with_node: bool) -> (bool, String) {
+        let health = status.health(Timestamp::UNIX_EPOCH, with_node);
+        (health.healthy, health.reason.unwrap_or_default())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_reason_is_told_and_only_one_is_the_nodes() {
+        let status = Status::default();
+        status.eligible(true);
+        assert_eq!(health(&status, true), (false, "the first lists have not been applied yet".to_owned()));
+        status.programmed();
+        assert_eq!(health(&status, true), (true, String::new()));
+        status.eligible(false);
+        assert!(!health(&status, true).0);
+        assert!(health(&status, false).0);
+        status.faults(vec!["link if2-egress is detached".to_owned()]);
+        assert!(health(&status, false).1.ends_with("link if2-egress is detached"));
+        status.faults(Vec::new());
+        status.pending(Some(Instant::now()), Vec::new());
+        assert!(health(&status, false).0);
+        tokio::time::advance(TOO_LATE).await;
+        assert_eq!(health(&status, false), (false, "a change has waited for 60 s".to_owned()));
     }
 }

@@ -2,18 +2,21 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use apiserver_api::ambient::Ambient;
 use apiserver_client::ObjectKey;
 use futures::future::BoxFuture;
+use k8s_openapi::api::core::v1::Service;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 use userspace_dataplane::tables::{DataPlane, DataPlaneError, Interface, NodeTables, Scope, ServiceTables};
 
-use crate::compile::{self, Context, Desired, NodeView};
+use crate::compile::{self, Context, Desired, NodeView, Warning};
 use crate::config::Config;
+use crate::health::HealthChecks;
 use crate::inbox::{Cause, Inbox};
 use crate::links::{self, Known, Links};
 use crate::metrics::{Metrics, PolicyLabel, TrafficPolicy};
@@ -24,6 +27,10 @@ use crate::status::Status;
 
 /// Services applied before other tasks get their turn.
 const TURN: usize = 64;
+/// Pause between looks whether the data path is as it was left.
+const CHECK: Duration = Duration::from_secs(5);
+/// As [`CHECK`], after one that has found a fault.
+const CHECK_AGAIN: Duration = Duration::from_secs(1);
 
 pub(crate) struct Worker {
     config: Config,
@@ -33,8 +40,15 @@ pub(crate) struct Worker {
     ambient: Ambient,
     status: Arc<Status>,
     metrics: Arc<Metrics>,
+    health: Arc<HealthChecks>,
     context: Context,
     desired: Desired,
+    /// The own Node has been seen: that it is missing means that it was deleted.
+    node_seen: bool,
+    /// What was said about Services that ask for what they do not get.
+    warned: BTreeMap<Arc<str>, Vec<Warning>>,
+    /// When to look at the data path; never where it is none of the kernel's.
+    check_due: Option<Instant>,
     /// The first lists have arrived.
     synced: bool,
     /// Everything was applied at least once; from then on single changes are enough.
@@ -69,11 +83,13 @@ impl Worker {
         ambient: Ambient,
         status: Arc<Status>,
         metrics: Arc<Metrics>,
+        health: Arc<HealthChecks>,
     ) -> Self {
         let node = NodeView::named(&config.node_name);
         let context =
             Context { node, external_ips: config.external_ips, masquerade_all: config.masquerade_all };
         let full_due = Instant::now() + config.full_sync;
+        let check_due = plane.observer().map(|_| Instant::now() + CHECK);
         Self {
             config,
             caches,
@@ -82,8 +98,12 @@ impl Worker {
             ambient,
             status,
             metrics,
+            health,
             context,
             desired: Desired::default(),
+            node_seen: false,
+            warned: BTreeMap::new(),
+            check_due,
             synced: false,
             programmed: false,
             pending: BTreeMap::new(),
@@ -129,12 +149,15 @@ impl Worker {
     fn next_due(&self) -> Instant {
         let retries = self.retries.values().map(|retry| retry.due);
         let others = [self.full_retry, self.edges.retry].into_iter().flatten();
-        retries.chain(others.map(|retry| retry.due)).fold(self.full_due, Instant::min)
+        retries.chain(others.map(|retry| retry.due)).chain(self.check_due).fold(self.full_due, Instant::min)
     }
 
     async fn work_off_due(&mut self) {
         let now = Instant::now();
         let due = |retry: &Option<Retry>| retry.is_some_and(|retry| retry.due <= now);
+        if self.check_due.is_some_and(|due| due <= now) {
+            self.check();
+        }
         if due(&self.edges.retry) {
             self.apply_edges();
         }
@@ -192,12 +215,16 @@ impl Worker {
 
     fn recompile(&mut self) {
         let mut desired = Desired::default();
+        let mut found = BTreeSet::new();
         for service in self.caches.services.list() {
             let key = ObjectKey::of(service.as_ref());
-            let slices = self.inbox.slices(&key);
-            let tables = compile::compile_service(&service, slices.iter().map(Arc::as_ref), &self.context);
+            let tables = self.compile(&key, &service);
             desired.set(&key.to_string(), compile::rank(&service), Some(tables));
+            found.insert(key);
         }
+        self.health.keep_only(&found);
+        let names: BTreeSet<String> = found.iter().map(ToString::to_string).collect();
+        self.warned.retain(|name, _| names.contains(name.as_ref()));
         self.desired = desired;
     }
 
@@ -231,11 +258,36 @@ impl Worker {
     fn compile_one(&mut self, key: &ObjectKey) -> compile::Effect {
         let name = key.to_string();
         let Some(service) = self.caches.services.get(key) else {
+            self.health.set(key, None);
+            self.warned.remove(name.as_str());
             return self.desired.set(&name, compile::Rank(0), None);
         };
-        let slices = self.inbox.slices(key);
-        let tables = compile::compile_service(&service, slices.iter().map(Arc::as_ref), &self.context);
+        let tables = self.compile(key, &service);
         self.desired.set(&name, compile::rank(&service), Some(tables))
+    }
+
+    /// The tables of one Service. What it answers to load balancers and what it asks in vain is
+    /// told on the way.
+    fn compile(&mut self, key: &ObjectKey, service: &Service) -> ServiceTables {
+        let slices = self.inbox.slices(key);
+        let slices = || slices.iter().map(Arc::as_ref);
+        self.health.set(key, compile::health_check(service, slices(), &self.context));
+        self.warn(&Arc::from(key.to_string()), compile::warnings(service));
+        compile::compile_service(service, slices(), &self.context)
+    }
+
+    /// Says what is new of what a Service asks in vain.
+    fn warn(&mut self, name: &Arc<str>, warnings: Vec<Warning>) {
+        let said = self.warned.get(name).map(Vec::as_slice).unwrap_or_default();
+        for warning in warnings.iter().filter(|warning| !said.contains(warning)) {
+            warn!(service = %name, %warning, "left out");
+            self.metrics.warnings.inc();
+        }
+        if warnings.is_empty() {
+            self.warned.remove(name);
+        } else {
+            self.warned.insert(Arc::clone(name), warnings);
+        }
     }
 
     async fn apply_services(&mut self, names: Vec<Arc<str>>) {
@@ -274,9 +326,13 @@ impl Worker {
     fn refresh_node(&mut self) -> bool {
         let key = ObjectKey::new("", &self.config.node_name);
         let node = self.caches.nodes.get(&key);
-        let view = node.map_or_else(|| NodeView::named(&self.config.node_name), |node| NodeView::of(&node));
+        self.node_seen |= node.is_some();
+        let mut view =
+            node.map_or_else(|| self.context.node.clone(), |node| NodeView::of(&node));
+        // A Node that was deleted is as one that is about to be; what is known of it stays.
+        view.eligible &= !self.node_seen || self.caches.nodes.get(&key).is_some();
         self.status.eligible(view.eligible);
-        let matters = (&view.name, &view.zone) != (&self.context.node.name, &self.context.node.zone);
+        let matters = !view.compiles_as(&self.context.node);
         self.context.node = view;
         self.apply_edges();
         matters
@@ -301,9 +357,13 @@ impl Worker {
             Situation { config: &self.config, node: node.as_deref(), links, service_ranges: &service_ranges };
         // Like services, addresses are not withdrawn before the first list of the Node.
         if self.synced {
-            let tables = node_tables(&situation, BTreeSet::new());
+            let tables = node_tables(&situation, self.caches.exempt.get());
             if self.edges.node.as_ref() != Some(&tables) {
                 in_place(|| self.plane.set_node(&tables))?;
+                // kube-proxy, too, listens on all addresses unless it is told which.
+                let all = self.config.nodeport_addresses.all;
+                self.health.listen_on((!all).then(|| tables.addresses.clone()));
+                self.metrics.exempt.set(i64::try_from(tables.exempt.len()).unwrap_or(i64::MAX));
                 info!(?tables, "the node's own settings");
                 self.edges.node = Some(tables);
             }
@@ -316,6 +376,28 @@ impl Worker {
             self.edges.interfaces = Some(interfaces);
         }
         Ok(())
+    }
+
+    /// Looks whether the data path is as it was left.
+    fn check(&mut self) {
+        let result = in_place(|| self.plane.check());
+        let faults = match result {
+            Ok(checkup) => {
+                self.metrics.counters.xdp(checkup.xdp);
+                for fault in &checkup.faults {
+                    warn!(%fault, "the data path was not as it was left; mended where that is possible");
+                }
+                checkup.faults
+            }
+            Err(error) => {
+                self.failed("the data path", &error);
+                vec![format!("{}", chain(&error))]
+            }
+        };
+        self.metrics.faults.inc_by(faults.len() as u64);
+        let pause = if faults.is_empty() { CHECK } else { CHECK_AGAIN };
+        self.check_due = Some(Instant::now() + pause);
+        self.status.faults(faults);
     }
 
     fn note(&mut self, changes: &BTreeMap<ObjectKey, Cause>) {

@@ -180,6 +180,7 @@ impl Node {
             slices: Default::default(),
             nodes: Default::default(),
             service_ranges: Default::default(),
+            exempt: Default::default(),
         };
         Self {
             namespace,

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::os::fd::{AsRawFd, RawFd};
 
 use aya::maps::{Map, MapData, RingBuf};
 use ebpf_common::event::{Event, hook, kind};
@@ -59,8 +58,7 @@ impl Inspector {
 }
 
 impl Events {
-    /// The oldest event that nobody has read; none when there is none. Readiness of the
-    /// descriptor tells when there may be one again.
+    /// The oldest event that nobody has read; none when there is none.
     pub fn next(&mut self) -> Option<EventRow> {
         let event = loop {
             let item = self.ring.next()?;
@@ -87,12 +85,6 @@ impl Events {
     /// Names are asked for again: numbers of services are reused.
     pub fn forget_names(&mut self) {
         self.known.clear();
-    }
-}
-
-impl AsRawFd for Events {
-    fn as_raw_fd(&self) -> RawFd {
-        self.ring.as_raw_fd()
     }
 }
 

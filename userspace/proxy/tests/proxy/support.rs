@@ -118,6 +118,7 @@ impl Proxy {
             slices: Default::default(),
             nodes: Default::default(),
             service_ranges: Default::default(),
+            exempt: Default::default(),
         };
         let (synced, lists) = oneshot::channel();
         let (links, said) = mpsc::unbounded_channel();
