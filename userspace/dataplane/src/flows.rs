@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 use std::sync::atomic::{Ordering, fence};
 
-use ebpf_common::flow::{Flow, Flow4, Flow6, FlowTags, WAYS, tag};
+use ebpf_common::flow::{Flow, Flow4, Flow6, FlowTags, WAYS, tag, tag_of};
 
 use crate::map::{MappedArray, Plain};
 
@@ -69,6 +69,7 @@ impl<T: Slot> FlowTable<T> {
     }
 
     /// All flows.
+    #[cfg(test)]
     pub fn read_all(&self) -> Vec<T> {
         self.iter().collect()
     }
@@ -92,4 +93,192 @@ impl<T: Slot> FlowTable<T> {
 pub fn closed<A>(flow: &Flow<A>) -> bool {
     use ebpf_common::flow::flow_flag::{FIN, FIN_PEER, RESET};
     flow.flags & RESET != 0 || flow.flags & (FIN | FIN_PEER) == FIN | FIN_PEER
+}
+
+/// Slots and tags of one family, mapped for writing beside the programs, by their rules.
+///
+/// A slot belongs to who turns its tag into [`tag::BUSY`]. Its owner makes the version odd, writes,
+/// publishes the tag, looks for another slot with the same key, and only then makes the version
+/// even, unless somebody has raised it meanwhile. The programs' table of flows says why that
+/// leaves a key in the table once.
+pub struct FlowWriter<T> {
+    slots: MappedArray<T>,
+    tags: MappedArray<FlowTags>,
+}
+
+/// Place of the version in a slot, in words.
+const VERSION: usize = std::mem::offset_of!(Flow4, version) / 4;
+const VERSION6: usize = std::mem::offset_of!(Flow6, flow.version) / 4;
+
+/// A slot that can be written word by word.
+pub trait WritableSlot: Slot {
+    /// Words of its key, which comes first, and of its version, which is next.
+    const KEY_WORDS: usize;
+}
+
+impl WritableSlot for Flow4 {
+    const KEY_WORDS: usize = VERSION;
+}
+
+impl WritableSlot for Flow6 {
+    const KEY_WORDS: usize = VERSION6;
+}
+
+impl<T: WritableSlot> FlowWriter<T> {
+    /// Maps the arrays pinned in `directory`.
+    pub fn open(directory: &Path, slots: &str, tags: &str) -> io::Result<Self> {
+        let slots = MappedArray::open(&directory.join(slots), true)?;
+        let tags = MappedArray::open(&directory.join(tags), true)?;
+        if tags.len() * WAYS as usize != slots.len() || !slots.len().is_power_of_two() {
+            let text = format!("{} lines of tags for {} slots", tags.len(), slots.len());
+            return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+        }
+        Ok(Self { slots, tags })
+    }
+
+    /// Puts a flow in; false if its key is there already, or if its set has no empty slot: nothing
+    /// gives way. `hash` is the key's.
+    pub fn insert(&self, flow: &T, hash: u64) -> bool {
+        let home = hash as usize & (self.slots.len() - 1);
+        let (set, ways) = (home / WAYS as usize, WAYS as usize);
+        let words = crate::map::words(flow);
+        if (0..ways).any(|way| self.has(set, way, hash, words) && !self.is_pending(set, way)) {
+            return false;
+        }
+        let order = std::iter::once(home % ways).chain(0..ways);
+        let busy = |way: &usize| {
+            let tag = self.tags.word(set, *way);
+            tag.compare_exchange(tag::EMPTY, tag::BUSY, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+        };
+        let Some(way) = order.into_iter().find(busy) else {
+            return false;
+        };
+        let index = set * ways + way;
+        let version = self.slots.word(index, T::KEY_WORDS);
+        let odd = (version.load(Ordering::SeqCst) | 1).wrapping_add(2);
+        version.store(odd, Ordering::SeqCst);
+        for (place, word) in words.iter().enumerate().filter(|(place, _)| *place != T::KEY_WORDS) {
+            self.slots.word(index, place).store(*word, Ordering::SeqCst);
+        }
+        self.tags.word(set, way).store(tag_of(hash), Ordering::SeqCst);
+        let alone = (0..ways).filter(|other| *other != way).all(|other| {
+            !self.has(set, other, hash, words) || other > way && self.revoke(set * ways + other)
+        });
+        let even = odd.wrapping_add(1);
+        if alone && version.compare_exchange(odd, even, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+            return true;
+        }
+        // The slot may have been taken for another flow meanwhile; then it is not ours to empty.
+        let tag = self.tags.word(set, way);
+        let _ = tag.compare_exchange(tag_of(hash), tag::EMPTY, Ordering::SeqCst, Ordering::SeqCst);
+        false
+    }
+
+    /// A slot has the key, valid or pending.
+    fn has(&self, set: usize, way: usize, hash: u64, words: &[u32]) -> bool {
+        let index = set * WAYS as usize + way;
+        self.tags.word(set, way).load(Ordering::SeqCst) == tag_of(hash)
+            && (0..T::KEY_WORDS)
+                .all(|place| self.slots.word(index, place).load(Ordering::SeqCst) == words[place])
+    }
+
+    fn is_pending(&self, set: usize, way: usize) -> bool {
+        self.slots.word(set * WAYS as usize + way, T::KEY_WORDS).load(Ordering::SeqCst) % 2 == 1
+    }
+
+    /// Keeps a flow that is still pending from becoming valid; false if it is valid.
+    fn revoke(&self, index: usize) -> bool {
+        let version = self.slots.word(index, T::KEY_WORDS);
+        let found = version.load(Ordering::SeqCst);
+        let next = found.wrapping_add(2);
+        found % 2 == 1 && version.compare_exchange(found, next, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ebpf_common::flow::{FlowKey, flow_flag};
+
+    fn writer(slots: usize) -> FlowWriter<Flow4> {
+        FlowWriter {
+            slots: MappedArray::anonymous(slots),
+            tags: MappedArray::anonymous(slots / WAYS as usize),
+        }
+    }
+
+    fn reader(writer: FlowWriter<Flow4>) -> FlowTable<Flow4> {
+        FlowTable { slots: writer.slots, tags: writer.tags }
+    }
+
+    fn flow(number: u32) -> Flow4 {
+        let key =
+            FlowKey { source: number, destination: 7, source_port: 1, destination_port: 2, protocol: 6 };
+        Flow4 { key, service: number, flags: flow_flag::EXTERNAL, ..Flow4::default() }
+    }
+
+    #[test]
+    fn what_is_put_in_is_read_once() {
+        let writer = writer(1_024);
+        for number in 0..200 {
+            assert!(writer.insert(&flow(number), flow(number).key.hash(9)));
+            assert!(!writer.insert(&flow(number), flow(number).key.hash(9)), "it is there");
+        }
+        let table = reader(writer);
+        let mut found = table.read_all();
+        found.sort_by_key(|flow| flow.service);
+        assert_eq!((found.len(), table.used()), (200, 200));
+        for (number, found) in (0..).zip(found) {
+            assert_eq!(found, Flow4 { version: found.version, ..flow(number) });
+        }
+    }
+
+    #[test]
+    fn a_flow_lies_at_home_where_it_can() {
+        let writer = writer(1_024);
+        let hash = flow(3).key.hash(1);
+        writer.insert(&flow(3), hash);
+        let home = hash as usize & 1_023;
+        assert_eq!(reader(writer).slots.get(home).key, flow(3).key);
+    }
+
+    #[test]
+    fn a_full_set_takes_no_more() {
+        let writer = writer(WAYS as usize);
+        for number in 0..WAYS {
+            assert!(writer.insert(&flow(number), flow(number).key.hash(1)));
+        }
+        assert!(!writer.insert(&flow(99), flow(99).key.hash(1)));
+        assert_eq!(reader(writer).used(), WAYS as usize);
+    }
+
+    #[test]
+    fn a_slot_that_somebody_writes_is_left_out() {
+        let writer = writer(WAYS as usize);
+        writer.insert(&flow(1), flow(1).key.hash(1));
+        let index = (0..WAYS as usize).find(|index| writer.slots.get(*index).service == 1).unwrap();
+        writer.slots.word(index, VERSION).fetch_add(1, Ordering::SeqCst);
+        assert_eq!(reader(writer).read_all(), []);
+    }
+
+    #[test]
+    fn a_pending_flow_of_another_is_revoked_or_respected() {
+        for (other, wins) in [(15, true), (0, false)] {
+            let writer = writer(WAYS as usize);
+            // Somebody has written and published the same flow, and has not made it valid yet.
+            let hash = flow(1).key.hash(1);
+            for (place, word) in crate::map::words(&flow(1)).iter().enumerate() {
+                writer.slots.word(other, place).store(*word, Ordering::SeqCst);
+            }
+            writer.slots.word(other, VERSION).store(3, Ordering::SeqCst);
+            writer.tags.word(0, other).store(tag_of(hash), Ordering::SeqCst);
+            // All others but one in the middle are taken.
+            for way in (0..WAYS as usize).filter(|way| *way != other && *way != 7) {
+                writer.tags.word(0, way).store(tag::BUSY, Ordering::SeqCst);
+            }
+            assert_eq!(writer.insert(&flow(1), hash), wins);
+            let version = writer.slots.word(other, VERSION).load(Ordering::SeqCst);
+            assert_eq!(version, if wins { 5 } else { 3 });
+        }
+    }
 }

@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 use std::ptr::NonNull;
+use std::sync::atomic::AtomicU32;
 
 use ebpf_common::flow::{Flow4, Flow6, FlowTags, Fragment, FragmentKey};
 use ebpf_common::frontend::{
@@ -98,6 +99,13 @@ fn open(path: &Path, key: usize, value: usize) -> io::Result<(OwnedFd, sys::MapI
     Ok((fd, info))
 }
 
+/// A value as words.
+pub fn words<T: Plain>(value: &T) -> &[u32] {
+    assert!(align_of::<T>() >= align_of::<u32>() && size_of::<T>() % 4 == 0, "made of words");
+    // SAFETY: a plain value is initialised throughout, and aligned and long enough by the assertion.
+    unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>() / 4) }
+}
+
 /// Number of elements of the array pinned at `path`.
 pub fn length<T: Plain>(path: &Path) -> io::Result<u32> {
     open(path, size_of::<u32>(), size_of::<T>()).map(|(_, info)| info.max_entries)
@@ -134,6 +142,19 @@ impl<K: Plain, V: Plain> HashTable<K, V> {
     pub fn insert(&self, key: &K, value: &V) -> io::Result<()> {
         // SAFETY: `open` has checked the sizes.
         unsafe { sys::map_update(self.fd.as_fd(), key, value, sys::Update::Any) }
+    }
+
+    /// Inserts an element unless its key is there; true if it has. What is full takes no more of
+    /// them, and gives false.
+    pub fn insert_new(&self, key: &K, value: &V) -> io::Result<bool> {
+        // SAFETY: `open` has checked the sizes.
+        match unsafe { sys::map_update(self.fd.as_fd(), key, value, sys::Update::New) } {
+            Ok(()) => Ok(true),
+            Err(error) => match error.raw_os_error() {
+                Some(libc::EEXIST | libc::E2BIG | libc::ENOMEM) => Ok(false),
+                _ => Err(error),
+            },
+        }
     }
 
     /// Inserts many; on failure gives how many were done before the one that failed.
@@ -177,8 +198,9 @@ pub struct MappedArray<T> {
     memory: NonNull<T>,
     length: usize,
     bytes: usize,
+    writable: bool,
     /// Keeps the map alive.
-    _fd: OwnedFd,
+    _fd: Option<OwnedFd>,
 }
 
 // SAFETY: the mapping belongs to this value alone and is reached through it only.
@@ -202,7 +224,28 @@ impl<T: Plain> MappedArray<T> {
         }
         let memory = NonNull::new(memory.cast())
             .ok_or_else(|| io::Error::new(io::ErrorKind::AddrNotAvailable, "mapped at zero"))?;
-        Ok(Self { memory, length, bytes, _fd: fd })
+        Ok(Self { memory, length, bytes, writable: write, _fd: Some(fd) })
+    }
+
+    /// Memory that is no map's, all zero.
+    #[cfg(test)]
+    pub fn anonymous(length: usize) -> Self {
+        let bytes = (length * size_of::<T>()).next_multiple_of(4096);
+        let (protection, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: the kernel chooses the place; nothing else is mapped there.
+        let memory = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0) };
+        assert_ne!(memory, libc::MAP_FAILED, "{}", io::Error::last_os_error());
+        let memory = NonNull::new(memory.cast()).expect("mapped somewhere");
+        Self { memory, length, bytes, writable: true, _fd: None }
+    }
+
+    /// A word of the element at `index`, which programs read and write too. Mapped for writing only.
+    pub fn word(&self, index: usize, word: usize) -> &AtomicU32 {
+        assert!(self.writable && index < self.length && word < size_of::<T>() / 4, "a word of an element");
+        // SAFETY: within the mapping, by the assertion; elements begin at multiples of eight bytes.
+        // All access to what is reached through words is atomic.
+        unsafe { AtomicU32::from_ptr(self.memory.add(index).cast::<u32>().add(word).as_ptr()) }
     }
 
     pub fn len(&self) -> usize {

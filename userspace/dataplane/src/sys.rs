@@ -101,6 +101,8 @@ pub fn object_pin(fd: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
 #[repr(u64)]
 pub enum Update {
     Any = 0,
+    /// None.
+    New = 1,
 }
 
 /// Copies the element under `key`; false if there is none.

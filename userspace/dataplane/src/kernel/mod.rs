@@ -11,6 +11,7 @@ mod check;
 mod maps;
 mod node;
 pub mod object;
+mod upgrade;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -131,6 +132,9 @@ pub struct Kernel {
     interfaces: Vec<Interface>,
     /// What was attached then; none until somebody has looked.
     baseline: Option<check::Baseline>,
+    /// Programs of a layout that we cannot read are still attached, and serve until our tables are
+    /// there.
+    strangers: bool,
 }
 
 impl Kernel {
@@ -168,13 +172,28 @@ impl Kernel {
         maps.set_config(settings);
         // Blocks that the earlier process gave back are free from now on.
         maps.grace_period();
-        let tables = Synchronizer::new(maps)?;
+        let mut tables = Synchronizer::new(maps)?;
         let devices = HashTable::open(&maps_at.join("DEVICES"))
             .map_err(|error| failed("opening map DEVICES".to_owned(), error))?;
+        let predecessor = upgrade::predecessor(&versions(root)?);
+        if let Some(predecessor) = &predecessor {
+            predecessor.carry_tables(&mut tables)?;
+            predecessor
+                .carry_devices(&devices, settings.flags)
+                .map_err(|error| failed("writing map DEVICES".to_owned(), error))?;
+            predecessor.carry_connections(&tables, &maps_at)?;
+            predecessor.hand_over_links(&links_at)?;
+        }
         let attachments = Attachments::new(programs, links_at, root, hook)?;
         attachments.cgroup(&config.cgroup)?;
-        remove_other_versions(root)?;
-        Ok(Self { tables, attachments, devices, config, interfaces: Vec::new(), baseline: None })
+        if let Some(predecessor) = &predecessor {
+            // Those that began before each link had its new program.
+            let late = predecessor.carry_connections(&tables, &maps_at)?;
+            tracing::info!(?late, "took over connections of an earlier layout");
+        }
+        let strangers = !remove_other_versions(root)?;
+        let (interfaces, baseline) = (Vec::new(), None);
+        Ok(Self { tables, attachments, devices, config, interfaces, baseline, strangers })
     }
 
     /// Runs a packet program as the kernel would, `repeat` times on the same buffer. Interface
@@ -239,7 +258,12 @@ impl Kernel {
 
 impl DataPlane for Kernel {
     fn apply_full(&mut self, desired: &Tables) -> Result<Applied, DataPlaneError> {
-        self.tables.apply_full(desired)
+        let applied = self.tables.apply_full(desired)?;
+        if self.strangers {
+            remove_all_but_ours(&self.config.bpf_root)?;
+            self.strangers = false;
+        }
+        Ok(applied)
     }
 
     fn apply_service(
@@ -333,15 +357,22 @@ fn versions(root: &Path) -> Result<Vec<PathBuf>, DataPlaneError> {
     Ok(found)
 }
 
-/// Lets go of what builds with another layout have left; ours is attached by now.
-fn remove_other_versions(root: &Path) -> Result<(), DataPlaneError> {
-    for version in versions(root)? {
-        if version != version_directory(root) {
-            remove_version(&version)
-                .map_err(|error| failed(format!("removing {}", version.display()), error))?;
-        }
-    }
-    Ok(())
+/// Lets go of what builds with other layouts have left and nothing needs; true if that is all.
+fn remove_other_versions(root: &Path) -> Result<bool, DataPlaneError> {
+    let others = versions(root)?.into_iter().filter(|version| *version != version_directory(root));
+    let (live, idle): (Vec<_>, Vec<_>) = others.partition(|version| upgrade::is_live(version));
+    idle.iter().try_for_each(|version| remove_pins(version))?;
+    Ok(live.is_empty())
+}
+
+/// Lets go of every other layout; ours serves by now.
+fn remove_all_but_ours(root: &Path) -> Result<(), DataPlaneError> {
+    let others = versions(root)?.into_iter().filter(|version| *version != version_directory(root));
+    others.into_iter().try_for_each(|version| remove_pins(&version))
+}
+
+fn remove_pins(version: &Path) -> Result<(), DataPlaneError> {
+    remove_version(version).map_err(|error| failed(format!("removing {}", version.display()), error))
 }
 
 fn remove_version(directory: &Path) -> io::Result<()> {

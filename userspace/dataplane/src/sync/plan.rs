@@ -47,7 +47,7 @@ impl<S: Store> Synchronizer<S> {
         let mut planned = Planned { name, service, written: 0, runs, luts, ranges };
         let ranges = networks(&desired.source_ranges);
         let result = self
-            .let_in(&ranges, &mut planned)
+            .let_in(&ranges, &mut planned, pass)
             .and_then(|()| self.plan_frontends(desired, &mut planned, pass));
         let service = match result {
             Ok(values) => {
@@ -129,13 +129,23 @@ impl<S: Store> Synchronizer<S> {
     }
 
     /// Lets sources in before any frontend asks for them.
-    fn let_in(&mut self, ranges: &[IpNetwork], planned: &mut Planned<'_>) -> Result<(), DataPlaneError> {
+    fn let_in<'a>(
+        &mut self,
+        ranges: &[IpNetwork],
+        planned: &mut Planned<'a>,
+        pass: &mut Pass<'a>,
+    ) -> Result<(), DataPlaneError> {
+        let id = planned.service.id;
         let present = planned.service.extra.as_ref().map(|extra| extra.source_ranges.as_slice());
         let present = present.unwrap_or_default();
         for range in ranges.iter().filter(|range| !present.contains(range)) {
-            self.store
-                .put_source_range(planned.service.id, range)
-                .map_err(|error| super::named(error, planned.name))?;
+            let mut result = self.store.put_source_range(id, range);
+            if result.is_err() && !pass.stale_ranges.is_empty() {
+                // What others no longer need makes room.
+                self.write(pass);
+                result = self.store.put_source_range(id, range);
+            }
+            result.map_err(|error| super::named(error, planned.name))?;
             planned.ranges.push(*range);
         }
         Ok(())
