@@ -1,6 +1,8 @@
 //! The kernel programs: parse, look up, decide, rewrite. Elsewhere than on the bpf target this is
 //! an empty program, so that the workspace builds as a whole.
 #![cfg_attr(target_arch = "bpf", no_std, no_main)]
+// Atomic instructions: the compiler offers none for this target.
+#![cfg_attr(target_arch = "bpf", feature(asm_experimental_arch))]
 // Programs talk to the kernel through raw pointers; each block says why it is sound.
 #![allow(unsafe_code)]
 

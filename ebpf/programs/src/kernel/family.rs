@@ -3,16 +3,19 @@
 use core::ffi::c_void;
 
 use aya_ebpf::helpers::bpf_map_lookup_elem;
-use ebpf_common::flow::{Flow, FlowTags};
+use ebpf_common::flow::{Flow, FlowKey, FlowTags};
 use ebpf_common::frontend::{
     Backend4, Backend6, Frontend, FrontendKey4, FrontendKey6, SourceRangeKey,
 };
 use ebpf_common::{Config, Range, protocol};
 
+use super::flow::{self, Place};
 use super::maps::{
     BACKENDS4, BACKENDS6, FLOW_TAGS4, FLOW_TAGS6, FLOWS4, FLOWS6, FRONTENDS4, FRONTENDS6, LOCAL_ADDRS4,
-    LOCAL_ADDRS6, SOURCE_RANGES4, SOURCE_RANGES6,
+    LOCAL_ADDRS6, SCRATCH4, SCRATCH6, SOURCE_RANGES4, SOURCE_RANGES6,
 };
+use super::packet::{Packet, To};
+use super::table::{self, New, Scratch};
 
 /// An address as the packet carries it.
 pub trait Address: Copy {
@@ -29,6 +32,9 @@ pub trait Address: Copy {
 
     /// The address as one word: itself for v4, folded for v6.
     fn fold(&self) -> u64;
+
+    /// Stirs both ends of a packet into a hash.
+    fn mix(source: &Self, destination: &Self, state: u64) -> u64;
 
     /// Sum of its words for the internet checksum.
     fn sum(&self) -> u64;
@@ -87,6 +93,8 @@ pub trait Family {
     fn flow_mask(config: &Config) -> u32;
     fn slot(index: u32) -> Option<*mut Flow<Self::Address>>;
     fn tags(set: u32) -> Option<*mut FlowTags>;
+    /// This processor's room for what does not fit on the stack.
+    fn scratch() -> Option<*mut Scratch<Self::Address>>;
 
     /// The value under a key, which may change while it is read: see [`Frontend`].
     fn frontend(key: &Self::FrontendKey) -> Option<*const Frontend>;
@@ -98,10 +106,57 @@ pub trait Family {
     fn is_loopback(address: &Self::Address) -> bool;
     /// The source may use the service.
     fn is_allowed(service: u32, source: Self::Address) -> bool;
-    /// The node's address as a source; none if the node has none.
-    fn snat_address(config: &Config) -> Option<Self::Address>;
+    /// The node's address as a source; zero if the node has none.
+    fn snat_address(config: &Config) -> &Self::Address;
     /// The address is in one of the ranges of services' addresses.
     fn is_in_ranges(config: &Config, address: &Self::Address) -> bool;
+
+    /// See [`table::insert`].
+    fn insert_flow(new: &New<Self::Address>, hash: u64, place: Place) -> u32;
+    /// See [`table::remove`].
+    fn remove_flow(key: &FlowKey<Self::Address>);
+    /// See `attend` in [`flow`]; 0 if the flow is gone.
+    fn attend(packet: &Packet<Self::Address>, slot: u32, now: u32, place: Place) -> u32;
+    /// See `create` in [`flow`]; gives a [`flow::verdict`].
+    fn create(packet: &Packet<Self::Address>, hash: u64, place: Place, to: &mut To<Self::Address>) -> u32;
+    /// See `choose` in [`flow`]; gives a [`flow::verdict`].
+    fn choose(packet: &Packet<Self::Address>, hash: u64, place: Place) -> u32;
+    /// See `look_at` in [`flow`].
+    fn look_at(reply: &New<Self::Address>) -> u32;
+}
+
+macro_rules! checked_once {
+    ($address:ty, $insert:ident, $remove:ident, $attend:ident, $create:ident, $choose:ident, $look:ident) => {
+        #[inline(always)]
+        fn insert_flow(new: &New<$address>, hash: u64, place: Place) -> u32 {
+            table::$insert(new, hash, place)
+        }
+
+        #[inline(always)]
+        fn remove_flow(key: &FlowKey<$address>) {
+            table::$remove(key);
+        }
+
+        #[inline(always)]
+        fn attend(packet: &Packet<$address>, slot: u32, now: u32, place: Place) -> u32 {
+            flow::$attend(packet, slot, now, place)
+        }
+
+        #[inline(always)]
+        fn create(packet: &Packet<$address>, hash: u64, place: Place, to: &mut To<$address>) -> u32 {
+            flow::$create(packet, hash, place, to)
+        }
+
+        #[inline(always)]
+        fn choose(packet: &Packet<$address>, hash: u64, place: Place) -> u32 {
+            flow::$choose(packet, hash, place)
+        }
+
+        #[inline(always)]
+        fn look_at(reply: &New<$address>) -> u32 {
+            flow::$look(reply)
+        }
+    };
 }
 
 /// IPv4.
@@ -130,6 +185,11 @@ impl Address for u32 {
     #[inline(always)]
     fn fold(&self) -> u64 {
         *self as u64
+    }
+
+    #[inline(always)]
+    fn mix(source: &Self, destination: &Self, state: u64) -> u64 {
+        stir(state, *source as u64 | (*destination as u64) << 32)
     }
 
     #[inline(always)]
@@ -167,6 +227,14 @@ impl Address for [u32; 4] {
         let high = self[0] as u64 | (self[1] as u64) << 32;
         let low = self[2] as u64 | (self[3] as u64) << 32;
         high.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ low.rotate_left(29)
+    }
+
+    #[inline(always)]
+    fn mix(source: &Self, destination: &Self, state: u64) -> u64 {
+        let state = stir(state, source[0] as u64 | (source[1] as u64) << 32);
+        let state = stir(state, source[2] as u64 | (source[3] as u64) << 32);
+        let state = stir(state, destination[0] as u64 | (destination[1] as u64) << 32);
+        stir(state, destination[2] as u64 | (destination[3] as u64) << 32)
     }
 
     #[inline(always)]
@@ -275,6 +343,8 @@ impl Backend for Backend6 {
 }
 
 impl Family for V4 {
+    checked_once!(u32, insert4, remove4, attend4, create4, choose4, look_at4);
+
     type Address = u32;
     type FrontendKey = FrontendKey4;
     type Backend = Backend4;
@@ -304,6 +374,11 @@ impl Family for V4 {
     }
 
     #[inline(always)]
+    fn scratch() -> Option<*mut Scratch<Self::Address>> {
+        SCRATCH4.get_ptr_mut(0)
+    }
+
+    #[inline(always)]
     fn frontend(key: &FrontendKey4) -> Option<*const Frontend> {
         FRONTENDS4.get_ptr(key)
     }
@@ -330,8 +405,8 @@ impl Family for V4 {
     }
 
     #[inline(always)]
-    fn snat_address(config: &Config) -> Option<u32> {
-        Some(config.snat_address4).filter(|address| *address != 0)
+    fn snat_address(config: &Config) -> &u32 {
+        &config.snat_address4
     }
 
     #[inline(always)]
@@ -342,6 +417,8 @@ impl Family for V4 {
 }
 
 impl Family for V6 {
+    checked_once!([u32; 4], insert6, remove6, attend6, create6, choose6, look_at6);
+
     type Address = [u32; 4];
     type FrontendKey = FrontendKey6;
     type Backend = Backend6;
@@ -372,6 +449,11 @@ impl Family for V6 {
     }
 
     #[inline(always)]
+    fn scratch() -> Option<*mut Scratch<Self::Address>> {
+        SCRATCH6.get_ptr_mut(0)
+    }
+
+    #[inline(always)]
     fn frontend(key: &FrontendKey6) -> Option<*const Frontend> {
         FRONTENDS6.get_ptr(key)
     }
@@ -398,9 +480,8 @@ impl Family for V6 {
     }
 
     #[inline(always)]
-    fn snat_address(config: &Config) -> Option<[u32; 4]> {
-        let address = config.snat_address6;
-        Some(address).filter(|address| !address.same(&Self::Address::ZERO))
+    fn snat_address(config: &Config) -> &[u32; 4] {
+        &config.snat_address6
     }
 
     #[inline(always)]
@@ -413,6 +494,13 @@ impl Family for V6 {
         };
         within(&config.ranges6[0]) || within(&config.ranges6[1])
     }
+}
+
+/// One step of a hash.
+#[inline(always)]
+fn stir(state: u64, word: u64) -> u64 {
+    let state = (state ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    state ^ state >> 32
 }
 
 /// The map has an element under the key.

@@ -1,357 +1,643 @@
 //! What becomes of a packet: the connection it belongs to, or a new one.
 
-use core::mem::MaybeUninit;
-
-use aya_ebpf::bindings::{BPF_ANY, BPF_NOEXIST};
-use ebpf_common::flow::{Flow4, FlowKey4, flow_flag};
-use ebpf_common::frontend::{AffinityKey, Backend4, Frontend, FrontendKey4, backend_flag, frontend_flag};
+use ebpf_common::event::{hook, kind};
+use ebpf_common::flow::{Flow, FlowKey, flow_flag};
+use ebpf_common::frontend::{AffinityKey, Frontend, backend_flag, frontend_flag};
 use ebpf_common::{Config, limits, metric, protocol, scope};
 
-use super::maps::{self, FLOWS4};
-use super::packet::{Packet, tcp_flag};
-use super::{lookup, pick};
-
-/// Which flows the caller can carry.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Reach {
-    /// All.
-    Any,
-    /// Only those between an uplink and a backend elsewhere; others get [`Decision::Pass`].
-    Through,
-}
+use super::family::{Address, Backend as _, Family, FrontendKey as _, V4, V6};
+use super::packet::{Packet, To, cleared, copy, tcp_flag};
+use super::table::{self, Found, New};
+use super::{event, lookup, maps, pick};
 
 /// What becomes of a packet.
-pub enum Decision {
-    /// Not for us.
-    Pass,
-    Drop,
-    /// No backend: tell the sender.
-    Refuse,
-    /// Make it this.
-    Rewrite(*mut Flow4),
+pub mod verdict {
+    /// It is not for us.
+    pub const PASS: u32 = 0;
+    pub const DROP: u32 = 1;
+    /// Tell the sender that nobody is there.
+    pub const REFUSE: u32 = 2;
+    /// Make it what [`super::To`] says.
+    pub const REWRITE: u32 = 3;
 }
 
-/// Decides on a packet that arrived for `scope`.
+/// Where a packet is: one of [`hook`] in the lowest byte, the interface above it. A number, so
+/// that it fits where functions take only few arguments.
+pub type Place = u32;
+
+/// The place of a packet.
 #[inline(always)]
-pub fn decide(packet: &Packet, scope: u8, reach: Reach) -> Decision {
-    if let Some(flow) = FLOWS4.get_ptr_mut(&packet.key)
-        && keep(packet, flow)
+pub fn place(hook: u8, ifindex: u32) -> Place {
+    hook as u32 | ifindex << 8
+}
+
+/// For whom the frontends of a place answer.
+#[inline(always)]
+fn scope_of(place: Place) -> u8 {
+    if place as u8 == hook::POD { scope::INTERNAL } else { scope::EXTERNAL }
+}
+
+/// XDP carries only flows between an uplink and backends elsewhere.
+#[inline(always)]
+fn is_xdp(place: Place) -> bool {
+    place as u8 == hook::XDP
+}
+
+/// Gives an event about a packet.
+#[inline(always)]
+pub fn tell<F: Family>(kind: u8, place: Place, service: u32, packet: &Packet<F::Address>) {
+    event::emit::<F>(kind, place as u8, service, place >> 8, &packet.key);
+}
+
+/// Decides on a packet that came in. Of what becomes of it, XDP gets only what it can carry.
+#[inline(always)]
+pub fn decide<F: Family>(packet: &Packet<F::Address>, place: Place, to: &mut To<F::Address>) -> u32 {
+    let Some(config) = maps::config() else {
+        return verdict::PASS;
+    };
+    let hash = table::hash(&packet.key, config.seed);
+    if let Some(found) = table::find::<F>(config, &packet.key, hash)
+        && found.read(to)
     {
-        // SAFETY: the pointer leads to a value of the map.
-        if reach == Reach::Through && unsafe { (*flow).flags } & flow_flag::THROUGH == 0 {
-            return Decision::Pass;
+        if is_xdp(place) && to.flags & flow_flag::THROUGH as u32 == 0 {
+            return verdict::PASS;
         }
-        return Decision::Rewrite(flow);
+        if keep::<F>(config, packet, &found, to.flags, place) {
+            return verdict::REWRITE;
+        }
     }
-    begin(packet, scope, reach)
+    begin::<F>(packet, hash, place, to)
 }
 
-/// Decides on a packet that this node made: only what a backend of ours answers.
+/// Decides on a packet by the flows there are; with `reply` only on one that a backend of ours
+/// answers.
 #[inline(always)]
-pub fn decide_reply(packet: &Packet) -> Decision {
-    match FLOWS4.get_ptr_mut(&packet.key) {
-        // SAFETY: the pointer leads to a value of the map.
-        Some(flow) if unsafe { (*flow).flags } & flow_flag::REVERSE != 0 && keep(packet, flow) => {
-            Decision::Rewrite(flow)
-        }
-        _ => Decision::Pass,
+pub fn decide_known<F: Family>(
+    packet: &Packet<F::Address>,
+    place: Place,
+    reply: bool,
+    to: &mut To<F::Address>,
+) -> u32 {
+    let Some(config) = maps::config() else {
+        return verdict::PASS;
+    };
+    let hash = table::hash(&packet.key, config.seed);
+    if let Some(found) = table::find::<F>(config, &packet.key, hash)
+        && found.read(to)
+        && (!reply || to.flags & flow_flag::REVERSE as u32 != 0)
+        && keep::<F>(config, packet, &found, to.flags, place)
+    {
+        return verdict::REWRITE;
     }
+    verdict::PASS
 }
 
-/// The flow of packets with these ends, as it is.
+/// What packets with these ends become, without leaving a trace; false if there is no flow.
 #[inline(always)]
-pub fn known(key: &FlowKey4) -> Option<Flow4> {
-    // SAFETY: the pointer leads to a value of the map.
-    FLOWS4.get_ptr(key).map(|flow| unsafe { *flow })
+pub fn known<F: Family>(key: &FlowKey<F::Address>, to: &mut To<F::Address>) -> bool {
+    let Some(config) = maps::config() else {
+        return false;
+    };
+    table::find::<F>(config, key, table::hash(key, config.seed)).is_some_and(|found| found.read(to))
 }
 
 /// Brings the flow up to date; false if it is gone, because its backend is.
 ///
-/// Established TCP connections keep their backend. A datagram, or a segment that opens a
-/// connection, checks it when the service has lost a backend since.
+/// Established connections keep their backend. A datagram, or a packet that opens a connection,
+/// checks it when a service has lost a backend since.
 #[inline(always)]
-fn keep(packet: &Packet, flow: *mut Flow4) -> bool {
-    // SAFETY: the pointer leads to a value of the map. Processors that handle packets of one flow
-    // at the same time write the same values.
-    unsafe {
-        let fresh = packet.protocol() == protocol::UDP || packet.opens();
-        if fresh && (*flow).flags & flow_flag::REVERSE == 0 {
-            let generation = maps::generation((*flow).service);
-            if generation != (*flow).generation {
-                if !still_there(packet, &*flow) {
-                    let _ = FLOWS4.remove(&(*flow).sibling(packet.key.protocol));
-                    let _ = FLOWS4.remove(&packet.key);
-                    maps::count(metric::FLOW_MOVED);
-                    return false;
-                }
-                // Read before the look-up: a change in between is noticed by the next packet.
-                (*flow).generation = generation;
-            }
-        }
-        let now = maps::tick();
-        if (*flow).seen != now {
-            (*flow).seen = now;
-            restore_reply(packet, flow);
-        }
-        if packet.tcp_flags & (tcp_flag::FIN | tcp_flag::RST | tcp_flag::SYN) != 0 {
-            track(packet, flow);
-        }
-        true
+fn keep<F: Family>(
+    config: &Config,
+    packet: &Packet<F::Address>,
+    found: &Found<F::Address>,
+    flags: u32,
+    place: Place,
+) -> bool {
+    let now = maps::tick();
+    // SAFETY: the pointer leads to a slot; words are read whole.
+    let (seen, epoch) = unsafe {
+        ((&raw const (*found.slot).seen).read_volatile(), (&raw const (*found.slot).epoch).read_volatile())
+    };
+    let datagram = packet.protocol() == protocol::UDP;
+    let moved = datagram && flags & flow_flag::REVERSE as u32 == 0 && epoch != maps::epoch(config);
+    let noted = packet.flags & (tcp_flag::FIN | tcp_flag::RST) != 0 || packet.opens();
+    if seen == now && !moved && !noted {
+        return true;
     }
+    F::attend(packet, found.index, now, place) != 0
 }
 
-/// Puts the reverse element back, if it has been evicted while the client kept sending.
+/// What only few packets of a flow need: the first of a tick, the first after a loss, those that
+/// begin or end a connection. False if the flow is gone.
+#[inline(always)]
+fn attend<F: Family>(packet: &Packet<F::Address>, slot: u32, now: u32, place: Place) -> bool {
+    let Some(slot) = F::slot(slot) else {
+        return false;
+    };
+    // SAFETY: the pointer leads to a slot. Processors that handle packets of one flow at the same
+    // time write the same values, and the table says what may be written.
+    unsafe {
+        let flags = (&raw const (*slot).flags).read_volatile() as u32;
+        let forward = flags & flow_flag::REVERSE as u32 == 0;
+        let fresh = packet.protocol() == protocol::UDP || packet.opens();
+        if forward && fresh && is_over::<F>(packet, slot, flags) {
+            if let Some(scratch) = F::scratch() {
+                let sibling = &raw mut (*scratch).sibling;
+                table::write_sibling(slot, sibling);
+                table::remove::<F>(&*sibling);
+            }
+            table::remove::<F>(&packet.key);
+            return false;
+        }
+        if (&raw const (*slot).seen).read_volatile() != now {
+            (&raw mut (*slot).seen).write_volatile(now);
+            // The next hop is looked up anew in each tick.
+            if (&raw const (*slot).hop_ifindex).read_volatile() != 0 {
+                (&raw mut (*slot).hop_ifindex).write_volatile(0);
+            }
+            if forward {
+                restore_reply::<F>(packet, slot, now, place);
+            }
+        }
+        track::<F>(packet, slot);
+    }
+    true
+}
+
+/// A packet that may go to any backend finds that the flow's is gone, or that the connection whose
+/// ends it has is over.
 ///
 /// # Safety
-/// `flow` must lead to a value of `FLOWS4`.
+/// `slot` must lead to a slot.
 #[inline(always)]
-unsafe fn restore_reply(packet: &Packet, flow: *mut Flow4) {
+unsafe fn is_over<F: Family>(packet: &Packet<F::Address>, slot: *mut Flow<F::Address>, flags: u32) -> bool {
+    if packet.opens() && table::is_closed(flags) {
+        return true;
+    }
+    let Some(config) = maps::config() else {
+        return false;
+    };
     // SAFETY: by the contract of this function.
     unsafe {
-        if (*flow).flags & flow_flag::REVERSE != 0 {
-            return;
+        let service = (&raw const (*slot).service).read_volatile();
+        let epoch = (&raw const (*slot).epoch).read_volatile();
+        // Before the loss and the frontend are: a change in between is noticed by the next packet.
+        let current = maps::epoch(config);
+        if epoch == current {
+            return false;
         }
-        let key = (*flow).sibling(packet.key.protocol);
-        if FLOWS4.get_ptr(&key).is_some() {
-            return;
+        let lost_since = maps::loss(service).wrapping_sub(epoch) as i32 > 0;
+        if lost_since && !still_there::<F>(packet, slot, flags) {
+            maps::count(metric::FLOW_MOVED);
+            return true;
         }
-        let mut reply = blank();
-        reply.source = packet.key.destination;
-        reply.destination = packet.key.source;
-        reply.source_port = packet.key.destination_port;
-        reply.destination_port = packet.key.source_port;
-        reply.service = (*flow).service;
-        reply.generation = (*flow).generation;
-        reply.flags = (*flow).flags & flow_flag::THROUGH | flow_flag::REVERSE;
-        reply.seen = (*flow).seen;
-        // Taken by another flow meanwhile, it is left to that one.
-        let _ = FLOWS4.insert(&key, &reply, BPF_NOEXIST as u64);
+        table::set_epoch(slot, epoch, current);
     }
+    false
 }
 
 /// The frontend that the flow came through still has its backend.
-#[inline(always)]
-fn still_there(packet: &Packet, flow: &Flow4) -> bool {
-    let scope = if flow.flags & flow_flag::EXTERNAL != 0 { scope::EXTERNAL } else { scope::INTERNAL };
-    let mut key = FrontendKey4 {
-        address: packet.key.destination,
-        port: packet.key.destination_port,
-        protocol: packet.protocol(),
-        scope,
+#[inline(never)]
+fn still_there<F: Family>(packet: &Packet<F::Address>, slot: *const Flow<F::Address>, flags: u32) -> bool {
+    let external = flags & flow_flag::EXTERNAL as u32 != 0;
+    let scope = if external { scope::EXTERNAL } else { scope::INTERNAL };
+    let (address, port) = (packet.key.destination, packet.key.destination_port);
+    let mut key = F::FrontendKey::new(address, port, packet.protocol(), scope);
+    let Some(frontend) = lookup::frontend::<F>(&mut key, |_| false) else {
+        return false;
     };
-    match lookup::frontend4(&mut key, |_| false) {
-        Some(frontend) => pick::find4(&frontend, flow.destination, flow.destination_port).is_some(),
-        None => false,
+    // SAFETY: the callers give a slot.
+    let (backend, port) = unsafe {
+        (
+            (&raw const (*slot).destination).read_volatile(),
+            (&raw const (*slot).destination_port).read_volatile(),
+        )
+    };
+    pick::find::<F>(&frontend, &backend, port).is_some()
+}
+
+/// Puts the reverse element back, if it has given way while the client kept sending.
+///
+/// # Safety
+/// `slot` must lead to a slot.
+#[inline(always)]
+unsafe fn restore_reply<F: Family>(
+    packet: &Packet<F::Address>,
+    slot: *const Flow<F::Address>,
+    now: u32,
+    place: Place,
+) {
+    let (Some(config), Some(scratch)) = (maps::config(), F::scratch()) else {
+        return;
+    };
+    // SAFETY: by the contract of this function; the room is this processor's own.
+    unsafe {
+        let reply = &raw mut (*scratch).new;
+        table::write_sibling(slot, &raw mut (*reply).key);
+        let hash = table::hash(&(*reply).key, config.seed);
+        if table::find::<F>(config, &(*reply).key, hash).is_some() {
+            return;
+        }
+        let flags = (&raw const (*slot).flags).read_volatile();
+        copy(&packet.key.destination, &raw mut (*reply).source);
+        copy(&packet.key.source, &raw mut (*reply).destination);
+        (*reply).source_port = packet.key.destination_port;
+        (*reply).destination_port = packet.key.source_port;
+        (*reply).service = (&raw const (*slot).service).read_volatile();
+        (*reply).epoch = (&raw const (*slot).epoch).read_volatile();
+        (*reply).seen = now;
+        (*reply).flags = (flags & flow_flag::THROUGH | flow_flag::REVERSE) as u32;
+        // Taken by another flow meanwhile, it is left to that one.
+        table::insert::<F>(&*reply, hash, place);
     }
 }
 
-/// Notes the beginning and the end of a connection in both of its elements.
+/// Notes the end of a connection in both of its elements.
 ///
 /// # Safety
-/// `flow` must lead to a value of `FLOWS4`.
+/// `slot` must lead to a slot.
 #[inline(always)]
-unsafe fn track(packet: &Packet, flow: *mut Flow4) {
-    let (mine, peers) = if packet.tcp_flags & tcp_flag::RST != 0 {
+unsafe fn track<F: Family>(packet: &Packet<F::Address>, slot: *mut Flow<F::Address>) {
+    let (mine, peers) = if packet.flags & tcp_flag::RST != 0 {
         (flow_flag::RESET, flow_flag::RESET)
-    } else if packet.tcp_flags & tcp_flag::FIN != 0 {
+    } else if packet.flags & tcp_flag::FIN != 0 {
         (flow_flag::FIN, flow_flag::FIN_PEER)
     } else {
-        (0, 0)
+        return;
     };
-    let keep = if packet.opens() { !flow_flag::CLOSING } else { !0 };
-    // SAFETY: by the contract of this function, and of the map for the sibling.
+    let (Some(config), Some(scratch)) = (maps::config(), F::scratch()) else {
+        return;
+    };
+    // SAFETY: by the contract of this function, and of the table for the sibling; the room is this
+    // processor's own.
     unsafe {
-        let sibling = (*flow).sibling(packet.key.protocol);
-        (*flow).flags = (*flow).flags & keep | mine;
-        if let Some(sibling) = FLOWS4.get_ptr_mut(&sibling) {
-            (*sibling).flags = (*sibling).flags & keep | peers;
+        let sibling = &raw mut (*scratch).sibling;
+        table::write_sibling(slot, sibling);
+        table::set_flags(slot, mine);
+        let hash = table::hash(&*sibling, config.seed);
+        if let Some(found) = table::find::<F>(config, &*sibling, hash) {
+            table::set_flags(found.slot, peers);
         }
     }
+}
+
+/// Functions that the kernel checks once, and not with each of their calls.
+macro_rules! once {
+    ($family:ty, $address:ty, $attend:ident, $create:ident, $choose:ident, $look:ident) => {
+        /// See [`attend`].
+        #[unsafe(no_mangle)]
+        #[inline(never)]
+        pub extern "C" fn $attend(packet: *const Packet<$address>, slot: u32, now: u32, place: Place) -> u32 {
+            // SAFETY: null, or the caller's.
+            unsafe { packet.as_ref() }.map_or(0, |packet| attend::<$family>(packet, slot, now, place) as u32)
+        }
+
+        /// See [`create`].
+        #[unsafe(no_mangle)]
+        #[inline(never)]
+        pub extern "C" fn $create(
+            packet: *const Packet<$address>,
+            hash: u64,
+            place: Place,
+            to: *mut To<$address>,
+        ) -> u32 {
+            // SAFETY: null, or the caller's.
+            match unsafe { (packet.as_ref(), to.as_mut()) } {
+                (Some(packet), Some(to)) => create::<$family>(packet, hash, place, to),
+                _ => verdict::DROP,
+            }
+        }
+
+        /// See [`choose`].
+        #[unsafe(no_mangle)]
+        #[inline(never)]
+        pub extern "C" fn $choose(packet: *const Packet<$address>, hash: u64, place: Place) -> u32 {
+            // SAFETY: null, or the caller's.
+            unsafe { packet.as_ref() }.map_or(verdict::DROP, |packet| choose::<$family>(packet, hash, place))
+        }
+
+        /// See [`look_at`].
+        #[unsafe(no_mangle)]
+        #[inline(never)]
+        pub extern "C" fn $look(reply: *const New<$address>) -> u32 {
+            // SAFETY: null, or the caller's.
+            unsafe { reply.as_ref() }.map_or(place_of_reply::TAKEN, |reply| look_at::<$family>(reply))
+        }
+    };
+}
+
+once!(V4, u32, attend4, create4, choose4, look_at4);
+once!(V6, [u32; 4], attend6, create6, choose6, look_at6);
+
+/// What a new flow is made from.
+#[repr(C)]
+pub struct Choice<A> {
+    backend: A,
+    port: u16,
+    /// Bits of [`backend_flag`].
+    backend_flags: u16,
+    service: u32,
+    epoch: u32,
+    /// Bits of [`frontend_flag`].
+    flags: u32,
 }
 
 /// Begins a flow, if the packet is for a frontend.
 #[inline(always)]
-fn begin(packet: &Packet, scope: u8, reach: Reach) -> Decision {
-    let mut key = FrontendKey4 {
-        address: packet.key.destination,
-        port: packet.key.destination_port,
-        protocol: packet.protocol(),
-        scope,
+fn begin<F: Family>(packet: &Packet<F::Address>, hash: u64, place: Place, to: &mut To<F::Address>) -> u32 {
+    let verdict = F::choose(packet, hash, place);
+    if verdict != verdict::REWRITE {
+        return verdict;
+    }
+    // What a function that the kernel checks on its own gets must have been written.
+    // SAFETY: a reference to a value is one to room for it; zero is a value of all fields.
+    let to = unsafe { cleared(&mut *(&raw mut *to).cast()) };
+    F::create(packet, hash, place, to)
+}
+
+/// Looks for the frontend and one of its backends.
+#[inline(always)]
+fn choose<F: Family>(packet: &Packet<F::Address>, hash: u64, place: Place) -> u32 {
+    let (Some(config), Some(scratch)) = (maps::config(), F::scratch()) else {
+        return verdict::PASS;
     };
-    let Some(frontend) = lookup::frontend4(&mut key, |_| false) else {
-        return Decision::Pass;
+    // SAFETY: the room is this processor's own.
+    let choice = unsafe { &mut (*scratch).choice };
+    // Before the frontend is: see `maps::epoch`.
+    choice.epoch = maps::epoch(config);
+    let (address, port) = (packet.key.destination, packet.key.destination_port);
+    let mut key = F::FrontendKey::new(address, port, packet.protocol(), scope_of(place));
+    let Some(frontend) = lookup::frontend::<F>(&mut key, |_| false) else {
+        return if is_xdp(place) { verdict::PASS } else { unknown::<F>(config, packet, place) };
     };
-    let hash = hash(&packet.key);
+    let flags = frontend.flags();
+    if flags & frontend_flag::SOURCE_RANGES != 0 && !F::is_allowed(frontend.service, packet.key.source) {
+        maps::count(metric::SOURCE_RANGE_DROPPED);
+        tell::<F>(kind::SOURCE_RANGE, place, frontend.service, packet);
+        return verdict::DROP;
+    }
     let backend = if frontend.count() == 0 {
         None
     } else {
-        pick::backend4(&frontend, hash, || AffinityKey {
-            client: packet.key.source as u64,
+        // A hash without the seed is the same on all nodes.
+        let consistent = flags & frontend_flag::CONSISTENT != 0;
+        let hash = if consistent { table::hash(&packet.key, 0) } else { hash };
+        pick::backend::<F>(&frontend, (hash.wrapping_mul(SPREAD) >> 32) as u32, || AffinityKey {
+            client: packet.key.source.fold() & !AffinityKey::SOCKET,
             service: frontend.service,
-            port: packet.key.destination_port,
-            protocol: packet.protocol(),
-            scope,
+            family: F::VERSION as u16,
+            scope: scope_of(place) as u16,
         })
     };
     let Some(backend) = backend else {
-        return if reach == Reach::Through { Decision::Pass } else { no_backend(&frontend) };
+        return if is_xdp(place) { verdict::PASS } else { no_backend::<F>(&frontend, packet, place) };
     };
-    if reach == Reach::Through && backend.flags & backend_flag::LOCAL != 0 {
-        return Decision::Pass;
+    // SAFETY: both are values.
+    unsafe { copy(&backend.address(), &mut choice.backend) };
+    choice.port = backend.port();
+    choice.backend_flags = backend.flags();
+    choice.service = frontend.service;
+    choice.flags = flags as u32;
+    if is_xdp(place) && backend.flags() & backend_flag::LOCAL != 0 {
+        return verdict::PASS;
     }
-    create(packet, scope, &frontend, &backend, hash)
+    verdict::REWRITE
 }
 
+/// Makes the choice of a backend independent of the choice of a slot.
+const SPREAD: u64 = 0xd6e8_feb8_6659_fd93;
+
 #[inline(always)]
-fn no_backend(frontend: &Frontend) -> Decision {
+fn no_backend<F: Family>(frontend: &Frontend, packet: &Packet<F::Address>, place: Place) -> u32 {
     maps::count_service(frontend.service, true);
     if frontend.flags() & frontend_flag::DROP_WHEN_EMPTY != 0 {
         maps::count(metric::PACKET_DROPPED_EMPTY);
-        Decision::Drop
+        tell::<F>(kind::DROPPED_EMPTY, place, frontend.service, packet);
+        verdict::DROP
     } else {
         maps::count(metric::PACKET_REFUSED);
-        Decision::Refuse
+        tell::<F>(kind::REFUSED, place, frontend.service, packet);
+        verdict::REFUSE
     }
+}
+
+/// No frontend has the packet's destination: nothing goes on to an address of the service ranges.
+#[inline(always)]
+fn unknown<F: Family>(config: &Config, packet: &Packet<F::Address>, place: Place) -> u32 {
+    if !F::is_in_ranges(config, &packet.key.destination) {
+        return verdict::PASS;
+    }
+    if lookup::is_marked::<F>(packet.key.destination) {
+        maps::count(metric::UNKNOWN_PORT_REFUSED);
+        tell::<F>(kind::UNKNOWN_PORT, place, 0, packet);
+        return verdict::REFUSE;
+    }
+    maps::count(metric::UNALLOCATED_DROPPED);
+    tell::<F>(kind::UNALLOCATED, place, 0, packet);
+    verdict::DROP
 }
 
 /// Inserts both elements of a flow.
 #[inline(always)]
-fn create(packet: &Packet, scope: u8, frontend: &Frontend, backend: &Backend4, hash: u32) -> Decision {
-    let Some(config) = maps::config() else {
-        return Decision::Drop;
+fn create<F: Family>(packet: &Packet<F::Address>, hash: u64, place: Place, to: &mut To<F::Address>) -> u32 {
+    let (Some(config), Some(scratch)) = (maps::config(), F::scratch()) else {
+        return verdict::DROP;
     };
-    let external = scope == scope::EXTERNAL;
-    let through = external && backend.flags & backend_flag::LOCAL == 0;
-    let own = packet.key.source;
-    // A backend drops what comes from its own address: hairpin.
-    let source = if through || backend.address == own { config.snat_address4 } else { own };
-    if source == 0 {
+    // SAFETY: the room is this processor's own, and its parts do not overlap.
+    let (choice, new) = unsafe { (&(*scratch).choice, &mut (*scratch).new) };
+    let external = scope_of(place) == scope::EXTERNAL;
+    let through = external && choice.backend_flags & backend_flag::LOCAL == 0;
+    let own = &packet.key.source;
+    let replaced = through || needs_node_address::<F>(packet, choice);
+    let source = if replaced { F::snat_address(config) } else { own };
+    if source.same(&F::Address::ZERO) {
         maps::count(metric::SNAT_NO_ADDRESS);
-        return Decision::Drop;
+        tell::<F>(kind::SNAT_NO_ADDRESS, place, choice.service, packet);
+        return verdict::DROP;
     }
     let flags = if through { flow_flag::THROUGH } else { 0 };
-    let mut flow = blank();
-    flow.source = packet.key.destination;
-    flow.destination = own;
-    flow.source_port = packet.key.destination_port;
-    flow.destination_port = packet.key.source_port;
-    flow.service = frontend.service;
-    flow.generation = frontend.generation;
-    flow.flags = flags | flow_flag::REVERSE;
-    flow.seen = maps::tick();
-    let reply = FlowKey4 {
-        source: backend.address,
-        destination: source,
-        source_port: backend.port,
-        destination_port: packet.key.source_port,
-        protocol: packet.key.protocol,
-    };
-    let Some(port) = claim(reply, &flow, config, source == own, hash) else {
+    // SAFETY: all are values.
+    unsafe {
+        copy(&choice.backend, &mut new.key.source);
+        copy(source, &mut new.key.destination);
+        copy(&packet.key.destination, &mut new.source);
+        copy(own, &mut new.destination);
+    }
+    new.key.source_port = choice.port;
+    new.key.destination_port = packet.key.source_port;
+    new.key.protocol = packet.key.protocol;
+    new.source_port = packet.key.destination_port;
+    new.destination_port = packet.key.source_port;
+    new.service = choice.service;
+    new.epoch = choice.epoch;
+    new.seen = maps::tick();
+    new.flags = (flags | flow_flag::REVERSE) as u32;
+    if !claim::<F>(config, new, !replaced, hash, place) {
         maps::count(metric::SNAT_EXHAUSTED);
-        return Decision::Drop;
-    };
-    flow.source = source;
-    flow.source_port = port;
-    flow.destination = backend.address;
-    flow.destination_port = backend.port;
-    flow.flags = if external { flags | flow_flag::EXTERNAL } else { flags };
-    let inserted = FLOWS4.insert(&packet.key, &flow, BPF_ANY as u64).is_ok();
-    match FLOWS4.get_ptr_mut(&packet.key) {
-        Some(value) if inserted => {
-            maps::count(metric::FLOW_CREATED);
-            maps::count_service(frontend.service, false);
-            Decision::Rewrite(value)
+        tell::<F>(kind::SNAT_EXHAUSTED, place, choice.service, packet);
+        return verdict::DROP;
+    }
+    to.source_port = new.key.destination_port;
+    to.destination_port = choice.port;
+    to.flags = if external { flags | flow_flag::EXTERNAL } else { flags } as u32;
+    // SAFETY: all are values.
+    unsafe {
+        copy(source, &mut to.source);
+        copy(&choice.backend, &mut to.destination);
+        copy(&packet.key, &mut new.key);
+        copy(&to.source, &mut new.source);
+        copy(&to.destination, &mut new.destination);
+    }
+    new.source_port = to.source_port;
+    new.destination_port = to.destination_port;
+    new.flags = to.flags;
+    to.slot = table::insert::<F>(new, hash, place);
+    if to.slot >= table::EXISTS {
+        return instead::<F>(config, packet, hash, to);
+    }
+    maps::count(metric::FLOW_CREATED);
+    maps::count_service(choice.service, false);
+    verdict::REWRITE
+}
+
+/// The backend must see the node's address as the client's: the frontend wants it so, or the client
+/// is the backend itself, which drops what comes from its own address. A process of this node is no
+/// such backend: packets to it must not come from its own address.
+#[inline(always)]
+fn needs_node_address<F: Family>(packet: &Packet<F::Address>, choice: &Choice<F::Address>) -> bool {
+    if choice.backend.same(&packet.key.source) {
+        return true;
+    }
+    choice.flags & frontend_flag::MASQUERADE as u32 != 0 && !F::is_local(&choice.backend)
+}
+
+/// Another processor has begun the same flow at the same time, or no slot was free.
+#[inline(always)]
+fn instead<F: Family>(
+    config: &Config,
+    packet: &Packet<F::Address>,
+    hash: u64,
+    to: &mut To<F::Address>,
+) -> u32 {
+    if let Some(found) = table::find::<F>(config, &packet.key, hash) {
+        let slot = found.slot;
+        // SAFETY: the pointer leads to a slot.
+        let same = unsafe {
+            (&raw const (*slot).source_port).read_volatile() == to.source_port
+                && (&raw const (*slot).destination_port).read_volatile() == to.destination_port
+                && (&raw const (*slot).destination).read_volatile().same(&to.destination)
+        };
+        if !same {
+            forget_reply::<F>(packet, to);
         }
-        _ => {
-            maps::count(metric::FLOW_INSERT_FAILED);
-            Decision::Drop
+        if found.read(to) {
+            return verdict::REWRITE;
         }
     }
+    forget_reply::<F>(packet, to);
+    maps::count(metric::FLOW_INSERT_FAILED);
+    verdict::DROP
+}
+
+/// Removes the element for replies to what the packet becomes.
+#[inline(always)]
+fn forget_reply<F: Family>(packet: &Packet<F::Address>, to: &To<F::Address>) {
+    let Some(scratch) = F::scratch() else {
+        return;
+    };
+    // SAFETY: the room is this processor's own.
+    let key = unsafe { &mut (*scratch).sibling };
+    // SAFETY: all are values.
+    unsafe {
+        copy(&to.destination, &mut key.source);
+        copy(&to.source, &mut key.destination);
+    }
+    key.source_port = to.destination_port;
+    key.destination_port = to.source_port;
+    key.protocol = packet.key.protocol;
+    table::remove::<F>(key);
+}
+
+/// Whether a key of a reply can be had.
+pub mod place_of_reply {
+    pub const FREE: u32 = 0;
+    /// Somebody has it who may be replaced.
+    pub const LEFT: u32 = 1;
+    pub const TAKEN: u32 = 2;
 }
 
 /// Inserts the reverse element, and only if its key is free: replies to two flows must not look
-/// alike. Where they would, another source port is taken; gives the one that is.
+/// alike. Where they would, another source port is taken.
 #[inline(always)]
-fn claim(mut reply: FlowKey4, flow: &Flow4, config: &Config, own_address: bool, hash: u32) -> Option<u16> {
+fn claim<F: Family>(
+    config: &Config,
+    reply: &mut New<F::Address>,
+    own_address: bool,
+    hash: u64,
+    place: Place,
+) -> bool {
     let (low, high) = (config.snat_port_min, config.snat_port_max);
     let span = high.wrapping_sub(low) as u64 + 1;
-    let own = u16::from_be(reply.destination_port);
+    let own = u16::from_be(reply.key.destination_port);
     let keep = own_address || (own >= low && own <= high);
-    let mut roll = hash;
+    let mut roll = hash as u32;
+    let mut state = place_of_reply::TAKEN;
     for attempt in 0..limits::SNAT_TRIES {
         if attempt > 0 || !keep {
             roll = roll.wrapping_mul(0x9e37_79b1).wrapping_add(0x7f4a_7c15);
-            reply.destination_port = low.wrapping_add(((roll as u64 * span) >> 32) as u16).to_be();
+            reply.key.destination_port = low.wrapping_add(((roll as u64 * span) >> 32) as u16).to_be();
         }
-        if FLOWS4.insert(&reply, flow, BPF_NOEXIST as u64).is_ok() {
-            return Some(reply.destination_port);
-        }
-        if may_replace(&reply, flow) {
-            let inserted = FLOWS4.insert(&reply, flow, BPF_ANY as u64).is_ok();
-            return inserted.then_some(reply.destination_port);
+        state = F::look_at(reply);
+        if state != place_of_reply::TAKEN {
+            break;
         }
     }
-    None
-}
-
-/// An element that is all zero. Cleared word by word: the compiler would call a function that
-/// clears single bytes.
-#[inline(always)]
-pub fn blank() -> Flow4 {
-    let mut flow = MaybeUninit::<Flow4>::uninit();
-    const _: () = assert!(size_of::<Flow4>() % size_of::<u32>() == 0 && align_of::<Flow4>() == 4);
-    for word in 0..size_of::<Flow4>() / size_of::<u32>() {
-        // SAFETY: within the value, whose alignment is that of its words.
-        unsafe { flow.as_mut_ptr().cast::<u32>().add(word).write_volatile(0) };
+    if state == place_of_reply::TAKEN {
+        return false;
     }
-    // SAFETY: every word has been written; all fields are integers.
-    unsafe { flow.assume_init() }
+    if state == place_of_reply::LEFT {
+        table::remove::<F>(&reply.key);
+    }
+    let hash = table::hash(&reply.key, config.seed);
+    table::insert::<F>(reply, hash, place) < table::EXISTS
 }
 
-/// The element under `key` may make room for `flow`: it is the same flow, it has ended, or it has
-/// been quiet for long.
+/// The state of a reply's key. An element under it may make room if it is the same flow, has
+/// ended, or has been quiet for long.
 #[inline(always)]
-fn may_replace(key: &FlowKey4, flow: &Flow4) -> bool {
-    let Some(present) = FLOWS4.get_ptr(key) else {
-        return true;
+fn look_at<F: Family>(reply: &New<F::Address>) -> u32 {
+    let Some(config) = maps::config() else {
+        return place_of_reply::TAKEN;
     };
-    // SAFETY: the pointer leads to a value of the map; a torn reading costs a port, no more.
+    let hash = table::hash(&reply.key, config.seed);
+    let Some(found) = table::find::<F>(config, &reply.key, hash) else {
+        return place_of_reply::FREE;
+    };
+    let slot = found.slot;
+    // SAFETY: the pointer leads to a slot; a torn reading costs a port, no more.
     unsafe {
-        if (*present).source == flow.source
-            && (*present).destination == flow.destination
-            && (*present).source_port == flow.source_port
-            && (*present).destination_port == flow.destination_port
+        let ports = (&raw const (*slot).source_port).cast::<u32>().read_volatile();
+        if ports == super::packet::ports(reply.source_port, reply.destination_port)
+            && (&raw const (*slot).source).read_volatile().same(&reply.source)
+            && (&raw const (*slot).destination).read_volatile().same(&reply.destination)
         {
-            return true;
+            return place_of_reply::LEFT;
         }
-        let closed = (*present).flags & flow_flag::RESET != 0
-            || (*present).flags & flow_flag::CLOSING == flow_flag::FIN | flow_flag::FIN_PEER;
-        let limit = match (key.protocol as u8, closed) {
-            (protocol::TCP, true) => limits::idle::TCP_CLOSED,
-            (protocol::TCP, false) => limits::idle::TCP,
-            _ => limits::idle::UDP,
-        };
-        let quiet = |seen: u32| flow.seen.wrapping_sub(seen) > limit;
-        if !quiet((*present).seen) {
-            return false;
+        let flags = (&raw const (*slot).flags).read_volatile() as u32;
+        let limit = table::idle_limit(reply.key.protocol, flags);
+        let quiet = |seen: u32| reply.seen.wrapping_sub(seen) > limit;
+        if !quiet((&raw const (*slot).seen).read_volatile()) {
+            return place_of_reply::TAKEN;
         }
         // The client may still be sending where the backend is silent.
-        match FLOWS4.get_ptr(&(*present).sibling(key.protocol)) {
-            Some(forward) => quiet((*forward).seen),
-            None => true,
+        let Some(scratch) = F::scratch() else {
+            return place_of_reply::TAKEN;
+        };
+        let forward = &raw mut (*scratch).sibling;
+        table::write_sibling(slot, forward);
+        match table::find::<F>(config, &*forward, table::hash(&*forward, config.seed)) {
+            Some(found) if !quiet((&raw const (*found.slot).seen).read_volatile()) => place_of_reply::TAKEN,
+            _ => place_of_reply::LEFT,
         }
     }
-}
-
-/// A hash of both ends that every node computes alike.
-#[inline(always)]
-fn hash(key: &FlowKey4) -> u32 {
-    let ports = key.source_port as u64 | (key.destination_port as u64) << 16 | (key.protocol as u64) << 32;
-    let mut state = key.source as u64 | (key.destination as u64) << 32;
-    state = (state ^ 0x9e37_79b9_7f4a_7c15).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    state ^= state >> 32;
-    state = (state ^ ports).wrapping_mul(0x94d0_49bb_1331_11eb);
-    state ^= state >> 29;
-    state = state.wrapping_mul(0xd6e8_feb8_6659_fd93);
-    (state >> 32) as u32
 }

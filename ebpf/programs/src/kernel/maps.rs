@@ -13,6 +13,8 @@ use ebpf_common::limits;
 use ebpf_common::socket::{Connected, Socket4, Socket6, SocketKey4, SocketKey6};
 use ebpf_common::{Config, ServiceMetrics, TICK_SHIFT, metric};
 
+use super::table::Scratch;
+
 #[map]
 pub static CONFIG: Array<Config> = Array::with_max_entries(1, BPF_F_MMAPABLE);
 #[map]
@@ -74,6 +76,12 @@ pub static SERVICE_METRICS: PerCpuArray<ServiceMetrics> = PerCpuArray::with_max_
 #[map]
 pub static SERVICE_NAMES: HashMap<u32, [u8; limits::SERVICE_NAME]> =
     HashMap::with_max_entries(limits::SERVICES, BPF_F_NO_PREALLOC);
+/// What does not fit on the stack, see [`super::table::Scratch`]. Not pinned: it holds nothing between
+/// packets.
+#[map]
+pub static SCRATCH4: PerCpuArray<Scratch<u32>> = PerCpuArray::with_max_entries(1, 0);
+#[map]
+pub static SCRATCH6: PerCpuArray<Scratch<[u32; 4]>> = PerCpuArray::with_max_entries(1, 0);
 #[map]
 pub static DEVICES: DevMapHash = DevMapHash::with_max_entries(limits::DEVICES, 0);
 

@@ -1,17 +1,28 @@
 //! ```text
 //!  connect, sendmsg ──▶ socket ─┐
-//!  tcx ingress, egress ─▶ tcx ──┼─▶ lookup ─▶ pick ─▶ (packets) flow ─▶ rewrite
+//!  tcx ingress, egress ─▶ tcx ──┼─▶ (packets) flow, table ─▶ lookup ─▶ pick ─▶ rewrite
 //!  XDP ─────────────────▶ xdp ──┘
 //! ```
 //! One decision path: `lookup` finds the frontend, `pick` the backend, `flow` keeps a packet's
-//! connection. The hooks differ in how they read their input and how they carry out the answer.
+//! connection in `table`. The hooks differ in how they read their input and how they carry out the
+//! answer. All of it is written once for both families of addresses, see `family`.
 
 mod event;
 mod family;
+mod flow;
+mod fragment;
+mod icmp;
 mod lookup;
 mod maps;
+mod packet;
 mod pick;
+mod read;
+mod reject;
+mod sctp;
 mod socket;
+mod table;
+mod tcx;
+mod xdp;
 
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {

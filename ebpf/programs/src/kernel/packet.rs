@@ -1,32 +1,31 @@
-//! Reading and rewriting IPv4 packets with Ethernet headers. A packet is given by the addresses
-//! of its first byte and of the byte after its last, as the kernel hands them out.
+//! Reading and rewriting packets with Ethernet headers. A packet is given by the addresses of its
+//! first byte and of the byte after its last, as the kernel hands them out.
 
 use core::mem::MaybeUninit;
 
 use aya_ebpf::bindings::bpf_fib_lookup;
-use ebpf_common::flow::{Flow4, FlowKey4};
+use ebpf_common::flow::FlowKey;
 use ebpf_common::protocol;
 
+use super::family::{Address, Family};
+
 pub const ETHERNET: usize = 14;
-const ETHERTYPE_IPV4: u16 = 0x0800_u16.to_be();
-/// Version 4, header of 20 bytes. A header with options is left to the stack.
-const VERSION_AND_LENGTH: u8 = 0x45;
+/// Offset of the field that names the network protocol.
+pub const ETHERTYPE: usize = 12;
+pub const IP: usize = ETHERNET;
+/// The v4 fields that v6 has no likeness of.
+pub const IP_CHECK: usize = IP + 10;
 /// The "more fragments" bit and the fragment offset.
 const FRAGMENT: u16 = 0x3fff_u16.to_be();
 
-pub const IP: usize = ETHERNET;
-pub const IP_TTL: usize = IP + 8;
-pub const IP_CHECK: usize = IP + 10;
-pub const IP_SOURCE: usize = IP + 12;
-pub const IP_DESTINATION: usize = IP + 16;
-pub const L4: usize = IP + 20;
-pub const TCP_CHECK: usize = L4 + 16;
-pub const UDP_CHECK: usize = L4 + 6;
+/// Distances from the start of the transport header.
+pub const TCP_CHECK: usize = 16;
+pub const UDP_CHECK: usize = 6;
+/// Headers of the transport protocols.
+pub const TCP_HEADER: usize = 20;
+pub const UDP_HEADER: usize = 8;
 
-/// Shortest packets that are looked at.
-pub const UDP_HEADERS: usize = L4 + 8;
-pub const TCP_HEADERS: usize = L4 + 20;
-
+/// What a segment, or the first chunk of SCTP, says of its connection.
 pub mod tcp_flag {
     pub const FIN: u8 = 1;
     pub const SYN: u8 = 2;
@@ -34,19 +33,39 @@ pub mod tcp_flag {
     pub const ACK: u8 = 16;
 }
 
-/// What the decision needs to know of a packet.
-pub struct Packet {
-    pub key: FlowKey4,
-    /// Flags of a TCP segment; 0 otherwise.
-    pub tcp_flags: u8,
-    pub ttl: u8,
+/// Whether a packet is a datagram as a whole.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Part {
+    Whole = 0,
+    /// The first fragment: the others take its ports.
+    First = 1,
+    /// A further fragment, which has no transport header.
+    Later = 2,
 }
 
-impl Packet {
-    /// The segment asks for a new connection.
+/// What the decision needs to know of a packet.
+#[repr(C)]
+pub struct Packet<A> {
+    pub key: FlowKey<A>,
+    /// Offset of the transport header.
+    pub l4: u32,
+    /// Of the datagram, when this is a part of it.
+    pub identification: u32,
+    /// Bits of [`tcp_flag`]; for SCTP, what corresponds to them.
+    pub flags: u8,
+    /// How often the packet may still be forwarded.
+    pub hops: u8,
+    pub part: Part,
+    /// Fills the last word: functions that the kernel checks on their own read all of it.
+    pub reserved: u8,
+}
+
+impl<A> Packet<A> {
+    /// The packet asks for a new connection.
     #[inline(always)]
     pub fn opens(&self) -> bool {
-        self.tcp_flags & (tcp_flag::SYN | tcp_flag::ACK) == tcp_flag::SYN
+        self.flags & (tcp_flag::SYN | tcp_flag::ACK) == tcp_flag::SYN
     }
 
     /// IP protocol number.
@@ -55,10 +74,11 @@ impl Packet {
         self.key.protocol as u8
     }
 
-    /// Offset of the transport checksum from the start of the packet.
+    /// Offset of the transport checksum from the start of the packet; SCTP's is no internet
+    /// checksum.
     #[inline(always)]
-    pub fn check_offset(&self) -> usize {
-        if self.protocol() == protocol::TCP { TCP_CHECK } else { UDP_CHECK }
+    pub fn check_offset(&self) -> u32 {
+        self.l4 + if self.protocol() == protocol::TCP { TCP_CHECK } else { UDP_CHECK } as u32
     }
 }
 
@@ -84,61 +104,88 @@ pub unsafe fn store<T: Copy>(data: usize, offset: usize, value: T) {
     unsafe { ((data + offset) as *mut T).write_volatile(value) }
 }
 
-/// An IPv4 header without options, of a packet that is no fragment.
+/// A header without options or extensions, of a packet that is no fragment.
 ///
 /// # Safety
-/// The program must have compared `data + offset + 20`, and `data + ETHERNET`, with the end of the
-/// packet.
+/// The program must have compared `data + offset + F::HEADER` with the end of the packet.
 #[inline(always)]
-pub unsafe fn is_plain(data: usize, offset: usize) -> bool {
+pub unsafe fn is_plain<F: Family>(data: usize, offset: usize) -> bool {
     // SAFETY: by the contract of this function.
     unsafe {
-        load::<u16>(data, 12) == ETHERTYPE_IPV4
-            && load::<u8>(data, offset) == VERSION_AND_LENGTH
-            && load::<u16>(data, offset + 6) & FRAGMENT == 0
+        let first: u8 = load(data, offset);
+        if F::VERSION == 4 {
+            first == 0x45 && load::<u16>(data, offset + 6) & FRAGMENT == 0
+        } else {
+            first >> 4 == 6
+        }
     }
 }
 
-/// Reads the headers; none if the packet is not for these programs: another network or transport
-/// protocol, a fragment, a header with options, or cut short.
+/// Protocol number that a header names.
+///
+/// # Safety
+/// As [`is_plain`].
 #[inline(always)]
-pub fn parse(data: usize, end: usize) -> Option<Packet> {
-    if data + UDP_HEADERS > end {
-        return None;
+pub unsafe fn next_protocol<F: Family>(data: usize, offset: usize) -> u8 {
+    // SAFETY: by the contract of this function.
+    unsafe { load(data, offset + if F::VERSION == 4 { 9 } else { 6 }) }
+}
+
+/// Reads the headers of a plain packet of TCP or UDP; false if it is anything else, or cut short.
+/// The caller has looked at the Ethernet type.
+#[inline(always)]
+pub fn parse_plain<F: Family>(data: usize, end: usize, packet: &mut Packet<F::Address>) -> bool {
+    let l4 = IP + F::HEADER;
+    if data + l4 + UDP_HEADER > end {
+        return false;
     }
     // SAFETY: compared with the end above; TCP's further fields are compared below.
     unsafe {
-        if !is_plain(data, IP) {
-            return None;
+        if !is_plain::<F>(data, IP) {
+            return false;
         }
-        let number = load::<u8>(data, IP + 9);
-        if number != protocol::TCP && number != protocol::UDP {
-            return None;
-        }
-        let mut tcp_flags = 0;
+        let number = next_protocol::<F>(data, IP);
+        let mut flags = 0;
         if number == protocol::TCP {
-            if data + TCP_HEADERS > end {
-                return None;
+            if data + l4 + TCP_HEADER > end {
+                return false;
             }
-            tcp_flags = load::<u8>(data, L4 + 13);
+            flags = load::<u8>(data, l4 + 13);
+        } else if number != protocol::UDP {
+            return false;
         }
-        Some(Packet {
-            key: FlowKey4 {
-                source: load(data, IP_SOURCE),
-                destination: load(data, IP_DESTINATION),
-                source_port: load(data, L4),
-                destination_port: load(data, L4 + 2),
-                protocol: number as u32,
-            },
-            tcp_flags,
-            ttl: load(data, IP_TTL),
-        })
+        copy((data + IP + F::SOURCE) as *const _, &mut packet.key.source);
+        copy((data + IP + F::DESTINATION) as *const _, &mut packet.key.destination);
+        packet.key.source_port = load(data, l4);
+        packet.key.destination_port = load(data, l4 + 2);
+        packet.key.protocol = number as u32;
+        packet.l4 = l4 as u32;
+        packet.identification = 0;
+        packet.flags = flags;
+        packet.hops = load(data, IP + F::HOPS);
+        packet.part = Part::Whole;
+        packet.reserved = 0;
+        true
     }
+}
+
+/// What a packet becomes.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct To<A> {
+    pub source: A,
+    pub destination: A,
+    pub source_port: u16,
+    pub destination_port: u16,
+    /// Bits of [`ebpf_common::flow::flow_flag`].
+    pub flags: u32,
+    /// Index of the flow's slot.
+    pub slot: u32,
 }
 
 /// What a rewrite adds to the sums over the packet, in one's complement.
 pub struct Delta {
-    /// Of the two addresses: IP header and pseudo header.
+    /// Of the two addresses: v4 header and pseudo header.
     pub addresses: u64,
     /// Of the two ports.
     pub ports: u64,
@@ -146,9 +193,11 @@ pub struct Delta {
 
 impl Delta {
     #[inline(always)]
-    pub fn new(old: &FlowKey4, new: &Flow4) -> Self {
-        let addresses =
-            (!old.source) as u64 + new.source as u64 + (!old.destination) as u64 + new.destination as u64;
+    pub fn new<A: Address>(old: &FlowKey<A>, new: &To<A>) -> Self {
+        let addresses = old.source.sum_of_complement()
+            + new.source.sum()
+            + old.destination.sum_of_complement()
+            + new.destination.sum();
         let ports = (!ports(old.source_port, old.destination_port)) as u64
             + ports(new.source_port, new.destination_port) as u64;
         Self { addresses, ports }
@@ -161,11 +210,17 @@ pub fn ports(source: u16, destination: u16) -> u32 {
     source as u32 | (destination as u32) << 16
 }
 
+/// Folds a sum to 32 bits.
+#[inline(always)]
+pub fn fold32(sum: u64) -> u64 {
+    let sum = (sum >> 32) + (sum & 0xffff_ffff);
+    (sum >> 32) + (sum & 0xffff_ffff)
+}
+
 /// Folds a sum to 16 bits.
 #[inline(always)]
 pub fn fold(sum: u64) -> u16 {
-    let sum = (sum >> 32) + (sum & 0xffff_ffff);
-    let sum = (sum >> 32) + (sum & 0xffff_ffff);
+    let sum = fold32(sum);
     let sum = (sum >> 16) + (sum & 0xffff);
     let sum = (sum >> 16) + (sum & 0xffff);
     let sum = (sum >> 16) + (sum & 0xffff);
@@ -178,38 +233,81 @@ pub fn adjusted(check: u16, delta: u64) -> u16 {
     !fold((!check) as u64 + delta)
 }
 
-/// Puts the new addresses into the IP header, one hop further on when `hop`.
+/// Puts the new addresses into the header, one hop further on when `hop`. `addresses` is what
+/// [`Delta`] says of them.
 ///
 /// # Safety
-/// The program must have compared `data + L4` with the end of the packet.
+/// The program must have compared `data + IP + F::HEADER` with the end of the packet.
 #[inline(always)]
-pub unsafe fn rewrite_ip(data: usize, flow: &Flow4, delta: &Delta, hop: bool) {
+pub unsafe fn rewrite_ip<F: Family>(data: usize, to: &To<F::Address>, addresses: u64, hop: bool) {
     // SAFETY: by the contract of this function.
     unsafe {
-        let mut change = delta.addresses;
-        if hop {
-            // The word holds the time to live and the protocol; its first byte is the lower one.
-            let word: u16 = load(data, IP_TTL);
-            change += (!word) as u64 + (word - 1) as u64;
-            store(data, IP_TTL, word - 1);
+        if F::VERSION == 4 {
+            let mut change = addresses;
+            if hop {
+                // The word holds the time to live and the protocol; its first byte is the lower one.
+                let word: u16 = load(data, IP + F::HOPS);
+                change += (!word) as u64 + (word - 1) as u64;
+                store(data, IP + F::HOPS, word - 1);
+            }
+            store(data, IP_CHECK, adjusted(load(data, IP_CHECK), change));
+        } else if hop {
+            let hops: u8 = load(data, IP + F::HOPS);
+            store(data, IP + F::HOPS, hops - 1);
         }
-        store(data, IP_CHECK, adjusted(load(data, IP_CHECK), change));
-        store(data, IP_SOURCE, flow.source);
-        store(data, IP_DESTINATION, flow.destination);
+        copy(&to.source, (data + IP + F::SOURCE) as *mut _);
+        copy(&to.destination, (data + IP + F::DESTINATION) as *mut _);
     }
 }
 
-/// Parameters for bpf_fib_lookup, all zero. Cleared word by word: the linker would call a function
-/// that clears single bytes.
+/// Writes zero into every word of a value. The compiler would call a function that clears single
+/// bytes, also where a cleared value is moved to its place.
+///
+/// # Safety
+/// All zero must be a value of the type.
 #[inline(always)]
-pub fn fib_query() -> bpf_fib_lookup {
-    let mut query = MaybeUninit::<bpf_fib_lookup>::uninit();
-    const WORDS: usize = size_of::<bpf_fib_lookup>() / size_of::<u32>();
-    const _: () = assert!(size_of::<bpf_fib_lookup>() == 64 && align_of::<bpf_fib_lookup>() == 4);
-    for word in 0..WORDS {
-        // SAFETY: within the value, whose alignment is that of its words.
-        unsafe { query.as_mut_ptr().cast::<u32>().add(word).write_volatile(0) };
+pub unsafe fn cleared<T>(value: &mut MaybeUninit<T>) -> &mut T {
+    const { assert!(size_of::<T>() % size_of::<u32>() == 0 && align_of::<T>() >= align_of::<u32>()) };
+    for word in 0..size_of::<T>() / size_of::<u32>() {
+        // SAFETY: within the value, whose alignment is at least that of its words.
+        unsafe { value.as_mut_ptr().cast::<u32>().add(word).write_volatile(0) };
     }
-    // SAFETY: every word has been written; all fields are integers.
-    unsafe { query.assume_init() }
+    // SAFETY: every byte has been written, and by the contract that is a value.
+    unsafe { value.assume_init_mut() }
+}
+
+/// Copies a value word by word: the compiler would call a function that copies single bytes.
+///
+/// # Safety
+/// Both must lead to values; others may write the first one at the same time.
+#[inline(always)]
+pub unsafe fn copy<T: Copy>(from: *const T, to: *mut T) {
+    const { assert!(size_of::<T>() % size_of::<u32>() == 0 && align_of::<T>() >= align_of::<u32>()) };
+    for word in 0..size_of::<T>() / size_of::<u32>() {
+        // SAFETY: by the contract of this function; within the values.
+        unsafe {
+            let value = from.cast::<u32>().add(word).read_volatile();
+            to.cast::<u32>().add(word).write_volatile(value);
+        }
+    }
+}
+
+/// Asks for the way that a packet to `to` takes; of the unions, the members of the family are set.
+#[inline(always)]
+pub fn fib_query<'a, F: Family>(
+    query: &'a mut MaybeUninit<bpf_fib_lookup>,
+    number: u8,
+    to: &To<F::Address>,
+    ifindex: u32,
+) -> &'a mut bpf_fib_lookup {
+    // SAFETY: all fields are integers.
+    let query = unsafe { cleared(query) };
+    query.family = F::AF;
+    query.l4_protocol = number;
+    query.sport = to.source_port;
+    query.dport = to.destination_port;
+    query.ifindex = ifindex;
+    query.__bindgen_anon_3.ipv6_src = to.source.words();
+    query.__bindgen_anon_4.ipv6_dst = to.destination.words();
+    query
 }

@@ -1,141 +1,243 @@
-//! The answer to a packet whose frontend has no backend: a reset, or "port unreachable". It is
+//! The answer to a packet that nobody is there for: a reset, an abort, or "port unreachable". It is
 //! built in the packet itself, which goes back where it came from.
 
-use aya_ebpf::helpers::{bpf_redirect, bpf_skb_change_tail, bpf_skb_load_bytes};
+use core::mem::MaybeUninit;
+
+use aya_ebpf::bindings::__sk_buff;
+use aya_ebpf::helpers::{bpf_redirect, bpf_skb_change_tail};
 use aya_ebpf::programs::TcContext;
 use ebpf_common::protocol;
 
-use super::packet::{self, ETHERNET, IP, L4, Packet, TCP_HEADERS, tcp_flag};
+use super::family::{Address as _, Family};
+use super::packet::{self, IP, IP_CHECK, Packet, TCP_CHECK, TCP_HEADER, tcp_flag};
+use super::tcx::{self, DROP};
+use super::{read, sctp};
 
-const DROP: i32 = 2;
-const TTL: u8 = 64;
-/// Of the packet in question, an ICMP error carries the IP header and 8 bytes.
-const QUOTE: usize = 28;
-const ICMP: usize = L4;
-const ICMP_LENGTH: usize = L4 + 8 + QUOTE;
-const ICMP_UNREACHABLE_PORT: u16 = 0x0303;
-const PROTOCOL_ICMP: u8 = 1;
+const HOPS: u8 = 64;
+/// Length of an ICMP header.
+const ICMP_HEADER: usize = 8;
+/// Of the packet in question, an ICMP error carries the IP header and as many bytes.
+const QUOTED: usize = 8;
+/// The most that is quoted, in words.
+const QUOTE_WORDS: usize = 12;
+/// Header of SCTP and one chunk.
+const ABORT_LENGTH: usize = 16;
+/// An abort, its flag that the tag is the receiver's own, and the chunk's length.
+const ABORT: u8 = 6;
+const REFLECTED: u8 = 1;
+const CHUNK_LENGTH: u32 = 4;
+/// The first chunk that asks for a connection.
+const INIT: u8 = 1;
 
 /// Turns the packet into its refusal and sends it back.
-#[inline(always)]
-pub fn refuse(ctx: &TcContext, packet: &Packet) -> i32 {
-    let done = if packet.protocol() == protocol::TCP { reset(ctx, packet) } else { unreachable(ctx, packet) };
+#[inline(never)]
+pub fn refuse<F: Family>(skb: *mut __sk_buff, packet: &Packet<F::Address>) -> i32 {
+    let done = match packet.protocol() {
+        protocol::TCP => reset::<F>(skb, packet),
+        protocol::SCTP => abort::<F>(skb, packet),
+        _ => unreachable::<F>(skb, packet),
+    };
     if done.is_none() {
         return DROP;
     }
+    tcx::mark(skb);
     // SAFETY: takes numbers; the context is the one that the kernel gave.
-    unsafe { bpf_redirect((*ctx.skb.skb).ifindex, 0) as i32 }
+    unsafe { bpf_redirect((*skb).ifindex, 0) as i32 }
+}
+
+/// Offset of the transport header in an answer.
+const fn l4<F: Family>() -> usize {
+    IP + F::HEADER
 }
 
 #[inline(always)]
-fn reset(ctx: &TcContext, packet: &Packet) -> Option<()> {
+fn reset<F: Family>(skb: *mut __sk_buff, packet: &Packet<F::Address>) -> Option<()> {
     // A reset is never answered by a reset.
-    if packet.tcp_flags & tcp_flag::RST != 0 {
+    if packet.flags & tcp_flag::RST != 0 {
         return None;
     }
-    let (data, end) = (ctx.data(), ctx.data_end());
-    if data + TCP_HEADERS > end {
-        return None;
-    }
-    // SAFETY: compared with the end just above.
-    let (sequence, acknowledged, header, total) = unsafe {
-        (
-            u32::from_be(packet::load(data, L4 + 4)),
-            u32::from_be(packet::load(data, L4 + 8)),
-            (packet::load::<u8>(data, L4 + 12) >> 4) as u32 * 4,
-            u16::from_be(packet::load(data, IP + 2)) as u32,
-        )
-    };
-    let payload = total.wrapping_sub(20).wrapping_sub(header);
-    let opens = (packet.tcp_flags & tcp_flag::SYN != 0) as u32;
-    let closes = (packet.tcp_flags & tcp_flag::FIN != 0) as u32;
-    let (sequence, acknowledge, flags) = if packet.tcp_flags & tcp_flag::ACK != 0 {
+    let mut header = MaybeUninit::<[u32; 4]>::uninit();
+    // SAFETY: words may be zero.
+    let header = unsafe { packet::cleared(&mut header) };
+    read::load(skb, packet.l4, header, 16)?;
+    let (sequence, acknowledged) = (u32::from_be(header[1]), u32::from_be(header[2]));
+    let length = (header[3] as u8 >> 4) as u32 * 4;
+    let payload = end_of::<F>(skb)?.wrapping_sub(packet.l4).wrapping_sub(length);
+    let opens = (packet.flags & tcp_flag::SYN != 0) as u32;
+    let closes = (packet.flags & tcp_flag::FIN != 0) as u32;
+    let (sequence, acknowledge, flags) = if packet.flags & tcp_flag::ACK != 0 {
         (acknowledged, 0, tcp_flag::RST)
     } else {
         let next = sequence.wrapping_add(payload).wrapping_add(opens).wrapping_add(closes);
         (0, next, tcp_flag::RST | tcp_flag::ACK)
     };
-    let data = resized(ctx, TCP_HEADERS)?;
-    // SAFETY: `resized` has compared the length with the end.
+    let data = answer::<F, TCP_HEADER>(skb, packet, protocol::TCP)?;
+    let l4 = l4::<F>();
+    // SAFETY: `answer` has compared the length with the end.
     unsafe {
-        turn_back(data, packet, 40, protocol::TCP);
-        packet::store(data, L4, packet::ports(packet.key.destination_port, packet.key.source_port));
-        packet::store(data, L4 + 4, sequence.to_be());
-        packet::store(data, L4 + 8, acknowledge.to_be());
-        packet::store(data, L4 + 12, [0x50, flags]);
-        packet::store(data, L4 + 14, 0_u16);
-        packet::store(data, L4 + 16, 0_u32);
-        let pseudo = packet.key.source as u64
-            + packet.key.destination as u64
-            + ((protocol::TCP as u16).to_be() as u64)
-            + (20_u16.to_be() as u64);
-        packet::store(data, packet::TCP_CHECK, !packet::fold(pseudo + sum::<5>(data, L4)));
+        packet::store(data, l4, packet::ports(packet.key.destination_port, packet.key.source_port));
+        packet::store(data, l4 + 4, sequence.to_be());
+        packet::store(data, l4 + 8, acknowledge.to_be());
+        packet::store(data, l4 + 12, 0x50 | (flags as u32) << 8);
+        packet::store(data, l4 + 16, 0_u32);
+        let sum = pseudo::<F>(packet, protocol::TCP, TCP_HEADER) + sum::<5>(data, l4);
+        packet::store(data, l4 + TCP_CHECK, !packet::fold(sum));
+    }
+    Some(())
+}
+
+/// Offset of the first byte after the packet that the IP header speaks of: a frame may be longer.
+#[inline(always)]
+fn end_of<F: Family>(skb: *mut __sk_buff) -> Option<u32> {
+    let mut word = MaybeUninit::<[u32; 1]>::uninit();
+    // SAFETY: words may be zero.
+    let word = unsafe { packet::cleared(&mut word) };
+    if F::VERSION == 4 {
+        read::load(skb, IP as u32, word, 4)?;
+        Some(IP as u32 + u16::from_be((word[0] >> 16) as u16) as u32)
+    } else {
+        read::load(skb, IP as u32 + 4, word, 4)?;
+        Some((IP + F::HEADER) as u32 + u16::from_be(word[0] as u16) as u32)
+    }
+}
+
+#[inline(always)]
+fn abort<F: Family>(skb: *mut __sk_buff, packet: &Packet<F::Address>) -> Option<()> {
+    // An abort is never answered by an abort.
+    if packet.flags & tcp_flag::RST != 0 {
+        return None;
+    }
+    let mut header = MaybeUninit::<[u32; 5]>::uninit();
+    // SAFETY: words may be zero.
+    let header = unsafe { packet::cleared(&mut header) };
+    read::load(skb, packet.l4, header, 16)?;
+    // Who asks for a connection names the tag that it wants to see; all others know their own.
+    let asks = header[3] as u8 == INIT && read::load(skb, packet.l4, header, 20).is_some();
+    let (tag, flag) = if asks { (header[4], 0) } else { (header[1], REFLECTED) };
+    let chunk = ABORT as u32 | (flag as u32) << 8 | CHUNK_LENGTH.swap_bytes();
+    let ports = packet::ports(packet.key.destination_port, packet.key.source_port);
+    let check = sctp::checksum(&[ports, tag, 0, chunk]);
+    let data = answer::<F, ABORT_LENGTH>(skb, packet, protocol::SCTP)?;
+    let l4 = l4::<F>();
+    // SAFETY: `answer` has compared the length with the end.
+    unsafe {
+        packet::store(data, l4, ports);
+        packet::store(data, l4 + 4, tag);
+        packet::store(data, l4 + sctp::CHECK as usize, check);
+        packet::store(data, l4 + 12, chunk);
     }
     Some(())
 }
 
 #[inline(always)]
-fn unreachable(ctx: &TcContext, packet: &Packet) -> Option<()> {
-    let mut quote = [0_u32; QUOTE / 4];
-    // SAFETY: the buffer lives on the stack for the length of the call, and its size is given.
-    let loaded =
-        unsafe { bpf_skb_load_bytes(ctx.skb.skb.cast(), IP as u32, quote.as_mut_ptr().cast(), QUOTE as u32) };
-    if loaded != 0 {
-        return None;
+fn unreachable<F: Family>(skb: *mut __sk_buff, packet: &Packet<F::Address>) -> Option<()> {
+    let quoted = (F::HEADER + QUOTED) / 4;
+    let mut quote = MaybeUninit::<[u32; QUOTE_WORDS]>::uninit();
+    // SAFETY: words may be zero.
+    let quote = unsafe { packet::cleared(&mut quote) };
+    read::load(skb, IP as u32, quote, F::HEADER as u32)?;
+    let mut ports = MaybeUninit::<[u32; 2]>::uninit();
+    // SAFETY: words may be zero.
+    let ports = unsafe { packet::cleared(&mut ports) };
+    read::load(skb, packet.l4, ports, QUOTED as u32)?;
+    quote[quoted - 2] = ports[0];
+    quote[quoted - 1] = ports[1];
+    let extra = packet.l4 as u16 - l4::<F>() as u16;
+    if extra != 0 {
+        leave_out::<F>(packet, quote, extra);
     }
-    let data = resized(ctx, ICMP_LENGTH)?;
-    // SAFETY: `resized` has compared the length with the end.
+    let (data, length) = if F::VERSION == 4 {
+        (answer::<F, { ICMP_HEADER + 20 + QUOTED }>(skb, packet, F::ICMP)?, ICMP_HEADER + 20 + QUOTED)
+    } else {
+        (answer::<F, { ICMP_HEADER + 40 + QUOTED }>(skb, packet, F::ICMP)?, ICMP_HEADER + 40 + QUOTED)
+    };
+    // Type and code of "port unreachable".
+    let kind: u32 = if F::VERSION == 4 { 0x0303 } else { 0x0401 };
+    let l4 = l4::<F>();
+    // SAFETY: `answer` has compared the length with the end.
     unsafe {
-        turn_back(data, packet, (ICMP_LENGTH - ETHERNET) as u16, PROTOCOL_ICMP);
-        packet::store(data, ICMP, ICMP_UNREACHABLE_PORT);
-        packet::store(data, ICMP + 2, 0_u16);
-        packet::store(data, ICMP + 4, 0_u32);
-        let mut total = ICMP_UNREACHABLE_PORT as u64;
-        for (word, value) in quote.iter().enumerate() {
-            packet::store(data, ICMP + 8 + 4 * word, *value);
-            total += *value as u64;
+        packet::store(data, l4, kind);
+        packet::store(data, l4 + 4, 0_u32);
+        let mut total = kind as u64;
+        if F::VERSION == 6 {
+            total += pseudo::<F>(packet, F::ICMP, length);
         }
-        packet::store(data, ICMP + 2, !packet::fold(total));
+        for word in 0..QUOTE_WORDS {
+            if word < quoted {
+                packet::store(data, l4 + ICMP_HEADER + 4 * word, quote[word]);
+                total += quote[word] as u64;
+            }
+        }
+        packet::store(data, l4 + 2, !packet::fold(total));
     }
     Some(())
 }
 
-/// Cuts or stretches the packet; gives its new start.
+/// Quotes a header without the options or extensions that followed it.
 #[inline(always)]
-fn resized(ctx: &TcContext, length: usize) -> Option<usize> {
+fn leave_out<F: Family>(packet: &Packet<F::Address>, quote: &mut [u32; QUOTE_WORDS], extra: u16) {
+    if F::VERSION == 4 {
+        let total = u16::from_be((quote[0] >> 16) as u16).wrapping_sub(extra);
+        quote[0] = quote[0] & 0xff00 | 0x45 | (total.to_be() as u32) << 16;
+        quote[2] &= 0xffff;
+        let sum = quote[0] as u64 + quote[1] as u64 + quote[2] as u64 + quote[3] as u64 + quote[4] as u64;
+        quote[2] |= (!packet::fold(sum) as u32) << 16;
+    } else {
+        let length = u16::from_be(quote[1] as u16).wrapping_sub(extra);
+        quote[1] = quote[1] & 0xff00_0000 | (packet.key.protocol & 0xff) << 16 | length.to_be() as u32;
+    }
+}
+
+/// Makes of the packet an answer with `N` bytes after its IP header, which is filled in; gives the
+/// packet's new start.
+#[inline(always)]
+fn answer<F: Family, const N: usize>(
+    skb: *mut __sk_buff,
+    packet: &Packet<F::Address>,
+    number: u8,
+) -> Option<usize> {
+    let length = l4::<F>() + N;
     // SAFETY: the context is the one that the kernel gave.
-    if unsafe { bpf_skb_change_tail(ctx.skb.skb, length as u32, 0) } != 0 {
+    if unsafe { bpf_skb_change_tail(skb, length as u32, 0) } != 0 {
         return None;
     }
-    let data = ctx.data();
-    if data + length > ctx.data_end() {
+    let ctx = TcContext::new(skb);
+    let (data, end) = (ctx.data(), ctx.data_end());
+    if data + length > end {
         return None;
+    }
+    // SAFETY: compared with the end just above.
+    unsafe {
+        let destination: [u16; 3] = packet::load(data, 0);
+        let source: [u16; 3] = packet::load(data, 6);
+        packet::store(data, 0, source);
+        packet::store(data, 6, destination);
+        if F::VERSION == 4 {
+            packet::store(data, IP, 0x45 | ((length - IP) as u16).to_be() as u32 >> 0 << 16);
+            // No identification, not to be cut into fragments.
+            packet::store(data, IP + 4, 0x40_u32 << 16);
+            packet::store(data, IP + 8, HOPS as u32 | (number as u32) << 8);
+            packet::copy(&packet.key.destination, (data + IP + F::SOURCE) as *mut _);
+            packet::copy(&packet.key.source, (data + IP + F::DESTINATION) as *mut _);
+            packet::store(data, IP_CHECK, !packet::fold(sum::<5>(data, IP)));
+        } else {
+            packet::store(data, IP, 0x60_u32);
+            let rest = (N as u16).to_be() as u32;
+            packet::store(data, IP + 4, rest | (number as u32) << 16 | (HOPS as u32) << 24);
+            packet::copy(&packet.key.destination, (data + IP + F::SOURCE) as *mut _);
+            packet::copy(&packet.key.source, (data + IP + F::DESTINATION) as *mut _);
+        }
     }
     Some(data)
 }
 
-/// Swaps both link addresses and writes an IP header from the destination to the source.
-///
-/// # Safety
-/// The program must have compared `data + L4` with the end of the packet.
+/// Sum over the pseudo header of an answer.
 #[inline(always)]
-unsafe fn turn_back(data: usize, packet: &Packet, length: u16, number: u8) {
-    // SAFETY: by the contract of this function.
-    unsafe {
-        let destination: [u8; 6] = packet::load(data, 0);
-        let source: [u8; 6] = packet::load(data, 6);
-        packet::store(data, 0, source);
-        packet::store(data, 6, destination);
-        packet::store(data, IP, [0x45_u8, 0]);
-        packet::store(data, IP + 2, length.to_be());
-        packet::store(data, IP + 4, 0_u16);
-        packet::store(data, IP + 6, 0x4000_u16.to_be());
-        packet::store(data, IP + 8, [TTL, number]);
-        packet::store(data, packet::IP_CHECK, 0_u16);
-        packet::store(data, packet::IP_SOURCE, packet.key.destination);
-        packet::store(data, packet::IP_DESTINATION, packet.key.source);
-        packet::store(data, packet::IP_CHECK, !packet::fold(sum::<5>(data, IP)));
-    }
+fn pseudo<F: Family>(packet: &Packet<F::Address>, number: u8, length: usize) -> u64 {
+    packet.key.source.sum()
+        + packet.key.destination.sum()
+        + (number as u16).to_be() as u64
+        + (length as u16).to_be() as u64
 }
 
 /// Sum over `N` words.

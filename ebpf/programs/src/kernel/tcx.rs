@@ -2,174 +2,336 @@
 //!
 //! Whatever is rewritten leaves past the stack where the routing table has a way: the stack would
 //! refuse a packet from one of its own addresses, which is what a reply through a node's address is.
+//!
+//! Packets that are rewritten are marked in `tc_index`, which the stack keeps and uses for nothing:
+//! no interface on their way out translates them a second time. See [`index`].
 
-use aya_ebpf::bindings::{BPF_F_MARK_MANGLED_0, BPF_F_PSEUDO_HDR, bpf_fib_lookup, bpf_redir_neigh};
+use core::mem::MaybeUninit;
+
+use aya_ebpf::bindings::{
+    __sk_buff, BPF_F_MARK_MANGLED_0, BPF_F_PSEUDO_HDR, BPF_F_RECOMPUTE_CSUM, bpf_fib_lookup, bpf_redir_neigh,
+};
 use aya_ebpf::helpers::{
     bpf_fib_lookup as fib_lookup, bpf_l4_csum_replace, bpf_redirect_neigh, bpf_skb_pull_data,
+    bpf_skb_store_bytes,
 };
 use aya_ebpf::macros::classifier;
 use aya_ebpf::programs::TcContext;
-use ebpf_common::flow::Flow4;
-use ebpf_common::{metric, protocol, scope};
+use ebpf_common::event::{hook, kind};
+use ebpf_common::flow::flow_flag;
+use ebpf_common::{config_flag, metric, protocol};
 
-use super::flow::{self, Decision, Reach};
-use super::icmp;
-use super::maps;
-use super::packet::{self, Delta, Packet};
-use super::reject;
+use super::family::{Address as _, Family, V4, V6};
+use super::flow::{self, Place, verdict};
+use super::packet::{self, Delta, ETHERNET, IP, Packet, Part, To};
+use super::read::{self, kind as read_kind};
+use super::{fragment, icmp, maps, reject, sctp};
 
 /// Go on with the next program, or the stack.
-const NEXT: i32 = -1;
-const DROP: i32 = 2;
+pub const NEXT: i32 = -1;
+pub const DROP: i32 = 2;
 
-const AF_INET: u8 = 2;
 /// Find the way without asking for the neighbour's address; bpf_redirect_neigh does that.
 const FIB_LOOKUP_SKIP_NEIGH: u32 = 4;
 
+/// Bits of `tc_index` that these programs use.
+pub mod index {
+    /// The packet has been translated on this node.
+    pub const TRANSLATED: u32 = 0x4000;
+    /// How often a fragment has waited for its first one: two bits.
+    pub const WAITED: u32 = 0x3000;
+    /// One of those times.
+    pub const ONCE: u32 = 0x1000;
+}
+
 #[classifier]
 pub fn uplink_ingress(ctx: TcContext) -> i32 {
-    ingress(&ctx, scope::EXTERNAL)
+    match ethertype(&ctx) {
+        V4::ETHERTYPE => incoming::<V4>(&ctx, hook::UPLINK),
+        V6::ETHERTYPE => incoming::<V6>(&ctx, hook::UPLINK),
+        _ => NEXT,
+    }
 }
 
 #[classifier]
 pub fn pod_ingress(ctx: TcContext) -> i32 {
-    ingress(&ctx, scope::INTERNAL)
+    match ethertype(&ctx) {
+        V4::ETHERTYPE => incoming::<V4>(&ctx, hook::POD),
+        V6::ETHERTYPE => incoming::<V6>(&ctx, hook::POD),
+        _ => NEXT,
+    }
 }
 
-/// A backend that shares the node's addresses answers through the stack: its replies are
-/// translated here. What the node forwards was translated when it came in.
+/// Replies that reached the stack untranslated: of a backend that shares the node's addresses, of
+/// one behind an interface without programs, or of one whose packets go through the stack.
 #[classifier]
 pub fn egress(ctx: TcContext) -> i32 {
-    // SAFETY: the context is the one that the kernel gave.
-    if unsafe { (*ctx.skb.skb).ingress_ifindex } != 0 {
-        return NEXT;
+    match ethertype(&ctx) {
+        V4::ETHERTYPE if read::is_control::<V4>(&ctx) => icmp::egress::<V4>(ctx.skb.skb),
+        V4::ETHERTYPE => outgoing::<V4>(ctx.skb.skb),
+        V6::ETHERTYPE if read::is_control::<V6>(&ctx) => icmp::egress::<V6>(ctx.skb.skb),
+        V6::ETHERTYPE => outgoing::<V6>(ctx.skb.skb),
+        _ => NEXT,
     }
-    let Some(packet) = parse(&ctx) else {
-        return icmp::translate(&ctx, false).unwrap_or(NEXT);
+}
+
+/// The packet's network protocol, as it carries it.
+#[inline(always)]
+fn ethertype(ctx: &TcContext) -> u16 {
+    // SAFETY: the context is the one that the kernel gave.
+    unsafe { (*ctx.skb.skb).protocol as u16 }
+}
+
+/// A packet that came in.
+#[inline(always)]
+fn incoming<F: Family>(ctx: &TcContext, hook: u8) -> i32 {
+    let skb = ctx.skb.skb;
+    // SAFETY: the context is the one that the kernel gave.
+    let place = unsafe {
+        let index = (&raw const (*skb).tc_index).read_volatile();
+        // What another network namespace has left.
+        if index & index::TRANSLATED != 0 {
+            (&raw mut (*skb).tc_index).write_volatile(index & !index::TRANSLATED);
+        }
+        flow::place(hook, (*skb).ifindex)
     };
-    if let Decision::Rewrite(flow) = flow::decide_reply(&packet) {
-        // SAFETY: the pointer leads to a value of the map.
-        let flow = unsafe { *flow };
-        if rewrite(&ctx, &packet, &flow, false).is_none() {
+    if read::is_control::<F>(ctx) { icmp::ingress::<F>(skb, place) } else { ingress::<F>(skb, place) }
+}
+
+#[inline(never)]
+fn ingress<F: Family>(skb: *mut __sk_buff, place: Place) -> i32 {
+    let ctx = TcContext::new(skb);
+    let mut packet = MaybeUninit::uninit();
+    // SAFETY: zero is a value of all fields.
+    let packet = unsafe { packet::cleared(&mut packet) };
+    let mut to = MaybeUninit::uninit();
+    // SAFETY: read only after a decision has written it.
+    let to: &mut To<F::Address> = unsafe { &mut *to.as_mut_ptr() };
+    let found = match read::packet::<F>(&ctx, packet) {
+        read_kind::BALANCED => flow::decide::<F>(packet, place, to),
+        read_kind::LATER => return fragment::ingress::<F>(skb, packet, place),
+        _ => return NEXT,
+    };
+    if packet.part == Part::First {
+        fragment::remember::<F>(packet);
+    }
+    match found {
+        verdict::REWRITE => carry::<F>(skb, packet, to, place),
+        verdict::DROP => DROP,
+        verdict::REFUSE => reject::refuse::<F>(skb, packet),
+        _ => NEXT,
+    }
+}
+
+#[inline(never)]
+fn outgoing<F: Family>(skb: *mut __sk_buff) -> i32 {
+    let ctx = TcContext::new(skb);
+    // SAFETY: the context is the one that the kernel gave.
+    let place = unsafe {
+        if (&raw const (*skb).tc_index).read_volatile() & index::TRANSLATED != 0 {
+            return NEXT;
+        }
+        flow::place(hook::EGRESS, (*skb).ifindex)
+    };
+    let mut packet = MaybeUninit::uninit();
+    // SAFETY: zero is a value of all fields.
+    let packet = unsafe { packet::cleared(&mut packet) };
+    let mut to = MaybeUninit::uninit();
+    // SAFETY: read only after a decision has written it.
+    let to: &mut To<F::Address> = unsafe { &mut *to.as_mut_ptr() };
+    match read::packet::<F>(&ctx, packet) {
+        read_kind::BALANCED => {}
+        read_kind::LATER if fragment::recall::<F>(packet) => {}
+        _ => return NEXT,
+    }
+    if packet.part == Part::First {
+        fragment::remember::<F>(packet);
+    }
+    if flow::decide_known::<F>(packet, place, true, to) == verdict::REWRITE {
+        if !rewrite::<F>(skb, packet, to, false) {
             return DROP;
         }
+        mark(skb);
     }
     NEXT
 }
 
+/// Marks a packet as translated.
 #[inline(always)]
-fn ingress(ctx: &TcContext, scope: u8) -> i32 {
-    let Some(packet) = parse(ctx) else {
-        return icmp::translate(ctx, true).unwrap_or(NEXT);
-    };
-    match flow::decide(&packet, scope, Reach::Any) {
-        Decision::Pass => NEXT,
-        Decision::Drop => DROP,
-        Decision::Refuse => reject::refuse(ctx, &packet),
-        Decision::Rewrite(flow) => {
-            // SAFETY: the pointer leads to a value of the map.
-            let flow = unsafe { *flow };
-            carry(ctx, &packet, &flow)
-        }
+pub fn mark(skb: *mut __sk_buff) {
+    // SAFETY: the callers give the context that the kernel gave.
+    unsafe {
+        let place = &raw mut (*skb).tc_index;
+        place.write_volatile(place.read_volatile() & !index::WAITED | index::TRANSLATED);
     }
 }
 
 /// Rewrites a packet and sends it on its way.
-#[inline(always)]
-fn carry(ctx: &TcContext, packet: &Packet, flow: &Flow4) -> i32 {
-    let way = if packet.ttl > 1 { way(ctx, packet.protocol(), flow) } else { None };
-    if rewrite(ctx, packet, flow, way.is_some()).is_none() {
+#[inline(never)]
+pub fn carry<F: Family>(
+    skb: *mut __sk_buff,
+    packet: &Packet<F::Address>,
+    to: &To<F::Address>,
+    place: Place,
+) -> i32 {
+    let stack = goes_through_stack::<F>(packet, to);
+    if stack && to.flags & flow_flag::REVERSE as u32 != 0 {
+        // The stack sees the reply to what it has seen; the interface it leaves by translates it.
+        return NEXT;
+    }
+    let mut neighbour = MaybeUninit::uninit();
+    // SAFETY: all fields are integers.
+    let neighbour = unsafe { packet::cleared(&mut neighbour) };
+    let ifindex =
+        if packet.hops > 1 && !stack { way::<F>(skb, packet.key.protocol, to, neighbour) } else { 0 };
+    if !rewrite::<F>(skb, packet, to, ifindex != 0) {
+        maps::count(metric::MALFORMED);
+        flow::tell::<F>(kind::MALFORMED, place, 0, packet);
         return DROP;
     }
-    depart(way)
+    depart(skb, ifindex, neighbour)
+}
+
+/// The node wants packet filters of others to see the flow, and no address of this node takes part
+/// in it, which the stack would take for its own.
+#[inline(always)]
+fn goes_through_stack<F: Family>(packet: &Packet<F::Address>, to: &To<F::Address>) -> bool {
+    if !maps::config().is_some_and(|config| config.flags & config_flag::THROUGH_STACK != 0) {
+        return false;
+    }
+    if to.flags & flow_flag::REVERSE as u32 != 0 {
+        to.destination.same(&packet.key.destination) && to.destination_port == packet.key.destination_port
+    } else {
+        to.source.same(&packet.key.source) && to.source_port == packet.key.source_port
+    }
 }
 
 /// Sends a rewritten packet past the stack where there is a way, else to the stack.
 #[inline(always)]
-pub fn depart(way: Option<(u32, u32)>) -> i32 {
-    let Some((ifindex, next_hop)) = way else {
+pub fn depart(skb: *mut __sk_buff, ifindex: u32, neighbour: &mut bpf_redir_neigh) -> i32 {
+    mark(skb);
+    if ifindex == 0 {
         maps::count(metric::TCX_TO_STACK);
         return NEXT;
-    };
-    // SAFETY: all fields are integers, for which zero is a value.
-    let mut neighbour: bpf_redir_neigh = unsafe { core::mem::zeroed() };
-    neighbour.nh_family = AF_INET as u32;
-    neighbour.__bindgen_anon_1.ipv4_nh = next_hop;
+    }
     maps::count(metric::TCX_REDIRECTED);
     // SAFETY: the parameters live on the stack for the length of the call, and their size is given.
-    unsafe { bpf_redirect_neigh(ifindex, &mut neighbour, size_of::<bpf_redir_neigh>() as i32, 0) as i32 }
+    unsafe { bpf_redirect_neigh(ifindex, neighbour, size_of::<bpf_redir_neigh>() as i32, 0) as i32 }
 }
 
-/// Interface and next hop of a flow; none if it ends on this node, or has no way.
-#[inline(always)]
-pub fn way(ctx: &TcContext, protocol: u8, flow: &Flow4) -> Option<(u32, u32)> {
+/// Interface and next hop of a flow; 0 if it ends on this node, or has no way.
+#[inline(never)]
+pub fn way<F: Family>(
+    skb: *mut __sk_buff,
+    number: u32,
+    to: &To<F::Address>,
+    neighbour: &mut bpf_redir_neigh,
+) -> u32 {
     // SAFETY: the context is the one that the kernel gave; the parameters live on the stack for
-    // the length of the call; of the unions, the members of IPv4 are used throughout.
+    // the length of the call.
     unsafe {
-        let mut query = packet::fib_query();
-        query.family = AF_INET;
-        query.l4_protocol = protocol;
-        query.sport = flow.source_port;
-        query.dport = flow.destination_port;
-        query.ifindex = (*ctx.skb.skb).ifindex;
-        query.__bindgen_anon_3.ipv4_src = flow.source;
-        query.__bindgen_anon_4.ipv4_dst = flow.destination;
-        let answer = fib_lookup(
-            ctx.skb.skb.cast(),
-            &mut query,
-            size_of::<bpf_fib_lookup>() as i32,
-            FIB_LOOKUP_SKIP_NEIGH,
-        );
-        if answer != 0 || query.family != AF_INET {
-            return None;
+        let mut query = MaybeUninit::uninit();
+        let query = packet::fib_query::<F>(&mut query, number as u8, to, (*skb).ifindex);
+        let length = size_of::<bpf_fib_lookup>() as i32;
+        let answer = fib_lookup(skb.cast(), query, length, FIB_LOOKUP_SKIP_NEIGH);
+        if answer != 0 || query.family != F::AF {
+            return 0;
         }
-        Some((query.ifindex, query.__bindgen_anon_4.ipv4_dst))
+        neighbour.nh_family = F::AF as u32;
+        // The v4 address is the first word.
+        neighbour.__bindgen_anon_1.ipv6_nh = query.__bindgen_anon_4.ipv6_dst;
+        query.ifindex
     }
 }
 
-/// Makes the packet one of the flow's other side, with valid checksums.
+/// Makes the packet one of the flow's other side, with valid checksums; false if that cannot be.
+#[inline(never)]
+pub fn rewrite<F: Family>(
+    skb: *mut __sk_buff,
+    packet: &Packet<F::Address>,
+    to: &To<F::Address>,
+    hop: bool,
+) -> bool {
+    let delta = Delta::new(&packet.key, to);
+    let new = packet::ports(to.source_port, to.destination_port);
+    let old = packet::ports(packet.key.source_port, packet.key.destination_port);
+    if packet.part != Part::Later {
+        if packet.protocol() == protocol::SCTP {
+            if old != new && !sctp::change_ports(skb, packet.l4, old, new, packet.part == Part::Whole) {
+                return false;
+            }
+        } else if !change_transport(skb, packet, &delta, old, new) {
+            return false;
+        }
+    }
+    if F::VERSION == 4 {
+        let ctx = TcContext::new(skb);
+        let (data, end) = (ctx.data(), ctx.data_end());
+        if data + IP + F::HEADER > end {
+            return false;
+        }
+        // SAFETY: compared with the end just above.
+        unsafe { packet::rewrite_ip::<F>(data, to, delta.addresses, hop) };
+        return true;
+    }
+    rewrite_header6::<F>(skb, to, hop)
+}
+
+/// Transport checksum and ports.
 #[inline(always)]
-fn rewrite(ctx: &TcContext, packet: &Packet, flow: &Flow4, hop: bool) -> Option<()> {
-    let delta = Delta::new(&packet.key, flow);
-    let check = packet.check_offset() as u32;
+fn change_transport<A>(skb: *mut __sk_buff, packet: &Packet<A>, delta: &Delta, old: u32, new: u32) -> bool {
+    let check = packet.check_offset();
     // A datagram without a checksum stays without one.
     let mangled = if packet.protocol() == protocol::UDP { BPF_F_MARK_MANGLED_0 as u64 } else { 0 };
-    let addresses = (delta.addresses >> 32) + (delta.addresses & 0xffff_ffff);
-    let addresses = (addresses >> 32) + (addresses & 0xffff_ffff);
-    let old = packet::ports(packet.key.source_port, packet.key.destination_port);
-    let new = packet::ports(flow.source_port, flow.destination_port);
-    // SAFETY: the context is the one that the kernel gave; the helper checks the offset. It knows
+    let addresses = packet::fold32(delta.addresses);
+    // SAFETY: the context is the one that the kernel gave; the helpers check offsets. They know
     // which part of the checksum the device or the stack has yet to fill in.
     unsafe {
-        let skb = ctx.skb.skb;
         if bpf_l4_csum_replace(skb, check, 0, addresses, BPF_F_PSEUDO_HDR as u64 | mangled) != 0 {
-            return None;
+            return false;
         }
-        if old != new && bpf_l4_csum_replace(skb, check, old as u64, new as u64, 4 | mangled) != 0 {
-            return None;
+        if old == new {
+            return true;
         }
+        bpf_l4_csum_replace(skb, check, old as u64, new as u64, 4 | mangled) == 0
+            && bpf_skb_store_bytes(skb, packet.l4, (&raw const new).cast(), 4, 0) == 0
     }
-    let (data, end) = (ctx.data(), ctx.data_end());
-    if data + packet::UDP_HEADERS > end {
-        return None;
-    }
-    // SAFETY: compared with the end just above.
-    unsafe {
-        packet::rewrite_ip(data, flow, &delta, hop);
-        packet::store(data, packet::L4, new);
-    }
-    Some(())
 }
 
-/// Reads the headers, after bringing them into the linear part of the buffer if need be.
+/// Hop limit and addresses of IPv6, and what a device may have summed up of them: there is no
+/// checksum in the header that makes up for them.
 #[inline(always)]
-fn parse(ctx: &TcContext) -> Option<Packet> {
-    if ctx.data() + packet::TCP_HEADERS > ctx.data_end() && ctx.len() as usize >= packet::UDP_HEADERS {
-        let length =
-            if ctx.len() < packet::TCP_HEADERS as u32 { ctx.len() } else { packet::TCP_HEADERS as u32 };
+fn rewrite_header6<F: Family>(skb: *mut __sk_buff, to: &To<F::Address>, hop: bool) -> bool {
+    let ctx = TcContext::new(skb);
+    let (data, end) = (ctx.data(), ctx.data_end());
+    if data + IP + F::HEADER > end {
+        return false;
+    }
+    // Next header and hop limit, then both addresses.
+    // SAFETY: compared with the end just above.
+    let pair: [u8; 2] = unsafe { packet::load(data, IP + 6) };
+    let first = (pair[0] as u32) << 16 | ((pair[1] - hop as u8) as u32) << 24;
+    let (source, destination) = (to.source.words(), to.destination.words());
+    let words = [
+        first, source[0], source[1], source[2], source[3], destination[0], destination[1], destination[2],
+        destination[3],
+    ];
+    const LENGTH: u32 = 34;
+    // SAFETY: the buffer has two bytes before those that are stored, and lives on the stack.
+    unsafe {
+        let from = (&raw const words).cast::<u8>().add(2);
+        let offset = (ETHERNET + 6) as u32;
+        bpf_skb_store_bytes(skb, offset, from.cast(), LENGTH, BPF_F_RECOMPUTE_CSUM as u64) == 0
+    }
+}
+
+/// Brings the first bytes of a packet into the linear part of the buffer if need be.
+#[inline(always)]
+pub fn pull(ctx: &TcContext, length: u32) {
+    if ctx.data() + length as usize > ctx.data_end() {
+        let length = if ctx.len() < length { ctx.len() } else { length };
         // SAFETY: the context is the one that the kernel gave. A refusal leaves the packet as it
         // was, and reading stops at its end.
         unsafe { bpf_skb_pull_data(ctx.skb.skb, length) };
     }
-    packet::parse(ctx.data(), ctx.data_end())
 }

@@ -1,34 +1,60 @@
-//! Packets between an uplink and backends on other nodes: they never meet the stack.
+//! Packets between an uplink and backends on other nodes: they never meet the stack. Fragments,
+//! options, control messages and SCTP are left to the programs behind it.
 
-use core::ptr::addr_of;
+use core::mem::MaybeUninit;
 
-use aya_ebpf::EbpfContext as _;
-use aya_ebpf::bindings::{bpf_fib_lookup, xdp_action};
+use aya_ebpf::bindings::{bpf_fib_lookup, xdp_action, xdp_md};
 use aya_ebpf::helpers::bpf_fib_lookup as fib_lookup;
 use aya_ebpf::macros::xdp;
 use aya_ebpf::programs::XdpContext;
-use ebpf_common::flow::Flow4;
-use ebpf_common::{config_flag, limits, metric, protocol, scope};
+use ebpf_common::event::hook;
+use ebpf_common::flow::Flow;
+use ebpf_common::{config_flag, metric, protocol};
 
-use super::flow::{self, Decision, Reach};
+use super::family::{Family, V4, V6};
+use super::flow::{self, verdict};
 use super::maps::{self, DEVICES};
-use super::packet::{self, Delta, Packet};
-
-const AF_INET: u8 = 2;
+use super::packet::{self, Delta, ETHERNET, ETHERTYPE, IP, Packet, TCP_CHECK, TCP_HEADER, To, UDP_CHECK};
 
 #[xdp]
 pub fn uplink_xdp(ctx: XdpContext) -> u32 {
-    let (data, end) = bounds(&ctx);
-    let Some(packet) = packet::parse(data, end) else {
-        return xdp_action::XDP_PASS;
-    };
-    if packet.ttl <= 1 {
+    let (data, end) = bounds(ctx.ctx);
+    if data + ETHERNET > end {
         return xdp_action::XDP_PASS;
     }
-    match flow::decide(&packet, scope::EXTERNAL, Reach::Through) {
-        Decision::Pass | Decision::Refuse => xdp_action::XDP_PASS,
-        Decision::Drop => xdp_action::XDP_DROP,
-        Decision::Rewrite(flow) => carry(&ctx, &packet, flow),
+    // SAFETY: compared with the end just above.
+    match unsafe { packet::load::<u16>(data, ETHERTYPE) } {
+        V4::ETHERTYPE => run::<V4>(ctx.ctx, data, end),
+        V6::ETHERTYPE => run6(ctx.ctx),
+        _ => xdp_action::XDP_PASS,
+    }
+}
+
+/// Apart, so that the stack of IPv4 does not have to hold it.
+#[inline(never)]
+fn run6(ctx: *mut xdp_md) -> u32 {
+    let (data, end) = bounds(ctx);
+    run::<V6>(ctx, data, end)
+}
+
+#[inline(always)]
+fn run<F: Family>(ctx: *mut xdp_md, data: usize, end: usize) -> u32 {
+    let mut packet = MaybeUninit::uninit();
+    // SAFETY: read only after the parser has written it.
+    let packet: &mut Packet<F::Address> = unsafe { &mut *packet.as_mut_ptr() };
+    if !packet::parse_plain::<F>(data, end, packet) || packet.hops <= 1 {
+        return xdp_action::XDP_PASS;
+    }
+    // SAFETY: the context is the one that the kernel gave.
+    let ifindex = unsafe { (*ctx).ingress_ifindex };
+    let mut to = MaybeUninit::uninit();
+    // SAFETY: read only after the decision has written it.
+    let to: &mut To<F::Address> = unsafe { &mut *to.as_mut_ptr() };
+    match flow::decide::<F>(packet, flow::place(hook::XDP, ifindex), to) {
+        verdict::REWRITE if F::VERSION == 4 => carry::<F>(ctx, packet, to),
+        verdict::REWRITE => carry_apart::<F>(ctx, packet, to),
+        verdict::DROP => xdp_action::XDP_DROP,
+        _ => xdp_action::XDP_PASS,
     }
 }
 
@@ -36,105 +62,146 @@ pub fn uplink_xdp(ctx: XdpContext) -> u32 {
 /// compared anew: the verifier forgets what an earlier comparison has shown, the compiler does not,
 /// and would leave the second one out.
 #[inline(always)]
-fn bounds(ctx: &XdpContext) -> (usize, usize) {
+fn bounds(ctx: *mut xdp_md) -> (usize, usize) {
     // SAFETY: the context is the one that the kernel gave.
     unsafe {
-        let data = addr_of!((*ctx.ctx).data).read_volatile() as usize;
-        (data, addr_of!((*ctx.ctx).data_end).read_volatile() as usize)
+        let data = (&raw const (*ctx).data).read_volatile() as usize;
+        (data, (&raw const (*ctx).data_end).read_volatile() as usize)
     }
 }
 
-/// Rewrites a packet and sends it out; to the stack, unchanged, if the way there is not known yet.
+/// Where a packet goes next: the interface, and both link addresses as the packet has them.
+#[derive(Clone, Copy)]
+struct Hop {
+    ifindex: u32,
+    link: [u32; 3],
+}
+
+/// As [`carry`], with a stack of its own.
+#[inline(never)]
+fn carry_apart<F: Family>(ctx: *mut xdp_md, packet: &Packet<F::Address>, to: &To<F::Address>) -> u32 {
+    carry::<F>(ctx, packet, to)
+}
+
+/// Rewrites a packet and sends it out; to the stack, unchanged, if the way there is not known.
 #[inline(always)]
-fn carry(ctx: &XdpContext, packet: &Packet, flow: *mut Flow4) -> u32 {
-    // SAFETY: the pointer leads to a value of the map.
-    unsafe {
-        let fresh = (*flow).hop_until.wrapping_sub((*flow).seen) <= limits::HOP_TICKS;
-        if !(fresh && (*flow).hop_ifindex != 0) && !find_hop(ctx, packet, flow) {
+fn carry<F: Family>(ctx: *mut xdp_md, packet: &Packet<F::Address>, to: &To<F::Address>) -> u32 {
+    let Some(slot) = F::slot(to.slot) else {
+        return xdp_action::XDP_PASS;
+    };
+    let mut hop = hop_of(slot);
+    if hop.ifindex == 0 {
+        if !find_hop::<F>(ctx, packet.key.protocol, to, slot) {
+            return xdp_action::XDP_PASS;
+        }
+        hop = hop_of(slot);
+        if hop.ifindex == 0 {
             return xdp_action::XDP_PASS;
         }
     }
-    // SAFETY: as above.
-    let flow = unsafe { *flow };
     let (data, end) = bounds(ctx);
-    if !rewrite(data, end, packet, &flow) {
+    if !rewrite::<F>(data, end, packet, to, &hop) {
         return xdp_action::XDP_PASS;
     }
-    if flow.hop_ifindex == ctx.ingress_ifindex() as u32 {
+    // SAFETY: the context is the one that the kernel gave.
+    if hop.ifindex == unsafe { (*ctx).ingress_ifindex } {
         maps::count(metric::XDP_TRANSMITTED);
         return xdp_action::XDP_TX;
     }
     maps::count(metric::XDP_REDIRECTED);
-    DEVICES.redirect(flow.hop_ifindex, 0).unwrap_or(xdp_action::XDP_DROP)
+    DEVICES.redirect(hop.ifindex, 0).unwrap_or(xdp_action::XDP_DROP)
 }
 
-/// Looks up the route and the neighbour, and keeps them with the flow for a while.
-///
-/// # Safety
-/// `flow` must lead to a value of `FLOWS4`.
+/// The flow's next hop; an interface of 0 if it is not known, or is being replaced.
 #[inline(always)]
-unsafe fn find_hop(ctx: &XdpContext, packet: &Packet, flow: *mut Flow4) -> bool {
-    // SAFETY: by the contract of this function; the context is the one that the kernel gave; the query lives on the stack
-    // for the length of the call; of its unions, the members of IPv4 are used throughout.
+fn hop_of<A>(slot: *const Flow<A>) -> Hop {
+    const _: () = assert!(core::mem::offset_of!(Flow<u32>, hop_destination) % 4 == 0);
+    // SAFETY: the callers give a slot. Both link addresses are three aligned words.
     unsafe {
-        let ingress = ctx.ingress_ifindex() as u32;
-        let mut query = packet::fib_query();
-        query.family = AF_INET;
-        query.l4_protocol = packet.protocol();
-        query.sport = (*flow).source_port;
-        query.dport = (*flow).destination_port;
-        query.ifindex = ingress;
-        query.__bindgen_anon_3.ipv4_src = (*flow).source;
-        query.__bindgen_anon_4.ipv4_dst = (*flow).destination;
-        let answer = fib_lookup(ctx.as_ptr(), &mut query, size_of::<bpf_fib_lookup>() as i32, 0);
-        if answer != 0 || query.family != AF_INET {
+        let place = &raw const (*slot).hop_ifindex;
+        let link = (&raw const (*slot).hop_destination).cast::<u32>();
+        let ifindex = place.read_volatile();
+        let link = [link.read_volatile(), link.add(1).read_volatile(), link.add(2).read_volatile()];
+        Hop { ifindex: if place.read_volatile() == ifindex { ifindex } else { 0 }, link }
+    }
+}
+
+/// Looks up the route and the neighbour, and keeps them with the flow for the rest of the tick.
+#[inline(never)]
+fn find_hop<F: Family>(
+    ctx: *mut xdp_md,
+    number: u32,
+    to: &To<F::Address>,
+    slot: *mut Flow<F::Address>,
+) -> bool {
+    // SAFETY: the context is the one that the kernel gave; the query lives on the stack for the
+    // length of the call; the callers give a slot.
+    unsafe {
+        let ingress = (*ctx).ingress_ifindex;
+        let mut query = MaybeUninit::uninit();
+        let query = packet::fib_query::<F>(&mut query, number as u8, to, ingress);
+        let answer = fib_lookup(ctx.cast(), query, size_of::<bpf_fib_lookup>() as i32, 0);
+        if answer != 0 || query.family != F::AF {
             return false;
         }
         let may_redirect = maps::config().is_some_and(|config| config.flags & config_flag::XDP_REDIRECT != 0);
         if query.ifindex != ingress && !(may_redirect && DEVICES.get_ifindex(query.ifindex).is_some()) {
             return false;
         }
-        (*flow).hop_ifindex = query.ifindex;
-        (*flow).hop_destination = query.dmac;
-        (*flow).hop_source = query.smac;
-        (*flow).hop_until = (*flow).seen.wrapping_add(limits::HOP_TICKS);
-        true
+        let place = &raw mut (*slot).hop_ifindex;
+        let link = (&raw mut (*slot).hop_destination).cast::<u32>();
+        let (destination, source) = (query.dmac, query.smac);
+        let half = |bytes: [u8; 6], at: usize| bytes[at] as u32 | (bytes[at + 1] as u32) << 8;
+        place.write_volatile(0);
+        link.write_volatile(half(destination, 0) | half(destination, 2) << 16);
+        link.add(1).write_volatile(half(destination, 4) | half(source, 0) << 16);
+        link.add(2).write_volatile(half(source, 2) | half(source, 4) << 16);
+        place.write_volatile(query.ifindex);
     }
+    true
 }
 
-/// Rewrites addresses, ports, checksums, time to live and the link header.
+/// Rewrites addresses, ports, checksums, hops that are left, and the link header.
 #[inline(always)]
-fn rewrite(data: usize, end: usize, packet: &Packet, flow: &Flow4) -> bool {
-    let delta = Delta::new(&packet.key, flow);
-    let change = delta.addresses + delta.ports;
-    if data + packet::UDP_HEADERS > end {
+fn rewrite<F: Family>(
+    data: usize,
+    end: usize,
+    packet: &Packet<F::Address>,
+    to: &To<F::Address>,
+    hop: &Hop,
+) -> bool {
+    let delta = Delta::new(&packet.key, to);
+    let change = packet::fold32(delta.addresses) + delta.ports;
+    let l4 = IP + F::HEADER;
+    if data + l4 + 8 > end {
         return false;
     }
     if packet.protocol() == protocol::TCP {
-        if data + packet::TCP_HEADERS > end {
+        if data + l4 + TCP_HEADER > end {
             return false;
         }
         // SAFETY: compared with the end just above.
         unsafe {
-            let check = packet::adjusted(packet::load(data, packet::TCP_CHECK), change);
-            packet::store(data, packet::TCP_CHECK, check);
+            let check = packet::adjusted(packet::load(data, l4 + TCP_CHECK), change);
+            packet::store(data, l4 + TCP_CHECK, check);
         }
     } else {
         // SAFETY: compared with the end above.
         unsafe {
-            let check: u16 = packet::load(data, packet::UDP_CHECK);
+            let check: u16 = packet::load(data, l4 + UDP_CHECK);
             if check != 0 {
                 let check = packet::adjusted(check, change);
-                packet::store(data, packet::UDP_CHECK, if check == 0 { 0xffff } else { check });
+                packet::store(data, l4 + UDP_CHECK, if check == 0 { 0xffff } else { check });
             }
         }
     }
     // SAFETY: compared with the end above.
     unsafe {
-        packet::store(data, 0, flow.hop_destination);
-        packet::store(data, 6, flow.hop_source);
-        packet::rewrite_ip(data, flow, &delta, true);
-        packet::store(data, packet::L4, packet::ports(flow.source_port, flow.destination_port));
+        packet::store(data, 0, hop.link[0]);
+        packet::store(data, 4, hop.link[1]);
+        packet::store(data, 8, hop.link[2]);
+        packet::rewrite_ip::<F>(data, to, delta.addresses, true);
+        packet::store(data, l4, packet::ports(to.source_port, to.destination_port));
     }
     true
 }

@@ -1,0 +1,666 @@
+//! The table of flows, see [`ebpf_common::flow`].
+//!
+//! # How processors share it
+//!
+//! **A slot has one owner at a time.** Who turns its tag into [`tag::BUSY`] by compare-and-exchange
+//! owns it, and alone writes its key and result; publishing another tag gives it up. A slot that
+//! holds a flow is taken the same way: the compare-and-exchange names the tag that was read, so
+//! of two that want to replace or remove the flow only one gets it.
+//!
+//! **A reader never mixes two flows.** An owner makes the version odd by an atomic exchange before
+//! its first write; it becomes even after the last one. A reader wants the same even version before
+//! and after its loads. Exchanges order the owner's stores on every machine; the reader's loads are
+//! ordered by the machine (x86), or else overlap only if the slot is given to another flow within the
+//! few instructions of one look-up, while it was quiet for longest.
+//!
+//! **A key is in the table once.** A new flow is first *pending*: key, result and tag are there, the
+//! version is still odd. Then its maker scans the set for the same key.
+//! - The other one is valid (even): the maker withdraws, and uses that one.
+//! - The other one is pending in a lower slot: the maker withdraws.
+//! - The other one is pending in a higher slot: the maker raises that one's version by two, which
+//!   *revokes* it, unless it has become valid meanwhile.
+//!
+//! To become valid is a compare-and-exchange of the version as the maker knows it, so of becoming
+//! valid and being revoked one happens. Of two makers of one key, at least one sees the other, because
+//! each publishes its tag (a full barrier) before it scans. If the one in the lower slot sees the
+//! other, it revokes it or withdraws; if only the one in the higher slot does, that one withdraws.
+//! Two never become valid, and the lowest that is pending does unless another already has.
+//!
+//! **What is written without owning the slot** cannot harm another flow that has got it meanwhile:
+//! `seen` (makes it look fresh), bits of [`flow_flag::CLOSING`] by atomic or (it is replaced
+//! sooner), `epoch` by compare-and-exchange with the value that was read, and the next hop, which
+//! only flows that XDP carries have, whose interface is zero while it is written, and which is
+//! compared afterwards.
+
+use core::arch::asm;
+
+use ebpf_common::event::kind;
+use ebpf_common::flow::{Flow, FlowKey, FlowTags, WAYS, flow_flag, tag};
+use ebpf_common::{Config, limits, metric, protocol};
+
+use super::event;
+use super::family::{Address, Family, V4, V6};
+use super::flow::Choice;
+use super::icmp::Error;
+use super::maps;
+use super::packet::{self, To};
+
+/// Answer of [`elsewhere`] and [`insert`]: there is no such flow, or no slot for it.
+pub const NONE: u32 = u32::MAX;
+/// Answer of [`insert`]: the key is in the table already.
+pub const EXISTS: u32 = u32::MAX - 1;
+/// Slots of one set that may have the tag of a key without being its flow's.
+const SAME_TAGS: u32 = 3;
+/// Slots that are tried for a new flow while other processors take them away.
+const TRIES: u32 = 4;
+
+/// Stores `new` if there is `old`; gives what was there. A full barrier if it stores.
+///
+/// # Safety
+/// `place` must lead to an aligned word of a map.
+#[inline(always)]
+unsafe fn exchange_if(place: *mut u32, old: u32, new: u32) -> u32 {
+    let found;
+    // SAFETY: by the contract of this function. Written out, as the compiler takes the target for a
+    // machine of one processor and would use a load and a store.
+    unsafe {
+        asm!("w0 = cmpxchg32_32({place} + 0, w0, {new})", place = in(reg) place, new = in(wreg) new,
+            inout("w0") old => found);
+    }
+    found
+}
+
+/// Stores `new`; gives what was there. A full barrier.
+///
+/// # Safety
+/// As [`exchange_if`].
+#[inline(always)]
+unsafe fn exchange(place: *mut u32, new: u32) -> u32 {
+    let found;
+    // SAFETY: as in `exchange_if`.
+    unsafe {
+        asm!("{value} = xchg32_32({place} + 0, {value})", place = in(reg) place, value = inout(wreg) new => found);
+    }
+    found
+}
+
+/// Sets bits of a flow's flags.
+///
+/// # Safety
+/// `slot` must lead to a slot.
+#[inline(always)]
+pub unsafe fn set_flags<A>(slot: *mut Flow<A>, flags: u16) {
+    const _: () = assert!(cfg!(target_endian = "little") && core::mem::offset_of!(Flow<u32>, flags) % 4 == 0);
+    // SAFETY: by the contract of this function; flags and the half word after them are an aligned
+    // word, and the flags are its lower half.
+    unsafe {
+        let place = (&raw mut (*slot).flags).cast::<u32>();
+        asm!("lock *(u32 *)({place} + 0) |= {flags}", place = in(reg) place, flags = in(wreg) flags as u32);
+    }
+}
+
+/// Notes the epoch up to which the flow's backend is known to be in use.
+///
+/// # Safety
+/// `slot` must lead to a slot.
+#[inline(always)]
+pub unsafe fn set_epoch<A>(slot: *mut Flow<A>, old: u32, new: u32) {
+    // SAFETY: by the contract of this function.
+    unsafe { exchange_if(&raw mut (*slot).epoch, old, new) };
+}
+
+const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Hash of a key: the lower half names the slot, the upper half is the tag.
+#[inline(always)]
+pub fn hash<A: Address>(key: &FlowKey<A>, seed: u32) -> u64 {
+    let ends = packet::ports(key.source_port, key.destination_port) as u64 | (key.protocol as u64) << 32;
+    let state = A::mix(&key.source, &key.destination, (seed as u64).wrapping_mul(ODD));
+    let state = (state ^ ends).wrapping_mul(0x94d0_49bb_1331_11eb);
+    let state = (state ^ state >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    state ^ state >> 32
+}
+
+/// The tag of a hash.
+#[inline(always)]
+fn tag_of(hash: u64) -> u32 {
+    let tag = (hash >> 32) as u32;
+    if tag < tag::FIRST { tag::FIRST } else { tag }
+}
+
+/// The version of a slot that holds a valid flow with this key; none if it does not.
+///
+/// # Safety
+/// `slot` must lead to a slot.
+#[inline(always)]
+pub unsafe fn holds<A: Address>(slot: *const Flow<A>, key: &FlowKey<A>) -> Option<u32> {
+    // SAFETY: by the contract of this function.
+    unsafe {
+        let version = (&raw const (*slot).version).read_volatile();
+        (same_key(slot, key) && version & 1 == 0).then_some(version)
+    }
+}
+
+/// # Safety
+/// `slot` must lead to a slot.
+#[inline(always)]
+unsafe fn same_key<A: Address>(slot: *const Flow<A>, key: &FlowKey<A>) -> bool {
+    // SAFETY: by the contract of this function; ports are an aligned word after the addresses.
+    unsafe {
+        let ports = (&raw const (*slot).key.source_port).cast::<u32>().read_volatile();
+        ports == packet::ports(key.source_port, key.destination_port)
+            && (&raw const (*slot).key.source).read_volatile().same(&key.source)
+            && (&raw const (*slot).key.destination).read_volatile().same(&key.destination)
+            && (&raw const (*slot).key.protocol).read_volatile() == key.protocol
+    }
+}
+
+/// As [`holds`], where the key does not fit into registers: it is read again for each slot.
+///
+/// # Safety
+/// `slot` must lead to a slot.
+#[inline(always)]
+unsafe fn holds_here<A: Address>(slot: *const Flow<A>, key: &FlowKey<A>) -> bool {
+    // SAFETY: by the contract of this function.
+    unsafe { (&raw const (*slot).version).read_volatile() & 1 == 0 && same_key_here(slot, key) }
+}
+
+/// # Safety
+/// `slot` must lead to a slot.
+#[inline(always)]
+unsafe fn same_key_here<A: Address>(slot: *const Flow<A>, key: &FlowKey<A>) -> bool {
+    const _: () = assert!(size_of::<FlowKey<u32>>() % 4 == 0);
+    let (here, there) = ((&raw const *key).cast::<u32>(), slot.cast::<u32>());
+    for word in 0..size_of::<FlowKey<A>>() / 4 {
+        // SAFETY: by the contract of this function; the key is the first field of a slot.
+        if unsafe { here.add(word).read_volatile() != there.add(word).read_volatile() } {
+            return false;
+        }
+    }
+    true
+}
+
+/// The slot is still of the version that [`holds`] gave: what was read from it in between belongs
+/// together.
+///
+/// # Safety
+/// `slot` must lead to a slot.
+#[inline(always)]
+pub unsafe fn unchanged<A>(slot: *const Flow<A>, version: u32) -> bool {
+    // SAFETY: by the contract of this function.
+    unsafe { (&raw const (*slot).version).read_volatile() == version }
+}
+
+/// A flow that was found.
+pub struct Found<A> {
+    pub slot: *mut Flow<A>,
+    pub index: u32,
+    pub version: u32,
+}
+
+impl<A: Address> Found<A> {
+    /// Writes down what the packet becomes; false if the slot has been given to another flow since.
+    #[inline(always)]
+    pub fn read(&self, to: &mut To<A>) -> bool {
+        let slot = self.slot;
+        // SAFETY: the pointer leads to a slot.
+        unsafe {
+            let ports = (&raw const (*slot).source_port).cast::<u32>().read_volatile();
+            packet::copy(&raw const (*slot).source, &mut to.source);
+            packet::copy(&raw const (*slot).destination, &mut to.destination);
+            to.source_port = ports as u16;
+            to.destination_port = (ports >> 16) as u16;
+            to.flags = (&raw const (*slot).flags).read_volatile() as u32;
+            to.slot = self.index;
+            unchanged(slot, self.version)
+        }
+    }
+}
+
+/// The flow of a key. Most are found in the slot that their hash names.
+#[inline(always)]
+pub fn find<F: Family>(config: &Config, key: &FlowKey<F::Address>, hash: u64) -> Option<Found<F::Address>> {
+    let index = hash as u32 & F::flow_mask(config);
+    let slot = F::slot(index)?;
+    // SAFETY: the pointer leads to a slot.
+    if let Some(version) = unsafe { holds(slot, key) } {
+        return Some(Found { slot, index, version });
+    }
+    let index = elsewhere::<F>(key, hash, index >> WAYS.trailing_zeros());
+    if index == NONE {
+        return None;
+    }
+    let slot = F::slot(index)?;
+    // SAFETY: as above.
+    unsafe { holds(slot, key) }.map(|version| Found { slot, index, version })
+}
+
+/// Index of the slot of a set that has this key, valid; [`NONE`] for none.
+#[inline(never)]
+fn elsewhere<F: Family>(key: &FlowKey<F::Address>, hash: u64, set: u32) -> u32 {
+    let Some(tags) = F::tags(set) else {
+        return NONE;
+    };
+    let wanted = tag_of(hash);
+    let mut from = 0;
+    for _ in 0..SAME_TAGS {
+        let way = next_way(tags, wanted, from);
+        if way >= WAYS {
+            return NONE;
+        }
+        let index = set * WAYS + way;
+        let Some(slot) = F::slot(index) else {
+            return NONE;
+        };
+        // SAFETY: the pointer leads to a slot.
+        if unsafe { holds_here(slot, key) } {
+            return index;
+        }
+        from = way + 1;
+    }
+    NONE
+}
+
+/// The first way from `from` on whose tag is the one wanted; [`WAYS`] for none.
+#[inline(never)]
+fn next_way(tags: *const FlowTags, wanted: u32, from: u32) -> u32 {
+    for way in 0..WAYS {
+        // SAFETY: the callers give an element of the map of tags; the way is within it.
+        let found = unsafe { tags.cast::<u32>().add(way as usize).read_volatile() };
+        if found == wanted && way >= from {
+            return unknown(way, wanted);
+        }
+    }
+    unknown(WAYS, wanted)
+}
+
+/// The value, of which the kernel's verifier shall not know more than that it is a number: it would
+/// follow each value that a loop can give on its own. `any` is a number that it does not know.
+#[inline(always)]
+pub fn unknown(value: u32, any: u32) -> u32 {
+    let result;
+    // SAFETY: adds a number and takes it away again.
+    unsafe {
+        asm!("{value} += {any}", "{value} -= {any}", value = inout(wreg) value => result, any = in(wreg) any,
+            options(pure, nomem, nostack, preserves_flags));
+    }
+    result
+}
+
+/// What a new flow is made of.
+#[repr(C)]
+pub struct New<A> {
+    pub key: FlowKey<A>,
+    pub source: A,
+    pub destination: A,
+    pub source_port: u16,
+    pub destination_port: u16,
+    pub service: u32,
+    pub epoch: u32,
+    pub seen: u32,
+    /// Bits of [`flow_flag`].
+    pub flags: u32,
+}
+
+/// Room for what does not fit on the stack. Each part has one user, and no user runs inside itself.
+#[repr(C)]
+pub struct Scratch<A> {
+    /// The flow that is being put into the table.
+    pub new: New<A>,
+    /// The other direction of the flow that a packet belongs to.
+    pub sibling: FlowKey<A>,
+    /// What the new flow is made from.
+    pub choice: Choice<A>,
+    /// The flow that gives way.
+    pub evicted: FlowKey<A>,
+    /// An error and what becomes of it.
+    pub error: Error<A>,
+    pub sender: To<A>,
+    pub outer: To<A>,
+}
+
+/// Puts a flow into the table; gives the index of its slot, [`EXISTS`] if its key is there, or
+/// [`NONE`] if all slots of its set were being filled. `hash` is the key's; `place` says where the
+/// packet is, see [`super::flow::Place`].
+#[inline(always)]
+pub fn insert<F: Family>(new: &New<F::Address>, hash: u64, place: u32) -> u32 {
+    F::insert_flow(new, hash, place)
+}
+
+/// [`insert`] of IPv4, checked by the kernel once and not with each call.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn insert4(new: *const New<u32>, hash: u64, place: u32) -> u32 {
+    // SAFETY: null, or the caller's.
+    unsafe { new.as_ref() }.map_or(NONE, |new| put::<V4>(new, hash, place))
+}
+
+/// [`insert`] of IPv6.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn insert6(new: *const New<[u32; 4]>, hash: u64, place: u32) -> u32 {
+    // SAFETY: null, or the caller's.
+    unsafe { new.as_ref() }.map_or(NONE, |new| put::<V6>(new, hash, place))
+}
+
+#[inline(always)]
+fn put<F: Family>(new: &New<F::Address>, hash: u64, place: u32) -> u32 {
+    let Some(config) = maps::config() else {
+        return NONE;
+    };
+    let home = hash as u32 & F::flow_mask(config);
+    let set = home >> WAYS.trailing_zeros();
+    let Some(tags) = F::tags(set) else {
+        return NONE;
+    };
+    let taken = occupy::<F>(tags, set, home & (WAYS - 1), new.seen);
+    if taken >= 2 * WAYS {
+        return NONE;
+    }
+    let way = taken & (WAYS - 1);
+    let index = set * WAYS + way;
+    let Some(slot) = F::slot(index) else {
+        return NONE;
+    };
+    if taken >= WAYS {
+        evict::<F>(slot, new.seen, place);
+    }
+    // SAFETY: both pointers lead to elements of their maps, and the slot is ours.
+    unsafe {
+        let version = open(slot);
+        fill(slot, new);
+        exchange(way_of(tags, way), tag_of(hash));
+        let alone = scan::<F>(tags, set, new, hash, way);
+        if alone && exchange_if(&raw mut (*slot).version, version, version.wrapping_add(1)) == version {
+            return index;
+        }
+        // The version stays odd. The slot may have been taken for another flow meanwhile.
+        exchange_if(way_of(tags, way), tag_of(hash), tag::EMPTY);
+    }
+    EXISTS
+}
+
+/// The tag of a way.
+///
+/// # Safety
+/// `tags` must lead to an element of the map of tags, and `way` be below [`WAYS`].
+#[inline(always)]
+unsafe fn way_of(tags: *mut FlowTags, way: u32) -> *mut u32 {
+    // SAFETY: by the contract of this function. The mask shows it to the kernel too.
+    unsafe { tags.cast::<u32>().add((way & (WAYS - 1)) as usize) }
+}
+
+/// Makes the version of an owned slot odd, and gives it.
+///
+/// # Safety
+/// `slot` must lead to a slot that the caller owns.
+#[inline(always)]
+unsafe fn open<A>(slot: *mut Flow<A>) -> u32 {
+    // SAFETY: by the contract of this function.
+    unsafe {
+        let place = &raw mut (*slot).version;
+        let version = (place.read_volatile() | 1).wrapping_add(2);
+        exchange(place, version);
+        version
+    }
+}
+
+/// # Safety
+/// `slot` must lead to a slot that the caller owns and has opened.
+#[inline(always)]
+unsafe fn fill<A: Address>(slot: *mut Flow<A>, new: &New<A>) {
+    // SAFETY: by the contract of this function; pairs of ports, and flags with what is after them,
+    // are aligned words.
+    unsafe {
+        packet::copy(&raw const new.key, &raw mut (*slot).key);
+        packet::copy(&raw const new.source, &raw mut (*slot).source);
+        packet::copy(&raw const new.destination, &raw mut (*slot).destination);
+        let ports = packet::ports(new.source_port, new.destination_port);
+        (&raw mut (*slot).source_port).cast::<u32>().write_volatile(ports);
+        (&raw mut (*slot).service).write_volatile(new.service);
+        (&raw mut (*slot).epoch).write_volatile(new.epoch);
+        (&raw mut (*slot).seen).write_volatile(new.seen);
+        (&raw mut (*slot).flags).cast::<u32>().write_volatile(new.flags);
+        (&raw mut (*slot).hop_ifindex).write_volatile(0);
+    }
+}
+
+/// Looks for another slot with the key of a pending flow; true if there is none, or if the other
+/// one has been revoked.
+#[inline(never)]
+fn scan<F: Family>(tags: *mut FlowTags, set: u32, new: &New<F::Address>, hash: u64, own: u32) -> bool {
+    let wanted = tag_of(hash);
+    let mut from = 0;
+    for _ in 0..SAME_TAGS {
+        let way = next_way(tags, wanted, from);
+        if way >= WAYS {
+            return true;
+        }
+        from = way + 1;
+        let Some(slot) = F::slot(set * WAYS + way) else {
+            return false;
+        };
+        // SAFETY: the pointer leads to a slot.
+        unsafe {
+            if way == own || !same_key_here(slot, &new.key) {
+                continue;
+            }
+            let place = &raw mut (*slot).version;
+            let version = place.read_volatile();
+            let pending = version & 1 == 1;
+            if !pending || way < own || exchange_if(place, version, version.wrapping_add(2)) != version {
+                return false;
+            }
+        }
+    }
+    true
+}
+
+/// Takes a slot of a set: an empty one, its home if that is empty, else the one that can be missed
+/// most. Gives its way, for a slot that holds a flow [`WAYS`] more, for none twice [`WAYS`].
+#[inline(never)]
+fn occupy<F: Family>(tags: *mut FlowTags, set: u32, home: u32, now: u32) -> u32 {
+    // SAFETY: the callers give an element of the map of tags, and ways within it.
+    unsafe {
+        if exchange_if(way_of(tags, home), tag::EMPTY, tag::BUSY) == tag::EMPTY {
+            return home;
+        }
+        for _ in 0..TRIES {
+            let way = next_way(tags, tag::EMPTY, 0);
+            if way >= WAYS {
+                break;
+            }
+            if exchange_if(way_of(tags, way), tag::EMPTY, tag::BUSY) == tag::EMPTY {
+                return way;
+            }
+        }
+        for _ in 0..TRIES {
+            let way = victim::<F>(tags, set, now);
+            if way >= WAYS {
+                break;
+            }
+            let old = way_of(tags, way).read_volatile();
+            if old >= tag::FIRST && exchange_if(way_of(tags, way), old, tag::BUSY) == old {
+                return WAYS + way;
+            }
+        }
+    }
+    2 * WAYS
+}
+
+/// The way of a set whose flow has ended, or else has been quiet for longest; [`WAYS`] if all are
+/// being filled.
+#[inline(never)]
+fn victim<F: Family>(tags: *const FlowTags, set: u32, now: u32) -> u32 {
+    const ENDED: u32 = 1 << 30;
+    let mut best = 0;
+    let mut chosen = WAYS;
+    for way in 0..WAYS {
+        // SAFETY: the callers give an element of the map of tags; the way is within it.
+        let present = unsafe { tags.cast::<u32>().add(way as usize).read_volatile() };
+        if present < tag::FIRST {
+            continue;
+        }
+        let Some(slot) = F::slot(set * WAYS + way) else {
+            return WAYS;
+        };
+        // SAFETY: the pointer leads to a slot; what is read is only weighed.
+        let weight = unsafe {
+            let quiet = now.wrapping_sub((&raw const (*slot).seen).read_volatile()) & (ENDED - 1);
+            let closed = is_closed((&raw const (*slot).flags).read_volatile() as u32);
+            1 + quiet + if closed { ENDED } else { 0 }
+        };
+        if weight > best {
+            best = weight;
+            chosen = unknown(way, weight);
+        }
+    }
+    chosen
+}
+
+/// Ends the flow in an owned slot that is to be another's, counts it, and forgets its other
+/// direction.
+#[inline(never)]
+fn evict<F: Family>(slot: *mut Flow<F::Address>, now: u32, place: u32) {
+    // SAFETY: the pointer leads to a slot that is ours: nobody else writes its key and result.
+    unsafe {
+        open(slot);
+        let seen = (&raw const (*slot).seen).read_volatile();
+        let flags = (&raw const (*slot).flags).read_volatile() as u32;
+        let number = (&raw const (*slot).key.protocol).read_volatile();
+        let quiet = now.wrapping_sub(seen) > idle_limit(number, flags);
+        maps::count(if quiet { metric::FLOW_REPLACED } else { metric::FLOW_EVICTED });
+        if !quiet {
+            let service = (&raw const (*slot).service).read_volatile();
+            event::emit::<F>(kind::FLOW_EVICTED, place as u8, service, place >> 8, &(*slot).key);
+        }
+        if let Some(scratch) = F::scratch() {
+            let key = &raw mut (*scratch).evicted;
+            write_sibling(slot, key);
+            remove_reply_of::<F>(&*key, slot);
+        }
+    }
+}
+
+/// Writes the key of the element for the other direction.
+///
+/// # Safety
+/// `slot` must lead to a slot, and `key` to a key.
+#[inline(always)]
+pub unsafe fn write_sibling<A: Address>(slot: *const Flow<A>, key: *mut FlowKey<A>) {
+    // SAFETY: by the contract of this function; pairs of ports are aligned words.
+    unsafe {
+        packet::copy(&raw const (*slot).destination, &raw mut (*key).source);
+        packet::copy(&raw const (*slot).source, &raw mut (*key).destination);
+        let ports = (&raw const (*slot).source_port).cast::<u32>().read_volatile();
+        (&raw mut (*key).source_port).cast::<u32>().write_volatile(ports.rotate_left(16));
+        (&raw mut (*key).protocol).write_volatile((&raw const (*slot).key.protocol).read_volatile());
+    }
+}
+
+/// Removes the flow under `key` if it leads back to that of `slot`: it may be another's by now.
+///
+/// # Safety
+/// `slot` must lead to a slot.
+#[inline(always)]
+unsafe fn remove_reply_of<F: Family>(key: &FlowKey<F::Address>, slot: *const Flow<F::Address>) {
+    let Some(config) = maps::config() else {
+        return;
+    };
+    let hash = hash(key, config.seed);
+    let Some(found) = find::<F>(config, key, hash) else {
+        return;
+    };
+    // SAFETY: by the contract of this function, and of the table for what was found.
+    unsafe {
+        let ports = (&raw const (*slot).key.source_port).cast::<u32>().read_volatile();
+        let back = (&raw const (*found.slot).source_port).cast::<u32>().read_volatile();
+        if back == ports.rotate_left(16)
+            && (*slot).key.source.same(&(*found.slot).destination)
+            && (*slot).key.destination.same(&(*found.slot).source)
+        {
+            release::<F>(&found, hash);
+        }
+    }
+}
+
+/// Removes the flow under a key.
+#[inline(always)]
+pub fn remove<F: Family>(key: &FlowKey<F::Address>) {
+    F::remove_flow(key);
+}
+
+/// [`remove`] of IPv4, checked by the kernel once and not with each call.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn remove4(key: *const FlowKey<u32>) -> u32 {
+    // SAFETY: null, or the caller's.
+    if let Some(key) = unsafe { key.as_ref() } {
+        take_out::<V4>(key);
+    }
+    0
+}
+
+/// [`remove`] of IPv6.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn remove6(key: *const FlowKey<[u32; 4]>) -> u32 {
+    // SAFETY: null, or the caller's.
+    if let Some(key) = unsafe { key.as_ref() } {
+        take_out::<V6>(key);
+    }
+    0
+}
+
+#[inline(always)]
+fn take_out<F: Family>(key: &FlowKey<F::Address>) {
+    let Some(config) = maps::config() else {
+        return;
+    };
+    let hash = hash(key, config.seed);
+    if let Some(found) = find::<F>(config, key, hash) {
+        release::<F>(&found, hash);
+    }
+}
+
+/// Empties a slot, unless somebody else takes it at the same time.
+#[inline(always)]
+fn release<F: Family>(found: &Found<F::Address>, hash: u64) {
+    let Some(tags) = F::tags(found.index >> WAYS.trailing_zeros()) else {
+        return;
+    };
+    let present = tag_of(hash);
+    // SAFETY: the pointers lead to elements of their maps.
+    unsafe {
+        let place = way_of(tags, found.index);
+        if exchange_if(place, present, tag::BUSY) != present {
+            return;
+        }
+        // Another flow with the same tag may have got the slot before it was taken.
+        if unchanged(found.slot, found.version) {
+            open(found.slot);
+            exchange(place, tag::EMPTY);
+        } else {
+            exchange(place, present);
+        }
+    }
+}
+
+/// Either side has reset the connection, or both have finished.
+#[inline(always)]
+pub fn is_closed(flags: u32) -> bool {
+    const BOTH: u32 = (flow_flag::FIN | flow_flag::FIN_PEER) as u32;
+    flags & flow_flag::RESET as u32 != 0 || flags & BOTH == BOTH
+}
+
+/// Ticks without a packet after which a flow may give way.
+#[inline(always)]
+pub fn idle_limit(number: u32, flags: u32) -> u32 {
+    if number == protocol::UDP as u32 {
+        limits::idle::UDP
+    } else if is_closed(flags) {
+        limits::idle::TCP_CLOSED
+    } else {
+        limits::idle::TCP
+    }
+}
