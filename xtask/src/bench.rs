@@ -1,12 +1,16 @@
 //! `cargo xtask bench`: builds the product and the bench program in release and runs them.
 
-use std::path::PathBuf;
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
+use serde_json::Value;
 
-use crate::{build_ebpf, image, setup, shell, up};
+use crate::{build_ebpf, image, kernel, setup, shell, up};
 
 /// What to measure.
 #[derive(Clone, Copy, ValueEnum)]
@@ -41,17 +45,25 @@ pub struct Args {
     /// Numbers of services instead of those that a case has by itself
     #[arg(long, value_delimiter = ',')]
     sizes: Vec<usize>,
+    /// In an emulated machine with that kernel, such as 6.12, which has IPVS: good for ratios, not
+    /// for times. Cases are called `…/kernel=VERSION` then
+    #[arg(long, value_name = "VERSION", conflicts_with_all = ["plot", "page"])]
+    kernel: Option<String>,
 }
+
+/// How long all suites may take in an emulated machine.
+const GUEST_LIMIT: Duration = Duration::from_secs(2 * 60 * 60);
 
 /// Builds, then runs the bench program with the same arguments.
 pub fn run(args: &Args) -> Result<()> {
-    let Args { suites, json, plot, page, quick, cases, subjects, sizes } = args;
+    let Args { suites, json, plot, page, quick, cases, subjects, sizes, kernel } = args;
     if suites.is_empty() && plot.is_none() && page.is_none() {
         bail!("there is nothing to do: name a suite, or --plot or --page");
     }
     setup::run(setup::Purpose::Everything, false)?;
     let object = build_ebpf::run()?;
-    let mut command = Command::new(shell::target_dir().join("release/bench"));
+    let program = shell::target_dir().join("release/bench");
+    let mut command = Command::new(&program);
     if !suites.is_empty() {
         command.env("HAWSER", up::build_hawser()?).env("HAWSER_ECHO_IMAGE", image::echo()?);
     }
@@ -60,20 +72,71 @@ pub fn run(args: &Args) -> Result<()> {
             .args(["build", "--release", "--package", "tests-bench"])
             .env("HAWSER_EBPF_OBJECT", object),
     )?;
-    command.args(suites.iter().filter_map(|suite| Some(suite.to_possible_value()?.get_name().to_owned())));
+    let mut words: Vec<String> =
+        suites.iter().filter_map(|suite| Some(suite.to_possible_value()?.get_name().to_owned())).collect();
+    if *quick {
+        words.push("--quick".to_owned());
+    }
+    let sizes: Vec<String> = sizes.iter().map(ToString::to_string).collect();
+    for (flag, list) in [("--cases", cases), ("--subjects", subjects), ("--sizes", &sizes)] {
+        if !list.is_empty() {
+            words.extend([flag.to_owned(), list.join(",")]);
+        }
+    }
+    if let Some(version) = kernel {
+        return emulated(version, &program, &words, json.as_deref());
+    }
+    command.args(words);
     for (flag, path) in [("--json", json), ("--plot", plot), ("--page", page)] {
         if let Some(path) = path {
             command.arg(flag).arg(path);
         }
     }
-    if *quick {
-        command.arg("--quick");
-    }
-    let sizes: Vec<String> = sizes.iter().map(ToString::to_string).collect();
-    for (flag, list) in [("--cases", cases), ("--subjects", subjects), ("--sizes", &sizes)] {
-        if !list.is_empty() {
-            command.arg(flag).arg(list.join(","));
-        }
-    }
     shell::run(&mut command)
+}
+
+/// Runs the bench program on another kernel, and keeps its rows.
+fn emulated(version: &str, program: &Path, words: &[String], json: Option<&Path>) -> Result<()> {
+    let mut rows = String::new();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let outcome =
+        kernel::bench(version, program, &words, GUEST_LIMIT, &mut |line| match row(line, version) {
+            Some(row) => {
+                println!("{row}");
+                rows.push_str(&row);
+                rows.push('\n');
+            }
+            None => eprintln!("{line}"),
+        });
+    if let Some(path) = json {
+        let mut file = OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(path)
+            .with_context(|| format!("cannot open {}", path.display()))?;
+        file.write_all(rows.as_bytes()).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    outcome
+}
+
+/// A line of the guest's as a row, with the kernel in its case, if it is one.
+fn row(line: &str, version: &str) -> Option<String> {
+    let mut row: Value = serde_json::from_str(line).ok()?;
+    let case = format!("{}/kernel={version}", row["case"].as_str()?);
+    row["case"] = case.into();
+    Some(row.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::row;
+
+    #[test]
+    fn rows_of_a_guest_name_its_kernel() {
+        let line = r#"{"suite":"dataplane","case":"tcp_rr/services=1","value":1.5}"#;
+        let expected = r#"{"case":"tcp_rr/services=1/kernel=6.12","suite":"dataplane","value":1.5}"#;
+        let parse = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
+        assert_eq!(parse(&row(line, "6.12").unwrap()), parse(expected));
+        assert_eq!(row("bench: tcp_rr", "6.12"), None);
+    }
 }

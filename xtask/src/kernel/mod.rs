@@ -132,7 +132,6 @@ pub fn test(
 /// # Errors
 /// The kernel, the emulator or the tools cannot be fetched, the guest did not come to an end within
 /// the limit, or the program failed.
-#[allow(dead_code, reason = "for benchmarks in a guest")]
 pub fn bench(
     version: &str,
     program: &Path,
