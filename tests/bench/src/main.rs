@@ -61,6 +61,9 @@ struct Args {
     /// Numbers of services instead of those that a case has by itself
     #[arg(long, value_delimiter = ',')]
     sizes: Vec<usize>,
+    /// Length of turns, for a machine that is so many times slower
+    #[arg(long, default_value_t = 1.0)]
+    stretch: f64,
     /// Written into the rows: a name for the run
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -70,11 +73,12 @@ struct Args {
 }
 
 fn main() -> Result<()> {
-    let Args { suites, json, plot, page, quick, cases, subjects, sizes, seed, worker } = Args::parse();
+    let Args { suites, json, plot, page, quick, cases, subjects, sizes, stretch, seed, worker } =
+        Args::parse();
     if !worker.is_empty() {
         return work(&worker.iter().map(String::as_str).collect::<Vec<_>>());
     }
-    let plan = Plan { quick, cases, subjects, sizes };
+    let plan = Plan { quick, cases, subjects, sizes, stretch };
     let report = Report::new(json.clone(), seed);
     for suite in suites {
         match suite {

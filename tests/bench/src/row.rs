@@ -27,6 +27,9 @@ pub struct Row {
     pub seed: u64,
 }
 
+/// Characters of a message about a failure.
+const LONGEST: usize = 2000;
+
 /// Prints rows as they come and appends them to a file if one was given.
 pub struct Report {
     json: Option<PathBuf>,
@@ -43,7 +46,10 @@ impl Report {
     /// Measures a case; if that fails, says so and goes on, since the others may take an hour.
     pub fn attempt(&self, case: &str, measure: impl FnOnce() -> Result<()>) {
         if let Err(error) = measure() {
-            eprintln!("bench: {case}: {error:#}");
+            let text = format!("{error:#}");
+            // What the verifier says may be a book.
+            let end = text.char_indices().nth(LONGEST).map_or(text.len(), |(at, _)| at);
+            eprintln!("bench: {case}: {}", &text[..end]);
             self.failures.fetch_add(1, Ordering::Relaxed);
         }
     }

@@ -71,6 +71,7 @@ fn measure(
         (false, Way::Local, CONNECT_RATE) => (201, 0.05),
         (false, ..) => (61, 0.05),
     };
+    let seconds = seconds * plan.stretch;
     let turns = in_turn(stages, rounds, |stage| stage.work(way, work, seconds))?;
     let metrics: &[Metric] = match work {
         CONNECT_RATE => &[RATE],

@@ -49,6 +49,8 @@ pub struct Plan {
     pub subjects: Vec<Subject>,
     /// Numbers of services instead of those that a case has by itself.
     pub sizes: Vec<usize>,
+    /// How much longer than usual each turn of sockets is: for an emulated machine.
+    pub stretch: f64,
 }
 
 impl Plan {
@@ -111,7 +113,8 @@ mod tests {
     #[test]
     fn a_plan_leaves_out_what_is_not_asked_for() {
         let subjects = SUBJECTS.to_vec();
-        let plan = Plan { quick: true, cases: vec!["tcp_rr".into()], subjects, sizes: Vec::new() };
+        let cases = vec!["tcp_rr".into()];
+        let plan = Plan { quick: true, cases, subjects, sizes: Vec::new(), stretch: 1.0 };
         assert!(plan.has("tcp_rr") && !plan.has("udp_rr"));
         assert_eq!(plan.subjects(10_000), [Subject::Limit, Subject::Hawser, Subject::Iptables]);
         assert_eq!(plan.sizes(&[1], &[1, 2]), [1]);
