@@ -12,6 +12,7 @@ mod arena;
 mod bpffs;
 mod connected;
 mod convert;
+mod destroy;
 mod fake;
 mod flows;
 pub mod inspect;

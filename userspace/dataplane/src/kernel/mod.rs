@@ -28,6 +28,7 @@ pub use self::object::Program;
 use self::attach::Attachments;
 use self::maps::Maps;
 use crate::bpffs;
+use crate::destroy::Reaper;
 use crate::inspect::{InspectError, Inspector};
 use crate::map::HashTable;
 use crate::store::Store;
@@ -135,6 +136,7 @@ pub struct Kernel {
     /// Programs of a layout that we cannot read are still attached, and serve until our tables are
     /// there.
     strangers: bool,
+    reaper: Reaper,
 }
 
 impl Kernel {
@@ -193,7 +195,16 @@ impl Kernel {
         }
         let strangers = !remove_other_versions(root)?;
         let (interfaces, baseline) = (Vec::new(), None);
-        Ok(Self { tables, attachments, devices, config, interfaces, baseline, strangers })
+        Ok(Self {
+            tables,
+            attachments,
+            devices,
+            config,
+            interfaces,
+            baseline,
+            strangers,
+            reaper: Reaper::new(&maps_at),
+        })
     }
 
     /// Runs a packet program as the kernel would, `repeat` times on the same buffer. Interface
@@ -242,6 +253,11 @@ impl Kernel {
         self.attachments.xdp_states()
     }
 
+    /// Datagram sockets that this process has destroyed, as their backend was gone.
+    pub fn sockets_destroyed(&self) -> u64 {
+        self.reaper.destroyed()
+    }
+
     /// Ids of the services in the tables.
     pub fn service_ids(&self) -> impl Iterator<Item = (&str, u32)> {
         self.tables.service_ids()
@@ -263,6 +279,8 @@ impl DataPlane for Kernel {
             remove_all_but_ours(&self.config.bpf_root)?;
             self.strangers = false;
         }
+        // Also if nothing has changed: an earlier process may have died before it looked.
+        self.reaper.wake();
         Ok(applied)
     }
 
@@ -271,7 +289,12 @@ impl DataPlane for Kernel {
         service: &str,
         desired: Option<&ServiceTables>,
     ) -> Result<Applied, DataPlaneError> {
-        self.tables.apply_service(service, desired)
+        let result = self.tables.apply_service(service, desired);
+        // Whatever went wrong, something may be gone.
+        if !result.as_ref().is_ok_and(|applied| applied.frontends_deleted + applied.blocks_freed == 0) {
+            self.reaper.wake();
+        }
+        result
     }
 
     fn set_node(&mut self, node: &NodeTables) -> Result<(), DataPlaneError> {

@@ -1,0 +1,228 @@
+//! Datagram sockets leave a backend that is gone, connected ones too.
+//!
+//! A connected socket asks no hook again: it would go on sending to a backend that no longer
+//! exists. So whenever the tables have lost something, every datagram socket that programs have
+//! connected is compared with the tables as they are now, and those whose backend is not its
+//! frontend's any more are destroyed. Their applications get ECONNABORTED and connect anew, to a
+//! backend that is there. Streams notice by themselves and are left alone, like every socket that
+//! was not translated.
+//!
+//! ```text
+//!   CONNECTED, FRONTENDS, BACKENDS ─▶ stale (pure) ─▶ cookies by namespace
+//!   namespaces (setns) ─▶ diag (netlink) ─▶ SOCK_DESTROY
+//! ```
+//! The work is done by a thread of its own, which changes its network namespace as it goes.
+
+mod diag;
+mod namespaces;
+mod stale;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use self::namespaces::Home;
+use self::stale::Live;
+
+/// Between the call and the first look: changes that come close together are looked at once, and
+/// system calls that were under way have ended.
+const SETTLE: Duration = Duration::from_millis(200);
+/// Between looks without a call, for what slipped through.
+const PERIOD: Duration = Duration::from_secs(30);
+/// Looks for sockets that should be destroyed and could not be found; the slots of some belong to
+/// sockets that never got their connection.
+const LOOKS: u32 = 3;
+
+/// Cookies of sockets, by the cookie of their network namespace; 0 for an unknown one.
+type Cookies = BTreeMap<u64, BTreeSet<u64>>;
+
+/// Destroys the sockets whose backend is gone. Nothing is started before the first call.
+pub struct Reaper {
+    maps: PathBuf,
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    orders: Mutex<Orders>,
+    changed: Condvar,
+    destroyed: AtomicU64,
+}
+
+#[derive(Default)]
+struct Orders {
+    look: bool,
+    end: bool,
+}
+
+impl Reaper {
+    /// For the maps pinned in this directory.
+    pub fn new(maps: &Path) -> Self {
+        Self { maps: maps.to_path_buf(), shared: Arc::default(), thread: None }
+    }
+
+    /// The tables have lost something. Returns at once.
+    pub fn wake(&mut self) {
+        if self.thread.is_none() {
+            let (maps, shared) = (self.maps.clone(), self.shared.clone());
+            let thread = std::thread::Builder::new()
+                .name("hawser-sockets".to_owned())
+                .spawn(move || work(&maps, &shared));
+            match thread {
+                Ok(thread) => self.thread = Some(thread),
+                Err(error) => {
+                    tracing::warn!(%error, "no thread for datagram sockets whose backend is gone");
+                    return;
+                }
+            }
+        }
+        self.shared.order(|orders| orders.look = true);
+    }
+
+    /// Sockets destroyed so far.
+    pub fn destroyed(&self) -> u64 {
+        self.shared.destroyed.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Reaper {
+    fn drop(&mut self) {
+        self.shared.order(|orders| orders.end = true);
+        if let Some(thread) = self.thread.take() {
+            // A panic in the thread has been printed.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn order(&self, change: impl FnOnce(&mut Orders)) {
+        change(&mut self.orders.lock().unwrap_or_else(PoisonError::into_inner));
+        self.changed.notify_all();
+    }
+
+    /// Waits for an order at most this long; false for the end.
+    fn wait(&self, time: Duration) -> bool {
+        let orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
+        let idle = |orders: &mut Orders| !orders.look && !orders.end;
+        let waited = self.changed.wait_timeout_while(orders, time, idle);
+        let (mut orders, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        orders.look = false;
+        !orders.end
+    }
+
+    /// Waits for the time to pass; false for the end.
+    fn pause(&self, time: Duration) -> bool {
+        let orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.changed.wait_timeout_while(orders, time, |orders| !orders.end);
+        let (orders, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        !orders.end
+    }
+}
+
+/// The life of the thread.
+fn work(maps: &Path, shared: &Shared) {
+    let home = match Home::here() {
+        Ok(home) => home,
+        Err(error) => {
+            tracing::warn!(%error, "datagram sockets whose backend is gone cannot be looked for");
+            return;
+        }
+    };
+    // What was said last is not said again.
+    let mut said = None;
+    while shared.wait(PERIOD) {
+        for _ in 0..LOOKS {
+            if !shared.pause(SETTLE) {
+                return;
+            }
+            match look(maps, &home) {
+                Ok(outcome) => {
+                    said = None;
+                    shared.destroyed.fetch_add(outcome.destroyed, Ordering::Relaxed);
+                    if outcome.destroyed > 0 {
+                        tracing::debug!(sockets = outcome.destroyed, "destroyed: their backend is gone");
+                    }
+                    if outcome.missed == 0 {
+                        break;
+                    }
+                }
+                Err(error) => {
+                    let text = error.to_string();
+                    if said.as_ref() != Some(&text) {
+                        tracing::warn!(error = %text, "datagram sockets may stay with a backend that is gone");
+                        said = Some(text);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What one look did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Outcome {
+    destroyed: u64,
+    /// Should be destroyed, and were in no namespace that could be seen.
+    missed: u64,
+}
+
+/// Destroys the sockets whose backend is gone by now.
+fn look(maps: &Path, home: &Home) -> io::Result<Outcome> {
+    let mut wanted = Live::open(maps)?.stale()?;
+    let total = count(&wanted);
+    let mut outcome = Outcome::default();
+    if total == 0 {
+        return Ok(outcome);
+    }
+    let mut first = None;
+    let visited = home.visit(|netns| {
+        match reap(netns, &mut wanted) {
+            Ok(destroyed) => outcome.destroyed += destroyed,
+            Err(error) => {
+                first.get_or_insert(error);
+            }
+        }
+        !wanted.is_empty()
+    });
+    outcome.missed = count(&wanted);
+    match first {
+        Some(error) if outcome.destroyed == 0 => Err(error),
+        _ => visited.map(|()| outcome),
+    }
+}
+
+fn count(cookies: &Cookies) -> u64 {
+    cookies.values().map(|cookies| cookies.len() as u64).sum()
+}
+
+/// Destroys what is wanted in the network namespace of this thread, and takes it off the list.
+fn reap(netns: u64, wanted: &mut Cookies) -> io::Result<u64> {
+    let here: BTreeSet<u64> =
+        [netns, 0].iter().filter_map(|key| wanted.get(key)).flatten().copied().collect();
+    if here.is_empty() {
+        return Ok(0);
+    }
+    let mut socket = diag::Socket::open()?;
+    let mut destroyed = 0;
+    for found in socket.connected_datagrams()? {
+        if here.contains(&found.cookie()) {
+            // One that has just been closed is gone as well.
+            destroyed += u64::from(socket.destroy(&found)?);
+            for key in [netns, 0] {
+                if let Some(cookies) = wanted.get_mut(&key) {
+                    cookies.remove(&found.cookie());
+                    if cookies.is_empty() {
+                        wanted.remove(&key);
+                    }
+                }
+            }
+        }
+    }
+    Ok(destroyed)
+}

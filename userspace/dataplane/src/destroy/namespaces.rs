@@ -1,0 +1,108 @@
+//! The network namespaces of this machine, as far as they can be seen.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::sys;
+
+/// Namespaces looked at in one go, at most.
+const MOST: usize = 16_384;
+/// Where namespaces without a process have names.
+const NAMED: [&str; 2] = ["/run/netns", "/var/run/netns"];
+
+/// The network namespace that a thread came from.
+pub struct Home(File);
+
+impl Home {
+    /// The one of this thread.
+    pub fn here() -> io::Result<Self> {
+        File::open("/proc/thread-self/ns/net").map(Self)
+    }
+
+    /// Brings this thread into one namespace after the other, and in the end back; gives each
+    /// namespace's cookie. First the own one, then those that have a name or a process of their
+    /// own, then those of single threads. Ends early when `visit` says so. Namespaces that cannot
+    /// be entered are left out; so are those of processes that this one cannot see.
+    pub fn visit(&self, mut visit: impl FnMut(u64) -> bool) -> io::Result<()> {
+        let mut seen = BTreeSet::from([identity(&self.0)?]);
+        let mut go_on = visit(sys::netns_cookie()?);
+        for path in named().chain(processes()).chain(threads()) {
+            if !go_on || seen.len() > MOST {
+                break;
+            }
+            // Processes come and go.
+            let Ok(namespace) = File::open(path) else { continue };
+            if !identity(&namespace).is_ok_and(|identity| seen.insert(identity)) || enter(&namespace).is_err()
+            {
+                continue;
+            }
+            if let Ok(cookie) = sys::netns_cookie() {
+                go_on = visit(cookie);
+            }
+        }
+        enter(&self.0)
+    }
+}
+
+fn identity(namespace: &File) -> io::Result<(u64, u64)> {
+    namespace.metadata().map(|data| (data.dev(), data.ino()))
+}
+
+fn enter(namespace: &File) -> io::Result<()> {
+    // SAFETY: takes numbers only; the descriptor is open.
+    let result = unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+fn entries(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path())
+}
+
+fn named() -> impl Iterator<Item = PathBuf> {
+    NAMED.iter().flat_map(|directory| entries(Path::new(directory)))
+}
+
+fn is_number(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.as_encoded_bytes().iter().all(u8::is_ascii_digit))
+}
+
+fn processes() -> impl Iterator<Item = PathBuf> {
+    entries(Path::new("/proc")).filter(|path| is_number(path)).map(|path| path.join("ns/net"))
+}
+
+fn threads() -> impl Iterator<Item = PathBuf> {
+    let of = |process: PathBuf| entries(&process.join("task")).map(|path| path.join("ns/net"));
+    entries(Path::new("/proc")).filter(|path| is_number(path)).flat_map(of)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_numbers_are_processes() {
+        assert!(is_number(Path::new("/proc/1")) && !is_number(Path::new("/proc/self")));
+    }
+
+    #[test]
+    fn the_own_namespace_comes_first_and_is_where_one_ends() {
+        let here = sys::netns_cookie().unwrap();
+        let mut visited = Vec::new();
+        let home = Home::here().unwrap();
+        home.visit(|cookie| {
+            visited.push(cookie);
+            false
+        })
+        .or_else(|error| {
+            // Without privileges one cannot even enter where one is.
+            if error.raw_os_error() == Some(libc::EPERM) { Ok(()) } else { Err(error) }
+        })
+        .unwrap();
+        assert_eq!(visited, [here]);
+        assert_eq!(sys::netns_cookie().unwrap(), here);
+    }
+}
