@@ -1,38 +1,14 @@
-//! The packet programs as functions: packet and tables in, verdict, packet and flows out.
-#![allow(clippy::unwrap_used, reason = "in a test, to panic is to fail")]
+//! Connections to services of IPv4, and what becomes of them.
 
-mod support;
-
-use support::packet::{ACK, End, FIN, ICMP, Packet, RST, SYN, checksum};
-use support::topology::*;
-use support::{Node, frontend, in_namespace, key, service};
-use userspace_dataplane::inspect::Inspector;
+use userspace_dataplane::Kernel;
+use userspace_dataplane::Program;
+use userspace_dataplane::inspect::{Inspector, State};
 use userspace_dataplane::tables::{Backend, DataPlane, Protocol, Scope, ServiceTables};
-use userspace_dataplane::{Kernel, Program};
 
-const NODE_PORT: End = (NODE, 30_080);
-
-/// A test with a node, its data plane and its interfaces.
-fn on_node(test: impl FnOnce(&mut Kernel, &Topology, &Node) + Send) {
-    in_namespace(|| {
-        let topology = Topology::new();
-        let node = Node::new();
-        let mut kernel = topology.open(&node);
-        test(&mut kernel, &topology, &node);
-    });
-}
-
-fn vip(protocol: Protocol, scope: Scope, backends: &[Backend]) -> ServiceTables {
-    service(key("10.96.0.10", VIP.1, protocol, scope), backends)
-}
-
-fn node_port(protocol: Protocol, backends: &[Backend]) -> ServiceTables {
-    service(key("0.0.0.0", NODE_PORT.1, protocol, Scope::External), backends)
-}
-
-fn metric(node: &Node, label: &str) -> u64 {
-    Inspector::open(&node.bpf_root()).unwrap().metrics().unwrap()[label]
-}
+use super::support::packet::{ACK, End, FIN, ICMP, Packet, RST, SYN, checksum};
+use super::support::topology::*;
+use super::support::{self, frontend, key, service};
+use super::{NODE_PORT, forget_flow4, metric, node_port, on_node, vip};
 
 #[test]
 #[ignore = "needs root and eBPF: cargo xtask test"]
@@ -297,7 +273,10 @@ fn source_ports_run_out_with_a_count_and_come_back() {
         for number in 0..64 {
             let run = xdp(kernel, &Packet::tcp(client(number), NODE_PORT, SYN), topology.uplink);
             match run.verdict {
-                XDP_TX => assert_eq!(used.insert(Packet::<std::net::Ipv4Addr>::parse(&run.packet).source, client(number)), None),
+                XDP_TX => assert_eq!(
+                    used.insert(Packet::<std::net::Ipv4Addr>::parse(&run.packet).source, client(number)),
+                    None
+                ),
                 verdict => assert_eq!(verdict, XDP_DROP),
             }
         }
@@ -345,7 +324,10 @@ fn established_tcp_keeps_a_removed_backend_and_everything_new_leaves_it() {
         }
         kernel.apply_service("a/b", Some(&tables)).unwrap();
         let run = tcx(kernel, Program::PodIngress, &Packet::udp(client, VIP, b"x"), topology.pod);
-        assert_eq!((run.verdict, Packet::<std::net::Ipv4Addr>::parse(&run.packet).protocol), (REDIRECT, ICMP));
+        assert_eq!(
+            (run.verdict, Packet::<std::net::Ipv4Addr>::parse(&run.packet).protocol),
+            (REDIRECT, ICMP)
+        );
     });
 }
 
@@ -378,24 +360,15 @@ fn a_client_with_affinity_stays_with_its_backend() {
 
 #[test]
 #[ignore = "needs root and eBPF: cargo xtask test"]
-fn fragments_and_packets_with_options_are_left_to_the_stack() {
+fn a_packet_that_is_cut_short_is_left_to_the_stack() {
     on_node(|kernel, topology, _| {
         kernel
             .apply_service("a/b", Some(&vip(Protocol::Udp, Scope::Internal, &[at(OTHER_POD, true)])))
             .unwrap();
-        let mut context = [0_u8; 192];
-        context[40..44].copy_from_slice(&topology.pod.to_ne_bytes());
-        let whole = Packet::udp((LOCAL_POD.0, 51_000), VIP, &[1; 64]).bytes();
-        let mut first = whole.clone();
-        first[20] = 0x20;
-        let mut options = whole.clone();
-        options[14] = 0x46;
-        let mut short = whole.clone();
-        short.truncate(40);
-        for bytes in [first, options, short] {
-            let run = kernel.test_run(Program::PodIngress, &bytes, &context, 1).unwrap();
-            assert_eq!((run.verdict, run.packet), (NEXT, bytes));
-        }
+        let mut bytes = Packet::udp((LOCAL_POD.0, 51_000), VIP, &[1; 64]).bytes();
+        bytes.truncate(40);
+        let run = tcx_bytes(kernel, Program::PodIngress, &bytes, topology.pod);
+        assert_eq!((run.verdict, run.packet), (NEXT, bytes));
     });
 }
 
@@ -413,16 +386,16 @@ fn connections_are_seen_with_both_ends_and_their_end() {
         let row = || Inspector::open(&node.bpf_root()).unwrap().connections().unwrap().remove(0);
         send(client, VIP, SYN, topology.pod);
         let seen = row();
-        assert_eq!((seen.service.as_str(), seen.closed, seen.source), ("a/b", false, None));
+        assert_eq!((seen.service.as_str(), seen.state, seen.source), ("a/b", State::Open, None));
         assert_eq!(seen.client, Some((client.0.into(), client.1)));
         assert_eq!(seen.frontend, (VIP.0.into(), VIP.1));
         assert_eq!(seen.backend, (OTHER_POD.0.into(), OTHER_POD.1));
         send(client, VIP, FIN | ACK, topology.pod);
-        assert!(!row().closed);
+        assert_ne!(row().state, State::Closed);
         send(OTHER_POD, client, FIN | ACK, topology.other_pod);
-        assert!(row().closed);
+        assert_eq!(row().state, State::Closed);
         send(client, VIP, SYN, topology.pod);
-        assert!(!row().closed);
+        assert_ne!(row().state, State::Closed);
     });
 }
 
@@ -439,81 +412,15 @@ fn a_flow_whose_replies_were_forgotten_gets_them_back() {
             || tcx(kernel, Program::PodIngress, &Packet::udp(OTHER_POD, client, b"y"), topology.other_pod);
         forward();
         assert_eq!(reply().verdict, REDIRECT);
-        let flows = node.bpf_root().join("v1/maps/FLOWS4");
         let mut key = [OTHER_POD.0.octets(), client.0.octets()].concat();
         key.extend(OTHER_POD.1.to_be_bytes());
         key.extend(client.1.to_be_bytes());
         key.extend(17_u32.to_ne_bytes());
-        support::delete_element(&flows, &key);
+        forget_flow4(node, &key);
         assert_eq!(reply().verdict, NEXT);
         // Noticed once a tick.
         std::thread::sleep(std::time::Duration::from_millis(1_100));
         forward();
         assert_eq!(reply().verdict, REDIRECT);
-    });
-}
-
-/// An ICMP error about a packet: its header of 8 bytes, then what it quotes.
-fn error(from: std::net::Ipv4Addr, kind: [u8; 2], about: &Packet) -> Packet {
-    let mut payload = vec![kind[0], kind[1], 0, 0, 0, 0, 5, 0x14];
-    payload.extend(&about.bytes()[14..42]);
-    let check = checksum(&[&payload]);
-    payload[2..4].copy_from_slice(&check.to_be_bytes());
-    Packet { protocol: ICMP, payload, ..Packet::tcp((from, 0), (about.source.0, 0), 0) }
-}
-
-/// Source and destination of the packet that an error quotes; the quote's checksum is checked.
-fn quoted(error: &Packet) -> (End, End) {
-    let quote = &error.payload[8..];
-    assert_eq!(checksum(&[&quote[..20]]), 0, "checksum of the quoted header");
-    let end = |address: usize, port: usize| {
-        let octets: [u8; 4] = quote[address..address + 4].try_into().unwrap();
-        (octets.into(), u16::from_be_bytes([quote[port], quote[port + 1]]))
-    };
-    (end(12, 20), end(16, 22))
-}
-
-const FRAGMENTATION_NEEDED: [u8; 2] = [3, 4];
-const PORT_UNREACHABLE: [u8; 2] = [3, 3];
-
-#[test]
-#[ignore = "needs root and eBPF: cargo xtask test"]
-fn errors_about_translated_packets_reach_the_sender_in_its_own_words() {
-    on_node(|kernel, topology, _| {
-        let router = std::net::Ipv4Addr::new(192, 0, 2, 254);
-        kernel.apply_service("a/local", Some(&node_port(Protocol::Tcp, &[at(LOCAL_POD, true)]))).unwrap();
-        tcx(kernel, Program::UplinkIngress, &Packet::tcp(CLIENT, NODE_PORT, SYN), topology.uplink);
-        // A router on the way to the client finds the pod's reply too long.
-        let reply = Packet::tcp(NODE_PORT, CLIENT, ACK);
-        let packet = error(router, FRAGMENTATION_NEEDED, &reply);
-        let run = tcx(kernel, Program::UplinkIngress, &packet, topology.uplink);
-        let there = Packet::parse(&run.packet);
-        assert_eq!((run.verdict, there.source.0, there.destination.0), (REDIRECT, router, LOCAL_POD.0));
-        assert_eq!(quoted(&there), (LOCAL_POD, CLIENT));
-        assert_eq!(there.payload[..2], FRAGMENTATION_NEEDED);
-        assert_eq!(there.payload[6..8], [5, 0x14]);
-
-        // A pod elsewhere has closed its socket: the client hears it from the service.
-        kernel.apply_service("a/far", Some(&node_port(Protocol::Udp, &[at(REMOTE_POD, false)]))).unwrap();
-        let run = xdp(kernel, &Packet::udp(CLIENT, NODE_PORT, b"hello"), topology.uplink);
-        let sent = Packet::parse(&run.packet);
-        let packet = error(REMOTE_POD.0, PORT_UNREACHABLE, &sent);
-        assert_eq!(xdp(kernel, &packet, topology.uplink).verdict, XDP_PASS);
-        let run = tcx(kernel, Program::UplinkIngress, &packet, topology.uplink);
-        let there = Packet::parse(&run.packet);
-        assert_eq!((run.verdict, there.source.0, there.destination.0), (REDIRECT, NODE, CLIENT.0));
-        assert_eq!(quoted(&there), (CLIENT, NODE_PORT));
-
-        // The node itself says that a translated packet is too long for the way to the pod.
-        let packet = error(NODE, FRAGMENTATION_NEEDED, &Packet::tcp(CLIENT, LOCAL_POD, ACK));
-        let run = tcx(kernel, Program::Egress, &packet, topology.uplink);
-        let there = Packet::parse(&run.packet);
-        assert_eq!((run.verdict, there.source.0, there.destination.0), (NEXT, NODE, CLIENT.0));
-        assert_eq!(quoted(&there), (CLIENT, NODE_PORT));
-
-        // An error about something else is not touched.
-        let packet = error(router, FRAGMENTATION_NEEDED, &Packet::tcp(LOCAL_POD, (CLIENT.0, 7), ACK));
-        let run = tcx(kernel, Program::UplinkIngress, &packet, topology.uplink);
-        assert_eq!((run.verdict, run.packet), (NEXT, packet.bytes()));
     });
 }
