@@ -8,7 +8,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use ipnetwork::IpNetwork;
 use kubelet_agent::Thresholds;
 
-use crate::proxy_args::ProxyRun;
+use crate::proxy_args::{ProxyRun, WITHOUT_A_MEANING};
 
 /// What is logged unless told otherwise.
 pub const DEFAULT_LOG: &str = "info";
@@ -43,7 +43,7 @@ pub enum Command {
     /// Run the node agent
     Kubelet(Box<Kubelet>),
     /// Run the service proxy in place of kube-proxy, or look into its live tables
-    #[command(version, args_override_self = true)]
+    #[command(version, args_override_self = true, after_long_help = WITHOUT_A_MEANING)]
     Proxy(Box<Proxy>),
 }
 
@@ -257,7 +257,7 @@ pub enum Look {
 #[derive(Args)]
 pub struct LookArgs {
     /// Where maps are pinned
-    #[arg(long, default_value = BPF_ROOT)]
+    #[arg(long, default_value = BPF_ROOT, env = "HAWSER_BPF_ROOT")]
     pub bpf_root: PathBuf,
     /// JSON lines instead of a table
     #[arg(long)]

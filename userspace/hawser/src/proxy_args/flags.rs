@@ -31,7 +31,6 @@ macro_rules! flags {
 }
 
 const AS_KUBE_PROXY: &str = "As kube-proxy's";
-const NO_MEANING: &str = "Accepted from kube-proxy's command lines, without a meaning here";
 
 flags! {
     /// How the API server is reached; in a pod, its service account unless given
@@ -47,7 +46,7 @@ flags! {
     #[arg(long, alias = "node-ip", value_name = "IP", help_heading = AS_KUBE_PROXY)]
     bind_address: String,
     /// A port that is taken ends the proxy; otherwise it tries again while it works
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = go_bool, help_heading = AS_KUBE_PROXY)]
+    #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL", default_missing_value = "true", value_parser = go_bool, help_heading = AS_KUBE_PROXY)]
     bind_address_hard_fail: bool,
     /// Where /healthz and /livez are [0.0.0.0:10256]; empty for nowhere
     #[arg(long, value_name = "IP:PORT", help_heading = AS_KUBE_PROXY)]
@@ -78,10 +77,10 @@ flags! {
     #[arg(long, value_name = "PREFIX", help_heading = AS_KUBE_PROXY)]
     pod_interface_name_prefix: String,
     /// Packets to cluster addresses always take the node's address
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = go_bool, help_heading = AS_KUBE_PROXY)]
+    #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL", default_missing_value = "true", value_parser = go_bool, help_heading = AS_KUBE_PROXY)]
     masquerade_all: bool,
     /// Node ports answer local processes on loopback addresses too [true, in the iptables mode]
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = go_bool, help_heading = AS_KUBE_PROXY)]
+    #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL", default_missing_value = "true", value_parser = go_bool, help_heading = AS_KUBE_PROXY)]
     iptables_localhost_nodeports: bool,
     /// The process's place in the out-of-memory killer's list [-999, if it may]
     #[arg(long, value_name = "SCORE", allow_negative_numbers = true, help_heading = AS_KUBE_PROXY)]
@@ -99,7 +98,7 @@ flags! {
     #[arg(long, value_name = "TIME", help_heading = AS_KUBE_PROXY)]
     conntrack_tcp_timeout_close_wait: Period,
     /// TCP segments outside of the window are not invalid
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = go_bool, help_heading = AS_KUBE_PROXY)]
+    #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL", default_missing_value = "true", value_parser = go_bool, help_heading = AS_KUBE_PROXY)]
     conntrack_tcp_be_liberal: bool,
     /// Idle time of UDP flows without an answer
     #[arg(long, value_name = "TIME", help_heading = AS_KUBE_PROXY)]
@@ -114,68 +113,68 @@ flags! {
     #[arg(long, value_name = "FORMAT", help_heading = AS_KUBE_PROXY)]
     logging_format: String,
 
-    #[arg(long, value_name = "GATES", hide_short_help = true, help_heading = NO_MEANING)]
+    #[arg(long, value_name = "GATES", hide = true)]
     feature_gates: String,
-    #[arg(long, value_name = "TIME", hide_short_help = true, help_heading = NO_MEANING)]
+    #[arg(long, value_name = "TIME", hide = true)]
     config_sync_period: Period,
-    #[arg(long, value_name = "TYPE", hide_short_help = true, help_heading = NO_MEANING)]
+    #[arg(long, value_name = "TYPE", hide = true)]
     kube_api_content_type: String,
-    #[arg(long, value_name = "COUNT", hide_short_help = true, help_heading = NO_MEANING)]
+    #[arg(long, value_name = "COUNT", hide = true)]
     kube_api_burst: i32,
-    #[arg(long, value_name = "RATE", hide_short_help = true, help_heading = NO_MEANING)]
+    #[arg(long, value_name = "RATE", hide = true)]
     kube_api_qps: f64,
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = go_bool, hide_short_help = true, help_heading = NO_MEANING)]
+    #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL", default_missing_value = "true", value_parser = go_bool, hide = true)]
     profiling: bool,
-    #[arg(long, value_name = "VERSION", hide_short_help = true, help_heading = NO_MEANING)]
+    #[arg(long, value_name = "VERSION", hide = true)]
     show_hidden_metrics_for_version: String,
-    #[arg(long, value_name = "BIT", hide_short_help = true, help_heading = NO_MEANING)]
+    #[arg(long, value_name = "BIT", hide = true)]
     iptables_masquerade_bit: i32,
-    #[arg(long, value_name = "TIME", hide_short_help = true, help_heading = NO_MEANING)]
+    #[arg(long, value_name = "TIME", hide = true)]
     iptables_sync_period: Period,
-    #[arg(long, value_name = "TIME", hide_short_help = true, help_heading = NO_MEANING)]
+    #[arg(long, value_name = "TIME", hide = true)]
     iptables_min_sync_period: Period,
-    #[arg(long, value_name = "TIME", hide_short_help = true, help_heading = NO_MEANING)]
+    #[arg(long, value_name = "TIME", hide = true)]
     ipvs_sync_period: Period,
-    #[arg(long, value_name = "TIME", hide_short_help = true, help_heading = NO_MEANING)]
+    #[arg(long, value_name = "TIME", hide = true)]
     ipvs_min_sync_period: Period,
-    #[arg(long, value_name = "NAME", hide_short_help = true, help_heading = NO_MEANING)]
+    #[arg(long, value_name = "NAME", hide = true)]
     ipvs_scheduler: String,
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = go_bool, hide_short_help = true, help_heading = NO_MEANING)]
+    #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL", default_missing_value = "true", value_parser = go_bool, hide = true)]
     ipvs_strict_arp: bool,
-    #[arg(long, value_name = "TIME", hide_short_help = true, help_heading = NO_MEANING)]
+    #[arg(long, value_name = "TIME", hide = true)]
     ipvs_tcp_timeout: Period,
-    #[arg(long, value_name = "TIME", hide_short_help = true, help_heading = NO_MEANING)]
+    #[arg(long, value_name = "TIME", hide = true)]
     ipvs_tcpfin_timeout: Period,
-    #[arg(long, value_name = "TIME", hide_short_help = true, help_heading = NO_MEANING)]
+    #[arg(long, value_name = "TIME", hide = true)]
     ipvs_udp_timeout: Period,
-    #[arg(long, value_name = "PATTERNS", hide_short_help = true, help_heading = NO_MEANING)]
+    #[arg(long, value_name = "PATTERNS", hide = true)]
     vmodule: String,
     /// Of earlier versions
-    #[arg(long, value_name = "RANGE", hide_short_help = true, help_heading = NO_MEANING)]
+    #[arg(long, value_name = "RANGE", hide = true)]
     proxy_port_range: String,
     /// Of earlier versions
-    #[arg(long, value_name = "TIME", hide_short_help = true, help_heading = NO_MEANING)]
+    #[arg(long, value_name = "TIME", hide = true)]
     udp_timeout: Period,
     /// Of earlier versions
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = go_bool, hide = true)]
+    #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL", default_missing_value = "true", value_parser = go_bool, hide = true)]
     cleanup_ipvs: bool,
     #[arg(long, value_name = "TIME", hide = true)]
     log_flush_frequency: Period,
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = go_bool, hide = true)]
+    #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL", default_missing_value = "true", value_parser = go_bool, hide = true)]
     logtostderr: bool,
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = go_bool, hide = true)]
+    #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL", default_missing_value = "true", value_parser = go_bool, hide = true)]
     alsologtostderr: bool,
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = go_bool, hide = true)]
+    #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL", default_missing_value = "true", value_parser = go_bool, hide = true)]
     add_dir_header: bool,
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = go_bool, hide = true)]
+    #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL", default_missing_value = "true", value_parser = go_bool, hide = true)]
     one_output: bool,
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = go_bool, hide = true)]
+    #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL", default_missing_value = "true", value_parser = go_bool, hide = true)]
     skip_headers: bool,
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = go_bool, hide = true)]
+    #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL", default_missing_value = "true", value_parser = go_bool, hide = true)]
     skip_log_headers: bool,
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = go_bool, hide = true)]
+    #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL", default_missing_value = "true", value_parser = go_bool, hide = true)]
     log_json_split_stream: bool,
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = go_bool, hide = true)]
+    #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL", default_missing_value = "true", value_parser = go_bool, hide = true)]
     log_text_split_stream: bool,
     #[arg(long, hide = true)]
     log_json_info_buffer_size: String,
@@ -196,6 +195,19 @@ flags! {
     #[arg(long, hide = true)]
     machine_id_file: String,
 }
+
+/// The end of the help: flags that are hidden in the list.
+pub const WITHOUT_A_MEANING: &str = "\
+Accepted from kube-proxy's command lines, without a meaning here:\n\
+\x20 --feature-gates --config-sync-period --kube-api-content-type --kube-api-burst --kube-api-qps\n\
+\x20 --profiling --show-hidden-metrics-for-version --iptables-masquerade-bit --iptables-sync-period\n\
+\x20 --iptables-min-sync-period --ipvs-sync-period --ipvs-min-sync-period --ipvs-scheduler\n\
+\x20 --ipvs-strict-arp --ipvs-tcp-timeout --ipvs-tcpfin-timeout --ipvs-udp-timeout --vmodule\n\
+\x20 --proxy-port-range --udp-timeout --cleanup-ipvs --log-flush-frequency --logtostderr\n\
+\x20 --alsologtostderr --add-dir-header --one-output --skip-headers --skip-log-headers\n\
+\x20 --log-json-split-stream --log-text-split-stream --log-json-info-buffer-size\n\
+\x20 --log-text-info-buffer-size --log-backtrace-at --log-dir --log-file --log-file-max-size\n\
+\x20 --stderrthreshold --boot-id-file --machine-id-file";
 
 /// Flags with lists.
 #[derive(Args, Clone, Debug, Default)]

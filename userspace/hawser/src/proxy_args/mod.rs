@@ -13,7 +13,7 @@ use userspace_proxy::kube_proxy::VModule;
 use userspace_proxy::{File, KubeProxyConfiguration};
 
 use self::flags::go_bool;
-pub use self::flags::{KubeProxyFlags, KubeProxyLists};
+pub use self::flags::{KubeProxyFlags, KubeProxyLists, WITHOUT_A_MEANING};
 pub use self::own::{OwnFlags, Sizes};
 
 #[derive(Args)]
@@ -41,10 +41,10 @@ pub struct Act {
     #[arg(long, value_name = "FILE")]
     pub write_config_to: Option<PathBuf>,
     /// Remove what a proxy left in the kernel, ours or kube-proxy's, and end
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = go_bool)]
+    #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL", default_missing_value = "true", value_parser = go_bool)]
     pub cleanup: Option<bool>,
     /// Set up what takes privileges (programs, maps, pins, kernel parameters), and end
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = go_bool)]
+    #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL", default_missing_value = "true", value_parser = go_bool)]
     pub init_only: Option<bool>,
 }
 
@@ -305,6 +305,18 @@ mod tests {
     }
 
     #[test]
+    fn the_help_names_the_flags_that_it_hides() {
+        use clap::CommandFactory;
+        let mut hawser = Hawser::command();
+        hawser.build();
+        let proxy = hawser.find_subcommand("proxy").unwrap();
+        let hidden = proxy.get_arguments().filter(|one| one.is_hide_set()).filter_map(clap::Arg::get_long);
+        let hidden: std::collections::BTreeSet<_> = hidden.map(|name| format!("--{name}")).collect();
+        let named = WITHOUT_A_MEANING.split_whitespace().filter(|word| word.starts_with("--"));
+        assert_eq!(hidden, named.map(str::to_owned).collect());
+    }
+
+    #[test]
     fn the_flags_without_a_field_are_flags() {
         let flags = [KubeProxyFlags::default()];
         assert!(flags[0].given().is_empty());
@@ -353,5 +365,90 @@ mod tests {
         assert_eq!(own.pod_interface_prefixes, ["hwp"]);
         assert_eq!(own.service_ranges.len(), 1);
         assert!(parse("--xdp-mode=fast").is_err() && parse("--masquerade-all=maybe").is_err());
+    }
+
+    fn manifest() -> Vec<serde_json::Value> {
+        let text = include_str!("../../../../deploy/hawser-proxy.yaml");
+        serde_saphyr::from_multiple(text).unwrap()
+    }
+
+    fn of_kind<'a>(objects: &'a [serde_json::Value], kind: &str) -> &'a serde_json::Value {
+        objects.iter().find(|object| object["kind"] == kind).unwrap()
+    }
+
+    /// Reads an object as its type and gives what of it no field of the type stands for.
+    fn strangers<T: serde::de::DeserializeOwned + serde::Serialize>(
+        object: &serde_json::Value,
+    ) -> Vec<String> {
+        let typed: T = serde_json::from_value(object.clone()).unwrap();
+        let known = serde_json::to_value(typed).unwrap();
+        let mut lost = Vec::new();
+        fn compare(given: &serde_json::Value, known: &serde_json::Value, path: &str, lost: &mut Vec<String>) {
+            match (given, known) {
+                (serde_json::Value::Object(given), known) => {
+                    for (name, value) in given {
+                        compare(value, &known[name], &format!("{path}.{name}"), lost);
+                    }
+                }
+                (serde_json::Value::Array(given), known) => {
+                    for (n, value) in given.iter().enumerate() {
+                        compare(value, &known[n], &format!("{path}[{n}]"), lost);
+                    }
+                }
+                (given, known) if given != known => lost.push(path.to_owned()),
+                _ => {}
+            }
+        }
+        compare(object, &known, "", &mut lost);
+        lost
+    }
+
+    #[test]
+    fn the_manifest_has_only_fields_that_kubernetes_knows() {
+        use k8s_openapi::api::{apps, core, rbac};
+        let objects = manifest();
+        assert_eq!(objects.len(), 6);
+        for object in &objects {
+            let lost = match object["kind"].as_str().unwrap() {
+                "DaemonSet" => strangers::<apps::v1::DaemonSet>(object),
+                "ServiceAccount" => strangers::<core::v1::ServiceAccount>(object),
+                "ConfigMap" => strangers::<core::v1::ConfigMap>(object),
+                "ClusterRole" => strangers::<rbac::v1::ClusterRole>(object),
+                "ClusterRoleBinding" => strangers::<rbac::v1::ClusterRoleBinding>(object),
+                other => panic!("{other}"),
+            };
+            assert!(lost.is_empty(), "{}: {lost:?}", object["kind"]);
+        }
+    }
+
+    #[test]
+    fn the_manifests_command_lines_and_configuration_are_right() {
+        let objects = manifest();
+        let data = &of_kind(&objects, "ConfigMap")["data"];
+        let file = File::parse(data["config.conf"].as_str().unwrap()).unwrap();
+        assert_eq!(file.oddities, []);
+        kube::config::Kubeconfig::from_yaml(data["kubeconfig.conf"].as_str().unwrap()).unwrap();
+        let pod = &of_kind(&objects, "DaemonSet")["spec"]["template"]["spec"];
+        for container in [&pod["initContainers"][0], &pod["containers"][0]] {
+            let words = container["command"].as_array().unwrap().iter().map(|word| word.as_str().unwrap());
+            assert_eq!(words.clone().next(), Some("/hawser"));
+            let Command::Proxy(proxy) = Hawser::try_parse_from(words).unwrap().command else {
+                panic!("it is another command");
+            };
+            let run = proxy.run;
+            let path = run.act.config.unwrap();
+            assert_eq!(
+                file.configuration.client_connection.kubeconfig,
+                format!("{}/kubeconfig.conf", path.parent().unwrap().display())
+            );
+            let mounts = container["volumeMounts"].as_array().unwrap();
+            let mounted = |path: &std::path::Path| {
+                mounts.iter().any(|mount| path.starts_with(mount["mountPath"].as_str().unwrap()))
+            };
+            assert!(mounted(&path) && mounted(run.own.cgroup_mount.as_deref().unwrap()));
+            let resolved = resolve(&run.kube_proxy, &run.lists, Some(&file)).unwrap();
+            assert!(resolved.overruled.is_empty() && resolved.meaningless.is_empty());
+            userspace_proxy::Config::new(&resolved.configuration, &run.own.own()).unwrap();
+        }
     }
 }

@@ -38,7 +38,7 @@ impl From<Xdp> for XdpMode {
 #[command(next_help_heading = "Hawser's own")]
 pub struct OwnFlags {
     /// Where maps, programs and links are pinned, on a BPF file system
-    #[arg(long, value_name = "DIR", default_value = BPF_ROOT)]
+    #[arg(long, value_name = "DIR", default_value = BPF_ROOT, env = "HAWSER_BPF_ROOT")]
     pub bpf_root: PathBuf,
     /// Where the node's cgroup2 hierarchy is mounted; found unless given
     #[arg(long, value_name = "DIR")]
@@ -53,7 +53,7 @@ pub struct OwnFlags {
     #[arg(long, value_name = "PREFIXES", value_delimiter = ',', default_value = userspace_proxy::OWN_PREFIX)]
     pub pod_interface_prefix: Vec<String>,
     /// Serve spec.externalIPs. Whoever may write Services can then claim any address
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = go_bool, default_value = "false")]
+    #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL", default_missing_value = "true", value_parser = go_bool, default_value = "false")]
     pub external_ips: bool,
     /// Whence services' addresses come; the cluster's ServiceCIDR objects unless given
     #[arg(
@@ -65,20 +65,20 @@ pub struct OwnFlags {
     )]
     pub service_cluster_ip_ranges: Vec<IpNetwork>,
     /// Keep a route for those ranges that leads nowhere, so that nothing untranslated leaves
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = go_bool, default_value = "true")]
+    #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL", default_missing_value = "true", value_parser = go_bool, default_value = "true")]
     pub route_of_last_resort: bool,
     /// Packets for pods go through the stack, where others' packet filters see them; so it is
     /// unless given where a pod's interface is not Hawser's
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = go_bool)]
+    #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL", default_missing_value = "true", value_parser = go_bool)]
     pub through_stack: Option<bool>,
     /// The node's own processes may not bind node ports in use
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = go_bool, default_value = "true")]
+    #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL", default_missing_value = "true", value_parser = go_bool, default_value = "true")]
     pub guard_node_ports: bool,
     /// How uplinks get XDP
     #[arg(long, value_enum, default_value_t)]
     pub xdp_mode: Xdp,
     /// XDP may send a packet out of another uplink than it came from; only where all drivers can
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_parser = go_bool, default_value = "false")]
+    #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL", default_missing_value = "true", value_parser = go_bool, default_value = "false")]
     pub xdp_redirect: bool,
 }
 
