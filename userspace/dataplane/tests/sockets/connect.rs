@@ -1,16 +1,12 @@
 //! Connections and their peers.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
 
 use userspace_dataplane::inspect::Inspector;
-use userspace_dataplane::tables::*;
+use userspace_dataplane::tables::{Applied, DataPlane, Tables};
 
-use crate::support::{self, Inside, Node, backend, frontend, in_namespace, key, service};
+use crate::support::frontend;
 use crate::*;
-use userspace_dataplane::Kernel;
 
 #[test]
 #[ignore = "needs root and eBPF: cargo xtask test"]
@@ -97,5 +93,51 @@ fn a_new_process_finds_everything_and_writes_nothing() {
         assert_eq!(kernel.apply_full(&tables).unwrap(), expected);
         let removed = TcpStream::connect_timeout(&SocketAddr::from((VIP.0, 87)), Duration::from_millis(200));
         assert!(removed.is_err(), "a removed service does not answer");
+    });
+}
+
+#[test]
+#[ignore = "needs root and eBPF: cargo xtask test"]
+fn a_socket_that_connects_elsewhere_is_the_service_s_no_more() {
+    both(|kernel, node, side| {
+        let (server, backend) = side.udp();
+        kernel.apply_service("test/dns", Some(&side.service(Protocol::Udp, &[backend]))).unwrap();
+        let client = UdpSocket::bind((side.here, 0)).unwrap();
+        client.connect(side.at(80)).unwrap();
+        assert_eq!(client.peer_addr().unwrap(), side.at(80));
+        // The backend itself, past the service.
+        client.connect(server.local_addr().unwrap()).unwrap();
+        assert_eq!(client.peer_addr().unwrap(), server.local_addr().unwrap());
+        let inspector = Inspector::open(&node.bpf_root()).unwrap();
+        assert_eq!(inspector.connections().unwrap(), []);
+    });
+}
+
+#[test]
+#[ignore = "needs root and eBPF: cargo xtask test"]
+fn many_connections_keep_their_peers() {
+    both(|kernel, node, side| {
+        let (_listener, backend) = side.udp();
+        let mut tables = Tables::new();
+        for number in 0..20_u16 {
+            let key = side.key(1_000 + number, Protocol::Udp);
+            tables.insert(format!("test/{number}"), service(key, &[backend]));
+        }
+        kernel.apply_full(&tables).unwrap();
+        // More than a set of slots holds of consecutive cookies, each set many times over.
+        let clients: Vec<(UdpSocket, SocketAddr)> = (0..900_u16)
+            .map(|number| {
+                let (client, to) = (UdpSocket::bind((side.here, 0)).unwrap(), side.at(1_000 + number % 20));
+                client.connect(to).unwrap();
+                (client, to)
+            })
+            .collect();
+        for (client, to) in &clients {
+            assert_eq!(client.peer_addr().unwrap(), *to);
+        }
+        let inspector = Inspector::open(&node.bpf_root()).unwrap();
+        assert_eq!(inspector.connections().unwrap().len(), clients.len());
+        drop(clients);
+        assert_eq!(inspector.connections().unwrap(), []);
     });
 }

@@ -1,72 +1,123 @@
 //! Datagrams, of sockets with and without a peer.
 
-use std::io::{ErrorKind, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::collections::BTreeMap;
 
-use userspace_dataplane::inspect::Inspector;
-use userspace_dataplane::tables::*;
+use userspace_dataplane::tables::{DataPlane, Tables};
 
-use crate::support::{self, Inside, Node, backend, frontend, in_namespace, key, service};
 use crate::*;
-use userspace_dataplane::Kernel;
 
 #[test]
 #[ignore = "needs root and eBPF: cargo xtask test"]
 fn datagrams_of_a_socket_without_a_peer_stay_with_one_backend_and_come_back_from_the_service() {
-    inside(|kernel, _| {
-        let servers: Vec<(UdpSocket, Backend)> = (0..4).map(|_| udp_backend()).collect();
+    both(|kernel, _, side| {
+        let servers: Vec<(UdpSocket, Backend)> = (0..4).map(|_| side.udp()).collect();
         let mut list: Vec<Backend> = servers.iter().map(|(_, backend)| *backend).collect();
-        kernel.apply_service("test/dns", Some(&vip(Protocol::Udp, &list))).unwrap();
-        let client = udp_client();
-        client.send_to(b"first", VIP).unwrap();
-        let taken = (0..4).find(|number| {
-            let (server, _) = &servers[*number];
-            server.set_nonblocking(true).unwrap();
-            let waiting = server.peek_from(&mut [0; 16]).is_ok();
-            server.set_nonblocking(false).unwrap();
-            waiting
-        });
-        let taken = taken.expect("a backend has the datagram");
+        kernel.apply_service("test/dns", Some(&side.service(Protocol::Udp, &list))).unwrap();
+        let client = side.udp().0;
+        client.send_to(b"first", side.at(80)).unwrap();
+        let taken = waiting(&servers);
         let mut buffer = [0; 16];
         for round in 0..20 {
             if round > 0 {
-                client.send_to(b"more", VIP).unwrap();
+                client.send_to(b"more", side.at(80)).unwrap();
             }
             answer(&servers[taken].0, b"answer");
             let (length, from) = client.recv_from(&mut buffer).unwrap();
-            assert_eq!((&buffer[..length], from), (b"answer".as_slice(), SocketAddr::from(VIP)));
+            assert_eq!((&buffer[..length], from), (b"answer".as_slice(), side.at(80)));
         }
         // Other backends come and go: it stays. Its own goes: it moves at once.
         list.swap(taken, 0);
-        kernel.apply_service("test/dns", Some(&vip(Protocol::Udp, &list[..1]))).unwrap();
-        client.send_to(b"more", VIP).unwrap();
+        kernel.apply_service("test/dns", Some(&side.service(Protocol::Udp, &list[..1]))).unwrap();
+        client.send_to(b"more", side.at(80)).unwrap();
         answer(&servers[taken].0, b"still");
         let (length, _) = client.recv_from(&mut buffer).unwrap();
         assert_eq!(&buffer[..length], b"still");
-        kernel.apply_service("test/dns", Some(&vip(Protocol::Udp, &list[1..2]))).unwrap();
-        client.send_to(b"moved", VIP).unwrap();
+        kernel.apply_service("test/dns", Some(&side.service(Protocol::Udp, &list[1..2]))).unwrap();
+        client.send_to(b"moved", side.at(80)).unwrap();
         let (server, _) = servers.iter().find(|(_, backend)| *backend == list[1]).unwrap();
         answer(server, b"moved");
         let (_, from) = client.recv_from(&mut buffer).unwrap();
-        assert_eq!(from, SocketAddr::from(VIP));
+        assert_eq!(from, side.at(80));
     });
 }
 
 #[test]
 #[ignore = "needs root and eBPF: cargo xtask test"]
 fn a_connected_datagram_socket_talks_to_the_service() {
-    inside(|kernel, _| {
-        let (server, backend) = udp_backend();
-        kernel.apply_service("test/dns", Some(&vip(Protocol::Udp, &[backend]))).unwrap();
-        let client = udp_client();
-        client.connect(VIP).unwrap();
-        assert_eq!(client.peer_addr().unwrap(), SocketAddr::from(VIP));
+    both(|kernel, _, side| {
+        let (server, backend) = side.udp();
+        kernel.apply_service("test/dns", Some(&side.service(Protocol::Udp, &[backend]))).unwrap();
+        let client = side.udp().0;
+        client.connect(side.at(80)).unwrap();
+        assert_eq!(client.peer_addr().unwrap(), side.at(80));
         client.send(b"x").unwrap();
         answer(&server, b"answer");
         let mut buffer = [0; 16];
         let (length, from) = client.recv_from(&mut buffer).unwrap();
-        assert_eq!((&buffer[..length], from), (b"answer".as_slice(), SocketAddr::from(VIP)));
+        assert_eq!((&buffer[..length], from), (b"answer".as_slice(), side.at(80)));
+    });
+}
+
+#[test]
+#[ignore = "needs root and eBPF: cargo xtask test"]
+fn one_socket_talks_to_many_services_and_knows_them_apart() {
+    inside(|kernel, _| {
+        let mut servers: BTreeMap<SocketAddr, UdpSocket> = BTreeMap::new();
+        let mut tables = Tables::new();
+        for number in 0..16_u16 {
+            let side = SIDES[usize::from(number % 2)];
+            let (server, backend) = side.udp();
+            tables.insert(
+                format!("test/{number}"),
+                service(side.key(1_000 + number, Protocol::Udp), &[backend]),
+            );
+            servers.insert(side.at(1_000 + number), server);
+        }
+        kernel.apply_full(&tables).unwrap();
+        // One socket for both families: the older one's addresses are inside the newer one's.
+        let client = UdpSocket::bind("[::]:0").unwrap();
+        client.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        let seen = |to: &SocketAddr| match to {
+            SocketAddr::V4(to) => SocketAddr::new(to.ip().to_ipv6_mapped().into(), to.port()),
+            SocketAddr::V6(_) => *to,
+        };
+        for round in 0..3 {
+            for to in servers.keys() {
+                client.send_to(b"question", seen(to)).unwrap();
+            }
+            for (to, server) in servers.iter().rev() {
+                answer(server, to.to_string().as_bytes());
+                let mut buffer = [0; 64];
+                let (length, from) = client.recv_from(&mut buffer).unwrap();
+                assert_eq!(from, seen(to), "round {round}");
+                assert_eq!(&buffer[..length], to.to_string().as_bytes());
+            }
+        }
+    });
+}
+
+#[test]
+#[ignore = "needs root and eBPF: cargo xtask test"]
+fn a_backend_that_was_away_meanwhile_is_not_mistaken_for_the_one_in_its_place() {
+    both(|kernel, _, side| {
+        let servers = [side.udp(), side.udp(), side.udp()];
+        let client = side.udp().0;
+        let with = |kernel: &mut Kernel, backend: Backend| {
+            kernel.apply_service("test/dns", Some(&side.service(Protocol::Udp, &[backend]))).unwrap();
+        };
+        // Blocks of one backend follow each other; a place is used again after a few changes.
+        for round in 0..60 {
+            let (server, backend) = &servers[round % 3];
+            with(kernel, *backend);
+            client.send_to(b"question", side.at(80)).unwrap();
+            answer(server, b"answer");
+            let (_, from) = client.recv_from(&mut [0; 16]).unwrap();
+            assert_eq!(from, side.at(80));
+            if round % 2 == 0 {
+                // Two changes without a datagram in between.
+                with(kernel, servers[(round + 1) % 3].1);
+                with(kernel, servers[(round + 2) % 3].1);
+            }
+        }
     });
 }

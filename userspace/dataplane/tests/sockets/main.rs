@@ -7,6 +7,7 @@ mod support;
 mod choice;
 mod connect;
 mod datagrams;
+mod destroy;
 mod node_ports;
 mod refusals;
 mod switches;

@@ -1,16 +1,12 @@
 //! Node ports, and the guard of them.
 
-use std::io::{ErrorKind, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::io::ErrorKind;
 
 use userspace_dataplane::inspect::Inspector;
-use userspace_dataplane::tables::*;
+use userspace_dataplane::tables::DataPlane;
 
-use crate::support::{self, Inside, Node, backend, frontend, in_namespace, key, service};
+use crate::support::frontend;
 use crate::*;
-use userspace_dataplane::Kernel;
 
 #[test]
 #[ignore = "needs root and eBPF: cargo xtask test"]
@@ -43,5 +39,84 @@ fn node_ports_answer_on_loopback_and_on_the_node_s_addresses() {
             let error = TcpStream::connect((HERE, 30_080)).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
         });
+    });
+}
+
+#[test]
+#[ignore = "needs root and eBPF: cargo xtask test"]
+fn node_ports_of_the_newer_family_answer_as_well() {
+    inside(|kernel, _| {
+        let (_listener, backend) = SIDES[1].tcp();
+        let tables = service(key("::", 30_080, Protocol::Tcp, Scope::Internal), &[backend]);
+        kernel.apply_service("test/echo", Some(&tables)).unwrap();
+        support::ip("addr add fd02::1/128 dev lo nodad");
+        support::ip("addr add fd02::2/128 dev lo nodad");
+        kernel.set_node(&node_at("fd02::1")).unwrap();
+        for address in ["[fd02::1]:30080", "[::1]:30080"] {
+            let client = TcpStream::connect(address).unwrap();
+            assert_eq!(client.peer_addr().unwrap(), address.parse().unwrap());
+        }
+        let error = TcpStream::connect("[fd02::2]:30080").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+        // The unspecified address means loopback: the node's here, the pod's own in a pod.
+        TcpStream::connect("[::]:30080").unwrap();
+        in_namespace(|| {
+            for address in ["[::]:30080", "[::1]:30080"] {
+                let error = TcpStream::connect(address).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::ConnectionRefused, "{address}");
+            }
+        });
+    });
+}
+
+#[test]
+#[ignore = "needs root and eBPF: cargo xtask test"]
+fn processes_of_the_node_do_not_bind_node_ports_in_use() {
+    inside(|kernel, node| {
+        let (_listener, backend) = tcp_backend();
+        let (_listener6, backend6) = SIDES[1].tcp();
+        let tables = ServiceTables {
+            frontends: vec![
+                frontend(key("0.0.0.0", 30_080, Protocol::Tcp, Scope::Internal), &[backend]),
+                frontend(key("::", 30_090, Protocol::Tcp, Scope::Internal), &[backend6]),
+                frontend(key("0.0.0.0", 30_100, Protocol::Tcp, Scope::External), &[backend]),
+            ],
+            ..ServiceTables::default()
+        };
+        kernel.apply_service("test/echo", Some(&tables)).unwrap();
+        support::ip("addr add 192.0.2.1/32 dev lo");
+        support::ip("addr add 192.0.2.2/32 dev lo");
+        let mut tables = node_at("192.0.2.1");
+        kernel.set_node(&tables).unwrap();
+        let taken = [
+            "0.0.0.0:30080",
+            "127.0.0.1:30080",
+            "192.0.2.1:30080",
+            "[::]:30080",
+            "[::ffff:192.0.2.1]:30080",
+            "[::]:30090",
+            "[::1]:30090",
+        ];
+        let free = ["192.0.2.2:30080", "0.0.0.0:30081", "0.0.0.0:30090", "[::1]:30080", "0.0.0.0:30100"];
+        for address in taken.iter().chain(&free) {
+            TcpListener::bind(address).unwrap_or_else(|error| panic!("not guarded: {address}: {error}"));
+        }
+        tables.guard_node_ports = true;
+        kernel.set_node(&tables).unwrap();
+        for address in taken {
+            assert_eq!(TcpListener::bind(address).unwrap_err().kind(), ErrorKind::AddrInUse, "{address}");
+        }
+        for address in free {
+            TcpListener::bind(address).unwrap_or_else(|error| panic!("{address}: {error}"));
+        }
+        // Another protocol is another port, and to connect is no offence.
+        UdpSocket::bind("0.0.0.0:30080").unwrap();
+        TcpStream::connect("127.0.0.1:30080").unwrap();
+        in_namespace(|| TcpListener::bind("0.0.0.0:30080").unwrap());
+        let metrics = Inspector::open(&node.bpf_root()).unwrap().metrics().unwrap();
+        assert_eq!(metrics["bind_refused"], taken.len() as u64);
+        // The service goes, the port is free.
+        kernel.apply_service("test/echo", None).unwrap();
+        TcpListener::bind("0.0.0.0:30080").unwrap();
     });
 }

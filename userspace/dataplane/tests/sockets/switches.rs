@@ -1,31 +1,25 @@
 //! Connections while backends are switched.
 
-use std::io::{ErrorKind, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
 
-use userspace_dataplane::inspect::Inspector;
-use userspace_dataplane::tables::*;
+use userspace_dataplane::tables::DataPlane;
 
-use crate::support::{self, Inside, Node, backend, frontend, in_namespace, key, service};
 use crate::*;
-use userspace_dataplane::Kernel;
 
 #[test]
 #[ignore = "needs root and eBPF: cargo xtask test"]
 fn no_connection_fails_and_none_reaches_a_removed_backend_while_backends_are_switched() {
-    inside(|kernel, _| {
-        let backends: Vec<(TcpListener, Backend)> = (0..6).map(|_| tcp_backend()).collect();
+    both(|kernel, _, side| {
+        let backends: Vec<(TcpListener, Backend)> = (0..6).map(|_| side.tcp()).collect();
         let list: Vec<Backend> = backends.iter().map(|(_, backend)| *backend).collect();
-        kernel.apply_service("test/echo", Some(&vip(Protocol::Tcp, &list[..3]))).unwrap();
+        kernel.apply_service("test/echo", Some(&side.service(Protocol::Tcp, &list[..3]))).unwrap();
         let stop = AtomicBool::new(false);
         let made = AtomicUsize::new(0);
         std::thread::scope(|scope| {
             for _ in 0..2 {
                 scope.spawn(|| {
                     while !stop.load(Ordering::Relaxed) {
-                        if let Err(error) = TcpStream::connect(VIP) {
+                        if let Err(error) = TcpStream::connect(side.at(80)) {
                             stop.store(true, Ordering::Relaxed);
                             panic!("after {made:?} connections: {error}");
                         }
@@ -52,19 +46,19 @@ fn no_connection_fails_and_none_reaches_a_removed_backend_while_backends_are_swi
                 }
                 let start = round % 4;
                 kernel
-                    .apply_service("test/echo", Some(&vip(Protocol::Tcp, &list[start..start + 3])))
+                    .apply_service("test/echo", Some(&side.service(Protocol::Tcp, &list[start..start + 3])))
                     .unwrap();
             }
             stop.store(true, Ordering::Relaxed);
         });
         assert!(made.load(Ordering::Relaxed) > 100, "{made:?} connections during the churn");
         // After a switch has returned, no new connection goes to what was removed.
-        kernel.apply_service("test/echo", Some(&vip(Protocol::Tcp, &list[..1]))).unwrap();
+        kernel.apply_service("test/echo", Some(&side.service(Protocol::Tcp, &list[..1]))).unwrap();
         for (listener, _) in &backends {
             while listener.accept().is_ok() {}
         }
         for _ in 0..50 {
-            TcpStream::connect(VIP).unwrap();
+            TcpStream::connect(side.at(80)).unwrap();
         }
         assert!(backends[1..].iter().all(|(listener, _)| listener.accept().is_err()));
     });

@@ -1,0 +1,162 @@
+//! Connected datagram sockets leave a backend that is gone.
+
+use std::io::ErrorKind;
+use std::time::Instant;
+
+use userspace_dataplane::tables::DataPlane;
+
+use crate::*;
+
+/// A client of the service that waits for answers no longer than this.
+fn client(side: Side) -> UdpSocket {
+    let client = UdpSocket::bind((unspecified(side), 0)).unwrap();
+    client.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    client.connect(side.at(80)).unwrap();
+    client
+}
+
+fn unspecified(side: Side) -> IpAddr {
+    match side.here {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    }
+}
+
+/// The client waits for an answer and is told within a second that there will be none.
+fn is_told(client: &UdpSocket) {
+    let start = Instant::now();
+    let error = client.recv(&mut [0; 16]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionAborted, "{error}");
+    assert!(start.elapsed() < Duration::from_secs(1), "after {:?}", start.elapsed());
+}
+
+/// Nothing has happened to the socket: it sends and gets answers.
+fn goes_on(client: &UdpSocket, server: &UdpSocket) {
+    client.send(b"still").unwrap();
+    answer(server, b"answer");
+    assert_eq!(client.recv(&mut [0; 16]).unwrap(), 6);
+}
+
+#[test]
+#[ignore = "needs root and eBPF: cargo xtask test"]
+fn a_connected_client_is_told_and_its_next_connection_reaches_a_backend_that_is_there() {
+    both(|kernel, _, side| {
+        let servers = [side.udp(), side.udp()];
+        kernel.apply_service("test/dns", Some(&side.service(Protocol::Udp, &[servers[0].1]))).unwrap();
+        let (leaves, direct) = (client(side), UdpSocket::bind((side.here, 0)).unwrap());
+        // Others that talk to the same backend: past the service, and through another one.
+        direct.connect((side.here, servers[0].1.port)).unwrap();
+        direct.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        let other = service(side.key(81, Protocol::Udp), &[servers[0].1]);
+        kernel.apply_service("test/other", Some(&other)).unwrap();
+        let through = UdpSocket::bind((unspecified(side), 0)).unwrap();
+        through.connect(side.at(81)).unwrap();
+        through.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        goes_on(&leaves, &servers[0].0);
+
+        kernel.apply_service("test/dns", Some(&side.service(Protocol::Udp, &[servers[1].1]))).unwrap();
+        is_told(&leaves);
+        leaves.connect(side.at(80)).unwrap();
+        goes_on(&leaves, &servers[1].0);
+        goes_on(&direct, &servers[0].0);
+        goes_on(&through, &servers[0].0);
+        // A backend that joins disturbs nobody.
+        let list = [servers[0].1, servers[1].1];
+        kernel.apply_service("test/dns", Some(&side.service(Protocol::Udp, &list))).unwrap();
+        std::thread::sleep(Duration::from_millis(500));
+        goes_on(&leaves, &servers[1].0);
+        assert_eq!(kernel.sockets_destroyed(), 1);
+    });
+}
+
+#[test]
+#[ignore = "needs root and eBPF: cargo xtask test"]
+fn no_endpoints_and_no_service_are_told_too() {
+    both(|kernel, _, side| {
+        let (_server, backend) = side.udp();
+        kernel.apply_service("test/dns", Some(&side.service(Protocol::Udp, &[backend]))).unwrap();
+        let first = client(side);
+        kernel.apply_service("test/dns", Some(&side.service(Protocol::Udp, &[]))).unwrap();
+        is_told(&first);
+        assert_eq!(first.connect(side.at(80)).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+        kernel.apply_service("test/dns", Some(&side.service(Protocol::Udp, &[backend]))).unwrap();
+        let second = client(side);
+        kernel.apply_service("test/dns", None).unwrap();
+        is_told(&second);
+    });
+}
+
+#[test]
+#[ignore = "needs root and eBPF: cargo xtask test"]
+fn a_client_in_a_pod_is_found() {
+    inside(|kernel, _| {
+        let (_server, backend) = udp_backend();
+        kernel.apply_service("test/dns", Some(&vip(Protocol::Udp, &[backend]))).unwrap();
+        std::thread::scope(|scope| {
+            let (ready, connected) = std::sync::mpsc::channel();
+            let pod = scope.spawn(move || {
+                in_namespace(|| {
+                    // Of IPv4, of IPv4 inside IPv6: both are IPv4 on the wire.
+                    let plain = client(SIDES[0]);
+                    let mapped = UdpSocket::bind("[::]:0").unwrap();
+                    mapped.connect("[::ffff:10.96.0.10]:80").unwrap();
+                    mapped.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+                    ready.send(()).unwrap();
+                    is_told(&plain);
+                    is_told(&mapped);
+                });
+            });
+            connected.recv().unwrap();
+            kernel.apply_service("test/dns", Some(&vip(Protocol::Udp, &[]))).unwrap();
+            pod.join().unwrap();
+        });
+        let start = Instant::now();
+        while kernel.sockets_destroyed() < 2 {
+            assert!(start.elapsed() < Duration::from_secs(5), "both are counted");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    });
+}
+
+#[test]
+#[ignore = "needs root and eBPF: cargo xtask test"]
+fn a_process_that_comes_after_finishes_what_another_had_begun() {
+    in_namespace(|| {
+        let node = Node::new();
+        let (_server, backend) = udp_backend();
+        let mut tables = userspace_dataplane::tables::Tables::new();
+        tables.insert("test/dns".into(), vip(Protocol::Udp, &[backend]));
+        let mut kernel = node.open();
+        kernel.apply_full(&tables).unwrap();
+        let _inside = Inside::enter(&node);
+        let client = client(SIDES[0]);
+        tables.insert("test/dns".into(), vip(Protocol::Udp, &[]));
+        kernel.apply_full(&tables).unwrap();
+        // It dies before it has looked.
+        drop(kernel);
+        client.set_nonblocking(true).unwrap();
+        assert_eq!(client.recv(&mut [0; 16]).unwrap_err().kind(), ErrorKind::WouldBlock);
+        client.set_nonblocking(false).unwrap();
+        let mut kernel = node.open();
+        kernel.apply_full(&tables).unwrap();
+        is_told(&client);
+    });
+}
+
+#[test]
+#[ignore = "needs root and eBPF: cargo xtask test"]
+fn streams_to_a_backend_that_is_gone_are_left_alone() {
+    use std::io::{Read as _, Write as _};
+    both(|kernel, _, side| {
+        let (listener, backend) = side.tcp();
+        kernel.apply_service("test/echo", Some(&side.service(Protocol::Tcp, &[backend]))).unwrap();
+        let mut client = TcpStream::connect(side.at(80)).unwrap();
+        let (mut server, _) = listener.accept().unwrap();
+        kernel.apply_service("test/echo", Some(&side.service(Protocol::Tcp, &[]))).unwrap();
+        std::thread::sleep(Duration::from_millis(500));
+        client.write_all(b"still").unwrap();
+        server.read_exact(&mut [0; 5]).unwrap();
+        assert_eq!(client.peer_addr().unwrap(), side.at(80));
+        assert_eq!(kernel.sockets_destroyed(), 0);
+    });
+}
