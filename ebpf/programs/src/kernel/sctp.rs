@@ -53,9 +53,8 @@ fn multiply(a: u32, b: u32) -> u32 {
 /// the checksum. The word is as loaded from the packet.
 #[inline(always)]
 fn effect(change: u32, distance: u32) -> u32 {
-    // The remainder of the word itself: four bytes with nothing before them.
-    let mut value = multiply(change, ONE >> 32_u32.wrapping_sub(0) % 32);
-    value = multiply(value, SHIFTS[2]);
+    // The checksum of four bytes is their remainder four bytes further on.
+    let mut value = multiply(change, SHIFTS[2]);
     macro_rules! shift {
         ($($n:literal)*) => {
             $(if distance >> $n & 1 == 1 {

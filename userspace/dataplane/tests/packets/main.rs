@@ -1,0 +1,57 @@
+//! The packet programs as functions: packet and tables in, verdict, packet and flows out.
+#![allow(clippy::unwrap_used, reason = "in a test, to panic is to fail")]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod elements;
+mod families;
+mod guard;
+mod icmp;
+mod net;
+mod services;
+
+use elements::Elements;
+use support::packet::End;
+use support::topology::*;
+use support::{Node, in_namespace, key, service};
+use userspace_dataplane::Kernel;
+use userspace_dataplane::inspect::Inspector;
+use userspace_dataplane::tables::{Backend, Protocol, Scope, ServiceTables};
+
+pub const NODE_PORT: End = (NODE, 30_080);
+
+/// A test with a node, its data plane and its interfaces.
+pub fn on_node(test: impl FnOnce(&mut Kernel, &Topology, &Node) + Send) {
+    in_namespace(|| {
+        let topology = Topology::new();
+        let node = Node::new();
+        let mut kernel = topology.open(&node);
+        test(&mut kernel, &topology, &node);
+    });
+}
+
+pub fn vip(protocol: Protocol, scope: Scope, backends: &[Backend]) -> ServiceTables {
+    service(key("10.96.0.10", VIP.1, protocol, scope), backends)
+}
+
+pub fn node_port(protocol: Protocol, backends: &[Backend]) -> ServiceTables {
+    service(key("0.0.0.0", NODE_PORT.1, protocol, Scope::External), backends)
+}
+
+/// Empties the slot of a v4 flow, as eviction would.
+pub fn forget_flow4(node: &Node, key: &[u8]) {
+    let maps = node.bpf_root().join(format!("v{}/maps", ebpf_common::LAYOUT_VERSION));
+    let flows = Elements::open(&maps.join("FLOWS4"), 64);
+    let tags = Elements::open(&maps.join("FLOW_TAGS4"), 64);
+    let (index, _) = flows.iter().find(|(_, flow)| flow.starts_with(key)).expect("the flow is there");
+    flows.write(index, &[0; 64]);
+    let (set, way) = (index / 16, (index % 16) as usize);
+    let mut line = tags.read(set).unwrap();
+    line[4 * way..][..4].fill(0);
+    tags.write(set, &line);
+}
+
+pub fn metric(node: &Node, label: &str) -> u64 {
+    Inspector::open(&node.bpf_root()).unwrap().metrics().unwrap()[label]
+}
