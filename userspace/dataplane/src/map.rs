@@ -1,11 +1,12 @@
 //! Typed maps over descriptors: hashes, arrays mapped into memory, counters kept by processor.
 
+use std::cell::OnceCell;
 use std::io;
 use std::marker::PhantomData;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 use std::ptr::NonNull;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use ebpf_common::flow::{Flow4, Flow6, FlowTags, Fragment, FragmentKey};
 use ebpf_common::frontend::{
@@ -193,59 +194,90 @@ impl<K: Plain, V: Plain> HashTable<K, V> {
     }
 }
 
-/// An array mapped into memory.
+/// Bytes of an array that are mapped at once. What is mapped counts as this process's memory, used
+/// or not: arrays are large, and most of them empty.
+const WINDOW: usize = 256 * 1_024;
+const PAGE: usize = 4_096;
+
+/// An array mapped into memory, window by window as they are touched.
 pub struct MappedArray<T> {
-    memory: NonNull<T>,
+    /// A window reaches a page into the next one, so that each element is within one.
+    windows: Box<[OnceCell<NonNull<u8>>]>,
     length: usize,
+    /// Of the whole array, in full pages.
     bytes: usize,
     writable: bool,
-    /// Keeps the map alive.
-    _fd: Option<OwnedFd>,
+    /// The map; none for memory of our own.
+    fd: Option<OwnedFd>,
+    kind: PhantomData<T>,
 }
 
-// SAFETY: the mapping belongs to this value alone and is reached through it only.
+// SAFETY: the mappings belong to this value alone and are reached through it only.
 unsafe impl<T: Plain> Send for MappedArray<T> {}
 
 impl<T: Plain> MappedArray<T> {
-    /// Maps the array pinned at `path`, for reading and, with `write`, for writing.
+    /// Opens the array pinned at `path`, for reading and, with `write`, for writing.
     pub fn open(path: &Path, write: bool) -> io::Result<Self> {
         let (fd, info) = open(path, size_of::<u32>(), size_of::<T>())?;
-        // The kernel places elements at multiples of eight bytes.
-        assert_eq!(size_of::<T>() % 8, 0, "elements of a mapped array fill words");
-        let length = info.max_entries as usize;
-        let bytes = (length * size_of::<T>()).next_multiple_of(4096);
-        let protection = if write { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
-        // SAFETY: the kernel chooses the place; nothing else is mapped there.
-        let memory = unsafe {
-            libc::mmap(std::ptr::null_mut(), bytes, protection, libc::MAP_SHARED, fd.as_raw_fd(), 0)
-        };
-        if memory == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
+        let this = Self::over(info.max_entries as usize, write, Some(fd));
+        if this.length > 0 {
+            // Later windows of a map that has let us have the first are not refused.
+            let first = this.map(0)?;
+            let _ = this.windows[0].set(first);
         }
-        let memory = NonNull::new(memory.cast())
-            .ok_or_else(|| io::Error::new(io::ErrorKind::AddrNotAvailable, "mapped at zero"))?;
-        Ok(Self { memory, length, bytes, writable: write, _fd: Some(fd) })
+        Ok(this)
     }
 
     /// Memory that is no map's, all zero.
     #[cfg(test)]
     pub fn anonymous(length: usize) -> Self {
-        let bytes = (length * size_of::<T>()).next_multiple_of(4096);
-        let (protection, flags) =
-            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: the kernel chooses the place; nothing else is mapped there.
-        let memory = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0) };
-        assert_ne!(memory, libc::MAP_FAILED, "{}", io::Error::last_os_error());
-        let memory = NonNull::new(memory.cast()).expect("mapped somewhere");
-        Self { memory, length, bytes, writable: true, _fd: None }
+        Self::over(length, true, None)
     }
 
-    /// A word of the element at `index`, which programs read and write too. Mapped for writing only.
-    pub fn word(&self, index: usize, word: usize) -> &AtomicU32 {
-        assert!(self.writable && index < self.length && word < size_of::<T>() / 4, "a word of an element");
-        // SAFETY: within the mapping, by the assertion; elements begin at multiples of eight bytes.
-        // All access to what is reached through words is atomic.
-        unsafe { AtomicU32::from_ptr(self.memory.add(index).cast::<u32>().add(word).as_ptr()) }
+    fn over(length: usize, writable: bool, fd: Option<OwnedFd>) -> Self {
+        // The kernel places elements at multiples of eight bytes.
+        assert!(
+            size_of::<T>() % 8 == 0 && size_of::<T>() <= PAGE,
+            "elements fill words, and no more than a page"
+        );
+        let bytes = (length * size_of::<T>()).next_multiple_of(PAGE);
+        let windows = (0..bytes.div_ceil(WINDOW)).map(|_| OnceCell::new()).collect();
+        Self { windows, length, bytes, writable, fd, kind: PhantomData }
+    }
+
+    /// Bytes of a window.
+    fn extent(&self, window: usize) -> usize {
+        (self.bytes - window * WINDOW).min(WINDOW + PAGE)
+    }
+
+    fn map(&self, window: usize) -> io::Result<NonNull<u8>> {
+        let protection = if self.writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
+        let (flags, fd) = match &self.fd {
+            Some(fd) => (libc::MAP_SHARED, fd.as_raw_fd()),
+            None => (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1),
+        };
+        let (extent, offset) = (self.extent(window), (window * WINDOW) as libc::off_t);
+        // SAFETY: the kernel chooses the place; nothing else is mapped there.
+        let memory = unsafe { libc::mmap(std::ptr::null_mut(), extent, protection, flags, fd, offset) };
+        if memory == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        NonNull::new(memory.cast())
+            .ok_or_else(|| io::Error::new(io::ErrorKind::AddrNotAvailable, "mapped at zero"))
+    }
+
+    /// The element at `index`, in its window.
+    fn place(&self, index: usize) -> NonNull<T> {
+        assert!(index < self.length, "index {index} of {}", self.length);
+        let byte = index * size_of::<T>();
+        let window = byte / WINDOW;
+        let memory = self.windows[window].get_or_init(|| match self.map(window) {
+            Ok(memory) => memory,
+            Err(error) => panic!("mapping a window of an array whose first window is mapped: {error}"),
+        });
+        // SAFETY: the element begins within the window, and ends within it and the page behind it,
+        // which are mapped as far as the array goes.
+        unsafe { memory.add(byte % WINDOW).cast() }
     }
 
     pub fn len(&self) -> usize {
@@ -254,36 +286,42 @@ impl<T: Plain> MappedArray<T> {
 
     /// The element at `index`, read whole if it is one word.
     pub fn get(&self, index: usize) -> T {
-        assert!(index < self.length, "index {index} of {}", self.length);
-        // SAFETY: within the mapping, by the assertion.
-        unsafe { self.memory.add(index).read_volatile() }
+        // SAFETY: an element within its window.
+        unsafe { self.place(index).read_volatile() }
     }
 
-    /// Writes the element at `index`, whole if it is one word. Mapped for writing only.
+    /// Writes the element at `index`, whole if it is one word. Opened for writing only.
     pub fn set(&mut self, index: usize, value: T) {
-        assert!(index < self.length, "index {index} of {}", self.length);
-        // SAFETY: within the mapping, by the assertion.
-        unsafe { self.memory.add(index).write_volatile(value) }
+        assert!(self.writable, "opened for writing");
+        // SAFETY: an element within its window.
+        unsafe { self.place(index).write_volatile(value) }
     }
-}
 
-impl<T: Plain> MappedArray<T> {
     /// Writes 32 bits of the element at `index`, whole, and nothing beside them. `offset` is that of
-    /// a word within the element.
+    /// a word within the element. Opened for writing only.
     pub fn set_word(&mut self, index: usize, offset: usize, value: u32) {
-        assert!(
-            index < self.length && offset % 4 == 0 && offset + 4 <= size_of::<T>(),
-            "a word of an element"
-        );
-        // SAFETY: within the mapping, by the assertion; elements begin at multiples of eight bytes.
-        unsafe { self.memory.add(index).cast::<u32>().add(offset / 4).write_volatile(value) }
+        assert_eq!(offset % 4, 0, "a word of an element");
+        self.word(index, offset / 4).store(value, Ordering::SeqCst);
+    }
+
+    /// A word of the element at `index`, which programs read and write too. Opened for writing only.
+    pub fn word(&self, index: usize, word: usize) -> &AtomicU32 {
+        assert!(self.writable && word < size_of::<T>() / 4, "a word of an element");
+        // SAFETY: within its window; elements begin at multiples of eight bytes. All access to what
+        // is reached through words is atomic.
+        unsafe { AtomicU32::from_ptr(self.place(index).cast::<u32>().add(word).as_ptr()) }
     }
 }
 
 impl<T> Drop for MappedArray<T> {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and nothing refers to it any more.
-        unsafe { libc::munmap(self.memory.as_ptr().cast(), self.bytes) };
+        for (window, memory) in self.windows.iter().enumerate() {
+            if let Some(memory) = memory.get() {
+                let extent = (self.bytes - window * WINDOW).min(WINDOW + PAGE);
+                // SAFETY: the mapping is ours, and nothing refers to it any more.
+                unsafe { libc::munmap(memory.as_ptr().cast(), extent) };
+            }
+        }
     }
 }
 
@@ -322,5 +360,29 @@ impl<T: Plain + Default> PerProcessor<T> {
         // SAFETY: `open` has checked the sizes; the kernel reads one value a processor, and the
         // reference to the first leads to all of them.
         unsafe { sys::map_update(self.fd.as_fd(), &index, &*values.as_ptr(), sys::Update::Any) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn elements_are_whole_across_windows() {
+        // Elements of 24 bytes: one of them begins in each window and ends in the next.
+        let mut array: MappedArray<Backend6> = MappedArray::anonymous(40_000);
+        assert!(array.windows.len() > 3);
+        let element = |index: usize| Backend6 { address: [index as u32; 4], ..Backend6::default() };
+        array.set(39_999, element(39_999));
+        assert_eq!(array.windows.iter().filter(|window| window.get().is_some()).count(), 1);
+        assert_eq!((array.get(39_999), array.get(39_998)), (element(39_999), Backend6::default()));
+        array.set_word(39_998, 4, 7);
+        assert_eq!(array.get(39_998).address, [0, 7, 0, 0]);
+    }
+
+    #[test]
+    fn names_are_cut() {
+        assert_eq!(Name::new("a/b").text(), "a/b");
+        assert_eq!(Name::new(&"x".repeat(500)).text().len(), limits::SERVICE_NAME - 1);
     }
 }

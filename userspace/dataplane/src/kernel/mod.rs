@@ -194,6 +194,8 @@ impl Kernel {
             tracing::info!(?late, "took over connections of an earlier layout");
         }
         let strangers = !remove_other_versions(root)?;
+        // Loading takes many times the memory that is needed later.
+        sys::trim_memory();
         let (interfaces, baseline) = (Vec::new(), None);
         Ok(Self {
             tables,

@@ -193,7 +193,9 @@ fn load_with(
     level: VerifierLogLevel,
 ) -> Result<BTreeMap<Program, OwnedFd>, LoadError> {
     let mut loader = EbpfLoader::new();
-    loader.verifier_log_level(level);
+    // Nothing in the object is relocated by the kernel's own types: their description, which takes tens of
+    // megabytes to read, is left alone.
+    loader.verifier_log_level(level).btf(None);
     for (name, limit) in maps(limits) {
         loader.map_pin_path(name, directory.join(name));
         if let Some(limit) = limit {

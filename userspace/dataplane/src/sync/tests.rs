@@ -16,7 +16,7 @@ use crate::tables::{self, Algorithm, Backend, Forwarding, Protocol, Scope};
 type Plane = Synchronizer<Memory>;
 
 fn small() -> FakeLimits {
-    FakeLimits { frontends: 64, backends: 96, services: 16, luts: 1_024, source_ranges: 24 }
+    FakeLimits { frontends: 64, backends: 96, services: 16, luts: 16_384, source_ranges: 24 }
 }
 
 fn open(memory: Memory) -> Plane {
