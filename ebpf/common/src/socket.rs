@@ -90,27 +90,30 @@ impl Connected {
     /// Sets of [`WAYS`] slots, and lines of tags; a power of two.
     pub const SETS: u32 = limits::CONNECTED / WAYS;
 
-    /// Where the slots of a socket are. Cookies are given out one after the other: sets fill evenly.
+    /// Where the slots of a socket are. Cookies are given out one after the other, so sets fill
+    /// evenly; as many as a set has slots share it, so that its lines are still in the cache when
+    /// sockets come and go.
     #[inline(always)]
     pub const fn set(cookie: u64) -> u32 {
-        cookie as u32 & (Self::SETS - 1)
+        cookie as u32 / WAYS & (Self::SETS - 1)
     }
 
     /// What tells the sockets of one set apart; never 0, which is for slots that are free.
     #[inline(always)]
     pub const fn tag(cookie: u64) -> u32 {
-        (cookie >> Self::SETS.trailing_zeros()) as u32 | 1 << 31
+        let high = cookie >> limits::CONNECTED.trailing_zeros();
+        (high as u32).wrapping_mul(WAYS) | cookie as u32 % WAYS | 1 << 31
     }
 
     /// Element of `CONNECTED`.
     #[inline(always)]
     pub const fn element(set: u32, way: u32) -> u32 {
-        way * Self::SETS + set
+        set * WAYS + way
     }
 }
 
 const _: () = {
-    assert!(Connected::SETS.is_power_of_two());
+    assert!(Connected::SETS.is_power_of_two() && WAYS.is_power_of_two());
     assert!(size_of::<Connected>() == 64 && align_of::<Connected>() == 8);
     assert!(core::mem::offset_of!(Connected, frontend) == 16);
     assert!(core::mem::offset_of!(Connected, service) == 52);

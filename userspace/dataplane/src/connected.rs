@@ -93,6 +93,7 @@ fn connection(set: u32, tag: u32, slot: &Connected) -> Option<Connection> {
 mod tests {
     use super::*;
     use crate::convert::word;
+    use ebpf_common::limits;
 
     #[test]
     fn a_slot_counts_when_its_cookie_is_that_of_the_tag() {
@@ -115,16 +116,21 @@ mod tests {
         assert_eq!((read.cookie, read.protocol, read.service), (cookie, 17, 3));
         // Being written, left by another socket of the set, or of another set.
         assert_eq!(connection(set, tag, &Connected { cookie: 0, ..slot }), None);
-        assert_eq!(connection(set, Connected::tag(cookie + u64::from(Connected::SETS)), &slot), None);
+        assert_eq!(connection(set, Connected::tag(cookie + u64::from(limits::CONNECTED)), &slot), None);
         assert_eq!(connection(set + 1, tag, &slot), None);
         assert_eq!(connection(set, tag, &Connected { family: 0, ..slot }), None);
     }
 
     #[test]
     fn no_cookie_has_the_tag_of_a_free_slot() {
-        for cookie in [1, u64::from(Connected::SETS), u64::from(u32::MAX), u64::MAX] {
+        for cookie in [1, u64::from(limits::CONNECTED), u64::from(u32::MAX), u64::MAX] {
             assert_ne!(Connected::tag(cookie), tag::EMPTY);
             assert!(Connected::set(cookie) < Connected::SETS);
+        }
+        // Cookies of the same set have tags of their own.
+        let mut seen = std::collections::BTreeSet::new();
+        for cookie in (0..64 * u64::from(limits::CONNECTED)).step_by(7) {
+            assert!(seen.insert((Connected::set(cookie), Connected::tag(cookie))), "cookie {cookie}");
         }
     }
 }

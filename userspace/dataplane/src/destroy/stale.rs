@@ -1,6 +1,7 @@
 //! Which sockets have to go.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
@@ -50,8 +51,8 @@ impl Live {
         let connections: Vec<Connection> =
             self.datagrams()?.into_iter().filter(|socket| socket.protocol == protocol::UDP).collect();
         for connection in &connections {
-            if !lists.contains_key(&connection.frontend) {
-                lists.insert(connection.frontend, self.backends(connection.frontend)?);
+            if let Entry::Vacant(place) = lists.entry(connection.frontend) {
+                place.insert(self.backends(connection.frontend)?);
             }
         }
         Ok(stale(&connections, &lists))

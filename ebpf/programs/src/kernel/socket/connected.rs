@@ -30,12 +30,12 @@ pub fn remember<F: Family>(connection: &Connection<F::Address>) -> bool {
     let Some(line) = CONNECTED_TAGS.get_ptr_mut(set) else {
         return false;
     };
-    let mut way = find(line, tag);
+    let (mut way, free) = find(line, tag);
     if way == NONE {
-        way = find(line, tag::EMPTY);
-        if way == NONE || !claim(line, way, tag) {
+        if free == NONE || !claim(line, free, tag) {
             return false;
         }
+        way = free;
     }
     let Some(slot) = CONNECTED.get_ptr_mut(Connected::element(set, way)) else {
         return false;
@@ -61,7 +61,7 @@ pub fn remember<F: Family>(connection: &Connection<F::Address>) -> bool {
 #[inline(always)]
 pub fn recall<F: Family>(cookie: u64, backend: &F::Address, port: u16) -> Option<(F::Address, u16)> {
     let set = Connected::set(cookie);
-    let way = find(CONNECTED_TAGS.get_ptr_mut(set)?, Connected::tag(cookie));
+    let (way, _) = find(CONNECTED_TAGS.get_ptr_mut(set)?, Connected::tag(cookie));
     if way == NONE {
         return None;
     }
@@ -81,25 +81,32 @@ pub fn forget(cookie: u64) {
     let Some(line) = CONNECTED_TAGS.get_ptr_mut(Connected::set(cookie)) else {
         return;
     };
-    let way = find(line, Connected::tag(cookie));
+    let (way, _) = find(line, Connected::tag(cookie));
     if way != NONE {
         // SAFETY: a tag of the line; the slot is this socket's own.
         unsafe { place(line, way).write_volatile(tag::EMPTY) };
     }
 }
 
-/// The last way that has the tag.
+/// The way that has the tag, and one that is free. Without branches: the verifier would follow each
+/// of them.
 #[inline(always)]
-fn find(line: *mut FlowTags, wanted: u32) -> u32 {
-    let mut found = NONE;
+fn find(line: *mut FlowTags, wanted: u32) -> (u32, u32) {
+    let (mut found, mut free) = (NONE, NONE);
     for way in 0..WAYS {
         // SAFETY: a tag of the line.
         let tag = unsafe { place(line, way).read_volatile() };
-        if tag == wanted {
-            found = way;
-        }
+        let (own, empty) = (all_if_zero(tag ^ wanted), all_if_zero(tag ^ tag::EMPTY));
+        found = found & !own | way & own;
+        free = free & !empty | way & empty;
     }
-    found
+    (found, free)
+}
+
+/// All bits for zero, else none.
+#[inline(always)]
+fn all_if_zero(word: u32) -> u32 {
+    ((word as u64).wrapping_sub(1) as i64 >> 63) as u32
 }
 
 /// Takes a free way.
