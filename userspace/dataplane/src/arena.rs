@@ -44,6 +44,7 @@ impl Arena {
     }
 
     /// Elements that are in use, or rest.
+    #[cfg(test)]
     pub fn taken(&self) -> u32 {
         self.taken
     }

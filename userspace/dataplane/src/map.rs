@@ -59,6 +59,9 @@ plain!(
     Socket6,
 );
 
+#[cfg(test)]
+plain!([u64; 3], [u64; 4], [u32; 6], [u32; 12]);
+
 /// Name of a service, cut to its place and filled with zeros.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
@@ -189,8 +192,24 @@ impl<K: Plain, V: Plain> HashTable<K, V> {
         K: Default,
         V: Default,
     {
+        let mut all = Vec::new();
+        let visit = |keys: &[K], values: &[V]| all.extend(keys.iter().copied().zip(values.iter().copied()));
         // SAFETY: `open` has checked the sizes; any bytes are a key and a value.
-        unsafe { sys::map_read_all(self.fd.as_fd(), self.max_entries as usize) }
+        unsafe { sys::map_visit(self.fd.as_fd(), self.max_entries as usize, visit) }?;
+        Ok(all)
+    }
+
+    /// Number of elements, by reading them all.
+    pub fn count(&self) -> io::Result<usize>
+    where
+        K: Default,
+        V: Default,
+    {
+        let mut count = 0;
+        let visit = |keys: &[K], _: &[V]| count += keys.len();
+        // SAFETY: as in `read_all`.
+        unsafe { sys::map_visit(self.fd.as_fd(), self.max_entries as usize, visit) }?;
+        Ok(count)
     }
 }
 

@@ -186,15 +186,15 @@ pub unsafe fn map_update_batch<K, V>(
     }
 }
 
-/// Reads every element of a hash map.
+/// Gives every element of a hash map to `visit`, batch by batch.
 ///
 /// # Safety
 /// The map's keys and values must be as long as `K` and `V`, and any bytes be one.
-pub unsafe fn map_read_all<K: Copy + Default, V: Copy + Default>(
+pub unsafe fn map_visit<K: Copy + Default, V: Copy + Default>(
     map: BorrowedFd<'_>,
     entries: usize,
-) -> io::Result<Vec<(K, V)>> {
-    let mut all = Vec::new();
+    mut visit: impl FnMut(&[K], &[V]),
+) -> io::Result<()> {
     // A batch holds whole buckets; a batch of this size holds any bucket there can be.
     let mut room = entries.clamp(1, 4096);
     let mut keys = vec![K::default(); room];
@@ -225,12 +225,23 @@ pub unsafe fn map_read_all<K: Copy + Default, V: Copy + Default>(
             }
             Err(error) => return Err(error),
         };
-        all.extend(keys[..read].iter().copied().zip(values[..read].iter().copied()));
+        visit(&keys[..read], &values[..read]);
         if last {
-            return Ok(all);
+            return Ok(());
         }
         (cursor, started) = (next, true);
     }
+}
+
+/// Creates a map with nothing in it.
+#[cfg(test)]
+pub fn map_create(kind: u32, key: u32, value: u32, entries: u32, flags: u32) -> io::Result<OwnedFd> {
+    let mut attr = Attr::default();
+    attr.u32(0, kind).u32(4, key).u32(8, value).u32(12, entries).u32(16, flags);
+    // SAFETY: the command takes numbers only.
+    let fd = unsafe { attr.call(command::MAP_CREATE) }?;
+    // SAFETY: the kernel gave this descriptor to us alone.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
 /// Creates and drops a small hash map: bpf(2) is there, and allowed.
@@ -276,6 +287,7 @@ pub fn map_info(map: BorrowedFd<'_>) -> io::Result<MapInfo> {
 /// What the kernel says about a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkInfo {
+    pub id: u32,
     pub program_id: u32,
     /// Of a link to a cgroup: the cgroup's id.
     pub cgroup: u64,
@@ -287,7 +299,7 @@ pub struct LinkInfo {
 pub fn link_info(link: BorrowedFd<'_>) -> io::Result<LinkInfo> {
     let mut info = [0_u64; 16];
     object_info(link, &mut info)?;
-    Ok(LinkInfo { program_id: half(&info, 8), cgroup: info[2], ifindex: half(&info, 16) })
+    Ok(LinkInfo { id: half(&info, 4), program_id: half(&info, 8), cgroup: info[2], ifindex: half(&info, 16) })
 }
 
 /// Where a program is attached.

@@ -11,6 +11,8 @@ mod check;
 mod maps;
 mod node;
 pub mod object;
+#[cfg(test)]
+mod tests;
 mod upgrade;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -151,14 +151,6 @@ impl<S: Store> Synchronizer<S> {
         self.apply(&[(service, desired)])
     }
 
-    /// Elements in use and in all, of each arena.
-    pub fn arenas(&self) -> impl Iterator<Item = (Space, u32, u32)> {
-        Space::ALL
-            .into_iter()
-            .zip(&self.arenas)
-            .map(|(space, arena)| (space, arena.taken() * space.unit(), arena.capacity() * space.unit()))
-    }
-
     fn apply(&mut self, changes: &[Change<'_>]) -> Result<Applied, DataPlaneError> {
         let mut pass = Pass::default();
         let gone = self.gone(changes);

@@ -1,0 +1,418 @@
+//! The tables in the kernel's own maps: what a restart finds, what a full map says, what becomes of
+//! an earlier layout. Everything is removed when a test ends, also after a failure.
+#![allow(clippy::print_stderr, reason = "a test that cannot clean up says so")]
+
+#[path = "../../tests/support/packet.rs"]
+mod packet;
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use ebpf_common::flow::{Flow4, flow_flag};
+use ebpf_common::frontend::{Backend4, FrontendKey4};
+use ebpf_common::scope;
+use ebpf_common::socket::{Socket4, SocketKey4, direction};
+
+use self::packet::{ACK, End, Packet};
+use super::*;
+use crate::convert;
+use crate::flows::FlowTable;
+use crate::map::{MappedArray, Name, Plain};
+use crate::tables::{Algorithm, Backend, Frontend, FrontendKey, Protocol, Role, Scope};
+
+/// A directory for pins and a cgroup, both of this test alone.
+struct Place {
+    directory: tempfile::TempDir,
+    cgroup: PathBuf,
+}
+
+impl Place {
+    fn new() -> Self {
+        let directory = tempfile::Builder::new().prefix("hawser-test-").tempdir().unwrap();
+        let hierarchy = crate::find_cgroup2().expect("a cgroup2 hierarchy is mounted");
+        let cgroup = hierarchy.join(directory.path().file_name().unwrap());
+        fs::create_dir(&cgroup).unwrap();
+        Self { directory, cgroup }
+    }
+
+    fn root(&self) -> PathBuf {
+        self.directory.path().join("bpf")
+    }
+
+    fn open(&self, limits: Limits) -> Kernel {
+        let (bpf_root, cgroup) = (self.root(), self.cgroup.clone());
+        let config = Config { bpf_root, cgroup, limits, xdp: XdpMode::Off, xdp_redirect: false };
+        Kernel::open(config).unwrap_or_else(|error| panic!("{}", chain(&error)))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Err(error) = remove(&self.root()) {
+            eprintln!("{}", chain(&error));
+        }
+        if let Err(error) = fs::remove_dir(&self.cgroup) {
+            eprintln!("{}: {error}", self.cgroup.display());
+        }
+    }
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let source = error.source().map(chain);
+    source.map_or_else(|| error.to_string(), |source| format!("{error}: {source}"))
+}
+
+/// Small maps, quick to make.
+fn small() -> Limits {
+    Limits {
+        frontends: 1_024,
+        backends: 4_096,
+        services: 1_024,
+        luts: 4_096,
+        flows4: 1_024,
+        flows6: 1_024,
+        sockets: 1_024,
+        affinity: 1_024,
+        source_ranges: 64,
+        fragments: 64,
+        exempt: 16,
+    }
+}
+
+/// Runs on a thread with a network namespace of its own, which ends with it.
+fn in_namespace(test: impl FnOnce() + Send) {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            // SAFETY: takes a number; concerns this thread only.
+            assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0, "a network namespace");
+            test();
+        });
+        if let Err(panic) = thread.join() {
+            std::panic::resume_unwind(panic);
+        }
+    });
+}
+
+fn key(address: &str, port: u16) -> FrontendKey {
+    let (protocol, scope) = (Protocol::Tcp, Scope::Internal);
+    FrontendKey { address: address.parse().unwrap(), port, protocol, scope }
+}
+
+fn backends(prefix: &str, weights: impl IntoIterator<Item = u16>) -> Vec<Backend> {
+    let one = |(number, weight): (u16, u16)| {
+        let address = format!("{prefix}{number}").parse().unwrap();
+        Backend { weight, ..Backend::new(address, 8_080, number.is_multiple_of(2)) }
+    };
+    (1..).zip(weights).map(one).collect()
+}
+
+fn service(frontends: Vec<Frontend>, ranges: &[&str]) -> ServiceTables {
+    ServiceTables { frontends, source_ranges: ranges.iter().map(|range| range.parse().unwrap()).collect() }
+}
+
+/// A bit of everything.
+fn everything() -> Tables {
+    let limited = |frontend: Frontend| Frontend { limited: true, ..frontend };
+    let consistent = |frontend: Frontend| Frontend { algorithm: Algorithm::Consistent, ..frontend };
+    let services = [
+        (
+            "a/plain",
+            service(
+                vec![
+                    Frontend::new(key("10.96.0.1", 80), backends("10.1.0.", [1; 3])),
+                    Frontend::mark("10.96.0.1".parse().unwrap()),
+                    Frontend::new(key("fd00::1", 80), backends("fd00:1::", [1; 3])),
+                ],
+                &[],
+            ),
+        ),
+        (
+            "b/weighted",
+            service(
+                vec![
+                    Frontend::new(key("10.96.0.2", 80), backends("10.1.1.", [1, 5, 0])),
+                    limited(Frontend::new(key("fd00::2", 80), backends("fd00:2::", [1, 5, 0]))),
+                ],
+                &["192.0.2.0/24", "2001:db8::/32", "10.0.0.0/8"],
+            ),
+        ),
+        (
+            "c/consistent",
+            service(
+                vec![
+                    consistent(Frontend::new(key("10.96.0.3", 80), backends("10.1.2.", [1; 20]))),
+                    consistent(Frontend::new(key("fd00::3", 80), backends("fd00:3::", [1; 20]))),
+                ],
+                &[],
+            ),
+        ),
+    ];
+    services.map(|(name, tables)| (name.to_owned(), tables)).into()
+}
+
+#[test]
+#[ignore = "needs root and eBPF: cargo xtask test"]
+fn a_restart_finds_everything_and_writes_nothing() {
+    let place = Place::new();
+    let mut kernel = place.open(small());
+    let applied = kernel.apply_full(&everything()).unwrap();
+    assert_eq!((applied.frontends_written, applied.blocks_written), (7, 6));
+    let node = NodeTables {
+        addresses: ["192.0.2.1", "2001:db8::1"].map(|text| text.parse().unwrap()).to_vec(),
+        exempt: BTreeSet::from([7, 9]),
+        service_ranges: vec!["10.96.0.0/16".parse().unwrap()],
+        guard_node_ports: true,
+        ..NodeTables::default()
+    };
+    kernel.set_node(&node).unwrap();
+    let before = kernel.tables.store.config();
+    assert_ne!(before.flags & config_flag::EXEMPTIONS, 0);
+    assert_ne!(before.flags & config_flag::GUARD_NODE_PORTS, 0);
+    assert_eq!(before.ranges4[0].mask, u32::from_ne_bytes([255, 255, 0, 0]));
+    let exempt = || HashTable::<u64, u64>::open(&place.root().join(format!("v{LAYOUT_VERSION}/maps/EXEMPT")));
+    let mut keys = exempt().unwrap().keys().unwrap();
+    keys.sort_unstable();
+    assert_eq!(keys, [7, 9]);
+    drop(kernel);
+
+    // Other limits change nothing: the maps are there.
+    let mut kernel = place.open(Limits { flows4: 2_048, frontends: 64, ..small() });
+    let after = kernel.tables.store.config();
+    assert_eq!(after, ebpf_common::Config { epoch: after.epoch, ..before }, "the seed above all");
+    assert!(after.epoch > before.epoch, "flows look once");
+    assert_eq!(kernel.apply_full(&everything()).unwrap(), Applied::default());
+    kernel.set_node(&NodeTables::default()).unwrap();
+    assert_eq!(kernel.tables.store.config().flags & config_flag::EXEMPTIONS, 0);
+    assert_eq!(exempt().unwrap().keys().unwrap(), []);
+
+    // Nothing is left of what goes.
+    let applied = kernel.apply_full(&Tables::new()).unwrap();
+    assert_eq!((applied.frontends_deleted, applied.blocks_freed), (7, 6));
+    let contents = kernel.tables.store.read().unwrap();
+    assert!(contents.frontends.is_empty() && contents.names.is_empty() && contents.source_ranges.is_empty());
+}
+
+#[test]
+#[ignore = "needs root and eBPF: cargo xtask test"]
+fn a_full_map_is_named_and_keeps_what_it_has() {
+    let place = Place::new();
+    let limits = Limits { frontends: 3, backends: 16, services: 4, luts: 128, source_ranges: 2, ..small() };
+    let mut kernel = place.open(limits);
+    let mut desired = Tables::new();
+    let first =
+        service(vec![Frontend::new(key("10.96.0.1", 80), backends("10.1.0.", [1, 2]))], &["10.0.0.0/8"]);
+    desired.insert("a/first".to_owned(), first);
+    kernel.apply_full(&desired).unwrap();
+    let of = |count: usize, weights: &[u16], ranges: &[&str]| {
+        let address = |number| key(&format!("10.96.1.{number}"), 80);
+        let list = backends("10.1.1.", weights.iter().copied());
+        service((0..count).map(|number| Frontend::new(address(number), list.clone())).collect(), ranges)
+    };
+    for (tables, expected) in [
+        (of(3, &[1], &[]), "b/second: map FRONTENDS4 is full at 3 entries"),
+        (of(1, &[1; 15], &[]), "b/second: map BACKENDS4 is full at 16 entries"),
+        (of(1, &[1, 3], &[]), "b/second: map LUTS is full at 128 entries"),
+        (of(1, &[1], &["10.0.0.0/8", "192.0.2.0/24"]), "b/second: map SOURCE_RANGES4 is full at 2 entries"),
+    ] {
+        let error = kernel.apply_service("b/second", Some(&tables)).unwrap_err();
+        assert_eq!(error.to_string(), expected);
+        kernel.apply_service("b/second", None).unwrap();
+        assert_eq!(kernel.apply_full(&desired).unwrap(), Applied::default(), "after: {expected}");
+    }
+    for number in 0..2 {
+        kernel.apply_service(&format!("c/{number}"), Some(&of(0, &[], &[]))).unwrap();
+        let one = service(vec![Frontend::new(key("10.96.2.1", 80 + number), Vec::new())], &[]);
+        kernel.apply_service(&format!("c/{number}"), Some(&one)).unwrap();
+    }
+    let one = service(vec![Frontend::new(key("10.96.3.1", 80), Vec::new())], &[]);
+    let error = kernel.apply_service("d/fourth", Some(&one)).unwrap_err();
+    assert_eq!(error.to_string(), "d/fourth: map SERVICES is full at 4 entries");
+}
+
+const HASH: u32 = 1;
+const ARRAY: u32 = 2;
+const LRU: u32 = 9;
+const MAPPABLE: u32 = 1 << 10;
+const CLIENT: End = (Ipv4Addr::new(10, 1, 0, 9), 40_000);
+const VIP: End = (Ipv4Addr::new(10, 96, 0, 1), 80);
+const OLD_BACKEND: End = (Ipv4Addr::new(10, 1, 0, 5), 8_080);
+
+/// Maps of layout 1, with one service, one connection, one socket and one client that stays.
+fn layout_1(directory: &Path) {
+    fs::create_dir_all(directory).unwrap();
+    let create = |name: &str, kind, key, value, flags| {
+        let fd = sys::map_create(kind, key, value, 64, flags).unwrap();
+        sys::object_pin(fd.as_fd(), &directory.join(name)).unwrap();
+    };
+    for (name, kind, key, value, flags) in [
+        ("FRONTENDS4", HASH, 8, 32, 0),
+        ("FRONTENDS6", HASH, 20, 32, 0),
+        ("BACKENDS4", ARRAY, 4, 8, MAPPABLE),
+        ("BACKENDS6", ARRAY, 4, 24, MAPPABLE),
+        ("SERVICE_NAMES", HASH, 4, 128, 0),
+        ("LOCAL_ADDRS4", HASH, 4, 4, 0),
+        ("LOCAL_ADDRS6", HASH, 16, 4, 0),
+        ("DEVICES", HASH, 4, 8, 0),
+        ("FLOWS4", LRU, 16, 48, 0),
+        ("SOCKETS4", LRU, 16, 16, 0),
+        ("SOCKETS6", LRU, 32, 28, 0),
+        ("AFFINITY", LRU, 16, 24, 0),
+        ("CONFIG", ARRAY, 4, 24, MAPPABLE),
+    ] {
+        create(name, kind, key, value, flags);
+    }
+    fill_layout_1(directory);
+}
+
+fn table<K: Plain, V: Plain>(directory: &Path, name: &str) -> HashTable<K, V> {
+    HashTable::open(&directory.join(name)).unwrap()
+}
+
+fn fill_layout_1(directory: &Path) {
+    let ip = |address: Ipv4Addr| convert::word(address);
+    let (vip, old) = (ip(VIP.0), ip(OLD_BACKEND.0));
+    let key = FrontendKey4 { address: vip, port: 80_u16.to_be(), protocol: 6, scope: scope::INTERNAL };
+    // Block 4, two backends; service 3; three hours of affinity.
+    let value: [u64; 4] = [4 | 2 << 32, 3 | 7 << 32, 10_059, 0];
+    table::<FrontendKey4, [u64; 4]>(directory, "FRONTENDS4").insert(&key, &value).unwrap();
+    let mut backends = MappedArray::<Backend4>::open(&directory.join("BACKENDS4"), true).unwrap();
+    for (place, last) in [(4, 6), (5, 7)] {
+        let address = ip(Ipv4Addr::new(10, 1, 0, last));
+        backends.set(place, Backend4 { address, port: 8_080_u16.to_be(), flags: 1 });
+    }
+    table::<u32, Name>(directory, "SERVICE_NAMES").insert(&3, &Name::new("a/old")).unwrap();
+    table::<u32, u32>(directory, "LOCAL_ADDRS4").insert(&ip(Ipv4Addr::new(192, 0, 2, 1)), &1).unwrap();
+    // A connection to a backend that the service no longer has: only its flow knows it.
+    let ports =
+        |source: u16, destination: u16| u32::from(source.to_be()) | u32::from(destination.to_be()) << 16;
+    let flows = table::<[u32; 4], [u32; 12]>(directory, "FLOWS4");
+    let client = ip(CLIENT.0);
+    let tick = now();
+    let forward = [client, vip, ports(CLIENT.1, VIP.1), 6];
+    let to = [client, old, ports(CLIENT.1, OLD_BACKEND.1), 3, 9, 0, tick, 0, 0, 0, 0, 0];
+    flows.insert(&forward, &to).unwrap();
+    let backward = [old, client, ports(OLD_BACKEND.1, CLIENT.1), 6];
+    let reverse = u32::from(flow_flag::REVERSE);
+    let to = [vip, client, ports(VIP.1, CLIENT.1), 3, 9, reverse, tick, 0, 0, 0, 0, 0];
+    flows.insert(&backward, &to).unwrap();
+    let key = SocketKey4 {
+        cookie: 77,
+        address: old,
+        port: OLD_BACKEND.1.to_be(),
+        protocol: 6,
+        direction: direction::REVERSE,
+    };
+    let socket: [u32; 4] = [vip, ports(VIP.1, 0), 4, 3];
+    table::<SocketKey4, [u32; 4]>(directory, "SOCKETS4").insert(&key, &socket).unwrap();
+    let affinity = table::<[u32; 4], [u32; 6]>(directory, "AFFINITY");
+    let port = u32::from(80_u16.to_be()) | 6 << 16;
+    affinity.insert(&[client, 0, 3, port], &[old, 0, 0, 0, ports(8_080, 0), tick]).unwrap();
+    let mut config = MappedArray::<[u64; 3]>::open(&directory.join("CONFIG"), true).unwrap();
+    let snat = u64::from(ip(Ipv4Addr::new(192, 0, 2, 1)));
+    config.set(0, [1, snat | 0xffff << 32, 2_000 | 3_000 << 16]);
+}
+
+/// The programs' clock.
+fn now() -> u32 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the value outlives the call.
+    assert_eq!(unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) }, 0);
+    ((time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64) >> ebpf_common::TICK_SHIFT) as u32
+}
+
+/// Ids of links, and of the programs that they run, by name.
+fn links(directory: &Path) -> BTreeMap<String, (u32, u32)> {
+    let one = |entry: io::Result<fs::DirEntry>| {
+        let path = entry.unwrap().path();
+        let info = sys::link_info(sys::object_get(&path).unwrap().as_fd()).unwrap();
+        (path.file_name().unwrap().to_string_lossy().into_owned(), (info.id, info.program_id))
+    };
+    fs::read_dir(directory).unwrap().map(one).collect()
+}
+
+/// Leaves links as another layout would have, and its maps.
+fn as_version(place: &Place, number: u32) -> PathBuf {
+    let (ours, other) = (version_directory(&place.root()), place.root().join(format!("v{number}")));
+    fs::create_dir(&other).unwrap();
+    fs::create_dir(other.join("links")).unwrap();
+    for entry in fs::read_dir(ours.join("links")).unwrap() {
+        let path = entry.unwrap().path();
+        fs::rename(&path, other.join("links").join(path.file_name().unwrap())).unwrap();
+    }
+    remove_version(&ours).unwrap();
+    other
+}
+
+#[test]
+#[ignore = "needs root and eBPF: cargo xtask test"]
+fn an_earlier_layout_is_taken_over_with_its_connections_and_links() {
+    in_namespace(|| {
+        let place = Place::new();
+        let mut kernel = place.open(small());
+        let interface = Interface { name: "lo".to_owned(), index: 1, role: Role::Pod };
+        kernel.set_interfaces(&[interface]).unwrap();
+        drop(kernel);
+        let old = as_version(&place, 1);
+        layout_1(&old.join("maps"));
+        let before = links(&old.join("links"));
+
+        let mut kernel = place.open(small());
+        assert!(!old.exists(), "nothing of it is left");
+        let after = links(&version_directory(&place.root()).join("links"));
+        assert_eq!(before.keys().collect::<Vec<_>>(), after.keys().collect::<Vec<_>>());
+        for (name, (link, program)) in &before {
+            assert_eq!(after[name].0, *link, "{name} was never detached");
+            assert_ne!(after[name].1, *program, "{name} runs its new program");
+        }
+        // Tables: before anybody has said what shall be in them.
+        let settings = kernel.tables.store.config();
+        assert_eq!(convert::address4(settings.snat_address4), Ipv4Addr::new(192, 0, 2, 1));
+        assert_eq!((settings.snat_port_min, settings.snat_port_max), (2_000, 3_000));
+        let id = kernel.service_ids().find(|(name, _)| *name == "a/old").unwrap().1;
+        let contents = kernel.tables.store.read().unwrap();
+        let (frontend, value) = contents.frontends[0];
+        assert_eq!((contents.frontends.len(), frontend, value.count()), (1, key("10.96.0.1", 80), 2));
+        check_carried(&kernel, id);
+        // The connection goes on to where it was, though the service has no such backend.
+        let packet = Packet::tcp(CLIENT, VIP, ACK);
+        let mut context = [0_u8; 192];
+        context[36..44].copy_from_slice(&[1, 0, 0, 0, 1, 0, 0, 0]);
+        let run = kernel.test_run(Program::PodIngress, &packet.bytes(), &context, 1).unwrap();
+        assert_eq!(Packet::<Ipv4Addr>::parse(&run.packet).destination, OLD_BACKEND);
+        // What shall be there replaces what was.
+        kernel.apply_full(&everything()).unwrap();
+        assert!(kernel.service_ids().all(|(name, _)| name != "a/old"));
+    });
+}
+
+fn check_carried(kernel: &Kernel, id: u32) {
+    let maps = kernel.maps_directory();
+    let flows: FlowTable<Flow4> = FlowTable::open(&maps, "FLOWS4", "FLOW_TAGS4").unwrap();
+    let flows: Vec<Flow4> = flows.iter().collect();
+    assert_eq!(flows.len(), 2);
+    for flow in &flows {
+        assert_eq!(flow.service, id);
+        assert!(flows.iter().any(|other| other.key == flow.sibling()), "each leads to the other");
+    }
+    let sockets = table::<SocketKey4, Socket4>(&maps, "SOCKETS4").read_all().unwrap();
+    assert_eq!((sockets.len(), sockets[0].0.cookie, sockets[0].1.service), (1, 77, id));
+    assert_eq!(convert::address4(sockets[0].1.address), VIP.0);
+    let affinity: HashTable<ebpf_common::frontend::AffinityKey, ebpf_common::frontend::Affinity> =
+        table(&maps, "AFFINITY");
+    let (client, stays) = affinity.read_all().unwrap()[0];
+    assert_eq!((client.service, client.family, client.client), (id, 4, u64::from(convert::word(CLIENT.0))));
+    assert_eq!(IpAddr::from(convert::address4(stays.address[0])), IpAddr::from(OLD_BACKEND.0));
+}
+
+#[test]
+#[ignore = "needs root and eBPF: cargo xtask test"]
+fn a_layout_that_nobody_can_read_serves_until_the_tables_are_there() {
+    let place = Place::new();
+    drop(place.open(small()));
+    let other = as_version(&place, 9);
+    let mut kernel = place.open(small());
+    assert!(!links(&other.join("links")).is_empty(), "it is still at work");
+    kernel.apply_service("a/one", None).unwrap();
+    assert!(other.exists());
+    kernel.apply_full(&everything()).unwrap();
+    assert!(!other.exists());
+}
