@@ -89,8 +89,21 @@ struct Seen {
     weight: Option<u16>,
 }
 
-/// Judges an attempt.
+/// Judges an attempt of a client that nobody knows yet.
 pub fn judge(world: &World, attempt: &Attempt) -> Verdict {
+    decide(world, attempt, false)
+}
+
+/// Where the addressed Service keeps to clients (`sessionAffinity: ClientIP`): its name, and what
+/// may become of the attempt if it knows this one. Such a client stays with an endpoint that gets
+/// nobody new.
+pub fn judge_known(world: &World, attempt: &Attempt) -> Option<(String, Verdict)> {
+    let (service, ..) = addressee(world, attempt)?;
+    let sticky = service.spec.as_ref().unwrap().session_affinity.as_deref() == Some("ClientIP");
+    sticky.then(|| (service.metadata.name.clone().unwrap(), decide(world, attempt, true)))
+}
+
+fn decide(world: &World, attempt: &Attempt, known: bool) -> Verdict {
     let Some((service, port, ways)) = addressee(world, attempt) else {
         return nobody(world, attempt.to.ip());
     };
@@ -120,7 +133,8 @@ pub fn judge(world: &World, attempt: &Attempt) -> Verdict {
         let astray = attempt.from == From::Outside && !all[to].local;
         if masquerade_all || astray || to.ip() == attempt.source { Source::Node } else { Source::Kept }
     };
-    Verdict::To(with_a_share(chosen, &all).into_iter().map(|to| (to, source(&to))).collect())
+    let candidates = if known { chosen } else { with_a_share(chosen, &all) };
+    Verdict::To(candidates.into_iter().map(|to| (to, source(&to))).collect())
 }
 
 /// Nothing listens there. Addresses that belong to Services are not let through.

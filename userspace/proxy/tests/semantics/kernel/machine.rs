@@ -77,6 +77,10 @@ impl Machine {
         }
     }
 
+    pub fn world(&self) -> &World {
+        &self.world
+    }
+
     /// The tables become those of this cluster, whatever they were before.
     pub fn become_(&mut self, world: &World) {
         let wanted: BTreeSet<IpAddr> =

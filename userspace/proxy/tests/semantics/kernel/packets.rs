@@ -1,7 +1,8 @@
 //! Packets of pods and from outside, through the programs by BPF_PROG_TEST_RUN.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
@@ -9,36 +10,59 @@ use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use super::machine::{Machine, Outcome};
 use super::support::{Node, in_namespace};
 use crate::cases;
-use crate::model::{Attempt, From, Verdict, judge};
+use crate::model::{Attempt, From, Verdict, judge, judge_known};
 use crate::plan::{attempt, world};
 
-/// Random clusters, and attempts in each: some 5,000 packets, half of them through XDP first.
-const CLUSTERS: u32 = 160;
+/// Random clusters, and attempts in each: some 8,000 packets, half of them through XDP first.
+const CLUSTERS: u32 = 256;
 const ATTEMPTS: usize = 48;
 /// Connections after which each of a handful of backends has had one.
 const CONNECTIONS: usize = 96;
 
-/// One connection: its first packet, and the answer if there is a backend.
+/// Which endpoint each client of a Service with affinity had last: by Service, client and whether
+/// it is outside.
+type Known = BTreeMap<(String, IpAddr, bool), IpAddr>;
+
+/// One connection: its first packet, the answer if there is a backend, and another packet.
 fn connect(
     machine: &mut Machine,
     attempt: &Attempt,
-    expected: &Verdict,
+    known: &mut Known,
     xdp: bool,
-) -> Result<Option<std::net::SocketAddr>, String> {
+) -> Result<Option<SocketAddr>, String> {
     let port = machine.fresh_port();
     let outcome = machine.send(attempt, port, xdp);
-    let Some(seen) = machine.compare(attempt, port, outcome, expected)? else { return Ok(None) };
+    let expected = expected(machine, attempt, known);
+    let Some(seen) = machine.compare(attempt, port, outcome, &expected)? else { return Ok(None) };
+    if let Some((service, _)) = judge_known(machine.world(), attempt) {
+        let client = (service, attempt.source, attempt.from == From::Outside);
+        known.insert(client, seen.destination.ip());
+    }
     match machine.answer(&seen, xdp) {
         Outcome::Became(back)
-            if (back.source, back.destination)
-                == (attempt.to, std::net::SocketAddr::new(attempt.source, port)) => {}
+            if (back.source, back.destination) == (attempt.to, SocketAddr::new(attempt.source, port)) => {}
         other => return Err(format!("the reply to {seen:?} was {other:?}")),
     }
-    // The next packet of the connection goes the same way.
     match machine.send(attempt, port, xdp) {
         Outcome::Became(again) if again == seen => Ok(Some(seen.destination)),
         other => Err(format!("after {seen:?} there was {other:?}")),
     }
+}
+
+/// What the oracle allows, given whom the Services know.
+fn expected(machine: &Machine, attempt: &Attempt, known: &Known) -> Verdict {
+    let world = machine.world();
+    let Some((service, Verdict::To(mut candidates))) = judge_known(world, attempt) else {
+        return judge(world, attempt);
+    };
+    let client = (service, attempt.source, attempt.from == From::Outside);
+    if let Some(last) = known.get(&client)
+        && candidates.keys().any(|to| to.ip() == *last)
+    {
+        candidates.retain(|to, _| to.ip() == *last);
+    }
+    // A Service of that name may have known the client in a cluster before this one.
+    Verdict::To(candidates)
 }
 
 /// Whether packets show it: those of the node's own sockets pass no program, and loopback
@@ -60,9 +84,9 @@ fn packets_of_random_clusters_do_what_services_mean() {
             let mut machine = machine.borrow_mut();
             let world = plan.world();
             machine.become_(&world);
+            let mut known = Known::new();
             for attempt in attempts.iter().map(|attempt| attempt.attempt(&plan)).filter(on_the_wire) {
-                let expected = judge(&world, &attempt);
-                connect(&mut machine, &attempt, &expected, xdp)
+                connect(&mut machine, &attempt, &mut known, xdp)
                     .map_err(|error| TestCaseError::fail(format!("{attempt:?}: {error}")))?;
                 *sent.borrow_mut() += 1;
             }
@@ -71,7 +95,7 @@ fn packets_of_random_clusters_do_what_services_mean() {
         if let Err(error) = result {
             panic!("{error}");
         }
-        assert!(*sent.borrow() > 4_000, "{sent:?} packets");
+        assert!(*sent.borrow() > 6_000, "{sent:?} packets");
     });
 }
 
@@ -87,7 +111,7 @@ fn packets_of_kube_proxys_cases_do_what_kube_proxy_does() {
             for flow in case.flows.iter().filter(|flow| on_the_wire(&flow.attempt)) {
                 let mut reached = BTreeSet::new();
                 for number in 0..CONNECTIONS {
-                    match connect(&mut machine, &flow.attempt, &flow.expected, number % 2 == 0) {
+                    match connect(&mut machine, &flow.attempt, &mut Known::new(), number % 2 == 0) {
                         Ok(backend) => reached.extend(backend),
                         Err(error) => {
                             wrong.push(format!("{}: {}: {error}", case.name, flow.name));

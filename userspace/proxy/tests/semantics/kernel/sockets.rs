@@ -1,7 +1,7 @@
 //! Connects of processes on the node and in a pod, through the hooks of a cgroup.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -19,8 +19,9 @@ use super::machine::Machine;
 use super::support::namespace::Namespace;
 use super::support::{Inside, Node, in_namespace, ip, sysctl};
 use crate::cases;
-use crate::model::{Attempt, From, Verdict, judge};
+use crate::model::{Attempt, From, Verdict, World, judge, judge_known};
 use crate::plan::{attempt, world};
+use crate::tables::{answering, compiled, node_tables};
 
 /// Random clusters, and connects in each: some 3,000.
 const CLUSTERS: u32 = 96;
@@ -35,6 +36,8 @@ enum Outcome {
     TimedOut,
     /// Where the kernel sends the packets; the application goes on seeing whom it asked for.
     Peer(SocketAddr),
+    /// The stack has answered already: the way led to an address of the same namespace.
+    Answered,
     NoWay(Errno),
 }
 
@@ -43,7 +46,10 @@ fn try_connect(protocol: &str, source: IpAddr, to: SocketAddr) -> Outcome {
     let family = if to.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
     let kind = if protocol == "TCP" { SockType::Stream } else { SockType::Datagram };
     let socket = socket(family, kind, SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC, None).unwrap();
-    bind(socket.as_raw_fd(), &SockaddrStorage::from(SocketAddr::new(source, 0))).unwrap();
+    // Bound to loopback, it could not go anywhere else.
+    if !source.is_loopback() {
+        bind(socket.as_raw_fd(), &SockaddrStorage::from(SocketAddr::new(source, 0))).unwrap();
+    }
     match connect(socket.as_raw_fd(), &SockaddrStorage::from(to)) {
         Ok(()) | Err(Errno::EINPROGRESS) => {}
         Err(Errno::ECONNREFUSED) => return Outcome::Refused,
@@ -54,17 +60,17 @@ fn try_connect(protocol: &str, source: IpAddr, to: SocketAddr) -> Outcome {
     if let Ok(shown) = shown {
         assert_eq!(shown, SockaddrStorage::from(to), "the peer is whom the application asked for");
     }
-    Outcome::Peer(remote(&socket, protocol, to.is_ipv4()))
+    remote(&socket, protocol, to.is_ipv4()).map_or(Outcome::Answered, Outcome::Peer)
 }
 
-/// The remote end of a socket of this thread's network namespace, as the kernel lists it.
-fn remote(socket: &OwnedFd, protocol: &str, ipv4: bool) -> SocketAddr {
+/// The remote end of a socket of this thread's network namespace, as the kernel lists it. Closed
+/// sockets are not listed.
+fn remote(socket: &OwnedFd, protocol: &str, ipv4: bool) -> Option<SocketAddr> {
     let inode = fstat(socket).unwrap().st_ino.to_string();
     let table = format!("/proc/thread-self/net/{}{}", protocol.to_lowercase(), if ipv4 { "" } else { "6" });
     let text = fs::read_to_string(&table).unwrap();
     let mut lines = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
-    let line = lines.find(|words| words.get(9) == Some(&inode.as_str()));
-    let line = line.unwrap_or_else(|| panic!("{table} has no inode {inode}:\n{text}"));
+    let line = lines.find(|words| words.get(9) == Some(&inode.as_str()))?;
     let (address, port) = line[2].split_once(':').unwrap();
     // Words of four bytes, each in the machine's order.
     let bytes: Vec<u8> = (0..address.len() / 8)
@@ -74,27 +80,111 @@ fn remote(socket: &OwnedFd, protocol: &str, ipv4: bool) -> SocketAddr {
         4 => IpAddr::from(<[u8; 4]>::try_from(bytes).unwrap()),
         _ => IpAddr::from(<[u8; 16]>::try_from(bytes).unwrap()),
     };
-    SocketAddr::new(address, u16::from_str_radix(port, 16).unwrap())
+    Some(SocketAddr::new(address, u16::from_str_radix(port, 16).unwrap()))
 }
 
-fn compare(attempt: &Attempt, outcome: Outcome, expected: &Verdict) -> Result<Option<SocketAddr>, String> {
-    match (&outcome, expected) {
+/// Which endpoint Services with affinity gave whom last: by Service, client and family. The client
+/// is the network namespace, as a socket may have no address yet.
+type Known = BTreeMap<(String, From, bool), IpAddr>;
+
+/// What the oracle allows a socket.
+fn expected(world: &World, attempt: &Attempt, known: &Known) -> Verdict {
+    if is_limited(world, attempt) && attempt.from == From::Host {
+        // The node's own processes come in whatever the ranges say.
+        return expected(&without_ranges(world), attempt, known);
+    }
+    let Some((service, Verdict::To(mut candidates))) = judge_known(world, attempt) else {
+        return judge(world, attempt);
+    };
+    if let Some(last) = known.get(&(service, attempt.from, attempt.to.is_ipv4()))
+        && candidates.keys().any(|to| to.ip() == *last)
+    {
+        candidates.retain(|to, _| to.ip() == *last);
+    }
+    // A Service of that name may have known the client in a cluster before this one.
+    Verdict::To(candidates)
+}
+
+/// One connect, held against what the oracle allows; gives the backend that it reached.
+fn attempt_it(
+    machine: &mut Machine,
+    pod: &Namespace,
+    attempt: &Attempt,
+    known: &mut Known,
+) -> Result<Option<SocketAddr>, String> {
+    let outcome = run(pod, attempt);
+    let by_socket = outcome != Outcome::Peer(attempt.to);
+    let reached = compare(machine, attempt, outcome, known)?;
+    let service = judge_known(machine.world(), attempt).filter(|_| by_socket);
+    if let (Some(backend), Some((service, _))) = (reached, service) {
+        known.insert((service, attempt.from, attempt.to.is_ipv4()), backend.ip());
+    }
+    Ok(reached)
+}
+
+fn compare(
+    machine: &mut Machine,
+    attempt: &Attempt,
+    outcome: Outcome,
+    known: &Known,
+) -> Result<Option<SocketAddr>, String> {
+    let world = machine.world();
+    let (expected, limited) = (expected(world, attempt, known), is_limited(world, attempt));
+    let in_ranges = world.service_ranges.iter().any(|range| range.contains(attempt.to.ip()));
+    // A socket of a pod that is left alone, because its source decides or because it may only want
+    // to know its own address: the pod's interface sees its packets.
+    let asks = attempt.protocol == "UDP" && in_ranges && expected_of_nobody(&expected);
+    if attempt.from == From::Pod && (limited || asks) && outcome == Outcome::Peer(attempt.to) {
+        let port = machine.fresh_port();
+        let sent = machine.send(attempt, port, false);
+        let known_by_packets = judge_known(machine.world(), attempt).map(|(_, verdict)| verdict);
+        let expected = known_by_packets.unwrap_or(expected);
+        return Ok(machine.compare(attempt, port, sent, &expected)?.map(|seen| seen.destination));
+    }
+    match (&outcome, &expected) {
         (Outcome::Refused, Verdict::Rejected) | (Outcome::TimedOut, Verdict::Dropped) => Ok(None),
+        (Outcome::NoWay(Errno::EHOSTUNREACH), Verdict::Dropped) if in_ranges => Ok(None),
         (Outcome::Peer(peer), Verdict::Untouched) if *peer == attempt.to => Ok(None),
-        // Nobody listens on the node or on loopback: that is the answer of a stack, not a hook.
-        (Outcome::Refused, Verdict::Untouched) => Ok(None),
+        // Nobody listens there: the answer of a stack, not of a hook.
+        (Outcome::Refused | Outcome::Answered, Verdict::Untouched) => Ok(None),
+        (Outcome::Refused | Outcome::Answered, Verdict::To(allowed)) => {
+            let own = allowed.keys().find(|to| to.ip() == attempt.source);
+            own.copied().map(Some).ok_or_else(|| format!("{outcome:?}, where {expected:?}"))
+        }
         (Outcome::Peer(peer), Verdict::To(allowed)) if allowed.contains_key(peer) => Ok(Some(*peer)),
         _ => Err(format!("{outcome:?}, where {expected:?}")),
     }
+}
+
+fn expected_of_nobody(expected: &Verdict) -> bool {
+    matches!(expected, Verdict::Rejected | Verdict::Dropped)
+}
+
+fn is_limited(world: &World, attempt: &Attempt) -> bool {
+    let tables = compiled(world);
+    answering(&tables, &node_tables(world), attempt).is_some_and(|(_, frontend)| frontend.limited)
+}
+
+fn without_ranges(world: &World) -> World {
+    let mut open = world.clone();
+    for service in &mut open.services {
+        service.spec.as_mut().unwrap().load_balancer_source_ranges = None;
+        let annotations = service.metadata.annotations.iter_mut();
+        annotations.for_each(|all| all.retain(|name, _| !name.ends_with("source-ranges")));
+    }
+    open
 }
 
 /// The pod's network namespace, with a way to everywhere.
 fn pod_namespace() -> Namespace {
     let pod = Namespace::new();
     pod.run(|| {
-        ip("link add eth0 type dummy");
+        ip("link add eth0 type veth peer name eth1");
+        ip("link set eth1 up");
         sysctl("net/ipv6/conf/eth0/accept_dad", "0");
         ip("link set eth0 up");
+        // So that the interface is never without, which would cost it its routes.
+        ip("addr add 169.254.0.1/32 dev eth0");
         ip("-4 route add default dev eth0");
         ip("-6 route add default dev eth0");
         from_any_address();
@@ -102,7 +192,7 @@ fn pod_namespace() -> Namespace {
     pod
 }
 
-/// Sockets of this namespace may have the source that an attempt says, whosever it is.
+/// Sockets of this namespace may be bound to the source that an attempt says.
 fn from_any_address() {
     sysctl("net/ipv4/ip_nonlocal_bind", "1");
     sysctl("net/ipv6/ip_nonlocal_bind", "1");
@@ -113,13 +203,31 @@ fn on_a_socket(attempt: &Attempt) -> bool {
     attempt.from != From::Outside && attempt.protocol != "SCTP"
 }
 
-/// The whole test process is in the cgroup; pods' sockets are made in their own namespace.
+/// The whole test process is in the cgroup; pods' sockets are made in their own namespace. The
+/// source is an address of the interface for as long as the attempt takes.
 fn run(pod: &Namespace, attempt: &Attempt) -> Outcome {
     let Attempt { from, source, protocol, to } = *attempt;
+    let lent = |device: &'static str| {
+        move || {
+            let address = format!("{source}/{}", if source.is_ipv4() { 32 } else { 128 });
+            // One that the interface has anyway is left alone.
+            let lends = try_ip(&format!("addr add {address} dev {device}"));
+            let outcome = try_connect(protocol, source, to);
+            if lends {
+                ip(&format!("addr del {address} dev {device}"));
+            }
+            outcome
+        }
+    };
     match from {
-        From::Pod => pod.run(move || try_connect(protocol, source, to)),
-        _ => try_connect(protocol, source, to),
+        From::Pod => pod.run(lent("eth0")),
+        _ if source.is_loopback() => try_connect(protocol, source, to),
+        _ => lent("up0")(),
     }
+}
+
+fn try_ip(arguments: &str) -> bool {
+    std::process::Command::new("ip").args(arguments.split(' ')).output().unwrap().status.success()
 }
 
 /// A machine with a pod, and the process in its cgroup.
@@ -145,8 +253,9 @@ fn connects_of_random_clusters_do_what_services_mean() {
         let result = TestRunner::new(config).run(&strategy, |(plan, attempts)| {
             let world = plan.world();
             machine.borrow_mut().become_(&world);
+            let mut known = Known::new();
             for attempt in attempts.iter().map(|attempt| attempt.attempt(&plan)).filter(on_a_socket) {
-                compare(&attempt, run(pod, &attempt), &judge(&world, &attempt))
+                attempt_it(&mut machine.borrow_mut(), pod, &attempt, &mut known)
                     .map_err(|error| TestCaseError::fail(format!("{attempt:?}: {error}")))?;
                 *made.borrow_mut() += 1;
             }
@@ -169,7 +278,7 @@ fn connects_of_kube_proxys_cases_do_what_kube_proxy_does() {
             for flow in case.flows.iter().filter(|flow| on_a_socket(&flow.attempt)) {
                 let mut reached = BTreeSet::new();
                 for _ in 0..CONNECTS {
-                    match compare(&flow.attempt, run(pod, &flow.attempt), &flow.expected) {
+                    match attempt_it(&mut machine, pod, &flow.attempt, &mut Known::new()) {
                         Ok(backend) => reached.extend(backend),
                         Err(error) => {
                             wrong.push(format!("{}: {}: {error}", case.name, flow.name));
