@@ -6,6 +6,7 @@
 //! integer is in the byte order of the machine.
 #![no_std]
 
+pub mod choice;
 pub mod event;
 pub mod flow;
 pub mod frontend;

@@ -247,19 +247,118 @@ pub struct Proxy {
 #[derive(Subcommand)]
 pub enum Look {
     /// Frontends with what they lead to
-    Services(LookArgs),
+    Services(RowArgs),
     /// Backends by service
-    Backends(LookArgs),
+    Backends(RowArgs),
     /// Tracked connections
-    Connections(LookArgs),
+    Connections(ConnectionArgs),
+    /// Which table decides what for a packet or a connection, step by step
+    Explain(ExplainArgs),
+    /// Live rates by service, drops by reason, and how full the maps are
+    Top(TopArgs),
+    /// What was dropped, refused or had to give way, packet by packet
+    Events(EventArgs),
 }
 
 #[derive(Args)]
 pub struct LookArgs {
     /// Where maps are pinned
-    #[arg(long, default_value = BPF_ROOT, env = "HAWSER_BPF_ROOT")]
+    #[arg(long, default_value = BPF_ROOT)]
     pub bpf_root: PathBuf,
-    /// JSON lines instead of a table
+    /// JSON lines instead of text
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Args)]
+pub struct RowArgs {
+    /// Only this service: NAMESPACE/NAME, or a NAME in any namespace
+    #[arg(long)]
+    pub service: Option<String>,
+    #[command(flatten)]
+    pub look: LookArgs,
+}
+
+#[derive(Args)]
+pub struct ConnectionArgs {
+    /// Only connections with this address at one of their ends
+    #[arg(long)]
+    pub address: Option<IpAddr>,
+    #[command(flatten)]
+    pub rows: RowArgs,
+}
+
+#[derive(Args)]
+pub struct ExplainArgs {
+    /// `tcp 10.244.0.5:40000 10.96.0.1:443`, or `tcp 10.244.0.5:40000 -> 10.96.0.1:443`; without the
+    /// source: a connection of a local socket
+    #[arg(required = true, num_args = 1.., value_name = "FLOW")]
+    pub flow: Vec<String>,
+    /// Where the packet comes from: a pod's interface, a socket of the host, or an uplink
+    #[arg(long, value_enum)]
+    pub from: Option<From>,
+    #[command(flatten)]
+    pub look: LookArgs,
+}
+
+/// Where a packet or a connection begins.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum From {
+    Pod,
+    Host,
+    Uplink,
+}
+
+#[derive(Args)]
+pub struct TopArgs {
+    /// Seconds between two frames
+    #[arg(long, default_value_t = 1.0)]
+    pub interval: f64,
+    /// One frame, over one interval
+    #[arg(long)]
+    pub once: bool,
+    /// Services in a frame, the busiest first
+    #[arg(long, default_value_t = 20)]
+    pub lines: usize,
+    #[command(flatten)]
+    pub look: LookArgs,
+}
+
+#[derive(Args)]
+pub struct EventArgs {
+    /// Go on as more happens
+    #[arg(long, short)]
+    pub follow: bool,
+    /// Only this service: NAMESPACE/NAME, or a NAME in any namespace
+    #[arg(long)]
+    pub service: Option<String>,
+    /// Only this kind, such as `refused`
+    #[arg(long)]
+    pub kind: Option<String>,
+    /// Where the agent serves its metrics
+    #[arg(long, default_value = "127.0.0.1:10249")]
+    pub metrics_address: std::net::SocketAddr,
+    #[command(flatten)]
+    pub look: LookArgs,
+}
+
+/// The service is the one that was named, in full or without its namespace.
+fn is_named(service: &str, wanted: &str) -> bool {
+    service == wanted || service.split_once('/').is_some_and(|(_, name)| name == wanted)
+}
+
+impl RowArgs {
+    /// The service is one that was asked for.
+    pub fn wants(&self, service: &str) -> bool {
+        self.service.as_ref().is_none_or(|wanted| is_named(service, wanted))
+    }
+}
+
+impl EventArgs {
+    /// The event is one that was asked for.
+    pub fn wants(&self, row: &userspace_dataplane::inspect::EventRow) -> bool {
+        let service = row.service.as_deref().unwrap_or_default();
+        self.service.as_ref().is_none_or(|wanted| is_named(service, wanted))
+            && self.kind.as_ref().is_none_or(|wanted| row.kind == *wanted)
+    }
 }

@@ -32,7 +32,7 @@ pub struct Logging {
 pub async fn run(args: Proxy) -> Result<()> {
     let Proxy { look, run } = args;
     if let Some(look) = look {
-        return look::run(look);
+        return look::run(look).await;
     }
     let ProxyRun { act, kube_proxy, lists, own, sizes } = run;
     let Act { config: path, write_config_to, cleanup, init_only } = act;
@@ -69,6 +69,7 @@ pub async fn run(args: Proxy) -> Result<()> {
     adjust_machine(&configuration);
     if init_only.unwrap_or(false) {
         drop(userspace_dataplane::Kernel::open(data_plane).context("cannot open the data plane")?);
+        warn_of_leftovers(own.bpf_root).await;
         info!("set up what takes privileges; the proxy can be started without --init-only");
         return Ok(());
     }

@@ -34,17 +34,14 @@ impl Inspector {
         let frontends4 = self.read::<FrontendKey4, Frontend>("FRONTENDS4")?;
         let frontends6 = self.read::<FrontendKey6, Frontend>("FRONTENDS6")?;
         let blocks = |values: &mut dyn Iterator<Item = &Frontend>| -> usize {
-            let distinct: BTreeSet<(u32, u16)> = values
-                .filter(|value| value.count() > 0)
-                .map(|value| (value.block(), value.count()))
-                .collect();
+            let distinct: BTreeSet<(u32, u16)> =
+                values.filter(|value| value.count() > 0).map(|value| (value.block(), value.count())).collect();
             distinct.iter().map(|(_, count)| usize::from(*count)).sum()
         };
         let arena = self.arena()?;
         let values = || frontends4.iter().map(|(_, v)| v).chain(frontends6.iter().map(|(_, v)| v));
         let luts: BTreeSet<u32> = values().map(|value| value.lut).filter(|word| *word != 0).collect();
-        let lut_elements =
-            luts.into_iter().filter_map(Lut::unpack).map(|lut| (1_usize << lut.bits) / 4).sum();
+        let lut_elements = luts.into_iter().filter_map(Lut::unpack).map(|lut| (1_usize << lut.bits) / 4).sum();
         let frontends_limit = self.table::<FrontendKey4, Frontend>("FRONTENDS4")?.max_entries() as usize;
         let flows4 = self.flows::<Flow4>("FLOWS4", "FLOW_TAGS4")?;
         let flows6 = self.flows::<Flow6>("FLOWS6", "FLOW_TAGS6")?;
@@ -89,7 +86,7 @@ impl Inspector {
         map: &'static str,
     ) -> Result<Pressure, InspectError> {
         let table = self.table::<K, V>(map)?;
-        let used = table.count().map_err(|cause| InspectError::Map { map, cause })?;
+        let used = table.read_all().map_err(|cause| InspectError::Map { map, cause })?.len();
         Ok(Pressure { map, used, limit: table.max_entries() as usize })
     }
 

@@ -13,10 +13,10 @@
 mod attached;
 mod connections;
 mod events;
-//explain
+pub mod explain;
 mod gauge;
 mod rows;
-//snap
+mod snapshot;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -31,7 +31,7 @@ pub use self::connections::{ConnectionRow, State};
 pub use self::events::{EventRow, Events};
 pub use self::gauge::Pressure;
 pub use self::rows::{BackendRow, FrontendRow, ServiceRow};
-//snapuse
+pub use self::snapshot::{KnownFlow, KnownFrontend, Snapshot};
 
 use crate::convert;
 use crate::map::{HashTable, MappedArray, Name, PerProcessor, Plain};

@@ -1,0 +1,406 @@
+//! The decision of one hook, step by step.
+
+use std::net::IpAddr;
+
+use ebpf_common::config_flag;
+use ebpf_common::flow::flow_flag;
+use ebpf_common::frontend::frontend_flag;
+
+use super::super::snapshot::{KnownFlow, KnownFrontend, Snapshot, mark, raw_key, unspecified};
+use super::choose::{self, Rule};
+use super::{Ends, Outcome, Path, Query, SourceChange, Step};
+use crate::convert;
+use crate::inspect::connections::forwarding;
+use crate::tables::{Backend, Forwarding, FrontendKey, Protocol, Scope};
+
+/// Findings, as they are made.
+struct Account<'a> {
+    snapshot: &'a Snapshot,
+    query: &'a Query,
+    hook: &'static str,
+    steps: Vec<Step>,
+}
+
+impl Account<'_> {
+    fn note(&mut self, table: &'static str, finding: impl Into<String>) {
+        self.steps.push(Step { table, finding: finding.into() });
+    }
+
+    fn end(self, outcome: Outcome) -> Path {
+        Path { hook: self.hook, steps: self.steps, outcome }
+    }
+
+    fn service(&self, id: u32) -> String {
+        self.snapshot.names.get(&id).cloned().unwrap_or_else(|| format!("?{id}"))
+    }
+
+    fn frontends(&self) -> &'static str {
+        if self.query.destination.0.is_ipv4() { "FRONTENDS4" } else { "FRONTENDS6" }
+    }
+
+    /// Finds the frontend; `loopback` tells whether the node's loopback answers node ports here.
+    fn frontend(&mut self, scope: Scope, loopback: bool) -> Option<KnownFrontend> {
+        let (address, port) = self.query.destination;
+        let key = FrontendKey { address, port, protocol: self.query.protocol, scope };
+        let table = self.frontends();
+        if let Some(found) = self.snapshot.frontends.get(&key).filter(|_| !address.is_unspecified()) {
+            let service = self.service(found.value.service);
+            self.note(table, format!("{} ({scope:?}) is a frontend of {service}", place(self.query.destination)));
+            return Some(found.clone());
+        }
+        let text = format!("{} ({scope:?}) is no frontend", place(self.query.destination));
+        self.note(table, text);
+        let config = &self.snapshot.config;
+        if port < config.wildcard_port_min || port > config.wildcard_port_max {
+            self.note("CONFIG", format!("no node port has number {port}"));
+            return None;
+        }
+        let here = if address.is_loopback() || address.is_unspecified() {
+            loopback
+        } else {
+            self.snapshot.local.contains(&address)
+        };
+        let table_of_addresses = if address.is_ipv4() { "LOCAL_ADDRS4" } else { "LOCAL_ADDRS6" };
+        if !here {
+            self.note(table_of_addresses, format!("node ports do not answer on {address}"));
+            return None;
+        }
+        self.note(table_of_addresses, format!("node ports answer on {address}"));
+        let wildcard = FrontendKey { address: unspecified(address), ..key };
+        let found = self.snapshot.frontends.get(&wildcard).cloned();
+        let text = match &found {
+            Some(found) => {
+                format!("port {port} ({scope:?}) is a node port of {}", self.service(found.value.service))
+            }
+            None => format!("port {port} ({scope:?}) is no node port"),
+        };
+        self.note(table, text);
+        found
+    }
+
+    /// No frontend: what becomes of addresses of the service ranges.
+    fn unknown(&mut self) -> Outcome {
+        let (address, port) = self.query.destination;
+        if !is_in_ranges(self.snapshot, address) {
+            self.note("CONFIG", format!("{address} is in none of the service ranges"));
+            return Outcome::NotAService;
+        }
+        self.note("CONFIG", format!("{address} is in a service range"));
+        let table = self.frontends();
+        if self.snapshot.frontends.contains_key(&mark(address)) {
+            self.note(table, format!("a service has the address {address}, but not port {port}"));
+            Outcome::Refused { reason: "the service has no such port".to_owned() }
+        } else {
+            self.note(table, format!("no service has the address {address}"));
+            Outcome::Dropped { reason: "no service has the address".to_owned() }
+        }
+    }
+
+    fn empty(&mut self, frontend: &KnownFrontend) -> Outcome {
+        let table = self.frontends();
+        if frontend.value.flags() & frontend_flag::DROP_WHEN_EMPTY != 0 {
+            self.note(table, "its policy is Local, and it has no endpoint on this node");
+            Outcome::Dropped { reason: "no endpoint on this node (policy Local)".to_owned() }
+        } else {
+            self.note(table, "it has no endpoints");
+            Outcome::Refused { reason: "no endpoints".to_owned() }
+        }
+    }
+
+    fn tell_rule(&mut self, frontend: &KnownFrontend, packet: bool) {
+        let backends = if self.query.destination.0.is_ipv4() { "BACKENDS4" } else { "BACKENDS6" };
+        let value = &frontend.value;
+        self.note(backends, format!("{} backends, from element {}", frontend.backends.len(), value.block()));
+        match choose::rule(frontend, packet) {
+            Rule::Table { consistent } => {
+                let by = if consistent { "the packet's ends, alike on all nodes" } else { "chance and weight" };
+                self.note("LUTS", format!("a table of {} entries decides by {by}", frontend.lut.len()));
+            }
+            Rule::Rendezvous => self.note(
+                "",
+                "rendezvous hashing of the packet's ends and each backend decides, alike on all nodes",
+            ),
+            Rule::Uniform if packet => self.note("", "a hash of the packet's ends decides, all backends alike"),
+            Rule::Uniform => self.note("", "chance decides, all backends alike"),
+        }
+    }
+
+    /// The backend of the client's earlier connections, if it is still good.
+    fn affinity(&mut self, frontend: &KnownFrontend, scope: Scope) -> Option<Backend> {
+        let value = &frontend.value;
+        if value.affinity == 0 {
+            return None;
+        }
+        let seconds = convert::seconds(value.affinity);
+        let Some((address, quiet)) = self.snapshot.affinity.get(&(value.service, scope)).copied() else {
+            self.note("AFFINITY", format!("the client is new here; it will keep its backend for {seconds} s"));
+            return None;
+        };
+        if quiet > value.affinity {
+            let text = format!("the client's backend was {address}, longer than {seconds} s ago");
+            self.note("AFFINITY", text);
+            return None;
+        }
+        let found = frontend.backends.iter().find(|backend| backend.address == address).copied();
+        let text = match found {
+            Some(_) => format!("the client keeps its backend {address}"),
+            None => format!("the client's backend was {address}, which is gone"),
+        };
+        self.note("AFFINITY", text);
+        found
+    }
+}
+
+fn place((address, port): (IpAddr, u16)) -> String {
+    std::net::SocketAddr::new(address, port).to_string()
+}
+
+fn is_in_ranges(snapshot: &Snapshot, address: IpAddr) -> bool {
+    let config = &snapshot.config;
+    match address {
+        IpAddr::V4(address) => {
+            let word = convert::word(address);
+            config.ranges4.iter().any(|range| range.mask != 0 && word & range.mask == range.network)
+        }
+        IpAddr::V6(address) => {
+            let words = convert::words(address);
+            config.ranges6.iter().any(|range| {
+                range.mask[0] != 0 && (0..4).all(|i| words[i] & range.mask[i] == range.network[i])
+            })
+        }
+    }
+}
+
+/// What `connect` of a local socket does.
+pub fn socket(snapshot: &Snapshot, query: &Query) -> Path {
+    let mut account = Account { snapshot, query, hook: "socket", steps: Vec::new() };
+    if query.protocol == Protocol::Sctp {
+        account.note("", "the kernel has no such hooks for SCTP");
+        return account.end(Outcome::Left { to: "packets" });
+    }
+    let of_host = query.from == super::From::Host;
+    let Some(frontend) = account.frontend(Scope::Internal, of_host) else {
+        let outcome = account.unknown();
+        return account.end(outcome);
+    };
+    if !of_host && frontend.value.flags() & frontend_flag::SOURCE_RANGES != 0 {
+        account.note("", "only some sources may come in, and a pod's socket has no address yet");
+        return account.end(Outcome::Left { to: "packets" });
+    }
+    if snapshot.config.flags & config_flag::EXEMPTIONS != 0 && snapshot.exempt > 0 {
+        let text = format!("sockets of {} network namespaces are left alone; taken not to be one", snapshot.exempt);
+        account.note("EXEMPT", text);
+    }
+    if frontend.backends.is_empty() {
+        let outcome = account.empty(&frontend);
+        return account.end(outcome);
+    }
+    account.tell_rule(&frontend, false);
+    if frontend.value.affinity > 0 {
+        let seconds = convert::seconds(frontend.value.affinity);
+        let text = format!("a network namespace keeps its backend for {seconds} s; which one is not known here");
+        account.note("AFFINITY", text);
+    }
+    let backend = match frontend.backends.as_slice() {
+        [only] => Some((only.address, only.port)),
+        _ => None,
+    };
+    let outcome = Outcome::Translated {
+        service: account.service(frontend.value.service),
+        backend,
+        candidates: choose::candidates(&frontend),
+        source: None,
+        way: "the socket is connected to the backend itself: its packets need no translation".to_owned(),
+    };
+    account.end(outcome)
+}
+
+/// What happens to a packet at `hook`: `pod`, `uplink` or `xdp`.
+pub fn packet(snapshot: &Snapshot, query: &Query, hook: &'static str) -> Path {
+    let mut account = Account { snapshot, query, hook, steps: Vec::new() };
+    let xdp = hook == "xdp";
+    if xdp && query.protocol == Protocol::Sctp {
+        account.note("", "SCTP is left to the programs behind XDP");
+        return account.end(Outcome::Left { to: "uplink" });
+    }
+    let flows = if query.destination.0.is_ipv4() { "FLOWS4" } else { "FLOWS6" };
+    let ends = query.source.map(|source| Ends { source, destination: query.destination });
+    let known = ends.and_then(|ends| snapshot.flows.get(&(query.protocol as u8, ends)));
+    match known {
+        Some(flow) if xdp && flow.flags & flow_flag::THROUGH == 0 => {
+            account.note(flows, "the flow exists, and ends on this node");
+            return account.end(Outcome::Left { to: "uplink" });
+        }
+        Some(flow) => {
+            let outcome = existing(&mut account, flows, flow);
+            return account.end(outcome);
+        }
+        None => account.note(flows, "no flow has these ends"),
+    }
+    let scope = if hook == "pod" { Scope::Internal } else { Scope::External };
+    let Some(frontend) = account.frontend(scope, false) else {
+        let outcome = if xdp { Outcome::Left { to: "uplink" } } else { account.unknown() };
+        return account.end(outcome);
+    };
+    if let Some(outcome) = limited(&mut account, &frontend) {
+        return account.end(outcome);
+    }
+    if frontend.backends.is_empty() {
+        let outcome = if xdp { Outcome::Left { to: "uplink" } } else { account.empty(&frontend) };
+        return account.end(outcome);
+    }
+    account.tell_rule(&frontend, true);
+    let chosen = chosen(&mut account, &frontend, scope);
+    if xdp && chosen.is_some_and(|backend| backend.local) {
+        account.note("", "the backend is on this node");
+        return account.end(Outcome::Left { to: "uplink" });
+    }
+    let outcome = begun(&mut account, &frontend, chosen, scope);
+    account.end(outcome)
+}
+
+/// A source that may not come in.
+fn limited(account: &mut Account<'_>, frontend: &KnownFrontend) -> Option<Outcome> {
+    if frontend.value.flags() & frontend_flag::SOURCE_RANGES == 0 {
+        return None;
+    }
+    let table = if account.query.destination.0.is_ipv4() { "SOURCE_RANGES4" } else { "SOURCE_RANGES6" };
+    let Some((source, _)) = account.query.source else {
+        account.note(table, "only some sources may come in");
+        return None;
+    };
+    let ranges = account.snapshot.source_ranges.get(&frontend.value.service);
+    match ranges.into_iter().flatten().find(|range| range.contains(source)) {
+        Some(range) => {
+            account.note(table, format!("{source} may come in, as part of {range}"));
+            None
+        }
+        None => {
+            account.note(table, format!("{source} is in none of the service's ranges"));
+            Some(Outcome::Dropped { reason: "the source may not use the service".to_owned() })
+        }
+    }
+}
+
+fn chosen(account: &mut Account<'_>, frontend: &KnownFrontend, scope: Scope) -> Option<Backend> {
+    if let Some(kept) = account.affinity(frontend, scope) {
+        return Some(kept);
+    }
+    let source = account.query.source?;
+    let ends = Ends { source, destination: account.query.destination };
+    let key = raw_key(account.query.protocol, &ends)?;
+    let hash = choose::packet_hash(&key, frontend, account.snapshot.config.seed);
+    let chosen = choose::backend(frontend, hash)?;
+    account.note("", format!("the hash is {hash:#010x}: {} gets it", place((chosen.address, chosen.port))));
+    Some(chosen)
+}
+
+/// A flow that would be begun.
+fn begun(
+    account: &mut Account<'_>,
+    frontend: &KnownFrontend,
+    chosen: Option<Backend>,
+    scope: Scope,
+) -> Outcome {
+    let external = scope == Scope::External;
+    let masquerade = frontend.value.flags() & frontend_flag::MASQUERADE != 0;
+    let reason = chosen.and_then(|backend| {
+        let client = account.query.source.map(|(address, _)| address);
+        if external && !backend.local {
+            Some("replies of a backend elsewhere must come back through this node")
+        } else if client == Some(backend.address) {
+            Some("the client is the backend itself")
+        } else if masquerade && !account.snapshot.local.contains(&backend.address) {
+            Some("the service, or the node, asks for it")
+        } else {
+            None
+        }
+    });
+    let direct = match frontend.value.flags() {
+        flags if flags & frontend_flag::DSR_IPIP != 0 => Forwarding::DsrIpip,
+        flags if flags & frontend_flag::DSR_OPTION != 0 => Forwarding::DsrOption,
+        _ => Forwarding::Nat,
+    };
+    let elsewhere = external && chosen.is_some_and(|backend| !backend.local);
+    if direct != Forwarding::Nat && elsewhere {
+        account.note("", "the backend's node answers the client itself: the source stays");
+    }
+    let replaced = reason.filter(|_| direct == Forwarding::Nat || !elsewhere);
+    let source = match replaced {
+        None => None,
+        Some(reason) => match snat_address(account.snapshot, account.query.destination.0) {
+            Some(address) => {
+                let config = &account.snapshot.config;
+                let (low, high) = (config.snat_port_min, config.snat_port_max);
+                let text = format!("the source becomes {address}, with a free port of {low}-{high}: {reason}");
+                account.note("CONFIG", text);
+                Some(SourceChange { address, port: None, reason })
+            }
+            None => {
+                account.note("CONFIG", format!("the source must become the node's ({reason}), which has no address"));
+                return Outcome::Dropped { reason: "the node has no address to send from".to_owned() };
+            }
+        },
+    };
+    if source.is_none() && chosen.is_some() && !(direct != Forwarding::Nat && elsewhere) {
+        account.note("", "the client's address stays");
+    }
+    Outcome::Translated {
+        service: account.service(frontend.value.service),
+        backend: chosen.map(|backend| (backend.address, backend.port)),
+        candidates: choose::candidates(frontend),
+        source,
+        way: way(account, direct, elsewhere),
+    }
+}
+
+/// A flow that is there.
+fn existing(account: &mut Account<'_>, table: &'static str, flow: &KnownFlow) -> Outcome {
+    let service = account.service(flow.service);
+    let quiet = convert::seconds(flow.quiet);
+    let direction = if flow.flags & flow_flag::REVERSE != 0 { "a reply of a backend" } else { "from a client" };
+    account.note(table, format!("the flow exists, {direction} of {service}; its last packet was {quiet} s ago"));
+    if flow.epoch != account.snapshot.config.epoch && flow.flags & flow_flag::REVERSE == 0 {
+        let text = "some service has lost a backend since: a datagram, or a new connection, checks that this one \
+                    is still there";
+        account.note("CONFIG", text);
+    }
+    let Ends { source, destination } = flow.becomes;
+    let changed = account.query.source.is_some_and(|was| was != source);
+    let through = flow.flags & flow_flag::THROUGH != 0;
+    let way = way(account, forwarding(flow.flags), through);
+    Outcome::Translated {
+        service,
+        backend: Some(destination),
+        candidates: Vec::new(),
+        source: changed.then_some(SourceChange {
+            address: source.0,
+            port: Some(source.1),
+            reason: "it was so when the flow began",
+        }),
+        way,
+    }
+}
+
+/// How a rewritten packet goes on.
+fn way(account: &Account<'_>, direct: Forwarding, elsewhere: bool) -> String {
+    let stack = account.snapshot.config.flags & config_flag::THROUGH_STACK != 0;
+    let text = match (account.hook, direct) {
+        (_, Forwarding::DsrOption) if elsewhere => "to the backend's node, with the frontend in an IP option",
+        (_, Forwarding::DsrIpip) if elsewhere => "to the backend's node, in an outer IP header",
+        ("xdp", _) => "rewritten by XDP and sent out without entering the stack",
+        _ if stack => "rewritten, and given to the stack, whose packet filters see it",
+        _ => "rewritten, and sent to the next interface past the stack where there is a route",
+    };
+    text.to_owned()
+}
+
+/// The node's address as a source.
+fn snat_address(snapshot: &Snapshot, family: IpAddr) -> Option<IpAddr> {
+    let config = &snapshot.config;
+    match family {
+        IpAddr::V4(_) if config.snat_address4 != 0 => Some(convert::address4(config.snat_address4).into()),
+        IpAddr::V6(_) if config.snat_address6 != [0; 4] => Some(convert::address6(config.snat_address6).into()),
+        _ => None,
+    }
+}

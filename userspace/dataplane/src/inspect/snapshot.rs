@@ -1,0 +1,265 @@
+//! The part of the tables that decides about one packet, read for it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use ebpf_common::flow::{Flow, Flow4, Flow6, FlowKey, flow_flag};
+use ebpf_common::frontend::{
+    Affinity, AffinityKey, Frontend, FrontendKey4, FrontendKey6, SourceRangeKey,
+};
+use ebpf_common::{Config, ServiceMetrics, choice};
+use ipnetwork::IpNetwork;
+
+use super::explain::{Ends, Query};
+use super::{Arena, Entry, InspectError, Inspector};
+use crate::convert::{self, RawKey};
+use crate::map::PerProcessor;
+use crate::tables::{Backend, FrontendKey, Protocol, Scope};
+
+/// What of a flow matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KnownFlow {
+    pub becomes: Ends,
+    pub service: u32,
+    /// Bits of [`flow_flag`].
+    pub flags: u16,
+    /// Ticks since its last packet.
+    pub quiet: u32,
+    pub epoch: u32,
+}
+
+/// A frontend with what it leads to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KnownFrontend {
+    pub value: Frontend,
+    /// In the order of the block.
+    pub backends: Vec<Backend>,
+    /// By entry: place in `backends`. Empty without a table.
+    pub lut: Vec<u16>,
+}
+
+/// What decides about one packet.
+#[derive(Clone, Debug, Default)]
+pub struct Snapshot {
+    pub config: Config,
+    /// Those that have the destination, exactly or as a wildcard, and marks.
+    pub frontends: BTreeMap<FrontendKey, KnownFrontend>,
+    /// Addresses of the node.
+    pub local: BTreeSet<IpAddr>,
+    /// Ranges of sources, by service.
+    pub source_ranges: BTreeMap<u32, Vec<IpNetwork>>,
+    /// The flow of the packet, if it has one, by its ends.
+    pub flows: BTreeMap<(u8, Ends), KnownFlow>,
+    /// Where the client's address last went, and ticks since: by service and scope.
+    pub affinity: BTreeMap<(u32, Scope), (IpAddr, u32)>,
+    /// Network namespaces whose sockets are left alone.
+    pub exempt: usize,
+    pub names: BTreeMap<u32, String>,
+    /// Connections and refusals, by service.
+    pub counted: BTreeMap<u32, (u64, u64)>,
+    /// Uplinks with XDP.
+    pub xdp: usize,
+}
+
+impl Inspector {
+    /// Reads what decides about a packet.
+    ///
+    /// # Errors
+    /// A map or the links cannot be read.
+    pub fn snapshot(&self, query: &Query) -> Result<Snapshot, InspectError> {
+        let arena = self.arena()?;
+        let mut snapshot = Snapshot { config: self.array::<Config>("CONFIG")?.get(0), ..Snapshot::default() };
+        for key in candidates(query) {
+            if let Some(value) = self.frontend(&key)? {
+                snapshot.frontends.insert(key, known(&arena, key, value));
+            }
+        }
+        let v4 = self.read::<u32, u32>("LOCAL_ADDRS4")?.into_iter();
+        let v6 = self.read::<[u32; 4], u32>("LOCAL_ADDRS6")?.into_iter();
+        snapshot.local = v4
+            .map(|(word, _)| IpAddr::V4(convert::address4(word)))
+            .chain(v6.map(|(words, _)| IpAddr::V6(convert::address6(words))))
+            .collect();
+        let services: BTreeSet<u32> = snapshot.frontends.values().map(|known| known.value.service).collect();
+        snapshot.source_ranges = self.source_ranges(&services)?;
+        snapshot.flows = self.flow(query)?;
+        if let Some((client, _)) = query.source {
+            snapshot.affinity = self.affinity(client, &services)?;
+        }
+        snapshot.exempt = self.table::<u64, u64>("EXEMPT")?.read_all().map_or(0, |all| all.len());
+        snapshot.names = self.names()?;
+        let counters: PerProcessor<ServiceMetrics> = self.counters("SERVICE_METRICS")?;
+        let noted = snapshot.flows.values().map(|flow| flow.service);
+        for service in services.iter().copied().chain(noted) {
+            let to = |cause| InspectError::Map { map: "SERVICE_METRICS", cause };
+            let values = counters.get(service).map_err(to)?;
+            let (connections, refused) =
+                values.iter().fold((0, 0), |sum, value| (sum.0 + value.connections, sum.1 + value.refused));
+            snapshot.counted.insert(service, (connections, refused));
+        }
+        snapshot.xdp = self.links()?.iter().filter(|link| link.program == "uplink_xdp" && link.live).count();
+        Ok(snapshot)
+    }
+
+    fn frontend(&self, key: &FrontendKey) -> Result<Option<Frontend>, InspectError> {
+        match convert::raw_key(key) {
+            RawKey::V4(raw) => {
+                let to = |cause| InspectError::Map { map: "FRONTENDS4", cause };
+                self.table::<FrontendKey4, Frontend>("FRONTENDS4")?.get(&raw).map_err(to)
+            }
+            RawKey::V6(raw) => {
+                let to = |cause| InspectError::Map { map: "FRONTENDS6", cause };
+                self.table::<FrontendKey6, Frontend>("FRONTENDS6")?.get(&raw).map_err(to)
+            }
+        }
+    }
+
+    fn source_ranges(
+        &self,
+        services: &BTreeSet<u32>,
+    ) -> Result<BTreeMap<u32, Vec<IpNetwork>>, InspectError> {
+        let mut ranges: BTreeMap<u32, Vec<IpNetwork>> = BTreeMap::new();
+        let to = |cause| InspectError::Map { map: "SOURCE_RANGES4", cause };
+        let v4 = self.table::<SourceRangeKey<u32>, u32>("SOURCE_RANGES4")?.keys().map_err(to)?;
+        for key in v4.iter().filter(|key| services.contains(&key.service)) {
+            ranges.entry(key.service).or_default().push(convert::range4(key));
+        }
+        let to = |cause| InspectError::Map { map: "SOURCE_RANGES6", cause };
+        let v6 = self.table::<SourceRangeKey<[u32; 4]>, u32>("SOURCE_RANGES6")?.keys().map_err(to)?;
+        for key in v6.iter().filter(|key| services.contains(&key.service)) {
+            ranges.entry(key.service).or_default().push(convert::range6(key));
+        }
+        Ok(ranges)
+    }
+
+    /// The flow with the packet's ends. Read through the whole table: nobody waits for it.
+    fn flow(&self, query: &Query) -> Result<BTreeMap<(u8, Ends), KnownFlow>, InspectError> {
+        let Some(source) = query.source else { return Ok(BTreeMap::new()) };
+        let ends = Ends { source, destination: query.destination };
+        let now = super::tick_now();
+        let number = query.protocol as u8;
+        let mut found = BTreeMap::new();
+        match raw_key(query.protocol, &ends) {
+            Some(RawFlow::V4(key)) => {
+                let table = self.flows::<Flow4>("FLOWS4", "FLOW_TAGS4")?;
+                if let Some(flow) = table.iter().find(|flow| flow.key == key) {
+                    let flow = known_flow(&flow, now, |word| convert::address4(word).into());
+                    found.insert((number, ends), flow);
+                }
+            }
+            Some(RawFlow::V6(key)) => {
+                let table = self.flows::<Flow6>("FLOWS6", "FLOW_TAGS6")?;
+                if let Some(slot) = table.iter().find(|slot| slot.flow.key == key) {
+                    let flow = known_flow(&slot.flow, now, |words| convert::address6(words).into());
+                    found.insert((number, ends), flow);
+                }
+            }
+            None => {}
+        }
+        Ok(found)
+    }
+
+    fn affinity(
+        &self,
+        client: IpAddr,
+        services: &BTreeSet<u32>,
+    ) -> Result<BTreeMap<(u32, Scope), (IpAddr, u32)>, InspectError> {
+        let table = self.table::<AffinityKey, Affinity>("AFFINITY")?;
+        let now = super::tick_now();
+        let mut found = BTreeMap::new();
+        for service in services {
+            for scope in [Scope::Internal, Scope::External] {
+                let (client, family) = match client {
+                    IpAddr::V4(address) => (u64::from(convert::word(address)), 4),
+                    IpAddr::V6(address) => (choice::fold6(&convert::words(address)), 6),
+                };
+                let key = AffinityKey {
+                    client: client & !AffinityKey::SOCKET,
+                    service: *service,
+                    family,
+                    scope: u16::from(convert::raw_scope(scope)),
+                };
+                let to = |cause| InspectError::Map { map: "AFFINITY", cause };
+                if let Some(last) = table.get(&key).map_err(to)? {
+                    let address = if family == 4 {
+                        IpAddr::V4(convert::address4(last.address[0]))
+                    } else {
+                        IpAddr::V6(convert::address6(last.address))
+                    };
+                    found.insert((*service, scope), (address, now.wrapping_sub(last.seen)));
+                }
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// Every key under which a frontend or a mark may answer for a destination.
+fn candidates(query: &Query) -> Vec<FrontendKey> {
+    let (address, port) = query.destination;
+    let nowhere = unspecified(address);
+    let mut keys = Vec::new();
+    for scope in [Scope::Internal, Scope::External] {
+        for address in [address, nowhere] {
+            keys.push(FrontendKey { address, port, protocol: query.protocol, scope });
+        }
+    }
+    keys.push(mark(address));
+    keys
+}
+
+/// The key of an address's mark.
+pub(super) fn mark(address: IpAddr) -> FrontendKey {
+    FrontendKey { address, port: 0, protocol: Protocol::Any, scope: Scope::Internal }
+}
+
+/// The address of wildcards.
+pub(super) fn unspecified(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(_) => IpAddr::from([0_u8; 4]),
+        IpAddr::V6(_) => IpAddr::from([0_u8; 16]),
+    }
+}
+
+fn known(arena: &Arena, key: FrontendKey, value: Frontend) -> KnownFrontend {
+    let Entry { backends, lut, .. } = arena.entry(key, value);
+    KnownFrontend { value, backends, lut }
+}
+
+/// A key of either family.
+pub(super) enum RawFlow {
+    V4(FlowKey<u32>),
+    V6(FlowKey<[u32; 4]>),
+}
+
+/// The key as programs have it; none where the families differ.
+pub(super) fn raw_key(protocol: Protocol, ends: &Ends) -> Option<RawFlow> {
+    let (source_port, destination_port) = (ends.source.1.to_be(), ends.destination.1.to_be());
+    let protocol = u32::from(protocol as u8);
+    match (ends.source.0, ends.destination.0) {
+        (IpAddr::V4(source), IpAddr::V4(destination)) => {
+            let (source, destination) = (convert::word(source), convert::word(destination));
+            Some(RawFlow::V4(FlowKey { source, destination, source_port, destination_port, protocol }))
+        }
+        (IpAddr::V6(source), IpAddr::V6(destination)) => {
+            let (source, destination) = (convert::words(source), convert::words(destination));
+            Some(RawFlow::V6(FlowKey { source, destination, source_port, destination_port, protocol }))
+        }
+        _ => None,
+    }
+}
+
+fn known_flow<A: Copy>(flow: &Flow<A>, now: u32, address: impl Fn(A) -> IpAddr) -> KnownFlow {
+    // DSR leaves the packet's own ends to the backend's node.
+    debug_assert!(flow.flags & flow_flag::DSR_OPTION == 0 || flow.flags & flow_flag::DSR_IPIP == 0);
+    KnownFlow {
+        becomes: Ends {
+            source: (address(flow.source), u16::from_be(flow.source_port)),
+            destination: (address(flow.destination), u16::from_be(flow.destination_port)),
+        },
+        service: flow.service,
+        flags: flow.flags,
+        quiet: now.wrapping_sub(flow.seen),
+        epoch: flow.epoch,
+    }
+}

@@ -1,0 +1,154 @@
+//! `hawser proxy events`: what programs tell about single packets. The agent reads them from the
+//! kernel and keeps the last ones, so it is asked; while no agent runs, this command reads them
+//! itself.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use userspace_dataplane::inspect::EventRow;
+
+use super::print::{self, place};
+use crate::args::EventArgs;
+
+/// Pause between questions while following.
+const PAUSE: Duration = Duration::from_millis(500);
+/// Time that the agent has for its answer.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Prints events.
+pub async fn run(args: &EventArgs) -> Result<()> {
+    let mut after = 0;
+    let mut answer = ask(args.metrics_address, after);
+    if let Err(error) = &answer
+        && error.downcast_ref::<std::io::Error>().is_some()
+    {
+        tracing::warn!(at = %args.metrics_address, %error, "no agent answers; reading from the kernel");
+        return read(args).await;
+    }
+    loop {
+        for line in answer?.lines() {
+            let event: Value = serde_json::from_str(line).context("the agent's answer is no JSON")?;
+            after = event["number"].as_u64().unwrap_or(after);
+            let row: EventRow = serde_json::from_value(event.clone()).context("the agent runs another version")?;
+            if !args.wants(&row) {
+                continue;
+            }
+            if args.look.json {
+                print::line(line)?;
+            } else {
+                print::line(&format!("{} {}", event["at"].as_str().unwrap_or_default(), text(&row)))?;
+            }
+        }
+        if !args.follow {
+            return Ok(());
+        }
+        tokio::time::sleep(PAUSE).await;
+        answer = ask(args.metrics_address, after);
+    }
+}
+
+/// Reads the ring buffer, which takes the events away from others.
+async fn read(args: &EventArgs) -> Result<()> {
+    let inspector = super::open(&args.look.bpf_root)?;
+    let mut events = inspector.events().context("cannot read the events")?;
+    loop {
+        while let Some(row) = events.next() {
+            if !args.wants(&row) {
+                continue;
+            }
+            if args.look.json {
+                print::json(&[&row])?;
+            } else {
+                let (seconds, nanoseconds) = (row.time / 1_000_000_000, row.time % 1_000_000_000);
+                print::line(&format!("[{seconds}.{:06}] {}", nanoseconds / 1_000, text(&row)))?;
+            }
+        }
+        if !args.follow {
+            return Ok(());
+        }
+        tokio::time::sleep(PAUSE).await;
+        events.forget_names();
+    }
+}
+
+/// Asks the agent for the events behind a number.
+fn ask(address: SocketAddr, after: u64) -> Result<String> {
+    let mut stream = TcpStream::connect_timeout(&address, TIMEOUT)?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    let request =
+        format!("GET /debug/events?after={after} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes())?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer)?;
+    body(&String::from_utf8_lossy(&answer)).map(str::to_owned)
+}
+
+/// The body of an answer whose length is known or ends with the connection.
+fn body(answer: &str) -> Result<&str> {
+    let Some((head, body)) = answer.split_once("\r\n\r\n") else { bail!("the agent answers no HTTP") };
+    match head.split(' ').nth(1) {
+        Some("200") => Ok(body),
+        Some(code) => bail!("the agent answers {code}: is that its metrics address?"),
+        None => bail!("the agent answers no HTTP"),
+    }
+}
+
+fn text(row: &EventRow) -> String {
+    let protocol = match row.protocol {
+        1 => "ICMP".to_owned(),
+        6 => "TCP".to_owned(),
+        17 => "UDP".to_owned(),
+        58 => "ICMPv6".to_owned(),
+        132 => "SCTP".to_owned(),
+        other => format!("protocol {other}"),
+    };
+    let mut text = format!("{} {} {protocol} ", row.kind, row.hook);
+    if row.hook != "socket" {
+        text += &format!("{} -> ", place(row.source));
+    }
+    text += &place(row.destination);
+    if let Some(service) = &row.service {
+        text += &format!(" service {service}");
+    }
+    if let Some(interface) = row.interface {
+        text += &format!(" interface {interface}");
+    }
+    if row.suppressed > 0 {
+        text += &format!(" ({} more left out before)", row.suppressed);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_taken_apart() {
+        assert_eq!(body("HTTP/1.1 200 OK\r\na: b\r\n\r\n{}\n").unwrap(), "{}\n");
+        assert!(body("HTTP/1.1 404 Not Found\r\n\r\n").unwrap_err().to_string().contains("404"));
+        assert!(body("SSH-2.0").is_err());
+    }
+
+    #[test]
+    fn an_event_is_one_line() {
+        let row = EventRow {
+            time: 1,
+            kind: "refused".to_owned(),
+            hook: "pod".to_owned(),
+            protocol: 6,
+            source: ("10.244.0.5".parse().unwrap(), 40_000),
+            destination: ("10.96.0.1".parse().unwrap(), 443),
+            service: Some("default/web".to_owned()),
+            interface: Some(7),
+            suppressed: 2,
+        };
+        assert_eq!(
+            text(&row),
+            "refused pod TCP 10.244.0.5:40000 -> 10.96.0.1:443 service default/web interface 7 (2 more left out before)"
+        );
+    }
+}
