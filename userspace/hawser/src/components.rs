@@ -48,15 +48,8 @@ pub async fn scheduler(args: Scheduler) -> Result<()> {
 
 /// `hawser kubelet`: with it the pod network and, unless a runtime is given, containerd.
 pub async fn kubelet(args: Kubelet) -> Result<()> {
-    let Kubelet {
-        kubeconfig,
-        root_dir,
-        client_ca_file,
-        tls_cert_file,
-        tls_private_key_file,
-        node,
-        runtime,
-    } = args;
+    let Kubelet { kubeconfig, root_dir, client_ca_file, tls_cert_file, tls_private_key_file, node, runtime } =
+        args;
     let stop = shutdown::on_signal()?;
     let data = DataDir::open(&root_dir)?;
     let (client, ambient, node) = (connect(&kubeconfig).await?, Ambient::system(), Node::from_args(node));

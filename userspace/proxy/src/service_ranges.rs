@@ -7,6 +7,7 @@ use futures::StreamExt;
 use ipnetwork::IpNetwork;
 use k8s_openapi::api::networking::v1::ServiceCIDR;
 use kube::runtime::watcher::{self, Event, watcher};
+use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -64,9 +65,10 @@ impl ServiceRanges {
 }
 
 async fn follow(client: Client, ranges: &watch::Sender<Vec<IpNetwork>>) {
-    let mut stream = std::pin::pin!(watcher(Api::<ServiceCIDR>::all(client), watcher::Config::default()));
+    let api = Api::<ServiceCIDR>::all(client);
+    until_served(&api).await;
+    let mut stream = std::pin::pin!(watcher(api, watcher::Config::default()));
     let (mut known, mut listed) = (BTreeMap::new(), BTreeMap::new());
-    let mut said = false;
     while let Some(event) = stream.next().await {
         match event {
             Ok(Event::Init) => listed.clear(),
@@ -74,7 +76,24 @@ async fn follow(client: Client, ranges: &watch::Sender<Vec<IpNetwork>>) {
             Ok(Event::InitDone) => known = std::mem::take(&mut listed),
             Ok(Event::Apply(object)) => drop(known.insert(object.name_any(), ranges_of(&object))),
             Ok(Event::Delete(object)) => drop(known.remove(&object.name_any())),
-            Err(error) if is_absent(&error) => {
+            Err(error) => {
+                debug!(error = &error as &dyn std::error::Error, "ServiceCIDR objects cannot be watched");
+                tokio::time::sleep(ERROR_PAUSE).await;
+            }
+        }
+        if listed.is_empty() {
+            publish(&known, ranges);
+        }
+    }
+}
+
+/// Asks once in a while until the server shows such objects.
+async fn until_served(api: &Api<ServiceCIDR>) {
+    let mut said = false;
+    loop {
+        match api.list(&ListParams::default().limit(1)).await {
+            Ok(_) => return,
+            Err(kube::Error::Api(status)) if matches!(status.code, 403..=405) => {
                 if !std::mem::replace(&mut said, true) {
                     info!(
                         "the server shows no ServiceCIDR objects; without --service-cluster-ip-ranges, packets to \
@@ -84,12 +103,9 @@ async fn follow(client: Client, ranges: &watch::Sender<Vec<IpNetwork>>) {
                 tokio::time::sleep(ABSENT_PAUSE).await;
             }
             Err(error) => {
-                debug!(error = &error as &dyn std::error::Error, "ServiceCIDR objects cannot be watched");
+                debug!(error = &error as &dyn std::error::Error, "ServiceCIDR objects cannot be listed");
                 tokio::time::sleep(ERROR_PAUSE).await;
             }
-        }
-        if listed.is_empty() {
-            publish(&known, ranges);
         }
     }
 }
@@ -110,17 +126,6 @@ fn publish(known: &BTreeMap<String, Vec<IpNetwork>>, ranges: &watch::Sender<Vec<
 fn ranges_of(object: &ServiceCIDR) -> Vec<IpNetwork> {
     let spec = object.spec.as_ref();
     spec.iter().flat_map(|spec| spec.cidrs.iter().flatten()).filter_map(|cidr| cidr.parse().ok()).collect()
-}
-
-/// The server has no such resource, or does not show it to us.
-fn is_absent(error: &watcher::Error) -> bool {
-    let cause = match error {
-        watcher::Error::InitialListFailed(cause)
-        | watcher::Error::WatchStartFailed(cause)
-        | watcher::Error::WatchFailed(cause) => cause,
-        _ => return false,
-    };
-    matches!(cause, kube::Error::Api(status) if matches!(status.code, 403..=405))
 }
 
 #[cfg(test)]
