@@ -3,9 +3,10 @@
 //!
 //! A flow table is two arrays: slots of whole cache lines, and for each [`WAYS`] of them a line of
 //! tags. The hash of a key names a slot and thereby a set, the [`WAYS`] slots around it. A flow
-//! lies in the slot that its hash names, its home, or in another slot of the set, where the line of
-//! tags finds it. So most packets touch one line, and no look-up more than a few. A new flow takes
-//! an empty slot of its set, or the one that has been quiet for longest: the table never refuses.
+//! lies in the slot that its hash names, its home, or in another slot of the set or of the set beside
+//! it (whose number differs in the lowest bit), where the lines of tags find it. So most packets
+//! touch one line, and no look-up more than a few. A new flow takes an empty slot of either, or the
+//! one of its set that has been quiet for longest: the table never refuses.
 
 /// Slots of a set.
 pub const WAYS: u32 = 16;

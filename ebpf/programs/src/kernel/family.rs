@@ -33,8 +33,8 @@ pub trait Address: Copy {
     /// The address as one word: itself for v4, folded for v6.
     fn fold(&self) -> u64;
 
-    /// Stirs both ends of a packet into a hash.
-    fn mix(source: &Self, destination: &Self, state: u64) -> u64;
+    /// See [`FlowKey::<u32>::hash`].
+    fn hash(key: &FlowKey<Self>, seed: u32) -> u64;
 
     /// Sum of its words for the internet checksum.
     fn sum(&self) -> u64;
@@ -115,6 +115,8 @@ pub trait Family {
     fn insert_flow(new: &New<Self::Address>, hash: u64, place: Place) -> u32;
     /// See [`table::remove`].
     fn remove_flow(key: &FlowKey<Self::Address>);
+    /// See `elsewhere` in [`table`].
+    fn elsewhere(key: &FlowKey<Self::Address>, hash: u64, set: u32) -> u32;
     /// See `attend` in [`flow`]; 0 if the flow is gone.
     fn attend(packet: &Packet<Self::Address>, slot: u32, now: u32, place: Place) -> u32;
     /// See `create` in [`flow`]; gives a [`flow::verdict`].
@@ -126,7 +128,7 @@ pub trait Family {
 }
 
 macro_rules! checked_once {
-    ($address:ty, $insert:ident, $remove:ident, $attend:ident, $create:ident, $choose:ident, $look:ident) => {
+    ($address:ty, $insert:ident, $remove:ident, $elsewhere:ident, $attend:ident, $create:ident, $choose:ident, $look:ident) => {
         #[inline(always)]
         fn insert_flow(new: &New<$address>, hash: u64, place: Place) -> u32 {
             table::$insert(new, hash, place)
@@ -135,6 +137,11 @@ macro_rules! checked_once {
         #[inline(always)]
         fn remove_flow(key: &FlowKey<$address>) {
             table::$remove(key);
+        }
+
+        #[inline(always)]
+        fn elsewhere(key: &FlowKey<$address>, hash: u64, set: u32) -> u32 {
+            table::$elsewhere(key, hash, set)
         }
 
         #[inline(always)]
@@ -188,8 +195,8 @@ impl Address for u32 {
     }
 
     #[inline(always)]
-    fn mix(source: &Self, destination: &Self, state: u64) -> u64 {
-        stir(state, *source as u64 | (*destination as u64) << 32)
+    fn hash(key: &FlowKey<Self>, seed: u32) -> u64 {
+        key.hash(seed)
     }
 
     #[inline(always)]
@@ -230,11 +237,8 @@ impl Address for [u32; 4] {
     }
 
     #[inline(always)]
-    fn mix(source: &Self, destination: &Self, state: u64) -> u64 {
-        let state = stir(state, source[0] as u64 | (source[1] as u64) << 32);
-        let state = stir(state, source[2] as u64 | (source[3] as u64) << 32);
-        let state = stir(state, destination[0] as u64 | (destination[1] as u64) << 32);
-        stir(state, destination[2] as u64 | (destination[3] as u64) << 32)
+    fn hash(key: &FlowKey<Self>, seed: u32) -> u64 {
+        key.hash(seed)
     }
 
     #[inline(always)]
@@ -343,7 +347,7 @@ impl Backend for Backend6 {
 }
 
 impl Family for V4 {
-    checked_once!(u32, insert4, remove4, attend4, create4, choose4, look_at4);
+    checked_once!(u32, insert4, remove4, elsewhere4, attend4, create4, choose4, look_at4);
 
     type Address = u32;
     type FrontendKey = FrontendKey4;
@@ -417,7 +421,7 @@ impl Family for V4 {
 }
 
 impl Family for V6 {
-    checked_once!([u32; 4], insert6, remove6, attend6, create6, choose6, look_at6);
+    checked_once!([u32; 4], insert6, remove6, elsewhere6, attend6, create6, choose6, look_at6);
 
     type Address = [u32; 4];
     type FrontendKey = FrontendKey6;
@@ -494,13 +498,6 @@ impl Family for V6 {
         };
         within(&config.ranges6[0]) || within(&config.ranges6[1])
     }
-}
-
-/// One step of a hash.
-#[inline(always)]
-fn stir(state: u64, word: u64) -> u64 {
-    let state = (state ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    state ^ state >> 32
 }
 
 /// The map has an element under the key.

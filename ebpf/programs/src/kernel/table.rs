@@ -14,7 +14,7 @@
 //! few instructions of one look-up, while it was quiet for longest.
 //!
 //! **A key is in the table once.** A new flow is first *pending*: key, result and tag are there, the
-//! version is still odd. Then its maker scans the set for the same key.
+//! version is still odd. Then its maker scans the set, and the one beside it, for the same key.
 //! - The other one is valid (even): the maker withdraws, and uses that one.
 //! - The other one is pending in a lower slot: the maker withdraws.
 //! - The other one is pending in a higher slot: the maker raises that one's version by two, which
@@ -35,7 +35,7 @@
 use core::arch::asm;
 
 use ebpf_common::event::kind;
-use ebpf_common::flow::{Flow, FlowKey, FlowTags, WAYS, flow_flag, tag};
+use ebpf_common::flow::{Flow, FlowKey, FlowTags, WAYS, flow_flag, tag, tag_of};
 use ebpf_common::{Config, limits, metric, protocol};
 
 use super::event;
@@ -109,23 +109,10 @@ pub unsafe fn set_epoch<A>(slot: *mut Flow<A>, old: u32, new: u32) {
     unsafe { exchange_if(&raw mut (*slot).epoch, old, new) };
 }
 
-const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
-
 /// Hash of a key: the lower half names the slot, the upper half is the tag.
 #[inline(always)]
 pub fn hash<A: Address>(key: &FlowKey<A>, seed: u32) -> u64 {
-    let ends = packet::ports(key.source_port, key.destination_port) as u64 | (key.protocol as u64) << 32;
-    let state = A::mix(&key.source, &key.destination, (seed as u64).wrapping_mul(ODD));
-    let state = (state ^ ends).wrapping_mul(0x94d0_49bb_1331_11eb);
-    let state = (state ^ state >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    state ^ state >> 32
-}
-
-/// The tag of a hash.
-#[inline(always)]
-fn tag_of(hash: u64) -> u32 {
-    let tag = (hash >> 32) as u32;
-    if tag < tag::FIRST { tag::FIRST } else { tag }
+    A::hash(key, seed)
 }
 
 /// The version of a slot that holds a valid flow with this key; none if it does not.
@@ -226,7 +213,7 @@ pub fn find<F: Family>(config: &Config, key: &FlowKey<F::Address>, hash: u64) ->
     if let Some(version) = unsafe { holds(slot, key) } {
         return Some(Found { slot, index, version });
     }
-    let index = elsewhere::<F>(key, hash, index >> WAYS.trailing_zeros());
+    let index = F::elsewhere(key, hash, index >> WAYS.trailing_zeros());
     if index == NONE {
         return None;
     }
@@ -235,9 +222,23 @@ pub fn find<F: Family>(config: &Config, key: &FlowKey<F::Address>, hash: u64) ->
     unsafe { holds(slot, key) }.map(|version| Found { slot, index, version })
 }
 
-/// Index of the slot of a set that has this key, valid; [`NONE`] for none.
-#[inline(never)]
+/// Index of the slot that has this key, valid, in a set or the one beside it; [`NONE`] for none.
+#[inline(always)]
 fn elsewhere<F: Family>(key: &FlowKey<F::Address>, hash: u64, set: u32) -> u32 {
+    let index = within::<F>(key, hash, set);
+    if index == NONE { within::<F>(key, hash, beside(set)) } else { index }
+}
+
+/// The set beside a set, which takes its flows when it is full. Both lines of tags are fetched
+/// together by most machines.
+#[inline(always)]
+fn beside(set: u32) -> u32 {
+    set ^ 1
+}
+
+/// Index of the slot of a set that has this key, valid; [`NONE`] for none.
+#[inline(always)]
+fn within<F: Family>(key: &FlowKey<F::Address>, hash: u64, set: u32) -> u32 {
     let Some(tags) = F::tags(set) else {
         return NONE;
     };
@@ -259,6 +260,22 @@ fn elsewhere<F: Family>(key: &FlowKey<F::Address>, hash: u64, set: u32) -> u32 {
         from = way + 1;
     }
     NONE
+}
+
+/// [`elsewhere`] of IPv4, checked by the kernel once and not with each call.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn elsewhere4(key: *const FlowKey<u32>, hash: u64, set: u32) -> u32 {
+    // SAFETY: null, or the caller's.
+    unsafe { key.as_ref() }.map_or(NONE, |key| elsewhere::<V4>(key, hash, set))
+}
+
+/// [`elsewhere`] of IPv6.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn elsewhere6(key: *const FlowKey<[u32; 4]>, hash: u64, set: u32) -> u32 {
+    // SAFETY: null, or the caller's.
+    unsafe { key.as_ref() }.map_or(NONE, |key| elsewhere::<V6>(key, hash, set))
 }
 
 /// The first way from `from` on whose tag is the one wanted; [`WAYS`] for none.
@@ -350,19 +367,17 @@ fn put<F: Family>(new: &New<F::Address>, hash: u64, place: u32) -> u32 {
     };
     let home = hash as u32 & F::flow_mask(config);
     let set = home >> WAYS.trailing_zeros();
-    let Some(tags) = F::tags(set) else {
-        return NONE;
-    };
-    let taken = occupy::<F>(tags, set, home & (WAYS - 1), new.seen);
-    if taken >= 2 * WAYS {
+    let taken = occupy::<F>(set, home & (WAYS - 1), new.seen);
+    if taken == NONE {
         return NONE;
     }
+    let set = if taken & BESIDE != 0 { beside(set) } else { set };
     let way = taken & (WAYS - 1);
     let index = set * WAYS + way;
-    let Some(slot) = F::slot(index) else {
+    let (Some(tags), Some(slot)) = (F::tags(set), F::slot(index)) else {
         return NONE;
     };
-    if taken >= WAYS {
+    if taken & REPLACED != 0 {
         evict::<F>(slot, new.seen, place);
     }
     // SAFETY: both pointers lead to elements of their maps, and the slot is ours.
@@ -370,7 +385,7 @@ fn put<F: Family>(new: &New<F::Address>, hash: u64, place: u32) -> u32 {
         let version = open(slot);
         fill(slot, new);
         exchange(way_of(tags, way), tag_of(hash));
-        let alone = scan::<F>(tags, set, new, hash, way);
+        let alone = scan::<F>(set, new, hash, index) && scan::<F>(beside(set), new, hash, index);
         if alone && exchange_if(&raw mut (*slot).version, version, version.wrapping_add(1)) == version {
             return index;
         }
@@ -425,10 +440,13 @@ unsafe fn fill<A: Address>(slot: *mut Flow<A>, new: &New<A>) {
     }
 }
 
-/// Looks for another slot with the key of a pending flow; true if there is none, or if the other
-/// one has been revoked.
+/// Looks in a set for another slot than `own` with the key of a pending flow; true if there is none,
+/// or if the other one has been revoked.
 #[inline(never)]
-fn scan<F: Family>(tags: *mut FlowTags, set: u32, new: &New<F::Address>, hash: u64, own: u32) -> bool {
+fn scan<F: Family>(set: u32, new: &New<F::Address>, hash: u64, own: u32) -> bool {
+    let Some(tags) = F::tags(set) else {
+        return false;
+    };
     let wanted = tag_of(hash);
     let mut from = 0;
     for _ in 0..SAME_TAGS {
@@ -437,18 +455,19 @@ fn scan<F: Family>(tags: *mut FlowTags, set: u32, new: &New<F::Address>, hash: u
             return true;
         }
         from = way + 1;
-        let Some(slot) = F::slot(set * WAYS + way) else {
+        let index = set * WAYS + way;
+        let Some(slot) = F::slot(index) else {
             return false;
         };
         // SAFETY: the pointer leads to a slot.
         unsafe {
-            if way == own || !same_key_here(slot, &new.key) {
+            if index == own || !same_key_here(slot, &new.key) {
                 continue;
             }
             let place = &raw mut (*slot).version;
             let version = place.read_volatile();
             let pending = version & 1 == 1;
-            if !pending || way < own || exchange_if(place, version, version.wrapping_add(2)) != version {
+            if !pending || index < own || exchange_if(place, version, version.wrapping_add(2)) != version {
                 return false;
             }
         }
@@ -456,36 +475,64 @@ fn scan<F: Family>(tags: *mut FlowTags, set: u32, new: &New<F::Address>, hash: u
     true
 }
 
-/// Takes a slot of a set: an empty one, its home if that is empty, else the one that can be missed
-/// most. Gives its way, for a slot that holds a flow [`WAYS`] more, for none twice [`WAYS`].
+/// Bits of what [`occupy`] gives: the slot is in the set beside, or holds a flow.
+const BESIDE: u32 = WAYS;
+const REPLACED: u32 = 2 * WAYS;
+
+/// Takes a slot: the home if that is empty, another empty one of the set or of the one beside it, else
+/// the one of the set that can be missed most. Gives its way, with [`BESIDE`] and [`REPLACED`], or
+/// [`NONE`].
 #[inline(never)]
-fn occupy<F: Family>(tags: *mut FlowTags, set: u32, home: u32, now: u32) -> u32 {
-    // SAFETY: the callers give an element of the map of tags, and ways within it.
+fn occupy<F: Family>(set: u32, home: u32, now: u32) -> u32 {
+    let Some(tags) = F::tags(set) else {
+        return NONE;
+    };
+    // SAFETY: the pointer leads to an element of the map of tags, and ways are within it.
     unsafe {
         if exchange_if(way_of(tags, home), tag::EMPTY, tag::BUSY) == tag::EMPTY {
             return home;
         }
-        for _ in 0..TRIES {
-            let way = next_way(tags, tag::EMPTY, 0);
-            if way >= WAYS {
-                break;
-            }
-            if exchange_if(way_of(tags, way), tag::EMPTY, tag::BUSY) == tag::EMPTY {
-                return way;
-            }
+    }
+    let way = empty_way(tags);
+    if way < WAYS {
+        return way;
+    }
+    if let Some(tags) = F::tags(beside(set)) {
+        let way = empty_way(tags);
+        if way < WAYS {
+            return way | BESIDE;
         }
-        for _ in 0..TRIES {
-            let way = victim::<F>(tags, set, now);
-            if way >= WAYS {
-                break;
-            }
+    }
+    for _ in 0..TRIES {
+        let way = victim::<F>(tags, set, now);
+        if way >= WAYS {
+            break;
+        }
+        // SAFETY: as above.
+        unsafe {
             let old = way_of(tags, way).read_volatile();
             if old >= tag::FIRST && exchange_if(way_of(tags, way), old, tag::BUSY) == old {
-                return WAYS + way;
+                return way | REPLACED;
             }
         }
     }
-    2 * WAYS
+    NONE
+}
+
+/// Takes an empty way of a set; [`WAYS`] if there is none.
+#[inline(never)]
+fn empty_way(tags: *mut FlowTags) -> u32 {
+    for _ in 0..TRIES {
+        let way = next_way(tags, tag::EMPTY, 0);
+        if way >= WAYS {
+            break;
+        }
+        // SAFETY: the callers give an element of the map of tags, and the way is within it.
+        if unsafe { exchange_if(way_of(tags, way), tag::EMPTY, tag::BUSY) } == tag::EMPTY {
+            return way;
+        }
+    }
+    WAYS
 }
 
 /// The way of a set whose flow has ended, or else has been quiet for longest; [`WAYS`] if all are

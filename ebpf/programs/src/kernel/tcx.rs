@@ -38,10 +38,10 @@ const FIB_LOOKUP_SKIP_NEIGH: u32 = 4;
 pub mod index {
     /// The packet has been translated on this node.
     pub const TRANSLATED: u32 = 0x4000;
-    /// How often a fragment has waited for its first one: two bits.
-    pub const WAITED: u32 = 0x3000;
+    /// How often a fragment has waited for its first one: up to 15 times.
+    pub const WAITED: u32 = 0x0f00;
     /// One of those times.
-    pub const ONCE: u32 = 0x1000;
+    pub const ONCE: u32 = 0x0100;
 }
 
 #[classifier]
