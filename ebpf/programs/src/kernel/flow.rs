@@ -1,5 +1,7 @@
 //! What becomes of a packet: the connection it belongs to, or a new one.
 
+use core::mem::MaybeUninit;
+
 use ebpf_common::event::{hook, kind};
 use ebpf_common::flow::{Flow, FlowKey, flow_flag};
 use ebpf_common::frontend::{AffinityKey, Frontend, backend_flag, frontend_flag};
@@ -8,7 +10,7 @@ use ebpf_common::{Config, limits, metric, protocol, scope};
 use super::family::{Address, Backend as _, Family, FrontendKey as _, V4, V6};
 use super::packet::{Packet, To, cleared, copy, tcp_flag};
 use super::table::{self, Found, New};
-use super::{event, lookup, maps, pick};
+use super::{dsr, event, lookup, maps, pick};
 
 /// What becomes of a packet.
 pub mod verdict {
@@ -59,7 +61,8 @@ pub fn decide<F: Family>(packet: &Packet<F::Address>, place: Place, to: &mut To<
     if let Some(found) = table::find::<F>(config, &packet.key, hash)
         && found.read(to)
     {
-        if is_xdp(place) && to.flags & flow_flag::THROUGH as u32 == 0 {
+        let carried = to.flags & flow_flag::THROUGH as u32 != 0 && !dsr::needs_room(packet, to.flags);
+        if is_xdp(place) && !carried {
             return verdict::PASS;
         }
         if keep::<F>(config, packet, &found, to.flags, place) {
@@ -239,6 +242,9 @@ unsafe fn restore_reply<F: Family>(
             return;
         }
         let flags = (&raw const (*slot).flags).read_volatile();
+        if dsr::is_direct(flags as u32) {
+            return;
+        }
         copy(&packet.key.destination, &raw mut (*reply).source);
         copy(&packet.key.source, &raw mut (*reply).destination);
         (*reply).source_port = packet.key.destination_port;
@@ -398,10 +404,66 @@ fn choose<F: Family>(packet: &Packet<F::Address>, hash: u64, place: Place) -> u3
     choice.backend_flags = backend.flags();
     choice.service = frontend.service;
     choice.flags = flags as u32;
-    if is_xdp(place) && backend.flags() & backend_flag::LOCAL != 0 {
+    if is_xdp(place) && (backend.flags() & backend_flag::LOCAL != 0 || dsr::manner(flags as u32) != 0) {
         return verdict::PASS;
     }
     verdict::REWRITE
+}
+
+/// Notes that another node has chosen a backend here; [`admit`] then begins the flow.
+#[inline(always)]
+pub fn choose_this<F: Family>(frontend: &Frontend, backend: &F::Backend) {
+    let (Some(config), Some(scratch)) = (maps::config(), F::scratch()) else {
+        return;
+    };
+    // SAFETY: the room is this processor's own.
+    let choice = unsafe { &mut (*scratch).choice };
+    // SAFETY: both are values.
+    unsafe { copy(&backend.address(), &mut choice.backend) };
+    // A change in between is noticed by a later packet at the other node, which asks anew.
+    choice.epoch = maps::epoch(config);
+    choice.port = backend.port();
+    choice.backend_flags = backend.flags() | backend_flag::LOCAL;
+    choice.service = frontend.service;
+    choice.flags = 0;
+}
+
+/// Begins a flow to the backend that [`choose_this`] has noted, unless there is one already.
+#[inline(never)]
+pub fn admit<F: Family>(packet: &Packet<F::Address>, place: Place) {
+    let Some(config) = maps::config() else {
+        return;
+    };
+    let hash = table::hash(&packet.key, config.seed);
+    if table::find::<F>(config, &packet.key, hash).is_some() {
+        return;
+    }
+    let mut to = MaybeUninit::uninit();
+    // SAFETY: zero is a value of all fields.
+    let to = unsafe { cleared(&mut to) };
+    F::create(packet, hash, place, to);
+}
+
+/// Replies with these ends become what `reply` says already. Others are forgotten.
+#[inline(always)]
+pub fn replies_like<F: Family>(reply: &New<F::Address>) -> bool {
+    let Some(config) = maps::config() else {
+        return false;
+    };
+    let hash = table::hash(&reply.key, config.seed);
+    let Some(found) = table::find::<F>(config, &reply.key, hash) else {
+        return false;
+    };
+    // SAFETY: the pointer leads to a slot; a torn reading is of a flow that is given away.
+    let same = unsafe {
+        let ports = (&raw const (*found.slot).source_port).cast::<u32>().read_volatile();
+        ports == super::packet::ports(reply.source_port, reply.destination_port)
+            && (*found.slot).source.same(&reply.source)
+    };
+    if !same {
+        table::remove::<F>(&reply.key);
+    }
+    same
 }
 
 /// Makes the choice of a backend independent of the choice of a slot.
@@ -448,14 +510,16 @@ fn create<F: Family>(packet: &Packet<F::Address>, hash: u64, place: Place, to: &
     let external = scope_of(place) == scope::EXTERNAL;
     let through = external && choice.backend_flags & backend_flag::LOCAL == 0;
     let own = &packet.key.source;
-    let replaced = through || needs_node_address::<F>(packet, choice);
+    let manner = if through { dsr::manner(choice.flags) } else { 0 };
+    let replaced = through && manner == 0 || needs_node_address::<F>(packet, choice);
     let source = if replaced { F::snat_address(config) } else { own };
     if source.same(&F::Address::ZERO) {
         maps::count(metric::SNAT_NO_ADDRESS);
         tell::<F>(kind::SNAT_NO_ADDRESS, place, choice.service, packet);
         return verdict::DROP;
     }
-    let flags = if through { flow_flag::THROUGH } else { 0 };
+    let outer = manner == flow_flag::DSR_IPIP as u32;
+    let flags = manner as u16 | if through && !outer { flow_flag::THROUGH } else { 0 };
     // SAFETY: all are values.
     unsafe {
         copy(&choice.backend, &mut new.key.source);
@@ -472,7 +536,8 @@ fn create<F: Family>(packet: &Packet<F::Address>, hash: u64, place: Place, to: &
     new.epoch = choice.epoch;
     new.seen = maps::tick();
     new.flags = (flags | flow_flag::REVERSE) as u32;
-    if !claim::<F>(config, new, !replaced, hash, place) {
+    // Replies of a backend that answers the client itself do not come here.
+    if manner == 0 && !claim::<F>(config, new, !replaced, hash, place) {
         maps::count(metric::SNAT_EXHAUSTED);
         tell::<F>(kind::SNAT_EXHAUSTED, place, choice.service, packet);
         return verdict::DROP;

@@ -50,7 +50,7 @@ pub fn find<F: Family>(frontend: &Frontend, address: &F::Address, port: u16) -> 
 
 /// Looks for a backend with any port.
 #[inline(always)]
-fn at_address<F: Family>(frontend: &Frontend, address: &F::Address) -> Option<F::Backend> {
+pub fn at_address<F: Family>(frontend: &Frontend, address: &F::Address) -> Option<F::Backend> {
     last_up_to::<F>(frontend, F::Backend::order(address, u16::MAX))
         .filter(|backend| backend.address().same(address))
 }

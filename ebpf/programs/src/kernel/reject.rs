@@ -35,8 +35,25 @@ pub fn refuse<F: Family>(skb: *mut __sk_buff, packet: &Packet<F::Address>) -> i3
     let done = match packet.protocol() {
         protocol::TCP => reset::<F>(skb, packet),
         protocol::SCTP => abort::<F>(skb, packet),
-        _ => unreachable::<F>(skb, packet),
+        _ => {
+            // Type and code of "port unreachable".
+            let kind = if F::VERSION == 4 { 0x0303 } else { 0x0401 };
+            error::<F>(skb, packet, kind, 0)
+        }
     };
+    send_back(skb, done)
+}
+
+/// Turns the packet into the message that only `mtu` bytes fit.
+#[inline(never)]
+pub fn too_big<F: Family>(skb: *mut __sk_buff, packet: &Packet<F::Address>, mtu: u32) -> i32 {
+    // "Fragmentation needed", which has the size in its lower half, or "packet too big".
+    let kind = if F::VERSION == 4 { 0x0403 } else { 0x0002 };
+    send_back(skb, error::<F>(skb, packet, kind, mtu.to_be()))
+}
+
+#[inline(always)]
+fn send_back(skb: *mut __sk_buff, done: Option<()>) -> i32 {
     if done.is_none() {
         return DROP;
     }
@@ -129,8 +146,10 @@ fn abort<F: Family>(skb: *mut __sk_buff, packet: &Packet<F::Address>) -> Option<
     Some(())
 }
 
+/// An error of this type and code, in the order of the packet, about the packet; `rest` is the word after
+/// its checksum.
 #[inline(always)]
-fn unreachable<F: Family>(skb: *mut __sk_buff, packet: &Packet<F::Address>) -> Option<()> {
+fn error<F: Family>(skb: *mut __sk_buff, packet: &Packet<F::Address>, kind: u32, rest: u32) -> Option<()> {
     let quoted = (F::HEADER + QUOTED) / 4;
     let mut quote = MaybeUninit::<[u32; QUOTE_WORDS]>::uninit();
     // SAFETY: words may be zero.
@@ -151,14 +170,12 @@ fn unreachable<F: Family>(skb: *mut __sk_buff, packet: &Packet<F::Address>) -> O
     } else {
         (answer::<F, { ICMP_HEADER + 40 + QUOTED }>(skb, packet, F::ICMP)?, ICMP_HEADER + 40 + QUOTED)
     };
-    // Type and code of "port unreachable".
-    let kind: u32 = if F::VERSION == 4 { 0x0303 } else { 0x0401 };
     let l4 = l4::<F>();
     // SAFETY: `answer` has compared the length with the end.
     unsafe {
         packet::store(data, l4, kind);
-        packet::store(data, l4 + 4, 0_u32);
-        let mut total = kind as u64;
+        packet::store(data, l4 + 4, rest);
+        let mut total = kind as u64 + rest as u64;
         if F::VERSION == 6 {
             total += pseudo::<F>(packet, F::ICMP, length);
         }

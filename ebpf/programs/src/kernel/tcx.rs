@@ -25,7 +25,7 @@ use super::family::{Address as _, Family, V4, V6};
 use super::flow::{self, Place, verdict};
 use super::packet::{self, Delta, ETHERNET, IP, Packet, Part, To};
 use super::read::{self, kind as read_kind};
-use super::{fragment, icmp, maps, reject, sctp};
+use super::{dsr, fragment, icmp, maps, reject, sctp};
 
 /// Go on with the next program, or the stack.
 pub const NEXT: i32 = -1;
@@ -95,9 +95,19 @@ fn incoming<F: Family>(ctx: &TcContext, hook: u8) -> i32 {
         }
         flow::place(hook, (*skb).ifindex)
     };
-    if read::is_control::<F>(ctx) { icmp::ingress::<F>(skb, place) } else { ingress::<F>(skb, place) }
+    if read::is_control::<F>(ctx) {
+        return icmp::ingress::<F>(skb, place);
+    }
+    if hook == hook::UPLINK && dsr::may_be_direct::<F>(ctx) {
+        let answer = dsr::receive::<F>(skb, place);
+        if answer != dsr::ABSENT {
+            return answer;
+        }
+    }
+    ingress::<F>(skb, place)
 }
 
+/// A packet that came in and is no control message.
 #[inline(never)]
 fn ingress<F: Family>(skb: *mut __sk_buff, place: Place) -> i32 {
     let ctx = TcContext::new(skb);
@@ -174,6 +184,9 @@ pub fn carry<F: Family>(
     to: &To<F::Address>,
     place: Place,
 ) -> i32 {
+    if dsr::is_direct(to.flags) {
+        return dsr::send::<F>(skb, packet, to, place);
+    }
     let stack = goes_through_stack::<F>(packet, to);
     if stack && to.flags & flow_flag::REVERSE as u32 != 0 {
         // The stack sees the reply to what it has seen; the interface it leaves by translates it.

@@ -228,3 +228,19 @@ pub fn frontend(key: FrontendKey, backends: &[Backend]) -> Frontend {
 pub fn service(key: FrontendKey, backends: &[Backend]) -> ServiceTables {
     ServiceTables { frontends: vec![frontend(key, backends)], ..ServiceTables::default() }
 }
+
+/// Ends a connection by a reset, so that its port is free at once.
+pub fn reset(stream: &std::net::TcpStream) {
+    let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+    // SAFETY: the value outlives the call, and its size is given.
+    let result = unsafe {
+        libc::setsockopt(
+            std::os::fd::AsRawFd::as_raw_fd(stream),
+            libc::SOL_SOCKET,
+            libc::SO_LINGER,
+            (&raw const linger).cast(),
+            size_of::<libc::linger>() as libc::socklen_t,
+        )
+    };
+    assert_eq!(result, 0, "SO_LINGER");
+}
