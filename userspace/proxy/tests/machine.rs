@@ -9,8 +9,11 @@ use std::time::Duration;
 use ipnetwork::IpNetwork;
 use nix::sched::{CloneFlags, unshare};
 use tokio_util::sync::CancellationToken;
+use userspace_dataplane::tables::Role;
 use userspace_proxy::cleanup::{Leftover, find, remove};
-use userspace_proxy::{ServiceRanges, route};
+use userspace_proxy::{
+    Config, DetectLocal, KernelLinks, Link, Links, ServiceRanges, Situation, interfaces, route,
+};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -90,6 +93,75 @@ fn the_route_of_last_resort_comes_back_and_goes_when_told() {
         assert_eq!(ours(), "");
         assert!(sh("ip route").contains("unreachable 10.97.0.0/16"));
         assert_eq!(route::remove().await.unwrap(), 0);
+    });
+}
+
+/// Names and roles of what is to be attached to, for a way to detect pods.
+fn roles(links: &[Link], detect_local: DetectLocal) -> Vec<(String, Role)> {
+    let config = Config { detect_local, ..Config::for_node("a").unwrap() };
+    let situation = Situation { config: &config, node: None, links: Some(links), service_ranges: &[] };
+    interfaces(&situation).unwrap().into_iter().map(|one| (one.name, one.role)).collect()
+}
+
+/// Asks until the interfaces are as expected.
+async fn listed(links: &mut KernelLinks, expected: impl Fn(&[Link]) -> bool) -> Vec<Link> {
+    let wait = async {
+        loop {
+            let found = links.next().await.unwrap();
+            if expected(&found) {
+                return found;
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, wait).await.unwrap()
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn pods_are_found_by_the_kernels_routes_and_bridges() {
+    in_namespace(|| async {
+        for line in [
+            "link add eth0 type veth peer name far0",
+            "link set eth0 up",
+            "link set far0 up",
+            "addr add 192.0.2.1/24 dev eth0",
+            "route add default via 192.0.2.254",
+            // Another node's pods, as Flannel's host-gw and BGP have it.
+            "route add 10.1.1.0/24 via 192.0.2.7",
+            "link add pods type bridge",
+            "addr add 10.1.0.1/24 dev pods",
+            "link set pods up",
+            "link add port1 type veth peer name inside1",
+            "link set port1 master pods",
+            "link set port1 up",
+            "link add routed1 type veth peer name inside2",
+            "link set routed1 up",
+            "link set inside2 up",
+            "link add apart type veth peer name inside3",
+            "-6 addr add fd01::1/64 dev apart",
+        ] {
+            sh(&format!("ip {line}"));
+        }
+        let mut kernel = KernelLinks::new();
+        let named = |links: &[Link], name: &str| links.iter().find(|link| link.name == name).cloned();
+        let first = listed(&mut kernel, |_| true).await;
+        let eth0 = named(&first, "eth0").unwrap();
+        assert!(eth0.gateway && eth0.routes == ["192.0.2.0/24".parse().unwrap()], "{eth0:?}");
+        assert_eq!(named(&first, "port1").unwrap().master, named(&first, "pods").unwrap().index);
+        // A route to a pod is heard of when it comes.
+        let routed = |links: &[Link]| named(links, "routed1").is_some_and(|link| !link.routes.is_empty());
+        assert!(!routed(&first));
+        sh("ip route add 10.1.0.9/32 dev routed1");
+        let links = listed(&mut kernel, routed).await;
+        let range = |text: &str| text.parse::<IpNetwork>().unwrap();
+        let cluster = DetectLocal::ClusterCidr(vec![range("10.1.0.0/16"), range("fd01::/48")]);
+        let found = roles(&links, cluster);
+        let has = |name: &str, role| found.contains(&(name.to_owned(), role));
+        assert!(has("eth0", Role::Uplink) && has("port1", Role::Pod), "{found:?}");
+        assert!(has("routed1", Role::Pod) && has("apart", Role::Pod), "{found:?}");
+        assert_eq!(found.len(), 4, "{found:?}");
+        let bridge = roles(&links, DetectLocal::Bridge("pods".to_owned()));
+        assert_eq!(bridge, [("eth0".to_owned(), Role::Uplink), ("port1".to_owned(), Role::Pod)]);
     });
 }
 
