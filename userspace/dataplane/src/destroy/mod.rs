@@ -30,7 +30,7 @@ use self::stale::Live;
 
 /// Between the call and the first look: changes that come close together are looked at once, and
 /// system calls that were under way have ended.
-const SETTLE: Duration = Duration::from_millis(200);
+const SETTLE: Duration = Duration::from_millis(100);
 /// Between looks without a call, for what slipped through.
 const PERIOD: Duration = Duration::from_secs(30);
 /// Looks for sockets that should be destroyed and could not be found; the slots of some belong to

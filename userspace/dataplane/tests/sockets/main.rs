@@ -47,6 +47,13 @@ impl Side {
         FrontendKey { address: self.vip, port, protocol, scope: Scope::Internal }
     }
 
+    fn unspecified(self) -> IpAddr {
+        match self.here {
+            IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        }
+    }
+
     /// The service at port 80.
     fn service(self, protocol: Protocol, backends: &[Backend]) -> ServiceTables {
         service(self.key(80, protocol), backends)

@@ -63,7 +63,7 @@ fn addresses_of_services_do_not_leave_untranslated() {
         // In a pod, programs connect a datagram socket to learn their address: nothing is sent.
         in_namespace(|| {
             default_route(side);
-            UdpSocket::bind((unspecified(side), 0)).unwrap().connect(side.at(81)).unwrap();
+            UdpSocket::bind((side.unspecified(), 0)).unwrap().connect(side.at(81)).unwrap();
             let error = TcpStream::connect(side.at(81)).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
             let error = side.udp().0.send_to(b"x", side.at(81)).unwrap_err();
@@ -73,13 +73,6 @@ fn addresses_of_services_do_not_leave_untranslated() {
         let elsewhere = SocketAddr::new(side.here, backend.port);
         TcpStream::connect(elsewhere).unwrap();
     });
-}
-
-fn unspecified(side: Side) -> IpAddr {
-    match side.here {
-        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-    }
 }
 
 /// A way out of the namespace, which leads nowhere.
@@ -147,5 +140,32 @@ fn limited_services_are_the_node_s_own_sockets_and_pods_packets() {
         kernel.apply_service("test/echo", Some(&tables)).unwrap();
         assert!(!is_untranslated(side));
         in_namespace(|| assert!(is_untranslated(side)));
+    });
+}
+
+#[test]
+#[ignore = "needs root and eBPF: cargo xtask test"]
+fn refusals_are_told_with_the_address_and_the_service() {
+    both(|kernel, node, side| {
+        let mut events = Inspector::open(&node.bpf_root()).unwrap().events().unwrap();
+        let mut tables = side.service(Protocol::Tcp, &[]);
+        tables.frontends.insert(0, Frontend::mark(side.vip));
+        let mut silent = frontend(side.key(90, Protocol::Tcp), &[]);
+        silent.drop_when_empty = true;
+        tables.frontends.push(silent);
+        kernel.apply_service("test/echo", Some(&tables)).unwrap();
+        let ranges = ["10.96.0.0/16".parse().unwrap(), "fd00::/108".parse().unwrap()];
+        kernel.set_node(&NodeTables { service_ranges: ranges.into(), ..NodeTables::default() }).unwrap();
+        let service = Some("test/echo".to_owned());
+        for (port, kind, service) in
+            [(80, "refused", &service), (90, "dropped_empty", &service), (81, "unknown_port", &None)]
+        {
+            TcpStream::connect(side.at(port)).unwrap_err();
+            let event = events.next().expect("an event");
+            assert_eq!((event.kind.as_str(), event.hook.as_str()), (kind, "socket"));
+            assert_eq!((event.destination, event.protocol), ((side.vip, port), 6));
+            assert_eq!((&event.service, event.interface), (service, None));
+        }
+        assert_eq!(events.next(), None);
     });
 }
