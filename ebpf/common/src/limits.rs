@@ -2,7 +2,8 @@
 //! it creates them; bounds of loops are compiled in.
 
 /// Frontends of one family. A service has a mark for each address, and a service port one frontend
-/// inside and one outside: four for each of 131,072 services. Allocated as they come: 48 + 8 + 32 = 88 bytes each, and 8 MiB of buckets.
+/// inside and one outside: four for each of 131,072 services. Allocated as they come: 48 + 8 + 32 = 88
+/// bytes each, and 8 MiB of buckets.
 pub const FRONTENDS: u32 = 524_288;
 /// Backends of one family, in blocks. 8 bytes (v4), 24 bytes (v6) each: 2 and 6 MiB.
 pub const BACKENDS: u32 = 262_144;

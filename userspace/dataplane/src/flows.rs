@@ -2,7 +2,7 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use ebpf_common::flow::{Flow, Flow4, Flow6, FlowTags, WAYS, tag, tag_of};
 
@@ -136,54 +136,65 @@ impl<T: WritableSlot> FlowWriter<T> {
         Ok(Self { slots, tags })
     }
 
-    /// Puts a flow in; false if its key is there already, or if its set has no empty slot: nothing
-    /// gives way. `hash` is the key's.
+    /// Puts a flow in; false if its key is there already, or if neither its set nor the one beside
+    /// it has an empty slot: nothing gives way. `hash` is the key's.
     pub fn insert(&self, flow: &T, hash: u64) -> bool {
         let home = hash as usize & (self.slots.len() - 1);
-        let (set, ways) = (home / WAYS as usize, WAYS as usize);
         let words = crate::map::words(flow);
-        if (0..ways).any(|way| self.has(set, way, hash, words) && !self.is_pending(set, way)) {
+        let own = |index: &usize| self.has(*index, hash, words);
+        if self.places(home).any(|index| own(&index) && !self.is_pending(index)) {
             return false;
         }
-        let order = std::iter::once(home % ways).chain(0..ways);
-        let busy = |way: &usize| {
-            let tag = self.tags.word(set, *way);
+        let busy = |index: &usize| {
+            let tag = self.tag(*index);
             tag.compare_exchange(tag::EMPTY, tag::BUSY, Ordering::SeqCst, Ordering::SeqCst).is_ok()
         };
-        let Some(way) = order.into_iter().find(busy) else {
+        let Some(index) = std::iter::once(home).chain(self.places(home)).find(busy) else {
             return false;
         };
-        let index = set * ways + way;
         let version = self.slots.word(index, T::KEY_WORDS);
         let odd = (version.load(Ordering::SeqCst) | 1).wrapping_add(2);
         version.store(odd, Ordering::SeqCst);
         for (place, word) in words.iter().enumerate().filter(|(place, _)| *place != T::KEY_WORDS) {
             self.slots.word(index, place).store(*word, Ordering::SeqCst);
         }
-        self.tags.word(set, way).store(tag_of(hash), Ordering::SeqCst);
-        let alone = (0..ways).filter(|other| *other != way).all(|other| {
-            !self.has(set, other, hash, words) || other > way && self.revoke(set * ways + other)
-        });
+        self.tag(index).store(tag_of(hash), Ordering::SeqCst);
+        let mut others = self.places(home).filter(|other| *other != index).filter(own);
+        let alone = others.all(|other| other > index && self.revoke(other));
         let even = odd.wrapping_add(1);
         if alone && version.compare_exchange(odd, even, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
             return true;
         }
         // The slot may have been taken for another flow meanwhile; then it is not ours to empty.
-        let tag = self.tags.word(set, way);
-        let _ = tag.compare_exchange(tag_of(hash), tag::EMPTY, Ordering::SeqCst, Ordering::SeqCst);
+        let (tag, empty) = (tag_of(hash), tag::EMPTY);
+        let _ = self.tag(index).compare_exchange(tag, empty, Ordering::SeqCst, Ordering::SeqCst);
         false
     }
 
+    /// Slots that a flow may lie in: those of its set, then those of the set beside it.
+    fn places(&self, home: usize) -> impl Iterator<Item = usize> + use<T> {
+        let ways = WAYS as usize;
+        let set = home / ways;
+        let sets = self.tags.len();
+        [set, set ^ 1]
+            .into_iter()
+            .filter(move |set| *set < sets)
+            .flat_map(move |set| set * ways..(set + 1) * ways)
+    }
+
+    fn tag(&self, index: usize) -> &AtomicU32 {
+        self.tags.word(index / WAYS as usize, index % WAYS as usize)
+    }
+
     /// A slot has the key, valid or pending.
-    fn has(&self, set: usize, way: usize, hash: u64, words: &[u32]) -> bool {
-        let index = set * WAYS as usize + way;
-        self.tags.word(set, way).load(Ordering::SeqCst) == tag_of(hash)
+    fn has(&self, index: usize, hash: u64, words: &[u32]) -> bool {
+        self.tag(index).load(Ordering::SeqCst) == tag_of(hash)
             && (0..T::KEY_WORDS)
                 .all(|place| self.slots.word(index, place).load(Ordering::SeqCst) == words[place])
     }
 
-    fn is_pending(&self, set: usize, way: usize) -> bool {
-        self.slots.word(set * WAYS as usize + way, T::KEY_WORDS).load(Ordering::SeqCst) % 2 == 1
+    fn is_pending(&self, index: usize) -> bool {
+        self.slots.word(index, T::KEY_WORDS).load(Ordering::SeqCst) % 2 == 1
     }
 
     /// Keeps a flow that is still pending from becoming valid; false if it is valid.
@@ -243,13 +254,17 @@ mod tests {
     }
 
     #[test]
-    fn a_full_set_takes_no_more() {
-        let writer = writer(WAYS as usize);
-        for number in 0..WAYS {
+    fn a_full_set_and_the_one_beside_it_take_no_more() {
+        let writer = writer(4 * WAYS as usize);
+        // Those that belong into the first set.
+        let mut numbers = (0..).filter(|number| flow(*number).key.hash(1) as u32 % (4 * WAYS) < WAYS);
+        for number in numbers.by_ref().take(2 * WAYS as usize) {
             assert!(writer.insert(&flow(number), flow(number).key.hash(1)));
         }
-        assert!(!writer.insert(&flow(99), flow(99).key.hash(1)));
-        assert_eq!(reader(writer).used(), WAYS as usize);
+        let number = numbers.next().unwrap();
+        assert!(!writer.insert(&flow(number), flow(number).key.hash(1)));
+        let table = reader(writer);
+        assert_eq!((table.used(), table.read_all().len()), (2 * WAYS as usize, 2 * WAYS as usize));
     }
 
     #[test]

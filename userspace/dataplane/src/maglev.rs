@@ -51,7 +51,7 @@ pub fn bits(candidates: &[Candidate]) -> u32 {
 /// A table of 2^`bits` entries, each the index of a candidate. Without any weight all candidates
 /// count alike: a service that drains altogether is still served.
 pub fn table(candidates: &[Candidate], bits: u32) -> Vec<u16> {
-    assert!(!candidates.is_empty() && candidates.len() < usize::from(FREE), "indexes fit an entry");
+    assert!(!candidates.is_empty() && candidates.len() <= usize::from(FREE), "indexes fit an entry");
     let mut turns = turns(candidates, 1 << bits);
     let sum: u64 = turns.iter().map(|turn| turn.weight).sum();
     let count = turns.len() as u64;

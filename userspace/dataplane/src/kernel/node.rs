@@ -129,8 +129,8 @@ impl Limits {
             }
         }
         for (limit, value, least, most) in [
-            ("flows4", self.flows4, WAYS, 1 << 26),
-            ("flows6", self.flows6, WAYS, 1 << 25),
+            ("flows4", self.flows4, 2 * WAYS, 1 << 26),
+            ("flows6", self.flows6, 2 * WAYS, 1 << 25),
             ("luts", self.luts, 16, 1 << 28),
         ] {
             if !value.is_power_of_two() {
@@ -216,6 +216,6 @@ mod tests {
         assert_eq!(error.to_string(), "limit flows4 is 1000; it has to be a power of two");
         let error = Limits { services: 0, ..Limits::default() }.check().unwrap_err();
         assert_eq!(error.to_string(), "limit services is 0; it has to be from 1 to 67108864");
-        assert!(Limits { flows6: 8, ..Limits::default() }.check().is_err());
+        assert!(Limits { flows6: 16, ..Limits::default() }.check().is_err());
     }
 }

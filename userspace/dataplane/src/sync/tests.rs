@@ -67,11 +67,15 @@ fn is_whole(memory: &Memory, value: &Frontend, wanted: &tables::Frontend, ranges
         places.map(|place| memory.backends.get(&(family, place)).copied()).collect();
     let candidates: Vec<Candidate> =
         list.iter().map(|one| Candidate { identity: convert::identity(one), weight: one.weight }).collect();
-    let lut = Lut::unpack(value.lut)
-        .is_none_or(|lut| memory.lut_equals(lut, &maglev::table(&candidates, maglev::bits(&candidates))));
+    let lut = || {
+        Lut::unpack(value.lut).is_none_or(|lut| {
+            memory.lut_equals(lut, &maglev::table(&candidates, maglev::bits(&candidates)))
+        })
+    };
     let limited = value.flags() & frontend_flag::SOURCE_RANGES != 0;
     held.as_ref() == Some(&list)
-        && lut
+        && (!list.is_empty() || value.lut == 0)
+        && lut()
         && limited == wanted.limited
         && (!limited || ranges.iter().all(|range| memory.source_ranges.contains(&(value.service, *range))))
         && (value.flags() & frontend_flag::CONSISTENT != 0) == (wanted.algorithm == Algorithm::Consistent)
