@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 use aya::programs::Program as Loaded;
 use aya::{EbpfLoader, VerifierLogLevel};
@@ -203,25 +204,53 @@ fn load_with(
         }
     }
     let mut object = loader.load(bytes()).map_err(LoadError::Object)?;
-    let mut programs = BTreeMap::new();
+    let mut found: BTreeMap<&str, &mut Loaded> = object.programs_mut().collect();
+    let mut waiting = Vec::new();
     for program in Program::ALL {
-        let name = program.name();
-        let found = object.program_mut(name).ok_or(LoadError::NoProgram(name))?;
-        let refused = |cause| LoadError::Program { name, cause: Box::new(cause) };
-        match found {
-            Loaded::CgroupSockAddr(hook) => hook.load().map_err(refused)?,
-            Loaded::CgroupSock(hook) => hook.load().map_err(refused)?,
-            Loaded::SchedClassifier(hook) => hook.load().map_err(refused)?,
-            Loaded::Xdp(hook) => hook.load().map_err(refused)?,
-            _ => return Err(LoadError::NoProgram(name)),
-        }
-        let fd = found
-            .fd()
-            .map_err(refused)?
-            .as_fd()
-            .try_clone_to_owned()
-            .map_err(|cause| LoadError::Descriptor { name, cause })?;
-        programs.insert(program, fd);
+        let loaded = found.remove(program.name()).ok_or(LoadError::NoProgram(program.name()))?;
+        waiting.push((program, loaded));
     }
-    Ok(programs)
+    load_all(waiting)
+}
+
+/// Loads programs on as many threads as there are processors for: the kernel checks each on the
+/// processor that asks, and the large ones take it a good part of a second.
+fn load_all(waiting: Vec<(Program, &mut Loaded)>) -> Result<BTreeMap<Program, OwnedFd>, LoadError> {
+    // The last ones, which are taken first, are the large ones.
+    let workers = std::thread::available_parallelism().map_or(1, usize::from).min(4);
+    let waiting = Mutex::new(waiting);
+    let work = || {
+        let mut done = Vec::new();
+        loop {
+            let next = waiting.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            let Some((program, loaded)) = next else {
+                return Ok(done);
+            };
+            done.push((program, load_one(program.name(), loaded)?));
+        }
+    };
+    let mut programs = BTreeMap::new();
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
+        for thread in threads {
+            match thread.join() {
+                Ok(done) => programs.extend(done?),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        Ok(programs)
+    })
+}
+
+fn load_one(name: &'static str, loaded: &mut Loaded) -> Result<OwnedFd, LoadError> {
+    let refused = |cause| LoadError::Program { name, cause: Box::new(cause) };
+    match loaded {
+        Loaded::CgroupSockAddr(hook) => hook.load().map_err(refused)?,
+        Loaded::CgroupSock(hook) => hook.load().map_err(refused)?,
+        Loaded::SchedClassifier(hook) => hook.load().map_err(refused)?,
+        Loaded::Xdp(hook) => hook.load().map_err(refused)?,
+        _ => return Err(LoadError::NoProgram(name)),
+    }
+    let fd = loaded.fd().map_err(refused)?.as_fd().try_clone_to_owned();
+    fd.map_err(|cause| LoadError::Descriptor { name, cause })
 }
