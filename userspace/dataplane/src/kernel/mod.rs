@@ -91,8 +91,9 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// 65,536 services with two frontends and four backends each, 131,072 connections: 70 MiB of
-    /// kernel memory, see [`ebpf_common::limits`].
+    /// 131,072 services with four frontends and two backends each, 200,000 connections: 90 MiB of
+    /// kernel memory, 2 MiB more a processor, and 88 bytes a frontend in use; see
+    /// [`ebpf_common::limits`].
     fn default() -> Self {
         Self {
             frontends: limits::FRONTENDS,
