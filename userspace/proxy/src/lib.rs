@@ -41,6 +41,6 @@ pub use file::{File, FileError, Oddity, write};
 pub use kube_proxy::KubeProxyConfiguration;
 pub use links::{KernelLinks, Link, Links, NoLinks};
 pub use node_tables::{Situation, interfaces, node_tables};
-pub use run::{Caches, Listeners, run, run_with};
 pub use notes::{Note, notes};
+pub use run::{Caches, Listeners, run, run_with};
 pub use service_ranges::ServiceRanges;

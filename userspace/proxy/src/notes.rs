@@ -159,8 +159,7 @@ mod tests {
 
     #[test]
     fn what_is_set_and_means_nothing_is_said_once_each() {
-        let mut given = KubeProxyConfiguration::default();
-        given.mode = "ipvs".to_owned();
+        let mut given = KubeProxyConfiguration { mode: "ipvs".to_owned(), ..Default::default() };
         given.ipvs.scheduler = "wlc".to_owned();
         given.ipvs.strict_arp = true;
         given.iptables.masquerade_bit = Some(15);
@@ -168,8 +167,14 @@ mod tests {
         given.iptables.masquerade_all = true;
         given.conntrack.min = Some(1000);
         let fields: Vec<_> = notes(&given).iter().map(|note| note.field).collect();
-        let expected =
-            ["featureGates", "mode", "iptables.masqueradeBit", "ipvs.scheduler", "ipvs.strictARP", "conntrack.min"];
+        let expected = [
+            "featureGates",
+            "mode",
+            "iptables.masqueradeBit",
+            "ipvs.scheduler",
+            "ipvs.strictARP",
+            "conntrack.min",
+        ];
         assert_eq!(fields, expected);
         given.conntrack.max_per_core = Some(1);
         assert_eq!(notes(&given).len(), 5);

@@ -1,5 +1,6 @@
 //! What the proxy does to a machine besides eBPF, in a network namespace of the test's own: the
 //! route of last resort, and the removal of kube-proxy's rules.
+#![allow(clippy::unwrap_used, reason = "a test says what is wrong by panicking")]
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -242,7 +243,8 @@ async fn clean_up() {
     }
     let before: Vec<_> = tools.iter().map(|tool| rules(tool)).collect();
     for (family, type_, expr) in [("ip", "ipv4_addr", "ip"), ("ip6", "ipv6_addr", "ip6")] {
-        let text = NFTABLES.replace("FAMILYTYPE", type_).replace("FAMILYEXPR", expr).replace("FAMILY", family);
+        let text =
+            NFTABLES.replace("FAMILYTYPE", type_).replace("FAMILYEXPR", expr).replace("FAMILY", family);
         out("nft -f -", &text);
     }
     assert!(find(&[]).await.0.iter().all(|found| matches!(found, Leftover::NfTables { .. })));
@@ -262,7 +264,11 @@ async fn clean_up() {
     let (found, errors) = find(&[]).await;
     assert!(found.is_empty() && errors.is_empty(), "{found:?} {errors:?}");
     let kube_chains = |rules: &[String]| {
-        rules.iter().filter(|line| line.starts_with(":KUBE") || line.contains("-A ")).cloned().collect::<Vec<_>>()
+        rules
+            .iter()
+            .filter(|line| line.starts_with(":KUBE") || line.contains("-A "))
+            .cloned()
+            .collect::<Vec<_>>()
     };
     for (tool, before) in tools.iter().zip(&before) {
         assert_eq!(kube_chains(&rules(tool)), kube_chains(before), "{tool}");
