@@ -23,9 +23,9 @@ pub fn run(report: &Report, plan: &Plan) -> Result<()> {
         ups.push(milliseconds(&cluster.ready)? / 1000.0);
         first_pods.push(first_pod(&cluster)?);
         if round + 1 == rounds {
-            memory(report, &cluster, 1)?;
+            rest(report, &cluster, 1)?;
             run_pods(&cluster, 30)?;
-            memory(report, &cluster, 30)?;
+            rest(report, &cluster, 30)?;
         }
         cluster.stop()?;
     }
@@ -58,7 +58,7 @@ fn run_pods(cluster: &Cluster<'_>, count: usize) -> Result<()> {
 }
 
 /// Resident memory of `hawser`, and of everything it started except the pods' own processes.
-fn memory(report: &Report, cluster: &Cluster<'_>, pods: usize) -> Result<()> {
+fn rest(report: &Report, cluster: &Cluster<'_>, pods: usize) -> Result<()> {
     // What the start needed is given back; the figure is for a cluster at rest.
     std::thread::sleep(Duration::from_secs(5));
     let hawser = resident(cluster.pid()?)?;
@@ -84,12 +84,17 @@ fn process(words: &[&str]) -> Result<Option<u32>> {
 }
 
 /// `VmRSS` in bytes.
-pub fn resident(pid: u32) -> Result<f64> {
+fn resident(pid: u32) -> Result<f64> {
+    memory(pid, "VmRSS:")
+}
+
+/// A line of what the kernel says about a process's memory, in bytes.
+pub fn memory(pid: u32, of: &str) -> Result<f64> {
     let path = format!("/proc/{pid}/status");
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
-    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let line = text.lines().find_map(|line| line.strip_prefix(of));
     match line.and_then(|rest| rest.split_whitespace().next()).and_then(|n| n.parse::<f64>().ok()) {
         Some(kibibytes) => Ok(kibibytes * 1024.0),
-        None => bail!("no VmRSS in {path}"),
+        None => bail!("no {of} in {path}"),
     }
 }

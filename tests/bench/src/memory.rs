@@ -14,7 +14,7 @@ use kube::{Api, Client};
 use tests_e2e::{Lab, eventually, lab};
 use userspace_dataplane::inspect::Inspector;
 
-use crate::cluster::resident;
+use crate::cluster::memory;
 use crate::place::Place;
 use crate::row::{Metric, Report};
 use crate::subject::Plan;
@@ -22,6 +22,8 @@ use crate::worker::Worker;
 use crate::{node, sync};
 
 const BYTES: Metric = ("bytes", "bytes");
+/// Without pages of files and of kernel maps, which others may share.
+const ANONYMOUS: Metric = ("anonymous_bytes", "bytes");
 /// Requests under way at a time.
 const REQUESTS: usize = 64;
 /// What the start needed is given back meanwhile.
@@ -36,7 +38,9 @@ pub fn run(report: &Report, plan: &Plan) {
             let lab = Lab::new()?;
             let outcome = agent(&lab, *services, *endpoints);
             node::clear(&lab);
-            report.row("sync", &case, "hawser", BYTES, &[outcome?])
+            let (resident, anonymous) = outcome?;
+            report.row("sync", &case, "hawser", BYTES, &[resident])?;
+            report.row("sync", &case, "hawser", ANONYMOUS, &[anonymous])
         });
     }
 }
@@ -63,7 +67,8 @@ impl Drop for Running {
     }
 }
 
-fn agent(lab: &Lab, services: usize, endpoints: usize) -> Result<f64> {
+/// Resident and anonymous bytes of a proxy.
+fn agent(lab: &Lab, services: usize, endpoints: usize) -> Result<(f64, f64)> {
     let data = lab.data_dir().display().to_string();
     let _apiserver = Running::start(
         lab,
@@ -96,7 +101,7 @@ fn agent(lab: &Lab, services: usize, endpoints: usize) -> Result<f64> {
     eventually("the proxy's tables", || Ok((programmed(&root)? >= services).then_some(())))
         .with_context(|| std::fs::read_to_string(lab.dir().join("proxy.log")).unwrap_or_default())?;
     std::thread::sleep(REST);
-    resident(proxy.0.id())
+    Ok((memory(proxy.0.id(), "VmRSS:")?, memory(proxy.0.id(), "RssAnon:")?))
 }
 
 fn programmed(root: &Path) -> Result<usize> {

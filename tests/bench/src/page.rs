@@ -66,15 +66,31 @@ fn table(rows: &[&Row], cases: &[&str]) -> String {
         cells.insert((&row.case, &row.metric, &row.subject), figure(row.value, &row.unit) + &ratio);
     }
     // Rows come in the order of their making, which may be that of several runs.
-    lines.sort_by_key(|(case, _)| cases.iter().position(|name| case.split('/').next() == Some(name)));
-    let mut text = format!("\n| case | metric | {} |\n", subjects.join(" | "));
+    lines.sort_by_cached_key(|(case, _)| {
+        (cases.iter().position(|name| case.split('/').next() == Some(name)), natural(case))
+    });
+    let mut text = format!("\n\n| case | metric | {} |\n", subjects.join(" | "));
     let _ = writeln!(text, "|---|---|{}", "---|".repeat(subjects.len()));
     for (case, metric) in lines {
         let of = |subject: &&str| cells.get(&(case, metric, *subject)).cloned().unwrap_or("–".to_owned());
         let values: Vec<String> = subjects.iter().map(of).collect();
         let _ = writeln!(text, "| `{case}` | {metric} | {} |", values.join(" | "));
     }
-    text
+    text + "\n"
+}
+
+/// The numbers in a case's name, so that 100 comes after 2, with the texts before them.
+pub fn natural(case: &str) -> Vec<(String, u64)> {
+    let mut parts = Vec::new();
+    let mut rest = case;
+    while !rest.is_empty() {
+        let text = rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len());
+        let (before, after) = rest.split_at(text);
+        let end = after.find(|c: char| !c.is_ascii_digit()).unwrap_or(after.len());
+        parts.push((before.to_owned(), after[..end].parse().unwrap_or(0)));
+        rest = &after[end..];
+    }
+    parts
 }
 
 fn is_rate(metric: &str) -> bool {
@@ -148,12 +164,19 @@ mod tests {
         ];
         let page = "a\n<!-- rows: connections -->\nold\n<!-- end of rows -->\nb\n\
                     <!-- rows: sync -->\nkept\n<!-- end of rows -->\nc";
-        let table = "\n| case | metric | limit | hawser |\n|---|---|---|---|\n\
+        let table = "\n\n| case | metric | limit | hawser |\n|---|---|---|---|\n\
              | `connect_rate/services=1` | per_second | 50.0 k/s | 49.5 k/s (99 %) |\n\
-             | `tcp_rr/services=1` | p50_seconds | 12.3 µs | – |\n";
+             | `tcp_rr/services=1` | p50_seconds | 12.3 µs | – |\n\n";
         let filled = filled(page, &rows).unwrap();
         assert_eq!(filled, page.replace("\nold\n", table));
         assert!(super::filled("<!-- rows: nothing --><!-- end of rows -->", &rows).is_err());
+    }
+
+    #[test]
+    fn cases_are_in_the_order_of_their_numbers() {
+        let mut cases = ["a/services=100/flows=1", "a/services=2/flows=10", "a/services=2/flows=9"];
+        cases.sort_by_key(|case| natural(case));
+        assert_eq!(cases, ["a/services=2/flows=9", "a/services=2/flows=10", "a/services=100/flows=1"]);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use crate::page::{figure, subjects};
+use crate::page::{figure, natural, subjects};
 use crate::row::Row;
 
 /// Charts: the case, the metric that is drawn, what it says.
@@ -117,6 +117,7 @@ fn chart(title: &str, rows: &[&Row]) -> String {
             cases.push(&row.case);
         }
     }
+    cases.sort_by_cached_key(|case| natural(case));
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
          font-family=\"sans-serif\" font-size=\"11\">\n\

@@ -185,10 +185,10 @@ impl Bench {
             seconds.push((middle_mean(&with) - middle_mean(&without)) * 1e-9);
         }
         let created = self.flows_created()? - before;
-        // Eviction is not strict: few of the oldest flows are still there when they come again.
+        // Sets of slots are not filled alike: a few flows may have to go, and come again.
         let as_meant = match case.path {
             Path::Miss => created * 1000 >= runs * 999,
-            _ => created == 0,
+            _ => created * 1000 <= runs,
         };
         ensure!(as_meant, "{created} flows were made in {runs} runs");
         Ok(seconds)
