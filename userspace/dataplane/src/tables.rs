@@ -187,6 +187,8 @@ pub struct Checkup {
     pub faults: Vec<String>,
     /// How uplinks run XDP, by interface name.
     pub xdp: BTreeMap<String, XdpRow>,
+    /// Datagram sockets that this process has destroyed so far, as their backend was gone.
+    pub sockets_destroyed: u64,
 }
 
 /// How an uplink runs XDP.

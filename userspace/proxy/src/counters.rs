@@ -122,9 +122,15 @@ impl Collector for Counters {
         series(&mut encoder, Gauge("services", "Services in the tables"), count.into_iter())?;
         let modes = ["native", "generic", "off"];
         let xdp = reading.xdp.iter().flat_map(|(interface, row)| {
-            modes.map(|mode| ([("interface", interface.as_str()), ("mode", mode)], u64::from(row.mode == mode)))
+            modes.map(|mode| {
+                ([("interface", interface.as_str()), ("mode", mode)], u64::from(row.mode == mode))
+            })
         });
-        series(&mut encoder, Gauge("xdp_mode", "How an uplink runs XDP: 1 for its mode; with off, tcx carries all"), xdp)
+        series(
+            &mut encoder,
+            Gauge("xdp_mode", "How an uplink runs XDP: 1 for its mode; with off, tcx carries all"),
+            xdp,
+        )
     }
 }
 

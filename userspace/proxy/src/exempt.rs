@@ -231,7 +231,9 @@ impl Machine for Proc {
         let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
         let numbers = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
         // A process may end at any time.
-        numbers.filter_map(|pid| Some((pid, fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?))).collect()
+        numbers
+            .filter_map(|pid| Some((pid, fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?)))
+            .collect()
     }
 
     fn cookie(&self, process: u32) -> io::Result<u64> {

@@ -131,7 +131,12 @@ impl HealthChecks {
         }
     }
 
-    fn serve(self: &Arc<Self>, listener: TcpListener, port: u16, shutdown: &CancellationToken) -> CancellationToken {
+    fn serve(
+        self: &Arc<Self>,
+        listener: TcpListener,
+        port: u16,
+        shutdown: &CancellationToken,
+    ) -> CancellationToken {
         let stop = shutdown.child_token();
         let site = Port { port, checks: Arc::clone(self) };
         tokio::spawn(serve(listener, Arc::new(site), stop.clone()));
@@ -144,7 +149,10 @@ impl HealthChecks {
         let all = [IpAddr::V6(Ipv6Addr::UNSPECIFIED)];
         let addresses = wanted.addresses.as_deref().unwrap_or(&all);
         let ports: BTreeSet<u16> = wanted.checks.values().map(|check| check.port).collect();
-        ports.into_iter().flat_map(|port| addresses.iter().map(move |ip| SocketAddr::new(*ip, port))).collect()
+        ports
+            .into_iter()
+            .flat_map(|port| addresses.iter().map(move |ip| SocketAddr::new(*ip, port)))
+            .collect()
     }
 
     fn of_port(&self, port: u16) -> String {

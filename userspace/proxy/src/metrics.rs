@@ -67,8 +67,7 @@ pub(crate) struct Metrics {
     /// Faults of the data path that were found.
     pub faults: Counter,
     /// Sockets of clients that were told to begin anew, because their backend went.
-    pub destroyed_sockets: Counter,
-    pub destroy_failures: Counter,
+    pub sockets_destroyed: Counter,
     /// Health check node ports that are wanted, and those that somebody else holds.
     pub health_checks: Gauge,
     pub health_checks_failing: Gauge,
@@ -100,8 +99,7 @@ impl Metrics {
             livez: Family::default(),
             warnings: Counter::default(),
             faults: Counter::default(),
-            destroyed_sockets: Counter::default(),
-            destroy_failures: Counter::default(),
+            sockets_destroyed: Counter::default(),
             health_checks: Gauge::default(),
             health_checks_failing: Gauge::default(),
             health_check_requests: Family::default(),
@@ -149,14 +147,24 @@ impl Metrics {
     fn register_own(&mut self) {
         let r = self.registry.sub_registry_with_prefix("hawser_proxy");
         r.register("warnings", "What Services ask for and do not get", self.warnings.clone());
-        r.register("data_path_faults", "Times that the data path was not as it was left", self.faults.clone());
-        let name = "destroyed_sockets";
-        r.register(name, "Sockets closed because their backend went", self.destroyed_sockets.clone());
-        let name = "destroy_failures";
-        r.register(name, "Times that sockets could not be looked for", self.destroy_failures.clone());
+        r.register(
+            "data_path_faults",
+            "Times that the data path was not as it was left",
+            self.faults.clone(),
+        );
+        let name = "sockets_destroyed";
+        r.register(
+            name,
+            "Datagram sockets closed because their backend went",
+            self.sockets_destroyed.clone(),
+        );
         r.register("health_checks", "Health check node ports wanted", self.health_checks.clone());
         let name = "health_checks_failing";
-        r.register(name, "Health check node ports that cannot be listened on", self.health_checks_failing.clone());
+        r.register(
+            name,
+            "Health check node ports that cannot be listened on",
+            self.health_checks_failing.clone(),
+        );
         let name = "health_check_requests";
         r.register(name, "Answers of health check node ports by code", self.health_check_requests.clone());
         let name = "exempt_namespaces";

@@ -327,8 +327,7 @@ impl Worker {
         let key = ObjectKey::new("", &self.config.node_name);
         let node = self.caches.nodes.get(&key);
         self.node_seen |= node.is_some();
-        let mut view =
-            node.map_or_else(|| self.context.node.clone(), |node| NodeView::of(&node));
+        let mut view = node.map_or_else(|| self.context.node.clone(), |node| NodeView::of(&node));
         // A Node that was deleted is as one that is about to be; what is known of it stays.
         view.eligible &= !self.node_seen || self.caches.nodes.get(&key).is_some();
         self.status.eligible(view.eligible);
@@ -384,6 +383,8 @@ impl Worker {
         let faults = match result {
             Ok(checkup) => {
                 self.metrics.counters.xdp(checkup.xdp);
+                let counted = &self.metrics.sockets_destroyed;
+                counted.inc_by(checkup.sockets_destroyed.saturating_sub(counted.get()));
                 for fault in &checkup.faults {
                     warn!(%fault, "the data path was not as it was left; mended where that is possible");
                 }

@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn pins_are_told_apart_by_name() {
-        let info = sys::LinkInfo { id: 3, program_id: 9, cgroup: 1, ifindex: 0 };
+        let info = sys::LinkInfo { program_id: 9, cgroup: 1, ..sys::LinkInfo::default() };
         let link = row("cgroup-connect4".to_owned(), &info);
         assert_eq!((link.program.as_str(), link.cgroup, link.live), ("connect4", Some(1), true));
         let link = row("if4294967295-egress".to_owned(), &info);

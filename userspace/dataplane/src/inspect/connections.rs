@@ -9,6 +9,7 @@ use ebpf_common::socket::{Socket4, Socket6, SocketKey4, SocketKey6, direction};
 use serde::Serialize;
 
 use super::{InspectError, Inspector, name};
+use crate::connected::ConnectedTable;
 use crate::convert::{self, address4, address6};
 use crate::flows;
 use crate::tables::{Forwarding, Protocol};
@@ -68,9 +69,18 @@ impl Inspector {
         for flow in self.flows::<Flow4>("FLOWS4", "FLOW_TAGS4")?.iter().filter(|flow| forward(flow.flags)) {
             rows.push(flow_row(&names, now, &flow, |address| address4(address).into()));
         }
-        for slot in self.flows::<Flow6>("FLOWS6", "FLOW_TAGS6")?.iter().filter(|slot| forward(slot.flow.flags)) {
+        for slot in
+            self.flows::<Flow6>("FLOWS6", "FLOW_TAGS6")?.iter().filter(|slot| forward(slot.flow.flags))
+        {
             rows.push(flow_row(&names, now, &slot.flow, |address| address6(address).into()));
         }
+        let connected = ConnectedTable::open(&self.directory.join("maps"))
+            .map_err(|cause| InspectError::Map { map: "CONNECTED", cause })?;
+        rows.extend(
+            connected.iter().map(|one| {
+                socket_row(&names, one.service, one.protocol, one.cookie, one.frontend, one.backend)
+            }),
+        );
         let at4 = |address, port| (IpAddr::V4(address4(address)), u16::from_be(port));
         for (key, value) in self.read::<SocketKey4, Socket4>("SOCKETS4")? {
             if key.direction == direction::REVERSE {

@@ -109,7 +109,8 @@ fn row(event: &Event, name: impl FnOnce(u32) -> Option<String>) -> EventRow {
         protocol: event.protocol,
         source: (address(event.source), u16::from_be(event.source_port)),
         destination: (address(event.destination), u16::from_be(event.destination_port)),
-        service: (event.service != 0).then(|| name(event.service).unwrap_or_else(|| format!("?{}", event.service))),
+        service: (event.service != 0)
+            .then(|| name(event.service).unwrap_or_else(|| format!("?{}", event.service))),
         interface: (event.ifindex != 0).then_some(event.ifindex),
         suppressed: event.suppressed,
     }

@@ -10,6 +10,7 @@ use ebpf_common::socket::{Socket4, Socket6, SocketKey4, SocketKey6};
 use serde::Serialize;
 
 use super::{InspectError, Inspector};
+use crate::connected::ConnectedTable;
 use crate::flows::FlowTable;
 use crate::map::{Name, Plain};
 
@@ -34,15 +35,20 @@ impl Inspector {
         let frontends4 = self.read::<FrontendKey4, Frontend>("FRONTENDS4")?;
         let frontends6 = self.read::<FrontendKey6, Frontend>("FRONTENDS6")?;
         let blocks = |values: &mut dyn Iterator<Item = &Frontend>| -> usize {
-            let distinct: BTreeSet<(u32, u16)> =
-                values.filter(|value| value.count() > 0).map(|value| (value.block(), value.count())).collect();
+            let distinct: BTreeSet<(u32, u16)> = values
+                .filter(|value| value.count() > 0)
+                .map(|value| (value.block(), value.count()))
+                .collect();
             distinct.iter().map(|(_, count)| usize::from(*count)).sum()
         };
         let arena = self.arena()?;
         let values = || frontends4.iter().map(|(_, v)| v).chain(frontends6.iter().map(|(_, v)| v));
         let luts: BTreeSet<u32> = values().map(|value| value.lut).filter(|word| *word != 0).collect();
-        let lut_elements = luts.into_iter().filter_map(Lut::unpack).map(|lut| (1_usize << lut.bits) / 4).sum();
+        let lut_elements =
+            luts.into_iter().filter_map(Lut::unpack).map(|lut| (1_usize << lut.bits) / 4).sum();
         let frontends_limit = self.table::<FrontendKey4, Frontend>("FRONTENDS4")?.max_entries() as usize;
+        let connected = ConnectedTable::open(&self.directory.join("maps"))
+            .map_err(|cause| InspectError::Map { map: "CONNECTED", cause })?;
         let flows4 = self.flows::<Flow4>("FLOWS4", "FLOW_TAGS4")?;
         let flows6 = self.flows::<Flow6>("FLOWS6", "FLOW_TAGS6")?;
         Ok(vec![
@@ -62,6 +68,7 @@ impl Inspector {
             self.used::<u32, Name>("SERVICE_NAMES")?,
             Pressure { map: "FLOWS4", used: flows4.used(), limit: flows4.len() },
             Pressure { map: "FLOWS6", used: flows6.used(), limit: flows6.len() },
+            Pressure { map: "CONNECTED", used: connected.used(), limit: connected.len() },
             self.used::<SocketKey4, Socket4>("SOCKETS4")?,
             self.used::<SocketKey6, Socket6>("SOCKETS6")?,
             self.used::<AffinityKey, Affinity>("AFFINITY")?,

@@ -4,9 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ebpf_common::flow::{Flow, Flow4, Flow6, FlowKey, flow_flag};
-use ebpf_common::frontend::{
-    Affinity, AffinityKey, Frontend, FrontendKey4, FrontendKey6, SourceRangeKey,
-};
+use ebpf_common::frontend::{Affinity, AffinityKey, Frontend, FrontendKey4, FrontendKey6, SourceRangeKey};
 use ebpf_common::{Config, ServiceMetrics, choice};
 use ipnetwork::IpNetwork;
 
@@ -57,6 +55,8 @@ pub struct Snapshot {
     pub names: BTreeMap<u32, String>,
     /// Connections and refusals, by service.
     pub counted: BTreeMap<u32, (u64, u64)>,
+    /// Epoch in which a service last lost a backend.
+    pub losses: BTreeMap<u32, u32>,
     /// Uplinks with XDP.
     pub xdp: usize,
 }
@@ -90,7 +90,11 @@ impl Inspector {
         snapshot.names = self.names()?;
         let counters: PerProcessor<ServiceMetrics> = self.counters("SERVICE_METRICS")?;
         let noted = snapshot.flows.values().map(|flow| flow.service);
+        let losses = self.array::<u64>("LOSSES")?;
         for service in services.iter().copied().chain(noted) {
+            if (service as usize) < losses.len() {
+                snapshot.losses.insert(service, losses.get(service as usize) as u32);
+            }
             let to = |cause| InspectError::Map { map: "SERVICE_METRICS", cause };
             let values = counters.get(service).map_err(to)?;
             let (connections, refused) =
@@ -114,10 +118,7 @@ impl Inspector {
         }
     }
 
-    fn source_ranges(
-        &self,
-        services: &BTreeSet<u32>,
-    ) -> Result<BTreeMap<u32, Vec<IpNetwork>>, InspectError> {
+    fn source_ranges(&self, services: &BTreeSet<u32>) -> Result<BTreeMap<u32, Vec<IpNetwork>>, InspectError> {
         let mut ranges: BTreeMap<u32, Vec<IpNetwork>> = BTreeMap::new();
         let to = |cause| InspectError::Map { map: "SOURCE_RANGES4", cause };
         let v4 = self.table::<SourceRangeKey<u32>, u32>("SOURCE_RANGES4")?.keys().map_err(to)?;

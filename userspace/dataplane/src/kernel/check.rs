@@ -21,8 +21,12 @@ impl Kernel {
         let now = self.attachments.state()?;
         let baseline = self.baseline.get_or_insert_with(|| now.clone());
         let mut faults = differences(baseline, &now, |index| interface_name(index).is_some());
-        if !faults.is_empty() {
-            self.mend(&now)?;
+        // What an earlier owner has let go of stays attached for a moment yet: the next look tries
+        // again.
+        if !faults.is_empty()
+            && let Err(error) = self.mend(&now)
+        {
+            faults.push(format!("mending it failed: {}", chain(&error)));
         }
         faults.extend(self.pins());
         faults.extend(self.run());
@@ -34,14 +38,17 @@ impl Kernel {
             };
             (name.clone(), XdpRow { mode: state.name(), reason })
         });
-        Ok(Checkup { faults, xdp: xdp.collect() })
+        Ok(Checkup { faults, xdp: xdp.collect(), sockets_destroyed: self.sockets_destroyed() })
     }
 
     /// Attaches again what is missing, and what runs another program.
     fn mend(&mut self, now: &Baseline) -> Result<(), DataPlaneError> {
-        let baseline = self.baseline.take().unwrap_or_default();
         for (name, attached) in now {
-            if baseline.get(name).is_some_and(|before| before.program != attached.program) {
+            let baseline = self.baseline.as_ref();
+            if baseline
+                .and_then(|baseline| baseline.get(name))
+                .is_some_and(|before| before.program != attached.program)
+            {
                 self.attachments.discard(name)?;
             }
         }
@@ -82,6 +89,12 @@ fn nobodys_packet() -> [u8; 64] {
     packet[..6].fill(0xff);
     packet[12..14].copy_from_slice(&0x88b5_u16.to_be_bytes());
     packet
+}
+
+/// An error with its causes.
+fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 /// What was attached and is not any more. An interface that vanished took its links along.

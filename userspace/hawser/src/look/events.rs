@@ -32,7 +32,8 @@ pub async fn run(args: &EventArgs) -> Result<()> {
         for line in answer?.lines() {
             let event: Value = serde_json::from_str(line).context("the agent's answer is no JSON")?;
             after = event["number"].as_u64().unwrap_or(after);
-            let row: EventRow = serde_json::from_value(event.clone()).context("the agent runs another version")?;
+            let row: EventRow =
+                serde_json::from_value(event.clone()).context("the agent runs another version")?;
             if !args.wants(&row) {
                 continue;
             }

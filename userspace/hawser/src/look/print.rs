@@ -11,7 +11,12 @@ use userspace_dataplane::tables::{Forwarding, FrontendKey, Protocol};
 pub fn aligned(lines: &[Vec<String>]) -> Vec<String> {
     let columns = lines.iter().map(Vec::len).max().unwrap_or_default();
     let width = |column: usize| {
-        lines.iter().filter_map(|line| line.get(column)).map(|cell| cell.chars().count()).max().unwrap_or_default()
+        lines
+            .iter()
+            .filter_map(|line| line.get(column))
+            .map(|cell| cell.chars().count())
+            .max()
+            .unwrap_or_default()
     };
     let widths: Vec<usize> = (0..columns).map(width).collect();
     let text = |line: &Vec<String>| {

@@ -15,16 +15,24 @@ pub fn services(args: &RowArgs) -> Result<()> {
     let frontends = inspector.frontends().context("cannot read the frontends")?;
     let of = |name: &str| frontends.iter().filter(|row| row.service == name).collect::<Vec<_>>();
     if args.look.json {
-        let row = |service: &ServiceRow| {
-            serde_json::json!({"service": service, "frontends": of(&service.name)})
-        };
+        let row =
+            |service: &ServiceRow| serde_json::json!({"service": service, "frontends": of(&service.name)});
         return print::json(&services.iter().map(row).collect::<Vec<_>>());
     }
     let mut lines = vec![words(&[
-        "SERVICE", "FRONTEND", "SCOPE", "BACKENDS", "ALGORITHM", "OPTIONS", "CONNECTIONS", "REFUSED",
+        "SERVICE",
+        "FRONTEND",
+        "SCOPE",
+        "BACKENDS",
+        "ALGORITHM",
+        "OPTIONS",
+        "CONNECTIONS",
+        "REFUSED",
     ])];
     for service in &services {
-        lines.extend(of(&service.name).into_iter().enumerate().map(|(i, row)| service_line(service, row, i == 0)));
+        lines.extend(
+            of(&service.name).into_iter().enumerate().map(|(i, row)| service_line(service, row, i == 0)),
+        );
     }
     print::table(&lines)
 }
@@ -106,9 +114,8 @@ pub fn connections(args: &ConnectionArgs) -> Result<()> {
     if args.rows.look.json {
         return print::json(&rows);
     }
-    let mut lines = vec![words(&[
-        "SERVICE", "PROTOCOL", "CLIENT", "FRONTEND", "BACKEND", "SOURCE", "STATE", "IDLE",
-    ])];
+    let mut lines =
+        vec![words(&["SERVICE", "PROTOCOL", "CLIENT", "FRONTEND", "BACKEND", "SOURCE", "STATE", "IDLE"])];
     lines.extend(rows.iter().map(connection));
     print::table(&lines)
 }

@@ -93,7 +93,8 @@ fn sample(inspector: &Inspector) -> Result<Sample, InspectError> {
 
 /// Rates between two samples. A counter that shrank belongs to a service that was made anew.
 fn between(old: &Sample, new: &Sample, seconds: f64, pressure: Vec<Pressure>) -> Frame {
-    let rate = |before: u64, now: u64| if now < before { now as f64 } else { (now - before) as f64 } / seconds;
+    let rate =
+        |before: u64, now: u64| if now < before { now as f64 } else { (now - before) as f64 } / seconds;
     let mut services: Vec<ServiceRate> = Vec::new();
     for (name, (connections, refused)) in &new.services {
         let before = old.services.get(name).copied().unwrap_or((*connections, *refused));
@@ -122,9 +123,11 @@ fn lines(frame: &Frame, services: usize) -> Vec<String> {
     let mut text = vec![format!("over {:.1} s", frame.seconds), String::new()];
     let mut table = vec![words(&["SERVICE", "CONNECTIONS/s", "REFUSED/s"])];
     table.extend(
-        frame.services.iter().take(services).map(|row| {
-            vec![row.service.clone(), number(row.connections), number(row.refused)]
-        }),
+        frame
+            .services
+            .iter()
+            .take(services)
+            .map(|row| vec![row.service.clone(), number(row.connections), number(row.refused)]),
     );
     text.extend(print::aligned(&table));
     if frame.services.len() > services {

@@ -45,7 +45,10 @@ impl Account<'_> {
         let table = self.frontends();
         if let Some(found) = self.snapshot.frontends.get(&key).filter(|_| !address.is_unspecified()) {
             let service = self.service(found.value.service);
-            self.note(table, format!("{} ({scope:?}) is a frontend of {service}", place(self.query.destination)));
+            self.note(
+                table,
+                format!("{} ({scope:?}) is a frontend of {service}", place(self.query.destination)),
+            );
             return Some(found.clone());
         }
         let text = format!("{} ({scope:?}) is no frontend", place(self.query.destination));
@@ -113,14 +116,17 @@ impl Account<'_> {
         self.note(backends, format!("{} backends, from element {}", frontend.backends.len(), value.block()));
         match choose::rule(frontend, packet) {
             Rule::Table { consistent } => {
-                let by = if consistent { "the packet's ends, alike on all nodes" } else { "chance and weight" };
+                let by =
+                    if consistent { "the packet's ends, alike on all nodes" } else { "chance and weight" };
                 self.note("LUTS", format!("a table of {} entries decides by {by}", frontend.lut.len()));
             }
             Rule::Rendezvous => self.note(
                 "",
                 "rendezvous hashing of the packet's ends and each backend decides, alike on all nodes",
             ),
-            Rule::Uniform if packet => self.note("", "a hash of the packet's ends decides, all backends alike"),
+            Rule::Uniform if packet => {
+                self.note("", "a hash of the packet's ends decides, all backends alike")
+            }
             Rule::Uniform => self.note("", "chance decides, all backends alike"),
         }
     }
@@ -133,7 +139,10 @@ impl Account<'_> {
         }
         let seconds = convert::seconds(value.affinity);
         let Some((address, quiet)) = self.snapshot.affinity.get(&(value.service, scope)).copied() else {
-            self.note("AFFINITY", format!("the client is new here; it will keep its backend for {seconds} s"));
+            self.note(
+                "AFFINITY",
+                format!("the client is new here; it will keep its backend for {seconds} s"),
+            );
             return None;
         };
         if quiet > value.affinity {
@@ -188,7 +197,8 @@ pub fn socket(snapshot: &Snapshot, query: &Query) -> Path {
         return account.end(Outcome::Left { to: "packets" });
     }
     if snapshot.config.flags & config_flag::EXEMPTIONS != 0 && snapshot.exempt > 0 {
-        let text = format!("sockets of {} network namespaces are left alone; taken not to be one", snapshot.exempt);
+        let text =
+            format!("sockets of {} network namespaces are left alone; taken not to be one", snapshot.exempt);
         account.note("EXEMPT", text);
     }
     if frontend.backends.is_empty() {
@@ -198,7 +208,8 @@ pub fn socket(snapshot: &Snapshot, query: &Query) -> Path {
     account.tell_rule(&frontend, false);
     if frontend.value.affinity > 0 {
         let seconds = convert::seconds(frontend.value.affinity);
-        let text = format!("a network namespace keeps its backend for {seconds} s; which one is not known here");
+        let text =
+            format!("a network namespace keeps its backend for {seconds} s; which one is not known here");
         account.note("AFFINITY", text);
     }
     let backend = match frontend.backends.as_slice() {
@@ -231,10 +242,16 @@ pub fn packet(snapshot: &Snapshot, query: &Query, hook: &'static str) -> Path {
             account.note(flows, "the flow exists, and ends on this node");
             return account.end(Outcome::Left { to: "uplink" });
         }
-        Some(flow) => {
-            let outcome = existing(&mut account, flows, flow);
-            return account.end(outcome);
-        }
+        Some(flow) => match over(snapshot, query, flow) {
+            Some(reason) => {
+                let text = format!("the flow exists, but {reason}: what opens a connection begins it anew");
+                account.note(flows, text);
+            }
+            None => {
+                let outcome = existing(&mut account, flows, flow);
+                return account.end(outcome);
+            }
+        },
         None => account.note(flows, "no flow has these ends"),
     }
     let scope = if hook == "pod" { Scope::Internal } else { Scope::External };
@@ -332,12 +349,16 @@ fn begun(
             Some(address) => {
                 let config = &account.snapshot.config;
                 let (low, high) = (config.snat_port_min, config.snat_port_max);
-                let text = format!("the source becomes {address}, with a free port of {low}-{high}: {reason}");
+                let text =
+                    format!("the source becomes {address}, with a free port of {low}-{high}: {reason}");
                 account.note("CONFIG", text);
                 Some(SourceChange { address, port: None, reason })
             }
             None => {
-                account.note("CONFIG", format!("the source must become the node's ({reason}), which has no address"));
+                account.note(
+                    "CONFIG",
+                    format!("the source must become the node's ({reason}), which has no address"),
+                );
                 return Outcome::Dropped { reason: "the node has no address to send from".to_owned() };
             }
         },
@@ -354,16 +375,39 @@ fn begun(
     }
 }
 
+/// Why a flow is not that of a new connection with its ends.
+fn over(snapshot: &Snapshot, query: &Query, flow: &KnownFlow) -> Option<&'static str> {
+    if flow.flags & flow_flag::REVERSE != 0 {
+        return None;
+    }
+    let both = flow_flag::FIN | flow_flag::FIN_PEER;
+    if flow.flags & flow_flag::RESET != 0 || flow.flags & both == both {
+        return Some("its connection has ended");
+    }
+    let loss = snapshot.losses.get(&flow.service).copied().unwrap_or(0);
+    let lost_since = flow.epoch != snapshot.config.epoch && loss.wrapping_sub(flow.epoch).cast_signed() > 0;
+    let scope = if flow.flags & flow_flag::EXTERNAL != 0 { Scope::External } else { Scope::Internal };
+    let (address, port) = query.destination;
+    let of = |address| FrontendKey { address, port, protocol: query.protocol, scope };
+    let frontend =
+        snapshot.frontends.get(&of(address)).or_else(|| snapshot.frontends.get(&of(unspecified(address))));
+    let (address, port) = flow.becomes.destination;
+    let there = frontend.is_some_and(|known| {
+        known.backends.iter().any(|backend| (backend.address, backend.port) == (address, port))
+    });
+    (lost_since && !there).then_some("its backend is gone")
+}
+
 /// A flow that is there.
 fn existing(account: &mut Account<'_>, table: &'static str, flow: &KnownFlow) -> Outcome {
     let service = account.service(flow.service);
     let quiet = convert::seconds(flow.quiet);
-    let direction = if flow.flags & flow_flag::REVERSE != 0 { "a reply of a backend" } else { "from a client" };
-    account.note(table, format!("the flow exists, {direction} of {service}; its last packet was {quiet} s ago"));
+    let direction =
+        if flow.flags & flow_flag::REVERSE != 0 { "a reply of a backend" } else { "from a client" };
+    account
+        .note(table, format!("the flow exists, {direction} of {service}; its last packet was {quiet} s ago"));
     if flow.epoch != account.snapshot.config.epoch && flow.flags & flow_flag::REVERSE == 0 {
-        let text = "some service has lost a backend since: a datagram, or a new connection, checks that this one \
-                    is still there";
-        account.note("CONFIG", text);
+        account.note("LOSSES", "backends have gone since, but not this flow's");
     }
     let Ends { source, destination } = flow.becomes;
     let changed = account.query.source.is_some_and(|was| was != source);
@@ -400,7 +444,9 @@ fn snat_address(snapshot: &Snapshot, family: IpAddr) -> Option<IpAddr> {
     let config = &snapshot.config;
     match family {
         IpAddr::V4(_) if config.snat_address4 != 0 => Some(convert::address4(config.snat_address4).into()),
-        IpAddr::V6(_) if config.snat_address6 != [0; 4] => Some(convert::address6(config.snat_address6).into()),
+        IpAddr::V6(_) if config.snat_address6 != [0; 4] => {
+            Some(convert::address6(config.snat_address6).into())
+        }
         _ => None,
     }
 }

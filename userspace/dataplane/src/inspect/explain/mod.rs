@@ -43,10 +43,16 @@ pub enum Outcome {
     /// It goes where it says: no service is concerned.
     NotAService,
     /// This hook leaves it to the next one.
-    Left { to: &'static str },
+    Left {
+        to: &'static str,
+    },
     /// The sender is told that nobody is there.
-    Refused { reason: String },
-    Dropped { reason: String },
+    Refused {
+        reason: String,
+    },
+    Dropped {
+        reason: String,
+    },
     /// It goes to a backend; which one is known for packets, but not for sockets with a choice.
     Translated {
         service: String,

@@ -61,7 +61,9 @@ fn ask(snapshot: &Snapshot, words: &str, from: From) -> Explanation {
 
 fn translated(explanation: &Explanation) -> (Option<(IpAddr, u16)>, Option<IpAddr>) {
     match explanation.outcome() {
-        Outcome::Translated { backend, source, .. } => (*backend, source.as_ref().map(|source| source.address)),
+        Outcome::Translated { backend, source, .. } => {
+            (*backend, source.as_ref().map(|source| source.address))
+        }
         other => panic!("{other:?}"),
     }
 }
@@ -91,10 +93,7 @@ fn a_socket_goes_to_any_backend_and_is_translated_once() {
     assert!(candidates.iter().all(|one| (one.share - 0.5).abs() < 1e-9) && candidates.len() == 2);
     assert_eq!(explanation.counted, Some((10, 1)));
     // Node ports answer on the node's loopback, for its own processes alone.
-    assert!(matches!(
-        ask(&node, "tcp 127.0.0.1:30080", From::Host).outcome(),
-        Outcome::Translated { .. }
-    ));
+    assert!(matches!(ask(&node, "tcp 127.0.0.1:30080", From::Host).outcome(), Outcome::Translated { .. }));
     assert_eq!(*ask(&node, "tcp 127.0.0.1:30080", From::Pod).outcome(), Outcome::NotAService);
     assert_eq!(*ask(&node, "tcp 192.0.2.9:30080", From::Host).outcome(), Outcome::NotAService);
 }
@@ -193,6 +192,14 @@ fn a_flow_that_exists_decides_alone() {
     let explanation = explain(&node, &query);
     assert_eq!(explanation.paths.len(), 1);
     assert_eq!(translated(&explanation), (Some((ip("10.244.1.9"), 8_080)), Some(ip("192.0.2.1"))));
+    // Since then the service has lost this backend, or the connection its end.
+    node.config.epoch = 5;
+    assert_eq!(translated(&explain(&node, &query)).0, Some((ip("10.244.1.9"), 8_080)));
+    node.losses.insert(3, 4);
+    assert_eq!(translated(&explain(&node, &query)).0, Some((ip("10.244.0.5"), 8_080)));
+    node.losses.clear();
+    node.flows.insert((6, ends), KnownFlow { flags: flow_flag::THROUGH | flow_flag::RESET, ..flow });
+    assert_eq!(translated(&explain(&node, &query)).0, Some((ip("10.244.0.5"), 8_080)));
 }
 
 #[test]
