@@ -128,13 +128,47 @@ fn decide(world: &World, attempt: &Attempt, known: bool) -> Verdict {
     }
     let masquerade_all = world.masquerade_all && way == Way::ClusterIp;
     let source = |to: &SocketAddr| {
-        // Replies of a backend elsewhere would not come back this way, and nobody accepts packets
-        // from himself.
-        let astray = attempt.from == From::Outside && !all[to].local;
+        // Replies of a backend elsewhere would not come back this way, unless they are not to; and
+        // nobody accepts packets from himself.
+        let astray = attempt.from == From::Outside && !all[to].local && !answers_directly(service);
         if masquerade_all || astray || to.ip() == attempt.source { Source::Node } else { Source::Kept }
     };
     let candidates = if known { chosen } else { with_a_share(chosen, &all) };
     Verdict::To(candidates.into_iter().map(|to| (to, source(&to))).collect())
+}
+
+/// What the health check node ports answer, by port: the Service's name and its ready endpoints on
+/// this node. Load balancers ask where they may send only to nodes that have one; those that
+/// terminate are not counted, though they still serve. A pod of two families is one endpoint.
+pub fn health(world: &World) -> BTreeMap<u16, (String, usize)> {
+    let asks = |service: &&Service| {
+        let spec = service.spec.as_ref().unwrap();
+        spec.type_.as_deref() == Some("LoadBalancer")
+            && spec.external_traffic_policy.as_deref() == Some("Local")
+            && spec.health_check_node_port.is_some_and(|port| port != 0)
+    };
+    let mut all = BTreeMap::new();
+    for service in world.services.iter().filter(|service| proxied(service)).filter(asks) {
+        let name = service.metadata.name.clone().unwrap();
+        let own = world.slices.iter().filter(|slice| {
+            let labels = slice.metadata.labels.as_ref();
+            labels.and_then(|labels| labels.get("kubernetes.io/service-name")) == Some(&name)
+                && slice.metadata.namespace == service.metadata.namespace
+        });
+        let mut ready: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+        for slice in own {
+            for endpoint in slice.endpoints.iter().flatten() {
+                let is_ready = endpoint.conditions.as_ref().and_then(|is| is.ready) != Some(false);
+                if is_ready && endpoint.node_name.as_deref() == Some(world.node_name.as_str()) {
+                    ready.entry(&slice.address_type).or_default().insert(&endpoint.addresses[0]);
+                }
+            }
+        }
+        let count = ready.values().map(BTreeSet::len).max().unwrap_or_default();
+        let port = service.spec.as_ref().unwrap().health_check_node_port.unwrap();
+        all.insert(u16::try_from(port).unwrap(), (name, count));
+    }
+    all
 }
 
 /// Nothing listens there. Addresses that belong to Services are not let through.
@@ -297,6 +331,13 @@ fn endpoints(
         }
     }
     all
+}
+
+/// Ours alone: the backend's node answers the client itself (`hawser.dev/forwarding`).
+fn answers_directly(service: &Service) -> bool {
+    let annotations = service.metadata.annotations.as_ref();
+    let forwarding = annotations.and_then(|all| all.get("hawser.dev/forwarding")).map(String::as_str);
+    matches!(forwarding, Some("dsr" | "dsr-ipip"))
 }
 
 /// Ours alone: `hawser.dev/weights`.

@@ -86,6 +86,8 @@ pub struct ServicePlan {
     /// Weights of the endpoints with an odd and with an even last part.
     pub weights: Option<(u16, u16)>,
     pub maglev: Option<bool>,
+    /// In an IP option, or in an outer header.
+    pub direct: Option<bool>,
     pub age: u8,
 }
 
@@ -178,14 +180,15 @@ fn service() -> impl Strategy<Value = ServicePlan> {
         prop::bool::weighted(0.2),
     );
     let weights = prop::option::weighted(0.3, (0_u16..3, 0_u16..3));
-    let choices = (weights, prop::option::weighted(0.3, any::<bool>()), 0_u8..3);
+    let choice = || prop::option::weighted(0.3, any::<bool>());
+    let choices = (weights, choice(), choice(), 0_u8..3);
     (shape, policies, addresses, ranges, choices).prop_map(
         |(
             (kind, families, address, ports),
             (internal_local, external_local, affinity),
             (balancer, external_ips),
             (ranges, ranges_by_annotation),
-            (weights, maglev, age),
+            (weights, maglev, direct, age),
         )| ServicePlan {
             kind,
             families,
@@ -200,6 +203,7 @@ fn service() -> impl Strategy<Value = ServicePlan> {
             affinity,
             weights,
             maglev,
+            direct,
             age,
         },
     )
@@ -275,6 +279,14 @@ fn ip(family: [&str; 2], v6: bool, last: u8) -> String {
 }
 
 impl WorldPlan {
+    /// Without direct server return, whose packets are others.
+    pub fn translated(mut self) -> Self {
+        for service in &mut self.services {
+            service.direct = None;
+        }
+        self
+    }
+
     pub fn world(&self) -> World {
         let parse = |texts: &[&str]| -> Vec<IpAddr> { texts.iter().map(|ip| ip.parse().unwrap()).collect() };
         let mut node_port_addresses = BTreeSet::new();
@@ -342,6 +354,9 @@ impl ServicePlan {
         if let Some(maglev) = self.maglev {
             annotations["hawser.dev/algorithm"] = if maglev { "maglev" } else { "random" }.into();
         }
+        if let Some(tunnel) = self.direct {
+            annotations["hawser.dev/forwarding"] = if tunnel { "dsr-ipip" } else { "dsr" }.into();
+        }
         let policy = |local: bool| if local { "Local" } else { "Cluster" };
         serde_json::from_value(json!({
             "metadata": {
@@ -360,6 +375,7 @@ impl ServicePlan {
                 "externalTrafficPolicy": policy(self.external_local),
                 "sessionAffinity": if self.affinity { "ClientIP" } else { "None" },
                 "loadBalancerSourceRanges": if self.ranges_by_annotation { Vec::new() } else { ranges },
+                "healthCheckNodePort": Some(32_000 + number).filter(|_| self.kind == Kind::LoadBalancer),
                 "ports": self.unlike_ports(),
             },
             "status": {"loadBalancer": {"ingress": ingress}},

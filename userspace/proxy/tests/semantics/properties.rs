@@ -1,6 +1,6 @@
 //! Random clusters, compiled and put into the in-memory data plane.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use apiserver_client::ObjectKey;
@@ -8,10 +8,10 @@ use k8s_openapi::api::core::v1::Service;
 use proptest::prelude::*;
 use userspace_dataplane::tables::{Algorithm, DataPlane, Forwarding, Frontend, Scope};
 use userspace_dataplane::{Fake, Resolution};
-use userspace_proxy::compile::{Desired, Effect, Rank, rank, service_of};
+use userspace_proxy::compile::{Desired, Effect, Rank, health_check, rank, service_of};
 use userspace_proxy::compile_service;
 
-use crate::model::{Attempt, Verdict, World, judge};
+use crate::model::{Attempt, Verdict, World, health, judge};
 use crate::plan::{attempt, world};
 use crate::tables::{answering, compiled, context, key, node_tables, read};
 
@@ -111,6 +111,21 @@ proptest! {
         }
     }
 
+    #[test]
+    fn load_balancers_hear_of_the_ready_endpoints_here(plan in world()) {
+        let world = plan.world();
+        let mut found = BTreeMap::new();
+        for service in &world.services {
+            let name = ObjectKey::of(service);
+            let own = world.slices.iter().filter(|slice| service_of(slice).as_ref() == Some(&name));
+            if let Some(check) = health_check(service, own, &context(&world)) {
+                prop_assert_eq!(&check.service, &name);
+                found.insert(check.port, (name.name, check.local_endpoints));
+            }
+        }
+        prop_assert_eq!(found, health(&world));
+    }
+
     /// Objects arrive in any order, and a Service's slices too.
     #[test]
     fn order_means_nothing(plan in world(), seed in any::<u64>()) {
@@ -191,7 +206,7 @@ fn set(desired: &mut Desired, service: &Service, world: &World) -> Effect {
 #[test]
 fn every_verdict_is_among_the_random_ones() {
     let mut runner = proptest::test_runner::TestRunner::deterministic();
-    let mut seen = std::collections::BTreeMap::<&str, u32>::new();
+    let mut seen = BTreeMap::<&str, u32>::new();
     for _ in 0..400 {
         use proptest::strategy::ValueTree;
         let plan = world().new_tree(&mut runner).unwrap().current();

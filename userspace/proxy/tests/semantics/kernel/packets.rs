@@ -11,7 +11,7 @@ use super::machine::{Machine, Outcome};
 use super::support::{Node, in_namespace};
 use crate::cases;
 use crate::model::{Attempt, From, Verdict, judge, judge_known};
-use crate::plan::{attempt, world};
+use crate::plan::{WorldPlan, attempt, world};
 
 /// Random clusters, and attempts in each: some 8,000 packets, half of them through XDP first.
 const CLUSTERS: u32 = 256;
@@ -78,7 +78,11 @@ fn packets_of_random_clusters_do_what_services_mean() {
         let node = Node::new();
         let machine = RefCell::new(Machine::new(&node));
         let config = Config { cases: CLUSTERS, failure_persistence: None, ..Config::default() };
-        let strategy = (world(), prop::collection::vec(attempt(), ATTEMPTS), any::<bool>());
+        let strategy = (
+            world().prop_map(WorldPlan::translated),
+            prop::collection::vec(attempt(), ATTEMPTS),
+            any::<bool>(),
+        );
         let sent = RefCell::new(0_u32);
         let result = TestRunner::new(config).run(&strategy, |(plan, attempts, xdp)| {
             let mut machine = machine.borrow_mut();

@@ -20,7 +20,7 @@ use super::support::namespace::Namespace;
 use super::support::{Inside, Node, in_namespace, ip, sysctl};
 use crate::cases;
 use crate::model::{Attempt, From, Verdict, World, judge, judge_known};
-use crate::plan::{attempt, world};
+use crate::plan::{WorldPlan, attempt, world};
 use crate::tables::{answering, compiled, node_tables};
 
 /// Random clusters, and connects in each: some 3,000.
@@ -248,7 +248,7 @@ fn connects_of_random_clusters_do_what_services_mean() {
     inside(|machine, pod| {
         let machine = RefCell::new(machine);
         let config = Config { cases: CLUSTERS, failure_persistence: None, ..Config::default() };
-        let strategy = (world(), prop::collection::vec(attempt(), ATTEMPTS));
+        let strategy = (world().prop_map(WorldPlan::translated), prop::collection::vec(attempt(), ATTEMPTS));
         let made = RefCell::new(0_u32);
         let result = TestRunner::new(config).run(&strategy, |(plan, attempts)| {
             let world = plan.world();
