@@ -122,7 +122,7 @@ pub fn send<F: Family>(
     let done = if outer {
         wrap::<F>(skb, &to.destination)
     } else {
-        tcx::rewrite::<F>(skb, packet, to, true) && (more == 0 || add_option::<F>(skb, &packet.key))
+        F::rewrite(skb, packet, to, true) && (more == 0 || add_option::<F>(skb, &packet.key))
     };
     if !done {
         return malformed::<F>(packet, place);

@@ -2,6 +2,7 @@
 
 use core::ffi::c_void;
 
+use aya_ebpf::bindings::__sk_buff;
 use aya_ebpf::helpers::bpf_map_lookup_elem;
 use ebpf_common::flow::{Flow, FlowKey, FlowTags};
 use ebpf_common::frontend::{
@@ -16,6 +17,7 @@ use super::maps::{
 };
 use super::packet::{Packet, To};
 use super::table::{self, New, Scratch};
+use super::{reject, tcx};
 
 /// An address as the packet carries it.
 pub trait Address: Copy {
@@ -125,10 +127,16 @@ pub trait Family {
     fn choose(packet: &Packet<Self::Address>, hash: u64, place: Place) -> u32;
     /// See `look_at` in [`flow`].
     fn look_at(reply: &New<Self::Address>) -> u32;
+    /// See `carry` in [`tcx`].
+    fn carry(skb: *mut __sk_buff, packet: &Packet<Self::Address>, to: &To<Self::Address>, place: Place) -> i32;
+    /// See `rewrite` in [`tcx`].
+    fn rewrite(skb: *mut __sk_buff, packet: &Packet<Self::Address>, to: &To<Self::Address>, hop: bool) -> bool;
+    /// See `refuse` in [`reject`].
+    fn refuse(skb: *mut __sk_buff, packet: &Packet<Self::Address>) -> i32;
 }
 
 macro_rules! checked_once {
-    ($address:ty, $insert:ident, $remove:ident, $elsewhere:ident, $attend:ident, $create:ident, $choose:ident, $look:ident) => {
+    ($address:ty, $insert:ident, $remove:ident, $elsewhere:ident, $attend:ident, $create:ident, $choose:ident, $look:ident, $carry:ident, $rewrite:ident, $refuse:ident) => {
         #[inline(always)]
         fn insert_flow(new: &New<$address>, hash: u64, place: Place) -> u32 {
             table::$insert(new, hash, place)
@@ -162,6 +170,21 @@ macro_rules! checked_once {
         #[inline(always)]
         fn look_at(reply: &New<$address>) -> u32 {
             flow::$look(reply)
+        }
+
+        #[inline(always)]
+        fn carry(skb: *mut __sk_buff, packet: &Packet<$address>, to: &To<$address>, place: Place) -> i32 {
+            tcx::$carry(skb, packet, to, place)
+        }
+
+        #[inline(always)]
+        fn rewrite(skb: *mut __sk_buff, packet: &Packet<$address>, to: &To<$address>, hop: bool) -> bool {
+            tcx::$rewrite(skb, packet, to, hop as u32) != 0
+        }
+
+        #[inline(always)]
+        fn refuse(skb: *mut __sk_buff, packet: &Packet<$address>) -> i32 {
+            reject::$refuse(skb, packet)
         }
     };
 }
@@ -347,7 +370,7 @@ impl Backend for Backend6 {
 }
 
 impl Family for V4 {
-    checked_once!(u32, insert4, remove4, elsewhere4, attend4, create4, choose4, look_at4);
+    checked_once!(u32, insert4, remove4, elsewhere4, attend4, create4, choose4, look_at4, carry4, rewrite4, refuse4);
 
     type Address = u32;
     type FrontendKey = FrontendKey4;
@@ -421,7 +444,7 @@ impl Family for V4 {
 }
 
 impl Family for V6 {
-    checked_once!([u32; 4], insert6, remove6, elsewhere6, attend6, create6, choose6, look_at6);
+    checked_once!([u32; 4], insert6, remove6, elsewhere6, attend6, create6, choose6, look_at6, carry6, rewrite6, refuse6);
 
     type Address = [u32; 4];
     type FrontendKey = FrontendKey6;

@@ -67,7 +67,7 @@ pub fn ingress<F: Family>(skb: *mut __sk_buff, packet: &mut Packet<F::Address>, 
     let to: &mut To<F::Address> = unsafe { &mut *to.as_mut_ptr() };
     if flow::decide_known::<F>(packet, place, false, to) == verdict::REWRITE {
         maps::count(metric::FRAGMENT_TRANSLATED);
-        return tcx::carry::<F>(skb, packet, to, place);
+        return F::carry(skb, packet, to, place);
     }
     // Its first one was not translated either: what is for a service has been refused or dropped.
     if is_for_services::<F>(packet) { tcx::DROP } else { tcx::NEXT }

@@ -8,7 +8,7 @@ use aya_ebpf::helpers::{bpf_redirect, bpf_skb_change_tail};
 use aya_ebpf::programs::TcContext;
 use ebpf_common::protocol;
 
-use super::family::{Address as _, Family};
+use super::family::{Address as _, Family, V4, V6};
 use super::packet::{self, IP, IP_CHECK, Packet, TCP_CHECK, TCP_HEADER, tcp_flag};
 use super::tcx::{self, DROP};
 use super::{read, sctp};
@@ -29,9 +29,25 @@ const CHUNK_LENGTH: u32 = 4;
 /// The first chunk that asks for a connection.
 const INIT: u8 = 1;
 
-/// Turns the packet into its refusal and sends it back.
+/// [`refuse`] of IPv4, checked by the kernel once and not with each call.
+#[unsafe(no_mangle)]
 #[inline(never)]
-pub fn refuse<F: Family>(skb: *mut __sk_buff, packet: &Packet<F::Address>) -> i32 {
+pub extern "C" fn refuse4(skb: *mut __sk_buff, packet: *const Packet<u32>) -> i32 {
+    // SAFETY: null, or the caller's.
+    unsafe { packet.as_ref() }.map_or(DROP, |packet| refuse::<V4>(skb, packet))
+}
+
+/// As [`refuse4`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn refuse6(skb: *mut __sk_buff, packet: *const Packet<[u32; 4]>) -> i32 {
+    // SAFETY: null, or the caller's.
+    unsafe { packet.as_ref() }.map_or(DROP, |packet| refuse::<V6>(skb, packet))
+}
+
+/// Turns the packet into its refusal and sends it back.
+#[inline(always)]
+fn refuse<F: Family>(skb: *mut __sk_buff, packet: &Packet<F::Address>) -> i32 {
     let done = match packet.protocol() {
         protocol::TCP => reset::<F>(skb, packet),
         protocol::SCTP => abort::<F>(skb, packet),

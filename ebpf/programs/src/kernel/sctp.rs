@@ -44,8 +44,10 @@ const fn product(a: u32, b: u32) -> u32 {
     sum
 }
 
+/// [`product`], checked by the kernel once and not with each call.
+#[unsafe(no_mangle)]
 #[inline(never)]
-fn multiply(a: u32, b: u32) -> u32 {
+pub extern "C" fn multiply(a: u32, b: u32) -> u32 {
     product(a, b)
 }
 
@@ -67,13 +69,13 @@ fn effect(change: u32, distance: u32) -> u32 {
 }
 
 /// Changes the ports and the checksum of a packet. A checksum of zero is one that a device has yet
-/// to fill in. False if the packet is a part of a datagram: its checksum cannot be told.
-#[inline(never)]
-pub fn change_ports(skb: *mut __sk_buff, l4: u32, old: u32, new: u32, whole: bool) -> bool {
+/// to fill in; false if it cannot be told.
+#[inline(always)]
+pub fn change_ports(skb: *mut __sk_buff, l4: u32, old: u32, new: u32) -> bool {
     let mut header = MaybeUninit::<[u32; 3]>::uninit();
     // SAFETY: words may be zero.
     let header = unsafe { packet::cleared(&mut header) };
-    if !whole || read::load(skb, l4, header, 12).is_none() {
+    if read::load(skb, l4, header, 12).is_none() {
         return false;
     }
     let check = header[2];

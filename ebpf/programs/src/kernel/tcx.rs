@@ -126,9 +126,9 @@ fn ingress<F: Family>(skb: *mut __sk_buff, place: Place) -> i32 {
         fragment::remember::<F>(packet);
     }
     match found {
-        verdict::REWRITE => carry::<F>(skb, packet, to, place),
+        verdict::REWRITE => F::carry(skb, packet, to, place),
         verdict::DROP => DROP,
-        verdict::REFUSE => reject::refuse::<F>(skb, packet),
+        verdict::REFUSE => F::refuse(skb, packet),
         _ => NEXT,
     }
 }
@@ -158,7 +158,7 @@ fn outgoing<F: Family>(skb: *mut __sk_buff) -> i32 {
         fragment::remember::<F>(packet);
     }
     if flow::decide_known::<F>(packet, place, true, to) == verdict::REWRITE {
-        if !rewrite::<F>(skb, packet, to, false) {
+        if !F::rewrite(skb, packet, to, false) {
             return DROP;
         }
         mark(skb);
@@ -176,9 +176,49 @@ pub fn mark(skb: *mut __sk_buff) {
     }
 }
 
+/// Functions that the kernel checks once, and not with each of their calls.
+macro_rules! once {
+    ($family:ty, $address:ty, $carry:ident, $rewrite:ident) => {
+        /// See [`carry`].
+        #[unsafe(no_mangle)]
+        #[inline(never)]
+        pub extern "C" fn $carry(
+            skb: *mut __sk_buff,
+            packet: *const Packet<$address>,
+            to: *const To<$address>,
+            place: Place,
+        ) -> i32 {
+            // SAFETY: null, or the caller's.
+            match unsafe { (packet.as_ref(), to.as_ref()) } {
+                (Some(packet), Some(to)) => carry::<$family>(skb, packet, to, place),
+                _ => DROP,
+            }
+        }
+
+        /// See [`rewrite`].
+        #[unsafe(no_mangle)]
+        #[inline(never)]
+        pub extern "C" fn $rewrite(
+            skb: *mut __sk_buff,
+            packet: *const Packet<$address>,
+            to: *const To<$address>,
+            hop: u32,
+        ) -> u32 {
+            // SAFETY: null, or the caller's.
+            match unsafe { (packet.as_ref(), to.as_ref()) } {
+                (Some(packet), Some(to)) => rewrite::<$family>(skb, packet, to, hop != 0) as u32,
+                _ => 0,
+            }
+        }
+    };
+}
+
+once!(V4, u32, carry4, rewrite4);
+once!(V6, [u32; 4], carry6, rewrite6);
+
 /// Rewrites a packet and sends it on its way.
-#[inline(never)]
-pub fn carry<F: Family>(
+#[inline(always)]
+fn carry<F: Family>(
     skb: *mut __sk_buff,
     packet: &Packet<F::Address>,
     to: &To<F::Address>,
@@ -197,7 +237,7 @@ pub fn carry<F: Family>(
     let neighbour = unsafe { packet::cleared(&mut neighbour) };
     let ifindex =
         if packet.hops > 1 && !stack { way::<F>(skb, packet.key.protocol, to, neighbour) } else { 0 };
-    if !rewrite::<F>(skb, packet, to, ifindex != 0) {
+    if !F::rewrite(skb, packet, to, ifindex != 0) {
         maps::count(metric::MALFORMED);
         flow::tell::<F>(kind::MALFORMED, place, 0, packet);
         return DROP;
@@ -258,8 +298,8 @@ pub fn way<F: Family>(
 }
 
 /// Makes the packet one of the flow's other side, with valid checksums; false if that cannot be.
-#[inline(never)]
-pub fn rewrite<F: Family>(
+#[inline(always)]
+fn rewrite<F: Family>(
     skb: *mut __sk_buff,
     packet: &Packet<F::Address>,
     to: &To<F::Address>,
@@ -270,7 +310,8 @@ pub fn rewrite<F: Family>(
     let old = packet::ports(packet.key.source_port, packet.key.destination_port);
     if packet.part != Part::Later {
         if packet.protocol() == protocol::SCTP {
-            if old != new && !sctp::change_ports(skb, packet.l4, old, new, packet.part == Part::Whole) {
+            // The checksum of a part of a datagram cannot be told.
+            if old != new && (packet.part != Part::Whole || !sctp::change_ports(skb, packet.l4, old, new)) {
                 return false;
             }
         } else if !change_transport(skb, packet, &delta, old, new) {
