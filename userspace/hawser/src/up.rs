@@ -136,8 +136,10 @@ async fn cluster(args: Up, data: &DataDir, start: Instant, stop: &CancellationTo
         stop.cancelled().await;
     };
     tokio::select! {
-        () = ready => {}
+        // In order: components that end because they were told to are no failure.
+        biased;
         () = stop.cancelled() => {}
+        () = ready => {}
         ended = tasks.first_to_end() => return Err(ended),
     }
     tasks.all_end().await?;
