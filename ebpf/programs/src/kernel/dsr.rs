@@ -191,7 +191,13 @@ fn store<const N: usize>(skb: *mut __sk_buff, offset: usize, words: &[u32; N], l
     // SAFETY: the context is the one that the kernel gave; the callers give lengths that the words
     // have; the helper checks the offset.
     let stored = unsafe {
-        bpf_skb_store_bytes(skb, offset as u32, words.as_ptr().cast(), length as u32, BPF_F_RECOMPUTE_CSUM as u64)
+        bpf_skb_store_bytes(
+            skb,
+            offset as u32,
+            words.as_ptr().cast(),
+            length as u32,
+            BPF_F_RECOMPUTE_CSUM as u64,
+        )
     };
     stored == 0
 }
@@ -206,7 +212,8 @@ fn resize4(skb: *mut __sk_buff, first: u32, more: i32, option: u32, address: u32
     } else {
         (total.wrapping_sub(length as u16), !option as u64 + !address as u64)
     };
-    let new = first & 0xff00 | (first as u8).wrapping_add_signed(more as i8) as u32 | (total.to_be() as u32) << 16;
+    let new =
+        first & 0xff00 | (first as u8).wrapping_add_signed(more as i8) as u32 | (total.to_be() as u32) << 16;
     let ctx = TcContext::new(skb);
     let (data, end) = (ctx.data(), ctx.data_end());
     if data + IP + 20 > end {

@@ -5,9 +5,7 @@ use core::ffi::c_void;
 use aya_ebpf::bindings::__sk_buff;
 use aya_ebpf::helpers::bpf_map_lookup_elem;
 use ebpf_common::flow::{Flow, FlowKey, FlowTags};
-use ebpf_common::frontend::{
-    Backend4, Backend6, Frontend, FrontendKey4, FrontendKey6, SourceRangeKey,
-};
+use ebpf_common::frontend::{Backend4, Backend6, Frontend, FrontendKey4, FrontendKey6, SourceRangeKey};
 use ebpf_common::{Config, Range, protocol};
 
 use super::flow::{self, Place};
@@ -128,9 +126,19 @@ pub trait Family {
     /// See `look_at` in [`flow`].
     fn look_at(reply: &New<Self::Address>) -> u32;
     /// See `carry` in [`tcx`].
-    fn carry(skb: *mut __sk_buff, packet: &Packet<Self::Address>, to: &To<Self::Address>, place: Place) -> i32;
+    fn carry(
+        skb: *mut __sk_buff,
+        packet: &Packet<Self::Address>,
+        to: &To<Self::Address>,
+        place: Place,
+    ) -> i32;
     /// See `rewrite` in [`tcx`].
-    fn rewrite(skb: *mut __sk_buff, packet: &Packet<Self::Address>, to: &To<Self::Address>, hop: bool) -> bool;
+    fn rewrite(
+        skb: *mut __sk_buff,
+        packet: &Packet<Self::Address>,
+        to: &To<Self::Address>,
+        hop: bool,
+    ) -> bool;
     /// See `refuse` in [`reject`].
     fn refuse(skb: *mut __sk_buff, packet: &Packet<Self::Address>) -> i32;
 }
@@ -370,7 +378,9 @@ impl Backend for Backend6 {
 }
 
 impl Family for V4 {
-    checked_once!(u32, insert4, remove4, elsewhere4, attend4, create4, choose4, look_at4, carry4, rewrite4, refuse4);
+    checked_once!(
+        u32, insert4, remove4, elsewhere4, attend4, create4, choose4, look_at4, carry4, rewrite4, refuse4
+    );
 
     type Address = u32;
     type FrontendKey = FrontendKey4;
@@ -444,7 +454,10 @@ impl Family for V4 {
 }
 
 impl Family for V6 {
-    checked_once!([u32; 4], insert6, remove6, elsewhere6, attend6, create6, choose6, look_at6, carry6, rewrite6, refuse6);
+    checked_once!(
+        [u32; 4], insert6, remove6, elsewhere6, attend6, create6, choose6, look_at6, carry6, rewrite6,
+        refuse6
+    );
 
     type Address = [u32; 4];
     type FrontendKey = FrontendKey6;

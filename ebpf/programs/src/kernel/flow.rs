@@ -189,25 +189,33 @@ unsafe fn is_over<F: Family>(packet: &Packet<F::Address>, slot: *mut Flow<F::Add
         if epoch == current {
             return false;
         }
-        let lost_since = maps::loss(service).wrapping_sub(epoch) as i32 > 0;
-        if lost_since && !still_there::<F>(packet, slot, flags) {
-            maps::count(metric::FLOW_MOVED);
-            return true;
+        if maps::loss(service).wrapping_sub(epoch) as i32 > 0 {
+            let owner = still_there::<F>(packet, slot, flags);
+            if owner == NOBODY {
+                maps::count(metric::FLOW_MOVED);
+                return true;
+            }
+            // From now on it is the other service's losses that concern the flow.
+            table::set_service(slot, service, owner);
         }
         table::set_epoch(slot, epoch, current);
     }
     false
 }
 
-/// The frontend that the flow came through still has its backend.
+/// Answer of [`still_there`]: the backend is gone.
+const NOBODY: u32 = u32::MAX;
+
+/// The service whose frontend the flow came through, if that still has the flow's backend: another
+/// service may have taken it over.
 #[inline(never)]
-fn still_there<F: Family>(packet: &Packet<F::Address>, slot: *const Flow<F::Address>, flags: u32) -> bool {
+fn still_there<F: Family>(packet: &Packet<F::Address>, slot: *const Flow<F::Address>, flags: u32) -> u32 {
     let external = flags & flow_flag::EXTERNAL as u32 != 0;
     let scope = if external { scope::EXTERNAL } else { scope::INTERNAL };
     let (address, port) = (packet.key.destination, packet.key.destination_port);
     let mut key = F::FrontendKey::new(address, port, packet.protocol(), scope);
     let Some(frontend) = lookup::frontend::<F>(&mut key, |_| false) else {
-        return false;
+        return NOBODY;
     };
     // SAFETY: the callers give a slot.
     let (backend, port) = unsafe {
@@ -216,7 +224,7 @@ fn still_there<F: Family>(packet: &Packet<F::Address>, slot: *const Flow<F::Addr
             (&raw const (*slot).destination_port).read_volatile(),
         )
     };
-    pick::find::<F>(&frontend, &backend, port).is_some()
+    if pick::find::<F>(&frontend, &backend, port).is_some() { frontend.service } else { NOBODY }
 }
 
 /// Puts the reverse element back, if it has given way while the client kept sending.

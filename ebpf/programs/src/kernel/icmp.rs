@@ -13,10 +13,10 @@ use ebpf_common::{metric, protocol};
 
 use super::family::{Address as _, Family};
 use super::flow::{self, Place};
+use super::lookup;
 use super::maps;
 use super::packet::{self, Delta, IP, Packet, TCP_CHECK, To, UDP_CHECK};
 use super::tcx::{self, DROP, NEXT};
-use super::lookup;
 
 /// Offset of the checksum in a message.
 const CHECK: usize = 2;
@@ -175,11 +175,8 @@ fn translate<F: Family>(skb: *mut __sk_buff, forward: bool) -> i32 {
     let mut neighbour = MaybeUninit::uninit();
     // SAFETY: all fields are integers.
     let neighbour = unsafe { packet::cleared(&mut neighbour) };
-    let ifindex = if forward && error.hops > 1 {
-        tcx::way::<F>(skb, F::ICMP as u32, outer, neighbour)
-    } else {
-        0
-    };
+    let ifindex =
+        if forward && error.hops > 1 { tcx::way::<F>(skb, F::ICMP as u32, outer, neighbour) } else { 0 };
     write::<F>(skb, error, sender, outer, ifindex != 0);
     maps::count(metric::ICMP_TRANSLATED);
     if !forward {

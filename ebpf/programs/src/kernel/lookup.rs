@@ -10,10 +10,7 @@ use super::maps;
 /// wildcard's. `loopback` tells whether the node's own loopback addresses are meant, given the
 /// cookie of the node's network namespace.
 #[inline(always)]
-pub fn frontend<F: Family>(
-    key: &mut F::FrontendKey,
-    loopback: impl FnOnce(u64) -> bool,
-) -> Option<Frontend> {
+pub fn frontend<F: Family>(key: &mut F::FrontendKey, loopback: impl FnOnce(u64) -> bool) -> Option<Frontend> {
     // The unspecified address names wildcards in the table, and loopback in a system call.
     let unspecified = key.address().same(&F::Address::ZERO);
     if !unspecified {

@@ -120,7 +120,8 @@ fn highest<F: Family>(frontend: &Frontend, count: u32, hash: u32) -> Option<u32>
         let backend = F::backend(frontend.block() + index)?;
         // SAFETY: as in `load`.
         let (address, port) = unsafe { ((*backend).address(), (*backend).port()) };
-        let score = mix(address.fold() << 16 ^ address.fold() >> 48 ^ port as u64, hash) & !0xff | index as u64;
+        let score =
+            mix(address.fold() << 16 ^ address.fold() >> 48 ^ port as u64, hash) & !0xff | index as u64;
         best = best.max(score);
     }
     Some(best as u32 & 0xff)
@@ -129,7 +130,8 @@ fn highest<F: Family>(frontend: &Frontend, count: u32, hash: u32) -> Option<u32>
 /// Mixes what a backend is known by with the hash of a flow.
 #[inline(always)]
 fn mix(backend: u64, flow: u32) -> u64 {
-    let mixed = (backend ^ (flow as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xd6e8_feb8_6659_fd93);
+    let mixed =
+        (backend ^ (flow as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xd6e8_feb8_6659_fd93);
     (mixed ^ mixed >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93)
 }
 

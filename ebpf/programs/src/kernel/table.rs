@@ -28,7 +28,7 @@
 //!
 //! **What is written without owning the slot** cannot harm another flow that has got it meanwhile:
 //! `seen` (makes it look fresh), bits of [`flow_flag::CLOSING`] by atomic or (it is replaced
-//! sooner), `epoch` by compare-and-exchange with the value that was read, and the next hop, which
+//! sooner), `epoch` and `service` by compare-and-exchange with what was read, and the next hop, which
 //! only flows that XDP carries have, whose interface is zero while it is written, and which is
 //! compared afterwards.
 
@@ -107,6 +107,16 @@ pub unsafe fn set_flags<A>(slot: *mut Flow<A>, flags: u16) {
 pub unsafe fn set_epoch<A>(slot: *mut Flow<A>, old: u32, new: u32) {
     // SAFETY: by the contract of this function.
     unsafe { exchange_if(&raw mut (*slot).epoch, old, new) };
+}
+
+/// Gives the flow to another service.
+///
+/// # Safety
+/// `slot` must lead to a slot.
+#[inline(always)]
+pub unsafe fn set_service<A>(slot: *mut Flow<A>, old: u32, new: u32) {
+    // SAFETY: by the contract of this function.
+    unsafe { exchange_if(&raw mut (*slot).service, old, new) };
 }
 
 /// Hash of a key: the lower half names the slot, the upper half is the tag.
@@ -367,7 +377,7 @@ fn put<F: Family>(new: &New<F::Address>, hash: u64, place: u32) -> u32 {
     };
     let home = hash as u32 & F::flow_mask(config);
     let set = home >> WAYS.trailing_zeros();
-    let taken = occupy::<F>(set, home & (WAYS - 1), new.seen);
+    let taken = occupy::<F>(set, home & (WAYS - 1), new);
     if taken == NONE {
         return NONE;
     }
@@ -483,7 +493,7 @@ const REPLACED: u32 = 2 * WAYS;
 /// the one of the set that can be missed most. Gives its way, with [`BESIDE`] and [`REPLACED`], or
 /// [`NONE`].
 #[inline(never)]
-fn occupy<F: Family>(set: u32, home: u32, now: u32) -> u32 {
+fn occupy<F: Family>(set: u32, home: u32, new: &New<F::Address>) -> u32 {
     let Some(tags) = F::tags(set) else {
         return NONE;
     };
@@ -504,7 +514,7 @@ fn occupy<F: Family>(set: u32, home: u32, now: u32) -> u32 {
         }
     }
     for _ in 0..TRIES {
-        let way = victim::<F>(tags, set, now);
+        let way = victim::<F>(tags, set, home, new);
         if way >= WAYS {
             break;
         }
@@ -535,17 +545,18 @@ fn empty_way(tags: *mut FlowTags) -> u32 {
     WAYS
 }
 
-/// The way of a set whose flow has ended, or else has been quiet for longest; [`WAYS`] if all are
-/// being filled.
+/// The way of a set whose flow has ended, or else has been quiet for longest, and is not the other
+/// direction of the new one; [`WAYS`] if all are being filled. Of several, the first from the home
+/// on: the clock of flows is coarse.
 #[inline(never)]
-fn victim<F: Family>(tags: *const FlowTags, set: u32, now: u32) -> u32 {
+fn victim<F: Family>(tags: *mut FlowTags, set: u32, home: u32, new: &New<F::Address>) -> u32 {
     const ENDED: u32 = 1 << 30;
     let mut best = 0;
     let mut chosen = WAYS;
-    for way in 0..WAYS {
+    for step in 0..WAYS {
+        let way = (home + step) & (WAYS - 1);
         // SAFETY: the callers give an element of the map of tags; the way is within it.
-        let present = unsafe { tags.cast::<u32>().add(way as usize).read_volatile() };
-        if present < tag::FIRST {
+        if unsafe { way_of(tags, way).read_volatile() } < tag::FIRST {
             continue;
         }
         let Some(slot) = F::slot(set * WAYS + way) else {
@@ -553,9 +564,13 @@ fn victim<F: Family>(tags: *const FlowTags, set: u32, now: u32) -> u32 {
         };
         // SAFETY: the pointer leads to a slot; what is read is only weighed.
         let weight = unsafe {
-            let quiet = now.wrapping_sub((&raw const (*slot).seen).read_volatile()) & (ENDED - 1);
+            let quiet = new.seen.wrapping_sub((&raw const (*slot).seen).read_volatile()) & (ENDED - 1);
             let closed = is_closed((&raw const (*slot).flags).read_volatile() as u32);
-            1 + quiet + if closed { ENDED } else { 0 }
+            let ports = (&raw const (*slot).source_port).cast::<u32>().read_volatile();
+            let own = ports == packet::ports(new.key.destination_port, new.key.source_port)
+                && (*slot).source.same(&new.key.destination)
+                && (*slot).destination.same(&new.key.source);
+            unknown(if own { 1 } else { 2 + quiet + if closed { ENDED } else { 0 } }, ports)
         };
         if weight > best {
             best = weight;

@@ -367,7 +367,14 @@ fn rewrite_header6<F: Family>(skb: *mut __sk_buff, to: &To<F::Address>, hop: boo
     let first = (pair[0] as u32) << 16 | ((pair[1] - hop as u8) as u32) << 24;
     let (source, destination) = (to.source.words(), to.destination.words());
     let words = [
-        first, source[0], source[1], source[2], source[3], destination[0], destination[1], destination[2],
+        first,
+        source[0],
+        source[1],
+        source[2],
+        source[3],
+        destination[0],
+        destination[1],
+        destination[2],
         destination[3],
     ];
     const LENGTH: u32 = 34;

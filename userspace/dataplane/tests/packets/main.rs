@@ -6,10 +6,12 @@ mod support;
 
 mod elements;
 mod families;
+mod fragments;
 mod guard;
 mod icmp;
 mod net;
 mod services;
+mod table;
 
 use elements::Elements;
 use support::packet::End;

@@ -161,7 +161,8 @@ fn connect<N: Form>(ctx: &SockAddrContext, frontend: &Frontend) -> i32 {
         backend: (backend.address(), backend.port()),
     };
     if !connected::remember::<N::Family>(&connection) {
-        let key = peer_key::<N>(ctx, connection.cookie, backend.address(), backend.port(), direction::REVERSE);
+        let key =
+            peer_key::<N>(ctx, connection.cookie, backend.address(), backend.port(), direction::REVERSE);
         N::Family::remember(&key, &Peer { address, port, epoch: 0, service: frontend.service });
     }
     go::<N>(ctx, frontend, &backend)

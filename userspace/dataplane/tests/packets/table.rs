@@ -1,0 +1,156 @@
+//! The table of flows: full, used again, and after its backends have gone.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use userspace_dataplane::inspect::Inspector;
+use userspace_dataplane::tables::{Backend, DataPlane, Protocol};
+use userspace_dataplane::{Kernel, Program};
+
+use super::families::both;
+use super::net::*;
+use super::support::Node;
+use super::support::packet::{ACK, FIN, Packet, RST, SYN};
+use super::support::topology::*;
+use super::{metric, on_node};
+
+/// Twenty pods of this node.
+fn many<A: Net>() -> Vec<Backend> {
+    let mut bytes = A::OTHER_POD.0.bytes();
+    (0..20)
+        .map(|number| {
+            *bytes.last_mut().unwrap() = 100 + number;
+            at((A::read(&bytes), 8_080), true)
+        })
+        .collect()
+}
+
+/// Where a packet of a pod goes.
+fn goes<A: Net>(kernel: &Kernel, topology: &Topology, packet: &Packet<A>) -> (A, u16) {
+    let run = tcx(kernel, Program::PodIngress, packet, topology.pod);
+    Packet::parse(&run.packet).destination
+}
+
+both!(a_full_table_never_refuses_a_connection, full);
+
+fn full<A: Net>(kernel: &mut Kernel, topology: &Topology, node: &Node) {
+    kernel.apply_service("a/b", Some(&inside::<A>(Protocol::Tcp, &many::<A>()))).unwrap();
+    let before = metric(node, "flow_evicted");
+    // The table has 8,192 slots, two for each connection.
+    for number in 0..8_000_u32 {
+        let client = (A::LOCAL_POD.0, 1_024 + (number % 60_000) as u16);
+        let run = tcx(kernel, Program::PodIngress, &Packet::tcp(client, A::VIP, SYN), topology.pod);
+        let there = Packet::<A>::parse(&run.packet);
+        assert_eq!(there.destination.1, 8_080, "connection {number} was given a backend");
+        // The flow that was just begun is there, in both directions.
+        assert_eq!(goes(kernel, topology, &Packet::tcp(client, A::VIP, ACK)), there.destination);
+        let reply = Packet::tcp(there.destination, there.source, SYN | ACK);
+        let run = tcx(kernel, Program::PodIngress, &reply, topology.other_pod);
+        assert_eq!(Packet::<A>::parse(&run.packet).source, A::VIP);
+    }
+    assert!(metric(node, "flow_evicted") - before > 3_000, "others gave way");
+    assert_eq!(metric(node, "flow_insert_failed"), 0);
+}
+
+both!(many_flows_find_themselves_again, many_flows);
+
+fn many_flows<A: Net>(kernel: &mut Kernel, topology: &Topology, node: &Node) {
+    kernel.apply_service("a/b", Some(&inside::<A>(Protocol::Tcp, &many::<A>()))).unwrap();
+    let before = (metric(node, "flow_created"), metric(node, "flow_evicted"));
+    let mut chosen = BTreeMap::new();
+    // A third of the slots.
+    for port in 20_000..21_400 {
+        let packet = Packet::tcp((A::LOCAL_POD.0, port), A::VIP, SYN);
+        chosen.insert(port, goes(kernel, topology, &packet));
+    }
+    for (port, backend) in &chosen {
+        let packet = Packet::tcp((A::LOCAL_POD.0, *port), A::VIP, ACK);
+        assert_eq!(goes(kernel, topology, &packet), *backend);
+    }
+    let after = (metric(node, "flow_created"), metric(node, "flow_evicted"));
+    assert_eq!((after.0 - before.0, after.1 - before.1), (1_400, 0));
+    let used: std::collections::BTreeSet<_> = chosen.values().collect();
+    assert_eq!(used.len(), 20, "all backends get some");
+    kernel.apply_service("a/b", None).unwrap();
+}
+
+both!(ports_are_used_again_after_a_connection_has_ended, port_reuse);
+
+fn port_reuse<A: Net>(kernel: &mut Kernel, topology: &Topology, _: &Node) {
+    for (number, end) in [[RST | ACK, 0], [FIN | ACK, FIN | ACK]].into_iter().enumerate() {
+        let pair = [at(A::OTHER_POD, true), at((A::OTHER_POD.0, 9_090), true)];
+        let client = (A::LOCAL_POD.0, 51_000 + number as u16);
+        kernel.apply_service("a/b", Some(&inside::<A>(Protocol::Tcp, &pair[..1]))).unwrap();
+        let to = |kernel: &Kernel, flags| goes(kernel, topology, &Packet::tcp(client, A::VIP, flags));
+        assert_eq!(to(kernel, SYN), A::OTHER_POD);
+        // Both could be chosen now, but a repeated request is for the one that has the first.
+        kernel.apply_service("a/b", Some(&inside::<A>(Protocol::Tcp, &pair))).unwrap();
+        for _ in 0..4 {
+            assert_eq!(to(kernel, SYN), A::OTHER_POD);
+        }
+        // The end, from both sides where it takes both.
+        assert_eq!(to(kernel, end[0]), A::OTHER_POD);
+        if end[1] != 0 {
+            let reply = Packet::tcp(A::OTHER_POD, client, end[1]);
+            tcx(kernel, Program::PodIngress, &reply, topology.other_pod);
+        }
+        assert_eq!(to(kernel, ACK), A::OTHER_POD, "what is left of it goes where it went");
+        kernel.apply_service("a/b", Some(&inside::<A>(Protocol::Tcp, &pair[1..]))).unwrap();
+        assert_eq!(to(kernel, SYN).1, 9_090, "a new connection chooses anew");
+        let reply = Packet::tcp((A::OTHER_POD.0, 9_090), client, SYN | ACK);
+        let run = tcx(kernel, Program::PodIngress, &reply, topology.other_pod);
+        assert_eq!(Packet::<A>::parse(&run.packet).source, A::VIP);
+        assert_eq!(to(kernel, ACK).1, 9_090);
+    }
+}
+
+both!(what_is_new_leaves_a_backend_that_is_gone, losses);
+
+fn losses<A: Net>(kernel: &mut Kernel, topology: &Topology, node: &Node) {
+    let before = metric(node, "flow_moved");
+    let pair = [at(A::OTHER_POD, true), at(A::REMOTE_POD, false)];
+    let client = (A::LOCAL_POD.0, 52_000);
+    for protocol in [Protocol::Tcp, Protocol::Udp, Protocol::Sctp] {
+        kernel.apply_service("a/b", Some(&inside::<A>(protocol, &pair[..1]))).unwrap();
+        let to = |kernel: &Kernel, flags| goes(kernel, topology, &following(protocol, client, A::VIP, flags));
+        assert_eq!(to(kernel, SYN), A::OTHER_POD);
+        // Another service's loss is nothing to this one.
+        kernel.apply_service("a/c", Some(&outside::<A>(protocol, &pair))).unwrap();
+        kernel.apply_service("a/c", Some(&outside::<A>(protocol, &pair[..1]))).unwrap();
+        assert_eq!(to(kernel, SYN), A::OTHER_POD);
+        kernel.apply_service("a/b", Some(&inside::<A>(protocol, &pair[1..]))).unwrap();
+        if protocol != Protocol::Udp {
+            assert_eq!(to(kernel, ACK), A::OTHER_POD, "what is established stays");
+        }
+        assert_eq!(to(kernel, SYN), A::REMOTE_POD);
+        assert_eq!(to(kernel, ACK), A::REMOTE_POD);
+    }
+    assert_eq!(metric(node, "flow_moved") - before, 3);
+    kernel.apply_service("a/c", None).unwrap();
+}
+
+both!(an_eviction_gives_an_event, events);
+
+fn events<A: Net>(kernel: &mut Kernel, topology: &Topology, node: &Node) {
+    // A budget of its own.
+    std::thread::sleep(std::time::Duration::from_millis(1_100));
+    let counters = || (metric(node, "flow_evicted"), metric(node, "events_suppressed"));
+    let inspector = Inspector::open(&node.bpf_root()).unwrap();
+    let mut ring = inspector.events().unwrap();
+    while ring.next().is_some() {}
+    kernel.apply_service("a/b", Some(&inside::<A>(Protocol::Tcp, &many::<A>()))).unwrap();
+    let before = counters();
+    for port in 1_024..11_024 {
+        let client = (A::LOCAL_POD.0, port);
+        tcx(kernel, Program::PodIngress, &Packet::tcp(client, A::VIP, SYN), topology.pod);
+    }
+    let after = counters();
+    let (evicted, suppressed) = (after.0 - before.0, after.1 - before.1);
+    let rows: Vec<_> = std::iter::from_fn(|| ring.next()).collect();
+    // A bounded number a tick and processor; all the others are counted.
+    assert!(evicted > 1_000 && rows.len() >= 32, "{evicted} evicted, {} told", rows.len());
+    assert_eq!(rows.len() as u64 + suppressed, evicted);
+    let row = &rows[0];
+    assert_eq!((row.kind.as_str(), row.hook.as_str(), row.protocol), ("flow_evicted", "pod", 6));
+    assert_eq!((row.service.as_deref(), row.interface), (Some("a/b"), Some(topology.pod)));
+}
