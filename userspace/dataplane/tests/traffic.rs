@@ -5,7 +5,10 @@
 mod support;
 
 use std::io::ErrorKind;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use support::namespace::*;
 use support::{Node, backend, frontend, index_of, key};
@@ -14,17 +17,32 @@ use userspace_dataplane::tables::{DataPlane, Interface, NodeTables, Protocol, Ro
 use userspace_dataplane::{Config, Kernel, XdpMode};
 
 const VIP: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 10);
+const VIP6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x96, 0, 0, 0, 0, 0, 0x10);
 const PORT: u16 = 8_080;
 const NODE_PORT: u16 = 30_080;
 
+/// A place of both families.
+type Dual = (Ipv4Addr, Ipv6Addr);
+const AT_NODE: Dual = (NODE, NODE6);
+const AT_CLIENT: Dual = (CLIENT, CLIENT6);
+const AT_POD_A: Dual = (POD_A, POD_A6);
+const AT_POD_B: Dual = (POD_B, POD_B6);
+const AT_FAR_POD: Dual = (FAR_POD, FAR_POD6);
+const AT_VIP: Dual = (VIP, VIP6);
+
+fn both(place: Dual) -> [IpAddr; 2] {
+    [place.0.into(), place.1.into()]
+}
+
 /// A cluster whose node balances; the service has these backends, from inside and from outside.
-fn start(backends: &'static [(Ipv4Addr, bool)], xdp: XdpMode) -> (Cluster, Node, Kernel) {
+fn start(backends: &'static [(Dual, bool)], xdp: XdpMode) -> (Cluster, Node, Kernel) {
     let cluster = Cluster::new();
     let node = Node::new();
     let config = Config { xdp, xdp_redirect: xdp != XdpMode::Off, ..node.config() };
     let kernel = cluster.node.run(move || {
         let mut kernel = Kernel::open(config).unwrap();
-        let addresses = vec![NODE.into(), Ipv4Addr::new(192, 0, 3, 1).into()];
+        let addresses = ["192.0.2.1", "192.0.3.1", "2001:db8:2::1", "2001:db8:3::1"];
+        let addresses = addresses.map(|address| address.parse().unwrap()).to_vec();
         kernel.set_node(&NodeTables { addresses, ..NodeTables::default() }).unwrap();
         let interface = |name: &str, role| Interface { name: name.to_owned(), index: index_of(name), role };
         kernel
@@ -35,95 +53,102 @@ fn start(backends: &'static [(Ipv4Addr, bool)], xdp: XdpMode) -> (Cluster, Node,
                 interface("podb", Role::Pod),
             ])
             .unwrap();
-        let list: Vec<_> =
-            backends.iter().map(|(address, local)| backend((*address).into(), PORT, *local)).collect();
-        let mut frontends = Vec::new();
-        for protocol in [Protocol::Tcp, Protocol::Udp] {
-            frontends.push(frontend(key("10.96.0.10", 80, protocol, Scope::Internal), &list));
-            frontends.push(frontend(key("0.0.0.0", NODE_PORT, protocol, Scope::Internal), &list));
-            frontends.push(frontend(key("0.0.0.0", NODE_PORT, protocol, Scope::External), &list));
-        }
-        kernel
-            .apply_service("test/echo", Some(&ServiceTables { frontends, ..ServiceTables::default() }))
-            .unwrap();
+        kernel.apply_service("test/echo", Some(&echo(backends))).unwrap();
         kernel
     });
     (cluster, node, kernel)
 }
 
-fn serve(namespace: &Namespace, address: Ipv4Addr) {
+fn echo(backends: &[(Dual, bool)]) -> ServiceTables {
+    let mut frontends = Vec::new();
+    for (family, (vip, any)) in [("10.96.0.10", "0.0.0.0"), ("fd00:96::10", "::")].into_iter().enumerate() {
+        let list: Vec<_> =
+            backends.iter().map(|(place, local)| backend(both(*place)[family], PORT, *local)).collect();
+        for protocol in [Protocol::Tcp, Protocol::Udp] {
+            frontends.push(frontend(key(vip, 80, protocol, Scope::Internal), &list));
+            frontends.push(frontend(key(any, NODE_PORT, protocol, Scope::Internal), &list));
+            frontends.push(frontend(key(any, NODE_PORT, protocol, Scope::External), &list));
+        }
+    }
+    ServiceTables { frontends, ..ServiceTables::default() }
+}
+
+fn serve(namespace: &Namespace, place: Dual) {
     namespace.run(move || {
-        serve_tcp(address, PORT);
-        serve_udp(address, PORT);
+        for address in both(place) {
+            serve_tcp(address, PORT);
+            serve_udp(address, PORT);
+        }
     });
 }
 
-/// Both protocols, and enough data for large segments; gives the addresses that the server saw.
-fn exchange(from: &Namespace, to: (Ipv4Addr, u16)) -> Vec<Ipv4Addr> {
-    let to = SocketAddr::from(to);
-    from.run(move || {
-        let seen =
-            [exchange_tcp(to, 5).unwrap(), exchange_tcp(to, 2_000_000).unwrap(), exchange_udp(to).unwrap()];
-        seen.iter()
-            .map(|seen| if let SocketAddr::V4(seen) = seen { *seen.ip() } else { panic!("IPv4") })
-            .collect()
-    })
+/// Both families and protocols, and enough data for large segments; the server has to see `seen`.
+#[track_caller]
+fn exchange(from: &Namespace, to: (Dual, u16), seen: Dual) {
+    for (address, expected) in both(to.0).into_iter().zip(both(seen)) {
+        let to = SocketAddr::from((address, to.1));
+        let found = from.run(move || {
+            let exchanges = [exchange_tcp(to, 5), exchange_tcp(to, 2_000_000), exchange_udp(to)];
+            exchanges.map(|seen| seen.unwrap_or_else(|error| panic!("{to}: {error}")).ip())
+        });
+        assert_eq!(found, [expected; 3], "{to}");
+    }
 }
 
 #[test]
 #[ignore = "needs root and eBPF: cargo xtask test"]
 fn a_client_outside_reaches_a_local_pod_under_its_own_address() {
-    let (cluster, _node, _kernel) = start(&[(POD_A, true)], XdpMode::Off);
-    serve(&cluster.pod_a, POD_A);
-    assert_eq!(exchange(&cluster.client, (NODE, NODE_PORT)), [CLIENT; 3]);
+    let (cluster, _node, _kernel) = start(&[(AT_POD_A, true)], XdpMode::Off);
+    serve(&cluster.pod_a, AT_POD_A);
+    exchange(&cluster.client, (AT_NODE, NODE_PORT), AT_CLIENT);
 }
 
 #[test]
 #[ignore = "needs root and eBPF: cargo xtask test"]
 fn a_client_outside_reaches_a_pod_elsewhere_through_the_node() {
     for xdp in [XdpMode::Off, XdpMode::Generic] {
-        let (cluster, node, _kernel) = start(&[(FAR_POD, false)], xdp);
+        let (cluster, node, _kernel) = start(&[(AT_FAR_POD, false)], xdp);
         if xdp == XdpMode::Generic {
             for outside in [&cluster.client, &cluster.far] {
                 outside.run(|| support::offloads_off("eth0"));
             }
         }
-        serve(&cluster.far, FAR_POD);
-        assert_eq!(exchange(&cluster.client, (NODE, NODE_PORT)), [NODE; 3]);
+        serve(&cluster.far, AT_FAR_POD);
+        exchange(&cluster.client, (AT_NODE, NODE_PORT), AT_NODE);
         let metrics = Inspector::open(&node.bpf_root()).unwrap().metrics().unwrap();
         assert_eq!(metrics["xdp_redirected"] > 0, xdp == XdpMode::Generic, "{metrics:?}");
-        assert_eq!(metrics["flow_created"], 3);
+        assert_eq!(metrics["flow_created"], 6);
     }
 }
 
 #[test]
 #[ignore = "needs root and eBPF: cargo xtask test"]
 fn a_client_outside_reaches_a_server_on_the_node() {
-    let (cluster, _node, _kernel) = start(&[(NODE, true)], XdpMode::Off);
-    serve(&cluster.node, NODE);
-    assert_eq!(exchange(&cluster.client, (NODE, NODE_PORT)), [CLIENT; 3]);
+    let (cluster, _node, _kernel) = start(&[(AT_NODE, true)], XdpMode::Off);
+    serve(&cluster.node, AT_NODE);
+    exchange(&cluster.client, (AT_NODE, NODE_PORT), AT_CLIENT);
 }
 
 #[test]
 #[ignore = "needs root and eBPF: cargo xtask test"]
 fn a_pod_reaches_a_pod_beside_it_elsewhere_and_a_server_on_the_node() {
-    static BESIDE: [(Ipv4Addr, bool); 1] = [(POD_B, true)];
-    static NODES: [(Ipv4Addr, bool); 1] = [(NODE, true)];
+    static BESIDE: [(Dual, bool); 1] = [(AT_POD_B, true)];
+    static NODES: [(Dual, bool); 1] = [(AT_NODE, true)];
     for backends in [&BESIDE, &NODES] {
         let (cluster, _node, _kernel) = start(backends, XdpMode::Off);
-        serve(&cluster.pod_b, POD_B);
-        serve(&cluster.node, NODE);
-        assert_eq!(exchange(&cluster.pod_a, (VIP, 80)), [POD_A; 3]);
-        assert_eq!(exchange(&cluster.pod_a, (NODE, NODE_PORT)), [POD_A; 3]);
+        serve(&cluster.pod_b, AT_POD_B);
+        serve(&cluster.node, AT_NODE);
+        exchange(&cluster.pod_a, (AT_VIP, 80), AT_POD_A);
+        exchange(&cluster.pod_a, (AT_NODE, NODE_PORT), AT_POD_A);
     }
 }
 
 #[test]
 #[ignore = "needs root and eBPF: cargo xtask test"]
 fn a_pod_reaches_itself() {
-    let (cluster, _node, _kernel) = start(&[(POD_A, true)], XdpMode::Off);
-    serve(&cluster.pod_a, POD_A);
-    assert_eq!(exchange(&cluster.pod_a, (VIP, 80)), [NODE; 3]);
+    let (cluster, _node, _kernel) = start(&[(AT_POD_A, true)], XdpMode::Off);
+    serve(&cluster.pod_a, AT_POD_A);
+    exchange(&cluster.pod_a, (AT_VIP, 80), AT_NODE);
 }
 
 #[test]
@@ -131,11 +156,13 @@ fn a_pod_reaches_itself() {
 fn without_backends_everyone_is_refused_at_once() {
     for xdp in [XdpMode::Off, XdpMode::Generic] {
         let (cluster, _node, _kernel) = start(&[], xdp);
-        for (from, to) in [(&cluster.pod_a, (VIP, 80)), (&cluster.client, (NODE, NODE_PORT))] {
-            let to = SocketAddr::from(to);
-            let (tcp, udp) = from.run(move || (exchange_tcp(to, 1), exchange_udp(to)));
-            assert_eq!(tcp.unwrap_err().kind(), ErrorKind::ConnectionRefused);
-            assert_eq!(udp.unwrap_err().kind(), ErrorKind::ConnectionRefused);
+        for (from, place, port) in [(&cluster.pod_a, AT_VIP, 80), (&cluster.client, AT_NODE, NODE_PORT)] {
+            for address in both(place) {
+                let to = SocketAddr::from((address, port));
+                let (tcp, udp) = from.run(move || (exchange_tcp(to, 1), exchange_udp(to)));
+                assert_eq!(tcp.unwrap_err().kind(), ErrorKind::ConnectionRefused, "{to}");
+                assert_eq!(udp.unwrap_err().kind(), ErrorKind::ConnectionRefused, "{to}");
+            }
         }
     }
 }
@@ -143,11 +170,66 @@ fn without_backends_everyone_is_refused_at_once() {
 #[test]
 #[ignore = "needs root and eBPF: cargo xtask test"]
 fn connections_outlive_the_process() {
-    let (cluster, node, kernel) = start(&[(POD_A, true)], XdpMode::Off);
-    serve(&cluster.pod_a, POD_A);
+    let (cluster, node, kernel) = start(&[(AT_POD_A, true)], XdpMode::Off);
+    serve(&cluster.pod_a, AT_POD_A);
     drop(kernel);
-    assert_eq!(exchange(&cluster.client, (NODE, NODE_PORT)), [CLIENT; 3]);
+    exchange(&cluster.client, (AT_NODE, NODE_PORT), AT_CLIENT);
     let config = node.config();
     let _kernel = cluster.node.run(move || Kernel::open(config).unwrap());
-    assert_eq!(exchange(&cluster.client, (NODE, NODE_PORT)), [CLIENT; 3]);
+    exchange(&cluster.client, (AT_NODE, NODE_PORT), AT_CLIENT);
+}
+
+#[test]
+#[ignore = "needs root and eBPF: cargo xtask test"]
+fn nobody_notices_when_processes_come_and_go() {
+    let (cluster, node, kernel) = start(&[(AT_FAR_POD, false)], XdpMode::Off);
+    serve(&cluster.far, AT_FAR_POD);
+    // Connections that are there all the while, and new ones, one after the other.
+    let stop = Arc::new(AtomicBool::new(false));
+    let (done, finished) = std::sync::mpsc::channel();
+    for address in both(AT_NODE) {
+        let (to, done, stop) = (SocketAddr::from((address, NODE_PORT)), done.clone(), stop.clone());
+        cluster.client.spawn(move || {
+            let lasting = std::panic::catch_unwind(|| keep_talking(to, &stop)).unwrap_or(0);
+            done.send(lasting).unwrap();
+        });
+        cluster.client.run(move || exchange_udp(to).unwrap());
+    }
+    let mut kernel = Some(kernel);
+    for _ in 0..3 {
+        drop(kernel.take());
+        let config = node.config();
+        kernel = Some(cluster.node.run(move || Kernel::open(config).unwrap()));
+        let applied =
+            kernel.as_mut().unwrap().apply_service("test/echo", Some(&echo(&[(AT_FAR_POD, false)])));
+        assert_eq!(applied.unwrap(), Default::default(), "nothing to write");
+        for address in both(AT_NODE) {
+            let to = SocketAddr::from((address, NODE_PORT));
+            cluster.client.run(move || exchange_tcp(to, 5).unwrap());
+        }
+    }
+    stop.store(true, Ordering::Relaxed);
+    drop(done);
+    let rounds: Vec<usize> = finished.iter().collect();
+    assert!(rounds.len() == 2 && rounds.iter().all(|rounds| *rounds > 100), "{rounds:?}");
+}
+
+/// Sends and receives over one connection until told to stop; gives the number of rounds.
+fn keep_talking(to: SocketAddr, stop: &AtomicBool) -> usize {
+    use std::io::{BufRead, BufReader, Read, Write};
+    let mut stream = std::net::TcpStream::connect_timeout(&to, Duration::from_secs(2)).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+    let mut reader = BufReader::new(stream.try_clone().unwrap());
+    reader.read_line(&mut String::new()).unwrap();
+    let mut rounds = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let sent = [rounds as u8; 100];
+        stream.write_all(&sent).unwrap();
+        let mut back = [0; 100];
+        reader.read_exact(&mut back).unwrap();
+        assert_eq!(sent, back);
+        rounds += 1;
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    rounds
 }

@@ -1,7 +1,7 @@
 //! Network namespaces that live on threads of their own, and a small cluster made of them.
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -81,6 +81,12 @@ pub const POD_B: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 6);
 /// A pod on another node, which is reached through a second uplink.
 pub const FAR_POD: Ipv4Addr = Ipv4Addr::new(10, 2, 0, 7);
 
+pub const NODE6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 2, 0, 0, 0, 0, 1);
+pub const CLIENT6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 2, 0, 0, 0, 0, 0x100);
+pub const POD_A6: Ipv6Addr = Ipv6Addr::new(0xfd00, 1, 0, 0, 0, 0, 0, 5);
+pub const POD_B6: Ipv6Addr = Ipv6Addr::new(0xfd00, 1, 0, 0, 0, 0, 0, 6);
+pub const FAR_POD6: Ipv6Addr = Ipv6Addr::new(0xfd00, 2, 0, 0, 0, 0, 0, 7);
+
 /// A node with two pods, a client outside, and a pod on another node.
 pub struct Cluster {
     pub node: Namespace,
@@ -93,7 +99,10 @@ pub struct Cluster {
 impl Cluster {
     pub fn new() -> Self {
         let [node, client, pod_a, pod_b, far] = std::array::from_fn(|_| Namespace::new());
-        node.run(|| sysctl("net/ipv4/ip_forward", "1"));
+        node.run(|| {
+            sysctl("net/ipv4/ip_forward", "1");
+            sysctl("net/ipv6/conf/all/forwarding", "1");
+        });
         node.connect("up0", "02:00:00:00:01:01", &client);
         node.connect("up1", "02:00:00:00:01:02", &far);
         node.connect("poda", "02:00:00:00:02:01", &pod_a);
@@ -104,45 +113,66 @@ impl Cluster {
             ip("route add 10.2.0.0/24 via 192.0.3.2");
             ip(&format!("route add {POD_A}/32 dev poda"));
             ip(&format!("route add {POD_B}/32 dev podb"));
+            ip(&format!("addr add {NODE6}/64 dev up0 nodad"));
+            ip("addr add 2001:db8:3::1/64 dev up1 nodad");
+            ip("route add fd00:2::/64 via 2001:db8:3::2");
+            for (pod, device) in [(POD_A6, "poda"), (POD_B6, "podb")] {
+                ip(&format!("route add {pod}/128 dev {device}"));
+                // Gateway of the pods.
+                ip(&format!("addr add fe80::1/64 dev {device} nodad"));
+            }
         });
-        client.run(|| ip(&format!("addr add {CLIENT}/24 dev eth0")));
+        client.run(|| {
+            ip(&format!("addr add {CLIENT}/24 dev eth0"));
+            ip(&format!("addr add {CLIENT6}/64 dev eth0 nodad"));
+        });
         // Pods on this node are not known outside; only the node is.
-        for (pod, address, link) in
-            [(&pod_a, POD_A, "02:00:00:00:02:01"), (&pod_b, POD_B, "02:00:00:00:02:02")]
+        for (pod, address, address6, link) in
+            [(&pod_a, POD_A, POD_A6, "02:00:00:00:02:01"), (&pod_b, POD_B, POD_B6, "02:00:00:00:02:02")]
         {
             pod.run(move || {
                 ip(&format!("addr add {address}/32 dev eth0"));
                 ip("route add 169.254.1.1 dev eth0 scope link");
                 ip("route add default via 169.254.1.1");
                 ip(&format!("neigh add 169.254.1.1 lladdr {link} dev eth0"));
+                ip(&format!("addr add {address6}/128 dev eth0 nodad"));
+                ip("route add default via fe80::1 dev eth0");
+                ip(&format!("neigh add fe80::1 lladdr {link} dev eth0"));
             });
         }
         far.run(|| {
             ip("addr add 192.0.3.2/24 dev eth0");
             ip(&format!("addr add {FAR_POD}/32 dev lo"));
             ip(&format!("route add {NODE}/32 via 192.0.3.1"));
+            ip("addr add 2001:db8:3::2/64 dev eth0 nodad");
+            ip(&format!("addr add {FAR_POD6}/128 dev lo nodad"));
+            ip(&format!("route add {NODE6}/128 via 2001:db8:3::1"));
         });
         Self { node, client, pod_a, pod_b, far }
     }
 }
 
-/// Serves one connection after the other: sends back all that comes, behind the peer's address.
-pub fn serve_tcp(address: Ipv4Addr, port: u16) {
-    let listener = TcpListener::bind((address, port)).unwrap();
+/// Serves connections: sends back all that comes, behind the peer's address.
+pub fn serve_tcp(address: impl Into<IpAddr>, port: u16) {
+    let listener = TcpListener::bind((address.into(), port)).unwrap();
+    let serve = |mut stream: TcpStream| {
+        let peer = stream.peer_addr()?;
+        writeln!(stream, "{peer}")?;
+        let mut reader = stream.try_clone()?;
+        std::io::copy(&mut reader, &mut stream)
+    };
     std::thread::spawn(move || {
         for stream in listener.incoming() {
-            let mut stream = stream.unwrap();
-            let peer = stream.peer_addr().unwrap();
-            writeln!(stream, "{peer}").unwrap();
-            let mut reader = stream.try_clone().unwrap();
-            let _ = std::io::copy(&mut reader, &mut stream);
+            let stream = stream.unwrap();
+            // A client that goes away is its own business.
+            std::thread::spawn(move || drop(serve(stream)));
         }
     });
 }
 
 /// Answers every datagram with its sender's address.
-pub fn serve_udp(address: Ipv4Addr, port: u16) {
-    let socket = UdpSocket::bind((address, port)).unwrap();
+pub fn serve_udp(address: impl Into<IpAddr>, port: u16) {
+    let socket = UdpSocket::bind((address.into(), port)).unwrap();
     std::thread::spawn(move || {
         let mut buffer = [0; 2048];
         while let Ok((_, from)) = socket.recv_from(&mut buffer) {
@@ -173,7 +203,7 @@ pub fn exchange_tcp(to: SocketAddr, amount: usize) -> std::io::Result<SocketAddr
 
 /// Sends a datagram; gives the source that the server saw.
 pub fn exchange_udp(to: SocketAddr) -> std::io::Result<SocketAddr> {
-    let socket = UdpSocket::bind("0.0.0.0:0")?;
+    let socket = UdpSocket::bind(if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" })?;
     socket.set_read_timeout(Some(Duration::from_secs(5)))?;
     socket.connect(to)?;
     socket.send(b"hello")?;
