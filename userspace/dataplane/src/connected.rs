@@ -56,6 +56,11 @@ impl ConnectedTable {
         (0..self.tags.len()).map(held).sum()
     }
 
+    /// Some set has no slot left: further sockets of it are kept elsewhere.
+    pub fn is_overflowing(&self) -> bool {
+        (0..self.tags.len()).any(|line| !self.tags.get(line).tags.contains(&tag::EMPTY))
+    }
+
     /// Copies of the connections. One that is being made or ended meanwhile may be left out.
     pub fn iter(&self) -> impl Iterator<Item = Connection> + '_ {
         (0..Connected::SETS).flat_map(move |set| {

@@ -175,53 +175,43 @@ struct Outcome {
 /// Destroys the sockets whose backend is gone by now.
 fn look(maps: &Path, home: &Home) -> io::Result<Outcome> {
     let mut wanted = Live::open(maps)?.stale()?;
-    let total = count(&wanted);
     let mut outcome = Outcome::default();
-    if total == 0 {
+    if wanted.is_empty() {
         return Ok(outcome);
     }
+    // Those of unknown namespaces may be anywhere, or be none that is connected.
+    let mut anywhere = wanted.remove(&0).unwrap_or_default();
     let mut first = None;
     let visited = home.visit(|netns| {
-        match reap(netns, &mut wanted) {
+        let mut here = wanted.remove(&netns).unwrap_or_default();
+        match reap(&mut here, &mut anywhere) {
             Ok(destroyed) => outcome.destroyed += destroyed,
             Err(error) => {
                 first.get_or_insert(error);
             }
         }
-        !wanted.is_empty()
+        outcome.missed += here.len() as u64;
+        !wanted.is_empty() || !anywhere.is_empty()
     });
-    outcome.missed = count(&wanted);
+    outcome.missed += wanted.values().map(|cookies| cookies.len() as u64).sum::<u64>();
     match first {
         Some(error) if outcome.destroyed == 0 => Err(error),
         _ => visited.map(|()| outcome),
     }
 }
 
-fn count(cookies: &Cookies) -> u64 {
-    cookies.values().map(|cookies| cookies.len() as u64).sum()
-}
-
-/// Destroys what is wanted in the network namespace of this thread, and takes it off the list.
-fn reap(netns: u64, wanted: &mut Cookies) -> io::Result<u64> {
-    let here: BTreeSet<u64> =
-        [netns, 0].iter().filter_map(|key| wanted.get(key)).flatten().copied().collect();
-    if here.is_empty() {
+/// Destroys the sockets of these lists that are in the network namespace of this thread, and takes
+/// them off.
+fn reap(here: &mut BTreeSet<u64>, anywhere: &mut BTreeSet<u64>) -> io::Result<u64> {
+    if here.is_empty() && anywhere.is_empty() {
         return Ok(0);
     }
     let mut socket = diag::Socket::open()?;
     let mut destroyed = 0;
     for found in socket.connected_datagrams()? {
-        if here.contains(&found.cookie()) {
+        if here.remove(&found.cookie()) || anywhere.remove(&found.cookie()) {
             // One that has just been closed is gone as well.
             destroyed += u64::from(socket.destroy(&found)?);
-            for key in [netns, 0] {
-                if let Some(cookies) = wanted.get_mut(&key) {
-                    cookies.remove(&found.cookie());
-                    if cookies.is_empty() {
-                        wanted.remove(&key);
-                    }
-                }
-            }
         }
     }
     Ok(destroyed)

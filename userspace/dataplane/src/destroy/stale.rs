@@ -58,11 +58,11 @@ impl Live {
         Ok(stale(&connections, &lists))
     }
 
-    /// Connected sockets. Those that found no slot are among the others; they are looked for only
-    /// if slots may have run out, as the table is large.
+    /// Connected sockets. Those that found no slot are among those without a connection, of which
+    /// there may be many; they are looked for only if some set of slots is full.
     fn datagrams(&self) -> io::Result<Vec<Connection>> {
         let mut all: Vec<Connection> = self.connected.iter().collect();
-        if self.connected.used() * 4 < self.connected.len() {
+        if !self.connected.is_overflowing() {
             return Ok(all);
         }
         for (key, value) in self.sockets4.read_all()? {

@@ -3,8 +3,12 @@
 use std::io::ErrorKind;
 use std::time::Instant;
 
+use ebpf_common::flow::{FlowTags, WAYS};
+use ebpf_common::socket::Connected;
+use userspace_dataplane::inspect::Inspector;
 use userspace_dataplane::tables::DataPlane;
 
+use crate::elements::Elements;
 use crate::*;
 
 /// A client of the service that waits for answers no longer than this.
@@ -157,5 +161,29 @@ fn streams_to_a_backend_that_is_gone_are_left_alone() {
         server.read_exact(&mut [0; 5]).unwrap();
         assert_eq!(client.peer_addr().unwrap(), side.at(80));
         assert_eq!(kernel.sockets_destroyed(), 0);
+    });
+}
+
+#[test]
+#[ignore = "needs root and eBPF: cargo xtask test"]
+fn a_socket_whose_set_of_slots_is_full_is_kept_elsewhere() {
+    both(|kernel, node, side| {
+        let (server, backend) = side.udp();
+        kernel.apply_service("test/dns", Some(&side.service(Protocol::Udp, &[backend]))).unwrap();
+        let client = UdpSocket::bind((side.unspecified(), 0)).unwrap();
+        client.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        let maps = kernel.maps_directory();
+        let tags = Elements::open(&maps.join("CONNECTED_TAGS"), size_of::<FlowTags>());
+        // As if sixteen others were there.
+        let others: Vec<u8> = (1..=WAYS).flat_map(u32::to_ne_bytes).collect();
+        tags.write(Connected::set(socket_cookie(&client)), &others);
+        client.connect(side.at(80)).unwrap();
+        assert_eq!(tags.read(Connected::set(socket_cookie(&client))).unwrap(), others);
+        assert_eq!(client.peer_addr().unwrap(), side.at(80));
+        goes_on(&client, &server);
+        let rows = Inspector::open(&node.bpf_root()).unwrap().connections().unwrap();
+        assert_eq!((rows.len(), rows[0].socket), (1, Some(socket_cookie(&client))));
+        kernel.apply_service("test/dns", None).unwrap();
+        is_told(&client);
     });
 }

@@ -4,6 +4,9 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+#[path = "../packets/elements.rs"]
+mod elements;
+
 mod choice;
 mod connect;
 mod datagrams;
@@ -171,17 +174,24 @@ fn reach(to: SocketAddr, listeners: &[(TcpListener, Backend)]) -> usize {
 }
 
 /// Cookie of the network namespace of this thread.
-#[allow(unsafe_code)]
 fn netns_cookie() -> u64 {
     const SO_NETNS_COOKIE: i32 = 71;
-    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    cookie(&UdpSocket::bind("127.0.0.1:0").unwrap(), SO_NETNS_COOKIE)
+}
+
+/// By which programs know the socket.
+fn socket_cookie(socket: &UdpSocket) -> u64 {
+    cookie(socket, libc::SO_COOKIE)
+}
+
+#[allow(unsafe_code)]
+fn cookie(socket: &UdpSocket, option: i32) -> u64 {
     let mut cookie = 0_u64;
     let mut length = size_of::<u64>() as libc::socklen_t;
     let value = (&raw mut cookie).cast();
     // SAFETY: value and length outlive the call.
-    let result = unsafe {
-        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, SO_NETNS_COOKIE, value, &raw mut length)
-    };
+    let result =
+        unsafe { libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, value, &raw mut length) };
     assert_eq!(result, 0);
     cookie
 }
