@@ -81,7 +81,7 @@ impl<T: Slot> FlowTable<T> {
             fence(Ordering::SeqCst);
             let after = self.slots.get(index);
             // A version alone would do if copies were taken in order; two equal copies need none.
-            if before.version() % 2 == 0 && before == after {
+            if before.version().is_multiple_of(2) && before == after {
                 return Some(before);
             }
         }

@@ -105,7 +105,7 @@ fn open(path: &Path, key: usize, value: usize) -> io::Result<(OwnedFd, sys::MapI
 
 /// A value as words.
 pub fn words<T: Plain>(value: &T) -> &[u32] {
-    assert!(align_of::<T>() >= align_of::<u32>() && size_of::<T>() % 4 == 0, "made of words");
+    assert!(align_of::<T>() >= align_of::<u32>() && size_of::<T>().is_multiple_of(4), "made of words");
     // SAFETY: a plain value is initialised throughout, and aligned and long enough by the assertion.
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>() / 4) }
 }
@@ -256,7 +256,7 @@ impl<T: Plain> MappedArray<T> {
     fn over(length: usize, writable: bool, fd: Option<OwnedFd>) -> Self {
         // The kernel places elements at multiples of eight bytes.
         assert!(
-            size_of::<T>() % 8 == 0 && size_of::<T>() <= PAGE,
+            size_of::<T>().is_multiple_of(8) && size_of::<T>() <= PAGE,
             "elements fill words, and no more than a page"
         );
         let bytes = (length * size_of::<T>()).next_multiple_of(PAGE);

@@ -2,6 +2,7 @@
 //! an earlier layout. Everything is removed when a test ends, also after a failure.
 #![allow(clippy::print_stderr, reason = "a test that cannot clean up says so")]
 
+#[allow(dead_code, reason = "other tests use the rest")]
 #[path = "../../tests/support/packet.rs"]
 mod packet;
 

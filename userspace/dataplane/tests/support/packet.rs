@@ -192,7 +192,7 @@ impl<A: Address> Packet<A> {
         match fragment {
             Some(Fragment { identification, offset, more }) => {
                 ip.extend((identification as u16).to_be_bytes());
-                ip.extend((offset / 8 | u16::from(more) << 13).to_be_bytes());
+                ip.extend(((offset / 8) | (u16::from(more) << 13)).to_be_bytes());
             }
             None => ip.extend([0, 7, 0x40, 0]),
         }
