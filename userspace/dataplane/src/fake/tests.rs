@@ -150,3 +150,55 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn addresses_of_services_answer_on_their_ports_only() {
+    let mut fake = Fake::default();
+    let address: IpAddr = "10.96.0.1".parse().unwrap();
+    let mut tables = service(&[key("10.96.0.1", 80)], &[1]);
+    tables.frontends.push(tables::Frontend::mark(address));
+    fake.apply_service("a/b", Some(&tables)).unwrap();
+    let service_ranges = vec!["10.96.0.0/16".parse().unwrap()];
+    fake.set_node(&NodeTables { service_ranges, ..NodeTables::default() }).unwrap();
+    let resolve =
+        |address: &str, port| fake.resolve(address.parse().unwrap(), port, Protocol::Tcp, Scope::Internal, 0);
+    assert_eq!(resolve("10.96.0.1", 80), Resolution::Backend(backend(1)));
+    assert_eq!(resolve("10.96.0.1", 81), Resolution::Refused);
+    assert_eq!(resolve("10.96.0.2", 80), Resolution::Dropped);
+    assert_eq!(resolve("10.97.0.2", 80), Resolution::NotAService);
+}
+
+#[test]
+fn connections_follow_weights() {
+    let mut fake = Fake::default();
+    let weighted = [(1, 3), (2, 1), (3, 0)].map(|(number, weight)| Backend { weight, ..backend(number) });
+    let frontend = tables::Frontend::new(key("10.96.0.1", 80), weighted.to_vec());
+    let tables = ServiceTables { frontends: vec![frontend], ..ServiceTables::default() };
+    fake.apply_service("a/b", Some(&tables)).unwrap();
+    let mut counts = [0_u32; 4];
+    for step in 0..4_000_u32 {
+        let address = "10.96.0.1".parse().unwrap();
+        let hash = step * (u32::MAX / 4_000);
+        let found = fake.resolve(address, 80, Protocol::Tcp, Scope::Internal, hash);
+        let Resolution::Backend(Backend { address: IpAddr::V4(address), .. }) = found else {
+            panic!("{found:?}");
+        };
+        counts[usize::from(address.octets()[3])] += 1;
+    }
+    assert_eq!(counts[3], 0, "{counts:?}");
+    assert!((2_700..3_300).contains(&counts[1]) && (700..1_300).contains(&counts[2]), "{counts:?}");
+}
+
+#[test]
+fn sources_are_let_in_by_range() {
+    let mut fake = Fake::default();
+    let limited =
+        tables::Frontend { limited: true, ..tables::Frontend::new(key("10.96.0.1", 80), Vec::new()) };
+    let open = tables::Frontend::new(key("10.96.0.1", 81), Vec::new());
+    let source_ranges = vec!["192.0.2.0/24".parse().unwrap()];
+    fake.apply_service("a/b", Some(&ServiceTables { frontends: vec![limited, open], source_ranges }))
+        .unwrap();
+    let admits = |port, source: &str| fake.admits(&key("10.96.0.1", port), source.parse().unwrap());
+    assert_eq!((admits(80, "192.0.2.9"), admits(80, "192.0.3.9")), (Some(true), Some(false)));
+    assert_eq!((admits(81, "192.0.3.9"), admits(82, "192.0.2.9")), (Some(true), None));
+}
