@@ -49,12 +49,12 @@ type Case = (usize, usize, &'static [u32]);
 /// Measures packets per second.
 pub fn run(report: &Report, plan: &Plan) {
     if plan.has("xdp_north_south") {
-        let quick: &[Case] = &[(1, 8, &[1, 100_000]), (65_536, 4, &[100_000])];
+        let quick: &[Case] = &[(1, 8, &[1, 100_000]), (65_536, 2, &[100_000])];
         let thorough: &[Case] = &[
             (1, 8, &[1, 100_000]),
             (100, 8, &[1, 100_000]),
-            (10_000, 4, &[1, 100_000]),
-            (65_536, 4, &[1, 100_000]),
+            (10_000, 2, &[1, 100_000]),
+            (65_536, 2, &[1, 100_000]),
         ];
         for (count, backends, flows) in plan.choose(quick, thorough) {
             if !plan.sizes.is_empty() && !plan.sizes.contains(count) {
@@ -72,7 +72,7 @@ pub fn run(report: &Report, plan: &Plan) {
     if plan.has("xdp_new_flows") {
         for count in plan.sizes(&[1000, 10_000], &[1, 1000, 10_000]) {
             let case = format!("xdp_new_flows/services={count}");
-            let backends = if count == 1 { 32 } else { 4 };
+            let backends = if count == 1 { 32 } else { 2 };
             report.attempt(&case, || {
                 let wires = wires(plan, &peers::external_services(count, "udp", backends))?;
                 measure(report, plan, &wires, &case, (NEW_FLOWS, count as u32))
