@@ -30,10 +30,12 @@ pub struct Situation<'a> {
 /// The node's own settings. `exempt` are the network namespaces whose sockets are left alone.
 pub fn node_tables(situation: &Situation<'_>, exempt: BTreeSet<u64>) -> NodeTables {
     let Situation { config, node, links, service_ranges } = *situation;
-    let machine = links.map(|links| machine_addresses(links, config)).unwrap_or_default();
+    let ranges = if config.service_ranges.is_empty() { service_ranges } else { &config.service_ranges };
+    let mut machine = links.map(|links| machine_addresses(links, config)).unwrap_or_default();
+    // A service's address on an interface (of a DNS cache of the node) is no address of the node.
+    machine.retain(|address| !ranges.iter().any(|range| range.contains(*address)));
     let candidates = node.map(node_addresses).unwrap_or_default();
     let primary = primary_addresses(config, &candidates);
-    let ranges = if config.service_ranges.is_empty() { service_ranges } else { &config.service_ranges };
     NodeTables {
         addresses: config.nodeport_addresses.choose(&primary, &candidates, &machine),
         snat_addresses: snat_addresses(&primary, &candidates, &machine, links.is_some()),
@@ -183,6 +185,21 @@ mod tests {
         assert_eq!(tables(&config, Some(&object), Some(&links)).snat_addresses, ips(&["192.0.2.1"]));
         let lost = node(&[("InternalIP", "127.0.0.1")]);
         assert!(tables(&config, Some(&lost), Some(&links)).snat_addresses.is_empty());
+    }
+
+    #[test]
+    fn services_addresses_on_interfaces_are_not_the_nodes() {
+        let config = Config::for_node("a").unwrap();
+        let links = [
+            link(2, "eth0", &["192.0.2.1"]),
+            link(3, "nodelocaldns", &["169.254.20.10", "10.96.0.10"]),
+            link(4, "kube-ipvs0", &["10.96.0.1", "203.0.113.80"]),
+        ];
+        let service_ranges = ranges(&["10.96.0.0/12"]);
+        let situation =
+            Situation { config: &config, node: None, links: Some(&links), service_ranges: &service_ranges };
+        let found = node_tables(&situation, BTreeSet::new()).addresses;
+        assert_eq!(found, ips(&["169.254.20.10", "192.0.2.1"]));
     }
 
     #[test]

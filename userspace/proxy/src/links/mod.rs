@@ -18,6 +18,7 @@ pub use kernel::KernelLinks;
 pub(crate) use roles::{interfaces, is_own};
 
 use crate::Config;
+use crate::cleanup::ipvs::INTERFACE as IPVS_INTERFACE;
 use crate::retry::Retry;
 
 /// One interface of the machine.
@@ -132,9 +133,9 @@ pub(crate) fn keep(
 }
 
 /// The machine's addresses that may answer on node ports: not those of the link alone, nor those
-/// of pods' interfaces.
+/// of pods' interfaces, nor services' own that kube-proxy's IPVS mode left on an interface.
 pub(crate) fn machine_addresses(links: &[Link], config: &Config) -> Vec<IpAddr> {
-    let own = links.iter().filter(|link| !is_own(&link.name, config));
+    let own = links.iter().filter(|link| !is_own(&link.name, config) && link.name != IPVS_INTERFACE);
     let addresses = own.flat_map(|link| &link.addresses);
     addresses.filter(|one| one.global || one.address.is_loopback()).map(|one| one.address).collect()
 }
