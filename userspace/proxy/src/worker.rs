@@ -148,8 +148,12 @@ impl Worker {
 
     fn next_due(&self) -> Instant {
         let retries = self.retries.values().map(|retry| retry.due);
-        let others = [self.full_retry, self.edges.retry].into_iter().flatten();
-        retries.chain(others.map(|retry| retry.due)).chain(self.check_due).fold(self.full_due, Instant::min)
+        let edges = self.edges.retry.map(|retry| retry.due);
+        // Before the first lists there is nothing to compare, however long they take.
+        let full = self.synced.then_some(self.full_due);
+        let again = self.full_retry.filter(|_| self.synced).map(|retry| retry.due);
+        let others = [edges, full, again, self.check_due].into_iter().flatten();
+        retries.chain(others).min().unwrap_or_else(|| Instant::now() + self.config.full_sync)
     }
 
     async fn work_off_due(&mut self) {

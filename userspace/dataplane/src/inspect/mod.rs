@@ -23,7 +23,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use ebpf_common::frontend::{Backend4, Backend6, Frontend, FrontendKey4, FrontendKey6, Lut};
-use ebpf_common::{LAYOUT_VERSION, metric};
+pub use ebpf_common::LAYOUT_VERSION;
+use ebpf_common::metric;
 
 pub(crate) use self::attached::interface_name;
 pub use self::attached::{Attached, LinkRow};

@@ -7,12 +7,15 @@ use std::time::Duration;
 
 use apiserver_api::ambient::Ambient;
 use futures::FutureExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+use userspace_dataplane::inspect::Inspector;
 use userspace_dataplane::tables::{
-    Applied, DataPlane, DataPlaneError, FrontendKey, Interface, NodeTables, Protocol, Scope, ServiceTables,
-    Tables,
+    Applied, Checkup, DataPlane, DataPlaneError, FrontendKey, Interface, NodeTables, Protocol, Scope,
+    ServiceTables, Tables,
 };
 use userspace_dataplane::{Fake, Resolution};
 use userspace_proxy::links::{LinkError, NextLinks};
@@ -34,6 +37,9 @@ pub struct State {
     pub was_served: Vec<bool>,
     /// Services whose applies fail; `full` for those of everything.
     pub broken: BTreeSet<String>,
+    /// What a look at the data path finds. There are looks only where there is an observer.
+    pub faults: Vec<String>,
+    pub observer: Option<Inspector>,
 }
 
 impl State {
@@ -84,6 +90,15 @@ impl DataPlane for Plane {
     fn set_interfaces(&mut self, interfaces: &[Interface]) -> Result<(), DataPlaneError> {
         self.0.lock().unwrap().fake.set_interfaces(interfaces)
     }
+
+    fn check(&mut self) -> Result<Checkup, DataPlaneError> {
+        let faults = self.0.lock().unwrap().faults.clone();
+        Ok(Checkup { faults, ..Checkup::default() })
+    }
+
+    fn observer(&self) -> Option<Inspector> {
+        self.0.lock().unwrap().observer.clone()
+    }
 }
 
 /// Interfaces that the test says.
@@ -113,13 +128,24 @@ pub struct Proxy {
 impl Proxy {
     /// Starts the proxy of node `here`; its first lists have not arrived.
     pub fn start(config: Config, plane: Plane, listeners: Listeners) -> Self {
-        let caches = Caches {
+        Self::start_with(config, plane, listeners, |_| {})
+    }
+
+    /// As [`Proxy::start`], with other caches.
+    pub fn start_with(
+        config: Config,
+        plane: Plane,
+        listeners: Listeners,
+        change: impl FnOnce(&mut Caches),
+    ) -> Self {
+        let mut caches = Caches {
             services: Default::default(),
             slices: Default::default(),
             nodes: Default::default(),
             service_ranges: Default::default(),
             exempt: Default::default(),
         };
+        change(&mut caches);
         let (synced, lists) = oneshot::channel();
         let (links, said) = mpsc::unbounded_channel();
         let shutdown = CancellationToken::new();
@@ -176,6 +202,18 @@ pub async fn settle() {
 pub async fn pass(time: Duration) {
     tokio::time::sleep(time).await;
     settle().await;
+}
+
+/// Asks a page: code, head and body.
+pub async fn page(address: std::net::SocketAddr, path: &str) -> (u16, String, String) {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    let code = answer.split(' ').nth(1).unwrap().parse().unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (code, head.to_ascii_lowercase(), body.to_owned())
 }
 
 /// An object from YAML.

@@ -5,13 +5,13 @@ use std::time::Duration;
 use crate::support::{Plane, Proxy, object, pass, service, settle, slice};
 use apiserver_client::ObjectKey;
 use k8s_openapi::api::core::v1::Node;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::time::Instant;
 use userspace_dataplane::Resolution;
+use userspace_dataplane::inspect::Inspector;
 use userspace_dataplane::tables::{Protocol, Role, Scope};
 use userspace_proxy::links::LinkAddress;
-use userspace_proxy::{Config, Link, Listeners};
+use userspace_proxy::{Config, Exemptions, Link, Listeners};
 
 fn config() -> Config {
     Config::for_node("here").unwrap()
@@ -167,13 +167,7 @@ async fn the_nodes_addresses_and_interfaces_reach_the_data_plane() {
 }
 
 async fn page(address: std::net::SocketAddr, path: &str) -> (u16, String) {
-    let mut stream = TcpStream::connect(address).await.unwrap();
-    let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).await.unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await.unwrap();
-    let code = answer.split(' ').nth(1).unwrap().parse().unwrap();
-    let body = answer.split_once("\r\n\r\n").unwrap().1.to_owned();
+    let (code, _, body) = crate::support::page(address, path).await;
     (code, body)
 }
 
@@ -220,5 +214,111 @@ async fn the_pages_tell_the_truth() {
     }
     assert_eq!(page(metrics_at, "/proxyMode").await, (200, "ebpf".to_owned()));
     assert_eq!(page(health_at, "/metrics").await.0, 404);
+    proxy.stop().await;
+}
+
+/// Pages on loopback, and where they are.
+async fn pages() -> (Listeners, std::net::SocketAddr, std::net::SocketAddr) {
+    let healthz = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let metrics = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let places = (healthz.local_addr().unwrap(), metrics.local_addr().unwrap());
+    let listeners = Listeners { healthz: Some(healthz), metrics: Some(metrics), ..Listeners::default() };
+    (listeners, places.0, places.1)
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_an_apiserver_the_last_tables_stay() {
+    let mut proxy = Proxy::start(config(), Plane::default(), Listeners::default());
+    proxy.caches.services.apply(service("a", "10.0.0.1"));
+    proxy.caches.slices.apply(slice("a", &["10.1.0.1"]));
+    proxy.sync().await;
+    assert_eq!(goes(&proxy, "10.0.0.1"), "10.1.0.1");
+    let plane = proxy.plane.clone();
+    proxy.stop().await;
+    // The next process finds the tables, and no apiserver: its lists never arrive.
+    let proxy = Proxy::start(config(), plane, Listeners::default());
+    proxy.calls();
+    let uplink = Link { name: "eth0".to_owned(), index: 2, up: true, ..Link::default() };
+    proxy.links.send(vec![uplink]).unwrap();
+    pass(2 * config().full_sync).await;
+    assert_eq!(proxy.calls(), Vec::<String>::new());
+    assert_eq!(goes(&proxy, "10.0.0.1"), "10.1.0.1");
+    proxy.stop().await;
+}
+
+#[tokio::test]
+async fn a_node_that_was_deleted_gets_no_traffic_from_outside() {
+    let (listeners, health_at, _) = pages().await;
+    let mut proxy = Proxy::start(config(), Plane::default(), listeners);
+    // Before it has been seen, the node is as good as any: its kubelet is about to make it.
+    proxy.sync().await;
+    assert_eq!(page(health_at, "/healthz").await.0, 200);
+    proxy.caches.nodes.apply(object("metadata: {name: here}"));
+    settle().await;
+    assert_eq!(page(health_at, "/healthz").await.0, 200);
+    proxy.caches.nodes.delete(&ObjectKey::new("", "here"));
+    settle().await;
+    let (code, body) = page(health_at, "/healthz").await;
+    assert_eq!(code, 503, "{body}");
+    let body: serde_json::Value = serde_json::from_str(&body).unwrap();
+    assert_eq!(body["reason"], "the node is about to go, or gone");
+    assert_eq!(page(health_at, "/livez").await.0, 200);
+    proxy.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_data_path_that_others_changed_makes_the_proxy_unhealthy_until_it_is_mended() {
+    // Where the tables are the kernel's, they are looked at; these maps are none.
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(
+        directory.path().join(format!("v{}/maps", userspace_dataplane::inspect::LAYOUT_VERSION)),
+    )
+    .unwrap();
+    let plane = Plane::default();
+    plane.0.lock().unwrap().observer = Some(Inspector::open(directory.path()).unwrap());
+    let (listeners, health_at, metrics_at) = pages().await;
+    let mut proxy = Proxy::start(config(), plane, listeners);
+    proxy.sync().await;
+    pass(Duration::from_secs(6)).await;
+    assert_eq!(page(health_at, "/livez").await.0, 200);
+    proxy.plane.0.lock().unwrap().faults = vec!["link cgroup-connect4 is gone".to_owned()];
+    pass(Duration::from_secs(6)).await;
+    let (code, body) = page(health_at, "/livez").await;
+    assert_eq!(code, 503);
+    assert!(body.contains("link cgroup-connect4 is gone"), "{body}");
+    proxy.plane.0.lock().unwrap().faults.clear();
+    pass(Duration::from_secs(2)).await;
+    assert_eq!(page(health_at, "/livez").await.0, 200);
+    let (_, text) = page(metrics_at, "/metrics").await;
+    let faults = text.lines().find(|line| line.starts_with("hawser_proxy_data_path_faults_total ")).unwrap();
+    assert!(!faults.ends_with(" 0"), "{faults}");
+    proxy.stop().await;
+}
+
+#[tokio::test]
+async fn what_a_service_asks_in_vain_is_counted_once() {
+    let (listeners, _, metrics_at) = pages().await;
+    let mut proxy = Proxy::start(config(), Plane::default(), listeners);
+    let mut odd = service("a", "10.0.0.1");
+    odd.metadata.annotations = Some([("hawser.dev/algorithm".to_owned(), "best".to_owned())].into());
+    proxy.caches.services.apply(odd);
+    proxy.sync().await;
+    proxy.caches.slices.apply(slice("a", &["10.1.0.1"]));
+    settle().await;
+    let (_, text) = page(metrics_at, "/metrics").await;
+    assert!(text.lines().any(|line| line == "hawser_proxy_warnings_total 1"), "{text}");
+    proxy.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_without_socket_hooks_reach_the_data_plane() {
+    let proxy = {
+        let mut proxy = Proxy::start_with(config(), Plane::default(), Listeners::default(), |caches| {
+            caches.exempt = Exemptions::fixed([7, 9].into());
+        });
+        proxy.sync().await;
+        proxy
+    };
+    assert_eq!(proxy.plane.0.lock().unwrap().fake.node().exempt, [7, 9].into());
     proxy.stop().await;
 }
