@@ -8,6 +8,7 @@ use ebpf_common::flow::{Flow, FlowKey, FlowTags};
 use ebpf_common::frontend::{Backend4, Backend6, Frontend, FrontendKey4, FrontendKey6, SourceRangeKey};
 use ebpf_common::{Config, Range, protocol};
 
+use super::begin;
 use super::flow::{self, Place};
 use super::maps::{
     BACKENDS4, BACKENDS6, FLOW_TAGS4, FLOW_TAGS6, FLOWS4, FLOWS6, FRONTENDS4, FRONTENDS6, LOCAL_ADDRS4,
@@ -50,8 +51,6 @@ pub trait FrontendKey {
     fn address(&self) -> &Self::Address;
     fn set_address(&mut self, address: Self::Address);
     fn port(&self) -> u16;
-    fn protocol(&self) -> u8;
-    fn scope(&self) -> u8;
     /// The key as one word, see [`Frontend::checksum`].
     fn fold_key(&self) -> u64;
 }
@@ -119,11 +118,11 @@ pub trait Family {
     fn elsewhere(key: &FlowKey<Self::Address>, hash: u64, set: u32) -> u32;
     /// See `attend` in [`flow`]; 0 if the flow is gone.
     fn attend(packet: &Packet<Self::Address>, slot: u32, now: u32, place: Place) -> u32;
-    /// See `create` in [`flow`]; gives a [`flow::verdict`].
+    /// See `create` in [`begin`]; gives a [`flow::verdict`].
     fn create(packet: &Packet<Self::Address>, hash: u64, place: Place, to: &mut To<Self::Address>) -> u32;
-    /// See `choose` in [`flow`]; gives a [`flow::verdict`].
+    /// See `choose` in [`begin`]; gives a [`flow::verdict`].
     fn choose(packet: &Packet<Self::Address>, hash: u64, place: Place) -> u32;
-    /// See `look_at` in [`flow`].
+    /// See `look_at` in [`begin`].
     fn look_at(reply: &New<Self::Address>) -> u32;
     /// See `carry` in [`tcx`].
     fn carry(
@@ -167,17 +166,17 @@ macro_rules! checked_once {
 
         #[inline(always)]
         fn create(packet: &Packet<$address>, hash: u64, place: Place, to: &mut To<$address>) -> u32 {
-            flow::$create(packet, hash, place, to)
+            begin::$create(packet, hash, place, to)
         }
 
         #[inline(always)]
         fn choose(packet: &Packet<$address>, hash: u64, place: Place) -> u32 {
-            flow::$choose(packet, hash, place)
+            begin::$choose(packet, hash, place)
         }
 
         #[inline(always)]
         fn look_at(reply: &New<$address>) -> u32 {
-            flow::$look(reply)
+            begin::$look(reply)
         }
 
         #[inline(always)]
@@ -306,16 +305,6 @@ macro_rules! frontend_key {
             #[inline(always)]
             fn port(&self) -> u16 {
                 self.port
-            }
-
-            #[inline(always)]
-            fn protocol(&self) -> u8 {
-                self.protocol
-            }
-
-            #[inline(always)]
-            fn scope(&self) -> u8 {
-                self.scope
             }
 
             #[inline(always)]

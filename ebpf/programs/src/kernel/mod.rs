@@ -7,11 +7,14 @@
 //! connection in `table`. The hooks differ in how they read their input and how they carry out the
 //! answer. All of it is written once for both families of addresses, see `family`.
 
+mod begin;
 mod dsr;
 mod event;
+mod evict;
 mod family;
 mod flow;
 mod fragment;
+mod hop;
 mod icmp;
 mod lookup;
 mod maps;

@@ -34,13 +34,12 @@
 
 use core::arch::asm;
 
-use ebpf_common::event::kind;
 use ebpf_common::flow::{Flow, FlowKey, FlowTags, WAYS, flow_flag, tag, tag_of};
-use ebpf_common::{Config, limits, metric, protocol};
+use ebpf_common::{Config, limits, protocol};
 
-use super::event;
+use super::begin::Choice;
+use super::evict::{BESIDE, REPLACED, evict, occupy};
 use super::family::{Address, Family, V4, V6};
-use super::flow::Choice;
 use super::icmp::Error;
 use super::maps;
 use super::packet::{self, To};
@@ -51,15 +50,12 @@ pub const NONE: u32 = u32::MAX;
 pub const EXISTS: u32 = u32::MAX - 1;
 /// Slots of one set that may have the tag of a key without being its flow's.
 const SAME_TAGS: u32 = 3;
-/// Slots that are tried for a new flow while other processors take them away.
-const TRIES: u32 = 4;
-
 /// Stores `new` if there is `old`; gives what was there. A full barrier if it stores.
 ///
 /// # Safety
 /// `place` must lead to an aligned word of a map.
 #[inline(always)]
-unsafe fn exchange_if(place: *mut u32, old: u32, new: u32) -> u32 {
+pub unsafe fn exchange_if(place: *mut u32, old: u32, new: u32) -> u32 {
     let found;
     // SAFETY: by the contract of this function. Written out, as the compiler takes the target for a
     // machine of one processor and would use a load and a store.
@@ -242,7 +238,7 @@ fn elsewhere<F: Family>(key: &FlowKey<F::Address>, hash: u64, set: u32) -> u32 {
 /// The set beside a set, which takes its flows when it is full. Both lines of tags are fetched
 /// together by most machines.
 #[inline(always)]
-fn beside(set: u32) -> u32 {
+pub fn beside(set: u32) -> u32 {
     set ^ 1
 }
 
@@ -290,7 +286,7 @@ pub extern "C" fn elsewhere6(key: *const FlowKey<[u32; 4]>, hash: u64, set: u32)
 
 /// The first way from `from` on whose tag is the one wanted; [`WAYS`] for none.
 #[inline(never)]
-fn next_way(tags: *const FlowTags, wanted: u32, from: u32) -> u32 {
+pub fn next_way(tags: *const FlowTags, wanted: u32, from: u32) -> u32 {
     for way in 0..WAYS {
         // SAFETY: the callers give an element of the map of tags; the way is within it.
         let found = unsafe { tags.cast::<u32>().add(way as usize).read_volatile() };
@@ -410,7 +406,7 @@ fn put<F: Family>(new: &New<F::Address>, hash: u64, place: u32) -> u32 {
 /// # Safety
 /// `tags` must lead to an element of the map of tags, and `way` be below [`WAYS`].
 #[inline(always)]
-unsafe fn way_of(tags: *mut FlowTags, way: u32) -> *mut u32 {
+pub unsafe fn way_of(tags: *mut FlowTags, way: u32) -> *mut u32 {
     // SAFETY: by the contract of this function. The mask shows it to the kernel too.
     unsafe { tags.cast::<u32>().add((way & (WAYS - 1)) as usize) }
 }
@@ -420,7 +416,7 @@ unsafe fn way_of(tags: *mut FlowTags, way: u32) -> *mut u32 {
 /// # Safety
 /// `slot` must lead to a slot that the caller owns.
 #[inline(always)]
-unsafe fn open<A>(slot: *mut Flow<A>) -> u32 {
+pub unsafe fn open<A>(slot: *mut Flow<A>) -> u32 {
     // SAFETY: by the contract of this function.
     unsafe {
         let place = &raw mut (*slot).version;
@@ -485,125 +481,6 @@ fn scan<F: Family>(set: u32, new: &New<F::Address>, hash: u64, own: u32) -> bool
     true
 }
 
-/// Bits of what [`occupy`] gives: the slot is in the set beside, or holds a flow.
-const BESIDE: u32 = WAYS;
-const REPLACED: u32 = 2 * WAYS;
-
-/// Takes a slot: the home if that is empty, another empty one of the set or of the one beside it, else
-/// the one of the set that can be missed most. Gives its way, with [`BESIDE`] and [`REPLACED`], or
-/// [`NONE`].
-#[inline(never)]
-fn occupy<F: Family>(set: u32, home: u32, new: &New<F::Address>) -> u32 {
-    let Some(tags) = F::tags(set) else {
-        return NONE;
-    };
-    // SAFETY: the pointer leads to an element of the map of tags, and ways are within it.
-    unsafe {
-        if exchange_if(way_of(tags, home), tag::EMPTY, tag::BUSY) == tag::EMPTY {
-            return home;
-        }
-    }
-    let way = empty_way(tags);
-    if way < WAYS {
-        return way;
-    }
-    if let Some(tags) = F::tags(beside(set)) {
-        let way = empty_way(tags);
-        if way < WAYS {
-            return way | BESIDE;
-        }
-    }
-    for _ in 0..TRIES {
-        let way = victim::<F>(tags, set, home, new);
-        if way >= WAYS {
-            break;
-        }
-        // SAFETY: as above.
-        unsafe {
-            let old = way_of(tags, way).read_volatile();
-            if old >= tag::FIRST && exchange_if(way_of(tags, way), old, tag::BUSY) == old {
-                return way | REPLACED;
-            }
-        }
-    }
-    NONE
-}
-
-/// Takes an empty way of a set; [`WAYS`] if there is none.
-#[inline(never)]
-fn empty_way(tags: *mut FlowTags) -> u32 {
-    for _ in 0..TRIES {
-        let way = next_way(tags, tag::EMPTY, 0);
-        if way >= WAYS {
-            break;
-        }
-        // SAFETY: the callers give an element of the map of tags, and the way is within it.
-        if unsafe { exchange_if(way_of(tags, way), tag::EMPTY, tag::BUSY) } == tag::EMPTY {
-            return way;
-        }
-    }
-    WAYS
-}
-
-/// The way of a set whose flow has ended, or else has been quiet for longest, and is not the other
-/// direction of the new one; [`WAYS`] if all are being filled. Of several, the first from the home
-/// on: the clock of flows is coarse.
-#[inline(never)]
-fn victim<F: Family>(tags: *mut FlowTags, set: u32, home: u32, new: &New<F::Address>) -> u32 {
-    const ENDED: u32 = 1 << 30;
-    let mut best = 0;
-    let mut chosen = WAYS;
-    for step in 0..WAYS {
-        let way = (home + step) & (WAYS - 1);
-        // SAFETY: the callers give an element of the map of tags; the way is within it.
-        if unsafe { way_of(tags, way).read_volatile() } < tag::FIRST {
-            continue;
-        }
-        let Some(slot) = F::slot(set * WAYS + way) else {
-            return WAYS;
-        };
-        // SAFETY: the pointer leads to a slot; what is read is only weighed.
-        let weight = unsafe {
-            let quiet = new.seen.wrapping_sub((&raw const (*slot).seen).read_volatile()) & (ENDED - 1);
-            let closed = is_closed((&raw const (*slot).flags).read_volatile() as u32);
-            let ports = (&raw const (*slot).source_port).cast::<u32>().read_volatile();
-            let own = ports == packet::ports(new.key.destination_port, new.key.source_port)
-                && (*slot).source.same(&new.key.destination)
-                && (*slot).destination.same(&new.key.source);
-            unknown(if own { 1 } else { 2 + quiet + if closed { ENDED } else { 0 } }, ports)
-        };
-        if weight > best {
-            best = weight;
-            chosen = unknown(way, weight);
-        }
-    }
-    chosen
-}
-
-/// Ends the flow in an owned slot that is to be another's, counts it, and forgets its other
-/// direction.
-#[inline(never)]
-fn evict<F: Family>(slot: *mut Flow<F::Address>, now: u32, place: u32) {
-    // SAFETY: the pointer leads to a slot that is ours: nobody else writes its key and result.
-    unsafe {
-        open(slot);
-        let seen = (&raw const (*slot).seen).read_volatile();
-        let flags = (&raw const (*slot).flags).read_volatile() as u32;
-        let number = (&raw const (*slot).key.protocol).read_volatile();
-        let quiet = now.wrapping_sub(seen) > idle_limit(number, flags);
-        maps::count(if quiet { metric::FLOW_REPLACED } else { metric::FLOW_EVICTED });
-        if !quiet {
-            let service = (&raw const (*slot).service).read_volatile();
-            event::emit::<F>(kind::FLOW_EVICTED, place as u8, service, place >> 8, &(*slot).key);
-        }
-        if let Some(scratch) = F::scratch() {
-            let key = &raw mut (*scratch).evicted;
-            write_sibling(slot, key);
-            remove_reply_of::<F>(&*key, slot);
-        }
-    }
-}
-
 /// Writes the key of the element for the other direction.
 ///
 /// # Safety
@@ -625,7 +502,7 @@ pub unsafe fn write_sibling<A: Address>(slot: *const Flow<A>, key: *mut FlowKey<
 /// # Safety
 /// `slot` must lead to a slot.
 #[inline(always)]
-unsafe fn remove_reply_of<F: Family>(key: &FlowKey<F::Address>, slot: *const Flow<F::Address>) {
+pub unsafe fn remove_reply_of<F: Family>(key: &FlowKey<F::Address>, slot: *const Flow<F::Address>) {
     let Some(config) = maps::config() else {
         return;
     };

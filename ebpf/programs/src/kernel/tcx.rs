@@ -12,7 +12,7 @@ use aya_ebpf::bindings::{
     __sk_buff, BPF_F_MARK_MANGLED_0, BPF_F_PSEUDO_HDR, BPF_F_RECOMPUTE_CSUM, bpf_fib_lookup, bpf_redir_neigh,
 };
 use aya_ebpf::helpers::{
-    bpf_fib_lookup as fib_lookup, bpf_l4_csum_replace, bpf_redirect_neigh, bpf_skb_pull_data,
+    bpf_fib_lookup as fib_lookup, bpf_l4_csum_replace, bpf_redirect, bpf_redirect_neigh, bpf_skb_pull_data,
     bpf_skb_store_bytes,
 };
 use aya_ebpf::macros::classifier;
@@ -23,9 +23,10 @@ use ebpf_common::{config_flag, metric, protocol};
 
 use super::family::{Address as _, Family, V4, V6};
 use super::flow::{self, Place, verdict};
+use super::hop::{self, Hop};
 use super::packet::{self, Delta, ETHERNET, IP, Packet, Part, To};
 use super::read::{self, kind as read_kind};
-use super::{dsr, fragment, icmp, maps, reject, sctp};
+use super::{dsr, fragment, icmp, maps, sctp};
 
 /// Go on with the next program, or the stack.
 pub const NEXT: i32 = -1;
@@ -33,6 +34,8 @@ pub const DROP: i32 = 2;
 
 /// Find the way without asking for the neighbour's address; bpf_redirect_neigh does that.
 const FIB_LOOKUP_SKIP_NEIGH: u32 = 4;
+/// The answer that there is a way, and that the neighbour's address is not known.
+const FIB_LOOKUP_NO_NEIGHBOUR: i32 = 7;
 
 /// Bits of `tc_index` that these programs use.
 pub mod index {
@@ -232,17 +235,44 @@ fn carry<F: Family>(
         // The stack sees the reply to what it has seen; the interface it leaves by translates it.
         return NEXT;
     }
+    let goes_on = packet.hops > 1 && !stack;
+    let hop = match F::slot(to.slot) {
+        Some(slot) if goes_on => hop::of(slot),
+        _ => Hop { ifindex: 0, link: [0; 3] },
+    };
     let mut neighbour = MaybeUninit::uninit();
     // SAFETY: all fields are integers.
     let neighbour = unsafe { packet::cleared(&mut neighbour) };
-    let ifindex =
-        if packet.hops > 1 && !stack { way::<F>(skb, packet.key.protocol, to, neighbour) } else { 0 };
+    let mut ifindex = hop.interface();
+    if ifindex == 0 && goes_on {
+        ifindex = find_way::<F>(skb, packet.key.protocol, to, true, neighbour);
+    }
     if !F::rewrite(skb, packet, to, ifindex != 0) {
         maps::count(metric::MALFORMED);
         flow::tell::<F>(kind::MALFORMED, place, 0, packet);
         return DROP;
     }
-    depart(skb, ifindex, neighbour)
+    if hop.interface() != 0 { send_by(skb, &hop) } else { depart(skb, ifindex, neighbour) }
+}
+
+/// Sends a rewritten packet to the next hop that its flow has kept.
+#[inline(always)]
+fn send_by(skb: *mut __sk_buff, hop: &Hop) -> i32 {
+    let ctx = TcContext::new(skb);
+    let (data, end) = (ctx.data(), ctx.data_end());
+    if data + ETHERNET > end {
+        return DROP;
+    }
+    // SAFETY: compared with the end just above.
+    unsafe {
+        packet::store(data, 0, hop.link[0]);
+        packet::store(data, 4, hop.link[1]);
+        packet::store(data, 8, hop.link[2]);
+    }
+    mark(skb);
+    maps::count(metric::TCX_REDIRECTED);
+    // SAFETY: takes numbers.
+    unsafe { bpf_redirect(hop.interface(), 0) as i32 }
 }
 
 /// The node wants packet filters of others to see the flow, and no address of this node takes part
@@ -272,12 +302,26 @@ pub fn depart(skb: *mut __sk_buff, ifindex: u32, neighbour: &mut bpf_redir_neigh
     unsafe { bpf_redirect_neigh(ifindex, neighbour, size_of::<bpf_redir_neigh>() as i32, 0) as i32 }
 }
 
-/// Interface and next hop of a flow; 0 if it ends on this node, or has no way.
-#[inline(never)]
+/// Interface and next hop of a packet; 0 if it ends on this node, or has no way.
+#[inline(always)]
 pub fn way<F: Family>(
     skb: *mut __sk_buff,
     number: u32,
     to: &To<F::Address>,
+    neighbour: &mut bpf_redir_neigh,
+) -> u32 {
+    find_way::<F>(skb, number, to, false, neighbour)
+}
+
+/// Interface and next hop of a flow; 0 if it ends on this node, or has no way. With `keep` further
+/// packets of this tick get it from the flow. The one that asks leaves by the neighbour, so that the
+/// kernel goes on to see whether that is still there.
+#[inline(never)]
+fn find_way<F: Family>(
+    skb: *mut __sk_buff,
+    number: u32,
+    to: &To<F::Address>,
+    keep: bool,
     neighbour: &mut bpf_redir_neigh,
 ) -> u32 {
     // SAFETY: the context is the one that the kernel gave; the parameters live on the stack for
@@ -286,9 +330,16 @@ pub fn way<F: Family>(
         let mut query = MaybeUninit::uninit();
         let query = packet::fib_query::<F>(&mut query, number as u8, to, (*skb).ifindex);
         let length = size_of::<bpf_fib_lookup>() as i32;
-        let answer = fib_lookup(skb.cast(), query, length, FIB_LOOKUP_SKIP_NEIGH);
-        if answer != 0 || query.family != F::AF {
+        let flags = if keep { 0 } else { FIB_LOOKUP_SKIP_NEIGH };
+        let answer = fib_lookup(skb.cast(), query, length, flags) as i32;
+        if answer != 0 && answer != FIB_LOOKUP_NO_NEIGHBOUR || query.family != F::AF {
             return 0;
+        }
+        if keep
+            && answer == 0
+            && let Some(slot) = F::slot(to.slot)
+        {
+            hop::keep(slot, query, false);
         }
         neighbour.nh_family = F::AF as u32;
         // The v4 address is the first word.

@@ -13,6 +13,7 @@ use ebpf_common::{config_flag, metric, protocol};
 
 use super::family::{Family, V4, V6};
 use super::flow::{self, verdict};
+use super::hop::{self, Hop};
 use super::maps::{self, DEVICES};
 use super::packet::{self, Delta, ETHERNET, ETHERTYPE, IP, Packet, TCP_CHECK, TCP_HEADER, To, UDP_CHECK};
 
@@ -70,13 +71,6 @@ fn bounds(ctx: *mut xdp_md) -> (usize, usize) {
     }
 }
 
-/// Where a packet goes next: the interface, and both link addresses as the packet has them.
-#[derive(Clone, Copy)]
-struct Hop {
-    ifindex: u32,
-    link: [u32; 3],
-}
-
 /// As [`carry`], with a stack of its own.
 #[inline(never)]
 fn carry_apart<F: Family>(ctx: *mut xdp_md, packet: &Packet<F::Address>, to: &To<F::Address>) -> u32 {
@@ -89,13 +83,13 @@ fn carry<F: Family>(ctx: *mut xdp_md, packet: &Packet<F::Address>, to: &To<F::Ad
     let Some(slot) = F::slot(to.slot) else {
         return xdp_action::XDP_PASS;
     };
-    let mut hop = hop_of(slot);
-    if hop.ifindex == 0 {
+    let mut hop = hop::of(slot);
+    if !hop.is_for_xdp() {
         if !find_hop::<F>(ctx, packet.key.protocol, to, slot) {
             return xdp_action::XDP_PASS;
         }
-        hop = hop_of(slot);
-        if hop.ifindex == 0 {
+        hop = hop::of(slot);
+        if !hop.is_for_xdp() {
             return xdp_action::XDP_PASS;
         }
     }
@@ -110,20 +104,6 @@ fn carry<F: Family>(ctx: *mut xdp_md, packet: &Packet<F::Address>, to: &To<F::Ad
     }
     maps::count(metric::XDP_REDIRECTED);
     DEVICES.redirect(hop.ifindex, 0).unwrap_or(xdp_action::XDP_DROP)
-}
-
-/// The flow's next hop; an interface of 0 if it is not known, or is being replaced.
-#[inline(always)]
-fn hop_of<A>(slot: *const Flow<A>) -> Hop {
-    const _: () = assert!(core::mem::offset_of!(Flow<u32>, hop_destination) % 4 == 0);
-    // SAFETY: the callers give a slot. Both link addresses are three aligned words.
-    unsafe {
-        let place = &raw const (*slot).hop_ifindex;
-        let link = (&raw const (*slot).hop_destination).cast::<u32>();
-        let ifindex = place.read_volatile();
-        let link = [link.read_volatile(), link.add(1).read_volatile(), link.add(2).read_volatile()];
-        Hop { ifindex: if place.read_volatile() == ifindex { ifindex } else { 0 }, link }
-    }
 }
 
 /// Looks up the route and the neighbour, and keeps them with the flow for the rest of the tick.
@@ -148,15 +128,7 @@ fn find_hop<F: Family>(
         if query.ifindex != ingress && !(may_redirect && DEVICES.get_ifindex(query.ifindex).is_some()) {
             return false;
         }
-        let place = &raw mut (*slot).hop_ifindex;
-        let link = (&raw mut (*slot).hop_destination).cast::<u32>();
-        let (destination, source) = (query.dmac, query.smac);
-        let half = |bytes: [u8; 6], at: usize| bytes[at] as u32 | (bytes[at + 1] as u32) << 8;
-        place.write_volatile(0);
-        link.write_volatile(half(destination, 0) | half(destination, 2) << 16);
-        link.add(1).write_volatile(half(destination, 4) | half(source, 0) << 16);
-        link.add(2).write_volatile(half(source, 2) | half(source, 4) << 16);
-        place.write_volatile(query.ifindex);
+        hop::keep(slot, query, true);
     }
     true
 }

@@ -54,3 +54,35 @@ fn call(command: i32, attr: &mut [u64; 4]) -> i32 {
     // SAFETY: what the attribute points to outlives the call, and has the sizes of the map.
     unsafe { libc::syscall(libc::SYS_bpf, command, attr.as_mut_ptr(), size_of_val(attr)) as i32 }
 }
+
+/// Runs a tcx program once on a frame from an interface; gives the verdict and what became of the
+/// frame. Unlike the data plane's own, it may be called by several threads at once.
+pub fn run_tcx(program: std::os::fd::BorrowedFd<'_>, frame: &[u8], interface: u32) -> (u32, Vec<u8>) {
+    const PROG_TEST_RUN: i32 = 10;
+    let mut context = [0_u8; 192];
+    context[36..40].copy_from_slice(&interface.to_ne_bytes());
+    context[40..44].copy_from_slice(&interface.to_ne_bytes());
+    let mut out = vec![0_u8; frame.len() + 256];
+    let pair = |low: usize, high: usize| low as u64 | (high as u64) << 32;
+    let fd = std::os::fd::AsRawFd::as_raw_fd(&program);
+    // Program and verdict, sizes in and out, both buffers, repeat and duration, sizes of the context
+    // in and out, and the context.
+    let mut attr = [
+        pair(fd as usize, 0),
+        pair(frame.len(), out.len()),
+        frame.as_ptr() as u64,
+        out.as_mut_ptr() as u64,
+        pair(1, 0),
+        pair(context.len(), 0),
+        context.as_ptr() as u64,
+        0,
+        0,
+        0,
+    ];
+    // SAFETY: what the attribute points to outlives the call, and has the sizes given.
+    let result =
+        unsafe { libc::syscall(libc::SYS_bpf, PROG_TEST_RUN, attr.as_mut_ptr(), size_of_val(&attr)) };
+    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+    out.truncate((attr[1] >> 32) as usize);
+    ((attr[0] >> 32) as u32, out)
+}

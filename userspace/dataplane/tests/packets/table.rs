@@ -7,6 +7,7 @@ use userspace_dataplane::inspect::Inspector;
 use userspace_dataplane::tables::{Backend, DataPlane, Protocol};
 use userspace_dataplane::{Kernel, Program};
 
+use super::elements::run_tcx;
 use super::families::both;
 use super::net::*;
 use super::support::Node;
@@ -153,4 +154,51 @@ fn events<A: Net>(kernel: &mut Kernel, topology: &Topology, node: &Node) {
     let row = &rows[0];
     assert_eq!((row.kind.as_str(), row.hook.as_str(), row.protocol), ("flow_evicted", "pod", 6));
     assert_eq!((row.service.as_deref(), row.interface), (Some("a/b"), Some(topology.pod)));
+}
+
+#[test]
+#[ignore = "needs root and eBPF: cargo xtask test"]
+fn processors_that_begin_the_same_flows_agree() {
+    on_node(|kernel, topology, node| {
+        let elsewhere: Vec<Backend> =
+            (1..=20).map(|number| at((Ipv4Addr::new(10, 2, 0, number), 8_080), false)).collect();
+        kernel.apply_service("a/b", Some(&outside::<Ipv4Addr>(Protocol::Tcp, &elsewhere))).unwrap();
+        // Each client's packets through two processors at once, in step, all with a source port of
+        // the node's.
+        let (program, step) = (kernel.program(Program::UplinkIngress), std::sync::Barrier::new(2));
+        let uplink = topology.uplink;
+        let run = || {
+            let mut became = Vec::new();
+            for number in 0..1_500 {
+                let packet = Packet::tcp((CLIENT.0, 40_000 + number), Ipv4Addr::node_port(), SYN);
+                step.wait();
+                let (verdict, frame) = run_tcx(program, &packet.bytes(), uplink);
+                became.push((verdict == REDIRECT).then(|| Packet::<Ipv4Addr>::parse(&frame)));
+            }
+            became
+        };
+        let (one, other) = std::thread::scope(|scope| {
+            let other = scope.spawn(run);
+            (run(), other.join().unwrap())
+        });
+        // A packet may be lost while both are at it; two that arrive go the same way.
+        let lost = one.iter().chain(&other).filter(|packet| packet.is_none()).count();
+        assert!(lost < 30, "{lost} packets were lost");
+        for (one, other) in one.iter().zip(&other) {
+            if let (Some(one), Some(other)) = (one, other) {
+                assert_eq!((one.source, one.destination), (other.source, other.destination));
+            }
+        }
+        // No key is in the table twice, and each forward element has its answer.
+        let rows = Inspector::open(&node.bpf_root()).unwrap().connections().unwrap();
+        let clients: std::collections::BTreeSet<_> = rows.iter().map(|row| row.client).collect();
+        let sources: std::collections::BTreeSet<_> =
+            rows.iter().map(|row| (row.source, row.backend)).collect();
+        assert_eq!((rows.len(), clients.len(), sources.len()), (1_500, 1_500, 1_500));
+        for packet in one.iter().flatten() {
+            let reply = Packet::tcp(packet.destination, packet.source, SYN | ACK);
+            let run = tcx(kernel, Program::UplinkIngress, &reply, topology.uplink);
+            assert_eq!(Packet::<Ipv4Addr>::parse(&run.packet).source, Ipv4Addr::node_port());
+        }
+    });
 }
