@@ -79,7 +79,8 @@ pub struct Limits {
     pub flows4: u32,
     /// As `flows4`, of IPv6.
     pub flows6: u32,
-    /// One a connected socket, two an unconnected one and its peer.
+    /// Two an unconnected socket and its peer; connected ones have a table of their own, see
+    /// [`limits::CONNECTED`].
     pub sockets: u32,
     pub affinity: u32,
     /// Ranges of sources, of each family.
