@@ -91,3 +91,20 @@ fn arrival(frontend: &Frontend, backend: &Backend, attempt: &Attempt) -> (Socket
     let node = frontend.masquerade || through || backend.address == attempt.source;
     (SocketAddr::new(backend.address, backend.port), if node { Source::Node } else { Source::Kept })
 }
+
+/// Whether the source decides.
+pub fn is_limited(world: &World, attempt: &Attempt) -> bool {
+    let tables = compiled(world);
+    answering(&tables, &node_tables(world), attempt).is_some_and(|(_, frontend)| frontend.limited)
+}
+
+/// As if nobody had named source ranges.
+pub fn without_ranges(world: &World) -> World {
+    let mut open = world.clone();
+    for service in &mut open.services {
+        service.spec.as_mut().unwrap().load_balancer_source_ranges = None;
+        let annotations = service.metadata.annotations.iter_mut();
+        annotations.for_each(|all| all.retain(|name, _| !name.ends_with("source-ranges")));
+    }
+    open
+}

@@ -12,12 +12,15 @@ use super::support::{Node, in_namespace};
 use crate::cases;
 use crate::model::{Attempt, From, Verdict, judge, judge_known};
 use crate::plan::{WorldPlan, attempt, world};
+use crate::tables::{is_limited, without_ranges};
 
 /// Random clusters, and attempts in each: some 8,000 packets, half of them through XDP first.
 const CLUSTERS: u32 = 256;
 const ATTEMPTS: usize = 48;
 /// Connections after which each of a handful of backends has had one.
 const CONNECTIONS: usize = 96;
+/// Source ports of clients that use them again and again.
+const PORTS: usize = 4;
 
 /// Which endpoint each client of a Service with affinity had last: by Service, client and whether
 /// it is outside.
@@ -101,6 +104,57 @@ fn packets_of_random_clusters_do_what_services_mean() {
         }
         assert!(*sent.borrow() > 6_000, "{sent:?} packets");
     });
+}
+
+/// Clients use few ports again and again, while the cluster changes under them: whatever an earlier
+/// connection left in the tables of flows, datagrams and packets that open a connection go where
+/// the newest tables say.
+#[test]
+#[ignore = "needs root and eBPF: cargo xtask test"]
+fn ports_used_again_obey_the_newest_tables() {
+    in_namespace(|| {
+        let node = Node::new();
+        let machine = RefCell::new(Machine::new(&node));
+        let config = Config { cases: CLUSTERS / 4, failure_persistence: None, ..Config::default() };
+        let worlds = prop::collection::vec(world().prop_map(WorldPlan::translated), 2..6);
+        let strategy = (worlds, prop::collection::vec((attempt(), 0..PORTS), ATTEMPTS), any::<bool>());
+        let result = TestRunner::new(config).run(&strategy, |(plans, attempts, xdp)| {
+            let mut machine = machine.borrow_mut();
+            // No other than this case's, so that what is found can be shrunk.
+            let ports: Vec<_> = (0..PORTS).map(|_| machine.fresh_port()).collect();
+            for plan in &plans {
+                machine.become_(&plan.world());
+                for (attempt, port) in &attempts {
+                    // Aimed at the first cluster's places, whether or not the others have them.
+                    let attempt = attempt.attempt(&plans[0]);
+                    if on_the_wire(&attempt) {
+                        again(&mut machine, &attempt, ports[*port], xdp)
+                            .map_err(|error| TestCaseError::fail(format!("{attempt:?}: {error}")))?;
+                    }
+                }
+            }
+            Ok(())
+        });
+        if let Err(error) = result {
+            panic!("{error}");
+        }
+    });
+}
+
+/// One packet from a port that may have been used before. The backend may see another port than
+/// the client's, where the client's already talks to it through another address.
+fn again(machine: &mut Machine, attempt: &Attempt, port: u16, xdp: bool) -> Result<(), String> {
+    let outcome = machine.send(attempt, port, xdp);
+    let mut expected = expected(machine, attempt, &Known::new());
+    if matches!(outcome, Outcome::Became(_)) && is_limited(machine.world(), attempt) {
+        // Ranges are asked when a connection begins; one that is there goes on.
+        expected = judge(&without_ranges(machine.world()), attempt);
+    }
+    match (&outcome, &expected) {
+        (Outcome::Became(seen), Verdict::To(allowed)) if allowed.contains_key(&seen.destination) => Ok(()),
+        (Outcome::Became(_), Verdict::To(_)) => Err(format!("{outcome:?}, where {expected:?}")),
+        _ => machine.compare(attempt, port, outcome, &expected).map(drop),
+    }
 }
 
 #[test]

@@ -21,7 +21,7 @@ use super::support::{Inside, Node, in_namespace, ip, sysctl};
 use crate::cases;
 use crate::model::{Attempt, From, Verdict, World, judge, judge_known};
 use crate::plan::{WorldPlan, attempt, world};
-use crate::tables::{answering, compiled, node_tables};
+use crate::tables::{is_limited, without_ranges};
 
 /// Random clusters, and connects in each: some 3,000.
 const CLUSTERS: u32 = 96;
@@ -158,21 +158,6 @@ fn compare(
 
 fn expected_of_nobody(expected: &Verdict) -> bool {
     matches!(expected, Verdict::Rejected | Verdict::Dropped)
-}
-
-fn is_limited(world: &World, attempt: &Attempt) -> bool {
-    let tables = compiled(world);
-    answering(&tables, &node_tables(world), attempt).is_some_and(|(_, frontend)| frontend.limited)
-}
-
-fn without_ranges(world: &World) -> World {
-    let mut open = world.clone();
-    for service in &mut open.services {
-        service.spec.as_mut().unwrap().load_balancer_source_ranges = None;
-        let annotations = service.metadata.annotations.iter_mut();
-        annotations.for_each(|all| all.retain(|name, _| !name.ends_with("source-ranges")));
-    }
-    open
 }
 
 /// The pod's network namespace, with a way to everywhere.
