@@ -263,7 +263,7 @@ pub enum Look {
 #[derive(Args)]
 pub struct LookArgs {
     /// Where maps are pinned
-    #[arg(long, default_value = BPF_ROOT)]
+    #[arg(long, default_value = BPF_ROOT, env = "HAWSER_BPF_ROOT")]
     pub bpf_root: PathBuf,
     /// JSON lines instead of text
     #[arg(long)]
