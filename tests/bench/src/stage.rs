@@ -9,6 +9,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::net::{Ipv4Addr, SocketAddr};
 
 use anyhow::{Context, Result};
@@ -128,10 +129,8 @@ impl Stage {
     pub fn work(&self, way: Way, work: Work, seconds: f64) -> Result<Vec<f64>> {
         let mut clients = self.clients.borrow_mut();
         let client = match clients.entry(way) {
-            std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
-            std::collections::btree_map::Entry::Vacant(entry) => {
-                entry.insert(Worker::start(&self.client_place(way)?, &["client"])?)
-            }
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => entry.insert(Worker::start(&self.client_place(way)?, &["client"])?),
         };
         let line = format!("{} {} {seconds}", work.name, self.targets(way, work.port));
         client.ask(&line).with_context(|| format!("through {} ({way:?})", self.subject.name()))

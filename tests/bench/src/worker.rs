@@ -6,6 +6,7 @@
 //! where threads were put, and a rate is the inverse of what the work costs on both sides.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -166,12 +167,15 @@ impl Client {
     }
 
     fn stream(&mut self, target: SocketAddr) -> Result<&mut TcpStream> {
-        if !self.tcp.contains_key(&target) {
-            let stream = TcpStream::connect(target).with_context(|| format!("cannot connect to {target}"))?;
-            stream.set_nodelay(true).context("cannot set TCP_NODELAY")?;
-            self.tcp.insert(target, stream);
+        match self.tcp.entry(target) {
+            Entry::Occupied(entry) => Ok(entry.into_mut()),
+            Entry::Vacant(entry) => {
+                let stream =
+                    TcpStream::connect(target).with_context(|| format!("cannot connect to {target}"))?;
+                stream.set_nodelay(true).context("cannot set TCP_NODELAY")?;
+                Ok(entry.insert(stream))
+            }
         }
-        self.tcp.get_mut(&target).context("the connection is not there")
     }
 
     fn tcp_rr(&mut self, target: SocketAddr, length: Duration) -> Result<Vec<f64>> {
@@ -183,12 +187,14 @@ impl Client {
     }
 
     fn udp_rr(&mut self, target: SocketAddr, length: Duration) -> Result<Vec<f64>> {
-        if !self.udp.contains_key(&target) {
-            let socket = udp_socket()?;
-            socket.connect(target).with_context(|| format!("cannot connect to {target}"))?;
-            self.udp.insert(target, socket);
-        }
-        let socket = self.udp.get(&target).context("the socket is not there")?;
+        let socket = match self.udp.entry(target) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => {
+                let socket = udp_socket()?;
+                socket.connect(target).with_context(|| format!("cannot connect to {target}"))?;
+                entry.insert(socket)
+            }
+        };
         let mut byte = [0];
         round_trips(length, || {
             socket.send(&byte).and_then(|_| socket.recv(&mut byte)).map(drop).context("a round trip")
