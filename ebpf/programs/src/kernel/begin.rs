@@ -299,6 +299,9 @@ fn needs_node_address<F: Family>(packet: &Packet<F::Address>, choice: &Choice<F:
     choice.flags & frontend_flag::MASQUERADE as u32 != 0 && !F::is_local(&choice.backend)
 }
 
+/// Looks for a flow that another processor is beginning.
+const PATIENCE: u32 = 4;
+
 /// Another processor has begun the same flow at the same time, or no slot was free.
 #[inline(always)]
 fn instead<F: Family>(
@@ -307,7 +310,15 @@ fn instead<F: Family>(
     hash: u64,
     to: &mut To<F::Address>,
 ) -> u32 {
-    if let Some(found) = table::find::<F>(config, &packet.key, hash) {
+    // The other's element is found as soon as nobody can revoke it any more.
+    let mut found = None;
+    for _ in 0..PATIENCE {
+        found = table::find::<F>(config, &packet.key, hash);
+        if found.is_some() {
+            break;
+        }
+    }
+    if let Some(found) = found {
         let slot = found.slot;
         // SAFETY: the pointer leads to a slot.
         let same = unsafe {

@@ -44,6 +44,27 @@ fn pod_to_pod<A: Net>(kernel: &mut Kernel, topology: &Topology, _: &Node) {
     }
 }
 
+both!(packets_of_a_flow_keep_its_next_hop, kept_hop);
+
+fn kept_hop<A: Net>(kernel: &mut Kernel, topology: &Topology, _: &Node) {
+    const LINK: [u8; 6] = [2, 0, 0, 0, 0, 6];
+    let address: std::net::IpAddr = A::OTHER_POD.0.into();
+    super::support::ip(&format!("neigh replace {address} lladdr 02:00:00:00:00:06 dev pod2"));
+    kernel.apply_service("a/b", Some(&inside::<A>(Protocol::Tcp, &[at(A::OTHER_POD, true)]))).unwrap();
+    let client = (A::LOCAL_POD.0, 51_000);
+    let links: Vec<_> = (0..4)
+        .map(|_| {
+            let run = tcx(kernel, Program::PodIngress, &Packet::tcp(client, A::VIP, SYN), topology.pod);
+            let there = Packet::<A>::parse(&run.packet);
+            assert_eq!((run.verdict, there.destination, there.ttl), (REDIRECT, A::OTHER_POD, 63));
+            there.link
+        })
+        .collect();
+    // The first one of a tick leaves by the neighbour, which writes the link header.
+    assert_eq!(links[0][..6], [2, 0, 0, 0, 0, 1]);
+    assert!(links[1..].iter().any(|link| link[..6] == LINK), "{links:?}");
+}
+
 both!(a_client_outside_keeps_its_address_at_a_local_pod, outside_to_local_pod);
 
 fn outside_to_local_pod<A: Net>(kernel: &mut Kernel, topology: &Topology, _: &Node) {
