@@ -77,9 +77,18 @@ impl Side {
             IpAddr::V6(_) => {
                 let address = Ipv6Addr::new(0xfd01, 0, 0, 0, 0, 0, 0, number.into());
                 support::ip(&format!("addr replace {address}/128 dev lo nodad"));
+                settle(address);
                 address.into()
             }
         }
+    }
+}
+
+/// Waits until an address that was given to an interface is one: the kernel makes the route to it
+/// a little later.
+fn settle(address: Ipv6Addr) {
+    while UdpSocket::bind("[::]:0").unwrap().connect((address, 9)).is_err() {
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 

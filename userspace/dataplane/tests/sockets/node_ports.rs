@@ -49,8 +49,10 @@ fn node_ports_of_the_newer_family_answer_as_well() {
         let (_listener, backend) = SIDES[1].tcp();
         let tables = service(key("::", 30_080, Protocol::Tcp, Scope::Internal), &[backend]);
         kernel.apply_service("test/echo", Some(&tables)).unwrap();
-        support::ip("addr add fd02::1/128 dev lo nodad");
-        support::ip("addr add fd02::2/128 dev lo nodad");
+        for address in ["fd02::1", "fd02::2"] {
+            support::ip(&format!("addr add {address}/128 dev lo nodad"));
+            settle(address.parse().unwrap());
+        }
         kernel.set_node(&node_at("fd02::1")).unwrap();
         for address in ["[fd02::1]:30080", "[::1]:30080"] {
             let client = TcpStream::connect(address).unwrap();
