@@ -202,12 +202,12 @@ fn refusals_and_drops_are_told_one_by_one() {
         };
         kernel.apply_service("default/web", Some(&empty)).unwrap();
         let mut events = inspector.events().unwrap();
-        while events.next().is_some() {}
+        while events.read().is_some() {}
         let unknown = (Ipv4Addr::new(10, 96, 0, 99), 80);
         for to in [VIP, (VIP.0, 81), unknown] {
             tcx(kernel, Program::PodIngress, &Packet::tcp(LOCAL_POD, to, SYN), topology.pod);
         }
-        let told: Vec<EventRow> = std::iter::from_fn(|| events.next()).collect();
+        let told: Vec<EventRow> = std::iter::from_fn(|| events.read()).collect();
         let kinds: Vec<_> = told.iter().map(|row| row.kind.as_str()).collect();
         assert_eq!(kinds, ["refused", "unknown_port", "unallocated"]);
         assert_eq!(told[0].service.as_deref(), Some("default/web"));

@@ -154,7 +154,7 @@ pub(crate) async fn follow(
 /// Takes what is there, within bounds; true if there may be more.
 fn take(events: &mut Events, recent: &Recent, window: &mut Window, now: Timestamp) -> bool {
     for _ in 0..TURN {
-        let Some(event) = events.next() else { return false };
+        let Some(event) = events.read() else { return false };
         window.add(&event);
         recent.push(now, event);
     }

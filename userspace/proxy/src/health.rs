@@ -28,6 +28,13 @@ use crate::status::Status;
 /// How many endpoints of the Service the node has, for balancers that weigh.
 const WEIGHT: HeaderName = HeaderName::from_static("x-load-balancing-endpoint-weight");
 
+/// Where the worker tells what it does and finds.
+pub(crate) struct Report {
+    pub status: Arc<Status>,
+    pub metrics: Arc<Metrics>,
+    pub health: Arc<HealthChecks>,
+}
+
 /// What is to be answered, and where.
 #[derive(Default)]
 struct Wanted {

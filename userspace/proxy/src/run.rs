@@ -18,7 +18,7 @@ use userspace_dataplane::tables::DataPlane;
 use crate::Config;
 use crate::events;
 use crate::exempt::Exemptions;
-use crate::health::HealthChecks;
+use crate::health::{HealthChecks, Report};
 use crate::inbox::Inbox;
 use crate::links::Links;
 use crate::metrics::Metrics;
@@ -146,7 +146,7 @@ pub async fn run_with(
     }
     let inbox = Arc::new(Inbox::default());
     subscribe(&caches, &inbox, &shutdown);
-    let worker = Worker::new(config, caches, inbox, data_plane, ambient, status, metrics, health);
+    let worker = Worker::new(config, caches, inbox, data_plane, ambient, Report { status, metrics, health });
     worker.run(synced, links, shutdown).await;
 }
 

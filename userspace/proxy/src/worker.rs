@@ -16,7 +16,7 @@ use userspace_dataplane::tables::{DataPlane, DataPlaneError, Interface, NodeTabl
 
 use crate::compile::{self, Context, Desired, NodeView, Warning};
 use crate::config::Config;
-use crate::health::HealthChecks;
+use crate::health::{HealthChecks, Report};
 use crate::inbox::{Cause, Inbox};
 use crate::links::{self, Known, Links};
 use crate::metrics::{Metrics, PolicyLabel, TrafficPolicy};
@@ -81,10 +81,9 @@ impl Worker {
         inbox: Arc<Inbox>,
         plane: Box<dyn DataPlane + Send>,
         ambient: Ambient,
-        status: Arc<Status>,
-        metrics: Arc<Metrics>,
-        health: Arc<HealthChecks>,
+        report: Report,
     ) -> Self {
+        let Report { status, metrics, health } = report;
         let node = NodeView::named(&config.node_name);
         let context =
             Context { node, external_ips: config.external_ips, masquerade_all: config.masquerade_all };

@@ -2,7 +2,7 @@
 
 use aya_ebpf::bindings::BPF_ANY;
 use ebpf_common::frontend::{Affinity, AffinityKey, Frontend, Lut, frontend_flag};
-use ebpf_common::limits;
+use ebpf_common::{choice, limits};
 
 use super::family::{Address as _, Backend as _, Family};
 use super::maps::{self, AFFINITY, LUTS};
@@ -85,7 +85,7 @@ fn step(half: u32, probe: u64, wanted: u64) -> u32 {
 #[inline(always)]
 fn choose<F: Family>(frontend: &Frontend, hash: u32) -> Option<F::Backend> {
     let count = frontend.count() as u32;
-    let any = ((hash as u64 * count as u64) >> 32) as u32;
+    let any = choice::uniform(count, hash);
     let index = if let Some(lut) = Lut::unpack(frontend.lut) {
         let index = entry(lut, hash);
         // A frontend that was read half replaced may name the table of another list.
@@ -120,19 +120,9 @@ fn highest<F: Family>(frontend: &Frontend, count: u32, hash: u32) -> Option<u32>
         let backend = F::backend(frontend.block() + index)?;
         // SAFETY: as in `load`.
         let (address, port) = unsafe { ((*backend).address(), (*backend).port()) };
-        let score =
-            mix(address.fold() << 16 ^ address.fold() >> 48 ^ port as u64, hash) & !0xff | index as u64;
-        best = best.max(score);
+        best = best.max(choice::score(address.fold(), port, hash, index));
     }
     Some(best as u32 & 0xff)
-}
-
-/// Mixes what a backend is known by with the hash of a flow.
-#[inline(always)]
-fn mix(backend: u64, flow: u32) -> u64 {
-    let mixed =
-        (backend ^ (flow as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xd6e8_feb8_6659_fd93);
-    (mixed ^ mixed >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93)
 }
 
 #[inline(always)]

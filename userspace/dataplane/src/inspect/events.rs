@@ -59,7 +59,7 @@ impl Inspector {
 
 impl Events {
     /// The oldest event that nobody has read; none when there is none.
-    pub fn next(&mut self) -> Option<EventRow> {
+    pub fn read(&mut self) -> Option<EventRow> {
         let event = loop {
             let item = self.ring.next()?;
             if let Some(event) = decode(&item) {

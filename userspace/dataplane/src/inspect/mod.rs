@@ -22,8 +22,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use ebpf_common::frontend::{Backend4, Backend6, Frontend, FrontendKey4, FrontendKey6, Lut};
 pub use ebpf_common::LAYOUT_VERSION;
+use ebpf_common::frontend::{Backend4, Backend6, Frontend, FrontendKey4, FrontendKey6, Lut};
 use ebpf_common::metric;
 
 pub(crate) use self::attached::interface_name;
@@ -32,7 +32,7 @@ pub use self::connections::{ConnectionRow, State};
 pub use self::events::{EventRow, Events};
 pub use self::gauge::Pressure;
 pub use self::rows::{BackendRow, FrontendRow, ServiceRow};
-pub use self::snapshot::{KnownFlow, KnownFrontend, Snapshot};
+pub use self::snapshot::{Affinities, KnownFlow, KnownFrontend, Snapshot};
 
 use crate::convert;
 use crate::map::{HashTable, MappedArray, Name, PerProcessor, Plain};

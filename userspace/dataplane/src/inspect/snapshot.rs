@@ -36,6 +36,9 @@ pub struct KnownFrontend {
     pub lut: Vec<u16>,
 }
 
+/// Backends of earlier connections and ticks since, by service and scope.
+pub type Affinities = BTreeMap<(u32, Scope), (IpAddr, u32)>;
+
 /// What decides about one packet.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
@@ -49,7 +52,7 @@ pub struct Snapshot {
     /// The flow of the packet, if it has one, by its ends.
     pub flows: BTreeMap<(u8, Ends), KnownFlow>,
     /// Where the client's address last went, and ticks since: by service and scope.
-    pub affinity: BTreeMap<(u32, Scope), (IpAddr, u32)>,
+    pub affinity: Affinities,
     /// Network namespaces whose sockets are left alone.
     pub exempt: usize,
     pub names: BTreeMap<u32, String>,
@@ -86,7 +89,7 @@ impl Inspector {
         if let Some((client, _)) = query.source {
             snapshot.affinity = self.affinity(client, &services)?;
         }
-        snapshot.exempt = self.table::<u64, u64>("EXEMPT")?.count().unwrap_or(0);
+        snapshot.exempt = self.table::<u64, u64>("EXEMPT")?.read_all().map_or(0, |all| all.len());
         snapshot.names = self.names()?;
         let counters: PerProcessor<ServiceMetrics> = self.counters("SERVICE_METRICS")?;
         let noted = snapshot.flows.values().map(|flow| flow.service);
@@ -160,11 +163,7 @@ impl Inspector {
         Ok(found)
     }
 
-    fn affinity(
-        &self,
-        client: IpAddr,
-        services: &BTreeSet<u32>,
-    ) -> Result<BTreeMap<(u32, Scope), (IpAddr, u32)>, InspectError> {
+    fn affinity(&self, client: IpAddr, services: &BTreeSet<u32>) -> Result<Affinities, InspectError> {
         let table = self.table::<AffinityKey, Affinity>("AFFINITY")?;
         let now = super::tick_now();
         let mut found = BTreeMap::new();

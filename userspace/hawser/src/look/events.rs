@@ -56,7 +56,7 @@ async fn read(args: &EventArgs) -> Result<()> {
     let inspector = super::open(&args.look.bpf_root)?;
     let mut events = inspector.events().context("cannot read the events")?;
     loop {
-        while let Some(row) = events.next() {
+        while let Some(row) = events.read() {
             if !args.wants(&row) {
                 continue;
             }

@@ -242,6 +242,10 @@ pub fn packet(snapshot: &Snapshot, query: &Query, hook: &'static str) -> Path {
             account.note(flows, "the flow exists, and ends on this node");
             return account.end(Outcome::Left { to: "uplink" });
         }
+        Some(flow) if xdp && flow.flags & flow_flag::DSR_OPTION != 0 && query.protocol != Protocol::Tcp => {
+            account.note(flows, "the flow exists, and each datagram of it gets an IP option");
+            return account.end(Outcome::Left { to: "uplink" });
+        }
         Some(flow) => match over(snapshot, query, flow) {
             Some(reason) => {
                 let text = format!("the flow exists, but {reason}: what opens a connection begins it anew");
@@ -270,6 +274,10 @@ pub fn packet(snapshot: &Snapshot, query: &Query, hook: &'static str) -> Path {
     let chosen = chosen(&mut account, &frontend, scope);
     if xdp && chosen.is_some_and(|backend| backend.local) {
         account.note("", "the backend is on this node");
+        return account.end(Outcome::Left { to: "uplink" });
+    }
+    if xdp && frontend.value.flags() & (frontend_flag::DSR_OPTION | frontend_flag::DSR_IPIP) != 0 {
+        account.note("", "something has to be put into the packet, so that the backend's node can answer");
         return account.end(Outcome::Left { to: "uplink" });
     }
     let outcome = begun(&mut account, &frontend, chosen, scope);
@@ -321,9 +329,15 @@ fn begun(
 ) -> Outcome {
     let external = scope == Scope::External;
     let masquerade = frontend.value.flags() & frontend_flag::MASQUERADE != 0;
-    let reason = chosen.and_then(|backend| {
+    let direct = match frontend.value.flags() {
+        flags if flags & frontend_flag::DSR_OPTION != 0 => Forwarding::DsrOption,
+        flags if flags & frontend_flag::DSR_IPIP != 0 => Forwarding::DsrIpip,
+        _ => Forwarding::Nat,
+    };
+    let elsewhere = external && chosen.is_some_and(|backend| !backend.local);
+    let replaced = chosen.and_then(|backend| {
         let client = account.query.source.map(|(address, _)| address);
-        if external && !backend.local {
+        if elsewhere && direct == Forwarding::Nat {
             Some("replies of a backend elsewhere must come back through this node")
         } else if client == Some(backend.address) {
             Some("the client is the backend itself")
@@ -333,16 +347,9 @@ fn begun(
             None
         }
     });
-    let direct = match frontend.value.flags() {
-        flags if flags & frontend_flag::DSR_IPIP != 0 => Forwarding::DsrIpip,
-        flags if flags & frontend_flag::DSR_OPTION != 0 => Forwarding::DsrOption,
-        _ => Forwarding::Nat,
-    };
-    let elsewhere = external && chosen.is_some_and(|backend| !backend.local);
     if direct != Forwarding::Nat && elsewhere {
-        account.note("", "the backend's node answers the client itself: the source stays");
+        account.note("", "the backend's node answers the client itself");
     }
-    let replaced = reason.filter(|_| direct == Forwarding::Nat || !elsewhere);
     let source = match replaced {
         None => None,
         Some(reason) => match snat_address(account.snapshot, account.query.destination.0) {
@@ -363,7 +370,7 @@ fn begun(
             }
         },
     };
-    if source.is_none() && chosen.is_some() && !(direct != Forwarding::Nat && elsewhere) {
+    if source.is_none() && chosen.is_some() {
         account.note("", "the client's address stays");
     }
     Outcome::Translated {
