@@ -1,6 +1,6 @@
 //! Real packets between network namespaces: a client, a node, its pods, another node. No socket is
 //! in the node's cgroup, so that all translation happens on interfaces.
-#![allow(clippy::unwrap_used, reason = "in a test, to panic is to fail")]
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "in a test, to panic is to fail")]
 
 mod support;
 
@@ -14,7 +14,7 @@ use support::namespace::*;
 use support::{Node, backend, frontend, index_of, key};
 use userspace_dataplane::inspect::Inspector;
 use userspace_dataplane::tables::{DataPlane, Interface, NodeTables, Protocol, Role, Scope, ServiceTables};
-use userspace_dataplane::{Config, Kernel, XdpMode};
+use userspace_dataplane::{Config, Kernel, Limits, XdpMode};
 
 const VIP: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 10);
 const VIP6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x96, 0, 0, 0, 0, 0, 0x10);
@@ -232,4 +232,58 @@ fn keep_talking(to: SocketAddr, stop: &AtomicBool) -> usize {
         std::thread::sleep(Duration::from_millis(5));
     }
     rounds
+}
+
+/// What the older binary balances: its one backend is [`FAR_POD`], by IPv4 alone.
+#[test]
+#[ignore = "needs root, eBPF and an older build of the data plane: HAWSER_OLDER names a program that opens \
+            the data plane at the pins and the cgroup it is given, with an echo service"]
+fn a_newer_binary_takes_over_from_an_older_one_while_traffic_goes_on() {
+    let Some(older) = std::env::var_os("HAWSER_OLDER") else {
+        eprintln!("no older build is given");
+        return;
+    };
+    let (cluster, node) = (Cluster::new(), Node::new());
+    let (root, cgroup) = (node.bpf_root(), node.cgroup().to_path_buf());
+    cluster.node.run(move || {
+        let status = std::process::Command::new(older).arg(root).arg(cgroup).status().unwrap();
+        assert!(status.success(), "{status}");
+    });
+    serve(&cluster.far, AT_FAR_POD);
+    let stop = Arc::new(AtomicBool::new(false));
+    let (done, finished) = std::sync::mpsc::channel();
+    let (from, to) = (&cluster.client, SocketAddr::from((NODE, NODE_PORT)));
+    let (lasting, stopping) = (done.clone(), stop.clone());
+    from.spawn(move || {
+        let rounds = std::panic::catch_unwind(|| keep_talking(to, &stopping)).unwrap_or(0);
+        lasting.send(("lasting", rounds)).unwrap();
+    });
+    let (fresh, stopping) = (done.clone(), stop.clone());
+    from.spawn(move || {
+        let (mut rounds, mut failures) = (0, 0);
+        while !stopping.load(Ordering::Relaxed) {
+            match exchange_tcp(to, 5).and_then(|_| exchange_udp(to)) {
+                Ok(_) => rounds += 1,
+                Err(error) => {
+                    eprintln!("{to}: {error}");
+                    failures += 1;
+                }
+            }
+        }
+        // The one that begins in the old table after it was copied, and goes on in the new one
+        // before that is made up for, is lost.
+        fresh.send(("fresh", if failures > 1 { 0 } else { rounds })).unwrap();
+    });
+    std::thread::sleep(Duration::from_secs(1));
+    // Room for all the short connections besides the lasting ones.
+    let config = node.config();
+    let config = Config { limits: Limits { flows4: 1 << 18, ..config.limits }, ..config };
+    let mut kernel = cluster.node.run(move || Kernel::open(config).unwrap());
+    std::thread::sleep(Duration::from_secs(1));
+    kernel.apply_service("test/echo", Some(&echo(&[(AT_FAR_POD, false)]))).unwrap();
+    std::thread::sleep(Duration::from_secs(1));
+    stop.store(true, Ordering::Relaxed);
+    drop(done);
+    let rounds: Vec<(&str, usize)> = finished.iter().collect();
+    assert!(rounds.len() == 2 && rounds.iter().all(|(_, rounds)| *rounds > 20), "{rounds:?}");
 }

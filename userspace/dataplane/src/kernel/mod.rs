@@ -187,7 +187,11 @@ impl Kernel {
             predecessor
                 .carry_devices(&devices, settings.flags)
                 .map_err(|error| failed("writing map DEVICES".to_owned(), error))?;
-            predecessor.carry_connections(&tables, &maps_at)?;
+            // The second time it is quick, so that hardly any connection begins between it and the
+            // moment in which its link gets the new program.
+            for _ in 0..2 {
+                predecessor.carry_connections(&tables, &maps_at)?;
+            }
             predecessor.hand_over_links(&links_at)?;
         }
         let attachments = Attachments::new(programs, links_at, root, hook)?;

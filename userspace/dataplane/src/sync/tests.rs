@@ -68,9 +68,8 @@ fn is_whole(memory: &Memory, value: &Frontend, wanted: &tables::Frontend, ranges
     let candidates: Vec<Candidate> =
         list.iter().map(|one| Candidate { identity: convert::identity(one), weight: one.weight }).collect();
     let lut = || {
-        Lut::unpack(value.lut).is_none_or(|lut| {
-            memory.lut_equals(lut, &maglev::table(&candidates, maglev::bits(&candidates)))
-        })
+        Lut::unpack(value.lut)
+            .is_none_or(|lut| memory.lut_equals(lut, &maglev::table(&candidates, maglev::bits(&candidates))))
     };
     let limited = value.flags() & frontend_flag::SOURCE_RANGES != 0;
     held.as_ref() == Some(&list)
