@@ -152,7 +152,7 @@ pub fn choose_this<F: Family>(frontend: &Frontend, backend: &F::Backend) {
 }
 
 /// Begins a flow to the backend that [`choose_this`] has noted, unless there is one already.
-#[inline(never)]
+#[inline(always)]
 pub fn admit<F: Family>(packet: &Packet<F::Address>, place: Place) {
     let Some(config) = maps::config() else {
         return;

@@ -1,6 +1,8 @@
 //! Which slot a new flow gets, and what becomes of the flow that has it. [`super::table`] says how
 //! processors share slots.
 
+use core::arch::asm;
+
 use ebpf_common::event::kind;
 use ebpf_common::flow::{Flow, FlowTags, WAYS, tag};
 use ebpf_common::metric;
@@ -92,6 +94,7 @@ fn victim<F: Family>(tags: *mut FlowTags, set: u32, home: u32, new: &New<F::Addr
         let Some(slot) = F::slot(set * WAYS + way) else {
             return WAYS;
         };
+        let new = apart(new);
         // SAFETY: the pointer leads to a slot; what is read is only weighed.
         let weight = unsafe {
             let quiet = new.seen.wrapping_sub((&raw const (*slot).seen).read_volatile()) & (ENDED - 1);
@@ -112,7 +115,7 @@ fn victim<F: Family>(tags: *mut FlowTags, set: u32, home: u32, new: &New<F::Addr
 
 /// Ends the flow in an owned slot that is to be another's, counts it, and forgets its other
 /// direction.
-#[inline(never)]
+#[inline(always)]
 pub fn evict<F: Family>(slot: *mut Flow<F::Address>, now: u32, place: u32) {
     // SAFETY: the pointer leads to a slot that is ours: nobody else writes its key and result.
     unsafe {
@@ -131,5 +134,17 @@ pub fn evict<F: Family>(slot: *mut Flow<F::Address>, now: u32, place: u32) {
             write_sibling(slot, key);
             remove_reply_of::<F>(&*key, slot);
         }
+    }
+}
+
+/// The same reference, of which the compiler does not know it: what is read through it is read there
+/// and then, not once before a loop and kept on the stack, of which there is little.
+#[inline(always)]
+fn apart<T>(value: &T) -> &T {
+    let mut place: *const T = value;
+    // SAFETY: a register is copied to itself, so it is the reference that it was.
+    unsafe {
+        asm!("{place} = {place}", place = inout(reg) place, options(nomem, nostack, preserves_flags));
+        &*place
     }
 }

@@ -3,8 +3,6 @@
 //! A fragment that comes before its first one waits: it goes once more through the queue of its
 //! interface, a few times, counted in `tc_index` (see [`super::tcx::index`]).
 
-use core::mem::MaybeUninit;
-
 use aya_ebpf::bindings::{__sk_buff, BPF_ANY, BPF_F_INGRESS};
 use aya_ebpf::helpers::bpf_redirect;
 use ebpf_common::event::kind;
@@ -56,15 +54,18 @@ pub fn recall<F: Family>(packet: &mut Packet<F::Address>) -> bool {
     maps::tick().wrapping_sub(first.seen) <= LIFETIME
 }
 
-/// Carries a later fragment as its first one.
-#[inline(never)]
-pub fn ingress<F: Family>(skb: *mut __sk_buff, packet: &mut Packet<F::Address>, place: Place) -> i32 {
+/// Carries a later fragment as its first one; `to` is room for a decision. No function of its own:
+/// Linux 6.1 counts a frame of the stack as 32 bytes or more, and allows 512 in all.
+#[inline(always)]
+pub fn ingress<F: Family>(
+    skb: *mut __sk_buff,
+    packet: &mut Packet<F::Address>,
+    place: Place,
+    to: &mut To<F::Address>,
+) -> i32 {
     if !recall::<F>(packet) {
         return wait::<F>(skb, packet, place);
     }
-    let mut to = MaybeUninit::uninit();
-    // SAFETY: read only after a decision has written it.
-    let to: &mut To<F::Address> = unsafe { &mut *to.as_mut_ptr() };
     if flow::decide_known::<F>(packet, place, false, to) == verdict::REWRITE {
         maps::count(metric::FRAGMENT_TRANSLATED);
         return F::carry(skb, packet, to, place);

@@ -284,8 +284,10 @@ pub extern "C" fn elsewhere6(key: *const FlowKey<[u32; 4]>, hash: u64, set: u32)
     unsafe { key.as_ref() }.map_or(NONE, |key| elsewhere::<V6>(key, hash, set))
 }
 
-/// The first way from `from` on whose tag is the one wanted; [`WAYS`] for none.
-#[inline(never)]
+/// The first way from `from` on whose tag is the one wanted; [`WAYS`] for none. No function of its
+/// own, nor are others on the way to the end of the longest chain of calls: Linux 6.1 counts a
+/// frame of the stack as a multiple of 32 bytes, and allows 512 in all.
+#[inline(always)]
 pub fn next_way(tags: *const FlowTags, wanted: u32, from: u32) -> u32 {
     for way in 0..WAYS {
         // SAFETY: the callers give an element of the map of tags; the way is within it.

@@ -122,7 +122,7 @@ fn ingress<F: Family>(skb: *mut __sk_buff, place: Place) -> i32 {
     let to: &mut To<F::Address> = unsafe { &mut *to.as_mut_ptr() };
     let found = match read::packet::<F>(&ctx, packet) {
         read_kind::BALANCED => flow::decide::<F>(packet, place, to),
-        read_kind::LATER => return fragment::ingress::<F>(skb, packet, place),
+        read_kind::LATER => return fragment::ingress::<F>(skb, packet, place, to),
         _ => return NEXT,
     };
     if packet.part == Part::First {
