@@ -93,7 +93,7 @@ impl Inspector {
         map: &'static str,
     ) -> Result<Pressure, InspectError> {
         let table = self.table::<K, V>(map)?;
-        let used = table.read_all().map_err(|cause| InspectError::Map { map, cause })?.len();
+        let used = table.count().map_err(|cause| InspectError::Map { map, cause })?;
         Ok(Pressure { map, used, limit: table.max_entries() as usize })
     }
 

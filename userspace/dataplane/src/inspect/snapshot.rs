@@ -89,7 +89,7 @@ impl Inspector {
         if let Some((client, _)) = query.source {
             snapshot.affinity = self.affinity(client, &services)?;
         }
-        snapshot.exempt = self.table::<u64, u64>("EXEMPT")?.read_all().map_or(0, |all| all.len());
+        snapshot.exempt = self.table::<u64, u64>("EXEMPT")?.count().unwrap_or(0);
         snapshot.names = self.names()?;
         let counters: PerProcessor<ServiceMetrics> = self.counters("SERVICE_METRICS")?;
         let noted = snapshot.flows.values().map(|flow| flow.service);
