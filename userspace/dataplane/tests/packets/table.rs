@@ -138,7 +138,7 @@ fn events<A: Net>(kernel: &mut Kernel, topology: &Topology, node: &Node) {
     let counters = || (metric(node, "flow_evicted"), metric(node, "events_suppressed"));
     let inspector = Inspector::open(&node.bpf_root()).unwrap();
     let mut ring = inspector.events().unwrap();
-    while ring.next().is_some() {}
+    while ring.read().is_some() {}
     kernel.apply_service("a/b", Some(&inside::<A>(Protocol::Tcp, &many::<A>()))).unwrap();
     let before = counters();
     for port in 1_024..11_024 {
@@ -147,7 +147,7 @@ fn events<A: Net>(kernel: &mut Kernel, topology: &Topology, node: &Node) {
     }
     let after = counters();
     let (evicted, suppressed) = (after.0 - before.0, after.1 - before.1);
-    let rows: Vec<_> = std::iter::from_fn(|| ring.next()).collect();
+    let rows: Vec<_> = std::iter::from_fn(|| ring.read()).collect();
     // A bounded number a tick and processor; all the others are counted.
     assert!(evicted > 1_000 && rows.len() >= 32, "{evicted} evicted, {} told", rows.len());
     assert_eq!(rows.len() as u64 + suppressed, evicted);
