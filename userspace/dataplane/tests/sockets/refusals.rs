@@ -162,11 +162,11 @@ fn refusals_are_told_with_the_address_and_the_service() {
             [(80, "refused", &service), (90, "dropped_empty", &service), (81, "unknown_port", &None)]
         {
             TcpStream::connect(side.at(port)).unwrap_err();
-            let event = events.next().expect("an event");
+            let event = events.read().expect("an event");
             assert_eq!((event.kind.as_str(), event.hook.as_str()), (kind, "socket"));
             assert_eq!((event.destination, event.protocol), ((side.vip, port), 6));
             assert_eq!((&event.service, event.interface), (service, None));
         }
-        assert_eq!(events.next(), None);
+        assert_eq!(events.read(), None);
     });
 }
