@@ -95,14 +95,14 @@ impl Connected {
     /// sockets come and go.
     #[inline(always)]
     pub const fn set(cookie: u64) -> u32 {
-        cookie as u32 / WAYS & (Self::SETS - 1)
+        (cookie as u32 / WAYS) & (Self::SETS - 1)
     }
 
     /// What tells the sockets of one set apart; never 0, which is for slots that are free.
     #[inline(always)]
     pub const fn tag(cookie: u64) -> u32 {
         let high = cookie >> limits::CONNECTED.trailing_zeros();
-        (high as u32).wrapping_mul(WAYS) | cookie as u32 % WAYS | 1 << 31
+        (high as u32).wrapping_mul(WAYS) | (cookie as u32 % WAYS) | 1 << 31
     }
 
     /// Element of `CONNECTED`.

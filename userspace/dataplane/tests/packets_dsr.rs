@@ -26,8 +26,15 @@ struct Places<A> {
     inside: u8,
 }
 
-const V4: Places<Ipv4Addr> =
-    Places { node: NODE, client: CLIENT, vip: VIP, local: LOCAL_POD, remote: REMOTE_POD, header: 20, inside: 4 };
+const V4: Places<Ipv4Addr> = Places {
+    node: NODE,
+    client: CLIENT,
+    vip: VIP,
+    local: LOCAL_POD,
+    remote: REMOTE_POD,
+    header: 20,
+    inside: 4,
+};
 const V6: Places<Ipv6Addr> = Places {
     node: NODE6,
     client: CLIENT6,
@@ -91,7 +98,8 @@ impl<A: Address + Sync> Places<A> {
         assert_eq!(outer[address..], expected[14 + address..14 + self.header], "addresses");
         let number = if A::VERSION == 4 { outer[9] } else { outer[6] };
         assert_eq!(number, self.inside);
-        let length = u16::from_be_bytes(if A::VERSION == 4 { [outer[2], outer[3]] } else { [outer[4], outer[5]] });
+        let length =
+            u16::from_be_bytes(if A::VERSION == 4 { [outer[2], outer[3]] } else { [outer[4], outer[5]] });
         let header = if A::VERSION == 4 { self.header } else { 0 };
         assert_eq!(usize::from(length), rest.len() + header);
         if A::VERSION == 4 {
@@ -233,9 +241,11 @@ fn what_nobody_asked_for<A: Address + Sync>(places: &Places<A>) {
         };
         // No such frontend; one of another manner; one without this backend.
         dropped(kernel);
-        for (backend, forwarding) in
-            [(places.local, Forwarding::Nat), (places.local, Forwarding::DsrIpip), (places.remote, Forwarding::DsrOption)]
-        {
+        for (backend, forwarding) in [
+            (places.local, Forwarding::Nat),
+            (places.local, Forwarding::DsrIpip),
+            (places.remote, Forwarding::DsrOption),
+        ] {
             let tables = places.service(Protocol::Tcp, &[at(backend, true)], forwarding);
             kernel.apply_service("a/b", Some(&tables)).unwrap();
             dropped(kernel);

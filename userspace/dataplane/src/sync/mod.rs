@@ -116,6 +116,8 @@ struct Pass<'a> {
     stuck: BTreeSet<&'a str>,
     /// Ids of services some of whose frontends could not be written.
     failed: BTreeSet<u32>,
+    /// The first service for whose consistent choice there was no room, and how much there is.
+    without_table: Option<(&'a str, u32)>,
     /// The first thing that went wrong; the rest is done all the same.
     error: Option<DataPlaneError>,
 }
@@ -174,6 +176,13 @@ impl<S: Store> Synchronizer<S> {
         // By now they are with whom they belong to.
         pass.moved.clear();
         self.let_go(&mut pass);
+        if let Some((service, limit)) = pass.without_table {
+            tracing::warn!(
+                service,
+                limit,
+                "no room for look-up tables (LUTS): connections move more when endpoints change"
+            );
+        }
         match pass.error {
             None => Ok(pass.applied),
             Some(error) => Err(error),

@@ -178,7 +178,7 @@ impl<S: Store> Synchronizer<S> {
                     let hint = planned.service.value(&frontend.key).and_then(Value::block);
                     let block = self.block(family, &sorted, hint, planned, pass)?;
                     let lut = match wants {
-                        true => Some(self.lut((family, block), &sorted, planned, pass)?),
+                        true => self.lut_or_none((family, block), &sorted, planned, pass)?,
                         false => None,
                     };
                     placed.push(Placed { family, list: &frontend.backends, block, lut });
@@ -222,6 +222,25 @@ impl<S: Store> Synchronizer<S> {
         planned.runs.push((space, block));
         planned.written += 1;
         Ok(block)
+    }
+
+    /// As [`Self::lut`]; none where there is no room and the choice is as even without a table. It
+    /// then moves more connections when the list changes, which is better than no service at all.
+    fn lut_or_none<'a>(
+        &mut self,
+        place: (Family, Block),
+        sorted: &[Backend],
+        planned: &mut Planned<'a>,
+        pass: &mut Pass<'a>,
+    ) -> Result<Option<u32>, DataPlaneError> {
+        match self.lut(place, sorted, planned, pass) {
+            Ok(word) => Ok(Some(word)),
+            Err(DataPlaneError::Full { map, limit, .. }) if map == Space::Luts.map() && even(sorted) => {
+                pass.without_table.get_or_insert((planned.name, limit));
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// The word for a look-up table over a block: one that the service has, or a new one.
@@ -347,6 +366,11 @@ fn networks(ranges: &[IpNetwork]) -> Vec<IpNetwork> {
 
 fn candidate(backend: &Backend) -> Candidate {
     Candidate { identity: convert::identity(backend), weight: backend.weight }
+}
+
+/// All backends have the same weight.
+fn even(backends: &[Backend]) -> bool {
+    backends.windows(2).all(|pair| pair[0].weight == pair[1].weight)
 }
 
 /// Whether the choice among the backends takes a look-up table.

@@ -280,6 +280,22 @@ fn full_look_up_tables_refuse_the_newcomer() {
 }
 
 #[test]
+fn without_room_for_its_table_an_even_choice_goes_on_without_one() {
+    let mut plane = open(Memory::new(FakeLimits { luts: 80, ..small() }));
+    plane.apply_service("a/first", Some(&service(vec![frontend(key(1, 80), &many([1, 2]))], &[]))).unwrap();
+    let consistent =
+        tables::Frontend { algorithm: tables::Algorithm::Consistent, ..frontend(key(2, 80), &many([1; 9])) };
+    let second = service(vec![consistent], &[]);
+    plane.apply_service("a/second", Some(&second)).unwrap();
+    let lut = |plane: &Synchronizer<Memory>| plane.store.frontends[&key(2, 80)].lut;
+    assert_eq!(lut(&plane), 0);
+    // With room, the next pass makes up for it.
+    plane.apply_service("a/first", None).unwrap();
+    plane.apply_full(&tables(&[("a/second", second)])).unwrap();
+    assert_eq!(lut(&plane), 0, "nine backends take more than there is");
+}
+
+#[test]
 fn a_full_set_of_ranges_refuses_the_newcomer() {
     let mut plane = open(Memory::new(FakeLimits { source_ranges: 2, ..small() }));
     let limited = |last, ranges: &[&str]| {

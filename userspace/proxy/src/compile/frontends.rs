@@ -141,9 +141,11 @@ impl Plan<'_> {
 
     fn frontend(&self, key: FrontendKey, kind: Kind, policy: Policy, picked: &Picked) -> Frontend {
         let masquerade = kind == Kind::ClusterIp && self.context.masquerade_all;
-        let by_scope = match key.scope {
-            Scope::Internal => Algorithm::Random,
-            Scope::External => Algorithm::Consistent,
+        // Nodes have to agree where a router in front of them may change its mind: on addresses for
+        // the outside. A cluster address is reached through one node.
+        let by_scope = match (kind, key.scope) {
+            (Kind::ClusterIp, _) | (_, Scope::Internal) => Algorithm::Random,
+            (_, Scope::External) => Algorithm::Consistent,
         };
         // Replies to the node's address come back here: the backend's node cannot answer for it.
         let direct = key.scope == Scope::External && !masquerade;

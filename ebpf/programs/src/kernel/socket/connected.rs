@@ -57,22 +57,37 @@ pub fn remember<F: Family>(connection: &Connection<F::Address>) -> bool {
     true
 }
 
+/// What is known of a socket.
+pub enum Recalled<A> {
+    /// What the application connected to.
+    Frontend(A, u16),
+    /// It has no slot, though its set has one left.
+    Nothing,
+    /// Nothing, or its set had no slot for it.
+    Unknown,
+}
+
 /// What the application connected to, given where the socket's packets go to.
 #[inline(always)]
-pub fn recall<F: Family>(cookie: u64, backend: &F::Address, port: u16) -> Option<(F::Address, u16)> {
+pub fn recall<F: Family>(cookie: u64, backend: &F::Address, port: u16) -> Recalled<F::Address> {
     let set = Connected::set(cookie);
-    let (way, _) = find(CONNECTED_TAGS.get_ptr_mut(set)?, Connected::tag(cookie));
+    let Some(line) = CONNECTED_TAGS.get_ptr_mut(set) else {
+        return Recalled::Unknown;
+    };
+    let (way, free) = find(line, Connected::tag(cookie));
     if way == NONE {
-        return None;
+        return if free == NONE { Recalled::Unknown } else { Recalled::Nothing };
     }
-    let slot = CONNECTED.get_ptr(Connected::element(set, way))?;
+    let Some(slot) = CONNECTED.get_ptr(Connected::element(set, way)) else {
+        return Recalled::Unknown;
+    };
     // SAFETY: the slot is this socket's own, which is in this system call.
     let slot = unsafe { &*slot };
     let ours = slot.cookie == cookie && slot.family == F::VERSION as u16 && slot.backend_port == port;
     if !ours || !F::Address::from_words(&slot.backend).same(backend) {
-        return None;
+        return Recalled::Unknown;
     }
-    Some((F::Address::from_words(&slot.frontend), slot.frontend_port))
+    Recalled::Frontend(F::Address::from_words(&slot.frontend), slot.frontend_port)
 }
 
 /// Gives the slot of a socket back, if it has one.

@@ -17,7 +17,7 @@ use ebpf_common::frontend::{AffinityKey, Frontend, frontend_flag};
 use ebpf_common::socket::direction;
 use ebpf_common::{Config, config_flag, metric, protocol, scope};
 
-use self::connected::Connection;
+use self::connected::{Connection, Recalled};
 use self::context::{Form, Ip4, Ip6, Mapped, PROCEED};
 use self::context::{netns_cookie, port, protocol_of, refuse, set_port, socket_cookie};
 use self::peers::{Peer, PeerKey, Peers as _};
@@ -260,10 +260,16 @@ fn restore6(ctx: &SockAddrContext) -> i32 {
 #[inline(always)]
 fn restore<N: Form>(ctx: &SockAddrContext) -> i32 {
     let (cookie, address) = (socket_cookie(ctx), N::address(ctx));
-    if let Some((address, port)) = connected::recall::<N::Family>(cookie, &address, port(ctx)) {
-        N::set_address(ctx, address);
-        set_port(ctx, port);
-        return PROCEED;
+    match connected::recall::<N::Family>(cookie, &address, port(ctx)) {
+        Recalled::Frontend(address, port) => {
+            N::set_address(ctx, address);
+            set_port(ctx, port);
+            return PROCEED;
+        }
+        // accept(2) asks too, for each connection that comes in. A slot that has become free since
+        // the socket connected costs it the service's name, no more.
+        Recalled::Nothing if protocol_of(ctx) == protocol::TCP => return PROCEED,
+        _ => {}
     }
     let key = peer_key::<N>(ctx, cookie, address, port(ctx), direction::REVERSE);
     if let Some(peer) = N::Family::peer(&key) {
