@@ -4,7 +4,6 @@
 #[path = "../support/mod.rs"]
 mod support;
 
-mod elements;
 mod families;
 mod fragments;
 mod guard;
@@ -13,7 +12,7 @@ mod net;
 mod services;
 mod table;
 
-use elements::Elements;
+use support::elements::Elements;
 use support::packet::End;
 use support::topology::*;
 use support::{Node, in_namespace, key, service};

@@ -7,13 +7,13 @@ use userspace_dataplane::inspect::Inspector;
 use userspace_dataplane::tables::{Backend, DataPlane, Protocol};
 use userspace_dataplane::{Kernel, Program};
 
-use super::elements::run_tcx;
 use super::families::both;
 use super::net::*;
 use super::support::Node;
 use super::support::packet::{ACK, FIN, Packet, RST, SYN};
 use super::support::topology::*;
 use super::{metric, on_node};
+use crate::support::elements::run_tcx;
 
 /// Twenty pods of this node.
 fn many<A: Net>() -> Vec<Backend> {

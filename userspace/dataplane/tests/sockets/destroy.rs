@@ -8,7 +8,7 @@ use ebpf_common::socket::Connected;
 use userspace_dataplane::inspect::Inspector;
 use userspace_dataplane::tables::DataPlane;
 
-use crate::elements::Elements;
+use crate::support::elements::Elements;
 use crate::*;
 
 /// A client of the service that waits for answers no longer than this.

@@ -4,9 +4,6 @@
 #[path = "../support/mod.rs"]
 mod support;
 
-#[path = "../packets/elements.rs"]
-mod elements;
-
 mod choice;
 mod connect;
 mod datagrams;

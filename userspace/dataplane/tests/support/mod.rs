@@ -3,6 +3,7 @@
 #![allow(dead_code, unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "only tests use it")]
 
+pub mod elements;
 pub mod model;
 pub mod namespace;
 pub mod packet;

@@ -1,5 +1,4 @@
 //! Elements of pinned arrays, read and written by index as no program would.
-#![allow(unsafe_code)]
 
 use std::ffi::CString;
 use std::path::Path;
