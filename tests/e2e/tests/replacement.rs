@@ -110,9 +110,8 @@ impl Node<'_> {
     }
 
     fn works(&self, proxy: &Process) -> Result<()> {
-        let curl = |command: &mut Command, url: &str| {
-            output(command.args(["-sS", "--max-time", "3"]).arg(url))
-        };
+        let curl =
+            |command: &mut Command, url: &str| output(command.args(["-sS", "--max-time", "3"]).arg(url));
         eventually("the proxy to be healthy", || {
             let url = "http://127.0.0.1:10256/healthz";
             Ok(output(self.lab.on_node("curl").args(["-sf", url])).ok())
@@ -140,9 +139,7 @@ impl Node<'_> {
         let file = self.configuration()?;
         let text = std::fs::read_to_string(&file)?.replace("oomScoreAdj: null", "oomScoreAdj: -1");
         std::fs::write(&file, text)?;
-        eventually("the proxy to end", || {
-            Ok(proxy.log_tail().contains("has changed: ending").then_some(()))
-        })
+        eventually("the proxy to end", || Ok(proxy.log_tail().contains("has changed: ending").then_some(())))
     }
 
     fn api_server(&self) -> Result<Process> {
@@ -154,7 +151,8 @@ impl Node<'_> {
         let objects = self.lab.dir().join("objects.yaml");
         std::fs::write(&objects, OBJECTS)?;
         self.kubectl(&["apply", "-f", &objects.display().to_string()])?;
-        let status = format!(r#"{{"status":{{"addresses":[{{"type":"InternalIP","address":"{NODE_IP}"}}]}}}}"#);
+        let status =
+            format!(r#"{{"status":{{"addresses":[{{"type":"InternalIP","address":"{NODE_IP}"}}]}}}}"#);
         self.kubectl(&["patch", "node", "node-1", "--subresource=status", "--type=merge", "-p", &status])?;
         let mut credentials = self.lab.on_node(hawser()?);
         credentials.args(["credentials", "--component", "proxy", "--server"]);
@@ -179,8 +177,7 @@ impl Node<'_> {
         if !file.exists() {
             let text = std::fs::read_to_string(root().join("userspace/proxy/tests/data/kubeadm.yaml"))?;
             let kubeconfig = self.lab.dir().join("credentials/kubeconfig.yaml");
-            let text =
-                text.replace("/var/lib/kube-proxy/kubeconfig.conf", &kubeconfig.display().to_string());
+            let text = text.replace("/var/lib/kube-proxy/kubeconfig.conf", &kubeconfig.display().to_string());
             std::fs::write(&file, text)?;
         }
         Ok(file)

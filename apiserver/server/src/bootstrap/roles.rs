@@ -9,6 +9,8 @@ pub(super) const AGGREGATED: &[(&str, Option<&str>)] =
 
 pub(super) const CLUSTER_ROLES: &[ClusterRole] = &[
     ("cluster-admin", None, &["* * *", "* url *"]),
+    // The service proxy of this project also looks for pods that ask to be left alone.
+    ("hawser:proxy", None, &["list,watch core pods"]),
     (
         "system:aggregate-to-admin",
         Some("admin"),
@@ -228,6 +230,7 @@ pub(super) const CLUSTER_ROLES: &[ClusterRole] = &[
 /// Each binds the role of its own name: (name, subjects).
 pub(super) const CLUSTER_ROLE_BINDINGS: &[(&str, &[&str])] = &[
     ("cluster-admin", &["group:system:masters"]),
+    ("hawser:proxy", &["user:system:kube-proxy"]),
     ("system:basic-user", &["group:system:authenticated"]),
     ("system:discovery", &["group:system:authenticated"]),
     ("system:kube-controller-manager", &["user:system:kube-controller-manager"]),
