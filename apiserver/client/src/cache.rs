@@ -56,6 +56,38 @@ impl fmt::Display for ObjectKey {
     }
 }
 
+/// What a cache keeps of an object of the API. Objects themselves are kept whole (without their
+/// `managedFields`); whoever needs little of many has a type of its own for it.
+pub trait Kept: Sized + 'static {
+    /// As the API has it.
+    type Object;
+
+    /// The part that is kept.
+    fn keep(object: Self::Object) -> Self;
+
+    fn key(&self) -> ObjectKey;
+
+    /// Both are known to be the same version of the object.
+    fn is_version_of(&self, other: &Self) -> bool;
+}
+
+impl<K: Resource + 'static> Kept for K {
+    type Object = K;
+
+    fn keep(object: K) -> K {
+        object
+    }
+
+    fn key(&self) -> ObjectKey {
+        ObjectKey::of(self)
+    }
+
+    fn is_version_of(&self, other: &K) -> bool {
+        let version = &self.meta().resource_version;
+        version.is_some() && *version == other.meta().resource_version
+    }
+}
+
 /// What happened to an object.
 #[derive(Debug)]
 pub enum Change<K> {
@@ -65,7 +97,7 @@ pub enum Change<K> {
     Deleted(Arc<K>),
 }
 
-impl<K: Resource> Change<K> {
+impl<K: Kept> Change<K> {
     /// The newest known state of the object.
     pub fn object(&self) -> &Arc<K> {
         match self {
@@ -75,7 +107,7 @@ impl<K: Resource> Change<K> {
     }
 
     pub fn key(&self) -> ObjectKey {
-        ObjectKey::of(self.object().as_ref())
+        self.object().key()
     }
 }
 
@@ -88,7 +120,7 @@ struct Shared<K> {
     synced: watch::Sender<bool>,
 }
 
-/// A read handle on all objects of a kind (or of a selection of them).
+/// A read handle on all objects of a kind (or of a selection of them), or on what is kept of them.
 pub struct Cache<K>(Arc<Shared<K>>);
 
 impl<K> Clone for Cache<K> {
@@ -107,7 +139,7 @@ impl<K> Default for Cache<K> {
     }
 }
 
-impl<K: Resource + 'static> Cache<K> {
+impl<K: Kept> Cache<K> {
     pub fn get(&self, key: &ObjectKey) -> Option<Arc<K>> {
         self.read(|objects| objects.get(key).cloned())
     }
@@ -166,16 +198,16 @@ impl<K: Resource + 'static> Cache<K> {
     }
 
     /// Sets an object, as the watch does; public for tests of what stands on a cache.
-    pub fn apply(&self, object: K) {
+    pub fn apply(&self, object: K::Object) {
+        self.put(K::keep(object));
+    }
+
+    fn put(&self, kept: K) {
         let handlers = lock(&self.0.handlers);
-        let new = Arc::new(object);
-        let key = ObjectKey::of(new.as_ref());
+        let new = Arc::new(kept);
+        let key = new.key();
         let old = self.write(|objects| objects.insert(key, Arc::clone(&new)));
-        let same = old.as_ref().is_some_and(|old| {
-            old.meta().resource_version.is_some()
-                && old.meta().resource_version == new.meta().resource_version
-        });
-        if !same {
+        if !old.as_ref().is_some_and(|old| old.is_version_of(&new)) {
             notify(&handlers, &Change::Applied { old, new });
         }
     }
@@ -190,14 +222,14 @@ impl<K: Resource + 'static> Cache<K> {
 
     /// The list is whole: what it did not name is gone.
     fn replace(&self, listed: Vec<K>) {
-        let keep: std::collections::BTreeSet<_> = listed.iter().map(ObjectKey::of).collect();
+        let keep: std::collections::BTreeSet<_> = listed.iter().map(K::key).collect();
         let gone: Vec<_> =
             self.read(|objects| objects.keys().filter(|k| !keep.contains(k)).cloned().collect());
         for key in gone {
             self.delete(&key);
         }
-        for object in listed {
-            self.apply(object);
+        for kept in listed {
+            self.put(kept);
         }
         self.0.synced.send_replace(true);
     }
@@ -226,6 +258,17 @@ pub struct Selection {
     pub namespace: String,
 }
 
+/// What can be listed and watched.
+pub trait Listed:
+    Resource<DynamicType = ()> + Clone + DeserializeOwned + fmt::Debug + Send + Sync + 'static
+{
+}
+
+impl<K> Listed for K where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + fmt::Debug + Send + Sync + 'static
+{
+}
+
 /// What a cache is of.
 type Entry = (TypeId, Selection);
 
@@ -251,7 +294,7 @@ impl Informers {
     /// All objects of a kind.
     pub fn cache<K>(&self) -> Cache<K>
     where
-        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + fmt::Debug + Send + Sync + 'static,
+        K: Kept<Object: Listed> + Send + Sync,
     {
         self.select(Selection::default())
     }
@@ -260,7 +303,7 @@ impl Informers {
     /// a runtime; the watch begins at once.
     pub fn select<K>(&self, selection: Selection) -> Cache<K>
     where
-        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + fmt::Debug + Send + Sync + 'static,
+        K: Kept<Object: Listed> + Send + Sync,
     {
         let mut caches = lock(&self.caches);
         let entry = (TypeId::of::<K>(), selection.clone());
@@ -277,9 +320,9 @@ impl Informers {
 /// Lists and watches until shutdown, with a growing pause after errors.
 async fn keep<K>(informers: Informers, selection: Selection, cache: Cache<K>)
 where
-    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + fmt::Debug + Send + Sync + 'static,
+    K: Kept<Object: Listed> + Send + Sync,
 {
-    let api: Api<K> = Api::all(informers.client.clone());
+    let api: Api<K::Object> = Api::all(informers.client.clone());
     let mut config = watcher::Config::default().labels(&selection.labels).fields(&selection.fields);
     if !selection.namespace.is_empty() {
         let of_namespace = format!("metadata.namespace={}", selection.namespace);
@@ -305,7 +348,7 @@ where
                 take(&cache, &mut listed, event);
             }
             Some(Err(error)) => {
-                report(K::plural(&()).as_ref(), &error);
+                report(K::Object::plural(&()).as_ref(), &error);
                 let jitter = Duration::from_millis(informers.ambient.random.next_u64() % 50);
                 tokio::time::sleep(pause + jitter).await;
                 pause = (pause * 2).min(MAX_PAUSE);
@@ -315,10 +358,10 @@ where
     }
 }
 
-fn take<K: Resource + 'static>(cache: &Cache<K>, listed: &mut Vec<K>, event: Event<K>) {
+fn take<K: Kept<Object: Resource>>(cache: &Cache<K>, listed: &mut Vec<K>, event: Event<K::Object>) {
     match event {
         Event::Init => listed.clear(),
-        Event::InitApply(object) => listed.push(trimmed(object)),
+        Event::InitApply(object) => listed.push(K::keep(trimmed(object))),
         Event::InitDone => cache.replace(std::mem::take(listed)),
         Event::Apply(object) => cache.apply(trimmed(object)),
         Event::Delete(object) => cache.delete(&ObjectKey::of(&object)),
@@ -369,7 +412,7 @@ mod tests {
 
     #[test]
     fn a_second_list_deletes_what_it_does_not_name_and_keeps_quiet_about_the_same_version() {
-        let cache = Cache::default();
+        let cache = Cache::<ConfigMap>::default();
         let log = recorded(&cache);
         cache.replace(vec![config_map("a", "1"), config_map("b", "2")]);
         cache.replace(vec![config_map("b", "2"), config_map("c", "3")]);
@@ -377,9 +420,42 @@ mod tests {
         assert!(cache.has_synced());
     }
 
+    /// A name, and how many entries the object has.
+    struct Size(ObjectKey, usize);
+
+    impl Kept for Size {
+        type Object = ConfigMap;
+
+        fn keep(object: ConfigMap) -> Self {
+            Self(ObjectKey::of(&object), object.data.map_or(0, |data| data.len()))
+        }
+
+        fn key(&self) -> ObjectKey {
+            self.0.clone()
+        }
+
+        fn is_version_of(&self, _: &Self) -> bool {
+            false
+        }
+    }
+
+    #[test]
+    fn a_cache_may_keep_less_than_the_object() {
+        let cache = Cache::<Size>::default();
+        let mut object = config_map("a", "1");
+        object.data = Some([("one".to_owned(), "1".to_owned())].into());
+        let mut listed = Vec::new();
+        for event in [Event::Init, Event::InitApply(object), Event::InitDone] {
+            take(&cache, &mut listed, event);
+        }
+        cache.apply(config_map("b", "2"));
+        let sizes: Vec<_> = cache.list().iter().map(|size| (size.0.name.clone(), size.1)).collect();
+        assert_eq!(sizes, [("a".to_owned(), 1), ("b".to_owned(), 0)]);
+    }
+
     #[test]
     fn a_late_handler_hears_of_what_is_there() {
-        let cache = Cache::default();
+        let cache = Cache::<ConfigMap>::default();
         cache.apply(config_map("a", "1"));
         let log = recorded(&cache);
         cache.apply(config_map("a", "2"));
@@ -388,7 +464,7 @@ mod tests {
 
     #[test]
     fn a_namespace_is_listed_without_its_neighbours() {
-        let cache = Cache::default();
+        let cache = Cache::<ConfigMap>::default();
         for namespace in ["a", "b", "ba"] {
             let mut object = config_map("x", "1");
             object.metadata.namespace = Some(namespace.to_owned());

@@ -5,6 +5,6 @@ pub mod cache;
 pub mod events;
 pub mod transport;
 
-pub use cache::{Cache, Change, Informers, ObjectKey};
+pub use cache::{Cache, Change, Informers, Kept, ObjectKey};
 pub use events::Recorder;
 pub use transport::{ConnectError, HttpBody, connect, in_process};

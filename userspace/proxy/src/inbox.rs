@@ -1,19 +1,19 @@
 //! What changed since the worker last looked. Handlers of the caches write here and do no more.
 
-use std::collections::BTreeMap;
+use std::borrow::Borrow;
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use apiserver_client::{Change, ObjectKey};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, Service};
-use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::core::v1::Node;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::compile::service_of;
+use crate::compile::{ByService, KeptService, Slice};
 
-/// When the pod or Service changed that made the slice change; set by the controller.
-const TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 /// Trigger times remembered for one Service until it is applied.
 const MAX_TRIGGERS: usize = 256;
 
@@ -53,8 +53,37 @@ pub(crate) struct Batch {
 #[derive(Default)]
 struct State {
     batch: Batch,
-    /// Slices by the Service they belong to, then by name; the cache knows them by name only.
-    slices: BTreeMap<ObjectKey, BTreeMap<String, Arc<EndpointSlice>>>,
+    /// The cache knows them by name only.
+    slices: BTreeSet<Sorted>,
+}
+
+/// A slice among others, by the Service it belongs to, then by name.
+struct Sorted(Arc<Slice>);
+
+impl<'a> Borrow<dyn ByService + 'a> for Sorted {
+    fn borrow(&self) -> &(dyn ByService + 'a) {
+        &*self.0
+    }
+}
+
+impl PartialEq for Sorted {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.place() == other.0.place()
+    }
+}
+
+impl Eq for Sorted {}
+
+impl PartialOrd for Sorted {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Sorted {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.place().cmp(&other.0.place())
+    }
 }
 
 /// Shared by the handlers and the worker.
@@ -65,7 +94,7 @@ pub(crate) struct Inbox {
 }
 
 impl Inbox {
-    pub fn service(&self, change: &Change<Service>) {
+    pub fn service(&self, change: &Change<KeptService>) {
         let mut state = self.lock();
         let cause = state.batch.services.entry(change.key()).or_insert_with(Cause::new);
         cause.service_changes += 1;
@@ -73,24 +102,25 @@ impl Inbox {
         self.wake.notify_one();
     }
 
-    pub fn slice(&self, change: &Change<EndpointSlice>) {
+    pub fn slice(&self, change: &Change<Slice>) {
         let mut state = self.lock();
         match change {
             Change::Applied { old, new } => {
-                let (before, after) = (old.as_ref().and_then(|old| service_of(old)), service_of(new));
-                if let Some(service) = before.filter(|before| Some(before) != after.as_ref()) {
-                    state.forget(&service, new);
+                let (before, after) = (old.as_ref().and_then(|old| old.service()), new.service());
+                if let (Some(old), Some(service)) =
+                    (old, before.filter(|before| Some(before) != after.as_ref()))
+                {
+                    state.slices.remove(&Sorted(Arc::clone(old)));
                     state.note(service, None);
                 }
                 if let Some(service) = after {
-                    let name = new.metadata.name.clone().unwrap_or_default();
-                    state.slices.entry(service.clone()).or_default().insert(name, Arc::clone(new));
+                    state.slices.replace(Sorted(Arc::clone(new)));
                     state.note(service, fresh_trigger(old.as_deref(), new));
                 }
             }
             Change::Deleted(last) => {
-                if let Some(service) = service_of(last) {
-                    state.forget(&service, last);
+                if let Some(service) = last.service() {
+                    state.slices.remove(&Sorted(Arc::clone(last)));
                     state.note(service, None);
                 }
             }
@@ -111,9 +141,16 @@ impl Inbox {
     }
 
     /// The slices of a Service, in the order of their names.
-    pub fn slices(&self, service: &ObjectKey) -> Vec<Arc<EndpointSlice>> {
+    pub fn slices(&self, service: &ObjectKey) -> Vec<Arc<Slice>> {
         let state = self.lock();
-        state.slices.get(service).map(|slices| slices.values().cloned().collect()).unwrap_or_default()
+        let first = (service.namespace.as_str(), service.name.as_str(), "");
+        let from = (Bound::Included(&first as &dyn ByService), Bound::Unbounded);
+        let slices = state.slices.range::<dyn ByService, _>(from).map(|slice| &slice.0);
+        let own = slices.take_while(|slice| {
+            let (namespace, name, _) = slice.place();
+            (namespace, name) == (first.0, first.1)
+        });
+        own.cloned().collect()
     }
 
     /// Takes what was noted.
@@ -139,22 +176,9 @@ impl State {
             cause.triggers.extend(trigger);
         }
     }
-
-    fn forget(&mut self, service: &ObjectKey, slice: &EndpointSlice) {
-        let Some(slices) = self.slices.get_mut(service) else { return };
-        slices.remove(slice.metadata.name.as_deref().unwrap_or_default());
-        if slices.is_empty() {
-            self.slices.remove(service);
-        }
-    }
 }
 
 /// The trigger time of a slice, if this change brought it.
-fn fresh_trigger(old: Option<&EndpointSlice>, new: &EndpointSlice) -> Option<Timestamp> {
-    let read = |slice: &EndpointSlice| slice.metadata.annotations.as_ref()?.get(TRIGGER_TIME).cloned();
-    let time = read(new)?;
-    if old.and_then(read).as_ref() == Some(&time) {
-        return None;
-    }
-    time.parse().ok()
+fn fresh_trigger(old: Option<&Slice>, new: &Slice) -> Option<Timestamp> {
+    new.trigger().filter(|time| old.and_then(Slice::trigger) != Some(*time))
 }

@@ -7,8 +7,7 @@ use std::time::Duration;
 use apiserver_api::ambient::Ambient;
 use apiserver_client::cache::Selection;
 use apiserver_client::{Cache, Informers};
-use k8s_openapi::api::core::v1::{Node, Service};
-use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::core::v1::Node;
 use kube::Client;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -16,6 +15,7 @@ use tracing::info;
 use userspace_dataplane::tables::DataPlane;
 
 use crate::Config;
+use crate::compile::{KeptService, Slice};
 use crate::events;
 use crate::exempt::Exemptions;
 use crate::health::{HealthChecks, Report};
@@ -45,8 +45,8 @@ pub struct Listeners {
 /// What the proxy reads.
 #[derive(Clone)]
 pub struct Caches {
-    pub services: Cache<Service>,
-    pub slices: Cache<EndpointSlice>,
+    pub services: Cache<KeptService>,
+    pub slices: Cache<Slice>,
     /// The own Node alone.
     pub nodes: Cache<Node>,
     /// Where the configuration names none.

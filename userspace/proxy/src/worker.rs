@@ -220,7 +220,8 @@ impl Worker {
         let mut desired = Desired::default();
         let mut found = BTreeSet::new();
         for service in self.caches.services.list() {
-            let key = ObjectKey::of(service.as_ref());
+            let service = service.read();
+            let key = ObjectKey::of(&service);
             let tables = self.compile(&key, &service);
             desired.set(&key.to_string(), compile::rank(&service), Some(tables));
             found.insert(key);
@@ -265,6 +266,7 @@ impl Worker {
             self.warned.remove(name.as_str());
             return self.desired.set(&name, compile::Rank(0), None);
         };
+        let service = service.read();
         let tables = self.compile(key, &service);
         self.desired.set(&name, compile::rank(&service), Some(tables))
     }

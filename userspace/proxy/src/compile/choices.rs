@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::Service;
-use k8s_openapi::api::discovery::v1::Endpoint;
 use userspace_dataplane::tables::{Algorithm, Forwarding};
 
 use super::address::address;
+use super::slice::{Endpoint, Name};
 
 /// `random` or `maglev`.
 const ALGORITHM: &str = "hawser.dev/algorithm";
@@ -23,7 +23,7 @@ pub(super) struct Choices {
     /// For both scopes; `None` for the scope's own.
     pub algorithm: Option<Algorithm>,
     pub forwarding: Forwarding,
-    weights: BTreeMap<String, u16>,
+    weights: BTreeMap<Name, u16>,
     weights_by_address: BTreeMap<IpAddr, u16>,
 }
 
@@ -73,19 +73,21 @@ impl Choices {
     }
 
     /// The weight of an endpoint: by its address, or else by its pod's name, or else 1.
-    pub(super) fn weight(&self, address: IpAddr, endpoint: &Endpoint) -> u16 {
-        let by_name = || {
-            let pod = endpoint.target_ref.as_ref().filter(|target| target.kind.as_deref() == Some("Pod"));
-            self.weights.get(pod?.name.as_deref()?)
-        };
-        self.weights_by_address.get(&address).or_else(by_name).copied().unwrap_or(1)
+    pub(super) fn weight(&self, endpoint: &Endpoint<'_>) -> u16 {
+        let by_name = || self.weights.get(&endpoint.pod).filter(|_| endpoint.pod != Name::NONE);
+        self.weights_by_address.get(&endpoint.address).or_else(by_name).copied().unwrap_or(1)
     }
 
     fn weigh(&mut self, weights: BTreeMap<String, u16>) {
         let by_address = weights.iter().filter_map(|(name, weight)| Some((address(name)?, *weight)));
         self.weights_by_address = by_address.collect();
-        self.weights = weights;
+        self.weights = weights.into_iter().map(|(name, weight)| (Name::of(&name), weight)).collect();
     }
+}
+
+/// Whether something is chosen by this annotation.
+pub(super) fn is_read(annotation: &str) -> bool {
+    [ALGORITHM, FORWARDING, WEIGHTS].contains(&annotation)
 }
 
 /// What the proxy cannot follow in a Service's annotations and source ranges: not errors, as the
@@ -108,12 +110,23 @@ mod tests {
         service
     }
 
+    fn endpoint(address: &str, pod: &str) -> Endpoint<'static> {
+        Endpoint {
+            address: address.parse().unwrap(),
+            node: Name::NONE,
+            pod: Name::of(pod),
+            ready: true,
+            draining: false,
+            hints: None,
+        }
+    }
+
     #[test]
     fn what_is_wrong_is_said_and_left_out() {
         let service = annotated(&[(ALGORITHM, "ring"), (FORWARDING, "DSR"), (WEIGHTS, "{\"a\": 70000}")]);
         let (choices, found) = Choices::of(&service);
         assert_eq!((choices.algorithm, choices.forwarding), (None, Forwarding::Nat));
-        assert_eq!(choices.weight([10, 0, 0, 1].into(), &Endpoint::default()), 1);
+        assert_eq!(choices.weight(&endpoint("10.0.0.1", "a")), 1);
         let texts: Vec<_> = found.iter().map(ToString::to_string).collect();
         assert_eq!(texts[0], "annotation hawser.dev/algorithm: \"ring\" is not random or maglev");
         assert_eq!(texts[1], "annotation hawser.dev/forwarding: \"DSR\" is not nat, dsr or dsr-ipip");
@@ -125,14 +138,9 @@ mod tests {
         let service = annotated(&[(WEIGHTS, r#"{"10.0.0.1": 0, "web-0": 7, "fd00:0::1": 65535}"#)]);
         let (choices, found) = Choices::of(&service);
         assert_eq!(found, []);
-        let mut pod = Endpoint::default();
-        pod.target_ref = Some(k8s_openapi::api::core::v1::ObjectReference {
-            kind: Some("Pod".to_owned()),
-            name: Some("web-0".to_owned()),
-            ..Default::default()
-        });
-        assert_eq!(choices.weight([10, 0, 0, 1].into(), &pod), 0);
-        assert_eq!(choices.weight([10, 0, 0, 2].into(), &pod), 7);
-        assert_eq!(choices.weight("fd00::1".parse().unwrap(), &Endpoint::default()), 65_535);
+        assert_eq!(choices.weight(&endpoint("10.0.0.1", "web-0")), 0);
+        assert_eq!(choices.weight(&endpoint("10.0.0.2", "web-0")), 7);
+        assert_eq!(choices.weight(&endpoint("10.0.0.2", "web-1")), 1);
+        assert_eq!(choices.weight(&endpoint("fd00::1", "")), 65_535);
     }
 }

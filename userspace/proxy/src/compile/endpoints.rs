@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use k8s_openapi::api::discovery::v1::{Endpoint, EndpointPort, EndpointSlice};
 use userspace_dataplane::tables::{Backend, Protocol};
 
 use super::NodeView;
-use super::address::{Family, address};
+use super::address::Family;
 use super::choices::Choices;
+use super::slice::{Endpoint, Name, Slice};
 
 /// Endpoints by the name and protocol of their port, as a Service's port asks for them.
 pub(super) struct Endpoints<'a> {
@@ -23,6 +23,13 @@ struct Candidate {
     /// Still answers while it shuts down.
     draining: bool,
     hints: Hints,
+}
+
+/// The own node, as endpoints name it.
+struct Here {
+    node: Name,
+    /// [`Name::NONE`] where the node has none.
+    zone: Name,
 }
 
 /// For whom an endpoint is meant: whether there are hints at all, and whether they name this node
@@ -53,21 +60,18 @@ impl<'a> Endpoints<'a> {
     /// Everything that the slices say. The same address and port in several slices is one
     /// endpoint, as good as its best mention: slices overlap while a controller moves endpoints.
     pub(super) fn gather(
-        slices: impl IntoIterator<Item = &'a EndpointSlice>,
+        slices: impl IntoIterator<Item = &'a Slice>,
         choices: &Choices,
         node: &NodeView,
     ) -> Self {
         let mut by_port: BTreeMap<(&'a str, Protocol), Vec<Candidate>> = BTreeMap::new();
-        let mut of_slice = Vec::new();
+        let (mut of_slice, here) = (Vec::new(), Here::of(node));
         for slice in slices {
             of_slice.clear();
-            of_slice.extend(
-                slice.endpoints.iter().flatten().filter_map(|one| candidate(one, slice, choices, node)),
-            );
-            for port in slice.ports.iter().flatten() {
-                let Some((key, number)) = port_key(port) else { continue };
-                let at_port = of_slice.iter().map(|one| one.at(number));
-                by_port.entry(key).or_default().extend(at_port);
+            of_slice.extend(slice.endpoints().map(|one| candidate(&one, choices, &here)));
+            for port in slice.ports() {
+                let at_port = of_slice.iter().map(|one| one.at(port.number));
+                by_port.entry((&*port.name, port.protocol)).or_default().extend(at_port);
             }
         }
         for candidates in by_port.values_mut() {
@@ -170,12 +174,6 @@ fn share(backends: &mut [Backend]) {
     }
 }
 
-fn port_key(port: &EndpointPort) -> Option<((&str, Protocol), u16)> {
-    let number = u16::try_from(port.port?).ok().filter(|number| *number != 0)?;
-    let protocol = protocol(port.protocol.as_deref())?;
-    Some(((port.name.as_deref().unwrap_or_default(), protocol), number))
-}
-
 /// The protocol of a port; TCP where none is given, `None` for one that does not exist.
 pub(super) fn protocol(name: Option<&str>) -> Option<Protocol> {
     match name.unwrap_or("TCP") {
@@ -187,58 +185,38 @@ pub(super) fn protocol(name: Option<&str>) -> Option<Protocol> {
 }
 
 /// Addresses of a slice's ready endpoints on this node.
-pub(super) fn local_ready(slice: &EndpointSlice, node: &NodeView) -> impl Iterator<Item = IpAddr> {
-    let serves = slice.ports.iter().flatten().any(|port| port_key(port).is_some());
-    let endpoints = slice.endpoints.iter().flatten().filter(move |_| serves);
-    endpoints
-        .filter(|endpoint| is_local(endpoint, node) && is_ready(endpoint))
-        .filter_map(|endpoint| address_of(endpoint, slice))
+pub(super) fn local_ready(slice: &Slice, node: &NodeView) -> impl Iterator<Item = IpAddr> {
+    let (serves, here) = (!slice.ports().is_empty(), Here::of(node));
+    let local = slice.endpoints().filter(move |one| serves && one.ready && here.has(one));
+    local.map(|one| one.address)
 }
 
 /// An endpoint, its port still to be filled in.
-fn candidate(
-    endpoint: &Endpoint,
-    slice: &EndpointSlice,
-    choices: &Choices,
-    node: &NodeView,
-) -> Option<Candidate> {
-    let address = address_of(endpoint, slice)?;
-    let conditions = endpoint.conditions.as_ref();
-    let serving = conditions.and_then(|is| is.serving).unwrap_or(true);
-    let terminating = conditions.and_then(|is| is.terminating).unwrap_or(false);
-    let weight = choices.weight(address, endpoint);
-    Some(Candidate {
-        backend: Backend { address, port: 0, local: is_local(endpoint, node), weight },
-        ready: is_ready(endpoint),
-        draining: serving && terminating,
-        hints: hints(endpoint, node),
-    })
+fn candidate(endpoint: &Endpoint<'_>, choices: &Choices, here: &Here) -> Candidate {
+    let weight = choices.weight(endpoint);
+    Candidate {
+        backend: Backend { address: endpoint.address, port: 0, local: here.has(endpoint), weight },
+        ready: endpoint.ready,
+        draining: endpoint.draining,
+        hints: here.hints(endpoint),
+    }
 }
 
-/// Only the first address counts; the others are deprecated equals of it.
-fn address_of(endpoint: &Endpoint, slice: &EndpointSlice) -> Option<IpAddr> {
-    let family = match slice.address_type.as_str() {
-        "IPv4" => Family::V4,
-        "IPv6" => Family::V6,
-        _ => return None,
-    };
-    address(endpoint.addresses.first()?).filter(|address| Family::of(*address) == family)
-}
+impl Here {
+    fn of(node: &NodeView) -> Self {
+        Self { node: Name::of(&node.name), zone: Name::of(node.zone.as_deref().unwrap_or_default()) }
+    }
 
-fn is_local(endpoint: &Endpoint, node: &NodeView) -> bool {
-    !node.name.is_empty() && endpoint.node_name.as_deref() == Some(node.name.as_str())
-}
+    fn has(&self, endpoint: &Endpoint<'_>) -> bool {
+        self.node != Name::NONE && endpoint.node == self.node
+    }
 
-fn is_ready(endpoint: &Endpoint) -> bool {
-    endpoint.conditions.as_ref().and_then(|is| is.ready).unwrap_or(true)
-}
-
-fn hints(endpoint: &Endpoint, node: &NodeView) -> Hints {
-    let hints = endpoint.hints.as_ref();
-    let nodes = hints.and_then(|hints| hints.for_nodes.as_ref()).filter(|nodes| !nodes.is_empty());
-    let zones = hints.and_then(|hints| hints.for_zones.as_ref()).filter(|zones| !zones.is_empty());
-    Hints {
-        node: nodes.map(|nodes| nodes.iter().any(|hint| hint.name == node.name)),
-        zone: zones.map(|zones| zones.iter().any(|hint| Some(&hint.name) == node.zone.as_ref())),
+    fn hints(&self, endpoint: &Endpoint<'_>) -> Hints {
+        let nodes = endpoint.hints.map(|hints| &*hints.nodes).filter(|nodes| !nodes.is_empty());
+        let zones = endpoint.hints.map(|hints| &*hints.zones).filter(|zones| !zones.is_empty());
+        Hints {
+            node: nodes.map(|nodes| self.node != Name::NONE && nodes.contains(&self.node)),
+            zone: zones.map(|zones| self.zone != Name::NONE && zones.contains(&self.zone)),
+        }
     }
 }

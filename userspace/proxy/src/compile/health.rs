@@ -6,10 +6,9 @@ use std::net::IpAddr;
 
 use apiserver_client::ObjectKey;
 use k8s_openapi::api::core::v1::Service;
-use k8s_openapi::api::discovery::v1::EndpointSlice;
 
 use super::address::Family;
-use super::{Context, endpoints, is_ours};
+use super::{Context, ToSlice, endpoints, is_ours};
 
 /// What the health check node port of a Service answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,17 +24,19 @@ pub struct HealthCheck {
 /// The health check of a Service that wants one: a load balancer with `externalTrafficPolicy:
 /// Local`. Endpoints that only drain do not count, so that no new traffic is sent to them, though
 /// what arrives they still serve. `slices` are those of the Service, in any order.
-pub fn health_check<'a>(
+pub fn health_check<'a, S: ToSlice + 'a>(
     service: &Service,
-    slices: impl IntoIterator<Item = &'a EndpointSlice>,
+    slices: impl IntoIterator<Item = &'a S>,
     context: &Context,
 ) -> Option<HealthCheck> {
     let spec = service.spec.as_ref().filter(|_| is_ours(service))?;
     let wanted = spec.type_.as_deref() == Some("LoadBalancer")
         && spec.external_traffic_policy.as_deref() == Some("Local");
     let port = u16::try_from(spec.health_check_node_port?).ok().filter(|port| wanted && *port != 0)?;
-    let local: BTreeSet<IpAddr> =
-        slices.into_iter().flat_map(|slice| endpoints::local_ready(slice, &context.node)).collect();
+    let mut local: BTreeSet<IpAddr> = BTreeSet::new();
+    for slice in slices {
+        local.extend(endpoints::local_ready(&slice.to_slice(), &context.node));
+    }
     // Pods of two families have an address of each.
     let of_family = |family| local.iter().filter(|address| Family::of(**address) == family).count();
     let local_endpoints = Family::BOTH.map(of_family).into_iter().max().unwrap_or_default();

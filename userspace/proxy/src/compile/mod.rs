@@ -31,8 +31,11 @@ mod desired;
 mod endpoints;
 mod frontends;
 mod health;
+mod kept;
 mod ranges;
+mod slice;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
@@ -44,6 +47,9 @@ use userspace_dataplane::tables::{ServiceTables, Tables};
 pub use choices::{Warning, warnings};
 pub use desired::{Desired, Effect, Rank};
 pub use health::{HealthCheck, health_check};
+pub use kept::KeptService;
+pub(crate) use slice::ByService;
+pub use slice::{Slice, ToSlice};
 
 /// The Service that an EndpointSlice belongs to.
 pub const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
@@ -108,16 +114,17 @@ pub struct Context {
 
 /// What one Service puts into the tables of the node. `slices` are those that belong to it, in
 /// any order.
-pub fn compile_service<'a>(
+pub fn compile_service<'a, S: ToSlice + 'a>(
     service: &Service,
-    slices: impl IntoIterator<Item = &'a EndpointSlice>,
+    slices: impl IntoIterator<Item = &'a S>,
     context: &Context,
 ) -> ServiceTables {
     if !is_ours(service) {
         return ServiceTables::default();
     }
     let (choices, _) = choices::Choices::of(service);
-    let endpoints = endpoints::Endpoints::gather(slices, &choices, &context.node);
+    let slices: Vec<Cow<'a, Slice>> = slices.into_iter().map(ToSlice::to_slice).collect();
+    let endpoints = endpoints::Endpoints::gather(slices.iter().map(Cow::as_ref), &choices, &context.node);
     frontends::all(service, &endpoints, &choices, context)
 }
 

@@ -11,7 +11,7 @@ use super::NodeView;
 use super::address::{Family, range};
 
 /// What came before `spec.loadBalancerSourceRanges`; counts where that is empty.
-const ANNOTATION: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
+pub(super) const ANNOTATION: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
 
 /// The source ranges of one Service.
 #[derive(Debug, Default)]

@@ -3,12 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
-use apiserver_client::ObjectKey;
+use apiserver_client::{Kept, ObjectKey};
 use k8s_openapi::api::core::v1::Service;
 use proptest::prelude::*;
 use userspace_dataplane::tables::{Algorithm, DataPlane, Forwarding, Frontend, Scope};
 use userspace_dataplane::{Fake, Resolution};
-use userspace_proxy::compile::{Desired, Effect, Rank, health_check, rank, service_of};
+use userspace_proxy::compile::{
+    Desired, Effect, KeptService, Rank, Slice, health_check, rank, service_of, warnings,
+};
 use userspace_proxy::compile_service;
 
 use crate::model::{Attempt, Verdict, World, health, judge};
@@ -124,6 +126,22 @@ proptest! {
             }
         }
         prop_assert_eq!(found, health(&world));
+    }
+
+    /// What is kept of a Service says all that counts.
+    #[test]
+    fn what_is_kept_compiles_as_the_object(plan in world()) {
+        let world = plan.world();
+        for service in &world.services {
+            let (name, kept) = (ObjectKey::of(service), KeptService::keep(service.clone()));
+            prop_assert_eq!(kept.key(), name.clone());
+            let (kept, context) = (kept.read(), context(&world));
+            let own = || world.slices.iter().filter(|slice| service_of(slice).as_ref() == Some(&name));
+            let packed: Vec<_> = own().map(Slice::of).collect();
+            prop_assert_eq!(compile_service(&kept, &packed, &context), compile_service(service, own(), &context));
+            prop_assert_eq!(health_check(&kept, &packed, &context), health_check(service, own(), &context));
+            prop_assert_eq!((rank(&kept), warnings(&kept)), (rank(service), warnings(service)));
+        }
     }
 
     /// Objects arrive in any order, and a Service's slices too.
