@@ -15,6 +15,7 @@ mod convert;
 mod destroy;
 mod fake;
 mod flows;
+mod heap;
 pub mod inspect;
 mod kernel;
 mod maglev;
@@ -27,6 +28,7 @@ mod sys;
 pub mod tables;
 
 pub use fake::{Fake, FakeLimits, Resolution};
+pub use heap::give_back_freed;
 pub use kernel::{ClassifierHook, Config, Kernel, LimitError, Limits, Program, XdpMode, XdpState, remove};
 pub use netns::{netns_cookie, own_netns_cookie};
 pub use preflight::{Missing, find_cgroup2, preflight};

@@ -214,6 +214,8 @@ impl Worker {
             }
         }
         self.apply_edges();
+        drop((batch, tables));
+        in_place(userspace_dataplane::give_back_freed);
     }
 
     fn recompile(&mut self) {
