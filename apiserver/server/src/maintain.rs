@@ -125,8 +125,9 @@ async fn keep_own_service(server: &Arc<Server>) {
     }
 }
 
-/// The Service `kubernetes`, its EndpointSlice and its Endpoints.
+/// The ServiceCIDR `kubernetes`, the Service of that name, its EndpointSlice and its Endpoints.
 async fn own_service(server: &Arc<Server>) -> Result<(), ApiError> {
+    keep_service_cidr(server).await?;
     let Some(address) = server.config().advertise else { return Ok(()) };
     let allocator = server.allocator()?;
     let service_address =
@@ -141,6 +142,34 @@ async fn own_service(server: &Arc<Server>) -> Result<(), ApiError> {
     }
     keep(server, own_endpoints(address)).await?;
     keep(server, own_slice(address)).await
+}
+
+/// Says whence the addresses of Services come. What the flags say now wins over what they said
+/// when the object was made.
+async fn keep_service_cidr(server: &Arc<Server>) -> Result<(), ApiError> {
+    let cidrs: Vec<String> = server.config().service_cidrs.iter().map(ToString::to_string).collect();
+    let ready = json!({
+        "type": "Ready", "status": "True", "reason": "", "message": "Kubernetes Service CIDR is ready",
+        "lastTransitionTime": apiserver_api::time::rfc3339(server.ambient().now()),
+    });
+    let wanted = json!({
+        "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR",
+        "metadata": {"name": "kubernetes"},
+        "spec": {"cidrs": cidrs},
+        "status": {"conditions": [ready]},
+    });
+    let Some(resource) = server.registry().by_kind("networking.k8s.io/v1", "ServiceCIDR") else {
+        return Ok(());
+    };
+    let Some(current) = storage::fetch(server, resource, "", "kubernetes").await? else {
+        return create(server, resource, wanted).await.map(drop);
+    };
+    if current.object["spec"]["cidrs"] == wanted["spec"]["cidrs"] {
+        return Ok(());
+    }
+    let mut new = current.object.clone();
+    new["spec"]["cidrs"] = wanted["spec"]["cidrs"].clone();
+    put(server, resource, new).await.map(drop)
 }
 
 fn own_service_object(cluster_ip: IpAddr, port: u16) -> Value {

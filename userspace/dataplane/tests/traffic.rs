@@ -217,8 +217,8 @@ fn nobody_notices_when_processes_come_and_go() {
 /// Sends and receives over one connection until told to stop; gives the number of rounds.
 fn keep_talking(to: SocketAddr, stop: &AtomicBool) -> usize {
     use std::io::{BufRead, BufReader, Read, Write};
-    let mut stream = std::net::TcpStream::connect_timeout(&to, Duration::from_secs(2)).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+    let mut stream = std::net::TcpStream::connect_timeout(&to, Duration::from_secs(10)).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     let mut reader = BufReader::new(stream.try_clone().unwrap());
     reader.read_line(&mut String::new()).unwrap();
     let mut rounds = 0;

@@ -68,7 +68,14 @@ pub async fn keep(mut ranges: ServiceRanges, shutdown: CancellationToken) {
     let mut routes = None;
     let mut said = false;
     loop {
-        let wanted: BTreeSet<_> = ranges.get().into_iter().collect();
+        let Some(known) = ranges.get() else {
+            tokio::select! {
+                biased;
+                () = shutdown.cancelled() => return,
+                () = ranges.changed() => continue,
+            }
+        };
+        let wanted: BTreeSet<_> = known.into_iter().collect();
         let result = match routes.take() {
             Some(open) => Ok(open),
             None => Routes::open(),

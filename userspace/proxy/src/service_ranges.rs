@@ -11,7 +11,7 @@ use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, ResourceExt};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 
 use crate::node_tables::merged;
 
@@ -22,25 +22,28 @@ const ERROR_PAUSE: Duration = Duration::from_secs(5);
 
 /// The ranges as they are known now. Clones see the same.
 #[derive(Clone, Debug)]
-pub struct ServiceRanges(watch::Receiver<Vec<IpNetwork>>);
+pub struct ServiceRanges(watch::Receiver<Ranges>);
+
+/// None until the cluster has said it: what an earlier process has set stands meanwhile.
+type Ranges = Option<Vec<IpNetwork>>;
 
 impl Default for ServiceRanges {
     /// None, and never any.
     fn default() -> Self {
-        Self(watch::channel(Vec::new()).1)
+        Self(watch::channel(Some(Vec::new())).1)
     }
 }
 
 impl ServiceRanges {
     /// These, for good.
     pub fn fixed(ranges: &[IpNetwork]) -> Self {
-        Self(watch::channel(merged(ranges)).1)
+        Self(watch::channel(Some(merged(ranges))).1)
     }
 
     /// Watches the cluster's objects until shutdown. A server that does not serve them, or not to
     /// us, is asked again once in a while; nothing waits for the answer.
     pub fn watch(client: Client, shutdown: CancellationToken) -> Self {
-        let (sender, receiver) = watch::channel(Vec::new());
+        let (sender, receiver) = watch::channel(None);
         tokio::spawn(async move {
             tokio::select! {
                 biased;
@@ -51,8 +54,8 @@ impl ServiceRanges {
         Self(receiver)
     }
 
-    /// Sorted; none lies in another.
-    pub fn get(&self) -> Vec<IpNetwork> {
+    /// Sorted; none lies in another. Nothing while it is not known.
+    pub fn get(&self) -> Option<Vec<IpNetwork>> {
         self.0.borrow().clone()
     }
 
@@ -64,31 +67,36 @@ impl ServiceRanges {
     }
 }
 
-async fn follow(client: Client, ranges: &watch::Sender<Vec<IpNetwork>>) {
+async fn follow(client: Client, ranges: &watch::Sender<Ranges>) {
     let api = Api::<ServiceCIDR>::all(client);
-    until_served(&api).await;
+    until_served(&api, ranges).await;
     let mut stream = std::pin::pin!(watcher(api, watcher::Config::default()));
     let (mut known, mut listed) = (BTreeMap::new(), BTreeMap::new());
     while let Some(event) = stream.next().await {
         match event {
-            Ok(Event::Init) => listed.clear(),
-            Ok(Event::InitApply(object)) => drop(listed.insert(object.name_any(), ranges_of(&object))),
+            Ok(Event::Init) => {
+                listed.clear();
+                continue;
+            }
+            Ok(Event::InitApply(object)) => {
+                listed.insert(object.name_any(), ranges_of(&object));
+                continue;
+            }
             Ok(Event::InitDone) => known = std::mem::take(&mut listed),
             Ok(Event::Apply(object)) => drop(known.insert(object.name_any(), ranges_of(&object))),
             Ok(Event::Delete(object)) => drop(known.remove(&object.name_any())),
             Err(error) => {
                 debug!(error = &error as &dyn std::error::Error, "ServiceCIDR objects cannot be watched");
                 tokio::time::sleep(ERROR_PAUSE).await;
+                continue;
             }
         }
-        if listed.is_empty() {
-            publish(&known, ranges);
-        }
+        publish(&known, ranges);
     }
 }
 
 /// Asks once in a while until the server shows such objects.
-async fn until_served(api: &Api<ServiceCIDR>) {
+async fn until_served(api: &Api<ServiceCIDR>, ranges: &watch::Sender<Ranges>) {
     let mut said = false;
     loop {
         match api.list(&ListParams::default().limit(1)).await {
@@ -99,6 +107,7 @@ async fn until_served(api: &Api<ServiceCIDR>) {
                         "the server shows no ServiceCIDR objects; without --service-cluster-ip-ranges, packets to \
                          addresses that no service has are not held back"
                     );
+                    ranges.send_replace(Some(Vec::new()));
                 }
                 tokio::time::sleep(ABSENT_PAUSE).await;
             }
@@ -110,13 +119,19 @@ async fn until_served(api: &Api<ServiceCIDR>) {
     }
 }
 
-fn publish(known: &BTreeMap<String, Vec<IpNetwork>>, ranges: &watch::Sender<Vec<IpNetwork>>) {
+fn publish(known: &BTreeMap<String, Vec<IpNetwork>>, ranges: &watch::Sender<Ranges>) {
     let all: Vec<_> = known.values().flatten().copied().collect();
-    let new = merged(&all);
+    let new = Some(merged(&all));
     ranges.send_if_modified(|old| {
         let changed = *old != new;
         if changed {
-            info!(ranges = ?new, "services' addresses come from these ranges");
+            match new.as_deref() {
+                Some([]) | None => warn!(
+                    "the cluster has no ServiceCIDR object; without --service-cluster-ip-ranges, packets to \
+                     addresses that no service has are not held back"
+                ),
+                Some(new) => info!(ranges = ?new, "services' addresses come from these ranges"),
+            }
             *old = new;
         }
         changed
@@ -134,13 +149,13 @@ mod tests {
 
     #[tokio::test]
     async fn ranges_are_published_when_they_change() {
-        let (sender, receiver) = watch::channel(Vec::new());
+        let (sender, receiver) = watch::channel(None);
         let mut ranges = ServiceRanges(receiver);
         let range = |text: &str| vec![text.parse::<IpNetwork>().unwrap()];
         let mut known = BTreeMap::from([("kubernetes".to_owned(), range("10.96.0.0/12"))]);
         publish(&known, &sender);
         ranges.changed().await;
-        assert_eq!(ranges.get(), range("10.96.0.0/12"));
+        assert_eq!(ranges.get(), Some(range("10.96.0.0/12")));
         // A range within another changes nothing.
         known.insert("more".to_owned(), range("10.97.0.0/16"));
         publish(&known, &sender);
@@ -150,7 +165,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn fixed_ranges_never_change() {
         let mut ranges = ServiceRanges::fixed(&["10.96.0.1/12".parse().unwrap()]);
-        assert_eq!(ranges.get(), ["10.96.0.0/12".parse::<IpNetwork>().unwrap()]);
+        assert_eq!(ranges.get(), Some(vec!["10.96.0.0/12".parse::<IpNetwork>().unwrap()]));
         assert!(tokio::time::timeout(Duration::from_secs(3600), ranges.changed()).await.is_err());
     }
 }

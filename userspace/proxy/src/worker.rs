@@ -359,10 +359,15 @@ impl Worker {
         let links = self.links.links.as_deref();
         let node = self.caches.nodes.get(&ObjectKey::new("", &self.config.node_name));
         let service_ranges = self.caches.service_ranges.get();
-        let situation =
-            Situation { config: &self.config, node: node.as_deref(), links, service_ranges: &service_ranges };
-        // Like services, addresses are not withdrawn before the first list of the Node.
-        if self.synced {
+        let situation = Situation {
+            config: &self.config,
+            node: node.as_deref(),
+            links,
+            service_ranges: service_ranges.as_deref().unwrap_or_default(),
+        };
+        // Like services, addresses and ranges are not withdrawn before the first lists.
+        let ranges_known = service_ranges.is_some() || !self.config.service_ranges.is_empty();
+        if self.synced && ranges_known {
             let tables = node_tables(&situation, self.caches.exempt.get());
             if self.edges.node.as_ref() != Some(&tables) {
                 in_place(|| self.plane.set_node(&tables))?;
