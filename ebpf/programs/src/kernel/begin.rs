@@ -2,6 +2,7 @@
 
 use core::mem::MaybeUninit;
 
+use ebpf_common::choice::spread;
 use ebpf_common::event::kind;
 use ebpf_common::flow::flow_flag;
 use ebpf_common::frontend::{AffinityKey, Frontend, backend_flag, frontend_flag};
@@ -111,7 +112,7 @@ fn choose<F: Family>(packet: &Packet<F::Address>, hash: u64, place: Place) -> u3
         // A hash without the seed is the same on all nodes.
         let consistent = flags & frontend_flag::CONSISTENT != 0;
         let hash = if consistent { table::hash(&packet.key, 0) } else { hash };
-        pick::backend::<F>(&frontend, (hash.wrapping_mul(SPREAD) >> 32) as u32, || AffinityKey {
+        pick::backend::<F>(&frontend, spread(hash), || AffinityKey {
             client: packet.key.source.fold() & !AffinityKey::SOCKET,
             service: frontend.service,
             family: F::VERSION as u16,
@@ -188,9 +189,6 @@ pub fn replies_like<F: Family>(reply: &New<F::Address>) -> bool {
     }
     same
 }
-
-/// Makes the choice of a backend independent of the choice of a slot.
-const SPREAD: u64 = 0xd6e8_feb8_6659_fd93;
 
 #[inline(always)]
 fn no_backend<F: Family>(frontend: &Frontend, packet: &Packet<F::Address>, place: Place) -> u32 {

@@ -7,10 +7,10 @@ use ebpf_common::event::kind;
 use ebpf_common::flow::{Flow, FlowTags, WAYS, tag};
 use ebpf_common::metric;
 
+use super::atomic::{exchange_if, unknown};
 use super::family::{Address as _, Family};
 use super::table::{
-    NONE, New, beside, exchange_if, idle_limit, is_closed, next_way, open, remove_reply_of, unknown, way_of,
-    write_sibling,
+    NONE, New, beside, idle_limit, is_closed, next_way, open, remove_reply_of, way_of, write_sibling,
 };
 use super::{event, maps, packet};
 

@@ -6,7 +6,7 @@ use aya_ebpf::bindings::__sk_buff;
 use aya_ebpf::helpers::bpf_map_lookup_elem;
 use ebpf_common::flow::{Flow, FlowKey, FlowTags};
 use ebpf_common::frontend::{Backend4, Backend6, Frontend, FrontendKey4, FrontendKey6, SourceRangeKey};
-use ebpf_common::{Config, Range, protocol};
+use ebpf_common::{Config, Range, choice, protocol};
 
 use super::begin;
 use super::flow::{self, Place};
@@ -261,9 +261,7 @@ impl Address for [u32; 4] {
 
     #[inline(always)]
     fn fold(&self) -> u64 {
-        let high = self[0] as u64 | (self[1] as u64) << 32;
-        let low = self[2] as u64 | (self[3] as u64) << 32;
-        high.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ low.rotate_left(29)
+        choice::fold6(self)
     }
 
     #[inline(always)]

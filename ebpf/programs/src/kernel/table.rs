@@ -28,15 +28,15 @@
 //!
 //! **What is written without owning the slot** cannot harm another flow that has got it meanwhile:
 //! `seen` (makes it look fresh), bits of [`flow_flag::CLOSING`] by atomic or (it is replaced
-//! sooner), `epoch` and `service` by compare-and-exchange with what was read, and the next hop, which
-//! only flows that XDP carries have, whose interface is zero while it is written, and which is
-//! compared afterwards.
+//! sooner), `epoch` and `service` by compare-and-exchange with what was read, and the next hop, whose
+//! interface is zero while it is written and is compared afterwards.
 
 use core::arch::asm;
 
 use ebpf_common::flow::{Flow, FlowKey, FlowTags, WAYS, flow_flag, tag, tag_of};
 use ebpf_common::{Config, limits, protocol};
 
+use super::atomic::{exchange, exchange_if, unknown};
 use super::begin::Choice;
 use super::evict::{BESIDE, REPLACED, evict, occupy};
 use super::family::{Address, Family, V4, V6};
@@ -50,35 +50,6 @@ pub const NONE: u32 = u32::MAX;
 pub const EXISTS: u32 = u32::MAX - 1;
 /// Slots of one set that may have the tag of a key without being its flow's.
 const SAME_TAGS: u32 = 3;
-/// Stores `new` if there is `old`; gives what was there. A full barrier if it stores.
-///
-/// # Safety
-/// `place` must lead to an aligned word of a map.
-#[inline(always)]
-pub unsafe fn exchange_if(place: *mut u32, old: u32, new: u32) -> u32 {
-    let found;
-    // SAFETY: by the contract of this function. Written out, as the compiler takes the target for a
-    // machine of one processor and would use a load and a store.
-    unsafe {
-        asm!("w0 = cmpxchg32_32({place} + 0, w0, {new})", place = in(reg) place, new = in(wreg) new,
-            inout("w0") old => found);
-    }
-    found
-}
-
-/// Stores `new`; gives what was there. A full barrier.
-///
-/// # Safety
-/// As [`exchange_if`].
-#[inline(always)]
-unsafe fn exchange(place: *mut u32, new: u32) -> u32 {
-    let found;
-    // SAFETY: as in `exchange_if`.
-    unsafe {
-        asm!("{value} = xchg32_32({place} + 0, {value})", place = in(reg) place, value = inout(wreg) new => found);
-    }
-    found
-}
 
 /// Sets bits of a flow's flags.
 ///
@@ -297,19 +268,6 @@ pub fn next_way(tags: *const FlowTags, wanted: u32, from: u32) -> u32 {
         }
     }
     unknown(WAYS, wanted)
-}
-
-/// The value, of which the kernel's verifier shall not know more than that it is a number: it would
-/// follow each value that a loop can give on its own. `any` is a number that it does not know.
-#[inline(always)]
-pub fn unknown(value: u32, any: u32) -> u32 {
-    let result;
-    // SAFETY: adds a number and takes it away again.
-    unsafe {
-        asm!("{value} += {any}", "{value} -= {any}", value = inout(wreg) value => result, any = in(wreg) any,
-            options(pure, nomem, nostack, preserves_flags));
-    }
-    result
 }
 
 /// What a new flow is made of.

@@ -2,11 +2,10 @@
 //! slot are touched when a socket connects, the line alone when it is closed; no lock is taken, and
 //! nothing is allocated.
 
-use core::arch::asm;
-
 use ebpf_common::flow::{FlowTags, WAYS, tag};
 use ebpf_common::socket::Connected;
 
+use super::super::atomic::exchange_if;
 use super::super::family::{Address as _, Family};
 use super::super::maps::{CONNECTED, CONNECTED_TAGS};
 
@@ -127,14 +126,8 @@ fn all_if_zero(word: u32) -> u32 {
 /// Takes a free way.
 #[inline(always)]
 fn claim(line: *mut FlowTags, way: u32, new: u32) -> bool {
-    let found: u32;
-    // SAFETY: a tag of the line. Written out, as the compiler takes the target for a machine of one
-    // processor and would use a load and a store.
-    unsafe {
-        asm!("w0 = cmpxchg32_32({place} + 0, w0, {new})", place = in(reg) place(line, way), new = in(wreg) new,
-            inout("w0") tag::EMPTY => found);
-    }
-    found == tag::EMPTY
+    // SAFETY: a tag of the line.
+    unsafe { exchange_if(place(line, way), tag::EMPTY, new) == tag::EMPTY }
 }
 
 /// Where the tag of a way is.

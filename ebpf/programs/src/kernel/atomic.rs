@@ -1,0 +1,46 @@
+//! What the compiler cannot be made to write: it takes the target for a machine of one processor, and
+//! knows nothing of the kernel's verifier.
+
+use core::arch::asm;
+
+/// Stores `new` if there is `old`; gives what was there. A full barrier if it stores.
+///
+/// # Safety
+/// `place` must lead to an aligned word of a map.
+#[inline(always)]
+pub unsafe fn exchange_if(place: *mut u32, old: u32, new: u32) -> u32 {
+    let found;
+    // SAFETY: by the contract of this function. The compiler would use a load and a store.
+    unsafe {
+        asm!("w0 = cmpxchg32_32({place} + 0, w0, {new})", place = in(reg) place, new = in(wreg) new,
+            inout("w0") old => found);
+    }
+    found
+}
+
+/// Stores `new`; gives what was there. A full barrier.
+///
+/// # Safety
+/// As [`exchange_if`].
+#[inline(always)]
+pub unsafe fn exchange(place: *mut u32, new: u32) -> u32 {
+    let found;
+    // SAFETY: as in `exchange_if`.
+    unsafe {
+        asm!("{value} = xchg32_32({place} + 0, {value})", place = in(reg) place, value = inout(wreg) new => found);
+    }
+    found
+}
+
+/// The value, of which the kernel's verifier shall not know more than that it is a number: it would
+/// follow each value that a loop can give on its own. `any` is a number that it does not know.
+#[inline(always)]
+pub fn unknown(value: u32, any: u32) -> u32 {
+    let result;
+    // SAFETY: adds a number and takes it away again.
+    unsafe {
+        asm!("{value} += {any}", "{value} -= {any}", value = inout(wreg) value => result, any = in(wreg) any,
+            options(pure, nomem, nostack, preserves_flags));
+    }
+    result
+}
