@@ -27,13 +27,17 @@ pub async fn run(args: Up) -> Result<()> {
     let stop = shutdown::on_signal()?;
     let data = DataDir::open(&args.data_dir)?;
     let first = data.made()?.is_none();
+    let mut tasks = Tasks::default();
     let outcome = match check(&args) {
-        Ok(()) => Box::pin(cluster(args, &data, start, &stop)).await,
+        Ok(()) => Box::pin(cluster(args, &data, start, &stop, &mut tasks)).await,
         Err(error) => Err(error),
     };
     if outcome.is_err() {
-        // What runs already must let go before it is removed.
+        // What runs already must let go before it is removed, and may make nothing after that.
         stop.cancel();
+        if let Err(error) = tasks.all_end().await {
+            tracing::warn!(error = format!("{error:#}"), "after the failed start");
+        }
         if first && let Some(made) = data.made()? {
             for error in down::remove(&data, &made).await {
                 tracing::warn!(error = format!("{error:#}"), "left behind after the failed start");
@@ -90,7 +94,13 @@ fn overlap(a: IpNetwork, b: IpNetwork) -> bool {
     a.contains(b.network()) || b.contains(a.network())
 }
 
-async fn cluster(args: Up, data: &DataDir, start: Instant, stop: &CancellationToken) -> Result<()> {
+async fn cluster(
+    args: Up,
+    data: &DataDir,
+    start: Instant,
+    stop: &CancellationToken,
+    tasks: &mut Tasks,
+) -> Result<()> {
     let Up { data_dir: _, api_port, bpf_root, store, networks, node, runtime, proxy } = args;
     let (node, ambient) = (Node::from_args(node), Ambient::system());
     let began = ambient.now();
@@ -110,8 +120,7 @@ async fn cluster(args: Up, data: &DataDir, start: Instant, stop: &CancellationTo
         cgroup_root: node.cgroup_root.clone(),
         runtime_endpoint: runtime.container_runtime_endpoint.clone(),
     })?;
-    let mut tasks = Tasks::default();
-    control_plane(&api, &networks, &ambient, stop, &mut tasks);
+    control_plane(&api, &networks, &ambient, stop, tasks);
 
     let directories = Directories::new(data.path());
     let kubelet_client = client(&api, Component::Node(&node.name));
@@ -165,13 +174,16 @@ impl Tasks {
         }
     }
 
-    /// Waits for all of them, after shutdown has begun.
-    async fn all_end(mut self) -> Result<()> {
+    /// Waits for all of them, after shutdown has begun, and gives the first failure.
+    async fn all_end(&mut self) -> Result<()> {
+        let mut outcome = Ok(());
         while let Some(ended) = self.0.join_next().await {
-            let (name, result) = ended.context("a component panicked")?;
-            result.with_context(|| format!("the {name} ended badly"))?;
+            let ended = ended
+                .context("a component panicked")
+                .and_then(|(name, result)| result.with_context(|| format!("the {name} ended badly")));
+            outcome = outcome.and(ended);
         }
-        Ok(())
+        outcome
     }
 }
 

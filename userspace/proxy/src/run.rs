@@ -7,11 +7,12 @@ use std::time::Duration;
 use apiserver_api::ambient::Ambient;
 use apiserver_client::cache::Selection;
 use apiserver_client::{Cache, Informers};
+use futures::future::OptionFuture;
 use k8s_openapi::api::core::v1::Node;
 use kube::Client;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
-use tracing::info;
+use tracing::{info, warn};
 use userspace_dataplane::tables::DataPlane;
 
 use crate::Config;
@@ -137,17 +138,21 @@ pub async fn run_with(
     if health_checks {
         tokio::spawn(Arc::clone(&health).run(shutdown.clone()));
     }
-    if config.route_of_last_resort {
+    let routes = config.route_of_last_resort.then(|| {
         let ranges = match config.service_ranges.as_slice() {
             [] => caches.service_ranges.clone(),
             fixed => ServiceRanges::fixed(fixed),
         };
-        tokio::spawn(route::keep(ranges, shutdown.clone()));
-    }
+        tokio::spawn(route::keep(ranges, shutdown.clone()))
+    });
     let inbox = Arc::new(Inbox::default());
     subscribe(&caches, &inbox, &shutdown);
     let worker = Worker::new(config, caches, inbox, data_plane, ambient, Report { status, metrics, health });
     worker.run(synced, links, shutdown).await;
+    // Whoever waits for the end of the proxy may remove what it made: nothing is made after that.
+    if let Some(Err(error)) = OptionFuture::from(routes).await {
+        warn!(%error, "the route of last resort was not kept to the end");
+    }
 }
 
 /// Serves pages on an address that was taken, once it is free.
