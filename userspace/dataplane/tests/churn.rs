@@ -17,11 +17,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use support::namespace::*;
-use support::{Inside, Node, frontend, in_namespace, index_of, ip, key, reset};
+use support::{Inside, Node, frontend, in_namespace, ip, key, reset};
 use userspace_dataplane::inspect::Inspector;
-use userspace_dataplane::tables::{
-    Backend, DataPlane, Interface, NodeTables, Protocol, Role, Scope, ServiceTables, Tables,
-};
+use userspace_dataplane::tables::{Backend, DataPlane, NodeTables, Protocol, Scope, ServiceTables, Tables};
 use userspace_dataplane::{Config, Kernel, Limits, XdpMode};
 
 const VIP: (Ipv4Addr, u16) = (Ipv4Addr::new(10, 96, 0, 10), 80);
@@ -292,15 +290,7 @@ fn packets(xdp: XdpMode) {
         let mut kernel = Kernel::open(config.clone()).unwrap();
         let addresses = vec![NODE.into(), IpAddr::from([192, 0, 3, 1])];
         kernel.set_node(&NodeTables { addresses, ..NodeTables::default() }).unwrap();
-        let interface = |name: &str, role| Interface { name: name.to_owned(), index: index_of(name), role };
-        kernel
-            .set_interfaces(&[
-                interface("up0", Role::Uplink),
-                interface("up1", Role::Uplink),
-                interface("poda", Role::Pod),
-                interface("podb", Role::Pod),
-            ])
-            .unwrap();
+        kernel.set_interfaces(&interfaces()).unwrap();
         kernel
     };
     let all = Arc::clone(&ledger);

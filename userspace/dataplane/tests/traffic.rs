@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use support::namespace::*;
-use support::{Node, backend, frontend, index_of, key};
+use support::{Node, backend, frontend, key};
 use userspace_dataplane::inspect::Inspector;
-use userspace_dataplane::tables::{DataPlane, Interface, NodeTables, Protocol, Role, Scope, ServiceTables};
+use userspace_dataplane::tables::{DataPlane, NodeTables, Protocol, Scope, ServiceTables};
 use userspace_dataplane::{Config, Kernel, Limits, XdpMode};
 
 const VIP: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 10);
@@ -44,15 +44,7 @@ fn start(backends: &'static [(Dual, bool)], xdp: XdpMode) -> (Cluster, Node, Ker
         let addresses = ["192.0.2.1", "192.0.3.1", "2001:db8:2::1", "2001:db8:3::1"];
         let addresses = addresses.map(|address| address.parse().unwrap()).to_vec();
         kernel.set_node(&NodeTables { addresses, ..NodeTables::default() }).unwrap();
-        let interface = |name: &str, role| Interface { name: name.to_owned(), index: index_of(name), role };
-        kernel
-            .set_interfaces(&[
-                interface("up0", Role::Uplink),
-                interface("up1", Role::Uplink),
-                interface("poda", Role::Pod),
-                interface("podb", Role::Pod),
-            ])
-            .unwrap();
+        kernel.set_interfaces(&interfaces()).unwrap();
         kernel.apply_service("test/echo", Some(&echo(backends))).unwrap();
         kernel
     });

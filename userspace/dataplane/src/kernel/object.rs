@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-use aya::programs::Program as Loaded;
+use aya::programs::{Program as Loaded, ProgramError};
 use aya::{EbpfLoader, VerifierLogLevel};
 use ebpf_common::flow::WAYS;
 
@@ -242,15 +242,32 @@ fn load_all(waiting: Vec<(Program, &mut Loaded)>) -> Result<BTreeMap<Program, Ow
     })
 }
 
+/// How often a program is given to the kernel, see [`interrupted`].
+const ATTEMPTS: u32 = 5;
+
 fn load_one(name: &'static str, loaded: &mut Loaded) -> Result<OwnedFd, LoadError> {
     let refused = |cause| LoadError::Program { name, cause: Box::new(cause) };
-    match loaded {
-        Loaded::CgroupSockAddr(hook) => hook.load().map_err(refused)?,
-        Loaded::CgroupSock(hook) => hook.load().map_err(refused)?,
-        Loaded::SchedClassifier(hook) => hook.load().map_err(refused)?,
-        Loaded::Xdp(hook) => hook.load().map_err(refused)?,
-        _ => return Err(LoadError::NoProgram(name)),
+    let mut attempts = ATTEMPTS;
+    loop {
+        let outcome = match loaded {
+            Loaded::CgroupSockAddr(hook) => hook.load(),
+            Loaded::CgroupSock(hook) => hook.load(),
+            Loaded::SchedClassifier(hook) => hook.load(),
+            Loaded::Xdp(hook) => hook.load(),
+            _ => return Err(LoadError::NoProgram(name)),
+        };
+        attempts -= 1;
+        match outcome {
+            Ok(()) => break,
+            Err(error) if attempts > 0 && interrupted(&error) => {}
+            Err(error) => return Err(refused(error)),
+        }
     }
     let fd = loaded.fd().map_err(refused)?.as_fd().try_clone_to_owned();
     fd.map_err(|cause| LoadError::Descriptor { name, cause })
+}
+
+/// The kernel gave up checking a program because a signal waited for the thread.
+fn interrupted(error: &ProgramError) -> bool {
+    matches!(error, ProgramError::LoadError { io_error, .. } if io_error.raw_os_error() == Some(libc::EAGAIN))
 }

@@ -14,6 +14,7 @@ use ebpf_common::scope;
 use ebpf_common::socket::{Socket4, SocketKey4, direction};
 
 use self::packet::{ACK, End, Packet};
+use super::check::chain;
 use super::*;
 use crate::convert;
 use crate::flows::FlowTable;
@@ -55,11 +56,6 @@ impl Drop for Place {
             eprintln!("{}: {error}", self.cgroup.display());
         }
     }
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let source = error.source().map(chain);
-    source.map_or_else(|| error.to_string(), |source| format!("{error}: {source}"))
 }
 
 /// Small maps, quick to make.

@@ -70,10 +70,11 @@ both!(a_client_outside_keeps_its_address_at_a_local_pod, outside_to_local_pod);
 fn outside_to_local_pod<A: Net>(kernel: &mut Kernel, topology: &Topology, _: &Node) {
     for protocol in PROTOCOLS {
         kernel.apply_service("a/b", Some(&outside::<A>(protocol, &[at(A::LOCAL_POD, true)]))).unwrap();
-        let packet = first(protocol, A::CLIENT, A::node_port());
+        // The type of service stays.
+        let packet = Packet { tos: 0x28, ..first(protocol, A::CLIENT, A::node_port()) };
         assert_eq!(xdp(kernel, &packet, topology.uplink).verdict, XDP_PASS);
         let run = tcx(kernel, Program::UplinkIngress, &packet, topology.uplink);
-        let expected = Packet { ttl: 63, ..first(protocol, A::CLIENT, A::LOCAL_POD) };
+        let expected = Packet { ttl: 63, tos: 0x28, ..first(protocol, A::CLIENT, A::LOCAL_POD) };
         assert_eq!((run.verdict, Packet::parse(&run.packet)), (REDIRECT, expected));
         let reply = following(protocol, A::LOCAL_POD, A::CLIENT, SYN | ACK);
         let run = tcx(kernel, Program::PodIngress, &reply, topology.pod);
@@ -89,9 +90,10 @@ fn through<A: Net>(kernel: &mut Kernel, topology: &Topology, node: &Node) {
     for protocol in [Protocol::Tcp, Protocol::Udp] {
         kernel.apply_service("a/b", Some(&outside::<A>(protocol, &[at(A::REMOTE_POD, false)]))).unwrap();
         for flags in [SYN, ACK] {
-            let packet = following(protocol, A::CLIENT, A::node_port(), flags);
+            let packet = Packet { tos: 0x28, ..following(protocol, A::CLIENT, A::node_port(), flags) };
             let run = xdp(kernel, &packet, topology.uplink);
             let there = Packet::<A>::parse(&run.packet);
+            assert_eq!(there.tos, packet.tos);
             assert_eq!((run.verdict, there.source.0, there.destination), (XDP_TX, A::NODE, A::REMOTE_POD));
             assert_eq!((there.ttl, &there.link[..6]), (63, OTHER_NODE_LINK.as_slice()));
             assert_eq!(there.payload, packet.payload);

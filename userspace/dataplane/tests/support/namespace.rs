@@ -6,7 +6,9 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::{ip, sysctl};
+use userspace_dataplane::tables::{Interface, Role};
+
+use super::{index_of, ip, sysctl};
 
 type Task = Box<dyn FnOnce() + Send>;
 
@@ -150,6 +152,17 @@ impl Cluster {
         });
         Self { node, client, pod_a, pod_b, far }
     }
+}
+
+/// The interfaces of a [`Cluster`]'s node, seen from its namespace.
+pub fn interfaces() -> [Interface; 4] {
+    let interface = |name: &str, role| Interface { name: name.to_owned(), index: index_of(name), role };
+    [
+        interface("up0", Role::Uplink),
+        interface("up1", Role::Uplink),
+        interface("poda", Role::Pod),
+        interface("podb", Role::Pod),
+    ]
 }
 
 /// Serves connections: sends back all that comes, behind the peer's address.
