@@ -19,7 +19,7 @@
 //!
 //! | annotation | values |
 //! |---|---|
-//! | `hawser.dev/algorithm` | `random`, or `maglev`: by a hash of the packet's ends that all nodes compute alike. Without it `maglev` for traffic from outside, `random` inside. |
+//! | `hawser.dev/algorithm` | `random`, or `maglev`: by a hash of the packet's ends that all nodes compute alike. Without it `maglev` from outside for addresses that are for the outside, `random` for all else. |
 //! | `hawser.dev/forwarding` | `nat` (the default), or `dsr`, `dsr-ipip`: for traffic from outside, the backend's node answers the client itself. It learns the address that the client knows from an IP option, or from an outer IP header. |
 //! | `hawser.dev/weights` | A JSON object from endpoints' addresses or pods' names to 0–65535: the endpoint's share of new connections, 1 for those not named. With 0 it drains: nobody new comes, clients that `sessionAffinity` knows stay. Where no endpoint has a share, all have the same. |
 //!

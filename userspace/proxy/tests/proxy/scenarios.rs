@@ -6,8 +6,10 @@
 //! `belongs`: ports of it that nothing listens on are refused. Scopes with the same answer share a
 //! line, weights of 1 and default choices are left out.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::fs;
+use std::net::IpAddr;
 use std::path::Path;
 
 use apiserver_client::ObjectKey;
@@ -15,7 +17,7 @@ use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use userspace_dataplane::tables::{Algorithm, Forwarding, Frontend, Protocol, Scope, Tables};
+use userspace_dataplane::tables::{Algorithm, Forwarding, Frontend, FrontendKey, Protocol, Scope, Tables};
 use userspace_proxy::compile::{health_check, service_of, warnings};
 use userspace_proxy::{Context, NodeView, compile};
 
@@ -60,10 +62,12 @@ fn text(tables: &Tables) -> String {
     let mut text = String::new();
     for (name, tables) in tables {
         writeln!(text, "{name}").unwrap();
+        let marks = tables.frontends.iter().filter(|one| one.key.protocol == Protocol::Any);
+        let marks: BTreeSet<IpAddr> = marks.map(|mark| mark.key.address).collect();
         let mut frontends = tables.frontends.iter().peekable();
         while let Some(frontend) = frontends.next() {
-            let twin = frontends.next_if(|next| likewise(frontend, next));
-            line(&mut text, frontend, twin.is_some());
+            let twin = frontends.next_if(|next| likewise(frontend, next, &marks));
+            line(&mut text, frontend, twin.is_some(), &marks);
         }
         if !tables.source_ranges.is_empty() {
             let ranges: Vec<_> = tables.source_ranges.iter().map(ToString::to_string).collect();
@@ -76,25 +80,26 @@ fn text(tables: &Tables) -> String {
     text
 }
 
-/// The algorithm of a scope unless another is chosen.
-fn usual(scope: Scope) -> Algorithm {
-    match scope {
-        Scope::Internal => Algorithm::Random,
-        Scope::External => Algorithm::Consistent,
+/// The algorithm of a frontend unless another is chosen. `marks` are the cluster addresses.
+fn usual(key: &FrontendKey, marks: &BTreeSet<IpAddr>) -> Algorithm {
+    if key.scope == Scope::External && !marks.contains(&key.address) {
+        Algorithm::Consistent
+    } else {
+        Algorithm::Random
     }
 }
 
 /// The other scope of the same place, with the same answer.
-fn likewise(frontend: &Frontend, next: &Frontend) -> bool {
+fn likewise(frontend: &Frontend, next: &Frontend, marks: &BTreeSet<IpAddr>) -> bool {
     let expected = Frontend { key: next.key, algorithm: next.algorithm, ..frontend.clone() };
     let algorithms = [frontend, next]
-        .map(|one| if one.algorithm == usual(one.key.scope) { None } else { Some(one.algorithm) });
+        .map(|one| if one.algorithm == usual(&one.key, marks) { None } else { Some(one.algorithm) });
     let same_place = (frontend.key.address, frontend.key.port, frontend.key.protocol)
         == (next.key.address, next.key.port, next.key.protocol);
     same_place && expected == *next && algorithms[0] == algorithms[1]
 }
 
-fn line(text: &mut String, frontend: &Frontend, both: bool) {
+fn line(text: &mut String, frontend: &Frontend, both: bool, marks: &BTreeSet<IpAddr>) {
     let Frontend {
         key,
         backends,
@@ -115,7 +120,7 @@ fn line(text: &mut String, frontend: &Frontend, both: bool) {
     if *affinity_seconds != 0 {
         write!(text, " affinity {affinity_seconds} s").unwrap();
     }
-    if *algorithm != usual(key.scope) {
+    if *algorithm != usual(key, marks) {
         write!(text, " {algorithm:?}").unwrap();
     }
     if *forwarding != Forwarding::Nat {
