@@ -4,11 +4,11 @@
 use core::arch::asm;
 
 use ebpf_common::event::kind;
-use ebpf_common::flow::{Flow, FlowTags, WAYS, tag};
+use ebpf_common::flow::{Flow, WAYS, tag};
 use ebpf_common::metric;
 
 use super::atomic::{exchange_if, unknown};
-use super::family::{Address as _, Family};
+use super::family::{Address as _, Family, V4, V6};
 use super::table::{
     NONE, New, beside, idle_limit, is_closed, next_way, open, remove_reply_of, way_of, write_sibling,
 };
@@ -35,18 +35,16 @@ pub fn occupy<F: Family>(set: u32, home: u32, new: &New<F::Address>) -> u32 {
             return home;
         }
     }
-    let way = empty_way(tags);
+    let way = F::empty_way(set);
     if way < WAYS {
         return way;
     }
-    if let Some(tags) = F::tags(beside(set)) {
-        let way = empty_way(tags);
-        if way < WAYS {
-            return way | BESIDE;
-        }
+    let way = F::empty_way(beside(set));
+    if way < WAYS {
+        return way | BESIDE;
     }
     for _ in 0..TRIES {
-        let way = victim::<F>(tags, set, home, new);
+        let way = F::victim(set, home, new);
         if way >= WAYS {
             break;
         }
@@ -62,8 +60,11 @@ pub fn occupy<F: Family>(set: u32, home: u32, new: &New<F::Address>) -> u32 {
 }
 
 /// Takes an empty way of a set; [`WAYS`] if there is none.
-#[inline(never)]
-fn empty_way(tags: *mut FlowTags) -> u32 {
+#[inline(always)]
+fn empty_way<F: Family>(set: u32) -> u32 {
+    let Some(tags) = F::tags(set) else {
+        return WAYS;
+    };
     for _ in 0..TRIES {
         let way = next_way(tags, tag::EMPTY, 0);
         if way >= WAYS {
@@ -80,9 +81,12 @@ fn empty_way(tags: *mut FlowTags) -> u32 {
 /// The way of a set whose flow has ended, or else has been quiet for longest, and is not the other
 /// direction of the new one; [`WAYS`] if all are being filled. Of several, the first from the home
 /// on: the clock of flows is coarse.
-#[inline(never)]
-fn victim<F: Family>(tags: *mut FlowTags, set: u32, home: u32, new: &New<F::Address>) -> u32 {
+#[inline(always)]
+fn victim<F: Family>(set: u32, home: u32, new: &New<F::Address>) -> u32 {
     const ENDED: u32 = 1 << 30;
+    let Some(tags) = F::tags(set) else {
+        return WAYS;
+    };
     let mut best = 0;
     let mut chosen = WAYS;
     for step in 0..WAYS {
@@ -112,6 +116,29 @@ fn victim<F: Family>(tags: *mut FlowTags, set: u32, home: u32, new: &New<F::Addr
     }
     chosen
 }
+
+/// Functions that the kernel checks once, and not with each of their calls.
+macro_rules! once {
+    ($family:ty, $address:ty, $empty:ident, $victim:ident) => {
+        /// See [`empty_way`].
+        #[unsafe(no_mangle)]
+        #[inline(never)]
+        pub extern "C" fn $empty(set: u32) -> u32 {
+            empty_way::<$family>(set)
+        }
+
+        /// See [`victim`].
+        #[unsafe(no_mangle)]
+        #[inline(never)]
+        pub extern "C" fn $victim(set: u32, home: u32, new: *const New<$address>) -> u32 {
+            // SAFETY: null, or the caller's.
+            unsafe { new.as_ref() }.map_or(WAYS, |new| victim::<$family>(set, home, new))
+        }
+    };
+}
+
+once!(V4, u32, empty_way4, victim4);
+once!(V6, [u32; 4], empty_way6, victim6);
 
 /// Ends the flow in an owned slot that is to be another's, counts it, and forgets its other
 /// direction.

@@ -9,6 +9,7 @@ use ebpf_common::frontend::{Backend4, Backend6, Frontend, FrontendKey4, Frontend
 use ebpf_common::{Config, Range, choice, protocol};
 
 use super::begin;
+use super::evict;
 use super::flow::{self, Place};
 use super::maps::{
     BACKENDS4, BACKENDS6, FLOW_TAGS4, FLOW_TAGS6, FLOWS4, FLOWS6, FRONTENDS4, FRONTENDS6, LOCAL_ADDRS4,
@@ -116,6 +117,12 @@ pub trait Family {
     fn remove_flow(key: &FlowKey<Self::Address>);
     /// See `elsewhere` in [`table`].
     fn elsewhere(key: &FlowKey<Self::Address>, hash: u64, set: u32) -> u32;
+    /// See `scan` in [`table`].
+    fn is_alone(set: u32, new: &New<Self::Address>, hash: u64, own: u32) -> bool;
+    /// See `empty_way` in [`evict`].
+    fn empty_way(set: u32) -> u32;
+    /// See `victim` in [`evict`].
+    fn victim(set: u32, home: u32, new: &New<Self::Address>) -> u32;
     /// See `attend` in [`flow`]; 0 if the flow is gone.
     fn attend(packet: &Packet<Self::Address>, slot: u32, now: u32, place: Place) -> u32;
     /// See `create` in [`begin`]; gives a [`flow::verdict`].
@@ -143,7 +150,7 @@ pub trait Family {
 }
 
 macro_rules! checked_once {
-    ($address:ty, $insert:ident, $remove:ident, $elsewhere:ident, $attend:ident, $create:ident, $choose:ident, $look:ident, $carry:ident, $rewrite:ident, $refuse:ident) => {
+    ($address:ty, $insert:ident, $remove:ident, $elsewhere:ident, $scan:ident, $empty:ident, $victim:ident, $attend:ident, $create:ident, $choose:ident, $look:ident, $carry:ident, $rewrite:ident, $refuse:ident) => {
         #[inline(always)]
         fn insert_flow(new: &New<$address>, hash: u64, place: Place) -> u32 {
             table::$insert(new, hash, place)
@@ -157,6 +164,21 @@ macro_rules! checked_once {
         #[inline(always)]
         fn elsewhere(key: &FlowKey<$address>, hash: u64, set: u32) -> u32 {
             table::$elsewhere(key, hash, set)
+        }
+
+        #[inline(always)]
+        fn is_alone(set: u32, new: &New<$address>, hash: u64, own: u32) -> bool {
+            table::$scan(set, new, hash, own) != 0
+        }
+
+        #[inline(always)]
+        fn empty_way(set: u32) -> u32 {
+            evict::$empty(set)
+        }
+
+        #[inline(always)]
+        fn victim(set: u32, home: u32, new: &New<$address>) -> u32 {
+            evict::$victim(set, home, new)
         }
 
         #[inline(always)]
@@ -366,7 +388,8 @@ impl Backend for Backend6 {
 
 impl Family for V4 {
     checked_once!(
-        u32, insert4, remove4, elsewhere4, attend4, create4, choose4, look_at4, carry4, rewrite4, refuse4
+        u32, insert4, remove4, elsewhere4, scan4, empty_way4, victim4, attend4, create4, choose4, look_at4,
+        carry4, rewrite4, refuse4
     );
 
     type Address = u32;
@@ -442,8 +465,8 @@ impl Family for V4 {
 
 impl Family for V6 {
     checked_once!(
-        [u32; 4], insert6, remove6, elsewhere6, attend6, create6, choose6, look_at6, carry6, rewrite6,
-        refuse6
+        [u32; 4], insert6, remove6, elsewhere6, scan6, empty_way6, victim6, attend6, create6, choose6,
+        look_at6, carry6, rewrite6, refuse6
     );
 
     type Address = [u32; 4];

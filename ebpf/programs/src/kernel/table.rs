@@ -351,7 +351,7 @@ fn put<F: Family>(new: &New<F::Address>, hash: u64, place: u32) -> u32 {
         let version = open(slot);
         fill(slot, new);
         exchange(way_of(tags, way), tag_of(hash));
-        let alone = scan::<F>(set, new, hash, index) && scan::<F>(beside(set), new, hash, index);
+        let alone = F::is_alone(set, new, hash, index) && F::is_alone(beside(set), new, hash, index);
         if alone && exchange_if(&raw mut (*slot).version, version, version.wrapping_add(1)) == version {
             return index;
         }
@@ -408,7 +408,7 @@ unsafe fn fill<A: Address>(slot: *mut Flow<A>, new: &New<A>) {
 
 /// Looks in a set for another slot than `own` with the key of a pending flow; true if there is none,
 /// or if the other one has been revoked.
-#[inline(never)]
+#[inline(always)]
 fn scan<F: Family>(set: u32, new: &New<F::Address>, hash: u64, own: u32) -> bool {
     let Some(tags) = F::tags(set) else {
         return false;
@@ -439,6 +439,22 @@ fn scan<F: Family>(set: u32, new: &New<F::Address>, hash: u64, own: u32) -> bool
         }
     }
     true
+}
+
+/// [`scan`] of IPv4, checked by the kernel once and not with each call.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn scan4(set: u32, new: *const New<u32>, hash: u64, own: u32) -> u32 {
+    // SAFETY: null, or the caller's.
+    unsafe { new.as_ref() }.map_or(0, |new| scan::<V4>(set, new, hash, own) as u32)
+}
+
+/// [`scan`] of IPv6.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn scan6(set: u32, new: *const New<[u32; 4]>, hash: u64, own: u32) -> u32 {
+    // SAFETY: null, or the caller's.
+    unsafe { new.as_ref() }.map_or(0, |new| scan::<V6>(set, new, hash, own) as u32)
 }
 
 /// Writes the key of the element for the other direction.
