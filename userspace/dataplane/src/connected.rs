@@ -65,12 +65,23 @@ impl ConnectedTable {
     pub fn iter(&self) -> impl Iterator<Item = Connection> + '_ {
         (0..Connected::SETS).flat_map(move |set| {
             let tags = self.tags.get(set as usize).tags;
-            (0..WAYS).zip(tags).filter(|(_, held)| *held != tag::EMPTY).filter_map(move |(way, held)| {
-                let slot = self.slots.get(Connected::element(set, way) as usize);
-                let again = self.slots.get(Connected::element(set, way) as usize);
-                (slot == again).then(|| connection(set, held, &slot)).flatten()
-            })
+            let held = (0..WAYS).zip(tags).filter(|(_, held)| *held != tag::EMPTY);
+            held.filter_map(move |(way, held)| self.read(set, way, held))
         })
+    }
+
+    /// The connection of one socket. None if it has no slot, or is being made or ended meanwhile.
+    pub fn get(&self, cookie: u64) -> Option<Connection> {
+        let (set, wanted) = (Connected::set(cookie), Connected::tag(cookie));
+        let tags = self.tags.get(set as usize).tags;
+        let (way, _) = (0..WAYS).zip(tags).find(|(_, held)| *held == wanted)?;
+        self.read(set, way, wanted).filter(|connection| connection.cookie == cookie)
+    }
+
+    fn read(&self, set: u32, way: u32, held: u32) -> Option<Connection> {
+        let slot = self.slots.get(Connected::element(set, way) as usize);
+        let again = self.slots.get(Connected::element(set, way) as usize);
+        (slot == again).then(|| connection(set, held, &slot)).flatten()
     }
 }
 
@@ -137,5 +148,36 @@ mod tests {
         for cookie in (0..64 * u64::from(limits::CONNECTED)).step_by(7) {
             assert!(seen.insert((Connected::set(cookie), Connected::tag(cookie))), "cookie {cookie}");
         }
+    }
+
+    #[test]
+    fn a_socket_is_found_among_those_of_its_set() {
+        let mut table = ConnectedTable {
+            slots: MappedArray::anonymous(limits::CONNECTED as usize),
+            tags: MappedArray::anonymous(Connected::SETS as usize),
+        };
+        let word = word("10.96.0.10".parse().unwrap());
+        // Cookies of one set: two that are beside each other, and one of the next round.
+        let (set, cookies) = (Connected::set(160), [160, 161, 160 + u64::from(limits::CONNECTED)]);
+        let mut tags = FlowTags::default();
+        for (way, cookie) in [(9, cookies[0]), (2, cookies[1]), (0, cookies[2])] {
+            assert_eq!(Connected::set(cookie), set);
+            tags.tags[way as usize] = Connected::tag(cookie);
+            let slot = Connected {
+                cookie,
+                frontend: [word; 4],
+                backend: [word; 4],
+                service: way,
+                protocol: 6,
+                family: 4,
+                ..Connected::default()
+            };
+            table.slots.set(Connected::element(set, way) as usize, slot);
+        }
+        table.tags.set(set as usize, tags);
+        let found = cookies.map(|cookie| table.get(cookie).map(|found| (found.cookie, found.service)));
+        assert_eq!(found, [Some((cookies[0], 9)), Some((cookies[1], 2)), Some((cookies[2], 0))]);
+        assert_eq!(table.get(162), None);
+        assert_eq!(table.iter().count(), 3);
     }
 }

@@ -10,6 +10,7 @@ use crate::inspect::Inspector;
 /// Transport protocol, with its IP protocol number. `Any` is for marks only, see
 /// [`Frontend::mark`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
+#[serde(rename_all = "UPPERCASE")]
 #[repr(u8)]
 pub enum Protocol {
     Any = 0,
@@ -20,6 +21,7 @@ pub enum Protocol {
 
 /// For whom a frontend answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Scope {
     /// Traffic from inside: local sockets and pods.
     Internal,
@@ -58,25 +60,30 @@ impl Backend {
 
 /// How a frontend gives connections to its backends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Algorithm {
     /// At random, by weight.
     #[default]
     Random,
     /// By a hash of the packet's ends that all nodes compute alike, by weight; few connections
     /// move when the list changes.
+    #[serde(rename = "maglev")]
     Consistent,
 }
 
 /// How packets reach backends on other nodes, and their replies the client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Forwarding {
     /// Replies come back through this node, whose address the backend sees.
     #[default]
     Nat,
     /// The backend's node answers the client itself (direct server return). It learns the frontend
     /// from an IP option, or an IPv6 destination option, in the packets that open a connection.
+    #[serde(rename = "dsr")]
     DsrOption,
     /// As `DsrOption`, with the whole packet in an outer IP header.
+    #[serde(rename = "dsr-ipip")]
     DsrIpip,
 }
 

@@ -1,10 +1,13 @@
-//! sock_diag(7): lists the connected datagram sockets of a network namespace, and destroys single
-//! ones.
+//! sock_diag(7): lists the connected sockets of a network namespace, datagrams and streams, and
+//! destroys single ones.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 const NETLINK_SOCK_DIAG: i32 = 4;
+/// TCP sockets of both families: one walk through the kernel's table, where the newer question
+/// needs one a family. The table is that of all network namespaces.
+const STREAMS: u16 = 18;
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const SOCK_DESTROY: u16 = 21;
 const NLMSG_ERROR: u16 = 2;
@@ -26,6 +29,13 @@ const REQUEST: usize = ID_IN_REQUEST + ID;
 const ID_IN_ANSWER: usize = 4;
 /// Place of the cookie in the id: two words, the lower one first.
 const COOKIE_IN_ID: usize = 40;
+/// Place of the id in `struct inet_diag_req`, of the wanted states behind it, and the length of
+/// that.
+const ID_IN_STREAMS: usize = 4;
+const STATES_IN_STREAMS: usize = ID_IN_STREAMS + ID;
+const STREAMS_REQUEST: usize = STATES_IN_STREAMS + 8;
+/// Attributes wanted beside the message, as bits: `INET_DIAG_INFO`.
+const INFO: u8 = 1 << 1;
 /// Longest answer that the kernel gives at once.
 const BUFFER: usize = 64 * 1024;
 /// How long an answer may take.
@@ -39,6 +49,10 @@ pub struct Found {
 }
 
 impl Found {
+    fn read(body: &[u8]) -> Option<Self> {
+        Some(Self { family: *body.first()?, id: array(body, ID_IN_ANSWER)? })
+    }
+
     /// The same number that programs know the socket by.
     pub fn cookie(&self) -> u64 {
         let mut bytes = [0; 8];
@@ -86,31 +100,48 @@ impl Socket {
     pub fn connected_datagrams(&mut self) -> io::Result<Vec<Found>> {
         let mut all = Vec::new();
         for family in [libc::AF_INET as u8, libc::AF_INET6 as u8] {
-            self.send(SOCK_DIAG_BY_FAMILY, NLM_F_DUMP, family, ESTABLISHED, &[0; ID])?;
-            while !self.receive(|answer| all.extend(answer))? {}
+            self.send(&request(SOCK_DIAG_BY_FAMILY, NLM_F_DUMP, family, ESTABLISHED, &[0; ID]))?;
+            while !self.receive(|kind, body| {
+                if kind == SOCK_DIAG_BY_FAMILY {
+                    all.push(Found::read(body).ok_or_else(cut)?);
+                }
+                Ok(())
+            })? {}
         }
         Ok(all)
     }
 
     /// Destroys a socket; false if it is not there any more.
     pub fn destroy(&mut self, socket: &Found) -> io::Result<bool> {
-        self.send(SOCK_DESTROY, NLM_F_ACK, socket.family, ESTABLISHED, &socket.id)?;
-        match self.receive(drop) {
+        self.send(&request(SOCK_DESTROY, NLM_F_ACK, socket.family, ESTABLISHED, &socket.id))?;
+        match self.receive(|_, _| Ok(())) {
             Ok(_) => Ok(true),
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
             Err(error) => Err(error),
         }
     }
 
-    fn send(&self, kind: u16, flags: u16, family: u8, states: u32, id: &[u8; ID]) -> io::Result<()> {
-        let message = request(kind, flags, family, states, id);
+    /// Gives each established TCP connection as the kernel describes it: `struct inet_diag_msg` and
+    /// attributes behind it, `INET_DIAG_INFO` among them. They are read lot by lot and not kept.
+    pub fn streams(&mut self, mut take: impl FnMut(&[u8])) -> io::Result<()> {
+        self.send(&streams_request())?;
+        while !self.receive(|kind, body| {
+            if kind == STREAMS {
+                take(body);
+            }
+            Ok(())
+        })? {}
+        Ok(())
+    }
+
+    fn send(&self, message: &[u8]) -> io::Result<()> {
         // SAFETY: the message is as long as stated, and outlives the call.
         let sent = unsafe { libc::send(self.fd.as_raw_fd(), message.as_ptr().cast(), message.len(), 0) };
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
     /// Takes one lot of answers; true if it was the last.
-    fn receive(&mut self, take: impl FnMut(Option<Found>)) -> io::Result<bool> {
+    fn receive(&mut self, take: impl FnMut(u16, &[u8]) -> io::Result<()>) -> io::Result<bool> {
         // SAFETY: the buffer is as long as stated.
         let length =
             unsafe { libc::recv(self.fd.as_raw_fd(), self.buffer.as_mut_ptr().cast(), self.buffer.len(), 0) };
@@ -134,9 +165,24 @@ fn request(kind: u16, flags: u16, family: u8, states: u32, id: &[u8; ID]) -> [u8
     message
 }
 
-/// Reads what the kernel has sent; true if nothing more will come.
-fn answers(mut bytes: &[u8], mut take: impl FnMut(Option<Found>)) -> io::Result<bool> {
-    let cut = || io::Error::new(io::ErrorKind::InvalidData, "an answer that is cut short");
+/// The question for all established TCP connections.
+fn streams_request() -> [u8; HEADER + STREAMS_REQUEST] {
+    let mut message = [0; HEADER + STREAMS_REQUEST];
+    message[..4].copy_from_slice(&((HEADER + STREAMS_REQUEST) as u32).to_ne_bytes());
+    message[4..6].copy_from_slice(&STREAMS.to_ne_bytes());
+    message[6..8].copy_from_slice(&(NLM_F_REQUEST | NLM_F_DUMP).to_ne_bytes());
+    message[HEADER + 3] = INFO;
+    let states = HEADER + STATES_IN_STREAMS;
+    message[states..states + 4].copy_from_slice(&ESTABLISHED.to_ne_bytes());
+    message
+}
+
+fn cut() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "an answer that is cut short")
+}
+
+/// Reads what the kernel has sent, kind and body of each message; true if nothing more will come.
+fn answers(mut bytes: &[u8], mut take: impl FnMut(u16, &[u8]) -> io::Result<()>) -> io::Result<bool> {
     while !bytes.is_empty() {
         let length = u32::from_ne_bytes(array(bytes, 0).ok_or_else(cut)?) as usize;
         let kind = u16::from_ne_bytes(array(bytes, 4).ok_or_else(cut)?);
@@ -147,12 +193,7 @@ fn answers(mut bytes: &[u8], mut take: impl FnMut(Option<Found>)) -> io::Result<
                 let error = i32::from_ne_bytes(array(body, 0).ok_or_else(cut)?);
                 return if error == 0 { Ok(true) } else { Err(io::Error::from_raw_os_error(-error)) };
             }
-            SOCK_DIAG_BY_FAMILY => {
-                let family = *body.first().ok_or_else(cut)?;
-                let id = array(body, ID_IN_ANSWER).ok_or_else(cut)?;
-                take(Some(Found { family, id }));
-            }
-            _ => {}
+            _ => take(kind, body)?,
         }
         bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
     }
@@ -178,7 +219,11 @@ mod tests {
 
     fn read(bytes: &[u8]) -> (io::Result<bool>, Vec<Found>) {
         let mut all = Vec::new();
-        let result = answers(bytes, |found| all.extend(found));
+        let result = answers(bytes, |kind, body| {
+            assert_eq!(kind, SOCK_DIAG_BY_FAMILY);
+            all.push(Found::read(body).ok_or_else(cut)?);
+            Ok(())
+        });
         (result, all)
     }
 
@@ -218,5 +263,18 @@ mod tests {
         assert!(read(&[0; 32]).0.is_err());
         assert!(read(&message(SOCK_DIAG_BY_FAMILY, &[2, 1])).0.is_err());
         assert!(!read(&[]).0.unwrap());
+    }
+
+    #[test]
+    fn established_connections_are_asked_for_with_what_the_kernel_measures() {
+        let message = streams_request();
+        assert_eq!(message.len(), 76);
+        assert_eq!(message[..4], 76_u32.to_ne_bytes());
+        assert_eq!(
+            message[4..8],
+            [STREAMS.to_ne_bytes(), (NLM_F_REQUEST | NLM_F_DUMP).to_ne_bytes()].concat()
+        );
+        assert_eq!((message[HEADER + 3], message[HEADER + 52]), (2, 2));
+        assert_eq!(message.iter().filter(|byte| **byte != 0).count(), 6);
     }
 }

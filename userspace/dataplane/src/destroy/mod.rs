@@ -13,8 +13,8 @@
 //! ```
 //! The work is done by a thread of its own, which changes its network namespace as it goes.
 
-mod diag;
-mod namespaces;
+pub(crate) mod diag;
+pub(crate) mod namespaces;
 mod stale;
 
 use std::collections::{BTreeMap, BTreeSet};

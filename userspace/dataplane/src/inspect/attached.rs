@@ -12,6 +12,7 @@ use crate::sys;
 
 /// One pinned link.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct LinkRow {
     /// Name of the pin: `cgroup-connect4`, `if7-egress`.
     pub name: String,

@@ -8,7 +8,7 @@ use ebpf_common::protocol;
 use ebpf_common::socket::{Socket4, Socket6, SocketKey4, SocketKey6, direction};
 use serde::Serialize;
 
-use super::{InspectError, Inspector, name};
+use super::{InspectError, Inspector, name, wire};
 use crate::connected::ConnectedTable;
 use crate::convert::{self, address4, address6};
 use crate::flows;
@@ -28,16 +28,21 @@ pub enum State {
 
 /// One translated connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct ConnectionRow {
     pub service: String,
     pub protocol: Option<Protocol>,
     /// The client; none for a local socket, which has `socket` instead.
+    #[serde(serialize_with = "wire::optional_place")]
     pub client: Option<(IpAddr, u16)>,
     /// Cookie of the local socket.
     pub socket: Option<u64>,
+    #[serde(with = "wire::place")]
     pub frontend: (IpAddr, u16),
+    #[serde(with = "wire::place")]
     pub backend: (IpAddr, u16),
     /// The source that the backend sees, where it is not the client.
+    #[serde(serialize_with = "wire::optional_place")]
     pub source: Option<(IpAddr, u16)>,
     pub state: State,
     /// Whether it came in on an uplink; none for a local socket.
@@ -49,6 +54,12 @@ pub struct ConnectionRow {
 }
 
 impl ConnectionRow {
+    /// By service, client and socket.
+    pub fn order(&self, other: &Self) -> std::cmp::Ordering {
+        let by = |row: &Self| (row.client, row.socket);
+        self.service.cmp(&other.service).then_with(|| by(self).cmp(&by(other)))
+    }
+
     /// One of its ends is at this address.
     pub fn touches(&self, address: IpAddr) -> bool {
         let ends = [Some(self.frontend), Some(self.backend), self.client, self.source];
@@ -57,46 +68,91 @@ impl ConnectionRow {
 }
 
 impl Inspector {
-    /// Connections: those that packets made, then those of local sockets.
+    /// All connections, by service and client. For few: [`Inspector::visit_connections`] does not
+    /// keep them.
     ///
     /// # Errors
     /// A map cannot be read.
     pub fn connections(&self) -> Result<Vec<ConnectionRow>, InspectError> {
-        let names = self.names()?;
+        let mut rows = Vec::new();
+        self.visit_connections(|row| {
+            rows.push(row);
+            true
+        })?;
+        rows.sort_by(ConnectionRow::order);
+        Ok(rows)
+    }
+
+    /// Gives connections as they are read: those that packets made, then those of local sockets,
+    /// else in no order. Ends early when `visit` says so.
+    ///
+    /// # Errors
+    /// A map cannot be read.
+    pub fn visit_connections(&self, visit: impl FnMut(ConnectionRow) -> bool) -> Result<(), InspectError> {
+        let mut reader = Reader { names: self.names()?, visit };
+        if self.flow_rows(&mut reader)? {
+            self.socket_rows(&mut reader)?;
+        }
+        Ok(())
+    }
+
+    /// False for an early end.
+    fn flow_rows(&self, to: &mut Reader<impl FnMut(ConnectionRow) -> bool>) -> Result<bool, InspectError> {
         let now = super::tick_now();
         let forward = |flags: u16| flags & flow_flag::REVERSE == 0;
-        let mut rows = Vec::new();
-        for flow in self.flows::<Flow4>("FLOWS4", "FLOW_TAGS4")?.iter().filter(|flow| forward(flow.flags)) {
-            rows.push(flow_row(&names, now, &flow, |address| address4(address).into()));
+        let table = self.flows::<Flow4>("FLOWS4", "FLOW_TAGS4")?;
+        for flow in table.iter().filter(|flow| forward(flow.flags)) {
+            if !to.give(flow_row(&to.names, now, &flow, |address| address4(address).into())) {
+                return Ok(false);
+            }
         }
-        for slot in
-            self.flows::<Flow6>("FLOWS6", "FLOW_TAGS6")?.iter().filter(|slot| forward(slot.flow.flags))
-        {
-            rows.push(flow_row(&names, now, &slot.flow, |address| address6(address).into()));
+        let table = self.flows::<Flow6>("FLOWS6", "FLOW_TAGS6")?;
+        for flow in table.iter().map(|slot| slot.flow).filter(|flow| forward(flow.flags)) {
+            if !to.give(flow_row(&to.names, now, &flow, |address| address6(address).into())) {
+                return Ok(false);
+            }
         }
+        Ok(true)
+    }
+
+    fn socket_rows(&self, to: &mut Reader<impl FnMut(ConnectionRow) -> bool>) -> Result<(), InspectError> {
         let connected = ConnectedTable::open(&self.directory.join("maps"))
             .map_err(|cause| InspectError::Map { map: "CONNECTED", cause })?;
-        rows.extend(
-            connected.iter().map(|one| {
-                socket_row(&names, one.service, one.protocol, one.cookie, one.frontend, one.backend)
-            }),
-        );
+        for one in connected.iter() {
+            let row = socket_row(&to.names, one.service, one.protocol, one.cookie, one.frontend, one.backend);
+            if !to.give(row) {
+                return Ok(());
+            }
+        }
         let at4 = |address, port| (IpAddr::V4(address4(address)), u16::from_be(port));
         for (key, value) in self.read::<SocketKey4, Socket4>("SOCKETS4")? {
-            if key.direction == direction::REVERSE {
-                let (frontend, backend) = (at4(value.address, value.port), at4(key.address, key.port));
-                rows.push(socket_row(&names, value.service, key.protocol, key.cookie, frontend, backend));
+            let (frontend, backend) = (at4(value.address, value.port), at4(key.address, key.port));
+            let row = || socket_row(&to.names, value.service, key.protocol, key.cookie, frontend, backend);
+            if key.direction == direction::REVERSE && !to.give(row()) {
+                return Ok(());
             }
         }
         let at6 = |address, port| (IpAddr::V6(address6(address)), u16::from_be(port));
         for (key, value) in self.read::<SocketKey6, Socket6>("SOCKETS6")? {
-            if key.direction == direction::REVERSE {
-                let (frontend, backend) = (at6(value.address, value.port), at6(key.address, key.port));
-                rows.push(socket_row(&names, value.service, key.protocol, key.cookie, frontend, backend));
+            let (frontend, backend) = (at6(value.address, value.port), at6(key.address, key.port));
+            let row = || socket_row(&to.names, value.service, key.protocol, key.cookie, frontend, backend);
+            if key.direction == direction::REVERSE && !to.give(row()) {
+                return Ok(());
             }
         }
-        rows.sort_by(|a, b| (&a.service, a.client, a.socket).cmp(&(&b.service, b.client, b.socket)));
-        Ok(rows)
+        Ok(())
+    }
+}
+
+/// Who gets the rows, and the names for them.
+struct Reader<F> {
+    names: BTreeMap<u32, String>,
+    visit: F,
+}
+
+impl<F: FnMut(ConnectionRow) -> bool> Reader<F> {
+    fn give(&mut self, row: ConnectionRow) -> bool {
+        (self.visit)(row)
     }
 }
 

@@ -8,7 +8,7 @@ use aya::maps::{Map, MapData, RingBuf};
 use ebpf_common::event::{Event, hook, kind};
 use serde::{Deserialize, Serialize};
 
-use super::{InspectError, Inspector};
+use super::{InspectError, Inspector, wire};
 use crate::convert;
 use crate::map::{HashTable, Name};
 
@@ -17,16 +17,21 @@ const MAX_NAMES: usize = 4_096;
 
 /// One event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct EventRow {
     /// Nanoseconds since the machine started.
+    #[serde(rename = "uptimeNanoseconds")]
     pub time: u64,
     /// What happened, see [`ebpf_common::event::kind::LABELS`].
     pub kind: String,
     /// Which program tells it, see [`ebpf_common::event::hook::LABELS`].
     pub hook: String,
-    /// IP protocol number.
+    /// IP protocol number; by its name in JSON, where it has one here.
+    #[serde(with = "wire::protocol")]
     pub protocol: u8,
+    #[serde(with = "wire::place")]
     pub source: (IpAddr, u16),
+    #[serde(with = "wire::place")]
     pub destination: (IpAddr, u16),
     /// `namespace/name`; none where no service is concerned.
     pub service: Option<String>,

@@ -5,6 +5,7 @@
 //!   rows         services, frontends, backends
 //!   connections  flows of packets, connections of sockets
 //!   attached     pinned links, and what they are attached to
+//!   latency      round-trip times by service, as the kernel measures them
 //!   gauge        how full the maps are
 //!   events       what programs tell about single packets
 //!   explain      which table decides what for one packet
@@ -15,8 +16,10 @@ mod connections;
 mod events;
 pub mod explain;
 mod gauge;
+mod latency;
 mod rows;
 mod snapshot;
+mod wire;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -31,6 +34,7 @@ pub use self::attached::{Attached, LinkRow};
 pub use self::connections::{ConnectionRow, State};
 pub use self::events::{EventRow, Events};
 pub use self::gauge::Pressure;
+pub use self::latency::{Latencies, LatencyRow, LatencyWatch};
 pub use self::rows::{BackendRow, FrontendRow, ServiceRow};
 pub use self::snapshot::{Affinities, KnownFlow, KnownFrontend, Snapshot};
 
@@ -41,14 +45,29 @@ use crate::tables::{Backend, FrontendKey};
 /// The tables could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum InspectError {
-    #[error("no tables under {}: is the data plane running on this node?", root.display())]
+    #[error("no tables under {}: does the proxy run on this node, with the same --bpf-root?", root.display())]
     Absent { root: PathBuf },
+    #[error(
+        "the tables under {} have layout {}, and this program reads layout {LAYOUT_VERSION}: \
+         look with the program that runs the proxy",
+        root.display(),
+        found.join(", ")
+    )]
+    Layout { root: PathBuf, found: Vec<String> },
+    #[error("looking for tables under {}", root.display())]
+    Root {
+        root: PathBuf,
+        #[source]
+        cause: io::Error,
+    },
     #[error("reading map {map}")]
     Map {
         map: &'static str,
         #[source]
         cause: io::Error,
     },
+    #[error("listing the TCP connections of this node's network namespaces")]
+    Sockets(#[source] io::Error),
     #[error("opening the ring buffer of events")]
     Events(#[source] Box<aya::maps::MapError>),
     #[error("reading the links pinned in {}", directory.display())]
@@ -80,13 +99,31 @@ impl Inspector {
     /// Looks below the directory that the data plane was given.
     ///
     /// # Errors
-    /// There are no maps of this layout.
+    /// There are no maps, none of this layout, or they may not be seen.
     pub fn open(bpf_root: &Path) -> Result<Self, InspectError> {
         let directory = bpf_root.join(format!("v{LAYOUT_VERSION}"));
-        if !directory.join("maps").is_dir() {
-            return Err(InspectError::Absent { root: bpf_root.to_path_buf() });
+        let root = bpf_root.to_path_buf();
+        match std::fs::metadata(directory.join("maps")) {
+            Ok(_) => return Ok(Self { directory }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(cause) => return Err(InspectError::Root { root, cause }),
         }
-        Ok(Self { directory })
+        let found = layouts(bpf_root);
+        Err(if found.is_empty() {
+            InspectError::Absent { root }
+        } else {
+            InspectError::Layout { root, found }
+        })
+    }
+
+    /// Names of the services in the tables, sorted.
+    ///
+    /// # Errors
+    /// The map of names cannot be read.
+    pub fn service_names(&self) -> Result<Vec<String>, InspectError> {
+        let mut names: Vec<String> = self.names()?.into_values().collect();
+        names.sort();
+        Ok(names)
     }
 
     /// Totals over all processors, by label.
@@ -155,6 +192,18 @@ impl Inspector {
     }
 }
 
+/// Versions of the layouts that have maps here.
+fn layouts(bpf_root: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(bpf_root).into_iter().flatten().flatten();
+    let version = |entry: std::fs::DirEntry| {
+        let version = entry.file_name().to_str()?.strip_prefix('v')?.parse::<u32>().ok()?;
+        entry.path().join("maps").is_dir().then(|| version.to_string())
+    };
+    let mut found: Vec<String> = entries.filter_map(version).collect();
+    found.sort();
+    found
+}
+
 /// Where frontends' lists and look-up tables lie.
 struct Arena {
     backends4: MappedArray<Backend4>,
@@ -202,4 +251,26 @@ fn tick_now() -> u32 {
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut time) };
     let nanoseconds = time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;
     (nanoseconds >> ebpf_common::TICK_SHIFT) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn why_there_is_nothing_to_look_at_is_said() {
+        let root = tempfile::tempdir().unwrap();
+        let error = |root: &Path| Inspector::open(root).unwrap_err();
+        assert!(matches!(error(&root.path().join("none")), InspectError::Absent { .. }));
+        assert!(matches!(error(root.path()), InspectError::Absent { .. }));
+        std::fs::create_dir_all(root.path().join("v1/maps")).unwrap();
+        std::fs::create_dir_all(root.path().join("other/maps")).unwrap();
+        let text = error(root.path()).to_string();
+        assert!(text.contains("have layout 1, and this program"), "{text}");
+        // A file where a directory should be is neither.
+        std::fs::write(root.path().join("file"), "").unwrap();
+        assert!(matches!(error(&root.path().join("file")), InspectError::Root { .. }));
+        std::fs::create_dir_all(root.path().join(format!("v{LAYOUT_VERSION}/maps"))).unwrap();
+        Inspector::open(root.path()).unwrap();
+    }
 }

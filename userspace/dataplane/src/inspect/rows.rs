@@ -13,9 +13,11 @@ use crate::tables::{Algorithm, Backend, Forwarding, FrontendKey, Protocol};
 
 /// One service and what it counted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct ServiceRow {
     pub id: u32,
     /// `namespace/name`.
+    #[serde(rename = "service")]
     pub name: String,
     pub frontends: usize,
     /// Distinct backends over all frontends.
@@ -28,7 +30,10 @@ pub struct ServiceRow {
 
 /// One frontend.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct FrontendRow {
+    /// Left out of JSON, where frontends stand within their service.
+    #[serde(skip)]
     pub service: String,
     #[serde(flatten)]
     pub key: FrontendKey,
@@ -48,6 +53,7 @@ pub struct FrontendRow {
 
 /// One backend of a frontend. The tables keep weights as shares.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct BackendRow {
     pub service: String,
     pub frontend: FrontendKey,

@@ -43,15 +43,19 @@ impl Account<'_> {
         let (address, port) = self.query.destination;
         let key = FrontendKey { address, port, protocol: self.query.protocol, scope };
         let table = self.frontends();
+        let whence = match scope {
+            Scope::Internal => "from inside",
+            Scope::External => "from outside",
+        };
         if let Some(found) = self.snapshot.frontends.get(&key).filter(|_| !address.is_unspecified()) {
             let service = self.service(found.value.service);
             self.note(
                 table,
-                format!("{} ({scope:?}) is a frontend of {service}", place(self.query.destination)),
+                format!("{} ({whence}) is a frontend of {service}", place(self.query.destination)),
             );
             return Some(found.clone());
         }
-        let text = format!("{} ({scope:?}) is no frontend", place(self.query.destination));
+        let text = format!("{} ({whence}) is no frontend", place(self.query.destination));
         self.note(table, text);
         let config = &self.snapshot.config;
         if port < config.wildcard_port_min || port > config.wildcard_port_max {
@@ -73,9 +77,9 @@ impl Account<'_> {
         let found = self.snapshot.frontends.get(&wildcard).cloned();
         let text = match &found {
             Some(found) => {
-                format!("port {port} ({scope:?}) is a node port of {}", self.service(found.value.service))
+                format!("port {port} ({whence}) is a node port of {}", self.service(found.value.service))
             }
-            None => format!("port {port} ({scope:?}) is no node port"),
+            None => format!("port {port} ({whence}) is no node port"),
         };
         self.note(table, text);
         found

@@ -9,12 +9,14 @@ use std::net::IpAddr;
 use serde::Serialize;
 
 pub use self::query::{From, Query, QueryError};
-use super::Snapshot;
+use super::{Snapshot, wire};
 
 /// Both ends of a packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub struct Ends {
+    #[serde(with = "wire::place")]
     pub source: (IpAddr, u16),
+    #[serde(with = "wire::place")]
     pub destination: (IpAddr, u16),
 }
 
@@ -57,6 +59,7 @@ pub enum Outcome {
     Translated {
         service: String,
         /// Who gets it.
+        #[serde(serialize_with = "wire::optional_place")]
         backend: Option<(IpAddr, u16)>,
         /// Who may get it, where the flow does not exist yet.
         candidates: Vec<Candidate>,
@@ -85,12 +88,21 @@ pub struct Path {
     pub outcome: Outcome,
 }
 
+/// What a service has counted so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Counted {
+    /// Connections, or first datagrams, that got a backend.
+    pub connections: u64,
+    /// Those that found none.
+    pub refused: u64,
+}
+
 /// Hooks in the order in which they see the packet, down to the one that decides.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Explanation {
     pub paths: Vec<Path>,
-    /// Of the service concerned: connections and refusals so far.
-    pub counted: Option<(u64, u64)>,
+    /// Of the service concerned.
+    pub counted: Option<Counted>,
 }
 
 impl Explanation {
@@ -127,7 +139,8 @@ pub fn explain(snapshot: &Snapshot, query: &Query) -> Explanation {
     }
     let services = snapshot.frontends.values().map(|known| known.value.service);
     let service = snapshot.flows.values().map(|flow| flow.service).chain(services).next();
-    let counted = service.and_then(|service| snapshot.counted.get(&service).copied());
+    let counted = service.and_then(|service| snapshot.counted.get(&service));
+    let counted = counted.map(|&(connections, refused)| Counted { connections, refused });
     Explanation { paths, counted }
 }
 

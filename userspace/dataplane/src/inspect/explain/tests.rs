@@ -74,12 +74,27 @@ fn questions_are_read_in_several_forms() {
     assert_eq!(one, Query::parse(&["TCP 10.0.0.1:40000 -> 10.96.0.1:443"], None).unwrap());
     assert_eq!((one.from, one.source), (From::Pod, Some((ip("10.0.0.1"), 40_000))));
     assert_eq!(Query::parse(&["udp", "[fd00::1]:53"], None).unwrap().from, From::Host);
+    // TCP where it is not said.
+    assert_eq!(one, Query::parse(&["10.0.0.1:40000", "10.96.0.1:443"], None).unwrap());
+    let v6 = Query::parse(&["[fd00::5]:40000", "[fd00:96::1]:443"], None).unwrap();
+    assert_eq!(v6.destination, (ip("fd00:96::1"), 443));
+}
+
+#[test]
+fn what_is_wrong_with_a_question_is_said() {
     let error = |words: &str, from| Query::parse(&[words], from).unwrap_err();
-    assert_eq!(error("tcp", None), QueryError::Form);
-    assert_eq!(error("icmp 10.0.0.1:1", None), QueryError::Protocol("icmp".to_owned()));
+    for words in ["", "tcp", "tcp 10.0.0.1:1 10.0.0.2:2 10.0.0.3:3"] {
+        assert_eq!(error(words, None), QueryError::Form);
+    }
+    assert_eq!(error("icmp 10.0.0.1:1", None), QueryError::First("icmp".to_owned()));
+    assert_eq!(error("default/web", None), QueryError::First("default/web".to_owned()));
     assert_eq!(error("tcp 10.0.0.1", None), QueryError::Place("10.0.0.1".to_owned()));
-    assert_eq!(error("tcp [fd00::1]:1 10.0.0.1:1", None), QueryError::Families);
+    assert_eq!(error("tcp fd00::1 fd00::2", None), QueryError::Place("fd00::1".to_owned()));
+    let families = QueryError::Families { source_address: ip("fd00::1"), destination: ip("10.0.0.1") };
+    assert_eq!(error("tcp [fd00::1]:1 10.0.0.1:1", None), families);
     assert_eq!(error("tcp 10.0.0.1:1", Some(From::Uplink)), QueryError::Source);
+    // `explain tcp 10.0.0.1:1 -> 10.96.0.1:80` in a shell: the rest is the name of a file.
+    assert_eq!(error("tcp 10.0.0.1:1 -", None), QueryError::Arrow);
 }
 
 #[test]
@@ -91,7 +106,7 @@ fn a_socket_goes_to_any_backend_and_is_translated_once() {
     };
     assert_eq!((service.as_str(), *backend, source.is_none()), ("default/web", None, true));
     assert!(candidates.iter().all(|one| (one.share - 0.5).abs() < 1e-9) && candidates.len() == 2);
-    assert_eq!(explanation.counted, Some((10, 1)));
+    assert_eq!(explanation.counted, Some(Counted { connections: 10, refused: 1 }));
     // Node ports answer on the node's loopback, for its own processes alone.
     assert!(matches!(ask(&node, "tcp 127.0.0.1:30080", From::Host).outcome(), Outcome::Translated { .. }));
     assert_eq!(*ask(&node, "tcp 127.0.0.1:30080", From::Pod).outcome(), Outcome::NotAService);
