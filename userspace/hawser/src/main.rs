@@ -8,6 +8,7 @@ mod components;
 mod credentials;
 mod data_dir;
 mod down;
+mod lock;
 mod look;
 mod node;
 mod proxy;

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use apiserver_api::ambient::Ambient;
 use kube::Client;
 use kubelet_agent::containerd::{Containerd, ContainerdConfig};
@@ -19,6 +19,7 @@ use userspace_dataplane::{Kernel, Limits, XdpMode, find_cgroup2};
 use userspace_proxy::{KernelLinks, KubeProxyConfiguration, Own};
 
 use crate::args::{Networks, NodeArgs, ProxyPorts, RuntimeArgs};
+use crate::lock;
 
 /// The node as its components see it.
 #[derive(Clone, Debug)]
@@ -284,7 +285,8 @@ pub fn proxy_config(node: &Node, ports: &ProxyPorts, networks: &Networks) -> Res
     userspace_proxy::Config::new(&kube_proxy, &own).context("the proxy's configuration cannot be used")
 }
 
-/// Runs the service proxy until shutdown. What it programmed stays.
+/// Runs the service proxy until shutdown. What it programmed stays. Nobody else may work on the same
+/// directory of pins meanwhile.
 pub async fn proxy(
     config: userspace_proxy::Config,
     data_plane: userspace_dataplane::Config,
@@ -292,6 +294,11 @@ pub async fn proxy(
     around: &Surroundings<'_>,
 ) -> Result<JoinHandle<()>> {
     let hard = config.bind_address_hard_fail;
+    // First: whoever has it may still have the ports, and is about to end.
+    let lock = tokio::select! {
+        lock = lock::take(&data_plane.bpf_root, lock::OVERLAP) => lock?,
+        () = around.stop.cancelled() => bail!("told to end while another proxy was still at work"),
+    };
     let listeners = userspace_proxy::Listeners {
         healthz: page(config.healthz_bind_address, "healthz-bind-address", hard).await?,
         metrics: page(config.metrics_bind_address, "metrics-bind-address", hard).await?,
@@ -304,6 +311,7 @@ pub async fn proxy(
         let links = Box::new(KernelLinks::new());
         Box::pin(userspace_proxy::run(config, client, Box::new(kernel), links, ambient, listeners, stop))
             .await;
+        drop(lock);
     }))
 }
 

@@ -8,12 +8,13 @@ use apiserver_api::ambient::Ambient;
 use kube::Client;
 use kube::config::{Config as ClientConfig, KubeConfigOptions, Kubeconfig};
 use tracing::{debug, info, warn};
+use userspace_dataplane::RootLock;
 use userspace_proxy::{Config, File, KubeProxyConfiguration, adjust, cleanup, notes, route};
 
 use crate::args::Proxy;
 use crate::node::{self, Surroundings};
 use crate::proxy_args::{Act, ProxyRun, Resolved, resolve};
-use crate::{look, shutdown};
+use crate::{lock, look, shutdown};
 
 /// Between looks at the configuration file.
 const FILE_PAUSE: Duration = Duration::from_secs(10);
@@ -68,6 +69,7 @@ pub async fn run(args: Proxy) -> Result<()> {
     userspace_dataplane::preflight(&data_plane).context("the data plane cannot work here")?;
     adjust_machine(&configuration);
     if init_only.unwrap_or(false) {
+        let _lock = lock::take(&own.bpf_root, lock::OVERLAP).await?;
         drop(userspace_dataplane::Kernel::open(data_plane).context("cannot open the data plane")?);
         warn_of_leftovers(own.bpf_root).await;
         info!("set up what takes privileges; the proxy can be started without --init-only");
@@ -133,8 +135,10 @@ fn write(configuration: KubeProxyConfiguration, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Removes all that a proxy left; goes on after errors and gives all of them.
+/// Removes all that a proxy left; goes on after errors and gives all of them. Beside a proxy that
+/// runs, nothing is touched.
 async fn clean_up(bpf_root: &Path, configuration: &KubeProxyConfiguration) -> Result<()> {
+    let _lock = RootLock::take_existing(bpf_root).context("nothing was removed")?;
     let mut errors = Vec::new();
     let excluded: Vec<_> =
         configuration.ipvs.exclude_cidrs.iter().filter_map(|range| range.parse().ok()).collect();

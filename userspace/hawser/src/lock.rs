@@ -1,0 +1,65 @@
+//! The lock of the directory of pins, for as long as a process works on it.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use tokio::time::Instant;
+use tracing::info;
+use userspace_dataplane::{LockError, RootLock};
+
+/// A pod that is replaced may still be ending when the next one starts.
+pub const OVERLAP: Duration = Duration::from_secs(30);
+/// Between looks whether the other one has ended.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Takes the lock, waiting for whoever has it.
+pub async fn take(bpf_root: &Path, patience: Duration) -> Result<RootLock> {
+    let deadline = Instant::now() + patience;
+    let mut said = false;
+    loop {
+        match RootLock::take(bpf_root) {
+            Ok(lock) => return Ok(lock),
+            Err(LockError::Held { holder, .. }) if Instant::now() < deadline => {
+                if !std::mem::replace(&mut said, true) {
+                    info!(
+                        "{holder} works on {}: waiting for its end, {} s at most",
+                        bpf_root.display(),
+                        patience.as_secs()
+                    );
+                }
+                tokio::time::sleep(PAUSE).await;
+            }
+            Err(error) => return Err(error).context("one proxy at a time can work on a directory of pins"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A directory that a BPF file system is mounted on needs no root to be locked.
+    fn existing() -> Option<tempfile::TempDir> {
+        tempfile::Builder::new().prefix("hawser-lock-").tempdir_in("/sys/fs/bpf").ok()
+    }
+
+    #[tokio::test(start_paused = true)]
+    #[ignore = "needs root and eBPF: cargo xtask test"]
+    async fn the_next_one_waits_a_while_and_then_says_what_to_do() {
+        let Some(root) = existing() else { panic!("no BPF file system at /sys/fs/bpf") };
+        let first = take(root.path(), Duration::ZERO).await.unwrap();
+        let start = Instant::now();
+        let error = format!("{:#}", take(root.path(), OVERLAP).await.unwrap_err());
+        assert!(
+            error.contains(&root.path().display().to_string()) && error.contains("stop it first"),
+            "{error}"
+        );
+        assert!(start.elapsed() >= OVERLAP, "{:?}", start.elapsed());
+        let (second, ()) = tokio::join!(take(root.path(), OVERLAP), async {
+            tokio::time::sleep(Duration::from_secs(3)).await;
+            drop(first);
+        });
+        second.unwrap();
+    }
+}
