@@ -86,8 +86,8 @@ pub mod tag {
 pub mod flow_flag {
     /// From the backend to the client.
     pub const REVERSE: u16 = 1;
-    /// The client's address is replaced by the node's: packets of both directions leave through
-    /// the programs, without the stack.
+    /// The client is outside and the backend elsewhere: packets leave through the programs, without
+    /// the stack. The client's address is replaced by the node's, but for direct server return.
     pub const THROUGH: u16 = 2;
     /// This direction has sent its FIN.
     pub const FIN: u16 = 4;

@@ -11,7 +11,7 @@ use support::topology::*;
 use support::{Node, frontend, in_namespace, key};
 use userspace_dataplane::inspect::Inspector;
 use userspace_dataplane::tables::{Backend, DataPlane, Forwarding, Protocol, Scope, ServiceTables};
-use userspace_dataplane::{Kernel, Program};
+use userspace_dataplane::{Kernel, Program, TestRun};
 
 /// Where things are, in one family.
 struct Places<A> {
@@ -126,32 +126,35 @@ fn packet<A: Address + Sync>(protocol: Protocol, from: (A, u16), to: (A, u16), f
     if protocol == Protocol::Udp { Packet::udp(from, to, b"hello") } else { Packet::tcp(from, to, flags) }
 }
 
+/// A packet as XDP sends it on, with the link addresses that the next hop wants.
+#[track_caller]
+fn sent_by_xdp<A: Address>(run: &TestRun) -> Packet<A> {
+    assert_eq!((run.verdict, &run.packet[..6]), (XDP_TX, OTHER_NODE_LINK.as_slice()));
+    let plain = Packet::<A>::tcp((A::read(&vec![0; A::LENGTH]), 0), (A::read(&vec![0; A::LENGTH]), 0), 0);
+    Packet { link: plain.link, ..Packet::parse(&run.packet) }
+}
+
 fn the_option_is_sent<A: Address + Sync>(places: &Places<A>) {
     on_node(|kernel, topology, node| {
         let backends = [at(places.remote, false)];
         let tables = places.service(Protocol::Tcp, &backends, Forwarding::DsrOption);
         kernel.apply_service("a/b", Some(&tables)).unwrap();
         let syn = Packet::tcp(places.client, places.vip, SYN);
-        // There is no room in XDP for what has to be put in.
-        assert_eq!(xdp(kernel, &syn, topology.uplink).verdict, XDP_PASS);
-        let run = tcx(kernel, Program::UplinkIngress, &syn, topology.uplink);
-        let there = Packet::tcp(places.client, places.remote, SYN);
-        let expected = Packet { ttl: 63, options: places.option(), ..there.clone() };
-        assert_eq!((run.verdict, Packet::parse(&run.packet)), (REDIRECT, expected.clone()));
-        // Sent again, it goes the same way.
+        let there = Packet { ttl: 63, ..Packet::tcp(places.client, places.remote, SYN) };
+        let expected = Packet { options: places.option(), ..there.clone() };
+        // Sent again, it goes the same way; by tcx too.
+        for _ in 0..2 {
+            assert_eq!(sent_by_xdp(&xdp(kernel, &syn, topology.uplink)), expected);
+        }
         let run = tcx(kernel, Program::UplinkIngress, &syn, topology.uplink);
         assert_eq!((run.verdict, Packet::parse(&run.packet)), (REDIRECT, expected));
-        // Later packets need nothing more, and XDP carries them.
-        let ack = Packet::tcp(places.client, places.vip, ACK);
-        let run = xdp(kernel, &ack, topology.uplink);
-        let link: [u8; 12] = run.packet[..12].try_into().unwrap();
-        let expected = Packet { ttl: 63, flags: ACK, link, ..there.clone() };
-        assert_eq!((run.verdict, Packet::parse(&run.packet)), (XDP_TX, expected));
-        assert_eq!(link[..6], OTHER_NODE_LINK);
+        // Later packets need nothing more.
+        let ack = Packet { flags: ACK, payload: vec![7; 100], ..syn };
+        let expected = Packet { flags: ACK, payload: vec![7; 100], ..there };
+        assert_eq!(sent_by_xdp(&xdp(kernel, &ack, topology.uplink)), expected);
         let run = tcx(kernel, Program::UplinkIngress, &ack, topology.uplink);
-        let expected = Packet { ttl: 63, flags: ACK, ..there };
         assert_eq!((run.verdict, Packet::parse(&run.packet)), (REDIRECT, expected));
-        assert_eq!((metric(node, "flow_created"), metric(node, "dsr_sent")), (1, 3));
+        assert_eq!((metric(node, "flow_created"), metric(node, "dsr_sent")), (1, 4));
     });
 }
 
@@ -168,10 +171,10 @@ fn every_datagram_has_the_option<A: Address + Sync>(places: &Places<A>) {
         kernel.apply_service("a/b", Some(&tables)).unwrap();
         for _ in 0..2 {
             let datagram = Packet::udp(places.client, places.vip, b"hello");
-            assert_eq!(xdp(kernel, &datagram, topology.uplink).verdict, XDP_PASS);
-            let run = tcx(kernel, Program::UplinkIngress, &datagram, topology.uplink);
             let there = Packet::udp(places.client, places.remote, b"hello");
             let expected = Packet { ttl: 63, options: places.option(), ..there };
+            assert_eq!(sent_by_xdp(&xdp(kernel, &datagram, topology.uplink)), expected);
+            let run = tcx(kernel, Program::UplinkIngress, &datagram, topology.uplink);
             assert_eq!((run.verdict, Packet::parse(&run.packet)), (REDIRECT, expected));
         }
     });
@@ -271,13 +274,17 @@ fn whole_packets_are_wrapped<A: Address + Sync>(places: &Places<A>) {
             kernel.apply_service("a/b", Some(&tables)).unwrap();
             for flags in [SYN, ACK] {
                 let asked = packet(protocol, places.client, places.vip, flags);
-                assert_eq!(xdp(kernel, &asked, topology.uplink).verdict, XDP_PASS);
+                let run = xdp(kernel, &asked, topology.uplink);
+                assert_eq!((run.verdict, &run.packet[..6]), (XDP_TX, OTHER_NODE_LINK.as_slice()));
+                let mut inner = places.unwrapped(&run.packet, places.node, places.remote.0);
+                inner.link = asked.link;
+                assert_eq!(inner, Packet { ttl: 63, ..asked.clone() });
                 let run = tcx(kernel, Program::UplinkIngress, &asked, topology.uplink);
                 assert_eq!(run.verdict, REDIRECT);
                 let inner = places.unwrapped(&run.packet, places.node, places.remote.0);
                 assert_eq!(inner, Packet { ttl: 63, ..asked });
             }
-            assert_eq!((metric(node, "flow_created"), metric(node, "dsr_sent")), (1, 2));
+            assert_eq!((metric(node, "flow_created"), metric(node, "dsr_sent")), (1, 4));
         });
     }
 }
@@ -333,6 +340,11 @@ fn too_big<A: Address + Sync>(places: &Places<A>, forwarding: Forwarding, fits: 
         };
         let run = tcx(kernel, Program::UplinkIngress, &datagram(fits), topology.uplink);
         assert_eq!(run.verdict, REDIRECT, "{forwarding:?}: {fits} bytes fit");
+        assert_eq!(xdp(kernel, &datagram(fits), topology.uplink).verdict, XDP_TX);
+        // XDP leaves the answer to the program behind it.
+        let frame = datagram(fits + 1).bytes();
+        let run = xdp_bytes(kernel, &frame, topology.uplink);
+        assert_eq!((run.verdict, run.packet), (XDP_PASS, frame));
         let run = tcx(kernel, Program::UplinkIngress, &datagram(fits + 1), topology.uplink);
         assert_eq!(run.verdict, REDIRECT);
         let answer = Packet::<A>::parse(&run.packet);

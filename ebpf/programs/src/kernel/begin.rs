@@ -128,7 +128,7 @@ fn choose<F: Family>(packet: &Packet<F::Address>, hash: u64, place: Place) -> u3
     choice.backend_flags = backend.flags();
     choice.service = frontend.service;
     choice.flags = flags as u32;
-    if is_xdp(place) && (backend.flags() & backend_flag::LOCAL != 0 || dsr::manner(flags as u32) != 0) {
+    if is_xdp(place) && backend.flags() & backend_flag::LOCAL != 0 {
         return verdict::PASS;
     }
     verdict::REWRITE
@@ -239,8 +239,7 @@ fn create<F: Family>(packet: &Packet<F::Address>, hash: u64, place: Place, to: &
         tell::<F>(kind::SNAT_NO_ADDRESS, place, choice.service, packet);
         return verdict::DROP;
     }
-    let outer = manner == flow_flag::DSR_IPIP as u32;
-    let flags = manner as u16 | if through && !outer { flow_flag::THROUGH } else { 0 };
+    let flags = manner as u16 | if through { flow_flag::THROUGH } else { 0 };
     // SAFETY: all are values.
     unsafe {
         copy(&choice.backend, &mut new.key.source);

@@ -59,8 +59,7 @@ pub fn decide<F: Family>(packet: &Packet<F::Address>, place: Place, to: &mut To<
     if let Some(found) = table::find::<F>(config, &packet.key, hash)
         && found.read(to)
     {
-        let carried = to.flags & flow_flag::THROUGH as u32 != 0 && !dsr::needs_room(packet, to.flags);
-        if is_xdp(place) && !carried {
+        if is_xdp(place) && to.flags & flow_flag::THROUGH as u32 == 0 {
             return verdict::PASS;
         }
         if keep::<F>(config, packet, &found, to.flags, place) {

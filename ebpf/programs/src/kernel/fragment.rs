@@ -40,18 +40,26 @@ pub fn remember<F: Family>(packet: &Packet<F::Address>) {
     let _ = FRAGMENTS.insert(&key::<F>(packet), &value, BPF_ANY as u64);
 }
 
-/// Gives a later fragment the ports of its first one, if that is known.
-#[inline(never)]
-pub fn recall<F: Family>(packet: &mut Packet<F::Address>) -> bool {
-    let Some(first) = FRAGMENTS.get_ptr(&key::<F>(packet)) else {
-        return false;
-    };
+/// Both ports of a datagram, if its first fragment has said them.
+#[inline(always)]
+pub fn ports(key: &FragmentKey) -> Option<(u16, u16)> {
+    let first = FRAGMENTS.get_ptr(key)?;
     // SAFETY: the pointer leads to a value of the map; what a recycled one says is another
     // datagram's, as it may be when identifications come round.
     let first = unsafe { first.read() };
-    packet.key.source_port = first.source_port;
-    packet.key.destination_port = first.destination_port;
-    maps::tick().wrapping_sub(first.seen) <= LIFETIME
+    let fresh = maps::tick().wrapping_sub(first.seen) <= LIFETIME;
+    fresh.then_some((first.source_port, first.destination_port))
+}
+
+/// Gives a later fragment the ports of its first one, if that is known.
+#[inline(never)]
+pub fn recall<F: Family>(packet: &mut Packet<F::Address>) -> bool {
+    let Some((source, destination)) = ports(&key::<F>(packet)) else {
+        return false;
+    };
+    packet.key.source_port = source;
+    packet.key.destination_port = destination;
+    true
 }
 
 /// Carries a later fragment as its first one; `to` is room for a decision. No function of its own:

@@ -1,5 +1,6 @@
 //! Packets between an uplink and backends on other nodes: they never meet the stack. Fragments,
-//! options, control messages and SCTP are left to the programs behind it.
+//! options, control messages and SCTP are left to the programs behind it. What direct server return
+//! puts into packets is put in here too, see [`dsr`].
 
 use core::mem::MaybeUninit;
 
@@ -11,11 +12,14 @@ use ebpf_common::event::hook;
 use ebpf_common::flow::Flow;
 use ebpf_common::{config_flag, metric, protocol};
 
+use super::dsr;
 use super::family::{Family, V4, V6};
 use super::flow::{self, verdict};
 use super::hop::{self, Hop};
 use super::maps::{self, DEVICES};
-use super::packet::{self, Delta, ETHERNET, ETHERTYPE, IP, Packet, TCP_CHECK, TCP_HEADER, To, UDP_CHECK};
+use super::packet::{
+    self, Delta, ETHERNET, ETHERTYPE, IP, Packet, TCP_CHECK, TCP_HEADER, To, UDP_CHECK, UDP_HEADER,
+};
 
 #[xdp]
 pub fn uplink_xdp(ctx: XdpContext) -> u32 {
@@ -52,6 +56,9 @@ fn run<F: Family>(ctx: *mut xdp_md, data: usize, end: usize) -> u32 {
     // SAFETY: read only after the decision has written it.
     let to: &mut To<F::Address> = unsafe { &mut *to.as_mut_ptr() };
     match flow::decide::<F>(packet, flow::place(hook::XDP, ifindex), to) {
+        verdict::REWRITE if dsr::is_direct(to.flags) && dsr::needs_room(packet, to.flags) => {
+            dsr::lift::<F>(ctx, packet, to)
+        }
         verdict::REWRITE if F::VERSION == 4 => carry::<F>(ctx, packet, to),
         verdict::REWRITE => carry_apart::<F>(ctx, packet, to),
         verdict::DROP => xdp_action::XDP_DROP,
@@ -63,7 +70,7 @@ fn run<F: Family>(ctx: *mut xdp_md, data: usize, end: usize) -> u32 {
 /// compared anew: the verifier forgets what an earlier comparison has shown, the compiler does not,
 /// and would leave the second one out.
 #[inline(always)]
-fn bounds(ctx: *mut xdp_md) -> (usize, usize) {
+pub fn bounds(ctx: *mut xdp_md) -> (usize, usize) {
     // SAFETY: the context is the one that the kernel gave.
     unsafe {
         let data = (&raw const (*ctx).data).read_volatile() as usize;
@@ -80,23 +87,34 @@ fn carry_apart<F: Family>(ctx: *mut xdp_md, packet: &Packet<F::Address>, to: &To
 /// Rewrites a packet and sends it out; to the stack, unchanged, if the way there is not known.
 #[inline(always)]
 fn carry<F: Family>(ctx: *mut xdp_md, packet: &Packet<F::Address>, to: &To<F::Address>) -> u32 {
-    let Some(slot) = F::slot(to.slot) else {
+    let Some(hop) = hop::<F>(ctx, packet, to) else {
         return xdp_action::XDP_PASS;
     };
-    let mut hop = hop::of(slot);
-    if !hop.is_for_xdp() {
-        if !find_hop::<F>(ctx, packet.key.protocol, to, slot) {
-            return xdp_action::XDP_PASS;
-        }
-        hop = hop::of(slot);
-        if !hop.is_for_xdp() {
-            return xdp_action::XDP_PASS;
-        }
-    }
     let (data, end) = bounds(ctx);
-    if !rewrite::<F>(data, end, packet, to, &hop) {
+    if !rewrite::<F>(data, end, packet, to, &hop, IP + F::HEADER) {
         return xdp_action::XDP_PASS;
     }
+    leave(ctx, &hop)
+}
+
+/// Where the flow's packets go next, as the flow has it, or the routing table.
+#[inline(always)]
+pub fn hop<F: Family>(ctx: *mut xdp_md, packet: &Packet<F::Address>, to: &To<F::Address>) -> Option<Hop> {
+    let slot = F::slot(to.slot)?;
+    let hop = hop::of(slot);
+    if hop.is_for_xdp() {
+        return Some(hop);
+    }
+    if !find_hop::<F>(ctx, packet.key.protocol, to, slot) {
+        return None;
+    }
+    let hop = hop::of(slot);
+    hop.is_for_xdp().then_some(hop)
+}
+
+/// Sends a packet that is as it should be.
+#[inline(always)]
+pub fn leave(ctx: *mut xdp_md, hop: &Hop) -> u32 {
     // SAFETY: the context is the one that the kernel gave.
     if hop.ifindex == unsafe { (*ctx).ingress_ifindex } {
         maps::count(metric::XDP_TRANSMITTED);
@@ -133,19 +151,20 @@ fn find_hop<F: Family>(
     true
 }
 
-/// Rewrites addresses, ports, checksums, hops that are left, and the link header.
+/// Rewrites addresses, ports, checksums, hops that are left, and the link header; `l4` is the offset of
+/// the transport header.
 #[inline(always)]
-fn rewrite<F: Family>(
+pub fn rewrite<F: Family>(
     data: usize,
     end: usize,
     packet: &Packet<F::Address>,
     to: &To<F::Address>,
     hop: &Hop,
+    l4: usize,
 ) -> bool {
     let delta = Delta::new(&packet.key, to);
     let change = packet::fold32(delta.addresses) + delta.ports;
-    let l4 = IP + F::HEADER;
-    if data + l4 + 8 > end {
+    if data + l4 + UDP_HEADER > end {
         return false;
     }
     if packet.protocol() == protocol::TCP {

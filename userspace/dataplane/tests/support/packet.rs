@@ -25,6 +25,8 @@ pub type End6 = (Ipv6Addr, u16);
 /// An address of either family.
 pub trait Address: Copy + Eq + Debug + Ord + Into<IpAddr> + 'static {
     const VERSION: u8;
+    /// Bytes of an address.
+    const LENGTH: usize = if Self::VERSION == 4 { 4 } else { 16 };
     fn bytes(&self) -> Vec<u8>;
     /// Takes exactly as many bytes as an address has.
     fn read(bytes: &[u8]) -> Self;

@@ -246,10 +246,6 @@ pub fn packet(snapshot: &Snapshot, query: &Query, hook: &'static str) -> Path {
             account.note(flows, "the flow exists, and ends on this node");
             return account.end(Outcome::Left { to: "uplink" });
         }
-        Some(flow) if xdp && flow.flags & flow_flag::DSR_OPTION != 0 && query.protocol != Protocol::Tcp => {
-            account.note(flows, "the flow exists, and each datagram of it gets an IP option");
-            return account.end(Outcome::Left { to: "uplink" });
-        }
         Some(flow) => match over(snapshot, query, flow) {
             Some(reason) => {
                 let text = format!("the flow exists, but {reason}: what opens a connection begins it anew");
@@ -278,10 +274,6 @@ pub fn packet(snapshot: &Snapshot, query: &Query, hook: &'static str) -> Path {
     let chosen = chosen(&mut account, &frontend, scope);
     if xdp && chosen.is_some_and(|backend| backend.local) {
         account.note("", "the backend is on this node");
-        return account.end(Outcome::Left { to: "uplink" });
-    }
-    if xdp && frontend.value.flags() & (frontend_flag::DSR_OPTION | frontend_flag::DSR_IPIP) != 0 {
-        account.note("", "something has to be put into the packet, so that the backend's node can answer");
         return account.end(Outcome::Left { to: "uplink" });
     }
     let outcome = begun(&mut account, &frontend, chosen, scope);
