@@ -66,6 +66,7 @@ pub async fn run(args: Proxy) -> Result<()> {
         xdp_redirect: own.xdp_redirect,
         ..node::data_plane(own.cgroup_mount.as_deref(), &own.cgroup_root, &own.bpf_root)?
     };
+    existing(&data_plane.cgroup)?;
     userspace_dataplane::preflight(&data_plane).context("the data plane cannot work here")?;
     adjust_machine(&configuration);
     if init_only.unwrap_or(false) {
@@ -89,6 +90,19 @@ pub async fn run(args: Proxy) -> Result<()> {
             bail!("the configuration {} has changed: ending, to be started with the new one", path.display())
         }
     }
+}
+
+/// A proxy balances the sockets of a kubelet's pods, and whoever runs those has made their cgroup: one
+/// that is not there is a mistake, and hooks on a new one would see no socket.
+fn existing(cgroup: &Path) -> Result<()> {
+    if cgroup.is_dir() {
+        return Ok(());
+    }
+    bail!(
+        "there is no cgroup {}: give --cgroup-root one that the node's pods are in, or / for all, and \
+         --cgroup-mount the directory where cgroup2 is mounted",
+        cgroup.display()
+    )
 }
 
 /// What the log is to be like. A configuration that cannot be used is complained about later.
@@ -245,4 +259,19 @@ async fn changed(path: Option<PathBuf>, text: String) -> PathBuf {
 
 fn read(path: &Path) -> Result<String> {
     std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cgroup_that_is_not_there_is_not_made() {
+        let mount = tempfile::tempdir().unwrap();
+        existing(mount.path()).unwrap();
+        let mistyped = mount.path().join("kubepod.slice");
+        let said = existing(&mistyped).unwrap_err().to_string();
+        assert!(said.contains(&mistyped.display().to_string()) && said.contains("--cgroup-root"), "{said}");
+        assert!(!mistyped.exists());
+    }
 }
