@@ -92,6 +92,8 @@ pub mod config_flag {
     pub const THROUGH_STACK: u32 = 4;
     /// Processes of the node's own network namespace may not bind node ports in use.
     pub const GUARD_NODE_PORTS: u32 = 8;
+    /// Wildcard frontends do not answer on loopback addresses.
+    pub const LOOPBACK_CLOSED: u32 = 16;
 }
 
 /// What one service counted; one element a CPU.

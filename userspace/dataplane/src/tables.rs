@@ -156,6 +156,8 @@ pub struct NodeTables {
     pub through_stack: bool,
     /// Processes of the node's own network namespace may not bind node ports in use.
     pub guard_node_ports: bool,
+    /// Node ports do not answer on loopback addresses.
+    pub loopback_closed: bool,
 }
 
 /// Desired state: by service name, `namespace/name`.

@@ -1,6 +1,6 @@
 //! The configuration that the proxy works by: kube-proxy's, checked, and what is Hawser's own.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use ipnetwork::IpNetwork;
@@ -280,6 +280,12 @@ impl NodePortAddresses {
         Ok(parsed)
     }
 
+    /// Node ports answer on loopback addresses, which every machine has.
+    pub fn loopback(&self) -> bool {
+        let all = [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()];
+        self.localhost || self.ranges.iter().any(|range| all.iter().any(|one| range.contains(*one)))
+    }
+
     /// Chooses among the primary addresses, the Node object's and those of the machine's
     /// interfaces. Sorted, each once.
     pub fn choose(&self, primary: &[IpAddr], node: &[IpAddr], machine: &[IpAddr]) -> Vec<IpAddr> {
@@ -444,6 +450,13 @@ mod tests {
         assert_eq!(mode("ipvs").nodeport_addresses, all);
         let closed = with(|kube_proxy| kube_proxy.iptables.localhost_node_ports = Some(false)).unwrap();
         assert_eq!(closed.nodeport_addresses, all);
+        // As kube-proxy, whose other modes have no node ports on loopback unless they are named.
+        assert!(mode("").nodeport_addresses.loopback() && !closed.nodeport_addresses.loopback());
+        assert!(
+            !mode("nftables").nodeport_addresses.loopback() && !mode("ipvs").nodeport_addresses.loopback()
+        );
+        let named = |range: &str| NodePortAddresses::parse(&[range.to_owned()]).unwrap().loopback();
+        assert!(named("127.0.0.0/8") && named("::/0") && named("localhost") && !named("192.0.2.0/24"));
         let masquerade = |mode: &str, iptables, nftables| {
             let config = with(|kube_proxy| {
                 kube_proxy.mode = mode.to_owned();

@@ -43,6 +43,7 @@ pub fn node_tables(situation: &Situation<'_>, exempt: BTreeSet<u64>) -> NodeTabl
         exempt,
         through_stack: config.through_stack.unwrap_or_else(|| others_pods(situation)),
         guard_node_ports: config.guard_node_ports,
+        loopback_closed: !config.nodeport_addresses.loopback(),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Which frontend an address belongs to.
 
 use ebpf_common::frontend::Frontend;
-use ebpf_common::{Config, limits, metric, scope};
+use ebpf_common::{Config, config_flag, limits, metric, scope};
 
 use super::family::{Address as _, Family, FrontendKey as _};
 use super::maps;
@@ -25,7 +25,7 @@ pub fn frontend<F: Family>(key: &mut F::FrontendKey, loopback: impl FnOnce(u64) 
     }
     // A pod's loopback is the pod's own, whatever the node's addresses are.
     let here = if unspecified || F::is_loopback(key.address()) {
-        loopback(config.netns_cookie)
+        config.flags & config_flag::LOOPBACK_CLOSED == 0 && loopback(config.netns_cookie)
     } else {
         F::is_local(key.address())
     };

@@ -68,6 +68,7 @@ pub fn with_node(mut settings: Settings, node: &NodeTables) -> Settings {
     }
     settings.flags = flag(settings.flags, config_flag::THROUGH_STACK, node.through_stack);
     settings.flags = flag(settings.flags, config_flag::GUARD_NODE_PORTS, node.guard_node_ports);
+    settings.flags = flag(settings.flags, config_flag::LOOPBACK_CLOSED, node.loopback_closed);
     settings
 }
 
@@ -198,13 +199,15 @@ mod tests {
                 .to_vec(),
             through_stack: true,
             guard_node_ports: true,
+            loopback_closed: true,
             ..NodeTables::default()
         };
         let settings = with_node(Settings::default(), &node);
         assert_eq!(settings.ranges4[0].mask.to_ne_bytes(), [255, 240, 0, 0]);
         assert_eq!(settings.ranges4[1].network.to_ne_bytes(), [10, 0, 0, 0]);
         assert_eq!(settings.ranges6[1], Range::default());
-        assert_eq!(settings.flags, config_flag::THROUGH_STACK | config_flag::GUARD_NODE_PORTS);
+        let all = config_flag::THROUGH_STACK | config_flag::GUARD_NODE_PORTS | config_flag::LOOPBACK_CLOSED;
+        assert_eq!(settings.flags, all);
         let settings = with_node(settings, &NodeTables::default());
         assert_eq!((settings.flags, settings.ranges4, settings.ranges6), Default::default());
     }

@@ -122,3 +122,42 @@ fn processes_of_the_node_do_not_bind_node_ports_in_use() {
         TcpListener::bind("0.0.0.0:30080").unwrap();
     });
 }
+
+#[test]
+#[ignore = "needs root and eBPF: cargo xtask test"]
+fn node_ports_do_not_answer_on_a_loopback_that_is_closed() {
+    inside(|kernel, _| {
+        let (_listener, backend) = tcp_backend();
+        let (_listener6, backend6) = SIDES[1].tcp();
+        let tables = ServiceTables {
+            frontends: vec![
+                frontend(key("0.0.0.0", 30_080, Protocol::Tcp, Scope::Internal), &[backend]),
+                frontend(key("::", 30_080, Protocol::Tcp, Scope::Internal), &[backend6]),
+            ],
+            ..ServiceTables::default()
+        };
+        kernel.apply_service("test/echo", Some(&tables)).unwrap();
+        support::ip("addr add 192.0.2.1/32 dev lo");
+        let loopback =
+            ["127.0.0.1:30080", "0.0.0.0:30080", "[::1]:30080", "[::]:30080", "[::ffff:127.0.0.1]:30080"];
+        let mut node = node_at("192.0.2.1");
+        node.guard_node_ports = true;
+        kernel.set_node(&node).unwrap();
+        for address in loopback {
+            TcpStream::connect(address).unwrap_or_else(|error| panic!("{address}: {error}"));
+            assert!(TcpListener::bind(address).is_err(), "{address} is not guarded");
+        }
+        node.loopback_closed = true;
+        kernel.set_node(&node).unwrap();
+        for address in loopback {
+            let error = TcpStream::connect(address).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::ConnectionRefused, "{address}");
+        }
+        TcpStream::connect("192.0.2.1:30080").unwrap();
+        // What does not answer there may be had by others.
+        let own = TcpListener::bind("127.0.0.1:30080").unwrap();
+        TcpStream::connect("127.0.0.1:30080").unwrap();
+        drop(own);
+        assert_eq!(TcpListener::bind("0.0.0.0:30080").unwrap_err().kind(), ErrorKind::AddrInUse);
+    });
+}

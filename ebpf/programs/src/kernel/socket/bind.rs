@@ -49,7 +49,9 @@ fn is_guarded(ctx: &SockAddrContext) -> bool {
 
 #[inline(always)]
 fn check<F: Family>(ctx: &SockAddrContext, address: F::Address) -> i32 {
-    let here = address.same(&F::Address::ZERO) || F::is_loopback(&address) || F::is_local(&address);
+    let closed = maps::config().is_some_and(|config| config.flags & config_flag::LOOPBACK_CLOSED != 0);
+    let loopback = F::is_loopback(&address) && !closed;
+    let here = address.same(&F::Address::ZERO) || loopback || F::is_local(&address);
     if !here {
         return PROCEED;
     }

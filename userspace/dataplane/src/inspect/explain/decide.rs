@@ -63,7 +63,7 @@ impl Account<'_> {
             return None;
         }
         let here = if address.is_loopback() || address.is_unspecified() {
-            loopback
+            loopback && self.snapshot.config.flags & config_flag::LOOPBACK_CLOSED == 0
         } else {
             self.snapshot.local.contains(&address)
         };
