@@ -20,6 +20,12 @@ pub struct Args {
     /// as 6.1; several times for several
     #[arg(long, value_name = "VERSION", conflicts_with_all = ["unprivileged", "e2e"])]
     kernel: Vec<String>,
+    /// With `--kernel`: only these test targets, such as `packets,model`
+    #[arg(long, value_delimiter = ',', requires = "kernel")]
+    target: Vec<String>,
+    /// With `--kernel`: fewer random cases and shorter churn, for a first look
+    #[arg(long, requires = "kernel")]
+    quick: bool,
     /// Only tests whose name contains this
     filter: Option<String>,
 }
@@ -106,11 +112,17 @@ fn kernels(args: &Args, environment: &[(&str, std::ffi::OsString)], counts: &mut
         "--no-run",
         "--message-format=json-render-diagnostics",
     ]))?;
-    let binaries = kernel::test_binaries(&messages);
+    let mut binaries = kernel::test_binaries(&messages);
+    if let Some(unknown) = args.target.iter().find(|name| binaries.iter().all(|(known, _)| known != *name)) {
+        let known: Vec<&str> = binaries.iter().map(|(name, _)| name.as_str()).collect();
+        bail!("no test target is called {unknown}; there are {}", known.join(", "));
+    }
+    binaries.retain(|(name, _)| args.target.is_empty() || args.target.contains(name));
+    let tests = kernel::Tests { binaries: &binaries, filter: args.filter.as_deref(), quick: args.quick };
     let mut failed = Vec::new();
     for version in &args.kernel {
         let outcome = timed(&format!("data plane on kernel {version}"), || {
-            kernel::test(version, &binaries, args.filter.as_deref(), &mut |line| {
+            kernel::test(version, &tests, &mut |line| {
                 println!("{line}");
                 counts.add(line);
             })

@@ -8,10 +8,11 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use support::packet::{Address, Packet};
+use support::shared::with_config;
 use support::topology::{LOCAL_POD, LOCAL_POD6, Topology, VIP, VIP6, tcx};
-use support::{Node, backend, in_namespace, service};
+use support::{backend, in_namespace, service};
 use userspace_dataplane::tables::{Algorithm, Backend, DataPlane, FrontendKey, Protocol, Scope};
-use userspace_dataplane::{Kernel, Program};
+use userspace_dataplane::{Config, Kernel, Limits, Program};
 
 /// A family: a client, a service, and pods on another node.
 struct Side<A> {
@@ -42,26 +43,34 @@ impl<A: Address + Send + Sync> Side<A> {
     fn choices(&self, algorithm: Algorithm, backends: &[Backend], flows: u16) -> Choices {
         in_namespace(|| {
             let topology = Topology::new();
-            let node = Node::new();
-            let mut config = node.config();
-            config.limits.luts = 16_384;
-            let mut kernel = Kernel::open(config).unwrap();
-            let (address, port) = (self.vip.0.into(), self.vip.1);
-            let key = FrontendKey { address, port, protocol: Protocol::Udp, scope: Scope::Internal };
-            let mut tables = service(key, backends);
-            tables.frontends[0].algorithm = algorithm;
-            kernel.apply_service("test/choice", Some(&tables)).unwrap();
-            (0..flows)
-                .map(|flow| {
-                    let source = 20_000 + flow;
-                    let packet = Packet::udp((self.client, source), self.vip, b"x");
-                    let run = tcx(&kernel, Program::PodIngress, &packet, topology.pod);
-                    let to: Packet<A> = Packet::parse(&run.packet);
-                    assert_eq!(to.destination.1, 8_080);
-                    (source, to.destination.0.into())
-                })
-                .collect()
+            let luts = |config: Config| Config { limits: Limits { luts: 16_384, ..config.limits }, ..config };
+            with_config(luts, |kernel, _| self.choose(kernel, &topology, algorithm, backends, flows))
         })
+    }
+
+    fn choose(
+        &self,
+        kernel: &mut Kernel,
+        topology: &Topology,
+        algorithm: Algorithm,
+        backends: &[Backend],
+        flows: u16,
+    ) -> Choices {
+        let (address, port) = (self.vip.0.into(), self.vip.1);
+        let key = FrontendKey { address, port, protocol: Protocol::Udp, scope: Scope::Internal };
+        let mut tables = service(key, backends);
+        tables.frontends[0].algorithm = algorithm;
+        kernel.apply_service("test/choice", Some(&tables)).unwrap();
+        (0..flows)
+            .map(|flow| {
+                let source = 20_000 + flow;
+                let packet = Packet::udp((self.client, source), self.vip, b"x");
+                let run = tcx(kernel, Program::PodIngress, &packet, topology.pod);
+                let to: Packet<A> = Packet::parse(&run.packet);
+                assert_eq!(to.destination.1, 8_080);
+                (source, to.destination.0.into())
+            })
+            .collect()
     }
 }
 

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use support::namespace::*;
-use support::{Inside, Node, frontend, in_namespace, ip, key, reset};
+use support::{Inside, Node, frontend, in_namespace, ip, key, patience, reset, share};
 use userspace_dataplane::inspect::Inspector;
 use userspace_dataplane::tables::{Backend, DataPlane, NodeTables, Protocol, Scope, ServiceTables, Tables};
 use userspace_dataplane::{Config, Kernel, Limits, XdpMode};
@@ -27,10 +27,9 @@ const NODE_PORT: u16 = 30_080;
 const BACKENDS: usize = 8;
 const FIRST_PORT: u16 = 9_000;
 /// Changes of the endpoints in each of the tests.
-const CHANGES: u64 = 4_000;
-/// After so many changes another process takes over.
-const RESTART: u64 = 400;
-const PATIENCE: Duration = Duration::from_secs(20);
+const CHANGES: u32 = 4_000;
+/// How often another process takes over in the meantime.
+const RESTARTS: u32 = 10;
 
 /// What clients and the one who changes the endpoints know of each other.
 #[derive(Default)]
@@ -115,10 +114,15 @@ fn ask(stream: &mut TcpStream) -> std::io::Result<usize> {
 }
 
 fn connect(to: SocketAddr) -> std::io::Result<TcpStream> {
-    let stream = TcpStream::connect_timeout(&to, PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    let stream = TcpStream::connect_timeout(&to, waiting())?;
+    stream.set_read_timeout(Some(waiting()))?;
     stream.set_nodelay(true)?;
     Ok(stream)
+}
+
+/// For an answer.
+fn waiting() -> Duration {
+    patience(Duration::from_secs(20))
 }
 
 /// A connection an exchange.
@@ -161,7 +165,7 @@ fn datagrams(ledger: &Ledger, to: SocketAddr) {
     while !ledger.stopped() {
         let before = ledger.before();
         let outcome = UdpSocket::bind("0.0.0.0:0").and_then(|socket| {
-            socket.set_read_timeout(Some(PATIENCE))?;
+            socket.set_read_timeout(Some(waiting()))?;
             socket.send_to(b"?", to)?;
             let (_, from) = socket.recv_from(&mut buffer)?;
             assert_eq!(from, to, "the service answers");
@@ -174,7 +178,7 @@ fn datagrams(ledger: &Ledger, to: SocketAddr) {
 /// One socket for all exchanges: it must leave a backend that is gone with its next datagram.
 fn one_socket(ledger: &Ledger, to: SocketAddr) {
     let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(waiting())).unwrap();
     let mut buffer = [0; 64];
     while !ledger.stopped() {
         let before = ledger.before();
@@ -199,8 +203,10 @@ fn tables(places: &[Backend; BACKENDS], mask: u32) -> ServiceTables {
 /// Changes the endpoints while clients are at work; `open` makes the next process.
 fn churn(ledger: &Ledger, places: &[Backend; BACKENDS], mut kernel: Kernel, open: impl Fn() -> Kernel) {
     let mut roll: u32 = 0x2545_f491;
+    let changes = u64::from(share(CHANGES));
+    let restart = changes / u64::from(share(RESTARTS));
     let mut mask = u32::MAX >> (32 - BACKENDS);
-    for change in 0..CHANGES {
+    for change in 0..changes {
         // No faster than the clients, so that every state is met.
         while ledger.exchanges.load(Ordering::SeqCst) < change {
             std::thread::yield_now();
@@ -215,7 +221,7 @@ fn churn(ledger: &Ledger, places: &[Backend; BACKENDS], mut kernel: Kernel, open
                 returns.fetch_add(1, Ordering::SeqCst);
             }
         }
-        if change % RESTART == RESTART - 1 {
+        if change % restart == restart - 1 {
             drop(kernel);
             kernel = open();
             let all = Tables::from([("test/churn".to_owned(), tables(places, next))]);
@@ -235,7 +241,7 @@ fn check(ledger: &Ledger, node: &Node) -> BTreeMap<&'static str, u64> {
     let failures = ledger.failures.load(Ordering::SeqCst);
     let stale = ledger.stale.load(Ordering::SeqCst);
     println!("{exchanges} exchanges, {failures} failed, {stale} with a backend that was gone; {metrics:?}");
-    assert!(exchanges >= CHANGES);
+    assert!(exchanges >= u64::from(share(CHANGES)));
     assert_eq!((failures, stale), (0, 0));
     for none in [
         "socket_refused",

@@ -8,8 +8,9 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use support::packet::{ACK, Address, Packet, SYN};
+use support::shared::with_kernel;
 use support::topology::*;
-use support::{Node, frontend, in_namespace, ip, key};
+use support::{frontend, in_namespace, ip, key};
 use userspace_dataplane::inspect::explain::{From, Outcome, Query, explain};
 use userspace_dataplane::inspect::{EventRow, Inspector};
 use userspace_dataplane::tables::{
@@ -22,10 +23,11 @@ const NODE_PORT: u16 = 30_080;
 fn on_node(test: impl FnOnce(&mut Kernel, &Topology, &Inspector) + Send) {
     in_namespace(|| {
         let topology = Topology::new();
-        let node = Node::new();
-        let mut kernel = topology.open(&node);
-        let inspector = kernel.inspector().unwrap();
-        test(&mut kernel, &topology, &inspector);
+        with_kernel(|kernel, _| {
+            topology.announce(kernel);
+            let inspector = kernel.inspector().unwrap();
+            test(kernel, &topology, &inspector);
+        });
     });
 }
 

@@ -13,7 +13,7 @@ use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use support::model::{Allowed, allowed};
 use support::packet::{ACK, Address, Packet, RST, SCTP, SYN, TCP, UDP};
 use support::topology::*;
-use support::{Node, in_namespace};
+use support::{Node, in_namespace, share};
 use userspace_dataplane::tables::{
     Algorithm, Applied, Backend, DataPlane, Frontend, FrontendKey, NodeTables, Protocol, Scope, Tables,
 };
@@ -376,7 +376,7 @@ fn packets_become_what_the_model_allows() {
         let kernel = RefCell::new(topology.open(&node));
         let met = RefCell::new(BTreeSet::new());
         let known = RefCell::new(Known::default());
-        let config = Config { cases: 1_500, failure_persistence: None, ..Config::default() };
+        let config = Config { cases: share(1_500), failure_persistence: None, ..Config::default() };
         let packets = prop::collection::vec(sent(), 1..40);
         let strategy = prop::collection::vec((frontends(), any::<bool>(), packets), 1..3);
         // Tables follow one another in the same maps, and flows of earlier ones are still there.

@@ -7,6 +7,7 @@ mod support;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use support::packet::{ACK, Address, Packet, SYN};
+use support::shared::with_kernel;
 use support::topology::*;
 use support::{Node, frontend, in_namespace, key};
 use userspace_dataplane::inspect::Inspector;
@@ -112,9 +113,10 @@ impl<A: Address + Sync> Places<A> {
 fn on_node(test: impl FnOnce(&mut Kernel, &Topology, &Node) + Send) {
     in_namespace(|| {
         let topology = Topology::new();
-        let node = Node::new();
-        let mut kernel = topology.open(&node);
-        test(&mut kernel, &topology, &node);
+        with_kernel(|kernel, node| {
+            topology.announce(kernel);
+            test(kernel, &topology, node);
+        });
     });
 }
 

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use support::namespace::*;
-use support::{Node, backend, frontend, key};
+use support::{Node, backend, frontend, key, patience};
 use userspace_dataplane::inspect::Inspector;
 use userspace_dataplane::tables::{DataPlane, NodeTables, Protocol, Scope, ServiceTables};
 use userspace_dataplane::{Config, Kernel, Limits, XdpMode};
@@ -209,8 +209,8 @@ fn nobody_notices_when_processes_come_and_go() {
 /// Sends and receives over one connection until told to stop; gives the number of rounds.
 fn keep_talking(to: SocketAddr, stop: &AtomicBool) -> usize {
     use std::io::{BufRead, BufReader, Read, Write};
-    let mut stream = std::net::TcpStream::connect_timeout(&to, Duration::from_secs(10)).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let mut stream = std::net::TcpStream::connect_timeout(&to, patience(Duration::from_secs(10))).unwrap();
+    stream.set_read_timeout(Some(patience(Duration::from_secs(10)))).unwrap();
     let mut reader = BufReader::new(stream.try_clone().unwrap());
     reader.read_line(&mut String::new()).unwrap();
     let mut rounds = 0;

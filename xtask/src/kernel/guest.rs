@@ -178,7 +178,7 @@ fn accelerators() -> &'static [&'static str] {
         .lines()
         .filter(|line| line.starts_with("flags"))
         .any(|line| line.split_whitespace().any(|flag| flag == "vmx" || flag == "svm"));
-    if able && Path::new("/dev/kvm").exists() { &["kvm", "tcg"] } else { &["tcg,thread=multi"] }
+    if able && Path::new("/dev/kvm").exists() { &["kvm", "tcg"] } else { &["tcg,thread=multi,tb-size=1024"] }
 }
 
 /// Reads the console to its end; gives the exit code that stood there.

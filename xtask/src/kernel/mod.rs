@@ -95,38 +95,63 @@ const PEER_PACKAGES: &[&str] = &["ipvsadm", "ipset", "iptables", "nftables"];
 /// programs alone takes tens of seconds a test.
 const LIMIT: Duration = Duration::from_secs(90 * 60);
 
+/// How many times longer tests wait for what happens by itself.
+const PATIENCE: &str = "20";
+/// Random cases and changes under churn, in thousandths of what this machine's own kernel gets.
+const SHARE: &str = "100";
+const QUICK_SHARE: &str = "20";
+
+/// Tests for another kernel.
+pub struct Tests<'a> {
+    /// Test binaries by the name of their target.
+    pub binaries: &'a [(String, PathBuf)],
+    /// Only those whose name contains it.
+    pub filter: Option<&'a str>,
+    pub quick: bool,
+}
+
+impl Tests<'_> {
+    /// What the guest's shell does: each binary by itself, and on past a failure.
+    fn script(&self) -> String {
+        let mut script = String::from("failed=0\n");
+        for (name, file) in self.binaries {
+            let program = file.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
+            script.push_str(&format!("echo '== {name}'\n{program} --ignored --test-threads=1"));
+            if let Some(filter) = self.filter {
+                script.push_str(&format!(" '{}'", filter.replace('\'', "")));
+            }
+            script.push_str(" || failed=1\n");
+        }
+        script.push_str("exit $failed\n");
+        script
+    }
+
+    /// Settings of the tests, see `userspace/dataplane/tests/support`; those of this process come
+    /// after ours, and win.
+    fn environment(&self) -> Vec<(String, String)> {
+        let share = if self.quick { QUICK_SHARE } else { SHARE };
+        let ours = [("HAWSER_TEST_PATIENCE", PATIENCE), ("HAWSER_TEST_SHARE", share)];
+        let ours = ours.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned()));
+        ours.chain(std::env::vars().filter(|(name, _)| {
+            name.starts_with("HAWSER_TEST_") || matches!(name.as_str(), "RUST_LOG" | "RUST_BACKTRACE")
+        }))
+        .collect()
+    }
+}
+
 /// Runs the data plane's tests that need root on another kernel. Gives each line of their output to
 /// `line`; fails if one of them does.
 ///
 /// # Errors
 /// The kernel or the emulator cannot be fetched, the guest did not come to an end, or a test failed.
-pub fn test(
-    version: &str,
-    binaries: &[(String, PathBuf)],
-    filter: Option<&str>,
-    line: &mut dyn FnMut(&str),
-) -> Result<()> {
-    let mut script = String::from("failed=0\n");
-    for (name, file) in binaries {
-        let program = file.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        script.push_str(&format!("echo '== {name}'\n{program} --ignored --test-threads=1"));
-        if let Some(filter) = filter {
-            script.push_str(&format!(" '{}'", filter.replace('\'', "")));
-        }
-        script.push_str(" || failed=1\n");
-    }
-    script.push_str("exit $failed\n");
-    let mut programs: Vec<PathBuf> = binaries.iter().map(|(_, file)| file.clone()).collect();
+pub fn test(version: &str, tests: &Tests<'_>, line: &mut dyn FnMut(&str)) -> Result<()> {
+    let mut programs: Vec<PathBuf> = tests.binaries.iter().map(|(_, file)| file.clone()).collect();
     for name in ["ip", "tc"] {
         programs
             .push(shell::find(name).with_context(|| format!("no `{name}` here; run `cargo xtask setup`"))?);
     }
-    let environment = std::env::vars()
-        .filter(|(name, _)| {
-            name.starts_with("PROPTEST_") || name.starts_with("HAWSER_TEST_") || name == "RUST_LOG"
-        })
-        .collect();
-    let guest = Guest { programs, environment, ..Guest::new(version, script, LIMIT) };
+    let guest =
+        Guest { programs, environment: tests.environment(), ..Guest::new(version, tests.script(), LIMIT) };
     match run(&guest, line)? {
         0 => Ok(()),
         code => bail!("tests failed on kernel {version} (exit code {code})"),

@@ -11,7 +11,7 @@ use super::families::both;
 use super::net::*;
 use super::support::packet::{Fragment, Packet};
 use super::support::topology::*;
-use super::support::{Node, ip};
+use super::support::{Node, ip, patience};
 use super::{metric, on_node};
 
 /// A datagram of two fragments; the second one begins after 64 bytes.
@@ -169,7 +169,7 @@ impl Wire {
 
     /// The next frame that is as wanted, within a second.
     fn receive(&self, wanted: impl Fn(&[u8]) -> bool) -> Option<Vec<u8>> {
-        let end = Instant::now() + Duration::from_secs(1);
+        let end = Instant::now() + patience(Duration::from_secs(1));
         let mut frame = [0_u8; 2_048];
         while Instant::now() < end {
             // SAFETY: the buffer outlives the call, and its size is given.
@@ -221,7 +221,7 @@ fn on_a_wire_a_fragment_waits_a_bounded_time_and_nothing_is_translated_twice() {
         let [first, last] = datagram(client, VIP).fragments(41, 64);
         // Alone, the second one is given up after a while.
         from.send(&addressed(&last));
-        let end = Instant::now() + Duration::from_secs(1);
+        let end = Instant::now() + patience(Duration::from_secs(1));
         while metric(node, "fragment_unknown") == 0 && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(5));
         }

@@ -14,6 +14,7 @@ mod table;
 
 use support::elements::Elements;
 use support::packet::End;
+use support::shared::with_kernel;
 use support::topology::*;
 use support::{Node, in_namespace, key, service};
 use userspace_dataplane::Kernel;
@@ -26,9 +27,10 @@ pub const NODE_PORT: End = (NODE, 30_080);
 pub fn on_node(test: impl FnOnce(&mut Kernel, &Topology, &Node) + Send) {
     in_namespace(|| {
         let topology = Topology::new();
-        let node = Node::new();
-        let mut kernel = topology.open(&node);
-        test(&mut kernel, &topology, &node);
+        with_kernel(|kernel, node| {
+            topology.announce(kernel);
+            test(kernel, &topology, node);
+        });
     });
 }
 

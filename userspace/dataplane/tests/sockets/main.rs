@@ -16,7 +16,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, U
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-use support::{Inside, Node, backend, in_namespace, key, service};
+use support::shared::with_kernel;
+use support::{Inside, Node, backend, in_namespace, key, patience, service};
 use userspace_dataplane::Kernel;
 use userspace_dataplane::tables::{Backend, FrontendKey, NodeTables, Protocol, Scope, ServiceTables};
 
@@ -82,9 +83,14 @@ impl Side {
 }
 
 /// Waits until an address that was given to an interface is one: the kernel makes the route to it
-/// a little later.
+/// a little later, and on a busy machine connections find it later than datagrams do.
 fn settle(address: Ipv6Addr) {
-    while UdpSocket::bind("[::]:0").unwrap().connect((address, 9)).is_err() {
+    let unreachable = |outcome: std::io::Result<()>| {
+        outcome.is_err_and(|error| error.kind() == std::io::ErrorKind::NetworkUnreachable)
+    };
+    let datagram = || UdpSocket::bind("[::]:0").unwrap().connect((address, 9));
+    let connection = || TcpStream::connect((address, 9)).map(drop);
+    while unreachable(datagram()) || unreachable(connection()) {
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -92,10 +98,10 @@ fn settle(address: Ipv6Addr) {
 /// A test with a data plane, in whose cgroup the process is.
 fn inside(test: impl FnOnce(&mut Kernel, &Node) + Send) {
     in_namespace(|| {
-        let node = Node::new();
-        let mut kernel = node.open();
-        let _inside = Inside::enter(&node);
-        test(&mut kernel, &node);
+        with_kernel(|kernel, node| {
+            let _inside = Inside::enter(node);
+            test(kernel, node);
+        });
     });
 }
 
@@ -130,7 +136,7 @@ fn udp_backend() -> (UdpSocket, Backend) {
 
 fn udp_backend_at(address: IpAddr) -> (UdpSocket, Backend) {
     let socket = UdpSocket::bind((address, 0)).unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    socket.set_read_timeout(Some(patience(Duration::from_secs(5)))).unwrap();
     let port = socket.local_addr().unwrap().port();
     (socket, backend(address, port, true))
 }
@@ -173,7 +179,7 @@ fn accepted(listeners: &[(TcpListener, Backend)]) -> usize {
 
 /// Connects and says which listener it was.
 fn reach(to: SocketAddr, listeners: &[(TcpListener, Backend)]) -> usize {
-    let client = TcpStream::connect(to).unwrap();
+    let client = TcpStream::connect(to).unwrap_or_else(|error| panic!("{to}: {error}"));
     linger_none(&client);
     assert_eq!(client.peer_addr().unwrap(), to);
     accepted(listeners)

@@ -28,13 +28,10 @@ fn node_ports_answer_on_loopback_and_on_the_node_s_addresses() {
         }
     });
     // In a pod's namespace, loopback is the pod's.
-    in_namespace(|| {
-        let node = Node::new();
-        let mut kernel = node.open();
+    inside(|kernel, _| {
         let (_listener, backend) = tcp_backend();
         let tables = service(key("0.0.0.0", 30_080, Protocol::Tcp, Scope::Internal), &[backend]);
         kernel.apply_service("test/echo", Some(&tables)).unwrap();
-        let _inside = Inside::enter(&node);
         in_namespace(|| {
             let error = TcpStream::connect((HERE, 30_080)).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::ConnectionRefused);

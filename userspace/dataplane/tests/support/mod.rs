@@ -7,6 +7,7 @@ pub mod elements;
 pub mod model;
 pub mod namespace;
 pub mod packet;
+pub mod shared;
 pub mod topology;
 
 use std::fs;
@@ -14,6 +15,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use userspace_dataplane::tables::{Backend, Frontend, FrontendKey, Protocol, Scope, ServiceTables};
 use userspace_dataplane::{Config, Kernel, Limits, XdpMode};
@@ -81,6 +83,25 @@ impl Drop for Node {
             eprintln!("{}: {error}", self.cgroup.display());
         }
     }
+}
+
+/// How long to wait for what happens by itself: this long, times `HAWSER_TEST_PATIENCE`, which is
+/// set where the machine is slow.
+pub fn patience(time: Duration) -> Duration {
+    time * setting("HAWSER_TEST_PATIENCE").unwrap_or(1)
+}
+
+/// How much of something to do: all, or as many thousandths as `HAWSER_TEST_SHARE` says; at least 1.
+pub fn share(all: u32) -> u32 {
+    match setting("HAWSER_TEST_SHARE") {
+        Some(thousandths) => ((u64::from(all) * u64::from(thousandths) / 1_000) as u32).max(1),
+        None => all,
+    }
+}
+
+fn setting(name: &str) -> Option<u32> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")))
 }
 
 /// The error with its causes.

@@ -78,10 +78,14 @@ impl Topology {
     /// A data plane that knows the node's address.
     pub fn open(&self, node: &Node) -> Kernel {
         let mut kernel = node.open();
+        self.announce(&mut kernel);
         kernel
-            .set_node(&NodeTables { addresses: vec![NODE.into(), NODE6.into()], ..NodeTables::default() })
-            .unwrap();
-        kernel
+    }
+
+    /// Tells a data plane the node's address.
+    pub fn announce(&self, kernel: &mut Kernel) {
+        let addresses = vec![NODE.into(), NODE6.into()];
+        kernel.set_node(&NodeTables { addresses, ..NodeTables::default() }).unwrap();
     }
 }
 
