@@ -24,7 +24,7 @@ pub const REPLACED: u32 = 2 * WAYS;
 /// Takes a slot: the home if that is empty, another empty one of the set or of the one beside it, else
 /// the one of the set that can be missed most. Gives its way, with [`BESIDE`] and [`REPLACED`], or
 /// [`NONE`].
-#[inline(never)]
+#[inline(always)]
 pub fn occupy<F: Family>(set: u32, home: u32, new: &New<F::Address>) -> u32 {
     let Some(tags) = F::tags(set) else {
         return NONE;

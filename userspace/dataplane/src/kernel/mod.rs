@@ -12,6 +12,8 @@ mod maps;
 mod node;
 pub mod object;
 #[cfg(test)]
+mod stack;
+#[cfg(test)]
 mod tests;
 mod upgrade;
 
