@@ -257,7 +257,7 @@ impl Drop for Wire {
 
 /// Programs the data plane and attaches it to the uplink, as on a node whose device has XDP.
 fn hawser(lab: &Lab, services: &[Service]) -> Result<()> {
-    let mut kernel = node::open(lab, node::limits(services.len()), XdpMode::Native)?;
+    let mut kernel = node::open(lab, node::limits(services.len()), XdpMode::ForceNative)?;
     kernel.apply_full(&node::tables(services)).context("cannot program the tables")?;
     node::set_node(&mut kernel, NODE_ADDRESS)?;
     let uplink = Interface { name: "uplink".into(), index: place::interface("uplink")?, role: Role::Uplink };

@@ -235,6 +235,12 @@ pub trait DataPlane: Send {
         Ok(Checkup::default())
     }
 
+    /// Services that the tables of an earlier process have, and that are served until the first
+    /// full apply says otherwise.
+    fn kept(&self) -> usize {
+        0
+    }
+
     /// A reader of the live tables, for whoever looks beside their owner; none where they are not
     /// the kernel's.
     fn observer(&self) -> Option<Inspector> {

@@ -144,8 +144,11 @@ fn xdp_is_attached_in_the_mode_asked_for() {
             (XdpMode::Off, "off"),
             (XdpMode::Auto, "off"),
             (XdpMode::Generic, "generic"),
-            (XdpMode::Native, "native"),
-            (XdpMode::Native, "native"),
+            (XdpMode::ForceNative, "native"),
+            (XdpMode::ForceNative, "native"),
+            // The other end of a veth would have to take part.
+            (XdpMode::Native, "generic"),
+            (XdpMode::ForceNative, "native"),
             (XdpMode::Generic, "generic"),
             (XdpMode::Off, "off"),
         ] {
@@ -170,7 +173,7 @@ fn an_interface_that_refuses_xdp_goes_without_and_says_why() {
         ip("link add bridge0 type bridge");
         let interfaces = ["big0", "up0", "bridge0"].map(uplink);
         let node = Node::new();
-        let config = Config { xdp: XdpMode::Native, ..node.config() };
+        let config = Config { xdp: XdpMode::ForceNative, ..node.config() };
         let mut kernel = Kernel::open(config).unwrap();
         kernel.set_interfaces(&interfaces).unwrap();
         let states = kernel.xdp_states().clone();
@@ -189,7 +192,7 @@ fn an_interface_that_refuses_xdp_goes_without_and_says_why() {
         assert_eq!(kernel.xdp_states()["big0"], XdpState::Native);
         // Another program is there first.
         let second = Node::new();
-        let mut other = Kernel::open(Config { xdp: XdpMode::Native, ..second.config() }).unwrap();
+        let mut other = Kernel::open(Config { xdp: XdpMode::ForceNative, ..second.config() }).unwrap();
         other.set_interfaces(&[uplink("up0")]).unwrap();
         let XdpState::Off(reason) = &other.xdp_states()["up0"] else { panic!("two programs") };
         assert!(!reason.is_empty());

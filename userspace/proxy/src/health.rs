@@ -171,7 +171,8 @@ impl HealthChecks {
     /// What a port answers; the first Service has it, should two want it.
     fn page(&self, port: u16) -> Response<Full<Bytes>> {
         let check = self.lock().checks.values().find(|check| check.port == port).cloned();
-        let healthy = self.status.health(self.ambient.now(), false).healthy;
+        let health = self.status.health(self.ambient.now(), false);
+        let healthy = health.healthy && health.serving;
         let response = page(check.as_ref(), healthy);
         let code = response.status().as_u16();
         self.metrics.health_check_requests.get_or_create(&Code { code }).inc();

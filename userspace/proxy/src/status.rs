@@ -12,10 +12,11 @@ const TOO_LATE: Duration = Duration::from_secs(60);
 /// Names of failing Services in the answer.
 const MAX_NAMED: usize = 10;
 
-#[derive(Default)]
 struct State {
     /// Everything was applied at least once.
     programmed: bool,
+    /// There are tables of an earlier process, which serve until everything is applied.
+    kept: bool,
     last_applied: Option<Timestamp>,
     /// The oldest change that waits for its first or its next attempt.
     oldest_pending: Option<Instant>,
@@ -24,6 +25,22 @@ struct State {
     eligible: bool,
     /// What the last look at the data path found to be otherwise than it was left.
     faults: Vec<String>,
+}
+
+impl Default for State {
+    /// A node gets traffic until something is known that speaks against it.
+    fn default() -> Self {
+        Self {
+            programmed: false,
+            kept: false,
+            last_applied: None,
+            oldest_pending: None,
+            failing: Vec::new(),
+            last_error: None,
+            eligible: true,
+            faults: Vec::new(),
+        }
+    }
 }
 
 /// Written by the worker, read by the health endpoints.
@@ -41,6 +58,8 @@ pub(crate) struct Health {
     node_eligible: Option<bool>,
     /// Whether the first lists arrived and were applied.
     programmed: bool,
+    /// Whether there are tables at all: those that were applied, or an earlier process's.
+    pub serving: bool,
     /// Seconds that the oldest change has waited; 0 when none does.
     pending_seconds: f64,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -60,6 +79,11 @@ pub(crate) struct Health {
 impl Status {
     pub fn applied(&self, now: Timestamp) {
         self.lock().last_applied = Some(now);
+    }
+
+    /// An earlier process's tables serve.
+    pub fn kept(&self) {
+        self.lock().kept = true;
     }
 
     pub fn programmed(&self) {
@@ -90,7 +114,8 @@ impl Status {
         self.lock().faults = faults;
     }
 
-    /// `/livez` leaves out whether the node should get traffic from load balancers.
+    /// `/livez` asks whether programming works; `/healthz` besides, whether load balancers should send
+    /// traffic to the node: there are tables, and the node is to stay.
     pub fn health(&self, now: Timestamp, with_node: bool) -> Health {
         let state = self.lock();
         let waited = state.oldest_pending.map(|since| since.elapsed()).unwrap_or_default();
@@ -101,6 +126,7 @@ impl Status {
             current_time: now,
             node_eligible: with_node.then_some(state.eligible),
             programmed: state.programmed,
+            serving: state.serving(),
             pending_seconds: waited.as_secs_f64(),
             failing: state.failing.clone(),
             last_error: state.last_error.clone(),
@@ -116,16 +142,20 @@ impl Status {
 }
 
 impl State {
+    fn serving(&self) -> bool {
+        self.programmed || self.kept
+    }
+
     /// Why the proxy is not healthy; none if it is.
     fn reason(&self, waited: Duration, with_node: bool) -> Option<String> {
-        if !self.programmed {
-            return Some("the first lists have not been applied yet".to_owned());
-        }
         if let Some(fault) = self.faults.first() {
             return Some(format!("the data path was changed by somebody else: {fault}"));
         }
         if waited >= TOO_LATE {
             return Some(format!("a change has waited for {} s", waited.as_secs()));
+        }
+        if with_node && !self.serving() {
+            return Some("the first lists have not been applied yet".to_owned());
         }
         if with_node && !self.eligible {
             return Some("the node is about to go, or gone".to_owned());
@@ -146,8 +176,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn each_reason_is_told_and_only_one_is_the_nodes() {
         let status = Status::default();
-        status.eligible(true);
         assert_eq!(health(&status, true), (false, "the first lists have not been applied yet".to_owned()));
+        // Nothing is wrong with a proxy that waits for its lists: to start it anew would not help.
+        assert_eq!(health(&status, false), (true, String::new()));
+        status.kept();
+        assert_eq!(health(&status, true), (true, String::new()));
         status.programmed();
         assert_eq!(health(&status, true), (true, String::new()));
         status.eligible(false);

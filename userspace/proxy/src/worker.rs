@@ -89,6 +89,9 @@ impl Worker {
             Context { node, external_ips: config.external_ips, masquerade_all: config.masquerade_all };
         let full_due = Instant::now() + config.full_sync;
         let check_due = plane.observer().map(|_| Instant::now() + CHECK);
+        if plane.kept() > 0 {
+            status.kept();
+        }
         Self {
             config,
             caches,
@@ -287,7 +290,7 @@ impl Worker {
     fn warn(&mut self, name: &Arc<str>, warnings: Vec<Warning>) {
         let said = self.warned.get(name).map(Vec::as_slice).unwrap_or_default();
         for warning in warnings.iter().filter(|warning| !said.contains(warning)) {
-            warn!(service = %name, %warning, "left out");
+            warn!(service = %name, "ignored: {warning}; {}", warning.instead());
             self.metrics.warnings.inc();
         }
         if warnings.is_empty() {
@@ -385,6 +388,8 @@ impl Worker {
             in_place(|| self.plane.set_interfaces(&interfaces))?;
             debug!(?interfaces, "attached to these interfaces");
             self.edges.interfaces = Some(interfaces);
+            // How uplinks run XDP is to be seen at once.
+            self.check_due = self.check_due.map(|_| Instant::now());
         }
         Ok(())
     }

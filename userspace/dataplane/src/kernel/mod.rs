@@ -51,8 +51,11 @@ pub enum XdpMode {
     Off,
     /// By the stack, for any interface.
     Generic,
-    /// By the driver.
+    /// By the driver. A veth has it by the stack instead: it drops what its program sends unless the
+    /// other end takes part, and that end may be in a namespace that cannot be seen from here.
     Native,
+    /// By the driver, of a veth too.
+    ForceNative,
 }
 
 /// How programs get at the packets of an interface, where that is not XDP.
@@ -323,6 +326,10 @@ impl DataPlane for Kernel {
 
     fn check(&mut self) -> Result<Checkup, DataPlaneError> {
         self.checkup()
+    }
+
+    fn kept(&self) -> usize {
+        self.tables.service_ids().count()
     }
 
     fn observer(&self) -> Option<Inspector> {

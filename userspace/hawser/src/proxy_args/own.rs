@@ -18,8 +18,10 @@ pub enum Xdp {
     Off,
     /// By the stack, on any interface
     Generic,
-    /// By the driver, or not at all
+    /// By the driver, or not at all; by the stack on a veth, which needs its other end for more
     Native,
+    /// By the driver, on a veth too: its other end has to have XDP or NAPI, or packets are lost
+    ForceNative,
 }
 
 impl From<Xdp> for XdpMode {
@@ -29,6 +31,7 @@ impl From<Xdp> for XdpMode {
             Xdp::Off => Self::Off,
             Xdp::Generic => Self::Generic,
             Xdp::Native => Self::Native,
+            Xdp::ForceNative => Self::ForceNative,
         }
     }
 }

@@ -38,6 +38,20 @@ pub enum Warning {
     SourceRange(String),
 }
 
+impl Warning {
+    /// What holds in place of what is ignored.
+    pub fn instead(&self) -> &'static str {
+        match self {
+            Self::Value { annotation: FORWARDING, .. } => "forwarding is nat",
+            Self::Value { .. } => "the algorithm is the usual one, random inside and maglev from outside",
+            Self::Json { .. } => "all endpoints have weight 1",
+            Self::SourceRange(_) => {
+                "the other ranges say who may come in, and where none is left everybody may"
+            }
+        }
+    }
+}
+
 impl Choices {
     /// Reads the annotations, and says what it left out.
     pub(super) fn of(service: &Service) -> (Self, Vec<Warning>) {
@@ -131,6 +145,9 @@ mod tests {
         assert_eq!(texts[0], "annotation hawser.dev/algorithm: \"ring\" is not random or maglev");
         assert_eq!(texts[1], "annotation hawser.dev/forwarding: \"DSR\" is not nat, dsr or dsr-ipip");
         assert!(texts[2].starts_with("annotation hawser.dev/weights: invalid value"), "{}", texts[2]);
+        let instead: Vec<_> = found.iter().map(Warning::instead).collect();
+        assert!(instead[0].contains("random inside") && instead[1].contains("nat"), "{instead:?}");
+        assert_eq!(instead[2], "all endpoints have weight 1");
     }
 
     #[test]

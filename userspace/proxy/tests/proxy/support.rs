@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use userspace_dataplane::inspect::Inspector;
 use userspace_dataplane::tables::{
     Applied, Checkup, DataPlane, DataPlaneError, FrontendKey, Interface, NodeTables, Protocol, Scope,
-    ServiceTables, Tables,
+    ServiceTables, Tables, XdpRow,
 };
 use userspace_dataplane::{Fake, Resolution};
 use userspace_proxy::links::{LinkError, NextLinks};
@@ -93,7 +93,12 @@ impl DataPlane for Plane {
 
     fn check(&mut self) -> Result<Checkup, DataPlaneError> {
         let faults = self.0.lock().unwrap().faults.clone();
-        Ok(Checkup { faults, ..Checkup::default() })
+        let native = XdpRow { mode: "native", reason: None };
+        Ok(Checkup { faults, xdp: [("eth0".to_owned(), native)].into(), ..Checkup::default() })
+    }
+
+    fn kept(&self) -> usize {
+        self.0.lock().unwrap().tables.len()
     }
 
     fn observer(&self) -> Option<Inspector> {

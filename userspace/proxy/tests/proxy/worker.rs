@@ -178,8 +178,9 @@ async fn the_pages_tell_the_truth() {
     let (health_at, metrics_at) = (healthz.local_addr().unwrap(), metrics.local_addr().unwrap());
     let listeners = Listeners { healthz: Some(healthz), metrics: Some(metrics), ..Listeners::default() };
     let mut proxy = Proxy::start(config(), Plane::default(), listeners);
+    // There is nothing yet for traffic from outside, and nothing that a restart would mend.
     assert_eq!(page(health_at, "/healthz").await.0, 503);
-    assert_eq!(page(health_at, "/livez").await.0, 503);
+    assert_eq!(page(health_at, "/livez").await.0, 200);
     proxy.caches.services.apply(service("a", "10.0.0.1"));
     proxy.caches.nodes.apply(object("metadata: {name: here}"));
     proxy.sync().await;
@@ -236,13 +237,19 @@ async fn without_an_apiserver_the_last_tables_stay() {
     let plane = proxy.plane.clone();
     proxy.stop().await;
     // The next process finds the tables, and no apiserver: its lists never arrive.
-    let proxy = Proxy::start(config(), plane, Listeners::default());
+    let (listeners, health_at, _) = pages().await;
+    let proxy = Proxy::start(config(), plane, listeners);
     proxy.calls();
     let uplink = Link { name: "eth0".to_owned(), index: 2, up: true, ..Link::default() };
     proxy.links.send(vec![uplink]).unwrap();
     pass(2 * config().full_sync).await;
     assert_eq!(proxy.calls(), Vec::<String>::new());
     assert_eq!(goes(&proxy, "10.0.0.1"), "10.1.0.1");
+    for path in ["/livez", "/healthz"] {
+        let (code, body) = page(health_at, path).await;
+        assert_eq!(code, 200, "the kept tables serve, but {path}: {body}");
+        assert!(body.contains("\"programmed\":false,\"serving\":true"), "{body}");
+    }
     proxy.stop().await;
 }
 
@@ -278,6 +285,13 @@ async fn a_data_path_that_others_changed_makes_the_proxy_unhealthy_until_it_is_m
     plane.0.lock().unwrap().observer = Some(Inspector::open(directory.path()).unwrap());
     let (listeners, health_at, metrics_at) = pages().await;
     let mut proxy = Proxy::start(config(), plane, listeners);
+    // How an uplink runs XDP is there as soon as it is attached to, before the first lists even.
+    let uplink = Link { name: "eth0".to_owned(), index: 2, up: true, ..Link::default() };
+    proxy.links.send(vec![uplink]).unwrap();
+    settle().await;
+    let (_, text) = page(metrics_at, "/metrics").await;
+    let line = "hawser_dataplane_xdp_mode{interface=\"eth0\",mode=\"native\"} 1";
+    assert!(text.lines().any(|found| found == line), "{text}");
     proxy.sync().await;
     pass(Duration::from_secs(6)).await;
     assert_eq!(page(health_at, "/livez").await.0, 200);

@@ -238,7 +238,19 @@ impl Attachments {
         let mut with_xdp = BTreeSet::new();
         for uplink in uplinks {
             let state = match xdp::wanted(mode, &uplink.name) {
-                Ok(wanted) => self.uplink(uplink, wanted)?,
+                Ok(wanted) => {
+                    if mode == XdpMode::Native
+                        && wanted != xdp::Wanted::Native
+                        && !self.xdp.contains_key(&uplink.name)
+                    {
+                        tracing::warn!(
+                            interface = uplink.name,
+                            "XDP by the stack, not by the driver: a veth drops what its program sends unless the \
+                             other end takes part"
+                        );
+                    }
+                    self.uplink(uplink, wanted)?
+                }
                 Err(reason) => Some(XdpState::Off(reason)),
             };
             let Some(state) = state else {

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::Path;
 
-use super::netlink::{Message, Socket, attribute};
+use super::netlink::{Message, Socket, attribute, text};
 use crate::kernel::XdpMode;
 
 const FLAG_UPDATE_IF_NOEXIST: u32 = 1;
@@ -13,6 +13,9 @@ const FLAG_DRV_MODE: u32 = 4;
 
 const RTM_GETLINK: u16 = 18;
 const RTM_SETLINK: u16 = 19;
+const IFLA_IFNAME: u16 = 3;
+const IFLA_LINKINFO: u16 = 18;
+const IFLA_INFO_KIND: u16 = 1;
 const IFLA_XDP: u16 = 43;
 const IFLA_XDP_FD: u16 = 1;
 const IFLA_XDP_ATTACHED: u16 = 2;
@@ -70,7 +73,8 @@ pub fn wanted(mode: XdpMode, interface: &str) -> Result<Wanted, String> {
     match mode {
         XdpMode::Off => Err("not asked for".to_owned()),
         XdpMode::Generic => Ok(Wanted::Generic),
-        XdpMode::Native => Ok(Wanted::Native),
+        XdpMode::Native if is_veth(interface) => Ok(Wanted::Generic),
+        XdpMode::Native | XdpMode::ForceNative => Ok(Wanted::Native),
         // What has no device behind it is virtual: a veth drops what its program sends unless the
         // other end takes part, and elsewhere the generic mode costs more than it saves.
         XdpMode::Auto => {
@@ -78,6 +82,18 @@ pub fn wanted(mode: XdpMode, interface: &str) -> Result<Wanted, String> {
             device.exists().then_some(Wanted::Native).ok_or_else(|| "a virtual interface".to_owned())
         }
     }
+}
+
+/// One end of a pair of interfaces, as the kernel calls it.
+pub fn is_veth(interface: &str) -> bool {
+    let ask = || {
+        let name = format!("{interface}\0");
+        let message = Message::new(RTM_GETLINK, 0, &fixed(0)).attribute(IFLA_IFNAME, name.as_bytes());
+        let link = Socket::open().ok()?.get(message).ok()??;
+        let kind = attribute(attribute(link.get(FIXED..)?, IFLA_LINKINFO)?, IFLA_INFO_KIND)?;
+        Some(text(kind) == "veth")
+    };
+    ask().unwrap_or(false)
 }
 
 /// How an interface runs an XDP program now, whoever's.
