@@ -250,11 +250,11 @@ pub enum Look {
     Services(RowArgs),
     /// Backends by service
     Backends(RowArgs),
-    /// Tracked connections
+    /// Tracked connections; sorted where there are no more than 10,000
     Connections(ConnectionArgs),
     /// Which table decides what for a packet or a connection, step by step
     Explain(ExplainArgs),
-    /// Live rates by service, drops by reason, and how full the maps are
+    /// Live rates and round-trip times by service, drops by reason, and how full the maps are
     Top(TopArgs),
     /// What was dropped, refused or had to give way, packet by packet
     Events(EventArgs),
@@ -289,9 +289,10 @@ pub struct ConnectionArgs {
 }
 
 #[derive(Args)]
+#[command(after_help = EXPLAIN_EXAMPLES)]
 pub struct ExplainArgs {
-    /// `tcp 10.244.0.5:40000 10.96.0.1:443`, or `tcp 10.244.0.5:40000 -> 10.96.0.1:443`; without the
-    /// source: a connection of a local socket
+    /// `[PROTOCOL] [SOURCE] DESTINATION`, each end as ADDRESS:PORT. The protocol is tcp, udp or
+    /// sctp; without one it is tcp. Without a source it is a connection of a local socket
     #[arg(required = true, num_args = 1.., value_name = "FLOW")]
     pub flow: Vec<String>,
     /// Where the packet comes from: a pod's interface, a socket of the host, or an uplink
@@ -300,6 +301,18 @@ pub struct ExplainArgs {
     #[command(flatten)]
     pub look: LookArgs,
 }
+
+/// What `hawser proxy explain --help` ends with.
+const EXPLAIN_EXAMPLES: &str = "\
+Examples:
+  What does a process of the node get when it connects?
+    hawser proxy explain 10.96.0.1:443
+  What becomes of a packet of a pod?
+    hawser proxy explain udp 10.244.0.5:40000 10.96.0.10:53
+  What becomes of one that comes in at an uplink, of IPv6?
+    hawser proxy explain --from uplink '[2001:db8::9]:40000' '[2001:db8::1]:30080'
+  With an arrow the flow has to be in quotes: a shell takes `>` for a file.
+    hawser proxy explain 'tcp 10.244.0.5:40000 -> 10.96.0.1:443'";
 
 /// Where a packet or a connection begins.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]

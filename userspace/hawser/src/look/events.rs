@@ -135,8 +135,26 @@ mod tests {
     }
 
     #[test]
-    fn an_event_is_one_line() {
-        let row = EventRow {
+    fn an_event_in_json_and_back() {
+        let row = event();
+        let value = serde_json::to_value(&row).unwrap();
+        let expected = serde_json::json!({
+            "uptimeNanoseconds": 1, "kind": "refused", "hook": "pod", "protocol": "TCP",
+            "source": {"address": "10.244.0.5", "port": 40_000},
+            "destination": {"address": "10.96.0.1", "port": 443},
+            "service": "default/web", "interface": 7, "suppressed": 2,
+        });
+        assert_eq!(value, expected);
+        assert_eq!(serde_json::from_value::<EventRow>(value).unwrap(), row);
+        // Protocols without a name here.
+        let row = EventRow { protocol: 47, ..row };
+        let value = serde_json::to_value(&row).unwrap();
+        assert_eq!(value["protocol"], "47");
+        assert_eq!(serde_json::from_value::<EventRow>(value).unwrap(), row);
+    }
+
+    fn event() -> EventRow {
+        EventRow {
             time: 1,
             kind: "refused".to_owned(),
             hook: "pod".to_owned(),
@@ -146,9 +164,13 @@ mod tests {
             service: Some("default/web".to_owned()),
             interface: Some(7),
             suppressed: 2,
-        };
+        }
+    }
+
+    #[test]
+    fn an_event_is_one_line() {
         assert_eq!(
-            text(&row),
+            text(&event()),
             "refused pod TCP 10.244.0.5:40000 -> 10.96.0.1:443 service default/web interface 7 (2 more left out before)"
         );
     }

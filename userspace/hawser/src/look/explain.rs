@@ -1,10 +1,19 @@
 //! `hawser proxy explain`: which table decides what, and why.
 
 use anyhow::{Context, Result};
-use userspace_dataplane::inspect::explain::{self, Candidate, Explanation, From, Outcome, Query};
+use serde::Serialize;
+use userspace_dataplane::inspect::explain::{self, Candidate, Counted, Explanation, From, Outcome, Query};
 
 use super::print::{self, place, words};
 use crate::args::{self, ExplainArgs};
+
+/// What is printed as JSON.
+#[derive(Serialize)]
+struct Answer {
+    query: Query,
+    #[serde(flatten)]
+    explanation: Explanation,
+}
 
 /// Prints the decision step by step.
 pub fn run(args: &ExplainArgs) -> Result<()> {
@@ -18,8 +27,7 @@ pub fn run(args: &ExplainArgs) -> Result<()> {
     let snapshot = inspector.snapshot(&query).context("cannot read the tables")?;
     let explanation = explain::explain(&snapshot, &query);
     if args.look.json {
-        let row = serde_json::json!({"query": query, "explanation": explanation});
-        return print::json(&[row]);
+        return print::json(&[Answer { query, explanation }]);
     }
     lines(&explanation).iter().try_for_each(|line| print::line(line))
 }
@@ -38,7 +46,7 @@ fn lines(explanation: &Explanation) -> Vec<String> {
         text.extend(outcome(&path.outcome));
         text.push(String::new());
     }
-    if let Some((connections, refused)) = explanation.counted {
+    if let Some(Counted { connections, refused }) = explanation.counted {
         text.push(format!("The service has had {connections} connections; {refused} were refused."));
     }
     text
@@ -92,7 +100,67 @@ fn candidate(row: &Candidate) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
     use userspace_dataplane::inspect::explain::{Path, SourceChange, Step};
+
+    #[test]
+    fn an_answer_in_json() {
+        let candidate =
+            Candidate { address: "10.244.1.6".parse().unwrap(), port: 8_080, local: false, share: 1.0 };
+        let step = Step { table: "FRONTENDS4", finding: "it is a frontend of default/web".to_owned() };
+        let path = |hook, outcome| Path { hook, steps: vec![step.clone()], outcome };
+        let translated = Outcome::Translated {
+            service: "default/web".to_owned(),
+            backend: Some(("10.244.1.6".parse().unwrap(), 8_080)),
+            candidates: vec![candidate],
+            source: Some(SourceChange {
+                address: "192.0.2.1".parse().unwrap(),
+                port: None,
+                reason: "replies must come back",
+            }),
+            way: "rewritten".to_owned(),
+        };
+        let explanation = Explanation {
+            paths: vec![
+                path("socket", Outcome::Left { to: "packets" }),
+                path("pod", Outcome::NotAService),
+                path("pod", Outcome::Refused { reason: "no endpoints".to_owned() }),
+                path("pod", Outcome::Dropped { reason: "no address".to_owned() }),
+                path("uplink", translated),
+            ],
+            counted: Some(Counted { connections: 3, refused: 1 }),
+        };
+        let query = Query::parse(&["udp 203.0.113.9:4000 192.0.2.1:30080"], Some(From::Uplink)).unwrap();
+        let found = serde_json::to_value(Answer { query, explanation }).unwrap();
+        let steps = json!([{"table": "FRONTENDS4", "finding": "it is a frontend of default/web"}]);
+        let path = |hook: &str, outcome: serde_json::Value| json!({"hook": hook, "steps": steps, "outcome": outcome});
+        let backend = json!({"address": "10.244.1.6", "port": 8_080});
+        let expected = json!({
+            "query": {
+                "protocol": "UDP",
+                "source": {"address": "203.0.113.9", "port": 4_000},
+                "destination": {"address": "192.0.2.1", "port": 30_080},
+                "from": "uplink",
+            },
+            "paths": [
+                path("socket", json!({"verdict": "left", "to": "packets"})),
+                path("pod", json!({"verdict": "notAService"})),
+                path("pod", json!({"verdict": "refused", "reason": "no endpoints"})),
+                path("pod", json!({"verdict": "dropped", "reason": "no address"})),
+                path("uplink", json!({
+                    "verdict": "translated", "service": "default/web", "backend": backend,
+                    "candidates": [{"address": "10.244.1.6", "port": 8_080, "local": false, "share": 1.0}],
+                    "source": {"address": "192.0.2.1", "port": null, "reason": "replies must come back"},
+                    "way": "rewritten",
+                })),
+            ],
+            "counted": {"connections": 3, "refused": 1},
+        });
+        assert_eq!(found, expected);
+        let socket = Query::parse(&["[fd00:96::1]:443"], None).unwrap();
+        let value = serde_json::to_value(socket).unwrap();
+        assert_eq!((&value["source"], &value["from"]), (&json!(null), &json!("host")));
+    }
 
     #[test]
     fn steps_are_numbered_and_the_end_stands_out() {
@@ -112,7 +180,7 @@ mod tests {
                     way: "rewritten".to_owned(),
                 },
             }],
-            counted: Some((3, 0)),
+            counted: Some(Counted { connections: 3, refused: 0 }),
         };
         assert_eq!(
             lines(&explanation).join("\n"),

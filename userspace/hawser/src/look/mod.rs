@@ -7,25 +7,95 @@ mod print;
 mod rows;
 mod top;
 
+use std::io::ErrorKind;
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use userspace_dataplane::inspect::Inspector;
 
-use crate::args::Look;
+use crate::args::{Look, RowArgs};
 
 /// Prints what is asked for.
 pub async fn run(look: Look) -> Result<()> {
-    match look {
+    let outcome = match look {
         Look::Services(args) => rows::services(&args),
         Look::Backends(args) => rows::backends(&args),
         Look::Connections(args) => rows::connections(&args),
         Look::Explain(args) => explain::run(&args),
         Look::Top(args) => top::run(&args).await,
         Look::Events(args) => events::run(&args).await,
-    }
+    };
+    outcome.map_err(advised)
 }
 
 fn open(bpf_root: &Path) -> Result<Inspector> {
     Inspector::open(bpf_root).context("cannot look into the tables")
+}
+
+/// The error behind what to do about it, where that is known.
+fn advised(error: anyhow::Error) -> anyhow::Error {
+    let kinds = || error.chain().filter_map(|cause| cause.downcast_ref::<std::io::Error>()).map(|e| e.kind());
+    if kinds().any(|kind| kind == ErrorKind::PermissionDenied) {
+        return error.context("run it as root: the tables are the kernel's");
+    }
+    if kinds().any(|kind| kind == ErrorKind::NotFound) {
+        return error
+            .context("a table has gone while it was looked for (is the proxy being replaced?); try again");
+    }
+    error
+}
+
+/// Fails where there is no service of this name; a service may have nothing to show.
+fn known(inspector: &Inspector, args: &RowArgs) -> Result<()> {
+    let Some(wanted) = &args.service else { return Ok(()) };
+    let names = inspector.service_names().context("cannot read the names of services")?;
+    if !names.iter().any(|name| args.wants(name)) {
+        bail!("{}", unknown(wanted, &names));
+    }
+    Ok(())
+}
+
+/// What to say about a service that is not there, with those that were perhaps meant.
+fn unknown(wanted: &str, names: &[String]) -> String {
+    const MOST: usize = 5;
+    let bare = |name: &str| name.rsplit('/').next().unwrap_or_default().to_owned();
+    let wanted_name = bare(wanted);
+    let near = |name: &&String| {
+        let name = bare(name);
+        name == wanted_name || (!wanted_name.is_empty() && name.contains(&wanted_name))
+    };
+    let near: Vec<&str> = names.iter().filter(near).map(String::as_str).take(MOST).collect();
+    let mut text = format!("no service {wanted:?} is in the tables of this node");
+    if near.is_empty() {
+        text += "; `hawser proxy services` lists those that are. Headless services, and those of type \
+                 ExternalName, have no place in them";
+    } else {
+        text += &format!(". There is {}", near.join(", "));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_to_do_stands_before_what_has_failed() {
+        let failed = |kind: ErrorKind| {
+            let error = anyhow::Error::new(std::io::Error::from(kind)).context("reading map FLOWS4");
+            format!("{:#}", advised(error))
+        };
+        let text = failed(ErrorKind::PermissionDenied);
+        assert!(text.starts_with("run it as root") && text.contains("reading map FLOWS4"), "{text}");
+        assert!(failed(ErrorKind::NotFound).contains("try again"));
+        assert!(failed(ErrorKind::InvalidData).starts_with("reading map"));
+    }
+
+    #[test]
+    fn a_service_that_is_not_there_is_told_from_those_that_are() {
+        let names = ["default/web".to_owned(), "shop/web-cart".to_owned(), "shop/db".to_owned()];
+        let text = unknown("test/web", &names);
+        assert!(text.ends_with("There is default/web, shop/web-cart"), "{text}");
+        assert!(unknown("nothing", &names).contains("`hawser proxy services` lists"));
+    }
 }

@@ -1,30 +1,39 @@
 //! Lines and columns.
 
-use std::io::Write;
+use std::io::{BufWriter, Stdout, Write};
 use std::net::IpAddr;
 
 use anyhow::{Context, Result};
 use serde::Serialize;
-use userspace_dataplane::tables::{Forwarding, FrontendKey, Protocol};
+use userspace_dataplane::tables::{Forwarding, FrontendKey, Protocol, Scope};
+
+/// Between two columns, as kubectl has it.
+const GAP: &str = "   ";
 
 /// Columns as wide as their widest cell, three spaces between them, as kubectl prints tables.
 pub fn aligned(lines: &[Vec<String>]) -> Vec<String> {
-    let columns = lines.iter().map(Vec::len).max().unwrap_or_default();
-    let width = |column: usize| {
-        lines
-            .iter()
-            .filter_map(|line| line.get(column))
-            .map(|cell| cell.chars().count())
-            .max()
-            .unwrap_or_default()
-    };
-    let widths: Vec<usize> = (0..columns).map(width).collect();
-    let text = |line: &Vec<String>| {
+    let mut widths = Widths::default();
+    lines.iter().for_each(|line| widths.grow(line));
+    lines.iter().map(|line| widths.text(line)).collect()
+}
+
+/// How wide columns are.
+#[derive(Debug, Default)]
+struct Widths(Vec<usize>);
+
+impl Widths {
+    fn grow(&mut self, line: &[String]) {
+        self.0.resize(self.0.len().max(line.len()), 0);
+        for (width, cell) in self.0.iter_mut().zip(line) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+
+    fn text(&self, line: &[String]) -> String {
         let cells: Vec<String> =
-            line.iter().zip(&widths).map(|(cell, &width)| format!("{cell:<width$}")).collect();
-        cells.join("   ").trim_end().to_owned()
-    };
-    lines.iter().map(text).collect()
+            line.iter().zip(&self.0).map(|(cell, &width)| format!("{cell:<width$}")).collect();
+        cells.join(GAP).trim_end().to_owned()
+    }
 }
 
 /// Prints a table.
@@ -34,14 +43,64 @@ pub fn table(lines: &[Vec<String>]) -> Result<()> {
 
 /// Prints rows as JSON, a line each.
 pub fn json<T: Serialize>(rows: &[T]) -> Result<()> {
-    rows.iter().try_for_each(|row| line(&serde_json::to_string(row).context("cannot encode a row")?))
+    rows.iter().try_for_each(|row| line(&encoded(row)?))
+}
+
+fn encoded<T: Serialize>(row: &T) -> Result<String> {
+    serde_json::to_string(row).context("cannot encode a row")
 }
 
 /// Prints a line. A reader that has seen enough (`head`) ends the program quietly.
 pub fn line(text: &str) -> Result<()> {
-    match writeln!(std::io::stdout(), "{text}") {
+    written(writeln!(std::io::stdout(), "{text}"))
+}
+
+fn written(result: std::io::Result<()>) -> Result<()> {
+    match result {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => std::process::exit(0),
         other => other.context("cannot write to standard output"),
+    }
+}
+
+/// Prints many rows as they come, and keeps none of them.
+pub struct Rows {
+    json: bool,
+    widths: Widths,
+    out: BufWriter<Stdout>,
+}
+
+impl Rows {
+    pub fn new(json: bool) -> Self {
+        Self { json, widths: Widths::default(), out: BufWriter::new(std::io::stdout()) }
+    }
+
+    /// The heading, and some of the lines to come: columns are as wide as they need. Nothing in
+    /// JSON.
+    pub fn heading(&mut self, heading: &[String], first: impl Iterator<Item = Vec<String>>) -> Result<()> {
+        if self.json {
+            return Ok(());
+        }
+        self.widths.grow(heading);
+        first.for_each(|line| self.widths.grow(&line));
+        self.write(self.widths.text(heading))
+    }
+
+    /// A row. A cell that is wider than those before makes its column wider from here on.
+    pub fn row<T: Serialize>(&mut self, row: &T, cells: impl Fn(&T) -> Vec<String>) -> Result<()> {
+        if self.json {
+            return self.write(encoded(row)?);
+        }
+        let cells = cells(row);
+        self.widths.grow(&cells);
+        self.write(self.widths.text(&cells))
+    }
+
+    pub fn end(&mut self) -> Result<()> {
+        written(self.out.flush())
+    }
+
+    fn write(&mut self, text: String) -> Result<()> {
+        written(writeln!(self.out, "{text}"))
     }
 }
 
@@ -52,10 +111,17 @@ pub fn words(all: &[&str]) -> Vec<String> {
 
 pub fn protocol(protocol: Protocol) -> &'static str {
     match protocol {
-        Protocol::Any => "any",
+        Protocol::Any => "ANY",
         Protocol::Tcp => "TCP",
         Protocol::Udp => "UDP",
         Protocol::Sctp => "SCTP",
+    }
+}
+
+pub fn scope(scope: Scope) -> &'static str {
+    match scope {
+        Scope::Internal => "internal",
+        Scope::External => "external",
     }
 }
 
@@ -69,7 +135,11 @@ pub fn forwarding(forwarding: Forwarding) -> &'static str {
 
 /// `10.96.0.1:443/TCP`, `*:30080/TCP` for a node port.
 pub fn frontend(key: &FrontendKey) -> String {
-    let address = if key.address.is_unspecified() { "*".to_owned() } else { bracketed(key.address) };
+    let address = match key.address {
+        IpAddr::V4(address) if address.is_unspecified() => "*".to_owned(),
+        IpAddr::V6(address) if address.is_unspecified() => "[*]".to_owned(),
+        address => bracketed(address),
+    };
     format!("{address}:{}/{}", key.port, protocol(key.protocol))
 }
 
@@ -93,14 +163,24 @@ mod tests {
     }
 
     #[test]
+    fn columns_grow_where_a_table_is_printed_as_it_comes() {
+        let mut widths = Widths::default();
+        widths.grow(&words(&["A", "B"]));
+        assert_eq!(widths.text(&words(&["a", "b"])), "a   b");
+        widths.grow(&words(&["aaa", "b"]));
+        assert_eq!(widths.text(&words(&["a", "b"])), "a     b");
+    }
+
+    #[test]
     fn places_are_written_as_people_write_them() {
         assert_eq!(place(("fd00::1".parse().unwrap(), 80)), "[fd00::1]:80");
-        let key = FrontendKey {
-            address: "0.0.0.0".parse().unwrap(),
+        let key = |address: &str| FrontendKey {
+            address: address.parse().unwrap(),
             port: 30_080,
             protocol: Protocol::Udp,
-            scope: userspace_dataplane::tables::Scope::External,
+            scope: Scope::External,
         };
-        assert_eq!(frontend(&key), "*:30080/UDP");
+        assert_eq!(frontend(&key("0.0.0.0")), "*:30080/UDP");
+        assert_eq!(frontend(&key("::")), "[*]:30080/UDP");
     }
 }

@@ -1,0 +1,184 @@
+//! Round-trip times, asked for no more often than they may cost.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use tokio::time::Instant;
+use userspace_dataplane::inspect::{InspectError, Inspector, Latencies, LatencyRow, LatencyWatch};
+
+/// A look is followed by a pause of so many times its length: on a node with very many connections
+/// and network namespaces, `top` takes a tenth of a processor for them and shows older numbers.
+const PAUSE: u32 = 9;
+
+/// The last look, and those to come.
+#[derive(Default)]
+pub struct Watch {
+    kernel: LatencyWatch,
+    last: Option<Look>,
+    /// What was said about a failure is not said again.
+    failure: Option<String>,
+}
+
+/// What one look has found.
+struct Look {
+    latencies: Latencies,
+    at: Instant,
+    took: Duration,
+    /// Since the look before; none at the first one.
+    since: Option<Duration>,
+}
+
+/// How much was looked at, and when.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Looked {
+    /// Established TCP connections of this node, services' or not.
+    pub connections: usize,
+    /// Network namespaces that were asked.
+    pub namespaces: usize,
+    /// How long that took.
+    pub seconds: f64,
+    /// How long ago it was.
+    pub age_seconds: f64,
+}
+
+/// The established TCP connections of one service.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Tcp {
+    pub connections: usize,
+    pub rtt_p50_seconds: Option<f64>,
+    pub rtt_p99_seconds: Option<f64>,
+    pub rtt_max_seconds: Option<f64>,
+    pub rtt_min_seconds: Option<f64>,
+    /// Segments sent again; none before the second look.
+    pub retransmits_per_second: Option<f64>,
+}
+
+impl Watch {
+    /// Looks, if it is time to. A failure is told once, and leaves what was known to grow old.
+    pub fn refresh(&mut self, inspector: &Inspector) {
+        let began = Instant::now();
+        if self.last.as_ref().is_some_and(|last| began < last.at + last.took * PAUSE) {
+            return;
+        }
+        let looked = self.kernel.look(inspector);
+        self.note(looked, began, Instant::now());
+    }
+
+    fn note(&mut self, looked: Result<Latencies, InspectError>, began: Instant, ended: Instant) {
+        match looked {
+            Ok(latencies) => {
+                let since = self.last.as_ref().map(|last| ended - last.at);
+                self.last = Some(Look { latencies, at: ended, took: ended - began, since });
+                self.failure = None;
+            }
+            Err(error) => {
+                let text = format!("{:#}", anyhow::Error::new(error));
+                if self.failure.as_ref() != Some(&text) {
+                    tracing::warn!("no round-trip times: {text}");
+                }
+                self.failure = Some(text);
+            }
+        }
+    }
+
+    /// Services with established connections.
+    pub fn services(&self) -> impl Iterator<Item = &str> {
+        let services = self.last.iter().flat_map(|last| last.latencies.services.keys());
+        services.map(String::as_str)
+    }
+
+    /// What is known about a service; none if nothing is.
+    pub fn tcp(&self, service: &str) -> Option<Tcp> {
+        let last = self.last.as_ref()?;
+        let row = last.latencies.services.get(service)?;
+        Some(tcp(row, last.since))
+    }
+
+    /// None before the first look.
+    pub fn looked(&self) -> Option<Looked> {
+        let last = self.last.as_ref()?;
+        Some(Looked {
+            connections: last.latencies.sockets,
+            namespaces: last.latencies.namespaces,
+            seconds: last.took.as_secs_f64(),
+            age_seconds: last.at.elapsed().as_secs_f64(),
+        })
+    }
+}
+
+fn tcp(row: &LatencyRow, since: Option<Duration>) -> Tcp {
+    let rate = |since: Duration| row.retransmits as f64 / since.as_secs_f64().max(f64::MIN_POSITIVE);
+    Tcp {
+        connections: row.connections,
+        rtt_p50_seconds: row.rtt_p50_seconds,
+        rtt_p99_seconds: row.rtt_p99_seconds,
+        rtt_max_seconds: row.rtt_max_seconds,
+        rtt_min_seconds: row.rtt_min_seconds,
+        retransmits_per_second: since.map(rate),
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    /// A watch that has looked twice, a second apart, and found this at its second look.
+    pub fn watch(services: &[(&str, LatencyRow)]) -> Watch {
+        let mut watch = Watch::default();
+        let now = Instant::now();
+        watch.note(Ok(Latencies::default()), now, now);
+        let services = services.iter().map(|(name, row)| ((*name).to_owned(), row.clone()));
+        let latencies = Latencies { services: services.collect(), sockets: 12, namespaces: 3 };
+        let ended = now + Duration::from_secs(2);
+        watch.note(Ok(latencies), ended - Duration::from_millis(100), ended);
+        watch
+    }
+
+    #[test]
+    fn retransmits_are_a_rate_between_looks() {
+        let row = LatencyRow { connections: 4, retransmits: 6, ..LatencyRow::default() };
+        let watch = watch(&[("default/web", row.clone())]);
+        let known = watch.tcp("default/web").unwrap();
+        assert_eq!((known.connections, known.retransmits_per_second), (4, Some(3.0)));
+        assert_eq!(watch.tcp("default/other"), None);
+        assert_eq!(tcp(&row, None).retransmits_per_second, None);
+        let looked = watch.looked().unwrap();
+        assert_eq!((looked.connections, looked.namespaces), (12, 3));
+        assert!((looked.seconds - 0.1).abs() < 1e-6);
+    }
+
+    #[test]
+    fn a_failure_leaves_what_was_known() {
+        let mut watch = watch(&[("default/web", LatencyRow::default())]);
+        let now = Instant::now();
+        let failure = InspectError::Sockets(std::io::ErrorKind::PermissionDenied.into());
+        watch.note(Err(failure), now, now);
+        assert!(watch.failure.as_ref().unwrap().contains("permission denied"), "{:?}", watch.failure);
+        assert_eq!(watch.services().collect::<Vec<_>>(), ["default/web"]);
+        watch.note(Ok(Latencies { services: BTreeMap::new(), ..Latencies::default() }), now, now);
+        assert_eq!((watch.services().count(), &watch.failure), (0, &None));
+    }
+
+    #[test]
+    fn a_long_look_is_followed_by_a_long_pause() {
+        let mut watch = Watch::default();
+        let began = Instant::now();
+        let latencies = Latencies { sockets: 5, ..Latencies::default() };
+        // It has just ended, and took an hour: nobody asks the kernel now.
+        watch.note(Ok(latencies), began - Duration::from_secs(3_600), began);
+        let root = tempfile::tempdir().unwrap();
+        let layout = userspace_dataplane::inspect::LAYOUT_VERSION;
+        std::fs::create_dir_all(root.path().join(format!("v{layout}/maps"))).unwrap();
+        let inspector = Inspector::open(root.path()).unwrap();
+        watch.refresh(&inspector);
+        assert_eq!((watch.looked().unwrap().connections, &watch.failure), (5, &None));
+        // Without a pause it does, and there are no maps.
+        watch.last.as_mut().unwrap().took = Duration::ZERO;
+        watch.refresh(&inspector);
+        assert!(watch.failure.as_ref().unwrap().contains("CONNECTED"), "{:?}", watch.failure);
+    }
+}
