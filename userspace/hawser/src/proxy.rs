@@ -9,7 +9,8 @@ use kube::Client;
 use kube::config::{Config as ClientConfig, KubeConfigOptions, Kubeconfig};
 use tracing::{debug, info, warn};
 use userspace_dataplane::RootLock;
-use userspace_proxy::{Config, File, KubeProxyConfiguration, adjust, cleanup, notes, route};
+use userspace_proxy::kube_proxy::OOM_SCORE;
+use userspace_proxy::{Config, File, KubeProxyConfiguration, Note, adjust, cleanup, notes, route};
 
 use crate::args::Proxy;
 use crate::node::{self, Surroundings};
@@ -18,8 +19,6 @@ use crate::{lock, look, shutdown};
 
 /// Between looks at the configuration file.
 const FILE_PAUSE: Duration = Duration::from_secs(10);
-/// What kube-proxy asks for when it is told nothing.
-const OOM_SCORE: i32 = -999;
 
 /// What the command line says of the log.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -131,15 +130,20 @@ fn say(resolved: &Resolved, file: Option<&File>, path: Option<&Path>) {
         let path = path.map(Path::display);
         warn!(file = path.map(tracing::field::display), "the configuration is odd: {oddity}");
     }
-    for flag in overruled {
-        info!("--{flag} says nothing beside --config");
+    if !overruled.is_empty() {
+        info!("beside --config these flags say nothing: --{}", overruled.join(", --"));
     }
-    for flag in meaningless {
-        info!("--{flag} means nothing here");
+    if let Some(list) = unused(meaningless, &notes(configuration)) {
+        info!("not acted upon: {list}");
     }
-    for note in notes(configuration) {
-        info!("{} means nothing here: {}", note.field, note.reason);
-    }
+}
+
+/// What is set and changes nothing, each with the reason if there is more to say than that.
+fn unused(flags: &[String], notes: &[Note]) -> Option<String> {
+    let flags = flags.iter().map(|flag| format!("--{flag}"));
+    let fields = notes.iter().map(|note| format!("{} ({})", note.field, note.reason));
+    let list: Vec<_> = flags.chain(fields).collect();
+    (!list.is_empty()).then(|| list.join(", "))
 }
 
 fn write(configuration: KubeProxyConfiguration, to: &Path) -> Result<()> {
@@ -264,6 +268,17 @@ fn read(path: &Path) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_line_lists_all_that_is_not_acted_upon() {
+        let mut given = KubeProxyConfiguration::default();
+        assert_eq!(unused(&[], &notes(&given)), None);
+        given.ipvs.scheduler = "wlc".to_owned();
+        given.enable_profiling = true;
+        let line = unused(&["udp-timeout".to_owned()], &notes(&given)).unwrap();
+        assert!(line.starts_with("--udp-timeout, enableProfiling (there is no profiler"), "{line}");
+        assert!(line.contains("ipvs.scheduler (") && !line.contains('\n'), "{line}");
+    }
 
     #[test]
     fn a_cgroup_that_is_not_there_is_not_made() {

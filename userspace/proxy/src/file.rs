@@ -171,7 +171,11 @@ mod tests {
         let File { configuration, oddities } = File::parse(&text).unwrap();
         assert_eq!(oddities, []);
         assert_eq!(configuration, KubeProxyConfiguration::default().complete());
-        assert!(text.contains("tcpEstablishedTimeout: 24h0m0s"), "{text}");
+        // What is written is what runs, and what nobody named is left as it is on the machine.
+        let runs = crate::adjust::sysctls(&KubeProxyConfiguration::default().conntrack, 4);
+        assert_eq!(crate::adjust::sysctls(&configuration.conntrack, 4), runs);
+        assert!(text.contains("maxPerCore: 0") && text.contains("tcpEstablishedTimeout: 0s"), "{text}");
+        assert_eq!(crate::notes(&configuration), [], "defaults that are written out mean no less");
     }
 
     #[test]

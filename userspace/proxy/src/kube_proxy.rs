@@ -16,6 +16,8 @@ pub const KIND: &str = "KubeProxyConfiguration";
 /// kube-proxy's ports.
 pub const HEALTHZ_PORT: u16 = 10_256;
 pub const METRICS_PORT: u16 = 10_249;
+/// The process's place in the out-of-memory killer's list, unless another is named.
+pub const OOM_SCORE: i32 = -999;
 
 /// Everything that kube-proxy can be told. Fields are spelled as in the API; what each means there
 /// is in Kubernetes' reference, what it means here in [`crate::notes`].
@@ -234,16 +236,16 @@ impl KubeProxyConfiguration {
         }
     }
 
-    /// The object as kube-proxy writes it: with the defaults that [`Self::set_defaults`] leaves
-    /// out.
+    /// The object with all that it leaves open, as this proxy works by it. Of connection tracking that
+    /// is nothing where nothing is named, which kube-proxy says with zeros.
     pub fn complete(mut self) -> Self {
         self.set_defaults();
-        self.oom_score_adj.get_or_insert(-999);
+        self.oom_score_adj.get_or_insert(OOM_SCORE);
         let conntrack = &mut self.conntrack;
-        conntrack.max_per_core.get_or_insert(32 * 1024);
-        conntrack.min.get_or_insert(128 * 1024);
-        conntrack.tcp_established_timeout.get_or_insert(Period::seconds(24 * 60 * 60));
-        conntrack.tcp_close_wait_timeout.get_or_insert(Period::seconds(60 * 60));
+        conntrack.max_per_core.get_or_insert(0);
+        conntrack.min.get_or_insert(0);
+        conntrack.tcp_established_timeout.get_or_insert(Period::default());
+        conntrack.tcp_close_wait_timeout.get_or_insert(Period::default());
         self
     }
 }
