@@ -57,7 +57,7 @@ pub async fn run(args: Proxy) -> Result<()> {
     if configuration.hostname_override.is_empty() {
         configuration.hostname_override = node::host_name();
     }
-    let config =
+    let mut config =
         Config::new(&configuration, &own.own()).context("the proxy's configuration cannot be used")?;
     let data_plane = userspace_dataplane::Config {
         limits: sizes.limits(),
@@ -76,7 +76,8 @@ pub async fn run(args: Proxy) -> Result<()> {
         return Ok(());
     }
     let stop = shutdown::on_signal()?;
-    let client = client(&configuration, kube_proxy.master.as_deref()).await?;
+    let (client, api_server) = client(&configuration, kube_proxy.master.as_deref()).await?;
+    config.api_server = api_server;
     let ambient = Ambient::system();
     tokio::spawn(warn_of_leftovers(own.bpf_root.clone()));
     let around = Surroundings { ambient: &ambient, stop: &stop };
@@ -228,8 +229,8 @@ fn adjust_machine(configuration: &KubeProxyConfiguration) {
     }
 }
 
-/// By the kubeconfig, or the pod's service account; nothing is sent yet.
-async fn client(configuration: &KubeProxyConfiguration, master: Option<&str>) -> Result<Client> {
+/// By the kubeconfig, or the pod's service account; nothing is sent yet. With the server's host.
+async fn client(configuration: &KubeProxyConfiguration, master: Option<&str>) -> Result<(Client, String)> {
     let kubeconfig = &configuration.client_connection.kubeconfig;
     let mut config = if kubeconfig.is_empty() {
         ClientConfig::incluster().context(
@@ -246,7 +247,9 @@ async fn client(configuration: &KubeProxyConfiguration, master: Option<&str>) ->
     if let Some(master) = master.filter(|master| !master.is_empty()) {
         config.cluster_url = master.parse().with_context(|| format!("--master {master:?} is not a URL"))?;
     }
-    Client::try_from(config).context("cannot make a client for the API server")
+    let host = config.cluster_url.authority().map(ToString::to_string).unwrap_or_default();
+    let client = Client::try_from(config).context("cannot make a client for the API server")?;
+    Ok((client, host))
 }
 
 /// Waits until the file says something else, and for ever without one.

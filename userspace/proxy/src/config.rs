@@ -82,6 +82,8 @@ pub struct Config {
     pub guard_node_ports: bool,
     /// Keep a route that leads nowhere for the services' ranges.
     pub route_of_last_resort: bool,
+    /// Host and port of the API server, for metrics; empty where none is called by name.
+    pub api_server: String,
     /// Pause between comparisons of the whole tables; at least a second.
     pub full_sync: Duration,
 }
@@ -193,6 +195,7 @@ impl Config {
             through_stack: *through_stack,
             guard_node_ports: *guard_node_ports,
             route_of_last_resort: *route_of_last_resort,
+            api_server: String::new(),
             full_sync: FULL_SYNC,
         })
     }

@@ -26,6 +26,8 @@ pub mod links;
 mod metrics;
 mod node_tables;
 mod notes;
+mod process;
+mod requests;
 mod retry;
 pub mod route;
 mod run;

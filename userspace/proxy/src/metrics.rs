@@ -13,6 +13,8 @@ use prometheus_client::registry::Registry;
 use tokio::time::Instant;
 
 use crate::counters::Counters;
+use crate::process;
+use crate::requests::Requests;
 use crate::serve::blocking;
 
 type Seconds = Gauge<f64, AtomicU64>;
@@ -79,7 +81,8 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    pub fn new() -> Self {
+    /// With what the client of the API server counts.
+    pub fn new(requests: &Requests) -> Self {
         let sync = || Histogram::new(sync_buckets());
         let mut metrics = Self {
             registry: Registry::default(),
@@ -108,6 +111,8 @@ impl Metrics {
         };
         metrics.register();
         metrics.register_own();
+        requests.register(&mut metrics.registry);
+        process::register(&mut metrics.registry);
         metrics
     }
 

@@ -23,6 +23,7 @@ use crate::health::{HealthChecks, Report};
 use crate::inbox::Inbox;
 use crate::links::Links;
 use crate::metrics::Metrics;
+use crate::requests::Requests;
 use crate::route;
 use crate::serve::{Kind, Pages, Site, serve};
 use crate::service_ranges::ServiceRanges;
@@ -88,6 +89,8 @@ pub async fn run(
     listeners: Listeners,
     shutdown: CancellationToken,
 ) {
+    let requests = Requests::to(&config.api_server);
+    let client = requests.count(client);
     let informers = Informers::new(client.clone(), ambient.clone(), shutdown.clone());
     let mut caches = Caches::of(&informers, &config.node_name);
     if config.service_ranges.is_empty() {
@@ -96,7 +99,8 @@ pub async fn run(
     caches.exempt = Exemptions::watch(client, &config.node_name, shutdown.clone());
     let lists = caches.clone();
     let synced = async move { lists.synced().await };
-    run_with(config, caches, Box::pin(synced), data_plane, links, ambient, listeners, shutdown).await;
+    let metrics = Metrics::new(&requests);
+    work(config, caches, Box::pin(synced), data_plane, links, ambient, listeners, shutdown, metrics).await;
 }
 
 /// [`run`] on caches that are kept elsewhere. Nothing is applied before `synced` is done.
@@ -111,7 +115,23 @@ pub async fn run_with(
     listeners: Listeners,
     shutdown: CancellationToken,
 ) {
-    let (status, metrics) = (Arc::new(Status::default()), Arc::new(Metrics::new()));
+    let metrics = Metrics::new(&Requests::to(&config.api_server));
+    work(config, caches, synced, data_plane, links, ambient, listeners, shutdown, metrics).await;
+}
+
+#[expect(clippy::too_many_arguments, reason = "those of `run_with`, and where its client has counted")]
+async fn work(
+    config: Config,
+    caches: Caches,
+    synced: futures::future::BoxFuture<'static, ()>,
+    data_plane: Box<dyn DataPlane + Send>,
+    links: Box<dyn Links>,
+    ambient: Ambient,
+    listeners: Listeners,
+    shutdown: CancellationToken,
+    metrics: Metrics,
+) {
+    let (status, metrics) = (Arc::new(Status::default()), Arc::new(metrics));
     let pages = Pages {
         status: Arc::clone(&status),
         metrics: Arc::clone(&metrics),
