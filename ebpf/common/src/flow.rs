@@ -196,14 +196,55 @@ pub struct FragmentKey {
     pub protocol: u32,
 }
 
-/// Value of `FRAGMENTS`: what only the first fragment says.
+/// Value of `FRAGMENTS`: what only the first fragment says, and who waits for it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fragment {
+    /// Those of the datagram, once [`Fragment::KNOWN`].
     pub source_port: u16,
     pub destination_port: u16,
-    /// Tick of the first fragment.
+    /// Tick of the first fragment, or of the first that waited for it.
     pub seen: u32,
+    /// [`Fragment::KNOWN`] if the first fragment has come; else the place in `HELD` of the fragment
+    /// that came last, and one; 0 for none.
+    pub waiting: u32,
+    pub reserved: u32,
+}
+
+impl Fragment {
+    /// The first fragment has come.
+    pub const KNOWN: u32 = u32::MAX;
+}
+
+/// Element of `HELD`: a fragment that waits for its first one. All that wait for the same one are a
+/// list, the last that came first; its head is [`Fragment::waiting`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Held {
+    /// One of [`held`].
+    pub state: u32,
+    /// As [`Fragment::waiting`]: the one that came before.
+    pub next: u32,
+    /// Bytes of `packet` in use.
+    pub length: u32,
+    pub reserved: [u32; 3],
+    pub key: FragmentKey,
+    /// From the IP header on.
+    pub packet: [u8; Held::PACKET],
+}
+
+impl Held {
+    /// The longest packet that may wait: what interfaces with large frames are usually set to, and
+    /// an outer header.
+    pub const PACKET: usize = 9_152;
+}
+
+/// Values of [`Held::state`].
+pub mod held {
+    pub const FREE: u32 = 0;
+    /// Somebody is filling or emptying it.
+    pub const BUSY: u32 = 1;
+    pub const FULL: u32 = 2;
 }
 
 const _: () = {
@@ -216,5 +257,6 @@ const _: () = {
     assert!(core::mem::offset_of!(Flow4, hop_source) == 58);
     assert!(size_of::<Flow<[u32; 4]>>() == 112 && size_of::<Flow6>() == 128);
     assert!(size_of::<FlowTags>() == 64);
-    assert!(size_of::<FragmentKey>() == 40 && size_of::<Fragment>() == 8);
+    assert!(size_of::<FragmentKey>() == 40 && size_of::<Fragment>() == 16);
+    assert!(core::mem::offset_of!(Held, packet) == 64 && size_of::<Held>() == 9_216);
 };

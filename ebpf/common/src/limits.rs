@@ -17,8 +17,14 @@ pub const SERVICES: u32 = 131_072;
 pub const FLOWS4: u32 = 524_288;
 /// 128 + 4 bytes (v6): 8 MiB.
 pub const FLOWS6: u32 = 65_536;
-/// Datagrams whose fragments are under way. 96 bytes each.
+/// Datagrams whose fragments are under way. 104 bytes each.
 pub const FRAGMENTS: u32 = 8_192;
+/// Fragments that wait for their first one; a power of two. 9,216 bytes each: 1.1 MiB.
+pub const HELD: u32 = 128;
+/// Fragments of one datagram that may wait: as many as 64 KiB have at the usual 1,500 bytes.
+pub const HELD_PER_DATAGRAM: u32 = 48;
+/// How often a fragment tries to get into the list of those that wait, while others do.
+pub const HELD_TRIES: u32 = 4;
 /// Connected sockets of both families; a power of two. Further ones are kept as unconnected ones
 /// are. 64 + 4 bytes: 4.3 MiB.
 pub const CONNECTED: u32 = 65_536;

@@ -17,7 +17,7 @@ macro_rules! metrics {
 }
 
 /// Number of counters.
-pub const COUNT: u32 = 29;
+pub const COUNT: u32 = 30;
 
 metrics! {
     /// A socket's connect or first datagram was given a backend.
@@ -64,7 +64,7 @@ metrics! {
     ICMP_TRANSLATED = 20, "icmp_translated";
     /// A fragment was translated by what its first one had said.
     FRAGMENT_TRANSLATED = 21, "fragment_translated";
-    /// A fragment came before its first one.
+    /// A fragment came before its first one and could not wait for it, or gave way to another.
     FRAGMENT_UNKNOWN = 22, "fragment_unknown";
     /// A packet went to a backend that answers the client itself.
     DSR_SENT = 23, "dsr_sent";
@@ -78,4 +78,6 @@ metrics! {
     MALFORMED = 27, "malformed";
     /// Events that were left out.
     EVENTS_SUPPRESSED = 28, "events_suppressed";
+    /// A fragment came before its first one, and waits for it.
+    FRAGMENT_HELD = 29, "fragment_held";
 }

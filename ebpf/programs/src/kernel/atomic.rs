@@ -18,6 +18,21 @@ pub unsafe fn exchange_if(place: *mut u32, old: u32, new: u32) -> u32 {
     found
 }
 
+/// Adds one; gives what was there.
+///
+/// # Safety
+/// As [`exchange_if`].
+#[inline(always)]
+pub unsafe fn count_up(place: *mut u32) -> u32 {
+    let value;
+    // SAFETY: as in `exchange_if`.
+    unsafe {
+        asm!("{value} = atomic_fetch_add((u32 *)({place} + 0), {value})", place = in(reg) place,
+            value = inout(wreg) 1 => value);
+    }
+    value
+}
+
 /// Stores `new`; gives what was there. A full barrier.
 ///
 /// # Safety

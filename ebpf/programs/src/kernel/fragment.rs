@@ -1,22 +1,42 @@
 //! Fragments: the first one says for all of them to which flow they belong.
 //!
-//! A fragment that comes before its first one waits: it goes once more through the queue of its
-//! interface, a few times, counted in `tc_index` (see [`super::tcx::index`]).
+//! A fragment that comes before its first one waits, as bytes in the map `HELD`: a packet itself cannot
+//! be kept. When the first one comes, it goes through the queue of its interface once more, and behind
+//! it what waited, in copies of it that are given the others' bytes.
+//!
+//! The list of those that wait is closed by one exchange of its head ([`Fragment::KNOWN`]), so that
+//! each fragment is either in it by then, or finds that the first one is known. Slots are taken in
+//! turn: where more wait than there are slots, the oldest gives way.
 
-use aya_ebpf::bindings::{__sk_buff, BPF_ANY, BPF_F_INGRESS};
-use aya_ebpf::helpers::bpf_redirect;
+use core::mem::MaybeUninit;
+
+use aya_ebpf::bindings::{
+    __sk_buff, BPF_F_INGRESS, BPF_F_INVALIDATE_HASH, BPF_F_RECOMPUTE_CSUM, BPF_NOEXIST,
+};
+use aya_ebpf::helpers::{bpf_clone_redirect, bpf_skb_change_tail, bpf_skb_load_bytes, bpf_skb_store_bytes};
 use ebpf_common::event::kind;
-use ebpf_common::flow::{Fragment, FragmentKey};
-use ebpf_common::metric;
+use ebpf_common::flow::{Fragment, FragmentKey, Held, held};
+use ebpf_common::{limits, metric};
 
+use super::atomic::{count_up, exchange, exchange_if};
 use super::family::{Address as _, Family};
 use super::flow::{self, Place, verdict};
-use super::maps::{self, FRAGMENTS};
-use super::packet::{Packet, To};
-use super::tcx::{self, index};
+use super::maps::{self, FRAGMENTS, HELD, HELD_NEXT};
+use super::packet::{self, IP, Packet, To};
+use super::tcx;
 
-/// Ticks for which a first fragment speaks for the others.
+/// Ticks for which a first fragment speaks for the others, and for which they wait for it.
 const LIFETIME: u32 = 30;
+
+/// What becomes of a fragment whose first one is not known.
+pub mod outcome {
+    /// It cannot wait.
+    pub const NONE: u32 = 0;
+    /// It waits, and this packet is not needed any more.
+    pub const HELD: u32 = 1;
+    /// The first one has come meanwhile.
+    pub const KNOWN: u32 = 2;
+}
 
 #[inline(always)]
 fn key<F: Family>(packet: &Packet<F::Address>) -> FragmentKey {
@@ -28,16 +48,212 @@ fn key<F: Family>(packet: &Packet<F::Address>) -> FragmentKey {
     }
 }
 
-/// Notes the ports of a first fragment.
+#[inline(always)]
+fn is_fresh(seen: u32) -> bool {
+    maps::tick().wrapping_sub(seen) <= LIFETIME
+}
+
+/// Notes the ports of a first fragment; gives the head of the list of those that wait for it.
+#[inline(always)]
+fn note<F: Family>(packet: &Packet<F::Address>, key: &FragmentKey) -> u32 {
+    let now = maps::tick();
+    let (source_port, destination_port) = (packet.key.source_port, packet.key.destination_port);
+    let value = Fragment { source_port, destination_port, seen: now, waiting: Fragment::KNOWN, reserved: 0 };
+    // A full map evicts its oldest element.
+    if FRAGMENTS.insert(key, &value, BPF_NOEXIST as u64).is_ok() {
+        return 0;
+    }
+    let Some(entry) = FRAGMENTS.get_ptr_mut(key) else {
+        return 0;
+    };
+    // SAFETY: the pointer leads to a value of the map; if it is another datagram's by now, that one
+    // is as if it had been evicted.
+    unsafe {
+        let in_time = is_fresh((&raw const (*entry).seen).read_volatile());
+        let ports = packet::ports(source_port, destination_port);
+        (&raw mut (*entry).source_port).cast::<u32>().write_volatile(ports);
+        (&raw mut (*entry).seen).write_volatile(now);
+        let waiting = exchange(&raw mut (*entry).waiting, Fragment::KNOWN);
+        if in_time && waiting != Fragment::KNOWN { waiting } else { 0 }
+    }
+}
+
+/// Notes the ports of a first fragment that goes out.
 #[inline(never)]
 pub fn remember<F: Family>(packet: &Packet<F::Address>) {
-    let value = Fragment {
-        source_port: packet.key.source_port,
-        destination_port: packet.key.destination_port,
-        seen: maps::tick(),
+    note::<F>(packet, &key::<F>(packet));
+}
+
+/// Notes the ports of a first fragment that came in. True if others waited for it: then they and it
+/// have been sent through the interface's queue, and this packet is not needed any more.
+#[inline(never)]
+pub fn lead<F: Family>(skb: *mut __sk_buff, packet: &Packet<F::Address>) -> bool {
+    let key = key::<F>(packet);
+    let mut waiting = note::<F>(packet, &key);
+    // SAFETY: the context is the one that the kernel gave.
+    if waiting == 0 || unsafe { bpf_clone_redirect(skb, (*skb).ifindex, BPF_F_INGRESS as u64) } != 0 {
+        return false;
+    }
+    for _ in 0..limits::HELD_PER_DATAGRAM {
+        if waiting == 0 {
+            break;
+        }
+        waiting = deliver(skb, &key, waiting);
+    }
+    true
+}
+
+/// Sends a copy of the packet with the bytes of one that waited through the queue of the interface;
+/// gives the next of the list. Checked by the kernel once and not with each call.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn deliver(skb: *mut __sk_buff, key: *const FragmentKey, place: u32) -> u32 {
+    // SAFETY: null, or the caller's.
+    let (Some(key), Some(slot)) = (unsafe { key.as_ref() }, HELD.get_ptr_mut(place.wrapping_sub(1))) else {
+        return 0;
     };
-    // A full map evicts its oldest element.
-    let _ = FRAGMENTS.insert(&key::<F>(packet), &value, BPF_ANY as u64);
+    // SAFETY: the pointer leads to an element; it is ours while its state is busy. The context is the
+    // one that the kernel gave; the helpers check lengths.
+    unsafe {
+        let state = &raw mut (*slot).state;
+        // It has given way to another fragment, and so have all that came before it.
+        if exchange_if(state, held::FULL, held::BUSY) != held::FULL {
+            return 0;
+        }
+        if !same(&raw const (*slot).key, key) {
+            exchange(state, held::FULL);
+            return 0;
+        }
+        let next = (&raw const (*slot).next).read_volatile();
+        let length = (&raw const (*slot).length).read_volatile();
+        if length > 0 && length <= Held::PACKET as u32 {
+            let from = (&raw const (*slot).packet).cast();
+            let flags = (BPF_F_RECOMPUTE_CSUM | BPF_F_INVALIDATE_HASH) as u64;
+            if bpf_skb_change_tail(skb, IP as u32 + length, 0) == 0
+                && bpf_skb_store_bytes(skb, IP as u32, from, length, flags) == 0
+            {
+                bpf_clone_redirect(skb, (*skb).ifindex, BPF_F_INGRESS as u64);
+            }
+        }
+        exchange(state, held::FREE);
+        next
+    }
+}
+
+/// # Safety
+/// Both must lead to keys.
+#[inline(always)]
+unsafe fn same(one: *const FragmentKey, other: *const FragmentKey) -> bool {
+    for word in 0..size_of::<FragmentKey>() / 4 {
+        // SAFETY: by the contract of this function; within the keys.
+        let differ = unsafe {
+            one.cast::<u32>().add(word).read_volatile() != other.cast::<u32>().add(word).read_volatile()
+        };
+        if differ {
+            return false;
+        }
+    }
+    true
+}
+
+/// Lets a fragment wait for its first one; gives one of [`outcome`]. Checked by the kernel once and
+/// not with each call.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn hold(skb: *mut __sk_buff, key: *const FragmentKey) -> u32 {
+    // SAFETY: null, or the caller's.
+    let (Some(key), Some(next)) = (unsafe { key.as_ref() }, HELD_NEXT.get_ptr_mut(0)) else {
+        return outcome::NONE;
+    };
+    let Some(entry) = entry(key) else {
+        return outcome::NONE;
+    };
+    // SAFETY: the pointers lead to elements of their maps, and the slot is ours once it is busy. The
+    // context is the one that the kernel gave; the helper checks the length.
+    unsafe {
+        let length = (*skb).len.wrapping_sub(IP as u32);
+        if length == 0 || length > Held::PACKET as u32 {
+            return outcome::NONE;
+        }
+        let place = count_up(next) & (limits::HELD - 1);
+        let Some(slot) = HELD.get_ptr_mut(place) else {
+            return outcome::NONE;
+        };
+        let state = &raw mut (*slot).state;
+        let before = state.read_volatile();
+        if before == held::BUSY || exchange_if(state, before, held::BUSY) != before {
+            return outcome::NONE;
+        }
+        if before == held::FULL {
+            maps::count(metric::FRAGMENT_UNKNOWN);
+        }
+        let to = (&raw mut (*slot).packet).cast();
+        if bpf_skb_load_bytes(skb.cast(), IP as u32, to, length) != 0 {
+            exchange(state, held::FREE);
+            return outcome::NONE;
+        }
+        packet::copy(key, &raw mut (*slot).key);
+        (&raw mut (*slot).length).write_volatile(length);
+        let found = join(entry, slot, place + 1);
+        if found == outcome::HELD {
+            maps::count(metric::FRAGMENT_HELD);
+        }
+        found
+    }
+}
+
+/// The element of a datagram, which is made if need be. What is left of an earlier datagram with the
+/// same identification is forgotten.
+#[inline(always)]
+fn entry(key: &FragmentKey) -> Option<*mut Fragment> {
+    let now = maps::tick();
+    if let Some(entry) = FRAGMENTS.get_ptr_mut(key) {
+        // SAFETY: the pointer leads to a value of the map.
+        unsafe {
+            if !is_fresh((&raw const (*entry).seen).read_volatile()) {
+                (&raw mut (*entry).seen).write_volatile(now);
+                exchange(&raw mut (*entry).waiting, 0);
+            }
+        }
+        return Some(entry);
+    }
+    let mut value = MaybeUninit::<Fragment>::uninit();
+    // SAFETY: zero is a value of all fields.
+    let value = unsafe { packet::cleared(&mut value) };
+    value.seen = now;
+    // Refused if another processor is first.
+    let _ = FRAGMENTS.insert(key, &*value, BPF_NOEXIST as u64);
+    FRAGMENTS.get_ptr_mut(key)
+}
+
+/// Puts a slot, which the caller owns, into the list of its datagram, unless that is closed.
+///
+/// # Safety
+/// The pointers must lead to elements of their maps.
+#[inline(always)]
+unsafe fn join(entry: *mut Fragment, slot: *mut Held, place: u32) -> u32 {
+    // SAFETY: by the contract of this function.
+    unsafe {
+        let (head, state) = (&raw mut (*entry).waiting, &raw mut (*slot).state);
+        for _ in 0..limits::HELD_TRIES {
+            let before = head.read_volatile();
+            if before == Fragment::KNOWN {
+                exchange(state, held::FREE);
+                return outcome::KNOWN;
+            }
+            (&raw mut (*slot).next).write_volatile(before);
+            // Full before anybody can find it.
+            exchange(state, held::FULL);
+            if exchange_if(head, before, place) == before {
+                return outcome::HELD;
+            }
+            if exchange_if(state, held::FULL, held::BUSY) != held::FULL {
+                return outcome::NONE;
+            }
+        }
+        exchange(state, held::FREE);
+    }
+    outcome::NONE
 }
 
 /// Both ports of a datagram, if its first fragment has said them.
@@ -46,9 +262,14 @@ pub fn ports(key: &FragmentKey) -> Option<(u16, u16)> {
     let first = FRAGMENTS.get_ptr(key)?;
     // SAFETY: the pointer leads to a value of the map; what a recycled one says is another
     // datagram's, as it may be when identifications come round.
-    let first = unsafe { first.read() };
-    let fresh = maps::tick().wrapping_sub(first.seen) <= LIFETIME;
-    fresh.then_some((first.source_port, first.destination_port))
+    let (ports, seen, waiting) = unsafe {
+        (
+            (&raw const (*first).source_port).cast::<u32>().read_volatile(),
+            (&raw const (*first).seen).read_volatile(),
+            (&raw const (*first).waiting).read_volatile(),
+        )
+    };
+    (waiting == Fragment::KNOWN && is_fresh(seen)).then_some((ports as u16, (ports >> 16) as u16))
 }
 
 /// Gives a later fragment the ports of its first one, if that is known.
@@ -62,6 +283,24 @@ pub fn recall<F: Family>(packet: &mut Packet<F::Address>) -> bool {
     true
 }
 
+/// As [`recall`], or lets the fragment wait; gives one of [`outcome`].
+#[inline(never)]
+fn recall_or_hold<F: Family>(skb: *mut __sk_buff, packet: &mut Packet<F::Address>) -> u32 {
+    let key = key::<F>(packet);
+    for _ in 0..2 {
+        if let Some((source, destination)) = ports(&key) {
+            packet.key.source_port = source;
+            packet.key.destination_port = destination;
+            return outcome::KNOWN;
+        }
+        let found = hold(skb, &key);
+        if found != outcome::KNOWN {
+            return found;
+        }
+    }
+    outcome::NONE
+}
+
 /// Carries a later fragment as its first one; `to` is room for a decision. No function of its own:
 /// Linux 6.1 counts a frame of the stack as 32 bytes or more, and allows 512 in all.
 #[inline(always)]
@@ -71,8 +310,10 @@ pub fn ingress<F: Family>(
     place: Place,
     to: &mut To<F::Address>,
 ) -> i32 {
-    if !recall::<F>(packet) {
-        return wait::<F>(skb, packet, place);
+    match recall_or_hold::<F>(skb, packet) {
+        outcome::HELD => return tcx::DROP,
+        outcome::KNOWN => {}
+        _ => return give_up::<F>(packet, place),
     }
     if flow::decide_known::<F>(packet, place, false, to) == verdict::REWRITE {
         maps::count(metric::FRAGMENT_TRANSLATED);
@@ -82,19 +323,9 @@ pub fn ingress<F: Family>(
     if is_for_services::<F>(packet) { tcx::DROP } else { tcx::NEXT }
 }
 
-/// Lets a fragment wait for its first one, for a while.
+/// A fragment cannot wait for its first one.
 #[inline(always)]
-fn wait<F: Family>(skb: *mut __sk_buff, packet: &Packet<F::Address>, place: Place) -> i32 {
-    // SAFETY: the context is the one that the kernel gave.
-    unsafe {
-        let field = &raw mut (*skb).tc_index;
-        let value = field.read_volatile();
-        if value & index::WAITED != index::WAITED {
-            field.write_volatile(value + index::ONCE);
-            return bpf_redirect((*skb).ifindex, BPF_F_INGRESS as u64) as i32;
-        }
-        field.write_volatile(value & !index::WAITED);
-    }
+fn give_up<F: Family>(packet: &Packet<F::Address>, place: Place) -> i32 {
     maps::count(metric::FRAGMENT_UNKNOWN);
     flow::tell::<F>(kind::FRAGMENT_UNKNOWN, place, 0, packet);
     let ours = is_for_services::<F>(packet) || has_node_ports::<F>(packet);

@@ -5,7 +5,7 @@ use aya_ebpf::helpers::bpf_ktime_get_coarse_ns;
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, DevMapHash, HashMap, LpmTrie, LruHashMap, PerCpuArray, RingBuf};
 use ebpf_common::event::EventBudget;
-use ebpf_common::flow::{Flow4, Flow6, FlowTags, Fragment, FragmentKey, WAYS};
+use ebpf_common::flow::{Flow4, Flow6, FlowTags, Fragment, FragmentKey, Held, WAYS};
 use ebpf_common::frontend::{
     Affinity, AffinityKey, Backend4, Backend6, Frontend, FrontendKey4, FrontendKey6,
 };
@@ -82,6 +82,13 @@ pub static SERVICE_NAMES: HashMap<u32, [u8; limits::SERVICE_NAME]> =
 pub static SCRATCH4: PerCpuArray<Scratch<u32>> = PerCpuArray::with_max_entries(1, 0);
 #[map]
 pub static SCRATCH6: PerCpuArray<Scratch<[u32; 4]>> = PerCpuArray::with_max_entries(1, 0);
+/// Fragments that wait for their first one. Not pinned: a program that replaces another does without
+/// what waits.
+#[map]
+pub static HELD: Array<Held> = Array::with_max_entries(limits::HELD, 0);
+/// Which of them is taken next; the only element.
+#[map]
+pub static HELD_NEXT: Array<u32> = Array::with_max_entries(1, 0);
 #[map]
 pub static DEVICES: DevMapHash = DevMapHash::with_max_entries(limits::DEVICES, 0);
 

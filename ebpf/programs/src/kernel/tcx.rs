@@ -41,10 +41,6 @@ const FIB_LOOKUP_NO_NEIGHBOUR: i32 = 7;
 pub mod index {
     /// The packet has been translated on this node.
     pub const TRANSLATED: u32 = 0x4000;
-    /// How often a fragment has waited for its first one: up to 15 times.
-    pub const WAITED: u32 = 0x0f00;
-    /// One of those times.
-    pub const ONCE: u32 = 0x0100;
 }
 
 #[classifier]
@@ -120,14 +116,17 @@ fn ingress<F: Family>(skb: *mut __sk_buff, place: Place) -> i32 {
     let mut to = MaybeUninit::uninit();
     // SAFETY: read only after a decision has written it.
     let to: &mut To<F::Address> = unsafe { &mut *to.as_mut_ptr() };
-    let found = match read::packet::<F>(&ctx, packet) {
-        read_kind::BALANCED => flow::decide::<F>(packet, place, to),
-        read_kind::LATER => return fragment::ingress::<F>(skb, packet, place, to),
-        _ => return NEXT,
-    };
-    if packet.part == Part::First {
-        fragment::remember::<F>(packet);
+    let kind = read::packet::<F>(&ctx, packet);
+    if kind == read_kind::LATER {
+        return fragment::ingress::<F>(skb, packet, place, to);
     }
+    if kind != read_kind::BALANCED {
+        return NEXT;
+    }
+    if packet.part == Part::First && fragment::lead::<F>(skb, packet) {
+        return DROP;
+    }
+    let found = flow::decide::<F>(packet, place, to);
     match found {
         verdict::REWRITE => F::carry(skb, packet, to, place),
         verdict::DROP => DROP,
@@ -175,7 +174,7 @@ pub fn mark(skb: *mut __sk_buff) {
     // SAFETY: the callers give the context that the kernel gave.
     unsafe {
         let place = &raw mut (*skb).tc_index;
-        place.write_volatile(place.read_volatile() & !index::WAITED | index::TRANSLATED);
+        place.write_volatile(place.read_volatile() | index::TRANSLATED);
     }
 }
 

@@ -1,5 +1,4 @@
 //! Fragments: in order and out of it, in both directions.
-#![allow(unsafe_code)]
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
@@ -11,6 +10,7 @@ use super::families::both;
 use super::net::*;
 use super::support::packet::{Fragment, Packet};
 use super::support::topology::*;
+use super::support::wire::Wire;
 use super::support::{Node, ip, patience};
 use super::{metric, on_node};
 
@@ -101,18 +101,42 @@ fn out_of_order<A: Net>(kernel: &mut Kernel, topology: &Topology, node: &Node) {
     kernel.apply_service("a/b", Some(&inside::<A>(Protocol::Udp, &[at(A::OTHER_POD, true)]))).unwrap();
     let client = (A::LOCAL_POD.0, 51_000);
     let [first, second] = datagram(client, A::VIP).fragments(21, 64);
-    let pod = |frame: &[u8]| {
-        let run = tcx_bytes(kernel, Program::PodIngress, frame, topology.pod);
-        assert_eq!(run.verdict, REDIRECT);
-        run.packet
-    };
-    let unknown = metric(node, "fragment_unknown");
-    // Back into the queue of its interface, as it is.
-    assert_eq!(pod(&second), second);
-    let first = pod(&first);
+    let pod = |frame: &[u8]| tcx_bytes(kernel, Program::PodIngress, frame, topology.pod);
+    let counters = || ["fragment_held", "fragment_unknown"].map(|label| metric(node, label));
+    let [held, unknown] = counters();
+    // It waits as bytes: the packet itself is not needed any more.
+    assert_eq!(pod(&second).verdict, DROP);
+    assert_eq!(counters(), [held + 1, unknown]);
+    // Both go through the queue of their interface, and then on as if they came in order.
+    assert_eq!(pod(&first).verdict, DROP);
+    let (first, second) = (pod(&first), pod(&second));
+    assert_eq!((first.verdict, second.verdict), (REDIRECT, REDIRECT));
     let expected = Packet { ttl: 63, ..datagram(client, A::OTHER_POD) };
-    assert_eq!(together::<A>(&first, &pod(&second), 21), expected);
-    assert_eq!(metric(node, "fragment_unknown"), unknown);
+    assert_eq!(together::<A>(&first.packet, &second.packet, 21), expected);
+    assert_eq!(counters(), [held + 1, unknown]);
+}
+
+both!(what_waits_gives_way_to_what_comes_later, many_wait);
+
+/// Places for fragments that wait.
+const PLACES: u64 = ebpf_common::limits::HELD as u64;
+
+fn many_wait<A: Net>(kernel: &mut Kernel, topology: &Topology, node: &Node) {
+    let counters = || ["fragment_held", "fragment_unknown"].map(|label| metric(node, label));
+    let pod = |identification| {
+        let [_, second] = datagram((A::LOCAL_POD.0, 51_000), A::VIP).fragments(identification, 64);
+        let run = tcx_bytes(kernel, Program::PodIngress, &second, topology.pod);
+        assert_eq!(run.verdict, DROP);
+    };
+    // Whatever earlier tests have left.
+    for identification in 0..PLACES as u32 {
+        pod(1_000 + identification);
+    }
+    let [held, unknown] = counters();
+    for identification in 0..PLACES as u32 {
+        pod(2_000 + identification);
+    }
+    assert_eq!(counters(), [held + PLACES, unknown + PLACES]);
 }
 
 both!(fragments_of_what_was_refused_go_nowhere, refused);
@@ -140,60 +164,9 @@ fn refused<A: Net>(kernel: &mut Kernel, topology: &Topology, _: &Node) {
     kernel.set_node(&NodeTables { service_ranges: Vec::new(), ..settings }).unwrap();
 }
 
-/// A raw socket on an interface.
-struct Wire(i32);
-
-impl Wire {
-    fn open(interface: u32) -> Self {
-        let protocol = i32::from((libc::ETH_P_ALL as u16).to_be());
-        // SAFETY: takes numbers.
-        let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_NONBLOCK, protocol) };
-        assert!(fd >= 0, "{}", std::io::Error::last_os_error());
-        // SAFETY: all fields are integers, for which zero is a value.
-        let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-        address.sll_family = libc::AF_PACKET as u16;
-        address.sll_protocol = protocol as u16;
-        address.sll_ifindex = interface as i32;
-        // SAFETY: the address outlives the call, and its size is given.
-        let result =
-            unsafe { libc::bind(fd, (&raw const address).cast(), size_of_val(&address) as libc::socklen_t) };
-        assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
-        Self(fd)
-    }
-
-    fn send(&self, frame: &[u8]) {
-        // SAFETY: the frame outlives the call.
-        let sent = unsafe { libc::send(self.0, frame.as_ptr().cast(), frame.len(), 0) };
-        assert_eq!(sent, frame.len() as isize, "{}", std::io::Error::last_os_error());
-    }
-
-    /// The next frame that is as wanted, within a second.
-    fn receive(&self, wanted: impl Fn(&[u8]) -> bool) -> Option<Vec<u8>> {
-        let end = Instant::now() + patience(Duration::from_secs(1));
-        let mut frame = [0_u8; 2_048];
-        while Instant::now() < end {
-            // SAFETY: the buffer outlives the call, and its size is given.
-            let length = unsafe { libc::recv(self.0, frame.as_mut_ptr().cast(), frame.len(), 0) };
-            if length < 0 {
-                std::thread::sleep(Duration::from_millis(5));
-            } else if wanted(&frame[..length as usize]) {
-                return Some(frame[..length as usize].to_vec());
-            }
-        }
-        None
-    }
-}
-
-impl Drop for Wire {
-    fn drop(&mut self) {
-        // SAFETY: the descriptor is this value's own.
-        unsafe { libc::close(self.0) };
-    }
-}
-
 #[test]
 #[ignore = "needs root and eBPF: cargo xtask test"]
-fn on_a_wire_a_fragment_waits_a_bounded_time_and_nothing_is_translated_twice() {
+fn on_a_wire_a_fragment_waits_for_its_first_one_and_nothing_is_translated_twice() {
     on_node(|kernel, topology, node| {
         ip(&format!("neigh add {} lladdr 02:00:00:00:00:06 dev pod2", OTHER_POD.0));
         ip(&format!("neigh add {} lladdr 02:00:00:00:00:05 dev pod0", LOCAL_POD.0));
@@ -219,16 +192,15 @@ fn on_a_wire_a_fragment_waits_a_bounded_time_and_nothing_is_translated_twice() {
             (Wire::open(super::support::index_of("pod1")), Wire::open(super::support::index_of("pod3")));
         let client = (LOCAL_POD.0, 51_000);
         let [first, last] = datagram(client, VIP).fragments(41, 64);
-        // Alone, the second one is given up after a while.
         from.send(&addressed(&last));
         let end = Instant::now() + patience(Duration::from_secs(1));
-        while metric(node, "fragment_unknown") == 0 && Instant::now() < end {
+        while metric(node, "fragment_held") == 0 && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(5));
         }
-        assert_eq!(metric(node, "fragment_unknown"), 1);
-        // In order both arrive, past the egress of the other interface.
+        assert_eq!(metric(node, "fragment_held"), 1);
+        // For as long as that takes.
+        std::thread::sleep(Duration::from_millis(200));
         from.send(&addressed(&first));
-        from.send(&addressed(&last));
         let is = |more: bool| {
             move |frame: &[u8]| {
                 frame[12..14] == [8, 0] && frame[18..20] == [0, 41] && (frame[20] & 0x20 != 0) == more

@@ -9,6 +9,7 @@ pub mod namespace;
 pub mod packet;
 pub mod shared;
 pub mod topology;
+pub mod wire;
 
 use std::fs;
 use std::net::IpAddr;

@@ -138,6 +138,18 @@ impl<A: Address> Packet<A> {
         [self.frame(fragment(0, true), head), self.frame(fragment(first as u16, false), tail)]
     }
 
+    /// The packet in fragments of so many bytes each; a multiple of eight.
+    pub fn pieces(&self, identification: u32, size: usize) -> Vec<Vec<u8>> {
+        assert_eq!(size % 8, 0, "fragments begin at multiples of eight");
+        let l4 = self.transport();
+        let parts = l4.chunks(size).enumerate().map(|(number, part)| {
+            let offset = number * size;
+            let more = offset + part.len() < l4.len();
+            self.frame(Some(Fragment { identification, offset: offset as u16, more }), part)
+        });
+        parts.collect()
+    }
+
     /// Transport header, with its checksum, and payload.
     fn transport(&self) -> Vec<u8> {
         let mut l4 = Vec::new();

@@ -2,12 +2,14 @@
 //! and neighbours that are simply stated.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
+use std::process::Command;
+use std::time::{Duration, Instant};
 
 use userspace_dataplane::tables::{Backend, DataPlane, Interface, NodeTables, Role};
 use userspace_dataplane::{Kernel, Program, TestRun};
 
 use super::packet::{Address, End, End6, Packet};
-use super::{Node, backend, index_of, ip, sysctl};
+use super::{Node, backend, index_of, ip, patience, sysctl};
 
 pub const NODE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 pub const CLIENT: End = (Ipv4Addr::new(192, 0, 2, 100), 40_000);
@@ -63,6 +65,7 @@ impl Topology {
         ip(&format!("route add {}/128 dev pod0", LOCAL_POD6.0));
         ip(&format!("route add {}/128 dev pod2", OTHER_POD6.0));
         ip("route add fd00:2::/64 via 2001:db8::2");
+        wait_for_own_address();
         Self { uplink: index_of("up0"), pod: index_of("pod0"), other_pod: index_of("pod2") }
     }
 
@@ -86,6 +89,19 @@ impl Topology {
     pub fn announce(&self, kernel: &mut Kernel) {
         let addresses = vec![NODE.into(), NODE6.into()];
         kernel.set_node(&NodeTables { addresses, ..NodeTables::default() }).unwrap();
+    }
+}
+
+/// The kernel makes the route to an address of its own a moment after the address.
+fn wait_for_own_address() {
+    let asked = || {
+        let found = Command::new("ip").args(["-6", "route", "get", &NODE6.to_string()]).output().unwrap();
+        String::from_utf8_lossy(&found.stdout).starts_with("local")
+    };
+    let end = Instant::now() + patience(Duration::from_secs(5));
+    while !asked() {
+        assert!(Instant::now() < end, "no route to {NODE6}");
+        std::thread::sleep(Duration::from_millis(2));
     }
 }
 

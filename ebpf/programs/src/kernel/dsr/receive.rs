@@ -16,7 +16,7 @@ use crate::kernel::family::{Address as _, Family, FrontendKey as _};
 use crate::kernel::flow::{self, Place};
 use crate::kernel::packet::{self, IP, Packet, Part, copy};
 use crate::kernel::read::{self, kind as read_kind};
-use crate::kernel::tcx::NEXT;
+use crate::kernel::tcx::{DROP, NEXT};
 use crate::kernel::{fragment, lookup, maps, pick, table};
 
 /// What follows a header of IPv6 makes the packet a fragment.
@@ -184,8 +184,10 @@ fn receive_outer<F: Family>(skb: *mut __sk_buff, outer: &mut Packet<F::Address>,
     if outer.key.protocol != inside as u32 {
         return ABSENT;
     }
-    if !find_inner::<F>(skb, &outer.key.destination) {
-        return ABSENT;
+    match find_inner::<F>(skb, &outer.key.destination) {
+        inner::FOUND => {}
+        inner::HELD => return DROP,
+        _ => return ABSENT,
     }
     // SAFETY: the context is the one that the kernel gave.
     if unsafe { bpf_skb_adjust_room(skb, -(F::HEADER as i32), BPF_ADJ_ROOM_MAC, 0) } != 0 {
@@ -203,16 +205,25 @@ fn receive_outer<F: Family>(skb: *mut __sk_buff, outer: &mut Packet<F::Address>,
     ABSENT
 }
 
-/// Whether the inner packet is for a frontend that has this backend; the backend is then noted as
-/// chosen.
+/// What an inner packet is.
+mod inner {
+    /// Somebody else's.
+    pub const OTHER: u32 = 0;
+    pub const FOUND: u32 = 1;
+    /// A fragment that waits for its first one.
+    pub const HELD: u32 = 2;
+}
+
+/// Whether the inner packet is for a frontend that has this backend, one of [`inner`]; the backend is
+/// then noted as chosen.
 #[inline(never)]
-fn find_inner<F: Family>(skb: *mut __sk_buff, backend: &F::Address) -> bool {
+fn find_inner<F: Family>(skb: *mut __sk_buff, backend: &F::Address) -> u32 {
     let at = (IP + F::HEADER) as u32;
     let mut words = MaybeUninit::<[u32; WORDS]>::uninit();
     // SAFETY: words may be zero.
     let words = unsafe { packet::cleared(&mut words) };
     if read::load(skb, at, words, F::HEADER as u32).is_none() {
-        return false;
+        return inner::OTHER;
     }
     let (plain, number, destination) = if F::VERSION == 4 {
         (words[0] as u8 == 0x45, (words[2] >> 8) as u8, [words[4], 0, 0, 0])
@@ -220,31 +231,32 @@ fn find_inner<F: Family>(skb: *mut __sk_buff, backend: &F::Address) -> bool {
         (words[0] as u8 >> 4 == 6, (words[1] >> 16) as u8, [words[6], words[7], words[8], words[9]])
     };
     if !plain {
-        return false;
+        return inner::OTHER;
     }
     let destination = F::Address::from_words(&destination);
-    let Some((number, port)) = inner_port::<F>(skb, words, number) else {
-        return false;
+    let (number, port) = match inner_port::<F>(skb, words, number) {
+        Ok(found) => found,
+        Err(other) => return other,
     };
     let Some(frontend) = frontend_of::<F>(&destination, port, number, frontend_flag::DSR_IPIP) else {
-        return false;
+        return inner::OTHER;
     };
     let Some(backend) = pick::at_address::<F>(&frontend, backend) else {
-        return false;
+        return inner::OTHER;
     };
     flow::choose_this::<F>(&frontend, &backend);
-    true
+    inner::FOUND
 }
 
 /// Protocol and destination port of an inner packet: its own, or, of a later fragment, those of the
-/// first one. `words` is its header, `number` what follows that.
+/// first one, or one of [`inner`]. `words` is its header, `number` what follows that.
 #[inline(always)]
-fn inner_port<F: Family>(skb: *mut __sk_buff, words: &[u32; WORDS], number: u8) -> Option<(u8, u16)> {
+fn inner_port<F: Family>(skb: *mut __sk_buff, words: &[u32; WORDS], number: u8) -> Result<(u8, u16), u32> {
     let l4 = (IP + 2 * F::HEADER) as u32;
     let mut rest = MaybeUninit::<[u32; 3]>::uninit();
     // SAFETY: words may be zero.
     let rest = unsafe { packet::cleared(&mut rest) };
-    read::load(skb, l4, rest, 8)?;
+    read::load(skb, l4, rest, 8).ok_or(inner::OTHER)?;
     let (number, later, identification, ports) = if F::VERSION == 4 {
         let offset = u16::from_be((words[1] >> 16) as u16) & 0x1fff;
         (number, offset != 0, words[1] & 0xffff, rest[0])
@@ -253,14 +265,14 @@ fn inner_port<F: Family>(skb: *mut __sk_buff, words: &[u32; WORDS], number: u8) 
         let (place, identification) = (rest[0], rest[1]);
         let later = u16::from_be((place >> 16) as u16) & 0xfff8 != 0;
         if !later {
-            read::load(skb, l4 + 8, rest, 4)?;
+            read::load(skb, l4 + 8, rest, 4).ok_or(inner::OTHER)?;
         }
         (place as u8, later, identification, rest[0])
     } else {
         (number, false, 0, rest[0])
     };
     if !later {
-        return Some((number, (ports >> 16) as u16));
+        return Ok((number, (ports >> 16) as u16));
     }
     let (source, destination) = if F::VERSION == 4 {
         ([words[3], 0, 0, 0], [words[4], 0, 0, 0])
@@ -268,5 +280,11 @@ fn inner_port<F: Family>(skb: *mut __sk_buff, words: &[u32; WORDS], number: u8) 
         ([words[2], words[3], words[4], words[5]], [words[6], words[7], words[8], words[9]])
     };
     let key = FragmentKey { source, destination, identification, protocol: number as u32 };
-    fragment::ports(&key).map(|(_, port)| (number, port))
+    if let Some((_, port)) = fragment::ports(&key) {
+        return Ok((number, port));
+    }
+    // What is for no service in the tables may be in a tunnel of others.
+    let may_wait = lookup::is_marked::<F>(F::Address::from_words(&destination));
+    let held = may_wait && fragment::hold(skb, &key) == fragment::outcome::HELD;
+    Err(if held { inner::HELD } else { inner::OTHER })
 }
