@@ -10,7 +10,7 @@ pub const BACKENDS: u32 = 262_144;
 /// Elements of four entries of look-up tables, 8 bytes each: 512 KiB, that is 128 lists of
 /// 16 backends.
 pub const LUTS: u32 = 65_536;
-/// Services. 8 bytes of losses, 16 bytes of counters a CPU.
+/// Services. 8 bytes of losses, 64 bytes of counters: 9 MiB.
 pub const SERVICES: u32 = 131_072;
 /// Slots of flows, two a connection; a power of two. 64 + 4 bytes (v4): 34 MiB. With 100,000
 /// connections it is 38 % full, and one set with its neighbour all but never.

@@ -372,14 +372,6 @@ impl<T: Plain + Default> PerProcessor<T> {
         unsafe { sys::map_lookup(self.fd.as_fd(), &index, values.as_mut_ptr())? };
         Ok(values)
     }
-
-    /// Sets the values of all processors at `index` to zero.
-    pub fn clear(&self, index: u32) -> io::Result<()> {
-        let values = vec![T::default(); self.processors];
-        // SAFETY: `open` has checked the sizes; the kernel reads one value a processor, and the
-        // reference to the first leads to all of them.
-        unsafe { sys::map_update(self.fd.as_fd(), &index, &*values.as_ptr(), sys::Update::Any) }
-    }
 }
 
 #[cfg(test)]

@@ -47,6 +47,18 @@ pub unsafe fn exchange(place: *mut u32, new: u32) -> u32 {
     found
 }
 
+/// Adds to a word.
+///
+/// # Safety
+/// `place` must lead to an aligned word of a map.
+#[inline(always)]
+pub unsafe fn add(place: *mut u64, value: u64) {
+    // SAFETY: by the contract of this function. The compiler would use a load and a store.
+    unsafe {
+        asm!("lock *(u64 *)({place} + 0) += {value}", place = in(reg) place, value = in(reg) value);
+    }
+}
+
 /// The value, of which the kernel's verifier shall not know more than that it is a number: it would
 /// follow each value that a loop can give on its own. `any` is a number that it does not know.
 #[inline(always)]

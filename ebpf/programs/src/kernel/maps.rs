@@ -1,7 +1,7 @@
 //! The maps. Sizes here are defaults; user space sets them when it creates the maps.
 
 use aya_ebpf::bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC};
-use aya_ebpf::helpers::bpf_ktime_get_coarse_ns;
+use aya_ebpf::helpers::{bpf_get_smp_processor_id, bpf_ktime_get_coarse_ns};
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, DevMapHash, HashMap, LpmTrie, LruHashMap, PerCpuArray, RingBuf};
 use ebpf_common::event::EventBudget;
@@ -13,6 +13,7 @@ use ebpf_common::limits;
 use ebpf_common::socket::{Connected, Socket4, Socket6, SocketKey4, SocketKey6};
 use ebpf_common::{Config, ServiceMetrics, TICK_SHIFT, metric};
 
+use super::atomic;
 use super::table::Scratch;
 
 #[map]
@@ -71,7 +72,8 @@ pub static EVENT_BUDGET: PerCpuArray<EventBudget> = PerCpuArray::with_max_entrie
 #[map]
 pub static METRICS: PerCpuArray<u64> = PerCpuArray::with_max_entries(metric::COUNT, 0);
 #[map]
-pub static SERVICE_METRICS: PerCpuArray<ServiceMetrics> = PerCpuArray::with_max_entries(limits::SERVICES, 0);
+pub static SERVICE_METRICS: Array<ServiceMetrics> =
+    Array::with_max_entries(ServiceMetrics::elements(limits::SERVICES), BPF_F_MMAPABLE);
 /// For people who look at the maps; no program reads it.
 #[map]
 pub static SERVICE_NAMES: HashMap<u32, [u8; limits::SERVICE_NAME]> =
@@ -104,14 +106,13 @@ pub fn count(metric: u32) {
 /// Counts a connection of a service, or one that was refused.
 #[inline(always)]
 pub fn count_service(service: u32, refused: bool) {
-    if let Some(counters) = SERVICE_METRICS.get_ptr_mut(service) {
-        // SAFETY: the element is this CPU's own, and programs do not migrate.
+    // SAFETY: takes nothing, returns a number.
+    let processor = unsafe { bpf_get_smp_processor_id() };
+    if let Some(counters) = SERVICE_METRICS.get_ptr_mut(ServiceMetrics::place(service, processor)) {
+        // SAFETY: the pointer leads to an element of the map.
         unsafe {
-            if refused {
-                (*counters).refused += 1;
-            } else {
-                (*counters).connections += 1;
-            }
+            let place = if refused { &raw mut (*counters).refused } else { &raw mut (*counters).connections };
+            atomic::add(place, 1);
         }
     }
 }

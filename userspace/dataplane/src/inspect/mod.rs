@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 
 pub use ebpf_common::LAYOUT_VERSION;
 use ebpf_common::frontend::{Backend4, Backend6, Frontend, FrontendKey4, FrontendKey6, Lut};
-use ebpf_common::metric;
+use ebpf_common::{ServiceMetrics, metric};
 
 pub(crate) use self::attached::interface_name;
 pub use self::attached::{Attached, LinkRow};
@@ -164,6 +164,10 @@ impl Inspector {
         MappedArray::open(&self.map(map), false).map_err(|cause| InspectError::Map { map, cause })
     }
 
+    fn service_counters(&self) -> Result<ServiceCounters, InspectError> {
+        self.array("SERVICE_METRICS").map(ServiceCounters)
+    }
+
     /// Names of services by their numbers.
     fn names(&self) -> Result<BTreeMap<u32, String>, InspectError> {
         let table: Vec<(u32, Name)> = self.read("SERVICE_NAMES")?;
@@ -189,6 +193,25 @@ impl Inspector {
             entries.extend(convert::key6(&key).map(|key| arena.entry(key, value)));
         }
         Ok(entries)
+    }
+}
+
+/// What services count.
+struct ServiceCounters(MappedArray<ServiceMetrics>);
+
+impl ServiceCounters {
+    /// Totals of one service; zero for one that the map has no room for.
+    fn of(&self, service: u32) -> ServiceMetrics {
+        let mut total = ServiceMetrics::default();
+        for stripe in 0..ServiceMetrics::STRIPES {
+            let place = ServiceMetrics::place(service, stripe) as usize;
+            if place < self.0.len() {
+                let counted = self.0.get(place);
+                total.connections += counted.connections;
+                total.refused += counted.refused;
+            }
+        }
+        total
     }
 }
 

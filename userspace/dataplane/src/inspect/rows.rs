@@ -8,7 +8,6 @@ use serde::Serialize;
 
 use super::{Entry, InspectError, Inspector, name};
 use crate::convert;
-use crate::map::PerProcessor;
 use crate::tables::{Algorithm, Backend, Forwarding, FrontendKey, Protocol};
 
 /// One service and what it counted.
@@ -146,13 +145,10 @@ impl Inspector {
     /// # Errors
     /// A map cannot be read.
     pub fn counted(&self) -> Result<Vec<ServiceRow>, InspectError> {
-        let counters: PerProcessor<ServiceMetrics> = self.counters("SERVICE_METRICS")?;
+        let counters = self.service_counters()?;
         let mut rows = Vec::new();
         for (id, name) in self.names()? {
-            let values =
-                counters.get(id).map_err(|cause| InspectError::Map { map: "SERVICE_METRICS", cause })?;
-            let connections = values.iter().map(|value| value.connections).sum();
-            let refused = values.iter().map(|value| value.refused).sum();
+            let ServiceMetrics { connections, refused } = counters.of(id);
             rows.push(ServiceRow { id, name, frontends: 0, backends: 0, connections, refused });
         }
         rows.sort_by(|a, b| a.name.cmp(&b.name));

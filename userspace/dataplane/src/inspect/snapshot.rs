@@ -11,7 +11,6 @@ use ipnetwork::IpNetwork;
 use super::explain::{Ends, Query};
 use super::{Arena, Entry, InspectError, Inspector};
 use crate::convert::{self, RawKey};
-use crate::map::PerProcessor;
 use crate::tables::{Backend, FrontendKey, Protocol, Scope};
 
 /// What of a flow matters.
@@ -91,17 +90,14 @@ impl Inspector {
         }
         snapshot.exempt = self.table::<u64, u64>("EXEMPT")?.count().unwrap_or(0);
         snapshot.names = self.names()?;
-        let counters: PerProcessor<ServiceMetrics> = self.counters("SERVICE_METRICS")?;
+        let counters = self.service_counters()?;
         let noted = snapshot.flows.values().map(|flow| flow.service);
         let losses = self.array::<u64>("LOSSES")?;
         for service in services.iter().copied().chain(noted) {
             if (service as usize) < losses.len() {
                 snapshot.losses.insert(service, losses.get(service as usize) as u32);
             }
-            let to = |cause| InspectError::Map { map: "SERVICE_METRICS", cause };
-            let values = counters.get(service).map_err(to)?;
-            let (connections, refused) =
-                values.iter().fold((0, 0), |sum, value| (sum.0 + value.connections, sum.1 + value.refused));
+            let ServiceMetrics { connections, refused } = counters.of(service);
             snapshot.counted.insert(service, (connections, refused));
         }
         snapshot.xdp = self.links()?.iter().filter(|link| link.program == "uplink_xdp" && link.live).count();

@@ -14,7 +14,7 @@ use ipnetwork::IpNetwork;
 use super::{failed, node};
 use crate::arena::Block;
 use crate::convert::{self, RawKey, RawRange};
-use crate::map::{self, HashTable, MappedArray, Name, PerProcessor};
+use crate::map::{self, HashTable, MappedArray, Name};
 use crate::store::{Contents, Family, Refused, Space, Store};
 use crate::sys;
 use crate::tables::{Backend, DataPlaneError, FrontendKey, NodeTables};
@@ -30,7 +30,7 @@ pub struct Maps {
     source_ranges4: HashTable<SourceRangeKey<u32>, u32>,
     source_ranges6: HashTable<SourceRangeKey<[u32; 4]>, u32>,
     names: HashTable<u32, Name>,
-    counters: PerProcessor<ServiceMetrics>,
+    counters: MappedArray<ServiceMetrics>,
     local4: HashTable<u32, u32>,
     local6: HashTable<[u32; 4], u32>,
     exempt: HashTable<u64, u64>,
@@ -54,7 +54,7 @@ impl Maps {
             source_ranges6: HashTable::open(&at("SOURCE_RANGES6")).map_err(to("SOURCE_RANGES6"))?,
             losses: MappedArray::open(&at("LOSSES"), true).map_err(to("LOSSES"))?,
             names: HashTable::open(&at("SERVICE_NAMES")).map_err(to("SERVICE_NAMES"))?,
-            counters: PerProcessor::open(&at("SERVICE_METRICS")).map_err(to("SERVICE_METRICS"))?,
+            counters: MappedArray::open(&at("SERVICE_METRICS"), true).map_err(to("SERVICE_METRICS"))?,
             local4: HashTable::open(&at("LOCAL_ADDRS4")).map_err(to("LOCAL_ADDRS4"))?,
             local6: HashTable::open(&at("LOCAL_ADDRS6")).map_err(to("LOCAL_ADDRS6"))?,
             exempt: HashTable::open(&at("EXEMPT")).map_err(to("EXEMPT"))?,
@@ -326,8 +326,13 @@ impl Store for Maps {
         let result = self.names.remove(&service);
         result.map_err(|error| failed(format!("deleting name of service {service}"), error))?;
         // The next service with this id counts from zero.
-        let result = self.counters.clear(service);
-        result.map_err(|error| failed(format!("clearing counters of service {service}"), error))
+        for stripe in 0..ServiceMetrics::STRIPES {
+            let place = ServiceMetrics::place(service, stripe) as usize;
+            if place < self.counters.len() {
+                self.counters.set(place, ServiceMetrics::default());
+            }
+        }
+        Ok(())
     }
 
     fn epoch(&self) -> u32 {

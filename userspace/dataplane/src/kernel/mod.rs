@@ -97,8 +97,8 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// 131,072 services with four frontends and two backends each, 200,000 connections: 90 MiB of
-    /// kernel memory, 2 MiB more a processor, and 88 bytes a frontend in use; see
+    /// 131,072 services with four frontends and two backends each, 200,000 connections: 98 MiB of
+    /// kernel memory, and 88 bytes a frontend in use; see
     /// [`ebpf_common::limits`].
     fn default() -> Self {
         Self {

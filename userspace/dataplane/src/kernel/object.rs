@@ -8,6 +8,7 @@ use std::sync::{Mutex, PoisonError};
 
 use aya::programs::{Program as Loaded, ProgramError};
 use aya::{EbpfLoader, VerifierLogLevel};
+use ebpf_common::ServiceMetrics;
 use ebpf_common::flow::WAYS;
 
 use super::Limits;
@@ -147,7 +148,7 @@ pub fn maps(limits: &Limits) -> [(&'static str, Option<u32>); 28] {
         ("CONNECTED_TAGS", None),
         ("AFFINITY", Some(limits.affinity)),
         ("METRICS", None),
-        ("SERVICE_METRICS", Some(limits.services)),
+        ("SERVICE_METRICS", Some(ServiceMetrics::elements(limits.services))),
         ("SERVICE_NAMES", Some(limits.services)),
         ("DEVICES", None),
     ]
