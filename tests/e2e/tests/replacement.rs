@@ -104,7 +104,8 @@ impl Node<'_> {
             println!("{}\n{}", proxy.log_tail(), server.log_tail());
         }
         outcome?;
-        self.ends_when_its_configuration_changes(proxy)?;
+        let next = self.nobody_works_beside_it(proxy)?;
+        self.ends_when_its_configuration_changes(next)?;
         server.kill()?;
         api.stop()
     }
@@ -129,9 +130,50 @@ impl Node<'_> {
         // A protocol that nobody translates does not leave the node.
         let lost = output(self.lab.on_node("ip").args(["route", "get", "10.96.0.99"]));
         ensure!(lost.is_err(), "there is a way to a Service's address: {lost:?}");
+        let metrics = output(self.lab.on_node("curl").args(["-sf", "http://127.0.0.1:10249/metrics"]))?;
+        let server = format!("method=\"GET\",host=\"{NODE_IP}:6443\"}}");
+        for name in [
+            format!("rest_client_requests_total{{code=\"200\",{server}"),
+            "process_start_time_seconds ".to_owned(),
+            "kubernetes_build_info{".to_owned(),
+            "hawser_dataplane_xdp_mode{interface=\"uplink\",mode=\"off\"} 1".to_owned(),
+        ] {
+            ensure!(metrics.lines().any(|line| line.starts_with(&name)), "no {name} in\n{metrics}");
+        }
         let log = proxy.log_tail();
-        ensure!(!log.contains("means nothing here"), "kubeadm's file is odd to us:\n{log}");
+        ensure!(!log.contains("not acted upon"), "kubeadm's file is odd to us:\n{log}");
         Ok(())
+    }
+
+    /// A second proxy waits for the end of the first, and `--cleanup` refuses. Gives the second one,
+    /// which has taken over from the first when that was killed.
+    fn nobody_works_beside_it(&self, proxy: Process) -> Result<Process> {
+        let root = format!("/sys/fs/bpf/{}", self.lab.id);
+        let said = self.lab.on_node(hawser()?).args(["proxy", "--cleanup", "--bpf-root", &root]).output()?;
+        let text = String::from_utf8_lossy(&said.stderr);
+        ensure!(!said.status.success(), "--cleanup beside a proxy that runs: {text}");
+        ensure!(text.contains(&root) && text.contains("stop it first"), "no word on what to do: {text}");
+        let mut mistyped = self.lab.on_node(hawser()?);
+        let mistyped =
+            mistyped.args(self.arguments()?).arg("--cgroup-root=/no/such").arg("--init-only").output()?;
+        let text = String::from_utf8_lossy(&mistyped.stderr);
+        ensure!(!mistyped.status.success() && text.contains("there is no cgroup"), "--cgroup-root: {text}");
+        let next = self.proxy_called("next.log")?;
+        eventually("the second proxy to wait", || {
+            Ok(next.log_tail().contains("waiting for its end").then_some(()))
+        })?;
+        self.serves().context("while a second proxy waits")?;
+        proxy.kill()?;
+        eventually("the second proxy to take over", || {
+            Ok(next.log_tail().contains("applied all services").then_some(()))
+        })?;
+        self.serves().context("when the second proxy has taken over")?;
+        Ok(next)
+    }
+
+    fn serves(&self) -> Result<()> {
+        let url = format!("http://{CLUSTER_IP}/");
+        output(self.lab.on_node("curl").args(["-sS", "--max-time", "3"]).arg(url)).map(drop)
     }
 
     /// Whoever keeps the process running starts it anew, as with kube-proxy.
@@ -195,11 +237,15 @@ impl Node<'_> {
     }
 
     fn proxy(&self) -> Result<Process> {
+        self.proxy_called("proxy.log")
+    }
+
+    fn proxy_called(&self, log: &str) -> Result<Process> {
         let mut command = self.lab.on_node("setpriv");
         let bounds = format!("--bounding-set={CAPABILITIES}");
         command.args([&bounds, "--inh-caps=-all", "--ambient-caps=-all", "--no-new-privs", "--"]);
         command.arg(hawser()?).args(self.arguments()?);
-        Process::start(&mut command, self.lab.dir().join("proxy.log"))
+        Process::start(&mut command, self.lab.dir().join(log))
     }
 
     fn clean_up(&self) -> Result<()> {
