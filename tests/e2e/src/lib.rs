@@ -3,6 +3,7 @@
 #![allow(clippy::print_stdout, reason = "a test tells what it counted")]
 
 pub mod cluster;
+pub mod image;
 pub mod lab;
 pub mod load;
 pub mod process;

@@ -29,6 +29,11 @@ impl Process {
         Ok(Self { child, log })
     }
 
+    /// The process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// SIGKILL.
     pub fn kill(mut self) -> Result<()> {
         self.child.kill().context("cannot kill a process")?;

@@ -1,0 +1,36 @@
+//! The product under test as an image, so that pods can run it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use kubelet_image::{ImageConfig, ImageFile, write_image_archive};
+
+use crate::{hawser, output};
+
+/// Its reference, as `deploy/hawser-proxy.yaml` names it.
+const REFERENCE: &str = "hawser.local/hawser:1";
+
+/// Writes the image's archive into a directory. `cargo xtask image` links its program statically;
+/// this one is the test's, and brings the libraries along that it was linked with.
+pub fn hawser_image(dir: &Path) -> Result<PathBuf> {
+    let (program, stripped) = (hawser()?, dir.join("hawser.stripped"));
+    output(Command::new("strip").arg("-o").arg(&stripped).arg(&program))?;
+    let mut files = vec![("hawser".to_owned(), read(&stripped)?)];
+    let libraries = output(Command::new("ldd").arg(&program)).unwrap_or_default();
+    for path in libraries.split_whitespace().filter(|word| word.starts_with('/')) {
+        files.push((path.trim_start_matches('/').to_owned(), read(Path::new(path))?));
+    }
+    let files: Vec<_> =
+        files.iter().map(|(path, content)| ImageFile { path, mode: 0o755, content }).collect();
+    let config = ImageConfig { entrypoint: vec!["/hawser".to_owned()], ..ImageConfig::default() };
+    let archive = dir.join("hawser.tar");
+    write_image_archive(&archive, REFERENCE, &files, &config).context("cannot write hawser's image")?;
+    fs::remove_file(stripped).context("cannot remove the stripped program")?;
+    Ok(archive)
+}
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    fs::read(path).with_context(|| format!("cannot read {}", path.display()))
+}
