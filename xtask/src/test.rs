@@ -1,6 +1,7 @@
 //! `cargo xtask test`: everything that CI runs, and one closing line of counts.
 
 use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
@@ -20,7 +21,7 @@ pub struct Args {
     /// as 6.1; several times for several
     #[arg(long, value_name = "VERSION", conflicts_with_all = ["unprivileged", "e2e"])]
     kernel: Vec<String>,
-    /// With `--kernel`: only these test targets, such as `packets,model`
+    /// With `--kernel`: only these test targets, in this order, such as `packets,model`
     #[arg(long, value_delimiter = ',', requires = "kernel")]
     target: Vec<String>,
     /// With `--kernel`: fewer random cases and shorter churn, for a first look
@@ -112,12 +113,7 @@ fn kernels(args: &Args, environment: &[(&str, std::ffi::OsString)], counts: &mut
         "--no-run",
         "--message-format=json-render-diagnostics",
     ]))?;
-    let mut binaries = kernel::test_binaries(&messages);
-    if let Some(unknown) = args.target.iter().find(|name| binaries.iter().all(|(known, _)| known != *name)) {
-        let known: Vec<&str> = binaries.iter().map(|(name, _)| name.as_str()).collect();
-        bail!("no test target is called {unknown}; there are {}", known.join(", "));
-    }
-    binaries.retain(|(name, _)| args.target.is_empty() || args.target.contains(name));
+    let binaries = chosen(kernel::test_binaries(&messages), &args.target)?;
     let tests = kernel::Tests { binaries: &binaries, filter: args.filter.as_deref(), quick: args.quick };
     let mut failed = Vec::new();
     for version in &args.kernel {
@@ -136,6 +132,17 @@ fn kernels(args: &Args, environment: &[(&str, std::ffi::OsString)], counts: &mut
         bail!("failed on kernel {}", failed.join(", "));
     }
     Ok(())
+}
+
+/// The targets that are asked for, in that order; all if none is.
+fn chosen(all: Vec<(String, PathBuf)>, targets: &[String]) -> Result<Vec<(String, PathBuf)>> {
+    let of = |name: &String| {
+        all.iter().find(|(known, _)| known == name).cloned().with_context(|| {
+            let known: Vec<&str> = all.iter().map(|(name, _)| name.as_str()).collect();
+            format!("no test target is called {name}; there are {}", known.join(", "))
+        })
+    };
+    if targets.is_empty() { Ok(all) } else { targets.iter().map(of).collect() }
 }
 
 /// House rules, format, lints.
@@ -213,7 +220,20 @@ fn summary(line: &str) -> Option<Counts> {
 
 #[cfg(test)]
 mod tests {
-    use super::summary;
+    use super::{chosen, summary};
+
+    #[test]
+    fn targets_are_taken_in_the_order_asked_for() {
+        let all: Vec<_> = ["a", "b", "c"].map(|name| (name.to_owned(), name.into())).to_vec();
+        let names = |targets: &[&str]| -> Option<Vec<String>> {
+            let targets: Vec<String> = targets.iter().map(|name| (*name).to_owned()).collect();
+            let chosen = chosen(all.clone(), &targets).ok()?;
+            Some(chosen.into_iter().map(|(name, _)| name).collect())
+        };
+        assert_eq!(names(&[]).unwrap(), ["a", "b", "c"]);
+        assert_eq!(names(&["c", "a"]).unwrap(), ["c", "a"]);
+        assert_eq!(names(&["d"]), None);
+    }
 
     #[test]
     fn a_summary_line_is_counted_and_another_line_is_not() {
