@@ -53,9 +53,14 @@ fn work(cluster: &mut Apart<'_>) -> Result<()> {
     cluster.kubectl(&["rollout", "status", "deploy/echo", "-n", "echo", "--timeout=120s"])?;
     let ip = cluster.kubectl(&["get", "svc", "echo", "-n", "echo", "-o", "jsonpath={.spec.clusterIP}"])?;
     let target = format!("{ip}:80");
-    let answer = output(lab.on_node(echo()?).args(["get", &target]))?;
+    // A rollout ends when the pods are ready; endpoints and tables follow.
+    let answer = eventually("the ClusterIP to answer", || {
+        output(lab.on_node(echo()?).args(["get", &target])).map(Some)
+    })?;
     ensure!(answer.starts_with("echo-"), "the ClusterIP answered {answer:?}");
-    let answer = output(lab.on_client(echo()?).args(["get", &format!("{NODE_IP}:30080")]))?;
+    let answer = eventually("the node port to answer", || {
+        output(lab.on_client(echo()?).args(["get", &format!("{NODE_IP}:30080")])).map(Some)
+    })?;
     ensure!(answer.starts_with("echo-"), "the node port answered {answer:?}");
     let logs = cluster.kubectl(&["logs", "-n", "echo", "deploy/echo"])?;
     ensure!(logs.contains("listens on port 8080"), "kubectl logs: {logs}");

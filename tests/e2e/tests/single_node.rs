@@ -3,7 +3,7 @@
 
 #![allow(clippy::print_stdout, reason = "a test tells what it counted")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -93,6 +93,8 @@ fn services_answer(cluster: &Cluster<'_>) -> Result<()> {
     let names: Vec<String> = pods(cluster)?.iter().map(|pod| name_of(pod).to_owned()).collect();
     let is_pod = |answer: &str| names.iter().any(|name| answer.trim().starts_with(name.as_str()));
     let curl = ["-sS", "--max-time", "5"];
+    // A rollout ends when the pods are ready; endpoints and tables follow.
+    eventually("all pods to be backends", || all_answer(cluster, names.len()))?;
 
     let host = output(lab.on_node("curl").args(curl).arg(format!("http://{ip}/")))?;
     ensure!(is_pod(&host), "curl from the host answered {host:?}");
@@ -117,6 +119,16 @@ fn services_answer(cluster: &Cluster<'_>) -> Result<()> {
     ]))?;
     ensure!(tables.contains(&ip) && tables.contains("echo/echo"), "hawser proxy services: {tables}");
     Ok(())
+}
+
+/// Whether so many different pods answer to a row of requests.
+fn all_answer(cluster: &Cluster<'_>, pods: usize) -> Result<Option<()>> {
+    let target = format!("{}:80", cluster_ip(cluster)?);
+    let mut answers = BTreeSet::new();
+    for _ in 0..20 {
+        answers.insert(output(cluster.lab.on_node(echo()?).args(["get", &target]))?);
+    }
+    Ok((answers.len() == pods).then_some(()))
 }
 
 /// Each of the three gets its share: Pearson's chi-square with two degrees of freedom, at a level
