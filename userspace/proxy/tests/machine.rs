@@ -1,6 +1,7 @@
 //! What the proxy does to a machine besides eBPF, in a network namespace of the test's own: the
 //! route of last resort, and the removal of kube-proxy's rules.
 #![allow(clippy::unwrap_used, reason = "a test says what is wrong by panicking")]
+#![allow(clippy::print_stdout, reason = "a test says what this machine has not")]
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -282,4 +283,98 @@ async fn clean_up() {
 #[ignore = "needs root, iptables and nft: cargo xtask test"]
 fn kube_proxys_rules_go_and_everybody_elses_stay() {
     in_namespace(clean_up);
+}
+
+/// Whether a tool is installed and the kernel has what it is for. What is missing is said.
+fn works(command: &str) -> bool {
+    let mut words = command.split(' ');
+    let output = Command::new(words.next().unwrap()).args(words).output();
+    let why = match output {
+        Ok(output) if output.status.success() => return true,
+        Ok(output) => String::from_utf8_lossy(&output.stderr).trim().to_owned(),
+        Err(error) => error.to_string(),
+    };
+    println!("not run: {command}: {why}");
+    false
+}
+
+fn said(found: &[Leftover]) -> Vec<String> {
+    found.iter().map(ToString::to_string).collect()
+}
+
+async fn clean_up_ipvs() {
+    if !works("ipvsadm --save --numeric") {
+        return;
+    }
+    for server in [
+        "-A -t 10.96.0.1:443 -s rr",
+        "-a -t 10.96.0.1:443 -r 192.0.2.1:6443 -m",
+        "-A -u 10.96.0.10:53 -s rr",
+        "-A -t [fd00:96::1]:443 -s rr",
+        "-a -t [fd00:96::1]:443 -r [fd00:1::1]:6443 -m",
+        // Of a balancer that has nothing to do with Kubernetes.
+        "-A -t 203.0.113.5:80 -s rr",
+    ] {
+        sh(&format!("ipvsadm {server}"));
+    }
+    let others = ["203.0.113.0/24".parse().unwrap()];
+    // Without kube-proxy's interface, nobody's virtual servers are kube-proxy's.
+    assert_eq!(find(&others).await.0, []);
+    sh("ip link add kube-ipvs0 type bridge");
+    sh("ip addr add 10.96.0.1/32 dev kube-ipvs0");
+    let (found, errors) = find(&others).await;
+    assert!(errors.is_empty(), "{errors:?}");
+    assert_eq!(said(&found), ["3 virtual servers of IPVS", "the interface kube-ipvs0"]);
+    for leftover in &found {
+        remove(leftover).await.unwrap();
+    }
+    let left = sh("ipvsadm --save --numeric");
+    assert_eq!(left.lines().collect::<Vec<_>>(), ["-A -t 203.0.113.5:80 -s rr"]);
+    assert!(!sh("ip link").contains("kube-ipvs0"));
+    assert_eq!(find(&others).await.0, []);
+}
+
+#[test]
+#[ignore = "needs root; says so where there is no ipvsadm or the kernel has no IPVS: cargo xtask test"]
+fn kube_proxys_virtual_servers_go_and_those_left_alone_stay() {
+    in_namespace(clean_up_ipvs);
+}
+
+async fn clean_up_sets() {
+    if !works("ipset list -n") {
+        return;
+    }
+    for set in [
+        "KUBE-CLUSTER-IP hash:ip,port",
+        "KUBE-LOOP-BACK hash:ip,port,ip",
+        "KUBE-6-LOOP-BACK hash:ip,port,ip family inet6",
+        "KUBE-6-LOAD-BALANCER-SOURCE-CID hash:ip,port,net family inet6",
+        "cali40all-hosts-net hash:net",
+        "KUBE-SRC-MINE hash:ip",
+    ] {
+        sh(&format!("ipset create {set}"));
+    }
+    sh("ipset add KUBE-CLUSTER-IP 10.96.0.1,tcp:443");
+    // A rule holds its set, so that it has to go first.
+    let held = works("iptables-legacy -t nat -N KUBE-SERVICES")
+        && works(
+            "iptables-legacy -t nat -A KUBE-SERVICES -m set --match-set KUBE-CLUSTER-IP dst,dst -j ACCEPT",
+        );
+    let (found, errors) = find(&[]).await;
+    assert!(errors.is_empty(), "{errors:?}");
+    let said = said(&found);
+    assert_eq!(said.last().map(String::as_str), Some("4 IP sets"), "{said:?}");
+    assert!(!held || said.len() == 2, "{said:?}");
+    for leftover in &found {
+        remove(leftover).await.unwrap();
+    }
+    let mut left: Vec<_> = sh("ipset list -n").lines().map(str::to_owned).collect();
+    left.sort();
+    assert_eq!(left, ["KUBE-SRC-MINE", "cali40all-hosts-net"]);
+}
+
+#[test]
+#[ignore = "needs root; says so where there is no ipset: cargo xtask test"]
+fn kube_proxys_sets_go_and_everybody_elses_stay() {
+    in_namespace(clean_up_sets);
 }

@@ -87,10 +87,9 @@ pub async fn find(excluded: &[IpNetwork]) -> (Vec<Leftover>, Vec<CleanupError>) 
         }
         Err(error) => errors.push(error),
     }
-    match find_ipvs(excluded).await {
-        Ok(leftovers) => found.extend(leftovers),
-        Err(error) => errors.push(error),
-    }
+    let (leftovers, failed) = find_ipvs(excluded).await;
+    found.extend(leftovers);
+    errors.extend(failed);
     (found, errors)
 }
 
@@ -106,11 +105,15 @@ async fn find_iptables(family: &str, backend: &str) -> Result<Option<Leftover>, 
     Ok((!removal.restore.is_empty()).then_some(Leftover::IpTables { tool: restore, removal }))
 }
 
-async fn find_ipvs(excluded: &[IpNetwork]) -> Result<Vec<Leftover>, CleanupError> {
-    let mut found = Vec::new();
+/// What is there, also where a tool fails.
+async fn find_ipvs(excluded: &[IpNetwork]) -> (Vec<Leftover>, Option<CleanupError>) {
+    let (mut found, mut failed) = (Vec::new(), None);
     if let Some(index) = interface().await {
-        let save = run("ipvsadm", &["--save", "--numeric"], None).await?.unwrap_or_default();
-        let servers = ipvs::virtual_servers(&save, excluded);
+        let save = run("ipvsadm", &["--save", "--numeric"], None).await.unwrap_or_else(|error| {
+            failed = Some(error);
+            None
+        });
+        let servers = ipvs::virtual_servers(&save.unwrap_or_default(), excluded);
         if !servers.is_empty() {
             found.push(Leftover::Ipvs { servers });
         }
@@ -122,7 +125,7 @@ async fn find_ipvs(excluded: &[IpNetwork]) -> Result<Vec<Leftover>, CleanupError
     if !names.is_empty() {
         found.push(Leftover::Sets { names });
     }
-    Ok(found)
+    (found, failed)
 }
 
 /// Removes one of the things that [`find`] found.
