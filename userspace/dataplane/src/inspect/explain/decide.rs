@@ -117,7 +117,11 @@ impl Account<'_> {
     fn tell_rule(&mut self, frontend: &KnownFrontend, packet: bool) {
         let backends = if self.query.destination.0.is_ipv4() { "BACKENDS4" } else { "BACKENDS6" };
         let value = &frontend.value;
-        self.note(backends, format!("{} backends, from element {}", frontend.backends.len(), value.block()));
+        let count = match frontend.backends.len() {
+            1 => "one backend, element".to_owned(),
+            count => format!("{count} backends, from element"),
+        };
+        self.note(backends, format!("{count} {}", value.block()));
         match choose::rule(frontend, packet) {
             Rule::Table { consistent } => {
                 let by =

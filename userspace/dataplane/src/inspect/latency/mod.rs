@@ -57,8 +57,9 @@ pub struct LatencyWatch {
 }
 
 impl LatencyWatch {
-    /// Asks the kernel for its connections. Blocks for about 2 µs a connection, 0.5 ms a network
-    /// namespace and 0.1 µs for each pair of a namespace and a connection.
+    /// Asks the kernel for its connections, which blocks. That takes the processor some 5 µs a
+    /// connection, and 1 ms a network namespace while there are 20,000 connections on the node: a
+    /// tenth of a second for 18,000 in eight namespaces, twice that in a hundred.
     ///
     /// # Errors
     /// A map cannot be read, or the kernel lists its connections in no namespace.

@@ -6,7 +6,6 @@ mod frame;
 mod watch;
 
 use std::io::IsTerminal;
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -30,12 +29,12 @@ pub async fn run(args: &TopArgs) -> Result<()> {
     let terminal = std::io::stdout().is_terminal() && !args.look.json && !args.once;
     let mut watch = Watch::default();
     let mut then = Instant::now();
-    let (first, _) = read(&args.look.bpf_root, &mut watch)?;
+    let (first, _) = read(args, &mut watch)?;
     let mut last = Some(first);
     loop {
         tokio::time::sleep_until(then + interval).await;
         let now = Instant::now();
-        let (next, maps) = match read(&args.look.bpf_root, &mut watch) {
+        let (next, maps) = match read(args, &mut watch) {
             Ok(read) => read,
             Err(error) if args.once => return Err(error),
             Err(error) => {
@@ -61,13 +60,16 @@ pub async fn run(args: &TopArgs) -> Result<()> {
 }
 
 /// Opened anew each time: the tables may be others by now.
-fn read(bpf_root: &Path, watch: &mut Watch) -> Result<(Sample, Vec<Pressure>)> {
-    let inspector = super::open(bpf_root)?;
+fn read(args: &TopArgs, watch: &mut Watch) -> Result<(Sample, Vec<Pressure>)> {
+    let inspector = super::open(&args.look.bpf_root)?;
     let services = inspector.counted().context("cannot read the counters of services")?;
     let services = services.into_iter().map(|row| (row.name, (row.connections, row.refused)));
     let counters = inspector.metrics().context("cannot read the counters")?;
     let sample = Sample { services: services.collect(), counters };
     let maps = inspector.pressure().context("cannot read how full the maps are")?;
-    watch.refresh(&inspector);
+    // A single frame has both looks, whatever they take.
+    if args.once || watch.is_due(Instant::now()) {
+        watch.refresh(&inspector);
+    }
     Ok((sample, maps))
 }

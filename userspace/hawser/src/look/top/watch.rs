@@ -56,12 +56,14 @@ pub struct Tcp {
 }
 
 impl Watch {
-    /// Looks, if it is time to. A failure is told once, and leaves what was known to grow old.
+    /// The last look is long enough ago.
+    pub fn is_due(&self, now: Instant) -> bool {
+        self.last.as_ref().is_none_or(|last| now >= last.at + last.took * PAUSE)
+    }
+
+    /// Looks. A failure is told once, and leaves what was known to grow old.
     pub fn refresh(&mut self, inspector: &Inspector) {
         let began = Instant::now();
-        if self.last.as_ref().is_some_and(|last| began < last.at + last.took * PAUSE) {
-            return;
-        }
         let looked = self.kernel.look(inspector);
         self.note(looked, began, Instant::now());
     }
@@ -167,18 +169,16 @@ pub mod tests {
     fn a_long_look_is_followed_by_a_long_pause() {
         let mut watch = Watch::default();
         let began = Instant::now();
-        let latencies = Latencies { sockets: 5, ..Latencies::default() };
-        // It has just ended, and took an hour: nobody asks the kernel now.
-        watch.note(Ok(latencies), began - Duration::from_secs(3_600), began);
+        assert!(watch.is_due(began));
+        let ended = began + Duration::from_secs(2);
+        watch.note(Ok(Latencies::default()), began, ended);
+        assert!(!watch.is_due(ended + Duration::from_secs(17)));
+        assert!(watch.is_due(ended + Duration::from_secs(18)));
+        // Without maps there is nothing to look at.
         let root = tempfile::tempdir().unwrap();
         let layout = userspace_dataplane::inspect::LAYOUT_VERSION;
         std::fs::create_dir_all(root.path().join(format!("v{layout}/maps"))).unwrap();
-        let inspector = Inspector::open(root.path()).unwrap();
-        watch.refresh(&inspector);
-        assert_eq!((watch.looked().unwrap().connections, &watch.failure), (5, &None));
-        // Without a pause it does, and there are no maps.
-        watch.last.as_mut().unwrap().took = Duration::ZERO;
-        watch.refresh(&inspector);
+        watch.refresh(&Inspector::open(root.path()).unwrap());
         assert!(watch.failure.as_ref().unwrap().contains("CONNECTED"), "{:?}", watch.failure);
     }
 }
