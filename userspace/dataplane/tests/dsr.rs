@@ -329,6 +329,28 @@ fn by_outer_header_in_xdp_the_backend_s_node_answers_the_client() {
     everything(Forwarding::DsrIpip, XdpMode::Generic);
 }
 
+/// The way from the router to the backend takes less than the node's own link.
+#[test]
+#[ignore = "needs root and eBPF: cargo xtask test"]
+fn a_router_s_word_about_the_outer_header_reaches_the_client() {
+    for xdp in [XdpMode::Off, XdpMode::Generic] {
+        let net = Net::new();
+        net.without_offloads();
+        net.router.run(|| {
+            ip(&format!("route replace {}/32 via {} mtu lock 1400", POD.0, BACK.0));
+            ip(&format!("route replace {}/128 via {} mtu lock 1400", POD.1, BACK.1));
+        });
+        let [front, _back] = start(&net, Forwarding::DsrIpip, xdp);
+        connections(&net, VIP, 80);
+        datagrams(&net);
+        for (vip, fits) in both(VIP).into_iter().zip([1_380, 1_360]) {
+            assert_eq!(learned_mtu(&net, vip), Some(fits), "{vip}");
+        }
+        assert!(front.metric("too_big") > 0);
+        assert_eq!(front.metric("malformed"), 0);
+    }
+}
+
 /// As between machines of one host, whose packets are cut by nobody.
 #[test]
 #[ignore = "needs root and eBPF: cargo xtask test"]

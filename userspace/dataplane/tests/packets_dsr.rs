@@ -367,6 +367,49 @@ fn what_does_not_fit_any_more_is_answered_with_the_size_that_does() {
     too_big(&V6, Forwarding::DsrIpip, 1_460);
 }
 
+/// The link to the backend takes 1,400 bytes, of which a router tells this node.
+fn the_outer_header_is_too_big<A: Address + Sync>(places: &Places<A>, router: A) {
+    on_node(|kernel, topology, node| {
+        let tables = places.service(Protocol::Tcp, &[at(places.remote, false)], Forwarding::DsrIpip);
+        kernel.apply_service("a/b", Some(&tables)).unwrap();
+        let asked = Packet { payload: vec![7; 1_400], ..Packet::tcp(places.client, places.vip, ACK) };
+        let told = |quoted: usize, from: A| {
+            let frame = places.wrapped(&asked.bytes(), from, places.remote.0);
+            let (kind, rest): ([u8; 2], [u8; 4]) =
+                if A::VERSION == 4 { ([3, 4], [0, 0, 5, 0x78]) } else { ([2, 0], [0, 0, 5, 0x78]) };
+            let rest = [rest.as_slice(), &frame[14..14 + quoted]].concat();
+            let packet = Packet::icmp(router, from, kind[0], kind[1], &rest);
+            tcx(kernel, Program::UplinkIngress, &packet, topology.uplink)
+        };
+        // Before the node has sent such a packet it is about nothing.
+        assert_eq!(told(500, places.node).verdict, NEXT);
+        let run = tcx(kernel, Program::UplinkIngress, &asked, topology.uplink);
+        assert_eq!(run.verdict, REDIRECT);
+        let fits = 1_400 - places.header as u32;
+        for quoted in [2 * places.header + 8, 500] {
+            let run = told(quoted, places.node);
+            assert_eq!(run.verdict, REDIRECT);
+            let answer = Packet::<A>::parse(&run.packet);
+            assert_eq!((answer.source.0, answer.destination.0), (places.vip.0, places.client.0));
+            assert_eq!(answer.payload[..2], if A::VERSION == 4 { [3, 4] } else { [2, 0] });
+            assert_eq!(answer.payload[4..8], fits.to_be_bytes());
+            let quote = asked.bytes()[14..14 + places.header + 8].to_vec();
+            assert_eq!(answer.payload[8..], quote, "what the client has sent");
+        }
+        // Too little of it, or somebody else's.
+        assert_eq!(told(2 * places.header, places.node).verdict, NEXT);
+        assert_eq!(told(500, places.client.0).verdict, NEXT);
+        assert_eq!(metric(node, "too_big"), 2);
+    });
+}
+
+#[test]
+#[ignore = "needs root and eBPF: cargo xtask test"]
+fn a_router_s_word_about_the_outer_header_is_passed_on_to_the_client() {
+    the_outer_header_is_too_big(&V4, Ipv4Addr::new(192, 0, 2, 2));
+    the_outer_header_is_too_big(&V6, Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 2));
+}
+
 fn a_backend_beside_the_client<A: Address + Sync>(places: &Places<A>) {
     for forwarding in [Forwarding::DsrOption, Forwarding::DsrIpip] {
         on_node(|kernel, topology, _| {

@@ -11,6 +11,7 @@ use ebpf_common::event::kind;
 use ebpf_common::flow::FlowKey;
 use ebpf_common::{metric, protocol};
 
+use super::dsr;
 use super::family::{Address as _, Family};
 use super::flow::{self, Place};
 use super::lookup;
@@ -70,7 +71,8 @@ pub fn ingress<F: Family>(skb: *mut __sk_buff, place: Place) -> i32 {
         return NEXT;
     };
     if is_error::<F>(kind) {
-        return translate::<F>(skb, true);
+        let answer = dsr::returned::<F>(skb, place);
+        return if answer == dsr::ABSENT { translate::<F>(skb, true) } else { answer };
     }
     if kind == types::<F>().echo {
         return echo::<F>(skb, place);

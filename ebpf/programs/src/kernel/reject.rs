@@ -63,9 +63,15 @@ fn refuse<F: Family>(skb: *mut __sk_buff, packet: &Packet<F::Address>) -> i32 {
 /// Turns the packet into the message that only `mtu` bytes fit.
 #[inline(never)]
 pub fn too_big<F: Family>(skb: *mut __sk_buff, packet: &Packet<F::Address>, mtu: u32) -> i32 {
+    send_back(skb, too_big_for::<F>(skb, packet, mtu).then_some(()))
+}
+
+/// As [`too_big`], and leaves it to the caller to send it; false if it cannot be made.
+#[inline(always)]
+pub fn too_big_for<F: Family>(skb: *mut __sk_buff, packet: &Packet<F::Address>, mtu: u32) -> bool {
     // "Fragmentation needed", which has the size in its lower half, or "packet too big".
     let kind = if F::VERSION == 4 { 0x0403 } else { 0x0002 };
-    send_back(skb, error::<F>(skb, packet, kind, mtu.to_be()))
+    error::<F>(skb, packet, kind, mtu.to_be()).is_some()
 }
 
 #[inline(always)]

@@ -17,6 +17,7 @@
 //! the same manner. What does not fit the path any more is answered with "packet too big".
 
 mod build;
+mod error;
 mod lift;
 mod receive;
 mod send;
@@ -28,6 +29,7 @@ use ebpf_common::flow::flow_flag;
 use ebpf_common::frontend::frontend_flag;
 use ebpf_common::protocol;
 
+pub use self::error::returned;
 pub use self::lift::lift;
 pub use self::receive::{ABSENT, may_be_direct, receive};
 pub use self::send::send;
