@@ -15,7 +15,7 @@ use kubelet_cri::CriRuntime;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
-use userspace_dataplane::{Kernel, Limits, XdpMode, find_cgroup2};
+use userspace_dataplane::{Kernel, Limits, RootLock, XdpMode, find_cgroup2};
 use userspace_proxy::{KernelLinks, KubeProxyConfiguration, Own};
 
 use crate::args::{Networks, NodeArgs, ProxyPorts, RuntimeArgs};
@@ -64,6 +64,7 @@ pub struct Surroundings<'a> {
 }
 
 /// Directories of a node below its root directory.
+#[derive(Clone)]
 pub struct Directories {
     root: PathBuf,
 }
@@ -285,19 +286,27 @@ pub fn proxy_config(node: &Node, ports: &ProxyPorts, networks: &Networks) -> Res
     userspace_proxy::Config::new(&kube_proxy, &own).context("the proxy's configuration cannot be used")
 }
 
-/// Runs the service proxy until shutdown. What it programmed stays. Nobody else may work on the same
-/// directory of pins meanwhile.
-pub async fn proxy(
+/// What the service proxy works on. Nobody else may work on the same directory of pins as long as
+/// it lives.
+pub struct OpenProxy {
+    config: userspace_proxy::Config,
+    listeners: userspace_proxy::Listeners,
+    kernel: Kernel,
+    lock: RootLock,
+}
+
+/// Opens the data plane and the pages of the proxy. The kernel takes its time over the programs:
+/// others go on meanwhile.
+pub async fn open_proxy(
     config: userspace_proxy::Config,
     data_plane: userspace_dataplane::Config,
-    client: Client,
-    around: &Surroundings<'_>,
-) -> Result<JoinHandle<()>> {
+    stop: CancellationToken,
+) -> Result<OpenProxy> {
     let hard = config.bind_address_hard_fail;
     // First: whoever has it may still have the ports, and is about to end.
     let lock = tokio::select! {
         lock = lock::take(&data_plane.bpf_root, lock::OVERLAP) => lock?,
-        () = around.stop.cancelled() => bail!("told to end while another proxy was still at work"),
+        () = stop.cancelled() => bail!("told to end while another proxy was still at work"),
     };
     let listeners = userspace_proxy::Listeners {
         healthz: page(config.healthz_bind_address, "healthz-bind-address", hard).await?,
@@ -305,14 +314,22 @@ pub async fn proxy(
         later: !hard,
         health_checks: true,
     };
-    let kernel = Kernel::open(data_plane).context("cannot open the data plane")?;
+    let opening = tokio::task::spawn_blocking(|| Kernel::open(data_plane));
+    let opened = opening.await.context("opening the data plane panicked")?;
+    let kernel = opened.context("cannot open the data plane")?;
+    Ok(OpenProxy { config, listeners, kernel, lock })
+}
+
+/// Runs the service proxy until shutdown. What it programmed stays.
+pub fn run_proxy(open: OpenProxy, client: Client, around: &Surroundings<'_>) -> JoinHandle<()> {
+    let OpenProxy { config, listeners, kernel, lock } = open;
     let (ambient, stop) = (around.ambient.clone(), around.stop.clone());
-    Ok(tokio::spawn(async move {
+    tokio::spawn(async move {
         let links = Box::new(KernelLinks::new());
         Box::pin(userspace_proxy::run(config, client, Box::new(kernel), links, ambient, listeners, stop))
             .await;
         drop(lock);
-    }))
+    })
 }
 
 /// A listener for pages. Without one the proxy tries again while it works, unless a taken port is

@@ -81,7 +81,8 @@ pub async fn run(args: Proxy) -> Result<()> {
     let ambient = Ambient::system();
     tokio::spawn(warn_of_leftovers(own.bpf_root.clone()));
     let around = Surroundings { ambient: &ambient, stop: &stop };
-    let proxy = node::proxy(config, data_plane, client, &around).await?;
+    let open = node::open_proxy(config, data_plane, stop.clone()).await?;
+    let proxy = node::run_proxy(open, client, &around);
     tokio::select! {
         ended = proxy => ended.context("the proxy ended badly"),
         path = changed(path, text) => {

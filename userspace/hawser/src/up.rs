@@ -1,6 +1,7 @@
 //! `hawser up`: all components in one process, over the in-process transport.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
@@ -11,6 +12,7 @@ use ipnetwork::IpNetwork;
 use k8s_openapi::api::core::v1;
 use kube::Client;
 use kubelet_agent::ServingCertificate;
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
@@ -105,6 +107,21 @@ async fn cluster(
     let (node, ambient) = (Node::from_args(node), Ambient::system());
     let began = ambient.now();
     let data_plane = node::data_plane(None, &node.cgroup_root, &bpf_root)?;
+    let proxy = node::proxy_config(&node, &proxy, &networks)?;
+    data.remember(&Made {
+        node_name: node.name.clone(),
+        bpf_root: Some(bpf_root),
+        cgroup_root: node.cgroup_root.clone(),
+        runtime_endpoint: runtime.container_runtime_endpoint.clone(),
+    })?;
+    let (directories, runtime) = (Directories::new(data.path()), Arc::new(runtime));
+    // What needs no API starts beside it: containerd and the kernel's look at the programs take
+    // longer than everything else together.
+    let cri = tasks.begin({
+        let (directories, runtime, stop) = (directories.clone(), Arc::clone(&runtime), stop.clone());
+        async move { node::runtime(&directories, &runtime, &stop).await }
+    });
+    let open = tasks.begin(node::open_proxy(proxy, data_plane, stop.clone()));
     let settings = Settings {
         data,
         listen: SocketAddr::from((Ipv4Addr::UNSPECIFIED, api_port)),
@@ -114,26 +131,19 @@ async fn cluster(
     };
     let api = apiserver::start(settings, &ambient, stop).await?;
     info!(after = ?start.elapsed(), "the API answers");
-    data.remember(&Made {
-        node_name: node.name.clone(),
-        bpf_root: Some(bpf_root),
-        cgroup_root: node.cgroup_root.clone(),
-        runtime_endpoint: runtime.container_runtime_endpoint.clone(),
-    })?;
     control_plane(&api, &networks, &ambient, stop, tasks);
 
-    let directories = Directories::new(data.path());
     let kubelet_client = client(&api, Component::Node(&node.name));
     let proxy_client = client(&api, Component::Proxy);
     let around = Surroundings { ambient: &ambient, stop };
-    let proxy = node::proxy_config(&node, &proxy, &networks)?;
-    let proxy = node::proxy(proxy, data_plane, proxy_client, &around).await?;
-    tasks.add("proxy", async move { proxy.await.context("panicked") });
     let network = node::network(&node, &directories, kubelet_client.clone(), &around)?;
     tasks.add("pod network", async move { network.await.context("panicked") });
-    let cri = node::runtime(&directories, &runtime, stop).await?;
-    info!(after = ?start.elapsed(), "the container runtime answers");
     let tls = kubelet_tls(&api, &node)?;
+    let proxy = node::run_proxy(open.end().await?, proxy_client, &around);
+    tasks.add("proxy", async move { proxy.await.context("panicked") });
+    info!(after = ?start.elapsed(), "the data plane is open");
+    let cri = cri.end().await?;
+    info!(after = ?start.elapsed(), "the container runtime answers");
     let kubelet =
         node::kubelet(&node, &directories, &runtime, tls, cri, kubelet_client.clone(), &around).await?;
     tasks.add("kubelet", async move { kubelet.await.context("panicked")? });
@@ -155,18 +165,44 @@ async fn cluster(
     api.finish().await
 }
 
-/// The components of the process. None of them may end before shutdown.
+/// What runs in the process. All of it has ended before anything that it made is removed.
 #[derive(Default)]
-struct Tasks(JoinSet<(&'static str, Result<()>)>);
+struct Tasks {
+    /// None of them may end before shutdown.
+    components: JoinSet<(&'static str, Result<()>)>,
+    /// What components wait for before they can start.
+    begun: JoinSet<()>,
+}
+
+/// Work that was begun, and whose result is yet to be asked for.
+struct Begun<T>(oneshot::Receiver<Result<T>>);
+
+impl<T> Begun<T> {
+    /// Waits for its end.
+    async fn end(self) -> Result<T> {
+        self.0.await.context("it panicked")?
+    }
+}
 
 impl Tasks {
     fn add(&mut self, name: &'static str, task: impl Future<Output = Result<()>> + Send + 'static) {
-        self.0.spawn(async move { (name, task.await) });
+        self.components.spawn(async move { (name, task.await) });
+    }
+
+    /// Begins work that ends by itself.
+    fn begin<T: Send + 'static>(
+        &mut self,
+        work: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Begun<T> {
+        let (sender, receiver) = oneshot::channel();
+        // Where the start has failed meanwhile, nobody asks, and the result is dropped at once.
+        self.begun.spawn(async move { drop(sender.send(work.await)) });
+        Begun(receiver)
     }
 
     /// The first component that ends, as an error; it waits for ever while all of them run.
     async fn first_to_end(&mut self) -> anyhow::Error {
-        match self.0.join_next().await {
+        match self.components.join_next().await {
             Some(Ok((name, Err(error)))) => error.context(format!("the {name} ended")),
             Some(Ok((name, Ok(())))) => anyhow::anyhow!("the {name} ended, and should not have"),
             Some(Err(error)) => anyhow::Error::new(error).context("a component panicked"),
@@ -177,7 +213,10 @@ impl Tasks {
     /// Waits for all of them, after shutdown has begun, and gives the first failure.
     async fn all_end(&mut self) -> Result<()> {
         let mut outcome = Ok(());
-        while let Some(ended) = self.0.join_next().await {
+        while let Some(ended) = self.begun.join_next().await {
+            outcome = outcome.and(ended.context("a part of the start panicked"));
+        }
+        while let Some(ended) = self.components.join_next().await {
             let ended = ended
                 .context("a component panicked")
                 .and_then(|(name, result)| result.with_context(|| format!("the {name} ended badly")));
