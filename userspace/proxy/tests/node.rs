@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 use userspace_dataplane::{Kernel, Limits, XdpMode};
 use userspace_network::netns::{block_on, within};
 use userspace_network::{cni, prepare, restore};
-use userspace_proxy::{Caches, Config, KernelLinks, Listeners, run_with};
+use userspace_proxy::{Caches, Config, Exemptions, KernelLinks, Listeners, run_with};
 
 const TIMEOUT: Duration = Duration::from_secs(3);
 /// Loading the programs takes its time on a busy machine.
@@ -104,6 +104,23 @@ impl Namespace {
             let mut buffer = [0; 64];
             let length = socket.recv(&mut buffer)?;
             Ok(String::from_utf8_lossy(&buffer[..length]).into_owned())
+        })
+    }
+
+    /// The peer of a connection as its program sees it, and as the kernel's own socket has it: what
+    /// its packets are addressed to when they leave the namespace.
+    fn peers(&self, to: &str) -> (SocketAddr, SocketAddr) {
+        let to: SocketAddr = to.parse().unwrap();
+        self.run(|| {
+            let stream = TcpStream::connect_timeout(&to, TIMEOUT).unwrap();
+            let port = format!(":{:04X}", stream.local_addr().unwrap().port());
+            let table = fs::read_to_string("/proc/thread-self/net/tcp").unwrap();
+            let rows = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+            let row = rows.filter(|row| row.len() > 2).find(|row| row[1].ends_with(&port)).unwrap();
+            let (address, port) = row[2].split_once(':').unwrap();
+            let address = u32::from_str_radix(address, 16).unwrap().to_ne_bytes();
+            let wire = SocketAddr::from((address, u16::from_str_radix(port, 16).unwrap()));
+            (stream.peer_addr().unwrap(), wire)
         })
     }
 
@@ -386,6 +403,34 @@ fn services_on_a_real_node() {
     // A pod that is made now is served as soon as its interface is there.
     let c = node.add_pod("c");
     until("a new pod is not served", || c.tcp("10.96.0.10:80").is_ok());
+    node.stop_proxy();
+    node.namespace
+        .run(|| block_on(restore(&node.network.state_dir)).unwrap().map_err(|errors| errors.0).unwrap());
+}
+
+#[test]
+#[ignore = "needs root and eBPF: cargo xtask test"]
+fn the_sockets_of_a_pod_that_asks_are_left_alone_and_its_packets_are_served() {
+    let mut node = Node::new();
+    let [a, b, c] = ["a", "b", "c"].map(|id| node.add_pod(id));
+    let cookie = userspace_dataplane::netns_cookie(&a.path).unwrap();
+    node.caches.exempt = Exemptions::fixed([cookie].into());
+    node.start_proxy();
+    b.serve("10.77.5.3:8080", "b");
+    apply_objects(&node);
+    node.endpoints("web", &["10.77.5.3"], web_ports());
+    until("the service does not answer", || a.tcp("10.96.0.10:80").is_ok() && c.tcp("10.96.0.10:80").is_ok());
+    node.cgroup.enter();
+    let (vip, backend) = ("10.96.0.10:80".parse().unwrap(), "10.77.5.3:8080".parse().unwrap());
+    // Both see the service as their peer. The socket that was left alone has it so, and a sandbox
+    // or a proxy in the pod sees packets to the service: they are translated when they have left.
+    assert_eq!(a.peers("10.96.0.10:80"), (vip, vip));
+    assert_eq!(c.peers("10.96.0.10:80"), (vip, backend));
+    assert_eq!(a.tcp("10.96.0.10:80").unwrap(), "b 10.77.5.2");
+    assert_eq!(a.udp("10.96.0.10:80").unwrap(), "b 10.77.5.2");
+    assert_eq!(a.tcp("192.0.2.1:30080").unwrap(), "b 10.77.5.2");
+    assert_eq!(a.tcp("10.96.0.11:80").unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+    node.cgroup.leave().unwrap();
     node.stop_proxy();
     node.namespace
         .run(|| block_on(restore(&node.network.state_dir)).unwrap().map_err(|errors| errors.0).unwrap());
