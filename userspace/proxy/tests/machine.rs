@@ -306,6 +306,10 @@ async fn clean_up_ipvs() {
     if !works("ipvsadm --save --numeric") {
         return;
     }
+    // Backends have to be reachable.
+    sh("ip link set lo up");
+    sh("ip addr add 192.0.2.1/32 dev lo");
+    sh("ip addr add fd00:1::1/128 dev lo");
     for server in [
         "-A -t 10.96.0.1:443 -s rr",
         "-a -t 10.96.0.1:443 -r 192.0.2.1:6443 -m",
@@ -344,17 +348,17 @@ async fn clean_up_sets() {
     if !works("ipset list -n") {
         return;
     }
-    for set in [
-        "KUBE-CLUSTER-IP hash:ip,port",
-        "KUBE-LOOP-BACK hash:ip,port,ip",
-        "KUBE-6-LOOP-BACK hash:ip,port,ip family inet6",
-        "KUBE-6-LOAD-BALANCER-SOURCE-CID hash:ip,port,net family inet6",
-        "cali40all-hosts-net hash:net",
-        "KUBE-SRC-MINE hash:ip",
+    // Their kind does not matter, and not every kernel has all kinds.
+    for (set, family) in [
+        ("KUBE-CLUSTER-IP", "inet"),
+        ("KUBE-LOOP-BACK", "inet"),
+        ("KUBE-6-LOOP-BACK", "inet6"),
+        ("KUBE-6-LOAD-BALANCER-SOURCE-CID", "inet6"),
+        ("cali40all-hosts-net", "inet"),
+        ("KUBE-SRC-MINE", "inet"),
     ] {
-        sh(&format!("ipset create {set}"));
+        sh(&format!("ipset create {set} hash:ip,port family {family}"));
     }
-    sh("ipset add KUBE-CLUSTER-IP 10.96.0.1,tcp:443");
     // A rule holds its set, so that it has to go first.
     let held = works("iptables-legacy -t nat -N KUBE-SERVICES")
         && works(
