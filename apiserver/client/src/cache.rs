@@ -5,8 +5,11 @@
 //! histories give equal iteration.
 
 use std::any::{Any, TypeId};
-use std::collections::BTreeMap;
+use std::borrow::Borrow;
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::ops::Bound;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -65,7 +68,13 @@ pub trait Kept: Sized + 'static {
     /// The part that is kept.
     fn keep(object: Self::Object) -> Self;
 
-    fn key(&self) -> ObjectKey;
+    /// Namespace (empty for cluster-scoped kinds) and name. They never change.
+    fn names(&self) -> (&str, &str);
+
+    fn key(&self) -> ObjectKey {
+        let (namespace, name) = self.names();
+        ObjectKey::new(namespace, name)
+    }
 
     /// Both are known to be the same version of the object.
     fn is_version_of(&self, other: &Self) -> bool;
@@ -78,8 +87,9 @@ impl<K: Resource + 'static> Kept for K {
         object
     }
 
-    fn key(&self) -> ObjectKey {
-        ObjectKey::of(self)
+    fn names(&self) -> (&str, &str) {
+        let meta = self.meta();
+        (meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default())
     }
 
     fn is_version_of(&self, other: &K) -> bool {
@@ -111,10 +121,83 @@ impl<K: Kept> Change<K> {
     }
 }
 
+/// Something among others, in the order of names. Those of an object are not kept a second time.
+struct Named<K>(Arc<K>);
+
+/// What [`Named`] is found by.
+trait Names {
+    /// Namespace and name.
+    fn names(&self) -> (&str, &str);
+}
+
+impl<K: Kept> Names for Named<K> {
+    fn names(&self) -> (&str, &str) {
+        self.0.names()
+    }
+}
+
+impl Names for (&str, &str) {
+    fn names(&self) -> (&str, &str) {
+        *self
+    }
+}
+
+impl Names for ObjectKey {
+    fn names(&self) -> (&str, &str) {
+        (&self.namespace, &self.name)
+    }
+}
+
+impl<'a, K: Kept> Borrow<dyn Names + 'a> for Named<K> {
+    fn borrow(&self) -> &(dyn Names + 'a) {
+        self
+    }
+}
+
+impl PartialEq for dyn Names + '_ {
+    fn eq(&self, other: &Self) -> bool {
+        self.names() == other.names()
+    }
+}
+
+impl Eq for dyn Names + '_ {}
+
+impl PartialOrd for dyn Names + '_ {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for dyn Names + '_ {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.names().cmp(&other.names())
+    }
+}
+
+impl<K: Kept> PartialEq for Named<K> {
+    fn eq(&self, other: &Self) -> bool {
+        self.names() == other.names()
+    }
+}
+
+impl<K: Kept> Eq for Named<K> {}
+
+impl<K: Kept> PartialOrd for Named<K> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<K: Kept> Ord for Named<K> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.names().cmp(&other.names())
+    }
+}
+
 type Handler<K> = Box<dyn Fn(&Change<K>) + Send + Sync>;
 
 struct Shared<K> {
-    objects: RwLock<BTreeMap<ObjectKey, Arc<K>>>,
+    objects: RwLock<BTreeSet<Named<K>>>,
     handlers: Mutex<Vec<Handler<K>>>,
     /// Whether the first whole list has arrived.
     synced: watch::Sender<bool>,
@@ -141,28 +224,29 @@ impl<K> Default for Cache<K> {
 
 impl<K: Kept> Cache<K> {
     pub fn get(&self, key: &ObjectKey) -> Option<Arc<K>> {
-        self.read(|objects| objects.get(key).cloned())
+        self.read(|objects| objects.get(key as &dyn Names).map(|object| Arc::clone(&object.0)))
     }
 
     /// All objects, in the order of their keys.
     pub fn list(&self) -> Vec<Arc<K>> {
-        self.read(|objects| objects.values().cloned().collect())
+        self.read(|objects| objects.iter().map(|object| Arc::clone(&object.0)).collect())
     }
 
     /// The objects of one namespace, in the order of their names.
     pub fn list_namespace(&self, namespace: &str) -> Vec<Arc<K>> {
-        let first = ObjectKey::new(namespace, "");
+        let first = (namespace, "");
+        let from = (Bound::Included(&first as &dyn Names), Bound::Unbounded);
         self.read(|objects| {
             objects
-                .range(first..)
-                .take_while(|(key, _)| key.namespace == namespace)
-                .map(|(_, object)| Arc::clone(object))
+                .range::<dyn Names, _>(from)
+                .take_while(|object| object.names().0 == namespace)
+                .map(|object| Arc::clone(&object.0))
                 .collect()
         })
     }
 
     pub fn len(&self) -> usize {
-        self.read(BTreeMap::len)
+        self.read(BTreeSet::len)
     }
 
     pub fn is_empty(&self) -> bool {
@@ -186,14 +270,14 @@ impl<K: Kept> Cache<K> {
     pub fn on_change(&self, handler: impl Fn(&Change<K>) + Send + Sync + 'static) {
         let mut handlers = lock(&self.0.handlers);
         self.read(|objects| {
-            for object in objects.values() {
+            for Named(object) in objects {
                 handler(&Change::Applied { old: None, new: Arc::clone(object) });
             }
         });
         handlers.push(Box::new(handler));
     }
 
-    fn read<T>(&self, f: impl FnOnce(&BTreeMap<ObjectKey, Arc<K>>) -> T) -> T {
+    fn read<T>(&self, f: impl FnOnce(&BTreeSet<Named<K>>) -> T) -> T {
         f(&self.0.objects.read().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -205,8 +289,7 @@ impl<K: Kept> Cache<K> {
     fn put(&self, kept: K) {
         let handlers = lock(&self.0.handlers);
         let new = Arc::new(kept);
-        let key = new.key();
-        let old = self.write(|objects| objects.insert(key, Arc::clone(&new)));
+        let old = self.write(|objects| objects.replace(Named(Arc::clone(&new)))).map(|old| old.0);
         if !old.as_ref().is_some_and(|old| old.is_version_of(&new)) {
             notify(&handlers, &Change::Applied { old, new });
         }
@@ -215,16 +298,18 @@ impl<K: Kept> Cache<K> {
     /// Removes an object, as the watch does; public for tests of what stands on a cache.
     pub fn delete(&self, key: &ObjectKey) {
         let handlers = lock(&self.0.handlers);
-        if let Some(old) = self.write(|objects| objects.remove(key)) {
-            notify(&handlers, &Change::Deleted(old));
+        if let Some(old) = self.write(|objects| objects.take(key as &dyn Names)) {
+            notify(&handlers, &Change::Deleted(old.0));
         }
     }
 
     /// The list is whole: what it did not name is gone.
     fn replace(&self, listed: Vec<K>) {
-        let keep: std::collections::BTreeSet<_> = listed.iter().map(K::key).collect();
-        let gone: Vec<_> =
-            self.read(|objects| objects.keys().filter(|k| !keep.contains(k)).cloned().collect());
+        let gone: Vec<_> = {
+            let keep: BTreeSet<_> = listed.iter().map(K::names).collect();
+            let gone = |object: &&Named<K>| !keep.contains(&object.names());
+            self.read(|objects| objects.iter().filter(gone).map(|object| object.0.key()).collect())
+        };
         for key in gone {
             self.delete(&key);
         }
@@ -234,7 +319,7 @@ impl<K: Kept> Cache<K> {
         self.0.synced.send_replace(true);
     }
 
-    fn write<T>(&self, f: impl FnOnce(&mut BTreeMap<ObjectKey, Arc<K>>) -> T) -> T {
+    fn write<T>(&self, f: impl FnOnce(&mut BTreeSet<Named<K>>) -> T) -> T {
         f(&mut self.0.objects.write().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -430,8 +515,8 @@ mod tests {
             Self(ObjectKey::of(&object), object.data.map_or(0, |data| data.len()))
         }
 
-        fn key(&self) -> ObjectKey {
-            self.0.clone()
+        fn names(&self) -> (&str, &str) {
+            (&self.0.namespace, &self.0.name)
         }
 
         fn is_version_of(&self, _: &Self) -> bool {

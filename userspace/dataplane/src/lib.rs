@@ -29,7 +29,7 @@ mod sys;
 pub mod tables;
 
 pub use fake::{Fake, FakeLimits, Resolution};
-pub use heap::give_back_freed;
+pub use heap::{give_back_unused, prefer_little_memory};
 pub use kernel::{ClassifierHook, Config, Kernel, LimitError, Limits, Program, XdpMode, XdpState, remove};
 pub use lock::{Holder, LockError, RootLock};
 pub use netns::{netns_cookie, own_netns_cookie};

@@ -26,6 +26,9 @@ use tracing_subscriber::EnvFilter;
 
 use crate::args::{Command, DEFAULT_LOG, Hawser};
 
+/// Threads of `hawser proxy` that run tasks. Those that wait for the kernel come on top.
+const PROXY_THREADS: usize = 2;
+
 fn main() -> ExitCode {
     // The container runtime calls this program by the plugin's name.
     if let Some(code) = cni::run_if_called() {
@@ -69,10 +72,14 @@ fn run(log: &str, command: Command) -> Result<()> {
     rustls::crypto::ring::default_provider()
         .install_default()
         .map_err(|_| anyhow::anyhow!("the TLS provider was set twice"))?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .context("cannot start the runtime")?;
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    if matches!(command, Command::Proxy(_)) {
+        // One task does the work, and another may wait for the kernel meanwhile: that is as much on
+        // a machine with a hundred processors.
+        runtime.worker_threads(PROXY_THREADS);
+        userspace_dataplane::prefer_little_memory();
+    }
+    let runtime = runtime.enable_all().build().context("cannot start the runtime")?;
     let outcome = runtime.block_on(async {
         match command {
             Command::Up(args) => Box::pin(up::run(*args)).await,

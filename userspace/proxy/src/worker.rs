@@ -218,7 +218,7 @@ impl Worker {
         }
         self.apply_edges();
         drop((batch, tables));
-        in_place(userspace_dataplane::give_back_freed);
+        in_place(userspace_dataplane::give_back_unused);
     }
 
     fn recompile(&mut self) {

@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use ipnetwork::IpNetwork;
-use userspace_dataplane::tables::{Backend, Frontend, FrontendKey, Protocol, ServiceTables, Tables};
+use userspace_dataplane::tables::{FrontendKey, Protocol, ServiceTables, Tables};
+
+use super::packed::Packed;
 
 /// Orders Services that claim the same address and port; the lowest has it, and among equals the
 /// first by name. Seconds since the epoch at which the Service was created.
@@ -24,15 +25,6 @@ type Place = (IpAddr, u16, Protocol);
 pub struct Desired {
     services: BTreeMap<Arc<str>, (Rank, Packed)>,
     claims: Claims,
-}
-
-/// [`ServiceTables`], with each list of backends once: most frontends of a Service share theirs.
-#[derive(Debug, PartialEq, Eq)]
-struct Packed {
-    /// Without their backends, and which of the lists these are.
-    frontends: Box<[(Frontend, usize)]>,
-    lists: Box<[Box<[Backend]>]>,
-    source_ranges: Box<[IpNetwork]>,
 }
 
 /// Who claims which place. Nearly every one has one claim, so that one is kept without a set.
@@ -64,7 +56,8 @@ impl Effect {
 impl Desired {
     /// Replaces what one Service claims; `None`, or tables without frontends, removes it.
     pub fn set(&mut self, service: &str, rank: Rank, tables: Option<ServiceTables>) -> Effect {
-        let tables = tables.filter(|tables| !tables.frontends.is_empty()).map(Packed::of);
+        let tables = tables.filter(|tables| !tables.frontends.is_empty());
+        let tables = tables.as_ref().map(Packed::of);
         let mut effect = Effect::default();
         match (self.services.get(service), &tables) {
             (Some((old_rank, old)), Some(new)) if *old_rank == rank && old == new => return effect,
@@ -100,11 +93,11 @@ impl Desired {
         let own = |key: &FrontendKey| {
             self.claims.winner(&place(key)).is_some_and(|winner| winner.as_ref() == service)
         };
-        let own = tables.frontends().filter(|(frontend, _)| own(&frontend.key));
-        let frontends: Vec<_> = own.map(unpacked).collect();
-        let limited = frontends.iter().any(|frontend| frontend.limited);
-        let source_ranges = if limited { tables.source_ranges.to_vec() } else { Vec::new() };
-        Some(ServiceTables { frontends, source_ranges }).filter(|tables| !tables.frontends.is_empty())
+        let mut own = tables.read(own);
+        if !own.frontends.iter().any(|frontend| frontend.limited) {
+            own.source_ranges.clear();
+        }
+        Some(own).filter(|tables| !tables.frontends.is_empty())
     }
 
     /// Everything, for a full apply. Services that have nothing are left out.
@@ -112,34 +105,6 @@ impl Desired {
         let effective = |name: &Arc<str>| Some((name.to_string(), self.effective(name)?));
         self.services.keys().filter_map(effective).collect()
     }
-}
-
-impl Packed {
-    fn of(tables: ServiceTables) -> Self {
-        let mut lists: Vec<Box<[Backend]>> = Vec::new();
-        let pack = |mut frontend: Frontend| {
-            let backends = std::mem::take(&mut frontend.backends);
-            let known = lists.iter().rposition(|list| **list == *backends);
-            let list = known.unwrap_or_else(|| {
-                lists.push(backends.into_boxed_slice());
-                lists.len() - 1
-            });
-            (frontend, list)
-        };
-        let frontends = tables.frontends.into_iter().map(pack).collect();
-        let source_ranges = tables.source_ranges.into_boxed_slice();
-        Self { frontends, lists: lists.into_boxed_slice(), source_ranges }
-    }
-
-    /// Frontends, and beside each the backends that are left out of it.
-    fn frontends(&self) -> impl Iterator<Item = (&Frontend, &[Backend])> {
-        self.frontends.iter().map(|(frontend, list)| (frontend, &*self.lists[*list]))
-    }
-}
-
-/// A frontend with its backends.
-fn unpacked((frontend, backends): (&Frontend, &[Backend])) -> Frontend {
-    Frontend { backends: backends.to_vec(), ..frontend.clone() }
 }
 
 impl Claims {
@@ -192,7 +157,7 @@ impl Effect {
 }
 
 fn places(tables: Option<&Packed>) -> BTreeSet<Place> {
-    tables.into_iter().flat_map(Packed::frontends).map(|(frontend, _)| place(&frontend.key)).collect()
+    tables.into_iter().flat_map(Packed::keys).map(|key| place(&key)).collect()
 }
 
 fn place(key: &FrontendKey) -> Place {

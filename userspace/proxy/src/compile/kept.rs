@@ -3,7 +3,7 @@
 
 use std::num::NonZeroU64;
 
-use apiserver_client::{Kept, ObjectKey};
+use apiserver_client::Kept;
 use k8s_openapi::api::core::v1::{LoadBalancerStatus, Service, ServicePort, ServiceSpec, ServiceStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
@@ -49,9 +49,9 @@ impl Kept for KeptService {
         Self { version, text: text.into_boxed_str() }
     }
 
-    fn key(&self) -> ObjectKey {
+    fn names(&self) -> (&str, &str) {
         let [namespace, name, _] = self.lines();
-        ObjectKey::new(namespace, name)
+        (namespace, name)
     }
 
     fn is_version_of(&self, other: &Self) -> bool {

@@ -32,6 +32,7 @@ mod endpoints;
 mod frontends;
 mod health;
 mod kept;
+mod packed;
 mod ranges;
 mod slice;
 

@@ -150,7 +150,7 @@ impl Slice {
 
     /// The Service that it belongs to.
     pub(crate) fn service(&self) -> Option<ObjectKey> {
-        let [namespace, _, service] = self.names();
+        let [namespace, _, service] = self.parts();
         (!service.is_empty()).then(|| ObjectKey::new(namespace, service))
     }
 
@@ -172,7 +172,7 @@ impl Slice {
         v4.chain(v6.iter().map(|packed| packed.unpack(&self.hints)))
     }
 
-    fn names(&self) -> [&str; 3] {
+    fn parts(&self) -> [&str; 3] {
         let mut parts = self.names.splitn(3, '/');
         std::array::from_fn(|_| parts.next().unwrap_or_default())
     }
@@ -185,9 +185,9 @@ impl Kept for Slice {
         Self::of(&object)
     }
 
-    fn key(&self) -> ObjectKey {
-        let [namespace, name, _] = self.names();
-        ObjectKey::new(namespace, name)
+    fn names(&self) -> (&str, &str) {
+        let [namespace, name, _] = self.parts();
+        (namespace, name)
     }
 
     fn is_version_of(&self, other: &Self) -> bool {
@@ -269,7 +269,7 @@ pub(crate) trait ByService {
 
 impl ByService for Slice {
     fn place(&self) -> (&str, &str, &str) {
-        let [namespace, name, service] = self.names();
+        let [namespace, name, service] = self.parts();
         (namespace, service, name)
     }
 }
