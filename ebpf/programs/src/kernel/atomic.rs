@@ -71,3 +71,16 @@ pub fn unknown(value: u32, any: u32) -> u32 {
     }
     result
 }
+
+/// A number that is known to be from 1 to `MOST`, which Linux 6.1 does not see for itself: there, a
+/// comparison says nothing of copies of its register, nor one with zero anything at all.
+#[inline(always)]
+pub fn within<const MOST: usize>(number: u32) -> u32 {
+    let mut number = u64::from(number);
+    // SAFETY: computes with one register.
+    unsafe {
+        asm!("if {number} <= {most} goto +1", "{number} = {most}", "if {number} > 0 goto +1", "{number} = 1",
+            number = inout(reg) number, most = const MOST, options(nomem, nostack));
+    }
+    number as u32
+}

@@ -18,7 +18,7 @@ use ebpf_common::event::kind;
 use ebpf_common::flow::{Fragment, FragmentKey, Held, held};
 use ebpf_common::{limits, metric};
 
-use super::atomic::{count_up, exchange, exchange_if};
+use super::atomic::{count_up, exchange, exchange_if, within};
 use super::family::{Address as _, Family};
 use super::flow::{self, Place, verdict};
 use super::maps::{self, FRAGMENTS, HELD, HELD_NEXT};
@@ -127,6 +127,7 @@ pub extern "C" fn deliver(skb: *mut __sk_buff, key: *const FragmentKey, place: u
         let next = (&raw const (*slot).next).read_volatile();
         let length = (&raw const (*slot).length).read_volatile();
         if length > 0 && length <= Held::PACKET as u32 {
+            let length = within::<{ Held::PACKET }>(length);
             let from = (&raw const (*slot).packet).cast();
             let flags = (BPF_F_RECOMPUTE_CSUM | BPF_F_INVALIDATE_HASH) as u64;
             if bpf_skb_change_tail(skb, IP as u32 + length, 0) == 0
@@ -165,6 +166,13 @@ pub extern "C" fn hold(skb: *mut __sk_buff, key: *const FragmentKey) -> u32 {
     let (Some(key), Some(next)) = (unsafe { key.as_ref() }, HELD_NEXT.get_ptr_mut(0)) else {
         return outcome::NONE;
     };
+    // Linux 6.1 takes no key for a map from the memory of a caller.
+    let mut own = MaybeUninit::uninit();
+    // SAFETY: both are keys, and every word of the own one is written.
+    let key = unsafe {
+        packet::copy(key, own.as_mut_ptr());
+        own.assume_init_ref()
+    };
     let Some(entry) = entry(key) else {
         return outcome::NONE;
     };
@@ -175,6 +183,7 @@ pub extern "C" fn hold(skb: *mut __sk_buff, key: *const FragmentKey) -> u32 {
         if length == 0 || length > Held::PACKET as u32 {
             return outcome::NONE;
         }
+        let length = within::<{ Held::PACKET }>(length);
         let place = count_up(next) & (limits::HELD - 1);
         let Some(slot) = HELD.get_ptr_mut(place) else {
             return outcome::NONE;

@@ -31,7 +31,7 @@ pub fn returned<F: Family>(skb: *mut __sk_buff, place: Place) -> i32 {
     // SAFETY: zero is a value of all fields.
     let packet = unsafe { packet::cleared(&mut packet) };
     let mtu = read_inner::<F>(skb, packet);
-    if mtu <= F::HEADER as u32 {
+    if mtu <= F::HEADER as u32 || !is_sent::<F>(packet) {
         return ABSENT;
     }
     let before = MESSAGE + 2 * F::HEADER;
@@ -59,8 +59,8 @@ pub fn returned<F: Family>(skb: *mut __sk_buff, place: Place) -> i32 {
     tcx::depart(skb, ifindex, neighbour)
 }
 
-/// Reads the packet inside, and says how long the outer one may be; 0 if it is none that this node
-/// has sent.
+/// Reads the packet inside, and says how long the outer one may be; 0 if it is none of this node's.
+/// The backend that the outer header names is kept in the scratch room.
 #[inline(never)]
 fn read_inner<F: Family>(skb: *mut __sk_buff, packet: &mut Packet<F::Address>) -> u32 {
     let outer = IP + F::HEADER + MESSAGE;
@@ -82,10 +82,15 @@ fn read_inner<F: Family>(skb: *mut __sk_buff, packet: &mut Packet<F::Address>) -
     let Some(config) = maps::config() else {
         return 0;
     };
+    let Some(scratch) = F::scratch() else {
+        return 0;
+    };
     let (source, backend) = ends::<F>(words);
     if !ours || !source.same(F::snat_address(config)) {
         return 0;
     }
+    // SAFETY: the room is this processor's own.
+    unsafe { packet::copy(&raw const backend, &raw mut (*scratch).outer.destination) };
     if read::load(skb, inner, words, F::HEADER as u32).is_none() {
         return 0;
     }
@@ -104,7 +109,7 @@ fn read_inner<F: Family>(skb: *mut __sk_buff, packet: &mut Packet<F::Address>) -
     packet.key.protocol = number as u32;
     packet.l4 = (IP + F::HEADER) as u32;
     packet.part = Part::Whole;
-    if is_sent::<F>(packet, &backend) { mtu } else { 0 }
+    mtu
 }
 
 /// Source and destination of a header.
@@ -118,15 +123,16 @@ fn ends<F: Family>(words: &[u32; WORDS]) -> (F::Address, F::Address) {
     (F::Address::from_words(&source), F::Address::from_words(&destination))
 }
 
-/// This node sends such packets to the backend, in outer headers.
-#[inline(always)]
-fn is_sent<F: Family>(packet: &Packet<F::Address>, backend: &F::Address) -> bool {
+/// This node sends such packets in outer headers to the backend that [`read_inner`] has kept. A frame
+/// of its own, beside that of the other: Linux 6.1 counts them together where one is within the other.
+#[inline(never)]
+fn is_sent<F: Family>(packet: &Packet<F::Address>) -> bool {
     let Some(scratch) = F::scratch() else {
         return false;
     };
     // SAFETY: the room is this processor's own.
-    let to = unsafe { &mut (*scratch).sender };
+    let (to, outer) = unsafe { (&mut (*scratch).sender, &(*scratch).outer) };
     flow::known::<F>(&packet.key, to)
         && to.flags & flow_flag::DSR_IPIP as u32 != 0
-        && to.destination.same(backend)
+        && to.destination.same(&outer.destination)
 }
