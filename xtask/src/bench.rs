@@ -66,7 +66,8 @@ pub fn run(args: &Args) -> Result<()> {
     let object = build_ebpf::run()?;
     let program = shell::target_dir().join("release/bench");
     let mut command = Command::new(&program);
-    if !suites.is_empty() {
+    // The data plane's suite opens it itself.
+    if suites.iter().any(|suite| !matches!(suite, Suite::Dataplane)) {
         command.env("HAWSER", up::build_hawser()?).env("HAWSER_ECHO_IMAGE", image::echo()?);
     }
     shell::run(

@@ -111,12 +111,13 @@ pub struct Tests<'a> {
 }
 
 impl Tests<'_> {
-    /// What the guest's shell does: each binary by itself, and on past a failure.
+    /// What the guest's shell does: each binary by itself, and on past a failure. What tests print is
+    /// shown at once, as all of them may take an hour.
     fn script(&self) -> String {
         let mut script = String::from("failed=0\n");
         for (name, file) in self.binaries {
             let program = file.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
-            script.push_str(&format!("echo '== {name}'\n{program} --ignored --test-threads=1"));
+            script.push_str(&format!("echo '== {name}'\n{program} --ignored --nocapture --test-threads=1"));
             if let Some(filter) = self.filter {
                 script.push_str(&format!(" '{}'", filter.replace('\'', "")));
             }
@@ -174,10 +175,14 @@ pub fn bench(
     let name = program.file_name().context("a program")?.to_string_lossy().into_owned();
     let tools = tools(PEER_PACKAGES)?;
     let mut programs = vec![program.to_path_buf()];
-    programs.extend(shell::find("ip"));
+    // busybox's shell and nsenter would run its own `ip` in place of the real one.
+    for name in ["ip", "dash", "nsenter"] {
+        programs.push(shell::find(name).with_context(|| format!("no `{name}` here"))?);
+    }
     programs.extend(tools.programs);
-    // As Debian's alternatives have it.
     let mut links = tools.links;
+    links.push(("sh".to_owned(), "dash".to_owned()));
+    // As Debian's alternatives have it.
     for name in ["iptables", "iptables-restore", "iptables-save"] {
         links.push((name.to_owned(), "xtables-nft-multi".to_owned()));
     }
