@@ -34,7 +34,7 @@ pub const CLIENT_LINK: [u8; 6] = [2, 0, 0, 0, 1, 2];
 pub const NODE_ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const PACKETS: Metric = ("packets_per_second", "per_second");
 const RATIO: Metric = ("ratio_to_limit", "ratio");
-/// Frames that are sent at least.
+/// Frames that are sent at least; an emulated machine is content with a part.
 const WARM: u32 = 1 << 17;
 /// Time between two looks at the sink.
 const SAMPLE: Duration = Duration::from_millis(10);
@@ -43,28 +43,16 @@ const NEW_FLOWS: u32 = 1 << 24;
 /// New flows in a row that a peer's connection tracking has room for.
 const TRACKED: u32 = 200_000;
 
-/// Services, backends of each, and numbers of flows.
-type Case = (usize, usize, &'static [u32]);
-
 /// Measures packets per second.
 pub fn run(report: &Report, plan: &Plan) {
     if plan.has("xdp_north_south") {
-        let quick: &[Case] = &[(1, 8, &[1, 100_000]), (65_536, 2, &[100_000])];
-        let thorough: &[Case] = &[
-            (1, 8, &[1, 100_000]),
-            (100, 8, &[1, 100_000]),
-            (10_000, 2, &[1, 100_000]),
-            (65_536, 2, &[1, 100_000]),
-        ];
-        for (count, backends, flows) in plan.choose(quick, thorough) {
-            if !plan.sizes.is_empty() && !plan.sizes.contains(count) {
-                continue;
-            }
+        for count in plan.sizes(&[1, 65_536], &[1, 100, 10_000, 65_536]) {
             let case = format!("xdp_north_south/services={count}");
+            let backends = if count <= 100 { 8 } else { 2 };
             report.attempt(&case, || {
-                let wires = wires(plan, &peers::external_services(*count, "udp", *backends))?;
-                flows.iter().try_for_each(|flows| {
-                    measure(report, plan, &wires, &format!("{case}/flows={flows}"), (*flows, *count as u32))
+                let wires = wires(plan, &peers::external_services(count, "udp", backends))?;
+                numbers_of_flows(plan, count).iter().try_for_each(|flows| {
+                    measure(report, plan, &wires, &format!("{case}/flows={flows}"), (*flows, count as u32))
                 })
             });
         }
@@ -81,6 +69,15 @@ pub fn run(report: &Report, plan: &Plan) {
     }
 }
 
+/// To so many services; the first of them warms up in no time.
+fn numbers_of_flows(plan: &Plan, services: usize) -> &'static [u32] {
+    match (plan.emulated(), plan.quick, services) {
+        (true, ..) => &[1, 1_000],
+        (false, true, 65_536) => &[100_000],
+        _ => &[1, 100_000],
+    }
+}
+
 fn wires(plan: &Plan, services: &[Service]) -> Result<Vec<Wire>> {
     plan.subjects(services.len()).into_iter().map(|subject| Wire::new(subject, services)).collect()
 }
@@ -88,10 +85,12 @@ fn wires(plan: &Plan, services: &[Service]) -> Result<Vec<Wire>> {
 /// All subjects in turn, with so many flows to so many services.
 fn measure(report: &Report, plan: &Plan, wires: &[Wire], case: &str, flows: (u32, u32)) -> Result<()> {
     let (rounds, seconds) = plan.choose((5, 0.4), (11, 1.0));
+    let warm = if plan.emulated() { WARM / 16 } else { WARM };
     let generators: Result<Vec<Generator>> = wires.iter().map(|_| Generator::new(flows)).collect();
     let turns: Vec<_> = wires.iter().zip(generators?).collect();
     let rates = in_turn(&turns, rounds, |(wire, generator)| {
-        wire.measure(generator, seconds).with_context(|| format!("packets through {}", wire.subject.name()))
+        wire.measure(generator, seconds, warm)
+            .with_context(|| format!("packets through {}", wire.subject.name()))
     })?;
     let limit = wires.iter().position(|wire| wire.subject == Subject::Limit);
     for (wire, of_wire) in wires.iter().zip(&rates) {
@@ -194,25 +193,26 @@ impl Wire {
         Ok(wire)
     }
 
-    /// Frames per second that reach the sink, as long as the generator runs.
-    fn measure(&self, generator: &Generator, seconds: f64) -> Result<f64> {
+    /// Frames per second that reach the sink, as long as the generator runs: at least twice `least`
+    /// frames, after `least` to warm up.
+    fn measure(&self, generator: &Generator, seconds: f64, least: u32) -> Result<f64> {
         let client = place::client_namespace(&self.lab);
         let send = |frames| in_namespace(&client, || generator.send(frames));
         let new = generator.makes_new_flows();
         let tracks = matches!(self.subject, Subject::Iptables | Subject::Nftables | Subject::Ipvs);
         let warm = match (new, tracks) {
             // Each of them takes its time, and its room.
-            (true, true) => WARM / 8,
-            (true, false) => WARM,
+            (true, true) => least / 8,
+            (true, false) => least,
             // Every flow once, so that what is measured are known ones.
-            (false, _) => generator.traffic.flows.max(WARM),
+            (false, _) => generator.traffic.flows.max(least),
         };
         for share in [1.0, 2.0, 4.0] {
             if new && tracks {
                 in_namespace(&place::node_namespace(&self.lab), conntrack::flush)?;
             }
             let frames = (send(warm)? * seconds * share) as u32;
-            let frames = if new && tracks { frames.min(TRACKED) } else { frames.max(2 * WARM) };
+            let frames = if new && tracks { frames.min(TRACKED) } else { frames.max(2 * least) };
             if let Some(rate) = self.watch(|| send(frames))? {
                 return Ok(rate);
             }

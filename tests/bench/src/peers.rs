@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
+use tests_e2e::lab::NODE_IP;
 
 use crate::place::Place;
 use crate::subject::Subject;
@@ -187,15 +188,20 @@ fn nftables_picks(i: usize, backends: usize) -> String {
 pub fn ipvs(services: &[Service]) -> String {
     let mut text = String::new();
     for service in services {
-        let Service { vip, port, protocol, .. } = service;
-        let flag = if *protocol == "udp" { 'u' } else { 't' };
-        let _ = writeln!(text, "-A -{flag} {vip}:{port} -s rr");
-        for backend in &service.backends {
-            let _ = writeln!(text, "-a -{flag} {vip}:{port} -r {backend} -m -w 1");
+        let flag = if service.protocol == "udp" { 'u' } else { 't' };
+        let node_port = service.node_port.map(|port| (NODE_IP, port));
+        for (address, port) in [(service.vip.as_str(), service.port)].into_iter().chain(node_port) {
+            let _ = writeln!(text, "-A -{flag} {address}:{port} -s rr");
+            for backend in &service.backends {
+                let _ = writeln!(text, "-a -{flag} {address}:{port} -r {backend} -m -w 1");
+            }
         }
     }
     text
 }
+
+/// What IPVS leaves to the firewall: that replies of backends elsewhere come back through this node.
+const IPVS_MASQUERADE: &str = "*nat\n-A POSTROUTING -m ipvs --ipvs -j MASQUERADE --random-fully\nCOMMIT\n";
 
 /// For `ip -batch -`: the addresses of services, which IPVS wants on an interface.
 pub fn ipvs_addresses(services: &[Service]) -> String {
@@ -224,6 +230,9 @@ pub fn load_rules(subject: Subject, place: &Place, services: &[Service]) -> Resu
             load(place.command("ip").args(["-batch", "-"]), &ipvs_addresses(services))?;
             // The translated packets are those of connections that the firewall knows, as with kube-proxy.
             place.run("sysctl -qw net.ipv4.vs.conntrack=1")?;
+            if services.iter().any(|service| service.masquerade) {
+                load(&mut place.command(iptables_restore()), IPVS_MASQUERADE)?;
+            }
             load(place.command("ipvsadm").arg("-R"), &ipvs(services))
         }
     }
@@ -278,6 +287,7 @@ mod tests {
         assert!(text.contains("-d 10.96.0.2/32 -p tcp -m tcp --dport 80 -j KUBE-SVC-1\n"));
         assert!(text.ends_with("--dst-type LOCAL -j KUBE-NODEPORTS\nCOMMIT\n"));
         assert!(nftables(&services).contains("{ tcp . 30080 : goto external-1 }"));
+        assert!(ipvs(&services).contains(&format!("-A -t {NODE_IP}:30080 -s rr\n")));
     }
 
     #[test]

@@ -16,7 +16,7 @@ const RATIO: Metric = ("ratio_to_limit", "ratio");
 
 /// Measures all works on all ways, and the hook alone.
 pub fn run(report: &Report, plan: &Plan) {
-    for size in plan.sizes(&[1, 1000], &[1, 100, 10_000]) {
+    for size in plan.sizes(&[1, 1000, 10_000], &[1, 100, 10_000]) {
         let works = works(plan, size);
         if !works.is_empty() {
             report.attempt(&format!("sockets/services={size}"), || all(report, plan, size, &works));
