@@ -208,12 +208,16 @@ pub struct Fragment {
     /// [`Fragment::KNOWN`] if the first fragment has come; else the place in `HELD` of the fragment
     /// that came last, and one; 0 for none.
     pub waiting: u32,
-    pub reserved: u32,
+    /// Of SCTP: bytes of the whole datagram, without IP headers, once its last fragment has come; with
+    /// [`Fragment::FIRST_WAITS`].
+    pub length: u32,
 }
 
 impl Fragment {
     /// The first fragment has come.
     pub const KNOWN: u32 = u32::MAX;
+    /// The first fragment waits too: its checksum depends on the length.
+    pub const FIRST_WAITS: u32 = 1 << 31;
 }
 
 /// Element of `HELD`: a fragment that waits for its first one. All that wait for the same one are a

@@ -70,7 +70,12 @@ impl Case {
         let links = (north_south::NODE_LINK, north_south::CLIENT_LINK);
         let vip =
             if self.path == Path::NotAService { Ipv4Addr::new(10, 112, 0, 1) } else { peers::FIRST_VIP };
-        Traffic::new(Some(flags), 80, links, (self.flows, self.services), vip)
+        let mut traffic = Traffic::new(Some(flags), 80, links, (self.flows, self.services), vip);
+        if self.kind == Kind::Tcx {
+            // Others than those whose flows the other program has left in the table.
+            traffic.first_source = Ipv4Addr::new(198, 24, 0, 1);
+        }
+        traffic
     }
 
     /// How many chunks a round has, and runs a chunk. Short chunks leave out interruptions best, but

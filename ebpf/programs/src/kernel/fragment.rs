@@ -4,6 +4,9 @@
 //! be kept. When the first one comes, it goes through the queue of its interface once more, and behind
 //! it what waited, in copies of it that are given the others' bytes.
 //!
+//! Of SCTP the first one itself waits, for the last: how another port changes the checksum depends on
+//! how far from the end it is.
+//!
 //! The list of those that wait is closed by one exchange of its head ([`Fragment::KNOWN`]), so that
 //! each fragment is either in it by then, or finds that the first one is known. Slots are taken in
 //! turn: where more wait than there are slots, the oldest gives way.
@@ -16,14 +19,14 @@ use aya_ebpf::bindings::{
 use aya_ebpf::helpers::{bpf_clone_redirect, bpf_skb_change_tail, bpf_skb_load_bytes, bpf_skb_store_bytes};
 use ebpf_common::event::kind;
 use ebpf_common::flow::{Fragment, FragmentKey, Held, held};
-use ebpf_common::{limits, metric};
+use ebpf_common::{limits, metric, protocol};
 
 use super::atomic::{count_up, exchange, exchange_if, within};
 use super::family::{Address as _, Family};
 use super::flow::{self, Place, verdict};
 use super::maps::{self, FRAGMENTS, HELD, HELD_NEXT};
 use super::packet::{self, IP, Packet, To};
-use super::tcx;
+use super::{read, tcx};
 
 /// Ticks for which a first fragment speaks for the others, and for which they wait for it.
 const LIFETIME: u32 = 30;
@@ -58,7 +61,7 @@ fn is_fresh(seen: u32) -> bool {
 fn note<F: Family>(packet: &Packet<F::Address>, key: &FragmentKey) -> u32 {
     let now = maps::tick();
     let (source_port, destination_port) = (packet.key.source_port, packet.key.destination_port);
-    let value = Fragment { source_port, destination_port, seen: now, waiting: Fragment::KNOWN, reserved: 0 };
+    let value = Fragment { source_port, destination_port, seen: now, waiting: Fragment::KNOWN, length: 0 };
     // A full map evicts its oldest element.
     if FRAGMENTS.insert(key, &value, BPF_NOEXIST as u64).is_ok() {
         return 0;
@@ -84,23 +87,106 @@ pub fn remember<F: Family>(packet: &Packet<F::Address>) {
     note::<F>(packet, &key::<F>(packet));
 }
 
-/// Notes the ports of a first fragment that came in. True if others waited for it: then they and it
-/// have been sent through the interface's queue, and this packet is not needed any more.
+/// Notes the ports of a first fragment that came in. True if this packet is not needed any more: others
+/// waited for it, and they and it have been sent through the interface's queue; or it waits itself.
 #[inline(never)]
 pub fn lead<F: Family>(skb: *mut __sk_buff, packet: &Packet<F::Address>) -> bool {
     let key = key::<F>(packet);
-    let mut waiting = note::<F>(packet, &key);
+    if packet.protocol() == protocol::SCTP && length_of(&key) == 0 && first_waits(skb, &key) {
+        return true;
+    }
+    let waiting = note::<F>(packet, &key);
+    waiting != 0 && send_all(skb, &key, waiting)
+}
+
+/// Sends the packet, and behind it those that wait, through the queue of the interface.
+#[inline(always)]
+fn send_all(skb: *mut __sk_buff, key: &FragmentKey, first: u32) -> bool {
     // SAFETY: the context is the one that the kernel gave.
-    if waiting == 0 || unsafe { bpf_clone_redirect(skb, (*skb).ifindex, BPF_F_INGRESS as u64) } != 0 {
+    if unsafe { bpf_clone_redirect(skb, (*skb).ifindex, BPF_F_INGRESS as u64) } != 0 {
         return false;
     }
+    let mut waiting = first;
     for _ in 0..limits::HELD_PER_DATAGRAM {
         if waiting == 0 {
             break;
         }
-        waiting = deliver(skb, &key, waiting);
+        waiting = deliver(skb, key, waiting);
     }
     true
+}
+
+/// Bytes of a datagram of SCTP without IP headers; 0 if its last fragment has not come.
+#[inline(always)]
+fn length_of(key: &FragmentKey) -> u32 {
+    let Some(entry) = FRAGMENTS.get_ptr(key) else {
+        return 0;
+    };
+    // SAFETY: the pointer leads to a value of the map; words are read whole.
+    unsafe {
+        let fresh = is_fresh((&raw const (*entry).seen).read_volatile());
+        let length = (&raw const (*entry).length).read_volatile() & !Fragment::FIRST_WAITS;
+        if fresh { length } else { 0 }
+    }
+}
+
+/// As [`length_of`], of the datagram that a first fragment begins.
+#[inline(never)]
+pub fn length<F: Family>(packet: &Packet<F::Address>) -> u32 {
+    length_of(&key::<F>(packet))
+}
+
+/// Lets a first fragment wait for the last one; false if it cannot.
+#[inline(always)]
+fn first_waits(skb: *mut __sk_buff, key: &FragmentKey) -> bool {
+    if hold(skb, key) != outcome::HELD {
+        return false;
+    }
+    if let Some(entry) = FRAGMENTS.get_ptr_mut(key) {
+        // SAFETY: the pointer leads to a value of the map. If the last fragment comes at this
+        // moment, the datagram is lost.
+        unsafe { exchange_if(&raw mut (*entry).length, 0, Fragment::FIRST_WAITS) };
+    }
+    true
+}
+
+/// Notes how long a datagram of SCTP is, if this is its last fragment. True if the first one waited
+/// for that: then all that waited, and this one, have been sent through the interface's queue.
+#[inline(never)]
+fn conclude<F: Family>(skb: *mut __sk_buff, packet: &Packet<F::Address>) -> bool {
+    let Some(length) = end::<F>(skb, packet.l4) else {
+        return false;
+    };
+    let key = key::<F>(packet);
+    let Some(entry) = entry(&key) else {
+        return false;
+    };
+    // SAFETY: the pointer leads to a value of the map.
+    unsafe {
+        if exchange(&raw mut (*entry).length, length) & Fragment::FIRST_WAITS == 0 {
+            return false;
+        }
+        let waiting = exchange(&raw mut (*entry).waiting, 0);
+        waiting != 0 && waiting != Fragment::KNOWN && send_all(skb, &key, waiting)
+    }
+}
+
+/// Where the datagram ends, if this is its last fragment; `l4` is the offset of what it carries.
+#[inline(always)]
+fn end<F: Family>(skb: *mut __sk_buff, l4: u32) -> Option<u32> {
+    let (mut header, mut place) = (MaybeUninit::<[u32; 2]>::uninit(), MaybeUninit::<[u32; 1]>::uninit());
+    // SAFETY: words may be zero.
+    let (header, place) = unsafe { (packet::cleared(&mut header), packet::cleared(&mut place)) };
+    read::load(skb, IP as u32, header, 8)?;
+    let (more, offset, total) = if F::VERSION == 4 {
+        let place = u16::from_be((header[1] >> 16) as u16) as u32;
+        (place & 0x2000, (place & 0x1fff) * 8, u16::from_be((header[0] >> 16) as u16) as u32)
+    } else {
+        read::load(skb, l4 - 8, place, 4)?;
+        let place = u16::from_be((place[0] >> 16) as u16) as u32;
+        (place & 1, place & 0xfff8, u16::from_be(header[1] as u16) as u32 + F::HEADER as u32)
+    };
+    (more == 0).then_some(offset + total.wrapping_sub(l4 - IP as u32) & 0xffff)
 }
 
 /// Sends a copy of the packet with the bytes of one that waited through the queue of the interface;
@@ -221,6 +307,7 @@ fn entry(key: &FragmentKey) -> Option<*mut Fragment> {
         unsafe {
             if !is_fresh((&raw const (*entry).seen).read_volatile()) {
                 (&raw mut (*entry).seen).write_volatile(now);
+                (&raw mut (*entry).length).write_volatile(0);
                 exchange(&raw mut (*entry).waiting, 0);
             }
         }
@@ -319,6 +406,9 @@ pub fn ingress<F: Family>(
     place: Place,
     to: &mut To<F::Address>,
 ) -> i32 {
+    if packet.protocol() == protocol::SCTP && conclude::<F>(skb, packet) {
+        return tcx::DROP;
+    }
     match recall_or_hold::<F>(skb, packet) {
         outcome::HELD => return tcx::DROP,
         outcome::KNOWN => {}

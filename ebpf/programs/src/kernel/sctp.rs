@@ -68,10 +68,11 @@ fn effect(change: u32, distance: u32) -> u32 {
     value
 }
 
-/// Changes the ports and the checksum of a packet. A checksum of zero is one that a device has yet
-/// to fill in; false if it cannot be told.
+/// Changes the ports and the checksum of a packet, or of the first fragment of one, which has `length`
+/// bytes as a whole. A checksum of zero is one that a device has yet to fill in; false if it cannot be
+/// told.
 #[inline(always)]
-pub fn change_ports(skb: *mut __sk_buff, l4: u32, old: u32, new: u32) -> bool {
+pub fn change_ports(skb: *mut __sk_buff, l4: u32, length: u32, old: u32, new: u32) -> bool {
     let mut header = MaybeUninit::<[u32; 3]>::uninit();
     // SAFETY: words may be zero.
     let header = unsafe { packet::cleared(&mut header) };
@@ -82,9 +83,8 @@ pub fn change_ports(skb: *mut __sk_buff, l4: u32, old: u32, new: u32) -> bool {
     // SAFETY: the context is the one that the kernel gave; the values live on the stack, the
     // helpers check offsets.
     unsafe {
-        let length = (*skb).len.wrapping_sub(l4).wrapping_sub(4);
         if check != 0 {
-            let check = check ^ effect(old ^ new, length);
+            let check = check ^ effect(old ^ new, length.wrapping_sub(4));
             let from = (&raw const check).cast();
             if bpf_skb_store_bytes(skb, l4 + CHECK, from, 4, BPF_F_RECOMPUTE_CSUM as u64) != 0 {
                 return false;

@@ -360,8 +360,7 @@ fn rewrite<F: Family>(
     let old = packet::ports(packet.key.source_port, packet.key.destination_port);
     if packet.part != Part::Later {
         if packet.protocol() == protocol::SCTP {
-            // The checksum of a part of a datagram cannot be told.
-            if old != new && (packet.part != Part::Whole || !sctp::change_ports(skb, packet.l4, old, new)) {
+            if old != new && !change_sctp::<F>(skb, packet, old, new) {
                 return false;
             }
         } else if !change_transport(skb, packet, &delta, old, new) {
@@ -379,6 +378,18 @@ fn rewrite<F: Family>(
         return true;
     }
     rewrite_header6::<F>(skb, to, hop)
+}
+
+/// Ports and checksum of SCTP, which depends on the length of the whole datagram.
+#[inline(always)]
+fn change_sctp<F: Family>(skb: *mut __sk_buff, packet: &Packet<F::Address>, old: u32, new: u32) -> bool {
+    let length = if packet.part == Part::Whole {
+        // SAFETY: the context is the one that the kernel gave.
+        unsafe { (*skb).len }.wrapping_sub(packet.l4)
+    } else {
+        fragment::length::<F>(packet)
+    };
+    length != 0 && sctp::change_ports(skb, packet.l4, length, old, new)
 }
 
 /// Transport checksum and ports.
