@@ -19,6 +19,7 @@ mod up;
 use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Parser;
@@ -28,6 +29,8 @@ use crate::args::{Command, DEFAULT_LOG, Hawser};
 
 /// Threads of `hawser proxy` that run tasks. Those that wait for the kernel come on top.
 const PROXY_THREADS: usize = 2;
+/// After this a daemon has done what it does only once.
+const STARTED: Duration = Duration::from_secs(5);
 
 fn main() -> ExitCode {
     // The container runtime calls this program by the plugin's name.
@@ -81,6 +84,7 @@ fn run(log: &str, command: Command) -> Result<()> {
     }
     let runtime = runtime.enable_all().build().context("cannot start the runtime")?;
     let outcome = runtime.block_on(async {
+        tokio::spawn(give_back());
         match command {
             Command::Up(args) => Box::pin(up::run(*args)).await,
             Command::Down(args) => down::run(args).await,
@@ -95,4 +99,11 @@ fn run(log: &str, command: Command) -> Result<()> {
     // What still runs is not waited for: everything that counts is on disk or in the kernel.
     runtime.shutdown_background();
     outcome
+}
+
+/// Keeps of this process's memory what it works with, not what it began with.
+async fn give_back() {
+    tokio::time::sleep(STARTED).await;
+    // Nobody waits for it, and it fails in nothing.
+    let _ = tokio::task::spawn_blocking(userspace_dataplane::give_back_unused).await;
 }
