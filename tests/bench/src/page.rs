@@ -17,14 +17,18 @@ pub const SUBJECTS: [&str; 6] = ["limit", "hawser", "iptables", "nftables", "ipv
 /// Not a row of its own but in brackets after the figure.
 const RATIO: &str = "ratio_to_limit";
 
+/// In the names of cases of an emulated machine, which have a table of their own.
+const EMULATED: &str = "/kernel=";
+
 /// Which cases each table has.
-const TABLES: [(&str, &[&str]); 6] = [
+const TABLES: [(&str, &[&str]); 7] = [
     ("cluster", &["memory", "up", "first_pod", "binary"]),
     ("programs", &["not_a_service", "hit_path", "miss_path", "connect_hook"]),
     ("packets", &["xdp_north_south", "xdp_new_flows"]),
     ("connections", &["connect_rate", "tcp_rr", "udp_rr"]),
     ("throughput", &["throughput"]),
     ("sync", &["full_program", "one_change", "restart", "agent_memory", "map_memory"]),
+    ("emulated", &["xdp_north_south", "xdp_new_flows", "connect_rate", "tcp_rr", "udp_rr"]),
 ];
 
 /// Writes the rows into the page; tables without rows stay as they are.
@@ -41,12 +45,19 @@ fn filled(page: &str, rows: &[Row]) -> Result<String> {
         let (old, after) = after.split_once(END).with_context(|| format!("{name:?} has no end"))?;
         let (_, cases) =
             TABLES.iter().find(|(table, _)| *table == name).with_context(|| format!("no table {name:?}"))?;
-        let of_table: Vec<&Row> = rows.iter().filter(|row| cases.contains(&row.name())).collect();
+        let of_table: Vec<&Row> =
+            rows.iter().filter(|row| cases.contains(&row.name()) && belongs(row, name)).collect();
         let table = if of_table.is_empty() { old.to_owned() } else { table(&of_table, cases) };
         let _ = write!(out, "{before}{BEGIN}{name} -->{table}{END}");
         rest = after;
     }
     Ok(out + rest)
+}
+
+/// Of an emulated machine, rates alone mean something, by their ratios.
+fn belongs(row: &Row, table: &str) -> bool {
+    let emulated = row.case.contains(EMULATED);
+    if table == "emulated" { emulated && !row.metric.ends_with("_seconds") } else { !emulated }
 }
 
 /// One line a case and metric, one column a subject.
@@ -170,6 +181,22 @@ mod tests {
         let filled = filled(page, &rows).unwrap();
         assert_eq!(filled, page.replace("\nold\n", table));
         assert!(super::filled("<!-- rows: nothing --><!-- end of rows -->", &rows).is_err());
+    }
+
+    #[test]
+    fn an_emulated_machine_has_a_table_of_its_own() {
+        let rate = ("per_second", "per_second");
+        let rows = [
+            row("tcp_rr/services=1", "hawser", rate, 50_000.0),
+            row("tcp_rr/services=1/kernel=6.12", "ipvs", rate, 500.0),
+            row("tcp_rr/services=1/kernel=6.12", "ipvs", ("p50_seconds", "seconds"), 0.002),
+        ];
+        let page =
+            "<!-- rows: connections --><!-- end of rows --><!-- rows: emulated --><!-- end of rows -->";
+        let filled = filled(page, &rows).unwrap();
+        let (machine, emulated) = filled.split_once("<!-- rows: emulated").unwrap();
+        assert!(machine.contains("50.0 k/s") && !machine.contains("ipvs"));
+        assert!(emulated.contains("| ipvs |") && !emulated.contains("p50_seconds"));
     }
 
     #[test]
