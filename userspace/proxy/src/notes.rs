@@ -72,7 +72,18 @@ pub fn notes(configuration: &KubeProxyConfiguration) -> Vec<Note> {
             given != default && says(given)
         })
         .map(|(field, reason)| Note { field, reason })
+        .chain(of_another_mode(configuration))
         .collect()
+}
+
+/// Each of kube-proxy's modes has a setting of its own for one thing.
+fn of_another_mode(configuration: &KubeProxyConfiguration) -> Option<Note> {
+    let (iptables, nftables) = (configuration.iptables.masquerade_all, configuration.nftables.masquerade_all);
+    let (counts, other, field) = match configuration.mode.as_str() {
+        "nftables" => (nftables, iptables, "iptables.masqueradeAll"),
+        _ => (iptables, nftables, "nftables.masqueradeAll"),
+    };
+    (other && !counts).then_some(Note { field, reason: "of a mode that is not asked for" })
 }
 
 fn at<'a>(value: &'a Value, path: &str) -> &'a Value {
@@ -177,6 +188,11 @@ mod tests {
         ];
         assert_eq!(fields, expected);
         given.conntrack.max_per_core = Some(1);
+        assert_eq!(notes(&given).len(), 5);
+        given.mode = "nftables".to_owned();
+        assert_eq!(notes(&given).last().unwrap().field, "iptables.masqueradeAll");
+        // A flag of kube-proxy sets both.
+        given.nftables.masquerade_all = true;
         assert_eq!(notes(&given).len(), 5);
     }
 }
