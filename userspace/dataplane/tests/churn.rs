@@ -54,8 +54,9 @@ struct Before {
 
 impl Ledger {
     fn before(&self) -> Before {
-        let gone = self.gone.load(Ordering::SeqCst);
-        Before { gone, returns: std::array::from_fn(|index| self.returns[index].load(Ordering::SeqCst)) }
+        // In this order: what comes back in between has one more return afterwards.
+        let returns = std::array::from_fn(|index| self.returns[index].load(Ordering::SeqCst));
+        Before { gone: self.gone.load(Ordering::SeqCst), returns }
     }
 
     fn report(&self, before: &Before, outcome: std::io::Result<usize>, new: bool) {
