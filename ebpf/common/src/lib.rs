@@ -94,6 +94,9 @@ pub mod config_flag {
     pub const GUARD_NODE_PORTS: u32 = 8;
     /// Wildcard frontends do not answer on loopback addresses.
     pub const LOOPBACK_CLOSED: u32 = 16;
+    /// Programs of another layout run behind these on every hook: what has a flow here keeps it,
+    /// everything else is left to them. Set by a process that replaces the layout.
+    pub const LEAVING: u32 = 32;
 }
 
 /// What one service counted, on some of the processors: each service has [`ServiceMetrics::STRIPES`]

@@ -171,6 +171,46 @@ impl<T: WritableSlot> FlowWriter<T> {
         false
     }
 
+    /// The flow with the key of `flow`, if it is there and whole.
+    pub fn get(&self, flow: &T, hash: u64) -> Option<T> {
+        let words = crate::map::words(flow);
+        let home = hash as usize & (self.slots.len() - 1);
+        let index =
+            self.places(home).find(|index| self.has(*index, hash, words) && !self.is_pending(*index))?;
+        let found = self.slots.get(index);
+        // Reads are not moved past each other.
+        fence(Ordering::SeqCst);
+        (found.version().is_multiple_of(2) && self.slots.get(index) == found).then_some(found)
+    }
+
+    /// The flows that lie where one with this hash may lie.
+    pub fn around(&self, hash: u64) -> impl Iterator<Item = T> {
+        let places = self.places(hash as usize & (self.slots.len() - 1));
+        places.filter(|index| self.tag(*index).load(Ordering::SeqCst) >= tag::FIRST).filter_map(|index| {
+            let found = self.slots.get(index);
+            fence(Ordering::SeqCst);
+            (found.version().is_multiple_of(2) && self.slots.get(index) == found).then_some(found)
+        })
+    }
+
+    /// Takes out a flow that [`FlowWriter::get`] gave, unless it has changed hands since.
+    pub fn remove(&self, flow: &T, hash: u64) {
+        let words = crate::map::words(flow);
+        let home = hash as usize & (self.slots.len() - 1);
+        let Some(index) = self.places(home).find(|index| self.has(*index, hash, words)) else { return };
+        let (tag, present) = (self.tag(index), tag_of(hash));
+        if tag.compare_exchange(present, tag::BUSY, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+            return;
+        }
+        let version = self.slots.word(index, T::KEY_WORDS);
+        if version.load(Ordering::SeqCst) == flow.version() {
+            version.store((flow.version() | 1).wrapping_add(2), Ordering::SeqCst);
+            tag.store(tag::EMPTY, Ordering::SeqCst);
+        } else {
+            tag.store(present, Ordering::SeqCst);
+        }
+    }
+
     /// Slots that a flow may lie in: those of its set, then those of the set beside it.
     fn places(&self, home: usize) -> impl Iterator<Item = usize> + use<T> {
         let ways = WAYS as usize;
@@ -245,6 +285,24 @@ mod tests {
     }
 
     #[test]
+    fn what_is_taken_out_can_be_put_in_again() {
+        let writer = writer(1_024);
+        let (one, hash) = (flow(1), flow(1).key.hash(9));
+        assert_eq!(writer.get(&one, hash), None);
+        assert!(writer.insert(&one, hash));
+        let found = writer.get(&one, hash).unwrap();
+        assert_eq!(found, Flow4 { version: found.version, ..one });
+        // Somebody else has the slot by now.
+        writer.remove(&Flow4 { version: found.version.wrapping_sub(2), ..one }, hash);
+        assert!(writer.get(&one, hash).is_some());
+        writer.remove(&found, hash);
+        assert_eq!(writer.get(&one, hash), None);
+        let other = Flow4 { service: 7, ..one };
+        assert!(writer.insert(&other, hash));
+        assert_eq!(writer.get(&one, hash).unwrap().service, 7);
+    }
+
+    #[test]
     fn a_flow_lies_at_home_where_it_can() {
         let writer = writer(1_024);
         let hash = flow(3).key.hash(1);
@@ -262,7 +320,9 @@ mod tests {
             assert!(writer.insert(&flow(number), flow(number).key.hash(1)));
         }
         let number = numbers.next().unwrap();
-        assert!(!writer.insert(&flow(number), flow(number).key.hash(1)));
+        let hash = flow(number).key.hash(1);
+        assert!(!writer.insert(&flow(number), hash));
+        assert_eq!(writer.around(hash).count(), 2 * WAYS as usize);
         let table = reader(writer);
         assert_eq!((table.used(), table.read_all().len()), (2 * WAYS as usize, 2 * WAYS as usize));
     }

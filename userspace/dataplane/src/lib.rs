@@ -8,6 +8,10 @@
 // The fence: bpf(2), mmap(2) and mount(2) are reached from here, each block with its reason.
 #![allow(unsafe_code)]
 
+// What tests share names the crate as they do.
+#[cfg(test)]
+extern crate self as userspace_dataplane;
+
 mod arena;
 mod bpffs;
 mod connected;
@@ -30,7 +34,9 @@ pub mod tables;
 
 pub use fake::{Fake, FakeLimits, Resolution};
 pub use heap::{give_back_unused, prefer_little_memory};
-pub use kernel::{ClassifierHook, Config, Kernel, LimitError, Limits, Program, XdpMode, XdpState, remove};
+pub use kernel::{
+    ClassifierHook, Config, Kernel, LimitError, Limits, NewerLayout, Program, XdpMode, XdpState, remove,
+};
 pub use lock::{Holder, LockError, RootLock};
 pub use netns::{netns_cookie, own_netns_cookie};
 pub use preflight::{Missing, find_cgroup2, preflight};

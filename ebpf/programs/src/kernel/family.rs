@@ -17,7 +17,7 @@ use super::maps::{
 };
 use super::packet::{Packet, To};
 use super::table::{self, New, Scratch};
-use super::{reject, tcx};
+use super::{lookup, reject, tcx};
 
 /// An address as the packet carries it.
 pub trait Address: Copy {
@@ -458,6 +458,9 @@ impl Family for V4 {
 
     #[inline(always)]
     fn is_in_ranges(config: &Config, address: &u32) -> bool {
+        if lookup::is_leaving(config) {
+            return false;
+        }
         let within = |range: &Range<u32>| range.mask != 0 && address & range.mask == range.network;
         within(&config.ranges4[0]) || within(&config.ranges4[1])
     }
@@ -536,6 +539,9 @@ impl Family for V6 {
 
     #[inline(always)]
     fn is_in_ranges(config: &Config, address: &[u32; 4]) -> bool {
+        if lookup::is_leaving(config) {
+            return false;
+        }
         let within = |range: &Range<[u32; 4]>| {
             let (network, mask) = (&range.network, &range.mask);
             let high = address[0] & mask[0] ^ network[0] | address[1] & mask[1] ^ network[1];

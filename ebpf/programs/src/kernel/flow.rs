@@ -144,7 +144,8 @@ fn attend<F: Family>(packet: &Packet<F::Address>, slot: u32, now: u32, place: Pl
             if let Some(scratch) = F::scratch() {
                 let sibling = &raw mut (*scratch).sibling;
                 table::write_sibling(slot, sibling);
-                table::remove::<F>(&*sibling);
+                // Another flow may have taken it since this one has ended.
+                table::remove_reply_of::<F>(&*sibling, slot);
             }
             table::remove::<F>(&packet.key);
             return false;
@@ -177,6 +178,10 @@ unsafe fn is_over<F: Family>(packet: &Packet<F::Address>, slot: *mut Flow<F::Add
     let Some(config) = maps::config() else {
         return false;
     };
+    if lookup::is_leaving(config) {
+        // Those who take the flow over look.
+        return false;
+    }
     // SAFETY: by the contract of this function.
     unsafe {
         let service = (&raw const (*slot).service).read_volatile();

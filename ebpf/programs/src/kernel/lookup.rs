@@ -11,6 +11,10 @@ use super::maps;
 /// cookie of the node's network namespace.
 #[inline(always)]
 pub fn frontend<F: Family>(key: &mut F::FrontendKey, loopback: impl FnOnce(u64) -> bool) -> Option<Frontend> {
+    let config = maps::config()?;
+    if is_leaving(config) {
+        return None;
+    }
     // The unspecified address names wildcards in the table, and loopback in a system call.
     let unspecified = key.address().same(&F::Address::ZERO);
     if !unspecified {
@@ -19,7 +23,6 @@ pub fn frontend<F: Family>(key: &mut F::FrontendKey, loopback: impl FnOnce(u64) 
             return found;
         }
     }
-    let config = maps::config()?;
     if !may_be_wildcard(config, key.port()) {
         return None;
     }
@@ -34,6 +37,12 @@ pub fn frontend<F: Family>(key: &mut F::FrontendKey, loopback: impl FnOnce(u64) 
     }
     key.set_address(F::Address::ZERO);
     read::<F>(key)
+}
+
+/// Other programs, behind these, begin what is new: see [`config_flag::LEAVING`].
+#[inline(always)]
+pub fn is_leaving(config: &Config) -> bool {
+    config.flags & config_flag::LEAVING != 0
 }
 
 /// The address is a service's, on whatever port.

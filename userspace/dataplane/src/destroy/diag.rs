@@ -17,6 +17,8 @@ const NLM_F_ACK: u16 = 4;
 const NLM_F_DUMP: u16 = 0x300;
 /// States of sockets, as bits. A connected datagram socket is in the state of an open connection.
 const ESTABLISHED: u32 = 1 << 1;
+/// One without a peer is in that of a closed one.
+const CLOSED: u32 = 1 << 7;
 
 /// Length of `struct nlmsghdr`.
 const HEADER: usize = 16;
@@ -98,9 +100,18 @@ impl Socket {
 
     /// Datagram sockets that have a peer. Sockets of IPv6 may have one of IPv4.
     pub fn connected_datagrams(&mut self) -> io::Result<Vec<Found>> {
+        self.datagrams(ESTABLISHED)
+    }
+
+    /// Datagram sockets that have a port, and no peer.
+    pub fn unconnected_datagrams(&mut self) -> io::Result<Vec<Found>> {
+        self.datagrams(CLOSED)
+    }
+
+    fn datagrams(&mut self, states: u32) -> io::Result<Vec<Found>> {
         let mut all = Vec::new();
         for family in [libc::AF_INET as u8, libc::AF_INET6 as u8] {
-            self.send(&request(SOCK_DIAG_BY_FAMILY, NLM_F_DUMP, family, ESTABLISHED, &[0; ID]))?;
+            self.send(&request(SOCK_DIAG_BY_FAMILY, NLM_F_DUMP, family, states, &[0; ID]))?;
             while !self.receive(|kind, body| {
                 if kind == SOCK_DIAG_BY_FAMILY {
                     all.push(Found::read(body).ok_or_else(cut)?);

@@ -28,9 +28,11 @@ use ebpf_common::{LAYOUT_VERSION, config_flag, limits};
 pub use self::attach::{XdpState, lacks};
 pub use self::node::LimitError;
 pub use self::object::Program;
+pub use self::upgrade::NewerLayout;
 
 use self::attach::Attachments;
 use self::maps::Maps;
+use self::upgrade::Steps;
 use crate::bpffs;
 use crate::destroy::Reaper;
 use crate::inspect::{InspectError, Inspector};
@@ -138,6 +140,8 @@ pub struct Kernel {
     attachments: Attachments,
     devices: HashTable<u32, [u32; 2]>,
     config: Config,
+    /// Number of the layout of the maps.
+    layout: u32,
     /// The interfaces last asked for.
     interfaces: Vec<Interface>,
     /// What was attached then; none until somebody has looked.
@@ -163,11 +167,24 @@ impl Kernel {
     /// # Errors
     /// As [`Kernel::open`].
     pub fn open_with(config: Config, hook: ClassifierHook) -> Result<Self, DataPlaneError> {
+        Self::open_layout(config, hook, LAYOUT_VERSION, &Steps::default())
+    }
+
+    /// As [`Kernel::open_with`], with `layout` for the number of the layout.
+    fn open_layout(
+        config: Config,
+        hook: ClassifierHook,
+        layout: u32,
+        steps: &Steps,
+    ) -> Result<Self, DataPlaneError> {
         config.limits.check().map_err(|error| failed("checking the limits".to_owned(), error))?;
         let root = &config.bpf_root;
         bpffs::prepare(root)
             .map_err(|error| failed(format!("preparing {} for pins", root.display()), error))?;
-        let directory = version_directory(root);
+        let predecessor = upgrade::predecessor(root, layout, &versions(root)?)?;
+        let directory = version_directory(root, layout);
+        // Then the tables came along before.
+        let begun = upgrade::is_live(&directory);
         let (maps_at, links_at) = (directory.join("maps"), directory.join("links"));
         for path in [&maps_at, &links_at] {
             fs::create_dir_all(path)
@@ -180,33 +197,25 @@ impl Kernel {
         // Without a cookie, loopback does not answer wildcards; nothing else is lost.
         settings.netns_cookie = sys::netns_cookie().unwrap_or(0);
         settings.flags = node::flag(settings.flags, config_flag::XDP_REDIRECT, config.xdp_redirect);
+        settings.flags = node::flag(settings.flags, config_flag::LEAVING, false);
         maps.set_config(settings);
         // Blocks that the earlier process gave back are free from now on.
         maps.grace_period();
         let mut tables = Synchronizer::new(maps)?;
         let devices = HashTable::open(&maps_at.join("DEVICES"))
             .map_err(|error| failed("opening map DEVICES".to_owned(), error))?;
-        let predecessor = upgrade::predecessor(&versions(root)?);
-        if let Some(predecessor) = &predecessor {
+        if let Some(predecessor) = predecessor.as_ref().filter(|_| !begun) {
             predecessor.carry_tables(&mut tables)?;
             predecessor
                 .carry_devices(&devices, settings.flags)
                 .map_err(|error| failed("writing map DEVICES".to_owned(), error))?;
-            // The second time it is quick, so that hardly any connection begins between it and the
-            // moment in which its link gets the new program.
-            for _ in 0..2 {
-                predecessor.carry_connections(&tables, &maps_at)?;
-            }
-            predecessor.hand_over_links(&links_at)?;
         }
-        let attachments = Attachments::new(programs, links_at, root, hook)?;
+        let attachments = Attachments::new(programs, links_at, root, hook, predecessor.is_some())?;
         attachments.cgroup(&config.cgroup)?;
         if let Some(predecessor) = &predecessor {
-            // Those that began before each link had its new program.
-            let late = predecessor.carry_connections(&tables, &maps_at)?;
-            tracing::info!(?late, "took over connections of an earlier layout");
+            predecessor.give_way(&mut tables, &attachments, &maps_at, steps)?;
         }
-        let strangers = !remove_other_versions(root)?;
+        let strangers = !remove_other_versions(root, layout)?;
         // Loading takes many times the memory that is needed later.
         sys::trim_memory();
         let (interfaces, baseline) = (Vec::new(), None);
@@ -215,6 +224,7 @@ impl Kernel {
             attachments,
             devices,
             config,
+            layout,
             interfaces,
             baseline,
             strangers,
@@ -242,7 +252,7 @@ impl Kernel {
 
     /// Where the maps are pinned.
     pub fn maps_directory(&self) -> PathBuf {
-        version_directory(&self.config.bpf_root).join("maps")
+        version_directory(&self.config.bpf_root, self.layout).join("maps")
     }
 
     /// A look into the tables and counters, also from other threads.
@@ -291,7 +301,7 @@ impl DataPlane for Kernel {
     fn apply_full(&mut self, desired: &Tables) -> Result<Applied, DataPlaneError> {
         let applied = self.tables.apply_full(desired)?;
         if self.strangers {
-            remove_all_but_ours(&self.config.bpf_root)?;
+            remove_all_but_ours(&self.config.bpf_root, self.layout)?;
             self.strangers = false;
         }
         // Also if nothing has changed: an earlier process may have died before it looked.
@@ -380,8 +390,8 @@ pub fn probe() -> io::Result<()> {
     sys::probe()
 }
 
-fn version_directory(root: &Path) -> PathBuf {
-    root.join(format!("v{LAYOUT_VERSION}"))
+fn version_directory(root: &Path, layout: u32) -> PathBuf {
+    root.join(format!("v{layout}"))
 }
 
 /// Directories of all layout versions.
@@ -400,16 +410,16 @@ fn versions(root: &Path) -> Result<Vec<PathBuf>, DataPlaneError> {
 }
 
 /// Lets go of what builds with other layouts have left and nothing needs; true if that is all.
-fn remove_other_versions(root: &Path) -> Result<bool, DataPlaneError> {
-    let others = versions(root)?.into_iter().filter(|version| *version != version_directory(root));
+fn remove_other_versions(root: &Path, layout: u32) -> Result<bool, DataPlaneError> {
+    let others = versions(root)?.into_iter().filter(|version| *version != version_directory(root, layout));
     let (live, idle): (Vec<_>, Vec<_>) = others.partition(|version| upgrade::is_live(version));
     idle.iter().try_for_each(|version| remove_pins(version))?;
     Ok(live.is_empty())
 }
 
 /// Lets go of every other layout; ours serves by now.
-fn remove_all_but_ours(root: &Path) -> Result<(), DataPlaneError> {
-    let others = versions(root)?.into_iter().filter(|version| *version != version_directory(root));
+fn remove_all_but_ours(root: &Path, layout: u32) -> Result<(), DataPlaneError> {
+    let others = versions(root)?.into_iter().filter(|version| *version != version_directory(root, layout));
     others.into_iter().try_for_each(|version| remove_pins(&version))
 }
 
@@ -431,6 +441,10 @@ fn remove_version(directory: &Path) -> io::Result<()> {
             }
         }
         fs::remove_dir(directory.join(name))?;
+    }
+    match fs::remove_dir(directory.join(upgrade::CARRIED)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
     }
     fs::remove_dir(directory)
 }

@@ -59,6 +59,9 @@ pub fn may_be_direct<F: Family>(ctx: &TcContext) -> bool {
 /// Receives a packet that [`may_be_direct`]; gives what is to become of it, or [`ABSENT`].
 #[inline(never)]
 pub fn receive<F: Family>(skb: *mut __sk_buff, place: Place) -> i32 {
+    if maps::config().is_none_or(lookup::is_leaving) {
+        return ABSENT;
+    }
     let ctx = TcContext::new(skb);
     let mut packet = MaybeUninit::uninit();
     // SAFETY: zero is a value of all fields.

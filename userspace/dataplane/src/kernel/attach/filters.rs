@@ -33,6 +33,8 @@ const CLSACT_KIND: &[u8] = b"clsact\0";
 /// Ours among the filters of an interface: after those that a network plugin puts first, before
 /// those whose place the kernel chose.
 const PRIORITY: u32 = 0x4857;
+/// Behind those: where programs wait that replace them, see [`Filters::put_behind`].
+const BEHIND: u32 = PRIORITY + 1;
 const HANDLE: u32 = 1;
 /// Length of `struct tcmsg`.
 const FIXED: usize = 20;
@@ -116,9 +118,33 @@ impl Filters {
         name: &str,
         program: BorrowedFd<'_>,
     ) -> Result<(), Refused> {
+        self.put_at(PRIORITY, interface, direction, name, program)
+    }
+
+    /// Puts a program behind ours: it gets what that one passes on.
+    pub fn put_behind(&self, filter: &Filter, name: &str, program: BorrowedFd<'_>) -> Result<(), Refused> {
+        self.put_at(BEHIND, filter.interface, filter.direction, name, program)
+    }
+
+    /// Removes what [`Filters::put_behind`] has put; nothing there is no error.
+    pub fn remove_behind(&self, filter: &Filter) -> Result<(), Refused> {
+        let mut socket = Socket::open()?;
+        let fixed = fixed(filter.interface, HANDLE, filter.direction.parent(), place(BEHIND));
+        absent(socket.change(Message::new(RTM_DELTFILTER, 0, &fixed).attribute(TCA_KIND, b"bpf\0")))?;
+        Ok(())
+    }
+
+    fn put_at(
+        &self,
+        priority: u32,
+        interface: u32,
+        direction: Direction,
+        name: &str,
+        program: BorrowedFd<'_>,
+    ) -> Result<(), Refused> {
         let mut socket = Socket::open()?;
         add_clsact(&mut socket, interface)?;
-        let fixed = fixed(interface, HANDLE, direction.parent(), place());
+        let fixed = fixed(interface, HANDLE, direction.parent(), place(priority));
         let name = format!("{}{name}\0", self.prefix);
         socket.change(
             Message::new(RTM_NEWTFILTER, NLM_F_CREATE | NLM_F_REPLACE, &fixed)
@@ -136,7 +162,8 @@ impl Filters {
     /// error.
     pub fn remove(&self, filter: &Filter) -> Result<(), Refused> {
         let mut socket = Socket::open()?;
-        let fixed = fixed(filter.interface, HANDLE, filter.direction.parent(), place());
+        self.remove_behind(filter)?;
+        let fixed = fixed(filter.interface, HANDLE, filter.direction.parent(), place(PRIORITY));
         let kind = Message::new(RTM_DELTFILTER, 0, &fixed).attribute(TCA_KIND, b"bpf\0");
         absent(socket.change(kind))?;
         for direction in Direction::ALL {
@@ -160,8 +187,8 @@ pub fn remove_all(bpf_root: &Path) -> Result<(), Refused> {
 }
 
 /// Priority and protocol (all) as the kernel packs them.
-fn place() -> u32 {
-    PRIORITY << 16 | u32::from((libc::ETH_P_ALL as u16).to_be())
+fn place(priority: u32) -> u32 {
+    priority << 16 | u32::from((libc::ETH_P_ALL as u16).to_be())
 }
 
 /// `struct tcmsg`.

@@ -66,8 +66,23 @@ impl Links {
         }
     }
 
+    /// Detaches a link and keeps its pin.
+    pub fn detach(&self, name: &str) -> Result<(), DataPlaneError> {
+        if let Some((link, _)) = self.open(name)? {
+            // One whose interface or cgroup is gone is detached already.
+            let _ = sys::link_detach(link.as_fd());
+        }
+        Ok(())
+    }
+
     pub fn unpin(&self, name: &str) -> Result<(), DataPlaneError> {
         unpin(&self.directory.join(name)).map_err(|error| failed(format!("removing link {name}"), error))
+    }
+
+    /// Moves the pin of a link to another directory.
+    pub fn hand(&self, name: &str, to: &Links) -> Result<(), DataPlaneError> {
+        fs::rename(self.directory.join(name), to.directory.join(name))
+            .map_err(|error| failed(format!("taking over link {name}"), error))
     }
 
     /// Names of all, sorted.

@@ -1,6 +1,7 @@
 //! What is attached where. Everything stays attached without a process, and the next one finds it
 //! again: links by the names of their pins, filters by their own names.
 
+mod beside;
 mod filters;
 mod links;
 mod netlink;
@@ -44,12 +45,14 @@ pub struct Attachments {
 
 impl Attachments {
     /// Takes over: whatever an earlier process attached runs these programs from now on. `links` is
-    /// the directory of its links, `bpf_root` the name in its filters.
+    /// the directory of its links, `bpf_root` the name in its filters. With `beside` those filters
+    /// are another layout's, and stay until [`Attachments::alone`].
     pub fn new(
         programs: BTreeMap<Program, OwnedFd>,
         links: PathBuf,
         bpf_root: &Path,
         hook: ClassifierHook,
+        beside: bool,
     ) -> Result<Self, DataPlaneError> {
         let without_tcx = match hook {
             ClassifierHook::Auto => !sys::has_tcx(programs[&Program::Egress].as_fd()),
@@ -69,6 +72,9 @@ impl Attachments {
             {
                 this.links.update(&name, &link, this.fd(program))?;
             }
+        }
+        if beside && without_tcx {
+            return Ok(this);
         }
         for filter in this.filters.all().map_err(|error| failed("listing filters".to_owned(), error))? {
             match Program::named(&filter.program) {

@@ -1,14 +1,32 @@
 //! From the maps of an earlier layout to ours, while traffic goes on.
 //!
 //! ```text
-//!   read old tables ─▶ write ours ─▶ copy connections ─▶ take over old links (their programs are
-//!   replaced, each without a gap) ─▶ copy connections that began meanwhile ─▶ remove old maps
+//!   read old tables ─▶ write ours
+//!   ─▶ attach ours behind theirs, hook by hook   theirs decide; what they pass on, ours pass on too
+//!   ─▶ copy connections ─▶ theirs leave          what they know stays theirs, what is new is ours
+//!   ─▶ copy what had begun until then            ours know all that there is
+//!   ─▶ detach theirs, hook by hook ─▶ remove their maps
 //! ```
 //!
+//! The hooks of a node cannot be switched at once, and both directions of a connection meet different
+//! ones. If a hook were given its new program in place of the old one, a connection that began just
+//! before at another hook would be unknown to it, and one that it begins unknown to the others: its
+//! reply would go out untranslated. So all hooks have both generations for a while, and at any moment
+//! each connection is known on all of them to the generation that began it.
+//!
 //! Each earlier layout has a reader that gives plain data, see [`Earlier`]; all else is the same
-//! for all of them. A process that dies on the way leaves old links in their place, and the next
-//! one begins again: every step can be done twice.
+//! for all of them. A process that dies on the way leaves both generations where they are, and traffic
+//! goes on; the next process begins again: every step can be done twice. Only the tables are not read
+//! again once something of ours is attached, as theirs may have been emptied by then.
 
+mod connected;
+mod flows;
+mod open;
+#[cfg(test)]
+mod same;
+mod sockets;
+#[cfg(test)]
+pub mod tests;
 mod v1;
 
 use std::collections::BTreeMap;
@@ -17,19 +35,19 @@ use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use ebpf_common::flow::{Flow, Flow4, Flow6, FlowKey};
+use ebpf_common::config_flag;
 use ebpf_common::frontend::{Affinity, AffinityKey};
-use ebpf_common::socket::{Socket4, Socket6, SocketKey4, SocketKey6};
-use ebpf_common::{LAYOUT_VERSION, config_flag};
 
+use super::attach::Attachments;
+use super::failed;
 use super::maps::Maps;
-use super::object::Program;
-use super::{attach, failed};
-use crate::convert;
-use crate::flows::FlowWriter;
 use crate::map::HashTable;
+use crate::store::Store;
 use crate::sync::Synchronizer;
 use crate::tables::{DataPlaneError, NodeTables, Tables};
+
+/// A directory beside the maps of a layout says that nothing in them is needed any more.
+pub const CARRIED: &str = "carried";
 
 /// An address and a port.
 type End = (IpAddr, u16);
@@ -42,7 +60,16 @@ pub trait Earlier {
     fn node(&self) -> io::Result<OldNode>;
     fn connections(&self) -> io::Result<Vec<Connection>>;
     fn sockets(&self) -> io::Result<Vec<Socket>>;
+    /// A connected socket of those is still there.
+    fn holds(&self, socket: &Socket) -> io::Result<bool>;
     fn affinities(&self) -> io::Result<Vec<OldAffinity>>;
+    /// Takes one direction of a connection out.
+    fn forget(&self, connection: &Connection) -> io::Result<()>;
+    /// From now on its programs take source ports from this range only (inclusive).
+    fn set_snat_ports(&self, low: u16, high: u16) -> io::Result<()>;
+    /// From now on its programs begin no connection, refuse nothing and drop nothing: what they do
+    /// not know they pass on.
+    fn leave(&self) -> io::Result<()>;
 }
 
 /// Settings of the node.
@@ -80,6 +107,8 @@ pub struct Socket {
     pub key: End,
     pub value: End,
     pub service: u32,
+    /// It is connected: cookie of the network namespace of a datagram socket, else 0.
+    pub connected: Option<u64>,
 }
 
 /// Where a client stays.
@@ -89,6 +118,43 @@ pub struct OldAffinity {
     pub backend: [u32; 4],
     /// Tick of the last use.
     pub seen: u32,
+}
+
+/// What is attached belongs to a build with a later layout of the maps.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{} is in use and of a later layout than this build's, which is {ours}: run a build that knows it, or \
+     remove it, with its connections, before this one starts",
+    .theirs.display()
+)]
+pub struct NewerLayout {
+    /// Directory of its pins.
+    pub theirs: PathBuf,
+    pub ours: u32,
+}
+
+/// Is told of each change that stands by itself, so that a test can end a process there.
+#[derive(Debug, Default)]
+pub struct Steps {
+    #[cfg(test)]
+    taken: std::cell::Cell<usize>,
+    /// The last one.
+    #[cfg(test)]
+    last: Option<usize>,
+}
+
+impl Steps {
+    #[cfg_attr(not(test), allow(clippy::unnecessary_wraps, clippy::unused_self, reason = "only tests stop"))]
+    pub fn done(&self) -> Result<(), DataPlaneError> {
+        #[cfg(test)]
+        {
+            self.taken.set(self.taken.get() + 1);
+            if Some(self.taken.get()) == self.last {
+                return Err(failed("replacing a layout".to_owned(), io::Error::other("stopped")));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// An earlier layout whose programs are at work.
@@ -105,29 +171,44 @@ pub struct Carried {
     pub affinities: usize,
 }
 
-/// Finds the layout whose links are in use, if we know how to read it. `versions` are the
-/// directories of all layouts.
-pub fn predecessor(versions: &[PathBuf]) -> Option<Predecessor> {
+/// Finds the layout whose links are in use, if we know how to read it; ours has the number `layout`.
+/// `versions` are the directories of all layouts below `root`.
+///
+/// # Errors
+/// [`NewerLayout`]: nothing has been touched then.
+pub fn predecessor(
+    root: &Path,
+    layout: u32,
+    versions: &[PathBuf],
+) -> Result<Option<Predecessor>, DataPlaneError> {
     let number = |path: &Path| path.file_name()?.to_str()?.strip_prefix('v')?.parse::<u32>().ok();
     let mut others: Vec<(u32, &PathBuf)> = versions
         .iter()
         .filter_map(|path| Some((number(path)?, path)))
-        .filter(|(number, path)| *number != LAYOUT_VERSION && is_live(path))
+        .filter(|(number, path)| *number != layout && is_live(path))
         .collect();
     others.sort_unstable();
-    let (number, path) = others.pop()?;
+    let Some((number, path)) = others.pop() else {
+        return Ok(None);
+    };
+    if number > layout {
+        let error = NewerLayout { theirs: path.clone(), ours: layout };
+        return Err(failed(format!("taking over what is attached by {}", root.display()), error));
+    }
     let maps = path.join("maps");
     let reader: io::Result<Box<dyn Earlier>> = match number {
         1 => v1::Reader::open(&maps).map(|reader| Box::new(reader) as Box<dyn Earlier>),
-        _ => return None,
+        #[cfg(test)]
+        2.. => same::Reader::open(&maps).map(|reader| Box::new(reader) as Box<dyn Earlier>),
+        _ => return Ok(None),
     };
-    match reader {
+    Ok(match reader {
         Ok(reader) => Some(Predecessor { directory: path.clone(), reader }),
         Err(error) => {
             tracing::warn!(maps = %maps.display(), %error, "tables of an earlier layout cannot be read");
             None
         }
-    }
+    })
 }
 
 /// Something is attached by links of this layout.
@@ -141,9 +222,9 @@ impl Predecessor {
         let tables = self.reader.tables().map_err(|error| self.unreadable(error))?;
         let old = self.reader.node().map_err(|error| self.unreadable(error))?;
         ours.store.set_node(&old.tables)?;
-        let mut settings = ours.store.config();
-        (settings.snat_port_min, settings.snat_port_max) = old.snat_ports;
-        ours.store.set_config(settings);
+        if old.snat_ports.0 > 0 {
+            set_snat_ports(&mut ours.store, old.snat_ports);
+        }
         let applied = ours.apply_full(&tables)?;
         tracing::info!(services = tables.len(), ?applied, "took over tables of an earlier layout");
         Ok(())
@@ -159,89 +240,102 @@ impl Predecessor {
         Ok(())
     }
 
-    /// Copies connections, sockets and affinities that are not here yet. What is here is younger.
-    pub fn carry_connections(
+    /// Copies connections, sockets and affinities that are not here yet; what our programs have made is
+    /// younger. `ports` are the source ports that our programs give.
+    fn carry_connections(
         &self,
         ours: &Synchronizer<Maps>,
         maps: &Path,
+        ports: (u16, u16),
     ) -> Result<Carried, DataPlaneError> {
-        let names = self.reader.names().map_err(|error| self.unreadable(error))?;
-        let ids: BTreeMap<&str, u32> = ours.service_ids().collect();
-        // The same service may have another id by now; one that is gone has none.
-        let id = |old: u32| {
-            let name = names.get(&old).cloned().unwrap_or_else(|| unnamed(old));
-            ids.get(name.as_str()).copied()
-        };
+        let id = self.ids(ours)?;
         let to = |error| failed("copying connections of an earlier layout".to_owned(), error);
         Ok(Carried {
-            flows: self.carry_flows(maps, ours.store.config().seed, &id).map_err(to)?,
-            sockets: self.carry_sockets(maps, &id).map_err(to)?,
+            flows: self.carry_flows(maps, ours.store.config().seed, ports, &id).map_err(to)?,
+            sockets: self.carry_sockets(maps, &id, true).map_err(to)?,
             affinities: self.carry_affinities(maps, &id).map_err(to)?,
         })
     }
 
-    /// Moves the pins of old links to ours. They go on running the old programs until each is
-    /// given its new one.
-    pub fn hand_over_links(&self, ours: &Path) -> Result<(), DataPlaneError> {
-        let old = self.directory.join("links");
-        let attempted = |error| failed(format!("taking over links of {}", old.display()), error);
-        for entry in fs::read_dir(&old).map_err(attempted)? {
-            let entry = entry.map_err(attempted)?;
-            let (name, place) = (entry.file_name(), ours.join(entry.file_name()));
-            let known = name.to_str().and_then(|name| name.split_once('-'));
-            let known = known.and_then(|(_, program)| Program::named(program)).is_some();
-            if !known || place.exists() {
-                // Nothing of ours would ever replace its program.
-                attach::unpin_link(&entry.path()).map_err(attempted)?;
-            } else {
-                fs::rename(entry.path(), place).map_err(attempted)?;
-            }
-        }
-        Ok(())
+    /// The same service may have another id by now; one that is gone has none.
+    fn ids<'a>(
+        &self,
+        ours: &'a Synchronizer<Maps>,
+    ) -> Result<impl Fn(u32) -> Option<u32> + use<'a>, DataPlaneError> {
+        let names = self.reader.names().map_err(|error| self.unreadable(error))?;
+        let ids: BTreeMap<&str, u32> = ours.service_ids().collect();
+        Ok(move |old: u32| {
+            let name = names.get(&old).cloned().unwrap_or_else(|| unnamed(old));
+            ids.get(name.as_str()).copied()
+        })
     }
 
-    fn carry_flows(&self, maps: &Path, seed: u32, id: &dyn Fn(u32) -> Option<u32>) -> io::Result<usize> {
-        let flows4 = FlowWriter::<Flow4>::open(maps, "FLOWS4", "FLOW_TAGS4")?;
-        let flows6 = FlowWriter::<Flow6>::open(maps, "FLOWS6", "FLOW_TAGS6")?;
-        let mut carried = 0;
-        for connection in self.reader.connections()? {
-            let Some(service) = id(connection.service) else { continue };
-            carried += usize::from(match slot(&connection, service) {
-                Some(Slot::V4(flow)) => flows4.insert(&flow, flow.key.hash(seed)),
-                Some(Slot::V6(flow)) => flows6.insert(&flow, flow.flow.key.hash(seed)),
-                None => false,
-            });
+    /// Puts our programs in the place of the old ones, on every hook, with no connection between them.
+    /// Ours know the tables, and most connections.
+    pub fn give_way(
+        &self,
+        ours: &mut Synchronizer<Maps>,
+        attachments: &Attachments,
+        maps: &Path,
+        steps: &Steps,
+    ) -> Result<(), DataPlaneError> {
+        let links = self.directory.join("links");
+        let writing = |error| failed(format!("writing the settings in {}", self.directory.display()), error);
+        steps.done()?;
+        if self.is_carried() {
+            return self.end(ours, attachments, maps, steps);
         }
-        Ok(carried)
+        attachments.beside(&links, steps)?;
+        // A port that theirs have given would be answered by theirs, whom ours gave it to: each has its
+        // own half. What somebody has halved before is whole again.
+        let theirs = self.reader.node().map_err(|error| self.unreadable(error))?.snat_ports;
+        let whole = (theirs.0, ours.store.config().snat_port_max);
+        let (lower, upper) = halves(whole).filter(|_| theirs.0 > 0).unwrap_or((theirs, whole));
+        self.reader.set_snat_ports(lower.0, lower.1).map_err(writing)?;
+        ours.store.grace_period();
+        steps.done()?;
+        let early = self.carry_connections(ours, maps, upper)?;
+        set_snat_ports(&mut ours.store, upper);
+        steps.done()?;
+        self.reader.leave().map_err(writing)?;
+        ours.store.grace_period();
+        steps.done()?;
+        let late = self.carry_connections(ours, maps, upper)?;
+        tracing::info!(?early, ?late, "took over connections of an earlier layout");
+        fs::create_dir(self.directory.join(CARRIED)).map_err(writing)?;
+        steps.done()?;
+        self.end(ours, attachments, maps, steps)
     }
 
-    fn carry_sockets(&self, maps: &Path, id: &dyn Fn(u32) -> Option<u32>) -> io::Result<usize> {
-        let sockets4: HashTable<SocketKey4, Socket4> = HashTable::open(&maps.join("SOCKETS4"))?;
-        let sockets6: HashTable<SocketKey6, Socket6> = HashTable::open(&maps.join("SOCKETS6"))?;
-        let mut carried = 0;
-        for socket in self.reader.sockets()? {
-            let Some(service) = id(socket.service) else { continue };
-            let Socket { cookie, protocol, direction, .. } = socket;
-            let (port, to_port) = (socket.key.1.to_be(), socket.value.1.to_be());
-            carried += usize::from(match (socket.key.0, socket.value.0) {
-                (IpAddr::V4(address), IpAddr::V4(to)) => {
-                    let key =
-                        SocketKey4 { cookie, address: convert::word(address), port, protocol, direction };
-                    let address = convert::word(to);
-                    let value = Socket4 { address, port: to_port, service, ..Socket4::default() };
-                    sockets4.insert_new(&key, &value)?
-                }
-                (IpAddr::V6(address), IpAddr::V6(to)) => {
-                    let address = convert::words(address);
-                    let key = SocketKey6 { cookie, address, port, protocol, direction, reserved: 0 };
-                    let address = convert::words(to);
-                    let value = Socket6 { address, port: to_port, service, ..Socket6::default() };
-                    sockets6.insert_new(&key, &value)?
-                }
-                _ => false,
-            });
+    /// Ends the old programs, of which nothing is needed any more.
+    fn end(
+        &self,
+        ours: &mut Synchronizer<Maps>,
+        attachments: &Attachments,
+        maps: &Path,
+        steps: &Steps,
+    ) -> Result<(), DataPlaneError> {
+        let links = self.directory.join("links");
+        // What sockets are answered by was in use there, and here had to give way if there was little
+        // room and much time.
+        let id = self.ids(ours)?;
+        self.carry_sockets(maps, &id, false)
+            .map_err(|error| failed("copying sockets of an earlier layout".to_owned(), error))?;
+        drop(id);
+        attachments.alone(&links, steps)?;
+        // While they were there, ours had half of the ports.
+        let theirs = self.reader.node().map_err(|error| self.unreadable(error))?.snat_ports;
+        if theirs.0 > 0 {
+            let whole = (theirs.0, ours.store.config().snat_port_max);
+            set_snat_ports(&mut ours.store, whole);
         }
-        Ok(carried)
+        steps.done()?;
+        attachments.forget(&links)
+    }
+
+    /// All that is to be known of connections is known to ours, and nothing new comes.
+    fn is_carried(&self) -> bool {
+        self.directory.join(CARRIED).exists()
     }
 
     fn carry_affinities(&self, maps: &Path, id: &dyn Fn(u32) -> Option<u32>) -> io::Result<usize> {
@@ -261,108 +355,19 @@ impl Predecessor {
     }
 }
 
+fn set_snat_ports(store: &mut Maps, (low, high): (u16, u16)) {
+    let mut settings = store.config();
+    (settings.snat_port_min, settings.snat_port_max) = (low, high);
+    store.set_config(settings);
+}
+
+/// A range of ports in two; none if it is too small for that.
+fn halves((low, high): (u16, u16)) -> Option<((u16, u16), (u16, u16))> {
+    let middle = low + high.checked_sub(low)? / 2;
+    (middle < high).then_some(((low, middle), (middle + 1, high)))
+}
+
 /// The name of a service that has none; no object is called so.
 fn unnamed(id: u32) -> String {
     format!("?{id}")
-}
-
-/// A connection as an element of its family's table.
-enum Slot {
-    V4(Flow4),
-    V6(Flow6),
-}
-
-/// None if its ends are not of one family.
-fn slot(connection: &Connection, service: u32) -> Option<Slot> {
-    let Connection { from, to, .. } = *connection;
-    fn flow<A: Copy>(ends: [A; 4], connection: &Connection, service: u32) -> Flow<A> {
-        let [source, destination, to_source, to_destination] = ends;
-        let Connection { from, to, .. } = *connection;
-        Flow {
-            key: FlowKey {
-                source,
-                destination,
-                source_port: from.0.1.to_be(),
-                destination_port: from.1.1.to_be(),
-                protocol: u32::from(connection.protocol),
-            },
-            version: 0,
-            source: to_source,
-            destination: to_destination,
-            source_port: to.0.1.to_be(),
-            destination_port: to.1.1.to_be(),
-            service,
-            // Older than any loss: the first packet that can move looks whether it has to.
-            epoch: 0,
-            seen: connection.seen,
-            flags: connection.flags,
-            reserved: 0,
-            hop_ifindex: 0,
-            hop_destination: [0; 6],
-            hop_source: [0; 6],
-        }
-    }
-    let ends = [from.0.0, from.1.0, to.0.0, to.1.0];
-    let v4 = ends.map(|end| match end {
-        IpAddr::V4(address) => Some(convert::word(address)),
-        IpAddr::V6(_) => None,
-    });
-    if let [Some(a), Some(b), Some(c), Some(d)] = v4 {
-        return Some(Slot::V4(flow([a, b, c, d], connection, service)));
-    }
-    let v6 = ends.map(|end| match end {
-        IpAddr::V6(address) => Some(convert::words(address)),
-        IpAddr::V4(_) => None,
-    });
-    match v6 {
-        [Some(a), Some(b), Some(c), Some(d)] => {
-            let flow = flow([a, b, c, d], connection, service);
-            Some(Slot::V6(Flow6 { flow, reserved: [0; 4] }))
-        }
-        _ => None,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use ebpf_common::flow::flow_flag;
-
-    #[test]
-    fn connections_become_slots() {
-        let end = |text: &str, port| (text.parse::<IpAddr>().unwrap(), port);
-        let mut connection = Connection {
-            service: 3,
-            protocol: 6,
-            from: (end("192.0.2.9", 40_000), end("10.96.0.1", 80)),
-            to: (end("192.0.2.1", 1_024), end("10.1.0.5", 8_080)),
-            flags: flow_flag::THROUGH | flow_flag::EXTERNAL,
-            seen: 77,
-        };
-        let Some(Slot::V4(flow)) = slot(&connection, 5) else { panic!("of v4") };
-        assert_eq!(convert::address4(flow.key.destination), connection.from.1.0);
-        assert_eq!(
-            (u16::from_be(flow.key.source_port), u16::from_be(flow.destination_port)),
-            (40_000, 8_080)
-        );
-        assert_eq!((flow.service, flow.seen, flow.flags, flow.epoch), (5, 77, connection.flags, 0));
-        connection.to.0 = end("fd00::1", 1);
-        assert!(slot(&connection, 5).is_none(), "one end of another family");
-    }
-
-    #[test]
-    fn only_layouts_in_use_count() {
-        let root = tempfile::tempdir().unwrap();
-        let versions: Vec<PathBuf> = ["v1", "v2", "v9"].map(|name| root.path().join(name)).to_vec();
-        assert!(predecessor(&versions).is_none());
-        for version in &versions {
-            fs::create_dir_all(version.join("links")).unwrap();
-        }
-        assert!(predecessor(&versions).is_none(), "nothing is attached");
-        // In use, but without maps that could be read, or of a layout that we do not know.
-        for name in ["v1", "v9"] {
-            fs::write(root.path().join(name).join("links/cgroup-connect4"), "").unwrap();
-            assert!(predecessor(&versions).is_none());
-        }
-    }
 }

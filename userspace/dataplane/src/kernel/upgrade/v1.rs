@@ -5,10 +5,12 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 
 use ebpf_common::flow::flow_flag;
 use ebpf_common::frontend::{AffinityKey, Backend4, Backend6, FrontendKey4, FrontendKey6, frontend_flag};
-use ebpf_common::socket::{SocketKey4, SocketKey6};
+use ebpf_common::protocol;
+use ebpf_common::socket::{SocketKey4, SocketKey6, direction};
 
 use super::{Connection, Earlier, OldAffinity, OldNode, Socket, unnamed};
 use crate::convert::{self, address4, address6};
@@ -122,6 +124,7 @@ struct OldConfig {
 
 const _: () = {
     assert!(size_of::<OldFrontend>() == 32 && size_of::<OldConfig>() == 24);
+    assert!(std::mem::offset_of!(OldConfig, snat_port_min) == 16);
     assert!(size_of::<OldFlowKey>() == 16 && size_of::<OldFlow>() == 48);
     assert!(size_of::<OldSocket4>() == 16 && size_of::<OldSocket6>() == 28);
     assert!(size_of::<OldAffinityKey>() == 16 && size_of::<OldAffinityValue>() == 24);
@@ -244,6 +247,7 @@ impl Earlier for Reader {
             key: (address4(key.address).into(), u16::from_be(key.port)),
             value: (address4(value.address).into(), u16::from_be(value.port)),
             service: value.service,
+            connected: connected(key.protocol, key.direction),
         });
         let v6 = v6.iter().map(|(key, value)| Socket {
             cookie: key.cookie,
@@ -252,8 +256,60 @@ impl Earlier for Reader {
             key: (address6(key.address).into(), u16::from_be(key.port)),
             value: (address6(value.address).into(), u16::from_be(value.port)),
             service: value.service,
+            connected: connected(key.protocol, key.direction),
         });
         Ok(v4.chain(v6).collect())
+    }
+
+    fn holds(&self, socket: &Socket) -> io::Result<bool> {
+        let Socket { cookie, protocol, direction, key: (address, port), .. } = *socket;
+        let port = port.to_be();
+        match address {
+            IpAddr::V4(address) => {
+                let key = SocketKey4 { cookie, address: convert::word(address), port, protocol, direction };
+                Ok(self.table::<SocketKey4, OldSocket4>("SOCKETS4")?.get(&key)?.is_some())
+            }
+            IpAddr::V6(address) => {
+                let address = convert::words(address);
+                let key = SocketKey6 { cookie, address, port, protocol, direction, reserved: 0 };
+                Ok(self.table::<SocketKey6, OldSocket6>("SOCKETS6")?.get(&key)?.is_some())
+            }
+        }
+    }
+
+    fn forget(&self, connection: &Connection) -> io::Result<()> {
+        let (IpAddr::V4(source), IpAddr::V4(destination)) = (connection.from.0.0, connection.from.1.0) else {
+            return Ok(());
+        };
+        let key = OldFlowKey {
+            source: convert::word(source),
+            destination: convert::word(destination),
+            source_port: connection.from.0.1.to_be(),
+            destination_port: connection.from.1.1.to_be(),
+            protocol: u32::from(connection.protocol),
+        };
+        self.table::<OldFlowKey, OldFlow>("FLOWS4")?.remove(&key).map(drop)
+    }
+
+    fn set_snat_ports(&self, low: u16, high: u16) -> io::Result<()> {
+        let config: MappedArray<OldConfig> = MappedArray::open(&self.directory.join("CONFIG"), true)?;
+        // Both ports are one word, the lower one first.
+        const WORD: usize = std::mem::offset_of!(OldConfig, snat_port_min) / 4;
+        config.word(0, WORD).store(u32::from(low) | u32::from(high) << 16, Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// What has no frontend is not theirs.
+    fn leave(&self) -> io::Result<()> {
+        let frontends4 = self.table::<FrontendKey4, OldFrontend>("FRONTENDS4")?;
+        for (key, _) in frontends4.read_all()? {
+            frontends4.remove(&key)?;
+        }
+        let frontends6 = self.table::<FrontendKey6, OldFrontend>("FRONTENDS6")?;
+        for (key, _) in frontends6.read_all()? {
+            frontends6.remove(&key)?;
+        }
+        Ok(())
     }
 
     fn affinities(&self) -> io::Result<Vec<OldAffinity>> {
@@ -276,6 +332,11 @@ impl Earlier for Reader {
         latest.sort_by_key(|one| std::cmp::Reverse(one.seen));
         Ok(latest)
     }
+}
+
+/// Streams have peers of their own; of datagram sockets it was not told which are connected.
+fn connected(number: u8, way: u8) -> Option<u64> {
+    (number == protocol::TCP && way == direction::REVERSE).then_some(0)
 }
 
 /// Places of a frontend's backends within the arena.
