@@ -344,6 +344,14 @@ pub fn program_id(program: BorrowedFd<'_>) -> io::Result<u32> {
     Ok(half(&info, 4))
 }
 
+/// How many instructions the kernel followed to check a program: each as often as it came to it.
+#[cfg(test)]
+pub fn verified_instructions(program: BorrowedFd<'_>) -> io::Result<u32> {
+    let mut info = [0_u64; 28];
+    object_info(program, &mut info)?;
+    Ok(half(&info, 216))
+}
+
 /// Loads a program given as instructions, to see whether the kernel takes it. `attach_type` is 0 for
 /// kinds that are not bound to one.
 pub fn load_program(kind: u32, attach_type: u32, instructions: &[u64]) -> io::Result<OwnedFd> {

@@ -413,3 +413,16 @@ fn a_layout_that_nobody_can_read_serves_until_the_tables_are_there() {
     kernel.apply_full(&everything()).unwrap();
     assert!(!other.exists());
 }
+
+/// A loop or a function that the kernel follows anew in each state of its callers makes a start slow
+/// long before the kernel refuses it at a million: 100,000 take it a tenth of a second.
+#[test]
+#[ignore = "needs root and eBPF: cargo xtask test"]
+fn the_kernel_checks_each_program_quickly() {
+    const MOST: u32 = 150_000;
+    let place = Place::new();
+    let kernel = place.open(small());
+    let count = |program: Program| sys::verified_instructions(kernel.program(program)).unwrap();
+    let counts = Program::ALL.map(|program| (program.name(), count(program)));
+    assert!(counts.iter().all(|(_, count)| (1..=MOST).contains(count)), "at most {MOST} each: {counts:?}");
+}
