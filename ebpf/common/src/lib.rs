@@ -120,7 +120,7 @@ impl ServiceMetrics {
     /// that processors of different stripes do not take it from each other.
     #[inline(always)]
     pub const fn place(service: u32, processor: u32) -> u32 {
-        (service & !3) * Self::STRIPES | (processor % Self::STRIPES) << 2 | service & 3
+        ((service & !3) * Self::STRIPES) | ((processor % Self::STRIPES) << 2) | (service & 3)
     }
 
     /// Elements for so many services, whose arithmetic does not overflow below 2^29 of them.
