@@ -147,7 +147,7 @@ impl Tests<'_> {
 /// The kernel or the emulator cannot be fetched, the guest did not come to an end, or a test failed.
 pub fn test(version: &str, tests: &Tests<'_>, line: &mut dyn FnMut(&str)) -> Result<()> {
     let mut programs: Vec<PathBuf> = tests.binaries.iter().map(|(_, file)| file.clone()).collect();
-    for name in ["ip", "tc"] {
+    for name in ["ip", "tc", "flock"] {
         programs
             .push(shell::find(name).with_context(|| format!("no `{name}` here; run `cargo xtask setup`"))?);
     }
