@@ -289,7 +289,10 @@ impl Predecessor {
         // A port that theirs have given would be answered by theirs, whom ours gave it to: each has its
         // own half. What somebody has halved before is whole again.
         let theirs = self.reader.node().map_err(|error| self.unreadable(error))?.snat_ports;
-        let whole = (theirs.0, ours.store.config().snat_port_max);
+        let settings = ours.store.config();
+        let own = (settings.snat_port_min, settings.snat_port_max);
+        // Nobody has ever written theirs, or there is nothing to halve.
+        let whole = if theirs.0 > 0 { (theirs.0, own.1) } else { own };
         let (lower, upper) = halves(whole).filter(|_| theirs.0 > 0).unwrap_or((theirs, whole));
         self.reader.set_snat_ports(lower.0, lower.1).map_err(writing)?;
         ours.store.grace_period();
