@@ -47,6 +47,9 @@ pub struct Guest {
     /// Mebibytes; all files are in it.
     pub memory: u32,
     pub processors: u32,
+    /// Its clock goes by the instructions that it has executed, a nanosecond each, so that what it
+    /// measures does not depend on what else this machine does. Takes one processor of this machine.
+    pub counted: bool,
     /// The guest is stopped after it.
     pub limit: Duration,
 }
@@ -65,6 +68,7 @@ impl Guest {
             environment: Vec::new(),
             memory: 3072,
             processors: 2,
+            counted: false,
             limit,
         }
     }
@@ -150,8 +154,12 @@ pub fn run(guest: &Guest, line: &mut dyn FnMut(&str)) -> Result<i32> {
     std::fs::write(archive.path(), guest.initramfs(&kernel.modules)?)
         .context("cannot write the guest's files")?;
     let mut command = emulator.command();
-    for accelerator in accelerators() {
-        command.args(["-accel", accelerator]);
+    if guest.counted {
+        command.args(["-accel", "tcg,thread=single,tb-size=1024", "-icount", "shift=0,sleep=off"]);
+    } else {
+        for accelerator in accelerators() {
+            command.args(["-accel", accelerator]);
+        }
     }
     command
         .args(["-cpu", CPU, "-nographic", "-no-reboot", "-nic", "none"])

@@ -192,6 +192,8 @@ pub fn bench(
         files: tools.data,
         libraries: tools.libraries,
         modules: PEER_MODULES.to_vec(),
+        processors: 1,
+        counted: true,
         ..Guest::new(version, format!("exec {name} {}\n", arguments.join(" ")), limit)
     };
     match run(&guest, line)? {
