@@ -260,7 +260,7 @@ fn datagrams(net: &Net) {
 fn exchange_datagram(to: SocketAddr, length: usize) -> IpAddr {
     let socket = UdpSocket::bind(if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }).unwrap();
     socket.connect(to).unwrap();
-    let payload: Vec<u8> = (0..length).map(|byte| (byte * 31 >> 3) as u8).collect();
+    let payload: Vec<u8> = (0..length).map(|byte| ((byte * 31) >> 3) as u8).collect();
     let mut buffer = vec![0; 65_536];
     let end = Instant::now() + patience(Duration::from_secs(5));
     while Instant::now() < end {

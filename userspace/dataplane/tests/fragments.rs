@@ -97,7 +97,7 @@ fn receive(socket: &UdpSocket, what: &str) -> (Vec<u8>, SocketAddr) {
 fn exchange<A: Address>(case: &Case<A>, client: &Namespace, server: &Namespace) {
     let (at_client, at_server) =
         (socket(client, case.client.into(), CLIENT_PORT), socket(server, case.server.into(), PORT));
-    let payload: Vec<u8> = (0..LENGTH).map(|byte| (byte * 31 >> 3) as u8).collect();
+    let payload: Vec<u8> = (0..LENGTH).map(|byte| ((byte * 31) >> 3) as u8).collect();
     let link = |to: [u8; 6]| [to, [2, 0, 0, 0, 9, 9]].concat().try_into().unwrap();
     for (turn, identification) in [(0, 0x4001), (1, 0x4002)] {
         let there = Packet::udp((case.client, CLIENT_PORT), case.service, &payload);
@@ -181,7 +181,7 @@ fn sctp<A: Address>(case: &Case<A>, client: &Namespace, server: &Namespace) {
     let wire = server.run(|| Wire::open(index_of("eth0")));
     let link = [case.links[0], [2, 0, 0, 0, 9, 9]].concat().try_into().unwrap();
     for (turn, identification) in [(0, 0x5001), (1, 0x5002), (2, 0x5003)] {
-        let chunk: Vec<u8> = (0..7_001 + turn).map(|byte| (byte * 31 >> 3) as u8).collect();
+        let chunk: Vec<u8> = (0..7_001 + turn).map(|byte| ((byte * 31) >> 3) as u8).collect();
         let there = Packet::sctp((case.client, CLIENT_PORT), case.service, &chunk);
         let pieces = Packet { link, ..there }.pieces(identification, 800);
         let [reversed, turned] = shuffled(&pieces);
