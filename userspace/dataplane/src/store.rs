@@ -1,5 +1,7 @@
 //! Where tables are kept: the kernel's maps, or memory. What [`crate::sync`] needs of either.
 
+use std::net::IpAddr;
+
 use ebpf_common::frontend::{Frontend, Lut};
 use ipnetwork::IpNetwork;
 
@@ -15,7 +17,11 @@ pub enum Family {
 
 impl Family {
     pub fn of(key: &FrontendKey) -> Self {
-        if key.address.is_ipv4() { Self::V4 } else { Self::V6 }
+        Self::of_address(key.address)
+    }
+
+    pub fn of_address(address: IpAddr) -> Self {
+        if address.is_ipv4() { Self::V4 } else { Self::V6 }
     }
 
     pub fn has(self, backend: &Backend) -> bool {

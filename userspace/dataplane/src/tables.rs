@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::time::Duration;
 
 use ipnetwork::IpNetwork;
 
@@ -196,8 +197,19 @@ pub struct Checkup {
     pub faults: Vec<String>,
     /// How uplinks run XDP, by interface name.
     pub xdp: BTreeMap<String, XdpRow>,
-    /// Datagram sockets that this process has destroyed so far, as their backend was gone.
-    pub sockets_destroyed: u64,
+    /// What became of datagram sockets whose backend was gone.
+    pub reconciled: Reconciled,
+}
+
+/// What was done about datagram sockets whose backend was gone.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reconciled {
+    /// Sockets that this process has destroyed so far, of frontends with an IPv4 address.
+    pub destroyed4: u64,
+    /// As `destroyed4`, of IPv6.
+    pub destroyed6: u64,
+    /// How long each look for such sockets took, since this was last asked for.
+    pub looks: Vec<Duration>,
 }
 
 /// How an uplink runs XDP.

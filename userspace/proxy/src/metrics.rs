@@ -1,4 +1,14 @@
 //! Metrics under kube-proxy's names, and those of the data plane under ours.
+//!
+//! One apply covers both families, so the times of applies and of looks for sockets have no label
+//! `ip_family`; what is of one family has it. Names of kube-proxy 1.36 that are not served, as
+//! nothing here is what they count:
+//!
+//! | `kubeproxy_` | why |
+//! |---|---|
+//! | `sync_proxy_rules_iptables_total`, `_iptables_last`, `_iptables_restore_failures_total`, `_iptables_partial_restore_failures_total`, `_nftables_sync_failures_total`, `_nftables_cleanup_failures_total` | no rules are written; failed applies are `kubeproxy_sync_proxy_rules_failures_total` |
+//! | `iptables_ct_state_invalid_dropped_packets_total` | works around the kernel's connection tracking, which takes no part |
+//! | `iptables_localhost_nodeports_accepted_packets_total` | sockets are translated when they connect: no packet of theirs is one for a node port |
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -11,6 +21,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 use tokio::time::Instant;
+use userspace_dataplane::tables::Reconciled;
 
 use crate::counters::Counters;
 use crate::process;
@@ -25,7 +36,17 @@ pub(crate) struct Code {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct IpFamily {
+    /// Of [`FAMILIES`].
+    pub ip_family: &'static str,
+}
+
+/// As kube-proxy spells them.
+pub(crate) const FAMILIES: [&str; 2] = ["IPv4", "IPv6"];
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct TrafficPolicy {
+    pub ip_family: &'static str,
     pub traffic_policy: PolicyLabel,
 }
 
@@ -70,6 +91,11 @@ pub(crate) struct Metrics {
     pub faults: Counter,
     /// Sockets of clients that were told to begin anew, because their backend went.
     pub sockets_destroyed: Counter,
+    /// The same by the family of the frontend, under kube-proxy's name: it deletes what its kernel
+    /// keeps of such datagrams, we close their sockets.
+    pub stale_deleted: Family<IpFamily, Counter>,
+    /// Time of one look for such sockets.
+    pub stale_looks: Histogram,
     /// Health check node ports that are wanted, and those that somebody else holds.
     pub health_checks: Gauge,
     pub health_checks_failing: Gauge,
@@ -103,6 +129,8 @@ impl Metrics {
             warnings: Counter::default(),
             faults: Counter::default(),
             sockets_destroyed: Counter::default(),
+            stale_deleted: Family::default(),
+            stale_looks: sync(),
             health_checks: Gauge::default(),
             health_checks_failing: Gauge::default(),
             health_check_requests: Family::default(),
@@ -111,6 +139,8 @@ impl Metrics {
         };
         metrics.register();
         metrics.register_own();
+        // Both families are there from the beginning, with nothing deleted.
+        metrics.reconciled(&Reconciled::default());
         requests.register(&mut metrics.registry);
         process::register(&mut metrics.registry);
         metrics
@@ -144,6 +174,18 @@ impl Metrics {
             self.no_local_endpoints.clone(),
         );
         r.register("sync_proxy_rules_failures", "Applies that failed", self.apply_failures.clone());
+        let name = "conntrack_reconciler_deleted_entries";
+        r.register(
+            name,
+            "Datagram sockets closed because their backend went, by family of the Service's address",
+            self.stale_deleted.clone(),
+        );
+        let name = "conntrack_reconciler_sync_duration_seconds";
+        r.register(
+            name,
+            "Time of one look for datagram sockets whose backend went, of both families",
+            self.stale_looks.clone(),
+        );
         r.register("proxy_healthz", "Answers of /healthz by code", self.healthz.clone());
         r.register("proxy_livez", "Answers of /livez by code", self.livez.clone());
     }
@@ -178,6 +220,21 @@ impl Metrics {
         r.register_collector(Box::new(Arc::clone(&self.counters)));
     }
 
+    /// Takes over what the data plane did about sockets whose backend went.
+    pub fn reconciled(&self, reconciled: &Reconciled) {
+        let raise = |counter: &Counter, to: u64| {
+            counter.inc_by(to.saturating_sub(counter.get()));
+        };
+        let Reconciled { destroyed4, destroyed6, looks } = reconciled;
+        raise(&self.sockets_destroyed, destroyed4 + destroyed6);
+        for (ip_family, destroyed) in FAMILIES.into_iter().zip([*destroyed4, *destroyed6]) {
+            raise(&self.stale_deleted.get_or_create(&IpFamily { ip_family }), destroyed);
+        }
+        for look in looks {
+            self.stale_looks.observe(look.as_secs_f64());
+        }
+    }
+
     /// The page of `/metrics`. Counters of programs are read for it, at most once in a while.
     pub async fn text(&self) -> Result<String, std::fmt::Error> {
         if self.counters.is_due(Instant::now()) {
@@ -202,4 +259,61 @@ fn programming_buckets() -> impl Iterator<Item = f64> {
     let coarse = (1..=12).map(|n| f64::from(60 + 5 * (n - 1)));
     let minutes = [120.0, 150.0, 180.0, 210.0, 240.0, 270.0, 300.0];
     fine.into_iter().chain(seconds).chain(coarse).chain(minutes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// kube-proxy's own in 1.36, and whether we serve them.
+    const NAMES: [(&str, bool); 24] = [
+        ("conntrack_reconciler_deleted_entries_total", true),
+        ("conntrack_reconciler_sync_duration_seconds", true),
+        ("iptables_ct_state_invalid_dropped_packets_total", false),
+        ("iptables_localhost_nodeports_accepted_packets_total", false),
+        ("network_programming_duration_seconds", true),
+        ("proxy_healthz_total", true),
+        ("proxy_livez_total", true),
+        ("sync_full_proxy_rules_duration_seconds", true),
+        ("sync_partial_proxy_rules_duration_seconds", true),
+        ("sync_proxy_rules_duration_seconds", true),
+        ("sync_proxy_rules_endpoint_changes_pending", true),
+        ("sync_proxy_rules_endpoint_changes_total", true),
+        ("sync_proxy_rules_iptables_last", false),
+        ("sync_proxy_rules_iptables_partial_restore_failures_total", false),
+        ("sync_proxy_rules_iptables_restore_failures_total", false),
+        ("sync_proxy_rules_iptables_total", false),
+        ("sync_proxy_rules_last_queued_timestamp_seconds", true),
+        ("sync_proxy_rules_last_timestamp_seconds", true),
+        ("sync_proxy_rules_nftables_cleanup_failures_total", false),
+        ("sync_proxy_rules_nftables_sync_failures_total", false),
+        ("sync_proxy_rules_no_local_endpoints_total", true),
+        ("sync_proxy_rules_service_changes_pending", true),
+        ("sync_proxy_rules_service_changes_total", true),
+        // Ours, beside them.
+        ("sync_proxy_rules_failures_total", true),
+    ];
+
+    #[tokio::test]
+    async fn kube_proxys_names_are_served_where_there_is_something_to_tell() {
+        let metrics = Metrics::new(&Requests::to("https://192.0.2.1:6443"));
+        // Families have no line before their first label.
+        metrics.healthz.get_or_create(&Code { code: 200 }).inc();
+        metrics.livez.get_or_create(&Code { code: 200 }).inc();
+        let [ip_family, _] = FAMILIES;
+        let local = TrafficPolicy { ip_family, traffic_policy: PolicyLabel::Internal };
+        metrics.no_local_endpoints.get_or_create(&local).set(1);
+        let text = metrics.text().await.unwrap();
+        for (name, served) in NAMES {
+            let name = format!("kubeproxy_{name}");
+            let of = |line: &str| {
+                let rest = line.strip_prefix(name.as_str());
+                rest.is_some_and(|rest| rest.starts_with([' ', '{']) || rest.starts_with("_count "))
+            };
+            assert_eq!(text.lines().any(of), served, "{name} in\n{text}");
+        }
+        let line = "kubeproxy_sync_proxy_rules_no_local_endpoints_total\
+                    {ip_family=\"IPv4\",traffic_policy=\"internal\"} 1";
+        assert!(text.lines().any(|found| found == line), "{text}");
+    }
 }

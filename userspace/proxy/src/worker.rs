@@ -19,7 +19,7 @@ use crate::config::Config;
 use crate::health::{HealthChecks, Report};
 use crate::inbox::{Cause, Inbox};
 use crate::links::{self, Known, Links};
-use crate::metrics::{Metrics, PolicyLabel, TrafficPolicy};
+use crate::metrics::{FAMILIES, Metrics, PolicyLabel, TrafficPolicy};
 use crate::node_tables::{Situation, interfaces, node_tables};
 use crate::retry::Retry;
 use crate::run::Caches;
@@ -62,8 +62,8 @@ pub(crate) struct Worker {
     /// The machine's interfaces, as far as they are known.
     links: Known,
     edges: Edges,
-    /// Services of policy Local with endpoints elsewhere only, by scope.
-    no_local: BTreeMap<Scope, BTreeSet<Arc<str>>>,
+    /// Services of policy Local with endpoints elsewhere only, by scope and family.
+    no_local: BTreeMap<(Scope, &'static str), BTreeSet<Arc<str>>>,
 }
 
 /// What the data plane was last told about interfaces and addresses.
@@ -400,8 +400,7 @@ impl Worker {
         let faults = match result {
             Ok(checkup) => {
                 self.metrics.counters.xdp(checkup.xdp);
-                let counted = &self.metrics.sockets_destroyed;
-                counted.inc_by(checkup.sockets_destroyed.saturating_sub(counted.get()));
+                self.metrics.reconciled(&checkup.reconciled);
                 for fault in &checkup.faults {
                     warn!(%fault, "the data path was not as it was left; mended where that is possible");
                 }
@@ -465,22 +464,28 @@ impl Worker {
     }
 
     fn count_local(&mut self, name: &Arc<str>, tables: Option<&ServiceTables>) {
-        for (scope, traffic_policy) in
-            [(Scope::Internal, PolicyLabel::Internal), (Scope::External, PolicyLabel::External)]
+        let policies = [(Scope::Internal, PolicyLabel::Internal), (Scope::External, PolicyLabel::External)];
+        for ((scope, traffic_policy), ip_family) in
+            policies.into_iter().flat_map(|policy| FAMILIES.map(|family| (policy, family)))
         {
             let missing = tables.is_some_and(|tables| {
                 tables.frontends.iter().any(|frontend| {
-                    frontend.key.scope == scope && frontend.drop_when_empty && frontend.backends.is_empty()
+                    let [ipv4, ipv6] = FAMILIES;
+                    let family = if frontend.key.address.is_ipv4() { ipv4 } else { ipv6 };
+                    (frontend.key.scope, family) == (scope, ip_family)
+                        && frontend.drop_when_empty
+                        && frontend.backends.is_empty()
                 })
             });
-            let names = self.no_local.entry(scope).or_default();
+            let names = self.no_local.entry((scope, ip_family)).or_default();
             if missing {
                 names.insert(Arc::clone(name));
             } else {
                 names.remove(name);
             }
             let count = i64::try_from(names.len()).unwrap_or(i64::MAX);
-            self.metrics.no_local_endpoints.get_or_create(&TrafficPolicy { traffic_policy }).set(count);
+            let label = TrafficPolicy { ip_family, traffic_policy };
+            self.metrics.no_local_endpoints.get_or_create(&label).set(count);
         }
     }
 

@@ -17,16 +17,17 @@ pub(crate) mod diag;
 pub(crate) mod namespaces;
 mod stale;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use self::namespaces::Home;
 use self::stale::Live;
+use crate::store::Family;
+use crate::tables::Reconciled;
 
 /// Between the call and the first look: changes that come close together are looked at once, and
 /// system calls that were under way have ended.
@@ -37,8 +38,13 @@ const PERIOD: Duration = Duration::from_secs(30);
 /// sockets that never got their connection.
 const LOOKS: u32 = 3;
 
-/// Cookies of sockets, by the cookie of their network namespace; 0 for an unknown one.
-type Cookies = BTreeMap<u64, BTreeSet<u64>>;
+/// Times of looks that nobody has asked for yet; of more, the first are kept.
+const KEPT_TIMES: usize = 1_024;
+
+/// Sockets by their cookies, and the family of the frontend that each connected to.
+type Wanted = BTreeMap<u64, Family>;
+/// Sockets by the cookie of their network namespace; 0 for an unknown one.
+type Cookies = BTreeMap<u64, Wanted>;
 
 /// Destroys the sockets whose backend is gone. Nothing is started before the first call.
 pub struct Reaper {
@@ -51,7 +57,7 @@ pub struct Reaper {
 struct Shared {
     orders: Mutex<Orders>,
     changed: Condvar,
-    destroyed: AtomicU64,
+    done: Mutex<Reconciled>,
 }
 
 #[derive(Default)]
@@ -86,7 +92,15 @@ impl Reaper {
 
     /// Sockets destroyed so far.
     pub fn destroyed(&self) -> u64 {
-        self.shared.destroyed.load(Ordering::Relaxed)
+        let done = self.shared.done.lock().unwrap_or_else(PoisonError::into_inner);
+        done.destroyed4 + done.destroyed6
+    }
+
+    /// What has been done so far, with the times of the looks since the last call.
+    pub fn reconciled(&self) -> Reconciled {
+        let mut done = self.shared.done.lock().unwrap_or_else(PoisonError::into_inner);
+        let looks = std::mem::take(&mut done.looks);
+        Reconciled { looks, ..done.clone() }
     }
 }
 
@@ -123,6 +137,16 @@ impl Shared {
         let (orders, _) = waited.unwrap_or_else(PoisonError::into_inner);
         !orders.end
     }
+
+    /// A look took so long, and did this.
+    fn count(&self, took: Duration, outcome: Outcome) {
+        let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
+        done.destroyed4 += outcome.destroyed4;
+        done.destroyed6 += outcome.destroyed6;
+        if done.looks.len() < KEPT_TIMES {
+            done.looks.push(took);
+        }
+    }
 }
 
 /// The life of the thread.
@@ -141,12 +165,14 @@ fn work(maps: &Path, shared: &Shared) {
             if !shared.pause(SETTLE) {
                 return;
             }
-            match look(maps, &home) {
+            let start = Instant::now();
+            let result = look(maps, &home);
+            shared.count(start.elapsed(), *result.as_ref().unwrap_or(&Outcome::default()));
+            match result {
                 Ok(outcome) => {
                     said = None;
-                    shared.destroyed.fetch_add(outcome.destroyed, Ordering::Relaxed);
-                    if outcome.destroyed > 0 {
-                        tracing::debug!(sockets = outcome.destroyed, "destroyed: their backend is gone");
+                    if outcome.destroyed() > 0 {
+                        tracing::debug!(sockets = outcome.destroyed(), "destroyed: their backend is gone");
                     }
                     if outcome.missed == 0 {
                         break;
@@ -167,9 +193,23 @@ fn work(maps: &Path, shared: &Shared) {
 /// What one look did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Outcome {
-    destroyed: u64,
+    destroyed4: u64,
+    destroyed6: u64,
     /// Should be destroyed, and were in no namespace that could be seen.
     missed: u64,
+}
+
+impl Outcome {
+    fn destroyed(self) -> u64 {
+        self.destroyed4 + self.destroyed6
+    }
+
+    fn count(&mut self, family: Family) {
+        match family {
+            Family::V4 => self.destroyed4 += 1,
+            Family::V6 => self.destroyed6 += 1,
+        }
+    }
 }
 
 /// Destroys the sockets whose backend is gone by now.
@@ -184,35 +224,33 @@ fn look(maps: &Path, home: &Home) -> io::Result<Outcome> {
     let mut first = None;
     let visited = home.visit(|netns| {
         let mut here = wanted.remove(&netns).unwrap_or_default();
-        match reap(&mut here, &mut anywhere) {
-            Ok(destroyed) => outcome.destroyed += destroyed,
-            Err(error) => {
-                first.get_or_insert(error);
-            }
+        if let Err(error) = reap(&mut here, &mut anywhere, &mut outcome) {
+            first.get_or_insert(error);
         }
         outcome.missed += here.len() as u64;
         !wanted.is_empty() || !anywhere.is_empty()
     });
     outcome.missed += wanted.values().map(|cookies| cookies.len() as u64).sum::<u64>();
     match first {
-        Some(error) if outcome.destroyed == 0 => Err(error),
+        Some(error) if outcome.destroyed() == 0 => Err(error),
         _ => visited.map(|()| outcome),
     }
 }
 
 /// Destroys the sockets of these lists that are in the network namespace of this thread, and takes
 /// them off.
-fn reap(here: &mut BTreeSet<u64>, anywhere: &mut BTreeSet<u64>) -> io::Result<u64> {
+fn reap(here: &mut Wanted, anywhere: &mut Wanted, outcome: &mut Outcome) -> io::Result<()> {
     if here.is_empty() && anywhere.is_empty() {
-        return Ok(0);
+        return Ok(());
     }
     let mut socket = diag::Socket::open()?;
-    let mut destroyed = 0;
     for found in socket.connected_datagrams()? {
-        if here.remove(&found.cookie()) || anywhere.remove(&found.cookie()) {
-            // One that has just been closed is gone as well.
-            destroyed += u64::from(socket.destroy(&found)?);
+        let cookie = found.cookie();
+        let Some(family) = here.remove(&cookie).or_else(|| anywhere.remove(&cookie)) else { continue };
+        // One that has just been closed is gone as well.
+        if socket.destroy(&found)? {
+            outcome.count(family);
         }
     }
-    Ok(destroyed)
+    Ok(())
 }

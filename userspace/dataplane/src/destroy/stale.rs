@@ -14,6 +14,7 @@ use super::Cookies;
 use crate::connected::{ConnectedTable, Connection};
 use crate::convert::{self, RawKey, address4, address6};
 use crate::map::{HashTable, MappedArray};
+use crate::store::Family;
 use crate::tables::{FrontendKey, Protocol, Scope};
 
 /// Where a datagram socket was connected to.
@@ -134,7 +135,8 @@ fn stale(connections: &[Connection], lists: &BTreeMap<Address, Vec<Address>>) ->
     for connection in connections {
         let holds = lists.get(&connection.frontend).is_some_and(|list| list.contains(&connection.backend));
         if !holds {
-            cookies.entry(connection.netns).or_default().insert(connection.cookie);
+            let family = Family::of_address(connection.frontend.0);
+            cookies.entry(connection.netns).or_default().insert(connection.cookie, family);
         }
     }
     cookies
@@ -162,6 +164,7 @@ mod tests {
         let lists = BTreeMap::from([
             (address("10.96.0.10:53"), vec![address("10.1.0.5:53"), address("10.1.0.6:53")]),
             (address("10.96.0.11:53"), vec![]),
+            (address("[fd00:96::a]:53"), vec![address("[fd00:1::5]:53")]),
         ]);
         let connections = [
             socket(1, 7, "10.96.0.10:53", "10.1.0.5:53"),
@@ -169,8 +172,12 @@ mod tests {
             socket(3, 7, "10.96.0.10:53", "10.1.0.5:54"),
             socket(4, 8, "10.96.0.11:53", "10.1.0.5:53"),
             socket(5, 8, "10.96.0.12:53", "10.1.0.5:53"),
+            socket(6, 8, "[fd00:96::a]:53", "[fd00:1::5]:53"),
+            socket(7, 8, "[fd00:96::a]:53", "[fd00:1::6]:53"),
         ];
-        let expected = Cookies::from([(7, [2, 3].into()), (8, [4, 5].into())]);
+        let (v4, v6) = (Family::V4, Family::V6);
+        let expected =
+            Cookies::from([(7, [(2, v4), (3, v4)].into()), (8, [(4, v4), (5, v4), (7, v6)].into())]);
         assert_eq!(stale(&connections, &lists), expected);
     }
 }

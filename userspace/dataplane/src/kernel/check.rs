@@ -38,7 +38,7 @@ impl Kernel {
             };
             (name.clone(), XdpRow { mode: state.name(), reason })
         });
-        Ok(Checkup { faults, xdp: xdp.collect(), sockets_destroyed: self.sockets_destroyed() })
+        Ok(Checkup { faults, xdp: xdp.collect(), reconciled: self.reaper.reconciled() })
     }
 
     /// Attaches again what is missing, and what runs another program.

@@ -70,6 +70,10 @@ fn a_connected_client_is_told_and_its_next_connection_reaches_a_backend_that_is_
         std::thread::sleep(Duration::from_millis(500));
         goes_on(&leaves, &servers[1].0);
         assert_eq!(kernel.sockets_destroyed() - before, 5);
+        let reconciled = kernel.check().unwrap().reconciled;
+        let of_family = if side.here.is_ipv4() { reconciled.destroyed4 } else { reconciled.destroyed6 };
+        assert!(of_family >= 5 && reconciled.looks.len() >= 5, "{reconciled:?}");
+        assert_eq!(reconciled.destroyed4 + reconciled.destroyed6, kernel.sockets_destroyed());
     });
 }
 

@@ -14,8 +14,8 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use userspace_dataplane::inspect::Inspector;
 use userspace_dataplane::tables::{
-    Applied, Checkup, DataPlane, DataPlaneError, FrontendKey, Interface, NodeTables, Protocol, Scope,
-    ServiceTables, Tables, XdpRow,
+    Applied, Checkup, DataPlane, DataPlaneError, FrontendKey, Interface, NodeTables, Protocol, Reconciled,
+    Scope, ServiceTables, Tables, XdpRow,
 };
 use userspace_dataplane::{Fake, Resolution};
 use userspace_proxy::links::{LinkError, NextLinks};
@@ -40,6 +40,8 @@ pub struct State {
     /// What a look at the data path finds. There are looks only where there is an observer.
     pub faults: Vec<String>,
     pub observer: Option<Inspector>,
+    /// What a look at the data path says of sockets whose backend went.
+    pub reconciled: Reconciled,
 }
 
 impl State {
@@ -92,9 +94,11 @@ impl DataPlane for Plane {
     }
 
     fn check(&mut self) -> Result<Checkup, DataPlaneError> {
-        let faults = self.0.lock().unwrap().faults.clone();
+        let mut state = self.0.lock().unwrap();
         let native = XdpRow { mode: "native", reason: None };
-        Ok(Checkup { faults, xdp: [("eth0".to_owned(), native)].into(), ..Checkup::default() })
+        let looks = std::mem::take(&mut state.reconciled.looks);
+        let reconciled = Reconciled { looks, ..state.reconciled.clone() };
+        Ok(Checkup { faults: state.faults.clone(), xdp: [("eth0".to_owned(), native)].into(), reconciled })
     }
 
     fn kept(&self) -> usize {

@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 use tokio::time::Instant;
 use userspace_dataplane::Resolution;
 use userspace_dataplane::inspect::Inspector;
-use userspace_dataplane::tables::{Protocol, Role, Scope};
+use userspace_dataplane::tables::{Protocol, Reconciled, Role, Scope};
 use userspace_proxy::links::LinkAddress;
 use userspace_proxy::{Config, Exemptions, Link, Listeners};
 
@@ -306,6 +306,23 @@ async fn a_data_path_that_others_changed_makes_the_proxy_unhealthy_until_it_is_m
     let (_, text) = page(metrics_at, "/metrics").await;
     let faults = text.lines().find(|line| line.starts_with("hawser_proxy_data_path_faults_total ")).unwrap();
     assert!(!faults.ends_with(" 0"), "{faults}");
+    // What was done about sockets whose backend went has kube-proxy's names.
+    let line = |line: &str| assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+    line("kubeproxy_conntrack_reconciler_deleted_entries_total{ip_family=\"IPv4\"} 0");
+    line("kubeproxy_conntrack_reconciler_sync_duration_seconds_count 0");
+    let looks = vec![Duration::from_millis(2), Duration::from_millis(3)];
+    proxy.plane.0.lock().unwrap().reconciled = Reconciled { destroyed4: 3, destroyed6: 1, looks };
+    pass(Duration::from_secs(12)).await;
+    let (_, text) = page(metrics_at, "/metrics").await;
+    for line in [
+        "kubeproxy_conntrack_reconciler_deleted_entries_total{ip_family=\"IPv4\"} 3",
+        "kubeproxy_conntrack_reconciler_deleted_entries_total{ip_family=\"IPv6\"} 1",
+        "kubeproxy_conntrack_reconciler_sync_duration_seconds_count 2",
+        "kubeproxy_conntrack_reconciler_sync_duration_seconds_sum 0.005",
+        "hawser_proxy_sockets_destroyed_total 4",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+    }
     proxy.stop().await;
 }
 
