@@ -10,7 +10,7 @@ use kube::api::{Api, Patch, PatchParams, PostParams};
 use kube::{Client, Resource};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
-use tracing::debug;
+use tracing::{debug, warn};
 
 /// Events waiting to be written; more are dropped.
 const QUEUE: usize = 1024;
@@ -26,6 +26,8 @@ pub struct Recorder {
 struct Entry {
     about: ObjectReference,
     warning: bool,
+    /// Others say the same of the object: one Event is enough.
+    shared: bool,
     reason: &'static str,
     message: String,
 }
@@ -45,19 +47,25 @@ impl Recorder {
             component: Some(component.to_owned()),
             host: (!host.is_empty()).then(|| host.to_owned()),
         };
-        let writer = Writer { client, ambient, source, written: BTreeMap::new() };
+        let writer = Writer { client, ambient, source, written: BTreeMap::new(), forbidden: false };
         tokio::spawn(writer.run(entries, shutdown));
         Self { queue }
     }
 
     /// Something happened as it should.
     pub fn normal(&self, about: ObjectReference, reason: &'static str, message: impl Into<String>) {
-        self.send(Entry { about, warning: false, reason, message: message.into() });
+        self.send(Entry { about, warning: false, shared: false, reason, message: message.into() });
     }
 
     /// Something is wrong.
     pub fn warning(&self, about: ObjectReference, reason: &'static str, message: impl Into<String>) {
-        self.send(Entry { about, warning: true, reason, message: message.into() });
+        self.send(Entry { about, warning: true, shared: false, reason, message: message.into() });
+    }
+
+    /// Something is wrong with an object that components of all nodes read alike: however many of
+    /// them say so, there is one Event, of whoever was first.
+    pub fn shared_warning(&self, about: ObjectReference, reason: &'static str, message: impl Into<String>) {
+        self.send(Entry { about, warning: true, shared: true, reason, message: message.into() });
     }
 
     fn send(&self, entry: Entry) {
@@ -90,6 +98,8 @@ struct Writer {
     source: EventSource,
     /// Written events by what they say, so that a repetition raises a count.
     written: BTreeMap<(String, String, String), Seen>,
+    /// The API server has refused one, and the log says so.
+    forbidden: bool,
 }
 
 impl Writer {
@@ -101,8 +111,13 @@ impl Writer {
                 entry = entries.recv() => entry,
             };
             let Some(entry) = entry else { return };
-            if let Err(error) = self.write(entry).await {
-                debug!(%error, "an event could not be written");
+            match self.write(entry).await {
+                Ok(()) => {}
+                Err(kube::Error::Api(status)) if status.code == 403 && !self.forbidden => {
+                    self.forbidden = true;
+                    warn!(error = %status.message, "Events may not be written; this is said once");
+                }
+                Err(error) => debug!(%error, "an event could not be written"),
             }
         }
     }
@@ -111,6 +126,7 @@ impl Writer {
         let now = self.ambient.now();
         let uid = entry.about.uid.clone().unwrap_or_default();
         let what = (uid, entry.reason.to_owned(), entry.message.clone());
+        let shared = entry.shared;
         if let Some((namespace, name, count)) = self.written.get_mut(&what) {
             *count += 1;
             let patch = serde_json::json!({"count": *count, "lastTimestamp": Time(now)});
@@ -127,7 +143,11 @@ impl Writer {
             1,
         );
         let events: Api<Event> = Api::namespaced(self.client.clone(), &place.0);
-        events.create(&PostParams::default(), &event).await?;
+        match events.create(&PostParams::default(), &event).await {
+            // Somebody has said it.
+            Err(kube::Error::Api(status)) if status.code == 409 && shared => {}
+            other => drop(other?),
+        }
         if self.written.len() >= REMEMBERED {
             self.written.clear();
         }
@@ -137,11 +157,8 @@ impl Writer {
 
     fn event(&self, entry: Entry, now: Timestamp) -> Event {
         let namespace = entry.about.namespace.clone().unwrap_or_else(|| "default".to_owned());
-        let name = format!(
-            "{}.{:016x}",
-            entry.about.name.clone().unwrap_or_default(),
-            self.ambient.random.next_u64()
-        );
+        let suffix = if entry.shared { digest(&entry) } else { self.ambient.random.next_u64() };
+        let name = format!("{}.{suffix:016x}", entry.about.name.clone().unwrap_or_default());
         Event {
             metadata: ObjectMeta { name: Some(name), namespace: Some(namespace), ..ObjectMeta::default() },
             involved_object: entry.about,
@@ -156,5 +173,113 @@ impl Writer {
             count: Some(1),
             ..Event::default()
         }
+    }
+}
+
+/// The same number for the same words about the same object, whoever says them (FNV-1a).
+fn digest(entry: &Entry) -> u64 {
+    let uid = entry.about.uid.as_deref().unwrap_or_default();
+    let words = [uid, entry.reason, &entry.message];
+    let bytes = words.into_iter().flat_map(|word| word.bytes().chain([0]));
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use http::{Request, Response};
+    use http_body_util::BodyExt as _;
+    use kube::client::Body;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    type Wanted = Arc<Mutex<Vec<(String, Value)>>>;
+
+    /// A client of a server that answers with these codes in turn, and then accepts; and what it
+    /// was asked.
+    fn server(codes: &[u16]) -> (Client, Wanted) {
+        let (asked, codes) = (Wanted::default(), Arc::new(Mutex::new(codes.to_vec())));
+        let seen = Arc::clone(&asked);
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let (seen, codes) = (Arc::clone(&seen), Arc::clone(&codes));
+            async move {
+                let (head, body) = request.into_parts();
+                let body = body.collect().await.expect("the body is there").to_bytes();
+                let body: Value = serde_json::from_slice(&body).expect("requests are JSON");
+                seen.lock().unwrap().push((head.method.to_string(), body.clone()));
+                let mut codes = codes.lock().unwrap();
+                let code = if codes.is_empty() { 201 } else { codes.remove(0) };
+                let answer = if code < 300 {
+                    if body["metadata"].is_null() {
+                        json!({"metadata": {}, "involvedObject": {}})
+                    } else {
+                        body
+                    }
+                } else {
+                    json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code,
+                           "reason": "X", "message": "no"})
+                };
+                let response =
+                    Response::builder().status(code).body(Body::from(answer.to_string().into_bytes()));
+                Ok::<_, std::convert::Infallible>(response.expect("it is one"))
+            }
+        });
+        (Client::new(service, "default"), asked)
+    }
+
+    fn about() -> ObjectReference {
+        ObjectReference {
+            name: Some("web".into()),
+            namespace: Some("shop".into()),
+            uid: Some("7".into()),
+            ..ObjectReference::default()
+        }
+    }
+
+    async fn written(asked: &Wanted, count: usize) -> Vec<(String, Value)> {
+        for _ in 0..1_000 {
+            if asked.lock().unwrap().len() >= count {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+        std::mem::take(&mut *asked.lock().unwrap())
+    }
+
+    #[tokio::test]
+    async fn what_every_node_says_has_one_name_and_is_enough_once() {
+        let mut names = Vec::new();
+        for host in ["a", "b"] {
+            let (client, asked) = server(&[409]);
+            let recorder = Recorder::new(client, Ambient::system(), "proxy", host, CancellationToken::new());
+            recorder.shared_warning(about(), "InvalidAnnotation", "odd");
+            recorder.shared_warning(about(), "InvalidAnnotation", "odder");
+            let events = written(&asked, 2).await;
+            assert_eq!(events[0].1["type"], "Warning");
+            assert_eq!(events[0].1["source"], json!({"component": "proxy", "host": host}));
+            names.push(
+                events.iter().map(|(_, event)| event["metadata"]["name"].to_string()).collect::<Vec<_>>(),
+            );
+        }
+        assert_eq!(names[0], names[1]);
+        assert_ne!(names[0][0], names[0][1]);
+        assert!(names[0][0].starts_with("\"web."), "{names:?}");
+    }
+
+    #[tokio::test]
+    async fn what_is_refused_stops_nothing() {
+        let (client, asked) = server(&[403, 403, 500]);
+        let recorder = Recorder::new(client, Ambient::system(), "proxy", "", CancellationToken::new());
+        for message in ["one", "two", "three", "four", "four"] {
+            recorder.warning(about(), "X", message);
+        }
+        let events = written(&asked, 5).await;
+        let methods: Vec<_> = events.iter().map(|(method, _)| method.as_str()).collect();
+        assert_eq!(methods, ["POST", "POST", "POST", "POST", "PATCH"]);
+        assert_eq!(events[4].1["count"], 2);
     }
 }

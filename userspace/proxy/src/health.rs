@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use crate::compile::HealthCheck;
+use crate::complaints::Complaints;
 use crate::metrics::{Code, Metrics};
 use crate::retry::Retry;
 use crate::serve::{Answers, json, ready, serve};
@@ -33,6 +34,7 @@ pub(crate) struct Report {
     pub status: Arc<Status>,
     pub metrics: Arc<Metrics>,
     pub health: Arc<HealthChecks>,
+    pub complaints: Complaints,
 }
 
 /// What is to be answered, and where.

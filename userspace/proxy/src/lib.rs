@@ -14,6 +14,7 @@
 pub mod adjust;
 pub mod cleanup;
 pub mod compile;
+mod complaints;
 pub mod config;
 mod counters;
 mod events;

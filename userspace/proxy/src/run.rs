@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use apiserver_api::ambient::Ambient;
 use apiserver_client::cache::Selection;
+use apiserver_client::events::Recorder;
 use apiserver_client::{Cache, Informers};
 use futures::future::OptionFuture;
 use k8s_openapi::api::core::v1::Node;
@@ -17,6 +18,7 @@ use userspace_dataplane::tables::DataPlane;
 
 use crate::Config;
 use crate::compile::{KeptService, Slice};
+use crate::complaints::Complaints;
 use crate::events;
 use crate::exempt::Exemptions;
 use crate::health::{HealthChecks, Report};
@@ -30,6 +32,8 @@ use crate::service_ranges::ServiceRanges;
 use crate::status::Status;
 use crate::worker::Worker;
 
+/// Who writes our Events.
+const COMPONENT: &str = "hawser-proxy";
 /// Between attempts to bind an address that is taken.
 const BIND_PAUSE: Duration = Duration::from_secs(5);
 
@@ -96,14 +100,17 @@ pub async fn run(
     if config.service_ranges.is_empty() {
         caches.service_ranges = ServiceRanges::watch(client.clone(), shutdown.clone());
     }
-    caches.exempt = Exemptions::watch(client, &config.node_name, shutdown.clone());
+    caches.exempt = Exemptions::watch(client.clone(), &config.node_name, shutdown.clone());
+    let recorder = Recorder::new(client, ambient.clone(), COMPONENT, &config.node_name, shutdown.clone());
     let lists = caches.clone();
     let synced = async move { lists.synced().await };
     let metrics = Metrics::new(&requests);
-    work(config, caches, Box::pin(synced), data_plane, links, ambient, listeners, shutdown, metrics).await;
+    let say = (metrics, Some(recorder));
+    work(config, caches, Box::pin(synced), data_plane, links, ambient, listeners, shutdown, say).await;
 }
 
-/// [`run`] on caches that are kept elsewhere. Nothing is applied before `synced` is done.
+/// [`run`] on caches that are kept elsewhere. Nothing is applied before `synced` is done. Without a
+/// recorder no Events are written.
 #[expect(clippy::too_many_arguments, reason = "each is a seam that tests and the simulation swap")]
 pub async fn run_with(
     config: Config,
@@ -113,10 +120,11 @@ pub async fn run_with(
     links: Box<dyn Links>,
     ambient: Ambient,
     listeners: Listeners,
+    recorder: Option<Recorder>,
     shutdown: CancellationToken,
 ) {
-    let metrics = Metrics::new(&Requests::to(&config.api_server));
-    work(config, caches, synced, data_plane, links, ambient, listeners, shutdown, metrics).await;
+    let say = (Metrics::new(&Requests::to(&config.api_server)), recorder);
+    work(config, caches, synced, data_plane, links, ambient, listeners, shutdown, say).await;
 }
 
 #[expect(clippy::too_many_arguments, reason = "those of `run_with`, and where its client has counted")]
@@ -129,7 +137,7 @@ async fn work(
     ambient: Ambient,
     listeners: Listeners,
     shutdown: CancellationToken,
-    metrics: Metrics,
+    (metrics, recorder): (Metrics, Option<Recorder>),
 ) {
     let (status, metrics) = (Arc::new(Status::default()), Arc::new(metrics));
     let pages = Pages {
@@ -167,7 +175,8 @@ async fn work(
     });
     let inbox = Arc::new(Inbox::default());
     subscribe(&caches, &inbox, &shutdown);
-    let worker = Worker::new(config, caches, inbox, data_plane, ambient, Report { status, metrics, health });
+    let report = Report { status, metrics, health, complaints: Complaints::new(recorder) };
+    let worker = Worker::new(config, caches, inbox, data_plane, ambient, report);
     worker.run(synced, links, shutdown).await;
     // Whoever waits for the end of the proxy may remove what it made: nothing is made after that.
     if let Some(Err(error)) = OptionFuture::from(routes).await {

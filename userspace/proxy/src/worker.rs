@@ -14,7 +14,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 use userspace_dataplane::tables::{DataPlane, DataPlaneError, Interface, NodeTables, Scope, ServiceTables};
 
-use crate::compile::{self, Context, Desired, NodeView, Warning};
+use crate::compile::{self, Context, Desired, NodeView};
+use crate::complaints::Complaints;
 use crate::config::Config;
 use crate::health::{HealthChecks, Report};
 use crate::inbox::{Cause, Inbox};
@@ -45,8 +46,7 @@ pub(crate) struct Worker {
     desired: Desired,
     /// The own Node has been seen: that it is missing means that it was deleted.
     node_seen: bool,
-    /// What was said about Services that ask for what they do not get.
-    warned: BTreeMap<Arc<str>, Vec<Warning>>,
+    complaints: Complaints,
     /// When to look at the data path; never where it is none of the kernel's.
     check_due: Option<Instant>,
     /// The first lists have arrived.
@@ -83,7 +83,7 @@ impl Worker {
         ambient: Ambient,
         report: Report,
     ) -> Self {
-        let Report { status, metrics, health } = report;
+        let Report { status, metrics, health, complaints } = report;
         let node = NodeView::named(&config.node_name);
         let context =
             Context { node, external_ips: config.external_ips, masquerade_all: config.masquerade_all };
@@ -104,7 +104,7 @@ impl Worker {
             context,
             desired: Desired::default(),
             node_seen: false,
-            warned: BTreeMap::new(),
+            complaints,
             check_due,
             synced: false,
             programmed: false,
@@ -233,7 +233,7 @@ impl Worker {
         }
         self.health.keep_only(&found);
         let names: BTreeSet<String> = found.iter().map(ToString::to_string).collect();
-        self.warned.retain(|name, _| names.contains(name.as_ref()));
+        self.complaints.keep_only(&names);
         self.desired = desired;
     }
 
@@ -268,7 +268,7 @@ impl Worker {
         let name = key.to_string();
         let Some(service) = self.caches.services.get(key) else {
             self.health.set(key, None);
-            self.warned.remove(name.as_str());
+            self.complaints.forget(&name);
             return self.desired.set(&name, compile::Rank(0), None);
         };
         let service = service.read();
@@ -282,22 +282,9 @@ impl Worker {
         let slices = self.inbox.slices(key);
         let slices = || slices.iter().map(Arc::as_ref);
         self.health.set(key, compile::health_check(service, slices(), &self.context));
-        self.warn(&Arc::from(key.to_string()), compile::warnings(service));
+        let new = self.complaints.tell(&Arc::from(key.to_string()), service, compile::warnings(service));
+        self.metrics.warnings.inc_by(new);
         compile::compile_service(service, slices(), &self.context)
-    }
-
-    /// Says what is new of what a Service asks in vain.
-    fn warn(&mut self, name: &Arc<str>, warnings: Vec<Warning>) {
-        let said = self.warned.get(name).map(Vec::as_slice).unwrap_or_default();
-        for warning in warnings.iter().filter(|warning| !said.contains(warning)) {
-            warn!(service = %name, "ignored: {warning}; {}", warning.instead());
-            self.metrics.warnings.inc();
-        }
-        if warnings.is_empty() {
-            self.warned.remove(name);
-        } else {
-            self.warned.insert(Arc::clone(name), warnings);
-        }
     }
 
     async fn apply_services(&mut self, names: Vec<Arc<str>>) {

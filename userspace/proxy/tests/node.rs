@@ -243,6 +243,7 @@ impl Node {
                 Box::new(KernelLinks::new()),
                 Ambient::system(),
                 Listeners::default(),
+                None,
                 shutdown,
             ));
         };

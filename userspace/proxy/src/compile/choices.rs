@@ -16,6 +16,11 @@ const ALGORITHM: &str = "hawser.dev/algorithm";
 const FORWARDING: &str = "hawser.dev/forwarding";
 /// A JSON object from addresses or pods' names to weights.
 const WEIGHTS: &str = "hawser.dev/weights";
+/// Annotations that begin so are ours; others of that kind are mistyped, or another object's.
+const PREFIX: &str = "hawser.dev/";
+const KNOWN: [&str; 3] = [ALGORITHM, FORWARDING, WEIGHTS];
+/// Characters of a value that a warning repeats.
+const LONGEST: usize = 100;
 
 /// The annotations of one Service, as far as they make sense.
 #[derive(Debug, Default)]
@@ -32,19 +37,36 @@ pub(super) struct Choices {
 pub enum Warning {
     #[error("annotation {annotation}: {value:?} is not {expected}")]
     Value { annotation: &'static str, value: String, expected: &'static str },
-    #[error("annotation {annotation}: {reason}")]
-    Json { annotation: &'static str, reason: String },
+    #[error(
+        "annotation {annotation}: {value:?} is not a JSON object from addresses or pods' names to \
+         numbers from 0 to 65535: {reason}"
+    )]
+    Json { annotation: &'static str, value: String, reason: String },
+    #[error(
+        "annotation {0:?} is none that a Service can have: there are {ALGORITHM}, {FORWARDING} and {WEIGHTS}"
+    )]
+    Unknown(String),
     #[error("source range {0:?} is not a CIDR")]
     SourceRange(String),
 }
 
 impl Warning {
+    /// What an Event about it gives as its reason.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Value { .. } | Self::Json { .. } => "InvalidAnnotation",
+            Self::Unknown(_) => "UnknownAnnotation",
+            Self::SourceRange(_) => "InvalidSourceRange",
+        }
+    }
+
     /// What holds in place of what is ignored.
     pub fn instead(&self) -> &'static str {
         match self {
             Self::Value { annotation: FORWARDING, .. } => "forwarding is nat",
             Self::Value { .. } => "the algorithm is the usual one, random inside and maglev from outside",
             Self::Json { .. } => "all endpoints have weight 1",
+            Self::Unknown(_) => "nothing is chosen by it",
             Self::SourceRange(_) => {
                 "the other ranges say who may come in, and where none is left everybody may"
             }
@@ -58,7 +80,7 @@ impl Choices {
         let (mut choices, mut warnings) = (Self::default(), Vec::new());
         let Some(annotations) = &service.metadata.annotations else { return (choices, warnings) };
         let mut wrong = |annotation, value: &String, expected| {
-            warnings.push(Warning::Value { annotation, value: value.clone(), expected });
+            warnings.push(Warning::Value { annotation, value: short(value), expected });
         };
         if let Some(value) = annotations.get(ALGORITHM) {
             match value.trim() {
@@ -79,10 +101,14 @@ impl Choices {
             match serde_json::from_str::<BTreeMap<String, u16>>(value) {
                 Ok(weights) => choices.weigh(weights),
                 Err(error) => {
-                    warnings.push(Warning::Json { annotation: WEIGHTS, reason: error.to_string() });
+                    let (value, reason) = (short(value), short(&error.to_string()));
+                    warnings.push(Warning::Json { annotation: WEIGHTS, value, reason });
                 }
             }
         }
+        let unknown =
+            annotations.keys().filter(|name| name.starts_with(PREFIX) && !KNOWN.contains(&name.as_str()));
+        warnings.extend(unknown.map(|name| Warning::Unknown(short(name))));
         (choices, warnings)
     }
 
@@ -99,9 +125,17 @@ impl Choices {
     }
 }
 
-/// Whether something is chosen by this annotation.
+/// Whether something is chosen by this annotation, or was meant to be.
 pub(super) fn is_read(annotation: &str) -> bool {
-    [ALGORITHM, FORWARDING, WEIGHTS].contains(&annotation)
+    annotation.starts_with(PREFIX)
+}
+
+/// The beginning of what somebody has written, as long as a message can have it.
+fn short(text: &str) -> String {
+    match text.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
 }
 
 /// What the proxy cannot follow in a Service's annotations and source ranges: not errors, as the
@@ -109,7 +143,8 @@ pub(super) fn is_read(annotation: &str) -> bool {
 pub fn warnings(service: &Service) -> Vec<Warning> {
     let (_, mut warnings) = Choices::of(service);
     let ranges = super::ranges::texts(service).into_iter().map(Cow::into_owned);
-    warnings.extend(ranges.filter(|text| super::address::range(text).is_none()).map(Warning::SourceRange));
+    let odd = ranges.filter(|text| super::address::range(text).is_none());
+    warnings.extend(odd.map(|text| Warning::SourceRange(short(&text))));
     warnings
 }
 
@@ -144,10 +179,25 @@ mod tests {
         let texts: Vec<_> = found.iter().map(ToString::to_string).collect();
         assert_eq!(texts[0], "annotation hawser.dev/algorithm: \"ring\" is not random or maglev");
         assert_eq!(texts[1], "annotation hawser.dev/forwarding: \"DSR\" is not nat, dsr or dsr-ipip");
-        assert!(texts[2].starts_with("annotation hawser.dev/weights: invalid value"), "{}", texts[2]);
+        let expected = "annotation hawser.dev/weights: \"{\\\"a\\\": 70000}\" is not a JSON object from \
+                        addresses or pods' names to numbers from 0 to 65535: invalid value";
+        assert!(texts[2].starts_with(expected), "{}", texts[2]);
         let instead: Vec<_> = found.iter().map(Warning::instead).collect();
         assert!(instead[0].contains("random inside") && instead[1].contains("nat"), "{instead:?}");
         assert_eq!(instead[2], "all endpoints have weight 1");
+    }
+
+    #[test]
+    fn a_mistyped_annotation_is_told_and_a_long_value_is_cut() {
+        let long = "x".repeat(300_000);
+        let service =
+            annotated(&[("hawser.dev/weight", "{}"), ("example.com/weights", "?"), (ALGORITHM, &long)]);
+        let (_, found) = Choices::of(&service);
+        let reasons: Vec<_> = found.iter().map(Warning::reason).collect();
+        assert_eq!(reasons, ["InvalidAnnotation", "UnknownAnnotation"]);
+        assert!(found[0].to_string().len() < 200, "{}", found[0]);
+        let text = found[1].to_string();
+        assert!(text.contains("\"hawser.dev/weight\"") && text.contains("hawser.dev/weights"), "{text}");
     }
 
     #[test]

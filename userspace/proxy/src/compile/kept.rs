@@ -40,10 +40,13 @@ impl Kept for KeptService {
     type Object = Service;
 
     fn keep(object: Service) -> Self {
+        // Who is told of something has to be named in full.
+        let uid = object.metadata.uid.clone().filter(|_| !choices::warnings(&object).is_empty());
         let Service { mut metadata, spec, status } = object;
         let version = metadata.resource_version.take().and_then(|version| version.parse().ok());
         let (namespace, name) = (metadata.namespace.take(), metadata.name.take());
-        let fields: Fields = (trimmed_metadata(metadata), spec.map(trimmed_spec), status.map(trimmed_status));
+        let fields: Fields =
+            (trimmed_metadata(metadata, uid), spec.map(trimmed_spec), status.map(trimmed_status));
         let fields = serde_json::to_string(&fields).expect("objects of the API can be written as JSON");
         let text = [namespace.unwrap_or_default(), name.unwrap_or_default(), fields].join("\n");
         Self { version, text: text.into_boxed_str() }
@@ -59,7 +62,7 @@ impl Kept for KeptService {
     }
 }
 
-fn trimmed_metadata(metadata: ObjectMeta) -> ObjectMeta {
+fn trimmed_metadata(metadata: ObjectMeta, uid: Option<String>) -> ObjectMeta {
     let mut labels = metadata.labels.unwrap_or_default();
     labels.retain(|label, _| [PROXY_NAME_LABEL, HEADLESS_LABEL].contains(&label.as_str()));
     let mut annotations = metadata.annotations.unwrap_or_default();
@@ -68,6 +71,7 @@ fn trimmed_metadata(metadata: ObjectMeta) -> ObjectMeta {
         labels: (!labels.is_empty()).then_some(labels),
         annotations: (!annotations.is_empty()).then_some(annotations),
         creation_timestamp: metadata.creation_timestamp,
+        uid,
         ..ObjectMeta::default()
     }
 }

@@ -23,7 +23,8 @@
 //! | `hawser.dev/forwarding` | `nat` (the default), or `dsr`, `dsr-ipip`: for traffic from outside, the backend's node answers the client itself. It learns the address that the client knows from an IP option, or from an outer IP header. |
 //! | `hawser.dev/weights` | A JSON object from endpoints' addresses or pods' names to 0–65535: the endpoint's share of new connections, 1 for those not named. With 0 it drains: nobody new comes, clients that `sessionAffinity` knows stay. Where no endpoint has a share, all have the same. |
 //!
-//! Values that are none of these are left out, and [`warnings`] says so.
+//! Values that are none of these are left out, and [`warnings`] says so; so it does of annotations
+//! `hawser.dev/…` that are none of these.
 
 mod address;
 mod choices;

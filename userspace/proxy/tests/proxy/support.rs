@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use apiserver_api::ambient::Ambient;
+use apiserver_client::events::Recorder;
 use futures::FutureExt;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -147,6 +148,17 @@ impl Proxy {
         listeners: Listeners,
         change: impl FnOnce(&mut Caches),
     ) -> Self {
+        Self::start_recording(config, plane, listeners, change, None)
+    }
+
+    /// As [`Proxy::start_with`], writing Events.
+    pub fn start_recording(
+        config: Config,
+        plane: Plane,
+        listeners: Listeners,
+        change: impl FnOnce(&mut Caches),
+        recorder: Option<Recorder>,
+    ) -> Self {
         let mut caches = Caches {
             services: Default::default(),
             slices: Default::default(),
@@ -166,6 +178,7 @@ impl Proxy {
             Box::new(SaidLinks(said)),
             Ambient::system(),
             listeners,
+            recorder,
             shutdown.clone(),
         ));
         Self { caches, plane, links, synced: Some(synced), shutdown, task }
