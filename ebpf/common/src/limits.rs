@@ -19,10 +19,14 @@ pub const FLOWS4: u32 = 524_288;
 pub const FLOWS6: u32 = 65_536;
 /// Datagrams whose fragments are under way. 104 bytes each.
 pub const FRAGMENTS: u32 = 8_192;
-/// Fragments that wait for their first one; a power of two. 9,216 bytes each: 1.1 MiB.
-pub const HELD: u32 = 128;
-/// Fragments of one datagram that may wait: as many as 64 KiB have at the usual 1,500 bytes.
-pub const HELD_PER_DATAGRAM: u32 = 48;
+/// Groups of places for fragments that wait for their first one, see [`crate::waiting`].
+pub const HELD_GROUPS: u32 = 8;
+/// Places of a group, and fragments of one datagram that may wait; a power of two. Over IPv6's
+/// smallest MTU of 1,280 bytes a fragment carries 1,232, so that 64 KiB are 54 fragments, of which
+/// all but the first may wait.
+pub const HELD_PER_GROUP: u32 = 64;
+/// Fragments that wait. 9,216 bytes each: 4.5 MiB.
+pub const HELD: u32 = HELD_GROUPS * HELD_PER_GROUP;
 /// How often a fragment tries to get into the list of those that wait, while others do.
 pub const HELD_TRIES: u32 = 4;
 /// Connected sockets of both families; a power of two. Further ones are kept as unconnected ones

@@ -19,8 +19,9 @@ const PORT: u16 = 8_080;
 const NODE_PORT: u16 = 30_080;
 /// Outside the ports that the node gives translated packets.
 const CLIENT_PORT: u16 = 51_000;
-/// Fifteen fragments.
-const LENGTH: usize = 21_000;
+/// Lengths of datagrams, and of what their fragments carry: fifteen fragments over the usual MTU, and
+/// the 54 that the longest datagrams have over the smallest one that IPv6 knows.
+const SHAPES: [(usize, usize); 2] = [(21_000, 1_448), (65_507, 1_232)];
 
 /// Link addresses of the node's interfaces.
 const AT_CLIENT: [u8; 6] = [2, 0, 0, 0, 1, 1];
@@ -97,21 +98,22 @@ fn receive(socket: &UdpSocket, what: &str) -> (Vec<u8>, SocketAddr) {
 fn exchange<A: Address>(case: &Case<A>, client: &Namespace, server: &Namespace) {
     let (at_client, at_server) =
         (socket(client, case.client.into(), CLIENT_PORT), socket(server, case.server.into(), PORT));
-    let payload: Vec<u8> = (0..LENGTH).map(|byte| ((byte * 31) >> 3) as u8).collect();
     let link = |to: [u8; 6]| [to, [2, 0, 0, 0, 9, 9]].concat().try_into().unwrap();
-    for (turn, identification) in [(0, 0x4001), (1, 0x4002)] {
+    for (turn, identification) in [(0, 0x4001), (1, 0x4002), (2, 0x4003), (3, 0x4004)] {
+        let (length, piece) = SHAPES[turn / 2];
+        let payload: Vec<u8> = (0..length).map(|byte| ((byte * 31) >> 3) as u8).collect();
         let there = Packet::udp((case.client, CLIENT_PORT), case.service, &payload);
-        let pieces = Packet { link: link(case.links[0]), ..there }.pieces(identification, 1_448);
+        let pieces = Packet { link: link(case.links[0]), ..there }.pieces(identification, piece);
         let [reversed, turned] = shuffled(&pieces);
-        send(client, if turn == 0 { reversed } else { turned }, pieces[0].clone());
+        send(client, if turn % 2 == 0 { reversed } else { turned }, pieces[0].clone());
         let (found, from) = receive(&at_server, "the server");
         assert!(found == payload, "what was sent has come");
         assert_eq!(from.ip(), case.seen.into());
         let seen = (case.seen, from.port());
         let back = Packet::udp((case.server, PORT), seen, &payload[1..]);
-        let pieces = Packet { link: link(case.links[1]), ..back }.pieces(identification, 1_448);
+        let pieces = Packet { link: link(case.links[1]), ..back }.pieces(identification, piece);
         let [reversed, turned] = shuffled(&pieces);
-        send(server, if turn == 0 { reversed } else { turned }, pieces[0].clone());
+        send(server, if turn % 2 == 0 { reversed } else { turned }, pieces[0].clone());
         let (found, from) = receive(&at_client, "the client");
         assert!(found == payload[1..], "what was sent has come back");
         assert_eq!(from, SocketAddr::from((case.service.0.into(), case.service.1)));

@@ -8,8 +8,8 @@
 //! how far from the end it is.
 //!
 //! The list of those that wait is closed by one exchange of its head ([`Fragment::KNOWN`]), so that
-//! each fragment is either in it by then, or finds that the first one is known. Slots are taken in
-//! turn: where more wait than there are slots, the oldest gives way.
+//! each fragment is either in it by then, or finds that the first one is known. Slots of a group (see
+//! [`waiting`]) are taken in turn: where more wait than it has slots, the oldest gives way.
 
 use core::mem::MaybeUninit;
 
@@ -19,7 +19,7 @@ use aya_ebpf::bindings::{
 use aya_ebpf::helpers::{bpf_clone_redirect, bpf_skb_change_tail, bpf_skb_load_bytes, bpf_skb_store_bytes};
 use ebpf_common::event::kind;
 use ebpf_common::flow::{Fragment, FragmentKey, Held, held};
-use ebpf_common::{limits, metric, protocol};
+use ebpf_common::{limits, metric, protocol, waiting};
 
 use super::atomic::{count_up, exchange, exchange_if, within};
 use super::family::{Address as _, Family};
@@ -107,7 +107,7 @@ fn send_all(skb: *mut __sk_buff, key: &FragmentKey, first: u32) -> bool {
         return false;
     }
     let mut waiting = first;
-    for _ in 0..limits::HELD_PER_DATAGRAM {
+    for _ in 0..limits::HELD_PER_GROUP {
         if waiting == 0 {
             break;
         }
@@ -249,7 +249,7 @@ unsafe fn same(one: *const FragmentKey, other: *const FragmentKey) -> bool {
 #[inline(never)]
 pub extern "C" fn hold(skb: *mut __sk_buff, key: *const FragmentKey) -> u32 {
     // SAFETY: null, or the caller's.
-    let (Some(key), Some(next)) = (unsafe { key.as_ref() }, HELD_NEXT.get_ptr_mut(0)) else {
+    let Some(key) = (unsafe { key.as_ref() }) else {
         return outcome::NONE;
     };
     // Linux 6.1 takes no key for a map from the memory of a caller.
@@ -270,7 +270,11 @@ pub extern "C" fn hold(skb: *mut __sk_buff, key: *const FragmentKey) -> u32 {
             return outcome::NONE;
         }
         let length = within::<{ Held::PACKET }>(length);
-        let place = count_up(next) & (limits::HELD - 1);
+        let group = waiting::group(&key.source, (*skb).ifindex);
+        let Some(next) = HELD_NEXT.get_ptr_mut(group) else {
+            return outcome::NONE;
+        };
+        let place = waiting::place(group, count_up(next));
         let Some(slot) = HELD.get_ptr_mut(place) else {
             return outcome::NONE;
         };
@@ -281,6 +285,7 @@ pub extern "C" fn hold(skb: *mut __sk_buff, key: *const FragmentKey) -> u32 {
         }
         if before == held::FULL {
             maps::count(metric::FRAGMENT_UNKNOWN);
+            forget(&(*slot).key);
         }
         let to = (&raw mut (*slot).packet).cast();
         if bpf_skb_load_bytes(skb.cast(), IP as u32, to, length) != 0 {
@@ -294,6 +299,19 @@ pub extern "C" fn hold(skb: *mut __sk_buff, key: *const FragmentKey) -> u32 {
             maps::count(metric::FRAGMENT_HELD);
         }
         found
+    }
+}
+
+/// A fragment of this datagram has given way: what is left of it would take the room of others in
+/// `FRAGMENTS`, for nothing.
+#[inline(always)]
+fn forget(key: &FragmentKey) {
+    if let Some(entry) = FRAGMENTS.get_ptr(key) {
+        // SAFETY: the pointer leads to a value of the map; a word is read whole.
+        if unsafe { (&raw const (*entry).waiting).read_volatile() } != Fragment::KNOWN {
+            // Whoever was first has done the same.
+            let _ = FRAGMENTS.remove(key);
+        }
     }
 }
 

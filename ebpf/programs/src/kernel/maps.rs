@@ -88,9 +88,9 @@ pub static SCRATCH6: PerCpuArray<Scratch<[u32; 4]>> = PerCpuArray::with_max_entr
 /// what waits.
 #[map]
 pub static HELD: Array<Held> = Array::with_max_entries(limits::HELD, 0);
-/// Which of them is taken next; the only element.
+/// How many of each group have been taken, see [`ebpf_common::waiting`].
 #[map]
-pub static HELD_NEXT: Array<u32> = Array::with_max_entries(1, 0);
+pub static HELD_NEXT: Array<u32> = Array::with_max_entries(limits::HELD_GROUPS, 0);
 #[map]
 pub static DEVICES: DevMapHash = DevMapHash::with_max_entries(limits::DEVICES, 0);
 

@@ -116,27 +116,53 @@ fn out_of_order<A: Net>(kernel: &mut Kernel, topology: &Topology, node: &Node) {
     assert_eq!(counters(), [held + 1, unknown]);
 }
 
-both!(what_waits_gives_way_to_what_comes_later, many_wait);
+both!(what_waits_gives_way_to_what_comes_later_from_the_same_source, many_wait);
 
-/// Places for fragments that wait.
-const PLACES: u64 = ebpf_common::limits::HELD as u64;
+/// Places for fragments of one source that wait.
+const PLACES: u32 = ebpf_common::limits::HELD_PER_GROUP;
 
 fn many_wait<A: Net>(kernel: &mut Kernel, topology: &Topology, node: &Node) {
     let counters = || ["fragment_held", "fragment_unknown"].map(|label| metric(node, label));
-    let pod = |identification| {
-        let [_, second] = datagram((A::LOCAL_POD.0, 51_000), A::VIP).fragments(identification, 64);
-        let run = tcx_bytes(kernel, Program::PodIngress, &second, topology.pod);
+    let group = |source: A| {
+        let mut words = [0; 4];
+        let octets = source.bytes();
+        for (word, bytes) in words.iter_mut().zip(octets.chunks(4)) {
+            *word = u32::from_ne_bytes(bytes.try_into().unwrap());
+        }
+        ebpf_common::waiting::group(&words, topology.pod)
+    };
+    let flooder = A::LOCAL_POD.0;
+    let others = [A::OTHER_POD.0, A::REMOTE_POD.0, A::CLIENT.0, A::NODE];
+    let other =
+        others.into_iter().find(|other| group(*other) != group(flooder)).expect("one of another group");
+    let pieces = |source, identification| datagram((source, 51_000), A::VIP).fragments(identification, 64);
+    let pod = |frame: &[u8]| {
+        let run = tcx_bytes(kernel, Program::PodIngress, frame, topology.pod);
         assert_eq!(run.verdict, DROP);
     };
+    let hold = |source, first: u32, count: u32| {
+        for identification in first..first + count {
+            let [_, second] = pieces(source, identification);
+            pod(&second);
+        }
+    };
     // Whatever earlier tests have left.
-    for identification in 0..PLACES as u32 {
-        pod(1_000 + identification);
-    }
+    hold(flooder, 1_000, PLACES);
+    hold(other, 1_000, PLACES);
     let [held, unknown] = counters();
-    for identification in 0..PLACES as u32 {
-        pod(2_000 + identification);
+    hold(other, 2_000, PLACES);
+    let places = u64::from(PLACES);
+    assert_eq!(counters(), [held + places, unknown + places]);
+    // Ten times as many as there are places leave the other's alone: their first ones find them all, and
+    // free their places for the next.
+    hold(flooder, 3_000, 10 * ebpf_common::limits::HELD);
+    let [held, unknown] = counters();
+    for identification in 2_000..2_000 + PLACES {
+        let [first, _] = pieces(other, identification);
+        pod(&first);
     }
-    assert_eq!(counters(), [held + PLACES, unknown + PLACES]);
+    hold(other, 4_000, PLACES);
+    assert_eq!(counters(), [held + places, unknown]);
 }
 
 both!(fragments_of_what_was_refused_go_nowhere, refused);
