@@ -6,9 +6,10 @@
 //! sockets are UDP's: no packet, a route, and the hook. They stay the same, so that making and
 //! closing them is not in the figure.
 
+use std::cell::RefCell;
 use std::fs;
 use std::net::{SocketAddr, UdpSocket};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -18,36 +19,52 @@ use tests_e2e::lab;
 use crate::place::one_processor;
 use crate::row::{Report, median};
 use crate::stage::Stage;
-use crate::subject::{Plan, Subject};
+use crate::subject::{Plan, Subject, in_turn};
 use crate::worker::{Worker, udp_socket};
 use crate::{asm, bpf};
 
 const CHUNK: u32 = 200;
 const CHUNKS: usize = 150;
 
-/// Measures the hook with so many services, one of them in use.
-pub fn run(report: &Report, plan: &Plan, services: usize) -> Result<()> {
-    let stage = Stage::new(Subject::Hawser, services, false)?;
-    let (place, vip, backend) = stage.hook();
-    let cgroup = place.cgroup.clone().context("the node has no cgroup")?;
-    let empty = Cgroup::new(&cgroup)?;
-    let program = bpf::load(bpf::CONNECT4, &asm::constant(1)).context("cannot load an empty hook")?;
-    let _link = bpf::attach_cgroup(program.as_fd(), bpf::CONNECT4, &empty.0)
-        .with_context(|| format!("cannot attach to {}", empty.0.display()))?;
-    let (cgroup, empty) = (cgroup.display().to_string(), empty.0.display().to_string());
-    let args = ["hook", &vip.to_string(), &backend.to_string(), &cgroup, &empty];
-    let mut worker = Worker::start(&place, &args)?;
-    let mut rounds = Vec::new();
-    for _ in 0..plan.choose(9, 31) {
-        rounds.push(worker.ask("more")?.first().copied().context("the worker gave no number")?);
+/// Measures the hook with so many services each, one of them in use; in turn, so that what differs
+/// between them is not the hour.
+pub fn run(report: &Report, plan: &Plan, sizes: &[usize]) -> Result<()> {
+    let subjects: Result<Vec<Hooked>> = sizes.iter().map(|size| Hooked::new(*size)).collect();
+    let subjects = subjects?;
+    let turns = in_turn(&subjects, plan.choose(9, 31), Hooked::turn)?;
+    let cases: Vec<String> = sizes.iter().map(|size| format!("connect_hook/services={size}")).collect();
+    report.sizes(&cases, sizes, &turns)
+}
+
+/// A data plane, an empty hook beside it, and the process that asks both.
+struct Hooked {
+    worker: RefCell<Worker>,
+    // Those that follow are there for as long as it works, and go in this order.
+    _link: OwnedFd,
+    _empty: Cgroup,
+    _stage: Stage,
+}
+
+impl Hooked {
+    fn new(services: usize) -> Result<Self> {
+        let stage = Stage::new(Subject::Hawser, services, false)?;
+        let (place, vip, backend) = stage.hook();
+        let cgroup = place.cgroup.clone().context("the node has no cgroup")?;
+        let empty = Cgroup::new(&cgroup)?;
+        let program = bpf::load(bpf::CONNECT4, &asm::constant(1)).context("cannot load an empty hook")?;
+        let link = bpf::attach_cgroup(program.as_fd(), bpf::CONNECT4, &empty.0)
+            .with_context(|| format!("cannot attach to {}", empty.0.display()))?;
+        let (cgroup, without) = (cgroup.display().to_string(), empty.0.display().to_string());
+        let args = ["hook", &vip.to_string(), &backend.to_string(), &cgroup, &without];
+        let worker = RefCell::new(Worker::start(&place, &args)?);
+        Ok(Self { worker, _link: link, _empty: empty, _stage: stage })
     }
-    report.row(
-        "dataplane",
-        &format!("connect_hook/services={services}"),
-        "hawser",
-        ("seconds", "seconds"),
-        &rounds,
-    )
+
+    /// Seconds that the hook takes.
+    fn turn(&self) -> Result<f64> {
+        let answer = self.worker.borrow_mut().ask("more")?;
+        answer.first().copied().context("the worker gave no number")
+    }
 }
 
 /// A cgroup of its own beside the data plane's.

@@ -8,14 +8,15 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use crate::row::Row;
+use crate::row::{RATIO_TO_ONE, Row};
 
 const BEGIN: &str = "<!-- rows: ";
 const END: &str = "<!-- end of rows -->";
 /// Columns in this order; others follow.
 pub const SUBJECTS: [&str; 6] = ["limit", "hawser", "iptables", "nftables", "ipvs", "containerd"];
-/// Not a row of its own but in brackets after the figure.
-const RATIO: &str = "ratio_to_limit";
+/// Not a row of their own but in brackets after the figure: rates as shares of the limit, times as
+/// shares of those with one service.
+const RATIOS: [&str; 2] = ["ratio_to_limit", RATIO_TO_ONE];
 
 /// In the names of cases of an emulated machine, which have a table of their own.
 const EMULATED: &str = "/kernel=";
@@ -65,13 +66,14 @@ fn table(rows: &[&Row], cases: &[&str]) -> String {
     let subjects = subjects(rows);
     let mut lines: Vec<(&str, &str)> = Vec::new();
     let mut cells: BTreeMap<(&str, &str, &str), String> = BTreeMap::new();
-    for row in rows.iter().filter(|row| row.metric != RATIO) {
+    for row in rows.iter().filter(|row| !RATIOS.contains(&row.metric.as_str())) {
         if !lines.contains(&(&row.case, &row.metric)) {
             lines.push((&row.case, &row.metric));
         }
-        let ratio = rows.iter().find(|other| {
-            (&other.case, &other.subject, other.metric.as_str()) == (&row.case, &row.subject, RATIO)
-                && is_rate(&row.metric)
+        let ratio = ratio_beside(&row.metric).and_then(|name| {
+            rows.iter().find(|other| {
+                (&other.case, &other.subject, other.metric.as_str()) == (&row.case, &row.subject, name)
+            })
         });
         let ratio = ratio.map(|ratio| format!(" ({:.0} %)", ratio.value * 100.0)).unwrap_or_default();
         cells.insert((&row.case, &row.metric, &row.subject), figure(row.value, &row.unit) + &ratio);
@@ -104,8 +106,14 @@ pub fn natural(case: &str) -> Vec<(String, u64)> {
     parts
 }
 
-fn is_rate(metric: &str) -> bool {
-    metric.ends_with("per_second")
+/// Which of [`RATIOS`] stands beside a figure.
+fn ratio_beside(metric: &str) -> Option<&'static str> {
+    let [to_limit, to_one] = RATIOS;
+    match metric {
+        "seconds" => Some(to_one),
+        _ if metric.ends_with("per_second") => Some(to_limit),
+        _ => None,
+    }
 }
 
 /// Who occurs, in the order of columns.
@@ -170,7 +178,7 @@ mod tests {
         let rows = [
             row("connect_rate/services=1", "hawser", rate, 49_500.0),
             row("connect_rate/services=1", "limit", rate, 50_000.0),
-            row("connect_rate/services=1", "hawser", (RATIO, "ratio"), 0.99),
+            row("connect_rate/services=1", "hawser", (RATIOS[0], "ratio"), 0.99),
             row("tcp_rr/services=1", "limit", ("p50_seconds", "seconds"), 0.000_012_34),
         ];
         let page = "a\n<!-- rows: connections -->\nold\n<!-- end of rows -->\nb\n\
@@ -181,6 +189,20 @@ mod tests {
         let filled = filled(page, &rows).unwrap();
         assert_eq!(filled, page.replace("\nold\n", table));
         assert!(super::filled("<!-- rows: nothing --><!-- end of rows -->", &rows).is_err());
+    }
+
+    #[test]
+    fn times_have_their_share_of_those_with_one_service() {
+        let seconds = ("seconds", "seconds");
+        let rows = [
+            row("hit_path/services=1", "hawser", seconds, 0.000_000_05),
+            row("hit_path/services=100000", "hawser", seconds, 0.000_000_08),
+            row("hit_path/services=100000", "hawser", (RATIO_TO_ONE, "ratio"), 1.04),
+        ];
+        let filled = filled("<!-- rows: programs --><!-- end of rows -->", &rows).unwrap();
+        assert!(filled.contains("| `hit_path/services=1` | seconds | 50.0 ns |"), "{filled}");
+        assert!(filled.contains("| `hit_path/services=100000` | seconds | 80.0 ns (104 %) |"), "{filled}");
+        assert!(!filled.contains("ratio"), "{filled}");
     }
 
     #[test]

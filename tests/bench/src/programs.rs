@@ -6,6 +6,7 @@
 //! the same program going on in one that does nothing. That a figure is of what its name says is
 //! checked with the verdict and with the data plane's own counters.
 
+use std::cell::Cell;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -15,10 +16,10 @@ use userspace_dataplane::tables::DataPlane;
 use userspace_dataplane::{Kernel, Program, XdpMode};
 
 use crate::asm::{self, ACK, FRAME, Kind, SYN, Then, Traffic};
-use crate::peers::{self, Service};
+use crate::peers;
 use crate::place::{self, in_namespace};
 use crate::row::{Report, middle_mean};
-use crate::subject::{Plan, Subject};
+use crate::subject::{Plan, Subject, in_turn};
 use crate::{bpf, node, north_south};
 
 /// So many flows that each has been evicted by the time its turn comes again.
@@ -47,6 +48,10 @@ impl Path {
     }
 }
 
+fn hook(kind: Kind) -> &'static str {
+    if kind == Kind::Xdp { "xdp" } else { "tcx" }
+}
+
 struct Case {
     path: Path,
     kind: Kind,
@@ -56,7 +61,7 @@ struct Case {
 
 impl Case {
     fn name(&self) -> String {
-        let hook = if self.kind == Kind::Xdp { "xdp" } else { "tcx" };
+        let hook = hook(self.kind);
         let path = self.path.name();
         match self.path {
             // Each packet has a flow of its own.
@@ -101,7 +106,8 @@ impl Case {
     }
 }
 
-/// Measures all paths of both programs.
+/// Measures all paths of both programs, with every number of services in turn: what differs between
+/// them is then not the hour.
 pub fn run(report: &Report, plan: &Plan) {
     let paths: Vec<Path> = [Path::NotAService, Path::Hit, Path::Miss]
         .into_iter()
@@ -110,98 +116,150 @@ pub fn run(report: &Report, plan: &Plan) {
     if paths.is_empty() {
         return;
     }
-    for services in plan.sizes(&[1, 100_000], &[1, 100, 10_000, 100_000]) {
-        report.attempt(&format!("programs/services={services}"), || size(report, plan, services, &paths));
-    }
-}
-
-fn size(report: &Report, plan: &Plan, services: usize, paths: &[Path]) -> Result<()> {
-    // Enough backends in all for the source ports of a full table of translated flows.
-    let tables = peers::external_services(services, "tcp", if services > 1000 { 3 } else { 20 });
-    let lab = Lab::new()?;
-    north_south::prepare(&lab)?;
-    let outcome = in_namespace(&place::node_namespace(&lab), || {
-        let bench = Bench::new(&lab, &tables)?;
+    report.attempt("programs", || {
+        let sizes = plan.sizes(&[1, 100_000], &[1, 100, 10_000, 100_000]);
+        let benches: Result<Vec<Bench>> = sizes.into_iter().map(Bench::new).collect();
+        let (benches, rounds) = (benches?, plan.choose(5, 15));
         for path in paths {
-            let flows: &[u32] = if *path == Path::Miss { &[NEW_FLOWS] } else { &[1, 100_000] };
+            let flows: &[u32] = if path == Path::Miss { &[NEW_FLOWS] } else { &[1, 100_000] };
             for flows in flows {
-                bench.both(report, plan.choose(5, 15), (*path, services as u32, *flows));
+                for kind in [Kind::Xdp, Kind::Tcx] {
+                    let name = format!("{}/hook={}", path.name(), hook(kind));
+                    report.attempt(&name, || measure(report, &benches, rounds, (path, kind, *flows)));
+                }
             }
         }
         Ok(())
     });
-    node::clear(&lab);
-    outcome
+}
+
+fn measure(
+    report: &Report,
+    benches: &[Bench],
+    rounds: usize,
+    (path, kind, flows): (Path, Kind, u32),
+) -> Result<()> {
+    let prepared: Result<Vec<Prepared>> = benches
+        .iter()
+        .map(|bench| Prepared::new(bench, Case { path, kind, services: bench.services, flows }))
+        .collect();
+    let prepared = prepared?;
+    let turns = in_turn(&prepared, rounds, Prepared::turn)?;
+    let names: Vec<String> = prepared.iter().map(|prepared| prepared.case.name()).collect();
+    for prepared in &prepared {
+        prepared.check_flows()?;
+    }
+    let sizes: Vec<usize> = benches.iter().map(|bench| bench.services as usize).collect();
+    report.sizes(&names, &sizes, &turns)
 }
 
 /// The data plane, opened in a lab's node namespace.
 struct Bench {
-    kernel: Kernel,
+    /// None once it is about to go.
+    kernel: Option<Kernel>,
     uplink: u32,
+    services: u32,
+    lab: Lab,
 }
 
 impl Bench {
-    fn new(lab: &Lab, services: &[Service]) -> Result<Self> {
-        let mut kernel = node::open(lab, node::limits(services.len()), XdpMode::Off)?;
-        kernel.apply_full(&node::tables(services)).context("cannot program the tables")?;
-        node::set_node(&mut kernel, north_south::NODE_ADDRESS)?;
-        Ok(Self { kernel, uplink: place::interface("uplink")? })
+    fn new(services: usize) -> Result<Self> {
+        // Enough backends in all for the source ports of a full table of translated flows.
+        let tables = peers::external_services(services, "tcp", if services > 1000 { 3 } else { 20 });
+        let lab = Lab::new()?;
+        north_south::prepare(&lab)?;
+        let mut this = Self { kernel: None, uplink: 0, services: services as u32, lab };
+        let (kernel, uplink) = in_namespace(&place::node_namespace(&this.lab), || {
+            let mut kernel = node::open(&this.lab, node::limits(services), XdpMode::Off)?;
+            kernel.apply_full(&node::tables(&tables)).context("cannot program the tables")?;
+            node::set_node(&mut kernel, north_south::NODE_ADDRESS)?;
+            Ok((kernel, place::interface("uplink")?))
+        })?;
+        (this.kernel, this.uplink) = (Some(kernel), uplink);
+        Ok(this)
     }
 
-    fn both(&self, report: &Report, rounds: usize, (path, services, flows): (Path, u32, u32)) {
-        for kind in [Kind::Xdp, Kind::Tcx] {
-            let case = Case { path, kind, services, flows };
-            let name = case.name();
-            report.attempt(&name, || {
-                let seconds = self.measure(&case, rounds)?;
-                report.row("dataplane", &name, "hawser", ("seconds", "seconds"), &seconds)
-            });
-        }
+    fn kernel(&self) -> Result<&Kernel> {
+        self.kernel.as_ref().context("the data plane is closed")
     }
 
-    fn measure(&self, case: &Case, rounds: usize) -> Result<Vec<f64>> {
-        let under_test = self.kernel.program(match case.kind {
+    fn flows_created(&self) -> Result<u64> {
+        let metrics = self.kernel()?.inspector()?.metrics()?;
+        metrics.get("flow_created").copied().context("there is no counter of flows")
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        self.kernel = None;
+        node::clear(&self.lab);
+    }
+}
+
+/// One case on one data plane, warm.
+struct Prepared<'a> {
+    bench: &'a Bench,
+    case: Case,
+    baseline: Wrapped,
+    subject: Wrapped,
+    /// Flows that had been made before.
+    before: u64,
+    runs: Cell<u64>,
+}
+
+impl<'a> Prepared<'a> {
+    fn new(bench: &'a Bench, case: Case) -> Result<Self> {
+        let under_test = bench.kernel()?.program(match case.kind {
             Kind::Xdp => Program::UplinkXdp,
             Kind::Tcx => Program::PodIngress,
         });
         let nothing = bpf::load(case.kind.of(), &asm::constant(asm::XDP_PASS))?;
-        let baseline = Wrapped::new(case, nothing.as_fd(), self.uplink)?;
-        let subject = Wrapped::new(case, under_test, self.uplink)?;
+        let baseline = Wrapped::new(&case, nothing.as_fd(), bench.uplink)?;
+        let subject = Wrapped::new(&case, under_test, bench.uplink)?;
         // Every flow once, or the table full of flows that will not come again.
-        let (chunks, length) = case.chunks();
+        let (_, length) = case.chunks();
         let warm = if case.path == Path::Miss { 1 << 18 } else { case.flows.max(length) };
-        subject.run(warm)?;
-        if case.path == Path::Hit {
-            // The second time all of them are known, and their way.
-            subject.run(warm)?;
-        }
-        baseline.run(warm)?;
-        let before = self.flows_created()?;
-        let verdict = subject.run(1)?.verdict;
+        // The second time all of them are known, and their way.
+        let times = if case.path == Path::Hit { 2 } else { 1 };
+        in_namespace(&place::node_namespace(&bench.lab), || {
+            for _ in 0..times {
+                subject.run(warm)?;
+            }
+            baseline.run(warm)
+        })?;
+        let before = bench.flows_created()?;
+        let verdict =
+            in_namespace(&place::node_namespace(&bench.lab), || subject.run(1).map(|run| run.verdict))?;
         ensure!(verdict == case.verdict(), "the verdict is {verdict}, not {}", case.verdict());
-        let (mut runs, mut seconds) = (1, Vec::new());
-        for _ in 0..rounds {
+        Ok(Self { bench, case, baseline, subject, before, runs: Cell::new(1) })
+    }
+
+    /// Mean seconds of a run, the baseline taken off.
+    fn turn(&self) -> Result<f64> {
+        let (chunks, length) = self.case.chunks();
+        let (baseline, subject) = (&self.baseline, &self.subject);
+        let (with, without) = in_namespace(&place::node_namespace(&self.bench.lab), || {
             let (mut with, mut without) = (Vec::new(), Vec::new());
             for _ in 0..chunks {
                 without.push(f64::from(baseline.run(length)?.nanoseconds));
                 with.push(f64::from(subject.run(length)?.nanoseconds));
-                runs += u64::from(length);
             }
-            seconds.push((middle_mean(&with) - middle_mean(&without)) * 1e-9);
-        }
-        let created = self.flows_created()? - before;
+            Ok((with, without))
+        })?;
+        self.runs.set(self.runs.get() + chunks as u64 * u64::from(length));
+        Ok((middle_mean(&with) - middle_mean(&without)) * 1e-9)
+    }
+
+    /// As many flows were made as the path makes.
+    fn check_flows(&self) -> Result<()> {
+        let (created, runs) = (self.bench.flows_created()? - self.before, self.runs.get());
         // Sets of slots are not filled alike: a few flows may have to go, and come again.
-        let as_meant = match case.path {
+        let as_meant = match self.case.path {
             Path::Miss => created * 1000 >= runs * 999,
             _ => created * 1000 <= runs,
         };
-        ensure!(as_meant, "{created} flows were made in {runs} runs");
-        Ok(seconds)
-    }
-
-    fn flows_created(&self) -> Result<u64> {
-        let metrics = self.kernel.inspector()?.metrics()?;
-        metrics.get("flow_created").copied().context("there is no counter of flows")
+        ensure!(as_meant, "{}: {created} flows were made in {runs} runs", self.case.name());
+        Ok(())
     }
 }
 

@@ -11,6 +11,9 @@ use serde::{Deserialize, Serialize};
 /// A name and its unit.
 pub type Metric = (&'static str, &'static str);
 
+/// How much a figure is of that with one service: the median over neighbouring turns.
+pub const RATIO_TO_ONE: &str = "ratio_to_one_service";
+
 /// One figure. Units are SI: seconds, bytes, per second.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
@@ -61,6 +64,19 @@ impl Report {
         Ok(())
     }
 
+    /// A row for each number of services, whose turns followed each other, and for all but one service
+    /// how much that is of the turn with one.
+    pub fn sizes(&self, cases: &[String], sizes: &[usize], turns: &[Vec<f64>]) -> Result<()> {
+        let one = sizes.iter().position(|size| *size == 1).and_then(|one| turns.get(one));
+        for ((case, size), of_size) in cases.iter().zip(sizes).zip(turns) {
+            self.row("dataplane", case, "hawser", ("seconds", "seconds"), of_size)?;
+            if let Some(one) = one.filter(|_| *size != 1) {
+                self.row("dataplane", case, "hawser", (RATIO_TO_ONE, "ratio"), &ratios(of_size, one))?;
+            }
+        }
+        Ok(())
+    }
+
     /// The median of the repeats is the row's value.
     pub fn row(
         &self,
@@ -107,6 +123,11 @@ pub fn read(path: &Path) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
+/// Turn by turn, how much the one is of the other.
+fn ratios(of: &[f64], to: &[f64]) -> Vec<f64> {
+    of.iter().zip(to).map(|(of, to)| of / to).collect()
+}
+
 /// The middle value; 0 of none.
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
@@ -137,7 +158,27 @@ pub fn quantile(values: &[f64], share: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{median, middle_mean, quantile};
+    use super::{Report, median, middle_mean, quantile, read};
+
+    #[test]
+    fn sizes_are_compared_turn_by_turn() {
+        let file = std::env::temp_dir().join(format!("hawser-bench-rows-{}", std::process::id()));
+        let report = Report::new(Some(file.clone()), 1);
+        let cases = ["hit_path/services=1".to_owned(), "hit_path/services=9".to_owned()];
+        // The machine is twice as slow in the second turn, and busy with others in the third.
+        let turns = [vec![10.0, 20.0, 10.0], vec![11.0, 22.0, 50.0]];
+        report.sizes(&cases, &[1, 9], &turns).unwrap();
+        let rows = read(&file).unwrap();
+        std::fs::remove_file(&file).unwrap();
+        let found: Vec<_> =
+            rows.iter().map(|row| (row.case.as_str(), row.metric.as_str(), row.value)).collect();
+        let expected = [
+            (cases[0].as_str(), "seconds", 10.0),
+            (cases[1].as_str(), "seconds", 22.0),
+            (cases[1].as_str(), "ratio_to_one_service", 1.1),
+        ];
+        assert_eq!(found, expected);
+    }
 
     #[test]
     fn outliers_do_not_move_the_mean_of_the_middle() {

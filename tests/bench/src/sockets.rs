@@ -23,9 +23,8 @@ pub fn run(report: &Report, plan: &Plan) {
         }
     }
     if plan.has("connect_hook") && plan.subjects.contains(&Subject::Hawser) {
-        for size in plan.sizes(&[1, 100_000], &[1, 100, 10_000, 100_000]) {
-            report.attempt(&format!("connect_hook/services={size}"), || hook::run(report, plan, size));
-        }
+        let sizes = plan.sizes(&[1, 100_000], &[1, 100, 10_000, 100_000]);
+        report.attempt("connect_hook", || hook::run(report, plan, &sizes));
     }
 }
 
