@@ -1,12 +1,16 @@
 //! Connections that packets belong to. Sockets whose connection was translated when it was made
 //! have none.
 //!
-//! A flow table is two arrays: slots of whole cache lines, and for each [`WAYS`] of them a line of
-//! tags. The hash of a key names a slot and thereby a set, the [`WAYS`] slots around it. A flow
-//! lies in the slot that its hash names, its home, or in another slot of the set or of the set beside
-//! it (whose number differs in the lowest bit), where the lines of tags find it. So most packets
-//! touch one line, and no look-up more than a few. A new flow takes an empty slot of either, or the
-//! one of its set that has been quiet for longest: the table never refuses.
+//! A flow table is three arrays: slots of whole cache lines, and for each set of [`WAYS`] of them a
+//! line of marks and sixteen bytes of hints. The hash of a key names a set; a flow lies in one of its
+//! slots or, where all of them were taken, in one of the set beside it (whose number differs in the
+//! lowest bit). Hints are so few that caches keep them: they say at once in which slot a flow is, or
+//! that there is none, so that a packet of a known flow touches one line of the table. Marks say who
+//! owns which slot, and how long its flow has been quiet. A new flow takes an empty slot of either
+//! set, or the one of its set that has been quiet for longest: the table never refuses.
+//!
+//! First ways of all sets come first in the array of slots, then all second ones ([`slot_of`]), and
+//! sets are filled from their ends: what packets of few flows touch lies in few pages.
 
 /// Slots of a set.
 pub const WAYS: u32 = 16;
@@ -67,19 +71,34 @@ pub struct Flow6 {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlowTags {
-    /// [`tag::EMPTY`], [`tag::BUSY`], or bits of the hash of the slot's key.
+    /// [`tag::EMPTY`], [`tag::BUSY`], or a mark: the tag of the flow's hash in the upper half (see
+    /// [`tag_of`]), and its age in the lower (see [`age_of`]).
     pub tags: [u32; WAYS as usize],
 }
 
-/// Values of [`FlowTags::tags`] that are no hash; a hash that equals one is made
-/// [`tag::FIRST`](self::tag::FIRST).
+/// Values of [`FlowTags::tags`].
 pub mod tag {
     /// The slot holds no flow.
     pub const EMPTY: u32 = 0;
     /// Somebody is filling the slot.
     pub const BUSY: u32 = 1;
-    /// The least tag that a flow can have.
-    pub const FIRST: u32 = 2;
+    /// The least mark that a flow can have.
+    pub const FIRST: u32 = 1 << AGE_BITS;
+    /// Bits of the age in a mark; the tag is above them.
+    pub const AGE_BITS: u32 = 16;
+    /// All bits of the age.
+    pub const AGE: u32 = FIRST - 1;
+    /// Added to the age of a flow that has ended: it looks quiet for nine hours longer than it has
+    /// been, and gives way before others.
+    pub const ENDED: u32 = 1 << (AGE_BITS - 1);
+}
+
+/// Element of `FLOW_HINTS4` and `FLOW_HINTS6`: a byte for each slot of a set, the hint of its flow's
+/// hash (see [`hint_of`]), or 0 where there is none. The first way is the lowest byte.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FlowHints {
+    pub hints: [u64; WAYS as usize / 8],
 }
 
 /// Bits of [`Flow::flags`].
@@ -143,8 +162,8 @@ const fn begin(seed: u32) -> u64 {
 }
 
 impl FlowKey<u32> {
-    /// The lower half names the home slot, the upper half is the tag (see [`tag_of`]). Programs and
-    /// user space have to agree.
+    /// The lower half names the set (see [`set_of`]), the upper half makes the tag and the hint.
+    /// Programs and user space have to agree.
     #[inline(always)]
     pub const fn hash(&self, seed: u32) -> u64 {
         let state = stir(begin(seed), self.source as u64 | (self.destination as u64) << 32);
@@ -165,11 +184,55 @@ impl FlowKey<[u32; 4]> {
     }
 }
 
-/// The tag of a hash.
+/// The set of a hash, in a table of `flow_mask + 1` slots.
+#[inline(always)]
+pub const fn set_of(hash: u64, flow_mask: u32) -> u32 {
+    hash as u32 & sets_mask(flow_mask)
+}
+
+/// Number of sets in a table of `flow_mask + 1` slots, less one.
+#[inline(always)]
+pub const fn sets_mask(flow_mask: u32) -> u32 {
+    flow_mask / WAYS
+}
+
+/// Index of the slot of a set's way, in a table of `flow_mask + 1` slots.
+#[inline(always)]
+pub const fn slot_of(set: u32, way: u32, flow_mask: u32) -> u32 {
+    way * (sets_mask(flow_mask) + 1) + set
+}
+
+/// The way that gives way first where all others have been quiet for as long.
+#[inline(always)]
+pub const fn start_of(hash: u64) -> u32 {
+    (hash >> 28) as u32 & (WAYS - 1)
+}
+
+/// The tag of a hash: a mark without its age.
 #[inline(always)]
 pub const fn tag_of(hash: u64) -> u32 {
-    let tag = (hash >> 32) as u32;
-    if tag < tag::FIRST { tag::FIRST } else { tag }
+    (hash >> 24) as u32 & !tag::AGE | 1 << 31
+}
+
+/// The hint of a hash: never 0.
+#[inline(always)]
+pub const fn hint_of(hash: u64) -> u8 {
+    let hint = (hash >> 56) as u8;
+    if hint == 0 { 1 << 7 } else { hint }
+}
+
+/// The age in the mark of a flow: its last tick, and an earlier one if it has ended.
+#[inline(always)]
+pub const fn age_of(seen: u32, ended: bool) -> u32 {
+    let earlier = if ended { tag::ENDED } else { 0 };
+    seen.wrapping_sub(earlier) & tag::AGE
+}
+
+/// Ticks for which the flow of a mark has been quiet at the tick `now`, and one more: 0 where another
+/// processor's tick was already the next.
+#[inline(always)]
+pub const fn quiet_of(mark: u32, now: u32) -> u32 {
+    now.wrapping_add(1).wrapping_sub(mark) & tag::AGE
 }
 
 impl<A: Copy> Flow<A> {
@@ -260,7 +323,7 @@ const _: () = {
     assert!(core::mem::offset_of!(Flow4, flags) == 44);
     assert!(core::mem::offset_of!(Flow4, hop_source) == 58);
     assert!(size_of::<Flow<[u32; 4]>>() == 112 && size_of::<Flow6>() == 128);
-    assert!(size_of::<FlowTags>() == 64);
+    assert!(size_of::<FlowTags>() == 64 && size_of::<FlowHints>() == WAYS as usize);
     assert!(size_of::<FragmentKey>() == 40 && size_of::<Fragment>() == 16);
     assert!(core::mem::offset_of!(Held, packet) == 64 && size_of::<Held>() == 9_216);
 };

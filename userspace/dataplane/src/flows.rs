@@ -4,7 +4,9 @@ use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
-use ebpf_common::flow::{Flow, Flow4, Flow6, FlowTags, WAYS, tag, tag_of};
+use ebpf_common::flow::{
+    Flow, Flow4, Flow6, FlowHints, FlowTags, WAYS, age_of, hint_of, set_of, slot_of, tag, tag_of,
+};
 
 use crate::map::{MappedArray, Plain};
 
@@ -64,7 +66,7 @@ impl<T: Slot> FlowTable<T> {
         (0..self.tags.len()).flat_map(move |line| {
             let tags = self.tags.get(line).tags;
             let held = tags.into_iter().enumerate().filter(|(_, held)| *held >= tag::FIRST);
-            held.filter_map(move |(way, _)| self.read(line * WAYS as usize + way))
+            held.filter_map(move |(way, _)| self.read(self.index(line, way)))
         })
     }
 
@@ -72,6 +74,11 @@ impl<T: Slot> FlowTable<T> {
     #[cfg(test)]
     pub fn read_all(&self) -> Vec<T> {
         self.iter().collect()
+    }
+
+    /// The slot of a way of the set with this line of tags.
+    fn index(&self, line: usize, way: usize) -> usize {
+        way * self.tags.len() + line
     }
 
     fn read(&self, index: usize) -> Option<T> {
@@ -97,13 +104,21 @@ pub fn closed<A>(flow: &Flow<A>) -> bool {
 
 /// Slots and tags of one family, mapped for writing beside the programs, by their rules.
 ///
-/// A slot belongs to who turns its tag into [`tag::BUSY`]. Its owner makes the version odd, writes,
-/// publishes the tag, looks for another slot with the same key, and only then makes the version
-/// even, unless somebody has raised it meanwhile. The programs' table of flows says why that
-/// leaves a key in the table once.
+/// A slot belongs to who turns its mark into [`tag::BUSY`]. Its owner makes the version odd, writes,
+/// writes the hint and publishes the mark, looks for another slot with the same key, and only then
+/// makes the version even, unless somebody has raised it meanwhile. The programs' table of flows says
+/// why that leaves a key in the table once.
 pub struct FlowWriter<T> {
     slots: MappedArray<T>,
     tags: MappedArray<FlowTags>,
+    hints: MappedArray<FlowHints>,
+}
+
+/// A slot, by its set and its way.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Place {
+    set: u32,
+    way: u32,
 }
 
 /// Place of the version in a slot, in words.
@@ -114,132 +129,180 @@ const VERSION6: usize = std::mem::offset_of!(Flow6, flow.version) / 4;
 pub trait WritableSlot: Slot {
     /// Words of its key, which comes first, and of its version, which is next.
     const KEY_WORDS: usize;
+
+    /// Tick of its flow's last packet.
+    fn seen(&self) -> u32;
 }
 
 impl WritableSlot for Flow4 {
     const KEY_WORDS: usize = VERSION;
+
+    fn seen(&self) -> u32 {
+        self.seen
+    }
 }
 
 impl WritableSlot for Flow6 {
     const KEY_WORDS: usize = VERSION6;
+
+    fn seen(&self) -> u32 {
+        self.flow.seen
+    }
 }
 
 impl<T: WritableSlot> FlowWriter<T> {
-    /// Maps the arrays pinned in `directory`.
-    pub fn open(directory: &Path, slots: &str, tags: &str) -> io::Result<Self> {
+    /// Maps the arrays of slots, of tags and of hints that are pinned in `directory`.
+    pub fn open(directory: &Path, [slots, tags, hints]: [&str; 3]) -> io::Result<Self> {
         let slots = MappedArray::open(&directory.join(slots), true)?;
         let tags = MappedArray::open(&directory.join(tags), true)?;
-        if tags.len() * WAYS as usize != slots.len() || !slots.len().is_power_of_two() {
-            let text = format!("{} lines of tags for {} slots", tags.len(), slots.len());
+        let hints = MappedArray::open(&directory.join(hints), true)?;
+        if tags.len() * WAYS as usize != slots.len()
+            || hints.len() != tags.len()
+            || !slots.len().is_power_of_two()
+        {
+            let text = format!(
+                "{} lines of tags and {} of hints for {} slots",
+                tags.len(),
+                hints.len(),
+                slots.len()
+            );
             return Err(io::Error::new(io::ErrorKind::InvalidData, text));
         }
-        Ok(Self { slots, tags })
+        Ok(Self { slots, tags, hints })
     }
 
     /// Puts a flow in; false if its key is there already, or if neither its set nor the one beside
     /// it has an empty slot: nothing gives way. `hash` is the key's.
     pub fn insert(&self, flow: &T, hash: u64) -> bool {
-        let home = hash as usize & (self.slots.len() - 1);
+        let set = set_of(hash, self.mask());
         let words = crate::map::words(flow);
-        let own = |index: &usize| self.has(*index, hash, words);
-        if self.places(home).any(|index| own(&index) && !self.is_pending(index)) {
+        let own = |place: &Place| self.has(*place, hash, words);
+        if self.places(set).any(|place| own(&place) && !self.is_pending(place)) {
             return false;
         }
-        let busy = |index: &usize| {
-            let tag = self.tag(*index);
+        let busy = |place: &Place| {
+            let tag = self.tag(*place);
             tag.compare_exchange(tag::EMPTY, tag::BUSY, Ordering::SeqCst, Ordering::SeqCst).is_ok()
         };
-        let Some(index) = std::iter::once(home).chain(self.places(home)).find(busy) else {
+        let Some(place) = self.places(set).find(busy) else {
             return false;
         };
-        let version = self.slots.word(index, T::KEY_WORDS);
+        let version = self.word(place, T::KEY_WORDS);
         let odd = (version.load(Ordering::SeqCst) | 1).wrapping_add(2);
         version.store(odd, Ordering::SeqCst);
-        for (place, word) in words.iter().enumerate().filter(|(place, _)| *place != T::KEY_WORDS) {
-            self.slots.word(index, place).store(*word, Ordering::SeqCst);
+        for (at, word) in words.iter().enumerate().filter(|(at, _)| *at != T::KEY_WORDS) {
+            self.word(place, at).store(*word, Ordering::SeqCst);
         }
-        self.tag(index).store(tag_of(hash), Ordering::SeqCst);
-        let mut others = self.places(home).filter(|other| *other != index).filter(own);
-        let alone = others.all(|other| other > index && self.revoke(other));
+        self.set_hint(place, hint_of(hash));
+        let mark = tag_of(hash) | age_of(flow.seen(), false);
+        self.tag(place).store(mark, Ordering::SeqCst);
+        let index = self.index(place);
+        let mut others = self.places(set).filter(|other| *other != place).filter(own);
+        let alone = others.all(|other| self.index(other) > index && self.revoke(other));
         let even = odd.wrapping_add(1);
         if alone && version.compare_exchange(odd, even, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
             return true;
         }
         // The slot may have been taken for another flow meanwhile; then it is not ours to empty.
-        let (tag, empty) = (tag_of(hash), tag::EMPTY);
-        let _ = self.tag(index).compare_exchange(tag, empty, Ordering::SeqCst, Ordering::SeqCst);
+        if self.tag(place).compare_exchange(mark, tag::BUSY, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+            self.set_hint(place, 0);
+            self.tag(place).store(tag::EMPTY, Ordering::SeqCst);
+        }
         false
     }
 
     /// The flow with the key of `flow`, if it is there and whole.
     pub fn get(&self, flow: &T, hash: u64) -> Option<T> {
         let words = crate::map::words(flow);
-        let home = hash as usize & (self.slots.len() - 1);
-        let index =
-            self.places(home).find(|index| self.has(*index, hash, words) && !self.is_pending(*index))?;
-        let found = self.slots.get(index);
-        // Reads are not moved past each other.
-        fence(Ordering::SeqCst);
-        (found.version().is_multiple_of(2) && self.slots.get(index) == found).then_some(found)
+        let mut places = self.places(set_of(hash, self.mask()));
+        self.copy(places.find(|place| self.has(*place, hash, words) && !self.is_pending(*place))?)
     }
 
     /// The flows that lie where one with this hash may lie.
     pub fn around(&self, hash: u64) -> impl Iterator<Item = T> {
-        let places = self.places(hash as usize & (self.slots.len() - 1));
-        places.filter(|index| self.tag(*index).load(Ordering::SeqCst) >= tag::FIRST).filter_map(|index| {
-            let found = self.slots.get(index);
-            fence(Ordering::SeqCst);
-            (found.version().is_multiple_of(2) && self.slots.get(index) == found).then_some(found)
-        })
+        let places = self.places(set_of(hash, self.mask()));
+        places
+            .filter(|place| self.tag(*place).load(Ordering::SeqCst) >= tag::FIRST)
+            .filter_map(|place| self.copy(place))
+    }
+
+    /// The flow in a slot, if it is whole.
+    fn copy(&self, place: Place) -> Option<T> {
+        let found = self.slots.get(self.index(place));
+        // Reads are not moved past each other.
+        fence(Ordering::SeqCst);
+        (found.version().is_multiple_of(2) && self.slots.get(self.index(place)) == found).then_some(found)
     }
 
     /// Takes out a flow that [`FlowWriter::get`] gave, unless it has changed hands since.
     pub fn remove(&self, flow: &T, hash: u64) {
         let words = crate::map::words(flow);
-        let home = hash as usize & (self.slots.len() - 1);
-        let Some(index) = self.places(home).find(|index| self.has(*index, hash, words)) else { return };
-        let (tag, present) = (self.tag(index), tag_of(hash));
-        if tag.compare_exchange(present, tag::BUSY, Ordering::SeqCst, Ordering::SeqCst).is_err() {
-            return;
-        }
-        let version = self.slots.word(index, T::KEY_WORDS);
+        let mut places = self.places(set_of(hash, self.mask()));
+        let Some(place) = places.find(|place| self.has(*place, hash, words)) else { return };
+        let tag = self.tag(place);
+        let taken = tag.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |mark| {
+            // Its age may change meanwhile.
+            (mark & !tag::AGE == tag_of(hash)).then_some(tag::BUSY)
+        });
+        let Ok(mark) = taken else { return };
+        let version = self.word(place, T::KEY_WORDS);
         if version.load(Ordering::SeqCst) == flow.version() {
             version.store((flow.version() | 1).wrapping_add(2), Ordering::SeqCst);
+            self.set_hint(place, 0);
             tag.store(tag::EMPTY, Ordering::SeqCst);
         } else {
-            tag.store(present, Ordering::SeqCst);
+            tag.store(mark, Ordering::SeqCst);
         }
     }
 
-    /// Slots that a flow may lie in: those of its set, then those of the set beside it.
-    fn places(&self, home: usize) -> impl Iterator<Item = usize> + use<T> {
-        let ways = WAYS as usize;
-        let set = home / ways;
+    /// Number of slots, less one.
+    fn mask(&self) -> u32 {
+        self.slots.len() as u32 - 1
+    }
+
+    /// Where a flow may lie: in its set, then in the set beside it.
+    fn places(&self, set: u32) -> impl Iterator<Item = Place> + use<T> {
         let sets = self.tags.len();
         [set, set ^ 1]
             .into_iter()
-            .filter(move |set| *set < sets)
-            .flat_map(move |set| set * ways..(set + 1) * ways)
+            .filter(move |set| (*set as usize) < sets)
+            .flat_map(|set| (0..WAYS).map(move |way| Place { set, way }))
     }
 
-    fn tag(&self, index: usize) -> &AtomicU32 {
-        self.tags.word(index / WAYS as usize, index % WAYS as usize)
+    fn index(&self, place: Place) -> usize {
+        slot_of(place.set, place.way, self.mask()) as usize
+    }
+
+    /// A word of a slot.
+    fn word(&self, place: Place, word: usize) -> &AtomicU32 {
+        self.slots.word(self.index(place), word)
+    }
+
+    fn tag(&self, place: Place) -> &AtomicU32 {
+        self.tags.word(place.set as usize, place.way as usize)
+    }
+
+    /// Writes the hint of a slot that is ours, and leaves those beside it as others write them.
+    fn set_hint(&self, place: Place, hint: u8) {
+        let word = self.hints.word(place.set as usize, place.way as usize / 4);
+        let shift = place.way % 4 * 8;
+        word.fetch_and(!(0xff << shift), Ordering::SeqCst);
+        word.fetch_or(u32::from(hint) << shift, Ordering::SeqCst);
     }
 
     /// A slot has the key, valid or pending.
-    fn has(&self, index: usize, hash: u64, words: &[u32]) -> bool {
-        self.tag(index).load(Ordering::SeqCst) == tag_of(hash)
-            && (0..T::KEY_WORDS)
-                .all(|place| self.slots.word(index, place).load(Ordering::SeqCst) == words[place])
+    fn has(&self, place: Place, hash: u64, words: &[u32]) -> bool {
+        self.tag(place).load(Ordering::SeqCst) & !tag::AGE == tag_of(hash)
+            && (0..T::KEY_WORDS).all(|at| self.word(place, at).load(Ordering::SeqCst) == words[at])
     }
 
-    fn is_pending(&self, index: usize) -> bool {
-        self.slots.word(index, T::KEY_WORDS).load(Ordering::SeqCst) % 2 == 1
+    fn is_pending(&self, place: Place) -> bool {
+        self.word(place, T::KEY_WORDS).load(Ordering::SeqCst) % 2 == 1
     }
 
     /// Keeps a flow that is still pending from becoming valid; false if it is valid.
-    fn revoke(&self, index: usize) -> bool {
-        let version = self.slots.word(index, T::KEY_WORDS);
+    fn revoke(&self, place: Place) -> bool {
+        let version = self.word(place, T::KEY_WORDS);
         let found = version.load(Ordering::SeqCst);
         let next = found.wrapping_add(2);
         found % 2 == 1 && version.compare_exchange(found, next, Ordering::SeqCst, Ordering::SeqCst).is_ok()
@@ -255,6 +318,7 @@ mod tests {
         FlowWriter {
             slots: MappedArray::anonymous(slots),
             tags: MappedArray::anonymous(slots / WAYS as usize),
+            hints: MappedArray::anonymous(slots / WAYS as usize),
         }
     }
 
@@ -303,19 +367,22 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_lies_at_home_where_it_can() {
+    fn a_flow_has_its_hint_and_a_slot_at_the_beginning_of_its_set() {
         let writer = writer(1_024);
         let hash = flow(3).key.hash(1);
         writer.insert(&flow(3), hash);
-        let home = hash as usize & 1_023;
-        assert_eq!(reader(writer).slots.get(home).key, flow(3).key);
+        let set = set_of(hash, 1_023);
+        let hints = writer.hints.get(set as usize).hints;
+        assert_eq!(hints, [u64::from(hint_of(hash)), 0]);
+        assert_eq!(writer.tags.get(set as usize).tags[0] & !tag::AGE, tag_of(hash));
+        assert_eq!(reader(writer).slots.get(set as usize).key, flow(3).key);
     }
 
     #[test]
     fn a_full_set_and_the_one_beside_it_take_no_more() {
         let writer = writer(4 * WAYS as usize);
         // Those that belong into the first set.
-        let mut numbers = (0..).filter(|number| flow(*number).key.hash(1) as u32 % (4 * WAYS) < WAYS);
+        let mut numbers = (0..).filter(|number| set_of(flow(*number).key.hash(1), 4 * WAYS - 1) == 0);
         for number in numbers.by_ref().take(2 * WAYS as usize) {
             assert!(writer.insert(&flow(number), flow(number).key.hash(1)));
         }

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use ebpf_common::flow::{Flow4, Flow6, FlowTags, Fragment, FragmentKey};
+use ebpf_common::flow::{Flow4, Flow6, FlowHints, FlowTags, Fragment, FragmentKey};
 use ebpf_common::frontend::{
     Affinity, AffinityKey, Backend4, Backend6, Frontend, FrontendKey4, FrontendKey6, SourceRangeKey,
 };
@@ -48,6 +48,7 @@ plain!(
     Flow4,
     Flow6,
     FlowTags,
+    FlowHints,
     FragmentKey,
     Fragment,
     Connected,

@@ -1,17 +1,14 @@
 //! Which slot a new flow gets, and what becomes of the flow that has it. [`super::table`] says how
 //! processors share slots.
 
-use core::arch::asm;
-
 use ebpf_common::event::kind;
-use ebpf_common::flow::{Flow, WAYS, tag};
-use ebpf_common::metric;
+use ebpf_common::flow::{Flow, FlowTags, WAYS, flow_flag, quiet_of, slot_of, tag};
+use ebpf_common::{Config, metric};
 
-use super::atomic::{exchange_if, unknown};
+use super::atomic::{exchange, exchange_if, unknown};
 use super::family::{Address as _, Family, V4, V6};
-use super::table::{
-    NONE, New, beside, idle_limit, is_closed, next_way, open, remove_reply_of, way_of, write_sibling,
-};
+use super::insert::{New, open};
+use super::table::{NONE, beside, idle_limit, remove_reply_of, way_of, write_sibling};
 use super::{event, maps, packet};
 
 /// Slots that are tried for a new flow while other processors take them away.
@@ -21,56 +18,74 @@ const TRIES: u32 = 4;
 pub const BESIDE: u32 = WAYS;
 pub const REPLACED: u32 = 2 * WAYS;
 
-/// Takes a slot: the home if that is empty, another empty one of the set or of the one beside it, else
-/// the one of the set that can be missed most. Gives its way, with [`BESIDE`] and [`REPLACED`], or
-/// [`NONE`].
+/// Takes a slot: an empty one of the set or of the one beside it, else the one of the set that can be
+/// missed most, from `start` on. Gives its way, with [`BESIDE`] and [`REPLACED`], or [`NONE`].
 #[inline(always)]
-pub fn occupy<F: Family>(set: u32, home: u32, new: &New<F::Address>) -> u32 {
-    let Some(tags) = F::tags(set) else {
-        return NONE;
-    };
-    // SAFETY: the pointer leads to an element of the map of tags, and ways are within it.
-    unsafe {
-        if exchange_if(way_of(tags, home), tag::EMPTY, tag::BUSY) == tag::EMPTY {
-            return home;
-        }
-    }
-    let way = F::empty_way(set);
+pub fn occupy<F: Family>(config: &Config, set: u32, start: u32, new: &New<F::Address>) -> u32 {
+    // Replies fill sets from their ends, others from their beginnings: where one direction has most of
+    // the packets, these touch fewer pages.
+    let last = new.flags & flow_flag::REVERSE as u32 != 0;
+    let way = F::empty_way(set, last);
     if way < WAYS {
         return way;
     }
-    let way = F::empty_way(beside(set));
+    let way = F::empty_way(beside(set), last);
     if way < WAYS {
         return way | BESIDE;
     }
+    let Some(tags) = F::tags(set) else {
+        return NONE;
+    };
+    let mut start = start;
     for _ in 0..TRIES {
-        let way = F::victim(set, home, new);
+        let way = F::victim(set, start, new.seen);
         if way >= WAYS {
             break;
         }
-        // SAFETY: as above.
+        // SAFETY: the pointer leads to an element of the map of tags, and ways are within it.
         unsafe {
             let old = way_of(tags, way).read_volatile();
-            if old >= tag::FIRST && exchange_if(way_of(tags, way), old, tag::BUSY) == old {
-                return way | REPLACED;
+            if old < tag::FIRST || exchange_if(way_of(tags, way), old, tag::BUSY) != old {
+                continue;
             }
+            match F::slot(slot_of(set, way, F::flow_mask(config))) {
+                Some(slot) if !leads_back::<F>(slot, new) => return way | REPLACED,
+                _ => exchange(way_of(tags, way), old),
+            };
+            // Another one has been quiet for as long: the other direction is no older than the new one.
+            start = way + 1;
         }
     }
     NONE
 }
 
-/// Takes an empty way of a set; [`WAYS`] if there is none.
+/// The flow of an owned slot is the other direction of the new one.
+///
+/// # Safety
+/// `slot` must lead to a slot.
 #[inline(always)]
-fn empty_way<F: Family>(set: u32) -> u32 {
+unsafe fn leads_back<F: Family>(slot: *const Flow<F::Address>, new: &New<F::Address>) -> bool {
+    // SAFETY: by the contract of this function; ports are an aligned word.
+    unsafe {
+        let ports = (&raw const (*slot).source_port).cast::<u32>().read_volatile();
+        ports == packet::ports(new.key.destination_port, new.key.source_port)
+            && (*slot).source.same(&new.key.destination)
+            && (*slot).destination.same(&new.key.source)
+    }
+}
+
+/// Takes the first empty way of a set, or the last one; [`WAYS`] if there is none.
+#[inline(always)]
+fn empty_way<F: Family>(set: u32, last: bool) -> u32 {
     let Some(tags) = F::tags(set) else {
         return WAYS;
     };
     for _ in 0..TRIES {
-        let way = next_way(tags, tag::EMPTY, 0);
+        let way = if last { last_empty(tags) } else { first_empty(tags) };
         if way >= WAYS {
             break;
         }
-        // SAFETY: the callers give an element of the map of tags, and the way is within it.
+        // SAFETY: the pointer leads to an element of the map of tags, and the way is within it.
         if unsafe { exchange_if(way_of(tags, way), tag::EMPTY, tag::BUSY) } == tag::EMPTY {
             return way;
         }
@@ -78,38 +93,45 @@ fn empty_way<F: Family>(set: u32) -> u32 {
     WAYS
 }
 
-/// The way of a set whose flow has ended, or else has been quiet for longest, and is not the other
-/// direction of the new one; [`WAYS`] if all are being filled. Of several, the first from the home
-/// on: the clock of flows is coarse.
 #[inline(always)]
-fn victim<F: Family>(set: u32, home: u32, new: &New<F::Address>) -> u32 {
-    const ENDED: u32 = 1 << 30;
+fn first_empty(tags: *mut FlowTags) -> u32 {
+    for way in 0..WAYS {
+        // SAFETY: the callers give an element of the map of tags; the way is within it.
+        let found = unsafe { tags.cast::<u32>().add(way as usize).read_volatile() };
+        if found == tag::EMPTY {
+            return unknown(way, found);
+        }
+    }
+    WAYS
+}
+
+#[inline(always)]
+fn last_empty(tags: *mut FlowTags) -> u32 {
+    for way in (0..WAYS).rev() {
+        // SAFETY: as in `first_empty`.
+        let found = unsafe { tags.cast::<u32>().add(way as usize).read_volatile() };
+        if found == tag::EMPTY {
+            return unknown(way, found);
+        }
+    }
+    WAYS
+}
+
+/// The way of a set whose flow has ended, or else has been quiet for longest; [`WAYS`] if all are being
+/// filled. Of several, the first from `start` on: the clock of flows is coarse.
+#[inline(always)]
+fn victim<F: Family>(set: u32, start: u32, now: u32) -> u32 {
     let Some(tags) = F::tags(set) else {
         return WAYS;
     };
     let mut best = 0;
     let mut chosen = WAYS;
     for step in 0..WAYS {
-        let way = (home + step) & (WAYS - 1);
-        // SAFETY: the callers give an element of the map of tags; the way is within it.
-        if unsafe { way_of(tags, way).read_volatile() } < tag::FIRST {
-            continue;
-        }
-        let Some(slot) = F::slot(set * WAYS + way) else {
-            return WAYS;
-        };
-        let new = apart(new);
-        // SAFETY: the pointer leads to a slot; what is read is only weighed.
-        let weight = unsafe {
-            let quiet = new.seen.wrapping_sub((&raw const (*slot).seen).read_volatile()) & (ENDED - 1);
-            let closed = is_closed((&raw const (*slot).flags).read_volatile() as u32);
-            let ports = (&raw const (*slot).source_port).cast::<u32>().read_volatile();
-            let own = ports == packet::ports(new.key.destination_port, new.key.source_port)
-                && (*slot).source.same(&new.key.destination)
-                && (*slot).destination.same(&new.key.source);
-            unknown(if own { 1 } else { 2 + quiet + if closed { ENDED } else { 0 } }, ports)
-        };
-        if weight > best {
+        let way = start.wrapping_add(step) & (WAYS - 1);
+        // SAFETY: an element of the map of tags; the way is within it.
+        let mark = unsafe { way_of(tags, way).read_volatile() };
+        let weight = unknown(quiet_of(mark, now) + 1, mark);
+        if mark >= tag::FIRST && weight > best {
             best = weight;
             chosen = unknown(way, weight);
         }
@@ -119,26 +141,25 @@ fn victim<F: Family>(set: u32, home: u32, new: &New<F::Address>) -> u32 {
 
 /// Functions that the kernel checks once, and not with each of their calls.
 macro_rules! once {
-    ($family:ty, $address:ty, $empty:ident, $victim:ident) => {
+    ($family:ty, $empty:ident, $victim:ident) => {
         /// See [`empty_way`].
         #[unsafe(no_mangle)]
         #[inline(never)]
-        pub extern "C" fn $empty(set: u32) -> u32 {
-            empty_way::<$family>(set)
+        pub extern "C" fn $empty(set: u32, last: u32) -> u32 {
+            empty_way::<$family>(set, last != 0)
         }
 
         /// See [`victim`].
         #[unsafe(no_mangle)]
         #[inline(never)]
-        pub extern "C" fn $victim(set: u32, home: u32, new: *const New<$address>) -> u32 {
-            // SAFETY: null, or the caller's.
-            unsafe { new.as_ref() }.map_or(WAYS, |new| victim::<$family>(set, home, new))
+        pub extern "C" fn $victim(set: u32, start: u32, now: u32) -> u32 {
+            victim::<$family>(set, start, now)
         }
     };
 }
 
-once!(V4, u32, empty_way4, victim4);
-once!(V6, [u32; 4], empty_way6, victim6);
+once!(V4, empty_way4, victim4);
+once!(V6, empty_way6, victim6);
 
 /// Ends the flow in an owned slot that is to be another's, counts it, and forgets its other
 /// direction.
@@ -161,17 +182,5 @@ pub fn evict<F: Family>(slot: *mut Flow<F::Address>, now: u32, place: u32) {
             write_sibling(slot, key);
             remove_reply_of::<F>(&*key, slot);
         }
-    }
-}
-
-/// The same reference, of which the compiler does not know it: what is read through it is read there
-/// and then, not once before a loop and kept on the stack, of which there is little.
-#[inline(always)]
-fn apart<T>(value: &T) -> &T {
-    let mut place: *const T = value;
-    // SAFETY: a register is copied to itself, so it is the reference that it was.
-    unsafe {
-        asm!("{place} = {place}", place = inout(reg) place, options(nomem, nostack, preserves_flags));
-        &*place
     }
 }

@@ -4,7 +4,7 @@ use core::ffi::c_void;
 
 use aya_ebpf::bindings::__sk_buff;
 use aya_ebpf::helpers::bpf_map_lookup_elem;
-use ebpf_common::flow::{Flow, FlowKey, FlowTags};
+use ebpf_common::flow::{Flow, FlowHints, FlowKey, FlowTags};
 use ebpf_common::frontend::{Backend4, Backend6, Frontend, FrontendKey4, FrontendKey6, SourceRangeKey};
 use ebpf_common::{Config, Range, choice, protocol};
 
@@ -12,12 +12,12 @@ use super::begin;
 use super::evict;
 use super::flow::{self, Place};
 use super::maps::{
-    BACKENDS4, BACKENDS6, FLOW_TAGS4, FLOW_TAGS6, FLOWS4, FLOWS6, FRONTENDS4, FRONTENDS6, LOCAL_ADDRS4,
-    LOCAL_ADDRS6, SCRATCH4, SCRATCH6, SOURCE_RANGES4, SOURCE_RANGES6,
+    BACKENDS4, BACKENDS6, FLOW_HINTS4, FLOW_HINTS6, FLOW_TAGS4, FLOW_TAGS6, FLOWS4, FLOWS6, FRONTENDS4,
+    FRONTENDS6, LOCAL_ADDRS4, LOCAL_ADDRS6, SCRATCH4, SCRATCH6, SOURCE_RANGES4, SOURCE_RANGES6,
 };
 use super::packet::{Packet, To};
 use super::table::{self, New, Scratch};
-use super::{lookup, reject, tcx};
+use super::{insert, lookup, reject, remove, tcx};
 
 /// An address as the packet carries it.
 pub trait Address: Copy {
@@ -93,6 +93,7 @@ pub trait Family {
     fn flow_mask(config: &Config) -> u32;
     fn slot(index: u32) -> Option<*mut Flow<Self::Address>>;
     fn tags(set: u32) -> Option<*mut FlowTags>;
+    fn hints(set: u32) -> Option<*mut FlowHints>;
     /// This processor's room for what does not fit on the stack.
     fn scratch() -> Option<*mut Scratch<Self::Address>>;
 
@@ -117,12 +118,12 @@ pub trait Family {
     fn remove_flow(key: &FlowKey<Self::Address>);
     /// See `elsewhere` in [`table`].
     fn elsewhere(key: &FlowKey<Self::Address>, hash: u64, set: u32) -> u32;
-    /// See `scan` in [`table`].
+    /// See `scan` in [`insert`].
     fn is_alone(set: u32, new: &New<Self::Address>, hash: u64, own: u32) -> bool;
     /// See `empty_way` in [`evict`].
-    fn empty_way(set: u32) -> u32;
+    fn empty_way(set: u32, last: bool) -> u32;
     /// See `victim` in [`evict`].
-    fn victim(set: u32, home: u32, new: &New<Self::Address>) -> u32;
+    fn victim(set: u32, start: u32, now: u32) -> u32;
     /// See `attend` in [`flow`]; 0 if the flow is gone.
     fn attend(packet: &Packet<Self::Address>, slot: u32, now: u32, place: Place) -> u32;
     /// See `create` in [`begin`]; gives a [`flow::verdict`].
@@ -153,12 +154,12 @@ macro_rules! checked_once {
     ($address:ty, $insert:ident, $remove:ident, $elsewhere:ident, $scan:ident, $empty:ident, $victim:ident, $attend:ident, $create:ident, $choose:ident, $look:ident, $carry:ident, $rewrite:ident, $refuse:ident) => {
         #[inline(always)]
         fn insert_flow(new: &New<$address>, hash: u64, place: Place) -> u32 {
-            table::$insert(new, hash, place)
+            insert::$insert(new, hash, place)
         }
 
         #[inline(always)]
         fn remove_flow(key: &FlowKey<$address>) {
-            table::$remove(key);
+            remove::$remove(key);
         }
 
         #[inline(always)]
@@ -168,17 +169,17 @@ macro_rules! checked_once {
 
         #[inline(always)]
         fn is_alone(set: u32, new: &New<$address>, hash: u64, own: u32) -> bool {
-            table::$scan(set, new, hash, own) != 0
+            insert::$scan(set, new, hash, own) != 0
         }
 
         #[inline(always)]
-        fn empty_way(set: u32) -> u32 {
-            evict::$empty(set)
+        fn empty_way(set: u32, last: bool) -> u32 {
+            evict::$empty(set, last as u32)
         }
 
         #[inline(always)]
-        fn victim(set: u32, home: u32, new: &New<$address>) -> u32 {
-            evict::$victim(set, home, new)
+        fn victim(set: u32, start: u32, now: u32) -> u32 {
+            evict::$victim(set, start, now)
         }
 
         #[inline(always)]
@@ -421,6 +422,11 @@ impl Family for V4 {
     }
 
     #[inline(always)]
+    fn hints(set: u32) -> Option<*mut FlowHints> {
+        FLOW_HINTS4.get_ptr_mut(set)
+    }
+
+    #[inline(always)]
     fn scratch() -> Option<*mut Scratch<Self::Address>> {
         SCRATCH4.get_ptr_mut(0)
     }
@@ -499,6 +505,11 @@ impl Family for V6 {
     #[inline(always)]
     fn tags(set: u32) -> Option<*mut FlowTags> {
         FLOW_TAGS6.get_ptr_mut(set)
+    }
+
+    #[inline(always)]
+    fn hints(set: u32) -> Option<*mut FlowHints> {
+        FLOW_HINTS6.get_ptr_mut(set)
     }
 
     #[inline(always)]

@@ -52,21 +52,31 @@ pub fn tell<F: Family>(kind: u8, place: Place, service: u32, packet: &Packet<F::
 /// Decides on a packet that came in. Of what becomes of it, XDP gets only what it can carry.
 #[inline(always)]
 pub fn decide<F: Family>(packet: &Packet<F::Address>, place: Place, to: &mut To<F::Address>) -> u32 {
+    decide_with_slot::<F>(packet, place, to).0
+}
+
+/// As [`decide`]; with the slot of the packet's flow where that is known already.
+#[inline(always)]
+pub fn decide_with_slot<F: Family>(
+    packet: &Packet<F::Address>,
+    place: Place,
+    to: &mut To<F::Address>,
+) -> (u32, Option<*mut Flow<F::Address>>) {
     let Some(config) = maps::config() else {
-        return verdict::PASS;
+        return (verdict::PASS, None);
     };
     let hash = table::hash(&packet.key, config.seed);
     if let Some(found) = table::find::<F>(config, &packet.key, hash)
         && found.read(to)
     {
         if is_xdp(place) && to.flags & flow_flag::THROUGH as u32 == 0 {
-            return verdict::PASS;
+            return (verdict::PASS, None);
         }
         if keep::<F>(config, packet, &found, to.flags, place) {
-            return verdict::REWRITE;
+            return (verdict::REWRITE, Some(found.slot));
         }
     }
-    begin::begin::<F>(packet, hash, place, to)
+    (begin::begin::<F>(packet, hash, place, to), None)
 }
 
 /// Decides on a packet by the flows there are; with `reply` only on one that a backend of ours
@@ -98,7 +108,7 @@ pub fn known<F: Family>(key: &FlowKey<F::Address>, to: &mut To<F::Address>) -> b
     let Some(config) = maps::config() else {
         return false;
     };
-    table::find::<F>(config, key, table::hash(key, config.seed)).is_some_and(|found| found.read(to))
+    table::find_slowly::<F>(config, key, table::hash(key, config.seed)).is_some_and(|found| found.read(to))
 }
 
 /// Brings the flow up to date; false if it is gone, because its backend is.
@@ -130,8 +140,8 @@ fn keep<F: Family>(
 /// What only few packets of a flow need: the first of a tick, the first after a loss, those that
 /// begin or end a connection. False if the flow is gone.
 #[inline(always)]
-fn attend<F: Family>(packet: &Packet<F::Address>, slot: u32, now: u32, place: Place) -> bool {
-    let Some(slot) = F::slot(slot) else {
+fn attend<F: Family>(packet: &Packet<F::Address>, index: u32, now: u32, place: Place) -> bool {
+    let (Some(config), Some(slot)) = (maps::config(), F::slot(index)) else {
         return false;
     };
     // SAFETY: the pointer leads to a slot. Processors that handle packets of one flow at the same
@@ -160,7 +170,8 @@ fn attend<F: Family>(packet: &Packet<F::Address>, slot: u32, now: u32, place: Pl
                 restore_reply::<F>(packet, slot, now, place);
             }
         }
-        track::<F>(packet, slot);
+        track::<F>(packet, slot, now);
+        table::refresh::<F>(config, index, now, (&raw const (*slot).flags).read_volatile() as u32);
     }
     true
 }
@@ -248,7 +259,10 @@ unsafe fn restore_reply<F: Family>(
         let reply = &raw mut (*scratch).new;
         table::write_sibling(slot, &raw mut (*reply).key);
         let hash = table::hash(&(*reply).key, config.seed);
-        if table::find::<F>(config, &(*reply).key, hash).is_some() {
+        if let Some(found) = table::find::<F>(config, &(*reply).key, hash) {
+            // Or it would look quiet until the reply comes, and might give way just before.
+            let flags = (&raw const (*found.slot).flags).read_volatile() as u32;
+            table::refresh::<F>(config, found.index, now, flags);
             return;
         }
         let flags = (&raw const (*slot).flags).read_volatile();
@@ -273,7 +287,7 @@ unsafe fn restore_reply<F: Family>(
 /// # Safety
 /// `slot` must lead to a slot.
 #[inline(always)]
-unsafe fn track<F: Family>(packet: &Packet<F::Address>, slot: *mut Flow<F::Address>) {
+unsafe fn track<F: Family>(packet: &Packet<F::Address>, slot: *mut Flow<F::Address>, now: u32) {
     let (mine, peers) = if packet.flags & tcp_flag::RST != 0 {
         (flow_flag::RESET, flow_flag::RESET)
     } else if packet.flags & tcp_flag::FIN != 0 {
@@ -293,6 +307,8 @@ unsafe fn track<F: Family>(packet: &Packet<F::Address>, slot: *mut Flow<F::Addre
         let hash = table::hash(&*sibling, config.seed);
         if let Some(found) = table::find::<F>(config, &*sibling, hash) {
             table::set_flags(found.slot, peers);
+            let flags = (&raw const (*found.slot).flags).read_volatile() as u32;
+            table::refresh::<F>(config, found.index, now, flags);
         }
     }
 }

@@ -5,7 +5,7 @@ use aya_ebpf::helpers::{bpf_get_smp_processor_id, bpf_ktime_get_coarse_ns};
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, DevMapHash, HashMap, LpmTrie, LruHashMap, PerCpuArray, RingBuf};
 use ebpf_common::event::EventBudget;
-use ebpf_common::flow::{Flow4, Flow6, FlowTags, Fragment, FragmentKey, Held, WAYS};
+use ebpf_common::flow::{Flow4, Flow6, FlowHints, FlowTags, Fragment, FragmentKey, Held, WAYS};
 use ebpf_common::frontend::{
     Affinity, AffinityKey, Backend4, Backend6, Frontend, FrontendKey4, FrontendKey6,
 };
@@ -42,9 +42,13 @@ pub static FLOWS4: Array<Flow4> = Array::with_max_entries(limits::FLOWS4, BPF_F_
 #[map]
 pub static FLOW_TAGS4: Array<FlowTags> = Array::with_max_entries(limits::FLOWS4 / WAYS, BPF_F_MMAPABLE);
 #[map]
+pub static FLOW_HINTS4: Array<FlowHints> = Array::with_max_entries(limits::FLOWS4 / WAYS, BPF_F_MMAPABLE);
+#[map]
 pub static FLOWS6: Array<Flow6> = Array::with_max_entries(limits::FLOWS6, BPF_F_MMAPABLE);
 #[map]
 pub static FLOW_TAGS6: Array<FlowTags> = Array::with_max_entries(limits::FLOWS6 / WAYS, BPF_F_MMAPABLE);
+#[map]
+pub static FLOW_HINTS6: Array<FlowHints> = Array::with_max_entries(limits::FLOWS6 / WAYS, BPF_F_MMAPABLE);
 #[map]
 pub static FRAGMENTS: LruHashMap<FragmentKey, Fragment> = LruHashMap::with_max_entries(limits::FRAGMENTS, 0);
 #[map]

@@ -33,23 +33,25 @@
 
 use core::arch::asm;
 
-use ebpf_common::flow::{Flow, FlowKey, FlowTags, WAYS, flow_flag, tag, tag_of};
+use ebpf_common::flow::{
+    Flow, FlowKey, FlowTags, WAYS, age_of, flow_flag, set_of, sets_mask, slot_of, tag, tag_of,
+};
 use ebpf_common::{Config, limits, protocol};
 
-use super::atomic::{exchange, exchange_if, unknown};
-use super::begin::Choice;
-use super::evict::{BESIDE, REPLACED, evict, occupy};
+use super::atomic::{exchange_if, unknown};
 use super::family::{Address, Family, V4, V6};
-use super::icmp::Error;
-use super::maps;
 use super::packet::{self, To};
+use super::{hint, maps};
+
+pub use super::insert::{New, Scratch, insert, way_of};
+pub use super::remove::{remove, remove_reply_of};
 
 /// Answer of [`elsewhere`] and [`insert`]: there is no such flow, or no slot for it.
 pub const NONE: u32 = u32::MAX;
 /// Answer of [`insert`]: the key is in the table already.
 pub const EXISTS: u32 = u32::MAX - 1;
 /// Slots of one set that may have the tag of a key without being its flow's.
-const SAME_TAGS: u32 = 3;
+pub const SAME_TAGS: u32 = 3;
 
 /// Sets bits of a flow's flags.
 ///
@@ -132,7 +134,7 @@ unsafe fn holds_here<A: Address>(slot: *const Flow<A>, key: &FlowKey<A>) -> bool
 /// # Safety
 /// `slot` must lead to a slot.
 #[inline(always)]
-unsafe fn same_key_here<A: Address>(slot: *const Flow<A>, key: &FlowKey<A>) -> bool {
+pub unsafe fn same_key_here<A: Address>(slot: *const Flow<A>, key: &FlowKey<A>) -> bool {
     const _: () = assert!(size_of::<FlowKey<u32>>() % 4 == 0);
     let (here, there) = ((&raw const *key).cast::<u32>(), slot.cast::<u32>());
     for word in 0..size_of::<FlowKey<A>>() / 4 {
@@ -172,8 +174,7 @@ impl<A: Address> Found<A> {
             let ports = (&raw const (*slot).source_port).cast::<u32>().read_volatile();
             packet::copy(&raw const (*slot).source, &mut to.source);
             packet::copy(&raw const (*slot).destination, &mut to.destination);
-            to.source_port = ports as u16;
-            to.destination_port = (ports >> 16) as u16;
+            packet::set_ports(&raw mut to.source_port, ports);
             to.flags = (&raw const (*slot).flags).read_volatile() as u32;
             to.slot = self.index;
             unchanged(slot, self.version)
@@ -181,16 +182,38 @@ impl<A: Address> Found<A> {
     }
 }
 
-/// The flow of a key. Most are found in the slot that their hash names.
+/// The flow of a key. Most are found in the slot that the hints of their set name.
 #[inline(always)]
 pub fn find<F: Family>(config: &Config, key: &FlowKey<F::Address>, hash: u64) -> Option<Found<F::Address>> {
-    let index = hash as u32 & F::flow_mask(config);
-    let slot = F::slot(index)?;
-    // SAFETY: the pointer leads to a slot.
-    if let Some(version) = unsafe { holds(slot, key) } {
-        return Some(Found { slot, index, version });
+    let flow_mask = F::flow_mask(config);
+    let set = set_of(hash, flow_mask);
+    let way = hint::way::<F>(set, hash);
+    if way < WAYS {
+        let index = slot_of(set, way, flow_mask);
+        let slot = F::slot(index)?;
+        // SAFETY: the pointer leads to a slot.
+        if let Some(version) = unsafe { holds(slot, key) } {
+            return Some(Found { slot, index, version });
+        }
+    } else if hint::way::<F>(beside(set), hash) >= WAYS {
+        return None;
     }
-    let index = F::elsewhere(key, hash, index >> WAYS.trailing_zeros());
+    search::<F>(key, hash, set)
+}
+
+/// As [`find`], by a function that the programs share: for what is rare, and has little stack.
+#[inline(always)]
+pub fn find_slowly<F: Family>(
+    config: &Config,
+    key: &FlowKey<F::Address>,
+    hash: u64,
+) -> Option<Found<F::Address>> {
+    search::<F>(key, hash, set_of(hash, F::flow_mask(config)))
+}
+
+#[inline(always)]
+fn search<F: Family>(key: &FlowKey<F::Address>, hash: u64, set: u32) -> Option<Found<F::Address>> {
+    let index = F::elsewhere(key, hash, set);
     if index == NONE {
         return None;
     }
@@ -202,8 +225,11 @@ pub fn find<F: Family>(config: &Config, key: &FlowKey<F::Address>, hash: u64) ->
 /// Index of the slot that has this key, valid, in a set or the one beside it; [`NONE`] for none.
 #[inline(always)]
 fn elsewhere<F: Family>(key: &FlowKey<F::Address>, hash: u64, set: u32) -> u32 {
-    let index = within::<F>(key, hash, set);
-    if index == NONE { within::<F>(key, hash, beside(set)) } else { index }
+    let Some(config) = maps::config() else {
+        return NONE;
+    };
+    let index = within::<F>(config, key, hash, set);
+    if index == NONE { within::<F>(config, key, hash, beside(set)) } else { index }
 }
 
 /// The set beside a set, which takes its flows when it is full. Both lines of tags are fetched
@@ -215,7 +241,7 @@ pub fn beside(set: u32) -> u32 {
 
 /// Index of the slot of a set that has this key, valid; [`NONE`] for none.
 #[inline(always)]
-fn within<F: Family>(key: &FlowKey<F::Address>, hash: u64, set: u32) -> u32 {
+fn within<F: Family>(config: &Config, key: &FlowKey<F::Address>, hash: u64, set: u32) -> u32 {
     let Some(tags) = F::tags(set) else {
         return NONE;
     };
@@ -226,7 +252,7 @@ fn within<F: Family>(key: &FlowKey<F::Address>, hash: u64, set: u32) -> u32 {
         if way >= WAYS {
             return NONE;
         }
-        let index = set * WAYS + way;
+        let index = slot_of(set, way, F::flow_mask(config));
         let Some(slot) = F::slot(index) else {
             return NONE;
         };
@@ -255,7 +281,7 @@ pub extern "C" fn elsewhere6(key: *const FlowKey<[u32; 4]>, hash: u64, set: u32)
     unsafe { key.as_ref() }.map_or(NONE, |key| elsewhere::<V6>(key, hash, set))
 }
 
-/// The first way from `from` on whose tag is the one wanted; [`WAYS`] for none. No function of its
+/// The first way from `from` on whose mark has the tag that is wanted; [`WAYS`] for none. No function of its
 /// own, nor are others on the way to the end of the longest chain of calls: Linux 6.1 counts a
 /// frame of the stack as a multiple of 32 bytes, and allows 512 in all.
 #[inline(always)]
@@ -263,198 +289,11 @@ pub fn next_way(tags: *const FlowTags, wanted: u32, from: u32) -> u32 {
     for way in 0..WAYS {
         // SAFETY: the callers give an element of the map of tags; the way is within it.
         let found = unsafe { tags.cast::<u32>().add(way as usize).read_volatile() };
-        if found == wanted && way >= from {
+        if found & !tag::AGE == wanted && way >= from {
             return unknown(way, wanted);
         }
     }
     unknown(WAYS, wanted)
-}
-
-/// What a new flow is made of.
-#[repr(C)]
-pub struct New<A> {
-    pub key: FlowKey<A>,
-    pub source: A,
-    pub destination: A,
-    pub source_port: u16,
-    pub destination_port: u16,
-    pub service: u32,
-    pub epoch: u32,
-    pub seen: u32,
-    /// Bits of [`flow_flag`].
-    pub flags: u32,
-}
-
-/// Room for what does not fit on the stack. Each part has one user, and no user runs inside itself.
-#[repr(C)]
-pub struct Scratch<A> {
-    /// The flow that is being put into the table.
-    pub new: New<A>,
-    /// The other direction of the flow that a packet belongs to.
-    pub sibling: FlowKey<A>,
-    /// What the new flow is made from.
-    pub choice: Choice<A>,
-    /// The flow that gives way.
-    pub evicted: FlowKey<A>,
-    /// An error and what becomes of it.
-    pub error: Error<A>,
-    pub sender: To<A>,
-    pub outer: To<A>,
-}
-
-/// Puts a flow into the table; gives the index of its slot, [`EXISTS`] if its key is there, or
-/// [`NONE`] if all slots of its set were being filled. `hash` is the key's; `place` says where the
-/// packet is, see [`super::flow::Place`].
-#[inline(always)]
-pub fn insert<F: Family>(new: &New<F::Address>, hash: u64, place: u32) -> u32 {
-    F::insert_flow(new, hash, place)
-}
-
-/// [`insert`] of IPv4, checked by the kernel once and not with each call.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub extern "C" fn insert4(new: *const New<u32>, hash: u64, place: u32) -> u32 {
-    // SAFETY: null, or the caller's.
-    unsafe { new.as_ref() }.map_or(NONE, |new| put::<V4>(new, hash, place))
-}
-
-/// [`insert`] of IPv6.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub extern "C" fn insert6(new: *const New<[u32; 4]>, hash: u64, place: u32) -> u32 {
-    // SAFETY: null, or the caller's.
-    unsafe { new.as_ref() }.map_or(NONE, |new| put::<V6>(new, hash, place))
-}
-
-#[inline(always)]
-fn put<F: Family>(new: &New<F::Address>, hash: u64, place: u32) -> u32 {
-    let Some(config) = maps::config() else {
-        return NONE;
-    };
-    let home = hash as u32 & F::flow_mask(config);
-    let set = home >> WAYS.trailing_zeros();
-    let taken = occupy::<F>(set, home & (WAYS - 1), new);
-    if taken == NONE {
-        return NONE;
-    }
-    let set = if taken & BESIDE != 0 { beside(set) } else { set };
-    let way = taken & (WAYS - 1);
-    let index = set * WAYS + way;
-    let (Some(tags), Some(slot)) = (F::tags(set), F::slot(index)) else {
-        return NONE;
-    };
-    if taken & REPLACED != 0 {
-        evict::<F>(slot, new.seen, place);
-    }
-    // SAFETY: both pointers lead to elements of their maps, and the slot is ours.
-    unsafe {
-        let version = open(slot);
-        fill(slot, new);
-        exchange(way_of(tags, way), tag_of(hash));
-        let alone = F::is_alone(set, new, hash, index) && F::is_alone(beside(set), new, hash, index);
-        if alone && exchange_if(&raw mut (*slot).version, version, version.wrapping_add(1)) == version {
-            return index;
-        }
-        // The version stays odd. The slot may have been taken for another flow meanwhile.
-        exchange_if(way_of(tags, way), tag_of(hash), tag::EMPTY);
-    }
-    EXISTS
-}
-
-/// The tag of a way.
-///
-/// # Safety
-/// `tags` must lead to an element of the map of tags, and `way` be below [`WAYS`].
-#[inline(always)]
-pub unsafe fn way_of(tags: *mut FlowTags, way: u32) -> *mut u32 {
-    // SAFETY: by the contract of this function. The mask shows it to the kernel too.
-    unsafe { tags.cast::<u32>().add((way & (WAYS - 1)) as usize) }
-}
-
-/// Makes the version of an owned slot odd, and gives it.
-///
-/// # Safety
-/// `slot` must lead to a slot that the caller owns.
-#[inline(always)]
-pub unsafe fn open<A>(slot: *mut Flow<A>) -> u32 {
-    // SAFETY: by the contract of this function.
-    unsafe {
-        let place = &raw mut (*slot).version;
-        let version = (place.read_volatile() | 1).wrapping_add(2);
-        exchange(place, version);
-        version
-    }
-}
-
-/// # Safety
-/// `slot` must lead to a slot that the caller owns and has opened.
-#[inline(always)]
-unsafe fn fill<A: Address>(slot: *mut Flow<A>, new: &New<A>) {
-    // SAFETY: by the contract of this function; pairs of ports, and flags with what is after them,
-    // are aligned words.
-    unsafe {
-        packet::copy(&raw const new.key, &raw mut (*slot).key);
-        packet::copy(&raw const new.source, &raw mut (*slot).source);
-        packet::copy(&raw const new.destination, &raw mut (*slot).destination);
-        let ports = packet::ports(new.source_port, new.destination_port);
-        (&raw mut (*slot).source_port).cast::<u32>().write_volatile(ports);
-        (&raw mut (*slot).service).write_volatile(new.service);
-        (&raw mut (*slot).epoch).write_volatile(new.epoch);
-        (&raw mut (*slot).seen).write_volatile(new.seen);
-        (&raw mut (*slot).flags).cast::<u32>().write_volatile(new.flags);
-        (&raw mut (*slot).hop_ifindex).write_volatile(0);
-    }
-}
-
-/// Looks in a set for another slot than `own` with the key of a pending flow; true if there is none,
-/// or if the other one has been revoked.
-#[inline(always)]
-fn scan<F: Family>(set: u32, new: &New<F::Address>, hash: u64, own: u32) -> bool {
-    let Some(tags) = F::tags(set) else {
-        return false;
-    };
-    let wanted = tag_of(hash);
-    let mut from = 0;
-    for _ in 0..SAME_TAGS {
-        let way = next_way(tags, wanted, from);
-        if way >= WAYS {
-            return true;
-        }
-        from = way + 1;
-        let index = set * WAYS + way;
-        let Some(slot) = F::slot(index) else {
-            return false;
-        };
-        // SAFETY: the pointer leads to a slot.
-        unsafe {
-            if index == own || !same_key_here(slot, &new.key) {
-                continue;
-            }
-            let place = &raw mut (*slot).version;
-            let version = place.read_volatile();
-            let pending = version & 1 == 1;
-            if !pending || index < own || exchange_if(place, version, version.wrapping_add(2)) != version {
-                return false;
-            }
-        }
-    }
-    true
-}
-
-/// [`scan`] of IPv4, checked by the kernel once and not with each call.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub extern "C" fn scan4(set: u32, new: *const New<u32>, hash: u64, own: u32) -> u32 {
-    // SAFETY: null, or the caller's.
-    unsafe { new.as_ref() }.map_or(0, |new| scan::<V4>(set, new, hash, own) as u32)
-}
-
-/// [`scan`] of IPv6.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub extern "C" fn scan6(set: u32, new: *const New<[u32; 4]>, hash: u64, own: u32) -> u32 {
-    // SAFETY: null, or the caller's.
-    unsafe { new.as_ref() }.map_or(0, |new| scan::<V6>(set, new, hash, own) as u32)
 }
 
 /// Writes the key of the element for the other direction.
@@ -473,90 +312,26 @@ pub unsafe fn write_sibling<A: Address>(slot: *const Flow<A>, key: *mut FlowKey<
     }
 }
 
-/// Removes the flow under `key` if it leads back to that of `slot`: it may be another's by now.
-///
-/// # Safety
-/// `slot` must lead to a slot.
+/// Set and way of a slot.
 #[inline(always)]
-pub unsafe fn remove_reply_of<F: Family>(key: &FlowKey<F::Address>, slot: *const Flow<F::Address>) {
-    let Some(config) = maps::config() else {
-        return;
-    };
-    let hash = hash(key, config.seed);
-    let Some(found) = find::<F>(config, key, hash) else {
-        return;
-    };
-    // SAFETY: by the contract of this function, and of the table for what was found.
-    unsafe {
-        let ports = (&raw const (*slot).key.source_port).cast::<u32>().read_volatile();
-        let back = (&raw const (*found.slot).source_port).cast::<u32>().read_volatile();
-        if back == ports.rotate_left(16)
-            && (*slot).key.source.same(&(*found.slot).destination)
-            && (*slot).key.destination.same(&(*found.slot).source)
-        {
-            release::<F>(&found, hash);
-        }
-    }
+pub fn place_of(config_mask: u32, index: u32) -> (u32, u32) {
+    let sets = sets_mask(config_mask);
+    (index & sets, index / (sets + 1))
 }
 
-/// Removes the flow under a key.
+/// Notes in the mark of a slot when its flow was last seen, or that it has ended.
 #[inline(always)]
-pub fn remove<F: Family>(key: &FlowKey<F::Address>) {
-    F::remove_flow(key);
-}
-
-/// [`remove`] of IPv4, checked by the kernel once and not with each call.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub extern "C" fn remove4(key: *const FlowKey<u32>) -> u32 {
-    // SAFETY: null, or the caller's.
-    if let Some(key) = unsafe { key.as_ref() } {
-        take_out::<V4>(key);
-    }
-    0
-}
-
-/// [`remove`] of IPv6.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub extern "C" fn remove6(key: *const FlowKey<[u32; 4]>) -> u32 {
-    // SAFETY: null, or the caller's.
-    if let Some(key) = unsafe { key.as_ref() } {
-        take_out::<V6>(key);
-    }
-    0
-}
-
-#[inline(always)]
-fn take_out<F: Family>(key: &FlowKey<F::Address>) {
-    let Some(config) = maps::config() else {
-        return;
-    };
-    let hash = hash(key, config.seed);
-    if let Some(found) = find::<F>(config, key, hash) {
-        release::<F>(&found, hash);
-    }
-}
-
-/// Empties a slot, unless somebody else takes it at the same time.
-#[inline(always)]
-fn release<F: Family>(found: &Found<F::Address>, hash: u64) {
-    let Some(tags) = F::tags(found.index >> WAYS.trailing_zeros()) else {
-        return;
-    };
-    let present = tag_of(hash);
-    // SAFETY: the pointers lead to elements of their maps.
-    unsafe {
-        let place = way_of(tags, found.index);
-        if exchange_if(place, present, tag::BUSY) != present {
-            return;
-        }
-        // Another flow with the same tag may have got the slot before it was taken.
-        if unchanged(found.slot, found.version) {
-            open(found.slot);
-            exchange(place, tag::EMPTY);
-        } else {
-            exchange(place, present);
+pub fn refresh<F: Family>(config: &Config, index: u32, now: u32, flags: u32) {
+    let (set, way) = place_of(F::flow_mask(config), index);
+    if let Some(tags) = F::tags(set) {
+        // SAFETY: the pointer leads to an element of the map of tags, and ways are within it. Another
+        // flow that has got the slot meanwhile only looks as old as this one.
+        unsafe {
+            let place = way_of(tags, way);
+            let mark = place.read_volatile();
+            if mark >= tag::FIRST {
+                exchange_if(place, mark, mark & !tag::AGE | age_of(now, is_closed(flags)));
+            }
         }
     }
 }

@@ -55,11 +55,12 @@ fn run<F: Family>(ctx: *mut xdp_md, data: usize, end: usize) -> u32 {
     let mut to = MaybeUninit::uninit();
     // SAFETY: read only after the decision has written it.
     let to: &mut To<F::Address> = unsafe { &mut *to.as_mut_ptr() };
-    match flow::decide::<F>(packet, flow::place(hook::XDP, ifindex), to) {
+    let (verdict, slot) = flow::decide_with_slot::<F>(packet, flow::place(hook::XDP, ifindex), to);
+    match verdict {
         verdict::REWRITE if dsr::is_direct(to.flags) && dsr::needs_room(packet, to.flags) => {
             dsr::lift::<F>(ctx, packet, to)
         }
-        verdict::REWRITE if F::VERSION == 4 => carry::<F>(ctx, packet, to),
+        verdict::REWRITE if F::VERSION == 4 => carry::<F>(ctx, packet, to, slot),
         verdict::REWRITE => carry_apart::<F>(ctx, packet, to),
         verdict::DROP => xdp_action::XDP_DROP,
         _ => xdp_action::XDP_PASS,
@@ -81,13 +82,22 @@ pub fn bounds(ctx: *mut xdp_md) -> (usize, usize) {
 /// As [`carry`], with a stack of its own.
 #[inline(never)]
 fn carry_apart<F: Family>(ctx: *mut xdp_md, packet: &Packet<F::Address>, to: &To<F::Address>) -> u32 {
-    carry::<F>(ctx, packet, to)
+    carry::<F>(ctx, packet, to, None)
 }
 
 /// Rewrites a packet and sends it out; to the stack, unchanged, if the way there is not known.
 #[inline(always)]
-fn carry<F: Family>(ctx: *mut xdp_md, packet: &Packet<F::Address>, to: &To<F::Address>) -> u32 {
-    let Some(hop) = hop::<F>(ctx, packet, to) else {
+fn carry<F: Family>(
+    ctx: *mut xdp_md,
+    packet: &Packet<F::Address>,
+    to: &To<F::Address>,
+    slot: Option<*mut Flow<F::Address>>,
+) -> u32 {
+    let hop = match slot {
+        Some(slot) => hop_at::<F>(ctx, packet, to, slot),
+        None => hop::<F>(ctx, packet, to),
+    };
+    let Some(hop) = hop else {
         return xdp_action::XDP_PASS;
     };
     let (data, end) = bounds(ctx);
@@ -100,7 +110,17 @@ fn carry<F: Family>(ctx: *mut xdp_md, packet: &Packet<F::Address>, to: &To<F::Ad
 /// Where the flow's packets go next, as the flow has it, or the routing table.
 #[inline(always)]
 pub fn hop<F: Family>(ctx: *mut xdp_md, packet: &Packet<F::Address>, to: &To<F::Address>) -> Option<Hop> {
-    let slot = F::slot(to.slot)?;
+    hop_at::<F>(ctx, packet, to, F::slot(to.slot)?)
+}
+
+/// As [`hop`], of the flow in this slot.
+#[inline(always)]
+fn hop_at<F: Family>(
+    ctx: *mut xdp_md,
+    packet: &Packet<F::Address>,
+    to: &To<F::Address>,
+    slot: *mut Flow<F::Address>,
+) -> Option<Hop> {
     let hop = hop::of(slot);
     if hop.is_for_xdp() {
         return Some(hop);

@@ -121,7 +121,7 @@ impl Program {
 }
 
 /// Every map, and the limit that sizes it; none for those of fixed size.
-pub fn maps(limits: &Limits) -> [(&'static str, Option<u32>); 28] {
+pub fn maps(limits: &Limits) -> [(&'static str, Option<u32>); 30] {
     [
         ("CONFIG", None),
         ("FRONTENDS4", Some(limits.frontends)),
@@ -136,8 +136,10 @@ pub fn maps(limits: &Limits) -> [(&'static str, Option<u32>); 28] {
         ("LOCAL_ADDRS6", None),
         ("FLOWS4", Some(limits.flows4)),
         ("FLOW_TAGS4", Some(limits.flows4 / WAYS)),
+        ("FLOW_HINTS4", Some(limits.flows4 / WAYS)),
         ("FLOWS6", Some(limits.flows6)),
         ("FLOW_TAGS6", Some(limits.flows6 / WAYS)),
+        ("FLOW_HINTS6", Some(limits.flows6 / WAYS)),
         ("FRAGMENTS", Some(limits.fragments)),
         ("EXEMPT", Some(limits.exempt)),
         ("EVENTS", None),

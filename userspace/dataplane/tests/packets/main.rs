@@ -49,7 +49,8 @@ pub fn forget_flow4(node: &Node, key: &[u8]) {
     let tags = Elements::open(&maps.join("FLOW_TAGS4"), 64);
     let (index, _) = flows.iter().find(|(_, flow)| flow.starts_with(key)).expect("the flow is there");
     flows.write(index, &[0; 64]);
-    let (set, way) = (index / 16, (index % 16) as usize);
+    let sets = tags.iter().count() as u32;
+    let (set, way) = (index % sets, (index / sets) as usize);
     let mut line = tags.read(set).unwrap();
     line[4 * way..][..4].fill(0);
     tags.write(set, &line);

@@ -21,8 +21,8 @@ impl Predecessor {
         ports: (u16, u16),
         id: &dyn Fn(u32) -> Option<u32>,
     ) -> io::Result<usize> {
-        let flows4 = FlowWriter::<Flow4>::open(maps, "FLOWS4", "FLOW_TAGS4")?;
-        let flows6 = FlowWriter::<Flow6>::open(maps, "FLOWS6", "FLOW_TAGS6")?;
+        let flows4 = FlowWriter::<Flow4>::open(maps, ["FLOWS4", "FLOW_TAGS4", "FLOW_HINTS4"])?;
+        let flows6 = FlowWriter::<Flow6>::open(maps, ["FLOWS6", "FLOW_TAGS6", "FLOW_HINTS6"])?;
         let mut carried = 0;
         let mut connections = self.reader.connections()?;
         // Where there is less room than there was, those stay behind that have been quiet for longest.

@@ -35,8 +35,8 @@ impl Reader {
     pub fn open(directory: &Path) -> io::Result<Self> {
         let this = Self {
             directory: directory.to_path_buf(),
-            flows4: FlowWriter::open(directory, "FLOWS4", "FLOW_TAGS4")?,
-            flows6: FlowWriter::open(directory, "FLOWS6", "FLOW_TAGS6")?,
+            flows4: FlowWriter::open(directory, ["FLOWS4", "FLOW_TAGS4", "FLOW_HINTS4"])?,
+            flows6: FlowWriter::open(directory, ["FLOWS6", "FLOW_TAGS6", "FLOW_HINTS6"])?,
         };
         this.array::<Config>("CONFIG", false)?;
         Ok(this)

@@ -1,0 +1,65 @@
+//! In which slot a flow is, by the hints of its set: sixteen bytes, of which eight are compared at
+//! once and without a branch for each, as which of them it is cannot be foretold.
+//!
+//! Only the owner of a slot writes its hint, before it publishes the slot's mark or gives it up. So a
+//! flow that is valid has its hint, and where there is none, there was no flow. A hint that names a
+//! slot of another flow, or of none, costs a look at the marks and nothing else.
+
+use ebpf_common::flow::{FlowHints, WAYS, hint_of};
+
+use super::family::Family;
+
+/// A byte of 1 for each way of half a set, and one with its highest bit set.
+const ONES: u64 = 0x0101_0101_0101_0101;
+const HIGHEST: u64 = ONES << 7;
+/// Multiplied with one bit of [`ONES`], it has the number of that bit in its highest byte.
+const NUMBERS: u64 = 0x0001_0203_0405_0607;
+/// Ways of half a set.
+const HALF: u32 = WAYS / 2;
+
+/// The first way of a set that has the hint of a hash; [`WAYS`] or above for none.
+#[inline(always)]
+pub fn way<F: Family>(set: u32, hash: u64) -> u32 {
+    let Some(hints) = F::hints(set) else {
+        return WAYS;
+    };
+    let wanted = hint_of(hash) as u64 * ONES;
+    // SAFETY: the pointer leads to an element of the map of hints; words are read whole.
+    unsafe {
+        let half = (&raw const (*hints).hints).cast::<u64>();
+        let low = same(half.read_volatile(), wanted);
+        if low != 0 {
+            return first(low);
+        }
+        let high = same(half.add(1).read_volatile(), wanted);
+        if high != 0 { first(high) + HALF } else { WAYS }
+    }
+}
+
+/// The highest bit of each byte that both have alike. Above the first there may be others too.
+#[inline(always)]
+fn same(hints: u64, wanted: u64) -> u64 {
+    let differ = hints ^ wanted;
+    differ.wrapping_sub(ONES) & !differ & HIGHEST
+}
+
+/// Number of the first byte whose highest bit is set.
+#[inline(always)]
+fn first(bits: u64) -> u32 {
+    (((bits & bits.wrapping_neg()) >> 7).wrapping_mul(NUMBERS) >> 56) as u32
+}
+
+/// Writes the hint of an owned slot: that of a hash, or 0.
+#[inline(always)]
+pub fn write<F: Family>(set: u32, way: u32, hint: u8) {
+    if let Some(hints) = F::hints(set) {
+        // SAFETY: the pointer leads to an element of the map of hints, which the mask keeps within; the
+        // first way is the lowest byte.
+        unsafe {
+            const _: () = assert!(cfg!(target_endian = "little"));
+            (&raw mut (*hints).hints).cast::<u8>().add((way & (WAYS - 1)) as usize).write_volatile(hint);
+        }
+    }
+}
+
+const _: () = assert!(size_of::<FlowHints>() == 16);

@@ -1,0 +1,146 @@
+//! How a flow leaves the table, other than by giving way to another. [`super::table`] says how processors
+//! share it.
+
+use ebpf_common::flow::{Flow, FlowKey, tag, tag_of};
+
+use super::atomic::{exchange, exchange_if};
+use super::family::{Address as _, Family, V4, V6};
+use super::insert::{New, open};
+use super::table::{Found, find, hash, place_of, same_key_here, unchanged, way_of};
+use super::{hint, maps};
+
+/// How often a slot's mark may change while it is taken.
+const PATIENCE: u32 = 4;
+
+/// Removes the flow under `key` if it leads back to that of `slot`: it may be another's by now.
+///
+/// # Safety
+/// `slot` must lead to a slot.
+#[inline(always)]
+pub unsafe fn remove_reply_of<F: Family>(key: &FlowKey<F::Address>, slot: *const Flow<F::Address>) {
+    let Some(config) = maps::config() else {
+        return;
+    };
+    let hash = hash(key, config.seed);
+    let Some(found) = find::<F>(config, key, hash) else {
+        return;
+    };
+    // SAFETY: by the contract of this function, and of the table for what was found.
+    unsafe {
+        let ports = (&raw const (*slot).key.source_port).cast::<u32>().read_volatile();
+        let back = (&raw const (*found.slot).source_port).cast::<u32>().read_volatile();
+        if back == ports.rotate_left(16)
+            && (*slot).key.source.same(&(*found.slot).destination)
+            && (*slot).key.destination.same(&(*found.slot).source)
+        {
+            release::<F>(&found, hash);
+        }
+    }
+}
+
+/// Removes the flow under a key.
+#[inline(always)]
+pub fn remove<F: Family>(key: &FlowKey<F::Address>) {
+    F::remove_flow(key);
+}
+
+/// [`remove`] of IPv4, checked by the kernel once and not with each call.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn remove4(key: *const FlowKey<u32>) -> u32 {
+    // SAFETY: null, or the caller's.
+    if let Some(key) = unsafe { key.as_ref() } {
+        take_out::<V4>(key);
+    }
+    0
+}
+
+/// [`remove`] of IPv6.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn remove6(key: *const FlowKey<[u32; 4]>) -> u32 {
+    // SAFETY: null, or the caller's.
+    if let Some(key) = unsafe { key.as_ref() } {
+        take_out::<V6>(key);
+    }
+    0
+}
+
+#[inline(always)]
+fn take_out<F: Family>(key: &FlowKey<F::Address>) {
+    let Some(config) = maps::config() else {
+        return;
+    };
+    let hash = hash(key, config.seed);
+    if let Some(found) = find::<F>(config, key, hash) {
+        release::<F>(&found, hash);
+    }
+}
+
+/// Takes a slot whose mark has the tag of a hash; gives the mark that it had. None if the tag is
+/// another's by now.
+///
+/// # Safety
+/// `place` must lead to a mark.
+#[inline(always)]
+unsafe fn take(place: *mut u32, hash: u64) -> Option<u32> {
+    for _ in 0..PATIENCE {
+        // SAFETY: by the contract of this function.
+        unsafe {
+            let mark = place.read_volatile();
+            if mark & !tag::AGE != tag_of(hash) {
+                break;
+            }
+            // Its age may change meanwhile.
+            if exchange_if(place, mark, tag::BUSY) == mark {
+                return Some(mark);
+            }
+        }
+    }
+    None
+}
+
+/// Gives up a pending flow: its version stays odd. The slot may be another flow's by now. A function
+/// of its own: it is rare, and [`put`] has little stack.
+#[inline(never)]
+pub fn withdraw<F: Family>(new: &New<F::Address>, hash: u64, index: u32) {
+    empty::<F>(index, hash, |slot| {
+        // SAFETY: the pointer leads to a slot.
+        unsafe { (&raw const (*slot).version).read_volatile() & 1 == 1 && same_key_here(slot, &new.key) }
+    });
+}
+
+/// Empties the slot of a flow that was found, unless somebody else takes it at the same time.
+#[inline(always)]
+fn release<F: Family>(found: &Found<F::Address>, hash: u64) {
+    let version = found.version;
+    // SAFETY: the pointer leads to a slot.
+    empty::<F>(found.index, hash, |slot| unsafe { unchanged(slot, version) });
+}
+
+/// Empties a slot if its flow has the tag of a hash, and is the one that is meant: another one with the
+/// same tag may have got it.
+#[inline(always)]
+fn empty<F: Family>(index: u32, hash: u64, is_meant: impl FnOnce(*mut Flow<F::Address>) -> bool) {
+    let Some(config) = maps::config() else {
+        return;
+    };
+    let (set, way) = place_of(F::flow_mask(config), index);
+    let (Some(tags), Some(slot)) = (F::tags(set), F::slot(index)) else {
+        return;
+    };
+    // SAFETY: the pointers lead to elements of their maps.
+    unsafe {
+        let place = way_of(tags, way);
+        let Some(mark) = take(place, hash) else {
+            return;
+        };
+        if is_meant(slot) {
+            open(slot);
+            hint::write::<F>(set, way, 0);
+            exchange(place, tag::EMPTY);
+        } else {
+            exchange(place, mark);
+        }
+    }
+}
