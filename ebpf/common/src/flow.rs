@@ -71,8 +71,8 @@ pub struct Flow6 {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlowTags {
-    /// [`tag::EMPTY`], [`tag::BUSY`], or a mark: the tag of the flow's hash in the upper half (see
-    /// [`tag_of`]), and its age in the lower (see [`age_of`]).
+    /// [`tag::EMPTY`], [`tag::BUSY`], or a mark: the tag of the flow's hash in the upper bits (see
+    /// [`tag_of`]), and its age in the lower ones (see [`age_of`]).
     pub tags: [u32; WAYS as usize],
 }
 
@@ -84,13 +84,17 @@ pub mod tag {
     pub const BUSY: u32 = 1;
     /// The least mark that a flow can have.
     pub const FIRST: u32 = 1 << AGE_BITS;
-    /// Bits of the age in a mark; the tag is above them.
-    pub const AGE_BITS: u32 = 16;
+    /// Bits of the age in a mark; the tag is above them. They begin anew after three days; what has been
+    /// quiet for longer looks younger, and gives way a little later.
+    pub const AGE_BITS: u32 = 18;
     /// All bits of the age.
     pub const AGE: u32 = FIRST - 1;
-    /// Added to the age of a flow that has ended: it looks quiet for nine hours longer than it has
-    /// been, and gives way before others.
+    /// Added to the age of a flow that has ended: it looks quiet for 39 hours longer than it has been,
+    /// and gives way before others.
     pub const ENDED: u32 = 1 << (AGE_BITS - 1);
+    /// Ticks that a mark may be ahead of the processor that looks at it, which may have read the time
+    /// before it was held up.
+    pub const AHEAD: u32 = 4;
 }
 
 /// Element of `FLOW_HINTS4` and `FLOW_HINTS6`: a byte for each slot of a set, the hint of its flow's
@@ -228,11 +232,11 @@ pub const fn age_of(seen: u32, ended: bool) -> u32 {
     seen.wrapping_sub(earlier) & tag::AGE
 }
 
-/// Ticks for which the flow of a mark has been quiet at the tick `now`, and one more: 0 where another
-/// processor's tick was already the next.
+/// Ticks for which the flow of a mark has been quiet at the tick `now`, and [`tag::AHEAD`] more: less
+/// where another processor's tick was later.
 #[inline(always)]
 pub const fn quiet_of(mark: u32, now: u32) -> u32 {
-    now.wrapping_add(1).wrapping_sub(mark) & tag::AGE
+    now.wrapping_add(tag::AHEAD).wrapping_sub(mark) & tag::AGE
 }
 
 impl<A: Copy> Flow<A> {

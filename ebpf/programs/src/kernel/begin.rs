@@ -330,7 +330,7 @@ fn instead<F: Family>(
             return verdict::REWRITE;
         }
     }
-    forget_reply::<F>(packet, to);
+    // The reply's element is left: it may be the one that the other has.
     maps::count(metric::FLOW_INSERT_FAILED);
     verdict::DROP
 }

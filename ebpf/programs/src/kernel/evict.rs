@@ -2,14 +2,15 @@
 //! processors share slots.
 
 use ebpf_common::event::kind;
-use ebpf_common::flow::{Flow, FlowTags, WAYS, flow_flag, quiet_of, slot_of, tag};
+use ebpf_common::flow::{Flow, FlowKey, WAYS, flow_flag, quiet_of, slot_of, tag};
 use ebpf_common::{Config, metric};
 
-use super::atomic::{exchange, exchange_if, unknown};
+use super::atomic::{exchange_if, unknown};
 use super::family::{Address as _, Family, V4, V6};
 use super::insert::{New, open};
-use super::table::{NONE, beside, idle_limit, remove_reply_of, way_of, write_sibling};
-use super::{event, maps, packet};
+use super::remove::{release, reply_of};
+use super::table::{self, Found, NONE, beside, idle_limit, way_of, write_sibling};
+use super::{event, hint, maps, packet};
 
 /// Slots that are tried for a new flow while other processors take them away.
 const TRIES: u32 = 4;
@@ -17,6 +18,19 @@ const TRIES: u32 = 4;
 /// Bits of what [`occupy`] gives: the slot is in the set beside, or holds a flow.
 pub const BESIDE: u32 = WAYS;
 pub const REPLACED: u32 = 2 * WAYS;
+
+/// The other direction of a flow that is to give way, as it was before.
+#[repr(C)]
+pub struct Sibling<A> {
+    hash: u64,
+    key: FlowKey<A>,
+    /// Of its slot; [`NONE`] if there is no such flow.
+    index: u32,
+    version: u32,
+    /// Of the flow that is to give way.
+    mark: u32,
+    reserved: u32,
+}
 
 /// Takes a slot: an empty one of the set or of the one beside it, else the one of the set that can be
 /// missed most, from `start` on. Gives its way, with [`BESIDE`] and [`REPLACED`], or [`NONE`].
@@ -38,28 +52,55 @@ pub fn occupy<F: Family>(config: &Config, set: u32, start: u32, new: &New<F::Add
     };
     let mut start = start;
     for _ in 0..TRIES {
-        let way = F::victim(set, start, new.seen);
-        if way >= WAYS {
+        let found = F::victim(set, start, new.seen);
+        let (way, quiet) = (found & (WAYS - 1), found / WAYS);
+        let Some(slot) = F::slot(slot_of(set, way, F::flow_mask(config))) else {
             break;
-        }
-        // SAFETY: the pointer leads to an element of the map of tags, and ways are within it.
+        };
+        // SAFETY: the pointers lead to elements of their maps, and ways are within a line of tags.
         unsafe {
-            let old = way_of(tags, way).read_volatile();
-            if old < tag::FIRST || exchange_if(way_of(tags, way), old, tag::BUSY) != old {
+            let mark = way_of(tags, way).read_volatile();
+            // Whoever has refreshed it since relies on that.
+            if mark < tag::FIRST || quiet_of(mark, new.seen) != quiet {
                 continue;
             }
-            match F::slot(slot_of(set, way, F::flow_mask(config))) {
-                Some(slot) if !leads_back::<F>(slot, new) => return way | REPLACED,
-                _ => exchange(way_of(tags, way), old),
-            };
-            // Another one has been quiet for as long: the other direction is no older than the new one.
-            start = way + 1;
+            if leads_back::<F>(slot, new) {
+                // The other direction is no older than the new one: there is another.
+                start = way + 1;
+                continue;
+            }
+            let mark = note::<F>(config, slot, mark);
+            if exchange_if(way_of(tags, way), mark, tag::BUSY) == mark {
+                return way | REPLACED;
+            }
         }
     }
     NONE
 }
 
-/// The flow of an owned slot is the other direction of the new one.
+/// Notes where the other direction of a flow is. Before the flow's slot is taken: whoever finds it taken
+/// begins the connection anew, and what he puts in is not to be forgotten.
+///
+/// # Safety
+/// `slot` must lead to a slot.
+#[inline(always)]
+unsafe fn note<F: Family>(config: &Config, slot: *const Flow<F::Address>, mark: u32) -> u32 {
+    let Some(scratch) = F::scratch() else {
+        return mark;
+    };
+    // SAFETY: the room is this processor's own; the slot by the contract of this function.
+    unsafe {
+        let sibling = &raw mut (*scratch).evicted;
+        (&raw mut (*sibling).mark).write_volatile(mark);
+        write_sibling(slot, &raw mut (*sibling).key);
+        (*sibling).hash = table::hash(&(*sibling).key, config.seed);
+        let found = reply_of::<F>(config, &(*sibling).key, (*sibling).hash, slot);
+        ((*sibling).index, (*sibling).version) = found.map_or((NONE, 0), |found| (found.index, found.version));
+        (&raw const (*sibling).mark).read_volatile()
+    }
+}
+
+/// The flow of a slot is the other direction of the new one; what is read is only weighed.
 ///
 /// # Safety
 /// `slot` must lead to a slot.
@@ -77,66 +118,46 @@ unsafe fn leads_back<F: Family>(slot: *const Flow<F::Address>, new: &New<F::Addr
 /// Takes the first empty way of a set, or the last one; [`WAYS`] if there is none.
 #[inline(always)]
 fn empty_way<F: Family>(set: u32, last: bool) -> u32 {
-    let Some(tags) = F::tags(set) else {
-        return WAYS;
-    };
+    let mut ways = hint::vacant::<F>(set, last);
     for _ in 0..TRIES {
-        let way = if last { last_empty(tags) } else { first_empty(tags) };
+        let way = hint::first_vacant(ways, last);
         if way >= WAYS {
             break;
         }
+        let Some(tags) = F::tags(set) else {
+            break;
+        };
         // SAFETY: the pointer leads to an element of the map of tags, and the way is within it.
         if unsafe { exchange_if(way_of(tags, way), tag::EMPTY, tag::BUSY) } == tag::EMPTY {
             return way;
         }
+        // It is being filled.
+        ways = hint::without_first(ways);
     }
     WAYS
 }
 
-#[inline(always)]
-fn first_empty(tags: *mut FlowTags) -> u32 {
-    for way in 0..WAYS {
-        // SAFETY: the callers give an element of the map of tags; the way is within it.
-        let found = unsafe { tags.cast::<u32>().add(way as usize).read_volatile() };
-        if found == tag::EMPTY {
-            return unknown(way, found);
-        }
-    }
-    WAYS
-}
-
-#[inline(always)]
-fn last_empty(tags: *mut FlowTags) -> u32 {
-    for way in (0..WAYS).rev() {
-        // SAFETY: as in `first_empty`.
-        let found = unsafe { tags.cast::<u32>().add(way as usize).read_volatile() };
-        if found == tag::EMPTY {
-            return unknown(way, found);
-        }
-    }
-    WAYS
-}
-
-/// The way of a set whose flow has ended, or else has been quiet for longest; [`WAYS`] if all are being
-/// filled. Of several, the first from `start` on: the clock of flows is coarse.
+/// The way of a set whose flow has ended, or else has been quiet for longest, and [`WAYS`] times how long
+/// (see [`quiet_of`]). Of several, the first from `start` on: the clock of flows is coarse.
 #[inline(always)]
 fn victim<F: Family>(set: u32, start: u32, now: u32) -> u32 {
     let Some(tags) = F::tags(set) else {
-        return WAYS;
+        return 0;
     };
     let mut best = 0;
-    let mut chosen = WAYS;
     for step in 0..WAYS {
         let way = start.wrapping_add(step) & (WAYS - 1);
         // SAFETY: an element of the map of tags; the way is within it.
         let mark = unsafe { way_of(tags, way).read_volatile() };
-        let weight = unknown(quiet_of(mark, now) + 1, mark);
-        if mark >= tag::FIRST && weight > best {
+        // What is no flow's weighs nothing: its highest bit is not set.
+        let flow = ((mark as i32) >> 31) as u32;
+        let weight = unknown((quiet_of(mark, now) * WAYS + WAYS - 1 - step) & flow, mark);
+        if weight > best {
             best = weight;
-            chosen = unknown(way, weight);
         }
     }
-    chosen
+    let step = WAYS - 1 - best % WAYS;
+    best / WAYS * WAYS + (start.wrapping_add(step) & (WAYS - 1))
 }
 
 /// Functions that the kernel checks once, and not with each of their calls.
@@ -162,7 +183,7 @@ once!(V4, empty_way4, victim4);
 once!(V6, empty_way6, victim6);
 
 /// Ends the flow in an owned slot that is to be another's, counts it, and forgets its other
-/// direction.
+/// direction, which [`note`] has noted.
 #[inline(always)]
 pub fn evict<F: Family>(slot: *mut Flow<F::Address>, now: u32, place: u32) {
     // SAFETY: the pointer leads to a slot that is ours: nobody else writes its key and result.
@@ -177,10 +198,13 @@ pub fn evict<F: Family>(slot: *mut Flow<F::Address>, now: u32, place: u32) {
             let service = (&raw const (*slot).service).read_volatile();
             event::emit::<F>(kind::FLOW_EVICTED, place as u8, service, place >> 8, &(*slot).key);
         }
-        if let Some(scratch) = F::scratch() {
-            let key = &raw mut (*scratch).evicted;
-            write_sibling(slot, key);
-            remove_reply_of::<F>(&*key, slot);
+        let Some(scratch) = F::scratch() else {
+            return;
+        };
+        let sibling = &(*scratch).evicted;
+        if let (false, Some(slot)) = (sibling.index == NONE, F::slot(sibling.index)) {
+            let found = Found { slot, index: sibling.index, version: sibling.version };
+            release::<F>(&found, sibling.hash);
         }
     }
 }

@@ -134,11 +134,13 @@ fn keep<F: Family>(
     if seen == now && !moved && !noted {
         return true;
     }
-    F::attend(packet, found.index, now, place) != 0
+    // After its mark was refreshed: if it has its slot still, it keeps it.
+    // SAFETY: the pointer leads to a slot.
+    F::attend(packet, found.index, now, place) != 0 && unsafe { table::unchanged(found.slot, found.version) }
 }
 
 /// What only few packets of a flow need: the first of a tick, the first after a loss, those that
-/// begin or end a connection. False if the flow is gone.
+/// begin or end a connection. False if the flow is gone, or is giving way to another.
 #[inline(always)]
 fn attend<F: Family>(packet: &Packet<F::Address>, index: u32, now: u32, place: Place) -> bool {
     let (Some(config), Some(slot)) = (maps::config(), F::slot(index)) else {
@@ -160,6 +162,10 @@ fn attend<F: Family>(packet: &Packet<F::Address>, index: u32, now: u32, place: P
             table::remove::<F>(&packet.key);
             return false;
         }
+        // First of all: nothing that others trust is written for a flow that gives way.
+        if !table::refresh::<F>(config, index, now, flags) {
+            return false;
+        }
         if (&raw const (*slot).seen).read_volatile() != now {
             (&raw mut (*slot).seen).write_volatile(now);
             // The next hop is looked up anew in each tick.
@@ -170,8 +176,9 @@ fn attend<F: Family>(packet: &Packet<F::Address>, index: u32, now: u32, place: P
                 restore_reply::<F>(packet, slot, now, place);
             }
         }
-        track::<F>(packet, slot, now);
-        table::refresh::<F>(config, index, now, (&raw const (*slot).flags).read_volatile() as u32);
+        if track::<F>(packet, slot, now) {
+            table::refresh::<F>(config, index, now, (&raw const (*slot).flags).read_volatile() as u32);
+        }
     }
     true
 }
@@ -259,11 +266,14 @@ unsafe fn restore_reply<F: Family>(
         let reply = &raw mut (*scratch).new;
         table::write_sibling(slot, &raw mut (*reply).key);
         let hash = table::hash(&(*reply).key, config.seed);
-        if let Some(found) = table::find::<F>(config, &(*reply).key, hash) {
+        if let Some(found) = table::find_apart::<F>(config, &(*reply).key, hash) {
             // Or it would look quiet until the reply comes, and might give way just before.
             let flags = (&raw const (*found.slot).flags).read_volatile() as u32;
-            table::refresh::<F>(config, found.index, now, flags);
-            return;
+            if table::refresh::<F>(config, found.index, now, flags)
+                && table::unchanged(found.slot, found.version)
+            {
+                return;
+            }
         }
         let flags = (&raw const (*slot).flags).read_volatile();
         if dsr::is_direct(flags as u32) {
@@ -282,21 +292,21 @@ unsafe fn restore_reply<F: Family>(
     }
 }
 
-/// Notes the end of a connection in both of its elements.
+/// Notes the end of a connection in both of its elements; false if the packet does not end it.
 ///
 /// # Safety
 /// `slot` must lead to a slot.
 #[inline(always)]
-unsafe fn track<F: Family>(packet: &Packet<F::Address>, slot: *mut Flow<F::Address>, now: u32) {
+unsafe fn track<F: Family>(packet: &Packet<F::Address>, slot: *mut Flow<F::Address>, now: u32) -> bool {
     let (mine, peers) = if packet.flags & tcp_flag::RST != 0 {
         (flow_flag::RESET, flow_flag::RESET)
     } else if packet.flags & tcp_flag::FIN != 0 {
         (flow_flag::FIN, flow_flag::FIN_PEER)
     } else {
-        return;
+        return false;
     };
     let (Some(config), Some(scratch)) = (maps::config(), F::scratch()) else {
-        return;
+        return false;
     };
     // SAFETY: by the contract of this function, and of the table for the sibling; the room is this
     // processor's own.
@@ -311,6 +321,7 @@ unsafe fn track<F: Family>(packet: &Packet<F::Address>, slot: *mut Flow<F::Addre
             table::refresh::<F>(config, found.index, now, flags);
         }
     }
+    true
 }
 
 /// Functions that the kernel checks once, and not with each of their calls.

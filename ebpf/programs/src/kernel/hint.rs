@@ -2,8 +2,9 @@
 //! once and without a branch for each, as which of them it is cannot be foretold.
 //!
 //! Only the owner of a slot writes its hint, before it publishes the slot's mark or gives it up. So a
-//! flow that is valid has its hint, and where there is none, there was no flow. A hint that names a
-//! slot of another flow, or of none, costs a look at the marks and nothing else.
+//! flow that is valid has its hint, and where there is none, there was no flow; an empty slot has none,
+//! though one that is being filled may have none either. A hint that names a slot of another flow, or of
+//! none, costs a look at the marks and nothing else.
 
 use ebpf_common::flow::{FlowHints, WAYS, hint_of};
 
@@ -34,6 +35,63 @@ pub fn way<F: Family>(set: u32, hash: u64) -> u32 {
         let high = same(half.add(1).read_volatile(), wanted);
         if high != 0 { first(high) + HALF } else { WAYS }
     }
+}
+
+/// The highest bit of each way of a set that has no hint, of its halves; with `last` of its ways from the
+/// end on.
+#[inline(always)]
+pub fn vacant<F: Family>(set: u32, last: bool) -> [u64; 2] {
+    let Some(hints) = F::hints(set) else {
+        return [0; 2];
+    };
+    // SAFETY: as in `way`.
+    let [low, high] = unsafe {
+        let half = (&raw const (*hints).hints).cast::<u64>();
+        [none(half.read_volatile()), none(half.add(1).read_volatile())]
+    };
+    if last { [high.swap_bytes(), low.swap_bytes()] } else { [low, high] }
+}
+
+/// The first way of what [`vacant`] gave; [`WAYS`] if there is none.
+#[inline(always)]
+pub fn first_vacant([low, high]: [u64; 2], last: bool) -> u32 {
+    let way = match (low, high) {
+        (0, 0) => return WAYS,
+        (0, high) => first(high) + HALF,
+        (low, _) => first(low),
+    };
+    if last { WAYS - 1 - way } else { way }
+}
+
+/// What [`vacant`] gave without its first way.
+#[inline(always)]
+pub fn without_first([low, high]: [u64; 2]) -> [u64; 2] {
+    if low != 0 { [low & (low - 1), high] } else { [0, high & high.wrapping_sub(1)] }
+}
+
+/// No way of a set has the hint of a hash, other than perhaps `own`.
+#[inline(always)]
+pub fn is_alone<F: Family>(set: u32, own: u32, hash: u64) -> bool {
+    let Some(hints) = F::hints(set) else {
+        return false;
+    };
+    let wanted = hint_of(hash) as u64 * ONES;
+    // A shift by more than a word's width is not what a processor does: each half has its own.
+    let own_low = if own < HALF { 1_u64 << (own * 8 + 7) } else { 0 };
+    let own_high = if own >= HALF && own < WAYS { 1_u64 << ((own - HALF) * 8 + 7) } else { 0 };
+    // SAFETY: as in `way`.
+    unsafe {
+        let half = (&raw const (*hints).hints).cast::<u64>();
+        let low = same(half.read_volatile(), wanted) & !own_low;
+        let high = same(half.add(1).read_volatile(), wanted) & !own_high;
+        low | high == 0
+    }
+}
+
+/// The highest bit of each byte that is 0, and no other.
+#[inline(always)]
+fn none(hints: u64) -> u64 {
+    !((hints & !HIGHEST).wrapping_add(!HIGHEST) | hints | !HIGHEST)
 }
 
 /// The highest bit of each byte that both have alike. Above the first there may be others too.

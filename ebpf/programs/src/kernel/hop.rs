@@ -4,6 +4,8 @@
 use aya_ebpf::bindings::bpf_fib_lookup;
 use ebpf_common::flow::Flow;
 
+use super::family::Address;
+
 /// Added to an interface that XDP may perhaps not use: others have found it.
 const NOT_FOR_XDP: u32 = 1 << 31;
 
@@ -36,33 +38,51 @@ impl Hop {
     }
 }
 
-/// The flow's next hop. `slot` leads to a slot.
+/// The next hop of a flow to this destination. `slot` leads to its slot, which may be another flow's by
+/// now: that has a destination of its own, written before its next hop is.
 #[inline(always)]
-pub fn of<A>(slot: *const Flow<A>) -> Hop {
+pub fn of<A: Address>(slot: *const Flow<A>, destination: &A) -> Hop {
     // SAFETY: the callers give a slot. Both link addresses are three aligned words.
     unsafe {
         let place = &raw const (*slot).hop_ifindex;
         let link = (&raw const (*slot).hop_destination).cast::<u32>();
         let ifindex = place.read_volatile();
         let link = [link.read_volatile(), link.add(1).read_volatile(), link.add(2).read_volatile()];
-        Hop { ifindex: if place.read_volatile() == ifindex { ifindex } else { 0 }, link }
+        let same = place.read_volatile() == ifindex && leads_to(slot, destination);
+        Hop { ifindex: if same { ifindex } else { 0 }, link }
     }
 }
 
-/// Keeps what the routing table has answered, for the rest of the tick: what XDP has asked, or
-/// others. `slot` leads to a slot.
+/// # Safety
+/// `slot` must lead to a slot.
 #[inline(always)]
-pub fn keep<A>(slot: *mut Flow<A>, answer: &bpf_fib_lookup, by_xdp: bool) {
-    let (destination, source) = (answer.dmac, answer.smac);
+unsafe fn leads_to<A: Address>(slot: *const Flow<A>, destination: &A) -> bool {
+    // SAFETY: by the contract of this function.
+    unsafe { (&raw const (*slot).destination).read_volatile().same(destination) }
+}
+
+/// Keeps what the routing table has answered for a destination, for the rest of the tick: what XDP has
+/// asked, or others. `slot` leads to the flow's slot; if it is another's by now, that shall look for
+/// itself.
+#[inline(always)]
+pub fn keep<A: Address>(slot: *mut Flow<A>, destination: &A, answer: &bpf_fib_lookup, by_xdp: bool) {
+    // SAFETY: the callers give a slot.
+    if unsafe { !leads_to(slot, destination) } {
+        return;
+    }
+    let (neighbour, own) = (answer.dmac, answer.smac);
     let half = |bytes: [u8; 6], at: usize| bytes[at] as u32 | (bytes[at + 1] as u32) << 8;
     // SAFETY: as in `of`. Who reads in between sees an interface of 0 before or after.
     unsafe {
         let place = &raw mut (*slot).hop_ifindex;
         let link = (&raw mut (*slot).hop_destination).cast::<u32>();
         place.write_volatile(0);
-        link.write_volatile(half(destination, 0) | half(destination, 2) << 16);
-        link.add(1).write_volatile(half(destination, 4) | half(source, 0) << 16);
-        link.add(2).write_volatile(half(source, 2) | half(source, 4) << 16);
+        link.write_volatile(half(neighbour, 0) | half(neighbour, 2) << 16);
+        link.add(1).write_volatile(half(neighbour, 4) | half(own, 0) << 16);
+        link.add(2).write_volatile(half(own, 2) | half(own, 4) << 16);
         place.write_volatile(answer.ifindex | if by_xdp { 0 } else { NOT_FOR_XDP });
+        if !leads_to(slot, destination) {
+            place.write_volatile(0);
+        }
     }
 }

@@ -4,7 +4,7 @@ use ebpf_common::flow::{Flow, FlowKey, FlowTags, WAYS, age_of, hint_of, set_of, 
 
 use super::atomic::{exchange, exchange_if};
 use super::begin::Choice;
-use super::evict::{BESIDE, REPLACED, evict, occupy};
+use super::evict::{BESIDE, REPLACED, Sibling, evict, occupy};
 use super::family::{Address, Family, V4, V6};
 use super::icmp::Error;
 use super::packet::{self, To};
@@ -32,12 +32,15 @@ pub struct New<A> {
 pub struct Scratch<A> {
     /// The flow that is being put into the table.
     pub new: New<A>,
+    /// The hash of its key, and where the packet is: see [`put`].
+    hash: u64,
+    place: u64,
     /// The other direction of the flow that a packet belongs to.
     pub sibling: FlowKey<A>,
     /// What the new flow is made from.
     pub choice: Choice<A>,
     /// The flow that gives way.
-    pub evicted: FlowKey<A>,
+    pub evicted: Sibling<A>,
     /// An error and what becomes of it.
     pub error: Error<A>,
     pub sender: To<A>,
@@ -70,30 +73,47 @@ pub extern "C" fn insert6(new: *const New<[u32; 4]>, hash: u64, place: u32) -> u
 
 #[inline(always)]
 fn put<F: Family>(new: &New<F::Address>, hash: u64, place: u32) -> u32 {
-    let Some(config) = maps::config() else {
+    let (Some(config), Some(scratch)) = (maps::config(), F::scratch()) else {
         return NONE;
     };
-    let set = set_of(hash, F::flow_mask(config));
-    let taken = occupy::<F>(config, set, start_of(hash), new);
+    // What is not needed while a slot is looked for does not lie on the stack meanwhile.
+    // SAFETY: the room is this processor's own.
+    unsafe {
+        (&raw mut (*scratch).hash).write_volatile(hash);
+        (&raw mut (*scratch).place).write_volatile(place as u64);
+    }
+    let taken = occupy::<F>(config, set_of(hash, F::flow_mask(config)), start_of(hash), new);
     if taken == NONE {
         return NONE;
     }
+    let Some(scratch) = F::scratch() else {
+        return NONE;
+    };
+    // SAFETY: as above.
+    let hash = unsafe { (&raw const (*scratch).hash).read_volatile() };
+    let set = set_of(hash, F::flow_mask(config));
     let set = if taken & BESIDE != 0 { beside(set) } else { set };
     let way = taken & (WAYS - 1);
     let index = slot_of(set, way, F::flow_mask(config));
-    let (Some(tags), Some(slot)) = (F::tags(set), F::slot(index)) else {
+    let Some(slot) = F::slot(index) else {
         return NONE;
     };
     if taken & REPLACED != 0 {
+        // SAFETY: as above.
+        let place = unsafe { (&raw const (*scratch).place).read_volatile() as u32 };
         evict::<F>(slot, new.seen, place);
     }
+    let Some(tags) = F::tags(set) else {
+        return NONE;
+    };
     // SAFETY: both pointers lead to elements of their maps, and the slot is ours.
     unsafe {
         let version = open(slot);
         fill(slot, new);
         hint::write::<F>(set, way, hint_of(hash));
         exchange(way_of(tags, way), tag_of(hash) | age_of(new.seen, false));
-        let alone = F::is_alone(set, new, hash, index) && F::is_alone(beside(set), new, hash, index);
+        let alone = hint::is_alone::<F>(set, way, hash) && hint::is_alone::<F>(beside(set), WAYS, hash)
+            || F::is_alone(set, new, hash, index) && F::is_alone(beside(set), new, hash, index);
         if alone && exchange_if(&raw mut (*slot).version, version, version.wrapping_add(1)) == version {
             return index;
         }

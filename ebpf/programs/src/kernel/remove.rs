@@ -1,18 +1,39 @@
 //! How a flow leaves the table, other than by giving way to another. [`super::table`] says how processors
 //! share it.
 
+use ebpf_common::Config;
 use ebpf_common::flow::{Flow, FlowKey, tag, tag_of};
 
 use super::atomic::{exchange, exchange_if};
 use super::family::{Address as _, Family, V4, V6};
 use super::insert::{New, open};
-use super::table::{Found, find, hash, place_of, same_key_here, unchanged, way_of};
+use super::table::{Found, PATIENCE, find, find_apart, hash, place_of, same_key_here, unchanged, way_of};
 use super::{hint, maps};
 
-/// How often a slot's mark may change while it is taken.
-const PATIENCE: u32 = 4;
+/// The flow under `key` if it leads back to that of `slot`: it may be another's by now.
+///
+/// # Safety
+/// `slot` must lead to a slot.
+#[inline(always)]
+pub unsafe fn reply_of<F: Family>(
+    config: &Config,
+    key: &FlowKey<F::Address>,
+    hash: u64,
+    slot: *const Flow<F::Address>,
+) -> Option<Found<F::Address>> {
+    let found = find_apart::<F>(config, key, hash)?;
+    // SAFETY: by the contract of this function, and of the table for what was found.
+    let back = unsafe {
+        let ports = (&raw const (*slot).key.source_port).cast::<u32>().read_volatile();
+        let back = (&raw const (*found.slot).source_port).cast::<u32>().read_volatile();
+        back == ports.rotate_left(16)
+            && (*slot).key.source.same(&(*found.slot).destination)
+            && (*slot).key.destination.same(&(*found.slot).source)
+    };
+    back.then_some(found)
+}
 
-/// Removes the flow under `key` if it leads back to that of `slot`: it may be another's by now.
+/// Removes the flow under `key` if it leads back to that of `slot`.
 ///
 /// # Safety
 /// `slot` must lead to a slot.
@@ -22,19 +43,9 @@ pub unsafe fn remove_reply_of<F: Family>(key: &FlowKey<F::Address>, slot: *const
         return;
     };
     let hash = hash(key, config.seed);
-    let Some(found) = find::<F>(config, key, hash) else {
-        return;
-    };
-    // SAFETY: by the contract of this function, and of the table for what was found.
-    unsafe {
-        let ports = (&raw const (*slot).key.source_port).cast::<u32>().read_volatile();
-        let back = (&raw const (*found.slot).source_port).cast::<u32>().read_volatile();
-        if back == ports.rotate_left(16)
-            && (*slot).key.source.same(&(*found.slot).destination)
-            && (*slot).key.destination.same(&(*found.slot).source)
-        {
-            release::<F>(&found, hash);
-        }
+    // SAFETY: by the contract of this function.
+    if let Some(found) = unsafe { reply_of::<F>(config, key, hash, slot) } {
+        release::<F>(&found, hash);
     }
 }
 
@@ -112,7 +123,7 @@ pub fn withdraw<F: Family>(new: &New<F::Address>, hash: u64, index: u32) {
 
 /// Empties the slot of a flow that was found, unless somebody else takes it at the same time.
 #[inline(always)]
-fn release<F: Family>(found: &Found<F::Address>, hash: u64) {
+pub fn release<F: Family>(found: &Found<F::Address>, hash: u64) {
     let version = found.version;
     // SAFETY: the pointer leads to a slot.
     empty::<F>(found.index, hash, |slot| unsafe { unchanged(slot, version) });
@@ -121,7 +132,7 @@ fn release<F: Family>(found: &Found<F::Address>, hash: u64) {
 /// Empties a slot if its flow has the tag of a hash, and is the one that is meant: another one with the
 /// same tag may have got it.
 #[inline(always)]
-fn empty<F: Family>(index: u32, hash: u64, is_meant: impl FnOnce(*mut Flow<F::Address>) -> bool) {
+fn empty<F: Family>(index: u32, hash: u64, is_meant: impl Fn(*mut Flow<F::Address>) -> bool) {
     let Some(config) = maps::config() else {
         return;
     };
@@ -132,6 +143,10 @@ fn empty<F: Family>(index: u32, hash: u64, is_meant: impl FnOnce(*mut Flow<F::Ad
     // SAFETY: the pointers lead to elements of their maps.
     unsafe {
         let place = way_of(tags, way);
+        // Whoever has it now is not to miss his mark, if only for a moment.
+        if !is_meant(slot) {
+            return;
+        }
         let Some(mark) = take(place, hash) else {
             return;
         };

@@ -52,6 +52,8 @@ pub const NONE: u32 = u32::MAX;
 pub const EXISTS: u32 = u32::MAX - 1;
 /// Slots of one set that may have the tag of a key without being its flow's.
 pub const SAME_TAGS: u32 = 3;
+/// How often a slot's mark may change while it is taken, or refreshed.
+pub const PATIENCE: u32 = 4;
 
 /// Sets bits of a flow's flags.
 ///
@@ -201,6 +203,31 @@ pub fn find<F: Family>(config: &Config, key: &FlowKey<F::Address>, hash: u64) ->
     search::<F>(key, hash, set)
 }
 
+/// As [`find`], for where there is little stack: the key of IPv6 is not kept in it.
+#[inline(always)]
+pub fn find_apart<F: Family>(
+    config: &Config,
+    key: &FlowKey<F::Address>,
+    hash: u64,
+) -> Option<Found<F::Address>> {
+    if F::VERSION == 4 {
+        return find::<F>(config, key, hash);
+    }
+    let set = set_of(hash, F::flow_mask(config));
+    if hint::way::<F>(set, hash) >= WAYS && hint::way::<F>(beside(set), hash) >= WAYS {
+        return None;
+    }
+    let index = F::elsewhere(key, hash, set);
+    if index == NONE {
+        return None;
+    }
+    let slot = F::slot(index)?;
+    // SAFETY: the pointer leads to a slot. Its key has just been compared; if it has changed since, who
+    // goes on compares what he needs.
+    let version = unsafe { (&raw const (*slot).version).read_volatile() };
+    (version & 1 == 0).then_some(Found { slot, index, version })
+}
+
 /// As [`find`], by a function that the programs share: for what is rare, and has little stack.
 #[inline(always)]
 pub fn find_slowly<F: Family>(
@@ -319,21 +346,30 @@ pub fn place_of(config_mask: u32, index: u32) -> (u32, u32) {
     (index & sets, index / (sets + 1))
 }
 
-/// Notes in the mark of a slot when its flow was last seen, or that it has ended.
+/// Notes in the mark of a slot when its flow was last seen, or that it has ended. False if the slot is
+/// being taken. A flow that is found to have its slot still, after that, will not give way soon: who
+/// chose it before does not find the mark that he has seen.
 #[inline(always)]
-pub fn refresh<F: Family>(config: &Config, index: u32, now: u32, flags: u32) {
+pub fn refresh<F: Family>(config: &Config, index: u32, now: u32, flags: u32) -> bool {
     let (set, way) = place_of(F::flow_mask(config), index);
-    if let Some(tags) = F::tags(set) {
+    let Some(tags) = F::tags(set) else {
+        return false;
+    };
+    for _ in 0..PATIENCE {
         // SAFETY: the pointer leads to an element of the map of tags, and ways are within it. Another
         // flow that has got the slot meanwhile only looks as old as this one.
         unsafe {
             let place = way_of(tags, way);
             let mark = place.read_volatile();
-            if mark >= tag::FIRST {
-                exchange_if(place, mark, mark & !tag::AGE | age_of(now, is_closed(flags)));
+            if mark < tag::FIRST {
+                return false;
+            }
+            if exchange_if(place, mark, mark & !tag::AGE | age_of(now, is_closed(flags))) == mark {
+                break;
             }
         }
     }
+    true
 }
 
 /// Either side has reset the connection, or both have finished.

@@ -236,7 +236,7 @@ fn carry<F: Family>(
     }
     let goes_on = packet.hops > 1 && !stack;
     let hop = match F::slot(to.slot) {
-        Some(slot) if goes_on => hop::of(slot),
+        Some(slot) if goes_on => hop::of(slot, &to.destination),
         _ => Hop { ifindex: 0, link: [0; 3] },
     };
     let mut neighbour = MaybeUninit::uninit();
@@ -338,7 +338,7 @@ fn find_way<F: Family>(
             && answer == 0
             && let Some(slot) = F::slot(to.slot)
         {
-            hop::keep(slot, query, false);
+            hop::keep(slot, &to.destination, query, false);
         }
         neighbour.nh_family = F::AF as u32;
         // The v4 address is the first word.

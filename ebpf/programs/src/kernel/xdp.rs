@@ -121,14 +121,14 @@ fn hop_at<F: Family>(
     to: &To<F::Address>,
     slot: *mut Flow<F::Address>,
 ) -> Option<Hop> {
-    let hop = hop::of(slot);
+    let hop = hop::of(slot, &to.destination);
     if hop.is_for_xdp() {
         return Some(hop);
     }
     if !find_hop::<F>(ctx, packet.key.protocol, to, slot) {
         return None;
     }
-    let hop = hop::of(slot);
+    let hop = hop::of(slot, &to.destination);
     hop.is_for_xdp().then_some(hop)
 }
 
@@ -166,7 +166,7 @@ fn find_hop<F: Family>(
         if query.ifindex != ingress && !(may_redirect && DEVICES.get_ifindex(query.ifindex).is_some()) {
             return false;
         }
-        hop::keep(slot, query, true);
+        hop::keep(slot, &to.destination, query, true);
     }
     true
 }

@@ -47,6 +47,7 @@ pub fn forget_flow4(node: &Node, key: &[u8]) {
     let maps = node.bpf_root().join(format!("v{}/maps", ebpf_common::LAYOUT_VERSION));
     let flows = Elements::open(&maps.join("FLOWS4"), 64);
     let tags = Elements::open(&maps.join("FLOW_TAGS4"), 64);
+    let hints = Elements::open(&maps.join("FLOW_HINTS4"), 16);
     let (index, _) = flows.iter().find(|(_, flow)| flow.starts_with(key)).expect("the flow is there");
     flows.write(index, &[0; 64]);
     let sets = tags.iter().count() as u32;
@@ -54,6 +55,9 @@ pub fn forget_flow4(node: &Node, key: &[u8]) {
     let mut line = tags.read(set).unwrap();
     line[4 * way..][..4].fill(0);
     tags.write(set, &line);
+    let mut line = hints.read(set).unwrap();
+    line[way] = 0;
+    hints.write(set, &line);
 }
 
 pub fn metric(node: &Node, label: &str) -> u64 {
