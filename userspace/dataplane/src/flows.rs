@@ -239,13 +239,16 @@ impl<T: WritableSlot> FlowWriter<T> {
         let words = crate::map::words(flow);
         let mut places = self.places(set_of(hash, self.mask()));
         let Some(place) = places.find(|place| self.has(*place, hash, words)) else { return };
-        let tag = self.tag(place);
+        let (tag, version) = (self.tag(place), self.word(place, T::KEY_WORDS));
+        // Whoever has it now is not to miss his mark, if only for a moment.
+        if version.load(Ordering::SeqCst) != flow.version() {
+            return;
+        }
         let taken = tag.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |mark| {
             // Its age may change meanwhile.
             (mark & !tag::AGE == tag_of(hash)).then_some(tag::BUSY)
         });
         let Ok(mark) = taken else { return };
-        let version = self.word(place, T::KEY_WORDS);
         if version.load(Ordering::SeqCst) == flow.version() {
             version.store((flow.version() | 1).wrapping_add(2), Ordering::SeqCst);
             self.set_hint(place, 0);

@@ -4,7 +4,7 @@ use core::mem::MaybeUninit;
 
 use ebpf_common::choice::spread;
 use ebpf_common::event::kind;
-use ebpf_common::flow::flow_flag;
+use ebpf_common::flow::{flow_flag, set_of};
 use ebpf_common::frontend::{AffinityKey, Frontend, backend_flag, frontend_flag};
 use ebpf_common::{Config, limits, metric, scope};
 
@@ -12,7 +12,7 @@ use super::family::{Address, Backend as _, Family, FrontendKey as _, V4, V6};
 use super::flow::{Place, is_xdp, scope_of, tell, verdict};
 use super::packet::{Packet, To, cleared, copy};
 use super::table::{self, New};
-use super::{dsr, lookup, maps, pick};
+use super::{dsr, evict, lookup, maps, pick};
 
 /// Functions that the kernel checks once, and not with each of their calls.
 macro_rules! once {
@@ -93,6 +93,10 @@ fn choose<F: Family>(packet: &Packet<F::Address>, hash: u64, place: Place) -> u3
     };
     // SAFETY: the room is this processor's own.
     let choice = unsafe { &mut (*scratch).choice };
+    // IPv6 has no room for that on the stack.
+    if F::VERSION == 4 {
+        evict::touch::<F>(set_of(hash, F::flow_mask(config)));
+    }
     // Before the frontend is: see `maps::epoch`.
     choice.epoch = maps::epoch(config);
     let (address, port) = (packet.key.destination, packet.key.destination_port);
@@ -100,6 +104,9 @@ fn choose<F: Family>(packet: &Packet<F::Address>, hash: u64, place: Place) -> u3
     let Some(frontend) = lookup::frontend::<F>(&mut key, |_| false) else {
         return if is_xdp(place) { verdict::PASS } else { unknown::<F>(config, packet, place) };
     };
+    if F::VERSION == 4 {
+        maps::touch_service(frontend.service);
+    }
     let flags = frontend.flags();
     if flags & frontend_flag::SOURCE_RANGES != 0 && !F::is_allowed(frontend.service, packet.key.source) {
         maps::count(metric::SOURCE_RANGE_DROPPED);
@@ -256,6 +263,7 @@ fn create<F: Family>(packet: &Packet<F::Address>, hash: u64, place: Place, to: &
     new.epoch = choice.epoch;
     new.seen = maps::tick();
     new.flags = (flags | flow_flag::REVERSE) as u32;
+    F::foresee(hash, new.seen, false);
     // Replies of a backend that answers the client itself do not come here.
     if manner == 0 && !claim::<F>(config, new, !replaced, hash, place) {
         maps::count(metric::SNAT_EXHAUSTED);
@@ -382,6 +390,9 @@ fn claim<F: Family>(
         if attempt > 0 || !keep {
             roll = roll.wrapping_mul(0x9e37_79b1).wrapping_add(0x7f4a_7c15);
             reply.key.destination_port = low.wrapping_add(((roll as u64 * span) >> 32) as u16).to_be();
+        }
+        if attempt == 0 {
+            F::foresee(table::hash(&reply.key, config.seed), reply.seen, true);
         }
         state = F::look_at(reply);
         if state != place_of_reply::TAKEN {

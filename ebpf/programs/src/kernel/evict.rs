@@ -2,12 +2,12 @@
 //! processors share slots.
 
 use ebpf_common::event::kind;
-use ebpf_common::flow::{Flow, FlowKey, WAYS, flow_flag, quiet_of, slot_of, tag};
+use ebpf_common::flow::{Flow, FlowKey, WAYS, flow_flag, quiet_of, set_of, slot_of, start_of, tag};
 use ebpf_common::{Config, metric};
 
 use super::atomic::{exchange_if, unknown};
 use super::family::{Address as _, Family, V4, V6};
-use super::insert::{New, open};
+use super::insert::{New, Scratch, open};
 use super::remove::{release, reply_of};
 use super::table::{self, Found, NONE, beside, idle_limit, way_of, write_sibling};
 use super::{event, hint, maps, packet};
@@ -32,6 +32,63 @@ pub struct Sibling<A> {
     reserved: u32,
 }
 
+/// What [`foresee`] has found.
+#[repr(C)]
+pub struct Foreseen {
+    set: u32,
+    /// As [`victim`] gives it; 0 for nothing.
+    found: u32,
+}
+
+/// Looks which flow will have to give way if one with this hash is put in, and fetches its slot. The
+/// memory then works at it while something else is done: locked instructions do not let later ones go
+/// ahead, so each line that is asked for no earlier than it is needed would be waited for.
+#[inline(always)]
+fn foresee<F: Family>(hash: u64, now: u32, reply: bool) {
+    let (Some(config), Some(scratch)) = (maps::config(), F::scratch()) else {
+        return;
+    };
+    let set = set_of(hash, F::flow_mask(config));
+    let mut found = 0;
+    if hint::is_full::<F>(set) && hint::is_full::<F>(beside(set)) {
+        found = F::victim(set, start_of(hash), now);
+        if let Some(slot) = F::slot(slot_of(set, found & (WAYS - 1), F::flow_mask(config))) {
+            // SAFETY: the pointer leads to a slot.
+            unsafe { (&raw const (*slot).version).read_volatile() };
+        }
+    }
+    // SAFETY: the room is this processor's own.
+    unsafe {
+        let foreseen = (&raw mut (*scratch).foreseen).cast::<Foreseen>().add(reply as usize);
+        foreseen.write(Foreseen { set, found });
+    }
+}
+
+/// What was foreseen for a set, once; else the [`victim`] as it is now.
+///
+/// # Safety
+/// `scratch` must lead to this processor's room.
+#[inline(always)]
+unsafe fn foreseen<F: Family>(
+    scratch: *mut Scratch<F::Address>,
+    set: u32,
+    start: u32,
+    new: &New<F::Address>,
+) -> u32 {
+    let reply = (new.flags & flow_flag::REVERSE as u32) as usize;
+    // SAFETY: by the contract of this function.
+    unsafe {
+        let foreseen = (&raw mut (*scratch).foreseen).cast::<Foreseen>().add(reply);
+        let found = (&raw const (*foreseen).found).read_volatile();
+        (&raw mut (*foreseen).found).write_volatile(0);
+        if found != 0 && (&raw const (*foreseen).set).read_volatile() == set {
+            found
+        } else {
+            F::victim(set, start, new.seen)
+        }
+    }
+}
+
 /// Takes a slot: an empty one of the set or of the one beside it, else the one of the set that can be
 /// missed most, from `start` on. Gives its way, with [`BESIDE`] and [`REPLACED`], or [`NONE`].
 #[inline(always)]
@@ -52,7 +109,11 @@ pub fn occupy<F: Family>(config: &Config, set: u32, start: u32, new: &New<F::Add
     };
     let mut start = start;
     for _ in 0..TRIES {
-        let found = F::victim(set, start, new.seen);
+        let Some(scratch) = F::scratch() else {
+            break;
+        };
+        // SAFETY: the room is this processor's own.
+        let found = unsafe { foreseen::<F>(scratch, set, start, new) };
         let (way, quiet) = (found & (WAYS - 1), found / WAYS);
         let Some(slot) = F::slot(slot_of(set, way, F::flow_mask(config))) else {
             break;
@@ -79,7 +140,8 @@ pub fn occupy<F: Family>(config: &Config, set: u32, start: u32, new: &New<F::Add
 }
 
 /// Notes where the other direction of a flow is. Before the flow's slot is taken: whoever finds it taken
-/// begins the connection anew, and what he puts in is not to be forgotten.
+/// begins the connection anew, and what he puts in is not to be forgotten. Gives the mark, for which there
+/// is no room on the stack meanwhile.
 ///
 /// # Safety
 /// `slot` must lead to a slot.
@@ -94,9 +156,20 @@ unsafe fn note<F: Family>(config: &Config, slot: *const Flow<F::Address>, mark: 
         (&raw mut (*sibling).mark).write_volatile(mark);
         write_sibling(slot, &raw mut (*sibling).key);
         (*sibling).hash = table::hash(&(*sibling).key, config.seed);
+        touch::<F>(set_of((*sibling).hash, F::flow_mask(config)));
         let found = reply_of::<F>(config, &(*sibling).key, (*sibling).hash, slot);
-        ((*sibling).index, (*sibling).version) = found.map_or((NONE, 0), |found| (found.index, found.version));
+        ((*sibling).index, (*sibling).version) =
+            found.map_or((NONE, 0), |found| (found.index, found.version));
         (&raw const (*sibling).mark).read_volatile()
+    }
+}
+
+/// Fetches the marks of a set, as [`foresee`] does.
+#[inline(always)]
+pub fn touch<F: Family>(set: u32) {
+    if let Some(tags) = F::tags(set) {
+        // SAFETY: the pointer leads to an element of the map of tags.
+        unsafe { tags.cast::<u32>().read_volatile() };
     }
 }
 
@@ -162,7 +235,15 @@ fn victim<F: Family>(set: u32, start: u32, now: u32) -> u32 {
 
 /// Functions that the kernel checks once, and not with each of their calls.
 macro_rules! once {
-    ($family:ty, $empty:ident, $victim:ident) => {
+    ($family:ty, $empty:ident, $victim:ident, $foresee:ident) => {
+        /// See [`foresee`].
+        #[unsafe(no_mangle)]
+        #[inline(never)]
+        pub extern "C" fn $foresee(hash: u64, now: u32, reply: u32) -> u32 {
+            foresee::<$family>(hash, now, reply != 0);
+            0
+        }
+
         /// See [`empty_way`].
         #[unsafe(no_mangle)]
         #[inline(never)]
@@ -179,8 +260,8 @@ macro_rules! once {
     };
 }
 
-once!(V4, empty_way4, victim4);
-once!(V6, empty_way6, victim6);
+once!(V4, empty_way4, victim4, foresee4);
+once!(V6, empty_way6, victim6, foresee6);
 
 /// Ends the flow in an owned slot that is to be another's, counts it, and forgets its other
 /// direction, which [`note`] has noted.

@@ -124,6 +124,8 @@ pub trait Family {
     fn empty_way(set: u32, last: bool) -> u32;
     /// See `victim` in [`evict`].
     fn victim(set: u32, start: u32, now: u32) -> u32;
+    /// See `foresee` in [`evict`].
+    fn foresee(hash: u64, now: u32, reply: bool);
     /// See `attend` in [`flow`]; 0 if the flow is gone.
     fn attend(packet: &Packet<Self::Address>, slot: u32, now: u32, place: Place) -> u32;
     /// See `create` in [`begin`]; gives a [`flow::verdict`].
@@ -151,7 +153,7 @@ pub trait Family {
 }
 
 macro_rules! checked_once {
-    ($address:ty, $insert:ident, $remove:ident, $elsewhere:ident, $scan:ident, $empty:ident, $victim:ident, $attend:ident, $create:ident, $choose:ident, $look:ident, $carry:ident, $rewrite:ident, $refuse:ident) => {
+    ($address:ty, $insert:ident, $remove:ident, $elsewhere:ident, $scan:ident, $empty:ident, $victim:ident, $foresee:ident, $attend:ident, $create:ident, $choose:ident, $look:ident, $carry:ident, $rewrite:ident, $refuse:ident) => {
         #[inline(always)]
         fn insert_flow(new: &New<$address>, hash: u64, place: Place) -> u32 {
             insert::$insert(new, hash, place)
@@ -180,6 +182,11 @@ macro_rules! checked_once {
         #[inline(always)]
         fn victim(set: u32, start: u32, now: u32) -> u32 {
             evict::$victim(set, start, now)
+        }
+
+        #[inline(always)]
+        fn foresee(hash: u64, now: u32, reply: bool) {
+            evict::$foresee(hash, now, reply as u32);
         }
 
         #[inline(always)]
@@ -389,8 +396,8 @@ impl Backend for Backend6 {
 
 impl Family for V4 {
     checked_once!(
-        u32, insert4, remove4, elsewhere4, scan4, empty_way4, victim4, attend4, create4, choose4, look_at4,
-        carry4, rewrite4, refuse4
+        u32, insert4, remove4, elsewhere4, scan4, empty_way4, victim4, foresee4, attend4, create4, choose4,
+        look_at4, carry4, rewrite4, refuse4
     );
 
     type Address = u32;
@@ -474,8 +481,8 @@ impl Family for V4 {
 
 impl Family for V6 {
     checked_once!(
-        [u32; 4], insert6, remove6, elsewhere6, scan6, empty_way6, victim6, attend6, create6, choose6,
-        look_at6, carry6, rewrite6, refuse6
+        [u32; 4], insert6, remove6, elsewhere6, scan6, empty_way6, victim6, foresee6, attend6, create6,
+        choose6, look_at6, carry6, rewrite6, refuse6
     );
 
     type Address = [u32; 4];

@@ -52,6 +52,13 @@ pub fn vacant<F: Family>(set: u32, last: bool) -> [u64; 2] {
     if last { [high.swap_bytes(), low.swap_bytes()] } else { [low, high] }
 }
 
+/// Each way of a set has a hint.
+#[inline(always)]
+pub fn is_full<F: Family>(set: u32) -> bool {
+    let [low, high] = vacant::<F>(set, false);
+    low | high == 0
+}
+
 /// The first way of what [`vacant`] gave; [`WAYS`] if there is none.
 #[inline(always)]
 pub fn first_vacant([low, high]: [u64; 2], last: bool) -> u32 {

@@ -4,7 +4,7 @@ use ebpf_common::flow::{Flow, FlowKey, FlowTags, WAYS, age_of, hint_of, set_of, 
 
 use super::atomic::{exchange, exchange_if};
 use super::begin::Choice;
-use super::evict::{BESIDE, REPLACED, Sibling, evict, occupy};
+use super::evict::{BESIDE, Foreseen, REPLACED, Sibling, evict, occupy};
 use super::family::{Address, Family, V4, V6};
 use super::icmp::Error;
 use super::packet::{self, To};
@@ -35,6 +35,8 @@ pub struct Scratch<A> {
     /// The hash of its key, and where the packet is: see [`put`].
     hash: u64,
     place: u64,
+    /// Which flows may have to give way, of the packet's set and of its reply's: see [`foresee`].
+    pub foreseen: [Foreseen; 2],
     /// The other direction of the flow that a packet belongs to.
     pub sibling: FlowKey<A>,
     /// What the new flow is made from.
@@ -102,13 +104,16 @@ fn put<F: Family>(new: &New<F::Address>, hash: u64, place: u32) -> u32 {
         // SAFETY: as above.
         let place = unsafe { (&raw const (*scratch).place).read_volatile() as u32 };
         evict::<F>(slot, new.seen, place);
+    } else {
+        // SAFETY: the pointer leads to a slot that is ours.
+        unsafe { open(slot) };
     }
     let Some(tags) = F::tags(set) else {
         return NONE;
     };
     // SAFETY: both pointers lead to elements of their maps, and the slot is ours.
     unsafe {
-        let version = open(slot);
+        let version = (&raw const (*slot).version).read_volatile();
         fill(slot, new);
         hint::write::<F>(set, way, hint_of(hash));
         exchange(way_of(tags, way), tag_of(hash) | age_of(new.seen, false));
@@ -132,18 +137,16 @@ pub unsafe fn way_of(tags: *mut FlowTags, way: u32) -> *mut u32 {
     unsafe { tags.cast::<u32>().add((way & (WAYS - 1)) as usize) }
 }
 
-/// Makes the version of an owned slot odd, and gives it.
+/// Makes the version of an owned slot odd.
 ///
 /// # Safety
 /// `slot` must lead to a slot that the caller owns.
 #[inline(always)]
-pub unsafe fn open<A>(slot: *mut Flow<A>) -> u32 {
+pub unsafe fn open<A>(slot: *mut Flow<A>) {
     // SAFETY: by the contract of this function.
     unsafe {
         let place = &raw mut (*slot).version;
-        let version = (place.read_volatile() | 1).wrapping_add(2);
-        exchange(place, version);
-        version
+        exchange(place, (place.read_volatile() | 1).wrapping_add(2));
     }
 }
 

@@ -121,6 +121,17 @@ pub fn count_service(service: u32, refused: bool) {
     }
 }
 
+/// Fetches the counters of a service, which [`count_service`] will change.
+#[inline(always)]
+pub fn touch_service(service: u32) {
+    // SAFETY: takes nothing, returns a number.
+    let processor = unsafe { bpf_get_smp_processor_id() };
+    if let Some(counters) = SERVICE_METRICS.get_ptr(ServiceMetrics::place(service, processor)) {
+        // SAFETY: the pointer leads to an element of the map.
+        unsafe { (&raw const (*counters).connections).read_volatile() };
+    }
+}
+
 /// The epoch in which a service last lost a backend.
 #[inline(always)]
 pub fn loss(service: u32) -> u32 {

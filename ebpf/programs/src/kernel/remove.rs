@@ -6,7 +6,7 @@ use ebpf_common::flow::{Flow, FlowKey, tag, tag_of};
 
 use super::atomic::{exchange, exchange_if};
 use super::family::{Address as _, Family, V4, V6};
-use super::insert::{New, open};
+use super::insert::New;
 use super::table::{Found, PATIENCE, find, find_apart, hash, place_of, same_key_here, unchanged, way_of};
 use super::{hint, maps};
 
@@ -151,7 +151,8 @@ fn empty<F: Family>(index: u32, hash: u64, is_meant: impl Fn(*mut Flow<F::Addres
             return;
         };
         if is_meant(slot) {
-            open(slot);
+            // The version stays: only who was on the way here before still looks at the slot, and finds
+            // what there was.
             hint::write::<F>(set, way, 0);
             exchange(place, tag::EMPTY);
         } else {

@@ -2,19 +2,30 @@
 //!
 //! # How processors share it
 //!
-//! **A slot has one owner at a time.** Who turns its tag into [`tag::BUSY`] by compare-and-exchange
-//! owns it, and alone writes its key and result; publishing another tag gives it up. A slot that
-//! holds a flow is taken the same way: the compare-and-exchange names the tag that was read, so
-//! of two that want to replace or remove the flow only one gets it.
+//! **A slot has one owner at a time.** Who turns its mark into [`tag::BUSY`] by compare-and-exchange
+//! owns it, and alone writes its key, its result and its hint; publishing another mark gives it up. A slot
+//! that holds a flow is taken the same way: the compare-and-exchange names the mark that was read, so
+//! of two that want to replace or remove the flow only one gets it. Nobody takes a slot to look whether he
+//! wants it: he looks first, and once more when he has it where another may have got it in between.
+//! So a flow whose mark is away is going.
 //!
 //! **A reader never mixes two flows.** An owner makes the version odd by an atomic exchange before
 //! its first write; it becomes even after the last one. A reader wants the same even version before
 //! and after its loads. Exchanges order the owner's stores on every machine; the reader's loads are
 //! ordered by the machine (x86), or else overlap only if the slot is given to another flow within the
-//! few instructions of one look-up, while it was quiet for longest.
+//! few instructions of one look-up, while it was quiet for longest. A next hop is read and kept for a
+//! destination, and the slot's destination is compared afterwards.
 //!
-//! **A key is in the table once.** A new flow is first *pending*: key, result and tag are there, the
-//! version is still odd. Then its maker scans the set, and the one beside it, for the same key.
+//! **A flow that is valid is found.** Its owner has written the hint before the mark, the mark (a full
+//! barrier) before the version, and all of them stay until the slot is owned again. Hints are bytes that
+//! processors store by themselves and load eight at a time; none of them is ever written for another's
+//! slot. Where a look-up finds no hint in both sets, there is no flow. Where the first hint is not the
+//! flow's, the marks of both sets are read. An empty slot keeps the key and the even version of what it
+//! held: only a reader that was on the way there before still sees it, as if it had come earlier.
+//!
+//! **A key is in the table once.** A new flow is first *pending*: key, result, hint and mark are there,
+//! the version is still odd. Then its maker scans the set, and the one beside it, for the same key: the
+//! hints, and the marks where a hint is alike.
 //! - The other one is valid (even): the maker withdraws, and uses that one.
 //! - The other one is pending in a lower slot: the maker withdraws.
 //! - The other one is pending in a higher slot: the maker raises that one's version by two, which
@@ -22,12 +33,21 @@
 //!
 //! To become valid is a compare-and-exchange of the version as the maker knows it, so of becoming
 //! valid and being revoked one happens. Of two makers of one key, at least one sees the other, because
-//! each publishes its tag (a full barrier) before it scans. If the one in the lower slot sees the
-//! other, it revokes it or withdraws; if only the one in the higher slot does, that one withdraws.
-//! Two never become valid, and the lowest that is pending does unless another already has.
+//! each publishes its hint and then its mark (a full barrier) before it scans. If the one in the lower
+//! slot sees the other, it revokes it or withdraws; if only the one in the higher slot does, that one
+//! withdraws. Two never become valid, and the lowest that is pending does unless another already has.
+//! A flow that is going, its mark away, does not count: who finds it so puts it in anew beside it.
+//!
+//! **A flow that wakes up keeps its slot, or is begun anew.** Its first packet in a tick may come at the
+//! moment at which another flow has chosen its slot, because it was quiet for longest. The packet
+//! refreshes the age in the mark, and then looks whether the slot is still the flow's ([`refresh`]). If the
+//! mark was refreshed first, the other one does not find the mark that it has chosen, and looks for
+//! another. If it was taken first, the packet finds it away, and begins the connection anew. The one that
+//! gets the slot forgets the flow's other direction as it was *before* the slot was taken, by slot and
+//! version: not what the packet puts in. The other direction's mark is refreshed the same way.
 //!
 //! **What is written without owning the slot** cannot harm another flow that has got it meanwhile:
-//! `seen` (makes it look fresh), bits of [`flow_flag::CLOSING`] by atomic or (it is replaced
+//! `seen` and the age in the mark (make it look fresh, or ended until its next tick), bits of [`flow_flag::CLOSING`] by atomic or (it is replaced
 //! sooner), `epoch` and `service` by compare-and-exchange with what was read, and the next hop, whose
 //! interface is zero while it is written and is compared afterwards.
 
