@@ -8,6 +8,23 @@ use ebpf_common::{TICK_SHIFT, metric};
 use super::family::{Address as _, Family};
 use super::maps::{self, EVENT_BUDGET, EVENTS};
 
+/// No more events are given in this tick; then it is noted that there would have been one.
+#[inline(always)]
+pub fn is_spent(tick: u32) -> bool {
+    let Some(budget) = EVENT_BUDGET.get_ptr_mut(0) else {
+        return true;
+    };
+    // SAFETY: the element is this CPU's own, and programs do not migrate.
+    unsafe {
+        let spent = (*budget).tick == tick && (*budget).sent >= EVENTS_PER_TICK;
+        if spent {
+            (*budget).suppressed += 1;
+            maps::count(metric::EVENTS_SUPPRESSED);
+        }
+        spent
+    }
+}
+
 /// Gives one event: `kind` and `hook` are those of [`ebpf_common::event`]; `service` and `ifindex`
 /// are 0 where there is none. Cheap when the budget of the tick is spent.
 #[inline(never)]

@@ -139,9 +139,11 @@ pub fn occupy<F: Family>(config: &Config, set: u32, start: u32, new: &New<F::Add
     NONE
 }
 
-/// Notes where the other direction of a flow is. Before the flow's slot is taken: whoever finds it taken
-/// begins the connection anew, and what he puts in is not to be forgotten. Gives the mark, for which there
-/// is no room on the stack meanwhile.
+/// Notes where the other direction of a flow is, if that is to be forgotten: a client must not go on
+/// whose replies find no way back, and whose port at the backend another may get. What leads back to a
+/// client stays: it serves replies that are under way, and gives way when its turn comes. Before the
+/// flow's slot is taken: whoever finds it taken begins the connection anew, and what he puts in is not to
+/// be forgotten. Gives the mark, for which there is no room on the stack meanwhile.
 ///
 /// # Safety
 /// `slot` must lead to a slot.
@@ -153,6 +155,10 @@ unsafe fn note<F: Family>(config: &Config, slot: *const Flow<F::Address>, mark: 
     // SAFETY: the room is this processor's own; the slot by the contract of this function.
     unsafe {
         let sibling = &raw mut (*scratch).evicted;
+        if (&raw const (*slot).flags).read_volatile() & flow_flag::REVERSE == 0 {
+            (*sibling).index = NONE;
+            return mark;
+        }
         (&raw mut (*sibling).mark).write_volatile(mark);
         write_sibling(slot, &raw mut (*sibling).key);
         (*sibling).hash = table::hash(&(*sibling).key, config.seed);
@@ -275,7 +281,7 @@ pub fn evict<F: Family>(slot: *mut Flow<F::Address>, now: u32, place: u32) {
         let number = (&raw const (*slot).key.protocol).read_volatile();
         let quiet = now.wrapping_sub(seen) > idle_limit(number, flags);
         maps::count(if quiet { metric::FLOW_REPLACED } else { metric::FLOW_EVICTED });
-        if !quiet {
+        if !quiet && !event::is_spent(now) {
             let service = (&raw const (*slot).service).read_volatile();
             event::emit::<F>(kind::FLOW_EVICTED, place as u8, service, place >> 8, &(*slot).key);
         }

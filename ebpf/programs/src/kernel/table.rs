@@ -43,13 +43,14 @@
 //! refreshes the age in the mark, and then looks whether the slot is still the flow's ([`refresh`]). If the
 //! mark was refreshed first, the other one does not find the mark that it has chosen, and looks for
 //! another. If it was taken first, the packet finds it away, and begins the connection anew. The one that
-//! gets the slot forgets the flow's other direction as it was *before* the slot was taken, by slot and
-//! version: not what the packet puts in. The other direction's mark is refreshed the same way.
+//! gets a reply's slot forgets what leads to the backend as that was *before* the slot was taken, by slot
+//! and version: not what the packet puts in. The other direction's mark is refreshed the same way.
 //!
 //! **What is written without owning the slot** cannot harm another flow that has got it meanwhile:
-//! `seen` and the age in the mark (make it look fresh, or ended until its next tick), bits of [`flow_flag::CLOSING`] by atomic or (it is replaced
-//! sooner), `epoch` and `service` by compare-and-exchange with what was read, and the next hop, whose
-//! interface is zero while it is written and is compared afterwards.
+//! `seen` and the age in the mark (make it look fresh, or ended until its next tick), bits of
+//! [`flow_flag::CLOSING`] by atomic or (it is replaced sooner), `epoch` and `service` by
+//! compare-and-exchange with what was read, and the next hop, whose interface is zero while it is
+//! written and is compared afterwards.
 
 use core::arch::asm;
 
