@@ -98,6 +98,21 @@ pub mod config_flag {
     /// Programs of another layout run behind these on every hook: what has a flow here keeps it,
     /// everything else is left to them. Set by a process that replaces the layout.
     pub const LEAVING: u32 = 32;
+    /// `TRACKED4` or `TRACKED6` has elements: packets of those connections pass untouched.
+    pub const TRACKED: u32 = 64;
+    /// Others' rules have only just stopped to translate what is new: segments in the middle of a
+    /// connection that no flow is known of are theirs, and pass.
+    pub const SETTLING: u32 = 128;
+}
+
+/// Values of `TRACKED4` and `TRACKED6`: connections that the kernel's own connection tracking
+/// translates, by rules of others. Keys are those of flows, in the direction of the packets that
+/// arrive for translation.
+pub mod tracked {
+    /// The connection is under way: a packet that opens one with its ends opens another.
+    pub const UNDER_WAY: u32 = 1;
+    /// It is being opened: packets that do so belong to it as well.
+    pub const OPENING: u32 = 2;
 }
 
 /// What one service counted, on some of the processors: each service has [`ServiceMetrics::STRIPES`]

@@ -40,6 +40,9 @@ pub const AFFINITY: u32 = 65_536;
 pub const SOURCE_RANGES: u32 = 65_536;
 /// Network namespaces whose sockets are left alone.
 pub const EXEMPT: u32 = 4_096;
+/// Connections of one family that the kernel's own connection tracking translates, allocated as they
+/// come: 1 MiB of buckets, 64 bytes (v4) or 88 bytes (v6) each.
+pub const TRACKED: u32 = 65_536;
 /// Bytes of the ring buffer of events; a power of two and a multiple of the page.
 pub const EVENT_BYTES: u32 = 262_144;
 /// Addresses of this node, of one family.

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use ebpf_common::flow::{Flow4, Flow6, FlowHints, FlowTags, Fragment, FragmentKey};
+use ebpf_common::flow::{Flow4, Flow6, FlowHints, FlowKey, FlowTags, Fragment, FragmentKey};
 use ebpf_common::frontend::{
     Affinity, AffinityKey, Backend4, Backend6, Frontend, FrontendKey4, FrontendKey6, SourceRangeKey,
 };
@@ -49,6 +49,8 @@ plain!(
     Flow6,
     FlowTags,
     FlowHints,
+    FlowKey<u32>,
+    FlowKey<[u32; 4]>,
     FragmentKey,
     Fragment,
     Connected,

@@ -201,13 +201,41 @@ pub struct Checkup {
     pub reconciled: Reconciled,
 }
 
-/// What was done about datagram sockets whose backend was gone.
+/// How far the take-over from others' rules has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// The tables are empty, and others translate what comes in.
+    Before,
+    /// The tables are there; a connection that has begun just before may not have been seen yet.
+    Settling,
+    /// The tables are those of an earlier process: it has seen what others had.
+    Kept,
+    /// What is not known to be others' is ours.
+    Settled,
+}
+
+/// Connections to services that others translate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Others {
+    /// Those that are not over yet.
+    pub connections: usize,
+    /// Of them, those to addresses that are services' and not the node's.
+    pub to_services: usize,
+    /// Translations that were taken away, as their endpoint is gone.
+    pub removed: usize,
+}
+
+/// What was done about datagrams whose backend was gone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reconciled {
     /// Sockets that this process has destroyed so far, of frontends with an IPv4 address.
     pub destroyed4: u64,
     /// As `destroyed4`, of IPv6.
     pub destroyed6: u64,
+    /// Translations by others, to an endpoint that was gone, that this process has taken away so far.
+    pub removed4: u64,
+    /// As `removed4`, of IPv6.
+    pub removed6: u64,
     /// How long each look for such sockets took, since this was last asked for.
     pub looks: Vec<Duration>,
 }
@@ -245,6 +273,15 @@ pub trait DataPlane: Send {
     /// run and the tables can be read. Mends what somebody else has undone.
     fn check(&mut self) -> Result<Checkup, DataPlaneError> {
         Ok(Checkup::default())
+    }
+
+    /// Looks which connections others in the kernel translate, by rules and its connection tracking, and
+    /// lets those pass that would otherwise be taken for new ones of ours. Called before the first
+    /// apply, after it, and for as long as there are some. Datagrams to a service whose translation
+    /// leads to an endpoint that the service has lost are taken away from the others.
+    fn let_others_pass(&mut self, look: Look) -> Result<Others, DataPlaneError> {
+        let _ = look;
+        Ok(Others::default())
     }
 
     /// Services that the tables of an earlier process have, and that are served until the first

@@ -35,6 +35,7 @@ mod run;
 mod serve;
 mod service_ranges;
 mod status;
+mod takeover;
 mod worker;
 
 pub use compile::{Context, NodeView, compile, compile_service};
@@ -47,3 +48,4 @@ pub use node_tables::{Situation, interfaces, node_tables};
 pub use notes::{Note, notes};
 pub use run::{Caches, Listeners, run, run_with};
 pub use service_ranges::ServiceRanges;
+pub use takeover::Alone;

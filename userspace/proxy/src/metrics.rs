@@ -177,7 +177,8 @@ impl Metrics {
         let name = "conntrack_reconciler_deleted_entries";
         r.register(
             name,
-            "Datagram sockets closed because their backend went, by family of the Service's address",
+            "Datagram sockets closed and entries of the kernel's connection tracking removed because their \
+             backend went, by family of the Service's address",
             self.stale_deleted.clone(),
         );
         let name = "conntrack_reconciler_sync_duration_seconds";
@@ -225,10 +226,11 @@ impl Metrics {
         let raise = |counter: &Counter, to: u64| {
             counter.inc_by(to.saturating_sub(counter.get()));
         };
-        let Reconciled { destroyed4, destroyed6, looks } = reconciled;
+        let Reconciled { destroyed4, destroyed6, removed4, removed6, looks } = reconciled;
         raise(&self.sockets_destroyed, destroyed4 + destroyed6);
-        for (ip_family, destroyed) in FAMILIES.into_iter().zip([*destroyed4, *destroyed6]) {
-            raise(&self.stale_deleted.get_or_create(&IpFamily { ip_family }), destroyed);
+        let deleted = [destroyed4 + removed4, destroyed6 + removed6];
+        for (ip_family, deleted) in FAMILIES.into_iter().zip(deleted) {
+            raise(&self.stale_deleted.get_or_create(&IpFamily { ip_family }), deleted);
         }
         for look in looks {
             self.stale_looks.observe(look.as_secs_f64());

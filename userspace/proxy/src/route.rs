@@ -4,6 +4,10 @@
 //! Sockets are translated before the kernel looks for a route, and packets of pods and of other
 //! hosts where they arrive, so nothing that works ever needs this route. It has the largest metric
 //! and loses against any other to the same range.
+//!
+//! One thing may: a connection that a socket of the node made while others' rules translated it. Those
+//! come after the choice of a route, which therefore has to be one. So while there are such
+//! connections, there is no route of last resort.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -20,7 +24,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::ServiceRanges;
+use crate::{Alone, ServiceRanges};
 
 /// Marks routes as the proxy's (`proto` in `ip route`).
 pub const ROUTE_PROTOCOL: u8 = 144;
@@ -63,19 +67,22 @@ impl Drop for Routes {
 }
 
 /// Keeps one such route a range until shutdown, and leaves them then: the data plane goes on
-/// without this process too. A route that somebody removes comes back.
-pub async fn keep(mut ranges: ServiceRanges, shutdown: CancellationToken) {
+/// without this process too. A route that somebody removes comes back. There are none while others
+/// translate connections to services; until that is known, nothing is touched.
+pub async fn keep(mut ranges: ServiceRanges, mut alone: Alone, shutdown: CancellationToken) {
     let mut routes = None;
     let mut said = false;
     loop {
-        let Some(known) = ranges.get() else {
+        let free = *alone.borrow_and_update();
+        let (Some(known), Some(free)) = (ranges.get(), free) else {
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => return,
                 () = ranges.changed() => continue,
+                () = told(&mut alone) => continue,
             }
         };
-        let wanted: BTreeSet<_> = known.into_iter().collect();
+        let wanted: BTreeSet<_> = known.into_iter().filter(|_| free).collect();
         let result = match routes.take() {
             Some(open) => Ok(open),
             None => Routes::open(),
@@ -86,7 +93,9 @@ pub async fn keep(mut ranges: ServiceRanges, shutdown: CancellationToken) {
         };
         match result {
             Ok((open, changed)) => {
-                if changed {
+                if changed && !free {
+                    info!("no route of last resort while others translate connections to services");
+                } else if changed {
                     info!(ranges = ?wanted, "what nothing translates for these ranges stays on the node");
                 }
                 (routes, said) = (Some(open), false);
@@ -107,9 +116,17 @@ pub async fn keep(mut ranges: ServiceRanges, shutdown: CancellationToken) {
             biased;
             () = shutdown.cancelled() => return,
             () = ranges.changed() => {}
+            () = told(&mut alone) => {}
             () = lost => {}
             () = tokio::time::sleep(PAUSE) => {}
         }
+    }
+}
+
+/// Waits for news; for ever where nobody is left to tell them.
+async fn told(alone: &mut Alone) {
+    if alone.changed().await.is_err() {
+        std::future::pending().await
     }
 }
 

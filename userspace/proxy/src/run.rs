@@ -12,6 +12,7 @@ use futures::future::OptionFuture;
 use k8s_openapi::api::core::v1::Node;
 use kube::Client;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use userspace_dataplane::tables::DataPlane;
@@ -166,17 +167,18 @@ async fn work(
     if health_checks {
         tokio::spawn(Arc::clone(&health).run(shutdown.clone()));
     }
+    let (tell, alone) = watch::channel(None);
     let routes = config.route_of_last_resort.then(|| {
         let ranges = match config.service_ranges.as_slice() {
             [] => caches.service_ranges.clone(),
             fixed => ServiceRanges::fixed(fixed),
         };
-        tokio::spawn(route::keep(ranges, shutdown.clone()))
+        tokio::spawn(route::keep(ranges, alone, shutdown.clone()))
     });
     let inbox = Arc::new(Inbox::default());
     subscribe(&caches, &inbox, &shutdown);
     let report = Report { status, metrics, health, complaints: Complaints::new(recorder) };
-    let worker = Worker::new(config, caches, inbox, data_plane, ambient, report);
+    let worker = Worker::new(config, caches, inbox, data_plane, ambient, report, tell);
     worker.run(synced, links, shutdown).await;
     // Whoever waits for the end of the proxy may remove what it made: nothing is made after that.
     if let Some(Err(error)) = OptionFuture::from(routes).await {

@@ -9,6 +9,7 @@ use apiserver_client::ObjectKey;
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::Service;
 use tokio::runtime::{Handle, RuntimeFlavor};
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
@@ -25,6 +26,7 @@ use crate::node_tables::{Situation, interfaces, node_tables};
 use crate::retry::Retry;
 use crate::run::Caches;
 use crate::status::Status;
+use crate::takeover::Takeover;
 
 /// Services applied before other tasks get their turn.
 const TURN: usize = 64;
@@ -62,6 +64,8 @@ pub(crate) struct Worker {
     /// The machine's interfaces, as far as they are known.
     links: Known,
     edges: Edges,
+    /// Connections that another proxy's rules translate.
+    takeover: Takeover,
     /// Services of policy Local with endpoints elsewhere only, by scope and family.
     no_local: BTreeMap<(Scope, &'static str), BTreeSet<Arc<str>>>,
 }
@@ -82,6 +86,7 @@ impl Worker {
         plane: Box<dyn DataPlane + Send>,
         ambient: Ambient,
         report: Report,
+        alone: watch::Sender<Option<bool>>,
     ) -> Self {
         let Report { status, metrics, health, complaints } = report;
         let node = NodeView::named(&config.node_name);
@@ -89,7 +94,8 @@ impl Worker {
             Context { node, external_ips: config.external_ips, masquerade_all: config.masquerade_all };
         let full_due = Instant::now() + config.full_sync;
         let check_due = plane.observer().map(|_| Instant::now() + CHECK);
-        if plane.kept() > 0 {
+        let kept = plane.kept() > 0;
+        if kept {
             status.kept();
         }
         Self {
@@ -114,6 +120,7 @@ impl Worker {
             full_due,
             links: Known::default(),
             edges: Edges::default(),
+            takeover: Takeover::new(kept, alone),
             no_local: BTreeMap::new(),
         }
     }
@@ -154,7 +161,7 @@ impl Worker {
         // Before the first lists there is nothing to compare, however long they take.
         let full = self.synced.then_some(self.full_due);
         let again = self.full_retry.filter(|_| self.synced).map(|retry| retry.due);
-        let others = [edges, full, again, self.check_due].into_iter().flatten();
+        let others = [edges, full, again, self.check_due, self.takeover.due()].into_iter().flatten();
         retries.chain(others).min().unwrap_or_else(|| Instant::now() + self.config.full_sync)
     }
 
@@ -166,6 +173,9 @@ impl Worker {
         }
         if due(&self.edges.retry) {
             self.apply_edges();
+        }
+        if self.takeover.due().is_some_and(|due| due <= now) {
+            in_place(|| self.takeover.look(&mut *self.plane));
         }
         if self.synced && (self.full_due <= now || due(&self.full_retry)) {
             self.apply_everything();
@@ -187,6 +197,7 @@ impl Worker {
         self.refresh_node();
         in_place(|| self.recompile());
         let tables = in_place(|| self.desired.tables());
+        in_place(|| self.takeover.before(&mut *self.plane));
         let start = Instant::now();
         let result = in_place(|| self.plane.apply_full(&tables));
         match result {
@@ -217,6 +228,9 @@ impl Worker {
             }
         }
         self.apply_edges();
+        if self.programmed {
+            in_place(|| self.takeover.after(&mut *self.plane));
+        }
         drop((batch, tables));
         in_place(userspace_dataplane::give_back_unused);
     }
@@ -307,6 +321,9 @@ impl Worker {
                 self.metrics.partial_sync.observe(took.as_secs_f64());
                 self.metrics.sync.observe(took.as_secs_f64());
                 self.retries.remove(name);
+                if applied.frontends_deleted + applied.blocks_freed > 0 {
+                    self.takeover.lost();
+                }
                 self.count_local(name, tables.as_ref());
                 self.done(name);
                 self.applied();

@@ -72,9 +72,18 @@ fn the_route_of_last_resort_comes_back_and_goes_when_told() {
         sh("ip route add unreachable 10.97.0.0/16");
         let ranges: Vec<IpNetwork> = ["10.96.0.0/16", "fd00:96::/108"].map(|r| r.parse().unwrap()).into();
         let stop = CancellationToken::new();
-        let kept = tokio::spawn(route::keep(ServiceRanges::fixed(&ranges), stop.clone()));
+        let (tell, alone) = tokio::sync::watch::channel(None);
+        let kept = tokio::spawn(route::keep(ServiceRanges::fixed(&ranges), alone, stop.clone()));
         let ours = || sh("ip route show proto 144") + &sh("ip -6 route show proto 144");
+        // Not while others have connections there, or may have.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert_eq!(ours(), "");
+        tell.send_replace(Some(true));
         until("routes are made", || ours().lines().count() == 2).await;
+        tell.send_replace(Some(false));
+        until("routes make way", || ours().is_empty()).await;
+        tell.send_replace(Some(true));
+        until("routes are made again", || ours().lines().count() == 2).await;
         assert!(ours().contains("unreachable 10.96.0.0/16"), "{}", ours());
         assert!(ours().contains("unreachable fd00:96::/108"), "{}", ours());
         // What goes to a service and was translated by nobody fails at once; other ways are open.

@@ -4,13 +4,13 @@ use core::mem::MaybeUninit;
 
 use ebpf_common::choice::spread;
 use ebpf_common::event::kind;
-use ebpf_common::flow::{flow_flag, set_of};
+use ebpf_common::flow::{FlowKey, flow_flag, set_of};
 use ebpf_common::frontend::{AffinityKey, Frontend, backend_flag, frontend_flag};
-use ebpf_common::{Config, limits, metric, scope};
+use ebpf_common::{Config, config_flag, limits, metric, protocol, scope};
 
 use super::family::{Address, Backend as _, Family, FrontendKey as _, V4, V6};
 use super::flow::{Place, is_xdp, scope_of, tell, verdict};
-use super::packet::{Packet, To, cleared, copy};
+use super::packet::{Packet, To, cleared, copy, tcp_flag};
 use super::table::{self, New};
 use super::{dsr, evict, lookup, maps, pick};
 
@@ -99,6 +99,9 @@ fn choose<F: Family>(packet: &Packet<F::Address>, hash: u64, place: Place) -> u3
     }
     // Before the frontend is: see `maps::epoch`.
     choice.epoch = maps::epoch(config);
+    if is_others::<F>(config, packet) {
+        return verdict::PASS;
+    }
     let (address, port) = (packet.key.destination, packet.key.destination_port);
     let mut key = F::FrontendKey::new(address, port, packet.protocol(), scope_of(place));
     let Some(frontend) = lookup::frontend::<F>(&mut key, |_| false) else {
@@ -139,6 +142,35 @@ fn choose<F: Family>(packet: &Packet<F::Address>, hash: u64, place: Place) -> u3
         return verdict::PASS;
     }
     verdict::REWRITE
+}
+
+/// The packet belongs to a connection that the kernel's own connection tracking translates, by rules
+/// of others, and that none of ours is known for: it would be torn from its backend.
+#[inline(always)]
+pub fn is_others<F: Family>(config: &Config, packet: &Packet<F::Address>) -> bool {
+    if config.flags & (config_flag::TRACKED | config_flag::SETTLING) == 0 {
+        return false;
+    }
+    let streams = packet.protocol() != protocol::UDP;
+    if config.flags & config_flag::SETTLING != 0 && streams && packet.flags & tcp_flag::SYN == 0 {
+        return true;
+    }
+    let found = tracked::<F>(&packet.key);
+    found != 0 && (!packet.opens() || found & ebpf_common::tracked::OPENING != 0)
+}
+
+/// What is known of others' connection with these ends.
+#[inline(always)]
+fn tracked<F: Family>(ends: &FlowKey<F::Address>) -> u32 {
+    let Some(scratch) = F::scratch() else {
+        return 0;
+    };
+    // SAFETY: the room is this processor's own.
+    let key = unsafe { &mut (*scratch).sibling };
+    // Older kernels take no key from the memory that a function is given.
+    // SAFETY: both are values.
+    unsafe { copy(ends, &mut *key) };
+    F::tracked(key)
 }
 
 /// Notes that another node has chosen a backend here; [`admit`] then begins the flow.
@@ -416,6 +448,10 @@ fn look_at<F: Family>(reply: &New<F::Address>) -> u32 {
     let Some(config) = maps::config() else {
         return place_of_reply::TAKEN;
     };
+    // Replies to others' connections must not be taken for replies to ours.
+    if config.flags & config_flag::TRACKED != 0 && tracked::<F>(&reply.key) != 0 {
+        return place_of_reply::TAKEN;
+    }
     let hash = table::hash(&reply.key, config.seed);
     let Some(found) = table::find::<F>(config, &reply.key, hash) else {
         return place_of_reply::FREE;

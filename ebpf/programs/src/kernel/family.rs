@@ -13,7 +13,8 @@ use super::evict;
 use super::flow::{self, Place};
 use super::maps::{
     BACKENDS4, BACKENDS6, FLOW_HINTS4, FLOW_HINTS6, FLOW_TAGS4, FLOW_TAGS6, FLOWS4, FLOWS6, FRONTENDS4,
-    FRONTENDS6, LOCAL_ADDRS4, LOCAL_ADDRS6, SCRATCH4, SCRATCH6, SOURCE_RANGES4, SOURCE_RANGES6,
+    FRONTENDS6, LOCAL_ADDRS4, LOCAL_ADDRS6, SCRATCH4, SCRATCH6, SOURCE_RANGES4, SOURCE_RANGES6, TRACKED4,
+    TRACKED6,
 };
 use super::packet::{Packet, To};
 use super::table::{self, New, Scratch};
@@ -96,6 +97,9 @@ pub trait Family {
     fn hints(set: u32) -> Option<*mut FlowHints>;
     /// This processor's room for what does not fit on the stack.
     fn scratch() -> Option<*mut Scratch<Self::Address>>;
+
+    /// Bits of [`ebpf_common::tracked`] that a connection of others has; zero if it is none.
+    fn tracked(key: &FlowKey<Self::Address>) -> u32;
 
     /// The value under a key, which may change while it is read: see [`Frontend`].
     fn frontend(key: &Self::FrontendKey) -> Option<*const Frontend>;
@@ -439,6 +443,12 @@ impl Family for V4 {
     }
 
     #[inline(always)]
+    fn tracked(key: &FlowKey<u32>) -> u32 {
+        // SAFETY: the pointer leads to a value of the map; a word is read whole.
+        TRACKED4.get_ptr(key).map_or(0, |value| unsafe { value.read_volatile() })
+    }
+
+    #[inline(always)]
     fn frontend(key: &FrontendKey4) -> Option<*const Frontend> {
         FRONTENDS4.get_ptr(key)
     }
@@ -522,6 +532,12 @@ impl Family for V6 {
     #[inline(always)]
     fn scratch() -> Option<*mut Scratch<Self::Address>> {
         SCRATCH6.get_ptr_mut(0)
+    }
+
+    #[inline(always)]
+    fn tracked(key: &FlowKey<[u32; 4]>) -> u32 {
+        // SAFETY: the pointer leads to a value of the map; a word is read whole.
+        TRACKED6.get_ptr(key).map_or(0, |value| unsafe { value.read_volatile() })
     }
 
     #[inline(always)]

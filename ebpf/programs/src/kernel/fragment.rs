@@ -26,7 +26,7 @@ use super::family::{Address as _, Family};
 use super::flow::{self, Place, verdict};
 use super::maps::{self, FRAGMENTS, HELD, HELD_NEXT};
 use super::packet::{self, IP, Packet, To};
-use super::{read, tcx};
+use super::{begin, read, tcx};
 
 /// Ticks for which a first fragment speaks for the others, and for which they wait for it.
 const LIFETIME: u32 = 30;
@@ -437,7 +437,9 @@ pub fn ingress<F: Family>(
         return F::carry(skb, packet, to, place);
     }
     // Its first one was not translated either: what is for a service has been refused or dropped.
-    if is_for_services::<F>(packet) { tcx::DROP } else { tcx::NEXT }
+    // Unless others translate it.
+    let others = maps::config().is_some_and(|config| begin::is_others::<F>(config, packet));
+    if is_for_services::<F>(packet) && !others { tcx::DROP } else { tcx::NEXT }
 }
 
 /// A fragment cannot wait for its first one.

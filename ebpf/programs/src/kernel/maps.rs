@@ -5,7 +5,7 @@ use aya_ebpf::helpers::{bpf_get_smp_processor_id, bpf_ktime_get_coarse_ns};
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, DevMapHash, HashMap, LpmTrie, LruHashMap, PerCpuArray, RingBuf};
 use ebpf_common::event::EventBudget;
-use ebpf_common::flow::{Flow4, Flow6, FlowHints, FlowTags, Fragment, FragmentKey, Held, WAYS};
+use ebpf_common::flow::{Flow4, Flow6, FlowHints, FlowKey, FlowTags, Fragment, FragmentKey, Held, WAYS};
 use ebpf_common::frontend::{
     Affinity, AffinityKey, Backend4, Backend6, Frontend, FrontendKey4, FrontendKey6,
 };
@@ -69,6 +69,13 @@ pub static SOURCE_RANGES6: LpmTrie<[u32; 5], u32> = LpmTrie::with_max_entries(li
 /// Cookies of network namespaces whose sockets are left alone.
 #[map]
 pub static EXEMPT: HashMap<u64, u64> = HashMap::with_max_entries(limits::EXEMPT, BPF_F_NO_PREALLOC);
+/// See [`ebpf_common::tracked`].
+#[map]
+pub static TRACKED4: HashMap<FlowKey<u32>, u32> =
+    HashMap::with_max_entries(limits::TRACKED, BPF_F_NO_PREALLOC);
+#[map]
+pub static TRACKED6: HashMap<FlowKey<[u32; 4]>, u32> =
+    HashMap::with_max_entries(limits::TRACKED, BPF_F_NO_PREALLOC);
 #[map]
 pub static EVENTS: RingBuf = RingBuf::with_byte_size(limits::EVENT_BYTES, 0);
 #[map]

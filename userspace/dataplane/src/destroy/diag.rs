@@ -2,6 +2,7 @@
 //! destroys single ones.
 
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 const NETLINK_SOCK_DIAG: i32 = 4;
@@ -53,6 +54,21 @@ pub struct Found {
 impl Found {
     fn read(body: &[u8]) -> Option<Self> {
         Some(Self { family: *body.first()?, id: array(body, ID_IN_ANSWER)? })
+    }
+
+    /// Source and destination, addresses of IPv4 as such.
+    pub fn ends(&self) -> [(IpAddr, u16); 2] {
+        [(0, 4), (2, 20)].map(|(port, address)| {
+            let byte = |place: usize| self.id[place];
+            let port = u16::from_be_bytes([byte(port), byte(port + 1)]);
+            if self.family == libc::AF_INET as u8 {
+                let octets: [u8; 4] = std::array::from_fn(|n| byte(address + n));
+                (IpAddr::from(octets), port)
+            } else {
+                let octets: [u8; 16] = std::array::from_fn(|n| byte(address + n));
+                (IpAddr::from(octets).to_canonical(), port)
+            }
+        })
     }
 
     /// The same number that programs know the socket by.

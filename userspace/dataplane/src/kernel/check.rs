@@ -38,7 +38,11 @@ impl Kernel {
             };
             (name.clone(), XdpRow { mode: state.name(), reason })
         });
-        Ok(Checkup { faults, xdp: xdp.collect(), reconciled: self.reaper.reconciled() })
+        let mut reconciled = self.reaper.reconciled();
+        let [removed4, removed6] = self.tracked.removed();
+        reconciled.removed4 = removed4;
+        reconciled.removed6 = removed6;
+        Ok(Checkup { faults, xdp: xdp.collect(), reconciled })
     }
 
     /// Attaches again what is missing, and what runs another program.

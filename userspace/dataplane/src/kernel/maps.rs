@@ -2,13 +2,13 @@
 
 use std::io;
 use std::mem::offset_of;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 use std::sync::atomic::{Ordering, fence};
 
 use ebpf_common::flow::{Flow4, Flow6};
 use ebpf_common::frontend::{Backend4, Backend6, Frontend, FrontendKey4, FrontendKey6, Lut, SourceRangeKey};
-use ebpf_common::{Config as NodeConfig, ServiceMetrics, config_flag};
+use ebpf_common::{Config as NodeConfig, Range, ServiceMetrics, config_flag};
 use ipnetwork::IpNetwork;
 
 use super::{failed, node};
@@ -17,7 +17,7 @@ use crate::convert::{self, RawKey, RawRange};
 use crate::map::{self, HashTable, MappedArray, Name};
 use crate::store::{Contents, Family, Refused, Space, Store};
 use crate::sys;
-use crate::tables::{Backend, DataPlaneError, FrontendKey, NodeTables};
+use crate::tables::{Backend, DataPlaneError, FrontendKey, NodeTables, Protocol, Scope};
 
 /// Typed access to the pinned maps that hold the tables.
 pub struct Maps {
@@ -100,6 +100,77 @@ impl Maps {
         settings.flags = node::flag(settings.flags, config_flag::EXEMPTIONS, !exempt.is_empty());
         self.set_config(settings);
         Ok(())
+    }
+
+    /// All backends that an address and port lead to, for inside and outside; none if they are no
+    /// service's.
+    pub fn candidates(
+        &self,
+        end: (IpAddr, u16),
+        protocol: Protocol,
+    ) -> io::Result<Option<Vec<(IpAddr, u16)>>> {
+        let unspecified = match end.0 {
+            IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        };
+        let mut found: Option<Vec<_>> = None;
+        for address in [Some(end.0), self.is_local(end.0)?.then_some(unspecified)].into_iter().flatten() {
+            for scope in [Scope::Internal, Scope::External] {
+                let key = FrontendKey { address, port: end.1, protocol, scope };
+                let value = match convert::raw_key(&key) {
+                    RawKey::V4(key) => self.frontends4.get(&key)?,
+                    RawKey::V6(key) => self.frontends6.get(&key)?,
+                };
+                if let Some(value) = value {
+                    found.get_or_insert_default().extend(self.ends(address.is_ipv4(), &value));
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    fn ends(&self, v4: bool, frontend: &Frontend) -> Vec<(IpAddr, u16)> {
+        let start = frontend.block() as usize;
+        let places = |length: usize| start.min(length)..(start + usize::from(frontend.count())).min(length);
+        let of = |backend: Backend| (backend.address, backend.port);
+        if v4 {
+            places(self.backends4.len()).map(|at| of(convert::backend4(&self.backends4.get(at)))).collect()
+        } else {
+            places(self.backends6.len()).map(|at| of(convert::backend6(&self.backends6.get(at)))).collect()
+        }
+    }
+
+    /// Node ports answer on the address.
+    pub fn is_local(&self, address: IpAddr) -> io::Result<bool> {
+        let found = match address {
+            IpAddr::V4(address) => self.local4.get(&convert::word(address))?,
+            IpAddr::V6(address) => self.local6.get(&convert::words(address))?,
+        };
+        Ok(found.is_some() || address.is_loopback())
+    }
+
+    /// The address lies where services' addresses come from.
+    pub fn is_in_ranges(&self, address: IpAddr) -> bool {
+        let config = self.config();
+        match address {
+            IpAddr::V4(address) => {
+                let word = convert::word(address);
+                config.ranges4.iter().any(|range| range.mask != 0 && word & range.mask == range.network)
+            }
+            IpAddr::V6(address) => {
+                let words = convert::words(address);
+                let within =
+                    |range: &Range<[u32; 4]>| (0..4).all(|n| words[n] & range.mask[n] == range.network[n]);
+                config.ranges6.iter().any(|range| range.mask != [0; 4] && within(range))
+            }
+        }
+    }
+
+    /// Switches flags on or off; they are one word, which programs see whole.
+    pub fn switch(&mut self, flags: u32, on: bool) {
+        let mut config = self.config();
+        config.flags = node::flag(config.flags, flags, on);
+        self.set_config(config);
     }
 
     /// Widens the range of wildcard ports before a frontend there appears.

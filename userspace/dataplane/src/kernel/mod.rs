@@ -8,9 +8,11 @@
 
 mod attach;
 mod check;
+mod conntrack;
 mod maps;
 mod node;
 pub mod object;
+mod others;
 #[cfg(test)]
 mod stack;
 #[cfg(test)]
@@ -32,6 +34,7 @@ pub use self::upgrade::NewerLayout;
 
 use self::attach::Attachments;
 use self::maps::Maps;
+use self::others::Tracked;
 use self::upgrade::Steps;
 use crate::bpffs;
 use crate::destroy::Reaper;
@@ -41,7 +44,7 @@ use crate::store::Store;
 use crate::sync::Synchronizer;
 use crate::sys::{self, TestRun};
 use crate::tables::{
-    Applied, Checkup, DataPlane, DataPlaneError, Interface, NodeTables, ServiceTables, Tables,
+    Applied, Checkup, DataPlane, DataPlaneError, Interface, Look, NodeTables, Others, ServiceTables, Tables,
 };
 
 /// How uplinks get XDP.
@@ -150,6 +153,8 @@ pub struct Kernel {
     /// there.
     strangers: bool,
     reaper: Reaper,
+    /// Connections that others translate.
+    tracked: Tracked,
 }
 
 impl Kernel {
@@ -216,6 +221,8 @@ impl Kernel {
             predecessor.give_way(&mut tables, &attachments, &maps_at, steps)?;
         }
         let strangers = !remove_other_versions(root, layout)?;
+        let tracked = Tracked::open(&maps_at)
+            .map_err(|error| failed("opening the maps of others' connections".to_owned(), error))?;
         // Loading takes many times the memory that is needed later.
         sys::trim_memory();
         let (interfaces, baseline) = (Vec::new(), None);
@@ -229,6 +236,7 @@ impl Kernel {
             baseline,
             strangers,
             reaper: Reaper::new(&maps_at),
+            tracked,
         })
     }
 
@@ -336,6 +344,10 @@ impl DataPlane for Kernel {
 
     fn check(&mut self) -> Result<Checkup, DataPlaneError> {
         self.checkup()
+    }
+
+    fn let_others_pass(&mut self, look: Look) -> Result<Others, DataPlaneError> {
+        self.tracked.look(&mut self.tables.store, look)
     }
 
     fn kept(&self) -> usize {

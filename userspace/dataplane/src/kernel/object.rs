@@ -142,6 +142,8 @@ pub fn maps(limits: &Limits) -> [(&'static str, Option<u32>); 30] {
         ("FLOW_HINTS6", Some(limits.flows6 / WAYS)),
         ("FRAGMENTS", Some(limits.fragments)),
         ("EXEMPT", Some(limits.exempt)),
+        ("TRACKED4", None),
+        ("TRACKED6", None),
         ("EVENTS", None),
         ("EVENT_BUDGET", None),
         ("SOCKETS4", Some(limits.sockets)),

@@ -311,7 +311,8 @@ async fn a_data_path_that_others_changed_makes_the_proxy_unhealthy_until_it_is_m
     line("kubeproxy_conntrack_reconciler_deleted_entries_total{ip_family=\"IPv4\"} 0");
     line("kubeproxy_conntrack_reconciler_sync_duration_seconds_count 0");
     let looks = vec![Duration::from_millis(2), Duration::from_millis(3)];
-    proxy.plane.0.lock().unwrap().reconciled = Reconciled { destroyed4: 3, destroyed6: 1, looks };
+    proxy.plane.0.lock().unwrap().reconciled =
+        Reconciled { destroyed4: 2, destroyed6: 1, removed4: 1, removed6: 0, looks };
     pass(Duration::from_secs(12)).await;
     let (_, text) = page(metrics_at, "/metrics").await;
     for line in [
@@ -319,7 +320,7 @@ async fn a_data_path_that_others_changed_makes_the_proxy_unhealthy_until_it_is_m
         "kubeproxy_conntrack_reconciler_deleted_entries_total{ip_family=\"IPv6\"} 1",
         "kubeproxy_conntrack_reconciler_sync_duration_seconds_count 2",
         "kubeproxy_conntrack_reconciler_sync_duration_seconds_sum 0.005",
-        "hawser_proxy_sockets_destroyed_total 4",
+        "hawser_proxy_sockets_destroyed_total 3",
     ] {
         assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
     }

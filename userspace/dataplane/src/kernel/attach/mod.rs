@@ -4,7 +4,7 @@
 mod beside;
 mod filters;
 mod links;
-mod netlink;
+pub(super) mod netlink;
 mod probe;
 mod state;
 mod xdp;

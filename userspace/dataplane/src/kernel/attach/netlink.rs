@@ -1,5 +1,5 @@
-//! As much of rtnetlink as attaching takes: requests with the kernel's own words on refusal, dumps,
-//! attributes.
+//! As much of netlink as the data plane takes: requests with the kernel's own words on refusal,
+//! dumps, attributes.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -60,6 +60,12 @@ impl Message {
         self
     }
 
+    /// What follows the header.
+    #[cfg(test)]
+    pub fn body(&self) -> &[u8] {
+        &self.0[HEADER..]
+    }
+
     /// An attribute that is made of attributes.
     pub fn nested(mut self, kind: u16, fill: impl FnOnce(Self) -> Self) -> Self {
         let at = self.0.len();
@@ -77,13 +83,17 @@ pub struct Socket {
 }
 
 impl Socket {
+    /// For interfaces and what is attached to them.
     pub fn open() -> io::Result<Self> {
+        Self::to(libc::NETLINK_ROUTE)
+    }
+
+    /// To a part of the kernel, one of `NETLINK_*`.
+    pub fn to(protocol: i32) -> io::Result<Self> {
         const NETLINK_CAP_ACK: i32 = 10;
         const NETLINK_EXT_ACK: i32 = 11;
         // SAFETY: the call takes numbers only.
-        let fd = unsafe {
-            libc::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, libc::NETLINK_ROUTE)
-        };
+        let fd = unsafe { libc::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, protocol) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
@@ -108,20 +118,34 @@ impl Socket {
 
     /// Asks for a change and waits until it is made.
     pub fn change(&mut self, message: Message) -> Result<(), Refused> {
-        self.exchange(message, NLM_F_ACK).map(drop)
+        self.exchange(message, NLM_F_ACK, &mut |_| {})
     }
 
     /// Asks for one object: the message's fixed part and attributes.
     pub fn get(&mut self, message: Message) -> Result<Option<Vec<u8>>, Refused> {
-        Ok(self.exchange(message, NLM_F_ACK)?.pop())
+        let mut last = None;
+        self.exchange(message, NLM_F_ACK, &mut |object| last = Some(object.to_vec()))?;
+        Ok(last)
     }
 
     /// Asks for all objects of a kind.
     pub fn dump(&mut self, message: Message) -> Result<Vec<Vec<u8>>, Refused> {
-        self.exchange(message, NLM_F_DUMP)
+        let mut all = Vec::new();
+        self.dump_each(message, &mut |object| all.push(object.to_vec()))?;
+        Ok(all)
     }
 
-    fn exchange(&mut self, Message(mut bytes): Message, flags: u16) -> Result<Vec<Vec<u8>>, Refused> {
+    /// As [`Socket::dump`], for objects of which there may be many: they are read lot by lot.
+    pub fn dump_each(&mut self, message: Message, take: &mut dyn FnMut(&[u8])) -> Result<(), Refused> {
+        self.exchange(message, NLM_F_DUMP, take)
+    }
+
+    fn exchange(
+        &mut self,
+        Message(mut bytes): Message,
+        flags: u16,
+        take: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), Refused> {
         self.sequence += 1;
         let length = bytes.len() as u32;
         bytes[0..4].copy_from_slice(&length.to_ne_bytes());
@@ -133,7 +157,6 @@ impl Socket {
         if sent < 0 {
             return Err(io::Error::last_os_error().into());
         }
-        let mut objects = Vec::new();
         let mut buffer = vec![0_u8; 64 * 1024];
         loop {
             // SAFETY: the buffer is as long as stated.
@@ -150,15 +173,15 @@ impl Socket {
             if read > buffer.len() {
                 return Err(io::Error::from(io::ErrorKind::InvalidData).into());
             }
-            if read_answer(&buffer[..read], self.sequence, &mut objects)? {
-                return Ok(objects);
+            if read_answer(&buffer[..read], self.sequence, take)? {
+                return Ok(());
             }
         }
     }
 }
 
 /// Takes one datagram apart; true if the answer is complete.
-fn read_answer(mut bytes: &[u8], sequence: u32, objects: &mut Vec<Vec<u8>>) -> Result<bool, Refused> {
+fn read_answer(mut bytes: &[u8], sequence: u32, take: &mut dyn FnMut(&[u8])) -> Result<bool, Refused> {
     while bytes.len() >= HEADER {
         let length = (word(bytes, 0) as usize).clamp(HEADER, bytes.len());
         let (kind, flags) = (short(bytes, 4), short(bytes, 6));
@@ -169,7 +192,7 @@ fn read_answer(mut bytes: &[u8], sequence: u32, objects: &mut Vec<Vec<u8>>) -> R
             _ if !mine => {}
             NLMSG_DONE => return Ok(true),
             NLMSG_ERROR => return refusal(body, flags).map_or(Ok(true), Err),
-            _ => objects.push(body.to_vec()),
+            _ => take(body),
         }
     }
     Ok(false)
