@@ -14,7 +14,7 @@ use userspace_proxy::{Config, File, KubeProxyConfiguration, Note, adjust, cleanu
 
 use crate::args::Proxy;
 use crate::node::{self, Surroundings};
-use crate::proxy_args::{Act, ProxyRun, Resolved, resolve};
+use crate::proxy_args::{Act, Cleanup, ProxyRun, Resolved, resolve};
 use crate::{lock, look, shutdown};
 
 /// Between looks at the configuration file.
@@ -51,8 +51,10 @@ pub async fn run(args: Proxy) -> Result<()> {
     }
     say(&resolved, file.as_ref(), path.as_deref());
     let mut configuration = resolved.configuration;
-    if cleanup.unwrap_or(false) {
-        return clean_up(&own.bpf_root, &configuration).await;
+    match cleanup.unwrap_or(Cleanup::Nothing) {
+        Cleanup::Nothing => {}
+        Cleanup::Everything => return clean_up(&own.bpf_root, &configuration).await,
+        Cleanup::KubeProxy => return done(remove_leftovers(&configuration).await),
     }
     if configuration.hostname_override.is_empty() {
         configuration.hostname_override = node::host_name();
@@ -71,7 +73,7 @@ pub async fn run(args: Proxy) -> Result<()> {
     if init_only.unwrap_or(false) {
         let _lock = lock::take(&own.bpf_root, lock::OVERLAP).await?;
         drop(userspace_dataplane::Kernel::open(data_plane).context("cannot open the data plane")?);
-        warn_of_leftovers(own.bpf_root).await;
+        warn_of_leftovers().await;
         info!("set up what takes privileges; the proxy can be started without --init-only");
         return Ok(());
     }
@@ -79,7 +81,7 @@ pub async fn run(args: Proxy) -> Result<()> {
     let (client, api_server) = client(&configuration, kube_proxy.master.as_deref()).await?;
     config.api_server = api_server;
     let ambient = Ambient::system();
-    tokio::spawn(warn_of_leftovers(own.bpf_root.clone()));
+    tokio::spawn(warn_of_leftovers());
     let around = Surroundings { ambient: &ambient, stop: &stop };
     let open = node::open_proxy(config, data_plane, stop.clone()).await?;
     let proxy = node::run_proxy(open, client, &around);
@@ -159,6 +161,20 @@ fn write(configuration: KubeProxyConfiguration, to: &Path) -> Result<()> {
 /// runs, nothing is touched.
 async fn clean_up(bpf_root: &Path, configuration: &KubeProxyConfiguration) -> Result<()> {
     let _lock = RootLock::take_existing(bpf_root).context("nothing was removed")?;
+    let mut errors = remove_leftovers(configuration).await;
+    match route::remove().await {
+        Ok(0) => {}
+        Ok(routes) => info!("removed {routes} routes of last resort"),
+        Err(error) => errors.push(error.into()),
+    }
+    let removed = userspace_dataplane::remove(bpf_root).context("cannot remove the eBPF programs and maps");
+    errors.extend(removed.err());
+    done(errors)
+}
+
+/// Removes what kube-proxy left, and gives what went wrong. Connections that it translated go on: the
+/// kernel's connection tracking knows them without its rules.
+async fn remove_leftovers(configuration: &KubeProxyConfiguration) -> Vec<anyhow::Error> {
     let mut errors = Vec::new();
     let excluded: Vec<_> =
         configuration.ipvs.exclude_cidrs.iter().filter_map(|range| range.parse().ok()).collect();
@@ -175,13 +191,10 @@ async fn clean_up(bpf_root: &Path, configuration: &KubeProxyConfiguration) -> Re
             Err(error) => errors.push(anyhow::Error::new(error).context(format!("cannot remove {leftover}"))),
         }
     }
-    match route::remove().await {
-        Ok(0) => {}
-        Ok(routes) => info!("removed {routes} routes of last resort"),
-        Err(error) => errors.push(error.into()),
-    }
-    let removed = userspace_dataplane::remove(bpf_root).context("cannot remove the eBPF programs and maps");
-    errors.extend(removed.err());
+    errors
+}
+
+fn done(errors: Vec<anyhow::Error>) -> Result<()> {
     if errors.is_empty() {
         return Ok(());
     }
@@ -191,7 +204,7 @@ async fn clean_up(bpf_root: &Path, configuration: &KubeProxyConfiguration) -> Re
 
 /// kube-proxy's rules do no harm: sockets and packets are translated before they are reached. But
 /// they cost time, and nobody keeps them.
-async fn warn_of_leftovers(bpf_root: PathBuf) {
+async fn warn_of_leftovers() {
     let (found, errors) = cleanup::find(&[]).await;
     for error in errors {
         debug!(error = &error as &dyn std::error::Error, "cannot look for kube-proxy's rules");
@@ -199,10 +212,10 @@ async fn warn_of_leftovers(bpf_root: PathBuf) {
     if !found.is_empty() {
         let list: Vec<_> = found.iter().map(ToString::to_string).collect();
         warn!(
-            "kube-proxy left {}: they are not needed; remove them with `hawser proxy --cleanup --bpf-root \
-             {}` while no proxy runs, or with kube-proxy's own --cleanup at any time",
-            list.join(", "),
-            bpf_root.display()
+            "kube-proxy left {}: they are not needed; remove them with `hawser proxy --cleanup=kube-proxy`, \
+             or with kube-proxy's own --cleanup, also while this proxy runs: connections that they \
+             translate go on",
+            list.join(", ")
         );
     }
 }

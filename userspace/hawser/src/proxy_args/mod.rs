@@ -30,6 +30,24 @@ pub struct ProxyRun {
     pub sizes: Sizes,
 }
 
+/// What is to be removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cleanup {
+    Nothing,
+    Everything,
+    /// What kube-proxy left alone.
+    KubeProxy,
+}
+
+fn cleanup(text: &str) -> Result<Cleanup, &'static str> {
+    match go_bool(text) {
+        Ok(true) => Ok(Cleanup::Everything),
+        Ok(false) => Ok(Cleanup::Nothing),
+        Err(_) if text == "kube-proxy" => Ok(Cleanup::KubeProxy),
+        Err(_) => Err("it is true, false or kube-proxy"),
+    }
+}
+
 /// What is to be done.
 #[derive(Args)]
 pub struct Act {
@@ -40,9 +58,10 @@ pub struct Act {
     /// Write the whole configuration to this file, and end
     #[arg(long, value_name = "FILE")]
     pub write_config_to: Option<PathBuf>,
-    /// Remove what a proxy left in the kernel, ours or kube-proxy's, and end
-    #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL", default_missing_value = "true", value_parser = go_bool)]
-    pub cleanup: Option<bool>,
+    /// Remove what a proxy left in the kernel, ours and kube-proxy's, and end. With `kube-proxy`
+    /// only what that left, also while a proxy runs; connections that its rules translate go on
+    #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL|kube-proxy", default_missing_value = "true", value_parser = cleanup)]
+    pub cleanup: Option<Cleanup>,
     /// Set up what takes privileges (programs, maps, pins, kernel parameters), and end
     #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL", default_missing_value = "true", value_parser = go_bool)]
     pub init_only: Option<bool>,

@@ -8,6 +8,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test says what is wrong by panicking")]
 
+mod takeover;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -213,6 +215,10 @@ impl Node {
 
     /// The proxy, in the node's namespace on a thread of its own.
     fn start_proxy(&mut self) {
+        self.start_proxy_with(Config::for_node("here").unwrap());
+    }
+
+    fn start_proxy_with(&mut self, config: Config) {
         let kernel = userspace_dataplane::Config {
             bpf_root: self.dir.path().join("bpf"),
             cgroup: self.cgroup.0.clone(),
@@ -236,7 +242,7 @@ impl Node {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             let kernel = Kernel::open(kernel).unwrap();
             runtime.block_on(run_with(
-                Config::for_node("here").unwrap(),
+                config,
                 caches,
                 async {}.boxed(),
                 Box::new(kernel),
@@ -308,7 +314,7 @@ impl Drop for Node {
     }
 }
 
-fn until(what: &str, done: impl Fn() -> bool) {
+fn until(what: &str, mut done: impl FnMut() -> bool) {
     let start = Instant::now();
     while !done() {
         assert!(start.elapsed() < PATIENCE, "{what}");
