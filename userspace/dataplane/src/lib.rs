@@ -35,7 +35,8 @@ pub mod tables;
 pub use fake::{Fake, FakeLimits, Resolution};
 pub use heap::{give_back_unused, prefer_little_memory};
 pub use kernel::{
-    ClassifierHook, Config, Kernel, LimitError, Limits, NewerLayout, Program, XdpMode, XdpState, remove,
+    ClassifierHook, Config, Kernel, LimitError, Limits, NewerLayout, Program, XdpMode, XdpState, others_pass,
+    remove,
 };
 pub use lock::{Holder, LockError, RootLock};
 pub use netns::{netns_cookie, own_netns_cookie};

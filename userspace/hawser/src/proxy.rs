@@ -54,7 +54,11 @@ pub async fn run(args: Proxy) -> Result<()> {
     match cleanup.unwrap_or(Cleanup::Nothing) {
         Cleanup::Nothing => {}
         Cleanup::Everything => return clean_up(&own.bpf_root, &configuration).await,
-        Cleanup::KubeProxy => return done(remove_leftovers(&configuration).await),
+        Cleanup::KubeProxy => {
+            let hold = userspace_dataplane::others_pass(&own.bpf_root)
+                .context("cannot tell whether connections of kube-proxy's are open; nothing was removed")?;
+            return done(remove_leftovers(&configuration, hold).await);
+        }
     }
     if configuration.hostname_override.is_empty() {
         configuration.hostname_override = node::host_name();
@@ -161,7 +165,7 @@ fn write(configuration: KubeProxyConfiguration, to: &Path) -> Result<()> {
 /// runs, nothing is touched.
 async fn clean_up(bpf_root: &Path, configuration: &KubeProxyConfiguration) -> Result<()> {
     let _lock = RootLock::take_existing(bpf_root).context("nothing was removed")?;
-    let mut errors = remove_leftovers(configuration).await;
+    let mut errors = remove_leftovers(configuration, false).await;
     match route::remove().await {
         Ok(0) => {}
         Ok(routes) => info!("removed {routes} routes of last resort"),
@@ -172,14 +176,25 @@ async fn clean_up(bpf_root: &Path, configuration: &KubeProxyConfiguration) -> Re
     done(errors)
 }
 
-/// Removes what kube-proxy left, and gives what went wrong. Connections that it translated go on: the
-/// kernel's connection tracking knows them without its rules.
-async fn remove_leftovers(configuration: &KubeProxyConfiguration) -> Vec<anyhow::Error> {
+/// Removes what kube-proxy left, and gives what went wrong. With `hold` the connections go on that it
+/// translated: the kernel's connection tracking knows them without its rules, but needs one to work.
+async fn remove_leftovers(configuration: &KubeProxyConfiguration, hold: bool) -> Vec<anyhow::Error> {
     let mut errors = Vec::new();
     let excluded: Vec<_> =
         configuration.ipvs.exclude_cidrs.iter().filter_map(|range| range.parse().ok()).collect();
     let (found, failed) = cleanup::find(&excluded).await;
     errors.extend(failed.into_iter().map(anyhow::Error::new));
+    if hold {
+        if let Err(error) = cleanup::hold(&found).await {
+            let error = anyhow::Error::new(error);
+            errors.push(error.context("kube-proxy's rules stay: connections that they translate would end"));
+            return errors;
+        }
+        info!(
+            "a rule that does nothing keeps the connections going that kube-proxy translated; once they \
+             have ended, --cleanup=kube-proxy removes it"
+        );
+    }
     for leftover in found {
         if let cleanup::Leftover::IpTables { tool, removal } = &leftover {
             for chain in &removal.kept {
@@ -190,6 +205,13 @@ async fn remove_leftovers(configuration: &KubeProxyConfiguration) -> Vec<anyhow:
             Ok(()) => info!("removed {leftover}"),
             Err(error) => errors.push(anyhow::Error::new(error).context(format!("cannot remove {leftover}"))),
         }
+    }
+    if !hold {
+        let (released, failed) = cleanup::release().await;
+        if released > 0 {
+            info!("removed {released} rules that kept connections of kube-proxy's going");
+        }
+        errors.extend(failed.into_iter().map(anyhow::Error::new));
     }
     errors
 }
@@ -212,9 +234,8 @@ async fn warn_of_leftovers() {
     if !found.is_empty() {
         let list: Vec<_> = found.iter().map(ToString::to_string).collect();
         warn!(
-            "kube-proxy left {}: they are not needed; remove them with `hawser proxy --cleanup=kube-proxy`, \
-             or with kube-proxy's own --cleanup, also while this proxy runs: connections that they \
-             translate go on",
+            "kube-proxy left {}: nothing new needs them; remove them with `hawser proxy \
+             --cleanup=kube-proxy` while this proxy runs: connections that they translate go on",
             list.join(", ")
         );
     }

@@ -30,6 +30,7 @@ use ebpf_common::{LAYOUT_VERSION, config_flag, limits};
 pub use self::attach::{XdpState, lacks};
 pub use self::node::LimitError;
 pub use self::object::Program;
+pub use self::others::others_pass;
 pub use self::upgrade::NewerLayout;
 
 use self::attach::Attachments;

@@ -15,15 +15,29 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use ebpf_common::flow::FlowKey;
-use ebpf_common::{config_flag, protocol, tracked};
+use ebpf_common::{Config as Settings, LAYOUT_VERSION, config_flag, protocol, tracked};
 
 use super::conntrack::{End, Entry, Stage, Tracking, has_ipvs};
-use super::failed;
 use super::maps::Maps;
+use super::{failed, version_directory};
 use crate::convert;
 use crate::destroy::diag;
-use crate::map::HashTable;
+use crate::map::{HashTable, MappedArray};
 use crate::tables::{DataPlaneError, Look, Others, Protocol};
+
+/// Whether the data plane below `bpf_root` lets connections pass that others translate. False where
+/// there is none.
+///
+/// # Errors
+/// Its settings cannot be read.
+pub fn others_pass(bpf_root: &Path) -> io::Result<bool> {
+    let path = version_directory(bpf_root, LAYOUT_VERSION).join("maps/CONFIG");
+    if !path.exists() {
+        return Ok(false);
+    }
+    let flags = MappedArray::<Settings>::open(&path, false)?.get(0).flags;
+    Ok(flags & (config_flag::TRACKED | config_flag::SETTLING) != 0)
+}
 
 /// Protocol, source and destination.
 type Ends = (u8, End, End);

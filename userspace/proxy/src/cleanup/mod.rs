@@ -1,6 +1,7 @@
 //! What kube-proxy left in the kernel: found, and removed. Works through the tools that made it,
 //! as far as they are installed; doing it again changes nothing.
 
+mod hold;
 pub mod iptables;
 pub mod ipvs;
 
@@ -12,6 +13,8 @@ use futures::TryStreamExt;
 use ipnetwork::IpNetwork;
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
+
+pub use self::hold::{hold, release};
 
 /// The tables of kube-proxy's nftables mode, by family.
 const NFTABLES: [&str; 2] = ["ip", "ip6"];
