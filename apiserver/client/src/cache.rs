@@ -20,11 +20,8 @@ use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, warn};
 
-/// First pause after a failed list or watch; doubles up to [`MAX_PAUSE`].
-const MIN_PAUSE: Duration = Duration::from_millis(100);
-const MAX_PAUSE: Duration = Duration::from_secs(5);
+use crate::outage::Outage;
 
 /// Names an object within its kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -420,7 +417,7 @@ where
     }
     let mut stream = std::pin::pin!(watcher(api, config));
     let mut listed = Vec::new();
-    let mut pause = MIN_PAUSE;
+    let mut outage = Outage::new(K::Object::plural(&()).into_owned());
     loop {
         let event = tokio::select! {
             biased;
@@ -429,14 +426,16 @@ where
         };
         match event {
             Some(Ok(event)) => {
-                pause = MIN_PAUSE;
+                // A list begins with `Init` before anything is asked; all else is an answer.
+                if !matches!(event, Event::Init) {
+                    outage.ends();
+                }
                 take(&cache, &mut listed, event);
             }
             Some(Err(error)) => {
-                report(K::Object::plural(&()).as_ref(), &error);
+                let pause = outage.fails(&error);
                 let jitter = Duration::from_millis(informers.ambient.random.next_u64() % 50);
                 tokio::time::sleep(pause + jitter).await;
-                pause = (pause * 2).min(MAX_PAUSE);
             }
             None => return,
         }
@@ -457,15 +456,6 @@ fn take<K: Kept<Object: Resource>>(cache: &Cache<K>, listed: &mut Vec<K>, event:
 fn trimmed<K: Resource>(mut object: K) -> K {
     object.meta_mut().managed_fields = None;
     object
-}
-
-fn report(kind: &str, error: &watcher::Error) {
-    // An expired watch is ordinary: the list follows.
-    if matches!(error, watcher::Error::WatchError(status) if status.code == 410) {
-        debug!(kind, %error, "watch expired, listing again");
-    } else {
-        warn!(kind, error = error as &dyn std::error::Error, "list or watch failed, trying again");
-    }
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 
 pub mod cache;
 pub mod events;
+mod outage;
 pub mod transport;
 
 pub use cache::{Cache, Change, Informers, Kept, ObjectKey};

@@ -1,0 +1,181 @@
+//! How often an API server that does not answer is asked, and what is said of it.
+
+use std::time::Duration;
+
+use kube::runtime::watcher;
+use tracing::{debug, info, warn};
+
+/// First pause after a failed list or watch; doubles up to [`MAX_PAUSE`].
+const MIN_PAUSE: Duration = Duration::from_millis(100);
+const MAX_PAUSE: Duration = Duration::from_secs(5);
+
+/// Lists and watches that fail one after the other, without an answer in between.
+pub(crate) struct Outage {
+    /// What is listed, in the plural.
+    kind: String,
+    /// After the next failure.
+    pause: Duration,
+    /// The error and the pause of the last warning.
+    said: Option<(String, Duration)>,
+}
+
+impl Outage {
+    pub fn new(kind: String) -> Self {
+        Self { kind, pause: MIN_PAUSE, said: None }
+    }
+
+    /// One more failure; gives how long to wait. The log has it when it begins, when the error is
+    /// another one, and when the longest pause is reached.
+    pub fn fails(&mut self, error: &watcher::Error) -> Duration {
+        let pause = self.pause;
+        self.pause = (pause * 2).min(MAX_PAUSE);
+        // An expired watch is ordinary: the list follows.
+        if matches!(error, watcher::Error::WatchError(status) if status.code == 410) {
+            debug!(kind = self.kind, %error, "watch expired, listing again");
+            return pause;
+        }
+        let text = chain(error);
+        let news = match &self.said {
+            Some((said, at)) => *said != text || *at < MAX_PAUSE && pause == MAX_PAUSE,
+            None => true,
+        };
+        if news {
+            warn!(kind = self.kind, error = %text, ?pause, "list or watch failed, trying again");
+            self.said = Some((text, pause));
+        } else {
+            debug!(kind = self.kind, error = %text, ?pause, "list or watch failed again");
+        }
+        pause
+    }
+
+    /// The API server has answered.
+    pub fn ends(&mut self) {
+        self.pause = MIN_PAUSE;
+        if self.said.take().is_some() {
+            info!(kind = self.kind, "list and watch work again");
+        }
+    }
+}
+
+/// An error and its causes, in one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex, PoisonError};
+
+    use apiserver_api::ambient::Ambient;
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use kube::Client;
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::Informers;
+
+    fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+        mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An API server that fails every request but those with these numbers, and has one object.
+    fn server(
+        answers: impl Fn(usize) -> bool + Clone + Send + 'static,
+    ) -> (Client, Arc<Mutex<Vec<tokio::time::Instant>>>) {
+        let asked = Arc::<Mutex<Vec<_>>>::default();
+        let writer = Arc::clone(&asked);
+        let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+            let before = {
+                let mut asked = lock(&writer);
+                asked.push(tokio::time::Instant::now());
+                asked.len() - 1
+            };
+            let watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
+            let answers = answers(before);
+            async move {
+                if !answers {
+                    return Err(std::io::Error::from(std::io::ErrorKind::ConnectionRefused));
+                }
+                if watch {
+                    std::future::pending::<()>().await;
+                }
+                let list = serde_json::json!({"kind": "ConfigMapList", "apiVersion": "v1",
+                    "metadata": {"resourceVersion": "7"},
+                    "items": [{"metadata": {"name": "a", "namespace": "ns", "resourceVersion": "5"}}]});
+                Ok(http::Response::new(kube::client::Body::from(list.to_string().into_bytes())))
+            }
+        });
+        (Client::new(service, "default"), asked)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_does_not_answer_is_asked_less_and_less_often() {
+        let (client, asked) = server(|_| false);
+        let shutdown = CancellationToken::new();
+        let informers = Informers::new(client, Ambient::system(), shutdown.clone());
+        let cache = informers.cache::<ConfigMap>();
+        tokio::time::sleep(Duration::from_mins(2)).await;
+        assert!(!cache.has_synced());
+        shutdown.cancel();
+        let asked = lock(&asked).clone();
+        let pauses: Vec<_> = asked.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        for (n, pause) in pauses.iter().enumerate() {
+            let least = (MIN_PAUSE * (1 << n.min(10))).min(MAX_PAUSE);
+            let range = least..least + Duration::from_millis(100);
+            assert!(range.contains(pause), "pause {n} of {pauses:?}");
+        }
+        assert!((25..32).contains(&pauses.len()), "{pauses:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_ends_the_pauses() {
+        let (client, asked) = server(|number| number == 9);
+        let shutdown = CancellationToken::new();
+        let cache = Informers::new(client, Ambient::system(), shutdown.clone()).cache::<ConfigMap>();
+        cache.synced().await;
+        assert_eq!(cache.len(), 1);
+        tokio::time::sleep(MAX_PAUSE).await;
+        // The list worked, the watch behind it did not.
+        let asked = lock(&asked).clone();
+        assert!(asked[9] - asked[8] >= MAX_PAUSE && asked[10] == asked[9]);
+        let pause = asked[11] - asked[10];
+        assert!(pause >= MIN_PAUSE && pause < 2 * MIN_PAUSE, "{pause:?}");
+        shutdown.cancel();
+    }
+
+    #[test]
+    fn an_outage_is_said_when_it_begins_when_it_changes_and_when_it_lasts() {
+        let error =
+            |text: &str| watcher::Error::InitialListFailed(kube::Error::Service(text.to_owned().into()));
+        let mut outage = Outage::new("configmaps".to_owned());
+        let mut said = Vec::new();
+        let mut fail = |outage: &mut Outage, text: &str| {
+            let before = outage.said.clone();
+            let pause = outage.fails(&error(text));
+            if outage.said != before {
+                said.push((text.to_owned(), pause));
+            }
+        };
+        for _ in 0..20 {
+            fail(&mut outage, "refused");
+        }
+        fail(&mut outage, "no route");
+        fail(&mut outage, "no route");
+        outage.ends();
+        fail(&mut outage, "no route");
+        let expected = [
+            ("refused", MIN_PAUSE),
+            ("refused", MAX_PAUSE),
+            ("no route", MAX_PAUSE),
+            ("no route", MIN_PAUSE),
+        ];
+        assert_eq!(said, expected.map(|(text, pause)| (text.to_owned(), pause)));
+    }
+}
