@@ -13,6 +13,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::compile::{ByService, KeptService, Slice};
+use crate::metrics::FAMILIES;
 
 /// Trigger times remembered for one Service until it is applied.
 const MAX_TRIGGERS: usize = 256;
@@ -22,8 +23,8 @@ const MAX_TRIGGERS: usize = 256;
 pub(crate) struct Cause {
     /// When the first change not yet applied arrived.
     pub since: Instant,
-    /// Trigger times of the slices that changed.
-    pub triggers: Vec<Timestamp>,
+    /// Trigger times of the slices that changed, and the families of those.
+    pub triggers: Vec<(Timestamp, &'static str)>,
     pub service_changes: u64,
     pub endpoint_changes: u64,
 }
@@ -169,7 +170,7 @@ impl Inbox {
 }
 
 impl State {
-    fn note(&mut self, service: ObjectKey, trigger: Option<Timestamp>) {
+    fn note(&mut self, service: ObjectKey, trigger: Option<(Timestamp, &'static str)>) {
         let cause = self.batch.services.entry(service).or_insert_with(Cause::new);
         cause.endpoint_changes += 1;
         if cause.triggers.len() < MAX_TRIGGERS {
@@ -178,7 +179,10 @@ impl State {
     }
 }
 
-/// The trigger time of a slice, if this change brought it.
-fn fresh_trigger(old: Option<&Slice>, new: &Slice) -> Option<Timestamp> {
-    new.trigger().filter(|time| old.and_then(Slice::trigger) != Some(*time))
+/// The trigger time of a slice with its family, if this change brought it.
+fn fresh_trigger(old: Option<&Slice>, new: &Slice) -> Option<(Timestamp, &'static str)> {
+    let [ipv4, ipv6] = FAMILIES;
+    let family = if new.is_ipv4() { ipv4 } else { ipv6 };
+    let fresh = new.trigger().filter(|time| old.and_then(Slice::trigger) != Some(*time));
+    fresh.map(|time| (time, family))
 }

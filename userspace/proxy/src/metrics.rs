@@ -1,8 +1,8 @@
 //! Metrics under kube-proxy's names, and those of the data plane under ours.
 //!
-//! One apply covers both families, so the times of applies and of looks for sockets have no label
-//! `ip_family`; what is of one family has it. Names of kube-proxy 1.36 that are not served, as
-//! nothing here is what they count:
+//! Labels are kube-proxy's too. Where it has one proxier a family, one apply here covers both, and
+//! one look for sockets: each is observed once for every family that has services. Names of
+//! kube-proxy 1.36 that are not served, as nothing here is what they count:
 //!
 //! | `kubeproxy_` | why |
 //! |---|---|
@@ -10,8 +10,11 @@
 //! | `iptables_ct_state_invalid_dropped_packets_total` | works around the kernel's connection tracking, which takes no part |
 //! | `iptables_localhost_nodeports_accepted_packets_total` | sockets are translated when they connect: no packet of theirs is one for a node port |
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{EncodeLabelSet, LabelValueEncoder};
@@ -28,7 +31,8 @@ use crate::process;
 use crate::requests::Requests;
 use crate::serve::blocking;
 
-type Seconds = Gauge<f64, AtomicU64>;
+pub(crate) type Seconds = Family<IpFamily, Gauge<f64, AtomicU64>>;
+type Times = Family<IpFamily, Histogram, fn() -> Histogram>;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct Code {
@@ -43,6 +47,12 @@ pub(crate) struct IpFamily {
 
 /// As kube-proxy spells them.
 pub(crate) const FAMILIES: [&str; 2] = ["IPv4", "IPv6"];
+
+/// That of an address.
+pub(crate) fn family(address: IpAddr) -> &'static str {
+    let [ipv4, ipv6] = FAMILIES;
+    if address.is_ipv4() { ipv4 } else { ipv6 }
+}
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct TrafficPolicy {
@@ -70,11 +80,11 @@ impl prometheus_client::encoding::EncodeLabelValue for PolicyLabel {
 pub(crate) struct Metrics {
     registry: Registry,
     /// Any apply, whole or of one Service.
-    pub sync: Histogram,
-    pub full_sync: Histogram,
-    pub partial_sync: Histogram,
+    pub sync: Times,
+    pub full_sync: Times,
+    pub partial_sync: Times,
     /// From the change that made a slice change to its being in the tables.
-    pub programming: Histogram,
+    pub programming: Times,
     pub last_applied: Seconds,
     pub last_queued: Seconds,
     pub service_changes: Counter,
@@ -95,7 +105,7 @@ pub(crate) struct Metrics {
     /// keeps of such datagrams, we close their sockets.
     pub stale_deleted: Family<IpFamily, Counter>,
     /// Time of one look for such sockets.
-    pub stale_looks: Histogram,
+    pub stale_looks: Times,
     /// Health check node ports that are wanted, and those that somebody else holds.
     pub health_checks: Gauge,
     pub health_checks_failing: Gauge,
@@ -109,13 +119,13 @@ pub(crate) struct Metrics {
 impl Metrics {
     /// With what the client of the API server counts.
     pub fn new(requests: &Requests) -> Self {
-        let sync = || Histogram::new(sync_buckets());
+        let sync = || Times::new_with_constructor(|| Histogram::new(sync_buckets()));
         let mut metrics = Self {
             registry: Registry::default(),
             sync: sync(),
             full_sync: sync(),
             partial_sync: sync(),
-            programming: Histogram::new(programming_buckets()),
+            programming: Times::new_with_constructor(|| Histogram::new(programming_buckets())),
             last_applied: Seconds::default(),
             last_queued: Seconds::default(),
             service_changes: Counter::default(),
@@ -184,7 +194,7 @@ impl Metrics {
         let name = "conntrack_reconciler_sync_duration_seconds";
         r.register(
             name,
-            "Time of one look for datagram sockets whose backend went, of both families",
+            "Time of one look for datagram sockets whose backend went",
             self.stale_looks.clone(),
         );
         r.register("proxy_healthz", "Answers of /healthz by code", self.healthz.clone());
@@ -221,6 +231,16 @@ impl Metrics {
         r.register_collector(Box::new(Arc::clone(&self.counters)));
     }
 
+    /// An apply, of everything or of one Service, took so long.
+    pub fn applied(&self, whole: bool, took: Duration, families: &BTreeSet<&'static str>) {
+        let kind = if whole { &self.full_sync } else { &self.partial_sync };
+        for ip_family in families {
+            for times in [&self.sync, kind] {
+                times.get_or_create(&IpFamily { ip_family }).observe(took.as_secs_f64());
+            }
+        }
+    }
+
     /// Takes over what the data plane did about sockets whose backend went.
     pub fn reconciled(&self, reconciled: &Reconciled) {
         let raise = |counter: &Counter, to: u64| {
@@ -232,8 +252,9 @@ impl Metrics {
         for (ip_family, deleted) in FAMILIES.into_iter().zip(deleted) {
             raise(&self.stale_deleted.get_or_create(&IpFamily { ip_family }), deleted);
         }
-        for look in looks {
-            self.stale_looks.observe(look.as_secs_f64());
+        for ip_family in FAMILIES {
+            let times = self.stale_looks.get_or_create(&IpFamily { ip_family });
+            looks.iter().for_each(|look| times.observe(look.as_secs_f64()));
         }
     }
 
@@ -303,6 +324,13 @@ mod tests {
         metrics.healthz.get_or_create(&Code { code: 200 }).inc();
         metrics.livez.get_or_create(&Code { code: 200 }).inc();
         let [ip_family, _] = FAMILIES;
+        for whole in [true, false] {
+            metrics.applied(whole, Duration::from_millis(1), &BTreeSet::from([ip_family]));
+        }
+        metrics.programming.get_or_create(&IpFamily { ip_family }).observe(1.0);
+        for time in [&metrics.last_applied, &metrics.last_queued] {
+            time.get_or_create(&IpFamily { ip_family }).set(1.0);
+        }
         let local = TrafficPolicy { ip_family, traffic_policy: PolicyLabel::Internal };
         metrics.no_local_endpoints.get_or_create(&local).set(1);
         let text = metrics.text().await.unwrap();
@@ -310,12 +338,17 @@ mod tests {
             let name = format!("kubeproxy_{name}");
             let of = |line: &str| {
                 let rest = line.strip_prefix(name.as_str());
-                rest.is_some_and(|rest| rest.starts_with([' ', '{']) || rest.starts_with("_count "))
+                rest.is_some_and(|rest| rest.starts_with([' ', '{']) || rest.starts_with("_count{"))
             };
             assert_eq!(text.lines().any(of), served, "{name} in\n{text}");
         }
-        let line = "kubeproxy_sync_proxy_rules_no_local_endpoints_total\
-                    {ip_family=\"IPv4\",traffic_policy=\"internal\"} 1";
-        assert!(text.lines().any(|found| found == line), "{text}");
+        for line in [
+            "kubeproxy_sync_proxy_rules_no_local_endpoints_total{ip_family=\"IPv4\",traffic_policy=\"internal\"} 1",
+            "kubeproxy_sync_proxy_rules_duration_seconds_count{ip_family=\"IPv4\"} 2",
+            "kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family=\"IPv4\"} 1.0",
+            "kubeproxy_conntrack_reconciler_sync_duration_seconds_count{ip_family=\"IPv6\"} 0",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+        }
     }
 }

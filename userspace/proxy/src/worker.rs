@@ -21,7 +21,7 @@ use crate::config::Config;
 use crate::health::{HealthChecks, Report};
 use crate::inbox::{Cause, Inbox};
 use crate::links::{self, Known, Links};
-use crate::metrics::{FAMILIES, Metrics, PolicyLabel, TrafficPolicy};
+use crate::metrics::{FAMILIES, IpFamily, Metrics, PolicyLabel, Seconds, TrafficPolicy, family};
 use crate::node_tables::{Situation, interfaces, node_tables};
 use crate::retry::Retry;
 use crate::run::Caches;
@@ -66,6 +66,8 @@ pub(crate) struct Worker {
     edges: Edges,
     /// Connections that another proxy's rules translate.
     takeover: Takeover,
+    /// Those of [`FAMILIES`] that have services.
+    families: BTreeSet<&'static str>,
     /// Services of policy Local with endpoints elsewhere only, by scope and family.
     no_local: BTreeMap<(Scope, &'static str), BTreeSet<Arc<str>>>,
 }
@@ -121,6 +123,7 @@ impl Worker {
             links: Known::default(),
             edges: Edges::default(),
             takeover: Takeover::new(kept, alone),
+            families: BTreeSet::from([FAMILIES[0]]),
             no_local: BTreeMap::new(),
         }
     }
@@ -203,8 +206,11 @@ impl Worker {
         match result {
             Ok(applied) => {
                 let took = start.elapsed();
-                self.metrics.full_sync.observe(took.as_secs_f64());
-                self.metrics.sync.observe(took.as_secs_f64());
+                let found: BTreeSet<_> = tables.values().flat_map(families).collect();
+                if !found.is_empty() {
+                    self.families = found;
+                }
+                self.metrics.applied(true, took, &self.families);
                 info!(services = tables.len(), ?took, ?applied, "applied all services");
                 self.full_retry = None;
                 self.retries.clear();
@@ -318,8 +324,8 @@ impl Worker {
             Ok(applied) => {
                 let took = start.elapsed();
                 debug!(service = %name, ?took, ?applied, "applied a service");
-                self.metrics.partial_sync.observe(took.as_secs_f64());
-                self.metrics.sync.observe(took.as_secs_f64());
+                self.families.extend(tables.iter().flat_map(families));
+                self.metrics.applied(false, took, &self.families);
                 self.retries.remove(name);
                 if applied.frontends_deleted + applied.blocks_freed > 0 {
                     self.takeover.lost();
@@ -425,7 +431,7 @@ impl Worker {
         if changes.is_empty() {
             return;
         }
-        self.metrics.last_queued.set(seconds(self.ambient.now()));
+        self.stamp(&self.metrics.last_queued);
         for (key, cause) in changes {
             self.metrics.service_changes.inc_by(cause.service_changes);
             self.metrics.endpoint_changes.inc_by(cause.endpoint_changes);
@@ -445,16 +451,23 @@ impl Worker {
     fn done(&mut self, name: &Arc<str>) {
         let Some(cause) = self.pending.remove(name) else { return };
         let now = self.ambient.now();
-        for trigger in cause.triggers {
+        for (trigger, ip_family) in cause.triggers {
             let took = now.duration_since(trigger).as_secs_f64();
-            self.metrics.programming.observe(took.max(0.0));
+            self.metrics.programming.get_or_create(&IpFamily { ip_family }).observe(took.max(0.0));
         }
     }
 
     fn applied(&self) {
-        let now = self.ambient.now();
-        self.metrics.last_applied.set(seconds(now));
-        self.status.applied(now);
+        self.stamp(&self.metrics.last_applied);
+        self.status.applied(self.ambient.now());
+    }
+
+    /// Sets a time to now, for each family that has services.
+    fn stamp(&self, time: &Seconds) {
+        let now = seconds(self.ambient.now());
+        for ip_family in &self.families {
+            time.get_or_create(&IpFamily { ip_family }).set(now);
+        }
     }
 
     fn failed(&self, what: &str, error: &DataPlaneError) {
@@ -474,9 +487,7 @@ impl Worker {
         {
             let missing = tables.is_some_and(|tables| {
                 tables.frontends.iter().any(|frontend| {
-                    let [ipv4, ipv6] = FAMILIES;
-                    let family = if frontend.key.address.is_ipv4() { ipv4 } else { ipv6 };
-                    (frontend.key.scope, family) == (scope, ip_family)
+                    (frontend.key.scope, family(frontend.key.address)) == (scope, ip_family)
                         && frontend.drop_when_empty
                         && frontend.backends.is_empty()
                 })
@@ -505,6 +516,11 @@ impl Worker {
         let oldest = waiting.chain(retries).min();
         self.status.pending(oldest, self.retries.keys().map(ToString::to_string).collect());
     }
+}
+
+/// Families of a Service's addresses, one for each frontend.
+fn families(tables: &ServiceTables) -> impl Iterator<Item = &'static str> {
+    tables.frontends.iter().map(|frontend| family(frontend.key.address))
 }
 
 /// Runs what blocks for a while without holding up the other tasks of a threaded runtime.

@@ -154,6 +154,11 @@ impl Slice {
         (!service.is_empty()).then(|| ObjectKey::new(namespace, service))
     }
 
+    /// Whether its addresses are of IPv4; those of a slice are of one family.
+    pub(crate) fn is_ipv4(&self) -> bool {
+        matches!(self.endpoints, Endpoints::V4(_))
+    }
+
     /// When the pod or Service changed that made it change.
     pub(crate) fn trigger(&self) -> Option<Timestamp> {
         self.trigger

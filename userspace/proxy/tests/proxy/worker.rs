@@ -202,10 +202,10 @@ async fn the_pages_tell_the_truth() {
     let (code, text) = page(metrics_at, "/metrics").await;
     assert_eq!(code, 200);
     for line in [
-        "kubeproxy_sync_full_proxy_rules_duration_seconds_count 1",
-        "kubeproxy_sync_partial_proxy_rules_duration_seconds_count 1",
-        "kubeproxy_sync_proxy_rules_duration_seconds_count 2",
-        "kubeproxy_network_programming_duration_seconds_count 1",
+        "kubeproxy_sync_full_proxy_rules_duration_seconds_count{ip_family=\"IPv4\"} 1",
+        "kubeproxy_sync_partial_proxy_rules_duration_seconds_count{ip_family=\"IPv4\"} 1",
+        "kubeproxy_sync_proxy_rules_duration_seconds_count{ip_family=\"IPv4\"} 2",
+        "kubeproxy_network_programming_duration_seconds_count{ip_family=\"IPv4\"} 1",
         "kubeproxy_sync_proxy_rules_service_changes_total 1",
         "kubeproxy_sync_proxy_rules_endpoint_changes_total 1",
         "kubeproxy_sync_proxy_rules_endpoint_changes_pending 0",
@@ -309,7 +309,7 @@ async fn a_data_path_that_others_changed_makes_the_proxy_unhealthy_until_it_is_m
     // What was done about sockets whose backend went has kube-proxy's names.
     let line = |line: &str| assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
     line("kubeproxy_conntrack_reconciler_deleted_entries_total{ip_family=\"IPv4\"} 0");
-    line("kubeproxy_conntrack_reconciler_sync_duration_seconds_count 0");
+    line("kubeproxy_conntrack_reconciler_sync_duration_seconds_count{ip_family=\"IPv4\"} 0");
     let looks = vec![Duration::from_millis(2), Duration::from_millis(3)];
     proxy.plane.0.lock().unwrap().reconciled =
         Reconciled { destroyed4: 2, destroyed6: 1, removed4: 1, removed6: 0, looks };
@@ -318,8 +318,8 @@ async fn a_data_path_that_others_changed_makes_the_proxy_unhealthy_until_it_is_m
     for line in [
         "kubeproxy_conntrack_reconciler_deleted_entries_total{ip_family=\"IPv4\"} 3",
         "kubeproxy_conntrack_reconciler_deleted_entries_total{ip_family=\"IPv6\"} 1",
-        "kubeproxy_conntrack_reconciler_sync_duration_seconds_count 2",
-        "kubeproxy_conntrack_reconciler_sync_duration_seconds_sum 0.005",
+        "kubeproxy_conntrack_reconciler_sync_duration_seconds_count{ip_family=\"IPv4\"} 2",
+        "kubeproxy_conntrack_reconciler_sync_duration_seconds_sum{ip_family=\"IPv4\"} 0.005",
         "hawser_proxy_sockets_destroyed_total 3",
     ] {
         assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
