@@ -9,14 +9,13 @@ use ::object::{Object, ObjectSection, ObjectSymbol, RelocationTarget, SymbolKind
 
 use super::object::{Program, bytes};
 
-/// `MAX_BPF_STACK`.
+/// `MAX_BPF_STACK`. The deepest programs take all of it: what adds a frame of 32 bytes there has to save
+/// one elsewhere.
 const STACK: u32 = 512;
 /// `MAX_CALL_FRAMES`.
 const FRAMES: usize = 8;
 /// What a frame is a multiple of, see `check_max_stack_depth` of Linux 6.1.
 const FRAME: u32 = 32;
-/// Left free, so that a change of a few words does not break the programs on old kernels.
-const ROOM: u32 = 0;
 
 /// Bytes of an instruction.
 const INSTRUCTION: u64 = 8;
@@ -218,7 +217,7 @@ fn programs_fit_the_stack_of_linux_6_1() {
     let mut report = String::new();
     let mut good = true;
     for (program, largest, longest) in chains() {
-        let fits = largest.bytes <= STACK - ROOM && longest.functions.len() <= FRAMES;
+        let fits = largest.bytes <= STACK && longest.functions.len() <= FRAMES;
         good &= fits;
         let (mark, name) = (if fits { "ok" } else { "TOO MUCH" }, program.name());
         report += &format!("{mark}: {name}: {} bytes, {} frames\n", largest.bytes, longest.functions.len());
@@ -226,5 +225,5 @@ fn programs_fit_the_stack_of_linux_6_1() {
             report += &format!("{name}, most stack: {largest}\n{name}, most frames: {longest}\n");
         }
     }
-    assert!(good, "at most {STACK} bytes less {ROOM}, and {FRAMES} frames:\n{report}");
+    assert!(good, "at most {STACK} bytes and {FRAMES} frames:\n{report}");
 }
