@@ -52,16 +52,20 @@ fn a_connected_client_is_told_and_its_next_connection_reaches_a_backend_that_is_
         through.set_read_timeout(Some(patience(Duration::from_secs(5)))).unwrap();
         goes_on(&leaves, &servers[0].0);
 
-        // A machine that is busy with other tests may be late once.
-        let mut quickest = Duration::MAX;
+        let mut waits = Vec::new();
         for round in 1..=5 {
             let (server, backend) = &servers[round % 2];
             kernel.apply_service("test/dns", Some(&side.service(Protocol::Udp, &[*backend]))).unwrap();
-            quickest = quickest.min(is_told(&leaves));
+            waits.push(is_told(&leaves));
             leaves.connect(side.at(80)).unwrap();
             goes_on(&leaves, server);
         }
-        assert!(quickest < patience(Duration::from_secs(1)), "after {quickest:?}");
+        // A look begins a tenth of a second after the change. What is wrong makes every wait long, or
+        // leaves it to the look of every half minute; a machine that is busy with other tests makes one
+        // or two late, by far less than that.
+        waits.sort();
+        assert!(waits[2] < patience(Duration::from_secs(1)), "{waits:?}");
+        assert!(waits[4] < patience(Duration::from_secs(4)), "{waits:?}");
         goes_on(&direct, &servers[0].0);
         goes_on(&through, &servers[0].0);
         // A backend that joins disturbs nobody.
@@ -192,5 +196,46 @@ fn a_socket_whose_set_of_slots_is_full_is_kept_elsewhere() {
         assert_eq!((rows.len(), rows[0].socket), (1, Some(socket_cookie(&client))));
         kernel.apply_service("test/dns", None).unwrap();
         is_told(&client);
+    });
+}
+
+#[test]
+#[ignore = "needs root and eBPF: cargo xtask test"]
+fn a_client_that_went_on_to_what_no_hook_translates_is_left_alone() {
+    inside(|kernel, _| {
+        let (_server, backend) = udp_backend();
+        kernel.apply_service("test/dns", Some(&vip(Protocol::Udp, &[backend]))).unwrap();
+        let (_other, behind) = udp_backend();
+        let mut limited = service(key("10.96.0.10", 81, Protocol::Udp, Scope::Internal), &[behind]);
+        limited.frontends[0].limited = true;
+        limited.source_ranges = vec!["192.0.2.0/24".parse().unwrap()];
+        kernel.apply_service("test/limited", Some(&limited)).unwrap();
+        let before = kernel.sockets_destroyed();
+        std::thread::scope(|scope| {
+            let (ready, connected) = std::sync::mpsc::channel();
+            let (lost, gone) = std::sync::mpsc::channel();
+            let pod = scope.spawn(move || {
+                in_namespace(move || {
+                    // Whether the pod's address may come in, the packet path decides: the socket is
+                    // connected to the address of the service itself.
+                    support::ip("route add 10.96.0.0/16 dev lo");
+                    let moved = client(SIDES[0]);
+                    moved.connect((VIP.0, 81)).unwrap();
+                    let stays = client(SIDES[0]);
+                    ready.send(()).unwrap();
+                    gone.recv().unwrap();
+                    is_told(&stays);
+                    std::thread::sleep(Duration::from_millis(200));
+                    moved.set_nonblocking(true).unwrap();
+                    assert_eq!(moved.recv(&mut [0; 16]).unwrap_err().kind(), ErrorKind::WouldBlock);
+                    assert_eq!(moved.peer_addr().unwrap(), SocketAddr::from((VIP.0, 81)));
+                });
+            });
+            connected.recv().unwrap();
+            kernel.apply_service("test/dns", Some(&vip(Protocol::Udp, &[]))).unwrap();
+            lost.send(()).unwrap();
+            pod.join().unwrap();
+        });
+        assert_eq!(kernel.sockets_destroyed() - before, 1);
     });
 }

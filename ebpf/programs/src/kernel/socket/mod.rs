@@ -132,6 +132,7 @@ fn translate<N: Form>(ctx: &SockAddrContext, call: Call) -> i32 {
     // The packet path knows the source, which a socket does not have yet. The node's own may come
     // in always.
     if limited && netns_cookie(ctx) != config.netns_cookie || is_exempt(ctx, config) {
+        leave(ctx, call);
         return PROCEED;
     }
     if frontend.count() == 0 {
@@ -221,11 +222,7 @@ fn peer_key<N: Form>(
 #[inline(always)]
 fn unknown<N: Form>(ctx: &SockAddrContext, config: &Config, call: Call) -> i32 {
     let address = N::address(ctx);
-    let asks = call == Call::Connect && protocol_of(ctx) == protocol::UDP;
-    if asks {
-        // Connected to a service before, now to something else.
-        connected::forget(socket_cookie(ctx));
-    }
+    let asks = leave(ctx, call);
     if !N::Family::is_in_ranges(config, &address) || is_exempt(ctx, config) {
         return PROCEED;
     }
@@ -242,6 +239,17 @@ fn unknown<N: Form>(ctx: &SockAddrContext, config: &Config, call: Call) -> i32 {
     maps::count(metric);
     tell::<N::Family>(kind, 0, address, port(ctx), protocol_of(ctx));
     refuse(error)
+}
+
+/// A datagram socket is connected to what no hook translates. If a service was its peer until now,
+/// it must not be taken for that one's client when a backend goes. True for such a call.
+#[inline(always)]
+fn leave(ctx: &SockAddrContext, call: Call) -> bool {
+    let connects = call == Call::Connect && protocol_of(ctx) == protocol::UDP;
+    if connects {
+        connected::forget(socket_cookie(ctx));
+    }
+    connects
 }
 
 /// Sockets of the namespace are left alone: their packets take the packet path.
