@@ -257,7 +257,7 @@ impl Attachments {
                     }
                     self.uplink(uplink, wanted)?
                 }
-                Err(reason) => Some(XdpState::Off(reason)),
+                Err(reason) => Some(self.without(&uplink.name, reason)),
             };
             let Some(state) = state else {
                 continue;
@@ -269,6 +269,15 @@ impl Attachments {
         }
         self.xdp = states;
         Ok(with_xdp)
+    }
+
+    /// An uplink that shall have no XDP. Nothing is wrong with that, and it is said once.
+    fn without(&self, uplink: &str, reason: String) -> XdpState {
+        let said = matches!(self.xdp.get(uplink), Some(XdpState::Off(before)) if *before == reason);
+        if !said {
+            tracing::info!(interface = uplink, reason, "no XDP here; the stack's hooks carry all packets");
+        }
+        XdpState::Off(reason)
     }
 
     /// XDP for one uplink; none if the interface is gone.
