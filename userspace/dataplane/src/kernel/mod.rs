@@ -9,6 +9,7 @@
 mod attach;
 mod check;
 mod conntrack;
+mod forwarding;
 mod maps;
 mod node;
 pub mod object;
@@ -27,6 +28,7 @@ use std::path::{Path, PathBuf};
 
 use ebpf_common::{LAYOUT_VERSION, config_flag, limits};
 
+pub(crate) use self::attach::filtered_uplinks;
 pub use self::attach::{XdpState, lacks};
 pub use self::node::LimitError;
 pub use self::object::Program;
@@ -148,6 +150,10 @@ pub struct Kernel {
     layout: u32,
     /// The interfaces last asked for.
     interfaces: Vec<Interface>,
+    /// Whether the node has an address of IPv4, and of IPv6, as clusters know it.
+    families: [bool; 2],
+    /// Switches of the kernel's that were said to be off.
+    not_forwarding: BTreeSet<String>,
     /// What was attached then; none until somebody has looked.
     baseline: Option<check::Baseline>,
     /// Programs of a layout that we cannot read are still attached, and serve until our tables are
@@ -236,6 +242,8 @@ impl Kernel {
             interfaces,
             baseline,
             strangers,
+            families: [false; 2],
+            not_forwarding: BTreeSet::new(),
             reaper: Reaper::new(&maps_at),
             tracked,
         })
@@ -332,7 +340,11 @@ impl DataPlane for Kernel {
     }
 
     fn set_node(&mut self, node: &NodeTables) -> Result<(), DataPlaneError> {
-        self.tables.store.set_node(node)
+        self.tables.store.set_node(node)?;
+        // Many a machine has an address of IPv6 that the cluster does not know of.
+        self.families = [true, false].map(|v4| node.snat_addresses.iter().any(|one| one.is_ipv4() == v4));
+        self.say_what_does_not_forward();
+        Ok(())
     }
 
     fn set_interfaces(&mut self, interfaces: &[Interface]) -> Result<(), DataPlaneError> {
@@ -340,6 +352,7 @@ impl DataPlane for Kernel {
         self.baseline = None;
         self.attach(interfaces)?;
         self.baseline = Some(self.attachments.state()?);
+        self.say_what_does_not_forward();
         Ok(())
     }
 
@@ -361,6 +374,12 @@ impl DataPlane for Kernel {
 }
 
 impl Kernel {
+    fn say_what_does_not_forward(&mut self) {
+        let off = forwarding::off(&self.interfaces, self.families, forwarding::read);
+        forwarding::warn(&off, &self.not_forwarding);
+        self.not_forwarding = off;
+    }
+
     fn attach(&mut self, interfaces: &[Interface]) -> Result<(), DataPlaneError> {
         let with_xdp = self.attachments.interfaces(interfaces, self.config.xdp)?;
         let to = |error| failed("writing map DEVICES".to_owned(), error);

@@ -6,9 +6,9 @@ use userspace_dataplane::tables::{DataPlane, Protocol};
 use userspace_dataplane::{Kernel, Program};
 
 use super::net::*;
-use super::support::Node;
 use super::support::packet::{ACK, Packet, RST, SCTP, SYN, TCP};
 use super::support::topology::*;
+use super::support::{Node, sysctl};
 use super::{metric, on_node};
 
 const PROTOCOLS: [Protocol; 3] = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp];
@@ -80,7 +80,38 @@ fn outside_to_local_pod<A: Net>(kernel: &mut Kernel, topology: &Topology, _: &No
         let run = tcx(kernel, Program::PodIngress, &reply, topology.pod);
         let expected = Packet { ttl: 63, ..following(protocol, A::node_port(), A::CLIENT, SYN | ACK) };
         assert_eq!((run.verdict, Packet::parse(&run.packet)), (REDIRECT, expected));
+        // An established flow is not for XDP either: it ends on this node.
+        let packet = following(protocol, A::CLIENT, A::node_port(), ACK);
+        assert_eq!(xdp(kernel, &packet, topology.uplink).verdict, XDP_PASS);
     }
+}
+
+both!(without_forwarding_packets_are_translated_for_the_node_itself_alone, without_forwarding);
+
+/// The kernel looks up no next hop for who does not forward. The stack gets the translated packet,
+/// and keeps what is for the node.
+fn without_forwarding<A: Net>(kernel: &mut Kernel, topology: &Topology, _: &Node) {
+    let host = (A::NODE, 6_443);
+    let switches = ["net/ipv4/conf/up0/forwarding", "net/ipv6/conf/up0/forwarding"];
+    switches.iter().for_each(|switch| sysctl(switch, "0"));
+    for (port, backend, local) in [(1, A::LOCAL_POD, true), (2, host, true), (3, A::REMOTE_POD, false)] {
+        kernel.apply_service("a/b", Some(&outside::<A>(Protocol::Tcp, &[at(backend, local)]))).unwrap();
+        let client = (A::CLIENT.0, A::CLIENT.1 + port);
+        let packet = Packet::tcp(client, A::node_port(), SYN);
+        let run = xdp(kernel, &packet, topology.uplink);
+        assert_eq!((run.verdict, run.packet), (XDP_PASS, packet.bytes()));
+        let run = tcx(kernel, Program::UplinkIngress, &packet, topology.uplink);
+        let there = Packet::<A>::parse(&run.packet);
+        assert_eq!((run.verdict, there.destination), (NEXT, backend));
+        assert_eq!(there.source == client, local);
+        if backend == host {
+            let reply = Packet::tcp(host, client, SYN | ACK);
+            let run = tcx(kernel, Program::Egress, &reply, topology.uplink);
+            let expected = Packet::tcp(A::node_port(), client, SYN | ACK);
+            assert_eq!((run.verdict, Packet::parse(&run.packet)), (NEXT, expected));
+        }
+    }
+    switches.iter().for_each(|switch| sysctl(switch, "1"));
 }
 
 both!(xdp_carries_between_outside_and_other_nodes, through);
@@ -97,6 +128,10 @@ fn through<A: Net>(kernel: &mut Kernel, topology: &Topology, node: &Node) {
             assert_eq!((run.verdict, there.source.0, there.destination), (XDP_TX, A::NODE, A::REMOTE_POD));
             assert_eq!((there.ttl, &there.link[..6]), (63, OTHER_NODE_LINK.as_slice()));
             assert_eq!(there.payload, packet.payload);
+            // tcx knows the same flow, should XDP be absent.
+            let run = tcx(kernel, Program::UplinkIngress, &packet, topology.uplink);
+            let same = Packet::<A>::parse(&run.packet);
+            assert_eq!((run.verdict, same.source, same.destination), (REDIRECT, there.source, A::REMOTE_POD));
             let reply = following(protocol, A::REMOTE_POD, there.source, ACK);
             let run = xdp(kernel, &reply, topology.uplink);
             let back = Packet::<A>::parse(&run.packet);
@@ -144,6 +179,7 @@ fn hairpin<A: Net>(kernel: &mut Kernel, topology: &Topology, _: &Node) {
         let run = tcx(kernel, Program::PodIngress, &first(protocol, client, A::VIP), topology.pod);
         let there = Packet::<A>::parse(&run.packet);
         assert_eq!((run.verdict, there.source.0, there.destination), (REDIRECT, A::NODE, A::LOCAL_POD));
+        assert!((1_024..30_000).contains(&there.source.1));
         let reply = following(protocol, A::LOCAL_POD, there.source, SYN | ACK);
         let run = tcx(kernel, Program::PodIngress, &reply, topology.pod);
         let expected = Packet { ttl: 63, ..following(protocol, A::VIP, client, SYN | ACK) };

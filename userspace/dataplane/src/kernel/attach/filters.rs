@@ -5,6 +5,8 @@
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::Path;
 
+use crate::kernel::object::Program;
+
 use super::netlink::{Message, Refused, Socket, attribute, text, word};
 
 const RTM_NEWQDISC: u16 = 36;
@@ -184,6 +186,13 @@ pub fn remove_all(bpf_root: &Path) -> Result<(), Refused> {
         filters.remove(&filter)?;
     }
     Ok(())
+}
+
+/// Filters that take their interface for an uplink, of those that one data plane has in the network
+/// namespace of this thread; none if they cannot be listed.
+pub fn uplinks(bpf_root: &Path) -> Option<usize> {
+    let all = Filters::new(bpf_root).all().ok()?;
+    Some(all.iter().filter(|filter| filter.program == Program::UplinkIngress.name()).count())
 }
 
 /// Priority and protocol (all) as the kernel packs them.

@@ -16,7 +16,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-pub use self::filters::remove_all as remove_filters;
+pub use self::filters::{remove_all as remove_filters, uplinks as filtered_uplinks};
 pub use self::links::unpin as unpin_link;
 pub use self::probe::lacks;
 pub use self::state::Attached;
