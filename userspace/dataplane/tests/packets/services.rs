@@ -1,4 +1,4 @@
-//! Connections to services of IPv4, and what becomes of them.
+//! What becomes of connections to services of IPv4, beyond what `families` shows of both families.
 
 use userspace_dataplane::Kernel;
 use userspace_dataplane::Program;
@@ -7,7 +7,7 @@ use userspace_dataplane::tables::{Backend, DataPlane, Protocol, Scope, ServiceTa
 
 use super::support::packet::{ACK, End, FIN, ICMP, Packet, RST, SYN, checksum};
 use super::support::topology::*;
-use super::support::{self, frontend, key, service};
+use super::support::{self, frontend, key};
 use super::{NODE_PORT, forget_flow4, metric, node_port, on_node, vip};
 
 #[test]
@@ -35,112 +35,6 @@ fn what_is_not_a_service_goes_on_unchanged() {
         let packet = Packet::tcp(CLIENT, VIP, SYN);
         assert_eq!(tcx(kernel, Program::UplinkIngress, &packet, topology.uplink).verdict, NEXT);
         assert_eq!(xdp(kernel, &packet, topology.uplink).verdict, XDP_PASS);
-    });
-}
-
-#[test]
-#[ignore = "needs root and eBPF: cargo xtask test"]
-fn a_pod_reaches_another_pod_through_the_service_and_back() {
-    on_node(|kernel, topology, node| {
-        for protocol in [Protocol::Tcp, Protocol::Udp] {
-            let tables = vip(protocol, Scope::Internal, &[at(OTHER_POD, true)]);
-            kernel.apply_service("a/b", Some(&tables)).unwrap();
-            let packet = |from, to, flags| match protocol {
-                Protocol::Udp => Packet::udp(from, to, b"hello"),
-                _ => Packet::tcp(from, to, flags),
-            };
-            let client = (LOCAL_POD.0, 51_000);
-            let run = tcx(kernel, Program::PodIngress, &packet(client, VIP, SYN), topology.pod);
-            let expected = Packet { ttl: 63, ..packet(client, OTHER_POD, SYN) };
-            assert_eq!((run.verdict, Packet::parse(&run.packet)), (REDIRECT, expected));
-            let reply = packet(OTHER_POD, client, SYN | ACK);
-            let run = tcx(kernel, Program::PodIngress, &reply, topology.other_pod);
-            let expected = Packet { ttl: 63, ..packet(VIP, client, SYN | ACK) };
-            assert_eq!((run.verdict, Packet::parse(&run.packet)), (REDIRECT, expected));
-        }
-        assert_eq!(metric(node, "flow_created"), 2);
-    });
-}
-
-#[test]
-#[ignore = "needs root and eBPF: cargo xtask test"]
-fn a_node_port_reaches_a_local_pod_with_the_client_s_address() {
-    on_node(|kernel, topology, _| {
-        kernel.apply_service("a/b", Some(&node_port(Protocol::Tcp, &[at(LOCAL_POD, true)]))).unwrap();
-        let packet = Packet::tcp(CLIENT, NODE_PORT, SYN);
-        assert_eq!(xdp(kernel, &packet, topology.uplink).verdict, XDP_PASS);
-        let run = tcx(kernel, Program::UplinkIngress, &packet, topology.uplink);
-        let expected = Packet { ttl: 63, ..Packet::tcp(CLIENT, LOCAL_POD, SYN) };
-        assert_eq!((run.verdict, Packet::parse(&run.packet)), (REDIRECT, expected));
-        let reply = Packet::tcp(LOCAL_POD, CLIENT, SYN | ACK);
-        let run = tcx(kernel, Program::PodIngress, &reply, topology.pod);
-        let expected = Packet { ttl: 63, ..Packet::tcp(NODE_PORT, CLIENT, SYN | ACK) };
-        assert_eq!((run.verdict, Packet::parse(&run.packet)), (REDIRECT, expected));
-        // An established flow is not for XDP either: it ends on this node.
-        let packet = Packet::tcp(CLIENT, NODE_PORT, ACK);
-        assert_eq!(xdp(kernel, &packet, topology.uplink).verdict, XDP_PASS);
-    });
-}
-
-#[test]
-#[ignore = "needs root and eBPF: cargo xtask test"]
-fn a_backend_on_the_node_itself_answers_through_egress() {
-    on_node(|kernel, topology, _| {
-        let host = (NODE, 6_443);
-        let tables = vip(Protocol::Tcp, Scope::Internal, &[at(host, true)]);
-        kernel.apply_service("default/kubernetes", Some(&tables)).unwrap();
-        let client = (LOCAL_POD.0, 51_000);
-        let run = tcx(kernel, Program::PodIngress, &Packet::tcp(client, VIP, SYN), topology.pod);
-        // The stack delivers it: there is no way to redirect to.
-        assert_eq!((run.verdict, Packet::parse(&run.packet)), (NEXT, Packet::tcp(client, host, SYN)));
-        let reply = Packet::tcp(host, client, SYN | ACK);
-        let run = tcx(kernel, Program::Egress, &reply, topology.pod);
-        assert_eq!((run.verdict, Packet::parse(&run.packet)), (NEXT, Packet::tcp(VIP, client, SYN | ACK)));
-    });
-}
-
-#[test]
-#[ignore = "needs root and eBPF: cargo xtask test"]
-fn a_pod_that_reaches_itself_sees_the_node() {
-    on_node(|kernel, topology, _| {
-        let tables = vip(Protocol::Tcp, Scope::Internal, &[at(LOCAL_POD, true)]);
-        kernel.apply_service("a/b", Some(&tables)).unwrap();
-        let client = (LOCAL_POD.0, 51_000);
-        let run = tcx(kernel, Program::PodIngress, &Packet::tcp(client, VIP, SYN), topology.pod);
-        let there = Packet::parse(&run.packet);
-        assert_eq!((run.verdict, there.source.0, there.destination), (REDIRECT, NODE, LOCAL_POD));
-        assert!((1_024..30_000).contains(&there.source.1));
-        let reply = Packet::tcp(LOCAL_POD, there.source, SYN | ACK);
-        let run = tcx(kernel, Program::PodIngress, &reply, topology.pod);
-        let expected = Packet { ttl: 63, ..Packet::tcp(VIP, client, SYN | ACK) };
-        assert_eq!((run.verdict, Packet::parse(&run.packet)), (REDIRECT, expected));
-    });
-}
-
-#[test]
-#[ignore = "needs root and eBPF: cargo xtask test"]
-fn xdp_carries_flows_between_outside_and_other_nodes() {
-    on_node(|kernel, topology, node| {
-        for protocol in [Protocol::Tcp, Protocol::Udp] {
-            kernel.apply_service("a/b", Some(&node_port(protocol, &[at(REMOTE_POD, false)]))).unwrap();
-            let packet = |from, to, flags| match protocol {
-                Protocol::Udp => Packet::udp(from, to, b"odd"),
-                _ => Packet::tcp(from, to, flags),
-            };
-            let run = xdp(kernel, &packet(CLIENT, NODE_PORT, SYN), topology.uplink);
-            let there = Packet::parse(&run.packet);
-            assert_eq!((run.verdict, there.source.0, there.destination), (XDP_TX, NODE, REMOTE_POD));
-            assert_eq!((there.ttl, &there.link[..6]), (63, OTHER_NODE_LINK.as_slice()));
-            let reply = packet(REMOTE_POD, there.source, SYN | ACK);
-            let run = xdp(kernel, &reply, topology.uplink);
-            let back = Packet::parse(&run.packet);
-            assert_eq!((run.verdict, back.source, back.destination), (XDP_TX, NODE_PORT, CLIENT));
-            assert_eq!((back.ttl, &back.link[..6]), (63, CLIENT_LINK.as_slice()));
-            // tcx knows the same flow, should XDP be absent.
-            let run = tcx(kernel, Program::UplinkIngress, &packet(CLIENT, NODE_PORT, ACK), topology.uplink);
-            assert_eq!((run.verdict, Packet::parse(&run.packet).source), (REDIRECT, there.source));
-        }
-        assert_eq!(metric(node, "xdp_transmitted"), 4);
     });
 }
 
@@ -177,19 +71,10 @@ fn a_datagram_without_a_checksum_stays_without_one() {
 
 #[test]
 #[ignore = "needs root and eBPF: cargo xtask test"]
-fn without_backends_tcp_is_reset() {
+fn without_backends_a_connection_under_way_is_reset() {
     on_node(|kernel, topology, node| {
         kernel.apply_service("a/b", Some(&vip(Protocol::Tcp, Scope::Internal, &[]))).unwrap();
         let client = (LOCAL_POD.0, 51_000);
-        let syn = Packet::tcp(client, VIP, SYN);
-        let run = tcx(kernel, Program::PodIngress, &syn, topology.pod);
-        let expected = Packet {
-            link: [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1],
-            sequence: 0,
-            acknowledged: syn.sequence + 1,
-            ..Packet::tcp(VIP, client, RST | ACK)
-        };
-        assert_eq!((run.verdict, Packet::parse(&run.packet)), (REDIRECT, expected));
         // In the middle of a connection, with data: as its peer's missing socket would answer.
         let data = Packet { acknowledged: 77, payload: vec![7; 100], ..Packet::tcp(client, VIP, ACK) };
         let run = tcx(kernel, Program::PodIngress, &data, topology.pod);
@@ -198,27 +83,25 @@ fn without_backends_tcp_is_reset() {
         // No reset for a reset.
         let reset = Packet::tcp(client, VIP, RST);
         assert_eq!(tcx(kernel, Program::PodIngress, &reset, topology.pod).verdict, DROP);
-        assert_eq!(metric(node, "packet_refused"), 3);
+        assert_eq!(metric(node, "packet_refused"), 2);
         let rows = Inspector::open(&node.bpf_root()).unwrap().services().unwrap();
-        assert_eq!((rows[0].refused, rows[0].connections), (3, 0));
+        assert_eq!((rows[0].refused, rows[0].connections), (2, 0));
     });
 }
 
 #[test]
 #[ignore = "needs root and eBPF: cargo xtask test"]
-fn without_backends_udp_gets_port_unreachable() {
+fn of_a_long_datagram_that_is_refused_the_head_is_quoted() {
     on_node(|kernel, topology, _| {
         kernel.apply_service("a/b", Some(&vip(Protocol::Udp, Scope::Internal, &[]))).unwrap();
-        for payload in [b"x".as_slice(), &[9; 200]] {
-            let datagram = Packet::udp((LOCAL_POD.0, 51_000), VIP, payload);
-            let run = tcx(kernel, Program::PodIngress, &datagram, topology.pod);
-            let answer = Packet::parse(&run.packet);
-            assert_eq!((run.verdict, answer.protocol), (REDIRECT, ICMP));
-            assert_eq!((answer.source.0, answer.destination.0), (VIP.0, LOCAL_POD.0));
-            assert_eq!(answer.payload[..8], [3, 3, answer.payload[2], answer.payload[3], 0, 0, 0, 0]);
-            assert_eq!(answer.payload[8..], datagram.bytes()[14..42]);
-            assert_eq!(checksum(&[&answer.payload]), 0);
-        }
+        let datagram = Packet::udp((LOCAL_POD.0, 51_000), VIP, &[9; 200]);
+        let run = tcx(kernel, Program::PodIngress, &datagram, topology.pod);
+        let answer = Packet::parse(&run.packet);
+        assert_eq!((run.verdict, answer.protocol), (REDIRECT, ICMP));
+        assert_eq!((answer.source.0, answer.destination.0), (VIP.0, LOCAL_POD.0));
+        assert_eq!(answer.payload[..8], [3, 3, answer.payload[2], answer.payload[3], 0, 0, 0, 0]);
+        assert_eq!(answer.payload[8..], datagram.bytes()[14..42]);
+        assert_eq!(checksum(&[&answer.payload]), 0);
     });
 }
 
@@ -233,32 +116,6 @@ fn a_frontend_that_drops_when_empty_is_silent() {
         assert_eq!(xdp(kernel, &packet, topology.uplink).verdict, XDP_PASS);
         assert_eq!(tcx(kernel, Program::UplinkIngress, &packet, topology.uplink).verdict, DROP);
         assert_eq!(metric(node, "packet_dropped_empty"), 1);
-    });
-}
-
-#[test]
-#[ignore = "needs root and eBPF: cargo xtask test"]
-fn one_backend_behind_two_services_keeps_their_replies_apart() {
-    on_node(|kernel, topology, _| {
-        let second = (std::net::Ipv4Addr::new(10, 96, 0, 20), 80);
-        let backends = [at(OTHER_POD, true)];
-        kernel.apply_service("a/one", Some(&vip(Protocol::Tcp, Scope::Internal, &backends))).unwrap();
-        let tables = service(key("10.96.0.20", 80, Protocol::Tcp, Scope::Internal), &backends);
-        kernel.apply_service("a/two", Some(&tables)).unwrap();
-        let client = (LOCAL_POD.0, 51_000);
-        let mut sources = Vec::new();
-        for frontend in [VIP, second] {
-            let run = tcx(kernel, Program::PodIngress, &Packet::tcp(client, frontend, SYN), topology.pod);
-            let there = Packet::parse(&run.packet);
-            assert_eq!(there.destination, OTHER_POD);
-            let reply = Packet::tcp(OTHER_POD, there.source, SYN | ACK);
-            let run = tcx(kernel, Program::PodIngress, &reply, topology.other_pod);
-            let back = Packet::parse(&run.packet);
-            assert_eq!((back.source, back.destination), (frontend, client));
-            sources.push(there.source);
-        }
-        // The same client port cannot serve both.
-        assert_ne!(sources[0], sources[1]);
     });
 }
 
