@@ -8,7 +8,7 @@ use ebpf_common::protocol;
 use ebpf_common::socket::{Socket4, Socket6, SocketKey4, SocketKey6, direction};
 use serde::Serialize;
 
-use super::{InspectError, Inspector, name, wire};
+use super::{InspectError, Inspector, Open, name, wire};
 use crate::connected::ConnectedTable;
 use crate::convert::{self, address4, address6};
 use crate::flows;
@@ -84,7 +84,9 @@ impl Inspector {
     }
 
     /// Gives connections as they are read: those that packets made, then those of local sockets,
-    /// else in no order. Ends early when `visit` says so.
+    /// else in no order. Ends early when `visit` says so. Of a socket without a connection, what
+    /// the tables keep outlives it: sockets that are closed are left out, as far as every network
+    /// namespace can be asked for those that are open.
     ///
     /// # Errors
     /// A map cannot be read.
@@ -124,19 +126,25 @@ impl Inspector {
                 return Ok(());
             }
         }
+        let sockets4 = self.read::<SocketKey4, Socket4>("SOCKETS4")?;
+        let sockets6 = self.read::<SocketKey6, Socket6>("SOCKETS6")?;
+        // After they have been read: a socket that is opened in between has no row to lose.
+        let open = Open::now();
         let at4 = |address, port| (IpAddr::V4(address4(address)), u16::from_be(port));
-        for (key, value) in self.read::<SocketKey4, Socket4>("SOCKETS4")? {
+        for (key, value) in sockets4 {
             let (frontend, backend) = (at4(value.address, value.port), at4(key.address, key.port));
             let row = || socket_row(&to.names, value.service, key.protocol, key.cookie, frontend, backend);
-            if key.direction == direction::REVERSE && !to.give(row()) {
+            let wanted = key.direction == direction::REVERSE && open.has(key.protocol, key.cookie);
+            if wanted && !to.give(row()) {
                 return Ok(());
             }
         }
         let at6 = |address, port| (IpAddr::V6(address6(address)), u16::from_be(port));
-        for (key, value) in self.read::<SocketKey6, Socket6>("SOCKETS6")? {
+        for (key, value) in sockets6 {
             let (frontend, backend) = (at6(value.address, value.port), at6(key.address, key.port));
             let row = || socket_row(&to.names, value.service, key.protocol, key.cookie, frontend, backend);
-            if key.direction == direction::REVERSE && !to.give(row()) {
+            let wanted = key.direction == direction::REVERSE && open.has(key.protocol, key.cookie);
+            if wanted && !to.give(row()) {
                 return Ok(());
             }
         }

@@ -17,6 +17,7 @@ mod events;
 pub mod explain;
 mod gauge;
 mod latency;
+mod open;
 mod rows;
 mod snapshot;
 mod wire;
@@ -35,6 +36,7 @@ pub use self::connections::{ConnectionRow, State};
 pub use self::events::{EventRow, Events};
 pub use self::gauge::Pressure;
 pub use self::latency::{Latencies, LatencyRow, LatencyWatch};
+use self::open::Open;
 pub use self::rows::{BackendRow, FrontendRow, ServiceRow};
 pub use self::snapshot::{Affinities, KnownFlow, KnownFrontend, Snapshot};
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use userspace_dataplane::inspect::Inspector;
 use userspace_dataplane::tables::{DataPlane, Tables};
 
 use crate::*;
@@ -119,5 +120,29 @@ fn a_backend_that_was_away_meanwhile_is_not_mistaken_for_the_one_in_its_place() 
                 with(kernel, servers[(round + 2) % 3].1);
             }
         }
+    });
+}
+
+#[test]
+#[ignore = "needs root and eBPF: cargo xtask test"]
+fn of_a_socket_that_is_closed_no_connection_is_shown() {
+    both(|kernel, node, side| {
+        let (server, backend) = side.udp();
+        kernel.apply_service("test/dns", Some(&side.service(Protocol::Udp, &[backend]))).unwrap();
+        let inspector = Inspector::open(&node.bpf_root()).unwrap();
+        let mut clients = Vec::from([(); 3].map(|()| {
+            let client = UdpSocket::bind((side.unspecified(), 0)).unwrap();
+            client.send_to(b"ask", side.at(80)).unwrap();
+            server.recv(&mut [0; 8]).unwrap();
+            client
+        }));
+        let shown = || {
+            let rows = inspector.connections().unwrap();
+            rows.iter().filter_map(|row| row.socket).collect::<std::collections::BTreeSet<_>>()
+        };
+        assert_eq!(shown(), clients.iter().map(socket_cookie).collect());
+        clients.truncate(1);
+        // What the tables keep of the two others is still there.
+        assert_eq!(shown(), [socket_cookie(&clients[0])].into());
     });
 }

@@ -28,7 +28,7 @@ use ebpf_common::socket::{Socket4, Socket6, SocketKey4, SocketKey6, direction};
 
 pub use self::census::LatencyRow;
 use self::census::{Census, FlowEnds, Retransmits};
-use self::stream::Stream;
+pub(super) use self::stream::Stream;
 use super::explain::Ends;
 use super::{InspectError, Inspector, name};
 use crate::connected::ConnectedTable;
