@@ -25,6 +25,8 @@ struct State {
     eligible: bool,
     /// What the last look at the data path found to be otherwise than it was left.
     faults: Vec<String>,
+    /// What keeps packets from outside away from the data path.
+    unreachable: Vec<String>,
 }
 
 impl Default for State {
@@ -39,6 +41,7 @@ impl Default for State {
             last_error: None,
             eligible: true,
             faults: Vec::new(),
+            unreachable: Vec::new(),
         }
     }
 }
@@ -66,7 +69,8 @@ pub(crate) struct Health {
     failing: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     last_error: Option<String>,
-    /// What somebody else has undone in the kernel; the worker is about to mend it, or cannot.
+    /// What somebody else has undone in the kernel, which the worker is about to mend, or cannot;
+    /// and what keeps packets from outside away from it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     data_path_faults: Vec<String>,
     /// In one sentence, why the proxy is not healthy.
@@ -114,6 +118,12 @@ impl Status {
         self.lock().faults = faults;
     }
 
+    /// What keeps packets from outside away from the data path, in words. To start the process anew
+    /// would not help, so it concerns `/healthz` alone.
+    pub fn unreachable(&self, reasons: Vec<String>) {
+        self.lock().unreachable = reasons;
+    }
+
     /// `/livez` asks whether programming works; `/healthz` besides, whether load balancers should send
     /// traffic to the node: there are tables, and the node is to stay.
     pub fn health(&self, now: Timestamp, with_node: bool) -> Health {
@@ -130,7 +140,7 @@ impl Status {
             pending_seconds: waited.as_secs_f64(),
             failing: state.failing.clone(),
             last_error: state.last_error.clone(),
-            data_path_faults: state.faults.clone(),
+            data_path_faults: state.faults.iter().chain(&state.unreachable).cloned().collect(),
             reason,
             healthy,
         }
@@ -153,6 +163,9 @@ impl State {
         }
         if waited >= TOO_LATE {
             return Some(format!("a change has waited for {} s", waited.as_secs()));
+        }
+        if let Some(reason) = self.unreachable.first().filter(|_| with_node) {
+            return Some(format!("packets from outside do not reach the data path: {reason}"));
         }
         if with_node && !self.serving() {
             return Some("the first lists have not been applied yet".to_owned());
@@ -189,6 +202,12 @@ mod tests {
         status.faults(vec!["link if2-egress is detached".to_owned()]);
         assert!(health(&status, false).1.ends_with("link if2-egress is detached"));
         status.faults(Vec::new());
+        status.unreachable(vec!["there is no interface eth9".to_owned()]);
+        assert!(health(&status, false).0);
+        assert!(health(&status, true).1.ends_with("there is no interface eth9"));
+        let told = status.health(Timestamp::UNIX_EPOCH, false).data_path_faults;
+        assert_eq!(told, ["there is no interface eth9"]);
+        status.unreachable(Vec::new());
         status.pending(Some(Instant::now()), Vec::new());
         assert!(health(&status, false).0);
         tokio::time::advance(TOO_LATE).await;

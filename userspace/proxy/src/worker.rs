@@ -20,7 +20,7 @@ use crate::complaints::Complaints;
 use crate::config::Config;
 use crate::health::{HealthChecks, Report};
 use crate::inbox::{Cause, Inbox};
-use crate::links::{self, Known, Links};
+use crate::links::{self, Known, Links, news};
 use crate::metrics::{FAMILIES, IpFamily, Metrics, PolicyLabel, Seconds, TrafficPolicy, family};
 use crate::node_tables::{Situation, interfaces, node_tables};
 use crate::retry::Retry;
@@ -76,6 +76,8 @@ pub(crate) struct Worker {
 #[derive(Default)]
 struct Edges {
     interfaces: Option<Vec<Interface>>,
+    /// Why packets from outside do not reach it.
+    missing: Vec<String>,
     node: Option<NodeTables>,
     retry: Option<Retry>,
 }
@@ -392,11 +394,18 @@ impl Worker {
                 self.edges.node = Some(tables);
             }
         }
-        if let Some(interfaces) = interfaces(&situation)
-            && self.edges.interfaces.as_ref() != Some(&interfaces)
-        {
+        let Some(interfaces) = interfaces(&situation) else { return Ok(()) };
+        let missing = news::missing(links.unwrap_or_default(), &interfaces, &self.config);
+        if missing != self.edges.missing {
+            for reason in missing.iter().filter(|reason| !self.edges.missing.contains(*reason)) {
+                warn!("packets from outside do not reach the data path: {reason}");
+            }
+            self.status.unreachable(missing.clone());
+            self.edges.missing = missing;
+        }
+        if self.edges.interfaces.as_ref() != Some(&interfaces) {
             in_place(|| self.plane.set_interfaces(&interfaces))?;
-            debug!(?interfaces, "attached to these interfaces");
+            news::tell(self.edges.interfaces.as_deref(), &interfaces);
             self.edges.interfaces = Some(interfaces);
             // How uplinks run XDP is to be seen at once.
             self.check_due = self.check_due.map(|_| Instant::now());

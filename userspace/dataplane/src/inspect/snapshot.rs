@@ -61,6 +61,8 @@ pub struct Snapshot {
     pub losses: BTreeMap<u32, u32>,
     /// Uplinks with XDP.
     pub xdp: usize,
+    /// Interfaces whose programs take them for uplinks; none where that is not known.
+    pub uplinks: Option<usize>,
 }
 
 impl Inspector {
@@ -100,7 +102,13 @@ impl Inspector {
             let ServiceMetrics { connections, refused } = counters.of(service);
             snapshot.counted.insert(service, (connections, refused));
         }
-        snapshot.xdp = self.links()?.iter().filter(|link| link.program == "uplink_xdp" && link.live).count();
+        let links = self.links()?;
+        let live = |program: &str| links.iter().filter(|link| link.program == program && link.live).count();
+        snapshot.xdp = live("uplink_xdp");
+        // Where the kernel has no tcx, filters that are pinned nowhere are in the place of links.
+        let with_links = links.iter().any(|link| link.program == "egress");
+        let uplinks = live("uplink_ingress");
+        snapshot.uplinks = if with_links { Some(uplinks) } else { self.directory.parent().and_then(crate::kernel::filtered_uplinks) };
         Ok(snapshot)
     }
 

@@ -1,6 +1,7 @@
 //! The interfaces of this machine, and what each is for.
 
 mod kernel;
+pub(crate) mod news;
 mod roles;
 
 use std::future::Future;

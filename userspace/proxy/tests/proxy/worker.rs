@@ -327,6 +327,29 @@ async fn a_data_path_that_others_changed_makes_the_proxy_unhealthy_until_it_is_m
     proxy.stop().await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_named_uplink_that_is_not_there_keeps_traffic_from_outside_away() {
+    let (listeners, health_at, _) = pages().await;
+    let config = Config { uplinks: vec!["ehto0".to_owned()], ..config() };
+    let mut proxy = Proxy::start(config, Plane::default(), listeners);
+    proxy.sync().await;
+    assert_eq!(page(health_at, "/healthz").await.0, 200, "nothing is known of interfaces");
+    let uplink = |name: &str| vec![Link { name: name.to_owned(), index: 2, up: true, ..Link::default() }];
+    proxy.links.send(uplink("eth0")).unwrap();
+    settle().await;
+    let (code, body) = page(health_at, "/healthz").await;
+    assert_eq!(code, 503);
+    assert!(body.contains("there is no interface ehto0"), "{body}");
+    // A new process would find no other interfaces.
+    let (code, body) = page(health_at, "/livez").await;
+    assert_eq!(code, 200);
+    assert!(body.contains("\"dataPathFaults\":[\"there is no interface ehto0"), "{body}");
+    proxy.links.send(uplink("ehto0")).unwrap();
+    settle().await;
+    assert_eq!(page(health_at, "/healthz").await.0, 200);
+    proxy.stop().await;
+}
+
 #[tokio::test]
 async fn what_a_service_asks_in_vain_is_counted_once() {
     let (listeners, _, metrics_at) = pages().await;

@@ -234,6 +234,13 @@ pub fn socket(snapshot: &Snapshot, query: &Query) -> Path {
     account.end(outcome)
 }
 
+/// A packet from outside, where no program sees it.
+pub fn no_uplink() -> Path {
+    let finding = "no program is attached to an interface as an uplink: see --uplinks, and the proxy's log";
+    let steps = vec![Step { table: "", finding: finding.to_owned() }];
+    Path { hook: "uplink", steps, outcome: Outcome::NoUplink }
+}
+
 /// What happens to a packet at `hook`: `pod`, `uplink` or `xdp`.
 pub fn packet(snapshot: &Snapshot, query: &Query, hook: &'static str) -> Path {
     let mut account = Account { snapshot, query, hook, steps: Vec::new() };

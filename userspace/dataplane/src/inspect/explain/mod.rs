@@ -44,6 +44,8 @@ pub struct Candidate {
 pub enum Outcome {
     /// It goes where it says: no service is concerned.
     NotAService,
+    /// No interface is an uplink: nothing of ours sees what comes from outside.
+    NoUplink,
     /// This hook leaves it to the next one.
     Left {
         to: &'static str,
@@ -127,6 +129,7 @@ pub fn explain(snapshot: &Snapshot, query: &Query) -> Explanation {
                 paths.push(decide::packet(snapshot, query, "pod"));
             }
         }
+        From::Uplink if snapshot.uplinks == Some(0) => paths.push(decide::no_uplink()),
         From::Uplink => {
             if snapshot.xdp > 0 {
                 paths.push(decide::packet(snapshot, query, "xdp"));

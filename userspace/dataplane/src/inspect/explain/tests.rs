@@ -51,6 +51,7 @@ fn snapshot(flags: u16, backends: &[(&str, bool)]) -> Snapshot {
         local: BTreeSet::from([ip("192.0.2.1")]),
         names: BTreeMap::from([(3, "default/web".to_owned())]),
         counted: BTreeMap::from([(3, (10, 1))]),
+        uplinks: Some(1),
         ..Snapshot::default()
     }
 }
@@ -249,4 +250,16 @@ fn tables_and_rendezvous_are_read_as_programs_read_them() {
         }
     }
     assert!((200..470).contains(&moved), "{moved} of 1,000 had the backend that left");
+}
+
+#[test]
+fn without_an_uplink_nothing_sees_what_comes_from_outside() {
+    let mut snapshot = snapshot(0, &[("10.244.0.7", true)]);
+    let flow = "tcp 203.0.113.9:4000 192.0.2.1:30080";
+    assert!(matches!(ask(&snapshot, flow, From::Uplink).outcome(), Outcome::Translated { .. }));
+    snapshot.uplinks = Some(0);
+    assert_eq!(*ask(&snapshot, flow, From::Uplink).outcome(), Outcome::NoUplink);
+    // Where it cannot be known, the tables are what there is to go by.
+    snapshot.uplinks = None;
+    assert!(matches!(ask(&snapshot, flow, From::Uplink).outcome(), Outcome::Translated { .. }));
 }

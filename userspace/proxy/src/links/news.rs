@@ -1,0 +1,101 @@
+//! What is said when the interfaces that the data plane is attached to become others. Pure, but for
+//! the log.
+
+use std::collections::BTreeSet;
+
+use tracing::{info, warn};
+use userspace_dataplane::tables::{Interface, Role};
+
+use super::Link;
+use crate::config::Config;
+
+/// Why packets from outside pass the data plane by: uplinks that are named and are none.
+pub(crate) fn missing(links: &[Link], interfaces: &[Interface], config: &Config) -> Vec<String> {
+    let is_uplink = |name: &str| interfaces.iter().any(|one| one.role == Role::Uplink && one.name == name);
+    let reason = |name: &String| {
+        if links.iter().any(|link| link.name == *name) {
+            format!("{name}, an uplink by name, is taken for a pod's interface")
+        } else {
+            format!("there is no interface {name}, which is an uplink by name")
+        }
+    };
+    config.uplinks.iter().filter(|name| !is_uplink(name)).map(reason).collect()
+}
+
+/// Says which interfaces are what, as far as it differs from the last time.
+pub(crate) fn tell(before: Option<&[Interface]>, now: &[Interface]) {
+    let News { came, went, uplinks, pods } = News::between(before.unwrap_or_default(), now);
+    info!(%uplinks, pods, %came, %went, "attached to interfaces");
+    let had = before.is_none_or(|before| before.iter().any(|one| one.role == Role::Uplink));
+    if uplinks.is_empty() && had {
+        warn!(
+            "no interface is an uplink: nobody outside reaches node ports, load balancers' and external \
+             addresses here; an uplink is up, has an address and is no pod's, or is named by --uplinks"
+        );
+    }
+}
+
+/// What there is to say.
+#[derive(Debug, PartialEq, Eq)]
+struct News {
+    /// With their roles.
+    came: String,
+    went: String,
+    uplinks: String,
+    /// How many.
+    pods: usize,
+}
+
+impl News {
+    fn between(before: &[Interface], now: &[Interface]) -> Self {
+        let word = |one: &Interface| match one.role {
+            Role::Uplink => format!("{} (uplink)", one.name),
+            Role::Pod => format!("{} (pod)", one.name),
+        };
+        let all = |interfaces: &[Interface]| interfaces.iter().map(word).collect::<BTreeSet<_>>();
+        let (old, new) = (all(before), all(now));
+        let list = |some: &mut dyn Iterator<Item = &String>| {
+            some.map(String::as_str).collect::<Vec<_>>().join(", ")
+        };
+        let uplinks = now.iter().filter(|one| one.role == Role::Uplink).map(|one| one.name.as_str());
+        Self {
+            came: list(&mut new.difference(&old)),
+            went: list(&mut old.difference(&new)),
+            uplinks: uplinks.collect::<Vec<_>>().join(", "),
+            pods: now.iter().filter(|one| one.role == Role::Pod).count(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn interface(name: &str, role: Role) -> Interface {
+        Interface { name: name.to_owned(), index: 1, role }
+    }
+
+    #[test]
+    fn a_named_uplink_that_is_not_there_or_a_pods_is_missing() {
+        let link = |name: &str| Link { name: name.to_owned(), ..Link::default() };
+        let links = [link("eth0"), link("hwp1")];
+        let interfaces = [interface("eth0", Role::Uplink), interface("hwp1", Role::Pod)];
+        let of = |names: &[&str]| {
+            let uplinks = names.iter().map(|name| (*name).to_owned()).collect();
+            missing(&links, &interfaces, &Config { uplinks, ..Config::for_node("a").unwrap() })
+        };
+        assert!(of(&[]).is_empty() && of(&["eth0"]).is_empty());
+        let found = of(&["eth0", "ehto0", "hwp1"]);
+        assert!(found.len() == 2 && found[0].contains("no interface ehto0"), "{found:?}");
+        assert!(found[1].starts_with("hwp1, "), "{found:?}");
+    }
+
+    #[test]
+    fn what_came_and_what_went_is_told_with_its_role() {
+        let before = [interface("eth0", Role::Uplink), interface("a", Role::Pod), interface("b", Role::Pod)];
+        let now = [interface("eth0", Role::Uplink), interface("a", Role::Uplink), interface("c", Role::Pod)];
+        let news = News::between(&before, &now);
+        assert_eq!((news.came.as_str(), news.went.as_str()), ("a (uplink), c (pod)", "a (pod), b (pod)"));
+        assert_eq!((news.uplinks.as_str(), news.pods), ("eth0, a", 1));
+    }
+}
