@@ -31,6 +31,10 @@ pub enum FileError {
     Yaml(#[source] Box<serde_saphyr::Error>),
     #[error("the configuration is a {found:?}, not a {API_VERSION} {KIND}")]
     Kind { found: String },
+    #[error("the configuration is empty; it has to be a {API_VERSION} {KIND}")]
+    Empty,
+    #[error("the configuration has no apiVersion and kind; it has to be a {API_VERSION} {KIND}")]
+    Nameless,
     #[error("a field of the configuration has a value of the wrong type")]
     Field(#[source] serde_json::Error),
     #[error("the configuration cannot be written as YAML")]
@@ -55,9 +59,17 @@ impl File {
             let place = line.split(", set ").next().unwrap_or(line);
             oddities.push(Oddity::Twice(place.to_owned()));
         }
+        if value.is_null() {
+            return Err(FileError::Empty);
+        }
         let of = |field: &str| value.get(field).and_then(Value::as_str).unwrap_or_default();
         if (of("apiVersion"), of("kind")) != (API_VERSION, KIND) {
-            return Err(FileError::Kind { found: format!("{} {}", of("apiVersion"), of("kind")) });
+            if of("apiVersion").is_empty() && of("kind").is_empty() {
+                return Err(FileError::Nameless);
+            }
+            return Err(FileError::Kind {
+                found: format!("{} {}", of("apiVersion"), of("kind")).trim().to_owned(),
+            });
         }
         drop_nulls(&mut value);
         let mut configuration: KubeProxyConfiguration =
@@ -158,6 +170,10 @@ mod tests {
     fn another_kind_and_wrong_types_are_refused() {
         let error = File::parse("apiVersion: v1\nkind: ConfigMap\n").unwrap_err();
         assert!(error.to_string().contains("\"v1 ConfigMap\""), "{error}");
+        for empty in ["", "\n", "# nothing\n", "---\n"] {
+            assert!(matches!(File::parse(empty), Err(FileError::Empty)), "{empty:?}");
+        }
+        assert!(matches!(File::parse("mode: ipvs\n"), Err(FileError::Nameless)));
         assert!(matches!(File::parse("{"), Err(FileError::Yaml(_))));
         let wrong = format!("{HEAD}iptables: {{syncPeriod: 30}}\n");
         assert!(matches!(File::parse(&wrong), Err(FileError::Field(_))));
