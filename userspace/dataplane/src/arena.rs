@@ -171,6 +171,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(crate::seeded::config(256))]
+
         /// Blocks in use never overlap, and what is free plus what is used is everything.
         #[test]
         fn keeps_count(steps in prop::collection::vec((0_u8..3, 1_u32..20), 1..200)) {

@@ -27,6 +27,9 @@ mod maglev;
 mod map;
 mod netns;
 mod preflight;
+#[cfg(test)]
+#[path = "../../../tests/support/seeded.rs"]
+mod seeded;
 mod store;
 mod sync;
 mod sys;

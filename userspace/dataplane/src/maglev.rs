@@ -213,7 +213,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(48))]
+        #![proptest_config(crate::seeded::config(48))]
 
         /// One of a hundred goes: at most 1 % of the others' entries move.
         #[test]

@@ -1,6 +1,8 @@
 //! The programs against the plain model, over random tables and packets of both families.
 #![allow(clippy::unwrap_used, reason = "in a test, to panic is to fail")]
 
+#[path = "../../../tests/support/seeded.rs"]
+mod seeded;
 mod support;
 
 use std::cell::RefCell;
@@ -9,7 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnetwork::IpNetwork;
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestCaseError, TestRunner};
+use proptest::test_runner::{TestCaseError, TestRunner};
 use support::model::{Allowed, allowed};
 use support::packet::{ACK, Address, Packet, RST, SCTP, SYN, TCP, UDP};
 use support::topology::*;
@@ -376,7 +378,7 @@ fn packets_become_what_the_model_allows() {
         let kernel = RefCell::new(topology.open(&node));
         let met = RefCell::new(BTreeSet::new());
         let known = RefCell::new(Known::default());
-        let config = Config { cases: share(1_500), failure_persistence: None, ..Config::default() };
+        let config = seeded::config(share(1_500));
         let packets = prop::collection::vec(sent(), 1..40);
         let strategy = prop::collection::vec((frontends(), any::<bool>(), packets), 1..3);
         // Tables follow one another in the same maps, and flows of earlier ones are still there.

@@ -32,6 +32,9 @@ mod requests;
 mod retry;
 pub mod route;
 mod run;
+#[cfg(test)]
+#[path = "../../../tests/support/seeded.rs"]
+mod seeded;
 mod serve;
 mod service_ranges;
 mod status;

@@ -11,5 +11,7 @@ mod crash;
 mod faults;
 mod kill;
 mod model;
+#[path = "../../../../tests/support/seeded.rs"]
+mod seeded;
 mod support;
 mod upkeep;

@@ -124,7 +124,7 @@ impl Model {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(crate::seeded::config(300))]
 
     #[test]
     fn the_store_is_a_map_for_each_revision(steps in steps()) {

@@ -129,6 +129,8 @@ fn worlds() -> impl Strategy<Value = Tables> {
 }
 
 proptest! {
+    #![proptest_config(crate::seeded::config(256))]
+
     /// Whatever was there before, and whether or not the process restarts in between: the tables
     /// become what is desired, and a second apply writes nothing.
     #[test]

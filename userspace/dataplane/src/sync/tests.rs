@@ -395,7 +395,7 @@ fn worlds() -> impl Strategy<Value = Tables> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(96))]
+    #![proptest_config(crate::seeded::config(96))]
 
     /// From any tables to any others, dying anywhere on the way, as often as one likes.
     #[test]

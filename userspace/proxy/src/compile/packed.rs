@@ -295,6 +295,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(crate::seeded::config(256))]
+
         #[test]
         fn tables_survive_the_way_there_and_back(tables in tables()) {
             let packed = Packed::of(&tables);

@@ -120,7 +120,7 @@ async fn play(events: Vec<Event>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
+    #![proptest_config(crate::seeded::config(128))]
 
     #[test]
     fn changes_one_by_one_give_what_compiling_everything_gives(events in prop::collection::vec(event(), 1..60)) {

@@ -7,5 +7,7 @@ mod health;
 mod incremental;
 mod interfaces;
 mod scenarios;
+#[path = "../../../../tests/support/seeded.rs"]
+mod seeded;
 mod support;
 mod worker;

@@ -16,4 +16,6 @@ mod kernel;
 mod model;
 mod plan;
 mod properties;
+#[path = "../../../../tests/support/seeded.rs"]
+mod seeded;
 mod tables;

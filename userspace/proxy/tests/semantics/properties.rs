@@ -90,11 +90,7 @@ fn sound(frontend: &Frontend) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: 1024,
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    })]
+    #![proptest_config(crate::seeded::config(1024))]
 
     #[test]
     fn compiled_clusters_do_what_services_mean(
@@ -169,11 +165,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: 256,
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    })]
+    #![proptest_config(crate::seeded::config(256))]
 
     /// One Service changed after the other, in any order, gives what compiling all at once gives:
     /// in the desired tables, and in a data plane to which the changes are applied.

@@ -5,13 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestCaseError, TestRunner};
+use proptest::test_runner::{TestCaseError, TestRunner};
 
 use super::machine::{Machine, Outcome};
 use super::support::{Node, in_namespace};
 use crate::cases;
 use crate::model::{Attempt, From, Verdict, judge, judge_known};
 use crate::plan::{WorldPlan, attempt, world};
+use crate::seeded;
 use crate::tables::{is_limited, without_ranges};
 
 /// Random clusters, and attempts in each: some 8,000 packets, half of them through XDP first.
@@ -80,7 +81,7 @@ fn packets_of_random_clusters_do_what_services_mean() {
     in_namespace(|| {
         let node = Node::new();
         let machine = RefCell::new(Machine::new(&node));
-        let config = Config { cases: CLUSTERS, failure_persistence: None, ..Config::default() };
+        let config = seeded::config(CLUSTERS);
         let strategy = (
             world().prop_map(WorldPlan::translated),
             prop::collection::vec(attempt(), ATTEMPTS),
@@ -115,7 +116,7 @@ fn ports_used_again_obey_the_newest_tables() {
     in_namespace(|| {
         let node = Node::new();
         let machine = RefCell::new(Machine::new(&node));
-        let config = Config { cases: CLUSTERS / 4, failure_persistence: None, ..Config::default() };
+        let config = seeded::config(CLUSTERS / 4);
         let worlds = prop::collection::vec(world().prop_map(WorldPlan::translated), 2..6);
         let strategy = (worlds, prop::collection::vec((attempt(), 0..PORTS), ATTEMPTS), any::<bool>());
         let result = TestRunner::new(config).run(&strategy, |(plans, attempts, xdp)| {

@@ -13,7 +13,7 @@ use nix::sys::socket::{
 };
 use nix::sys::stat::fstat;
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestCaseError, TestRunner};
+use proptest::test_runner::{TestCaseError, TestRunner};
 
 use super::machine::Machine;
 use super::support::namespace::Namespace;
@@ -21,6 +21,7 @@ use super::support::{Inside, Node, in_namespace, ip, sysctl};
 use crate::cases;
 use crate::model::{Attempt, From, Verdict, World, judge, judge_known};
 use crate::plan::{WorldPlan, attempt, world};
+use crate::seeded;
 use crate::tables::{is_limited, without_ranges};
 
 /// Random clusters, and connects in each: some 3,000.
@@ -232,7 +233,7 @@ fn inside(test: impl FnOnce(Machine, &Namespace) + Send) {
 fn connects_of_random_clusters_do_what_services_mean() {
     inside(|machine, pod| {
         let machine = RefCell::new(machine);
-        let config = Config { cases: CLUSTERS, failure_persistence: None, ..Config::default() };
+        let config = seeded::config(CLUSTERS);
         let strategy = (world().prop_map(WorldPlan::translated), prop::collection::vec(attempt(), ATTEMPTS));
         let made = RefCell::new(0_u32);
         let result = TestRunner::new(config).run(&strategy, |(plan, attempts)| {

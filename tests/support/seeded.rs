@@ -1,0 +1,36 @@
+//! Random cases that can be had again: included by each crate's tests.
+
+use proptest::test_runner::{Config, RngSeed};
+
+/// So many cases from a seed that is drawn anew, or taken from `PROPTEST_RNG_SEED`. It is printed
+/// where a test fails, as what to set to have the same cases again; nothing is kept in files.
+#[allow(dead_code, clippy::print_stdout, reason = "not all tests need it; shown where the test fails")]
+pub fn config(cases: u32) -> Config {
+    let given = Config::default().rng_seed;
+    let seed = match given {
+        RngSeed::Fixed(seed) => seed,
+        RngSeed::Random => drawn(),
+    };
+    println!("the same cases again: PROPTEST_RNG_SEED={seed}");
+    Config { cases, failure_persistence: None, rng_seed: RngSeed::Fixed(seed), ..Config::default() }
+}
+
+/// Another one each time: what a hasher of the standard library starts with is random.
+#[allow(dead_code, reason = "see above")]
+fn drawn() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    std::collections::hash_map::RandomState::new().build_hasher().finish()
+}
+
+#[test]
+fn a_seed_gives_the_same_cases_again() {
+    use proptest::strategy::{Strategy, ValueTree};
+    use proptest::test_runner::TestRunner;
+    let first = config(1);
+    assert!(matches!(first.rng_seed, RngSeed::Fixed(_)), "{first:?}");
+    let cases = |config: &Config| -> Vec<u64> {
+        let mut runner = TestRunner::new(config.clone());
+        (0..8).map(|_| proptest::num::u64::ANY.new_tree(&mut runner).unwrap().current()).collect()
+    };
+    assert_eq!(cases(&first), cases(&first));
+}
