@@ -24,6 +24,8 @@ use crate::{node, sync};
 const BYTES: Metric = ("bytes", "bytes");
 /// Without pages of files and of kernel maps, which others may share.
 const ANONYMOUS: Metric = ("anonymous_bytes", "bytes");
+/// The most that was resident at any time: while the first lists are read and applied.
+const PEAK: Metric = ("peak_bytes", "bytes");
 /// Requests under way at a time.
 const REQUESTS: usize = 64;
 /// What the start needed is given back meanwhile.
@@ -38,9 +40,10 @@ pub fn run(report: &Report, plan: &Plan) {
             let lab = Lab::new()?;
             let outcome = agent(&lab, *services, *endpoints);
             node::clear(&lab);
-            let (resident, anonymous) = outcome?;
+            let Weight { resident, anonymous, peak } = outcome?;
             report.row("sync", &case, "hawser", BYTES, &[resident])?;
-            report.row("sync", &case, "hawser", ANONYMOUS, &[anonymous])
+            report.row("sync", &case, "hawser", ANONYMOUS, &[anonymous])?;
+            report.row("sync", &case, "hawser", PEAK, &[peak])
         });
     }
 }
@@ -67,8 +70,15 @@ impl Drop for Running {
     }
 }
 
-/// Resident and anonymous bytes of a proxy.
-fn agent(lab: &Lab, services: usize, endpoints: usize) -> Result<(f64, f64)> {
+/// Bytes of a proxy.
+struct Weight {
+    resident: f64,
+    anonymous: f64,
+    peak: f64,
+}
+
+/// What a proxy weighs at rest, and what it weighed at most.
+fn agent(lab: &Lab, services: usize, endpoints: usize) -> Result<Weight> {
     let data = lab.data_dir().display().to_string();
     let _apiserver = Running::start(
         lab,
@@ -101,7 +111,8 @@ fn agent(lab: &Lab, services: usize, endpoints: usize) -> Result<(f64, f64)> {
     eventually("the proxy's tables", || Ok((programmed(&root)? >= services).then_some(())))
         .with_context(|| std::fs::read_to_string(lab.dir().join("proxy.log")).unwrap_or_default())?;
     std::thread::sleep(REST);
-    Ok((memory(proxy.0.id(), "VmRSS:")?, memory(proxy.0.id(), "RssAnon:")?))
+    let bytes = |field| memory(proxy.0.id(), field);
+    Ok(Weight { resident: bytes("VmRSS:")?, anonymous: bytes("RssAnon:")?, peak: bytes("VmHWM:")? })
 }
 
 fn programmed(root: &Path) -> Result<usize> {
