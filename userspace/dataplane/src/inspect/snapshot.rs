@@ -108,7 +108,11 @@ impl Inspector {
         // Where the kernel has no tcx, filters that are pinned nowhere are in the place of links.
         let with_links = links.iter().any(|link| link.program == "egress");
         let uplinks = live("uplink_ingress");
-        snapshot.uplinks = if with_links { Some(uplinks) } else { self.directory.parent().and_then(crate::kernel::filtered_uplinks) };
+        snapshot.uplinks = if with_links {
+            Some(uplinks)
+        } else {
+            self.directory.parent().and_then(crate::kernel::filtered_uplinks)
+        };
         Ok(snapshot)
     }
 

@@ -121,7 +121,7 @@ impl Program {
 }
 
 /// Every map, and the limit that sizes it; none for those of fixed size.
-pub fn maps(limits: &Limits) -> [(&'static str, Option<u32>); 30] {
+pub fn maps(limits: &Limits) -> [(&'static str, Option<u32>); 32] {
     [
         ("CONFIG", None),
         ("FRONTENDS4", Some(limits.frontends)),

@@ -54,9 +54,8 @@ impl News {
         };
         let all = |interfaces: &[Interface]| interfaces.iter().map(word).collect::<BTreeSet<_>>();
         let (old, new) = (all(before), all(now));
-        let list = |some: &mut dyn Iterator<Item = &String>| {
-            some.map(String::as_str).collect::<Vec<_>>().join(", ")
-        };
+        let list =
+            |some: &mut dyn Iterator<Item = &String>| some.map(String::as_str).collect::<Vec<_>>().join(", ");
         let uplinks = now.iter().filter(|one| one.role == Role::Uplink).map(|one| one.name.as_str());
         Self {
             came: list(&mut new.difference(&old)),

@@ -152,7 +152,8 @@ impl Connections {
     /// One endpoint is gone: datagrams leave it, or their socket is told; streams stay.
     fn leave(&mut self, gone: &str, other: &str) {
         let start = Instant::now();
-        let datagrams = self.0.iter_mut().filter(|(_, held, name)| matches!(held, Held::Udp(_)) && name == gone);
+        let datagrams =
+            self.0.iter_mut().filter(|(_, held, name)| matches!(held, Held::Udp(_)) && name == gone);
         for (what, held, name) in datagrams {
             loop {
                 match held.ask() {

@@ -269,6 +269,10 @@ pub fn packet(snapshot: &Snapshot, query: &Query, hook: &'static str) -> Path {
         },
         None => account.note(flows, "no flow has these ends"),
     }
+    if snapshot.config.flags & config_flag::TRACKED != 0 {
+        let tracked = if query.destination.0.is_ipv4() { "TRACKED4" } else { "TRACKED6" };
+        account.note(tracked, "a connection that others' rules translate passes; taken not to be one");
+    }
     let scope = if hook == "pod" { Scope::Internal } else { Scope::External };
     let Some(frontend) = account.frontend(scope, false) else {
         let outcome = if xdp { Outcome::Left { to: "uplink" } } else { account.unknown() };
