@@ -171,6 +171,17 @@ impl<T: WritableSlot> FlowWriter<T> {
         Ok(Self { slots, tags, hints })
     }
 
+    /// An empty table that no program knows.
+    #[cfg(test)]
+    pub fn anonymous(slots: usize) -> Self {
+        let sets = slots / WAYS as usize;
+        Self {
+            slots: MappedArray::anonymous(slots),
+            tags: MappedArray::anonymous(sets),
+            hints: MappedArray::anonymous(sets),
+        }
+    }
+
     /// Puts a flow in; false if its key is there already, or if neither its set nor the one beside
     /// it has an empty slot: nothing gives way. `hash` is the key's.
     pub fn insert(&self, flow: &T, hash: u64) -> bool {
@@ -214,20 +225,27 @@ impl<T: WritableSlot> FlowWriter<T> {
     /// The flow with the key of `flow`, if it is there and whole.
     pub fn get(&self, flow: &T, hash: u64) -> Option<T> {
         let words = crate::map::words(flow);
-        let mut places = self.places(set_of(hash, self.mask()));
-        self.copy(places.find(|place| self.has(*place, hash, words) && !self.is_pending(*place))?)
+        let holds = |place: &Place| self.has(*place, hash, words) && !self.is_pending(*place);
+        // Of one that is in use the fields that tell of that change at any time.
+        for _ in 0..TRIES {
+            let found = self.whole(self.places(set_of(hash, self.mask())).find(holds)?);
+            if found.is_some() {
+                return found;
+            }
+        }
+        None
     }
 
     /// The flows that lie where one with this hash may lie.
+    #[cfg(test)]
     pub fn around(&self, hash: u64) -> impl Iterator<Item = T> {
         let places = self.places(set_of(hash, self.mask()));
-        places
-            .filter(|place| self.tag(*place).load(Ordering::SeqCst) >= tag::FIRST)
-            .filter_map(|place| self.copy(place))
+        let taken = |place: &Place| self.tag(*place).load(Ordering::SeqCst) >= tag::FIRST;
+        places.filter(taken).filter_map(|place| self.whole(place))
     }
 
-    /// The flow in a slot, if it is whole.
-    fn copy(&self, place: Place) -> Option<T> {
+    /// The flow in a slot, unless it changes meanwhile.
+    fn whole(&self, place: Place) -> Option<T> {
         let found = self.slots.get(self.index(place));
         // Reads are not moved past each other.
         fence(Ordering::SeqCst);
@@ -318,11 +336,7 @@ mod tests {
     use ebpf_common::flow::{FlowKey, flow_flag};
 
     fn writer(slots: usize) -> FlowWriter<Flow4> {
-        FlowWriter {
-            slots: MappedArray::anonymous(slots),
-            tags: MappedArray::anonymous(slots / WAYS as usize),
-            hints: MappedArray::anonymous(slots / WAYS as usize),
-        }
+        FlowWriter::anonymous(slots)
     }
 
     fn reader(writer: FlowWriter<Flow4>) -> FlowTable<Flow4> {

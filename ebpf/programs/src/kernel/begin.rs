@@ -417,7 +417,6 @@ fn claim<F: Family>(
     let own = u16::from_be(reply.key.destination_port);
     let keep = own_address || (own >= low && own <= high);
     let mut roll = hash as u32;
-    let mut state = place_of_reply::TAKEN;
     for attempt in 0..limits::SNAT_TRIES {
         if attempt > 0 || !keep {
             roll = roll.wrapping_mul(0x9e37_79b1).wrapping_add(0x7f4a_7c15);
@@ -426,19 +425,20 @@ fn claim<F: Family>(
         if attempt == 0 {
             F::foresee(table::hash(&reply.key, config.seed), reply.seen, true);
         }
-        state = F::look_at(reply);
-        if state != place_of_reply::TAKEN {
-            break;
+        let state = F::look_at(reply);
+        if state == place_of_reply::TAKEN {
+            continue;
+        }
+        if state == place_of_reply::LEFT {
+            table::remove::<F>(&reply.key);
+        }
+        let hash = table::hash(&reply.key, config.seed);
+        // Another processor may take the key at the same time: then the next port is tried.
+        if table::insert::<F>(reply, hash, place) < table::EXISTS {
+            return true;
         }
     }
-    if state == place_of_reply::TAKEN {
-        return false;
-    }
-    if state == place_of_reply::LEFT {
-        table::remove::<F>(&reply.key);
-    }
-    let hash = table::hash(&reply.key, config.seed);
-    table::insert::<F>(reply, hash, place) < table::EXISTS
+    false
 }
 
 /// The state of a reply's key. An element under it may make room if it is the same flow, has

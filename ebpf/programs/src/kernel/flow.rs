@@ -152,7 +152,7 @@ fn attend<F: Family>(packet: &Packet<F::Address>, index: u32, now: u32, place: P
         let flags = (&raw const (*slot).flags).read_volatile() as u32;
         let forward = flags & flow_flag::REVERSE as u32 == 0;
         let fresh = packet.protocol() == protocol::UDP || packet.opens();
-        if forward && fresh && is_over::<F>(packet, slot, flags) {
+        if forward && fresh && (is_over::<F>(packet, slot, flags) || is_taken::<F>(packet, slot)) {
             if let Some(scratch) = F::scratch() {
                 let sibling = &raw mut (*scratch).sibling;
                 table::write_sibling(slot, sibling);
@@ -245,6 +245,26 @@ fn still_there<F: Family>(packet: &Packet<F::Address>, slot: *const Flow<F::Addr
         )
     };
     if pick::find::<F>(&frontend, &backend, port).is_some() { frontend.service } else { NOBODY }
+}
+
+/// Replies to what the packet becomes are another flow's: that one got the port while this one was quiet.
+/// On its own, so that its stack is not that of those who put flows into the table.
+#[inline(never)]
+fn is_taken<F: Family>(packet: &Packet<F::Address>, slot: *const Flow<F::Address>) -> bool {
+    let (Some(config), Some(scratch)) = (maps::config(), F::scratch()) else {
+        return false;
+    };
+    // SAFETY: the callers give a slot; the room is this processor's own.
+    unsafe {
+        if dsr::is_direct((&raw const (*slot).flags).read_volatile() as u32) {
+            return false;
+        }
+        let sibling = &raw mut (*scratch).sibling;
+        table::write_sibling(slot, sibling);
+        let hash = table::hash(&*sibling, config.seed);
+        table::find::<F>(config, &*sibling, hash)
+            .is_some_and(|found| !table::leads_to::<F>(found.slot, &packet.key))
+    }
 }
 
 /// Puts the reverse element back, if it has given way while the client kept sending.

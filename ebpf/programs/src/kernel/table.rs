@@ -360,6 +360,21 @@ pub unsafe fn write_sibling<A: Address>(slot: *const Flow<A>, key: *mut FlowKey<
     }
 }
 
+/// What packets of this flow become are the ends of packets with `key`, the other way round.
+///
+/// # Safety
+/// `slot` must lead to a slot.
+#[inline(always)]
+pub unsafe fn leads_to<F: Family>(slot: *const Flow<F::Address>, key: &FlowKey<F::Address>) -> bool {
+    // SAFETY: by the contract of this function; pairs of ports are aligned words.
+    unsafe {
+        let back = (&raw const (*slot).source_port).cast::<u32>().read_volatile();
+        back == packet::ports(key.destination_port, key.source_port)
+            && (&raw const (*slot).source).read_volatile().same(&key.destination)
+            && (&raw const (*slot).destination).read_volatile().same(&key.source)
+    }
+}
+
 /// Set and way of a slot.
 #[inline(always)]
 pub fn place_of(config_mask: u32, index: u32) -> (u32, u32) {

@@ -60,6 +60,19 @@ pub fn forget_flow4(node: &Node, key: &[u8]) {
     hints.write(set, &line);
 }
 
+/// Makes all v4 flows look as if they had been without a packet for longer than any may.
+pub fn make_quiet(node: &Node) {
+    const SEEN: usize = std::mem::offset_of!(ebpf_common::flow::Flow4, seen);
+    let maps = node.bpf_root().join(format!("v{}/maps", ebpf_common::LAYOUT_VERSION));
+    let flows = Elements::open(&maps.join("FLOWS4"), 64);
+    for (index, mut flow) in flows.iter().filter(|(_, flow)| flow.iter().any(|byte| *byte != 0)) {
+        let seen = u32::from_ne_bytes(flow[SEEN..][..4].try_into().unwrap());
+        let earlier = seen.wrapping_sub(ebpf_common::limits::idle::TCP + 1);
+        flow[SEEN..][..4].copy_from_slice(&earlier.to_ne_bytes());
+        flows.write(index, &flow);
+    }
+}
+
 pub fn metric(node: &Node, label: &str) -> u64 {
     Inspector::open(&node.bpf_root()).unwrap().metrics().unwrap()[label]
 }

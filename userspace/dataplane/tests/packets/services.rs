@@ -8,7 +8,7 @@ use userspace_dataplane::tables::{Backend, DataPlane, Protocol, Scope, ServiceTa
 use super::support::packet::{ACK, End, FIN, ICMP, Packet, RST, SYN, checksum};
 use super::support::topology::*;
 use super::support::{self, frontend, key};
-use super::{NODE_PORT, forget_flow4, metric, node_port, on_node, vip};
+use super::{NODE_PORT, forget_flow4, make_quiet, metric, node_port, on_node, vip};
 
 #[test]
 #[ignore = "needs root and eBPF: cargo xtask test"]
@@ -146,6 +146,32 @@ fn source_ports_run_out_with_a_count_and_come_back() {
         std::thread::sleep(std::time::Duration::from_millis(2_300));
         let run = xdp(kernel, &Packet::tcp(client(99), NODE_PORT, SYN), topology.uplink);
         assert_eq!(run.verdict, XDP_TX);
+    });
+}
+
+#[test]
+#[ignore = "needs root and eBPF: cargo xtask test"]
+fn a_client_whose_source_port_another_has_got_begins_anew() {
+    on_node(|kernel, topology, node| {
+        kernel.set_snat_ports(2_000, 2_000);
+        kernel.apply_service("a/b", Some(&node_port(Protocol::Udp, &[at(REMOTE_POD, false)]))).unwrap();
+        let clients = [(CLIENT.0, 40_001), (CLIENT.0, 40_002)];
+        let source = |kernel: &Kernel, client| {
+            let run = xdp(kernel, &Packet::udp(client, NODE_PORT, b"?"), topology.uplink);
+            assert_eq!(run.verdict, XDP_TX);
+            Packet::<std::net::Ipv4Addr>::parse(&run.packet).source.1
+        };
+        assert_eq!(source(kernel, clients[0]), 2_000);
+        // Both are quiet for so long that the port may be given away.
+        make_quiet(node);
+        assert_eq!(source(kernel, clients[1]), 2_000);
+        kernel.set_snat_ports(2_000, 2_001);
+        assert_eq!(source(kernel, clients[0]), 2_001, "answers to the other port are not for it");
+        let answer = |kernel: &Kernel, port| {
+            let reply = Packet::udp(REMOTE_POD, (NODE_PORT.0, port), b"!");
+            Packet::<std::net::Ipv4Addr>::parse(&xdp(kernel, &reply, topology.uplink).packet).destination
+        };
+        assert_eq!([answer(kernel, 2_001), answer(kernel, 2_000)], clients);
     });
 }
 

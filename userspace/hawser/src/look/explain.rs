@@ -65,6 +65,7 @@ fn hook(name: &str) -> &str {
 fn outcome(outcome: &Outcome) -> Vec<String> {
     match outcome {
         Outcome::NotAService => vec!["  => no service: it goes where it says".to_owned()],
+        Outcome::NoUplink => vec!["  => no interface is an uplink: nothing from outside is seen".to_owned()],
         Outcome::Left { to } => vec![format!("  => left to the next hook ({to})")],
         Outcome::Refused { reason } => vec![format!("  => refused: {reason}")],
         Outcome::Dropped { reason } => vec![format!("  => dropped: {reason}")],

@@ -1,6 +1,13 @@
 //! Connections of an earlier layout become elements of our tables.
+//!
+//! While their programs begin connections, nothing is copied that a packet could follow: what changes
+//! there afterwards, a copy would not know. A client that uses its port again would be led by the copy
+//! of its last connection, and the reply by whoever has that connection's port by then. Only keys of
+//! replies are [reserved](Predecessor::reserve_flows), so that ours give none that theirs would answer.
+//! All is [copied](Predecessor::carry_flows) once theirs begin nothing any more.
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
 use std::path::Path;
@@ -8,69 +15,185 @@ use std::path::Path;
 use ebpf_common::flow::{Flow, Flow4, Flow6, FlowKey, flow_flag};
 use ebpf_common::{limits, protocol};
 
-use super::{Connection, Predecessor};
+use super::{Connection, End, Predecessor};
 use crate::convert;
-use crate::flows::{FlowWriter, WritableSlot};
+use crate::flows::{FlowTable, FlowWriter, WritableSlot};
+
+/// Protocol, and both ends of a packet.
+type Ends = (u8, End, End);
+
+/// Ticks for which the ports of a connection that is over are not given to another after it was copied.
+const LINGER: u32 = 60;
 
 impl Predecessor {
-    /// Copies what is not here yet; `ports` are the source ports that our programs give.
-    pub(super) fn carry_flows(
+    /// Keeps our programs from giving a key of replies that is in use there; `ports` are the source
+    /// ports that they give. Keys that programs would give away are taken from theirs instead.
+    pub(super) fn reserve_flows(
         &self,
         maps: &Path,
         seed: u32,
         ports: (u16, u16),
         id: &dyn Fn(u32) -> Option<u32>,
     ) -> io::Result<usize> {
-        let flows4 = FlowWriter::<Flow4>::open(maps, ["FLOWS4", "FLOW_TAGS4", "FLOW_HINTS4"])?;
-        let flows6 = FlowWriter::<Flow6>::open(maps, ["FLOWS6", "FLOW_TAGS6", "FLOW_HINTS6"])?;
-        let mut carried = 0;
+        let ours = Ours::open(maps, seed)?;
+        let (connections, now) = self.latest_first()?;
+        let forward = connections.iter().filter(|one| !is_reply(one) && !is_past(one, now));
+        let in_use: BTreeSet<Ends> = forward.map(|one| ends(&reply_of(one))).collect();
+        let mut reserved = 0;
+        for reply in connections.iter().filter(|one| is_reply(one)) {
+            if is_past(reply, now) && !in_use.contains(&ends(reply)) {
+                if may_be_given(reply, ports) {
+                    self.reader.forget(reply)?;
+                }
+                continue;
+            }
+            let Some(service) = id(reply.service) else { continue };
+            // It may end before our programs are told.
+            let open = Connection { seen: now, flags: reply.flags & !flow_flag::CLOSING, ..*reply };
+            reserved += usize::from(ours.put(&open, service, false) == Put::New);
+        }
+        Ok(reserved)
+    }
+
+    /// Copies what is not here yet. Theirs begin nothing any more, and still answer for what they know:
+    /// also for what is over, whose ports ours must not give before theirs have retired.
+    pub(super) fn carry_flows(
+        &self,
+        maps: &Path,
+        seed: u32,
+        id: &dyn Fn(u32) -> Option<u32>,
+    ) -> io::Result<usize> {
+        let ours = Ours::open(maps, seed)?;
+        let (mut connections, now) = self.latest_first()?;
+        connections.retain(|one| !is_past(one, now));
+        // Datagrams can begin anew.
+        let rank = |one: &Connection| (is_over(one.flags), one.protocol == protocol::UDP);
+        connections.sort_by_key(rank);
+        let mut known: BTreeSet<Ends> = connections.iter().map(ends).collect();
+        // A reply's element may have given way; programs put it back with the client's next packet,
+        // theirs perhaps a moment after it was looked for.
+        let lost: Vec<Connection> = connections
+            .iter()
+            .filter(|one| !is_reply(one) && !is_direct(one))
+            .map(reply_of)
+            .filter(|reply| known.insert(ends(reply)))
+            .collect();
+        let (mut carried, mut halves) = (0, Vec::new());
+        for connection in connections.iter().chain(&lost) {
+            let Some(service) = id(connection.service) else { continue };
+            let over = is_over(connection.flags);
+            let answered = is_reply(connection) && !over;
+            let seen = if over { now.wrapping_sub(limits::idle::TCP - LINGER) } else { connection.seen };
+            let open = Connection { seen, flags: connection.flags & !flow_flag::CLOSING, ..*connection };
+            match ours.put(&open, service, answered) {
+                Put::New => carried += 1,
+                Put::There => {}
+                Put::Full => halves.push(open),
+            }
+        }
+        // A connection comes along whole or not at all: one that is known in one direction only would go
+        // on in that.
+        halves.iter().for_each(|half| ours.take_out_other(half));
+        Ok(carried)
+    }
+
+    /// Gives back what was reserved for connections that have not come. Theirs have retired.
+    pub(super) fn release_flows(&self, maps: &Path, seed: u32) -> io::Result<()> {
+        let ours = Ours::open(maps, seed)?;
+        let table = FlowTable::<Flow4>::open(maps, "FLOWS4", "FLOW_TAGS4")?;
+        release(&ours.flows4, table.iter(), |key| key.hash(seed));
+        let table = FlowTable::<Flow6>::open(maps, "FLOWS6", "FLOW_TAGS6")?;
+        release(&ours.flows6, table.iter(), |key| key.hash(seed));
+        Ok(())
+    }
+
+    /// Where there is less room than there was, those stay behind that have been quiet for longest. With
+    /// the tick of the latest packet.
+    fn latest_first(&self) -> io::Result<(Vec<Connection>, u32)> {
         let mut connections = self.reader.connections()?;
-        // Where there is less room than there was, those stay behind that have been quiet for longest.
         connections.sort_by_key(|one| Reverse(one.seen));
         let now = connections.first().map_or(0, |latest| latest.seen);
-        for connection in connections {
-            if is_left(&connection, ports) {
-                // Ours take such a port for a new connection, whose replies theirs would take.
-                self.reader.forget(&connection)?;
-                continue;
-            }
-            let Some(service) = id(connection.service) else { continue };
-            if is_past(&connection, now) {
-                continue;
-            }
-            carried += usize::from(match slot(&connection, service) {
-                Some(Slot::V4(flow)) => put(&flows4, &flow, |key| key.hash(seed)),
-                Some(Slot::V6(flow)) => put(&flows6, &flow, |key| key.hash(seed)),
-                None => false,
-            });
-        }
-        Ok(carried)
+        Ok((connections, now))
     }
 }
 
-/// Closed by both ends, or by a reset.
-fn is_over(connection: &Connection) -> bool {
-    const BOTH: u16 = flow_flag::FIN | flow_flag::FIN_PEER;
-    connection.flags & flow_flag::RESET != 0 || connection.flags & BOTH == BOTH
+fn ends(connection: &Connection) -> Ends {
+    (connection.protocol, connection.from.0, connection.from.1)
 }
 
-/// Programs would give its place to another by now.
+fn is_reply(connection: &Connection) -> bool {
+    connection.flags & flow_flag::REVERSE != 0
+}
+
+/// The backend answers the client itself: there is no element for replies.
+fn is_direct(connection: &Connection) -> bool {
+    connection.flags & (flow_flag::DSR_OPTION | flow_flag::DSR_IPIP) != 0
+}
+
+/// What programs make of a connection's replies.
+fn reply_of(connection: &Connection) -> Connection {
+    let Connection { from, to, flags, .. } = *connection;
+    let flags = flags & flow_flag::THROUGH | flow_flag::REVERSE;
+    Connection { from: (to.1, to.0), to: (from.1, from.0), flags, ..*connection }
+}
+
+/// Closed by both ends, or by a reset.
+fn is_over(flags: u16) -> bool {
+    const BOTH: u16 = flow_flag::FIN | flow_flag::FIN_PEER;
+    flags & flow_flag::RESET != 0 || flags & BOTH == BOTH
+}
+
+/// Programs give its ports to another, and nobody counts on it. A stream that is quiet may go on at
+/// any time.
 fn is_past(connection: &Connection, now: u32) -> bool {
     let limit = match connection.protocol {
         protocol::UDP => limits::idle::UDP,
-        _ if is_over(connection) => limits::idle::TCP_CLOSED,
-        _ => limits::idle::TCP,
+        _ if is_over(connection.flags) => limits::idle::TCP_CLOSED,
+        _ => return false,
     };
     now.wrapping_sub(connection.seen) > limit
 }
 
-/// Replies to a source port of this range that has been given to a connection which is over.
-fn is_left(connection: &Connection, (low, high): (u16, u16)) -> bool {
-    let (given, own) = (connection.from.1, connection.to.1);
-    connection.flags & flow_flag::REVERSE != 0
-        && given != own
-        && (low..=high).contains(&given.1)
-        && is_over(connection)
+/// Programs that give source ports of this range may give the key of this reply: if it is not to the
+/// client's own address and port, it is to one of those.
+fn may_be_given(reply: &Connection, (low, high): (u16, u16)) -> bool {
+    let (given, own) = (reply.from.1, reply.to.1);
+    given == own || (low..=high).contains(&given.1)
+}
+
+/// Our tables of flows.
+struct Ours {
+    flows4: FlowWriter<Flow4>,
+    flows6: FlowWriter<Flow6>,
+    seed: u32,
+}
+
+impl Ours {
+    fn open(maps: &Path, seed: u32) -> io::Result<Self> {
+        Ok(Self {
+            flows4: FlowWriter::open(maps, ["FLOWS4", "FLOW_TAGS4", "FLOW_HINTS4"])?,
+            flows6: FlowWriter::open(maps, ["FLOWS6", "FLOW_TAGS6", "FLOW_HINTS6"])?,
+            seed,
+        })
+    }
+
+    /// See [`put`].
+    fn put(&self, connection: &Connection, service: u32, answered: bool) -> Put {
+        match slot(connection, service) {
+            Some(Slot::V4(flow)) => put(&self.flows4, &flow, answered, |key| key.hash(self.seed)),
+            Some(Slot::V6(flow)) => put(&self.flows6, &flow, answered, |key| key.hash(self.seed)),
+            None => Put::There,
+        }
+    }
+
+    /// Takes out the copy of a connection's other direction.
+    fn take_out_other(&self, connection: &Connection) {
+        match slot(connection, connection.service) {
+            Some(Slot::V4(flow)) => take_out_other(&self.flows4, &flow, |key| key.hash(self.seed)),
+            Some(Slot::V6(flow)) => take_out_other(&self.flows6, &flow, |key| key.hash(self.seed)),
+            None => {}
+        }
+    }
 }
 
 /// An element of either family's table.
@@ -104,42 +227,74 @@ impl Element for Flow6 {
     }
 }
 
-/// Puts a copied flow in; false if it is there, if our programs have made another with its key, or if
-/// there is no room. An earlier copy is replaced if its ends have been used anew since: it would
-/// lead the packets of the new connection to the backend of the old one.
-fn put<T: Element>(table: &FlowWriter<T>, flow: &T, hash: impl Fn(&FlowKey<T::Address>) -> u64) -> bool {
+/// What became of a flow that was to be copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Put {
+    New,
+    /// It was there, or our programs have made another with its key.
+    There,
+    /// There is no room: nothing gives way.
+    Full,
+}
+
+/// Puts a copied flow in. What has been copied, or reserved, before is replaced.
+///
+/// Our programs know the epoch of what they have made, or looked after, and that is younger. But
+/// replies that theirs know are `answered` by them, whoever got the key here meanwhile: that
+/// connection has not begun yet, and will do with another port.
+fn put<T: Element>(
+    table: &FlowWriter<T>,
+    flow: &T,
+    answered: bool,
+    hash: impl Fn(&FlowKey<T::Address>) -> u64,
+) -> Put {
     let own = hash(&flow.flow().key);
     if table.insert(flow, own) {
-        return true;
+        return Put::New;
     }
     let Some(found) = table.get(flow, own) else {
-        // No room: as in programs, the flow gives way that has been quiet for longest.
-        let quietest = table.around(own).min_by_key(|other| other.flow().seen);
-        let Some(victim) = quietest.filter(|other| other.flow().seen < flow.flow().seen) else {
-            return false;
-        };
-        table.remove(&victim, hash(&victim.flow().key));
-        return table.insert(flow, own);
+        return Put::Full;
     };
     let (old, new) = (found.flow(), flow.flow());
-    let same = old.source == new.source
-        && old.destination == new.destination
-        && old.source_port == new.source_port
-        && old.destination_port == new.destination_port;
-    // Our programs know the epoch of what they have made, or looked after.
-    if same || old.epoch != 0 {
-        return false;
+    let alike = old.sibling() == new.sibling();
+    if alike && (old.flags, old.seen) == (new.flags, new.seen) || old.epoch != 0 && (alike || !answered) {
+        return Put::There;
     }
-    let sibling = old.sibling();
-    let other = hash(&sibling);
-    if let Some(found) = table.get(&T::with_key(sibling), other)
-        && found.flow().epoch == 0
-        && hash(&found.flow().sibling()) == own
-    {
-        table.remove(&found, other);
+    if !alike {
+        let sibling = old.sibling();
+        let other = table.get(&T::with_key(sibling), hash(&sibling));
+        if let Some(other) = other.filter(|other| other.flow().sibling() == old.key) {
+            table.remove(&other, hash(&sibling));
+        }
     }
     table.remove(&found, own);
-    table.insert(flow, own)
+    if table.insert(flow, own) { Put::New } else { Put::Full }
+}
+
+/// Takes out the other direction of a flow, if that is a copy.
+fn take_out_other<T: Element>(table: &FlowWriter<T>, flow: &T, hash: impl Fn(&FlowKey<T::Address>) -> u64) {
+    let sibling = flow.flow().sibling();
+    if let Some(other) = table.get(&T::with_key(sibling), hash(&sibling))
+        && other.flow().sibling() == flow.flow().key
+        && other.flow().epoch == 0
+    {
+        table.remove(&other, hash(&sibling));
+    }
+}
+
+/// Of these flows, takes out copies of replies that are to no flow here.
+fn release<T: Element>(
+    table: &FlowWriter<T>,
+    flows: impl Iterator<Item = T>,
+    hash: impl Fn(&FlowKey<T::Address>) -> u64,
+) {
+    for flow in flows.filter(|flow| flow.flow().epoch == 0 && flow.flow().flags & flow_flag::REVERSE != 0) {
+        let (key, sibling) = (flow.flow().key, flow.flow().sibling());
+        let forward = table.get(&T::with_key(sibling), hash(&sibling));
+        if forward.is_none_or(|forward| forward.flow().sibling() != key) {
+            table.remove(&flow, hash(&key));
+        }
+    }
 }
 
 /// A connection as an element of its family's table.
@@ -196,5 +351,130 @@ pub(super) fn slot(connection: &Connection, service: u32) -> Option<Slot> {
             Some(Slot::V6(Flow6 { flow, reserved: [0; 4] }))
         }
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OPEN: u16 = flow_flag::THROUGH | flow_flag::EXTERNAL;
+
+    fn ours(slots: usize) -> Ours {
+        Ours { flows4: FlowWriter::anonymous(slots), flows6: FlowWriter::anonymous(slots), seed: 5 }
+    }
+
+    /// Client's port, source port, and what else is said of it.
+    fn connection(client: u16, source: u16, flags: u16, seen: u32) -> Connection {
+        let end = |text: &str, port| (text.parse::<IpAddr>().unwrap(), port);
+        Connection {
+            service: 3,
+            protocol: protocol::TCP,
+            from: (end("192.0.2.100", client), end("192.0.2.1", 30_080)),
+            to: (end("192.0.2.1", source), end("10.2.0.7", 9_000)),
+            flags,
+            seen,
+        }
+    }
+
+    fn get(ours: &Ours, connection: &Connection) -> Option<Flow4> {
+        let Some(Slot::V4(flow)) = slot(connection, 0) else { panic!("of v4") };
+        ours.flows4.get(&flow, flow.key.hash(ours.seed))
+    }
+
+    /// As our programs would.
+    fn make(ours: &Ours, connection: &Connection) {
+        let Some(Slot::V4(flow)) = slot(connection, 0) else { panic!("of v4") };
+        let flow = Flow4 { epoch: 1, ..flow };
+        assert!(ours.flows4.insert(&flow, flow.key.hash(ours.seed)));
+    }
+
+    #[test]
+    fn a_reply_leads_back() {
+        let one = connection(40_000, 5_000, OPEN, 7);
+        let reply = reply_of(&one);
+        assert_eq!(ends(&reply_of(&reply)), ends(&one));
+        assert_eq!((reply.from, reply.to), ((one.to.1, one.to.0), (one.from.1, one.from.0)));
+        assert!(is_reply(&reply) && reply.flags & flow_flag::THROUGH != 0 && !is_reply(&one));
+    }
+
+    #[test]
+    fn ports_are_past_when_programs_give_them_away_but_streams_may_be_quiet() {
+        let closed = connection(1, 2, OPEN | flow_flag::RESET, 100);
+        assert!(!is_past(&closed, 101) && is_past(&closed, 102));
+        assert!(!is_past(&connection(1, 2, OPEN, 100), 100_000));
+        let datagram = Connection { protocol: protocol::UDP, ..connection(1, 2, OPEN, 100) };
+        assert!(!is_past(&datagram, 220) && is_past(&datagram, 221));
+        let reply = reply_of(&connection(40_000, 5_000, OPEN, 0));
+        assert!(may_be_given(&reply, (5_000, 5_009)) && !may_be_given(&reply, (5_001, 5_009)));
+        // To the client's own address and port.
+        let own = Connection { to: (reply.to.0, reply.from.1), ..reply };
+        assert!(may_be_given(&own, (1, 2)));
+    }
+
+    #[test]
+    fn what_was_reserved_is_replaced_and_what_is_ours_is_not() {
+        let ours = ours(1_024);
+        let reply = reply_of(&connection(40_000, 5_000, OPEN, 7));
+        assert_eq!(ours.put(&reply, 3, false), Put::New);
+        assert_eq!(ours.put(&reply, 3, true), Put::There, "nothing has changed");
+        let later = Connection { seen: 9, ..reply };
+        assert_eq!(ours.put(&later, 3, true), Put::New);
+        assert_eq!(get(&ours, &reply).unwrap().seen, 9);
+        // Another client has the source port by now.
+        let second = reply_of(&connection(40_001, 5_000, OPEN, 9));
+        assert_eq!(ours.put(&second, 3, true), Put::New);
+        assert_eq!(u16::from_be(get(&ours, &reply).unwrap().destination_port), 40_001);
+        // What our programs have made stays.
+        let own = connection(40_002, 5_002, OPEN, 9);
+        make(&ours, &own);
+        assert_eq!(ours.put(&Connection { seen: 10, ..own }, 3, false), Put::There);
+        assert_eq!(get(&ours, &own).unwrap().seen, 9);
+    }
+
+    #[test]
+    fn replies_that_theirs_answer_are_theirs_and_the_other_flow_begins_anew() {
+        let ours = ours(1_024);
+        let own = connection(40_000, 5_000, OPEN, 9);
+        make(&ours, &own);
+        make(&ours, &reply_of(&own));
+        let theirs = connection(40_001, 5_000, OPEN, 9);
+        assert_eq!(ours.put(&reply_of(&theirs), 3, false), Put::There, "theirs is over");
+        assert!(get(&ours, &own).is_some());
+        assert_eq!(ours.put(&reply_of(&theirs), 3, true), Put::New);
+        assert!(get(&ours, &own).is_none());
+        assert_eq!(u16::from_be(get(&ours, &reply_of(&own)).unwrap().destination_port), 40_001);
+    }
+
+    #[test]
+    fn a_connection_comes_along_whole_or_not_at_all() {
+        // Two sets beside each other, and one direction too many.
+        let ours = ours(2 * ebpf_common::flow::WAYS as usize);
+        let last = connection(40_000, 5_000, OPEN, 9);
+        assert_eq!(ours.put(&last, 3, false), Put::New);
+        for client in 1..2 * ebpf_common::flow::WAYS as u16 {
+            make(&ours, &connection(client, client, OPEN, 9));
+        }
+        let reply = reply_of(&last);
+        assert_eq!(ours.put(&reply, 3, true), Put::Full);
+        ours.take_out_other(&reply);
+        assert!(get(&ours, &last).is_none() && get(&ours, &connection(1, 1, OPEN, 9)).is_some());
+        // Another's is left alone.
+        ours.take_out_other(&reply_of(&connection(1, 1, OPEN, 9)));
+        assert!(get(&ours, &connection(1, 1, OPEN, 9)).is_some(), "our programs have made it");
+    }
+
+    #[test]
+    fn what_was_reserved_for_nothing_is_given_back() {
+        let ours = ours(1_024);
+        let (whole, half) = (connection(40_000, 5_000, OPEN, 9), connection(40_001, 5_001, OPEN, 9));
+        for one in [&whole, &reply_of(&whole), &reply_of(&half)] {
+            assert_eq!(ours.put(one, 3, false), Put::New);
+        }
+        let all: Vec<Flow4> =
+            ours.flows4.around(0).chain((1..32).flat_map(|set| ours.flows4.around(set * 32))).collect();
+        release(&ours.flows4, all.into_iter(), |key| key.hash(ours.seed));
+        assert!(get(&ours, &whole).is_some() && get(&ours, &reply_of(&whole)).is_some());
+        assert!(get(&ours, &reply_of(&half)).is_none());
     }
 }

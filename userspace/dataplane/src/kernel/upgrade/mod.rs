@@ -3,8 +3,9 @@
 //! ```text
 //!   read old tables ─▶ write ours
 //!   ─▶ attach ours behind theirs, hook by hook   theirs decide; what they pass on, ours pass on too
-//!   ─▶ copy connections ─▶ theirs leave          what they know stays theirs, what is new is ours
-//!   ─▶ copy what had begun until then            ours know all that there is
+//!   ─▶ reserve keys of replies ─▶ theirs leave   what they know stays theirs, what is new is ours
+//!   ─▶ copy connections                          ours know all that there is
+//!   ─▶ theirs retire                             all is ours, on all hooks at once
 //!   ─▶ detach theirs, hook by hook ─▶ remove their maps
 //! ```
 //!
@@ -25,6 +26,8 @@ mod open;
 #[cfg(test)]
 mod same;
 mod sockets;
+#[cfg(test)]
+mod steps;
 #[cfg(test)]
 pub mod tests;
 mod v1;
@@ -63,13 +66,16 @@ pub trait Earlier {
     /// A connected socket of those is still there.
     fn holds(&self, socket: &Socket) -> io::Result<bool>;
     fn affinities(&self) -> io::Result<Vec<OldAffinity>>;
-    /// Takes one direction of a connection out.
+    /// Takes one direction of a connection out, unless it has had packets since it was read.
     fn forget(&self, connection: &Connection) -> io::Result<()>;
     /// From now on its programs take source ports from this range only (inclusive).
     fn set_snat_ports(&self, low: u16, high: u16) -> io::Result<()>;
     /// From now on its programs begin no connection, refuse nothing and drop nothing: what they do
     /// not know they pass on.
     fn leave(&self) -> io::Result<()>;
+    /// They have been told to leave. From now on its programs know no packet's connection either,
+    /// all at once if it can be had: everything is passed on.
+    fn retire(&self) -> io::Result<()>;
 }
 
 /// Settings of the node.
@@ -134,13 +140,16 @@ pub struct NewerLayout {
 }
 
 /// Is told of each change that stands by itself, so that a test can end a process there.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Steps {
     #[cfg(test)]
     taken: std::cell::Cell<usize>,
     /// The last one.
     #[cfg(test)]
     last: Option<usize>,
+    /// Is called after each.
+    #[cfg(test)]
+    watch: Option<Box<dyn Fn()>>,
 }
 
 impl Steps {
@@ -149,6 +158,9 @@ impl Steps {
         #[cfg(test)]
         {
             self.taken.set(self.taken.get() + 1);
+            if let Some(watch) = &self.watch {
+                watch();
+            }
             if Some(self.taken.get()) == self.last {
                 return Err(failed("replacing a layout".to_owned(), io::Error::other("stopped")));
             }
@@ -241,17 +253,23 @@ impl Predecessor {
     }
 
     /// Copies connections, sockets and affinities that are not here yet; what our programs have made is
-    /// younger. `ports` are the source ports that our programs give.
+    /// younger. With `early` theirs begin more: then no flows, but what ours must not begin beside
+    /// them; the ports are those that our programs give.
     fn carry_connections(
         &self,
         ours: &Synchronizer<Maps>,
         maps: &Path,
-        ports: (u16, u16),
+        early: Option<(u16, u16)>,
     ) -> Result<Carried, DataPlaneError> {
         let id = self.ids(ours)?;
+        let seed = ours.store.config().seed;
         let to = |error| failed("copying connections of an earlier layout".to_owned(), error);
+        let flows = match early {
+            Some(ports) => self.reserve_flows(maps, seed, ports, &id),
+            None => self.carry_flows(maps, seed, &id),
+        };
         Ok(Carried {
-            flows: self.carry_flows(maps, ours.store.config().seed, ports, &id).map_err(to)?,
+            flows: flows.map_err(to)?,
             sockets: self.carry_sockets(maps, &id, true).map_err(to)?,
             affinities: self.carry_affinities(maps, &id).map_err(to)?,
         })
@@ -297,13 +315,13 @@ impl Predecessor {
         self.reader.set_snat_ports(lower.0, lower.1).map_err(writing)?;
         ours.store.grace_period();
         steps.done()?;
-        let early = self.carry_connections(ours, maps, upper)?;
+        let early = self.carry_connections(ours, maps, Some(upper))?;
         set_snat_ports(&mut ours.store, upper);
         steps.done()?;
         self.reader.leave().map_err(writing)?;
         ours.store.grace_period();
         steps.done()?;
-        let late = self.carry_connections(ours, maps, upper)?;
+        let late = self.carry_connections(ours, maps, None)?;
         tracing::info!(?early, ?late, "took over connections of an earlier layout");
         fs::create_dir(self.directory.join(CARRIED)).map_err(writing)?;
         steps.done()?;
@@ -325,6 +343,13 @@ impl Predecessor {
         self.carry_sockets(maps, &id, false)
             .map_err(|error| failed("copying sockets of an earlier layout".to_owned(), error))?;
         drop(id);
+        // Hooks are detached one after the other. Were theirs still at work on some, the directions of a
+        // connection would meet different generations, and what one notes the other would not know.
+        let writing = |error| failed(format!("writing the settings in {}", self.directory.display()), error);
+        self.reader.retire().map_err(writing)?;
+        steps.done()?;
+        self.release_flows(maps, ours.store.config().seed)
+            .map_err(|error| failed("releasing ports of an earlier layout".to_owned(), error))?;
         attachments.alone(&links, steps)?;
         // While they were there, ours had half of the ports.
         let theirs = self.reader.node().map_err(|error| self.unreadable(error))?.snat_ports;

@@ -165,13 +165,14 @@ impl Earlier for Reader {
         match slot(connection, connection.service) {
             Some(Slot::V4(flow)) => {
                 let hash = flow.key.hash(seed);
-                if let Some(found) = self.flows4.get(&flow, hash) {
+                if let Some(found) = self.flows4.get(&flow, hash).filter(|found| found.seen == flow.seen) {
                     self.flows4.remove(&found, hash);
                 }
             }
             Some(Slot::V6(flow)) => {
                 let hash = flow.flow.key.hash(seed);
-                if let Some(found) = self.flows6.get(&flow, hash) {
+                let found = self.flows6.get(&flow, hash);
+                if let Some(found) = found.filter(|found| found.flow.seen == flow.flow.seen) {
                     self.flows6.remove(&found, hash);
                 }
             }
@@ -190,6 +191,19 @@ impl Earlier for Reader {
     fn leave(&self) -> io::Result<()> {
         const WORD: usize = offset_of!(Config, flags) / 4;
         self.array::<Config>("CONFIG", true)?.word(0, WORD).fetch_or(config_flag::LEAVING, Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// With masks of zero every look-up goes to the first set, or to the one beside it, which are
+    /// emptied then; what they know is known to the others by now.
+    fn retire(&self) -> io::Result<()> {
+        let config = self.array::<Config>("CONFIG", true)?;
+        for mask in [offset_of!(Config, flow_mask4), offset_of!(Config, flow_mask6)] {
+            config.word(0, mask / 4).store(0, Ordering::SeqCst);
+        }
+        let seed = config.get(0).seed;
+        self.flows4.around(0).for_each(|flow| self.flows4.remove(&flow, flow.key.hash(seed)));
+        self.flows6.around(0).for_each(|flow| self.flows6.remove(&flow, flow.flow.key.hash(seed)));
         Ok(())
     }
 }

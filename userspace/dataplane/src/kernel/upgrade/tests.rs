@@ -82,10 +82,10 @@ impl Steps {
     }
 }
 
-const VIP: (Ipv4Addr, u16) = (Ipv4Addr::new(10, 96, 0, 10), 80);
-const NODE_PORT: u16 = 30_080;
+pub const VIP: (Ipv4Addr, u16) = (Ipv4Addr::new(10, 96, 0, 10), 80);
+pub const NODE_PORT: u16 = 30_080;
 const BACKENDS: usize = 6;
-const FIRST_PORT: u16 = 9_000;
+pub const FIRST_PORT: u16 = 9_000;
 /// How often a layout takes over from another in each of the tests; every other time the process
 /// dies on the way.
 const SWITCHES: u32 = 10;
@@ -127,7 +127,7 @@ impl Ledger {
 }
 
 /// Answers everything with the backend's index, for as long as the process lives.
-fn serve(address: Ipv4Addr, index: usize) {
+pub fn serve(address: Ipv4Addr, index: usize) {
     let at = (address, FIRST_PORT + index as u16);
     let socket = UdpSocket::bind(at).unwrap();
     std::thread::spawn(move || {
@@ -160,7 +160,7 @@ fn connect(to: SocketAddr) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-fn ask(stream: &mut TcpStream) -> io::Result<usize> {
+pub fn ask(stream: &mut TcpStream) -> io::Result<usize> {
     stream.write_all(b"?")?;
     let mut buffer = [0; 1];
     stream.read_exact(&mut buffer)?;
@@ -259,7 +259,7 @@ fn start(ledger: &Arc<Ledger>, to: (Ipv4Addr, u16)) -> Vec<JoinHandle<()>> {
     work.map(one).into()
 }
 
-fn tables(places: &[Backend]) -> Tables {
+pub fn tables(places: &[Backend]) -> Tables {
     let mut frontends = Vec::new();
     for protocol in [Protocol::Tcp, Protocol::Udp] {
         frontends.push(frontend(key("10.96.0.10", VIP.1, protocol, Scope::Internal), places));
@@ -286,6 +286,7 @@ fn switch_layouts(
     let mut steps_of_one = 0;
     for switch in 0..switches {
         more(ledger, 500);
+        check_counters(&kernel);
         drop(kernel);
         let layout = LAYOUT_VERSION + 1 + switch;
         if switch % 2 == 1 {
@@ -299,22 +300,26 @@ fn switch_layouts(
         steps_of_one = steps_of_one.max(steps.taken.get());
     }
     more(ledger, 500);
+    check_counters(&kernel);
     assert!(steps_of_one > 10, "{steps_of_one} steps");
     println!("{switches} switches of {steps_of_one} steps each");
 }
 
-/// Through packets, one exchange in some millions still fails during a switch, for a reason not yet
-/// known (`docs/status.md`); switched hook by hook it was one in thousands.
-const RARE: u64 = 500_000;
+/// Programs have dropped nothing of what they should have carried.
+fn check_counters(kernel: &Kernel) {
+    let metrics = kernel.inspector().unwrap().metrics().unwrap();
+    for none in ["snat_exhausted", "flow_insert_failed", "malformed", "packet_refused", "socket_refused"] {
+        assert_eq!(metrics[none], 0, "{none}");
+    }
+}
 
-/// No more than `most` of so many exchanges failed, and none got another backend.
-fn check(ledger: &Ledger, most: impl Fn(u64) -> u64) {
+/// No exchange failed, and none got another backend.
+fn check(ledger: &Ledger) {
     let of = |counter: &AtomicU64| counter.load(Ordering::SeqCst);
     let (failures, moved) = (of(&ledger.failures), of(&ledger.moved));
     let (exchanges, slow) = (of(&ledger.exchanges), of(&ledger.slow));
     println!("{exchanges} exchanges, {failures} failed, {moved} got another backend, {slow} took long");
-    assert!(failures <= most(exchanges), "{failures} of {exchanges} failed");
-    assert_eq!(moved, 0, "another backend in the middle of a connection");
+    assert_eq!((failures, moved), (0, 0), "failed, and got another backend in the middle of a connection");
 }
 
 /// Only this layout's pins are left, and each of its hooks runs one program.
@@ -377,7 +382,7 @@ fn packets(xdp: XdpMode, hook: ClassifierHook) {
     });
     ledger.stop.store(true, Ordering::SeqCst);
     threads.into_iter().for_each(|thread| thread.join().unwrap());
-    check(&ledger, |exchanges| 1 + exchanges / RARE);
+    check(&ledger);
     let kernel = cluster.node.run(move || open(layout, &Steps::default()).map_err(|error| error.to_string()));
     check_alone(&node, &kernel.unwrap());
 }
@@ -425,7 +430,7 @@ fn sockets_lose_nothing_while_a_layout_replaces_another() {
         switch_layouts(&ledger, kernel, open);
         ledger.stop.store(true, Ordering::SeqCst);
         threads.into_iter().for_each(|thread| thread.join().unwrap());
-        check(&ledger, |_| 0);
+        check(&ledger);
         check_alone(&node, &open(LAYOUT_VERSION + share(SWITCHES).max(2), &Steps::default()).unwrap());
     });
 }

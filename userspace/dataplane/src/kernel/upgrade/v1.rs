@@ -288,7 +288,11 @@ impl Earlier for Reader {
             destination_port: connection.from.1.1.to_be(),
             protocol: u32::from(connection.protocol),
         };
-        self.table::<OldFlowKey, OldFlow>("FLOWS4")?.remove(&key).map(drop)
+        let flows = self.table::<OldFlowKey, OldFlow>("FLOWS4")?;
+        match flows.get(&key)? {
+            Some(found) if found.seen == connection.seen => flows.remove(&key).map(drop),
+            _ => Ok(()),
+        }
     }
 
     fn set_snat_ports(&self, low: u16, high: u16) -> io::Result<()> {
@@ -308,6 +312,16 @@ impl Earlier for Reader {
         let frontends6 = self.table::<FrontendKey6, OldFrontend>("FRONTENDS6")?;
         for (key, _) in frontends6.read_all()? {
             frontends6.remove(&key)?;
+        }
+        Ok(())
+    }
+
+    /// One direction after the other: until both are gone, the one that is left becomes what it
+    /// becomes here.
+    fn retire(&self) -> io::Result<()> {
+        let flows = self.table::<OldFlowKey, OldFlow>("FLOWS4")?;
+        for key in flows.keys()? {
+            flows.remove(&key)?;
         }
         Ok(())
     }
