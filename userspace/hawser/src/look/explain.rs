@@ -47,9 +47,20 @@ fn lines(explanation: &Explanation) -> Vec<String> {
         text.push(String::new());
     }
     if let Some(Counted { connections, refused }) = explanation.counted {
-        text.push(format!("The service has had {connections} connections; {refused} were refused."));
+        text.push(format!(
+            "The service has had {}; {}.",
+            counted(connections, "connection"),
+            match refused {
+                1 => "1 was refused".to_owned(),
+                _ => format!("{refused} were refused"),
+            }
+        ));
     }
     text
+}
+
+fn counted(number: u64, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
 fn hook(name: &str) -> &str {
@@ -65,7 +76,7 @@ fn hook(name: &str) -> &str {
 fn outcome(outcome: &Outcome) -> Vec<String> {
     match outcome {
         Outcome::NotAService => vec!["  => no service: it goes where it says".to_owned()],
-        Outcome::NoUplink => vec!["  => no interface is an uplink: nothing from outside is seen".to_owned()],
+        Outcome::NoUplink => vec!["  => no uplink: it goes on as it is".to_owned()],
         Outcome::Left { to } => vec![format!("  => left to the next hook ({to})")],
         Outcome::Refused { reason } => vec![format!("  => refused: {reason}")],
         Outcome::Dropped { reason } => vec![format!("  => dropped: {reason}")],
