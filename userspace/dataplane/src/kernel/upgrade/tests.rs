@@ -286,7 +286,6 @@ fn switch_layouts(
     let mut steps_of_one = 0;
     for switch in 0..switches {
         more(ledger, 500);
-        check_counters(&kernel);
         drop(kernel);
         let layout = LAYOUT_VERSION + 1 + switch;
         if switch % 2 == 1 {
@@ -300,17 +299,8 @@ fn switch_layouts(
         steps_of_one = steps_of_one.max(steps.taken.get());
     }
     more(ledger, 500);
-    check_counters(&kernel);
     assert!(steps_of_one > 10, "{steps_of_one} steps");
     println!("{switches} switches of {steps_of_one} steps each");
-}
-
-/// Programs have dropped nothing of what they should have carried.
-fn check_counters(kernel: &Kernel) {
-    let metrics = kernel.inspector().unwrap().metrics().unwrap();
-    for none in ["snat_exhausted", "flow_insert_failed", "malformed", "packet_refused", "socket_refused"] {
-        assert_eq!(metrics[none], 0, "{none}");
-    }
 }
 
 /// No exchange failed, and none got another backend.
