@@ -159,8 +159,9 @@ pub fn is_others<F: Family>(config: &Config, packet: &Packet<F::Address>) -> boo
     found != 0 && (!packet.opens() || found & ebpf_common::tracked::OPENING != 0)
 }
 
-/// What is known of others' connection with these ends.
-#[inline(always)]
+/// What is known of others' connection with these ends. Apart, so that the stack of those who ask does
+/// not have to hold it.
+#[inline(never)]
 fn tracked<F: Family>(ends: &FlowKey<F::Address>) -> u32 {
     let Some(scratch) = F::scratch() else {
         return 0;
