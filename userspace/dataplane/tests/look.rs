@@ -12,7 +12,7 @@ use support::shared::with_kernel;
 use support::topology::*;
 use support::{frontend, in_namespace, ip, key};
 use userspace_dataplane::inspect::explain::{From, Outcome, Query, explain};
-use userspace_dataplane::inspect::{EventRow, Inspector};
+use userspace_dataplane::inspect::{EventRow, Inspector, Snapshot};
 use userspace_dataplane::tables::{
     Algorithm, Backend, DataPlane, Frontend, FrontendKey, NodeTables, Protocol, Scope, ServiceTables,
 };
@@ -44,7 +44,8 @@ where
     let place = |(address, port): (A, u16)| (IpAddr::from(address), port);
     let query =
         Query { protocol: Protocol::Tcp, source: Some(place(source)), destination: place(destination), from };
-    let snapshot = inspector.snapshot(&query).unwrap();
+    // The programs are run by hand here, and attached to nothing.
+    let snapshot = Snapshot { uplinks: Some(1), ..inspector.snapshot(&query).unwrap() };
     match explain(&snapshot, &query).outcome() {
         Outcome::Translated { backend, source, .. } => {
             (backend.unwrap().0, source.as_ref().map(|source| source.address))
@@ -258,5 +259,19 @@ fn rows_show_what_was_asked_for_and_how_full_maps_are() {
         let used = |map: &str| pressure.iter().find(|row| row.map == map).unwrap().used;
         assert_eq!((used("FRONTENDS4"), used("FLOWS4"), used("SERVICE_NAMES")), (2, 2, 1));
         assert!(used("LUTS") > 0 && used("BACKENDS4") == 2);
+    });
+}
+
+#[test]
+#[ignore = "needs root and eBPF: cargo xtask test"]
+fn uplinks_are_known_by_what_is_attached() {
+    on_node(|kernel, topology, inspector| {
+        let query = Query::parse(&["tcp 192.0.2.100:4000 192.0.2.1:30080"], Some(From::Uplink)).unwrap();
+        let ask = || inspector.snapshot(&query).unwrap();
+        assert_eq!((ask().uplinks, explain(&ask(), &query).outcome()), (Some(0), &Outcome::NoUplink));
+        kernel.set_interfaces(&topology.interfaces()[1..]).unwrap();
+        assert_eq!(ask().uplinks, Some(0));
+        kernel.set_interfaces(&topology.interfaces()).unwrap();
+        assert_eq!((ask().uplinks, explain(&ask(), &query).outcome()), (Some(1), &Outcome::NotAService));
     });
 }

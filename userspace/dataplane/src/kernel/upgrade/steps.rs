@@ -187,7 +187,8 @@ fn one_gives_way_to_others(xdp: XdpMode, hook: ClassifierHook) {
             exchange(&socket);
             let (ours, theirs) = (stage.maps(NEW), stage.maps(OLD));
             if !gone.get() && theirs.with_file_name(CARRIED).exists() {
-                let writer = FlowWriter::<Flow4>::open(&ours, ["FLOWS4", "FLOW_TAGS4", "FLOW_HINTS4"]).unwrap();
+                let writer =
+                    FlowWriter::<Flow4>::open(&ours, ["FLOWS4", "FLOW_TAGS4", "FLOW_HINTS4"]).unwrap();
                 let flows = flows_of(&ours, POD_PORT);
                 assert_eq!(flows.len(), 2, "they have been copied");
                 for flow in flows {
