@@ -9,6 +9,7 @@
 //! has, and another one with the same replies could not be made beside it. So they stay where they are
 //! until they end; only what is new is ours.
 
+use std::collections::btree_map::Entry as MapEntry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;
@@ -222,10 +223,11 @@ fn sort(entries: Vec<Entry>, service: Service<'_>) -> io::Result<Sorted> {
     let mut sorted = Sorted::default();
     for entry in entries {
         let at = (entry.original.1, entry.protocol);
-        if !known.contains_key(&at) {
-            known.insert(at, service(at.0, at.1)?);
-        }
-        let Some(Some(backends)) = known.get(&at) else { continue };
+        let backends = match known.entry(at) {
+            MapEntry::Occupied(found) => found.into_mut(),
+            MapEntry::Vacant(place) => place.insert(service(at.0, at.1)?),
+        };
+        let Some(backends) = backends else { continue };
         // Streams notice that their endpoint is gone, and may end well until then.
         let datagrams = entry.protocol == protocol::UDP || entry.protocol == protocol::SCTP;
         if datagrams && !backends.contains(&entry.reply.0) {
