@@ -13,5 +13,6 @@ pub mod quantity;
 pub mod registry;
 pub mod schema;
 pub mod selector;
+pub mod structural;
 pub mod time;
 pub mod validation;

@@ -47,8 +47,9 @@ impl Type {
 }
 
 /// `x-kubernetes-list-type`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ListType {
+    #[default]
     Unspecified,
     Atomic,
     Set,
