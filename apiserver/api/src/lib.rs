@@ -6,6 +6,7 @@ pub mod auth;
 pub mod builtin;
 pub mod columns;
 pub mod defaulting;
+pub mod definition;
 pub mod error;
 pub mod meta;
 pub mod openapi;

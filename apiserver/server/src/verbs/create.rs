@@ -61,6 +61,9 @@ async fn try_store(admission: &Admission<'_>, mut object: Value) -> Result<Bytes
         return Err(ApiError::invalid(&resource.group, &resource.kind, &name, &errors));
     }
     admission::validate(admission, &object).await?;
+    if let Some(warnings) = &resource.behaviour.warnings {
+        warnings(&object, None).into_iter().for_each(|warning| context.warn(warning));
+    }
     if context.dry_run()? {
         let namespace = meta::namespace(&object);
         if storage::fetch(&context.server, resource, namespace, &name).await?.is_some() {

@@ -25,7 +25,12 @@ pub enum Patch {
 
 /// Changes an object by the patch in the body.
 pub async fn patch(context: &Context, resource: &Resource, part: Part, bytes: Bytes) -> Answer {
-    let patch = Patch::read(&negotiate::content_type(&context.headers), &bytes)?;
+    let media = negotiate::content_type(&context.headers);
+    let patch = Patch::read(&media, &bytes)?;
+    if resource.custom.is_some() && matches!(patch, Patch::Strategic(_)) {
+        // Nothing says how lists of custom resources are merged.
+        return Err(body::unsupported(&media, &ACCEPTED[..2]));
+    }
     let make = |old: &Value| {
         let mut new = patch.apply(&resource.schema, old)?;
         // A version that the patch did not choose is no condition of the client's.

@@ -17,7 +17,7 @@ use crate::respond::{self, Answer};
 use crate::storage;
 
 const SCHEMA: &str = "io.k8s.api.autoscaling.v1.Scale";
-const EXPECTED: Expected<'static> = Expected { api_version: "autoscaling/v1", kind: "Scale", schema: SCHEMA };
+const EXPECTED: Expected<'static> = Expected::builtin("autoscaling/v1", "Scale", SCHEMA);
 
 /// Answers `get`, `update` and `patch`.
 pub async fn dispatch(context: &Context, resource: &Resource, bytes: Bytes) -> Answer {
@@ -46,7 +46,7 @@ pub async fn dispatch(context: &Context, resource: &Resource, bytes: Bytes) -> A
         }
         _ => return Err(not_allowed()),
     };
-    Ok(respond::json(200, &scale_of(&object)))
+    Ok(respond::json(200, &scale_of(resource, &object)?))
 }
 
 async fn set(
@@ -55,7 +55,7 @@ async fn set(
     wanted: &(dyn Fn(&Value) -> Result<Value, ApiError> + Sync),
 ) -> Result<Value, ApiError> {
     let make = |old: &Value| {
-        let scale = wanted(&scale_of(old))?;
+        let scale = wanted(&scale_of(resource, old)?)?;
         let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
         if !(0..=i64::from(i32::MAX)).contains(&replicas) {
             let value = Value::from(replicas);
@@ -63,7 +63,10 @@ async fn set(
             return Err(ApiError::invalid("autoscaling", "Scale", meta::name(old), &[error]));
         }
         let mut new = old.clone();
-        new["spec"]["replicas"] = replicas.into();
+        match &resource.custom {
+            Some(custom) => custom.set_replicas(&mut new, replicas),
+            None => new["spec"]["replicas"] = replicas.into(),
+        }
         for field in ["resourceVersion", "uid"] {
             match meta_text(&scale, field) {
                 "" => meta::unset(&mut new, field),
@@ -81,7 +84,14 @@ fn meta_text<'a>(object: &'a Value, field: &str) -> &'a str {
     object["metadata"].get(field).and_then(Value::as_str).unwrap_or_default()
 }
 
-fn scale_of(object: &Value) -> Value {
+fn scale_of(resource: &Resource, object: &Value) -> Result<Value, ApiError> {
+    match &resource.custom {
+        Some(custom) => custom.scale_of(object).map_err(ApiError::internal),
+        None => Ok(builtin_scale(object)),
+    }
+}
+
+fn builtin_scale(object: &Value) -> Value {
     let mut metadata = json!({});
     for field in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
         if let Some(value) = object["metadata"].get(field) {

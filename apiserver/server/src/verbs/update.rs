@@ -1,8 +1,8 @@
 //! `update`: the one way in which existing objects change, for PUT, patches, status and scale.
 
-use apiserver_api::error::ApiError;
+use apiserver_api::error::{ApiError, FieldError};
 use apiserver_api::meta;
-use apiserver_api::registry::Resource;
+use apiserver_api::registry::{Resource, Written};
 use apiserver_store::Revision;
 use bytes::Bytes;
 use serde_json::Value;
@@ -30,6 +30,11 @@ pub enum Part {
 pub async fn update(context: &Context, resource: &Resource, part: Part, bytes: Bytes) -> Answer {
     let object = decode::object(context, resource, bytes)?;
     name_matches(context, &object)?;
+    if resource.behaviour.needs_version && meta::resource_version(&object).is_empty() {
+        let error =
+            FieldError::invalid("metadata.resourceVersion", &0.into(), "must be specified for an update");
+        return Err(ApiError::invalid(&resource.group, &resource.kind, meta::name(&object), &[error]));
+    }
     let make = |_: &Value| Ok(object.clone());
     let updated = change(context, resource, part, &make).await?;
     respond::object(context, resource, 200, updated)
@@ -84,7 +89,7 @@ fn pinned(resource: &Resource, current: &Stored, new: &Value) -> Result<bool, Ap
         "" | "0" => Ok(false),
         version => {
             let version: Revision = version.parse().map_err(|_| {
-                let error = apiserver_api::error::FieldError::invalid(
+                let error = FieldError::invalid(
                     "metadata.resourceVersion",
                     &version.into(),
                     "must be a whole number",
@@ -122,14 +127,14 @@ async fn attempt(
     count_generation(resource, old, &mut new);
     let reservation =
         if part == Part::Status { None } else { services::reserve(context, resource, &mut new, Some(old))? };
-    let mut errors = (resource.behaviour.validate)(&new);
-    if part == Part::Main {
-        errors.extend((resource.behaviour.validate_update)(&new, old));
-    }
+    let errors = errors_of(resource, part, &new, old);
     if !errors.is_empty() {
         return Err(ApiError::invalid(&resource.group, &resource.kind, &name, &errors));
     }
     admission::validate(&admission, &new).await?;
+    if let Some(warnings) = &resource.behaviour.warnings {
+        warnings(&new, Some(old)).into_iter().for_each(|warning| context.warn(warning));
+    }
     meta::set(&mut new, "resourceVersion", current.revision.to_string());
     if new == *old || context.dry_run()? {
         return Ok(Outcome::Done(Bytes::from(new.to_string())));
@@ -141,6 +146,18 @@ async fn attempt(
     };
     services::settle(reservation, &outcome);
     outcome
+}
+
+fn errors_of(resource: &Resource, part: Part, new: &Value, old: &Value) -> Vec<FieldError> {
+    if let Some(check) = &resource.behaviour.validate_change {
+        let written = if part == Part::Status { Written::Status } else { Written::Main };
+        return check(new, old, written);
+    }
+    let mut errors = (resource.behaviour.validate)(new);
+    if part == Part::Main {
+        errors.extend((resource.behaviour.validate_update)(new, old));
+    }
+    errors
 }
 
 /// What no update changes.
@@ -191,6 +208,13 @@ fn keep_part(resource: &Resource, part: Part, old: &Value, new: &mut Value) {
             for field in fields {
                 copy(new, &field);
             }
+            if resource.custom.is_some() {
+                // Of custom resources the status alone is written here.
+                let version = meta::resource_version(new).to_owned();
+                copy(new, "metadata");
+                meta::set(new, "resourceVersion", version);
+                return;
+            }
             for field in ["ownerReferences", "finalizers"] {
                 match old["metadata"].get(field) {
                     Some(value) => meta::set(new, field, value.clone()),
@@ -202,7 +226,7 @@ fn keep_part(resource: &Resource, part: Part, old: &Value, new: &mut Value) {
     }
 }
 
-/// The generation rises with every change outside metadata and status.
+/// The generation rises with every change outside metadata and a status that is a subresource.
 fn count_generation(resource: &Resource, old: &Value, new: &mut Value) {
     if !resource.behaviour.generation {
         return;
@@ -210,7 +234,12 @@ fn count_generation(resource: &Resource, old: &Value, new: &mut Value) {
     let changed = |a: &Value, b: &Value| {
         a.as_object().is_some_and(|map| {
             map.iter().any(|(key, value)| {
-                !matches!(key.as_str(), "metadata" | "status") && b.get(key) != Some(value)
+                let counts = match key.as_str() {
+                    "metadata" => false,
+                    "status" => !resource.behaviour.status_subresource,
+                    _ => true,
+                };
+                counts && b.get(key) != Some(value)
             })
         })
     };

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod admission;
+mod crds;
 mod discovery;
 mod faults;
 mod harness;
