@@ -200,11 +200,6 @@ impl Registry {
         self.resources.iter().find(|r| r.kind == kind && r.group == group && r.version == version)
     }
 
-    /// Whether kinds of this group are among them.
-    pub fn has_group(&self, group: &str) -> bool {
-        self.resources.iter().any(|r| r.group == group)
-    }
-
     /// All kinds, in the order of discovery.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Resource>> {
         self.resources.iter()

@@ -10,11 +10,11 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::{columns, condition_is_true};
-use crate::error::FieldError;
+use crate::error::{FieldError, FieldReason};
 use crate::meta;
 use crate::registry::{Behaviour, Resource, Subresource, Verb, Written};
 use crate::selector::LabelSelector;
-use crate::structural::{Structural, coerce};
+use crate::structural::{Rules, Structural, coerce};
 use crate::validation::{metadata, names};
 
 /// The encoded definition, JSON; shared with whoever keeps it.
@@ -43,6 +43,8 @@ pub struct Definition {
     pub conversion: Conversion,
     /// Objects may be created, read and changed.
     pub established: bool,
+    /// All of its names are its own.
+    pub accepted: bool,
     /// It waits for its objects to go; none may be created.
     pub terminating: bool,
     /// Changes whenever something does that objects are served by.
@@ -57,6 +59,7 @@ struct Version {
     /// The version without its schema.
     rest: Value,
     schema: OnceLock<Structural>,
+    rules: OnceLock<Option<Rules>>,
 }
 
 /// Where `scale` finds its numbers: `.spec.replicas`.
@@ -134,6 +137,7 @@ impl Definition {
                 served: version.served,
                 rest: serde_json::to_value(&version).ok()?,
                 schema: OnceLock::new(),
+                rules: OnceLock::new(),
             });
         }
         let names = object["status"]["acceptedNames"].clone();
@@ -155,6 +159,7 @@ impl Definition {
                 Conversion::None
             },
             established,
+            accepted: condition_is_true(&object, "NamesAccepted"),
             terminating,
             hash: hasher.finish(),
             versions,
@@ -182,9 +187,14 @@ impl Definition {
     }
 
     /// The kinds that are served, the preferred version first; none before the definition is
-    /// established.
+    /// established. Where a webhook converts, only the version that is stored: no webhook is asked
+    /// yet, and objects that were not converted would be wrong.
     pub fn resources(self: &Arc<Self>) -> Vec<Resource> {
-        let served = |i: &usize| self.established && !self.plural().is_empty() && self.versions[*i].served;
+        let converted =
+            |i: usize| self.conversion == Conversion::None || self.versions[i].name == self.storage;
+        let served = |i: &usize| {
+            self.established && !self.plural().is_empty() && self.versions[*i].served && converted(*i)
+        };
         let mut places: Vec<usize> = (0..self.versions.len()).filter(served).collect();
         places.sort_by(|&a, &b| version_order(&self.versions[a].name, &self.versions[b].name));
         places
@@ -290,7 +300,7 @@ impl Custom {
         let _ = coerce(schema, object, true, true);
         schema.prune(object);
         schema.prune_nulls(object);
-        schema.default(object);
+        schema.apply_defaults(object);
         if meta::generation(object) == 0 {
             meta::set(object, "generation", 1);
         }
@@ -318,7 +328,31 @@ impl Custom {
         errors.extend(self.scale_errors(object, Written::Main));
         errors.extend(schema.embedded_errors(object, false));
         errors.extend(schema.list_errors(object));
+        self.run_rules(object, None, &mut errors);
         errors
+    }
+
+    /// Errors of the schema's rules, which are made for objects that are otherwise sound.
+    fn run_rules(&self, object: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
+        let rules =
+            self.definition.versions[self.version].rules.get_or_init(|| Rules::compile(self.schema()));
+        let Some(rules) = rules else { return };
+        let blocking = |error: &FieldError| {
+            matches!(
+                error.reason,
+                FieldReason::NotSupported
+                    | FieldReason::Required
+                    | FieldReason::TooLong
+                    | FieldReason::TooMany
+                    | FieldReason::TypeInvalid
+            )
+        };
+        if errors.iter().any(blocking) {
+            let detail = "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation";
+            errors.push(FieldError::invalid("<nil>", &Value::Null, detail));
+            return;
+        }
+        errors.extend(rules.errors(self.schema(), object, old));
     }
 
     /// Errors of a changed object; what was wrong before and did not change is tolerated.
@@ -338,6 +372,7 @@ impl Custom {
         if !lists.is_empty() && schema.list_errors(old).is_empty() {
             errors.extend(lists);
         }
+        self.run_rules(new, Some(old), &mut errors);
         errors
     }
 
@@ -502,7 +537,7 @@ fn behaviour(custom: &Arc<Custom>) -> Behaviour {
         graceful_delete: false,
         status_subresource,
         needs_version: true,
-        default: Arc::new(move |object| defaults.schema().default(object)),
+        default: Arc::new(move |object| defaults.schema().apply_defaults(object)),
         prepare_create: Arc::new(move |object: &mut Value| {
             if status_subresource && let Some(map) = object.as_object_mut() {
                 map.remove("status");

@@ -198,12 +198,17 @@ fn schema(version: &Value, path: &str, unchanged: bool, errors: &mut Errors) {
     if unchanged {
         return;
     }
-    let structural = structural::structural_errors(schema, path);
-    if structural.is_empty() {
-        errors.extend(structural::default_errors(&Structural::compile(schema), path));
+    let compiled = Structural::compile(schema);
+    let mut found = structural::structural_errors(schema, path);
+    if found.is_empty() {
+        found.extend(structural::default_errors(&compiled, path));
     }
-    errors.extend(structural);
-    errors.extend(structural::schema_errors(schema, path));
+    found.extend(structural::schema_errors(schema, path));
+    if found.is_empty() {
+        // Expressions are judged by the types of a schema that is sound.
+        found.extend(structural::rule_errors(&compiled, path));
+    }
+    errors.extend(found);
 }
 
 /// A path in dot notation below one of `roots`.

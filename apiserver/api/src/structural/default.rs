@@ -6,7 +6,7 @@ use super::{Additional, Structural};
 
 impl Structural {
     /// Fills in defaults, at every depth. A null where none is allowed counts as absent.
-    pub fn default(&self, value: &mut Value) {
+    pub fn apply_defaults(&self, value: &mut Value) {
         match value {
             Value::Object(map) => {
                 for (name, property) in &self.properties {
@@ -21,10 +21,10 @@ impl Structural {
                 }
                 for (key, value) in map.iter_mut() {
                     if let Some(property) = self.properties.get(key) {
-                        property.default(value);
+                        property.apply_defaults(value);
                     } else if let Additional::Schema(values) = &self.additional {
                         values.default_null(value);
-                        values.default(value);
+                        values.apply_defaults(value);
                     }
                 }
             }
@@ -32,7 +32,7 @@ impl Structural {
                 let Some(items) = &self.items else { return };
                 for item in list {
                     items.default_null(item);
-                    items.default(item);
+                    items.apply_defaults(item);
                 }
             }
             _ => {}

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::check::entry;
 use super::path::child;
-use super::{Structural, coerce};
+use super::{Rules, Structural, coerce};
 use crate::error::FieldError;
 
 /// Errors of the defaults in a schema that is structural; `path` is where it stands.
@@ -104,7 +104,13 @@ fn one(
             return;
         }
     }
-    errors.extend(schema.validate(default).into_iter().map(|e| under(path, e)));
+    let mut found = schema.validate(default);
+    if found.is_empty()
+        && let Some(rules) = Rules::compile(schema)
+    {
+        found = rules.errors(schema, default, None);
+    }
+    errors.extend(found.into_iter().map(|e| under(path, e)));
 }
 
 /// The same error of a value that stands at `path`.

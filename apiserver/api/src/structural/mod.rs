@@ -11,6 +11,7 @@
 //!
 //! Nothing here knows what a `CustomResourceDefinition` is; see [`crate::definition`].
 
+mod cel;
 mod check;
 mod coerce;
 mod compile;
@@ -30,6 +31,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
+pub use cel::{Rules, rule_errors};
 pub use check::structural_errors;
 pub use coerce::coerce;
 pub use default_check::default_errors;

@@ -57,7 +57,7 @@ fn prepared(schema: &Structural, value: &Value) -> Value {
     let mut out = value.clone();
     schema.prune(&mut out);
     schema.prune_nulls(&mut out);
-    schema.default(&mut out);
+    schema.apply_defaults(&mut out);
     out
 }
 

@@ -52,13 +52,13 @@ fn defaults_fill_what_is_absent_and_null_counts_as_absent_unless_allowed() {
     let mut object =
         json!({"spec": {"a": null, "n": null, "p": null, "list": [{}], "map": {"k": null, "l": 1}}});
     schema.prune_nulls(&mut object);
-    schema.default(&mut object);
+    schema.apply_defaults(&mut object);
     let wanted =
         json!({"spec": {"a": 5, "b": {"c": "x"}, "n": null, "list": [{"e": true}], "map": {"k": 3, "l": 1}}});
     assert_eq!(object, wanted);
     // Nothing is made for a parent that is absent and has no default.
     let mut empty = json!({});
-    schema.default(&mut empty);
+    schema.apply_defaults(&mut empty);
     assert_eq!(empty, json!({}));
 }
 

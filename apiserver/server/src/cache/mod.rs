@@ -162,14 +162,14 @@ impl Cache {
         true
     }
 
-    /// Forgets everything; watchers are closed. Whoever asks next loads again.
+    /// Follows the store no longer; watchers are closed. Whoever asks next loads again. The state
+    /// stays for those who hold it, and they can tell: [`Cache::is_live`].
     fn idle(&self) {
         let mut inner = lock(&self.inner);
         inner.phase = Phase::Idle;
         inner.history.clear();
         inner.watchers.close();
         lock(&self.kept).clear();
-        self.current.store(Arc::default());
     }
 
     /// Sets who hears of every change; only the first call counts.
@@ -266,7 +266,7 @@ impl Cache {
         trigger: Trigger,
     ) -> Result<(Vec<Arc<Change>>, Subscription), TooOld> {
         let mut inner = lock(&self.inner);
-        if from < inner.low {
+        if from < inner.low || !matches!(inner.phase, Phase::Live) {
             return Err(TooOld);
         }
         let first = inner.history.partition_point(|change| change.revision <= from);

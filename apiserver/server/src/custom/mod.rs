@@ -119,8 +119,8 @@ impl CustomKinds {
             self.caches.set_custom(&prefix, if own { &kinds } else { &[] });
         }
         self.state.store(Arc::new(state));
-        // A name may have become free, or been taken.
-        for other in self.of_group(&group) {
+        // A name may have become free.
+        for other in self.of_group(&group).iter().filter(|other| !other.accepted) {
             self.mark(&other.name);
         }
     }
