@@ -7,6 +7,7 @@ pub mod builtin;
 pub mod columns;
 pub mod defaulting;
 pub mod error;
+pub mod managed;
 pub mod meta;
 pub mod openapi;
 pub mod quantity;
