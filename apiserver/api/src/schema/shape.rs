@@ -77,8 +77,8 @@ pub trait Shape: Copy {
     /// What a key means in an item that does not have it. Called for keyed lists.
     fn key_default(self, key: &str) -> Option<Value>;
 
-    /// Fields that are always there, `{}` if nothing is in them: those that Kubernetes' own types
-    /// hold by value, so that nobody is seen to add or remove them. Custom resources have none.
+    /// Fields that are always there, even if nothing is in them, so that nobody is seen to add or
+    /// remove them: those that Kubernetes' own types always encode. Custom resources have none.
     fn implied(self, visit: &mut dyn FnMut(&str)) {
         let _ = visit;
     }
@@ -227,10 +227,12 @@ impl Shape for Builtin {
     }
 }
 
-/// Structs within structs that Kubernetes' types hold by value, beside metadata, spec and status.
+/// What Kubernetes' types always encode, empty or not, beside metadata, spec and status: structs
+/// that they hold by value, and lists with items of their own that they do not omit.
 const BY_VALUE: &[(&str, &[&str])] = &[
     ("AllocationResult", &["devices"]),
     ("Binding", &["target"]),
+    ("CSINodeSpec", &["drivers"]),
     ("ClusterRoleBinding", &["roleRef"]),
     ("Container", &["resources"]),
     ("ContainerResourceMetricSource", &["target"]),
@@ -261,6 +263,7 @@ const BY_VALUE: &[(&str, &[&str])] = &[
     ("ObjectMetricSource", &["describedObject", "metric", "target"]),
     ("ObjectMetricStatus", &["current", "describedObject", "metric"]),
     ("PersistentVolumeClaimSpec", &["resources"]),
+    ("PodSpec", &["containers"]),
     ("PodTemplate", &["template"]),
     ("PodsMetricSource", &["metric", "target"]),
     ("PodsMetricStatus", &["current", "metric"]),

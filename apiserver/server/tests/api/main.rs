@@ -3,10 +3,12 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod admission;
+mod apply;
 mod discovery;
 mod faults;
 mod harness;
 mod lists;
+mod managed;
 mod model;
 mod subresources;
 mod watches;
