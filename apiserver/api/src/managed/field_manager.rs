@@ -1,5 +1,7 @@
 //! The managed fields of one request: names, times, annotations and history around the rules.
 
+use std::sync::LazyLock;
+
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -28,20 +30,22 @@ const ANNOTATIONS: usize = 256 * 1024;
 const KUBECTL: &str = "kubectl";
 
 /// Fields that nobody owns: they are the server's, or say what the object is.
-const STRIPPED: &[&[&str]] = &[
-    &["apiVersion"],
-    &["kind"],
-    &["metadata"],
-    &["metadata", "name"],
-    &["metadata", "namespace"],
-    &["metadata", "creationTimestamp"],
-    &["metadata", "selfLink"],
-    &["metadata", "uid"],
-    &["metadata", "clusterName"],
-    &["metadata", "generation"],
-    &["metadata", "managedFields"],
-    &["metadata", "resourceVersion"],
-];
+static STRIPPED: LazyLock<FieldSet> = LazyLock::new(|| {
+    FieldSet::of_fields(&[
+        &["apiVersion"],
+        &["kind"],
+        &["metadata"],
+        &["metadata", "name"],
+        &["metadata", "namespace"],
+        &["metadata", "creationTimestamp"],
+        &["metadata", "selfLink"],
+        &["metadata", "uid"],
+        &["metadata", "clusterName"],
+        &["metadata", "generation"],
+        &["metadata", "managedFields"],
+        &["metadata", "resourceVersion"],
+    ])
+});
 
 /// Keeps `metadata.managedFields` for requests of one kind in one version.
 #[derive(Clone, Copy)]
@@ -231,7 +235,7 @@ impl<S: Shape> FieldManager<'_, S> {
 
     fn strip(&self, managers: &mut Managers, id: &ManagerId) {
         let Some(owned) = managers.0.get_mut(id) else { return };
-        owned.fields = owned.fields.difference(&FieldSet::of_fields(STRIPPED));
+        owned.fields = owned.fields.difference(&STRIPPED);
         if owned.fields.is_empty() {
             managers.0.remove(id);
         }

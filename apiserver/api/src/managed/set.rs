@@ -58,7 +58,7 @@ impl FieldSet {
     /// Adds one field. The root is nobody's, so an empty path adds nothing.
     pub fn insert(&mut self, path: &[PathElement]) {
         let Some((first, rest)) = path.split_first() else { return };
-        let item = self.entry(first);
+        let item = self.entry(first.clone());
         if rest.is_empty() {
             item.member = true;
         } else {
@@ -67,7 +67,7 @@ impl FieldSet {
     }
 
     /// Adds an item with what is below it; what holds nothing is left out.
-    pub fn put(&mut self, element: &PathElement, member: bool, below: FieldSet) {
+    pub fn put(&mut self, element: PathElement, member: bool, below: FieldSet) {
         if !member && below.is_empty() {
             return;
         }
@@ -76,14 +76,14 @@ impl FieldSet {
         item.below = if item.below.is_empty() { below } else { item.below.union(&below) };
     }
 
-    fn entry(&mut self, element: &PathElement) -> &mut Item {
-        let at = match self.items.last().map(|last| last.element.cmp(element)) {
+    fn entry(&mut self, element: PathElement) -> &mut Item {
+        let at = match self.items.last().map(|last| last.element.cmp(&element)) {
             // Most are added in order.
             None | Some(Ordering::Less) => Err(self.items.len()),
-            _ => self.items.binary_search_by(|item| item.element.cmp(element)),
+            _ => self.items.binary_search_by(|item| item.element.cmp(&element)),
         };
         let at = at.unwrap_or_else(|at| {
-            self.items.insert(at, Item { element: element.clone(), member: false, below: Self::new() });
+            self.items.insert(at, Item { element, member: false, below: Self::new() });
             at
         });
         &mut self.items[at]
@@ -277,7 +277,7 @@ impl FieldSet {
                 itself = true;
             } else if let Some(element) = PathElement::parse(key)? {
                 let (below, member) = Self::decode(value)?;
-                set.put(&element, member, below);
+                set.put(element, member, below);
             }
         }
         let member = itself || set.is_empty();

@@ -54,7 +54,7 @@ fn mentioned<S: Shape>(shape: S, value: &Value, below: &mut FieldSet) -> bool {
                 let mut set = FieldSet::new();
                 let leaf = mentioned(child.shape, value, &mut set);
                 let empty = value.is_null() || value.as_object().is_some_and(Fields::is_empty);
-                below.put(&PathElement::field(name), leaf || empty || !child.declared, set);
+                below.put(PathElement::field(name), leaf || empty || !child.declared, set);
             }
         }
         Way::Items => {
@@ -70,7 +70,7 @@ fn mentioned<S: Shape>(shape: S, value: &Value, below: &mut FieldSet) -> bool {
                 if !twice.contains(element) {
                     mentioned(shape, value, &mut set);
                 }
-                below.put(element, true, set);
+                below.put(element.clone(), true, set);
             }
         }
     }
@@ -106,9 +106,13 @@ impl Comparison {
         }
     }
 
-    fn put(&mut self, element: &PathElement, below: Self, change: Change) {
-        self.removed.put(element, change == Change::Removed, below.removed);
-        self.modified.put(element, change == Change::Modified, below.modified);
+    fn put(&mut self, element: PathElement, below: Self, change: Change) {
+        if change == Change::Removed || !below.removed.is_empty() {
+            self.removed.put(element.clone(), change == Change::Removed, below.removed);
+        }
+        if change == Change::Modified || !below.modified.is_empty() {
+            self.modified.put(element.clone(), change == Change::Modified, below.modified);
+        }
         self.added.put(element, change == Change::Added, below.added);
     }
 }
@@ -182,8 +186,7 @@ fn fields<S: Shape>(
     new: Option<&Value>,
     out: &mut Comparison,
 ) -> Result<Change, ShapeErrors> {
-    let mut implied: Vec<String> = Vec::new();
-    shape.implied(&mut |name| implied.push(name.to_owned()));
+    let implied = shape.implied();
     let before = old.and_then(Value::as_object);
     let after = new.and_then(Value::as_object);
     let empty = |map: Option<&Fields<String, Value>>| map.is_none_or(Fields::is_empty);
@@ -193,19 +196,20 @@ fn fields<S: Shape>(
     }
     let in_before = |name: &str| before.is_some_and(|map| map.contains_key(name));
     let in_after = |name: &str| after.is_some_and(|map| map.contains_key(name));
-    let only_after = after.into_iter().flatten().map(|pair| pair.0).filter(|name| !in_before(name));
-    let only_implied = implied.iter().filter(|name| !in_before(name) && !in_after(name));
-    let names = before.into_iter().flatten().map(|pair| pair.0).chain(only_after).chain(only_implied);
+    let only_after = after.into_iter().flatten().map(|pair| pair.0.as_str()).filter(|name| !in_before(name));
+    let only_implied = implied.iter().copied().filter(|name| !in_before(name) && !in_after(name));
+    let names =
+        before.into_iter().flatten().map(|pair| pair.0.as_str()).chain(only_after).chain(only_implied);
     let mut errors = ShapeErrors::default();
     for name in names {
         let Some(child) = shape.field(name) else { continue };
-        let always = implied.contains(name).then_some(&*EMPTY);
+        let always = implied.contains(&name).then_some(&*EMPTY);
         // A field is always there only where the object that holds it is.
         let was = before.and_then(|map| map.get(name)).or(always.filter(|_| old.is_some()));
         let is = after.and_then(|map| map.get(name)).or(always.filter(|_| new.is_some()));
         let (element, mut below) = (PathElement::field(name), Comparison::default());
         match changes(child.shape, was, is, &mut below) {
-            Ok(change) => out.put(&element, below, change),
+            Ok(change) => out.put(element, below, change),
             Err(error) => errors.below(&element, error),
         }
     }
@@ -255,9 +259,9 @@ fn items<S: Shape>(
         match changes(item_shape, before_one.copied(), after_one.copied(), &mut below) {
             Ok(own) => {
                 if let Some(change) = change {
-                    out.put(&element, Comparison::default(), change);
+                    out.put(element.clone(), Comparison::default(), change);
                 }
-                out.put(&element, below, own);
+                out.put(element, below, own);
             }
             Err(error) => errors.below(&element, error),
         }

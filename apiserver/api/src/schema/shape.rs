@@ -2,9 +2,11 @@
 //! and how the items of a list are told apart. Built-in kinds answer from the type graph, custom
 //! resources from their structural schemas.
 
+use std::sync::LazyLock;
+
 use serde_json::Value;
 
-use super::graph::{Definition, ListType, Merge, Type, definition};
+use super::graph::{Definition, ListType, Merge, Type, definition, definitions};
 
 /// How values of a type are merged and owned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,8 +81,8 @@ pub trait Shape: Copy {
 
     /// Fields that are always there, even if nothing is in them, so that nobody is seen to add or
     /// remove them: those that Kubernetes' own types always encode. Custom resources have none.
-    fn implied(self, visit: &mut dyn FnMut(&str)) {
-        let _ = visit;
+    fn implied(self) -> &'static [&'static str] {
+        &[]
     }
 }
 
@@ -210,21 +212,29 @@ impl Shape for Builtin {
         (key == "protocol").then(|| Value::String("TCP".to_owned()))
     }
 
-    fn implied(self, visit: &mut dyn FnMut(&str)) {
-        let Node::Object(definition) = self.node else { return };
-        let is_metadata = |ty: Type| ty.object().is_some_and(|d| d.short_name() == "ObjectMeta");
-        if definition.field("metadata").is_some_and(|field| is_metadata(field.ty())) {
-            let held = |name: &&str| {
-                definition.field(name).is_some_and(|field| matches!(field.ty(), Type::Object(_)))
-            };
-            ["metadata", "spec", "status"].into_iter().filter(held).for_each(&mut *visit);
-        }
-        let name = definition.short_name();
-        if let Ok(at) = BY_VALUE.binary_search_by(|row| row.0.cmp(name)) {
-            let known = |field: &&&str| definition.field(field).is_some();
-            BY_VALUE[at].1.iter().filter(known).for_each(|field| visit(field));
+    fn implied(self) -> &'static [&'static str] {
+        match self.node {
+            Node::Object(definition) => IMPLIED.get(definition.index()).map_or(&[], Vec::as_slice),
+            Node::Other(_) => &[],
         }
     }
+}
+
+/// Implied fields of each definition, found once.
+static IMPLIED: LazyLock<Vec<Vec<&'static str>>> = LazyLock::new(|| definitions().map(implied_of).collect());
+
+fn implied_of(definition: Definition) -> Vec<&'static str> {
+    let is_metadata = |ty: Type| ty.object().is_some_and(|d| d.short_name() == "ObjectMeta");
+    let mut found = Vec::new();
+    if definition.field("metadata").is_some_and(|field| is_metadata(field.ty())) {
+        let held =
+            |name: &&str| definition.field(name).is_some_and(|field| matches!(field.ty(), Type::Object(_)));
+        found.extend(["metadata", "spec", "status"].into_iter().filter(held));
+    }
+    if let Ok(at) = BY_VALUE.binary_search_by(|row| row.0.cmp(definition.short_name())) {
+        found.extend(BY_VALUE[at].1.iter().filter(|field| definition.field(field).is_some()));
+    }
+    found
 }
 
 /// What Kubernetes' types always encode, empty or not, beside metadata, spec and status: structs
@@ -298,12 +308,6 @@ mod tests {
         found
     }
 
-    fn implied(shape: Builtin) -> Vec<String> {
-        let mut found = Vec::new();
-        shape.implied(&mut |field| found.push(field.to_owned()));
-        found
-    }
-
     #[test]
     fn built_in_types_answer_from_the_graph() {
         let pod = "io.k8s.api.core.v1.Pod";
@@ -341,10 +345,10 @@ mod tests {
 
     #[test]
     fn structs_held_by_value_are_implied() {
-        assert_eq!(implied(at("io.k8s.api.apps.v1.Deployment", &[])), ["metadata", "spec", "status"]);
-        assert_eq!(implied(at("io.k8s.api.apps.v1.Deployment", &["spec"])), ["strategy", "template"]);
-        assert_eq!(implied(at("io.k8s.api.core.v1.ConfigMap", &[])), ["metadata"]);
-        assert_eq!(implied(at("io.k8s.api.core.v1.ReplicationController", &["spec"])), Vec::<String>::new());
+        assert_eq!(at("io.k8s.api.apps.v1.Deployment", &[]).implied(), ["metadata", "spec", "status"]);
+        assert_eq!(at("io.k8s.api.apps.v1.Deployment", &["spec"]).implied(), ["strategy", "template"]);
+        assert_eq!(at("io.k8s.api.core.v1.ConfigMap", &[]).implied(), ["metadata"]);
+        assert_eq!(at("io.k8s.api.core.v1.ReplicationController", &["spec"]).implied(), [""; 0]);
         assert!(BY_VALUE.is_sorted_by_key(|row| row.0));
     }
 }

@@ -7,6 +7,7 @@ mod apply;
 mod discovery;
 mod faults;
 mod harness;
+mod kubectl;
 mod lists;
 mod managed;
 mod model;
