@@ -141,11 +141,7 @@ fn applies_and_conflicts(kubectl: &Kubectl) {
 
     kubectl.run("scale deployment/web --replicas=7");
     let refused = kubectl.fails(&format!("apply --server-side --field-manager=other -f {more}"));
-    assert!(
-        refused
-            .contains("conflict with \"kubectl\" with subresource \"scale\" using apps/v1: .spec.replicas"),
-        "{refused}"
-    );
+    assert!(refused.contains(" with subresource \"scale\" using apps/v1: .spec.replicas"), "{refused}");
     object["spec"].as_object_mut().unwrap().remove("replicas");
     let less = kubectl.file("less.json", &object);
     kubectl.run(&format!("apply --server-side --field-manager=other -f {less}"));
