@@ -10,7 +10,7 @@ const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
 
-/// The entries as `MANAGER OPERATION SUBRESOURCE`.
+/// The entries as `MANAGER OPERATION SUBRESOURCE`, sorted.
 fn brief(object: &Value) -> Vec<String> {
     let entries = object["metadata"]["managedFields"].as_array().cloned().unwrap_or_default();
     let text = |entry: &Value, field: &str| entry[field].as_str().unwrap_or_default().to_owned();
@@ -19,7 +19,9 @@ fn brief(object: &Value) -> Vec<String> {
             .trim_end()
             .to_owned()
     };
-    entries.iter().map(one).collect()
+    let mut brief: Vec<String> = entries.iter().map(one).collect();
+    brief.sort();
+    brief
 }
 
 fn fields(object: &Value, manager: &str) -> Value {
