@@ -8,6 +8,7 @@ pub mod columns;
 pub mod defaulting;
 pub mod definition;
 pub mod error;
+pub mod managed;
 pub mod meta;
 pub mod openapi;
 pub mod quantity;

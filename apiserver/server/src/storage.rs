@@ -93,7 +93,7 @@ pub async fn put(
     expected: Revision,
 ) -> Result<Outcome, ApiError> {
     let key = key(resource, meta::namespace(&object), meta::name(&object));
-    for field in ["resourceVersion", "managedFields", "selfLink"] {
+    for field in ["resourceVersion", "selfLink"] {
         meta::unset(&mut object, field);
     }
     if let Some(convert) = convert::to_storage(resource) {

@@ -223,6 +223,12 @@ impl Definition {
         read().unwrap_or_default()
     }
 
+    /// Every version that is served.
+    pub(super) fn all_versions(self: &Arc<Self>) -> Vec<Custom> {
+        let served = (0..self.versions.len()).filter(|&version| self.versions[version].served);
+        served.map(|version| Custom { definition: Arc::clone(self), version }).collect()
+    }
+
     fn schema(&self, version: usize) -> &Structural {
         let version = &self.versions[version];
         version.schema.get_or_init(|| Structural::compile(&self.raw_schema(&version.name)))
@@ -304,6 +310,30 @@ impl Custom {
         if meta::generation(object) == 0 {
             meta::set(object, "generation", 1);
         }
+    }
+
+    /// The place of a served version, by `GROUP/VERSION`.
+    fn sibling(&self, api_version: &str) -> Option<usize> {
+        let version = api_version.strip_prefix(self.definition.group.as_str())?.strip_prefix('/')?;
+        self.definition.versions.iter().position(|v| v.served && v.name == version)
+    }
+
+    /// The schema of another version of the same kind.
+    pub(super) fn schema_of(&self, api_version: &str) -> Option<&Structural> {
+        Some(self.definition.schema(self.sibling(api_version)?))
+    }
+
+    /// An object in another version; `None` where that takes a webhook.
+    pub(super) fn converted(&self, object: &Value, api_version: &str) -> Option<Value> {
+        let version = self.sibling(api_version)?;
+        let mut object = object.clone();
+        if object["apiVersion"] != api_version {
+            if self.definition.conversion != Conversion::None {
+                return None;
+            }
+            Custom { definition: Arc::clone(&self.definition), version }.adopt(&mut object);
+        }
+        Some(object)
     }
 
     /// Makes an object one to be stored, by the stored version's schema.

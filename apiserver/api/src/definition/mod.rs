@@ -7,6 +7,7 @@ mod jsonpath;
 mod openapi;
 mod status;
 mod validate;
+mod versions;
 
 #[cfg(test)]
 mod tests;

@@ -124,6 +124,12 @@ impl Definition {
         &name[package..]
     }
 
+    /// Its place among [`definitions`].
+    pub fn index(self) -> usize {
+        let bytes = std::ptr::from_ref(self.0) as usize - DEFINITIONS.as_ptr() as usize;
+        bytes / size_of::<RawDefinition>()
+    }
+
     /// Server-side apply treats the whole object as one value.
     pub fn atomic(self) -> bool {
         self.0.atomic

@@ -25,6 +25,7 @@ mod path;
 mod pattern;
 mod prune;
 mod schema_rules;
+mod shape;
 mod validate;
 
 use std::collections::BTreeMap;
@@ -39,6 +40,7 @@ pub use formats::{Format, known as known_format};
 pub use path::field_path;
 pub use pattern::Pattern;
 pub use schema_rules::schema_errors;
+pub use shape::CustomShape;
 
 pub use crate::schema::ListType;
 

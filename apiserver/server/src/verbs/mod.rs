@@ -1,10 +1,12 @@
 //! The generic verbs, and where a request for a kind goes.
 
+mod apply;
 pub mod create;
 pub mod decode;
 pub mod delete;
 mod get;
 mod list;
+mod managed;
 mod patch;
 mod pods;
 mod reviews;

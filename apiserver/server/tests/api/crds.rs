@@ -11,7 +11,7 @@ use crate::harness::{Api, Reply};
 const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 const WIDGETS: &str = "/apis/example.com/v1/namespaces/default/widgets";
 
-fn widgets() -> Value {
+pub fn widgets() -> Value {
     json!({
         "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
         "metadata": {"name": "widgets.example.com"},
@@ -498,4 +498,65 @@ async fn many_definitions_are_served_by_one_task() {
     api.get("/apis/g7.example.com/v1/namespaces/default/widgets").await.expect(200);
     let groups = api.get("/apis").await.expect(200).body["groups"].as_array().unwrap().len();
     assert!(groups > 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn objects_are_applied_by_several_managers() {
+    let api = established(widgets()).await;
+    let path = format!("{WIDGETS}/a");
+    let media = [("content-type", "application/apply-patch+yaml")];
+    let apply = |manager: &str, config: Value| {
+        let url = format!("{path}?fieldManager={manager}");
+        let api = &api;
+        async move { api.call("PATCH", &url, &media, config.to_string()).await }
+    };
+    let made = apply("one", widget("a", json!({"color": "red", "parts": [{"name": "x", "count": 1}]}))).await;
+    assert_eq!(made.expect(201).body["spec"]["replicas"], 1);
+    let more = apply("two", widget("a", json!({"parts": [{"name": "y", "count": 2}]}))).await.expect(200);
+    assert_eq!(more.body["spec"]["parts"], json!([{"name": "x", "count": 1}, {"name": "y", "count": 2}]));
+    let conflict = apply("two", widget("a", json!({"parts": [{"name": "x", "count": 5}]}))).await.expect(409);
+    assert!(
+        conflict.message().contains("conflict with \"one\": .spec.parts[name=\"x\"].count"),
+        "{}",
+        conflict.text
+    );
+    // What a manager no longer names goes, if nobody else holds it.
+    let less = apply("one", widget("a", json!({"color": "red"}))).await.expect(200);
+    assert_eq!(less.body["spec"]["parts"], json!([{"name": "y", "count": 2}]));
+    let status = json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "a"}, "status": {"phase": "Ready"}});
+    let url = format!("{path}/status?fieldManager=three");
+    let applied = api.call("PATCH", &url, &media, status.to_string()).await.expect(200);
+    assert_eq!(applied.body["status"]["phase"], "Ready");
+    let entries = applied.body["metadata"]["managedFields"].as_array().unwrap();
+    let mut managers: Vec<&str> = entries.iter().map(|entry| entry["manager"].as_str().unwrap()).collect();
+    managers.sort_unstable();
+    assert_eq!(managers, ["one", "three", "two"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn rules_judge_definitions_and_objects() {
+    let mut definition = widgets();
+    let pointer = "/spec/versions/0/schema/openAPIV3Schema/properties/spec";
+    definition.pointer_mut(pointer).unwrap()["x-kubernetes-validations"] =
+        json!([{"rule": "self.nothing > 1"}]);
+    let api = Api::start().await;
+    let refused = api.post(CRDS, definition.clone()).await.expect(422);
+    assert!(refused.message().contains("undefined field 'nothing'"), "{}", refused.text);
+    definition.pointer_mut(pointer).unwrap()["x-kubernetes-validations"] = json!([
+        {"rule": "self.replicas <= 5 || self.color == 'green'", "message": "only green ones scale"},
+        {"rule": "self.color == oldSelf.color", "messageExpression": "'color is ' + oldSelf.color", "reason": "FieldValueForbidden", "fieldPath": ".color"}]);
+    api.post(CRDS, definition).await.expect(201);
+    wait_for(&api, "widgets.example.com", "Established", "True").await;
+    let refused = api.post(WIDGETS, widget("a", json!({"color": "red", "replicas": 6}))).await.expect(422);
+    assert_eq!(causes(&refused), ["spec: Invalid value: only green ones scale (FieldValueInvalid)"]);
+    let bad = api.post(WIDGETS, widget("a", json!({"color": "blue"}))).await.expect(422);
+    assert!(
+        causes(&bad)[1].starts_with("<nil>: Invalid value: null: some validation rules were not checked"),
+        "{}",
+        bad.text
+    );
+    api.post(WIDGETS, widget("a", json!({"color": "red", "replicas": 5}))).await.expect(201);
+    let changed =
+        api.patch("merge", &format!("{WIDGETS}/a"), json!({"spec": {"color": "green"}})).await.expect(422);
+    assert_eq!(causes(&changed), ["spec.color: Forbidden: color is red (FieldValueForbidden)"]);
 }

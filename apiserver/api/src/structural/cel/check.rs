@@ -268,7 +268,9 @@ impl<'s> Walk<'s> {
                 }
                 (Some(Kind::Array | Kind::Object) | None, ..) => Ty::Unknown,
                 _ => {
-                    self.no_range(ty);
+                    if keys {
+                        self.no_range(ty);
+                    }
                     Ty::Unknown
                 }
             },
