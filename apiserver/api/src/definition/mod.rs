@@ -5,6 +5,7 @@ mod columns;
 mod custom;
 mod jsonpath;
 mod openapi;
+mod scale;
 mod status;
 mod validate;
 mod versions;
@@ -18,9 +19,10 @@ use crate::meta;
 use crate::structural;
 use crate::time;
 
-pub use custom::{Conversion, Custom, Definition, ScalePaths, Source, version_order};
+pub use custom::{Conversion, Custom, Definition, Source, version_order};
 pub use jsonpath::JsonPath;
 pub use openapi::{Dialect, operations, schemas};
+pub use scale::ScalePaths;
 pub use status::{AcceptedNames, Condition, awaits_cleanup, condition_is_true, reconcile, set_condition};
 pub use validate::{validate, validate_change};
 

@@ -144,7 +144,7 @@ fn class(rest: &mut Peekable<Chars<'_>>, out: &mut String) -> Result<(), String>
             '[' if rest.peek() == Some(&':') => {
                 // `[:alpha:]`
                 out.push('[');
-                while let Some(inner) = rest.next() {
+                for inner in rest.by_ref() {
                     out.push(inner);
                     if inner == ']' {
                         break;

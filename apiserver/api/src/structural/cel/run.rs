@@ -15,11 +15,55 @@ impl Rules {
     /// the place of. What did not change is tolerated, but for rules about changes.
     pub fn errors(&self, schema: &Structural, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
         let sizes = Sizes::of(object).max(old.map(Sizes::of).unwrap_or_default());
-        let mut run =
-            Run { base: Context::default().with_all(), budget: OBJECT_COST, sizes, errors: Vec::new() };
+        let mut run = Run { base: base(), budget: OBJECT_COST, sizes, errors: Vec::new() };
         let place = Place { old, unchanged: old == Some(object), root: true };
         let _ = run.node(self, schema, object, &place, &Path::Root);
         run.errors
+    }
+}
+
+/// Types that expressions name.
+const TYPES: [&str; 12] = [
+    "bool",
+    "bytes",
+    "double",
+    "duration",
+    "int",
+    "list",
+    "map",
+    "null_type",
+    "string",
+    "timestamp",
+    "type",
+    "uint",
+];
+
+/// The functions of the language and of Kubernetes' libraries. Types are known by their names, so
+/// that they can be compared and nothing else.
+fn base() -> Context<'static> {
+    let mut context = Context::default().with_all();
+    context.add_function("dyn", |value: Cel| -> Result<Cel, ExecutionError> { Ok(value) });
+    context.add_function("type", |value: Cel| -> String { type_of(&value).to_owned() });
+    for name in TYPES {
+        context.add_variable_from_value(name, name);
+    }
+    context
+}
+
+fn type_of(value: &Cel) -> &'static str {
+    match value {
+        Cel::List(_) => "list",
+        Cel::Map(_) => "map",
+        Cel::Int(_) => "int",
+        Cel::UInt(_) => "uint",
+        Cel::Float(_) => "double",
+        Cel::String(_) => "string",
+        Cel::Bytes(_) => "bytes",
+        Cel::Bool(_) => "bool",
+        Cel::Duration(_) => "duration",
+        Cel::Timestamp(_) => "timestamp",
+        Cel::Null => "null_type",
+        _ => "type",
     }
 }
 
