@@ -13,6 +13,10 @@ use super::value::{Sizes, escape};
 /// Largest request, bytes: what a schema without limits may be given.
 pub const REQUEST: u64 = 3 * 1024 * 1024;
 
+/// What a key of a map is taken for: no schema limits it, and it is a name as a rule, with a prefix
+/// of 253 characters at most. By their true sizes keys count when a rule is run.
+const KEY: u64 = 253 + 1 + 63;
+
 /// A type, as far as it is followed.
 #[derive(Clone, Debug)]
 pub enum Ty<'s> {
@@ -231,6 +235,7 @@ impl<'s> Walk<'s> {
         let many = range.size;
         let item_size = match &element {
             Ty::Of(schema, _) => self.size_of(schema),
+            Ty::Text if matches!(range.ty, Ty::Of(..)) => self.text(KEY),
             Ty::Text => self.text(REQUEST),
             _ => self.sizes.map_or(REQUEST, |s| s.text.max(s.list)),
         };

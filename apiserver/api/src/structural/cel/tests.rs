@@ -41,6 +41,7 @@ fn good_rules_are_accepted() {
         "has(self.name) && self.name.startsWith('a')",
         "self.tags.all(t, t.size() < 5) || self.tags.exists(t, t == 'x')",
         "self.map.all(k, self.map[k] > 0)",
+        "self.map.all(k, k.matches('^[a-zA-Z0-9]([-_.a-zA-Z0-9]{0,61}[a-zA-Z0-9])?$'))",
         "self.a__dash__b == 'x'",
         "self.name.matches('^[a-z]+$')",
         "self.when > timestamp('2024-01-01T00:00:00Z')",
