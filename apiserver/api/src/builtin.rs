@@ -3,12 +3,15 @@
 
 mod table;
 
+use std::sync::Arc;
+
 use serde::Deserialize;
 use serde_json::Value;
 
 use crate::columns;
+use crate::definition;
 use crate::error::FieldError;
-use crate::registry::{Behaviour, Registry, Resource, Subresource, Verb};
+use crate::registry::{Behaviour, CheckChange, Mark, Registry, Resource, Subresource, Verb, Warnings};
 
 use table::Row;
 
@@ -76,12 +79,13 @@ fn resource(entry: Entry) -> Resource {
             .iter()
             .filter_map(|(name, verbs)| subresource(name, verbs))
             .collect(),
-        short_names: row.short_names.to_vec(),
-        categories: if row.all { vec!["all"] } else { Vec::new() },
+        short_names: row.short_names.iter().map(ToString::to_string).collect(),
+        categories: if row.all { vec!["all".to_owned()] } else { row.categories() },
         storage_prefix: format!("/registry/{prefix}"),
-        selectable: row.selectable,
+        selectable: row.selectable.iter().map(ToString::to_string).collect(),
         columns: layout.columns(),
-        cells: layout.cells,
+        cells: Arc::new(layout.cells),
+        custom: None,
         behaviour: behaviour(&entry, row, stored),
         group: entry.group,
         version: entry.version,
@@ -94,16 +98,21 @@ fn resource(entry: Entry) -> Resource {
 }
 
 fn behaviour(entry: &Entry, row: &Row, stored: bool) -> Behaviour {
+    let definition = row.group == definition::GROUP;
     Behaviour {
         generation: row.generation,
         graceful_delete: row.graceful_delete,
         status_subresource: entry.subresources.contains_key("status"),
-        default: row.default,
-        prepare_create: row.prepare_create,
-        prepare_update: row.prepare_update,
+        needs_version: definition,
+        default: Arc::new(row.default),
+        prepare_create: Arc::new(row.prepare_create),
+        prepare_update: Arc::new(row.prepare_update),
         // What is not kept needs no name.
-        validate: if stored { row.validate } else { no_errors },
-        validate_update: row.validate_update,
+        validate: if stored { Arc::new(row.validate) } else { Arc::new(no_errors) },
+        validate_update: Arc::new(row.validate_update),
+        validate_change: definition.then(|| -> CheckChange { Arc::new(definition::validate_change) }),
+        warnings: definition.then(|| -> Warnings { Arc::new(definition::warnings) }),
+        prepare_delete: definition.then(|| -> Mark { Arc::new(definition::prepare_delete) }),
     }
 }
 

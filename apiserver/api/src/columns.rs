@@ -15,7 +15,7 @@ mod tests;
 use serde_json::{Value, json};
 
 use crate::meta;
-use crate::registry::{Cells, Column};
+use crate::registry::Column;
 use crate::selector::LabelSelector;
 use crate::time;
 
@@ -24,7 +24,7 @@ use crate::time;
 pub struct Layout {
     head: &'static [Head],
     /// Fills a row.
-    pub cells: Cells,
+    pub cells: fn(&Value, jiff::Timestamp) -> Vec<Value>,
 }
 
 /// A column: name, OpenAPI type, priority, description.
@@ -36,11 +36,11 @@ impl Layout {
         self.head
             .iter()
             .map(|&(name, kind, priority, description)| Column {
-                name,
-                kind,
-                format: if name == "Name" && priority == 0 { "name" } else { "" },
-                priority,
-                description,
+                name: name.into(),
+                kind: kind.into(),
+                format: if name == "Name" && priority == 0 { "name".into() } else { "".into() },
+                priority: priority.into(),
+                description: description.into(),
             })
             .collect()
     }
@@ -60,6 +60,15 @@ const DEFAULT: Layout = Layout { head: &[NAME, AGE], cells: default_cells };
 
 fn default_cells(object: &Value, now: jiff::Timestamp) -> Vec<Value> {
     vec![name(object), age(object, now)]
+}
+
+const DEFINITIONS: Layout = Layout {
+    head: &[NAME, ("Created At", "date", 0, "When the definition was made")],
+    cells: definition_cells,
+};
+
+fn definition_cells(object: &Value, _now: jiff::Timestamp) -> Vec<Value> {
+    vec![name(object), object.pointer("/metadata/creationTimestamp").cloned().unwrap_or_default()]
 }
 
 /// The columns of a kind.
@@ -102,6 +111,7 @@ pub fn layout(group: &str, plural: &str) -> Layout {
         ("storage.k8s.io", "volumeattachments") => storage::ATTACHMENTS,
         ("storage.k8s.io", "csinodes") => storage::CSI_NODES,
         ("storage.k8s.io", "csidrivers") => storage::CSI_DRIVERS,
+        ("apiextensions.k8s.io", "customresourcedefinitions") => DEFINITIONS,
         _ => DEFAULT,
     }
 }

@@ -1,9 +1,11 @@
 //! The table of kinds. A further kind is a line of data here and not a module.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use serde_json::Value;
 
+use crate::definition::Custom;
 use crate::error::FieldError;
 
 /// One verb of the API, spelled as in discovery and RBAC.
@@ -39,23 +41,45 @@ impl Verb {
 #[derive(Clone, Debug)]
 pub struct Column {
     /// Header, as kubectl prints it in capitals: `Name`, `Ready`.
-    pub name: &'static str,
+    pub name: Cow<'static, str>,
     /// OpenAPI type: `string`, `integer`.
-    pub kind: &'static str,
+    pub kind: Cow<'static, str>,
     /// OpenAPI format, `name` for the name column.
-    pub format: &'static str,
-    /// 0 is always shown, 1 with `-o wide`.
-    pub priority: u8,
+    pub format: Cow<'static, str>,
+    /// 0 is always shown, more with `-o wide`.
+    pub priority: i32,
     /// What the column says, for clients that show help.
-    pub description: &'static str,
+    pub description: Cow<'static, str>,
 }
 
 /// How an object's cells are computed; `now` is for ages.
-pub type Cells = fn(&Value, jiff::Timestamp) -> Vec<Value>;
+pub type Cells = Arc<dyn Fn(&Value, jiff::Timestamp) -> Vec<Value> + Send + Sync>;
+/// A change of an object.
+pub type Change = Arc<dyn Fn(&mut Value) + Send + Sync>;
+/// A change of a new object by the old one.
+pub type ChangeFrom = Arc<dyn Fn(&mut Value, &Value) + Send + Sync>;
+/// Errors of an object.
+pub type Check = Arc<dyn Fn(&Value) -> Vec<FieldError> + Send + Sync>;
+/// Errors of a new object beside the old one.
+pub type CheckFrom = Arc<dyn Fn(&Value, &Value) -> Vec<FieldError> + Send + Sync>;
+/// Errors of a change: new, old, and what was written.
+pub type CheckChange = Arc<dyn Fn(&Value, &Value, Written) -> Vec<FieldError> + Send + Sync>;
+/// What the author of a new object should know; the old one is `None` on create.
+pub type Warnings = Arc<dyn Fn(&Value, Option<&Value>) -> Vec<String> + Send + Sync>;
+/// What is noted in an object that begins to go.
+pub type Mark = Arc<dyn Fn(&mut Value, jiff::Timestamp) + Send + Sync>;
+
+/// Which part of an object an update wrote.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Written {
+    /// All but the status.
+    Main,
+    Status,
+}
 
 /// What a kind does differently from the generic verbs. Each hook is a pure function on the
 /// JSON object; the server calls them in this order: `default`, `prepare_*`, `validate_*`.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub struct Behaviour {
     /// `metadata.generation` starts at 1 and rises with each change outside metadata and status.
     pub generation: bool,
@@ -64,16 +88,25 @@ pub struct Behaviour {
     /// `status` is cleared on create and kept from the old object on update of the main resource;
     /// only the `status` subresource writes it.
     pub status_subresource: bool,
+    /// An update that replaces the object must name the version that it replaces.
+    pub needs_version: bool,
     /// Fills in defaults.
-    pub default: fn(&mut Value),
+    pub default: Change,
     /// Sets what a client may not choose on create (beyond status): conditions, phases.
-    pub prepare_create: fn(&mut Value),
+    pub prepare_create: Change,
     /// Sets what a client may not change on update; arguments: new, old.
-    pub prepare_update: fn(&mut Value, &Value),
+    pub prepare_update: ChangeFrom,
     /// Errors of an object to be created.
-    pub validate: fn(&Value) -> Vec<FieldError>,
+    pub validate: Check,
     /// Errors of a change beyond those of `validate`: immutable fields. Arguments: new, old.
-    pub validate_update: fn(&Value, &Value) -> Vec<FieldError>,
+    pub validate_update: CheckFrom,
+    /// Errors of a change, in place of `validate` and `validate_update`: for kinds that tolerate
+    /// what was wrong before.
+    pub validate_change: Option<CheckChange>,
+    /// What is worth a warning.
+    pub warnings: Option<Warnings>,
+    /// What a deletion leaves in the object; with it every deletion is in two steps.
+    pub prepare_delete: Option<Mark>,
 }
 
 /// A subresource of a kind, such as `status` or `scale`.
@@ -104,17 +137,20 @@ pub struct Resource {
     pub namespaced: bool,
     pub verbs: Vec<Verb>,
     pub subresources: Vec<Subresource>,
-    pub short_names: Vec<&'static str>,
-    pub categories: Vec<&'static str>,
+    pub short_names: Vec<String>,
+    pub categories: Vec<String>,
     /// Where its objects are kept, without a slash at the end: `/registry/deployments`. The keys
     /// are `PREFIX/NAMESPACE/NAME` or `PREFIX/NAME`, as Kubernetes lays etcd out.
     pub storage_prefix: String,
     /// Field selectors beside `metadata.name` and `metadata.namespace`: `spec.nodeName`.
-    pub selectable: &'static [&'static str],
+    pub selectable: Vec<String>,
     pub columns: Vec<Column>,
     pub cells: Cells,
-    /// Name in OpenAPI: `io.k8s.api.apps.v1.Deployment`.
+    /// Name in OpenAPI: `io.k8s.api.apps.v1.Deployment`, `com.example.v1.Widget`.
     pub schema: String,
+    /// What a CustomResourceDefinition says about it; `None` for built-in kinds, whose shape is
+    /// that of `schema` in [`crate::schema`].
+    pub custom: Option<Arc<Custom>>,
     pub behaviour: Behaviour,
     /// Kept in the store. Reviews and token requests are answered and forgotten.
     pub stored: bool,

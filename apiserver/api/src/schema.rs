@@ -8,12 +8,14 @@ mod duplicates;
 mod graph;
 mod patch;
 mod prune;
+pub mod shape;
 
 pub use check::{Problems, check};
 pub use duplicates::duplicate_fields;
 pub use graph::{Definition, Field, ListType, Merge, Type, definition, definitions};
 pub use patch::strategic_merge;
 pub use prune::drop_unknown;
+pub use shape::Shape;
 
 #[cfg(test)]
 mod patch_tests;

@@ -51,7 +51,7 @@ pub async fn handle(server: Arc<Server>, request: Request<Body>) -> Response<Bod
 /// Whether metrics may be labelled with what the path says.
 fn known(server: &Server, info: &RequestInfo) -> bool {
     info.is_resource
-        && server.registry().lookup(&info.group, &info.version, &info.resource).is_some_and(|resource| {
+        && server.kind(&info.group, &info.version, &info.resource).is_some_and(|resource| {
             info.subresource.is_empty() || resource.subresources.iter().any(|s| s.name == info.subresource)
         })
 }

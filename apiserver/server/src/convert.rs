@@ -1,28 +1,35 @@
 //! Kinds that are served in two versions and kept in one. Everything else is kept as it is served.
 
-use apiserver_api::registry::Resource;
-use serde_json::{Map, Value, json};
+use std::sync::Arc;
 
-/// A change of an object's version in place.
-pub type Convert = fn(&mut Value);
+use apiserver_api::registry::{Change, Resource};
+use serde_json::{Map, Value, json};
 
 const METRICS: &str = "autoscaling.alpha.kubernetes.io/metrics";
 const BEHAVIOR: &str = "autoscaling.alpha.kubernetes.io/behavior";
 
 /// From the version kept to the one that `resource` serves; `None` where they are the same.
-pub fn from_storage(resource: &Resource) -> Option<Convert> {
+pub fn from_storage(resource: &Resource) -> Option<Change> {
+    if let Some(custom) = &resource.custom {
+        let custom = Arc::clone(custom);
+        return Some(Arc::new(move |object| custom.adopt(object)));
+    }
     match (resource.group.as_str(), resource.plural.as_str(), resource.version.as_str()) {
-        ("events.k8s.io", "events", _) => Some(event_from_core),
-        ("autoscaling", "horizontalpodautoscalers", "v1") => Some(autoscaler_to_v1),
+        ("events.k8s.io", "events", _) => Some(Arc::new(event_from_core)),
+        ("autoscaling", "horizontalpodautoscalers", "v1") => Some(Arc::new(autoscaler_to_v1)),
         _ => None,
     }
 }
 
 /// From the version that `resource` serves to the one kept.
-pub fn to_storage(resource: &Resource) -> Option<Convert> {
+pub fn to_storage(resource: &Resource) -> Option<Change> {
+    if let Some(custom) = &resource.custom {
+        let custom = Arc::clone(custom);
+        return Some(Arc::new(move |object| custom.to_storage(object)));
+    }
     match (resource.group.as_str(), resource.plural.as_str(), resource.version.as_str()) {
-        ("events.k8s.io", "events", _) => Some(event_to_core),
-        ("autoscaling", "horizontalpodautoscalers", "v1") => Some(autoscaler_to_v2),
+        ("events.k8s.io", "events", _) => Some(Arc::new(event_to_core)),
+        ("autoscaling", "horizontalpodautoscalers", "v1") => Some(Arc::new(autoscaler_to_v2)),
         _ => None,
     }
 }

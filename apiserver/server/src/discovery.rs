@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use apiserver_api::registry::{Registry, Resource, Subresource, Verb};
+use apiserver_api::definition::version_order;
+use apiserver_api::registry::{Resource, Subresource, Verb};
 use bytes::Bytes;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -64,9 +65,9 @@ struct Group<'a> {
 }
 
 impl Discovery {
-    /// The documents of a registry.
-    pub fn new(registry: &Registry) -> Self {
-        let groups = groups(registry);
+    /// The documents of the kinds, in their order.
+    pub fn new<'a>(kinds: impl Iterator<Item = &'a Resource>) -> Self {
+        let groups = groups(kinds);
         let mut legacy = BTreeMap::new();
         let mut add = |path: String, value: &Value| drop(legacy.insert(path, Document::new(value)));
         add(
@@ -111,6 +112,11 @@ impl Discovery {
         Self { legacy, aggregated }
     }
 
+    /// The paths that have an old form.
+    pub fn paths(&self) -> impl Iterator<Item = &str> {
+        self.legacy.keys().map(String::as_str)
+    }
+
     /// The old form of a path.
     pub fn legacy(&self, path: &str) -> Option<&Document> {
         self.legacy.get(path.strip_suffix('/').unwrap_or(path))
@@ -123,9 +129,9 @@ impl Discovery {
     }
 }
 
-fn groups(registry: &Registry) -> Vec<Group<'_>> {
-    let mut groups: Vec<Group<'_>> = Vec::new();
-    for resource in registry.iter() {
+fn groups<'a>(kinds: impl Iterator<Item = &'a Resource>) -> Vec<Group<'a>> {
+    let mut groups: Vec<Group<'a>> = Vec::new();
+    for resource in kinds {
         let at = groups.iter().position(|g| g.name == resource.group).unwrap_or_else(|| {
             groups.push(Group { name: &resource.group, versions: Vec::new() });
             groups.len() - 1
@@ -134,6 +140,12 @@ fn groups(registry: &Registry) -> Vec<Group<'_>> {
         match versions.iter_mut().find(|(version, _)| *version == resource.version) {
             Some((_, resources)) => resources.push(resource),
             None => versions.push((&resource.version, vec![resource])),
+        }
+    }
+    // The table of built-in kinds has its own order.
+    for group in &mut groups {
+        if group.versions.iter().flat_map(|(_, kinds)| kinds).any(|kind| kind.custom.is_some()) {
+            group.versions.sort_by(|(a, _), (b, _)| version_order(a, b));
         }
     }
     groups
@@ -254,7 +266,7 @@ mod tests {
 
     #[test]
     fn the_old_and_the_aggregated_form_name_the_same_kinds() {
-        let discovery = Discovery::new(&builtin::registry());
+        let discovery = Discovery::new(builtin::registry().iter().map(|r| &**r));
         let old = value(discovery.legacy("/apis/apps/v1").unwrap());
         let names: Vec<&str> =
             old["resources"].as_array().unwrap().iter().filter_map(|r| r["name"].as_str()).collect();
@@ -275,7 +287,7 @@ mod tests {
 
     #[test]
     fn groups_prefer_their_first_version() {
-        let discovery = Discovery::new(&builtin::registry());
+        let discovery = Discovery::new(builtin::registry().iter().map(|r| &**r));
         let group = value(discovery.legacy("/apis/autoscaling").unwrap());
         assert_eq!(group["preferredVersion"]["version"], "v2");
     }

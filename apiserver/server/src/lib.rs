@@ -21,6 +21,7 @@ mod cache;
 mod chain;
 mod context;
 mod convert;
+mod custom;
 mod discovery;
 mod filter;
 pub mod limits;

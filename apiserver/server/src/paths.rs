@@ -34,21 +34,38 @@ pub async fn dispatch(context: &Context, method: &Method) -> Answer {
         "/version" | "/version/" => return Ok(respond::json(200, &version())),
         "/metrics" => return metrics(context),
         "/openid/v1/jwks" | "/.well-known/openid-configuration" => return tokens(context, path),
-        "/openapi/v2" => return openapi_v2(context),
-        "/openapi/v3" | "/openapi/v3/" => return Ok(respond::json(200, &openapi::v3_index())),
+        "/openapi/v2" => {
+            fresh(context).await;
+            return openapi_v2(context);
+        }
+        "/openapi/v3" | "/openapi/v3/" => {
+            fresh(context).await;
+            return Ok(respond::json(200, &context.server.documents().v3_index()));
+        }
         _ => {}
     }
     if let Some(name) = path.strip_prefix("/openapi/v3/") {
+        fresh(context).await;
         return openapi_v3(context, name);
     }
     if let Some((kind, check)) = health_path(path) {
         return Ok(health(context, kind, check).await);
     }
+    fresh(context).await;
     discovery(context, path)
 }
 
+/// What is served is what was established before the request. Where the store cannot be asked,
+/// what is known is better than nothing.
+async fn fresh(context: &Context) {
+    if let Err(error) = context.server.fresh().await {
+        tracing::debug!(%error, "discovery may be out of date");
+    }
+}
+
 fn discovery(context: &Context, path: &str) -> Answer {
-    let discovery = context.server.discovery();
+    let documents = context.server.documents();
+    let discovery = documents.discovery();
     for range in negotiate::ranges(&context.headers) {
         let group = range.parameter("g") == Some("apidiscovery.k8s.io");
         let list = range.parameter("as") == Some("APIGroupDiscoveryList");
@@ -105,12 +122,13 @@ fn openapi_v2(context: &Context) -> Answer {
     for range in negotiate::ranges(&context.headers) {
         if openapi::V2_PROTOBUF_ACCEPTED.contains(&range.media.as_str()) {
             let (bytes, hash) = (openapi::v2_protobuf_gz(), openapi::v2_protobuf_hash());
-            return gzipped(context, bytes, hash, openapi::V2_PROTOBUF_MEDIA);
+            return gzipped(context, &Bytes::from_static(bytes), hash, openapi::V2_PROTOBUF_MEDIA);
         } else if range.accepts("application/json") {
             break;
         }
     }
-    gzipped_json(context, openapi::v2_gz(), openapi::v2_hash())
+    let document = context.server.documents().v2()?;
+    gzipped_json(context, &document.packed, &document.hash)
 }
 
 fn openapi_v3(context: &Context, name: &str) -> Answer {
@@ -120,22 +138,18 @@ fn openapi_v3(context: &Context, name: &str) -> Answer {
         (Some("apis"), Some(group), Some(version), None) => (group, version),
         _ => return Err(no_such_resource()),
     };
-    match (openapi::v3_gz(group, version), openapi::v3_hash(group, version)) {
-        (Some(bytes), Some(hash)) => {
-            let mut response = gzipped_json(context, bytes, hash)?;
-            if context.query.get("hash") == Some(hash) {
-                // The address changes with the content.
-                response
-                    .headers_mut()
-                    .insert(CACHE_CONTROL, HeaderValue::from_static("public, max-age=31536000, immutable"));
-            }
-            Ok(response)
-        }
-        _ => Err(no_such_resource()),
+    let document = context.server.documents().v3(group, version)?.ok_or_else(no_such_resource)?;
+    let mut response = gzipped_json(context, &document.packed, &document.hash)?;
+    if context.query.get("hash") == Some(document.hash.as_str()) {
+        // The address changes with the content.
+        response
+            .headers_mut()
+            .insert(CACHE_CONTROL, HeaderValue::from_static("public, max-age=31536000, immutable"));
     }
+    Ok(response)
 }
 
-fn gzipped_json(context: &Context, packed: &'static [u8], hash: &str) -> Answer {
+fn gzipped_json(context: &Context, packed: &Bytes, hash: &str) -> Answer {
     let ranges = negotiate::ranges(&context.headers);
     if !ranges.is_empty() && !ranges.iter().any(|r| r.accepts("application/json")) {
         return Err(ApiError::new(406, "NotAcceptable", "only application/json is served here"));
@@ -144,7 +158,7 @@ fn gzipped_json(context: &Context, packed: &'static [u8], hash: &str) -> Answer 
 }
 
 /// A document that is kept compressed.
-fn gzipped(context: &Context, packed: &'static [u8], hash: &str, media: &'static str) -> Answer {
+fn gzipped(context: &Context, packed: &Bytes, hash: &str, media: &'static str) -> Answer {
     if matches_etag(context, hash) {
         let mut response = not_modified();
         set_etag(&mut response, hash);
@@ -153,12 +167,12 @@ fn gzipped(context: &Context, packed: &'static [u8], hash: &str, media: &'static
     let plain = !negotiate::accepts_gzip(&context.headers);
     let content = if plain {
         let mut out = Vec::new();
-        GzDecoder::new(packed)
+        GzDecoder::new(&packed[..])
             .read_to_end(&mut out)
             .map_err(|error| ApiError::internal(format!("the document cannot be unpacked: {error}")))?;
         Bytes::from(out)
     } else {
-        Bytes::from_static(packed)
+        Bytes::clone(packed)
     };
     let mut response = respond::bytes(200, media, content);
     if !plain {
@@ -170,13 +184,8 @@ fn gzipped(context: &Context, packed: &'static [u8], hash: &str, media: &'static
 }
 
 fn index(context: &Context) -> Value {
-    let discovery = context.server.discovery();
-    let mut paths: Vec<String> = vec!["/api".to_owned(), "/api/v1".to_owned(), "/apis".to_owned()];
-    for resource in context.server.registry().iter().filter(|r| !r.group.is_empty()) {
-        paths.push(format!("/apis/{}", resource.group));
-        paths.push(format!("/apis/{}/{}", resource.group, resource.version));
-    }
-    paths.retain(|path| discovery.legacy(path).is_some());
+    let documents = context.server.documents();
+    let mut paths: Vec<String> = documents.discovery().paths().map(str::to_owned).collect();
     paths.extend(
         ["/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]
             .map(str::to_owned),
@@ -208,7 +217,8 @@ fn architecture() -> &'static str {
 
 fn metrics(context: &Context) -> Answer {
     let server = &context.server;
-    let objects = server.caches().iter().map(|cache| {
+    let custom = server.caches().live_custom();
+    let objects = server.caches().iter().chain(&custom).map(|cache| {
         let resource = &cache.resource;
         let name = if resource.group.is_empty() {
             resource.plural.clone()

@@ -25,7 +25,7 @@ use crate::auth::tokens::{BoundKind, BoundObject, BoundObjects, Issuer};
 use crate::body::Body;
 use crate::cache::{Cache, Caches, Entry, NotFresh};
 use crate::chain;
-use crate::discovery::Discovery;
+use crate::custom::{self, CustomKinds, Documents};
 use crate::limits;
 use crate::maintain;
 use crate::metrics::Metrics;
@@ -33,6 +33,7 @@ use crate::rbac::Authorizer;
 use crate::services;
 use crate::storage;
 use crate::streams::Kubelets;
+use crate::verbs::no_such_resource;
 
 /// How a server is set up. What is not reachable from the configuration is in [`limits`].
 #[derive(Clone)]
@@ -105,7 +106,7 @@ pub struct Server {
     authenticator: Option<Authenticator>,
     bound_objects: Arc<Bound>,
     allocator: OnceLock<Allocator>,
-    discovery: Discovery,
+    custom: Arc<CustomKinds>,
     metrics: Metrics,
     reads: Semaphore,
     writes: Semaphore,
@@ -125,6 +126,8 @@ impl Server {
         let caches = Arc::new(Caches::new(&registry, Arc::clone(&store)));
         let authorizer = Arc::new(Authorizer::new());
         feed_authorizer(&caches, &authorizer);
+        let custom = Arc::new(CustomKinds::new(Arc::clone(&caches)));
+        custom::observe(&caches, &custom);
         let bound_objects = Arc::new(Bound::new(&caches));
         authorizer.limit_nodes(Arc::<Bound>::clone(&bound_objects));
         let authenticator = config.issuer.as_ref().map(|issuer| {
@@ -132,7 +135,7 @@ impl Server {
             Authenticator::new(Arc::clone(issuer), objects, &ambient)
         });
         Ok(Arc::new(Self {
-            discovery: Discovery::new(&registry),
+            custom,
             reads: Semaphore::new(config.reads_in_flight),
             writes: Semaphore::new(config.writes_in_flight),
             config,
@@ -156,6 +159,7 @@ impl Server {
         let shutdown = self.shutdown.clone();
         tokio::spawn(async move { caches.run(shutdown).await });
         tokio::spawn(maintain::run(Arc::clone(self)));
+        tokio::spawn(custom::run(Arc::clone(self)));
     }
 
     /// Ends watches and upkeep. Requests in flight are answered.
@@ -193,8 +197,32 @@ impl Server {
         &*self.store
     }
 
+    /// The built-in kinds.
     pub fn registry(&self) -> &Registry {
         &self.registry
+    }
+
+    /// The custom kinds.
+    pub(crate) fn custom(&self) -> &Arc<CustomKinds> {
+        &self.custom
+    }
+
+    /// A kind by its path, built in or custom, as this server knows it at this moment.
+    pub fn kind(&self, group: &str, version: &str, plural: &str) -> Option<Arc<Resource>> {
+        let builtin = self.registry.lookup(group, version, plural).cloned();
+        builtin.or_else(|| self.custom.kind(group, version, plural))
+    }
+
+    /// The same, and a definition that was established before the call counts.
+    pub(crate) async fn fresh_kind(&self, group: &str, version: &str, plural: &str) -> Option<Arc<Resource>> {
+        if let Some(kind) = self.kind(group, version, plural) {
+            return Some(kind);
+        }
+        // Groups of definitions have a dot; others need no look at the store.
+        if !group.contains('.') || self.fresh().await.is_err() {
+            return None;
+        }
+        self.custom.kind(group, version, plural)
     }
 
     pub fn caches(&self) -> &Arc<Caches> {
@@ -221,8 +249,9 @@ impl Server {
         Arc::<Bound>::clone(&self.bound_objects)
     }
 
-    pub fn discovery(&self) -> &Discovery {
-        &self.discovery
+    /// Discovery and OpenAPI of the kinds served at this moment.
+    pub(crate) fn documents(&self) -> Arc<Documents> {
+        self.custom.documents(&self.registry)
     }
 
     pub fn metrics(&self) -> &Metrics {
@@ -262,20 +291,28 @@ impl Server {
 
     /// The cache of a kind.
     pub fn cache(&self, resource: &Resource) -> Result<Arc<Cache>, ApiError> {
+        if resource.custom.is_some() {
+            // Its definition may have gone since the request came.
+            return self.caches.custom(resource).ok_or_else(no_such_resource);
+        }
         self.caches
             .cache(&resource.group, &resource.version, &resource.plural)
             .cloned()
             .ok_or_else(|| ApiError::internal(format!("{} are not stored", resource.plural)))
     }
 
+    /// Loads the objects of a custom kind, if nobody has asked for them before; 503 or 504.
+    pub(crate) async fn start_cache(&self, resource: &Resource) -> Result<(), ApiError> {
+        if resource.custom.is_none() {
+            return Ok(());
+        }
+        let cache = self.cache(resource)?;
+        self.caches.start(&cache).await.map_err(not_fresh)
+    }
+
     /// Waits until the caches hold every write acknowledged before the call; 503 or 504.
     pub async fn fresh(&self) -> Result<Revision, ApiError> {
-        self.caches.fresh().await.map_err(|error| match error {
-            NotFresh::Store(error) => storage::store_error(error),
-            NotFresh::Behind(behind) => {
-                storage::too_large(&format!("{}, current: {}", behind.asked, behind.current))
-            }
-        })
+        self.caches.fresh().await.map_err(not_fresh)
     }
 
     /// Waits until the caches hold everything up to `revision`; 504.
@@ -292,6 +329,15 @@ impl Server {
             && let Some(allocator) = self.allocator.get()
         {
             allocator.release(object);
+        }
+    }
+}
+
+fn not_fresh(error: NotFresh) -> ApiError {
+    match error {
+        NotFresh::Store(error) => storage::store_error(error),
+        NotFresh::Behind(behind) => {
+            storage::too_large(&format!("{}, current: {}", behind.asked, behind.current))
         }
     }
 }

@@ -1,6 +1,8 @@
 //! Objects in the store: keys, encoding, and its errors as answers. Nothing here reads a cache,
 //! so what it says is what the store says.
 
+use std::sync::Arc;
+
 use apiserver_api::error::ApiError;
 use apiserver_api::meta;
 use apiserver_api::registry::Resource;
@@ -8,6 +10,7 @@ use apiserver_store::{KeyValue, Op, Revision, StoreError, Write, Written};
 use bytes::Bytes;
 use serde_json::{Value, json};
 
+use crate::cache::Cache;
 use crate::convert;
 use crate::limits;
 use crate::server::Server;
@@ -90,7 +93,7 @@ pub async fn put(
     expected: Revision,
 ) -> Result<Outcome, ApiError> {
     let key = key(resource, meta::namespace(&object), meta::name(&object));
-    for field in ["resourceVersion", "managedFields", "selfLink"] {
+    for field in ["resourceVersion", "selfLink"] {
         meta::unset(&mut object, field);
     }
     if let Some(convert) = convert::to_storage(resource) {
@@ -133,7 +136,13 @@ pub fn encoded(
     revision: Revision,
     stored: &[u8],
 ) -> Result<Bytes, ApiError> {
-    let cache = server.cache(resource)?;
+    let cache = match server.cache(resource) {
+        // A version that objects are stored in and that is not served has none.
+        Err(_) if resource.custom.is_some() => {
+            Arc::new(Cache::new(Arc::new(resource.clone()), convert::from_storage(resource)))
+        }
+        other => other?,
+    };
     cache
         .read(key, revision, stored, true)
         .map(|entry| entry.object())

@@ -7,6 +7,7 @@ use crate::defaulting::{
     autoscaling, batch as d_batch, cluster as d_cluster, network as d_network, pod as d_pod, rbac as d_rbac,
     service as d_service, storage as d_storage, workload as d_workload,
 };
+use crate::definition;
 use crate::error::FieldError;
 use crate::validation::{
     self, batch, cluster, config, endpoints, network, pod, rbac, service, storage, workload,
@@ -45,6 +46,13 @@ pub(super) const DEFAULT_ROW: Row = Row {
     validate: validation::subdomain_name,
     validate_update: no_immutable_fields,
 };
+
+impl Row {
+    /// Categories other than `all`.
+    pub(super) fn categories(&self) -> Vec<String> {
+        if self.group == definition::GROUP { vec!["api-extensions".to_owned()] } else { Vec::new() }
+    }
+}
 
 /// The row of a kind, or the defaults.
 pub(super) fn row(group: &str, plural: &str) -> &'static Row {
@@ -261,6 +269,11 @@ static ROWS: &[Row] = &[
         group: "apiextensions.k8s.io",
         plural: "customresourcedefinitions",
         short_names: &["crd", "crds"],
+        generation: true,
+        default: definition::default,
+        prepare_create: definition::prepare_create,
+        prepare_update: definition::prepare_update,
+        validate: definition::validate,
         ..DEFAULT_ROW
     },
     Row {

@@ -5,11 +5,11 @@ use crate::registry;
 const NOW: &str = "2024-01-01T01:00:00Z";
 
 /// The cells of an object by column name.
-fn cells(group: &str, plural: &str, object: &Value) -> Vec<(&'static str, Value)> {
+fn cells(group: &str, plural: &str, object: &Value) -> Vec<(String, Value)> {
     let registry = registry::builtin();
     let resource = registry.iter().find(|r| r.group == group && r.plural == plural).unwrap();
     let row = (resource.cells)(object, NOW.parse().unwrap());
-    resource.columns.iter().map(|c| c.name).zip(row).collect()
+    resource.columns.iter().map(|c| c.name.to_string()).zip(row).collect()
 }
 
 /// The row as kubectl would print it.
@@ -50,7 +50,7 @@ fn pods_wide() {
     );
     let registry = registry::builtin();
     let columns = &registry.lookup("", "v1", "pods").unwrap().columns;
-    let shown: Vec<(&str, u8)> = columns.iter().map(|c| (c.name, c.priority)).collect();
+    let shown: Vec<(&str, i32)> = columns.iter().map(|c| (c.name.as_ref(), c.priority)).collect();
     assert_eq!(
         shown,
         [

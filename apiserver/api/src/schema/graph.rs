@@ -47,8 +47,9 @@ impl Type {
 }
 
 /// `x-kubernetes-list-type`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ListType {
+    #[default]
     Unspecified,
     Atomic,
     Set,
@@ -121,6 +122,12 @@ impl Definition {
         let short = self.short_name().len();
         let package = name[..name.len() - short].trim_end_matches('.').rfind('.').map_or(0, |dot| dot + 1);
         &name[package..]
+    }
+
+    /// Its place among [`definitions`].
+    pub fn index(self) -> usize {
+        let bytes = std::ptr::from_ref(self.0) as usize - DEFINITIONS.as_ptr() as usize;
+        bytes / size_of::<RawDefinition>()
     }
 
     /// Server-side apply treats the whole object as one value.

@@ -57,7 +57,7 @@ impl FieldSelector {
         let known = |path: &str| {
             path == "metadata.name"
                 || (resource.namespaced && path == "metadata.namespace")
-                || resource.selectable.contains(&path)
+                || resource.selectable.iter().any(|field| field == path)
         };
         match self.terms.iter().find(|t| !known(&t.path)) {
             None => Ok(()),

@@ -184,6 +184,8 @@ fn framed(intro: &[u8], object: &[u8]) -> Bytes {
 pub struct Fields {
     names: Vec<String>,
     root: Node,
+    /// Names are paths and nothing else, and absent fields are empty: custom resources.
+    plain: bool,
 }
 
 #[derive(Default)]
@@ -195,11 +197,22 @@ struct Node {
 }
 
 impl Fields {
-    /// `names` are paths such as `spec.nodeName`.
-    pub fn new(names: &[&str]) -> Self {
+    /// `names` are paths such as `spec.nodeName`; some names of built-in kinds mean other paths.
+    pub fn new<S: AsRef<str>>(names: &[S]) -> Self {
+        Self::with(names, false)
+    }
+
+    /// `names` are paths and nothing else.
+    pub fn plain<S: AsRef<str>>(names: &[S]) -> Self {
+        Self::with(names, true)
+    }
+
+    fn with<S: AsRef<str>>(names: &[S], plain: bool) -> Self {
         let mut root = Node::default();
         for (i, name) in names.iter().enumerate() {
-            for (rank, path) in paths_of(name).into_iter().enumerate() {
+            let name = name.as_ref();
+            let paths = if plain { [name, name] } else { paths_of(name) };
+            for (rank, path) in paths.into_iter().enumerate() {
                 let mut node = &mut root;
                 for part in path.split('.') {
                     node = node.children.entry(part.to_owned()).or_default();
@@ -207,7 +220,7 @@ impl Fields {
                 node.leaves.push(2 * i + rank);
             }
         }
-        Self { names: names.iter().map(ToString::to_string).collect(), root }
+        Self { names: names.iter().map(|n| n.as_ref().to_owned()).collect(), root, plain }
     }
 
     /// The place of a field in [`Entry::fields`].
@@ -225,6 +238,7 @@ impl Fields {
         }
         let first = |pair: &[Option<String>]| pair.iter().flatten().find(|text| !text.is_empty()).cloned();
         let values = self.names.iter().zip(found.chunks(2));
+        let absent = |name: &str| if self.plain { String::new() } else { absent(name) };
         values.map(|(name, pair)| first(pair).unwrap_or_else(|| absent(name))).collect()
     }
 }

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use apiserver_api::registry::Registry;
+use apiserver_api::registry::{Registry, Resource};
 use apiserver_store::{Event, KeyValue, Notice, Range, Revision, Store, StoreError};
+use arc_swap::ArcSwap;
 use futures::StreamExt;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -25,6 +26,8 @@ pub struct Caches {
     by_path: BTreeMap<(String, String, String), Arc<Cache>>,
     /// By storage prefix; two versions of a kind share one.
     by_prefix: BTreeMap<String, Vec<Arc<Cache>>>,
+    /// Those of custom kinds, by storage prefix; they come and go.
+    custom: ArcSwap<imbl::OrdMap<String, Vec<Arc<Cache>>>>,
     store: Arc<dyn Store>,
     /// Everything up to here is in the caches; 0 before the first load.
     passed: watch::Sender<Revision>,
@@ -56,7 +59,75 @@ impl Caches {
             by_path
                 .insert((resource.group.clone(), resource.version.clone(), resource.plural.clone()), cache);
         }
-        Self { by_path, by_prefix, store, passed: watch::Sender::new(0) }
+        Self { by_path, by_prefix, custom: ArcSwap::default(), store, passed: watch::Sender::new(0) }
+    }
+
+    /// Puts the versions of a custom kind in the place of what was kept under `prefix` (with a
+    /// slash at its end); none: it is gone. The watches of before end. Called by one task.
+    pub fn set_custom(&self, prefix: &str, resources: &[Arc<Resource>]) {
+        let caches: Vec<Arc<Cache>> = resources
+            .iter()
+            .map(|resource| Arc::new(Cache::new(Arc::clone(resource), convert::from_storage(resource))))
+            .collect();
+        let mut all = imbl::OrdMap::clone(&self.custom.load());
+        let old = if caches.is_empty() { all.remove(prefix) } else { all.insert(prefix.to_owned(), caches) };
+        self.custom.store(Arc::new(all));
+        old.into_iter().flatten().for_each(|cache| cache.idle());
+    }
+
+    /// The cache of a custom kind.
+    pub fn custom(&self, resource: &Resource) -> Option<Arc<Cache>> {
+        let all = self.custom.load();
+        let versions = all.get(&format!("{}/", resource.storage_prefix))?;
+        versions.iter().find(|cache| cache.resource.version == resource.version).cloned()
+    }
+
+    /// Loads the objects of a custom kind, if that has not happened: only kinds that somebody asks
+    /// for are kept in memory.
+    pub async fn start(&self, cache: &Cache) -> Result<(), NotFresh> {
+        while !cache.is_live() {
+            self.loaded().await;
+            let _one = cache.starting.lock().await;
+            if cache.is_live() {
+                break;
+            }
+            cache.begin_loading();
+            let (objects, revision) = match self.read_all(cache).await {
+                Ok(read) => read,
+                Err(error) => {
+                    cache.idle();
+                    return Err(NotFresh::Store(error));
+                }
+            };
+            // What the feed has passed is in every cache, and nothing else is in any.
+            if let Err(behind) = self.reach(revision).await {
+                cache.idle();
+                return Err(NotFresh::Behind(behind));
+            }
+            cache.loaded(objects, revision);
+        }
+        Ok(())
+    }
+
+    async fn read_all(&self, cache: &Cache) -> Result<(Objects, Revision), StoreError> {
+        let mut objects = Objects::new();
+        let mut range = Range { prefix: cache.prefix.clone(), limit: limits::LOAD_PAGE, ..Range::default() };
+        loop {
+            let page = self.store.list(range.clone()).await?;
+            for kv in &page.kvs {
+                match cache.read(&kv.key, kv.mod_revision, &kv.value, true) {
+                    Ok(entry) => {
+                        objects.insert(Arc::clone(&entry.key), Arc::new(entry));
+                    }
+                    Err(error) => warn!(error = &error as &dyn std::error::Error, "an object cannot be read"),
+                }
+            }
+            range.revision = page.revision;
+            match page.kvs.last() {
+                Some(last) if page.remaining > 0 => range.after.clone_from(&last.key),
+                _ => return Ok((objects, page.revision)),
+            }
+        }
     }
 
     /// The cache of a kind.
@@ -67,6 +138,11 @@ impl Caches {
     /// All caches.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Cache>> {
         self.by_path.values()
+    }
+
+    /// The caches of custom kinds that somebody has asked for.
+    pub fn live_custom(&self) -> Vec<Arc<Cache>> {
+        self.custom.load().values().flatten().filter(|cache| cache.is_live()).cloned().collect()
     }
 
     /// Everything up to this revision is in the caches.
@@ -150,6 +226,8 @@ impl Caches {
 
     /// Reads everything at one revision; returns it.
     async fn load(&self) -> Result<Revision, StoreError> {
+        // What was kept of custom kinds may be as old as what made this necessary.
+        self.custom.load().values().flatten().for_each(|cache| cache.idle());
         let mut states: BTreeMap<&str, Vec<Objects>> = BTreeMap::new();
         let mut range = Range { prefix: ROOT.to_owned(), limit: limits::LOAD_PAGE, ..Range::default() };
         loop {
@@ -175,6 +253,7 @@ impl Caches {
 
     fn load_one<'a>(&'a self, kv: &KeyValue, states: &mut BTreeMap<&'a str, Vec<Objects>>) {
         let Some((prefix, caches)) = self.owners(&kv.key) else { return };
+        // Those of custom kinds are read when somebody asks.
         let state = states.entry(prefix).or_insert_with(|| vec![Objects::new(); caches.len()]);
         for (cache, objects) in caches.iter().zip(state) {
             match cache.read(&kv.key, kv.mod_revision, &kv.value, true) {
@@ -218,11 +297,29 @@ impl Caches {
         Ok(())
     }
 
+    /// The caches that keep the objects of a key of a custom kind, `/registry/GROUP/PLURAL/…`.
+    fn custom_owners(&self, key: &str) -> Option<(String, Vec<Arc<Cache>>)> {
+        let below = key.strip_prefix(ROOT)?;
+        let (at, _) = below.match_indices('/').nth(1)?;
+        let prefix = &key[..ROOT.len() + at + 1];
+        let all = self.custom.load();
+        all.get(prefix).map(|caches| (prefix.to_owned(), caches.clone()))
+    }
+
     fn take(&self, events: &[Event]) {
         // Runs of one kind are published together.
         let mut rest = events;
         while let Some(first) = rest.first() {
             let Some((prefix, caches)) = self.owners(&first.key) else {
+                if let Some((prefix, caches)) = self.custom_owners(&first.key) {
+                    let length = rest.iter().take_while(|e| e.key.starts_with(&prefix)).count();
+                    let (run, later) = rest.split_at(length);
+                    for cache in &caches {
+                        cache.apply(run.iter().filter_map(|event| change_of(cache, event)));
+                    }
+                    rest = later;
+                    continue;
+                }
                 rest = &rest[1..];
                 continue;
             };

@@ -11,11 +11,12 @@ mod watchers;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use apiserver_api::registry::Resource;
+use apiserver_api::registry::{Change as Convert, Resource};
 use apiserver_store::Revision;
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use serde_json::Value;
+use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::Instant;
 
 pub use entry::{Entry, Fields, Unreadable};
@@ -68,13 +69,15 @@ pub struct Cache {
     pub prefix: String,
     pub fields: Fields,
     /// Turns an object of the storage version into one of this version.
-    convert: Option<fn(&mut Value)>,
+    convert: Option<Convert>,
     /// The selectable field that watchers are indexed by.
     indexed: Option<usize>,
     current: ArcSwap<Snapshot>,
     inner: Mutex<Inner>,
     kept: Mutex<BTreeMap<Revision, (Instant, Objects)>>,
     observer: OnceLock<Observer>,
+    /// Held while the objects of a custom kind are loaded.
+    starting: AsyncMutex<()>,
 }
 
 /// Called by the feed for each change, old and new, before the revision counts as passed. It
@@ -87,12 +90,31 @@ struct Inner {
     /// Every change after this revision is in `history`.
     low: Revision,
     watchers: Watchers,
+    phase: Phase,
 }
 
+/// Whether a cache follows the store. Those of built-in kinds do from the first load on; those of
+/// custom kinds from when somebody first asks for one of their objects.
+#[derive(Default)]
+enum Phase {
+    #[default]
+    Live,
+    /// Changes pass by.
+    Idle,
+    /// The state is being read; changes wait for it.
+    Loading(Vec<Pending>),
+}
+
+type Pending = (Arc<str>, Revision, Option<Arc<Entry>>);
+
 impl Cache {
-    /// An empty cache. `convert` is for a second version of a stored kind.
-    pub fn new(resource: Arc<Resource>, convert: Option<fn(&mut Value)>) -> Self {
-        let fields = Fields::new(resource.selectable);
+    /// An empty cache. `convert` is for a second version of a stored kind, and for custom kinds,
+    /// whose caches are idle at first.
+    pub fn new(resource: Arc<Resource>, convert: Option<Convert>) -> Self {
+        let custom = resource.custom.is_some();
+        let fields =
+            if custom { Fields::plain(&resource.selectable) } else { Fields::new(&resource.selectable) };
+        let phase = if custom { Phase::Idle } else { Phase::Live };
         let indexed = fields.index("spec.nodeName");
         Self {
             prefix: format!("{}/", resource.storage_prefix),
@@ -101,10 +123,53 @@ impl Cache {
             convert,
             indexed,
             current: ArcSwap::default(),
-            inner: Mutex::default(),
+            inner: Mutex::new(Inner { phase, ..Inner::default() }),
             kept: Mutex::default(),
             observer: OnceLock::new(),
+            starting: AsyncMutex::default(),
         }
+    }
+
+    /// Whether the cache follows the store.
+    pub fn is_live(&self) -> bool {
+        matches!(lock(&self.inner).phase, Phase::Live)
+    }
+
+    /// From now on changes are kept for [`Cache::loaded`].
+    fn begin_loading(&self) {
+        lock(&self.inner).phase = Phase::Loading(Vec::new());
+    }
+
+    /// Takes the state at a revision, and the changes that came meanwhile; `false` if the loading
+    /// was called off.
+    fn loaded(&self, mut objects: Objects, revision: Revision) -> bool {
+        let mut inner = lock(&self.inner);
+        let Phase::Loading(pending) = std::mem::take(&mut inner.phase) else {
+            inner.phase = Phase::Idle;
+            return false;
+        };
+        let mut newest = revision;
+        for (key, at, new) in pending.into_iter().filter(|(_, at, _)| *at > revision) {
+            match new {
+                Some(entry) => objects.insert(key, entry),
+                None => objects.remove(&key),
+            };
+            newest = at;
+        }
+        inner.low = newest;
+        inner.history.clear();
+        self.current.store(Arc::new(Snapshot { objects, revision: newest }));
+        true
+    }
+
+    /// Follows the store no longer; watchers are closed. Whoever asks next loads again. The state
+    /// stays for those who hold it, and they can tell: [`Cache::is_live`].
+    fn idle(&self) {
+        let mut inner = lock(&self.inner);
+        inner.phase = Phase::Idle;
+        inner.history.clear();
+        inner.watchers.close();
+        lock(&self.kept).clear();
     }
 
     /// Sets who hears of every change; only the first call counts.
@@ -138,7 +203,7 @@ impl Cache {
         added: bool,
     ) -> Result<Entry, Unreadable> {
         let short: Arc<str> = Arc::from(key.strip_prefix(&self.prefix).unwrap_or(key));
-        match self.convert {
+        match &self.convert {
             Some(convert) => {
                 let mut value = serde_json::from_slice(stored).unwrap_or(Value::Null);
                 convert(&mut value);
@@ -201,7 +266,7 @@ impl Cache {
         trigger: Trigger,
     ) -> Result<(Vec<Arc<Change>>, Subscription), TooOld> {
         let mut inner = lock(&self.inner);
-        if from < inner.low {
+        if from < inner.low || !matches!(inner.phase, Phase::Live) {
             return Err(TooOld);
         }
         let first = inner.history.partition_point(|change| change.revision <= from);
@@ -252,10 +317,17 @@ impl Cache {
     /// Takes changes of one batch, in order.
     fn apply(&self, changes: impl Iterator<Item = (Arc<str>, Revision, Option<Arc<Entry>>)>) {
         let mut inner = lock(&self.inner);
+        match &mut inner.phase {
+            Phase::Idle => return,
+            Phase::Loading(pending) => return pending.extend(changes),
+            Phase::Live => {}
+        }
         let before = self.snapshot();
         let (mut objects, mut newest) = (before.objects.clone(), before.revision);
         let mut done = Vec::new();
-        for (key, revision, new) in changes {
+        // A custom kind may have been loaded at a revision that the feed is still to reach.
+        let low = inner.low;
+        for (key, revision, new) in changes.filter(|(_, revision, _)| *revision > low) {
             let old = match &new {
                 Some(entry) => objects.insert(key, Arc::clone(entry)),
                 None => objects.remove(&key),

@@ -8,6 +8,8 @@ use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
 use super::decode;
+use super::managed::{self, Tracking};
+use super::update::Part;
 use crate::admission::{self, Admission, Operation};
 use crate::context::Context;
 use crate::limits;
@@ -17,19 +19,33 @@ use crate::storage::{self, Outcome};
 
 /// Creates the object of the body.
 pub async fn create(context: &Context, resource: &Resource, bytes: Bytes) -> Answer {
+    managed::check_options(context, "CreateOptions")?;
     let object = decode::object(context, resource, bytes)?;
     let created = store(context, resource, object).await?;
     respond::object(context, resource, 201, created)
 }
 
 /// Prepares, admits, validates and stores a new object; answers with its encoding.
-pub async fn store(context: &Context, resource: &Resource, mut object: Value) -> Result<Bytes, ApiError> {
+pub async fn store(context: &Context, resource: &Resource, object: Value) -> Result<Bytes, ApiError> {
+    store_with(context, resource, object, Tracking::Update).await
+}
+
+/// [`store`], and whether the object has its managed fields already.
+pub async fn store_with(
+    context: &Context,
+    resource: &Resource,
+    mut object: Value,
+    tracking: Tracking,
+) -> Result<Bytes, ApiError> {
     if !matches!(meta::resource_version(&object), "" | "0") {
         return Err(ApiError::bad_request("resourceVersion should not be set on objects to be created"));
     }
     let generated = meta::name(&object).is_empty() && !meta::generate_name(&object).is_empty();
     (resource.behaviour.default)(&mut object);
-    meta::drop_empty(&mut object);
+    managed::drop_empty(&mut object);
+    if tracking == Tracking::Update {
+        managed::update(context, resource, Part::Main, None, &mut object);
+    }
     let admission = Admission { context, resource, operation: Operation::Create, old: None };
     // Quota and policies judge one object; only its generated name differs between attempts.
     let attempts = if generated { limits::NAME_RETRIES } else { 1 };
@@ -61,6 +77,9 @@ async fn try_store(admission: &Admission<'_>, mut object: Value) -> Result<Bytes
         return Err(ApiError::invalid(&resource.group, &resource.kind, &name, &errors));
     }
     admission::validate(admission, &object).await?;
+    if let Some(warnings) = &resource.behaviour.warnings {
+        warnings(&object, None).into_iter().for_each(|warning| context.warn(warning));
+    }
     if context.dry_run()? {
         let namespace = meta::namespace(&object);
         if storage::fetch(&context.server, resource, namespace, &name).await?.is_some() {
@@ -87,14 +106,9 @@ fn exists(resource: &Resource, name: &str, current: Option<Value>) -> ApiError {
 /// Sets what the server decides about a new object.
 fn prepare(context: &Context, resource: &Resource, object: &mut Value) {
     let ambient = context.server.ambient();
-    for field in [
-        "resourceVersion",
-        "deletionTimestamp",
-        "deletionGracePeriodSeconds",
-        "selfLink",
-        "generation",
-        "managedFields",
-    ] {
+    for field in
+        ["resourceVersion", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "generation"]
+    {
         meta::unset(object, field);
     }
     meta::set(object, "uid", ambient.uid());

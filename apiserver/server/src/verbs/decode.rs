@@ -1,5 +1,6 @@
 //! From a body to an object of the kind: its type, place and fields are checked.
 
+use apiserver_api::definition::Custom;
 use apiserver_api::error::ApiError;
 use apiserver_api::meta;
 use apiserver_api::registry::Resource;
@@ -9,6 +10,7 @@ use serde_json::Value;
 
 use crate::body;
 use crate::context::Context;
+use crate::custom;
 use crate::negotiate;
 
 /// What happens to fields that the kind does not have, or that occur twice.
@@ -39,12 +41,26 @@ pub struct Expected<'a> {
     pub kind: &'a str,
     /// Name of the definition: `io.k8s.api.apps.v1.Deployment`.
     pub schema: &'a str,
+    /// The definition of a custom kind, in place of that.
+    pub custom: Option<&'a Custom>,
+}
+
+impl<'a> Expected<'a> {
+    /// An object of a built-in kind.
+    pub const fn builtin(api_version: &'a str, kind: &'a str, schema: &'a str) -> Self {
+        Self { api_version, kind, schema, custom: None }
+    }
+
+    fn of(resource: &'a Resource, api_version: &'a str) -> Self {
+        let custom = resource.custom.as_deref();
+        Self { api_version, kind: &resource.kind, schema: &resource.schema, custom }
+    }
 }
 
 /// Decodes the body of a create or update of `resource`.
 pub fn object(context: &Context, resource: &Resource, bytes: Bytes) -> Result<Value, ApiError> {
     let api_version = resource.api_version();
-    let expected = Expected { api_version: &api_version, kind: &resource.kind, schema: &resource.schema };
+    let expected = Expected::of(resource, &api_version);
     let mut object = typed(context, &expected, bytes)?;
     namespace(context, resource, &mut object)?;
     Ok(object)
@@ -67,7 +83,7 @@ pub fn typed(context: &Context, expected: &Expected<'_>, bytes: Bytes) -> Result
 /// Checks an object that a patch made.
 pub fn patched(context: &Context, resource: &Resource, object: &mut Value) -> Result<(), ApiError> {
     let api_version = resource.api_version();
-    let expected = Expected { api_version: &api_version, kind: &resource.kind, schema: &resource.schema };
+    let expected = Expected::of(resource, &api_version);
     type_fields(object, &expected)?;
     shape(context, &expected, object, &mut Vec::new(), FieldValidation::of(context)?)
 }
@@ -79,7 +95,10 @@ fn shape(
     strict: &mut Vec<String>,
     validation: FieldValidation,
 ) -> Result<(), ApiError> {
-    let problems = schema::check(expected.schema, object);
+    let problems = match expected.custom {
+        Some(custom) => custom::check(custom, object),
+        None => schema::check(expected.schema, object),
+    };
     if let Some(first) = problems.type_errors.first() {
         let (kind, version) = (expected.kind, expected.api_version.rsplit('/').next().unwrap_or_default());
         return Err(ApiError::bad_request(format!(
@@ -99,7 +118,9 @@ fn shape(
         FieldValidation::Warn => strict.drain(..).for_each(|warning| context.warn(warning)),
         _ => {}
     }
-    schema::drop_unknown(expected.schema, object);
+    if expected.custom.is_none() {
+        schema::drop_unknown(expected.schema, object);
+    }
     Ok(())
 }
 

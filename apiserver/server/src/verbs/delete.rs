@@ -228,6 +228,9 @@ fn plan(resource: &Resource, object: &Value, options: &DeleteOptions, now: jiff:
         mark(&mut new, now, grace);
         return Plan::Mark(new);
     }
+    if !marked && let Some(prepare) = &resource.behaviour.prepare_delete {
+        prepare(&mut new, now);
+    }
     let namespace = resource.group.is_empty() && resource.kind == "Namespace";
     if is_held(&new) || (namespace && !meta::list(&new, "/spec/finalizers").is_empty()) {
         if !marked {

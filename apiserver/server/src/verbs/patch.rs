@@ -1,4 +1,4 @@
-//! `patch`: JSON patch, merge patch, strategic merge patch.
+//! `patch`: JSON patch, merge patch, strategic merge patch. Those that apply are in `apply`.
 
 use apiserver_api::error::ApiError;
 use apiserver_api::meta;
@@ -8,8 +8,9 @@ use bytes::Bytes;
 use json_patch::PatchOperation;
 use serde_json::Value;
 
-use super::decode;
+use super::managed;
 use super::update::{self, Part};
+use super::{apply, decode};
 use crate::body;
 use crate::context::Context;
 use crate::limits;
@@ -25,7 +26,16 @@ pub enum Patch {
 
 /// Changes an object by the patch in the body.
 pub async fn patch(context: &Context, resource: &Resource, part: Part, bytes: Bytes) -> Answer {
-    let patch = Patch::read(&negotiate::content_type(&context.headers), &bytes)?;
+    let media = negotiate::content_type(&context.headers);
+    managed::check_patch_options(context, media == apply::MEDIA)?;
+    if media == apply::MEDIA {
+        return apply::apply(context, resource, part, bytes).await;
+    }
+    let patch = Patch::read(&media, &bytes)?;
+    if resource.custom.is_some() && matches!(patch, Patch::Strategic(_)) {
+        // Nothing says how lists of custom resources are merged.
+        return Err(body::unsupported(&media, &[ACCEPTED[0], ACCEPTED[1], ACCEPTED[3]]));
+    }
     let make = |old: &Value| {
         let mut new = patch.apply(&resource.schema, old)?;
         // A version that the patch did not choose is no condition of the client's.
@@ -56,8 +66,12 @@ fn check(context: &Context, resource: &Resource, old: &Value, new: &mut Value) -
     Ok(())
 }
 
-const ACCEPTED: [&str; 3] =
-    ["application/json-patch+json", "application/merge-patch+json", "application/strategic-merge-patch+json"];
+const ACCEPTED: [&str; 4] = [
+    "application/json-patch+json",
+    "application/merge-patch+json",
+    "application/strategic-merge-patch+json",
+    apply::MEDIA,
+];
 
 impl Patch {
     /// Reads a patch; 415 for media types that are not served, 400 for what is no patch.
@@ -66,11 +80,6 @@ impl Patch {
             "application/json-patch+json" => Ok(Self::Json(operations(bytes)?)),
             "application/merge-patch+json" => Ok(Self::Merge(object(bytes)?)),
             "application/strategic-merge-patch+json" => Ok(Self::Strategic(object(bytes)?)),
-            "application/apply-patch+yaml" | "application/apply-patch+cbor" => Err(ApiError::new(
-                415,
-                "UnsupportedMediaType",
-                "server-side apply is not served yet: use kubectl apply without --server-side, or a merge patch",
-            )),
             other => Err(body::unsupported(other, &ACCEPTED)),
         }
     }

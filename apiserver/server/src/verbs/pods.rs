@@ -18,7 +18,7 @@ use crate::respond::{self, Answer};
 
 /// Puts a pod on a node, once.
 pub async fn bind(context: &Context, resource: &Resource, bytes: Bytes) -> Answer {
-    let expected = Expected { api_version: "v1", kind: "Binding", schema: "io.k8s.api.core.v1.Binding" };
+    let expected = Expected::builtin("v1", "Binding", "io.k8s.api.core.v1.Binding");
     let binding = decode::typed(context, &expected, bytes)?;
     bind_to(context, resource, &binding).await
 }
@@ -98,8 +98,7 @@ fn set_condition(pod: &mut Value, condition: Value) {
 
 /// Deletes a pod for whoever drains its node. Disruption budgets are not looked at.
 pub async fn evict(context: &Context, resource: &Resource, bytes: Bytes) -> Answer {
-    let expected =
-        Expected { api_version: "policy/v1", kind: "Eviction", schema: "io.k8s.api.policy.v1.Eviction" };
+    let expected = Expected::builtin("policy/v1", "Eviction", "io.k8s.api.policy.v1.Eviction");
     let eviction = decode::typed(context, &expected, bytes)?;
     let found = meta::name(&eviction);
     if !found.is_empty() && found != context.info.name {

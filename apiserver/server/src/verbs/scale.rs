@@ -1,6 +1,10 @@
 //! The subresource `scale`: `autoscaling/v1 Scale` in place of the object.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use apiserver_api::error::{ApiError, FieldError};
+use apiserver_api::managed::{Managers, Path, ScaleOwners, field_path};
 use apiserver_api::meta;
 use apiserver_api::registry::Resource;
 use apiserver_api::selector::LabelSelector;
@@ -8,16 +12,17 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::decode::{self, Expected};
-use super::not_allowed;
+use super::managed::{self, ScaleWrite, Tracking};
 use super::patch::Patch;
 use super::update::{self, Part};
+use super::{apply, not_allowed};
 use crate::context::Context;
 use crate::negotiate;
 use crate::respond::{self, Answer};
 use crate::storage;
 
 const SCHEMA: &str = "io.k8s.api.autoscaling.v1.Scale";
-const EXPECTED: Expected<'static> = Expected { api_version: "autoscaling/v1", kind: "Scale", schema: SCHEMA };
+const EXPECTED: Expected<'static> = Expected::builtin("autoscaling/v1", "Scale", SCHEMA);
 
 /// Answers `get`, `update` and `patch`.
 pub async fn dispatch(context: &Context, resource: &Resource, bytes: Bytes) -> Answer {
@@ -25,6 +30,7 @@ pub async fn dispatch(context: &Context, resource: &Resource, bytes: Bytes) -> A
     let object = match info.verb {
         "get" => storage::require(&context.server, resource, &info.namespace, &info.name).await?.object,
         "update" => {
+            managed::check_options(context, "UpdateOptions")?;
             let wanted = decode::typed(context, &EXPECTED, bytes)?;
             let found = meta::name(&wanted);
             if !found.is_empty() && found != info.name {
@@ -33,29 +39,43 @@ pub async fn dispatch(context: &Context, resource: &Resource, bytes: Bytes) -> A
                     info.name
                 )));
             }
-            set(context, resource, &|_| Ok(wanted.clone())).await?
+            set(context, resource, &|_| Ok(ScaleWrite::Update(wanted.clone()))).await?
         }
         "patch" => {
-            let patch = Patch::read(&negotiate::content_type(&context.headers), &bytes)?;
-            let make = |scale: &Value| {
-                let mut unversioned = scale.clone();
-                meta::unset(&mut unversioned, "resourceVersion");
-                patch.apply(SCHEMA, &unversioned)
-            };
-            set(context, resource, &make).await?
+            let media = negotiate::content_type(&context.headers);
+            managed::check_patch_options(context, media == apply::MEDIA)?;
+            if media == apply::MEDIA {
+                let config = apply::read(context, &bytes)?;
+                set(context, resource, &|_| Ok(ScaleWrite::Apply(config.clone()))).await?
+            } else {
+                let patch = Patch::read(&media, &bytes)?;
+                let make = |scale: &Value| {
+                    let mut unversioned = scale.clone();
+                    meta::unset(&mut unversioned, "resourceVersion");
+                    patch.apply(SCHEMA, &unversioned).map(ScaleWrite::Update)
+                };
+                set(context, resource, &make).await?
+            }
         }
         _ => return Err(not_allowed()),
     };
-    Ok(respond::json(200, &scale_of(&object)))
+    Ok(respond::json(200, &scale_of(resource, &object)?))
 }
 
 async fn set(
     context: &Context,
     resource: &Resource,
-    wanted: &(dyn Fn(&Value) -> Result<Value, ApiError> + Sync),
+    wanted: &(dyn Fn(&Value) -> Result<ScaleWrite, ApiError> + Sync),
 ) -> Result<Value, ApiError> {
     let make = |old: &Value| {
-        let scale = wanted(&scale_of(old))?;
+        let parent = Managers::of(old).unwrap_or_default();
+        let (version, paths) = (resource.api_version(), replicas_paths(context, resource));
+        let owners = ScaleOwners { parent: &parent, api_version: &version, replicas: &paths };
+        let mut live = scale_of(resource, old)?;
+        owners.to_scale().write(&mut live);
+        let write = wanted(&live)?;
+        let conditional = write.names_version();
+        let scale = managed::scale(context, SCHEMA, &live, write)?;
         let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
         if !(0..=i64::from(i32::MAX)).contains(&replicas) {
             let value = Value::from(replicas);
@@ -63,25 +83,54 @@ async fn set(
             return Err(ApiError::invalid("autoscaling", "Scale", meta::name(old), &[error]));
         }
         let mut new = old.clone();
-        new["spec"]["replicas"] = replicas.into();
+        match &resource.custom {
+            Some(custom) => custom.set_replicas(&mut new, replicas),
+            None => new["spec"]["replicas"] = replicas.into(),
+        }
         for field in ["resourceVersion", "uid"] {
             match meta_text(&scale, field) {
                 "" => meta::unset(&mut new, field),
                 text => meta::set(&mut new, field, text),
             }
         }
+        if !conditional {
+            meta::unset(&mut new, "resourceVersion");
+        }
+        owners.to_parent(Managers::of(&scale).unwrap_or_default()).write(&mut new);
         Ok(new)
     };
-    let bytes = update::change(context, resource, Part::Main, &make).await?;
+    let bytes = update::change_with(context, resource, Part::Main, Tracking::Done, &make).await?;
     serde_json::from_slice(&bytes)
         .map_err(|e| ApiError::internal(format!("the object cannot be decoded: {e}")))
+}
+
+/// Where each version of the kind has its replicas.
+fn replicas_paths(context: &Context, resource: &Resource) -> BTreeMap<String, Path> {
+    if let Some(custom) = &resource.custom {
+        let path = |text: &str| {
+            let names: Vec<&str> = text.trim_start_matches('.').split('.').collect();
+            field_path(&names)
+        };
+        let paths = custom.definition.scale_paths().into_iter();
+        return paths.map(|(version, scale)| (version, path(&scale.spec_replicas))).collect();
+    }
+    let same = |other: &&Arc<Resource>| other.group == resource.group && other.plural == resource.plural;
+    let versions = context.server.registry().iter().filter(same).map(|other| other.api_version());
+    versions.map(|version| (version, field_path(&["spec", "replicas"]))).collect()
 }
 
 fn meta_text<'a>(object: &'a Value, field: &str) -> &'a str {
     object["metadata"].get(field).and_then(Value::as_str).unwrap_or_default()
 }
 
-fn scale_of(object: &Value) -> Value {
+fn scale_of(resource: &Resource, object: &Value) -> Result<Value, ApiError> {
+    match &resource.custom {
+        Some(custom) => custom.scale_of(object).map_err(ApiError::internal),
+        None => Ok(builtin_scale(object)),
+    }
+}
+
+fn builtin_scale(object: &Value) -> Value {
     let mut metadata = json!({});
     for field in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
         if let Some(value) = object["metadata"].get(field) {

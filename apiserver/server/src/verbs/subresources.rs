@@ -87,11 +87,11 @@ async fn finalize(context: &Context, resource: &Arc<Resource>, bytes: Bytes) -> 
 }
 
 async fn token(context: &Context, resource: &Arc<Resource>, bytes: Bytes) -> Answer {
-    let expected = Expected {
-        api_version: "authentication.k8s.io/v1",
-        kind: "TokenRequest",
-        schema: "io.k8s.api.authentication.v1.TokenRequest",
-    };
+    let expected = Expected::builtin(
+        "authentication.k8s.io/v1",
+        "TokenRequest",
+        "io.k8s.api.authentication.v1.TokenRequest",
+    );
     let request = decode::typed(context, &expected, bytes)?;
     let issuer = context.server.issuer().ok_or_else(|| {
         ApiError::new(501, "NotImplemented", "this server has no key to sign ServiceAccount tokens with")

@@ -1,12 +1,13 @@
 //! `update`: the one way in which existing objects change, for PUT, patches, status and scale.
 
-use apiserver_api::error::ApiError;
+use apiserver_api::error::{ApiError, FieldError};
 use apiserver_api::meta;
-use apiserver_api::registry::Resource;
+use apiserver_api::registry::{Resource, Written};
 use apiserver_store::Revision;
 use bytes::Bytes;
 use serde_json::Value;
 
+use super::managed::{self, Tracking};
 use super::{decode, delete};
 use crate::admission::{self, Admission, Operation};
 use crate::context::Context;
@@ -28,8 +29,14 @@ pub enum Part {
 
 /// Replaces an object by that of the body.
 pub async fn update(context: &Context, resource: &Resource, part: Part, bytes: Bytes) -> Answer {
+    managed::check_options(context, "UpdateOptions")?;
     let object = decode::object(context, resource, bytes)?;
     name_matches(context, &object)?;
+    if resource.behaviour.needs_version && meta::resource_version(&object).is_empty() {
+        let error =
+            FieldError::invalid("metadata.resourceVersion", &0.into(), "must be specified for an update");
+        return Err(ApiError::invalid(&resource.group, &resource.kind, meta::name(&object), &[error]));
+    }
     let make = |_: &Value| Ok(object.clone());
     let updated = change(context, resource, part, &make).await?;
     respond::object(context, resource, 200, updated)
@@ -56,13 +63,24 @@ pub async fn change(
     part: Part,
     make: &(dyn Fn(&Value) -> Result<Value, ApiError> + Sync),
 ) -> Result<Bytes, ApiError> {
+    change_with(context, resource, part, Tracking::of(context), make).await
+}
+
+/// [`change`], and what it means for the managed fields.
+pub async fn change_with(
+    context: &Context,
+    resource: &Resource,
+    part: Part,
+    tracking: Tracking,
+    make: &(dyn Fn(&Value) -> Result<Value, ApiError> + Sync),
+) -> Result<Bytes, ApiError> {
     let (namespace, name) = (context.info.namespace.as_str(), context.info.name.as_str());
     let namespace = if resource.namespaced { namespace } else { "" };
     let mut current = storage::require(&context.server, resource, namespace, name).await?;
     for _ in 0..limits::CONFLICT_RETRIES {
         let new = make(&current.object)?;
         let pinned = pinned(resource, &current, &new)?;
-        match attempt(context, resource, part, &current, new).await? {
+        match attempt(context, resource, (part, tracking), &current, new).await? {
             Outcome::Done(bytes) => return Ok(bytes),
             Outcome::Conflict(_) if pinned => return Err(storage::modified(resource, name)),
             Outcome::Conflict(Some(newer)) => current = newer,
@@ -84,7 +102,7 @@ fn pinned(resource: &Resource, current: &Stored, new: &Value) -> Result<bool, Ap
         "" | "0" => Ok(false),
         version => {
             let version: Revision = version.parse().map_err(|_| {
-                let error = apiserver_api::error::FieldError::invalid(
+                let error = FieldError::invalid(
                     "metadata.resourceVersion",
                     &version.into(),
                     "must be a whole number",
@@ -102,16 +120,21 @@ fn pinned(resource: &Resource, current: &Stored, new: &Value) -> Result<bool, Ap
 async fn attempt(
     context: &Context,
     resource: &Resource,
-    part: Part,
+    (part, tracking): (Part, Tracking),
     current: &Stored,
     mut new: Value,
 ) -> Result<Outcome, ApiError> {
     let old = &current.object;
     let name = meta::name(old).to_owned();
     (resource.behaviour.default)(&mut new);
-    meta::drop_empty(&mut new);
+    managed::drop_empty(&mut new);
     keep_metadata(old, &mut new);
     keep_part(resource, part, old, &mut new);
+    match tracking {
+        Tracking::Update => managed::update(context, resource, part, Some(old), &mut new),
+        Tracking::Done => {}
+        Tracking::Keep => keep_field(old, &mut new, "managedFields"),
+    }
     let operation = if part == Part::Status { Operation::UpdateStatus } else { Operation::Update };
     let admission = Admission { context, resource, operation, old: Some(old) };
     admission::mutate(&admission, &mut new).await?;
@@ -122,15 +145,16 @@ async fn attempt(
     count_generation(resource, old, &mut new);
     let reservation =
         if part == Part::Status { None } else { services::reserve(context, resource, &mut new, Some(old))? };
-    let mut errors = (resource.behaviour.validate)(&new);
-    if part == Part::Main {
-        errors.extend((resource.behaviour.validate_update)(&new, old));
-    }
+    let errors = errors_of(resource, part, &new, old);
     if !errors.is_empty() {
         return Err(ApiError::invalid(&resource.group, &resource.kind, &name, &errors));
     }
     admission::validate(&admission, &new).await?;
+    if let Some(warnings) = &resource.behaviour.warnings {
+        warnings(&new, Some(old)).into_iter().for_each(|warning| context.warn(warning));
+    }
     meta::set(&mut new, "resourceVersion", current.revision.to_string());
+    managed::forget_new_times(old, &mut new);
     if new == *old || context.dry_run()? {
         return Ok(Outcome::Done(Bytes::from(new.to_string())));
     }
@@ -143,6 +167,18 @@ async fn attempt(
     outcome
 }
 
+fn errors_of(resource: &Resource, part: Part, new: &Value, old: &Value) -> Vec<FieldError> {
+    if let Some(check) = &resource.behaviour.validate_change {
+        let written = if part == Part::Status { Written::Status } else { Written::Main };
+        return check(new, old, written);
+    }
+    let mut errors = (resource.behaviour.validate)(new);
+    if part == Part::Main {
+        errors.extend((resource.behaviour.validate_update)(new, old));
+    }
+    errors
+}
+
 /// What no update changes.
 fn keep_metadata(old: &Value, new: &mut Value) {
     for field in [
@@ -153,20 +189,23 @@ fn keep_metadata(old: &Value, new: &mut Value) {
         "generation",
         "generateName",
     ] {
-        match old["metadata"].get(field) {
-            Some(value) => meta::set(new, field, value.clone()),
-            None => meta::unset(new, field),
-        }
+        keep_field(old, new, field);
     }
-    for field in ["managedFields", "selfLink"] {
-        meta::unset(new, field);
-    }
+    meta::unset(new, "selfLink");
     // A change that names no finalizers on an object that goes must not bring any back.
     if meta::deletion_timestamp(old).is_some() {
         let had = meta::finalizers(old);
         let kept: Vec<String> =
             meta::finalizers(new).into_iter().filter(|f| had.contains(f)).map(str::to_owned).collect();
         meta::set_finalizers(new, kept);
+    }
+}
+
+/// One field of the metadata as it was.
+fn keep_field(old: &Value, new: &mut Value, field: &str) {
+    match old["metadata"].get(field) {
+        Some(value) => meta::set(new, field, value.clone()),
+        None => meta::unset(new, field),
     }
 }
 
@@ -191,18 +230,26 @@ fn keep_part(resource: &Resource, part: Part, old: &Value, new: &mut Value) {
             for field in fields {
                 copy(new, &field);
             }
-            for field in ["ownerReferences", "finalizers"] {
-                match old["metadata"].get(field) {
-                    Some(value) => meta::set(new, field, value.clone()),
-                    None => meta::unset(new, field),
+            if resource.custom.is_some() {
+                // Of custom resources the status alone is written here.
+                let version = meta::resource_version(new).to_owned();
+                let managed = new["metadata"].get("managedFields").cloned();
+                copy(new, "metadata");
+                meta::set(new, "resourceVersion", version);
+                if let Some(managed) = managed {
+                    meta::set(new, "managedFields", managed);
                 }
+                return;
+            }
+            for field in ["ownerReferences", "finalizers"] {
+                keep_field(old, new, field);
             }
         }
         _ => {}
     }
 }
 
-/// The generation rises with every change outside metadata and status.
+/// The generation rises with every change outside metadata and a status that is a subresource.
 fn count_generation(resource: &Resource, old: &Value, new: &mut Value) {
     if !resource.behaviour.generation {
         return;
@@ -210,7 +257,12 @@ fn count_generation(resource: &Resource, old: &Value, new: &mut Value) {
     let changed = |a: &Value, b: &Value| {
         a.as_object().is_some_and(|map| {
             map.iter().any(|(key, value)| {
-                !matches!(key.as_str(), "metadata" | "status") && b.get(key) != Some(value)
+                let counts = match key.as_str() {
+                    "metadata" => false,
+                    "status" => !resource.behaviour.status_subresource,
+                    _ => true,
+                };
+                counts && b.get(key) != Some(value)
             })
         })
     };

@@ -84,12 +84,24 @@ pub async fn view(server: &Server, cache: &Arc<Cache>, asked: &Asked) -> Result<
         }
     };
     let snapshot = cache.snapshot();
+    live(cache)?;
     Ok(View { objects: snapshot.objects.clone(), revision: snapshot.revision.max(least) })
+}
+
+/// 503 for the cache of a custom kind whose definition changed while the request waited: what it
+/// holds may be out of date.
+pub fn live(cache: &Cache) -> Result<(), ApiError> {
+    if cache.is_live() {
+        return Ok(());
+    }
+    let text = format!("the definition of {} has just changed", cache.resource.plural);
+    Err(storage::retry_after(ApiError::new(503, "ServiceUnavailable", text), 1))
 }
 
 /// The state at a revision, from the cache or, where that has forgotten it, from the store.
 async fn exact(server: &Server, cache: &Arc<Cache>, revision: Revision) -> Result<Objects, ApiError> {
     if let Ok(objects) = cache.at(revision) {
+        live(cache)?;
         return Ok(objects);
     }
     let mut objects = Objects::new();

@@ -62,6 +62,7 @@ pub async fn watch(context: &Context, resource: &Arc<Resource>) -> Answer {
             // Read first: what the feed passes in between is in the snapshot or in the queue.
             let passed = caches.passed();
             let (snapshot, subscription) = cache.subscribe_now(trigger);
+            view::live(&cache)?;
             if start.initial {
                 initial.extend(filter.select(&snapshot.objects, "", 0).entries);
             }

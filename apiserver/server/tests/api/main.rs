@@ -3,10 +3,15 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod admission;
+mod apply;
+mod crds;
+mod crds_kubectl;
 mod discovery;
 mod faults;
 mod harness;
+mod kubectl;
 mod lists;
+mod managed;
 mod model;
 mod subresources;
 mod watches;

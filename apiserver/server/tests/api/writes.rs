@@ -220,9 +220,9 @@ async fn the_three_patches() {
     api.patch("merge", &path, json!({"metadata": {"name": "x"}})).await.expect(400);
     api.patch("merge", &path, json!({"spec": {"replicas": -1}})).await.expect(422);
     api.patch("merge", &path, json!({"spec": {"replicas": "x"}})).await.expect(400);
-    let apply = [("content-type", "application/apply-patch+yaml")];
-    let reply = api.call("PATCH", &format!("{path}?fieldManager=m"), &apply, "{}").await.expect(415);
-    assert!(reply.message().contains("server-side apply"));
+    let unknown = [("content-type", "application/frob-patch+json")];
+    let reply = api.call("PATCH", &path, &unknown, "{}").await.expect(415);
+    assert!(reply.message().contains("application/apply-patch+yaml"), "{}", reply.text);
     let mut bomb =
         vec![json!({"op": "add", "path": "/metadata/annotations", "value": {"a": "x".repeat(100_000)}})];
     let copy = |i| json!({"op": "copy", "from": "/metadata/annotations/a", "path": format!("/metadata/annotations/b{i}")});

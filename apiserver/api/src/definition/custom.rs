@@ -1,0 +1,516 @@
+//! A definition as it is served: the kinds that it adds to the registry. Its schemas are the
+//! largest part of it and are read when one is first needed.
+
+use std::cmp::Ordering;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Arc, OnceLock};
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use super::{columns, condition_is_true};
+use crate::error::{FieldError, FieldReason};
+use crate::meta;
+use crate::registry::{Behaviour, Resource, Subresource, Verb, Written};
+use crate::structural::{Rules, Structural, coerce};
+use crate::validation::{metadata, names};
+
+/// The encoded definition, JSON; shared with whoever keeps it.
+pub type Source = Arc<dyn AsRef<[u8]> + Send + Sync>;
+
+/// How objects come from one version to another.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Conversion {
+    /// Only `apiVersion` differs.
+    #[default]
+    None,
+    /// Somebody is asked; `spec.conversion.webhook`.
+    Webhook(Value),
+}
+
+/// A definition whose names were accepted.
+pub struct Definition {
+    pub name: String,
+    pub uid: String,
+    pub group: String,
+    pub namespaced: bool,
+    /// `status.acceptedNames`
+    pub names: Value,
+    /// The version that objects are stored in.
+    pub storage: String,
+    pub conversion: Conversion,
+    /// Objects may be created, read and changed.
+    pub established: bool,
+    /// All of its names are its own.
+    pub accepted: bool,
+    /// It waits for its objects to go; none may be created.
+    pub terminating: bool,
+    /// Changes whenever something does that objects are served by.
+    pub hash: u64,
+    versions: Vec<Version>,
+    source: Source,
+}
+
+struct Version {
+    name: String,
+    served: bool,
+    /// The version without its schema.
+    rest: Value,
+    schema: OnceLock<Structural>,
+    rules: OnceLock<Option<Rules>>,
+}
+
+#[derive(Deserialize)]
+struct Raw<'a> {
+    metadata: Value,
+    #[serde(borrow)]
+    spec: &'a RawValue,
+    #[serde(default)]
+    status: Value,
+}
+
+#[derive(Deserialize)]
+struct RawSpec<'a> {
+    group: String,
+    scope: String,
+    #[serde(borrow)]
+    versions: Vec<&'a RawValue>,
+    #[serde(default)]
+    conversion: Value,
+}
+
+/// A version without its schema, which is the most of it.
+#[derive(Deserialize, serde::Serialize)]
+#[serde(rename_all = "camelCase")]
+struct RawVersion {
+    name: String,
+    #[serde(default)]
+    served: bool,
+    #[serde(default)]
+    storage: bool,
+    #[serde(default)]
+    deprecated: bool,
+    #[serde(default)]
+    deprecation_warning: Value,
+    #[serde(default)]
+    subresources: Value,
+    #[serde(default)]
+    additional_printer_columns: Value,
+    #[serde(default)]
+    selectable_fields: Value,
+}
+
+#[derive(Deserialize)]
+struct RawSchema<'a> {
+    name: String,
+    #[serde(borrow, default)]
+    schema: Option<&'a RawValue>,
+}
+
+impl Definition {
+    /// Reads a definition; `None` if it is none.
+    pub fn read(source: Source) -> Option<Self> {
+        let bytes: &[u8] = (*source).as_ref();
+        let raw: Raw<'_> = serde_json::from_slice(bytes).ok()?;
+        let spec: RawSpec<'_> = serde_json::from_str(raw.spec.get()).ok()?;
+        let object = json!({"metadata": raw.metadata, "status": raw.status});
+        let mut versions = Vec::new();
+        let mut storage = String::new();
+        for version in &spec.versions {
+            let version: RawVersion = serde_json::from_str(version.get()).ok()?;
+            if version.storage {
+                storage.clone_from(&version.name);
+            }
+            versions.push(Version {
+                name: version.name.clone(),
+                served: version.served,
+                rest: serde_json::to_value(&version).ok()?,
+                schema: OnceLock::new(),
+                rules: OnceLock::new(),
+            });
+        }
+        let names = object["status"]["acceptedNames"].clone();
+        let terminating = meta::deletion_timestamp(&object).is_some();
+        let established = condition_is_true(&object, "Established");
+        let mut hasher = DefaultHasher::new();
+        (raw.spec.get(), names.to_string(), terminating, established, meta::uid(&object)).hash(&mut hasher);
+        let webhook = spec.conversion["strategy"] == "Webhook";
+        Some(Self {
+            name: meta::name(&object).to_owned(),
+            uid: meta::uid(&object).to_owned(),
+            group: spec.group,
+            namespaced: spec.scope == "Namespaced",
+            names,
+            storage,
+            conversion: if webhook {
+                Conversion::Webhook(spec.conversion["webhook"].clone())
+            } else {
+                Conversion::None
+            },
+            established,
+            accepted: condition_is_true(&object, "NamesAccepted"),
+            terminating,
+            hash: hasher.finish(),
+            versions,
+            source,
+        })
+    }
+
+    fn text(&self, field: &str) -> &str {
+        self.names.get(field).and_then(Value::as_str).unwrap_or_default()
+    }
+
+    /// `Widget`
+    pub fn kind(&self) -> &str {
+        self.text("kind")
+    }
+
+    /// `widgets`
+    pub fn plural(&self) -> &str {
+        self.text("plural")
+    }
+
+    /// `/registry/example.com/widgets`
+    pub fn storage_prefix(&self) -> String {
+        format!("/registry/{}/{}", self.group, self.plural())
+    }
+
+    /// The kinds that are served, the preferred version first; none before the definition is
+    /// established. Where a webhook converts, only the version that is stored: no webhook is asked
+    /// yet, and objects that were not converted would be wrong.
+    pub fn resources(self: &Arc<Self>) -> Vec<Resource> {
+        let converted =
+            |i: usize| self.conversion == Conversion::None || self.versions[i].name == self.storage;
+        let served = |i: &usize| {
+            self.established && !self.plural().is_empty() && self.versions[*i].served && converted(*i)
+        };
+        let mut places: Vec<usize> = (0..self.versions.len()).filter(served).collect();
+        places.sort_by(|&a, &b| version_order(&self.versions[a].name, &self.versions[b].name));
+        places
+            .into_iter()
+            .map(|version| resource(&Arc::new(Custom { definition: Arc::clone(self), version })))
+            .collect()
+    }
+
+    /// The kind in the version that is stored, served or not.
+    pub fn stored(self: &Arc<Self>) -> Option<Resource> {
+        let version = self.versions.iter().position(|v| v.name == self.storage)?;
+        Some(resource(&Arc::new(Custom { definition: Arc::clone(self), version })))
+    }
+
+    /// `openAPIV3Schema` of a version as it was written; `Null` if it has none.
+    pub fn raw_schema(&self, version: &str) -> Value {
+        let read = || {
+            let raw: Raw<'_> = serde_json::from_slice((*self.source).as_ref()).ok()?;
+            let spec: RawSpec<'_> = serde_json::from_str(raw.spec.get()).ok()?;
+            let versions =
+                spec.versions.iter().filter_map(|v| serde_json::from_str::<RawSchema<'_>>(v.get()).ok());
+            let found = versions.into_iter().find(|v| v.name == version)?;
+            let mut schema: Value = serde_json::from_str(found.schema?.get()).ok()?;
+            Some(schema["openAPIV3Schema"].take())
+        };
+        read().unwrap_or_default()
+    }
+
+    /// Every version that is served.
+    pub(super) fn all_versions(self: &Arc<Self>) -> Vec<Custom> {
+        let served = (0..self.versions.len()).filter(|&version| self.versions[version].served);
+        served.map(|version| Custom { definition: Arc::clone(self), version }).collect()
+    }
+
+    fn schema(&self, version: usize) -> &Structural {
+        let version = &self.versions[version];
+        version.schema.get_or_init(|| Structural::compile(&self.raw_schema(&version.name)))
+    }
+}
+
+/// One version of a definition.
+pub struct Custom {
+    pub definition: Arc<Definition>,
+    version: usize,
+}
+
+impl Custom {
+    /// What its objects look like.
+    pub fn schema(&self) -> &Structural {
+        self.definition.schema(self.version)
+    }
+
+    pub(super) fn rest(&self) -> &Value {
+        &self.definition.versions[self.version].rest
+    }
+
+    /// `v1`
+    pub fn version(&self) -> &str {
+        &self.definition.versions[self.version].name
+    }
+
+    /// `example.com/v1`
+    pub fn api_version(&self) -> String {
+        format!("{}/{}", self.definition.group, self.version())
+    }
+
+    /// Whether objects are stored in this version.
+    pub fn is_stored(&self) -> bool {
+        self.version() == self.definition.storage
+    }
+
+    /// What users of a deprecated version should know.
+    pub fn deprecation(&self) -> Option<String> {
+        if self.rest()["deprecated"] != true {
+            return None;
+        }
+        if let Some(text) = self.rest()["deprecationWarning"].as_str() {
+            return Some(text.to_owned());
+        }
+        let definition = &self.definition;
+        let mut text = format!("{} {} is deprecated", self.api_version(), definition.kind());
+        let newer = definition.versions.iter().filter(|v| v.served && v.rest["deprecated"] != true);
+        let newer = newer.filter(|v| version_order(&v.name, self.version()) == Ordering::Less);
+        if let Some(best) = newer.min_by(|a, b| version_order(&a.name, &b.name)) {
+            text.push_str(&format!("; use {}/{} {}", definition.group, best.name, definition.kind()));
+        }
+        Some(text)
+    }
+
+    /// Makes an object of another version, or one from storage, one of this version: what the
+    /// schema does not know goes, and what it names by default comes. Without a webhook nothing
+    /// else differs.
+    pub fn adopt(&self, object: &mut Value) {
+        let Some(map) = object.as_object_mut() else { return };
+        map.insert("apiVersion".to_owned(), self.api_version().into());
+        let schema = self.schema();
+        // What was stored when less was checked is served as far as it can be read.
+        let _ = coerce(schema, object, true, true);
+        schema.prune(object);
+        schema.prune_nulls(object);
+        schema.apply_defaults(object);
+        if meta::generation(object) == 0 {
+            meta::set(object, "generation", 1);
+        }
+    }
+
+    /// The place of a served version, by `GROUP/VERSION`.
+    fn sibling(&self, api_version: &str) -> Option<usize> {
+        let version = api_version.strip_prefix(self.definition.group.as_str())?.strip_prefix('/')?;
+        self.definition.versions.iter().position(|v| v.served && v.name == version)
+    }
+
+    /// The schema of another version of the same kind.
+    pub(super) fn schema_of(&self, api_version: &str) -> Option<&Structural> {
+        Some(self.definition.schema(self.sibling(api_version)?))
+    }
+
+    /// An object in another version; `None` where that takes a webhook.
+    pub(super) fn converted(&self, object: &Value, api_version: &str) -> Option<Value> {
+        let version = self.sibling(api_version)?;
+        let mut object = object.clone();
+        if object["apiVersion"] != api_version {
+            if self.definition.conversion != Conversion::None {
+                return None;
+            }
+            Custom { definition: Arc::clone(&self.definition), version }.adopt(&mut object);
+        }
+        Some(object)
+    }
+
+    /// Makes an object one to be stored, by the stored version's schema.
+    pub fn to_storage(&self, object: &mut Value) {
+        let definition = &self.definition;
+        if self.is_stored() || !object.is_object() {
+            return;
+        }
+        object["apiVersion"] = format!("{}/{}", definition.group, definition.storage).into();
+        if let Some(stored) = definition.versions.iter().position(|v| v.name == definition.storage) {
+            let schema = definition.schema(stored);
+            schema.prune(object);
+            schema.prune_nulls(object);
+        }
+    }
+
+    /// Errors of a new object.
+    pub fn validate(&self, object: &Value) -> Vec<FieldError> {
+        let schema = self.schema();
+        let mut errors = metadata::validate(object, names::dns_subdomain);
+        errors.extend(schema.validate(object));
+        errors.extend(self.scale_errors(object, Written::Main));
+        errors.extend(schema.embedded_errors(object, false));
+        errors.extend(schema.list_errors(object));
+        self.run_rules(object, None, &mut errors);
+        errors
+    }
+
+    /// Errors of the schema's rules, which are made for objects that are otherwise sound.
+    fn run_rules(&self, object: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
+        let rules =
+            self.definition.versions[self.version].rules.get_or_init(|| Rules::compile(self.schema()));
+        let Some(rules) = rules else { return };
+        let blocking = |error: &FieldError| {
+            matches!(
+                error.reason,
+                FieldReason::NotSupported
+                    | FieldReason::Required
+                    | FieldReason::TooLong
+                    | FieldReason::TooMany
+                    | FieldReason::TypeInvalid
+            )
+        };
+        if errors.iter().any(blocking) {
+            let detail = "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation";
+            errors.push(FieldError::invalid("<nil>", &Value::Null, detail));
+            return;
+        }
+        errors.extend(rules.errors(self.schema(), object, old));
+    }
+
+    /// Errors of a changed object; what was wrong before and did not change is tolerated.
+    pub fn validate_change(&self, new: &Value, old: &Value, written: Written) -> Vec<FieldError> {
+        let schema = self.schema();
+        let mut errors = metadata::validate(new, names::dns_subdomain);
+        if written == Written::Status {
+            if let (Some(schema), Some(status)) = (schema.properties.get("status"), new.get("status")) {
+                errors.extend(schema.validate_change(status, &old["status"]).into_iter().map(below_status));
+            }
+        } else {
+            errors.extend(schema.validate_change(new, old));
+            errors.extend(schema.embedded_errors(new, false));
+        }
+        errors.extend(self.scale_errors(new, written));
+        let lists = schema.list_errors(new);
+        if !lists.is_empty() && schema.list_errors(old).is_empty() {
+            errors.extend(lists);
+        }
+        self.run_rules(new, Some(old), &mut errors);
+        errors
+    }
+}
+
+/// Errors of the status carry its name.
+fn below_status(mut error: FieldError) -> FieldError {
+    if error.field != "<nil>" {
+        error.field =
+            if error.field.is_empty() { "status".to_owned() } else { format!("status.{}", error.field) };
+    }
+    error
+}
+
+fn resource(custom: &Arc<Custom>) -> Resource {
+    let (definition, rest) = (&custom.definition, custom.rest());
+    let (columns, cells) = columns::of(rest);
+    let texts = |pointer: &str| -> Vec<String> {
+        meta::list(&definition.names, pointer).iter().filter_map(Value::as_str).map(str::to_owned).collect()
+    };
+    let mut verbs = vec![Verb::Delete, Verb::DeleteCollection, Verb::Get, Verb::List];
+    if definition.terminating {
+        verbs.push(Verb::Watch);
+    } else {
+        verbs.extend([Verb::Patch, Verb::Create, Verb::Update, Verb::Watch]);
+    }
+    let selectable = meta::list(rest, "/selectableFields").iter();
+    let selectable =
+        selectable.filter_map(|f| Some(f["jsonPath"].as_str()?.trim_start_matches('.').to_owned()));
+    let reversed: Vec<&str> = definition.group.split('.').rev().collect();
+    Resource {
+        group: definition.group.clone(),
+        version: custom.version().to_owned(),
+        plural: definition.plural().to_owned(),
+        singular: definition.text("singular").to_owned(),
+        kind: definition.kind().to_owned(),
+        namespaced: definition.namespaced,
+        verbs,
+        subresources: subresources(rest),
+        short_names: texts("/shortNames"),
+        categories: texts("/categories"),
+        storage_prefix: definition.storage_prefix(),
+        selectable: selectable.collect(),
+        columns,
+        cells,
+        schema: format!("{}.{}.{}", reversed.join("."), custom.version(), definition.kind()),
+        behaviour: behaviour(custom),
+        custom: Some(Arc::clone(custom)),
+        stored: true,
+    }
+}
+
+fn subresources(rest: &Value) -> Vec<Subresource> {
+    let verbs = || vec![Verb::Get, Verb::Patch, Verb::Update];
+    let mut list = Vec::new();
+    if rest["subresources"]["status"].is_object() {
+        list.push(Subresource { name: "status", kind: "", group: "", version: "", verbs: verbs() });
+    }
+    if rest["subresources"]["scale"].is_object() {
+        list.push(Subresource {
+            name: "scale",
+            kind: "Scale",
+            group: "autoscaling",
+            version: "v1",
+            verbs: verbs(),
+        });
+    }
+    list
+}
+
+fn behaviour(custom: &Arc<Custom>) -> Behaviour {
+    let status_subresource = custom.rest()["subresources"]["status"].is_object();
+    let (defaults, check, change) = (Arc::clone(custom), Arc::clone(custom), Arc::clone(custom));
+    Behaviour {
+        generation: true,
+        graceful_delete: false,
+        status_subresource,
+        needs_version: true,
+        default: Arc::new(move |object| defaults.schema().apply_defaults(object)),
+        prepare_create: Arc::new(move |object: &mut Value| {
+            if status_subresource && let Some(map) = object.as_object_mut() {
+                map.remove("status");
+            }
+        }),
+        prepare_update: Arc::new(|_: &mut Value, _: &Value| {}),
+        validate: Arc::new(move |object| check.validate(object)),
+        validate_update: Arc::new(|_: &Value, _: &Value| Vec::new()),
+        validate_change: Some(Arc::new(move |new, old, written| change.validate_change(new, old, written))),
+        warnings: Some(Arc::new(finalizer_warnings)),
+        prepare_delete: None,
+    }
+}
+
+/// Finalizers without a domain may be somebody else's.
+fn finalizer_warnings(new: &Value, old: Option<&Value>) -> Vec<String> {
+    const STANDARD: [&str; 3] = ["orphan", "foregroundDeletion", "kubernetes"];
+    let before = old.map(meta::finalizers).unwrap_or_default();
+    let added = meta::finalizers(new).into_iter().filter(|f| !before.contains(f));
+    let bare = added.filter(|f| !f.contains('/') && !STANDARD.contains(f));
+    bare.map(|finalizer| {
+        let how = if finalizer.contains('.') { " including a path (/)" } else { "" };
+        format!(
+            "metadata.finalizers: {finalizer:?}: prefer a domain-qualified finalizer name{how} to avoid accidental conflicts with other finalizer writers"
+        )
+    })
+    .collect()
+}
+
+/// The order of preference: stable versions before betas before alphas, the newest first, and then
+/// what has no such name.
+pub fn version_order(a: &str, b: &str) -> Ordering {
+    match (parse_version(a), parse_version(b)) {
+        (Some(x), Some(y)) => y.cmp(&x),
+        (Some(_), None) => Ordering::Less,
+        (None, Some(_)) => Ordering::Greater,
+        (None, None) => a.cmp(b),
+    }
+}
+
+/// Stability, major and minor number.
+fn parse_version(text: &str) -> Option<(u8, u64, u64)> {
+    let rest = text.strip_prefix('v')?;
+    let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+    let major = rest[..digits].parse().ok()?;
+    let (stability, minor) = match &rest[digits..] {
+        "" => (2, "0"),
+        rest => rest
+            .strip_prefix("beta")
+            .map(|m| (1, m))
+            .or_else(|| rest.strip_prefix("alpha").map(|m| (0, m)))?,
+    };
+    Some((stability, major, minor.parse().ok()?))
+}

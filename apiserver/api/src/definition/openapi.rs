@@ -1,0 +1,257 @@
+//! What OpenAPI says of custom resources: schemas and operations, in the forms of v2 and v3.
+
+use serde_json::{Map, Value, json};
+
+use super::Custom;
+use crate::registry::Resource;
+
+const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
+const API_VERSION: &str = "APIVersion defines the versioned schema of this representation of an object.";
+const KIND: &str = "Kind is the REST resource that this object represents.";
+
+/// Which OpenAPI.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dialect {
+    V2,
+    V3,
+}
+
+impl Dialect {
+    fn reference(self, name: &str) -> Value {
+        match self {
+            Self::V2 => json!({"$ref": format!("#/definitions/{name}")}),
+            Self::V3 => json!({"$ref": format!("#/components/schemas/{name}")}),
+        }
+    }
+
+    /// A reference beside other keys.
+    fn described(self, name: &str, description: &str) -> Value {
+        match self {
+            Self::V2 => {
+                let mut value = self.reference(name);
+                value["description"] = description.into();
+                value
+            }
+            Self::V3 => json!({"description": description, "allOf": [self.reference(name)]}),
+        }
+    }
+}
+
+/// The schemas of an object and of a list, by their names.
+pub fn schemas(custom: &Custom, resource: &Resource, dialect: Dialect) -> Vec<(String, Value)> {
+    let gvk = json!([{"group": resource.group, "version": resource.version, "kind": resource.kind}]);
+    let raw = custom.definition.raw_schema(custom.version());
+    let mut schema = if raw.is_object() { raw } else { json!({"type": "object"}) };
+    // v2 cannot say the half of it; what it cannot say is left open, as Kubernetes does.
+    if dialect == Dialect::V2 {
+        for_v2(&mut schema);
+    }
+    let preserved = schema.get("x-kubernetes-preserve-unknown-fields") == Some(&json!(true));
+    if !schema["properties"].is_object() && !preserved {
+        schema["properties"] = json!({});
+    }
+    if let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) {
+        let text = |description: &str| json!({"type": "string", "description": description});
+        properties.insert("apiVersion".to_owned(), text(API_VERSION));
+        properties.insert("kind".to_owned(), text(KIND));
+        let metadata = dialect.described(&format!("{META}.ObjectMeta"), "Standard object's metadata.");
+        properties.insert("metadata".to_owned(), metadata);
+    }
+    schema["x-kubernetes-group-version-kind"] = gvk;
+    let description = format!("{}List is a list of {}", resource.kind, resource.kind);
+    let list = json!({
+        "description": description, "type": "object", "required": ["items"],
+        "properties": {
+            "apiVersion": {"type": "string", "description": API_VERSION},
+            "kind": {"type": "string", "description": KIND},
+            "metadata": dialect.described(&format!("{META}.ListMeta"), "Standard list metadata."),
+            "items": {"type": "array", "description": format!("List of {}.", resource.plural),
+                      "items": dialect.reference(&resource.schema)},
+        },
+        "x-kubernetes-group-version-kind":
+            [{"group": resource.group, "version": resource.version, "kind": format!("{}List", resource.kind)}],
+    });
+    vec![(resource.schema.clone(), schema), (format!("{}List", resource.schema), list)]
+}
+
+/// v2 has neither `nullable` nor alternatives, and takes a type that is empty for an error.
+fn for_v2(schema: &mut Value) {
+    let Some(map) = schema.as_object_mut() else { return };
+    for key in ["allOf", "anyOf", "oneOf", "not", "default"] {
+        map.remove(key);
+    }
+    let open = map.remove("nullable") == Some(Value::Bool(true))
+        || map.get("x-kubernetes-preserve-unknown-fields") == Some(&Value::Bool(true));
+    if open {
+        for key in ["type", "items", "properties", "required", "additionalProperties"] {
+            map.remove(key);
+        }
+    }
+    if map.get("x-kubernetes-int-or-string") == Some(&Value::Bool(true)) {
+        map.remove("type");
+    }
+    for key in ["items", "additionalProperties"] {
+        map.get_mut(key).into_iter().for_each(for_v2);
+    }
+    if let Some(properties) = map.get_mut("properties").and_then(Value::as_object_mut) {
+        properties.values_mut().for_each(for_v2);
+    }
+}
+
+/// The paths of a kind with their operations.
+pub fn operations(resource: &Resource, dialect: Dialect) -> Map<String, Value> {
+    let prefix = format!("/apis/{}/{}", resource.group, resource.version);
+    let scope = if resource.namespaced { "/namespaces/{namespace}" } else { "" };
+    let collection = format!("{prefix}{scope}/{}", resource.plural);
+    let scoped = if resource.namespaced { "Namespaced" } else { "" };
+    let stem: String = resource.group.split('.').chain([resource.version.as_str()]).map(capital).collect();
+    let make = |verb: &'static str, word: &str, suffix: &str, target: &str| {
+        let id = format!("{word}{stem}{scoped}{}{suffix}", resource.kind);
+        operation(resource, verb, &id, target, dialect)
+    };
+    let list = format!("{}List", resource.schema);
+    let status = format!("{META}.Status");
+    let parameters = |named: bool| path_parameters(resource.namespaced, named, dialect);
+    let mut paths = Map::new();
+    paths.insert(
+        collection.clone(),
+        json!({
+            "parameters": parameters(false),
+            "get": make("list", "list", "", &list),
+            "post": make("post", "create", "", &resource.schema),
+            "delete": make("deletecollection", "deleteCollection", "", &status),
+        }),
+    );
+    let one = |suffix: &str, target: &str| {
+        json!({
+            "parameters": parameters(true),
+            "get": make("get", "read", suffix, target),
+            "put": make("put", "replace", suffix, target),
+            "patch": make("patch", "patch", suffix, target),
+        })
+    };
+    let mut object = one("", &resource.schema);
+    object["delete"] = make("delete", "delete", "", &status);
+    paths.insert(format!("{collection}/{{name}}"), object);
+    for sub in &resource.subresources {
+        let scale = "io.k8s.api.autoscaling.v1.Scale";
+        let target = if sub.name == "scale" { scale } else { &resource.schema };
+        paths.insert(format!("{collection}/{{name}}/{}", sub.name), one(&capital(sub.name), target));
+    }
+    if resource.namespaced {
+        let id = format!("list{stem}{}ForAllNamespaces", resource.kind);
+        let all = json!({"get": operation(resource, "list", &id, &list, dialect)});
+        paths.insert(format!("{prefix}/{}", resource.plural), all);
+    }
+    paths
+}
+
+fn operation(resource: &Resource, verb: &str, id: &str, target: &str, dialect: Dialect) -> Value {
+    let body = match verb {
+        "post" | "put" => Some((target.to_owned(), true, vec!["application/json", "application/yaml"])),
+        "patch" => Some((
+            format!("{META}.Patch"),
+            true,
+            vec![
+                "application/apply-patch+yaml",
+                "application/json-patch+json",
+                "application/merge-patch+json",
+            ],
+        )),
+        "delete" | "deletecollection" => Some((format!("{META}.DeleteOptions"), false, vec!["*/*"])),
+        _ => None,
+    };
+    let mut parameters: Vec<Value> = query_of(verb).iter().map(|(n, t)| query(n, t, dialect)).collect();
+    let mut operation = json!({
+        "description": format!("{verb} {}", resource.kind),
+        "operationId": id,
+        "tags": [format!("{}_{}", resource.group.replace('.', "_"), resource.version)],
+        "x-kubernetes-action": verb,
+        "x-kubernetes-group-version-kind":
+            {"group": resource.group, "version": resource.version, "kind": resource.kind},
+    });
+    let schema = dialect.reference(target);
+    match dialect {
+        Dialect::V3 => {
+            let content = json!({"application/json": {"schema": schema}});
+            operation["responses"] = json!({"200": {"description": "OK", "content": content},
+                "401": {"description": "Unauthorized"}});
+            if let Some((name, required, types)) = body {
+                let entry = json!({"schema": dialect.reference(&name)});
+                let content: Map<String, Value> =
+                    types.into_iter().map(|t| (t.to_owned(), entry.clone())).collect();
+                operation["requestBody"] = json!({"required": required, "content": content});
+            }
+        }
+        Dialect::V2 => {
+            operation["responses"] = json!({"200": {"description": "OK", "schema": schema}, "401": {"description": "Unauthorized"}});
+            operation["produces"] = json!(["application/json", "application/yaml"]);
+            operation["schemes"] = json!(["https"]);
+            operation["consumes"] = json!(["application/json", "application/yaml"]);
+            if let Some((name, required, types)) = body {
+                operation["consumes"] = json!(types);
+                let schema = dialect.reference(&name);
+                parameters
+                    .push(json!({"name": "body", "in": "body", "required": required, "schema": schema}));
+            }
+        }
+    }
+    operation["parameters"] = Value::Array(parameters);
+    operation
+}
+
+fn query_of(verb: &str) -> &'static [(&'static str, &'static str)] {
+    match verb {
+        "list" | "deletecollection" => &[
+            ("allowWatchBookmarks", "boolean"),
+            ("continue", "string"),
+            ("fieldSelector", "string"),
+            ("labelSelector", "string"),
+            ("limit", "integer"),
+            ("resourceVersion", "string"),
+            ("resourceVersionMatch", "string"),
+            ("sendInitialEvents", "boolean"),
+            ("timeoutSeconds", "integer"),
+            ("watch", "boolean"),
+        ],
+        "post" | "put" => &[("dryRun", "string"), ("fieldManager", "string"), ("fieldValidation", "string")],
+        "patch" => &[
+            ("dryRun", "string"),
+            ("fieldManager", "string"),
+            ("fieldValidation", "string"),
+            ("force", "boolean"),
+        ],
+        "delete" => &[
+            ("dryRun", "string"),
+            ("gracePeriodSeconds", "integer"),
+            ("orphanDependents", "boolean"),
+            ("propagationPolicy", "string"),
+        ],
+        _ => &[],
+    }
+}
+
+fn query(name: &str, kind: &str, dialect: Dialect) -> Value {
+    match dialect {
+        Dialect::V2 => json!({"name": name, "in": "query", "type": kind, "uniqueItems": true}),
+        Dialect::V3 => json!({"name": name, "in": "query", "schema": {"type": kind, "uniqueItems": true}}),
+    }
+}
+
+fn path_parameters(namespaced: bool, named: bool, dialect: Dialect) -> Vec<Value> {
+    let names = [(named, "name"), (namespaced, "namespace")];
+    let names = names.into_iter().filter(|(wanted, _)| *wanted);
+    names
+        .map(|(_, name)| {
+            let mut parameter = query(name, "string", dialect);
+            parameter["in"] = "path".into();
+            parameter["required"] = true.into();
+            parameter
+        })
+        .collect()
+}
+
+fn capital(word: &str) -> String {
+    let mut characters = word.chars();
+    characters.next().map(|c| c.to_uppercase().chain(characters).collect()).unwrap_or_default()
+}

@@ -1,0 +1,354 @@
+//! What server-side apply has to know of a type: whether it is owned as a whole or piece by piece,
+//! and how the items of a list are told apart. Built-in kinds answer from the type graph, custom
+//! resources from their structural schemas.
+
+use std::sync::LazyLock;
+
+use serde_json::Value;
+
+use super::graph::{Definition, ListType, Merge, Type, definition, definitions};
+
+/// How values of a type are merged and owned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// One value, replaced as a whole.
+    Scalar(Scalar),
+    /// A JSON array.
+    List(List),
+    /// A JSON object.
+    Map(Map),
+    /// Any JSON value. A list is one value; so is an object if `atomic`, otherwise its fields are
+    /// owned one by one and are of this kind themselves.
+    Untyped { atomic: bool },
+}
+
+/// What a scalar may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scalar {
+    String,
+    Number,
+    Boolean,
+    /// Any of them: quantities, int-or-string.
+    Any,
+}
+
+/// `x-kubernetes-list-type`, with a meaning for every list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum List {
+    /// One value.
+    Atomic,
+    /// Scalars, each once.
+    Set,
+    /// Objects, identified by [`Shape::keys`].
+    Keyed,
+}
+
+/// `x-kubernetes-map-type`, with a meaning for every object and map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Map {
+    /// One value.
+    Atomic,
+    /// Each field has owners of its own.
+    Granular,
+}
+
+/// The type of a value in an object.
+#[derive(Clone, Copy, Debug)]
+pub struct Child<S> {
+    pub shape: S,
+    /// The schema names the field. Keys of maps and unknown fields that are preserved are not
+    /// declared.
+    pub declared: bool,
+}
+
+/// A type, as server-side apply sees it. Cheap to copy: a reference or an index.
+pub trait Shape: Copy {
+    /// How its values are merged and owned.
+    fn kind(self) -> Kind;
+
+    /// The type of the value under `name` in an object; `None` if the schema allows no such field.
+    /// Called for maps and untyped objects.
+    fn field(self, name: &str) -> Option<Child<Self>>;
+
+    /// The type of a list's items. Called for lists of every kind.
+    fn element(self) -> Option<Self>;
+
+    /// `x-kubernetes-list-map-keys`, in the order of the schema. Called for keyed lists.
+    fn keys(self, visit: &mut dyn FnMut(&str));
+
+    /// What a key means in an item that does not have it. Called for keyed lists.
+    fn key_default(self, key: &str) -> Option<Value>;
+
+    /// Fields that are always there, even if nothing is in them, so that nobody is seen to add or
+    /// remove them: those that Kubernetes' own types always encode. Custom resources have none.
+    fn implied(self) -> &'static [&'static str] {
+        &[]
+    }
+}
+
+/// The shape of an object of which nothing is known: objects are granular, lists are atomic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Untyped;
+
+impl Shape for Untyped {
+    fn kind(self) -> Kind {
+        Kind::Untyped { atomic: false }
+    }
+
+    fn field(self, _: &str) -> Option<Child<Self>> {
+        Some(Child { shape: Self, declared: false })
+    }
+
+    fn element(self) -> Option<Self> {
+        Some(Self)
+    }
+
+    fn keys(self, _: &mut dyn FnMut(&str)) {}
+
+    fn key_default(self, _: &str) -> Option<Value> {
+        None
+    }
+}
+
+/// A type of the type graph with the merge semantics of the field that holds it.
+#[derive(Clone, Copy)]
+pub struct Builtin {
+    node: Node,
+    merge: Option<Merge>,
+}
+
+#[derive(Clone, Copy)]
+enum Node {
+    Object(Definition),
+    Other(Type),
+}
+
+impl Builtin {
+    /// The shape of a definition, `io.k8s.api.core.v1.Pod`.
+    pub fn of(name: &str) -> Option<Self> {
+        definition(name).map(|definition| Self { node: Node::Object(definition), merge: None })
+    }
+
+    fn typed(ty: Type, merge: Option<Merge>) -> Self {
+        let node = ty.object().map_or(Node::Other(ty), Node::Object);
+        Self { node, merge }
+    }
+
+    fn list(self) -> List {
+        let Some(merge) = self.merge else { return List::Atomic };
+        match merge.list_type() {
+            ListType::Atomic => List::Atomic,
+            ListType::Set => List::Set,
+            ListType::Map => List::Keyed,
+            // Older fields say it with their patch strategy.
+            ListType::Unspecified if !merge.patch_merge() => List::Atomic,
+            ListType::Unspecified if merge.patch_key().is_some() => List::Keyed,
+            ListType::Unspecified => List::Set,
+        }
+    }
+}
+
+impl Shape for Builtin {
+    fn kind(self) -> Kind {
+        let map = |atomic| Kind::Map(if atomic { Map::Atomic } else { Map::Granular });
+        let atomic = self.merge.is_some_and(Merge::atomic);
+        let ty = match self.node {
+            Node::Object(definition) => return map(atomic || definition.atomic()),
+            Node::Other(ty) => ty,
+        };
+        match ty {
+            Type::String | Type::Bytes | Type::Time | Type::MicroTime => Kind::Scalar(Scalar::String),
+            Type::Int32 | Type::Int64 | Type::Number => Kind::Scalar(Scalar::Number),
+            Type::Bool => Kind::Scalar(Scalar::Boolean),
+            Type::IntOrString | Type::Quantity => Kind::Scalar(Scalar::Any),
+            Type::Any => Kind::Untyped { atomic: true },
+            Type::List(_) => Kind::List(self.list()),
+            Type::Map(_) | Type::Object(_) => map(atomic),
+        }
+    }
+
+    fn field(self, name: &str) -> Option<Child<Self>> {
+        match self.node {
+            Node::Object(definition) => {
+                let field = definition.field(name)?;
+                Some(Child { shape: Self::typed(field.ty(), Some(field.merge())), declared: true })
+            }
+            Node::Other(ty @ Type::Map(_)) => {
+                Some(Child { shape: Self::typed(ty.element()?, None), declared: false })
+            }
+            Node::Other(Type::Any) => Some(Child { shape: self, declared: false }),
+            Node::Other(_) => None,
+        }
+    }
+
+    fn element(self) -> Option<Self> {
+        match self.node {
+            Node::Other(Type::Any) => Some(self),
+            Node::Other(ty) => ty.element().map(|ty| Self::typed(ty, None)),
+            Node::Object(_) => None,
+        }
+    }
+
+    fn keys(self, visit: &mut dyn FnMut(&str)) {
+        let Some(merge) = self.merge else { return };
+        match merge.list_type() {
+            ListType::Map => merge.list_map_keys().for_each(visit),
+            _ => merge.patch_key().into_iter().for_each(visit),
+        }
+    }
+
+    fn key_default(self, key: &str) -> Option<Value> {
+        let Node::Object(definition) = self.element()?.node else { return None };
+        let field = definition.field(key)?;
+        if field.required() {
+            return match field.ty() {
+                Type::Int32 | Type::Int64 | Type::Number => Some(Value::from(0)),
+                Type::Bool => Some(Value::Bool(false)),
+                Type::Object(_) | Type::List(_) | Type::Map(_) | Type::Any => None,
+                _ => Some(Value::String(String::new())),
+            };
+        }
+        // The one default among the optional keys of built-in lists: that of ports.
+        (key == "protocol").then(|| Value::String("TCP".to_owned()))
+    }
+
+    fn implied(self) -> &'static [&'static str] {
+        match self.node {
+            Node::Object(definition) => IMPLIED.get(definition.index()).map_or(&[], Vec::as_slice),
+            Node::Other(_) => &[],
+        }
+    }
+}
+
+/// Implied fields of each definition, found once.
+static IMPLIED: LazyLock<Vec<Vec<&'static str>>> = LazyLock::new(|| definitions().map(implied_of).collect());
+
+fn implied_of(definition: Definition) -> Vec<&'static str> {
+    let is_metadata = |ty: Type| ty.object().is_some_and(|d| d.short_name() == "ObjectMeta");
+    let mut found = Vec::new();
+    if definition.field("metadata").is_some_and(|field| is_metadata(field.ty())) {
+        let held =
+            |name: &&str| definition.field(name).is_some_and(|field| matches!(field.ty(), Type::Object(_)));
+        found.extend(["metadata", "spec", "status"].into_iter().filter(held));
+    }
+    if let Ok(at) = BY_VALUE.binary_search_by(|row| row.0.cmp(definition.short_name())) {
+        found.extend(BY_VALUE[at].1.iter().filter(|field| definition.field(field).is_some()));
+    }
+    found
+}
+
+/// What Kubernetes' types always encode, empty or not, beside metadata, spec and status: structs
+/// that they hold by value, and lists with items of their own that they do not omit.
+const BY_VALUE: &[(&str, &[&str])] = &[
+    ("AllocationResult", &["devices"]),
+    ("Binding", &["target"]),
+    ("CSINodeSpec", &["drivers"]),
+    ("ClusterRoleBinding", &["roleRef"]),
+    ("Container", &["resources"]),
+    ("ContainerResourceMetricSource", &["target"]),
+    ("ContainerResourceMetricStatus", &["current"]),
+    ("ContainerStatus", &["lastState", "state"]),
+    ("CronJobSpec", &["jobTemplate"]),
+    ("CustomResourceDefinitionSpec", &["names"]),
+    ("CustomResourceDefinitionStatus", &["acceptedNames"]),
+    ("DaemonSetSpec", &["template", "updateStrategy"]),
+    ("DeploymentSpec", &["strategy", "template"]),
+    ("DeviceTaintRuleSpec", &["taint"]),
+    ("Endpoint", &["conditions"]),
+    ("EphemeralContainer", &["resources"]),
+    ("Event", &["deprecatedSource", "involvedObject", "regarding", "source"]),
+    ("ExternalMetricSource", &["metric", "target"]),
+    ("ExternalMetricStatus", &["current", "metric"]),
+    ("FlowSchemaSpec", &["priorityLevelConfiguration"]),
+    ("HTTPIngressPath", &["backend"]),
+    ("HorizontalPodAutoscalerSpec", &["scaleTargetRef"]),
+    ("IngressServiceBackend", &["port"]),
+    ("IngressStatus", &["loadBalancer"]),
+    ("JobSpec", &["template"]),
+    ("LimitedPriorityLevelConfiguration", &["limitResponse"]),
+    ("MutatingWebhook", &["clientConfig"]),
+    ("NetworkPolicySpec", &["podSelector"]),
+    ("NodeDaemonEndpoints", &["kubeletEndpoint"]),
+    ("NodeStatus", &["daemonEndpoints", "nodeInfo"]),
+    ("ObjectMetricSource", &["describedObject", "metric", "target"]),
+    ("ObjectMetricStatus", &["current", "describedObject", "metric"]),
+    ("PersistentVolumeClaimSpec", &["resources"]),
+    ("PodSpec", &["containers"]),
+    ("PodTemplate", &["template"]),
+    ("PodsMetricSource", &["metric", "target"]),
+    ("PodsMetricStatus", &["current", "metric"]),
+    ("PreferredSchedulingTerm", &["preference"]),
+    ("ReplicaSetSpec", &["template"]),
+    ("ResourceClaimSpec", &["devices"]),
+    ("ResourceMetricSource", &["target"]),
+    ("ResourceMetricStatus", &["current"]),
+    ("ResourceSliceSpec", &["pool"]),
+    ("RoleBinding", &["roleRef"]),
+    ("ServiceStatus", &["loadBalancer"]),
+    ("StatefulSetSpec", &["template", "updateStrategy"]),
+    ("ValidatingWebhook", &["clientConfig"]),
+    ("VolumeAttachmentSpec", &["source"]),
+    ("WeightedPodAffinityTerm", &["podAffinityTerm"]),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(name: &str, path: &[&str]) -> Builtin {
+        path.iter().fold(Builtin::of(name).unwrap(), |shape, step| match *step {
+            "[]" => shape.element().unwrap(),
+            field => shape.field(field).unwrap().shape,
+        })
+    }
+
+    fn keys(shape: Builtin) -> Vec<String> {
+        let mut found = Vec::new();
+        shape.keys(&mut |key| found.push(key.to_owned()));
+        found
+    }
+
+    #[test]
+    fn built_in_types_answer_from_the_graph() {
+        let pod = "io.k8s.api.core.v1.Pod";
+        let table: [(&[&str], Kind); 10] = [
+            (&["metadata", "labels"], Kind::Map(Map::Granular)),
+            (&["metadata", "finalizers"], Kind::List(List::Set)),
+            (&["metadata", "ownerReferences"], Kind::List(List::Keyed)),
+            (&["spec", "containers"], Kind::List(List::Keyed)),
+            (&["spec", "containers", "[]", "args"], Kind::List(List::Atomic)),
+            (&["spec", "containers", "[]", "resources", "limits", "cpu"], Kind::Scalar(Scalar::Any)),
+            (&["spec", "nodeSelector"], Kind::Map(Map::Atomic)),
+            (&["spec", "tolerations"], Kind::List(List::Atomic)),
+            (&["spec", "terminationGracePeriodSeconds"], Kind::Scalar(Scalar::Number)),
+            (&["metadata", "creationTimestamp"], Kind::Scalar(Scalar::String)),
+        ];
+        for (path, kind) in table {
+            assert_eq!(at(pod, path).kind(), kind, "{path:?}");
+        }
+        let revision = at("io.k8s.api.apps.v1.ControllerRevision", &["data"]);
+        assert_eq!(revision.kind(), Kind::Untyped { atomic: true });
+        assert!(Builtin::of(pod).unwrap().field("frob").is_none());
+        assert!(!at(pod, &["metadata", "labels"]).field("a").unwrap().declared);
+    }
+
+    #[test]
+    fn keys_have_the_defaults_of_kubernetes() {
+        let ports = at("io.k8s.api.core.v1.Pod", &["spec", "containers", "[]", "ports"]);
+        assert_eq!(keys(ports), ["containerPort", "protocol"]);
+        assert_eq!(ports.key_default("protocol"), Some("TCP".into()));
+        assert_eq!(ports.key_default("containerPort"), Some(0.into()));
+        let containers = at("io.k8s.api.core.v1.Pod", &["spec", "containers"]);
+        assert_eq!(keys(containers), ["name"]);
+        assert_eq!(containers.key_default("name"), Some("".into()));
+    }
+
+    #[test]
+    fn structs_held_by_value_are_implied() {
+        assert_eq!(at("io.k8s.api.apps.v1.Deployment", &[]).implied(), ["metadata", "spec", "status"]);
+        assert_eq!(at("io.k8s.api.apps.v1.Deployment", &["spec"]).implied(), ["strategy", "template"]);
+        assert_eq!(at("io.k8s.api.core.v1.ConfigMap", &[]).implied(), ["metadata"]);
+        assert_eq!(at("io.k8s.api.core.v1.ReplicationController", &["spec"]).implied(), [""; 0]);
+        assert!(BY_VALUE.is_sorted_by_key(|row| row.0));
+    }
+}

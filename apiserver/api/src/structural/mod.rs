@@ -1,0 +1,212 @@
+//! Structural schemas: the shape and the checks of custom resources.
+//!
+//! ```text
+//! JSONSchemaProps ─ check ─▶ errors of a definition (structural rules, list types, defaults)
+//!        │
+//!     compile
+//!        ▼
+//!   Structural ─ prune, default, coerce ─▶ the object as it is stored
+//!        └────── validate, lists, embedded ─▶ field errors
+//! ```
+//!
+//! Nothing here knows what a `CustomResourceDefinition` is; see [`crate::definition`].
+
+mod cel;
+mod check;
+mod coerce;
+mod compile;
+mod default;
+mod default_check;
+mod embedded;
+mod formats;
+mod lists;
+mod messages;
+mod path;
+mod pattern;
+mod prune;
+mod schema_rules;
+mod shape;
+mod validate;
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+pub use cel::{Rules, rule_errors};
+pub use check::structural_errors;
+pub use coerce::coerce;
+pub use default_check::default_errors;
+pub use formats::{Format, known as known_format};
+pub use path::field_path;
+pub use pattern::Pattern;
+pub use schema_rules::schema_errors;
+pub use shape::CustomShape;
+
+pub use crate::schema::ListType;
+
+/// The type of a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    Array,
+    Boolean,
+    Integer,
+    Number,
+    Object,
+    String,
+}
+
+impl Kind {
+    /// As OpenAPI spells it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Array => "array",
+            Self::Boolean => "boolean",
+            Self::Integer => "integer",
+            Self::Number => "number",
+            Self::Object => "object",
+            Self::String => "string",
+        }
+    }
+
+    /// Reads OpenAPI's word.
+    pub fn parse(text: &str) -> Option<Self> {
+        [Self::Array, Self::Boolean, Self::Integer, Self::Number, Self::Object, Self::String]
+            .into_iter()
+            .find(|kind| kind.as_str() == text)
+    }
+}
+
+/// `additionalProperties`.
+#[derive(Clone, Debug, Default)]
+pub enum Additional {
+    /// Not said: unknown fields are pruned.
+    #[default]
+    Unset,
+    /// `true` or `false`, without a schema.
+    Flag(bool),
+    /// The values of a map.
+    Schema(Box<Structural>),
+}
+
+/// One rule of `x-kubernetes-validations`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rule {
+    /// The expression, CEL.
+    pub rule: String,
+    /// What is said when it does not hold.
+    pub message: String,
+    /// An expression that makes the message.
+    pub message_expression: String,
+    /// `FieldValueInvalid`, …; empty: that one.
+    pub reason: String,
+    /// Where the error belongs, below the rule's own place.
+    pub field_path: String,
+    /// The rule also holds without an old value; `oldSelf` is an optional then.
+    pub optional_old_self: bool,
+}
+
+/// A schema, as pruning, defaulting and validation walk it.
+#[derive(Clone, Debug, Default)]
+pub struct Structural {
+    /// `None`: any type, or an int-or-string.
+    pub kind: Option<Kind>,
+    pub nullable: bool,
+    pub default: Option<Value>,
+    pub items: Option<Box<Structural>>,
+    pub properties: BTreeMap<String, Structural>,
+    pub additional: Additional,
+    /// `x-kubernetes-preserve-unknown-fields`
+    pub preserve: bool,
+    /// `x-kubernetes-embedded-resource`
+    pub embedded: bool,
+    /// `x-kubernetes-int-or-string`
+    pub int_or_string: bool,
+    /// `x-kubernetes-list-type`
+    pub list: ListType,
+    /// `x-kubernetes-list-map-keys`
+    pub list_keys: Vec<String>,
+    /// `x-kubernetes-map-type: atomic`
+    pub atomic_map: bool,
+    /// `x-kubernetes-validations`
+    pub rules: Vec<Rule>,
+    /// The rest; most nodes have none.
+    pub checks: Option<Box<Checks>>,
+}
+
+/// Checks of a value that say nothing about its shape.
+#[derive(Clone, Debug, Default)]
+pub struct Checks {
+    /// A format that is known for the type; others are ignored, as Kubernetes does.
+    pub format: Option<Format>,
+    pub maximum: Option<f64>,
+    pub exclusive_maximum: bool,
+    pub minimum: Option<f64>,
+    pub exclusive_minimum: bool,
+    pub multiple_of: Option<f64>,
+    /// Characters, not bytes.
+    pub max_length: Option<u64>,
+    pub min_length: Option<u64>,
+    pub pattern: Option<Pattern>,
+    pub max_items: Option<u64>,
+    pub min_items: Option<u64>,
+    pub max_properties: Option<u64>,
+    pub min_properties: Option<u64>,
+    /// Empty: any value.
+    pub choices: Vec<Value>,
+    pub required: Vec<String>,
+    pub all_of: Vec<Structural>,
+    pub any_of: Vec<Structural>,
+    pub one_of: Vec<Structural>,
+    pub not: Option<Box<Structural>>,
+}
+
+impl Structural {
+    /// The schema of a field: a property's, or that of the map's values.
+    pub fn field(&self, name: &str) -> Option<&Structural> {
+        self.properties.get(name).or(match &self.additional {
+            Additional::Schema(schema) => Some(schema),
+            _ => None,
+        })
+    }
+
+    /// Whether children of an object can be told apart between two versions of it.
+    pub fn is_correlatable_map(&self) -> bool {
+        !self.atomic_map
+    }
+
+    /// The item of an older list that stands for `item`: lists of type `map` are told apart by
+    /// their keys, others not at all.
+    pub fn counterpart<'v>(&self, item: &Value, old: Option<&'v Value>) -> Option<&'v Value> {
+        if self.list != ListType::Map || self.list_keys.is_empty() {
+            return None;
+        }
+        let same =
+            |other: &&Value| self.list_keys.iter().all(|key| self.key(item, key) == self.key(other, key));
+        old?.as_array()?.iter().find(same)
+    }
+
+    /// The value of a map list's key; the default where it is absent.
+    fn key<'v>(&'v self, item: &'v Value, key: &str) -> Option<&'v Value> {
+        let default = || self.items.as_ref()?.properties.get(key)?.default.as_ref();
+        item.get(key).or_else(default)
+    }
+
+    /// Whether any node below has rules.
+    pub fn has_rules(&self) -> bool {
+        let additional = match &self.additional {
+            Additional::Schema(schema) => schema.has_rules(),
+            _ => false,
+        };
+        !self.rules.is_empty()
+            || additional
+            || self.items.as_ref().is_some_and(|items| items.has_rules())
+            || self.properties.values().any(Self::has_rules)
+    }
+}
+
+#[cfg(test)]
+mod check_tests;
+#[cfg(test)]
+mod property_tests;
+#[cfg(test)]
+mod tests;

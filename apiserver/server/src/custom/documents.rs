@@ -1,0 +1,174 @@
+//! Discovery and OpenAPI of what is served: made when they are asked for, and again after the
+//! custom kinds have changed.
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::Read as _;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use apiserver_api::definition::{Dialect, operations, schemas};
+use apiserver_api::error::ApiError;
+use apiserver_api::openapi;
+use apiserver_api::registry::{Registry, Resource};
+use bytes::Bytes;
+use flate2::read::GzDecoder;
+use serde_json::{Map, Value, json};
+
+use crate::discovery::Discovery;
+use crate::respond;
+
+/// A document that is kept compressed.
+#[derive(Clone)]
+pub struct Packed {
+    /// gzip
+    pub packed: Bytes,
+    /// An `ETag` without quotes.
+    pub hash: String,
+}
+
+/// The documents of one state of the registry.
+pub struct Documents {
+    discovery: Discovery,
+    custom: Vec<Arc<Resource>>,
+    v2: OnceLock<Packed>,
+    v3: Mutex<BTreeMap<(String, String), Packed>>,
+}
+
+impl Documents {
+    /// The documents of the built-in kinds and of custom ones.
+    pub fn new(builtin: &Registry, custom: Vec<Arc<Resource>>) -> Self {
+        let kinds = builtin.iter().chain(&custom).map(|resource| &**resource);
+        Self { discovery: Discovery::new(kinds), v2: OnceLock::new(), v3: Mutex::default(), custom }
+    }
+
+    /// What is served.
+    pub fn discovery(&self) -> &Discovery {
+        &self.discovery
+    }
+
+    fn of_version<'a>(&'a self, group: &'a str, version: &'a str) -> impl Iterator<Item = &'a Arc<Resource>> {
+        self.custom.iter().filter(move |r| r.group == group && r.version == version)
+    }
+
+    /// Where the v3 documents are.
+    pub fn v3_index(&self) -> Value {
+        let mut index = openapi::v3_index();
+        let mut versions: Vec<(&str, &str)> =
+            self.custom.iter().map(|r| (r.group.as_str(), r.version.as_str())).collect();
+        versions.sort_unstable();
+        versions.dedup();
+        for (group, version) in versions {
+            let path = format!("apis/{group}/{version}");
+            if index["paths"].get(&path).is_none() {
+                let hash = hash(self.of_version(group, version));
+                index["paths"][&path] =
+                    json!({"serverRelativeURL": format!("/openapi/v3/{path}?hash={hash}")});
+            }
+        }
+        index
+    }
+
+    /// The v3 document of a group and version; `None` if there is none.
+    pub fn v3(&self, group: &str, version: &str) -> Result<Option<Packed>, ApiError> {
+        if let (Some(bytes), Some(hash)) = (openapi::v3_gz(group, version), openapi::v3_hash(group, version))
+        {
+            return Ok(Some(Packed { packed: Bytes::from_static(bytes), hash: hash.to_owned() }));
+        }
+        let kinds: Vec<&Arc<Resource>> = self.of_version(group, version).collect();
+        if kinds.is_empty() {
+            return Ok(None);
+        }
+        let key = (group.to_owned(), version.to_owned());
+        let mut kept = self.v3.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(packed) = kept.get(&key) {
+            return Ok(Some(packed.clone()));
+        }
+        let packed = Packed { packed: pack(&v3(&kinds)?)?, hash: hash(kinds.into_iter()) };
+        kept.insert(key, packed.clone());
+        Ok(Some(packed))
+    }
+
+    /// The v2 document.
+    pub fn v2(&self) -> Result<Packed, ApiError> {
+        let builtin =
+            Packed { packed: Bytes::from_static(openapi::v2_gz()), hash: openapi::v2_hash().to_owned() };
+        if self.custom.is_empty() {
+            return Ok(builtin);
+        }
+        if let Some(packed) = self.v2.get() {
+            return Ok(packed.clone());
+        }
+        let mut document = unpack(&builtin.packed)?;
+        for resource in &self.custom {
+            let Some(custom) = &resource.custom else { continue };
+            for (name, schema) in schemas(custom, resource, Dialect::V2) {
+                document["definitions"][name] = schema;
+            }
+            if let Some(paths) = document["paths"].as_object_mut() {
+                paths.extend(operations(resource, Dialect::V2));
+            }
+        }
+        let hash = format!("{}{}", builtin.hash, hash(self.custom.iter()));
+        let packed = Packed { packed: pack(&document)?, hash };
+        Ok(self.v2.get_or_init(|| packed).clone())
+    }
+}
+
+/// Changes when a definition does.
+fn hash<'a>(kinds: impl Iterator<Item = &'a Arc<Resource>>) -> String {
+    let mut hasher = DefaultHasher::new();
+    for resource in kinds {
+        let of_definition = resource.custom.as_ref().map(|custom| custom.definition.hash);
+        (&resource.schema, of_definition).hash(&mut hasher);
+    }
+    format!("{:016X}", hasher.finish())
+}
+
+/// A document of built-in kinds, from which the definitions that all kinds share are taken.
+const SHARED_FROM: (&str, &str) = ("coordination.k8s.io", "v1");
+const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.";
+const SCALE: &str = "io.k8s.api.autoscaling.v1.Scale";
+
+fn v3(kinds: &[&Arc<Resource>]) -> Result<Value, ApiError> {
+    let shared = openapi::v3_gz(SHARED_FROM.0, SHARED_FROM.1).map(unpack).transpose()?.unwrap_or_default();
+    let (mut all, mut paths) = (Map::new(), Map::new());
+    for (name, schema) in shared["components"]["schemas"].as_object().into_iter().flatten() {
+        if name.starts_with(META) {
+            all.insert(name.clone(), schema.clone());
+        }
+    }
+    if kinds.iter().any(|r| r.subresources.iter().any(|s| s.name == "scale")) {
+        let apps = openapi::v3_gz("apps", "v1").map(unpack).transpose()?.unwrap_or_default();
+        for (name, schema) in apps["components"]["schemas"].as_object().into_iter().flatten() {
+            if name.starts_with(SCALE) {
+                all.insert(name.clone(), schema.clone());
+            }
+        }
+    }
+    for resource in kinds {
+        let Some(custom) = &resource.custom else { continue };
+        all.extend(schemas(custom, resource, Dialect::V3));
+        paths.extend(operations(resource, Dialect::V3));
+    }
+    Ok(json!({
+        "openapi": "3.0.0",
+        "info": {"title": "Kubernetes CRD Swagger", "version": "v0.1.0"},
+        "paths": paths,
+        "components": {"schemas": all},
+    }))
+}
+
+fn pack(document: &Value) -> Result<Bytes, ApiError> {
+    respond::gzip(document.to_string().as_bytes())
+        .map(Bytes::from)
+        .map_err(|error| ApiError::internal(format!("the document cannot be packed: {error}")))
+}
+
+fn unpack(packed: &[u8]) -> Result<Value, ApiError> {
+    let mut text = Vec::new();
+    GzDecoder::new(packed)
+        .read_to_end(&mut text)
+        .map_err(|error| ApiError::internal(format!("the document cannot be unpacked: {error}")))?;
+    serde_json::from_slice(&text)
+        .map_err(|error| ApiError::internal(format!("the document cannot be decoded: {error}")))
+}

@@ -1,0 +1,178 @@
+//! The one task that drives all definitions: it accepts names, establishes kinds, and clears away
+//! the objects of a definition that goes.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use apiserver_api::definition::{
+    AcceptedNames, CLEANUP, Condition, GROUP, awaits_cleanup, condition_is_true, reconcile, set_condition,
+};
+use apiserver_api::error::ApiError;
+use apiserver_api::meta;
+use apiserver_api::registry::Resource;
+use apiserver_api::time;
+use apiserver_store::Range;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::DEFINITIONS;
+use crate::context::Context;
+use crate::limits;
+use crate::server::Server;
+use crate::storage::{self, Outcome};
+use crate::verbs::delete::{self, DeleteOptions};
+
+/// A definition that could not be written, or whose objects are still there, is looked at again
+/// after this time.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// Runs until the server stops.
+pub async fn run(server: Arc<Server>) {
+    let shutdown = server.shutdown().clone();
+    tokio::select! {
+        biased;
+        () = shutdown.cancelled() => {}
+        () = drive(&server) => {}
+    }
+}
+
+async fn drive(server: &Arc<Server>) {
+    server.caches().loaded().await;
+    let mut later: BTreeSet<String> = BTreeSet::new();
+    let mut due = Instant::now();
+    loop {
+        let taken = if later.is_empty() {
+            server.custom().next().await
+        } else {
+            tokio::select! {
+                taken = server.custom().next() => taken,
+                () = tokio::time::sleep_until(due) => std::mem::take(&mut later),
+            }
+        };
+        for name in taken {
+            match look(server, &name).await {
+                Ok(true) => drop(later.remove(&name)),
+                Ok(false) => drop(later.insert(name)),
+                Err(error) => {
+                    tracing::warn!(%error, %name, "a CustomResourceDefinition cannot be brought up to date");
+                    later.insert(name);
+                }
+            }
+            due = Instant::now() + AGAIN;
+        }
+    }
+}
+
+/// Brings one definition up to date; `false` if that takes another look.
+async fn look(server: &Arc<Server>, name: &str) -> Result<bool, ApiError> {
+    let Some(resource) = server.registry().lookup(GROUP, "v1", DEFINITIONS) else { return Ok(true) };
+    let Some(current) = storage::fetch(server, resource, "", name).await? else { return Ok(true) };
+    let definition = &current.object;
+    if awaits_cleanup(definition) {
+        return clean_up(server, resource, definition.clone()).await;
+    }
+    if meta::deletion_timestamp(definition).is_some() {
+        return Ok(true);
+    }
+    // Names that others were granted count as soon as they are in the store.
+    server.fresh().await?;
+    let mut others = AcceptedNames::default();
+    let group = meta::text(definition, "/spec/group");
+    for other in server.custom().of_group(group).iter().filter(|d| d.name != name) {
+        others.add(&other.names);
+    }
+    match reconcile(definition, &others, server.ambient().now()) {
+        None => Ok(true),
+        Some(new) => write(server, resource, new).await,
+    }
+}
+
+/// Writes a definition whose resource version is the one it was made from; `false` if somebody else
+/// was faster.
+async fn write(server: &Server, resource: &Resource, definition: Value) -> Result<bool, ApiError> {
+    let expected = meta::resource_version(&definition).parse().unwrap_or_default();
+    Ok(matches!(storage::put(server, resource, definition, expected).await?, Outcome::Done(_)))
+}
+
+/// Deletes the objects of a definition that goes, and then lets it go; `false` if objects are left.
+async fn clean_up(
+    server: &Arc<Server>,
+    resource: &Resource,
+    mut definition: Value,
+) -> Result<bool, ApiError> {
+    let now = time::rfc3339(server.ambient().now());
+    let outcome = if condition_is_true(&definition, "Established") {
+        let left = delete_objects(server, &definition).await?;
+        if left > 0 {
+            let text = format!("CustomResource deletion is in progress, {left} objects are left");
+            let progress = Condition::new("Terminating", true, "InstanceDeletionInProgress", &text);
+            let before = definition.clone();
+            set_condition(&mut definition, &progress, &now);
+            if definition != before {
+                write(server, resource, definition).await?;
+            }
+            return Ok(false);
+        }
+        Condition::new("Terminating", false, "InstanceDeletionCompleted", "removed all instances")
+    } else {
+        Condition::new("Terminating", false, "NeverEstablished", "resource was never established")
+    };
+    set_condition(&mut definition, &outcome, &now);
+    let rest: Vec<String> =
+        meta::finalizers(&definition).into_iter().filter(|f| *f != CLEANUP).map(str::to_owned).collect();
+    meta::set_finalizers(&mut definition, rest);
+    if !delete::is_finished(&definition) {
+        return write(server, resource, definition).await;
+    }
+    let expected = meta::resource_version(&definition).parse().unwrap_or_default();
+    let removed = storage::remove(server, resource, "", meta::name(&definition), expected).await?;
+    Ok(removed.is_ok())
+}
+
+/// Deletes what there is; gives how many objects still wait for their finalizers.
+async fn delete_objects(server: &Arc<Server>, definition: &Value) -> Result<usize, ApiError> {
+    let kinds = server.custom();
+    let Some(known) = kinds.definition(meta::name(definition)) else { return Ok(0) };
+    let Some(stored) = known.stored() else { return Ok(0) };
+    let prefix = format!("{}/", stored.storage_prefix);
+    let mut range =
+        Range { prefix: prefix.clone(), limit: limits::DELETE_COLLECTION_PAGE, ..Range::default() };
+    let mut left = 0;
+    loop {
+        let page = server.store().list(range.clone()).await.map_err(storage::store_error)?;
+        let places: Vec<(String, String)> = page
+            .kvs
+            .iter()
+            .map(|kv| {
+                let short = kv.key.strip_prefix(&prefix).unwrap_or_default();
+                let (namespace, name) = short.split_once('/').unwrap_or(("", short));
+                (namespace.to_owned(), name.to_owned())
+            })
+            .collect();
+        let deletions = places.iter().map(|(namespace, name)| delete_one(server, &stored, namespace, name));
+        for waits in futures::future::join_all(deletions).await {
+            left += usize::from(waits?);
+        }
+        match page.kvs.last() {
+            Some(last) if page.remaining > 0 => range.after.clone_from(&last.key),
+            _ => return Ok(left),
+        }
+    }
+}
+
+/// Whether the object is still there.
+async fn delete_one(
+    server: &Arc<Server>,
+    resource: &Resource,
+    namespace: &str,
+    name: &str,
+) -> Result<bool, ApiError> {
+    let context = Context::internal(Arc::clone(server), namespace);
+    match delete::one(&context, resource, namespace, name, &DeleteOptions::default()).await {
+        Ok(delete::Deleted::Gone(_)) => Ok(false),
+        Ok(delete::Deleted::Waiting(_)) => Ok(true),
+        Err(error) if error.code == 404 => Ok(false),
+        Err(error) => Err(error),
+    }
+}

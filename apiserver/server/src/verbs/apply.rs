@@ -1,0 +1,175 @@
+//! Server-side apply: the object becomes what the configuration says, where nobody else objects.
+
+use apiserver_api::error::ApiError;
+use apiserver_api::meta;
+use apiserver_api::registry::{Resource, Verb};
+use apiserver_api::schema;
+use bytes::Bytes;
+use serde_json::Value;
+use serde_saphyr::DuplicateKeyPolicy;
+
+use super::decode::FieldValidation;
+use super::managed::{self, Tracking};
+use super::update::{self, Part};
+use super::{create, decode};
+use crate::body;
+use crate::context::Context;
+use crate::limits;
+use crate::rbac::{self, Attributes};
+use crate::respond::{self, Answer};
+use crate::storage;
+
+/// The media type of configurations; JSON is YAML.
+pub const MEDIA: &str = "application/apply-patch+yaml";
+
+/// Applies the configuration of the body; makes the object if there is none.
+pub async fn apply(context: &Context, resource: &Resource, part: Part, bytes: Bytes) -> Answer {
+    let config = read(context, &bytes)?;
+    let (namespace, name) = (namespace(context, resource), context.info.name.as_str());
+    for _ in 0..limits::CONFLICT_RETRIES {
+        let present = storage::fetch(&context.server, resource, namespace, name).await?.is_some();
+        let creatable = part == Part::Main && resource.verbs.contains(&Verb::Create);
+        if present {
+            match change(context, resource, part, &config).await {
+                // It went between the two looks.
+                Err(error) if error.code == 404 && creatable => {}
+                Err(error) => return Err(error),
+                Ok(bytes) => return respond::object(context, resource, 200, bytes),
+            }
+        } else if creatable {
+            match make(context, resource, &config).await {
+                // It came.
+                Err(error) if error.reason == "AlreadyExists" && !context.dry_run()? => {}
+                Err(error) => return Err(error),
+                Ok(bytes) => return respond::object(context, resource, 201, bytes),
+            }
+        } else {
+            return Err(storage::not_found(resource, name));
+        }
+    }
+    Err(storage::modified(resource, name))
+}
+
+async fn change(
+    context: &Context,
+    resource: &Resource,
+    part: Part,
+    config: &Value,
+) -> Result<Bytes, ApiError> {
+    let apply = |old: &Value| {
+        let mut new = managed::apply(context, resource, part, Some(old), config)?;
+        if meta::resource_version(config).is_empty() {
+            // The version is a condition only where the configuration has one.
+            meta::unset(&mut new, "resourceVersion");
+        }
+        check(context, resource, &mut new)?;
+        Ok(new)
+    };
+    update::change_with(context, resource, part, Tracking::Done, &apply).await
+}
+
+async fn make(context: &Context, resource: &Resource, config: &Value) -> Result<Bytes, ApiError> {
+    may_create(context)?;
+    let mut new = managed::apply(context, resource, Part::Main, None, config)?;
+    let uid = meta::uid(&new);
+    if !uid.is_empty() {
+        let why = format!(
+            "uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+        );
+        return Err(ApiError::conflict(&resource.group, &resource.plural, &context.info.name, &why));
+    }
+    check(context, resource, &mut new)?;
+    meta::unset(&mut new, "resourceVersion");
+    create::store_with(context, resource, new, Tracking::Done).await
+}
+
+/// Whoever may patch may not yet create.
+fn may_create(context: &Context) -> Result<(), ApiError> {
+    if !context.server.config().rbac {
+        return Ok(());
+    }
+    let info = &context.info;
+    let attributes = Attributes {
+        version: &info.version,
+        namespace: &info.namespace,
+        name: &info.name,
+        path: &info.path,
+        ..Attributes::resource(&context.identity, "create", &info.group, &info.resource)
+    };
+    let decision = context.server.authorizer().authorize(&attributes);
+    if decision.allowed { Ok(()) } else { Err(rbac::forbidden(&attributes, &decision)) }
+}
+
+/// The merged object must be what the URL names, and of its kind.
+fn check(context: &Context, resource: &Resource, new: &mut Value) -> Result<(), ApiError> {
+    let (found, asked) = (meta::name(new), context.info.name.as_str());
+    if found.is_empty() {
+        return Err(ApiError::bad_request(format!(
+            "the name of the object ({asked} based on URL) was undeterminable: name must be provided"
+        )));
+    }
+    if found != asked {
+        return Err(ApiError::bad_request(format!(
+            "the name of the object ({found}) does not match the name on the URL ({asked})"
+        )));
+    }
+    let (found, asked) = (meta::namespace(new), namespace(context, resource));
+    if found.is_empty() && !asked.is_empty() {
+        meta::set(new, "namespace", asked);
+    } else if found != asked {
+        return Err(ApiError::bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request",
+        ));
+    }
+    decode::patched(context, resource, new)
+}
+
+fn namespace<'a>(context: &'a Context, resource: &Resource) -> &'a str {
+    if resource.namespaced { &context.info.namespace } else { "" }
+}
+
+/// Reads a configuration. Keys that occur twice are refused, warned of or ignored; the last counts.
+pub fn read(context: &Context, bytes: &[u8]) -> Result<Value, ApiError> {
+    let bad = |error: &ApiError| ApiError::bad_request(format!("error decoding patch: {}", error.message));
+    let first = bytes.iter().find(|byte| !byte.is_ascii_whitespace());
+    // JSON has a parser of its own, which is faster and says which key it is.
+    let json = if first == Some(&b'{') { body::json(bytes).ok() } else { None };
+    let is_json = json.is_some();
+    let value = match json {
+        Some(value) => value,
+        None => yaml(bytes, DuplicateKeyPolicy::LastWins).map_err(|error| bad(&error))?,
+    };
+    if !value.is_object() {
+        return Err(ApiError::bad_request("error decoding patch: a configuration must be an object"));
+    }
+    let validation = FieldValidation::of(context)?;
+    if validation == FieldValidation::Ignore {
+        return Ok(value);
+    }
+    let twice = if is_json {
+        schema::duplicate_fields(bytes)
+    } else {
+        yaml(bytes, DuplicateKeyPolicy::Error).err().map(|error| error.message).into_iter().collect()
+    };
+    match validation {
+        FieldValidation::Strict if !twice.is_empty() => {
+            Err(ApiError::bad_request(format!("error strict decoding patch: {}", twice.join(", "))))
+        }
+        _ => {
+            twice.into_iter().for_each(|warning| context.warn(warning));
+            Ok(value)
+        }
+    }
+}
+
+fn yaml(bytes: &[u8], duplicate_keys: DuplicateKeyPolicy) -> Result<Value, ApiError> {
+    let text = std::str::from_utf8(bytes).map_err(|_| ApiError::bad_request("the body is not UTF-8"))?;
+    let budget = serde_saphyr::budget! {
+        max_depth: limits::YAML_DEPTH,
+        max_documents: 1,
+        max_total_scalar_bytes: 2 * limits::BODY,
+    };
+    let options = serde_saphyr::options! { budget: budget, duplicate_keys: duplicate_keys };
+    serde_saphyr::from_str_with_options(text, options)
+        .map_err(|error| ApiError::bad_request(format!("the body of the request is not YAML: {error}")))
+}

@@ -1,0 +1,297 @@
+//! Managed fields of a request: who writes, what the request cannot write, and the versions that a
+//! kind is served in.
+
+use apiserver_api::definition::Custom;
+use apiserver_api::error::{ApiError, FieldError};
+use apiserver_api::managed::{self, FieldManager, FieldSet, Versions, check_manager_name, field_path};
+use apiserver_api::meta;
+use apiserver_api::registry::Resource;
+use apiserver_api::schema::Shape;
+use apiserver_api::schema::shape::{Builtin, Untyped};
+use apiserver_api::structural::CustomShape;
+use http::header::USER_AGENT;
+use serde_json::{Value, json};
+
+use super::update::Part;
+use crate::context::Context;
+use crate::convert;
+use crate::server::Server;
+
+/// What a write does about the managed fields of the object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tracking {
+    /// Who writes owns what has changed.
+    Update,
+    /// The new object has its managed fields already.
+    Done,
+    /// They stay as they are: the server itself writes.
+    Keep,
+}
+
+impl Tracking {
+    /// For a change of an object that exists: bindings and their like change pods in passing, for
+    /// nobody to own.
+    pub fn of(context: &Context) -> Self {
+        if matches!(context.info.verb, "update" | "patch") { Self::Update } else { Self::Keep }
+    }
+}
+
+/// Checks `fieldManager`; `options` is `CreateOptions`, `UpdateOptions` or `PatchOptions`. Errors
+/// are 422.
+pub fn check_options(context: &Context, options: &str) -> Result<(), ApiError> {
+    refuse(options, context.query.get("fieldManager").map(check_manager_name).unwrap_or_default())
+}
+
+/// Checks the options of a patch, of which `apply` says whether it is one that applies.
+pub fn check_patch_options(context: &Context, apply: bool) -> Result<(), ApiError> {
+    let manager = context.query.get("fieldManager");
+    let mut errors = Vec::new();
+    if apply && manager.is_none() {
+        errors.push(FieldError::required("fieldManager", "is required for apply patch"));
+    }
+    if !apply && context.query.get("force").is_some() {
+        errors.push(FieldError::forbidden("force", "may not be specified for non-apply patch"));
+    }
+    errors.extend(manager.map(check_manager_name).unwrap_or_default());
+    refuse("PatchOptions", errors)
+}
+
+fn refuse(options: &str, errors: Vec<FieldError>) -> Result<(), ApiError> {
+    if errors.is_empty() { Ok(()) } else { Err(ApiError::invalid("meta.k8s.io", options, "", &errors)) }
+}
+
+/// Who writes: `fieldManager`, or what the user agent begins with. Clients in the process have
+/// none and are called by their component.
+fn manager(context: &Context) -> String {
+    if let Some(manager) = context.query.get("fieldManager") {
+        return manager.to_owned();
+    }
+    if let Some(agent) = context.headers.get(USER_AGENT) {
+        return managed::manager_of_user_agent(&String::from_utf8_lossy(agent.as_bytes()));
+    }
+    match context.identity.user.strip_prefix("system:") {
+        Some("apiserver") => "kube-apiserver".to_owned(),
+        Some(node) if node.starts_with("node:") => "kubelet".to_owned(),
+        Some(component) if !component.contains(':') => component.to_owned(),
+        _ => String::new(),
+    }
+}
+
+/// Removes what is empty from the metadata, except an empty list of managed fields: that asks to
+/// forget them all.
+pub fn drop_empty(object: &mut Value) {
+    let reset = managed::is_reset(object);
+    meta::drop_empty(object);
+    if reset {
+        meta::set(object, "managedFields", json!([{}]));
+    }
+}
+
+/// Fills in the managed fields of `new`, which takes the place of `live`, or is created.
+pub fn update(context: &Context, resource: &Resource, part: Part, live: Option<&Value>, new: &mut Value) {
+    let (name, reset) = (manager(context), reset(resource, part, new, live));
+    if let Some(custom) = &resource.custom {
+        let custom: &Custom = custom;
+        let shape = CustomShape::of(custom.schema());
+        return run(context, resource, &reset, shape, &custom, |f| f.update(live, new, &name));
+    }
+    match Builtin::of(&resource.schema) {
+        Some(shape) => with(context, resource, &reset, shape, |fields| fields.update(live, new, &name)),
+        None => with(context, resource, &reset, Untyped, |fields| fields.update(live, new, &name)),
+    }
+}
+
+/// The object that applying `config` to `live` makes, with its managed fields.
+pub fn apply(
+    context: &Context,
+    resource: &Resource,
+    part: Part,
+    live: Option<&Value>,
+    config: &Value,
+) -> Result<Value, ApiError> {
+    let (name, reset) = (manager(context), reset(resource, part, config, live));
+    let force = context.query.flag("force");
+    if let Some(custom) = &resource.custom {
+        let custom: &Custom = custom;
+        let shape = CustomShape::of(custom.schema());
+        return run(context, resource, &reset, shape, &custom, |f| f.apply(live, config, &name, force));
+    }
+    match Builtin::of(&resource.schema) {
+        Some(shape) => {
+            with(context, resource, &reset, shape, |fields| fields.apply(live, config, &name, force))
+        }
+        None => with(context, resource, &reset, Untyped, |fields| fields.apply(live, config, &name, force)),
+    }
+}
+
+/// Runs `work` with the field manager of this request.
+fn with<S: OfKind, T>(
+    context: &Context,
+    resource: &Resource,
+    reset: &FieldSet,
+    shape: S,
+    work: impl FnOnce(&FieldManager<'_, S>) -> T,
+) -> T {
+    run(context, resource, reset, shape, &Served { server: &context.server, resource }, work)
+}
+
+fn run<S: Shape, T>(
+    context: &Context,
+    resource: &Resource,
+    reset: &FieldSet,
+    shape: S,
+    versions: &dyn Versions<S>,
+    work: impl FnOnce(&FieldManager<'_, S>) -> T,
+) -> T {
+    let api_version = resource.api_version();
+    work(&FieldManager {
+        versions,
+        shape,
+        api_version: &api_version,
+        kind: &resource.kind,
+        subresource: &context.info.subresource,
+        reset,
+        now: context.server.ambient().now(),
+    })
+}
+
+/// A `Scale` written through the subresource: `new` by an update, `config` by applying it.
+pub enum ScaleWrite {
+    Update(Value),
+    Apply(Value),
+}
+
+impl ScaleWrite {
+    /// Whether the client insists on a version of the object.
+    pub fn names_version(&self) -> bool {
+        let (Self::Update(scale) | Self::Apply(scale)) = self;
+        !meta::resource_version(scale).is_empty()
+    }
+}
+
+/// The `Scale` that a write makes of `live`, with its managed fields.
+pub fn scale(context: &Context, schema: &str, live: &Value, write: ScaleWrite) -> Result<Value, ApiError> {
+    let shape = Builtin::of(schema).ok_or_else(|| ApiError::internal(format!("no schema of {schema}")))?;
+    let fields = FieldManager {
+        versions: &ScaleVersion(shape),
+        shape,
+        api_version: SCALE_VERSION,
+        kind: "Scale",
+        subresource: "scale",
+        reset: &FieldSet::new(),
+        now: context.server.ambient().now(),
+    };
+    match write {
+        ScaleWrite::Update(mut new) => {
+            fields.update(Some(live), &mut new, &manager(context));
+            Ok(new)
+        }
+        ScaleWrite::Apply(config) => {
+            fields.apply(Some(live), &config, &manager(context), context.query.flag("force"))
+        }
+    }
+}
+
+const SCALE_VERSION: &str = "autoscaling/v1";
+
+/// `Scale` is served in one version.
+struct ScaleVersion(Builtin);
+
+impl Versions<Builtin> for ScaleVersion {
+    fn shape(&self, api_version: &str) -> Option<Builtin> {
+        (api_version == SCALE_VERSION).then_some(self.0)
+    }
+
+    fn convert(&self, object: &Value, api_version: &str) -> Option<Value> {
+        (api_version == SCALE_VERSION).then(|| object.clone())
+    }
+}
+
+/// The managed fields are as they were but for times, and so is everything else: nothing has
+/// happened.
+pub fn forget_new_times(old: &Value, new: &mut Value) {
+    let entries = |object: &Value| meta::list(object, "/metadata/managedFields").to_vec();
+    let (before, after) = (entries(old), entries(new));
+    if before == after || !managed::same_but_times(&before, &after) {
+        return;
+    }
+    meta::set(new, "managedFields", before);
+    if new != old {
+        meta::set(new, "managedFields", after);
+    }
+}
+
+/// What a request for this part of the object cannot write.
+fn reset(resource: &Resource, part: Part, new: &Value, live: Option<&Value>) -> FieldSet {
+    let mut set = FieldSet::new();
+    match part {
+        Part::Main if resource.behaviour.status_subresource => set.insert(&field_path(&["status"])),
+        Part::Main | Part::Whole => {}
+        Part::Status => {
+            let fields = [Some(new), live].into_iter().flatten().filter_map(Value::as_object).flatten();
+            for (field, _) in fields {
+                if !matches!(field.as_str(), "apiVersion" | "kind" | "metadata" | "status") {
+                    set.insert(&field_path(&[field]));
+                }
+            }
+            for field in ["deletionTimestamp", "finalizers", "ownerReferences"] {
+                set.insert(&field_path(&["metadata", field]));
+            }
+        }
+    }
+    set
+}
+
+/// A shape that is found by the kind's schema.
+trait OfKind: Shape {
+    fn of_kind(resource: &Resource) -> Option<Self>;
+}
+
+impl OfKind for Builtin {
+    fn of_kind(resource: &Resource) -> Option<Self> {
+        Self::of(&resource.schema)
+    }
+}
+
+impl OfKind for Untyped {
+    fn of_kind(_: &Resource) -> Option<Self> {
+        Some(Self)
+    }
+}
+
+/// The versions in which a kind is served.
+struct Served<'a> {
+    server: &'a Server,
+    resource: &'a Resource,
+}
+
+impl Served<'_> {
+    /// The kind in a version, if it is another view of the same stored objects.
+    fn find(&self, api_version: &str) -> Option<&Resource> {
+        let found = self.server.registry().by_kind(api_version, &self.resource.kind)?;
+        (found.storage_prefix == self.resource.storage_prefix).then_some(&**found)
+    }
+}
+
+impl<S: OfKind> Versions<S> for Served<'_> {
+    fn shape(&self, api_version: &str) -> Option<S> {
+        S::of_kind(self.find(api_version)?)
+    }
+
+    fn convert(&self, object: &Value, api_version: &str) -> Option<Value> {
+        let from = self.find(meta::text(object, "/apiVersion"))?;
+        let to = self.find(api_version)?;
+        let mut object = object.clone();
+        if from.api_version() == to.api_version() {
+            return Some(object);
+        }
+        if let Some(convert) = convert::to_storage(from) {
+            convert(&mut object);
+        }
+        if let Some(convert) = convert::from_storage(to) {
+            convert(&mut object);
+        }
+        object["apiVersion"] = json!(api_version);
+        Some(object)
+    }
+}
