@@ -117,10 +117,8 @@ impl<S: Shape> FieldManager<'_, S> {
         self.strip(&mut managers, &current);
         if let Some(changed) = managers.0.remove(&current) {
             let id = ManagerId::new(manager, Operation::Update, self.api_version, self.subresource);
-            let fields = match managers.0.remove(&id) {
-                Some(previous) => changed.fields.union(&previous.fields),
-                None => changed.fields,
-            };
+            let mut fields = changed.fields;
+            fields.absorb(managers.0.remove(&id).map(|previous| previous.fields).unwrap_or_default());
             let time = Some(time::rfc3339(self.now));
             managers.0.insert(id, Owned { fields, api_version: self.api_version.to_owned(), time });
         }
@@ -235,7 +233,7 @@ impl<S: Shape> FieldManager<'_, S> {
 
     fn strip(&self, managers: &mut Managers, id: &ManagerId) {
         let Some(owned) = managers.0.get_mut(id) else { return };
-        owned.fields = owned.fields.difference(&STRIPPED);
+        owned.fields.subtract(&STRIPPED);
         if owned.fields.is_empty() {
             managers.0.remove(id);
         }
