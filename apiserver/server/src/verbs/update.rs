@@ -1,6 +1,7 @@
 //! `update`: the one way in which existing objects change, for PUT, patches, status and scale.
 
 use apiserver_api::error::ApiError;
+use apiserver_api::managed::check_entries;
 use apiserver_api::meta;
 use apiserver_api::registry::Resource;
 use apiserver_store::Revision;
@@ -141,6 +142,7 @@ async fn attempt(
     let reservation =
         if part == Part::Status { None } else { services::reserve(context, resource, &mut new, Some(old))? };
     let mut errors = (resource.behaviour.validate)(&new);
+    errors.extend(check_entries(&new));
     if part == Part::Main {
         errors.extend((resource.behaviour.validate_update)(&new, old));
     }
