@@ -9,6 +9,7 @@ pub mod defaulting;
 pub mod error;
 pub mod meta;
 pub mod openapi;
+pub mod protobuf;
 pub mod quantity;
 pub mod registry;
 pub mod schema;
