@@ -11,18 +11,19 @@ mod watchers;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use apiserver_api::protobuf::{self, Message};
 use apiserver_api::registry::Resource;
 use apiserver_store::Revision;
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use serde_json::Value;
 use tokio::time::Instant;
 
-pub use entry::{Entry, Fields, Unreadable};
+pub use entry::{Entry, EventType, Fields, Unreadable, Untranslatable};
 pub use feed::{Caches, NotFresh};
 pub use watchers::{Subscription, Trigger};
 
 use crate::limits;
+use crate::{convert, encoding};
 use watchers::Watchers;
 
 /// Objects by `NAMESPACE/NAME` or `NAME`.
@@ -44,16 +45,35 @@ pub struct Change {
     pub new: Option<Arc<Entry>>,
     at: Instant,
     deleted: OnceLock<Bytes>,
+    /// Watch frames in protobuf, in the order of [`EventType`].
+    frames: [OnceLock<Bytes>; 3],
 }
 
 impl Change {
     fn new(revision: Revision, old: Option<Arc<Entry>>, new: Option<Arc<Entry>>) -> Self {
-        Self { revision, old, new, at: Instant::now(), deleted: OnceLock::new() }
+        Self { revision, old, new, at: Instant::now(), deleted: OnceLock::new(), frames: Default::default() }
     }
 
     /// The event that says that the old object went (or stopped matching), encoded once.
     pub fn deleted(&self, old: &Entry) -> Bytes {
         self.deleted.get_or_init(|| old.deleted(self.revision)).clone()
+    }
+
+    /// The event in protobuf, encoded once for all watchers, and only if there is one: `entry` is
+    /// the old object for a deletion, else the new one. It is kept as long as the history is.
+    pub fn protobuf(
+        &self,
+        event: EventType,
+        entry: &Entry,
+        message: Message,
+    ) -> Result<Bytes, Untranslatable> {
+        let frame = &self.frames[event as usize];
+        if let Some(frame) = frame.get() {
+            return Ok(frame.clone());
+        }
+        let revision = (event == EventType::Deleted).then_some(self.revision);
+        let encoded = entry.protobuf_frame(event, revision, message)?;
+        Ok(frame.get_or_init(|| encoded).clone())
     }
 }
 
@@ -67,8 +87,10 @@ pub struct Cache {
     /// `/registry/pods/`
     pub prefix: String,
     pub fields: Fields,
-    /// Turns an object of the storage version into one of this version.
-    convert: Option<fn(&mut Value)>,
+    /// The kind's message, if it has a protobuf form.
+    pub message: Option<Message>,
+    /// Whether stored objects are of another version.
+    converted: bool,
     /// The selectable field that watchers are indexed by.
     indexed: Option<usize>,
     current: ArcSwap<Snapshot>,
@@ -90,15 +112,16 @@ struct Inner {
 }
 
 impl Cache {
-    /// An empty cache. `convert` is for a second version of a stored kind.
-    pub fn new(resource: Arc<Resource>, convert: Option<fn(&mut Value)>) -> Self {
+    /// An empty cache.
+    pub fn new(resource: Arc<Resource>) -> Self {
         let fields = Fields::new(resource.selectable);
         let indexed = fields.index("spec.nodeName");
         Self {
             prefix: format!("{}/", resource.storage_prefix),
+            message: protobuf::of_kind(&resource.api_version(), &resource.kind),
+            converted: convert::from_storage(&resource).is_some(),
             resource,
             fields,
-            convert,
             indexed,
             current: ArcSwap::default(),
             inner: Mutex::default(),
@@ -138,14 +161,12 @@ impl Cache {
         added: bool,
     ) -> Result<Entry, Unreadable> {
         let short: Arc<str> = Arc::from(key.strip_prefix(&self.prefix).unwrap_or(key));
-        match self.convert {
-            Some(convert) => {
-                let mut value = serde_json::from_slice(stored).unwrap_or(Value::Null);
-                convert(&mut value);
-                Entry::read(short, revision, value.to_string().as_bytes(), &self.fields, added)
-            }
-            None => Entry::read(short, revision, stored, &self.fields, added),
+        if !self.converted && !protobuf::is_envelope(stored) {
+            return Entry::read(short, revision, stored, &self.fields, added);
         }
+        let value = encoding::read(&self.resource, stored)
+            .map_err(|error| Unreadable { key: key.to_owned(), cause: Some(Box::new(error)) })?;
+        Entry::read(short, revision, value.to_string().as_bytes(), &self.fields, added)
     }
 
     /// The state at exactly `revision`, which the feed has passed: the present one, one kept for

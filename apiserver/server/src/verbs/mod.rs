@@ -6,6 +6,7 @@ pub mod delete;
 mod get;
 mod list;
 mod patch;
+mod pieces;
 mod pods;
 mod reviews;
 mod scale;

@@ -4,10 +4,12 @@
 
 mod admission;
 mod discovery;
+mod envelope;
 mod faults;
 mod harness;
 mod lists;
 mod model;
+mod protobuf;
 mod subresources;
 mod watches;
 mod writes;
