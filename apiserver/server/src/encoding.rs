@@ -5,6 +5,8 @@
 //! answers with the very bytes that it reads and splices; an envelope would have to be decoded for
 //! every change and at every start, and nobody would gain by it.
 
+use std::borrow::Cow;
+
 use apiserver_api::protobuf::{self, Malformed, Unencodable};
 use apiserver_api::registry::Resource;
 use bytes::Bytes;
@@ -37,6 +39,18 @@ pub fn read(resource: &Resource, stored: &[u8]) -> Result<Value, Unreadable> {
     Ok(object)
 }
 
+/// The same as JSON text. What lies there as it is served is not copied.
+pub fn json<'a>(resource: &Resource, stored: &'a [u8]) -> Result<Cow<'a, [u8]>, Unreadable> {
+    let converted = convert::from_storage(resource).is_some();
+    if !protobuf::is_envelope(stored) && !converted {
+        return Ok(Cow::Borrowed(stored));
+    }
+    if protobuf::is_envelope(stored) && protobuf::api_version(stored)? == resource.api_version() {
+        return Ok(Cow::Owned(protobuf::to_json(stored)?));
+    }
+    Ok(Cow::Owned(read(resource, stored)?.to_string().into_bytes()))
+}
+
 /// The bytes that Kubernetes would store for an object of the storage version.
 pub fn as_kubernetes(resource: &Resource, object: &Value) -> Result<Bytes, Unencodable> {
     // Their servers keep them in the encoding of custom resources.
@@ -45,4 +59,59 @@ pub fn as_kubernetes(resource: &Resource, object: &Value) -> Result<Bytes, Unenc
         return Ok(Bytes::from(object.to_string()));
     }
     protobuf::to_envelope(object).map(Bytes::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use apiserver_api::builtin;
+    use serde_json::json;
+
+    use super::*;
+
+    fn resource(group: &str, version: &str, plural: &str) -> Resource {
+        (**builtin::registry().lookup(group, version, plural).unwrap()).clone()
+    }
+
+    #[test]
+    fn built_in_kinds_are_written_in_the_envelope_and_others_as_json() {
+        let pods = resource("", "v1", "pods");
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"},
+            "spec": {"containers": [{"name": "c"}]}});
+        let stored = as_kubernetes(&pods, &pod).unwrap();
+        assert!(protobuf::is_envelope(&stored));
+        assert_eq!(read(&pods, &stored).unwrap(), pod);
+        assert_eq!(serde_json::from_slice::<Value>(&json(&pods, &stored).unwrap()).unwrap(), pod);
+        let text = pod.to_string();
+        assert!(matches!(json(&pods, text.as_bytes()), Ok(Cow::Borrowed(_))));
+
+        let mut frobs = pods.clone();
+        (frobs.group, frobs.kind) = ("example.com".to_owned(), "Frob".to_owned());
+        let frob = json!({"apiVersion": "example.com/v1", "kind": "Frob", "metadata": {"name": "a"}});
+        assert_eq!(as_kubernetes(&frobs, &frob).unwrap(), frob.to_string());
+        let mut defining = pods;
+        defining.group = "apiextensions.k8s.io".to_owned();
+        let (api_version, kind) = ("apiextensions.k8s.io/v1", "CustomResourceDefinition");
+        let definition = json!({"apiVersion": api_version, "kind": kind, "metadata": {"name": "a"}});
+        assert_eq!(as_kubernetes(&defining, &definition).unwrap(), definition.to_string());
+    }
+
+    #[test]
+    fn versions_that_others_keep_are_brought_to_the_one_served() {
+        let event = json!({"apiVersion": "v1", "kind": "Event", "metadata": {"name": "e"}, "reason": "r",
+            "involvedObject": {"kind": "Pod"}, "message": "m"});
+        let (old, new) =
+            (resource("", "v1", "events"), resource("autoscaling", "v2", "horizontalpodautoscalers"));
+        let stored = protobuf::to_envelope(&event).unwrap();
+        assert_eq!(read(&old, &stored).unwrap()["message"], "m");
+        let scaler = json!({"apiVersion": "autoscaling/v1", "kind": "HorizontalPodAutoscaler",
+            "metadata": {"name": "h"}, "spec": {"maxReplicas": 3, "targetCPUUtilizationPercentage": 70,
+                "scaleTargetRef": {"kind": "Deployment", "name": "d"}}});
+        let stored = protobuf::to_envelope(&scaler).unwrap();
+        let text = json(&new, &stored).unwrap();
+        let object: Value = serde_json::from_slice(&text).unwrap();
+        assert_eq!(object["apiVersion"], "autoscaling/v2");
+        assert_eq!(object["spec"]["metrics"][0]["resource"]["name"], "cpu");
+        assert!(json(&old, b"k8s\0\xff").is_err());
+        assert!(read(&old, b"nonsense").is_err());
+    }
 }

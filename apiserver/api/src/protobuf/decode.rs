@@ -1,6 +1,8 @@
 //! Protobuf to JSON. The bytes may come from anybody: depth and number of values are bounded, nothing
 //! panics, and what a newer version has added is ignored.
 
+use std::fmt::Write as _;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
@@ -9,7 +11,6 @@ use serde_json::{Map, Value, json};
 use super::table::{Field, Kind, Message, Shape, at, of_kind};
 use super::wire::{Reader, Wire};
 use super::{MAGIC, MEDIA_TYPE};
-use crate::time;
 
 /// Nesting of messages. A schema of a CustomResourceDefinition takes one level for each of its own.
 const DEPTH: usize = 100;
@@ -53,21 +54,38 @@ impl Default for Budget {
 }
 
 impl Budget {
-    fn value(&mut self) -> Result<(), Malformed> {
+    pub(super) fn value(&mut self) -> Result<(), Malformed> {
         self.values = self.values.checked_sub(1).ok_or(Malformed::Large)?;
         Ok(())
     }
 
     fn deeper<T>(&mut self, inner: impl FnOnce(&mut Self) -> Result<T, Malformed>) -> Result<T, Malformed> {
-        self.depth = self.depth.checked_sub(1).ok_or(Malformed::Deep)?;
+        self.enter()?;
         let result = inner(self);
-        self.depth += 1;
+        self.leave();
         result
+    }
+
+    pub(super) fn enter(&mut self) -> Result<(), Malformed> {
+        self.depth = self.depth.checked_sub(1).ok_or(Malformed::Deep)?;
+        Ok(())
+    }
+
+    pub(super) fn leave(&mut self) {
+        self.depth += 1;
     }
 }
 
-/// The object in an envelope.
-pub(super) fn envelope(bytes: &[u8], budget: &mut Budget) -> Result<Value, Malformed> {
+/// An envelope, opened.
+pub(super) struct Opened<'a> {
+    pub(super) api_version: &'a str,
+    pub(super) kind: &'a str,
+    pub(super) message: Message,
+    pub(super) raw: &'a [u8],
+}
+
+/// Opens an envelope; the object in it is not read.
+pub(super) fn open(bytes: &[u8]) -> Result<Opened<'_>, Malformed> {
     let mut reader = Reader(bytes.strip_prefix(MAGIC).ok_or(Malformed::Magic)?);
     let (mut api_version, mut kind, mut raw, mut content) = ("", "", &[][..], "");
     while let Some((number, field)) = reader.next()? {
@@ -92,9 +110,15 @@ pub(super) fn envelope(bytes: &[u8], budget: &mut Budget) -> Result<Value, Malfo
     }
     let message = of_kind(api_version, kind)
         .ok_or_else(|| Malformed::Kind { api_version: api_version.to_owned(), kind: kind.to_owned() })?;
-    let mut object = fields(message, raw, budget)?;
-    object.insert("apiVersion".to_owned(), api_version.into());
-    object.insert("kind".to_owned(), kind.into());
+    Ok(Opened { api_version, kind, message, raw })
+}
+
+/// The object in an envelope.
+pub(super) fn envelope(bytes: &[u8], budget: &mut Budget) -> Result<Value, Malformed> {
+    let opened = open(bytes)?;
+    let mut object = fields(opened.message, opened.raw, budget)?;
+    object.insert("apiVersion".to_owned(), opened.api_version.into());
+    object.insert("kind".to_owned(), opened.kind.into());
     Ok(Value::Object(object))
 }
 
@@ -122,17 +146,20 @@ fn fields(message: Message, bytes: &[u8], budget: &mut Budget) -> Result<Map<Str
                 };
                 at = found;
             }
+            let again = seen >> at & 1 == 1;
             seen |= 1 << at;
-            take(&mut object, &all[at], wire, budget)?;
+            take(&mut object, &all[at], again, wire, budget)?;
         }
         complete(&mut object, all, seen, budget)?;
         Ok(object)
     })
 }
 
+/// Takes one occurrence of a field; `again` if it is not the first.
 fn take(
     object: &mut Map<String, Value>,
     field: &Field,
+    again: bool,
     wire: Wire<'_>,
     budget: &mut Budget,
 ) -> Result<(), Malformed> {
@@ -146,14 +173,19 @@ fn take(
                 }
             } else if field.pointer || !is_zero(field.kind, &value) {
                 object.insert(field.name().to_owned(), value);
-            } else {
+            } else if again {
                 object.remove(field.name());
             }
         }
         Shape::List => {
             let mut items = Vec::new();
             items_of(field.kind, number, wire, budget, &mut items)?;
-            match object.entry(field.name()).or_insert_with(|| json!([])) {
+            // No name is copied for the second item.
+            let list = match object.get_mut(field.name()) {
+                Some(list) => list,
+                None => object.entry(field.name()).or_insert_with(|| json!([])),
+            };
+            match list {
                 Value::Array(list) => list.append(&mut items),
                 // An inlined message has a field of that name; no table of Kubernetes' has that.
                 _ => return Err(Malformed::Wire(number)),
@@ -178,9 +210,12 @@ fn complete(
     budget: &mut Budget,
 ) -> Result<(), Malformed> {
     for (i, field) in all.iter().enumerate() {
-        let missing = !field.pointer && !field.name().is_empty() && !object.contains_key(field.name());
+        // Most fields are left to themselves: no look-up for them.
+        let wanted = field.always || matches!(field.kind, Kind::Quantity | Kind::Message(_));
+        if field.pointer || !wanted || field.name().is_empty() || object.contains_key(field.name()) {
+            continue;
+        }
         let value = match (field.shape, field.kind) {
-            _ if !missing => continue,
             // It came and was empty.
             (Shape::One, Kind::Message(_)) if seen >> i & 1 == 1 => {
                 if !field.always {
@@ -257,7 +292,12 @@ fn entry(kind: Kind, number: u64, wire: Wire<'_>, budget: &mut Budget) -> Result
     Ok((key, content))
 }
 
-fn value(kind: Kind, number: u64, wire: Wire<'_>, budget: &mut Budget) -> Result<Value, Malformed> {
+pub(super) fn value(
+    kind: Kind,
+    number: u64,
+    wire: Wire<'_>,
+    budget: &mut Budget,
+) -> Result<Value, Malformed> {
     budget.value()?;
     Ok(match kind {
         Kind::Text => text(wire.bytes(number)?)?.into(),
@@ -298,7 +338,7 @@ fn value(kind: Kind, number: u64, wire: Wire<'_>, budget: &mut Budget) -> Result
 }
 
 /// Whether Go's JSON encoder leaves out such a value of a field that is no pointer.
-fn is_zero(kind: Kind, value: &Value) -> bool {
+pub(super) fn is_zero(kind: Kind, value: &Value) -> bool {
     match value {
         Value::Null => true,
         _ if kind == Kind::Raw => false,
@@ -323,11 +363,11 @@ fn first(bytes: &[u8]) -> Result<Option<&[u8]>, Malformed> {
 }
 
 /// Whole numbers are written without a fraction, as Go does it.
-fn double(value: f64) -> Value {
+pub(super) fn double(value: f64) -> Value {
     if value.fract() == 0.0 && value.abs() < 9e15 { (value as i64).into() } else { json!(value) }
 }
 
-fn moment(bytes: &[u8], micro: bool) -> Result<Value, Malformed> {
+pub(super) fn moment(bytes: &[u8], micro: bool) -> Result<Value, Malformed> {
     let (mut seconds, mut nanos) = (0, 0);
     let mut reader = Reader(bytes);
     while let Some((number, wire)) = reader.next()? {
@@ -339,14 +379,26 @@ fn moment(bytes: &[u8], micro: bool) -> Result<Value, Malformed> {
     }
     // Nothing at all is Go's zero time; beyond the calendar there is no time either.
     let moment = i128::from(seconds) * 1_000_000_000 + i128::from(if micro { nanos } else { 0 });
-    Ok(match Timestamp::from_nanosecond(moment) {
-        Ok(moment) if !bytes.is_empty() && micro => time::rfc3339_micro(moment).into(),
-        Ok(moment) if !bytes.is_empty() => time::rfc3339(moment).into(),
-        _ => Value::Null,
-    })
+    let moment = Timestamp::from_nanosecond(moment).ok().filter(|_| !bytes.is_empty());
+    Ok(moment.map_or(Value::Null, |moment| spelled(moment, micro).into()))
 }
 
-fn int_or_string(bytes: &[u8]) -> Result<Value, Malformed> {
+/// RFC 3339; many times over, so without a format to interpret.
+fn spelled(moment: Timestamp, micro: bool) -> String {
+    let at = jiff::tz::Offset::UTC.to_datetime(moment);
+    let mut out = String::with_capacity(27);
+    let (year, month, day) = (at.year(), at.month(), at.day());
+    // Writing to a string cannot fail.
+    let _ =
+        write!(out, "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}", at.hour(), at.minute(), at.second());
+    if micro {
+        let _ = write!(out, ".{:06}", at.subsec_nanosecond() / 1000);
+    }
+    out.push('Z');
+    out
+}
+
+pub(super) fn int_or_string(bytes: &[u8]) -> Result<Value, Malformed> {
     let (mut is_text, mut integer, mut content) = (false, 0, "");
     let mut reader = Reader(bytes);
     while let Some((number, wire)) = reader.next()? {
@@ -407,6 +459,6 @@ fn schema_or_texts(schema: Message, bytes: &[u8], budget: &mut Budget) -> Result
     })
 }
 
-fn text(bytes: &[u8]) -> Result<&str, Malformed> {
+pub(super) fn text(bytes: &[u8]) -> Result<&str, Malformed> {
     std::str::from_utf8(bytes).map_err(|_| Malformed::Text)
 }

@@ -43,6 +43,12 @@ fn every_kind_goes_through_its_envelope() {
         let bytes = to_envelope(&object).unwrap();
         assert!(is_envelope(&bytes));
         assert_eq!(from_envelope(&bytes).unwrap(), object, "{api_version} {kind}");
+        for round in 0..12 {
+            let object = Random::new(50 + round, 1 + round % 8).object(message, 5);
+            let bytes = body(api_version, kind, &encode(message, &object.into()).unwrap());
+            let text: Value = serde_json::from_slice(&to_json(&bytes).unwrap()).unwrap();
+            assert!(text == from_envelope(&bytes).unwrap(), "{api_version} {kind} round {round}");
+        }
         assert_eq!(bytes, body(api_version, kind, &encode(message, &object).unwrap()));
     }
 }
@@ -280,6 +286,7 @@ fn bombs_are_refused() {
     // A list of empty containers: two bytes each.
     let raw = part(2, &b"\x12\x00".repeat(1 << 20));
     assert_eq!(from_envelope(&body("v1", "Pod", &raw)), Err(Malformed::Large));
+    assert_eq!(to_json(&body("v1", "Pod", &raw)), Err(Malformed::Large));
     // Schemas in schemas: `not` is field 28.
     let mut deep = Vec::new();
     for _ in 0..200 {
@@ -291,6 +298,7 @@ fn bombs_are_refused() {
         embedded = body("apps/v1", "ControllerRevision", &part(2, &part(1, &embedded)));
     }
     assert_eq!(from_envelope(&embedded), Err(Malformed::Deep));
+    assert_eq!(to_json(&embedded), Err(Malformed::Deep));
 }
 
 /// The files that Kubernetes' own encoders made: `k8s.io/api/testdata/HEAD` of the release that the
@@ -311,6 +319,7 @@ fn kubernetes_own_files_are_read_and_written_byte_for_byte() {
         let Some(message) = of_object(&json) else { continue };
         let name = path.display();
         assert_eq!(from_envelope(&bytes).unwrap(), json, "{name}");
+        assert_eq!(serde_json::from_slice::<Value>(&to_json(&bytes).unwrap()).unwrap(), json, "{name}");
         assert_eq!(to_envelope(&json).unwrap(), bytes, "{name} {}", message.name());
         checked += 1;
     }
@@ -322,7 +331,11 @@ proptest! {
     fn no_bytes_do_harm(raw in proptest::collection::vec(any::<u8>(), 0..300), which in any::<prop::sample::Index>()) {
         let all: Vec<_> = kinds().collect();
         let (version, kind, message) = all[which.index(all.len())];
-        if let Ok(object) = from_envelope(&body(version, kind, &raw)) {
+        let whole = body(version, kind, &raw);
+        if let (Ok(text), Ok(object)) = (to_json(&whole), from_envelope(&whole)) {
+            prop_assert_eq!(serde_json::from_slice::<Value>(&text).unwrap(), object);
+        }
+        if let Ok(object) = from_envelope(&whole) {
             // What can be read can be written, and read again.
             let bytes = encode(message, &object).unwrap();
             prop_assert!(decode(message, &bytes).is_ok());
@@ -337,8 +350,12 @@ proptest! {
         let mut bytes = encode(message, &object).unwrap();
         let at = at.index(bytes.len());
         bytes[at] = with;
-        let _ = decode(message, &bytes);
-        bytes.truncate(at);
-        let _ = decode(message, &bytes);
+        for _ in 0..2 {
+            let whole = body("v1", "Pod", &bytes);
+            if let (Ok(text), Ok(object)) = (to_json(&whole), from_envelope(&whole)) {
+                prop_assert_eq!(serde_json::from_slice::<Value>(&text).unwrap(), object);
+            }
+            bytes.truncate(at);
+        }
     }
 }

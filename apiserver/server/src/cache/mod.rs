@@ -22,8 +22,8 @@ pub use entry::{Entry, EventType, Fields, Unreadable, Untranslatable};
 pub use feed::{Caches, NotFresh};
 pub use watchers::{Subscription, Trigger};
 
+use crate::encoding;
 use crate::limits;
-use crate::{convert, encoding};
 use watchers::Watchers;
 
 /// Objects by `NAMESPACE/NAME` or `NAME`.
@@ -89,8 +89,6 @@ pub struct Cache {
     pub fields: Fields,
     /// The kind's message, if it has a protobuf form.
     pub message: Option<Message>,
-    /// Whether stored objects are of another version.
-    converted: bool,
     /// The selectable field that watchers are indexed by.
     indexed: Option<usize>,
     current: ArcSwap<Snapshot>,
@@ -119,7 +117,6 @@ impl Cache {
         Self {
             prefix: format!("{}/", resource.storage_prefix),
             message: protobuf::of_kind(&resource.api_version(), &resource.kind),
-            converted: convert::from_storage(&resource).is_some(),
             resource,
             fields,
             indexed,
@@ -161,12 +158,9 @@ impl Cache {
         added: bool,
     ) -> Result<Entry, Unreadable> {
         let short: Arc<str> = Arc::from(key.strip_prefix(&self.prefix).unwrap_or(key));
-        if !self.converted && !protobuf::is_envelope(stored) {
-            return Entry::read(short, revision, stored, &self.fields, added);
-        }
-        let value = encoding::read(&self.resource, stored)
+        let json = encoding::json(&self.resource, stored)
             .map_err(|error| Unreadable { key: key.to_owned(), cause: Some(Box::new(error)) })?;
-        Entry::read(short, revision, value.to_string().as_bytes(), &self.fields, added)
+        Entry::read(short, revision, &json, &self.fields, added)
     }
 
     /// The state at exactly `revision`, which the feed has passed: the present one, one kept for
