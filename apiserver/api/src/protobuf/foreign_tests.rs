@@ -29,6 +29,10 @@ macro_rules! kinds {
 }
 
 fn foreign_kinds() -> Vec<(&'static str, &'static str, Echo)> {
+    [core_kinds(), group_kinds()].concat()
+}
+
+fn core_kinds() -> Vec<(&'static str, &'static str, Echo)> {
     kinds! {
         "v1", api::core::v1 =>
             Binding, ComponentStatus, ComponentStatusList, ConfigMap, ConfigMapList, Endpoints,
@@ -40,6 +44,11 @@ fn foreign_kinds() -> Vec<(&'static str, &'static str, Echo)> {
             ReplicationController, ReplicationControllerList, ResourceQuota, ResourceQuotaList,
             Secret, SecretList, SerializedReference, Service, ServiceAccount,
             ServiceAccountList, ServiceList, ServiceProxyOptions;
+    }
+}
+
+fn group_kinds() -> Vec<(&'static str, &'static str, Echo)> {
+    kinds! {
         "admissionregistration.k8s.io/v1", api::admissionregistration::v1 =>
             MutatingWebhookConfiguration, MutatingWebhookConfigurationList,
             ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,

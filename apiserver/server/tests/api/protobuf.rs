@@ -137,7 +137,12 @@ async fn refusals_and_answers_of_other_kinds_are_protobuf_too() {
     scale.spec = Some(ScaleSpec { replicas: Some(5) });
     let scale = seal("autoscaling/v1", "Scale", &scale);
     let scale: Scale = send(&api, "PUT", &path, scale).await.object(200, "autoscaling/v1", "Scale");
-    assert_eq!(scale.spec.unwrap().replicas(), 5);
+    assert_eq!(scale.spec.as_ref().unwrap().replicas(), 5);
+    // Zero is what Go's JSON would leave out.
+    let none = Scale { spec: Some(ScaleSpec { replicas: Some(0) }), ..scale };
+    let none = seal("autoscaling/v1", "Scale", &none);
+    let none: Scale = send(&api, "PUT", &path, none).await.object(200, "autoscaling/v1", "Scale");
+    assert_eq!(none.spec.unwrap().replicas(), 0);
 
     let attributes = ResourceAttributes {
         verb: Some("get".to_owned()),
