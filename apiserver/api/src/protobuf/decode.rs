@@ -171,7 +171,7 @@ fn take(
                 if let Value::Object(fields) = value {
                     object.extend(fields);
                 }
-            } else if field.pointer || !is_zero(field.kind, &value) {
+            } else if !value.is_null() && (field.pointer || !is_zero(field.kind, &value)) {
                 object.insert(field.name().to_owned(), value);
             } else if again {
                 object.remove(field.name());
@@ -379,7 +379,10 @@ pub(super) fn moment(bytes: &[u8], micro: bool) -> Result<Value, Malformed> {
     }
     // Nothing at all is Go's zero time; beyond the calendar there is no time either.
     let moment = i128::from(seconds) * 1_000_000_000 + i128::from(if micro { nanos } else { 0 });
-    let moment = Timestamp::from_nanosecond(moment).ok().filter(|_| !bytes.is_empty());
+    // Nor is there one that RFC 3339 has no year for.
+    let has_year =
+        |moment: &Timestamp| (0..=9999).contains(&jiff::tz::Offset::UTC.to_datetime(*moment).year());
+    let moment = Timestamp::from_nanosecond(moment).ok().filter(|_| !bytes.is_empty()).filter(has_year);
     Ok(moment.map_or(Value::Null, |moment| spelled(moment, micro).into()))
 }
 

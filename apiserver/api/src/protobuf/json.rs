@@ -163,10 +163,10 @@ fn one(out: &mut Vec<u8>, field: &Field, wire: Wire<'_>, budget: &mut Budget) ->
     let value = out.len();
     one_value(out, field.kind, number, wire, budget)?;
     let written = &out[value..];
-    let zero = written == b"null"
-        || !matches!(field.kind, Kind::Raw | Kind::Quantity)
-            && matches!(written, b"\"\"" | b"0" | b"false" | b"[]");
-    if zero && !field.pointer {
+    let zero = !field.pointer
+        && !matches!(field.kind, Kind::Raw | Kind::Quantity)
+        && matches!(written, b"\"\"" | b"0" | b"false" | b"[]");
+    if zero || written == b"null" {
         out.truncate(start);
         // It may be one that is there with its zero.
         absent(out, field, budget)?;

@@ -282,6 +282,22 @@ fn packed_numbers_groups_and_unknown_fields_are_read_as_protobuf_wants() {
 }
 
 #[test]
+fn times_that_cannot_be_written_are_absent() {
+    let meta = message("meta/v1.ObjectMeta").unwrap();
+    // deletionTimestamp: nothing at all, the year -209, and one that there is.
+    let far = (-68_000_000_000_i64).cast_unsigned();
+    for (seconds, wanted) in [(None, None), (Some(far), None), (Some(1), Some("1970-01-01T00:00:01Z"))] {
+        let mut out = Backward::default();
+        if let Some(seconds) = seconds {
+            out.integer(1, seconds.cast_signed());
+        }
+        let bytes = part(9, out.as_slice());
+        let time = decode(meta, &bytes).unwrap().get("deletionTimestamp").cloned();
+        assert_eq!(time, wanted.map(Value::from));
+    }
+}
+
+#[test]
 fn bombs_are_refused() {
     // A list of empty containers: two bytes each.
     let raw = part(2, &b"\x12\x00".repeat(1 << 20));

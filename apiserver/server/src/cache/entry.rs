@@ -208,12 +208,16 @@ impl Entry {
         value
     }
 
-    /// Its metadata decoded; the rest is only skipped.
-    pub fn metadata(&self) -> Value {
+    /// Its metadata as it is encoded; the rest is only skipped.
+    pub fn metadata_text(&self) -> &str {
         // The bytes were read when the entry was made, so they can be read again.
         let text = std::str::from_utf8(self.object_slice()).unwrap_or_default();
-        let head: Option<Head<'_>> = serde_json::from_str(text).ok();
-        head.and_then(|head| serde_json::from_str(head.metadata.get()).ok()).unwrap_or(Value::Null)
+        serde_json::from_str(text).map_or("{}", |head: Head<'_>| head.metadata.get())
+    }
+
+    /// Its metadata decoded.
+    pub fn metadata(&self) -> Value {
+        serde_json::from_str(self.metadata_text()).unwrap_or(Value::Null)
     }
 
     /// Puts the object's message, without an envelope, into `out`. Nothing of it is kept but its

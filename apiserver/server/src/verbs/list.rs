@@ -21,6 +21,9 @@ use crate::negotiate::{self, Format, Shape, Wanted};
 use crate::respond::{self, Answer};
 use crate::table;
 
+/// The kind of metadata alone.
+const PARTIAL: &str = "PartialObjectMetadata";
+
 /// One page or all of a collection.
 pub async fn list(context: &Context, resource: &Resource) -> Answer {
     let wanted = negotiate::wanted(&context.headers, resource)?;
@@ -37,7 +40,7 @@ pub async fn list(context: &Context, resource: &Resource) -> Answer {
     let metadata = metadata(&cache, &view, &selected);
     let entries = selected.entries;
     match (wanted.shape, wanted.format) {
-        (Shape::Object, Format::Json) | (_, Format::Protobuf) => {
+        (Shape::Object | Shape::Metadata, Format::Json) | (_, Format::Protobuf) => {
             streamed(context, &cache, &metadata, entries, wanted).await
         }
         (shape, format) => values(context, resource, &metadata, &entries, shape, format),
@@ -92,7 +95,7 @@ fn expired(place: Option<Continue>) -> Response<Body> {
     respond::json(410, &status)
 }
 
-/// Decoded lists: tables, metadata alone, YAML.
+/// Decoded lists: tables, YAML.
 fn values(
     context: &Context,
     resource: &Resource,
@@ -110,7 +113,7 @@ fn values(
     let value = match shape {
         Shape::Table => table::of(context, resource, &objects, metadata)?,
         Shape::Metadata => json!({
-            "kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": metadata,
+            "kind": format!("{PARTIAL}List"), "apiVersion": "meta.k8s.io/v1", "metadata": metadata,
             "items": objects.iter().map(table::metadata_only).collect::<Vec<_>>(),
         }),
         Shape::Object => {
@@ -130,7 +133,7 @@ fn values(
     Ok(respond::formatted(format, 200, &value))
 }
 
-/// A list in JSON as its objects' bytes, or in protobuf.
+/// A list piece by piece: in JSON as its objects' bytes, or in protobuf.
 async fn streamed(
     context: &Context,
     cache: &Cache,
@@ -146,16 +149,18 @@ async fn streamed(
             Pieces::protobuf((&version, &kind), metadata, Form::Object(message), entries).await?
         }
         (Format::Protobuf, _) => {
-            let (version, kind) = ("meta.k8s.io/v1", "PartialObjectMetadata");
-            let message = protobuf::of_kind(version, kind).ok_or_else(negotiate::not_acceptable)?;
-            let kind = (version, "PartialObjectMetadataList");
-            Pieces::protobuf(kind, metadata, Form::Metadata(message), entries).await?
+            let version = "meta.k8s.io/v1";
+            let message = protobuf::of_kind(version, PARTIAL).ok_or_else(negotiate::not_acceptable)?;
+            let kind = format!("{PARTIAL}List");
+            Pieces::protobuf((version, &kind), metadata, Form::Metadata(message), entries).await?
         }
-        _ => {
-            let kind = &resource.kind;
+        (_, shape) => {
+            let whole = shape == Shape::Object;
+            let (version, kind) =
+                if whole { (version.as_str(), resource.kind.as_str()) } else { ("meta.k8s.io/v1", PARTIAL) };
             let head =
                 format!(r#"{{"kind":"{kind}List","apiVersion":"{version}","metadata":{metadata},"items":["#);
-            Pieces::json(head, entries)
+            Pieces::json(head, entries, whole)
         }
     };
     let packed = pieces.size() >= limits::GZIP_MIN && negotiate::accepts_gzip(&context.headers);

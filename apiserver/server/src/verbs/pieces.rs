@@ -22,12 +22,15 @@ use crate::limits;
 /// Field of the items in the message of every list.
 const ITEMS: u16 = 2;
 
+/// What stands before the metadata of each object in JSON.
+const METADATA: &[u8] = br#"{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":"#;
+
 /// The pieces of a list's body.
 pub struct Pieces {
     head: Option<Vec<u8>>,
     entries: Vec<Arc<Entry>>,
     tail: &'static [u8],
-    /// Of the whole body.
+    /// Of the whole body; about so much for metadata in JSON.
     size: usize,
     next: usize,
     items: Items,
@@ -36,6 +39,8 @@ pub struct Pieces {
 
 enum Items {
     Json,
+    /// `PartialObjectMetadata` in JSON.
+    Metadata,
     Protobuf {
         form: Form,
         scratch: Backward,
@@ -74,12 +79,13 @@ impl Form {
 }
 
 impl Pieces {
-    /// A list in JSON; `head` ends where the items begin.
-    pub fn json(head: String, entries: Vec<Arc<Entry>>) -> Self {
+    /// A list in JSON, of whole objects or of their metadata; `head` ends where the items begin.
+    pub fn json(head: String, entries: Vec<Arc<Entry>>, whole: bool) -> Self {
         let commas = entries.len().saturating_sub(1);
         let size = head.len() + 2 + commas + entries.iter().map(|e| e.object_len()).sum::<usize>();
         let head = Some(head.into_bytes());
-        Self { head, entries, tail: b"]}", size, next: 0, items: Items::Json, ended: false }
+        let items = if whole { Items::Json } else { Items::Metadata };
+        Self { head, entries, tail: b"]}", size, next: 0, items, ended: false }
     }
 
     /// A list in protobuf. Its length stands at its beginning, so objects whose length is not known
@@ -185,12 +191,15 @@ impl Pieces {
             if out.len() + entry.object_len() > limits::LIST_PIECE && !out.is_empty() {
                 return Some(Ok(out.freeze()));
             }
+            if self.next > 0 && !matches!(self.items, Items::Protobuf { .. }) {
+                out.put_u8(b',');
+            }
             match &mut self.items {
-                Items::Json => {
-                    if self.next > 0 {
-                        out.put_u8(b',');
-                    }
-                    out.put_slice(entry.object_slice());
+                Items::Json => out.put_slice(entry.object_slice()),
+                Items::Metadata => {
+                    out.put_slice(METADATA);
+                    out.put_slice(entry.metadata_text().as_bytes());
+                    out.put_u8(b'}');
                 }
                 Items::Protobuf { form, scratch, kept } => match kept.pop_front() {
                     Some(item) => out.put_slice(&item),
