@@ -27,6 +27,11 @@ pub fn to_storage(resource: &Resource) -> Option<Convert> {
     }
 }
 
+/// Whether objects of this apiVersion may be such as [`upgrade`] changes.
+pub fn is_older(api_version: &str) -> bool {
+    matches!(api_version, "autoscaling/v1" | "events.k8s.io/v1")
+}
+
 /// Turns an object that another server kept in a version of its own choice into the one kept here.
 pub fn upgrade(object: &mut Value) {
     let text = |field: &str| object[field].as_str().unwrap_or_default();

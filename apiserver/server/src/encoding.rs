@@ -23,32 +23,26 @@ pub enum Unreadable {
     Protobuf(#[from] Malformed),
 }
 
-/// A stored object in the version that `resource` serves.
-pub fn read(resource: &Resource, stored: &[u8]) -> Result<Value, Unreadable> {
+/// A stored object in the storage version.
+pub fn read(stored: &[u8]) -> Result<Value, Unreadable> {
     let mut object: Value = if protobuf::is_envelope(stored) {
         protobuf::from_envelope(stored)?
     } else {
         serde_json::from_slice(stored)?
     };
     convert::upgrade(&mut object);
-    if let Some(convert) = convert::from_storage(resource)
-        && object["apiVersion"] != resource.api_version()
-    {
-        convert(&mut object);
-    }
     Ok(object)
 }
 
-/// The same as JSON text. What lies there as it is served is not copied.
-pub fn json<'a>(resource: &Resource, stored: &'a [u8]) -> Result<Cow<'a, [u8]>, Unreadable> {
-    let converted = convert::from_storage(resource).is_some();
-    if !protobuf::is_envelope(stored) && !converted {
+/// The same as JSON text. What lies there as JSON is not copied.
+pub fn json(stored: &[u8]) -> Result<Cow<'_, [u8]>, Unreadable> {
+    if !protobuf::is_envelope(stored) {
         return Ok(Cow::Borrowed(stored));
     }
-    if protobuf::is_envelope(stored) && protobuf::api_version(stored)? == resource.api_version() {
-        return Ok(Cow::Owned(protobuf::to_json(stored)?));
+    if convert::is_older(protobuf::api_version(stored)?) {
+        return Ok(Cow::Owned(read(stored)?.to_string().into_bytes()));
     }
-    Ok(Cow::Owned(read(resource, stored)?.to_string().into_bytes()))
+    Ok(Cow::Owned(protobuf::to_json(stored)?))
 }
 
 /// The bytes that Kubernetes would store for an object of the storage version.
@@ -79,10 +73,10 @@ mod tests {
             "spec": {"containers": [{"name": "c"}]}});
         let stored = as_kubernetes(&pods, &pod).unwrap();
         assert!(protobuf::is_envelope(&stored));
-        assert_eq!(read(&pods, &stored).unwrap(), pod);
-        assert_eq!(serde_json::from_slice::<Value>(&json(&pods, &stored).unwrap()).unwrap(), pod);
+        assert_eq!(read(&stored).unwrap(), pod);
+        assert_eq!(serde_json::from_slice::<Value>(&json(&stored).unwrap()).unwrap(), pod);
         let text = pod.to_string();
-        assert!(matches!(json(&pods, text.as_bytes()), Ok(Cow::Borrowed(_))));
+        assert!(matches!(json(text.as_bytes()), Ok(Cow::Borrowed(_))));
 
         let mut frobs = pods.clone();
         (frobs.group, frobs.kind) = ("example.com".to_owned(), "Frob".to_owned());
@@ -99,19 +93,17 @@ mod tests {
     fn versions_that_others_keep_are_brought_to_the_one_served() {
         let event = json!({"apiVersion": "v1", "kind": "Event", "metadata": {"name": "e"}, "reason": "r",
             "involvedObject": {"kind": "Pod"}, "message": "m"});
-        let (old, new) =
-            (resource("", "v1", "events"), resource("autoscaling", "v2", "horizontalpodautoscalers"));
         let stored = protobuf::to_envelope(&event).unwrap();
-        assert_eq!(read(&old, &stored).unwrap()["message"], "m");
+        assert_eq!(read(&stored).unwrap()["message"], "m");
         let scaler = json!({"apiVersion": "autoscaling/v1", "kind": "HorizontalPodAutoscaler",
             "metadata": {"name": "h"}, "spec": {"maxReplicas": 3, "targetCPUUtilizationPercentage": 70,
                 "scaleTargetRef": {"kind": "Deployment", "name": "d"}}});
         let stored = protobuf::to_envelope(&scaler).unwrap();
-        let text = json(&new, &stored).unwrap();
+        let text = json(&stored).unwrap();
         let object: Value = serde_json::from_slice(&text).unwrap();
         assert_eq!(object["apiVersion"], "autoscaling/v2");
         assert_eq!(object["spec"]["metrics"][0]["resource"]["name"], "cpu");
-        assert!(json(&old, b"k8s\0\xff").is_err());
-        assert!(read(&old, b"nonsense").is_err());
+        assert!(json(b"k8s\0\xff").is_err());
+        assert!(read(b"nonsense").is_err());
     }
 }

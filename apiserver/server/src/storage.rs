@@ -74,8 +74,11 @@ pub fn modified(resource: &Resource, name: &str) -> ApiError {
 }
 
 fn decode(resource: &Resource, kv: &KeyValue) -> Result<Stored, ApiError> {
-    let mut object = encoding::read(resource, &kv.value)
+    let mut object = encoding::read(&kv.value)
         .map_err(|error| ApiError::internal(format!("{} cannot be decoded: {error}", kv.key)))?;
+    if let Some(convert) = convert::from_storage(resource) {
+        convert(&mut object);
+    }
     meta::set(&mut object, "resourceVersion", kv.mod_revision.to_string());
     Ok(Stored { object, revision: kv.mod_revision })
 }

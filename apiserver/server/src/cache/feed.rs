@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::{Cache, Entry, Objects};
+use crate::convert;
 use crate::limits;
 
 /// All kinds are kept under this.
@@ -49,7 +50,8 @@ impl Caches {
         let mut by_path = BTreeMap::new();
         let mut by_prefix: BTreeMap<String, Vec<Arc<Cache>>> = BTreeMap::new();
         for resource in registry.iter().filter(|r| r.stored) {
-            let cache = Arc::new(Cache::new(Arc::clone(resource)));
+            let convert = convert::from_storage(resource);
+            let cache = Arc::new(Cache::new(Arc::clone(resource), convert));
             by_prefix.entry(cache.prefix.clone()).or_default().push(Arc::clone(&cache));
             by_path
                 .insert((resource.group.clone(), resource.version.clone(), resource.plural.clone()), cache);

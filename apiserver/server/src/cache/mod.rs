@@ -16,6 +16,7 @@ use apiserver_api::registry::Resource;
 use apiserver_store::Revision;
 use arc_swap::ArcSwap;
 use bytes::Bytes;
+use serde_json::Value;
 use tokio::time::Instant;
 
 pub use entry::{Entry, EventType, Fields, Unreadable, Untranslatable};
@@ -89,6 +90,8 @@ pub struct Cache {
     pub fields: Fields,
     /// The kind's message, if it has a protobuf form.
     pub message: Option<Message>,
+    /// Turns an object of the storage version into one of this version.
+    convert: Option<fn(&mut Value)>,
     /// The selectable field that watchers are indexed by.
     indexed: Option<usize>,
     current: ArcSwap<Snapshot>,
@@ -110,8 +113,8 @@ struct Inner {
 }
 
 impl Cache {
-    /// An empty cache.
-    pub fn new(resource: Arc<Resource>) -> Self {
+    /// An empty cache. `convert` is for a second version of a stored kind.
+    pub fn new(resource: Arc<Resource>, convert: Option<fn(&mut Value)>) -> Self {
         let fields = Fields::new(resource.selectable);
         let indexed = fields.index("spec.nodeName");
         Self {
@@ -119,6 +122,7 @@ impl Cache {
             message: protobuf::of_kind(&resource.api_version(), &resource.kind),
             resource,
             fields,
+            convert,
             indexed,
             current: ArcSwap::default(),
             inner: Mutex::default(),
@@ -158,9 +162,19 @@ impl Cache {
         added: bool,
     ) -> Result<Entry, Unreadable> {
         let short: Arc<str> = Arc::from(key.strip_prefix(&self.prefix).unwrap_or(key));
-        let json = encoding::json(&self.resource, stored)
-            .map_err(|error| Unreadable { key: key.to_owned(), cause: Some(Box::new(error)) })?;
-        Entry::read(short, revision, &json, &self.fields, added)
+        let unreadable =
+            |error: encoding::Unreadable| Unreadable { key: key.to_owned(), cause: Some(Box::new(error)) };
+        match self.convert {
+            Some(convert) => {
+                let mut value = encoding::read(stored).map_err(unreadable)?;
+                convert(&mut value);
+                Entry::read(short, revision, value.to_string().as_bytes(), &self.fields, added)
+            }
+            None => {
+                let json = encoding::json(stored).map_err(unreadable)?;
+                Entry::read(short, revision, &json, &self.fields, added)
+            }
+        }
     }
 
     /// The state at exactly `revision`, which the feed has passed: the present one, one kept for
