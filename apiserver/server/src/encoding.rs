@@ -55,6 +55,18 @@ pub fn as_kubernetes(resource: &Resource, object: &Value) -> Result<Bytes, Unenc
     protobuf::to_envelope(object).map(Bytes::from)
 }
 
+/// Whether the objects are the same to Kubernetes: `resources: {}` and no resources are. Kinds without
+/// a protobuf form are compared as they are.
+pub fn same(one: &Value, other: &Value) -> bool {
+    let encoded = |message, object| protobuf::encode(message, object).ok();
+    one == other
+        || protobuf::of_object(one).is_some_and(|message| {
+            one["kind"] == other["kind"]
+                && one["apiVersion"] == other["apiVersion"]
+                && encoded(message, one).is_some_and(|bytes| encoded(message, other) == Some(bytes))
+        })
+}
+
 #[cfg(test)]
 mod tests {
     use apiserver_api::builtin;

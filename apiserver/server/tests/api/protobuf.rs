@@ -296,6 +296,30 @@ async fn custom_resources_have_no_protobuf_but_their_metadata_has() {
     assert_eq!(list.items.len(), 1);
 }
 
+/// An empty struct and none, a zero and none: Go cannot tell them apart, so they are no change.
+#[tokio::test(start_paused = true)]
+async fn what_is_the_same_in_protobuf_is_no_change() {
+    let api = Api::start().await;
+    let made = api.post(DEPLOYMENTS, deployment("web")).await.expect(201).body;
+    let mut same = made.clone();
+    same["spec"]["minReadySeconds"] = json!(0);
+    same["spec"]["template"]["spec"]["containers"][0]["resources"] = json!({});
+    let path = format!("{DEPLOYMENTS}/web");
+    let put = api.put(&path, same.clone()).await.expect(200).body;
+    assert_eq!(put["metadata"]["resourceVersion"], made["metadata"]["resourceVersion"]);
+    // With a label it is a change, but none of the generation.
+    same["metadata"]["labels"] = json!({"a": "b"});
+    let put = api.put(&path, same.clone()).await.expect(200).body;
+    assert_ne!(put["metadata"]["resourceVersion"], made["metadata"]["resourceVersion"]);
+    assert_eq!(put["metadata"]["generation"], 1);
+    // A pointer to an empty struct means something.
+    same["spec"]["template"]["spec"]["securityContext"] = json!(null);
+    same["spec"]["template"]["spec"]["volumes"] = json!([{"name": "v", "emptyDir": {}}]);
+    same["metadata"]["resourceVersion"] = put["metadata"]["resourceVersion"].clone();
+    let put = api.put(&path, same).await.expect(200).body;
+    assert_eq!(put["metadata"]["generation"], 2);
+}
+
 /// A watch in protobuf.
 struct Watch {
     body: apiserver_server::Body,
