@@ -8,6 +8,7 @@
 mod definitions;
 mod documents;
 mod graph;
+mod messages;
 mod paths;
 mod protobuf;
 mod roots;
@@ -37,6 +38,9 @@ fn main() {
 
     let definitions = definitions::collect(&semantics);
     std::fs::write(out.join("graph.rs"), graph::source(&definitions)).expect("OUT_DIR is writable");
+    let fields = root.join("data/protobuf.txt");
+    let fields = std::fs::read_to_string(&fields).unwrap_or_else(|e| panic!("{}: {e}", fields.display()));
+    std::fs::write(out.join("messages.rs"), messages::source(&fields)).expect("OUT_DIR is writable");
     documents::write(&out, &definitions, &served);
 }
 

@@ -11,6 +11,7 @@ pub mod error;
 pub mod managed;
 pub mod meta;
 pub mod openapi;
+pub mod protobuf;
 pub mod quantity;
 pub mod registry;
 pub mod schema;

@@ -1,6 +1,7 @@
 //! Bodies: those of requests are read within limits and decoded to JSON values.
 
 use apiserver_api::error::ApiError;
+use apiserver_api::protobuf::{self, Malformed};
 use bytes::{Bytes, BytesMut};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
@@ -8,7 +9,6 @@ use serde_json::Value;
 use tower::BoxError;
 
 use crate::limits;
-use crate::protobuf;
 
 /// The body of requests and answers.
 pub type Body = UnsyncBoxBody<Bytes, BoxError>;
@@ -64,12 +64,28 @@ pub fn decode(content_type: &str, bytes: Bytes) -> Result<Decoded, ApiError> {
         "application/yaml" | "application/x-yaml" | "text/yaml" => {
             Ok(Decoded { value: yaml(&bytes)?, json: None })
         }
-        "application/vnd.kubernetes.protobuf" => Ok(Decoded { value: protobuf::decode(&bytes)?, json: None }),
-        other => Err(unsupported(
-            other,
-            &["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"],
-        )),
+        protobuf::MEDIA_TYPE => Ok(Decoded { value: from_protobuf(&bytes)?, json: None }),
+        other => Err(unsupported(other, &["application/json", "application/yaml", protobuf::MEDIA_TYPE])),
     }
+}
+
+/// An object of a built-in kind in its envelope. Other kinds have no such form, which is 415.
+fn from_protobuf(bytes: &[u8]) -> Result<Value, ApiError> {
+    protobuf::from_envelope(bytes).map_err(|error| match error {
+        Malformed::Kind { api_version, .. } if is_foreign(&api_version) => {
+            unsupported(protobuf::MEDIA_TYPE, &["application/json", "application/yaml"])
+        }
+        error => {
+            ApiError::bad_request(format!("the body of the request cannot be decoded from protobuf: {error}"))
+        }
+    })
+}
+
+/// Whether the group, if there is one, has no built-in kinds.
+fn is_foreign(api_version: &str) -> bool {
+    let group = |version: &str| version.split_once('/').map(|(group, _)| group.to_owned());
+    let asked = group(api_version);
+    asked.is_some() && !protobuf::kinds().any(|(version, ..)| group(version) == asked)
 }
 
 /// 415.

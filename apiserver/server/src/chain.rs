@@ -18,6 +18,7 @@ use crate::auth::user_info;
 use crate::body::{self, Body};
 use crate::context::Context;
 use crate::limits;
+use crate::negotiate;
 use crate::query::Query;
 use crate::rbac::{self, Attributes};
 use crate::request::RequestInfo;
@@ -36,9 +37,13 @@ pub async fn handle(server: Arc<Server>, request: Request<Body>) -> Response<Bod
     let query = Query::parse(request.uri().query().unwrap_or_default());
     let info = RequestInfo::parse(request.method(), request.uri().path(), &query);
     let known = known(&server, &info);
+    let in_protobuf = negotiate::prefers_protobuf(request.headers());
     let in_flight = server.metrics().request_began(info.is_read());
     let mut response = recover_panic(Arc::clone(&server), info.clone(), query, request).await;
     drop(in_flight);
+    if in_protobuf {
+        response = respond::as_protobuf(response).await;
+    }
     let headers = response.headers_mut();
     headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-cache, private"));
     if let Ok(value) = HeaderValue::from_str(&audit_id) {

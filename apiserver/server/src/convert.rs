@@ -34,6 +34,21 @@ pub fn to_storage(resource: &Resource) -> Option<Change> {
     }
 }
 
+/// Whether objects of this apiVersion may be such as [`upgrade`] changes.
+pub fn is_older(api_version: &str) -> bool {
+    matches!(api_version, "autoscaling/v1" | "events.k8s.io/v1")
+}
+
+/// Turns an object that another server kept in a version of its own choice into the one kept here.
+pub fn upgrade(object: &mut Value) {
+    let text = |field: &str| object[field].as_str().unwrap_or_default();
+    match (text("apiVersion"), text("kind")) {
+        ("autoscaling/v1", "HorizontalPodAutoscaler") => autoscaler_to_v2(object),
+        ("events.k8s.io/v1", "Event") => event_to_core(object),
+        _ => {}
+    }
+}
+
 /// Fields of events that differ: core, events.k8s.io.
 const EVENT: [(&str, &str); 7] = [
     ("involvedObject", "regarding"),

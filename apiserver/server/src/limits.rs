@@ -40,6 +40,8 @@ pub const SNAPSHOT_AGE: Duration = Duration::from_secs(75);
 pub const LOAD_PAGE: usize = 5000;
 /// A list is sent in pieces of about this many bytes.
 pub const LIST_PIECE: usize = 64 * 1024;
+/// A list in protobuf keeps about this many bytes of what it encoded to find out its length.
+pub const LIST_KEPT: usize = 1024 * 1024;
 /// Events that wait are sent together up to about this many bytes.
 pub const WATCH_PIECE: usize = 32 * 1024;
 /// Answers smaller than this are not compressed.

@@ -1,6 +1,8 @@
 //! What the client sends and what it wants back.
 
 use apiserver_api::error::ApiError;
+use apiserver_api::protobuf;
+use apiserver_api::registry::Resource;
 use http::HeaderMap;
 use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE};
 
@@ -9,6 +11,19 @@ use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE};
 pub enum Format {
     Json,
     Yaml,
+    /// Of built-in kinds, and of metadata alone.
+    Protobuf,
+}
+
+impl Format {
+    /// Its media type.
+    pub fn media(self) -> &'static str {
+        match self {
+            Self::Json => "application/json",
+            Self::Yaml => "application/yaml",
+            Self::Protobuf => protobuf::MEDIA_TYPE,
+        }
+    }
 }
 
 /// What an answer contains.
@@ -79,28 +94,38 @@ fn range(text: &str) -> Option<Range> {
     Some(Range { media, parameters, quality })
 }
 
-/// Chooses the answer to a request for objects.
-pub fn wanted(headers: &HeaderMap, table_allowed: bool) -> Result<Wanted, ApiError> {
+/// Chooses the answer to a request for objects of a kind.
+pub fn wanted(headers: &HeaderMap, resource: &Resource) -> Result<Wanted, ApiError> {
+    choose(headers, protobuf::of_kind(&resource.api_version(), &resource.kind).is_some())
+}
+
+/// Whether `Status`, scales and what else is no object of the resource should be protobuf.
+pub fn prefers_protobuf(headers: &HeaderMap) -> bool {
+    let named = |text: &str| text.contains(protobuf::MEDIA_TYPE);
+    headers.get_all(ACCEPT).iter().any(|value| value.to_str().is_ok_and(named))
+        && choose(headers, true).is_ok_and(|wanted| wanted.format == Format::Protobuf)
+}
+
+fn choose(headers: &HeaderMap, in_protobuf: bool) -> Result<Wanted, ApiError> {
     let ranges = ranges(headers);
     if ranges.is_empty() {
         return Ok(Wanted { format: Format::Json, shape: Shape::Object });
     }
     for range in &ranges {
-        let format = if range.accepts("application/json") {
-            Format::Json
-        } else if range.accepts("application/yaml") {
-            Format::Yaml
-        } else {
-            continue;
-        };
+        let formats = [Format::Json, Format::Yaml, Format::Protobuf];
+        let Some(format) = formats.into_iter().find(|format| range.accepts(format.media())) else { continue };
         let meta = range.parameter("g").is_none_or(|g| g == "meta.k8s.io")
             && range.parameter("v").is_none_or(|v| v == "v1");
         let shape = match range.parameter("as") {
             None => Shape::Object,
-            Some("Table") if meta && table_allowed => Shape::Table,
+            // A table has no protobuf form.
+            Some("Table") if meta && format != Format::Protobuf => Shape::Table,
             Some("PartialObjectMetadata" | "PartialObjectMetadataList") if meta => Shape::Metadata,
             Some(_) => continue,
         };
+        if format == Format::Protobuf && shape == Shape::Object && !in_protobuf {
+            continue;
+        }
         return Ok(Wanted { format, shape });
     }
     Err(not_acceptable())
@@ -112,6 +137,7 @@ pub fn not_acceptable() -> ApiError {
         406,
         "NotAcceptable",
         "only the following media types are accepted: application/json, application/yaml, \
+         application/vnd.kubernetes.protobuf, \
          application/json;as=Table;g=meta.k8s.io;v=v1, application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1",
     )
 }
@@ -138,7 +164,13 @@ mod tests {
     fn accept(text: &str) -> Result<Wanted, ApiError> {
         let mut headers = HeaderMap::new();
         headers.insert(ACCEPT, text.parse().unwrap());
-        wanted(&headers, true)
+        choose(&headers, false)
+    }
+
+    fn built_in(text: &str) -> Result<Wanted, ApiError> {
+        let mut headers = HeaderMap::new();
+        headers.insert(ACCEPT, text.parse().unwrap());
+        choose(&headers, true)
     }
 
     #[test]
@@ -161,5 +193,26 @@ mod tests {
         );
         assert_eq!(accept("application/vnd.kubernetes.protobuf").unwrap_err().code, 406);
         assert_eq!(accept("application/json;as=Foo").unwrap_err().code, 406);
+    }
+    #[test]
+    fn protobuf_is_for_built_in_kinds_and_metadata_and_not_for_tables() {
+        let protobuf = Wanted { format: Format::Protobuf, shape: Shape::Object };
+        let json = Wanted { format: Format::Json, shape: Shape::Object };
+        assert_eq!(built_in("application/vnd.kubernetes.protobuf,application/json"), Ok(protobuf));
+        assert_eq!(
+            built_in("application/vnd.kubernetes.protobuf;stream=watch,application/json"),
+            Ok(protobuf)
+        );
+        assert_eq!(built_in("application/json,application/vnd.kubernetes.protobuf"), Ok(json));
+        assert_eq!(built_in("application/vnd.kubernetes.protobuf;q=0.5,application/json"), Ok(json));
+        assert_eq!(built_in("application/*"), Ok(json));
+        let metadata = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+        let shape = Shape::Metadata;
+        assert_eq!(built_in(metadata), Ok(Wanted { format: Format::Protobuf, shape }));
+        assert_eq!(accept(metadata), Ok(Wanted { format: Format::Protobuf, shape }));
+        let table = "application/vnd.kubernetes.protobuf;as=Table;g=meta.k8s.io;v=v1";
+        assert_eq!(built_in(table).unwrap_err().code, 406);
+        let fallback = format!("{table},application/json;as=Table;g=meta.k8s.io;v=v1");
+        assert_eq!(built_in(&fallback), Ok(Wanted { format: Format::Json, shape: Shape::Table }));
     }
 }

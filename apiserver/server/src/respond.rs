@@ -3,12 +3,15 @@
 use std::io::Write as _;
 
 use apiserver_api::error::ApiError;
+use apiserver_api::protobuf;
 use apiserver_api::registry::Resource;
 use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER, VARY};
 use http::{HeaderValue, Response, StatusCode};
+use http_body::Body as _;
+use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 
 use crate::body::{self, Body};
@@ -62,7 +65,7 @@ pub fn success(code: u16, resource: &Resource, name: &str, uid: &str) -> Respons
 
 /// One object of a kind, encoded, in the shape that the client wants.
 pub fn object(context: &Context, resource: &Resource, code: u16, object: Bytes) -> Answer {
-    let wanted = negotiate::wanted(&context.headers, true)?;
+    let wanted = negotiate::wanted(&context.headers, resource)?;
     if wanted.shape == Shape::Object && wanted.format == Format::Json {
         return Ok(compressed(context, bytes(code, "application/json", Bytes::clone(&object)), object));
     }
@@ -89,7 +92,39 @@ pub fn formatted(format: Format, code: u16, value: &Value) -> Response<Body> {
                 refusal(&ApiError::internal(format!("the object cannot be written as YAML: {error}")))
             }
         },
+        Format::Protobuf => match protobuf::to_envelope(value) {
+            Ok(content) => bytes(code, protobuf::MEDIA_TYPE, content),
+            Err(error) => {
+                refusal(&ApiError::internal(format!("the object cannot be written as protobuf: {error}")))
+            }
+        },
     }
+}
+
+/// A JSON answer as protobuf, for a client that prefers it. What has no such form, is compressed
+/// or comes in pieces stays as it is.
+pub async fn as_protobuf(response: Response<Body>) -> Response<Body> {
+    let plain = response.headers().get(CONTENT_TYPE).is_some_and(|media| media == Format::Json.media())
+        && !response.headers().contains_key(CONTENT_ENCODING);
+    let size = response.body().size_hint().exact().unwrap_or(u64::MAX);
+    if !plain || size == 0 || size > limits::BODY as u64 {
+        return response;
+    }
+    let (mut parts, body) = response.into_parts();
+    let content = match body.collect().await {
+        Ok(content) => content.to_bytes(),
+        // A body of known size is in memory, and that cannot fail to be read.
+        Err(error) => return refusal(&ApiError::internal(format!("the answer cannot be read: {error}"))),
+    };
+    let encoded = serde_json::from_slice::<Value>(&content).ok().and_then(|v| protobuf::to_envelope(&v).ok());
+    let content = match encoded {
+        Some(encoded) => {
+            parts.headers.insert(CONTENT_TYPE, HeaderValue::from_static(protobuf::MEDIA_TYPE));
+            Bytes::from(encoded)
+        }
+        None => content,
+    };
+    Response::from_parts(parts, body::full(content))
 }
 
 /// The same answer, compressed if it is large and the client takes it.

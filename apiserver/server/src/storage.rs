@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use crate::cache::Cache;
 use crate::convert;
+use crate::encoding;
 use crate::limits;
 use crate::server::Server;
 
@@ -76,7 +77,7 @@ pub fn modified(resource: &Resource, name: &str) -> ApiError {
 }
 
 fn decode(resource: &Resource, kv: &KeyValue) -> Result<Stored, ApiError> {
-    let mut object: Value = serde_json::from_slice(&kv.value)
+    let mut object = encoding::read(&kv.value)
         .map_err(|error| ApiError::internal(format!("{} cannot be decoded: {error}", kv.key)))?;
     if let Some(convert) = convert::from_storage(resource) {
         convert(&mut object);
@@ -99,7 +100,12 @@ pub async fn put(
     if let Some(convert) = convert::to_storage(resource) {
         convert(&mut object);
     }
-    let value = Bytes::from(object.to_string());
+    let value = if server.store().shared() {
+        encoding::as_kubernetes(resource, &object)
+            .map_err(|error| ApiError::bad_request(format!("{key} cannot be encoded: {error}")))?
+    } else {
+        Bytes::from(object.to_string())
+    };
     if value.len() > limits::BODY {
         return Err(ApiError::new(413, "RequestEntityTooLarge", format!("{key} is too large to be stored")));
     }

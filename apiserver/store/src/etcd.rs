@@ -157,6 +157,10 @@ impl Etcd {
 
 #[async_trait]
 impl Store for Etcd {
+    fn shared(&self) -> bool {
+        true
+    }
+
     async fn get(&self, key: &str) -> Result<Got, StoreError> {
         let response = self.read(&format!("get {key}"), key.as_bytes(), &GetOptions::new()).await?;
         let revision = response.header().map_or(0, |header| header.revision());

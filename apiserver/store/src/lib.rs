@@ -174,4 +174,9 @@ pub trait Store: Send + Sync + 'static {
 
     /// Asks for a `Progress` notice on open watches soon.
     async fn request_progress(&self) -> Result<(), StoreError>;
+
+    /// Whether others read and write the same keys, so that values must be what they expect.
+    fn shared(&self) -> bool {
+        false
+    }
 }

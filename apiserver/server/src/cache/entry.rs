@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
+use apiserver_api::meta;
+use apiserver_api::protobuf::{self, Backward, Message, Unencodable};
 use apiserver_store::Revision;
 use bytes::{BufMut, Bytes, BytesMut};
 use serde::Deserialize;
@@ -24,7 +27,36 @@ pub struct Unreadable {
     /// Key in the store.
     pub key: String,
     #[source]
-    cause: Option<serde_json::Error>,
+    pub cause: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+/// An object cannot be written in protobuf.
+#[derive(Debug, thiserror::Error)]
+#[error("{key} cannot be written in protobuf")]
+pub struct Untranslatable {
+    /// Key in the cache.
+    pub key: String,
+    #[source]
+    pub cause: Unencodable,
+}
+
+/// What a watch event says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventType {
+    Added,
+    Modified,
+    Deleted,
+}
+
+impl EventType {
+    /// As on the wire.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Added => "ADDED",
+            Self::Modified => "MODIFIED",
+            Self::Deleted => "DELETED",
+        }
+    }
 }
 
 /// One object. The bytes are those of a watch event, so that neither a list nor a watch copies
@@ -45,6 +77,8 @@ pub struct Entry {
     start: usize,
     /// Where the digits of the resource version are in `frame`.
     version: (usize, usize),
+    /// Bytes of the object's message in protobuf, once somebody has counted them; else 0.
+    protobuf_len: AtomicU32,
 }
 
 #[derive(Deserialize)]
@@ -73,7 +107,10 @@ impl Entry {
         fields: &Fields,
         added: bool,
     ) -> Result<Self, Unreadable> {
-        let bad = |cause| Unreadable { key: key.to_string(), cause };
+        let bad = |cause: Option<serde_json::Error>| {
+            let cause = cause.map(|error| Box::new(error) as Box<dyn std::error::Error + Send + Sync>);
+            Unreadable { key: key.to_string(), cause }
+        };
         let text = std::str::from_utf8(stored).map_err(|_| bad(None))?;
         let head: Head<'_> = serde_json::from_str(text).map_err(|e| bad(Some(e)))?;
         let meta: Meta = serde_json::from_str(head.metadata.get()).map_err(|e| bad(Some(e)))?;
@@ -110,6 +147,7 @@ impl Entry {
             frame: frame.freeze(),
             start: intro.len(),
             version: (from, to),
+            protobuf_len: AtomicU32::new(0),
         })
     }
 
@@ -158,6 +196,60 @@ impl Entry {
         self.put_at(&mut out, revision);
         out.put_slice(END);
         out.freeze()
+    }
+
+    /// The object decoded, with another resource version if one is given.
+    pub fn value(&self, revision: Option<Revision>) -> Value {
+        // The bytes were read when the entry was made, so they can be read again.
+        let mut value = serde_json::from_slice(self.object_slice()).unwrap_or(Value::Null);
+        if let Some(revision) = revision {
+            meta::set(&mut value, "resourceVersion", revision.to_string());
+        }
+        value
+    }
+
+    /// Its metadata as it is encoded; the rest is only skipped.
+    pub fn metadata_text(&self) -> &str {
+        // The bytes were read when the entry was made, so they can be read again.
+        let text = std::str::from_utf8(self.object_slice()).unwrap_or_default();
+        serde_json::from_str(text).map_or("{}", |head: Head<'_>| head.metadata.get())
+    }
+
+    /// Its metadata decoded.
+    pub fn metadata(&self) -> Value {
+        serde_json::from_str(self.metadata_text()).unwrap_or(Value::Null)
+    }
+
+    /// Puts the object's message, without an envelope, into `out`. Nothing of it is kept but its
+    /// length.
+    pub fn put_protobuf(&self, out: &mut Backward, message: Message) -> Result<(), Untranslatable> {
+        let before = out.len();
+        protobuf::encode_into(out, message, &self.value(None)).map_err(|cause| self.untranslatable(cause))?;
+        self.protobuf_len.store(u32::try_from(out.len() - before).unwrap_or(0), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Bytes of the object's message, if they have been counted.
+    pub fn protobuf_len(&self) -> Option<usize> {
+        Some(self.protobuf_len.load(Ordering::Relaxed) as usize).filter(|length| *length > 0)
+    }
+
+    /// The watch event in protobuf, of this object as it was at `revision`.
+    pub fn protobuf_frame(
+        &self,
+        event: EventType,
+        revision: Option<Revision>,
+        message: Message,
+    ) -> Result<Bytes, Untranslatable> {
+        let value = self.value(revision);
+        protobuf::watch_frame(event.name(), message, &value)
+            .map(Bytes::from)
+            .map_err(|cause| self.untranslatable(cause))
+    }
+
+    /// The error of this object.
+    pub fn untranslatable(&self, cause: Unencodable) -> Untranslatable {
+        Untranslatable { key: self.key.to_string(), cause }
     }
 
     /// Namespace, empty for cluster-scoped objects.

@@ -11,6 +11,7 @@ mod watchers;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use apiserver_api::protobuf::{self, Message};
 use apiserver_api::registry::{Change as Convert, Resource};
 use apiserver_store::Revision;
 use arc_swap::ArcSwap;
@@ -19,10 +20,11 @@ use serde_json::Value;
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::Instant;
 
-pub use entry::{Entry, Fields, Unreadable};
+pub use entry::{Entry, EventType, Fields, Unreadable, Untranslatable};
 pub use feed::{Caches, NotFresh};
 pub use watchers::{Subscription, Trigger};
 
+use crate::encoding;
 use crate::limits;
 use watchers::Watchers;
 
@@ -45,16 +47,35 @@ pub struct Change {
     pub new: Option<Arc<Entry>>,
     at: Instant,
     deleted: OnceLock<Bytes>,
+    /// Watch frames in protobuf, in the order of [`EventType`].
+    frames: [OnceLock<Bytes>; 3],
 }
 
 impl Change {
     fn new(revision: Revision, old: Option<Arc<Entry>>, new: Option<Arc<Entry>>) -> Self {
-        Self { revision, old, new, at: Instant::now(), deleted: OnceLock::new() }
+        Self { revision, old, new, at: Instant::now(), deleted: OnceLock::new(), frames: Default::default() }
     }
 
     /// The event that says that the old object went (or stopped matching), encoded once.
     pub fn deleted(&self, old: &Entry) -> Bytes {
         self.deleted.get_or_init(|| old.deleted(self.revision)).clone()
+    }
+
+    /// The event in protobuf, encoded once for all watchers, and only if there is one: `entry` is
+    /// the old object for a deletion, else the new one. It is kept as long as the history is.
+    pub fn protobuf(
+        &self,
+        event: EventType,
+        entry: &Entry,
+        message: Message,
+    ) -> Result<Bytes, Untranslatable> {
+        let frame = &self.frames[event as usize];
+        if let Some(frame) = frame.get() {
+            return Ok(frame.clone());
+        }
+        let revision = (event == EventType::Deleted).then_some(self.revision);
+        let encoded = entry.protobuf_frame(event, revision, message)?;
+        Ok(frame.get_or_init(|| encoded).clone())
     }
 }
 
@@ -68,6 +89,8 @@ pub struct Cache {
     /// `/registry/pods/`
     pub prefix: String,
     pub fields: Fields,
+    /// The kind's message, if it has a protobuf form.
+    pub message: Option<Message>,
     /// Turns an object of the storage version into one of this version.
     convert: Option<Convert>,
     /// The selectable field that watchers are indexed by.
@@ -118,6 +141,7 @@ impl Cache {
         let indexed = fields.index("spec.nodeName");
         Self {
             prefix: format!("{}/", resource.storage_prefix),
+            message: protobuf::of_kind(&resource.api_version(), &resource.kind),
             resource,
             fields,
             convert,
@@ -203,13 +227,18 @@ impl Cache {
         added: bool,
     ) -> Result<Entry, Unreadable> {
         let short: Arc<str> = Arc::from(key.strip_prefix(&self.prefix).unwrap_or(key));
+        let unreadable =
+            |error: encoding::Unreadable| Unreadable { key: key.to_owned(), cause: Some(Box::new(error)) };
         match &self.convert {
             Some(convert) => {
-                let mut value = serde_json::from_slice(stored).unwrap_or(Value::Null);
+                let mut value = encoding::read(stored).map_err(unreadable)?;
                 convert(&mut value);
                 Entry::read(short, revision, value.to_string().as_bytes(), &self.fields, added)
             }
-            None => Entry::read(short, revision, stored, &self.fields, added),
+            None => {
+                let json = encoding::json(stored).map_err(unreadable)?;
+                Entry::read(short, revision, &json, &self.fields, added)
+            }
         }
     }
 

@@ -3,30 +3,30 @@
 use std::sync::Arc;
 
 use apiserver_api::error::ApiError;
+use apiserver_api::protobuf;
 use apiserver_api::registry::Resource;
-use bytes::{BufMut, Bytes, BytesMut};
-use flate2::Compression;
-use flate2::write::GzEncoder;
-use futures::stream;
+use bytes::Bytes;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderValue, Response};
-use http_body::Frame;
-use http_body_util::{BodyExt, StreamBody};
 use serde_json::{Map, Value, json};
 
+use super::pieces::{Form, Pieces};
 use super::view::{self, Asked, Continue, View};
-use crate::body::{self, Body};
+use crate::body::Body;
 use crate::cache::{Cache, Entry};
 use crate::context::Context;
 use crate::filter::{Filter, Selected};
 use crate::limits;
-use crate::negotiate::{self, Format, Shape};
+use crate::negotiate::{self, Format, Shape, Wanted};
 use crate::respond::{self, Answer};
 use crate::table;
 
+/// The kind of metadata alone.
+const PARTIAL: &str = "PartialObjectMetadata";
+
 /// One page or all of a collection.
 pub async fn list(context: &Context, resource: &Resource) -> Answer {
-    let wanted = negotiate::wanted(&context.headers, true)?;
+    let wanted = negotiate::wanted(&context.headers, resource)?;
     let cache = context.server.cache(resource)?;
     let filter = Filter::parse(&cache, &context.info.namespace, &context.query)?;
     let limit = context.query.number("limit")?.unwrap_or(0);
@@ -40,7 +40,9 @@ pub async fn list(context: &Context, resource: &Resource) -> Answer {
     let metadata = metadata(&cache, &view, &selected);
     let entries = selected.entries;
     match (wanted.shape, wanted.format) {
-        (Shape::Object, Format::Json) => Ok(bytes(context, resource, &metadata, entries)),
+        (Shape::Object | Shape::Metadata, Format::Json) | (_, Format::Protobuf) => {
+            streamed(context, &cache, &metadata, entries, wanted).await
+        }
         (shape, format) => values(context, resource, &metadata, &entries, shape, format),
     }
 }
@@ -93,7 +95,7 @@ fn expired(place: Option<Continue>) -> Response<Body> {
     respond::json(410, &status)
 }
 
-/// Decoded lists: tables, metadata alone, YAML.
+/// Decoded lists: tables, YAML.
 fn values(
     context: &Context,
     resource: &Resource,
@@ -111,7 +113,7 @@ fn values(
     let value = match shape {
         Shape::Table => table::of(context, resource, &objects, metadata)?,
         Shape::Metadata => json!({
-            "kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": metadata,
+            "kind": format!("{PARTIAL}List"), "apiVersion": "meta.k8s.io/v1", "metadata": metadata,
             "items": objects.iter().map(table::metadata_only).collect::<Vec<_>>(),
         }),
         Shape::Object => {
@@ -131,92 +133,41 @@ fn values(
     Ok(respond::formatted(format, 200, &value))
 }
 
-/// The list as its objects' bytes; large ones in pieces, so that a list takes little memory
-/// however slowly it is read.
-fn bytes(
+/// A list piece by piece: in JSON as its objects' bytes, or in protobuf.
+async fn streamed(
     context: &Context,
-    resource: &Resource,
+    cache: &Cache,
     metadata: &Value,
     entries: Vec<Arc<Entry>>,
-) -> Response<Body> {
-    let head = format!(
-        r#"{{"kind":"{}List","apiVersion":"{}","metadata":{metadata},"items":["#,
-        resource.kind,
-        resource.api_version()
-    );
-    let size = head.len() + 2 + entries.iter().map(|e| e.object_len() + 1).sum::<usize>();
-    let packed = size >= limits::GZIP_MIN && negotiate::accepts_gzip(&context.headers);
-    let mut pieces = Pieces { head: Some(head), entries, next: 0, ended: false };
-    let mut response = if size <= 2 * limits::LIST_PIECE && !packed {
-        let mut whole = BytesMut::with_capacity(size);
-        while let Some(piece) = pieces.next() {
-            whole.put(piece);
+    wanted: Wanted,
+) -> Answer {
+    let (resource, version) = (&cache.resource, cache.resource.api_version());
+    let pieces = match (wanted.format, wanted.shape) {
+        (Format::Protobuf, Shape::Object) => {
+            let message = cache.message.ok_or_else(negotiate::not_acceptable)?;
+            let kind = format!("{}List", resource.kind);
+            Pieces::protobuf((&version, &kind), metadata, Form::Object(message), entries).await?
         }
-        Response::new(body::full(whole.freeze()))
-    } else if packed {
-        Response::new(zipped(pieces))
-    } else {
-        let frames = stream::iter(std::iter::from_fn(move || pieces.next()).map(|p| Ok(Frame::data(p))));
-        Response::new(StreamBody::new(frames).boxed_unsync())
+        (Format::Protobuf, _) => {
+            let version = "meta.k8s.io/v1";
+            let message = protobuf::of_kind(version, PARTIAL).ok_or_else(negotiate::not_acceptable)?;
+            let kind = format!("{PARTIAL}List");
+            Pieces::protobuf((version, &kind), metadata, Form::Metadata(message), entries).await?
+        }
+        (_, shape) => {
+            let whole = shape == Shape::Object;
+            let (version, kind) =
+                if whole { (version.as_str(), resource.kind.as_str()) } else { ("meta.k8s.io/v1", PARTIAL) };
+            let head =
+                format!(r#"{{"kind":"{kind}List","apiVersion":"{version}","metadata":{metadata},"items":["#);
+            Pieces::json(head, entries, whole)
+        }
     };
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    let packed = pieces.size() >= limits::GZIP_MIN && negotiate::accepts_gzip(&context.headers);
+    let mut response = Response::new(if packed { pieces.zipped() } else { pieces.body()? });
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(wanted.format.media()));
     if packed {
         response.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
     }
-    response
-}
-
-fn zipped(mut pieces: Pieces) -> Body {
-    let mut encoder = Some(GzEncoder::new(Vec::new(), Compression::fast()));
-    let next = move || {
-        use std::io::Write as _;
-        let mut zip = encoder.take()?;
-        loop {
-            let Some(piece) = pieces.next() else {
-                return Some(zip.finish().map(|rest| Frame::data(Bytes::from(rest))).map_err(Into::into));
-            };
-            if let Err(error) = zip.write_all(&piece) {
-                return Some(Err(error.into()));
-            }
-            // The encoder holds back what it still wants to compare with.
-            if !zip.get_ref().is_empty() {
-                let out = std::mem::take(zip.get_mut());
-                encoder = Some(zip);
-                return Some(Ok(Frame::data(Bytes::from(out))));
-            }
-        }
-    };
-    StreamBody::new(stream::iter(std::iter::from_fn(next))).boxed_unsync()
-}
-
-struct Pieces {
-    head: Option<String>,
-    entries: Vec<Arc<Entry>>,
-    next: usize,
-    ended: bool,
-}
-
-impl Pieces {
-    fn next(&mut self) -> Option<Bytes> {
-        if self.ended {
-            return None;
-        }
-        let mut out = BytesMut::with_capacity(limits::LIST_PIECE);
-        if let Some(head) = self.head.take() {
-            out.put_slice(head.as_bytes());
-        }
-        while let Some(entry) = self.entries.get(self.next) {
-            if out.len() + entry.object_len() > limits::LIST_PIECE && !out.is_empty() {
-                return Some(out.freeze());
-            }
-            if self.next > 0 {
-                out.put_u8(b',');
-            }
-            out.put_slice(entry.object_slice());
-            self.next += 1;
-        }
-        out.put_slice(b"]}");
-        self.ended = true;
-        Some(out.freeze())
-    }
+    Ok(response)
 }

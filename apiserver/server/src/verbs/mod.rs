@@ -8,6 +8,7 @@ mod get;
 mod list;
 mod managed;
 mod patch;
+mod pieces;
 mod pods;
 mod reviews;
 mod scale;

@@ -12,6 +12,7 @@ use super::managed::{self, Tracking};
 use super::{decode, delete};
 use crate::admission::{self, Admission, Operation};
 use crate::context::Context;
+use crate::encoding;
 use crate::limits;
 use crate::respond::{self, Answer};
 use crate::services;
@@ -157,7 +158,7 @@ async fn attempt(
     }
     meta::set(&mut new, "resourceVersion", current.revision.to_string());
     managed::forget_new_times(old, &mut new);
-    if new == *old || context.dry_run()? {
+    if encoding::same(&new, old) || context.dry_run()? {
         return Ok(Outcome::Done(Bytes::from(new.to_string())));
     }
     let outcome = if delete::is_finished(&new) {
@@ -268,7 +269,22 @@ fn count_generation(resource: &Resource, old: &Value, new: &mut Value) {
             })
         })
     };
-    if changed(old, new) || changed(new, old) {
+    if (changed(old, new) || changed(new, old)) && !same_outside(resource, old, new) {
         meta::set(new, "generation", meta::generation(old) + 1);
     }
+}
+
+/// Whether the objects are the same but for metadata and a status that is a subresource.
+fn same_outside(resource: &Resource, old: &Value, new: &Value) -> bool {
+    let mut other = new.clone();
+    let mut keep = |field: &str| match (old.get(field), other.as_object_mut()) {
+        (Some(value), Some(map)) => drop(map.insert(field.to_owned(), value.clone())),
+        (None, Some(map)) => drop(map.remove(field)),
+        _ => {}
+    };
+    keep("metadata");
+    if resource.behaviour.status_subresource {
+        keep("status");
+    }
+    encoding::same(&other, old)
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use apiserver_api::error::{ApiError, FieldError};
+use apiserver_api::protobuf::{self, Message};
 use apiserver_api::registry::Resource;
 use apiserver_store::Revision;
 use bytes::{BufMut, Bytes, BytesMut};
@@ -20,7 +21,7 @@ use tower::BoxError;
 
 use super::view;
 use crate::body::Body;
-use crate::cache::{Change, Entry, Subscription};
+use crate::cache::{Change, Entry, EventType, Subscription};
 use crate::context::Context;
 use crate::filter::Filter;
 use crate::limits;
@@ -32,8 +33,8 @@ use crate::table::{self, Include};
 
 /// Opens a watch.
 pub async fn watch(context: &Context, resource: &Arc<Resource>) -> Answer {
-    let wanted = negotiate::wanted(&context.headers, true)?;
-    if wanted.format != Format::Json {
+    let wanted = negotiate::wanted(&context.headers, resource)?;
+    if wanted.format == Format::Yaml {
         return Err(negotiate::not_acceptable());
     }
     let cache = context.server.cache(resource)?;
@@ -50,7 +51,7 @@ pub async fn watch(context: &Context, resource: &Arc<Resource>) -> Answer {
                     missed.extend(changes);
                     (revision, subscription)
                 }
-                Err(_) => return Ok(gone(revision)),
+                Err(_) => return Ok(gone(wanted.format, revision)),
             }
         }
         Start::State { least } => {
@@ -77,6 +78,8 @@ pub async fn watch(context: &Context, resource: &Arc<Resource>) -> Answer {
         filter,
         encoder: Encoder {
             resource: Arc::clone(resource),
+            format: wanted.format,
+            message: cache.message,
             shape: wanted.shape,
             include: Include::of(context)?,
             columns_sent: false,
@@ -96,20 +99,34 @@ pub async fn watch(context: &Context, resource: &Arc<Resource>) -> Answer {
         let frame: Result<_, BoxError> = Ok(Frame::data(stream.next().await?));
         Some((frame, stream))
     });
-    Ok(streaming(StreamBody::new(frames).boxed_unsync()))
+    Ok(streaming(wanted.format, StreamBody::new(frames).boxed_unsync()))
 }
 
-fn streaming(body: Body) -> Response<Body> {
+fn streaming(format: Format, body: Body) -> Response<Body> {
+    let media = match format {
+        Format::Protobuf => "application/vnd.kubernetes.protobuf;stream=watch",
+        other => other.media(),
+    };
     let mut response = Response::new(body);
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media));
     response
 }
 
 /// A watch that says that its beginning is forgotten.
-fn gone(revision: Revision) -> Response<Body> {
+fn gone(format: Format, revision: Revision) -> Response<Body> {
     let error = ApiError::expired(format!("too old resource version: {revision}"));
-    let event = format!("{}\n", json!({"type": "ERROR", "object": error.to_status()}));
-    streaming(crate::body::full(event))
+    streaming(format, crate::body::full(frame(format, "ERROR", &error.to_status())))
+}
+
+/// One event: a line of JSON, or its length and a message.
+fn frame(format: Format, event: &str, object: &Value) -> Bytes {
+    if format == Format::Protobuf
+        && let Some(message) = protobuf::of_object(object)
+    {
+        // What the server itself makes up has the types of its fields.
+        return protobuf::watch_frame(event, message, object).map(Bytes::from).unwrap_or_default();
+    }
+    Bytes::from(format!("{}\n", json!({"type": event, "object": object})))
 }
 
 enum Start {
@@ -224,7 +241,7 @@ impl WatchStream {
     /// An event that needs no waiting: of the state, of the history, of the queue.
     fn ready_event(&mut self) -> Option<Bytes> {
         if let Some(entry) = self.initial.pop_front() {
-            return Some(self.encoder.added(&entry));
+            return Some(self.encoder.event(EventType::Added, &entry, None));
         }
         if self.mark_initial {
             return None;
@@ -277,9 +294,9 @@ impl WatchStream {
         self.sent = self.sent.max(change.revision);
         let selected = |entry: &Option<Arc<Entry>>| entry.clone().filter(|e| self.filter.matches(e));
         match (selected(&change.old), selected(&change.new)) {
-            (None, Some(new)) => Some(self.encoder.added(&new)),
-            (Some(_), Some(new)) => Some(self.encoder.modified(&new)),
-            (Some(old), None) => Some(self.encoder.deleted(change, &old)),
+            (None, Some(new)) => Some(self.encoder.event(EventType::Added, &new, Some(change))),
+            (Some(_), Some(new)) => Some(self.encoder.event(EventType::Modified, &new, Some(change))),
+            (Some(old), None) => Some(self.encoder.event(EventType::Deleted, &old, Some(change))),
             (None, None) => None,
         }
     }
@@ -287,6 +304,9 @@ impl WatchStream {
 
 struct Encoder {
     resource: Arc<Resource>,
+    format: Format,
+    /// Of the kind, where it has a protobuf form.
+    message: Option<Message>,
     shape: Shape,
     include: Include,
     columns_sent: bool,
@@ -294,32 +314,39 @@ struct Encoder {
 }
 
 impl Encoder {
-    fn added(&mut self, entry: &Entry) -> Bytes {
-        if self.shape == Shape::Object { entry.added() } else { self.shaped("ADDED", &entry.object()) }
-    }
-
-    fn modified(&mut self, entry: &Entry) -> Bytes {
-        if self.shape == Shape::Object { entry.modified() } else { self.shaped("MODIFIED", &entry.object()) }
-    }
-
-    fn deleted(&mut self, change: &Change, old: &Entry) -> Bytes {
-        if self.shape == Shape::Object {
-            change.deleted(old)
-        } else {
-            self.shaped("DELETED", &old.object_at(change.revision))
+    /// The event about an object; `change` is what it comes from, if it is not the state at the
+    /// beginning. Whole objects are encoded once for all watchers.
+    fn event(&mut self, event: EventType, entry: &Entry, change: Option<&Change>) -> Bytes {
+        match (self.shape, self.format, self.message) {
+            (Shape::Object, Format::Protobuf, Some(message)) => {
+                let encoded = match change {
+                    Some(change) => change.protobuf(event, entry, message),
+                    None => entry.protobuf_frame(event, None, message),
+                };
+                encoded.unwrap_or_else(|error| {
+                    let error = ApiError::internal(format!("{error}: {}", error.cause));
+                    frame(self.format, "ERROR", &error.to_status())
+                })
+            }
+            (Shape::Object, ..) => match (event, change) {
+                (EventType::Added, _) => entry.added(),
+                (EventType::Deleted, Some(change)) => change.deleted(entry),
+                _ => entry.modified(),
+            },
+            _ => self.shaped(event, entry, change),
         }
     }
 
-    fn shaped(&mut self, kind: &str, object: &[u8]) -> Bytes {
-        // The bytes were read when they came into the cache.
-        let value: Value = serde_json::from_slice(object).unwrap_or(Value::Null);
+    fn shaped(&mut self, event: EventType, entry: &Entry, change: Option<&Change>) -> Bytes {
+        let revision = change.filter(|_| event == EventType::Deleted).map(|change| change.revision);
+        let value = entry.value(revision);
         let object = if self.shape == Shape::Metadata {
             table::metadata_only(&value)
         } else {
             let first = !std::mem::replace(&mut self.columns_sent, true);
             table::event(&self.resource, &value, self.include, self.server.ambient().now(), first)
         };
-        Bytes::from(format!("{}\n", json!({"type": kind, "object": object})))
+        frame(self.format, event.name(), &object)
     }
 
     fn bookmark(&self, revision: Revision, initial: bool) -> Bytes {
@@ -339,6 +366,6 @@ impl Encoder {
                 "columnDefinitions": null, "rows": [],
             }),
         };
-        Bytes::from(format!("{}\n", json!({"type": "BOOKMARK", "object": object})))
+        frame(self.format, "BOOKMARK", &object)
     }
 }

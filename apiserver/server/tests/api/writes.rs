@@ -98,7 +98,7 @@ async fn bodies_are_limited_and_typed() {
     let yaml = "metadata:\n  name: from-yaml\ndata:\n  a: \"1\"\n";
     let made = api.call("POST", MAPS, &[("content-type", "application/yaml")], yaml).await.expect(201);
     assert_eq!(made.body["data"]["a"], "1");
-    api.get_as(MAPS, "application/vnd.kubernetes.protobuf").await.expect(406);
+    api.get_as(MAPS, "application/cbor").await.expect(406);
     api.get_as(MAPS, "application/vnd.kubernetes.protobuf,application/json").await.expect(200);
     let text = api.get_as(&format!("{MAPS}/from-yaml"), "application/yaml").await.expect(200).text;
     assert!(text.contains("name: from-yaml"), "{text}");

@@ -1,0 +1,214 @@
+//! Tags, varints and lengths. Written from the end to the beginning, so that the length of a message
+//! is known when its head is written; read from the beginning.
+
+use super::decode::Malformed;
+
+pub(super) const VARINT: u8 = 0;
+pub(super) const FIXED64: u8 = 1;
+pub(super) const BYTES: u8 = 2;
+const GROUP: u8 = 3;
+const GROUP_END: u8 = 4;
+const FIXED32: u8 = 5;
+
+/// Groups in groups; nothing of Kubernetes' has any.
+const GROUPS: usize = 16;
+/// Room that a fresh buffer gets.
+const ROOM: usize = 1024;
+
+/// Bytes that grow at their beginning.
+#[derive(Default)]
+pub struct Backward {
+    /// The content is what lies from `start` on.
+    bytes: Vec<u8>,
+    start: usize,
+}
+
+impl Backward {
+    /// How many bytes there are.
+    pub fn len(&self) -> usize {
+        self.bytes.len() - self.start
+    }
+
+    /// Whether nothing was written.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What was written so far.
+    pub fn as_slice(&self) -> &[u8] {
+        &self.bytes[self.start..]
+    }
+
+    /// Forgets everything but the room.
+    pub fn clear(&mut self) {
+        self.start = self.bytes.len();
+    }
+
+    /// The content.
+    pub fn finish(mut self) -> Vec<u8> {
+        self.bytes.drain(..self.start);
+        self.bytes
+    }
+
+    /// Puts bytes before everything else.
+    pub fn put(&mut self, content: &[u8]) {
+        if self.start < content.len() {
+            self.grow(content.len());
+        }
+        self.start -= content.len();
+        self.bytes[self.start..self.start + content.len()].copy_from_slice(content);
+    }
+
+    /// Puts bytes behind everything else.
+    pub fn append(&mut self, content: &[u8]) {
+        self.bytes.extend_from_slice(content);
+    }
+
+    fn grow(&mut self, wanted: usize) {
+        let more = wanted.max(self.bytes.len()).max(ROOM);
+        let mut bytes = vec![0; more + self.bytes.len()];
+        bytes[more + self.start..].copy_from_slice(&self.bytes[self.start..]);
+        self.start += more;
+        self.bytes = bytes;
+    }
+
+    /// Puts a number.
+    pub fn varint(&mut self, mut value: u64) {
+        let (mut bytes, mut length) = ([0; 10], 0);
+        while value >= 0x80 {
+            bytes[length] = (value & 0x7f) as u8 | 0x80;
+            value >>= 7;
+            length += 1;
+        }
+        bytes[length] = value as u8;
+        self.put(&bytes[..=length]);
+    }
+
+    /// Puts the tag of a field, behind which its value stands already.
+    pub fn tag(&mut self, number: u16, wire: u8) {
+        self.varint(u64::from(number) << 3 | u64::from(wire));
+    }
+
+    /// Puts length and tag of a message that began when there were `end` bytes.
+    pub fn close(&mut self, number: u16, end: usize) {
+        self.varint((self.len() - end) as u64);
+        self.tag(number, BYTES);
+    }
+
+    /// Puts a field of bytes.
+    pub fn bytes(&mut self, number: u16, content: &[u8]) {
+        let end = self.len();
+        self.put(content);
+        self.close(number, end);
+    }
+
+    /// Puts a field of an integer; negative ones take ten bytes.
+    pub fn integer(&mut self, number: u16, value: i64) {
+        self.varint(value.cast_unsigned());
+        self.tag(number, VARINT);
+    }
+
+    /// Puts a field of a double.
+    pub fn double(&mut self, number: u16, value: f64) {
+        self.put(&value.to_bits().to_le_bytes());
+        self.tag(number, FIXED64);
+    }
+}
+
+/// One value as it is on the wire.
+#[derive(Clone, Copy)]
+pub(super) enum Wire<'a> {
+    Varint(u64),
+    Fixed64(u64),
+    Bytes(&'a [u8]),
+    /// Of a type that no field has: skipped.
+    Other,
+}
+
+impl<'a> Wire<'a> {
+    pub(super) fn bytes(self, number: u64) -> Result<&'a [u8], Malformed> {
+        match self {
+            Self::Bytes(bytes) => Ok(bytes),
+            _ => Err(Malformed::Wire(number)),
+        }
+    }
+
+    pub(super) fn varint(self, number: u64) -> Result<u64, Malformed> {
+        match self {
+            Self::Varint(value) => Ok(value),
+            _ => Err(Malformed::Wire(number)),
+        }
+    }
+}
+
+/// The fields of a message, one after the other.
+#[derive(Clone, Copy)]
+pub(super) struct Reader<'a>(pub(super) &'a [u8]);
+
+impl<'a> Reader<'a> {
+    /// The next field: its number and value.
+    pub(super) fn next(&mut self) -> Result<Option<(u64, Wire<'a>)>, Malformed> {
+        if self.0.is_empty() {
+            return Ok(None);
+        }
+        let tag = self.varint()?;
+        let (number, wire) = (tag >> 3, (tag & 7) as u8);
+        if number == 0 {
+            return Err(Malformed::Wire(0));
+        }
+        let value = if wire == GROUP { self.skip_group(number, GROUPS)? } else { self.value(number, wire)? };
+        Ok(Some((number, value)))
+    }
+
+    fn value(&mut self, number: u64, wire: u8) -> Result<Wire<'a>, Malformed> {
+        Ok(match wire {
+            VARINT => Wire::Varint(self.varint()?),
+            FIXED64 => {
+                let bytes: [u8; 8] = self.take(8)?.try_into().map_err(|_| Malformed::Short)?;
+                Wire::Fixed64(u64::from_le_bytes(bytes))
+            }
+            BYTES => {
+                let length = usize::try_from(self.varint()?).map_err(|_| Malformed::Short)?;
+                Wire::Bytes(self.take(length)?)
+            }
+            FIXED32 => {
+                self.take(4)?;
+                Wire::Other
+            }
+            _ => return Err(Malformed::Wire(number)),
+        })
+    }
+
+    fn skip_group(&mut self, number: u64, depth: usize) -> Result<Wire<'a>, Malformed> {
+        let depth = depth.checked_sub(1).ok_or(Malformed::Deep)?;
+        loop {
+            let tag = self.varint()?;
+            let (inner, wire) = (tag >> 3, (tag & 7) as u8);
+            match wire {
+                GROUP => drop(self.skip_group(inner, depth)?),
+                GROUP_END if inner == number => return Ok(Wire::Other),
+                _ => drop(self.value(inner, wire)?),
+            }
+        }
+    }
+
+    /// A number without a tag.
+    pub(super) fn varint(&mut self) -> Result<u64, Malformed> {
+        let mut value = 0;
+        for shift in (0..64).step_by(7) {
+            let (&byte, rest) = self.0.split_first().ok_or(Malformed::Short)?;
+            self.0 = rest;
+            value |= u64::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                return Ok(value);
+            }
+        }
+        Err(Malformed::Short)
+    }
+
+    fn take(&mut self, length: usize) -> Result<&'a [u8], Malformed> {
+        let (taken, rest) = self.0.split_at_checked(length).ok_or(Malformed::Short)?;
+        self.0 = rest;
+        Ok(taken)
+    }
+}

@@ -1,0 +1,121 @@
+//! How objects lie in the store: JSON or the protobuf envelope, both read wherever they are found.
+//!
+//! What others read too is written as Kubernetes writes it: built-in kinds in the envelope, custom
+//! resources and the kinds that define them as JSON. A store of our own gets JSON, because the cache
+//! answers with the very bytes that it reads and splices; an envelope would have to be decoded for
+//! every change and at every start, and nobody would gain by it.
+
+use std::borrow::Cow;
+
+use apiserver_api::protobuf::{self, Malformed, Unencodable};
+use apiserver_api::registry::Resource;
+use bytes::Bytes;
+use serde_json::Value;
+
+use crate::convert;
+
+/// A stored value is neither JSON nor the envelope of a known kind.
+#[derive(Debug, thiserror::Error)]
+pub enum Unreadable {
+    #[error("it is not JSON")]
+    Json(#[from] serde_json::Error),
+    #[error("its envelope cannot be read")]
+    Protobuf(#[from] Malformed),
+}
+
+/// A stored object in the storage version.
+pub fn read(stored: &[u8]) -> Result<Value, Unreadable> {
+    let mut object: Value = if protobuf::is_envelope(stored) {
+        protobuf::from_envelope(stored)?
+    } else {
+        serde_json::from_slice(stored)?
+    };
+    convert::upgrade(&mut object);
+    Ok(object)
+}
+
+/// The same as JSON text. What lies there as JSON is not copied.
+pub fn json(stored: &[u8]) -> Result<Cow<'_, [u8]>, Unreadable> {
+    if !protobuf::is_envelope(stored) {
+        return Ok(Cow::Borrowed(stored));
+    }
+    if convert::is_older(protobuf::api_version(stored)?) {
+        return Ok(Cow::Owned(read(stored)?.to_string().into_bytes()));
+    }
+    Ok(Cow::Owned(protobuf::to_json(stored)?))
+}
+
+/// The bytes that Kubernetes would store for an object of the storage version.
+pub fn as_kubernetes(resource: &Resource, object: &Value) -> Result<Bytes, Unencodable> {
+    // Their servers keep them in the encoding of custom resources.
+    let defining = matches!(resource.group.as_str(), "apiextensions.k8s.io" | "apiregistration.k8s.io");
+    if defining || protobuf::of_object(object).is_none() {
+        return Ok(Bytes::from(object.to_string()));
+    }
+    protobuf::to_envelope(object).map(Bytes::from)
+}
+
+/// Whether the objects are the same to Kubernetes: `resources: {}` and no resources are. Kinds without
+/// a protobuf form are compared as they are.
+pub fn same(one: &Value, other: &Value) -> bool {
+    let encoded = |message, object| protobuf::encode(message, object).ok();
+    one == other
+        || protobuf::of_object(one).is_some_and(|message| {
+            one["kind"] == other["kind"]
+                && one["apiVersion"] == other["apiVersion"]
+                && encoded(message, one).is_some_and(|bytes| encoded(message, other) == Some(bytes))
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use apiserver_api::builtin;
+    use serde_json::json;
+
+    use super::*;
+
+    fn resource(group: &str, version: &str, plural: &str) -> Resource {
+        (**builtin::registry().lookup(group, version, plural).unwrap()).clone()
+    }
+
+    #[test]
+    fn built_in_kinds_are_written_in_the_envelope_and_others_as_json() {
+        let pods = resource("", "v1", "pods");
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"},
+            "spec": {"containers": [{"name": "c"}]}});
+        let stored = as_kubernetes(&pods, &pod).unwrap();
+        assert!(protobuf::is_envelope(&stored));
+        assert_eq!(read(&stored).unwrap(), pod);
+        assert_eq!(serde_json::from_slice::<Value>(&json(&stored).unwrap()).unwrap(), pod);
+        let text = pod.to_string();
+        assert!(matches!(json(text.as_bytes()), Ok(Cow::Borrowed(_))));
+
+        let mut frobs = pods.clone();
+        (frobs.group, frobs.kind) = ("example.com".to_owned(), "Frob".to_owned());
+        let frob = json!({"apiVersion": "example.com/v1", "kind": "Frob", "metadata": {"name": "a"}});
+        assert_eq!(as_kubernetes(&frobs, &frob).unwrap(), frob.to_string());
+        let mut defining = pods;
+        defining.group = "apiextensions.k8s.io".to_owned();
+        let (api_version, kind) = ("apiextensions.k8s.io/v1", "CustomResourceDefinition");
+        let definition = json!({"apiVersion": api_version, "kind": kind, "metadata": {"name": "a"}});
+        assert_eq!(as_kubernetes(&defining, &definition).unwrap(), definition.to_string());
+    }
+
+    #[test]
+    fn versions_that_others_keep_are_brought_to_the_one_served() {
+        let event = json!({"apiVersion": "v1", "kind": "Event", "metadata": {"name": "e"}, "reason": "r",
+            "involvedObject": {"kind": "Pod"}, "message": "m"});
+        let stored = protobuf::to_envelope(&event).unwrap();
+        assert_eq!(read(&stored).unwrap()["message"], "m");
+        let scaler = json!({"apiVersion": "autoscaling/v1", "kind": "HorizontalPodAutoscaler",
+            "metadata": {"name": "h"}, "spec": {"maxReplicas": 3, "targetCPUUtilizationPercentage": 70,
+                "scaleTargetRef": {"kind": "Deployment", "name": "d"}}});
+        let stored = protobuf::to_envelope(&scaler).unwrap();
+        let text = json(&stored).unwrap();
+        let object: Value = serde_json::from_slice(&text).unwrap();
+        assert_eq!(object["apiVersion"], "autoscaling/v2");
+        assert_eq!(object["spec"]["metrics"][0]["resource"]["name"], "cpu");
+        assert!(json(b"k8s\0\xff").is_err());
+        assert!(read(b"nonsense").is_err());
+    }
+}

@@ -1,0 +1,156 @@
+//! The server over a real etcd: what it stores others can read, and what others stored it serves.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+#[path = "api/envelope.rs"]
+mod envelope;
+#[path = "../../store/tests/conformance/etcd_server.rs"]
+#[allow(dead_code, reason = "TLS and restarts are for the store's own tests")]
+mod etcd_server;
+#[path = "api/harness.rs"]
+#[allow(dead_code, reason = "shared with the tests of the API")]
+mod harness;
+
+use std::sync::Arc;
+
+use apiserver_server::ServerConfig;
+use apiserver_store::{Op, Store, Write, Written};
+use bytes::Bytes;
+use k8s_pb::api::apps::v1::Deployment;
+use k8s_pb::api::autoscaling::{v1 as autoscaling_v1, v2 as autoscaling_v2};
+use k8s_pb::api::core::v1::{Container, Event, Namespace, Pod, PodSpec, Secret, Service};
+use k8s_pb::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use prost::Message;
+use serde_json::json;
+
+use envelope::{open, seal};
+use etcd_server::EtcdServer;
+use harness::{Api, deployment, pod};
+
+const PODS: &str = "/api/v1/namespaces/default/pods";
+
+async fn start() -> (EtcdServer, Api) {
+    let etcd = EtcdServer::start().await;
+    let store: Arc<dyn Store> = Arc::new(etcd.connect().await.unwrap());
+    let api = Api::over(ServerConfig::default(), store).await;
+    (etcd, api)
+}
+
+/// What lies in etcd under a key, as foreign structs read it.
+async fn stored<T: Message + Default>(api: &Api, key: &str) -> (String, String, T) {
+    let value = api.store.get(key).await.unwrap().kv.unwrap_or_else(|| panic!("no {key}")).value;
+    open(&value)
+}
+
+async fn lay(api: &Api, key: &str, value: impl Into<Bytes>) {
+    let op = Op::Put { value: value.into(), ttl_seconds: 0 };
+    let written = api.store.write(Write { key: key.to_owned(), expected: 0, op }).await.unwrap();
+    assert!(matches!(written, Written::Done { .. }));
+}
+
+fn metadata(name: &str) -> Option<ObjectMeta> {
+    let text = |text: &str| Some(text.to_owned());
+    Some(ObjectMeta {
+        name: text(name),
+        namespace: text("default"),
+        uid: text("u-1"),
+        ..ObjectMeta::default()
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_server_stores_others_read() {
+    let (_etcd, api) = start().await;
+    api.post(PODS, pod("p")).await.expect(201);
+    let (version, kind, object): (_, _, Pod) = stored(&api, "/registry/pods/default/p").await;
+    assert_eq!((version.as_str(), kind.as_str()), ("v1", "Pod"));
+    assert_eq!(object.metadata.as_ref().unwrap().name(), "p");
+    // The revision of the key says it.
+    assert_eq!(object.metadata.as_ref().unwrap().resource_version(), "");
+    assert_eq!(object.spec.unwrap().containers[0].image(), "i");
+    assert_eq!(object.status.unwrap().phase(), "Pending");
+
+    api.post("/apis/apps/v1/namespaces/default/deployments", deployment("web")).await.expect(201);
+    let (version, _, object): (_, _, Deployment) = stored(&api, "/registry/deployments/default/web").await;
+    assert_eq!((version.as_str(), object.spec.unwrap().replicas()), ("apps/v1", 2));
+    let secret = json!({"metadata": {"name": "s"}, "data": {"k": "AP8="}});
+    api.post("/api/v1/namespaces/default/secrets", secret).await.expect(201);
+    let (.., object): (_, _, Secret) = stored(&api, "/registry/secrets/default/s").await;
+    assert_eq!(object.data["k"], [0, 0xff]);
+    let (.., object): (_, _, Namespace) = stored(&api, "/registry/namespaces/kube-system").await;
+    assert_eq!(object.status.unwrap().phase(), "Active");
+    let service = json!({"metadata": {"name": "s"}, "spec": {"ports": [{"port": 80, "targetPort": "http"}]}});
+    api.post("/api/v1/namespaces/default/services", service).await.expect(201);
+    let (.., object): (_, _, Service) = stored(&api, "/registry/services/specs/default/s").await;
+    assert_eq!(object.spec.unwrap().ports[0].target_port.as_ref().unwrap().str_val(), "http");
+
+    // Two versions of one kind are kept in one.
+    let scaler = json!({"metadata": {"name": "h"}, "spec": {"maxReplicas": 3,
+        "targetCPUUtilizationPercentage": 70, "scaleTargetRef": {"kind": "Deployment", "name": "web"}}});
+    let scalers = "/apis/autoscaling/v1/namespaces/default/horizontalpodautoscalers";
+    if api.post(scalers, scaler).await.code == 201 {
+        let (version, _, object): (_, _, autoscaling_v2::HorizontalPodAutoscaler) =
+            stored(&api, "/registry/horizontalpodautoscalers/default/h").await;
+        assert_eq!((version.as_str(), object.spec.unwrap().max_replicas()), ("autoscaling/v2", 3));
+    }
+    api.server.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_others_stored_is_served() {
+    let (_etcd, api) = start().await;
+    let mut watch = api.watch(&format!("{PODS}?watch=1")).await;
+    let text = |text: &str| Some(text.to_owned());
+    let container = Container { name: text("c"), image: text("i"), ..Container::default() };
+    let spec = PodSpec { containers: vec![container], node_name: text("n1"), ..PodSpec::default() };
+    let theirs = Pod { metadata: metadata("theirs"), spec: Some(spec), status: None };
+    lay(&api, "/registry/pods/default/theirs", seal("v1", "Pod", &theirs)).await;
+    assert_eq!(watch.brief().await, "ADDED theirs");
+    let read = api.get(&format!("{PODS}/theirs")).await.expect(200).body;
+    assert_eq!(read["metadata"]["uid"], "u-1");
+    assert_eq!(read["spec"]["containers"], json!([{"name": "c", "image": "i"}]));
+    let selected = api.get(&format!("{PODS}?fieldSelector=spec.nodeName%3Dn1")).await.expect(200);
+    assert_eq!(selected.names(), ["theirs"]);
+    // A change through the server goes on from what was there.
+    let patch = json!({"metadata": {"labels": {"a": "b"}}});
+    api.patch("merge", &format!("{PODS}/theirs"), patch).await.expect(200);
+    let (.., object): (_, _, Pod) = stored(&api, "/registry/pods/default/theirs").await;
+    assert_eq!(object.metadata.unwrap().labels["a"], "b");
+    assert_eq!(object.spec.unwrap().node_name(), "n1");
+    assert_eq!(watch.brief().await, "MODIFIED theirs");
+
+    // JSON, as an earlier version of this server wrote it.
+    let old = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "old", "namespace": "default"},
+        "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    lay(&api, "/registry/pods/default/old", old.to_string()).await;
+    assert_eq!(watch.brief().await, "ADDED old");
+    api.get(&format!("{PODS}/old")).await.expect(200);
+
+    // Events are kept as the core group's, autoscalers of old in v1.
+    let event = Event { metadata: metadata("e"), message: text("m"), reason: text("r"), ..Event::default() };
+    lay(&api, "/registry/events/default/e", seal("v1", "Event", &event)).await;
+    let spec = autoscaling_v1::HorizontalPodAutoscalerSpec {
+        max_replicas: Some(3),
+        target_cpu_utilization_percentage: Some(70),
+        ..Default::default()
+    };
+    let scaler = autoscaling_v1::HorizontalPodAutoscaler {
+        metadata: metadata("h"),
+        spec: Some(spec),
+        ..Default::default()
+    };
+    let key = "/registry/horizontalpodautoscalers/default/h";
+    lay(&api, key, seal("autoscaling/v1", "HorizontalPodAutoscaler", &scaler)).await;
+    let read = api.get("/api/v1/namespaces/default/events/e").await.expect(200).body;
+    assert_eq!(read["message"], "m");
+    let path = "/apis/autoscaling/v2/namespaces/default/horizontalpodautoscalers/h";
+    let read = api.get(path).await.expect(200).body;
+    assert_eq!(read["apiVersion"], "autoscaling/v2");
+    assert_eq!(read["spec"]["metrics"][0]["resource"]["target"]["averageUtilization"], 70);
+
+    // What cannot be read is an error of its own and harms nothing else.
+    lay(&api, "/registry/pods/default/bad", &b"k8s\0\xff\xff"[..]).await;
+    api.get(&format!("{PODS}/bad")).await.expect(500);
+    assert_eq!(api.get(PODS).await.expect(200).names(), ["old", "theirs"]);
+    api.server.stop();
+}
