@@ -28,8 +28,8 @@ mod walk;
 pub use conflict::Conflict;
 pub use error::ShapeErrors;
 pub use field_manager::{
-    BEFORE_FIRST_APPLY, FieldManager, LAST_APPLIED, MANAGER_NAME, check_manager_name, field_path,
-    manager_of_user_agent,
+    BEFORE_FIRST_APPLY, FieldManager, LAST_APPLIED, MANAGER_NAME, check_entries, check_manager_name,
+    field_path, manager_of_user_agent,
 };
 pub use managers::{
     ANCIENT, MAX_UPDATE_MANAGERS, ManagerId, Managers, ManagersError, Operation, Owned, is_reset,

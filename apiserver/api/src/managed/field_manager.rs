@@ -13,7 +13,7 @@ use super::updater::{Failure, Updater, Versions};
 use super::validate::validate;
 use super::value;
 use super::walk::{compare, field_set};
-use crate::error::ApiError;
+use crate::error::{ApiError, FieldError, FieldReason};
 use crate::meta;
 use crate::schema::shape::Shape;
 use crate::time;
@@ -24,6 +24,8 @@ pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration
 pub const BEFORE_FIRST_APPLY: &str = "before-first-apply";
 /// Longest name of a manager, bytes.
 pub const MANAGER_NAME: usize = 128;
+/// Longest name of a subresource, bytes.
+const SUBRESOURCE_NAME: usize = 256;
 /// All annotations of an object together, bytes.
 const ANNOTATIONS: usize = 256 * 1024;
 /// Whose configurations stand in for the annotation.
@@ -117,10 +119,8 @@ impl<S: Shape> FieldManager<'_, S> {
         self.strip(&mut managers, &current);
         if let Some(changed) = managers.0.remove(&current) {
             let id = ManagerId::new(manager, Operation::Update, self.api_version, self.subresource);
-            let fields = match managers.0.remove(&id) {
-                Some(previous) => changed.fields.union(&previous.fields),
-                None => changed.fields,
-            };
+            let mut fields = changed.fields;
+            fields.absorb(managers.0.remove(&id).map(|previous| previous.fields).unwrap_or_default());
             let time = Some(time::rfc3339(self.now));
             managers.0.insert(id, Owned { fields, api_version: self.api_version.to_owned(), time });
         }
@@ -235,7 +235,7 @@ impl<S: Shape> FieldManager<'_, S> {
 
     fn strip(&self, managers: &mut Managers, id: &ManagerId) {
         let Some(owned) = managers.0.get_mut(id) else { return };
-        owned.fields = owned.fields.difference(&STRIPPED);
+        owned.fields.subtract(&STRIPPED);
         if owned.fields.is_empty() {
             managers.0.remove(id);
         }
@@ -305,25 +305,38 @@ fn is_format(character: char) -> bool {
         | 0xf0000..=0x10ffff)
 }
 
-/// Why a manager's name is refused: `(reason, sentence)` for a field error; empty if it is not.
-pub fn check_manager_name(name: &str) -> Vec<crate::error::FieldError> {
-    use crate::error::{FieldError, FieldReason};
+/// Why a manager's name is refused: too long, or with characters that cannot be printed. `field` is
+/// where the name stands.
+pub fn check_manager_name(field: &str, name: &str) -> Vec<FieldError> {
     let mut errors = Vec::new();
     if name.len() > MANAGER_NAME {
-        errors.push(FieldError {
-            field: "fieldManager".to_owned(),
-            reason: FieldReason::TooLong,
-            message: format!("Too long: may not be more than {MANAGER_NAME} bytes"),
-        });
+        errors.push(too_long(field, MANAGER_NAME));
     }
     for (at, character) in name.char_indices().filter(|(_, character)| is_unprintable(*character)) {
-        errors.push(FieldError::invalid(
-            "fieldManager",
-            &name.into(),
-            &format!("invalid character U+{:04X} (at position {at})", u32::from(character)),
-        ));
+        let detail = format!("invalid character U+{:04X} (at position {at})", u32::from(character));
+        errors.push(FieldError::invalid(field, &name.into(), &detail));
     }
     errors
+}
+
+/// What is wrong with the names in an object's entries. What cannot be read at all was replaced
+/// before.
+pub fn check_entries(object: &Value) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    for (at, entry) in meta::list(object, "/metadata/managedFields").iter().enumerate() {
+        let text = |field: &str| entry.get(field).and_then(Value::as_str).unwrap_or_default();
+        let field = format!("metadata.managedFields[{at}]");
+        errors.extend(check_manager_name(&format!("{field}.manager"), text("manager")));
+        if text("subresource").len() > SUBRESOURCE_NAME {
+            errors.push(too_long(&format!("{field}.subresource"), SUBRESOURCE_NAME));
+        }
+    }
+    errors
+}
+
+fn too_long(field: &str, limit: usize) -> FieldError {
+    let message = format!("Too long: may not be more than {limit} bytes");
+    FieldError { field: field.to_owned(), reason: FieldReason::TooLong, message }
 }
 
 /// The path to a field behind names.

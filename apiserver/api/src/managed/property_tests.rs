@@ -123,6 +123,14 @@ proptest! {
         prop_assert!(a.paths().iter().all(|path| a.contains(path)));
         prop_assert_eq!(FieldSet::from_fields_v1(&a.to_fields_v1()).unwrap(), a.clone());
         prop_assert!(a.leaves().difference(&a).is_empty());
+        let changed = |change: &dyn Fn(&mut FieldSet)| {
+            let mut set = a.clone();
+            change(&mut set);
+            set
+        };
+        prop_assert_eq!(changed(&|set| set.absorb(b.clone())), a.union(&b));
+        prop_assert_eq!(changed(&|set| set.subtract(&b)), a.difference(&b));
+        prop_assert_eq!(changed(&|set| set.subtract_recursively(&b)), a.recursive_difference(&b));
     }
 
     #[test]

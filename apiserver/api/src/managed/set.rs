@@ -73,7 +73,47 @@ impl FieldSet {
         }
         let item = self.entry(element);
         item.member |= member;
-        item.below = if item.below.is_empty() { below } else { item.below.union(&below) };
+        item.below.absorb(below);
+    }
+
+    /// Adds the fields of another set.
+    pub fn absorb(&mut self, other: Self) {
+        if self.is_empty() {
+            *self = other;
+            return;
+        }
+        for item in other.items {
+            self.put(item.element, item.member, item.below);
+        }
+    }
+
+    /// Takes away the fields of another set: [`FieldSet::difference`] in place.
+    pub fn subtract(&mut self, other: &Self) {
+        if other.is_empty() {
+            return;
+        }
+        self.items.retain_mut(|item| {
+            let Some(gone) = other.find(&item.element) else { return true };
+            item.member &= !gone.member;
+            item.below.subtract(&gone.below);
+            item.holds()
+        });
+    }
+
+    /// Takes away the fields of another set and what is below them:
+    /// [`FieldSet::recursive_difference`] in place.
+    pub fn subtract_recursively(&mut self, other: &Self) {
+        if other.is_empty() {
+            return;
+        }
+        self.items.retain_mut(|item| {
+            let Some(gone) = other.find(&item.element) else { return true };
+            if gone.member {
+                return false;
+            }
+            item.below.subtract_recursively(&gone.below);
+            item.holds()
+        });
     }
 
     fn entry(&mut self, element: PathElement) -> &mut Item {

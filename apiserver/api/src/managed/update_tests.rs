@@ -114,8 +114,8 @@ fn managers_are_called_as_user_agents_begin() {
     }
     assert_eq!(manager_of_user_agent(&"é".repeat(100)).len(), MANAGER_NAME);
     assert_eq!(ManagerId::new("", Operation::Update, "v1", "").name, "unknown");
-    assert!(check_manager_name("kubectl ü").is_empty());
-    let errors = check_manager_name(&format!("{}\n", "x".repeat(128)));
+    assert!(check_manager_name("fieldManager", "kubectl ü").is_empty());
+    let errors = check_manager_name("fieldManager", &format!("{}\n", "x".repeat(128)));
     assert_eq!(errors.len(), 2);
     assert_eq!(errors[0].message, "Too long: may not be more than 128 bytes");
     assert!(

@@ -59,9 +59,11 @@ impl<S: Shape> Updater<'_, S> {
         self.reconcile(managers);
         let changes = self.spread(live, new, managers, None, true)?;
         let had = managers.0.remove(manager);
-        let (fields, time) = had.map_or((FieldSet::new(), None), |owned| (owned.fields, owned.time));
-        let fields = fields.difference(&changes.removed).union(&changes.modified).union(&changes.added);
-        let fields = fields.recursive_difference(self.reset);
+        let (mut fields, time) = had.map_or((FieldSet::new(), None), |owned| (owned.fields, owned.time));
+        fields.subtract(&changes.removed);
+        fields.absorb(changes.modified);
+        fields.absorb(changes.added);
+        fields.subtract_recursively(self.reset);
         if !fields.is_empty() {
             let owned = Owned { fields, api_version: self.api_version.to_owned(), time };
             managers.0.insert(manager.clone(), owned);
@@ -82,7 +84,8 @@ impl<S: Shape> Updater<'_, S> {
         self.reconcile(managers);
         let merged = merge(self.shape, live, config).map_err(failed("failed to merge config"))?;
         let last = managers.0.remove(manager);
-        let fields = field_set(self.shape, config).recursive_difference(self.reset);
+        let mut fields = field_set(self.shape, config);
+        fields.subtract_recursively(self.reset);
         let time = last.as_ref().and_then(|owned| owned.time.clone());
         let owned = Owned { fields, api_version: self.api_version.to_owned(), time };
         managers.0.insert(manager.clone(), owned);
@@ -145,16 +148,12 @@ impl<S: Shape> Updater<'_, S> {
                 return Err(Failure::Conflicts(conflicts));
             }
         }
-        let lost = |changes: &Comparison| changes.modified.union(&changes.added).union(&changes.removed);
-        let lost_here = lost(&changes);
         managers.0.retain(|id, owned| {
             if Some(id) != own {
-                let there = others.get(&owned.api_version).and_then(Option::as_ref);
-                owned.fields = match there {
-                    Some(changes) => owned.fields.difference(&lost(changes)),
-                    None if lost_here.is_empty() => return true,
-                    None => owned.fields.difference(&lost_here),
-                };
+                let there = others.get(&owned.api_version).and_then(Option::as_ref).unwrap_or(&changes);
+                for lost in [&there.modified, &there.added, &there.removed] {
+                    owned.fields.subtract(lost);
+                }
             }
             !owned.fields.is_empty()
         });
@@ -201,8 +200,7 @@ impl<S: Shape> Updater<'_, S> {
     fn add_back_owned(&self, whole: &Value, pruned: Value, first: &str, managers: &Map) -> Value {
         let mut owned: BTreeMap<&str, FieldSet> = BTreeMap::new();
         for manager in managers.values() {
-            let set = owned.entry(&manager.api_version).or_default();
-            *set = set.union(&manager.fields);
+            owned.entry(&manager.api_version).or_default().absorb(manager.fields.clone());
         }
         let mut order: Vec<&str> = owned.keys().copied().collect();
         order.sort_by_key(|version| *version != first);
@@ -229,7 +227,8 @@ fn conflicts<'c>(
     let mut found = Vec::new();
     for (id, owned) in managers.0.iter().filter(|(id, _)| Some(*id) != own) {
         let changes = of(owned);
-        let wanted = owned.fields.intersection(&changes.modified.union(&changes.added));
+        let mut wanted = owned.fields.intersection(&changes.modified);
+        wanted.absorb(owned.fields.intersection(&changes.added));
         let conflict = |field| Conflict { manager: id.clone(), field };
         found.extend(wanted.paths().into_iter().map(conflict));
     }

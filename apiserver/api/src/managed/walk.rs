@@ -95,15 +95,11 @@ impl Comparison {
     }
 
     /// Leaves out fields, and what is below them.
-    pub fn without(self, fields: &FieldSet) -> Self {
-        if fields.is_empty() {
-            return self;
+    pub fn without(mut self, fields: &FieldSet) -> Self {
+        for set in [&mut self.removed, &mut self.modified, &mut self.added] {
+            set.subtract_recursively(fields);
         }
-        Self {
-            removed: self.removed.recursive_difference(fields),
-            modified: self.modified.recursive_difference(fields),
-            added: self.added.recursive_difference(fields),
-        }
+        self
     }
 
     fn put(&mut self, element: PathElement, below: Self, change: Change) {

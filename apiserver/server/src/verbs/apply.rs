@@ -56,16 +56,44 @@ async fn change(
     part: Part,
     config: &Value,
 ) -> Result<Bytes, ApiError> {
-    let apply = |old: &Value| {
-        let mut new = managed::apply(context, resource, part, Some(old), config)?;
-        if meta::resource_version(config).is_empty() {
-            // The version is a condition only where the configuration has one.
-            meta::unset(&mut new, "resourceVersion");
-        }
-        check(context, resource, &mut new)?;
+    let change = |old: &Value| merged(context, resource, part, old, config);
+    update::change_with(context, resource, part, Tracking::Done, &change).await
+}
+
+/// An object after a configuration was applied to it.
+fn merged(
+    context: &Context,
+    resource: &Resource,
+    part: Part,
+    old: &Value,
+    config: &Value,
+) -> Result<Value, ApiError> {
+    let mut new = managed::apply(context, resource, part, Some(old), config)?;
+    if meta::resource_version(config).is_empty() {
+        // The version is a condition only where the configuration has one.
+        meta::unset(&mut new, "resourceVersion");
+    }
+    check(context, resource, &mut new)?;
+    Ok(new)
+}
+
+/// Applies a configuration through a subresource that writes one part of the object: `take` makes
+/// the new object of the old one and of what applying made.
+pub async fn apply_part(
+    context: &Context,
+    resource: &Resource,
+    bytes: &[u8],
+    take: &(dyn Fn(&Value, &Value) -> Result<Value, ApiError> + Sync),
+) -> Result<Bytes, ApiError> {
+    let config = read(context, bytes)?;
+    let change = |old: &Value| {
+        let mut applied = merged(context, resource, Part::Whole, old, &config)?;
+        let entries = applied["metadata"]["managedFields"].take();
+        let mut new = take(old, &applied)?;
+        meta::set(&mut new, "managedFields", entries);
         Ok(new)
     };
-    update::change_with(context, resource, part, Tracking::Done, &apply).await
+    update::change_with(context, resource, Part::Whole, Tracking::Done, &change).await
 }
 
 async fn make(context: &Context, resource: &Resource, config: &Value) -> Result<Bytes, ApiError> {

@@ -1,6 +1,7 @@
 //! `create`: a new object.
 
 use apiserver_api::error::ApiError;
+use apiserver_api::managed::check_entries;
 use apiserver_api::meta;
 use apiserver_api::registry::Resource;
 use apiserver_api::time;
@@ -72,7 +73,8 @@ async fn try_store(admission: &Admission<'_>, mut object: Value) -> Result<Bytes
     let name = meta::name(&object).to_owned();
     // Addresses are reserved first, so that what is validated is what is stored.
     let reservation = services::reserve(context, resource, &mut object, None)?;
-    let errors = (resource.behaviour.validate)(&object);
+    let mut errors = (resource.behaviour.validate)(&object);
+    errors.extend(check_entries(&object));
     if !errors.is_empty() {
         return Err(ApiError::invalid(&resource.group, &resource.kind, &name, &errors));
     }

@@ -39,7 +39,8 @@ impl Tracking {
 /// Checks `fieldManager`; `options` is `CreateOptions`, `UpdateOptions` or `PatchOptions`. Errors
 /// are 422.
 pub fn check_options(context: &Context, options: &str) -> Result<(), ApiError> {
-    refuse(options, context.query.get("fieldManager").map(check_manager_name).unwrap_or_default())
+    let manager = context.query.get("fieldManager");
+    refuse(options, manager.map(|name| check_manager_name("fieldManager", name)).unwrap_or_default())
 }
 
 /// Checks the options of a patch, of which `apply` says whether it is one that applies.
@@ -52,7 +53,7 @@ pub fn check_patch_options(context: &Context, apply: bool) -> Result<(), ApiErro
     if !apply && context.query.get("force").is_some() {
         errors.push(FieldError::forbidden("force", "may not be specified for non-apply patch"));
     }
-    errors.extend(manager.map(check_manager_name).unwrap_or_default());
+    errors.extend(manager.into_iter().flat_map(|name| check_manager_name("fieldManager", name)));
     refuse("PatchOptions", errors)
 }
 

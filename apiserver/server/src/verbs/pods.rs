@@ -11,7 +11,7 @@ use super::decode::{self, Expected};
 use super::delete::{self, DeleteOptions};
 use super::patch::Patch;
 use super::update::{self, Part};
-use super::{get, not_allowed};
+use super::{apply, get, managed, not_allowed};
 use crate::context::Context;
 use crate::negotiate;
 use crate::respond::{self, Answer};
@@ -133,12 +133,19 @@ pub async fn containers(context: &Context, resource: &Resource, bytes: Bytes) ->
     let updated = match context.info.verb {
         "get" => return get::get(context, resource).await,
         "update" => {
+            managed::check_options(context, "UpdateOptions")?;
             let wanted = decode::object(context, resource, bytes)?;
             let make = |old: &Value| take(old, &wanted);
             update::change(context, resource, Part::Whole, &make).await?
         }
         "patch" => {
-            let patch = Patch::read(&negotiate::content_type(&context.headers), &bytes)?;
+            let media = negotiate::content_type(&context.headers);
+            managed::check_patch_options(context, media == apply::MEDIA)?;
+            if media == apply::MEDIA {
+                let updated = apply::apply_part(context, resource, &bytes, &take).await?;
+                return respond::object(context, resource, 200, updated);
+            }
+            let patch = Patch::read(&media, &bytes)?;
             let make = |old: &Value| {
                 let mut unversioned = old.clone();
                 meta::unset(&mut unversioned, "resourceVersion");

@@ -1,6 +1,7 @@
 //! `update`: the one way in which existing objects change, for PUT, patches, status and scale.
 
 use apiserver_api::error::{ApiError, FieldError};
+use apiserver_api::managed::check_entries;
 use apiserver_api::meta;
 use apiserver_api::registry::{Resource, Written};
 use apiserver_store::Revision;
@@ -145,7 +146,8 @@ async fn attempt(
     count_generation(resource, old, &mut new);
     let reservation =
         if part == Part::Status { None } else { services::reserve(context, resource, &mut new, Some(old))? };
-    let errors = errors_of(resource, part, &new, old);
+    let mut errors = errors_of(resource, part, &new, old);
+    errors.extend(check_entries(&new));
     if !errors.is_empty() {
         return Err(ApiError::invalid(&resource.group, &resource.kind, &name, &errors));
     }

@@ -3,7 +3,7 @@
 use apiserver_api::auth::Identity;
 use serde_json::{Value, json};
 
-use crate::harness::{Api, Reply, deployment};
+use crate::harness::{Api, Reply, deployment, pod};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
@@ -446,4 +446,29 @@ async fn services_keep_what_was_allocated() {
         "{}",
         twice.text
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn ephemeral_containers_and_sizes_are_applied_through_their_subresources() {
+    let api = Api::start().await;
+    let pods = "/api/v1/namespaces/default/pods";
+    api.post(&format!("{pods}?fieldManager=maker"), pod("p")).await.expect(201);
+    let config =
+        |spec: Value| json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec});
+    let debug =
+        config(json!({"ephemeralContainers": [{"name": "debug", "image": "i"}], "nodeName": "elsewhere"}));
+    let path = format!("{pods}/p/ephemeralcontainers?fieldManager=debugger");
+    let made = api.apply(&path, debug).await.expect(200).body;
+    assert_eq!(
+        (&made["spec"]["ephemeralContainers"][0]["name"], made["spec"].get("nodeName")),
+        (&json!("debug"), None)
+    );
+    let entries = made["metadata"]["managedFields"].as_array().unwrap();
+    let own = entries.iter().find(|entry| entry["manager"] == "debugger").unwrap();
+    assert_eq!((&own["operation"], &own["subresource"]), (&json!("Apply"), &json!("ephemeralcontainers")));
+    assert!(own["fieldsV1"]["f:spec"]["f:ephemeralContainers"].is_object());
+    let sized = config(json!({"containers": [{"name": "c", "resources": {"requests": {"cpu": "1"}}}]}));
+    let sized = api.apply(&format!("{pods}/p/resize?fieldManager=sizer"), sized).await.expect(200).body;
+    assert_eq!(sized["spec"]["containers"][0]["resources"]["requests"]["cpu"], "1");
+    api.apply(&format!("{pods}/none/resize?fieldManager=sizer"), config(json!({}))).await.expect(404);
 }

@@ -116,6 +116,17 @@ async fn clients_may_reset_managed_fields_and_rubbish_is_ignored() {
         let applied = api.apply(&format!("{path}?fieldManager=a"), config).await.expect(200).body;
         assert_eq!(brief(&applied), ["a Apply", "before-first-apply Update"]);
     }
+    let entry = json!({"manager": "x".repeat(129), "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1",
+        "fieldsV1": {"f:data": {"f:a": {}}}});
+    let refused =
+        api.patch("merge", &path, json!({"metadata": {"managedFields": [entry]}})).await.expect(422);
+    assert!(
+        refused
+            .message()
+            .contains("metadata.managedFields[0].manager: Too long: may not be more than 128 bytes"),
+        "{}",
+        refused.text
+    );
     let typed = json!({"metadata": {"managedFields": "x"}});
     api.patch("merge", &path, typed).await.expect(400);
 }
