@@ -16,7 +16,6 @@ use apiserver_api::registry::{Change as Convert, Resource};
 use apiserver_store::Revision;
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use serde_json::Value;
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::Instant;
 
