@@ -4,7 +4,7 @@ use proptest::test_runner::{Config, RngSeed};
 
 /// So many cases from a seed that is drawn anew, or taken from `PROPTEST_RNG_SEED`. It is printed
 /// where a test fails, as what to set to have the same cases again; nothing is kept in files.
-#[allow(dead_code, clippy::print_stdout, reason = "not all tests need it; shown where the test fails")]
+#[allow(clippy::print_stdout, reason = "shown where the test fails")]
 pub fn config(cases: u32) -> Config {
     let given = Config::default().rng_seed;
     let seed = match given {
@@ -16,7 +16,6 @@ pub fn config(cases: u32) -> Config {
 }
 
 /// Another one each time: what a hasher of the standard library starts with is random.
-#[allow(dead_code, reason = "see above")]
 fn drawn() -> u64 {
     use std::hash::{BuildHasher, Hasher};
     std::collections::hash_map::RandomState::new().build_hasher().finish()

@@ -3,10 +3,34 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ebpf_common::frontend::{Backend4, Backend6, FrontendKey4, FrontendKey6, SourceRangeKey, backend_flag};
-use ebpf_common::{TICK_SHIFT, scope};
+use ebpf_common::{Config, Range, TICK_SHIFT, scope};
 use ipnetwork::IpNetwork;
 
 use crate::tables::{Backend, FrontendKey, Protocol, Scope};
+
+/// The address of all addresses of a family, under which node ports are.
+pub fn unspecified(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    }
+}
+
+/// The address lies where services' addresses come from, as programs see it.
+pub fn is_in_ranges(config: &Config, address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => {
+            let word = word(address);
+            config.ranges4.iter().any(|range| range.mask != 0 && word & range.mask == range.network)
+        }
+        IpAddr::V6(address) => {
+            let words = words(address);
+            let within =
+                |range: &Range<[u32; 4]>| (0..4).all(|n| words[n] & range.mask[n] == range.network[n]);
+            config.ranges6.iter().any(|range| range.mask[0] != 0 && within(range))
+        }
+    }
+}
 
 /// A key of either family, as programs have it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,6 +10,7 @@ use ebpf_common::frontend::{Frontend, Lut, frontend_flag};
 use ebpf_common::limits;
 
 use self::memory::Memory;
+use crate::convert;
 use crate::store::{Family, Store};
 use crate::sync::Synchronizer;
 use crate::tables::{
@@ -97,7 +98,7 @@ impl Fake {
     ) -> Resolution {
         let key = FrontendKey { address, port, protocol, scope };
         let memory = &self.tables.store;
-        let wildcard = FrontendKey { address: unspecified(address), ..key };
+        let wildcard = FrontendKey { address: convert::unspecified(address), ..key };
         let here = self.node.addresses.contains(&address);
         let found = memory.frontends.get(&key).or_else(|| memory.frontends.get(&wildcard).filter(|_| here));
         let Some(frontend) = found else {
@@ -186,14 +187,6 @@ impl Fake {
     /// Grace periods waited for so far.
     pub fn grace_periods(&self) -> usize {
         self.tables.store.grace_periods
-    }
-}
-
-/// The address of frontends that answer on all addresses of the node.
-fn unspecified(address: IpAddr) -> IpAddr {
-    match address {
-        IpAddr::V4(_) => IpAddr::from([0; 4]),
-        IpAddr::V6(_) => IpAddr::from([0; 16]),
     }
 }
 

@@ -6,11 +6,11 @@ use ebpf_common::flow::{Flow, FlowKey, WAYS, flow_flag, quiet_of, set_of, slot_o
 use ebpf_common::{Config, metric};
 
 use super::atomic::{exchange_if, unknown};
-use super::family::{Address as _, Family, V4, V6};
+use super::family::{Family, V4, V6};
 use super::insert::{New, Scratch, open};
 use super::remove::{release, reply_of};
 use super::table::{self, Found, NONE, beside, idle_limit, way_of, write_sibling};
-use super::{event, hint, maps, packet};
+use super::{event, hint, maps};
 
 /// Slots that are tried for a new flow while other processors take them away.
 const TRIES: u32 = 4;
@@ -125,7 +125,7 @@ pub fn occupy<F: Family>(config: &Config, set: u32, start: u32, new: &New<F::Add
             if mark < tag::FIRST || quiet_of(mark, new.seen) != quiet {
                 continue;
             }
-            if leads_back::<F>(slot, new) {
+            if table::leads_to::<F>(slot, &new.key) {
                 // The other direction is no older than the new one: there is another.
                 start = way + 1;
                 continue;
@@ -176,21 +176,6 @@ pub fn touch<F: Family>(set: u32) {
     if let Some(tags) = F::tags(set) {
         // SAFETY: the pointer leads to an element of the map of tags.
         unsafe { tags.cast::<u32>().read_volatile() };
-    }
-}
-
-/// The flow of a slot is the other direction of the new one; what is read is only weighed.
-///
-/// # Safety
-/// `slot` must lead to a slot.
-#[inline(always)]
-unsafe fn leads_back<F: Family>(slot: *const Flow<F::Address>, new: &New<F::Address>) -> bool {
-    // SAFETY: by the contract of this function; ports are an aligned word.
-    unsafe {
-        let ports = (&raw const (*slot).source_port).cast::<u32>().read_volatile();
-        ports == packet::ports(new.key.destination_port, new.key.source_port)
-            && (*slot).source.same(&new.key.destination)
-            && (*slot).destination.same(&new.key.source)
     }
 }
 

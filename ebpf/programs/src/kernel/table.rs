@@ -360,7 +360,8 @@ pub unsafe fn write_sibling<A: Address>(slot: *const Flow<A>, key: *mut FlowKey<
     }
 }
 
-/// What packets of this flow become are the ends of packets with `key`, the other way round.
+/// What packets of this flow become are the ends of packets with `key`, the other way round; what is
+/// read is only weighed.
 ///
 /// # Safety
 /// `slot` must lead to a slot.
@@ -370,8 +371,8 @@ pub unsafe fn leads_to<F: Family>(slot: *const Flow<F::Address>, key: &FlowKey<F
     unsafe {
         let back = (&raw const (*slot).source_port).cast::<u32>().read_volatile();
         back == packet::ports(key.destination_port, key.source_port)
-            && (&raw const (*slot).source).read_volatile().same(&key.destination)
-            && (&raw const (*slot).destination).read_volatile().same(&key.source)
+            && (*slot).source.same(&key.destination)
+            && (*slot).destination.same(&key.source)
     }
 }
 

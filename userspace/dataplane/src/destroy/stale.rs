@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::path::Path;
 
 use ebpf_common::frontend::{Backend4, Backend6, Frontend, FrontendKey4, FrontendKey6};
@@ -86,11 +86,7 @@ impl Live {
     /// What programs would choose from for datagrams to this address; nothing if they would leave
     /// or refuse them.
     fn backends(&self, (address, port): Address) -> io::Result<Vec<Address>> {
-        let unspecified = match address {
-            IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-            IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
-        };
-        for address in [address, unspecified] {
+        for address in [address, convert::unspecified(address)] {
             let key = FrontendKey { address, port, protocol: Protocol::Udp, scope: Scope::Internal };
             for _ in 0..limits::FRONTEND_TRIES {
                 let Some(value) = self.frontend(&key)? else { break };

@@ -205,7 +205,7 @@ impl Inspector {
 /// Every key under which a frontend or a mark may answer for a destination.
 fn candidates(query: &Query) -> Vec<FrontendKey> {
     let (address, port) = query.destination;
-    let nowhere = unspecified(address);
+    let nowhere = convert::unspecified(address);
     let mut keys = Vec::new();
     for scope in [Scope::Internal, Scope::External] {
         for address in [address, nowhere] {
@@ -219,14 +219,6 @@ fn candidates(query: &Query) -> Vec<FrontendKey> {
 /// The key of an address's mark.
 pub(super) fn mark(address: IpAddr) -> FrontendKey {
     FrontendKey { address, port: 0, protocol: Protocol::Any, scope: Scope::Internal }
-}
-
-/// The address of wildcards.
-pub(super) fn unspecified(address: IpAddr) -> IpAddr {
-    match address {
-        IpAddr::V4(_) => IpAddr::from([0_u8; 4]),
-        IpAddr::V6(_) => IpAddr::from([0_u8; 16]),
-    }
 }
 
 fn known(arena: &Arena, key: FrontendKey, value: Frontend) -> KnownFrontend {

@@ -2,13 +2,13 @@
 
 use std::io;
 use std::mem::offset_of;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::atomic::{Ordering, fence};
 
 use ebpf_common::flow::{Flow4, Flow6};
 use ebpf_common::frontend::{Backend4, Backend6, Frontend, FrontendKey4, FrontendKey6, Lut, SourceRangeKey};
-use ebpf_common::{Config as NodeConfig, Range, ServiceMetrics, config_flag};
+use ebpf_common::{Config as NodeConfig, ServiceMetrics, config_flag};
 use ipnetwork::IpNetwork;
 
 use super::{failed, node};
@@ -109,12 +109,9 @@ impl Maps {
         end: (IpAddr, u16),
         protocol: Protocol,
     ) -> io::Result<Option<Vec<(IpAddr, u16)>>> {
-        let unspecified = match end.0 {
-            IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-            IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
-        };
+        let everywhere = self.is_local(end.0)?.then(|| convert::unspecified(end.0));
         let mut found: Option<Vec<_>> = None;
-        for address in [Some(end.0), self.is_local(end.0)?.then_some(unspecified)].into_iter().flatten() {
+        for address in [Some(end.0), everywhere].into_iter().flatten() {
             for scope in [Scope::Internal, Scope::External] {
                 let key = FrontendKey { address, port: end.1, protocol, scope };
                 let value = match convert::raw_key(&key) {
@@ -147,23 +144,6 @@ impl Maps {
             IpAddr::V6(address) => self.local6.get(&convert::words(address))?,
         };
         Ok(found.is_some() || address.is_loopback())
-    }
-
-    /// The address lies where services' addresses come from.
-    pub fn is_in_ranges(&self, address: IpAddr) -> bool {
-        let config = self.config();
-        match address {
-            IpAddr::V4(address) => {
-                let word = convert::word(address);
-                config.ranges4.iter().any(|range| range.mask != 0 && word & range.mask == range.network)
-            }
-            IpAddr::V6(address) => {
-                let words = convert::words(address);
-                let within =
-                    |range: &Range<[u32; 4]>| (0..4).all(|n| words[n] & range.mask[n] == range.network[n]);
-                config.ranges6.iter().any(|range| range.mask != [0; 4] && within(range))
-            }
-        }
     }
 
     /// Switches flags on or off; they are one word, which programs see whole.

@@ -191,7 +191,7 @@ impl Maps {
             return Ok(None);
         }
         let found = self.candidates(end, protocol)?;
-        Ok(found.or_else(|| self.is_in_ranges(end.0).then(Vec::new)))
+        Ok(found.or_else(|| convert::is_in_ranges(&self.config(), end.0).then(Vec::new)))
     }
 }
 

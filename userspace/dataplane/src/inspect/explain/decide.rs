@@ -6,7 +6,7 @@ use ebpf_common::config_flag;
 use ebpf_common::flow::flow_flag;
 use ebpf_common::frontend::frontend_flag;
 
-use super::super::snapshot::{KnownFlow, KnownFrontend, Snapshot, mark, raw_key, unspecified};
+use super::super::snapshot::{KnownFlow, KnownFrontend, Snapshot, mark, raw_key};
 use super::choose::{self, Rule};
 use super::{Ends, Outcome, Path, Query, SourceChange, Step};
 use crate::convert;
@@ -73,7 +73,7 @@ impl Account<'_> {
             return None;
         }
         self.note(table_of_addresses, format!("node ports answer on {address}"));
-        let wildcard = FrontendKey { address: unspecified(address), ..key };
+        let wildcard = FrontendKey { address: convert::unspecified(address), ..key };
         let found = self.snapshot.frontends.get(&wildcard).cloned();
         let text = match &found {
             Some(found) => {
@@ -88,7 +88,7 @@ impl Account<'_> {
     /// No frontend: what becomes of addresses of the service ranges.
     fn unknown(&mut self) -> Outcome {
         let (address, port) = self.query.destination;
-        if !is_in_ranges(self.snapshot, address) {
+        if !convert::is_in_ranges(&self.snapshot.config, address) {
             self.note("CONFIG", format!("{address} is in none of the service ranges"));
             return Outcome::NotAService;
         }
@@ -170,22 +170,6 @@ impl Account<'_> {
 
 fn place((address, port): (IpAddr, u16)) -> String {
     std::net::SocketAddr::new(address, port).to_string()
-}
-
-fn is_in_ranges(snapshot: &Snapshot, address: IpAddr) -> bool {
-    let config = &snapshot.config;
-    match address {
-        IpAddr::V4(address) => {
-            let word = convert::word(address);
-            config.ranges4.iter().any(|range| range.mask != 0 && word & range.mask == range.network)
-        }
-        IpAddr::V6(address) => {
-            let words = convert::words(address);
-            config.ranges6.iter().any(|range| {
-                range.mask[0] != 0 && (0..4).all(|i| words[i] & range.mask[i] == range.network[i])
-            })
-        }
-    }
 }
 
 /// What `connect` of a local socket does.
@@ -407,8 +391,10 @@ fn over(snapshot: &Snapshot, query: &Query, flow: &KnownFlow) -> Option<&'static
     let scope = if flow.flags & flow_flag::EXTERNAL != 0 { Scope::External } else { Scope::Internal };
     let (address, port) = query.destination;
     let of = |address| FrontendKey { address, port, protocol: query.protocol, scope };
-    let frontend =
-        snapshot.frontends.get(&of(address)).or_else(|| snapshot.frontends.get(&of(unspecified(address))));
+    let frontend = snapshot
+        .frontends
+        .get(&of(address))
+        .or_else(|| snapshot.frontends.get(&of(convert::unspecified(address))));
     let (address, port) = flow.becomes.destination;
     let there = frontend.is_some_and(|known| {
         known.backends.iter().any(|backend| (backend.address, backend.port) == (address, port))
