@@ -7,6 +7,7 @@
 
 use std::borrow::Cow;
 
+use apiserver_api::meta;
 use apiserver_api::protobuf::{self, Malformed, Unencodable};
 use apiserver_api::registry::Resource;
 use bytes::Bytes;
@@ -60,11 +61,63 @@ pub fn as_kubernetes(resource: &Resource, object: &Value) -> Result<Bytes, Unenc
 pub fn same(one: &Value, other: &Value) -> bool {
     let encoded = |message, object| protobuf::encode(message, object).ok();
     one == other
-        || protobuf::of_object(one).is_some_and(|message| {
-            one["kind"] == other["kind"]
-                && one["apiVersion"] == other["apiVersion"]
-                && encoded(message, one).is_some_and(|bytes| encoded(message, other) == Some(bytes))
-        })
+        || differ_in_empty_values(one, other)
+            && protobuf::of_object(one).is_some_and(|message| {
+                one["kind"] == other["kind"]
+                    && one["apiVersion"] == other["apiVersion"]
+                    && encoded(message, one).is_some_and(|bytes| encoded(message, other) == Some(bytes))
+            })
+}
+
+/// Writes an object that differs from `old` only in what its encoding does not show the way `old` has
+/// it, so that nobody comes to own fields which nobody can see. Managed fields are left alone.
+pub fn settle(new: &mut Value, old: &Value) {
+    if !differ_in_empty_values(new, old) {
+        return;
+    }
+    let managed = new["metadata"].get("managedFields").cloned();
+    let mut plain = old.clone();
+    meta::unset(new, "managedFields");
+    meta::unset(&mut plain, "managedFields");
+    if *new != plain && same(new, &plain) {
+        *new = plain;
+    }
+    if let Some(managed) = managed {
+        meta::set(new, "managedFields", managed);
+    }
+}
+
+/// Whether all differences but those of managed fields are between a value that is empty and one that
+/// is empty or absent: cheap, so that most changes need no encoding to be known as such.
+fn differ_in_empty_values(one: &Value, other: &Value) -> bool {
+    match (one, other) {
+        (Value::Object(a), Value::Object(b)) => {
+            let mut fields = a.keys().chain(b.keys().filter(|key| !a.contains_key(*key)));
+            fields.all(|key| {
+                key == "managedFields"
+                    || match (a.get(key), b.get(key)) {
+                        (Some(a), Some(b)) => differ_in_empty_values(a, b),
+                        (a, b) => a.or(b).is_none_or(is_empty),
+                    }
+            })
+        }
+        (Value::Array(a), Value::Array(b)) if a.len() == b.len() => {
+            a.iter().zip(b).all(|(a, b)| differ_in_empty_values(a, b))
+        }
+        _ => one == other || is_empty(one) && is_empty(other),
+    }
+}
+
+/// What an encoding may leave out.
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Bool(set) => !set,
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(fields) => fields.values().all(is_empty),
+    }
 }
 
 #[cfg(test)]

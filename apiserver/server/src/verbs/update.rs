@@ -132,6 +132,8 @@ async fn attempt(
     managed::drop_empty(&mut new);
     keep_metadata(old, &mut new);
     keep_part(resource, part, old, &mut new);
+    meta::set(&mut new, "resourceVersion", current.revision.to_string());
+    encoding::settle(&mut new, old);
     match tracking {
         Tracking::Update => managed::update(context, resource, part, Some(old), &mut new),
         Tracking::Done => {}
@@ -156,7 +158,6 @@ async fn attempt(
     if let Some(warnings) = &resource.behaviour.warnings {
         warnings(&new, Some(old)).into_iter().for_each(|warning| context.warn(warning));
     }
-    meta::set(&mut new, "resourceVersion", current.revision.to_string());
     managed::forget_new_times(old, &mut new);
     if encoding::same(&new, old) || context.dry_run()? {
         return Ok(Outcome::Done(Bytes::from(new.to_string())));
