@@ -40,7 +40,7 @@ impl Layout {
             .map(|&(name, kind, priority, description)| Column {
                 name: name.into(),
                 kind: kind.into(),
-                format: if name == "Name" && priority == 0 { "name".into() } else { "".into() },
+                format: if name == "Name" { "name".into() } else { "".into() },
                 priority: priority.into(),
                 description: description.into(),
             })

@@ -124,8 +124,17 @@ impl Errors {
     }
 }
 
-/// Equal, where nothing, null and empty values are the same.
+/// Equal, where nothing, null and empty values are the same, however deep.
 pub(crate) fn same(a: Option<&Value>, b: Option<&Value>) -> bool {
+    match (a, b) {
+        (Some(Value::Object(a)), Some(Value::Object(b))) => {
+            return a.keys().chain(b.keys()).all(|key| same(a.get(key), b.get(key)));
+        }
+        (Some(Value::Array(a)), Some(Value::Array(b))) => {
+            return a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(Some(a), Some(b)));
+        }
+        _ => {}
+    }
     let empty = |v: Option<&Value>| match v {
         None | Some(Value::Null) => true,
         Some(Value::String(text)) => text.is_empty(),
