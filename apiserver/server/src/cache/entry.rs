@@ -343,6 +343,7 @@ fn paths_of(field: &str) -> [&str; 2] {
         // Events name the component in one of two ways.
         "source" => ["source.component", "reportingComponent"],
         "reportingComponent" => ["reportingComponent", "source.component"],
+        "reportingController" => ["reportingController", "deprecatedSource.component"],
         other => [other, other],
     }
 }
