@@ -200,7 +200,12 @@ fn replay_segments(
         expected = sequence + 1;
         let Some(bytes) = ahead.take() else { break };
         // What the next segment begins with tells whether a torn group at the end was given up.
-        ahead = sequences.get(position + 1).map(|next| read(*next)).transpose()?;
+        if let Some(&next) = sequences.get(position + 1) {
+            let bytes = read(next)?;
+            // The disk may have been full when the very last one was made; then this one was written on.
+            let counts = position + 2 < sequences.len() || is_made(&bytes, next);
+            ahead = counts.then_some(bytes);
+        }
         let after = match &ahead {
             None => After::Nothing,
             Some(next) => After::Group(log::read_segment_header(next).map(|(_, group)| group)),
@@ -215,6 +220,12 @@ fn replay_segments(
         }
     }
     Ok((complete, tail))
+}
+
+/// Whether the making of a segment came to its end, so that records could be in it.
+pub(super) fn is_made(bytes: &[u8], sequence: u64) -> bool {
+    log::read_segment_header(bytes).is_some_and(|(own, _)| own == sequence)
+        || record::behind(bytes, 0, sequence).next().is_some()
 }
 
 /// Makes the end of the log durable and clean. Its last group may be in the cache only, and if a
@@ -275,7 +286,7 @@ impl Replay<'_> {
         let last = after == After::Nothing;
         let first_group = match log::read_segment_header(bytes) {
             Some((own, group)) if own == sequence => group,
-            _ if last && record::behind(bytes, 0, sequence).next().is_none() => return Ok(None),
+            _ if last && !is_made(bytes, sequence) => return Ok(None),
             _ => return Err(self.damaged(name, "has a damaged header")),
         };
         let behind_checkpoint = self.index.revision == self.checkpoint;

@@ -199,7 +199,12 @@ fn inspect_log(disk: &RealDisk, names: &[String], report: &mut Report) -> Logged
         match disk.read(&name) {
             Ok(bytes) => {
                 report.bytes += bytes.len() as u64;
-                let last = position + 1 == sequences.len();
+                let next = sequences.get(position + 1).copied();
+                let last = next.is_none_or(|next| {
+                    // A last one that was never made does not count.
+                    let unmade = |bytes: Vec<u8>| !recovery::is_made(&bytes, next);
+                    position + 2 == sequences.len() && disk.read(&log::name(next)).is_ok_and(unmade)
+                });
                 let mut scan = Scan { name: &name, sequence, bytes: &bytes, last, report, logged: &mut logged };
                 scan.run();
             }
@@ -223,7 +228,7 @@ impl<'a> Scan<'a> {
     fn run(&mut self) {
         let bytes = self.bytes;
         if log::read_segment_header(bytes).is_none_or(|(own, _)| own != self.sequence) {
-            if self.last && record::behind(bytes, 0, self.sequence).next().is_none() {
+            if self.last && !recovery::is_made(bytes, self.sequence) {
                 let note = format!("the making of {} was cut short; the next start makes it anew", self.name);
                 self.report.notes.push(note);
                 return;
