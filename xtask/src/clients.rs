@@ -69,7 +69,10 @@ impl Client {
     pub fn command(&self) -> String {
         match self {
             Self::Kubectl { version, .. } => {
-                format!("put kubectl {version} at {}", shell::tools_dir().join(format!("kubectl-{version}")).display())
+                format!(
+                    "put kubectl {version} at {}",
+                    shell::tools_dir().join(format!("kubectl-{version}")).display()
+                )
             }
             Self::Python | Self::JavaScript => "cargo xtask setup".to_owned(),
         }

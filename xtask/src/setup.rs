@@ -126,7 +126,9 @@ pub fn run(purpose: Purpose, check: bool) -> Result<()> {
     let clients = match purpose {
         Purpose::Everything => clients::missing(),
         // A person needs some kubectl.
-        Purpose::Run if find("kubectl").is_none() && clients::KUBECTL.path().is_none() => vec![clients::KUBECTL],
+        Purpose::Run if find("kubectl").is_none() && clients::KUBECTL.path().is_none() => {
+            vec![clients::KUBECTL]
+        }
         Purpose::Run => Vec::new(),
     };
     if missing.is_empty() && !linker && clients.is_empty() {

@@ -27,7 +27,10 @@ pub fn run(command: &str) -> Result<()> {
         .env("KUBECONFIG", &server.kubeconfig)
         // Suites that know only ~/.kube/config find it there.
         .env("HOME", home(work.path(), &server.kubeconfig)?)
-        .env("CARGO_HOME", shell::cargo_bin().and_then(|bin| bin.parent().map(Path::to_path_buf)).unwrap_or_default())
+        .env(
+            "CARGO_HOME",
+            shell::cargo_bin().and_then(|bin| bin.parent().map(Path::to_path_buf)).unwrap_or_default(),
+        )
         .env("RUSTUP_HOME", rustup_home())
         .env("PATH", path(work.path())?)
         .status()

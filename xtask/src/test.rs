@@ -108,7 +108,15 @@ fn stages(args: &Args, counts: &mut Counts) -> Result<()> {
     let privileged: Vec<&str> =
         ["--ignored", "--test-threads=1"].into_iter().chain(filter.iter().copied()).collect();
     if !args.e2e {
-        let packages = ["--workspace", "--exclude", "ebpf-programs", "--exclude", "tests-e2e", "--exclude", "tests-clients"];
+        let packages = [
+            "--workspace",
+            "--exclude",
+            "ebpf-programs",
+            "--exclude",
+            "tests-e2e",
+            "--exclude",
+            "tests-clients",
+        ];
         stage("tests that need root", counts, cargo_test(&environment, &packages, &privileged))?;
     }
     timed("building the binary and the image", || {
@@ -122,7 +130,9 @@ fn stages(args: &Args, counts: &mut Counts) -> Result<()> {
 fn environment(object: PathBuf) -> Environment {
     let mut environment = vec![("HAWSER_EBPF_OBJECT".to_owned(), object.into_os_string())];
     environment.extend(
-        clients::CLIENTS.iter().map(|client| (client.variable(), client.path().unwrap_or_default().into_os_string())),
+        clients::CLIENTS
+            .iter()
+            .map(|client| (client.variable(), client.path().unwrap_or_default().into_os_string())),
     );
     let kubectl = clients::KUBECTL.path().unwrap_or_default();
     environment.push(("HAWSER_KUBECTL".to_owned(), kubectl.into_os_string()));
@@ -131,7 +141,9 @@ fn environment(object: PathBuf) -> Environment {
 
 /// Clients of other projects against an API server, over TLS on the loopback interface.
 fn real_clients(environment: &Environment, filter: &[&str], counts: &mut Counts) -> Result<()> {
-    timed("building the binary", || shell::run(cargo(environment).args(["build", "--package", "userspace-hawser"])))?;
+    timed("building the binary", || {
+        shell::run(cargo(environment).args(["build", "--package", "userspace-hawser"]))
+    })?;
     let ignored: Vec<&str> = ["--ignored"].into_iter().chain(filter.iter().copied()).collect();
     stage("real clients", counts, cargo_test(environment, &["--package", "tests-clients"], &ignored))
 }

@@ -4,5 +4,5 @@
 mod program;
 mod server;
 
-pub use program::{Kubectl, Outcome, kubectls, module, run, words};
+pub use program::{Kubectl, Outcome, each_kubectl, run, told, words};
 pub use server::Api;

@@ -25,27 +25,23 @@ pub struct Kubectl<'a> {
     pub api: &'a Api,
 }
 
-/// Every kubectl that `cargo xtask setup` brings.
-pub fn kubectls(api: &Api) -> Result<Vec<Kubectl<'_>>> {
-    [("1.32", "HAWSER_KUBECTL_1_32"), ("1.36", "HAWSER_KUBECTL_1_36")]
-        .into_iter()
-        .map(|(version, variable)| Ok(Kubectl { program: told(variable)?, version, api }))
-        .collect()
+/// What each kubectl of `cargo xtask setup` does with a server of its own.
+pub fn each_kubectl(start: impl Fn() -> Result<Api>, test: impl Fn(&Kubectl<'_>)) -> Result<()> {
+    for (version, variable) in [("1.32", "HAWSER_KUBECTL_1_32"), ("1.36", "HAWSER_KUBECTL_1_36")] {
+        let api = start()?;
+        test(&Kubectl { program: told(variable)?, version, api: &api });
+        api.stop()?;
+    }
+    Ok(())
 }
 
-/// What the variable names; it must be there.
-fn told(variable: &str) -> Result<PathBuf> {
+/// The program or folder of a client that a variable names; it must be there.
+pub fn told(variable: &str) -> Result<PathBuf> {
     let path = std::env::var_os(variable).map(PathBuf::from).unwrap_or_default();
     if !path.exists() {
         bail!("{variable} names nothing that is there: run this test through `cargo xtask test`");
     }
     Ok(path)
-}
-
-/// A program of an interpreter (`python3`, `node`) that setup has brought a client for: the
-/// environment's interpreter, or the folder of modules.
-pub fn module(variable: &str) -> Result<PathBuf> {
-    told(variable)
 }
 
 /// A line cut at its spaces, but for what stands between single quotes.
@@ -180,13 +176,9 @@ mod tests {
 
     #[test]
     fn quotes_keep_spaces() {
-        assert_eq!(words("get  pods -o 'a b' x='{\"c d\":1}' ''"), [
-            "get",
-            "pods",
-            "-o",
-            "a b",
-            "x={\"c d\":1}",
-            ""
-        ]);
+        assert_eq!(
+            words("get  pods -o 'a b' x='{\"c d\":1}' ''"),
+            ["get", "pods", "-o", "a b", "x={\"c d\":1}", ""]
+        );
     }
 }
