@@ -49,7 +49,7 @@ fn read(path: &Path) -> Value {
     serde_json::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-/// The resources that are served, in the order of discovery.
+/// The resources, in the order of discovery.
 fn served(table: &Value) -> Vec<Served> {
     let text = |v: &Value| v.as_str().expect("a string").to_owned();
     let list = |v: &Value| v.as_array().expect("a list").iter().map(text).collect::<Vec<_>>();
@@ -57,19 +57,17 @@ fn served(table: &Value) -> Vec<Served> {
         .as_array()
         .expect("resources.json is a list")
         .iter()
-        .filter(|r| r.get("unserved").is_none() || r.get("still").is_some())
         .map(|r| Served {
             group: text(&r["group"]),
             version: text(&r["version"]),
             plural: text(&r["plural"]),
             kind: text(&r["kind"]),
             namespaced: r["namespaced"] == true,
-            verbs: list(r.get("still").unwrap_or(&r["verbs"])),
+            verbs: list(&r["verbs"]),
             subresources: r["subresources"]
                 .as_object()
                 .expect("a map")
                 .iter()
-                .filter(|_| r.get("still").is_none())
                 .map(|(name, verbs)| (name.clone(), list(verbs)))
                 .collect(),
         })

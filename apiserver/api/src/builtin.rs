@@ -2,6 +2,8 @@
 //! each. A kind without a line gets the defaults.
 
 mod table;
+mod table_devices;
+mod table_extensions;
 
 use std::sync::Arc;
 
@@ -9,9 +11,10 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::columns;
+use crate::conversion::Conversion;
 use crate::definition;
 use crate::error::FieldError;
-use crate::registry::{Behaviour, CheckChange, Mark, Registry, Resource, Subresource, Verb, Warnings};
+use crate::registry::{Behaviour, Cells, CheckChange, Mark, Registry, Resource, Subresource, Verb, Warnings};
 
 use table::Row;
 
@@ -25,38 +28,22 @@ struct Entry {
     namespaced: bool,
     verbs: Vec<String>,
     subresources: std::collections::BTreeMap<String, Vec<String>>,
-    /// Why the kind is known and not served.
-    unserved: Option<String>,
-    /// Verbs of a kind that is not served which are answered as if it were, and had no objects.
-    #[serde(default)]
-    still: Vec<String>,
+    /// The apiVersion in which its objects are kept, where that is another one.
+    stored: Option<String>,
 }
 
-/// The registry of all built-in kinds that are served.
+/// The registry of all built-in kinds: those of Kubernetes 1.36, each in every version.
 pub fn registry() -> Registry {
-    let resources = entries().into_iter().filter_map(answered).map(resource).collect();
-    Registry::new(resources)
+    Registry::new(entries().into_iter().map(resource).collect())
 }
 
-/// Kinds of Kubernetes 1.36's stable API that are not served: `GROUP/VERSION/PLURAL` and why.
-pub fn unserved() -> Vec<(String, String)> {
-    entries()
-        .into_iter()
-        .filter_map(|e| Some((format!("{}/{}/{}", e.group, e.version, e.plural), e.unserved?)))
-        .collect()
+/// Versions of kinds that are kept in another one: group, version, plural, kind, apiVersion kept.
+pub(crate) fn kept_otherwise() -> impl Iterator<Item = (String, String, String, String, String)> {
+    entries().into_iter().filter_map(|e| Some((e.group, e.version, e.plural, e.kind, e.stored?)))
 }
 
 fn entries() -> Vec<Entry> {
     serde_json::from_str(include_str!("../data/resources.json")).expect("the build script has read this file")
-}
-
-/// The part of an entry that requests may name.
-fn answered(mut entry: Entry) -> Option<Entry> {
-    if entry.unserved.is_some() {
-        entry.verbs = std::mem::take(&mut entry.still);
-        entry.subresources.clear();
-    }
-    (!entry.verbs.is_empty()).then_some(entry)
 }
 
 fn resource(entry: Entry) -> Resource {
@@ -64,15 +51,11 @@ fn resource(entry: Entry) -> Resource {
     let verbs = verbs(&entry.verbs);
     // Reviews and bindings can be created and nothing else; nothing is kept of them.
     let stored = verbs.contains(&Verb::Create) && verbs.contains(&Verb::Get);
-    let package = match entry.group.as_str() {
-        "" => "io.k8s.api.core".to_owned(),
-        "apiextensions.k8s.io" => "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions".to_owned(),
-        group => format!("io.k8s.api.{}", group.split('.').next().unwrap_or_default()),
-    };
+    let conversion = Conversion::of(&entry.group, &entry.version, &entry.plural).filter(|c| c.reshapes());
     let layout = columns::layout(&entry.group, &entry.plural);
     let prefix = if row.prefix.is_empty() { entry.plural.as_str() } else { row.prefix };
     Resource {
-        schema: format!("{package}.{}.{}", entry.version, entry.kind),
+        schema: format!("{}.{}.{}", package(&entry.group), entry.version, entry.kind),
         singular: entry.kind.to_lowercase(),
         subresources: entry
             .subresources
@@ -80,13 +63,13 @@ fn resource(entry: Entry) -> Resource {
             .filter_map(|(name, verbs)| subresource(name, verbs))
             .collect(),
         short_names: row.short_names.iter().map(ToString::to_string).collect(),
-        categories: if row.all { vec!["all".to_owned()] } else { row.categories() },
+        categories: row.category.iter().map(ToString::to_string).collect(),
         storage_prefix: format!("/registry/{prefix}"),
         selectable: row.selectable.iter().map(ToString::to_string).collect(),
         columns: layout.columns(),
-        cells: Arc::new(layout.cells),
+        cells: cells(layout.cells, conversion),
         custom: None,
-        behaviour: behaviour(&entry, row, stored),
+        behaviour: behaviour(&entry, row, stored, conversion),
         group: entry.group,
         version: entry.version,
         plural: entry.plural,
@@ -97,22 +80,79 @@ fn resource(entry: Entry) -> Resource {
     }
 }
 
-fn behaviour(entry: &Entry, row: &Row, stored: bool) -> Behaviour {
+/// Where the types of a group are defined, as OpenAPI names it.
+fn package(group: &str) -> String {
+    match group {
+        "" => "io.k8s.api.core".to_owned(),
+        "apiextensions.k8s.io" => "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions".to_owned(),
+        "apiregistration.k8s.io" => "io.k8s.kube-aggregator.pkg.apis.apiregistration".to_owned(),
+        "internal.apiserver.k8s.io" => "io.k8s.api.apiserverinternal".to_owned(),
+        group => format!("io.k8s.api.{}", group.split('.').next().unwrap_or_default()),
+    }
+}
+
+/// The hooks of a row see the version that is kept, whichever is served.
+fn behaviour(entry: &Entry, row: &Row, stored: bool, conversion: Option<&'static Conversion>) -> Behaviour {
     let definition = row.group == definition::GROUP;
-    Behaviour {
+    let validate: fn(&Value) -> Vec<FieldError> = if stored { row.validate } else { no_errors };
+    let plain = Behaviour {
         generation: row.generation,
         graceful_delete: row.graceful_delete,
         status_subresource: entry.subresources.contains_key("status"),
-        needs_version: definition,
+        needs_version: row.needs_version,
         default: Arc::new(row.default),
         prepare_create: Arc::new(row.prepare_create),
         prepare_update: Arc::new(row.prepare_update),
         // What is not kept needs no name.
-        validate: if stored { Arc::new(row.validate) } else { Arc::new(no_errors) },
+        validate: Arc::new(validate),
         validate_update: Arc::new(row.validate_update),
-        validate_change: definition.then(|| -> CheckChange { Arc::new(definition::validate_change) }),
+        validate_change: row.validate_change.map(|check| -> CheckChange { Arc::new(check) }),
         warnings: definition.then(|| -> Warnings { Arc::new(definition::warnings) }),
         prepare_delete: definition.then(|| -> Mark { Arc::new(definition::prepare_delete) }),
+    };
+    match conversion {
+        Some(conversion) => converted(plain, conversion),
+        None => plain,
+    }
+}
+
+/// The same hooks for a version of another shape.
+fn converted(plain: Behaviour, conversion: &'static Conversion) -> Behaviour {
+    let kept = |object: &Value| {
+        let mut object = object.clone();
+        conversion.to_kept(&mut object);
+        object
+    };
+    let around = move |object: &mut Value, change: &dyn Fn(&mut Value)| {
+        conversion.to_kept(object);
+        change(object);
+        conversion.from_kept(object);
+    };
+    let Behaviour { default, prepare_create, prepare_update, validate, validate_update, .. } = plain.clone();
+    let change = plain.validate_change.clone();
+    Behaviour {
+        default: Arc::new(move |object| around(object, &*default)),
+        prepare_create: Arc::new(move |object| around(object, &*prepare_create)),
+        prepare_update: Arc::new(move |new, old| {
+            let old = kept(old);
+            around(new, &|new| prepare_update(new, &old));
+        }),
+        validate: Arc::new(move |object| validate(&kept(object))),
+        validate_update: Arc::new(move |new, old| validate_update(&kept(new), &kept(old))),
+        validate_change: change
+            .map(|check| -> CheckChange { Arc::new(move |new, old, part| check(&kept(new), &kept(old), part)) }),
+        ..plain
+    }
+}
+
+fn cells(plain: fn(&Value, jiff::Timestamp) -> Vec<Value>, conversion: Option<&'static Conversion>) -> Cells {
+    match conversion {
+        Some(conversion) => Arc::new(move |object, now| {
+            let mut object = object.clone();
+            conversion.to_kept(&mut object);
+            plain(&object, now)
+        }),
+        None => Arc::new(plain),
     }
 }
 

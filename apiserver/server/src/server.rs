@@ -301,12 +301,12 @@ impl Server {
             .ok_or_else(|| ApiError::internal(format!("{} are not stored", resource.plural)))
     }
 
-    /// Loads the objects of a custom kind, if nobody has asked for them before; 503 or 504.
+    /// Loads the objects of a kind that is kept in memory only when somebody asks for it; 503 or 504.
     pub(crate) async fn start_cache(&self, resource: &Resource) -> Result<(), ApiError> {
-        if resource.custom.is_none() {
+        let cache = self.cache(resource)?;
+        if !cache.is_lazy() {
             return Ok(());
         }
-        let cache = self.cache(resource)?;
         self.caches.start(&cache).await.map_err(not_fresh)
     }
 

@@ -2,13 +2,14 @@
 
 use serde_json::Value;
 
-use super::{no_immutable_fields, nothing, nothing_on_update};
+use super::{no_immutable_fields, nothing, nothing_on_update, table_devices, table_extensions};
 use crate::defaulting::{
     autoscaling, batch as d_batch, cluster as d_cluster, network as d_network, pod as d_pod, rbac as d_rbac,
     service as d_service, storage as d_storage, workload as d_workload,
 };
 use crate::definition;
 use crate::error::FieldError;
+use crate::registry::Written;
 use crate::validation::{
     self, batch, cluster, config, endpoints, network, pod, rbac, service, storage, workload,
 };
@@ -17,46 +18,48 @@ pub(super) struct Row {
     pub group: &'static str,
     pub plural: &'static str,
     pub short_names: &'static [&'static str],
-    /// Member of the category `all`.
-    pub all: bool,
+    /// `all` and `api-extensions`, which clients ask for together.
+    pub category: Option<&'static str>,
     /// Below `/registry`, where it is not the plural.
     pub prefix: &'static str,
     pub generation: bool,
     pub graceful_delete: bool,
+    pub needs_version: bool,
     pub selectable: &'static [&'static str],
     pub default: fn(&mut Value),
     pub prepare_create: fn(&mut Value),
     pub prepare_update: fn(&mut Value, &Value),
     pub validate: fn(&Value) -> Vec<FieldError>,
     pub validate_update: fn(&Value, &Value) -> Vec<FieldError>,
+    /// In place of both for changes of an object.
+    pub validate_change: Option<fn(&Value, &Value, Written) -> Vec<FieldError>>,
 }
 
 pub(super) const DEFAULT_ROW: Row = Row {
     group: "",
     plural: "",
     short_names: &[],
-    all: false,
+    category: None,
     prefix: "",
     generation: false,
     graceful_delete: false,
+    needs_version: false,
     selectable: &[],
     default: nothing,
     prepare_create: nothing,
     prepare_update: nothing_on_update,
     validate: validation::subdomain_name,
     validate_update: no_immutable_fields,
+    validate_change: None,
 };
 
-impl Row {
-    /// Categories other than `all`.
-    pub(super) fn categories(&self) -> Vec<String> {
-        if self.group == definition::GROUP { vec!["api-extensions".to_owned()] } else { Vec::new() }
-    }
-}
+pub(super) const ALL: Option<&str> = Some("all");
+pub(super) const API_EXTENSIONS: Option<&str> = Some("api-extensions");
 
 /// The row of a kind, or the defaults.
 pub(super) fn row(group: &str, plural: &str) -> &'static Row {
-    ROWS.iter().find(|r| r.group == group && r.plural == plural).unwrap_or(&DEFAULT_ROW)
+    let rows = ROWS.iter().chain(table_devices::ROWS).chain(table_extensions::ROWS);
+    rows.into_iter().find(|r| r.group == group && r.plural == plural).unwrap_or(&DEFAULT_ROW)
 }
 
 const EVENT_FIELDS: &[&str] = &[
@@ -87,7 +90,7 @@ const POD_FIELDS: &[&str] = &[
 ];
 
 const RBAC: Row = Row { group: "rbac.authorization.k8s.io", ..DEFAULT_ROW };
-const APPS: Row = Row { group: "apps", generation: true, all: true, ..DEFAULT_ROW };
+const APPS: Row = Row { group: "apps", generation: true, category: ALL, ..DEFAULT_ROW };
 const NETWORKING: Row = Row { group: "networking.k8s.io", ..DEFAULT_ROW };
 const STORAGE: Row = Row { group: "storage.k8s.io", ..DEFAULT_ROW };
 
@@ -163,7 +166,7 @@ static ROWS: &[Row] = &[
     Row {
         plural: "pods",
         short_names: &["po"],
-        all: true,
+        category: ALL,
         generation: true,
         graceful_delete: true,
         selectable: POD_FIELDS,
@@ -183,7 +186,7 @@ static ROWS: &[Row] = &[
     Row {
         plural: "replicationcontrollers",
         short_names: &["rc"],
-        all: true,
+        category: ALL,
         prefix: "controllers",
         generation: true,
         selectable: &["status.replicas"],
@@ -210,7 +213,7 @@ static ROWS: &[Row] = &[
     Row {
         plural: "services",
         short_names: &["svc"],
-        all: true,
+        category: ALL,
         prefix: "services/specs",
         selectable: &["spec.clusterIP", "spec.type"],
         default: d_service::service,
@@ -223,7 +226,7 @@ static ROWS: &[Row] = &[
     Row {
         plural: "controllerrevisions",
         generation: false,
-        all: false,
+        category: None,
         validate: workload::revision,
         validate_update: workload::revision_update,
         ..APPS
@@ -269,18 +272,21 @@ static ROWS: &[Row] = &[
         group: "apiextensions.k8s.io",
         plural: "customresourcedefinitions",
         short_names: &["crd", "crds"],
+        category: API_EXTENSIONS,
         generation: true,
+        needs_version: true,
         default: definition::default,
         prepare_create: definition::prepare_create,
         prepare_update: definition::prepare_update,
         validate: definition::validate,
+        validate_change: Some(definition::validate_change),
         ..DEFAULT_ROW
     },
     Row {
         group: "autoscaling",
         plural: "horizontalpodautoscalers",
         short_names: &["hpa"],
-        all: true,
+        category: ALL,
         default: autoscaling::horizontal,
         validate: cluster::autoscaler,
         ..DEFAULT_ROW
@@ -289,7 +295,7 @@ static ROWS: &[Row] = &[
         group: "batch",
         plural: "cronjobs",
         short_names: &["cj"],
-        all: true,
+        category: ALL,
         generation: true,
         default: d_batch::cron_job,
         prepare_create: d_batch::prepare_create_cron_job,
@@ -299,7 +305,7 @@ static ROWS: &[Row] = &[
     Row {
         group: "batch",
         plural: "jobs",
-        all: true,
+        category: ALL,
         generation: true,
         selectable: &["status.successful"],
         default: d_batch::job,

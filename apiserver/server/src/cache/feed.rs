@@ -82,8 +82,8 @@ impl Caches {
         versions.iter().find(|cache| cache.resource.version == resource.version).cloned()
     }
 
-    /// Loads the objects of a custom kind, if that has not happened: only kinds that somebody asks
-    /// for are kept in memory.
+    /// Loads the objects of a lazy cache, if that has not happened: only what somebody asks for is kept
+    /// in memory.
     pub async fn start(&self, cache: &Cache) -> Result<(), NotFresh> {
         while !cache.is_live() {
             self.loaded().await;
@@ -226,8 +226,10 @@ impl Caches {
 
     /// Reads everything at one revision; returns it.
     async fn load(&self) -> Result<Revision, StoreError> {
-        // What was kept of custom kinds may be as old as what made this necessary.
-        self.custom.load().values().flatten().for_each(|cache| cache.idle());
+        // What was kept of them may be as old as what made this necessary.
+        let custom = self.custom.load();
+        let lazy = self.by_path.values().filter(|cache| cache.is_lazy());
+        custom.values().flatten().chain(lazy).for_each(|cache| cache.idle());
         let mut states: BTreeMap<&str, Vec<Objects>> = BTreeMap::new();
         let mut range = Range { prefix: ROOT.to_owned(), limit: limits::LOAD_PAGE, ..Range::default() };
         loop {
@@ -243,7 +245,7 @@ impl Caches {
         }
         for (prefix, caches) in &self.by_prefix {
             let mut loaded = states.remove(prefix.as_str()).unwrap_or_default().into_iter();
-            for cache in caches {
+            for cache in caches.iter().filter(|cache| !cache.is_lazy()) {
                 cache.reset(loaded.next().unwrap_or_default(), range.revision);
             }
         }
@@ -253,9 +255,9 @@ impl Caches {
 
     fn load_one<'a>(&'a self, kv: &KeyValue, states: &mut BTreeMap<&'a str, Vec<Objects>>) {
         let Some((prefix, caches)) = self.owners(&kv.key) else { return };
-        // Those of custom kinds are read when somebody asks.
+        // Lazy ones are read when somebody asks.
         let state = states.entry(prefix).or_insert_with(|| vec![Objects::new(); caches.len()]);
-        for (cache, objects) in caches.iter().zip(state) {
+        for (cache, objects) in caches.iter().filter(|cache| !cache.is_lazy()).zip(state) {
             match cache.read(&kv.key, kv.mod_revision, &kv.value, true) {
                 Ok(entry) => {
                     objects.insert(Arc::clone(&entry.key), Arc::new(entry));
@@ -326,7 +328,7 @@ impl Caches {
             let same = |e: &Event| self.owners(&e.key).is_some_and(|(p, _)| p == prefix);
             let length = rest.iter().position(|e| !same(e)).unwrap_or(rest.len());
             let (run, later) = rest.split_at(length);
-            for cache in caches {
+            for cache in caches.iter().filter(|cache| cache.follows()) {
                 cache.apply(run.iter().filter_map(|event| change_of(cache, event)));
             }
             rest = later;

@@ -116,7 +116,7 @@ struct Inner {
 }
 
 /// Whether a cache follows the store. Those of built-in kinds do from the first load on; those of
-/// custom kinds from when somebody first asks for one of their objects.
+/// custom kinds, and of versions that are not kept, from when somebody first asks for their objects.
 #[derive(Default)]
 enum Phase {
     #[default]
@@ -130,13 +130,13 @@ enum Phase {
 type Pending = (Arc<str>, Revision, Option<Arc<Entry>>);
 
 impl Cache {
-    /// An empty cache. `convert` is for a second version of a stored kind, and for custom kinds,
-    /// whose caches are idle at first.
+    /// An empty cache. `convert` is for a version in which the objects are not kept, and for custom
+    /// kinds; the caches of both are idle at first.
     pub fn new(resource: Arc<Resource>, convert: Option<Convert>) -> Self {
         let custom = resource.custom.is_some();
         let fields =
             if custom { Fields::plain(&resource.selectable) } else { Fields::new(&resource.selectable) };
-        let phase = if custom { Phase::Idle } else { Phase::Live };
+        let phase = if custom || convert.is_some() { Phase::Idle } else { Phase::Live };
         let indexed = fields.index("spec.nodeName");
         Self {
             prefix: format!("{}/", resource.storage_prefix),
@@ -151,6 +151,16 @@ impl Cache {
             observer: OnceLock::new(),
             starting: AsyncMutex::default(),
         }
+    }
+
+    /// Whether the cache follows the store only once somebody has asked for its objects.
+    pub fn is_lazy(&self) -> bool {
+        self.resource.custom.is_some() || self.convert.is_some()
+    }
+
+    /// Whether changes of its objects concern it, now or once it is loaded.
+    fn follows(&self) -> bool {
+        !matches!(lock(&self.inner).phase, Phase::Idle)
     }
 
     /// Whether the cache follows the store.

@@ -26,6 +26,7 @@ use tokio::sync::Notify;
 
 use crate::cache::{Caches, Entry};
 use crate::context::Context;
+use crate::convert;
 
 pub use documents::Documents;
 pub use driver::run;
@@ -162,9 +163,14 @@ pub fn observe(caches: &Caches, kinds: &Arc<CustomKinds>) {
 }
 
 /// What happens to every request for a custom kind before its verb: warnings of deprecation, the
-/// first load of its objects, and no new objects where the definition goes.
+/// first load of its objects, and no new objects where the definition goes. Of built-in kinds those
+/// versions are loaded that are read and not kept.
 pub async fn admit(context: &Context, resource: &Resource) -> Result<(), ApiError> {
-    let Some(custom) = &resource.custom else { return Ok(()) };
+    let Some(custom) = &resource.custom else {
+        let reads = matches!(context.info.verb, "get" | "list" | "watch" | "deletecollection");
+        let lazy = reads && convert::is_converted(resource);
+        return if lazy { context.server.start_cache(resource).await } else { Ok(()) };
+    };
     if let Some(text) = custom.deprecation() {
         context.warn(text);
     }
