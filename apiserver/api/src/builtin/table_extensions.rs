@@ -3,13 +3,7 @@
 
 use super::table::{API_EXTENSIONS, DEFAULT_ROW, Row};
 
-const ADMISSION: Row = Row {
-    group: "admissionregistration.k8s.io",
-    category: API_EXTENSIONS,
-    generation: true,
-    ..DEFAULT_ROW
-};
+const ADMISSION: Row =
+    Row { group: "admissionregistration.k8s.io", category: API_EXTENSIONS, generation: true, ..DEFAULT_ROW };
 
-pub(super) static ROWS: &[Row] = &[
-    Row { plural: "mutatingwebhookconfigurations", ..ADMISSION },
-];
+pub(super) static ROWS: &[Row] = &[Row { plural: "mutatingwebhookconfigurations", ..ADMISSION }];
