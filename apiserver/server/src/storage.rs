@@ -104,7 +104,7 @@ pub async fn put(
         encoding::as_kubernetes(resource, &object)
             .map_err(|error| ApiError::bad_request(format!("{key} cannot be encoded: {error}")))?
     } else {
-        Bytes::from(object.to_string())
+        encoding::exact(object.to_string())
     };
     if value.len() > limits::BODY {
         return Err(ApiError::new(413, "RequestEntityTooLarge", format!("{key} is too large to be stored")));
@@ -140,7 +140,7 @@ pub fn encoded(
     resource: &Resource,
     key: &str,
     revision: Revision,
-    stored: &[u8],
+    stored: &Bytes,
 ) -> Result<Bytes, ApiError> {
     let cache = match server.cache(resource) {
         // A version that objects are stored in and that is not served has none.
@@ -149,10 +149,7 @@ pub fn encoded(
         }
         other => other?,
     };
-    cache
-        .read(key, revision, stored, true)
-        .map(|entry| entry.object())
-        .map_err(|error| ApiError::internal(error.to_string()))
+    cache.answer(key, revision, stored).map_err(|error| ApiError::internal(error.to_string()))
 }
 
 /// The store's refusal as an answer. Nothing was acknowledged.

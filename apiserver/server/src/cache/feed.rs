@@ -116,7 +116,7 @@ impl Caches {
         loop {
             let page = self.store.list(range.clone()).await?;
             for kv in &page.kvs {
-                match cache.read(&kv.key, kv.mod_revision, &kv.value, true) {
+                match cache.read(&kv.key, kv.mod_revision, &kv.value) {
                     Ok(entry) => {
                         objects.insert(Arc::clone(&entry.key), Arc::new(entry));
                     }
@@ -259,7 +259,7 @@ impl Caches {
         // Those of custom kinds are read when somebody asks.
         let state = states.entry(prefix).or_insert_with(|| vec![Objects::new(); caches.len()]);
         for (cache, objects) in caches.iter().zip(state) {
-            match cache.read(&kv.key, kv.mod_revision, &kv.value, true) {
+            match cache.read(&kv.key, kv.mod_revision, &kv.value) {
                 Ok(entry) => {
                     objects.insert(Arc::clone(&entry.key), Arc::new(entry));
                 }
@@ -348,8 +348,7 @@ type Read = (Arc<str>, Revision, Option<Arc<Entry>>);
 fn change_of(cache: &Cache, event: &Event) -> Option<Read> {
     let key: Arc<str> = Arc::from(event.key.strip_prefix(&cache.prefix)?);
     let Some(value) = &event.value else { return Some((key, event.revision, None)) };
-    let added = event.create_revision == event.revision;
-    match cache.read(&event.key, event.revision, value, added) {
+    match cache.read(&event.key, event.revision, value) {
         Ok(entry) => Some((key, event.revision, Some(Arc::new(entry)))),
         Err(error) => {
             warn!(error = &error as &dyn std::error::Error, "an object cannot be read");
