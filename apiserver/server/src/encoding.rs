@@ -61,6 +61,12 @@ fn named_as_today(stored: &[u8]) -> Result<Cow<'_, [u8]>, Malformed> {
     Ok(Cow::Owned(envelope))
 }
 
+/// Text as bytes that take no more memory than they are long: they are kept for as long as the object
+/// lives.
+pub fn exact(text: String) -> Bytes {
+    Bytes::from(text.into_boxed_str().into_boxed_bytes())
+}
+
 /// The bytes that Kubernetes would store for an object of the storage version.
 pub fn as_kubernetes(resource: &Resource, object: &Value) -> Result<Bytes, Unencodable> {
     // Their servers keep them in the encoding of custom resources.

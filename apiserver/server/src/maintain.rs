@@ -48,7 +48,7 @@ async fn work(server: &Arc<Server>) {
 fn build_allocator(server: &Arc<Server>) {
     let mut services = Vec::new();
     if let Some(cache) = server.caches().cache("", "v1", "services") {
-        let decode = |entry: &Arc<crate::cache::Entry>| serde_json::from_slice(entry.object_slice()).ok();
+        let decode = |entry: &Arc<crate::cache::Entry>| serde_json::from_slice(&entry.object()).ok();
         services.extend(cache.snapshot().objects.values().filter_map(decode));
     }
     let config = allocate::Config {

@@ -123,7 +123,7 @@ pub async fn put(
 
 fn encode(server: &Server, resource: &Resource, key: &str, object: &Value) -> Result<Bytes, ApiError> {
     if !server.store().shared() {
-        return Ok(Bytes::from(object.to_string()));
+        return Ok(encoding::exact(object.to_string()));
     }
     encoding::as_kubernetes(resource, object)
         .map_err(|error| ApiError::bad_request(format!("{key} cannot be encoded: {error}")))
@@ -150,7 +150,7 @@ pub fn encoded(
     resource: &Resource,
     key: &str,
     revision: Revision,
-    stored: &[u8],
+    stored: &Bytes,
 ) -> Result<Bytes, ApiError> {
     let cache = match server.cache(resource) {
         // A version that objects are stored in and that is not served has none.
@@ -159,10 +159,7 @@ pub fn encoded(
         }
         other => other?,
     };
-    cache
-        .read(key, revision, stored, true)
-        .map(|entry| entry.object())
-        .map_err(|error| ApiError::internal(error.to_string()))
+    cache.answer(key, revision, stored).map_err(|error| ApiError::internal(error.to_string()))
 }
 
 /// The store's refusal as an answer. Nothing was acknowledged.
