@@ -4,10 +4,12 @@
 mod apt;
 mod bench;
 mod build_ebpf;
+mod clients;
 mod image;
 mod kernel;
 mod setup;
 mod shell;
+mod suite;
 mod test;
 mod tidy;
 mod up;

@@ -6,14 +6,12 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 
-use crate::apt::{Apt, Source};
+use crate::clients::{self, Client};
 use crate::shell::{self, find};
 
 const BPF_LINKER: &str = "0.13.0";
-/// The kubectl that the end-to-end test uses beside the machine's own.
-const KUBECTL: &str = "1.36";
 
 /// One thing that must be there.
 struct Need {
@@ -95,11 +93,35 @@ const NEEDS: &[Need] = &[
         tests_only: true,
     },
     Need {
+        what: "h2load",
+        why: "the benchmark asks the API server with it",
+        present: || find("h2load").is_some(),
+        packages: &["nghttp2-client"],
+        command: "install h2load, of nghttp2, from your distribution",
+        tests_only: true,
+    },
+    Need {
         what: "ip and curl",
         why: "the end-to-end test makes hosts and asks them",
         present: || find("ip").is_some() && find("curl").is_some(),
         packages: &["iproute2", "curl"],
         command: "install iproute2 and curl from your distribution",
+        tests_only: true,
+    },
+    Need {
+        what: "Python 3.11 or newer with venv",
+        why: "the tests use the Python client",
+        present: python_venv,
+        packages: &["python3-venv"],
+        command: "install Python 3 with its venv module from your distribution",
+        tests_only: true,
+    },
+    Need {
+        what: "Node.js and npm",
+        why: "the tests use the JavaScript client",
+        present: || find("node").is_some() && find("npm").is_some(),
+        packages: &["nodejs", "npm"],
+        command: "install Node.js (18 or newer) and npm from your distribution",
         tests_only: true,
     },
 ];
@@ -109,34 +131,35 @@ pub fn run(purpose: Purpose, check: bool) -> Result<()> {
     let wanted = |need: &&Need| purpose == Purpose::Everything || !need.tests_only;
     let missing: Vec<&Need> = NEEDS.iter().filter(wanted).filter(|need| !(need.present)()).collect();
     let linker = find("bpf-linker").is_none();
-    // A person needs some kubectl, the end-to-end test a second one.
-    let kubectl = kubectl().is_none() && (purpose == Purpose::Everything || find("kubectl").is_none());
-    if missing.is_empty() && !linker && !kubectl {
+    let clients = match purpose {
+        Purpose::Everything => clients::missing(),
+        // A person needs some kubectl.
+        Purpose::Run if find("kubectl").is_none() && clients::KUBECTL.path().is_none() => {
+            vec![clients::KUBECTL]
+        }
+        Purpose::Run => Vec::new(),
+    };
+    if missing.is_empty() && !linker && clients.is_empty() {
         return Ok(());
     }
     let debian =
         fs::read_to_string("/etc/os-release").is_ok_and(|text| text.lines().any(|line| line == "ID=debian"));
-    if check || !debian || !shell::is_root() {
-        return explain(&missing, linker, kubectl, debian);
+    let system = !missing.is_empty() || linker || clients.iter().any(|c| matches!(c, Client::Kubectl { .. }));
+    if check || system && (!debian || !shell::is_root()) {
+        return explain(&missing, linker, &clients, debian);
     }
     install_packages(&missing)?;
     if linker {
         install_bpf_linker()?;
     }
-    if kubectl {
-        install_kubectl()?;
+    for client in clients {
+        client.install()?;
     }
     verify(&missing)
 }
 
-/// The kubectl of [`KUBECTL`], if setup has brought it.
-pub fn kubectl() -> Option<std::path::PathBuf> {
-    let file = shell::tools_dir().join(format!("kubectl-{KUBECTL}"));
-    file.is_file().then_some(file)
-}
-
 /// Says what is missing and what would bring it; always an error, since something is missing.
-fn explain(missing: &[&Need], linker: bool, kubectl: bool, debian: bool) -> Result<()> {
+fn explain(missing: &[&Need], linker: bool, clients: &[&Client], debian: bool) -> Result<()> {
     let mut lines = Vec::new();
     for need in missing {
         let command = if debian {
@@ -152,16 +175,13 @@ fn explain(missing: &[&Need], linker: bool, kubectl: bool, debian: bool) -> Resu
              --version {BPF_LINKER} --no-default-features --features llvm-22"
         ));
     }
-    if kubectl {
-        lines.push(format!(
-            "  kubectl {KUBECTL} (the end-to-end test drives the cluster with it):\n      put it at {}",
-            shell::tools_dir().join(format!("kubectl-{KUBECTL}")).display()
-        ));
+    for client in clients {
+        lines.push(format!("  {} (tests use the API with it):\n      {}", client.name(), client.command()));
     }
     let hint = match (debian, shell::is_root()) {
         (true, true) => "run `cargo xtask setup` to install all of it",
         (true, false) => "run `cargo xtask setup` as root to install all of it, or type the commands above",
-        (false, _) => "on this distribution setup installs nothing by itself",
+        (false, _) => "on this distribution setup installs no package by itself",
     };
     bail!("missing:\n{}\n{hint}", lines.join("\n"))
 }
@@ -198,25 +218,6 @@ fn install_bpf_linker() -> Result<()> {
     )
 }
 
-/// Debian 12's own client is far older than the servers it would talk to, so kubectl comes from
-/// Debian's unstable suite: downloaded by apt, with apt's signatures, but not installed.
-fn install_kubectl() -> Result<()> {
-    eprintln!("setup: fetching kubectl {KUBECTL}");
-    let work = tempfile::tempdir().context("cannot make a temporary directory")?;
-    Apt::open(Source::Suite("sid"))
-        .and_then(|apt| apt.unpack("kubectl", work.path()))
-        .context("cannot fetch kubectl; put one into the PATH yourself")?;
-    let tools = shell::tools_dir();
-    fs::create_dir_all(&tools).with_context(|| format!("cannot make {}", tools.display()))?;
-    let file = tools.join(format!("kubectl-{KUBECTL}"));
-    fs::copy(work.path().join("usr/bin/kubectl"), &file)
-        .with_context(|| format!("cannot copy kubectl to {}", file.display()))?;
-    if find("kubectl").is_none() {
-        fs::copy(&file, "/usr/local/bin/kubectl").context("cannot copy kubectl to /usr/local/bin")?;
-    }
-    Ok(())
-}
-
 fn verify(missing: &[&Need]) -> Result<()> {
     let still: Vec<&str> = missing.iter().filter(|need| !(need.present)()).map(|need| need.what).collect();
     if !still.is_empty() {
@@ -235,6 +236,16 @@ fn bpf_target() -> bool {
     let debian =
         ["/usr/bin/rustc", "/usr/lib/rustlib/bpfel-unknown-none/lib"].iter().all(|p| Path::new(p).exists());
     debian || nightly_source()
+}
+
+/// Debian splits what fills a new environment from Python itself.
+fn python_venv() -> bool {
+    let works = "import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))";
+    find("python3").is_some_and(|python| {
+        let mut command = Command::new(python);
+        command.args(["-c", works]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command.status().is_ok_and(|status| status.success())
+    })
 }
 
 fn well_known_types() -> bool {

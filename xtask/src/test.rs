@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
-use crate::{build_ebpf, image, kernel, setup, shell, tidy};
+use crate::{build_ebpf, clients, image, kernel, setup, shell, suite, tidy};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -17,9 +17,16 @@ pub struct Args {
     /// Only the end-to-end test
     #[arg(long, conflicts_with = "unprivileged")]
     e2e: bool,
+    /// Only the tests with clients of other projects: kubectl, Python, JavaScript, kube-rs
+    #[arg(long, conflicts_with_all = ["unprivileged", "e2e"])]
+    clients: bool,
+    /// Instead of our tests, a command of yours against an API server of its own, such as the
+    /// suite of a client: it finds KUBECONFIG, a HOME of its own, and our clients in PATH
+    #[arg(long, value_name = "COMMAND", conflicts_with_all = ["unprivileged", "e2e", "clients"])]
+    suite: Option<String>,
     /// Only the data plane's tests that need root, on an emulated machine with that kernel, such
     /// as 6.1; several times for several
-    #[arg(long, value_name = "VERSION", conflicts_with_all = ["unprivileged", "e2e"])]
+    #[arg(long, value_name = "VERSION", conflicts_with_all = ["unprivileged", "e2e", "clients", "suite"])]
     kernel: Vec<String>,
     /// With `--kernel`: only these test targets, in this order, such as `packets,model`
     #[arg(long, value_delimiter = ',', requires = "kernel")]
@@ -30,6 +37,9 @@ pub struct Args {
     /// Only tests whose name contains this
     filter: Option<String>,
 }
+
+/// Variables of a child process.
+type Environment = Vec<(String, std::ffi::OsString)>;
 
 /// What cargo's test runners counted.
 #[derive(Clone, Copy, Default)]
@@ -50,6 +60,9 @@ impl Counts {
 
 /// Runs the checks, then the tests: first those that any user may run, then those that need root.
 pub fn run(args: &Args) -> Result<()> {
+    if let Some(command) = &args.suite {
+        return suite::run(command);
+    }
     let mut counts = Counts::default();
     let outcome = stages(args, &mut counts);
     if outcome.is_err() && counts.failed == 0 {
@@ -65,12 +78,13 @@ pub fn run(args: &Args) -> Result<()> {
 fn stages(args: &Args, counts: &mut Counts) -> Result<()> {
     setup::run(setup::Purpose::Everything, false)?;
     let object = build_ebpf::run()?;
-    let kubectl = setup::kubectl().unwrap_or_default();
-    let environment =
-        [("HAWSER_EBPF_OBJECT", object.into_os_string()), ("HAWSER_KUBECTL", kubectl.into_os_string())];
+    let environment = environment(object);
     let filter: Vec<&str> = args.filter.as_deref().into_iter().collect();
     if !args.kernel.is_empty() {
         return kernels(args, &environment, counts);
+    }
+    if args.clients {
+        return real_clients(&environment, &filter, counts);
     }
     if !args.e2e {
         timed("house rules, format, lints", || checks(&environment))?;
@@ -83,6 +97,7 @@ fn stages(args: &Args, counts: &mut Counts) -> Result<()> {
             counts,
             cargo_test(&environment, &["--workspace", "--exclude", "ebpf-programs"], &filter),
         )?;
+        real_clients(&environment, &filter, counts)?;
     }
     if args.unprivileged {
         return Ok(());
@@ -93,7 +108,15 @@ fn stages(args: &Args, counts: &mut Counts) -> Result<()> {
     let privileged: Vec<&str> =
         ["--ignored", "--test-threads=1"].into_iter().chain(filter.iter().copied()).collect();
     if !args.e2e {
-        let packages = ["--workspace", "--exclude", "ebpf-programs", "--exclude", "tests-e2e"];
+        let packages = [
+            "--workspace",
+            "--exclude",
+            "ebpf-programs",
+            "--exclude",
+            "tests-e2e",
+            "--exclude",
+            "tests-clients",
+        ];
         stage("tests that need root", counts, cargo_test(&environment, &packages, &privileged))?;
     }
     timed("building the binary and the image", || {
@@ -103,9 +126,31 @@ fn stages(args: &Args, counts: &mut Counts) -> Result<()> {
     stage("end to end", counts, cargo_test(&environment, &["--package", "tests-e2e"], &privileged))
 }
 
+/// What tests are told of: the eBPF object, and the clients of other projects.
+fn environment(object: PathBuf) -> Environment {
+    let mut environment = vec![("HAWSER_EBPF_OBJECT".to_owned(), object.into_os_string())];
+    environment.extend(
+        clients::CLIENTS
+            .iter()
+            .map(|client| (client.variable(), client.path().unwrap_or_default().into_os_string())),
+    );
+    let kubectl = clients::KUBECTL.path().unwrap_or_default();
+    environment.push(("HAWSER_KUBECTL".to_owned(), kubectl.into_os_string()));
+    environment
+}
+
+/// Clients of other projects against an API server, over TLS on the loopback interface.
+fn real_clients(environment: &Environment, filter: &[&str], counts: &mut Counts) -> Result<()> {
+    timed("building the binary", || {
+        shell::run(cargo(environment).args(["build", "--package", "userspace-hawser"]))
+    })?;
+    let ignored: Vec<&str> = ["--ignored"].into_iter().chain(filter.iter().copied()).collect();
+    stage("real clients", counts, cargo_test(environment, &["--package", "tests-clients"], &ignored))
+}
+
 /// The data plane's tests on other kernels, one after the other. Goes on to the next kernel after a
 /// failure.
-fn kernels(args: &Args, environment: &[(&str, std::ffi::OsString)], counts: &mut Counts) -> Result<()> {
+fn kernels(args: &Args, environment: &Environment, counts: &mut Counts) -> Result<()> {
     let messages = shell::output(cargo(environment).args([
         "test",
         "--package",
@@ -146,7 +191,7 @@ fn chosen(all: Vec<(String, PathBuf)>, targets: &[String]) -> Result<Vec<(String
 }
 
 /// House rules, format, lints.
-fn checks(environment: &[(&str, std::ffi::OsString)]) -> Result<()> {
+fn checks(environment: &Environment) -> Result<()> {
     tidy::run()?;
     shell::run(shell::cargo().args(["fmt", "--all", "--check"]))?;
     shell::run(cargo(environment).args([
@@ -162,13 +207,13 @@ fn checks(environment: &[(&str, std::ffi::OsString)]) -> Result<()> {
     ]))
 }
 
-fn cargo(environment: &[(&str, std::ffi::OsString)]) -> Command {
+fn cargo(environment: &Environment) -> Command {
     let mut command = shell::cargo();
-    command.envs(environment.iter().map(|(name, value)| (*name, value)));
+    command.envs(environment.iter().map(|(name, value)| (name, value)));
     command
 }
 
-fn cargo_test(environment: &[(&str, std::ffi::OsString)], select: &[&str], harness: &[&str]) -> Command {
+fn cargo_test(environment: &Environment, select: &[&str], harness: &[&str]) -> Command {
     let mut command = cargo(environment);
     command.args(["test", "--no-fail-fast"]).args(select).arg("--").args(harness);
     command

@@ -139,8 +139,9 @@ fn converted(plain: Behaviour, conversion: &'static Conversion) -> Behaviour {
         }),
         validate: Arc::new(move |object| validate(&kept(object))),
         validate_update: Arc::new(move |new, old| validate_update(&kept(new), &kept(old))),
-        validate_change: change
-            .map(|check| -> CheckChange { Arc::new(move |new, old, part| check(&kept(new), &kept(old), part)) }),
+        validate_change: change.map(|check| -> CheckChange {
+            Arc::new(move |new, old, part| check(&kept(new), &kept(old), part))
+        }),
         ..plain
     }
 }

@@ -106,6 +106,11 @@ pub fn prefers_protobuf(headers: &HeaderMap) -> bool {
         && choose(headers, true).is_ok_and(|wanted| wanted.format == Format::Protobuf)
 }
 
+/// Whether what is no object of the resource should be a table.
+pub fn prefers_table(headers: &HeaderMap) -> bool {
+    choose(headers, true).is_ok_and(|wanted| wanted.shape == Shape::Table)
+}
+
 fn choose(headers: &HeaderMap, in_protobuf: bool) -> Result<Wanted, ApiError> {
     let ranges = ranges(headers);
     if ranges.is_empty() {

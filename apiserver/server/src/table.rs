@@ -2,6 +2,7 @@
 
 use apiserver_api::error::ApiError;
 use apiserver_api::registry::Resource;
+use apiserver_api::time;
 use serde_json::{Value, json};
 
 use crate::context::Context;
@@ -46,6 +47,27 @@ pub fn of(
     }))
 }
 
+/// The table of a `Scale`, which has columns of its own.
+pub fn of_scale(context: &Context, scale: &Value) -> Result<Value, ApiError> {
+    let include = Include::of(context)?;
+    let head = [("Name", "string"), ("Desired", "integer"), ("Available", "integer"), ("Age", "string")];
+    let columns = head.map(|(name, kind)| {
+        let format = if name == "Name" { "name" } else { "" };
+        json!({"name": name, "type": kind, "format": format, "priority": 0,
+               "description": format!("{name} of the scale")})
+    });
+    let metadata = &scale["metadata"];
+    let age = time::age(metadata["creationTimestamp"].as_str(), context.server.ambient().now());
+    let cells = json!([metadata["name"], scale["spec"]["replicas"], scale["status"]["replicas"], age]);
+    Ok(json!({
+        "kind": "Table",
+        "apiVersion": "meta.k8s.io/v1",
+        "metadata": {"resourceVersion": metadata["resourceVersion"]},
+        "columnDefinitions": columns,
+        "rows": [carry(json!({"cells": cells}), scale, include)],
+    }))
+}
+
 /// The table of one watch event; the columns are named in the first alone.
 pub fn event(
     resource: &Resource,
@@ -72,7 +94,10 @@ fn columns(resource: &Resource) -> Vec<Value> {
 }
 
 fn row(resource: &Resource, object: &Value, include: Include, now: jiff::Timestamp) -> Value {
-    let mut row = json!({"cells": (resource.cells)(object, now)});
+    carry(json!({"cells": (resource.cells)(object, now)}), object, include)
+}
+
+fn carry(mut row: Value, object: &Value, include: Include) -> Value {
     match include {
         Include::None => {}
         Include::Metadata => row["object"] = metadata_only(object),

@@ -25,7 +25,8 @@ pub(super) fn to_v1(object: &mut Value) {
     }
     if let Some(status) = object.get_mut("status").and_then(Value::as_object_mut) {
         let current = list(status.remove("currentMetrics"));
-        let cpu = current.iter().find(|m| is_cpu(m) && !m["resource"]["current"]["averageUtilization"].is_null());
+        let cpu =
+            current.iter().find(|m| is_cpu(m) && !m["resource"]["current"]["averageUtilization"].is_null());
         if let Some(metric) = cpu {
             let value = metric["resource"]["current"]["averageUtilization"].clone();
             status.insert("currentCPUUtilizationPercentage".to_owned(), value);
@@ -188,7 +189,8 @@ fn metric_to_v2(metric: &Value, which: &str) -> Value {
     }
     let mut amount = Map::new();
     for (to, from) in amounts(field, which) {
-        let nothing = field == "object" && to == "value" && old[from] == "0" && !old["averageValue"].is_null();
+        let nothing =
+            field == "object" && to == "value" && old[from] == "0" && !old["averageValue"].is_null();
         if let Some(value) = old.get(from).filter(|v| !v.is_null() && !nothing) {
             amount.insert(to.to_owned(), value.clone());
         }

@@ -77,7 +77,8 @@ fn autoscalers_carry_what_v1_does_not_know_in_annotations() {
 
 #[test]
 fn claims_nest_what_they_ask_for_and_slices_what_devices_are() {
-    let request = json!({"name": "r", "exactly": {"deviceClassName": "c", "count": 1, "allocationMode": "ExactCount"}});
+    let request =
+        json!({"name": "r", "exactly": {"deviceClassName": "c", "count": 1, "allocationMode": "ExactCount"}});
     let other = json!({"name": "s", "firstAvailable": [{"name": "t", "deviceClassName": "d"}]});
     let claim = json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "c"},
         "spec": {"devices": {"requests": [request, other]}}});

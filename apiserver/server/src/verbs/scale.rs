@@ -20,6 +20,7 @@ use crate::context::Context;
 use crate::negotiate;
 use crate::respond::{self, Answer};
 use crate::storage;
+use crate::table;
 
 const SCHEMA: &str = "io.k8s.api.autoscaling.v1.Scale";
 const EXPECTED: Expected<'static> = Expected::builtin("autoscaling/v1", "Scale", SCHEMA);
@@ -59,7 +60,11 @@ pub async fn dispatch(context: &Context, resource: &Resource, bytes: Bytes) -> A
         }
         _ => return Err(not_allowed()),
     };
-    Ok(respond::json(200, &scale_of(resource, &object)?))
+    let scale = scale_of(resource, &object)?;
+    if negotiate::prefers_table(&context.headers) {
+        return Ok(respond::json(200, &table::of_scale(context, &scale)?));
+    }
+    Ok(respond::json(200, &scale))
 }
 
 async fn set(

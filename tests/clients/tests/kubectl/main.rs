@@ -1,0 +1,34 @@
+//! kubectl 1.32 and 1.36 against `hawser apiserver`, over TLS with its kubeconfig.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod apply;
+mod create;
+mod delete;
+mod edit;
+mod explain;
+mod get;
+mod look;
+mod patch;
+mod rollout;
+
+use serde_json::{Value, json};
+use tests_clients::Kubectl;
+
+/// What controllers would make, and pods need.
+fn account(kubectl: &Kubectl<'_>) {
+    kubectl.says("create serviceaccount default", "serviceaccount/default created");
+}
+
+/// A manifest of a ConfigMap.
+fn config_map(name: &str, data: &Value) -> String {
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "labels": {"set": "maps"}},
+        "data": data})
+    .to_string()
+}
+
+/// An object as kubectl prints it.
+#[track_caller]
+fn object(kubectl: &Kubectl<'_>, what: &str) -> Value {
+    serde_json::from_str(&kubectl.run(&format!("get {what} -o json"))).unwrap()
+}
