@@ -11,7 +11,11 @@ use serde_json::Value;
 use crate::columns;
 use crate::definition;
 use crate::error::FieldError;
-use crate::registry::{Behaviour, CheckChange, Mark, Registry, Resource, Subresource, Verb, Warnings};
+use crate::registry::{
+    Behaviour, CheckChange, CheckFrom, Mark, Registry, Resource, Subresource, Verb, Warnings,
+};
+use crate::validation::status;
+use crate::warnings;
 
 use table::Row;
 
@@ -110,8 +114,13 @@ fn behaviour(entry: &Entry, row: &Row, stored: bool) -> Behaviour {
         // What is not kept needs no name.
         validate: if stored { Arc::new(row.validate) } else { Arc::new(no_errors) },
         validate_update: Arc::new(row.validate_update),
+        validate_status: status::check(&entry.group, &entry.plural).map(|check| -> CheckFrom { Arc::new(check) }),
         validate_change: definition.then(|| -> CheckChange { Arc::new(definition::validate_change) }),
-        warnings: definition.then(|| -> Warnings { Arc::new(definition::warnings) }),
+        warnings: if definition {
+            Some(Arc::new(definition::warnings))
+        } else {
+            warnings::of(&entry.group, &entry.plural).map(|warnings| -> Warnings { Arc::new(warnings) })
+        },
         prepare_delete: definition.then(|| -> Mark { Arc::new(definition::prepare_delete) }),
     }
 }
