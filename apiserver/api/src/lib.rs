@@ -20,3 +20,4 @@ pub mod selector;
 pub mod structural;
 pub mod time;
 pub mod validation;
+pub mod warnings;

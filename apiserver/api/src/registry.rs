@@ -100,6 +100,8 @@ pub struct Behaviour {
     pub validate: Check,
     /// Errors of a change beyond those of `validate`: immutable fields. Arguments: new, old.
     pub validate_update: CheckFrom,
+    /// Errors of a write of the status, in place of `validate`. Arguments: new, old.
+    pub validate_status: Option<CheckFrom>,
     /// Errors of a change, in place of `validate` and `validate_update`: for kinds that tolerate
     /// what was wrong before.
     pub validate_change: Option<CheckChange>,

@@ -199,6 +199,7 @@ static ROWS: &[Row] = &[
         plural: "resourcequotas",
         short_names: &["quota"],
         validate: cluster::resource_quota,
+        validate_update: cluster::resource_quota_update,
         ..DEFAULT_ROW
     },
     Row {
@@ -342,7 +343,14 @@ static ROWS: &[Row] = &[
         validate: network::ingress,
         ..NETWORKING
     },
-    Row { plural: "ingressclasses", generation: true, default: d_network::ingress_class, ..NETWORKING },
+    Row {
+        plural: "ingressclasses",
+        generation: true,
+        default: d_network::ingress_class,
+        validate: network::ingress_class,
+        validate_update: network::ingress_class_update,
+        ..NETWORKING
+    },
     Row {
         plural: "ipaddresses",
         short_names: &["ip"],
@@ -414,6 +422,24 @@ static ROWS: &[Row] = &[
         validate_update: storage::class_update,
         ..STORAGE
     },
-    Row { plural: "csidrivers", default: d_storage::csi_driver, ..STORAGE },
+    Row {
+        plural: "csidrivers",
+        default: d_storage::csi_driver,
+        validate: storage::driver,
+        validate_update: storage::driver_update,
+        ..STORAGE
+    },
+    Row {
+        plural: "csinodes",
+        validate: storage::csi_node,
+        validate_update: storage::csi_node_update,
+        ..STORAGE
+    },
+    Row {
+        plural: "volumeattachments",
+        validate: storage::attachment,
+        validate_update: storage::attachment_update,
+        ..STORAGE
+    },
     Row { plural: "volumeattributesclasses", short_names: &["vac"], ..STORAGE },
 ];

@@ -468,6 +468,7 @@ fn behaviour(custom: &Arc<Custom>) -> Behaviour {
         prepare_update: Arc::new(|_: &mut Value, _: &Value| {}),
         validate: Arc::new(move |object| check.validate(object)),
         validate_update: Arc::new(|_: &Value, _: &Value| Vec::new()),
+        validate_status: None,
         validate_change: Some(Arc::new(move |new, old, written| change.validate_change(new, old, written))),
         warnings: Some(Arc::new(finalizer_warnings)),
         prepare_delete: None,

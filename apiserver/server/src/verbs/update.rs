@@ -155,7 +155,9 @@ async fn attempt(
         return Err(ApiError::invalid(&resource.group, &resource.kind, &name, &errors));
     }
     admission::validate(&admission, &new).await?;
-    if let Some(warnings) = &resource.behaviour.warnings {
+    if part != Part::Status
+        && let Some(warnings) = &resource.behaviour.warnings
+    {
         warnings(&new, Some(old)).into_iter().for_each(|warning| context.warn(warning));
     }
     managed::forget_new_times(old, &mut new);
@@ -175,6 +177,11 @@ fn errors_of(resource: &Resource, part: Part, new: &Value, old: &Value) -> Vec<F
     if let Some(check) = &resource.behaviour.validate_change {
         let written = if part == Part::Status { Written::Status } else { Written::Main };
         return check(new, old, written);
+    }
+    if part == Part::Status
+        && let Some(check) = &resource.behaviour.validate_status
+    {
+        return check(new, old);
     }
     let mut errors = (resource.behaviour.validate)(new);
     if part == Part::Main {
