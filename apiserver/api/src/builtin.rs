@@ -104,6 +104,7 @@ fn behaviour(entry: &Entry, row: &Row, stored: bool, conversion: Option<&'static
         graceful_delete: row.graceful_delete,
         status_subresource: entry.subresources.contains_key("status"),
         needs_version: row.needs_version,
+        create_on_update: row.create_on_update,
         default: Arc::new(row.default),
         prepare_create: Arc::new(row.prepare_create),
         prepare_update: Arc::new(row.prepare_update),

@@ -90,6 +90,8 @@ pub struct Behaviour {
     pub status_subresource: bool,
     /// An update that replaces the object must name the version that it replaces.
     pub needs_version: bool,
+    /// An update of an object that is not there creates it.
+    pub create_on_update: bool,
     /// Fills in defaults.
     pub default: Change,
     /// Sets what a client may not choose on create (beyond status): conditions, phases.

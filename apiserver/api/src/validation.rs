@@ -50,6 +50,8 @@ mod windows;
 pub mod workload;
 
 #[cfg(test)]
+mod extension_tests;
+#[cfg(test)]
 mod pod_tests;
 #[cfg(test)]
 mod pod_update_tests;

@@ -25,6 +25,7 @@ pub(super) struct Row {
     pub generation: bool,
     pub graceful_delete: bool,
     pub needs_version: bool,
+    pub create_on_update: bool,
     pub selectable: &'static [&'static str],
     pub default: fn(&mut Value),
     pub prepare_create: fn(&mut Value),
@@ -44,6 +45,7 @@ pub(super) const DEFAULT_ROW: Row = Row {
     generation: false,
     graceful_delete: false,
     needs_version: false,
+    create_on_update: false,
     selectable: &[],
     default: nothing,
     prepare_create: nothing,
@@ -89,7 +91,7 @@ const POD_FIELDS: &[&str] = &[
     "status.nominatedNodeName",
 ];
 
-const RBAC: Row = Row { group: "rbac.authorization.k8s.io", ..DEFAULT_ROW };
+const RBAC: Row = Row { group: "rbac.authorization.k8s.io", create_on_update: true, ..DEFAULT_ROW };
 const APPS: Row = Row { group: "apps", generation: true, category: ALL, ..DEFAULT_ROW };
 const NETWORKING: Row = Row { group: "networking.k8s.io", ..DEFAULT_ROW };
 const STORAGE: Row = Row { group: "storage.k8s.io", ..DEFAULT_ROW };
@@ -105,6 +107,7 @@ static ROWS: &[Row] = &[
     },
     Row {
         plural: "endpoints",
+        create_on_update: true,
         short_names: &["ep"],
         prefix: "services/endpoints",
         default: d_service::endpoints,
@@ -113,6 +116,7 @@ static ROWS: &[Row] = &[
     },
     Row {
         plural: "events",
+        create_on_update: true,
         short_names: &["ev"],
         selectable: EVENT_FIELDS,
         validate: events::event,
@@ -120,6 +124,7 @@ static ROWS: &[Row] = &[
     },
     Row {
         plural: "limitranges",
+        create_on_update: true,
         short_names: &["limits"],
         default: d_cluster::limit_range,
         validate: cluster::limit_range,
@@ -213,6 +218,7 @@ static ROWS: &[Row] = &[
     Row { plural: "serviceaccounts", short_names: &["sa"], ..DEFAULT_ROW },
     Row {
         plural: "services",
+        create_on_update: true,
         short_names: &["svc"],
         category: ALL,
         prefix: "services/specs",
@@ -325,7 +331,13 @@ static ROWS: &[Row] = &[
         validate: cluster::signing_request,
         ..DEFAULT_ROW
     },
-    Row { group: "coordination.k8s.io", plural: "leases", validate: cluster::lease, ..DEFAULT_ROW },
+    Row {
+        group: "coordination.k8s.io",
+        plural: "leases",
+        create_on_update: true,
+        validate: cluster::lease,
+        ..DEFAULT_ROW
+    },
     Row {
         group: "discovery.k8s.io",
         plural: "endpointslices",

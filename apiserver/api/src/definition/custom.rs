@@ -459,6 +459,7 @@ fn behaviour(custom: &Arc<Custom>) -> Behaviour {
         graceful_delete: false,
         status_subresource,
         needs_version: true,
+        create_on_update: false,
         default: Arc::new(move |object| defaults.schema().apply_defaults(object)),
         prepare_create: Arc::new(move |object: &mut Value| {
             if status_subresource && let Some(map) = object.as_object_mut() {

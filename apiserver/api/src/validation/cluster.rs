@@ -52,43 +52,6 @@ pub fn lease(object: &Value) -> Vec<FieldError> {
     errors.list()
 }
 
-/// Longest text of an Event's fields, and of its message.
-const EVENT_FIELD: usize = 128;
-const EVENT_MESSAGE: usize = 1024;
-
-/// Errors of an Event.
-pub fn event(object: &Value) -> Vec<FieldError> {
-    let mut errors = Errors(metadata::of_builtin(object, names::path_segment));
-    let involved = text(&object["involvedObject"], "namespace");
-    let namespace = meta::namespace(object);
-    // Events about objects without a namespace are kept in `default` or `kube-system`.
-    let placed = if involved.is_empty() {
-        matches!(namespace, "default" | "kube-system")
-    } else {
-        involved == namespace
-    };
-    if !placed && !namespace.is_empty() {
-        errors.invalid("involvedObject.namespace", &json!(involved), "does not match event.namespace");
-    }
-    // Those that say when they happened are of the newer sort, which says more.
-    if given(object, "eventTime").is_some() {
-        let controller = text(object, "reportingComponent");
-        errors.name("reportingComponent", controller, names::qualified_name);
-        for field in ["reportingInstance", "action", "reason"] {
-            let value = text(object, field);
-            if value.is_empty() {
-                errors.required(field, "");
-            } else if value.len() > EVENT_FIELD {
-                errors.invalid(field, &json!(""), &format!("can have at most {EVENT_FIELD} characters"));
-            }
-        }
-        if text(object, "message").len() > EVENT_MESSAGE {
-            errors.invalid("message", &json!(""), &format!("can have at most {EVENT_MESSAGE} characters"));
-        }
-    }
-    errors.list()
-}
-
 /// Errors of a PriorityClass.
 pub fn priority_class(object: &Value) -> Vec<FieldError> {
     let mut errors = with_metadata(object);

@@ -4,12 +4,13 @@ use apiserver_api::error::{ApiError, FieldError};
 use apiserver_api::managed::check_entries;
 use apiserver_api::meta;
 use apiserver_api::registry::{Resource, Written};
+use apiserver_api::{signing, time};
 use apiserver_store::Revision;
 use bytes::Bytes;
 use serde_json::Value;
 
 use super::managed::{self, Tracking};
-use super::{decode, delete};
+use super::{apply, create, decode, delete};
 use crate::admission::{self, Admission, Operation};
 use crate::context::Context;
 use crate::encoding;
@@ -40,8 +41,20 @@ pub async fn update(context: &Context, resource: &Resource, part: Part, bytes: B
         return Err(ApiError::invalid(&resource.group, &resource.kind, meta::name(&object), &[error]));
     }
     let make = |_: &Value| Ok(object.clone());
-    let updated = change(context, resource, part, &make).await?;
-    respond::object(context, resource, 200, updated)
+    match change(context, resource, part, &make).await {
+        // Nobody can mean an object that is not there by its version.
+        Err(error)
+            if error.code == 404
+                && part == Part::Main
+                && resource.behaviour.create_on_update
+                && meta::resource_version(&object).is_empty() =>
+        {
+            apply::may_create(context)?;
+            let created = create::store(context, resource, object).await?;
+            respond::object(context, resource, 201, created)
+        }
+        updated => respond::object(context, resource, 200, updated?),
+    }
 }
 
 fn name_matches(context: &Context, object: &Value) -> Result<(), ApiError> {
@@ -132,6 +145,11 @@ async fn attempt(
     managed::drop_empty(&mut new);
     keep_metadata(old, &mut new);
     keep_part(resource, part, old, &mut new);
+    if part == Part::Status && resource.group == signing::GROUP && resource.kind == signing::KIND {
+        let now = time::rfc3339(context.server.ambient().now());
+        let approval = context.info.subresource == "approval";
+        refuse(resource, &name, &signing::settle(&mut new, old, approval, &now))?;
+    }
     meta::set(&mut new, "resourceVersion", current.revision.to_string());
     encoding::settle(&mut new, old);
     match tracking {
@@ -151,9 +169,7 @@ async fn attempt(
         if part == Part::Status { None } else { services::reserve(context, resource, &mut new, Some(old))? };
     let mut errors = errors_of(resource, part, &new, old);
     errors.extend(check_entries(&new));
-    if !errors.is_empty() {
-        return Err(ApiError::invalid(&resource.group, &resource.kind, &name, &errors));
-    }
+    refuse(resource, &name, &errors)?;
     admission::validate(&admission, &new).await?;
     if part != Part::Status
         && let Some(warnings) = &resource.behaviour.warnings
@@ -171,6 +187,13 @@ async fn attempt(
     };
     services::settle(reservation, &outcome);
     outcome
+}
+
+fn refuse(resource: &Resource, name: &str, errors: &[FieldError]) -> Result<(), ApiError> {
+    if errors.is_empty() {
+        return Ok(());
+    }
+    Err(ApiError::invalid(&resource.group, &resource.kind, name, errors))
 }
 
 fn errors_of(resource: &Resource, part: Part, new: &Value, old: &Value) -> Vec<FieldError> {
