@@ -170,7 +170,7 @@ pub fn store_error(error: StoreError) -> ApiError {
 
 /// 504: the revision asked for has not been reached.
 pub fn too_large(what: &str) -> ApiError {
-    let mut error = ApiError::new(504, "Timeout", format!("Too large resource version: {what}"));
+    let mut error = ApiError::new(504, "Timeout", format!("Timeout: Too large resource version: {what}"));
     error.details = Some(json!({
         "causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}],
         "retryAfterSeconds": 1,
