@@ -26,7 +26,7 @@ pub mod pod_status;
 pub mod pod_update;
 pub mod quota;
 pub mod rbac;
-pub mod resources;
+pub(crate) mod resources;
 pub mod scheduling;
 mod security;
 pub mod service;

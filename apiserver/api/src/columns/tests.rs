@@ -228,7 +228,7 @@ fn the_rest() {
         "30s | Normal | Pulled | pod/p | spec.containers{a} | kubelet, n | done | 60m | 3 | e.1"
     );
     let once = json!({"metadata": {"name": "e.2"}, "eventTime": "2024-01-01T00:59:00.000000Z", "reportingComponent": "sched"});
-    assert_eq!(line("", "events", &once), "60s |  |  | / |  | sched |  | 60s | 1 | e.2");
+    assert_eq!(line("", "events", &once), "60s |  |  |  |  | sched |  | 60s | 1 | e.2");
     assert_eq!(
         line("", "namespaces", &json!({"metadata": {"name": "n"}, "status": {"phase": "Active"}})),
         "n | Active | <unknown>"

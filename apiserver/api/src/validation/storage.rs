@@ -525,7 +525,7 @@ pub fn csi_node_update(new: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = Errors::default();
     let fixed = |driver: &Value| ["name", "nodeID", "topologyKeys"].map(|f| driver.get(f).cloned());
     let now = items(&new["spec"], "drivers");
-    for had in items(&old["spec"], "drivers") {
+    for had in items(&old["spec"], "drivers").iter().filter(|had| !now.contains(had)) {
         for has in now.iter().filter(|d| text(d, "name") == text(had, "name")) {
             if fixed(has) != fixed(had) {
                 errors.invalid("spec.drivers", has, super::IMMUTABLE);
