@@ -114,7 +114,8 @@ fn behaviour(entry: &Entry, row: &Row, stored: bool) -> Behaviour {
         // What is not kept needs no name.
         validate: if stored { Arc::new(row.validate) } else { Arc::new(no_errors) },
         validate_update: Arc::new(row.validate_update),
-        validate_status: status::check(&entry.group, &entry.plural).map(|check| -> CheckFrom { Arc::new(check) }),
+        validate_status: status::check(&entry.group, &entry.plural)
+            .map(|check| -> CheckFrom { Arc::new(check) }),
         validate_change: definition.then(|| -> CheckChange { Arc::new(definition::validate_change) }),
         warnings: if definition {
             Some(Arc::new(definition::warnings))

@@ -38,6 +38,8 @@ mod windows;
 pub mod workload;
 
 #[cfg(test)]
+mod depth_tests;
+#[cfg(test)]
 mod pod_tests;
 #[cfg(test)]
 mod pod_update_tests;

@@ -260,5 +260,5 @@ fn the_rest() {
     let lease = json!({"metadata": {"name": "l"}, "spec": {"holderIdentity": "me"}});
     assert_eq!(line("coordination.k8s.io", "leases", &lease), "l | me | <unknown>");
     let role = json!({"metadata": {"name": "r", "creationTimestamp": "2024-01-01T00:59:00Z"}});
-    assert_eq!(line("rbac.authorization.k8s.io", "roles", &role), "r | 60s");
+    assert_eq!(line("rbac.authorization.k8s.io", "roles", &role), "r | 2024-01-01T00:59:00Z");
 }

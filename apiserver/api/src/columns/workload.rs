@@ -121,12 +121,7 @@ pub(super) const REVISIONS: Layout = Layout {
             let dot = if group.is_empty() { "" } else { "." };
             format!("{kind}{dot}{group}/{}", meta::text(owner, "/name"))
         });
-        vec![
-            name(object),
-            json!(controller),
-            number(object, "/revision"),
-            age(object, now),
-        ]
+        vec![name(object), json!(controller), number(object, "/revision"), age(object, now)]
     },
 };
 

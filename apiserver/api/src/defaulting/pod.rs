@@ -75,7 +75,9 @@ pub fn prepare_create(pod: &mut Value) {
 fn match_label_keys(pod: &mut Value) {
     let labels = meta::labels(pod).cloned().unwrap_or_default();
     for kind in ["podAffinity", "podAntiAffinity"] {
-        let Some(Value::Object(affinity)) = pod.pointer_mut(&format!("/spec/affinity/{kind}")) else { continue };
+        let Some(Value::Object(affinity)) = pod.pointer_mut(&format!("/spec/affinity/{kind}")) else {
+            continue;
+        };
         each(affinity, "requiredDuringSchedulingIgnoredDuringExecution", |term| label_keys(term, &labels));
         each(affinity, "preferredDuringSchedulingIgnoredDuringExecution", |weighted| {
             if let Some(term) = object(weighted, "podAffinityTerm") {
@@ -89,9 +91,11 @@ fn label_keys(term: &mut Object, labels: &Object) {
     let mut added = Vec::new();
     for (field, operator) in [("matchLabelKeys", "In"), ("mismatchLabelKeys", "NotIn")] {
         let keys = term.get(field).and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
-        added.extend(keys.filter_map(|key| {
-            Some(json!({"key": key, "operator": operator, "values": [labels.get(key)?]}))
-        }));
+        added.extend(
+            keys.filter_map(|key| {
+                Some(json!({"key": key, "operator": operator, "values": [labels.get(key)?]}))
+            }),
+        );
     }
     if let Some(selector) = object(term, "labelSelector")
         && !added.is_empty()

@@ -49,7 +49,10 @@ fn other_workloads() {
         "template": template(), "volumeClaimTemplates": [{"metadata": {"name": "d"}, "spec": {}}]}}),
     );
     let spec = &stateful["spec"];
-    assert_eq!(spec["updateStrategy"], json!({"type": "RollingUpdate", "rollingUpdate": {"partition": 0, "maxUnavailable": 1}}));
+    assert_eq!(
+        spec["updateStrategy"],
+        json!({"type": "RollingUpdate", "rollingUpdate": {"partition": 0, "maxUnavailable": 1}})
+    );
     assert_eq!(
         spec["persistentVolumeClaimRetentionPolicy"],
         json!({"whenDeleted": "Retain", "whenScaled": "Retain"})

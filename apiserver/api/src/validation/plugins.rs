@@ -93,7 +93,8 @@ pub(super) fn source(kind: &str, source: &Value, persistent: bool, path: &str, e
 }
 
 fn between(source: &Value, field: &str, path: &str, errors: &mut Errors) {
-    if let Some(number) = given(source, field).filter(|n| !n.as_i64().is_some_and(|n| (0..=255).contains(&n))) {
+    if let Some(number) = given(source, field).filter(|n| !n.as_i64().is_some_and(|n| (0..=255).contains(&n)))
+    {
         errors.invalid(format!("{path}.{field}"), number, "must be between 0 and 255, inclusive");
     }
 }

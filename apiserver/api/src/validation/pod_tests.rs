@@ -232,7 +232,8 @@ fn little_of_a_pod_can_change() {
 
 #[test]
 fn containers_in_depth() {
-    let check = |fields: Value, wanted: &[&str]| assert_eq!(container_errors(fields.clone()), wanted, "{fields}");
+    let check =
+        |fields: Value, wanted: &[&str]| assert_eq!(container_errors(fields.clone()), wanted, "{fields}");
     check(
         json!({"resizePolicy": [{"resourceName": "cpu", "restartPolicy": "NotRequired"}, {"resourceName": "disk", "restartPolicy": "Never"}]}),
         &[
@@ -257,7 +258,9 @@ fn containers_in_depth() {
     );
     check(
         json!({"readinessProbe": {"exec": {"command": ["x"]}, "terminationGracePeriodSeconds": 5}}),
-        &["spec.containers[0].readinessProbe.terminationGracePeriodSeconds: Invalid value: 5: must not be set for readinessProbes"],
+        &[
+            "spec.containers[0].readinessProbe.terminationGracePeriodSeconds: Invalid value: 5: must not be set for readinessProbes",
+        ],
     );
     check(
         json!({"envFrom": [{"prefix": "a="}, {"configMapRef": {"name": ""}}]}),
@@ -284,7 +287,10 @@ fn containers_in_depth() {
             "spec.containers[0].resources.claims[0]: Not found: \"c\": must be one of the names in pod.spec.resourceClaims which is empty",
         ],
     );
-    check(json!({"image": " i"}), &["spec.containers[0].image: Invalid value: \" i\": must not have leading or trailing whitespace"]);
+    check(
+        json!({"image": " i"}),
+        &["spec.containers[0].image: Invalid value: \" i\": must not have leading or trailing whitespace"],
+    );
 }
 
 #[test]
@@ -316,7 +322,9 @@ fn security_contexts() {
         ]
     );
     assert_eq!(
-        spec_errors(json!({"os": {"name": "windows"}, "hostPID": true, "securityContext": {"runAsUser": 1, "windowsOptions": {"runAsUserName": "a\\b\\c"}}})),
+        spec_errors(
+            json!({"os": {"name": "windows"}, "hostPID": true, "securityContext": {"runAsUser": 1, "windowsOptions": {"runAsUserName": "a\\b\\c"}}})
+        ),
         [
             "spec.securityContext.windowsOptions.runAsUserName: Invalid value: \"a\\\\b\\\\c\": runAsUserName cannot contain more than one backslash",
             "spec.hostPID: Forbidden: cannot be set for a windows pod",
@@ -324,7 +332,9 @@ fn security_contexts() {
         ]
     );
     assert_eq!(
-        spec_errors(json!({"os": {"name": "linux"}, "securityContext": {"windowsOptions": {"hostProcess": true}}})),
+        spec_errors(
+            json!({"os": {"name": "linux"}, "securityContext": {"windowsOptions": {"hostProcess": true}}})
+        ),
         [
             "spec.hostNetwork: Invalid value: false: hostNetwork must be true if pod contains any hostProcess containers",
             "spec.securityContext.windowsOptions: Forbidden: windows options cannot be set for a linux pod",
@@ -338,84 +348,136 @@ fn volumes_in_depth() {
         let found = spec_errors(json!({"serviceAccountName": "s", "volumes": [volume]}));
         assert_eq!(found, wanted, "{volume}");
     };
-    check(json!({"name": "v", "hostPath": {"path": "/a/../b", "type": "Pipe"}}), &[
-        "spec.volumes[0].hostPath.path: Invalid value: \"/a/../b\": must not contain '..'",
-        "spec.volumes[0].hostPath.type: Unsupported value: \"Pipe\": supported values: \"\", \"BlockDevice\", \"CharDevice\", \"Directory\", \"DirectoryOrCreate\", \"File\", \"FileOrCreate\", \"Socket\"",
-    ]);
-    check(json!({"name": "v", "secret": {"secretName": "s", "defaultMode": 1000, "items": [{"key": "k", "path": "..x"}]}}), &[
-        "spec.volumes[0].secret.defaultMode: Invalid value: 1000: must be a number between 0 and 0777 (octal), both inclusive",
-        "spec.volumes[0].secret.items[0].path: Invalid value: \"..x\": must not start with '..'",
-    ]);
-    check(json!({"name": "v", "projected": {"sources": [
+    check(
+        json!({"name": "v", "hostPath": {"path": "/a/../b", "type": "Pipe"}}),
+        &[
+            "spec.volumes[0].hostPath.path: Invalid value: \"/a/../b\": must not contain '..'",
+            "spec.volumes[0].hostPath.type: Unsupported value: \"Pipe\": supported values: \"\", \"BlockDevice\", \"CharDevice\", \"Directory\", \"DirectoryOrCreate\", \"File\", \"FileOrCreate\", \"Socket\"",
+        ],
+    );
+    check(
+        json!({"name": "v", "secret": {"secretName": "s", "defaultMode": 1000, "items": [{"key": "k", "path": "..x"}]}}),
+        &[
+            "spec.volumes[0].secret.defaultMode: Invalid value: 1000: must be a number between 0 and 0777 (octal), both inclusive",
+            "spec.volumes[0].secret.items[0].path: Invalid value: \"..x\": must not start with '..'",
+        ],
+    );
+    check(
+        json!({"name": "v", "projected": {"sources": [
         {"secret": {"name": "s", "items": [{"key": "k", "path": "p"}]}},
         {"configMap": {"name": "c", "items": [{"key": "k", "path": "p"}]}},
-        {"serviceAccountToken": {"path": "t", "expirationSeconds": 60}}]}}), &[
-        "spec.volumes[0].projected: Invalid value: \"c\": conflicting duplicate paths",
-        "spec.volumes[0].projected.sources[2].serviceAccountToken.expirationSeconds: Invalid value: 60: may not specify a duration less than 10 minutes",
-    ]);
-    check(json!({"name": "v", "downwardAPI": {"items": [{"path": "a", "fieldRef": {"fieldPath": "status.podIP"}}, {"path": "b", "resourceFieldRef": {"resource": "limits.cpu"}}]}}), &[
-        "spec.volumes[0].downwardAPI.fieldRef.fieldPath: Unsupported value: \"status.podIP\": supported values: \"metadata.annotations\", \"metadata.labels\", \"metadata.name\", \"metadata.namespace\", \"metadata.uid\"",
-        "spec.volumes[0].downwardAPI.resourceFieldRef.containerName: Required value",
-    ]);
-    check(json!({"name": "v", "iscsi": {"targetPortal": "p", "iqn": "x", "lun": 256}}), &[
-        "spec.volumes[0].iscsi.iqn: Invalid value: \"x\": must be valid format starting with iqn, eui, or naa",
-        "spec.volumes[0].iscsi.lun: Invalid value: 256: must be between 0 and 255, inclusive",
-    ]);
-    check(json!({"name": "v", "csi": {"driver": "UPPER_x"}}), &[
-        "spec.volumes[0].csi.driver: Invalid value: \"UPPER_x\": a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')",
-    ]);
-    check(json!({"name": "v", "ephemeral": {"volumeClaimTemplate": {"metadata": {"name": "x"}, "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "0"}}}}}}), &[
-        "spec.volumes[0].ephemeral.volumeClaimTemplate.metadata.name: Forbidden: cannot be set",
-        "spec.volumes[0].ephemeral.volumeClaimTemplate.spec.resources[storage]: Invalid value: \"0\": must be greater than zero",
-    ]);
+        {"serviceAccountToken": {"path": "t", "expirationSeconds": 60}}]}}),
+        &[
+            "spec.volumes[0].projected: Invalid value: \"c\": conflicting duplicate paths",
+            "spec.volumes[0].projected.sources[2].serviceAccountToken.expirationSeconds: Invalid value: 60: may not specify a duration less than 10 minutes",
+        ],
+    );
+    check(
+        json!({"name": "v", "downwardAPI": {"items": [{"path": "a", "fieldRef": {"fieldPath": "status.podIP"}}, {"path": "b", "resourceFieldRef": {"resource": "limits.cpu"}}]}}),
+        &[
+            "spec.volumes[0].downwardAPI.fieldRef.fieldPath: Unsupported value: \"status.podIP\": supported values: \"metadata.annotations\", \"metadata.labels\", \"metadata.name\", \"metadata.namespace\", \"metadata.uid\"",
+            "spec.volumes[0].downwardAPI.resourceFieldRef.containerName: Required value",
+        ],
+    );
+    check(
+        json!({"name": "v", "iscsi": {"targetPortal": "p", "iqn": "x", "lun": 256}}),
+        &[
+            "spec.volumes[0].iscsi.iqn: Invalid value: \"x\": must be valid format starting with iqn, eui, or naa",
+            "spec.volumes[0].iscsi.lun: Invalid value: 256: must be between 0 and 255, inclusive",
+        ],
+    );
+    check(
+        json!({"name": "v", "csi": {"driver": "UPPER_x"}}),
+        &[
+            "spec.volumes[0].csi.driver: Invalid value: \"UPPER_x\": a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')",
+        ],
+    );
+    check(
+        json!({"name": "v", "ephemeral": {"volumeClaimTemplate": {"metadata": {"name": "x"}, "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "0"}}}}}}),
+        &[
+            "spec.volumes[0].ephemeral.volumeClaimTemplate.metadata.name: Forbidden: cannot be set",
+            "spec.volumes[0].ephemeral.volumeClaimTemplate.spec.resources[storage]: Invalid value: \"0\": must be greater than zero",
+        ],
+    );
     check(json!({"name": "v", "image": {}}), &["spec.volumes[0].image.reference: Required value"]);
-    check(json!({"name": "v", "nfs": {"server": "s", "path": "a"}}), &["spec.volumes[0].nfs.path: Invalid value: \"a\": must be an absolute path"]);
+    check(
+        json!({"name": "v", "nfs": {"server": "s", "path": "a"}}),
+        &["spec.volumes[0].nfs.path: Invalid value: \"a\": must be an absolute path"],
+    );
     let devices = errors(&pod_with(|pod| {
         pod["spec"]["volumes"] = json!([{"name": "e", "emptyDir": {}}, {"name": "p", "persistentVolumeClaim": {"claimName": "c"}}]);
-        pod["spec"]["containers"][0]["volumeDevices"] = json!([{"name": "e", "devicePath": "/dev/a"}, {"name": "p", "devicePath": "/dev/../b"}]);
+        pod["spec"]["containers"][0]["volumeDevices"] =
+            json!([{"name": "e", "devicePath": "/dev/a"}, {"name": "p", "devicePath": "/dev/../b"}]);
         pod["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "p", "mountPath": "/p", "mountPropagation": "Bidirectional", "recursiveReadOnly": "Enabled"}]);
     }));
-    assert_eq!(devices, [
-        "spec.containers[0].volumeMounts[0].name: Invalid value: \"p\": must not already exist in volumeDevices",
-        "spec.containers[0].volumeMounts.mountPropagation: Forbidden: Bidirectional mount propagation is available only to privileged containers",
-        "spec.containers[0].volumeMounts.recursiveReadOnly: Forbidden: may only be specified when readOnly is true",
-        "spec.containers[0].volumeMounts.recursiveReadOnly: Forbidden: may only be specified when mountPropagation is None or not specified",
-        "spec.containers[0].volumeDevices[0].name: Invalid value: \"e\": can only use volume source type of PersistentVolumeClaim or Ephemeral for block mode",
-        "spec.containers[0].volumeDevices[1].devicePath: Invalid value: \"/dev/../b\": can not contain backsteps ('..')",
-        "spec.containers[0].volumeDevices[1].name: Invalid value: \"p\": must not already exist in volumeMounts",
-    ]);
+    assert_eq!(
+        devices,
+        [
+            "spec.containers[0].volumeMounts[0].name: Invalid value: \"p\": must not already exist in volumeDevices",
+            "spec.containers[0].volumeMounts.mountPropagation: Forbidden: Bidirectional mount propagation is available only to privileged containers",
+            "spec.containers[0].volumeMounts.recursiveReadOnly: Forbidden: may only be specified when readOnly is true",
+            "spec.containers[0].volumeMounts.recursiveReadOnly: Forbidden: may only be specified when mountPropagation is None or not specified",
+            "spec.containers[0].volumeDevices[0].name: Invalid value: \"e\": can only use volume source type of PersistentVolumeClaim or Ephemeral for block mode",
+            "spec.containers[0].volumeDevices[1].devicePath: Invalid value: \"/dev/../b\": can not contain backsteps ('..')",
+            "spec.containers[0].volumeDevices[1].name: Invalid value: \"p\": must not already exist in volumeMounts",
+        ]
+    );
 }
 
 #[test]
 fn the_rest_of_a_pod() {
     let check = |fields: Value, wanted: &[&str]| assert_eq!(spec_errors(fields.clone()), wanted, "{fields}");
-    check(json!({"ephemeralContainers": [{"name": "e", "image": "i", "targetContainerName": "gone", "ports": [{"containerPort": 1}]}]}), &[
-        "spec.ephemeralContainers[0].targetContainerName: Not found: \"gone\"",
-        "spec.ephemeralContainers[0].ports: Forbidden: cannot be set for an Ephemeral Container",
-        "spec.ephemeralContainers: Forbidden: cannot be set on create",
-    ]);
-    check(json!({"nodeName": "n", "schedulingGates": [{"name": "g"}, {"name": "g"}]}), &[
-        "spec.schedulingGates[1]: Duplicate value: \"g\"",
-        "spec.nodeName: Forbidden: cannot be set until all schedulingGates have been cleared",
-    ]);
-    check(json!({"dnsPolicy": "None", "dnsConfig": {"nameservers": ["1.2.3"], "searches": ["a_b.c", "A"], "options": [{}]}}), &[
-        "spec.dnsConfig.nameservers[0]: Invalid value: \"1.2.3\": must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)",
-        "spec.dnsConfig.searches[1]: Invalid value: \"A\": a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9_]([-_a-z0-9]*[a-z0-9])?(\\.[a-z0-9_]([-_a-z0-9]*[a-z0-9])?)*')",
-        "spec.dnsConfig.options[0]: Required value: must not be empty",
-    ]);
-    check(json!({"hostAliases": [{"ip": "010.0.0.1"}]}), &["spec.hostAliases[0].ip: Invalid value: \"010.0.0.1\": must not have leading 0s"]);
-    check(json!({"resourceClaims": [{"name": "c"}]}), &[
-        "spec.resourceClaims[0]: Invalid value: {\"name\":\"c\"}: must specify one of: `resourceClaimName`, `resourceClaimTemplateName`",
-    ]);
-    check(json!({"resources": {"requests": {"cpu": "1", "ephemeral-storage": "1"}}}), &[
-        "spec.resources.requests[ephemeral-storage]: Unsupported value: \"ephemeral-storage\": supported values: \"cpu\", \"hugepages-\", \"memory\"",
-    ]);
-    check(json!({"topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "z", "whenUnsatisfiable": "DoNotSchedule", "matchLabelKeys": ["a"]}]}), &[
-        "spec.topologySpreadConstraints[0].matchLabelKeys: Forbidden: must not be specified when labelSelector is not set",
-    ]);
-    check(json!({"volumes": [{"name": "t", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}}]}), &[
-        "spec.volumes[0].projected.sources[0].serviceAccountToken: Forbidden: must not be specified when serviceAccountName is not set",
-    ]);
+    check(
+        json!({"ephemeralContainers": [{"name": "e", "image": "i", "targetContainerName": "gone", "ports": [{"containerPort": 1}]}]}),
+        &[
+            "spec.ephemeralContainers[0].targetContainerName: Not found: \"gone\"",
+            "spec.ephemeralContainers[0].ports: Forbidden: cannot be set for an Ephemeral Container",
+            "spec.ephemeralContainers: Forbidden: cannot be set on create",
+        ],
+    );
+    check(
+        json!({"nodeName": "n", "schedulingGates": [{"name": "g"}, {"name": "g"}]}),
+        &[
+            "spec.schedulingGates[1]: Duplicate value: \"g\"",
+            "spec.nodeName: Forbidden: cannot be set until all schedulingGates have been cleared",
+        ],
+    );
+    check(
+        json!({"dnsPolicy": "None", "dnsConfig": {"nameservers": ["1.2.3"], "searches": ["a_b.c", "A"], "options": [{}]}}),
+        &[
+            "spec.dnsConfig.nameservers[0]: Invalid value: \"1.2.3\": must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)",
+            "spec.dnsConfig.searches[1]: Invalid value: \"A\": a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9_]([-_a-z0-9]*[a-z0-9])?(\\.[a-z0-9_]([-_a-z0-9]*[a-z0-9])?)*')",
+            "spec.dnsConfig.options[0]: Required value: must not be empty",
+        ],
+    );
+    check(
+        json!({"hostAliases": [{"ip": "010.0.0.1"}]}),
+        &["spec.hostAliases[0].ip: Invalid value: \"010.0.0.1\": must not have leading 0s"],
+    );
+    check(
+        json!({"resourceClaims": [{"name": "c"}]}),
+        &[
+            "spec.resourceClaims[0]: Invalid value: {\"name\":\"c\"}: must specify one of: `resourceClaimName`, `resourceClaimTemplateName`",
+        ],
+    );
+    check(
+        json!({"resources": {"requests": {"cpu": "1", "ephemeral-storage": "1"}}}),
+        &[
+            "spec.resources.requests[ephemeral-storage]: Unsupported value: \"ephemeral-storage\": supported values: \"cpu\", \"hugepages-\", \"memory\"",
+        ],
+    );
+    check(
+        json!({"topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "z", "whenUnsatisfiable": "DoNotSchedule", "matchLabelKeys": ["a"]}]}),
+        &[
+            "spec.topologySpreadConstraints[0].matchLabelKeys: Forbidden: must not be specified when labelSelector is not set",
+        ],
+    );
+    check(
+        json!({"volumes": [{"name": "t", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}}]}),
+        &[
+            "spec.volumes[0].projected.sources[0].serviceAccountToken: Forbidden: must not be specified when serviceAccountName is not set",
+        ],
+    );
     // A stored pod is looked at less closely.
     let mut stored = pod_with(|pod| pod["spec"]["hostAliases"] = json!([{"ip": "010.0.0.1"}]));
     stored["metadata"]["resourceVersion"] = json!("7");

@@ -50,7 +50,9 @@ fn where_a_gated_pod_may_go_is_only_narrowed() {
     assert_eq!(update("nodeSelector", json!({"a": "b", "c": "d"})), NONE);
     assert_eq!(
         update("nodeSelector", json!({"a": "c"})),
-        ["spec.nodeSelector: Invalid value: {\"a\":\"c\"}: only additions to spec.nodeSelector are allowed (no mutations or deletions)"]
+        [
+            "spec.nodeSelector: Invalid value: {\"a\":\"c\"}: only additions to spec.nodeSelector are allowed (no mutations or deletions)"
+        ]
     );
     assert_eq!(update("affinity", terms(json!([first, second]))), NONE);
     let wider = update("affinity", terms(json!([second])));
@@ -58,7 +60,9 @@ fn where_a_gated_pod_may_go_is_only_narrowed() {
     assert_eq!(update("schedulingGates", json!([{"name": "h"}])), NONE);
     assert_eq!(
         update("schedulingGates", json!([{"name": "x"}])),
-        ["spec.schedulingGates[0].name: Forbidden: only deletion is allowed, but found new scheduling gate 'x'"]
+        [
+            "spec.schedulingGates[0].name: Forbidden: only deletion is allowed, but found new scheduling gate 'x'"
+        ]
     );
     let spread = update("topologySpreadConstraints", json!([{"maxSkew": 1}]));
     assert!(spread.len() == 1 && spread[0].starts_with("spec: Forbidden"), "{spread:?}");

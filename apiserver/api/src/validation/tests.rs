@@ -5,7 +5,7 @@ use crate::error::ApiError;
 use crate::registry;
 
 /// Completes an object of a kind as the server does, and gives its errors as `FIELD: MESSAGE`.
-fn errors(group: &str, plural: &str, object: &Value) -> Vec<String> {
+pub(super) fn errors(group: &str, plural: &str, object: &Value) -> Vec<String> {
     let (registry, mut object) = (registry::builtin(), object.clone());
     let resource = registry.iter().find(|r| r.group == group && r.plural == plural).unwrap();
     (resource.behaviour.default)(&mut object);
@@ -13,23 +13,23 @@ fn errors(group: &str, plural: &str, object: &Value) -> Vec<String> {
 }
 
 /// The errors of a change.
-fn update_errors(group: &str, plural: &str, new: &Value, old: &Value) -> Vec<String> {
+pub(super) fn update_errors(group: &str, plural: &str, new: &Value, old: &Value) -> Vec<String> {
     let registry = registry::builtin();
     let resource = registry.iter().find(|r| r.group == group && r.plural == plural).unwrap();
     text_of((resource.behaviour.validate_update)(new, old))
 }
 
-fn text_of(errors: Vec<FieldError>) -> Vec<String> {
+pub(super) fn text_of(errors: Vec<FieldError>) -> Vec<String> {
     errors.iter().map(|e| format!("{}: {}", e.field, e.message)).collect()
 }
 
-fn with(mut object: Value, pointer: &str, value: Value) -> Value {
+pub(super) fn with(mut object: Value, pointer: &str, value: Value) -> Value {
     let (parent, key) = pointer.rsplit_once('/').unwrap();
     object.pointer_mut(parent).unwrap()[key] = value;
     object
 }
 
-const NONE: [&str; 0] = [];
+pub(super) const NONE: [&str; 0] = [];
 
 #[test]
 fn metadata_of_every_kind() {
@@ -173,9 +173,7 @@ fn jobs_and_schedules() {
     let always = with(job.clone(), "/spec/template/spec/restartPolicy", json!("Always"));
     assert_eq!(
         errors("batch", "jobs", &always),
-        [
-            "spec.template.spec.restartPolicy: Required value: valid values: \"OnFailure\", \"Never\""
-        ]
+        ["spec.template.spec.restartPolicy: Required value: valid values: \"OnFailure\", \"Never\""]
     );
     let more = with(job.clone(), "/spec/completions", json!(7));
     assert_eq!(

@@ -16,5 +16,6 @@ mod managed;
 mod model;
 mod protobuf;
 mod subresources;
+mod validation;
 mod watches;
 mod writes;
