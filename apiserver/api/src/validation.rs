@@ -38,6 +38,8 @@ mod windows;
 pub mod workload;
 
 #[cfg(test)]
+mod cluster_tests;
+#[cfg(test)]
 mod depth_tests;
 #[cfg(test)]
 mod pod_tests;

@@ -404,6 +404,10 @@ fn volumes_in_depth() {
         json!({"name": "v", "nfs": {"server": "s", "path": "a"}}),
         &["spec.volumes[0].nfs.path: Invalid value: \"a\": must be an absolute path"],
     );
+}
+
+#[test]
+fn devices() {
     let devices = errors(&pod_with(|pod| {
         pod["spec"]["volumes"] = json!([{"name": "e", "emptyDir": {}}, {"name": "p", "persistentVolumeClaim": {"claimName": "c"}}]);
         pod["spec"]["containers"][0]["volumeDevices"] =
