@@ -111,7 +111,8 @@ fn behaviour(entry: &Entry, row: &Row, stored: bool, conversion: Option<&'static
         // What is not kept needs no name.
         validate: Arc::new(validate),
         validate_update: Arc::new(row.validate_update),
-        validate_status: status::check(&entry.group, &entry.plural).map(|check| -> CheckFrom { Arc::new(check) }),
+        validate_status: status::check(&entry.group, &entry.plural)
+            .map(|check| -> CheckFrom { Arc::new(check) }),
         validate_change: row.validate_change.map(|check| -> CheckChange { Arc::new(check) }),
         warnings: if definition {
             Some(Arc::new(definition::warnings))

@@ -34,7 +34,8 @@ pub fn settle(new: &mut Value, old: &Value, approval: bool, now: &str) -> Vec<Fi
             errors.push(FieldError::forbidden(CONDITIONS, &detail));
         }
     }
-    let (certificate, signed) = (meta::text(new, "/status/certificate"), meta::text(old, "/status/certificate"));
+    let (certificate, signed) =
+        (meta::text(new, "/status/certificate"), meta::text(old, "/status/certificate"));
     if !approval && !signed.is_empty() && certificate != signed {
         errors.push(FieldError::forbidden(CERTIFICATE, "updates may not modify certificate content"));
     }
@@ -80,7 +81,8 @@ fn check(conditions: &[Value], errors: &mut Vec<FieldError>) {
             errors.push(FieldError::duplicate(format!("{path}.type"), &json!(kind)));
         }
         seen.push(kind);
-        let supported: &[&str] = if FINAL.contains(&kind) { &["True"] } else { &["False", "True", "Unknown"] };
+        let supported: &[&str] =
+            if FINAL.contains(&kind) { &["True"] } else { &["False", "True", "Unknown"] };
         if status.is_empty() {
             errors.push(FieldError::required(format!("{path}.status"), ""));
         } else if !supported.contains(&status) {
@@ -121,9 +123,15 @@ mod tests {
         assert!(errors.is_empty(), "{errors:?}");
         assert_eq!(new["status"]["certificate"], "Yw==");
         let conditions = &new["status"]["conditions"][0];
-        assert_eq!((&conditions["lastUpdateTime"], &conditions["lastTransitionTime"]), (&json!(NOW), &json!(NOW)));
+        assert_eq!(
+            (&conditions["lastUpdateTime"], &conditions["lastTransitionTime"]),
+            (&json!(NOW), &json!(NOW))
+        );
         let (_, errors) = messages(request(json!({"conditions": [condition("Denied")]})), &new, true);
-        assert_eq!(errors, ["status.conditions: Forbidden: updates may not remove a condition of type \"Approved\""]);
+        assert_eq!(
+            errors,
+            ["status.conditions: Forbidden: updates may not remove a condition of type \"Approved\""]
+        );
     }
 
     #[test]
@@ -131,7 +139,10 @@ mod tests {
         let old = request(json!({}));
         let new = request(json!({"conditions": [condition("Approved"), condition("Failed")]}));
         let (_, errors) = messages(new, &old, false);
-        assert_eq!(errors, ["status.conditions: Forbidden: updates may not add a condition of type \"Approved\""]);
+        assert_eq!(
+            errors,
+            ["status.conditions: Forbidden: updates may not add a condition of type \"Approved\""]
+        );
         let signed = request(json!({"certificate": "Yw=="}));
         let (new, errors) = messages(signed.clone(), &old, false);
         assert!(errors.is_empty() && new["status"]["certificate"] == "Yw==");

@@ -35,7 +35,7 @@ pub mod pod_update;
 pub mod policies;
 pub mod quota;
 pub mod rbac;
-pub mod resources;
+pub(crate) mod resources;
 pub mod scheduling;
 mod security;
 pub mod service;
@@ -49,6 +49,10 @@ pub mod volume;
 mod windows;
 pub mod workload;
 
+#[cfg(test)]
+mod cluster_tests;
+#[cfg(test)]
+mod depth_tests;
 #[cfg(test)]
 mod extension_tests;
 #[cfg(test)]

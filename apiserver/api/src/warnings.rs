@@ -16,7 +16,9 @@ pub fn of(group: &str, plural: &str) -> Option<Warn> {
     Some(match (group, plural) {
         ("", "pods") => pod::pod,
         ("", "podtemplates") => |new, old| pod::template_at(new, old, "/template", "template"),
-        ("", "replicationcontrollers") | ("apps", "deployments" | "replicasets" | "daemonsets") => pod::workload,
+        ("", "replicationcontrollers") | ("apps", "deployments" | "replicasets" | "daemonsets") => {
+            pod::workload
+        }
         ("apps", "statefulsets") => pod::stateful_set,
         ("batch", "jobs") => pod::job,
         ("batch", "cronjobs") => pod::cron_job,

@@ -154,7 +154,7 @@ static ROWS: &[Row] = &[
         plural: "persistentvolumeclaims",
         short_names: &["pvc"],
         default: d_storage::claim,
-        prepare_create: d_storage::prepare_create_pending,
+        prepare_create: d_storage::prepare_create_claim,
         validate: storage::claim,
         validate_update: storage::claim_update,
         ..DEFAULT_ROW

@@ -166,8 +166,7 @@ pub fn job_update(new: &Value, old: &Value) -> Vec<FieldError> {
     completions(new, old, &mut errors);
     errors.immutable("spec.selector", new, old);
     template(new, old, &mut errors);
-    for field in
-        ["completionMode", "podFailurePolicy", "backoffLimitPerIndex", "managedBy", "successPolicy"]
+    for field in ["completionMode", "podFailurePolicy", "backoffLimitPerIndex", "managedBy", "successPolicy"]
     {
         errors.immutable(&format!("spec.{field}"), new, old);
     }
@@ -215,7 +214,9 @@ fn template(new: &Value, old: &Value, errors: &mut Errors) {
             take_back(&mut allowed, &before, "/spec/affinity");
         }
     }
-    if !super::same(Some(&allowed), Some(&before)) {
+    let unchanged =
+        ["metadata", "spec"].iter().all(|part| super::same(allowed.get(*part), before.get(*part)));
+    if !unchanged {
         let shown = new.pointer("/spec/template").unwrap_or(&Value::Null);
         errors.invalid("spec.template", shown, super::IMMUTABLE);
     }
@@ -258,7 +259,8 @@ pub fn job_status(new: &Value, old: &Value) -> Vec<FieldError> {
     }
     for (kind, what) in [("Complete", "Complete=True"), ("Failed", "Failed=True")] {
         if holds(before, kind) && !holds(status, kind) {
-            errors.invalid_bare("status.conditions", &format!("cannot disable the terminal {what} condition"));
+            errors
+                .invalid_bare("status.conditions", &format!("cannot disable the terminal {what} condition"));
         }
     }
     let ended = holds(status, "Complete") || holds(status, "Failed");

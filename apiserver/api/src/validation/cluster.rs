@@ -3,13 +3,13 @@
 
 use serde_json::{Value, json};
 
-use super::{
-    Errors, amount, given, int_or_percent, items, label_selector, metadata, names, resources, same, scheduling,
-    text, with_metadata,
-};
 pub use super::autoscaling::autoscaler;
 pub use super::node::{validate as node, validate_update as node_update};
 pub use super::quota::{limit_range, resource_quota, resource_quota_update};
+use super::{
+    Errors, amount, given, int_or_percent, items, label_selector, metadata, names, resources, same,
+    scheduling, text, with_metadata,
+};
 use crate::error::FieldError;
 use crate::meta;
 

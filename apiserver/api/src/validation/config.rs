@@ -86,10 +86,8 @@ pub fn secret(object: &Value) -> Vec<FieldError> {
         "kubernetes.io/tls" => needs(&["tls.crt", "tls.key"], &mut errors),
         "kubernetes.io/dockercfg" => docker(object, ".dockercfg", &mut errors),
         "kubernetes.io/dockerconfigjson" => docker(object, ".dockerconfigjson", &mut errors),
-        "kubernetes.io/ssh-auth" => {
-            if object["data"].get("ssh-privatekey").is_none_or(|k| k == "") {
-                errors.required("data[ssh-privatekey]", "");
-            }
+        "kubernetes.io/ssh-auth" if object["data"].get("ssh-privatekey").is_none_or(|k| k == "") => {
+            errors.required("data[ssh-privatekey]", "");
         }
         "kubernetes.io/basic-auth" => {
             let either = ["username", "password"];

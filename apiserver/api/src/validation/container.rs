@@ -252,11 +252,7 @@ pub(super) fn host_network_ports(spec: &Value, is_pod: bool, path: &str, errors:
             let host = port["hostPort"].as_i64().unwrap_or(0);
             if (is_pod || host != 0) && host != port["containerPort"].as_i64().unwrap_or(0) {
                 let path = format!("{path}.containers[{index}].ports[{number}].hostPort");
-                errors.invalid(
-                    path,
-                    &json!(host),
-                    "must match `containerPort` when `hostNetwork` is true",
-                );
+                errors.invalid(path, &json!(host), "must match `containerPort` when `hostNetwork` is true");
             }
         }
     }

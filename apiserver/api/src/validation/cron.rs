@@ -61,7 +61,9 @@ fn is_duration(text: &str) -> bool {
             return false;
         }
         let unit = ["ns", "us", "µs", "ms", "s", "m", "h"].iter().find(|unit| {
-            after.strip_prefix(**unit).is_some_and(|r| r.is_empty() || r.starts_with(|c: char| c.is_ascii_digit() || c == '.'))
+            after
+                .strip_prefix(**unit)
+                .is_some_and(|r| r.is_empty() || r.starts_with(|c: char| c.is_ascii_digit() || c == '.'))
         });
         let Some(unit) = unit else { return false };
         rest = &after[unit.len()..];
@@ -123,8 +125,7 @@ fn range(range: &str, (low, high): (i64, i64), words: &[&str], first: i64) -> Re
 /// name of the right form is taken.
 pub(super) fn time_zone(name: &str) -> Result<(), String> {
     if name.eq_ignore_ascii_case("local") {
-        let why =
-            "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones";
+        let why = "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones";
         return Err(why.to_owned());
     }
     let unknown = || format!("unknown time zone {name}");
@@ -134,7 +135,11 @@ pub(super) fn time_zone(name: &str) -> Result<(), String> {
         return Err(unknown());
     }
     let zones = jiff::tz::db();
-    if name == "UTC" || zones.is_definitively_empty() || zones.get(name).is_ok() { Ok(()) } else { Err(unknown()) }
+    if name == "UTC" || zones.is_definitively_empty() || zones.get(name).is_ok() {
+        Ok(())
+    } else {
+        Err(unknown())
+    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,9 @@ use serde_json::{Value, json};
 
 use super::admission::{expression, reading};
 use super::shared::{at_most, distinct, required_name};
-use super::{Errors, IMMUTABLE, items, metadata, names, same, scheduling, subdomain_name, text, with_metadata};
+use super::{
+    Errors, IMMUTABLE, items, metadata, names, same, scheduling, subdomain_name, text, with_metadata,
+};
 use crate::error::FieldError;
 use crate::meta;
 use crate::registry::Written;

@@ -75,7 +75,11 @@ fn address(text: &str, ty: &str, strict: bool, path: &str, errors: &mut Errors) 
         ("IPv4", _) => errors.invalid(path, &json!(text), "must be a valid IPv4 address"),
         ("IPv6", _) => errors.invalid(path, &json!(text), "must be a valid IPv6 address"),
         ("FQDN", _) if !text.contains('.') => {
-            errors.invalid(path, &json!(text), "should be a domain with at least two segments separated by dots");
+            errors.invalid(
+                path,
+                &json!(text),
+                "should be a domain with at least two segments separated by dots",
+            );
         }
         ("FQDN", _) => errors.faults(path, text, names::dns_subdomain(text)),
         _ => {}

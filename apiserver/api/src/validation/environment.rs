@@ -128,7 +128,8 @@ pub(super) fn field(reference: &Value, place: Place, path: &str, errors: &mut Er
     let version = text(reference, "apiVersion");
     let name = text(reference, "fieldPath");
     if version.is_empty() || name.is_empty() {
-        errors.required(format!("{path}.{}", if version.is_empty() { "apiVersion" } else { "fieldPath" }), "");
+        errors
+            .required(format!("{path}.{}", if version.is_empty() { "apiVersion" } else { "fieldPath" }), "");
         return;
     }
     if version != "v1" {

@@ -119,9 +119,8 @@ pub(crate) fn address_warning(text: &str, path: &str) -> Option<String> {
             "{path}: non-standard IP address {text:?} will be considered invalid in a future Kubernetes release: use \"{better}\""
         ));
     }
-    (ip.is_ipv6() && ip.to_string() != text).then(|| {
-        format!("{path}: IPv6 address {text:?} should be in RFC 5952 canonical format (\"{ip}\")")
-    })
+    (ip.is_ipv6() && ip.to_string() != text)
+        .then(|| format!("{path}: IPv6 address {text:?} should be in RFC 5952 canonical format (\"{ip}\")"))
 }
 
 /// What is worth a warning about a range.
@@ -167,12 +166,27 @@ mod tests {
             ("010.0.0.1", Some("must not have leading 0s")),
             ("::ffff:1.2.3.4", Some("must not be an IPv4-mapped IPv6 address")),
         ] {
-            assert!(faults(|e| { address(text, false, "p", e); }).is_empty(), "{text}");
-            let found = faults(|e| { address(text, true, "p", e); });
+            assert!(
+                faults(|e| {
+                    address(text, false, "p", e);
+                })
+                .is_empty(),
+                "{text}"
+            );
+            let found = faults(|e| {
+                address(text, true, "p", e);
+            });
             assert_eq!(found.first().map(String::as_str).map(|m| m.rsplit(": ").next().unwrap()), strict);
         }
         for text in ["", "10.0.0", "10.0.0.256", "fd00::1%eth0", "10.0.0.1.2", "1.2.3.x"] {
-            assert_eq!(faults(|e| { address(text, false, "p", e); }).len(), 1, "{text}");
+            assert_eq!(
+                faults(|e| {
+                    address(text, false, "p", e);
+                })
+                .len(),
+                1,
+                "{text}"
+            );
         }
     }
 
@@ -189,12 +203,28 @@ mod tests {
             ("10.0.0.0", 1, 1),
             ("10.0.0.0/+8", 1, 1),
         ] {
-            assert_eq!(faults(|e| { range(text, false, "p", e); }).len(), lax, "{text}");
-            assert_eq!(faults(|e| { range(text, true, "p", e); }).len(), strict, "{text}");
+            assert_eq!(
+                faults(|e| {
+                    range(text, false, "p", e);
+                })
+                .len(),
+                lax,
+                "{text}"
+            );
+            assert_eq!(
+                faults(|e| {
+                    range(text, true, "p", e);
+                })
+                .len(),
+                strict,
+                "{text}"
+            );
         }
         assert_eq!(
             range_warnings("10.0.0.1/8", "p"),
-            ["p: CIDR value \"10.0.0.1/8\" is ambiguous in this context (should be \"10.0.0.0/8\" or \"10.0.0.1/32\"?)"]
+            [
+                "p: CIDR value \"10.0.0.1/8\" is ambiguous in this context (should be \"10.0.0.0/8\" or \"10.0.0.1/32\"?)"
+            ]
         );
         assert_eq!(
             address_warning("fd00::0:1", "p").as_deref(),

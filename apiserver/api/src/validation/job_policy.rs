@@ -153,7 +153,8 @@ fn success_rule(rule: &Value, completions: i64, path: &str, errors: &mut Errors)
     let path = format!("{path}.succeededCount");
     errors.not_negative(path.as_str(), Some(&json!(count)));
     if count > completions {
-        let detail = format!("must be less than or equal to {completions} (the number of specified completions)");
+        let detail =
+            format!("must be less than or equal to {completions} (the number of specified completions)");
         errors.invalid(path.as_str(), &json!(count), &detail);
     }
     if let Some(total) = total.filter(|total| count > *total) {
@@ -179,8 +180,9 @@ fn count_indexes(list: &str, completions: i64) -> Result<i64, String> {
         }
         let mut numbers = Vec::new();
         for limit in limits {
-            let number: i64 =
-                limit.parse().map_err(|_| format!("cannot convert string to integer for index: {limit:?}"))?;
+            let number: i64 = limit
+                .parse()
+                .map_err(|_| format!("cannot convert string to integer for index: {limit:?}"))?;
             if number >= completions {
                 return Err(format!("too large index: {limit:?}"));
             }

@@ -95,9 +95,8 @@ pub(super) fn devices(container: &Value, pod: &Pod<'_>, path: &str, errors: &mut
         if names.contains(name) {
             invalid("name", name, "must be unique");
         }
-        let block = |v: &&Value| {
-            ["persistentVolumeClaim", "ephemeral"].iter().any(|kind| given(v, kind).is_some())
-        };
+        let block =
+            |v: &&Value| ["persistentVolumeClaim", "ephemeral"].iter().any(|kind| given(v, kind).is_some());
         let volume = pod.volumes.get(name).copied();
         if volume.is_some_and(|v| !block(&v)) {
             let detail =

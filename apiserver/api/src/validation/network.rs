@@ -5,7 +5,8 @@ use std::net::IpAddr;
 use serde_json::{Value, json};
 
 use super::{
-    Errors, container, given, ip, is_new, items, label_selector, metadata, names, service, text, with_metadata,
+    Errors, container, given, ip, is_new, items, label_selector, metadata, names, service, text,
+    with_metadata,
 };
 use crate::error::FieldError;
 use crate::meta;

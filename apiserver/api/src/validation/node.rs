@@ -109,7 +109,8 @@ fn config_source(source: &Value, status: bool, path: &str, errors: &mut Errors) 
             _ => {}
         }
     }
-    let fields: [(&str, fn(&str) -> names::Faults); 3] = [
+    type Grammar = fn(&str) -> names::Faults;
+    let fields: [(&str, Grammar); 3] = [
         ("namespace", names::dns_label),
         ("name", names::dns_subdomain),
         ("kubeletConfigKey", names::config_key),

@@ -48,21 +48,17 @@ pub(super) fn source(kind: &str, source: &Value, persistent: bool, path: &str, e
             errors.one_of_if_set(&format!("{path}.type"), source.get("type"), &types);
         }
         "local" => mounts::no_backsteps(text(source, "path"), &format!("{path}.path"), errors),
-        "nfs" => {
-            if !text(source, "path").starts_with('/') {
-                let shown = json!(text(source, "path"));
-                errors.invalid(format!("{path}.path"), &shown, "must be an absolute path");
-            }
+        "nfs" if !text(source, "path").starts_with('/') => {
+            let shown = json!(text(source, "path"));
+            errors.invalid(format!("{path}.path"), &shown, "must be an absolute path");
         }
         "gcePersistentDisk" | "awsElasticBlockStore" => {
             between(source, "partition", path, errors);
         }
         "iscsi" => iscsi(source, path, errors),
         "fc" => fibre_channel(source, path, errors),
-        "rbd" | "cephfs" => {
-            if items(source, "monitors").is_empty() {
-                errors.required(format!("{path}.monitors"), "");
-            }
+        "rbd" | "cephfs" if items(source, "monitors").is_empty() => {
+            errors.required(format!("{path}.monitors"), "");
         }
         "flocker" => flocker(source, path, errors),
         "flexVolume" => {
@@ -76,10 +72,8 @@ pub(super) fn source(kind: &str, source: &Value, persistent: bool, path: &str, e
             }
         }
         "azureDisk" => azure_disk(source, path, errors),
-        "azureFile" if persistent => {
-            if source.get("secretNamespace").is_some_and(|n| n == "") {
-                errors.required(format!("{path}.secretNamespace"), "");
-            }
+        "azureFile" if persistent && source.get("secretNamespace").is_some_and(|n| n == "") => {
+            errors.required(format!("{path}.secretNamespace"), "");
         }
         "cinder" | "storageos" => {
             if let Some(secret) = given(source, "secretRef") {
@@ -93,7 +87,8 @@ pub(super) fn source(kind: &str, source: &Value, persistent: bool, path: &str, e
 }
 
 fn between(source: &Value, field: &str, path: &str, errors: &mut Errors) {
-    if let Some(number) = given(source, field).filter(|n| !n.as_i64().is_some_and(|n| (0..=255).contains(&n))) {
+    if let Some(number) = given(source, field).filter(|n| !n.as_i64().is_some_and(|n| (0..=255).contains(&n)))
+    {
         errors.invalid(format!("{path}.{field}"), number, "must be between 0 and 255, inclusive");
     }
 }

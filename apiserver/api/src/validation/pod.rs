@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use super::container::Pod;
 use super::{
-    Errors, container, given, ip, is_new, items, metadata, names, resources, scheduling, security, text, volume,
-    windows, with_metadata,
+    Errors, container, given, ip, is_new, items, metadata, names, resources, scheduling, security, text,
+    volume, windows, with_metadata,
 };
 use crate::error::FieldError;
 
@@ -104,7 +104,11 @@ fn spec(spec: &Value, sort: Sort, path: &str, errors: &mut Errors) {
     let strict = sort == Sort::NewPod;
     let pod = Pod {
         volumes: volume::volumes(items(spec, "volumes"), is_pod, &format!("{path}.volumes"), errors),
-        claims: items(spec, "resourceClaims").iter().map(|c| text(c, "name")).filter(|n| !n.is_empty()).collect(),
+        claims: items(spec, "resourceClaims")
+            .iter()
+            .map(|c| text(c, "name"))
+            .filter(|n| !n.is_empty())
+            .collect(),
         host_users: spec["hostUsers"] != false,
     };
     claims(items(spec, "resourceClaims"), &format!("{path}.resourceClaims"), errors);
@@ -274,8 +278,9 @@ fn dns(spec: &Value, strict: bool, path: &str, errors: &mut Errors) {
     }
     let texts: Vec<&str> = searches.iter().filter_map(Value::as_str).collect();
     if texts.join(" ").len() > SEARCH_CHARACTERS {
-        let detail =
-            format!("must not have more than {SEARCH_CHARACTERS} characters (including spaces) in the search list");
+        let detail = format!(
+            "must not have more than {SEARCH_CHARACTERS} characters (including spaces) in the search list"
+        );
         errors.invalid(at.as_str(), &json!(searches), &detail);
     }
     for (index, search) in texts.iter().enumerate().filter(|(_, s)| **s != ".") {

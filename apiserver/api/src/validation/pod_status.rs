@@ -29,7 +29,13 @@ pub fn validate(new: &Value, old: &Value) -> Vec<FieldError> {
         // Nobody ever starts an ephemeral container again.
         ("ephemeralContainerStatuses", "", "Never"),
     ] {
-        transitions(items(status, list), items(before, list), items(spec, containers), (list, policy), &mut errors);
+        transitions(
+            items(status, list),
+            items(before, list),
+            items(spec, containers),
+            (list, policy),
+            &mut errors,
+        );
     }
     addresses(items(status, "podIPs"), "status.podIPs", &mut errors);
     let host = items(status, "hostIPs");

@@ -202,9 +202,11 @@ pub fn validate_ephemeral(new: &Value, old: &Value) -> Vec<FieldError> {
     for had in list(old) {
         let name = text(&had, "name");
         match now.iter().find(|c| text(c, "name") == name) {
-            None => errors.forbidden(path, &format!("existing ephemeral containers {name:?} may not be removed\n")),
+            None => errors
+                .forbidden(path, &format!("existing ephemeral containers {name:?} may not be removed\n")),
             Some(has) if !equal(has, &had) => {
-                errors.forbidden(path, &format!("existing ephemeral containers {name:?} may not be changed\n"));
+                errors
+                    .forbidden(path, &format!("existing ephemeral containers {name:?} may not be changed\n"));
             }
             Some(_) => {}
         }
@@ -236,7 +238,8 @@ pub fn validate_resize(new: &Value, old: &Value) -> Vec<FieldError> {
         errors.invalid("spec", &json!(class), "Pod QOS Class may not change as a result of resizing");
     }
     for list in ["initContainers", "containers"] {
-        for (index, (new, old)) in items(&new["spec"], list).iter().zip(items(&old["spec"], list)).enumerate() {
+        for (index, (new, old)) in items(&new["spec"], list).iter().zip(items(&old["spec"], list)).enumerate()
+        {
             if list == "containers" || is_sidecar(old) {
                 removed(new, old, &format!("spec.{list}[{index}].resources"), &mut errors);
                 others(new, old, list, &mut errors);

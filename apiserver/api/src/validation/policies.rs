@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::admission::{expression, match_conditions, reading, rule_with_operations};
-use super::shared::{distinct};
+use super::shared::distinct;
 use super::{Errors, items, label_selector, names, text, with_metadata};
 use crate::error::FieldError;
 use crate::meta;

@@ -88,9 +88,11 @@ fn applies(scope: &str, resource: &str) -> bool {
         "VolumeAttributesClass" => {
             matches!(resource, "persistentvolumeclaims" | "requests.storage")
         }
-        "Terminating" | "NotTerminating" | "NotBestEffort" | "PriorityClass" | "CrossNamespacePodAffinity" => {
-            computed.contains(&resource)
-        }
+        "Terminating"
+        | "NotTerminating"
+        | "NotBestEffort"
+        | "PriorityClass"
+        | "CrossNamespacePodAffinity" => computed.contains(&resource),
         _ => true,
     }
 }
@@ -175,11 +177,7 @@ pub fn limit_range(object: &Value) -> Vec<FieldError> {
             && !kind.contains('/')
             && !matches!(kind, "Pod" | "Container" | "PersistentVolumeClaim")
         {
-            errors.invalid(
-                at.as_str(),
-                &json!(kind),
-                "must be a standard limit type or fully qualified",
-            );
+            errors.invalid(at.as_str(), &json!(kind), "must be a standard limit type or fully qualified");
         }
         errors.faults(&at, kind, faults);
         if !seen.insert(kind) {
@@ -231,7 +229,13 @@ fn limit(item: &Value, kind: &str, path: &str, errors: &mut Errors) {
         let amounts = [&least, &most, &default, &request].map(|a| a.get(name).copied());
         order(amounts, name, path, errors);
         if let Some(ratio) = ratio.get(name) {
-            ratio_fits(*ratio, amounts[0], amounts[1], &format!("{path}.maxLimitRequestRatio[{name}]"), errors);
+            ratio_fits(
+                *ratio,
+                amounts[0],
+                amounts[1],
+                &format!("{path}.maxLimitRequestRatio[{name}]"),
+                errors,
+            );
         }
     }
 }
@@ -261,7 +265,8 @@ fn order([min, max, default, request]: [Option<Quantity>; 4], name: &str, path: 
         && !resources::overcommits(name)
         && default != request
     {
-        let detail = format!("default value {default} must equal to defaultRequest value {request} in {name}");
+        let detail =
+            format!("default value {default} must equal to defaultRequest value {request} in {name}");
         errors.invalid(format!("{path}.defaultRequest[{name}]"), &json!(request.to_string()), &detail);
     }
 }

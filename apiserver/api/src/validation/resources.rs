@@ -34,12 +34,7 @@ const MEASURED: [&str; 9] = [
 ];
 
 /// `limits` and `requests` of a container at `path`; `claims` are those of the pod.
-pub(super) fn requirements(
-    requirements: &Value,
-    claims: &BTreeSet<&str>,
-    path: &str,
-    errors: &mut Errors,
-) {
+pub(super) fn requirements(requirements: &Value, claims: &BTreeSet<&str>, path: &str, errors: &mut Errors) {
     amounts_of(requirements, container_resource, path, errors);
     claim_names(items(requirements, "claims"), claims, &format!("{path}.claims"), errors);
 }
@@ -56,8 +51,7 @@ pub(super) fn pod(spec: &Value, path: &str, errors: &mut Errors) {
         let own = requirements.pointer("/requests").and_then(|r| r.get(name));
         let own = own.and_then(|v| quantity::parse_value(v).ok()).unwrap_or(Quantity::from_value(0));
         if *total > own {
-            let detail =
-                format!("must be greater than or equal to aggregate container requests of {total}");
+            let detail = format!("must be greater than or equal to aggregate container requests of {total}");
             errors.invalid(format!("{path}.requests[{name}]"), &json!(own.to_string()), &detail);
         }
     }
@@ -157,14 +151,13 @@ fn within(name: &str, request: &Value, limits: &Map<String, Value>, path: &str, 
     let overcommit = overcommits(name);
     let Some(limit) = limits.get(name) else {
         if !overcommit {
-            errors.required(
-                format!("{path}.limits"),
-                "Limit must be set for non overcommitable resources",
-            );
+            errors.required(format!("{path}.limits"), "Limit must be set for non overcommitable resources");
         }
         return;
     };
-    let (Ok(asked), Ok(most)) = (quantity::parse_value(request), quantity::parse_value(limit)) else { return };
+    let (Ok(asked), Ok(most)) = (quantity::parse_value(request), quantity::parse_value(limit)) else {
+        return;
+    };
     let path = format!("{path}.requests");
     if asked != most && !overcommit {
         let detail = format!("must be equal to {name} limit of {most}");
@@ -204,8 +197,11 @@ fn claim_names(list: &[Value], claims: &BTreeSet<&str>, path: &str, errors: &mut
         seen.insert(key);
         if !claims.contains(name) {
             let known: Vec<&str> = claims.iter().copied().collect();
-            let known =
-                if known.is_empty() { " which is empty".to_owned() } else { format!(": {}", known.join(", ")) };
+            let known = if known.is_empty() {
+                " which is empty".to_owned()
+            } else {
+                format!(": {}", known.join(", "))
+            };
             let message =
                 format!("Not found: {name:?}: must be one of the names in pod.spec.resourceClaims{known}");
             errors.extend([FieldError { field: path, reason: FieldReason::NotFound, message }]);

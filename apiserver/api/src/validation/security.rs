@@ -46,7 +46,8 @@ pub(super) fn pod(spec: &Value, path: &str, errors: &mut Errors) {
     }
     sysctls(spec, items(context, "sysctls"), &format!("{path}.sysctls"), errors);
     let one_of = |field: &str, supported: &[&str], errors: &mut Errors| {
-        if let Some(value) = given(context, field).filter(|v| !v.as_str().is_some_and(|v| supported.contains(&v)))
+        if let Some(value) =
+            given(context, field).filter(|v| !v.as_str().is_some_and(|v| supported.contains(&v)))
         {
             errors.not_supported(format!("{path}.{field}"), value, supported);
         }
@@ -269,11 +270,7 @@ pub(super) fn annotations(object: &Value, spec: &Value, path: &str, errors: &mut
             match value.strip_prefix("localhost/") {
                 Some(local) => mounts::relative(local, &format!("{path}.{key}"), errors),
                 None if !known => {
-                    errors.invalid(
-                        format!("{path}.{key}"),
-                        &json!(value),
-                        "must be a valid seccomp profile",
-                    );
+                    errors.invalid(format!("{path}.{key}"), &json!(value), "must be a valid seccomp profile");
                 }
                 None => {}
             }

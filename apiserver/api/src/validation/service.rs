@@ -125,8 +125,7 @@ fn duplicate_ports(spec: &Value, ty: &str, errors: &mut Errors) {
     for (index, port) in list.iter().enumerate() {
         let (protocol, number) = (text(port, "protocol"), port["port"].as_i64().unwrap_or(0));
         if !seen.insert((protocol, number)) {
-            errors
-                .duplicate(format!("spec.ports[{index}]"), &json!({"port": number, "protocol": protocol}));
+            errors.duplicate(format!("spec.ports[{index}]"), &json!({"port": number, "protocol": protocol}));
         }
     }
 }
@@ -237,11 +236,7 @@ pub fn validate_update(new: &Value, old: &Value) -> Vec<FieldError> {
     let balance = |spec: &Value| text(spec, "type") == "LoadBalancer";
     let (now, was) = (given(spec, "loadBalancerClass"), given(before, "loadBalancerClass"));
     if balance(spec) && balance(before) && now != was {
-        errors.invalid(
-            "spec.loadBalancerClass",
-            now.unwrap_or(&Value::Null),
-            "may not change once set",
-        );
+        errors.invalid("spec.loadBalancerClass", now.unwrap_or(&Value::Null), "may not change once set");
     }
     if needs_health_check(spec)
         && needs_health_check(before)

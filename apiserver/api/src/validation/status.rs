@@ -205,7 +205,9 @@ mod tests {
             faults(
                 "apps",
                 "deployments",
-                status(json!({"replicas": 1, "readyReplicas": 2, "unavailableReplicas": -1, "collisionCount": 1})),
+                status(
+                    json!({"replicas": 1, "readyReplicas": 2, "unavailableReplicas": -1, "collisionCount": 1})
+                ),
                 status(json!({"collisionCount": 2}))
             ),
             [
@@ -215,7 +217,12 @@ mod tests {
             ]
         );
         assert_eq!(
-            faults("apps", "replicasets", status(json!({"replicas": 3, "availableReplicas": 1})), status(json!({}))),
+            faults(
+                "apps",
+                "replicasets",
+                status(json!({"replicas": 3, "availableReplicas": 1})),
+                status(json!({}))
+            ),
             ["status.availableReplicas: Invalid value: 1: cannot be greater than readyReplicas"]
         );
         let daemons = status(json!({"numberReady": 2}));
@@ -227,7 +234,9 @@ mod tests {
         let active = json!({"metadata": {"name": "n"}, "status": {"phase": "Terminating"}});
         assert_eq!(
             faults("", "namespaces", active.clone(), active),
-            ["status.Phase: Invalid value: \"Terminating\": may only be 'Active' if `deletionTimestamp` is empty"]
+            [
+                "status.Phase: Invalid value: \"Terminating\": may only be 'Active' if `deletionTimestamp` is empty"
+            ]
         );
     }
 

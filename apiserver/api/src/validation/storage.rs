@@ -159,8 +159,7 @@ pub fn volume_update(new: &Value, old: &Value) -> Vec<FieldError> {
     }
     let class = |spec: &Value| given(spec, "volumeAttributesClassName").is_some();
     if class(before) && !class(spec) {
-        errors
-            .forbidden("spec.volumeAttributesClassName", "update from non-nil value to nil is forbidden");
+        errors.forbidden("spec.volumeAttributesClassName", "update from non-nil value to nil is forbidden");
     }
     errors.list()
 }
@@ -477,10 +476,9 @@ pub fn driver(object: &Value) -> Vec<FieldError> {
 pub fn driver_update(new: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = Errors::default();
     // The name of the first path is Kubernetes' own.
-    for (field, path) in [
-        ("attachRequired", "spec.attachedRequired"),
-        ("volumeLifecycleModes", "spec.volumeLifecycleModes"),
-    ] {
+    for (field, path) in
+        [("attachRequired", "spec.attachedRequired"), ("volumeLifecycleModes", "spec.volumeLifecycleModes")]
+    {
         let (now, was) = (new["spec"].get(field), old["spec"].get(field));
         if !same(now, was) {
             errors.invalid(path, now.unwrap_or(&Value::Null), super::IMMUTABLE);
@@ -525,7 +523,7 @@ pub fn csi_node_update(new: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = Errors::default();
     let fixed = |driver: &Value| ["name", "nodeID", "topologyKeys"].map(|f| driver.get(f).cloned());
     let now = items(&new["spec"], "drivers");
-    for had in items(&old["spec"], "drivers") {
+    for had in items(&old["spec"], "drivers").iter().filter(|had| !now.contains(had)) {
         for has in now.iter().filter(|d| text(d, "name") == text(had, "name")) {
             if fixed(has) != fixed(had) {
                 errors.invalid("spec.drivers", has, super::IMMUTABLE);

@@ -98,7 +98,8 @@ pub(super) fn host_process(spec: &Value, path: &str, errors: &mut Errors) {
         return;
     }
     if count != containers.len() {
-        let detail = "If pod contains any hostProcess containers then all containers must be HostProcess containers";
+        let detail =
+            "If pod contains any hostProcess containers then all containers must be HostProcess containers";
         errors.invalid(path, &json!(""), detail);
     }
     if spec["hostNetwork"] != true {

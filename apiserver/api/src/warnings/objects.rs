@@ -121,7 +121,8 @@ pub(super) fn runtime_class(new: &Value, _old: Option<&Value>) -> Vec<String> {
 pub(super) fn node(new: &Value, old: Option<&Value>) -> Vec<String> {
     let mut warnings = Vec::new();
     if given(&new["spec"], "configSource").is_some() {
-        warnings.push("spec.configSource: deprecated in v1.22, support removal is planned in v1.26".to_owned());
+        warnings
+            .push("spec.configSource: deprecated in v1.22, support removal is planned in v1.26".to_owned());
     }
     if !text(&new["spec"], "externalID").is_empty() {
         warnings.push("spec.externalID: this field is deprecated, and is unused by Kubernetes".to_owned());

@@ -18,10 +18,7 @@ const ANNOTATIONS: [(&str, &str); 3] = [
         "scheduler.alpha.kubernetes.io/critical-pod",
         "non-functional in v1.16+; use the \"priorityClassName\" field instead",
     ),
-    (
-        "security.alpha.kubernetes.io/sysctls",
-        "non-functional in v1.11+; use the \"sysctls\" field instead",
-    ),
+    ("security.alpha.kubernetes.io/sysctls", "non-functional in v1.11+; use the \"sysctls\" field instead"),
     (
         "security.alpha.kubernetes.io/unsafe-sysctls",
         "non-functional in v1.11+; use the \"sysctls\" field instead",
@@ -101,7 +98,10 @@ fn job_spec(new: &Value, old: Option<&Value>, pointer: &str, path: &str) -> Vec<
     let mut warnings = Vec::new();
     let spec = new.pointer(pointer).unwrap_or(&Value::Null);
     let number = |field: &str| spec[field].as_i64().unwrap_or(0);
-    if text(spec, "completionMode") == "Indexed" && number("completions") > 100_000 && number("parallelism") > 10_000 {
+    if text(spec, "completionMode") == "Indexed"
+        && number("completions") > 100_000
+        && number("parallelism") > 10_000
+    {
         warnings.push(format!(
             "{path}: In Indexed Jobs with a number of completions higher than 10^5 and a parallelism higher than 10^4, Kubernetes might not be able to track completedIndexes when a big number of indexes fail"
         ));
@@ -278,7 +278,9 @@ fn token_paths(spec: &Value, path: &str, warnings: &mut Vec<String>) {
             }
         };
         for source in sources(volume) {
-            for (kind, shown) in [("configMap", "configMap"), ("secret", "secrets"), ("downwardAPI", "downwardAPI")] {
+            for (kind, shown) in
+                [("configMap", "configMap"), ("secret", "secrets"), ("downwardAPI", "downwardAPI")]
+            {
                 for (index, item) in items(&source[kind], "items").iter().enumerate() {
                     check(text(item, "path"), format!("{shown}[{index}]"));
                 }

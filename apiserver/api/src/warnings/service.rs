@@ -35,8 +35,9 @@ pub(super) fn service(new: &Value, _old: Option<&Value>) -> Vec<String> {
         warnings.extend(ip::address_warning(address, &format!("spec.externalIPs[{index}]")));
     }
     if !external.is_empty() && !headless && ty != "ExternalName" {
-        warnings
-            .push("spec.externalIPs is deprecated and may no longer be implemented in some clusters".to_owned());
+        warnings.push(
+            "spec.externalIPs is deprecated and may no longer be implemented in some clusters".to_owned(),
+        );
     }
     warnings.extend(ip::address_warning(text(spec, "loadBalancerIP"), "spec.loadBalancerIP"));
     let ranges = items(spec, "loadBalancerSourceRanges").iter().filter_map(Value::as_str);

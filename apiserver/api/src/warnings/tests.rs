@@ -46,7 +46,9 @@ fn pods() {
         ]
     );
     let dotted = json!({"metadata": {"name": "a.b"}, "spec": {}});
-    assert!(warnings("", "pods", &dotted)[0].starts_with("metadata.name: this is used in the Pod's hostname"));
+    assert!(
+        warnings("", "pods", &dotted)[0].starts_with("metadata.name: this is used in the Pod's hostname")
+    );
     assert_eq!(of("", "pods").unwrap()(&dotted, Some(&dotted)), NONE);
 }
 
@@ -57,7 +59,9 @@ fn templates_that_did_not_change_are_not_warned_about_again() {
     let warn = of("apps", "deployments").unwrap();
     assert_eq!(
         warn(&object, None),
-        ["spec.template.spec.terminationGracePeriodSeconds: must be >= 0; negative values are invalid and will be treated as 1"]
+        [
+            "spec.template.spec.terminationGracePeriodSeconds: must be >= 0; negative values are invalid and will be treated as 1"
+        ]
     );
     assert_eq!(warn(&object, Some(&object)), NONE);
     let cron = json!({"metadata": {"name": "c"}, "spec": {"schedule": "TZ=UTC * * * * *", "jobTemplate": {"spec": {"template": template}}}});
@@ -71,7 +75,9 @@ fn services() {
     let service = |spec: Value| warnings("", "services", &json!({"spec": spec}));
     assert_eq!(service(json!({"type": "ClusterIP", "sessionAffinity": "None", "clusterIP": "None"})), NONE);
     assert_eq!(
-        service(json!({"type": "ClusterIP", "sessionAffinity": "ClientIP", "clusterIP": "None", "externalIPs": ["1.2.3.4"]})),
+        service(
+            json!({"type": "ClusterIP", "sessionAffinity": "ClientIP", "clusterIP": "None", "externalIPs": ["1.2.3.4"]})
+        ),
         [
             "spec.externalIPs is ignored for headless services",
             "spec.SessionAffinity is ignored for headless services",
@@ -104,6 +110,8 @@ fn other_objects() {
     let ingress = json!({"metadata": {"annotations": {"kubernetes.io/ingress.class": "x"}}});
     assert_eq!(
         warnings("networking.k8s.io", "ingresses", &ingress),
-        ["annotation \"kubernetes.io/ingress.class\" is deprecated, please use 'spec.ingressClassName' instead"]
+        [
+            "annotation \"kubernetes.io/ingress.class\" is deprecated, please use 'spec.ingressClassName' instead"
+        ]
     );
 }

@@ -4,6 +4,7 @@ use apiserver_api::error::{ApiError, FieldError};
 use apiserver_api::managed::check_entries;
 use apiserver_api::meta;
 use apiserver_api::registry::{Resource, Written};
+use apiserver_api::validation::metadata;
 use apiserver_api::{signing, time};
 use apiserver_store::Revision;
 use bytes::Bytes;
@@ -197,6 +198,12 @@ fn refuse(resource: &Resource, name: &str, errors: &[FieldError]) -> Result<(), 
 }
 
 fn errors_of(resource: &Resource, part: Part, new: &Value, old: &Value) -> Vec<FieldError> {
+    let mut errors = metadata::validate_update(new, old);
+    errors.extend(errors_of_kind(resource, part, new, old));
+    errors
+}
+
+fn errors_of_kind(resource: &Resource, part: Part, new: &Value, old: &Value) -> Vec<FieldError> {
     if let Some(check) = &resource.behaviour.validate_change {
         let written = if part == Part::Status { Written::Status } else { Written::Main };
         return check(new, old, written);
@@ -226,13 +233,6 @@ fn keep_metadata(old: &Value, new: &mut Value) {
         keep_field(old, new, field);
     }
     meta::unset(new, "selfLink");
-    // A change that names no finalizers on an object that goes must not bring any back.
-    if meta::deletion_timestamp(old).is_some() {
-        let had = meta::finalizers(old);
-        let kept: Vec<String> =
-            meta::finalizers(new).into_iter().filter(|f| had.contains(f)).map(str::to_owned).collect();
-        meta::set_finalizers(new, kept);
-    }
 }
 
 /// One field of the metadata as it was.

@@ -20,6 +20,7 @@ mod reads;
 mod resources;
 mod selectors;
 mod subresources;
+mod validation;
 mod watch_options;
 mod watches;
 mod writes;

@@ -562,11 +562,16 @@ async fn approval_and_signing_are_apart() {
     assert_eq!(request["spec"]["username"], "admin");
     request["status"] = json!({"conditions": [{"type": "Approved", "status": "True", "reason": "Test"}]});
     let refused = api.put(&format!("{}/status", subject.path()), request.clone()).await.expect(422);
-    assert!(refused.message().contains("updates may not add a condition of type \"Approved\""), "{}", refused.text);
+    assert!(
+        refused.message().contains("updates may not add a condition of type \"Approved\""),
+        "{}",
+        refused.text
+    );
     let approved = api.put(&format!("{}/approval", subject.path()), request).await.expect(200).body;
     assert!(approved["status"]["conditions"][0]["lastUpdateTime"].is_string());
     let certificate = json!({"status": {"certificate": "Yw=="}});
-    let signed = api.patch("merge", &format!("{}/status", subject.path()), certificate).await.expect(200).body;
+    let signed =
+        api.patch("merge", &format!("{}/status", subject.path()), certificate).await.expect(200).body;
     assert_eq!(signed["status"]["conditions"], approved["status"]["conditions"]);
     let table = api.get_as(&subject.path(), TABLE).await.expect(200).body;
     let cells = table["rows"][0]["cells"].as_array().unwrap();
