@@ -10,11 +10,16 @@ mod discovery;
 mod envelope;
 mod faults;
 mod harness;
+#[path = "../../../../tests/support/history.rs"]
+mod history;
 mod kubectl;
+mod linear;
 mod lists;
 mod managed;
 mod model;
 mod protobuf;
+#[path = "../../../../tests/support/seeded.rs"]
+mod seeded;
 mod subresources;
 mod watches;
 mod writes;
