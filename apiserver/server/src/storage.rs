@@ -100,33 +100,23 @@ pub async fn put(
     if let Some(convert) = convert::to_storage(resource) {
         convert(&mut object);
     }
-    let ttl_seconds = if resource.kind == "Event" { limits::EVENT_TTL } else { 0 };
-    let mut value = encode(server, resource, &key, &object)?;
-    let write = |value: &Bytes| {
-        let op = Op::Put { value: value.clone(), ttl_seconds };
-        server.store().write(Write { key: key.clone(), expected, op })
+    let value = if server.store().shared() {
+        encoding::as_kubernetes(resource, &object)
+            .map_err(|error| ApiError::bad_request(format!("{key} cannot be encoded: {error}")))?
+    } else {
+        Bytes::from(object.to_string())
     };
-    let mut written = write(&value).await;
-    if matches!(written, Err(StoreError::TooLarge { .. })) && object["metadata"].get("managedFields").is_some() {
-        // Without knowing who owns what it may fit, as in Kubernetes.
-        meta::unset(&mut object, "managedFields");
-        value = encode(server, resource, &key, &object)?;
-        written = write(&value).await;
+    if value.len() > limits::BODY {
+        return Err(ApiError::new(413, "RequestEntityTooLarge", format!("{key} is too large to be stored")));
     }
-    match written.map_err(store_error)? {
+    let ttl_seconds = if resource.kind == "Event" { limits::EVENT_TTL } else { 0 };
+    let op = Op::Put { value: value.clone(), ttl_seconds };
+    match server.store().write(Write { key: key.clone(), expected, op }).await.map_err(store_error)? {
         Written::Done { revision } => encoded(server, resource, &key, revision, &value).map(Outcome::Done),
         Written::Conflict { current, .. } => {
             Ok(Outcome::Conflict(current.map(|kv| decode(resource, &kv)).transpose()?))
         }
     }
-}
-
-fn encode(server: &Server, resource: &Resource, key: &str, object: &Value) -> Result<Bytes, ApiError> {
-    if !server.store().shared() {
-        return Ok(Bytes::from(object.to_string()));
-    }
-    encoding::as_kubernetes(resource, object)
-        .map_err(|error| ApiError::bad_request(format!("{key} cannot be encoded: {error}")))
 }
 
 /// Removes an object if its mod revision is `expected`; says what is there otherwise.
@@ -173,7 +163,7 @@ pub fn store_error(error: StoreError) -> ApiError {
         StoreError::Unavailable { .. } => {
             retry_after(ApiError::new(503, "ServiceUnavailable", error.to_string()), 1)
         }
-        // Word for word what etcd says and Kubernetes passes on.
+        // What Kubernetes hands on from etcd, which clients look for.
         StoreError::TooLarge { .. } => ApiError::new(500, "", "etcdserver: request is too large"),
         StoreError::Broken { .. } => ApiError::internal(error.to_string()),
     }

@@ -3,7 +3,6 @@
 //! itself; reads are tried again, writes only where no server was reached, because otherwise nobody
 //! knows whether the first try arrived.
 
-mod compaction;
 mod lease;
 mod prefix;
 mod watch;
@@ -23,9 +22,7 @@ use self::prefix::Prefix;
 use self::watch::ProgressRequests;
 use crate::embedded::check_size;
 use crate::limits::{ETCD_ANSWER_BYTES, VALUE_BYTES};
-use crate::{
-    CompactionTurn, Got, KeyValue, Op, Page, Range, Revision, Store, StoreError, Watch, Write, Written,
-};
+use crate::{Got, KeyValue, Op, Page, Range, Revision, Store, StoreError, Watch, Write, Written};
 
 /// How long one request may take, with all its tries.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -252,10 +249,6 @@ impl Store for Etcd {
         result.map(|_| ()).map_err(|error| at_revision(error, revision))
     }
 
-    async fn compaction_turn(&self, turn: &mut CompactionTurn) -> Result<(), StoreError> {
-        compaction::take_turn(self, turn).await
-    }
-
     async fn request_progress(&self) -> Result<(), StoreError> {
         self.progress.send();
         Ok(())
@@ -338,7 +331,8 @@ fn never_arrived(error: &Error) -> bool {
     };
     while let Some(cause) = next {
         let connecting = cause.downcast_ref::<io::Error>().is_some_and(|error| {
-            let kinds = [ErrorKind::ConnectionRefused, ErrorKind::HostUnreachable, ErrorKind::NetworkUnreachable];
+            let kinds =
+                [ErrorKind::ConnectionRefused, ErrorKind::HostUnreachable, ErrorKind::NetworkUnreachable];
             kinds.contains(&error.kind())
         });
         if connecting {

@@ -132,7 +132,9 @@ async fn nothing_acknowledged_is_lost_when_the_server_is_killed_again_and_again(
         let watching = tokio::spawn(follow(api.clone(), Arc::clone(&known), from.clone()));
         let count = Arc::new(AtomicUsize::new(0));
         let writers: Vec<_> = (0..WRITERS)
-            .map(|writer| tokio::spawn(write(api.clone(), Arc::clone(&known), Arc::clone(&count), round, writer)))
+            .map(|writer| {
+                tokio::spawn(write(api.clone(), Arc::clone(&known), Arc::clone(&count), round, writer))
+            })
             .collect();
         while count.load(Ordering::SeqCst) < ACKNOWLEDGED {
             tokio::time::sleep(Duration::from_millis(2)).await;
@@ -279,7 +281,8 @@ async fn a_snapshot_is_taken_and_restored_while_the_server_serves_and_without_it
         api.list(&ListParams::default()).await.unwrap().metadata.resource_version.unwrap().parse().unwrap();
     server.kill();
     let log = std::fs::read_dir(data.join("store")).unwrap();
-    let log = log.map(|entry| entry.unwrap().path()).find(|path| path.to_string_lossy().contains("log-")).unwrap();
+    let log =
+        log.map(|entry| entry.unwrap().path()).find(|path| path.to_string_lossy().contains("log-")).unwrap();
     let mut bytes = std::fs::read(&log).unwrap();
     bytes[200] ^= 1;
     std::fs::write(&log, bytes).unwrap();

@@ -40,7 +40,12 @@ impl Seen {
 
     fn operation(&self, key: &str, called: u64, action: Action) {
         let returned = self.tick();
-        self.history.borrow_mut().operations.push(Operation { key: key.to_owned(), called, returned, action });
+        self.history.borrow_mut().operations.push(Operation {
+            key: key.to_owned(),
+            called,
+            returned,
+            action,
+        });
     }
 }
 
@@ -53,6 +58,7 @@ fn what_clients_are_answered_through_restarts_has_one_order() {
         let unknown = |o: &&Operation| matches!(o.action, Action::Write { outcome: Outcome::Unknown, .. });
         assert!(history.operations.len() > 100 && !history.events.is_empty(), "LIFE_SEED={seed}");
         let lost = history.operations.iter().filter(unknown).count();
+        // The watch of the last life ended with the newest change.
         if let Err(why) = history.check() {
             panic!("LIFE_SEED={seed}, {lost} writes without an answer: {why}");
         }
@@ -63,10 +69,13 @@ async fn live(seed: u64) -> History {
     let disk = SimDisk::new(seed).with_sync_time(Duration::from_micros(100));
     let seen = Rc::new(Seen::default());
     for round in 0..=ROUNDS {
-        let store = Embedded::open(Arc::new(disk.clone()) as Arc<dyn Disk>, Options::default()).await.unwrap();
+        let store =
+            Embedded::open(Arc::new(disk.clone()) as Arc<dyn Disk>, Options::default()).await.unwrap();
         let api = Rc::new(Api::over(ServerConfig::default(), Arc::new(store)).await);
         if seen.watched.get() == 0 {
-            seen.watched.set(api.get(MAPS).await.body["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap());
+            seen.watched.set(
+                api.get(MAPS).await.body["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap(),
+            );
         }
         let watching = tokio::task::spawn_local(follow(Rc::clone(&api), Rc::clone(&seen)));
         if round < ROUNDS {
@@ -75,7 +84,12 @@ async fn live(seed: u64) -> History {
             let clients: Vec<_> = (0..CLIENTS)
                 .map(|client| {
                     let (api, seen, disk) = (Rc::clone(&api), Rc::clone(&seen), disk.clone());
-                    tokio::task::spawn_local(client_of(api, seen, disk, (seed * ROUNDS + round) * CLIENTS + client))
+                    tokio::task::spawn_local(client_of(
+                        api,
+                        seen,
+                        disk,
+                        (seed * ROUNDS + round) * CLIENTS + client,
+                    ))
                 })
                 .collect();
             for client in clients {
@@ -87,7 +101,12 @@ async fn live(seed: u64) -> History {
         // What is durable is watched before the lights go out, or in the next life.
         tokio::time::sleep(Duration::from_secs(1)).await;
         watching.abort();
-        let _ = watching.await;
+        if let Err(ended) = watching.await
+            && ended.is_panic()
+        {
+            eprintln!("the same life again: LIFE_SEED={seed}");
+            std::panic::resume_unwind(ended.into_panic());
+        }
         api.server.stop();
         disk.crash();
         tokio::time::sleep(Duration::from_secs(60)).await;
@@ -165,7 +184,8 @@ async fn list(api: &Api, seen: &Seen) {
     let Some(reply) = answer(api.get(MAPS).await) else { return };
     let revision = reply.body["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap();
     let items = reply.body["items"].as_array().unwrap();
-    let found: BTreeMap<String, Version> = items.iter().filter(|i| ours(i)).map(|i| (name(i), version(i))).collect();
+    let found: BTreeMap<String, Version> =
+        items.iter().filter(|i| ours(i)).map(|i| (name(i), version(i))).collect();
     let known: Vec<String> = seen.history.borrow().operations.iter().map(|o| o.key.clone()).collect();
     // A key whose first write has not been answered yet is known by nobody here.
     if found.keys().all(|key| known.contains(key)) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use apiserver_store::etcd::Etcd;
-use apiserver_store::{CompactionTurn, Range, StoreError};
+use apiserver_store::{Range, StoreError};
 
 use crate::Subject;
 use crate::etcd_server::{EtcdCluster, EtcdServer};
@@ -70,7 +70,7 @@ async fn without_a_server_requests_fail_soon_and_with_it_they_work_again() {
         subject.store.list(Range::default()).await.unwrap_err(),
         subject.store.revision().await.unwrap_err(),
         subject.store.write(write("b")).await.unwrap_err(),
-        subject.store.compaction_turn(&mut CompactionTurn::default()).await.unwrap_err(),
+        subject.store.compact(first).await.unwrap_err(),
     ];
     assert!(errors.iter().all(|error| matches!(error, StoreError::Unavailable { .. })), "{errors:?}");
     assert!(started.elapsed() < Duration::from_secs(60), "{:?}", started.elapsed());
@@ -126,32 +126,11 @@ async fn another_prefix_stands_in_the_place_of_registry() {
     assert_eq!(got.kv.unwrap().value.as_ref(), b"other");
     // A conflict tells the key as it was asked for.
     let written = other.try_put("b", "again", 0, 0).await;
-    let apiserver_store::Written::Conflict { current: Some(current), .. } = written else { panic!("{written:?}") };
+    let apiserver_store::Written::Conflict { current: Some(current), .. } = written else {
+        panic!("{written:?}")
+    };
     assert_eq!(current.key, "/registry/pods/b");
-    let range = Range { prefix: "/registry/".to_owned(), after: "/registry/pods/a".to_owned(), ..Range::default() };
+    let range =
+        Range { prefix: "/registry/".to_owned(), after: "/registry/pods/a".to_owned(), ..Range::default() };
     assert_eq!(other.store.list(range).await.unwrap().kvs.len(), 1);
-}
-
-/// As Kubernetes' own servers do it, so that they and this one can share an etcd.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "needs etcd: cargo xtask test"]
-async fn turns_of_compaction_are_counted_by_the_key_that_kubernetes_counts_by() {
-    let server = EtcdServer::start().await;
-    let store = server.connect().await.unwrap();
-    let subject = Subject { store: Arc::new(store), prefix: "/registry/turns".to_owned() };
-    let mut turn = CompactionTurn::default();
-    subject.store.compaction_turn(&mut turn).await.unwrap();
-    let kv = subject.store.get("compact_rev_key").await.unwrap().kv.unwrap();
-    assert_eq!(kv.value.as_ref(), b"0");
-    assert_eq!((turn.time, turn.revision), (1, kv.mod_revision));
-    let old = subject.put("a", "1").await;
-    subject.put("a", "2").await;
-    // Another server took a turn meanwhile; this one waits for its next.
-    let mut other = CompactionTurn { time: 1, revision: old };
-    subject.store.compaction_turn(&mut other).await.unwrap();
-    assert_eq!(other.time, 2);
-    subject.store.compaction_turn(&mut turn).await.unwrap();
-    assert_eq!(turn.time, 2);
-    assert!(subject.list_at(old).await.is_ok(), "the compaction point itself is readable");
-    assert!(matches!(subject.list_at(old - 1).await, Err(StoreError::Compacted { .. })));
 }

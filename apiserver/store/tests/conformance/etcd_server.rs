@@ -91,7 +91,6 @@ impl EtcdServer {
         }
         panic!("etcd does not answer at {}", self.url());
     }
-
 }
 
 impl Drop for EtcdServer {
@@ -112,8 +111,11 @@ impl EtcdCluster {
     pub async fn start() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let ports: Vec<(u16, u16)> = (0..3).map(|_| free_ports()).collect();
-        let peers: Vec<String> =
-            ports.iter().enumerate().map(|(member, ports)| format!("m{member}={}", url(ports.1, false))).collect();
+        let peers: Vec<String> = ports
+            .iter()
+            .enumerate()
+            .map(|(member, ports)| format!("m{member}={}", url(ports.1, false)))
+            .collect();
         let mut cluster = Self { members: Vec::new(), urls: Vec::new(), _directory: directory };
         for (member, ports) in ports.iter().enumerate() {
             let (client, peer) = (url(ports.0, false), url(ports.1, false));

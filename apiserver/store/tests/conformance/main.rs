@@ -92,7 +92,6 @@ suite! {
     writes::a_write_ends_the_time_to_live_of_the_one_before,
     writes::a_time_to_live_is_set_anew_by_each_write,
     writes::what_is_read_at_once_is_of_one_revision,
-    writes::turns_of_compaction_keep_one_period,
     watches::a_watch_keeps_to_its_prefix,
     watches::an_expiry_is_watched_once,
     watches::a_watch_from_now_sees_what_comes_next,

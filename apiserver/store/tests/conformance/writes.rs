@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use apiserver_store::limits::VALUE_BYTES;
-use apiserver_store::{CompactionTurn, Op, Range, StoreError, Write, Written};
+use apiserver_store::{Op, Range, StoreError, Write, Written};
 use bytes::Bytes;
 
 use crate::Subject;
@@ -270,26 +270,4 @@ pub async fn what_is_read_at_once_is_of_one_revision(subject: Subject) {
         tokio::time::sleep(Duration::from_micros(100)).await;
     }
     writer.await.unwrap();
-}
-
-pub async fn turns_of_compaction_keep_one_period(subject: Subject) {
-    // Of two servers; each begins without knowing of the other.
-    let (mut one, mut two) = (CompactionTurn::default(), CompactionTurn::default());
-    for turn in [&mut one, &mut two] {
-        subject.store.compaction_turn(turn).await.unwrap();
-    }
-    let before = subject.put("a", "1").await;
-    // Whoever comes first in a period takes the turn.
-    let mut marks = Vec::new();
-    for round in 2..6 {
-        marks.push(subject.put("a", &round.to_string()).await);
-        for turn in [&mut one, &mut two] {
-            subject.store.compaction_turn(turn).await.unwrap();
-        }
-    }
-    let error = subject.list_at(before).await.unwrap_err();
-    assert!(matches!(error, StoreError::Compacted { .. }), "{error:?}");
-    // What was there at the last turn is readable.
-    assert_eq!(content(&subject.list_at(marks[3]).await.unwrap()), pairs(&[("a", "5")]));
-    assert_eq!(content(&subject.list_at(0).await.unwrap()), pairs(&[("a", "5")]));
 }
