@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use apiserver_api::error::ApiError;
+use apiserver_api::error::{ApiError, status_text};
 use apiserver_api::protobuf;
 use apiserver_api::registry::Resource;
 use bytes::Bytes;
@@ -92,7 +92,7 @@ fn expired(place: Option<Continue>) -> Response<Body> {
     if let Some(place) = place {
         status["metadata"]["continue"] = Continue { revision: -1, ..place }.encode().into();
     }
-    respond::json(410, &status)
+    respond::bytes(410, "application/json", status_text(&status))
 }
 
 /// Decoded lists: tables, YAML.

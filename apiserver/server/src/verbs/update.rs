@@ -4,6 +4,7 @@ use apiserver_api::error::{ApiError, FieldError};
 use apiserver_api::managed::check_entries;
 use apiserver_api::meta;
 use apiserver_api::registry::{Resource, Written};
+use apiserver_api::schema;
 use apiserver_store::Revision;
 use bytes::Bytes;
 use serde_json::Value;
@@ -132,6 +133,9 @@ async fn attempt(
     managed::drop_empty(&mut new);
     keep_metadata(old, &mut new);
     keep_part(resource, part, old, &mut new);
+    if resource.custom.is_none() {
+        schema::complete_status(&resource.schema, &mut new);
+    }
     meta::set(&mut new, "resourceVersion", current.revision.to_string());
     encoding::settle(&mut new, old);
     match tracking {
