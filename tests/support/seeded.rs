@@ -15,6 +15,20 @@ pub fn config(cases: u32) -> Config {
     Config { cases, failure_persistence: None, rng_seed: RngSeed::Fixed(seed), ..Config::default() }
 }
 
+/// Seeds of that many lives in a row, from one that is drawn anew, or the one in `LIFE_SEED` alone.
+/// The first is printed where a test fails.
+#[allow(dead_code, reason = "for the tests that have lives")]
+#[allow(clippy::print_stdout, reason = "shown where the test fails")]
+pub fn seeds(lives: u64) -> std::ops::Range<u64> {
+    if let Some(seed) = std::env::var("LIFE_SEED").ok().and_then(|text| text.parse::<u64>().ok()) {
+        return seed..seed + 1;
+    }
+    // Small enough that tests can multiply it.
+    let first = drawn() >> 24;
+    println!("lives with the seeds from {first} on; one alone: LIFE_SEED={first}");
+    first..first + lives
+}
+
 /// Another one each time: what a hasher of the standard library starts with is random.
 fn drawn() -> u64 {
     use std::hash::{BuildHasher, Hasher};

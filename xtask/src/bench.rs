@@ -17,6 +17,7 @@ use crate::{build_ebpf, image, kernel, setup, shell, up};
 enum Suite {
     Dataplane,
     Sync,
+    Apiserver,
     Cluster,
 }
 
@@ -39,10 +40,10 @@ pub struct Args {
     /// Only cases whose names begin so: `connect_rate,xdp`
     #[arg(long, value_delimiter = ',')]
     cases: Vec<String>,
-    /// Only these subjects: limit, hawser, iptables, nftables, ipvs
+    /// Only these subjects: limit, hawser, iptables, nftables, ipvs, etcd
     #[arg(long, value_delimiter = ',')]
     subjects: Vec<String>,
-    /// Numbers of services instead of those that a case has by itself
+    /// Numbers of services, or of pods, instead of those that a case has by itself
     #[arg(long, value_delimiter = ',')]
     sizes: Vec<usize>,
     /// In an emulated machine with that kernel, such as 6.12, which has IPVS: good for ratios, not

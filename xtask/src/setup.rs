@@ -93,6 +93,14 @@ const NEEDS: &[Need] = &[
         tests_only: true,
     },
     Need {
+        what: "h2load",
+        why: "the benchmark asks the API server with it",
+        present: || find("h2load").is_some(),
+        packages: &["nghttp2-client"],
+        command: "install h2load, of nghttp2, from your distribution",
+        tests_only: true,
+    },
+    Need {
         what: "ip and curl",
         why: "the end-to-end test makes hosts and asks them",
         present: || find("ip").is_some() && find("curl").is_some(),

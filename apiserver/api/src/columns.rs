@@ -2,6 +2,8 @@
 
 mod batch;
 mod cluster;
+mod devices;
+mod extensions;
 mod network;
 mod pod;
 mod rbac;
@@ -90,7 +92,7 @@ pub fn layout(group: &str, plural: &str) -> Layout {
         ("batch", "cronjobs") => batch::CRON_JOBS,
         ("", "nodes") => cluster::NODES,
         ("", "namespaces") => cluster::NAMESPACES,
-        ("", "events") => cluster::EVENTS,
+        ("" | "events.k8s.io", "events") => cluster::EVENTS,
         ("", "configmaps") => cluster::CONFIG_MAPS,
         ("", "secrets") => cluster::SECRETS,
         ("", "serviceaccounts") => cluster::SERVICE_ACCOUNTS,
@@ -112,7 +114,8 @@ pub fn layout(group: &str, plural: &str) -> Layout {
         ("storage.k8s.io", "csinodes") => storage::CSI_NODES,
         ("storage.k8s.io", "csidrivers") => storage::CSI_DRIVERS,
         ("apiextensions.k8s.io", "customresourcedefinitions") => DEFINITIONS,
-        _ => DEFAULT,
+        ("resource.k8s.io", plural) => devices::layout(plural),
+        (group, plural) => extensions::layout(group, plural),
     }
 }
 

@@ -4,6 +4,8 @@
 pub mod autoscaling;
 pub mod batch;
 pub mod cluster;
+pub mod devices;
+pub mod extensions;
 pub mod network;
 pub mod pod;
 pub mod rbac;

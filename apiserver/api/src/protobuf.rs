@@ -18,7 +18,7 @@ mod wire;
 
 use serde_json::Value;
 
-pub use decode::{Malformed, decode};
+pub use decode::{Malformed, decode, head};
 pub use encode::{Unencodable, encode, encode_into};
 pub use table::{Field, Kind, Message, Shape, kinds, message, messages, of_kind};
 pub use wire::Backward;

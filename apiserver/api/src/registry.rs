@@ -172,7 +172,7 @@ pub fn builtin() -> Registry {
 #[derive(Clone, Default)]
 pub struct Registry {
     resources: Vec<Arc<Resource>>,
-    /// Indexes of `resources`, in the order of group, version and plural.
+    /// Indexes of `resources`, in the order of plural, group and version: plurals differ early.
     by_path: Vec<usize>,
 }
 
@@ -189,7 +189,7 @@ impl Registry {
     pub fn lookup(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Resource>> {
         let found = self
             .by_path
-            .binary_search_by(|&i| path(&self.resources[i]).cmp(&(group, version, plural)))
+            .binary_search_by(|&i| path(&self.resources[i]).cmp(&(plural, group, version)))
             .ok()?;
         Some(&self.resources[self.by_path[found]])
     }
@@ -207,5 +207,5 @@ impl Registry {
 }
 
 fn path(resource: &Resource) -> (&str, &str, &str) {
-    (&resource.group, &resource.version, &resource.plural)
+    (&resource.plural, &resource.group, &resource.version)
 }

@@ -4,20 +4,32 @@
 //! The functions see an object whose shape the schema check has accepted and whose defaults are
 //! filled in.
 
+pub mod admission;
+pub mod aggregation;
 pub mod batch;
 pub mod cluster;
 pub mod config;
 pub mod container;
+pub mod coordination;
+pub mod devices;
 pub mod endpoints;
+pub mod events;
+pub mod flowcontrol;
+pub mod groups;
 pub mod metadata;
+pub mod migration;
 pub mod names;
 pub mod network;
 pub mod pod;
+pub mod policies;
 pub mod rbac;
 pub mod resources;
 pub mod scheduling;
 pub mod service;
+mod shared;
+pub mod slices;
 pub mod storage;
+pub mod trust;
 pub mod volume;
 pub mod workload;
 

@@ -46,7 +46,9 @@ pub async fn handle(server: Arc<Server>, request: Request<Body>) -> Response<Bod
     }
     let headers = response.headers_mut();
     headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-cache, private"));
-    if let Ok(value) = HeaderValue::from_str(&audit_id) {
+    if let Ok(mut value) = HeaderValue::from_str(&audit_id) {
+        // No two are the same: in HTTP/2's table of headers each would push out one that comes again.
+        value.set_sensitive(true);
         headers.insert(HeaderName::from_static("audit-id"), value);
     }
     server.metrics().request_ended(&info, known, response.status().as_u16(), started.elapsed());
@@ -109,7 +111,13 @@ async fn authenticate(
     if !server.config().anonymous && identity.user == "system:anonymous" {
         return Err(ApiError::new(401, "Unauthorized", "Unauthorized"));
     }
-    let context = Context::new(server, info, query, request.headers().clone(), identity);
+    // Streams need the headers again to be upgraded; others leave them here.
+    let headers = if info.is_long_running() {
+        request.headers().clone()
+    } else {
+        std::mem::take(request.headers_mut())
+    };
+    let context = Context::new(server, info, query, headers, identity);
     // Audit has its place here: the request is known, and who makes it.
     let answer = flow(context, request).await;
     tracing::trace!("answered");
@@ -165,9 +173,9 @@ async fn authorize(context: Context, request: Request<Body>) -> Answer {
             path: &info.path,
             is_resource: info.is_resource,
         };
-        let decision = context.server.authorizer().authorize(&attributes);
-        if !decision.allowed {
-            return Err(rbac::forbidden(&attributes, &decision));
+        let authorizer = context.server.authorizer();
+        if !authorizer.allows(&attributes) {
+            return Err(rbac::forbidden(&attributes, &authorizer.authorize(&attributes)));
         }
     }
     route(context, request).await

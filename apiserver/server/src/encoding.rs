@@ -13,7 +13,7 @@ use apiserver_api::registry::Resource;
 use bytes::Bytes;
 use serde_json::Value;
 
-use crate::convert;
+use crate::{convert, older};
 
 /// A stored value is neither JSON nor the envelope of a known kind.
 #[derive(Debug, thiserror::Error)]
@@ -27,10 +27,14 @@ pub enum Unreadable {
 /// A stored object in the storage version.
 pub fn read(stored: &[u8]) -> Result<Value, Unreadable> {
     let mut object: Value = if protobuf::is_envelope(stored) {
-        protobuf::from_envelope(stored)?
+        protobuf::from_envelope(&named_as_today(stored)?)?
     } else {
         serde_json::from_slice(stored)?
     };
+    let text = |field: &str| object[field].as_str().unwrap_or_default();
+    if let Some(today) = older::today(text("apiVersion"), text("kind")) {
+        object["apiVersion"] = today.into();
+    }
     convert::upgrade(&mut object);
     Ok(object)
 }
@@ -40,10 +44,27 @@ pub fn json(stored: &[u8]) -> Result<Cow<'_, [u8]>, Unreadable> {
     if !protobuf::is_envelope(stored) {
         return Ok(Cow::Borrowed(stored));
     }
-    if convert::is_older(protobuf::api_version(stored)?) {
-        return Ok(Cow::Owned(read(stored)?.to_string().into_bytes()));
+    let stored = named_as_today(stored)?;
+    if convert::is_older(protobuf::api_version(&stored)?) {
+        return Ok(Cow::Owned(read(&stored)?.to_string().into_bytes()));
     }
-    Ok(Cow::Owned(protobuf::to_json(stored)?))
+    Ok(Cow::Owned(protobuf::to_json(&stored)?))
+}
+
+/// An envelope with the name that its version has today.
+fn named_as_today(stored: &[u8]) -> Result<Cow<'_, [u8]>, Malformed> {
+    let (api_version, kind, raw) = protobuf::head(stored)?;
+    let Some(today) = older::today(api_version, kind) else { return Ok(Cow::Borrowed(stored)) };
+    let mut envelope = protobuf::envelope_head(today, kind, raw.len());
+    envelope.extend_from_slice(raw);
+    envelope.extend_from_slice(protobuf::ENVELOPE_TAIL);
+    Ok(Cow::Owned(envelope))
+}
+
+/// Text as bytes that take no more memory than they are long: they are kept for as long as the object
+/// lives.
+pub fn exact(text: String) -> Bytes {
+    Bytes::from(text.into_boxed_str().into_boxed_bytes())
 }
 
 /// The bytes that Kubernetes would store for an object of the storage version.
@@ -168,6 +189,14 @@ mod tests {
         let object: Value = serde_json::from_slice(&text).unwrap();
         assert_eq!(object["apiVersion"], "autoscaling/v2");
         assert_eq!(object["spec"]["metrics"][0]["resource"]["name"], "cpu");
+        // A version that differs by its name alone.
+        let mut cron_job = protobuf::envelope_head("batch/v1beta1", "CronJob", 0);
+        cron_job.extend_from_slice(protobuf::ENVELOPE_TAIL);
+        assert_eq!(read(&cron_job).unwrap()["apiVersion"], "batch/v1");
+        let object: Value = serde_json::from_slice(&json(&cron_job).unwrap()).unwrap();
+        assert_eq!((&object["apiVersion"], &object["kind"]), (&json!("batch/v1"), &json!("CronJob")));
+        let old = br#"{"apiVersion": "policy/v1beta1", "kind": "PodDisruptionBudget"}"#;
+        assert_eq!(read(old).unwrap()["apiVersion"], "policy/v1");
         assert!(json(b"k8s\0\xff").is_err());
         assert!(read(b"nonsense").is_err());
     }

@@ -29,6 +29,7 @@ pub mod limits;
 mod maintain;
 mod metrics;
 mod negotiate;
+mod older;
 mod paths;
 mod query;
 mod request;
@@ -37,6 +38,7 @@ mod serve;
 mod server;
 mod services;
 mod storage;
+pub mod stored;
 mod table;
 mod verbs;
 

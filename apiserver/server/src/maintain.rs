@@ -8,7 +8,7 @@ use std::time::Duration;
 use apiserver_api::error::ApiError;
 use apiserver_api::meta;
 use apiserver_api::registry::Resource;
-use apiserver_store::Revision;
+use apiserver_store::{CompactionTurn, Revision};
 use serde_json::{Value, json};
 
 use crate::allocate::{self, Allocator};
@@ -48,7 +48,7 @@ async fn work(server: &Arc<Server>) {
 fn build_allocator(server: &Arc<Server>) {
     let mut services = Vec::new();
     if let Some(cache) = server.caches().cache("", "v1", "services") {
-        let decode = |entry: &Arc<crate::cache::Entry>| serde_json::from_slice(entry.object_slice()).ok();
+        let decode = |entry: &Arc<crate::cache::Entry>| serde_json::from_slice(&entry.object()).ok();
         services.extend(cache.snapshot().objects.values().filter_map(decode));
     }
     let config = allocate::Config {
@@ -246,19 +246,11 @@ fn overlay(object: &mut Value, wanted: &Value) {
 
 /// Forgets what is older than one period.
 async fn compact(server: &Arc<Server>) {
-    let mut before: Revision = 0;
+    let mut turn = CompactionTurn::default();
     loop {
         tokio::time::sleep(limits::COMPACT_EVERY).await;
-        if before > 0
-            && let Err(error) = server.store().compact(before).await
-        {
+        if let Err(error) = server.store().compaction_turn(&mut turn).await {
             tracing::warn!(error = &error as &dyn std::error::Error, "the store cannot be compacted");
-        }
-        match server.store().revision().await {
-            Ok(revision) => before = revision,
-            Err(error) => {
-                tracing::warn!(error = &error as &dyn std::error::Error, "the store's revision is unknown");
-            }
         }
     }
 }

@@ -31,7 +31,7 @@ impl RequestInfo {
     pub fn parse(method: &Method, path: &str, query: &Query) -> Self {
         let mut info = Self { path: path.to_owned(), verb: method_verb(method), ..Self::default() };
         let parts: Vec<String> =
-            path.split('/').filter(|part| !part.is_empty()).map(|part| decode(part, false)).collect();
+            path.split('/').filter(|part| !part.is_empty()).map(segment).collect();
         let mut rest: &[String] = match parts.as_slice() {
             [api, version, rest @ ..] if api == "api" && !rest.is_empty() => {
                 info.version.clone_from(version);
@@ -89,6 +89,11 @@ impl RequestInfo {
     pub fn is_read(&self) -> bool {
         matches!(self.verb, "get" | "list" | "watch" | "head" | "options")
     }
+}
+
+/// A part of a path; most have nothing to decode.
+fn segment(part: &str) -> String {
+    if part.contains('%') { decode(part, false) } else { part.to_owned() }
 }
 
 fn method_verb(method: &Method) -> &'static str {

@@ -366,7 +366,7 @@ fn feed_authorizer(caches: &Caches, authorizer: &Arc<Authorizer>) {
         }
         let authorizer = Arc::clone(authorizer);
         cache.observe(Box::new(move |old: Option<&Entry>, new: Option<&Entry>| match (old, new) {
-            (_, Some(new)) => match serde_json::from_slice::<Value>(new.object_slice()) {
+            (_, Some(new)) => match serde_json::from_slice::<Value>(&new.object()) {
                 Ok(object) => authorizer.apply(&kind, &object),
                 Err(error) => tracing::warn!(%error, key = %new.key, "a role or binding cannot be decoded"),
             },
@@ -406,9 +406,9 @@ impl BoundObjects for Bound {
         }?;
         let entry = cache.get(&storage::short_key(&cache.resource, namespace, name))?;
         let field =
-            |name: &str| cache.fields.index(name).map(|i| entry.fields[i].clone()).unwrap_or_default();
+            |name: &str| cache.fields.index(name).map(|i| entry.fields[i].to_string()).unwrap_or_default();
         Some(BoundObject {
-            uid: entry.uid.clone(),
+            uid: entry.uid.to_string(),
             service_account: field("spec.serviceAccountName"),
             node_name: field("spec.nodeName"),
         })

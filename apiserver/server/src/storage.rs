@@ -100,23 +100,33 @@ pub async fn put(
     if let Some(convert) = convert::to_storage(resource) {
         convert(&mut object);
     }
-    let value = if server.store().shared() {
-        encoding::as_kubernetes(resource, &object)
-            .map_err(|error| ApiError::bad_request(format!("{key} cannot be encoded: {error}")))?
-    } else {
-        Bytes::from(object.to_string())
-    };
-    if value.len() > limits::BODY {
-        return Err(ApiError::new(413, "RequestEntityTooLarge", format!("{key} is too large to be stored")));
-    }
     let ttl_seconds = if resource.kind == "Event" { limits::EVENT_TTL } else { 0 };
-    let op = Op::Put { value: value.clone(), ttl_seconds };
-    match server.store().write(Write { key: key.clone(), expected, op }).await.map_err(store_error)? {
+    let mut value = encode(server, resource, &key, &object)?;
+    let write = |value: &Bytes| {
+        let op = Op::Put { value: value.clone(), ttl_seconds };
+        server.store().write(Write { key: key.clone(), expected, op })
+    };
+    let mut written = write(&value).await;
+    if matches!(written, Err(StoreError::TooLarge { .. })) && object["metadata"].get("managedFields").is_some() {
+        // Without knowing who owns what it may fit, as in Kubernetes.
+        meta::unset(&mut object, "managedFields");
+        value = encode(server, resource, &key, &object)?;
+        written = write(&value).await;
+    }
+    match written.map_err(store_error)? {
         Written::Done { revision } => encoded(server, resource, &key, revision, &value).map(Outcome::Done),
         Written::Conflict { current, .. } => {
             Ok(Outcome::Conflict(current.map(|kv| decode(resource, &kv)).transpose()?))
         }
     }
+}
+
+fn encode(server: &Server, resource: &Resource, key: &str, object: &Value) -> Result<Bytes, ApiError> {
+    if !server.store().shared() {
+        return Ok(encoding::exact(object.to_string()));
+    }
+    encoding::as_kubernetes(resource, object)
+        .map_err(|error| ApiError::bad_request(format!("{key} cannot be encoded: {error}")))
 }
 
 /// Removes an object if its mod revision is `expected`; says what is there otherwise.
@@ -140,7 +150,7 @@ pub fn encoded(
     resource: &Resource,
     key: &str,
     revision: Revision,
-    stored: &[u8],
+    stored: &Bytes,
 ) -> Result<Bytes, ApiError> {
     let cache = match server.cache(resource) {
         // A version that objects are stored in and that is not served has none.
@@ -149,10 +159,7 @@ pub fn encoded(
         }
         other => other?,
     };
-    cache
-        .read(key, revision, stored, true)
-        .map(|entry| entry.object())
-        .map_err(|error| ApiError::internal(error.to_string()))
+    cache.answer(key, revision, stored).map_err(|error| ApiError::internal(error.to_string()))
 }
 
 /// The store's refusal as an answer. Nothing was acknowledged.
@@ -163,7 +170,8 @@ pub fn store_error(error: StoreError) -> ApiError {
         StoreError::Unavailable { .. } => {
             retry_after(ApiError::new(503, "ServiceUnavailable", error.to_string()), 1)
         }
-        StoreError::TooLarge { .. } => ApiError::new(413, "RequestEntityTooLarge", error.to_string()),
+        // Word for word what etcd says and Kubernetes passes on.
+        StoreError::TooLarge { .. } => ApiError::new(500, "", "etcdserver: request is too large"),
         StoreError::Broken { .. } => ApiError::internal(error.to_string()),
     }
 }

@@ -47,6 +47,9 @@ pub trait Disk: Send + Sync + 'static {
     /// Removes a file; survives a crash only after `sync_directory`.
     fn remove(&self, name: &str) -> io::Result<()>;
 
+    /// Makes the content of a file durable that is there; another process may have written it.
+    fn sync_file(&self, name: &str) -> io::Result<()>;
+
     /// Makes creations, renames and removals durable.
     fn sync_directory(&self) -> io::Result<()>;
 

@@ -4,19 +4,26 @@
 //! after each group, which reads and catching-up watches work on without any lock. The layout on
 //! disk is drawn in `docs/store.md`.
 
+mod backup;
 mod checkpoint;
 mod commit;
+mod control;
 mod expiry;
 mod index;
 mod log;
 mod record;
 mod recovery;
+mod verify;
 mod watch;
 
 use std::io::{self, ErrorKind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
+
+pub use backup::{Restored, Snapshot, Taken, restore_directory, snapshot_directory};
+pub use control::{Control, restore_running};
+pub use verify::{Problem, Report, verify_directory, verify_snapshot};
 
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
@@ -31,6 +38,10 @@ use self::watch::{Registry, WatchStream};
 use crate::disk::{DirectoryLock, Disk};
 use crate::limits::{KEY_BYTES, LIST_PART_KEYS, SEGMENT_MIN_BYTES, TTL_SECONDS, VALUE_BYTES, WRITE_QUEUE};
 use crate::{Got, Op, Page, Range, Revision, Store, StoreError, Watch, Write, Written};
+
+/// By how much a restore raises the revision where it cannot be known which ones were seen before:
+/// more than a store that writes a thousand times a second does in eleven days.
+pub(super) const UNKNOWN_BUMP: Revision = 1_000_000_000;
 
 /// How much the store keeps.
 #[derive(Clone, Debug)]
@@ -247,6 +258,17 @@ impl Embedded {
         let (reply, answer) = oneshot::channel();
         let stopped = || self.inner.shared.end_error("take a checkpoint");
         self.inner.sender.send(Message::Checkpoint { reply }).await.map_err(|_| stopped())?;
+        answer.await.map_err(|_| stopped())?
+    }
+
+    /// Makes the present the same as a snapshot: what differs is set, what is not in it is removed,
+    /// as changes like any others, which watches see and which follow the present revision. They are
+    /// durable all or, if the store dies before this returns, perhaps not at all.
+    pub async fn restore(&self, snapshot: Snapshot) -> Result<Restored, StoreError> {
+        let (reply, answer) = oneshot::channel();
+        let stopped = || self.inner.shared.end_error("restore");
+        let content = Box::new(snapshot.into_index());
+        self.inner.sender.send(Message::Restore { content, reply }).await.map_err(|_| stopped())?;
         answer.await.map_err(|_| stopped())?
     }
 

@@ -1,10 +1,14 @@
 //! etcd. Keys are stored as given, so with Kubernetes' `/registry/…` keys the data stays readable
-//! for its tools. The client connects again by itself; reads are tried again, writes are not,
-//! because nobody knows whether the first try arrived.
+//! for its tools; another prefix can stand in the place of `/registry`. The client connects again by
+//! itself; reads are tried again, writes only where no server was reached, because otherwise nobody
+//! knows whether the first try arrived.
 
+mod compaction;
 mod lease;
+mod prefix;
 mod watch;
 
+use std::io::{self, ErrorKind};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -15,18 +19,23 @@ use etcd_client::{
 };
 
 use self::lease::Leases;
+use self::prefix::Prefix;
 use self::watch::ProgressRequests;
 use crate::embedded::check_size;
 use crate::limits::{ETCD_ANSWER_BYTES, VALUE_BYTES};
-use crate::{Got, KeyValue, Op, Page, Range, Revision, Store, StoreError, Watch, Write, Written};
+use crate::{
+    CompactionTurn, Got, KeyValue, Op, Page, Range, Revision, Store, StoreError, Watch, Write, Written,
+};
 
-/// How long one request may take.
+/// How long one request may take, with all its tries.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// How long to look for a server at the start.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Tries of a read, and the pause after the first; it doubles.
-const READ_TRIES: u32 = 4;
-const READ_PAUSE: Duration = Duration::from_millis(50);
+/// Tries of a request, and the pause after the first; it doubles. With one of three servers gone
+/// one in 700 requests meets it every time, and in all it is half a second until a client hears of it
+/// that none is there.
+const TRIES: u32 = 6;
+const PAUSE: Duration = Duration::from_millis(15);
 
 /// How to speak TLS with etcd; PEM texts.
 #[derive(Clone, Default)]
@@ -76,6 +85,7 @@ pub struct Etcd {
     progress: ProgressRequests,
     /// Whether the server can be believed when it is asked for progress.
     progress_is_sound: bool,
+    prefix: Prefix,
 }
 
 impl Etcd {
@@ -104,7 +114,15 @@ impl Etcd {
             leases: Leases::new(client.lease_client()),
             progress: ProgressRequests::default(),
             progress_is_sound,
+            prefix: Prefix::default(),
         })
+    }
+
+    /// The same with another prefix in etcd, `/other` or `other`, in the place of `/registry`. Fails
+    /// with `Broken` if it is empty.
+    pub fn with_prefix(mut self, prefix: &str) -> Result<Self, StoreError> {
+        self.prefix = Prefix::new(prefix)?;
+        Ok(self)
     }
 
     async fn read(
@@ -113,21 +131,17 @@ impl Etcd {
         key: &[u8],
         options: &GetOptions,
     ) -> Result<etcd_client::GetResponse, StoreError> {
-        let mut pause = READ_PAUSE;
-        for _ in 1..READ_TRIES {
-            let mut kv = self.kv.clone();
-            match within(TIMEOUT, attempted, kv.get(key, Some(options.clone()))).await {
-                Err(StoreError::Unavailable { .. }) => tokio::time::sleep(pause).await,
-                result => return result,
-            }
-            pause *= 2;
-        }
-        within(TIMEOUT, attempted, self.kv.clone().get(key, Some(options.clone()))).await
+        let ask = || {
+            let (mut kv, options) = (self.kv.clone(), options.clone());
+            async move { kv.get(key, Some(options)).await }
+        };
+        request(attempted, |_| true, ask).await
     }
 
     async fn try_write(&self, write: &Write, lease: i64) -> Result<Written, StoreError> {
         let attempted = format!("write {}", write.key);
-        let key = write.key.as_bytes();
+        let key = self.prefix.outward(&write.key);
+        let key = key.as_bytes();
         let success = match &write.op {
             Op::Put { value, .. } => {
                 let options = (lease != 0).then(|| etcd_client::PutOptions::new().with_lease(lease));
@@ -139,7 +153,11 @@ impl Etcd {
             .when([Compare::mod_revision(key, CompareOp::Equal, write.expected)])
             .and_then([success])
             .or_else([TxnOp::get(key, None)]);
-        let response = within(TIMEOUT, &attempted, self.kv.clone().txn(txn)).await;
+        let ask = || {
+            let (mut kv, txn) = (self.kv.clone(), txn.clone());
+            async move { kv.txn(txn).await }
+        };
+        let response = request(&attempted, never_arrived, ask).await;
         let response = response.map_err(|error| too_large(error, write))?;
         let revision = response.header().map_or(0, |header| header.revision());
         if response.succeeded() {
@@ -148,10 +166,19 @@ impl Etcd {
         let mut current = None;
         for response in response.op_responses() {
             if let TxnOpResponse::Get(got) = response {
-                current = got.kvs().first().map(key_value).transpose()?;
+                current = got.kvs().first().map(|kv| self.key_value(kv)).transpose()?;
             }
         }
         Ok(Written::Conflict { current, revision })
+    }
+
+    fn key_value(&self, kv: &etcd_client::KeyValue) -> Result<KeyValue, StoreError> {
+        Ok(KeyValue {
+            key: self.prefix.inward(key_of(kv)?),
+            value: Bytes::copy_from_slice(kv.value()),
+            create_revision: kv.create_revision(),
+            mod_revision: kv.mod_revision(),
+        })
     }
 }
 
@@ -162,17 +189,20 @@ impl Store for Etcd {
     }
 
     async fn get(&self, key: &str) -> Result<Got, StoreError> {
-        let response = self.read(&format!("get {key}"), key.as_bytes(), &GetOptions::new()).await?;
+        let outward = self.prefix.outward(key);
+        let response = self.read(&format!("get {key}"), outward.as_bytes(), &GetOptions::new()).await?;
         let revision = response.header().map_or(0, |header| header.revision());
-        Ok(Got { kv: response.kvs().first().map(key_value).transpose()?, revision })
+        let kv = response.kvs().first().map(|kv| self.key_value(kv)).transpose()?;
+        Ok(Got { kv, revision })
     }
 
     async fn list(&self, range: Range) -> Result<Page, StoreError> {
         let attempted = format!("list {}", range.prefix);
-        let start = start_of(&range);
+        let prefix = self.prefix.outward(&range.prefix);
+        let start = start_of(&prefix, &self.prefix.outward(&range.after));
         let limit = i64::try_from(range.limit).unwrap_or(i64::MAX);
         let options = GetOptions::new()
-            .with_range(end_of(&range.prefix))
+            .with_range(end_of(&prefix))
             .with_revision(range.revision)
             .with_limit(limit)
             .with_sort(SortTarget::Key, SortOrder::None);
@@ -185,7 +215,7 @@ impl Store for Etcd {
             return Err(StoreError::Future { asked: range.revision, current: revision });
         }
         let count = u64::try_from(response.count()).unwrap_or(0);
-        let kvs = response.kvs().iter().map(key_value).collect::<Result<Vec<_>, _>>()?;
+        let kvs = response.kvs().iter().map(|kv| self.key_value(kv)).collect::<Result<Vec<_>, _>>()?;
         let revision = if range.revision == 0 { revision } else { range.revision };
         Ok(Page { remaining: count.saturating_sub(kvs.len() as u64), kvs, revision })
     }
@@ -207,7 +237,7 @@ impl Store for Etcd {
 
     async fn watch(&self, prefix: &str, from: Revision) -> Result<Watch, StoreError> {
         let client = self.watch.clone();
-        watch::open(client, &self.progress, self.progress_is_sound, prefix, from).await
+        watch::open(client, &self.progress, self.progress_is_sound, &self.prefix, prefix, from).await
     }
 
     async fn revision(&self) -> Result<Revision, StoreError> {
@@ -222,19 +252,23 @@ impl Store for Etcd {
         result.map(|_| ()).map_err(|error| at_revision(error, revision))
     }
 
+    async fn compaction_turn(&self, turn: &mut CompactionTurn) -> Result<(), StoreError> {
+        compaction::take_turn(self, turn).await
+    }
+
     async fn request_progress(&self) -> Result<(), StoreError> {
         self.progress.send();
         Ok(())
     }
 }
 
-/// First key of a range.
-fn start_of(range: &Range) -> Vec<u8> {
-    if range.after.is_empty() || range.after < range.prefix {
+/// First key under `prefix` behind `after`.
+fn start_of(prefix: &str, after: &str) -> Vec<u8> {
+    if after.is_empty() || after < prefix {
         // etcd spells "from the very first key" with a zero byte.
-        return if range.prefix.is_empty() { vec![0] } else { range.prefix.clone().into_bytes() };
+        return if prefix.is_empty() { vec![0] } else { prefix.as_bytes().to_vec() };
     }
-    let mut start = range.after.clone().into_bytes();
+    let mut start = after.as_bytes().to_vec();
     start.push(0);
     start
 }
@@ -250,21 +284,69 @@ fn end_of(prefix: &str) -> Vec<u8> {
     end
 }
 
-fn key_value(kv: &etcd_client::KeyValue) -> Result<KeyValue, StoreError> {
-    Ok(KeyValue {
-        key: key_of(kv)?,
-        value: Bytes::copy_from_slice(kv.value()),
-        create_revision: kv.create_revision(),
-        mod_revision: kv.mod_revision(),
-    })
-}
-
 fn key_of(kv: &etcd_client::KeyValue) -> Result<String, StoreError> {
     kv.key_str().map(str::to_owned).map_err(|_| StoreError::Broken {
         attempted: "read from etcd".to_owned(),
         why: format!("the key {:?} is not UTF-8", String::from_utf8_lossy(kv.key())),
         cause: None,
     })
+}
+
+/// Asks until there is an answer, or an error that `again` does not want to see once more, a few
+/// times at most and not for longer than a request may take.
+async fn request<T, F: Future<Output = Result<T, Error>>>(
+    attempted: &str,
+    again: impl Fn(&Error) -> bool,
+    ask: impl Fn() -> F,
+) -> Result<T, StoreError> {
+    let tries = async {
+        let mut pause = PAUSE;
+        for _ in 1..TRIES {
+            match ask().await {
+                // Only when there is no server at all, or none that leads.
+                Err(error) if is_temporary(&error) && again(&error) => tokio::time::sleep(pause).await,
+                result => return result,
+            }
+            pause *= 2;
+        }
+        ask().await
+    };
+    within(TIMEOUT, attempted, tries).await
+}
+
+/// Whether a server that answers may answer otherwise a moment later, or another one may.
+fn is_temporary(error: &Error) -> bool {
+    match error {
+        Error::GRpcStatus(status) => {
+            // Cancelled, unknown, aborted, internal, unavailable: what connections and elections give.
+            matches!(status.code() as i32, 1 | 2 | 10 | 13 | 14)
+        }
+        Error::TransportError(_) | Error::IoError(_) => true,
+        _ => false,
+    }
+}
+
+/// Whether the request was given to no server: none could be connected to, or the one that was asked
+/// had nobody to pass it on to.
+fn never_arrived(error: &Error) -> bool {
+    let mut next: Option<&(dyn std::error::Error + 'static)> = match error {
+        Error::GRpcStatus(status) if status.message().contains("no leader") => return true,
+        Error::GRpcStatus(status) => Some(status),
+        Error::TransportError(error) => Some(error),
+        Error::IoError(error) => Some(error),
+        _ => None,
+    };
+    while let Some(cause) = next {
+        let connecting = cause.downcast_ref::<io::Error>().is_some_and(|error| {
+            let kinds = [ErrorKind::ConnectionRefused, ErrorKind::HostUnreachable, ErrorKind::NetworkUnreachable];
+            kinds.contains(&error.kind())
+        });
+        if connecting {
+            return true;
+        }
+        next = cause.source();
+    }
+    false
 }
 
 /// Waits for an answer, but not for ever.
@@ -323,15 +405,10 @@ mod tests {
 
     #[test]
     fn ranges_are_spelled_as_etcd_wants_them() {
-        let range = |prefix: &str, after: &str| Range {
-            prefix: prefix.to_owned(),
-            after: after.to_owned(),
-            ..Range::default()
-        };
-        assert_eq!(start_of(&range("/a/", "")), b"/a/");
-        assert_eq!(start_of(&range("/a/", "/a/b")), b"/a/b\0");
-        assert_eq!(start_of(&range("/b/", "/a/b")), b"/b/");
-        assert_eq!(start_of(&range("", "")), b"\0");
+        assert_eq!(start_of("/a/", ""), b"/a/");
+        assert_eq!(start_of("/a/", "/a/b"), b"/a/b\0");
+        assert_eq!(start_of("/b/", "/a/b"), b"/b/");
+        assert_eq!(start_of("", ""), b"\0");
         assert_eq!(end_of("/a/"), b"/a0");
         assert_eq!(end_of(""), b"\0");
     }

@@ -53,3 +53,9 @@ pub const ETCD_WATCH_BATCHES: usize = 64;
 
 /// Largest answer that is taken from etcd, in bytes: an unlimited list of everything.
 pub const ETCD_ANSWER_BYTES: usize = 2 << 30;
+
+/// Times that a directory is read which another process may change meanwhile.
+pub const READ_TRIES: u32 = 5;
+
+/// Longest line at the control socket: a path of 4 KiB and a word.
+pub const CONTROL_LINE_BYTES: u64 = 8_192;

@@ -2,6 +2,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "rows are printed")]
 #![allow(clippy::cast_precision_loss, reason = "counts become figures")]
 
+mod api;
 mod asm;
 mod bpf;
 mod cluster;
@@ -34,6 +35,7 @@ use crate::subject::{Plan, SUBJECTS, Subject};
 enum Suite {
     Dataplane,
     Sync,
+    Apiserver,
     Cluster,
 }
 
@@ -58,7 +60,7 @@ struct Args {
     /// Only these subjects
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = SUBJECTS)]
     subjects: Vec<Subject>,
-    /// Numbers of services instead of those that a case has by itself
+    /// Numbers of services, or of pods, instead of those that a case has by itself
     #[arg(long, value_delimiter = ',')]
     sizes: Vec<usize>,
     /// Length of turns, for a machine that is so many times slower
@@ -88,6 +90,7 @@ fn main() -> Result<()> {
                 sockets::run(&report, &plan);
             }
             Suite::Sync => sync::run(&report, &plan),
+            Suite::Apiserver => api::run(&report, &plan),
             Suite::Cluster => report.attempt("cluster", || cluster::run(&report, &plan)),
         }
     }
@@ -109,6 +112,11 @@ fn work(args: &[&str]) -> Result<()> {
         ["hook", vip, backend, cgroup, empty] => hook::worker(vip, backend, cgroup, empty),
         ["populate", kubeconfig, services, endpoints] => {
             memory::populate(kubeconfig, services.parse()?, endpoints.parse()?)
+        }
+        ["echo", directory, bytes] => api::echo(directory, bytes.parse()?),
+        ["fill", directory, from, to] => api::fill(directory, from.parse()?, to.parse()?),
+        ["lists", directory, pods, rounds] => {
+            api::lists_in_process(directory, pods.parse()?, rounds.parse()?)
         }
         other => bail!("there is no work {other:?}"),
     }

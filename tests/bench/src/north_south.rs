@@ -180,7 +180,8 @@ impl Wire {
         wire._links.push(attach(&place::client_namespace(&wire.lab), "eth0", &sink)?);
         let node = place::node_namespace(&wire.lab);
         match subject {
-            Subject::Limit => {
+            // etcd balances nothing, and the plan leaves it out.
+            Subject::Limit | Subject::Etcd => {
                 wire._links.push(attach(&node, "uplink", &bpf::load(bpf::XDP, &asm::reflect())?)?);
             }
             Subject::Hawser => in_namespace(&node, || hawser(&wire.lab, services))?,

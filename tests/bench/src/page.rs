@@ -13,7 +13,8 @@ use crate::row::{RATIO_TO_ONE, Row};
 const BEGIN: &str = "<!-- rows: ";
 const END: &str = "<!-- end of rows -->";
 /// Columns in this order; others follow.
-pub const SUBJECTS: [&str; 6] = ["limit", "hawser", "iptables", "nftables", "ipvs", "containerd"];
+pub const SUBJECTS: [&str; 8] =
+    ["limit", "hawser", "store", "etcd", "iptables", "nftables", "ipvs", "containerd"];
 /// Not a row of their own but in brackets after the figure: rates as shares of the limit, times as
 /// shares of those with one service.
 const RATIOS: [&str; 2] = ["ratio_to_limit", RATIO_TO_ONE];
@@ -22,8 +23,12 @@ const RATIOS: [&str; 2] = ["ratio_to_limit", RATIO_TO_ONE];
 const EMULATED: &str = "/kernel=";
 
 /// Which cases each table has.
-const TABLES: [(&str, &[&str]); 7] = [
+const TABLES: [(&str, &[&str]); 11] = [
     ("cluster", &["memory", "up", "first_pod", "binary"]),
+    ("requests", &["create", "get", "update", "patch", "apply"]),
+    ("lists", &["list", "fanout"]),
+    ("weight", &["start", "memory"]),
+    ("h2load", &["h2load_create", "h2load_get", "h2load_list"]),
     ("programs", &["not_a_service", "hit_path", "miss_path", "connect_hook"]),
     ("packets", &["xdp_north_south", "xdp_new_flows"]),
     ("connections", &["connect_rate", "tcp_rr", "udp_rr"]),
@@ -55,8 +60,14 @@ fn filled(page: &str, rows: &[Row]) -> Result<String> {
     Ok(out + rest)
 }
 
+/// Tables of the suite `apiserver`; a case of the same name in another suite is another one.
+const OF_APISERVER: [&str; 4] = ["requests", "lists", "weight", "h2load"];
+
 /// Of an emulated machine, rates alone mean something, by their ratios.
 fn belongs(row: &Row, table: &str) -> bool {
+    if OF_APISERVER.contains(&table) != (row.suite == "apiserver") {
+        return false;
+    }
     let emulated = row.case.contains(EMULATED);
     if table == "emulated" { emulated && !row.metric.ends_with("_seconds") } else { !emulated }
 }

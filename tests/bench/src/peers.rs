@@ -223,7 +223,7 @@ pub fn iptables_restore() -> &'static str {
 /// Loads a peer's rules in a place; nothing for the other subjects.
 pub fn load_rules(subject: Subject, place: &Place, services: &[Service]) -> Result<()> {
     match subject {
-        Subject::Limit | Subject::Hawser => Ok(()),
+        Subject::Limit | Subject::Hawser | Subject::Etcd => Ok(()),
         Subject::Iptables => load(&mut place.command(iptables_restore()), &iptables(services)),
         Subject::Nftables => load(place.command("nft").args(["-f", "-"]), &nftables(services)),
         Subject::Ipvs => {

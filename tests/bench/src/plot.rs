@@ -10,7 +10,7 @@ use crate::page::{figure, natural, subjects};
 use crate::row::Row;
 
 /// Charts: the case, the metric that is drawn, what it says.
-const CHARTS: [(&str, &str, &str); 13] = [
+const CHARTS: [(&str, &str, &str); 20] = [
     ("hit_path", "seconds", "Program time of a packet of a known flow"),
     ("miss_path", "seconds", "Program time of the first packet of a flow"),
     ("not_a_service", "seconds", "Program time of a packet that is not for a service"),
@@ -24,6 +24,13 @@ const CHARTS: [(&str, &str, &str); 13] = [
     ("full_program", "seconds", "Programming all services"),
     ("one_change", "seconds", "One change"),
     ("agent_memory", "bytes", "Resident memory of the proxy"),
+    ("create", "per_second", "Durable creates per second"),
+    ("get", "per_second", "Gets per second"),
+    ("update", "per_second", "Updates per second"),
+    ("patch", "per_second", "Merge patches per second"),
+    ("apply", "per_second", "Server-side applies per second"),
+    ("list", "bytes_per_second", "Lists of pods"),
+    ("fanout", "seconds", "From a change to the last watcher that hears of it"),
 ];
 
 const WIDTH: f64 = 900.0;
@@ -58,6 +65,8 @@ fn colour(subject: &str) -> &'static str {
         "iptables" => "#d9822b",
         "nftables" => "#2e9e5b",
         "ipvs" => "#8e44ad",
+        "etcd" => "#2e9e5b",
+        "store" => "#7fb3ff",
         _ => "#b03a48",
     }
 }

@@ -12,10 +12,13 @@ pub enum Subject {
     Nftables,
     /// Only where the kernel has it; not measured unless asked for.
     Ipvs,
+    /// What the API server keeps its objects in, without it; balances nothing.
+    Etcd,
 }
 
 /// Those that are measured unless others are asked for.
-pub const SUBJECTS: [Subject; 4] = [Subject::Limit, Subject::Hawser, Subject::Iptables, Subject::Nftables];
+pub const SUBJECTS: [Subject; 5] =
+    [Subject::Limit, Subject::Hawser, Subject::Iptables, Subject::Nftables, Subject::Etcd];
 
 impl Subject {
     pub fn name(self) -> &'static str {
@@ -25,6 +28,7 @@ impl Subject {
             Self::Iptables => "iptables",
             Self::Nftables => "nftables",
             Self::Ipvs => "ipvs",
+            Self::Etcd => "etcd",
         }
     }
 
@@ -34,6 +38,7 @@ impl Subject {
     pub fn takes(self, services: usize, hurry: bool) -> bool {
         match self {
             Self::Limit | Self::Hawser => true,
+            Self::Etcd => false,
             Self::Iptables | Self::Ipvs => services <= 10_000,
             Self::Nftables => services <= if hurry { 1_000 } else { 10_000 },
         }
@@ -48,7 +53,7 @@ pub struct Plan {
     /// Cases whose names begin with one of these; all if there are none.
     pub cases: Vec<String>,
     pub subjects: Vec<Subject>,
-    /// Numbers of services instead of those that a case has by itself.
+    /// Numbers of services, or of pods, instead of those that a case has by itself.
     pub sizes: Vec<usize>,
     /// How much longer than usual each turn of sockets is: for an emulated machine.
     pub stretch: f64,
@@ -126,7 +131,7 @@ mod tests {
         assert_eq!(plan.subjects(10_000), [Subject::Limit, Subject::Hawser, Subject::Iptables]);
         assert_eq!(plan.sizes(&[1], &[1, 2]), [1]);
         let asked = Plan { sizes: vec![10_000], ..plan };
-        assert_eq!(asked.subjects(10_000), SUBJECTS);
+        assert_eq!(asked.subjects(10_000), SUBJECTS[..4]);
         assert_eq!(Plan { stretch: 8.0, ..asked }.subjects(10_000).len(), 3);
     }
 }

@@ -1,7 +1,7 @@
 //! The API server: store, certificates, listener.
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
@@ -13,14 +13,14 @@ use apiserver_server::streams::Kubelets;
 use apiserver_server::{Server, ServerConfig, serve};
 use apiserver_store::Store;
 use apiserver_store::disk::RealDisk;
-use apiserver_store::embedded::{Embedded, Options};
-use apiserver_store::etcd::Etcd;
+use apiserver_store::embedded::{Control, Embedded, Options};
+use apiserver_store::etcd::{Etcd, EtcdTls};
 use ipnetwork::IpNetwork;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::args::{Apiserver, Networks, StoreArgs, StoreKind};
+use crate::args::{Apiserver, EtcdArgs, Networks, StoreArgs, StoreKind};
 use crate::data_dir::DataDir;
 use crate::{node, shutdown};
 
@@ -45,7 +45,7 @@ pub struct Api {
     /// `https://127.0.0.1:PORT`
     pub url: String,
     serving: JoinHandle<()>,
-    embedded: Option<Arc<Embedded>>,
+    embedded: Option<(Arc<Embedded>, Control)>,
 }
 
 /// Opens the store, binds the port, writes the administrator's kubeconfig, and serves until
@@ -92,7 +92,8 @@ impl Api {
     /// Waits for the listener to end, then closes the store. Shutdown must have begun.
     pub async fn finish(self) -> Result<()> {
         self.serving.await.context("the API's listener ended badly")?;
-        if let Some(embedded) = self.embedded {
+        if let Some((embedded, control)) = self.embedded {
+            drop(control);
             embedded.close().await.context("cannot close the embedded store")?;
         }
         Ok(())
@@ -104,28 +105,57 @@ fn first_address(range: IpNetwork) -> IpAddr {
     range.iter().nth(1).unwrap_or_else(|| range.ip())
 }
 
-async fn open_store(data_dir: &Path, args: &StoreArgs) -> Result<(Arc<dyn Store>, Option<Arc<Embedded>>)> {
+/// Where the embedded store is.
+pub fn store_directory(data_dir: &Path) -> PathBuf {
+    data_dir.join("store")
+}
+
+type Opened = (Arc<dyn Store>, Option<(Arc<Embedded>, Control)>);
+
+async fn open_store(data_dir: &Path, args: &StoreArgs) -> Result<Opened> {
     match args.store {
-        StoreKind::Embedded if !args.etcd_servers.is_empty() => {
+        StoreKind::Embedded if !args.etcd.etcd_servers.is_empty() => {
             bail!("--etcd-servers is of no use with the embedded store: add --store etcd")
         }
         StoreKind::Embedded => {
-            let dir = data_dir.join("store");
+            let dir = store_directory(data_dir);
             let disk = RealDisk::new(&dir).with_context(|| format!("cannot use {}", dir.display()))?;
             let store = Embedded::open(Arc::new(disk), Options::default())
                 .await
                 .with_context(|| format!("cannot open the embedded store in {}", dir.display()))?;
             let store = Arc::new(store);
-            Ok((Arc::<Embedded>::clone(&store), Some(store)))
+            let control = store
+                .listen(&dir)
+                .with_context(|| format!("cannot make the control socket in {}", dir.display()))?;
+            Ok((Arc::<Embedded>::clone(&store), Some((store, control))))
         }
-        StoreKind::Etcd if args.etcd_servers.is_empty() => bail!("--store etcd needs --etcd-servers URL,…"),
-        StoreKind::Etcd => {
-            let etcd = Etcd::connect(&args.etcd_servers, None)
-                .await
-                .with_context(|| format!("cannot reach etcd at {}", args.etcd_servers.join(", ")))?;
-            Ok((Arc::new(etcd), None))
+        StoreKind::Etcd if args.etcd.etcd_servers.is_empty() => {
+            bail!("--store etcd needs --etcd-servers URL,…")
         }
+        StoreKind::Etcd => Ok((Arc::new(connect_etcd(&args.etcd).await?), None)),
     }
+}
+
+/// Connects to etcd as the flags say.
+pub async fn connect_etcd(args: &EtcdArgs) -> Result<Etcd> {
+    let EtcdArgs { etcd_servers, etcd_cafile, etcd_certfile, etcd_keyfile, etcd_prefix } = args;
+    let read = |path: &PathBuf| {
+        std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))
+    };
+    let ca = etcd_cafile.as_ref().map(read).transpose()?;
+    let identity = match (etcd_certfile, etcd_keyfile) {
+        (Some(certificate), Some(key)) => Some((read(certificate)?, read(key)?)),
+        _ => None,
+    };
+    let https = etcd_servers.iter().any(|url| url.starts_with("https://"));
+    if !https && (ca.is_some() || identity.is_some()) {
+        bail!("--etcd-cafile and --etcd-certfile are of no use: --etcd-servers has no https:// URL");
+    }
+    let tls = https.then_some(EtcdTls { ca, identity, server_name: None });
+    Etcd::connect(etcd_servers, tls)
+        .await
+        .and_then(|etcd| etcd.with_prefix(etcd_prefix))
+        .with_context(|| format!("cannot reach etcd at {}", etcd_servers.join(", ")))
 }
 
 /// `hawser apiserver`.

@@ -36,6 +36,8 @@ pub enum Command {
     Apiserver(Box<Apiserver>),
     /// Issue what a component on its own needs to reach the API server
     Credentials(Credentials),
+    /// Take and restore snapshots of the embedded store, and check what is on disk
+    Store(StoreCommand),
     /// Run the controllers
     Controllers(Controllers),
     /// Run the scheduler
@@ -58,9 +60,84 @@ pub struct StoreArgs {
     /// Where objects are kept
     #[arg(long, value_enum, default_value_t = StoreKind::Embedded)]
     pub store: StoreKind,
+    #[command(flatten)]
+    pub etcd: EtcdArgs,
+}
+
+#[derive(Args)]
+pub struct EtcdArgs {
     /// Of etcd: URLs, separated by commas
     #[arg(long, value_delimiter = ',')]
     pub etcd_servers: Vec<String>,
+    /// Authority of etcd's certificates, for https URLs
+    #[arg(long)]
+    pub etcd_cafile: Option<PathBuf>,
+    /// Certificate to show to etcd
+    #[arg(long, requires = "etcd_keyfile")]
+    pub etcd_certfile: Option<PathBuf>,
+    /// Key of that certificate
+    #[arg(long, requires = "etcd_certfile")]
+    pub etcd_keyfile: Option<PathBuf>,
+    /// What all keys in etcd begin with
+    #[arg(long, default_value = "/registry")]
+    pub etcd_prefix: String,
+}
+
+#[derive(Args)]
+pub struct StoreCommand {
+    #[command(subcommand)]
+    pub action: StoreAction,
+}
+
+#[derive(Subcommand)]
+pub enum StoreAction {
+    /// Write the present state to a file, beside a running server or without one
+    Snapshot(StoreSnapshot),
+    /// Put a snapshot back, into a running server as changes, or into a directory that is not in use
+    Restore(StoreRestore),
+    /// Check checksums, revisions and objects. Ends with 0: sound, 1: cannot be checked, 3: damaged
+    Verify(StoreVerify),
+}
+
+#[derive(Args)]
+pub struct StoreSnapshot {
+    /// The data directory of the API server
+    #[arg(long)]
+    pub data_dir: PathBuf,
+    /// The file to write; it appears whole or not at all
+    #[arg(long, value_name = "FILE")]
+    pub to: PathBuf,
+}
+
+#[derive(Args)]
+pub struct StoreRestore {
+    /// The snapshot
+    #[arg(value_name = "FILE")]
+    pub from: PathBuf,
+    /// The data directory of the API server, running or not; made where it is missing
+    #[arg(long)]
+    pub data_dir: PathBuf,
+    /// Without a running server: by how much the revision is to be above all that were seen before.
+    /// By 1 unless given, by 1,000,000,000 where nothing tells which were seen
+    #[arg(long, value_parser = clap::value_parser!(i64).range(0..))]
+    pub bump_revision: Option<i64>,
+}
+
+#[derive(Args)]
+#[command(group = clap::ArgGroup::new("what").required(true).args(["data_dir", "snapshot", "etcd_servers"]))]
+pub struct StoreVerify {
+    /// The data directory of the API server, running or not; it is only read
+    #[arg(long)]
+    pub data_dir: Option<PathBuf>,
+    /// A snapshot
+    #[arg(long, value_name = "FILE")]
+    pub snapshot: Option<PathBuf>,
+    /// Instead, every object in etcd
+    #[command(flatten)]
+    pub etcd: EtcdArgs,
+    /// One JSON object instead of text
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Args)]

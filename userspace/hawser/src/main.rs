@@ -14,6 +14,7 @@ mod node;
 mod proxy;
 mod proxy_args;
 mod shutdown;
+mod store;
 mod up;
 
 use std::ffi::OsString;
@@ -40,7 +41,7 @@ fn main() -> ExitCode {
     let arguments = std::env::args_os().collect::<Vec<_>>();
     let Hawser { log, command } = Hawser::parse_from(kube_proxys_spelling(arguments));
     match run(&log, command) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             eprintln!("hawser: {error:#}");
             ExitCode::FAILURE
@@ -56,7 +57,7 @@ fn kube_proxys_spelling(arguments: Vec<OsString>) -> Vec<OsString> {
     arguments.into_iter().map(proxy_args::with_hyphens).collect()
 }
 
-fn run(log: &str, command: Command) -> Result<()> {
+fn run(log: &str, command: Command) -> Result<ExitCode> {
     let logging = match &command {
         Command::Proxy(args) => proxy::logging(args),
         _ => proxy::Logging::default(),
@@ -75,6 +76,7 @@ fn run(log: &str, command: Command) -> Result<()> {
     rustls::crypto::ring::default_provider()
         .install_default()
         .map_err(|_| anyhow::anyhow!("the TLS provider was set twice"))?;
+    userspace_dataplane::without_fast_bins();
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     if matches!(command, Command::Proxy(_)) {
         // One task does the work, and another may wait for the kernel meanwhile: that is as much on
@@ -85,7 +87,8 @@ fn run(log: &str, command: Command) -> Result<()> {
     let runtime = runtime.enable_all().build().context("cannot start the runtime")?;
     let outcome = runtime.block_on(async {
         tokio::spawn(give_back());
-        match command {
+        let done = match command {
+            Command::Store(command) => return store::run(command).await,
             Command::Up(args) => Box::pin(up::run(*args)).await,
             Command::Down(args) => down::run(args).await,
             Command::Apiserver(args) => apiserver::run(*args).await,
@@ -94,7 +97,8 @@ fn run(log: &str, command: Command) -> Result<()> {
             Command::Scheduler(args) => components::scheduler(args).await,
             Command::Kubelet(args) => Box::pin(components::kubelet(*args)).await,
             Command::Proxy(args) => Box::pin(proxy::run(*args)).await,
-        }
+        };
+        done.map(|()| ExitCode::SUCCESS)
     });
     // What still runs is not waited for: everything that counts is on disk or in the kernel.
     runtime.shutdown_background();

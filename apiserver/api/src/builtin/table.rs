@@ -11,7 +11,7 @@ use crate::definition;
 use crate::error::FieldError;
 use crate::registry::Written;
 use crate::validation::{
-    self, batch, cluster, config, endpoints, network, pod, rbac, service, storage, workload,
+    self, batch, cluster, config, endpoints, events, network, pod, rbac, service, storage, workload,
 };
 
 pub(super) struct Row {
@@ -115,7 +115,7 @@ static ROWS: &[Row] = &[
         plural: "events",
         short_names: &["ev"],
         selectable: EVENT_FIELDS,
-        validate: cluster::event,
+        validate: events::event,
         ..DEFAULT_ROW
     },
     Row {
@@ -272,6 +272,7 @@ static ROWS: &[Row] = &[
         group: "apiextensions.k8s.io",
         plural: "customresourcedefinitions",
         short_names: &["crd", "crds"],
+        prefix: "apiextensions.k8s.io/customresourcedefinitions",
         category: API_EXTENSIONS,
         generation: true,
         needs_version: true,

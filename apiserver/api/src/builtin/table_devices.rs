@@ -1,7 +1,60 @@
-//! Rows of devices and of what is scheduled together.
+//! Rows of devices and of pods that are scheduled together.
 
 use super::table::{DEFAULT_ROW, Row};
+use crate::defaulting::devices as d_devices;
+use crate::validation::{devices, groups, slices};
 
 const DEVICES: Row = Row { group: "resource.k8s.io", ..DEFAULT_ROW };
+const SCHEDULING: Row = Row { group: "scheduling.k8s.io", ..DEFAULT_ROW };
 
-pub(super) static ROWS: &[Row] = &[Row { plural: "deviceclasses", generation: true, ..DEVICES }];
+pub(super) static ROWS: &[Row] = &[
+    Row { plural: "deviceclasses", generation: true, validate: devices::class, ..DEVICES },
+    Row {
+        plural: "resourceclaims",
+        default: d_devices::claim,
+        validate: devices::claim,
+        validate_change: Some(devices::claim_change),
+        ..DEVICES
+    },
+    Row {
+        plural: "resourceclaimtemplates",
+        default: d_devices::template,
+        validate: devices::template,
+        validate_change: Some(devices::template_change),
+        ..DEVICES
+    },
+    Row {
+        plural: "resourceslices",
+        generation: true,
+        selectable: &["spec.nodeName", "spec.driver"],
+        validate: slices::slice,
+        validate_update: slices::slice_update,
+        ..DEVICES
+    },
+    Row {
+        plural: "devicetaintrules",
+        generation: true,
+        validate: slices::taint_rule,
+        validate_change: Some(slices::taint_rule_change),
+        ..DEVICES
+    },
+    Row {
+        plural: "resourcepoolstatusrequests",
+        default: d_devices::pool_request,
+        validate: slices::pool_request,
+        validate_change: Some(slices::pool_request_change),
+        ..DEVICES
+    },
+    Row {
+        plural: "podgroups",
+        validate: groups::pod_group,
+        validate_change: Some(groups::pod_group_change),
+        ..SCHEDULING
+    },
+    Row {
+        plural: "workloads",
+        validate: groups::workload,
+        validate_update: groups::workload_update,
+        ..SCHEDULING
+    },
+];

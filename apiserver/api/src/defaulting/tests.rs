@@ -293,12 +293,11 @@ fn defaults_fit_the_schema() {
             "apiVersion": resource.api_version(), "kind": resource.kind, "metadata": {"name": "x", "uid": "u"}});
         if schema::definition(&resource.schema).unwrap().field("spec").is_some() {
             object["spec"] = json!({});
-            let spec =
-                schema::definition(&resource.schema).unwrap().field("spec").unwrap().ty().object().unwrap();
-            if spec.field("template").is_some() {
+            let spec = schema::definition(&resource.schema).unwrap().field("spec").unwrap().ty().object();
+            if spec.is_some_and(|spec| spec.field("template").is_some()) {
                 object["spec"]["template"] = template();
             }
-            if spec.field("containers").is_some() {
+            if spec.is_some_and(|spec| spec.field("containers").is_some()) {
                 object["spec"]["containers"] = template()["spec"]["containers"].clone();
             }
         }

@@ -70,8 +70,8 @@ fn names_and_conversion_are_filled_in_and_the_stored_version_is_noted() {
 }
 
 #[test]
-fn what_is_wrong_is_refused_in_the_words_of_kubernetes() {
-    let table: [(&str, Value, &str); 22] = [
+fn wrong_names_and_versions_are_refused_in_the_words_of_kubernetes() {
+    refused(&[
         (
             "/metadata/name",
             json!("other"),
@@ -120,6 +120,22 @@ fn what_is_wrong_is_refused_in_the_words_of_kubernetes() {
             json!(true),
             "spec.validation.openAPIV3Schema.nullable: Forbidden: nullable cannot be true at the root",
         ),
+    ]);
+    let mut protected = widgets();
+    protected["metadata"]["name"] = "widgets.x.k8s.io".into();
+    protected["spec"]["group"] = "x.k8s.io".into();
+    let found = texts(&validate(&prepared(protected)));
+    assert!(
+        found[0].starts_with(
+            "metadata.annotations[api-approved.kubernetes.io]: Required value: protected groups must have"
+        ),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn wrong_parts_of_versions_are_refused_in_the_words_of_kubernetes() {
+    refused(&[
         (
             "/spec/versions/0/deprecationWarning",
             json!("x"),
@@ -170,24 +186,18 @@ fn what_is_wrong_is_refused_in_the_words_of_kubernetes() {
             json!(true),
             "spec.preserveUnknownFields: Invalid value: true: cannot set to true",
         ),
-    ];
+    ]);
+}
+
+/// Each value, put at its place of a good definition, is refused with the text.
+fn refused(table: &[(&str, Value, &str)]) {
     for (pointer, value, wanted) in table {
         let mut definition = prepared(widgets());
         let (parent, field) = pointer.rsplit_once('/').unwrap();
-        definition.pointer_mut(parent).unwrap()[field] = value;
+        definition.pointer_mut(parent).unwrap()[field] = value.clone();
         let found = texts(&validate(&definition));
         assert!(found.iter().any(|text| text.starts_with(wanted)), "{pointer}\n{wanted}\n{found:#?}");
     }
-    let mut protected = widgets();
-    protected["metadata"]["name"] = "widgets.x.k8s.io".into();
-    protected["spec"]["group"] = "x.k8s.io".into();
-    let found = texts(&validate(&prepared(protected)));
-    assert!(
-        found[0].starts_with(
-            "metadata.annotations[api-approved.kubernetes.io]: Required value: protected groups must have"
-        ),
-        "{found:?}"
-    );
 }
 
 #[test]

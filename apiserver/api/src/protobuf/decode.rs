@@ -84,8 +84,9 @@ pub(super) struct Opened<'a> {
     pub(super) raw: &'a [u8],
 }
 
-/// Opens an envelope; the object in it is not read.
-pub(super) fn open(bytes: &[u8]) -> Result<Opened<'_>, Malformed> {
+/// What an envelope says of itself, whether or not the kind is known: apiVersion, kind, and the bytes of
+/// the object.
+pub fn head(bytes: &[u8]) -> Result<(&str, &str, &[u8]), Malformed> {
     let mut reader = Reader(bytes.strip_prefix(MAGIC).ok_or(Malformed::Magic)?);
     let (mut api_version, mut kind, mut raw, mut content) = ("", "", &[][..], "");
     while let Some((number, field)) = reader.next()? {
@@ -108,6 +109,12 @@ pub(super) fn open(bytes: &[u8]) -> Result<Opened<'_>, Malformed> {
     if !content.is_empty() && content != MEDIA_TYPE {
         return Err(Malformed::Content(content.to_owned()));
     }
+    Ok((api_version, kind, raw))
+}
+
+/// Opens an envelope; the object in it is not read.
+pub(super) fn open(bytes: &[u8]) -> Result<Opened<'_>, Malformed> {
+    let (api_version, kind, raw) = head(bytes)?;
     let message = of_kind(api_version, kind)
         .ok_or_else(|| Malformed::Kind { api_version: api_version.to_owned(), kind: kind.to_owned() })?;
     Ok(Opened { api_version, kind, message, raw })

@@ -11,7 +11,7 @@
 //!
 //! Nothing here knows what a `CustomResourceDefinition` is; see [`crate::definition`].
 
-mod cel;
+pub(crate) mod cel;
 mod check;
 mod coerce;
 mod compile;

@@ -102,7 +102,8 @@ fn weight(term: &Value, path: &str, errors: &mut Errors) {
     }
 }
 
-fn node_term(term: &Value, path: &str, errors: &mut Errors) {
+/// One term of a node selector.
+pub(super) fn node_term(term: &Value, path: &str, errors: &mut Errors) {
     for (index, expression) in items(term, "matchExpressions").iter().enumerate() {
         let path = format!("{path}.matchExpressions[{index}]");
         let values = items(expression, "values");

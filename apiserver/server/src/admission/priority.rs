@@ -17,7 +17,7 @@ pub async fn mutate(admission: &Admission<'_>, pod: &mut Value) -> Result<(), Ap
     let class = if name.is_empty() {
         // Priority classes are few, so a pass over the cache is cheap; most clusters have two.
         let snapshot = server.cache(classes)?.snapshot();
-        let parse = |entry: &crate::cache::Entry| serde_json::from_slice::<Value>(entry.object_slice()).ok();
+        let parse = |entry: &crate::cache::Entry| serde_json::from_slice::<Value>(&entry.object()).ok();
         let defaults =
             snapshot.objects.values().filter_map(|e| parse(e)).filter(|c| c["globalDefault"] == true);
         defaults.max_by_key(|c| std::cmp::Reverse(c["value"].as_i64()))

@@ -56,6 +56,12 @@ struct CertificateUser {
     not_after: i64,
 }
 
+/// What a token says, and whom it stands for.
+struct TokenUser {
+    claims: Claims,
+    identity: Identity,
+}
+
 /// Decides who makes a request.
 pub struct Authenticator {
     issuer: Arc<Issuer>,
@@ -63,7 +69,7 @@ pub struct Authenticator {
     ambient: Ambient,
     /// Tokens whose signature was right, by their hash. Expiry and bound objects are checked at
     /// each use; only the signature is not computed again.
-    tokens: Memory<[u8; 32], Arc<Claims>>,
+    tokens: Memory<[u8; 32], Arc<TokenUser>>,
     /// Certificates by their bytes, whose serial number comes early in a comparison.
     certificates: Memory<Vec<u8>, Arc<CertificateUser>>,
 }
@@ -87,7 +93,7 @@ impl Authenticator {
             return self.certificate_identity(certificate);
         }
         let Some(token) = authorization.and_then(bearer_token) else { return Ok(Identity::anonymous()) };
-        self.verify_token(token, self.issuer.audiences()).map(|(claims, _)| claims.identity()).map_err(
+        self.verify_token(token, self.issuer.audiences()).map(|(user, _)| user.identity.clone()).map_err(
             |error| {
                 tracing::debug!(%error, "refused a bearer token");
                 unauthorized()
@@ -131,8 +137,8 @@ impl Authenticator {
             answer["metadata"] = json!({});
         }
         answer["status"] = match self.verify_token(token, &wanted) {
-            Ok((claims, audiences)) => json!({
-                "authenticated": true, "user": user_info(&claims.identity()), "audiences": audiences,
+            Ok((user, audiences)) => json!({
+                "authenticated": true, "user": user_info(&user.identity), "audiences": audiences,
             }),
             Err(error) => json!({"user": {}, "error": error.to_string()}),
         };
@@ -144,26 +150,28 @@ impl Authenticator {
         &self,
         token: &str,
         audiences: &[String],
-    ) -> Result<(Arc<Claims>, Vec<String>), TokenError> {
+    ) -> Result<(Arc<TokenUser>, Vec<String>), TokenError> {
         let hash: [u8; 32] = Sha256::digest(token).into();
-        let claims = match self.tokens.get(&hash) {
-            Some(claims) => {
-                self.issuer.check_times(&claims)?;
-                claims
+        let user = match self.tokens.get(&hash) {
+            Some(user) => {
+                self.issuer.check_times(&user.claims)?;
+                user
             }
             None => {
-                let claims = Arc::new(self.issuer.verify(token)?);
+                let claims = self.issuer.verify(token)?;
+                let user = Arc::new(TokenUser { identity: claims.identity(), claims });
                 let now = self.issuer.now();
-                self.tokens.insert(hash, claims.clone(), |claims| claims.exp <= now);
-                claims
+                self.tokens.insert(hash, user.clone(), |user| user.claims.exp <= now);
+                user
             }
         };
+        let claims = &user.claims;
         let common: Vec<String> = claims.aud.iter().filter(|a| audiences.contains(a)).cloned().collect();
         if common.is_empty() {
             return Err(TokenError::Audience(claims.aud.clone()));
         }
         claims.check_bound(&*self.objects)?;
-        Ok((claims, common))
+        Ok((user, common))
     }
 }
 

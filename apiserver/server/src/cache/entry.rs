@@ -1,7 +1,7 @@
 //! An object as the cache keeps it: its encoding, and what selectors ask about, extracted once.
 
 use std::collections::BTreeMap;
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -13,6 +13,8 @@ use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
 use serde_json::value::RawValue;
+
+use super::shared::{Labels, Pool, Text};
 
 const ADDED: &[u8] = br#"{"type":"ADDED","object":"#;
 const MODIFIED: &[u8] = br#"{"type":"MODIFIED","object":"#;
@@ -59,26 +61,54 @@ impl EventType {
     }
 }
 
-/// One object. The bytes are those of a watch event, so that neither a list nor a watch copies
-/// more than it sends; the object is a slice of them.
+/// One object. The bytes are those that the store keeps, shared with it where they lie there as JSON,
+/// and the resource version, which they do not have, is put in wherever the object is sent.
 pub struct Entry {
     /// `NAMESPACE/NAME`, or `NAME`.
     pub key: Arc<str>,
     /// Mod revision.
     pub revision: Revision,
     /// `metadata.uid`
-    pub uid: String,
+    pub uid: Box<str>,
     /// Labels, in the order of their keys.
-    pub labels: BTreeMap<String, String>,
+    pub labels: Arc<Labels>,
     /// Values of the selectable fields, in the order of [`Fields`].
-    pub fields: Vec<String>,
-    frame: Bytes,
-    /// Where the object begins in `frame`.
-    start: usize,
-    /// Where the digits of the resource version are in `frame`.
-    version: (usize, usize),
+    pub fields: Box<[Text]>,
+    /// The object without its resource version.
+    stored: Bytes,
+    splice: Splice,
     /// Bytes of the object's message in protobuf, once somebody has counted them; else 0.
     protobuf_len: AtomicU32,
+}
+
+/// Where the resource version goes.
+#[derive(Clone, Copy)]
+struct Splice {
+    /// Behind the brace that begins the metadata.
+    at: usize,
+    /// Whether the metadata have other fields.
+    more: bool,
+}
+
+impl Splice {
+    /// Bytes of the object with that version.
+    fn len(self, stored: &[u8], revision: Revision) -> usize {
+        stored.len() + VERSION.len() + digits(revision) + 1 + usize::from(self.more)
+    }
+
+    fn put(self, out: &mut BytesMut, stored: &[u8], revision: Revision) {
+        out.put_slice(&stored[..self.at]);
+        out.put_slice(VERSION);
+        // A buffer in memory takes everything.
+        let _ = write!(out, "{revision}");
+        out.put_slice(if self.more { b"\"," } else { b"\"" });
+        out.put_slice(&stored[self.at..]);
+    }
+}
+
+/// Characters of a revision, which is not negative.
+fn digits(revision: Revision) -> usize {
+    revision.max(1).ilog10() as usize + 1
 }
 
 #[derive(Deserialize)]
@@ -91,7 +121,7 @@ struct Head<'a> {
 #[serde(rename_all = "camelCase")]
 struct Meta {
     #[serde(default)]
-    labels: Option<BTreeMap<String, String>>,
+    labels: Option<Labels>,
     #[serde(default)]
     uid: Option<String>,
     #[serde(default)]
@@ -99,101 +129,72 @@ struct Meta {
 }
 
 impl Entry {
-    /// Reads stored bytes. `added` says which event the encoding is prepared for.
+    /// Reads stored bytes.
     pub fn read(
         key: Arc<str>,
         revision: Revision,
-        stored: &[u8],
+        stored: Bytes,
         fields: &Fields,
-        added: bool,
     ) -> Result<Self, Unreadable> {
-        let bad = |cause: Option<serde_json::Error>| {
-            let cause = cause.map(|error| Box::new(error) as Box<dyn std::error::Error + Send + Sync>);
-            Unreadable { key: key.to_string(), cause }
-        };
-        let text = std::str::from_utf8(stored).map_err(|_| bad(None))?;
-        let head: Head<'_> = serde_json::from_str(text).map_err(|e| bad(Some(e)))?;
-        let meta: Meta = serde_json::from_str(head.metadata.get()).map_err(|e| bad(Some(e)))?;
-        if meta.resource_version.is_some() {
-            // Foreign data: take the field out and read again.
-            let mut value: Value = serde_json::from_str(text).map_err(|e| bad(Some(e)))?;
-            if let Some(map) = value["metadata"].as_object_mut() {
-                map.remove("resourceVersion");
-            }
-            return Self::read(key, revision, value.to_string().as_bytes(), fields, added);
-        }
-        let at = head.metadata.get().as_ptr() as usize - text.as_ptr() as usize + 1;
-        let empty = head.metadata.get()[1..].trim_start() == "}";
-        let intro = if added { ADDED } else { MODIFIED };
-        let mut frame = BytesMut::with_capacity(intro.len() + text.len() + VERSION.len() + 24);
-        frame.put_slice(intro);
-        frame.put_slice(&stored[..at]);
-        frame.put_slice(VERSION);
-        let from = frame.len();
-        frame.put_slice(revision.to_string().as_bytes());
-        let to = frame.len();
-        frame.put_u8(b'"');
-        if !empty {
-            frame.put_u8(b',');
-        }
-        frame.put_slice(&stored[at..]);
-        frame.put_slice(END);
-        Ok(Self {
-            key,
-            revision,
-            uid: meta.uid.unwrap_or_default(),
-            labels: meta.labels.unwrap_or_default(),
-            fields: fields.extract(text),
-            frame: frame.freeze(),
-            start: intro.len(),
-            version: (from, to),
-            protobuf_len: AtomicU32::new(0),
-        })
+        let (stored, splice, meta) = open(&key, stored)?;
+        // It was read as text a moment ago.
+        let text = std::str::from_utf8(&stored).map_err(|_| bad(&key, None))?;
+        let (labels, fields) = (fields.pool.labels(meta.labels.unwrap_or_default()), fields.extract(text));
+        let uid = meta.uid.unwrap_or_default().into();
+        let protobuf_len = AtomicU32::new(0);
+        Ok(Self { key, revision, uid, labels, fields, stored, splice, protobuf_len })
+    }
+
+    /// Stored bytes with their resource version, for an answer.
+    pub fn answer(key: &str, revision: Revision, stored: Bytes) -> Result<Bytes, Unreadable> {
+        let (stored, splice, _) = open(key, stored)?;
+        let mut out = BytesMut::with_capacity(splice.len(&stored, revision));
+        splice.put(&mut out, &stored, revision);
+        Ok(out.freeze())
     }
 
     /// The object with its resource version, JSON.
     pub fn object(&self) -> Bytes {
-        self.frame.slice(self.start..self.frame.len() - END.len())
+        self.object_at(self.revision)
     }
 
     /// Bytes of [`Entry::object`].
     pub fn object_len(&self) -> usize {
-        self.frame.len() - END.len() - self.start
+        self.splice.len(&self.stored, self.revision)
     }
 
-    /// The object without a copy.
-    pub fn object_slice(&self) -> &[u8] {
-        &self.frame[self.start..self.frame.len() - END.len()]
+    /// Adds the object to a buffer.
+    pub fn put_object(&self, out: &mut BytesMut) {
+        self.splice.put(out, &self.stored, self.revision);
     }
 
     /// The object with another resource version, as a deletion carries it.
     pub fn object_at(&self, revision: Revision) -> Bytes {
-        let mut out = BytesMut::with_capacity(self.frame.len() + 8);
-        self.put_at(&mut out, revision);
+        let mut out = BytesMut::with_capacity(self.splice.len(&self.stored, revision));
+        self.splice.put(&mut out, &self.stored, revision);
         out.freeze()
-    }
-
-    fn put_at(&self, out: &mut BytesMut, revision: Revision) {
-        out.put_slice(&self.frame[self.start..self.version.0]);
-        out.put_slice(revision.to_string().as_bytes());
-        out.put_slice(&self.frame[self.version.1..self.frame.len() - END.len()]);
     }
 
     /// The watch event that adds the object.
     pub fn added(&self) -> Bytes {
-        if self.start == ADDED.len() { self.frame.clone() } else { framed(ADDED, self.object_slice()) }
+        self.framed(ADDED, self.revision)
     }
 
     /// The watch event that changes the object.
     pub fn modified(&self) -> Bytes {
-        if self.start == MODIFIED.len() { self.frame.clone() } else { framed(MODIFIED, self.object_slice()) }
+        self.framed(MODIFIED, self.revision)
     }
 
     /// The watch event that says that this object, last seen so, went at `revision`.
     pub fn deleted(&self, revision: Revision) -> Bytes {
-        let mut out = BytesMut::with_capacity(self.frame.len() + 16);
-        out.put_slice(DELETED);
-        self.put_at(&mut out, revision);
+        self.framed(DELETED, revision)
+    }
+
+    fn framed(&self, intro: &[u8], revision: Revision) -> Bytes {
+        let size = intro.len() + self.splice.len(&self.stored, revision) + END.len();
+        let mut out = BytesMut::with_capacity(size);
+        out.put_slice(intro);
+        self.splice.put(&mut out, &self.stored, revision);
         out.put_slice(END);
         out.freeze()
     }
@@ -201,23 +202,22 @@ impl Entry {
     /// The object decoded, with another resource version if one is given.
     pub fn value(&self, revision: Option<Revision>) -> Value {
         // The bytes were read when the entry was made, so they can be read again.
-        let mut value = serde_json::from_slice(self.object_slice()).unwrap_or(Value::Null);
-        if let Some(revision) = revision {
-            meta::set(&mut value, "resourceVersion", revision.to_string());
-        }
+        let mut value = serde_json::from_slice(&self.stored).unwrap_or(Value::Null);
+        meta::set(&mut value, "resourceVersion", revision.unwrap_or(self.revision).to_string());
         value
     }
 
-    /// Its metadata as it is encoded; the rest is only skipped.
-    pub fn metadata_text(&self) -> &str {
+    /// Its metadata as they are encoded; the rest is only skipped.
+    pub fn metadata_text(&self) -> String {
         // The bytes were read when the entry was made, so they can be read again.
-        let text = std::str::from_utf8(self.object_slice()).unwrap_or_default();
-        serde_json::from_str(text).map_or("{}", |head: Head<'_>| head.metadata.get())
+        let object = self.object();
+        let text = std::str::from_utf8(&object).unwrap_or_default();
+        serde_json::from_str(text).map_or_else(|_| "{}".to_owned(), |head: Head<'_>| head.metadata.get().to_owned())
     }
 
     /// Its metadata decoded.
     pub fn metadata(&self) -> Value {
-        serde_json::from_str(self.metadata_text()).unwrap_or(Value::Null)
+        serde_json::from_str(&self.metadata_text()).unwrap_or(Value::Null)
     }
 
     /// Puts the object's message, without an envelope, into `out`. Nothing of it is kept but its
@@ -263,12 +263,26 @@ impl Entry {
     }
 }
 
-fn framed(intro: &[u8], object: &[u8]) -> Bytes {
-    let mut out = BytesMut::with_capacity(intro.len() + object.len() + END.len());
-    out.put_slice(intro);
-    out.put_slice(object);
-    out.put_slice(END);
-    out.freeze()
+/// Finds the metadata in stored bytes. What foreign data has of a resource version is taken out, which
+/// gives other bytes.
+fn open(key: &str, stored: Bytes) -> Result<(Bytes, Splice, Meta), Unreadable> {
+    let text = std::str::from_utf8(&stored).map_err(|_| bad(key, None))?;
+    let head: Head<'_> = serde_json::from_str(text).map_err(|e| bad(key, Some(e)))?;
+    let metadata = head.metadata.get();
+    let meta: Meta = serde_json::from_str(metadata).map_err(|e| bad(key, Some(e)))?;
+    if meta.resource_version.is_none() {
+        let at = metadata.as_ptr() as usize - text.as_ptr() as usize + 1;
+        let more = metadata[1..].trim_start() != "}";
+        return Ok((stored, Splice { at, more }, meta));
+    }
+    let mut value: Value = serde_json::from_str(text).map_err(|e| bad(key, Some(e)))?;
+    let removed = value["metadata"].as_object_mut().and_then(|metadata| metadata.remove("resourceVersion"));
+    if removed.is_some() { open(key, Bytes::from(value.to_string())) } else { Err(bad(key, None)) }
+}
+
+fn bad(key: &str, cause: Option<serde_json::Error>) -> Unreadable {
+    let cause = cause.map(|error| Box::new(error) as Box<dyn std::error::Error + Send + Sync>);
+    Unreadable { key: key.to_owned(), cause }
 }
 
 /// The selectable fields of a kind, as a tree, so that one pass over the bytes finds them all.
@@ -278,6 +292,8 @@ pub struct Fields {
     root: Node,
     /// Names are paths and nothing else, and absent fields are empty: custom resources.
     plain: bool,
+    /// What the objects have alike.
+    pool: Pool,
 }
 
 #[derive(Default)]
@@ -312,7 +328,8 @@ impl Fields {
                 node.leaves.push(2 * i + rank);
             }
         }
-        Self { names: names.iter().map(|n| n.as_ref().to_owned()).collect(), root, plain }
+        let names = names.iter().map(|n| n.as_ref().to_owned()).collect();
+        Self { names, root, plain, pool: Pool::default() }
     }
 
     /// The place of a field in [`Entry::fields`].
@@ -321,7 +338,7 @@ impl Fields {
     }
 
     /// The values, in order; a field that is absent has the value of its type's zero.
-    pub fn extract(&self, text: &str) -> Vec<String> {
+    pub fn extract(&self, text: &str) -> Box<[Text]> {
         let mut found: Vec<Option<String>> = vec![None; 2 * self.names.len()];
         if !self.names.is_empty() {
             // The caller has parsed the same text, so this cannot fail half way.
@@ -331,7 +348,7 @@ impl Fields {
         let first = |pair: &[Option<String>]| pair.iter().flatten().find(|text| !text.is_empty()).cloned();
         let values = self.names.iter().zip(found.chunks(2));
         let absent = |name: &str| if self.plain { String::new() } else { absent(name) };
-        values.map(|(name, pair)| first(pair).unwrap_or_else(|| absent(name))).collect()
+        self.pool.texts(values.map(|(name, pair)| first(pair).unwrap_or_else(|| absent(name))))
     }
 }
 
@@ -343,6 +360,7 @@ fn paths_of(field: &str) -> [&str; 2] {
         // Events name the component in one of two ways.
         "source" => ["source.component", "reportingComponent"],
         "reportingComponent" => ["reportingComponent", "source.component"],
+        "reportingController" => ["reportingController", "deprecatedSource.component"],
         other => [other, other],
     }
 }
@@ -441,7 +459,7 @@ mod tests {
     use super::*;
 
     fn read(stored: &str, fields: &[&str]) -> Entry {
-        Entry::read("ns/a".into(), 42, stored.as_bytes(), &Fields::new(fields), true).unwrap()
+        Entry::read("ns/a".into(), 42, Bytes::copy_from_slice(stored.as_bytes()), &Fields::new(fields)).unwrap()
     }
 
     #[test]
@@ -475,12 +493,14 @@ mod tests {
                "status":{"podIPs":[{"ip":"10.0.0.1"},{"ip":"fd00::1"}]}}"#,
             &fields,
         );
-        assert_eq!(entry.fields, ["n1", "", "false", "10.0.0.1,fd00::1"]);
+        assert_eq!(*entry.fields, ["n1", "", "false", "10.0.0.1,fd00::1"]);
+        assert_eq!(entry.object().len(), entry.object_len());
     }
 
     #[test]
     fn what_is_not_an_object_is_refused() {
-        assert!(Entry::read("a".into(), 1, b"k8s\0...", &Fields::default(), true).is_err());
-        assert!(Entry::read("a".into(), 1, b"[]", &Fields::default(), true).is_err());
+        for stored in [&b"k8s\0..."[..], b"[]", br#"{"metadata":7}"#, br#"{"kind":"Pod"}"#] {
+            assert!(Entry::read("a".into(), 1, Bytes::from_static(stored), &Fields::default()).is_err());
+        }
     }
 }

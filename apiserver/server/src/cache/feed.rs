@@ -23,7 +23,8 @@ const MAX_PAUSE: Duration = Duration::from_secs(5);
 
 /// The caches of all kinds.
 pub struct Caches {
-    by_path: BTreeMap<(String, String, String), Arc<Cache>>,
+    /// In the order of [`path`].
+    by_path: Vec<Arc<Cache>>,
     /// By storage prefix; two versions of a kind share one.
     by_prefix: BTreeMap<String, Vec<Arc<Cache>>>,
     /// Those of custom kinds, by storage prefix; they come and go.
@@ -50,15 +51,15 @@ pub enum NotFresh {
 impl Caches {
     /// Empty caches for all kinds that are stored.
     pub fn new(registry: &Registry, store: Arc<dyn Store>) -> Self {
-        let mut by_path = BTreeMap::new();
+        let mut by_path = Vec::new();
         let mut by_prefix: BTreeMap<String, Vec<Arc<Cache>>> = BTreeMap::new();
         for resource in registry.iter().filter(|r| r.stored) {
             let convert = convert::from_storage(resource);
             let cache = Arc::new(Cache::new(Arc::clone(resource), convert));
             by_prefix.entry(cache.prefix.clone()).or_default().push(Arc::clone(&cache));
-            by_path
-                .insert((resource.group.clone(), resource.version.clone(), resource.plural.clone()), cache);
+            by_path.push(cache);
         }
+        by_path.sort_by(|a, b| path(a).cmp(&path(b)));
         Self { by_path, by_prefix, custom: ArcSwap::default(), store, passed: watch::Sender::new(0) }
     }
 
@@ -115,7 +116,7 @@ impl Caches {
         loop {
             let page = self.store.list(range.clone()).await?;
             for kv in &page.kvs {
-                match cache.read(&kv.key, kv.mod_revision, &kv.value, true) {
+                match cache.read(&kv.key, kv.mod_revision, &kv.value) {
                     Ok(entry) => {
                         objects.insert(Arc::clone(&entry.key), Arc::new(entry));
                     }
@@ -132,12 +133,14 @@ impl Caches {
 
     /// The cache of a kind.
     pub fn cache(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Cache>> {
-        self.by_path.get(&(group.to_owned(), version.to_owned(), plural.to_owned()))
+        // Every request comes here, so nothing is allocated.
+        let found = self.by_path.binary_search_by(|cache| path(cache).cmp(&(plural, group, version))).ok()?;
+        self.by_path.get(found)
     }
 
     /// All caches.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Cache>> {
-        self.by_path.values()
+        self.by_path.iter()
     }
 
     /// The caches of custom kinds that somebody has asked for.
@@ -258,7 +261,7 @@ impl Caches {
         // Lazy ones are read when somebody asks.
         let state = states.entry(prefix).or_insert_with(|| vec![Objects::new(); caches.len()]);
         for (cache, objects) in caches.iter().filter(|cache| !cache.is_lazy()).zip(state) {
-            match cache.read(&kv.key, kv.mod_revision, &kv.value, true) {
+            match cache.read(&kv.key, kv.mod_revision, &kv.value) {
                 Ok(entry) => {
                     objects.insert(Arc::clone(&entry.key), Arc::new(entry));
                 }
@@ -336,13 +339,18 @@ impl Caches {
     }
 }
 
+/// Plural, group, version: plurals differ early.
+fn path(cache: &Cache) -> (&str, &str, &str) {
+    let resource = &cache.resource;
+    (&resource.plural, &resource.group, &resource.version)
+}
+
 type Read = (Arc<str>, Revision, Option<Arc<Entry>>);
 
 fn change_of(cache: &Cache, event: &Event) -> Option<Read> {
     let key: Arc<str> = Arc::from(event.key.strip_prefix(&cache.prefix)?);
     let Some(value) = &event.value else { return Some((key, event.revision, None)) };
-    let added = event.create_revision == event.revision;
-    match cache.read(&event.key, event.revision, value, added) {
+    match cache.read(&event.key, event.revision, value) {
         Ok(entry) => Some((key, event.revision, Some(Arc::new(entry)))),
         Err(error) => {
             warn!(error = &error as &dyn std::error::Error, "an object cannot be read");

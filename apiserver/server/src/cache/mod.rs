@@ -6,8 +6,10 @@
 
 mod entry;
 mod feed;
+mod shared;
 mod watchers;
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -46,13 +48,33 @@ pub struct Change {
     pub new: Option<Arc<Entry>>,
     at: Instant,
     deleted: OnceLock<Bytes>,
+    /// Watch frames in JSON of the new object: added, modified.
+    json: [OnceLock<Bytes>; 2],
     /// Watch frames in protobuf, in the order of [`EventType`].
     frames: [OnceLock<Bytes>; 3],
 }
 
 impl Change {
     fn new(revision: Revision, old: Option<Arc<Entry>>, new: Option<Arc<Entry>>) -> Self {
-        Self { revision, old, new, at: Instant::now(), deleted: OnceLock::new(), frames: Default::default() }
+        Self {
+            revision,
+            old,
+            new,
+            at: Instant::now(),
+            deleted: OnceLock::new(),
+            json: Default::default(),
+            frames: Default::default(),
+        }
+    }
+
+    /// The event that adds the new object, encoded once for all watchers.
+    pub fn added(&self, new: &Entry) -> Bytes {
+        self.json[0].get_or_init(|| new.added()).clone()
+    }
+
+    /// The event that changes the new object, encoded once for all watchers.
+    pub fn modified(&self, new: &Entry) -> Bytes {
+        self.json[1].get_or_init(|| new.modified()).clone()
     }
 
     /// The event that says that the old object went (or stopped matching), encoded once.
@@ -232,22 +254,31 @@ impl Cache {
         &self,
         key: &str,
         revision: Revision,
-        stored: &[u8],
-        added: bool,
+        stored: &Bytes,
     ) -> Result<Entry, Unreadable> {
         let short: Arc<str> = Arc::from(key.strip_prefix(&self.prefix).unwrap_or(key));
+        Entry::read(short, revision, self.json(key, stored)?, &self.fields)
+    }
+
+    /// Stored bytes as an answer of this version.
+    pub fn answer(&self, key: &str, revision: Revision, stored: &Bytes) -> Result<Bytes, Unreadable> {
+        Entry::answer(key, revision, self.json(key, stored)?)
+    }
+
+    /// Stored bytes as JSON of this version; those that are that already are shared.
+    fn json(&self, key: &str, stored: &Bytes) -> Result<Bytes, Unreadable> {
         let unreadable =
             |error: encoding::Unreadable| Unreadable { key: key.to_owned(), cause: Some(Box::new(error)) };
         match &self.convert {
             Some(convert) => {
                 let mut value = encoding::read(stored).map_err(unreadable)?;
                 convert(&mut value);
-                Entry::read(short, revision, value.to_string().as_bytes(), &self.fields, added)
+                Ok(encoding::exact(value.to_string()))
             }
-            None => {
-                let json = encoding::json(stored).map_err(unreadable)?;
-                Entry::read(short, revision, &json, &self.fields, added)
-            }
+            None => Ok(match encoding::json(stored).map_err(unreadable)? {
+                Cow::Borrowed(_) => stored.clone(),
+                Cow::Owned(json) => Bytes::from(json.into_boxed_slice()),
+            }),
         }
     }
 

@@ -90,17 +90,20 @@ impl Watchers {
             offer(slots, change);
         }
         let Some(index) = indexed else { return };
-        let value = |entry: &Option<Arc<Entry>>| entry.as_ref().map(|e| e.fields[index].clone());
-        let (old, new) = (value(&change.old), value(&change.new));
+        let (old, new) = (value(change.old.as_ref(), index), value(change.new.as_ref(), index));
         if new != old
-            && let Some(slots) = old.and_then(|v| self.values.get_mut(&v))
+            && let Some(slots) = old.and_then(|v| self.values.get_mut(v))
         {
             offer(slots, change);
         }
-        if let Some(slots) = new.and_then(|v| self.values.get_mut(&v)) {
+        if let Some(slots) = new.and_then(|v| self.values.get_mut(v)) {
             offer(slots, change);
         }
     }
+}
+
+fn value(entry: Option<&Arc<Entry>>, index: usize) -> Option<&str> {
+    entry.map(|entry| entry.fields[index].as_str())
 }
 
 fn offer(slots: &mut Slots, change: &Arc<Change>) {

@@ -50,17 +50,18 @@ pub async fn store_with(
     }
     let admission = Admission { context, resource, operation: Operation::Create, old: None };
     // Quota and policies judge one object; only its generated name differs between attempts.
-    let attempts = if generated { limits::NAME_RETRIES } else { 1 };
+    let attempts = limits::NAME_RETRIES;
     admission::mutate(&admission, &mut object).await?;
     prepare(context, resource, &mut object);
+    if !generated {
+        return try_store(&admission, object).await;
+    }
     for attempt in 1..=attempts {
         let mut candidate = object.clone();
-        if generated {
-            let name = generated_name(meta::generate_name(&object), &context.server.ambient().name_suffix());
-            meta::set(&mut candidate, "name", name);
-            // Some defaults follow from the name.
-            (resource.behaviour.default)(&mut candidate);
-        }
+        let name = generated_name(meta::generate_name(&object), &context.server.ambient().name_suffix());
+        meta::set(&mut candidate, "name", name);
+        // Some defaults follow from the name.
+        (resource.behaviour.default)(&mut candidate);
         match try_store(&admission, candidate).await {
             Err(error) if error.code == 409 && error.reason == "AlreadyExists" && attempt < attempts => {}
             other => return other,

@@ -348,7 +348,7 @@ pub async fn collection(context: &Context, resource: &Resource, bytes: Bytes) ->
         for (entry, result) in page.iter().zip(futures::future::join_all(deletions).await) {
             match result {
                 Ok(_) => {
-                    items.push(serde_json::from_slice::<Value>(entry.object_slice()).unwrap_or(Value::Null))
+                    items.push(serde_json::from_slice::<Value>(&entry.object()).unwrap_or(Value::Null))
                 }
                 // Somebody else was faster, or it is another object of that name by now.
                 Err(error) if error.code == 404 || error.code == 409 => {}
@@ -372,7 +372,7 @@ fn one_of_many<'a>(
     entry: &'a Entry,
     options: &DeleteOptions,
 ) -> BoxFuture<'a, Result<Deleted, ApiError>> {
-    let options = DeleteOptions { uid: Some(entry.uid.clone()), ..options.clone() };
+    let options = DeleteOptions { uid: Some(entry.uid.to_string()), ..options.clone() };
     Box::pin(async move { one(context, resource, entry.namespace(), entry.name(), &options).await })
 }
 

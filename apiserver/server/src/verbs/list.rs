@@ -104,7 +104,7 @@ fn values(
     shape: Shape,
     format: Format,
 ) -> Answer {
-    let decode = |entry: &Arc<Entry>| serde_json::from_slice::<Value>(entry.object_slice());
+    let decode = |entry: &Arc<Entry>| serde_json::from_slice::<Value>(&entry.object());
     let objects: Vec<Value> = entries
         .iter()
         .map(decode)

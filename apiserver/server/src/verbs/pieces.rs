@@ -195,7 +195,7 @@ impl Pieces {
                 out.put_u8(b',');
             }
             match &mut self.items {
-                Items::Json => out.put_slice(entry.object_slice()),
+                Items::Json => entry.put_object(&mut out),
                 Items::Metadata => {
                     out.put_slice(METADATA);
                     out.put_slice(entry.metadata_text().as_bytes());

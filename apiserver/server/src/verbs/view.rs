@@ -116,7 +116,7 @@ async fn exact(server: &Server, cache: &Arc<Cache>, revision: Revision) -> Resul
         })?;
         for kv in &page.kvs {
             let entry = cache
-                .read(&kv.key, kv.mod_revision, &kv.value, true)
+                .read(&kv.key, kv.mod_revision, &kv.value)
                 .map_err(|error| ApiError::internal(error.to_string()))?;
             objects.insert(Arc::clone(&entry.key), Arc::new(entry));
         }

@@ -329,9 +329,11 @@ impl Encoder {
                 })
             }
             (Shape::Object, ..) => match (event, change) {
-                (EventType::Added, _) => entry.added(),
+                (EventType::Added, None) => entry.added(),
+                (EventType::Added, Some(change)) => change.added(entry),
                 (EventType::Deleted, Some(change)) => change.deleted(entry),
-                _ => entry.modified(),
+                (_, Some(change)) => change.modified(entry),
+                (_, None) => entry.modified(),
             },
             _ => self.shaped(event, entry, change),
         }

@@ -15,6 +15,7 @@ mod lists;
 mod managed;
 mod model;
 mod protobuf;
+mod resources;
 mod subresources;
 mod watches;
 mod writes;

@@ -26,6 +26,15 @@ impl RealDisk {
         Ok(Self { directory })
     }
 
+    /// Uses a directory that is there, and makes none.
+    pub fn existing(directory: impl Into<PathBuf>) -> io::Result<Self> {
+        let directory = directory.into();
+        if !fs::metadata(&directory)?.is_dir() {
+            return Err(io::ErrorKind::NotADirectory.into());
+        }
+        Ok(Self { directory })
+    }
+
     /// The directory.
     pub fn directory(&self) -> &Path {
         &self.directory
@@ -73,6 +82,10 @@ impl Disk for RealDisk {
 
     fn remove(&self, name: &str) -> io::Result<()> {
         fs::remove_file(self.path(name))
+    }
+
+    fn sync_file(&self, name: &str) -> io::Result<()> {
+        File::open(self.path(name))?.sync_data()
     }
 
     fn sync_directory(&self) -> io::Result<()> {

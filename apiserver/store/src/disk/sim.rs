@@ -3,8 +3,9 @@
 //! The model: a write reaches the cache; `sync` moves the file's dirty sectors to the medium. When
 //! the power fails, each dirty sector has reached the medium or not, by the toss of a coin, one of
 //! them perhaps only in part, and the same holds for every name that no `sync_directory` settled.
-//! After a failed sync the cache believes its sectors clean, as Linux does, so that a later sync
-//! that succeeds says nothing about them.
+//! So writes arrive torn and out of their order. After a failed sync the cache believes its sectors
+//! clean, as Linux does, so that a later sync that succeeds says nothing about them. A write that
+//! fails, or finds the disk full, has taken a part of its bytes.
 
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,10 +24,24 @@ const SECTOR: usize = 512;
 pub struct Faults {
     /// The power fails during this operation, and all later ones fail until `restart`.
     pub crash_at: Option<u64>,
+    /// This operation fails, once, with an error of input and output; a write has taken a part.
+    pub fail_at: Option<u64>,
     /// This sync (counted on its own, from 1) fails, as on a dying disk.
     pub fail_sync: Option<u64>,
     /// Bytes that fit on the disk.
     pub capacity: Option<u64>,
+    /// The file of this name cannot be read.
+    pub unreadable: Option<String>,
+}
+
+/// What becomes of an operation.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Done,
+    /// It takes its effect on the cache, and the power fails.
+    PowerFails,
+    /// It is refused, or cut short.
+    Fails,
 }
 
 /// The simulated disk; clones share it.
@@ -55,6 +70,8 @@ struct State {
     syncs: u64,
     faults: Faults,
     random: u64,
+    /// How much longer the next sync takes, in virtual time.
+    pause: Duration,
 }
 
 #[derive(Clone)]
@@ -171,6 +188,7 @@ impl SimDisk {
             syncs: 0,
             faults: Faults::default(),
             random: seed,
+            pause: Duration::ZERO,
         };
         Self { state: Arc::new(Mutex::new(state)), sync_time: Duration::ZERO }
     }
@@ -195,6 +213,11 @@ impl SimDisk {
     /// Syncs of files so far, as `Faults::fail_sync` counts them.
     pub fn syncs(&self) -> u64 {
         self.state().syncs
+    }
+
+    /// Holds up the next sync for so long, in virtual time: a disk that hangs, and goes on.
+    pub fn pause(&self, time: Duration) {
+        self.state().pause = time;
     }
 
     /// Cuts the power: every operation fails until `restart`.
@@ -272,20 +295,22 @@ impl State {
         self.crashed = false;
         self.lock = 0;
         self.faults.crash_at = None;
+        self.faults.fail_at = None;
         self.faults.fail_sync = None;
+        self.pause = Duration::ZERO;
         let (names, durable) = (&self.names, &self.durable_names);
         self.files.retain(|file, _| names.values().chain(durable.values()).any(|named| named == file));
     }
 
-    /// Counts an operation that changes something. `Ok(true)`: the power fails during it, so the
-    /// caller lets it take its effect on the cache and reports the failure.
-    fn step(&mut self) -> io::Result<bool> {
+    /// Counts an operation that changes something, and says what becomes of it.
+    fn step(&mut self) -> io::Result<Fate> {
         self.alive()?;
         self.operations += 1;
         if self.faults.crash_at.is_some_and(|at| self.operations >= at) {
             self.crashed = true;
+            return Ok(Fate::PowerFails);
         }
-        Ok(self.crashed)
+        Ok(if self.faults.fail_at == Some(self.operations) { Fate::Fails } else { Fate::Done })
     }
 
     fn alive(&self) -> io::Result<()> {
@@ -296,13 +321,11 @@ impl State {
         self.names.values().filter_map(|file| self.files.get(file)).map(|content| content.size).sum()
     }
 
-    fn grow(&self, file: u64, size: u64) -> io::Result<()> {
-        let Some(capacity) = self.faults.capacity else { return Ok(()) };
+    /// The size, `size` at most, that a file may have.
+    fn room(&self, file: u64, size: u64) -> u64 {
+        let Some(capacity) = self.faults.capacity else { return size };
         let old = self.files.get(&file).map_or(0, |content| content.size);
-        if size > old && self.used() + (size - old) > capacity {
-            return Err(ErrorKind::StorageFull.into());
-        }
-        Ok(())
+        if size <= old { size } else { size.min(old + capacity.saturating_sub(self.used())) }
     }
 
     fn file(&self, name: &str) -> io::Result<u64> {
@@ -310,11 +333,28 @@ impl State {
     }
 
     fn change_names(&mut self, change: NameChange) -> io::Result<()> {
-        let crashed = self.step()?;
+        let fate = self.step()?;
+        if fate == Fate::Fails {
+            return Err(failed());
+        }
         change.clone().apply(&mut self.names);
         self.pending_names.push(change);
-        if crashed { Err(power_lost()) } else { Ok(()) }
+        fate.result()
     }
+}
+
+impl Fate {
+    fn result(self) -> io::Result<()> {
+        match self {
+            Self::Done => Ok(()),
+            Self::PowerFails => Err(power_lost()),
+            Self::Fails => Err(failed()),
+        }
+    }
+}
+
+fn failed() -> io::Error {
+    io::Error::other("the simulated disk failed")
 }
 
 fn power_lost() -> io::Error {
@@ -341,6 +381,9 @@ impl Disk for SimDisk {
     fn read(&self, name: &str) -> io::Result<Vec<u8>> {
         let state = self.state();
         state.alive()?;
+        if state.faults.unreadable.as_deref() == Some(name) {
+            return Err(failed());
+        }
         let content = &state.files[&state.file(name)?];
         let mut bytes = content.now.clone();
         bytes.resize(usize::try_from(content.size).map_err(|_| ErrorKind::FileTooLarge)?, 0);
@@ -367,13 +410,19 @@ impl Disk for SimDisk {
 
     fn sync_directory(&self) -> io::Result<()> {
         let mut state = self.state();
-        if state.step()? {
-            return Err(power_lost());
-        }
+        state.step()?.result()?;
         let state = &mut *state;
         for change in state.pending_names.drain(..) {
             change.apply(&mut state.durable_names);
         }
+        Ok(())
+    }
+
+    fn sync_file(&self, name: &str) -> io::Result<()> {
+        let mut state = self.state();
+        let file = state.file(name)?;
+        state.step()?.result()?;
+        content(&mut state, file)?.sync();
         Ok(())
     }
 
@@ -394,7 +443,7 @@ impl Disk for SimDisk {
     }
 
     fn sync_time(&self) -> Duration {
-        self.sync_time
+        self.sync_time + std::mem::take(&mut self.state().pause)
     }
 
     fn describe(&self) -> String {
@@ -423,15 +472,16 @@ struct SimFile {
 }
 
 impl SimFile {
-    /// Runs one operation on the content; the second argument of `act` is the file's number.
-    fn step(&self, act: impl FnOnce(&mut State, u64) -> io::Result<()>) -> io::Result<()> {
+    /// Runs one operation on the content, unless it is to fail without a trace; the arguments of
+    /// `act` are the file's number and what is to become of the operation.
+    fn step(&self, act: impl FnOnce(&mut State, u64, Fate) -> io::Result<()>) -> io::Result<()> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.life != self.life {
             return Err(power_lost());
         }
-        let crashed = state.step()?;
-        act(&mut state, self.file)?;
-        if crashed { Err(power_lost()) } else { Ok(()) }
+        let fate = state.step()?;
+        act(&mut state, self.file, fate)?;
+        fate.result()
     }
 }
 
@@ -442,25 +492,34 @@ fn content(state: &mut State, file: u64) -> io::Result<&mut Content> {
 
 impl DiskFile for SimFile {
     fn write_at(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        self.step(|state, file| {
-            state.grow(file, offset + bytes.len() as u64)?;
+        self.step(|state, file, fate| {
+            let end = offset + bytes.len() as u64;
+            let fits = state.room(file, end).max(offset) - offset;
+            let mut taken = usize::try_from(fits).map_err(|_| ErrorKind::FileTooLarge)?;
+            if fate == Fate::Fails {
+                taken = taken.min((next(&mut state.random) % (bytes.len() as u64 + 1)) as usize);
+            }
             let offset = usize::try_from(offset).map_err(|_| ErrorKind::FileTooLarge)?;
-            content(state, file)?.write(offset, bytes);
+            if taken > 0 {
+                content(state, file)?.write(offset, &bytes[..taken]);
+            }
+            if fate != Fate::Fails && taken < bytes.len() {
+                return Err(ErrorKind::StorageFull.into());
+            }
             Ok(())
         })
     }
 
     fn sync(&mut self) -> io::Result<()> {
-        self.step(|state, file| {
+        self.step(|state, file, fate| {
             state.syncs += 1;
-            let fails = state.faults.fail_sync == Some(state.syncs);
-            let crashed = state.crashed;
+            let fails = fate == Fate::Fails || state.faults.fail_sync == Some(state.syncs);
             let content = content(state, file)?;
             if fails {
                 content.dirty.clear();
-                return Err(io::Error::other("the simulated disk failed to sync"));
+                return Err(failed());
             }
-            if !crashed {
+            if fate == Fate::Done {
                 content.sync();
             }
             Ok(())
@@ -468,8 +527,13 @@ impl DiskFile for SimFile {
     }
 
     fn allocate(&mut self, size: u64) -> io::Result<()> {
-        self.step(|state, file| {
-            state.grow(file, size)?;
+        self.step(|state, file, fate| {
+            if fate == Fate::Fails {
+                return Ok(());
+            }
+            if state.room(file, size) < size {
+                return Err(ErrorKind::StorageFull.into());
+            }
             let content = content(state, file)?;
             content.size = content.size.max(size);
             Ok(())
@@ -477,8 +541,10 @@ impl DiskFile for SimFile {
     }
 
     fn truncate(&mut self, size: u64) -> io::Result<()> {
-        self.step(|state, file| {
-            content(state, file)?.truncate(size);
+        self.step(|state, file, fate| {
+            if fate != Fate::Fails {
+                content(state, file)?.truncate(size);
+            }
             Ok(())
         })
     }

@@ -25,6 +25,8 @@ const ENTRY_HEADER: usize = 28;
 pub(super) struct Taken {
     pub(super) revision: Revision,
     pub(super) bytes: u64,
+    /// Entries.
+    pub(super) keys: u64,
 }
 
 /// Name of the checkpoint at a revision.
@@ -43,39 +45,52 @@ pub(super) fn write(
     index: &Index,
     ttl: &dyn Fn(&KeyValue, u32) -> u32,
 ) -> io::Result<Taken> {
-    let revision = index.compacted;
-    let temporary = format!("{}.tmp", name(revision));
-    let result = write_file(disk, &temporary, index, ttl);
-    let bytes = match result {
-        Ok(bytes) => bytes,
+    let left = |(kv, seconds): (KeyValue, u32)| {
+        let seconds = if seconds == 0 { 0 } else { ttl(&kv, seconds) };
+        (kv, seconds)
+    };
+    let entries = &mut index.at_compaction().map(left);
+    write_state(disk, &name(index.compacted), index.compacted, entries)
+}
+
+/// Writes a state, in the order of keys, to the file of this name: whole, or not at all.
+pub(super) fn write_state(
+    disk: &dyn Disk,
+    name: &str,
+    revision: Revision,
+    entries: &mut dyn Iterator<Item = (KeyValue, u32)>,
+) -> io::Result<Taken> {
+    let temporary = format!("{name}.tmp");
+    let (bytes, keys) = match write_file(disk, &temporary, revision, entries) {
+        Ok(written) => written,
         Err(error) => {
             // The next start removes it if this fails too.
             let _ = disk.remove(&temporary);
             return Err(error);
         }
     };
-    disk.rename(&temporary, &name(revision))?;
+    disk.rename(&temporary, name)?;
     disk.sync_directory()?;
-    Ok(Taken { revision, bytes })
+    Ok(Taken { revision, bytes, keys })
 }
 
+/// Bytes and entries.
 fn write_file(
     disk: &dyn Disk,
     temporary: &str,
-    index: &Index,
-    ttl: &dyn Fn(&KeyValue, u32) -> u32,
-) -> io::Result<u64> {
+    revision: Revision,
+    entries: &mut dyn Iterator<Item = (KeyValue, u32)>,
+) -> io::Result<(u64, u64)> {
     let mut file = disk.open(temporary)?;
     file.truncate(0)?;
-    file.write_at(0, &header(index.compacted))?;
+    file.write_at(0, &header(revision))?;
     let mut writer = Chunks { file, offset: HEADER as u64, chunk: Vec::with_capacity(CHUNK + CHUNK / 2) };
     let mut count = 0u64;
-    for (kv, ttl_seconds) in index.at_compaction() {
-        let ttl_seconds = if ttl_seconds == 0 { 0 } else { ttl(&kv, ttl_seconds) };
+    for (kv, ttl_seconds) in entries {
         writer.push(&kv, ttl_seconds)?;
         count += 1;
     }
-    writer.finish(count)
+    Ok((writer.finish(count)?, count))
 }
 
 fn header(revision: Revision) -> [u8; HEADER] {

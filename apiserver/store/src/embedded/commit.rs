@@ -12,9 +12,11 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
+use super::backup::Restored;
 use super::index::{Change, Index};
 use super::log::{AppendError, Log};
 use super::record::{self, Body};
@@ -35,6 +37,8 @@ pub(super) enum Message {
     Write { write: Write, deadline: Option<Instant>, reply: oneshot::Sender<Result<Written, StoreError>> },
     Compact { revision: Revision, reply: oneshot::Sender<Result<(), StoreError>> },
     Checkpoint { reply: oneshot::Sender<Result<Revision, StoreError>> },
+    /// Makes the present the same as this state, by changes in one group.
+    Restore { content: Box<Index>, reply: oneshot::Sender<Result<Restored, StoreError>> },
     Close { reply: oneshot::Sender<()> },
 }
 
@@ -65,6 +69,7 @@ pub(super) async fn submit(
 enum Answer {
     Written(Result<Written, StoreError>, oneshot::Sender<Result<Written, StoreError>>, String),
     Compacted(Result<(), StoreError>, oneshot::Sender<Result<(), StoreError>>),
+    Restored(Restored, oneshot::Sender<Result<Restored, StoreError>>),
 }
 
 /// What a group is going to do.
@@ -174,6 +179,11 @@ impl Committer {
                     staged.answers.push(Answer::Compacted(result, reply));
                 }
                 Message::Checkpoint { reply } => self.checkpoint_on_request(reply),
+                Message::Restore { content, reply } => {
+                    let restored = self.stage_restore(&mut staged, &content);
+                    staged.answers.push(Answer::Restored(restored, reply));
+                    bytes = staged.records.len();
+                }
                 Message::Close { reply } => return (staged, Some(reply)),
             }
             let full = count >= GROUP_REQUESTS || bytes >= GROUP_BYTES;
@@ -189,27 +199,58 @@ impl Committer {
         if mod_revision != write.expected {
             return Written::Conflict { current: current.kv, revision: current.revision };
         }
-        let change = match write.op {
-            Op::Put { value, ttl_seconds } => {
-                let revision = self.index.revision + 1;
-                staged.push(
-                    self.log.group(),
-                    &Body::Put { revision, ttl_seconds, key: &write.key, value: &value },
-                );
-                self.index.put(&write.key, value, ttl_seconds)
-            }
-            Op::Delete => {
-                let Some(change) = self.index.delete(&write.key) else {
-                    // As in etcd: deleting nothing succeeds and makes no revision.
-                    return Written::Done { revision: self.index.revision };
-                };
-                staged.push(self.log.group(), &Body::Delete { revision: change.revision, key: &write.key });
-                change
-            }
+        let revision = match write.op {
+            Op::Put { value, ttl_seconds } => self.stage_put(staged, &write.key, value, (ttl_seconds, deadline)),
+            // As in etcd: deleting nothing succeeds and makes no revision.
+            Op::Delete => self.stage_delete(staged, &write.key).unwrap_or(self.index.revision),
         };
-        let revision = change.revision;
-        staged.changes.push((change, deadline));
         Written::Done { revision }
+    }
+
+    fn stage_put(
+        &mut self,
+        staged: &mut Staged,
+        key: &str,
+        value: Bytes,
+        (ttl_seconds, deadline): (u32, Option<Instant>),
+    ) -> Revision {
+        let revision = self.index.revision + 1;
+        staged.push(self.log.group(), &Body::Put { revision, ttl_seconds, key, value: &value });
+        let change = self.index.put(key, value, ttl_seconds);
+        staged.changes.push((change, deadline));
+        revision
+    }
+
+    fn stage_delete(&mut self, staged: &mut Staged, key: &str) -> Option<Revision> {
+        let change = self.index.delete(key)?;
+        let revision = change.revision;
+        staged.push(self.log.group(), &Body::Delete { revision, key });
+        staged.changes.push((change, None));
+        Some(revision)
+    }
+
+    /// What is not in `content` goes, what is there otherwise is set; what is the same stays as it is.
+    fn stage_restore(&mut self, staged: &mut Staged, content: &Index) -> Restored {
+        let gone: Vec<Arc<str>> = self
+            .index
+            .live_changes()
+            .filter(|change| content.current(&change.key).is_none())
+            .map(|change| Arc::clone(&change.key))
+            .collect();
+        let (removed, mut set) = (gone.len() as u64, 0);
+        for key in gone {
+            self.stage_delete(staged, &key);
+        }
+        for wanted in content.live_changes() {
+            let same = self.index.current(&wanted.key).is_some_and(|current| {
+                current.value == wanted.value && current.ttl_seconds == 0 && wanted.ttl_seconds == 0
+            });
+            let Some(value) = wanted.value.clone().filter(|_| !same) else { continue };
+            let ttl = wanted.ttl_seconds;
+            self.stage_put(staged, &wanted.key, value, (ttl, (ttl > 0).then(|| super::deadline(ttl))));
+            set += 1;
+        }
+        Restored { revision: self.index.revision, set, removed }
     }
 
     fn stage_compaction(&mut self, staged: &mut Staged, revision: Revision) {
@@ -387,6 +428,9 @@ impl Committer {
                 Message::Checkpoint { reply } => {
                     let _ = reply.send(Err(shared.end_error("take a checkpoint")));
                 }
+                Message::Restore { reply, .. } => {
+                    let _ = reply.send(Err(shared.end_error("restore")));
+                }
                 Message::Close { reply } => {
                     let _ = reply.send(());
                 }
@@ -410,6 +454,7 @@ impl Staged {
             match answer {
                 Answer::Written(result, reply, _) => drop(reply.send(result)),
                 Answer::Compacted(result, reply) => drop(reply.send(result)),
+                Answer::Restored(restored, reply) => drop(reply.send(Ok(restored))),
             }
         }
     }
@@ -419,6 +464,7 @@ impl Staged {
             match answer {
                 Answer::Written(_, reply, key) => drop(reply.send(Err(error(format!("write {key}"))))),
                 Answer::Compacted(_, reply) => drop(reply.send(Err(error("compact".to_owned())))),
+                Answer::Restored(_, reply) => drop(reply.send(Err(error("restore".to_owned())))),
             }
         }
     }

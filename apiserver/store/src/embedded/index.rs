@@ -314,6 +314,45 @@ impl Index {
         })
     }
 
+    /// Everything at present, in the order of keys, with the whole time to live of each key.
+    pub(super) fn at_present(&self) -> impl Iterator<Item = (KeyValue, u32)> + '_ {
+        self.live_changes().filter_map(|change| Some((change.key_value()?, change.ttl_seconds)))
+    }
+
+    /// What in the state contradicts itself; nothing in a sound one. `scrub` must be done.
+    pub(super) fn contradictions(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        let live = self.live_changes().count() as u64;
+        if live != self.live {
+            found.push(format!("{live} keys exist, and {} are counted", self.live));
+        }
+        let mut next = self.compacted.max(1) + 1;
+        for (revision, change) in &self.history {
+            if *revision != next || change.revision != next {
+                found.push(format!("the history has revision {revision} where {next} belongs"));
+            }
+            next = revision + 1;
+            let newest = self.keys.get(&change.key).map_or(0, |newest| newest.revision);
+            if newest < *revision {
+                found.push(format!("{} changed at {revision}, its newest change is at {newest}", change.key));
+            }
+        }
+        if next != self.revision + 1 {
+            found.push(format!("the history ends at {}, the store is at {}", next - 1, self.revision));
+        }
+        for (key, change) in &self.keys {
+            let after = change.revision > self.compacted;
+            let ordered = change.create_revision >= 1 && change.create_revision <= change.revision;
+            if *key != change.key || !ordered || change.revision > self.revision {
+                let (made, newest) = (change.create_revision, change.revision);
+                found.push(format!("{key} is made at {made} and changed at {newest}, out of order"));
+            } else if after && self.history.get(&change.revision).is_none_or(|own| own.key != *key) {
+                found.push(format!("{key} changed at {}, of which the history knows nothing", change.revision));
+            }
+        }
+        found
+    }
+
     /// The newest change of every key that exists.
     pub(super) fn live_changes(&self) -> impl Iterator<Item = &Arc<Change>> + '_ {
         self.keys.values().filter(|change| change.value.is_some())

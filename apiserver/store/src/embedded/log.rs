@@ -142,12 +142,13 @@ impl Log {
         Ok(())
     }
 
-    /// A disk that is full has taken a part, which must not stay behind the end.
+    /// A disk that is full has taken a part, which must not stay behind the end, also not after a
+    /// loss of power: the segment may be followed by another one.
     fn undo_write(&mut self, error: io::Error) -> AppendError {
         if !is_full(&error) {
             return AppendError::Fatal(error);
         }
-        match self.file.truncate(self.offset) {
+        match self.file.truncate(self.offset).and_then(|()| self.file.sync()) {
             Ok(()) => {
                 self.allocated = self.offset;
                 AppendError::Full(error)

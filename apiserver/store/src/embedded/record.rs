@@ -140,13 +140,16 @@ fn decode_body(kind: u8, payload: &[u8]) -> Option<Body<'_>> {
     }
 }
 
-/// The whole records that lie behind damage.
-pub(super) fn behind(bytes: &[u8], from: usize, sequence: u64) -> impl Iterator<Item = Record<'_>> {
+/// The whole records that lie behind damage, each with where it begins.
+pub(super) fn behind(
+    bytes: &[u8],
+    from: usize,
+    sequence: u64,
+) -> impl Iterator<Item = (usize, Record<'_>)> {
     (from.next_multiple_of(ALIGN)..bytes.len())
         .step_by(ALIGN)
         .filter(|&at| read_u32(bytes, at) == Some(MAGIC))
-        .filter_map(move |at| decode_record(bytes, at, sequence))
-        .map(|(record, _)| record)
+        .filter_map(move |at| decode_record(bytes, at, sequence).map(|(record, _)| (at, record)))
 }
 
 /// Lengths are bounded by `limits` far below 4 GiB; anything longer is a defect that must not
@@ -229,8 +232,8 @@ mod tests {
     fn a_record_behind_damage_is_found() {
         let mut bytes = encoded(&Body::Delete { revision: 9, key: "/key" });
         bytes[0] = 0xff;
-        let found = behind(&bytes, 0, 5).next().unwrap();
-        assert_eq!(found.body, Body::Delete { revision: 9, key: "/key" });
+        let (at, found) = behind(&bytes, 0, 5).next().unwrap();
+        assert_eq!((at, found.body), (8, Body::Delete { revision: 9, key: "/key" }));
         assert_eq!(behind(&bytes, 12, 5).next(), None);
     }
 }

@@ -1,8 +1,8 @@
 //! From the files of a directory back to the state in memory.
 //!
-//! A loss of power may tear the group that was being written, which is the last one of the last
-//! segment; nothing of it was acknowledged. Anything else that is damaged was acknowledged, and
-//! then the store refuses to start rather than to forget.
+//! A group of records counts whole or not at all. A loss of power may tear the group that was being
+//! written, which is the last one of the last segment; nothing of it was acknowledged. Anything else
+//! that is damaged was acknowledged, and then the store refuses to start rather than to forget.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
@@ -18,11 +18,11 @@ use crate::disk::Disk;
 use crate::{Revision, StoreError};
 
 /// Name of the file that says which version of the layout the directory has.
-const FORMAT: &str = "FORMAT";
+pub(super) const FORMAT: &str = "FORMAT";
 /// What is in it.
-const FORMAT_LINE: &str = "hawser-store 1\n";
+pub(super) const FORMAT_LINE: &str = "hawser-store 1\n";
 
-/// What a directory held.
+/// What a directory held, ready for writing.
 pub(super) struct Recovered {
     pub(super) index: Index,
     pub(super) log: Log,
@@ -32,6 +32,34 @@ pub(super) struct Recovered {
     pub(super) checkpoint_bytes: u64,
 }
 
+/// What a directory holds, as far as reading alone can tell.
+pub(super) struct Found {
+    pub(super) index: Index,
+    /// Revision of the newest checkpoint; 0 for none.
+    pub(super) checkpoint: Revision,
+    /// Its size in bytes.
+    pub(super) checkpoint_bytes: u64,
+    /// Names of older ones, which a crash has left over.
+    stale: Vec<String>,
+    /// The segments with a record.
+    complete: VecDeque<Segment>,
+    /// Number of the last whole group.
+    group: u64,
+    /// Sequence for the next segment.
+    sequence: u64,
+    /// The end of the last segment, where its header is whole.
+    pub(super) tail: Option<Tail>,
+}
+
+/// The end of the log.
+pub(super) struct Tail {
+    pub(super) name: String,
+    /// Where the whole groups end.
+    pub(super) end: usize,
+    /// The bytes of the last one.
+    group: Vec<u8>,
+}
+
 /// Reads everything and makes the directory ready for writing.
 pub(super) fn recover(disk: &Arc<dyn Disk>, options: &Options) -> Result<Recovered, StoreError> {
     let place = disk.describe();
@@ -39,32 +67,59 @@ pub(super) fn recover(disk: &Arc<dyn Disk>, options: &Options) -> Result<Recover
         let place = place.clone();
         move |cause: io::Error| broken(&place, what, Some(cause))
     };
-    check_format(disk.as_ref(), &place)?;
+    make_format(disk.as_ref(), &place)?;
     let names = disk.list().map_err(failed("cannot list the files"))?;
     for name in names.iter().filter(|name| name.ends_with(".tmp")) {
         disk.remove(name).map_err(failed("cannot remove an unfinished file"))?;
     }
-    let (index, checkpoint_bytes) = read_checkpoint(disk.as_ref(), &names, &place)?;
+    let found = read(disk.as_ref())?;
+    for name in &found.stale {
+        disk.remove(name).map_err(failed("cannot remove an old checkpoint"))?;
+    }
+    if let Some(tail) = &found.tail {
+        settle(disk.as_ref(), tail).map_err(|error| {
+            broken(&place, format!("cannot settle the end of {}", tail.name), Some(error))
+        })?;
+    }
+    let Found { index, checkpoint, checkpoint_bytes, complete, group, sequence, .. } = found;
+    let position = (sequence, group + 1);
+    let log = Log::begin(Arc::clone(disk), options.segment_bytes, complete, position, index.revision)
+        .map_err(failed("cannot begin a segment of the log"))?;
+    Ok(Recovered { index, log, checkpoint, checkpoint_bytes })
+}
+
+/// Reads everything and changes nothing.
+pub(super) fn read(disk: &dyn Disk) -> Result<Found, StoreError> {
+    let place = disk.describe();
+    check_format(disk, &place)?;
+    let names = disk.list().map_err(|error| broken(&place, "cannot list the files", Some(error)))?;
+    let (index, checkpoint_bytes, stale) = read_checkpoint(disk, &names, &place)?;
     let checkpoint = index.compacted;
-    let mut replay =
-        Replay { place: &place, index, checkpoint, started: false, group: 0, left: 0, group_start: 0 };
+    let mut replay = Replay {
+        place: &place,
+        index,
+        checkpoint,
+        started: false,
+        group: 0,
+        left: 0,
+        group_start: 0,
+        whole: 0..0,
+    };
     let sequences: Vec<u64> = names.iter().filter_map(|name| log::sequence_of(name)).collect();
-    let complete = replay_segments(disk.as_ref(), &sequences, &mut replay)?;
+    let (complete, tail) = replay_segments(disk, &sequences, &mut replay)?;
     // A last segment without a record is made anew under its own name.
     let used = complete.back().map_or(0, |segment| segment.sequence);
     let sequence = (used + 1).max(sequences.last().copied().unwrap_or(1));
-    let (group, index) = (replay.group + 1, replay.index);
-    let log =
-        Log::begin(Arc::clone(disk), options.segment_bytes, complete, (sequence, group), index.revision)
-            .map_err(failed("cannot begin a segment of the log"))?;
-    Ok(Recovered { index, log, checkpoint, checkpoint_bytes })
+    let (group, index) = (replay.group, replay.index);
+    Ok(Found { index, checkpoint, checkpoint_bytes, stale, complete, group, sequence, tail })
 }
 
 fn broken(place: &str, why: impl Into<String>, cause: Option<io::Error>) -> StoreError {
     StoreError::Broken { attempted: format!("open the store in {place}"), why: why.into(), cause }
 }
 
-fn check_format(disk: &dyn Disk, place: &str) -> Result<(), StoreError> {
+/// Refuses what is no store, or one of another format.
+pub(super) fn check_format(disk: &dyn Disk, place: &str) -> Result<(), StoreError> {
     match disk.read(FORMAT) {
         Ok(found) if found == FORMAT_LINE.as_bytes() => Ok(()),
         Ok(found) => {
@@ -75,17 +130,24 @@ fn check_format(disk: &dyn Disk, place: &str) -> Result<(), StoreError> {
         }
         Err(error) if error.kind() == ErrorKind::NotFound => {
             let names = disk.list().map_err(|error| broken(place, "cannot list the files", Some(error)))?;
-            if let Some(name) = names.iter().find(|name| !name.ends_with(".tmp")) {
-                return Err(broken(
-                    place,
-                    format!("it holds {name} but no file {FORMAT}: not a store"),
-                    None,
-                ));
-            }
-            write_format(disk).map_err(|error| broken(place, "cannot write the format file", Some(error)))
+            let why = match names.iter().find(|name| !name.ends_with(".tmp")) {
+                Some(name) => format!("it holds {name} but no file {FORMAT}: not a store"),
+                None => format!("it has no file {FORMAT}: not a store"),
+            };
+            Err(broken(place, why, None))
         }
         Err(error) => Err(broken(place, "cannot read the format file", Some(error))),
     }
+}
+
+/// The same, and an empty directory becomes a store.
+pub(super) fn make_format(disk: &dyn Disk, place: &str) -> Result<(), StoreError> {
+    let names = disk.list().map_err(|error| broken(place, "cannot list the files", Some(error)))?;
+    if names.iter().all(|name| name.ends_with(".tmp")) {
+        return write_format(disk)
+            .map_err(|error| broken(place, "cannot write the format file", Some(error)));
+    }
+    check_format(disk, place)
 }
 
 fn write_format(disk: &dyn Disk) -> io::Result<()> {
@@ -98,64 +160,91 @@ fn write_format(disk: &dyn Disk) -> io::Result<()> {
     disk.sync_directory()
 }
 
-/// The newest checkpoint; older ones, which a crash has left over, go.
-fn read_checkpoint(disk: &dyn Disk, names: &[String], place: &str) -> Result<(Index, u64), StoreError> {
+/// The newest checkpoint, its size, and the names of older ones.
+fn read_checkpoint(
+    disk: &dyn Disk,
+    names: &[String],
+    place: &str,
+) -> Result<(Index, u64, Vec<String>), StoreError> {
     let mut revisions: Vec<Revision> =
         names.iter().filter_map(|name| checkpoint::revision_of(name)).collect();
     revisions.sort_unstable();
-    let Some(newest) = revisions.pop() else { return Ok((Index::new(), 0)) };
+    let Some(newest) = revisions.pop() else { return Ok((Index::new(), 0, Vec::new())) };
     let name = checkpoint::name(newest);
     let bytes =
         disk.read(&name).map_err(|error| broken(place, format!("cannot read {name}"), Some(error)))?;
     let index = checkpoint::read(&bytes)
         .map_err(|offset| broken(place, format!("{name} is damaged at byte {offset}"), None))?;
-    for old in revisions {
-        let name = checkpoint::name(old);
-        disk.remove(&name).map_err(|error| broken(place, format!("cannot remove {name}"), Some(error)))?;
-    }
-    Ok((index, bytes.len() as u64))
+    let stale = revisions.into_iter().map(checkpoint::name).collect();
+    Ok((index, bytes.len() as u64, stale))
 }
 
 fn replay_segments(
     disk: &dyn Disk,
     sequences: &[u64],
     replay: &mut Replay<'_>,
-) -> Result<VecDeque<Segment>, StoreError> {
-    let mut complete = VecDeque::new();
+) -> Result<(VecDeque<Segment>, Option<Tail>), StoreError> {
+    let place = replay.place;
+    let read = |sequence: u64| {
+        let name = log::name(sequence);
+        disk.read(&name).map_err(|error| broken(place, format!("cannot read {name}"), Some(error)))
+    };
+    let (mut complete, mut tail) = (VecDeque::new(), None);
     let mut expected = 1;
+    let mut ahead = sequences.first().map(|first| read(*first)).transpose()?;
     for (position, &sequence) in sequences.iter().enumerate() {
         let name = log::name(sequence);
-        let last = position + 1 == sequences.len();
         if sequence != expected && (replay.index.revision > replay.checkpoint || replay.checkpoint == 0) {
             return Err(replay.damaged(&log::name(expected), "is missing"));
         }
         expected = sequence + 1;
-        let bytes = disk
-            .read(&name)
-            .map_err(|error| broken(replay.place, format!("cannot read {name}"), Some(error)))?;
-        let Some(end) = replay.segment(&name, sequence, &bytes, last)? else { break };
-        if last {
-            settle(disk, &name, &bytes[replay.group_start.min(end)..end], end).map_err(|error| {
-                broken(replay.place, format!("cannot settle the end of {name}"), Some(error))
-            })?;
+        let Some(bytes) = ahead.take() else { break };
+        // What the next segment begins with tells whether a torn group at the end was given up.
+        if let Some(&next) = sequences.get(position + 1) {
+            let bytes = read(next)?;
+            // The disk may have been full when the very last one was made; then this one was written on.
+            let counts = position + 2 < sequences.len() || is_made(&bytes, next);
+            ahead = counts.then_some(bytes);
+        }
+        let after = match &ahead {
+            None => After::Nothing,
+            Some(next) => After::Group(log::read_segment_header(next).map(|(_, group)| group)),
+        };
+        let Some(end) = replay.segment(&name, sequence, &bytes, after)? else { break };
+        if after == After::Nothing {
+            tail = Some(Tail { name, end, group: bytes[replay.whole.clone()].to_vec() });
         }
         if end > SEGMENT_HEADER {
             let last_revision = replay.index.revision;
             complete.push_back(Segment { sequence, last_revision, bytes: end as u64 });
         }
     }
-    Ok(complete)
+    Ok((complete, tail))
+}
+
+/// Whether the making of a segment came to its end, so that records could be in it.
+pub(super) fn is_made(bytes: &[u8], sequence: u64) -> bool {
+    log::read_segment_header(bytes).is_some_and(|(own, _)| own == sequence)
+        || record::behind(bytes, 0, sequence).next().is_some()
 }
 
 /// Makes the end of the log durable and clean. Its last group may be in the cache only, and if a
 /// sync of it failed, the cache believes it clean; so it is written once more.
-fn settle(disk: &dyn Disk, name: &str, group: &[u8], end: usize) -> io::Result<()> {
-    let mut file = disk.open(name)?;
-    file.truncate(end as u64)?;
-    if !group.is_empty() {
-        file.write_at((end - group.len()) as u64, group)?;
+fn settle(disk: &dyn Disk, tail: &Tail) -> io::Result<()> {
+    let mut file = disk.open(&tail.name)?;
+    file.truncate(tail.end as u64)?;
+    if !tail.group.is_empty() {
+        file.write_at((tail.end - tail.group.len()) as u64, &tail.group)?;
     }
     file.sync()
+}
+
+/// What follows a segment.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum After {
+    Nothing,
+    /// Another one, with the number of its first group if its header is whole.
+    Group(Option<u64>),
 }
 
 /// The state of a replay.
@@ -172,6 +261,8 @@ struct Replay<'a> {
     left: u32,
     /// Where the group begins in the segment.
     group_start: usize,
+    /// Where the last whole group of the segment is.
+    whole: std::ops::Range<usize>,
 }
 
 impl Replay<'_> {
@@ -183,18 +274,19 @@ impl Replay<'_> {
         )
     }
 
-    /// Replays one segment and answers where its records end; `None` for a last segment whose
+    /// Replays one segment and answers where its groups end; `None` for a last segment whose
     /// making was cut short.
     fn segment(
         &mut self,
         name: &str,
         sequence: u64,
         bytes: &[u8],
-        last: bool,
+        after: After,
     ) -> Result<Option<usize>, StoreError> {
+        let last = after == After::Nothing;
         let first_group = match log::read_segment_header(bytes) {
             Some((own, group)) if own == sequence => group,
-            _ if last && record::behind(bytes, 0, sequence).next().is_none() => return Ok(None),
+            _ if last && !is_made(bytes, sequence) => return Ok(None),
             _ => return Err(self.damaged(name, "has a damaged header")),
         };
         let behind_checkpoint = self.index.revision == self.checkpoint;
@@ -203,31 +295,48 @@ impl Replay<'_> {
                 self.damaged(name, format!("begins with group {first_group} after group {}", self.group))
             );
         }
-        // A group that a crash tore ends with its segment.
         (self.started, self.group, self.left) = (true, first_group - 1, 0);
-        self.group_start = SEGMENT_HEADER;
+        (self.group_start, self.whole) = (SEGMENT_HEADER, SEGMENT_HEADER..SEGMENT_HEADER);
+        let mut group = Vec::new();
         let mut at = SEGMENT_HEADER;
         loop {
             match record::decode(bytes, at, sequence) {
                 Decoded::Record(record, taken) => {
-                    self.record(name, at, &record)?;
+                    self.in_order(name, at, &record)?;
+                    group.push((at, record));
                     at += taken;
+                    if self.left == 0 {
+                        self.apply(name, group.drain(..))?;
+                        self.whole = self.group_start..at;
+                    }
                 }
                 Decoded::Nothing | Decoded::Damaged if last => {
                     self.check_torn(name, sequence, bytes, at)?;
-                    return Ok(Some(at));
+                    break;
                 }
-                Decoded::Nothing if record::behind(bytes, at, sequence).next().is_none() => {
-                    return Ok(Some(at));
-                }
+                Decoded::Nothing if record::behind(bytes, at, sequence).next().is_none() => break,
                 Decoded::Nothing | Decoded::Damaged => {
                     return Err(self.damaged(name, format!("is damaged at byte {at}")));
                 }
             }
         }
+        if self.left == 0 {
+            return Ok(Some(at));
+        }
+        // The rest of a group without its end was given up: nothing of it was acknowledged. Early
+        // versions kept its whole records and counted it.
+        self.left = 0;
+        if after == After::Group(Some(self.group + 1)) {
+            self.apply(name, group.drain(..))?;
+            self.whole = self.group_start..at;
+            return Ok(Some(at));
+        }
+        self.group -= 1;
+        Ok(Some(self.group_start))
     }
 
-    fn record(&mut self, name: &str, at: usize, record: &Record<'_>) -> Result<(), StoreError> {
+    /// Checks the place of a record in its group.
+    fn in_order(&mut self, name: &str, at: usize, record: &Record<'_>) -> Result<(), StoreError> {
         let in_order = if self.left > 0 {
             record.group == self.group && record.left == self.left - 1
         } else {
@@ -240,6 +349,21 @@ impl Replay<'_> {
             self.group_start = at;
         }
         (self.group, self.left) = (record.group, record.left);
+        Ok(())
+    }
+
+    fn apply<'r>(
+        &mut self,
+        name: &str,
+        group: impl Iterator<Item = (usize, Record<'r>)>,
+    ) -> Result<(), StoreError> {
+        for (at, record) in group {
+            self.record(name, at, &record)?;
+        }
+        Ok(())
+    }
+
+    fn record(&mut self, name: &str, at: usize, record: &Record<'_>) -> Result<(), StoreError> {
         match record.body {
             Body::Compact { revision } => {
                 if revision > self.index.compacted && revision <= self.index.revision {
@@ -272,7 +396,7 @@ impl Replay<'_> {
     /// written. A record of a later group proves that what is damaged had been synced.
     fn check_torn(&self, name: &str, sequence: u64, bytes: &[u8], end: usize) -> Result<(), StoreError> {
         let torn = if self.left > 0 { self.group } else { self.group + 1 };
-        if record::behind(bytes, end, sequence).any(|record| record.group > torn) {
+        if record::behind(bytes, end, sequence).any(|(_, record)| record.group > torn) {
             return Err(
                 self.damaged(name, format!("is damaged at byte {end}, with acknowledged writes behind it"))
             );

@@ -9,7 +9,7 @@ use etcd_client::LeaseClient;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use super::{TIMEOUT, server_message, within};
+use super::{request, server_message};
 use crate::StoreError;
 use crate::limits::{ETCD_LEASE_KEYS, ETCD_LEASE_REUSE_SECONDS};
 
@@ -45,7 +45,12 @@ impl Leases {
         let ttl = i64::from(ttl_seconds);
         let extra = extra_seconds(ttl);
         let attempted = format!("get a lease of {ttl_seconds} s");
-        let granted = within(TIMEOUT, &attempted, self.client.clone().grant(ttl + extra, None)).await?;
+        let ask = || {
+            let mut client = self.client.clone();
+            async move { client.grant(ttl + extra, None).await }
+        };
+        // A lease that was granted and not heard of runs out by itself.
+        let granted = request(&attempted, |_| true, ask).await?;
         if extra > 0 {
             let until = now + Duration::from_secs(extra.unsigned_abs());
             current.insert(ttl_seconds, Lease { id: granted.id(), until, keys: 1 });

@@ -13,6 +13,7 @@ use etcd_client::{EventType, WatchClient, WatchOptions, WatchResponse, WatchStre
 use tokio::sync::{mpsc, watch as channel};
 use tokio_stream::wrappers::ReceiverStream;
 
+use super::prefix::Prefix;
 use super::{CONNECT_TIMEOUT, key_of, within};
 use crate::limits::ETCD_WATCH_BATCHES;
 use crate::{Event, Notice, Revision, StoreError, Watch};
@@ -54,7 +55,11 @@ pub(super) fn progress_is_sound(version: &str) -> bool {
 /// What a watch is opened with, the first time and again.
 struct Opening {
     client: WatchClient,
+    /// As the store's keys begin.
     prefix: String,
+    /// As they begin in etcd.
+    outward: String,
+    translation: Prefix,
     /// Whether to watch every key and leave out here what has another prefix.
     every_key: bool,
 }
@@ -75,10 +80,17 @@ pub(super) async fn open(
     client: WatchClient,
     progress: &ProgressRequests,
     progress_is_sound: bool,
+    translation: &Prefix,
     prefix: &str,
     from: Revision,
 ) -> Result<Watch, StoreError> {
-    let opening = Opening { client, prefix: prefix.to_owned(), every_key: !progress_is_sound };
+    let opening = Opening {
+        client,
+        prefix: prefix.to_owned(),
+        outward: translation.outward(prefix),
+        translation: translation.clone(),
+        every_key: !progress_is_sound,
+    };
     let (stream, revision) = opening.open(from).await?;
     let from = if from == 0 { revision + 1 } else { from };
     let (sender, receiver) = mpsc::channel(ETCD_WATCH_BATCHES);
@@ -94,7 +106,7 @@ impl Opening {
         let options = WatchOptions::new().with_start_revision(from).with_prev_key().with_progress_notify();
         let options = if self.every_key { options.with_all_keys() } else { options.with_prefix() };
         let mut client = self.client.clone();
-        let opening = client.watch(self.prefix.as_str(), Some(options));
+        let opening = client.watch(self.outward.as_str(), Some(options));
         let mut stream = within(CONNECT_TIMEOUT, &attempted, opening).await?;
         let first = within(CONNECT_TIMEOUT, &attempted, stream.message()).await?;
         let Some(first) = first else { return Err(StoreError::Unavailable { attempted, cause: None }) };
@@ -192,9 +204,9 @@ impl Watching {
             return self.report_progress().await;
         };
         let newest = newest.mod_revision();
-        let prefix = self.opening.prefix.as_bytes();
+        let prefix = self.opening.outward.as_bytes();
         let wanted = |event: &&etcd_client::Event| event.kv().is_some_and(|kv| kv.key().starts_with(prefix));
-        let events = response.events().iter().filter(wanted).map(event).collect::<Result<Vec<_>, _>>()?;
+        let events = response.events().iter().filter(wanted).map(|own| event(own, &self.opening.translation)).collect::<Result<Vec<_>, _>>()?;
         self.seen = self.seen.max(newest);
         let last = events.last().map(|event| event.revision);
         if last.is_some() {
@@ -218,7 +230,7 @@ impl Watching {
     }
 }
 
-fn event(event: &etcd_client::Event) -> Result<Event, StoreError> {
+fn event(event: &etcd_client::Event, translation: &Prefix) -> Result<Event, StoreError> {
     let Some(kv) = event.kv() else {
         return Err(StoreError::Broken {
             attempted: "read a watch event from etcd".to_owned(),
@@ -236,7 +248,7 @@ fn event(event: &etcd_client::Event) -> Result<Event, StoreError> {
     };
     Ok(Event {
         revision: kv.mod_revision(),
-        key: key_of(kv)?,
+        key: translation.inward(key_of(kv)?),
         value: (!deleted).then(|| Bytes::copy_from_slice(kv.value())),
         previous: previous.map(|kv| Bytes::copy_from_slice(kv.value())),
         create_revision,

@@ -1,5 +1,6 @@
 //! A thousand lives of a store, each of which loses power several times, at any operation of the
-//! disk, recovery included. A seed that fails is printed; run it alone with `CRASH_SEED`.
+//! disk, recovery included; often something else fails before: an operation, a sync, or the space.
+//! A seed that fails is printed; run it alone with `LIFE_SEED`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -30,14 +31,16 @@ struct Known {
 
 #[test]
 fn acknowledged_writes_survive_a_thousand_crashes() {
-    if let Ok(seed) = std::env::var("CRASH_SEED") {
-        one_life(seed.parse().unwrap());
+    let all = crate::seeded::seeds(SEEDS);
+    if all.clone().count() == 1 {
+        one_life(all.start);
         return;
     }
     let threads: Vec<_> = (0..2)
         .map(|thread| {
+            let all = all.clone();
             std::thread::spawn(move || {
-                let seeds = (0..SEEDS).filter(|seed| seed % 2 == thread);
+                let seeds = all.filter(|seed| seed % 2 == thread);
                 seeds.map(one_life).fold(Tally::default(), Tally::plus)
             })
         })
@@ -45,6 +48,7 @@ fn acknowledged_writes_survive_a_thousand_crashes() {
     let tally = threads.into_iter().map(|thread| thread.join().unwrap()).fold(Tally::default(), Tally::plus);
     // The test is only worth something if crashes hit all parts.
     assert!(tally.crashes_while_writing > SEEDS, "{tally:?}");
+    assert!(tally.other_failures > SEEDS / 10, "{tally:?}");
     assert!(tally.crashes_while_opening > SEEDS / 10, "{tally:?}");
     assert!(tally.acknowledged > 10 * SEEDS, "{tally:?}");
     assert!(tally.unacknowledged_but_kept > SEEDS / 10, "{tally:?}");
@@ -62,6 +66,8 @@ fn the_same_seed_gives_the_same_life() {
 struct Tally {
     crashes_while_writing: u64,
     crashes_while_opening: u64,
+    /// Lives of a store that ended, or did not begin, though the power was on.
+    other_failures: u64,
     acknowledged: u64,
     unacknowledged_but_kept: u64,
     newest: Revision,
@@ -72,6 +78,7 @@ impl Tally {
         Self {
             crashes_while_writing: self.crashes_while_writing + other.crashes_while_writing,
             crashes_while_opening: self.crashes_while_opening + other.crashes_while_opening,
+            other_failures: self.other_failures + other.other_failures,
             acknowledged: self.acknowledged + other.acknowledged,
             unacknowledged_but_kept: self.unacknowledged_but_kept + other.unacknowledged_but_kept,
             newest: self.newest + other.newest,
@@ -82,7 +89,7 @@ impl Tally {
 fn one_life(seed: u64) -> Tally {
     let result = std::panic::catch_unwind(|| on_one_thread(live(seed)));
     result.unwrap_or_else(|panic| {
-        eprintln!("failed with CRASH_SEED={seed}");
+        eprintln!("the same life again: LIFE_SEED={seed}");
         std::panic::resume_unwind(panic)
     })
 }
@@ -93,23 +100,27 @@ async fn live(seed: u64) -> Tally {
     let known = Arc::new(Mutex::new(Known::default()));
     let mut tally = Tally::default();
     for round in 0..ROUNDS {
-        let crash_at = Some(disk.operations() + 1 + random.below(150));
-        disk.set_faults(Faults { crash_at, ..Faults::default() });
+        let faults = plan(&disk, &mut random);
+        disk.set_faults(faults.clone());
         match open(&disk, small()).await {
             Ok(store) => {
                 verify(&store, &known, &mut tally).await;
                 work(&store, &known, seed * ROUNDS + round).await;
                 tally.crashes_while_writing += u64::from(disk.crashed());
+                tally.other_failures += u64::from(!disk.crashed() && store.revision().await.is_err());
             }
+            Err(_) if disk.crashed() => tally.crashes_while_opening += 1,
             Err(error) => {
-                assert!(disk.crashed(), "{error:?}");
-                tally.crashes_while_opening += 1;
+                let planned = faults.fail_at.or(faults.fail_sync).or(faults.capacity);
+                assert!(planned.is_some(), "{error:?}");
+                tally.other_failures += 1;
             }
         }
         // Let the committer of this life see that nobody needs it any more.
         disk.crash();
         tokio::time::sleep(Duration::from_secs(1)).await;
         disk.restart();
+        disk.set_faults(Faults::default());
     }
     let store = open(&disk, small()).await.unwrap();
     verify(&store, &known, &mut tally).await;
@@ -117,6 +128,19 @@ async fn live(seed: u64) -> Tally {
     tally.acknowledged = known.acknowledged.len() as u64;
     tally.newest = known.newest;
     tally
+}
+
+/// The power fails, and in every other round something else does, mostly before.
+fn plan(disk: &SimDisk, random: &mut Random) -> Faults {
+    let crash_at = Some(disk.operations() + 1 + random.below(150));
+    let none = Faults { crash_at, ..Faults::default() };
+    let at = disk.operations() + 1 + random.below(80);
+    match random.below(6) {
+        0 => Faults { fail_at: Some(at), ..none },
+        1 => Faults { fail_sync: Some(disk.syncs() + 1 + random.below(40)), ..none },
+        2 => Faults { capacity: Some(8_000 + random.below(40_000)), ..none },
+        _ => none,
+    }
 }
 
 /// Several writers at once, until they are done or the disk is gone.
@@ -128,9 +152,11 @@ async fn work(store: &Embedded, known: &Arc<Mutex<Known>>, seed: u64) {
                 let mut random = Random::new(seed * WRITERS + writer + 1);
                 for number in 0..60 {
                     let unique = format!("{seed}-{writer}-{number}");
-                    if let Err(error) = one_operation(&store, &known, &mut random, &unique).await {
-                        assert!(matches!(error, StoreError::Broken { .. }), "{error:?}");
-                        return;
+                    match one_operation(&store, &known, &mut random, &unique).await {
+                        // The disk is full: nothing happened, and the store goes on.
+                        Ok(()) | Err(StoreError::Unavailable { .. }) => {}
+                        Err(StoreError::Broken { .. }) => return,
+                        Err(error) => panic!("{error:?}"),
                     }
                 }
             })

@@ -67,6 +67,64 @@ async fn a_full_disk_refuses_writes_until_there_is_room() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_write_that_fails_or_is_cut_short_stops_the_store_and_is_gone_after_a_restart() {
+    for attempt in 0..40 {
+        let disk = SimDisk::new(attempt);
+        let store = open(&disk, small()).await.unwrap();
+        let revision = put(&store, "/a", vec![1; 900]).await.unwrap();
+        disk.set_faults(Faults { fail_at: Some(disk.operations() + 1), ..Faults::default() });
+        let error = put(&store, "/a", vec![2; 900]).await.unwrap_err();
+        assert!(matches!(error, StoreError::Broken { .. }), "{error:?}");
+        // Later writes are refused too, though the disk would take them.
+        let error = put(&store, "/b", "1").await.unwrap_err();
+        assert!(error.to_string().contains("the store has stopped"), "{error}");
+        drop(store);
+        disk.kill_process();
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        let store = open(&disk, small()).await.unwrap();
+        assert_eq!(store.get("/a").await.unwrap().kv.unwrap().mod_revision, revision);
+        assert_eq!(put(&store, "/b", "1").await.unwrap(), revision + 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_disk_that_hangs_delays_writes_and_no_reads() {
+    let disk = SimDisk::new(3).with_sync_time(Duration::from_micros(100));
+    let store = open(&disk, small()).await.unwrap();
+    let first = put(&store, "/a", "1").await.unwrap();
+    let mut watch = store.watch("", 0).await.unwrap();
+    disk.pause(Duration::from_secs(30));
+    let writing = tokio::spawn({
+        let store = store.clone();
+        async move { put(&store, "/a", "2").await.unwrap() }
+    });
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    // What is not durable is neither read nor watched.
+    assert!(!writing.is_finished());
+    assert_eq!(store.get("/a").await.unwrap().kv.unwrap().mod_revision, first);
+    assert!(tokio::time::timeout(Duration::from_secs(5), watch.next()).await.is_err());
+    assert_eq!(writing.await.unwrap(), first + 1);
+    assert!(watch.next().await.unwrap().is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_that_cannot_be_read_is_named_and_nothing_is_changed() {
+    let disk = SimDisk::new(3);
+    let store = open(&disk, small()).await.unwrap();
+    let revision = put(&store, "/a", "1").await.unwrap();
+    store.close().await.unwrap();
+    let names = disk.list().unwrap();
+    for name in &names {
+        disk.set_faults(Faults { unreadable: Some(name.clone()), ..Faults::default() });
+        let error = open(&disk, small()).await.err().unwrap();
+        assert!(matches!(error, StoreError::Broken { cause: Some(_), .. }), "{error:?}");
+        assert_eq!(disk.list().unwrap(), names);
+    }
+    disk.set_faults(Faults::default());
+    assert_eq!(open(&disk, small()).await.unwrap().revision().await.unwrap(), revision);
+}
+
+#[tokio::test(start_paused = true)]
 async fn damage_to_acknowledged_data_is_reported_and_not_cut_away() {
     for target in 0..2 {
         let disk = SimDisk::new(3);

@@ -7,9 +7,13 @@
     reason = "a test may panic and print"
 )]
 
+mod backup;
 mod crash;
 mod faults;
+#[path = "../../../../tests/support/history.rs"]
+mod history;
 mod kill;
+mod linear;
 mod model;
 #[path = "../../../../tests/support/seeded.rs"]
 mod seeded;

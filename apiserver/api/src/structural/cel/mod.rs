@@ -90,6 +90,11 @@ impl Compiled {
     }
 }
 
+/// What is wrong with the syntax of an expression that no schema belongs to. Called on a large stack.
+pub fn syntax(text: &str) -> Result<(), String> {
+    parse(text).map(drop)
+}
+
 /// Parses an expression within bounds. Called on a large stack.
 fn parse(text: &str) -> Result<Expression, String> {
     if text.len() > LENGTH {
@@ -104,7 +109,7 @@ fn parse(text: &str) -> Result<Expression, String> {
 }
 
 /// Runs something that recurses deeply, once a definition.
-fn on_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+pub fn on_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().stack_size(STACK);
         let running = thread.spawn_scoped(scope, work).expect("a thread can be made");

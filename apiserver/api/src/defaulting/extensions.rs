@@ -1,0 +1,117 @@
+//! Admission, aggregation, flow control, certificates of pods.
+
+use serde_json::{Map, Value};
+
+use super::{Object, each, fill, fill_zero, is, made, object, with_spec};
+
+/// Life of a pod's certificate where the request does not say, seconds.
+const DAY: i64 = 86_400;
+
+/// Defaults of a ValidatingWebhookConfiguration.
+pub fn validating_webhooks(value: &mut Value) {
+    let Value::Object(map) = value else { return };
+    each(map, "webhooks", webhook);
+}
+
+/// Defaults of a MutatingWebhookConfiguration.
+pub fn mutating_webhooks(value: &mut Value) {
+    let Value::Object(map) = value else { return };
+    each(map, "webhooks", |hook| {
+        webhook(hook);
+        fill(hook, "reinvocationPolicy", "Never");
+    });
+}
+
+fn webhook(hook: &mut Object) {
+    fill(hook, "failurePolicy", "Fail");
+    fill(hook, "timeoutSeconds", 10);
+    selectors(hook);
+    each(hook, "rules", |rule| fill(rule, "scope", "*"));
+    if let Some(service) = object(hook, "clientConfig").and_then(|config| object(config, "service")) {
+        fill(service, "port", 443);
+    }
+}
+
+/// Everything, and in whatever version it is asked for.
+fn selectors(holder: &mut Object) {
+    fill(holder, "matchPolicy", "Equivalent");
+    fill(holder, "namespaceSelector", Map::new());
+    fill(holder, "objectSelector", Map::new());
+}
+
+/// Defaults of an admission policy of either sort.
+pub fn policy(value: &mut Value) {
+    with_spec(value, |spec| {
+        fill(spec, "failurePolicy", "Fail");
+        if let Some(constraints) = object(spec, "matchConstraints") {
+            match_resources(constraints);
+        }
+    });
+}
+
+/// Defaults of a binding of either sort.
+pub fn policy_binding(value: &mut Value) {
+    with_spec(value, |spec| {
+        if let Some(resources) = object(spec, "matchResources") {
+            match_resources(resources);
+        }
+    });
+}
+
+fn match_resources(constraints: &mut Object) {
+    selectors(constraints);
+    for rules in ["resourceRules", "excludeResourceRules"] {
+        each(constraints, rules, |rule| fill(rule, "scope", "*"));
+    }
+}
+
+/// Defaults of an APIService.
+pub fn api_service(value: &mut Value) {
+    with_spec(value, |spec| {
+        if let Some(service) = object(spec, "service") {
+            fill(service, "port", 443);
+        }
+    });
+}
+
+/// An APIService that this server answers itself is available from the start; about others nothing
+/// is known yet.
+pub fn prepare_create_api_service(value: &mut Value) {
+    let local = value.pointer("/spec/service").is_none_or(Value::is_null);
+    if let (true, Value::Object(map)) = (local, value) {
+        let condition = serde_json::json!({
+            "type": "Available", "status": "True", "reason": "Local",
+            "message": "Local APIServices are always available",
+        });
+        map.insert("status".to_owned(), serde_json::json!({"conditions": [condition]}));
+    }
+}
+
+/// Defaults of a FlowSchema.
+pub fn flow_schema(value: &mut Value) {
+    with_spec(value, |spec| fill_zero(spec, "matchingPrecedence", 1000));
+}
+
+/// Defaults of a PriorityLevelConfiguration.
+pub fn priority_level(value: &mut Value) {
+    with_spec(value, |spec| {
+        if is(spec, "type", "Exempt")
+            && let Some(exempt) = made(spec, "exempt")
+        {
+            fill(exempt, "nominalConcurrencyShares", 0);
+            fill(exempt, "lendablePercent", 0);
+        }
+        let Some(limited) = object(spec, "limited") else { return };
+        fill(limited, "nominalConcurrencyShares", 30);
+        fill(limited, "lendablePercent", 0);
+        let Some(queuing) = object(limited, "limitResponse").and_then(|r| object(r, "queuing")) else { return };
+        for (field, number) in [("handSize", 8), ("queues", 64), ("queueLengthLimit", 50)] {
+            fill_zero(queuing, field, number);
+        }
+    });
+}
+
+/// Defaults of a PodCertificateRequest.
+pub fn pod_certificate(value: &mut Value) {
+    with_spec(value, |spec| fill(spec, "maxExpirationSeconds", DAY));
+}

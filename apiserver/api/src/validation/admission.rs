@@ -1,0 +1,268 @@
+//! ValidatingWebhookConfiguration, MutatingWebhookConfiguration, and what admission policies share
+//! with them: rules and match conditions.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use super::{Errors, items, label_selector, names, text, with_metadata};
+use crate::error::FieldError;
+use crate::structural;
+
+const OPERATIONS: [&str; 5] = ["*", "CONNECT", "CREATE", "DELETE", "UPDATE"];
+/// Versions of AdmissionReview that an apiserver can send.
+const REVIEWS: [&str; 2] = ["v1", "v1beta1"];
+const MOST_CONDITIONS: usize = 64;
+
+/// Runs a check that reads expressions, which may be nested deeply.
+pub(super) fn reading(check: impl FnOnce() -> Vec<FieldError> + Send) -> Vec<FieldError> {
+    structural::cel::on_large_stack(check)
+}
+
+/// Errors of a ValidatingWebhookConfiguration.
+pub fn validating_webhooks(object: &Value) -> Vec<FieldError> {
+    reading(|| webhooks(object, false))
+}
+
+/// Errors of a MutatingWebhookConfiguration.
+pub fn mutating_webhooks(object: &Value) -> Vec<FieldError> {
+    reading(|| webhooks(object, true))
+}
+
+fn webhooks(object: &Value, mutating: bool) -> Vec<FieldError> {
+    let mut errors = with_metadata(object);
+    let mut seen = BTreeSet::new();
+    for (index, hook) in items(object, "webhooks").iter().enumerate() {
+        let path = format!("webhooks[{index}]");
+        webhook(hook, &path, &mut errors);
+        if mutating {
+            let policies = ["IfNeeded", "Never"];
+            let policy = hook.get("reinvocationPolicy");
+            errors.one_of_if_set(&format!("{path}.reinvocationPolicy"), policy, &policies);
+        }
+        reviews(hook, &path, &mut errors);
+        let name = text(hook, "name");
+        if !name.is_empty() && !seen.insert(name) {
+            errors.duplicate(format!("{path}.name"), &json!(name));
+        }
+    }
+    errors.list()
+}
+
+fn webhook(hook: &Value, path: &str, errors: &mut Errors) {
+    qualified_domain(text(hook, "name"), &format!("{path}.name"), errors);
+    for (index, rule) in items(hook, "rules").iter().enumerate() {
+        rule_with_operations(rule, &format!("{path}.rules[{index}]"), errors);
+    }
+    errors.one_of_if_set(&format!("{path}.failurePolicy"), hook.get("failurePolicy"), &["Fail", "Ignore"]);
+    errors.one_of_if_set(&format!("{path}.matchPolicy"), hook.get("matchPolicy"), &["Equivalent", "Exact"]);
+    let effects = ["None", "NoneOnDryRun"];
+    match text(hook, "sideEffects") {
+        "" => errors.required(format!("{path}.sideEffects"), "must specify one of None, NoneOnDryRun"),
+        _ => errors.one_of(&format!("{path}.sideEffects"), hook.get("sideEffects"), &effects),
+    }
+    if let Some(seconds) = hook.get("timeoutSeconds").filter(|s| s.as_i64().is_some_and(|s| !(1..=30).contains(&s))) {
+        let detail = "the timeout value must be between 1 and 30 seconds";
+        errors.invalid(format!("{path}.timeoutSeconds"), seconds, detail);
+    }
+    label_selector(hook.get("namespaceSelector"), &format!("{path}.namespaceSelector"), errors);
+    label_selector(hook.get("objectSelector"), &format!("{path}.objectSelector"), errors);
+    client(&hook["clientConfig"], &format!("{path}.clientConfig"), errors);
+    match_conditions(items(hook, "matchConditions"), &format!("{path}.matchConditions"), errors);
+}
+
+/// A domain of at least three labels.
+fn qualified_domain(name: &str, path: &str, errors: &mut Errors) {
+    if name.is_empty() {
+        errors.required(path, "");
+        return;
+    }
+    let faults = names::dns_subdomain(name);
+    if faults.is_empty() && name.split('.').count() < 3 {
+        let detail = "should be a domain with at least three segments separated by dots";
+        errors.invalid(path, &json!(name), detail);
+    }
+    errors.faults(path, name, faults);
+}
+
+fn reviews(hook: &Value, path: &str, errors: &mut Errors) {
+    let path = format!("{path}.admissionReviewVersions");
+    let versions = items(hook, "admissionReviewVersions");
+    if versions.is_empty() {
+        errors.required(path, "must specify one of v1, v1beta1");
+        return;
+    }
+    let mut seen = BTreeSet::new();
+    for (index, version) in versions.iter().filter_map(Value::as_str).enumerate() {
+        let path = format!("{path}[{index}]");
+        if !seen.insert(version) {
+            errors.invalid(path.as_str(), &json!(version), "duplicate version");
+        }
+        errors.faults(&path, version, names::dns_1035_label(version));
+    }
+    if !seen.iter().any(|version| REVIEWS.contains(version)) {
+        errors.invalid(path, &json!(versions), "must include at least one of v1, v1beta1");
+    }
+}
+
+/// Operations, groups, versions, resources and scope of a rule.
+pub(super) fn rule_with_operations(rule: &Value, path: &str, errors: &mut Errors) {
+    let operations = items(rule, "operations");
+    alone(operations, &format!("{path}.operations"), "operations", errors);
+    for (index, operation) in operations.iter().enumerate() {
+        if !operation.as_str().is_some_and(|o| OPERATIONS.contains(&o)) {
+            let path = format!("{path}.operations[{index}]");
+            errors.extend([FieldError::not_supported(path, operation, &OPERATIONS)]);
+        }
+    }
+    alone(items(rule, "apiGroups"), &format!("{path}.apiGroups"), "API groups", errors);
+    let versions = items(rule, "apiVersions");
+    alone(versions, &format!("{path}.apiVersions"), "API versions", errors);
+    for (index, _) in versions.iter().enumerate().filter(|(_, v)| v.as_str() == Some("")) {
+        errors.required(format!("{path}.apiVersions[{index}]"), "");
+    }
+    resources(items(rule, "resources"), &format!("{path}.resources"), errors);
+    let scopes = ["*", "Cluster", "Namespaced"];
+    errors.one_of_if_set(&format!("{path}.scope"), rule.get("scope"), &scopes);
+}
+
+/// A list that may not be empty, and in which `*` stands alone.
+fn alone(list: &[Value], path: &str, what: &str, errors: &mut Errors) {
+    if list.is_empty() {
+        errors.required(path, "");
+    } else if list.len() > 1 && list.iter().any(|item| item == "*") {
+        errors.invalid(path, &json!(list), &format!("if '*' is present, must not specify other {what}"));
+    }
+}
+
+/// `pods`, `pods/*`, `*/scale`, `*`, `*/*`; none may be part of another.
+fn resources(list: &[Value], path: &str, errors: &mut Errors) {
+    if list.is_empty() {
+        errors.required(path, "");
+        return;
+    }
+    let (mut whole, mut subresources) = (BTreeSet::new(), BTreeSet::new());
+    for (index, name) in list.iter().filter_map(Value::as_str).enumerate() {
+        let path = format!("{path}[{index}]");
+        match name.split_once('/') {
+            _ if name.is_empty() => errors.required(path, ""),
+            Some(("*", "*")) if list.len() > 1 => {
+                let path = path.rsplit_once('[').map_or("", |(list, _)| list);
+                let detail = "if '*/*' is present, must not specify other resources";
+                errors.invalid(path, &json!(list), detail);
+                return;
+            }
+            Some((resource, "*")) if resource != "*" => drop(whole.insert(resource)),
+            Some(("*", subresource)) if subresource != "*" => drop(subresources.insert(subresource)),
+            _ => {}
+        }
+    }
+    for (index, name) in list.iter().filter_map(Value::as_str).enumerate() {
+        let path = format!("{path}[{index}]");
+        let Some((resource, subresource)) = name.split_once('/') else { continue };
+        if subresource != "*" && whole.contains(resource) {
+            let detail = format!("if '{resource}/*' is present, must not specify {name}");
+            errors.invalid(path.as_str(), &json!(name), &detail);
+        }
+        if resource != "*" && subresources.contains(subresource) {
+            let detail = format!("if '*/{subresource}' is present, must not specify {name}");
+            errors.invalid(path, &json!(name), &detail);
+        }
+    }
+}
+
+/// Conditions in CEL: named, and readable.
+pub(super) fn match_conditions(list: &[Value], path: &str, errors: &mut Errors) {
+    if list.len() > MOST_CONDITIONS {
+        errors.too_many(path, list.len(), MOST_CONDITIONS);
+        return;
+    }
+    for (index, condition) in list.iter().enumerate() {
+        let path = format!("{path}[{index}]");
+        expression(text(condition, "expression"), &format!("{path}.expression"), "", errors);
+        let name = text(condition, "name");
+        if name.is_empty() {
+            errors.required(format!("{path}.name"), "");
+        } else {
+            errors.faults(&format!("{path}.name"), name, names::qualified_name(name));
+        }
+    }
+    super::shared::distinct(list, "name", path, errors);
+}
+
+/// An expression in CEL that must be there and can be parsed. Called within [`reading`].
+pub(super) fn expression(source: &str, path: &str, missing: &str, errors: &mut Errors) {
+    if source.trim().is_empty() {
+        errors.required(path, missing);
+    } else if let Err(why) = structural::cel::syntax(source) {
+        errors.invalid(path, &json!(source), &format!("compilation failed: {why}"));
+    }
+}
+
+fn client(config: &Value, path: &str, errors: &mut Errors) {
+    let has = |field: &str| config.get(field).is_some_and(|v| !v.is_null());
+    match (has("url"), has("service")) {
+        (true, false) => url(text(config, "url"), &format!("{path}.url"), errors),
+        (false, true) => service(&config["service"], &format!("{path}.service"), errors),
+        _ => errors.required(path, "exactly one of url or service is required"),
+    }
+}
+
+fn url(url: &str, path: &str, errors: &mut Errors) {
+    const FORM: &str = "; desired format: https://host[/path]";
+    let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
+    if scheme != "https" {
+        errors.invalid(path, &json!(scheme), &format!("'https' is the only allowed URL scheme{FORM}"));
+    }
+    let (rest, fragment) = rest.split_once('#').map_or((rest, ""), |(rest, fragment)| (rest, fragment));
+    let (rest, query) = rest.split_once('?').map_or((rest, ""), |(rest, query)| (rest, query));
+    let authority = rest.split('/').next().unwrap_or_default();
+    let (user, host) = authority.rsplit_once('@').unwrap_or(("", authority));
+    if host.is_empty() || scheme.is_empty() {
+        errors.invalid(path, &json!(host), &format!("host must be specified{FORM}"));
+    }
+    for (part, detail) in [
+        (user, "user information is not permitted in the URL"),
+        (fragment, "fragments are not permitted in the URL"),
+        (query, "query parameters are not permitted in the URL"),
+    ] {
+        if !part.is_empty() {
+            errors.invalid(path, &json!(part), detail);
+        }
+    }
+}
+
+fn service(service: &Value, path: &str, errors: &mut Errors) {
+    for (field, detail) in [("name", "service name is required"), ("namespace", "service namespace is required")] {
+        if text(service, field).is_empty() {
+            errors.required(format!("{path}.{field}"), detail);
+        }
+    }
+    let port = service["port"].as_i64().unwrap_or(443);
+    for fault in names::port_number(port) {
+        errors.invalid(format!("{path}.port"), &json!(port), &format!("port is not valid: {fault}"));
+    }
+    let Some(url_path) = service.get("path").and_then(Value::as_str) else { return };
+    let path = format!("{path}.path");
+    if matches!(url_path, "" | "/") {
+        return;
+    }
+    if url_path == "//" {
+        errors.invalid(path, &json!(url_path), "segment[0] may not be empty");
+        return;
+    }
+    if !url_path.starts_with('/') {
+        errors.invalid(path, &json!(url_path), "must start with a '/'");
+        return;
+    }
+    let steps = url_path.trim_start_matches('/').strip_suffix('/').unwrap_or(&url_path[1..]);
+    for (index, step) in steps.split('/').enumerate() {
+        if step.is_empty() {
+            errors.invalid(path.as_str(), &json!(url_path), &format!("segment[{index}] may not be empty"));
+            continue;
+        }
+        for fault in names::dns_subdomain(step) {
+            errors.invalid(path.as_str(), &json!(url_path), &format!("segment[{index}]: {fault}"));
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! LeaseCandidate.
+
+use serde_json::{Value, json};
+
+use super::shared::semantic_version;
+use super::{Errors, metadata, names, text};
+use crate::error::FieldError;
+
+const VERSION: &str = "must be a valid semantic version";
+const OLDEST: &str = "OldestEmulationVersion";
+
+/// Errors of a LeaseCandidate.
+pub fn lease_candidate(object: &Value) -> Vec<FieldError> {
+    let mut errors = Errors(metadata::validate(object, names::config_key));
+    let spec = &object["spec"];
+    if text(spec, "leaseName").is_empty() {
+        errors.required("spec.leaseName", "");
+    }
+    let (emulated, binary) = (text(spec, "emulationVersion"), text(spec, "binaryVersion"));
+    let version = |text: &str| semantic_version(text);
+    if !emulated.is_empty() && version(emulated).is_none() {
+        errors.invalid("spec.emulationVersion", &json!(emulated), VERSION);
+    }
+    if binary.is_empty() {
+        errors.required("spec.binaryVersion", "");
+    } else if version(binary).is_none() {
+        errors.invalid("spec.binaryVersion", &json!(binary), VERSION);
+    }
+    if let (Some(binary), Some(emulated)) = (version(binary), version(emulated))
+        && binary < emulated
+    {
+        let detail = "must be greater than or equal to `emulationVersion`";
+        errors.invalid("spec.binaryVersion", &spec["binaryVersion"], detail);
+    }
+    let path = "spec.strategy";
+    match text(spec, "strategy") {
+        "" => errors.required(path, ""),
+        OLDEST => {
+            if version(emulated).unwrap_or_default() == [0; 3] {
+                let detail = "must be specified when `strategy` is 'OldestEmulationVersion'";
+                errors.required("spec.emulationVersion", detail);
+            }
+        }
+        // Kubernetes repeats the last part of this path.
+        other if other.contains('/') => {
+            errors.faults("spec.strategy.strategy", other, names::qualified_name(other));
+        }
+        other => {
+            errors.extend([FieldError::not_supported("spec.strategy.strategy", &json!(other), &[OLDEST])]);
+        }
+    }
+    errors.list()
+}
+
+/// A candidate stays with its lease. Arguments: new, old.
+pub fn lease_candidate_update(new: &Value, old: &Value) -> Vec<FieldError> {
+    let mut errors = Errors::default();
+    errors.immutable("spec.leaseName", new, old);
+    errors.list()
+}

@@ -1,0 +1,124 @@
+//! Events. Those written through `events.k8s.io/v1` are held to more than those of `v1`; both are
+//! seen in the shape of `v1`.
+
+use serde_json::{Value, json};
+
+use super::{Errors, IMMUTABLE, metadata, names, same, text};
+use crate::error::FieldError;
+use crate::meta;
+use crate::registry::Written;
+
+/// Longest reporting instance, action and reason, bytes.
+const WORD: usize = 128;
+/// Longest message, bytes.
+const NOTE: usize = 1024;
+
+/// Errors of an Event, whoever writes it.
+pub fn event(object: &Value) -> Vec<FieldError> {
+    let mut errors = Errors(metadata::subdomain_name(object));
+    placed(object, &mut errors);
+    if !text(object, "eventTime").is_empty() {
+        told_by(object, &mut errors);
+    }
+    errors.list()
+}
+
+/// Events about objects without a namespace are kept in `default`, new ones in `kube-system` too.
+fn placed(object: &Value, errors: &mut Errors) {
+    let involved = text(&object["involvedObject"], "namespace");
+    let namespace = meta::namespace(object);
+    let new = !text(object, "eventTime").is_empty();
+    let fits = match involved {
+        "" => namespace.is_empty() || namespace == "default" || (new && namespace == "kube-system"),
+        involved => new || involved == namespace,
+    };
+    if !fits {
+        errors.invalid("involvedObject.namespace", &json!(involved), "does not match event.namespace");
+    }
+}
+
+fn told_by(object: &Value, errors: &mut Errors) {
+    let controller = text(object, "reportingComponent");
+    if controller.is_empty() {
+        errors.required("reportingController", "");
+    }
+    errors.faults("reportingController", controller, names::qualified_name(controller));
+    for (field, limit, required) in [
+        ("reportingInstance", WORD, true),
+        ("action", WORD, true),
+        ("reason", WORD, true),
+        ("message", NOTE, false),
+    ] {
+        let value = text(object, field);
+        if required && value.is_empty() {
+            errors.required(field, "");
+        }
+        if value.len() > limit {
+            errors.invalid(field, &json!(""), &format!("can have at most {limit} characters"));
+        }
+    }
+}
+
+/// Errors of a new Event of `events.k8s.io/v1`.
+pub fn new_event(object: &Value) -> Vec<FieldError> {
+    let mut errors = Errors(event(object));
+    series(object, &mut errors);
+    if text(object, "eventTime").is_empty() {
+        errors.required("eventTime", "");
+    }
+    let kind = text(object, "type");
+    if !matches!(kind, "Normal" | "Warning") {
+        errors.invalid("type", &json!(""), &format!("has invalid value: {kind}"));
+    }
+    for field in ["firstTimestamp", "lastTimestamp"] {
+        if !text(object, field).is_empty() {
+            errors.invalid(field, &json!(""), "needs to be unset");
+        }
+    }
+    if object["count"].as_i64().unwrap_or(0) != 0 {
+        errors.invalid("count", &json!(""), "needs to be unset");
+    }
+    let source = &object["source"];
+    if !text(source, "component").is_empty() || !text(source, "host").is_empty() {
+        errors.invalid("source", &json!(""), "needs to be unset");
+    }
+    errors.list()
+}
+
+fn series(object: &Value, errors: &mut Errors) {
+    let Some(series) = object.get("series").filter(|s| !s.is_null()) else { return };
+    if series["count"].as_i64().unwrap_or(0) < 2 {
+        errors.invalid("series.count", &json!(""), "should be at least 2");
+    }
+    if text(series, "lastObservedTime").is_empty() {
+        errors.required("series.lastObservedTime", "");
+    }
+}
+
+/// Errors of a change through `events.k8s.io/v1`: only the series goes on. Arguments: new, old.
+pub fn new_event_change(new: &Value, old: &Value, _: Written) -> Vec<FieldError> {
+    let mut errors = Errors(event(new));
+    if !same(new.get("series"), old.get("series")) {
+        series(new, &mut errors);
+    }
+    for (field, shown) in [
+        ("involvedObject", "involvedObject"),
+        ("reason", "reason"),
+        ("message", "message"),
+        ("source", "source"),
+        ("firstTimestamp", "firstTimestamp"),
+        ("lastTimestamp", "lastTimestamp"),
+        ("count", "count"),
+        ("type", "type"),
+        ("eventTime", "eventTime"),
+        ("action", "action"),
+        ("related", "related"),
+        ("reportingComponent", "reportingController"),
+        ("reportingInstance", "reportingInstance"),
+    ] {
+        if !same(new.get(field), old.get(field)) {
+            errors.invalid(shown, new.get(field).unwrap_or(&Value::Null), IMMUTABLE);
+        }
+    }
+    errors.list()
+}

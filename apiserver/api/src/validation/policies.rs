@@ -1,0 +1,285 @@
+//! ValidatingAdmissionPolicy, MutatingAdmissionPolicy, and their bindings.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use super::admission::{expression, match_conditions, reading, rule_with_operations};
+use super::shared::{distinct, too_long};
+use super::{Errors, items, label_selector, names, text, with_metadata};
+use crate::error::FieldError;
+use crate::meta;
+
+const REASONS: [&str; 4] = ["Forbidden", "Invalid", "RequestEntityTooLarge", "Unauthorized"];
+const MOST_ANNOTATIONS: usize = 20;
+/// Longest expression of an audit annotation, bytes.
+const VALUE: usize = 5 * 1024;
+
+/// Errors of a ValidatingAdmissionPolicy.
+pub fn validating(object: &Value) -> Vec<FieldError> {
+    reading(|| validating_policy(object))
+}
+
+fn validating_policy(object: &Value) -> Vec<FieldError> {
+    let mut errors = with_metadata(object);
+    let spec = &object["spec"];
+    common(spec, &mut errors);
+    let (validations, annotations) = (items(spec, "validations"), items(spec, "auditAnnotations"));
+    if validations.is_empty() && annotations.is_empty() {
+        for field in ["validations", "auditAnnotations"] {
+            errors.required(format!("spec.{field}"), "validations or auditAnnotations must be non-empty");
+        }
+    }
+    for (index, validation) in validations.iter().enumerate() {
+        validation_errors(validation, &format!("spec.validations[{index}]"), &mut errors);
+    }
+    audit(object, annotations, &mut errors);
+    errors.list()
+}
+
+/// What both sorts of policies have.
+fn common(spec: &Value, errors: &mut Errors) {
+    errors.one_of("spec.failurePolicy", spec.get("failurePolicy"), &["Fail", "Ignore"]);
+    if let Some(kind) = spec.get("paramKind").filter(|k| !k.is_null()) {
+        param_kind(kind, errors);
+    }
+    match spec.get("matchConstraints").filter(|m| !m.is_null()) {
+        None => errors.required("spec.matchConstraints", ""),
+        Some(constraints) => {
+            match_resources(constraints, "spec.matchConstraints", errors);
+            // They say what type the objects have.
+            if items(constraints, "resourceRules").is_empty() {
+                errors.required("spec.matchConstraints.resourceRules", "");
+            }
+        }
+    }
+    match_conditions(items(spec, "matchConditions"), "spec.matchConditions", errors);
+    let variables = items(spec, "variables");
+    for (index, variable) in variables.iter().enumerate() {
+        let path = format!("spec.variables[{index}]");
+        match text(variable, "name") {
+            "" => errors.required(format!("{path}.name"), "name is not specified"),
+            name if !is_identifier(name) => {
+                errors.invalid(format!("{path}.name"), &json!(name), "name is not a valid CEL identifier");
+            }
+            _ => {}
+        }
+        let path = format!("{path}.expression");
+        expression(text(variable, "expression"), &path, "expression is not specified", errors);
+    }
+    distinct(variables, "name", "spec.variables", errors);
+}
+
+fn is_identifier(name: &str) -> bool {
+    name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+}
+
+fn param_kind(kind: &Value, errors: &mut Errors) {
+    let version = text(kind, "apiVersion");
+    let path = "spec.paramKind.apiVersion";
+    match version.split('/').collect::<Vec<_>>().as_slice() {
+        [""] => errors.required(path, ""),
+        [version] => errors.faults(path, version, names::dns_1035_label(version)),
+        [group, version] => {
+            errors.faults(path, group, names::dns_subdomain(group));
+            errors.faults(path, version, names::dns_1035_label(version));
+        }
+        _ => errors.invalid(path, &json!(version), &format!("unexpected GroupVersion string: {version}")),
+    }
+    let kind = text(kind, "kind");
+    if kind.is_empty() {
+        errors.required("spec.paramKind.kind", "");
+    }
+    for fault in names::dns_1035_label(&kind.to_lowercase()) {
+        if !kind.is_empty() {
+            let detail = format!("may have mixed case, but should otherwise match: {fault}");
+            errors.invalid("spec.paramKind.kind", &json!(kind), &detail);
+        }
+    }
+}
+
+fn match_resources(constraints: &Value, path: &str, errors: &mut Errors) {
+    for selector in ["namespaceSelector", "objectSelector"] {
+        let path = format!("{path}.{selector}");
+        match constraints.get(selector).filter(|s| !s.is_null()) {
+            None => errors.required(path, ""),
+            found => label_selector(found, &path, errors),
+        }
+    }
+    for field in ["resourceRules", "excludeResourceRules"] {
+        for (index, rule) in items(constraints, field).iter().enumerate() {
+            let path = format!("{path}.{field}[{index}]");
+            rule_with_operations(rule, &path, errors);
+            let mut seen = BTreeSet::new();
+            for (index, name) in items(rule, "resourceNames").iter().filter_map(Value::as_str).enumerate() {
+                let path = format!("{path}.resourceNames[{index}]");
+                errors.faults(&path, name, names::path_segment(name));
+                if !seen.insert(name) {
+                    errors.duplicate(path, &json!(name));
+                }
+            }
+        }
+    }
+    let policy = constraints.get("matchPolicy");
+    errors.one_of(&format!("{path}.matchPolicy"), policy, &["Equivalent", "Exact"]);
+}
+
+fn validation_errors(validation: &Value, path: &str, errors: &mut Errors) {
+    let (source, message) = (text(validation, "expression"), text(validation, "message"));
+    expression(source, &format!("{path}.expression"), "expression is not specified", errors);
+    if let Some(source) = validation.get("messageExpression").and_then(Value::as_str).filter(|s| !s.is_empty()) {
+        let path = format!("{path}.messageExpression");
+        if source.trim().is_empty() {
+            errors.invalid(path, &json!(source), "must be non-empty if specified");
+        } else {
+            expression(source, &path, "", errors);
+        }
+    }
+    let at = format!("{path}.message");
+    if !message.is_empty() && message.trim().is_empty() {
+        errors.invalid(at, &json!(message), "message must be non-empty if specified");
+    } else if message.trim().contains(['\n', '\r']) {
+        errors.invalid(at, &json!(message), "message must not contain line breaks");
+    } else if source.trim().contains(['\n', '\r']) && message.is_empty() {
+        errors.required(at, "message must be specified if expression contains line breaks");
+    }
+    errors.one_of_if_set(&format!("{path}.reason"), validation.get("reason"), &REASONS);
+}
+
+fn audit(object: &Value, annotations: &[Value], errors: &mut Errors) {
+    let path = "spec.auditAnnotations";
+    if annotations.len() > MOST_ANNOTATIONS {
+        let detail = format!("must not have more than {MOST_ANNOTATIONS} auditAnnotations");
+        errors.invalid(path, &json!(annotations), &detail);
+    }
+    for (index, annotation) in annotations.iter().enumerate() {
+        let path = format!("{path}[{index}]");
+        let key = text(annotation, "key");
+        if key.is_empty() {
+            errors.required(format!("{path}.key"), "");
+        } else {
+            let name = meta::name(object);
+            let name = if name.is_empty() { meta::generate_name(object).trim_end_matches('-') } else { name };
+            let full = format!("{name}/{key}");
+            for fault in names::qualified_name(&full) {
+                let detail = format!("key with prefix of policy name must be a qualified name: {fault}");
+                errors.invalid(format!("{path}.key"), &json!(full), &detail);
+            }
+        }
+        let source = text(annotation, "valueExpression");
+        let path = format!("{path}.valueExpression");
+        if source.trim().len() > VALUE {
+            errors.extend([too_long(path, VALUE)]);
+        } else {
+            expression(source, &path, "valueExpression is not specified", errors);
+        }
+    }
+    distinct(annotations, "key", path, errors);
+}
+
+/// Errors of a MutatingAdmissionPolicy.
+pub fn mutating(object: &Value) -> Vec<FieldError> {
+    reading(|| mutating_policy(object))
+}
+
+fn mutating_policy(object: &Value) -> Vec<FieldError> {
+    let mut errors = with_metadata(object);
+    let spec = &object["spec"];
+    common(spec, &mut errors);
+    let mutations = items(spec, "mutations");
+    if mutations.is_empty() {
+        errors.required("spec.mutations", "mutations must contain at least one item");
+    }
+    for (index, one) in mutations.iter().enumerate() {
+        mutation(one, &format!("spec.mutations[{index}]"), &mut errors);
+    }
+    errors.one_of("spec.reinvocationPolicy", spec.get("reinvocationPolicy"), &["IfNeeded", "Never"]);
+    errors.list()
+}
+
+fn mutation(mutation: &Value, path: &str, errors: &mut Errors) {
+    let kinds = ["ApplyConfiguration", "JSONPatch"];
+    let chosen = text(mutation, "patchType");
+    errors.one_of(&format!("{path}.patchType"), mutation.get("patchType"), &kinds);
+    for (kind, field) in kinds.into_iter().zip(["applyConfiguration", "jsonPatch"]) {
+        let path = format!("{path}.{field}");
+        match mutation.get(field).filter(|patch| !patch.is_null()) {
+            Some(patch) if chosen == kind => {
+                let path = format!("{path}.expression");
+                expression(text(patch, "expression"), &path, "expression is not specified", errors);
+            }
+            None if chosen == kind => {
+                errors.required(path, &format!("must be specified when patchType is {kind}"));
+            }
+            Some(_) => errors.forbidden(path, &format!("must not be specified when patchType is {chosen}")),
+            None => {}
+        }
+    }
+}
+
+/// Errors of a ValidatingAdmissionPolicyBinding.
+pub fn validating_binding(object: &Value) -> Vec<FieldError> {
+    let mut errors = binding(object);
+    let actions = items(&object["spec"], "validationActions");
+    let path = "spec.validationActions";
+    if actions.is_empty() {
+        errors.required(path, "");
+    }
+    let known = ["Audit", "Deny", "Warn"];
+    let mut seen = BTreeSet::new();
+    for (index, action) in actions.iter().filter_map(Value::as_str).enumerate() {
+        let path = format!("{path}[{index}]");
+        if !known.contains(&action) {
+            errors.extend([FieldError::not_supported(path.as_str(), &json!(action), &known)]);
+        }
+        if !seen.insert(action) {
+            errors.duplicate(path, &json!(action));
+        }
+    }
+    if seen.contains("Deny") && seen.contains("Warn") {
+        let detail = "must not contain both Deny and Warn (repeating the same validation failure information in the API \
+                      response and headers serves no purpose)";
+        errors.invalid(path, &json!(actions), detail);
+    }
+    errors.list()
+}
+
+/// Errors of a MutatingAdmissionPolicyBinding.
+pub fn mutating_binding(object: &Value) -> Vec<FieldError> {
+    binding(object).list()
+}
+
+fn binding(object: &Value) -> Errors {
+    let mut errors = with_metadata(object);
+    let spec = &object["spec"];
+    match text(spec, "policyName") {
+        "" => errors.required("spec.policyName", ""),
+        name => errors.faults("spec.policyName", name, names::dns_subdomain(name)),
+    }
+    if let Some(parameter) = spec.get("paramRef").filter(|p| !p.is_null()) {
+        param_ref(parameter, &mut errors);
+    }
+    if let Some(resources) = spec.get("matchResources").filter(|m| !m.is_null()) {
+        match_resources(resources, "spec.matchResources", &mut errors);
+    }
+    errors
+}
+
+fn param_ref(parameter: &Value, errors: &mut Errors) {
+    let name = text(parameter, "name");
+    let selector = parameter.get("selector").filter(|s| !s.is_null());
+    errors.faults("spec.paramRef.name", name, names::path_segment(name));
+    label_selector(selector, "spec.paramRef.selector", errors);
+    match (name.is_empty(), selector) {
+        (true, None) => errors.required("spec.paramRef", "one of name or selector must be specified"),
+        (false, Some(_)) => {
+            for field in ["name", "selector"] {
+                errors.forbidden(format!("spec.paramRef.{field}"), "name and selector are mutually exclusive");
+            }
+        }
+        _ => {}
+    }
+    let action = parameter.get("parameterNotFoundAction");
+    errors.one_of("spec.paramRef.parameterNotFoundAction", action, &["Allow", "Deny"]);
+}

@@ -1,0 +1,143 @@
+//! Checks that several kinds of extensions make.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use super::{Errors, items, names, scheduling, text};
+use crate::error::{FieldError, FieldReason};
+
+/// A text that is longer than `limit` bytes.
+pub(super) fn too_long(path: impl Into<String>, limit: usize) -> FieldError {
+    let message = format!("Too long: may not be more than {limit} bytes");
+    FieldError { field: path.into(), reason: FieldReason::TooLong, message }
+}
+
+/// A text that must be there and follow a grammar.
+pub(super) fn required_name(
+    object: &Value,
+    field: &str,
+    path: &str,
+    grammar: fn(&str) -> names::Faults,
+    errors: &mut Errors,
+) {
+    let (name, path) = (text(object, field), format!("{path}.{field}"));
+    if name.is_empty() {
+        errors.required(path, "");
+    } else {
+        errors.faults(&path, name, grammar(name));
+    }
+}
+
+/// At most so many items.
+pub(super) fn at_most(object: &Value, field: &str, path: &str, limit: usize, errors: &mut Errors) {
+    let count = items(object, field).len();
+    if count > limit {
+        errors.too_many(format!("{path}.{field}"), count, limit);
+    }
+}
+
+/// Items that each have a name of their own; `path` is that of the list.
+pub(super) fn distinct(list: &[Value], key: &str, path: &str, errors: &mut Errors) {
+    let mut seen = BTreeSet::new();
+    for (index, item) in list.iter().enumerate() {
+        let name = text(item, key);
+        if !name.is_empty() && !seen.insert(name) {
+            errors.duplicate(format!("{path}[{index}].{key}"), &json!(name));
+        }
+    }
+}
+
+/// `metav1.Condition`s: types that differ, and everything that one must say.
+pub(super) fn conditions(list: &[Value], path: &str, errors: &mut Errors) {
+    let mut seen = BTreeSet::new();
+    for (index, condition) in list.iter().enumerate() {
+        let at = format!("{path}[{index}]");
+        let kind = text(condition, "type");
+        errors.faults(&format!("{at}.type"), kind, names::qualified_name(kind));
+        if !seen.insert(kind) {
+            errors.duplicate(format!("{at}.type"), &json!(kind));
+        }
+        errors.one_of(&format!("{at}.status"), condition.get("status"), &["False", "True", "Unknown"]);
+        if condition["observedGeneration"].as_i64().is_some_and(|n| n < 0) {
+            let detail = "must be greater than or equal to zero";
+            errors.invalid(format!("{at}.observedGeneration"), &condition["observedGeneration"], detail);
+        }
+        if text(condition, "lastTransitionTime").is_empty() {
+            errors.required(format!("{at}.lastTransitionTime"), "must be set");
+        }
+        let reason = text(condition, "reason");
+        if reason.is_empty() {
+            errors.required(format!("{at}.reason"), "");
+        } else if !is_reason(reason) {
+            errors.invalid(format!("{at}.reason"), &json!(reason), REASON);
+        }
+        for (field, limit) in [("reason", 1024), ("message", 32 * 1024)] {
+            if text(condition, field).len() > limit {
+                errors.extend([too_long(format!("{at}.{field}"), limit)]);
+            }
+        }
+    }
+}
+
+const REASON: &str = "a condition reason must start with alphabetic character, optionally followed by a string of \
+    alphanumeric characters or '_,:', and must end with an alphanumeric character or '_' (e.g. 'my_name',  or \
+    'MY_NAME',  or 'MyName',  or 'ReasonA,ReasonB',  or 'ReasonA:ReasonB', regex used for validation is \
+    '[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?')";
+
+fn is_reason(reason: &str) -> bool {
+    reason.starts_with(|c: char| c.is_ascii_alphabetic())
+        && reason.ends_with(|c: char| c.is_ascii_alphanumeric() || c == '_')
+        && reason.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b',' | b':'))
+}
+
+/// A `v1.NodeSelector`.
+pub(super) fn node_selector(selector: &Value, path: &str, errors: &mut Errors) {
+    let path = format!("{path}.nodeSelectorTerms");
+    let terms = items(selector, "nodeSelectorTerms");
+    if terms.is_empty() {
+        errors.required(path.as_str(), "must have at least one node selector term");
+    }
+    for (index, term) in terms.iter().enumerate() {
+        scheduling::node_term(term, &format!("{path}[{index}]"), errors);
+    }
+}
+
+/// `example.com/signer`: a domain of two labels or more, and a path.
+pub(super) fn signer_name(name: &str, path: &str, errors: &mut Errors) {
+    if name.is_empty() {
+        errors.required(path, "");
+        return;
+    }
+    let Some((domain, rest)) = name.split_once('/').filter(|(_, rest)| !rest.contains('/')) else {
+        let detail = "must be a fully qualified domain and path of the form 'example.com/signer-name'";
+        errors.invalid(path, &json!(name), detail);
+        return;
+    };
+    errors.faults(path, name, names::dns_subdomain(domain));
+    if !domain.contains('.') {
+        let detail = format!("should be a domain with at least two segments separated by dots (\"{domain}\")");
+        errors.invalid(path, &json!(name), &detail);
+    }
+    for part in rest.split('.') {
+        errors.faults(path, name, names::dns_subdomain(part));
+    }
+}
+
+/// The three numbers of a semantic version, as far as one orders by them; `None` if it is none.
+pub(super) fn semantic_version(text: &str) -> Option<[u64; 3]> {
+    let (core, build) = text.split_once('+').map_or((text, None), |(core, build)| (core, Some(build)));
+    let (core, pre) = core.split_once('-').map_or((core, None), |(core, pre)| (core, Some(pre)));
+    let words = [build, pre].into_iter().flatten().flat_map(|part| part.split('.'));
+    for word in words {
+        if word.is_empty() || !word.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-') {
+            return None;
+        }
+    }
+    let mut numbers = core.split('.').map(|part| {
+        let plain = part.bytes().all(|b| b.is_ascii_digit()) && (part == "0" || !part.starts_with('0'));
+        part.parse::<u64>().ok().filter(|_| plain)
+    });
+    let version = [numbers.next()??, numbers.next()??, numbers.next()??];
+    numbers.next().is_none().then_some(version)
+}

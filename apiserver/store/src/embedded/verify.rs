@@ -1,0 +1,324 @@
+//! Checks a directory without changing it: every checksum, that revisions and groups follow each
+//! other, that checkpoint and log say the same where both say something, and that the state which
+//! they give has no contradiction. Where recovery stops at the first damage, this goes on.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use super::backup::{self, Snapshot};
+use super::index::Index;
+use super::log::{self, SEGMENT_HEADER};
+use super::record::{self, Body, Decoded, Record};
+use super::{broken, checkpoint, recovery};
+use crate::disk::{Disk, RealDisk};
+use crate::limits::READ_TRIES;
+use crate::{Revision, StoreError};
+
+/// How long to let a store that writes go on before its directory is looked at once more.
+const PAUSE: Duration = Duration::from_millis(200);
+
+const RESTORE: &str = "stop the server and restore a snapshot with `hawser store restore`; to look at the \
+                       state before the damage, do so in a copy of the directory";
+
+/// Something that is broken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// Name of the file in the directory.
+    pub file: String,
+    /// Where in it, in bytes.
+    pub offset: Option<u64>,
+    pub what: String,
+    /// What to do about it.
+    pub advice: String,
+}
+
+/// What was found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Newest revision; 0 if the state cannot be read.
+    pub revision: Revision,
+    /// Compaction point.
+    pub compacted: Revision,
+    /// Keys that exist.
+    pub keys: u64,
+    /// Revision of the newest checkpoint; 0 for none.
+    pub checkpoint: Revision,
+    /// Segments of the log.
+    pub segments: u64,
+    /// Whole records in them.
+    pub records: u64,
+    /// Bytes of all files.
+    pub bytes: u64,
+    /// What is worth knowing and does no harm.
+    pub notes: Vec<String>,
+    pub problems: Vec<Problem>,
+}
+
+impl Report {
+    fn problem(&mut self, file: &str, offset: Option<usize>, what: impl Into<String>) {
+        let offset = offset.map(|offset| offset as u64);
+        let (file, what) = (file.to_owned(), what.into());
+        self.problems.push(Problem { file, offset, what, advice: RESTORE.to_owned() });
+    }
+}
+
+/// Checks a directory, which may be open in a running store. An error means that it could not be
+/// checked: it is not there, cannot be read, or is no store.
+pub async fn verify_directory(directory: &Path) -> Result<Report, StoreError> {
+    let disk = backup::open_existing(directory)?;
+    let mut tries = 1;
+    loop {
+        let own = disk.clone();
+        let inspected = tokio::task::spawn_blocking(move || inspect(&own)).await.map_err(|error| {
+            broken(&disk.describe(), "the check was cut short", Some(std::io::Error::other(error)))
+        })?;
+        let done = inspected.as_ref().is_ok_and(|report| report.problems.is_empty());
+        if done || tries == READ_TRIES {
+            return inspected;
+        }
+        // What a running store was just writing is whole a moment later; damage stays.
+        tries += 1;
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// Checks a snapshot.
+pub fn verify_snapshot(path: &Path) -> Result<Report, StoreError> {
+    let bytes = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
+    let snapshot = Snapshot::read(path)?;
+    let (revision, keys) = (snapshot.revision(), snapshot.keys());
+    let mut report =
+        Report { revision, compacted: revision, keys, checkpoint: revision, bytes, ..Report::default() };
+    let name = path.display().to_string();
+    for what in snapshot.into_index().contradictions() {
+        report.problem(&name, None, what);
+    }
+    Ok(report)
+}
+
+/// The newest revision that any file of a directory names, whatever else is broken in it.
+pub(super) fn newest_revision_seen(disk: &dyn Disk, names: &[String]) -> Revision {
+    let mut newest = 0;
+    for name in names {
+        newest = newest.max(checkpoint::revision_of(name).unwrap_or(0));
+        let Some(sequence) = log::sequence_of(name) else { continue };
+        let Ok(bytes) = disk.read(name) else { continue };
+        for (_, record) in record::behind(&bytes, 0, sequence) {
+            newest = newest.max(revision_of(&record.body));
+        }
+    }
+    newest
+}
+
+fn revision_of(body: &Body<'_>) -> Revision {
+    match *body {
+        Body::Put { revision, .. } | Body::Delete { revision, .. } | Body::Compact { revision } => revision,
+    }
+}
+
+fn inspect(disk: &RealDisk) -> Result<Report, StoreError> {
+    let place = disk.describe();
+    recovery::check_format(disk, &place)?;
+    let names = disk.list().map_err(|error| broken(&place, "cannot list the files", Some(error)))?;
+    let mut report = Report::default();
+    let state = inspect_checkpoints(disk, &names, &mut report);
+    let logged = inspect_log(disk, &names, &mut report);
+    if report.problems.is_empty()
+        && let Some(state) = &state
+        && logged.newest >= state.revision
+    {
+        compare(state, &logged, &mut report);
+    }
+    match recovery::read(disk) {
+        Ok(found) => {
+            (report.revision, report.compacted) = (found.index.revision, found.index.compacted);
+            report.keys = found.index.live;
+            for what in found.index.contradictions() {
+                report.problem("the state", None, what);
+            }
+        }
+        // What it stops at is in the list already, unless it is about files that are not there.
+        Err(StoreError::Broken { why, .. }) if report.problems.is_empty() => {
+            let name = why.split(' ').next().unwrap_or_default().to_owned();
+            report.problem(&name, None, why);
+        }
+        Err(_) => {}
+    }
+    Ok(report)
+}
+
+/// The state of the newest checkpoint, if there is one and it is whole.
+fn inspect_checkpoints(disk: &RealDisk, names: &[String], report: &mut Report) -> Option<Index> {
+    let newest = names.iter().filter_map(|name| checkpoint::revision_of(name)).max();
+    let mut state = None;
+    for name in names {
+        let Some(revision) = checkpoint::revision_of(name) else {
+            if name.ends_with(".tmp") {
+                report.notes.push(format!("{name} is unfinished; the next start removes it"));
+            } else if log::sequence_of(name).is_none() && name != recovery::FORMAT {
+                report.notes.push(format!("{name} is no file of a store"));
+            }
+            continue;
+        };
+        if Some(revision) != newest {
+            report.notes.push(format!("{name} is older than the newest one; the next start removes it"));
+            continue;
+        }
+        report.checkpoint = revision;
+        match disk.read(name).map(|bytes| (bytes.len(), checkpoint::read(&bytes))) {
+            Ok((bytes, Ok(index))) => {
+                report.bytes += bytes as u64;
+                if index.revision != revision {
+                    report.problem(name, Some(8), format!("it is of revision {}", index.revision));
+                }
+                state = Some(index);
+            }
+            Ok((_, Err(offset))) => report.problem(name, Some(offset), "a checksum is wrong, or it is cut short"),
+            Err(error) => report.problem(name, None, format!("it cannot be read: {error}")),
+        }
+    }
+    state
+}
+
+/// What the log says about each key up to some revision: the newest change, and a checksum and
+/// length of the value, `None` for a deletion.
+#[derive(Default)]
+struct Logged {
+    newest: Revision,
+    /// Newest change of each key at or before the checkpoint.
+    before: BTreeMap<String, (Revision, Option<(u32, usize)>)>,
+}
+
+fn inspect_log(disk: &RealDisk, names: &[String], report: &mut Report) -> Logged {
+    let sequences: Vec<u64> = names.iter().filter_map(|name| log::sequence_of(name)).collect();
+    let mut logged = Logged::default();
+    for (position, &sequence) in sequences.iter().enumerate() {
+        let name = log::name(sequence);
+        report.segments += 1;
+        match disk.read(&name) {
+            Ok(bytes) => {
+                report.bytes += bytes.len() as u64;
+                let next = sequences.get(position + 1).copied();
+                let last = next.is_none_or(|next| {
+                    // A last one that was never made does not count.
+                    let unmade = |bytes: Vec<u8>| !recovery::is_made(&bytes, next);
+                    position + 2 == sequences.len() && disk.read(&log::name(next)).is_ok_and(unmade)
+                });
+                let mut scan = Scan { name: &name, sequence, bytes: &bytes, last, report, logged: &mut logged };
+                scan.run();
+            }
+            Err(error) => report.problem(&name, None, format!("it cannot be read: {error}")),
+        }
+    }
+    logged
+}
+
+/// The way through one segment.
+struct Scan<'a> {
+    name: &'a str,
+    sequence: u64,
+    bytes: &'a [u8],
+    last: bool,
+    report: &'a mut Report,
+    logged: &'a mut Logged,
+}
+
+impl<'a> Scan<'a> {
+    fn run(&mut self) {
+        let bytes = self.bytes;
+        if log::read_segment_header(bytes).is_none_or(|(own, _)| own != self.sequence) {
+            if self.last && !recovery::is_made(bytes, self.sequence) {
+                let note = format!("the making of {} was cut short; the next start makes it anew", self.name);
+                self.report.notes.push(note);
+                return;
+            }
+            self.report.problem(self.name, Some(0), "its header is damaged");
+        }
+        let (mut at, mut group, mut torn) = (SEGMENT_HEADER, Vec::new(), None);
+        while at < bytes.len() {
+            match record::decode(bytes, at, self.sequence) {
+                Decoded::Record(record, taken) => {
+                    self.report.records += 1;
+                    group.push(record);
+                    at += taken;
+                    torn = if record.left == 0 { None } else { Some(record.group) };
+                    if torn.is_none() {
+                        group.drain(..).for_each(|record| self.note(&record));
+                    }
+                }
+                _ => match self.behind(at, torn.or(group.last().map(|r: &Record<'_>| r.group))) {
+                    Some(next) => {
+                        group.clear();
+                        at = next;
+                    }
+                    None => break,
+                },
+            }
+        }
+    }
+
+    /// What to make of bytes that are no record; where to go on, if anywhere.
+    fn behind(&mut self, at: usize, torn: Option<u64>) -> Option<usize> {
+        let mut whole = record::behind(self.bytes, at, self.sequence);
+        let blank = self.bytes[at..].iter().all(|byte| *byte == 0);
+        let Some((next, first)) = whole.next() else {
+            if !blank && self.last {
+                let note = format!(
+                    "{} ends at byte {at} with a group that a crash tore, or that is being written; nothing of it \
+                     was acknowledged",
+                    self.name
+                );
+                self.report.notes.push(note);
+            } else if !blank {
+                self.report.problem(self.name, Some(at), "it is damaged up to its end");
+            }
+            return None;
+        };
+        // Records of the group that was being written may be whole behind one that is not.
+        if self.last && whole.all(|(_, record)| record.group == first.group) && torn.is_none_or(|g| g == first.group)
+        {
+            let note = format!("{} ends at byte {at} with a torn group; nothing of it was acknowledged", self.name);
+            self.report.notes.push(note);
+            return None;
+        }
+        let what = format!(
+            "{} bytes are damaged; the writes before revision {} that were in them are lost",
+            next - at,
+            revision_of(&first.body)
+        );
+        self.report.problem(self.name, Some(at), what);
+        Some(next)
+    }
+
+    fn note(&mut self, record: &Record<'_>) {
+        let (key, revision, value) = match record.body {
+            Body::Put { revision, key, value, .. } => {
+                (key, revision, Some((crc32fast::hash(value), value.len())))
+            }
+            Body::Delete { revision, key } => (key, revision, None),
+            Body::Compact { .. } => return,
+        };
+        self.logged.newest = self.logged.newest.max(revision);
+        if revision <= self.report.checkpoint {
+            self.logged.before.insert(key.to_owned(), (revision, value));
+        }
+    }
+}
+
+/// Where the log still has what led to the checkpoint, both must say the same.
+fn compare(state: &Index, logged: &Logged, report: &mut Report) {
+    let name = checkpoint::name(state.revision);
+    for (key, (revision, value)) in &logged.before {
+        let kept = state.current(key);
+        let found = kept.map(|change| {
+            let value = change.value.as_deref().unwrap_or_default();
+            (change.revision, (crc32fast::hash(value), value.len()))
+        });
+        let expected = value.map(|value| (*revision, value));
+        if found != expected {
+            let at = found.map_or_else(|| "nothing".to_owned(), |(revision, _)| format!("revision {revision}"));
+            report.problem(&name, None, format!("it has {at} of {key}, the log has revision {revision}"));
+        }
+    }
+}

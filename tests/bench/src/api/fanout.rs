@@ -1,0 +1,208 @@
+//! One change, and how long until the last of many watchers has it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use http::Method;
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+
+use super::client::{Call, Connection, next_chunk};
+use super::objects::{Object, node};
+use super::server::Running;
+use super::{BYTES, RATIO_TO_LIMIT, SECONDS, SUITE, shares, wants};
+use crate::row::Report;
+use crate::subject::{Plan, Subject, in_turn};
+
+/// Watches on one connection; the server takes 250 streams.
+const STREAMS: usize = 240;
+/// The last watcher has to hear of a change within this.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Answers of the bare server, as large as the event of the object.
+const EVENT: usize = 1_400;
+
+/// What watchers watch.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum What {
+    /// All of a kind: each change is everybody's.
+    All,
+    /// The pods of a node of their own: a change is one watcher's.
+    Node,
+}
+
+/// One change to 1, 100 and 10,000 watchers, and to one of 10,000 who each watch a node.
+pub fn run(report: &Report, plan: &Plan) -> Result<()> {
+    let mut cases: Vec<(usize, What)> = vec![(1, What::All), (100, What::All), (10_000, What::All)];
+    cases.push((10_000, What::Node));
+    for (watchers, what) in cases {
+        let parameter = if what == What::Node { "/field=nodeName" } else { "" };
+        let case = format!("fanout/watchers={watchers}{parameter}");
+        report.attempt(&case, || measure(report, plan, &case, watchers, what));
+    }
+    Ok(())
+}
+
+fn measure(report: &Report, plan: &Plan, case: &str, watchers: usize, what: What) -> Result<()> {
+    let (directory, runtime) = (super::directory()?, super::runtime()?);
+    let hawser = Running::hawser(&directory.path().join("hawser"), None)?;
+    let echo = Running::echo(&directory.path().join("echo"), EVENT)?;
+    let object = if what == What::Node { Object::Pod } else { Object::ConfigMap };
+    let of_hawser = runtime.block_on(Crowd::open(&hawser, object, watchers, what))?;
+    let weight = (hawser.resident()? - of_hawser.before) / watchers as f64;
+    let mut subjects = vec![(Subject::Hawser, of_hawser)];
+    if wants(plan, Subject::Limit) && what == What::All {
+        subjects.push((Subject::Limit, runtime.block_on(Crowd::of_echo(&echo, watchers))?));
+    }
+    let rounds = plan.choose(10, 30);
+    let times = in_turn(&subjects, rounds, |(_, crowd)| runtime.block_on(crowd.change()))?;
+    let limit = subjects.iter().position(|(subject, _)| *subject == Subject::Limit);
+    for ((subject, _), of_subject) in subjects.iter().zip(&times) {
+        report.row(SUITE, case, subject.name(), SECONDS, of_subject)?;
+        if let Some(limit) = limit.filter(|_| *subject != Subject::Limit) {
+            // Of rates: how much the limit's time is of it.
+            report.row(SUITE, case, subject.name(), RATIO_TO_LIMIT, &shares(&times[limit], of_subject))?;
+        }
+    }
+    if watchers >= 1_000 {
+        report.row(SUITE, &format!("memory/of=watcher{}", &case[6..]), "hawser", BYTES, &[weight])?;
+    }
+    Ok(())
+}
+
+/// Watchers of one server.
+struct Crowd {
+    /// How many hear of a change.
+    concerned: usize,
+    heard: Arc<Heard>,
+    writer: Connection,
+    change: Change,
+    tasks: Vec<JoinHandle<Result<()>>>,
+    /// Resident bytes of the server before they came.
+    before: f64,
+}
+
+/// How many events came.
+#[derive(Default)]
+struct Heard {
+    events: AtomicUsize,
+    /// The events that the change shall bring.
+    wanted: AtomicUsize,
+    all: Notify,
+}
+
+impl Heard {
+    fn one(&self) {
+        if self.events.fetch_add(1, Ordering::Relaxed) + 1 == self.wanted.load(Ordering::Relaxed) {
+            self.all.notify_one();
+        }
+    }
+}
+
+/// How to change what is watched.
+enum Change {
+    Patch { path: String, object: Object, turn: std::cell::Cell<u64> },
+    Post,
+}
+
+impl Crowd {
+    async fn open(server: &Running, object: Object, watchers: usize, what: What) -> Result<Self> {
+        let writer = server.target.connect(1).await?.remove(0);
+        let account = r#"{"metadata":{"name":"default"}}"#;
+        writer
+            .ask(Call::post("/api/v1/namespaces/default/serviceaccounts", account.as_bytes().into()))
+            .await?;
+        writer.read(Call::post(object.path(), object.body("watched", 0))).await?;
+        let path = format!("{}/watched", object.path());
+        if what == What::Node {
+            let binding = format!(
+                r#"{{"apiVersion":"v1","kind":"Binding","metadata":{{"name":"watched"}},"target":{{"kind":"Node","name":"{}"}}}}"#,
+                node(7)
+            );
+            writer.read(Call::post(format!("{path}/binding"), binding.into())).await?;
+        }
+        let version = version(&writer.read(Call::get(&path)).await?)?;
+        let before = server.resident()?;
+        let call = |i: usize| {
+            let selector = match what {
+                What::All => String::new(),
+                What::Node => format!("&fieldSelector=spec.nodeName%3D{}", node(i)),
+            };
+            let all = if what == What::Node { "/api/v1/pods" } else { object.path() };
+            Call::get(format!("{all}?watch=true&resourceVersion={version}{selector}"))
+        };
+        let (heard, tasks) = listen(server, watchers, call).await?;
+        let concerned = if what == What::Node { 1 } else { watchers };
+        let change = Change::Patch { path, object, turn: std::cell::Cell::new(0) };
+        Ok(Self { concerned, heard, writer, change, tasks, before })
+    }
+
+    async fn of_echo(server: &Running, watchers: usize) -> Result<Self> {
+        let writer = server.target.connect(1).await?.remove(0);
+        let (heard, tasks) = listen(server, watchers, |_| Call::get("/watch")).await?;
+        Ok(Self { concerned: watchers, heard, writer, change: Change::Post, tasks, before: 0.0 })
+    }
+
+    /// From before the change is sent to when the last one has heard of it, seconds.
+    async fn change(&self) -> Result<f64> {
+        self.heard.events.store(0, Ordering::Relaxed);
+        self.heard.wanted.store(self.concerned, Ordering::Relaxed);
+        let call = match &self.change {
+            Change::Post => Call::post("/change", "x".into()),
+            Change::Patch { path, object, turn } => {
+                turn.set(turn.get() + 1);
+                Call {
+                    method: Method::PATCH,
+                    path: path.clone(),
+                    content_type: "application/merge-patch+json",
+                    body: object.patch(turn.get()),
+                }
+            }
+        };
+        let start = Instant::now();
+        let (written, heard) =
+            tokio::join!(self.writer.read(call), tokio::time::timeout(PATIENCE, self.heard.all.notified()));
+        written?;
+        let ended = self.tasks.iter().filter(|task| task.is_finished()).count();
+        let events = self.heard.events.load(Ordering::Relaxed);
+        ensure!(heard.is_ok(), "{events} of {} heard of it; {ended} watches have ended", self.concerned);
+        Ok(start.elapsed().as_secs_f64())
+    }
+}
+
+impl Drop for Crowd {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+/// Opens the watches, and counts what they bring.
+async fn listen(
+    server: &Running,
+    watchers: usize,
+    call: impl Fn(usize) -> Call,
+) -> Result<(Arc<Heard>, Vec<JoinHandle<Result<()>>>)> {
+    let connections = server.target.connect(watchers.div_ceil(STREAMS)).await?;
+    let heard = Arc::new(Heard::default());
+    let mut tasks = Vec::with_capacity(watchers);
+    for i in 0..watchers {
+        let (status, mut body) = connections[i / STREAMS].open_stream(call(i)).await?;
+        ensure!(status.is_success(), "a watch was answered with {status}");
+        let heard = Arc::clone(&heard);
+        tasks.push(tokio::spawn(async move {
+            // An event is smaller than a frame, so a chunk is one event.
+            while next_chunk(&mut body).await?.is_some() {
+                heard.one();
+            }
+            Ok(())
+        }));
+    }
+    Ok((heard, tasks))
+}
+
+fn version(object: &[u8]) -> Result<String> {
+    let object: serde_json::Value = serde_json::from_slice(object).context("the object is not JSON")?;
+    let version = object["metadata"]["resourceVersion"].as_str();
+    Ok(version.context("the object has no version")?.to_owned())
+}

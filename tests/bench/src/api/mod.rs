@@ -1,0 +1,99 @@
+//! The suite `apiserver`: what a request costs, over TLS and HTTP/2, against a real `hawser apiserver`
+//! on the embedded store and on etcd.
+//!
+//! ```text
+//!   this process                 `hawser apiserver`          embedded store │ etcd
+//!     clients (h2, rustls) ─TLS──▶ chain ▶ verbs ▶ storage ──▶ log + fdatasync
+//!   `limit`: a bare TLS + HTTP/2 server, bare writes with fdatasync, bare copies of memory
+//! ```
+
+mod bare;
+mod client;
+mod echo;
+mod fanout;
+mod h2load;
+mod in_process;
+mod lists;
+mod objects;
+mod requests;
+mod server;
+mod weight;
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use tokio::runtime::Runtime;
+
+use crate::row::{Metric, Report};
+use crate::subject::{Plan, Subject};
+
+pub use echo::serve as echo;
+pub use in_process::{fill, lists as lists_in_process};
+
+const SUITE: &str = "apiserver";
+const PER_SECOND: Metric = ("per_second", "per_second");
+const BYTES_PER_SECOND: Metric = ("bytes_per_second", "bytes_per_second");
+const SECONDS: Metric = ("seconds", "seconds");
+const P99: Metric = ("p99_seconds", "seconds");
+const BYTES: Metric = ("bytes", "bytes");
+const RATIO_TO_LIMIT: Metric = ("ratio_to_limit", "ratio");
+
+/// Measures what the plan asks for.
+pub fn run(report: &Report, plan: &Plan) {
+    requests::run(report, plan);
+    if plan.has("fanout") {
+        report.attempt("fanout", || fanout::run(report, plan));
+    }
+    if ["list", "start", "memory"].iter().any(|case| plan.has(case)) {
+        weight::run(report, plan);
+    }
+    if plan.has("h2load") {
+        report.attempt("h2load", || h2load::run(report, plan));
+    }
+}
+
+/// Whether this subject is asked for.
+fn wants(plan: &Plan, subject: Subject) -> bool {
+    plan.subjects.contains(&subject)
+}
+
+/// The generator's runtime: one thread, so that it takes no more than one processor from the server.
+fn runtime() -> Result<Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot make a runtime")
+}
+
+/// A directory of this run.
+fn directory() -> Result<tempfile::TempDir> {
+    tempfile::Builder::new().prefix("hawser-bench-").tempdir().context("cannot make a directory")
+}
+
+/// Runs this program as another process and gives the lines that it prints, each as numbers behind a
+/// word.
+fn lines_of(work: &[&str]) -> Result<Vec<(String, Vec<f64>)>> {
+    let program = std::env::current_exe().context("cannot find this program")?;
+    let output = std::process::Command::new(program)
+        .arg("--worker")
+        .args(work)
+        .stderr(std::process::Stdio::inherit())
+        .output()
+        .with_context(|| format!("cannot run {work:?}"))?;
+    anyhow::ensure!(output.status.success(), "{work:?} ended with {}", output.status);
+    String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .map(|line| {
+            let mut words = line.split_whitespace();
+            let name = words.next().unwrap_or_default().to_owned();
+            let numbers = words.map(|word| word.parse().with_context(|| format!("{line:?} is no figure")));
+            Ok((name, numbers.collect::<Result<_>>()?))
+        })
+        .collect()
+}
+
+/// Turn by turn, how much the one is of the other.
+fn shares(of: &[f64], to: &[f64]) -> Vec<f64> {
+    of.iter().zip(to).map(|(of, to)| of / to).collect()
+}
+
+fn text(path: &Path) -> String {
+    path.display().to_string()
+}
