@@ -135,7 +135,8 @@ impl History {
         }
         let last = self.events.keys().next_back().copied().unwrap_or(0);
         for operation in &self.operations {
-            let Action::Write { value, outcome: Outcome::Done(Some(revision)), .. } = &operation.action else {
+            let Action::Write { value, outcome: Outcome::Done(Some(revision)), .. } = &operation.action
+            else {
                 continue;
             };
             let wanted = (operation.key.clone(), value.clone());
@@ -193,7 +194,9 @@ impl History {
             if !is_call {
                 newest = newest.max(revision);
             } else if revision < newest || wrote && revision == newest {
-                return Err(format!("at {at} revision {newest} had been seen, what began then has {revision}"));
+                return Err(format!(
+                    "at {at} revision {newest} had been seen, what began then has {revision}"
+                ));
             }
         }
         Ok(())
@@ -297,8 +300,12 @@ mod checked {
             read(16, 17, None, 4),
             write(18, 19, 0, "w", done(5)),
         ];
-        let listings =
-            vec![Listing { called: 20, returned: 21, revision: 5, found: [("/a".to_owned(), ("w".to_owned(), 5))].into() }];
+        let listings = vec![Listing {
+            called: 20,
+            returned: 21,
+            revision: 5,
+            found: [("/a".to_owned(), ("w".to_owned(), 5))].into(),
+        }];
         let events = events(&[(2, "x"), (3, "y"), (4, ""), (5, "w")]);
         History { operations, listings, events, gapless_after: Some(1) }
     }
@@ -323,7 +330,9 @@ mod checked {
             ("a revision given twice", |h| h.operations.push(write(22, 23, 5, "v", done(5)))),
             ("a value at two revisions", |h| h.operations[2] = read(5, 6, Some(("x", 3)), 3)),
             ("an event left out", |h| drop(h.events.remove(&3))),
-            ("an event of another value", |h| drop(h.events.insert(3, ("/a".to_owned(), Some("v".to_owned()))))),
+            ("an event of another value", |h| {
+                drop(h.events.insert(3, ("/a".to_owned(), Some("v".to_owned()))))
+            }),
             ("a list that misses a key", |h| h.listings[0].found.clear()),
             ("a deletion that nobody asked for", |h| {
                 h.operations.truncate(4);

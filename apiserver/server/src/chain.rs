@@ -8,8 +8,8 @@ use std::sync::Arc;
 use apiserver_api::auth::Identity;
 use apiserver_api::error::ApiError;
 use futures::FutureExt;
-use http::header::{AUTHORIZATION, CACHE_CONTROL, HeaderName, HeaderValue, WARNING};
-use http::{Request, Response};
+use http::header::{ACCEPT_ENCODING, AUTHORIZATION, CACHE_CONTROL, HeaderName, HeaderValue, WARNING};
+use http::{HeaderMap, Request, Response};
 use rustls::pki_types::CertificateDer;
 use tokio::sync::SemaphorePermit;
 use tokio::time::Instant;
@@ -31,28 +31,44 @@ use crate::{paths, storage, verbs};
 pub struct PeerCertificate(pub CertificateDer<'static>);
 
 /// Answers any request.
-pub async fn handle(server: Arc<Server>, request: Request<Body>) -> Response<Body> {
+pub async fn handle(server: Arc<Server>, mut request: Request<Body>) -> Response<Body> {
     let started = Instant::now();
-    let audit_id = server.ambient().uid();
+    let mut audit_id = audit_id(&server, request.headers());
     let query = Query::parse(request.uri().query().unwrap_or_default());
     let info = RequestInfo::parse(request.method(), request.uri().path(), &query);
     let known = known(&server, &info);
     let in_protobuf = negotiate::prefers_protobuf(request.headers());
+    // Watches are read by programs.
+    let pretty = info.verb != "watch" && negotiate::is_pretty(request.headers(), &query);
+    if pretty {
+        // Compressed afterwards it could be, but who looks at answers has them from near.
+        request.headers_mut().remove(ACCEPT_ENCODING);
+    }
     let in_flight = server.metrics().request_began(info.is_read());
     let mut response = recover_panic(Arc::clone(&server), info.clone(), query, request).await;
     drop(in_flight);
     if in_protobuf {
         response = respond::as_protobuf(response).await;
     }
+    if pretty {
+        response = respond::pretty(response);
+    }
     let headers = response.headers_mut();
     headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-cache, private"));
-    if let Ok(mut value) = HeaderValue::from_str(&audit_id) {
-        // No two are the same: in HTTP/2's table of headers each would push out one that comes again.
-        value.set_sensitive(true);
-        headers.insert(HeaderName::from_static("audit-id"), value);
-    }
+    // No two are the same: in HTTP/2's table of headers each would push out one that comes again.
+    audit_id.set_sensitive(true);
+    headers.insert(AUDIT_ID, audit_id);
     server.metrics().request_ended(&info, known, response.status().as_u16(), started.elapsed());
     response
+}
+
+const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
+
+/// What a request is known by: the client's choice, or a new one.
+fn audit_id(server: &Server, headers: &HeaderMap) -> HeaderValue {
+    let given = headers.get(AUDIT_ID).filter(|value| (1..=limits::AUDIT_ID).contains(&value.len()));
+    let new = || HeaderValue::from_str(&server.ambient().uid());
+    given.cloned().or_else(|| new().ok()).unwrap_or(HeaderValue::from_static(""))
 }
 
 /// Whether metrics may be labelled with what the path says.

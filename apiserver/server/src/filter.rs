@@ -1,12 +1,16 @@
 //! Which objects of a kind a request selects, decided on what the cache extracted.
 
 use std::borrow::Cow;
+use std::ops::Bound::{Included, Unbounded};
+use std::sync::Arc;
 
 use apiserver_api::error::ApiError;
+use apiserver_api::registry::Resource;
 use apiserver_api::selector::{FieldSelector, LabelSelector};
 
-use crate::cache::{Cache, Entry, Objects, Trigger};
+use crate::cache::{Cache, Entry, Trigger};
 use crate::query::Query;
+use crate::verbs::view::View;
 
 /// Namespace, label selector and field selector of a list, watch or collection delete.
 pub struct Filter {
@@ -18,6 +22,8 @@ pub struct Filter {
     fields: FieldSelector,
     /// For each term of `fields` where its value is.
     places: Vec<Place>,
+    /// Whether `prefix` and a name are a key.
+    named_by_prefix: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -28,25 +34,36 @@ enum Place {
 }
 
 impl Filter {
-    /// Reads `labelSelector` and `fieldSelector`; errors are 400.
-    pub fn parse(cache: &Cache, namespace: &str, query: &Query) -> Result<Self, ApiError> {
+    /// Reads `labelSelector` and `fieldSelector`; errors are 400. `name`: the one object that the
+    /// path or the field selector names; empty if there is none.
+    pub fn parse(cache: &Cache, namespace: &str, name: &str, query: &Query) -> Result<Self, ApiError> {
         let labels =
             query.get("labelSelector").map_or(Ok(LabelSelector::everything()), LabelSelector::parse)?;
-        let fields =
+        let mut fields =
             query.get("fieldSelector").map_or(Ok(FieldSelector::everything()), FieldSelector::parse)?;
-        fields.supported(&cache.resource)?;
+        if !name.is_empty() && fields.is_everything() {
+            fields = FieldSelector::exact("metadata.name", name);
+        }
         let place = |path: &str| match path {
-            "metadata.name" => Some(Place::Name),
-            "metadata.namespace" => Some(Place::Namespace),
-            other => cache.fields.index(other).map(Place::Field),
+            "metadata.name" => Ok(Place::Name),
+            "metadata.namespace" if has_namespace(&cache.resource) => Ok(Place::Namespace),
+            other => cache.fields.index(other).map(Place::Field).ok_or_else(|| unsupported(cache, other)),
         };
-        let unsupported = |path: &str| ApiError::bad_request(format!("field label not supported: {path}"));
-        let places = fields.terms().iter().map(|t| place(&t.path).ok_or_else(|| unsupported(&t.path)));
-        let places = places.collect::<Result<_, _>>()?;
+        let places = fields.terms().iter().map(|t| place(&t.path)).collect::<Result<_, _>>()?;
+        if !name.is_empty() && fields.requires_exact("metadata.name") != Some(name) {
+            return Err(ApiError::bad_request("fieldSelector metadata.name doesn't match requested name"));
+        }
         let asked = fields.requires_exact("metadata.namespace").filter(|_| cache.resource.namespaced);
         let namespace = if namespace.is_empty() { asked.unwrap_or_default() } else { namespace }.to_owned();
+        let namespace = if cache.resource.namespaced { namespace } else { String::new() };
         let prefix = if namespace.is_empty() { String::new() } else { format!("{namespace}/") };
-        Ok(Self { namespace, prefix, labels, fields, places })
+        let named_by_prefix = !cache.resource.namespaced || !namespace.is_empty();
+        Ok(Self { namespace, prefix, labels, fields, places, named_by_prefix })
+    }
+
+    /// Where the keys of the collection begin.
+    pub fn prefix(&self) -> &str {
+        &self.prefix
     }
 
     /// Whether nothing but the namespace narrows the choice.
@@ -77,12 +94,10 @@ impl Filter {
 
     /// The coarse choice for a watch.
     pub fn trigger(&self, cache: &Cache) -> Trigger {
-        if let Some(name) = self.name()
-            && (!cache.resource.namespaced || !self.namespace.is_empty())
-        {
+        if let Some(name) = self.name().filter(|_| self.named_by_prefix) {
             return Trigger::Object(format!("{}{name}", self.prefix));
         }
-        if let Some(value) = cache.indexed().and_then(|_| self.fields.requires_exact("spec.nodeName"))
+        if let Some(value) = cache.indexed().and_then(|_| self.node())
             && !value.is_empty()
         {
             return Trigger::Field(value.to_owned());
@@ -90,35 +105,78 @@ impl Filter {
         if self.namespace.is_empty() { Trigger::All } else { Trigger::Namespace(self.namespace.clone()) }
     }
 
-    /// The selected objects after the key `after` (empty: from the first), at most `limit` (0: all).
-    pub fn select(&self, objects: &Objects, after: &str, limit: usize) -> Selected {
-        use std::ops::Bound::{Excluded, Included, Unbounded};
-        let limit = if limit == 0 { usize::MAX } else { limit };
-        let from = if after.is_empty() { Included(self.prefix.as_str()) } else { Excluded(after) };
-        let mut range = objects
-            .range::<_, str>((from, Unbounded))
-            .map(|(_, entry)| entry)
-            .take_while(|entry| entry.key.starts_with(&self.prefix));
-        let mut entries = Vec::new();
-        while entries.len() < limit {
-            match range.next() {
-                Some(entry) if self.is_everything() || self.matches(entry) => entries.push(entry.clone()),
-                Some(_) => {}
-                None => return Selected { entries, more: false, remaining: None },
-            }
-        }
-        if self.is_everything() {
-            let remaining = range.count();
-            return Selected { entries, more: remaining > 0, remaining: Some(remaining) };
-        }
-        let more = range.any(|entry| self.matches(entry));
-        Selected { entries, more, remaining: None }
+    /// The value that the field demands by which kinds are indexed.
+    fn node(&self) -> Option<&str> {
+        self.fields.requires_exact("spec.nodeName").or_else(|| self.fields.requires_exact("spec.host"))
     }
+
+    /// The selected objects from the key `start` below the collection's own on (empty: from the
+    /// first), at most `limit` (0: all).
+    pub fn select(&self, view: &View, start: &str, limit: usize) -> Selected {
+        let from = format!("{}{start}", self.prefix);
+        let below = |entry: &&Arc<Entry>| entry.key.starts_with(&self.prefix);
+        if let Some(name) = self.name().filter(|_| self.named_by_prefix) {
+            let key = format!("{}{name}", self.prefix);
+            let one = view.objects.get(key.as_str()).filter(|_| key >= from);
+            return self.chosen(one.into_iter(), limit);
+        }
+        if let (Some(index), Some(value)) = (&view.index, self.node()) {
+            return self.chosen(index.range(value, &from).take_while(below), limit);
+        }
+        let all = view.objects.range::<_, str>((Included(from.as_str()), Unbounded)).map(|(_, entry)| entry);
+        let mut all = all.take_while(below);
+        if !self.is_everything() {
+            return self.chosen(all, limit);
+        }
+        let page = if limit == 0 { usize::MAX } else { limit };
+        let entries: Vec<_> = all.by_ref().take(page).cloned().collect();
+        let known = if from.is_empty() {
+            Some(view.objects.len())
+        } else {
+            view.counted.get(&self.mark(&from)).copied()
+        };
+        let remaining = match known {
+            Some(known) => known.saturating_sub(entries.len()),
+            None if entries.len() < page => 0,
+            None => all.count(),
+        };
+        Selected { entries, more: remaining > 0, remaining: Some(remaining) }
+    }
+
+    /// What is counted of a state, in [`View::counted`]: the objects of this collection from a key on.
+    pub fn mark(&self, from: &str) -> String {
+        format!("{} {from}", self.prefix)
+    }
+
+    fn chosen<'a>(&self, range: impl Iterator<Item = &'a Arc<Entry>>, limit: usize) -> Selected {
+        let mut range = range.filter(|entry| self.matches(entry));
+        let entries = range.by_ref().take(if limit == 0 { usize::MAX } else { limit }).cloned().collect();
+        Selected { entries, more: range.next().is_some(), remaining: None }
+    }
+}
+
+/// Whether objects can be asked for by a namespace: kinds without selectable fields of their own
+/// take it whether they have one or not.
+fn has_namespace(resource: &Resource) -> bool {
+    resource.namespaced || (resource.custom.is_none() && resource.selectable.is_empty())
+}
+
+/// 400, in the words of the kind.
+fn unsupported(cache: &Cache, field: &str) -> ApiError {
+    let resource = &cache.resource;
+    ApiError::bad_request(if resource.custom.is_some() || !resource.selectable.is_empty() {
+        match resource.kind.as_str() {
+            kind @ ("Job" | "ReplicaSet") => format!("field label {field:?} not supported for {kind}"),
+            _ => format!("field label not supported: {field}"),
+        }
+    } else {
+        format!("{field:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\"")
+    })
 }
 
 /// One page.
 pub struct Selected {
-    pub entries: Vec<std::sync::Arc<Entry>>,
+    pub entries: Vec<Arc<Entry>>,
     /// Whether the limit cut something off.
     pub more: bool,
     /// How much, where that is known.

@@ -42,6 +42,8 @@ pub const LOAD_PAGE: usize = 5000;
 pub const LIST_PIECE: usize = 64 * 1024;
 /// A list in protobuf keeps about this many bytes of what it encoded to find out its length.
 pub const LIST_KEPT: usize = 1024 * 1024;
+/// Bytes of a message that the client of a watch over a WebSocket may send.
+pub const WEBSOCKET_MESSAGE: usize = 64 * 1024;
 /// Events that wait are sent together up to about this many bytes.
 pub const WATCH_PIECE: usize = 32 * 1024;
 /// Answers smaller than this are not compressed.
@@ -64,5 +66,7 @@ pub const COMPACT_EVERY: Duration = Duration::from_secs(300);
 pub const DELETE_COLLECTION_PAGE: usize = 500;
 /// A TLS handshake that takes longer is given up.
 pub const HANDSHAKE: Duration = Duration::from_secs(10);
+/// Bytes of an `Audit-ID` that a client may choose.
+pub const AUDIT_ID: usize = 64;
 /// Streams on one HTTP/2 connection.
 pub const STREAMS: u32 = 250;

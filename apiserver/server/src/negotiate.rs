@@ -4,7 +4,9 @@ use apiserver_api::error::ApiError;
 use apiserver_api::protobuf;
 use apiserver_api::registry::Resource;
 use http::HeaderMap;
-use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE};
+use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE, USER_AGENT};
+
+use crate::query::Query;
 
 /// How an answer is spelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,8 +35,10 @@ pub enum Shape {
     Object,
     /// `meta.k8s.io/v1 Table`
     Table,
-    /// `meta.k8s.io/v1 PartialObjectMetadata`, or its list.
+    /// `meta.k8s.io/v1 PartialObjectMetadata`
     Metadata,
+    /// `meta.k8s.io/v1 PartialObjectMetadataList`
+    MetadataList,
 }
 
 /// The answer that was agreed on.
@@ -42,6 +46,45 @@ pub enum Shape {
 pub struct Wanted {
     pub format: Format,
     pub shape: Shape,
+    /// apiVersion of tables and metadata: `meta.k8s.io/v1`, or the older `meta.k8s.io/v1beta1`.
+    pub meta: &'static str,
+}
+
+impl Wanted {
+    /// 406 if a list is asked for where there is one object.
+    pub fn of_one(self, resource: &Resource) -> Result<Self, ApiError> {
+        if self.shape != Shape::MetadataList {
+            return Ok(self);
+        }
+        Err(unfit(format!(
+            "you requested PartialObjectMetadataList, but the requested object is not a list ({})",
+            go_type(resource, "")
+        )))
+    }
+
+    /// 406 if one object is asked for where there is a list.
+    pub fn of_list(self, resource: &Resource) -> Result<Self, ApiError> {
+        if self.shape != Shape::Metadata {
+            return Ok(self);
+        }
+        Err(unfit(format!(
+            "you requested PartialObjectMetadata, but the requested object is a list ({})",
+            go_type(resource, "List")
+        )))
+    }
+}
+
+/// As Go prints the type, since clients see it in the text.
+fn go_type(resource: &Resource, suffix: &str) -> String {
+    if resource.custom.is_some() {
+        return format!("*unstructured.Unstructured{suffix}");
+    }
+    let package = resource.group.split('.').next().filter(|group| !group.is_empty()).unwrap_or("core");
+    format!("*{package}.{}{suffix}", resource.kind)
+}
+
+fn unfit(message: String) -> ApiError {
+    ApiError::new(406, "NotAcceptable", message)
 }
 
 /// One media range of an `Accept` header.
@@ -69,8 +112,9 @@ impl Range {
 pub fn ranges(headers: &HeaderMap) -> Vec<Range> {
     let texts = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let mut ranges: Vec<Range> = texts.flat_map(|text| text.split(',')).filter_map(range).collect();
-    // Stable: equal quality keeps the client's order.
-    ranges.sort_by_key(|range| std::cmp::Reverse(range.quality));
+    // Stable: equal quality keeps the client's order, but for those that name no type.
+    let vague = |range: &Range| (range.media == "*/*", range.media.ends_with("/*"));
+    ranges.sort_by_key(|range| (std::cmp::Reverse(range.quality), vague(range)));
     ranges.retain(|range| range.quality > 0);
     ranges
 }
@@ -85,7 +129,7 @@ fn range(text: &str) -> Option<Range> {
         let (key, value) = (key.trim().to_ascii_lowercase(), value.trim().trim_matches('"').to_owned());
         if key == "q" {
             // Thousandths, the precision of HTTP.
-            let q: f32 = value.parse().unwrap_or(0.0);
+            let q: f32 = value.parse().unwrap_or(1.0);
             quality = (q.clamp(0.0, 1.0) * 1000.0) as u16;
         } else {
             parameters.push((key, value));
@@ -106,45 +150,88 @@ pub fn prefers_protobuf(headers: &HeaderMap) -> bool {
         && choose(headers, true).is_ok_and(|wanted| wanted.format == Format::Protobuf)
 }
 
-/// Whether what is no object of the resource should be a table.
-pub fn prefers_table(headers: &HeaderMap) -> bool {
-    choose(headers, true).is_ok_and(|wanted| wanted.shape == Shape::Table)
+/// The apiVersion of the table that what is no object of the resource should be, if it should.
+pub fn prefers_table(headers: &HeaderMap) -> Option<&'static str> {
+    choose(headers, true).ok().filter(|wanted| wanted.shape == Shape::Table).map(|wanted| wanted.meta)
+}
+
+/// 406 for a client that takes only tables or metadata of what has neither.
+pub fn check_plain(headers: &HeaderMap) -> Result<(), ApiError> {
+    let ranges = ranges(headers);
+    let formats = [Format::Json, Format::Yaml, Format::Protobuf];
+    let plain = |range: &Range| {
+        range.parameter("as").is_none() && formats.into_iter().any(|format| range.accepts(format.media()))
+    };
+    if ranges.is_empty() || ranges.iter().any(plain) { Ok(()) } else { Err(not_acceptable()) }
 }
 
 fn choose(headers: &HeaderMap, in_protobuf: bool) -> Result<Wanted, ApiError> {
     let ranges = ranges(headers);
     if ranges.is_empty() {
-        return Ok(Wanted { format: Format::Json, shape: Shape::Object });
+        return Ok(Wanted { format: Format::Json, shape: Shape::Object, meta: META });
     }
     for range in &ranges {
-        let formats = [Format::Json, Format::Yaml, Format::Protobuf];
-        let Some(format) = formats.into_iter().find(|format| range.accepts(format.media())) else { continue };
-        let meta = range.parameter("g").is_none_or(|g| g == "meta.k8s.io")
-            && range.parameter("v").is_none_or(|v| v == "v1");
-        let shape = match range.parameter("as") {
-            None => Shape::Object,
-            // A table has no protobuf form.
-            Some("Table") if meta && format != Format::Protobuf => Shape::Table,
-            Some("PartialObjectMetadata" | "PartialObjectMetadataList") if meta => Shape::Metadata,
-            Some(_) => continue,
-        };
-        if format == Format::Protobuf && shape == Shape::Object && !in_protobuf {
-            continue;
+        for format in [Format::Json, Format::Yaml, Format::Protobuf] {
+            if range.accepts(format.media())
+                && let Some((shape, meta)) = shape(range, format, in_protobuf)
+            {
+                return Ok(Wanted { format, shape, meta });
+            }
         }
-        return Ok(Wanted { format, shape });
     }
     Err(not_acceptable())
 }
 
+const META: &str = "meta.k8s.io/v1";
+
+/// What a media range asks for in a format; `None` if there is no such thing.
+fn shape(range: &Range, format: Format, in_protobuf: bool) -> Option<(Shape, &'static str)> {
+    let streamed = range.parameter("stream").filter(|stream| !stream.is_empty());
+    if streamed.is_some_and(|stream| stream != "watch" || format == Format::Yaml) {
+        return None;
+    }
+    if ["as", "g", "v"].iter().all(|name| range.parameter(name).is_none()) {
+        let possible = format != Format::Protobuf || in_protobuf;
+        return possible.then_some((Shape::Object, META));
+    }
+    let meta = match (range.parameter("g"), range.parameter("v")) {
+        (Some("meta.k8s.io"), Some("v1")) => META,
+        (Some("meta.k8s.io"), Some("v1beta1")) => "meta.k8s.io/v1beta1",
+        _ => return None,
+    };
+    match range.parameter("as")? {
+        // A table has no protobuf form.
+        "Table" if format != Format::Protobuf => Some((Shape::Table, meta)),
+        "PartialObjectMetadata" => Some((Shape::Metadata, meta)),
+        "PartialObjectMetadataList" => Some((Shape::MetadataList, meta)),
+        _ => None,
+    }
+}
+
 /// 406.
 pub fn not_acceptable() -> ApiError {
-    ApiError::new(
-        406,
-        "NotAcceptable",
+    unfit(
         "only the following media types are accepted: application/json, application/yaml, \
-         application/vnd.kubernetes.protobuf, \
-         application/json;as=Table;g=meta.k8s.io;v=v1, application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1",
+         application/vnd.kubernetes.protobuf"
+            .to_owned(),
     )
+}
+
+/// 406 of a watch, whose events are never YAML.
+pub fn not_streamable() -> ApiError {
+    unfit(
+        "only the following media types are accepted: application/json, application/vnd.kubernetes.protobuf"
+            .to_owned(),
+    )
+}
+
+/// Whether JSON is to be indented: where the client says so, or is one that people look at.
+pub fn is_pretty(headers: &HeaderMap, query: &Query) -> bool {
+    if let Some(text) = query.get("pretty") {
+        return matches!(text, "1" | "t" | "T" | "true" | "TRUE" | "True");
+    }
+    let agent = headers.get(USER_AGENT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    ["curl", "Wget", "Mozilla/5.0"].iter().any(|people| agent.starts_with(people))
 }
 
 /// The media type of the body, without parameters, in small letters; empty if none is given.
@@ -172,6 +259,10 @@ mod tests {
         choose(&headers, false)
     }
 
+    fn wanted(format: Format, shape: Shape) -> Wanted {
+        Wanted { format, shape, meta: META }
+    }
+
     fn built_in(text: &str) -> Result<Wanted, ApiError> {
         let mut headers = HeaderMap::new();
         headers.insert(ACCEPT, text.parse().unwrap());
@@ -180,29 +271,35 @@ mod tests {
 
     #[test]
     fn the_first_range_that_can_be_served_wins() {
-        let json = Wanted { format: Format::Json, shape: Shape::Object };
+        let json = wanted(Format::Json, Shape::Object);
         assert_eq!(accept("application/json"), Ok(json));
         assert_eq!(accept("*/*"), Ok(json));
         assert_eq!(accept("application/vnd.kubernetes.protobuf,application/json"), Ok(json));
-        let table = Wanted { format: Format::Json, shape: Shape::Table };
+        let table = wanted(Format::Json, Shape::Table);
         assert_eq!(
             accept(
                 "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json"
             ),
             Ok(table)
         );
-        assert_eq!(accept("application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json"), Ok(json));
+        let beta = "application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json";
+        assert_eq!(accept(beta), Ok(Wanted { meta: "meta.k8s.io/v1beta1", ..table }));
+        assert_eq!(accept("application/json;as=Table;v=v2;g=meta.k8s.io,application/json"), Ok(json));
+        assert_eq!(accept("application/json;as=Table").unwrap_err().code, 406);
+        assert_eq!(accept("application/yaml;stream=watch").unwrap_err().code, 406);
+        assert_eq!(accept("*/*,application/yaml"), Ok(wanted(Format::Yaml, Shape::Object)));
+        assert_eq!(accept("application/json;q=0").map(|_| ()), Ok(()));
         assert_eq!(
             accept("application/json;q=0.1,application/yaml"),
-            Ok(Wanted { format: Format::Yaml, shape: Shape::Object })
+            Ok(wanted(Format::Yaml, Shape::Object))
         );
         assert_eq!(accept("application/vnd.kubernetes.protobuf").unwrap_err().code, 406);
         assert_eq!(accept("application/json;as=Foo").unwrap_err().code, 406);
     }
     #[test]
     fn protobuf_is_for_built_in_kinds_and_metadata_and_not_for_tables() {
-        let protobuf = Wanted { format: Format::Protobuf, shape: Shape::Object };
-        let json = Wanted { format: Format::Json, shape: Shape::Object };
+        let protobuf = wanted(Format::Protobuf, Shape::Object);
+        let json = wanted(Format::Json, Shape::Object);
         assert_eq!(built_in("application/vnd.kubernetes.protobuf,application/json"), Ok(protobuf));
         assert_eq!(
             built_in("application/vnd.kubernetes.protobuf;stream=watch,application/json"),
@@ -213,11 +310,11 @@ mod tests {
         assert_eq!(built_in("application/*"), Ok(json));
         let metadata = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
         let shape = Shape::Metadata;
-        assert_eq!(built_in(metadata), Ok(Wanted { format: Format::Protobuf, shape }));
-        assert_eq!(accept(metadata), Ok(Wanted { format: Format::Protobuf, shape }));
+        assert_eq!(built_in(metadata), Ok(wanted(Format::Protobuf, shape)));
+        assert_eq!(accept(metadata), Ok(wanted(Format::Protobuf, shape)));
         let table = "application/vnd.kubernetes.protobuf;as=Table;g=meta.k8s.io;v=v1";
         assert_eq!(built_in(table).unwrap_err().code, 406);
         let fallback = format!("{table},application/json;as=Table;g=meta.k8s.io;v=v1");
-        assert_eq!(built_in(&fallback), Ok(Wanted { format: Format::Json, shape: Shape::Table }));
+        assert_eq!(built_in(&fallback), Ok(wanted(Format::Json, Shape::Table)));
     }
 }

@@ -30,8 +30,8 @@ pub async fn dispatch(context: &Context, method: &Method) -> Answer {
     }
     let path = context.info.path.as_str();
     match path {
-        "/" => return Ok(respond::json(200, &index(context))),
-        "/version" | "/version/" => return Ok(respond::json(200, &version())),
+        "/" => return Ok(indented(&index(context))),
+        "/version" | "/version/" => return Ok(indented(&version())),
         "/metrics" => return metrics(context),
         "/openid/v1/jwks" | "/.well-known/openid-configuration" => return tokens(context, path),
         "/openapi/v2" => {
@@ -53,6 +53,11 @@ pub async fn dispatch(context: &Context, method: &Method) -> Answer {
     }
     fresh(context).await;
     discovery(context, path)
+}
+
+/// For people, whoever asks.
+fn indented(value: &Value) -> Response<Body> {
+    respond::bytes(200, "application/json", format!("{value:#}"))
 }
 
 /// What is served is what was established before the request. Where the store cannot be asked,

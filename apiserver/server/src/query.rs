@@ -32,14 +32,18 @@ impl Query {
         value.is_some_and(|v| !v.eq_ignore_ascii_case("false") && v != "0")
     }
 
-    /// A whole number of at least 0.
-    pub fn number(&self, name: &str) -> Result<Option<u64>, ApiError> {
-        let parse = |text: &str| {
-            text.parse().map_err(|_| {
-                ApiError::bad_request(format!("invalid value \"{text}\" for the query parameter {name}: it must be a whole number, not negative"))
-            })
+    /// A whole number, with Go's words where it is none: `ListOptions` are read so.
+    pub fn integer(&self, name: &str) -> Result<Option<i64>, ApiError> {
+        let Some(text) = self.0.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str()) else {
+            return Ok(None);
         };
-        self.get(name).map(parse).transpose()
+        let number = text.parse::<i64>().map_err(|error| {
+            use std::num::IntErrorKind::{NegOverflow, PosOverflow};
+            let large = matches!(error.kind(), PosOverflow | NegOverflow);
+            let why = if large { "value out of range" } else { "invalid syntax" };
+            ApiError::bad_request(format!("strconv.ParseInt: parsing {text:?}: {why}"))
+        })?;
+        Ok(Some(number))
     }
 }
 
@@ -86,6 +90,8 @@ mod tests {
         assert!(!query.flag("follow"));
         assert!(!query.flag("absent"));
         assert_eq!(query.get("t"), Some("a b%"));
-        assert!(Query::parse("limit=-1").number("limit").is_err());
+        let limit = |text: &str| Query::parse(text).integer("limit");
+        assert_eq!((limit("limit=-1"), limit("x=1")), (Ok(Some(-1)), Ok(None)));
+        assert_eq!(limit("limit=").unwrap_err().message, "strconv.ParseInt: parsing \"\": invalid syntax");
     }
 }

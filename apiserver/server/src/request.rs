@@ -30,8 +30,7 @@ impl RequestInfo {
     /// Reads method, path and the few parameters that decide the verb.
     pub fn parse(method: &Method, path: &str, query: &Query) -> Self {
         let mut info = Self { path: path.to_owned(), verb: method_verb(method), ..Self::default() };
-        let parts: Vec<String> =
-            path.split('/').filter(|part| !part.is_empty()).map(segment).collect();
+        let parts: Vec<String> = path.split('/').filter(|part| !part.is_empty()).map(segment).collect();
         let mut rest: &[String] = match parts.as_slice() {
             [api, version, rest @ ..] if api == "api" && !rest.is_empty() => {
                 info.version.clone_from(version);
@@ -71,7 +70,8 @@ impl RequestInfo {
             info.rest.push('/');
         }
         info.verb = resource_verb(method, &info, query, legacy_watch);
-        if matches!(info.verb, "list" | "watch" | "deletecollection")
+        if matches!(info.verb, "list" | "watch")
+            && info.name.is_empty()
             && let Some(name) = named(query)
         {
             info.name = name;
@@ -129,7 +129,10 @@ fn named(query: &Query) -> Option<String> {
     let selector = query.get("fieldSelector")?;
     selector.split(',').find_map(|term| {
         let (key, value) = term.split_once("==").or_else(|| term.split_once('='))?;
-        (key.trim() == "metadata.name" && !key.ends_with('!')).then(|| value.trim().to_owned())
+        let value = value.strip_prefix('=').unwrap_or(value);
+        // What can be no name narrows nothing: nothing is found.
+        let possible = !value.contains(['/', '%', '\\']) && !matches!(value, "." | "..");
+        (key.trim() == "metadata.name" && possible).then(|| value.to_owned())
     })
 }
 
@@ -165,6 +168,13 @@ mod tests {
             ("DELETE", "/api/v1/namespaces/a/pods", "true deletecollection /v1 ns=a pods/ name= rest="),
             ("GET", "/api/v1/nodes/n/proxy/a/b/", "true get /v1 ns= nodes/proxy name=n rest=a/b/"),
             ("GET", "/api/v1/pods?fieldSelector=metadata.name%3Dx", "true list /v1 ns= pods/ name=x rest="),
+            ("GET", "/api/v1/watch/namespaces/a/pods/b", "true watch /v1 ns=a pods/ name=b rest="),
+            ("GET", "/api/v1/pods?fieldSelector=metadata.name%3D..", "true list /v1 ns= pods/ name= rest="),
+            (
+                "DELETE",
+                "/api/v1/namespaces/a/pods?fieldSelector=metadata.name%3Dx",
+                "true deletecollection /v1 ns=a pods/ name= rest=",
+            ),
             ("GET", "/apis/apps/v1", "false get / ns= / name= rest="),
             ("POST", "/healthz", "false post / ns= / name= rest="),
         ];

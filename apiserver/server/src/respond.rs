@@ -1,6 +1,7 @@
 //! Answers: objects in the shape agreed on, `Status`, compression.
 
 use std::io::Write as _;
+use std::sync::Arc;
 
 use apiserver_api::error::{ApiError, status_text};
 use apiserver_api::protobuf;
@@ -8,8 +9,8 @@ use apiserver_api::registry::Resource;
 use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use http::header::{CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER, VARY};
-use http::{HeaderValue, Response, StatusCode};
+use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, VARY};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use http_body::Body as _;
 use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
@@ -18,7 +19,7 @@ use crate::body::{self, Body};
 use crate::context::Context;
 use crate::limits;
 use crate::negotiate::{self, Format, Shape};
-use crate::table;
+use crate::table::{self, Rows};
 
 /// What every verb gives back.
 pub type Answer = Result<Response<Body>, ApiError>;
@@ -65,7 +66,7 @@ pub fn success(code: u16, resource: &Resource, name: &str, uid: &str) -> Respons
 
 /// One object of a kind, encoded, in the shape that the client wants.
 pub fn object(context: &Context, resource: &Resource, code: u16, object: Bytes) -> Answer {
-    let wanted = negotiate::wanted(&context.headers, resource)?;
+    let wanted = negotiate::wanted(&context.headers, resource)?.of_one(resource)?;
     if wanted.shape == Shape::Object && wanted.format == Format::Json {
         return Ok(compressed(context, bytes(code, "application/json", Bytes::clone(&object)), object));
     }
@@ -73,31 +74,23 @@ pub fn object(context: &Context, resource: &Resource, code: u16, object: Bytes) 
         .map_err(|error| ApiError::internal(format!("an object cannot be decoded: {error}")))?;
     let value = match wanted.shape {
         Shape::Object => value,
-        Shape::Metadata => table::metadata_only(&value),
-        Shape::Table => {
-            let version = apiserver_api::meta::resource_version(&value).to_owned();
-            table::of(context, resource, std::slice::from_ref(&value), &json!({"resourceVersion": version}))?
-        }
+        Shape::Metadata | Shape::MetadataList => table::metadata_only(&value, wanted.meta),
+        Shape::Table => Rows::of(context, &Arc::new(resource.clone()), wanted.meta)?.one(&value, true),
     };
-    Ok(formatted(wanted.format, code, &value))
+    let content = encoded(wanted.format, &value)?;
+    Ok(compressed(context, bytes(code, wanted.format.media(), Bytes::clone(&content)), content))
 }
 
 /// A value in the format agreed on.
-pub fn formatted(format: Format, code: u16, value: &Value) -> Response<Body> {
+pub fn encoded(format: Format, value: &Value) -> Result<Bytes, ApiError> {
     match format {
-        Format::Json => json(code, value),
-        Format::Yaml => match serde_saphyr::to_string(value) {
-            Ok(text) => bytes(code, "application/yaml", text),
-            Err(error) => {
-                refusal(&ApiError::internal(format!("the object cannot be written as YAML: {error}")))
-            }
-        },
-        Format::Protobuf => match protobuf::to_envelope(value) {
-            Ok(content) => bytes(code, protobuf::MEDIA_TYPE, content),
-            Err(error) => {
-                refusal(&ApiError::internal(format!("the object cannot be written as protobuf: {error}")))
-            }
-        },
+        Format::Json => Ok(Bytes::from(value.to_string())),
+        Format::Yaml => serde_saphyr::to_string(value)
+            .map(Bytes::from)
+            .map_err(|error| ApiError::internal(format!("the object cannot be written as YAML: {error}"))),
+        Format::Protobuf => protobuf::to_envelope(value).map(Bytes::from).map_err(|error| {
+            ApiError::internal(format!("the object cannot be written as protobuf: {error}"))
+        }),
     }
 }
 
@@ -134,12 +127,90 @@ pub fn compressed(context: &Context, response: Response<Body>, content: Bytes) -
     }
     match gzip(&content) {
         Ok(packed) => {
-            let (mut parts, _) = response.into_parts();
-            parts.headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
-            parts.headers.insert(VARY, HeaderValue::from_static("Accept-Encoding"));
-            Response::from_parts(parts, body::full(packed))
+            let (parts, _) = response.into_parts();
+            let mut response = Response::from_parts(parts, body::full(packed));
+            mark_gzip(response.headers_mut());
+            response
         }
         Err(_) => response,
+    }
+}
+
+/// Says that the body is compressed, since the client takes it so.
+pub fn mark_gzip(headers: &mut HeaderMap) {
+    headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    headers.append(VARY, HeaderValue::from_static("Accept-Encoding"));
+}
+
+/// The same JSON answer, indented for people.
+pub fn pretty(response: Response<Body>) -> Response<Body> {
+    let json = response.headers().get(CONTENT_TYPE).is_some_and(|media| {
+        media
+            .to_str()
+            .is_ok_and(|media| media == "application/json" || media.starts_with("application/json;"))
+    });
+    if !json || response.headers().contains_key(CONTENT_ENCODING) {
+        return response;
+    }
+    let (mut parts, body) = response.into_parts();
+    parts.headers.remove(CONTENT_LENGTH);
+    let mut indent = Indent::default();
+    let body = body.map_frame(move |frame| {
+        frame.map_data(|data| {
+            let mut out = Vec::with_capacity(data.len() * 2);
+            indent.put(&data, &mut out);
+            Bytes::from(out)
+        })
+    });
+    Response::from_parts(parts, body.boxed_unsync())
+}
+
+/// Indents JSON that has no white space, as it comes: two spaces a level, as Go does it.
+#[derive(Default)]
+struct Indent {
+    depth: usize,
+    in_text: bool,
+    escaped: bool,
+    /// A brace or bracket has just been opened.
+    opened: bool,
+}
+
+impl Indent {
+    fn put(&mut self, data: &[u8], out: &mut Vec<u8>) {
+        for &byte in data {
+            if self.in_text {
+                self.in_text = self.escaped || byte != b'"';
+                self.escaped = !self.escaped && byte == b'\\';
+                out.push(byte);
+                continue;
+            }
+            if matches!(byte, b'}' | b']') {
+                self.depth = self.depth.saturating_sub(1);
+                if !std::mem::take(&mut self.opened) {
+                    self.line(out);
+                }
+                out.push(byte);
+                continue;
+            }
+            if std::mem::take(&mut self.opened) {
+                self.line(out);
+            }
+            out.push(byte);
+            match byte {
+                b'"' => self.in_text = true,
+                // It is indented already.
+                b'\n' | b' ' => {}
+                b'{' | b'[' => (self.depth, self.opened) = (self.depth + 1, true),
+                b',' => self.line(out),
+                b':' => out.push(b' '),
+                _ => {}
+            }
+        }
+    }
+
+    fn line(&self, out: &mut Vec<u8>) {
+        out.push(b'\n');
+        out.extend(std::iter::repeat_n(b' ', 2 * self.depth));
     }
 }
 
@@ -148,4 +219,23 @@ pub fn gzip(content: &[u8]) -> std::io::Result<Vec<u8>> {
     let mut encoder = GzEncoder::new(Vec::with_capacity(content.len() / 4), Compression::fast());
     encoder.write_all(content)?;
     encoder.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_is_indented_however_it_is_cut() {
+        let value = json!({"a": [], "b": {}, "c": [1, {"x": "}\\\"],{:\\"}], "d": "é", "e": [[null, true]]});
+        let text = value.to_string();
+        let whole = serde_json::to_string_pretty(&value).unwrap();
+        for cut in 0..text.len() {
+            let (mut indent, mut out) = (Indent::default(), Vec::new());
+            let (first, rest) = text.as_bytes().split_at(cut);
+            indent.put(first, &mut out);
+            indent.put(rest, &mut out);
+            assert_eq!(String::from_utf8(out).unwrap(), whole);
+        }
+    }
 }

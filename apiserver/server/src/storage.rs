@@ -107,7 +107,9 @@ pub async fn put(
         server.store().write(Write { key: key.clone(), expected, op })
     };
     let mut written = write(&value).await;
-    if matches!(written, Err(StoreError::TooLarge { .. })) && object["metadata"].get("managedFields").is_some() {
+    if matches!(written, Err(StoreError::TooLarge { .. }))
+        && object["metadata"].get("managedFields").is_some()
+    {
         // Without knowing who owns what it may fit, as in Kubernetes.
         meta::unset(&mut object, "managedFields");
         value = encode(server, resource, &key, &object)?;
@@ -178,7 +180,7 @@ pub fn store_error(error: StoreError) -> ApiError {
 
 /// 504: the revision asked for has not been reached.
 pub fn too_large(what: &str) -> ApiError {
-    let mut error = ApiError::new(504, "Timeout", format!("Too large resource version: {what}"));
+    let mut error = ApiError::new(504, "Timeout", format!("Timeout: Too large resource version: {what}"));
     error.details = Some(json!({
         "causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}],
         "retryAfterSeconds": 1,

@@ -33,7 +33,8 @@ pub fn check(key: &str, value: &[u8]) -> Result<(), Problem> {
             "turn the encryption at rest off with Kubernetes and write the objects once more",
         )),
         Err(error) => {
-            let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
+            let cause =
+                std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
             let kind = if protobuf::is_envelope(value) { "an envelope" } else { "JSON" };
             Err(problem(
                 format!("it is no object in {kind}: {error}{cause}"),

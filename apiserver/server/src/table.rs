@@ -1,5 +1,7 @@
 //! `meta.k8s.io/v1`: tables for people and objects without content for controllers.
 
+use std::sync::Arc;
+
 use apiserver_api::error::ApiError;
 use apiserver_api::registry::Resource;
 use apiserver_api::time;
@@ -22,33 +24,27 @@ impl Include {
             None | Some("Metadata") => Ok(Self::Metadata),
             Some("None") => Ok(Self::None),
             Some("Object") => Ok(Self::Object),
-            Some(other) => {
-                Err(ApiError::bad_request(format!("unrecognized includeObject value: \"{other}\"")))
-            }
+            Some(other) => Err(ApiError::bad_request(format!(
+                "Unable to convert to Table as requested: includeObject: Invalid value: {other:?}: must be \
+                 'Metadata', 'Object', 'None', or empty"
+            ))),
+        }
+    }
+
+    /// What a row carries of its object.
+    fn of_row(self, object: &Value, meta: &str) -> Value {
+        match self {
+            Self::Metadata => metadata_only(object, meta),
+            // Whoever waits for the end of the first events finds it whatever rows carry.
+            Self::None if is_mark(object) => metadata_only(object, meta),
+            Self::None => Value::Null,
+            Self::Object => object.clone(),
         }
     }
 }
 
-/// A table of objects; `metadata` is that of the list.
-pub fn of(
-    context: &Context,
-    resource: &Resource,
-    objects: &[Value],
-    metadata: &Value,
-) -> Result<Value, ApiError> {
-    let include = Include::of(context)?;
-    let now = context.server.ambient().now();
-    Ok(json!({
-        "kind": "Table",
-        "apiVersion": "meta.k8s.io/v1",
-        "metadata": metadata,
-        "columnDefinitions": columns(resource),
-        "rows": objects.iter().map(|object| row(resource, object, include, now)).collect::<Vec<_>>(),
-    }))
-}
-
 /// The table of a `Scale`, which has columns of its own.
-pub fn of_scale(context: &Context, scale: &Value) -> Result<Value, ApiError> {
+pub fn of_scale(context: &Context, scale: &Value, meta: &str) -> Result<Value, ApiError> {
     let include = Include::of(context)?;
     let head = [("Name", "string"), ("Desired", "integer"), ("Available", "integer"), ("Age", "string")];
     let columns = head.map(|(name, kind)| {
@@ -61,52 +57,67 @@ pub fn of_scale(context: &Context, scale: &Value) -> Result<Value, ApiError> {
     let cells = json!([metadata["name"], scale["spec"]["replicas"], scale["status"]["replicas"], age]);
     Ok(json!({
         "kind": "Table",
-        "apiVersion": "meta.k8s.io/v1",
+        "apiVersion": meta,
         "metadata": {"resourceVersion": metadata["resourceVersion"]},
         "columnDefinitions": columns,
-        "rows": [carry(json!({"cells": cells}), scale, include)],
+        "rows": [{"cells": cells, "object": include.of_row(scale, meta)}],
     }))
 }
 
-/// The table of one watch event; the columns are named in the first alone.
-pub fn event(
-    resource: &Resource,
-    object: &Value,
+/// How the rows of one answer are made.
+#[derive(Clone)]
+pub struct Rows {
+    resource: Arc<Resource>,
     include: Include,
     now: jiff::Timestamp,
-    first: bool,
-) -> Value {
-    json!({
-        "kind": "Table",
-        "apiVersion": "meta.k8s.io/v1",
-        "metadata": {"resourceVersion": apiserver_api::meta::resource_version(object)},
-        "columnDefinitions": if first { Value::Array(columns(resource)) } else { Value::Null },
-        "rows": [row(resource, object, include, now)],
-    })
+    /// apiVersion of the table.
+    pub meta: &'static str,
 }
 
-fn columns(resource: &Resource) -> Vec<Value> {
-    let columns = resource.columns.iter().map(|c| {
-        json!({"name": c.name, "type": c.kind, "format": c.format, "description": c.description,
-               "priority": c.priority})
-    });
-    columns.collect()
-}
-
-fn row(resource: &Resource, object: &Value, include: Include, now: jiff::Timestamp) -> Value {
-    carry(json!({"cells": (resource.cells)(object, now)}), object, include)
-}
-
-fn carry(mut row: Value, object: &Value, include: Include) -> Value {
-    match include {
-        Include::None => {}
-        Include::Metadata => row["object"] = metadata_only(object),
-        Include::Object => row["object"] = object.clone(),
+impl Rows {
+    /// As the client asks for them.
+    pub fn of(context: &Context, resource: &Arc<Resource>, meta: &'static str) -> Result<Self, ApiError> {
+        let include = Include::of(context)?;
+        let now = context.server.ambient().now();
+        Ok(Self { resource: Arc::clone(resource), include, now, meta })
     }
-    row
+
+    /// The columns that the cells belong to.
+    pub fn columns(&self) -> Value {
+        let columns = self.resource.columns.iter().map(|c| {
+            json!({"name": c.name, "type": c.kind, "format": c.format, "description": c.description,
+                   "priority": c.priority})
+        });
+        Value::Array(columns.collect())
+    }
+
+    /// The row of an object.
+    pub fn row(&self, object: &Value) -> Value {
+        json!({"cells": (self.resource.cells)(object, self.now), "object": self.include.of_row(object, self.meta)})
+    }
+
+    /// A table of one object. Later events of a watch name no columns.
+    pub fn one(&self, object: &Value, columns: bool) -> Value {
+        json!({
+            "kind": "Table",
+            "apiVersion": self.meta,
+            "metadata": {"resourceVersion": apiserver_api::meta::resource_version(object)},
+            "columnDefinitions": if columns { self.columns() } else { Value::Null },
+            "rows": [self.row(object)],
+        })
+    }
+
+    /// The same rows with the ages of another moment.
+    pub fn at(&self, now: jiff::Timestamp) -> Self {
+        Self { now, ..self.clone() }
+    }
+}
+
+fn is_mark(object: &Value) -> bool {
+    object["metadata"]["annotations"]["k8s.io/initial-events-end"] == "true"
 }
 
 /// `PartialObjectMetadata`.
-pub fn metadata_only(object: &Value) -> Value {
-    json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": object["metadata"]})
+pub fn metadata_only(object: &Value, meta: &str) -> Value {
+    json!({"kind": "PartialObjectMetadata", "apiVersion": meta, "metadata": object["metadata"]})
 }

@@ -338,7 +338,8 @@ fn never_arrived(error: &Error) -> bool {
     };
     while let Some(cause) = next {
         let connecting = cause.downcast_ref::<io::Error>().is_some_and(|error| {
-            let kinds = [ErrorKind::ConnectionRefused, ErrorKind::HostUnreachable, ErrorKind::NetworkUnreachable];
+            let kinds =
+                [ErrorKind::ConnectionRefused, ErrorKind::HostUnreachable, ErrorKind::NetworkUnreachable];
             kinds.contains(&error.kind())
         });
         if connecting {

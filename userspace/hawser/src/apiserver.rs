@@ -139,9 +139,8 @@ async fn open_store(data_dir: &Path, args: &StoreArgs) -> Result<Opened> {
 /// Connects to etcd as the flags say.
 pub async fn connect_etcd(args: &EtcdArgs) -> Result<Etcd> {
     let EtcdArgs { etcd_servers, etcd_cafile, etcd_certfile, etcd_keyfile, etcd_prefix } = args;
-    let read = |path: &PathBuf| {
-        std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))
-    };
+    let read =
+        |path: &PathBuf| std::fs::read(path).with_context(|| format!("cannot read {}", path.display()));
     let ca = etcd_cafile.as_ref().map(read).transpose()?;
     let identity = match (etcd_certfile, etcd_keyfile) {
         (Some(certificate), Some(key)) => Some((read(certificate)?, read(key)?)),

@@ -7,12 +7,8 @@ use crate::validation::{
     admission, aggregation, coordination, events, flowcontrol, migration, policies, trust,
 };
 
-const ADMISSION: Row = Row {
-    group: "admissionregistration.k8s.io",
-    category: API_EXTENSIONS,
-    generation: true,
-    ..DEFAULT_ROW
-};
+const ADMISSION: Row =
+    Row { group: "admissionregistration.k8s.io", category: API_EXTENSIONS, generation: true, ..DEFAULT_ROW };
 const FLOW: Row = Row { group: "flowcontrol.apiserver.k8s.io", generation: true, ..DEFAULT_ROW };
 const CERTIFICATES: Row = Row { group: "certificates.k8s.io", ..DEFAULT_ROW };
 

@@ -14,7 +14,11 @@ pub(super) fn layout(plural: &str) -> Layout {
 }
 
 const CLAIMS: Layout = Layout {
-    head: &[NAME, ("State", "string", 0, "Whether devices were allocated, and to whom they are reserved"), AGE],
+    head: &[
+        NAME,
+        ("State", "string", 0, "Whether devices were allocated, and to whom they are reserved"),
+        AGE,
+    ],
     cells: |object, now| vec![name(object), json!(state(object)), age(object, now)],
 };
 

@@ -31,7 +31,8 @@ const WEBHOOKS: Layout = Layout {
     cells: |object, now| vec![name(object), json!(count(object, "/webhooks")), age(object, now)],
 };
 
-const PARAM_KIND: super::Head = ("ParamKind", "string", 0, "Kind of the objects that it takes parameters from");
+const PARAM_KIND: super::Head =
+    ("ParamKind", "string", 0, "Kind of the objects that it takes parameters from");
 
 fn param_kind(object: &Value) -> Value {
     let field = |field: &str| meta::text(object, &format!("/spec/paramKind/{field}"));
@@ -63,7 +64,12 @@ const BINDINGS: Layout = Layout {
         AGE,
     ],
     cells: |object, now| {
-        vec![name(object), text_or(object, "/spec/policyName", ""), json!(param_ref(object)), age(object, now)]
+        vec![
+            name(object),
+            text_or(object, "/spec/policyName", ""),
+            json!(param_ref(object)),
+            age(object, now),
+        ]
     },
 };
 

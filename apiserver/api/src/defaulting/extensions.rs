@@ -104,7 +104,9 @@ pub fn priority_level(value: &mut Value) {
         let Some(limited) = object(spec, "limited") else { return };
         fill(limited, "nominalConcurrencyShares", 30);
         fill(limited, "lendablePercent", 0);
-        let Some(queuing) = object(limited, "limitResponse").and_then(|r| object(r, "queuing")) else { return };
+        let Some(queuing) = object(limited, "limitResponse").and_then(|r| object(r, "queuing")) else {
+            return;
+        };
         for (field, number) in [("handSize", 8), ("queues", 64), ("queueLengthLimit", 50)] {
             fill_zero(queuing, field, number);
         }

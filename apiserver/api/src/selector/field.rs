@@ -30,6 +30,11 @@ impl FieldSelector {
         Self::default()
     }
 
+    /// Matches the objects with this value.
+    pub fn exact(path: &str, value: &str) -> Self {
+        Self { terms: vec![FieldTerm { path: path.to_owned(), value: value.to_owned(), negated: false }] }
+    }
+
     /// Reads the query parameter's form: `spec.nodeName=a,status.phase!=Failed`; `\` before a comma,
     /// an equals sign or itself takes it literally. Errors are 400.
     pub fn parse(text: &str) -> Result<Self, ApiError> {

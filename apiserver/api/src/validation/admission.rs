@@ -61,7 +61,9 @@ fn webhook(hook: &Value, path: &str, errors: &mut Errors) {
         "" => errors.required(format!("{path}.sideEffects"), "must specify one of None, NoneOnDryRun"),
         _ => errors.one_of(&format!("{path}.sideEffects"), hook.get("sideEffects"), &effects),
     }
-    if let Some(seconds) = hook.get("timeoutSeconds").filter(|s| s.as_i64().is_some_and(|s| !(1..=30).contains(&s))) {
+    if let Some(seconds) =
+        hook.get("timeoutSeconds").filter(|s| s.as_i64().is_some_and(|s| !(1..=30).contains(&s)))
+    {
         let detail = "the timeout value must be between 1 and 30 seconds";
         errors.invalid(format!("{path}.timeoutSeconds"), seconds, detail);
     }
@@ -233,7 +235,9 @@ fn url(url: &str, path: &str, errors: &mut Errors) {
 }
 
 fn service(service: &Value, path: &str, errors: &mut Errors) {
-    for (field, detail) in [("name", "service name is required"), ("namespace", "service namespace is required")] {
+    for (field, detail) in
+        [("name", "service name is required"), ("namespace", "service namespace is required")]
+    {
         if text(service, field).is_empty() {
             errors.required(format!("{path}.{field}"), detail);
         }

@@ -38,7 +38,11 @@ fn class_errors(object: &Value) -> Vec<FieldError> {
     if let Some(name) = spec.get("extendedResourceName").and_then(Value::as_str) {
         let native = !name.contains('/') || name.contains("kubernetes.io/") || name.starts_with("requests.");
         if native || !names::qualified_name(&format!("requests.{name}")).is_empty() {
-            errors.invalid("spec.extendedResourceName", &json!(name), "must be a valid extended resource name");
+            errors.invalid(
+                "spec.extendedResourceName",
+                &json!(name),
+                "must be a valid extended resource name",
+            );
         }
     }
     errors.list()
@@ -95,7 +99,8 @@ pub fn template_change(new: &Value, old: &Value, _: Written) -> Vec<FieldError> 
 type Requests<'a> = BTreeMap<&'a str, BTreeSet<&'a str>>;
 
 fn requests_of(spec: &Value) -> Requests<'_> {
-    let alternatives = |request| items(request, "firstAvailable").iter().map(|sub| text(sub, "name")).collect();
+    let alternatives =
+        |request| items(request, "firstAvailable").iter().map(|sub| text(sub, "name")).collect();
     items(&spec["devices"], "requests").iter().map(|r| (text(r, "name"), alternatives(r))).collect()
 }
 
@@ -339,7 +344,8 @@ fn claim_status(claim: &Value, old: &Value, errors: &mut Errors) {
     }
     let before = items(old, "reservedFor");
     if meta::deletion_timestamp(claim).is_some() && reserved.iter().any(|one| !before.contains(one)) {
-        let detail = "new entries may not be added while `deallocationRequested` or `deletionTimestamp` are set";
+        let detail =
+            "new entries may not be added while `deallocationRequested` or `deletionTimestamp` are set";
         errors.forbidden("status.reservedFor", detail);
     }
     let had = old.get("allocation").filter(|a| !a.is_null());

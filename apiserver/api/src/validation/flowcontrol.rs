@@ -84,10 +84,12 @@ fn rule_errors(rule: &Value, path: &str, errors: &mut Errors) {
 }
 
 fn subject(subject: &Value, path: &str, errors: &mut Errors) {
-    const KINDS: [(&str, &str); 3] = [("Group", "group"), ("ServiceAccount", "serviceAccount"), ("User", "user")];
+    const KINDS: [(&str, &str); 3] =
+        [("Group", "group"), ("ServiceAccount", "serviceAccount"), ("User", "user")];
     let kind = text(subject, "kind");
     let Some((_, own)) = KINDS.iter().find(|(name, _)| *name == kind) else {
-        let error = FieldError::not_supported(format!("{path}.kind"), &json!(kind), &KINDS.map(|(name, _)| name));
+        let error =
+            FieldError::not_supported(format!("{path}.kind"), &json!(kind), &KINDS.map(|(name, _)| name));
         errors.extend([error]);
         return;
     };

@@ -117,7 +117,11 @@ fn versions(server: &Value, path: &str, errors: &mut Errors) {
         let good = names::dns_1035_label(version).is_empty()
             && group.is_none_or(|group| names::dns_subdomain(group).is_empty());
         if !good {
-            errors.invalid(path, &json!(version), "an apiVersion must be in the form of 'group/version' or 'version'");
+            errors.invalid(
+                path,
+                &json!(version),
+                "an apiVersion must be in the form of 'group/version' or 'version'",
+            );
         }
     };
     check(encoding, format!("{path}.encodingVersion"), errors);

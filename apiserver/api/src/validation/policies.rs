@@ -128,7 +128,9 @@ fn match_resources(constraints: &Value, path: &str, errors: &mut Errors) {
 fn validation_errors(validation: &Value, path: &str, errors: &mut Errors) {
     let (source, message) = (text(validation, "expression"), text(validation, "message"));
     expression(source, &format!("{path}.expression"), "expression is not specified", errors);
-    if let Some(source) = validation.get("messageExpression").and_then(Value::as_str).filter(|s| !s.is_empty()) {
+    if let Some(source) =
+        validation.get("messageExpression").and_then(Value::as_str).filter(|s| !s.is_empty())
+    {
         let path = format!("{path}.messageExpression");
         if source.trim().is_empty() {
             errors.invalid(path, &json!(source), "must be non-empty if specified");
@@ -275,7 +277,8 @@ fn param_ref(parameter: &Value, errors: &mut Errors) {
         (true, None) => errors.required("spec.paramRef", "one of name or selector must be specified"),
         (false, Some(_)) => {
             for field in ["name", "selector"] {
-                errors.forbidden(format!("spec.paramRef.{field}"), "name and selector are mutually exclusive");
+                errors
+                    .forbidden(format!("spec.paramRef.{field}"), "name and selector are mutually exclusive");
             }
         }
         _ => {}

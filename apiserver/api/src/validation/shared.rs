@@ -116,7 +116,8 @@ pub(super) fn signer_name(name: &str, path: &str, errors: &mut Errors) {
     };
     errors.faults(path, name, names::dns_subdomain(domain));
     if !domain.contains('.') {
-        let detail = format!("should be a domain with at least two segments separated by dots (\"{domain}\")");
+        let detail =
+            format!("should be a domain with at least two segments separated by dots (\"{domain}\")");
         errors.invalid(path, &json!(name), &detail);
     }
     for part in rest.split('.') {

@@ -3,7 +3,9 @@
 use serde_json::{Value, json};
 
 use super::devices::{driver_name, pool_name, qualified};
-use super::shared::{at_most, conditions, distinct, node_selector, required_name, semantic_version, too_long};
+use super::shared::{
+    at_most, conditions, distinct, node_selector, required_name, semantic_version, too_long,
+};
 use super::{Errors, items, names, text, with_metadata};
 use crate::error::FieldError;
 use crate::quantity;
@@ -19,7 +21,8 @@ const MOST_TAINTS: usize = 16;
 const MOST_CONSUMED: usize = 2;
 /// Longest attribute value, bytes.
 const VALUE: usize = 64;
-const PLACES: &str = "exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is required";
+const PLACES: &str =
+    "exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is required";
 
 /// Errors of a ResourceSlice.
 pub fn slice(object: &Value) -> Vec<FieldError> {
@@ -77,7 +80,8 @@ fn place(spec: &Value, errors: &mut Errors) {
         set.push("`nodeSelector`");
         one_term(selector, "spec.nodeSelector", errors);
     }
-    for (field, shown) in [("allNodes", "`allNodes`"), ("perDeviceNodeSelection", "`perDeviceNodeSelection`")] {
+    for (field, shown) in [("allNodes", "`allNodes`"), ("perDeviceNodeSelection", "`perDeviceNodeSelection`")]
+    {
         match spec.get(field).and_then(Value::as_bool) {
             Some(true) => set.push(shown),
             Some(false) => {
@@ -123,7 +127,8 @@ fn device(device: &Value, path: &str, alone: bool, errors: &mut Errors) {
     let map = |field: &str| device.get(field).and_then(Value::as_object).into_iter().flatten();
     let count = map("attributes").count() + map("capacity").count();
     if count > MOST_PROPERTIES {
-        let detail = format!("the total number of attributes and capacities must not exceed {MOST_PROPERTIES}");
+        let detail =
+            format!("the total number of attributes and capacities must not exceed {MOST_PROPERTIES}");
         errors.invalid(path, &json!(count), &detail);
     }
     for (name, attribute) in map("attributes") {
@@ -149,7 +154,8 @@ fn device(device: &Value, path: &str, alone: bool, errors: &mut Errors) {
         counters(consumed, &path, errors);
     }
     let placed = ["nodeName", "nodeSelector", "allNodes"];
-    let set: Vec<&str> = placed.into_iter().filter(|f| device.get(*f).is_some_and(|v| !v.is_null())).collect();
+    let set: Vec<&str> =
+        placed.into_iter().filter(|f| device.get(*f).is_some_and(|v| !v.is_null())).collect();
     for field in &set {
         if !alone {
             let detail = format!("`{field}` may only be set when `perDeviceNodeSelection` is true");

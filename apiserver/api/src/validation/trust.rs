@@ -168,7 +168,11 @@ pub fn pod_request_change(new: &Value, old: &Value, written: Written) -> Vec<Fie
             errors.extend([FieldError::not_supported(format!("{path}.type"), &json!(kind), &known)]);
         }
         if condition["status"] != "True" {
-            errors.extend([FieldError::not_supported(format!("{path}.status"), &condition["status"], &["True"])]);
+            errors.extend([FieldError::not_supported(
+                format!("{path}.status"),
+                &condition["status"],
+                &["True"],
+            )]);
         }
     }
     let ends = |status: &Value| -> Vec<String> {

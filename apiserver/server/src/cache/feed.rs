@@ -231,7 +231,7 @@ impl Caches {
     async fn load(&self) -> Result<Revision, StoreError> {
         // What was kept of them may be as old as what made this necessary.
         let custom = self.custom.load();
-        let lazy = self.by_path.values().filter(|cache| cache.is_lazy());
+        let lazy = self.by_path.iter().filter(|cache| cache.is_lazy());
         custom.values().flatten().chain(lazy).for_each(|cache| cache.idle());
         let mut states: BTreeMap<&str, Vec<Objects>> = BTreeMap::new();
         let mut range = Range { prefix: ROOT.to_owned(), limit: limits::LOAD_PAGE, ..Range::default() };

@@ -6,6 +6,7 @@
 
 mod entry;
 mod feed;
+mod index;
 mod shared;
 mod watchers;
 
@@ -23,6 +24,7 @@ use tokio::time::Instant;
 
 pub use entry::{Entry, EventType, Fields, Unreadable, Untranslatable};
 pub use feed::{Caches, NotFresh};
+pub use index::Index;
 pub use watchers::{Subscription, Trigger};
 
 use crate::encoding;
@@ -36,6 +38,8 @@ pub type Objects = imbl::OrdMap<Arc<str>, Arc<Entry>>;
 #[derive(Clone, Default)]
 pub struct Snapshot {
     pub objects: Objects,
+    /// The same by [`Cache::indexed`]; empty for kinds without such a field.
+    pub index: Index,
     /// Revision of the newest change of this kind; the state is the same at every later revision
     /// that the feed has passed.
     pub revision: Revision,
@@ -100,6 +104,15 @@ impl Change {
     }
 }
 
+/// A state that pages are made of.
+struct Kept {
+    at: Instant,
+    objects: Objects,
+    /// How many objects lie at or behind the key that a page begins at, in its collection: what
+    /// one page found out, the next need not count again.
+    counted: BTreeMap<String, usize>,
+}
+
 /// Why a state of the past cannot be had from the cache.
 #[derive(Debug, PartialEq, Eq)]
 pub struct TooOld;
@@ -118,7 +131,7 @@ pub struct Cache {
     indexed: Option<usize>,
     current: ArcSwap<Snapshot>,
     inner: Mutex<Inner>,
-    kept: Mutex<BTreeMap<Revision, (Instant, Objects)>>,
+    kept: Mutex<BTreeMap<Revision, Kept>>,
     observer: OnceLock<Observer>,
     /// Held while the objects of a custom kind are loaded.
     starting: AsyncMutex<()>,
@@ -185,6 +198,20 @@ impl Cache {
         !matches!(lock(&self.inner).phase, Phase::Idle)
     }
 
+    /// A whole state by the field that the kind is indexed by.
+    fn index(&self, objects: &Objects) -> Index {
+        let mut index = Index::default();
+        if let Some(place) = self.indexed {
+            objects.values().for_each(|entry| index.change(place, None, Some(entry)));
+        }
+        index
+    }
+
+    /// The oldest revision that a watch can begin after.
+    pub fn oldest(&self) -> Revision {
+        lock(&self.inner).low
+    }
+
     /// Whether the cache follows the store.
     pub fn is_live(&self) -> bool {
         matches!(lock(&self.inner).phase, Phase::Live)
@@ -213,7 +240,8 @@ impl Cache {
         }
         inner.low = newest;
         inner.history.clear();
-        self.current.store(Arc::new(Snapshot { objects, revision: newest }));
+        let index = self.index(&objects);
+        self.current.store(Arc::new(Snapshot { objects, index, revision: newest }));
         true
     }
 
@@ -250,12 +278,7 @@ impl Cache {
     }
 
     /// Reads stored bytes as this cache keeps them.
-    pub fn read(
-        &self,
-        key: &str,
-        revision: Revision,
-        stored: &Bytes,
-    ) -> Result<Entry, Unreadable> {
+    pub fn read(&self, key: &str, revision: Revision, stored: &Bytes) -> Result<Entry, Unreadable> {
         let short: Arc<str> = Arc::from(key.strip_prefix(&self.prefix).unwrap_or(key));
         Entry::read(short, revision, self.json(key, stored)?, &self.fields)
     }
@@ -289,9 +312,8 @@ impl Cache {
         if revision >= current.revision {
             return Ok(current.objects.clone());
         }
-        self.forget_kept();
-        if let Some((_, objects)) = lock(&self.kept).get(&revision) {
-            return Ok(objects.clone());
+        if let Some(kept) = self.kept().get(&revision) {
+            return Ok(kept.objects.clone());
         }
         let inner = lock(&self.inner);
         if revision < inner.low {
@@ -313,19 +335,36 @@ impl Cache {
         Ok(objects)
     }
 
-    /// Keeps a state for the pages that follow.
-    pub fn keep(&self, revision: Revision, objects: Objects) {
-        self.forget_kept();
-        let mut kept = lock(&self.kept);
-        kept.insert(revision, (Instant::now(), objects));
+    /// Keeps a state for the pages that follow, the next of which begins at the key `next` and has
+    /// `remaining` objects before it, if that is known.
+    pub fn keep(&self, revision: Revision, objects: Objects, next: &str, remaining: Option<usize>) {
+        let mut kept = self.kept();
+        let at = Instant::now();
+        let state = kept.entry(revision).or_insert(Kept { at, objects, counted: BTreeMap::new() });
+        state.at = at;
+        if let Some(remaining) = remaining {
+            state.counted.insert(next.to_owned(), remaining);
+        }
+        // Those that go on are counted again, and nothing more.
+        while state.counted.len() > limits::SNAPSHOTS {
+            state.counted.pop_first();
+        }
         while kept.len() > limits::SNAPSHOTS {
             kept.pop_first();
         }
     }
 
-    fn forget_kept(&self) {
+    /// What pages of the state at a revision have counted.
+    pub fn counted(&self, revision: Revision) -> BTreeMap<String, usize> {
+        self.kept().get(&revision).map(|kept| kept.counted.clone()).unwrap_or_default()
+    }
+
+    /// The states kept that are not too old.
+    fn kept(&self) -> MutexGuard<'_, BTreeMap<Revision, Kept>> {
         let now = Instant::now();
-        lock(&self.kept).retain(|_, (at, _)| now.duration_since(*at) < limits::SNAPSHOT_AGE);
+        let mut kept = lock(&self.kept);
+        kept.retain(|_, state| now.duration_since(state.at) < limits::SNAPSHOT_AGE);
+        kept
     }
 
     /// Changes after `from`, and a subscription to those that follow, without a gap.
@@ -380,7 +419,8 @@ impl Cache {
         for (key, entry) in &objects {
             self.tell(before.objects.get(&**key).map(|old| &**old), Some(entry));
         }
-        self.current.store(Arc::new(Snapshot { objects, revision }));
+        let index = self.index(&objects);
+        self.current.store(Arc::new(Snapshot { objects, index, revision }));
     }
 
     /// Takes changes of one batch, in order.
@@ -393,6 +433,7 @@ impl Cache {
         }
         let before = self.snapshot();
         let (mut objects, mut newest) = (before.objects.clone(), before.revision);
+        let mut index = before.index.clone();
         let mut done = Vec::new();
         // A custom kind may have been loaded at a revision that the feed is still to reach.
         let low = inner.low;
@@ -402,11 +443,14 @@ impl Cache {
                 None => objects.remove(&key),
             };
             newest = revision;
+            if let Some(place) = self.indexed {
+                index.change(place, old.as_ref(), new.as_ref());
+            }
             if old.is_some() || new.is_some() {
                 done.push(Arc::new(Change::new(revision, old, new)));
             }
         }
-        self.current.store(Arc::new(Snapshot { objects, revision: newest }));
+        self.current.store(Arc::new(Snapshot { objects, index, revision: newest }));
         for change in done {
             self.tell(change.old.as_deref(), change.new.as_deref());
             inner.watchers.send(&change, self.indexed);
@@ -414,7 +458,7 @@ impl Cache {
         }
         inner.trim();
         drop(inner);
-        self.forget_kept();
+        drop(self.kept());
     }
 }
 

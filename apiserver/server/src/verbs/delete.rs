@@ -10,7 +10,8 @@ use futures::future::BoxFuture;
 use jiff::SignedDuration;
 use serde_json::{Value, json};
 
-use super::view::{self, Asked};
+use super::options::ListOptions;
+use super::view;
 use crate::admission::{self, Admission, Operation};
 use crate::body;
 use crate::cache::Entry;
@@ -335,10 +336,10 @@ pub async fn finish(
 pub async fn collection(context: &Context, resource: &Resource, bytes: Bytes) -> Answer {
     let options = DeleteOptions::read(context, bytes)?;
     let cache = context.server.cache(resource)?;
-    let filter = Filter::parse(&cache, &context.info.namespace, &context.query)?;
-    let view = view::view(&context.server, &cache, &Asked::Fresh).await?;
-    let limit = context.query.number("limit")?.unwrap_or(0);
-    let chosen = filter.select(&view.objects, "", usize::try_from(limit).unwrap_or(usize::MAX)).entries;
+    let filter = Filter::parse(&cache, &context.info.namespace, "", &context.query)?;
+    let list = ListOptions::read(&context.query)?;
+    let view = view::view(&context.server, &cache, &view::asked(&list)?).await?;
+    let chosen = filter.select(&view, "", list.limit).entries;
     let mut items = Vec::with_capacity(chosen.len());
     for page in chosen.chunks(limits::DELETE_COLLECTION_PAGE) {
         let mut deletions = Vec::with_capacity(page.len());
@@ -347,9 +348,7 @@ pub async fn collection(context: &Context, resource: &Resource, bytes: Bytes) ->
         }
         for (entry, result) in page.iter().zip(futures::future::join_all(deletions).await) {
             match result {
-                Ok(_) => {
-                    items.push(serde_json::from_slice::<Value>(&entry.object()).unwrap_or(Value::Null))
-                }
+                Ok(_) => items.push(serde_json::from_slice::<Value>(&entry.object()).unwrap_or(Value::Null)),
                 // Somebody else was faster, or it is another object of that name by now.
                 Err(error) if error.code == 404 || error.code == 409 => {}
                 Err(error) => return Err(error),

@@ -7,6 +7,7 @@ pub mod delete;
 mod get;
 mod list;
 mod managed;
+mod options;
 mod patch;
 mod pieces;
 mod pods;
@@ -16,6 +17,7 @@ mod subresources;
 pub mod update;
 pub mod view;
 mod watch;
+mod websocket;
 
 use std::sync::Arc;
 
@@ -70,7 +72,7 @@ pub async fn dispatch(context: &Context, request: Request<Body>) -> Answer {
     match verb {
         Verb::Get => get::get(context, &resource).await,
         Verb::List => list::list(context, &resource).await,
-        Verb::Watch => watch::watch(context, &resource).await,
+        Verb::Watch => watch::watch(context, &resource, request).await,
         Verb::Create => create::create(context, &resource, body::read(request.into_body()).await?).await,
         Verb::Update => {
             let bytes = body::read(request.into_body()).await?;

@@ -1,5 +1,5 @@
-//! A list's body, made of its objects one after the other, so that a list takes little memory however
-//! slowly it is read.
+//! A list's body, made of its objects one after the other in every encoding, so that a list takes
+//! little memory however long it is and however slowly it is read (KEP-5116).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,6 +10,8 @@ use bytes::{BufMut, Bytes, BytesMut};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use futures::stream;
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, Response};
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
 use serde_json::{Value, json};
@@ -17,21 +19,32 @@ use tower::BoxError;
 
 use crate::body::{self, Body};
 use crate::cache::{Entry, Untranslatable};
+use crate::context::Context;
 use crate::limits;
+use crate::negotiate::{self, Format, Shape, Wanted};
+use crate::respond::{self, Answer};
+use crate::table::{self, Rows};
 
 /// Field of the items in the message of every list.
 const ITEMS: u16 = 2;
 
-/// What stands before the metadata of each object in JSON.
-const METADATA: &[u8] = br#"{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":"#;
+/// What a list says of itself.
+pub struct Head {
+    pub api_version: String,
+    pub kind: String,
+    pub metadata: Value,
+    /// Of each object, where the kind has one.
+    pub message: Option<Message>,
+    pub wanted: Wanted,
+    /// Makes the rows of a table.
+    pub rows: Option<Rows>,
+}
 
 /// The pieces of a list's body.
 pub struct Pieces {
     head: Option<Vec<u8>>,
     entries: Vec<Arc<Entry>>,
-    tail: &'static [u8],
-    /// Of the whole body; about so much for metadata in JSON.
-    size: usize,
+    tail: Vec<u8>,
     next: usize,
     items: Items,
     ended: bool,
@@ -39,8 +52,11 @@ pub struct Pieces {
 
 enum Items {
     Json,
-    /// `PartialObjectMetadata` in JSON.
-    Metadata,
+    /// `PartialObjectMetadata` in JSON: what stands before each object's metadata.
+    Metadata(String),
+    /// Rows in JSON.
+    Rows(Rows),
+    Yaml(Plain),
     Protobuf {
         form: Form,
         scratch: Backward,
@@ -49,9 +65,26 @@ enum Items {
     },
 }
 
-/// What is sent of each object.
+/// What is written of each object as a value.
+enum Plain {
+    Object,
+    /// With the apiVersion of metadata.
+    Metadata(&'static str),
+    Rows(Rows),
+}
+
+/// An object cannot be written. The stream ends with it.
+#[derive(Debug, thiserror::Error)]
+enum Broken {
+    #[error(transparent)]
+    Protobuf(#[from] Untranslatable),
+    #[error("{key} cannot be written as YAML")]
+    Yaml { key: String, cause: String },
+}
+
+/// What is sent of each object in protobuf.
 #[derive(Clone, Copy)]
-pub enum Form {
+enum Form {
     /// The object, of this message.
     Object(Message),
     /// Its metadata, in the message of `PartialObjectMetadata`.
@@ -79,23 +112,68 @@ impl Form {
 }
 
 impl Pieces {
-    /// A list in JSON, of whole objects or of their metadata; `head` ends where the items begin.
-    pub fn json(head: String, entries: Vec<Arc<Entry>>, whole: bool) -> Self {
-        let commas = entries.len().saturating_sub(1);
-        let size = head.len() + 2 + commas + entries.iter().map(|e| e.object_len()).sum::<usize>();
-        let head = Some(head.into_bytes());
-        let items = if whole { Items::Json } else { Items::Metadata };
-        Self { head, entries, tail: b"]}", size, next: 0, items, ended: false }
+    /// A list of these objects. In protobuf its length stands at its beginning, so they are counted
+    /// here.
+    pub async fn new(head: Head, entries: Vec<Arc<Entry>>) -> Result<Self, ApiError> {
+        match head.wanted.format {
+            Format::Json => Ok(Self::json(head, entries)),
+            Format::Yaml => Self::yaml(head, entries),
+            Format::Protobuf => Self::protobuf(&head, entries).await,
+        }
     }
 
-    /// A list in protobuf. Its length stands at its beginning, so objects whose length is not known
-    /// yet are encoded twice, but for the first ones, which are kept.
-    pub async fn protobuf(
-        kind: (&str, &str),
-        metadata: &Value,
-        form: Form,
-        entries: Vec<Arc<Entry>>,
-    ) -> Result<Self, ApiError> {
+    fn json(head: Head, entries: Vec<Arc<Entry>>) -> Self {
+        let Head { api_version, kind, metadata, wanted, rows, .. } = head;
+        let mut text = format!(r#"{{"kind":"{kind}","apiVersion":"{api_version}","metadata":{metadata},"#);
+        let (name, items) = match (rows, wanted.shape) {
+            (Some(rows), _) => {
+                text.push_str(&format!(r#""columnDefinitions":{},"#, rows.columns()));
+                ("rows", Items::Rows(rows))
+            }
+            (None, Shape::Object) => ("items", Items::Json),
+            (None, _) => {
+                let intro =
+                    format!(r#"{{"kind":"PartialObjectMetadata","apiVersion":"{api_version}","metadata":"#);
+                ("items", Items::Metadata(intro))
+            }
+        };
+        text.push_str(&format!(r#""{name}":["#));
+        let head = Some(text.into_bytes());
+        Self { head, entries, tail: b"]}".to_vec(), next: 0, items, ended: false }
+    }
+
+    /// The keys in the order of the alphabet, as others write them.
+    fn yaml(head: Head, entries: Vec<Arc<Entry>>) -> Result<Self, ApiError> {
+        let Head { api_version, kind, metadata, wanted, rows, .. } = head;
+        let text = |value: Value| {
+            serde_saphyr::to_string(&value)
+                .map_err(|error| ApiError::internal(format!("the list cannot be written as YAML: {error}")))
+        };
+        let nothing = if entries.is_empty() { " []\n" } else { "\n" };
+        let about = text(json!({"kind": kind, "metadata": metadata}))?;
+        let (begin, end, items) = match (rows, wanted.shape) {
+            (Some(rows), _) => {
+                let begin = text(json!({"apiVersion": api_version, "columnDefinitions": rows.columns()}))?;
+                (format!("{begin}{about}rows:{nothing}"), String::new(), Plain::Rows(rows))
+            }
+            (None, shape) => {
+                let begin = format!("{}items:{nothing}", text(json!({"apiVersion": api_version}))?);
+                let whole = shape == Shape::Object;
+                (begin, about, if whole { Plain::Object } else { Plain::Metadata(wanted.meta) })
+            }
+        };
+        let (head, tail, items) = (Some(begin.into_bytes()), end.into_bytes(), Items::Yaml(items));
+        Ok(Self { head, entries, tail, next: 0, items, ended: false })
+    }
+
+    /// Objects whose length is not known yet are encoded twice, but for the first ones, which are kept.
+    async fn protobuf(head: &Head, entries: Vec<Arc<Entry>>) -> Result<Self, ApiError> {
+        let form = match head.wanted.shape {
+            Shape::Object => head.message.map(Form::Object),
+            // The older version's message is the same.
+            _ => protobuf::of_kind("meta.k8s.io/v1", "PartialObjectMetadata").map(Form::Metadata),
+        };
+        let form = form.ok_or_else(negotiate::not_acceptable)?;
         let (mut scratch, mut kept) = (Backward::default(), VecDeque::new());
         let (mut size, mut room, mut work) = (0, limits::LIST_KEPT, 0);
         for (i, entry) in entries.iter().enumerate() {
@@ -121,69 +199,96 @@ impl Pieces {
                 tokio::task::yield_now().await;
             }
         }
-        let head = protobuf::list_head(kind.0, kind.1, metadata, size)
+        let head = protobuf::list_head(&head.api_version, &head.kind, &head.metadata, size)
             .map_err(|error| ApiError::internal(error.to_string()))?;
-        let tail = protobuf::ENVELOPE_TAIL;
-        size += head.len() + tail.len();
         let items = Items::Protobuf { form, scratch, kept };
-        Ok(Self { head: Some(head), entries, tail, size, next: 0, items, ended: false })
+        Ok(Self {
+            head: Some(head),
+            entries,
+            tail: protobuf::ENVELOPE_TAIL.to_vec(),
+            next: 0,
+            items,
+            ended: false,
+        })
     }
 
-    /// Bytes of the whole body.
-    pub fn size(&self) -> usize {
-        self.size
-    }
-
-    /// All in one.
-    pub fn whole(mut self) -> Result<Bytes, ApiError> {
-        let mut whole = BytesMut::with_capacity(self.size);
-        while let Some(piece) = self.next() {
-            whole.put(piece.map_err(|error| failed(&error))?);
+    /// The answer: at once where it is small, else piece by piece, compressed where the client takes
+    /// that.
+    pub async fn respond(mut self, context: &Context, format: Format) -> Answer {
+        let (mut first, mut size) = (VecDeque::new(), 0);
+        while size < limits::GZIP_MIN
+            && let Some(piece) = self.next()
+        {
+            let piece = piece.map_err(|error| failed(&error))?;
+            size += piece.len();
+            first.push_back(piece);
+            if self.is_slow() {
+                tokio::task::yield_now().await;
+            }
         }
-        Ok(whole.freeze())
+        let packed = size >= limits::GZIP_MIN && negotiate::accepts_gzip(&context.headers);
+        let body = match (packed, self.ended) {
+            (true, _) => self.zipped(first),
+            (false, true) => body::full(joined(first, size)),
+            (false, false) => self.stream(first),
+        };
+        let mut response = Response::new(body);
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(format.media()));
+        if packed {
+            respond::mark_gzip(response.headers_mut());
+        }
+        Ok(response)
     }
 
-    /// One after the other.
-    pub fn stream(mut self) -> Body {
-        let next = move || self.next().map(|piece| piece.map(Frame::data).map_err(BoxError::from));
-        StreamBody::new(stream::iter(std::iter::from_fn(next))).boxed_unsync()
+    /// Whether a piece takes long enough that others should have their turn.
+    fn is_slow(&self) -> bool {
+        !matches!(self.items, Items::Json)
     }
 
-    /// One after the other, compressed.
-    pub fn zipped(mut self) -> Body {
-        let mut encoder = Some(GzEncoder::new(Vec::new(), Compression::fast()));
-        let next = move || {
+    fn stream(self, first: VecDeque<Bytes>) -> Body {
+        let pieces = stream::unfold((first, self), |(mut first, mut pieces)| async move {
+            if let Some(piece) = first.pop_front() {
+                return Some((Ok(Frame::data(piece)), (first, pieces)));
+            }
+            if pieces.is_slow() {
+                tokio::task::yield_now().await;
+            }
+            let piece = pieces.next()?.map(Frame::data).map_err(BoxError::from);
+            Some((piece, (first, pieces)))
+        });
+        StreamBody::new(pieces).boxed_unsync()
+    }
+
+    fn zipped(self, first: VecDeque<Bytes>) -> Body {
+        let zip = GzEncoder::new(Vec::new(), Compression::fast());
+        let pieces = stream::unfold((first, self, Some(zip)), |(mut first, mut pieces, zip)| async move {
             use std::io::Write as _;
-            let mut zip = encoder.take()?;
+            let mut zip = zip?;
             loop {
-                let Some(piece) = self.next() else {
-                    return Some(zip.finish().map(|rest| Frame::data(Bytes::from(rest))).map_err(Into::into));
+                let Some(piece) = first.pop_front().map(Ok).or_else(|| pieces.next()) else {
+                    let rest = zip.finish().map(|rest| Frame::data(Bytes::from(rest)));
+                    return Some((rest.map_err(BoxError::from), (first, pieces, None)));
                 };
                 let written = piece.map_err(BoxError::from).and_then(|piece| Ok(zip.write_all(&piece)?));
                 if let Err(error) = written {
-                    return Some(Err(error));
+                    return Some((Err(error), (first, pieces, None)));
                 }
                 // The encoder holds back what it still wants to compare with.
                 if !zip.get_ref().is_empty() {
-                    let out = std::mem::take(zip.get_mut());
-                    encoder = Some(zip);
-                    return Some(Ok(Frame::data(Bytes::from(out))));
+                    let out = Frame::data(Bytes::from(std::mem::take(zip.get_mut())));
+                    return Some((Ok(out), (first, pieces, Some(zip))));
                 }
+                tokio::task::yield_now().await;
             }
-        };
-        StreamBody::new(stream::iter(std::iter::from_fn(next))).boxed_unsync()
+        });
+        StreamBody::new(pieces).boxed_unsync()
     }
 
-    /// The whole body at once where that is no more than two pieces.
-    pub fn body(self) -> Result<Body, ApiError> {
-        if self.size <= 2 * limits::LIST_PIECE { self.whole().map(body::full) } else { Ok(self.stream()) }
-    }
-
-    fn next(&mut self) -> Option<Result<Bytes, Untranslatable>> {
+    fn next(&mut self) -> Option<Result<Bytes, Broken>> {
         if self.ended {
             return None;
         }
-        let mut out = BytesMut::with_capacity(limits::LIST_PIECE.min(self.size));
+        let mut out = BytesMut::with_capacity(limits::LIST_PIECE);
         if let Some(head) = self.head.take() {
             out.put_slice(&head);
         }
@@ -191,39 +296,67 @@ impl Pieces {
             if out.len() + entry.object_len() > limits::LIST_PIECE && !out.is_empty() {
                 return Some(Ok(out.freeze()));
             }
-            if self.next > 0 && !matches!(self.items, Items::Protobuf { .. }) {
+            if self.next > 0 && matches!(self.items, Items::Json | Items::Metadata(_) | Items::Rows(_)) {
                 out.put_u8(b',');
             }
-            match &mut self.items {
-                Items::Json => entry.put_object(&mut out),
-                Items::Metadata => {
-                    out.put_slice(METADATA);
-                    out.put_slice(entry.metadata_text().as_bytes());
-                    out.put_u8(b'}');
-                }
-                Items::Protobuf { form, scratch, kept } => match kept.pop_front() {
-                    Some(item) => out.put_slice(&item),
-                    None => {
-                        scratch.clear();
-                        if let Err(error) = form.put(scratch, entry) {
-                            self.ended = true;
-                            return Some(Err(error));
-                        }
-                        scratch.close(ITEMS, 0);
-                        out.put_slice(scratch.as_slice());
-                    }
-                },
+            if let Err(error) = self.items.put(&mut out, entry) {
+                self.ended = true;
+                return Some(Err(error));
             }
             self.next += 1;
         }
-        out.put_slice(self.tail);
+        out.put_slice(&self.tail);
         self.ended = true;
         Some(Ok(out.freeze()))
     }
 }
 
-fn failed(error: &Untranslatable) -> ApiError {
-    ApiError::internal(format!("{error}: {}", error.cause))
+impl Items {
+    fn put(&mut self, out: &mut BytesMut, entry: &Entry) -> Result<(), Broken> {
+        match self {
+            Self::Json => entry.put_object(out),
+            Self::Metadata(intro) => {
+                out.put_slice(intro.as_bytes());
+                out.put_slice(entry.metadata_text().as_bytes());
+                out.put_u8(b'}');
+            }
+            Self::Rows(rows) => out.put_slice(rows.row(&entry.value(None)).to_string().as_bytes()),
+            Self::Yaml(plain) => {
+                let value = match plain {
+                    Plain::Object => entry.value(None),
+                    Plain::Metadata(meta) => table::metadata_only(&entry.value(None), meta),
+                    Plain::Rows(rows) => rows.row(&entry.value(None)),
+                };
+                let text = serde_saphyr::to_string(&[value])
+                    .map_err(|error| Broken::Yaml { key: entry.key.to_string(), cause: error.to_string() })?;
+                out.put_slice(text.as_bytes());
+            }
+            Self::Protobuf { form, scratch, kept } => match kept.pop_front() {
+                Some(item) => out.put_slice(&item),
+                None => {
+                    scratch.clear();
+                    form.put(scratch, entry)?;
+                    scratch.close(ITEMS, 0);
+                    out.put_slice(scratch.as_slice());
+                }
+            },
+        }
+        Ok(())
+    }
+}
+
+fn joined(mut pieces: VecDeque<Bytes>, size: usize) -> Bytes {
+    if pieces.len() < 2 {
+        return pieces.pop_front().unwrap_or_default();
+    }
+    let mut whole = BytesMut::with_capacity(size);
+    pieces.into_iter().for_each(|piece| whole.put(piece));
+    whole.freeze()
+}
+
+fn failed(error: &dyn std::error::Error) -> ApiError {
+    let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
+    ApiError::internal(format!("{error}{cause}"))
 }
 
 /// Bytes of a length on the wire.

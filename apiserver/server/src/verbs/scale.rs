@@ -61,8 +61,8 @@ pub async fn dispatch(context: &Context, resource: &Resource, bytes: Bytes) -> A
         _ => return Err(not_allowed()),
     };
     let scale = scale_of(resource, &object)?;
-    if negotiate::prefers_table(&context.headers) {
-        return Ok(respond::json(200, &table::of_scale(context, &scale)?));
+    if let Some(meta) = negotiate::prefers_table(&context.headers) {
+        return Ok(respond::json(200, &table::of_scale(context, &scale, meta)?));
     }
     Ok(respond::json(200, &scale))
 }

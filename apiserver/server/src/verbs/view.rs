@@ -1,15 +1,16 @@
 //! Which state a read sees: what `resourceVersion` and `resourceVersionMatch` mean.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use apiserver_api::error::ApiError;
 use apiserver_store::{Range, Revision, StoreError};
-use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use base64::{DecodeError, Engine as _};
 use serde_json::{Value, json};
 
-use crate::cache::{Cache, Objects};
-use crate::context::Context;
+use super::options::{ListOptions, Match};
+use crate::cache::{Cache, Index, Objects, Snapshot};
 use crate::limits;
 use crate::server::Server;
 use crate::storage;
@@ -17,7 +18,23 @@ use crate::storage;
 /// A state of one kind.
 pub struct View {
     pub objects: Objects,
+    /// The same by the field that the kind is indexed by, where this is known of the state.
+    pub index: Option<Index>,
+    /// How many objects lie at or behind a key, in the collection that begins there.
+    pub counted: BTreeMap<String, usize>,
     pub revision: Revision,
+}
+
+impl View {
+    /// The present state of a kind.
+    pub fn of(cache: &Cache, snapshot: &Snapshot) -> Self {
+        Self {
+            objects: snapshot.objects.clone(),
+            index: cache.indexed().map(|_| snapshot.index.clone()),
+            counted: BTreeMap::new(),
+            revision: snapshot.revision,
+        }
+    }
 }
 
 /// What a client asked for.
@@ -31,38 +48,16 @@ pub enum Asked {
     Exact(Revision),
 }
 
-/// Reads `resourceVersion`; empty means fresh.
-pub fn revision(text: Option<&str>) -> Result<Option<Revision>, ApiError> {
-    let parse = |text: &str| match text.parse::<Revision>() {
-        Ok(revision) if revision >= 0 => Ok(revision),
-        _ => Err(ApiError::bad_request(format!(
-            "resourceVersion: Invalid value: \"{text}\": must be a whole number"
-        ))),
-    };
-    text.map(parse).transpose()
-}
-
-/// The meaning of a list's parameters.
-pub fn asked(context: &Context, limit: u64) -> Result<Asked, ApiError> {
-    let version = revision(context.query.get("resourceVersion"))?;
-    let rule = context.query.get("resourceVersionMatch");
-    match (version, rule) {
-        (None, None) => Ok(Asked::Fresh),
-        (None, Some(_)) => {
-            Err(ApiError::bad_request("resourceVersionMatch is forbidden unless resourceVersion is provided"))
-        }
-        (Some(0), None | Some("NotOlderThan")) => Ok(Asked::Any),
-        (Some(0), Some("Exact")) => Err(ApiError::bad_request(
-            "resourceVersionMatch \"Exact\" is forbidden for resourceVersion \"0\"",
-        )),
+/// The meaning of a list's options, a token apart.
+pub fn asked(options: &ListOptions) -> Result<Asked, ApiError> {
+    let Some(revision) = options.revision()? else { return Ok(Asked::Fresh) };
+    Ok(match (revision, options.rule) {
+        (0, _) => Asked::Any,
+        (n, Some(Match::Exact)) => Asked::Exact(n),
         // The older rule: pages belong to one state.
-        (Some(n), None) if limit > 0 => Ok(Asked::Exact(n)),
-        (Some(n), None | Some("NotOlderThan")) => Ok(Asked::NotOlder(n)),
-        (Some(n), Some("Exact")) => Ok(Asked::Exact(n)),
-        (_, Some(other)) => {
-            Err(ApiError::bad_request(format!("resourceVersionMatch: Unsupported value: \"{other}\"")))
-        }
-    }
+        (n, None) if options.limit > 0 => Asked::Exact(n),
+        (n, _) => Asked::NotOlder(n),
+    })
 }
 
 /// The state asked for.
@@ -80,12 +75,14 @@ pub async fn view(server: &Server, cache: &Arc<Cache>, asked: &Asked) -> Result<
         }
         Asked::Exact(revision) => {
             server.reach(revision).await?;
-            return Ok(View { objects: exact(server, cache, revision).await?, revision });
+            let objects = exact(server, cache, revision).await?;
+            return Ok(View { objects, index: None, counted: cache.counted(revision), revision });
         }
     };
     let snapshot = cache.snapshot();
     live(cache)?;
-    Ok(View { objects: snapshot.objects.clone(), revision: snapshot.revision.max(least) })
+    let view = View::of(cache, &snapshot);
+    Ok(View { revision: view.revision.max(least), ..view })
 }
 
 /// 503 for the cache of a custom kind whose definition changed while the request waited: what it
@@ -109,9 +106,9 @@ async fn exact(server: &Server, cache: &Arc<Cache>, revision: Revision) -> Resul
         Range { prefix: cache.prefix.clone(), revision, limit: limits::LOAD_PAGE, ..Range::default() };
     loop {
         let page = server.store().list(range.clone()).await.map_err(|error| match error {
-            StoreError::Compacted { oldest, .. } => ApiError::expired(format!(
-                "The provided resource version is too old: {revision} (oldest {oldest})"
-            )),
+            StoreError::Compacted { .. } => {
+                ApiError::expired("The resourceVersion for the provided list is too old.")
+            }
             other => storage::store_error(other),
         })?;
         for kv in &page.kvs {
@@ -125,35 +122,74 @@ async fn exact(server: &Server, cache: &Arc<Cache>, revision: Revision) -> Resul
             _ => break,
         }
     }
-    cache.keep(revision, objects.clone());
+    cache.keep(revision, objects.clone(), "", None);
     Ok(objects)
 }
 
-/// Where a list goes on. Opaque to clients.
+/// Where a list goes on. Opaque to clients; the form is that of Kubernetes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Continue {
     /// The state that the list began in; -1 for whatever is there now.
     pub revision: Revision,
-    /// The last key of the page before.
-    pub after: String,
+    /// The key that the page begins at, or the next after it, below that of the collection asked for.
+    pub start: String,
 }
 
 impl Continue {
+    /// The page after the object of `key`, in a list of what lies below `prefix`.
+    pub fn after(revision: Revision, key: &str, prefix: &str) -> Self {
+        Self { revision, start: format!("{}\0", key.strip_prefix(prefix).unwrap_or(key)) }
+    }
+
     /// The token.
     pub fn encode(&self) -> String {
-        let value = json!({"v": "meta.k8s.io/v1", "rv": self.revision, "start": self.after});
+        let value = json!({"v": "meta.k8s.io/v1", "rv": self.revision, "start": self.start});
         URL_SAFE_NO_PAD.encode(value.to_string())
     }
 
-    /// Reads a token; errors are 400.
+    /// Reads a token; errors are 400. Whatever it says, no object outside the collection is meant.
     pub fn decode(token: &str) -> Result<Self, ApiError> {
-        let bad =
-            || ApiError::bad_request("continue key is not valid: it must be the one of the page before");
-        let bytes = URL_SAFE_NO_PAD.decode(token).map_err(|_| bad())?;
-        let value: Value = serde_json::from_slice(&bytes).map_err(|_| bad())?;
-        let revision = value["rv"].as_i64().filter(|r| *r > 0 || *r == -1).ok_or_else(bad)?;
-        let after = value["start"].as_str().filter(|s| !s.is_empty()).ok_or_else(bad)?;
-        Ok(Self { revision, after: after.to_owned() })
+        let bad = |why: String| {
+            ApiError::bad_request(format!("invalid continue token: continue key is not valid: {why}"))
+        };
+        let bytes = URL_SAFE_NO_PAD.decode(token).map_err(|error| bad(illegal(&error)))?;
+        let value: Value = serde_json::from_slice(&bytes).map_err(|error| bad(error.to_string()))?;
+        if !value.is_object() {
+            return Err(bad("the token is not an object".to_owned()));
+        }
+        if value["v"] != "meta.k8s.io/v1" {
+            return Err(bad("server does not recognize this encoded version".to_owned()));
+        }
+        let revision = match value.get("rv").map(Value::as_i64) {
+            Some(Some(revision)) if revision != 0 => revision.max(-1),
+            None | Some(Some(_)) => {
+                let why = "incorrect encoded start resourceVersion (version meta.k8s.io/v1)";
+                return Err(bad(why.to_owned()));
+            }
+            Some(None) => return Err(bad("the resource version is not a whole number".to_owned())),
+        };
+        let start = value["start"].as_str().unwrap_or_default();
+        if start.is_empty() {
+            return Err(bad("encoded start key empty (version meta.k8s.io/v1)".to_owned()));
+        }
+        if !is_clean(start.strip_prefix('/').unwrap_or(start)) {
+            return Err(bad(start.to_owned()));
+        }
+        Ok(Self { revision, start: start.strip_prefix('/').unwrap_or(start).to_owned() })
+    }
+}
+
+/// Whether a path is the shortest of those that mean the same.
+fn is_clean(path: &str) -> bool {
+    path.split('/').all(|part| !matches!(part, "" | "." | ".."))
+}
+
+fn illegal(error: &DecodeError) -> String {
+    match error {
+        DecodeError::InvalidByte(at, _) | DecodeError::InvalidLastSymbol(at, _) => {
+            format!("illegal base64 data at input byte {at}")
+        }
+        other => other.to_string(),
     }
 }
 
@@ -163,9 +199,27 @@ mod tests {
 
     #[test]
     fn a_continue_token_goes_there_and_back_and_nonsense_is_refused() {
-        let token = Continue { revision: 7, after: "ns/a".to_owned() };
+        let token = Continue::after(7, "ns/a", "ns/");
+        assert_eq!(token.start, "a\0");
         assert_eq!(Continue::decode(&token.encode()), Ok(token));
-        assert_eq!(Continue::decode("zzz").unwrap_err().code, 400);
-        assert_eq!(Continue::decode("").unwrap_err().code, 400);
+        let raw = |value: &str| URL_SAFE_NO_PAD.encode(value);
+        let table = [
+            ("z%z".to_owned(), "illegal base64 data at input byte 1"),
+            (raw("{"), "EOF while parsing an object at line 1 column 1"),
+            (raw("7"), "the token is not an object"),
+            (raw(r#"{"v":"v2"}"#), "server does not recognize this encoded version"),
+            (
+                raw(r#"{"v":"meta.k8s.io/v1","start":"a"}"#),
+                "incorrect encoded start resourceVersion (version meta.k8s.io/v1)",
+            ),
+            (raw(r#"{"v":"meta.k8s.io/v1","rv":1}"#), "encoded start key empty (version meta.k8s.io/v1)"),
+            (raw(r#"{"v":"meta.k8s.io/v1","rv":1,"start":"../b"}"#), "../b"),
+            (raw(r#"{"v":"meta.k8s.io/v1","rv":1,"start":"a//b"}"#), "a//b"),
+        ];
+        for (token, why) in table {
+            let error = Continue::decode(&token).unwrap_err();
+            let expected = format!("invalid continue token: continue key is not valid: {why}");
+            assert_eq!((error.code, error.message), (400, expected), "{token}");
+        }
     }
 }

@@ -4,14 +4,14 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use apiserver_api::error::{ApiError, FieldError};
+use apiserver_api::error::ApiError;
 use apiserver_api::protobuf::{self, Message};
 use apiserver_api::registry::Resource;
 use apiserver_store::Revision;
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::stream;
 use http::header::CONTENT_TYPE;
-use http::{HeaderValue, Response};
+use http::{HeaderValue, Request, Response};
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
 use serde_json::{Value, json};
@@ -19,87 +19,145 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tower::BoxError;
 
-use super::view;
+use super::options::ListOptions;
+use super::view::{self, View};
+use super::websocket;
 use crate::body::Body;
-use crate::cache::{Change, Entry, EventType, Subscription};
+use crate::cache::{Cache, Change, Entry, EventType, Subscription, TooOld};
 use crate::context::Context;
 use crate::filter::Filter;
 use crate::limits;
 use crate::metrics::WatchGuard;
-use crate::negotiate::{self, Format, Shape};
+use crate::negotiate::{self, Format, Shape, Wanted};
 use crate::respond::Answer;
 use crate::server::Server;
-use crate::table::{self, Include};
+use crate::table::{self, Rows};
 
-/// Opens a watch.
-pub async fn watch(context: &Context, resource: &Arc<Resource>) -> Answer {
+/// Opens a watch: as a stream of events, or over a WebSocket where the client asks for one.
+pub async fn watch(context: &Context, resource: &Arc<Resource>, request: Request<Body>) -> Answer {
     let wanted = negotiate::wanted(&context.headers, resource)?;
-    if wanted.format == Format::Yaml {
-        return Err(negotiate::not_acceptable());
-    }
+    let options = ListOptions::read(&context.query)?;
     let cache = context.server.cache(resource)?;
-    let filter = Filter::parse(&cache, &context.info.namespace, &context.query)?;
-    let start = start(context)?;
-    let trigger = filter.trigger(&cache);
-    let caches = context.server.caches();
-    let (mut initial, mut missed) = (VecDeque::new(), VecDeque::new());
-    let (sent, subscription) = match start.from {
-        Start::After(revision) => {
-            context.server.reach(revision).await?;
-            match cache.subscribe(revision, trigger) {
-                Ok((changes, subscription)) => {
-                    missed.extend(changes);
-                    (revision, subscription)
-                }
-                Err(_) => return Ok(gone(wanted.format, revision)),
-            }
-        }
-        Start::State { least } => {
-            match least {
-                None => drop(context.server.fresh().await?),
-                Some(0) => caches.loaded().await,
-                Some(revision) => context.server.reach(revision).await?,
-            }
-            // Read first: what the feed passes in between is in the snapshot or in the queue.
-            let passed = caches.passed();
-            let (snapshot, subscription) = cache.subscribe_now(trigger);
-            view::live(&cache)?;
-            if start.initial {
-                initial.extend(filter.select(&snapshot.objects, "", 0).entries);
-            }
-            (passed.max(snapshot.revision), subscription)
-        }
+    let filter = Filter::parse(&cache, &context.info.namespace, &context.info.name, &context.query)?;
+    let begin = begin(context, &options)?;
+    if wanted.format == Format::Yaml {
+        return Err(negotiate::not_streamable());
+    }
+    let rows = match wanted.shape {
+        Shape::Table => Some(Rows::of(context, resource, wanted.meta)?),
+        _ => None,
     };
-    let now = Instant::now();
-    let stream = WatchStream {
-        initial,
-        missed,
-        subscription,
-        filter,
-        encoder: Encoder {
-            resource: Arc::clone(resource),
-            format: wanted.format,
-            message: cache.message,
-            shape: wanted.shape,
-            include: Include::of(context)?,
-            columns_sent: false,
-            server: Arc::clone(&context.server),
-        },
-        sent,
-        mark_initial: start.mark_initial,
-        bookmarks: context.query.flag("allowWatchBookmarks"),
-        next_bookmark: now + limits::BOOKMARK_EVERY,
-        due: None,
-        deadline: now + start.timeout,
-        last_bookmark_done: false,
-        shutdown: context.server.shutdown().clone(),
-        _open: context.server.metrics().watch_opened(resource),
+    let events = match open(context, &cache, &filter, &begin).await {
+        Ok(opened) => Events::Changes(Box::new(WatchStream {
+            initial: opened.initial,
+            missed: opened.missed,
+            subscription: opened.subscription,
+            filter,
+            encoder: Encoder {
+                resource: Arc::clone(resource),
+                wanted,
+                message: cache.message,
+                rows,
+                columns_sent: false,
+                server: Arc::clone(&context.server),
+            },
+            sent: opened.sent,
+            after: opened.after,
+            mark_initial: begin.mark_initial,
+            bookmarks: options.bookmarks,
+            next_bookmark: Instant::now() + limits::BOOKMARK_EVERY,
+            due: None,
+            deadline: Instant::now() + begin.timeout,
+            last_bookmark_done: false,
+            shutdown: context.server.shutdown().clone(),
+            _open: context.server.metrics().watch_opened(resource),
+        })),
+        // Who watches is told by an event, as if the watch had begun and then failed.
+        Err(error) if matches!(error.code, 410 | 504) => {
+            Events::Failed(Some(frame(wanted.format, "ERROR", &error.to_status())))
+        }
+        Err(error) => return Err(error),
     };
-    let frames = stream::unfold(stream, |mut stream| async move {
-        let frame: Result<_, BoxError> = Ok(Frame::data(stream.next().await?));
-        Some((frame, stream))
+    if websocket::is_asked(&context.headers) {
+        return websocket::serve(request, events, wanted.format);
+    }
+    let frames = stream::unfold(events, |mut events| async move {
+        let frame: Result<_, BoxError> = Ok(Frame::data(events.together().await?));
+        Some((frame, events))
     });
     Ok(streaming(wanted.format, StreamBody::new(frames).boxed_unsync()))
+}
+
+/// What a watch sends.
+pub enum Events {
+    Changes(Box<WatchStream>),
+    /// Why it cannot begin.
+    Failed(Option<Bytes>),
+}
+
+impl Events {
+    /// The next event alone; `None` at the end.
+    pub async fn one(&mut self) -> Option<Bytes> {
+        match self {
+            Self::Changes(stream) => stream.event().await,
+            Self::Failed(event) => event.take(),
+        }
+    }
+
+    /// The next event, and with it those that are there already.
+    async fn together(&mut self) -> Option<Bytes> {
+        match self {
+            Self::Changes(stream) => stream.next().await,
+            Self::Failed(event) => event.take(),
+        }
+    }
+}
+
+/// Where a watch begins.
+struct Opened {
+    initial: VecDeque<Arc<Entry>>,
+    missed: VecDeque<Arc<Change>>,
+    subscription: Subscription,
+    /// The client knows everything up to here.
+    sent: Revision,
+    /// Nothing up to here is sent: a revision that may not have been reached yet.
+    after: Revision,
+}
+
+/// 410 where the beginning is forgotten; 504 where the state asked for is not reached in time.
+async fn open(
+    context: &Context,
+    cache: &Arc<Cache>,
+    filter: &Filter,
+    begin: &Begin,
+) -> Result<Opened, ApiError> {
+    let (server, trigger) = (&context.server, filter.trigger(cache));
+    let (mut initial, mut missed) = (VecDeque::new(), VecDeque::new());
+    let least = match begin.from {
+        Start::After(revision) => {
+            server.caches().loaded().await;
+            let (changes, subscription) = cache.subscribe(revision, trigger).map_err(|TooOld| {
+                ApiError::expired(format!("too old resource version: {revision} ({})", cache.oldest()))
+            })?;
+            missed.extend(changes);
+            return Ok(Opened { initial, missed, subscription, sent: revision, after: revision });
+        }
+        Start::State { least } => least,
+    };
+    match least {
+        None => drop(server.fresh().await?),
+        Some(0) => server.caches().loaded().await,
+        Some(revision) => server.reach(revision).await?,
+    }
+    // Read first: what the feed passes in between is in the snapshot or in the queue.
+    let passed = server.caches().passed();
+    let (snapshot, subscription) = cache.subscribe_now(trigger);
+    view::live(cache)?;
+    if begin.initial {
+        initial.extend(filter.select(&View::of(cache, &snapshot), "", 0).entries);
+    }
+    let sent = passed.max(snapshot.revision);
+    Ok(Opened { initial, missed, subscription, sent, after: 0 })
 }
 
 fn streaming(format: Format, body: Body) -> Response<Body> {
@@ -112,16 +170,15 @@ fn streaming(format: Format, body: Body) -> Response<Body> {
     response
 }
 
-/// A watch that says that its beginning is forgotten.
-fn gone(format: Format, revision: Revision) -> Response<Body> {
-    let error = ApiError::expired(format!("too old resource version: {revision}"));
-    streaming(format, crate::body::full(frame(format, "ERROR", &error.to_status())))
-}
-
 /// One event: a line of JSON, or its length and a message.
 fn frame(format: Format, event: &str, object: &Value) -> Bytes {
+    let message = || match object["kind"].as_str() {
+        // The message is that of the newer version.
+        Some(kind @ "PartialObjectMetadata") => protobuf::of_kind("meta.k8s.io/v1", kind),
+        _ => protobuf::of_object(object),
+    };
     if format == Format::Protobuf
-        && let Some(message) = protobuf::of_object(object)
+        && let Some(message) = message()
     {
         // What the server itself makes up has the types of its fields.
         return protobuf::watch_frame(event, message, object).map(Bytes::from).unwrap_or_default();
@@ -145,45 +202,29 @@ struct Begin {
     timeout: Duration,
 }
 
-fn start(context: &Context) -> Result<Begin, ApiError> {
-    let query = &context.query;
-    let version = view::revision(query.get("resourceVersion"))?;
-    let rule = query.get("resourceVersionMatch");
-    let wants_initial = query.get("sendInitialEvents").map(|_| query.flag("sendInitialEvents"));
-    let forbidden = |field: &str, why: &str| {
-        ApiError::invalid("meta.k8s.io", "ListOptions", "", &[FieldError::forbidden(field, why)])
-    };
-    if wants_initial.is_some() && rule != Some("NotOlderThan") {
-        return Err(forbidden(
-            "sendInitialEvents",
-            "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
-        ));
-    }
-    if wants_initial.is_none() && rule.is_some() {
-        return Err(forbidden(
-            "resourceVersionMatch",
-            "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
-        ));
-    }
-    let (from, initial) = match (wants_initial, version) {
+fn begin(context: &Context, options: &ListOptions) -> Result<Begin, ApiError> {
+    let (from, initial) = match (options.send_initial, options.revision()?) {
         (Some(true), least) => (Start::State { least }, true),
-        (Some(false), None | Some(0)) => (Start::State { least: version }, false),
-        (None, None | Some(0)) => (Start::State { least: version }, true),
+        (Some(false), None | Some(0)) => (Start::State { least: Some(0) }, false),
+        // The older paths, whose defaults are those of before.
+        (None, least @ (None | Some(0))) => (Start::State { least }, true),
         (Some(false) | None, Some(revision)) => (Start::After(revision), false),
     };
-    let seconds = match query.number("timeoutSeconds")? {
-        Some(seconds) if seconds > 0 => seconds.min(24 * 3600),
+    let seconds = match options.timeout {
+        // At most a day; below 0 it is over at once.
+        Some(seconds) => u64::try_from(seconds).unwrap_or(0).min(24 * 3600),
         // Spread, so that the watches of many clients don't end together.
-        _ => {
+        None => {
             let random = context.server.ambient().random.next_u64();
             limits::WATCH_MIN_SECONDS + random % limits::WATCH_MIN_SECONDS
         }
     };
-    let mark_initial = wants_initial == Some(true) && query.flag("allowWatchBookmarks");
+    let mark_initial = options.send_initial == Some(true) && options.bookmarks;
     Ok(Begin { from, initial, mark_initial, timeout: Duration::from_secs(seconds) })
 }
 
-struct WatchStream {
+/// The events of one watch.
+pub struct WatchStream {
     initial: VecDeque<Arc<Entry>>,
     missed: VecDeque<Arc<Change>>,
     subscription: Subscription,
@@ -191,6 +232,8 @@ struct WatchStream {
     encoder: Encoder,
     /// The client knows everything up to here, as far as it selects it.
     sent: Revision,
+    /// Nothing up to here is sent.
+    after: Revision,
     mark_initial: bool,
     bookmarks: bool,
     next_bookmark: Instant,
@@ -283,7 +326,8 @@ impl WatchStream {
                 }
                 self.last_bookmark_done = now >= closing;
                 self.next_bookmark = now + limits::BOOKMARK_EVERY;
-                self.due = Some(self.encoder.server.caches().passed());
+                let passed = self.encoder.server.caches().passed();
+                self.due = Some(passed).filter(|passed| *passed >= self.after);
                 true
             }
         }
@@ -291,24 +335,29 @@ impl WatchStream {
 
     /// The event that a change is for this watcher.
     fn take(&mut self, change: &Change) -> Option<Bytes> {
-        self.sent = self.sent.max(change.revision);
-        let selected = |entry: &Option<Arc<Entry>>| entry.clone().filter(|e| self.filter.matches(e));
-        match (selected(&change.old), selected(&change.new)) {
-            (None, Some(new)) => Some(self.encoder.event(EventType::Added, &new, Some(change))),
-            (Some(_), Some(new)) => Some(self.encoder.event(EventType::Modified, &new, Some(change))),
-            (Some(old), None) => Some(self.encoder.event(EventType::Deleted, &old, Some(change))),
-            (None, None) => None,
+        if change.revision <= self.after {
+            return None;
         }
+        self.sent = self.sent.max(change.revision);
+        let selected = |entry: &&Arc<Entry>| self.filter.matches(entry);
+        let (event, entry) =
+            match (change.old.as_ref().filter(selected), change.new.as_ref().filter(selected)) {
+                (None, Some(new)) => (EventType::Added, new),
+                (Some(_), Some(new)) => (EventType::Modified, new),
+                (Some(old), None) => (EventType::Deleted, old),
+                (None, None) => return None,
+            };
+        Some(self.encoder.event(event, entry, Some(change)))
     }
 }
 
 struct Encoder {
     resource: Arc<Resource>,
-    format: Format,
+    wanted: Wanted,
     /// Of the kind, where it has a protobuf form.
     message: Option<Message>,
-    shape: Shape,
-    include: Include,
+    /// Makes the rows, where tables are sent.
+    rows: Option<Rows>,
     columns_sent: bool,
     server: Arc<Server>,
 }
@@ -317,7 +366,7 @@ impl Encoder {
     /// The event about an object; `change` is what it comes from, if it is not the state at the
     /// beginning. Whole objects are encoded once for all watchers.
     fn event(&mut self, event: EventType, entry: &Entry, change: Option<&Change>) -> Bytes {
-        match (self.shape, self.format, self.message) {
+        match (self.wanted.shape, self.wanted.format, self.message) {
             (Shape::Object, Format::Protobuf, Some(message)) => {
                 let encoded = match change {
                     Some(change) => change.protobuf(event, entry, message),
@@ -325,7 +374,7 @@ impl Encoder {
                 };
                 encoded.unwrap_or_else(|error| {
                     let error = ApiError::internal(format!("{error}: {}", error.cause));
-                    frame(self.format, "ERROR", &error.to_status())
+                    frame(self.wanted.format, "ERROR", &error.to_status())
                 })
             }
             (Shape::Object, ..) => match (event, change) {
@@ -335,39 +384,35 @@ impl Encoder {
                 (_, Some(change)) => change.modified(entry),
                 (_, None) => entry.modified(),
             },
-            _ => self.shaped(event, entry, change),
+            _ => {
+                let revision = change.filter(|_| event == EventType::Deleted).map(|change| change.revision);
+                self.shaped(event.name(), &entry.value(revision))
+            }
         }
     }
 
-    fn shaped(&mut self, event: EventType, entry: &Entry, change: Option<&Change>) -> Bytes {
-        let revision = change.filter(|_| event == EventType::Deleted).map(|change| change.revision);
-        let value = entry.value(revision);
-        let object = if self.shape == Shape::Metadata {
-            table::metadata_only(&value)
-        } else {
-            let first = !std::mem::replace(&mut self.columns_sent, true);
-            table::event(&self.resource, &value, self.include, self.server.ambient().now(), first)
+    fn shaped(&mut self, event: &str, object: &Value) -> Bytes {
+        let shaped = match &self.rows {
+            None => table::metadata_only(object, self.wanted.meta),
+            Some(rows) => {
+                let first = !std::mem::replace(&mut self.columns_sent, true);
+                rows.at(self.server.ambient().now()).one(object, first)
+            }
         };
-        frame(self.format, event.name(), &object)
+        frame(self.wanted.format, event, &shaped)
     }
 
-    fn bookmark(&self, revision: Revision, initial: bool) -> Bytes {
+    fn bookmark(&mut self, revision: Revision, initial: bool) -> Bytes {
         let mut metadata = json!({"resourceVersion": revision.to_string(), "creationTimestamp": null});
         if initial {
             metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
         }
-        let object = match self.shape {
-            Shape::Object => json!({
-                "kind": self.resource.kind, "apiVersion": self.resource.api_version(), "metadata": metadata,
-            }),
-            Shape::Metadata => json!({
-                "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata,
-            }),
-            Shape::Table => json!({
-                "kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata,
-                "columnDefinitions": null, "rows": [],
-            }),
-        };
-        frame(self.format, "BOOKMARK", &object)
+        let object = json!({
+            "kind": self.resource.kind, "apiVersion": self.resource.api_version(), "metadata": metadata,
+        });
+        match self.wanted.shape {
+            Shape::Object => frame(self.wanted.format, "BOOKMARK", &object),
+            _ => self.shaped("BOOKMARK", &object),
+        }
     }
 }

@@ -30,6 +30,8 @@ use crate::harness::{Api, deployment, pod};
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 const BOTH: &str = "application/vnd.kubernetes.protobuf,application/json";
 const METADATA: &str = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+const METADATA_LIST: &str =
+    "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
@@ -262,7 +264,7 @@ async fn metadata_alone_and_tables() {
     let object: PartialObjectMetadata =
         call(&api, "GET", &path, METADATA, PROTOBUF, Vec::new()).await.object(200, version, kind);
     assert_eq!(object.metadata.unwrap().labels["x"], "y");
-    let list = call(&api, "GET", MAPS, METADATA, PROTOBUF, Vec::new()).await;
+    let list = call(&api, "GET", MAPS, METADATA_LIST, PROTOBUF, Vec::new()).await;
     let list: PartialObjectMetadataList = list.object(200, version, "PartialObjectMetadataList");
     assert_eq!(list.items.len(), 1);
     assert_eq!(list.items[0].metadata.as_ref().unwrap().name(), "a");
@@ -291,7 +293,7 @@ async fn custom_resources_have_no_protobuf_but_their_metadata_has() {
     assert_eq!(api.get_as(path, BOTH).await.expect(200).body["kind"], "FrobList");
     assert_eq!(api.get_as(&format!("{path}/f"), BOTH).await.expect(200).body["kind"], "Frob");
     call(&api, "GET", path, PROTOBUF, PROTOBUF, Vec::new()).await.refusal(406, "NotAcceptable");
-    let list = call(&api, "GET", path, METADATA, PROTOBUF, Vec::new()).await;
+    let list = call(&api, "GET", path, METADATA_LIST, PROTOBUF, Vec::new()).await;
     let list: PartialObjectMetadataList = list.object(200, "meta.k8s.io/v1", "PartialObjectMetadataList");
     assert_eq!(list.items.len(), 1);
 }

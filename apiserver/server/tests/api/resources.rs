@@ -180,7 +180,12 @@ impl<'a> Subject<'a> {
         let headers = [("content-type", PROTOBUF), ("accept", "application/json")];
         let reply = self.api.call("PUT", &self.path(), &headers, bytes).await;
         let put = self.expect("put in protobuf", reply, 200).await;
-        assert_eq!(put["metadata"]["resourceVersion"], plain["metadata"]["resourceVersion"], "{}", self.what());
+        assert_eq!(
+            put["metadata"]["resourceVersion"],
+            plain["metadata"]["resourceVersion"],
+            "{}",
+            self.what()
+        );
     }
 
     async fn writes(&self) {
@@ -202,7 +207,11 @@ impl<'a> Subject<'a> {
             assert_eq!(applied["metadata"]["labels"][label], "yes", "{} {label}", self.what());
         }
         let managers = applied["metadata"]["managedFields"].as_array().unwrap();
-        assert!(managers.iter().any(|m| m["manager"] == "table" && m["operation"] == "Apply"), "{}", self.what());
+        assert!(
+            managers.iter().any(|m| m["manager"] == "table" && m["operation"] == "Apply"),
+            "{}",
+            self.what()
+        );
         // Labels are no matter of the generation.
         if let Some(generation) = applied["metadata"].get("generation") {
             assert_eq!(generation, 1, "{}", self.what());
@@ -229,17 +238,20 @@ impl<'a> Subject<'a> {
                     self.expect(name, self.api.patch("merge", &path, json!({})).await, 200).await;
                 }
                 ("pods", "binding") => {
-                    let binding = json!({"metadata": {"name": self.name}, "target": {"kind": "Node", "name": "n"}});
+                    let binding =
+                        json!({"metadata": {"name": self.name}, "target": {"kind": "Node", "name": "n"}});
                     let reply = self.api.post(&format!("{}/binding", self.path()), binding).await;
                     self.expect("binding", reply, 201).await;
                 }
                 ("pods", "eviction") => {
                     let eviction = json!({"metadata": {"name": self.name}});
-                    let reply = self.api.post(&format!("{}/eviction?dryRun=All", self.path()), eviction).await;
+                    let reply =
+                        self.api.post(&format!("{}/eviction?dryRun=All", self.path()), eviction).await;
                     self.expect("eviction", reply, 201).await;
                 }
                 (plural, name) => {
-                    let excused = ELSEWHERE.iter().any(|(p, n, why)| (*p, *n) == (plural, name) && !why.is_empty());
+                    let excused =
+                        ELSEWHERE.iter().any(|(p, n, why)| (*p, *n) == (plural, name) && !why.is_empty());
                     assert!(excused, "{plural}/{name} is not exercised");
                 }
             }
@@ -302,7 +314,8 @@ impl<'a> Subject<'a> {
         conditions.push(approved);
         request["status"]["conditions"] = conditions.into();
         let done = self.expect("approval", self.api.put(&path, request).await, 200).await;
-        let has = |kind: &str| done["status"]["conditions"].as_array().unwrap().iter().any(|c| c["type"] == kind);
+        let has =
+            |kind: &str| done["status"]["conditions"].as_array().unwrap().iter().any(|c| c["type"] == kind);
         assert!(has("Approved"));
         let patch = json!({"metadata": {"annotations": {"test": "approval"}}});
         self.expect("approval", self.api.patch("merge", &path, patch).await, 200).await;
@@ -372,7 +385,11 @@ async fn exercise(api: &Api, entry: &Entry, others: &[&Entry]) {
         let own = subject.read().await;
         assert_eq!(own["metadata"]["labels"][other.version.as_str()], "yes");
         for (field, value) in subject.object.as_object().unwrap() {
-            assert!(matches!(field.as_str(), "metadata") || contains(&own[field], value), "{}: {own}", subject.what());
+            assert!(
+                matches!(field.as_str(), "metadata") || contains(&own[field], value),
+                "{}: {own}",
+                subject.what()
+            );
         }
     }
     subject.subresources().await;
@@ -479,7 +496,10 @@ async fn discovery_lists_what_the_table_gives() {
         let list = api.get(&entry.root()).await.expect(200).body;
         let resources = list["resources"].as_array().unwrap();
         let find = |name: &str| {
-            resources.iter().find(|r| r["name"] == name).unwrap_or_else(|| panic!("{} lacks {name}", entry.root()))
+            resources
+                .iter()
+                .find(|r| r["name"] == name)
+                .unwrap_or_else(|| panic!("{} lacks {name}", entry.root()))
         };
         let own = find(&entry.plural);
         assert_eq!((&own["kind"], &own["namespaced"]), (&json!(entry.kind), &json!(entry.namespaced)));
@@ -499,7 +519,8 @@ async fn discovery_lists_what_the_table_gives() {
     }
     // And nothing else.
     let groups = api.get("/apis").await.expect(200).body;
-    for version in groups["groups"].as_array().unwrap().iter().flat_map(|g| g["versions"].as_array().unwrap()) {
+    for version in groups["groups"].as_array().unwrap().iter().flat_map(|g| g["versions"].as_array().unwrap())
+    {
         let path = format!("/apis/{}", version["groupVersion"].as_str().unwrap());
         for resource in api.get(&path).await.expect(200).body["resources"].as_array().unwrap() {
             let name = resource["name"].as_str().unwrap().split('/').next().unwrap();

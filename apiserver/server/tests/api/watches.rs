@@ -127,7 +127,7 @@ async fn bookmarks_come_every_minute_and_before_the_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_forgotten_version_is_an_error_event_and_a_future_one_a_504() {
+async fn a_forgotten_version_is_an_error_event_and_a_future_one_is_waited_for() {
     let api = Api::start().await;
     let mut watch = api.watch(&format!("{MAPS}?watch=1&resourceVersion=1")).await;
     let from = api.config_map("a", json!({})).await;
@@ -143,7 +143,19 @@ async fn a_forgotten_version_is_an_error_event_and_a_future_one_a_504() {
     assert_eq!((&event["type"], &event["object"]["code"]), (&json!("ERROR"), &json!(410)));
     assert_eq!(event["object"]["reason"], "Expired");
     assert_eq!(late.next().await, None);
-    api.get(&format!("{MAPS}?watch=1&resourceVersion=100000")).await.expect(504);
+    // What has not happened yet is waited for, and what happened before is not told.
+    let next = api.store.revision().await.unwrap() + 2;
+    let path = format!("{MAPS}?watch=1&allowWatchBookmarks=1&timeoutSeconds=70&resourceVersion={next}");
+    let mut early = api.watch(&path).await;
+    api.config_map("b", json!({})).await;
+    api.config_map("c", json!({})).await;
+    api.config_map("d", json!({})).await;
+    assert_eq!(early.brief().await, "ADDED d");
+    assert_eq!(early.brief().await, "BOOKMARK ");
+    let mut far = api
+        .watch(&format!("{MAPS}?watch=1&allowWatchBookmarks=1&timeoutSeconds=70&resourceVersion=100000"))
+        .await;
+    assert_eq!(far.brief().await, "END");
 }
 
 #[tokio::test(start_paused = true)]

@@ -109,8 +109,9 @@ fn parent_and_name(path: &Path) -> Result<(&Path, String), StoreError> {
 }
 
 pub(super) fn open_existing(directory: &Path) -> Result<RealDisk, StoreError> {
-    RealDisk::existing(directory)
-        .map_err(|error| broken(&directory.display().to_string(), "the directory cannot be read", Some(error)))
+    RealDisk::existing(directory).map_err(|error| {
+        broken(&directory.display().to_string(), "the directory cannot be read", Some(error))
+    })
 }
 
 /// Reads a directory that a running store may change meanwhile. A file that went, or a group that

@@ -34,12 +34,26 @@ const MANY_SEGMENTS: usize = 64;
 
 /// What is asked of the committer.
 pub(super) enum Message {
-    Write { write: Write, deadline: Option<Instant>, reply: oneshot::Sender<Result<Written, StoreError>> },
-    Compact { revision: Revision, reply: oneshot::Sender<Result<(), StoreError>> },
-    Checkpoint { reply: oneshot::Sender<Result<Revision, StoreError>> },
+    Write {
+        write: Write,
+        deadline: Option<Instant>,
+        reply: oneshot::Sender<Result<Written, StoreError>>,
+    },
+    Compact {
+        revision: Revision,
+        reply: oneshot::Sender<Result<(), StoreError>>,
+    },
+    Checkpoint {
+        reply: oneshot::Sender<Result<Revision, StoreError>>,
+    },
     /// Makes the present the same as this state, by changes in one group.
-    Restore { content: Box<Index>, reply: oneshot::Sender<Result<Restored, StoreError>> },
-    Close { reply: oneshot::Sender<()> },
+    Restore {
+        content: Box<Index>,
+        reply: oneshot::Sender<Result<Restored, StoreError>>,
+    },
+    Close {
+        reply: oneshot::Sender<()>,
+    },
 }
 
 impl Message {
@@ -200,7 +214,9 @@ impl Committer {
             return Written::Conflict { current: current.kv, revision: current.revision };
         }
         let revision = match write.op {
-            Op::Put { value, ttl_seconds } => self.stage_put(staged, &write.key, value, (ttl_seconds, deadline)),
+            Op::Put { value, ttl_seconds } => {
+                self.stage_put(staged, &write.key, value, (ttl_seconds, deadline))
+            }
             // As in etcd: deleting nothing succeeds and makes no revision.
             Op::Delete => self.stage_delete(staged, &write.key).unwrap_or(self.index.revision),
         };

@@ -347,7 +347,10 @@ impl Index {
                 let (made, newest) = (change.create_revision, change.revision);
                 found.push(format!("{key} is made at {made} and changed at {newest}, out of order"));
             } else if after && self.history.get(&change.revision).is_none_or(|own| own.key != *key) {
-                found.push(format!("{key} changed at {}, of which the history knows nothing", change.revision));
+                found.push(format!(
+                    "{key} changed at {}, of which the history knows nothing",
+                    change.revision
+                ));
             }
         }
         found

@@ -141,11 +141,7 @@ fn decode_body(kind: u8, payload: &[u8]) -> Option<Body<'_>> {
 }
 
 /// The whole records that lie behind damage, each with where it begins.
-pub(super) fn behind(
-    bytes: &[u8],
-    from: usize,
-    sequence: u64,
-) -> impl Iterator<Item = (usize, Record<'_>)> {
+pub(super) fn behind(bytes: &[u8], from: usize, sequence: u64) -> impl Iterator<Item = (usize, Record<'_>)> {
     (from.next_multiple_of(ALIGN)..bytes.len())
         .step_by(ALIGN)
         .filter(|&at| read_u32(bytes, at) == Some(MAGIC))

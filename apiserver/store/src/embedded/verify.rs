@@ -174,7 +174,9 @@ fn inspect_checkpoints(disk: &RealDisk, names: &[String], report: &mut Report) -
                 }
                 state = Some(index);
             }
-            Ok((_, Err(offset))) => report.problem(name, Some(offset), "a checksum is wrong, or it is cut short"),
+            Ok((_, Err(offset))) => {
+                report.problem(name, Some(offset), "a checksum is wrong, or it is cut short")
+            }
             Err(error) => report.problem(name, None, format!("it cannot be read: {error}")),
         }
     }
@@ -205,7 +207,8 @@ fn inspect_log(disk: &RealDisk, names: &[String], report: &mut Report) -> Logged
                     let unmade = |bytes: Vec<u8>| !recovery::is_made(&bytes, next);
                     position + 2 == sequences.len() && disk.read(&log::name(next)).is_ok_and(unmade)
                 });
-                let mut scan = Scan { name: &name, sequence, bytes: &bytes, last, report, logged: &mut logged };
+                let mut scan =
+                    Scan { name: &name, sequence, bytes: &bytes, last, report, logged: &mut logged };
                 scan.run();
             }
             Err(error) => report.problem(&name, None, format!("it cannot be read: {error}")),
@@ -276,9 +279,12 @@ impl<'a> Scan<'a> {
             return None;
         };
         // Records of the group that was being written may be whole behind one that is not.
-        if self.last && whole.all(|(_, record)| record.group == first.group) && torn.is_none_or(|g| g == first.group)
+        if self.last
+            && whole.all(|(_, record)| record.group == first.group)
+            && torn.is_none_or(|g| g == first.group)
         {
-            let note = format!("{} ends at byte {at} with a torn group; nothing of it was acknowledged", self.name);
+            let note =
+                format!("{} ends at byte {at} with a torn group; nothing of it was acknowledged", self.name);
             self.report.notes.push(note);
             return None;
         }
@@ -317,7 +323,8 @@ fn compare(state: &Index, logged: &Logged, report: &mut Report) {
         });
         let expected = value.map(|value| (*revision, value));
         if found != expected {
-            let at = found.map_or_else(|| "nothing".to_owned(), |(revision, _)| format!("revision {revision}"));
+            let at =
+                found.map_or_else(|| "nothing".to_owned(), |(revision, _)| format!("revision {revision}"));
             report.problem(&name, None, format!("it has {at} of {key}, the log has revision {revision}"));
         }
     }

@@ -21,7 +21,9 @@ impl Prefix {
         if name.is_empty() {
             return Err(StoreError::Broken {
                 attempted: "read the prefix of etcd's keys".to_owned(),
-                why: format!("{prefix:?} names nothing: with it the keys of others would be taken for objects"),
+                why: format!(
+                    "{prefix:?} names nothing: with it the keys of others would be taken for objects"
+                ),
                 cause: None,
             });
         }

@@ -206,7 +206,12 @@ impl Watching {
         let newest = newest.mod_revision();
         let prefix = self.opening.outward.as_bytes();
         let wanted = |event: &&etcd_client::Event| event.kv().is_some_and(|kv| kv.key().starts_with(prefix));
-        let events = response.events().iter().filter(wanted).map(|own| event(own, &self.opening.translation)).collect::<Result<Vec<_>, _>>()?;
+        let events = response
+            .events()
+            .iter()
+            .filter(wanted)
+            .map(|own| event(own, &self.opening.translation))
+            .collect::<Result<Vec<_>, _>>()?;
         self.seen = self.seen.max(newest);
         let last = events.last().map(|event| event.revision);
         if last.is_some() {

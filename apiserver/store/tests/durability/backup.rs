@@ -165,7 +165,10 @@ fn a_restore_happens_as_a_whole_or_not_at_all() {
                 put(&store, &format!("/{number}"), vec![b'x'; 10]).await.unwrap();
             }
             let newest = store.revision().await.unwrap();
-            disk.set_faults(Faults { crash_at: Some(disk.operations() + 1 + seed % 14), ..Faults::default() });
+            disk.set_faults(Faults {
+                crash_at: Some(disk.operations() + 1 + seed % 14),
+                ..Faults::default()
+            });
             let outcome = store.restore(Snapshot::read(&file).unwrap()).await;
             disk.crash();
             drop(store);

@@ -70,7 +70,12 @@ impl Seen {
 
     fn operation(&self, key: &str, called: u64, action: Action) {
         let returned = self.tick();
-        self.history.borrow_mut().operations.push(Operation { key: key.to_owned(), called, returned, action });
+        self.history.borrow_mut().operations.push(Operation {
+            key: key.to_owned(),
+            called,
+            returned,
+            action,
+        });
     }
 }
 
@@ -195,7 +200,11 @@ async fn follow(store: Embedded, seen: Rc<Seen>, until: i64) {
         let Some(Ok(notice)) = watch.next().await else { return };
         let Notice::Events(events) = notice else { continue };
         for event in events {
-            assert_eq!(event.revision, seen.watched.get() + 1, "a watch left out a revision, or had one twice");
+            assert_eq!(
+                event.revision,
+                seen.watched.get() + 1,
+                "a watch left out a revision, or had one twice"
+            );
             seen.watched.set(event.revision);
             let value = event.value.map(text);
             seen.history.borrow_mut().events.insert(event.revision, (event.key, value));

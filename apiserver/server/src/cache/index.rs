@@ -1,0 +1,153 @@
+//! The objects of a kind in the order of one selectable field, so that a kubelet's list of its own
+//! pods costs no look at those of others. As persistent as the state it belongs to, at eight bytes
+//! and the place of the field for each object.
+
+use std::borrow::Borrow;
+use std::cmp::Ordering;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use super::Entry;
+
+/// The objects of one state by field and key.
+#[derive(Clone, Default)]
+pub struct Index(imbl::OrdSet<Slot>);
+
+#[derive(Clone)]
+struct Slot {
+    entry: Arc<Entry>,
+    /// Of the field in [`Entry::fields`].
+    place: usize,
+}
+
+/// What slots are ordered by.
+trait Order {
+    /// Value and key.
+    fn order(&self) -> (&str, &str);
+}
+
+impl Order for Slot {
+    fn order(&self) -> (&str, &str) {
+        (&self.entry.fields[self.place], &self.entry.key)
+    }
+}
+
+struct Probe<'a>(&'a str, &'a str);
+
+impl Order for Probe<'_> {
+    fn order(&self) -> (&str, &str) {
+        (self.0, self.1)
+    }
+}
+
+impl<'a> Borrow<dyn Order + 'a> for Slot {
+    fn borrow(&self) -> &(dyn Order + 'a) {
+        self
+    }
+}
+
+impl PartialEq for dyn Order + '_ {
+    fn eq(&self, other: &Self) -> bool {
+        self.order() == other.order()
+    }
+}
+
+impl Eq for dyn Order + '_ {}
+
+impl PartialOrd for dyn Order + '_ {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for dyn Order + '_ {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.order().cmp(&other.order())
+    }
+}
+
+impl PartialEq for Slot {
+    fn eq(&self, other: &Self) -> bool {
+        self.order() == other.order()
+    }
+}
+
+impl Eq for Slot {}
+
+impl PartialOrd for Slot {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Slot {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.order().cmp(&other.order())
+    }
+}
+
+impl Index {
+    /// Puts an object in the place of its former self.
+    pub(super) fn change(&mut self, place: usize, old: Option<&Arc<Entry>>, new: Option<&Arc<Entry>>) {
+        let slot = |entry: &Arc<Entry>| Slot { entry: Arc::clone(entry), place };
+        if let Some(old) = old
+            && new.is_none_or(|new| new.fields[place] != old.fields[place])
+        {
+            self.0.remove(&slot(old));
+        }
+        if let Some(new) = new {
+            self.0.insert(slot(new));
+        }
+    }
+
+    /// The objects whose field has the value, by key, from the first with a key of at least `start`.
+    pub fn range<'a>(&'a self, value: &'a str, start: &'a str) -> impl Iterator<Item = &'a Arc<Entry>> {
+        let probe = Probe(value, start);
+        let from: Bound<&dyn Order> = Bound::Included(&probe);
+        let range = self.0.range::<_, dyn Order + '_>((from, Bound::Unbounded));
+        range.take_while(move |slot| slot.order().0 == value).map(|slot| &slot.entry)
+    }
+
+    /// How many objects it holds.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cache::Fields;
+
+    fn entry(key: &str, node: &str) -> Arc<Entry> {
+        let stored = format!(r#"{{"metadata":{{"name":"a"}},"spec":{{"nodeName":"{node}"}}}}"#);
+        let fields = Fields::new(&["spec.nodeName"]);
+        Arc::new(Entry::read(key.into(), 1, stored.into(), &fields).unwrap())
+    }
+
+    #[test]
+    fn objects_are_found_by_value_and_move_with_it() {
+        let mut index = Index::default();
+        let (a, b, c) = (entry("ns/a", "n1"), entry("ns/b", "n1"), entry("ns/c", ""));
+        for object in [&b, &c, &a] {
+            index.change(0, None, Some(object));
+        }
+        let keys = |index: &Index, value: &str, start: &str| -> Vec<String> {
+            index.range(value, start).map(|entry| entry.key.to_string()).collect()
+        };
+        assert_eq!(keys(&index, "n1", ""), ["ns/a", "ns/b"]);
+        assert_eq!(keys(&index, "n1", "ns/a\0"), ["ns/b"]);
+        assert_eq!(keys(&index, "", ""), ["ns/c"]);
+        assert!(keys(&index, "n", "").is_empty());
+        let before = index.clone();
+        index.change(0, Some(&c), Some(&entry("ns/c", "n2")));
+        index.change(0, Some(&a), None);
+        // The same value: the new object takes the old one's place.
+        index.change(0, Some(&b), Some(&entry("ns/b", "n1")));
+        assert_eq!(
+            (keys(&index, "n1", ""), keys(&index, "n2", "")),
+            (vec!["ns/b".to_owned()], vec!["ns/c".to_owned()])
+        );
+        assert_eq!((index.len(), before.len()), (2, 3));
+    }
+}

@@ -1,0 +1,108 @@
+//! A watch over a WebSocket (RFC 6455), for browsers: each message is one event, as text where it is
+//! JSON, else as bytes.
+
+use apiserver_api::error::ApiError;
+use futures::{SinkExt, StreamExt};
+use http::header::{
+    CONNECTION, CONTENT_TYPE, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL,
+    SEC_WEBSOCKET_VERSION, UPGRADE,
+};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
+use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
+use tokio_tungstenite::tungstenite::{Error, Message, Utf8Bytes};
+
+use super::watch::Events;
+use crate::body::{self, Body};
+use crate::limits;
+use crate::negotiate::Format;
+use crate::respond::Answer;
+
+/// Bytes of the length before each event of a protobuf stream; a message needs none.
+const LENGTH: usize = 4;
+
+/// Whether a request would become a WebSocket.
+pub fn is_asked(headers: &HeaderMap) -> bool {
+    let names = |header: HeaderName, token: &str| {
+        headers
+            .get_all(header)
+            .iter()
+            .filter_map(|value| value.to_str().ok())
+            .any(|value| value.split(',').any(|given| given.trim().eq_ignore_ascii_case(token)))
+    };
+    names(CONNECTION, "upgrade") && names(UPGRADE, "websocket")
+}
+
+/// Switches protocols; from then on the events are messages. 400 for a handshake that is none.
+pub fn serve(mut request: Request<Body>, events: Events, format: Format) -> Answer {
+    let headers = request.headers();
+    let version = headers.get(SEC_WEBSOCKET_VERSION);
+    let key = headers.get(SEC_WEBSOCKET_KEY).filter(|_| version.is_some_and(|version| version == "13"));
+    let Some(accept) = key.map(|key| derive_accept_key(key.as_bytes())) else {
+        return Err(ApiError::bad_request("the request is no WebSocket handshake of version 13"));
+    };
+    // Who offers a single protocol gets it; which one does not matter to the events.
+    let protocol = headers.get(SEC_WEBSOCKET_PROTOCOL).filter(|value| !value.as_bytes().contains(&b','));
+    let protocol = protocol.cloned();
+    if request.extensions().get::<OnUpgrade>().is_none() {
+        return Err(ApiError::bad_request("this connection cannot be upgraded; use HTTP/1.1"));
+    }
+    let upgrade = hyper::upgrade::on(&mut request);
+    tokio::spawn(async move {
+        if let Err(error) = run(upgrade, events, format).await {
+            // The usual end of a client that went.
+            tracing::debug!(error = &*error as &dyn std::error::Error, "a watch over a WebSocket ended");
+        }
+    });
+    let mut response = Response::new(body::empty());
+    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    let headers = response.headers_mut();
+    headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+    headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(format.media()));
+    if let Ok(accept) = HeaderValue::from_str(&accept) {
+        headers.insert(SEC_WEBSOCKET_ACCEPT, accept);
+    }
+    if let Some(protocol) = protocol {
+        headers.insert(SEC_WEBSOCKET_PROTOCOL, protocol);
+    }
+    Ok(response)
+}
+
+async fn run(
+    upgrade: OnUpgrade,
+    mut events: Events,
+    format: Format,
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let upgraded = TokioIo::new(upgrade.await?);
+    // A watcher has nothing to say.
+    let config = WebSocketConfig::default()
+        .max_message_size(Some(limits::WEBSOCKET_MESSAGE))
+        .max_frame_size(Some(limits::WEBSOCKET_MESSAGE));
+    let socket = WebSocketStream::from_raw_socket(upgraded, Role::Server, Some(config)).await;
+    let (mut sender, mut receiver) = socket.split();
+    loop {
+        tokio::select! {
+            event = events.one() => {
+                let Some(event) = event else { break };
+                let message = match format {
+                    Format::Protobuf => Message::Binary(event.slice(LENGTH.min(event.len())..)),
+                    _ => Message::Text(Utf8Bytes::try_from(event)?),
+                };
+                sender.send(message).await?;
+            }
+            // Pings are answered while reading; a close, or the end, ends the watch.
+            message = receiver.next() => match message {
+                Some(Ok(Message::Close(_))) | None => break,
+                Some(Ok(_)) => sender.flush().await?,
+                Some(Err(Error::ConnectionClosed)) => return Ok(()),
+                Some(Err(error)) => return Err(error.into()),
+            },
+        }
+    }
+    sender.close().await?;
+    Ok(())
+}
