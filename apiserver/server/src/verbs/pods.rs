@@ -1,5 +1,6 @@
 //! Pods' own subresources.
 
+use apiserver_api::defaulting::pod::qos_class;
 use apiserver_api::error::{ApiError, FieldError};
 use apiserver_api::meta;
 use apiserver_api::registry::Resource;
@@ -191,5 +192,17 @@ fn resized(old: &Value, wanted: &Value) -> Result<Value, ApiError> {
             }
         }
     }
+    keeps_class(old, &new)?;
     Ok(new)
+}
+
+/// A pod stays in the class that its requests and limits put it into.
+fn keeps_class(old: &Value, new: &Value) -> Result<(), ApiError> {
+    let class = qos_class(new);
+    if qos_class(old) == class {
+        return Ok(());
+    }
+    let text = "Pod QOS Class may not change as a result of resizing";
+    let error = FieldError::invalid("spec", &class.into(), text);
+    Err(ApiError::invalid("", "Pod", meta::name(old), &[error]))
 }

@@ -48,7 +48,7 @@ fn one() -> i32 {
 #[serde(rename_all = "camelCase")]
 enum Part {
     Wheel { inches: u8 },
-    Bell,
+    Bell {},
 }
 
 #[derive(Serialize, Deserialize, Clone, Debug, Default, JsonSchema)]
@@ -78,7 +78,7 @@ fn a_derived_kind_is_defined_and_used() -> Result<()> {
         let spec = GadgetSpec {
             color: "red".into(),
             size: 2,
-            parts: Some(vec![Part::Bell, Part::Wheel { inches: 20 }]),
+            parts: Some(vec![Part::Bell {}, Part::Wheel { inches: 20 }]),
         };
         let made = gadgets.create(&PostParams::default(), &Gadget::new("g", spec)).await?;
         assert_eq!((made.spec.parts.context("parts")?.len(), made.metadata.generation), (2, Some(1)));

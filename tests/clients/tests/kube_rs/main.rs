@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+mod collected;
 mod custom;
 mod objects;
 mod runtime;
@@ -18,7 +19,11 @@ const LIMIT: Duration = Duration::from_secs(120);
 
 /// Runs a test with a client of a server of its own.
 fn with_client<F: Future<Output = Result<()>>>(test: impl FnOnce(Client) -> F) -> Result<()> {
-    let api = Api::start()?;
+    against(Api::start()?, test)
+}
+
+/// The same with a server that has been started.
+fn against<F: Future<Output = Result<()>>>(api: Api, test: impl FnOnce(Client) -> F) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("no runtime")?;
     runtime.block_on(async {
         let kubeconfig = Kubeconfig::read_from(api.kubeconfig()).context("cannot read the kubeconfig")?;

@@ -3,10 +3,12 @@
 use anyhow::{Context, Result};
 use futures::{Stream, StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, ObjectReference};
-use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams};
+use kube::api::{
+    Api, DeleteParams, ListParams, PartialObjectMeta, Patch, PatchParams, PostParams, WatchEvent, WatchParams,
+};
 use kube::runtime::events::{Event as Told, EventType, Recorder, Reporter};
 use kube::runtime::watcher::{Config, Event};
-use kube::runtime::{WatchStreamExt, metadata_watcher, reflector, watcher};
+use kube::runtime::{WatchStreamExt, reflector, watcher};
 use kube::{Resource, ResourceExt};
 use serde_json::json;
 
@@ -35,6 +37,8 @@ async fn next<K: Resource>(
 fn watchers_list_and_stream() -> Result<()> {
     with_client(|client| async move {
         let maps: Api<ConfigMap> = Api::default_namespaced(client.clone());
+        // Metadata alone.
+        let names: Api<PartialObjectMeta<ConfigMap>> = Api::default_namespaced(client.clone());
         let post = PostParams::default();
         let ways = [
             Config::default(),
@@ -47,7 +51,7 @@ fn watchers_list_and_stream() -> Result<()> {
                 maps.create(&post, &map(name)).await?;
             }
             let mut events = watcher(maps.clone(), way.clone().labels("watched=yes")).boxed();
-            let mut metadata = metadata_watcher(maps.clone(), way.labels("watched=yes")).boxed();
+            let mut metadata = watcher(names.clone(), way.labels("watched=yes")).boxed();
             for expected in ["Init", "InitApply a", "InitApply b", "InitDone"] {
                 assert_eq!(next(&mut events).await?, expected, "way {number}");
                 assert_eq!(next(&mut metadata).await?, expected, "way {number}");
