@@ -5,6 +5,7 @@ mod apt;
 mod bench;
 mod build_ebpf;
 mod clients;
+mod conformance;
 mod image;
 mod kernel;
 mod setup;

@@ -4,6 +4,7 @@ use apiserver_api::error::ApiError;
 use apiserver_api::managed::check_entries;
 use apiserver_api::meta;
 use apiserver_api::registry::Resource;
+use apiserver_api::schema;
 use apiserver_api::time;
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
@@ -72,6 +73,9 @@ pub async fn store_with(
 async fn try_store(admission: &Admission<'_>, mut object: Value) -> Result<Bytes, ApiError> {
     let (context, resource) = (admission.context, admission.resource);
     let name = meta::name(&object).to_owned();
+    if resource.custom.is_none() {
+        schema::complete_status(&resource.schema, &mut object);
+    }
     // Addresses are reserved first, so that what is validated is what is stored.
     let reservation = services::reserve(context, resource, &mut object, None)?;
     let mut errors = (resource.behaviour.validate)(&object);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use apiserver_api::error::ApiError;
+use apiserver_api::error::{ApiError, status_text};
 use apiserver_api::registry::Resource;
 use apiserver_store::Revision;
 use http::Response;
@@ -77,7 +77,7 @@ fn expired(place: Option<Continue>) -> Response<Body> {
     if let Some(place) = place {
         status["metadata"]["continue"] = Continue { revision: -1, ..place }.encode().into();
     }
-    respond::json(410, &status)
+    respond::bytes(410, "application/json", status_text(&status))
 }
 
 /// What the list is of, and what it says of itself.

@@ -5,7 +5,7 @@ use apiserver_api::managed::check_entries;
 use apiserver_api::meta;
 use apiserver_api::registry::{Resource, Written};
 use apiserver_api::validation::metadata;
-use apiserver_api::{signing, time};
+use apiserver_api::{schema, signing, time};
 use apiserver_store::Revision;
 use bytes::Bytes;
 use serde_json::Value;
@@ -150,6 +150,9 @@ async fn attempt(
         let now = time::rfc3339(context.server.ambient().now());
         let approval = context.info.subresource == "approval";
         refuse(resource, &name, &signing::settle(&mut new, old, approval, &now))?;
+    }
+    if resource.custom.is_none() {
+        schema::complete_status(&resource.schema, &mut new);
     }
     meta::set(&mut new, "resourceVersion", current.revision.to_string());
     encoding::settle(&mut new, old);
