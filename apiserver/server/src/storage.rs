@@ -2,6 +2,7 @@
 //! so what it says is what the store says.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use apiserver_api::error::ApiError;
 use apiserver_api::meta;
@@ -109,7 +110,7 @@ pub async fn put(
     if value.len() > limits::BODY {
         return Err(ApiError::new(413, "RequestEntityTooLarge", format!("{key} is too large to be stored")));
     }
-    let ttl_seconds = if resource.kind == "Event" { limits::EVENT_TTL } else { 0 };
+    let ttl_seconds = if resource.kind == "Event" { seconds(server.config().event_ttl) } else { 0 };
     let op = Op::Put { value: value.clone(), ttl_seconds };
     match server.store().write(Write { key: key.clone(), expected, op }).await.map_err(store_error)? {
         Written::Done { revision } => encoded(server, resource, &key, revision, &value).map(Outcome::Done),
@@ -117,6 +118,11 @@ pub async fn put(
             Ok(Outcome::Conflict(current.map(|kv| decode(resource, &kv)).transpose()?))
         }
     }
+}
+
+/// Whole seconds, at least one: none would be for ever.
+fn seconds(time: Duration) -> u32 {
+    u32::try_from(time.as_secs()).unwrap_or(u32::MAX).max(1)
 }
 
 /// Removes an object if its mod revision is `expected`; says what is there otherwise.

@@ -39,6 +39,7 @@ pub async fn list(context: &Context, resource: &Resource) -> Answer {
     let selected = filter.select(&view.objects, after, usize::try_from(limit).unwrap_or(usize::MAX));
     let metadata = metadata(&cache, &view, &selected);
     let entries = selected.entries;
+    context.server.metrics().listed(resource, view.objects.len(), entries.len());
     match (wanted.shape, wanted.format) {
         (Shape::Object | Shape::Metadata, Format::Json) | (_, Format::Protobuf) => {
             streamed(context, &cache, &metadata, entries, wanted).await

@@ -127,7 +127,6 @@ async fn attempt(
     mut new: Value,
 ) -> Result<Outcome, ApiError> {
     let old = &current.object;
-    let name = meta::name(old).to_owned();
     (resource.behaviour.default)(&mut new);
     managed::drop_empty(&mut new);
     keep_metadata(old, &mut new);
@@ -147,14 +146,29 @@ async fn attempt(
         (resource.behaviour.prepare_update)(&mut new, old);
     }
     count_generation(resource, old, &mut new);
-    let reservation =
-        if part == Part::Status { None } else { services::reserve(context, resource, &mut new, Some(old))? };
+    let reservation = if part == Part::Status {
+        None
+    } else {
+        services::reserve(context, resource, &mut new, Some(old)).await?
+    };
+    let outcome = judge_and_put(&admission, part, current, new).await;
+    services::settle(reservation, &outcome).await;
+    outcome
+}
+
+async fn judge_and_put(
+    admission: &Admission<'_>,
+    part: Part,
+    current: &Stored,
+    mut new: Value,
+) -> Result<Outcome, ApiError> {
+    let (context, resource, old) = (admission.context, admission.resource, &current.object);
     let mut errors = errors_of(resource, part, &new, old);
     errors.extend(check_entries(&new));
     if !errors.is_empty() {
-        return Err(ApiError::invalid(&resource.group, &resource.kind, &name, &errors));
+        return Err(ApiError::invalid(&resource.group, &resource.kind, meta::name(old), &errors));
     }
-    admission::validate(&admission, &new).await?;
+    admission::validate(admission, &new).await?;
     if let Some(warnings) = &resource.behaviour.warnings {
         warnings(&new, Some(old)).into_iter().for_each(|warning| context.warn(warning));
     }
@@ -162,13 +176,11 @@ async fn attempt(
     if encoding::same(&new, old) || context.dry_run()? {
         return Ok(Outcome::Done(Bytes::from(new.to_string())));
     }
-    let outcome = if delete::is_finished(&new) {
+    if delete::is_finished(&new) {
         delete::finish(context, resource, &new, current.revision).await
     } else {
         storage::put(&context.server, resource, new, current.revision).await
-    };
-    services::settle(reservation, &outcome);
-    outcome
+    }
 }
 
 fn errors_of(resource: &Resource, part: Part, new: &Value, old: &Value) -> Vec<FieldError> {

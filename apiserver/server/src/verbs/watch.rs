@@ -84,6 +84,7 @@ pub async fn watch(context: &Context, resource: &Arc<Resource>) -> Answer {
             include: Include::of(context)?,
             columns_sent: false,
             server: Arc::clone(&context.server),
+            open: context.server.metrics().watch_opened(resource),
         },
         sent,
         mark_initial: start.mark_initial,
@@ -92,8 +93,7 @@ pub async fn watch(context: &Context, resource: &Arc<Resource>) -> Answer {
         due: None,
         deadline: now + start.timeout,
         last_bookmark_done: false,
-        shutdown: context.server.shutdown().clone(),
-        _open: context.server.metrics().watch_opened(resource),
+        shutdown: context.server.refusing().clone(),
     };
     let frames = stream::unfold(stream, |mut stream| async move {
         let frame: Result<_, BoxError> = Ok(Frame::data(stream.next().await?));
@@ -176,7 +176,8 @@ fn start(context: &Context) -> Result<Begin, ApiError> {
         // Spread, so that the watches of many clients don't end together.
         _ => {
             let random = context.server.ambient().random.next_u64();
-            limits::WATCH_MIN_SECONDS + random % limits::WATCH_MIN_SECONDS
+            let least = context.server.config().min_watch.as_secs().max(1);
+            least + random % least
         }
     };
     let mark_initial = wants_initial == Some(true) && query.flag("allowWatchBookmarks");
@@ -199,7 +200,6 @@ struct WatchStream {
     deadline: Instant,
     last_bookmark_done: bool,
     shutdown: CancellationToken,
-    _open: WatchGuard,
 }
 
 impl WatchStream {
@@ -311,12 +311,19 @@ struct Encoder {
     include: Include,
     columns_sent: bool,
     server: Arc<Server>,
+    open: WatchGuard,
 }
 
 impl Encoder {
     /// The event about an object; `change` is what it comes from, if it is not the state at the
     /// beginning. Whole objects are encoded once for all watchers.
     fn event(&mut self, event: EventType, entry: &Entry, change: Option<&Change>) -> Bytes {
+        let encoded = self.encoded(event, entry, change);
+        self.open.sent(encoded.len());
+        encoded
+    }
+
+    fn encoded(&mut self, event: EventType, entry: &Entry, change: Option<&Change>) -> Bytes {
         match (self.shape, self.format, self.message) {
             (Shape::Object, Format::Protobuf, Some(message)) => {
                 let encoded = match change {
