@@ -121,6 +121,8 @@ async fn check(server: &Server, name: &str) -> Result<(), String> {
             Err(_) => Err("the store does not answer in time".to_owned()),
         },
         "informer-sync" if server.caches().passed() == 0 => Err("the caches are not loaded".to_owned()),
+        // Caches that have fallen behind the store are as bad as none.
+        "informer-sync" => server.fresh().await.map(drop).map_err(|error| error.to_string()),
         "shutdown" if server.draining().is_cancelled() => Err("process is shutting down".to_owned()),
         hook if HOOKS.contains(&hook) && !server.hooks().is_done(hook) => Err("not finished".to_owned()),
         _ => Ok(()),

@@ -170,8 +170,12 @@ impl Keeper {
             let refused = || Err(Refused::Store(unavailable("allocate node ports")));
             asks.iter().map(|_| refused()).collect()
         };
-        // What is remembered may lag behind other servers; a refusal is given on fresh knowledge.
+        // What is remembered may lag behind other servers. A write finds that out; a refusal and a
+        // dry run are given on fresh knowledge.
         let mut fresh = false;
+        if asks.iter().any(|ask| matches!(ask, Ask::Try { .. })) {
+            self.known = None;
+        }
         for _ in 0..ATTEMPTS {
             let known = match self.known.take() {
                 Some(known) => known,

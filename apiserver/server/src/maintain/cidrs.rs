@@ -5,6 +5,7 @@
 //! then known where it is used, and a server without controllers can take further ranges. A
 //! controller manager that does the same beside it finds nothing to do.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,8 +14,9 @@ use apiserver_api::error::ApiError;
 use apiserver_api::meta;
 use apiserver_api::registry::Resource;
 use apiserver_api::time;
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::events::{Report, record};
 use super::{create, put};
@@ -27,7 +29,7 @@ const DEFAULT: &str = "kubernetes";
 /// Keeps a ServiceCIDR whose addresses are in use.
 const FINALIZER: &str = "networking.k8s.io/service-cidr-finalizer";
 /// Other servers hear of a deletion within this time, so that no address is taken afterwards.
-const SETTLE: SignedDuration = SignedDuration::from_secs(10);
+const SETTLE: Duration = Duration::from_secs(10);
 /// Those that go are looked at this often.
 const AGAIN: Duration = Duration::from_secs(5);
 const HOOK: &str = "poststarthook/start-kubernetes-service-cidr-controller";
@@ -51,7 +53,7 @@ pub async fn ensure_default(server: &Arc<Server>) -> Result<(), ApiError> {
             "spec": {"cidrs": flags},
         });
         create(server, resource, object).await?;
-        look(server, resource, DEFAULT).await?;
+        look(server, resource, DEFAULT, false).await?;
         server.hooks().done(HOOK);
         return Ok(());
     };
@@ -73,7 +75,7 @@ pub async fn ensure_default(server: &Arc<Server>) -> Result<(), ApiError> {
         };
         record(server, &current, report).await;
     }
-    look(server, resource, DEFAULT).await?;
+    look(server, resource, DEFAULT, false).await?;
     server.hooks().done(HOOK);
     Ok(())
 }
@@ -81,10 +83,15 @@ pub async fn ensure_default(server: &Arc<Server>) -> Result<(), ApiError> {
 /// Looks after all ServiceCIDRs, for ever.
 pub async fn keep(server: &Arc<Server>) {
     let Some(resource) = kind(server) else { return };
+    // Since when this server knows that they go. Clocks of servers differ, so stamps are no help.
+    let mut going: BTreeMap<String, Instant> = BTreeMap::new();
     loop {
         let all = server.blocks().all();
-        for name in all.iter().filter(|(_, block)| !block.open).map(|(name, _)| name) {
-            if let Err(error) = look(server, resource, name).await {
+        going.retain(|name, _| all.get(name).is_some_and(|block| block.going));
+        for (name, block) in all.iter().filter(|(_, block)| !block.open) {
+            let since = block.going.then(|| *going.entry(name.clone()).or_insert_with(Instant::now));
+            let settled = since.is_some_and(|since| since.elapsed() >= SETTLE);
+            if let Err(error) = look(server, resource, name, settled).await {
                 tracing::warn!(%error, %name, "a ServiceCIDR cannot be brought up to date");
             }
         }
@@ -97,8 +104,13 @@ pub async fn keep(server: &Arc<Server>) {
     }
 }
 
-/// Brings one up to date.
-async fn look(server: &Arc<Server>, resource: &Arc<Resource>, name: &str) -> Result<(), ApiError> {
+/// Brings one up to date. `settled`: all servers know by now that it goes.
+async fn look(
+    server: &Arc<Server>,
+    resource: &Arc<Resource>,
+    name: &str,
+    settled: bool,
+) -> Result<(), ApiError> {
     let Some(current) = storage::fetch(server, resource, "", name).await? else { return Ok(()) };
     let now = server.ambient().now();
     let used = if meta::deletion_timestamp(&current.object).is_some() {
@@ -107,7 +119,7 @@ async fn look(server: &Arc<Server>, resource: &Arc<Resource>, name: &str) -> Res
     } else {
         false
     };
-    match plan(&current.object, used, now) {
+    match plan(&current.object, used, settled, now) {
         Step::Nothing => {}
         Step::Put(new) => drop(put(server, resource, new).await?),
         Step::Remove => drop(storage::remove(server, resource, "", name, current.revision).await?),
@@ -135,27 +147,25 @@ enum Step {
 }
 
 /// What a ServiceCIDR needs: pure.
-fn plan(object: &Value, used: bool, now: Timestamp) -> Step {
+fn plan(object: &Value, used: bool, settled: bool, now: Timestamp) -> Step {
     let mut new = object.clone();
     let finalizers = meta::finalizers(object);
     let mut kept: Vec<String> =
         finalizers.iter().filter(|f| **f != FINALIZER).map(|f| (*f).to_owned()).collect();
-    let Some(going) = meta::deletion_timestamp(object) else {
+    if meta::deletion_timestamp(object).is_none() {
         if kept.len() == finalizers.len() {
             kept.push(FINALIZER.to_owned());
             meta::set_finalizers(&mut new, kept);
         }
         condition(&mut new, true, "", "Kubernetes Service CIDR is ready", now);
         return if new == *object { Step::Nothing } else { Step::Put(new) };
-    };
-    if kept.len() == finalizers.len() {
+    }
+    if kept.len() == finalizers.len() || (!used && !settled) {
         return Step::Nothing;
     }
-    let why = "There are still IPAddresses referencing the ServiceCIDR, please remove them or create a new ServiceCIDR";
-    condition(&mut new, false, "Terminating", why, now);
-    let since = time::parse(going).unwrap_or(now);
-    let settled = since.checked_add(SETTLE).is_ok_and(|end| end <= now);
-    if used || !settled {
+    if used {
+        let why = "There are still IPAddresses referencing the ServiceCIDR, please remove them or create a new ServiceCIDR";
+        condition(&mut new, false, "Terminating", why, now);
         return if new == *object { Step::Nothing } else { Step::Put(new) };
     }
     if kept.is_empty() {
@@ -191,23 +201,22 @@ mod tests {
     fn a_range_is_made_ready_guarded_and_let_go_when_nothing_uses_it() {
         let now = time::parse("2026-01-01T00:01:00Z").unwrap();
         let fresh = json!({"metadata": {"name": "a"}, "spec": {"cidrs": ["10.0.0.0/24"]}});
-        let Step::Put(ready) = plan(&fresh, false, now) else { panic!("it becomes ready") };
+        let Step::Put(ready) = plan(&fresh, false, false, now) else { panic!("it becomes ready") };
         assert_eq!(meta::finalizers(&ready), [FINALIZER]);
         assert!(Block::of(&ready).open);
-        assert_eq!(plan(&ready, true, now), Step::Nothing);
+        assert_eq!(plan(&ready, true, false, now), Step::Nothing);
 
         let mut going = ready;
         meta::set(&mut going, "deletionTimestamp", "2026-01-01T00:00:00Z");
-        let Step::Put(waiting) = plan(&going, true, now) else { panic!("it says why it stays") };
+        assert_eq!(plan(&going, false, false, now), Step::Nothing, "others may not have heard of it");
+        let Step::Put(waiting) = plan(&going, true, true, now) else { panic!("it says why it stays") };
         assert_eq!(waiting["status"]["conditions"][0]["reason"], "Terminating");
         assert!(!Block::of(&waiting).open);
-        assert_eq!(plan(&waiting, true, now), Step::Nothing);
-        assert_eq!(plan(&waiting, false, now), Step::Remove);
-        let soon = time::parse("2026-01-01T00:00:05Z").unwrap();
-        assert_eq!(plan(&waiting, false, soon), Step::Nothing, "others may not have heard of it");
+        assert_eq!(plan(&waiting, true, true, now), Step::Nothing);
+        assert_eq!(plan(&waiting, false, true, now), Step::Remove);
         let mut other = waiting;
         meta::set_finalizers(&mut other, vec!["example.com/x".to_owned(), FINALIZER.to_owned()]);
-        let Step::Put(left) = plan(&other, false, now) else { panic!("another finalizer holds it") };
+        let Step::Put(left) = plan(&other, false, true, now) else { panic!("another finalizer holds it") };
         assert_eq!(meta::finalizers(&left), ["example.com/x"]);
     }
 }

@@ -105,7 +105,9 @@ async fn the_page_has_the_names_types_and_labels_of_kubernetes() {
     api.post(&format!("{pods}?dryRun=All"), pod("b")).await.expect(201);
     api.get(pods).await.expect(200);
     api.get(&format!("{pods}/a")).await.expect(200);
-    api.patch("apply", &format!("{pods}/a?fieldManager=x"), pod("a")).await.expect(200);
+    let applied = [("content-type", "application/apply-patch+yaml")];
+    let path = format!("{pods}/a?fieldManager=x&force=true");
+    api.call("PATCH", &path, &applied, pod("a").to_string()).await.expect(200);
     api.get("/api/v1/endpoints").await.expect(200);
     api.get("/apis/nonsense.example.com/v1/things").await.expect(404);
     api.get("/livez").await.expect(200);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use apiserver_api::time;
 use apiserver_server::ServerConfig;
-use apiserver_store::{Op, Store, Write};
+use apiserver_store::{Op, Write};
 use serde_json::{Value, json};
 
 use crate::harness::Api;

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use apiserver_api::error::ApiError;
 use apiserver_api::registry::Resource;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::events::{Report, record};
 use crate::server::Server;
@@ -69,7 +69,11 @@ impl Repair {
 async fn tell(server: &Arc<Server>, finding: &Finding, (reporter, action, kind): (&str, &str, &str)) {
     let api_version = if kind == "Service" { "v1" } else { "networking.k8s.io/v1" };
     let Some(resource) = server.registry().by_kind(api_version, kind) else { return };
-    let Some(object) = object(server, resource, &finding.about) else { return };
+    let object = object(server, resource, &finding.about).unwrap_or_else(|| {
+        // It was removed just now.
+        let (namespace, name) = finding.about.split_once('/').unwrap_or(("", &finding.about));
+        json!({"apiVersion": api_version, "kind": kind, "metadata": {"namespace": namespace, "name": name}})
+    });
     let action = if kind == "Service" { action } else { "IPAddressAllocation" };
     let report =
         Report { reporter, kind: "Warning", reason: finding.reason, action, note: finding.note.clone() };
