@@ -222,6 +222,11 @@ impl Server {
         self.refusing.cancel();
     }
 
+    /// Requests that are being worked on, watches and streams not counted.
+    pub fn in_flight(&self) -> i64 {
+        self.metrics.in_flight()
+    }
+
     /// Whether the end was announced.
     pub(crate) fn draining(&self) -> &CancellationToken {
         &self.draining

@@ -42,7 +42,7 @@ async fn run(config: ServerConfig) -> Running {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     // Writes take a while, so that one can be under way when the end comes.
-    let disk = SimDisk::new(7).with_sync_time(Duration::from_millis(30));
+    let disk = SimDisk::new(7).with_sync_time(Duration::from_millis(200));
     let store = Arc::new(Embedded::open(Arc::new(disk), Options::default()).await.unwrap());
     // Who asks is not the matter here.
     let config = ServerConfig { rbac: false, ..config };
@@ -124,7 +124,9 @@ async fn watches_end_whole_and_requests_in_flight_are_answered() {
         creates.push(tokio::spawn(sender.send_request(running.request("POST", MAPS, map(&format!("m{number}"))))));
     }
     // The requests are on their way when the end comes.
-    tokio::time::sleep(Duration::from_millis(10)).await;
+    while running.server.in_flight() < 3 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
     running.shutdown.cancel();
     let mut codes = Vec::new();
     for create in creates {

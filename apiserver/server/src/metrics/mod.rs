@@ -49,6 +49,10 @@ impl Codes {
         self.0[CODES.binary_search(&code).unwrap_or(0)].add(1);
     }
 
+    fn absorb(&self, other: &Self) {
+        self.0.iter().zip(&other.0).for_each(|(mine, more)| mine.add(more.value()));
+    }
+
     fn used(&self) -> impl Iterator<Item = (u16, u64)> {
         CODES.iter().copied().zip(self.0.iter().map(Counter::value)).filter(|(_, count)| *count > 0)
     }
@@ -283,6 +287,16 @@ impl Requests {
     /// An answer that was sent in pieces has ended.
     pub fn sent(&self, bytes: u64) {
         self.response_bytes.observe(bytes as f64);
+    }
+
+    /// Adds what was counted elsewhere.
+    fn absorb(&self, other: &Self) {
+        self.seconds.absorb(&other.seconds);
+        self.sli_seconds.absorb(&other.sli_seconds);
+        self.response_bytes.absorb(&other.response_bytes);
+        self.codes.absorb(&other.codes);
+        self.terminated.absorb(&other.terminated);
+        self.long_running.add(other.long_running.value());
     }
 
     /// The server has given up a request to protect itself.

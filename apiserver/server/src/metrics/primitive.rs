@@ -72,6 +72,15 @@ impl Histogram {
         }
     }
 
+    /// Adds what another histogram of the same bounds holds.
+    pub fn absorb(&self, other: &Self) {
+        for (mine, more) in self.buckets.iter().zip(&other.buckets) {
+            mine.fetch_add(more.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        let sum = |histogram: &Self| f64::from_bits(histogram.sum.load(Ordering::Relaxed));
+        self.sum.store((sum(self) + sum(other)).to_bits(), Ordering::Relaxed);
+    }
+
     /// Bounds with the count of values up to each.
     pub fn cumulated(&self) -> (Vec<(f64, u64)>, u64, f64) {
         let mut count = 0;

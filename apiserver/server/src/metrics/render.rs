@@ -1,5 +1,8 @@
 //! The pages of `/metrics` and `/metrics/slis`.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use super::page::{Format, Page, Samples};
 use super::primitive::{Family, Histogram, Member};
 use super::{Metrics, Requests, process};
@@ -42,6 +45,17 @@ fn request_labels<'a>(
     labels.extend(code.map(|code| ("code", code)));
     labels.sort_unstable();
     labels
+}
+
+/// The same with dry runs and others together: most metrics do not tell them apart.
+fn without_dry_run(members: &[Arc<Member<7, Requests>>]) -> Vec<Member<7, Requests>> {
+    let mut merged: BTreeMap<[Box<str>; 7], Requests> = BTreeMap::new();
+    for member in members {
+        let mut labels = member.labels.clone();
+        labels[1] = Box::default();
+        merged.entry(labels).or_default().absorb(&member.value);
+    }
+    merged.into_iter().map(|(labels, value)| Member { labels, value }).collect()
 }
 
 fn each<const N: usize, T>(
@@ -106,6 +120,7 @@ impl Metrics {
 
     fn requests_page(&self, page: &mut Page) {
         let members = self.0.requests.all();
+        let merged = without_dry_run(&members);
         page.family(
             "apiserver_request_total",
             "counter",
@@ -128,20 +143,20 @@ impl Metrics {
             "apiserver_request_sli_duration_seconds",
             "histogram",
             "[BETA] Response latency distribution (not counting webhook duration and priority & fairness queue wait times) in seconds for each verb, group, version, resource, subresource, scope and component.",
-            |s| members.iter().for_each(|m| s.histogram(&request_labels(m, None, false), &m.value.sli_seconds)),
+            |s| merged.iter().for_each(|m| s.histogram(&request_labels(m, None, false), &m.value.sli_seconds)),
         );
         page.family(
             "apiserver_response_sizes",
             "histogram",
             "[STABLE] Response size distribution in bytes for each group, version, verb, resource, subresource, scope and component.",
-            |s| members.iter().for_each(|m| s.histogram(&request_labels(m, None, false), &m.value.response_bytes)),
+            |s| merged.iter().for_each(|m| s.histogram(&request_labels(m, None, false), &m.value.response_bytes)),
         );
         page.family(
             "apiserver_request_terminations_total",
             "counter",
             "[ALPHA] Number of requests which apiserver terminated in self-defense.",
             |s| {
-                for member in &members {
+                for member in &merged {
                     for (code, count) in member.value.terminated.used() {
                         s.value(&request_labels(member, Some(&code.to_string()), false), count as f64);
                     }
@@ -153,7 +168,7 @@ impl Metrics {
             "gauge",
             "[STABLE] Gauge of all active long-running apiserver requests broken out by verb, group, version, resource, scope and component. Not all requests are tracked this way.",
             |s| {
-                for member in members.iter().filter(|m| matches!(&*m.labels[0], "WATCH" | "CONNECT")) {
+                for member in merged.iter().filter(|m| matches!(&*m.labels[0], "WATCH" | "CONNECT")) {
                     s.value(&request_labels(member, None, false), member.value.long_running.value() as f64);
                 }
             },
