@@ -28,7 +28,11 @@ pub fn empty() -> Body {
 }
 
 /// A body that says at its end how many bytes it had, and holds on to something until then.
-pub fn counted<G: Send + Unpin + 'static>(body: Body, done: impl FnOnce(u64) + Send + 'static, guard: G) -> Body {
+pub fn counted<G: Send + Unpin + 'static>(
+    body: Body,
+    done: impl FnOnce(u64) + Send + 'static,
+    guard: G,
+) -> Body {
     Counted { body, bytes: 0, done: Some(Box::new(done)), _guard: guard }.boxed_unsync()
 }
 

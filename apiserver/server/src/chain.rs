@@ -102,9 +102,16 @@ impl Seen {
         let dry_run = if query.get("dryRun").is_some() { "All" } else { "" };
         let verb = verb(info, request.headers());
         let subresource = if info.is_resource { label(&info.subresource) } else { fixed_path(&info.path) };
-        let labels =
-            [verb, dry_run, label(&info.group), label(&info.version), label(&info.resource), subresource, scope];
-        if known && info.group.is_empty() && matches!(info.resource.as_str(), "endpoints" | "componentstatuses") {
+        let labels = [
+            verb,
+            dry_run,
+            label(&info.group),
+            label(&info.version),
+            label(&info.resource),
+            subresource,
+            scope,
+        ];
+        if known && deprecation(info).is_some() {
             server.metrics().deprecated("", &info.version, &info.resource, &info.subresource);
         }
         Self {
@@ -245,9 +252,9 @@ async fn flow(context: Context, request: Request<Body>) -> Answer {
     // Administrators must be able to look into a server that is overrun.
     let exempt = context.identity.groups.iter().any(|group| group == "system:masters");
     let _turn = if exempt { None } else { Some(turn(&server, context.info.is_read()).await?) };
-    tokio::time::timeout(server.config().request_timeout, impersonate(context, request)).await.unwrap_or_else(|_| {
-        Err(ApiError::new(504, "Timeout", "Timeout: request did not complete within the allotted time"))
-    })
+    tokio::time::timeout(server.config().request_timeout, impersonate(context, request)).await.unwrap_or_else(
+        |_| Err(ApiError::new(504, "Timeout", "Timeout: request did not complete within the allotted time")),
+    )
 }
 
 async fn turn(server: &Server, read: bool) -> Result<SemaphorePermit<'_>, ApiError> {
@@ -295,9 +302,23 @@ async fn authorize(context: Context, request: Request<Body>) -> Answer {
     route(context, request).await
 }
 
+/// What to say to users of a kind that is deprecated (of those of 1.36, only these are served).
+fn deprecation(info: &RequestInfo) -> Option<&'static str> {
+    match (info.group.as_str(), info.version.as_str(), info.resource.as_str()) {
+        ("", "v1", "endpoints") => {
+            Some("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice")
+        }
+        ("", "v1", "componentstatuses") => Some("v1 ComponentStatus is deprecated in v1.19+"),
+        _ => None,
+    }
+}
+
 /// To a verb on a kind, or to one of the other paths.
 async fn route(context: Context, request: Request<Body>) -> Answer {
     let head = request.method() == http::Method::HEAD;
+    if let Some(warning) = deprecation(&context.info) {
+        context.warn(warning.to_owned());
+    }
     let answer = if context.info.is_resource {
         verbs::dispatch(&context, request).boxed().await
     } else {

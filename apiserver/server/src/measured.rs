@@ -22,9 +22,8 @@ impl Measured {
     /// Counts in `metrics` what happens to `inner`.
     pub fn new(inner: Arc<dyn Store>, registry: &Registry, metrics: &Metrics) -> Self {
         let stored = registry.iter().filter(|resource| resource.stored);
-        let kinds = stored
-            .map(|r| (format!("{}/", r.storage_prefix), (r.group.clone(), r.plural.clone())))
-            .collect();
+        let kinds =
+            stored.map(|r| (format!("{}/", r.storage_prefix), (r.group.clone(), r.plural.clone()))).collect();
         Self { inner, calls: metrics.store(), kinds }
     }
 
@@ -95,6 +94,10 @@ impl Store for Measured {
 
     async fn request_progress(&self) -> Result<(), StoreError> {
         self.inner.request_progress().await
+    }
+
+    async fn size_bytes(&self) -> Result<Option<u64>, StoreError> {
+        self.inner.size_bytes().await
     }
 
     fn shared(&self) -> bool {

@@ -1,6 +1,7 @@
 //! Paths that are no kinds: discovery, OpenAPI, version, health, metrics, token keys.
 
 use std::io::Read as _;
+use std::time::Duration;
 
 use apiserver_api::error::ApiError;
 use apiserver_api::openapi;
@@ -22,6 +23,8 @@ use crate::verbs::{no_such_resource, not_allowed};
 
 /// The version of Kubernetes whose API is served.
 pub const KUBERNETES: (&str, &str, &str) = ("1", "36", "0");
+/// The store has this long to say how large it is.
+const SIZE: Duration = Duration::from_secs(1);
 
 /// Answers what is not a kind.
 pub async fn dispatch(context: &Context, method: &Method) -> Answer {
@@ -32,8 +35,8 @@ pub async fn dispatch(context: &Context, method: &Method) -> Answer {
     match path {
         "/" => return Ok(respond::json(200, &index(context))),
         "/version" | "/version/" => return Ok(respond::json(200, &version())),
-        "/metrics" => return metrics(context, false),
-        "/metrics/slis" => return metrics(context, true),
+        "/metrics" => return metrics(context, false).await,
+        "/metrics/slis" => return metrics(context, true).await,
         "/openid/v1/jwks" | "/.well-known/openid-configuration" => return tokens(context, path),
         "/openapi/v2" => {
             fresh(context).await;
@@ -188,8 +191,17 @@ fn index(context: &Context) -> Value {
     let documents = context.server.documents();
     let mut paths: Vec<String> = documents.discovery().paths().map(str::to_owned).collect();
     paths.extend(
-        ["/healthz", "/livez", "/metrics", "/metrics/slis", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]
-            .map(str::to_owned),
+        [
+            "/healthz",
+            "/livez",
+            "/metrics",
+            "/metrics/slis",
+            "/openapi/v2",
+            "/openapi/v3",
+            "/readyz",
+            "/version",
+        ]
+        .map(str::to_owned),
     );
     paths.sort();
     paths.dedup();
@@ -217,7 +229,7 @@ fn architecture() -> &'static str {
 }
 
 /// `/metrics` and `/metrics/slis`, as text unless OpenMetrics is asked for.
-fn metrics(context: &Context, slis: bool) -> Answer {
+async fn metrics(context: &Context, slis: bool) -> Answer {
     let ranges = negotiate::ranges(&context.headers);
     let open = ranges.iter().find(|r| r.media == "application/openmetrics-text" || r.accepts("text/plain"));
     let format = if open.is_some_and(|r| r.media == "application/openmetrics-text") {
@@ -226,11 +238,17 @@ fn metrics(context: &Context, slis: bool) -> Answer {
         metrics::Format::Text
     };
     let metrics = context.server.metrics();
-    let page = if slis { metrics.sli_page(format) } else { metrics.page(format, &state(&context.server)) };
+    let page = if slis {
+        metrics.sli_page(format)
+    } else {
+        let size = tokio::time::timeout(SIZE, context.server.store().size_bytes()).await;
+        let size = size.ok().and_then(Result::ok).flatten();
+        metrics.page(format, &state(&context.server, size))
+    };
     Ok(respond::bytes(200, format.media(), page))
 }
 
-fn state(server: &Server) -> metrics::State {
+fn state(server: &Server, store_bytes: Option<u64>) -> metrics::State {
     let custom = server.caches().live_custom();
     let caches = server.caches().iter().chain(&custom).map(|cache| {
         let snapshot = cache.snapshot();
@@ -265,7 +283,7 @@ fn state(server: &Server) -> metrics::State {
     ];
     let text = |key: &str| version[key].as_str().unwrap_or_default().to_owned();
     let build = build.into_iter().map(|(label, key)| (label, text(key))).collect();
-    metrics::State { caches: by_kind, store_bytes: None, build }
+    metrics::State { caches: by_kind, store_bytes, build }
 }
 
 fn tokens(context: &Context, path: &str) -> Answer {

@@ -183,7 +183,8 @@ async fn two_servers_give_nothing_out_twice() {
         .collect();
     assert_eq!(usize::try_from(set).unwrap(), held.len());
     let address = services["items"][0]["spec"]["clusterIP"].as_str().unwrap();
-    let (version, _, claim): (_, _, IPAddress) = stored(&one, &format!("/registry/ipaddresses/{address}")).await;
+    let (version, _, claim): (_, _, IPAddress) =
+        stored(&one, &format!("/registry/ipaddresses/{address}")).await;
     assert_eq!(version, "networking.k8s.io/v1");
     assert_eq!(claim.spec.unwrap().parent_ref.unwrap().resource(), "services");
     one.server.stop();
@@ -204,15 +205,28 @@ async fn claims_of_a_kube_apiserver_are_honoured() {
     let range = RangeAllocation { metadata: None, range: text("30000-32767"), data: Some(vec![4, 0]) };
     put("/registry/ranges/servicenodeports", seal("v1", "RangeAllocation", &range)).await.unwrap();
     let parent = ParentReference {
-        resource: text("services"), namespace: text("default"), name: text("theirs"), group: text(""),
+        resource: text("services"),
+        namespace: text("default"),
+        name: text("theirs"),
+        group: text(""),
     };
-    let labels = [("ipaddress.kubernetes.io/managed-by", "ipallocator.k8s.io"), ("ipaddress.kubernetes.io/ip-family", "IPv4")];
+    let labels = [
+        ("ipaddress.kubernetes.io/managed-by", "ipallocator.k8s.io"),
+        ("ipaddress.kubernetes.io/ip-family", "IPv4"),
+    ];
     let labels = labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
     let address = IPAddress {
-        metadata: Some(ObjectMeta { name: text("10.96.0.55"), labels, namespace: None, ..metadata("x").unwrap() }),
+        metadata: Some(ObjectMeta {
+            name: text("10.96.0.55"),
+            labels,
+            namespace: None,
+            ..metadata("x").unwrap()
+        }),
         spec: Some(IPAddressSpec { parent_ref: Some(parent) }),
     };
-    put("/registry/ipaddresses/10.96.0.55", seal("networking.k8s.io/v1", "IPAddress", &address)).await.unwrap();
+    put("/registry/ipaddresses/10.96.0.55", seal("networking.k8s.io/v1", "IPAddress", &address))
+        .await
+        .unwrap();
     let api = Api::over(ServerConfig::default(), Arc::clone(&store)).await;
     let services = "/api/v1/namespaces/default/services";
     let with = |spec: serde_json::Value| json!({"metadata": {"name": "a"}, "spec": spec});

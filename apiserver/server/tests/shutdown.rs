@@ -121,7 +121,11 @@ async fn watches_end_whole_and_requests_in_flight_are_answered() {
     let reading = tokio::spawn(async move { watch.into_body().collect().await.map(|body| body.to_bytes()) });
     let mut creates = Vec::new();
     for number in 0..8 {
-        creates.push(tokio::spawn(sender.send_request(running.request("POST", MAPS, map(&format!("m{number}"))))));
+        creates.push(tokio::spawn(sender.send_request(running.request(
+            "POST",
+            MAPS,
+            map(&format!("m{number}")),
+        ))));
     }
     // The requests are on their way when the end comes.
     while running.server.in_flight() < 3 {

@@ -17,8 +17,8 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use crate::apiserver_args::Serving;
 use crate::apiserver::{self, Api, Settings};
+use crate::apiserver_args::Serving;
 use crate::args::{Networks, Up};
 use crate::data_dir::{DataDir, Made};
 use crate::node::{self, Directories, KubeletTls, Node, Surroundings};

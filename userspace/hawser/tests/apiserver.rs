@@ -72,8 +72,16 @@ async fn sigterm_ends_it_in_good_order() {
     let client = apiserver_client::connect(&process.kubeconfig).await.unwrap();
     assert_eq!(client.request_text(path("/readyz")).await.unwrap(), "ok");
     let lease = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
-    let leases: serde_json::Value = client.request(path(lease)).await.unwrap();
-    assert!(leases["items"][0]["metadata"]["name"].as_str().unwrap().starts_with("apiserver-"));
+    let began = Instant::now();
+    loop {
+        let leases: serde_json::Value = client.request(path(lease)).await.unwrap();
+        if let Some(name) = leases["items"][0]["metadata"]["name"].as_str() {
+            assert!(name.starts_with("apiserver-"));
+            break;
+        }
+        assert!(began.elapsed() < Duration::from_secs(10), "there is no Lease");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
     process.terminate();
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "default");
     let map = |name: &str| serde_json::from_value(json!({"metadata": {"name": name}})).unwrap();

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use apiserver_api::builtin;
+use apiserver_store::Range;
 use apiserver_store::disk::SimDisk;
 use apiserver_store::embedded::{Embedded, Options};
-use apiserver_store::Range;
 
 use super::blocks::Block;
 use super::plan::held;
@@ -22,10 +22,10 @@ struct Bench {
 }
 
 fn allocator(cidrs: &[&str]) -> Bench {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
     let disk = Arc::new(SimDisk::new(1));
-    let store: Arc<dyn Store> =
-        Arc::new(runtime.block_on(Embedded::open(disk, Options::default())).unwrap());
+    let store: Arc<dyn Store> = Arc::new(runtime.block_on(Embedded::open(disk, Options::default())).unwrap());
     let allocator = runtime.block_on(async { over(&store, cidrs, 1) });
     Bench { runtime, allocator, store }
 }
@@ -366,7 +366,9 @@ fn ranges_that_are_added_are_used_and_those_that_go_are_not() {
     assert!(create(&allocator, "c", json!({"clusterIP": "10.97.0.9"})).is_ok());
     blocks.set("more", Some(Block { open: false, going: true, ..more }));
     assert!(create(&allocator, "d", json!({})).is_err());
-    assert!(create(&allocator, "d", json!({"clusterIP": "10.97.0.10"})).unwrap_err()[0].contains("valid range"));
+    assert!(
+        create(&allocator, "d", json!({"clusterIP": "10.97.0.10"})).unwrap_err()[0].contains("valid range")
+    );
     // A second family comes with a range of its own.
     let six = Block { cidrs: vec!["fd00:96::/112".parse().unwrap()], open: true, going: false };
     blocks.set("six", Some(six));

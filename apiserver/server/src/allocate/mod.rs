@@ -33,6 +33,7 @@ use apiserver_api::registry::Resource;
 use apiserver_store::{Store, StoreError};
 use ipnetwork::IpNetwork;
 use serde_json::{Value, json};
+use tokio::sync::oneshot;
 
 use crate::cache::Cache;
 use blocks::Blocks;
@@ -114,12 +115,7 @@ impl Allocator {
     }
 
     /// The same for an update; what `old` holds and `new` does not ask to change is kept.
-    pub async fn update(
-        &self,
-        new: &mut Value,
-        old: &Value,
-        dry_run: bool,
-    ) -> Result<Reservation, Refused> {
+    pub async fn update(&self, new: &mut Value, old: &Value, dry_run: bool) -> Result<Reservation, Refused> {
         self.allocate(new, Some(old), dry_run).await
     }
 
@@ -153,13 +149,15 @@ impl Allocator {
         dry_run: bool,
     ) -> Result<Reservation, Refused> {
         let configured = self.families();
-        let mut plan = Plan::of(service, old, &configured, &self.config.node_ports).map_err(Refused::Fields)?;
+        let mut plan =
+            Plan::of(service, old, &configured, &self.config.node_ports).map_err(Refused::Fields)?;
         let owner = plan::owner(service);
         let mut reservation = Reservation {
             allocator: self.clone(),
             owner: owner.clone(),
             taken: Vec::new(),
             freed: Vec::new(),
+            written: false,
         };
         let claimed = self.claim(&plan, &mut reservation, dry_run).await;
         let (addresses, ports) = match claimed {
@@ -229,11 +227,19 @@ impl Allocator {
             ));
         }
         let reserved = self.kubernetes_addresses().contains(&address) && reservation.owner != KUBERNETES;
+        // A server that died left the claim behind, or another one is at it: either way it is the
+        // same Service's, and nobody may take it back.
+        if reservation.owner == KUBERNETES
+            && let Some((object, _)) = self.claims.read(address).await?
+            && claims::owner(&object).as_deref() == Some(KUBERNETES)
+        {
+            return Ok(Ok(address));
+        }
         let free = !reserved
             && if dry_run {
                 self.claims.read(address).await?.is_none()
             } else {
-                self.claims.take(address, split(&reservation.owner)).await?
+                self.take(address, &reservation.owner).await?
             };
         if !free {
             return failed("provided IP is already allocated".to_owned());
@@ -242,6 +248,23 @@ impl Allocator {
             reservation.taken.push(Item::Address(address));
         }
         Ok(Ok(address))
+    }
+
+    /// Claims an address; `false` if somebody holds it. Whoever goes away before he hears of it, as
+    /// a request does that is cut off, does not keep it.
+    async fn take(&self, address: IpAddr, owner: &str) -> Result<bool, StoreError> {
+        let (reply, answer) = oneshot::channel();
+        let (claims, owner) = (self.claims.clone(), owner.to_owned());
+        tokio::spawn(async move {
+            let taken = claims.take(address, split(&owner)).await;
+            if let Err(Ok(true)) = reply.send(taken)
+                && let Err(error) = claims.free(address, &owner).await
+            {
+                tracing::warn!(%error, %address, %owner, "an address is left to the repair");
+            }
+        });
+        let gone = |_| StoreError::Unavailable { attempted: format!("claim {address}"), cause: None };
+        answer.await.map_err(gone)?
     }
 
     async fn any(&self, v4: bool, reservation: &mut Reservation, dry_run: bool) -> Result<IpAddr, Refused> {
@@ -256,7 +279,7 @@ impl Allocator {
                     return Ok(address);
                 }
                 // Somebody else may have been faster than the cache.
-                if self.claims.take(address, split(&reservation.owner)).await? {
+                if self.take(address, &reservation.owner).await? {
                     reservation.taken.push(Item::Address(address));
                     return Ok(address);
                 }
@@ -308,7 +331,7 @@ fn split(owner: &str) -> (&str, &str) {
 }
 
 /// What a pending write has taken. Dropped with neither a commit nor an abandonment, as when its
-/// request is cut off, it gives everything back in the background.
+/// request is cut off, it gives everything back in the background, unless the write has begun.
 #[must_use = "dropping a reservation gives back what it took"]
 pub struct Reservation {
     allocator: Allocator,
@@ -317,9 +340,17 @@ pub struct Reservation {
     taken: Vec<Item>,
     /// Held by the Service so far and no longer needed.
     freed: Vec<Item>,
+    /// The Service is on its way to the store.
+    written: bool,
 }
 
 impl Reservation {
+    /// The Service goes to the store now. From here on nobody but the store knows whether it is
+    /// there, so a request that is cut off gives nothing back.
+    pub fn write_begins(&mut self) {
+        self.written = true;
+    }
+
     /// The store has acknowledged the write: what it no longer needs is given back.
     pub async fn commit(mut self) {
         self.taken.clear();
@@ -343,7 +374,7 @@ impl Reservation {
 impl Drop for Reservation {
     fn drop(&mut self) {
         let taken = std::mem::take(&mut self.taken);
-        if taken.is_empty() {
+        if taken.is_empty() || self.written {
             return;
         }
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {

@@ -96,12 +96,7 @@ impl Plan {
         }
     }
 
-    fn node_ports(
-        &mut self,
-        service: &mut Value,
-        range: &RangeInclusive<u16>,
-        errors: &mut Vec<FieldError>,
-    ) {
+    fn node_ports(&mut self, service: &mut Value, range: &RangeInclusive<u16>, errors: &mut Vec<FieldError>) {
         if !matches!(service_type(service), "NodePort" | "LoadBalancer") {
             return;
         }
@@ -334,4 +329,3 @@ fn drop_unneeded(new: &mut Value, old: &Value) {
         new["spec"].as_object_mut().map(|spec| spec.remove("healthCheckNodePort"));
     }
 }
-

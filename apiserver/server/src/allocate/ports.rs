@@ -36,9 +36,15 @@ pub enum Refused {
 
 #[derive(Clone, Debug)]
 enum Ask {
-    Take { explicit: Vec<u16>, fresh: usize },
+    Take {
+        explicit: Vec<u16>,
+        fresh: usize,
+    },
     /// What `Take` would give, without taking it.
-    Try { explicit: Vec<u16>, fresh: usize },
+    Try {
+        explicit: Vec<u16>,
+        fresh: usize,
+    },
     Free(Vec<u16>),
 }
 
@@ -62,12 +68,7 @@ impl Ports {
 
     /// Takes all of `explicit` and `fresh` further ones, which it returns, or nothing; with
     /// `dry_run` it takes nothing and returns what it would.
-    pub async fn take(
-        &self,
-        explicit: Vec<u16>,
-        fresh: usize,
-        dry_run: bool,
-    ) -> Result<Vec<u16>, Refused> {
+    pub async fn take(&self, explicit: Vec<u16>, fresh: usize, dry_run: bool) -> Result<Vec<u16>, Refused> {
         if explicit.is_empty() && fresh == 0 {
             return Ok(Vec::new());
         }

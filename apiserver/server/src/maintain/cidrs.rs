@@ -134,9 +134,11 @@ fn is_used(server: &Server, name: &str, block: &Block) -> Result<bool, ApiError>
     };
     let snapshot = server.cache(addresses)?.snapshot();
     let inside = |address: &IpAddr| block.cidrs.iter().any(|range| range.contains(*address));
-    Ok(snapshot.objects.keys().filter_map(|key| key.parse::<IpAddr>().ok()).any(|address| {
-        inside(&address) && !server.blocks().covered_without(address, name)
-    }))
+    Ok(snapshot
+        .objects
+        .keys()
+        .filter_map(|key| key.parse::<IpAddr>().ok())
+        .any(|address| inside(&address) && !server.blocks().covered_without(address, name)))
 }
 
 #[derive(Debug, PartialEq)]

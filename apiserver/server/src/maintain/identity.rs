@@ -11,6 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
+use super::events::{Report, record};
 use super::{create, put};
 use crate::server::Server;
 use crate::storage;
@@ -51,10 +52,12 @@ pub async fn keep(server: &Arc<Server>) {
     loop {
         tokio::select! {
             biased;
-            _ = renew.tick() => match renew_one(server, &host, &holder).await {
-                Ok(()) => server.hooks().done("poststarthook/start-kube-apiserver-identity-lease-controller"),
-                Err(error) => tracing::warn!(%error, "this server's Lease cannot be renewed"),
-            },
+            () = server.draining().cancelled() => return,
+            _ = renew.tick() => {
+                if let Err(error) = renew_one(server, &host, &holder).await {
+                    tracing::warn!(%error, "this server's Lease cannot be renewed");
+                }
+            }
             _ = collect.tick() => {
                 if let Err(error) = collect_expired(server).await {
                     tracing::warn!(%error, "Leases of other servers cannot be collected");
@@ -114,14 +117,32 @@ async fn collect_expired(server: &Arc<Server>) -> Result<(), ApiError> {
     Ok(())
 }
 
+/// Leaves an Event about the Lease, so that others see why it is gone.
+pub async fn tell_end(server: &Arc<Server>) {
+    let Some(host) = &server.config().identity else { return };
+    let lease = json!({
+        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+        "metadata": {"name": name(host), "namespace": NAMESPACE},
+    });
+    let note =
+        format!("The API server on {host} was told to end: it is no longer ready and finishes its requests");
+    let report = Report {
+        reporter: "apiserver",
+        kind: "Normal",
+        reason: "TerminationStart",
+        action: "Terminating",
+        note,
+    };
+    record(server, &lease, report).await;
+}
+
 /// Says that nobody holds the Lease any more: its server has ended as it should.
 pub async fn withdraw(server: &Arc<Server>) {
     let Some(host) = &server.config().identity else { return };
     let Some(resource) = server.registry().by_kind("coordination.k8s.io/v1", "Lease") else { return };
     let found = storage::fetch(server, resource, NAMESPACE, &name(host)).await;
     if let Ok(Some(current)) = found
-        && let Err(error) =
-            storage::remove(server, resource, NAMESPACE, &name(host), current.revision).await
+        && let Err(error) = storage::remove(server, resource, NAMESPACE, &name(host), current.revision).await
     {
         tracing::warn!(%error, "this server's Lease stays until it expires");
     }

@@ -50,6 +50,8 @@ async fn work(server: &Arc<Server>) {
         tracing::warn!(%error, "the cluster's own objects cannot be written, trying again");
         tokio::time::sleep(RETRY).await;
     }
+    // As in Kubernetes the hook is done when its task runs, whether or not the store answers it.
+    server.hooks().done("poststarthook/start-kube-apiserver-identity-lease-controller");
     server.set_ready();
     tokio::join!(
         compact(server),
@@ -66,6 +68,7 @@ async fn work(server: &Arc<Server>) {
 pub async fn withdraw(server: &Arc<Server>) {
     let work = async {
         own_service::withdraw(server).await;
+        identity::tell_end(server).await;
         identity::withdraw(server).await;
     };
     if tokio::time::timeout(WITHDRAWAL, work).await.is_err() {

@@ -14,18 +14,18 @@ use std::time::Duration;
 use apiserver_api::registry::Resource;
 
 pub use page::Format;
-pub use render::{CacheState, State};
 pub use primitive::{Counter, Family, Gauge, Histogram, Member};
+pub use render::{CacheState, State};
 
 /// Seconds, of requests and of the store.
 pub(crate) static SECONDS: [f64; 23] = [
-    0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0,
-    30.0, 45.0, 60.0,
+    0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0,
+    20.0, 30.0, 45.0, 60.0,
 ];
 /// Seconds, of the service level.
 static SLI_SECONDS: [f64; 21] = [
-    0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0, 30.0, 45.0,
-    60.0,
+    0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0, 30.0,
+    45.0, 60.0,
 ];
 /// Bytes of answers.
 static RESPONSE_BYTES: [f64; 7] = [1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9];
@@ -36,8 +36,8 @@ static ADMISSION_SECONDS: [f64; 6] = [0.005, 0.025, 0.1, 0.5, 1.0, 2.5];
 
 /// Codes that answers have; others are counted as 0.
 static CODES: [u16; 26] = [
-    0, 101, 200, 201, 202, 204, 302, 304, 400, 401, 403, 404, 405, 406, 409, 410, 413, 415, 422, 429, 500, 501,
-    502, 503, 504, 505,
+    0, 101, 200, 201, 202, 204, 302, 304, 400, 401, 403, 404, 405, 406, 409, 410, 413, 415, 422, 429, 500,
+    501, 502, 503, 504, 505,
 ];
 
 /// Counters by status code.
@@ -90,11 +90,7 @@ pub struct Watches {
 
 impl Default for Watches {
     fn default() -> Self {
-        Self {
-            open: Gauge::default(),
-            events: Counter::default(),
-            bytes: Histogram::new(&EVENT_BYTES),
-        }
+        Self { open: Gauge::default(), events: Counter::default(), bytes: Histogram::new(&EVENT_BYTES) }
     }
 }
 

@@ -17,7 +17,9 @@ impl Format {
     pub fn media(self) -> &'static str {
         match self {
             Self::Text => "text/plain; version=0.0.4; charset=utf-8; escaping=underscores",
-            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8; escaping=underscores",
+            Self::OpenMetrics => {
+                "application/openmetrics-text; version=1.0.0; charset=utf-8; escaping=underscores"
+            }
         }
     }
 }

@@ -156,3 +156,39 @@ impl<const N: usize, T> Family<N, T> {
         all
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_are_found_again_whoever_makes_them_first() {
+        let family: Family<2, Counter> = Family::default();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for number in 0..200 {
+                        let (a, b) = ((number % 20).to_string(), (number % 7).to_string());
+                        family.get(&[&a, &b]).value.add(1);
+                    }
+                });
+            }
+        });
+        let all = family.all();
+        assert_eq!(all.len(), 140);
+        assert_eq!(all.iter().map(|member| member.value.value()).sum::<u64>(), 800);
+        assert!(all.windows(2).all(|pair| pair[0].labels < pair[1].labels));
+    }
+
+    #[test]
+    fn a_value_on_a_bound_is_below_it() {
+        static BOUNDS: [f64; 2] = [1.0, 2.0];
+        let histogram = Histogram::new(&BOUNDS);
+        [1.0, 1.5, 2.0, 9.0].into_iter().for_each(|value| histogram.observe(value));
+        assert_eq!(histogram.cumulated(), (vec![(1.0, 1), (2.0, 3)], 4, 13.5));
+        let other = Histogram::new(&BOUNDS);
+        other.absorb(&histogram);
+        other.absorb(&histogram);
+        assert_eq!(other.cumulated(), (vec![(1.0, 2), (2.0, 6)], 8, 27.0));
+    }
+}

@@ -70,7 +70,11 @@ fn each<const N: usize, T>(
     }
 }
 
-fn histograms<const N: usize>(samples: &mut Samples<'_>, family: &Family<N, Histogram>, names: [&'static str; N]) {
+fn histograms<const N: usize>(
+    samples: &mut Samples<'_>,
+    family: &Family<N, Histogram>,
+    names: [&'static str; N],
+) {
     each(family, names, |labels, histogram| samples.histogram(labels, histogram));
 }
 
@@ -151,18 +155,27 @@ impl Metrics {
             "[STABLE] Response size distribution in bytes for each group, version, verb, resource, subresource, scope and component.",
             |s| merged.iter().for_each(|m| s.histogram(&request_labels(m, None, false), &m.value.response_bytes)),
         );
+        self.ends_page(page, &merged);
+        self.now_page(page, &merged);
+    }
+
+    fn ends_page(&self, page: &mut Page, merged: &[Member<7, Requests>]) {
         page.family(
             "apiserver_request_terminations_total",
             "counter",
             "[ALPHA] Number of requests which apiserver terminated in self-defense.",
             |s| {
-                for member in &merged {
+                for member in merged {
                     for (code, count) in member.value.terminated.used() {
                         s.value(&request_labels(member, Some(&code.to_string()), false), count as f64);
                     }
                 }
             },
         );
+    }
+
+    /// What goes on at this moment.
+    fn now_page(&self, page: &mut Page, merged: &[Member<7, Requests>]) {
         page.family(
             "apiserver_longrunning_requests",
             "gauge",

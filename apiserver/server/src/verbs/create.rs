@@ -12,6 +12,7 @@ use super::decode;
 use super::managed::{self, Tracking};
 use super::update::Part;
 use crate::admission::{self, Admission, Operation};
+use crate::allocate::Reservation;
 use crate::context::Context;
 use crate::limits;
 use crate::respond::{self, Answer};
@@ -72,8 +73,8 @@ async fn try_store(admission: &Admission<'_>, mut object: Value) -> Result<Bytes
     let (context, resource) = (admission.context, admission.resource);
     let name = meta::name(&object).to_owned();
     // Addresses are claimed first, so that what is validated is what is stored.
-    let reservation = services::reserve(context, resource, &mut object, None).await?;
-    let outcome = judge_and_put(admission, object, &name).await;
+    let mut reservation = services::reserve(context, resource, &mut object, None).await?;
+    let outcome = judge_and_put(admission, object, &name, reservation.as_mut()).await;
     services::settle(reservation, &outcome).await;
     match outcome? {
         Outcome::Done(bytes) => Ok(bytes),
@@ -81,7 +82,12 @@ async fn try_store(admission: &Admission<'_>, mut object: Value) -> Result<Bytes
     }
 }
 
-async fn judge_and_put(admission: &Admission<'_>, object: Value, name: &str) -> Result<Outcome, ApiError> {
+async fn judge_and_put(
+    admission: &Admission<'_>,
+    object: Value,
+    name: &str,
+    reservation: Option<&mut Reservation>,
+) -> Result<Outcome, ApiError> {
     let (context, resource) = (admission.context, admission.resource);
     let mut errors = (resource.behaviour.validate)(&object);
     errors.extend(check_entries(&object));
@@ -98,6 +104,9 @@ async fn judge_and_put(admission: &Admission<'_>, object: Value, name: &str) -> 
             return Err(ApiError::already_exists(&resource.group, &resource.plural, name));
         }
         return Ok(Outcome::Done(Bytes::from(object.to_string())));
+    }
+    if let Some(reservation) = reservation {
+        reservation.write_begins();
     }
     storage::put(&context.server, resource, object, 0).await
 }

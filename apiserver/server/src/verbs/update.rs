@@ -11,6 +11,7 @@ use serde_json::Value;
 use super::managed::{self, Tracking};
 use super::{decode, delete};
 use crate::admission::{self, Admission, Operation};
+use crate::allocate::Reservation;
 use crate::context::Context;
 use crate::encoding;
 use crate::limits;
@@ -146,12 +147,12 @@ async fn attempt(
         (resource.behaviour.prepare_update)(&mut new, old);
     }
     count_generation(resource, old, &mut new);
-    let reservation = if part == Part::Status {
+    let mut reservation = if part == Part::Status {
         None
     } else {
         services::reserve(context, resource, &mut new, Some(old)).await?
     };
-    let outcome = judge_and_put(&admission, part, current, new).await;
+    let outcome = judge_and_put(&admission, part, current, new, reservation.as_mut()).await;
     services::settle(reservation, &outcome).await;
     outcome
 }
@@ -161,6 +162,7 @@ async fn judge_and_put(
     part: Part,
     current: &Stored,
     mut new: Value,
+    reservation: Option<&mut Reservation>,
 ) -> Result<Outcome, ApiError> {
     let (context, resource, old) = (admission.context, admission.resource, &current.object);
     let mut errors = errors_of(resource, part, &new, old);
@@ -175,6 +177,9 @@ async fn judge_and_put(
     managed::forget_new_times(old, &mut new);
     if encoding::same(&new, old) || context.dry_run()? {
         return Ok(Outcome::Done(Bytes::from(new.to_string())));
+    }
+    if let Some(reservation) = reservation {
+        reservation.write_begins();
     }
     if delete::is_finished(&new) {
         delete::finish(context, resource, &new, current.revision).await

@@ -64,8 +64,15 @@ async fn a_server_that_ends_is_alive_and_not_ready() {
     let api = Api::start().await;
     api.server.drain().await;
     let reply = api.get("/readyz").await.expect(500);
-    assert!(reply.text.ends_with("[-]shutdown failed: reason withheld\nreadyz check failed\n"), "{}", reply.text);
-    assert_eq!(api.get("/readyz/shutdown").await.expect(500).text, "internal server error: process is shutting down\n");
+    assert!(
+        reply.text.ends_with("[-]shutdown failed: reason withheld\nreadyz check failed\n"),
+        "{}",
+        reply.text
+    );
+    assert_eq!(
+        api.get("/readyz/shutdown").await.expect(500).text,
+        "internal server error: process is shutting down\n"
+    );
     api.get("/readyz?exclude=shutdown").await.expect(200);
     api.get("/livez").await.expect(200);
     api.config_map("a", serde_json::json!({})).await;
@@ -129,11 +136,19 @@ async fn the_store_is_really_asked() {
         format!("[+]ping ok\n[+]log ok\n[-]etcd failed: reason withheld\n{HOOKS}livez check failed\n")
     );
     api.get("/livez?exclude=etcd").await.expect(200);
-    assert!(api.get("/readyz").await.expect(500).text.contains("[-]etcd-readiness failed: reason withheld\n"));
+    assert!(
+        api.get("/readyz").await.expect(500).text.contains("[-]etcd-readiness failed: reason withheld\n")
+    );
     let slis = api.get("/metrics/slis").await.expect(200).text;
     assert!(slis.contains("kubernetes_healthcheck{name=\"etcd\",type=\"livez\"} 0\n"), "{slis}");
-    assert!(slis.contains("kubernetes_healthchecks_total{name=\"etcd\",status=\"error\",type=\"livez\"} 1\n"), "{slis}");
-    assert!(slis.contains("kubernetes_healthchecks_total{name=\"ping\",status=\"success\",type=\"livez\"} 3\n"), "{slis}");
+    assert!(
+        slis.contains("kubernetes_healthchecks_total{name=\"etcd\",status=\"error\",type=\"livez\"} 1\n"),
+        "{slis}"
+    );
+    assert!(
+        slis.contains("kubernetes_healthchecks_total{name=\"ping\",status=\"success\",type=\"livez\"} 3\n"),
+        "{slis}"
+    );
     cut.off.store(false, Ordering::Relaxed);
     api.get("/readyz").await.expect(200);
 }

@@ -12,6 +12,7 @@ mod faults;
 mod harness;
 mod health;
 mod kubectl;
+mod limits;
 mod lists;
 mod managed;
 mod metrics;

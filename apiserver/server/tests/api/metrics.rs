@@ -52,7 +52,8 @@ impl Exposition {
 
     /// Buckets rise to the count.
     fn check_histograms(&self) {
-        for (series, count) in self.samples.iter().filter(|(s, _)| s.split('{').next().unwrap().ends_with("_count"))
+        for (series, count) in
+            self.samples.iter().filter(|(s, _)| s.split('{').next().unwrap().ends_with("_count"))
         {
             let infinite = series.replacen("_count", "_bucket", 1);
             let infinite = match infinite.strip_suffix('}') {
@@ -96,6 +97,43 @@ fn labels(series: &str) -> Vec<(String, String)> {
         .collect()
 }
 
+/// Names and types that must be there.
+const FAMILIES: &[(&str, &str)] = &[
+    ("apiserver_request_total", "counter"),
+    ("apiserver_request_duration_seconds", "histogram"),
+    ("apiserver_request_sli_duration_seconds", "histogram"),
+    ("apiserver_current_inflight_requests", "gauge"),
+    ("apiserver_longrunning_requests", "gauge"),
+    ("apiserver_response_sizes", "histogram"),
+    ("apiserver_requested_deprecated_apis", "gauge"),
+    ("apiserver_registered_watchers", "gauge"),
+    ("apiserver_watch_events_total", "counter"),
+    ("apiserver_watch_events_sizes", "histogram"),
+    ("apiserver_watch_cache_events_received_total", "counter"),
+    ("apiserver_watch_cache_events_dispatched_total", "counter"),
+    ("apiserver_watch_cache_initializations_total", "counter"),
+    ("apiserver_watch_cache_resource_version", "gauge"),
+    ("apiserver_cache_list_total", "counter"),
+    ("apiserver_cache_list_fetched_objects_total", "counter"),
+    ("apiserver_cache_list_returned_objects_total", "counter"),
+    ("apiserver_storage_objects", "gauge"),
+    ("apiserver_resource_objects", "gauge"),
+    ("apiserver_init_events_total", "counter"),
+    ("apiserver_tls_handshake_errors_total", "counter"),
+    ("apiserver_admission_step_admission_duration_seconds", "histogram"),
+    ("apiserver_admission_controller_admission_duration_seconds", "histogram"),
+    ("apiserver_storage_size_bytes", "gauge"),
+    ("etcd_request_duration_seconds", "histogram"),
+    ("etcd_requests_total", "counter"),
+    ("process_cpu_seconds_total", "counter"),
+    ("process_resident_memory_bytes", "gauge"),
+    ("process_virtual_memory_bytes", "gauge"),
+    ("process_start_time_seconds", "gauge"),
+    ("process_open_fds", "gauge"),
+    ("process_max_fds", "gauge"),
+    ("kubernetes_build_info", "gauge"),
+];
+
 #[tokio::test(start_paused = true)]
 async fn the_page_has_the_names_types_and_labels_of_kubernetes() {
     let api = Api::start().await;
@@ -108,7 +146,11 @@ async fn the_page_has_the_names_types_and_labels_of_kubernetes() {
     let applied = [("content-type", "application/apply-patch+yaml")];
     let path = format!("{pods}/a?fieldManager=x&force=true");
     api.call("PATCH", &path, &applied, pod("a").to_string()).await.expect(200);
-    api.get("/api/v1/endpoints").await.expect(200);
+    let endpoints = api.get("/api/v1/endpoints").await.expect(200);
+    assert_eq!(
+        endpoints.headers["warning"],
+        "299 - \"v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice\""
+    );
     api.get("/apis/nonsense.example.com/v1/things").await.expect(404);
     api.get("/livez").await.expect(200);
     let mut watch = api.watch(&format!("{pods}?watch=1")).await;
@@ -116,47 +158,33 @@ async fn the_page_has_the_names_types_and_labels_of_kubernetes() {
     let reply = api.get("/metrics").await.expect(200);
     assert!(reply.headers["content-type"].to_str().unwrap().starts_with("text/plain; version=0.0.4"));
     let page = Exposition::parse(&reply.text);
-    let table = [
-        ("apiserver_request_total", "counter"),
-        ("apiserver_request_duration_seconds", "histogram"),
-        ("apiserver_request_sli_duration_seconds", "histogram"),
-        ("apiserver_current_inflight_requests", "gauge"),
-        ("apiserver_longrunning_requests", "gauge"),
-        ("apiserver_response_sizes", "histogram"),
-        ("apiserver_requested_deprecated_apis", "gauge"),
-        ("apiserver_registered_watchers", "gauge"),
-        ("apiserver_watch_events_total", "counter"),
-        ("apiserver_watch_events_sizes", "histogram"),
-        ("apiserver_watch_cache_events_received_total", "counter"),
-        ("apiserver_watch_cache_events_dispatched_total", "counter"),
-        ("apiserver_watch_cache_initializations_total", "counter"),
-        ("apiserver_watch_cache_resource_version", "gauge"),
-        ("apiserver_cache_list_total", "counter"),
-        ("apiserver_cache_list_fetched_objects_total", "counter"),
-        ("apiserver_cache_list_returned_objects_total", "counter"),
-        ("apiserver_storage_objects", "gauge"),
-        ("apiserver_resource_objects", "gauge"),
-        ("apiserver_init_events_total", "counter"),
-        ("apiserver_tls_handshake_errors_total", "counter"),
-        ("apiserver_admission_step_admission_duration_seconds", "histogram"),
-        ("apiserver_admission_controller_admission_duration_seconds", "histogram"),
-        ("etcd_request_duration_seconds", "histogram"),
-        ("etcd_requests_total", "counter"),
-        ("process_cpu_seconds_total", "counter"),
-        ("process_resident_memory_bytes", "gauge"),
-        ("process_virtual_memory_bytes", "gauge"),
-        ("process_start_time_seconds", "gauge"),
-        ("process_open_fds", "gauge"),
-        ("process_max_fds", "gauge"),
-        ("kubernetes_build_info", "gauge"),
-    ];
-    for (name, kind) in table {
-        assert_eq!(page.types.get(name).map(String::as_str), Some(kind), "{name}");
+    for (name, kind) in FAMILIES {
+        assert_eq!(page.types.get(*name).map(String::as_str), Some(*kind), "{name}");
     }
     assert!(page.help["apiserver_request_total"].starts_with("[STABLE] Counter of apiserver requests"));
+    counted(&page);
+    drop(watch);
+    let page = Exposition::parse(&api.get("/metrics").await.text);
+    assert_eq!(page.sum("apiserver_longrunning_requests", &[("verb", "WATCH"), ("resource", "pods")]), 0.0);
+    assert_eq!(page.sum("apiserver_registered_watchers", &[("resource", "pods")]), 0.0);
+    // The request for this page is itself one.
+    assert_eq!(page.sum("apiserver_current_inflight_requests", &[]), 1.0);
+}
+
+/// What the requests of the test above have left.
+fn counted(page: &Exposition) {
     let pod_requests = |verb: &str, code: &str, scope: &str| {
-        let labels = [("verb", verb), ("code", code), ("resource", "pods"), ("scope", scope), ("group", ""),
-            ("version", "v1"), ("component", "apiserver"), ("subresource", ""), ("dry_run", "")];
+        let labels = [
+            ("verb", verb),
+            ("code", code),
+            ("resource", "pods"),
+            ("scope", scope),
+            ("group", ""),
+            ("version", "v1"),
+            ("component", "apiserver"),
+            ("subresource", ""),
+            ("dry_run", ""),
+        ];
         page.sum("apiserver_request_total", &labels)
     };
     assert_eq!(pod_requests("POST", "201", "namespace"), 1.0);
@@ -172,16 +200,13 @@ async fn the_page_has_the_names_types_and_labels_of_kubernetes() {
     assert_eq!(page.sum("apiserver_watch_events_total", &[("resource", "pods")]), 1.0);
     assert_eq!(page.sum("apiserver_requested_deprecated_apis", &[("resource", "endpoints")]), 1.0);
     assert_eq!(page.sum("apiserver_storage_objects", &[("resource", "pods")]), 1.0);
-    assert!(page.sum("apiserver_storage_objects", &[("resource", "clusterroles.rbac.authorization.k8s.io")]) > 20.0);
+    assert!(
+        page.sum("apiserver_storage_objects", &[("resource", "clusterroles.rbac.authorization.k8s.io")])
+            > 20.0
+    );
     assert_eq!(page.sum("etcd_requests_total", &[("operation", "create"), ("resource", "pods")]), 2.0);
     assert_eq!(page.sum("kubernetes_build_info", &[("major", "1"), ("minor", "36")]), 1.0);
     assert_eq!(page.sum("apiserver_cache_list_returned_objects_total", &[("resource", "pods")]), 1.0);
-    drop(watch);
-    let page = Exposition::parse(&api.get("/metrics").await.text);
-    assert_eq!(page.sum("apiserver_longrunning_requests", &[("verb", "WATCH"), ("resource", "pods")]), 0.0);
-    assert_eq!(page.sum("apiserver_registered_watchers", &[("resource", "pods")]), 0.0);
-    // The request for this page is itself one.
-    assert_eq!(page.sum("apiserver_current_inflight_requests", &[]), 1.0);
 }
 
 #[tokio::test(start_paused = true)]

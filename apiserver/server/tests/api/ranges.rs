@@ -122,7 +122,8 @@ async fn a_range_that_another_covers_may_go() {
 async fn dual_stack_claims_two_addresses() {
     let cidrs = vec!["10.96.0.0/16".parse().unwrap(), "fd00:96::/112".parse().unwrap()];
     let api = Api::with(ServerConfig { service_cidrs: cidrs, ..ServerConfig::default() }).await;
-    let made = api.post(SERVICES, service("a", json!({"ipFamilyPolicy": "RequireDualStack"}))).await.expect(201);
+    let made =
+        api.post(SERVICES, service("a", json!({"ipFamilyPolicy": "RequireDualStack"}))).await.expect(201);
     let ips = made.body["spec"]["clusterIPs"].as_array().unwrap().clone();
     assert_eq!(ips.len(), 2);
     let six = api.get(&format!("{ADDRESSES}/{}", ips[1].as_str().unwrap())).await.expect(200).body;
@@ -165,7 +166,8 @@ async fn remove(api: &Api, key: &str) {
 #[tokio::test(start_paused = true)]
 async fn what_was_lost_and_what_leaked_is_repaired_and_told() {
     let api = Api::start().await;
-    let spec = json!({"type": "NodePort", "clusterIP": "10.96.1.1", "ports": [{"port": 80, "nodePort": 30080}]});
+    let spec =
+        json!({"type": "NodePort", "clusterIP": "10.96.1.1", "ports": [{"port": 80, "nodePort": 30080}]});
     api.post(SERVICES, service("a", spec)).await.expect(201);
     // Somebody deletes the claim of a Service, and a server dies before it writes one.
     api.delete(&format!("{ADDRESSES}/10.96.1.1"), Value::Null).await.expect(200);
@@ -184,7 +186,8 @@ async fn what_was_lost_and_what_leaked_is_repaired_and_told() {
     api.get(&format!("{ADDRESSES}/10.96.1.2")).await.expect(404);
     assert_eq!(reasons(&api).await, ["ClusterIPNotAllocated", "IPAddressNotAllocated"]);
     let events = api.get("/api/v1/namespaces/default/events").await.expect(200).body;
-    let event = events["items"].as_array().unwrap().iter().find(|e| e["reason"] == "ClusterIPNotAllocated").unwrap();
+    let event =
+        events["items"].as_array().unwrap().iter().find(|e| e["reason"] == "ClusterIPNotAllocated").unwrap();
     assert_eq!(event["type"], "Warning");
     assert_eq!(event["involvedObject"]["name"], "a");
     assert_eq!(event["message"], "Cluster IP [IPv4]: 10.96.1.1 is not allocated; repairing");
@@ -205,7 +208,8 @@ fn jiff_ago(seconds: i64) -> String {
 #[tokio::test(start_paused = true)]
 async fn two_services_with_one_address_or_port_are_told() {
     let api = Api::start().await;
-    let spec = json!({"type": "NodePort", "clusterIP": "10.96.1.1", "ports": [{"port": 80, "nodePort": 30080}]});
+    let spec =
+        json!({"type": "NodePort", "clusterIP": "10.96.1.1", "ports": [{"port": 80, "nodePort": 30080}]});
     let mut twin = api.post(SERVICES, service("a", spec)).await.expect(201).body;
     twin["metadata"]["name"] = "twin".into();
     twin["metadata"].as_object_mut().unwrap().remove("resourceVersion");
@@ -221,7 +225,8 @@ async fn two_services_with_one_address_or_port_are_told() {
 #[tokio::test(start_paused = true)]
 async fn services_without_claims_get_them_at_the_start() {
     let api = Api::start().await;
-    let spec = json!({"type": "NodePort", "clusterIP": "10.96.1.1", "ports": [{"port": 80, "nodePort": 30080}]});
+    let spec =
+        json!({"type": "NodePort", "clusterIP": "10.96.1.1", "ports": [{"port": 80, "nodePort": 30080}]});
     api.post(SERVICES, service("a", spec)).await.expect(201);
     api.server.stop();
     remove(&api, "/registry/ipaddresses/10.96.1.1").await;

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use apiserver_server::ServerConfig;
 use apiserver_store::Range;
+use apiserver_store::Store;
 use apiserver_store::disk::SimDisk;
 use apiserver_store::embedded::{Embedded, Options};
-use apiserver_store::Store;
 use serde_json::{Value, json};
 
 use crate::harness::Api;
@@ -151,6 +151,27 @@ async fn the_endpoints_of_kubernetes_are_the_servers_that_are_alive() {
     assert_eq!(endpoints(&two).await, ["192.0.2.2"]);
 }
 
+/// A server that died after the claim of the address and before the write of the Service.
+#[tokio::test(start_paused = true)]
+async fn the_own_service_takes_over_a_claim_that_was_left_behind() {
+    let api = Api::with(config("192.0.2.1", "one")).await;
+    api.server.stop();
+    for key in ["services/specs/default/kubernetes", "services/endpoints/default/kubernetes"] {
+        let key = format!("/registry/{key}");
+        let expected = api.store.get(&key).await.unwrap().kv.unwrap().mod_revision;
+        let op = apiserver_store::Op::Delete;
+        api.store.write(apiserver_store::Write { key, expected, op }).await.unwrap();
+    }
+    let again = Api::over(config("192.0.2.1", "one"), Arc::clone(&api.store)).await;
+    let service = again.get(&format!("{SERVICES}/kubernetes")).await.expect(200).body;
+    assert_eq!(service["spec"]["clusterIP"], "10.96.0.1");
+    // Nobody else gets it, not even while the Service is away.
+    again.delete(&format!("{SERVICES}/kubernetes"), Value::Null).await.expect(200);
+    let thief =
+        json!({"metadata": {"name": "thief"}, "spec": {"clusterIP": "10.96.0.1", "ports": [{"port": 80}]}});
+    again.post(SERVICES, thief).await.expect(422);
+}
+
 async fn leases(api: &Api) -> Vec<(String, String)> {
     let selector = "labelSelector=apiserver.kubernetes.io%2Fidentity%3Dkube-apiserver";
     let path = format!("/apis/coordination.k8s.io/v1/namespaces/kube-system/leases?{selector}");
@@ -158,7 +179,9 @@ async fn leases(api: &Api) -> Vec<(String, String)> {
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     let items = list["items"].as_array().unwrap().iter();
     let mut found: Vec<_> = items
-        .map(|l| (text(&l["metadata"]["labels"]["kubernetes.io/hostname"]), text(&l["spec"]["holderIdentity"])))
+        .map(|l| {
+            (text(&l["metadata"]["labels"]["kubernetes.io/hostname"]), text(&l["spec"]["holderIdentity"]))
+        })
         .collect();
     found.sort();
     found
@@ -181,6 +204,8 @@ async fn each_server_has_a_lease() {
     two.server.drain().await;
     two.server.stop();
     assert_eq!(leases(&one).await.len(), 1, "a server that ends takes it back");
+    let events = one.get("/api/v1/namespaces/kube-system/events").await.expect(200).body;
+    assert_eq!(events["items"][0]["reason"], "TerminationStart");
     assert!(one.get("/livez?verbose").await.text.contains("identity-lease-controller ok"));
 }
 
@@ -202,8 +227,10 @@ async fn namespaces_of_the_system_come_back_and_three_cannot_be_deleted() {
 
 #[tokio::test(start_paused = true)]
 async fn events_live_as_long_as_they_are_told_to() {
-    let api = Api::with(ServerConfig { event_ttl: Duration::from_secs(120), ..ServerConfig::default() }).await;
-    let event = json!({"metadata": {"name": "e"}, "involvedObject": {"namespace": "default"}, "message": "m"});
+    let api =
+        Api::with(ServerConfig { event_ttl: Duration::from_secs(120), ..ServerConfig::default() }).await;
+    let event =
+        json!({"metadata": {"name": "e"}, "involvedObject": {"namespace": "default"}, "message": "m"});
     api.post("/api/v1/namespaces/default/events", event).await.expect(201);
     tokio::time::sleep(Duration::from_secs(100)).await;
     api.get("/api/v1/namespaces/default/events/e").await.expect(200);

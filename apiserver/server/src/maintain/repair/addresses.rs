@@ -143,14 +143,17 @@ fn compare(
         let name = address.to_string();
         let note = match &claim.owner {
             None => {
-                format!("IPAddress {name} appears to have been modified, not referencing a Service: cleaning up")
+                format!(
+                    "IPAddress {name} appears to have been modified, not referencing a Service: cleaning up"
+                )
             }
             Some(owner) if all.get(owner).is_some_and(|held| held.contains(address)) => continue,
             // Wrong references are put right above.
             Some(_) if holders.contains_key(address) => continue,
             Some(owner) => {
                 without.insert(name.clone());
-                let young = claim.created.and_then(|c| c.checked_add(GRACE).ok()).is_some_and(|end| end > now);
+                let young =
+                    claim.created.and_then(|c| c.checked_add(GRACE).ok()).is_some_and(|end| end > now);
                 // A Service may be on its way out, with its address to follow in a moment.
                 if young || !suspects.contains(&name) {
                     continue;

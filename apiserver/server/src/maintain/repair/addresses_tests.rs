@@ -34,8 +34,11 @@ fn reasons(steps: &[Step]) -> Vec<(&str, Option<&Fix>)> {
 
 #[test]
 fn what_agrees_is_left_alone() {
-    let (steps, suspects) =
-        run(&[service("a", &["10.96.0.5"]), service("h", &["None"])], &[("10.96.0.5", claim("ns/a", 0))], &[]);
+    let (steps, suspects) = run(
+        &[service("a", &["10.96.0.5"]), service("h", &["None"])],
+        &[("10.96.0.5", claim("ns/a", 0))],
+        &[],
+    );
     assert_eq!(steps, []);
     assert!(suspects.is_empty());
 }
@@ -76,5 +79,8 @@ fn leaked_claims_go_after_their_grace_and_a_second_look() {
     let foreign = Claim { ours: false, ..claim("ns/a", 1000) };
     assert_eq!(run(&[], &[("10.96.0.5", foreign)], &["10.96.0.5"]).0, []);
     let modified = Claim { owner: None, ..claim("", 0) };
-    assert_eq!(reasons(&run(&[], &[("10.96.0.5", modified)], &[]).0), [("IPAddressNotAllocated", Some(&remove))]);
+    assert_eq!(
+        reasons(&run(&[], &[("10.96.0.5", modified)], &[]).0),
+        [("IPAddressNotAllocated", Some(&remove))]
+    );
 }

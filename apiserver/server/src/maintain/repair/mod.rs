@@ -14,12 +14,15 @@ use std::time::Duration;
 use apiserver_api::error::ApiError;
 use apiserver_api::registry::Resource;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::events::{Report, record};
 use crate::server::Server;
 
 /// Kubernetes' interval of its repair loops.
 const EVERY: Duration = Duration::from_secs(180);
+/// Addresses that seem to have leaked are looked at again after this time.
+const SOON: Duration = Duration::from_secs(30);
 const HOOK: &str = "poststarthook/start-service-ip-repair-controllers";
 
 /// What is remembered between two runs.
@@ -29,8 +32,9 @@ pub struct Repair {
     suspects: BTreeSet<String>,
     /// Ports without a Service, and how many more runs they are given.
     leaks: BTreeMap<u16, u32>,
-    /// Events that were written, so that each is written once while its cause stays.
-    told: BTreeSet<String>,
+    /// Events that were written, by who reports them, so that each is written once while its cause
+    /// stays.
+    told: BTreeMap<&'static str, BTreeSet<String>>,
 }
 
 /// Something to say about a Service.
@@ -43,26 +47,40 @@ struct Finding {
 }
 
 impl Repair {
-    /// One run over everything. Events are not written for what an earlier version of the store
-    /// could not have.
+    /// One run over everything.
     pub async fn run(&mut self, server: &Arc<Server>) -> Result<(), ApiError> {
-        let addresses = addresses::run(server, &mut self.suspects).await?;
-        let ports = ports::run(server, &mut self.leaks).await?;
+        self.addresses(server).await?;
+        let findings = ports::run(server, &mut self.leaks).await?;
+        let findings = findings.into_iter().map(|finding| (finding, "Service")).collect();
+        self.tell_all(server, findings, "portallocator-repair-controller", "PortAllocation").await;
+        server.hooks().done(HOOK);
+        Ok(())
+    }
+
+    async fn addresses(&mut self, server: &Arc<Server>) -> Result<(), ApiError> {
+        let findings = addresses::run(server, &mut self.suspects).await?;
+        self.tell_all(server, findings, "ipallocator-repair-controller", "ClusterIPAllocation").await;
+        Ok(())
+    }
+
+    /// Writes an Event for each finding that was not there at the last run.
+    async fn tell_all(
+        &mut self,
+        server: &Arc<Server>,
+        findings: Vec<(Finding, &'static str)>,
+        reporter: &'static str,
+        action: &str,
+    ) {
+        let before = self.told.remove(reporter).unwrap_or_default();
         let mut now = BTreeSet::new();
-        for (finding, reporter, action, kind) in addresses
-            .into_iter()
-            .map(|(f, kind)| (f, "ipallocator-repair-controller", "ClusterIPAllocation", kind))
-            .chain(ports.into_iter().map(|f| (f, "portallocator-repair-controller", "PortAllocation", "Service")))
-        {
+        for (finding, kind) in findings {
             let id = format!("{} {} {}", finding.about, finding.reason, finding.note);
-            if !self.told.contains(&id) {
+            if !before.contains(&id) {
                 tell(server, &finding, (reporter, action, kind)).await;
             }
             now.insert(id);
         }
-        self.told = now;
-        server.hooks().done(HOOK);
-        Ok(())
+        self.told.insert(reporter, now);
     }
 }
 
@@ -95,9 +113,18 @@ fn services(server: &Server) -> Result<Vec<Value>, ApiError> {
 
 /// Repairs for ever.
 pub async fn keep(server: &Arc<Server>, mut repair: Repair) {
+    let mut due = Instant::now() + EVERY;
     loop {
-        tokio::time::sleep(EVERY).await;
-        if let Err(error) = repair.run(server).await {
+        let soon = Instant::now() + SOON;
+        let next = if repair.suspects.is_empty() { due } else { due.min(soon) };
+        tokio::time::sleep_until(next).await;
+        let result = if next == due {
+            due += EVERY;
+            repair.run(server).await
+        } else {
+            repair.addresses(server).await
+        };
+        if let Err(error) = result {
             tracing::warn!(%error, "addresses and node ports of Services cannot be checked");
         }
     }

@@ -60,11 +60,11 @@ fn compare(
             let (reason, note) = if !range.contains(&port) {
                 let (first, last) = (range.start(), range.end());
                 let range = format!("{first}-{last}");
-                let note = format!("Port {port} is not within the port range {range}; please recreate service");
+                let note =
+                    format!("Port {port} is not within the port range {range}; please recreate service");
                 ("PortOutOfRange", note)
             } else if !taken.insert(port) {
-                let note =
-                    format!("Port {port} was assigned to multiple services; please recreate service");
+                let note = format!("Port {port} was assigned to multiple services; please recreate service");
                 ("PortAlreadyAllocated", note)
             } else {
                 leaks.remove(&port);
@@ -102,7 +102,11 @@ mod tests {
             "spec": {"type": "NodePort", "ports": [{"port": 80, "nodePort": port}]}})
     }
 
-    fn run(services: &[Value], stored: &[u16], leaks: &mut BTreeMap<u16, u32>) -> (Vec<u16>, Vec<&'static str>) {
+    fn run(
+        services: &[Value],
+        stored: &[u16],
+        leaks: &mut BTreeMap<u16, u32>,
+    ) -> (Vec<u16>, Vec<&'static str>) {
         let stored = stored.iter().copied().collect();
         let (taken, findings) = compare(services, &stored, &(30000..=30100), leaks);
         (taken.into_iter().collect(), findings.iter().map(|f| f.reason).collect())
