@@ -44,7 +44,7 @@ impl Measured {
 
     fn count<T>(&self, operation: &str, key: &str, began: Instant, result: &Result<T, StoreError>) {
         let (group, resource) = self.kind(key);
-        let member = self.calls.get(&[operation, group, resource]);
+        let member = self.calls.get(&[group, operation, resource]);
         member.value.seconds.observe(began.elapsed().as_secs_f64());
         if result.is_err() {
             member.value.failed.add(1);

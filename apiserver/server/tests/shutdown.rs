@@ -151,7 +151,7 @@ async fn watches_end_whole_and_requests_in_flight_are_answered() {
 
 #[tokio::test]
 async fn during_the_delay_everything_goes_on_but_readiness() {
-    let delay = Duration::from_millis(1500);
+    let delay = Duration::from_secs(4);
     let running = run(ServerConfig { shutdown_delay: delay, ..ServerConfig::default() }).await;
     let mut early = running.http1().await;
     let ready = early.send_request(running.request("GET", "/readyz", Value::Null)).await.unwrap();

@@ -133,7 +133,7 @@ struct Inner {
     watches: Family<3, Watches>,
     /// group, resource
     lists: Family<2, Lists>,
-    /// operation, group, resource
+    /// group, operation, resource
     store: Arc<Family<3, StoreCalls>>,
     /// group, version, resource, subresource
     deprecated: Family<4, Gauge>,

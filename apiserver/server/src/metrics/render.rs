@@ -269,23 +269,20 @@ impl Metrics {
     }
 
     fn store_page(&self, page: &mut Page, state: &State) {
-        const NAMES: [&str; 3] = ["operation", "group", "resource"];
-        let sorted = |labels: &[(&str, &str)], samples: &mut dyn FnMut(&[(&str, &str)])| {
-            samples(&[labels[1], labels[0], labels[2]]);
-        };
+        const NAMES: [&str; 3] = ["group", "operation", "resource"];
         page.family(
             "etcd_request_duration_seconds",
             "histogram",
             "[BETA] Etcd request latency in seconds for each operation and object type.",
-            |s| each(&self.0.store, NAMES, |l, c| sorted(l, &mut |l| s.histogram(l, &c.seconds))),
+            |s| each(&self.0.store, NAMES, |labels, calls| s.histogram(labels, &calls.seconds)),
         );
         page.family(
             "etcd_requests_total",
             "counter",
             "[ALPHA] Etcd request counts for each operation and object type.",
             |s| {
-                each(&self.0.store, NAMES, |l, c| {
-                    sorted(l, &mut |l| s.value(l, c.seconds.cumulated().1 as f64));
+                each(&self.0.store, NAMES, |labels, calls| {
+                    s.value(labels, calls.seconds.cumulated().1 as f64);
                 });
             },
         );
@@ -294,10 +291,10 @@ impl Metrics {
             "counter",
             "[ALPHA] Etcd failed request counts for each operation and object type.",
             |s| {
-                each(&self.0.store, NAMES, |l, c| {
-                    let failed = c.failed.value();
+                each(&self.0.store, NAMES, |labels, calls| {
+                    let failed = calls.failed.value();
                     if failed > 0 {
-                        sorted(l, &mut |l| s.value(l, failed as f64));
+                        s.value(labels, failed as f64);
                     }
                 });
             },
