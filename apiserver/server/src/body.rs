@@ -1,8 +1,12 @@
 //! Bodies: those of requests are read within limits and decoded to JSON values.
 
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
 use apiserver_api::error::ApiError;
 use apiserver_api::protobuf::{self, Malformed};
 use bytes::{Bytes, BytesMut};
+use http_body::{Frame, SizeHint};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 use serde_json::Value;
@@ -21,6 +25,54 @@ pub fn full(bytes: impl Into<Bytes>) -> Body {
 /// No body.
 pub fn empty() -> Body {
     full(Bytes::new())
+}
+
+/// A body that says at its end how many bytes it had, and holds on to something until then.
+pub fn counted<G: Send + Unpin + 'static>(
+    body: Body,
+    done: impl FnOnce(u64) + Send + 'static,
+    guard: G,
+) -> Body {
+    Counted { body, bytes: 0, done: Some(Box::new(done)), _guard: guard }.boxed_unsync()
+}
+
+struct Counted<G> {
+    body: Body,
+    bytes: u64,
+    done: Option<Box<dyn FnOnce(u64) + Send>>,
+    _guard: G,
+}
+
+impl<G> Drop for Counted<G> {
+    fn drop(&mut self) {
+        if let Some(done) = self.done.take() {
+            done(self.bytes);
+        }
+    }
+}
+
+impl<G: Unpin> http_body::Body for Counted<G> {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
+        if let Some(Ok(frame)) = &frame {
+            self.bytes += frame.data_ref().map_or(0, |data| data.len() as u64);
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
 }
 
 /// The whole body, within the limit. A body that is too large is read to its end and forgotten, up

@@ -31,7 +31,7 @@ pub const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
 /// The last bookmark comes this long before a watch ends.
 pub const BOOKMARK_BEFORE_END: Duration = Duration::from_secs(2);
 /// A watch without a timeout lasts this long, and up to twice that.
-pub const WATCH_MIN_SECONDS: u64 = 1800;
+pub const WATCH_MIN: Duration = Duration::from_secs(1800);
 /// Snapshots kept for continue tokens, for each kind.
 pub const SNAPSHOTS: usize = 32;
 /// And this long.
@@ -61,8 +61,8 @@ pub const PATCH_OPERATIONS: usize = 10_000;
 pub const PATCH_COPY: usize = BODY;
 /// Nesting of a YAML body.
 pub const YAML_DEPTH: usize = 200;
-/// Events live this long, seconds.
-pub const EVENT_TTL: u32 = 3600;
+/// Events live this long.
+pub const EVENT_TTL: Duration = Duration::from_secs(3600);
 /// Time between compactions of the store; what is older than one period is forgotten.
 pub const COMPACT_EVERY: Duration = Duration::from_secs(300);
 /// Objects that a collection delete works on at one time.

@@ -11,6 +11,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::{BoxError, Service};
@@ -19,8 +20,10 @@ use crate::chain::PeerCertificate;
 use crate::limits;
 use crate::server::Server;
 
-/// Time that connections have to end after the shutdown began.
+/// Time that connections have to end when no request is in flight any more.
 const DRAIN: Duration = Duration::from_secs(5);
+/// Requests in flight are counted this often at the end.
+const IDLE_CHECK: Duration = Duration::from_millis(10);
 /// A client has this long to send a request's head.
 const HEAD: Duration = Duration::from_secs(30);
 /// Pause after an error of `accept`, such as too many open files.
@@ -28,42 +31,115 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// HTTP/2 connections are probed this often.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 
-/// Accepts connections until `shutdown`, then ends watches and waits a while for what is left.
-/// Client certificates that `tls` has verified become identities.
+/// Serves until `shutdown`, then ends in good order: readiness is answered with no and the server's
+/// endpoint is withdrawn; after the configured delay new requests are refused, watches end after a
+/// whole event, connections are told to go away; requests in flight are answered, as long as a
+/// request may take; and what is left is cut off. Client certificates that `tls` has verified
+/// become identities.
 pub async fn serve(
     listener: TcpListener,
     tls: Arc<rustls::ServerConfig>,
     server: Arc<Server>,
     shutdown: CancellationToken,
 ) {
-    let acceptor = TlsAcceptor::from(tls);
-    let connections = TaskTracker::new();
-    loop {
-        let accepted = tokio::select! {
-            biased;
-            () = shutdown.cancelled() => break,
-            accepted = listener.accept() => accepted,
-        };
-        match accepted {
-            Ok((stream, peer)) => {
-                let connection = connection(stream, acceptor.clone(), Arc::clone(&server), shutdown.clone());
-                connections.spawn(async move {
-                    if let Err(error) = connection.await {
-                        tracing::debug!(%peer, error = &*error, "a connection ended with an error");
-                    }
-                });
-            }
-            Err(error) => {
-                tracing::warn!(%error, "a connection cannot be accepted");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
+    let (delay, refuse_politely) =
+        (server.config().shutdown_delay, server.config().shutdown_send_retry_after);
+    let door = Door {
+        acceptor: TlsAcceptor::from(tls),
+        server: Arc::clone(&server),
+        connections: TaskTracker::new(),
+        closing: CancellationToken::new(),
+    };
+    door.open(&listener, shutdown.cancelled()).await;
+    tracing::info!(?delay, "the server is told to end and is not ready any more");
+    let withdrawal = tokio::spawn({
+        let server = Arc::clone(&server);
+        async move { server.drain().await }
+    });
+    if !delay.is_zero() {
+        door.open(&listener, tokio::time::sleep(delay)).await;
+    }
+    server.refuse();
+    if refuse_politely {
+        door.open(&listener, idle(&server)).await;
+    }
+    drop(listener);
+    door.closing.cancel();
+    idle(&server).await;
+    if let Err(error) = withdrawal.await {
+        tracing::warn!(%error, "the server's endpoint was not withdrawn");
+    }
+    server.stop();
+    door.connections.close();
+    if tokio::time::timeout(DRAIN, door.connections.wait()).await.is_err() {
+        tracing::info!(left = door.connections.len(), "connections were cut off");
+    }
+}
+
+/// Waits until no request is in flight, as long as one may take.
+async fn idle(server: &Server) {
+    let work = async {
+        while server.metrics().in_flight() > 0 {
+            tokio::time::sleep(IDLE_CHECK).await;
+        }
+    };
+    if tokio::time::timeout(server.config().request_timeout, work).await.is_err() {
+        tracing::info!(left = server.metrics().in_flight(), "requests did not end in time");
+    }
+}
+
+/// Where connections come in.
+struct Door {
+    acceptor: TlsAcceptor,
+    server: Arc<Server>,
+    connections: TaskTracker,
+    /// Connections end when what is under way on them has ended.
+    closing: CancellationToken,
+}
+
+impl Door {
+    /// Accepts connections until `end`.
+    async fn open(&self, listener: &TcpListener, end: impl Future<Output = ()>) {
+        let mut end = std::pin::pin!(end);
+        loop {
+            let accepted = tokio::select! {
+                biased;
+                () = &mut end => return,
+                accepted = listener.accept() => accepted,
+            };
+            match accepted {
+                Ok((stream, peer)) => {
+                    let (server, closing) = (Arc::clone(&self.server), self.closing.clone());
+                    let connection = connection(stream, self.acceptor.clone(), server, closing);
+                    self.connections.spawn(async move {
+                        if let Err(error) = connection.await {
+                            tracing::debug!(%peer, error = &*error, "a connection ended with an error");
+                        }
+                    });
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "a connection cannot be accepted");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
             }
         }
     }
-    server.stop();
-    connections.close();
-    if tokio::time::timeout(DRAIN, connections.wait()).await.is_err() {
-        tracing::info!(left = connections.len(), "connections were cut off");
-    }
+}
+
+/// The TLS handshake, within its time.
+async fn handshake(
+    stream: TcpStream,
+    acceptor: TlsAcceptor,
+    server: &Server,
+) -> Result<TlsStream<TcpStream>, BoxError> {
+    stream.set_nodelay(true)?;
+    let result = match tokio::time::timeout(limits::HANDSHAKE, acceptor.accept(stream)).await {
+        Ok(Ok(stream)) => return Ok(stream),
+        Ok(Err(error)) => error.into(),
+        Err(elapsed) => elapsed.into(),
+    };
+    server.metrics().handshake_failed();
+    Err(result)
 }
 
 async fn connection(
@@ -72,8 +148,7 @@ async fn connection(
     server: Arc<Server>,
     shutdown: CancellationToken,
 ) -> Result<(), BoxError> {
-    stream.set_nodelay(true)?;
-    let stream = tokio::time::timeout(limits::HANDSHAKE, acceptor.accept(stream)).await??;
+    let stream = handshake(stream, acceptor, &server).await?;
     let certificates = stream.get_ref().1.peer_certificates();
     let certificate =
         certificates.and_then(|chain| chain.first()).map(|c| PeerCertificate(c.clone().into_owned()));

@@ -2,6 +2,7 @@
 //! so what it says is what the store says.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use apiserver_api::error::ApiError;
 use apiserver_api::meta;
@@ -13,7 +14,6 @@ use serde_json::{Value, json};
 use crate::cache::Cache;
 use crate::convert;
 use crate::encoding;
-use crate::limits;
 use crate::server::Server;
 
 /// An object as the store has it, with its resource version.
@@ -100,7 +100,7 @@ pub async fn put(
     if let Some(convert) = convert::to_storage(resource) {
         convert(&mut object);
     }
-    let ttl_seconds = if resource.kind == "Event" { limits::EVENT_TTL } else { 0 };
+    let ttl_seconds = if resource.kind == "Event" { seconds(server.config().event_ttl) } else { 0 };
     let mut value = encode(server, resource, &key, &object)?;
     let write = |value: &Bytes| {
         let op = Op::Put { value: value.clone(), ttl_seconds };
@@ -129,6 +129,11 @@ fn encode(server: &Server, resource: &Resource, key: &str, object: &Value) -> Re
     }
     encoding::as_kubernetes(resource, object)
         .map_err(|error| ApiError::bad_request(format!("{key} cannot be encoded: {error}")))
+}
+
+/// Whole seconds, at least one: none would be for ever.
+fn seconds(time: Duration) -> u32 {
+    u32::try_from(time.as_secs()).unwrap_or(u32::MAX).max(1)
 }
 
 /// Removes an object if its mod revision is `expected`; says what is there otherwise.

@@ -20,6 +20,7 @@ use crate::filter::Filter;
 use crate::limits;
 use crate::negotiate;
 use crate::respond::{self, Answer};
+use crate::services;
 use crate::storage::{self, Outcome, Stored};
 
 const ORPHAN: &str = "orphan";
@@ -176,7 +177,7 @@ pub async fn one(
             Plan::Remove => {
                 match storage::remove(&context.server, resource, namespace, name, current.revision).await? {
                     Ok(revision) => {
-                        context.server.released(resource, &current.object);
+                        services::released(&context.server, resource, &current.object).await;
                         meta::set(&mut current.object, "resourceVersion", revision.to_string());
                         return Ok(Deleted::Gone(current.object));
                     }
@@ -323,7 +324,7 @@ pub async fn finish(
     let (namespace, name) = (meta::namespace(object), meta::name(object));
     match storage::remove(&context.server, resource, namespace, name, expected).await? {
         Ok(revision) => {
-            context.server.released(resource, object);
+            services::released(&context.server, resource, object).await;
             let mut last = object.clone();
             meta::set(&mut last, "resourceVersion", revision.to_string());
             Ok(Outcome::Done(Bytes::from(last.to_string())))

@@ -33,6 +33,7 @@ pub async fn list(context: &Context, resource: &Resource) -> Answer {
     let wanted = wanted.of_list(resource)?;
     let start = place.as_ref().map_or("", |place| place.start.as_str());
     let selected = filter.select(&view, start, options.limit);
+    context.server.metrics().listed(resource, view.objects.len(), selected.entries.len());
     let metadata = metadata(&cache, &filter, view, &selected);
     let head = head(context, &cache, wanted, metadata)?;
     Pieces::new(head, selected.entries).await?.respond(context, wanted.format).await

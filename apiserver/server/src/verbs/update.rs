@@ -13,6 +13,7 @@ use serde_json::Value;
 use super::managed::{self, Tracking};
 use super::{apply, create, decode, delete};
 use crate::admission::{self, Admission, Operation};
+use crate::allocate::Reservation;
 use crate::context::Context;
 use crate::encoding;
 use crate::limits;
@@ -141,7 +142,6 @@ async fn attempt(
     mut new: Value,
 ) -> Result<Outcome, ApiError> {
     let old = &current.object;
-    let name = meta::name(old).to_owned();
     (resource.behaviour.default)(&mut new);
     managed::drop_empty(&mut new);
     keep_metadata(old, &mut new);
@@ -149,7 +149,7 @@ async fn attempt(
     if part == Part::Status && resource.group == signing::GROUP && resource.kind == signing::KIND {
         let now = time::rfc3339(context.server.ambient().now());
         let approval = context.info.subresource == "approval";
-        refuse(resource, &name, &signing::settle(&mut new, old, approval, &now))?;
+        refuse(resource, meta::name(old), &signing::settle(&mut new, old, approval, &now))?;
     }
     if resource.custom.is_none() {
         schema::complete_status(&resource.schema, &mut new);
@@ -169,12 +169,28 @@ async fn attempt(
         (resource.behaviour.prepare_update)(&mut new, old);
     }
     count_generation(resource, old, &mut new);
-    let reservation =
-        if part == Part::Status { None } else { services::reserve(context, resource, &mut new, Some(old))? };
+    let mut reservation = if part == Part::Status {
+        None
+    } else {
+        services::reserve(context, resource, &mut new, Some(old)).await?
+    };
+    let outcome = judge_and_put(&admission, part, current, new, reservation.as_mut()).await;
+    services::settle(reservation, &outcome).await;
+    outcome
+}
+
+async fn judge_and_put(
+    admission: &Admission<'_>,
+    part: Part,
+    current: &Stored,
+    mut new: Value,
+    reservation: Option<&mut Reservation>,
+) -> Result<Outcome, ApiError> {
+    let (context, resource, old) = (admission.context, admission.resource, &current.object);
     let mut errors = errors_of(resource, part, &new, old);
     errors.extend(check_entries(&new));
-    refuse(resource, &name, &errors)?;
-    admission::validate(&admission, &new).await?;
+    refuse(resource, meta::name(old), &errors)?;
+    admission::validate(admission, &new).await?;
     if part != Part::Status
         && let Some(warnings) = &resource.behaviour.warnings
     {
@@ -184,13 +200,14 @@ async fn attempt(
     if encoding::same(&new, old) || context.dry_run()? {
         return Ok(Outcome::Done(Bytes::from(new.to_string())));
     }
-    let outcome = if delete::is_finished(&new) {
+    if let Some(reservation) = reservation {
+        reservation.write_begins();
+    }
+    if delete::is_finished(&new) {
         delete::finish(context, resource, &new, current.revision).await
     } else {
         storage::put(&context.server, resource, new, current.revision).await
-    };
-    services::settle(reservation, &outcome);
-    outcome
+    }
 }
 
 fn refuse(resource: &Resource, name: &str, errors: &[FieldError]) -> Result<(), ApiError> {

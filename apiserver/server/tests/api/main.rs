@@ -10,20 +10,25 @@ mod discovery;
 mod envelope;
 mod faults;
 mod harness;
+mod health;
 #[path = "../../../../tests/support/history.rs"]
 mod history;
 mod kubectl;
+mod limits;
 mod linear;
 mod lists;
 mod managed;
+mod metrics;
 mod model;
 mod pretty;
 mod protobuf;
+mod ranges;
 mod reads;
 mod resources;
-mod selectors;
 #[path = "../../../../tests/support/seeded.rs"]
 mod seeded;
+mod selectors;
+mod several;
 mod subresources;
 mod validation;
 mod watch_options;
