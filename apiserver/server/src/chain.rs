@@ -121,9 +121,12 @@ async fn flow(context: Context, request: Request<Body>) -> Answer {
     if context.info.is_long_running() {
         return impersonate(context, request).await;
     }
+    // A client may give up sooner than the server would.
+    let patience = context.query.duration("timeout")?.filter(|asked| !asked.is_zero());
+    let timeout = patience.map_or(limits::REQUEST_TIMEOUT, |asked| asked.min(limits::REQUEST_TIMEOUT));
     let server = Arc::clone(&context.server);
     let _turn = turn(&server, context.info.is_read()).await?;
-    tokio::time::timeout(limits::REQUEST_TIMEOUT, impersonate(context, request)).await.unwrap_or_else(|_| {
+    tokio::time::timeout(timeout, impersonate(context, request)).await.unwrap_or_else(|_| {
         Err(ApiError::new(504, "Timeout", "Timeout: request did not complete within the allotted time"))
     })
 }

@@ -29,6 +29,7 @@ pub mod limits;
 mod maintain;
 mod metrics;
 mod negotiate;
+pub mod parsers;
 mod paths;
 mod query;
 mod request;

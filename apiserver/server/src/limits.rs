@@ -54,8 +54,12 @@ pub const NAME_RETRIES: usize = 8;
 pub const PATCH_OPERATIONS: usize = 10_000;
 /// Bytes that the `copy` operations of one JSON patch may add.
 pub const PATCH_COPY: usize = BODY;
-/// Nesting of a YAML body.
-pub const YAML_DEPTH: usize = 200;
+/// Nesting of a YAML body, the same as that of a JSON body.
+pub const YAML_DEPTH: usize = 127;
+/// Nesting that is read on the stack at hand; some 20 KiB a level without optimization.
+pub const YAML_SHALLOW: usize = 32;
+/// The stack that deeper bodies are read on, bytes; only what is used of it becomes memory.
+pub const YAML_STACK: usize = 16 << 20;
 /// Events live this long, seconds.
 pub const EVENT_TTL: u32 = 3600;
 /// Time between compactions of the store; what is older than one period is forgotten.

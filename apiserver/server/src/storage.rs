@@ -6,6 +6,7 @@ use std::sync::Arc;
 use apiserver_api::error::ApiError;
 use apiserver_api::meta;
 use apiserver_api::registry::Resource;
+use apiserver_store::limits::VALUE_BYTES;
 use apiserver_store::{KeyValue, Op, Revision, StoreError, Write, Written};
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -90,8 +91,29 @@ fn decode(resource: &Resource, kv: &KeyValue) -> Result<Stored, ApiError> {
 pub async fn put(
     server: &Server,
     resource: &Resource,
+    object: Value,
+    expected: Revision,
+) -> Result<Outcome, ApiError> {
+    write(server, resource, object, expected, false).await
+}
+
+/// [`put`], and an object that is too large for the store is stored without its managed fields if
+/// that helps: whoever writes should not fail because of what the server keeps books about.
+pub async fn put_fitting(
+    server: &Server,
+    resource: &Resource,
+    object: Value,
+    expected: Revision,
+) -> Result<Outcome, ApiError> {
+    write(server, resource, object, expected, true).await
+}
+
+async fn write(
+    server: &Server,
+    resource: &Resource,
     mut object: Value,
     expected: Revision,
+    may_forget: bool,
 ) -> Result<Outcome, ApiError> {
     let key = key(resource, meta::namespace(&object), meta::name(&object));
     for field in ["resourceVersion", "selfLink"] {
@@ -100,14 +122,17 @@ pub async fn put(
     if let Some(convert) = convert::to_storage(resource) {
         convert(&mut object);
     }
-    let value = if server.store().shared() {
-        encoding::as_kubernetes(resource, &object)
-            .map_err(|error| ApiError::bad_request(format!("{key} cannot be encoded: {error}")))?
-    } else {
-        Bytes::from(object.to_string())
+    let encode = |object: &Value| {
+        if !server.store().shared() {
+            return Ok(Bytes::from(object.to_string()));
+        }
+        encoding::as_kubernetes(resource, object)
+            .map_err(|error| ApiError::bad_request(format!("{key} cannot be encoded: {error}")))
     };
-    if value.len() > limits::BODY {
-        return Err(ApiError::new(413, "RequestEntityTooLarge", format!("{key} is too large to be stored")));
+    let mut value = encode(&object)?;
+    if may_forget && value.len() > VALUE_BYTES && !object["metadata"]["managedFields"].is_null() {
+        meta::unset(&mut object, "managedFields");
+        value = encode(&object)?;
     }
     let ttl_seconds = if resource.kind == "Event" { limits::EVENT_TTL } else { 0 };
     let op = Op::Put { value: value.clone(), ttl_seconds };
@@ -163,7 +188,8 @@ pub fn store_error(error: StoreError) -> ApiError {
         StoreError::Unavailable { .. } => {
             retry_after(ApiError::new(503, "ServiceUnavailable", error.to_string()), 1)
         }
-        StoreError::TooLarge { .. } => ApiError::new(413, "RequestEntityTooLarge", error.to_string()),
+        // What Kubernetes hands on from etcd, which clients look for.
+        StoreError::TooLarge { .. } => ApiError::new(500, "", "etcdserver: request is too large"),
         StoreError::Broken { .. } => ApiError::internal(error.to_string()),
     }
 }

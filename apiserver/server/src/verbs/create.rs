@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::decode;
 use super::managed::{self, Tracking};
-use super::update::Part;
+use super::update::{self, Part};
 use crate::admission::{self, Admission, Operation};
 use crate::context::Context;
 use crate::limits;
@@ -89,7 +89,7 @@ async fn try_store(admission: &Admission<'_>, mut object: Value) -> Result<Bytes
         }
         return Ok(Bytes::from(object.to_string()));
     }
-    let outcome = storage::put(&context.server, resource, object, 0).await;
+    let outcome = update::store(context, resource, object, 0).await;
     services::settle(reservation, &outcome);
     match outcome? {
         Outcome::Done(bytes) => Ok(bytes),

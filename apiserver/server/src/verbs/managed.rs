@@ -40,13 +40,34 @@ impl Tracking {
 /// are 422.
 pub fn check_options(context: &Context, options: &str) -> Result<(), ApiError> {
     let manager = context.query.get("fieldManager");
-    refuse(options, manager.map(|name| check_manager_name("fieldManager", name)).unwrap_or_default())
+    let mut errors = unsupported_options(context);
+    errors.extend(manager.into_iter().flat_map(|name| check_manager_name("fieldManager", name)));
+    refuse(options, errors)
+}
+
+/// `dryRun` and `fieldValidation` have few values.
+fn unsupported_options(context: &Context) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    let dry: Vec<&str> = context.query.all("dryRun").collect();
+    if dry.iter().any(|value| *value != "All") {
+        errors.push(FieldError::not_supported("dryRun", &json!(dry), &["All"]));
+    }
+    if let Some(value) = context.query.get("fieldValidation")
+        && !matches!(value, "Ignore" | "Strict" | "Warn")
+    {
+        errors.push(FieldError::not_supported(
+            "fieldValidation",
+            &json!(value),
+            &["", "Ignore", "Strict", "Warn"],
+        ));
+    }
+    errors
 }
 
 /// Checks the options of a patch, of which `apply` says whether it is one that applies.
 pub fn check_patch_options(context: &Context, apply: bool) -> Result<(), ApiError> {
     let manager = context.query.get("fieldManager");
-    let mut errors = Vec::new();
+    let mut errors = unsupported_options(context);
     if apply && manager.is_none() {
         errors.push(FieldError::required("fieldManager", "is required for apply patch"));
     }

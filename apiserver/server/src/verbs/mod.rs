@@ -31,6 +31,10 @@ use crate::respond::{self, Answer};
 use crate::storage;
 use update::Part;
 
+pub use apply::parse as parse_configuration;
+pub use patch::Patch;
+pub use view::Continue;
+
 /// Answers a request for a kind of the registry.
 pub async fn dispatch(context: &Context, request: Request<Body>) -> Answer {
     let info = &context.info;

@@ -9,11 +9,12 @@ use bytes::Bytes;
 use serde_json::Value;
 
 use super::managed::{self, Tracking};
-use super::{decode, delete};
+use super::{apply, decode, delete};
 use crate::admission::{self, Admission, Operation};
 use crate::context::Context;
 use crate::encoding;
 use crate::limits;
+use crate::negotiate;
 use crate::respond::{self, Answer};
 use crate::services;
 use crate::storage::{self, Outcome, Stored};
@@ -165,10 +166,26 @@ async fn attempt(
     let outcome = if delete::is_finished(&new) {
         delete::finish(context, resource, &new, current.revision).await
     } else {
-        storage::put(&context.server, resource, new, current.revision).await
+        store(context, resource, new, current.revision).await
     };
     services::settle(reservation, &outcome);
     outcome
+}
+
+/// Writes an object for a request. Only those that apply insist on its managed fields, for without
+/// them nobody would know what the next configuration no longer says.
+pub async fn store(
+    context: &Context,
+    resource: &Resource,
+    object: Value,
+    expected: Revision,
+) -> Result<Outcome, ApiError> {
+    let applies = context.info.verb == "patch" && negotiate::content_type(&context.headers) == apply::MEDIA;
+    if applies {
+        storage::put(&context.server, resource, object, expected).await
+    } else {
+        storage::put_fitting(&context.server, resource, object, expected).await
+    }
 }
 
 fn errors_of(resource: &Resource, part: Part, new: &Value, old: &Value) -> Vec<FieldError> {

@@ -147,12 +147,24 @@ impl Continue {
 
     /// Reads a token; errors are 400.
     pub fn decode(token: &str) -> Result<Self, ApiError> {
-        let bad =
-            || ApiError::bad_request("continue key is not valid: it must be the one of the page before");
-        let bytes = URL_SAFE_NO_PAD.decode(token).map_err(|_| bad())?;
-        let value: Value = serde_json::from_slice(&bytes).map_err(|_| bad())?;
-        let revision = value["rv"].as_i64().filter(|r| *r > 0 || *r == -1).ok_or_else(bad)?;
-        let after = value["start"].as_str().filter(|s| !s.is_empty()).ok_or_else(bad)?;
+        let bad = |why: &str| {
+            ApiError::bad_request(format!("invalid continue token: continue key is not valid{why}"))
+        };
+        let bytes = URL_SAFE_NO_PAD.decode(token).map_err(|error| bad(&format!(": {error}")))?;
+        let value: Value = serde_json::from_slice(&bytes).map_err(|error| bad(&format!(": {error}")))?;
+        let version = value["v"].as_str().unwrap_or_default();
+        if version != "meta.k8s.io/v1" {
+            return Err(bad(&format!(": server does not recognize this encoded version {version}")));
+        }
+        let revision = value["rv"].as_i64().filter(|r| *r > 0 || *r == -1).ok_or_else(|| {
+            bad(": incorrect encoded start resourceVersion (version meta.k8s.io/v1)")
+        })?;
+        let after = value["start"].as_str().filter(|s| !s.is_empty());
+        let after = after.ok_or_else(|| bad(": encoded start key empty (version meta.k8s.io/v1)"))?;
+        let key = after.strip_prefix('/').unwrap_or(after);
+        if key.split('/').any(|part| matches!(part, "" | "." | "..")) {
+            return Err(bad(&format!(": {after}")));
+        }
         Ok(Self { revision, after: after.to_owned() })
     }
 }

@@ -4,6 +4,8 @@
 
 mod admission;
 mod apply;
+mod bad_input;
+mod bad_rules;
 mod crds;
 mod crds_kubectl;
 mod discovery;

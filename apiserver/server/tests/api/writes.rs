@@ -142,7 +142,7 @@ async fn dry_runs_store_nothing() {
     let before = api.store.revision().await.unwrap();
     let map = json!({"metadata": {"name": "a"}});
     api.post(&format!("{MAPS}?dryRun=All"), map.clone()).await.expect(201);
-    api.post(&format!("{MAPS}?dryRun=Some"), map).await.expect(400);
+    api.post(&format!("{MAPS}?dryRun=Some"), map).await.expect(422);
     api.get(&format!("{MAPS}/a")).await.expect(404);
     assert_eq!(api.store.revision().await.unwrap(), before);
     api.config_map("b", json!({})).await;
@@ -219,7 +219,7 @@ async fn the_three_patches() {
     api.patch("merge", &path, json!({"metadata": {"resourceVersion": "1"}})).await.expect(409);
     api.patch("merge", &path, json!({"metadata": {"name": "x"}})).await.expect(400);
     api.patch("merge", &path, json!({"spec": {"replicas": -1}})).await.expect(422);
-    api.patch("merge", &path, json!({"spec": {"replicas": "x"}})).await.expect(400);
+    api.patch("merge", &path, json!({"spec": {"replicas": "x"}})).await.expect(422);
     let unknown = [("content-type", "application/frob-patch+json")];
     let reply = api.call("PATCH", &path, &unknown, "{}").await.expect(415);
     assert!(reply.message().contains("application/apply-patch+yaml"), "{}", reply.text);
