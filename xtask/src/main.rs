@@ -4,6 +4,7 @@
 mod apt;
 mod bench;
 mod build_ebpf;
+mod fuzz;
 mod image;
 mod kernel;
 mod setup;

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
-use crate::{build_ebpf, image, kernel, setup, shell, tidy};
+use crate::{build_ebpf, fuzz, image, kernel, setup, shell, tidy};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -27,6 +27,9 @@ pub struct Args {
     /// With `--kernel`: fewer random cases and shorter churn, for a first look
     #[arg(long, requires = "kernel")]
     quick: bool,
+    /// Only the fuzz targets, a minute each
+    #[arg(long, conflicts_with_all = ["unprivileged", "e2e", "kernel"])]
+    fuzz: bool,
     /// Only tests whose name contains this
     filter: Option<String>,
 }
@@ -50,6 +53,9 @@ impl Counts {
 
 /// Runs the checks, then the tests: first those that any user may run, then those that need root.
 pub fn run(args: &Args) -> Result<()> {
+    if args.fuzz {
+        return fuzz::run(args.filter.as_deref());
+    }
     let mut counts = Counts::default();
     let outcome = stages(args, &mut counts);
     if outcome.is_err() && counts.failed == 0 {
@@ -83,6 +89,9 @@ fn stages(args: &Args, counts: &mut Counts) -> Result<()> {
             counts,
             cargo_test(&environment, &["--workspace", "--exclude", "ebpf-programs"], &filter),
         )?;
+    }
+    if !args.e2e && args.filter.is_none() {
+        timed("fuzz targets", || fuzz::run(None))?;
     }
     if args.unprivileged {
         return Ok(());

@@ -40,6 +40,7 @@ mod services;
 mod storage;
 mod table;
 mod verbs;
+mod wire;
 
 pub use body::Body;
 pub use chain::PeerCertificate;

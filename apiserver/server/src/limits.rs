@@ -68,5 +68,29 @@ pub const COMPACT_EVERY: Duration = Duration::from_secs(300);
 pub const DELETE_COLLECTION_PAGE: usize = 500;
 /// A TLS handshake that takes longer is given up.
 pub const HANDSHAKE: Duration = Duration::from_secs(10);
+/// Connections at one time; a further one is closed at once.
+pub const CONNECTIONS: usize = 10_000;
+/// A client has this long for its first byte, and for each head of HTTP/1.1.
+pub const HEAD: Duration = Duration::from_secs(30);
+/// Headers of one HTTP/1.1 request; more are answered with 431.
+pub const HEADERS: usize = 100;
+/// The head of an HTTP/1.1 request, bytes, which is also the buffer of its connection; 431, or 414
+/// where the target alone is longer than 64 KiB.
+pub const HEAD_BYTES: usize = 128 * 1024;
+/// Headers of one HTTP/2 request, bytes as HTTP/2 counts them; 431.
+pub const HEADER_LIST_BYTES: u32 = 64 * 1024;
 /// Streams on one HTTP/2 connection.
 pub const STREAMS: u32 = 250;
+/// Streams that a client may reset before they were looked at; one more ends the connection.
+pub const PENDING_RESETS: usize = 20;
+/// Streams that the server may have to reset because of what a client did; one more ends the
+/// connection.
+pub const ERROR_RESETS: usize = 1024;
+/// HTTP/2 connections are probed this often.
+pub const KEEP_ALIVE: Duration = Duration::from_secs(30);
+/// And have this long to answer.
+pub const KEEP_ALIVE_ANSWER: Duration = Duration::from_secs(20);
+/// What clients may send on one HTTP/2 connection before it is read, bytes.
+pub const CONNECTION_WINDOW: u32 = 1 << 20;
+/// What waits to be sent on one HTTP/2 stream, bytes.
+pub const STREAM_SEND_BUFFER: usize = 1 << 20;

@@ -7,8 +7,7 @@ use http::Request;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto;
+use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
@@ -18,15 +17,12 @@ use tower::{BoxError, Service};
 use crate::chain::PeerCertificate;
 use crate::limits;
 use crate::server::Server;
+use crate::wire::{self, Spoken};
 
 /// Time that connections have to end after the shutdown began.
 const DRAIN: Duration = Duration::from_secs(5);
-/// A client has this long to send a request's head.
-const HEAD: Duration = Duration::from_secs(30);
 /// Pause after an error of `accept`, such as too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// HTTP/2 connections are probed this often.
-const KEEP_ALIVE: Duration = Duration::from_secs(30);
 
 /// Accepts connections until `shutdown`, then ends watches and waits a while for what is left.
 /// Client certificates that `tls` has verified become identities.
@@ -72,6 +68,8 @@ async fn connection(
     server: Arc<Server>,
     shutdown: CancellationToken,
 ) -> Result<(), BoxError> {
+    let places = server.connections();
+    let Ok(_place) = places.try_acquire() else { return Err("there are too many connections".into()) };
     stream.set_nodelay(true)?;
     let stream = tokio::time::timeout(limits::HANDSHAKE, acceptor.accept(stream)).await??;
     let certificates = stream.get_ref().1.peer_certificates();
@@ -84,17 +82,8 @@ async fn connection(
         }
         server.service().call(request)
     });
-    let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD);
-    builder
-        .http2()
-        .timer(TokioTimer::new())
-        .max_concurrent_streams(limits::STREAMS)
-        .keep_alive_interval(Some(KEEP_ALIVE))
-        // Informers hold many watches on one connection; each needs room of its own.
-        .initial_connection_window_size(1 << 20)
-        .max_send_buf_size(1 << 20);
-    let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
+    let builder = wire::builder();
+    let connection = builder.serve_connection_with_upgrades(TokioIo::new(Spoken::soon(stream)), service);
     let mut connection = std::pin::pin!(connection);
     tokio::select! {
         biased;
