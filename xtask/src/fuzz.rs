@@ -12,7 +12,7 @@ use crate::shell;
 /// What cargo-fuzz adds too: counters on every edge, and the operands of comparisons.
 const INSTRUMENTATION: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
-    -Cllvm-args=-sanitizer-coverage-trace-compares";
+    -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=4";
 /// Seconds for each target.
 const SECONDS: u64 = 60;
 /// An input that takes longer is a finding, seconds: generous, since machines are slow and shared.

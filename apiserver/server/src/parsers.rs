@@ -1,7 +1,11 @@
 //! What the server makes of foreign bytes, without a server: for the fuzz targets, and for whoever
 //! wants to know how a request would be read.
 
+use std::sync::{Arc, OnceLock};
+
+use apiserver_api::builtin;
 use apiserver_api::error::ApiError;
+use apiserver_api::registry::Resource;
 use bytes::Bytes;
 use http::header::{ACCEPT, HeaderMap, HeaderValue};
 use http::{Method, Uri};
@@ -50,8 +54,9 @@ pub fn request(method: &str, target: &str) -> Option<(&'static str, String, Stri
 pub fn accept(header: &[u8]) -> Option<&'static str> {
     let mut headers = HeaderMap::new();
     headers.insert(ACCEPT, HeaderValue::from_bytes(header).ok()?);
-    let pods = apiserver_api::builtin::registry().lookup("", "v1", "pods").cloned()?;
-    negotiate::wanted(&headers, &pods).ok().map(|wanted| wanted.format.media())
+    static PODS: OnceLock<Option<Arc<Resource>>> = OnceLock::new();
+    let pods = PODS.get_or_init(|| builtin::registry().lookup("", "v1", "pods").cloned());
+    negotiate::wanted(&headers, pods.as_ref()?).ok().map(|wanted| wanted.format.media())
 }
 
 /// An object as it lies in the store; an error if it is neither JSON nor the envelope of a kind.

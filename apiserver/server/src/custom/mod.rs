@@ -9,8 +9,10 @@
 //! on every server over the same store. One task drives all definitions; an object of a kind is
 //! kept in memory only after somebody has asked for the kind.
 
+pub mod conversion;
 mod documents;
 mod driver;
+mod webhook;
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use super::update::Part;
 use crate::context::Context;
 use crate::convert;
+use crate::custom::conversion::{Webhooked, by_webhook};
 use crate::server::Server;
 
 /// What a write does about the managed fields of the object.
@@ -115,7 +116,9 @@ pub fn update(context: &Context, resource: &Resource, part: Part, live: Option<&
     if let Some(custom) = &resource.custom {
         let custom: &Custom = custom;
         let shape = CustomShape::of(custom.schema());
-        return run(context, resource, &reset, shape, &custom, |f| f.update(live, new, &name));
+        let webhooked = Webhooked { custom, conversions: context.conversions_lock() };
+        let versions: &dyn Versions<_> = if by_webhook(resource).is_some() { &webhooked } else { &custom };
+        return run(context, resource, &reset, shape, versions, |f| f.update(live, new, &name));
     }
     match Builtin::of(&resource.schema) {
         Some(shape) => with(context, resource, &reset, shape, |fields| fields.update(live, new, &name)),
@@ -136,7 +139,9 @@ pub fn apply(
     if let Some(custom) = &resource.custom {
         let custom: &Custom = custom;
         let shape = CustomShape::of(custom.schema());
-        return run(context, resource, &reset, shape, &custom, |f| f.apply(live, config, &name, force));
+        let webhooked = Webhooked { custom, conversions: context.conversions_lock() };
+        let versions: &dyn Versions<_> = if by_webhook(resource).is_some() { &webhooked } else { &custom };
+        return run(context, resource, &reset, shape, versions, |f| f.apply(live, config, &name, force));
     }
     match Builtin::of(&resource.schema) {
         Some(shape) => {

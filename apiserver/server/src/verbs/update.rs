@@ -12,6 +12,7 @@ use super::managed::{self, Tracking};
 use super::{apply, decode, delete};
 use crate::admission::{self, Admission, Operation};
 use crate::context::Context;
+use crate::custom::conversion::{by_webhook, settled};
 use crate::encoding;
 use crate::limits;
 use crate::negotiate;
@@ -81,7 +82,7 @@ pub async fn change_with(
     let namespace = if resource.namespaced { namespace } else { "" };
     let mut current = storage::require(&context.server, resource, namespace, name).await?;
     for _ in 0..limits::CONFLICT_RETRIES {
-        let new = make(&current.object)?;
+        let new = settled(context, resource, || make(&current.object)).await?;
         let pinned = pinned(resource, &current, &new)?;
         match attempt(context, resource, (part, tracking), &current, new).await? {
             Outcome::Done(bytes) => return Ok(bytes),
@@ -136,6 +137,15 @@ async fn attempt(
     meta::set(&mut new, "resourceVersion", current.revision.to_string());
     encoding::settle(&mut new, old);
     match tracking {
+        Tracking::Update if by_webhook(resource).is_some() => {
+            let untracked = new;
+            new = settled(context, resource, || {
+                let mut tracked = untracked.clone();
+                managed::update(context, resource, part, Some(old), &mut tracked);
+                Ok(tracked)
+            })
+            .await?;
+        }
         Tracking::Update => managed::update(context, resource, part, Some(old), &mut new),
         Tracking::Done => {}
         Tracking::Keep => keep_field(old, &mut new, "managedFields"),
