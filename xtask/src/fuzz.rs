@@ -27,7 +27,8 @@ const LONGEST: u64 = 8192;
 pub fn run(filter: Option<&str>) -> Result<()> {
     let program = build()?;
     let names = shell::output(&mut Command::new(&program))?;
-    let mut waiting: Vec<&str> = names.lines().filter(|name| name.contains(filter.unwrap_or_default())).collect();
+    let mut waiting: Vec<&str> =
+        names.lines().filter(|name| name.contains(filter.unwrap_or_default())).collect();
     waiting.reverse();
     let side_by_side = std::thread::available_parallelism().map_or(1, usize::from);
     let directory = shell::target_dir().join("fuzz-runs");
@@ -102,10 +103,12 @@ impl Run {
 
     /// Waits; what was found, with the place of the input that shows it.
     fn finish(mut self) -> Result<Option<String>> {
-        let status = self.child.wait().with_context(|| format!("cannot wait for the target {}", self.name))?;
+        let status =
+            self.child.wait().with_context(|| format!("cannot wait for the target {}", self.name))?;
         let log = fs::read(&self.log).with_context(|| format!("cannot read {}", self.log.display()))?;
         let log = String::from_utf8_lossy(&log);
-        let line = |start: &str| log.lines().rev().find(|line| line.contains(start)).unwrap_or_default().to_owned();
+        let line =
+            |start: &str| log.lines().rev().find(|line| line.contains(start)).unwrap_or_default().to_owned();
         eprintln!("fuzz: {}: {}", self.name, line("stat::number_of_executed_units"));
         if status.success() {
             return Ok(None);

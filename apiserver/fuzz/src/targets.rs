@@ -63,11 +63,8 @@ fn body(bytes: &[u8]) {
     let _ = parsers::stored(body);
 }
 
-const PATCHES: [&str; 3] = [
-    "application/json-patch+json",
-    "application/merge-patch+json",
-    "application/strategic-merge-patch+json",
-];
+const PATCHES: [&str; 3] =
+    ["application/json-patch+json", "application/merge-patch+json", "application/strategic-merge-patch+json"];
 const SCHEMAS: [&str; 4] = [
     "io.k8s.api.core.v1.Pod",
     "io.k8s.api.apps.v1.Deployment",

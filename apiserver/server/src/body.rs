@@ -107,7 +107,8 @@ fn is_foreign(api_version: &str) -> bool {
 /// 415.
 pub fn unsupported(accepted: &[&str]) -> ApiError {
     let list = accepted.join(", ");
-    let text = format!("the body of the request was in an unknown format - accepted media types include: {list}");
+    let text =
+        format!("the body of the request was in an unknown format - accepted media types include: {list}");
     ApiError::new(415, "UnsupportedMediaType", text)
 }
 
@@ -163,7 +164,11 @@ fn read_yaml(bytes: &[u8], duplicate_keys: DuplicateKeyPolicy) -> Result<Value, 
     let deep = || yaml_within(text, limits::YAML_DEPTH, duplicate_keys);
     let read = std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().stack_size(limits::YAML_STACK);
-        thread.spawn_scoped(scope, deep).map_err(|error| error.to_string())?.join().map_err(|_| "it cannot be read".to_owned())
+        thread
+            .spawn_scoped(scope, deep)
+            .map_err(|error| error.to_string())?
+            .join()
+            .map_err(|_| "it cannot be read".to_owned())
     })?;
     read.map_err(|why| match why {
         Misread::TooDeep => "exceeded max depth".to_owned(),
@@ -205,7 +210,11 @@ fn yaml_within(text: &str, depth: usize, duplicate_keys: DuplicateKeyPolicy) -> 
 /// The first key of a YAML text that is in its map again; none if the text is no YAML.
 pub fn repeated_in_yaml(bytes: &[u8]) -> Vec<String> {
     let found = read_yaml(bytes, DuplicateKeyPolicy::Error).err();
-    found.filter(|text| text.ends_with("already set in map")).into_iter().map(|e| format!("yaml: {e}")).collect()
+    found
+        .filter(|text| text.ends_with("already set in map"))
+        .into_iter()
+        .map(|e| format!("yaml: {e}"))
+        .collect()
 }
 
 #[cfg(test)]
@@ -240,7 +249,9 @@ mod tests {
             for text in [flow(limits::YAML_DEPTH), block(limits::YAML_DEPTH)] {
                 assert!(read(text).is_ok());
             }
-            for text in [flow(limits::YAML_DEPTH + 1), block(limits::YAML_DEPTH + 1), flow(200), block(50_000)] {
+            for text in
+                [flow(limits::YAML_DEPTH + 1), block(limits::YAML_DEPTH + 1), flow(200), block(50_000)]
+            {
                 assert_eq!(read(text).unwrap_err().code, 400);
             }
         };

@@ -97,7 +97,10 @@ async fn heads_that_are_too_large_or_no_heads() {
     let running = run().await;
     let headers: String = (0..200).map(|i| format!("x-{i}: 1\r\n")).collect();
     let table = [
-        (format!("GET /livez HTTP/1.1\r\nhost: a\r\n{headers}\r\n"), "HTTP/1.1 431 Request Header Fields Too Large"),
+        (
+            format!("GET /livez HTTP/1.1\r\nhost: a\r\n{headers}\r\n"),
+            "HTTP/1.1 431 Request Header Fields Too Large",
+        ),
         (
             format!("GET /livez HTTP/1.1\r\nx: {}\r\n\r\n", "x".repeat(1 << 20)),
             "HTTP/1.1 431 Request Header Fields Too Large",
@@ -130,7 +133,9 @@ async fn bodies_that_break_off_or_do_not_come() {
     let running = run().await;
     let object = r#"{"metadata":{"name":"half"}}"#;
     let head = |query: &str, length: usize| {
-        format!("POST {MAPS}{query} HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n")
+        format!(
+            "POST {MAPS}{query} HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n"
+        )
     };
     // The whole object is there, and less than was announced: then the connection ends.
     let mut stream = running.connect().await;
@@ -150,7 +155,10 @@ async fn bodies_that_break_off_or_do_not_come() {
     let said = running.say(chunks.as_bytes()).await;
     assert!(said.is_empty() || said.starts_with("HTTP/1.1 400"), "{said}");
     assert_eq!(running.get(&format!("{MAPS}/half")).await, "HTTP/1.1 404 Not Found");
-    assert_eq!(running.say(format!("{}{object}", head("", object.len())).as_bytes()).await, "HTTP/1.1 201 Created");
+    assert_eq!(
+        running.say(format!("{}{object}", head("", object.len())).as_bytes()).await,
+        "HTTP/1.1 201 Created"
+    );
     running.end().await;
 }
 

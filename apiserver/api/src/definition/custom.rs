@@ -179,8 +179,7 @@ impl Definition {
     /// The kinds that are served, the preferred version first; none before the definition is
     /// established.
     pub fn resources(self: &Arc<Self>) -> Vec<Resource> {
-        let served =
-            |i: &usize| self.established && !self.plural().is_empty() && self.versions[*i].served;
+        let served = |i: &usize| self.established && !self.plural().is_empty() && self.versions[*i].served;
         let mut places: Vec<usize> = (0..self.versions.len()).filter(served).collect();
         places.sort_by(|&a, &b| version_order(&self.versions[a].name, &self.versions[b].name));
         places

@@ -140,8 +140,8 @@ fn term(selector: &str, text: &str) -> Result<FieldTerm, ApiError> {
         Some(path) => (path, true, right),
         None => (left, false, right.strip_prefix('=').unwrap_or(right)),
     };
-    let value = unescape(value)
-        .map_err(|why| ApiError::bad_request(format!("invalid field selector: {why}")))?;
+    let value =
+        unescape(value).map_err(|why| ApiError::bad_request(format!("invalid field selector: {why}")))?;
     Ok(FieldTerm { path: path.trim().to_owned(), value, negated })
 }
 

@@ -97,9 +97,9 @@ async fn review(
     });
     let place = Place::of(server, webhook)?;
     let call = place.post(request.to_string().into());
-    let answer = tokio::time::timeout(PATIENCE, call).await.map_err(|_| {
-        ConversionError::Call(format!("Post {:?}: context deadline exceeded", place.url))
-    })??;
+    let answer = tokio::time::timeout(PATIENCE, call)
+        .await
+        .map_err(|_| ConversionError::Call(format!("Post {:?}: context deadline exceeded", place.url)))??;
     let mut review: Value = serde_json::from_slice(&answer)
         .map_err(|error| ConversionError::Call(format!("the answer is not JSON: {error}")))?;
     let refused = |text: String| Err(ConversionError::Refused(text));
@@ -283,7 +283,8 @@ impl Place {
     }
 
     async fn connect(&self) -> io::Result<tokio_rustls::client::TlsStream<TcpStream>> {
-        let invalid = |error: &dyn std::fmt::Display| io::Error::new(io::ErrorKind::InvalidInput, error.to_string());
+        let invalid =
+            |error: &dyn std::fmt::Display| io::Error::new(io::ErrorKind::InvalidInput, error.to_string());
         let mut roots = RootCertStore::empty();
         let bundle = match &self.roots {
             Some(bundle) => bundle.clone(),
@@ -313,7 +314,8 @@ impl Place {
 /// What stands behind a Service for the server itself: its cluster address, or the name that it is
 /// another name for.
 fn address(server: &Server, namespace: &str, name: &str, port: u16) -> Result<String, ConversionError> {
-    let missing = |why: &str| ConversionError::Call(format!("service {name:?} in namespace {namespace:?}: {why}"));
+    let missing =
+        |why: &str| ConversionError::Call(format!("service {name:?} in namespace {namespace:?}: {why}"));
     let services = server.caches().cache("", "v1", "services").ok_or_else(|| missing("not served"))?;
     let entry = services.get(&format!("{namespace}/{name}")).ok_or_else(|| missing("not found"))?;
     let service: Value = serde_json::from_slice(&entry.object()).unwrap_or_default();

@@ -8,10 +8,10 @@ use bytes::Bytes;
 use json_patch::PatchOperation;
 use serde_json::Value;
 
+use super::decode::FieldValidation;
 use super::managed;
 use super::update::{self, Part};
 use super::{apply, decode};
-use super::decode::FieldValidation;
 use crate::body;
 use crate::context::Context;
 use crate::limits;
@@ -84,11 +84,7 @@ const ACCEPTED: [&str; 4] = [
 impl Patch {
     /// Reads a patch; 415 for media types that are not served, 400 for what is no patch. With
     /// `look_for_repeated` it also gives what the patch says twice.
-    pub fn read(
-        media: &str,
-        bytes: &[u8],
-        look_for_repeated: bool,
-    ) -> Result<(Self, Vec<String>), ApiError> {
+    pub fn read(media: &str, bytes: &[u8], look_for_repeated: bool) -> Result<(Self, Vec<String>), ApiError> {
         if !ACCEPTED[..3].contains(&media) {
             return Err(body::unsupported(&ACCEPTED));
         }

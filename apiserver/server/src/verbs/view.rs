@@ -156,9 +156,10 @@ impl Continue {
         if version != "meta.k8s.io/v1" {
             return Err(bad(&format!(": server does not recognize this encoded version {version}")));
         }
-        let revision = value["rv"].as_i64().filter(|r| *r > 0 || *r == -1).ok_or_else(|| {
-            bad(": incorrect encoded start resourceVersion (version meta.k8s.io/v1)")
-        })?;
+        let revision = value["rv"]
+            .as_i64()
+            .filter(|r| *r > 0 || *r == -1)
+            .ok_or_else(|| bad(": incorrect encoded start resourceVersion (version meta.k8s.io/v1)"))?;
         let after = value["start"].as_str().filter(|s| !s.is_empty());
         let after = after.ok_or_else(|| bad(": encoded start key empty (version meta.k8s.io/v1)"))?;
         let key = after.strip_prefix('/').unwrap_or(after);

@@ -50,7 +50,9 @@ async fn world() -> Api {
 
 async fn items(api: &Api) -> Vec<Value> {
     let mut all = Vec::new();
-    for path in ["/api/v1/configmaps", "/api/v1/pods", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"] {
+    for path in
+        ["/api/v1/configmaps", "/api/v1/pods", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"]
+    {
         all.push(api.get(path).await.expect(200).body["items"].clone());
     }
     all
@@ -71,8 +73,8 @@ async fn all_refused(cases: Vec<Case>) {
         let reply = send(&api, &case).await;
         let head = String::from_utf8_lossy(&case.body[..case.body.len().min(80)]).into_owned();
         let is_status = reply.body["kind"] == "Status" && reply.body["status"] == "Failure";
-        let as_expected = (reply.code, reply.reason()) == (case.code, case.reason)
-            && reply.message().contains(case.says);
+        let as_expected =
+            (reply.code, reply.reason()) == (case.code, case.reason) && reply.message().contains(case.says);
         // Who sends much garbage does not get as much back.
         if !is_status || !as_expected || reply.text.len() > 64 * 1024 {
             let answer: String = reply.text.chars().take(400).collect();
@@ -115,10 +117,22 @@ async fn bodies_that_are_no_objects() {
         case(create, (JSON, r#"{"metadata":{"name":"\ud800"}}"#), bad(parse)),
         case(create, (JSON, nested("[", "]", 100_000)), bad(parse)),
         case(create, (JSON, nested(r#"{"a":"#, "}", 100_000)), bad(parse)),
-        case(create, (JSON, r#"{"metadata":{"name":7}}"#), bad("ConfigMap in version \"v1\" cannot be handled as a ConfigMap")),
+        case(
+            create,
+            (JSON, r#"{"metadata":{"name":7}}"#),
+            bad("ConfigMap in version \"v1\" cannot be handled as a ConfigMap"),
+        ),
         case(create, (JSON, r#"{"metadata":[]}"#), bad("cannot be handled as a ConfigMap")),
-        case(create, (JSON, r#"{"kind":"Pod","metadata":{"name":"x"}}"#), bad("does not match the expected kind (ConfigMap)")),
-        case(create, (JSON, r#"{"apiVersion":"v2","metadata":{"name":"x"}}"#), bad("does not match the expected API version (v1)")),
+        case(
+            create,
+            (JSON, r#"{"kind":"Pod","metadata":{"name":"x"}}"#),
+            bad("does not match the expected kind (ConfigMap)"),
+        ),
+        case(
+            create,
+            (JSON, r#"{"apiVersion":"v2","metadata":{"name":"x"}}"#),
+            bad("does not match the expected API version (v1)"),
+        ),
         case(create, (YAML, "a: [1, 2"), bad(yaml)),
         case(create, (YAML, &b"a: \xff"[..]), bad("invalid UTF-8")),
         case(create, (YAML, alias_bomb()), bad(yaml)),
@@ -144,7 +158,15 @@ async fn media_types_that_are_not_served() {
     let (objects, patches) = ((415, "UnsupportedMediaType", OBJECTS), (415, "UnsupportedMediaType", PATCHES));
     let body = r#"{"metadata":{"name":"x"}}"#;
     let mut cases = Vec::new();
-    for media in ["text/plain", "text/json", "application/x-www-form-urlencoded", "application/cbor", "*/*", "/", "json"] {
+    for media in [
+        "text/plain",
+        "text/json",
+        "application/x-www-form-urlencoded",
+        "application/cbor",
+        "*/*",
+        "/",
+        "json",
+    ] {
         cases.push(case(("POST", MAPS), (media, body), objects));
         cases.push(case(("PUT", MAP), (media, body), objects));
         cases.push(case(("DELETE", MAP), (media, "{}"), objects));
@@ -170,7 +192,8 @@ async fn protobuf_that_lies() {
         body
     };
     let whole = apiserver_api::protobuf::to_envelope(&json!({"apiVersion": "v1", "kind": "ConfigMap",
-        "metadata": {"name": "x", "labels": {"a": "b"}}, "data": {"k": "v"}})).unwrap();
+        "metadata": {"name": "x", "labels": {"a": "b"}}, "data": {"k": "v"}}))
+    .unwrap();
     // What is cut between two fields is a smaller object.
     let cut = (1..whole.len()).map(|length| &whole[..length]);
     let cut = cut.filter(|bytes| apiserver_api::protobuf::from_envelope(bytes).is_err());
@@ -218,7 +241,11 @@ async fn patches_that_are_none_or_do_not_fit() {
         case(pod, (JSON_PATCH, r#"[{"op":"remove","path":"/spec/containers/-"}]"#), generic),
         // The patch is sound, and what it makes is not.
         case(map, (MERGE, r#"{"data":7}"#), unfit("patch: Invalid value: ")),
-        case(map, (JSON_PATCH, r#"[{"op":"add","path":"/data/b","value":[]}]"#), unfit("patch: Invalid value: ")),
+        case(
+            map,
+            (JSON_PATCH, r#"[{"op":"add","path":"/data/b","value":[]}]"#),
+            unfit("patch: Invalid value: "),
+        ),
         case(map, (JSON_PATCH, r#"[{"op":"replace","path":"","value":[]}]"#), bad("object")),
         case(map, (MERGE, r#"{"metadata":{"name":"other"}}"#), bad("name of the object")),
         case(map, (MERGE, r#"{"metadata":{"namespace":"other"}}"#), bad("namespace of the provided object")),
@@ -243,7 +270,9 @@ async fn patch_bombs() {
     let copies = |count: usize| {
         let mut operations = vec![json!({"op": "add", "path": "/data/x0", "value": "x".repeat(1024)})];
         // Each copy is of all the copies before it.
-        operations.extend((0..count).map(|i| json!({"op": "copy", "from": "/data", "path": format!("/data/c{i}")})));
+        operations.extend(
+            (0..count).map(|i| json!({"op": "copy", "from": "/data", "path": format!("/data/c{i}")})),
+        );
         Value::Array(operations).to_string()
     };
     let many = format!("[{}]", vec![r#"{"op":"test","path":"/kind","value":"ConfigMap"}"#; 10_001].join(","));
@@ -266,7 +295,8 @@ async fn patch_bombs() {
     ])
     .await;
     let api = world().await;
-    let allowed = format!("[{}]", vec![r#"{"op":"test","path":"/kind","value":"ConfigMap"}"#; 10_000].join(","));
+    let allowed =
+        format!("[{}]", vec![r#"{"op":"test","path":"/kind","value":"ConfigMap"}"#; 10_000].join(","));
     api.call("PATCH", MAP, &[("content-type", JSON_PATCH)], allowed).await.expect(200);
 }
 
@@ -290,12 +320,18 @@ async fn selectors_and_parameters_that_do_not_parse() {
         get("labelSelector=a%20frob%20(b)", bad("found 'frob', expected: ")),
         get("labelSelector=!", bad("unable to parse requirement")),
         get("labelSelector=a%3Ex", bad("for 'Gt', 'Lt' operators, the value must be an integer")),
-        get("labelSelector=-a%3Db", bad("Invalid value: \"-a\": name part must consist of alphanumeric characters")),
+        get(
+            "labelSelector=-a%3Db",
+            bad("Invalid value: \"-a\": name part must consist of alphanumeric characters"),
+        ),
         get("labelSelector=a%3D-b", bad("Invalid value: \"-b\"")),
         get(&format!("labelSelector={}", "a".repeat(64)), bad("must be no more than 63")),
         get("fieldSelector=nonsense", bad("invalid selector: 'nonsense'; can't understand 'nonsense'")),
         get("fieldSelector=metadata.name%3Da,b", bad("can't understand 'b'")),
-        get("fieldSelector=metadata.name%3Da%5Cx", bad("invalid field selector: invalid escape sequence: \\x")),
+        get(
+            "fieldSelector=metadata.name%3Da%5Cx",
+            bad("invalid field selector: invalid escape sequence: \\x"),
+        ),
         get("fieldSelector=spec.frob%3Da", bad("field label not supported: spec.frob")),
         get("limit=x", bad("strconv.ParseInt: parsing \"x\": invalid syntax")),
         get("limit=", bad("strconv.ParseInt: parsing \"\": invalid syntax")),
@@ -306,19 +342,58 @@ async fn selectors_and_parameters_that_do_not_parse() {
         get("timeout=5", bad("time: missing unit in duration \"5\"")),
         get("limit=1&continue=%25%25", bad(continued)),
         get("limit=1&continue=bm9uc2Vuc2U", bad(continued)),
-        get(&go_on(json!({"v": "meta.k8s.io/v2", "rv": 1, "start": "default/a"})), bad("does not recognize this encoded version")),
-        get(&go_on(json!({"v": "meta.k8s.io/v1", "rv": 0, "start": "default/a"})), bad("incorrect encoded start resourceVersion")),
+        get(
+            &go_on(json!({"v": "meta.k8s.io/v2", "rv": 1, "start": "default/a"})),
+            bad("does not recognize this encoded version"),
+        ),
+        get(
+            &go_on(json!({"v": "meta.k8s.io/v1", "rv": 0, "start": "default/a"})),
+            bad("incorrect encoded start resourceVersion"),
+        ),
         get(&go_on(json!({"v": "meta.k8s.io/v1", "rv": 1, "start": ""})), bad("encoded start key empty")),
         get(&go_on(json!({"v": "meta.k8s.io/v1", "rv": 1, "start": "../secrets/default/a"})), bad(continued)),
         get(&go_on(json!({"v": "meta.k8s.io/v1", "rv": 1, "start": "default/./a"})), bad(continued)),
-        get(&go_on(json!({"v": "meta.k8s.io/v1", "rv": "1", "start": "default/a"})), bad("incorrect encoded")),
-        case(("POST", &format!("{MAPS}?dryRun=Some")), (JSON, r#"{"metadata":{"name":"x"}}"#), invalid("dryRun: Unsupported value: [\"Some\"]: supported values: \"All\"")),
-        case(("POST", &format!("{MAPS}?fieldValidation=Loose")), (JSON, r#"{"metadata":{"name":"x"}}"#), invalid("fieldValidation: Unsupported value: \"Loose\"")),
-        case(("PATCH", &format!("{MAP}?fieldValidation=Loose")), (MERGE, "{}"), invalid("PatchOptions.meta.k8s.io \"\" is invalid: fieldValidation")),
-        case(("PATCH", &format!("{MAP}?force=true")), (MERGE, "{}"), invalid("force: Forbidden: may not be specified for non-apply patch")),
-        case(("DELETE", &format!("{MAP}?gracePeriodSeconds=x")), ("", ""), bad("strconv.ParseInt: parsing \"x\": invalid syntax")),
-        case(("DELETE", &format!("{MAP}?propagationPolicy=Frob")), ("", ""), invalid("DeleteOptions.meta.k8s.io \"\" is invalid: propagationPolicy: Unsupported value: \"Frob\"")),
-        case(("DELETE", &format!("{MAP}?propagationPolicy=Orphan&orphanDependents=true")), ("", ""), invalid("cannot be both set")),
+        get(
+            &go_on(json!({"v": "meta.k8s.io/v1", "rv": "1", "start": "default/a"})),
+            bad("incorrect encoded"),
+        ),
+        case(
+            ("POST", &format!("{MAPS}?dryRun=Some")),
+            (JSON, r#"{"metadata":{"name":"x"}}"#),
+            invalid("dryRun: Unsupported value: [\"Some\"]: supported values: \"All\""),
+        ),
+        case(
+            ("POST", &format!("{MAPS}?fieldValidation=Loose")),
+            (JSON, r#"{"metadata":{"name":"x"}}"#),
+            invalid("fieldValidation: Unsupported value: \"Loose\""),
+        ),
+        case(
+            ("PATCH", &format!("{MAP}?fieldValidation=Loose")),
+            (MERGE, "{}"),
+            invalid("PatchOptions.meta.k8s.io \"\" is invalid: fieldValidation"),
+        ),
+        case(
+            ("PATCH", &format!("{MAP}?force=true")),
+            (MERGE, "{}"),
+            invalid("force: Forbidden: may not be specified for non-apply patch"),
+        ),
+        case(
+            ("DELETE", &format!("{MAP}?gracePeriodSeconds=x")),
+            ("", ""),
+            bad("strconv.ParseInt: parsing \"x\": invalid syntax"),
+        ),
+        case(
+            ("DELETE", &format!("{MAP}?propagationPolicy=Frob")),
+            ("", ""),
+            invalid(
+                "DeleteOptions.meta.k8s.io \"\" is invalid: propagationPolicy: Unsupported value: \"Frob\"",
+            ),
+        ),
+        case(
+            ("DELETE", &format!("{MAP}?propagationPolicy=Orphan&orphanDependents=true")),
+            ("", ""),
+            invalid("cannot be both set"),
+        ),
         case(("DELETE", &format!("{MAPS}?labelSelector=((")), ("", ""), bad("unable to parse requirement")),
         case(("DELETE", &format!("{MAPS}?fieldSelector=a")), ("", ""), bad("can't understand 'a'")),
     ])
@@ -361,7 +436,14 @@ async fn fields_that_are_said_twice() {
     let refused = send("PATCH", strict(MAP), JSON_PATCH, operations).await.expect(422);
     assert!(refused.message().contains("json patch duplicate field \"[0].op\""), "{}", refused.text);
     let apply = format!("{MAP}?fieldManager=f&fieldValidation=Strict");
-    let refused = send("PATCH", apply, APPLY, "apiVersion: v1\nkind: ConfigMap\nkind: ConfigMap\nmetadata: {name: m}\n").await.expect(400);
+    let refused = send(
+        "PATCH",
+        apply,
+        APPLY,
+        "apiVersion: v1\nkind: ConfigMap\nkind: ConfigMap\nmetadata: {name: m}\n",
+    )
+    .await
+    .expect(400);
     assert!(refused.message().starts_with("error strict decoding patch: "), "{}", refused.text);
     assert!(refused.message().ends_with("line 3: key \"kind\" already set in map"), "{}", refused.text);
     assert_eq!(api.get(MAP).await.body["data"]["a"], "1");
@@ -376,10 +458,12 @@ async fn fields_that_are_said_twice() {
 
 #[tokio::test]
 async fn bodies_and_objects_that_are_too_large() {
-    let map = |size: usize| json!({"metadata": {"name": "large"}, "data": {"a": "x".repeat(size)}}).to_string();
+    let map =
+        |size: usize| json!({"metadata": {"name": "large"}, "data": {"a": "x".repeat(size)}}).to_string();
     const LIMIT: &str = "Request entity too large: limit is 3145728";
     let too_large = (413, "RequestEntityTooLarge", LIMIT);
-    let binary = |size: usize| json!({"metadata": {"name": "large"}, "spec": {"x": "y".repeat(size)}}).to_string();
+    let binary =
+        |size: usize| json!({"metadata": {"name": "large"}, "spec": {"x": "y".repeat(size)}}).to_string();
     all_refused(vec![
         case(("POST", MAPS), (JSON, map(3 << 20)), too_large),
         case(("PUT", MAP), (JSON, map(3 << 20)), too_large),
@@ -390,9 +474,14 @@ async fn bodies_and_objects_that_are_too_large() {
     // The store takes less than the door does.
     let api = world().await;
     let object = json!({"metadata": {"name": "large"}, "spec": {"a": "x".repeat(2 << 20)}});
-    api.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crate::bad_rules::definition(json!({
-        "type": "object", "x-kubernetes-preserve-unknown-fields": true,
-    }))).await.expect(201);
+    api.post(
+        "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+        crate::bad_rules::definition(json!({
+            "type": "object", "x-kubernetes-preserve-unknown-fields": true,
+        })),
+    )
+    .await
+    .expect(201);
     let refused = loop {
         let reply = api.post(crate::bad_rules::FROBS, object.clone()).await;
         if reply.code != 404 {

@@ -200,17 +200,24 @@ async fn objects_are_read_and_written_in_every_version() {
         let before = (webhook.reviews.load(Ordering::SeqCst), webhook.objects.load(Ordering::SeqCst));
         let list = api.get(V2).await.expect(200);
         assert_eq!(list.names(), ["a", "b", "c"]);
-        assert!(list.body["items"].as_array().unwrap().iter().all(|item| item["apiVersion"] == "example.com/v2"));
-        assert_eq!((list.body["kind"].as_str(), list.body["apiVersion"].as_str()), (Some("HostList"), Some("example.com/v2")));
+        assert!(
+            list.body["items"].as_array().unwrap().iter().all(|item| item["apiVersion"] == "example.com/v2")
+        );
+        assert_eq!(
+            (list.body["kind"].as_str(), list.body["apiVersion"].as_str()),
+            (Some("HostList"), Some("example.com/v2"))
+        );
         let after = (webhook.reviews.load(Ordering::SeqCst), webhook.objects.load(Ordering::SeqCst));
         assert_eq!((after.0 - before.0, after.1 - before.1), (1, 3));
         let table = api.get_as(V2, "application/json;as=Table;g=meta.k8s.io;v=v1").await.expect(200).body;
-        let cells: Vec<&Value> = table["rows"].as_array().unwrap().iter().map(|row| &row["cells"][1]).collect();
+        let cells: Vec<&Value> =
+            table["rows"].as_array().unwrap().iter().map(|row| &row["cells"][1]).collect();
         assert_eq!((&table["kind"], json!(cells)), (&json!("Table"), json!(["alpha", "beta", "gamma"])));
         let yaml = api.get_as(&format!("{V2}/a"), "application/yaml").await.expect(200);
         assert!(yaml.text.contains("host: alpha"), "{}", yaml.text);
         // Changes through one version are seen in the other.
-        let patched = api.patch("merge", &format!("{V2}/a"), json!({"spec": {"port": "9"}})).await.expect(200);
+        let patched =
+            api.patch("merge", &format!("{V2}/a"), json!({"spec": {"port": "9"}})).await.expect(200);
         assert_eq!(patched.body["spec"]["port"], "9");
         assert_eq!(api.get(&format!("{V1}/a")).await.body["spec"]["hostPort"], "alpha:9");
         let mut whole = api.get(&format!("{V2}/b")).await.body;
@@ -253,8 +260,12 @@ async fn appliers_of_different_versions_know_of_each_other() {
     let mut config = v2("a", "alpha", "1");
     config["spec"].as_object_mut().unwrap().remove("port");
     let both = apply(V2, "new", config).await.expect(200);
-    let managers: Vec<&str> = both.body["metadata"]["managedFields"].as_array().unwrap().iter()
-        .map(|entry| entry["apiVersion"].as_str().unwrap()).collect();
+    let managers: Vec<&str> = both.body["metadata"]["managedFields"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|entry| entry["apiVersion"].as_str().unwrap())
+        .collect();
     // In the order of the managers, as both wrote within one second.
     assert_eq!(managers, ["example.com/v2", "example.com/v1"]);
 }
@@ -299,7 +310,10 @@ async fn what_a_webhook_does_wrong_is_said_and_nothing_is_stored() {
     let table = [
         (Manner::Refuses, "failed: hosts are not convertible today"),
         (Manner::Fails, "failed: the server answered Internal Server Error"),
-        (Manner::Renames, "returned invalid converted object at index 0: must have the same name: a != other"),
+        (
+            Manner::Renames,
+            "returned invalid converted object at index 0: must have the same name: a != other",
+        ),
         (Manner::Loses, "returned 0 objects, expected 1"),
         (Manner::OtherUid, "failed: expected response.uid="),
     ];
@@ -307,7 +321,11 @@ async fn what_a_webhook_does_wrong_is_said_and_nothing_is_stored() {
         let (api, _webhook) = world(manner, &["v1"]).await;
         let refused = create(&api, V2, v2("a", "alpha", "1")).await.expect(500);
         let begins = "conversion webhook for example.com/v2, Kind=Host ";
-        assert!(refused.message().starts_with(begins) && refused.message().contains(says), "{}", refused.text);
+        assert!(
+            refused.message().starts_with(begins) && refused.message().contains(says),
+            "{}",
+            refused.text
+        );
         assert_eq!(api.get(V1).await.expect(200).names(), Vec::<&str>::new());
         // The stored version goes on without a webhook.
         create(&api, V1, v1("b", "beta:2")).await.expect(201);
@@ -322,7 +340,9 @@ async fn what_a_webhook_does_wrong_is_said_and_nothing_is_stored() {
     let api = Api::start().await;
     let other = webhook(Manner::Sound).await;
     let url = format!("https://127.0.0.1:{}/convert", webhook(Manner::Sound).await.port);
-    api.post(CRDS, definition(json!({"url": url, "caBundle": other.bundle}), &["v1"], "v1")).await.expect(201);
+    api.post(CRDS, definition(json!({"url": url, "caBundle": other.bundle}), &["v1"], "v1"))
+        .await
+        .expect(201);
     let refused = create(&api, V2, v2("a", "alpha", "1")).await.expect(500);
     assert!(refused.message().contains("failed: Post \"https://127.0.0.1:"), "{}", refused.text);
 }
@@ -336,8 +356,13 @@ async fn a_webhook_may_stand_behind_a_service() {
     });
     api.post(CRDS, definition(client, &["v1"], "v1")).await.expect(201);
     let refused = create(&api, V2, v2("a", "alpha", "1")).await.expect(500);
-    assert!(refused.message().contains("service \"hooks\" in namespace \"default\": not found"), "{}", refused.text);
-    let service = json!({"metadata": {"name": "hooks"}, "spec": {"type": "ExternalName", "externalName": "127.0.0.1"}});
+    assert!(
+        refused.message().contains("service \"hooks\" in namespace \"default\": not found"),
+        "{}",
+        refused.text
+    );
+    let service =
+        json!({"metadata": {"name": "hooks"}, "spec": {"type": "ExternalName", "externalName": "127.0.0.1"}});
     let service = api.post("/api/v1/namespaces/default/services", service).await;
     if service.code == 422 {
         // An address is no name of a domain.
