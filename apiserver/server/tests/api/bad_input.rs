@@ -300,16 +300,13 @@ async fn patch_bombs() {
     api.call("PATCH", MAP, &[("content-type", JSON_PATCH)], allowed).await.expect(200);
 }
 
+/// A list with these parameters.
+fn get(query: &str, answer: (u16, &'static str, &'static str)) -> Case {
+    case(("GET", &format!("{MAPS}?{query}")), ("", ""), answer)
+}
+
 #[tokio::test]
-async fn selectors_and_parameters_that_do_not_parse() {
-    let get = |query: &str, answer| case(("GET", &format!("{MAPS}?{query}")), ("", ""), answer);
-    let invalid = |says| (422, "Invalid", says);
-    let token = |value: &Value| {
-        use base64::Engine as _;
-        base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(value.to_string())
-    };
-    let go_on = |value: Value| format!("limit=1&continue={}", token(&value));
-    let continued = "invalid continue token: continue key is not valid";
+async fn selectors_that_do_not_parse() {
     all_refused(vec![
         get("labelSelector=a%3D%3D%3Db", bad("unable to parse requirement: found '='")),
         get("labelSelector=a,", bad("found '', expected: identifier after ','")),
@@ -333,6 +330,19 @@ async fn selectors_and_parameters_that_do_not_parse() {
             bad("invalid field selector: invalid escape sequence: \\x"),
         ),
         get("fieldSelector=spec.frob%3Da", bad("field label not supported: spec.frob")),
+    ])
+    .await;
+}
+
+#[tokio::test]
+async fn numbers_spans_and_continue_tokens_that_do_not_parse() {
+    let token = |value: &Value| {
+        use base64::Engine as _;
+        base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(value.to_string())
+    };
+    let go_on = |value: Value| format!("limit=1&continue={}", token(&value));
+    let continued = "invalid continue token: continue key is not valid";
+    all_refused(vec![
         get("limit=x", bad("strconv.ParseInt: parsing \"x\": invalid syntax")),
         get("limit=", bad("strconv.ParseInt: parsing \"\": invalid syntax")),
         get("limit=1.5", bad("strconv.ParseInt: parsing \"1.5\": invalid syntax")),
@@ -357,6 +367,14 @@ async fn selectors_and_parameters_that_do_not_parse() {
             &go_on(json!({"v": "meta.k8s.io/v1", "rv": "1", "start": "default/a"})),
             bad("incorrect encoded"),
         ),
+    ])
+    .await;
+}
+
+#[tokio::test]
+async fn options_that_are_none() {
+    let invalid = |says| (422, "Invalid", says);
+    all_refused(vec![
         case(
             ("POST", &format!("{MAPS}?dryRun=Some")),
             (JSON, r#"{"metadata":{"name":"x"}}"#),

@@ -8,6 +8,7 @@ mod bad_input;
 mod bad_rules;
 mod crds;
 mod crds_kubectl;
+mod crds_many;
 mod crds_webhook;
 mod discovery;
 mod envelope;
