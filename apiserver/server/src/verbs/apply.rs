@@ -28,7 +28,9 @@ pub async fn apply(context: &Context, resource: &Resource, part: Part, bytes: By
     let (namespace, name) = (namespace(context, resource), context.info.name.as_str());
     for _ in 0..limits::CONFLICT_RETRIES {
         let present = storage::fetch(&context.server, resource, namespace, name).await?.is_some();
-        let creatable = part == Part::Main && resource.verbs.contains(&Verb::Create);
+        // A kind whose definition goes has no such verb, and says why nothing is created.
+        let creatable =
+            part == Part::Main && (resource.custom.is_some() || resource.verbs.contains(&Verb::Create));
         if present {
             match change(context, resource, part, &config).await {
                 // It went between the two looks.

@@ -13,6 +13,7 @@ use super::managed::{self, Tracking};
 use super::update::{self, Part};
 use crate::admission::{self, Admission, Operation};
 use crate::context::Context;
+use crate::custom;
 use crate::limits;
 use crate::respond::{self, Answer};
 use crate::services;
@@ -70,6 +71,7 @@ pub async fn store_with(
 
 async fn try_store(admission: &Admission<'_>, mut object: Value) -> Result<Bytes, ApiError> {
     let (context, resource) = (admission.context, admission.resource);
+    custom::may_create(resource)?;
     let name = meta::name(&object).to_owned();
     // Addresses are reserved first, so that what is validated is what is stored.
     let reservation = services::reserve(context, resource, &mut object, None)?;

@@ -3,7 +3,7 @@
 
 use apiserver_api::definition::Custom;
 use apiserver_api::error::{ApiError, FieldError};
-use apiserver_api::managed::{self, FieldManager, FieldSet, Versions, check_manager_name, field_path};
+use apiserver_api::managed::{self, FieldManager, FieldSet, Versions, check_manager_name};
 use apiserver_api::meta;
 use apiserver_api::registry::Resource;
 use apiserver_api::schema::Shape;
@@ -12,6 +12,7 @@ use apiserver_api::structural::CustomShape;
 use http::header::USER_AGENT;
 use serde_json::{Value, json};
 
+use super::reset;
 use super::update::Part;
 use crate::context::Context;
 use crate::convert;
@@ -112,7 +113,8 @@ pub fn drop_empty(object: &mut Value) {
 
 /// Fills in the managed fields of `new`, which takes the place of `live`, or is created.
 pub fn update(context: &Context, resource: &Resource, part: Part, live: Option<&Value>, new: &mut Value) {
-    let (name, reset) = (manager(context), reset(resource, part, new, live));
+    let subresource = context.info.subresource.as_str();
+    let (name, reset) = (manager(context), reset::fields(resource, part, subresource, new, live));
     if let Some(custom) = &resource.custom {
         let custom: &Custom = custom;
         let shape = CustomShape::of(custom.schema());
@@ -134,7 +136,8 @@ pub fn apply(
     live: Option<&Value>,
     config: &Value,
 ) -> Result<Value, ApiError> {
-    let (name, reset) = (manager(context), reset(resource, part, config, live));
+    let subresource = context.info.subresource.as_str();
+    let (name, reset) = (manager(context), reset::fields(resource, part, subresource, config, live));
     let force = context.query.flag("force");
     if let Some(custom) = &resource.custom {
         let custom: &Custom = custom;
@@ -246,27 +249,6 @@ pub fn forget_new_times(old: &Value, new: &mut Value) {
     if new != old {
         meta::set(new, "managedFields", after);
     }
-}
-
-/// What a request for this part of the object cannot write.
-fn reset(resource: &Resource, part: Part, new: &Value, live: Option<&Value>) -> FieldSet {
-    let mut set = FieldSet::new();
-    match part {
-        Part::Main if resource.behaviour.status_subresource => set.insert(&field_path(&["status"])),
-        Part::Main | Part::Whole => {}
-        Part::Status => {
-            let fields = [Some(new), live].into_iter().flatten().filter_map(Value::as_object).flatten();
-            for (field, _) in fields {
-                if !matches!(field.as_str(), "apiVersion" | "kind" | "metadata" | "status") {
-                    set.insert(&field_path(&[field]));
-                }
-            }
-            for field in ["deletionTimestamp", "finalizers", "ownerReferences"] {
-                set.insert(&field_path(&["metadata", field]));
-            }
-        }
-    }
-    set
 }
 
 /// A shape that is found by the kind's schema.

@@ -10,6 +10,7 @@ mod managed;
 mod patch;
 mod pieces;
 mod pods;
+mod reset;
 mod reviews;
 mod scale;
 mod subresources;
