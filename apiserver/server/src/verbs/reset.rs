@@ -43,7 +43,9 @@ pub fn fields(
             match kind {
                 ("apps", "Deployment", _) => set.insert(&field_path(&["metadata", "labels"])),
                 (
-                    "apiextensions.k8s.io" | "apiregistration.k8s.io" | "flowcontrol.apiserver.k8s.io"
+                    "apiextensions.k8s.io"
+                    | "apiregistration.k8s.io"
+                    | "flowcontrol.apiserver.k8s.io"
                     | "internal.apiserver.k8s.io",
                     ..,
                 ) => set.insert(&field_path(&["metadata"])),
@@ -132,14 +134,8 @@ mod tests {
             json!({"f:nodeName": {}, "f:ephemeralContainers": {},
                 "f:containers": {"k:{\"name\":\"c\"}": {"f:image": {}}}})
         );
-        let approval = shown(
-            "certificates.k8s.io",
-            "v1",
-            "certificatesigningrequests",
-            Part::Status,
-            "approval",
-            &new,
-        );
+        let approval =
+            shown("certificates.k8s.io", "v1", "certificatesigningrequests", Part::Status, "approval", &new);
         assert_eq!(approval["f:status"], json!({"f:certificate": {}}));
     }
 }
