@@ -273,13 +273,17 @@ async fn flow(context: Context, request: Request<Body>) -> Answer {
     if context.info.is_long_running() {
         return impersonate(context, request).await;
     }
+    // A client may give up sooner than the server would.
+    let patience = context.query.duration("timeout")?.filter(|asked| !asked.is_zero());
     let server = Arc::clone(&context.server);
+    let most = server.config().request_timeout;
+    let timeout = patience.map_or(most, |asked| asked.min(most));
     // Administrators must be able to look into a server that is overrun.
     let exempt = context.identity.groups.iter().any(|group| group == "system:masters");
     let _turn = if exempt { None } else { Some(turn(&server, context.info.is_read()).await?) };
-    tokio::time::timeout(server.config().request_timeout, impersonate(context, request)).await.unwrap_or_else(
-        |_| Err(ApiError::new(504, "Timeout", "Timeout: request did not complete within the allotted time")),
-    )
+    tokio::time::timeout(timeout, impersonate(context, request)).await.unwrap_or_else(|_| {
+        Err(ApiError::new(504, "Timeout", "Timeout: request did not complete within the allotted time"))
+    })
 }
 
 async fn turn(server: &Server, read: bool) -> Result<SemaphorePermit<'_>, ApiError> {

@@ -33,6 +33,7 @@ mod measured;
 mod metrics;
 mod negotiate;
 mod older;
+pub mod parsers;
 mod paths;
 mod query;
 mod request;
@@ -44,6 +45,7 @@ mod storage;
 pub mod stored;
 mod table;
 mod verbs;
+mod wire;
 
 pub use body::Body;
 pub use chain::PeerCertificate;

@@ -7,8 +7,7 @@ use http::Request;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto;
+use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
@@ -19,17 +18,14 @@ use tower::{BoxError, Service};
 use crate::chain::PeerCertificate;
 use crate::limits;
 use crate::server::Server;
+use crate::wire::{self, Spoken};
 
 /// Time that connections have to end when no request is in flight any more.
 const DRAIN: Duration = Duration::from_secs(5);
 /// Requests in flight are counted this often at the end.
 const IDLE_CHECK: Duration = Duration::from_millis(10);
-/// A client has this long to send a request's head.
-const HEAD: Duration = Duration::from_secs(30);
 /// Pause after an error of `accept`, such as too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// HTTP/2 connections are probed this often.
-const KEEP_ALIVE: Duration = Duration::from_secs(30);
 
 /// Serves until `shutdown`, then ends in good order: readiness is answered with no and the server's
 /// endpoint is withdrawn; after the configured delay new requests are refused, watches end after a
@@ -148,6 +144,8 @@ async fn connection(
     server: Arc<Server>,
     shutdown: CancellationToken,
 ) -> Result<(), BoxError> {
+    let places = server.connections();
+    let Ok(_place) = places.try_acquire() else { return Err("there are too many connections".into()) };
     let stream = handshake(stream, acceptor, &server).await?;
     let certificates = stream.get_ref().1.peer_certificates();
     let certificate =
@@ -159,17 +157,8 @@ async fn connection(
         }
         server.service().call(request)
     });
-    let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD);
-    builder
-        .http2()
-        .timer(TokioTimer::new())
-        .max_concurrent_streams(limits::STREAMS)
-        .keep_alive_interval(Some(KEEP_ALIVE))
-        // Informers hold many watches on one connection; each needs room of its own.
-        .initial_connection_window_size(1 << 20)
-        .max_send_buf_size(1 << 20);
-    let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
+    let builder = wire::builder();
+    let connection = builder.serve_connection_with_upgrades(TokioIo::new(Spoken::soon(stream)), service);
     let mut connection = std::pin::pin!(connection);
     tokio::select! {
         biased;

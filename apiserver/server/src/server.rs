@@ -137,6 +137,7 @@ pub struct Server {
     metrics: Metrics,
     reads: Semaphore,
     writes: Semaphore,
+    connections: Arc<Semaphore>,
     ready: watch::Sender<bool>,
     /// The end was announced: not ready any more.
     draining: CancellationToken,
@@ -174,6 +175,7 @@ impl Server {
             custom,
             reads: Semaphore::new(config.reads_in_flight),
             writes: Semaphore::new(config.writes_in_flight),
+            connections: Arc::new(Semaphore::new(limits::CONNECTIONS)),
             config,
             store,
             registry,
@@ -351,6 +353,11 @@ impl Server {
 
     pub(crate) fn writes(&self) -> &Semaphore {
         &self.writes
+    }
+
+    /// A place for each connection.
+    pub(crate) fn connections(&self) -> Arc<Semaphore> {
+        Arc::clone(&self.connections)
     }
 
     pub(crate) fn set_allocator(&self, allocator: Allocator) {

@@ -11,10 +11,11 @@ use serde_json::{Map, Value, json};
 
 use super::decode;
 use super::managed::{self, Tracking};
-use super::update::Part;
+use super::update::{self, Part};
 use crate::admission::{self, Admission, Operation};
 use crate::allocate::Reservation;
 use crate::context::Context;
+use crate::custom;
 use crate::limits;
 use crate::respond::{self, Answer};
 use crate::services;
@@ -73,6 +74,7 @@ pub async fn store_with(
 
 async fn try_store(admission: &Admission<'_>, mut object: Value) -> Result<Bytes, ApiError> {
     let (context, resource) = (admission.context, admission.resource);
+    custom::may_create(resource)?;
     let name = meta::name(&object).to_owned();
     if resource.custom.is_none() {
         schema::complete_status(&resource.schema, &mut object);
@@ -113,7 +115,7 @@ async fn judge_and_put(
     if let Some(reservation) = reservation {
         reservation.write_begins();
     }
-    storage::put(&context.server, resource, object, 0).await
+    update::store(context, resource, object, 0).await
 }
 
 fn exists(resource: &Resource, name: &str, current: Option<Value>) -> ApiError {

@@ -15,8 +15,10 @@ use super::{apply, create, decode, delete};
 use crate::admission::{self, Admission, Operation};
 use crate::allocate::Reservation;
 use crate::context::Context;
+use crate::custom::conversion::{by_webhook, settled};
 use crate::encoding;
 use crate::limits;
+use crate::negotiate;
 use crate::respond::{self, Answer};
 use crate::services;
 use crate::storage::{self, Outcome, Stored};
@@ -95,7 +97,7 @@ pub async fn change_with(
     let namespace = if resource.namespaced { namespace } else { "" };
     let mut current = storage::require(&context.server, resource, namespace, name).await?;
     for _ in 0..limits::CONFLICT_RETRIES {
-        let new = make(&current.object)?;
+        let new = settled(context, resource, || make(&current.object)).await?;
         let pinned = pinned(resource, &current, &new)?;
         match attempt(context, resource, (part, tracking), &current, new).await? {
             Outcome::Done(bytes) => return Ok(bytes),
@@ -157,6 +159,15 @@ async fn attempt(
     meta::set(&mut new, "resourceVersion", current.revision.to_string());
     encoding::settle(&mut new, old);
     match tracking {
+        Tracking::Update if by_webhook(resource).is_some() => {
+            let untracked = new;
+            new = settled(context, resource, || {
+                let mut tracked = untracked.clone();
+                managed::update(context, resource, part, Some(old), &mut tracked);
+                Ok(tracked)
+            })
+            .await?;
+        }
         Tracking::Update => managed::update(context, resource, part, Some(old), &mut new),
         Tracking::Done => {}
         Tracking::Keep => keep_field(old, &mut new, "managedFields"),
@@ -206,7 +217,7 @@ async fn judge_and_put(
     if delete::is_finished(&new) {
         delete::finish(context, resource, &new, current.revision).await
     } else {
-        storage::put(&context.server, resource, new, current.revision).await
+        store(context, resource, new, current.revision).await
     }
 }
 
@@ -215,6 +226,22 @@ fn refuse(resource: &Resource, name: &str, errors: &[FieldError]) -> Result<(), 
         return Ok(());
     }
     Err(ApiError::invalid(&resource.group, &resource.kind, name, errors))
+}
+
+/// Writes an object for a request. Only those that apply insist on its managed fields, for without
+/// them nobody would know what the next configuration no longer says.
+pub async fn store(
+    context: &Context,
+    resource: &Resource,
+    object: Value,
+    expected: Revision,
+) -> Result<Outcome, ApiError> {
+    let applies = context.info.verb == "patch" && negotiate::content_type(&context.headers) == apply::MEDIA;
+    if applies {
+        storage::put(&context.server, resource, object, expected).await
+    } else {
+        storage::put_fitting(&context.server, resource, object, expected).await
+    }
 }
 
 fn errors_of(resource: &Resource, part: Part, new: &Value, old: &Value) -> Vec<FieldError> {

@@ -4,8 +4,12 @@
 
 mod admission;
 mod apply;
+mod bad_input;
+mod bad_rules;
 mod crds;
 mod crds_kubectl;
+mod crds_many;
+mod crds_webhook;
 mod discovery;
 mod envelope;
 mod faults;
