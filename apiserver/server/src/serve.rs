@@ -16,6 +16,7 @@ use tokio_util::task::TaskTracker;
 use tower::{BoxError, Service};
 
 use crate::chain::PeerCertificate;
+use crate::cork::Corked;
 use crate::limits;
 use crate::server::Server;
 
@@ -94,6 +95,16 @@ async fn connection(
         // Informers hold many watches on one connection; each needs room of its own.
         .initial_connection_window_size(1 << 20)
         .max_send_buf_size(1 << 20);
+    if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
+        let connection = builder.serve_connection(TokioIo::new(Corked::new(stream)), service);
+        let mut connection = std::pin::pin!(connection);
+        tokio::select! {
+            biased;
+            ended = connection.as_mut() => return ended,
+            () = shutdown.cancelled() => connection.as_mut().graceful_shutdown(),
+        }
+        return connection.await;
+    }
     let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
     let mut connection = std::pin::pin!(connection);
     tokio::select! {
