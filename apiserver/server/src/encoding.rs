@@ -46,10 +46,11 @@ pub fn json(stored: &[u8]) -> Result<Cow<'_, [u8]>, Unreadable> {
     Ok(Cow::Owned(protobuf::to_json(stored)?))
 }
 
-/// Text as bytes that take no more memory than they are long: they are kept for as long as the object
-/// lives.
-pub fn exact(text: String) -> Bytes {
-    Bytes::from(text.into_boxed_str().into_boxed_bytes())
+/// A value as JSON text, in bytes that take no more memory than they are long: they are kept for as long
+/// as the object lives.
+pub fn exact(value: &Value) -> Bytes {
+    let text = serde_json::to_vec(value).expect("the keys of a value are strings");
+    Bytes::from(text.into_boxed_slice())
 }
 
 /// The bytes that Kubernetes would store for an object of the storage version.

@@ -30,8 +30,7 @@ impl RequestInfo {
     /// Reads method, path and the few parameters that decide the verb.
     pub fn parse(method: &Method, path: &str, query: &Query) -> Self {
         let mut info = Self { path: path.to_owned(), verb: method_verb(method), ..Self::default() };
-        let parts: Vec<String> =
-            path.split('/').filter(|part| !part.is_empty()).map(segment).collect();
+        let parts: Vec<String> = path.split('/').filter(|part| !part.is_empty()).map(segment).collect();
         let mut rest: &[String] = match parts.as_slice() {
             [api, version, rest @ ..] if api == "api" && !rest.is_empty() => {
                 info.version.clone_from(version);

@@ -104,7 +104,7 @@ pub async fn put(
         encoding::as_kubernetes(resource, &object)
             .map_err(|error| ApiError::bad_request(format!("{key} cannot be encoded: {error}")))?
     } else {
-        encoding::exact(object.to_string())
+        encoding::exact(&object)
     };
     if value.len() > limits::BODY {
         return Err(ApiError::new(413, "RequestEntityTooLarge", format!("{key} is too large to be stored")));

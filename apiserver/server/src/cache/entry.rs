@@ -213,7 +213,8 @@ impl Entry {
         // The bytes were read when the entry was made, so they can be read again.
         let object = self.object();
         let text = std::str::from_utf8(&object).unwrap_or_default();
-        serde_json::from_str(text).map_or_else(|_| "{}".to_owned(), |head: Head<'_>| head.metadata.get().to_owned())
+        serde_json::from_str(text)
+            .map_or_else(|_| "{}".to_owned(), |head: Head<'_>| head.metadata.get().to_owned())
     }
 
     /// Its metadata decoded.
@@ -511,7 +512,8 @@ mod tests {
     use super::*;
 
     fn read(stored: &str, fields: &[&str]) -> Entry {
-        Entry::read("ns/a".into(), 42, Bytes::copy_from_slice(stored.as_bytes()), &Fields::new(fields)).unwrap()
+        Entry::read("ns/a".into(), 42, Bytes::copy_from_slice(stored.as_bytes()), &Fields::new(fields))
+            .unwrap()
     }
 
     #[test]

@@ -240,12 +240,7 @@ impl Cache {
     }
 
     /// Reads stored bytes as this cache keeps them.
-    pub fn read(
-        &self,
-        key: &str,
-        revision: Revision,
-        stored: &Bytes,
-    ) -> Result<Entry, Unreadable> {
+    pub fn read(&self, key: &str, revision: Revision, stored: &Bytes) -> Result<Entry, Unreadable> {
         let short: Arc<str> = Arc::from(key.strip_prefix(&self.prefix).unwrap_or(key));
         Entry::read(short, revision, self.json(key, stored)?, &self.fields)
     }
@@ -263,7 +258,7 @@ impl Cache {
             Some(convert) => {
                 let mut value = encoding::read(stored).map_err(unreadable)?;
                 convert(&mut value);
-                Ok(encoding::exact(value.to_string()))
+                Ok(encoding::exact(&value))
             }
             None => Ok(match encoding::json(stored).map_err(unreadable)? {
                 Cow::Borrowed(_) => stored.clone(),

@@ -347,9 +347,7 @@ pub async fn collection(context: &Context, resource: &Resource, bytes: Bytes) ->
         }
         for (entry, result) in page.iter().zip(futures::future::join_all(deletions).await) {
             match result {
-                Ok(_) => {
-                    items.push(serde_json::from_slice::<Value>(&entry.object()).unwrap_or(Value::Null))
-                }
+                Ok(_) => items.push(serde_json::from_slice::<Value>(&entry.object()).unwrap_or(Value::Null)),
                 // Somebody else was faster, or it is another object of that name by now.
                 Err(error) if error.code == 404 || error.code == 409 => {}
                 Err(error) => return Err(error),

@@ -75,12 +75,7 @@ pub async fn puts(
 }
 
 /// Reads of one key from a store without a server.
-pub async fn gets(
-    store: &Arc<dyn Store>,
-    clients: usize,
-    key: &str,
-    length: Duration,
-) -> Result<Turn> {
+pub async fn gets(store: &Arc<dyn Store>, clients: usize, key: &str, length: Duration) -> Result<Turn> {
     let (start, mut tasks) = (Instant::now(), JoinSet::new());
     for _ in 0..clients {
         let (store, key) = (Arc::clone(store), key.to_owned());

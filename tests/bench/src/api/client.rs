@@ -37,7 +37,8 @@ pub struct Target {
 impl Target {
     /// From a kubeconfig as `hawser apiserver` writes it: one cluster, one user with a certificate.
     pub fn from_kubeconfig(path: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let text =
+            std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
         let field = |name: &str| {
             let line = text.lines().find_map(|line| line.trim().strip_prefix(name));
             line.map(str::trim).with_context(|| format!("no {name} in {}", path.display()))

@@ -92,7 +92,8 @@ struct Listed {
 /// Over TLS, in turn with the bare server sending as many bytes.
 pub fn over_tls(report: &Report, plan: &Plan, hawser: &Running, echo: &Running, pods: usize) -> Result<()> {
     let runtime = super::runtime()?;
-    let connect = |server: &Running| Ok::<_, anyhow::Error>(runtime.block_on(server.target.connect(1))?.remove(0));
+    let connect =
+        |server: &Running| Ok::<_, anyhow::Error>(runtime.block_on(server.target.connect(1))?.remove(0));
     let (to_hawser, to_echo) = (connect(hawser)?, connect(echo)?);
     for form in Form::ALL {
         let bytes = runtime.block_on(pages(&to_hawser, form))?;

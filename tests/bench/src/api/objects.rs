@@ -122,8 +122,8 @@ pub fn stored_pod(i: usize) -> (String, Bytes) {
     let ip = format!("10.{}.{}.{}", 64 + i / 65_536, i / 256 % 256, i % 256);
     let since = "2026-01-02T03:04:07Z";
     let condition = |kind: &str| json!({"type": kind, "status": "True", "lastTransitionTime": since});
-    let conditions =
-        ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"].map(condition);
+    let conditions = ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"]
+        .map(condition);
     object["status"] = json!({
         "phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}], "hostIP": "192.0.2.7", "startTime": since,
         "qosClass": "Burstable",

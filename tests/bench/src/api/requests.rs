@@ -61,12 +61,12 @@ impl Verb {
         let path = object.path();
         let of = move |client: usize| format!("{path}/bench-{client}");
         match self {
-            Self::Create => Arc::new(move |_, number| {
-                Call::post(path, object.body(&format!("new-{round}-{number}"), 0))
-            }),
-            Self::Get => Arc::new(move |_, number| {
-                Call::get(of(usize::try_from(number).unwrap_or(0) % OBJECTS))
-            }),
+            Self::Create => {
+                Arc::new(move |_, number| Call::post(path, object.body(&format!("new-{round}-{number}"), 0)))
+            }
+            Self::Get => {
+                Arc::new(move |_, number| Call::get(of(usize::try_from(number).unwrap_or(0) % OBJECTS)))
+            }
             Self::Update => Arc::new(move |client, number| Call {
                 method: Method::PUT,
                 path: of(client),

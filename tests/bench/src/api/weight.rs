@@ -27,11 +27,8 @@ pub fn run(report: &Report, plan: &Plan) {
         empty = Some(of_empty(report, plan)?);
         Ok(())
     });
-    let sizes: &[usize] = if plan.sizes.is_empty() {
-        plan.choose(&[1, 500, 20_000], &[1, 500, 150_000])
-    } else {
-        &plan.sizes
-    };
+    let sizes: &[usize] =
+        if plan.sizes.is_empty() { plan.choose(&[1, 500, 20_000], &[1, 500, 150_000]) } else { &plan.sizes };
     for pods in sizes.iter().copied().filter(|pods| *pods > 0) {
         report.attempt(&format!("pods={pods}"), || of_pods(report, plan, pods, empty));
     }
@@ -65,7 +62,8 @@ fn of_pods(report: &Report, plan: &Plan, pods: usize, empty: Option<f64>) -> Res
     let store = directory.path().join("hawser/store");
     std::fs::create_dir_all(&store).context("cannot make a directory")?;
     let filled = lines_of(&["fill", &text(&store), "0", &pods.to_string()])?;
-    let encoded = filled.first().and_then(|(_, bytes)| bytes.first()).copied().context("nothing was filled")?;
+    let encoded =
+        filled.first().and_then(|(_, bytes)| bytes.first()).copied().context("nothing was filled")?;
     let hawser = starts(report, plan, &directory, pods)?;
     if plan.has("memory") {
         std::thread::sleep(REST);
