@@ -38,6 +38,8 @@ pub const SNAPSHOTS: usize = 32;
 pub const SNAPSHOT_AGE: Duration = Duration::from_secs(75);
 /// Pages of the first read of the store.
 pub const LOAD_PAGE: usize = 5000;
+/// Pages of more objects are read by two threads.
+pub const LOAD_ALONE: usize = 1000;
 /// A list is sent in pieces of about this many bytes.
 pub const LIST_PIECE: usize = 64 * 1024;
 /// A list in protobuf keeps about this many bytes of what it encoded to find out its length.
