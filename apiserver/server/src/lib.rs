@@ -21,6 +21,7 @@ mod cache;
 mod chain;
 mod context;
 mod convert;
+mod cork;
 mod custom;
 mod discovery;
 mod encoding;

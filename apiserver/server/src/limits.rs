@@ -41,6 +41,8 @@ pub const SNAPSHOT_AGE: Duration = Duration::from_secs(75);
 pub const RESUMED_REVISIONS: [i64; 3] = [5_000, 1_000, 100];
 /// Pages of the first read of the store.
 pub const LOAD_PAGE: usize = 5000;
+/// Pages of more objects are read by two threads.
+pub const LOAD_ALONE: usize = 1000;
 /// A list is sent in pieces of about this many bytes.
 pub const LIST_PIECE: usize = 64 * 1024;
 /// A list in protobuf keeps about this many bytes of what it encoded to find out its length.

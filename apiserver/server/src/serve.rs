@@ -16,6 +16,7 @@ use tokio_util::task::TaskTracker;
 use tower::{BoxError, Service};
 
 use crate::chain::PeerCertificate;
+use crate::cork::Corked;
 use crate::limits;
 use crate::server::Server;
 use crate::wire::{self, Spoken};
@@ -158,6 +159,17 @@ async fn connection(
         server.service().call(request)
     });
     let builder = wire::builder();
+    if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
+        let stream = Corked::new(Spoken::soon(stream));
+        let connection = builder.serve_connection(TokioIo::new(stream), service);
+        let mut connection = std::pin::pin!(connection);
+        tokio::select! {
+            biased;
+            ended = connection.as_mut() => return ended,
+            () = shutdown.cancelled() => connection.as_mut().graceful_shutdown(),
+        }
+        return connection.await;
+    }
     let connection = builder.serve_connection_with_upgrades(TokioIo::new(Spoken::soon(stream)), service);
     let mut connection = std::pin::pin!(connection);
     tokio::select! {

@@ -160,7 +160,7 @@ async fn present(
 
 fn encode(server: &Server, resource: &Resource, key: &str, object: &Value) -> Result<Bytes, ApiError> {
     if !server.store().shared() {
-        return Ok(encoding::exact(object.to_string()));
+        return Ok(encoding::exact(object));
     }
     encoding::as_kubernetes(resource, object)
         .map_err(|error| ApiError::bad_request(format!("{key} cannot be encoded: {error}")))

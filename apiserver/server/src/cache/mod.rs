@@ -313,7 +313,7 @@ impl Cache {
             Some(convert) => {
                 let mut value = encoding::read(stored).map_err(unreadable)?;
                 convert(&mut value);
-                Ok(encoding::exact(value.to_string()))
+                Ok(encoding::exact(&value))
             }
             None => Ok(match encoding::json(stored).map_err(unreadable)? {
                 Cow::Borrowed(_) => stored.clone(),
