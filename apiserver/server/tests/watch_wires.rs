@@ -10,6 +10,7 @@ use apiserver_api::ambient::Ambient;
 use apiserver_api::auth::Identity;
 use apiserver_api::builtin;
 use apiserver_server::auth::pki::{Pki, Subject};
+use apiserver_server::auth::tokens::Issuer;
 use apiserver_server::{Server, ServerConfig, serve};
 use apiserver_store::disk::SimDisk;
 use apiserver_store::embedded::{Embedded, Options};
@@ -52,7 +53,9 @@ impl Running {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let store = Arc::new(Embedded::open(Arc::new(SimDisk::new(7)), Options::default()).await.unwrap());
-        let server = Server::new(ServerConfig::default(), store, builtin::registry(), ambient).unwrap();
+        let issuer = Issuer::open(&pki, "https://kubernetes.default.svc.cluster.local", &[]).unwrap();
+        let config = ServerConfig { issuer: Some(Arc::new(issuer)), ..ServerConfig::default() };
+        let server = Server::new(config, store, builtin::registry(), ambient).unwrap();
         let tls = pki.apiserver_tls(&Subject::apiserver("cluster.local", ["127.0.0.1".to_owned()])).unwrap();
         server.start();
         server.ready().await;
