@@ -87,7 +87,9 @@ pub fn in_protobuf(document: &Document) -> Result<Document, ApiError> {
     let mut value: Value = serde_json::from_slice(&document.bytes).map_err(|error| failed(&error))?;
     // The list of core versions does not say its own.
     value["apiVersion"] = "v1".into();
-    protobuf::to_envelope(&value).map(|bytes| Document::of(Bytes::from(bytes))).map_err(|error| failed(&error))
+    protobuf::to_envelope(&value)
+        .map(|bytes| Document::of(Bytes::from(bytes)))
+        .map_err(|error| failed(&error))
 }
 
 struct Group<'a> {
@@ -162,7 +164,8 @@ impl Discovery {
 
     /// The same in protobuf, made anew: clients keep it.
     pub fn aggregated_protobuf(&self, path: &str, version: Aggregated) -> Result<Document, ApiError> {
-        let failed = |why: &dyn std::error::Error| ApiError::internal(format!("discovery in protobuf: {why}"));
+        let failed =
+            |why: &dyn std::error::Error| ApiError::internal(format!("discovery in protobuf: {why}"));
         let document = self.aggregated(path, version).ok_or_else(no_such_resource)?;
         let value: Value = serde_json::from_slice(&document.bytes).map_err(|error| failed(&error))?;
         let kind = "APIGroupDiscoveryList";

@@ -90,10 +90,15 @@ fn kinds(context: &Context, path: &str) -> Answer {
                 Some("v2beta1") => Aggregated::V2Beta1,
                 _ => continue,
             };
-            let document = discovery.aggregated(path, version).filter(|_| group && list && (json || protobuf));
+            let document =
+                discovery.aggregated(path, version).filter(|_| group && list && (json || protobuf));
             if let Some(document) = document {
                 return if protobuf {
-                    Ok(cached(context, &discovery.aggregated_protobuf(path, version)?, version.protobuf_media()))
+                    Ok(cached(
+                        context,
+                        &discovery.aggregated_protobuf(path, version)?,
+                        version.protobuf_media(),
+                    ))
                 } else {
                     Ok(cached(context, document, version.media()))
                 };
@@ -161,7 +166,11 @@ fn preferred(context: &Context, accepted: &[&str], media: &'static str) -> Resul
         return Ok(JSON);
     }
     let choose = |range: &negotiate::Range| {
-        if range.accepts(JSON) { Some(JSON) } else { accepted.contains(&range.media.as_str()).then_some(media) }
+        if range.accepts(JSON) {
+            Some(JSON)
+        } else {
+            accepted.contains(&range.media.as_str()).then_some(media)
+        }
     };
     ranges.iter().find_map(choose).ok_or_else(|| {
         let text = format!("only the following media types are accepted: {JSON}, {media}");

@@ -127,7 +127,8 @@ async fn over_http1_in_chunks_and_over_http2() {
     running.map("a").await;
     let path = format!("{MAPS}?watch=1");
 
-    let (mut sender, connection) = http1::handshake(TokioIo::new(running.connect(b"http/1.1").await)).await.unwrap();
+    let (mut sender, connection) =
+        http1::handshake(TokioIo::new(running.connect(b"http/1.1").await)).await.unwrap();
     let one = tokio::spawn(connection);
     let mut first = sender.send_request(request(&path, &[])).await.unwrap();
     check_head(first.headers());
@@ -169,7 +170,8 @@ async fn socket(
     path: &str,
     more: &[(&str, &str)],
 ) -> (HeaderMap, WebSocketStream<TokioIo<hyper::upgrade::Upgraded>>) {
-    let (mut sender, connection) = http1::handshake(TokioIo::new(running.connect(b"http/1.1").await)).await.unwrap();
+    let (mut sender, connection) =
+        http1::handshake(TokioIo::new(running.connect(b"http/1.1").await)).await.unwrap();
     tokio::spawn(connection.with_upgrades());
     let headers: Vec<_> = HANDSHAKE.iter().chain(more).copied().collect();
     let mut response = sender.send_request(request(path, &headers)).await.unwrap();

@@ -5,7 +5,6 @@ use super::Shape::{Arm, By, Double, Either, Flag, Integer, List, Listed, Object,
 use super::{Message, Shape, Unfit, text};
 use serde_json::Value;
 
-
 pub static DOCUMENT: Message = Message {
     fields: &[
         ("swagger", 1, Text),

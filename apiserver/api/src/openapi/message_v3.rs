@@ -86,10 +86,8 @@ static MEDIA: Message = Message { fields: &[("schema", 1, By(schema))], rest: Ex
 
 static RESPONSES: Message = Message { fields: &[], rest: Pairs(2, Arm(1, &Object(&RESPONSE))) };
 
-static RESPONSE: Message = Message {
-    fields: &[("description", 1, Text), ("content", 3, Object(&CONTENT))],
-    rest: Extensions(5),
-};
+static RESPONSE: Message =
+    Message { fields: &[("description", 1, Text), ("content", 3, Object(&CONTENT))], rest: Extensions(5) };
 
 static REFERENCE: Message = Message { fields: &[("$ref", 1, Text)], rest: Nothing };
 

@@ -1,5 +1,6 @@
 //! An object as the cache keeps it: its encoding, and what selectors ask about, extracted once.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -13,6 +14,8 @@ use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
 use serde_json::value::RawValue;
+
+use super::text::{Places, Text, Word};
 
 const ADDED: &[u8] = br#"{"type":"ADDED","object":"#;
 const MODIFIED: &[u8] = br#"{"type":"MODIFIED","object":"#;
@@ -67,11 +70,11 @@ pub struct Entry {
     /// Mod revision.
     pub revision: Revision,
     /// `metadata.uid`
-    pub uid: String,
+    uid: Text,
     /// Labels, in the order of their keys.
-    pub labels: BTreeMap<String, String>,
+    labels: Box<[(Text, Text)]>,
     /// Values of the selectable fields, in the order of [`Fields`].
-    pub fields: Vec<String>,
+    fields: Box<[Text]>,
     frame: Bytes,
     /// Where the object begins in `frame`.
     start: usize,
@@ -89,11 +92,11 @@ struct Head<'a> {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Meta {
-    #[serde(default)]
-    labels: Option<BTreeMap<String, String>>,
-    #[serde(default)]
-    uid: Option<String>,
+struct Meta<'a> {
+    #[serde(default, borrow)]
+    labels: Option<BTreeMap<Word<'a>, Word<'a>>>,
+    #[serde(default, borrow)]
+    uid: Option<Word<'a>>,
     #[serde(default)]
     resource_version: Option<IgnoredAny>,
 }
@@ -113,7 +116,7 @@ impl Entry {
         };
         let text = std::str::from_utf8(stored).map_err(|_| bad(None))?;
         let head: Head<'_> = serde_json::from_str(text).map_err(|e| bad(Some(e)))?;
-        let meta: Meta = serde_json::from_str(head.metadata.get()).map_err(|e| bad(Some(e)))?;
+        let meta: Meta<'_> = serde_json::from_str(head.metadata.get()).map_err(|e| bad(Some(e)))?;
         if meta.resource_version.is_some() {
             // Foreign data: take the field out and read again.
             let mut value: Value = serde_json::from_str(text).map_err(|e| bad(Some(e)))?;
@@ -128,6 +131,7 @@ impl Entry {
         let mut frame = BytesMut::with_capacity(intro.len() + text.len() + VERSION.len() + 24);
         frame.put_slice(intro);
         frame.put_slice(&stored[..at]);
+        let begun = frame.len();
         frame.put_slice(VERSION);
         let from = frame.len();
         frame.put_slice(revision.to_string().as_bytes());
@@ -136,19 +140,37 @@ impl Entry {
         if !empty {
             frame.put_u8(b',');
         }
+        let places = Places { stored: text, before: intro.len(), from: at, inserted: frame.len() - begun };
         frame.put_slice(&stored[at..]);
         frame.put_slice(END);
+        let labels = meta.labels.into_iter().flatten();
         Ok(Self {
             key,
             revision,
-            uid: meta.uid.unwrap_or_default(),
-            labels: meta.labels.unwrap_or_default(),
-            fields: fields.extract(text),
+            uid: places.keep(meta.uid.as_ref().map_or("", |uid| &uid.0)),
+            labels: labels.map(|(key, value)| (places.keep(&key.0), places.keep(&value.0))).collect(),
+            fields: fields.extract(text).iter().map(|value| places.keep(value)).collect(),
             frame: frame.freeze(),
             start: intro.len(),
             version: (from, to),
             protobuf_len: AtomicU32::new(0),
         })
+    }
+
+    /// `metadata.uid`, empty if there is none.
+    pub fn uid(&self) -> &str {
+        self.uid.get(&self.frame)
+    }
+
+    /// The value of a label.
+    pub fn label(&self, key: &str) -> Option<&str> {
+        let at = self.labels.binary_search_by(|(label, _)| label.get(&self.frame).cmp(key)).ok()?;
+        Some(self.labels[at].1.get(&self.frame))
+    }
+
+    /// The value of the selectable field at this place in [`Fields`].
+    pub fn field(&self, place: usize) -> &str {
+        self.fields.get(place).map_or("", |field| field.get(&self.frame))
     }
 
     /// The object with its resource version, JSON.
@@ -321,16 +343,17 @@ impl Fields {
     }
 
     /// The values, in order; a field that is absent has the value of its type's zero.
-    pub fn extract(&self, text: &str) -> Vec<String> {
-        let mut found: Vec<Option<String>> = vec![None; 2 * self.names.len()];
+    pub fn extract<'a>(&self, text: &'a str) -> Vec<Cow<'a, str>> {
+        let mut found: Vec<Option<Cow<'a, str>>> = vec![None; 2 * self.names.len()];
         if !self.names.is_empty() {
             // The caller has parsed the same text, so this cannot fail half way.
             let _ = Pick { node: &self.root, found: &mut found }
                 .deserialize(&mut serde_json::Deserializer::from_str(text));
         }
-        let first = |pair: &[Option<String>]| pair.iter().flatten().find(|text| !text.is_empty()).cloned();
+        let first =
+            |pair: &[Option<Cow<'a, str>>]| pair.iter().flatten().find(|text| !text.is_empty()).cloned();
         let values = self.names.iter().zip(found.chunks(2));
-        let absent = |name: &str| if self.plain { String::new() } else { absent(name) };
+        let absent = |name: &str| Cow::Borrowed(if self.plain { "" } else { absent(name) });
         values.map(|(name, pair)| first(pair).unwrap_or_else(|| absent(name))).collect()
     }
 }
@@ -347,31 +370,25 @@ fn paths_of(field: &str) -> [&str; 2] {
     }
 }
 
-fn absent(field: &str) -> String {
+fn absent(field: &str) -> &'static str {
     match field {
         "spec.unschedulable" | "spec.hostNetwork" => "false",
         "status.replicas" | "status.successful" => "0",
         _ => "",
     }
-    .to_owned()
 }
 
-struct Pick<'n, 'f> {
+struct Pick<'n, 'f, 'de> {
     node: &'n Node,
-    found: &'f mut Vec<Option<String>>,
+    found: &'f mut Vec<Option<Cow<'de, str>>>,
 }
 
-impl<'de> DeserializeSeed<'de> for Pick<'_, '_> {
+impl<'de> DeserializeSeed<'de> for Pick<'_, '_, 'de> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
         if self.node.children.is_empty() {
-            let text = match Value::deserialize(deserializer)? {
-                Value::String(text) => Some(text),
-                Value::Null => None,
-                Value::Array(list) => Some(join(&list)),
-                other => Some(other.to_string()),
-            };
+            let text = text_of(<&RawValue>::deserialize(deserializer)?.get());
             for &i in &self.node.leaves {
                 self.found[i].clone_from(&text);
             }
@@ -381,13 +398,27 @@ impl<'de> DeserializeSeed<'de> for Pick<'_, '_> {
     }
 }
 
+/// The text of a value: a string without escapes as it stands there.
+fn text_of(raw: &str) -> Option<Cow<'_, str>> {
+    let inner = raw.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+    if let Some(inner) = inner.filter(|inner| !inner.contains('\\')) {
+        return Some(Cow::Borrowed(inner));
+    }
+    match serde_json::from_str(raw).unwrap_or(Value::Null) {
+        Value::String(text) => Some(Cow::Owned(text)),
+        Value::Null => None,
+        Value::Array(list) => Some(Cow::Owned(join(&list))),
+        other => Some(Cow::Owned(other.to_string())),
+    }
+}
+
 /// `status.podIPs` and its like: the addresses with commas.
 fn join(list: &[Value]) -> String {
     let texts: Vec<&str> = list.iter().filter_map(|v| v.as_str().or_else(|| v["ip"].as_str())).collect();
     texts.join(",")
 }
 
-impl<'de> Visitor<'de> for Pick<'_, '_> {
+impl<'de> Visitor<'de> for Pick<'_, '_, 'de> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -449,7 +480,7 @@ mod tests {
         let entry = read(r#"{"kind":"Pod","metadata":{"name":"a","labels":{"x":"y"}},"spec":{}}"#, &[]);
         let object: Value = serde_json::from_slice(&entry.object()).unwrap();
         assert_eq!(object["metadata"]["resourceVersion"], "42");
-        assert_eq!(entry.labels["x"], "y");
+        assert_eq!((entry.label("x"), entry.label("y")), (Some("y"), None));
         let event: Value = serde_json::from_slice(&entry.deleted(1000)).unwrap();
         assert_eq!(event["type"], "DELETED");
         assert_eq!(event["object"]["metadata"]["resourceVersion"], "1000");
@@ -475,7 +506,24 @@ mod tests {
                "status":{"podIPs":[{"ip":"10.0.0.1"},{"ip":"fd00::1"}]}}"#,
             &fields,
         );
-        assert_eq!(entry.fields, ["n1", "", "false", "10.0.0.1,fd00::1"]);
+        let values: Vec<&str> = (0..4).map(|place| entry.field(place)).collect();
+        assert_eq!(values, ["n1", "", "false", "10.0.0.1,fd00::1"]);
+    }
+
+    /// Labels and fields are found in the encoding, on either side of the version that was put in.
+    #[test]
+    fn texts_are_found_wherever_metadata_stands() {
+        let spec = r#""spec":{"nodeName":"n1","host":"a\"b"}"#;
+        let meta = r#""metadata":{"uid":"u-1","labels":{"z":"1","a":"\u0062","m":""}}"#;
+        for stored in [format!("{{{spec},{meta}}}"), format!("{{{meta},{spec}}}")] {
+            for added in [true, false] {
+                let fields = Fields::plain(&["spec.nodeName", "spec.host"]);
+                let entry = Entry::read("ns/a".into(), 1_000_000, stored.as_bytes(), &fields, added).unwrap();
+                assert_eq!((entry.uid(), entry.field(0), entry.field(1)), ("u-1", "n1", "a\"b"));
+                let labels = ["z", "a", "m", "x"].map(|key| entry.label(key));
+                assert_eq!(labels, [Some("1"), Some("b"), Some(""), None]);
+            }
+        }
     }
 
     #[test]

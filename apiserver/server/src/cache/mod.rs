@@ -7,6 +7,7 @@
 mod entry;
 mod feed;
 mod index;
+mod text;
 mod watchers;
 
 use std::collections::{BTreeMap, VecDeque};

@@ -90,7 +90,7 @@ impl Watchers {
             offer(slots, change);
         }
         let Some(index) = indexed else { return };
-        let value = |entry: &Option<Arc<Entry>>| entry.as_ref().map(|e| e.fields[index].clone());
+        let value = |entry: &Option<Arc<Entry>>| entry.as_ref().map(|e| e.field(index).to_owned());
         let (old, new) = (value(&change.old), value(&change.new));
         if new != old
             && let Some(slots) = old.and_then(|v| self.values.get_mut(&v))

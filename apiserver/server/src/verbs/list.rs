@@ -52,7 +52,7 @@ fn asked(options: &ListOptions, place: Option<&Continue>) -> Result<Asked, ApiEr
 fn metadata(cache: &Cache, filter: &Filter, view: View, selected: &Selected) -> Value {
     let revision: Revision = view.revision;
     let mut metadata = json!({"resourceVersion": revision.to_string()});
-    if let Some(last) = selected.entries.last().filter(|_| selected.more) {
+    if let Some(last) = &selected.last {
         let next = Continue::after(revision, &last.key, filter.prefix());
         let mark = filter.mark(&format!("{}{}", filter.prefix(), next.start));
         cache.keep(revision, view.objects, &mark, selected.remaining);

@@ -2,7 +2,6 @@
 //! little memory however long it is and however slowly it is read (KEP-5116).
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use apiserver_api::error::ApiError;
 use apiserver_api::protobuf::{self, Backward, Message};
@@ -20,6 +19,7 @@ use tower::BoxError;
 use crate::body::{self, Body};
 use crate::cache::{Entry, Untranslatable};
 use crate::context::Context;
+use crate::filter::Entries;
 use crate::limits;
 use crate::negotiate::{self, Format, Shape, Wanted};
 use crate::respond::{self, Answer};
@@ -43,9 +43,9 @@ pub struct Head {
 /// The pieces of a list's body.
 pub struct Pieces {
     head: Option<Vec<u8>>,
-    entries: Vec<Arc<Entry>>,
+    entries: Entries,
     tail: Vec<u8>,
-    next: usize,
+    begun: bool,
     items: Items,
     ended: bool,
 }
@@ -114,7 +114,7 @@ impl Form {
 impl Pieces {
     /// A list of these objects. In protobuf its length stands at its beginning, so they are counted
     /// here.
-    pub async fn new(head: Head, entries: Vec<Arc<Entry>>) -> Result<Self, ApiError> {
+    pub async fn new(head: Head, entries: Entries) -> Result<Self, ApiError> {
         match head.wanted.format {
             Format::Json => Ok(Self::json(head, entries)),
             Format::Yaml => Self::yaml(head, entries),
@@ -122,7 +122,7 @@ impl Pieces {
         }
     }
 
-    fn json(head: Head, entries: Vec<Arc<Entry>>) -> Self {
+    fn json(head: Head, entries: Entries) -> Self {
         let Head { api_version, kind, metadata, wanted, rows, .. } = head;
         let mut text = format!(r#"{{"kind":"{kind}","apiVersion":"{api_version}","metadata":{metadata},"#);
         let (name, items) = match (rows, wanted.shape) {
@@ -139,11 +139,11 @@ impl Pieces {
         };
         text.push_str(&format!(r#""{name}":["#));
         let head = Some(text.into_bytes());
-        Self { head, entries, tail: b"]}".to_vec(), next: 0, items, ended: false }
+        Self { head, entries, tail: b"]}".to_vec(), begun: false, items, ended: false }
     }
 
     /// The keys in the order of the alphabet, as others write them.
-    fn yaml(head: Head, entries: Vec<Arc<Entry>>) -> Result<Self, ApiError> {
+    fn yaml(head: Head, mut entries: Entries) -> Result<Self, ApiError> {
         let Head { api_version, kind, metadata, wanted, rows, .. } = head;
         let text = |value: Value| {
             serde_saphyr::to_string(&value)
@@ -163,11 +163,11 @@ impl Pieces {
             }
         };
         let (head, tail, items) = (Some(begin.into_bytes()), end.into_bytes(), Items::Yaml(items));
-        Ok(Self { head, entries, tail, next: 0, items, ended: false })
+        Ok(Self { head, entries, tail, begun: false, items, ended: false })
     }
 
     /// Objects whose length is not known yet are encoded twice, but for the first ones, which are kept.
-    async fn protobuf(head: &Head, entries: Vec<Arc<Entry>>) -> Result<Self, ApiError> {
+    async fn protobuf(head: &Head, entries: Entries) -> Result<Self, ApiError> {
         let form = match head.wanted.shape {
             Shape::Object => head.message.map(Form::Object),
             // The older version's message is the same.
@@ -176,7 +176,8 @@ impl Pieces {
         let form = form.ok_or_else(negotiate::not_acceptable)?;
         let (mut scratch, mut kept) = (Backward::default(), VecDeque::new());
         let (mut size, mut room, mut work) = (0, limits::LIST_KEPT, 0);
-        for (i, entry) in entries.iter().enumerate() {
+        for (i, entry) in entries.clone().enumerate() {
+            let entry = &*entry;
             let keep = kept.len() == i && room > 0;
             let length = match form.known(entry).filter(|_| !keep) {
                 Some(length) => length + 1 + varint_len(length),
@@ -206,7 +207,7 @@ impl Pieces {
             head: Some(head),
             entries,
             tail: protobuf::ENVELOPE_TAIL.to_vec(),
-            next: 0,
+            begun: false,
             items,
             ended: false,
         })
@@ -292,18 +293,20 @@ impl Pieces {
         if let Some(head) = self.head.take() {
             out.put_slice(&head);
         }
-        while let Some(entry) = self.entries.get(self.next) {
+        while let Some(entry) = self.entries.next() {
             if out.len() + entry.object_len() > limits::LIST_PIECE && !out.is_empty() {
+                self.entries.put_back(entry);
                 return Some(Ok(out.freeze()));
             }
-            if self.next > 0 && matches!(self.items, Items::Json | Items::Metadata(_) | Items::Rows(_)) {
+            if std::mem::replace(&mut self.begun, true)
+                && matches!(self.items, Items::Json | Items::Metadata(_) | Items::Rows(_))
+            {
                 out.put_u8(b',');
             }
-            if let Err(error) = self.items.put(&mut out, entry) {
+            if let Err(error) = self.items.put(&mut out, &entry) {
                 self.ended = true;
                 return Some(Err(error));
             }
-            self.next += 1;
         }
         out.put_slice(&self.tail);
         self.ended = true;

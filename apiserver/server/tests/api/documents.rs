@@ -87,7 +87,9 @@ async fn all_forms_of_discovery_say_the_same() {
     let api = Api::start().await;
     establish(&api, widgets()).await;
     let old = legacy(&api).await;
-    assert!(old.contains_key("apps/v1/deployments/scale") && old.contains_key("example.com/v1/widgets/status"));
+    assert!(
+        old.contains_key("apps/v1/deployments/scale") && old.contains_key("example.com/v1/widgets/status")
+    );
     for version in ["v2", "v2beta1"] {
         let (mut in_json, mut in_protobuf) = (Served::new(), BTreeSet::new());
         for path in ["/api", "/apis"] {
@@ -119,9 +121,13 @@ async fn all_forms_of_discovery_say_the_same() {
                 for known in [etag.as_str(), "*", weak.as_str()] {
                     let (code, headers, bytes) =
                         raw(&api, path, &[("accept", &accept), ("if-none-match", known)]).await;
-                    assert_eq!((code, bytes.len(), headers["etag"].to_str().unwrap()), (304, 0, etag.as_str()));
+                    assert_eq!(
+                        (code, bytes.len(), headers["etag"].to_str().unwrap()),
+                        (304, 0, etag.as_str())
+                    );
                 }
-                let (code, ..) = raw(&api, path, &[("accept", &accept), ("if-none-match", "\"other\"")]).await;
+                let (code, ..) =
+                    raw(&api, path, &[("accept", &accept), ("if-none-match", "\"other\"")]).await;
                 assert_eq!(code, 200);
             }
         }
@@ -175,14 +181,28 @@ async fn kinds_carry_their_names_and_the_hash_of_their_storage() {
         let list = body.body["resources"].as_array().unwrap().clone();
         let resource = list.iter().find(|r| r["name"] == name).unwrap();
         assert_eq!(resource["storageVersionHash"], hash, "{path} {name}");
-        assert!(list.iter().filter(|r| r["name"].as_str().unwrap().contains('/')).all(|r| r.get("storageVersionHash").is_none()));
+        assert!(
+            list.iter()
+                .filter(|r| r["name"].as_str().unwrap().contains('/'))
+                .all(|r| r.get("storageVersionHash").is_none())
+        );
     }
     let list = api.get("/apis/example.com/v1").await.expect(200).body;
     let widgets = &list["resources"][0];
     assert_eq!((&widgets["shortNames"], &widgets["categories"]), (&json!(["wd"]), &json!(["toys"])));
     assert!(widgets["storageVersionHash"].is_string());
     let root = texts(&api.get("/").await.expect(200).body["paths"]);
-    for path in ["/api", "/api/v1", "/apis", "/apis/", "/apis/apps", "/apis/apps/v1", "/apis/example.com/v1", "/openapi/v3", "/version"] {
+    for path in [
+        "/api",
+        "/api/v1",
+        "/apis",
+        "/apis/",
+        "/apis/apps",
+        "/apis/apps/v1",
+        "/apis/example.com/v1",
+        "/openapi/v3",
+        "/version",
+    ] {
         assert!(root.iter().any(|p| p == path), "{path}");
     }
 }
@@ -238,7 +258,11 @@ async fn openapi_v2_in_protobuf_has_custom_resources_too() {
     let (code, headers, after) = raw(&api, "/openapi/v2", &[accept, ("if-none-match", &etag)]).await;
     assert_eq!(code, 200);
     assert!(after.starts_with(&before));
-    for text in [name, "listExampleComV1WidgetForAllNamespaces", "/apis/example.com/v1/namespaces/{namespace}/widgets/{name}/scale"] {
+    for text in [
+        name,
+        "listExampleComV1WidgetForAllNamespaces",
+        "/apis/example.com/v1/namespaces/{namespace}/widgets/{name}/scale",
+    ] {
         assert!(contains(&after, text), "{text}");
     }
     let (_, packed, zipped) = raw(&api, "/openapi/v2", &[accept, ("accept-encoding", "gzip")]).await;
