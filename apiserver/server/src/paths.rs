@@ -4,19 +4,21 @@ use std::io::Read as _;
 use std::time::Duration;
 
 use apiserver_api::error::ApiError;
-use apiserver_api::openapi;
+use apiserver_api::{openapi, protobuf};
 use bytes::Bytes;
 use flate2::read::GzDecoder;
-use http::header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, ETAG, IF_NONE_MATCH, VARY};
+use http::header::{
+    CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, ETAG, EXPIRES, IF_NONE_MATCH, LOCATION, VARY,
+};
 use http::{HeaderValue, Method, Response, StatusCode};
 use serde_json::{Value, json};
 
 use crate::body::{self, Body};
 use crate::context::Context;
-use crate::discovery::{Aggregated, Document};
+use crate::discovery::{self, Aggregated, Document};
 use crate::health;
 use crate::metrics;
-use crate::negotiate;
+use crate::negotiate::{self, Format};
 use crate::respond::{self, Answer};
 use crate::server::Server;
 use crate::verbs::{no_such_resource, not_allowed};
@@ -44,7 +46,7 @@ pub async fn dispatch(context: &Context, method: &Method) -> Answer {
         }
         "/openapi/v3" | "/openapi/v3/" => {
             fresh(context).await;
-            return Ok(respond::json(200, &context.server.documents().v3_index()));
+            return openapi_v3_index(context);
         }
         _ => {}
     }
@@ -56,7 +58,7 @@ pub async fn dispatch(context: &Context, method: &Method) -> Answer {
         return Ok(health::answer(context, kind, check).await);
     }
     fresh(context).await;
-    discovery(context, path)
+    kinds(context, path)
 }
 
 /// For people, whoever asks.
@@ -72,38 +74,62 @@ async fn fresh(context: &Context) {
     }
 }
 
-fn discovery(context: &Context, path: &str) -> Answer {
+fn kinds(context: &Context, path: &str) -> Answer {
     let documents = context.server.documents();
     let discovery = documents.discovery();
-    for range in negotiate::ranges(&context.headers) {
-        let group = range.parameter("g") == Some("apidiscovery.k8s.io");
-        let list = range.parameter("as") == Some("APIGroupDiscoveryList");
-        let version = match range.parameter("v") {
-            Some("v2") => Aggregated::V2,
-            Some("v2beta1") => Aggregated::V2Beta1,
-            _ if range.accepts("application/json") && range.parameter("as").is_none() => break,
-            _ => continue,
-        };
-        if let Some(document) = discovery.aggregated(path, version).filter(|_| group && list) {
-            return Ok(cached(context, document, version.media()));
+    let legacy = discovery.legacy(path).ok_or_else(no_such_resource)?;
+    let ranges = negotiate::ranges(&context.headers);
+    if ranges.is_empty() {
+        return Ok(cached(context, legacy, JSON));
+    }
+    for range in &ranges {
+        let protobuf = range.media == protobuf::MEDIA_TYPE;
+        let json = range.accepts(JSON);
+        let known = json || protobuf || range.accepts(Format::Yaml.media());
+        if range.parameter("as").is_some() || range.parameter("g").is_some() {
+            let group = range.parameter("g") == Some("apidiscovery.k8s.io");
+            let list = range.parameter("as") == Some("APIGroupDiscoveryList");
+            let version = match range.parameter("v") {
+                Some("v2") => Aggregated::V2,
+                Some("v2beta1") => Aggregated::V2Beta1,
+                _ => continue,
+            };
+            let document =
+                discovery.aggregated(path, version).filter(|_| group && list && (json || protobuf));
+            if let Some(document) = document {
+                return if protobuf {
+                    Ok(cached(
+                        context,
+                        &discovery.aggregated_protobuf(path, version)?,
+                        version.protobuf_media(),
+                    ))
+                } else {
+                    Ok(cached(context, document, version.media()))
+                };
+            }
+        } else if json {
+            return Ok(cached(context, legacy, JSON));
+        } else if protobuf {
+            return Ok(cached(context, &discovery::in_protobuf(legacy)?, protobuf::MEDIA_TYPE));
+        } else if known {
+            let value: Value = serde_json::from_slice(&legacy.bytes).unwrap_or_default();
+            return Ok(respond::bytes(200, Format::Yaml.media(), respond::encoded(Format::Yaml, &value)?));
         }
     }
-    match discovery.legacy(path) {
-        Some(document) => Ok(cached(context, document, "application/json")),
-        None => Err(no_such_resource()),
-    }
+    Err(negotiate::not_acceptable())
 }
 
 /// A document that clients may keep.
 fn cached(context: &Context, document: &Document, media: &'static str) -> Response<Body> {
     let mut response = if matches_etag(context, &document.etag) {
-        not_modified()
+        not_modified(&document.etag)
     } else {
         let response = respond::bytes(200, media, Bytes::clone(&document.bytes));
-        respond::compressed(context, response, Bytes::clone(&document.bytes))
+        let mut response = respond::compressed(context, response, Bytes::clone(&document.bytes));
+        set_etag(&mut response, &document.etag);
+        response
     };
-    set_etag(&mut response, &document.etag);
-    response.headers_mut().insert(VARY, HeaderValue::from_static("Accept"));
+    response.headers_mut().append(VARY, HeaderValue::from_static("Accept"));
     response
 }
 
@@ -115,9 +141,10 @@ fn matches_etag(context: &Context, etag: &str) -> bool {
     })
 }
 
-fn not_modified() -> Response<Body> {
+fn not_modified(etag: &str) -> Response<Body> {
     let mut response = Response::new(body::empty());
     *response.status_mut() = StatusCode::NOT_MODIFIED;
+    set_etag(&mut response, etag);
     response
 }
 
@@ -128,16 +155,41 @@ fn set_etag(response: &mut Response<Body>, etag: &str) {
 }
 
 fn openapi_v2(context: &Context) -> Answer {
-    for range in negotiate::ranges(&context.headers) {
-        if openapi::V2_PROTOBUF_ACCEPTED.contains(&range.media.as_str()) {
-            let (bytes, hash) = (openapi::v2_protobuf_gz(), openapi::v2_protobuf_hash());
-            return gzipped(context, &Bytes::from_static(bytes), hash, openapi::V2_PROTOBUF_MEDIA);
-        } else if range.accepts("application/json") {
-            break;
-        }
+    let documents = context.server.documents();
+    let media = preferred(context, &openapi::V2_PROTOBUF_ACCEPTED, openapi::V2_PROTOBUF_MEDIA)?;
+    let document = if media == JSON { documents.v2()? } else { documents.v2_protobuf()? };
+    gzipped(context, &document.packed, &document.hash, media)
+}
+
+const JSON: &str = "application/json";
+
+/// JSON, or the media type of protobuf where the client prefers it under one of its names; 406.
+fn preferred(context: &Context, accepted: &[&str], media: &'static str) -> Result<&'static str, ApiError> {
+    let ranges = negotiate::ranges(&context.headers);
+    if ranges.is_empty() {
+        return Ok(JSON);
     }
-    let document = context.server.documents().v2()?;
-    gzipped_json(context, &document.packed, &document.hash)
+    let choose = |range: &negotiate::Range| {
+        if range.accepts(JSON) {
+            Some(JSON)
+        } else {
+            accepted.contains(&range.media.as_str()).then_some(media)
+        }
+    };
+    ranges.iter().find_map(choose).ok_or_else(|| {
+        let text = format!("only the following media types are accepted: {JSON}, {media}");
+        ApiError::new(406, "NotAcceptable", text)
+    })
+}
+
+fn openapi_v3_index(context: &Context) -> Answer {
+    let index = Document::new(&context.server.documents().v3_index());
+    if matches_etag(context, &index.etag) {
+        return Ok(not_modified(&index.etag));
+    }
+    let mut response = respond::bytes(200, JSON, index.bytes);
+    set_etag(&mut response, &index.etag);
+    Ok(response)
 }
 
 fn openapi_v3(context: &Context, name: &str) -> Answer {
@@ -147,31 +199,46 @@ fn openapi_v3(context: &Context, name: &str) -> Answer {
         (Some("apis"), Some(group), Some(version), None) => (group, version),
         _ => return Err(no_such_resource()),
     };
-    let document = context.server.documents().v3(group, version)?.ok_or_else(no_such_resource)?;
-    let mut response = gzipped_json(context, &document.packed, &document.hash)?;
-    if context.query.get("hash") == Some(document.hash.as_str()) {
+    let documents = context.server.documents();
+    let media = preferred(context, &openapi::V3_PROTOBUF_ACCEPTED, openapi::V3_PROTOBUF_MEDIA)?;
+    let document =
+        if media == JSON { documents.v3(group, version)? } else { documents.v3_protobuf(group, version)? };
+    let document = document.ok_or_else(no_such_resource)?;
+    let asked = context.query.get("hash");
+    if asked.is_some_and(|hash| hash != document.hash) {
+        // The address of what has changed since.
+        let mut response = Response::new(body::empty());
+        *response.status_mut() = StatusCode::MOVED_PERMANENTLY;
+        let place = format!("/openapi/v3/{name}?hash={}", document.hash);
+        if let Ok(place) = HeaderValue::from_str(&place) {
+            response.headers_mut().insert(LOCATION, place);
+        }
+        set_etag(&mut response, &document.hash);
+        return Ok(response);
+    }
+    let mut response = gzipped(context, &document.packed, &document.hash, media)?;
+    if asked.is_some() {
         // The address changes with the content.
-        response
-            .headers_mut()
-            .insert(CACHE_CONTROL, HeaderValue::from_static("public, max-age=31536000, immutable"));
+        let headers = response.headers_mut();
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("public, immutable"));
+        if let Some(expires) = in_a_year(context).and_then(|date| HeaderValue::from_str(&date).ok()) {
+            headers.insert(EXPIRES, expires);
+        }
     }
     Ok(response)
 }
 
-fn gzipped_json(context: &Context, packed: &Bytes, hash: &str) -> Answer {
-    let ranges = negotiate::ranges(&context.headers);
-    if !ranges.is_empty() && !ranges.iter().any(|r| r.accepts("application/json")) {
-        return Err(ApiError::new(406, "NotAcceptable", "only application/json is served here"));
-    }
-    gzipped(context, packed, hash, "application/json")
+/// A year from now, as HTTP writes dates.
+fn in_a_year(context: &Context) -> Option<String> {
+    let now = context.server.ambient().now();
+    let then = now.checked_add(jiff::SignedDuration::from_hours(365 * 24)).ok()?;
+    Some(then.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string())
 }
 
 /// A document that is kept compressed.
 fn gzipped(context: &Context, packed: &Bytes, hash: &str, media: &'static str) -> Answer {
     if matches_etag(context, hash) {
-        let mut response = not_modified();
-        set_etag(&mut response, hash);
-        return Ok(response);
+        return Ok(not_modified(hash));
     }
     let plain = !negotiate::accepts_gzip(&context.headers);
     let content = if plain {
@@ -197,17 +264,22 @@ fn index(context: &Context) -> Value {
     let mut paths: Vec<String> = documents.discovery().paths().map(str::to_owned).collect();
     paths.extend(
         [
+            "/apis/",
             "/healthz",
             "/livez",
             "/metrics",
             "/metrics/slis",
             "/openapi/v2",
             "/openapi/v3",
+            "/openapi/v3/",
             "/readyz",
             "/version",
         ]
         .map(str::to_owned),
     );
+    if context.server.issuer().is_some() {
+        paths.extend(["/.well-known/openid-configuration", "/openid/v1/jwks"].map(str::to_owned));
+    }
     paths.sort();
     paths.dedup();
     json!({"paths": paths})

@@ -501,9 +501,9 @@ impl BoundObjects for Bound {
         }?;
         let entry = cache.get(&storage::short_key(&cache.resource, namespace, name))?;
         let field =
-            |name: &str| cache.fields.index(name).map(|i| entry.fields[i].to_string()).unwrap_or_default();
+            |name: &str| cache.fields.index(name).map(|i| entry.field(i).to_owned()).unwrap_or_default();
         Some(BoundObject {
-            uid: entry.uid.to_string(),
+            uid: entry.uid().to_owned(),
             service_account: field("spec.serviceAccountName"),
             node_name: field("spec.nodeName"),
         })

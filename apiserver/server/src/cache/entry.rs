@@ -70,11 +70,11 @@ pub struct Entry {
     /// Mod revision.
     pub revision: Revision,
     /// `metadata.uid`
-    pub uid: Box<str>,
+    uid: Box<str>,
     /// Labels, in the order of their keys.
-    pub labels: Arc<Labels>,
+    labels: Arc<Labels>,
     /// Values of the selectable fields, in the order of [`Fields`].
-    pub fields: Box<[Text]>,
+    fields: Box<[Text]>,
     /// The object without its resource version.
     stored: Bytes,
     splice: Splice,
@@ -152,6 +152,21 @@ impl Entry {
         let mut out = BytesMut::with_capacity(splice.len(&stored, revision));
         splice.put(&mut out, &stored, revision);
         Ok(out.freeze())
+    }
+
+    /// `metadata.uid`, empty if there is none.
+    pub fn uid(&self) -> &str {
+        &self.uid
+    }
+
+    /// The value of a label.
+    pub fn label(&self, key: &str) -> Option<&str> {
+        self.labels.get(key).map(String::as_str)
+    }
+
+    /// The value of the selectable field at this place in [`Fields`].
+    pub fn field(&self, place: usize) -> &str {
+        self.fields.get(place).map_or("", |field| field.as_str())
     }
 
     /// The object with its resource version, JSON.

@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use apiserver_api::definition::Custom;
 use apiserver_api::error::ApiError;
 use apiserver_api::managed::Versions;
-use apiserver_api::meta;
 use apiserver_api::registry::Resource;
 use apiserver_api::structural::CustomShape;
 use bytes::{Bytes, BytesMut};
@@ -22,10 +21,10 @@ use tower::BoxError;
 use super::webhook;
 use crate::body::{self, Body};
 use crate::context::Context;
-use crate::negotiate::{self, Format, Shape};
+use crate::negotiate::{self, Format, Shape, Wanted};
 use crate::respond;
 use crate::server::Server;
-use crate::table::Include;
+use crate::table::{Rows, metadata_only};
 
 /// The custom kind, if a webhook converts its objects.
 pub fn by_webhook(resource: &Resource) -> Option<&Arc<Custom>> {
@@ -51,9 +50,9 @@ pub struct Detour {
     server: Arc<Server>,
     resource: Arc<Resource>,
     custom: Arc<Custom>,
-    format: Format,
-    shape: Shape,
-    include: Include,
+    wanted: Wanted,
+    /// Makes the rows, where tables are asked for.
+    rows: Option<Rows>,
     watches: bool,
 }
 
@@ -70,12 +69,17 @@ impl Detour {
         let Some(resource) = found else { return Ok(None) };
         let Some(custom) = by_webhook(&resource).cloned() else { return Ok(None) };
         let wanted = negotiate::wanted(&context.headers, &resource)?;
+        let wanted =
+            if info.verb == "get" { wanted.of_one(&resource)? } else { wanted.of_list(&resource)? };
+        let rows = match wanted.shape {
+            Shape::Table => Some(Rows::of(context, &resource, wanted.meta)?),
+            _ => None,
+        };
         Ok(Some(Self {
             server: Arc::clone(server),
             custom,
-            format: wanted.format,
-            shape: wanted.shape,
-            include: Include::of(context)?,
+            wanted,
+            rows,
             watches: info.verb == "watch",
             resource,
         }))
@@ -119,7 +123,7 @@ impl Detour {
         } else {
             value
         };
-        if self.format != Format::Yaml {
+        if self.wanted.format != Format::Yaml {
             return Ok(respond::json(parts.status.as_u16(), &value));
         }
         let text = serde_saphyr::to_string(&value)
@@ -131,54 +135,30 @@ impl Detour {
     }
 
     fn list(&self, mut list: Value, items: Vec<Value>) -> Value {
-        match self.shape {
-            Shape::Object => {
+        let meta = self.wanted.meta;
+        match (&self.rows, self.wanted.shape) {
+            (Some(rows), _) => json!({
+                "kind": "Table", "apiVersion": meta, "metadata": list["metadata"],
+                "columnDefinitions": rows.columns(),
+                "rows": items.iter().map(|item| rows.row(item)).collect::<Vec<_>>(),
+            }),
+            (None, Shape::Object) => {
                 list["items"] = Value::Array(items);
                 list
             }
-            Shape::Metadata => json!({
-                "kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": list["metadata"],
-                "items": items.iter().map(metadata_only).collect::<Vec<_>>(),
+            (None, _) => json!({
+                "kind": "PartialObjectMetadataList", "apiVersion": meta, "metadata": list["metadata"],
+                "items": items.iter().map(|item| metadata_only(item, meta)).collect::<Vec<_>>(),
             }),
-            Shape::Table => self.table(list["metadata"].take(), &items, true),
         }
     }
 
     fn object(&self, object: Value, first: bool) -> Value {
-        match self.shape {
-            Shape::Object => object,
-            Shape::Metadata => metadata_only(&object),
-            Shape::Table => {
-                let metadata = json!({"resourceVersion": meta::resource_version(&object)});
-                self.table(metadata, &[object], first)
-            }
+        match (&self.rows, self.wanted.shape) {
+            (Some(rows), _) => rows.one(&object, first),
+            (None, Shape::Object) => object,
+            (None, _) => metadata_only(&object, self.wanted.meta),
         }
-    }
-
-    fn table(&self, metadata: Value, objects: &[Value], with_columns: bool) -> Value {
-        let columns: Vec<Value> = self
-            .resource
-            .columns
-            .iter()
-            .map(|column| {
-                json!({"name": column.name, "type": column.kind, "format": column.format,
-                    "description": column.description, "priority": column.priority})
-            })
-            .collect();
-        let now = self.server.ambient().now();
-        let rows = objects.iter().map(|object| {
-            let cells = (self.resource.cells)(object, now);
-            match self.include {
-                Include::None => json!({"cells": cells}),
-                Include::Metadata => json!({"cells": cells, "object": metadata_only(object)}),
-                Include::Object => json!({"cells": cells, "object": object}),
-            }
-        });
-        json!({
-            "kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata,
-            "columnDefinitions": if with_columns { json!(columns) } else { Value::Null },
-            "rows": rows.collect::<Vec<_>>(),
-        })
     }
 
     /// The events of a watch, converted as they come.
@@ -191,10 +171,6 @@ impl Detour {
         });
         Response::from_parts(parts, StreamBody::new(frames).boxed_unsync())
     }
-}
-
-fn metadata_only(object: &Value) -> Value {
-    json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": object["metadata"]})
 }
 
 /// A watch under way.

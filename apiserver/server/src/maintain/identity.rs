@@ -106,7 +106,7 @@ async fn collect_expired(server: &Arc<Server>) -> Result<(), ApiError> {
     let snapshot = server.cache(resource)?.snapshot();
     let prefix = format!("{NAMESPACE}/");
     let leases = snapshot.objects.values().filter(|e| e.key.starts_with(&prefix));
-    for entry in leases.filter(|entry| entry.labels.get(LABEL).is_some_and(|v| v == "kube-apiserver")) {
+    for entry in leases.filter(|entry| entry.label(LABEL) == Some("kube-apiserver")) {
         let Ok(lease) = serde_json::from_slice::<Value>(&entry.object()) else { continue };
         if is_expired(&lease, server.ambient().now()) {
             let name = meta::name(&lease);

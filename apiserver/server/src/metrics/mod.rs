@@ -102,6 +102,16 @@ pub struct Lists {
     returned: Counter,
 }
 
+/// Counts the objects of one answer.
+pub struct ListCount(Arc<Member<2, Lists>>);
+
+impl ListCount {
+    /// So many more were sent.
+    pub fn returned(&self, more: u64) {
+        self.0.value.returned.add(more);
+    }
+}
+
 /// What is counted about one operation of the store on one kind.
 pub struct StoreCalls {
     pub seconds: Histogram,
@@ -225,12 +235,13 @@ impl Metrics {
         WatchGuard(member)
     }
 
-    /// A list was answered: objects looked at, and objects in the answer.
-    pub fn listed(&self, resource: &Resource, fetched: usize, returned: usize) {
+    /// A list of so many objects is answered; those that the answer contains are counted as they are
+    /// sent.
+    pub fn listed(&self, resource: &Resource, fetched: usize) -> ListCount {
         let member = self.0.lists.get(&[&resource.group, &resource.plural]);
         member.value.requests.add(1);
         member.value.fetched.add(fetched as u64);
-        member.value.returned.add(returned as u64);
+        ListCount(member)
     }
 
     /// What the store's calls are counted in.

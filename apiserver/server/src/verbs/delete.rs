@@ -347,7 +347,7 @@ pub async fn collection(context: &Context, resource: &Resource, bytes: Bytes) ->
     let filter = Filter::parse(&cache, &context.info.namespace, "", &context.query)?;
     let list = ListOptions::read(&context.query)?;
     let view = view::view(&context.server, &cache, &view::asked(&list)?).await?;
-    let chosen = filter.select(&view, "", list.limit).entries;
+    let chosen = filter.select(&view, "", list.limit).entries.collect::<Vec<_>>();
     let mut items = Vec::with_capacity(chosen.len());
     for page in chosen.chunks(limits::DELETE_COLLECTION_PAGE) {
         let mut deletions = Vec::with_capacity(page.len());
@@ -379,7 +379,7 @@ fn one_of_many<'a>(
     entry: &'a Entry,
     options: &DeleteOptions,
 ) -> BoxFuture<'a, Result<Deleted, ApiError>> {
-    let options = DeleteOptions { uid: Some(entry.uid.to_string()), ..options.clone() };
+    let options = DeleteOptions { uid: Some(entry.uid().to_owned()), ..options.clone() };
     Box::pin(async move { one(context, resource, entry.namespace(), entry.name(), &options).await })
 }
 

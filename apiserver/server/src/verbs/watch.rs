@@ -128,7 +128,7 @@ struct Opened {
 async fn open(
     context: &Context,
     cache: &Arc<Cache>,
-    filter: &Filter,
+    filter: &Arc<Filter>,
     begin: &Begin,
 ) -> Result<Opened, ApiError> {
     let (server, trigger) = (&context.server, filter.trigger(cache));
@@ -229,7 +229,7 @@ pub struct WatchStream {
     initial: VecDeque<Arc<Entry>>,
     missed: VecDeque<Arc<Change>>,
     subscription: Subscription,
-    filter: Filter,
+    filter: Arc<Filter>,
     encoder: Encoder,
     /// The client knows everything up to here, as far as it selects it.
     sent: Revision,

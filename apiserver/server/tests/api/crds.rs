@@ -53,6 +53,13 @@ fn condition<'a>(definition: &'a Value, kind: &str) -> &'a Value {
         .unwrap_or(none)
 }
 
+/// Makes a definition, and waits until it is served.
+pub async fn establish(api: &Api, definition: Value) {
+    let name = definition["metadata"]["name"].as_str().unwrap().to_owned();
+    api.post(CRDS, definition).await.expect(201);
+    wait_for(api, &name, "Established", "True").await;
+}
+
 /// Waits until a condition of a definition is as wanted.
 async fn wait_for(api: &Api, name: &str, kind: &str, status: &str) -> Value {
     for _ in 0..200 {
@@ -67,9 +74,7 @@ async fn wait_for(api: &Api, name: &str, kind: &str, status: &str) -> Value {
 
 async fn established(definition: Value) -> Api {
     let api = Api::start().await;
-    let name = definition["metadata"]["name"].as_str().unwrap().to_owned();
-    api.post(CRDS, definition).await.expect(201);
-    wait_for(&api, &name, "Established", "True").await;
+    establish(&api, definition).await;
     api
 }
 
