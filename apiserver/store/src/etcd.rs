@@ -101,7 +101,12 @@ impl Etcd {
         let client = Client::connect(endpoints, Some(options))
             .await
             .map_err(|error| unavailable(attempted(), error))?;
-        let status = within(CONNECT_TIMEOUT, &attempted(), client.maintenance_client().status()).await?;
+        let ask = || {
+            let mut maintenance = client.maintenance_client();
+            async move { maintenance.status().await }
+        };
+        // One of several servers may be gone.
+        let status = request(&attempted(), |_| true, ask).await?;
         let progress_is_sound = watch::progress_is_sound(status.version());
         Ok(Self {
             kv: client

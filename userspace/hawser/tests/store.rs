@@ -3,6 +3,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+#[path = "../../../apiserver/store/tests/conformance/etcd_server.rs"]
+#[allow(dead_code, reason = "outages are for the tests of the store and the server")]
+mod etcd_server;
+
 use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -11,6 +15,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use apiserver_store::{Op, Store, Write};
+use etcd_server::EtcdServer;
 use futures::TryStreamExt;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{Api, DeleteParams, ListParams, PostParams, WatchEvent, WatchParams};
@@ -56,8 +62,7 @@ impl Server {
                 panic!("the server ended with {status}: {}", log());
             }
             if let Ok(client) = apiserver_client::connect(&self.data.join("kubeconfig.yaml")).await
-                && client.apiserver_version().await.is_ok()
-                && maps(&client).list(&ListParams::default()).await.is_ok()
+                && client.request_text(http::Request::get("/readyz").body(Vec::new()).unwrap()).await.is_ok()
             {
                 return;
             }
@@ -310,4 +315,56 @@ async fn a_snapshot_is_taken_and_restored_while_the_server_serves_and_without_it
     for arguments in [&["verify"][..], &["verify", "--data-dir", "/nowhere"], &["restore", "/nowhere"]] {
         assert!(!hawser().arg("store").args(arguments).output().unwrap().status.success());
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs etcd: cargo xtask test"]
+async fn a_server_over_etcd_with_certificates_and_a_prefix_and_what_the_check_finds_there() {
+    let etcd = EtcdServer::start_with_tls().await;
+    let tls = etcd.tls().unwrap().clone();
+    let (certificate, key) = tls.identity.unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: Vec<u8>| {
+        let path = directory.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let (ca, certificate, key) =
+        (file("ca", tls.ca.unwrap()), file("certificate", certificate), file("key", key));
+    let url = etcd.url();
+    let flags = [
+        ["--etcd-servers", &url],
+        ["--etcd-cafile", &ca],
+        ["--etcd-certfile", &certificate],
+        ["--etcd-keyfile", &key],
+        ["--etcd-prefix", "clusters/one"],
+    ];
+    let flags = flags.as_flattened();
+    let data = directory.path().join("data");
+    let server = Server::start(&data, free_port(), &[&["--store", "etcd"], flags].concat()).await;
+    let api = server.maps().await;
+    api.create(&PostParams::default(), &map("a", "1", None)).await.unwrap();
+    let direct = etcd.connect().await.unwrap();
+    assert!(direct.get("/clusters/one/configmaps/default/a").await.unwrap().kv.is_some());
+    assert!(direct.get("/registry/configmaps/default/a").await.unwrap().kv.is_none());
+    let check = || hawser().args(["store", "verify", "--json"]).args(flags).output().unwrap();
+    let checked = check();
+    assert!(checked.status.success(), "{}", text(&checked));
+    // What the server could not read is named, with what to do about it.
+    let ingress = b"k8s\0\x0a\x24\x0a\x19networking.k8s.io/v1beta1\x12\x07Ingress\x12\0\x1a\0\x22\0";
+    for (name, value) in [("ingress/default/old", &ingress[..]), ("pods/default/cut", b"k8s\0\xff")] {
+        let op = Op::Put { value: value.to_vec().into(), ttl_seconds: 0 };
+        direct.write(Write { key: format!("/clusters/one/{name}"), expected: 0, op }).await.unwrap();
+    }
+    let checked = check();
+    assert_eq!(checked.status.code(), Some(3), "{}", text(&checked));
+    let report: serde_json::Value = serde_json::from_slice(&checked.stdout).unwrap();
+    let problems = report["problems"].as_array().unwrap();
+    assert_eq!(problems.len(), 2, "{report}");
+    assert_eq!(problems[0]["file"], "/registry/ingress/default/old");
+    assert!(problems[0]["what"].as_str().unwrap().contains("networking.k8s.io/v1beta1"), "{report}");
+    // Without certificates there is one line that says why.
+    let refused = hawser().args(["store", "verify", "--etcd-servers", &url]).output().unwrap();
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(text(&refused).contains("cannot reach etcd"), "{}", text(&refused));
 }

@@ -236,9 +236,9 @@ impl Caches {
             return Ok((now, now));
         }
         for back in limits::RESUMED_REVISIONS {
-            let revision = now - back;
+            let revision = (now - back).max(1);
             let one = Range { prefix: ROOT.to_owned(), limit: 1, revision, ..Range::default() };
-            if revision > 0 && self.store.list(one).await.is_ok() {
+            if self.store.list(one).await.is_ok() {
                 return Ok((revision, now));
             }
         }

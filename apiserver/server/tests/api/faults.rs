@@ -170,3 +170,29 @@ async fn a_store_that_stopped_is_an_error_and_nothing_is_acknowledged() {
     assert!(reply.code == 503 || reply.code == 500, "{}", reply.text);
     assert_eq!(reply.body["kind"], "Status");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_from_before_a_restart_goes_on_and_nobody_is_answered_from_the_past() {
+    let disk: Arc<SimDisk> = Arc::new(SimDisk::new(9));
+    let store = Embedded::open(disk.clone(), Options::default()).await.unwrap();
+    let first = Api::over(ServerConfig::default(), Arc::new(store.clone())).await;
+    let from = first.config_map("a", json!({})).await;
+    for name in ["b", "c"] {
+        first.config_map(name, json!({})).await;
+    }
+    first.delete(&format!("{MAPS}/b"), Value::Null).await.expect(200);
+    first.server.stop();
+    store.close().await.unwrap();
+    let store = Embedded::open(disk, Options::default()).await.unwrap();
+    // The newest revision is that of a key that is no object.
+    let op = apiserver_store::Op::Put { value: "1".into(), ttl_seconds: 0 };
+    store.write(Write { key: "compact_rev_key".to_owned(), expected: 0, op }).await.unwrap();
+    let second = Api::over(ServerConfig::default(), Arc::new(store)).await;
+    assert_eq!(second.get(&format!("{MAPS}?resourceVersion=0")).await.expect(200).names(), ["a", "c"]);
+    let mut watch = second.watch(&format!("{MAPS}?watch=1&resourceVersion={from}")).await;
+    for expected in ["ADDED b", "ADDED c", "DELETED b"] {
+        assert_eq!(watch.brief().await, expected);
+    }
+    second.config_map("d", json!({})).await;
+    assert_eq!(watch.brief().await, "ADDED d");
+}

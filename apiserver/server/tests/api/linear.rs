@@ -1,6 +1,8 @@
 //! Clients of the API that compare and swap, read, list and watch at once, while the server is started
 //! anew over a disk that loses power: one order explains all that they were answered.
 
+#![allow(clippy::print_stderr, reason = "shown where the test fails")]
+
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;

@@ -411,7 +411,9 @@ async fn watches_of_metadata_and_expired_ones() {
     let (event, kind, object): (_, _, PartialObjectMetadata) = watch.next().await;
     assert_eq!((event.as_str(), kind.as_str()), ("ADDED", "PartialObjectMetadata"));
     assert_eq!(object.metadata.unwrap().resource_version(), version);
-    // A server that has just started knows no history.
+    // A server that has just started knows the history that the store has.
+    let now = api.store.revision().await.unwrap();
+    api.store.compact(now).await.unwrap();
     let later = Api::over(ServerConfig::default(), Arc::clone(&api.store)).await;
     let mut expired = Watch::open(&later, &format!("{MAPS}?watch=1&resourceVersion=1"), PROTOBUF).await;
     let (event, kind, status): (_, _, Status) = expired.next().await;

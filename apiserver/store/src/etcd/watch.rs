@@ -52,6 +52,9 @@ pub(super) fn progress_is_sound(version: &str) -> bool {
     }
 }
 
+/// Tries of a first opening.
+const OPEN_TRIES: u32 = 4;
+
 /// What a watch is opened with, the first time and again.
 struct Opening {
     client: WatchClient,
@@ -91,7 +94,7 @@ pub(super) async fn open(
         translation: translation.clone(),
         every_key: !progress_is_sound,
     };
-    let (stream, revision) = opening.open(from).await?;
+    let (stream, revision) = opening.open_somewhere(from).await?;
     let from = if from == 0 { revision + 1 } else { from };
     let (sender, receiver) = mpsc::channel(ETCD_WATCH_BATCHES);
     let watching = Watching { opening, stream, from, seen: revision.min(from - 1), sender };
@@ -100,6 +103,17 @@ pub(super) async fn open(
 }
 
 impl Opening {
+    /// The same as [`Self::open`], and once more where one of several servers may be gone.
+    async fn open_somewhere(&self, from: Revision) -> Result<(WatchStream, Revision), StoreError> {
+        for _ in 1..OPEN_TRIES {
+            match self.open(from).await {
+                Err(StoreError::Unavailable { .. }) => tokio::time::sleep(PAUSE / 4).await,
+                result => return result,
+            }
+        }
+        self.open(from).await
+    }
+
     /// The open stream and the server's revision at that moment.
     async fn open(&self, from: Revision) -> Result<(WatchStream, Revision), StoreError> {
         let attempted = format!("watch {}", self.prefix);

@@ -46,6 +46,11 @@ impl EtcdServer {
         Etcd::connect(&[self.url()], self.tls.clone()).await
     }
 
+    /// What a client needs where the server wants TLS.
+    pub fn tls(&self) -> Option<&EtcdTls> {
+        self.tls.as_ref()
+    }
+
     /// Kills the server and starts it again on the same ports and data.
     pub async fn restart(&mut self) {
         self.kill();

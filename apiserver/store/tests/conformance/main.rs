@@ -9,6 +9,7 @@
 )]
 
 mod etcd_alone;
+#[allow(dead_code, reason = "shared with the tests of the server and of the binary")]
 mod etcd_server;
 mod support;
 mod watches;
