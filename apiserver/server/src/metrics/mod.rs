@@ -155,6 +155,8 @@ struct Inner {
     health: Family<2, Gauge>,
     /// name, status, type
     health_results: Family<3, Counter>,
+    /// `address` or `port`, type
+    repairs: Family<2, Counter>,
     handshake_errors: Counter,
 }
 
@@ -207,6 +209,7 @@ impl Metrics {
             admission_plugins: Family::new(admission_histogram),
             health: Family::default(),
             health_results: Family::default(),
+            repairs: Family::default(),
             handshake_errors: Counter::default(),
         }))
     }
@@ -271,6 +274,11 @@ impl Metrics {
         self.0.health.get(&[name, kind]).value.set(i64::from(ok));
         let status = if ok { "success" } else { "error" };
         self.0.health_results.get(&[name, status, kind]).value.add(1);
+    }
+
+    /// Something is wrong with a cluster address (`address`) or a node port (`port`).
+    pub fn repaired(&self, what: &str, kind: &str) {
+        self.0.repairs.get(&[what, kind]).value.add(1);
     }
 
     /// A TLS handshake has failed.

@@ -86,6 +86,7 @@ impl Metrics {
         self.watches_page(&mut page);
         self.store_page(&mut page, state);
         self.admission_page(&mut page);
+        self.repairs_page(&mut page);
         caches_page(&mut page, &state.caches);
         process::add(&mut page);
         page.family(
@@ -146,7 +147,7 @@ impl Metrics {
         page.family(
             "apiserver_request_sli_duration_seconds",
             "histogram",
-            "[BETA] Response latency distribution (not counting webhook duration and priority & fairness queue wait times) in seconds for each verb, group, version, resource, subresource, scope and component.",
+            "[ALPHA] Response latency distribution (not counting webhook duration and priority & fairness queue wait times) in seconds for each verb, group, version, resource, subresource, scope and component.",
             |s| merged.iter().for_each(|m| s.histogram(&request_labels(m, None, false), &m.value.sli_seconds)),
         );
         page.family(
@@ -273,7 +274,7 @@ impl Metrics {
         page.family(
             "etcd_request_duration_seconds",
             "histogram",
-            "[BETA] Etcd request latency in seconds for each operation and object type.",
+            "[ALPHA] Etcd request latency in seconds for each operation and object type.",
             |s| each(&self.0.store, NAMES, |labels, calls| s.histogram(labels, &calls.seconds)),
         );
         page.family(
@@ -309,6 +310,27 @@ impl Metrics {
                 }
             },
         );
+    }
+
+    fn repairs_page(&self, page: &mut Page) {
+        for (what, name, help) in [
+            (
+                "address",
+                "apiserver_clusterip_repair_ip_errors_total",
+                "[ALPHA] Number of errors detected on clusterips by the repair loop broken down by type of error: leak, repair, full, outOfRange, duplicate, unknown, invalid",
+            ),
+            (
+                "port",
+                "apiserver_nodeport_repair_port_errors_total",
+                "[ALPHA] Number of errors detected on ports by the repair loop broken down by type of error: leak, repair, full, outOfRange, duplicate, unknown",
+            ),
+        ] {
+            page.family(name, "counter", help, |s| {
+                for member in self.0.repairs.all().iter().filter(|member| *member.labels[0] == *what) {
+                    s.value(&[("type", &member.labels[1])], member.value.value() as f64);
+                }
+            });
+        }
     }
 
     fn admission_page(&self, page: &mut Page) {
@@ -374,7 +396,7 @@ fn caches_page(page: &mut Page, caches: &[CacheState]) {
     page.family(
         "apiserver_storage_objects",
         "gauge",
-        "[STABLE] Number of stored objects at the time of last check split by kind. In case of a fetching error, the value will be -1.",
+        "[STABLE] (Deprecated since 1.34.0) [DEPRECATED, consider using apiserver_resource_objects instead] Number of stored objects at the time of last check split by kind. In case of a fetching error, the value will be -1.",
         |s| {
             for cache in caches {
                 let dotted = format!("{}.{}", cache.resource, cache.group);

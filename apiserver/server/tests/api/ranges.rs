@@ -198,6 +198,14 @@ async fn what_was_lost_and_what_leaked_is_repaired_and_told() {
     api.post(SERVICES, service("b", taken.clone())).await.expect(422);
     minutes(15).await;
     api.post(SERVICES, service("b", taken)).await.expect(201);
+    let page = api.get("/metrics").await.expect(200).text;
+    for line in [
+        "apiserver_clusterip_repair_ip_errors_total{type=\"leak\"} ",
+        "apiserver_clusterip_repair_ip_errors_total{type=\"repair\"} 1\n",
+        "apiserver_nodeport_repair_port_errors_total{type=\"leak\"} 1\n",
+    ] {
+        assert!(page.contains(line), "{line}: {page}");
+    }
 }
 
 fn jiff_ago(seconds: i64) -> String {

@@ -74,6 +74,8 @@ impl Repair {
         let before = self.told.remove(reporter).unwrap_or_default();
         let mut now = BTreeSet::new();
         for (finding, kind) in findings {
+            let what = if action == "PortAllocation" { "port" } else { "address" };
+            server.metrics().repaired(what, error_type(finding.reason));
             let id = format!("{} {} {}", finding.about, finding.reason, finding.note);
             if !before.contains(&id) {
                 tell(server, &finding, (reporter, action, kind)).await;
@@ -81,6 +83,18 @@ impl Repair {
             now.insert(id);
         }
         self.told.insert(reporter, now);
+    }
+}
+
+/// The type of an error as Kubernetes' metrics name it.
+fn error_type(reason: &str) -> &'static str {
+    match reason {
+        "IPAddressNotAllocated" => "leak",
+        "ClusterIPNotAllocated" | "PortNotAllocated" => "repair",
+        "ClusterIPOutOfRange" | "PortOutOfRange" => "outOfRange",
+        "ClusterIPAlreadyAllocated" | "PortAlreadyAllocated" => "duplicate",
+        "ClusterIPNotValid" => "invalid",
+        _ => "unknown",
     }
 }
 

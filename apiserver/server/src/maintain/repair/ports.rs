@@ -27,6 +27,7 @@ pub async fn run(server: &Arc<Server>, leaks: &mut BTreeMap<u16, u32>) -> Result
         server.fresh().await?;
         let mut next = leaks.clone();
         let (taken, findings) = compare(&services(server)?, &known.set.taken, &range, &mut next);
+        let freed = known.set.taken.difference(&taken).count();
         let mut set = known.set.clone();
         set.taken = taken;
         if set == known.set && known.revision > 0 {
@@ -37,6 +38,7 @@ pub async fn run(server: &Arc<Server>, leaks: &mut BTreeMap<u16, u32>) -> Result
         let empty = known.revision == 0;
         if ports::write(server.store(), set, known.revision).await.map_err(storage::store_error)?.is_ok() {
             *leaks = next;
+            (0..freed).for_each(|_| server.metrics().repaired("port", "leak"));
             // A store of a version that kept no ports: nothing has gone wrong.
             return Ok(if empty { Vec::new() } else { findings });
         }
