@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use apiserver_api::meta;
-use apiserver_api::protobuf::{self, Backward, Message, Unencodable};
+use apiserver_api::protobuf::{self, Backward, Borrowed, Message, Unencodable};
 use apiserver_store::Revision;
 use bytes::{BufMut, Bytes, BytesMut};
 use serde::Deserialize;
@@ -232,9 +232,7 @@ impl Entry {
 
     /// Its metadata as it is encoded; the rest is only skipped.
     pub fn metadata_text(&self) -> &str {
-        // The bytes were read when the entry was made, so they can be read again.
-        let text = std::str::from_utf8(self.object_slice()).unwrap_or_default();
-        serde_json::from_str(text).map_or("{}", |head: Head<'_>| head.metadata.get())
+        serde_json::from_str(text_in(self.object_slice())).map_or("{}", |head: Head<'_>| head.metadata.get())
     }
 
     /// Its metadata decoded.
@@ -246,7 +244,8 @@ impl Entry {
     /// length.
     pub fn put_protobuf(&self, out: &mut Backward, message: Message) -> Result<(), Untranslatable> {
         let before = out.len();
-        protobuf::encode_into(out, message, &self.value(None)).map_err(|cause| self.untranslatable(cause))?;
+        let object = Borrowed::parse(text_in(self.object_slice())).unwrap_or(Borrowed::Null);
+        protobuf::encode_into(out, message, &object).map_err(|cause| self.untranslatable(cause))?;
         self.protobuf_len.store(u32::try_from(out.len() - before).unwrap_or(0), Ordering::Relaxed);
         Ok(())
     }
@@ -263,8 +262,9 @@ impl Entry {
         revision: Option<Revision>,
         message: Message,
     ) -> Result<Bytes, Untranslatable> {
-        let value = self.value(revision);
-        protobuf::watch_frame(event.name(), message, &value)
+        let object = revision.map_or_else(|| self.object(), |revision| self.object_at(revision));
+        let object = Borrowed::parse(text_in(&object)).unwrap_or(Borrowed::Null);
+        protobuf::watch_frame(event.name(), message, &object)
             .map(Bytes::from)
             .map_err(|cause| self.untranslatable(cause))
     }
@@ -283,6 +283,11 @@ impl Entry {
     pub fn name(&self) -> &str {
         self.key.split_once('/').map_or(&self.key, |(_, name)| name)
     }
+}
+
+/// The text of an object. The bytes were read when the entry was made, so they can be read again.
+fn text_in(object: &[u8]) -> &str {
+    std::str::from_utf8(object).unwrap_or_default()
 }
 
 fn framed(intro: &[u8], object: &[u8]) -> Bytes {
