@@ -14,6 +14,7 @@ mod decode;
 mod encode;
 mod json;
 mod table;
+mod tree;
 mod wire;
 
 use serde_json::Value;
@@ -21,6 +22,7 @@ use serde_json::Value;
 pub use decode::{Malformed, decode, head};
 pub use encode::{Unencodable, encode, encode_into};
 pub use table::{Field, Kind, Message, Shape, kinds, message, messages, of_kind};
+pub use tree::{Borrowed, Members, Tree, View};
 pub use wire::Backward;
 
 /// The media type.
@@ -93,10 +95,15 @@ pub fn list_head(
 
 /// An event of a watch: four bytes of length, highest first, and a message of the event's type and
 /// the object in its envelope.
-pub fn watch_frame(event: &str, message: Message, object: &Value) -> Result<Vec<u8>, Unencodable> {
+pub fn watch_frame<T: Tree>(event: &str, message: Message, object: &T) -> Result<Vec<u8>, Unencodable> {
     let mut out = Backward::default();
     encode_into(&mut out, message, object)?;
-    close_envelope(&mut out, text(&object["apiVersion"]), text(&object["kind"]));
+    let named = |name: &str| match object.view() {
+        View::Object(members) => members.member(name).map_or(View::Null, Tree::view),
+        _ => View::Null,
+    };
+    let text = |name: &str| if let View::Text(text) = named(name) { text } else { "" };
+    close_envelope(&mut out, text("apiVersion"), text("kind"));
     out.close(1, 0);
     out.close(2, 0);
     out.bytes(1, event.as_bytes());

@@ -4,9 +4,10 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::table::{Field, Kind, Message, Shape, at};
+use super::tree::{Members, Tree, View};
 use super::wire::Backward;
 use crate::time;
 
@@ -29,27 +30,29 @@ pub fn encode(message: Message, object: &Value) -> Result<Vec<u8>, Unencodable> 
 }
 
 /// The same, before what `out` holds already.
-pub fn encode_into(out: &mut Backward, message: Message, object: &Value) -> Result<(), Unencodable> {
-    match object {
-        Value::Object(map) => fields(out, message, map),
+pub fn encode_into<T: Tree>(out: &mut Backward, message: Message, object: &T) -> Result<(), Unencodable> {
+    match object.view() {
+        View::Object(map) => fields::<T>(out, message, Some(map)),
         _ => Err(Unencodable::Type { message: message.name(), field: "" }),
     }
 }
 
-static NULL: Value = Value::Null;
-
-fn fields(out: &mut Backward, message: Message, map: &Map<String, Value>) -> Result<(), Unencodable> {
+fn fields<T: Tree>(
+    out: &mut Backward,
+    message: Message,
+    map: Option<&T::Members>,
+) -> Result<(), Unencodable> {
     for field in message.fields().iter().rev() {
         let name = field.name();
         if let (true, Kind::Message(inner)) = (name.is_empty(), field.kind) {
             let end = out.len();
-            fields(out, at(inner), map)?;
+            fields::<T>(out, at(inner), map)?;
             out.close(field.number, end);
             continue;
         }
         // Most fields of most objects are absent.
-        let value = map.get(name).unwrap_or(&NULL);
-        whole(out, field, value)
+        let value = map.and_then(|map| map.member(name)).map_or(View::Null, Tree::view);
+        whole::<T>(out, field, value)
             .map_err(|error| error.unwrap_or(Unencodable::Type { message: message.name(), field: name }))?;
     }
     Ok(())
@@ -58,19 +61,19 @@ fn fields(out: &mut Backward, message: Message, map: &Map<String, Value>) -> Res
 /// `None`: the value itself is not what it should be.
 type Failure = Option<Unencodable>;
 
-fn whole(out: &mut Backward, field: &Field, value: &Value) -> Result<(), Failure> {
+fn whole<T: Tree>(out: &mut Backward, field: &Field, value: View<'_, T>) -> Result<(), Failure> {
     match (field.shape, value) {
-        (Shape::One, Value::Null) if field.pointer => Ok(()),
-        (Shape::One, Value::Null) => zero(out, field),
+        (Shape::One, View::Null) if field.pointer => Ok(()),
+        (Shape::One, View::Null) => zero::<T>(out, field),
         (Shape::One, value) => one(out, field.number, field.kind, value),
-        (_, Value::Null) => Ok(()),
-        (Shape::List, Value::Array(list)) => {
-            list.iter().rev().try_for_each(|item| one(out, field.number, field.kind, item))
+        (_, View::Null) => Ok(()),
+        (Shape::List, View::List(list)) => {
+            list.iter().rev().try_for_each(|item| one(out, field.number, field.kind, item.view()))
         }
-        (Shape::Map, Value::Object(map)) => {
-            for (key, value) in map.iter().rev() {
+        (Shape::Map, View::Object(map)) => {
+            for (key, value) in map.descending() {
                 let end = out.len();
-                one(out, 2, field.kind, value)?;
+                one(out, 2, field.kind, value.view())?;
                 out.bytes(1, key.as_bytes());
                 out.close(field.number, end);
             }
@@ -81,7 +84,7 @@ fn whole(out: &mut Backward, field: &Field, value: &Value) -> Result<(), Failure
 }
 
 /// What Go writes for a field that is no pointer and was not set.
-fn zero(out: &mut Backward, field: &Field) -> Result<(), Failure> {
+fn zero<T: Tree>(out: &mut Backward, field: &Field) -> Result<(), Failure> {
     let number = field.number;
     match field.kind {
         Kind::Text | Kind::Time | Kind::MicroTime | Kind::Raw => out.bytes(number, b""),
@@ -91,7 +94,7 @@ fn zero(out: &mut Backward, field: &Field) -> Result<(), Failure> {
         Kind::IntOrString => int_or_string(out, number, 0, ""),
         Kind::Message(inner) => {
             let end = out.len();
-            fields(out, at(inner), &Map::new())?;
+            fields::<T>(out, at(inner), None)?;
             out.close(number, end);
         }
         // Slices, which are absent where they are nil, and what occurs as a pointer alone.
@@ -105,60 +108,64 @@ fn zero(out: &mut Backward, field: &Field) -> Result<(), Failure> {
 }
 
 /// One value with its tag. A null is an item or a map's value, and means the type's zero.
-fn one(out: &mut Backward, number: u16, kind: Kind, value: &Value) -> Result<(), Failure> {
+fn one<T: Tree>(out: &mut Backward, number: u16, kind: Kind, value: View<'_, T>) -> Result<(), Failure> {
     match (kind, value) {
-        (Kind::Text, _) => out.bytes(number, text(value)?.as_bytes()),
-        (Kind::Flag, Value::Bool(flag)) => out.integer(number, i64::from(*flag)),
-        (Kind::Flag, Value::Null) => out.integer(number, 0),
-        (Kind::Int32 | Kind::Int64, _) => out.integer(number, integer(value)?),
-        (Kind::Double, Value::Number(value)) => out.double(number, value.as_f64().ok_or(None)?),
-        (Kind::Bytes, _) => {
-            let content = STANDARD.decode(text(value)?).map_err(|_| None)?;
+        (Kind::Text, value) => out.bytes(number, text(&value)?.as_bytes()),
+        (Kind::Flag, View::Flag(flag)) => out.integer(number, i64::from(flag)),
+        (Kind::Flag, View::Null) => out.integer(number, 0),
+        (Kind::Int32 | Kind::Int64, value) => out.integer(number, integer(&value)?),
+        (Kind::Double, View::Number(value)) => out.double(number, value.as_f64().ok_or(None)?),
+        (Kind::Bytes, value) => {
+            let content = STANDARD.decode(text(&value)?).map_err(|_| None)?;
             out.bytes(number, &content);
         }
-        (Kind::Quantity, Value::Number(value)) => quantity(out, number, &value.to_string()),
-        (Kind::Quantity, _) => quantity(out, number, text(value)?),
-        (Kind::IntOrString, Value::String(text)) => int_or_string(out, number, 1, text),
-        (Kind::IntOrString, _) => {
-            let value = integer(value)?;
+        (Kind::Quantity, View::Number(value)) => quantity(out, number, &value.to_string()),
+        (Kind::Quantity, value) => quantity(out, number, text(&value)?),
+        (Kind::IntOrString, View::Text(text)) => int_or_string(out, number, 1, text),
+        (Kind::IntOrString, value) => {
+            let value = integer(&value)?;
             let end = out.len();
             out.bytes(3, b"");
             out.integer(2, value);
             out.integer(1, 0);
             out.close(number, end);
         }
-        (Kind::Time | Kind::MicroTime, Value::Null) => out.bytes(number, b""),
-        (Kind::Time | Kind::MicroTime, _) => {
-            let moment = time::parse(text(value)?).ok_or(None)?;
+        (Kind::Time | Kind::MicroTime | Kind::Raw, View::Null) => out.bytes(number, b""),
+        (Kind::Time | Kind::MicroTime, value) => {
+            let moment = time::parse(text(&value)?).ok_or(None)?;
             timestamp(out, number, moment, kind == Kind::MicroTime);
         }
-        (Kind::Raw, Value::Null) => out.bytes(number, b""),
-        (Kind::Raw, _) => {
+        (Kind::Raw, value) => {
             let end = out.len();
-            out.bytes(1, value.to_string().as_bytes());
+            out.bytes(1, raw(&value).as_bytes());
             out.close(number, end);
         }
-        _ => return composite(out, number, kind, value),
+        (_, value) => return composite(out, number, kind, value),
     }
     Ok(())
 }
 
-fn composite(out: &mut Backward, number: u16, kind: Kind, value: &Value) -> Result<(), Failure> {
+fn composite<T: Tree>(
+    out: &mut Backward,
+    number: u16,
+    kind: Kind,
+    value: View<'_, T>,
+) -> Result<(), Failure> {
     let end = out.len();
     match (kind, value) {
-        (Kind::Message(inner), Value::Object(map)) => fields(out, at(inner), map)?,
-        (Kind::Message(inner), Value::Null) => fields(out, at(inner), &Map::new())?,
-        (Kind::Texts, Value::Array(list)) => texts(out, 1, list)?,
-        (Kind::Texts | Kind::SchemaOrTexts(_) | Kind::SchemaOrList(_), Value::Null) => {}
-        (Kind::SchemaOrTexts(_), Value::Array(list)) => texts(out, 2, list)?,
-        (Kind::SchemaOrList(inner), Value::Array(list)) => {
-            list.iter().rev().try_for_each(|item| one(out, 2, Kind::Message(inner), item))?;
+        (Kind::Message(inner), View::Object(map)) => fields::<T>(out, at(inner), Some(map))?,
+        (Kind::Message(inner), View::Null) => fields::<T>(out, at(inner), None)?,
+        (Kind::Texts, View::List(list)) => texts(out, 1, list)?,
+        (Kind::Texts | Kind::SchemaOrTexts(_) | Kind::SchemaOrList(_), View::Null) => {}
+        (Kind::SchemaOrTexts(_), View::List(list)) => texts(out, 2, list)?,
+        (Kind::SchemaOrList(inner), View::List(list)) => {
+            list.iter().rev().try_for_each(|item| one(out, 2, Kind::Message(inner), item.view()))?;
         }
-        (Kind::SchemaOrTexts(inner) | Kind::SchemaOrList(inner), Value::Object(_)) => {
+        (Kind::SchemaOrTexts(inner) | Kind::SchemaOrList(inner), value @ View::Object(_)) => {
             one(out, 1, Kind::Message(inner), value)?;
         }
-        (Kind::SchemaOrFlag(_), Value::Bool(flag)) => out.integer(1, i64::from(*flag)),
-        (Kind::SchemaOrFlag(inner), Value::Object(_)) => {
+        (Kind::SchemaOrFlag(_), View::Flag(flag)) => out.integer(1, i64::from(flag)),
+        (Kind::SchemaOrFlag(inner), value @ View::Object(_)) => {
             one(out, 2, Kind::Message(inner), value)?;
             out.integer(1, 1);
         }
@@ -168,22 +175,34 @@ fn composite(out: &mut Backward, number: u16, kind: Kind, value: &Value) -> Resu
     Ok(())
 }
 
-fn texts(out: &mut Backward, number: u16, list: &[Value]) -> Result<(), Failure> {
-    list.iter().rev().try_for_each(|item| one(out, number, Kind::Text, item))
+fn texts<T: Tree>(out: &mut Backward, number: u16, list: &[T]) -> Result<(), Failure> {
+    list.iter().rev().try_for_each(|item| one(out, number, Kind::Text, item.view()))
 }
 
-fn text(value: &Value) -> Result<&str, Failure> {
+fn text<'a, T: Tree>(value: &View<'a, T>) -> Result<&'a str, Failure> {
     match value {
-        Value::String(text) => Ok(text),
-        Value::Null => Ok(""),
+        View::Text(text) => Ok(text),
+        View::Null => Ok(""),
         _ => Err(None),
     }
 }
 
-fn integer(value: &Value) -> Result<i64, Failure> {
+/// The JSON text of a value.
+fn raw<T: Tree>(value: &View<'_, T>) -> String {
     match value {
-        Value::Null => Ok(0),
-        Value::Number(number) => number
+        View::Null => "null".to_owned(),
+        View::Flag(flag) => flag.to_string(),
+        View::Number(number) => number.to_string(),
+        View::Text(text) => Value::from(*text).to_string(),
+        View::List(list) => format!("[{}]", list.iter().map(Tree::json).collect::<Vec<_>>().join(",")),
+        View::Object(map) => map.json(),
+    }
+}
+
+fn integer<T: Tree>(value: &View<'_, T>) -> Result<i64, Failure> {
+    match value {
+        View::Null => Ok(0),
+        View::Number(number) => number
             .as_i64()
             // `3.0` is an integer to a JSON decoder of Go's too.
             .or_else(|| number.as_f64().filter(|f| f.fract() == 0.0 && f.abs() < 9e15).map(|f| f as i64))

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use apiserver_api::meta;
-use apiserver_api::protobuf::{self, Backward, Message, Unencodable};
+use apiserver_api::protobuf::{self, Backward, Borrowed, Message, Unencodable};
 use apiserver_store::Revision;
 use bytes::{BufMut, Bytes, BytesMut};
 use serde::Deserialize;
@@ -225,10 +225,8 @@ impl Entry {
 
     /// Its metadata as they are encoded; the rest is only skipped.
     pub fn metadata_text(&self) -> String {
-        // The bytes were read when the entry was made, so they can be read again.
         let object = self.object();
-        let text = std::str::from_utf8(&object).unwrap_or_default();
-        serde_json::from_str(text)
+        serde_json::from_str(text_in(&object))
             .map_or_else(|_| "{}".to_owned(), |head: Head<'_>| head.metadata.get().to_owned())
     }
 
@@ -241,7 +239,9 @@ impl Entry {
     /// length.
     pub fn put_protobuf(&self, out: &mut Backward, message: Message) -> Result<(), Untranslatable> {
         let before = out.len();
-        protobuf::encode_into(out, message, &self.value(None)).map_err(|cause| self.untranslatable(cause))?;
+        let object = self.object();
+        let object = Borrowed::parse(text_in(&object)).unwrap_or(Borrowed::Null);
+        protobuf::encode_into(out, message, &object).map_err(|cause| self.untranslatable(cause))?;
         self.protobuf_len.store(u32::try_from(out.len() - before).unwrap_or(0), Ordering::Relaxed);
         Ok(())
     }
@@ -258,8 +258,9 @@ impl Entry {
         revision: Option<Revision>,
         message: Message,
     ) -> Result<Bytes, Untranslatable> {
-        let value = self.value(revision);
-        protobuf::watch_frame(event.name(), message, &value)
+        let object = revision.map_or_else(|| self.object(), |revision| self.object_at(revision));
+        let object = Borrowed::parse(text_in(&object)).unwrap_or(Borrowed::Null);
+        protobuf::watch_frame(event.name(), message, &object)
             .map(Bytes::from)
             .map_err(|cause| self.untranslatable(cause))
     }
@@ -310,6 +311,11 @@ fn open(
 fn bad(key: &str, cause: Option<serde_json::Error>) -> Unreadable {
     let cause = cause.map(|error| Box::new(error) as Box<dyn std::error::Error + Send + Sync>);
     Unreadable { key: key.to_owned(), cause }
+}
+
+/// The text of an object. The bytes were read when the entry was made, so they can be read again.
+fn text_in(object: &[u8]) -> &str {
+    std::str::from_utf8(object).unwrap_or_default()
 }
 
 /// The selectable fields of a kind, as a tree, so that one pass over the bytes finds them all.
