@@ -278,8 +278,21 @@ fn keep_part(resource: &Resource, part: Part, old: &Value, new: &mut Value) {
             for field in ["ownerReferences", "finalizers"] {
                 keep_field(old, new, field);
             }
+            if resource.group.is_empty() && resource.kind == "Pod" {
+                keep_quality(old, new);
+            }
         }
         _ => {}
+    }
+}
+
+/// The quality of service of a pod never changes; old kubelets do not repeat it.
+fn keep_quality(old: &Value, new: &mut Value) {
+    if let (Some(quality), Some(Value::Object(status))) =
+        (old.pointer("/status/qosClass"), new.get_mut("status"))
+        && status.get("qosClass").is_none_or(|now| now == "")
+    {
+        status.insert("qosClass".to_owned(), quality.clone());
     }
 }
 

@@ -10,6 +10,7 @@ mod discovery;
 mod envelope;
 mod faults;
 mod harness;
+mod kinds;
 mod kubectl;
 mod lists;
 mod managed;
