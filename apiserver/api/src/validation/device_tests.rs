@@ -1,6 +1,6 @@
 //! Claims, slices and rules about devices.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::extension_tests::{change, defaulted, errors, merge, refused};
 use crate::registry::Written;
