@@ -5,6 +5,8 @@ mod apt;
 mod bench;
 mod build_ebpf;
 mod clients;
+mod conformance;
+mod fuzz;
 mod image;
 mod kernel;
 mod setup;

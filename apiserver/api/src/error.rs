@@ -189,11 +189,67 @@ impl ApiError {
         });
         if let Some(details) = &self.details {
             status["details"] = details.clone();
+            if let Some(details) = status["details"].as_object_mut() {
+                details.retain(|_, value| value != "");
+            }
         }
         status
     }
 }
 
+/// A `Status` as Kubernetes writes it, fields in the order of its types and a line's end after it:
+/// clients' users and their tests compare the text.
+pub fn status_text(status: &Value) -> String {
+    let cause = |cause: &Value| ordered(cause, &["reason", "message", "field"], &|_, _| None);
+    let details = |details: &Value| {
+        ordered(details, &["name", "group", "kind", "uid", "causes", "retryAfterSeconds"], &|key, value| {
+            let causes = value.as_array().filter(|_| key == "causes")?;
+            Some(format!("[{}]", causes.iter().map(cause).collect::<Vec<_>>().join(",")))
+        })
+    };
+    let keys = ["kind", "apiVersion", "metadata", "status", "message", "reason", "details", "code"];
+    let text = ordered(status, &keys, &|key, value| (key == "details").then(|| details(value)));
+    text + "\n"
+}
+
+/// An object with these keys first, then the others. `special` writes values that have an order too.
+fn ordered(object: &Value, first: &[&str], special: &dyn Fn(&str, &Value) -> Option<String>) -> String {
+    let Value::Object(fields) = object else { return object.to_string() };
+    let others = fields.keys().map(String::as_str).filter(|key| !first.contains(key));
+    let keys = first.iter().copied().chain(others);
+    let field = |key: &str| {
+        let value = fields.get(key)?;
+        let text = special(key, value).unwrap_or_else(|| value.to_string());
+        Some(format!("{}:{text}", Value::from(key)))
+    };
+    format!("{{{}}}", keys.filter_map(field).collect::<Vec<_>>().join(","))
+}
+
 fn qualified(group: &str, resource: &str) -> String {
     if group.is_empty() { resource.to_owned() } else { format!("{resource}.{group}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_is_written_in_the_order_of_its_type() {
+        let error = ApiError::already_exists("", "pods", "a");
+        assert_eq!(
+            status_text(&error.to_status()),
+            "{\"kind\":\"Status\",\"apiVersion\":\"v1\",\"metadata\":{},\"status\":\"Failure\",\
+             \"message\":\"pods \\\"a\\\" already exists\",\"reason\":\"AlreadyExists\",\
+             \"details\":{\"name\":\"a\",\"kind\":\"pods\"},\"code\":409}\n"
+        );
+        let field = FieldError::required("spec.x", "");
+        let text = status_text(&ApiError::invalid("apps", "Deployment", "d", &[field]).to_status());
+        let details = "\"details\":{\"name\":\"d\",\"group\":\"apps\",\"kind\":\"Deployment\",\
+                       \"causes\":[{\"reason\":\"FieldValueRequired\",\"message\":\"Required value\",\"field\":\"spec.x\"}]}";
+        assert!(text.contains(details), "{text}");
+        assert_eq!(
+            serde_json::from_str::<Value>(&status_text(&error.to_status())).unwrap(),
+            error.to_status()
+        );
+    }
 }

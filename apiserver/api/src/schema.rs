@@ -14,7 +14,7 @@ pub use check::{Problems, check};
 pub use duplicates::duplicate_fields;
 pub use graph::{Definition, Field, ListType, Merge, Type, definition, definitions};
 pub use patch::strategic_merge;
-pub use prune::drop_unknown;
+pub use prune::{complete_status, drop_unknown};
 pub use shape::Shape;
 
 #[cfg(test)]

@@ -155,6 +155,16 @@ pub fn prefers_table(headers: &HeaderMap) -> Option<&'static str> {
     choose(headers, true).ok().filter(|wanted| wanted.shape == Shape::Table).map(|wanted| wanted.meta)
 }
 
+/// 406 for a client that takes only tables or metadata of what has neither.
+pub fn check_plain(headers: &HeaderMap) -> Result<(), ApiError> {
+    let ranges = ranges(headers);
+    let formats = [Format::Json, Format::Yaml, Format::Protobuf];
+    let plain = |range: &Range| {
+        range.parameter("as").is_none() && formats.into_iter().any(|format| range.accepts(format.media()))
+    };
+    if ranges.is_empty() || ranges.iter().any(plain) { Ok(()) } else { Err(not_acceptable()) }
+}
+
 fn choose(headers: &HeaderMap, in_protobuf: bool) -> Result<Wanted, ApiError> {
     let ranges = ranges(headers);
     if ranges.is_empty() {

@@ -14,14 +14,17 @@ use serde_json::{Value, json};
 use crate::body::{self, Body};
 use crate::context::Context;
 use crate::discovery::{Aggregated, Document};
+use crate::health;
+use crate::metrics;
 use crate::negotiate;
 use crate::respond::{self, Answer};
+use crate::server::Server;
 use crate::verbs::{no_such_resource, not_allowed};
 
 /// The version of Kubernetes whose API is served.
 pub const KUBERNETES: (&str, &str, &str) = ("1", "36", "0");
-/// A health check that takes longer has failed.
-const CHECK: Duration = Duration::from_secs(5);
+/// The store has this long to say how large it is.
+const SIZE: Duration = Duration::from_secs(1);
 
 /// Answers what is not a kind.
 pub async fn dispatch(context: &Context, method: &Method) -> Answer {
@@ -32,7 +35,8 @@ pub async fn dispatch(context: &Context, method: &Method) -> Answer {
     match path {
         "/" => return Ok(indented(&index(context))),
         "/version" | "/version/" => return Ok(indented(&version())),
-        "/metrics" => return metrics(context),
+        "/metrics" => return metrics(context, false).await,
+        "/metrics/slis" => return metrics(context, true).await,
         "/openid/v1/jwks" | "/.well-known/openid-configuration" => return tokens(context, path),
         "/openapi/v2" => {
             fresh(context).await;
@@ -48,8 +52,8 @@ pub async fn dispatch(context: &Context, method: &Method) -> Answer {
         fresh(context).await;
         return openapi_v3(context, name);
     }
-    if let Some((kind, check)) = health_path(path) {
-        return Ok(health(context, kind, check).await);
+    if let Some((kind, check)) = health::path(path) {
+        return Ok(health::answer(context, kind, check).await);
     }
     fresh(context).await;
     discovery(context, path)
@@ -192,8 +196,17 @@ fn index(context: &Context) -> Value {
     let documents = context.server.documents();
     let mut paths: Vec<String> = documents.discovery().paths().map(str::to_owned).collect();
     paths.extend(
-        ["/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]
-            .map(str::to_owned),
+        [
+            "/healthz",
+            "/livez",
+            "/metrics",
+            "/metrics/slis",
+            "/openapi/v2",
+            "/openapi/v3",
+            "/readyz",
+            "/version",
+        ]
+        .map(str::to_owned),
     );
     paths.sort();
     paths.dedup();
@@ -220,20 +233,62 @@ fn architecture() -> &'static str {
     }
 }
 
-fn metrics(context: &Context) -> Answer {
-    let server = &context.server;
+/// `/metrics` and `/metrics/slis`, as text unless OpenMetrics is asked for.
+async fn metrics(context: &Context, slis: bool) -> Answer {
+    let ranges = negotiate::ranges(&context.headers);
+    let open = ranges.iter().find(|r| r.media == "application/openmetrics-text" || r.accepts("text/plain"));
+    let format = if open.is_some_and(|r| r.media == "application/openmetrics-text") {
+        metrics::Format::OpenMetrics
+    } else {
+        metrics::Format::Text
+    };
+    let metrics = context.server.metrics();
+    let page = if slis {
+        metrics.sli_page(format)
+    } else {
+        let size = tokio::time::timeout(SIZE, context.server.store().size_bytes()).await;
+        let size = size.ok().and_then(Result::ok).flatten();
+        metrics.page(format, &state(&context.server, size))
+    };
+    Ok(respond::bytes(200, format.media(), page))
+}
+
+fn state(server: &Server, store_bytes: Option<u64>) -> metrics::State {
     let custom = server.caches().live_custom();
-    let objects = server.caches().iter().chain(&custom).map(|cache| {
-        let resource = &cache.resource;
-        let name = if resource.group.is_empty() {
-            resource.plural.clone()
-        } else {
-            format!("{}.{}", resource.plural, resource.group)
-        };
-        (name, cache.snapshot().objects.len())
+    let caches = server.caches().iter().chain(&custom).map(|cache| {
+        let snapshot = cache.snapshot();
+        metrics::CacheState {
+            group: cache.resource.group.clone(),
+            resource: cache.resource.plural.clone(),
+            objects: snapshot.objects.len(),
+            revision: snapshot.revision,
+            received: cache.counts.received.value(),
+            initial: cache.counts.initial.value(),
+            loads: cache.counts.loads.value(),
+        }
     });
-    let page = server.metrics().page(objects).map_err(|error| ApiError::internal(error.to_string()))?;
-    Ok(respond::bytes(200, "application/openmetrics-text; version=1.0.0; charset=utf-8", page))
+    // Two versions of a kind are one to those who count objects.
+    let mut by_kind: Vec<metrics::CacheState> = Vec::new();
+    for state in caches {
+        if !by_kind.iter().any(|s| s.group == state.group && s.resource == state.resource) {
+            by_kind.push(state);
+        }
+    }
+    let version = version();
+    let build = [
+        ("build_date", "buildDate"),
+        ("compiler", "compiler"),
+        ("git_commit", "gitCommit"),
+        ("git_tree_state", "gitTreeState"),
+        ("git_version", "gitVersion"),
+        ("go_version", "goVersion"),
+        ("major", "major"),
+        ("minor", "minor"),
+        ("platform", "platform"),
+    ];
+    let text = |key: &str| version[key].as_str().unwrap_or_default().to_owned();
+    let build = build.into_iter().map(|(label, key)| (label, text(key))).collect();
+    metrics::State { caches: by_kind, store_bytes, build }
 }
 
 fn tokens(context: &Context, path: &str) -> Answer {
@@ -244,58 +299,4 @@ fn tokens(context: &Context, path: &str) -> Answer {
         return Ok(response);
     }
     Ok(respond::json(200, &issuer.discovery(&context.server.config().external_url)))
-}
-
-/// `/readyz/ping` to `readyz` and `ping`.
-fn health_path(path: &str) -> Option<(&'static str, &str)> {
-    let path = path.strip_suffix('/').unwrap_or(path);
-    ["healthz", "livez", "readyz"].into_iter().find_map(|kind| {
-        let rest = path.strip_prefix('/')?.strip_prefix(kind)?;
-        if rest.is_empty() { Some((kind, "")) } else { rest.strip_prefix('/').map(|check| (kind, check)) }
-    })
-}
-
-async fn health(context: &Context, kind: &'static str, only: &str) -> Response<Body> {
-    let names: &[&str] = match kind {
-        "livez" => &["ping", "etcd"],
-        "healthz" => &["ping", "etcd", "poststarthook/rbac/bootstrap-roles"],
-        _ => &["ping", "etcd", "informer-sync", "poststarthook/rbac/bootstrap-roles", "shutdown"],
-    };
-    if !only.is_empty() && !names.contains(&only) {
-        return respond::refusal(&no_such_resource());
-    }
-    let excluded: Vec<&str> = context.query.all("exclude").collect();
-    let mut report = String::new();
-    let mut failed = false;
-    for name in names.iter().filter(|name| only.is_empty() || **name == only) {
-        if excluded.contains(name) {
-            report.push_str(&format!("[+]{name} excluded: ok\n"));
-        } else if check(context, name).await {
-            report.push_str(&format!("[+]{name} ok\n"));
-        } else {
-            failed = true;
-            report.push_str(&format!("[-]{name} failed: reason withheld\n"));
-        }
-    }
-    if failed {
-        return respond::text(500, format!("{report}{kind} check failed\n"));
-    }
-    if context.query.flag("verbose") {
-        return respond::text(200, format!("{report}{kind} check passed\n"));
-    }
-    respond::text(200, "ok")
-}
-
-async fn check(context: &Context, name: &str) -> bool {
-    let server = &context.server;
-    match name {
-        "etcd" => {
-            let revision = tokio::time::timeout(CHECK, server.store().revision()).await;
-            matches!(revision, Ok(Ok(_)))
-        }
-        "informer-sync" => server.caches().passed() > 0 && server.fresh().await.is_ok(),
-        "poststarthook/rbac/bootstrap-roles" => server.is_ready(),
-        "shutdown" => !server.shutdown().is_cancelled(),
-        _ => true,
-    }
 }

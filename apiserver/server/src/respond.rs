@@ -3,7 +3,7 @@
 use std::io::Write as _;
 use std::sync::Arc;
 
-use apiserver_api::error::ApiError;
+use apiserver_api::error::{ApiError, status_text};
 use apiserver_api::protobuf;
 use apiserver_api::registry::Resource;
 use bytes::Bytes;
@@ -44,7 +44,7 @@ pub fn text(code: u16, content: impl Into<Bytes>) -> Response<Body> {
 
 /// A refusal as `Status`.
 pub fn refusal(error: &ApiError) -> Response<Body> {
-    let mut response = json(error.code, &error.to_status());
+    let mut response = bytes(error.code, "application/json", status_text(&error.to_status()));
     let seconds = error.details.as_ref().and_then(|d| d["retryAfterSeconds"].as_u64());
     if let Some(value) = seconds.and_then(|s| HeaderValue::from_str(&s.to_string()).ok()) {
         response.headers_mut().insert(RETRY_AFTER, value);

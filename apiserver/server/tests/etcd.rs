@@ -5,20 +5,25 @@
 #[path = "api/envelope.rs"]
 mod envelope;
 #[path = "../../store/tests/conformance/etcd_server.rs"]
-#[allow(dead_code, reason = "TLS and restarts are for the store's own tests")]
+#[allow(dead_code, reason = "TLS and clusters are for the store's own tests")]
 mod etcd_server;
 #[path = "api/harness.rs"]
 #[allow(dead_code, reason = "shared with the tests of the API")]
 mod harness;
+#[path = "api/several.rs"]
+#[allow(dead_code, reason = "its own tests run with those of the API")]
+mod several;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use apiserver_server::ServerConfig;
 use apiserver_store::{Op, Store, Write, Written};
 use bytes::Bytes;
 use k8s_pb::api::apps::v1::Deployment;
 use k8s_pb::api::autoscaling::{v1 as autoscaling_v1, v2 as autoscaling_v2};
-use k8s_pb::api::core::v1::{Container, Event, Namespace, Pod, PodSpec, Secret, Service};
+use k8s_pb::api::core::v1::{Container, Event, Namespace, Pod, PodSpec, RangeAllocation, Secret, Service};
+use k8s_pb::api::networking::v1::{IPAddress, IPAddressSpec, ParentReference};
 use k8s_pb::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use prost::Message;
 use serde_json::json;
@@ -153,4 +158,240 @@ async fn what_others_stored_is_served() {
     api.get(&format!("{PODS}/bad")).await.expect(500);
     assert_eq!(api.get(PODS).await.expect(200).names(), ["old", "theirs"]);
     api.server.stop();
+}
+
+/// The answer in time, or the test has found a request that hangs.
+async fn soon<T>(answer: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(45), answer).await.expect("an answer within the request's time")
+}
+
+/// A request of its own, tried until the store is back.
+async fn settled(api: &Api, name: &str) -> String {
+    for _ in 0..100 {
+        let map = json!({"metadata": {"name": name}});
+        let reply = api.post(MAPS, map).await;
+        match reply.code {
+            201 => return reply.version(),
+            // It had happened, and only the answer was lost.
+            409 => return api.get(&format!("{MAPS}/{name}")).await.expect(200).version(),
+            _ => tokio::time::sleep(Duration::from_millis(200)).await,
+        }
+    }
+    panic!("the server does not find etcd again");
+}
+
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+
+/// What a server answers while etcd is not there, killed or held up.
+async fn without_etcd(api: &Api, version: &str) {
+    // What the cache may answer goes on.
+    let reads = ["?resourceVersion=0".to_owned(), format!("?resourceVersion={version}")];
+    for read in &reads {
+        soon(api.get(&format!("{MAPS}/a{read}"))).await.expect(200);
+        assert_eq!(soon(api.get(&format!("{MAPS}{read}"))).await.expect(200).names(), ["a"]);
+    }
+    // The rest fails, as a Status that says when to try again; all at the same time.
+    let patch = json!({"data": {"a": "2"}});
+    let path = format!("{MAPS}/a");
+    let (get, list, create, patch, delete) = tokio::join!(
+        soon(api.get(&path)),
+        soon(api.get(MAPS)),
+        soon(api.post(MAPS, json!({"metadata": {"name": "unheard-of"}}))),
+        soon(api.patch("merge", &path, patch)),
+        soon(api.delete(&path, serde_json::Value::Null)),
+    );
+    for reply in [get, list, create, patch, delete] {
+        assert!(matches!(reply.code, 500 | 503 | 504), "{} {}", reply.code, reply.text);
+        assert_eq!((&reply.body["kind"], &reply.body["status"]), (&json!("Status"), &json!("Failure")));
+        assert!(!reply.message().is_empty());
+        assert!(reply.code != 503 || reply.headers.contains_key("retry-after"), "{}", reply.text);
+    }
+}
+
+/// Reads that the cache may answer go on, the rest fails soon, watches are where they were, and nobody
+/// has to do anything when etcd is back.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_outlives_etcd_that_goes_away() {
+    let (mut etcd, api) = start().await;
+    let version = api.config_map("a", json!({})).await;
+    let mut watch = api.watch(&format!("{MAPS}?watch=1&resourceVersion={version}")).await;
+    etcd.kill();
+    without_etcd(&api, &version).await;
+    etcd.start_again().await;
+    settled(&api, "b").await;
+    assert_eq!(watch.brief().await, "ADDED b");
+    let names = api.get(MAPS).await.expect(200);
+    assert_eq!(names.names(), ["a", "b"], "what was refused did not happen");
+
+    etcd.pause();
+    without_etcd_held_up(&api, &version).await;
+    etcd.go_on();
+    settled(&api, "c").await;
+    // What got no answer may have happened, once; nothing else has, and all of it was watched in order.
+    let mut last = version.parse::<i64>().unwrap();
+    loop {
+        let event = soon(watch.next()).await.expect("the watch goes on");
+        let at = event["object"]["metadata"]["resourceVersion"].as_str().unwrap().parse::<i64>().unwrap();
+        assert!(at > last, "{event}");
+        last = at;
+        if event["object"]["metadata"]["name"] == "c" {
+            break;
+        }
+    }
+    soon(api.get("/readyz")).await.expect(200);
+    api.server.stop();
+}
+
+async fn without_etcd_held_up(api: &Api, version: &str) {
+    let cached = soon(api.get(&format!("{MAPS}/a?resourceVersion=0"))).await.expect(200);
+    assert_eq!(cached.version(), version);
+    let reply = soon(api.post(MAPS, json!({"metadata": {"name": "perhaps"}}))).await;
+    assert!(matches!(reply.code, 500 | 503 | 504), "{}", reply.text);
+    let reply = soon(api.get(MAPS)).await;
+    assert!(matches!(reply.code, 500 | 503 | 504), "{}", reply.text);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_object_that_etcd_does_not_take_is_refused_as_kubernetes_does() {
+    let (_etcd, api) = start().await;
+    // A Deployment's annotations have a limit of their own; what a container is told has none.
+    let path = "/apis/apps/v1/namespaces/default/deployments";
+    let large = |bytes: usize| {
+        let mut large = deployment("a");
+        large["spec"]["template"]["spec"]["containers"][0]["args"] = json!(["x".repeat(bytes)]);
+        large
+    };
+    for bytes in [1_572_864 - 200, 2 << 20] {
+        let reply = api.post(path, large(bytes)).await.expect(500);
+        assert_eq!(reply.message(), "etcdserver: request is too large");
+        api.get(&format!("{path}/a")).await.expect(404);
+    }
+    api.post(path, large(1 << 20)).await.expect(201);
+    api.server.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn objects_of_versions_that_only_have_another_name_are_served_and_written_anew() {
+    use k8s_pb::api::rbac::v1::{PolicyRule, Role};
+    let (_etcd, api) = start().await;
+    let texts = |text: &str| vec![text.to_owned()];
+    let rule = PolicyRule {
+        verbs: texts("get"),
+        api_groups: texts(""),
+        resources: texts("pods"),
+        ..PolicyRule::default()
+    };
+    let role = Role { metadata: metadata("r"), rules: vec![rule] };
+    let key = "/registry/roles/default/r";
+    lay(&api, key, seal("rbac.authorization.k8s.io/v1beta1", "Role", &role)).await;
+    let path = "/apis/rbac.authorization.k8s.io/v1/namespaces/default/roles/r";
+    let read = api.get(path).await.expect(200).body;
+    assert_eq!(read["apiVersion"], "rbac.authorization.k8s.io/v1");
+    assert_eq!(read["rules"][0]["resources"], json!(["pods"]));
+    api.patch("merge", path, json!({"metadata": {"labels": {"a": "b"}}})).await.expect(200);
+    let (version, ..): (_, _, Role) = stored(&api, key).await;
+    assert_eq!(version, "rbac.authorization.k8s.io/v1");
+    api.server.stop();
+}
+
+/// Two servers over one etcd hand out addresses and ports to many clients at the same time.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_servers_give_nothing_out_twice() {
+    let (etcd, one) = start().await;
+    let two = Api::over(ServerConfig::default(), Arc::new(etcd.connect().await.unwrap())).await;
+    let clients = (0..8).map(|client| several::churn(if client % 2 == 0 { &one } else { &two }, client, 15));
+    futures::future::join_all(clients).await;
+    several::check(&one).await;
+    several::check(&two).await;
+    // What lies there is what a kube-apiserver keeps.
+    let ports = one.store.get("/registry/ranges/servicenodeports").await.unwrap().kv.unwrap().value;
+    let (version, kind, range): (_, _, k8s_pb::api::core::v1::RangeAllocation) = open(&ports);
+    assert_eq!((version.as_str(), kind.as_str(), range.range()), ("v1", "RangeAllocation", "30000-32767"));
+    let set: u32 = range.data().iter().map(|byte| byte.count_ones()).sum();
+    let services = one.get("/api/v1/services").await.expect(200).body;
+    let held: std::collections::BTreeSet<i64> = services["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .flat_map(|service| service["spec"]["ports"].as_array().unwrap())
+        .filter_map(|port| port["nodePort"].as_i64())
+        .collect();
+    assert_eq!(usize::try_from(set).unwrap(), held.len());
+    let address = services["items"][0]["spec"]["clusterIP"].as_str().unwrap();
+    let (version, _, claim): (_, _, IPAddress) =
+        stored(&one, &format!("/registry/ipaddresses/{address}")).await;
+    assert_eq!(version, "networking.k8s.io/v1");
+    assert_eq!(claim.spec.unwrap().parent_ref.unwrap().resource(), "services");
+    one.server.stop();
+    two.server.stop();
+}
+
+/// An etcd with what a kube-apiserver has left in it goes on where that ended.
+#[tokio::test(flavor = "multi_thread")]
+async fn claims_of_a_kube_apiserver_are_honoured() {
+    let etcd = EtcdServer::start().await;
+    let store: Arc<dyn Store> = Arc::new(etcd.connect().await.unwrap());
+    let put = |key: &str, value: Vec<u8>| {
+        let op = Op::Put { value: value.into(), ttl_seconds: 0 };
+        store.write(Write { key: key.to_owned(), expected: 0, op })
+    };
+    let text = |text: &str| Some(text.to_owned());
+    // Port 30010 is taken: bit 10 of the number.
+    let range = RangeAllocation { metadata: None, range: text("30000-32767"), data: Some(vec![4, 0]) };
+    put("/registry/ranges/servicenodeports", seal("v1", "RangeAllocation", &range)).await.unwrap();
+    let parent = ParentReference {
+        resource: text("services"),
+        namespace: text("default"),
+        name: text("theirs"),
+        group: text(""),
+    };
+    let labels = [
+        ("ipaddress.kubernetes.io/managed-by", "ipallocator.k8s.io"),
+        ("ipaddress.kubernetes.io/ip-family", "IPv4"),
+    ];
+    let labels = labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+    let address = IPAddress {
+        metadata: Some(ObjectMeta {
+            name: text("10.96.0.55"),
+            labels,
+            namespace: None,
+            ..metadata("x").unwrap()
+        }),
+        spec: Some(IPAddressSpec { parent_ref: Some(parent) }),
+    };
+    put("/registry/ipaddresses/10.96.0.55", seal("networking.k8s.io/v1", "IPAddress", &address))
+        .await
+        .unwrap();
+    let api = Api::over(ServerConfig::default(), Arc::clone(&store)).await;
+    let services = "/api/v1/namespaces/default/services";
+    let with = |spec: serde_json::Value| json!({"metadata": {"name": "a"}, "spec": spec});
+    let address = with(json!({"clusterIP": "10.96.0.55", "ports": [{"port": 80}]}));
+    api.post(services, address).await.expect(422);
+    let port = with(json!({"type": "NodePort", "ports": [{"port": 80, "nodePort": 30010}]}));
+    api.post(services, port).await.expect(422);
+    api.post(services, with(json!({"ports": [{"port": 80}]}))).await.expect(201);
+    api.server.stop();
+}
+
+/// The address of a server that dies goes with its lease in etcd.
+#[tokio::test(flavor = "multi_thread")]
+async fn master_leases_are_those_of_kubernetes() {
+    let etcd = EtcdServer::start().await;
+    let advertise = |ip: &str| ServerConfig {
+        advertise: Some(format!("{ip}:6443").parse().unwrap()),
+        ..ServerConfig::default()
+    };
+    let one = Api::over(advertise("192.0.2.1"), Arc::new(etcd.connect().await.unwrap())).await;
+    let two = Api::over(advertise("192.0.2.2"), Arc::new(etcd.connect().await.unwrap())).await;
+    let (version, kind, lease): (_, _, k8s_pb::api::core::v1::Endpoints) =
+        stored(&one, "/registry/masterleases/192.0.2.2").await;
+    assert_eq!((version.as_str(), kind.as_str()), ("v1", "Endpoints"));
+    assert_eq!(lease.subsets[0].addresses[0].ip(), "192.0.2.2");
+    let path = "/api/v1/namespaces/default/endpoints/kubernetes";
+    let addresses = async || one.get(path).await.expect(200).body["subsets"][0]["addresses"].clone();
+    assert_eq!(addresses().await, json!([{"ip": "192.0.2.1"}, {"ip": "192.0.2.2"}]));
+    two.server.drain().await;
+    assert_eq!(addresses().await, json!([{"ip": "192.0.2.1"}]));
+    one.server.stop();
+    two.server.stop();
 }

@@ -3,7 +3,6 @@
 //! itself; reads are tried again, writes only where no server was reached, because otherwise nobody
 //! knows whether the first try arrived.
 
-mod compaction;
 mod lease;
 mod prefix;
 mod watch;
@@ -15,7 +14,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use etcd_client::{
     Certificate, Client, Compare, CompareOp, ConnectOptions, Error, GetOptions, Identity, KvClient,
-    SortOrder, SortTarget, TlsOptions, Txn, TxnOp, TxnOpResponse, WatchClient,
+    MaintenanceClient, SortOrder, SortTarget, TlsOptions, Txn, TxnOp, TxnOpResponse, WatchClient,
 };
 
 use self::lease::Leases;
@@ -23,9 +22,7 @@ use self::prefix::Prefix;
 use self::watch::ProgressRequests;
 use crate::embedded::check_size;
 use crate::limits::{ETCD_ANSWER_BYTES, VALUE_BYTES};
-use crate::{
-    CompactionTurn, Got, KeyValue, Op, Page, Range, Revision, Store, StoreError, Watch, Write, Written,
-};
+use crate::{Got, KeyValue, Op, Page, Range, Revision, Store, StoreError, Watch, Write, Written};
 
 /// How long one request may take, with all its tries.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -80,6 +77,7 @@ impl EtcdTls {
 #[derive(Clone)]
 pub struct Etcd {
     kv: KvClient,
+    maintenance: MaintenanceClient,
     watch: WatchClient,
     leases: Leases,
     progress: ProgressRequests,
@@ -110,6 +108,7 @@ impl Etcd {
                 .kv_client()
                 .max_decoding_message_size(ETCD_ANSWER_BYTES)
                 .max_encoding_message_size(ETCD_ANSWER_BYTES),
+            maintenance: client.maintenance_client(),
             watch: client.watch_client().max_decoding_message_size(ETCD_ANSWER_BYTES),
             leases: Leases::new(client.lease_client()),
             progress: ProgressRequests::default(),
@@ -252,13 +251,14 @@ impl Store for Etcd {
         result.map(|_| ()).map_err(|error| at_revision(error, revision))
     }
 
-    async fn compaction_turn(&self, turn: &mut CompactionTurn) -> Result<(), StoreError> {
-        compaction::take_turn(self, turn).await
-    }
-
     async fn request_progress(&self) -> Result<(), StoreError> {
         self.progress.send();
         Ok(())
+    }
+
+    async fn size_bytes(&self) -> Result<Option<u64>, StoreError> {
+        let status = within(TIMEOUT, "ask for the size", self.maintenance.clone().status()).await?;
+        Ok(u64::try_from(status.db_size()).ok())
     }
 }
 

@@ -39,6 +39,7 @@ impl Api {
         let mut this = Self::start()?;
         let mut command = Command::new(hawser()?);
         command.args(["controllers", "--kubeconfig"]).arg(this.kubeconfig());
+        command.arg("--root-ca-file").arg(this.dir.path().join("data/pki/ca.crt"));
         this.controllers = Some(Process::start(&mut command, this.dir.path().join("controllers.log"))?);
         Ok(this)
     }

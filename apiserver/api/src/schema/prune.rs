@@ -1,9 +1,9 @@
 //! What decoding into Kubernetes' types and encoding again does to an object: unknown fields and
-//! nulls are gone, quantities and times are in canonical form.
+//! nulls are gone, empty lists and maps too, quantities and times are in canonical form.
 
 use serde_json::{Map, Value};
 
-use super::graph::{Definition, Type, definition};
+use super::graph::{Definition, Field, Type, definition};
 use crate::{quantity, time};
 
 /// Drops fields that the definition does not have, and nulls; writes quantities and times in
@@ -22,8 +22,72 @@ fn prune_object(definition: Definition, map: &mut Map<String, Value>) {
             return false;
         }
         prune_value(field.ty(), value);
-        true
+        field.required() || !leaves_out(key, field.ty(), value)
     });
+}
+
+/// Whether encoding leaves an optional field out: lists and maps with nothing in them. Managed fields
+/// are another matter: an empty list of them asks to forget them all.
+fn leaves_out(key: &str, ty: Type, value: &Value) -> bool {
+    match (ty, value) {
+        (Type::List(_), Value::Array(items)) => items.is_empty() && key != "managedFields",
+        (Type::Map(_), Value::Object(map)) => map.is_empty(),
+        _ => false,
+    }
+}
+
+/// Writes the fields of `status` that encoding Kubernetes' types always writes: those that are required
+/// and are 0, false or the empty text. Clients with types of their own refuse an object without them.
+pub fn complete_status(name: &str, object: &mut Value) {
+    let Some(ty) = definition(name).and_then(|of| of.field("status")).map(Field::ty) else { return };
+    let (Some(status), Value::Object(object)) = (ty.object(), object) else { return };
+    if status.fields().any(always_written) {
+        object.entry("status").or_insert_with(|| Value::Object(Map::new()));
+    }
+    if let Some(value) = object.get_mut("status") {
+        complete(ty, value);
+    }
+}
+
+fn always_written(field: Field) -> bool {
+    field.required() && zero(field.ty()).is_some()
+}
+
+fn complete(ty: Type, value: &mut Value) {
+    match value {
+        Value::Object(map) => {
+            if let Some(definition) = ty.object() {
+                for field in definition.fields().filter(|field| always_written(*field)) {
+                    if let (false, Some(zero)) = (map.contains_key(field.name()), zero(field.ty())) {
+                        map.insert(field.name().to_owned(), zero);
+                    }
+                }
+                for (key, value) in map {
+                    if let Some(field) = definition.field(key) {
+                        complete(field.ty(), value);
+                    }
+                }
+            } else if let Some(element) = ty.element() {
+                map.values_mut().for_each(|value| complete(element, value));
+            }
+        }
+        Value::Array(items) => {
+            if let Some(element) = ty.element() {
+                items.iter_mut().for_each(|item| complete(element, item));
+            }
+        }
+        _ => {}
+    }
+}
+
+/// The zero value of a scalar.
+fn zero(ty: Type) -> Option<Value> {
+    match ty {
+        Type::String => Some(Value::String(String::new())),
+        Type::Int32 | Type::Int64 | Type::Number => Some(Value::from(0)),
+        Type::Bool => Some(Value::Bool(false)),
+        _ => None,
+    }
 }
 
 fn prune_value(ty: Type, value: &mut Value) {
@@ -72,11 +136,11 @@ fn zero_for_null(ty: Type, value: &mut Value) {
         return;
     }
     *value = match ty {
-        Type::String => Value::String(String::new()),
-        Type::Int32 | Type::Int64 | Type::Number => Value::from(0),
-        Type::Bool => Value::Bool(false),
         Type::Object(_) => Value::Object(Map::new()),
         Type::Quantity => Value::String("0".into()),
-        _ => return,
+        _ => match zero(ty) {
+            Some(zero) => zero,
+            None => return,
+        },
     };
 }

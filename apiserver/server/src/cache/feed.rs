@@ -193,13 +193,13 @@ impl Caches {
     /// Loads and follows the store until shutdown.
     pub async fn run(&self, shutdown: CancellationToken) {
         let mut pause = MIN_PAUSE;
-        let mut from = 0;
+        let (mut from, mut until) = (0, 0);
         loop {
             let follow = async {
                 if from == 0 {
-                    from = self.load().await?;
+                    (from, until) = self.load().await?;
                 }
-                self.follow(&mut from, &mut pause).await
+                self.follow(&mut from, until, &mut pause).await
             };
             let ended = tokio::select! {
                 biased;
@@ -227,24 +227,42 @@ impl Caches {
         }
     }
 
-    /// Reads everything at one revision; returns it.
-    async fn load(&self) -> Result<Revision, StoreError> {
+    /// Where to begin, and up to where nobody may be answered yet: a while before the present if the
+    /// store has that, so that watches from before a restart go on where they were.
+    async fn beginning(&self) -> Result<(Revision, Revision), StoreError> {
+        let now = self.store.revision().await?;
+        if self.passed() > 0 {
+            // Who watched meanwhile has been sent away anyway.
+            return Ok((now, now));
+        }
+        for back in limits::RESUMED_REVISIONS {
+            let revision = now - back;
+            let one = Range { prefix: ROOT.to_owned(), limit: 1, revision, ..Range::default() };
+            if revision > 0 && self.store.list(one).await.is_ok() {
+                return Ok((revision, now));
+            }
+        }
+        Ok((now, now))
+    }
+
+    /// Reads everything at one revision; returns it, and up to where changes have to follow before what
+    /// was read is the present.
+    async fn load(&self) -> Result<(Revision, Revision), StoreError> {
         // What was kept of them may be as old as what made this necessary.
         let custom = self.custom.load();
         let lazy = self.by_path.iter().filter(|cache| cache.is_lazy());
         custom.values().flatten().chain(lazy).for_each(|cache| cache.idle());
         let mut states: BTreeMap<&str, Vec<Objects>> = BTreeMap::new();
-        let mut range = Range { prefix: ROOT.to_owned(), limit: limits::LOAD_PAGE, ..Range::default() };
+        let (revision, until) = self.beginning().await?;
+        let mut range =
+            Range { prefix: ROOT.to_owned(), limit: limits::LOAD_PAGE, revision, ..Range::default() };
         loop {
             let page = self.store.list(range.clone()).await?;
-            for kv in &page.kvs {
-                self.load_one(kv, &mut states);
-            }
             range.revision = page.revision;
-            match page.kvs.last() {
-                Some(last) if page.remaining > 0 => range.after.clone_from(&last.key),
-                _ => break,
-            }
+            let next = page.kvs.last().filter(|_| page.remaining > 0).map(|last| last.key.clone());
+            self.load_page(page.kvs, &mut states).await?;
+            let Some(next) = next else { break };
+            range.after = next;
         }
         for (prefix, caches) in &self.by_prefix {
             let mut loaded = states.remove(prefix.as_str()).unwrap_or_default().into_iter();
@@ -252,8 +270,42 @@ impl Caches {
                 cache.reset(loaded.next().unwrap_or_default(), range.revision);
             }
         }
-        self.passed.send_replace(range.revision.max(1));
-        Ok(range.revision)
+        if range.revision >= until {
+            self.passed.send_replace(range.revision.max(1));
+        }
+        Ok((range.revision, until))
+    }
+
+    /// Reads a page; of a large one half on another thread, since a start waits for nothing else.
+    async fn load_page<'a>(
+        &'a self,
+        mut kvs: Vec<KeyValue>,
+        states: &mut BTreeMap<&'a str, Vec<Objects>>,
+    ) -> Result<(), StoreError> {
+        let here = if kvs.len() < limits::LOAD_ALONE { kvs.len() } else { kvs.len() / 2 };
+        let rest: Vec<(KeyValue, Vec<Arc<Cache>>)> = kvs
+            .drain(here..)
+            .filter_map(|kv| self.owners(&kv.key).map(|(_, caches)| (kv, caches.clone())))
+            .collect();
+        let there = (!rest.is_empty()).then(|| tokio::task::spawn_blocking(move || read_each(rest)));
+        for kv in &kvs {
+            self.load_one(kv, states);
+        }
+        let Some(there) = there else { return Ok(()) };
+        let read = there.await.map_err(|error| StoreError::Unavailable {
+            attempted: "read the stored objects".to_owned(),
+            cause: Some(Box::new(error)),
+        })?;
+        for (key, entries) in read {
+            let Some((prefix, caches)) = self.owners(&key) else { continue };
+            let state = states.entry(prefix).or_insert_with(|| vec![Objects::new(); caches.len()]);
+            for (entry, objects) in entries.into_iter().zip(state) {
+                if let Some(entry) = entry {
+                    objects.insert(Arc::clone(&entry.key), entry);
+                }
+            }
+        }
+        Ok(())
     }
 
     fn load_one<'a>(&'a self, kv: &KeyValue, states: &mut BTreeMap<&'a str, Vec<Objects>>) {
@@ -280,9 +332,27 @@ impl Caches {
             .map(|(prefix, caches)| (prefix.as_str(), caches))
     }
 
-    async fn follow(&self, from: &mut Revision, pause: &mut Duration) -> Result<(), StoreError> {
+    async fn follow(
+        &self,
+        from: &mut Revision,
+        until: Revision,
+        pause: &mut Duration,
+    ) -> Result<(), StoreError> {
         let mut watch = self.store.watch(ROOT, *from + 1).await?;
-        while let Some(notice) = watch.next().await {
+        loop {
+            let next = if *from >= until {
+                watch.next().await
+            } else {
+                match tokio::time::timeout(limits::PROGRESS_EVERY, watch.next()).await {
+                    Ok(next) => next,
+                    // The newest revision may belong to a key that is no object.
+                    Err(_) => {
+                        self.store.request_progress().await?;
+                        continue;
+                    }
+                }
+            };
+            let Some(notice) = next else { return Ok(()) };
             *pause = MIN_PAUSE;
             match notice? {
                 Notice::Events(events) => {
@@ -294,12 +364,13 @@ impl Caches {
             }
             // Last, so that who sees the revision finds the changes in caches and queues.
             self.passed.send_if_modified(|passed| {
-                let newer = *from > *passed;
-                *passed = (*passed).max(*from);
+                let newer = *from > *passed && *from >= until;
+                if newer {
+                    *passed = *from;
+                }
                 newer
             });
         }
-        Ok(())
     }
 
     /// The caches that keep the objects of a key of a custom kind, `/registry/GROUP/PLURAL/…`.
@@ -343,6 +414,25 @@ impl Caches {
 fn path(cache: &Cache) -> (&str, &str, &str) {
     let resource = &cache.resource;
     (&resource.plural, &resource.group, &resource.version)
+}
+
+/// The objects of these keys in each of their caches; `None` for what cannot be read.
+fn read_each(rest: Vec<(KeyValue, Vec<Arc<Cache>>)>) -> Vec<(String, Vec<Option<Arc<Entry>>>)> {
+    let read = |cache: &Arc<Cache>, kv: &KeyValue| {
+        cache
+            .read(&kv.key, kv.mod_revision, &kv.value)
+            .inspect_err(|error| {
+                warn!(error = error as &dyn std::error::Error, "an object cannot be read");
+            })
+            .ok()
+            .map(Arc::new)
+    };
+    rest.into_iter()
+        .map(|(kv, caches)| {
+            let entries = caches.iter().map(|cache| read(cache, &kv)).collect();
+            (kv.key, entries)
+        })
+        .collect()
 }
 
 type Read = (Arc<str>, Revision, Option<Arc<Entry>>);

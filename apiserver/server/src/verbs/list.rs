@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use apiserver_api::error::ApiError;
+use apiserver_api::error::{ApiError, status_text};
 use apiserver_api::registry::Resource;
 use apiserver_store::Revision;
 use http::Response;
@@ -33,6 +33,7 @@ pub async fn list(context: &Context, resource: &Resource) -> Answer {
     let wanted = wanted.of_list(resource)?;
     let start = place.as_ref().map_or("", |place| place.start.as_str());
     let selected = filter.select(&view, start, options.limit);
+    context.server.metrics().listed(resource, view.objects.len(), selected.entries.len());
     let metadata = metadata(&cache, &filter, view, &selected);
     let head = head(context, &cache, wanted, metadata)?;
     Pieces::new(head, selected.entries).await?.respond(context, wanted.format).await
@@ -77,7 +78,7 @@ fn expired(place: Option<Continue>) -> Response<Body> {
     if let Some(place) = place {
         status["metadata"]["continue"] = Continue { revision: -1, ..place }.encode().into();
     }
-    respond::json(410, &status)
+    respond::bytes(410, "application/json", status_text(&status))
 }
 
 /// What the list is of, and what it says of itself.

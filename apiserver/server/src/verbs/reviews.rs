@@ -5,6 +5,7 @@ use bytes::Bytes;
 
 use super::{decode, no_such_resource, not_allowed, pods};
 use crate::context::Context;
+use crate::negotiate;
 use crate::rbac;
 use crate::respond::{self, Answer};
 
@@ -13,6 +14,7 @@ pub async fn create(context: &Context, resource: &Resource, bytes: Bytes) -> Ans
     if context.info.verb != "create" {
         return Err(not_allowed());
     }
+    negotiate::check_plain(&context.headers)?;
     let object = decode::object(context, resource, bytes)?;
     let server = &context.server;
     let answer = match resource.kind.as_str() {

@@ -444,6 +444,15 @@ async fn a_definition_goes_after_its_objects() {
     assert_eq!(api.get(WIDGETS).await.expect(200).names(), ["held"]);
     let refused = api.post(WIDGETS, widget("new", json!({"color": "red"}))).await.expect(403);
     assert!(refused.message().contains("create not allowed while custom resource definition is terminating"));
+    // By applying neither; what is there may be applied to.
+    let media = [("content-type", "application/apply-patch+yaml")];
+    let apply = |name: &str| {
+        let config = json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": name}});
+        let (api, path) = (&api, format!("{WIDGETS}/{name}?fieldManager=a"));
+        async move { api.call("PATCH", &path, &media, config.to_string()).await }
+    };
+    apply("new").await.expect(403);
+    apply("held").await.expect(200);
     api.patch("merge", &format!("{WIDGETS}/held"), json!({"metadata": {"finalizers": null}}))
         .await
         .expect(200);

@@ -80,18 +80,10 @@ async fn version_health_and_metrics() {
     api.get("/api/v1/pods").await.expect(200);
     let _watch = api.watch("/api/v1/pods?watch=1").await;
     api.get("/api/v1/nonsense").await.expect(404);
+    // Its lines are judged in `metrics`.
     let page = api.get("/metrics").await.expect(200).text;
-    for line in [
-        "apiserver_request_total{verb=\"LIST\",group=\"\",version=\"v1\",resource=\"pods\",subresource=\"\",scope=\"cluster\",code=\"200\"} 1",
-        "apiserver_registered_watchers{group=\"\",version=\"v1\",kind=\"Pod\"} 1",
-        "apiserver_current_inflight_requests{request_kind=\"readOnly\"}",
-        "apiserver_storage_objects{resource=\"namespaces\"} 4",
-        "apiserver_request_duration_seconds_bucket",
-    ] {
-        assert!(page.contains(line), "{line}\n{page}");
-    }
+    assert!(page.contains("# TYPE apiserver_request_total counter\n"), "{page}");
     assert!(!page.contains("nonsense"));
-    assert!(page.ends_with("# EOF\n"));
 }
 
 #[tokio::test(start_paused = true)]

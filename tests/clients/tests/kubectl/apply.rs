@@ -157,7 +157,7 @@ fn dry_runs(kubectl: &Kubectl<'_>) {
     let shown: Value = serde_json::from_str(&shown).unwrap();
     assert!(shown["metadata"]["uid"].is_string(), "{shown}");
     kubectl.fails("get configmap dry");
-    kubectl.says("delete configmap i --dry-run=server", "configmap \"i\" deleted (server dry run)");
+    kubectl.shows("delete configmap i --dry-run=server", &["configmap \"i\" deleted", "(server dry run)"]);
     kubectl.says("get configmap i -o name", "configmap/i");
     kubectl.says("label configmap i x=y --dry-run=server", "configmap/i labeled (server dry run)");
     kubectl.says("get configmap i -o jsonpath='{.metadata.labels}'", "");

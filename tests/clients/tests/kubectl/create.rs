@@ -84,7 +84,7 @@ fn services(kubectl: &Kubectl<'_>) {
     );
     kubectl.shows("describe ingress way", &["pair terminates example.com"]);
     let refused = kubectl.fails("create service clusterip plain --tcp=80:8080");
-    assert!(refused.contains("(AlreadyExists): services \"plain\" already exists"), "{refused}");
+    assert!(refused.contains("services \"plain\" already exists"), "{refused}");
 }
 
 fn settings(kubectl: &Kubectl<'_>) {

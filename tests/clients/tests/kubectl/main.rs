@@ -4,6 +4,7 @@
 
 mod apply;
 mod create;
+mod custom;
 mod delete;
 mod edit;
 mod explain;

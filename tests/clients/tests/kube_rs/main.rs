@@ -1,0 +1,44 @@
+//! kube-rs against `hawser apiserver`, as operators use it: over TLS with the kubeconfig.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod collected;
+mod custom;
+mod objects;
+mod runtime;
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use tests_clients::Api;
+
+/// Only ends a test that hangs.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Runs a test with a client of a server of its own.
+fn with_client<F: Future<Output = Result<()>>>(test: impl FnOnce(Client) -> F) -> Result<()> {
+    against(Api::start()?, test)
+}
+
+/// The same with a server that has been started.
+fn against<F: Future<Output = Result<()>>>(api: Api, test: impl FnOnce(Client) -> F) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("no runtime")?;
+    runtime.block_on(async {
+        let kubeconfig = Kubeconfig::read_from(api.kubeconfig()).context("cannot read the kubeconfig")?;
+        let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+        let client = Client::try_from(config)?;
+        tokio::time::timeout(LIMIT, test(client)).await.context("the test hangs")?
+    })?;
+    drop(runtime);
+    api.stop()
+}
+
+/// The code of a refusal.
+fn code<T: std::fmt::Debug>(result: kube::Result<T>) -> u16 {
+    match result {
+        Err(kube::Error::Api(status)) => status.code,
+        other => panic!("expected a refusal: {other:?}"),
+    }
+}
