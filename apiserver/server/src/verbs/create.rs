@@ -60,6 +60,8 @@ pub async fn store_with(
             // Some defaults follow from the name.
             (resource.behaviour.default)(&mut candidate);
         }
+        // Labels of a Job's pods have its name, so this comes after the name.
+        (resource.behaviour.prepare_create)(&mut candidate);
         match try_store(&admission, candidate).await {
             Err(error) if error.code == 409 && error.reason == "AlreadyExists" && attempt < attempts => {}
             other => return other,
@@ -130,7 +132,6 @@ fn prepare(context: &Context, resource: &Resource, object: &mut Value) {
     if resource.group == "certificates.k8s.io" && resource.kind == "CertificateSigningRequest" {
         sign_in(context, object);
     }
-    (resource.behaviour.prepare_create)(object);
 }
 
 /// Who asks for a certificate is who sends the request, whatever it says.
