@@ -37,7 +37,7 @@ pub fn configuration(bytes: &[u8]) -> Result<(Value, Vec<String>), ApiError> {
 pub fn continue_token(token: &str) -> Result<(i64, String, String), ApiError> {
     let place = Continue::decode(token)?;
     let again = place.encode();
-    Ok((place.revision, place.after, again))
+    Ok((place.revision, place.start, again))
 }
 
 /// Verb, resource, namespace and name that a request is about. `None` if the target is no URI.

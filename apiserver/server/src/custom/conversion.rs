@@ -136,7 +136,7 @@ impl Detour {
                 list["items"] = Value::Array(items);
                 list
             }
-            Shape::Metadata => json!({
+            Shape::Metadata | Shape::MetadataList => json!({
                 "kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": list["metadata"],
                 "items": items.iter().map(metadata_only).collect::<Vec<_>>(),
             }),
@@ -147,7 +147,7 @@ impl Detour {
     fn object(&self, object: Value, first: bool) -> Value {
         match self.shape {
             Shape::Object => object,
-            Shape::Metadata => metadata_only(&object),
+            Shape::Metadata | Shape::MetadataList => metadata_only(&object),
             Shape::Table => {
                 let metadata = json!({"resourceVersion": meta::resource_version(&object)});
                 self.table(metadata, &[object], first)
