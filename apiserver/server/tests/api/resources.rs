@@ -80,7 +80,7 @@ impl Entry {
 
     /// Takes more than one step to go.
     fn lingers(&self) -> bool {
-        matches!(self.plural.as_str(), "namespaces" | "customresourcedefinitions")
+        matches!(self.plural.as_str(), "namespaces" | "customresourcedefinitions" | "servicecidrs")
     }
 }
 
@@ -147,6 +147,10 @@ impl<'a> Subject<'a> {
     async fn create(&self) -> Value {
         let reply = self.api.post(&self.entry.collection(), self.object.clone()).await;
         let made = self.expect("create", reply, 201).await;
+        if self.entry.lingers() {
+            // The server has something to add to it.
+            tokio::time::sleep(Duration::from_secs(5)).await;
+        }
         assert_eq!(made["metadata"]["name"], self.name, "{}", self.what());
         assert_eq!(self.read().await["metadata"]["uid"], made["metadata"]["uid"], "{}", self.what());
         made
@@ -350,12 +354,12 @@ impl<'a> Subject<'a> {
     }
 
     async fn gone(&self) {
-        for _ in 0..200 {
+        for _ in 0..600 {
             if self.api.get(&self.path()).await.code == 404 {
                 return;
             }
             assert!(self.entry.lingers(), "{} is still there", self.what());
-            tokio::time::sleep(Duration::from_millis(50)).await;
+            tokio::time::sleep(Duration::from_millis(500)).await;
         }
         panic!("{} does not go", self.what());
     }
