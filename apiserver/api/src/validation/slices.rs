@@ -277,7 +277,7 @@ pub fn pool_request_change(new: &Value, old: &Value, written: Written) -> Vec<Fi
     let mut errors = Errors::default();
     if written == Written::Status {
         let before = &old["status"];
-        if before["poolCount"].is_number() || !items(before, "conditions").is_empty() {
+        if before["poolCount"].as_i64().unwrap_or(0) > 0 || !items(before, "conditions").is_empty() {
             errors.immutable("status", new, old);
         }
         conditions(items(&new["status"], "conditions"), "status.conditions", &mut errors);
