@@ -146,7 +146,13 @@ impl ApiError {
 
     /// 422 with one cause a field.
     pub fn invalid(group: &str, kind: &str, name: &str, errors: &[FieldError]) -> Self {
-        let list: Vec<String> = errors.iter().map(|e| format!("{}: {}", e.field, e.message)).collect();
+        // What is said twice is said once in the sentence; the causes keep all.
+        let mut list: Vec<String> = Vec::new();
+        for text in errors.iter().map(|e| format!("{}: {}", e.field, e.message)) {
+            if !list.contains(&text) {
+                list.push(text);
+            }
+        }
         let text = if let [one] = list.as_slice() { one.clone() } else { format!("[{}]", list.join(", ")) };
         let kind_text = if group.is_empty() { kind.to_owned() } else { format!("{kind}.{group}") };
         Self {

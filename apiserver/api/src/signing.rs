@@ -20,10 +20,18 @@ const FINAL: [&str; 3] = ["Approved", "Denied", "Failed"];
 /// subresource, `now` is the time of conditions that bring none. Answers with what is wrong.
 pub fn settle(new: &mut Value, old: &Value, approval: bool, now: &str) -> Vec<FieldError> {
     let mut errors = Vec::new();
-    let conditions = timed(meta::list(new, "/status/conditions"), meta::list(old, "/status/conditions"), now);
+    let before = meta::list(old, "/status/conditions");
+    let mut conditions = timed(meta::list(new, "/status/conditions"), before, now);
+    if !approval {
+        // Who signs repeats what was approved, in whatever words.
+        for condition in conditions.iter_mut().filter(|c| c["type"] == "Approved" || c["type"] == "Denied") {
+            if let Some(old) = before.iter().find(|old| old["type"] == condition["type"]) {
+                condition.clone_from(old);
+            }
+        }
+    }
     check(&conditions, &mut errors);
     let has = |list: &[Value], kind: &str| list.iter().any(|condition| condition["type"] == kind);
-    let before = meta::list(old, "/status/conditions");
     for kind in FINAL {
         let (had, has) = (has(before, kind), has(&conditions, kind));
         if had && !has {

@@ -54,6 +54,8 @@ mod cluster_tests;
 #[cfg(test)]
 mod depth_tests;
 #[cfg(test)]
+mod device_tests;
+#[cfg(test)]
 mod extension_tests;
 #[cfg(test)]
 mod pod_tests;

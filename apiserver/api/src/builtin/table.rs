@@ -14,6 +14,9 @@ use crate::validation::{
     self, batch, cluster, config, endpoints, events, network, pod, rbac, service, storage, workload,
 };
 
+/// Errors of a change: new, old, and what was written.
+type ChangeErrors = fn(&Value, &Value, Written) -> Vec<FieldError>;
+
 pub(super) struct Row {
     pub group: &'static str,
     pub plural: &'static str,
@@ -33,7 +36,7 @@ pub(super) struct Row {
     pub validate: fn(&Value) -> Vec<FieldError>,
     pub validate_update: fn(&Value, &Value) -> Vec<FieldError>,
     /// In place of both for changes of an object.
-    pub validate_change: Option<fn(&Value, &Value, Written) -> Vec<FieldError>>,
+    pub validate_change: Option<ChangeErrors>,
 }
 
 pub(super) const DEFAULT_ROW: Row = Row {

@@ -29,9 +29,11 @@ pub struct Conversion {
 /// Changes of shape: to the version kept, and from it.
 #[derive(Clone, Copy)]
 struct Reshape {
-    up: fn(&mut Value),
-    down: fn(&mut Value),
+    up: Step,
+    down: Step,
 }
+
+type Step = fn(&mut Value);
 
 /// Sorted by group, version and plural.
 static CONVERSIONS: LazyLock<Vec<Conversion>> = LazyLock::new(|| {
@@ -47,7 +49,7 @@ static CONVERSIONS: LazyLock<Vec<Conversion>> = LazyLock::new(|| {
 });
 
 fn reshape(group: &str, version: &str, kind: &str) -> Option<Reshape> {
-    let (up, down): (fn(&mut Value), fn(&mut Value)) = match (group, version, kind) {
+    let (up, down): (Step, Step) = match (group, version, kind) {
         ("events.k8s.io", _, "Event") => (events::to_core, events::from_core),
         ("autoscaling", "v1", "HorizontalPodAutoscaler") => (autoscaling::to_v2, autoscaling::to_v1),
         ("resource.k8s.io", "v1beta1", "ResourceClaim") => (devices::claim_to_v1, devices::claim_to_v1beta1),

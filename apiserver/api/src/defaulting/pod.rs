@@ -70,10 +70,11 @@ pub fn prepare_create(pod: &mut Value) {
     }
 }
 
-/// `matchLabelKeys` of affinity mean the labels that the pod has now, so they become expressions
-/// (KEP-3633).
+/// `matchLabelKeys` of affinity and of spreading mean the labels that the pod has now, so they become
+/// expressions (KEP-3633, KEP-3243).
 fn match_label_keys(pod: &mut Value) {
     let labels = meta::labels(pod).cloned().unwrap_or_default();
+    with_spec(pod, |spec| each(spec, "topologySpreadConstraints", |c| label_keys(c, &labels)));
     for kind in ["podAffinity", "podAntiAffinity"] {
         let Some(Value::Object(affinity)) = pod.pointer_mut(&format!("/spec/affinity/{kind}")) else {
             continue;

@@ -328,13 +328,18 @@ fn what_a_pod_asks_for_as_a_whole() {
 fn label_keys_of_affinity_become_expressions() {
     let term = json!({"topologyKey": "z", "labelSelector": {"matchLabels": {"app": "x"}},
         "matchLabelKeys": ["hash", "none"], "mismatchLabelKeys": ["tenant"]});
-    let mut new = json!({"metadata": {"labels": {"hash": "1", "tenant": "t"}}, "spec": {"affinity": {"podAffinity": {
+    let mut new = json!({"metadata": {"labels": {"hash": "1", "tenant": "t"}}, "spec": {
+        "topologySpreadConstraints": [{"topologyKey": "z", "labelSelector": {}, "matchLabelKeys": ["hash"]}], "affinity": {"podAffinity": {
         "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "podAffinityTerm": term}]}}}});
     pod::prepare_create(&mut new);
     let pointer = "/spec/affinity/podAffinity/preferredDuringSchedulingIgnoredDuringExecution/0/podAffinityTerm/labelSelector";
     assert_eq!(
         new.pointer(pointer).unwrap()["matchExpressions"],
         json!([{"key": "hash", "operator": "In", "values": ["1"]}, {"key": "tenant", "operator": "NotIn", "values": ["t"]}])
+    );
+    assert_eq!(
+        new["spec"]["topologySpreadConstraints"][0]["labelSelector"],
+        json!({"matchExpressions": [{"key": "hash", "operator": "In", "values": ["1"]}]})
     );
 }
 

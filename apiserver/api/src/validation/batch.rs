@@ -22,6 +22,9 @@ const MANAGER_LENGTH: usize = 63;
 pub fn job(object: &Value) -> Vec<FieldError> {
     let mut errors = with_metadata(object);
     let spec = &object["spec"];
+    if is_new(object) {
+        generated_selector(object, &mut errors);
+    }
     job_spec(spec, "spec", &mut errors);
     match given(spec, "selector") {
         // The server makes one together with the uid.
@@ -51,6 +54,38 @@ pub fn job(object: &Value) -> Vec<FieldError> {
         }
     }
     errors.list()
+}
+
+/// The server makes selector and labels of a job unless it is told not to; what the client wrote
+/// there may not stand in the way.
+fn generated_selector(object: &Value, errors: &mut Errors) {
+    let (uid, spec) = (meta::uid(object), &object["spec"]);
+    let Some(selector) = given(spec, "selector").filter(|_| spec["manualSelector"] != true) else { return };
+    if uid.is_empty() {
+        return errors.required("metadata.uid", "");
+    }
+    let expected = [
+        ("batch.kubernetes.io/controller-uid", uid),
+        ("controller-uid", uid),
+        ("batch.kubernetes.io/job-name", meta::name(object)),
+        ("job-name", meta::name(object)),
+    ];
+    let labels = &spec["template"]["metadata"]["labels"];
+    for (key, wanted) in expected {
+        let path = format!("spec.template.metadata.labels[{key}]");
+        match labels.get(key) {
+            None => errors.required(path, &format!("must be '{wanted}'")),
+            Some(found) if found != wanted => {
+                errors.invalid(path, labels, &format!("must be '{wanted}'"));
+            }
+            Some(_) => {}
+        }
+    }
+    let made = json!({"metadata": {"labels": serde_json::Map::from_iter(
+        expected.map(|(key, value)| (key.to_owned(), json!(value))))}});
+    if !LabelSelector::from_meta(selector).is_ok_and(|s| s.matches_object(&made)) {
+        errors.invalid("spec.selector", selector, "`selector` not auto-generated");
+    }
 }
 
 fn is_indexed(spec: &Value) -> bool {

@@ -271,6 +271,29 @@ fn jobs_in_depth() {
 }
 
 #[test]
+fn selectors_of_jobs_are_made_by_the_server() {
+    let made = |edits: &[(&str, Value)]| {
+        let mut object = edited(&with(job(), "/metadata/uid", json!("u-1")), edits);
+        crate::defaulting::batch::prepare_create_job(&mut object);
+        errors("batch", "jobs", &object)
+    };
+    assert_eq!(made(&[]), NONE);
+    assert_eq!(
+        made(&[("/spec/template/metadata", json!({"labels": {"job-name": "other"}}))]).len(),
+        1,
+        "a label that says something else"
+    );
+    let foreign = made(&[("/spec/selector", json!({"matchLabels": {"a": "b"}}))]);
+    assert!(foreign[0].ends_with("`selector` not auto-generated"), "{foreign:?}");
+    let manual = [
+        ("/spec/selector", json!({"matchLabels": {"a": "b"}})),
+        ("/spec/manualSelector", json!(true)),
+        ("/spec/template/metadata", json!({"labels": {"a": "b"}})),
+    ];
+    assert_eq!(made(&manual), NONE);
+}
+
+#[test]
 fn what_a_job_keeps() {
     let old = stored(
         "batch",

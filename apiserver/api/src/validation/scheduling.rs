@@ -274,8 +274,10 @@ fn spread_keys(constraint: &Value, path: &str, errors: &mut Errors) {
     for (index, key) in keys.iter().filter_map(Value::as_str).enumerate() {
         let path = format!("{path}[{index}]");
         errors.faults(&path, key, names::qualified_name(key));
-        let labels = selector["matchLabels"].get(key).is_some();
-        if labels || items(selector, "matchExpressions").iter().any(|e| text(e, "key") == key) {
+        // The server itself adds one expression for each key; a second one is the user's.
+        let labels = usize::from(selector["matchLabels"].get(key).is_some());
+        let expressions = items(selector, "matchExpressions").iter().filter(|e| text(e, "key") == key);
+        if labels + expressions.count() > 1 {
             errors.invalid(path, &json!(key), "exists in both matchLabelKeys and labelSelector");
         }
     }

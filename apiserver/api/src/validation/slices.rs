@@ -276,7 +276,8 @@ pub fn pool_request(object: &Value) -> Vec<FieldError> {
 pub fn pool_request_change(new: &Value, old: &Value, written: Written) -> Vec<FieldError> {
     let mut errors = Errors::default();
     if written == Written::Status {
-        if old.get("status").is_some_and(|s| s.as_object().is_some_and(|map| !map.is_empty())) {
+        let before = &old["status"];
+        if before["poolCount"].as_i64().unwrap_or(0) > 0 || !items(before, "conditions").is_empty() {
             errors.immutable("status", new, old);
         }
         conditions(items(&new["status"], "conditions"), "status.conditions", &mut errors);

@@ -56,6 +56,7 @@ pub async fn store_with(
     admission::mutate(&admission, &mut object).await?;
     prepare(context, resource, &mut object);
     if !generated {
+        (resource.behaviour.prepare_create)(&mut object);
         return try_store(&admission, object).await;
     }
     for attempt in 1..=attempts {
@@ -64,6 +65,8 @@ pub async fn store_with(
         meta::set(&mut candidate, "name", name);
         // Some defaults follow from the name.
         (resource.behaviour.default)(&mut candidate);
+        // Labels of a Job's pods have its name, so this comes after the name.
+        (resource.behaviour.prepare_create)(&mut candidate);
         match try_store(&admission, candidate).await {
             Err(error) if error.code == 409 && error.reason == "AlreadyExists" && attempt < attempts => {}
             other => return other,
@@ -151,7 +154,6 @@ fn prepare(context: &Context, resource: &Resource, object: &mut Value) {
     if resource.group == "certificates.k8s.io" && resource.kind == "CertificateSigningRequest" {
         sign_in(context, object);
     }
-    (resource.behaviour.prepare_create)(object);
 }
 
 /// Who asks for a certificate is who sends the request, whatever it says.

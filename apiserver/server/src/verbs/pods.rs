@@ -29,11 +29,11 @@ pub async fn bind_to(context: &Context, resource: &Resource, binding: &Value) ->
     let target = meta::text(binding, "/target/name");
     let kind = meta::text(binding, "/target/kind");
     let mut errors = Vec::new();
-    if target.is_empty() {
-        errors.push(FieldError::required("target.name", ""));
-    }
     if !matches!(kind, "" | "Node") {
         errors.push(FieldError::not_supported("target.kind", &kind.into(), &["Node", "<empty>"]));
+    }
+    if target.is_empty() {
+        errors.push(FieldError::required("target.name", ""));
     }
     if !errors.is_empty() {
         return Err(ApiError::invalid("", "Binding", &context.info.name, &errors));

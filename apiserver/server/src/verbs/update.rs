@@ -325,8 +325,22 @@ fn keep_part(resource: &Resource, part: Part, old: &Value, new: &mut Value) {
             for field in ["ownerReferences", "finalizers"] {
                 keep_field(old, new, field);
             }
+            keep_class(resource, old, new);
         }
         _ => {}
+    }
+}
+
+/// The class of service of a pod was settled at creation; whoever does not name it does not mean to
+/// take it away.
+fn keep_class(resource: &Resource, old: &Value, new: &mut Value) {
+    let class = old.pointer("/status/qosClass");
+    if resource.group.is_empty()
+        && resource.kind == "Pod"
+        && meta::text(new, "/status/qosClass").is_empty()
+        && let (Some(class), Some(Value::Object(status))) = (class, new.get_mut("status"))
+    {
+        status.insert("qosClass".to_owned(), class.clone());
     }
 }
 

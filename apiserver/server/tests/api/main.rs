@@ -19,6 +19,7 @@ mod harness;
 mod health;
 #[path = "../../../../tests/support/history.rs"]
 mod history;
+mod kinds;
 mod kubectl;
 mod limits;
 mod linear;

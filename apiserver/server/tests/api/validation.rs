@@ -44,6 +44,18 @@ async fn warnings_come_with_creation_and_with_changes_of_a_template() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn jobs_with_generated_names_label_their_pods() {
+    let api = Api::start().await;
+    let job = json!({"metadata": {"generateName": "j-"}, "spec": {"template": {"spec": {"restartPolicy": "Never",
+        "containers": [{"name": "c", "image": "i"}]}}}});
+    let made = api.post("/apis/batch/v1/namespaces/default/jobs", job).await.expect(201).body;
+    let labels = &made["spec"]["template"]["metadata"]["labels"];
+    assert_eq!(labels["batch.kubernetes.io/job-name"], made["metadata"]["name"]);
+    assert_eq!(labels["controller-uid"], made["metadata"]["uid"]);
+    assert_eq!(made["metadata"]["labels"], *labels);
+}
+
+#[tokio::test(start_paused = true)]
 async fn statuses_are_judged_by_themselves() {
     let api = Api::start().await;
     api.post(DEPLOYMENTS, deployment("d")).await.expect(201);
