@@ -14,7 +14,11 @@ use crate::columns;
 use crate::conversion::Conversion;
 use crate::definition;
 use crate::error::FieldError;
-use crate::registry::{Behaviour, Cells, CheckChange, Mark, Registry, Resource, Subresource, Verb, Warnings};
+use crate::registry::{
+    Behaviour, Cells, CheckChange, CheckFrom, Mark, Registry, Resource, Subresource, Verb, Warnings,
+};
+use crate::validation::status;
+use crate::warnings;
 
 use table::Row;
 
@@ -100,14 +104,21 @@ fn behaviour(entry: &Entry, row: &Row, stored: bool, conversion: Option<&'static
         graceful_delete: row.graceful_delete,
         status_subresource: entry.subresources.contains_key("status"),
         needs_version: row.needs_version,
+        create_on_update: row.create_on_update,
         default: Arc::new(row.default),
         prepare_create: Arc::new(row.prepare_create),
         prepare_update: Arc::new(row.prepare_update),
         // What is not kept needs no name.
         validate: Arc::new(validate),
         validate_update: Arc::new(row.validate_update),
+        validate_status: status::check(&entry.group, &entry.plural)
+            .map(|check| -> CheckFrom { Arc::new(check) }),
         validate_change: row.validate_change.map(|check| -> CheckChange { Arc::new(check) }),
-        warnings: definition.then(|| -> Warnings { Arc::new(definition::warnings) }),
+        warnings: if definition {
+            Some(Arc::new(definition::warnings))
+        } else {
+            warnings::of(&entry.group, &entry.plural).map(|warnings| -> Warnings { Arc::new(warnings) })
+        },
         prepare_delete: definition.then(|| -> Mark { Arc::new(definition::prepare_delete) }),
     };
     match conversion {
@@ -129,7 +140,7 @@ fn converted(plain: Behaviour, conversion: &'static Conversion) -> Behaviour {
         conversion.from_kept(object);
     };
     let Behaviour { default, prepare_create, prepare_update, validate, validate_update, .. } = plain.clone();
-    let change = plain.validate_change.clone();
+    let (status, change) = (plain.validate_status.clone(), plain.validate_change.clone());
     Behaviour {
         default: Arc::new(move |object| around(object, &*default)),
         prepare_create: Arc::new(move |object| around(object, &*prepare_create)),
@@ -139,8 +150,13 @@ fn converted(plain: Behaviour, conversion: &'static Conversion) -> Behaviour {
         }),
         validate: Arc::new(move |object| validate(&kept(object))),
         validate_update: Arc::new(move |new, old| validate_update(&kept(new), &kept(old))),
+        validate_status: status
+            .map(|check| -> CheckFrom { Arc::new(move |new, old| check(&kept(new), &kept(old))) }),
         validate_change: change.map(|check| -> CheckChange {
             Arc::new(move |new, old, part| check(&kept(new), &kept(old), part))
+        }),
+        warnings: plain.warnings.clone().map(|warnings| -> Warnings {
+            Arc::new(move |new, old| warnings(&kept(new), old.map(kept).as_ref()))
         }),
         ..plain
     }

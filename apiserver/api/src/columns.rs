@@ -40,7 +40,7 @@ impl Layout {
             .map(|&(name, kind, priority, description)| Column {
                 name: name.into(),
                 kind: kind.into(),
-                format: if name == "Name" && priority == 0 { "name".into() } else { "".into() },
+                format: if name == "Name" { "name".into() } else { "".into() },
                 priority: priority.into(),
                 description: description.into(),
             })
@@ -58,18 +58,11 @@ const CONTAINERS: Head = ("Containers", "string", 1, "Names of the containers of
 const IMAGES: Head = ("Images", "string", 1, "Images of the containers of the template");
 const SELECTOR: Head = ("Selector", "string", 1, "Which pods belong to it");
 
-const DEFAULT: Layout = Layout { head: &[NAME, AGE], cells: default_cells };
+/// Of kinds without a layout of their own: definitions, roles, limit ranges.
+const DEFAULT: Layout =
+    Layout { head: &[NAME, ("Created At", "date", 0, "When the object was made")], cells: default_cells };
 
-fn default_cells(object: &Value, now: jiff::Timestamp) -> Vec<Value> {
-    vec![name(object), age(object, now)]
-}
-
-const DEFINITIONS: Layout = Layout {
-    head: &[NAME, ("Created At", "date", 0, "When the definition was made")],
-    cells: definition_cells,
-};
-
-fn definition_cells(object: &Value, _now: jiff::Timestamp) -> Vec<Value> {
+fn default_cells(object: &Value, _now: jiff::Timestamp) -> Vec<Value> {
     vec![name(object), object.pointer("/metadata/creationTimestamp").cloned().unwrap_or_default()]
 }
 
@@ -113,7 +106,6 @@ pub fn layout(group: &str, plural: &str) -> Layout {
         ("storage.k8s.io", "volumeattachments") => storage::ATTACHMENTS,
         ("storage.k8s.io", "csinodes") => storage::CSI_NODES,
         ("storage.k8s.io", "csidrivers") => storage::CSI_DRIVERS,
-        ("apiextensions.k8s.io", "customresourcedefinitions") => DEFINITIONS,
         ("resource.k8s.io", plural) => devices::layout(plural),
         (group, plural) => extensions::layout(group, plural),
     }

@@ -17,6 +17,8 @@ pub mod quantity;
 pub mod registry;
 pub mod schema;
 pub mod selector;
+pub mod signing;
 pub mod structural;
 pub mod time;
 pub mod validation;
+pub mod warnings;

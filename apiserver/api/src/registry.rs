@@ -90,6 +90,8 @@ pub struct Behaviour {
     pub status_subresource: bool,
     /// An update that replaces the object must name the version that it replaces.
     pub needs_version: bool,
+    /// An update of an object that is not there creates it.
+    pub create_on_update: bool,
     /// Fills in defaults.
     pub default: Change,
     /// Sets what a client may not choose on create (beyond status): conditions, phases.
@@ -100,6 +102,8 @@ pub struct Behaviour {
     pub validate: Check,
     /// Errors of a change beyond those of `validate`: immutable fields. Arguments: new, old.
     pub validate_update: CheckFrom,
+    /// Errors of a write of the status, in place of `validate`. Arguments: new, old.
+    pub validate_status: Option<CheckFrom>,
     /// Errors of a change, in place of `validate` and `validate_update`: for kinds that tolerate
     /// what was wrong before.
     pub validate_change: Option<CheckChange>,

@@ -6,35 +6,59 @@
 
 pub mod admission;
 pub mod aggregation;
+pub mod autoscaling;
 pub mod batch;
 pub mod cluster;
 pub mod config;
 pub mod container;
 pub mod coordination;
+mod cron;
 pub mod devices;
 pub mod endpoints;
+mod environment;
 pub mod events;
 pub mod flowcontrol;
 pub mod groups;
+mod handlers;
+pub(crate) mod ip;
+mod job_policy;
 pub mod metadata;
 pub mod migration;
+mod mounts;
 pub mod names;
 pub mod network;
+pub mod node;
+mod plugins;
 pub mod pod;
+pub mod pod_status;
+pub mod pod_update;
 pub mod policies;
+pub mod quota;
 pub mod rbac;
-pub mod resources;
+pub(crate) mod resources;
 pub mod scheduling;
+mod security;
 pub mod service;
+mod service_addresses;
 mod shared;
 pub mod slices;
+pub mod status;
 pub mod storage;
 pub mod trust;
 pub mod volume;
+mod windows;
 pub mod workload;
 
 #[cfg(test)]
+mod cluster_tests;
+#[cfg(test)]
+mod depth_tests;
+#[cfg(test)]
+mod extension_tests;
+#[cfg(test)]
 mod pod_tests;
+#[cfg(test)]
+mod pod_update_tests;
 #[cfg(test)]
 mod tests;
 
@@ -43,6 +67,7 @@ pub use metadata::subdomain_name;
 use serde_json::{Value, json};
 
 use crate::error::{FieldError, FieldReason};
+use crate::meta;
 
 /// The errors found so far, and the ways to find common ones.
 #[derive(Default)]
@@ -79,6 +104,47 @@ impl Errors {
     pub(crate) fn not_found(&mut self, path: impl Into<String>, value: &Value) {
         let message = format!("Not found: {value}");
         self.0.push(FieldError { field: path.into(), reason: FieldReason::NotFound, message });
+    }
+
+    /// A value that is refused and is not worth showing.
+    pub(crate) fn invalid_bare(&mut self, path: impl Into<String>, detail: &str) {
+        let message = format!("Invalid value: {detail}");
+        self.0.push(FieldError { field: path.into(), reason: FieldReason::Invalid, message });
+    }
+
+    pub(crate) fn not_supported(&mut self, path: impl Into<String>, value: &Value, supported: &[&str]) {
+        self.0.push(FieldError::not_supported(path, value, supported));
+    }
+
+    /// `limit` is in bytes.
+    pub(crate) fn too_long(&mut self, path: impl Into<String>, limit: usize) {
+        let message = format!("Too long: may not be more than {limit} bytes");
+        self.0.push(FieldError { field: path.into(), reason: FieldReason::TooLong, message });
+    }
+
+    /// A text that must be there and follow a grammar.
+    pub(crate) fn name(&mut self, path: &str, value: &str, grammar: fn(&str) -> names::Faults) {
+        if value.is_empty() {
+            self.required(path, "");
+        } else {
+            self.faults(path, value, grammar(value));
+        }
+    }
+
+    /// A text that, if it is there, must follow a grammar.
+    pub(crate) fn name_if_set(&mut self, path: &str, value: &str, grammar: fn(&str) -> names::Faults) {
+        if !value.is_empty() {
+            self.faults(path, value, grammar(value));
+        }
+    }
+
+    /// Fields of `object` that must be there and not be empty.
+    pub(crate) fn required_texts(&mut self, object: &Value, path: &str, fields: &[&str]) {
+        for field in fields {
+            if text(object, field).is_empty() {
+                self.required(format!("{path}.{field}"), "");
+            }
+        }
     }
 
     pub(crate) fn too_many(&mut self, path: impl Into<String>, count: usize, limit: usize) {
@@ -124,8 +190,17 @@ impl Errors {
     }
 }
 
-/// Equal, where nothing, null and empty values are the same.
+/// Equal, where nothing, null and empty values are the same, however deep.
 pub(crate) fn same(a: Option<&Value>, b: Option<&Value>) -> bool {
+    match (a, b) {
+        (Some(Value::Object(a)), Some(Value::Object(b))) => {
+            return a.keys().chain(b.keys()).all(|key| same(a.get(key), b.get(key)));
+        }
+        (Some(Value::Array(a)), Some(Value::Array(b))) => {
+            return a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(Some(a), Some(b)));
+        }
+        _ => {}
+    }
     let empty = |v: Option<&Value>| match v {
         None | Some(Value::Null) => true,
         Some(Value::String(text)) => text.is_empty(),
@@ -134,6 +209,16 @@ pub(crate) fn same(a: Option<&Value>, b: Option<&Value>) -> bool {
         Some(_) => false,
     };
     a == b || (empty(a) && empty(b))
+}
+
+/// Whether an object is about to be created: only what is stored has a version.
+pub(crate) fn is_new(object: &Value) -> bool {
+    meta::resource_version(object).is_empty()
+}
+
+/// What is under a key, unless it is missing or null.
+pub(crate) fn given<'a>(object: &'a Value, key: &str) -> Option<&'a Value> {
+    object.get(key).filter(|v| !v.is_null())
 }
 
 /// Text under a key, `""` if there is none.
@@ -175,6 +260,9 @@ pub(crate) fn label_selector(selector: Option<&Value>, path: &str, errors: &mut 
         }
         let key = text(expression, "key");
         errors.faults(&format!("{path}.key"), key, names::qualified_name(key));
+        for (index, value) in items(expression, "values").iter().filter_map(Value::as_str).enumerate() {
+            errors.faults(&format!("{path}.values[{index}]"), value, names::label_value(value));
+        }
     }
 }
 

@@ -36,6 +36,9 @@ pub const WATCH_MIN_SECONDS: u64 = 1800;
 pub const SNAPSHOTS: usize = 32;
 /// And this long.
 pub const SNAPSHOT_AGE: Duration = Duration::from_secs(75);
+/// Revisions before the present that a starting server reads too, the first of these that the store
+/// still has: for watches from before a restart.
+pub const RESUMED_REVISIONS: [i64; 3] = [5_000, 1_000, 100];
 /// Pages of the first read of the store.
 pub const LOAD_PAGE: usize = 5000;
 /// A list is sent in pieces of about this many bytes.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use apiserver_api::error::ApiError;
 use apiserver_api::meta;
 use apiserver_api::registry::Resource;
-use apiserver_store::{CompactionTurn, Revision};
+use apiserver_store::Revision;
 use serde_json::{Value, json};
 
 use crate::allocate::{self, Allocator};
@@ -246,11 +246,19 @@ fn overlay(object: &mut Value, wanted: &Value) {
 
 /// Forgets what is older than one period.
 async fn compact(server: &Arc<Server>) {
-    let mut turn = CompactionTurn::default();
+    let mut before: Revision = 0;
     loop {
         tokio::time::sleep(limits::COMPACT_EVERY).await;
-        if let Err(error) = server.store().compaction_turn(&mut turn).await {
+        if before > 0
+            && let Err(error) = server.store().compact(before).await
+        {
             tracing::warn!(error = &error as &dyn std::error::Error, "the store cannot be compacted");
+        }
+        match server.store().revision().await {
+            Ok(revision) => before = revision,
+            Err(error) => {
+                tracing::warn!(error = &error as &dyn std::error::Error, "the store's revision is unknown");
+            }
         }
     }
 }

@@ -5,13 +5,14 @@
 #[path = "api/envelope.rs"]
 mod envelope;
 #[path = "../../store/tests/conformance/etcd_server.rs"]
-#[allow(dead_code, reason = "TLS and restarts are for the store's own tests")]
+#[allow(dead_code, reason = "TLS and clusters are for the store's own tests")]
 mod etcd_server;
 #[path = "api/harness.rs"]
 #[allow(dead_code, reason = "shared with the tests of the API")]
 mod harness;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use apiserver_server::ServerConfig;
 use apiserver_store::{Op, Store, Write, Written};
@@ -152,5 +153,139 @@ async fn what_others_stored_is_served() {
     lay(&api, "/registry/pods/default/bad", &b"k8s\0\xff\xff"[..]).await;
     api.get(&format!("{PODS}/bad")).await.expect(500);
     assert_eq!(api.get(PODS).await.expect(200).names(), ["old", "theirs"]);
+    api.server.stop();
+}
+
+/// The answer in time, or the test has found a request that hangs.
+async fn soon<T>(answer: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(45), answer).await.expect("an answer within the request's time")
+}
+
+/// A request of its own, tried until the store is back.
+async fn settled(api: &Api, name: &str) -> String {
+    for _ in 0..100 {
+        let map = json!({"metadata": {"name": name}});
+        let reply = api.post(MAPS, map).await;
+        match reply.code {
+            201 => return reply.version(),
+            // It had happened, and only the answer was lost.
+            409 => return api.get(&format!("{MAPS}/{name}")).await.expect(200).version(),
+            _ => tokio::time::sleep(Duration::from_millis(200)).await,
+        }
+    }
+    panic!("the server does not find etcd again");
+}
+
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+
+/// What a server answers while etcd is not there, killed or held up.
+async fn without_etcd(api: &Api, version: &str) {
+    // What the cache may answer goes on.
+    let reads = ["?resourceVersion=0".to_owned(), format!("?resourceVersion={version}")];
+    for read in &reads {
+        soon(api.get(&format!("{MAPS}/a{read}"))).await.expect(200);
+        assert_eq!(soon(api.get(&format!("{MAPS}{read}"))).await.expect(200).names(), ["a"]);
+    }
+    // The rest fails, as a Status that says when to try again; all at the same time.
+    let patch = json!({"data": {"a": "2"}});
+    let path = format!("{MAPS}/a");
+    let (get, list, create, patch, delete) = tokio::join!(
+        soon(api.get(&path)),
+        soon(api.get(MAPS)),
+        soon(api.post(MAPS, json!({"metadata": {"name": "unheard-of"}}))),
+        soon(api.patch("merge", &path, patch)),
+        soon(api.delete(&path, serde_json::Value::Null)),
+    );
+    for reply in [get, list, create, patch, delete] {
+        assert!(matches!(reply.code, 500 | 503 | 504), "{} {}", reply.code, reply.text);
+        assert_eq!((&reply.body["kind"], &reply.body["status"]), (&json!("Status"), &json!("Failure")));
+        assert!(!reply.message().is_empty());
+        assert!(reply.code != 503 || reply.headers.contains_key("retry-after"), "{}", reply.text);
+    }
+}
+
+/// Reads that the cache may answer go on, the rest fails soon, watches are where they were, and nobody
+/// has to do anything when etcd is back.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_outlives_etcd_that_goes_away() {
+    let (mut etcd, api) = start().await;
+    let version = api.config_map("a", json!({})).await;
+    let mut watch = api.watch(&format!("{MAPS}?watch=1&resourceVersion={version}")).await;
+    etcd.kill();
+    without_etcd(&api, &version).await;
+    etcd.start_again().await;
+    settled(&api, "b").await;
+    assert_eq!(watch.brief().await, "ADDED b");
+    let names = api.get(MAPS).await.expect(200);
+    assert_eq!(names.names(), ["a", "b"], "what was refused did not happen");
+
+    etcd.pause();
+    without_etcd_held_up(&api, &version).await;
+    etcd.go_on();
+    settled(&api, "c").await;
+    // What got no answer may have happened, once; nothing else has, and all of it was watched in order.
+    let mut last = version.parse::<i64>().unwrap();
+    loop {
+        let event = soon(watch.next()).await.expect("the watch goes on");
+        let at = event["object"]["metadata"]["resourceVersion"].as_str().unwrap().parse::<i64>().unwrap();
+        assert!(at > last, "{event}");
+        last = at;
+        if event["object"]["metadata"]["name"] == "c" {
+            break;
+        }
+    }
+    soon(api.get("/readyz")).await.expect(200);
+    api.server.stop();
+}
+
+async fn without_etcd_held_up(api: &Api, version: &str) {
+    let cached = soon(api.get(&format!("{MAPS}/a?resourceVersion=0"))).await.expect(200);
+    assert_eq!(cached.version(), version);
+    let reply = soon(api.post(MAPS, json!({"metadata": {"name": "perhaps"}}))).await;
+    assert!(matches!(reply.code, 500 | 503 | 504), "{}", reply.text);
+    let reply = soon(api.get(MAPS)).await;
+    assert!(matches!(reply.code, 500 | 503 | 504), "{}", reply.text);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_object_that_etcd_does_not_take_is_refused_as_kubernetes_does() {
+    let (_etcd, api) = start().await;
+    // A Deployment's annotations have a limit of their own; what a container is told has none.
+    let path = "/apis/apps/v1/namespaces/default/deployments";
+    let large = |bytes: usize| {
+        let mut large = deployment("a");
+        large["spec"]["template"]["spec"]["containers"][0]["args"] = json!(["x".repeat(bytes)]);
+        large
+    };
+    for bytes in [1_572_864 - 200, 2 << 20] {
+        let reply = api.post(path, large(bytes)).await.expect(500);
+        assert_eq!(reply.message(), "etcdserver: request is too large");
+        api.get(&format!("{path}/a")).await.expect(404);
+    }
+    api.post(path, large(1 << 20)).await.expect(201);
+    api.server.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn objects_of_versions_that_only_have_another_name_are_served_and_written_anew() {
+    use k8s_pb::api::rbac::v1::{PolicyRule, Role};
+    let (_etcd, api) = start().await;
+    let texts = |text: &str| vec![text.to_owned()];
+    let rule = PolicyRule {
+        verbs: texts("get"),
+        api_groups: texts(""),
+        resources: texts("pods"),
+        ..PolicyRule::default()
+    };
+    let role = Role { metadata: metadata("r"), rules: vec![rule] };
+    let key = "/registry/roles/default/r";
+    lay(&api, key, seal("rbac.authorization.k8s.io/v1beta1", "Role", &role)).await;
+    let path = "/apis/rbac.authorization.k8s.io/v1/namespaces/default/roles/r";
+    let read = api.get(path).await.expect(200).body;
+    assert_eq!(read["apiVersion"], "rbac.authorization.k8s.io/v1");
+    assert_eq!(read["rules"][0]["resources"], json!(["pods"]));
+    api.patch("merge", path, json!({"metadata": {"labels": {"a": "b"}}})).await.expect(200);
+    let (version, ..): (_, _, Role) = stored(&api, key).await;
+    assert_eq!(version, "rbac.authorization.k8s.io/v1");
     api.server.stop();
 }

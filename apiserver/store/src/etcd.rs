@@ -3,7 +3,6 @@
 //! itself; reads are tried again, writes only where no server was reached, because otherwise nobody
 //! knows whether the first try arrived.
 
-mod compaction;
 mod lease;
 mod prefix;
 mod watch;
@@ -23,9 +22,7 @@ use self::prefix::Prefix;
 use self::watch::ProgressRequests;
 use crate::embedded::check_size;
 use crate::limits::{ETCD_ANSWER_BYTES, VALUE_BYTES};
-use crate::{
-    CompactionTurn, Got, KeyValue, Op, Page, Range, Revision, Store, StoreError, Watch, Write, Written,
-};
+use crate::{Got, KeyValue, Op, Page, Range, Revision, Store, StoreError, Watch, Write, Written};
 
 /// How long one request may take, with all its tries.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -250,10 +247,6 @@ impl Store for Etcd {
     async fn compact(&self, revision: Revision) -> Result<(), StoreError> {
         let result = within(TIMEOUT, "compact", self.kv.clone().compact(revision, None)).await;
         result.map(|_| ()).map_err(|error| at_revision(error, revision))
-    }
-
-    async fn compaction_turn(&self, turn: &mut CompactionTurn) -> Result<(), StoreError> {
-        compaction::take_turn(self, turn).await
     }
 
     async fn request_progress(&self) -> Result<(), StoreError> {

@@ -150,15 +150,6 @@ pub enum StoreError {
     },
 }
 
-/// Where a server stands with compacting regularly.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CompactionTurn {
-    /// Turns that were taken, by whomever.
-    pub time: i64,
-    /// The store's revision at the last one; 0 before the first.
-    pub revision: Revision,
-}
-
 /// The store behind the apiserver.
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
@@ -180,22 +171,6 @@ pub trait Store: Send + Sync + 'static {
 
     /// Forgets what was overwritten or deleted at or before `revision`.
     async fn compact(&self, revision: Revision) -> Result<(), StoreError>;
-
-    /// To be called every few minutes, with the same `turn`: forgets what was overwritten or deleted
-    /// before the call before, so that history lasts for a period at least. Of several servers on one
-    /// store one does it.
-    async fn compaction_turn(&self, turn: &mut CompactionTurn) -> Result<(), StoreError> {
-        let before = std::mem::replace(&mut turn.revision, self.revision().await?);
-        turn.time += 1;
-        if before == 0 {
-            return Ok(());
-        }
-        match self.compact(before).await {
-            // The store may have done so by itself.
-            Err(StoreError::Compacted { .. }) => Ok(()),
-            result => result,
-        }
-    }
 
     /// Asks for a `Progress` notice on open watches soon.
     async fn request_progress(&self) -> Result<(), StoreError>;

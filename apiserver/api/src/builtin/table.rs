@@ -25,6 +25,7 @@ pub(super) struct Row {
     pub generation: bool,
     pub graceful_delete: bool,
     pub needs_version: bool,
+    pub create_on_update: bool,
     pub selectable: &'static [&'static str],
     pub default: fn(&mut Value),
     pub prepare_create: fn(&mut Value),
@@ -44,6 +45,7 @@ pub(super) const DEFAULT_ROW: Row = Row {
     generation: false,
     graceful_delete: false,
     needs_version: false,
+    create_on_update: false,
     selectable: &[],
     default: nothing,
     prepare_create: nothing,
@@ -89,7 +91,7 @@ const POD_FIELDS: &[&str] = &[
     "status.nominatedNodeName",
 ];
 
-const RBAC: Row = Row { group: "rbac.authorization.k8s.io", ..DEFAULT_ROW };
+const RBAC: Row = Row { group: "rbac.authorization.k8s.io", create_on_update: true, ..DEFAULT_ROW };
 const APPS: Row = Row { group: "apps", generation: true, category: ALL, ..DEFAULT_ROW };
 const NETWORKING: Row = Row { group: "networking.k8s.io", ..DEFAULT_ROW };
 const STORAGE: Row = Row { group: "storage.k8s.io", ..DEFAULT_ROW };
@@ -105,6 +107,7 @@ static ROWS: &[Row] = &[
     },
     Row {
         plural: "endpoints",
+        create_on_update: true,
         short_names: &["ep"],
         prefix: "services/endpoints",
         default: d_service::endpoints,
@@ -113,6 +116,7 @@ static ROWS: &[Row] = &[
     },
     Row {
         plural: "events",
+        create_on_update: true,
         short_names: &["ev"],
         selectable: EVENT_FIELDS,
         validate: events::event,
@@ -120,6 +124,7 @@ static ROWS: &[Row] = &[
     },
     Row {
         plural: "limitranges",
+        create_on_update: true,
         short_names: &["limits"],
         default: d_cluster::limit_range,
         validate: cluster::limit_range,
@@ -149,7 +154,7 @@ static ROWS: &[Row] = &[
         plural: "persistentvolumeclaims",
         short_names: &["pvc"],
         default: d_storage::claim,
-        prepare_create: d_storage::prepare_create_pending,
+        prepare_create: d_storage::prepare_create_claim,
         validate: storage::claim,
         validate_update: storage::claim_update,
         ..DEFAULT_ROW
@@ -199,6 +204,7 @@ static ROWS: &[Row] = &[
         plural: "resourcequotas",
         short_names: &["quota"],
         validate: cluster::resource_quota,
+        validate_update: cluster::resource_quota_update,
         ..DEFAULT_ROW
     },
     Row {
@@ -212,6 +218,7 @@ static ROWS: &[Row] = &[
     Row { plural: "serviceaccounts", short_names: &["sa"], ..DEFAULT_ROW },
     Row {
         plural: "services",
+        create_on_update: true,
         short_names: &["svc"],
         category: ALL,
         prefix: "services/specs",
@@ -324,7 +331,13 @@ static ROWS: &[Row] = &[
         validate: cluster::signing_request,
         ..DEFAULT_ROW
     },
-    Row { group: "coordination.k8s.io", plural: "leases", validate: cluster::lease, ..DEFAULT_ROW },
+    Row {
+        group: "coordination.k8s.io",
+        plural: "leases",
+        create_on_update: true,
+        validate: cluster::lease,
+        ..DEFAULT_ROW
+    },
     Row {
         group: "discovery.k8s.io",
         plural: "endpointslices",
@@ -342,7 +355,14 @@ static ROWS: &[Row] = &[
         validate: network::ingress,
         ..NETWORKING
     },
-    Row { plural: "ingressclasses", generation: true, default: d_network::ingress_class, ..NETWORKING },
+    Row {
+        plural: "ingressclasses",
+        generation: true,
+        default: d_network::ingress_class,
+        validate: network::ingress_class,
+        validate_update: network::ingress_class_update,
+        ..NETWORKING
+    },
     Row {
         plural: "ipaddresses",
         short_names: &["ip"],
@@ -414,6 +434,24 @@ static ROWS: &[Row] = &[
         validate_update: storage::class_update,
         ..STORAGE
     },
-    Row { plural: "csidrivers", default: d_storage::csi_driver, ..STORAGE },
+    Row {
+        plural: "csidrivers",
+        default: d_storage::csi_driver,
+        validate: storage::driver,
+        validate_update: storage::driver_update,
+        ..STORAGE
+    },
+    Row {
+        plural: "csinodes",
+        validate: storage::csi_node,
+        validate_update: storage::csi_node_update,
+        ..STORAGE
+    },
+    Row {
+        plural: "volumeattachments",
+        validate: storage::attachment,
+        validate_update: storage::attachment_update,
+        ..STORAGE
+    },
     Row { plural: "volumeattributesclasses", short_names: &["vac"], ..STORAGE },
 ];

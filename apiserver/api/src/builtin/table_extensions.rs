@@ -103,6 +103,7 @@ pub(super) static ROWS: &[Row] = &[
     Row {
         group: "coordination.k8s.io",
         plural: "leasecandidates",
+        create_on_update: true,
         selectable: &["spec.leaseName"],
         validate: coordination::lease_candidate,
         validate_update: coordination::lease_candidate_update,
@@ -111,6 +112,7 @@ pub(super) static ROWS: &[Row] = &[
     Row {
         group: "events.k8s.io",
         plural: "events",
+        create_on_update: true,
         short_names: &["ev"],
         selectable: EVENT_FIELDS,
         validate: events::new_event,

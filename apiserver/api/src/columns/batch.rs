@@ -74,7 +74,7 @@ pub(super) const CRON_JOBS: Layout = Layout {
         NAME,
         ("Schedule", "string", 0, "When it runs"),
         ("Timezone", "string", 0, "Time zone of the schedule"),
-        ("Suspend", "string", 0, "Whether it is suspended"),
+        ("Suspend", "boolean", 0, "Whether it is suspended"),
         ("Active", "integer", 0, "Jobs that run now"),
         ("Last Schedule", "string", 0, "Time since it last started a job"),
         AGE,

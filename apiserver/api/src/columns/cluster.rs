@@ -107,8 +107,10 @@ fn event(object: &Value, now: jiff::Timestamp) -> Vec<Value> {
     let host = meta::text(object, "/source/host");
     let source = if host.is_empty() { component.to_owned() } else { format!("{component}, {host}") };
     let involved = &object["involvedObject"];
-    let target =
-        format!("{}/{}", meta::text(involved, "/kind").to_lowercase(), meta::text(involved, "/name"));
+    let mut target = meta::text(involved, "/kind").to_lowercase();
+    if !meta::text(involved, "/name").is_empty() {
+        target = format!("{target}/{}", meta::text(involved, "/name"));
+    }
     vec![
         last,
         text_or(object, "/type", ""),
@@ -118,7 +120,7 @@ fn event(object: &Value, now: jiff::Timestamp) -> Vec<Value> {
         json!(source),
         json!(meta::text(object, "/message").trim()),
         first,
-        json!(times.to_string()),
+        json!(times),
         name(object),
     ]
 }
@@ -127,7 +129,7 @@ pub(super) const CONFIG_MAPS: Layout = Layout {
     head: &[NAME, ("Data", "string", 0, "Number of entries"), AGE],
     cells: |object, now| {
         let entries = count(object, "/data") + count(object, "/binaryData");
-        vec![name(object), json!(entries.to_string()), age(object, now)]
+        vec![name(object), json!(entries), age(object, now)]
     },
 };
 
@@ -139,14 +141,14 @@ pub(super) const SECRETS: Layout = Layout {
         AGE,
     ],
     cells: |object, now| {
-        let entries = count(object, "/data").to_string();
+        let entries = count(object, "/data");
         vec![name(object), text_or(object, "/type", ""), json!(entries), age(object, now)]
     },
 };
 
 pub(super) const SERVICE_ACCOUNTS: Layout = Layout {
     head: &[NAME, ("Secrets", "string", 0, "Number of secrets"), AGE],
-    cells: |object, now| vec![name(object), json!(count(object, "/secrets").to_string()), age(object, now)],
+    cells: |object, now| vec![name(object), json!(count(object, "/secrets")), age(object, now)],
 };
 
 pub(super) const QUOTAS: Layout = Layout {
@@ -228,12 +230,10 @@ pub(super) const SIGNING_REQUESTS: Layout = Layout {
 
 fn signing_state(object: &Value) -> String {
     let has = |kind: &str| condition(object, kind).is_some();
-    let mut states: Vec<&str> = ["Approved", "Denied", "Failed"].into_iter().filter(|k| has(k)).collect();
-    if states.contains(&"Denied") {
-        states.retain(|s| *s != "Approved");
-    }
-    if states.is_empty() {
-        states.push("Pending");
+    let decision = ["Denied", "Approved"].into_iter().find(|kind| has(kind)).unwrap_or("Pending");
+    let mut states = vec![decision];
+    if has("Failed") {
+        states.push("Failed");
     }
     if !meta::text(object, "/status/certificate").is_empty() {
         states.push("Issued");

@@ -9,9 +9,12 @@ pub(super) fn layout(plural: &str) -> Layout {
     match plural {
         "resourceclaims" => CLAIMS,
         "resourceslices" => SLICES,
+        "deviceclasses" | "resourceclaimtemplates" => AGED,
         _ => DEFAULT,
     }
 }
+
+const AGED: Layout = Layout { head: &[NAME, AGE], cells: |object, now| vec![name(object), age(object, now)] };
 
 const CLAIMS: Layout = Layout {
     head: &[

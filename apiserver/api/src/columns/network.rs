@@ -1,5 +1,7 @@
 //! Ingresses, network policies, addresses and ranges of Services.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 use super::{AGE, Layout, NAME, NONE, age, name, selector, text_or};
@@ -15,7 +17,7 @@ pub(super) const INGRESSES: Layout = Layout {
         AGE,
     ],
     cells: |object, now| {
-        let addresses: Vec<&str> = meta::list(object, "/status/loadBalancer/ingress")
+        let addresses: BTreeSet<&str> = meta::list(object, "/status/loadBalancer/ingress")
             .iter()
             .map(|i| {
                 if meta::text(i, "/ip").is_empty() {
@@ -31,7 +33,7 @@ pub(super) const INGRESSES: Layout = Layout {
             name(object),
             text_or(object, "/spec/ingressClassName", NONE),
             json!(hosts(object)),
-            json!(addresses.join(",")),
+            json!(addresses.into_iter().collect::<Vec<_>>().join(",")),
             json!(if tls { "80, 443" } else { "80" }),
             age(object, now),
         ]

@@ -1,5 +1,7 @@
 //! Services, Endpoints and EndpointSlices.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 use super::{AGE, Layout, NAME, NONE, SELECTOR, UNSET, age, name, pairs, text_or};
@@ -47,7 +49,8 @@ fn external_ip(object: &Value) -> String {
                 let ip = meta::text(i, "/ip");
                 if ip.is_empty() { meta::text(i, "/hostname") } else { ip }
             });
-            let all: Vec<&str> = ingress.filter(|i| !i.is_empty()).chain(external).collect();
+            let balancer: BTreeSet<&str> = ingress.filter(|i| !i.is_empty()).collect();
+            let all: Vec<&str> = balancer.into_iter().chain(external).collect();
             if all.is_empty() { "<pending>".to_owned() } else { all.join(",") }
         }
         _ if external.is_empty() => NONE.to_owned(),
@@ -99,6 +102,7 @@ pub(super) const SLICES: Layout = Layout {
     cells: |object, now| {
         let port = |port: &Value| match port["port"].as_i64() {
             Some(number) => number.to_string(),
+            None if port.get("name").is_none_or(Value::is_null) => "*".to_owned(),
             None => meta::text(port, "/name").to_owned(),
         };
         let ports: Vec<String> = meta::list(object, "/ports").iter().map(port).collect();

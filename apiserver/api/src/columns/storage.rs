@@ -11,14 +11,23 @@ const ATTRIBUTES: super::Head = ("VolumeAttributesClass", "string", 0, "Class of
 const MODE: super::Head = ("VolumeMode", "string", 1, "Filesystem or Block");
 
 fn modes(object: &Value, pointer: &str) -> Value {
-    let short = |mode: &Value| match mode.as_str() {
-        Some("ReadWriteOnce") => "RWO",
-        Some("ReadOnlyMany") => "ROX",
-        Some("ReadWriteMany") => "RWX",
-        Some("ReadWriteOncePod") => "RWOP",
-        _ => "",
-    };
-    json!(meta::list(object, pointer).iter().map(short).collect::<Vec<_>>().join(","))
+    let modes = [
+        ("ReadWriteOnce", "RWO"),
+        ("ReadOnlyMany", "ROX"),
+        ("ReadWriteMany", "RWX"),
+        ("ReadWriteOncePod", "RWOP"),
+    ];
+    let given = meta::list(object, pointer);
+    let shown = modes.iter().filter(|(mode, _)| given.iter().any(|g| g == mode)).map(|(_, short)| *short);
+    json!(shown.collect::<Vec<_>>().join(","))
+}
+
+/// The class, also where the annotation of long ago names it.
+fn class(object: &Value) -> Value {
+    match meta::annotation(object, "volume.beta.kubernetes.io/storage-class") {
+        Some(class) => json!(class),
+        None => text_or(object, "/spec/storageClassName", ""),
+    }
 }
 
 /// What is being deleted says so, whatever its phase.
@@ -55,7 +64,7 @@ pub(super) const VOLUMES: Layout = Layout {
             text_or(object, "/spec/persistentVolumeReclaimPolicy", ""),
             phase(object),
             json!(claim),
-            text_or(object, "/spec/storageClassName", ""),
+            class(object),
             text_or(object, "/spec/volumeAttributesClassName", UNSET),
             text_or(object, "/status/reason", ""),
             age(object, now),
@@ -85,7 +94,7 @@ pub(super) const CLAIMS: Layout = Layout {
             text_or(object, "/spec/volumeName", ""),
             when_bound(text_or(object, "/status/capacity/storage", "")),
             when_bound(modes(object, "/status/accessModes")),
-            text_or(object, "/spec/storageClassName", ""),
+            class(object),
             text_or(object, "/spec/volumeAttributesClassName", UNSET),
             age(object, now),
             text_or(object, "/spec/volumeMode", UNSET),

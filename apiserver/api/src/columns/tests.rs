@@ -228,7 +228,7 @@ fn the_rest() {
         "30s | Normal | Pulled | pod/p | spec.containers{a} | kubelet, n | done | 60m | 3 | e.1"
     );
     let once = json!({"metadata": {"name": "e.2"}, "eventTime": "2024-01-01T00:59:00.000000Z", "reportingComponent": "sched"});
-    assert_eq!(line("", "events", &once), "60s |  |  | / |  | sched |  | 60s | 1 | e.2");
+    assert_eq!(line("", "events", &once), "60s |  |  |  |  | sched |  | 60s | 1 | e.2");
     assert_eq!(
         line("", "namespaces", &json!({"metadata": {"name": "n"}, "status": {"phase": "Active"}})),
         "n | Active | <unknown>"
@@ -260,5 +260,33 @@ fn the_rest() {
     let lease = json!({"metadata": {"name": "l"}, "spec": {"holderIdentity": "me"}});
     assert_eq!(line("coordination.k8s.io", "leases", &lease), "l | me | <unknown>");
     let role = json!({"metadata": {"name": "r", "creationTimestamp": "2024-01-01T00:59:00Z"}});
-    assert_eq!(line("rbac.authorization.k8s.io", "roles", &role), "r | 60s");
+    assert_eq!(line("rbac.authorization.k8s.io", "roles", &role), "r | 2024-01-01T00:59:00Z");
+}
+
+#[test]
+fn metrics_requests_and_balancers() {
+    let autoscaler = json!({"metadata": {"name": "h"}, "spec": {"maxReplicas": 5, "scaleTargetRef": {"kind": "D", "name": "d"}, "metrics": [
+        {"type": "External", "external": {"metric": {"name": "q"}, "target": {"averageValue": "3"}}},
+        {"type": "Pods", "pods": {"metric": {"name": "p"}, "target": {"averageValue": "7"}}},
+        {"type": "Resource", "resource": {"name": "cpu", "target": {"averageUtilization": 50}}}]},
+        "status": {"currentReplicas": 2, "currentMetrics": [{"type": "External", "external": {"current": {"averageValue": "1"}}}]}});
+    assert_eq!(
+        line("autoscaling", "horizontalpodautoscalers", &autoscaler),
+        "h | D/d | 1/3 (avg), <unknown>/7 + 1 more... | <unset> | 5 | 2 | <unknown>"
+    );
+    let request = |status: Value| {
+        let object = json!({"metadata": {"name": "r"}, "spec": {"signerName": "s", "username": "u"}, "status": status});
+        cells("certificates.k8s.io", "certificatesigningrequests", &object)[5].1.clone()
+    };
+    assert_eq!(request(json!({})), "Pending");
+    assert_eq!(request(json!({"conditions": [{"type": "Failed"}]})), "Pending,Failed");
+    assert_eq!(
+        request(json!({"conditions": [{"type": "Approved"}], "certificate": "eA=="})),
+        "Approved,Issued"
+    );
+    let balancer = json!({"metadata": {"name": "s"}, "spec": {"type": "LoadBalancer", "externalIPs": ["9.9.9.9"]},
+        "status": {"loadBalancer": {"ingress": [{"ip": "5.6.7.8"}, {"hostname": "1.example"}]}}});
+    assert_eq!(cells("", "services", &balancer)[3].1, "1.example,5.6.7.8,9.9.9.9");
+    let map = json!({"metadata": {"name": "m"}, "data": {"a": "b"}, "binaryData": {"c": "ZA=="}});
+    assert_eq!(cells("", "configmaps", &map)[1].1, json!(2));
 }

@@ -121,12 +121,7 @@ pub(super) const REVISIONS: Layout = Layout {
             let dot = if group.is_empty() { "" } else { "." };
             format!("{kind}{dot}{group}/{}", meta::text(owner, "/name"))
         });
-        vec![
-            name(object),
-            json!(controller),
-            json!(number(object, "/revision").to_string()),
-            age(object, now),
-        ]
+        vec![name(object), json!(controller), number(object, "/revision"), age(object, now)]
     },
 };
 
@@ -172,7 +167,7 @@ pub(super) const AUTOSCALERS: Layout = Layout {
             json!(format!("{}/{}", meta::text(target, "/kind"), meta::text(target, "/name"))),
             json!(targets(object)),
             json!(least.map_or(super::UNSET.to_owned(), |n| n.to_string())),
-            json!(number(object, "/spec/maxReplicas").to_string()),
+            number(object, "/spec/maxReplicas"),
             number(object, "/status/currentReplicas"),
             age(object, now),
         ]
@@ -201,7 +196,7 @@ fn targets(object: &Value) -> String {
                 let average = wanted["target"].get("averageValue").is_some();
                 let key = if average { "averageValue" } else { "value" };
                 let now = now[key].as_str().unwrap_or(UNKNOWN);
-                let suffix = if average && kind != "Resource" { " (avg)" } else { "" };
+                let suffix = if average && matches!(kind, "External" | "Object") { " (avg)" } else { "" };
                 format!("{now}/{}{suffix}", wanted["target"][key].as_str().unwrap_or_default())
             }
         };

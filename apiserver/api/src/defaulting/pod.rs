@@ -2,8 +2,10 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Object, each, fill, fill_zero, is_empty, made, object, with_spec};
+use super::{Object, each, fill, fill_zero, is_empty, made, object, storage, with_spec};
+use crate::meta;
 use crate::quantity::{self, Quantity};
+use crate::validation::resources::container_requests;
 
 /// Defaults of a Pod.
 pub fn default(pod: &mut Value) {
@@ -14,6 +16,7 @@ pub fn default(pod: &mut Value) {
         for list in ["initContainers", "containers"] {
             each(spec, list, requests_from_limits);
         }
+        requests_of_pod(spec);
         let host_network = spec.get("hostNetwork") == Some(&Value::Bool(true));
         self::spec(spec);
         if host_network {
@@ -53,6 +56,7 @@ pub fn pod_template(value: &mut Value) {
 
 /// Status of a new Pod: nothing has happened yet.
 pub fn prepare_create(pod: &mut Value) {
+    match_label_keys(pod);
     let mut status = json!({"phase": "Pending", "qosClass": qos_class(pod)});
     let gated = pod.pointer("/spec/schedulingGates").and_then(Value::as_array).is_some_and(|g| !g.is_empty());
     if gated {
@@ -63,6 +67,43 @@ pub fn prepare_create(pod: &mut Value) {
     }
     if let Value::Object(map) = pod {
         map.insert("status".into(), status);
+    }
+}
+
+/// `matchLabelKeys` of affinity mean the labels that the pod has now, so they become expressions
+/// (KEP-3633).
+fn match_label_keys(pod: &mut Value) {
+    let labels = meta::labels(pod).cloned().unwrap_or_default();
+    for kind in ["podAffinity", "podAntiAffinity"] {
+        let Some(Value::Object(affinity)) = pod.pointer_mut(&format!("/spec/affinity/{kind}")) else {
+            continue;
+        };
+        each(affinity, "requiredDuringSchedulingIgnoredDuringExecution", |term| label_keys(term, &labels));
+        each(affinity, "preferredDuringSchedulingIgnoredDuringExecution", |weighted| {
+            if let Some(term) = object(weighted, "podAffinityTerm") {
+                label_keys(term, &labels);
+            }
+        });
+    }
+}
+
+fn label_keys(term: &mut Object, labels: &Object) {
+    let mut added = Vec::new();
+    for (field, operator) in [("matchLabelKeys", "In"), ("mismatchLabelKeys", "NotIn")] {
+        let keys = term.get(field).and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
+        added.extend(
+            keys.filter_map(|key| {
+                Some(json!({"key": key, "operator": operator, "values": [labels.get(key)?]}))
+            }),
+        );
+    }
+    if let Some(selector) = object(term, "labelSelector")
+        && !added.is_empty()
+    {
+        fill(selector, "matchExpressions", json!([]));
+        if let Some(Value::Array(list)) = selector.get_mut("matchExpressions") {
+            list.extend(added);
+        }
     }
 }
 
@@ -188,6 +229,21 @@ fn requests_from_limits(container: &mut Object) {
     }
 }
 
+/// Of a pod that limits what it takes as a whole, what it asks for as a whole: what its containers
+/// ask for, or else the limit (KEP-2837).
+fn requests_of_pod(spec: &mut Object) {
+    let limits = spec.get("resources").and_then(|r| r.get("limits")).and_then(Value::as_object);
+    let Some(limits) = limits.filter(|l| !l.is_empty()).cloned() else { return };
+    let asked = container_requests(&Value::Object(spec.clone()));
+    let Some(requests) = object(spec, "resources").and_then(|r| made(r, "requests")) else { return };
+    for (name, amount) in asked.iter().filter(|(name, _)| !name.starts_with("hugepages-")) {
+        requests.entry(name.clone()).or_insert_with(|| amount.to_string().into());
+    }
+    for (name, amount) in limits {
+        requests.entry(name).or_insert(amount);
+    }
+}
+
 fn host_port(port: &mut Object) {
     if let Some(number) = port.get("containerPort").and_then(Value::as_i64) {
         fill_zero(port, "hostPort", number);
@@ -222,14 +278,7 @@ fn volume(volume: &mut Object) {
             }
         });
     }
-    if let Some(path) = object(volume, "hostPath")
-        && !path.contains_key("type")
-    {
-        path.insert("type".into(), "".into());
-    }
-    if let Some(iscsi) = object(volume, "iscsi") {
-        fill(iscsi, "iscsiInterface", "default");
-    }
+    storage::source(volume);
     if let Some(image) = object(volume, "image") {
         let policy = pull_policy(image.get("reference").and_then(Value::as_str).unwrap_or_default());
         fill(image, "pullPolicy", policy);

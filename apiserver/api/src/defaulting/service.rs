@@ -30,6 +30,15 @@ pub fn service(value: &mut Value) {
             fill(spec, "allocateLoadBalancerNodePorts", true);
         }
     });
+    if value.pointer("/spec/type") == Some(&json!("LoadBalancer"))
+        && let Some(Value::Object(balancer)) = value.pointer_mut("/status/loadBalancer")
+    {
+        each(balancer, "ingress", |ingress| {
+            if !is_empty(ingress, "ip") {
+                fill(ingress, "ipMode", "VIP");
+            }
+        });
+    }
 }
 
 fn port(port: &mut Object) {

@@ -2,20 +2,59 @@
 
 use serde_json::{Value, json};
 
-use super::{fill, object, with_spec};
+use super::{Object, fill, object, with_spec};
 
 /// Defaults of a PersistentVolume.
 pub fn volume(value: &mut Value) {
     with_spec(value, |spec| {
         fill(spec, "persistentVolumeReclaimPolicy", "Retain");
         fill(spec, "volumeMode", "Filesystem");
-        if let Some(path) = object(spec, "hostPath")
-            && !path.contains_key("type")
-        {
-            path.insert("type".into(), "".into());
+        source(spec);
+    });
+}
+
+/// Defaults of the sources that pods and PersistentVolumes share.
+pub(super) fn source(parent: &mut Object) {
+    if let Some(path) = object(parent, "hostPath")
+        && !path.contains_key("type")
+    {
+        path.insert("type".into(), "".into());
+    }
+    let defaults: [(&str, &[(&str, &str)]); 4] = [
+        ("iscsi", &[("iscsiInterface", "default")]),
+        ("rbd", &[("pool", "rbd"), ("user", "admin"), ("keyring", "/etc/ceph/keyring")]),
+        ("azureDisk", &[("cachingMode", "ReadWrite"), ("kind", "Shared"), ("fsType", "ext4")]),
+        ("scaleIO", &[("storageMode", "ThinProvisioned"), ("fsType", "xfs")]),
+    ];
+    for (kind, fields) in defaults {
+        if let Some(source) = object(parent, kind) {
+            for (field, value) in fields {
+                fill(source, field, *value);
+            }
+            if kind == "azureDisk" {
+                fill(source, "readOnly", false);
+            }
         }
-        if let Some(iscsi) = object(spec, "iscsi") {
-            fill(iscsi, "iscsiInterface", "default");
+    }
+}
+
+/// A new claim waits for a volume. What it is filled from has two fields; readers use either.
+pub fn prepare_create_claim(value: &mut Value) {
+    prepare_create_pending(value);
+    with_spec(value, |spec| {
+        let set = |spec: &Object, key: &str| spec.get(key).is_some_and(|v| !v.is_null());
+        let (source, reference) = (set(spec, "dataSource"), set(spec, "dataSourceRef"));
+        if source && !reference {
+            let copy = spec["dataSource"].clone();
+            spec.insert("dataSourceRef".into(), copy);
+        } else if reference && !source {
+            let Value::Object(mut copy) = spec["dataSourceRef"].clone() else { return };
+            // Nothing of another namespace fits the older field.
+            let local = super::is_empty(&copy, "namespace");
+            copy.remove("namespace");
+            if local {
+                spec.insert("dataSource".into(), copy.into());
+            }
         }
     });
 }

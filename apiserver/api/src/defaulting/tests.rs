@@ -49,7 +49,10 @@ fn other_workloads() {
         "template": template(), "volumeClaimTemplates": [{"metadata": {"name": "d"}, "spec": {}}]}}),
     );
     let spec = &stateful["spec"];
-    assert_eq!(spec["updateStrategy"], json!({"type": "RollingUpdate", "rollingUpdate": {"partition": 0}}));
+    assert_eq!(
+        spec["updateStrategy"],
+        json!({"type": "RollingUpdate", "rollingUpdate": {"partition": 0, "maxUnavailable": 1}})
+    );
     assert_eq!(
         spec["persistentVolumeClaimRetentionPolicy"],
         json!({"whenDeleted": "Retain", "whenScaled": "Retain"})
@@ -306,4 +309,61 @@ fn defaults_fit_the_schema() {
         let problems = schema::check(&resource.schema, &object);
         assert!(problems.is_empty(), "{}: {problems:?}\n{object}", resource.kind);
     }
+}
+
+#[test]
+fn what_a_pod_asks_for_as_a_whole() {
+    let pod = |resources: Value| {
+        let pod = json!({"spec": {"resources": resources,
+            "initContainers": [{"name": "i", "resources": {"requests": {"cpu": "3"}}}],
+            "containers": [{"name": "a", "resources": {"requests": {"cpu": "1"}}}, {"name": "b", "resources": {"requests": {"cpu": "1"}}}]}});
+        defaulted(pod::default, pod)["spec"]["resources"]["requests"].clone()
+    };
+    assert_eq!(pod(json!({"limits": {"cpu": "4", "memory": "1Gi"}})), json!({"cpu": "3", "memory": "1Gi"}));
+    assert_eq!(pod(json!({"limits": {"cpu": "4"}, "requests": {"cpu": "3500m"}})), json!({"cpu": "3500m"}));
+    assert_eq!(pod(json!({"requests": {"memory": "1"}})), json!({"memory": "1"}));
+}
+
+#[test]
+fn label_keys_of_affinity_become_expressions() {
+    let term = json!({"topologyKey": "z", "labelSelector": {"matchLabels": {"app": "x"}},
+        "matchLabelKeys": ["hash", "none"], "mismatchLabelKeys": ["tenant"]});
+    let mut new = json!({"metadata": {"labels": {"hash": "1", "tenant": "t"}}, "spec": {"affinity": {"podAffinity": {
+        "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "podAffinityTerm": term}]}}}});
+    pod::prepare_create(&mut new);
+    let pointer = "/spec/affinity/podAffinity/preferredDuringSchedulingIgnoredDuringExecution/0/podAffinityTerm/labelSelector";
+    assert_eq!(
+        new.pointer(pointer).unwrap()["matchExpressions"],
+        json!([{"key": "hash", "operator": "In", "values": ["1"]}, {"key": "tenant", "operator": "NotIn", "values": ["t"]}])
+    );
+}
+
+#[test]
+fn storage_and_policies_in_depth() {
+    let closed = defaulted(network::policy, json!({"spec": {"egress": []}}));
+    assert_eq!(closed["spec"]["policyTypes"], json!(["Ingress", "Egress"]));
+    let volume = defaulted(storage::volume, json!({"spec": {"rbd": {"image": "i"}}}));
+    assert_eq!(
+        volume["spec"]["rbd"],
+        json!({"image": "i", "pool": "rbd", "user": "admin", "keyring": "/etc/ceph/keyring"})
+    );
+    let balancer = json!({"spec": {"type": "LoadBalancer"},
+        "status": {"loadBalancer": {"ingress": [{"ip": "1.2.3.4"}, {"hostname": "h"}]}}});
+    let balancer = defaulted(service::service, balancer);
+    assert_eq!(
+        balancer["status"]["loadBalancer"]["ingress"],
+        json!([{"ip": "1.2.3.4", "ipMode": "VIP"}, {"hostname": "h"}])
+    );
+    let created = |spec: Value| {
+        let mut claim = json!({"spec": spec});
+        storage::prepare_create_claim(&mut claim);
+        assert_eq!(claim["status"], json!({"phase": "Pending"}));
+        claim["spec"].clone()
+    };
+    let source = json!({"kind": "PersistentVolumeClaim", "name": "a"});
+    let both = json!({"dataSource": source, "dataSourceRef": source});
+    assert_eq!(created(json!({"dataSource": source})), both);
+    assert_eq!(created(json!({"dataSourceRef": source})), both);
+    let foreign = json!({"dataSourceRef": {"kind": "K", "name": "a", "namespace": "n"}});
+    assert_eq!(created(foreign.clone()), foreign);
 }

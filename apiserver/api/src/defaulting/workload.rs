@@ -62,6 +62,7 @@ pub fn stateful_set(value: &mut Value) {
                 && let Some(rolling) = made(strategy, "rollingUpdate")
             {
                 fill(rolling, "partition", 0);
+                fill(rolling, "maxUnavailable", 1);
             }
         }
         if let Some(policy) = made(spec, "persistentVolumeClaimRetentionPolicy") {

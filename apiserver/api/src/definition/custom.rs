@@ -459,6 +459,7 @@ fn behaviour(custom: &Arc<Custom>) -> Behaviour {
         graceful_delete: false,
         status_subresource,
         needs_version: true,
+        create_on_update: false,
         default: Arc::new(move |object| defaults.schema().apply_defaults(object)),
         prepare_create: Arc::new(move |object: &mut Value| {
             if status_subresource && let Some(map) = object.as_object_mut() {
@@ -468,6 +469,7 @@ fn behaviour(custom: &Arc<Custom>) -> Behaviour {
         prepare_update: Arc::new(|_: &mut Value, _: &Value| {}),
         validate: Arc::new(move |object| check.validate(object)),
         validate_update: Arc::new(|_: &Value, _: &Value| Vec::new()),
+        validate_status: None,
         validate_change: Some(Arc::new(move |new, old, written| change.validate_change(new, old, written))),
         warnings: Some(Arc::new(finalizer_warnings)),
         prepare_delete: None,

@@ -242,7 +242,7 @@ fn complete(
                 }
                 Value::Object(inner)
             }
-            (Shape::One, Kind::Text | Kind::Bytes) if field.always => "".into(),
+            (Shape::One, Kind::Text) if field.always => "".into(),
             (Shape::One, Kind::Flag) if field.always => false.into(),
             (Shape::One, Kind::Int32 | Kind::Int64 | Kind::Double | Kind::IntOrString) if field.always => {
                 0.into()

@@ -119,7 +119,7 @@ fn absent(out: &mut Vec<u8>, field: &Field, budget: &mut Budget) -> Written {
         _ if !field.always => return Ok(()),
         (Shape::List, _) | (Shape::One, Kind::Texts) => b"[]",
         (Shape::Map, _) => b"{}",
-        (Shape::One, Kind::Text | Kind::Bytes) => b"\"\"",
+        (Shape::One, Kind::Text) => b"\"\"",
         (Shape::One, Kind::Flag) => b"false",
         (Shape::One, Kind::Int32 | Kind::Int64 | Kind::Double | Kind::IntOrString) => b"0",
         (Shape::One, _) => return Ok(()),

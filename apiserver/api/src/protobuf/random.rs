@@ -86,7 +86,8 @@ impl Random {
             Kind::Quantity => true,
             Kind::Time | Kind::MicroTime => self.often(),
             Kind::Raw => !value.is_null() && self.often(),
-            _ if field.always => true,
+            // Bytes that are not there are null to Go, which is what is not written here.
+            _ if field.always && field.kind != Kind::Bytes => true,
             _ => self.often() && !matches!(value.to_string().as_str(), "0" | "false" | "\"\"" | "[]"),
         };
         wanted.then_some(value)

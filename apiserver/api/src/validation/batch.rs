@@ -2,23 +2,59 @@
 
 use serde_json::{Value, json};
 
-use super::{Errors, label_selector, pod, text, with_metadata};
+use super::{
+    Errors, cron, given, is_new, items, job_policy, label_selector, names, pod, text, with_metadata,
+};
 use crate::error::FieldError;
 use crate::meta;
+use crate::selector::LabelSelector;
 
 /// Job names get a suffix of eleven characters from a CronJob and must still fit a label.
 const CRON_JOB_NAME_LIMIT: usize = 52;
+/// Most pods at once, and most failed indexes, of an indexed job.
+const PARALLEL: i64 = 100_000;
+/// Above so many completions an indexed job with a limit for each index has tighter limits.
+const MANY_COMPLETIONS: i64 = 100_000;
+const PARALLEL_OF_MANY: i64 = 10_000;
+const MANAGER_LENGTH: usize = 63;
 
 /// Errors of a Job.
 pub fn job(object: &Value) -> Vec<FieldError> {
     let mut errors = with_metadata(object);
-    job_spec(&object["spec"], "spec", &mut errors);
-    let selector = object.pointer("/spec/selector");
-    if selector.is_none() && !meta::uid(object).is_empty() {
-        errors.required("spec.selector", "");
+    let spec = &object["spec"];
+    job_spec(spec, "spec", &mut errors);
+    match given(spec, "selector") {
+        // The server makes one together with the uid.
+        None if meta::uid(object).is_empty() => {}
+        None => errors.required("spec.selector", ""),
+        Some(selector) => {
+            label_selector(Some(selector), "spec.selector", &mut errors);
+            let fits = LabelSelector::from_meta(selector)
+                .is_ok_and(|s| s.matches_object(spec.get("template").unwrap_or(&Value::Null)));
+            if !fits {
+                errors.invalid(
+                    "spec.template.metadata.labels",
+                    spec.pointer("/template/metadata/labels").unwrap_or(&Value::Null),
+                    "`selector` does not match template `labels`",
+                );
+            }
+        }
     }
-    label_selector(selector, "spec.selector", &mut errors);
+    if is_indexed(spec)
+        && let Some(completions) = spec["completions"].as_i64().filter(|c| *c > 0)
+    {
+        let name = meta::name(object);
+        let longest = format!("{name}-{}", completions - 1);
+        if !names::dns_label(&longest).is_empty() {
+            let detail = format!("will not able to create pod with invalid DNS label: {longest}");
+            errors.invalid("metadata.name", &json!(name), &detail);
+        }
+    }
     errors.list()
+}
+
+fn is_indexed(spec: &Value) -> bool {
+    text(spec, "completionMode") == "Indexed"
 }
 
 fn job_spec(spec: &Value, path: &str, errors: &mut Errors) {
@@ -34,50 +70,207 @@ fn job_spec(spec: &Value, path: &str, errors: &mut Errors) {
     for field in counts {
         errors.not_negative(format!("{path}.{field}"), spec.get(field));
     }
-    let mode = format!("{path}.completionMode");
-    errors.one_of_if_set(&mode, spec.get("completionMode"), &["NonIndexed", "Indexed"]);
-    if text(spec, "completionMode") == "Indexed" && spec.get("completions").is_none_or(Value::is_null) {
+    if given(spec, "maxFailedIndexes").is_some() && given(spec, "backoffLimitPerIndex").is_none() {
+        errors.required(format!("{path}.backoffLimitPerIndex"), "when maxFailedIndexes is specified");
+    }
+    if let Some(manager) = given(spec, "managedBy").and_then(Value::as_str) {
+        let path = format!("{path}.managedBy");
+        errors.name(&path, manager, names::domain_path);
+        if manager.len() > MANAGER_LENGTH {
+            errors.too_long(path, MANAGER_LENGTH);
+        }
+    }
+    let modes = ["NonIndexed", "Indexed"];
+    errors.one_of_if_set(&format!("{path}.completionMode"), spec.get("completionMode"), &modes);
+    if is_indexed(spec) {
+        indexed(spec, path, errors);
+    } else {
+        for field in ["backoffLimitPerIndex", "maxFailedIndexes"] {
+            if let Some(value) = given(spec, field) {
+                errors.invalid(format!("{path}.{field}"), value, "requires indexed completion mode");
+            }
+        }
+    }
+    job_policy::failure(spec, path, errors);
+    job_policy::success(spec, path, errors);
+    let replacement = format!("{path}.podReplacementPolicy");
+    let supported: &[&str] = if given(spec, "podFailurePolicy").is_some() {
+        &["Failed"]
+    } else {
+        &["Failed", "TerminatingOrFailed"]
+    };
+    errors.one_of_if_set(&replacement, spec.get("podReplacementPolicy"), supported);
+    pod::template(&spec["template"], &format!("{path}.template"), errors);
+    restart_policy(spec, &format!("{path}.template.spec.restartPolicy"), errors);
+}
+
+fn restart_policy(spec: &Value, path: &str, errors: &mut Errors) {
+    let policy = text(&spec["template"]["spec"], "restartPolicy");
+    match policy {
+        "" | "Always" => errors.required(path, "valid values: \"OnFailure\", \"Never\""),
+        "Never" => {}
+        "OnFailure" if given(spec, "podFailurePolicy").is_none() => {}
+        "OnFailure" => {
+            let detail = "only \"Never\" is supported when podFailurePolicy is specified";
+            errors.invalid(path, &json!(policy), detail);
+        }
+        _ => errors.not_supported(path, &json!(policy), &["OnFailure", "Never"]),
+    }
+}
+
+fn indexed(spec: &Value, path: &str, errors: &mut Errors) {
+    let number = |field: &str| given(spec, field).and_then(Value::as_i64);
+    let (completions, failed) = (number("completions"), number("maxFailedIndexes"));
+    let parallel = number("parallelism");
+    if completions.is_none() {
         errors.required(format!("{path}.completions"), "when completion mode is Indexed");
     }
-    let template = format!("{path}.template");
-    pod::template(&spec["template"], &template, errors);
-    let policy = &spec["template"]["spec"]["restartPolicy"];
-    if policy == "Always" {
-        errors.extend([FieldError::not_supported(
-            format!("{template}.spec.restartPolicy"),
-            policy,
-            &["OnFailure", "Never"],
-        )]);
+    let mut invalid = |field: &str, value: i64, detail: &str| {
+        errors.invalid(format!("{path}.{field}"), &json!(value), detail);
+    };
+    if let Some(parallel) = parallel.filter(|n| *n > PARALLEL) {
+        let detail = format!("must be less than or equal to {PARALLEL} when completion mode is Indexed");
+        invalid("parallelism", parallel, &detail);
+    }
+    if let (Some(failed), Some(completions)) = (failed, completions)
+        && failed > completions
+    {
+        invalid("maxFailedIndexes", failed, "must be less than or equal to completions");
+    }
+    if let Some(failed) = failed.filter(|n| *n > PARALLEL) {
+        invalid("maxFailedIndexes", failed, &format!("must be less than or equal to {PARALLEL}"));
+    }
+    let many = completions.is_some_and(|n| n > MANY_COMPLETIONS);
+    if !many || given(spec, "backoffLimitPerIndex").is_none() {
+        return;
+    }
+    let detail = format!(
+        "must be less than or equal to {PARALLEL_OF_MANY} when completions are above {MANY_COMPLETIONS} and used with backoff limit per index"
+    );
+    if let Some(parallel) = parallel.filter(|n| *n > PARALLEL_OF_MANY) {
+        invalid("parallelism", parallel, &detail);
+    }
+    match failed {
+        None => errors.required(
+            format!("{path}.maxFailedIndexes"),
+            &format!("must be specified when completions is above {MANY_COMPLETIONS}"),
+        ),
+        Some(failed) if failed > PARALLEL_OF_MANY => invalid("maxFailedIndexes", failed, &detail),
+        Some(_) => {}
     }
 }
 
 /// What may not change of a Job. Arguments: new, old.
 pub fn job_update(new: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = Errors::default();
+    completions(new, old, &mut errors);
     errors.immutable("spec.selector", new, old);
-    errors.immutable("spec.completionMode", new, old);
-    let elastic = text(&old["spec"], "completionMode") == "Indexed"
-        && new["spec"]["completions"] == new["spec"]["parallelism"];
-    if !elastic {
-        errors.immutable("spec.completions", new, old);
+    template(new, old, &mut errors);
+    for field in ["completionMode", "podFailurePolicy", "backoffLimitPerIndex", "managedBy", "successPolicy"]
+    {
+        errors.immutable(&format!("spec.{field}"), new, old);
     }
-    // While suspended and not yet started, where its pods may run can be changed.
-    let suspended =
-        old["spec"]["suspend"] == true && old.pointer("/status/startTime").is_none_or(Value::is_null);
-    if suspended {
-        let mut allowed = new.clone();
-        for field in ["nodeSelector", "tolerations", "affinity", "schedulingGates"] {
-            let before = old.pointer(&format!("/spec/template/spec/{field}")).cloned();
-            if let Some(Value::Object(spec)) = allowed.pointer_mut("/spec/template/spec") {
-                match before {
-                    Some(value) => spec.insert(field.to_owned(), value),
-                    None => spec.remove(field),
-                };
+    errors.list()
+}
+
+/// An indexed job is resized by both numbers together.
+fn completions(new: &Value, old: &Value, errors: &mut Errors) {
+    let spec = &new["spec"];
+    if !is_indexed(spec) {
+        return errors.immutable("spec.completions", new, old);
+    }
+    let (now, was) = (given(spec, "completions"), given(&old["spec"], "completions"));
+    if let Some(now) = now.filter(|now| Some(*now) != was && **now != spec["parallelism"]) {
+        errors.invalid("spec.completions", now, "can only be modified in tandem with spec.parallelism");
+    }
+}
+
+/// While a job is suspended and has no pods, where and with what they will run can be changed.
+fn template(new: &Value, old: &Value, errors: &mut Errors) {
+    let status = &old["status"];
+    let suspended = old["spec"]["suspend"] == true;
+    let fresh = given(status, "startTime").is_none();
+    let stopped = status["active"].as_i64().unwrap_or(0) == 0
+        && items(status, "conditions").iter().any(|c| c["type"] == "Suspended" && c["status"] == "True");
+    let before = old.pointer("/spec/template").cloned().unwrap_or_default();
+    let mut allowed = new.pointer("/spec/template").cloned().unwrap_or_default();
+    if suspended && (fresh || stopped) {
+        for pointer in [
+            "/metadata/annotations",
+            "/metadata/labels",
+            "/spec/nodeSelector",
+            "/spec/tolerations",
+            "/spec/schedulingGates",
+            "/spec/affinity/nodeAffinity",
+        ] {
+            take_back(&mut allowed, &before, pointer);
+        }
+        for list in ["containers", "initContainers"] {
+            for index in 0..items(&before["spec"], list).len() {
+                take_back(&mut allowed, &before, &format!("/spec/{list}/{index}/resources"));
             }
         }
-        errors.immutable("spec.template.spec", &allowed, old);
-    } else {
-        errors.immutable("spec.template", new, old);
+        if super::same(allowed.pointer("/spec/affinity"), None) {
+            take_back(&mut allowed, &before, "/spec/affinity");
+        }
+    }
+    let unchanged =
+        ["metadata", "spec"].iter().all(|part| super::same(allowed.get(*part), before.get(*part)));
+    if !unchanged {
+        let shown = new.pointer("/spec/template").unwrap_or(&Value::Null);
+        errors.invalid("spec.template", shown, super::IMMUTABLE);
+    }
+}
+
+/// Sets what is at a pointer back to what it was.
+fn take_back(new: &mut Value, old: &Value, pointer: &str) {
+    let Some((parent, key)) = pointer.rsplit_once('/') else { return };
+    let was = old.pointer(pointer).cloned();
+    if was.is_some() && new.pointer(parent).is_none_or(Value::is_null) {
+        // The whole parent is new or gone; with the old value in it the rest is compared as usual.
+        take_back(new, &json!({}), parent);
+        if let Some((above, name)) = parent.rsplit_once('/')
+            && let Some(Value::Object(map)) = new.pointer_mut(above)
+        {
+            map.insert(name.to_owned(), json!({}));
+        }
+    }
+    if let Some(Value::Object(map)) = new.pointer_mut(parent) {
+        match was {
+            Some(value) => map.insert(key.to_owned(), value),
+            None => map.remove(key),
+        };
+    }
+}
+
+/// Errors of a write of a Job's status. Arguments: new, old.
+pub fn job_status(new: &Value, old: &Value) -> Vec<FieldError> {
+    let mut errors = Errors::default();
+    let (status, before) = (&new["status"], &old["status"]);
+    for field in ["active", "succeeded", "failed", "ready", "terminating"] {
+        errors.not_negative(format!("status.{field}"), status.get(field));
+    }
+    let holds = |status: &Value, kind: &str| {
+        items(status, "conditions").iter().any(|c| c["type"] == kind && c["status"] == "True")
+    };
+    if holds(status, "Complete") && holds(status, "Failed") {
+        let detail = "cannot set Complete=True and Failed=true conditions";
+        errors.invalid_bare("status.conditions", detail);
+    }
+    for (kind, what) in [("Complete", "Complete=True"), ("Failed", "Failed=True")] {
+        if holds(before, kind) && !holds(status, kind) {
+            errors
+                .invalid_bare("status.conditions", &format!("cannot disable the terminal {what} condition"));
+        }
+    }
+    let ended = holds(status, "Complete") || holds(status, "Failed");
+    if ended && status["active"].as_i64().unwrap_or(0) > 0 {
+        let detail = "active>0 is invalid for finished job";
+        errors.invalid("status.active", &status["active"], detail);
+    }
+    if given(status, "completionTime").is_some() && !holds(status, "Complete") {
+        let detail = "cannot set completionTime when there is no Complete=True condition";
+        errors.invalid("status.completionTime", &status["completionTime"], detail);
     }
     errors.list()
 }
@@ -86,75 +279,46 @@ pub fn job_update(new: &Value, old: &Value) -> Vec<FieldError> {
 pub fn cron_job(object: &Value) -> Vec<FieldError> {
     let mut errors = with_metadata(object);
     let spec = &object["spec"];
-    let name = meta::name(object);
-    if name.len() > CRON_JOB_NAME_LIMIT {
-        let detail = format!("must be no more than {CRON_JOB_NAME_LIMIT} characters");
-        errors.invalid("metadata.name", &json!(name), &detail);
-    }
     let schedule = text(spec, "schedule");
     if schedule.is_empty() {
         errors.required("spec.schedule", "");
-    } else if schedule.contains("TZ") {
-        let detail = "cannot use TZ or CRON_TZ in schedule, use timeZone field instead";
-        errors.invalid("spec.schedule", &json!(schedule), detail);
-    } else if let Err(why) = cron(schedule) {
-        errors.invalid("spec.schedule", &json!(schedule), &why);
+    } else {
+        if let Err(why) = cron::parse(schedule) {
+            errors.invalid("spec.schedule", &json!(schedule), &why);
+        }
+        if schedule.contains("TZ") && is_new(object) {
+            let detail = "cannot use TZ or CRON_TZ in schedule, use timeZone field instead";
+            errors.invalid("spec.schedule", &json!(schedule), detail);
+        } else if schedule.contains("TZ") && given(spec, "timeZone").is_some() {
+            let detail = "cannot use both timeZone field and TZ or CRON_TZ in schedule";
+            errors.invalid("spec.schedule", &json!(schedule), detail);
+        }
+    }
+    errors.not_negative("spec.startingDeadlineSeconds", spec.get("startingDeadlineSeconds"));
+    if let Some(zone) = given(spec, "timeZone").and_then(Value::as_str) {
+        if zone.is_empty() {
+            errors.invalid("spec.timeZone", &json!(zone), "timeZone must be nil or non-empty string");
+        } else if let Err(why) = cron::time_zone(zone) {
+            errors.invalid("spec.timeZone", &json!(zone), &why);
+        }
     }
     errors.one_of("spec.concurrencyPolicy", spec.get("concurrencyPolicy"), &["Allow", "Forbid", "Replace"]);
-    for field in ["startingDeadlineSeconds", "successfulJobsHistoryLimit", "failedJobsHistoryLimit"] {
+    let job = &spec["jobTemplate"]["spec"];
+    job_spec(job, "spec.jobTemplate.spec", &mut errors);
+    if let Some(selector) = given(job, "selector") {
+        errors.invalid("spec.jobTemplate.spec.selector", selector, "`selector` will be auto-generated");
+    }
+    if job["manualSelector"] == true {
+        let path = "spec.jobTemplate.spec.manualSelector";
+        errors.not_supported(path, &json!(true), &["nil", "false"]);
+    }
+    for field in ["successfulJobsHistoryLimit", "failedJobsHistoryLimit"] {
         errors.not_negative(format!("spec.{field}"), spec.get(field));
     }
-    job_spec(&spec["jobTemplate"]["spec"], "spec.jobTemplate.spec", &mut errors);
+    let name = meta::name(object);
+    if is_new(object) && name.len() > CRON_JOB_NAME_LIMIT {
+        let detail = format!("must be no more than {CRON_JOB_NAME_LIMIT} characters");
+        errors.invalid("metadata.name", &json!(name), &detail);
+    }
     errors.list()
-}
-
-/// Whether a text is a schedule: five fields or a descriptor such as `@daily`.
-fn cron(schedule: &str) -> Result<(), String> {
-    if let Some(descriptor) = schedule.strip_prefix('@') {
-        let known = ["yearly", "annually", "monthly", "weekly", "daily", "midnight", "hourly"];
-        if known.contains(&descriptor) || descriptor.strip_prefix("every ").is_some_and(|d| !d.is_empty()) {
-            return Ok(());
-        }
-        return Err(format!("unrecognized descriptor: {schedule}"));
-    }
-    let fields: Vec<&str> = schedule.split_whitespace().collect();
-    if fields.len() != 5 {
-        return Err(format!("expected exactly 5 fields, found {}: {fields:?}", fields.len()));
-    }
-    const MONTHS: [&str; 12] =
-        ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
-    const DAYS: [&str; 7] = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"];
-    let bounds: [(i64, i64, &[&str], i64); 5] =
-        [(0, 59, &[], 0), (0, 23, &[], 0), (1, 31, &[], 0), (1, 12, &MONTHS, 1), (0, 6, &DAYS, 0)];
-    for (field, (low, high, words, first)) in fields.iter().zip(bounds) {
-        for range in field.split(',') {
-            cron_range(range, low, high, words, first)?;
-        }
-    }
-    Ok(())
-}
-
-fn cron_range(range: &str, low: i64, high: i64, words: &[&str], first: i64) -> Result<(), String> {
-    let (span, step) = range.split_once('/').map_or((range, None), |(span, step)| (span, Some(step)));
-    let number = |text: &str| -> Result<i64, String> {
-        let word = words.iter().zip(first..).find(|(w, _)| w.eq_ignore_ascii_case(text)).map(|(_, n)| n);
-        word.or_else(|| text.parse().ok()).ok_or_else(|| format!("failed to parse int from {text}"))
-    };
-    if span != "*" && span != "?" {
-        let (start, end) = span.split_once('-').unwrap_or((span, span));
-        let (start, end) = (number(start)?, number(end)?);
-        if start < low {
-            return Err(format!("beginning of range ({start}) below minimum ({low}): {range}"));
-        }
-        if end > high {
-            return Err(format!("end of range ({end}) above maximum ({high}): {range}"));
-        }
-        if start > end {
-            return Err(format!("beginning of range ({start}) beyond end of range ({end}): {range}"));
-        }
-    }
-    match step.map(str::parse::<u32>) {
-        None | Some(Ok(1..)) => Ok(()),
-        Some(_) => Err(format!("step of range should be a positive number: {range}")),
-    }
 }

@@ -1,67 +1,34 @@
-//! Namespace, Node, Lease, Event, PriorityClass, RuntimeClass, ResourceQuota, LimitRange,
-//! PodDisruptionBudget, HorizontalPodAutoscaler, CertificateSigningRequest.
-
-use std::collections::BTreeSet;
+//! Namespace, Lease, Event, PriorityClass, RuntimeClass, PodDisruptionBudget,
+//! CertificateSigningRequest; and the door to other kinds of the cluster.
 
 use serde_json::{Value, json};
 
+pub use super::autoscaling::autoscaler;
+pub use super::node::{validate as node, validate_update as node_update};
+pub use super::quota::{limit_range, resource_quota, resource_quota_update};
 use super::{
-    Errors, int_or_percent, items, label_selector, metadata, names, resources, same, scheduling, text,
-    with_metadata,
+    Errors, amount, given, int_or_percent, items, label_selector, metadata, names, resources, same,
+    scheduling, text, with_metadata,
 };
 use crate::error::FieldError;
 use crate::meta;
 
 /// Above this only Kubernetes' own priority classes.
 const HIGHEST_USER_PRIORITY: i64 = 1_000_000_000;
+const SYSTEM_PRIORITIES: [(&str, i64); 2] =
+    [("system-cluster-critical", 2_000_000_000), ("system-node-critical", 2_000_001_000)];
 
 /// Errors of a Namespace.
 pub fn namespace(object: &Value) -> Vec<FieldError> {
-    let mut errors = Errors(metadata::validate(object, names::dns_label));
-    for (index, finalizer) in
-        items(&object["spec"], "finalizers").iter().filter_map(Value::as_str).enumerate()
-    {
-        let path = format!("spec.finalizers[{index}]");
-        errors.faults(&path, finalizer, names::qualified_name(finalizer));
-    }
-    errors.list()
-}
-
-/// Errors of a Node.
-pub fn node(object: &Value) -> Vec<FieldError> {
-    let mut errors = with_metadata(object);
-    let spec = &object["spec"];
-    scheduling::taints(items(spec, "taints"), "spec.taints", &mut errors);
-    let ranges = items(spec, "podCIDRs");
-    for (index, range) in ranges.iter().enumerate() {
-        if range.as_str().unwrap_or_default().parse::<ipnetwork::IpNetwork>().is_err() {
-            let detail = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)";
-            errors.invalid(format!("spec.podCIDRs[{index}]"), range, detail);
+    let mut errors = Errors(metadata::of_builtin(object, names::dns_label));
+    for finalizer in items(&object["spec"], "finalizers").iter().filter_map(Value::as_str) {
+        let path = "spec.finalizers";
+        errors.faults(path, finalizer, names::qualified_name(finalizer));
+        let standard = matches!(finalizer, "kubernetes" | "orphan" | "foregroundDeletion");
+        if !finalizer.contains('/') && !standard {
+            let detail = "name is neither a standard finalizer name nor is it fully qualified";
+            errors.invalid(path, &json!(finalizer), detail);
         }
-    }
-    if ranges.len() > 2 {
-        errors.invalid(
-            "spec.podCIDRs",
-            &json!(ranges),
-            "may specify no more than one CIDR for each IP family",
-        );
-    }
-    for field in ["capacity", "allocatable"] {
-        resources::amounts(object["status"].get(field), &format!("status.{field}"), &mut errors);
-    }
-    errors.list()
-}
-
-/// Addresses and provider of a Node are set once. Arguments: new, old.
-pub fn node_update(new: &Value, old: &Value) -> Vec<FieldError> {
-    let mut errors = Errors::default();
-    let (spec, before) = (&new["spec"], &old["spec"]);
-    if !same(before.get("podCIDRs"), None) && !same(spec.get("podCIDRs"), before.get("podCIDRs")) {
-        errors.forbidden("spec.podCIDRs", "node updates may not change podCIDR except from \"\" to valid");
-    }
-    if !text(before, "providerID").is_empty() && text(spec, "providerID") != text(before, "providerID") {
-        errors
-            .forbidden("spec.providerID", "node updates may not change providerID except from \"\" to valid");
     }
     errors.list()
 }
@@ -74,22 +41,13 @@ pub fn lease(object: &Value) -> Vec<FieldError> {
         errors.invalid("spec.leaseDurationSeconds", seconds, "must be greater than 0");
     }
     errors.not_negative("spec.leaseTransitions", spec.get("leaseTransitions"));
-    errors.list()
-}
-
-/// Errors of an Event.
-pub fn event(object: &Value) -> Vec<FieldError> {
-    let mut errors = with_metadata(object);
-    let involved = text(&object["involvedObject"], "namespace");
-    let namespace = meta::namespace(object);
-    // Events about objects without a namespace are kept in `default` or `kube-system`.
-    let placed = if involved.is_empty() {
-        matches!(namespace, "default" | "kube-system")
-    } else {
-        involved == namespace
-    };
-    if !placed && !namespace.is_empty() {
-        errors.invalid("involvedObject.namespace", &json!(involved), "does not match event.namespace");
+    let strategy = text(spec, "strategy");
+    if !strategy.is_empty() && strategy != "OldestEmulationVersion" {
+        let fault = names::domain_path(strategy);
+        errors.faults("spec.strategy", strategy, fault);
+    }
+    if !text(spec, "preferredHolder").is_empty() && strategy.is_empty() {
+        errors.forbidden("spec.preferredHolder", "may only be specified when strategy is defined");
     }
     errors.list()
 }
@@ -99,18 +57,29 @@ pub fn priority_class(object: &Value) -> Vec<FieldError> {
     let mut errors = with_metadata(object);
     let value = object["value"].as_i64().unwrap_or(0);
     let name = meta::name(object);
-    let system = matches!(name, "system-node-critical" | "system-cluster-critical");
-    if name.starts_with("system-") && !system {
-        errors.forbidden(
-            "metadata.name",
-            "priority class names with 'system-' prefix are reserved for system use only. error: is not a known system priority class",
-        );
-    }
-    if value > HIGHEST_USER_PRIORITY && !system {
+    if name.starts_with("system-") {
+        let system = SYSTEM_PRIORITIES.iter().find(|(known, _)| *known == name);
+        let why = match system {
+            None => Some(format!("{name} is not a known system priority class")),
+            Some((_, wanted)) if *wanted != value => {
+                Some(format!("value of {name} PriorityClass must be {wanted}"))
+            }
+            Some(_) if object["globalDefault"] == true => {
+                Some(format!("globalDefault of {name} PriorityClass must be false"))
+            }
+            Some(_) => None,
+        };
+        if let Some(why) = why {
+            let detail = format!(
+                "priority class names with 'system-' prefix are reserved for system use only. error: {why}"
+            );
+            errors.forbidden("metadata.name", &detail);
+        }
+    } else if value > HIGHEST_USER_PRIORITY {
         let detail = format!("maximum allowed value of a user defined priority is {HIGHEST_USER_PRIORITY}");
         errors.forbidden("value", &detail);
     }
-    let policies = ["Never", "PreemptLowerPriority"];
+    let policies = ["PreemptLowerPriority", "Never"];
     errors.one_of("preemptionPolicy", object.get("preemptionPolicy"), &policies);
     errors.list()
 }
@@ -125,70 +94,32 @@ pub fn priority_class_update(new: &Value, old: &Value) -> Vec<FieldError> {
     errors.list()
 }
 
-/// Errors of a ResourceQuota.
-pub fn resource_quota(object: &Value) -> Vec<FieldError> {
-    let mut errors = with_metadata(object);
-    resources::amounts(object["spec"].get("hard"), "spec.hard", &mut errors);
-    errors.list()
-}
-
-/// Errors of a LimitRange.
-pub fn limit_range(object: &Value) -> Vec<FieldError> {
-    let mut errors = with_metadata(object);
-    let mut seen = BTreeSet::new();
-    for (index, item) in items(&object["spec"], "limits").iter().enumerate() {
-        let path = format!("spec.limits[{index}]");
-        if text(item, "type").is_empty() {
-            errors.required(format!("{path}.type"), "");
-        } else if !seen.insert(text(item, "type")) {
-            errors.duplicate(format!("{path}.type"), &json!(text(item, "type")));
-        }
-        for field in ["max", "min", "default", "defaultRequest", "maxLimitRequestRatio"] {
-            resources::amounts(item.get(field), &format!("{path}.{field}"), &mut errors);
-        }
-    }
-    errors.list()
-}
-
 /// Errors of a PodDisruptionBudget.
 pub fn disruption_budget(object: &Value) -> Vec<FieldError> {
     let mut errors = with_metadata(object);
     let spec = &object["spec"];
-    if spec.get("minAvailable").is_some() && spec.get("maxUnavailable").is_some() {
+    if given(spec, "minAvailable").is_some() && given(spec, "maxUnavailable").is_some() {
         errors.invalid("spec", spec, "minAvailable and maxUnavailable cannot be both set");
     }
     for field in ["minAvailable", "maxUnavailable"] {
-        int_or_percent(&format!("spec.{field}"), spec.get(field), &mut errors);
-    }
-    label_selector(spec.get("selector"), "spec.selector", &mut errors);
-    errors.list()
-}
-
-/// Errors of a HorizontalPodAutoscaler.
-pub fn autoscaler(object: &Value) -> Vec<FieldError> {
-    let mut errors = with_metadata(object);
-    let spec = &object["spec"];
-    let (least, most) =
-        (spec["minReplicas"].as_i64().unwrap_or(1), spec["maxReplicas"].as_i64().unwrap_or(0));
-    if least < 1 {
-        errors.invalid("spec.minReplicas", &json!(least), "must be greater than or equal to 1");
-    }
-    if most < 1 {
-        errors.invalid("spec.maxReplicas", &json!(most), "must be greater than 0");
-    } else if most < least {
-        errors.invalid("spec.maxReplicas", &json!(most), "must be greater than or equal to `minReplicas`");
-    }
-    for field in ["kind", "name"] {
-        if text(&spec["scaleTargetRef"], field).is_empty() {
-            errors.required(format!("spec.scaleTargetRef.{field}"), "");
+        let (path, value) = (format!("spec.{field}"), given(spec, field));
+        int_or_percent(&path, value, &mut errors);
+        if let Some(value) = value.filter(|v| v.is_string() && amount(Some(v)) > 100) {
+            errors.invalid(path, value, "must not be greater than 100%");
         }
     }
+    label_selector(spec.get("selector"), "spec.selector", &mut errors);
+    errors.one_of_if_set(
+        "spec.unhealthyPodEvictionPolicy",
+        spec.get("unhealthyPodEvictionPolicy"),
+        &["IfHealthyBudget", "AlwaysAllow"],
+    );
     errors.list()
 }
 
 /// Errors of a CertificateSigningRequest.
 pub fn signing_request(object: &Value) -> Vec<FieldError> {
-    let mut errors = Errors(metadata::validate(object, names::path_segment));
+    let mut errors = Errors(metadata::of_builtin(object, names::path_segment));
     let spec = &object["spec"];
     if text(spec, "request").is_empty() {
         errors.required("spec.request", "");
@@ -220,6 +151,16 @@ pub fn runtime_class(object: &Value) -> Vec<FieldError> {
     let mut errors = with_metadata(object);
     let handler = text(object, "handler");
     errors.faults("handler", handler, names::dns_label(handler));
+    if let Some(fixed) = object.pointer("/overhead/podFixed") {
+        resources::overhead(fixed, "overhead.podFixed", &mut errors);
+    }
+    if let Some(scheduling) = given(object, "scheduling") {
+        let mut found = Vec::new();
+        metadata::labels(scheduling.get("nodeSelector"), "scheduling.nodeSelector", &mut found);
+        errors.extend(found);
+        let tolerations = items(scheduling, "tolerations");
+        self::scheduling::tolerations(tolerations, "scheduling.tolerations", &mut errors);
+    }
     errors.list()
 }
 

@@ -1,9 +1,11 @@
 //! ConfigMap, Secret, ServiceAccount.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
 use super::{Errors, names, same, text, with_metadata};
-use crate::error::{FieldError, FieldReason};
+use crate::error::FieldError;
 use crate::meta;
 
 /// All values of a ConfigMap or Secret together: 1 MiB.
@@ -18,14 +20,6 @@ fn entries<'a>(object: &'a Value, field: &str) -> impl Iterator<Item = (&'a Stri
 /// Bytes behind a base64 text.
 fn decoded_length(text: &str) -> usize {
     text.trim_end_matches('=').len() * 3 / 4
-}
-
-fn too_large(path: &str, errors: &mut Errors) {
-    errors.extend([FieldError {
-        field: path.to_owned(),
-        reason: FieldReason::TooLong,
-        message: format!("Too long: may not be more than {SIZE_LIMIT} bytes"),
-    }]);
 }
 
 /// Errors of a ConfigMap.
@@ -44,7 +38,7 @@ pub fn config_map(object: &Value) -> Vec<FieldError> {
         errors.faults(&format!("binaryData[{key}]"), key, names::config_key(key));
     }
     if size > SIZE_LIMIT {
-        too_large("", &mut errors);
+        errors.too_long("", SIZE_LIMIT);
     }
     errors.list()
 }
@@ -79,7 +73,7 @@ pub fn secret(object: &Value) -> Vec<FieldError> {
         errors.faults(&format!("data[{key}]"), key, names::config_key(key));
     }
     if size > SIZE_LIMIT {
-        too_large("data", &mut errors);
+        errors.too_long("data", SIZE_LIMIT);
     }
     let needs = |keys: &[&str], errors: &mut Errors| {
         for key in keys {
@@ -90,9 +84,11 @@ pub fn secret(object: &Value) -> Vec<FieldError> {
     };
     match text(object, "type") {
         "kubernetes.io/tls" => needs(&["tls.crt", "tls.key"], &mut errors),
-        "kubernetes.io/dockercfg" => needs(&[".dockercfg"], &mut errors),
-        "kubernetes.io/dockerconfigjson" => needs(&[".dockerconfigjson"], &mut errors),
-        "kubernetes.io/ssh-auth" => needs(&["ssh-privatekey"], &mut errors),
+        "kubernetes.io/dockercfg" => docker(object, ".dockercfg", &mut errors),
+        "kubernetes.io/dockerconfigjson" => docker(object, ".dockerconfigjson", &mut errors),
+        "kubernetes.io/ssh-auth" if object["data"].get("ssh-privatekey").is_none_or(|k| k == "") => {
+            errors.required("data[ssh-privatekey]", "");
+        }
         "kubernetes.io/basic-auth" => {
             let either = ["username", "password"];
             if !either.iter().any(|k| object.get("data").is_some_and(|d| d.get(*k).is_some())) {
@@ -108,6 +104,27 @@ pub fn secret(object: &Value) -> Vec<FieldError> {
         _ => {}
     }
     errors.list()
+}
+
+/// Credentials of a registry are a JSON object.
+fn docker(object: &Value, key: &str, errors: &mut Errors) {
+    let path = format!("data[{key}]");
+    let Some(encoded) = object["data"].get(key).and_then(Value::as_str) else {
+        return errors.required(path, "");
+    };
+    let shown = json!("<secret contents redacted>");
+    let text = STANDARD.decode(encoded).unwrap_or_default();
+    match serde_json::from_slice::<Value>(&text) {
+        Ok(Value::Object(_) | Value::Null) => {}
+        Ok(_) => {
+            let detail = "json: cannot unmarshal into Go value of type map[string]interface {}";
+            errors.invalid(path, &shown, detail);
+        }
+        Err(_) if text.iter().all(u8::is_ascii_whitespace) => {
+            errors.invalid(path, &shown, "unexpected end of JSON input");
+        }
+        Err(error) => errors.invalid(path, &shown, &format!("invalid JSON: {error}")),
+    }
 }
 
 /// The type of a Secret stays, and an immutable one stays as it is. Arguments: new, old.

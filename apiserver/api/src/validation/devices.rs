@@ -5,8 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 
 use super::admission::{expression, reading};
-use super::shared::{at_most, distinct, node_selector, required_name, too_long};
-use super::{Errors, IMMUTABLE, items, metadata, names, same, subdomain_name, text, with_metadata};
+use super::shared::{at_most, distinct, required_name};
+use super::{
+    Errors, IMMUTABLE, items, metadata, names, same, scheduling, subdomain_name, text, with_metadata,
+};
 use crate::error::FieldError;
 use crate::meta;
 use crate::registry::Written;
@@ -213,7 +215,7 @@ fn selectors(holder: &Value, path: &str, errors: &mut Errors) {
         };
         let (source, path) = (text(cel, "expression"), format!("{path}.expression"));
         if source.len() > OPAQUE {
-            errors.extend([too_long(path, OPAQUE)]);
+            errors.too_long(path, OPAQUE);
         } else {
             expression(source, &path, "", errors);
         }
@@ -255,7 +257,7 @@ fn configuration(config: &Value, path: &str, errors: &mut Errors) {
         Some(parameters) if !parameters.is_object() => {
             errors.invalid(path, &json!("<value omitted>"), "parameters must be a valid JSON object");
         }
-        Some(parameters) if parameters.to_string().len() > OPAQUE => errors.extend([too_long(path, OPAQUE)]),
+        Some(parameters) if parameters.to_string().len() > OPAQUE => errors.too_long(path, OPAQUE),
         Some(_) => {}
     }
 }
@@ -267,7 +269,7 @@ pub(super) fn driver_name(name: &str, path: &str, errors: &mut Errors) {
         return;
     }
     if name.len() > DRIVER {
-        errors.extend([too_long(path, DRIVER)]);
+        errors.too_long(path, DRIVER);
     }
     errors.faults(path, name, names::dns_subdomain(&name.to_lowercase()));
 }
@@ -279,7 +281,7 @@ pub(super) fn pool_name(name: &str, path: &str, errors: &mut Errors) {
         return;
     }
     if name.len() > 253 {
-        errors.extend([too_long(path, 253)]);
+        errors.too_long(path, 253);
     }
     for part in name.split('/') {
         errors.faults(path, part, names::dns_subdomain(part));
@@ -305,7 +307,7 @@ pub(super) fn qualified(name: &str, path: &str, errors: &mut Errors) {
     let (domain, identifier) = name.split_once('/').map_or(("", name), |(domain, rest)| (domain, rest));
     if !domain.is_empty() {
         if domain.len() > 63 {
-            errors.extend([too_long(path, 63)]);
+            errors.too_long(path, 63);
         }
         errors.faults(path, domain, names::dns_subdomain(domain));
     }
@@ -314,7 +316,7 @@ pub(super) fn qualified(name: &str, path: &str, errors: &mut Errors) {
         return;
     }
     if identifier.len() > 32 {
-        errors.extend([too_long(path, 32)]);
+        errors.too_long(path, 32);
     }
     let good = identifier.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
         && identifier.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
@@ -379,7 +381,7 @@ fn allocated(claim: &Value, allocation: &Value, errors: &mut Errors) {
         configuration(config, &path, errors);
     }
     if let Some(selector) = allocation.get("nodeSelector").filter(|s| !s.is_null()) {
-        node_selector(selector, "status.allocation.nodeSelector", errors);
+        scheduling::node_selector(selector, "status.allocation.nodeSelector", errors);
     }
 }
 

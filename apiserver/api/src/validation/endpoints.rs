@@ -5,13 +5,15 @@ use std::net::IpAddr;
 
 use serde_json::{Value, json};
 
-use super::{Errors, items, names, text, with_metadata};
+use super::{Errors, ip, is_new, items, names, text, with_metadata};
 use crate::error::FieldError;
 
 /// Limits of one slice.
 const ENDPOINTS: usize = 1000;
 const PORTS: usize = 20_000;
 const ADDRESSES: usize = 100;
+const TOPOLOGY: usize = 16;
+const HINTS: usize = 8;
 
 /// Errors of an EndpointSlice.
 pub fn slice(object: &Value) -> Vec<FieldError> {
@@ -22,58 +24,66 @@ pub fn slice(object: &Value) -> Vec<FieldError> {
     if endpoints.len() > ENDPOINTS {
         errors.too_many("endpoints", endpoints.len(), ENDPOINTS);
     }
+    let strict = is_new(object);
     for (index, endpoint) in endpoints.iter().enumerate() {
-        let path = format!("endpoints[{index}]");
-        let addresses = items(endpoint, "addresses");
-        if addresses.is_empty() {
-            errors.required(format!("{path}.addresses"), "must contain at least 1 address");
-        } else if addresses.len() > ADDRESSES {
-            errors.too_many(format!("{path}.addresses"), addresses.len(), ADDRESSES);
-        }
-        for (index, value) in addresses.iter().enumerate() {
-            address(value, ty, &format!("{path}.addresses[{index}]"), &mut errors);
-        }
-        let node = text(endpoint, "nodeName");
-        if !node.is_empty() {
-            errors.faults(&format!("{path}.nodeName"), node, names::dns_subdomain(node));
-        }
-        let host = text(endpoint, "hostname");
-        if !host.is_empty() {
-            errors.faults(&format!("{path}.hostname"), host, names::dns_label(host));
-        }
+        self::endpoint(endpoint, ty, strict, &format!("endpoints[{index}]"), &mut errors);
     }
     slice_ports(items(object, "ports"), &mut errors);
     errors.list()
 }
 
-fn address(value: &Value, ty: &str, path: &str, errors: &mut Errors) {
-    let text = value.as_str().unwrap_or_default();
-    match (ty, text.parse::<IpAddr>()) {
-        ("IPv4", Ok(IpAddr::V4(_))) | ("IPv6", Ok(IpAddr::V6(_))) => special(text, path, errors),
-        ("IPv4", _) => errors.invalid(path, value, "must be a valid IPv4 address"),
-        ("IPv6", _) => errors.invalid(path, value, "must be a valid IPv6 address"),
-        ("FQDN", _) => errors.faults(path, text, names::dns_subdomain(text)),
-        _ => {}
+fn endpoint(endpoint: &Value, ty: &str, strict: bool, path: &str, errors: &mut Errors) {
+    let addresses = items(endpoint, "addresses");
+    if addresses.is_empty() {
+        errors.required(format!("{path}.addresses"), "must contain at least 1 address");
+    } else if addresses.len() > ADDRESSES {
+        errors.too_many(format!("{path}.addresses"), addresses.len(), ADDRESSES);
+    }
+    for (index, value) in addresses.iter().filter_map(Value::as_str).enumerate() {
+        address(value, ty, strict, &format!("{path}.addresses[{index}]"), errors);
+    }
+    errors.name_if_set(&format!("{path}.nodeName"), text(endpoint, "nodeName"), names::dns_subdomain);
+    let topology = endpoint.get("deprecatedTopology").and_then(Value::as_object).map_or(0, |t| t.len());
+    if topology > TOPOLOGY {
+        errors.too_many(format!("{path}.deprecatedTopology"), topology, TOPOLOGY);
+    }
+    errors.name_if_set(&format!("{path}.hostname"), text(endpoint, "hostname"), names::dns_label);
+    for list in ["forZones", "forNodes"] {
+        let hints = endpoint.get("hints").map_or(&[][..], |h| items(h, list));
+        let path = format!("{path}.hints.{list}");
+        if hints.len() > HINTS {
+            errors.too_many(path.as_str(), hints.len(), HINTS);
+        }
+        let mut seen = BTreeSet::new();
+        for (index, hint) in hints.iter().enumerate() {
+            let (path, name) = (format!("{path}[{index}].name"), text(hint, "name"));
+            if !seen.insert(name) {
+                errors.duplicate(path.as_str(), &json!(name));
+            }
+            errors.faults(&path, name, names::label_value(name));
+        }
     }
 }
 
-/// Addresses that cannot be an endpoint: traffic to them would stay on the sender's machine.
-fn special(text: &str, path: &str, errors: &mut Errors) {
-    let Ok(ip) = text.parse::<IpAddr>() else { return };
-    let link_local = match ip {
-        IpAddr::V4(v4) => v4.is_link_local(),
-        IpAddr::V6(v6) => v6.is_unicast_link_local(),
-    };
-    let fault = if ip.is_unspecified() {
-        "may not be unspecified (0.0.0.0 or ::)"
-    } else if ip.is_loopback() {
-        "may not be in the loopback range (127.0.0.0/8, ::1/128)"
-    } else if link_local {
-        "may not be in the link-local range (169.254.0.0/16, fe80::/10)"
-    } else {
-        return;
-    };
-    errors.invalid(path, &json!(text), fault);
+fn address(text: &str, ty: &str, strict: bool, path: &str, errors: &mut Errors) {
+    let parsed = ip::parse(text);
+    match (ty, parsed) {
+        ("IPv4", Some(ip @ IpAddr::V4(_))) | ("IPv6", Some(ip @ IpAddr::V6(_))) => {
+            ip::address(text, strict, path, errors);
+            ip::not_special(ip, text, path, errors);
+        }
+        ("IPv4", _) => errors.invalid(path, &json!(text), "must be a valid IPv4 address"),
+        ("IPv6", _) => errors.invalid(path, &json!(text), "must be a valid IPv6 address"),
+        ("FQDN", _) if !text.contains('.') => {
+            errors.invalid(
+                path,
+                &json!(text),
+                "should be a domain with at least two segments separated by dots",
+            );
+        }
+        ("FQDN", _) => errors.faults(path, text, names::dns_subdomain(text)),
+        _ => {}
+    }
 }
 
 fn slice_ports(ports: &[Value], errors: &mut Errors) {
@@ -84,18 +94,17 @@ fn slice_ports(ports: &[Value], errors: &mut Errors) {
     for (index, port) in ports.iter().enumerate() {
         let path = format!("ports[{index}]");
         let name = text(port, "name");
-        if !name.is_empty() {
-            errors.faults(&format!("{path}.name"), name, names::dns_label(name));
-        }
         if !seen.insert(name) {
             errors.duplicate(format!("{path}.name"), &json!(name));
         }
+        errors.name_if_set(&format!("{path}.name"), name, names::dns_label);
         errors.one_of(&format!("{path}.protocol"), port.get("protocol"), &["SCTP", "TCP", "UDP"]);
         if let Some(number) = port.get("port").and_then(Value::as_i64) {
             for fault in names::port_number(number) {
                 errors.invalid(format!("{path}.port"), &json!(number), &fault);
             }
         }
+        errors.name_if_set(&format!("{path}.appProtocol"), text(port, "appProtocol"), names::qualified_name);
     }
 }
 
@@ -109,32 +118,44 @@ pub fn slice_update(new: &Value, old: &Value) -> Vec<FieldError> {
 /// Errors of an Endpoints object.
 pub fn endpoints(object: &Value) -> Vec<FieldError> {
     let mut errors = with_metadata(object);
+    let strict = is_new(object);
     for (index, subset) in items(object, "subsets").iter().enumerate() {
         let path = format!("subsets[{index}]");
-        for list in ["addresses", "notReadyAddresses"] {
+        let lists = ["addresses", "notReadyAddresses"];
+        if lists.iter().all(|list| items(subset, list).is_empty()) {
+            errors.required(path.as_str(), "must specify `addresses` or `notReadyAddresses`");
+        }
+        for list in lists {
             for (index, entry) in items(subset, list).iter().enumerate() {
-                let path = format!("{path}.{list}[{index}].ip");
-                let ip = text(entry, "ip");
-                if ip.parse::<IpAddr>().is_err() {
-                    let detail = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
-                    errors.invalid(path, &json!(ip), detail);
-                } else {
-                    special(ip, &path, &mut errors);
-                }
+                endpoint_address(entry, strict, &format!("{path}.{list}[{index}]"), &mut errors);
             }
         }
         let ports = items(subset, "ports");
         for (index, port) in ports.iter().enumerate() {
             let path = format!("{path}.ports[{index}]");
-            if text(port, "name").is_empty() && ports.len() > 1 {
+            let name = text(port, "name");
+            if name.is_empty() && ports.len() > 1 {
                 errors.required(format!("{path}.name"), "");
             }
+            errors.name_if_set(&format!("{path}.name"), name, names::dns_label);
             let number = port["port"].as_i64().unwrap_or(0);
             for fault in names::port_number(number) {
                 errors.invalid(format!("{path}.port"), &json!(number), &fault);
             }
             errors.one_of(&format!("{path}.protocol"), port.get("protocol"), &["SCTP", "TCP", "UDP"]);
+            let protocol = text(port, "appProtocol");
+            errors.name_if_set(&format!("{path}.appProtocol"), protocol, names::qualified_name);
         }
     }
     errors.list()
+}
+
+fn endpoint_address(entry: &Value, strict: bool, path: &str, errors: &mut Errors) {
+    let (address, at) = (text(entry, "ip"), format!("{path}.ip"));
+    let parsed = ip::address(address, strict, &at, errors);
+    errors.name_if_set(&format!("{path}.hostname"), text(entry, "hostname"), names::dns_label);
+    errors.name_if_set(&format!("{path}.nodeName"), text(entry, "nodeName"), names::dns_subdomain);
+    if let Some(parsed) = parsed {
+        ip::not_special(parsed, address, &at, errors);
+    }
 }

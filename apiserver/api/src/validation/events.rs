@@ -15,7 +15,7 @@ const NOTE: usize = 1024;
 
 /// Errors of an Event, whoever writes it.
 pub fn event(object: &Value) -> Vec<FieldError> {
-    let mut errors = Errors(metadata::subdomain_name(object));
+    let mut errors = Errors(metadata::of_builtin(object, names::path_segment));
     placed(object, &mut errors);
     if !text(object, "eventTime").is_empty() {
         told_by(object, &mut errors);
@@ -62,6 +62,8 @@ fn told_by(object: &Value, errors: &mut Errors) {
 /// Errors of a new Event of `events.k8s.io/v1`.
 pub fn new_event(object: &Value) -> Vec<FieldError> {
     let mut errors = Errors(event(object));
+    let name = meta::name(object);
+    errors.faults("metadata.name", name, names::dns_subdomain(name));
     series(object, &mut errors);
     if text(object, "eventTime").is_empty() {
         errors.required("eventTime", "");

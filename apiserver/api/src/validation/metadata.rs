@@ -11,7 +11,21 @@ const ANNOTATIONS_LIMIT: usize = 256 * 1024;
 
 /// `metadata` of a kind whose names are RFC 1123 subdomains, as most are.
 pub fn subdomain_name(object: &Value) -> Vec<FieldError> {
-    validate(object, names::dns_subdomain)
+    of_builtin(object, names::dns_subdomain)
+}
+
+/// [`validate`] for a built-in kind, whose finalizers without a domain must be Kubernetes' own.
+pub fn of_builtin(object: &Value, grammar: fn(&str) -> Faults) -> Vec<FieldError> {
+    let mut errors = validate(object, grammar);
+    for (index, finalizer) in meta::finalizers(object).iter().enumerate() {
+        let standard = matches!(*finalizer, "orphan" | "foregroundDeletion" | "kubernetes");
+        if !finalizer.contains('/') && !standard {
+            let detail = "name is neither a standard finalizer name nor is it fully qualified";
+            let path = format!("metadata.finalizers[{index}]");
+            errors.push(FieldError::invalid(path, &json!(finalizer), detail));
+        }
+    }
+    errors
 }
 
 /// `metadata` of a kind whose names follow `grammar`.
@@ -36,20 +50,36 @@ pub fn validate(object: &Value, grammar: fn(&str) -> Faults) -> Vec<FieldError> 
         let faults = grammar(name);
         errors.extend(faults.iter().map(|f| FieldError::invalid("metadata.name", &json!(name), f)));
     }
+    common(object, &mut errors);
+    errors
+}
+
+/// What holds for `metadata` beside the name.
+pub fn common(object: &Value, errors: &mut Vec<FieldError>) {
     let namespace = meta::namespace(object);
     if !namespace.is_empty() {
         let faults = names::dns_label(namespace);
         errors.extend(faults.iter().map(|f| FieldError::invalid("metadata.namespace", &json!(namespace), f)));
     }
-    labels(object.pointer("/metadata/labels"), "metadata.labels", &mut errors);
-    annotations(object.pointer("/metadata/annotations"), "metadata.annotations", &mut errors);
-    for (index, finalizer) in meta::finalizers(object).iter().enumerate() {
+    labels(object.pointer("/metadata/labels"), "metadata.labels", errors);
+    annotations(object.pointer("/metadata/annotations"), "metadata.annotations", errors);
+    owners(object, errors);
+    finalizers(object, errors);
+}
+
+/// Names of finalizers, of which two exclude each other. Deletion adds the one that it is asked for
+/// and takes the other away.
+fn finalizers(object: &Value, errors: &mut Vec<FieldError>) {
+    let path = "metadata.finalizers";
+    let list = meta::finalizers(object);
+    for finalizer in &list {
         let faults = names::qualified_name(finalizer);
-        let path = format!("metadata.finalizers[{index}]");
-        errors.extend(faults.iter().map(|f| FieldError::invalid(path.as_str(), &json!(finalizer), f)));
+        errors.extend(faults.iter().map(|f| FieldError::invalid(path, &json!(finalizer), f)));
     }
-    owners(object, &mut errors);
-    errors
+    if list.contains(&"orphan") && list.contains(&"foregroundDeletion") {
+        let detail = "finalizer orphan and foregroundDeletion cannot be both set";
+        errors.push(FieldError::invalid(path, &json!(list), detail));
+    }
 }
 
 /// Keys and values of a map of labels.
@@ -80,23 +110,41 @@ pub fn annotations(annotations: Option<&Value>, path: &str, errors: &mut Vec<Fie
 }
 
 fn owners(object: &Value, errors: &mut Vec<FieldError>) {
-    let mut controllers = 0;
-    for (index, owner) in meta::owner_references(object).iter().enumerate() {
-        let path = format!("metadata.ownerReferences[{index}]");
-        for (field, what) in [("apiVersion", "version"), ("kind", "kind"), ("name", "name"), ("uid", "uid")] {
-            if owner[field].as_str().unwrap_or_default().is_empty() {
-                let detail = format!("{what} must not be empty");
-                errors.push(FieldError::invalid(format!("{path}.{field}"), &owner[field], &detail));
+    let path = "metadata.ownerReferences";
+    let mut controller: Option<&Value> = None;
+    for owner in meta::owner_references(object) {
+        let text = |field: &str| owner[field].as_str().unwrap_or_default();
+        let mut refuse = |field: &str, shown: &str, detail: &str| {
+            errors.push(FieldError::invalid(format!("{path}.{field}"), &json!(shown), detail));
+        };
+        let version = text("apiVersion");
+        if version.rsplit('/').next().is_none_or(str::is_empty) {
+            refuse("apiVersion", version, "version must not be empty");
+        }
+        for field in ["kind", "name", "uid"] {
+            if text(field).is_empty() {
+                refuse(field, "", "must not be empty");
             }
         }
-        controllers += usize::from(owner["controller"] == true);
-    }
-    if controllers > 1 {
-        errors.push(FieldError::invalid(
-            "metadata.ownerReferences",
-            &Value::Array(meta::owner_references(object).to_vec()),
-            "Only one reference can have Controller set to true",
-        ));
+        // Events come and go and can own nothing.
+        if text("kind") == "Event" && version == "v1" {
+            let detail = "/v1, Kind=Event is disallowed from being an owner";
+            errors.push(FieldError::invalid(path, owner, detail));
+        }
+        if owner["controller"] == true {
+            if let Some(first) = controller {
+                let name = |o: &Value| o["name"].as_str().unwrap_or_default().to_owned();
+                let detail = format!(
+                    "Only one reference can have Controller set to true. Found \"true\" in references for {} and {}",
+                    name(first),
+                    name(owner)
+                );
+                let shown = Value::Array(meta::owner_references(object).to_vec());
+                errors.push(FieldError::invalid(path, &shown, &detail));
+            } else {
+                controller = Some(owner);
+            }
+        }
     }
 }
 
@@ -117,7 +165,8 @@ pub fn validate_update(new: &Value, old: &Value) -> Vec<FieldError> {
         let added: Vec<&str> = meta::finalizers(new).into_iter().filter(|f| !before.contains(f)).collect();
         if !added.is_empty() {
             let detail = format!(
-                "no new finalizers can be added if the object is being deleted, found new finalizers {added:?}"
+                "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",
+                added.iter().map(|f| format!("{f:?}")).collect::<Vec<_>>().join(", ")
             );
             errors.push(FieldError::forbidden("metadata.finalizers", &detail));
         }

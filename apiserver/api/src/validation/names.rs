@@ -196,6 +196,77 @@ pub fn port_name(text: &str) -> Faults {
     faults
 }
 
+/// `*.` and an RFC 1123 subdomain: hosts of Ingresses.
+pub fn wildcard_domain(text: &str) -> Faults {
+    let good = text.strip_prefix("*.").is_some_and(|rest| rest.split('.').all(is_label));
+    let mut faults = Faults::new();
+    if text.len() > SUBDOMAIN_LENGTH {
+        faults.push(too_long(SUBDOMAIN_LENGTH));
+    }
+    if !good {
+        faults.push(
+            "a wildcard DNS-1123 subdomain must start with '*.', followed by a valid DNS subdomain, which must \
+             consist of lower case alphanumeric characters, '-' or '.' and end with an alphanumeric character \
+             (e.g. '*.example.com', regex used for validation is \
+             '\\*\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
+                .to_owned(),
+        );
+    }
+    faults
+}
+
+/// Names of HTTP headers.
+pub fn http_header(text: &str) -> Faults {
+    if !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-') {
+        return Faults::new();
+    }
+    vec![
+        "a valid HTTP header must consist of alphanumeric characters or '-' (e.g. 'X-Header-Name', regex used \
+         for validation is '[-A-Za-z0-9]+')"
+            .to_owned(),
+    ]
+}
+
+/// `dns_subdomain/path`, as names of controllers are written.
+pub fn domain_path(text: &str) -> Faults {
+    let Some((domain, path)) = text.split_once('/') else {
+        return vec!["must be a domain-prefixed path (such as \"acme.io/foo\")".to_owned()];
+    };
+    if domain.is_empty() || path.is_empty() {
+        return vec!["must be a domain-prefixed path (such as \"acme.io/foo\")".to_owned()];
+    }
+    let mut faults: Faults = dns_subdomain(domain);
+    let fits = |b: u8| b.is_ascii_alphanumeric() || b"/:#[]@!$&'()*+,;=._~%-".contains(&b);
+    if !path.bytes().all(fits) {
+        faults.push(
+            "Invalid path (regex used for validation is '[A-Za-z0-9/\\-._~%!$&'()*+,;=:]+')".to_owned(),
+        );
+    }
+    faults
+}
+
+/// RFC 1123 subdomain that may also have underscores: search domains.
+pub fn search_domain(text: &str) -> Faults {
+    let mut faults = Faults::new();
+    if text.len() > SUBDOMAIN_LENGTH {
+        faults.push(too_long(SUBDOMAIN_LENGTH));
+    }
+    let label = |part: &str| {
+        part.bytes().all(|b| lower(b) || b == b'-' || b == b'_')
+            && part.bytes().next().is_some_and(|b| lower(b) || b == b'_')
+            && part.bytes().last().is_some_and(lower)
+    };
+    if !text.split('.').all(label) {
+        faults.push(
+            "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-', '_' or '.', \
+             and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation \
+             is '[a-z0-9_]([-_a-z0-9]*[a-z0-9])?(\\.[a-z0-9_]([-_a-z0-9]*[a-z0-9])?)*')"
+                .to_owned(),
+        );
+    }
+    faults
+}
+
 /// Port numbers.
 pub fn port_number(port: i64) -> Faults {
     if (1..=65535).contains(&port) {

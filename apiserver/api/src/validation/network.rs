@@ -1,102 +1,200 @@
-//! Ingress, NetworkPolicy, IPAddress, ServiceCIDR.
+//! Ingress, IngressClass, NetworkPolicy, IPAddress, ServiceCIDR.
 
 use std::net::IpAddr;
 
 use serde_json::{Value, json};
 
-use super::{Errors, container, items, label_selector, metadata, names, text, with_metadata};
+use super::{
+    Errors, container, given, ip, is_new, items, label_selector, metadata, names, service, text,
+    with_metadata,
+};
 use crate::error::FieldError;
+use crate::meta;
+
+const CLASS: &str = "kubernetes.io/ingress.class";
+/// Longest name of the controller behind an IngressClass.
+const CONTROLLER_LENGTH: usize = 250;
 
 /// Errors of an Ingress.
 pub fn ingress(object: &Value) -> Vec<FieldError> {
     let mut errors = with_metadata(object);
     let spec = &object["spec"];
-    let default = spec.get("defaultBackend").filter(|b| !b.is_null());
-    if items(spec, "rules").is_empty() && default.is_none() {
-        errors.invalid("spec", spec, "either `defaultBackend` or `rules` must be specified");
+    let default = given(spec, "defaultBackend");
+    let rules = items(spec, "rules");
+    if rules.is_empty() && default.is_none() {
+        let shown = spec.get("rules").unwrap_or(&Value::Null);
+        errors.invalid("spec", shown, "either `defaultBackend` or `rules` must be specified");
     }
     if let Some(default) = default {
         backend(default, "spec.defaultBackend", &mut errors);
     }
-    for (index, rule) in items(spec, "rules").iter().enumerate() {
-        let path = format!("spec.rules[{index}]");
-        let host = text(rule, "host");
-        if !host.is_empty() {
-            if host.parse::<IpAddr>().is_ok() {
-                errors.invalid(format!("{path}.host"), &json!(host), "must be a DNS name, not an IP address");
-            }
-            let name = host.strip_prefix("*.").unwrap_or(host);
-            errors.faults(&format!("{path}.host"), host, names::dns_subdomain(name));
+    for (index, rule) in rules.iter().enumerate() {
+        ingress_rule(rule, &format!("spec.rules[{index}]"), &mut errors);
+    }
+    for (index, tls) in items(spec, "tls").iter().enumerate() {
+        let path = format!("spec.tls[{index}]");
+        for (index, host) in items(tls, "hosts").iter().filter_map(Value::as_str).enumerate() {
+            host_name(host, &format!("{path}.hosts[{index}]"), &mut errors);
         }
-        let Some(http) = rule.get("http").filter(|h| !h.is_null()) else { continue };
-        let paths = items(http, "paths");
-        if paths.is_empty() {
-            errors.required(format!("{path}.http.paths"), "");
-        }
-        for (index, entry) in paths.iter().enumerate() {
-            ingress_path(entry, &format!("{path}.http.paths[{index}]"), &mut errors);
-        }
+        let secret = text(tls, "secretName");
+        errors.name_if_set(&format!("{path}.secretName"), secret, names::dns_subdomain);
+    }
+    let class = text(spec, "ingressClassName");
+    if given(spec, "ingressClassName").is_some() {
+        errors.faults("spec.ingressClassName", class, names::dns_subdomain(class));
+    }
+    if let Some(annotation) = meta::annotation(object, CLASS)
+        && is_new(object)
+        && given(spec, "ingressClassName").is_some()
+        && annotation != class
+    {
+        let detail = "must match `ingressClassName` when both are specified";
+        errors.invalid(format!("annotations.{CLASS}"), &json!(annotation), detail);
     }
     errors.list()
 }
 
-fn ingress_path(entry: &Value, path: &str, errors: &mut Errors) {
-    let types = ["Exact", "ImplementationSpecific", "Prefix"];
-    let ty = text(entry, "pathType");
-    if ty.is_empty() {
-        errors.required(format!("{path}.pathType"), "pathType must be specified");
+/// Errors of a write of an Ingress' status. Arguments: new, old.
+pub fn ingress_status(new: &Value, _old: &Value) -> Vec<FieldError> {
+    let mut errors = Errors::default();
+    let ingress = new["status"].get("loadBalancer").map_or(&[][..], |b| items(b, "ingress"));
+    service::balancer_status(ingress, "status.loadBalancer.ingress", false, &mut errors);
+    errors.list()
+}
+
+fn host_name(host: &str, path: &str, errors: &mut Errors) {
+    if host.contains('*') {
+        errors.faults(path, host, names::wildcard_domain(host));
     } else {
-        errors.one_of(&format!("{path}.pathType"), entry.get("pathType"), &types);
+        errors.faults(path, host, names::dns_subdomain(host));
     }
-    let value = text(entry, "path");
-    let must_be_absolute = matches!(ty, "Exact" | "Prefix") || !value.is_empty();
-    if must_be_absolute && !value.starts_with('/') {
-        errors.invalid(format!("{path}.path"), &json!(value), "must be an absolute path");
+}
+
+fn ingress_rule(rule: &Value, path: &str, errors: &mut Errors) {
+    let host = text(rule, "host");
+    if !host.is_empty() {
+        let path = format!("{path}.host");
+        if ip::parse(host).is_some() {
+            errors.invalid(path.as_str(), &json!(host), "must be a DNS name, not an IP address");
+        }
+        host_name(host, &path, errors);
+    }
+    let Some(http) = given(rule, "http") else { return };
+    let paths = items(http, "paths");
+    if paths.is_empty() {
+        errors.required(format!("{path}.http.paths"), "");
+    }
+    for (index, entry) in paths.iter().enumerate() {
+        ingress_path(entry, &format!("{path}.http.paths[{index}]"), errors);
+    }
+}
+
+fn ingress_path(entry: &Value, path: &str, errors: &mut Errors) {
+    let (kind, value) = (text(entry, "pathType"), text(entry, "path"));
+    let at = format!("{path}.path");
+    let mut refuse = |detail: &str| errors.invalid(at.as_str(), &json!(value), detail);
+    match kind {
+        "Exact" | "Prefix" => {
+            if !value.starts_with('/') {
+                refuse("must be an absolute path");
+            }
+            for part in ["//", "/./", "/../", "%2f", "%2F"].iter().filter(|part| value.contains(**part)) {
+                refuse(&format!("must not contain '{part}'"));
+            }
+            for end in ["/..", "/."].iter().filter(|end| value.ends_with(**end)) {
+                refuse(&format!("cannot end with '{end}'"));
+            }
+        }
+        "ImplementationSpecific" => {
+            if !value.is_empty() && !value.starts_with('/') {
+                refuse("must be an absolute path");
+            }
+        }
+        "" => return errors.required(format!("{path}.pathType"), "pathType must be specified"),
+        other => {
+            let types = ["Exact", "ImplementationSpecific", "Prefix"];
+            errors.not_supported(format!("{path}.pathType"), &json!(other), &types);
+        }
     }
     backend(&entry["backend"], &format!("{path}.backend"), errors);
 }
 
 fn backend(backend: &Value, path: &str, errors: &mut Errors) {
-    let service = backend.get("service").filter(|s| !s.is_null());
-    let resource = backend.get("resource").filter(|s| !s.is_null());
-    match (service, resource) {
+    match (given(backend, "service"), given(backend, "resource")) {
         (Some(_), Some(_)) => {
             errors.invalid(path, &json!(""), "cannot set both resource and service backends");
         }
-        (None, None) => errors.required(path, "resource or service backend is required"),
+        (None, None) => errors.invalid(path, &json!(""), "resource or service backend is required"),
         (Some(service), None) => {
-            let path = format!("{path}.service");
-            let name = text(service, "name");
-            if name.is_empty() {
-                errors.required(format!("{path}.name"), "");
-            } else {
-                errors.faults(&format!("{path}.name"), name, names::dns_1035_label(name));
-            }
+            errors.name(&format!("{path}.service.name"), text(service, "name"), names::dns_label);
             let port = &service["port"];
             let (name, number) = (text(port, "name"), port["number"].as_i64().unwrap_or(0));
+            let at = format!("{path}.service.port");
             match (name.is_empty(), number == 0) {
                 (true, true) => errors.required(path, "port name or number is required"),
-                (false, false) => errors.invalid(path, port, "cannot set both port name & port number"),
-                (false, true) => {
-                    container::port_reference(&json!(name), &format!("{path}.port.name"), errors)
+                (false, false) => {
+                    errors.invalid(path, &json!(""), "cannot set both port name & port number");
                 }
+                (false, true) => container::port_reference(&json!(name), &format!("{at}.name"), errors),
                 (true, false) => {
-                    container::port_reference(&json!(number), &format!("{path}.port.number"), errors)
+                    container::port_reference(&json!(number), &format!("{at}.number"), errors);
                 }
             }
         }
-        (None, Some(_)) => {}
+        (None, Some(resource)) => object_reference(resource, &format!("{path}.resource"), errors),
     }
+}
+
+/// Group, kind and name of an object.
+fn object_reference(reference: &Value, path: &str, errors: &mut Errors) {
+    errors.name_if_set(&format!("{path}.apiGroup"), text(reference, "apiGroup"), names::dns_subdomain);
+    for field in ["kind", "name"] {
+        errors.name(&format!("{path}.{field}"), text(reference, field), names::path_segment);
+    }
+}
+
+/// Errors of an IngressClass.
+pub fn ingress_class(object: &Value) -> Vec<FieldError> {
+    let mut errors = with_metadata(object);
+    let spec = &object["spec"];
+    let controller = text(spec, "controller");
+    if controller.len() > CONTROLLER_LENGTH {
+        errors.too_long("spec.controller", CONTROLLER_LENGTH);
+    }
+    errors.name("spec.controller", controller, names::domain_path);
+    let Some(parameters) = given(spec, "parameters") else { return errors.list() };
+    let path = "spec.parameters";
+    object_reference(parameters, path, &mut errors);
+    let namespace = given(parameters, "namespace").and_then(Value::as_str);
+    let at = format!("{path}.namespace");
+    match text(parameters, "scope") {
+        "" => errors.required(format!("{path}.scope"), ""),
+        "Cluster" if namespace.is_some() => {
+            errors.forbidden(at, "`parameters.scope` is set to 'Cluster'");
+        }
+        "Cluster" => {}
+        "Namespace" => match namespace {
+            None | Some("") => errors.required(at, "`parameters.scope` is set to 'Namespace'"),
+            Some(name) => errors.faults(&at, name, names::dns_label(name)),
+        },
+        other => errors.not_supported(format!("{path}.scope"), &json!(other), &["Cluster", "Namespace"]),
+    }
+    errors.list()
+}
+
+/// The controller of an IngressClass stays. Arguments: new, old.
+pub fn ingress_class_update(new: &Value, old: &Value) -> Vec<FieldError> {
+    let mut errors = Errors::default();
+    errors.immutable("spec.controller", new, old);
+    errors.list()
 }
 
 /// Errors of a NetworkPolicy.
 pub fn policy(object: &Value) -> Vec<FieldError> {
     let mut errors = with_metadata(object);
     let spec = &object["spec"];
+    let strict = is_new(object);
     label_selector(spec.get("podSelector"), "spec.podSelector", &mut errors);
-    for (index, ty) in items(spec, "policyTypes").iter().enumerate() {
-        errors.one_of(&format!("spec.policyTypes[{index}]"), Some(ty), &["Egress", "Ingress"]);
-    }
     for (direction, peers) in [("ingress", "from"), ("egress", "to")] {
         for (index, rule) in items(spec, direction).iter().enumerate() {
             let path = format!("spec.{direction}[{index}]");
@@ -104,48 +202,77 @@ pub fn policy(object: &Value) -> Vec<FieldError> {
                 policy_port(port, &format!("{path}.ports[{index}]"), &mut errors);
             }
             for (index, peer) in items(rule, peers).iter().enumerate() {
-                policy_peer(peer, &format!("{path}.{peers}[{index}]"), &mut errors);
+                policy_peer(peer, strict, &format!("{path}.{peers}[{index}]"), &mut errors);
             }
         }
+    }
+    let types = items(spec, "policyTypes");
+    if types.len() > 2 {
+        errors.invalid("spec.policyTypes", &json!(types), "may not specify more than two policyTypes");
+        return errors.list();
+    }
+    for (index, ty) in types.iter().enumerate().filter(|(_, ty)| *ty != "Ingress" && *ty != "Egress") {
+        errors.not_supported(format!("spec.policyTypes[{index}]"), ty, &["Egress", "Ingress"]);
     }
     errors.list()
 }
 
 fn policy_port(port: &Value, path: &str, errors: &mut Errors) {
     errors.one_of_if_set(&format!("{path}.protocol"), port.get("protocol"), &["SCTP", "TCP", "UDP"]);
-    if let Some(number) = port.get("port") {
-        container::port_reference(number, &format!("{path}.port"), errors);
-    }
-    if let Some(end) = port.get("endPort").and_then(Value::as_i64) {
-        match port.get("port").and_then(Value::as_i64) {
-            None => errors.required(format!("{path}.port"), "must be specified when `endPort` is specified"),
-            Some(start) if end < start => {
-                errors.invalid(
-                    format!("{path}.endPort"),
-                    &json!(end),
-                    "must be greater than or equal to `port`",
-                );
-            }
-            Some(_) => {}
+    let number = given(port, "port");
+    let end = given(port, "endPort").and_then(Value::as_i64);
+    let at = format!("{path}.endPort");
+    match (number, end) {
+        (Some(Value::String(_)), Some(end)) => {
+            errors.invalid(at, &json!(end), "may not be specified when `port` is non-numeric");
         }
+        (Some(start), Some(end)) => {
+            if end < start.as_i64().unwrap_or(0) {
+                errors.invalid(at.as_str(), start, "must be greater than or equal to `port`");
+            }
+            container::port_reference(&json!(end), &at, errors);
+        }
+        (None, Some(end)) => {
+            errors.invalid(at, &json!(end), "must be empty when `port` is not specified");
+        }
+        (_, None) => {}
+    }
+    if let Some(number) = number {
+        container::port_reference(number, &format!("{path}.port"), errors);
     }
 }
 
-fn policy_peer(peer: &Value, path: &str, errors: &mut Errors) {
+fn policy_peer(peer: &Value, strict: bool, path: &str, errors: &mut Errors) {
     label_selector(peer.get("podSelector"), &format!("{path}.podSelector"), errors);
     label_selector(peer.get("namespaceSelector"), &format!("{path}.namespaceSelector"), errors);
-    let selectors = peer.get("podSelector").is_some() || peer.get("namespaceSelector").is_some();
-    match peer.get("ipBlock") {
-        Some(_) if selectors => errors.forbidden(path, "may not specify both ipBlock and another peer"),
-        Some(block) => {
-            let path = format!("{path}.ipBlock");
-            cidr(&block["cidr"], &format!("{path}.cidr"), errors);
-            for (index, except) in items(block, "except").iter().enumerate() {
-                cidr(except, &format!("{path}.except[{index}]"), errors);
-            }
+    let selectors = given(peer, "podSelector").is_some() || given(peer, "namespaceSelector").is_some();
+    let block = given(peer, "ipBlock");
+    if let Some(block) = block {
+        ip_block(block, strict, &format!("{path}.ipBlock"), errors);
+    }
+    match (block, selectors) {
+        (Some(_), true) => errors.forbidden(path, "may not specify both ipBlock and another peer"),
+        (None, false) => errors.required(path, "must specify a peer"),
+        _ => {}
+    }
+}
+
+fn ip_block(block: &Value, strict: bool, path: &str, errors: &mut Errors) {
+    let outer = text(block, "cidr");
+    if outer.is_empty() {
+        return errors.required(format!("{path}.cidr"), "");
+    }
+    let Some((outer_ip, outer_length)) = ip::range(outer, strict, &format!("{path}.cidr"), errors) else {
+        return;
+    };
+    for (index, except) in items(block, "except").iter().filter_map(Value::as_str).enumerate() {
+        let path = format!("{path}.except[{index}]");
+        let Some((inner, length)) = ip::range(except, strict, &path, errors) else { continue };
+        let within = inner.is_ipv4() == outer_ip.is_ipv4()
+            && ip::network(inner, outer_length) == ip::network(outer_ip, outer_length);
+        if !within || length <= outer_length {
+            errors.invalid(path, &json!(except), "must be a strict subset of `cidr`");
         }
-        None if !selectors => errors.required(path, "must specify a peer"),
-        None => {}
     }
 }
 
@@ -153,8 +280,8 @@ fn cidr(value: &Value, path: &str, errors: &mut Errors) {
     let text = value.as_str().unwrap_or_default();
     if text.is_empty() {
         errors.required(path, "");
-    } else if !text.contains('/') || text.parse::<ipnetwork::IpNetwork>().is_err() {
-        errors.invalid(path, value, "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)");
+    } else {
+        ip::range(text, false, path, errors);
     }
 }
 
@@ -164,7 +291,7 @@ pub fn ip_address(object: &Value) -> Vec<FieldError> {
         Ok(ip) if ip.to_string() == name => Vec::new(),
         _ => vec!["must be a valid IP address in canonical form".to_owned()],
     };
-    let mut errors = Errors(metadata::validate(object, canonical));
+    let mut errors = Errors(metadata::of_builtin(object, canonical));
     let parent = &object["spec"]["parentRef"];
     if parent.is_null() {
         errors.required("spec.parentRef", "");

@@ -4,18 +4,69 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::{Errors, container, items, metadata, names, same, scheduling, text, volume, with_metadata};
-use crate::defaulting;
+use super::container::Pod;
+use super::{
+    Errors, container, given, ip, is_new, items, metadata, names, resources, scheduling, security, text,
+    volume, windows, with_metadata,
+};
 use crate::error::FieldError;
 
-/// Seconds of `activeDeadlineSeconds` and ids of users and groups end here.
+pub use super::pod_update::validate_update;
+
+/// Seconds of `activeDeadlineSeconds` end here.
 const INT32_MAX: i64 = i32::MAX as i64;
+/// What the resolvers of C libraries can hold.
+const NAME_SERVERS: usize = 3;
+const SEARCH_PATHS: usize = 32;
+const SEARCH_CHARACTERS: usize = 2048;
+
+/// Whose spec it is. A pod is looked at more closely than a template, a new one most of all.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sort {
+    NewPod,
+    Pod,
+    Template,
+}
 
 /// Errors of a Pod.
 pub fn validate(pod: &Value) -> Vec<FieldError> {
     let mut errors = with_metadata(pod);
-    spec(&pod["spec"], "spec", &mut errors);
+    security::annotations(pod, &pod["spec"], "metadata.annotations", &mut errors);
+    let spec = &pod["spec"];
+    let sort = if is_new(pod) { Sort::NewPod } else { Sort::Pod };
+    self::spec(spec, sort, "spec", &mut errors);
+    if text(spec, "serviceAccountName").is_empty() {
+        for (index, volume) in items(spec, "volumes").iter().enumerate() {
+            let sources = volume.get("projected").map_or(&[][..], |p| items(p, "sources"));
+            for (source, _) in
+                sources.iter().enumerate().filter(|(_, s)| given(s, "serviceAccountToken").is_some())
+            {
+                errors.forbidden(
+                    format!("spec.volumes[{index}].projected.sources[{source}].serviceAccountToken"),
+                    "must not be specified when serviceAccountName is not set",
+                );
+            }
+        }
+    }
+    for list in ["containers", "initContainers"] {
+        for (index, container) in items(spec, list).iter().enumerate() {
+            container::trimmed_image(container, &format!("spec.{list}[{index}]"), &mut errors);
+        }
+    }
+    if is_new(pod) {
+        only_on_create(pod, spec, &mut errors);
+    }
     errors.list()
+}
+
+fn only_on_create(pod: &Value, spec: &Value, errors: &mut Errors) {
+    if !items(spec, "ephemeralContainers").is_empty() {
+        errors.forbidden("spec.ephemeralContainers", "cannot be set on create");
+    }
+    if !text(spec, "nodeName").is_empty() && !items(spec, "schedulingGates").is_empty() {
+        errors.forbidden("spec.nodeName", "cannot be set until all schedulingGates have been cleared");
+    }
+    security::annotations_match(pod, spec, "spec", errors);
 }
 
 /// Errors of the pod template at `path`.
@@ -28,8 +79,11 @@ pub(super) fn template(template: &Value, path: &str, errors: &mut Errors) {
         &mut found,
     );
     errors.extend(found);
-    spec(&template["spec"], &format!("{path}.spec"), errors);
-    if !items(&template["spec"], "ephemeralContainers").is_empty() {
+    let inner = &template["spec"];
+    security::annotations(template, inner, &format!("{path}.annotations"), errors);
+    spec(inner, Sort::Template, &format!("{path}.spec"), errors);
+    security::annotations_match(template, inner, &format!("{path}.spec"), errors);
+    if !items(inner, "ephemeralContainers").is_empty() {
         errors.forbidden(
             format!("{path}.spec.ephemeralContainers"),
             "ephemeral containers not allowed in pod template",
@@ -44,237 +98,198 @@ pub fn validate_template(object: &Value) -> Vec<FieldError> {
     errors.list()
 }
 
-/// Errors of a `PodSpec` at `path`.
-pub(super) fn spec(spec: &Value, path: &str, errors: &mut Errors) {
-    let volumes = volume::volumes(items(spec, "volumes"), &format!("{path}.volumes"), errors);
-    container::containers(spec, &volumes, path, errors);
-    basics(spec, path, errors);
-    names_in_spec(spec, path, errors);
-    dns(spec, path, errors);
-    security(spec, path, errors);
-    scheduling::tolerations(items(spec, "tolerations"), &format!("{path}.tolerations"), errors);
+/// Errors of a `PodSpec` at `path`, in the order in which Kubernetes finds them.
+fn spec(spec: &Value, sort: Sort, path: &str, errors: &mut Errors) {
+    let is_pod = sort != Sort::Template;
+    let strict = sort == Sort::NewPod;
+    let pod = Pod {
+        volumes: volume::volumes(items(spec, "volumes"), is_pod, &format!("{path}.volumes"), errors),
+        claims: items(spec, "resourceClaims")
+            .iter()
+            .map(|c| text(c, "name"))
+            .filter(|n| !n.is_empty())
+            .collect(),
+        host_users: spec["hostUsers"] != false,
+    };
+    claims(items(spec, "resourceClaims"), &format!("{path}.resourceClaims"), errors);
+    container::containers(spec, &pod, path, errors);
+    resources::pod(spec, &format!("{path}.resources"), errors);
+    container::host_network_ports(spec, is_pod, path, errors);
+    policies(spec, path, errors);
+    security::pod(spec, &format!("{path}.securityContext"), errors);
     if let Some(affinity) = spec.get("affinity") {
         scheduling::affinity(affinity, &format!("{path}.affinity"), errors);
     }
+    dns(spec, strict, &format!("{path}.dnsConfig"), errors);
+    gates(spec, path, errors);
     let constraints = items(spec, "topologySpreadConstraints");
     scheduling::spread(constraints, &format!("{path}.topologySpreadConstraints"), errors);
-    let mut gates = BTreeSet::new();
-    for (index, gate) in items(spec, "schedulingGates").iter().enumerate() {
-        let (path, name) = (format!("{path}.schedulingGates[{index}]"), text(gate, "name"));
-        errors.faults(&path, name, names::qualified_name(name));
-        if !gates.insert(name) {
-            errors.duplicate(path, &json!(name));
-        }
+    windows::host_process(spec, path, errors);
+    security::host_users(spec, path, errors);
+    names_in_spec(spec, strict, path, errors);
+    if let Some(overhead) = given(spec, "overhead") {
+        resources::overhead(overhead, &format!("{path}.overhead"), errors);
     }
+    windows::operating_system(spec, path, errors);
 }
 
-fn basics(spec: &Value, path: &str, errors: &mut Errors) {
-    errors.one_of(
-        &format!("{path}.restartPolicy"),
-        spec.get("restartPolicy"),
-        &["Always", "OnFailure", "Never"],
-    );
-    errors.not_negative(
-        format!("{path}.terminationGracePeriodSeconds"),
-        spec.get("terminationGracePeriodSeconds"),
-    );
-    if let Some(seconds) = spec.get("activeDeadlineSeconds")
-        && !seconds.as_i64().is_some_and(|s| (1..=INT32_MAX).contains(&s))
-    {
-        let detail = format!("must be between 1 and {INT32_MAX}, inclusive");
-        errors.invalid(format!("{path}.activeDeadlineSeconds"), seconds, &detail);
-    }
-    errors.one_of_if_set(
-        &format!("{path}.preemptionPolicy"),
-        spec.get("preemptionPolicy"),
-        &["PreemptLowerPriority", "Never"],
-    );
+fn policies(spec: &Value, path: &str, errors: &mut Errors) {
+    let restart = ["Always", "OnFailure", "Never"];
+    errors.one_of(&format!("{path}.restartPolicy"), spec.get("restartPolicy"), &restart);
+    let policies = ["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"];
+    errors.one_of(&format!("{path}.dnsPolicy"), spec.get("dnsPolicy"), &policies);
     let mut found = Vec::new();
     metadata::labels(spec.get("nodeSelector"), &format!("{path}.nodeSelector"), &mut found);
     errors.extend(found);
 }
 
-fn names_in_spec(spec: &Value, path: &str, errors: &mut Errors) {
-    type Grammar = fn(&str) -> names::Faults;
-    let fields: [(&str, Grammar); 6] = [
-        ("serviceAccountName", names::dns_subdomain),
-        ("nodeName", names::dns_subdomain),
-        ("priorityClassName", names::dns_subdomain),
-        ("runtimeClassName", names::dns_subdomain),
-        ("hostname", names::dns_label),
-        ("subdomain", names::dns_label),
-    ];
-    for (field, grammar) in fields {
-        let value = text(spec, field);
-        if !value.is_empty() {
-            errors.faults(&format!("{path}.{field}"), value, grammar(value));
+fn claims(claims: &[Value], path: &str, errors: &mut Errors) {
+    let mut seen = BTreeSet::new();
+    for (index, claim) in claims.iter().enumerate() {
+        let path = format!("{path}[{index}]");
+        let name = text(claim, "name");
+        if !name.is_empty() && !seen.insert(name) {
+            errors.duplicate(format!("{path}.name"), &json!(name));
+        } else {
+            errors.name(&format!("{path}.name"), name, names::dns_label);
+        }
+        let sources = ["resourceClaimName", "resourceClaimTemplateName"];
+        match sources.iter().filter(|s| given(claim, s).is_some()).count() {
+            0 => {
+                let detail = "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`";
+                errors.invalid(path.as_str(), claim, detail);
+            }
+            1 => {}
+            _ => {
+                let detail =
+                    "at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified";
+                errors.invalid(path.as_str(), claim, detail);
+            }
+        }
+        for source in sources {
+            if let Some(name) = given(claim, source).and_then(Value::as_str) {
+                errors.faults(&format!("{path}.{source}"), name, names::dns_subdomain(name));
+            }
         }
     }
-    for (index, alias) in items(spec, "hostAliases").iter().enumerate() {
-        let path = format!("{path}.hostAliases[{index}]");
-        let ip = text(alias, "ip");
-        if ip.parse::<std::net::IpAddr>().is_err() {
-            errors.invalid(
-                format!("{path}.ip"),
-                &json!(ip),
-                "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)",
-            );
+}
+
+fn gates(spec: &Value, path: &str, errors: &mut Errors) {
+    for (index, gate) in items(spec, "readinessGates").iter().enumerate() {
+        let kind = text(gate, "conditionType");
+        let path = format!("{path}.readinessGates[{index}].conditionType");
+        errors.faults(&path, kind, names::qualified_name(kind));
+    }
+    let mut seen = BTreeSet::new();
+    for (index, gate) in items(spec, "schedulingGates").iter().enumerate() {
+        let (path, name) = (format!("{path}.schedulingGates[{index}]"), text(gate, "name"));
+        errors.faults(&path, name, names::qualified_name(name));
+        if !seen.insert(name) {
+            errors.duplicate(path, &json!(name));
         }
+    }
+}
+
+fn names_in_spec(spec: &Value, strict: bool, path: &str, errors: &mut Errors) {
+    let mut name = |field: &str, grammar: fn(&str) -> names::Faults| {
+        errors.name_if_set(&format!("{path}.{field}"), text(spec, field), grammar);
+    };
+    name("serviceAccountName", names::dns_subdomain);
+    name("nodeName", names::dns_subdomain);
+    if let Some(seconds) = given(spec, "activeDeadlineSeconds")
+        && !seconds.as_i64().is_some_and(|s| (1..=INT32_MAX).contains(&s))
+    {
+        let detail = format!("must be between 1 and {INT32_MAX}, inclusive");
+        errors.invalid(format!("{path}.activeDeadlineSeconds"), seconds, &detail);
+    }
+    let mut name = |field: &str, grammar: fn(&str) -> names::Faults| {
+        errors.name_if_set(&format!("{path}.{field}"), text(spec, field), grammar);
+    };
+    name("hostname", names::dns_label);
+    name("subdomain", names::dns_label);
+    host_name(spec, path, errors);
+    scheduling::tolerations(items(spec, "tolerations"), &format!("{path}.tolerations"), errors);
+    host_aliases(items(spec, "hostAliases"), strict, &format!("{path}.hostAliases"), errors);
+    let mut name = |field: &str, grammar: fn(&str) -> names::Faults| {
+        errors.name_if_set(&format!("{path}.{field}"), text(spec, field), grammar);
+    };
+    name("priorityClassName", names::dns_subdomain);
+    name("runtimeClassName", names::dns_subdomain);
+    errors.one_of_if_set(
+        &format!("{path}.preemptionPolicy"),
+        spec.get("preemptionPolicy"),
+        &["PreemptLowerPriority", "Never"],
+    );
+}
+
+/// A name of its own, in place of one made from the pod's (KEP-4762).
+fn host_name(spec: &Value, path: &str, errors: &mut Errors) {
+    let Some(name) = given(spec, "hostnameOverride").and_then(Value::as_str) else { return };
+    let path = format!("{path}.hostnameOverride");
+    errors.name(&path, name, names::dns_subdomain);
+    if name.len() > 64 {
+        errors.too_long(path.as_str(), 64);
+    }
+    if spec["setHostnameAsFQDN"] == true {
+        errors.forbidden(path.as_str(), "may not be specified when setHostnameAsFQDN is set to true");
+    }
+    if spec["hostNetwork"] == true {
+        errors.forbidden(path, "may not be specified when hostNetwork is true");
+    }
+}
+
+fn host_aliases(aliases: &[Value], strict: bool, path: &str, errors: &mut Errors) {
+    for (index, alias) in aliases.iter().enumerate() {
+        let path = format!("{path}[{index}]");
+        ip::address(text(alias, "ip"), strict, &format!("{path}.ip"), errors);
         for (index, host) in items(alias, "hostnames").iter().filter_map(Value::as_str).enumerate() {
             errors.faults(&format!("{path}.hostnames[{index}]"), host, names::dns_subdomain(host));
         }
     }
 }
 
-fn dns(spec: &Value, path: &str, errors: &mut Errors) {
-    let policies = ["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"];
-    errors.one_of(&format!("{path}.dnsPolicy"), spec.get("dnsPolicy"), &policies);
-    let config = spec.get("dnsConfig").unwrap_or(&Value::Null);
-    let servers = items(config, "nameservers");
-    let path = format!("{path}.dnsConfig.nameservers");
-    if text(spec, "dnsPolicy") == "None" && servers.is_empty() {
-        errors.required(path.as_str(), "must provide at least one DNS nameserver when `dnsPolicy` is None");
+fn dns(spec: &Value, strict: bool, path: &str, errors: &mut Errors) {
+    let config = given(spec, "dnsConfig");
+    if text(spec, "dnsPolicy") == "None" {
+        let Some(config) = config else {
+            return errors.required(path, "must provide `dnsConfig` when `dnsPolicy` is None");
+        };
+        if items(config, "nameservers").is_empty() {
+            let detail = "must provide at least one DNS nameserver when `dnsPolicy` is None";
+            return errors.required(format!("{path}.nameservers"), detail);
+        }
     }
-    if servers.len() > 3 {
-        errors.invalid(path.as_str(), &json!(servers), "must not have more than 3 nameservers");
+    let Some(config) = config else { return };
+    let servers = items(config, "nameservers");
+    let at = format!("{path}.nameservers");
+    if servers.len() > NAME_SERVERS {
+        let detail = format!("must not have more than {NAME_SERVERS} nameservers");
+        errors.invalid(at.as_str(), &json!(servers), &detail);
     }
     for (index, server) in servers.iter().enumerate() {
-        if server.as_str().unwrap_or_default().parse::<std::net::IpAddr>().is_err() {
-            errors.invalid(
-                format!("{path}[{index}]"),
-                server,
-                "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)",
-            );
-        }
+        let server = server.as_str().unwrap_or_default();
+        ip::address(server, strict, &format!("{at}[{index}]"), errors);
     }
-}
-
-fn security(spec: &Value, path: &str, errors: &mut Errors) {
-    let Some(context) = spec.get("securityContext") else { return };
-    for field in ["runAsUser", "runAsGroup", "fsGroup"] {
-        if let Some(id) = context.get(field).filter(|v| !v.is_null()) {
-            user_id(id, &format!("{path}.securityContext.{field}"), errors);
-        }
+    let searches = items(config, "searches");
+    let at = format!("{path}.searches");
+    if searches.len() > SEARCH_PATHS {
+        let detail = format!("must not have more than {SEARCH_PATHS} search paths");
+        errors.invalid(at.as_str(), &json!(searches), &detail);
     }
-}
-
-/// A numeric user or group.
-pub(super) fn user_id(id: &Value, path: &str, errors: &mut Errors) {
-    if !id.as_i64().is_some_and(|id| (0..=INT32_MAX).contains(&id)) {
-        errors.invalid(path, id, &format!("must be between 0 and {INT32_MAX}, inclusive"));
-    }
-}
-
-const ONLY: &str = "pod updates may not change fields other than `spec.containers[*].image`,\
-    `spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing \
-    tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
-
-/// Changes that a Pod allows: images, a shorter deadline, more tolerations, fewer scheduling gates.
-/// Arguments: new, old. Binding, resizing and ephemeral containers have their own subresources and
-/// do not come through here.
-pub fn validate_update(new: &Value, old: &Value) -> Vec<FieldError> {
-    let mut errors = Errors::default();
-    // What an earlier version stored may lack defaults that the new object has by now.
-    let mut old = old.clone();
-    defaulting::pod::default(&mut old);
-    let (spec, before) = (&new["spec"], &old["spec"]);
-    let mut allowed = spec.clone();
-    for list in ["containers", "initContainers"] {
-        if items(spec, list).len() != items(before, list).len() {
-            errors.forbidden(format!("spec.{list}"), "pod updates may not add or remove containers");
-            return errors.list();
-        }
-        images(&mut allowed, list, before, &mut errors);
-    }
-    deadline(spec, before, &mut errors);
-    tolerations(spec, before, &mut errors);
-    gates(spec, before, &mut errors);
-    restore(&mut allowed, before, &["activeDeadlineSeconds", "tolerations", "schedulingGates"]);
-    if before["terminationGracePeriodSeconds"].as_i64().is_some_and(|s| s < 0) {
-        restore(&mut allowed, before, &["terminationGracePeriodSeconds"]);
-    }
-    if !items(before, "schedulingGates").is_empty() {
-        // Nothing has placed the pod yet, so where it may go can still be narrowed.
-        restore(&mut allowed, before, &["nodeSelector", "affinity"]);
-    }
-    if !equal(&allowed, before) {
-        errors.forbidden("spec", ONLY);
-    }
-    errors.list()
-}
-
-fn equal(a: &Value, b: &Value) -> bool {
-    let keys =
-        |v: &Value| v.as_object().into_iter().flatten().map(|(k, _)| k.clone()).collect::<BTreeSet<_>>();
-    keys(a).union(&keys(b)).all(|key| same(a.get(key), b.get(key)))
-}
-
-fn images(allowed: &mut Value, list: &str, before: &Value, errors: &mut Errors) {
-    let olds = items(before, list);
-    let news = allowed.get_mut(list).and_then(Value::as_array_mut);
-    for (index, (new, old)) in news.into_iter().flatten().zip(olds).enumerate() {
-        let image = text(new, "image");
-        if image.is_empty() || image.trim() != image {
-            errors.invalid(
-                format!("spec.{list}[{index}].image"),
-                &json!(image),
-                "must not have leading or trailing whitespace",
-            );
-        }
-        restore(new, old, &["image"]);
-    }
-}
-
-/// Sets fields back to what they were.
-fn restore(new: &mut Value, old: &Value, fields: &[&str]) {
-    let Value::Object(new) = new else { return };
-    for field in fields {
-        match old.get(field) {
-            Some(value) => new.insert((*field).to_owned(), value.clone()),
-            None => new.remove(*field),
-        };
-    }
-}
-
-fn deadline(spec: &Value, before: &Value, errors: &mut Errors) {
-    let path = "spec.activeDeadlineSeconds";
-    match (before["activeDeadlineSeconds"].as_i64(), spec["activeDeadlineSeconds"].as_i64()) {
-        (Some(old), Some(new)) if new > old => {
-            errors.invalid(path, &json!(new), &format!("must be less than or equal to previous value {old}"));
-        }
-        (Some(old), None) => {
-            errors.invalid(path, &json!(old), "must not update from a positive integer to nil value")
-        }
-        _ => {}
-    }
-}
-
-fn tolerations(spec: &Value, before: &Value, errors: &mut Errors) {
-    // The seconds of one that is there may change.
-    let identity = |toleration: &Value| {
-        let mut copy = toleration.clone();
-        if let Value::Object(map) = &mut copy {
-            map.remove("tolerationSeconds");
-        }
-        copy
-    };
-    let now: Vec<Value> = items(spec, "tolerations").iter().map(identity).collect();
-    if !items(before, "tolerations").iter().all(|old| now.contains(&identity(old))) {
-        errors.forbidden(
-            "spec.tolerations",
-            "existing toleration can not be modified except its tolerationSeconds",
+    let texts: Vec<&str> = searches.iter().filter_map(Value::as_str).collect();
+    if texts.join(" ").len() > SEARCH_CHARACTERS {
+        let detail = format!(
+            "must not have more than {SEARCH_CHARACTERS} characters (including spaces) in the search list"
         );
+        errors.invalid(at.as_str(), &json!(searches), &detail);
     }
-}
-
-fn gates(spec: &Value, before: &Value, errors: &mut Errors) {
-    let old = items(before, "schedulingGates");
-    for (index, gate) in items(spec, "schedulingGates").iter().enumerate() {
-        if !old.contains(gate) {
-            errors.forbidden(
-                format!("spec.schedulingGates[{index}].name"),
-                "only deletion is allowed, but found new scheduling gate",
-            );
+    for (index, search) in texts.iter().enumerate().filter(|(_, s)| **s != ".") {
+        let search = search.strip_suffix('.').unwrap_or(search);
+        errors.faults(&format!("{at}[{index}]"), search, names::search_domain(search));
+    }
+    for (index, option) in items(config, "options").iter().enumerate() {
+        if text(option, "name").is_empty() {
+            errors.required(format!("{path}.options[{index}]"), "must not be empty");
         }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::admission::{expression, match_conditions, reading, rule_with_operations};
-use super::shared::{distinct, too_long};
+use super::shared::distinct;
 use super::{Errors, items, label_selector, names, text, with_metadata};
 use crate::error::FieldError;
 use crate::meta;
@@ -172,7 +172,7 @@ fn audit(object: &Value, annotations: &[Value], errors: &mut Errors) {
         let source = text(annotation, "valueExpression");
         let path = format!("{path}.valueExpression");
         if source.trim().len() > VALUE {
-            errors.extend([too_long(path, VALUE)]);
+            errors.too_long(path, VALUE);
         } else {
             expression(source, &path, "valueExpression is not specified", errors);
         }

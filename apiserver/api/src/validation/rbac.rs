@@ -8,7 +8,7 @@ use crate::error::FieldError;
 const GROUP: &str = "rbac.authorization.k8s.io";
 
 fn with_metadata(object: &Value) -> Errors {
-    Errors(metadata::validate(object, names::path_segment))
+    Errors(metadata::of_builtin(object, names::path_segment))
 }
 
 /// Errors of a Role.
@@ -77,8 +77,14 @@ pub fn cluster_role_binding(object: &Value) -> Vec<FieldError> {
 fn binding(object: &Value, kinds: &[&str], namespaced: bool) -> Vec<FieldError> {
     let mut errors = with_metadata(object);
     let role = &object["roleRef"];
-    errors.one_of_if_set("roleRef.apiGroup", role.get("apiGroup"), &[GROUP]);
-    errors.one_of("roleRef.kind", role.get("kind"), kinds);
+    let group = text(role, "apiGroup");
+    if group != GROUP {
+        errors.not_supported("roleRef.apiGroup", &json!(group), &[GROUP]);
+    }
+    let kind = text(role, "kind");
+    if !kinds.contains(&kind) {
+        errors.not_supported("roleRef.kind", &json!(kind), kinds);
+    }
     let name = text(role, "name");
     if name.is_empty() {
         errors.required("roleRef.name", "");
@@ -118,11 +124,10 @@ fn binding(object: &Value, kinds: &[&str], namespaced: bool) -> Vec<FieldError> 
                     )]);
                 }
             }
-            _ => errors.one_of(
-                &format!("{path}.kind"),
-                subject.get("kind"),
-                &["ServiceAccount", "User", "Group"],
-            ),
+            other => {
+                let kinds = ["ServiceAccount", "User", "Group"];
+                errors.not_supported(format!("{path}.kind"), &json!(other), &kinds);
+            }
         }
     }
     errors.list()

@@ -1,117 +1,86 @@
 //! Services.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 
 use serde_json::{Value, json};
 
-use super::{Errors, container, items, metadata, names, text};
+use super::service_addresses::{self as addresses, cluster_ips, is_headless};
+use super::{Errors, container, given, ip, is_new, items, metadata, names, text};
 use crate::error::FieldError;
+use crate::meta;
 
 /// One day.
 const AFFINITY_LIMIT: i64 = 86_400;
 const TYPES: [&str; 4] = ["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"];
-const IP: &str = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
+const SOURCE_RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
+const ONLY_BALANCERS: &str = "may only be used when `type` is 'LoadBalancer'";
+/// Both spellings of the annotation that spreads traffic over zones.
+const HINTS: &str = "service.kubernetes.io/topology-aware-hints";
+const MODE: &str = "service.kubernetes.io/topology-mode";
 
 /// Errors of a Service.
 pub fn validate(object: &Value) -> Vec<FieldError> {
-    let mut errors = Errors(metadata::validate(object, names::dns_1035_label));
+    let mut errors = Errors(metadata::of_builtin(object, names::dns_label));
+    if let (Some(mode), Some(hints)) = (meta::annotation(object, MODE), meta::annotation(object, HINTS))
+        && mode != hints
+    {
+        let detail = format!("must match annotations[{HINTS}] when both are specified");
+        errors.invalid(format!("metadata.annotations[{MODE}]"), &json!(mode), &detail);
+    }
     let spec = &object["spec"];
-    errors.one_of("spec.type", spec.get("type"), &TYPES);
     let ty = text(spec, "type");
-    let cluster_ip = text(spec, "clusterIP");
-    let headless = cluster_ip == "None";
-    if items(spec, "ports").is_empty() && !headless && ty != "ExternalName" {
+    if items(spec, "ports").is_empty() && !is_headless(spec) && ty != "ExternalName" {
         errors.required("spec.ports", "");
     }
-    addresses(spec, &mut errors);
-    ports(spec, ty, &mut errors);
-    affinity(spec, ty, &mut errors);
-    traffic(spec, ty, &mut errors);
+    by_type(spec, ty, &mut errors);
+    ports(spec, &mut errors);
     let mut found = Vec::new();
     metadata::labels(spec.get("selector"), "spec.selector", &mut found);
     errors.extend(found);
-    match ty {
-        "ExternalName" => {
-            let name = text(spec, "externalName").trim_end_matches('.');
-            if name.is_empty() {
-                errors.required("spec.externalName", "");
-            } else {
-                errors.faults("spec.externalName", name, names::dns_subdomain(name));
-            }
-            if !cluster_ip.is_empty() {
-                errors.forbidden("spec.clusterIPs[0]", "may not be set when `type` is 'ExternalName'");
-            }
+    affinity(spec, &mut errors);
+    let strict = is_new(object);
+    addresses::related(spec, strict, &mut errors);
+    for (index, address) in items(spec, "externalIPs").iter().filter_map(Value::as_str).enumerate() {
+        let path = format!("spec.externalIPs[{index}]");
+        if let Some(parsed) = ip::address(address, strict, &path, &mut errors) {
+            ip::not_special(parsed, address, &path, &mut errors);
         }
-        "LoadBalancer" | "NodePort" if headless => {
-            errors.invalid(
-                "spec.clusterIPs[0]",
-                &json!("None"),
-                &format!("may not be set to 'None' for {ty} services"),
-            );
-        }
-        _ => {}
     }
+    errors.one_of("spec.type", spec.get("type"), &TYPES);
+    duplicate_ports(spec, ty, &mut errors);
+    balancer(object, spec, ty, &mut errors);
+    traffic(spec, ty, &mut errors);
     errors.list()
 }
 
-fn addresses(spec: &Value, errors: &mut Errors) {
-    let first = text(spec, "clusterIP");
-    let all = items(spec, "clusterIPs");
-    if !first.is_empty() && first != "None" && first.parse::<IpAddr>().is_err() {
-        errors.invalid("spec.clusterIP", &json!(first), IP);
-    }
-    if all.len() > 2 {
-        let detail = "may only hold up to 2 values";
-        errors.invalid("spec.clusterIPs", &json!(all), detail);
-    }
-    if !all.is_empty() && all[0].as_str() != Some(first) {
-        errors.invalid("spec.clusterIPs", &json!(all), "first value must match `clusterIP`");
-    }
-    for (index, ip) in all.iter().enumerate() {
-        let text = ip.as_str().unwrap_or_default();
-        if text == "None" {
-            if index > 0 {
-                errors.invalid(
-                    format!("spec.clusterIPs[{index}]"),
-                    ip,
-                    "must be empty when `clusterIPs[0]` is 'None'",
-                );
-            }
-        } else if text.parse::<IpAddr>().is_err() {
-            errors.invalid(format!("spec.clusterIPs[{index}]"), ip, IP);
+fn by_type(spec: &Value, ty: &str, errors: &mut Errors) {
+    match ty {
+        "LoadBalancer" | "NodePort" if is_headless(spec) => {
+            let detail = format!("may not be set to 'None' for {ty} services");
+            errors.invalid("spec.clusterIPs[0]", &json!("None"), &detail);
         }
-    }
-    for (index, ip) in items(spec, "externalIPs").iter().enumerate() {
-        let path = format!("spec.externalIPs[{index}]");
-        match ip.as_str().unwrap_or_default().parse::<IpAddr>() {
-            Err(_) => errors.invalid(path, ip, IP),
-            Ok(parsed) if parsed.is_loopback() => {
-                errors.invalid(path, ip, "may not be in the loopback range (127.0.0.0/8, ::1/128)");
+        "ExternalName" => {
+            let refused = "may not be set for ExternalName services";
+            if !cluster_ips(spec).is_empty() {
+                errors.forbidden("spec.clusterIPs", refused);
             }
-            Ok(parsed) if parsed.is_unspecified() => {
-                errors.invalid(path, ip, "may not be unspecified (0.0.0.0 or ::)");
+            if !items(spec, "ipFamilies").is_empty() {
+                errors.forbidden("spec.ipFamilies", refused);
             }
-            Ok(_) => {}
+            if given(spec, "ipFamilyPolicy").is_some() {
+                errors.forbidden("spec.ipFamilyPolicy", refused);
+            }
+            let name = text(spec, "externalName");
+            let name = name.strip_suffix('.').unwrap_or(name);
+            errors.name("spec.externalName", name, names::dns_subdomain);
         }
+        _ => {}
     }
-    for (index, range) in items(spec, "loadBalancerSourceRanges").iter().enumerate() {
-        let text = range.as_str().unwrap_or_default().trim();
-        if !text.contains('/') || text.parse::<ipnetwork::IpNetwork>().is_err() {
-            let detail = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)";
-            errors.invalid(format!("spec.loadBalancerSourceRanges[{index}]"), range, detail);
-        }
-    }
-    for (index, family) in items(spec, "ipFamilies").iter().enumerate() {
-        errors.one_of(&format!("spec.ipFamilies[{index}]"), Some(family), &["IPv4", "IPv6"]);
-    }
-    let policies = ["PreferDualStack", "RequireDualStack", "SingleStack"];
-    errors.one_of_if_set("spec.ipFamilyPolicy", spec.get("ipFamilyPolicy"), &policies);
 }
 
-fn ports(spec: &Value, ty: &str, errors: &mut Errors) {
+fn ports(spec: &Value, errors: &mut Errors) {
     let list = items(spec, "ports");
-    let (mut names_seen, mut seen, mut node_ports) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+    let mut seen = BTreeSet::new();
     for (index, port) in list.iter().enumerate() {
         let path = format!("spec.ports[{index}]");
         let name = text(port, "name");
@@ -121,116 +90,202 @@ fn ports(spec: &Value, ty: &str, errors: &mut Errors) {
             }
         } else {
             errors.faults(&format!("{path}.name"), name, names::dns_label(name));
-            if !names_seen.insert(name) {
+            if !seen.insert(name) {
                 errors.duplicate(format!("{path}.name"), &json!(name));
             }
         }
         let number = port["port"].as_i64().unwrap_or(0);
-        for fault in names::port_number(number) {
-            errors.invalid(format!("{path}.port"), &json!(number), &fault);
-        }
+        container::port_reference(&json!(number), &format!("{path}.port"), errors);
         errors.one_of(&format!("{path}.protocol"), port.get("protocol"), &["SCTP", "TCP", "UDP"]);
-        if let Some(target) = port.get("targetPort") {
-            container::port_reference(target, &format!("{path}.targetPort"), errors);
-        }
-        let protocol = text(port, "protocol");
-        if !seen.insert((protocol, number)) {
-            errors.duplicate(path.as_str(), &json!({"port": number, "protocol": protocol}));
-        }
-        let node_port = port["nodePort"].as_i64().unwrap_or(0);
-        if node_port != 0 {
-            let path = format!("{path}.nodePort");
-            if ty == "ClusterIP" || ty == "ExternalName" {
-                errors.forbidden(path, &format!("may not be used when `type` is '{ty}'"));
-            } else {
-                for fault in names::port_number(node_port) {
-                    errors.invalid(path.as_str(), &json!(node_port), &fault);
-                }
-                if !node_ports.insert((protocol, node_port)) {
-                    errors.duplicate(path, &json!(node_port));
-                }
-            }
+        container::port_reference(&port["targetPort"], &format!("{path}.targetPort"), errors);
+        if let Some(protocol) = given(port, "appProtocol").and_then(Value::as_str) {
+            errors.faults(&format!("{path}.appProtocol"), protocol, names::qualified_name(protocol));
         }
     }
 }
 
-fn affinity(spec: &Value, ty: &str, errors: &mut Errors) {
-    errors.one_of("spec.sessionAffinity", spec.get("sessionAffinity"), &["ClientIP", "None"]);
-    let config = spec.get("sessionAffinityConfig").filter(|c| !c.is_null());
-    if text(spec, "sessionAffinity") == "ClientIP" {
-        if ty == "ExternalName" {
-            errors.invalid(
-                "spec.sessionAffinity",
-                &json!("ClientIP"),
-                "may only be set to 'None' for ExternalName services",
-            );
+fn duplicate_ports(spec: &Value, ty: &str, errors: &mut Errors) {
+    let list = items(spec, "ports");
+    let node_port = |port: &Value| port["nodePort"].as_i64().filter(|n| *n != 0);
+    for (index, port) in list.iter().enumerate() {
+        if ty == "ClusterIP" && node_port(port).is_some() {
+            let detail = "may not be used when `type` is 'ClusterIP'";
+            errors.forbidden(format!("spec.ports[{index}].nodePort"), detail);
         }
-        let path = "spec.sessionAffinityConfig.clientIP.timeoutSeconds";
-        match config.and_then(|c| c.pointer("/clientIP/timeoutSeconds")) {
-            None => errors.required(path, ""),
-            Some(seconds) if seconds.as_i64().is_some_and(|s| (1..=AFFINITY_LIMIT).contains(&s)) => {}
-            Some(seconds) => {
-                let detail = format!("must be greater than 0 and less than {AFFINITY_LIMIT}");
-                errors.invalid(path, seconds, &detail);
+    }
+    let mut seen = BTreeSet::new();
+    for (index, port) in list.iter().enumerate() {
+        if let Some(number) = node_port(port)
+            && !seen.insert((text(port, "protocol"), number))
+        {
+            errors.duplicate(format!("spec.ports[{index}].nodePort"), &json!(number));
+        }
+    }
+    let mut seen = BTreeSet::new();
+    for (index, port) in list.iter().enumerate() {
+        let (protocol, number) = (text(port, "protocol"), port["port"].as_i64().unwrap_or(0));
+        if !seen.insert((protocol, number)) {
+            errors.duplicate(format!("spec.ports[{index}]"), &json!({"port": number, "protocol": protocol}));
+        }
+    }
+}
+
+fn affinity(spec: &Value, errors: &mut Errors) {
+    errors.one_of("spec.sessionAffinity", spec.get("sessionAffinity"), &["ClientIP", "None"]);
+    let config = given(spec, "sessionAffinityConfig");
+    let path = "spec.sessionAffinityConfig";
+    match (text(spec, "sessionAffinity"), config) {
+        ("ClientIP", config) => {
+            let detail = "when session affinity type is ClientIP";
+            let Some(config) = config else { return errors.required(path, detail) };
+            let Some(client) = given(config, "clientIP") else {
+                return errors.required(format!("{path}.clientIP"), detail);
+            };
+            let path = format!("{path}.clientIP.timeoutSeconds");
+            match given(client, "timeoutSeconds") {
+                None => errors.required(path, detail),
+                Some(seconds) if seconds.as_i64().is_some_and(|s| (1..=AFFINITY_LIMIT).contains(&s)) => {}
+                Some(seconds) => {
+                    let detail = format!("must be greater than 0 and less than {AFFINITY_LIMIT}");
+                    errors.invalid(path, seconds, &detail);
+                }
             }
         }
-    } else if config.is_some() {
-        errors.forbidden("spec.sessionAffinityConfig", "must not be set when session affinity is None");
+        ("None", Some(_)) => errors.forbidden(path, "must not be set when session affinity is None"),
+        _ => {}
     }
+}
+
+fn balancer(object: &Value, spec: &Value, ty: &str, errors: &mut Errors) {
+    let balances = ty == "LoadBalancer";
+    let ranges = items(spec, "loadBalancerSourceRanges");
+    let strict = is_new(object);
+    if !ranges.is_empty() {
+        // The capital letter is Kubernetes' own.
+        let path = "spec.LoadBalancerSourceRanges";
+        if !balances {
+            errors.forbidden(path, ONLY_BALANCERS);
+        }
+        for (index, range) in ranges.iter().filter_map(Value::as_str).enumerate() {
+            ip::range(range.trim(), strict, &format!("{path}[{index}]"), errors);
+        }
+    } else if let Some(ranges) = meta::annotation(object, SOURCE_RANGES) {
+        let path = format!("metadata.annotations[{SOURCE_RANGES}]");
+        if !balances {
+            errors.forbidden(path.as_str(), ONLY_BALANCERS);
+        }
+        for range in ranges.split(',').map(str::trim).filter(|_| !ranges.trim().is_empty()) {
+            ip::range(range, strict, &path, errors);
+        }
+    }
+    if given(spec, "allocateLoadBalancerNodePorts").is_some() && !balances {
+        errors.forbidden("spec.allocateLoadBalancerNodePorts", ONLY_BALANCERS);
+    }
+    if let Some(class) = given(spec, "loadBalancerClass").and_then(Value::as_str) {
+        if balances {
+            errors.faults("spec.loadBalancerClass", class, names::qualified_name(class));
+        } else {
+            errors.forbidden("spec.loadBalancerClass", ONLY_BALANCERS);
+        }
+    }
+}
+
+/// Whether nodes tell the balancer if they have an endpoint.
+fn needs_health_check(spec: &Value) -> bool {
+    text(spec, "type") == "LoadBalancer" && text(spec, "externalTrafficPolicy") == "Local"
 }
 
 fn traffic(spec: &Value, ty: &str, errors: &mut Errors) {
     let external = matches!(ty, "NodePort" | "LoadBalancer")
         || (ty == "ClusterIP" && !items(spec, "externalIPs").is_empty());
-    let policy = spec.get("externalTrafficPolicy");
+    let policy = text(spec, "externalTrafficPolicy");
+    let path = "spec.externalTrafficPolicy";
     if external {
-        errors.one_of("spec.externalTrafficPolicy", policy, &["Cluster", "Local"]);
-    } else if policy.is_some_and(|p| p.as_str() != Some("")) {
-        let shown = policy.cloned().unwrap_or_default();
-        errors.invalid(
-            "spec.externalTrafficPolicy",
-            &shown,
-            "may only be set for externally-accessible services",
-        );
+        errors.one_of(path, spec.get("externalTrafficPolicy"), &["Cluster", "Local"]);
+    } else if !policy.is_empty() {
+        errors.invalid(path, &json!(policy), "may only be set for externally-accessible services");
     }
-    if ty != "ExternalName" {
-        errors.one_of("spec.internalTrafficPolicy", spec.get("internalTrafficPolicy"), &["Cluster", "Local"]);
+    let port = spec["healthCheckNodePort"].as_i64().unwrap_or(0);
+    let path = "spec.healthCheckNodePort";
+    if !needs_health_check(spec) {
+        if port != 0 {
+            let detail =
+                "may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'";
+            errors.invalid(path, &json!(port), detail);
+        }
+    } else if port != 0 {
+        container::port_reference(&json!(port), path, errors);
+    }
+    let internal = given(spec, "internalTrafficPolicy");
+    let supported = ["Cluster", "Local"];
+    if matches!(ty, "ClusterIP" | "NodePort" | "LoadBalancer") || internal.is_some() {
+        errors.one_of("spec.internalTrafficPolicy", internal, &supported);
     }
     errors.one_of_if_set(
         "spec.trafficDistribution",
         spec.get("trafficDistribution"),
         &["PreferClose", "PreferSameNode", "PreferSameZone"],
     );
-    if ty != "LoadBalancer" {
-        for field in ["allocateLoadBalancerNodePorts", "loadBalancerClass"] {
-            if spec.get(field).is_some_and(|v| !v.is_null()) {
-                errors.forbidden(format!("spec.{field}"), "may only be used when `type` is 'LoadBalancer'");
-            }
-        }
-        if !items(spec, "loadBalancerSourceRanges").is_empty() {
-            errors
-                .forbidden("spec.LoadBalancerSourceRanges", "may only be used when `type` is 'LoadBalancer'");
-        }
-    }
 }
 
-/// A Service keeps its address while it has one. Arguments: new, old.
+/// A Service keeps its addresses, families and class of balancer while it has them. Arguments: new, old.
 pub fn validate_update(new: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = Errors::default();
     let (spec, before) = (&new["spec"], &old["spec"]);
-    let (now, was) = (text(spec, "clusterIP"), text(before, "clusterIP"));
-    let both_have_one = text(spec, "type") != "ExternalName" && text(before, "type") != "ExternalName";
-    if both_have_one && !was.is_empty() && now != was {
-        errors.invalid("spec.clusterIPs[0]", &json!(now), "may not change once set");
+    addresses::update(spec, before, &mut errors);
+    let balance = |spec: &Value| text(spec, "type") == "LoadBalancer";
+    let (now, was) = (given(spec, "loadBalancerClass"), given(before, "loadBalancerClass"));
+    if balance(spec) && balance(before) && now != was {
+        errors.invalid("spec.loadBalancerClass", now.unwrap_or(&Value::Null), "may not change once set");
     }
-    let class = "spec.loadBalancerClass";
-    let both_balance = text(spec, "type") == "LoadBalancer" && text(before, "type") == "LoadBalancer";
-    if both_balance && !super::same(spec.get("loadBalancerClass"), before.get("loadBalancerClass")) {
-        errors.invalid(
-            class,
-            spec.get("loadBalancerClass").unwrap_or(&Value::Null),
-            "may not change once set",
-        );
+    if needs_health_check(spec)
+        && needs_health_check(before)
+        && !super::same(spec.get("healthCheckNodePort"), before.get("healthCheckNodePort"))
+    {
+        errors.forbidden("spec.healthCheckNodePort", super::IMMUTABLE);
     }
     errors.list()
+}
+
+/// Errors of a write of a Service's status. Arguments: new, old.
+pub fn validate_status(new: &Value, _old: &Value) -> Vec<FieldError> {
+    let mut errors = Errors::default();
+    let path = "status.loadBalancer.ingress";
+    let ingress = new["status"].get("loadBalancer").map_or(&[][..], |b| items(b, "ingress"));
+    if text(&new["spec"], "type") != "LoadBalancer" && !ingress.is_empty() {
+        errors.forbidden(path, "may only be used when `spec.type` is 'LoadBalancer'");
+        return errors.list();
+    }
+    balancer_status(ingress, path, true, &mut errors);
+    errors.list()
+}
+
+/// Addresses of a balancer, of a Service (with a mode) or an Ingress.
+pub(super) fn balancer_status(ingress: &[Value], path: &str, modes: bool, errors: &mut Errors) {
+    for (index, entry) in ingress.iter().enumerate() {
+        let path = format!("{path}[{index}]");
+        let (address, mode, host) = (text(entry, "ip"), given(entry, "ipMode"), text(entry, "hostname"));
+        if !address.is_empty() {
+            ip::address(address, false, &format!("{path}.ip"), errors);
+        }
+        let at = format!("{path}.ipMode");
+        match mode {
+            None if modes && !address.is_empty() => errors.required(at, "must be specified when `ip` is set"),
+            None => {}
+            Some(_) if address.is_empty() => {
+                errors.forbidden(at, "may not be specified when `ip` is not set");
+            }
+            Some(mode) if mode != "VIP" && mode != "Proxy" => {
+                errors.not_supported(at, mode, &["Proxy", "VIP"]);
+            }
+            Some(_) => {}
+        }
+        if !host.is_empty() {
+            let path = format!("{path}.hostname");
+            errors.faults(&path, host, names::dns_subdomain(host));
+            if ip::parse(host).is_some() {
+                errors.invalid(path, &json!(host), "must be a DNS name, not an IP address");
+            }
+        }
+    }
 }

@@ -4,14 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::{Errors, items, names, scheduling, text};
-use crate::error::{FieldError, FieldReason};
-
-/// A text that is longer than `limit` bytes.
-pub(super) fn too_long(path: impl Into<String>, limit: usize) -> FieldError {
-    let message = format!("Too long: may not be more than {limit} bytes");
-    FieldError { field: path.into(), reason: FieldReason::TooLong, message }
-}
+use super::{Errors, items, names, text};
 
 /// A text that must be there and follow a grammar.
 pub(super) fn required_name(
@@ -74,7 +67,7 @@ pub(super) fn conditions(list: &[Value], path: &str, errors: &mut Errors) {
         }
         for (field, limit) in [("reason", 1024), ("message", 32 * 1024)] {
             if text(condition, field).len() > limit {
-                errors.extend([too_long(format!("{at}.{field}"), limit)]);
+                errors.too_long(format!("{at}.{field}"), limit);
             }
         }
     }
@@ -89,18 +82,6 @@ fn is_reason(reason: &str) -> bool {
     reason.starts_with(|c: char| c.is_ascii_alphabetic())
         && reason.ends_with(|c: char| c.is_ascii_alphanumeric() || c == '_')
         && reason.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b',' | b':'))
-}
-
-/// A `v1.NodeSelector`.
-pub(super) fn node_selector(selector: &Value, path: &str, errors: &mut Errors) {
-    let path = format!("{path}.nodeSelectorTerms");
-    let terms = items(selector, "nodeSelectorTerms");
-    if terms.is_empty() {
-        errors.required(path.as_str(), "must have at least one node selector term");
-    }
-    for (index, term) in terms.iter().enumerate() {
-        scheduling::node_term(term, &format!("{path}[{index}]"), errors);
-    }
 }
 
 /// `example.com/signer`: a domain of two labels or more, and a path.

@@ -3,10 +3,8 @@
 use serde_json::{Value, json};
 
 use super::devices::{driver_name, pool_name, qualified};
-use super::shared::{
-    at_most, conditions, distinct, node_selector, required_name, semantic_version, too_long,
-};
-use super::{Errors, items, names, text, with_metadata};
+use super::shared::{at_most, conditions, distinct, required_name, semantic_version};
+use super::{Errors, items, names, scheduling, text, with_metadata};
 use crate::error::FieldError;
 use crate::quantity;
 use crate::registry::Written;
@@ -102,7 +100,7 @@ fn place(spec: &Value, errors: &mut Errors) {
 }
 
 fn one_term(selector: &Value, path: &str, errors: &mut Errors) {
-    node_selector(selector, path, errors);
+    scheduling::node_selector(selector, path, errors);
     let terms = items(selector, "nodeSelectorTerms");
     if terms.len() != 1 {
         let detail = "must have exactly one node selector term";
@@ -191,12 +189,12 @@ fn value(attribute: &Value, path: &str, errors: &mut Errors) {
     };
     for text in texts("string", "strings") {
         if text.len() > VALUE {
-            errors.extend([too_long(format!("{path}.string"), VALUE)]);
+            errors.too_long(format!("{path}.string"), VALUE);
         }
     }
     for version in texts("version", "versions") {
         if version.len() > VALUE {
-            errors.extend([too_long(format!("{path}.version"), VALUE)]);
+            errors.too_long(format!("{path}.version"), VALUE);
         }
         if semantic_version(&version).is_none() {
             let detail = "must be a string compatible with semver.org spec 2.0.0";

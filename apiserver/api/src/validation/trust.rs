@@ -6,7 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-use super::shared::{conditions, required_name, signer_name, too_long};
+use super::shared::{conditions, required_name, signer_name};
 use super::{Errors, items, metadata, names, text, with_metadata};
 use crate::error::FieldError;
 use crate::meta;
@@ -116,7 +116,7 @@ pub fn pod_request(object: &Value) -> Vec<FieldError> {
     for field in ["podUID", "serviceAccountUID", "nodeUID"] {
         match text(spec, field) {
             "" => errors.required(format!("spec.{field}"), &format!("{field} must not be empty")),
-            uid if uid.len() > 128 => errors.extend([too_long(format!("spec.{field}"), 128)]),
+            uid if uid.len() > 128 => errors.too_long(format!("spec.{field}"), 128),
             _ => {}
         }
     }
@@ -135,7 +135,7 @@ pub fn pod_request(object: &Value) -> Vec<FieldError> {
     let bytes = |field: &str| STANDARD.decode(text(spec, field)).unwrap_or_default();
     for field in ["pkixPublicKey", "proofOfPossession", "stubPKCS10Request"] {
         if bytes(field).len() > KEY {
-            errors.extend([too_long(format!("spec.{field}"), KEY)]);
+            errors.too_long(format!("spec.{field}"), KEY);
         }
     }
     let key = bytes("pkixPublicKey");

@@ -1,109 +1,129 @@
 //! Volumes of a pod.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use super::{Errors, container, items, names, text};
+use super::{Errors, environment, given, items, label_selector, mounts, names, plugins, storage, text};
 use crate::quantity;
 
 /// Highest file mode: 0777.
 const MODE_LIMIT: i64 = 0o777;
+/// Longest life of a token: 2^32 seconds.
+const TOKEN_SECONDS: i64 = 1 << 32;
+/// A second source is refused by this.
+pub(super) const ONE_TYPE: &str = "may not specify more than 1 volume type";
 
-/// Volumes at `path`; gives their names.
-pub(super) fn volumes<'a>(volumes: &'a [Value], path: &str, errors: &mut Errors) -> BTreeSet<&'a str> {
-    let mut seen = BTreeSet::new();
+/// Volumes at `path`, by name. Kubernetes looks more closely at those of a pod than of a template.
+pub(super) fn volumes<'a>(
+    volumes: &'a [Value],
+    is_pod: bool,
+    path: &str,
+    errors: &mut Errors,
+) -> BTreeMap<&'a str, &'a Value> {
+    let mut seen = BTreeMap::new();
     for (index, volume) in volumes.iter().enumerate() {
         let path = format!("{path}[{index}]");
+        sources(volume, is_pod, &path, errors);
         let name = text(volume, "name");
         if name.is_empty() {
             errors.required(format!("{path}.name"), "");
-        } else {
-            let faults = names::dns_label(name);
-            if faults.is_empty() && !seen.insert(name) {
-                errors.duplicate(format!("{path}.name"), &json!(name));
-            }
-            errors.faults(&format!("{path}.name"), name, faults);
+            continue;
         }
-        let sources: Vec<(&String, &Value)> =
-            volume.as_object().into_iter().flatten().filter(|(key, _)| *key != "name").collect();
-        match sources.split_first() {
-            None => errors.required(path, "must specify a volume type"),
-            Some(((kind, source), more)) => {
-                for (other, _) in more {
-                    errors.forbidden(format!("{path}.{other}"), "may not specify more than 1 volume type");
-                }
-                self::source(kind, source, &format!("{path}.{kind}"), errors);
-            }
+        let faults = names::dns_label(name);
+        if !faults.is_empty() {
+            errors.faults(&format!("{path}.name"), name, faults);
+        } else if seen.insert(name, volume).is_some() {
+            errors.duplicate(format!("{path}.name"), &json!(name));
         }
     }
     seen
 }
 
-fn source(kind: &str, source: &Value, path: &str, errors: &mut Errors) {
-    let required = |field: &str, errors: &mut Errors| {
-        if text(source, field).is_empty() {
-            errors.required(format!("{path}.{field}"), "");
-        }
+fn sources(volume: &Value, is_pod: bool, path: &str, errors: &mut Errors) {
+    let given = volume.as_object().into_iter().flatten();
+    let mut given = given.filter(|(key, value)| *key != "name" && !value.is_null());
+    let Some((kind, source)) = given.next() else {
+        errors.required(path, "must specify a volume type");
+        return;
     };
+    self::source(kind, source, is_pod, &format!("{path}.{kind}"), errors);
+    for (more, _) in given {
+        errors.forbidden(format!("{path}.{more}"), ONE_TYPE);
+    }
+}
+
+fn source(kind: &str, source: &Value, is_pod: bool, path: &str, errors: &mut Errors) {
     match kind {
-        "secret" => {
-            required("secretName", errors);
+        "secret" | "configMap" => {
+            let name = if kind == "secret" { "secretName" } else { "name" };
+            errors.required_texts(source, path, &[name]);
             mode(source, "defaultMode", path, errors);
-            keys(source, path, errors);
-        }
-        "configMap" => {
-            required("name", errors);
-            mode(source, "defaultMode", path, errors);
-            keys(source, path, errors);
-        }
-        "hostPath" => {
-            required("path", errors);
-            if text(source, "path").split('/').any(|part| part == "..") {
-                errors.invalid(format!("{path}.path"), &source["path"], "must not contain '..'");
-            }
-            let types = [
-                "",
-                "DirectoryOrCreate",
-                "Directory",
-                "FileOrCreate",
-                "File",
-                "Socket",
-                "CharDevice",
-                "BlockDevice",
-            ];
-            errors.one_of_if_set(&format!("{path}.type"), source.get("type"), &types);
+            keys(source, path, &mut BTreeSet::new(), None, errors);
         }
         "emptyDir" => {
             if let Some(limit) = source.get("sizeLimit")
                 && quantity::parse_value(limit).is_ok_and(|q| q.is_negative())
             {
-                errors.forbidden(
-                    format!("{path}.sizeLimit"),
-                    "SizeLimit field must be a valid resource quantity",
-                );
+                let detail = "SizeLimit field must be a valid resource quantity";
+                errors.forbidden(format!("{path}.sizeLimit"), detail);
             }
         }
-        "persistentVolumeClaim" => required("claimName", errors),
+        "persistentVolumeClaim" => errors.required_texts(source, path, &["claimName"]),
         "downwardAPI" => {
             mode(source, "defaultMode", path, errors);
-            downward(source, path, errors);
+            environment::files(source, path, errors);
         }
         "projected" => projected(source, path, errors),
-        "nfs" => {
-            required("server", errors);
-            required("path", errors);
-            if !text(source, "path").starts_with('/') {
-                errors.invalid(format!("{path}.path"), &source["path"], "must be an absolute path");
+        "csi" => {
+            plugins::csi_driver_name(text(source, "driver"), &format!("{path}.driver"), errors);
+            if let Some(secret) = given(source, "nodePublishSecretRef") {
+                let path = format!("{path}.nodePublishSecretRef.name");
+                errors.name(&path, text(secret, "name"), names::dns_subdomain);
             }
         }
-        "csi" => required("driver", errors),
-        _ => {}
+        "ephemeral" => match given(source, "volumeClaimTemplate") {
+            None => errors.required(format!("{path}.volumeClaimTemplate"), ""),
+            Some(template) => claim_template(template, &format!("{path}.volumeClaimTemplate"), errors),
+        },
+        "image" => {
+            if is_pod && text(source, "reference").is_empty() {
+                errors.required(format!("{path}.reference"), "");
+            }
+            let policies = ["Always", "IfNotPresent", "Never"];
+            errors.one_of(&format!("{path}.pullPolicy"), source.get("pullPolicy"), &policies);
+        }
+        "gitRepo" => {
+            errors.required_texts(source, path, &["repository"]);
+            mounts::local(text(source, "directory"), &format!("{path}.directory"), errors);
+        }
+        _ => plugins::source(kind, source, false, path, errors),
     }
 }
 
-fn mode(source: &Value, field: &str, path: &str, errors: &mut Errors) {
-    if let Some(mode) = source.get(field)
+/// The claim of an ephemeral volume: labels, annotations and a spec, nothing else.
+fn claim_template(template: &Value, path: &str, errors: &mut Errors) {
+    let mut found = Vec::new();
+    let labels = template.pointer("/metadata/labels");
+    super::metadata::annotations(
+        template.pointer("/metadata/annotations"),
+        &format!("{path}.metadata.annotations"),
+        &mut found,
+    );
+    super::metadata::labels(labels, &format!("{path}.metadata.labels"), &mut found);
+    errors.extend(found);
+    for (field, value) in template["metadata"].as_object().into_iter().flatten() {
+        let allowed = matches!(field.as_str(), "labels" | "annotations");
+        if !allowed && !super::same(Some(value), None) {
+            errors.forbidden(format!("{path}.metadata.{field}"), "cannot be set");
+        }
+    }
+    storage::claim_spec(&template["spec"], &format!("{path}.spec"), errors);
+}
+
+/// A file mode under `field`.
+pub(super) fn mode(source: &Value, field: &str, path: &str, errors: &mut Errors) {
+    if let Some(mode) = given(source, field)
         && !mode.as_i64().is_some_and(|m| (0..=MODE_LIMIT).contains(&m))
     {
         let detail = "must be a number between 0 and 0777 (octal), both inclusive";
@@ -111,74 +131,108 @@ fn mode(source: &Value, field: &str, path: &str, errors: &mut Errors) {
     }
 }
 
-fn keys(source: &Value, path: &str, errors: &mut Errors) {
+/// `items` of a Secret or ConfigMap. Within one projected volume, at `whole`, no two sources may
+/// write one file.
+fn keys<'a>(
+    source: &'a Value,
+    path: &str,
+    taken: &mut BTreeSet<&'a str>,
+    whole: Option<&str>,
+    errors: &mut Errors,
+) {
     for (index, item) in items(source, "items").iter().enumerate() {
         let path = format!("{path}.items[{index}]");
-        if text(item, "key").is_empty() {
-            errors.required(format!("{path}.key"), "");
-        }
-        if text(item, "path").is_empty() {
-            errors.required(format!("{path}.path"), "");
-        } else {
-            container::relative(text(item, "path"), &format!("{path}.path"), errors);
-        }
+        errors.required_texts(item, &path, &["key"]);
+        let file = text(item, "path");
+        mounts::required_local(file, &format!("{path}.path"), errors);
         mode(item, "mode", &path, errors);
+        if let Some(whole) = whole {
+            take(file, text(source, "name"), taken, whole, errors);
+        }
     }
 }
 
-fn downward(source: &Value, path: &str, errors: &mut Errors) {
-    for (index, item) in items(source, "items").iter().enumerate() {
-        let path = format!("{path}.items[{index}]");
-        if text(item, "path").is_empty() {
-            errors.required(format!("{path}.path"), "");
-        } else {
-            container::relative(text(item, "path"), &format!("{path}.path"), errors);
-        }
-        match (item.get("fieldRef").is_some(), item.get("resourceFieldRef").is_some()) {
-            (true, true) => {
-                errors.invalid(
-                    path,
-                    item,
-                    "fieldRef and resourceFieldRef can not be specified simultaneously",
-                );
-            }
-            (false, false) => errors.required(path, "one of fieldRef and resourceFieldRef is required"),
-            _ => {}
-        }
+fn take<'a>(file: &'a str, shown: &str, taken: &mut BTreeSet<&'a str>, whole: &str, errors: &mut Errors) {
+    if !file.is_empty() && !taken.insert(file) {
+        errors.invalid(whole, &json!(shown), "conflicting duplicate paths");
     }
 }
 
 fn projected(source: &Value, path: &str, errors: &mut Errors) {
     mode(source, "defaultMode", path, errors);
+    let mut taken = BTreeSet::new();
     for (index, item) in items(source, "sources").iter().enumerate() {
-        let path = format!("{path}.sources[{index}]");
-        let given: Vec<(&String, &Value)> = item.as_object().into_iter().flatten().collect();
-        let [(kind, one)] = given.as_slice() else {
-            errors.forbidden(path, "may not specify more than 1 volume type per source");
-            continue;
-        };
-        let path = format!("{path}.{kind}");
-        match kind.as_str() {
-            "secret" | "configMap" => {
-                if text(one, "name").is_empty() {
-                    errors.required(format!("{path}.name"), "");
+        let at = format!("{path}.sources[{index}]");
+        let mut count = 0;
+        for (kind, one) in item.as_object().into_iter().flatten().filter(|(_, v)| !v.is_null()) {
+            count += 1;
+            let inner = format!("{at}.{kind}");
+            match kind.as_str() {
+                "secret" | "configMap" => {
+                    errors.required_texts(one, &inner, &["name"]);
+                    keys(one, &inner, &mut taken, Some(path), errors);
                 }
-                keys(one, &path, errors);
+                "downwardAPI" => {
+                    for file in items(one, "items") {
+                        environment::file(file, &inner, errors);
+                        take(text(file, "path"), text(file, "path"), &mut taken, path, errors);
+                    }
+                }
+                "serviceAccountToken" => token(one, &inner, path, errors),
+                "clusterTrustBundle" => {
+                    trust_bundle(one, &inner, errors);
+                    take(text(one, "path"), text(one, "path"), &mut taken, path, errors);
+                }
+                "podCertificate" => {
+                    errors.required_texts(one, &inner, &["signerName", "keyType"]);
+                    for field in ["credentialBundlePath", "keyPath", "certificateChainPath"] {
+                        let file = text(one, field);
+                        mounts::local(file, &format!("{inner}.{field}"), errors);
+                        take(file, file, &mut taken, path, errors);
+                    }
+                }
+                _ => {}
             }
-            "downwardAPI" => downward(one, &path, errors),
-            "serviceAccountToken" => {
-                let seconds = one["expirationSeconds"].as_i64().unwrap_or(0);
-                if seconds < 600 {
-                    let detail = "may not specify a duration less than 10 minutes";
-                    errors.invalid(format!("{path}.expirationSeconds"), &json!(seconds), detail);
-                }
-                if text(one, "path").is_empty() {
-                    errors.required(format!("{path}.path"), "");
-                } else {
-                    container::relative(text(one, "path"), &format!("{path}.path"), errors);
-                }
-            }
-            _ => {}
+        }
+        if count > 1 {
+            errors.forbidden(at, "may not specify more than 1 volume type per source");
         }
     }
+}
+
+fn token(token: &Value, path: &str, whole: &str, errors: &mut Errors) {
+    let seconds = token["expirationSeconds"].as_i64().unwrap_or(0);
+    let at = format!("{path}.expirationSeconds");
+    if seconds < 600 {
+        errors.invalid(at, &json!(seconds), "may not specify a duration less than 10 minutes");
+    } else if seconds > TOKEN_SECONDS {
+        errors.invalid(at, &json!(seconds), "may not specify a duration larger than 2^32 seconds");
+    }
+    mounts::required_local(text(token, "path"), &format!("{whole}.path"), errors);
+}
+
+fn trust_bundle(bundle: &Value, path: &str, errors: &mut Errors) {
+    let (name, signer) = (given(bundle, "name"), given(bundle, "signerName"));
+    match (name, signer) {
+        (Some(_), Some(_)) => {
+            errors.invalid(path, bundle, "only one of name and signerName may be used");
+        }
+        (Some(name), None) => {
+            if name == "" {
+                errors.required(format!("{path}.name"), "must be a valid object name");
+            }
+            if let Some(selector) = given(bundle, "labelSelector") {
+                let detail = "labelSelector must be unset if name is specified";
+                errors.invalid(format!("{path}.labelSelector"), selector, detail);
+            }
+        }
+        (None, Some(signer)) => {
+            if signer == "" {
+                errors.required(format!("{path}.signerName"), "must be a valid signer name");
+            }
+            label_selector(bundle.get("labelSelector"), &format!("{path}.labelSelector"), errors);
+        }
+        (None, None) => errors.required(path, "either name or signerName must be specified"),
+    }
+    mounts::required_local(text(bundle, "path"), &format!("{path}.path"), errors);
 }

@@ -2,12 +2,15 @@
 
 use serde_json::{Value, json};
 
-use super::{Errors, amount, int_or_percent, label_selector, names, pod, text, with_metadata};
+use super::{
+    Errors, amount, given, int_or_percent, is_new, label_selector, metadata, names, pod, text, with_metadata,
+};
 use crate::error::FieldError;
 use crate::selector::LabelSelector;
 
 /// Selector, template, their agreement, and the restart policy that these kinds need.
-fn selected_template(spec: &Value, kind: &str, errors: &mut Errors) {
+/// `kind` is how the selector's error names it, `owner` how that of the deadline does.
+fn selected_template(spec: &Value, kind: &str, owner: &str, errors: &mut Errors) {
     match spec.get("selector") {
         None | Some(Value::Null) => {
             errors.required("spec.selector", "");
@@ -23,7 +26,7 @@ fn selected_template(spec: &Value, kind: &str, errors: &mut Errors) {
             }
         }
     }
-    restarting_template(spec, errors);
+    restarting_template(spec, owner, errors);
 }
 
 fn matches_template(selector: &LabelSelector, spec: &Value, errors: &mut Errors) {
@@ -40,17 +43,16 @@ fn mismatch(spec: &Value, errors: &mut Errors) {
     );
 }
 
-fn restarting_template(spec: &Value, errors: &mut Errors) {
+fn restarting_template(spec: &Value, owner: &str, errors: &mut Errors) {
     pod::template(&spec["template"], "spec.template", errors);
     let spec = &spec["template"]["spec"];
-    if matches!(text(spec, "restartPolicy"), "OnFailure" | "Never") {
-        errors.one_of("spec.template.spec.restartPolicy", spec.get("restartPolicy"), &["Always"]);
+    let policy = text(spec, "restartPolicy");
+    if policy != "Always" {
+        errors.not_supported("spec.template.spec.restartPolicy", &json!(policy), &["Always"]);
     }
-    if spec.get("activeDeadlineSeconds").is_some() {
-        errors.forbidden(
-            "spec.template.spec.activeDeadlineSeconds",
-            "activeDeadlineSeconds in this kind is not Supported",
-        );
+    if given(spec, "activeDeadlineSeconds").is_some() {
+        let detail = format!("activeDeadlineSeconds in {owner} is not Supported");
+        errors.forbidden("spec.template.spec.activeDeadlineSeconds", &detail);
     }
 }
 
@@ -64,12 +66,8 @@ fn counts(spec: &Value, fields: &[&str], errors: &mut Errors) {
 pub fn deployment(object: &Value) -> Vec<FieldError> {
     let mut errors = with_metadata(object);
     let spec = &object["spec"];
-    counts(
-        spec,
-        &["replicas", "minReadySeconds", "revisionHistoryLimit", "progressDeadlineSeconds"],
-        &mut errors,
-    );
-    selected_template(spec, "deployment", &mut errors);
+    counts(spec, &["replicas"], &mut errors);
+    selected_template(spec, "deployment", "ReplicaSet", &mut errors);
     let strategy = &spec["strategy"];
     errors.one_of("spec.strategy.type", strategy.get("type"), &["Recreate", "RollingUpdate"]);
     let rolling = strategy.get("rollingUpdate").filter(|r| !r.is_null());
@@ -83,6 +81,7 @@ pub fn deployment(object: &Value) -> Vec<FieldError> {
         }
         _ => {}
     }
+    counts(spec, &["minReadySeconds", "revisionHistoryLimit", "progressDeadlineSeconds"], &mut errors);
     if let (Some(deadline), Some(ready)) =
         (spec["progressDeadlineSeconds"].as_i64(), spec["minReadySeconds"].as_i64().or(Some(0)))
         && deadline <= ready
@@ -105,9 +104,8 @@ fn rolling_update(rolling: &Value, path: &str, errors: &mut Errors) {
         let shown = unavailable.cloned().unwrap_or(json!(0));
         errors.invalid(format!("{path}.maxUnavailable"), &shown, "may not be 0 when `maxSurge` is 0");
     }
-    if unavailable.is_some_and(Value::is_string) && amount(unavailable) > 100 {
-        let shown = unavailable.cloned().unwrap_or_default();
-        errors.invalid(format!("{path}.maxUnavailable"), &shown, "must not be greater than 100%");
+    if let Some(unavailable) = unavailable {
+        at_most_all(unavailable, &format!("{path}.maxUnavailable"), errors);
     }
 }
 
@@ -123,7 +121,8 @@ pub fn replica_set(object: &Value) -> Vec<FieldError> {
     let mut errors = with_metadata(object);
     let spec = &object["spec"];
     counts(spec, &["replicas", "minReadySeconds"], &mut errors);
-    selected_template(spec, "replica set", &mut errors);
+    // The word is Kubernetes' own.
+    selected_template(spec, "deployment", "ReplicaSet", &mut errors);
     errors.list()
 }
 
@@ -141,36 +140,73 @@ pub fn replication_controller(object: &Value) -> Vec<FieldError> {
     if spec.get("template").is_none_or(Value::is_null) {
         errors.required("spec.template", "");
     } else {
-        restarting_template(spec, &mut errors);
+        restarting_template(spec, "ReplicationController", &mut errors);
     }
     errors.list()
 }
 
 /// Errors of a StatefulSet.
 pub fn stateful_set(object: &Value) -> Vec<FieldError> {
-    let mut errors = with_metadata(object);
+    // Names of pods are made of it, and they are labels; older ones were not looked at so closely.
+    let grammar = if is_new(object) { names::dns_label } else { names::dns_subdomain };
+    let mut errors = Errors(metadata::of_builtin(object, grammar));
     let spec = &object["spec"];
-    counts(spec, &["replicas", "minReadySeconds", "revisionHistoryLimit"], &mut errors);
-    let policies = ["OrderedReady", "Parallel"];
-    errors.one_of("spec.podManagementPolicy", spec.get("podManagementPolicy"), &policies);
-    errors.one_of(
-        "spec.updateStrategy.type",
-        spec["updateStrategy"].get("type"),
-        &["RollingUpdate", "OnDelete"],
-    );
-    errors.not_negative(
-        "spec.updateStrategy.rollingUpdate.partition",
-        spec.pointer("/updateStrategy/rollingUpdate/partition"),
-    );
-    let service = text(spec, "serviceName");
-    if !service.is_empty() {
-        errors.faults("spec.serviceName", service, names::dns_subdomain(service));
+    match text(spec, "podManagementPolicy") {
+        "OrderedReady" | "Parallel" => {}
+        "" => errors.required("spec.podManagementPolicy", ""),
+        other => {
+            let detail = "must be 'OrderedReady' or 'Parallel'";
+            errors.invalid("spec.podManagementPolicy", &json!(other), detail);
+        }
+    }
+    stateful_strategy(&spec["updateStrategy"], &mut errors);
+    for field in ["whenDeleted", "whenScaled"] {
+        let policy = spec.pointer(&format!("/persistentVolumeClaimRetentionPolicy/{field}"));
+        let path = format!("spec.persistentVolumeClaimRetentionPolicy.{field}");
+        errors.one_of_if_set(&path, policy, &["Delete", "Retain"]);
+    }
+    counts(spec, &["replicas", "minReadySeconds"], &mut errors);
+    errors.not_negative("spec.ordinals.start", spec.pointer("/ordinals/start"));
+    if is_new(object) {
+        errors.name_if_set("spec.serviceName", text(spec, "serviceName"), names::dns_label);
     }
     // Volumes made from claim templates exist for the template's containers.
     let mut seen = spec.clone();
     add_claim_volumes(&mut seen);
-    selected_template(&seen, "statefulset", &mut errors);
+    selected_template(&seen, "statefulset", "StatefulSet", &mut errors);
     errors.list()
+}
+
+fn stateful_strategy(strategy: &Value, errors: &mut Errors) {
+    let path = "spec.updateStrategy";
+    let rolling = given(strategy, "rollingUpdate");
+    match (text(strategy, "type"), rolling) {
+        ("", _) => errors.required(path, ""),
+        ("OnDelete", Some(rolling)) => {
+            let detail = "only allowed for updateStrategy 'RollingUpdate'";
+            errors.invalid(format!("{path}.rollingUpdate"), rolling, detail);
+        }
+        ("OnDelete", None) => {}
+        ("RollingUpdate", rolling) => {
+            let Some(rolling) = rolling else { return };
+            errors.not_negative(format!("{path}.rollingUpdate.partition"), rolling.get("partition"));
+            let path = format!("{path}.rollingUpdate.maxUnavailable");
+            let Some(unavailable) = given(rolling, "maxUnavailable") else { return };
+            int_or_percent(&path, Some(unavailable), errors);
+            if amount(Some(unavailable)) == 0 {
+                errors.invalid(path.as_str(), unavailable, "cannot be 0");
+            }
+            at_most_all(unavailable, &path, errors);
+        }
+        _ => errors.invalid(path, strategy, "must be 'RollingUpdate' or 'OnDelete'"),
+    }
+}
+
+/// A percentage is at most all of it.
+fn at_most_all(value: &Value, path: &str, errors: &mut Errors) {
+    if value.is_string() && amount(Some(value)) > 100 {
+        errors.invalid(path, value, "must not be greater than 100%");
+    }
 }
 
 fn add_claim_volumes(spec: &mut Value) {
@@ -226,14 +262,40 @@ pub fn stateful_set_update(new: &Value, old: &Value) -> Vec<FieldError> {
 pub fn daemon_set(object: &Value) -> Vec<FieldError> {
     let mut errors = with_metadata(object);
     let spec = &object["spec"];
-    counts(spec, &["minReadySeconds", "revisionHistoryLimit"], &mut errors);
-    selected_template(spec, "daemonset", &mut errors);
+    selected_template(spec, "daemonset", "DaemonSet", &mut errors);
+    counts(spec, &["minReadySeconds"], &mut errors);
     let strategy = &spec["updateStrategy"];
     errors.one_of("spec.updateStrategy.type", strategy.get("type"), &["RollingUpdate", "OnDelete"]);
-    if let Some(rolling) = strategy.get("rollingUpdate").filter(|r| !r.is_null()) {
-        rolling_update(rolling, "spec.updateStrategy.rollingUpdate", &mut errors);
+    if text(strategy, "type") == "RollingUpdate" {
+        match given(strategy, "rollingUpdate") {
+            Some(rolling) => daemon_update(rolling, "spec.updateStrategy.rollingUpdate", &mut errors),
+            None => errors.required("spec.updateStrategy.rollingUpdate", ""),
+        }
     }
+    counts(spec, &["revisionHistoryLimit"], &mut errors);
     errors.list()
+}
+
+/// Of a node's pod either the old goes first or the new comes first.
+fn daemon_update(rolling: &Value, path: &str, errors: &mut Errors) {
+    let (unavailable, surge) = (rolling.get("maxUnavailable"), rolling.get("maxSurge"));
+    for (field, value) in [("maxUnavailable", unavailable), ("maxSurge", surge)] {
+        let path = format!("{path}.{field}");
+        int_or_percent(&path, value, errors);
+        if let Some(value) = value {
+            at_most_all(value, &path, errors);
+        }
+    }
+    match (amount(unavailable) != 0, amount(surge) != 0) {
+        (true, true) => {
+            let detail = "may not be set when maxUnavailable is non-zero";
+            errors.invalid(format!("{path}.maxSurge"), surge.unwrap_or(&Value::Null), detail);
+        }
+        (false, false) => {
+            errors.required(format!("{path}.maxUnavailable"), "cannot be 0 when maxSurge is 0");
+        }
+        _ => {}
+    }
 }
 
 /// Errors of a ControllerRevision.

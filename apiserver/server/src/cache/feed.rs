@@ -193,13 +193,13 @@ impl Caches {
     /// Loads and follows the store until shutdown.
     pub async fn run(&self, shutdown: CancellationToken) {
         let mut pause = MIN_PAUSE;
-        let mut from = 0;
+        let (mut from, mut until) = (0, 0);
         loop {
             let follow = async {
                 if from == 0 {
-                    from = self.load().await?;
+                    (from, until) = self.load().await?;
                 }
-                self.follow(&mut from, &mut pause).await
+                self.follow(&mut from, until, &mut pause).await
             };
             let ended = tokio::select! {
                 biased;
@@ -227,14 +227,35 @@ impl Caches {
         }
     }
 
-    /// Reads everything at one revision; returns it.
-    async fn load(&self) -> Result<Revision, StoreError> {
+    /// Where to begin, and up to where nobody may be answered yet: a while before the present if the
+    /// store has that, so that watches from before a restart go on where they were.
+    async fn beginning(&self) -> Result<(Revision, Revision), StoreError> {
+        let now = self.store.revision().await?;
+        if self.passed() > 0 {
+            // Who watched meanwhile has been sent away anyway.
+            return Ok((now, now));
+        }
+        for back in limits::RESUMED_REVISIONS {
+            let revision = now - back;
+            let one = Range { prefix: ROOT.to_owned(), limit: 1, revision, ..Range::default() };
+            if revision > 0 && self.store.list(one).await.is_ok() {
+                return Ok((revision, now));
+            }
+        }
+        Ok((now, now))
+    }
+
+    /// Reads everything at one revision; returns it, and up to where changes have to follow before what
+    /// was read is the present.
+    async fn load(&self) -> Result<(Revision, Revision), StoreError> {
         // What was kept of them may be as old as what made this necessary.
         let custom = self.custom.load();
         let lazy = self.by_path.iter().filter(|cache| cache.is_lazy());
         custom.values().flatten().chain(lazy).for_each(|cache| cache.idle());
         let mut states: BTreeMap<&str, Vec<Objects>> = BTreeMap::new();
-        let mut range = Range { prefix: ROOT.to_owned(), limit: limits::LOAD_PAGE, ..Range::default() };
+        let (revision, until) = self.beginning().await?;
+        let mut range =
+            Range { prefix: ROOT.to_owned(), limit: limits::LOAD_PAGE, revision, ..Range::default() };
         loop {
             let page = self.store.list(range.clone()).await?;
             for kv in &page.kvs {
@@ -252,8 +273,10 @@ impl Caches {
                 cache.reset(loaded.next().unwrap_or_default(), range.revision);
             }
         }
-        self.passed.send_replace(range.revision.max(1));
-        Ok(range.revision)
+        if range.revision >= until {
+            self.passed.send_replace(range.revision.max(1));
+        }
+        Ok((range.revision, until))
     }
 
     fn load_one<'a>(&'a self, kv: &KeyValue, states: &mut BTreeMap<&'a str, Vec<Objects>>) {
@@ -280,9 +303,27 @@ impl Caches {
             .map(|(prefix, caches)| (prefix.as_str(), caches))
     }
 
-    async fn follow(&self, from: &mut Revision, pause: &mut Duration) -> Result<(), StoreError> {
+    async fn follow(
+        &self,
+        from: &mut Revision,
+        until: Revision,
+        pause: &mut Duration,
+    ) -> Result<(), StoreError> {
         let mut watch = self.store.watch(ROOT, *from + 1).await?;
-        while let Some(notice) = watch.next().await {
+        loop {
+            let next = if *from >= until {
+                watch.next().await
+            } else {
+                match tokio::time::timeout(limits::PROGRESS_EVERY, watch.next()).await {
+                    Ok(next) => next,
+                    // The newest revision may belong to a key that is no object.
+                    Err(_) => {
+                        self.store.request_progress().await?;
+                        continue;
+                    }
+                }
+            };
+            let Some(notice) = next else { return Ok(()) };
             *pause = MIN_PAUSE;
             match notice? {
                 Notice::Events(events) => {
@@ -294,12 +335,13 @@ impl Caches {
             }
             // Last, so that who sees the revision finds the changes in caches and queues.
             self.passed.send_if_modified(|passed| {
-                let newer = *from > *passed;
-                *passed = (*passed).max(*from);
+                let newer = *from > *passed && *from >= until;
+                if newer {
+                    *passed = *from;
+                }
                 newer
             });
         }
-        Ok(())
     }
 
     /// The caches that keep the objects of a key of a custom kind, `/registry/GROUP/PLURAL/…`.

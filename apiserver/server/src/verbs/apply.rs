@@ -112,7 +112,7 @@ async fn make(context: &Context, resource: &Resource, config: &Value) -> Result<
 }
 
 /// Whoever may patch may not yet create.
-fn may_create(context: &Context) -> Result<(), ApiError> {
+pub(super) fn may_create(context: &Context) -> Result<(), ApiError> {
     if !context.server.config().rbac {
         return Ok(());
     }

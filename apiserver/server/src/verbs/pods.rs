@@ -1,10 +1,10 @@
 //! Pods' own subresources.
 
-use apiserver_api::defaulting::pod::qos_class;
 use apiserver_api::error::{ApiError, FieldError};
 use apiserver_api::meta;
 use apiserver_api::registry::Resource;
 use apiserver_api::time;
+use apiserver_api::validation::pod_update;
 use bytes::Bytes;
 use serde_json::{Value, json};
 
@@ -124,7 +124,13 @@ pub async fn evict(context: &Context, resource: &Resource, bytes: Bytes) -> Answ
 pub async fn containers(context: &Context, resource: &Resource, bytes: Bytes) -> Answer {
     let resize = context.info.subresource == "resize";
     let take = |old: &Value, wanted: &Value| {
-        let mut new = if resize { resized(old, wanted)? } else { with_ephemeral(old, wanted)? };
+        let mut new = if resize { resized(old, wanted) } else { with_ephemeral(old, wanted) };
+        (resource.behaviour.default)(&mut new);
+        let check = if resize { pod_update::validate_resize } else { pod_update::validate_ephemeral };
+        let errors = check(&new, old);
+        if !errors.is_empty() {
+            return Err(ApiError::invalid("", "Pod", meta::name(old), &errors));
+        }
         match meta::resource_version(wanted) {
             "" => meta::unset(&mut new, "resourceVersion"),
             version => meta::set(&mut new, "resourceVersion", version),
@@ -161,24 +167,20 @@ pub async fn containers(context: &Context, resource: &Resource, bytes: Bytes) ->
     respond::object(context, resource, 200, updated)
 }
 
-fn with_ephemeral(old: &Value, wanted: &Value) -> Result<Value, ApiError> {
-    let (had, has) =
-        (meta::list(old, "/spec/ephemeralContainers"), meta::list(wanted, "/spec/ephemeralContainers"));
-    if has.len() < had.len() || had.iter().zip(has).any(|(a, b)| a != b) {
-        let error = FieldError::forbidden(
-            "spec.ephemeralContainers",
-            "existing ephemeral containers may not be removed or changed",
-        );
-        return Err(ApiError::invalid("", "Pod", meta::name(old), &[error]));
-    }
+fn with_ephemeral(old: &Value, wanted: &Value) -> Value {
     let mut new = old.clone();
-    if !has.is_empty() {
-        new["spec"]["ephemeralContainers"] = Value::Array(has.to_vec());
+    match wanted["spec"].get("ephemeralContainers") {
+        Some(list) => new["spec"]["ephemeralContainers"] = list.clone(),
+        None => {
+            if let Some(Value::Object(spec)) = new.get_mut("spec") {
+                spec.remove("ephemeralContainers");
+            }
+        }
     }
-    Ok(new)
+    new
 }
 
-fn resized(old: &Value, wanted: &Value) -> Result<Value, ApiError> {
+fn resized(old: &Value, wanted: &Value) -> Value {
     let mut new = old.clone();
     for field in ["containers", "initContainers"] {
         let Some(list) = new["spec"].get_mut(field).and_then(Value::as_array_mut) else { continue };
@@ -192,17 +194,5 @@ fn resized(old: &Value, wanted: &Value) -> Result<Value, ApiError> {
             }
         }
     }
-    keeps_class(old, &new)?;
-    Ok(new)
-}
-
-/// A pod stays in the class that its requests and limits put it into.
-fn keeps_class(old: &Value, new: &Value) -> Result<(), ApiError> {
-    let class = qos_class(new);
-    if qos_class(old) == class {
-        return Ok(());
-    }
-    let text = "Pod QOS Class may not change as a result of resizing";
-    let error = FieldError::invalid("spec", &class.into(), text);
-    Err(ApiError::invalid("", "Pod", meta::name(old), &[error]))
+    new
 }

@@ -4,13 +4,14 @@ use apiserver_api::error::{ApiError, FieldError};
 use apiserver_api::managed::check_entries;
 use apiserver_api::meta;
 use apiserver_api::registry::{Resource, Written};
-use apiserver_api::schema;
+use apiserver_api::validation::metadata;
+use apiserver_api::{schema, signing, time};
 use apiserver_store::Revision;
 use bytes::Bytes;
 use serde_json::Value;
 
 use super::managed::{self, Tracking};
-use super::{decode, delete};
+use super::{apply, create, decode, delete};
 use crate::admission::{self, Admission, Operation};
 use crate::context::Context;
 use crate::encoding;
@@ -41,8 +42,20 @@ pub async fn update(context: &Context, resource: &Resource, part: Part, bytes: B
         return Err(ApiError::invalid(&resource.group, &resource.kind, meta::name(&object), &[error]));
     }
     let make = |_: &Value| Ok(object.clone());
-    let updated = change(context, resource, part, &make).await?;
-    respond::object(context, resource, 200, updated)
+    match change(context, resource, part, &make).await {
+        // Nobody can mean an object that is not there by its version.
+        Err(error)
+            if error.code == 404
+                && part == Part::Main
+                && resource.behaviour.create_on_update
+                && meta::resource_version(&object).is_empty() =>
+        {
+            apply::may_create(context)?;
+            let created = create::store(context, resource, object).await?;
+            respond::object(context, resource, 201, created)
+        }
+        updated => respond::object(context, resource, 200, updated?),
+    }
 }
 
 fn name_matches(context: &Context, object: &Value) -> Result<(), ApiError> {
@@ -133,6 +146,11 @@ async fn attempt(
     managed::drop_empty(&mut new);
     keep_metadata(old, &mut new);
     keep_part(resource, part, old, &mut new);
+    if part == Part::Status && resource.group == signing::GROUP && resource.kind == signing::KIND {
+        let now = time::rfc3339(context.server.ambient().now());
+        let approval = context.info.subresource == "approval";
+        refuse(resource, &name, &signing::settle(&mut new, old, approval, &now))?;
+    }
     if resource.custom.is_none() {
         schema::complete_status(&resource.schema, &mut new);
     }
@@ -155,11 +173,11 @@ async fn attempt(
         if part == Part::Status { None } else { services::reserve(context, resource, &mut new, Some(old))? };
     let mut errors = errors_of(resource, part, &new, old);
     errors.extend(check_entries(&new));
-    if !errors.is_empty() {
-        return Err(ApiError::invalid(&resource.group, &resource.kind, &name, &errors));
-    }
+    refuse(resource, &name, &errors)?;
     admission::validate(&admission, &new).await?;
-    if let Some(warnings) = &resource.behaviour.warnings {
+    if part != Part::Status
+        && let Some(warnings) = &resource.behaviour.warnings
+    {
         warnings(&new, Some(old)).into_iter().for_each(|warning| context.warn(warning));
     }
     managed::forget_new_times(old, &mut new);
@@ -175,10 +193,28 @@ async fn attempt(
     outcome
 }
 
+fn refuse(resource: &Resource, name: &str, errors: &[FieldError]) -> Result<(), ApiError> {
+    if errors.is_empty() {
+        return Ok(());
+    }
+    Err(ApiError::invalid(&resource.group, &resource.kind, name, errors))
+}
+
 fn errors_of(resource: &Resource, part: Part, new: &Value, old: &Value) -> Vec<FieldError> {
+    let mut errors = metadata::validate_update(new, old);
+    errors.extend(errors_of_kind(resource, part, new, old));
+    errors
+}
+
+fn errors_of_kind(resource: &Resource, part: Part, new: &Value, old: &Value) -> Vec<FieldError> {
     if let Some(check) = &resource.behaviour.validate_change {
         let written = if part == Part::Status { Written::Status } else { Written::Main };
         return check(new, old, written);
+    }
+    if part == Part::Status
+        && let Some(check) = &resource.behaviour.validate_status
+    {
+        return check(new, old);
     }
     let mut errors = (resource.behaviour.validate)(new);
     if part == Part::Main {
@@ -200,13 +236,6 @@ fn keep_metadata(old: &Value, new: &mut Value) {
         keep_field(old, new, field);
     }
     meta::unset(new, "selfLink");
-    // A change that names no finalizers on an object that goes must not bring any back.
-    if meta::deletion_timestamp(old).is_some() {
-        let had = meta::finalizers(old);
-        let kept: Vec<String> =
-            meta::finalizers(new).into_iter().filter(|f| had.contains(f)).map(str::to_owned).collect();
-        meta::set_finalizers(new, kept);
-    }
 }
 
 /// One field of the metadata as it was.

@@ -452,7 +452,10 @@ async fn services_keep_what_was_allocated() {
 async fn ephemeral_containers_and_sizes_are_applied_through_their_subresources() {
     let api = Api::start().await;
     let pods = "/api/v1/namespaces/default/pods";
-    api.post(&format!("{pods}?fieldManager=maker"), pod("p")).await.expect(201);
+    let mut small = pod("p");
+    // A resize keeps the class of service, so the pod needs one that has amounts.
+    small["spec"]["containers"][0]["resources"] = json!({"requests": {"cpu": "500m"}});
+    api.post(&format!("{pods}?fieldManager=maker"), small).await.expect(201);
     let config =
         |spec: Value| json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec});
     let debug =
@@ -468,7 +471,8 @@ async fn ephemeral_containers_and_sizes_are_applied_through_their_subresources()
     assert_eq!((&own["operation"], &own["subresource"]), (&json!("Apply"), &json!("ephemeralcontainers")));
     assert!(own["fieldsV1"]["f:spec"]["f:ephemeralContainers"].is_object());
     let sized = config(json!({"containers": [{"name": "c", "resources": {"requests": {"cpu": "1"}}}]}));
-    let sized = api.apply(&format!("{pods}/p/resize?fieldManager=sizer"), sized).await.expect(200).body;
+    let resize = format!("{pods}/p/resize?fieldManager=sizer&force=true");
+    let sized = api.apply(&resize, sized).await.expect(200).body;
     assert_eq!(sized["spec"]["containers"][0]["resources"]["requests"]["cpu"], "1");
     api.apply(&format!("{pods}/none/resize?fieldManager=sizer"), config(json!({}))).await.expect(404);
 }

@@ -10,7 +10,10 @@ mod discovery;
 mod envelope;
 mod faults;
 mod harness;
+#[path = "../../../../tests/support/history.rs"]
+mod history;
 mod kubectl;
+mod linear;
 mod lists;
 mod managed;
 mod model;
@@ -19,7 +22,10 @@ mod protobuf;
 mod reads;
 mod resources;
 mod selectors;
+#[path = "../../../../tests/support/seeded.rs"]
+mod seeded;
 mod subresources;
+mod validation;
 mod watch_options;
 mod watches;
 mod writes;

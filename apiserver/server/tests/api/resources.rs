@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use apiserver_api::auth::Identity;
 use apiserver_api::protobuf;
 use bytes::Bytes;
 use http::Request;
@@ -525,6 +526,75 @@ async fn discovery_lists_what_the_table_gives() {
         for resource in api.get(&path).await.expect(200).body["resources"].as_array().unwrap() {
             let name = resource["name"].as_str().unwrap().split('/').next().unwrap();
             assert!(table.iter().any(|e| e.root() == path && e.plural == name), "{path} {name}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn some_kinds_are_created_by_an_update() {
+    let api = Api::start().await;
+    let lease = json!({"metadata": {"name": "l"}, "spec": {"holderIdentity": "h"}});
+    let path = "/apis/coordination.k8s.io/v1/namespaces/default/leases/l";
+    api.put(path, lease.clone()).await.expect(201);
+    api.put(path, lease).await.expect(200);
+    let path = "/apis/rbac.authorization.k8s.io/v1/clusterroles/r";
+    let role = json!({"metadata": {"name": "r"}, "rules": []});
+    // Whoever may update may not yet create.
+    let rules = json!([{"verbs": ["update"], "apiGroups": ["rbac.authorization.k8s.io"], "resources": ["clusterroles"]}]);
+    let granted = json!({"metadata": {"name": "updater"}, "rules": rules});
+    api.post("/apis/rbac.authorization.k8s.io/v1/clusterroles", granted).await.expect(201);
+    let binding = json!({"metadata": {"name": "updater"}, "subjects": [{"kind": "User", "name": "u", "apiGroup": "rbac.authorization.k8s.io"}],
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "updater"}});
+    api.post("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", binding).await.expect(201);
+    let user = api.as_user(Identity::authenticated("u", &[]));
+    user.put(path, role.clone()).await.expect(403);
+    api.put(path, role).await.expect(201);
+    let map = json!({"metadata": {"name": "m"}});
+    api.put("/api/v1/namespaces/default/configmaps/m", map).await.expect(404);
+}
+
+#[tokio::test(start_paused = true)]
+async fn approval_and_signing_are_apart() {
+    let api = Api::start().await;
+    let entry = table().into_iter().find(|e| e.plural == "certificatesigningrequests").unwrap();
+    let subject = Subject::new(&api, &entry);
+    let mut request = subject.create().await;
+    assert_eq!(request["spec"]["username"], "admin");
+    request["status"] = json!({"conditions": [{"type": "Approved", "status": "True", "reason": "Test"}]});
+    let refused = api.put(&format!("{}/status", subject.path()), request.clone()).await.expect(422);
+    assert!(
+        refused.message().contains("updates may not add a condition of type \"Approved\""),
+        "{}",
+        refused.text
+    );
+    let approved = api.put(&format!("{}/approval", subject.path()), request).await.expect(200).body;
+    assert!(approved["status"]["conditions"][0]["lastUpdateTime"].is_string());
+    let certificate = json!({"status": {"certificate": "Yw=="}});
+    let signed =
+        api.patch("merge", &format!("{}/status", subject.path()), certificate).await.expect(200).body;
+    assert_eq!(signed["status"]["conditions"], approved["status"]["conditions"]);
+    let table = api.get_as(&subject.path(), TABLE).await.expect(200).body;
+    let cells = table["rows"][0]["cells"].as_array().unwrap();
+    assert!(cells.contains(&json!("Approved,Issued")), "{cells:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_version_is_selected_by_its_own_fields() {
+    let api = Api::start().await;
+    for name in ["p", "q"] {
+        let event = json!({"metadata": {"name": format!("e-{name}")}, "reason": "R", "type": "Normal",
+            "involvedObject": {"kind": "Pod", "name": name, "namespace": "default"}, "source": {"component": "c"}});
+        api.post("/api/v1/namespaces/default/events", event).await.expect(201);
+    }
+    for (root, selector, wanted) in [
+        ("/api/v1", "involvedObject.name%3Dp", 200),
+        ("/apis/events.k8s.io/v1", "regarding.name%3Dp,reportingController%3Dc", 200),
+        ("/apis/events.k8s.io/v1", "involvedObject.name%3Dp", 400),
+        ("/api/v1", "regarding.name%3Dp", 400),
+    ] {
+        let reply = api.get(&format!("{root}/events?fieldSelector={selector}")).await.expect(wanted);
+        if wanted == 200 {
+            assert_eq!(reply.names(), ["e-p"]);
         }
     }
 }

@@ -48,9 +48,35 @@ impl EtcdServer {
 
     /// Kills the server and starts it again on the same ports and data.
     pub async fn restart(&mut self) {
-        self.stop();
+        self.kill();
+        self.start_again().await;
+    }
+
+    /// Kills the server.
+    pub fn kill(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+
+    /// Starts a server again that was killed.
+    pub async fn start_again(&mut self) {
         self.process = spawn(self.directory.path(), self.ports, self.tls.is_some());
         self.wait_until_ready().await;
+    }
+
+    /// Holds the process up where it stands: connections stay, and nothing is answered.
+    pub fn pause(&self) {
+        self.signal("-STOP");
+    }
+
+    /// Lets it go on.
+    pub fn go_on(&self) {
+        self.signal("-CONT");
+    }
+
+    fn signal(&self, signal: &str) {
+        let status = Command::new("kill").args([signal, &self.process.id().to_string()]).status().unwrap();
+        assert!(status.success(), "kill {signal}: {status}");
     }
 
     async fn wait_until_ready(&mut self) {
@@ -65,16 +91,80 @@ impl EtcdServer {
         }
         panic!("etcd does not answer at {}", self.url());
     }
-
-    fn stop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
 }
 
 impl Drop for EtcdServer {
     fn drop(&mut self) {
-        self.stop();
+        self.kill();
+    }
+}
+
+/// Three servers that are one etcd.
+pub struct EtcdCluster {
+    members: Vec<(Child, Vec<String>)>,
+    urls: Vec<String>,
+    _directory: tempfile::TempDir,
+}
+
+impl EtcdCluster {
+    /// Starts them and waits until they answer.
+    pub async fn start() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let ports: Vec<(u16, u16)> = (0..3).map(|_| free_ports()).collect();
+        let peers: Vec<String> = ports
+            .iter()
+            .enumerate()
+            .map(|(member, ports)| format!("m{member}={}", url(ports.1, false)))
+            .collect();
+        let mut cluster = Self { members: Vec::new(), urls: Vec::new(), _directory: directory };
+        for (member, ports) in ports.iter().enumerate() {
+            let (client, peer) = (url(ports.0, false), url(ports.1, false));
+            let data = cluster._directory.path().join(format!("m{member}"));
+            let arguments = [
+                ("data-dir", data.to_str().unwrap()),
+                ("name", &format!("m{member}")),
+                ("listen-client-urls", &client),
+                ("advertise-client-urls", &client),
+                ("listen-peer-urls", &peer),
+                ("initial-advertise-peer-urls", &peer),
+                ("initial-cluster", &peers.join(",")),
+            ];
+            let arguments: Vec<String> =
+                arguments.iter().map(|(flag, value)| format!("--{flag}={value}")).collect();
+            cluster.members.push((start(Command::new("etcd").args(&arguments)), arguments));
+            cluster.urls.push(client);
+        }
+        for _ in 0..60 {
+            if let Ok(etcd) = Etcd::connect(&cluster.urls, None).await
+                && apiserver_store::Store::revision(&etcd).await.is_ok()
+            {
+                return cluster;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+        }
+        panic!("the three of etcd do not answer");
+    }
+
+    pub fn urls(&self) -> &[String] {
+        &self.urls
+    }
+
+    /// Kills one.
+    pub fn kill(&mut self, member: usize) {
+        let _ = self.members[member].0.kill();
+        let _ = self.members[member].0.wait();
+    }
+
+    /// Starts it again.
+    pub fn start_again(&mut self, member: usize) {
+        let arguments = self.members[member].1.clone();
+        self.members[member].0 = start(Command::new("etcd").args(arguments));
+    }
+}
+
+impl Drop for EtcdCluster {
+    fn drop(&mut self) {
+        (0..self.members.len()).for_each(|member| self.kill(member));
     }
 }
 
@@ -97,6 +187,10 @@ fn spawn(directory: &Path, ports: (u16, u16), tls: bool) -> Child {
             command.arg(format!("--{flag}-file")).arg(directory.join(file));
         }
     }
+    start(&mut command)
+}
+
+fn start(command: &mut Command) -> Child {
     command
         .stdin(Stdio::null())
         .stdout(Stdio::null())

@@ -8,6 +8,7 @@
     reason = "a test may panic and print"
 )]
 
+mod etcd_alone;
 mod etcd_server;
 mod support;
 mod watches;
@@ -89,6 +90,10 @@ suite! {
     writes::compaction_keeps_the_newest_versions,
     writes::a_time_to_live_ends_in_a_deletion,
     writes::a_write_ends_the_time_to_live_of_the_one_before,
+    writes::a_time_to_live_is_set_anew_by_each_write,
+    writes::what_is_read_at_once_is_of_one_revision,
+    watches::a_watch_keeps_to_its_prefix,
+    watches::an_expiry_is_watched_once,
     watches::a_watch_from_now_sees_what_comes_next,
     watches::a_watch_from_a_revision_sees_history_then_the_present,
     watches::events_carry_what_was_before,

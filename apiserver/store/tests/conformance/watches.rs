@@ -142,3 +142,35 @@ pub async fn progress_comes_after_everything_before_it(subject: Subject) {
         }
     }
 }
+
+pub async fn a_watch_keeps_to_its_prefix(subject: Subject) {
+    let first = subject.put("a", "1").await;
+    let mut watch = subject.watch(first).await.unwrap();
+    let beside = Subject { prefix: format!("{}-beside", subject.prefix), ..subject.clone() };
+    beside.put("a", "1").await;
+    let below = Subject { prefix: subject.key("below"), ..subject.clone() };
+    let second = below.put("a", "1").await;
+    beside.delete("a").await;
+    let third = subject.delete("a").await;
+    let events = events(&mut watch, 3).await;
+    let expected = [(first, "a".to_owned()), (second, "a".to_owned()), (third, "a".to_owned())];
+    assert_eq!(marks(&events), expected);
+    assert_eq!(events[1].key, subject.key("below/a"));
+    // A deletion says what was deleted, and since when it was there.
+    assert_eq!((events[2].previous.as_deref(), events[2].create_revision), (Some(b"1".as_ref()), first));
+    silence(&mut watch).await;
+}
+
+pub async fn an_expiry_is_watched_once(subject: Subject) {
+    let mut watch = subject.watch(0).await.unwrap();
+    for name in ["a", "b", "c"] {
+        subject.try_put(name, "1", 0, 2).await;
+    }
+    let events = events(&mut watch, 6).await;
+    let mut names: Vec<String> = marks(&events[3..]).into_iter().map(|(_, name)| name).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["a", "b", "c"]);
+    assert!(events[3..].iter().all(|event| event.value.is_none() && event.revision > events[2].revision));
+    assert!(events.windows(2).all(|pair| pair[0].revision <= pair[1].revision));
+    silence(&mut watch).await;
+}

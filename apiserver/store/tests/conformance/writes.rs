@@ -224,3 +224,50 @@ pub async fn a_write_ends_the_time_to_live_of_the_one_before(subject: Subject) {
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!(subject.get("a").await.unwrap().mod_revision, second);
 }
+
+pub async fn a_time_to_live_is_set_anew_by_each_write(subject: Subject) {
+    let mut expected = 0;
+    let started = tokio::time::Instant::now();
+    for round in 0..4 {
+        expected = done(subject.try_put("a", &round.to_string(), expected, 3).await);
+        tokio::time::sleep(Duration::from_millis(1_500)).await;
+    }
+    // Twice its time has passed, and it is there.
+    assert!(started.elapsed() >= Duration::from_secs(6));
+    assert_eq!(subject.get("a").await.unwrap().mod_revision, expected);
+    let mut watch = subject.watch(expected + 1).await.unwrap();
+    assert_eq!(events(&mut watch, 1).await[0].value, None);
+    // What was deleted is not deleted once more when its time is over.
+    let first = done(subject.try_put("b", "1", 0, 2).await);
+    done(subject.try_delete("b", first).await);
+    let second = done(subject.try_put("b", "2", 0, 0).await);
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(subject.get("b").await.unwrap().mod_revision, second);
+}
+
+/// Two keys that are always written one after the other: a list never has the second one newer.
+pub async fn what_is_read_at_once_is_of_one_revision(subject: Subject) {
+    let writer = tokio::spawn({
+        let subject = subject.clone();
+        async move {
+            for round in 0..100 {
+                subject.put("a", &round.to_string()).await;
+                subject.put("b", &round.to_string()).await;
+            }
+        }
+    });
+    let mut last = 0;
+    while !writer.is_finished() {
+        let page = subject.list_at(0).await.unwrap();
+        assert!(page.revision >= last && page.kvs.iter().all(|kv| kv.mod_revision <= page.revision));
+        last = page.revision;
+        let values: Vec<u32> = content(&page).iter().map(|(_, value)| value.parse().unwrap()).collect();
+        match values[..] {
+            [a, b] => assert!(a == b || a == b + 1, "{a} {b}"),
+            [a] => assert_eq!(a, 0),
+            _ => assert!(values.is_empty()),
+        }
+        tokio::time::sleep(Duration::from_micros(100)).await;
+    }
+    writer.await.unwrap();
+}

@@ -153,7 +153,11 @@ async fn work(store: &Embedded, disk: &SimDisk, seen: &Rc<Seen>, seed: u64) {
         client.await.unwrap();
     }
     watching.abort();
-    let _ = watching.await;
+    if let Err(ended) = watching.await
+        && ended.is_panic()
+    {
+        std::panic::resume_unwind(ended.into_panic());
+    }
 }
 
 /// An error: the store has stopped.

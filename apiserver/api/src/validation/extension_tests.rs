@@ -1,0 +1,637 @@
+//! Kinds that extend and govern the API, devices, groups of pods: what is filled in, what is refused
+//! and in which words.
+
+use serde_json::{Value, json};
+
+use crate::registry::{self, Resource, Written};
+
+fn kind(path: &str) -> Resource {
+    let (version, plural) = path.rsplit_once('/').unwrap();
+    let (group, version) = version.split_once('/').unwrap();
+    let registry = registry::builtin();
+    Resource::clone(registry.lookup(group, version, plural).unwrap_or_else(|| panic!("{path}")))
+}
+
+/// `patch` put over `base`, as a merge patch does it.
+fn merge(base: &Value, patch: &Value) -> Value {
+    let (Value::Object(base), Value::Object(patch)) = (base, patch) else { return patch.clone() };
+    let mut merged = base.clone();
+    for (key, value) in patch {
+        if value.is_null() {
+            merged.remove(key);
+        } else {
+            let old = merged.get(key).cloned().unwrap_or(Value::Null);
+            let old = if old.is_object() { old } else { json!({}) };
+            merged.insert(key.clone(), if value.is_object() { merge(&old, value) } else { value.clone() });
+        }
+    }
+    Value::Object(merged)
+}
+
+fn defaulted(path: &str, object: &Value) -> Value {
+    let kind = kind(path);
+    let mut object = object.clone();
+    object["apiVersion"] = kind.api_version().into();
+    object["kind"] = kind.kind.clone().into();
+    if object["metadata"]["name"].is_null() {
+        object["metadata"]["name"] = "test".into();
+    }
+    (kind.behaviour.default)(&mut object);
+    object
+}
+
+fn errors(path: &str, object: &Value) -> Vec<String> {
+    let found = (kind(path).behaviour.validate)(&defaulted(path, object));
+    found.into_iter().map(|e| format!("{}: {}", e.field, e.message)).collect()
+}
+
+/// Errors of a change, and of a write of the status.
+fn change(path: &str, new: &Value, old: &Value, written: Written) -> Vec<String> {
+    let behaviour = kind(path).behaviour;
+    let (new, old) = (defaulted(path, new), defaulted(path, old));
+    let found = match &behaviour.validate_change {
+        Some(check) => check(&new, &old, written),
+        None => (behaviour.validate_update)(&new, &old),
+    };
+    found.into_iter().map(|e| format!("{}: {}", e.field, e.message)).collect()
+}
+
+/// Each patch of a valid object, and what is said about it.
+#[track_caller]
+fn refused(path: &str, base: &Value, cases: &[(Value, &[&str])]) {
+    assert_eq!(errors(path, base), [""; 0], "{path}");
+    for (patch, wanted) in cases {
+        assert_eq!(errors(path, &merge(base, patch)), *wanted, "{path} {patch}");
+    }
+}
+
+fn rules() -> Value {
+    json!([{"apiGroups": ["apps"], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["deployments"]}])
+}
+
+#[test]
+fn webhooks() {
+    let path = "admissionregistration.k8s.io/v1/mutatingwebhookconfigurations";
+    let hook = json!({"name": "a.example.com", "clientConfig": {"service": {"namespace": "n", "name": "s"}},
+        "rules": rules(), "sideEffects": "None", "admissionReviewVersions": ["v1"]});
+    let with = |patch: Value| json!({"webhooks": [merge(&hook, &patch)]});
+    let base = with(json!({}));
+    let filled = defaulted(path, &base)["webhooks"][0].clone();
+    for (field, value) in [
+        ("failurePolicy", json!("Fail")),
+        ("matchPolicy", json!("Equivalent")),
+        ("timeoutSeconds", json!(10)),
+        ("reinvocationPolicy", json!("Never")),
+        ("namespaceSelector", json!({})),
+    ] {
+        assert_eq!(filled[field], value, "{field}");
+    }
+    assert_eq!(
+        (&filled["rules"][0]["scope"], &filled["clientConfig"]["service"]["port"]),
+        (&json!("*"), &json!(443))
+    );
+    refused(
+        path,
+        &base,
+        &[
+            (
+                with(json!({"name": "a.b"})),
+                &[
+                    "webhooks[0].name: Invalid value: \"a.b\": should be a domain with at least three segments separated by dots",
+                ],
+            ),
+            (
+                with(json!({"sideEffects": "Some"})),
+                &[
+                    "webhooks[0].sideEffects: Unsupported value: \"Some\": supported values: \"None\", \"NoneOnDryRun\"",
+                ],
+            ),
+            (
+                with(json!({"sideEffects": null})),
+                &["webhooks[0].sideEffects: Required value: must specify one of None, NoneOnDryRun"],
+            ),
+            (
+                with(json!({"timeoutSeconds": 31})),
+                &[
+                    "webhooks[0].timeoutSeconds: Invalid value: 31: the timeout value must be between 1 and 30 seconds",
+                ],
+            ),
+            (
+                with(json!({"clientConfig": {"url": "https://x"}})),
+                &["webhooks[0].clientConfig: Required value: exactly one of url or service is required"],
+            ),
+            (
+                with(json!({"clientConfig": {"service": null, "url": "http://x"}})),
+                &[
+                    "webhooks[0].clientConfig.url: Invalid value: \"http\": 'https' is the only allowed URL scheme; desired \
+               format: https://host[/path]",
+                ],
+            ),
+            (
+                with(json!({"admissionReviewVersions": ["v2"]})),
+                &[
+                    "webhooks[0].admissionReviewVersions: Invalid value: [\"v2\"]: must include at least one of v1, v1beta1",
+                ],
+            ),
+            (
+                with(
+                    json!({"rules": [{"apiGroups": ["*", "a"], "apiVersions": [], "operations": ["READ"], "resources": ["a/*", "a/b"]}]}),
+                ),
+                &[
+                    "webhooks[0].rules[0].operations[0]: Unsupported value: \"READ\": supported values: \"*\", \"CONNECT\", \
+             \"CREATE\", \"DELETE\", \"UPDATE\"",
+                    "webhooks[0].rules[0].apiGroups: Invalid value: [\"*\",\"a\"]: if '*' is present, must not specify other API \
+             groups",
+                    "webhooks[0].rules[0].apiVersions: Required value",
+                    "webhooks[0].rules[0].resources[1]: Invalid value: \"a/b\": if 'a/*' is present, must not specify a/b",
+                ],
+            ),
+            (json!({"webhooks": [hook, hook]}), &["webhooks[1].name: Duplicate value: \"a.example.com\""]),
+            (
+                with(json!({"matchConditions": [{"name": "x", "expression": ""}]})),
+                &["webhooks[0].matchConditions[0].expression: Required value"],
+            ),
+        ],
+    );
+    let broken = with(json!({"matchConditions": [{"name": "x", "expression": "a +"}]}));
+    let found = errors(path, &broken);
+    assert!(found[0].starts_with(
+        "webhooks[0].matchConditions[0].expression: Invalid value: \"a +\": compilation failed: "
+    ));
+}
+
+#[test]
+fn policies_and_their_bindings() {
+    let path = "admissionregistration.k8s.io/v1/validatingadmissionpolicies";
+    let base = json!({"spec": {"matchConstraints": {"resourceRules": rules()}, "validations": [{"expression": "true"}]}});
+    let filled = defaulted(path, &base);
+    assert_eq!(filled["spec"]["failurePolicy"], "Fail");
+    assert_eq!(filled["spec"]["matchConstraints"]["matchPolicy"], "Equivalent");
+    refused(
+        path,
+        &base,
+        &[
+            (json!({"spec": {"matchConstraints": null}}), &["spec.matchConstraints: Required value"]),
+            (
+                json!({"spec": {"validations": []}}),
+                &[
+                    "spec.validations: Required value: validations or auditAnnotations must be non-empty",
+                    "spec.auditAnnotations: Required value: validations or auditAnnotations must be non-empty",
+                ],
+            ),
+            (
+                json!({"spec": {"validations": [{"expression": " ", "message": "a\nb", "reason": "No"}]}}),
+                &[
+                    "spec.validations[0].expression: Required value: expression is not specified",
+                    "spec.validations[0].message: Invalid value: \"a\\nb\": message must not contain line breaks",
+                    "spec.validations[0].reason: Unsupported value: \"No\": supported values: \"Forbidden\", \"Invalid\", \
+             \"RequestEntityTooLarge\", \"Unauthorized\"",
+                ],
+            ),
+            (
+                json!({"spec": {"variables": [{"name": "1a", "expression": "1"}]}}),
+                &["spec.variables[0].name: Invalid value: \"1a\": name is not a valid CEL identifier"],
+            ),
+            (
+                json!({"spec": {"paramKind": {"apiVersion": "", "kind": ""}}}),
+                &["spec.paramKind.apiVersion: Required value", "spec.paramKind.kind: Required value"],
+            ),
+        ],
+    );
+    let path = "admissionregistration.k8s.io/v1/validatingadmissionpolicybindings";
+    let base = json!({"spec": {"policyName": "p", "validationActions": ["Deny"]}});
+    refused(
+        path,
+        &base,
+        &[
+            (json!({"spec": {"policyName": ""}}), &["spec.policyName: Required value"]),
+            (json!({"spec": {"validationActions": []}}), &["spec.validationActions: Required value"]),
+            (
+                json!({"spec": {"validationActions": ["Deny", "Deny"]}}),
+                &["spec.validationActions[1]: Duplicate value: \"Deny\""],
+            ),
+            (
+                json!({"spec": {"paramRef": {"parameterNotFoundAction": "Deny"}}}),
+                &["spec.paramRef: Required value: one of name or selector must be specified"],
+            ),
+            (
+                json!({"spec": {"paramRef": {"name": "x", "selector": {}}}}),
+                &[
+                    "spec.paramRef.name: Forbidden: name and selector are mutually exclusive",
+                    "spec.paramRef.selector: Forbidden: name and selector are mutually exclusive",
+                    "spec.paramRef.parameterNotFoundAction: Required value",
+                ],
+            ),
+        ],
+    );
+    let path = "admissionregistration.k8s.io/v1/mutatingadmissionpolicies";
+    let mutation = json!({"patchType": "JSONPatch", "jsonPatch": {"expression": "[]"}});
+    let base = json!({"spec": {"matchConstraints": {"resourceRules": rules()}, "reinvocationPolicy": "Never",
+        "mutations": [mutation]}});
+    refused(
+        path,
+        &base,
+        &[
+            (json!({"spec": {"reinvocationPolicy": null}}), &["spec.reinvocationPolicy: Required value"]),
+            (
+                json!({"spec": {"mutations": [{"patchType": "ApplyConfiguration"}]}}),
+                &[
+                    "spec.mutations[0].applyConfiguration: Required value: must be specified when patchType is ApplyConfiguration",
+                ],
+            ),
+        ],
+    );
+}
+
+#[test]
+fn flow_control() {
+    let path = "flowcontrol.apiserver.k8s.io/v1/flowschemas";
+    let base = json!({"spec": {"priorityLevelConfiguration": {"name": "l"}}});
+    assert_eq!(defaulted(path, &base)["spec"]["matchingPrecedence"], 1000);
+    refused(
+        path,
+        &base,
+        &[
+            (
+                json!({"spec": {"matchingPrecedence": 1}}),
+                &[
+                    "spec.matchingPrecedence: Invalid value: 1: only the schema named 'exempt' may have matchingPrecedence 1",
+                ],
+            ),
+            (
+                json!({"spec": {"matchingPrecedence": 10001}}),
+                &["spec.matchingPrecedence: Invalid value: 10001: must not be greater than 10000"],
+            ),
+            (
+                json!({"spec": {"rules": [{"subjects": [{"kind": "User", "group": {"name": "g"}}]}]}}),
+                &[
+                    "spec.rules[0].subjects[0].group: Forbidden: group is forbidden when subject kind is not 'Group'",
+                    "spec.rules[0].subjects[0].user: Required value: user is required when subject kind is 'User'",
+                    "spec.rules[0]: Required value: at least one of resourceRules and nonResourceRules has to be non-empty",
+                ],
+            ),
+        ],
+    );
+    let path = "flowcontrol.apiserver.k8s.io/v1/prioritylevelconfigurations";
+    let base =
+        json!({"spec": {"type": "Limited", "limited": {"limitResponse": {"type": "Queue", "queuing": {}}}}});
+    let limited = defaulted(path, &base)["spec"]["limited"].clone();
+    assert_eq!((&limited["nominalConcurrencyShares"], &limited["lendablePercent"]), (&json!(30), &json!(0)));
+    assert_eq!(
+        limited["limitResponse"]["queuing"],
+        json!({"handSize": 8, "queues": 64, "queueLengthLimit": 50})
+    );
+    refused(
+        path,
+        &base,
+        &[
+            (
+                json!({"spec": {"type": "Exempt"}}),
+                &[
+                    "spec.type: Invalid value: \"Exempt\": must be 'Exempt' if and only if `name` is 'exempt'",
+                    "spec.limited: Forbidden: must be nil if the type is not Limited",
+                ],
+            ),
+            (
+                json!({"spec": {"limited": {"limitResponse": {"queuing": {"queues": 4}}}}}),
+                &[
+                    "spec.limited.limitResponse.queuing.handSize: Invalid value: 8: should not be greater than queues (4)",
+                ],
+            ),
+            (
+                json!({"spec": {"limited": {"limitResponse": {"type": "Reject"}}}}),
+                &[
+                    "spec.limited.limitResponse.queuing: Forbidden: must be nil if limited.limitResponse.type is not Limited",
+                ],
+            ),
+        ],
+    );
+}
+
+#[test]
+fn api_services() {
+    let path = "apiregistration.k8s.io/v1/apiservices";
+    let base = json!({"metadata": {"name": "v1.example.com"},
+        "spec": {"group": "example.com", "version": "v1", "groupPriorityMinimum": 100, "versionPriority": 10}});
+    refused(
+        path,
+        &base,
+        &[
+            (
+                json!({"metadata": {"name": "x"}}),
+                &[
+                    "metadata.name: Invalid value: \"x\": must be `spec.version+\".\"+spec.group`: \"v1.example.com\"",
+                ],
+            ),
+            (
+                json!({"spec": {"groupPriorityMinimum": 20001}}),
+                &["spec.groupPriorityMinimum: Invalid value: 20001: must be positive and less than 20000"],
+            ),
+            (
+                json!({"spec": {"insecureSkipTLSVerify": true}}),
+                &["spec.insecureSkipTLSVerify: Invalid value: true: local \
+            APIServices may not have insecureSkipTLSVerify"],
+            ),
+            (
+                json!({"spec": {"service": {}}}),
+                &["spec.service.namespace: Required value", "spec.service.name: Required value"],
+            ),
+        ],
+    );
+    let mut local = defaulted(path, &base);
+    (kind(path).behaviour.prepare_create)(&mut local);
+    assert_eq!(local["status"]["conditions"][0]["reason"], "Local");
+}
+
+#[test]
+fn claims_say_the_same_in_every_version() {
+    let v1 = "resource.k8s.io/v1/resourceclaims";
+    let request =
+        |exactly: Value| json!({"spec": {"devices": {"requests": [{"name": "r", "exactly": exactly}]}}});
+    let base = request(json!({"deviceClassName": "c"}));
+    let filled = &defaulted(v1, &base)["spec"]["devices"]["requests"][0]["exactly"];
+    assert_eq!((&filled["allocationMode"], &filled["count"]), (&json!("ExactCount"), &json!(1)));
+    let path = "spec.devices.requests[0].exactly";
+    let class = format!("{path}.deviceClassName: Required value");
+    let count = format!("{path}.count: Invalid value: 2: must not be specified when allocationMode is 'All'");
+    refused(
+        v1,
+        &base,
+        &[
+            (request(json!({"deviceClassName": ""})), &[class.as_str()]),
+            (
+                request(json!({"deviceClassName": "c", "allocationMode": "All", "count": 2})),
+                &[count.as_str()],
+            ),
+            (
+                json!({"spec": {"devices": {"requests": [{"name": "r"}]}}}),
+                &[
+                    "spec.devices.requests[0]: Required value: exactly one of `exactly` or `firstAvailable` is required",
+                ],
+            ),
+            (
+                json!({"spec": {"devices": {"constraints": [{"requests": ["x"], "matchAttribute": "a"}]}}}),
+                &[
+                    "spec.devices.constraints[0].requests[0]: Invalid value: \"x\": must be the name of a request in the claim or \
+             the name of a request and a subrequest separated by '/'",
+                    "spec.devices.constraints[0].matchAttribute: Invalid value: \"a\": must include a domain",
+                ],
+            ),
+        ],
+    );
+    let old = "resource.k8s.io/v1beta1/resourceclaims";
+    let flat =
+        |request: Value| json!({"spec": {"devices": {"requests": [merge(&json!({"name": "r"}), &request)]}}});
+    let filled = defaulted(old, &flat(json!({"deviceClassName": "c"})));
+    assert_eq!(filled["apiVersion"], "resource.k8s.io/v1beta1");
+    assert_eq!(
+        filled["spec"]["devices"]["requests"][0],
+        json!({"name": "r", "deviceClassName": "c",
+        "allocationMode": "ExactCount", "count": 1})
+    );
+    let wrong = flat(json!({"deviceClassName": "c", "allocationMode": "All", "count": 2}));
+    assert_eq!(errors(old, &wrong), [count]);
+    let other = request(json!({"deviceClassName": "d"}));
+    let found = change(v1, &other, &base, Written::Main);
+    assert!(found.len() == 1 && found[0].ends_with("field is immutable"), "{found:?}");
+    let reserved =
+        merge(&base, &json!({"status": {"reservedFor": [{"resource": "pods", "name": "p", "uid": "u"}]}}));
+    assert_eq!(
+        change(v1, &reserved, &base, Written::Status),
+        ["status.reservedFor: Forbidden: may not be specified when `allocated` is not set"]
+    );
+}
+
+#[test]
+fn slices_rules_and_pool_requests() {
+    let path = "resource.k8s.io/v1/resourceslices";
+    let base = json!({"spec": {"nodeName": "n", "driver": "d.example.com",
+        "pool": {"name": "n", "generation": 1, "resourceSliceCount": 1}, "devices": [{"name": "d0"}]}});
+    let places =
+        "exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is required";
+    let (none, many) = (
+        format!("spec: Required value: {places}"),
+        format!("spec: Invalid value: \"{{`nodeName`, `allNodes`}}\": {places}, but multiple fields are set"),
+    );
+    refused(
+        path,
+        &base,
+        &[
+            (json!({"spec": {"nodeName": null}}), &[none.as_str()]),
+            (json!({"spec": {"allNodes": true}}), &[many.as_str()]),
+            (json!({"spec": {"driver": ""}}), &["spec.driver: Required value"]),
+            (
+                json!({"spec": {"pool": {"resourceSliceCount": 0}}}),
+                &["spec.pool.resourceSliceCount: Invalid value: 0: must be greater than zero"],
+            ),
+            (
+                json!({"spec": {"devices": [{"name": "d0"}, {"name": "d0"}]}}),
+                &["spec.devices[1].name: Duplicate value: \"d0\""],
+            ),
+            (
+                json!({"spec": {"devices": [{"name": "d0", "attributes": {"a": {}, "b": {"version": "1"}}}]}}),
+                &[
+                    "spec.devices[0].attributes[a]: Required value: exactly one value must be specified",
+                    "spec.devices[0].attributes[b].version: Invalid value: \"1\": must be a string compatible with semver.org spec \
+             2.0.0",
+                ],
+            ),
+        ],
+    );
+    let moved = merge(&base, &json!({"spec": {"nodeName": "m"}}));
+    assert_eq!(
+        change(path, &moved, &base, Written::Main),
+        ["spec.nodeName: Invalid value: \"m\": field is immutable"]
+    );
+    let path = "resource.k8s.io/v1alpha3/devicetaintrules";
+    let base = json!({"spec": {"taint": {"key": "example.com/k", "effect": "NoSchedule"}}});
+    refused(
+        path,
+        &base,
+        &[(
+            json!({"spec": {"taint": {"effect": "Never", "key": ""}}}),
+            &[
+                "spec.taint.key: Required value",
+                "spec.taint.effect: Unsupported value: \"Never\": supported values: \"NoExecute\", \"NoSchedule\", \"None\"",
+            ],
+        )],
+    );
+    let path = "resource.k8s.io/v1alpha3/resourcepoolstatusrequests";
+    let base = json!({"spec": {"driver": "d.example.com"}});
+    assert_eq!(defaulted(path, &base)["spec"]["limit"], 100);
+    refused(
+        path,
+        &base,
+        &[(
+            json!({"spec": {"limit": 1001}}),
+            &["spec.limit: Invalid value: 1001: must be less than or equal to 1000"],
+        )],
+    );
+}
+
+#[test]
+fn trust_and_certificates_of_pods() {
+    let pem = |label: &str| format!("-----BEGIN {label}-----\nMAYCAQECAQI=\n-----END {label}-----\n");
+    let path = "certificates.k8s.io/v1beta1/clustertrustbundles";
+    let base = json!({"metadata": {"name": "example.com:s:x"},
+        "spec": {"signerName": "example.com/s", "trustBundle": pem("CERTIFICATE")}});
+    let twice = pem("CERTIFICATE").repeat(2);
+    refused(
+        path,
+        &base,
+        &[
+            (
+                json!({"metadata": {"name": "x"}}),
+                &["metadata.name: Invalid value: \"x\": ClusterTrustBundle for signerName \
+            example.com/s must be named with prefix example.com:s:"],
+            ),
+            (
+                json!({"spec": {"trustBundle": ""}}),
+                &[
+                    "spec.trustBundle: Invalid value: \"<value omitted>\": at least one trust anchor must be provided",
+                ],
+            ),
+            (
+                json!({"spec": {"trustBundle": twice}}),
+                &[
+                    "spec.trustBundle: Invalid value: \"<value omitted>\": trust bundle contains duplicate entries",
+                ],
+            ),
+            (
+                json!({"spec": {"trustBundle": pem("KEY")}}),
+                &["spec.trustBundle: Invalid value: \"<value omitted>\": entry 0 has bad block type: KEY"],
+            ),
+        ],
+    );
+    let path = "certificates.k8s.io/v1beta1/podcertificaterequests";
+    let base = json!({"spec": {"signerName": "example.com/s", "podName": "p", "podUID": "u", "serviceAccountName": "s",
+        "serviceAccountUID": "v", "nodeName": "n", "nodeUID": "w", "pkixPublicKey": "MAYCAQECAQI="}});
+    assert_eq!(defaulted(path, &base)["spec"]["maxExpirationSeconds"], 86_400);
+    refused(
+        path,
+        &base,
+        &[(
+            json!({"spec": {"podUID": "", "maxExpirationSeconds": 60}}),
+            &[
+                "spec.podUID: Required value: podUID must not be empty",
+                "spec.maxExpirationSeconds: Invalid value: 60: must be in the range [3600, 7862400]",
+            ],
+        )],
+    );
+    let condition = json!({"type": "Issued", "status": "True", "reason": "R", "lastTransitionTime": "2026-01-01T00:00:00Z"});
+    let issued = merge(&base, &json!({"status": {"conditions": [condition]}}));
+    assert_eq!(
+        change(path, &issued, &base, Written::Status),
+        ["status.certificateChain: Required value: must be set when the request is issued"]
+    );
+}
+
+#[test]
+fn groups_leases_and_migrations() {
+    let path = "scheduling.k8s.io/v1alpha2/workloads";
+    let base = json!({"spec": {"podGroupTemplates": [{"name": "g", "schedulingPolicy": {"gang": {"minCount": 2}}}]}});
+    refused(
+        path,
+        &base,
+        &[
+            (
+                json!({"spec": {"podGroupTemplates": []}}),
+                &["spec.podGroupTemplates: Required value: must have at least one item"],
+            ),
+            (
+                json!({"spec": {"podGroupTemplates": [{"name": "g", "schedulingPolicy": {}}]}}),
+                &[
+                    "spec.podGroupTemplates[0].schedulingPolicy: Invalid value: \"\": must specify one of: `basic`, `gang`",
+                ],
+            ),
+        ],
+    );
+    let many: Vec<Value> =
+        (0..9).map(|i| json!({"name": format!("g{i}"), "schedulingPolicy": {"basic": {}}})).collect();
+    assert_eq!(
+        errors(path, &json!({"spec": {"podGroupTemplates": many}})),
+        ["spec.podGroupTemplates: Too many: 9: must have at most 8 items"]
+    );
+    let path = "coordination.k8s.io/v1beta1/leasecandidates";
+    let base = json!({"spec": {"leaseName": "l", "binaryVersion": "1.36.0", "emulationVersion": "1.35.0",
+        "strategy": "OldestEmulationVersion"}});
+    refused(
+        path,
+        &base,
+        &[
+            (
+                json!({"spec": {"binaryVersion": "1.34.0"}}),
+                &["spec.binaryVersion: Invalid value: \"1.34.0\": must be greater \
+            than or equal to `emulationVersion`"],
+            ),
+            (
+                json!({"spec": {"emulationVersion": null}}),
+                &["spec.emulationVersion: Required value: must be specified when \
+            `strategy` is 'OldestEmulationVersion'"],
+            ),
+            (
+                json!({"spec": {"binaryVersion": "1"}}),
+                &["spec.binaryVersion: Invalid value: \"1\": must be a valid semantic version"],
+            ),
+        ],
+    );
+    let path = "storagemigration.k8s.io/v1beta1/storageversionmigrations";
+    let base = json!({"spec": {"resource": {"group": "apps", "resource": "deployments"}}});
+    refused(
+        path,
+        &base,
+        &[(
+            json!({"spec": {"resource": {"resource": ""}}}),
+            &["spec.resource.resource: Required value: resource is required"],
+        )],
+    );
+    let other = merge(&base, &json!({"spec": {"resource": {"group": "batch"}}}));
+    assert_eq!(
+        change(path, &other, &base, Written::Main),
+        ["group: Invalid value: \"batch\": field is immutable"]
+    );
+}
+
+#[test]
+fn new_events_say_more_and_change_less() {
+    let path = "events.k8s.io/v1/events";
+    let base = json!({"metadata": {"name": "e", "namespace": "default"}, "regarding": {"namespace": "default"},
+        "eventTime": "2026-01-02T03:04:05.000006Z", "reportingController": "example.com/c", "reportingInstance": "i",
+        "action": "A", "reason": "R", "type": "Normal"});
+    refused(
+        path,
+        &base,
+        &[
+            (json!({"eventTime": null}), &["eventTime: Required value"]),
+            (
+                json!({"type": "Odd", "deprecatedCount": 2}),
+                &[
+                    "type: Invalid value: \"\": has invalid value: Odd",
+                    "count: Invalid value: \"\": needs to be unset",
+                ],
+            ),
+            (
+                json!({"action": "", "reportingInstance": "i".repeat(129)}),
+                &[
+                    "reportingInstance: Invalid value: \"\": can have at most 128 characters",
+                    "action: Required value",
+                ],
+            ),
+            (
+                json!({"series": {"count": 1}}),
+                &[
+                    "series.count: Invalid value: \"\": should be at least 2",
+                    "series.lastObservedTime: Required value",
+                ],
+            ),
+        ],
+    );
+    let series =
+        merge(&base, &json!({"series": {"count": 2, "lastObservedTime": "2026-01-02T03:04:06.000000Z"}}));
+    assert_eq!(change(path, &series, &base, Written::Main), [""; 0]);
+    let other = merge(&base, &json!({"note": "else"}));
+    assert_eq!(
+        change(path, &other, &base, Written::Main),
+        ["message: Invalid value: \"else\": field is immutable"]
+    );
+}

@@ -1,0 +1,167 @@
+//! Where a container sees the volumes of its pod.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use super::container::Pod;
+use super::{Errors, given, items, text};
+
+/// `volumeMounts` of a container at `path`, which ends in that name.
+pub(super) fn mounts(container: &Value, pod: &Pod<'_>, path: &str, errors: &mut Errors) {
+    let devices = items(container, "volumeDevices");
+    let mut seen = BTreeSet::new();
+    for (index, mount) in items(container, "volumeMounts").iter().enumerate() {
+        let at = format!("{path}[{index}]");
+        let (name, target) = (text(mount, "name"), text(mount, "mountPath"));
+        if name.is_empty() {
+            errors.required(format!("{at}.name"), "");
+        }
+        if !pod.volumes.contains_key(name) {
+            errors.not_found(format!("{at}.name"), &json!(name));
+        }
+        if target.is_empty() {
+            errors.required(format!("{at}.mountPath"), "");
+        }
+        if !seen.insert(target) {
+            errors.invalid(format!("{at}.mountPath"), &json!(target), "must be unique");
+        }
+        if devices.iter().any(|d| text(d, "name") == name) {
+            errors.invalid(format!("{at}.name"), &json!(name), "must not already exist in volumeDevices");
+        }
+        if devices.iter().any(|d| text(d, "devicePath") == target) {
+            let detail = "must not already exist as a path in volumeDevices";
+            errors.invalid(format!("{at}.mountPath"), &json!(target), detail);
+        }
+        sub_paths(mount, &at, path, errors);
+        propagation(mount, container, path, errors);
+    }
+}
+
+fn sub_paths(mount: &Value, at: &str, path: &str, errors: &mut Errors) {
+    let (sub, expression) = (text(mount, "subPath"), text(mount, "subPathExpr"));
+    if !sub.is_empty() {
+        relative(sub, &format!("{path}.subPath"), errors);
+    }
+    if !expression.is_empty() {
+        if !sub.is_empty() {
+            let detail = "subPathExpr and subPath are mutually exclusive";
+            errors.invalid(format!("{at}.subPathExpr"), &json!(expression), detail);
+        }
+        relative(expression, &format!("{path}.subPathExpr"), errors);
+    }
+}
+
+fn propagation(mount: &Value, container: &Value, path: &str, errors: &mut Errors) {
+    let mode = given(mount, "mountPropagation");
+    if let Some(mode) = mode {
+        let path = format!("{path}.mountPropagation");
+        if !matches!(mode.as_str(), Some("Bidirectional" | "HostToContainer" | "None")) {
+            errors.not_supported(path.as_str(), mode, &["Bidirectional", "HostToContainer", "None"]);
+        }
+        if mode == "Bidirectional" && container["securityContext"]["privileged"] != true {
+            let detail = "Bidirectional mount propagation is available only to privileged containers";
+            errors.forbidden(path, detail);
+        }
+    }
+    let path = format!("{path}.recursiveReadOnly");
+    match mount.get("recursiveReadOnly").and_then(Value::as_str) {
+        None | Some("Disabled") => {}
+        Some("Enabled" | "IfPossible") => {
+            if mount["readOnly"] != true {
+                errors.forbidden(path.as_str(), "may only be specified when readOnly is true");
+            }
+            if mode.is_some_and(|m| m != "None") {
+                let detail = "may only be specified when mountPropagation is None or not specified";
+                errors.forbidden(path, detail);
+            }
+        }
+        Some(other) => {
+            errors.not_supported(path, &json!(other), &["Disabled", "Enabled", "IfPossible"]);
+        }
+    }
+}
+
+/// `volumeDevices` of a container at `path`, which ends in that name.
+pub(super) fn devices(container: &Value, pod: &Pod<'_>, path: &str, errors: &mut Errors) {
+    let mounts = items(container, "volumeMounts");
+    let (mut names, mut paths) = (BTreeSet::new(), BTreeSet::new());
+    for (index, device) in items(container, "volumeDevices").iter().enumerate() {
+        let at = format!("{path}[{index}]");
+        let (name, target) = (text(device, "name"), text(device, "devicePath"));
+        let mut invalid = |field: &str, value: &str, detail: &str| {
+            errors.invalid(format!("{at}.{field}"), &json!(value), detail);
+        };
+        if names.contains(name) {
+            invalid("name", name, "must be unique");
+        }
+        let block =
+            |v: &&Value| ["persistentVolumeClaim", "ephemeral"].iter().any(|kind| given(v, kind).is_some());
+        let volume = pod.volumes.get(name).copied();
+        if volume.is_some_and(|v| !block(&v)) {
+            let detail =
+                "can only use volume source type of PersistentVolumeClaim or Ephemeral for block mode";
+            invalid("name", name, detail);
+        }
+        if paths.contains(target) {
+            invalid("devicePath", target, "must be unique");
+        }
+        if climbs(target) {
+            invalid("devicePath", target, "can not contain backsteps ('..')");
+        } else {
+            paths.insert(target);
+        }
+        if mounts.iter().any(|m| text(m, "name") == name) {
+            invalid("name", name, "must not already exist in volumeMounts");
+        }
+        if mounts.iter().any(|m| text(m, "mountPath") == target) {
+            invalid("devicePath", target, "must not already exist as a path in volumeMounts");
+        }
+        if name.is_empty() {
+            errors.required(format!("{at}.name"), "");
+        } else {
+            names.insert(name);
+        }
+        if volume.is_none() {
+            errors.not_found(format!("{at}.name"), &json!(name));
+        }
+        if target.is_empty() {
+            errors.required(format!("{at}.devicePath"), "");
+        }
+    }
+}
+
+fn climbs(path: &str) -> bool {
+    path.split('/').any(|part| part == "..")
+}
+
+/// Refuses a path that leads out of a directory.
+pub(super) fn no_backsteps(value: &str, path: &str, errors: &mut Errors) {
+    if climbs(value) {
+        errors.invalid(path, &json!(value), "must not contain '..'");
+    }
+}
+
+/// A path below a directory.
+pub(super) fn relative(value: &str, path: &str, errors: &mut Errors) {
+    if value.starts_with('/') {
+        errors.invalid(path, &json!(value), "must be a relative path");
+    }
+    no_backsteps(value, path, errors);
+}
+
+/// A path below a directory whose name is not reserved for the kubelet.
+pub(super) fn local(value: &str, path: &str, errors: &mut Errors) {
+    relative(value, path, errors);
+    if value.starts_with("..") && !value.starts_with("../") {
+        errors.invalid(path, &json!(value), "must not start with '..'");
+    }
+}
+
+/// [`local`], and it must be there.
+pub(super) fn required_local(value: &str, path: &str, errors: &mut Errors) {
+    if value.is_empty() {
+        errors.required(path, "");
+    }
+    local(value, path, errors);
+}

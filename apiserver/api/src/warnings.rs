@@ -1,0 +1,42 @@
+//! What a client is told although its request is carried out: `Warning: 299` headers, in
+//! Kubernetes' words. Each kind has a function from the new object, and the old one on update, to
+//! its warnings.
+
+mod objects;
+mod pod;
+mod service;
+
+use serde_json::Value;
+
+/// Warnings of a kind: new object, old one on update.
+pub type Warn = fn(&Value, Option<&Value>) -> Vec<String>;
+
+/// What is worth a warning for a kind, if anything is.
+pub fn of(group: &str, plural: &str) -> Option<Warn> {
+    Some(match (group, plural) {
+        ("", "pods") => pod::pod,
+        ("", "podtemplates") => |new, old| pod::template_at(new, old, "/template", "template"),
+        ("", "replicationcontrollers") | ("apps", "deployments" | "replicasets" | "daemonsets") => {
+            pod::workload
+        }
+        ("apps", "statefulsets") => pod::stateful_set,
+        ("batch", "jobs") => pod::job,
+        ("batch", "cronjobs") => pod::cron_job,
+        ("", "services") => service::service,
+        ("", "endpoints") => service::endpoints,
+        ("discovery.k8s.io", "endpointslices") => service::slice,
+        ("", "nodes") => objects::node,
+        ("", "secrets") => objects::secret,
+        ("", "serviceaccounts") => objects::service_account,
+        ("", "persistentvolumes") => objects::volume,
+        ("", "persistentvolumeclaims") => objects::claim,
+        ("storage.k8s.io", "storageclasses") => objects::storage_class,
+        ("networking.k8s.io", "ingresses") => objects::ingress,
+        ("networking.k8s.io", "networkpolicies") => objects::network_policy,
+        ("node.k8s.io", "runtimeclasses") => objects::runtime_class,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,112 @@
+//! What is refused and what is warned about, as clients see it; the tables of rules are unit tests.
+
+use serde_json::{Value, json};
+
+use crate::harness::{Api, Reply, deployment, pod};
+
+const PODS: &str = "/api/v1/namespaces/default/pods";
+const SERVICES: &str = "/api/v1/namespaces/default/services";
+const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+
+fn warnings(reply: &Reply) -> Vec<String> {
+    reply.headers.get_all("warning").iter().map(|w| w.to_str().unwrap().to_owned()).collect()
+}
+
+/// Fields and reasons of a refusal.
+fn causes(reply: &Reply) -> Vec<(&str, &str)> {
+    let causes = reply.body["details"]["causes"].as_array().unwrap();
+    causes.iter().map(|c| (c["field"].as_str().unwrap(), c["reason"].as_str().unwrap())).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn warnings_come_with_creation_and_with_changes_of_a_template() {
+    let api = Api::start().await;
+    let mut one = pod("p");
+    one["spec"]["containers"][0]["env"] = json!([{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]);
+    let made = api.post(PODS, one).await.expect(201);
+    assert_eq!(
+        warnings(&made),
+        [
+            "299 - \"spec.containers[0].env[1]: hides previous definition of \\\"A\\\", which may be dropped when using apply\""
+        ]
+    );
+    let patched = api.patch("merge", &format!("{PODS}/p"), json!({"metadata": {"labels": {"x": "y"}}})).await;
+    assert!(warnings(&patched.expect(200)).is_empty(), "pods change often");
+    let mut set = deployment("d");
+    set["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = json!(-1);
+    assert_eq!(warnings(&api.post(DEPLOYMENTS, set).await.expect(201)).len(), 1);
+    let path = format!("{DEPLOYMENTS}/d");
+    let scaled = api.patch("merge", &path, json!({"spec": {"replicas": 3}})).await.expect(200);
+    assert!(warnings(&scaled).is_empty(), "the template is the same");
+    let status = api.patch("merge", &format!("{path}/status"), json!({"status": {"replicas": 1}})).await;
+    assert!(warnings(&status.expect(200)).is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn statuses_are_judged_by_themselves() {
+    let api = Api::start().await;
+    api.post(DEPLOYMENTS, deployment("d")).await.expect(201);
+    let path = format!("{DEPLOYMENTS}/d/status");
+    let wrong = json!({"status": {"replicas": 1, "readyReplicas": 2}});
+    let refused = api.patch("merge", &path, wrong).await.expect(422);
+    assert_eq!(causes(&refused), [("status.readyReplicas", "FieldValueInvalid")]);
+    api.post(PODS, pod("p")).await.expect(201);
+    let path = format!("{PODS}/p/status");
+    let end = json!({"status": {"containerStatuses": [{"name": "c", "image": "i", "imageID": "", "ready": false,
+        "restartCount": 0, "state": {"terminated": {"exitCode": 0}}}]}});
+    api.patch("strategic-merge", &path, end).await.expect(200);
+    let class = api.patch("merge", &path, json!({"status": {"qosClass": "Guaranteed"}})).await.expect(422);
+    assert_eq!(causes(&class), [("status.qosClass", "FieldValueInvalid")]);
+    api.patch("merge", "/api/v1/namespaces/default/status", json!({"status": {"phase": "Terminating"}}))
+        .await
+        .expect(422);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_goes_takes_no_new_finalizers() {
+    let api = Api::start().await;
+    let held = json!({"metadata": {"name": "m", "finalizers": ["example.com/a"]}});
+    api.post(MAPS, held).await.expect(201);
+    let path = format!("{MAPS}/m");
+    api.delete(&path, Value::Null).await.expect(200);
+    let more = json!({"metadata": {"finalizers": ["example.com/a", "example.com/b"]}});
+    let refused = api.patch("merge", &path, more).await.expect(422);
+    assert_eq!(causes(&refused), [("metadata.finalizers", "FieldValueForbidden")]);
+    assert!(
+        refused.message().contains("found new finalizers []string{\"example.com/b\"}"),
+        "{}",
+        refused.text
+    );
+    api.patch("merge", &path, json!({"metadata": {"finalizers": null}})).await.expect(200);
+    api.get(&path).await.expect(404);
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_and_services_keep_what_they_must() {
+    let api = Api::start().await;
+    let mut gated = pod("g");
+    gated["spec"]["schedulingGates"] = json!([{"name": "example.com/hold"}]);
+    api.post(PODS, gated).await.expect(201);
+    let path = format!("{PODS}/g");
+    let narrowed = json!({"spec": {"nodeSelector": {"zone": "a"}}});
+    assert_eq!(api.patch("merge", &path, narrowed).await.expect(200).body["metadata"]["generation"], 2);
+    let moved = api.patch("merge", &path, json!({"spec": {"nodeSelector": {"zone": "b"}}})).await.expect(422);
+    assert_eq!(causes(&moved), [("spec.nodeSelector", "FieldValueInvalid")]);
+    api.patch("merge", &path, json!({"spec": {"schedulingGates": null}})).await.expect(200);
+    let late = api.patch("merge", &path, json!({"spec": {"nodeSelector": {"zone": "a", "x": "y"}}})).await;
+    assert_eq!(causes(&late.expect(422)), [("spec", "FieldValueForbidden")]);
+    let resize = json!({"spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "1"}}}]}});
+    let resized = api.patch("strategic-merge", &format!("{path}/resize"), resize).await.expect(422);
+    assert!(resized.message().contains("Pod QOS Class may not change"), "{}", resized.text);
+
+    let service = json!({"metadata": {"name": "1-web"}, "spec": {"ports": [{"port": 80}]}});
+    api.post(SERVICES, service).await.expect(201);
+    let path = format!("{SERVICES}/1-web");
+    let named = json!({"spec": {"type": "ExternalName", "externalName": "a.b"}});
+    let named = api.patch("merge", &path, named).await.expect(200).body;
+    assert_eq!((named["spec"].get("clusterIP"), &named["spec"]["externalName"]), (None, &json!("a.b")));
+    let status = json!({"status": {"loadBalancer": {"ingress": [{"ip": "1.2.3.4"}]}}});
+    let refused = api.patch("merge", &format!("{path}/status"), status).await.expect(422);
+    assert_eq!(causes(&refused), [("status.loadBalancer.ingress", "FieldValueForbidden")]);
+}

@@ -1,0 +1,136 @@
+//! What only etcd has: servers that go away, several of them, and a prefix.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use apiserver_store::etcd::Etcd;
+use apiserver_store::{Range, StoreError};
+
+use crate::Subject;
+use crate::etcd_server::{EtcdCluster, EtcdServer};
+use crate::support::{events, marks, notice, silence};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs etcd: cargo xtask test"]
+async fn one_of_three_servers_goes_and_nobody_notices() {
+    let mut cluster = EtcdCluster::start().await;
+    let store = Etcd::connect(cluster.urls(), None).await.unwrap();
+    let subject = Subject { store: Arc::new(store), prefix: "/registry/three".to_owned() };
+    let mut watch = subject.watch(0).await.unwrap();
+    let mut written = Vec::new();
+    for member in 0..3 {
+        cluster.kill(member);
+        let mut left = 20;
+        // An election may be under way; then nothing is acknowledged.
+        while left > 0 {
+            let name = format!("{member}-{left}");
+            let op = apiserver_store::Op::Put { value: "v".into(), ttl_seconds: 0 };
+            let write = apiserver_store::Write { key: subject.key(&name), expected: 0, op };
+            match subject.store.write(write).await {
+                Ok(_) => {}
+                Err(StoreError::Unavailable { .. }) => {
+                    tokio::time::sleep(Duration::from_millis(200)).await;
+                    // Nobody knows whether it happened.
+                    if subject.store.get(&subject.key(&name)).await.is_ok_and(|got| got.kv.is_none()) {
+                        continue;
+                    }
+                }
+                Err(error) => panic!("{error:?}"),
+            }
+            written.push(name);
+            left -= 1;
+        }
+        cluster.start_again(member);
+        // Connecting works as long as one of the servers does.
+        assert!(Etcd::connect(cluster.urls(), None).await.is_ok());
+        // The one that came back must have caught up before the next one goes.
+        tokio::time::sleep(Duration::from_secs(3)).await;
+    }
+    let seen = events(&mut watch, written.len()).await;
+    assert_eq!(marks(&seen).into_iter().map(|(_, name)| name).collect::<Vec<_>>(), written);
+    silence(&mut watch).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs etcd: cargo xtask test"]
+async fn without_a_server_requests_fail_soon_and_with_it_they_work_again() {
+    let mut server = EtcdServer::start().await;
+    let store = server.connect().await.unwrap();
+    let subject = Subject { store: Arc::new(store), prefix: "/registry/away".to_owned() };
+    let first = subject.put("a", "1").await;
+    let mut watch = subject.watch(0).await.unwrap();
+    server.kill();
+    let started = Instant::now();
+    let write = |name: &str| {
+        let op = apiserver_store::Op::Put { value: "v".into(), ttl_seconds: 0 };
+        apiserver_store::Write { key: subject.key(name), expected: 0, op }
+    };
+    let errors = [
+        subject.store.get(&subject.key("a")).await.unwrap_err(),
+        subject.store.list(Range::default()).await.unwrap_err(),
+        subject.store.revision().await.unwrap_err(),
+        subject.store.write(write("b")).await.unwrap_err(),
+        subject.store.compact(first).await.unwrap_err(),
+    ];
+    assert!(errors.iter().all(|error| matches!(error, StoreError::Unavailable { .. })), "{errors:?}");
+    assert!(started.elapsed() < Duration::from_secs(60), "{:?}", started.elapsed());
+    server.start_again().await;
+    assert_eq!(subject.get("a").await.unwrap().mod_revision, first);
+    // The write found no server to go to, so it did not happen.
+    assert_eq!(subject.get("b").await, None);
+    // Held up where it stands, it answers nobody, and what was asked may still be done.
+    server.pause();
+    let started = Instant::now();
+    let error = subject.store.write(write("c")).await.unwrap_err();
+    assert!(matches!(error, StoreError::Unavailable { .. }), "{error:?}");
+    assert!(started.elapsed() >= Duration::from_secs(9), "{:?}", started.elapsed());
+    server.go_on();
+    let second = subject.put("d", "1").await;
+    // The watch was out of order for long enough that it may have ended, but with an error.
+    let mut from = first + 1;
+    let mut seen = Vec::new();
+    while seen.last() != Some(&(second, "d".to_owned())) {
+        match notice(&mut watch).await {
+            Some(Ok(apiserver_store::Notice::Events(events))) => {
+                from = events.last().unwrap().revision + 1;
+                seen.extend(marks(&events));
+            }
+            Some(Ok(apiserver_store::Notice::Progress(_))) => {}
+            Some(Err(StoreError::Unavailable { .. })) => watch = subject.watch(from).await.unwrap(),
+            other => panic!("{other:?}"),
+        }
+    }
+    let revisions: Vec<i64> = seen.iter().map(|(revision, _)| *revision).collect();
+    assert_eq!(revisions, (first + 1..=second).collect::<Vec<_>>());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs etcd: cargo xtask test"]
+async fn another_prefix_stands_in_the_place_of_registry() {
+    let server = EtcdServer::start().await;
+    let plain = server.connect().await.unwrap();
+    let other = server.connect().await.unwrap().with_prefix("/clusters/one").unwrap();
+    let (plain, other) = (
+        Subject { store: Arc::new(plain), prefix: "/registry/pods".to_owned() },
+        Subject { store: Arc::new(other), prefix: "/registry/pods".to_owned() },
+    );
+    let mut watch = other.watch(0).await.unwrap();
+    plain.put("a", "plain").await;
+    let revision = other.put("b", "other").await;
+    assert_eq!(plain.list_at(0).await.unwrap().kvs.len(), 1);
+    let page = other.list_at(0).await.unwrap();
+    assert_eq!(page.kvs.iter().map(|kv| kv.key.as_str()).collect::<Vec<_>>(), ["/registry/pods/b"]);
+    let seen = events(&mut watch, 1).await;
+    assert_eq!((seen[0].key.as_str(), seen[0].revision), ("/registry/pods/b", revision));
+    let got = plain.store.get("/clusters/one/pods/b").await.unwrap();
+    assert_eq!(got.kv.unwrap().value.as_ref(), b"other");
+    // A conflict tells the key as it was asked for.
+    let written = other.try_put("b", "again", 0, 0).await;
+    let apiserver_store::Written::Conflict { current: Some(current), .. } = written else {
+        panic!("{written:?}")
+    };
+    assert_eq!(current.key, "/registry/pods/b");
+    let range =
+        Range { prefix: "/registry/".to_owned(), after: "/registry/pods/a".to_owned(), ..Range::default() };
+    assert_eq!(other.store.list(range).await.unwrap().kvs.len(), 1);
+}
