@@ -21,9 +21,9 @@ mod pretty;
 mod protobuf;
 mod reads;
 mod resources;
-mod selectors;
 #[path = "../../../../tests/support/seeded.rs"]
 mod seeded;
+mod selectors;
 mod subresources;
 mod validation;
 mod watch_options;
