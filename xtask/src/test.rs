@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
-use crate::{build_ebpf, clients, image, kernel, setup, shell, suite, tidy};
+use crate::{build_ebpf, clients, fuzz, image, kernel, setup, shell, suite, tidy};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -34,6 +34,9 @@ pub struct Args {
     /// With `--kernel`: fewer random cases and shorter churn, for a first look
     #[arg(long, requires = "kernel")]
     quick: bool,
+    /// Only the fuzz targets, a minute each
+    #[arg(long, conflicts_with_all = ["unprivileged", "e2e", "kernel"])]
+    fuzz: bool,
     /// Only tests whose name contains this
     filter: Option<String>,
 }
@@ -62,6 +65,9 @@ impl Counts {
 pub fn run(args: &Args) -> Result<()> {
     if let Some(command) = &args.suite {
         return suite::run(command);
+    }
+    if args.fuzz {
+        return fuzz::run(args.filter.as_deref());
     }
     let mut counts = Counts::default();
     let outcome = stages(args, &mut counts);
@@ -98,6 +104,9 @@ fn stages(args: &Args, counts: &mut Counts) -> Result<()> {
             cargo_test(&environment, &["--workspace", "--exclude", "ebpf-programs"], &filter),
         )?;
         real_clients(&environment, &filter, counts)?;
+    }
+    if !args.e2e && args.filter.is_none() {
+        timed("fuzz targets", || fuzz::run(None))?;
     }
     if args.unprivileged {
         return Ok(());

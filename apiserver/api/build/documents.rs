@@ -10,7 +10,7 @@ use flate2::write::GzEncoder;
 use serde_json::{Map, Value, json};
 
 use crate::definitions::Definitions;
-use crate::{Served, paths, protobuf};
+use crate::{Served, message, paths};
 
 const PREFIX: &str = "#/$defs/";
 
@@ -40,7 +40,7 @@ pub fn write(out: &Path, definitions: &Definitions, served: &[Served]) {
     let text = serde_json::to_vec(&document).expect("a JSON value is serializable");
     store(&out.join("v2.json.gz"), &text);
     writeln!(index, "static V2_HASH: &str = \"{}\";", hash(&text)).expect("writing to a string");
-    let message = protobuf::encode(&document);
+    let message = message::v2(&document).unwrap_or_else(|error| panic!("{error}"));
     store(&out.join("v2.pb.gz"), &message);
     writeln!(index, "static V2_PROTOBUF_HASH: &str = \"{}\";", hash(&message)).expect("writing to a string");
     std::fs::write(out.join("openapi_index.rs"), index).expect("OUT_DIR is writable");

@@ -10,8 +10,10 @@ mod documents;
 mod graph;
 mod messages;
 mod paths;
-mod protobuf;
 mod roots;
+
+#[path = "../src/openapi/message.rs"]
+mod message;
 
 use std::path::{Path, PathBuf};
 
@@ -31,6 +33,9 @@ pub struct Served {
 fn main() {
     println!("cargo::rerun-if-changed=build");
     println!("cargo::rerun-if-changed=data");
+    for file in ["message", "message_v2", "message_v3"] {
+        println!("cargo::rerun-if-changed=src/openapi/{file}.rs");
+    }
     let root = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR"));
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let served = served(&read(&root.join("data/resources.json")));

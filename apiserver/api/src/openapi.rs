@@ -1,5 +1,7 @@
 //! The OpenAPI documents of the kinds served, compressed at build time and handed out as they are.
 
+pub mod message;
+
 struct Document {
     group: &'static str,
     version: &'static str,
@@ -18,6 +20,12 @@ pub const V2_PROTOBUF_MEDIA: &str = "application/com.github.proto-openapi.spec.v
 /// How clients may ask for it: older ones wrote an `@`, which no media type may hold.
 pub const V2_PROTOBUF_ACCEPTED: [&str; 2] =
     [V2_PROTOBUF_MEDIA, "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"];
+
+/// The media type of a v3 document as a protobuf message in answers, `openapi.v3.Document` of gnostic.
+pub const V3_PROTOBUF_MEDIA: &str = "application/com.github.proto-openapi.spec.v3.v1.0+protobuf";
+/// How clients may ask for it.
+pub const V3_PROTOBUF_ACCEPTED: [&str; 2] =
+    [V3_PROTOBUF_MEDIA, "application/com.github.proto-openapi.spec.v3@v1.0+protobuf"];
 
 /// The whole of OpenAPI v2 as gzip-compressed JSON.
 pub fn v2_gz() -> &'static [u8] {

@@ -1,11 +1,17 @@
 //! Bodies: those of requests are read within limits and decoded to JSON values.
 
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
 use apiserver_api::error::ApiError;
 use apiserver_api::protobuf::{self, Malformed};
+use apiserver_api::schema;
 use bytes::{Bytes, BytesMut};
+use http_body::{Frame, SizeHint};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 use serde_json::Value;
+use serde_saphyr::DuplicateKeyPolicy;
 use tower::BoxError;
 
 use crate::limits;
@@ -21,6 +27,54 @@ pub fn full(bytes: impl Into<Bytes>) -> Body {
 /// No body.
 pub fn empty() -> Body {
     full(Bytes::new())
+}
+
+/// A body that says at its end how many bytes it had, and holds on to something until then.
+pub fn counted<G: Send + Unpin + 'static>(
+    body: Body,
+    done: impl FnOnce(u64) + Send + 'static,
+    guard: G,
+) -> Body {
+    Counted { body, bytes: 0, done: Some(Box::new(done)), _guard: guard }.boxed_unsync()
+}
+
+struct Counted<G> {
+    body: Body,
+    bytes: u64,
+    done: Option<Box<dyn FnOnce(u64) + Send>>,
+    _guard: G,
+}
+
+impl<G> Drop for Counted<G> {
+    fn drop(&mut self) {
+        if let Some(done) = self.done.take() {
+            done(self.bytes);
+        }
+    }
+}
+
+impl<G: Unpin> http_body::Body for Counted<G> {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
+        if let Some(Ok(frame)) = &frame {
+            self.bytes += frame.data_ref().map_or(0, |data| data.len() as u64);
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
 }
 
 /// The whole body, within the limit. A body that is too large is read to its end and forgotten, up
@@ -41,40 +95,54 @@ pub async fn read(mut body: Body) -> Result<Bytes, ApiError> {
     if seen <= limits::BODY {
         return Ok(kept.freeze());
     }
-    Err(ApiError::new(
-        413,
-        "RequestEntityTooLarge",
-        format!("Request entity too large: limit is {}", limits::BODY),
-    ))
+    Err(too_large(format!("limit is {}", limits::BODY)))
 }
 
-/// A decoded body, and the text where it was JSON, for the search for repeated fields.
+/// The text that a body was decoded from, for the search for repeated fields.
+pub enum Source {
+    Json(Bytes),
+    Yaml(Bytes),
+    /// A form that cannot repeat a field without meaning it.
+    Protobuf,
+}
+
+/// A decoded body.
 pub struct Decoded {
     pub value: Value,
-    pub json: Option<Bytes>,
+    pub source: Source,
 }
 
-/// Decodes an object by its media type.
+impl Decoded {
+    /// What the body says twice, in Kubernetes' words.
+    pub fn repeated(&self) -> Vec<String> {
+        match &self.source {
+            Source::Json(text) => schema::duplicate_fields(text),
+            Source::Yaml(text) => repeated_in_yaml(text),
+            Source::Protobuf => Vec::new(),
+        }
+    }
+}
+
+/// What bodies of objects may be.
+const OBJECTS: [&str; 3] = ["application/json", "application/yaml", protobuf::MEDIA_TYPE];
+
+/// Decodes an object by its media type; 400, and 415 for media types that are not served.
 pub fn decode(content_type: &str, bytes: Bytes) -> Result<Decoded, ApiError> {
     match content_type {
-        "" | "application/json" | "*/*" | "text/json" => {
-            let value = json(&bytes)?;
-            Ok(Decoded { value, json: Some(bytes) })
+        "" | "application/json" => Ok(Decoded { value: json(&bytes)?, source: Source::Json(bytes) }),
+        "application/yaml" => {
+            let value = yaml(&bytes, DuplicateKeyPolicy::LastWins)?;
+            Ok(Decoded { value, source: Source::Yaml(bytes) })
         }
-        "application/yaml" | "application/x-yaml" | "text/yaml" => {
-            Ok(Decoded { value: yaml(&bytes)?, json: None })
-        }
-        protobuf::MEDIA_TYPE => Ok(Decoded { value: from_protobuf(&bytes)?, json: None }),
-        other => Err(unsupported(other, &["application/json", "application/yaml", protobuf::MEDIA_TYPE])),
+        protobuf::MEDIA_TYPE => Ok(Decoded { value: from_protobuf(&bytes)?, source: Source::Protobuf }),
+        _ => Err(unsupported(&OBJECTS)),
     }
 }
 
 /// An object of a built-in kind in its envelope. Other kinds have no such form, which is 415.
 fn from_protobuf(bytes: &[u8]) -> Result<Value, ApiError> {
     protobuf::from_envelope(bytes).map_err(|error| match error {
-        Malformed::Kind { api_version, .. } if is_foreign(&api_version) => {
-            unsupported(protobuf::MEDIA_TYPE, &["application/json", "application/yaml"])
-        }
+        Malformed::Kind { api_version, .. } if is_foreign(&api_version) => unsupported(&OBJECTS[..2]),
         error => {
             ApiError::bad_request(format!("the body of the request cannot be decoded from protobuf: {error}"))
         }
@@ -89,39 +157,116 @@ fn is_foreign(api_version: &str) -> bool {
 }
 
 /// 415.
-pub fn unsupported(media: &str, accepted: &[&str]) -> ApiError {
-    let media = if media.is_empty() { "none" } else { media };
-    ApiError::new(
-        415,
-        "UnsupportedMediaType",
-        format!(
-            "the body of the request was in an unknown format ({media}) - accepted media types include: {}",
-            accepted.join(", ")
-        ),
-    )
+pub fn unsupported(accepted: &[&str]) -> ApiError {
+    let list = accepted.join(", ");
+    let text =
+        format!("the body of the request was in an unknown format - accepted media types include: {list}");
+    ApiError::new(415, "UnsupportedMediaType", text)
 }
+
+/// 413. `what` says which limit it is.
+pub fn too_large(what: impl std::fmt::Display) -> ApiError {
+    ApiError::new(413, "RequestEntityTooLarge", format!("Request entity too large: {what}"))
+}
+
+/// How much of a body that is no JSON is shown to its sender, bytes.
+const SHOWN: usize = 30;
 
 /// JSON; nesting is limited by the parser.
 pub fn json(bytes: &[u8]) -> Result<Value, ApiError> {
-    if bytes.is_empty() {
-        return Err(ApiError::bad_request("the request's body is empty, an object is expected"));
+    serde_json::from_slice(bytes).map_err(|error| {
+        let why = syntax(&error);
+        let shown = shown(bytes);
+        let text = format!("the object provided is unrecognized: couldn't get version/kind; json parse error: {why} ({shown})");
+        ApiError::bad_request(text)
+    })
+}
+
+/// What is wrong with a text that is no JSON.
+pub fn syntax(error: &serde_json::Error) -> String {
+    if error.is_eof() { "unexpected end of JSON input".to_owned() } else { error.to_string() }
+}
+
+/// The beginning of a body, as hexadecimal digits where it does not look like an object.
+fn shown(bytes: &[u8]) -> String {
+    let head = &bytes[..bytes.len().min(SHOWN)];
+    let more = if bytes.len() > SHOWN { " ..." } else { "" };
+    match head.first() {
+        None => "<empty>".to_owned(),
+        Some(b'{') => format!("{}{more}", String::from_utf8_lossy(head)),
+        Some(_) => format!("{}{more}", head.iter().map(|byte| format!("{byte:02x}")).collect::<String>()),
     }
-    serde_json::from_slice(bytes)
-        .map_err(|error| ApiError::bad_request(format!("the body of the request is not JSON: {error}")))
 }
 
 /// YAML, with the parser's budget for aliases, nodes and nesting.
-pub fn yaml(bytes: &[u8]) -> Result<Value, ApiError> {
-    let text = std::str::from_utf8(bytes)
-        .map_err(|_| ApiError::bad_request("the body of the request is not UTF-8"))?;
+pub fn yaml(bytes: &[u8], duplicate_keys: DuplicateKeyPolicy) -> Result<Value, ApiError> {
+    read_yaml(bytes, duplicate_keys)
+        .map_err(|error| ApiError::bad_request(format!("error converting YAML to JSON: yaml: {error}")))
+}
+
+/// Reads a text. The parser recurses and takes several KiB a level, more than the stack of a task
+/// holds for the deepest text that is allowed: such a text is read once more on a stack of its own.
+fn read_yaml(bytes: &[u8], duplicate_keys: DuplicateKeyPolicy) -> Result<Value, String> {
+    let text = std::str::from_utf8(bytes).map_err(|_| "invalid UTF-8 octet".to_owned())?;
+    match yaml_within(text, limits::YAML_SHALLOW, duplicate_keys) {
+        Err(Misread::TooDeep) => {}
+        Err(Misread::Other(why)) => return Err(why),
+        Ok(value) => return Ok(value),
+    }
+    let deep = || yaml_within(text, limits::YAML_DEPTH, duplicate_keys);
+    let read = std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(limits::YAML_STACK);
+        thread
+            .spawn_scoped(scope, deep)
+            .map_err(|error| error.to_string())?
+            .join()
+            .map_err(|_| "it cannot be read".to_owned())
+    })?;
+    read.map_err(|why| match why {
+        Misread::TooDeep => "exceeded max depth".to_owned(),
+        Misread::Other(why) => why,
+    })
+}
+
+/// Why a YAML text was not read.
+enum Misread {
+    /// It is nested deeper than was allowed this time.
+    TooDeep,
+    Other(String),
+}
+
+fn yaml_within(text: &str, depth: usize, duplicate_keys: DuplicateKeyPolicy) -> Result<Value, Misread> {
+    use serde_saphyr::Error;
+    use serde_saphyr::budget::BudgetBreach;
     let budget = serde_saphyr::budget! {
-        max_depth: limits::YAML_DEPTH,
+        max_depth: depth,
         max_documents: 1,
         max_total_scalar_bytes: 2 * limits::BODY,
     };
-    let options = serde_saphyr::options! { budget: budget };
-    serde_saphyr::from_str_with_options(text, options)
-        .map_err(|error| ApiError::bad_request(format!("the body of the request is not YAML: {error}")))
+    let options = serde_saphyr::options! {
+        budget: budget,
+        duplicate_keys: duplicate_keys,
+        with_snippet: false,
+    };
+    serde_saphyr::from_str_with_options(text, options).map_err(|error| match error.without_snippet() {
+        Error::Budget { breach: BudgetBreach::Depth { .. }, .. } => Misread::TooDeep,
+        Error::DuplicateMappingKey { key, location } => Misread::Other(format!(
+            "unmarshal errors:\n  line {}: key \"{}\" already set in map",
+            location.line(),
+            key.as_deref().unwrap_or_default()
+        )),
+        other => Misread::Other(other.to_string()),
+    })
+}
+
+/// The first key of a YAML text that is in its map again; none if the text is no YAML.
+pub fn repeated_in_yaml(bytes: &[u8]) -> Vec<String> {
+    let found = read_yaml(bytes, DuplicateKeyPolicy::Error).err();
+    found
+        .filter(|text| text.ends_with("already set in map"))
+        .into_iter()
+        .map(|e| format!("yaml: {e}"))
+        .collect()
 }
 
 #[cfg(test)]
@@ -143,5 +288,26 @@ mod tests {
         );
         let cbor = decode("application/cbor", Bytes::from_static(b"\xa0"));
         assert_eq!(cbor.map(|d| d.value).unwrap_err().code, 415);
+    }
+
+    /// A YAML text of some 200 levels, well within what was allowed, took more stack than a task has
+    /// and ended the whole process. What JSON may nest, YAML may, on the smallest of stacks.
+    #[test]
+    fn deep_yaml_takes_no_stack_of_the_caller() {
+        let flow = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+        let block = |depth: usize| format!("{}x", "- ".repeat(depth));
+        let read = |text: String| yaml(text.as_bytes(), DuplicateKeyPolicy::LastWins);
+        let test = move || {
+            for text in [flow(limits::YAML_DEPTH), block(limits::YAML_DEPTH)] {
+                assert!(read(text).is_ok());
+            }
+            for text in
+                [flow(limits::YAML_DEPTH + 1), block(limits::YAML_DEPTH + 1), flow(200), block(50_000)]
+            {
+                assert_eq!(read(text).unwrap_err().code, 400);
+            }
+        };
+        // Half of what the tasks of the runtime have.
+        std::thread::Builder::new().stack_size(1 << 20).spawn(test).unwrap().join().unwrap();
     }
 }

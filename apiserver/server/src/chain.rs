@@ -8,8 +8,12 @@ use std::sync::Arc;
 use apiserver_api::auth::Identity;
 use apiserver_api::error::ApiError;
 use futures::FutureExt;
-use http::header::{ACCEPT_ENCODING, AUTHORIZATION, CACHE_CONTROL, HeaderName, HeaderValue, WARNING};
-use http::{HeaderMap, Request, Response};
+use http::header::{
+    ACCEPT_ENCODING, AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue,
+    RETRY_AFTER, WARNING,
+};
+use http::{HeaderMap, Request, Response, Version};
+use http_body::Body as _;
 use rustls::pki_types::CertificateDer;
 use tokio::sync::SemaphorePermit;
 use tokio::time::Instant;
@@ -17,7 +21,9 @@ use tokio::time::Instant;
 use crate::auth::user_info;
 use crate::body::{self, Body};
 use crate::context::Context;
+use crate::health;
 use crate::limits;
+use crate::metrics::{self, Guard, Member, Requests};
 use crate::negotiate;
 use crate::query::Query;
 use crate::rbac::{self, Attributes};
@@ -30,13 +36,16 @@ use crate::{paths, storage, verbs};
 #[derive(Clone)]
 pub struct PeerCertificate(pub CertificateDer<'static>);
 
+/// What clients hear that come too late.
+const ENDING: &str = "The apiserver is shutting down, please try again later.";
+
 /// Answers any request.
 pub async fn handle(server: Arc<Server>, mut request: Request<Body>) -> Response<Body> {
     let started = Instant::now();
     let mut audit_id = audit_id(&server, request.headers());
     let query = Query::parse(request.uri().query().unwrap_or_default());
     let info = RequestInfo::parse(request.method(), request.uri().path(), &query);
-    let known = known(&server, &info);
+    let seen = Seen::of(&server, &info, &query, &request);
     let in_protobuf = negotiate::prefers_protobuf(request.headers());
     // Watches are read by programs.
     let pretty = info.verb != "watch" && negotiate::is_pretty(request.headers(), &query);
@@ -44,9 +53,12 @@ pub async fn handle(server: Arc<Server>, mut request: Request<Body>) -> Response
         // Compressed afterwards it could be, but who looks at answers has them from near.
         request.headers_mut().remove(ACCEPT_ENCODING);
     }
-    let in_flight = server.metrics().request_began(info.is_read());
-    let mut response = recover_panic(Arc::clone(&server), info.clone(), query, request).await;
-    drop(in_flight);
+    let in_flight = (!seen.long_running).then(|| server.metrics().request_began(info.is_read()));
+    let mut response = if refuses(&server, &info, &request) {
+        too_late(request.version())
+    } else {
+        recover_panic(Arc::clone(&server), info, query, request).await
+    };
     if in_protobuf {
         response = respond::as_protobuf(response).await;
     }
@@ -58,8 +70,7 @@ pub async fn handle(server: Arc<Server>, mut request: Request<Body>) -> Response
     // No two are the same: in HTTP/2's table of headers each would push out one that comes again.
     audit_id.set_sensitive(true);
     headers.insert(AUDIT_ID, audit_id);
-    server.metrics().request_ended(&info, known, response.status().as_u16(), started.elapsed());
-    response
+    seen.answered(&server, response, started, in_flight)
 }
 
 const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
@@ -69,6 +80,123 @@ fn audit_id(server: &Server, headers: &HeaderMap) -> HeaderValue {
     let given = headers.get(AUDIT_ID).filter(|value| (1..=limits::AUDIT_ID).contains(&value.len()));
     let new = || HeaderValue::from_str(&server.ambient().uid());
     given.cloned().or_else(|| new().ok()).unwrap_or(HeaderValue::from_static(""))
+}
+
+/// Whether a request comes after the end was announced and the delay is over. Probes, and the
+/// components of this process, which end after the server, are answered.
+fn refuses(server: &Server, info: &RequestInfo, request: &Request<Body>) -> bool {
+    server.refusing().is_cancelled()
+        && request.extensions().get::<Identity>().is_none()
+        && health::path(&info.path).is_none()
+}
+
+fn too_late(version: Version) -> Response<Body> {
+    let mut response = respond::text(429, ENDING);
+    response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("5"));
+    // HTTP/2 says the same with GOAWAY.
+    if version <= Version::HTTP_11 {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
+}
+
+/// What metrics keep of a request.
+struct Seen {
+    requests: Arc<Member<7, Requests>>,
+    long_running: bool,
+    /// Sizes of answers to reads are counted.
+    read: bool,
+}
+
+impl Seen {
+    fn of(server: &Server, info: &RequestInfo, query: &Query, request: &Request<Body>) -> Self {
+        let known = known(server, info);
+        let label = |text| if known { text } else { "" };
+        let scope = match (info.namespace.is_empty(), info.name.is_empty()) {
+            _ if !known => "",
+            (_, false) => "resource",
+            (false, true) => "namespace",
+            (true, true) => "cluster",
+        };
+        let dry_run = if query.get("dryRun").is_some() { "All" } else { "" };
+        let verb = verb(info, request.headers());
+        let subresource = if info.is_resource { label(&info.subresource) } else { fixed_path(&info.path) };
+        let labels = [
+            verb,
+            dry_run,
+            label(&info.group),
+            label(&info.version),
+            label(&info.resource),
+            subresource,
+            scope,
+        ];
+        if known && deprecation(info).is_some() {
+            server.metrics().deprecated("", &info.version, &info.resource, &info.subresource);
+        }
+        Self {
+            requests: server.metrics().requests(&labels),
+            long_running: info.is_long_running(),
+            read: matches!(verb, "GET" | "LIST"),
+        }
+    }
+
+    /// Records an answer; one that is sent in pieces is in flight until its end.
+    fn answered(
+        self,
+        server: &Server,
+        mut response: Response<Body>,
+        started: Instant,
+        in_flight: Option<Guard>,
+    ) -> Response<Body> {
+        let (code, took) = (response.status().as_u16(), started.elapsed());
+        let size = response.body().size_hint().exact();
+        self.requests.value.ended(code, took, size.filter(|_| self.read));
+        if code == 429 || (code == 504 && took >= server.config().request_timeout) {
+            self.requests.value.terminated(code);
+        }
+        if size.is_none() {
+            let body = std::mem::replace(response.body_mut(), body::empty());
+            let (read, requests) = (self.read, Arc::clone(&self.requests));
+            let done = move |bytes| {
+                if read {
+                    requests.value.sent(bytes);
+                }
+            };
+            let guard = (in_flight, self.long_running.then(|| metrics::long_running(self.requests)));
+            *response.body_mut() = body::counted(body, done, guard);
+        }
+        response
+    }
+}
+
+/// The verb as Kubernetes' metrics name it.
+fn verb(info: &RequestInfo, headers: &http::HeaderMap) -> &'static str {
+    let apply = || {
+        let media = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        media.starts_with("application/apply-patch")
+    };
+    match info.verb {
+        _ if matches!(info.subresource.as_str(), "exec" | "attach" | "portforward" | "proxy") => "CONNECT",
+        "get" => "GET",
+        "list" => "LIST",
+        "watch" => "WATCH",
+        "create" | "post" => "POST",
+        "update" | "put" => "PUT",
+        "patch" if apply() => "APPLY",
+        "patch" => "PATCH",
+        "delete" => "DELETE",
+        "deletecollection" => "DELETECOLLECTION",
+        "head" => "HEAD",
+        "options" => "OPTIONS",
+        _ => "other",
+    }
+}
+
+/// A path that is no kind, if it is one of those that exist.
+fn fixed_path(path: &str) -> &'static str {
+    const PATHS: [&str; 7] =
+        ["/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version"];
+    PATHS.into_iter().find(|known| path.starts_with(known)).unwrap_or_default()
 }
 
 /// Whether metrics may be labelled with what the path says.
@@ -145,9 +273,15 @@ async fn flow(context: Context, request: Request<Body>) -> Answer {
     if context.info.is_long_running() {
         return impersonate(context, request).await;
     }
+    // A client may give up sooner than the server would.
+    let patience = context.query.duration("timeout")?.filter(|asked| !asked.is_zero());
     let server = Arc::clone(&context.server);
-    let _turn = turn(&server, context.info.is_read()).await?;
-    tokio::time::timeout(limits::REQUEST_TIMEOUT, impersonate(context, request)).await.unwrap_or_else(|_| {
+    let most = server.config().request_timeout;
+    let timeout = patience.map_or(most, |asked| asked.min(most));
+    // Administrators must be able to look into a server that is overrun.
+    let exempt = context.identity.groups.iter().any(|group| group == "system:masters");
+    let _turn = if exempt { None } else { Some(turn(&server, context.info.is_read()).await?) };
+    tokio::time::timeout(timeout, impersonate(context, request)).await.unwrap_or_else(|_| {
         Err(ApiError::new(504, "Timeout", "Timeout: request did not complete within the allotted time"))
     })
 }
@@ -197,9 +331,23 @@ async fn authorize(context: Context, request: Request<Body>) -> Answer {
     route(context, request).await
 }
 
+/// What to say to users of a kind that is deprecated (of those of 1.36, only these are served).
+fn deprecation(info: &RequestInfo) -> Option<&'static str> {
+    match (info.group.as_str(), info.version.as_str(), info.resource.as_str()) {
+        ("", "v1", "endpoints") => {
+            Some("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice")
+        }
+        ("", "v1", "componentstatuses") => Some("v1 ComponentStatus is deprecated in v1.19+"),
+        _ => None,
+    }
+}
+
 /// To a verb on a kind, or to one of the other paths.
 async fn route(context: Context, request: Request<Body>) -> Answer {
     let head = request.method() == http::Method::HEAD;
+    if let Some(warning) = deprecation(&context.info) {
+        context.warn(warning.to_owned());
+    }
     let answer = if context.info.is_resource {
         verbs::dispatch(&context, request).boxed().await
     } else {

@@ -1,11 +1,12 @@
 //! What the verbs know about a request.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use apiserver_api::auth::Identity;
 use apiserver_api::error::ApiError;
 use http::HeaderMap;
 
+use crate::custom::conversion::Conversions;
 use crate::query::Query;
 use crate::request::RequestInfo;
 use crate::server::Server;
@@ -18,6 +19,7 @@ pub struct Context {
     pub headers: HeaderMap,
     pub identity: Identity,
     warnings: Arc<Mutex<Vec<String>>>,
+    conversions: Arc<Mutex<Conversions>>,
 }
 
 /// No more warnings are sent with one answer.
@@ -32,7 +34,8 @@ impl Context {
         headers: HeaderMap,
         identity: Identity,
     ) -> Self {
-        Self { server, info, query, headers, identity, warnings: Arc::default() }
+        let (warnings, conversions) = Default::default();
+        Self { server, info, query, headers, identity, warnings, conversions }
     }
 
     /// A context for the server's own writes to a collection.
@@ -56,7 +59,23 @@ impl Context {
             headers: self.headers.clone(),
             identity: self.identity.clone(),
             warnings: Arc::clone(&self.warnings),
+            conversions: Arc::clone(&self.conversions),
         }
+    }
+
+    /// The same request with other headers.
+    pub fn with_headers(&self, headers: HeaderMap) -> Self {
+        Self { headers, ..self.named(&self.info.name) }
+    }
+
+    /// What a webhook converted for this request.
+    pub fn conversions(&self) -> MutexGuard<'_, Conversions> {
+        self.conversions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The same, for whoever takes the lock later.
+    pub fn conversions_lock(&self) -> &Mutex<Conversions> {
+        &self.conversions
     }
 
     /// Whether nothing is to be stored.

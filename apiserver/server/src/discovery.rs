@@ -3,10 +3,17 @@
 use std::collections::BTreeMap;
 
 use apiserver_api::definition::version_order;
+use apiserver_api::error::ApiError;
+use apiserver_api::protobuf;
 use apiserver_api::registry::{Resource, Subresource, Verb};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
+
+use crate::negotiate;
+use crate::verbs::no_such_resource;
 
 /// A document with its hash.
 #[derive(Clone)]
@@ -17,8 +24,12 @@ pub struct Document {
 }
 
 impl Document {
-    fn new(value: &Value) -> Self {
-        let bytes = Bytes::from(value.to_string());
+    /// A document in JSON.
+    pub fn new(value: &Value) -> Self {
+        Self::of(Bytes::from(value.to_string()))
+    }
+
+    fn of(bytes: Bytes) -> Self {
         let digest = Sha256::digest(&bytes);
         let etag = digest.iter().map(|byte| format!("{byte:02X}")).collect();
         Self { bytes, etag }
@@ -48,6 +59,18 @@ impl Aggregated {
             Self::V2Beta1 => "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList",
         }
     }
+
+    /// The same of an answer in protobuf.
+    pub fn protobuf_media(self) -> &'static str {
+        match self {
+            Self::V2 => {
+                "application/vnd.kubernetes.protobuf;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+            }
+            Self::V2Beta1 => {
+                "application/vnd.kubernetes.protobuf;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList"
+            }
+        }
+    }
 }
 
 /// All discovery documents, made once for a registry.
@@ -56,6 +79,17 @@ pub struct Discovery {
     legacy: BTreeMap<String, Document>,
     /// `/api` and `/apis`, in both versions.
     aggregated: BTreeMap<(String, &'static str), Document>,
+}
+
+/// A document of the old form in protobuf.
+pub fn in_protobuf(document: &Document) -> Result<Document, ApiError> {
+    let failed = |why: &dyn std::error::Error| ApiError::internal(format!("discovery in protobuf: {why}"));
+    let mut value: Value = serde_json::from_slice(&document.bytes).map_err(|error| failed(&error))?;
+    // The list of core versions does not say its own.
+    value["apiVersion"] = "v1".into();
+    protobuf::to_envelope(&value)
+        .map(|bytes| Document::of(Bytes::from(bytes)))
+        .map_err(|error| failed(&error))
 }
 
 struct Group<'a> {
@@ -127,6 +161,22 @@ impl Discovery {
         let path = path.strip_suffix('/').unwrap_or(path);
         self.aggregated.get(&(path.to_owned(), version.version()))
     }
+
+    /// The same in protobuf, made anew: clients keep it.
+    pub fn aggregated_protobuf(&self, path: &str, version: Aggregated) -> Result<Document, ApiError> {
+        let failed =
+            |why: &dyn std::error::Error| ApiError::internal(format!("discovery in protobuf: {why}"));
+        let document = self.aggregated(path, version).ok_or_else(no_such_resource)?;
+        let value: Value = serde_json::from_slice(&document.bytes).map_err(|error| failed(&error))?;
+        let kind = "APIGroupDiscoveryList";
+        // The message of the older version is the same.
+        let message =
+            protobuf::of_kind("apidiscovery.k8s.io/v2", kind).ok_or_else(negotiate::not_acceptable)?;
+        let mut out = protobuf::Backward::default();
+        protobuf::encode_into(&mut out, message, &value).map_err(|error| failed(&error))?;
+        protobuf::close_envelope(&mut out, &format!("apidiscovery.k8s.io/{}", version.version()), kind);
+        Ok(Document::of(Bytes::from(out.finish())))
+    }
 }
 
 fn groups<'a>(kinds: impl Iterator<Item = &'a Resource>) -> Vec<Group<'a>> {
@@ -180,6 +230,9 @@ fn resource_list(group: &str, version: &str, resources: &[&Resource]) -> Value {
         if !resource.categories.is_empty() {
             entry["categories"] = json!(resource.categories);
         }
+        if resource.stored {
+            entry["storageVersionHash"] = storage_hash(resource).into();
+        }
         list.push(entry);
         for sub in &resource.subresources {
             let mut entry = json!({
@@ -195,6 +248,21 @@ fn resource_list(group: &str, version: &str, resources: &[&Resource]) -> Value {
     }
     list.sort_by(|a, b| a["name"].as_str().cmp(&b["name"].as_str()));
     json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": list})
+}
+
+/// Names the version that objects are kept in, as Kubernetes does: clients compare it and no more.
+fn storage_hash(resource: &Resource) -> String {
+    let (group, version) = match (resource.group.as_str(), resource.plural.as_str()) {
+        ("events.k8s.io", "events") => ("", "v1"),
+        ("autoscaling", "horizontalpodautoscalers") => ("autoscaling", "v2"),
+        (group, _) => (group, stored_version(resource)),
+    };
+    let digest = Sha256::digest(format!("{group}/{version}/{}", resource.kind));
+    STANDARD.encode(&digest[..8])
+}
+
+fn stored_version(resource: &Resource) -> &str {
+    resource.custom.as_ref().map_or(&resource.version, |custom| &custom.definition.storage)
 }
 
 fn kind_of<'a>(resource: &'a Resource, sub: &'a Subresource) -> &'a str {

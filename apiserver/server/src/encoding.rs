@@ -61,10 +61,11 @@ fn named_as_today(stored: &[u8]) -> Result<Cow<'_, [u8]>, Malformed> {
     Ok(Cow::Owned(envelope))
 }
 
-/// Text as bytes that take no more memory than they are long: they are kept for as long as the object
-/// lives.
-pub fn exact(text: String) -> Bytes {
-    Bytes::from(text.into_boxed_str().into_boxed_bytes())
+/// A value as JSON text, in bytes that take no more memory than they are long: they are kept for as long
+/// as the object lives.
+pub fn exact(value: &Value) -> Bytes {
+    let text = serde_json::to_vec(value).expect("the keys of a value are strings");
+    Bytes::from(text.into_boxed_slice())
 }
 
 /// The bytes that Kubernetes would store for an object of the storage version.

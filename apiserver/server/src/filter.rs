@@ -1,6 +1,7 @@
 //! Which objects of a kind a request selects, decided on what the cache extracted.
 
 use std::borrow::Cow;
+use std::collections::VecDeque;
 use std::ops::Bound::{Included, Unbounded};
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use apiserver_api::error::ApiError;
 use apiserver_api::registry::Resource;
 use apiserver_api::selector::{FieldSelector, LabelSelector};
 
-use crate::cache::{Cache, Entry, Trigger};
+use crate::cache::{Cache, Entry, Objects, Trigger};
 use crate::query::Query;
 use crate::verbs::view::View;
 
@@ -36,7 +37,7 @@ enum Place {
 impl Filter {
     /// Reads `labelSelector` and `fieldSelector`; errors are 400. `name`: the one object that the
     /// path or the field selector names; empty if there is none.
-    pub fn parse(cache: &Cache, namespace: &str, name: &str, query: &Query) -> Result<Self, ApiError> {
+    pub fn parse(cache: &Cache, namespace: &str, name: &str, query: &Query) -> Result<Arc<Self>, ApiError> {
         let labels =
             query.get("labelSelector").map_or(Ok(LabelSelector::everything()), LabelSelector::parse)?;
         let mut fields =
@@ -58,7 +59,7 @@ impl Filter {
         let namespace = if cache.resource.namespaced { namespace } else { String::new() };
         let prefix = if namespace.is_empty() { String::new() } else { format!("{namespace}/") };
         let named_by_prefix = !cache.resource.namespaced || !namespace.is_empty();
-        Ok(Self { namespace, prefix, labels, fields, places, named_by_prefix })
+        Ok(Arc::new(Self { namespace, prefix, labels, fields, places, named_by_prefix }))
     }
 
     /// Where the keys of the collection begin.
@@ -80,11 +81,11 @@ impl Filter {
             let value = match place {
                 Place::Name => Cow::Borrowed(entry.name()),
                 Place::Namespace => Cow::Borrowed(entry.namespace()),
-                Place::Field(i) => Cow::Borrowed(entry.fields[*i].as_str()),
+                Place::Field(i) => Cow::Borrowed(entry.field(*i)),
             };
             (value == term.value.as_str()) != term.negated
         });
-        fields && (self.labels.is_everything() || self.labels.matches(&entry.labels))
+        fields && (self.labels.is_everything() || self.labels.matches_with(|key| entry.label(key)))
     }
 
     /// The one name that can match, if the selector demands one.
@@ -112,7 +113,7 @@ impl Filter {
 
     /// The selected objects from the key `start` below the collection's own on (empty: from the
     /// first), at most `limit` (0: all).
-    pub fn select(&self, view: &View, start: &str, limit: usize) -> Selected {
+    pub fn select(self: &Arc<Self>, view: &View, start: &str, limit: usize) -> Selected {
         let from = format!("{}{start}", self.prefix);
         let below = |entry: &&Arc<Entry>| entry.key.starts_with(&self.prefix);
         if let Some(name) = self.name().filter(|_| self.named_by_prefix) {
@@ -123,13 +124,17 @@ impl Filter {
         if let (Some(index), Some(value)) = (&view.index, self.node()) {
             return self.chosen(index.range(value, &from).take_while(below), limit);
         }
+        if limit == 0 {
+            let walk = Walk { objects: view.objects.clone(), filter: Arc::clone(self), from };
+            let entries = Entries { ready: VecDeque::new(), walk: Some(walk) };
+            return Selected { entries, last: None, remaining: None };
+        }
         let all = view.objects.range::<_, str>((Included(from.as_str()), Unbounded)).map(|(_, entry)| entry);
         let mut all = all.take_while(below);
         if !self.is_everything() {
             return self.chosen(all, limit);
         }
-        let page = if limit == 0 { usize::MAX } else { limit };
-        let entries: Vec<_> = all.by_ref().take(page).cloned().collect();
+        let entries: VecDeque<_> = all.by_ref().take(limit).cloned().collect();
         let known = if from.is_empty() {
             Some(view.objects.len())
         } else {
@@ -137,10 +142,10 @@ impl Filter {
         };
         let remaining = match known {
             Some(known) => known.saturating_sub(entries.len()),
-            None if entries.len() < page => 0,
+            None if entries.len() < limit => 0,
             None => all.count(),
         };
-        Selected { entries, more: remaining > 0, remaining: Some(remaining) }
+        Selected::page(entries, remaining > 0, Some(remaining))
     }
 
     /// What is counted of a state, in [`View::counted`]: the objects of this collection from a key on.
@@ -151,7 +156,7 @@ impl Filter {
     fn chosen<'a>(&self, range: impl Iterator<Item = &'a Arc<Entry>>, limit: usize) -> Selected {
         let mut range = range.filter(|entry| self.matches(entry));
         let entries = range.by_ref().take(if limit == 0 { usize::MAX } else { limit }).cloned().collect();
-        Selected { entries, more: range.next().is_some(), remaining: None }
+        Selected::page(entries, range.next().is_some(), None)
     }
 }
 
@@ -174,11 +179,72 @@ fn unsupported(cache: &Cache, field: &str) -> ApiError {
     })
 }
 
-/// One page.
+/// One page, or all.
 pub struct Selected {
-    pub entries: Vec<Arc<Entry>>,
-    /// Whether the limit cut something off.
-    pub more: bool,
+    pub entries: Entries,
+    /// The last of the page's objects, if the limit cut something off behind it.
+    pub last: Option<Arc<Entry>>,
     /// How much, where that is known.
     pub remaining: Option<usize>,
+}
+
+impl Selected {
+    fn page(ready: VecDeque<Arc<Entry>>, more: bool, remaining: Option<usize>) -> Self {
+        let last = ready.back().filter(|_| more).cloned();
+        Self { entries: Entries { ready, walk: None }, last, remaining }
+    }
+}
+
+/// The objects selected, one after the other. Those of a whole collection are looked up in its
+/// state as they are asked for, so that they take no memory until then.
+#[derive(Clone)]
+pub struct Entries {
+    ready: VecDeque<Arc<Entry>>,
+    walk: Option<Walk>,
+}
+
+#[derive(Clone)]
+struct Walk {
+    objects: Objects,
+    filter: Arc<Filter>,
+    /// The next key, or one before it.
+    from: String,
+}
+
+/// So many objects are looked up at one time.
+const STRIDE: usize = 64;
+
+impl Entries {
+    /// Whether there are no more.
+    pub fn is_empty(&mut self) -> bool {
+        self.fill();
+        self.ready.is_empty()
+    }
+
+    /// Puts back what was taken last.
+    pub fn put_back(&mut self, entry: Arc<Entry>) {
+        self.ready.push_front(entry);
+    }
+
+    fn fill(&mut self) {
+        let Some(walk) = self.walk.as_mut().filter(|_| self.ready.is_empty()) else { return };
+        let filter = &walk.filter;
+        let range = walk.objects.range::<_, str>((Included(walk.from.as_str()), Unbounded));
+        let below = range.map(|(_, entry)| entry).take_while(|entry| entry.key.starts_with(&filter.prefix));
+        let all = filter.is_everything();
+        self.ready.extend(below.filter(|entry| all || filter.matches(entry)).take(STRIDE).cloned());
+        match self.ready.back() {
+            Some(last) if self.ready.len() == STRIDE => walk.from = format!("{}\0", last.key),
+            _ => self.walk = None,
+        }
+    }
+}
+
+impl Iterator for Entries {
+    type Item = Arc<Entry>;
+
+    fn next(&mut self) -> Option<Arc<Entry>> {
+        self.fill();
+        self.ready.pop_front()
+    }
 }

@@ -31,7 +31,7 @@ pub const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
 /// The last bookmark comes this long before a watch ends.
 pub const BOOKMARK_BEFORE_END: Duration = Duration::from_secs(2);
 /// A watch without a timeout lasts this long, and up to twice that.
-pub const WATCH_MIN_SECONDS: u64 = 1800;
+pub const WATCH_MIN: Duration = Duration::from_secs(1800);
 /// Snapshots kept for continue tokens, for each kind.
 pub const SNAPSHOTS: usize = 32;
 /// And this long.
@@ -41,6 +41,8 @@ pub const SNAPSHOT_AGE: Duration = Duration::from_secs(75);
 pub const RESUMED_REVISIONS: [i64; 3] = [5_000, 1_000, 100];
 /// Pages of the first read of the store.
 pub const LOAD_PAGE: usize = 5000;
+/// Pages of more objects are read by two threads.
+pub const LOAD_ALONE: usize = 1000;
 /// A list is sent in pieces of about this many bytes.
 pub const LIST_PIECE: usize = 64 * 1024;
 /// A list in protobuf keeps about this many bytes of what it encoded to find out its length.
@@ -59,10 +61,14 @@ pub const NAME_RETRIES: usize = 8;
 pub const PATCH_OPERATIONS: usize = 10_000;
 /// Bytes that the `copy` operations of one JSON patch may add.
 pub const PATCH_COPY: usize = BODY;
-/// Nesting of a YAML body.
-pub const YAML_DEPTH: usize = 200;
-/// Events live this long, seconds.
-pub const EVENT_TTL: u32 = 3600;
+/// Nesting of a YAML body, the same as that of a JSON body.
+pub const YAML_DEPTH: usize = 127;
+/// Nesting that is read on the stack at hand; some 20 KiB a level without optimization.
+pub const YAML_SHALLOW: usize = 32;
+/// The stack that deeper bodies are read on, bytes; only what is used of it becomes memory.
+pub const YAML_STACK: usize = 16 << 20;
+/// Events live this long.
+pub const EVENT_TTL: Duration = Duration::from_secs(3600);
 /// Time between compactions of the store; what is older than one period is forgotten.
 pub const COMPACT_EVERY: Duration = Duration::from_secs(300);
 /// Objects that a collection delete works on at one time.
@@ -71,5 +77,29 @@ pub const DELETE_COLLECTION_PAGE: usize = 500;
 pub const HANDSHAKE: Duration = Duration::from_secs(10);
 /// Bytes of an `Audit-ID` that a client may choose.
 pub const AUDIT_ID: usize = 64;
+/// Connections at one time; a further one is closed at once.
+pub const CONNECTIONS: usize = 10_000;
+/// A client has this long for its first byte, and for each head of HTTP/1.1.
+pub const HEAD: Duration = Duration::from_secs(30);
+/// Headers of one HTTP/1.1 request; more are answered with 431.
+pub const HEADERS: usize = 100;
+/// The head of an HTTP/1.1 request, bytes, which is also the buffer of its connection; 431, or 414
+/// where the target alone is longer than 64 KiB.
+pub const HEAD_BYTES: usize = 128 * 1024;
+/// Headers of one HTTP/2 request, bytes as HTTP/2 counts them; 431.
+pub const HEADER_LIST_BYTES: u32 = 64 * 1024;
 /// Streams on one HTTP/2 connection.
 pub const STREAMS: u32 = 250;
+/// Streams that a client may reset before they were looked at; one more ends the connection.
+pub const PENDING_RESETS: usize = 20;
+/// Streams that the server may have to reset because of what a client did; one more ends the
+/// connection.
+pub const ERROR_RESETS: usize = 1024;
+/// HTTP/2 connections are probed this often.
+pub const KEEP_ALIVE: Duration = Duration::from_secs(30);
+/// And have this long to answer.
+pub const KEEP_ALIVE_ANSWER: Duration = Duration::from_secs(20);
+/// What clients may send on one HTTP/2 connection before it is read, bytes.
+pub const CONNECTION_WINDOW: u32 = 1 << 20;
+/// What waits to be sent on one HTTP/2 stream, bytes.
+pub const STREAM_SEND_BUFFER: usize = 1 << 20;

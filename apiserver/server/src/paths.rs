@@ -4,24 +4,29 @@ use std::io::Read as _;
 use std::time::Duration;
 
 use apiserver_api::error::ApiError;
-use apiserver_api::openapi;
+use apiserver_api::{openapi, protobuf};
 use bytes::Bytes;
 use flate2::read::GzDecoder;
-use http::header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, ETAG, IF_NONE_MATCH, VARY};
+use http::header::{
+    CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, ETAG, EXPIRES, IF_NONE_MATCH, LOCATION, VARY,
+};
 use http::{HeaderValue, Method, Response, StatusCode};
 use serde_json::{Value, json};
 
 use crate::body::{self, Body};
 use crate::context::Context;
-use crate::discovery::{Aggregated, Document};
-use crate::negotiate;
+use crate::discovery::{self, Aggregated, Document};
+use crate::health;
+use crate::metrics;
+use crate::negotiate::{self, Format};
 use crate::respond::{self, Answer};
+use crate::server::Server;
 use crate::verbs::{no_such_resource, not_allowed};
 
 /// The version of Kubernetes whose API is served.
 pub const KUBERNETES: (&str, &str, &str) = ("1", "36", "0");
-/// A health check that takes longer has failed.
-const CHECK: Duration = Duration::from_secs(5);
+/// The store has this long to say how large it is.
+const SIZE: Duration = Duration::from_secs(1);
 
 /// Answers what is not a kind.
 pub async fn dispatch(context: &Context, method: &Method) -> Answer {
@@ -32,7 +37,8 @@ pub async fn dispatch(context: &Context, method: &Method) -> Answer {
     match path {
         "/" => return Ok(indented(&index(context))),
         "/version" | "/version/" => return Ok(indented(&version())),
-        "/metrics" => return metrics(context),
+        "/metrics" => return metrics(context, false).await,
+        "/metrics/slis" => return metrics(context, true).await,
         "/openid/v1/jwks" | "/.well-known/openid-configuration" => return tokens(context, path),
         "/openapi/v2" => {
             fresh(context).await;
@@ -40,7 +46,7 @@ pub async fn dispatch(context: &Context, method: &Method) -> Answer {
         }
         "/openapi/v3" | "/openapi/v3/" => {
             fresh(context).await;
-            return Ok(respond::json(200, &context.server.documents().v3_index()));
+            return openapi_v3_index(context);
         }
         _ => {}
     }
@@ -48,11 +54,11 @@ pub async fn dispatch(context: &Context, method: &Method) -> Answer {
         fresh(context).await;
         return openapi_v3(context, name);
     }
-    if let Some((kind, check)) = health_path(path) {
-        return Ok(health(context, kind, check).await);
+    if let Some((kind, check)) = health::path(path) {
+        return Ok(health::answer(context, kind, check).await);
     }
     fresh(context).await;
-    discovery(context, path)
+    kinds(context, path)
 }
 
 /// For people, whoever asks.
@@ -68,38 +74,62 @@ async fn fresh(context: &Context) {
     }
 }
 
-fn discovery(context: &Context, path: &str) -> Answer {
+fn kinds(context: &Context, path: &str) -> Answer {
     let documents = context.server.documents();
     let discovery = documents.discovery();
-    for range in negotiate::ranges(&context.headers) {
-        let group = range.parameter("g") == Some("apidiscovery.k8s.io");
-        let list = range.parameter("as") == Some("APIGroupDiscoveryList");
-        let version = match range.parameter("v") {
-            Some("v2") => Aggregated::V2,
-            Some("v2beta1") => Aggregated::V2Beta1,
-            _ if range.accepts("application/json") && range.parameter("as").is_none() => break,
-            _ => continue,
-        };
-        if let Some(document) = discovery.aggregated(path, version).filter(|_| group && list) {
-            return Ok(cached(context, document, version.media()));
+    let legacy = discovery.legacy(path).ok_or_else(no_such_resource)?;
+    let ranges = negotiate::ranges(&context.headers);
+    if ranges.is_empty() {
+        return Ok(cached(context, legacy, JSON));
+    }
+    for range in &ranges {
+        let protobuf = range.media == protobuf::MEDIA_TYPE;
+        let json = range.accepts(JSON);
+        let known = json || protobuf || range.accepts(Format::Yaml.media());
+        if range.parameter("as").is_some() || range.parameter("g").is_some() {
+            let group = range.parameter("g") == Some("apidiscovery.k8s.io");
+            let list = range.parameter("as") == Some("APIGroupDiscoveryList");
+            let version = match range.parameter("v") {
+                Some("v2") => Aggregated::V2,
+                Some("v2beta1") => Aggregated::V2Beta1,
+                _ => continue,
+            };
+            let document =
+                discovery.aggregated(path, version).filter(|_| group && list && (json || protobuf));
+            if let Some(document) = document {
+                return if protobuf {
+                    Ok(cached(
+                        context,
+                        &discovery.aggregated_protobuf(path, version)?,
+                        version.protobuf_media(),
+                    ))
+                } else {
+                    Ok(cached(context, document, version.media()))
+                };
+            }
+        } else if json {
+            return Ok(cached(context, legacy, JSON));
+        } else if protobuf {
+            return Ok(cached(context, &discovery::in_protobuf(legacy)?, protobuf::MEDIA_TYPE));
+        } else if known {
+            let value: Value = serde_json::from_slice(&legacy.bytes).unwrap_or_default();
+            return Ok(respond::bytes(200, Format::Yaml.media(), respond::encoded(Format::Yaml, &value)?));
         }
     }
-    match discovery.legacy(path) {
-        Some(document) => Ok(cached(context, document, "application/json")),
-        None => Err(no_such_resource()),
-    }
+    Err(negotiate::not_acceptable())
 }
 
 /// A document that clients may keep.
 fn cached(context: &Context, document: &Document, media: &'static str) -> Response<Body> {
     let mut response = if matches_etag(context, &document.etag) {
-        not_modified()
+        not_modified(&document.etag)
     } else {
         let response = respond::bytes(200, media, Bytes::clone(&document.bytes));
-        respond::compressed(context, response, Bytes::clone(&document.bytes))
+        let mut response = respond::compressed(context, response, Bytes::clone(&document.bytes));
+        set_etag(&mut response, &document.etag);
+        response
     };
-    set_etag(&mut response, &document.etag);
-    response.headers_mut().insert(VARY, HeaderValue::from_static("Accept"));
+    response.headers_mut().append(VARY, HeaderValue::from_static("Accept"));
     response
 }
 
@@ -111,9 +141,10 @@ fn matches_etag(context: &Context, etag: &str) -> bool {
     })
 }
 
-fn not_modified() -> Response<Body> {
+fn not_modified(etag: &str) -> Response<Body> {
     let mut response = Response::new(body::empty());
     *response.status_mut() = StatusCode::NOT_MODIFIED;
+    set_etag(&mut response, etag);
     response
 }
 
@@ -124,16 +155,41 @@ fn set_etag(response: &mut Response<Body>, etag: &str) {
 }
 
 fn openapi_v2(context: &Context) -> Answer {
-    for range in negotiate::ranges(&context.headers) {
-        if openapi::V2_PROTOBUF_ACCEPTED.contains(&range.media.as_str()) {
-            let (bytes, hash) = (openapi::v2_protobuf_gz(), openapi::v2_protobuf_hash());
-            return gzipped(context, &Bytes::from_static(bytes), hash, openapi::V2_PROTOBUF_MEDIA);
-        } else if range.accepts("application/json") {
-            break;
-        }
+    let documents = context.server.documents();
+    let media = preferred(context, &openapi::V2_PROTOBUF_ACCEPTED, openapi::V2_PROTOBUF_MEDIA)?;
+    let document = if media == JSON { documents.v2()? } else { documents.v2_protobuf()? };
+    gzipped(context, &document.packed, &document.hash, media)
+}
+
+const JSON: &str = "application/json";
+
+/// JSON, or the media type of protobuf where the client prefers it under one of its names; 406.
+fn preferred(context: &Context, accepted: &[&str], media: &'static str) -> Result<&'static str, ApiError> {
+    let ranges = negotiate::ranges(&context.headers);
+    if ranges.is_empty() {
+        return Ok(JSON);
     }
-    let document = context.server.documents().v2()?;
-    gzipped_json(context, &document.packed, &document.hash)
+    let choose = |range: &negotiate::Range| {
+        if range.accepts(JSON) {
+            Some(JSON)
+        } else {
+            accepted.contains(&range.media.as_str()).then_some(media)
+        }
+    };
+    ranges.iter().find_map(choose).ok_or_else(|| {
+        let text = format!("only the following media types are accepted: {JSON}, {media}");
+        ApiError::new(406, "NotAcceptable", text)
+    })
+}
+
+fn openapi_v3_index(context: &Context) -> Answer {
+    let index = Document::new(&context.server.documents().v3_index());
+    if matches_etag(context, &index.etag) {
+        return Ok(not_modified(&index.etag));
+    }
+    let mut response = respond::bytes(200, JSON, index.bytes);
+    set_etag(&mut response, &index.etag);
+    Ok(response)
 }
 
 fn openapi_v3(context: &Context, name: &str) -> Answer {
@@ -143,31 +199,46 @@ fn openapi_v3(context: &Context, name: &str) -> Answer {
         (Some("apis"), Some(group), Some(version), None) => (group, version),
         _ => return Err(no_such_resource()),
     };
-    let document = context.server.documents().v3(group, version)?.ok_or_else(no_such_resource)?;
-    let mut response = gzipped_json(context, &document.packed, &document.hash)?;
-    if context.query.get("hash") == Some(document.hash.as_str()) {
+    let documents = context.server.documents();
+    let media = preferred(context, &openapi::V3_PROTOBUF_ACCEPTED, openapi::V3_PROTOBUF_MEDIA)?;
+    let document =
+        if media == JSON { documents.v3(group, version)? } else { documents.v3_protobuf(group, version)? };
+    let document = document.ok_or_else(no_such_resource)?;
+    let asked = context.query.get("hash");
+    if asked.is_some_and(|hash| hash != document.hash) {
+        // The address of what has changed since.
+        let mut response = Response::new(body::empty());
+        *response.status_mut() = StatusCode::MOVED_PERMANENTLY;
+        let place = format!("/openapi/v3/{name}?hash={}", document.hash);
+        if let Ok(place) = HeaderValue::from_str(&place) {
+            response.headers_mut().insert(LOCATION, place);
+        }
+        set_etag(&mut response, &document.hash);
+        return Ok(response);
+    }
+    let mut response = gzipped(context, &document.packed, &document.hash, media)?;
+    if asked.is_some() {
         // The address changes with the content.
-        response
-            .headers_mut()
-            .insert(CACHE_CONTROL, HeaderValue::from_static("public, max-age=31536000, immutable"));
+        let headers = response.headers_mut();
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("public, immutable"));
+        if let Some(expires) = in_a_year(context).and_then(|date| HeaderValue::from_str(&date).ok()) {
+            headers.insert(EXPIRES, expires);
+        }
     }
     Ok(response)
 }
 
-fn gzipped_json(context: &Context, packed: &Bytes, hash: &str) -> Answer {
-    let ranges = negotiate::ranges(&context.headers);
-    if !ranges.is_empty() && !ranges.iter().any(|r| r.accepts("application/json")) {
-        return Err(ApiError::new(406, "NotAcceptable", "only application/json is served here"));
-    }
-    gzipped(context, packed, hash, "application/json")
+/// A year from now, as HTTP writes dates.
+fn in_a_year(context: &Context) -> Option<String> {
+    let now = context.server.ambient().now();
+    let then = now.checked_add(jiff::SignedDuration::from_hours(365 * 24)).ok()?;
+    Some(then.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string())
 }
 
 /// A document that is kept compressed.
 fn gzipped(context: &Context, packed: &Bytes, hash: &str, media: &'static str) -> Answer {
     if matches_etag(context, hash) {
-        let mut response = not_modified();
-        set_etag(&mut response, hash);
-        return Ok(response);
+        return Ok(not_modified(hash));
     }
     let plain = !negotiate::accepts_gzip(&context.headers);
     let content = if plain {
@@ -192,9 +263,23 @@ fn index(context: &Context) -> Value {
     let documents = context.server.documents();
     let mut paths: Vec<String> = documents.discovery().paths().map(str::to_owned).collect();
     paths.extend(
-        ["/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]
-            .map(str::to_owned),
+        [
+            "/apis/",
+            "/healthz",
+            "/livez",
+            "/metrics",
+            "/metrics/slis",
+            "/openapi/v2",
+            "/openapi/v3",
+            "/openapi/v3/",
+            "/readyz",
+            "/version",
+        ]
+        .map(str::to_owned),
     );
+    if context.server.issuer().is_some() {
+        paths.extend(["/.well-known/openid-configuration", "/openid/v1/jwks"].map(str::to_owned));
+    }
     paths.sort();
     paths.dedup();
     json!({"paths": paths})
@@ -220,20 +305,62 @@ fn architecture() -> &'static str {
     }
 }
 
-fn metrics(context: &Context) -> Answer {
-    let server = &context.server;
+/// `/metrics` and `/metrics/slis`, as text unless OpenMetrics is asked for.
+async fn metrics(context: &Context, slis: bool) -> Answer {
+    let ranges = negotiate::ranges(&context.headers);
+    let open = ranges.iter().find(|r| r.media == "application/openmetrics-text" || r.accepts("text/plain"));
+    let format = if open.is_some_and(|r| r.media == "application/openmetrics-text") {
+        metrics::Format::OpenMetrics
+    } else {
+        metrics::Format::Text
+    };
+    let metrics = context.server.metrics();
+    let page = if slis {
+        metrics.sli_page(format)
+    } else {
+        let size = tokio::time::timeout(SIZE, context.server.store().size_bytes()).await;
+        let size = size.ok().and_then(Result::ok).flatten();
+        metrics.page(format, &state(&context.server, size))
+    };
+    Ok(respond::bytes(200, format.media(), page))
+}
+
+fn state(server: &Server, store_bytes: Option<u64>) -> metrics::State {
     let custom = server.caches().live_custom();
-    let objects = server.caches().iter().chain(&custom).map(|cache| {
-        let resource = &cache.resource;
-        let name = if resource.group.is_empty() {
-            resource.plural.clone()
-        } else {
-            format!("{}.{}", resource.plural, resource.group)
-        };
-        (name, cache.snapshot().objects.len())
+    let caches = server.caches().iter().chain(&custom).map(|cache| {
+        let snapshot = cache.snapshot();
+        metrics::CacheState {
+            group: cache.resource.group.clone(),
+            resource: cache.resource.plural.clone(),
+            objects: snapshot.objects.len(),
+            revision: snapshot.revision,
+            received: cache.counts.received.value(),
+            initial: cache.counts.initial.value(),
+            loads: cache.counts.loads.value(),
+        }
     });
-    let page = server.metrics().page(objects).map_err(|error| ApiError::internal(error.to_string()))?;
-    Ok(respond::bytes(200, "application/openmetrics-text; version=1.0.0; charset=utf-8", page))
+    // Two versions of a kind are one to those who count objects.
+    let mut by_kind: Vec<metrics::CacheState> = Vec::new();
+    for state in caches {
+        if !by_kind.iter().any(|s| s.group == state.group && s.resource == state.resource) {
+            by_kind.push(state);
+        }
+    }
+    let version = version();
+    let build = [
+        ("build_date", "buildDate"),
+        ("compiler", "compiler"),
+        ("git_commit", "gitCommit"),
+        ("git_tree_state", "gitTreeState"),
+        ("git_version", "gitVersion"),
+        ("go_version", "goVersion"),
+        ("major", "major"),
+        ("minor", "minor"),
+        ("platform", "platform"),
+    ];
+    let text = |key: &str| version[key].as_str().unwrap_or_default().to_owned();
+    let build = build.into_iter().map(|(label, key)| (label, text(key))).collect();
+    metrics::State { caches: by_kind, store_bytes, build }
 }
 
 fn tokens(context: &Context, path: &str) -> Answer {
@@ -244,58 +371,4 @@ fn tokens(context: &Context, path: &str) -> Answer {
         return Ok(response);
     }
     Ok(respond::json(200, &issuer.discovery(&context.server.config().external_url)))
-}
-
-/// `/readyz/ping` to `readyz` and `ping`.
-fn health_path(path: &str) -> Option<(&'static str, &str)> {
-    let path = path.strip_suffix('/').unwrap_or(path);
-    ["healthz", "livez", "readyz"].into_iter().find_map(|kind| {
-        let rest = path.strip_prefix('/')?.strip_prefix(kind)?;
-        if rest.is_empty() { Some((kind, "")) } else { rest.strip_prefix('/').map(|check| (kind, check)) }
-    })
-}
-
-async fn health(context: &Context, kind: &'static str, only: &str) -> Response<Body> {
-    let names: &[&str] = match kind {
-        "livez" => &["ping", "etcd"],
-        "healthz" => &["ping", "etcd", "poststarthook/rbac/bootstrap-roles"],
-        _ => &["ping", "etcd", "informer-sync", "poststarthook/rbac/bootstrap-roles", "shutdown"],
-    };
-    if !only.is_empty() && !names.contains(&only) {
-        return respond::refusal(&no_such_resource());
-    }
-    let excluded: Vec<&str> = context.query.all("exclude").collect();
-    let mut report = String::new();
-    let mut failed = false;
-    for name in names.iter().filter(|name| only.is_empty() || **name == only) {
-        if excluded.contains(name) {
-            report.push_str(&format!("[+]{name} excluded: ok\n"));
-        } else if check(context, name).await {
-            report.push_str(&format!("[+]{name} ok\n"));
-        } else {
-            failed = true;
-            report.push_str(&format!("[-]{name} failed: reason withheld\n"));
-        }
-    }
-    if failed {
-        return respond::text(500, format!("{report}{kind} check failed\n"));
-    }
-    if context.query.flag("verbose") {
-        return respond::text(200, format!("{report}{kind} check passed\n"));
-    }
-    respond::text(200, "ok")
-}
-
-async fn check(context: &Context, name: &str) -> bool {
-    let server = &context.server;
-    match name {
-        "etcd" => {
-            let revision = tokio::time::timeout(CHECK, server.store().revision()).await;
-            matches!(revision, Ok(Ok(_)))
-        }
-        "informer-sync" => server.caches().passed() > 0 && server.fresh().await.is_ok(),
-        "poststarthook/rbac/bootstrap-roles" => server.is_ready(),
-        "shutdown" => !server.shutdown().is_cancelled(),
-        _ => true,
-    }
 }

@@ -1,5 +1,7 @@
 //! Query parameters, decoded.
 
+use std::time::Duration;
+
 use apiserver_api::error::ApiError;
 
 /// Decoded query parameters in their order.
@@ -32,19 +34,77 @@ impl Query {
         value.is_some_and(|v| !v.eq_ignore_ascii_case("false") && v != "0")
     }
 
-    /// A whole number, with Go's words where it is none: `ListOptions` are read so.
+    /// A whole number, with Go's words where it is none: `ListOptions` are read so. A value that is there
+    /// and empty is 400 too.
     pub fn integer(&self, name: &str) -> Result<Option<i64>, ApiError> {
-        let Some(text) = self.0.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str()) else {
-            return Ok(None);
-        };
-        let number = text.parse::<i64>().map_err(|error| {
-            use std::num::IntErrorKind::{NegOverflow, PosOverflow};
-            let large = matches!(error.kind(), PosOverflow | NegOverflow);
-            let why = if large { "value out of range" } else { "invalid syntax" };
-            ApiError::bad_request(format!("strconv.ParseInt: parsing {text:?}: {why}"))
-        })?;
-        Ok(Some(number))
+        let raw = self.0.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str());
+        raw.map(whole).transpose()
     }
+
+    /// A span such as `1m30s`; 400 where it is none.
+    pub fn duration(&self, name: &str) -> Result<Option<Duration>, ApiError> {
+        self.get(name).map(duration).transpose().map_err(|why| {
+            ApiError::bad_request(format!("invalid timeout specified in the request URL - {why}"))
+        })
+    }
+}
+
+/// A whole number as Go reads it; 400.
+pub fn whole(text: &str) -> Result<i64, ApiError> {
+    text.parse().map_err(|error: std::num::ParseIntError| {
+        use std::num::IntErrorKind::{NegOverflow, PosOverflow};
+        let why = match error.kind() {
+            PosOverflow | NegOverflow => "value out of range",
+            _ => "invalid syntax",
+        };
+        ApiError::bad_request(format!("strconv.ParseInt: parsing {text:?}: {why}"))
+    })
+}
+
+/// Units of Go's durations in nanoseconds.
+const UNITS: [(&str, f64); 8] = [
+    ("ns", 1.0),
+    ("us", 1e3),
+    ("\u{b5}s", 1e3),
+    ("\u{3bc}s", 1e3),
+    ("ms", 1e6),
+    ("s", 1e9),
+    ("m", 60e9),
+    ("h", 3600e9),
+];
+
+/// A duration as Go writes it: numbers with units, one after the other. What is negative is 0.
+fn duration(text: &str) -> Result<Duration, String> {
+    let (negative, mut rest) = match text.strip_prefix('-') {
+        Some(rest) => (true, rest),
+        None => (false, text.strip_prefix('+').unwrap_or(text)),
+    };
+    if rest == "0" {
+        return Ok(Duration::ZERO);
+    }
+    let mut nanoseconds = 0.0;
+    let mut first = true;
+    while first || !rest.is_empty() {
+        first = false;
+        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
+        let number: f64 = rest[..digits].parse().map_err(|_| format!("time: invalid duration {text:?}"))?;
+        rest = &rest[digits..];
+        let end = rest.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(rest.len());
+        let unit = &rest[..end];
+        if unit.is_empty() {
+            return Err(format!("time: missing unit in duration {text:?}"));
+        }
+        let Some((_, size)) = UNITS.iter().find(|(name, _)| *name == unit) else {
+            return Err(format!("time: unknown unit {unit:?} in duration {text:?}"));
+        };
+        nanoseconds += number * size;
+        rest = &rest[end..];
+    }
+    // Go keeps nanoseconds in 64 bits with a sign.
+    if nanoseconds > i64::MAX as f64 {
+        return Err(format!("time: invalid duration {text:?}"));
+    }
+    Ok(if negative { Duration::ZERO } else { Duration::from_nanos(nanoseconds as u64) })
 }
 
 /// Percent-decoding; what is no escape stays as it is, and what is not UTF-8 is replaced.
@@ -90,8 +150,24 @@ mod tests {
         assert!(!query.flag("follow"));
         assert!(!query.flag("absent"));
         assert_eq!(query.get("t"), Some("a b%"));
-        let limit = |text: &str| Query::parse(text).integer("limit");
-        assert_eq!((limit("limit=-1"), limit("x=1")), (Ok(Some(-1)), Ok(None)));
-        assert_eq!(limit("limit=").unwrap_err().message, "strconv.ParseInt: parsing \"\": invalid syntax");
+    }
+
+    #[test]
+    fn numbers_and_durations_are_read_as_go_reads_them() {
+        let number = |text: &str| Query::parse(text).integer("n").map_err(|error| error.message);
+        assert_eq!(number(""), Ok(None));
+        assert_eq!((number("n=7"), number("n=-1")), (Ok(Some(7)), Ok(Some(-1))));
+        assert_eq!(number("n=x").unwrap_err(), r#"strconv.ParseInt: parsing "x": invalid syntax"#);
+        assert_eq!(number("n=").unwrap_err(), r#"strconv.ParseInt: parsing "": invalid syntax"#);
+        assert!(number("n=99999999999999999999").unwrap_err().ends_with("value out of range"));
+        let seconds = |text: &str| duration(text).map(|duration| duration.as_secs_f64());
+        for (text, expected) in [("1m30s", 90.0), ("1.5s", 1.5), ("0", 0.0), ("-5s", 0.0), ("250ms", 0.25)] {
+            assert_eq!(seconds(text), Ok(expected), "{text}");
+        }
+        assert_eq!(duration("5").unwrap_err(), r#"time: missing unit in duration "5""#);
+        assert_eq!(duration("5x").unwrap_err(), r#"time: unknown unit "x" in duration "5x""#);
+        for bad in ["s", "invalid", "1..2s", "-", "99999999999h"] {
+            assert!(duration(bad).unwrap_err().starts_with("time: invalid duration"), "{bad}");
+        }
     }
 }

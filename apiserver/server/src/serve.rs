@@ -7,63 +7,136 @@ use http::Request;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto;
+use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::{BoxError, Service};
 
 use crate::chain::PeerCertificate;
+use crate::cork::Corked;
 use crate::limits;
 use crate::server::Server;
+use crate::wire::{self, Spoken};
 
-/// Time that connections have to end after the shutdown began.
+/// Time that connections have to end when no request is in flight any more.
 const DRAIN: Duration = Duration::from_secs(5);
-/// A client has this long to send a request's head.
-const HEAD: Duration = Duration::from_secs(30);
+/// Requests in flight are counted this often at the end.
+const IDLE_CHECK: Duration = Duration::from_millis(10);
 /// Pause after an error of `accept`, such as too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// HTTP/2 connections are probed this often.
-const KEEP_ALIVE: Duration = Duration::from_secs(30);
 
-/// Accepts connections until `shutdown`, then ends watches and waits a while for what is left.
-/// Client certificates that `tls` has verified become identities.
+/// Serves until `shutdown`, then ends in good order: readiness is answered with no and the server's
+/// endpoint is withdrawn; after the configured delay new requests are refused, watches end after a
+/// whole event, connections are told to go away; requests in flight are answered, as long as a
+/// request may take; and what is left is cut off. Client certificates that `tls` has verified
+/// become identities.
 pub async fn serve(
     listener: TcpListener,
     tls: Arc<rustls::ServerConfig>,
     server: Arc<Server>,
     shutdown: CancellationToken,
 ) {
-    let acceptor = TlsAcceptor::from(tls);
-    let connections = TaskTracker::new();
-    loop {
-        let accepted = tokio::select! {
-            biased;
-            () = shutdown.cancelled() => break,
-            accepted = listener.accept() => accepted,
-        };
-        match accepted {
-            Ok((stream, peer)) => {
-                let connection = connection(stream, acceptor.clone(), Arc::clone(&server), shutdown.clone());
-                connections.spawn(async move {
-                    if let Err(error) = connection.await {
-                        tracing::debug!(%peer, error = &*error, "a connection ended with an error");
-                    }
-                });
-            }
-            Err(error) => {
-                tracing::warn!(%error, "a connection cannot be accepted");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
+    let (delay, refuse_politely) =
+        (server.config().shutdown_delay, server.config().shutdown_send_retry_after);
+    let door = Door {
+        acceptor: TlsAcceptor::from(tls),
+        server: Arc::clone(&server),
+        connections: TaskTracker::new(),
+        closing: CancellationToken::new(),
+    };
+    door.open(&listener, shutdown.cancelled()).await;
+    tracing::info!(?delay, "the server is told to end and is not ready any more");
+    let withdrawal = tokio::spawn({
+        let server = Arc::clone(&server);
+        async move { server.drain().await }
+    });
+    if !delay.is_zero() {
+        door.open(&listener, tokio::time::sleep(delay)).await;
+    }
+    server.refuse();
+    if refuse_politely {
+        door.open(&listener, idle(&server)).await;
+    }
+    drop(listener);
+    door.closing.cancel();
+    idle(&server).await;
+    if let Err(error) = withdrawal.await {
+        tracing::warn!(%error, "the server's endpoint was not withdrawn");
+    }
+    server.stop();
+    door.connections.close();
+    if tokio::time::timeout(DRAIN, door.connections.wait()).await.is_err() {
+        tracing::info!(left = door.connections.len(), "connections were cut off");
+    }
+}
+
+/// Waits until no request is in flight, as long as one may take.
+async fn idle(server: &Server) {
+    let work = async {
+        while server.metrics().in_flight() > 0 {
+            tokio::time::sleep(IDLE_CHECK).await;
+        }
+    };
+    if tokio::time::timeout(server.config().request_timeout, work).await.is_err() {
+        tracing::info!(left = server.metrics().in_flight(), "requests did not end in time");
+    }
+}
+
+/// Where connections come in.
+struct Door {
+    acceptor: TlsAcceptor,
+    server: Arc<Server>,
+    connections: TaskTracker,
+    /// Connections end when what is under way on them has ended.
+    closing: CancellationToken,
+}
+
+impl Door {
+    /// Accepts connections until `end`.
+    async fn open(&self, listener: &TcpListener, end: impl Future<Output = ()>) {
+        let mut end = std::pin::pin!(end);
+        loop {
+            let accepted = tokio::select! {
+                biased;
+                () = &mut end => return,
+                accepted = listener.accept() => accepted,
+            };
+            match accepted {
+                Ok((stream, peer)) => {
+                    let (server, closing) = (Arc::clone(&self.server), self.closing.clone());
+                    let connection = connection(stream, self.acceptor.clone(), server, closing);
+                    self.connections.spawn(async move {
+                        if let Err(error) = connection.await {
+                            tracing::debug!(%peer, error = &*error, "a connection ended with an error");
+                        }
+                    });
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "a connection cannot be accepted");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
             }
         }
     }
-    server.stop();
-    connections.close();
-    if tokio::time::timeout(DRAIN, connections.wait()).await.is_err() {
-        tracing::info!(left = connections.len(), "connections were cut off");
-    }
+}
+
+/// The TLS handshake, within its time.
+async fn handshake(
+    stream: TcpStream,
+    acceptor: TlsAcceptor,
+    server: &Server,
+) -> Result<TlsStream<TcpStream>, BoxError> {
+    stream.set_nodelay(true)?;
+    let result = match tokio::time::timeout(limits::HANDSHAKE, acceptor.accept(stream)).await {
+        Ok(Ok(stream)) => return Ok(stream),
+        Ok(Err(error)) => error.into(),
+        Err(elapsed) => elapsed.into(),
+    };
+    server.metrics().handshake_failed();
+    Err(result)
 }
 
 async fn connection(
@@ -72,8 +145,9 @@ async fn connection(
     server: Arc<Server>,
     shutdown: CancellationToken,
 ) -> Result<(), BoxError> {
-    stream.set_nodelay(true)?;
-    let stream = tokio::time::timeout(limits::HANDSHAKE, acceptor.accept(stream)).await??;
+    let places = server.connections();
+    let Ok(_place) = places.try_acquire() else { return Err("there are too many connections".into()) };
+    let stream = handshake(stream, acceptor, &server).await?;
     let certificates = stream.get_ref().1.peer_certificates();
     let certificate =
         certificates.and_then(|chain| chain.first()).map(|c| PeerCertificate(c.clone().into_owned()));
@@ -84,17 +158,19 @@ async fn connection(
         }
         server.service().call(request)
     });
-    let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD);
-    builder
-        .http2()
-        .timer(TokioTimer::new())
-        .max_concurrent_streams(limits::STREAMS)
-        .keep_alive_interval(Some(KEEP_ALIVE))
-        // Informers hold many watches on one connection; each needs room of its own.
-        .initial_connection_window_size(1 << 20)
-        .max_send_buf_size(1 << 20);
-    let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
+    let builder = wire::builder();
+    if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
+        let stream = Corked::new(Spoken::soon(stream));
+        let connection = builder.serve_connection(TokioIo::new(stream), service);
+        let mut connection = std::pin::pin!(connection);
+        tokio::select! {
+            biased;
+            ended = connection.as_mut() => return ended,
+            () = shutdown.cancelled() => connection.as_mut().graceful_shutdown(),
+        }
+        return connection.await;
+    }
+    let connection = builder.serve_connection_with_upgrades(TokioIo::new(Spoken::soon(stream)), service);
     let mut connection = std::pin::pin!(connection);
     tokio::select! {
         biased;

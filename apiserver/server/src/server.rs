@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context as TaskContext, Poll};
+use std::time::Duration;
 
 use apiserver_api::ambient::Ambient;
 use apiserver_api::error::ApiError;
@@ -20,17 +21,19 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::allocate::Allocator;
+use crate::allocate::blocks::{Block, Blocks};
 use crate::auth::Authenticator;
 use crate::auth::tokens::{BoundKind, BoundObject, BoundObjects, Issuer};
 use crate::body::Body;
 use crate::cache::{Cache, Caches, Entry, NotFresh};
 use crate::chain;
 use crate::custom::{self, CustomKinds, Documents};
+use crate::hooks::Hooks;
 use crate::limits;
 use crate::maintain;
+use crate::measured::Measured;
 use crate::metrics::Metrics;
 use crate::rbac::Authorizer;
-use crate::services;
 use crate::storage;
 use crate::streams::Kubelets;
 use crate::verbs::no_such_resource;
@@ -59,6 +62,21 @@ pub struct ServerConfig {
     pub reads_in_flight: usize,
     /// Writes at one time.
     pub writes_in_flight: usize,
+    /// A request that is not long running ends after this.
+    pub request_timeout: Duration,
+    /// A watch without a timeout lasts this long, and up to twice that.
+    pub min_watch: Duration,
+    /// Events live this long.
+    pub event_ttl: Duration,
+    /// Time between compactions of the store; zero for none.
+    pub compaction_interval: Duration,
+    /// The host's name, by which the Lease of this server is called; without it there is none.
+    pub identity: Option<String>,
+    /// After it was told to end, the server goes on for this long, not ready: load balancers have
+    /// this time to leave it.
+    pub shutdown_delay: Duration,
+    /// Whether connections are accepted, and refused with 429, until the last request has ended.
+    pub shutdown_send_retry_after: bool,
 }
 
 impl Default for ServerConfig {
@@ -74,6 +92,13 @@ impl Default for ServerConfig {
             external_url: String::new(),
             reads_in_flight: limits::READS_IN_FLIGHT,
             writes_in_flight: limits::WRITES_IN_FLIGHT,
+            request_timeout: limits::REQUEST_TIMEOUT,
+            min_watch: limits::WATCH_MIN,
+            event_ttl: limits::EVENT_TTL,
+            compaction_interval: limits::COMPACT_EVERY,
+            identity: None,
+            shutdown_delay: Duration::ZERO,
+            shutdown_send_retry_after: false,
         }
     }
 }
@@ -106,11 +131,19 @@ pub struct Server {
     authenticator: Option<Authenticator>,
     bound_objects: Arc<Bound>,
     allocator: OnceLock<Allocator>,
+    blocks: Arc<Blocks>,
+    hooks: Hooks,
     custom: Arc<CustomKinds>,
     metrics: Metrics,
     reads: Semaphore,
     writes: Semaphore,
+    connections: Arc<Semaphore>,
     ready: watch::Sender<bool>,
+    /// The end was announced: not ready any more.
+    draining: CancellationToken,
+    /// New requests are refused and watches end.
+    refusing: CancellationToken,
+    /// Nothing goes on.
     shutdown: CancellationToken,
 }
 
@@ -123,9 +156,13 @@ impl Server {
         ambient: Ambient,
     ) -> Result<Arc<Self>, ServerError> {
         check(&config)?;
+        let metrics = Metrics::new();
+        let store: Arc<dyn Store> = Arc::new(Measured::new(store, &registry, &metrics));
         let caches = Arc::new(Caches::new(&registry, Arc::clone(&store)));
         let authorizer = Arc::new(Authorizer::new());
         feed_authorizer(&caches, &authorizer);
+        let blocks = Arc::new(Blocks::default());
+        feed_blocks(&caches, &blocks);
         let custom = Arc::new(CustomKinds::new(Arc::clone(&caches)));
         custom::observe(&caches, &custom);
         let bound_objects = Arc::new(Bound::new(&caches));
@@ -138,6 +175,7 @@ impl Server {
             custom,
             reads: Semaphore::new(config.reads_in_flight),
             writes: Semaphore::new(config.writes_in_flight),
+            connections: Arc::new(Semaphore::new(limits::CONNECTIONS)),
             config,
             store,
             registry,
@@ -147,8 +185,12 @@ impl Server {
             authenticator,
             bound_objects,
             allocator: OnceLock::new(),
-            metrics: Metrics::new(),
+            blocks,
+            hooks: Hooks::default(),
+            metrics,
             ready: watch::Sender::new(false),
+            draining: CancellationToken::new(),
+            refusing: CancellationToken::new(),
             shutdown: CancellationToken::new(),
         }))
     }
@@ -164,7 +206,50 @@ impl Server {
 
     /// Ends watches and upkeep. Requests in flight are answered.
     pub fn stop(&self) {
+        self.draining.cancel();
+        self.refusing.cancel();
         self.shutdown.cancel();
+    }
+
+    /// The end is announced: readiness is answered with no, everything else goes on. Takes back
+    /// what others know this server by, and returns when that is done.
+    pub async fn drain(self: &Arc<Self>) {
+        self.draining.cancel();
+        maintain::withdraw(self).await;
+    }
+
+    /// New requests are refused, watches end after a whole event.
+    pub fn refuse(&self) {
+        self.draining.cancel();
+        self.refusing.cancel();
+    }
+
+    /// Requests that are being worked on, watches and streams not counted.
+    pub fn in_flight(&self) -> i64 {
+        self.metrics.in_flight()
+    }
+
+    /// Whether the end was announced.
+    pub(crate) fn draining(&self) -> &CancellationToken {
+        &self.draining
+    }
+
+    /// Whether requests are refused.
+    pub(crate) fn refusing(&self) -> &CancellationToken {
+        &self.refusing
+    }
+
+    pub(crate) fn hooks(&self) -> &Hooks {
+        &self.hooks
+    }
+
+    /// The ServiceCIDRs.
+    pub(crate) fn blocks(&self) -> &Arc<Blocks> {
+        &self.blocks
+    }
+
+    pub(crate) fn shared_store(&self) -> &Arc<dyn Store> {
+        &self.store
     }
 
     /// Waits until the server has what a new cluster needs and answers readiness with yes.
@@ -270,6 +355,11 @@ impl Server {
         &self.writes
     }
 
+    /// A place for each connection.
+    pub(crate) fn connections(&self) -> Arc<Semaphore> {
+        Arc::clone(&self.connections)
+    }
+
     pub(crate) fn set_allocator(&self, allocator: Allocator) {
         // Only the bootstrap sets it, once.
         let _ = self.allocator.set(allocator);
@@ -322,15 +412,6 @@ impl Server {
             .await
             .map_err(|behind| storage::too_large(&format!("{}, current: {}", behind.asked, behind.current)))
     }
-
-    /// Gives back what a removed object held.
-    pub(crate) fn released(&self, resource: &Resource, object: &Value) {
-        if services::is_service(resource)
-            && let Some(allocator) = self.allocator.get()
-        {
-            allocator.release(object);
-        }
-    }
 }
 
 fn not_fresh(error: NotFresh) -> ApiError {
@@ -376,6 +457,20 @@ fn feed_authorizer(caches: &Caches, authorizer: &Arc<Authorizer>) {
     }
 }
 
+/// ServiceCIDRs reach the allocator before the revision that changed them counts as seen.
+fn feed_blocks(caches: &Caches, blocks: &Arc<Blocks>) {
+    let Some(cache) = caches.cache("networking.k8s.io", "v1", "servicecidrs") else { return };
+    let blocks = Arc::clone(blocks);
+    cache.observe(Box::new(move |old: Option<&Entry>, new: Option<&Entry>| match (old, new) {
+        (_, Some(new)) => match serde_json::from_slice::<Value>(&new.object()) {
+            Ok(object) => blocks.set(new.name(), Some(Block::of(&object))),
+            Err(error) => tracing::warn!(%error, key = %new.key, "a ServiceCIDR cannot be decoded"),
+        },
+        (Some(old), None) => blocks.set(old.name(), None),
+        (None, None) => {}
+    }));
+}
+
 /// The objects that tokens are bound to, from the caches.
 struct Bound {
     accounts: Option<Arc<Cache>>,
@@ -406,9 +501,9 @@ impl BoundObjects for Bound {
         }?;
         let entry = cache.get(&storage::short_key(&cache.resource, namespace, name))?;
         let field =
-            |name: &str| cache.fields.index(name).map(|i| entry.fields[i].to_string()).unwrap_or_default();
+            |name: &str| cache.fields.index(name).map(|i| entry.field(i).to_owned()).unwrap_or_default();
         Some(BoundObject {
-            uid: entry.uid.to_string(),
+            uid: entry.uid().to_owned(),
             service_account: field("spec.serviceAccountName"),
             node_name: field("spec.nodeName"),
         })

@@ -5,17 +5,19 @@ use apiserver_api::meta;
 use apiserver_api::registry::Resource;
 use serde_json::Value;
 
-use crate::allocate::Reservation;
+use crate::allocate::{Refused, Reservation};
 use crate::context::Context;
-use crate::storage::Outcome;
+use crate::server::Server;
+use crate::storage::{self, Outcome};
 
 /// Whether the kind has addresses.
 pub fn is_service(resource: &Resource) -> bool {
     resource.group.is_empty() && resource.kind == "Service"
 }
 
-/// Fills in a Service; `None` for other kinds. Errors are 422.
-pub fn reserve(
+/// Fills in a Service; `None` for other kinds. Errors are 422, 500 where nothing is free, and those
+/// of the store.
+pub async fn reserve(
     context: &Context,
     resource: &Resource,
     object: &mut Value,
@@ -25,23 +27,36 @@ pub fn reserve(
         return Ok(None);
     }
     let allocator = context.server.allocator()?;
+    let dry_run = context.dry_run()?;
     let reserved = match old {
-        None => allocator.allocate_create(object),
-        Some(old) => allocator.allocate_update(object, old),
+        None => allocator.create(object, dry_run).await,
+        Some(old) => allocator.update(object, old, dry_run).await,
     };
-    reserved.map(Some).map_err(|errors| ApiError::invalid("", "Service", meta::name(object), &errors))
+    reserved.map(Some).map_err(|refused| match refused {
+        Refused::Fields(errors) => ApiError::invalid("", "Service", meta::name(object), &errors),
+        Refused::Full(why) => ApiError::internal(why),
+        Refused::Store(error) => storage::store_error(error),
+    })
 }
 
 /// Keeps or gives back what was reserved, as the write ended.
-pub fn settle(reservation: Option<Reservation>, outcome: &Result<Outcome, ApiError>) {
+pub async fn settle(reservation: Option<Reservation>, outcome: &Result<Outcome, ApiError>) {
+    let Some(reservation) = reservation else { return };
     match outcome {
-        Ok(Outcome::Conflict(_)) => drop(reservation),
-        // After an error of the store nobody knows whether the write happened; an address that is
-        // kept for nothing is better than one that is given out twice.
-        Ok(Outcome::Done(_)) | Err(_) => {
-            if let Some(reservation) = reservation {
-                reservation.commit();
-            }
-        }
+        Ok(Outcome::Done(_)) => reservation.commit().await,
+        Ok(Outcome::Conflict(_)) => reservation.abandon().await,
+        // Refused before it reached the store.
+        Err(error) if error.code < 500 => reservation.abandon().await,
+        // An address that is kept for nothing is better than one that is given out twice.
+        Err(_) => reservation.leave(),
+    }
+}
+
+/// Gives back what a removed Service held; nothing for other kinds.
+pub async fn released(server: &Server, resource: &Resource, object: &Value) {
+    if is_service(resource)
+        && let Ok(allocator) = server.allocator()
+    {
+        allocator.release(object).await;
     }
 }

@@ -2,18 +2,20 @@
 //! so what it says is what the store says.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use apiserver_api::error::ApiError;
 use apiserver_api::meta;
 use apiserver_api::registry::Resource;
+use apiserver_store::limits::VALUE_BYTES;
 use apiserver_store::{KeyValue, Op, Revision, StoreError, Write, Written};
 use bytes::Bytes;
 use serde_json::{Value, json};
 
 use crate::cache::Cache;
 use crate::convert;
+use crate::custom::conversion;
 use crate::encoding;
-use crate::limits;
 use crate::server::Server;
 
 /// An object as the store has it, with its resource version.
@@ -52,7 +54,10 @@ pub async fn fetch(
     name: &str,
 ) -> Result<Option<Stored>, ApiError> {
     let got = server.store().get(&key(resource, namespace, name)).await.map_err(store_error)?;
-    got.kv.map(|kv| decode(resource, &kv)).transpose()
+    match got.kv {
+        Some(kv) => decode(server, resource, &kv).await.map(Some),
+        None => Ok(None),
+    }
 }
 
 /// The object at this moment, or 404.
@@ -76,12 +81,13 @@ pub fn modified(resource: &Resource, name: &str) -> ApiError {
     ApiError::conflict(&resource.group, &resource.plural, name, why)
 }
 
-fn decode(resource: &Resource, kv: &KeyValue) -> Result<Stored, ApiError> {
+async fn decode(server: &Server, resource: &Resource, kv: &KeyValue) -> Result<Stored, ApiError> {
     let mut object = encoding::read(&kv.value)
         .map_err(|error| ApiError::internal(format!("{} cannot be decoded: {error}", kv.key)))?;
     if let Some(convert) = convert::from_storage(resource) {
         convert(&mut object);
     }
+    conversion::convert(server, resource, &mut object).await?;
     meta::set(&mut object, "resourceVersion", kv.mod_revision.to_string());
     Ok(Stored { object, revision: kv.mod_revision })
 }
@@ -90,45 +96,79 @@ fn decode(resource: &Resource, kv: &KeyValue) -> Result<Stored, ApiError> {
 pub async fn put(
     server: &Server,
     resource: &Resource,
+    object: Value,
+    expected: Revision,
+) -> Result<Outcome, ApiError> {
+    write(server, resource, object, expected, false).await
+}
+
+/// [`put`], and an object that is too large for the store is stored without its managed fields if
+/// that helps: whoever writes should not fail because of what the server keeps books about.
+pub async fn put_fitting(
+    server: &Server,
+    resource: &Resource,
+    object: Value,
+    expected: Revision,
+) -> Result<Outcome, ApiError> {
+    write(server, resource, object, expected, true).await
+}
+
+async fn write(
+    server: &Server,
+    resource: &Resource,
     mut object: Value,
     expected: Revision,
+    may_forget: bool,
 ) -> Result<Outcome, ApiError> {
     let key = key(resource, meta::namespace(&object), meta::name(&object));
     for field in ["resourceVersion", "selfLink"] {
         meta::unset(&mut object, field);
     }
+    conversion::to_storage(server, resource, &mut object).await?;
     if let Some(convert) = convert::to_storage(resource) {
         convert(&mut object);
     }
-    let ttl_seconds = if resource.kind == "Event" { limits::EVENT_TTL } else { 0 };
     let mut value = encode(server, resource, &key, &object)?;
-    let write = |value: &Bytes| {
-        let op = Op::Put { value: value.clone(), ttl_seconds };
-        server.store().write(Write { key: key.clone(), expected, op })
-    };
-    let mut written = write(&value).await;
-    if matches!(written, Err(StoreError::TooLarge { .. }))
-        && object["metadata"].get("managedFields").is_some()
-    {
-        // Without knowing who owns what it may fit, as in Kubernetes.
+    if may_forget && value.len() > VALUE_BYTES && !object["metadata"]["managedFields"].is_null() {
         meta::unset(&mut object, "managedFields");
         value = encode(server, resource, &key, &object)?;
-        written = write(&value).await;
     }
-    match written.map_err(store_error)? {
-        Written::Done { revision } => encoded(server, resource, &key, revision, &value).map(Outcome::Done),
-        Written::Conflict { current, .. } => {
-            Ok(Outcome::Conflict(current.map(|kv| decode(resource, &kv)).transpose()?))
+    let ttl_seconds = if resource.kind == "Event" { seconds(server.config().event_ttl) } else { 0 };
+    let op = Op::Put { value: value.clone(), ttl_seconds };
+    match server.store().write(Write { key: key.clone(), expected, op }).await.map_err(store_error)? {
+        Written::Done { revision } if conversion::by_webhook(resource).is_some() => {
+            let kv = KeyValue { key, value, create_revision: 0, mod_revision: revision };
+            let stored = decode(server, resource, &kv).await?;
+            Ok(Outcome::Done(Bytes::from(stored.object.to_string())))
         }
+        Written::Done { revision } => encoded(server, resource, &key, revision, &value).map(Outcome::Done),
+        Written::Conflict { current, .. } => present(server, resource, current).await.map(Outcome::Conflict),
+    }
+}
+
+/// What is there in the place of what was expected.
+async fn present(
+    server: &Server,
+    resource: &Resource,
+    current: Option<KeyValue>,
+) -> Result<Option<Stored>, ApiError> {
+    match current {
+        Some(kv) => decode(server, resource, &kv).await.map(Some),
+        None => Ok(None),
     }
 }
 
 fn encode(server: &Server, resource: &Resource, key: &str, object: &Value) -> Result<Bytes, ApiError> {
     if !server.store().shared() {
-        return Ok(encoding::exact(object.to_string()));
+        return Ok(encoding::exact(object));
     }
     encoding::as_kubernetes(resource, object)
         .map_err(|error| ApiError::bad_request(format!("{key} cannot be encoded: {error}")))
+}
+
+/// Whole seconds, at least one: none would be for ever.
+fn seconds(time: Duration) -> u32 {
+    u32::try_from(time.as_secs()).unwrap_or(u32::MAX).max(1)
 }
 
 /// Removes an object if its mod revision is `expected`; says what is there otherwise.
@@ -142,7 +182,7 @@ pub async fn remove(
     let write = Write { key: key(resource, namespace, name), expected, op: Op::Delete };
     match server.store().write(write).await.map_err(store_error)? {
         Written::Done { revision } => Ok(Ok(revision)),
-        Written::Conflict { current, .. } => Ok(Err(current.map(|kv| decode(resource, &kv)).transpose()?)),
+        Written::Conflict { current, .. } => Ok(Err(present(server, resource, current).await?)),
     }
 }
 

@@ -10,6 +10,9 @@ mod etcd_server;
 #[path = "api/harness.rs"]
 #[allow(dead_code, reason = "shared with the tests of the API")]
 mod harness;
+#[path = "api/several.rs"]
+#[allow(dead_code, reason = "its own tests run with those of the API")]
+mod several;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +22,8 @@ use apiserver_store::{Op, Store, Write, Written};
 use bytes::Bytes;
 use k8s_pb::api::apps::v1::Deployment;
 use k8s_pb::api::autoscaling::{v1 as autoscaling_v1, v2 as autoscaling_v2};
-use k8s_pb::api::core::v1::{Container, Event, Namespace, Pod, PodSpec, Secret, Service};
+use k8s_pb::api::core::v1::{Container, Event, Namespace, Pod, PodSpec, RangeAllocation, Secret, Service};
+use k8s_pb::api::networking::v1::{IPAddress, IPAddressSpec, ParentReference};
 use k8s_pb::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use prost::Message;
 use serde_json::json;
@@ -288,4 +292,106 @@ async fn objects_of_versions_that_only_have_another_name_are_served_and_written_
     let (version, ..): (_, _, Role) = stored(&api, key).await;
     assert_eq!(version, "rbac.authorization.k8s.io/v1");
     api.server.stop();
+}
+
+/// Two servers over one etcd hand out addresses and ports to many clients at the same time.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_servers_give_nothing_out_twice() {
+    let (etcd, one) = start().await;
+    let two = Api::over(ServerConfig::default(), Arc::new(etcd.connect().await.unwrap())).await;
+    let clients = (0..8).map(|client| several::churn(if client % 2 == 0 { &one } else { &two }, client, 15));
+    futures::future::join_all(clients).await;
+    several::check(&one).await;
+    several::check(&two).await;
+    // What lies there is what a kube-apiserver keeps.
+    let ports = one.store.get("/registry/ranges/servicenodeports").await.unwrap().kv.unwrap().value;
+    let (version, kind, range): (_, _, k8s_pb::api::core::v1::RangeAllocation) = open(&ports);
+    assert_eq!((version.as_str(), kind.as_str(), range.range()), ("v1", "RangeAllocation", "30000-32767"));
+    let set: u32 = range.data().iter().map(|byte| byte.count_ones()).sum();
+    let services = one.get("/api/v1/services").await.expect(200).body;
+    let held: std::collections::BTreeSet<i64> = services["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .flat_map(|service| service["spec"]["ports"].as_array().unwrap())
+        .filter_map(|port| port["nodePort"].as_i64())
+        .collect();
+    assert_eq!(usize::try_from(set).unwrap(), held.len());
+    let address = services["items"][0]["spec"]["clusterIP"].as_str().unwrap();
+    let (version, _, claim): (_, _, IPAddress) =
+        stored(&one, &format!("/registry/ipaddresses/{address}")).await;
+    assert_eq!(version, "networking.k8s.io/v1");
+    assert_eq!(claim.spec.unwrap().parent_ref.unwrap().resource(), "services");
+    one.server.stop();
+    two.server.stop();
+}
+
+/// An etcd with what a kube-apiserver has left in it goes on where that ended.
+#[tokio::test(flavor = "multi_thread")]
+async fn claims_of_a_kube_apiserver_are_honoured() {
+    let etcd = EtcdServer::start().await;
+    let store: Arc<dyn Store> = Arc::new(etcd.connect().await.unwrap());
+    let put = |key: &str, value: Vec<u8>| {
+        let op = Op::Put { value: value.into(), ttl_seconds: 0 };
+        store.write(Write { key: key.to_owned(), expected: 0, op })
+    };
+    let text = |text: &str| Some(text.to_owned());
+    // Port 30010 is taken: bit 10 of the number.
+    let range = RangeAllocation { metadata: None, range: text("30000-32767"), data: Some(vec![4, 0]) };
+    put("/registry/ranges/servicenodeports", seal("v1", "RangeAllocation", &range)).await.unwrap();
+    let parent = ParentReference {
+        resource: text("services"),
+        namespace: text("default"),
+        name: text("theirs"),
+        group: text(""),
+    };
+    let labels = [
+        ("ipaddress.kubernetes.io/managed-by", "ipallocator.k8s.io"),
+        ("ipaddress.kubernetes.io/ip-family", "IPv4"),
+    ];
+    let labels = labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+    let address = IPAddress {
+        metadata: Some(ObjectMeta {
+            name: text("10.96.0.55"),
+            labels,
+            namespace: None,
+            ..metadata("x").unwrap()
+        }),
+        spec: Some(IPAddressSpec { parent_ref: Some(parent) }),
+    };
+    put("/registry/ipaddresses/10.96.0.55", seal("networking.k8s.io/v1", "IPAddress", &address))
+        .await
+        .unwrap();
+    let api = Api::over(ServerConfig::default(), Arc::clone(&store)).await;
+    let services = "/api/v1/namespaces/default/services";
+    let with = |spec: serde_json::Value| json!({"metadata": {"name": "a"}, "spec": spec});
+    let address = with(json!({"clusterIP": "10.96.0.55", "ports": [{"port": 80}]}));
+    api.post(services, address).await.expect(422);
+    let port = with(json!({"type": "NodePort", "ports": [{"port": 80, "nodePort": 30010}]}));
+    api.post(services, port).await.expect(422);
+    api.post(services, with(json!({"ports": [{"port": 80}]}))).await.expect(201);
+    api.server.stop();
+}
+
+/// The address of a server that dies goes with its lease in etcd.
+#[tokio::test(flavor = "multi_thread")]
+async fn master_leases_are_those_of_kubernetes() {
+    let etcd = EtcdServer::start().await;
+    let advertise = |ip: &str| ServerConfig {
+        advertise: Some(format!("{ip}:6443").parse().unwrap()),
+        ..ServerConfig::default()
+    };
+    let one = Api::over(advertise("192.0.2.1"), Arc::new(etcd.connect().await.unwrap())).await;
+    let two = Api::over(advertise("192.0.2.2"), Arc::new(etcd.connect().await.unwrap())).await;
+    let (version, kind, lease): (_, _, k8s_pb::api::core::v1::Endpoints) =
+        stored(&one, "/registry/masterleases/192.0.2.2").await;
+    assert_eq!((version.as_str(), kind.as_str()), ("v1", "Endpoints"));
+    assert_eq!(lease.subsets[0].addresses[0].ip(), "192.0.2.2");
+    let path = "/api/v1/namespaces/default/endpoints/kubernetes";
+    let addresses = async || one.get(path).await.expect(200).body["subsets"][0]["addresses"].clone();
+    assert_eq!(addresses().await, json!([{"ip": "192.0.2.1"}, {"ip": "192.0.2.2"}]));
+    two.server.drain().await;
+    assert_eq!(addresses().await, json!([{"ip": "192.0.2.1"}]));
+    one.server.stop();
+    two.server.stop();
 }

@@ -332,6 +332,10 @@ pub(crate) fn check_size(write: &Write) -> Result<(), StoreError> {
 
 #[async_trait]
 impl Store for Embedded {
+    async fn size_bytes(&self) -> Result<Option<u64>, StoreError> {
+        Ok(Some(self.stats().log_bytes))
+    }
+
     async fn get(&self, key: &str) -> Result<Got, StoreError> {
         self.inner.shared.check(|| format!("get {key}"))?;
         Ok(self.inner.shared.view().get(key))

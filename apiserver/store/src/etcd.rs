@@ -14,7 +14,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use etcd_client::{
     Certificate, Client, Compare, CompareOp, ConnectOptions, Error, GetOptions, Identity, KvClient,
-    SortOrder, SortTarget, TlsOptions, Txn, TxnOp, TxnOpResponse, WatchClient,
+    MaintenanceClient, SortOrder, SortTarget, TlsOptions, Txn, TxnOp, TxnOpResponse, WatchClient,
 };
 
 use self::lease::Leases;
@@ -77,6 +77,7 @@ impl EtcdTls {
 #[derive(Clone)]
 pub struct Etcd {
     kv: KvClient,
+    maintenance: MaintenanceClient,
     watch: WatchClient,
     leases: Leases,
     progress: ProgressRequests,
@@ -107,6 +108,7 @@ impl Etcd {
                 .kv_client()
                 .max_decoding_message_size(ETCD_ANSWER_BYTES)
                 .max_encoding_message_size(ETCD_ANSWER_BYTES),
+            maintenance: client.maintenance_client(),
             watch: client.watch_client().max_decoding_message_size(ETCD_ANSWER_BYTES),
             leases: Leases::new(client.lease_client()),
             progress: ProgressRequests::default(),
@@ -252,6 +254,11 @@ impl Store for Etcd {
     async fn request_progress(&self) -> Result<(), StoreError> {
         self.progress.send();
         Ok(())
+    }
+
+    async fn size_bytes(&self) -> Result<Option<u64>, StoreError> {
+        let status = within(TIMEOUT, "ask for the size", self.maintenance.clone().status()).await?;
+        Ok(u64::try_from(status.db_size()).ok())
     }
 }
 

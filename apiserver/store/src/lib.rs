@@ -175,6 +175,11 @@ pub trait Store: Send + Sync + 'static {
     /// Asks for a `Progress` notice on open watches soon.
     async fn request_progress(&self) -> Result<(), StoreError>;
 
+    /// Bytes that the store's files take, where that is known.
+    async fn size_bytes(&self) -> Result<Option<u64>, StoreError> {
+        Ok(None)
+    }
+
     /// Whether others read and write the same keys, so that values must be what they expect.
     fn shared(&self) -> bool {
         false

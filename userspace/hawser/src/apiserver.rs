@@ -20,6 +20,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use crate::apiserver_args::Serving;
 use crate::args::{Apiserver, EtcdArgs, Networks, StoreArgs, StoreKind};
 use crate::data_dir::DataDir;
 use crate::{node, shutdown};
@@ -35,7 +36,8 @@ pub struct Settings<'a> {
     /// Where the cluster reaches this server.
     pub advertise: IpAddr,
     pub store: &'a StoreArgs,
-    pub service_cidr: IpNetwork,
+    pub service_cidrs: Vec<IpNetwork>,
+    pub serving: Serving,
 }
 
 /// A running API server.
@@ -51,7 +53,8 @@ pub struct Api {
 /// Opens the store, binds the port, writes the administrator's kubeconfig, and serves until
 /// shutdown. Returns when the server is ready.
 pub async fn start(settings: Settings<'_>, ambient: &Ambient, stop: &CancellationToken) -> Result<Api> {
-    let Settings { data, listen, advertise, store, service_cidr } = settings;
+    let Settings { data, listen, advertise, store, service_cidrs, serving } = settings;
+    let serving = serving.config()?;
     let listener = TcpListener::bind(listen)
         .await
         .with_context(|| format!("cannot listen on {listen}: is the port taken? choose another one"))?;
@@ -61,7 +64,7 @@ pub async fn start(settings: Settings<'_>, ambient: &Ambient, stop: &Cancellatio
     let url = format!("https://127.0.0.1:{port}");
     let config = ServerConfig {
         advertise: Some(SocketAddr::new(advertise, port)),
-        service_cidrs: vec![service_cidr],
+        service_cidrs: service_cidrs.clone(),
         issuer: Some(Arc::new(
             Issuer::open(&pki, ISSUER, &[]).context("cannot set up ServiceAccount tokens")?,
         )),
@@ -69,11 +72,13 @@ pub async fn start(settings: Settings<'_>, ambient: &Ambient, stop: &Cancellatio
             pki.kubelet_client_tls().context("cannot set up TLS towards kubelets")?,
         )),
         external_url: url.clone(),
-        ..ServerConfig::default()
+        identity: Some(node::host_name()),
+        ..serving
     };
     let server = Server::new(config, store, registry::builtin(), ambient.clone())
         .context("the API server's configuration cannot be used")?;
-    let addresses = [advertise, first_address(service_cidr)].map(|address| address.to_string());
+    let services = service_cidrs.into_iter().map(first_address);
+    let addresses = [advertise].into_iter().chain(services).map(|address| address.to_string());
     let tls = pki
         .apiserver_tls(&Subject::apiserver(CLUSTER_DOMAIN, addresses))
         .context("cannot set up TLS for the API")?;
@@ -159,8 +164,8 @@ pub async fn connect_etcd(args: &EtcdArgs) -> Result<Etcd> {
 
 /// `hawser apiserver`.
 pub async fn run(args: Apiserver) -> Result<()> {
-    let Apiserver { data_dir, secure_port, bind_address, advertise_address, store, networks } = args;
-    let Networks { service_cidr, cluster_cidr: _ } = networks;
+    let Apiserver { data_dir, secure_port, bind_address, advertise_address, store, networks, serving } = args;
+    let Networks { service_cidrs, cluster_cidr: _ } = networks;
     let stop = shutdown::on_signal()?;
     let data = DataDir::open(&data_dir)?;
     let settings = Settings {
@@ -168,7 +173,8 @@ pub async fn run(args: Apiserver) -> Result<()> {
         listen: SocketAddr::new(bind_address, secure_port),
         advertise: advertise_address.unwrap_or_else(node::address),
         store: &store,
-        service_cidr,
+        service_cidrs,
+        serving,
     };
     let api = start(settings, &Ambient::system(), &stop).await?;
     println!("serving {}; kubeconfig: {}", api.url, data.kubeconfig().display());

@@ -8,6 +8,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use ipnetwork::IpNetwork;
 use kubelet_agent::Thresholds;
 
+use crate::apiserver_args::Serving;
 use crate::proxy_args::{ProxyRun, WITHOUT_A_MEANING};
 
 /// What is logged unless told otherwise.
@@ -142,9 +143,15 @@ pub struct StoreVerify {
 
 #[derive(Args)]
 pub struct Networks {
-    /// Addresses of Services
-    #[arg(long = "service-cluster-ip-range", alias = "service-cidr", default_value = "10.96.0.0/16")]
-    pub service_cidr: IpNetwork,
+    /// Addresses of Services; one range, or one of IPv4 and one of IPv6, separated by a comma: the
+    /// first is the family that Services have by default
+    #[arg(
+        long = "service-cluster-ip-range",
+        alias = "service-cidr",
+        default_value = "10.96.0.0/16",
+        value_delimiter = ','
+    )]
+    pub service_cidrs: Vec<IpNetwork>,
     /// Addresses of pods; each node gets a /24 of it
     #[arg(long, default_value = "10.244.0.0/16")]
     pub cluster_cidr: IpNetwork,
@@ -227,6 +234,8 @@ pub struct Apiserver {
     pub store: StoreArgs,
     #[command(flatten)]
     pub networks: Networks,
+    #[command(flatten)]
+    pub serving: Serving,
 }
 
 /// For whom credentials are.

@@ -15,7 +15,7 @@ use crate::shutdown;
 /// `hawser controllers`.
 pub async fn controllers(args: Controllers) -> Result<()> {
     let Controllers { kubeconfig, root_ca_file, networks } = args;
-    let Networks { service_cidr, cluster_cidr } = networks;
+    let Networks { service_cidrs, cluster_cidr } = networks;
     let stop = shutdown::on_signal()?;
     let (client, ambient) = (connect(&kubeconfig).await?, Ambient::system());
     let root_ca = match root_ca_file {
@@ -24,7 +24,7 @@ pub async fn controllers(args: Controllers) -> Result<()> {
     };
     let config = controllers_manager::Config {
         cluster_cidrs: vec![cluster_cidr],
-        service_cidrs: vec![service_cidr],
+        service_cidrs,
         root_ca,
         leader_election: Some(LeaderElection::new("kube-controller-manager", &identity(&ambient))),
         ..controllers_manager::Config::default()

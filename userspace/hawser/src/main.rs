@@ -2,6 +2,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command that talks to a person")]
 
 mod apiserver;
+mod apiserver_args;
 mod args;
 mod cni;
 mod components;

@@ -282,7 +282,7 @@ pub fn proxy_config(node: &Node, ports: &ProxyPorts, networks: &Networks) -> Res
         ..KubeProxyConfiguration::default()
     };
     let own =
-        Own { service_ranges: vec![networks.service_cidr], route_of_last_resort: true, ..Own::default() };
+        Own { service_ranges: networks.service_cidrs.clone(), route_of_last_resort: true, ..Own::default() };
     userspace_proxy::Config::new(&kube_proxy, &own).context("the proxy's configuration cannot be used")
 }
 

@@ -4,7 +4,8 @@ use anyhow::{Context, Result};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// A token that the first SIGTERM or SIGINT cancels. A second SIGINT ends the process at once.
+/// A token that the first SIGTERM or SIGINT cancels. A second one ends the process at
+/// once, with the exit code that the shell gives to such an end.
 pub fn on_signal() -> Result<CancellationToken> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
@@ -16,8 +17,11 @@ pub fn on_signal() -> Result<CancellationToken> {
             _ = interrupt.recv() => {}
         }
         cancel.cancel();
-        interrupt.recv().await;
-        std::process::exit(130);
+        let code = tokio::select! {
+            _ = terminate.recv() => 143,
+            _ = interrupt.recv() => 130,
+        };
+        std::process::exit(code);
     });
     Ok(token)
 }

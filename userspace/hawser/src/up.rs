@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use crate::apiserver::{self, Api, Settings};
+use crate::apiserver_args::Serving;
 use crate::args::{Networks, Up};
 use crate::data_dir::{DataDir, Made};
 use crate::node::{self, Directories, KubeletTls, Node, Surroundings};
@@ -55,17 +56,19 @@ pub async fn run(args: Up) -> Result<()> {
 
 /// What can be known before anything is touched.
 fn check(args: &Up) -> Result<()> {
-    let Networks { service_cidr, cluster_cidr } = &args.networks;
-    if overlap(*service_cidr, *cluster_cidr) {
-        bail!(
-            "--service-cluster-ip-range {service_cidr} and --cluster-cidr {cluster_cidr} overlap: give ranges of their own"
-        );
-    }
-    let (addresses, family) = if service_cidr.is_ipv4() { (32, "IPv4") } else { (128, "IPv6") };
-    if addresses - service_cidr.prefix() < 3 {
-        bail!(
-            "--service-cluster-ip-range {service_cidr} is too small: give an {family} range of 8 addresses or more"
-        );
+    let Networks { service_cidrs, cluster_cidr } = &args.networks;
+    for service_cidr in service_cidrs {
+        if overlap(*service_cidr, *cluster_cidr) {
+            bail!(
+                "--service-cluster-ip-range {service_cidr} and --cluster-cidr {cluster_cidr} overlap: give ranges of their own"
+            );
+        }
+        let (addresses, family) = if service_cidr.is_ipv4() { (32, "IPv4") } else { (128, "IPv6") };
+        if addresses - service_cidr.prefix() < 3 {
+            bail!(
+                "--service-cluster-ip-range {service_cidr} is too small: give an {family} range of 8 addresses or more"
+            );
+        }
     }
     for archive in &args.runtime.imports {
         if !archive.is_file() {
@@ -127,7 +130,8 @@ async fn cluster(
         listen: SocketAddr::from((Ipv4Addr::UNSPECIFIED, api_port)),
         advertise: node.ip,
         store: &store,
-        service_cidr: networks.service_cidr,
+        service_cidrs: networks.service_cidrs.clone(),
+        serving: Serving::default(),
     };
     let api = apiserver::start(settings, &ambient, stop).await?;
     info!(after = ?start.elapsed(), "the API answers");
@@ -238,10 +242,10 @@ fn control_plane(
     stop: &CancellationToken,
     tasks: &mut Tasks,
 ) {
-    let Networks { service_cidr, cluster_cidr } = networks;
+    let Networks { service_cidrs, cluster_cidr } = networks;
     let config = controllers_manager::Config {
         cluster_cidrs: vec![*cluster_cidr],
-        service_cidrs: vec![*service_cidr],
+        service_cidrs: service_cidrs.clone(),
         root_ca: api.pki.ca_pem().to_owned(),
         ..controllers_manager::Config::default()
     };

@@ -177,14 +177,9 @@ impl Definition {
     }
 
     /// The kinds that are served, the preferred version first; none before the definition is
-    /// established. Where a webhook converts, only the version that is stored: no webhook is asked
-    /// yet, and objects that were not converted would be wrong.
+    /// established.
     pub fn resources(self: &Arc<Self>) -> Vec<Resource> {
-        let converted =
-            |i: usize| self.conversion == Conversion::None || self.versions[i].name == self.storage;
-        let served = |i: &usize| {
-            self.established && !self.plural().is_empty() && self.versions[*i].served && converted(*i)
-        };
+        let served = |i: &usize| self.established && !self.plural().is_empty() && self.versions[*i].served;
         let mut places: Vec<usize> = (0..self.versions.len()).filter(served).collect();
         places.sort_by(|&a, &b| version_order(&self.versions[a].name, &self.versions[b].name));
         places
@@ -274,10 +269,37 @@ impl Custom {
         Some(text)
     }
 
+    /// Who has to be asked to make an object of this version out of one of `api_version`:
+    /// `spec.conversion.webhook`. `None` where nothing but the version differs.
+    pub fn webhook(&self, api_version: &str) -> Option<&Value> {
+        match &self.definition.conversion {
+            Conversion::Webhook(webhook) if api_version != self.api_version() => Some(webhook),
+            _ => None,
+        }
+    }
+
+    /// The same kind in any version of the definition, served or not, by `GROUP/VERSION`.
+    pub fn in_version(&self, api_version: &str) -> Option<Self> {
+        let version = api_version.strip_prefix(self.definition.group.as_str())?.strip_prefix('/')?;
+        let version = self.definition.versions.iter().position(|v| v.name == version)?;
+        Some(Self { definition: Arc::clone(&self.definition), version })
+    }
+
+    /// The kind in the version that is stored.
+    pub fn stored(&self) -> Option<Self> {
+        self.in_version(&format!("{}/{}", self.definition.group, self.definition.storage))
+    }
+
     /// Makes an object of another version, or one from storage, one of this version: what the
-    /// schema does not know goes, and what it names by default comes. Without a webhook nothing
-    /// else differs.
+    /// schema does not know goes, and what it names by default comes. Where a webhook converts, an
+    /// object of another version stays one, for the webhook to convert.
     pub fn adopt(&self, object: &mut Value) {
+        if self.webhook(meta::text(object, "/apiVersion")).is_some() {
+            if let Some(own) = self.in_version(meta::text(object, "/apiVersion")) {
+                own.adopt(object);
+            }
+            return;
+        }
         let Some(map) = object.as_object_mut() else { return };
         map.insert("apiVersion".to_owned(), self.api_version().into());
         let schema = self.schema();
@@ -307,10 +329,11 @@ impl Custom {
         let version = self.sibling(api_version)?;
         let mut object = object.clone();
         if object["apiVersion"] != api_version {
-            if self.definition.conversion != Conversion::None {
+            let target = Custom { definition: Arc::clone(&self.definition), version };
+            if target.webhook(meta::text(&object, "/apiVersion")).is_some() {
                 return None;
             }
-            Custom { definition: Arc::clone(&self.definition), version }.adopt(&mut object);
+            target.adopt(&mut object);
         }
         Some(object)
     }

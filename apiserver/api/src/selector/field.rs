@@ -38,7 +38,8 @@ impl FieldSelector {
     /// Reads the query parameter's form: `spec.nodeName=a,status.phase!=Failed`; `\` before a comma,
     /// an equals sign or itself takes it literally. Errors are 400.
     pub fn parse(text: &str) -> Result<Self, ApiError> {
-        let terms = split(text).into_iter().filter(|t| !t.is_empty()).map(term).collect::<Result<_, _>>()?;
+        let terms = split(text).into_iter().filter(|t| !t.is_empty());
+        let terms = terms.map(|part| term(text, part)).collect::<Result<_, _>>()?;
         Ok(Self { terms })
     }
 
@@ -135,29 +136,37 @@ fn split(text: &str) -> Vec<&str> {
     parts
 }
 
-fn term(text: &str) -> Result<FieldTerm, ApiError> {
-    let invalid = || ApiError::bad_request(format!("invalid selector: '{text}'; can't understand '{text}'"));
+fn term(selector: &str, text: &str) -> Result<FieldTerm, ApiError> {
+    let invalid =
+        || ApiError::bad_request(format!("invalid selector: '{selector}'; can't understand '{text}'"));
     let at = text.find('=').ok_or_else(invalid)?;
     let (left, right) = (&text[..at], &text[at + 1..]);
     let (path, negated, value) = match left.strip_suffix('!') {
         Some(path) => (path, true, right),
         None => (left, false, right.strip_prefix('=').unwrap_or(right)),
     };
-    let value = unescape(value).ok_or_else(invalid)?;
+    let value =
+        unescape(value).map_err(|why| ApiError::bad_request(format!("invalid field selector: {why}")))?;
     Ok(FieldTerm { path: path.trim().to_owned(), value, negated })
 }
 
-fn unescape(value: &str) -> Option<String> {
+fn unescape(value: &str) -> Result<String, String> {
     let mut out = String::with_capacity(value.len());
     let mut characters = value.chars();
     while let Some(character) = characters.next() {
         match character {
-            '\\' => out.push(characters.next().filter(|c| matches!(c, '\\' | ',' | '='))?),
-            ',' | '=' => return None,
+            '\\' => match characters.next() {
+                Some(special @ ('\\' | ',' | '=')) => out.push(special),
+                other => {
+                    let other = other.map(String::from).unwrap_or_default();
+                    return Err(format!("invalid escape sequence: \\{other}"));
+                }
+            },
+            ',' | '=' => return Err(format!("unescaped character in value: {character}")),
             other => out.push(other),
         }
     }
-    Some(out)
+    Ok(out)
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ mod tolerations;
 use apiserver_api::error::ApiError;
 use apiserver_api::registry::Resource;
 use serde_json::Value;
+use tokio::time::Instant;
 
 use crate::context::Context;
 
@@ -40,12 +41,45 @@ impl Admission<'_> {
     }
 }
 
+impl Operation {
+    /// As metrics name it.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Create => "CREATE",
+            Self::Update | Self::UpdateStatus => "UPDATE",
+            Self::Delete => "DELETE",
+        }
+    }
+}
+
+/// Counts how long a plugin takes. `kind` is `admit` or `validate`.
+async fn timed(
+    admission: &Admission<'_>,
+    (name, kind): (&str, &str),
+    work: impl Future<Output = Result<(), ApiError>>,
+) -> Result<(), ApiError> {
+    let began = Instant::now();
+    let result = work.await;
+    let (operation, took) = (admission.operation.name(), began.elapsed());
+    let metrics = admission.context.server.metrics();
+    if name.is_empty() {
+        metrics.admission_step(operation, result.is_err(), kind, took);
+    } else {
+        metrics.admission_plugin(name, operation, result.is_err(), kind, took);
+    }
+    result
+}
+
 /// Plugins that change the object.
 pub async fn mutate(admission: &Admission<'_>, object: &mut Value) -> Result<(), ApiError> {
-    namespace::exists(admission, object).await?;
+    timed(admission, ("", "admit"), mutate_all(admission, object)).await
+}
+
+async fn mutate_all(admission: &Admission<'_>, object: &mut Value) -> Result<(), ApiError> {
+    timed(admission, ("NamespaceLifecycle", "admit"), namespace::exists(admission, object)).await?;
     if admission.creates("Pod") {
-        service_account::mutate(admission, object).await?;
-        priority::mutate(admission, object).await?;
+        timed(admission, ("ServiceAccount", "admit"), service_account::mutate(admission, object)).await?;
+        timed(admission, ("Priority", "admit"), priority::mutate(admission, object)).await?;
         tolerations::mutate(object);
     }
     if admission.operation == Operation::Update
@@ -61,9 +95,12 @@ pub async fn mutate(admission: &Admission<'_>, object: &mut Value) -> Result<(),
 
 /// Plugins that only judge.
 pub async fn validate(admission: &Admission<'_>, object: &Value) -> Result<(), ApiError> {
-    namespace::protects(admission, object)?;
-    node::validate(admission, object)?;
-    rbac::validate(admission, object)?;
-    // ValidatingAdmissionPolicy, ValidatingAdmissionWebhook and, last, ResourceQuota follow here.
-    Ok(())
+    timed(admission, ("", "validate"), async {
+        namespace::protects(admission, object)?;
+        node::validate(admission, object)?;
+        rbac::validate(admission, object)?;
+        // ValidatingAdmissionPolicy, ValidatingAdmissionWebhook and, last, ResourceQuota follow here.
+        Ok(())
+    })
+    .await
 }

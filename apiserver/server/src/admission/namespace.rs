@@ -21,7 +21,7 @@ pub async fn exists(admission: &Admission<'_>, object: &Value) -> Result<(), Api
     let cache = context.server.cache(namespaces)?;
     let phase = cache.fields.index("status.phase");
     let terminating = match cache.get(name) {
-        Some(entry) => phase.is_some_and(|i| entry.fields[i] == "Terminating"),
+        Some(entry) => phase.is_some_and(|i| entry.field(i) == "Terminating"),
         // The namespace may be newer than the cache.
         None => match storage::fetch(&context.server, namespaces, "", name).await? {
             Some(stored) => meta::deletion_timestamp(&stored.object).is_some(),

@@ -4,43 +4,86 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
+use apiserver_api::builtin;
+use apiserver_store::Range;
+use apiserver_store::disk::SimDisk;
+use apiserver_store::embedded::{Embedded, Options};
+
+use super::blocks::Block;
+use super::plan::held;
 use super::*;
 use crate::auth::fixture::ambient;
 
-fn allocator(cidrs: &[&str]) -> Allocator {
-    let config = Config::new(cidrs.iter().map(|c| c.parse().unwrap()).collect());
-    Allocator::new(config, std::iter::empty(), &ambient(1).0)
+/// An allocator over a store of its own, and the runtime that both live on.
+struct Bench {
+    runtime: tokio::runtime::Runtime,
+    allocator: Allocator,
+    store: Arc<dyn Store>,
+}
+
+fn allocator(cidrs: &[&str]) -> Bench {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    let disk = Arc::new(SimDisk::new(1));
+    let store: Arc<dyn Store> = Arc::new(runtime.block_on(Embedded::open(disk, Options::default())).unwrap());
+    let allocator = runtime.block_on(async { over(&store, cidrs, 1) });
+    Bench { runtime, allocator, store }
+}
+
+fn over(store: &Arc<dyn Store>, cidrs: &[&str], seed: u64) -> Allocator {
+    let cidrs: Vec<IpNetwork> = cidrs.iter().map(|c| c.parse().unwrap()).collect();
+    let blocks = Arc::new(Blocks::default());
+    blocks.set("kubernetes", Some(Block { cidrs: cidrs.clone(), open: true, going: false }));
+    let kind = builtin::registry().lookup("networking.k8s.io", "v1", "ipaddresses").unwrap().clone();
+    Allocator::new(Config::new(cidrs), store, (kind, None), blocks, &ambient(seed).0)
 }
 
 fn service(name: &str, spec: Value) -> Value {
     json!({"metadata": {"namespace": "ns", "name": name}, "spec": spec})
 }
 
-fn create(allocator: &Allocator, name: &str, spec: Value) -> Result<Value, Vec<String>> {
+fn texts(refused: Refused) -> Vec<String> {
+    match refused {
+        Refused::Fields(errors) => errors.iter().map(|e| format!("{}: {}", e.field, e.message)).collect(),
+        Refused::Full(why) => vec![why],
+        Refused::Store(error) => panic!("the store works: {error}"),
+    }
+}
+
+fn create(bench: &Bench, name: &str, spec: Value) -> Result<Value, Vec<String>> {
     let mut service = service(name, spec);
-    match allocator.allocate_create(&mut service) {
-        Ok(reservation) => {
-            reservation.commit();
-            Ok(service)
-        }
-        Err(errors) => Err(errors.iter().map(|e| format!("{}: {}", e.field, e.message)).collect()),
-    }
+    bench.runtime.block_on(async {
+        bench.allocator.create(&mut service, false).await.map_err(texts)?.commit().await;
+        Ok(service)
+    })
 }
 
-fn update(allocator: &Allocator, new: &Value, old: &Value) -> Result<Value, Vec<String>> {
+fn update(bench: &Bench, new: &Value, old: &Value) -> Result<Value, Vec<String>> {
     let mut new = new.clone();
-    match allocator.allocate_update(&mut new, old) {
-        Ok(reservation) => {
-            reservation.commit();
-            Ok(new)
-        }
-        Err(errors) => Err(errors.iter().map(|e| format!("{}: {}", e.field, e.message)).collect()),
-    }
+    bench.runtime.block_on(async {
+        bench.allocator.update(&mut new, old, false).await.map_err(texts)?.commit().await;
+        Ok(new)
+    })
 }
 
-fn taken(allocator: &Allocator) -> (usize, usize) {
-    let state = lock(&allocator.state);
-    (state.addresses.len(), state.ports.len())
+fn release(bench: &Bench, service: &Value) {
+    bench.runtime.block_on(bench.allocator.release(service));
+}
+
+fn claimed(bench: &Bench) -> Vec<Item> {
+    bench.runtime.block_on(async {
+        let range = Range { prefix: "/registry/ipaddresses/".to_owned(), ..Range::default() };
+        let page = bench.store.list(range).await.unwrap();
+        let addresses = page.kvs.iter().map(|kv| kv.key.rsplit('/').next().unwrap().parse().unwrap());
+        let ports = ports::read(&*bench.store, &bench.allocator.config.node_ports).await.unwrap();
+        addresses.map(Item::Address).chain(ports.set.taken.into_iter().map(Item::Port)).collect()
+    })
+}
+
+fn taken(bench: &Bench) -> (usize, usize) {
+    let claimed = claimed(bench);
+    let addresses = claimed.iter().filter(|item| matches!(item, Item::Address(_))).count();
+    (addresses, claimed.len() - addresses)
 }
 
 #[test]
@@ -97,8 +140,11 @@ fn explicit_addresses_are_checked_as_in_kubernetes() {
     let mut kubernetes = json!({
         "metadata": {"namespace": "default", "name": "kubernetes"}, "spec": {"clusterIP": "10.96.0.1"},
     });
-    allocator.allocate_create(&mut kubernetes).unwrap().commit();
-    allocator.release(&kubernetes);
+    allocator.runtime.block_on(async {
+        allocator.allocator.create(&mut kubernetes, false).await.unwrap().commit().await;
+    });
+    assert!(create(&allocator, "a", json!({"clusterIP": "10.96.0.1"})).is_err());
+    release(&allocator, &kubernetes);
     assert!(refused("10.96.0.1").ends_with("already allocated"), "still kept");
 }
 
@@ -109,9 +155,23 @@ fn a_reservation_that_is_dropped_gives_everything_back() {
     let spec =
         json!({"type": "NodePort", "clusterIP": "10.96.0.9", "ports": [{"port": 80, "nodePort": 30080}]});
     let mut pending = service("a", spec.clone());
-    let reservation = allocator.allocate_create(&mut pending).unwrap();
+    let make = allocator.allocator.create(&mut pending, false);
+    let reservation = allocator.runtime.block_on(make).unwrap();
     assert_eq!(create(&allocator, "b", spec.clone()).unwrap_err().len(), 2, "both are taken meanwhile");
-    drop(reservation);
+    allocator.runtime.block_on(reservation.abandon());
+    assert_eq!(taken(&allocator), before);
+    // A request that is cut off does the same, a little later.
+    allocator.runtime.block_on(async {
+        drop(allocator.allocator.create(&mut service("a", spec.clone()), false).await.unwrap());
+        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    });
+    assert_eq!(taken(&allocator), before);
+    // A dry run says what it would be and takes nothing.
+    let mut dry = service("a", spec.clone());
+    allocator.runtime.block_on(async {
+        allocator.allocator.create(&mut dry, true).await.unwrap().commit().await;
+    });
+    assert_eq!(dry["spec"]["ports"][0]["nodePort"], 30080);
     assert_eq!(taken(&allocator), before);
     assert!(create(&allocator, "b", spec).is_ok());
 }
@@ -150,7 +210,7 @@ fn node_ports_are_checked_shared_between_protocols_and_freed() {
         {"name": "u", "port": 80, "protocol": "UDP", "nodePort": 30080},
     ]});
     assert!(create(&allocator, "c", both).is_ok());
-    allocator.release(&service);
+    release(&allocator, &service);
     assert!(create(&allocator, "b", explicit(number(&service, 0))).is_ok());
 }
 
@@ -205,7 +265,9 @@ fn a_change_of_type_frees_and_takes() {
 
     // A write that the store refuses frees nothing.
     let mut refused = cluster.clone();
-    drop(allocator.allocate_update(&mut refused, &node_port).unwrap());
+    allocator.runtime.block_on(async {
+        allocator.allocator.update(&mut refused, &node_port, false).await.unwrap().abandon().await;
+    });
     assert_eq!(taken(&allocator), (empty.0 + 1, empty.1 + 1));
 
     let cluster = update(&allocator, &cluster, &node_port).unwrap();
@@ -238,7 +300,7 @@ fn dual_stack_is_given_taken_away_and_refused_where_there_is_none() {
     less["spec"]["ipFamilyPolicy"] = json!("SingleStack");
     let less = update(&allocator, &less, &both).unwrap();
     assert_eq!(less["spec"]["clusterIPs"], single["spec"]["clusterIPs"]);
-    assert_eq!(taken(&allocator).0, 3, "two first addresses and one of the Service");
+    assert_eq!(taken(&allocator).0, 1);
 
     let six = create(&allocator, "b", json!({"ipFamilies": ["IPv6"]})).unwrap();
     assert!(six["spec"]["clusterIP"].as_str().unwrap().starts_with("fd00:96::"));
@@ -271,19 +333,47 @@ fn a_small_range_can_be_used_up_to_its_last_address() {
         create(&allocator, &format!("s{number}"), json!({})).unwrap();
     }
     let error = create(&allocator, "late", json!({})).unwrap_err().remove(0);
-    assert!(error.contains("range 10.96.0.0/29 is full"), "{error}");
+    assert!(error.contains("range is full: 10.96.0.0/29"), "{error}");
 }
 
 #[test]
-fn a_restart_knows_what_stored_services_hold() {
+fn a_second_server_knows_what_the_first_has_given_out() {
     let first = allocator(&["10.96.0.0/24"]);
     let stored = create(&first, "a", json!({"type": "NodePort", "ports": [{"port": 80}]})).unwrap();
-    let config = Config::new(vec!["10.96.0.0/24".parse().unwrap()]);
-    let second = Allocator::new(config, [&stored].into_iter(), &ambient(2).0);
-    assert_eq!(taken(&first), taken(&second));
+    let second = first.runtime.block_on(async { over(&first.store, &["10.96.0.0/24"], 2) });
+    let Bench { runtime, store, allocator } = first;
+    let second = Bench { runtime, store, allocator: second };
     assert!(create(&second, "b", json!({"clusterIP": stored["spec"]["clusterIP"]})).is_err());
-    second.release(&stored);
-    assert_eq!(taken(&second), (1, 0));
+    let port = &stored["spec"]["ports"][0]["nodePort"];
+    let same = json!({"type": "NodePort", "ports": [{"port": 80, "nodePort": port}]});
+    assert!(create(&second, "b", same.clone()).is_err());
+    second.runtime.block_on(allocator.release(&stored));
+    assert_eq!(taken(&second), (0, 0));
+    // What it remembers of the ports is older than that, and it looks again before it refuses.
+    assert!(create(&second, "b", same).is_ok());
+}
+
+#[test]
+fn ranges_that_are_added_are_used_and_those_that_go_are_not() {
+    let allocator = allocator(&["10.96.0.0/30"]);
+    create(&allocator, "a", json!({})).unwrap();
+    assert!(create(&allocator, "b", json!({})).unwrap_err()[0].contains("range is full"));
+    let blocks = &allocator.allocator.blocks;
+    let more = Block { cidrs: vec!["10.97.0.0/24".parse().unwrap()], open: true, going: false };
+    blocks.set("more", Some(more.clone()));
+    let service = create(&allocator, "b", json!({})).unwrap();
+    assert!(service["spec"]["clusterIP"].as_str().unwrap().starts_with("10.97.0."));
+    assert!(create(&allocator, "c", json!({"clusterIP": "10.97.0.9"})).is_ok());
+    blocks.set("more", Some(Block { open: false, going: true, ..more }));
+    assert!(create(&allocator, "d", json!({})).is_err());
+    assert!(
+        create(&allocator, "d", json!({"clusterIP": "10.97.0.10"})).unwrap_err()[0].contains("valid range")
+    );
+    // A second family comes with a range of its own.
+    let six = Block { cidrs: vec!["fd00:96::/112".parse().unwrap()], open: true, going: false };
+    blocks.set("six", Some(six));
+    let service = create(&allocator, "d", json!({"ipFamilies": ["IPv6"]})).unwrap();
+    assert!(service["spec"]["clusterIP"].as_str().unwrap().starts_with("fd00:96::"));
 }
 
 #[derive(Clone, Debug)]
@@ -329,10 +419,11 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Whatever happens, the allocator holds exactly what the stored Services say, and no two of
+    #![proptest_config(ProptestConfig::with_cases(48))]
+    /// Whatever happens, what is claimed is exactly what the stored Services say, and no two of
     /// them share anything.
     #[test]
-    fn the_allocator_agrees_with_the_stored_services(steps in proptest::collection::vec(step(), 1..60)) {
+    fn claims_agree_with_the_stored_services(steps in proptest::collection::vec(step(), 1..40)) {
         let allocator = allocator(&["10.96.0.0/28"]);
         let mut stored: BTreeMap<u8, Value> = BTreeMap::new();
         for step in steps {
@@ -350,28 +441,31 @@ proptest! {
                 }
                 Step::Delete(name) => {
                     if let Some(service) = stored.remove(&name) {
-                        allocator.release(&service);
+                        release(&allocator, &service);
                     }
                 }
                 Step::Abandon(name, spec) => {
                     let mut new = service(&name.to_string(), spec);
-                    match stored.get(&name) {
-                        Some(old) => drop(allocator.allocate_update(&mut new, old)),
-                        None => drop(allocator.allocate_create(&mut new)),
-                    }
+                    allocator.runtime.block_on(async {
+                        let made = match stored.get(&name) {
+                            Some(old) => allocator.allocator.update(&mut new, old, false).await,
+                            None => allocator.allocator.create(&mut new, false).await,
+                        };
+                        if let Ok(reservation) = made {
+                            reservation.abandon().await;
+                        }
+                    });
                 }
                 Step::Create(..) | Step::Update(..) => {}
             }
-            let fresh = Allocator::new((*allocator.config).clone(), stored.values(), &ambient(1).0);
-            {
-                let (now, expected) = (lock(&allocator.state), lock(&fresh.state));
-                prop_assert_eq!(&now.addresses, &expected.addresses);
-                prop_assert_eq!(&now.ports, &expected.ports);
+            let mut all: Vec<Item> = stored.values().flat_map(held).collect();
+            all.sort();
+            for pair in all.windows(2) {
+                prop_assert_ne!(pair[0], pair[1], "held twice");
             }
-            let all: Vec<Item> = stored.values().flat_map(held).collect();
-            for (index, item) in all.iter().enumerate() {
-                prop_assert!(!all[index + 1..].contains(item), "{:?} is held twice", item);
-            }
+            let mut claimed = claimed(&allocator);
+            claimed.sort();
+            prop_assert_eq!(claimed, all);
         }
     }
 }

@@ -1,5 +1,6 @@
 //! An object as the cache keeps it: its encoding, and what selectors ask about, extracted once.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
@@ -69,11 +70,11 @@ pub struct Entry {
     /// Mod revision.
     pub revision: Revision,
     /// `metadata.uid`
-    pub uid: Box<str>,
+    uid: Box<str>,
     /// Labels, in the order of their keys.
-    pub labels: Arc<Labels>,
+    labels: Arc<Labels>,
     /// Values of the selectable fields, in the order of [`Fields`].
-    pub fields: Box<[Text]>,
+    fields: Box<[Text]>,
     /// The object without its resource version.
     stored: Bytes,
     splice: Splice,
@@ -136,10 +137,10 @@ impl Entry {
         stored: Bytes,
         fields: &Fields,
     ) -> Result<Self, Unreadable> {
-        let (stored, splice, meta) = open(&key, stored)?;
-        // It was read as text a moment ago.
-        let text = std::str::from_utf8(&stored).map_err(|_| bad(&key, None))?;
-        let (labels, fields) = (fields.pool.labels(meta.labels.unwrap_or_default()), fields.extract(text));
+        let mut found = fields.nothing();
+        let (stored, splice, meta) = open(&key, stored, &fields.root, &mut found)?;
+        let labels = fields.pool.labels(meta.labels.unwrap_or_default());
+        let fields = fields.values(&found);
         let uid = meta.uid.unwrap_or_default().into();
         let protobuf_len = AtomicU32::new(0);
         Ok(Self { key, revision, uid, labels, fields, stored, splice, protobuf_len })
@@ -147,10 +148,25 @@ impl Entry {
 
     /// Stored bytes with their resource version, for an answer.
     pub fn answer(key: &str, revision: Revision, stored: Bytes) -> Result<Bytes, Unreadable> {
-        let (stored, splice, _) = open(key, stored)?;
+        let (stored, splice, _) = open(key, stored, &Node::default(), &mut Vec::new())?;
         let mut out = BytesMut::with_capacity(splice.len(&stored, revision));
         splice.put(&mut out, &stored, revision);
         Ok(out.freeze())
+    }
+
+    /// `metadata.uid`, empty if there is none.
+    pub fn uid(&self) -> &str {
+        &self.uid
+    }
+
+    /// The value of a label.
+    pub fn label(&self, key: &str) -> Option<&str> {
+        self.labels.get(key).map(String::as_str)
+    }
+
+    /// The value of the selectable field at this place in [`Fields`].
+    pub fn field(&self, place: usize) -> &str {
+        self.fields.get(place).map_or("", |field| field.as_str())
     }
 
     /// The object with its resource version, JSON.
@@ -264,12 +280,19 @@ impl Entry {
     }
 }
 
-/// Finds the metadata in stored bytes. What foreign data has of a resource version is taken out, which
-/// gives other bytes.
-fn open(key: &str, stored: Bytes) -> Result<(Bytes, Splice, Meta), Unreadable> {
+/// Finds the metadata in stored bytes, and in the same pass the fields below `node`. What foreign data
+/// has of a resource version is taken out, which gives other bytes.
+fn open(
+    key: &str,
+    stored: Bytes,
+    node: &Node,
+    found: &mut Vec<Option<String>>,
+) -> Result<(Bytes, Splice, Meta), Unreadable> {
     let text = std::str::from_utf8(&stored).map_err(|_| bad(key, None))?;
-    let head: Head<'_> = serde_json::from_str(text).map_err(|e| bad(key, Some(e)))?;
-    let metadata = head.metadata.get();
+    let mut deserializer = serde_json::Deserializer::from_str(text);
+    let scanned = Scan { node, found }.deserialize(&mut deserializer);
+    let metadata = scanned.and_then(|metadata| deserializer.end().map(|()| metadata));
+    let metadata = metadata.map_err(|e| bad(key, Some(e)))?.get();
     let meta: Meta = serde_json::from_str(metadata).map_err(|e| bad(key, Some(e)))?;
     if meta.resource_version.is_none() {
         let at = metadata.as_ptr() as usize - text.as_ptr() as usize + 1;
@@ -278,7 +301,10 @@ fn open(key: &str, stored: Bytes) -> Result<(Bytes, Splice, Meta), Unreadable> {
     }
     let mut value: Value = serde_json::from_str(text).map_err(|e| bad(key, Some(e)))?;
     let removed = value["metadata"].as_object_mut().and_then(|metadata| metadata.remove("resourceVersion"));
-    if removed.is_some() { open(key, Bytes::from(value.to_string())) } else { Err(bad(key, None)) }
+    if removed.is_none() {
+        return Err(bad(key, None));
+    }
+    open(key, Bytes::from(value.to_string()), node, found)
 }
 
 fn bad(key: &str, cause: Option<serde_json::Error>) -> Unreadable {
@@ -338,14 +364,13 @@ impl Fields {
         self.names.iter().position(|n| n == name)
     }
 
+    /// Room for what is found at the paths.
+    fn nothing(&self) -> Vec<Option<String>> {
+        vec![None; 2 * self.names.len()]
+    }
+
     /// The values, in order; a field that is absent has the value of its type's zero.
-    pub fn extract(&self, text: &str) -> Box<[Text]> {
-        let mut found: Vec<Option<String>> = vec![None; 2 * self.names.len()];
-        if !self.names.is_empty() {
-            // The caller has parsed the same text, so this cannot fail half way.
-            let _ = Pick { node: &self.root, found: &mut found }
-                .deserialize(&mut serde_json::Deserializer::from_str(text));
-        }
+    fn values(&self, found: &[Option<String>]) -> Box<[Text]> {
         let first = |pair: &[Option<String>]| pair.iter().flatten().find(|text| !text.is_empty()).cloned();
         let values = self.names.iter().zip(found.chunks(2));
         let absent = |name: &str| if self.plain { String::new() } else { absent(name) };
@@ -373,6 +398,49 @@ fn absent(field: &str) -> String {
         _ => "",
     }
     .to_owned()
+}
+
+/// Reads a whole object once: finds the text of its metadata, and the fields below the node.
+struct Scan<'n, 'f> {
+    node: &'n Node,
+    found: &'f mut Vec<Option<String>>,
+}
+
+impl<'de> DeserializeSeed<'de> for Scan<'_, '_> {
+    type Value = &'de RawValue;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Scan<'_, '_> {
+    type Value = &'de RawValue;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut metadata = None;
+        while let Some(key) = map.next_key::<Cow<'de, str>>()? {
+            let child = self.node.children.get(key.as_ref());
+            if key == "metadata" {
+                let text = map.next_value::<&'de RawValue>()?;
+                if let Some(node) = child {
+                    let mut deserializer = serde_json::Deserializer::from_str(text.get());
+                    // It was read a moment ago, so it can be read again.
+                    let _ = Pick { node, found: self.found }.deserialize(&mut deserializer);
+                }
+                metadata = Some(text);
+            } else if let Some(node) = child {
+                map.next_value_seed(Pick { node, found: self.found })?;
+            } else {
+                map.next_value::<IgnoredAny>()?;
+            }
+        }
+        metadata.ok_or_else(|| serde::de::Error::missing_field("metadata"))
+    }
 }
 
 struct Pick<'n, 'f> {
@@ -414,7 +482,7 @@ impl<'de> Visitor<'de> for Pick<'_, '_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        while let Some(key) = map.next_key::<std::borrow::Cow<'de, str>>()? {
+        while let Some(key) = map.next_key::<Cow<'de, str>>()? {
             match self.node.children.get(key.as_ref()) {
                 Some(node) => map.next_value_seed(Pick { node, found: self.found })?,
                 None => {

@@ -258,14 +258,11 @@ impl Caches {
             Range { prefix: ROOT.to_owned(), limit: limits::LOAD_PAGE, revision, ..Range::default() };
         loop {
             let page = self.store.list(range.clone()).await?;
-            for kv in &page.kvs {
-                self.load_one(kv, &mut states);
-            }
             range.revision = page.revision;
-            match page.kvs.last() {
-                Some(last) if page.remaining > 0 => range.after.clone_from(&last.key),
-                _ => break,
-            }
+            let next = page.kvs.last().filter(|_| page.remaining > 0).map(|last| last.key.clone());
+            self.load_page(page.kvs, &mut states).await?;
+            let Some(next) = next else { break };
+            range.after = next;
         }
         for (prefix, caches) in &self.by_prefix {
             let mut loaded = states.remove(prefix.as_str()).unwrap_or_default().into_iter();
@@ -277,6 +274,38 @@ impl Caches {
             self.passed.send_replace(range.revision.max(1));
         }
         Ok((range.revision, until))
+    }
+
+    /// Reads a page; of a large one half on another thread, since a start waits for nothing else.
+    async fn load_page<'a>(
+        &'a self,
+        mut kvs: Vec<KeyValue>,
+        states: &mut BTreeMap<&'a str, Vec<Objects>>,
+    ) -> Result<(), StoreError> {
+        let here = if kvs.len() < limits::LOAD_ALONE { kvs.len() } else { kvs.len() / 2 };
+        let rest: Vec<(KeyValue, Vec<Arc<Cache>>)> = kvs
+            .drain(here..)
+            .filter_map(|kv| self.owners(&kv.key).map(|(_, caches)| (kv, caches.clone())))
+            .collect();
+        let there = (!rest.is_empty()).then(|| tokio::task::spawn_blocking(move || read_each(rest)));
+        for kv in &kvs {
+            self.load_one(kv, states);
+        }
+        let Some(there) = there else { return Ok(()) };
+        let read = there.await.map_err(|error| StoreError::Unavailable {
+            attempted: "read the stored objects".to_owned(),
+            cause: Some(Box::new(error)),
+        })?;
+        for (key, entries) in read {
+            let Some((prefix, caches)) = self.owners(&key) else { continue };
+            let state = states.entry(prefix).or_insert_with(|| vec![Objects::new(); caches.len()]);
+            for (entry, objects) in entries.into_iter().zip(state) {
+                if let Some(entry) = entry {
+                    objects.insert(Arc::clone(&entry.key), entry);
+                }
+            }
+        }
+        Ok(())
     }
 
     fn load_one<'a>(&'a self, kv: &KeyValue, states: &mut BTreeMap<&'a str, Vec<Objects>>) {
@@ -385,6 +414,25 @@ impl Caches {
 fn path(cache: &Cache) -> (&str, &str, &str) {
     let resource = &cache.resource;
     (&resource.plural, &resource.group, &resource.version)
+}
+
+/// The objects of these keys in each of their caches; `None` for what cannot be read.
+fn read_each(rest: Vec<(KeyValue, Vec<Arc<Cache>>)>) -> Vec<(String, Vec<Option<Arc<Entry>>>)> {
+    let read = |cache: &Arc<Cache>, kv: &KeyValue| {
+        cache
+            .read(&kv.key, kv.mod_revision, &kv.value)
+            .inspect_err(|error| {
+                warn!(error = error as &dyn std::error::Error, "an object cannot be read");
+            })
+            .ok()
+            .map(Arc::new)
+    };
+    rest.into_iter()
+        .map(|(kv, caches)| {
+            let entries = caches.iter().map(|cache| read(cache, &kv)).collect();
+            (kv.key, entries)
+        })
+        .collect()
 }
 
 type Read = (Arc<str>, Revision, Option<Arc<Entry>>);

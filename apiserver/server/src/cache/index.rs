@@ -16,7 +16,7 @@ pub struct Index(imbl::OrdSet<Slot>);
 #[derive(Clone)]
 struct Slot {
     entry: Arc<Entry>,
-    /// Of the field in [`Entry::fields`].
+    /// Of the field, for [`Entry::field`].
     place: usize,
 }
 
@@ -28,7 +28,7 @@ trait Order {
 
 impl Order for Slot {
     fn order(&self) -> (&str, &str) {
-        (&self.entry.fields[self.place], &self.entry.key)
+        (self.entry.field(self.place), &self.entry.key)
     }
 }
 
@@ -91,7 +91,7 @@ impl Index {
     pub(super) fn change(&mut self, place: usize, old: Option<&Arc<Entry>>, new: Option<&Arc<Entry>>) {
         let slot = |entry: &Arc<Entry>| Slot { entry: Arc::clone(entry), place };
         if let Some(old) = old
-            && new.is_none_or(|new| new.fields[place] != old.fields[place])
+            && new.is_none_or(|new| new.field(place) != old.field(place))
         {
             self.0.remove(&slot(old));
         }

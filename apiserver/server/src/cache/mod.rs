@@ -29,6 +29,7 @@ pub use watchers::{Subscription, Trigger};
 
 use crate::encoding;
 use crate::limits;
+use crate::metrics::Counter;
 use watchers::Watchers;
 
 /// Objects by `NAMESPACE/NAME` or `NAME`.
@@ -133,8 +134,21 @@ pub struct Cache {
     inner: Mutex<Inner>,
     kept: Mutex<BTreeMap<Revision, Kept>>,
     observer: OnceLock<Observer>,
+    /// For metrics.
+    pub counts: Counts,
     /// Held while the objects of a custom kind are loaded.
     starting: AsyncMutex<()>,
+}
+
+/// What has come into a cache since the start.
+#[derive(Default)]
+pub struct Counts {
+    /// Changes.
+    pub received: Counter,
+    /// Objects of whole states.
+    pub initial: Counter,
+    /// Whole states.
+    pub loads: Counter,
 }
 
 /// Called by the feed for each change, old and new, before the revision counts as passed. It
@@ -184,6 +198,7 @@ impl Cache {
             inner: Mutex::new(Inner { phase, ..Inner::default() }),
             kept: Mutex::default(),
             observer: OnceLock::new(),
+            counts: Counts::default(),
             starting: AsyncMutex::default(),
         }
     }
@@ -238,6 +253,8 @@ impl Cache {
             };
             newest = at;
         }
+        self.counts.loads.add(1);
+        self.counts.initial.add(objects.len() as u64);
         inner.low = newest;
         inner.history.clear();
         let index = self.index(&objects);
@@ -296,7 +313,7 @@ impl Cache {
             Some(convert) => {
                 let mut value = encoding::read(stored).map_err(unreadable)?;
                 convert(&mut value);
-                Ok(encoding::exact(value.to_string()))
+                Ok(encoding::exact(&value))
             }
             None => Ok(match encoding::json(stored).map_err(unreadable)? {
                 Cow::Borrowed(_) => stored.clone(),
@@ -406,6 +423,8 @@ impl Cache {
 
     /// Starts from a whole state; watchers of the state before are closed.
     fn reset(&self, objects: Objects, revision: Revision) {
+        self.counts.loads.add(1);
+        self.counts.initial.add(objects.len() as u64);
         let mut inner = lock(&self.inner);
         inner.history.clear();
         inner.low = revision;
@@ -451,6 +470,7 @@ impl Cache {
             }
         }
         self.current.store(Arc::new(Snapshot { objects, index, revision: newest }));
+        self.counts.received.add(done.len() as u64);
         for change in done {
             self.tell(change.old.as_deref(), change.new.as_deref());
             inner.watchers.send(&change, self.indexed);

@@ -103,7 +103,7 @@ impl Watchers {
 }
 
 fn value(entry: Option<&Arc<Entry>>, index: usize) -> Option<&str> {
-    entry.map(|entry| entry.fields[index].as_str())
+    entry.map(|entry| entry.field(index))
 }
 
 fn offer(slots: &mut Slots, change: &Arc<Change>) {

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use apiserver_api::definition::{Dialect, operations, schemas};
 use apiserver_api::error::ApiError;
-use apiserver_api::openapi;
+use apiserver_api::openapi::{self, message};
 use apiserver_api::registry::{Registry, Resource};
 use bytes::Bytes;
 use flate2::read::GzDecoder;
@@ -31,14 +31,24 @@ pub struct Documents {
     discovery: Discovery,
     custom: Vec<Arc<Resource>>,
     v2: OnceLock<Packed>,
+    v2_protobuf: OnceLock<Packed>,
     v3: Mutex<BTreeMap<(String, String), Packed>>,
+    /// Made of those in JSON when somebody asks.
+    v3_protobuf: Mutex<BTreeMap<(String, String), Packed>>,
 }
 
 impl Documents {
     /// The documents of the built-in kinds and of custom ones.
     pub fn new(builtin: &Registry, custom: Vec<Arc<Resource>>) -> Self {
         let kinds = builtin.iter().chain(&custom).map(|resource| &**resource);
-        Self { discovery: Discovery::new(kinds), v2: OnceLock::new(), v3: Mutex::default(), custom }
+        Self {
+            discovery: Discovery::new(kinds),
+            custom,
+            v2: OnceLock::new(),
+            v2_protobuf: OnceLock::new(),
+            v3: Mutex::default(),
+            v3_protobuf: Mutex::default(),
+        }
     }
 
     /// What is served.
@@ -88,6 +98,20 @@ impl Documents {
         Ok(Some(packed))
     }
 
+    /// The same as a protobuf message, under the same hash.
+    pub fn v3_protobuf(&self, group: &str, version: &str) -> Result<Option<Packed>, ApiError> {
+        let Some(json) = self.v3(group, version)? else { return Ok(None) };
+        let key = (group.to_owned(), version.to_owned());
+        let mut kept = self.v3_protobuf.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(packed) = kept.get(&key) {
+            return Ok(Some(packed.clone()));
+        }
+        let bytes = message::v3(&unpack(&json.packed)?).map_err(unfit)?;
+        let packed = Packed { packed: zip(&bytes)?, hash: json.hash };
+        kept.insert(key, packed.clone());
+        Ok(Some(packed))
+    }
+
     /// The v2 document.
     pub fn v2(&self) -> Result<Packed, ApiError> {
         let builtin =
@@ -99,19 +123,48 @@ impl Documents {
             return Ok(packed.clone());
         }
         let mut document = unpack(&builtin.packed)?;
-        for resource in &self.custom {
-            let Some(custom) = &resource.custom else { continue };
-            for (name, schema) in schemas(custom, resource, Dialect::V2) {
-                document["definitions"][name] = schema;
-            }
-            if let Some(paths) = document["paths"].as_object_mut() {
-                paths.extend(operations(resource, Dialect::V2));
+        for (part, added) in self.custom_v2() {
+            if let Some(part) = document[part].as_object_mut() {
+                part.extend(added);
             }
         }
         let hash = format!("{}{}", builtin.hash, hash(self.custom.iter()));
         let packed = Packed { packed: pack(&document)?, hash };
         Ok(self.v2.get_or_init(|| packed).clone())
     }
+
+    /// The same as a protobuf message.
+    pub fn v2_protobuf(&self) -> Result<Packed, ApiError> {
+        let (packed, own) = (Bytes::from_static(openapi::v2_protobuf_gz()), openapi::v2_protobuf_hash());
+        if self.custom.is_empty() {
+            return Ok(Packed { packed, hash: own.to_owned() });
+        }
+        if let Some(packed) = self.v2_protobuf.get() {
+            return Ok(packed.clone());
+        }
+        let mut bytes = inflate(&packed)?;
+        // Whoever reads a message twice in a field has both in one.
+        let added: Map<String, Value> =
+            self.custom_v2().into_iter().map(|(part, added)| (part.to_owned(), added.into())).collect();
+        bytes.extend(message::v2(&Value::Object(added)).map_err(unfit)?);
+        let packed = Packed { packed: zip(&bytes)?, hash: format!("{own}{}", hash(self.custom.iter())) };
+        Ok(self.v2_protobuf.get_or_init(|| packed).clone())
+    }
+
+    /// What custom kinds add to the parts of the v2 document.
+    fn custom_v2(&self) -> [(&'static str, Map<String, Value>); 2] {
+        let (mut definitions, mut paths) = (Map::new(), Map::new());
+        for resource in &self.custom {
+            let Some(custom) = &resource.custom else { continue };
+            definitions.extend(schemas(custom, resource, Dialect::V2));
+            paths.extend(operations(resource, Dialect::V2));
+        }
+        [("definitions", definitions), ("paths", paths)]
+    }
+}
+
+fn unfit(error: message::Unfit) -> ApiError {
+    ApiError::internal(format!("the document cannot be written as protobuf: {error}"))
 }
 
 /// Changes when a definition does.
@@ -159,16 +212,25 @@ fn v3(kinds: &[&Arc<Resource>]) -> Result<Value, ApiError> {
 }
 
 fn pack(document: &Value) -> Result<Bytes, ApiError> {
-    respond::gzip(document.to_string().as_bytes())
+    zip(document.to_string().as_bytes())
+}
+
+fn zip(content: &[u8]) -> Result<Bytes, ApiError> {
+    respond::gzip(content)
         .map(Bytes::from)
         .map_err(|error| ApiError::internal(format!("the document cannot be packed: {error}")))
 }
 
-fn unpack(packed: &[u8]) -> Result<Value, ApiError> {
-    let mut text = Vec::new();
+/// What was packed.
+fn inflate(packed: &[u8]) -> Result<Vec<u8>, ApiError> {
+    let mut content = Vec::new();
     GzDecoder::new(packed)
-        .read_to_end(&mut text)
+        .read_to_end(&mut content)
         .map_err(|error| ApiError::internal(format!("the document cannot be unpacked: {error}")))?;
-    serde_json::from_slice(&text)
+    Ok(content)
+}
+
+fn unpack(packed: &[u8]) -> Result<Value, ApiError> {
+    serde_json::from_slice(&inflate(packed)?)
         .map_err(|error| ApiError::internal(format!("the document cannot be decoded: {error}")))
 }

@@ -39,6 +39,7 @@ pub async fn run(server: Arc<Server>) {
 
 async fn drive(server: &Arc<Server>) {
     server.caches().loaded().await;
+    server.hooks().done("poststarthook/start-apiextensions-controllers");
     let mut later: BTreeSet<String> = BTreeSet::new();
     let mut due = Instant::now();
     loop {

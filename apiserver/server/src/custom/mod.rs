@@ -9,8 +9,10 @@
 //! on every server over the same store. One task drives all definitions; an object of a kind is
 //! kept in memory only after somebody has asked for the kind.
 
+pub mod conversion;
 mod documents;
 mod driver;
+mod webhook;
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -174,12 +176,19 @@ pub async fn admit(context: &Context, resource: &Resource) -> Result<(), ApiErro
     if let Some(text) = custom.deprecation() {
         context.warn(text);
     }
-    let info = &context.info;
-    if custom.definition.terminating && info.verb == "create" && info.subresource.is_empty() {
+    if context.info.verb == "create" && context.info.subresource.is_empty() {
+        may_create(resource)?;
+    }
+    context.server.start_cache(resource).await
+}
+
+/// 403 for new objects, posted or applied, of a kind whose definition goes.
+pub fn may_create(resource: &Resource) -> Result<(), ApiError> {
+    if resource.custom.as_ref().is_some_and(|custom| custom.definition.terminating) {
         let why = "create not allowed while custom resource definition is terminating";
         return Err(ApiError::forbidden(&resource.group, &resource.plural, "", why));
     }
-    context.server.start_cache(resource).await
+    Ok(())
 }
 
 /// Checks the metadata of a decoded object and takes out what its schema does not know.

@@ -40,7 +40,9 @@ fn allowed(authorizer: &Authorizer, identity: &Identity, text: &str) -> bool {
         name: words[3],
         ..Attributes::resource(identity, words[0], "", resource)
     };
-    authorizer.authorize(&attributes).allowed
+    let allowed = authorizer.authorize(&attributes).allowed;
+    assert_eq!(authorizer.allows(&attributes), allowed, "the short way decides alike: {text}");
+    allowed
 }
 
 #[test]

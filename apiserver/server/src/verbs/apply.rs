@@ -28,7 +28,9 @@ pub async fn apply(context: &Context, resource: &Resource, part: Part, bytes: By
     let (namespace, name) = (namespace(context, resource), context.info.name.as_str());
     for _ in 0..limits::CONFLICT_RETRIES {
         let present = storage::fetch(&context.server, resource, namespace, name).await?.is_some();
-        let creatable = part == Part::Main && resource.verbs.contains(&Verb::Create);
+        // A kind whose definition goes has no such verb, and says why nothing is created.
+        let creatable =
+            part == Part::Main && (resource.custom.is_some() || resource.verbs.contains(&Verb::Create));
         if present {
             match change(context, resource, part, &config).await {
                 // It went between the two looks.
@@ -149,7 +151,7 @@ fn check(context: &Context, resource: &Resource, new: &mut Value) -> Result<(), 
             "the namespace of the provided object does not match the namespace sent on the request",
         ));
     }
-    decode::patched(context, resource, new)
+    decode::applied(context, resource, new)
 }
 
 fn namespace<'a>(context: &'a Context, resource: &Resource) -> &'a str {
@@ -158,27 +160,8 @@ fn namespace<'a>(context: &'a Context, resource: &Resource) -> &'a str {
 
 /// Reads a configuration. Keys that occur twice are refused, warned of or ignored; the last counts.
 pub fn read(context: &Context, bytes: &[u8]) -> Result<Value, ApiError> {
-    let bad = |error: &ApiError| ApiError::bad_request(format!("error decoding patch: {}", error.message));
-    let first = bytes.iter().find(|byte| !byte.is_ascii_whitespace());
-    // JSON has a parser of its own, which is faster and says which key it is.
-    let json = if first == Some(&b'{') { body::json(bytes).ok() } else { None };
-    let is_json = json.is_some();
-    let value = match json {
-        Some(value) => value,
-        None => yaml(bytes, DuplicateKeyPolicy::LastWins).map_err(|error| bad(&error))?,
-    };
-    if !value.is_object() {
-        return Err(ApiError::bad_request("error decoding patch: a configuration must be an object"));
-    }
     let validation = FieldValidation::of(context)?;
-    if validation == FieldValidation::Ignore {
-        return Ok(value);
-    }
-    let twice = if is_json {
-        schema::duplicate_fields(bytes)
-    } else {
-        yaml(bytes, DuplicateKeyPolicy::Error).err().map(|error| error.message).into_iter().collect()
-    };
+    let (value, twice) = parse(bytes, validation != FieldValidation::Ignore)?;
     match validation {
         FieldValidation::Strict if !twice.is_empty() => {
             Err(ApiError::bad_request(format!("error strict decoding patch: {}", twice.join(", "))))
@@ -190,14 +173,27 @@ pub fn read(context: &Context, bytes: &[u8]) -> Result<Value, ApiError> {
     }
 }
 
-fn yaml(bytes: &[u8], duplicate_keys: DuplicateKeyPolicy) -> Result<Value, ApiError> {
-    let text = std::str::from_utf8(bytes).map_err(|_| ApiError::bad_request("the body is not UTF-8"))?;
-    let budget = serde_saphyr::budget! {
-        max_depth: limits::YAML_DEPTH,
-        max_documents: 1,
-        max_total_scalar_bytes: 2 * limits::BODY,
+/// A configuration and, where that is asked for, what it says twice.
+pub fn parse(bytes: &[u8], look_for_repeated: bool) -> Result<(Value, Vec<String>), ApiError> {
+    let bad = |why: &str| ApiError::bad_request(format!("error decoding patch: {why}"));
+    let first = bytes.iter().find(|byte| !byte.is_ascii_whitespace());
+    // JSON has a parser of its own, which is faster and says which key it is.
+    let json = if first == Some(&b'{') { body::json(bytes).ok() } else { None };
+    let is_json = json.is_some();
+    let value = match json {
+        Some(value) => value,
+        None => body::yaml(bytes, DuplicateKeyPolicy::LastWins).map_err(|error| bad(&error.message))?,
     };
-    let options = serde_saphyr::options! { budget: budget, duplicate_keys: duplicate_keys };
-    serde_saphyr::from_str_with_options(text, options)
-        .map_err(|error| ApiError::bad_request(format!("the body of the request is not YAML: {error}")))
+    if !value.is_object() {
+        return Err(bad("a configuration must be an object"));
+    }
+    let twice = match (look_for_repeated, is_json) {
+        (false, _) => Vec::new(),
+        (true, true) => schema::duplicate_fields(bytes),
+        (true, false) => {
+            let found = body::repeated_in_yaml(bytes).into_iter();
+            found.map(|why| format!("error converting YAML to JSON: {why}")).collect()
+        }
+    };
+    Ok((value, twice))
 }

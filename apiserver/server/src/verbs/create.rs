@@ -11,9 +11,11 @@ use serde_json::{Map, Value, json};
 
 use super::decode;
 use super::managed::{self, Tracking};
-use super::update::Part;
+use super::update::{self, Part};
 use crate::admission::{self, Admission, Operation};
+use crate::allocate::Reservation;
 use crate::context::Context;
+use crate::custom;
 use crate::limits;
 use crate::respond::{self, Answer};
 use crate::services;
@@ -72,16 +74,32 @@ pub async fn store_with(
 
 async fn try_store(admission: &Admission<'_>, mut object: Value) -> Result<Bytes, ApiError> {
     let (context, resource) = (admission.context, admission.resource);
+    custom::may_create(resource)?;
     let name = meta::name(&object).to_owned();
     if resource.custom.is_none() {
         schema::complete_status(&resource.schema, &mut object);
     }
-    // Addresses are reserved first, so that what is validated is what is stored.
-    let reservation = services::reserve(context, resource, &mut object, None)?;
+    // Addresses are claimed first, so that what is validated is what is stored.
+    let mut reservation = services::reserve(context, resource, &mut object, None).await?;
+    let outcome = judge_and_put(admission, object, &name, reservation.as_mut()).await;
+    services::settle(reservation, &outcome).await;
+    match outcome? {
+        Outcome::Done(bytes) => Ok(bytes),
+        Outcome::Conflict(current) => Err(exists(resource, &name, current.map(|c| c.object))),
+    }
+}
+
+async fn judge_and_put(
+    admission: &Admission<'_>,
+    object: Value,
+    name: &str,
+    reservation: Option<&mut Reservation>,
+) -> Result<Outcome, ApiError> {
+    let (context, resource) = (admission.context, admission.resource);
     let mut errors = (resource.behaviour.validate)(&object);
     errors.extend(check_entries(&object));
     if !errors.is_empty() {
-        return Err(ApiError::invalid(&resource.group, &resource.kind, &name, &errors));
+        return Err(ApiError::invalid(&resource.group, &resource.kind, name, &errors));
     }
     admission::validate(admission, &object).await?;
     if let Some(warnings) = &resource.behaviour.warnings {
@@ -89,17 +107,15 @@ async fn try_store(admission: &Admission<'_>, mut object: Value) -> Result<Bytes
     }
     if context.dry_run()? {
         let namespace = meta::namespace(&object);
-        if storage::fetch(&context.server, resource, namespace, &name).await?.is_some() {
-            return Err(ApiError::already_exists(&resource.group, &resource.plural, &name));
+        if storage::fetch(&context.server, resource, namespace, name).await?.is_some() {
+            return Err(ApiError::already_exists(&resource.group, &resource.plural, name));
         }
-        return Ok(Bytes::from(object.to_string()));
+        return Ok(Outcome::Done(Bytes::from(object.to_string())));
     }
-    let outcome = storage::put(&context.server, resource, object, 0).await;
-    services::settle(reservation, &outcome);
-    match outcome? {
-        Outcome::Done(bytes) => Ok(bytes),
-        Outcome::Conflict(current) => Err(exists(resource, &name, current.map(|c| c.object))),
+    if let Some(reservation) = reservation {
+        reservation.write_begins();
     }
+    update::store(context, resource, object, 0).await
 }
 
 fn exists(resource: &Resource, name: &str, current: Option<Value>) -> ApiError {

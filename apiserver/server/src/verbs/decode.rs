@@ -1,7 +1,7 @@
 //! From a body to an object of the kind: its type, place and fields are checked.
 
 use apiserver_api::definition::Custom;
-use apiserver_api::error::ApiError;
+use apiserver_api::error::{ApiError, FieldError};
 use apiserver_api::meta;
 use apiserver_api::registry::Resource;
 use apiserver_api::schema;
@@ -69,23 +69,60 @@ pub fn object(context: &Context, resource: &Resource, bytes: Bytes) -> Result<Va
 /// Decodes a body of any kind. Unknown fields are dropped, missing type fields filled in.
 pub fn typed(context: &Context, expected: &Expected<'_>, bytes: Bytes) -> Result<Value, ApiError> {
     let decoded = body::decode(&negotiate::content_type(&context.headers), bytes)?;
+    let validation = FieldValidation::of(context)?;
+    let mut strict = if validation == FieldValidation::Ignore { Vec::new() } else { decoded.repeated() };
     let mut object = decoded.value;
     type_fields(&mut object, expected)?;
-    let validation = FieldValidation::of(context)?;
-    let mut strict = match (&decoded.json, validation) {
-        (_, FieldValidation::Ignore) | (None, _) => Vec::new(),
-        (Some(json), _) => schema::duplicate_fields(json),
-    };
-    shape(context, expected, &mut object, &mut strict, validation)?;
+    shape(context, expected, &mut object, &mut strict, validation).map_err(|why| why.of_body(expected))?;
     Ok(object)
 }
 
-/// Checks an object that a patch made.
-pub fn patched(context: &Context, resource: &Resource, object: &mut Value) -> Result<(), ApiError> {
+/// Checks an object that a patch made; `twice` is what the patch said twice. Errors are 422, as
+/// the patch is well-formed and its result is not.
+pub fn patched(
+    context: &Context,
+    resource: &Resource,
+    object: &mut Value,
+    mut twice: Vec<String>,
+) -> Result<(), ApiError> {
+    let api_version = resource.api_version();
+    let expected = Expected::of(resource, &api_version);
+    type_fields(object, &expected)?;
+    shape(context, &expected, object, &mut twice, FieldValidation::of(context)?).map_err(|why| {
+        let shown = Value::String(object.to_string());
+        let error = FieldError::invalid("patch", &shown, &why.to_string());
+        ApiError::invalid("", "", "", &[error])
+    })
+}
+
+/// Checks an object that applying a configuration made.
+pub fn applied(context: &Context, resource: &Resource, object: &mut Value) -> Result<(), ApiError> {
     let api_version = resource.api_version();
     let expected = Expected::of(resource, &api_version);
     type_fields(object, &expected)?;
     shape(context, &expected, object, &mut Vec::new(), FieldValidation::of(context)?)
+        .map_err(|why| why.of_body(&expected))
+}
+
+/// Why an object does not have the shape of its kind.
+#[derive(Debug, thiserror::Error)]
+enum Misshapen {
+    /// A field has a value of another type.
+    #[error("{0}")]
+    Type(String),
+    /// What strictness asks about.
+    #[error("strict decoding error: {}", .0.join(", "))]
+    Strict(Vec<String>),
+}
+
+impl Misshapen {
+    /// 400: the body itself is that.
+    fn of_body(&self, expected: &Expected<'_>) -> ApiError {
+        let (kind, version) = (expected.kind, expected.api_version.rsplit('/').next().unwrap_or_default());
+        ApiError::bad_request(format!(
+            "{kind} in version \"{version}\" cannot be handled as a {kind}: {self}"
+        ))
+    }
 }
 
 fn shape(
@@ -94,26 +131,18 @@ fn shape(
     object: &mut Value,
     strict: &mut Vec<String>,
     validation: FieldValidation,
-) -> Result<(), ApiError> {
+) -> Result<(), Misshapen> {
     let problems = match expected.custom {
         Some(custom) => custom::check(custom, object),
         None => schema::check(expected.schema, object),
     };
-    if let Some(first) = problems.type_errors.first() {
-        let (kind, version) = (expected.kind, expected.api_version.rsplit('/').next().unwrap_or_default());
-        return Err(ApiError::bad_request(format!(
-            "{kind} in version \"{version}\" cannot be handled as a {kind}: {first}"
-        )));
+    if let Some(first) = problems.type_errors.into_iter().next() {
+        return Err(Misshapen::Type(first));
     }
     strict.extend(problems.unknown_fields);
     match validation {
         FieldValidation::Strict if !strict.is_empty() => {
-            let (kind, version) =
-                (expected.kind, expected.api_version.rsplit('/').next().unwrap_or_default());
-            return Err(ApiError::bad_request(format!(
-                "{kind} in version \"{version}\" cannot be handled as a {kind}: strict decoding error: {}",
-                strict.join(", ")
-            )));
+            return Err(Misshapen::Strict(std::mem::take(strict)));
         }
         FieldValidation::Warn => strict.drain(..).for_each(|warning| context.warn(warning)),
         _ => {}

@@ -1,6 +1,6 @@
 //! `delete` and `deletecollection`: grace, finalizers, propagation, preconditions.
 
-use apiserver_api::error::ApiError;
+use apiserver_api::error::{ApiError, FieldError};
 use apiserver_api::meta;
 use apiserver_api::registry::Resource;
 use apiserver_api::time;
@@ -19,7 +19,9 @@ use crate::context::Context;
 use crate::filter::Filter;
 use crate::limits;
 use crate::negotiate;
+use crate::query::whole;
 use crate::respond::{self, Answer};
+use crate::services;
 use crate::storage::{self, Outcome, Stored};
 
 const ORPHAN: &str = "orphan";
@@ -64,14 +66,10 @@ impl DeleteOptions {
     }
 
     fn from_query(context: &Context) -> Result<Self, ApiError> {
-        let number = |text: &str| {
-            text.parse()
-                .map_err(|_| ApiError::bad_request(format!("gracePeriodSeconds: Invalid value: \"{text}\"")))
-        };
         let query = &context.query;
         let orphan = query.get("orphanDependents").map(|_| query.flag("orphanDependents"));
         Ok(Self {
-            grace: query.get("gracePeriodSeconds").map(number).transpose()?,
+            grace: query.get("gracePeriodSeconds").map(whole).transpose()?,
             propagation: propagation(query.get("propagationPolicy"), orphan)?,
             ..Self::default()
         })
@@ -88,8 +86,8 @@ impl DeleteOptions {
         let dry_run = match value.get("dryRun").and_then(Value::as_array).map(Vec::as_slice) {
             None | Some([]) => false,
             Some(list) if list.iter().all(|v| v == "All") => true,
-            Some(_) => {
-                return Err(ApiError::bad_request("dryRun: Unsupported value: supported values: \"All\""));
+            Some(list) => {
+                return Err(refused(FieldError::not_supported("dryRun", &json!(list), &["All"])));
             }
         };
         let grace = match value.get("gracePeriodSeconds") {
@@ -112,18 +110,28 @@ impl DeleteOptions {
 }
 
 fn propagation(policy: Option<&str>, orphan: Option<bool>) -> Result<Option<Propagation>, ApiError> {
+    let shown = json!(policy);
     match (policy, orphan) {
-        (Some(_), Some(_)) => {
-            Err(ApiError::bad_request("orphanDependents and propagationPolicy must not both be set"))
-        }
+        (Some(_), Some(_)) => Err(refused(FieldError::invalid(
+            "propagationPolicy",
+            &shown,
+            "orphanDependents and deletionPropagation cannot be both set",
+        ))),
         (None, None) => Ok(None),
         (Some("Orphan"), None) | (None, Some(true)) => Ok(Some(Propagation::Orphan)),
         (Some("Background"), None) | (None, Some(false)) => Ok(Some(Propagation::Background)),
         (Some("Foreground"), None) => Ok(Some(Propagation::Foreground)),
-        (Some(other), None) => Err(ApiError::bad_request(format!(
-            "propagationPolicy: Unsupported value: \"{other}\": supported values: \"Background\", \"Foreground\", \"Orphan\""
+        (Some(_), None) => Err(refused(FieldError::not_supported(
+            "propagationPolicy",
+            &shown,
+            &["Foreground", "Background", "Orphan", "nil"],
         ))),
     }
+}
+
+/// 422 for an option.
+fn refused(error: FieldError) -> ApiError {
+    ApiError::invalid("meta.k8s.io", "DeleteOptions", "", &[error])
 }
 
 /// Deletes one object.
@@ -176,7 +184,7 @@ pub async fn one(
             Plan::Remove => {
                 match storage::remove(&context.server, resource, namespace, name, current.revision).await? {
                     Ok(revision) => {
-                        context.server.released(resource, &current.object);
+                        services::released(&context.server, resource, &current.object).await;
                         meta::set(&mut current.object, "resourceVersion", revision.to_string());
                         return Ok(Deleted::Gone(current.object));
                     }
@@ -323,7 +331,7 @@ pub async fn finish(
     let (namespace, name) = (meta::namespace(object), meta::name(object));
     match storage::remove(&context.server, resource, namespace, name, expected).await? {
         Ok(revision) => {
-            context.server.released(resource, object);
+            services::released(&context.server, resource, object).await;
             let mut last = object.clone();
             meta::set(&mut last, "resourceVersion", revision.to_string());
             Ok(Outcome::Done(Bytes::from(last.to_string())))
@@ -339,7 +347,7 @@ pub async fn collection(context: &Context, resource: &Resource, bytes: Bytes) ->
     let filter = Filter::parse(&cache, &context.info.namespace, "", &context.query)?;
     let list = ListOptions::read(&context.query)?;
     let view = view::view(&context.server, &cache, &view::asked(&list)?).await?;
-    let chosen = filter.select(&view, "", list.limit).entries;
+    let chosen = filter.select(&view, "", list.limit).entries.collect::<Vec<_>>();
     let mut items = Vec::with_capacity(chosen.len());
     for page in chosen.chunks(limits::DELETE_COLLECTION_PAGE) {
         let mut deletions = Vec::with_capacity(page.len());
@@ -371,7 +379,7 @@ fn one_of_many<'a>(
     entry: &'a Entry,
     options: &DeleteOptions,
 ) -> BoxFuture<'a, Result<Deleted, ApiError>> {
-    let options = DeleteOptions { uid: Some(entry.uid.to_string()), ..options.clone() };
+    let options = DeleteOptions { uid: Some(entry.uid().to_owned()), ..options.clone() };
     Box::pin(async move { one(context, resource, entry.namespace(), entry.name(), &options).await })
 }
 

@@ -33,9 +33,10 @@ pub async fn list(context: &Context, resource: &Resource) -> Answer {
     let wanted = wanted.of_list(resource)?;
     let start = place.as_ref().map_or("", |place| place.start.as_str());
     let selected = filter.select(&view, start, options.limit);
+    let count = context.server.metrics().listed(resource, view.objects.len());
     let metadata = metadata(&cache, &filter, view, &selected);
     let head = head(context, &cache, wanted, metadata)?;
-    Pieces::new(head, selected.entries).await?.respond(context, wanted.format).await
+    Pieces::new(head, selected.entries, count).await?.respond(context, wanted.format).await
 }
 
 fn asked(options: &ListOptions, place: Option<&Continue>) -> Result<Asked, ApiError> {
@@ -52,7 +53,7 @@ fn asked(options: &ListOptions, place: Option<&Continue>) -> Result<Asked, ApiEr
 fn metadata(cache: &Cache, filter: &Filter, view: View, selected: &Selected) -> Value {
     let revision: Revision = view.revision;
     let mut metadata = json!({"resourceVersion": revision.to_string()});
-    if let Some(last) = selected.entries.last().filter(|_| selected.more) {
+    if let Some(last) = &selected.last {
         let next = Continue::after(revision, &last.key, filter.prefix());
         let mark = filter.mark(&format!("{}{}", filter.prefix(), next.start));
         cache.keep(revision, view.objects, &mark, selected.remaining);

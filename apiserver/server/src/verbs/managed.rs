@@ -3,7 +3,7 @@
 
 use apiserver_api::definition::Custom;
 use apiserver_api::error::{ApiError, FieldError};
-use apiserver_api::managed::{self, FieldManager, FieldSet, Versions, check_manager_name, field_path};
+use apiserver_api::managed::{self, FieldManager, FieldSet, Versions, check_manager_name};
 use apiserver_api::meta;
 use apiserver_api::registry::Resource;
 use apiserver_api::schema::Shape;
@@ -12,9 +12,11 @@ use apiserver_api::structural::CustomShape;
 use http::header::USER_AGENT;
 use serde_json::{Value, json};
 
+use super::reset;
 use super::update::Part;
 use crate::context::Context;
 use crate::convert;
+use crate::custom::conversion::{Webhooked, by_webhook};
 use crate::server::Server;
 
 /// What a write does about the managed fields of the object.
@@ -40,13 +42,34 @@ impl Tracking {
 /// are 422.
 pub fn check_options(context: &Context, options: &str) -> Result<(), ApiError> {
     let manager = context.query.get("fieldManager");
-    refuse(options, manager.map(|name| check_manager_name("fieldManager", name)).unwrap_or_default())
+    let mut errors = unsupported_options(context);
+    errors.extend(manager.into_iter().flat_map(|name| check_manager_name("fieldManager", name)));
+    refuse(options, errors)
+}
+
+/// `dryRun` and `fieldValidation` have few values.
+fn unsupported_options(context: &Context) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    let dry: Vec<&str> = context.query.all("dryRun").collect();
+    if dry.iter().any(|value| *value != "All") {
+        errors.push(FieldError::not_supported("dryRun", &json!(dry), &["All"]));
+    }
+    if let Some(value) = context.query.get("fieldValidation")
+        && !matches!(value, "Ignore" | "Strict" | "Warn")
+    {
+        errors.push(FieldError::not_supported(
+            "fieldValidation",
+            &json!(value),
+            &["", "Ignore", "Strict", "Warn"],
+        ));
+    }
+    errors
 }
 
 /// Checks the options of a patch, of which `apply` says whether it is one that applies.
 pub fn check_patch_options(context: &Context, apply: bool) -> Result<(), ApiError> {
     let manager = context.query.get("fieldManager");
-    let mut errors = Vec::new();
+    let mut errors = unsupported_options(context);
     if apply && manager.is_none() {
         errors.push(FieldError::required("fieldManager", "is required for apply patch"));
     }
@@ -90,11 +113,14 @@ pub fn drop_empty(object: &mut Value) {
 
 /// Fills in the managed fields of `new`, which takes the place of `live`, or is created.
 pub fn update(context: &Context, resource: &Resource, part: Part, live: Option<&Value>, new: &mut Value) {
-    let (name, reset) = (manager(context), reset(resource, part, new, live));
+    let subresource = context.info.subresource.as_str();
+    let (name, reset) = (manager(context), reset::fields(resource, part, subresource, new, live));
     if let Some(custom) = &resource.custom {
         let custom: &Custom = custom;
         let shape = CustomShape::of(custom.schema());
-        return run(context, resource, &reset, shape, &custom, |f| f.update(live, new, &name));
+        let webhooked = Webhooked { custom, conversions: context.conversions_lock() };
+        let versions: &dyn Versions<_> = if by_webhook(resource).is_some() { &webhooked } else { &custom };
+        return run(context, resource, &reset, shape, versions, |f| f.update(live, new, &name));
     }
     match Builtin::of(&resource.schema) {
         Some(shape) => with(context, resource, &reset, shape, |fields| fields.update(live, new, &name)),
@@ -110,12 +136,15 @@ pub fn apply(
     live: Option<&Value>,
     config: &Value,
 ) -> Result<Value, ApiError> {
-    let (name, reset) = (manager(context), reset(resource, part, config, live));
+    let subresource = context.info.subresource.as_str();
+    let (name, reset) = (manager(context), reset::fields(resource, part, subresource, config, live));
     let force = context.query.flag("force");
     if let Some(custom) = &resource.custom {
         let custom: &Custom = custom;
         let shape = CustomShape::of(custom.schema());
-        return run(context, resource, &reset, shape, &custom, |f| f.apply(live, config, &name, force));
+        let webhooked = Webhooked { custom, conversions: context.conversions_lock() };
+        let versions: &dyn Versions<_> = if by_webhook(resource).is_some() { &webhooked } else { &custom };
+        return run(context, resource, &reset, shape, versions, |f| f.apply(live, config, &name, force));
     }
     match Builtin::of(&resource.schema) {
         Some(shape) => {
@@ -220,27 +249,6 @@ pub fn forget_new_times(old: &Value, new: &mut Value) {
     if new != old {
         meta::set(new, "managedFields", after);
     }
-}
-
-/// What a request for this part of the object cannot write.
-fn reset(resource: &Resource, part: Part, new: &Value, live: Option<&Value>) -> FieldSet {
-    let mut set = FieldSet::new();
-    match part {
-        Part::Main if resource.behaviour.status_subresource => set.insert(&field_path(&["status"])),
-        Part::Main | Part::Whole => {}
-        Part::Status => {
-            let fields = [Some(new), live].into_iter().flatten().filter_map(Value::as_object).flatten();
-            for (field, _) in fields {
-                if !matches!(field.as_str(), "apiVersion" | "kind" | "metadata" | "status") {
-                    set.insert(&field_path(&[field]));
-                }
-            }
-            for field in ["deletionTimestamp", "finalizers", "ownerReferences"] {
-                set.insert(&field_path(&["metadata", field]));
-            }
-        }
-    }
-    set
 }
 
 /// A shape that is found by the kind's schema.

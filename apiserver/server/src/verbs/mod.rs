@@ -11,6 +11,7 @@ mod options;
 mod patch;
 mod pieces;
 mod pods;
+mod reset;
 mod reviews;
 mod scale;
 mod subresources;
@@ -29,12 +30,27 @@ use serde_json::json;
 use crate::body::{self, Body};
 use crate::context::Context;
 use crate::custom;
+use crate::custom::conversion::Detour;
 use crate::respond::{self, Answer};
 use crate::storage;
 use update::Part;
 
+pub use apply::parse as parse_configuration;
+pub use patch::Patch;
+pub use view::Continue;
+
 /// Answers a request for a kind of the registry.
 pub async fn dispatch(context: &Context, request: Request<Body>) -> Answer {
+    match Detour::of(context).await? {
+        None => served(context, request).await,
+        Some(detour) => {
+            let plain = context.with_headers(Detour::headers(&context.headers));
+            detour.convert(served(&plain, request).await?).await
+        }
+    }
+}
+
+async fn served(context: &Context, request: Request<Body>) -> Answer {
     let info = &context.info;
     let resource = context
         .server

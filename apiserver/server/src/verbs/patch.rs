@@ -8,6 +8,7 @@ use bytes::Bytes;
 use json_patch::PatchOperation;
 use serde_json::Value;
 
+use super::decode::FieldValidation;
 use super::managed;
 use super::update::{self, Part};
 use super::{apply, decode};
@@ -31,26 +32,33 @@ pub async fn patch(context: &Context, resource: &Resource, part: Part, bytes: By
     if media == apply::MEDIA {
         return apply::apply(context, resource, part, bytes).await;
     }
-    let patch = Patch::read(&media, &bytes)?;
-    if resource.custom.is_some() && matches!(patch, Patch::Strategic(_)) {
+    if resource.custom.is_some() && media == ACCEPTED[2] {
         // Nothing says how lists of custom resources are merged.
-        return Err(body::unsupported(&media, &[ACCEPTED[0], ACCEPTED[1], ACCEPTED[3]]));
+        return Err(body::unsupported(&[ACCEPTED[0], ACCEPTED[1], ACCEPTED[3]]));
     }
+    let validation = FieldValidation::of(context)?;
+    let (patch, twice) = Patch::read(&media, &bytes, validation != FieldValidation::Ignore)?;
     let make = |old: &Value| {
         let mut new = patch.apply(&resource.schema, old)?;
         // A version that the patch did not choose is no condition of the client's.
         if meta::resource_version(&new) == meta::resource_version(old) && !patch.names_version() {
             meta::unset(&mut new, "resourceVersion");
         }
-        check(context, resource, old, &mut new)?;
+        check(context, resource, old, &mut new, twice.clone())?;
         Ok(new)
     };
     let patched = update::change(context, resource, part, &make).await?;
     respond::object(context, resource, 200, patched)
 }
 
-fn check(context: &Context, resource: &Resource, old: &Value, new: &mut Value) -> Result<(), ApiError> {
-    decode::patched(context, resource, new)?;
+fn check(
+    context: &Context,
+    resource: &Resource,
+    old: &Value,
+    new: &mut Value,
+    twice: Vec<String>,
+) -> Result<(), ApiError> {
+    decode::patched(context, resource, new, twice)?;
     if meta::name(new) != meta::name(old) {
         return Err(ApiError::bad_request(format!(
             "the name of the object ({}) does not match the name on the URL ({})",
@@ -74,14 +82,25 @@ const ACCEPTED: [&str; 4] = [
 ];
 
 impl Patch {
-    /// Reads a patch; 415 for media types that are not served, 400 for what is no patch.
-    pub fn read(media: &str, bytes: &[u8]) -> Result<Self, ApiError> {
-        match media {
-            "application/json-patch+json" => Ok(Self::Json(operations(bytes)?)),
-            "application/merge-patch+json" => Ok(Self::Merge(object(bytes)?)),
-            "application/strategic-merge-patch+json" => Ok(Self::Strategic(object(bytes)?)),
-            other => Err(body::unsupported(other, &ACCEPTED)),
+    /// Reads a patch; 415 for media types that are not served, 400 for what is no patch. With
+    /// `look_for_repeated` it also gives what the patch says twice.
+    pub fn read(media: &str, bytes: &[u8], look_for_repeated: bool) -> Result<(Self, Vec<String>), ApiError> {
+        if !ACCEPTED[..3].contains(&media) {
+            return Err(body::unsupported(&ACCEPTED));
         }
+        // The text first, then what it means: a patch that is no JSON at all has an answer of its own.
+        let value: Value =
+            serde_json::from_slice(bytes).map_err(|_| ApiError::bad_request("invalid JSON patch"))?;
+        let mut twice = if look_for_repeated { schema::duplicate_fields(bytes) } else { Vec::new() };
+        let patch = match media {
+            "application/json-patch+json" => {
+                twice.iter_mut().for_each(|text| *text = format!("json patch {text}"));
+                Self::Json(operations(value)?)
+            }
+            "application/merge-patch+json" => Self::Merge(object(value)?),
+            _ => Self::Strategic(object(value)?),
+        };
+        Ok((patch, twice))
     }
 
     /// The patched object.
@@ -107,18 +126,26 @@ impl Patch {
     }
 }
 
-fn operations(bytes: &[u8]) -> Result<json_patch::Patch, ApiError> {
-    let patch: json_patch::Patch = serde_json::from_slice(bytes).map_err(|error| {
-        ApiError::bad_request(format!("the body of the request is not a JSON patch: {error}"))
-    })?;
-    if patch.0.len() > limits::PATCH_OPERATIONS {
-        return Err(ApiError::new(
-            413,
-            "RequestEntityTooLarge",
-            format!("The allowed maximum operations in a JSON patch is {}", limits::PATCH_OPERATIONS),
-        ));
+/// An operation that is none, or misses a member, is refused as a whole.
+fn operations(value: Value) -> Result<json_patch::Patch, ApiError> {
+    let count = value.as_array().map_or(0, Vec::len);
+    if count > limits::PATCH_OPERATIONS {
+        return Err(body::too_large(format!(
+            "The allowed maximum operations in a JSON patch is {}, got {count}",
+            limits::PATCH_OPERATIONS
+        )));
     }
-    Ok(patch)
+    serde_json::from_value(value)
+        .map_err(|error| ApiError::bad_request(format!("error decoding patch: {error}")))
+}
+
+/// 422: the patch does not fit the object.
+fn unfit(why: impl std::fmt::Display) -> ApiError {
+    ApiError::new(
+        422,
+        "Invalid",
+        format!("the server rejected our request due to an error in our request: {why}"),
+    )
 }
 
 /// One by one, so that copies of copies are stopped before they fill the memory.
@@ -129,11 +156,10 @@ fn apply_operations(operations: &[PatchOperation], object: &mut Value) -> Result
             let source = object.pointer(copy.from.as_str());
             copied += source.map_or(0, |value| value.to_string().len());
             if copied > limits::PATCH_COPY {
-                return Err(ApiError::new(
-                    413,
-                    "RequestEntityTooLarge",
-                    format!("the copies of a JSON patch may add at most {} bytes", limits::PATCH_COPY),
-                ));
+                return Err(unfit(format!(
+                    "Unable to complete the copy, the accumulated size increase of copy is {copied}, exceeding the limit {}",
+                    limits::PATCH_COPY
+                )));
             }
         }
         // What is not there is null to Kubernetes' tests, and clients rely on it.
@@ -143,19 +169,14 @@ fn apply_operations(operations: &[PatchOperation], object: &mut Value) -> Result
         if matches!(operation, PatchOperation::Test(test) if absent(test)) {
             continue;
         }
-        json_patch::patch(object, std::slice::from_ref(operation)).map_err(|error| {
-            let message = format!("the server rejected our request due to an error in our request: {error}");
-            ApiError::new(422, "Invalid", message)
-        })?;
+        json_patch::patch(object, std::slice::from_ref(operation)).map_err(unfit)?;
     }
     Ok(())
 }
 
-fn object(bytes: &[u8]) -> Result<Value, ApiError> {
-    // kubectl sends YAML for none of these, so JSON alone is read.
-    let value = body::json(bytes)?;
+fn object(value: Value) -> Result<Value, ApiError> {
     if value.is_object() {
         return Ok(value);
     }
-    Err(ApiError::bad_request("a merge patch must be an object"))
+    Err(ApiError::bad_request("error decoding patch: a merge patch must be an object"))
 }

@@ -2,7 +2,6 @@
 //! little memory however long it is and however slowly it is read (KEP-5116).
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use apiserver_api::error::ApiError;
 use apiserver_api::protobuf::{self, Backward, Message};
@@ -20,7 +19,9 @@ use tower::BoxError;
 use crate::body::{self, Body};
 use crate::cache::{Entry, Untranslatable};
 use crate::context::Context;
+use crate::filter::Entries;
 use crate::limits;
+use crate::metrics::ListCount;
 use crate::negotiate::{self, Format, Shape, Wanted};
 use crate::respond::{self, Answer};
 use crate::table::{self, Rows};
@@ -43,9 +44,11 @@ pub struct Head {
 /// The pieces of a list's body.
 pub struct Pieces {
     head: Option<Vec<u8>>,
-    entries: Vec<Arc<Entry>>,
+    entries: Entries,
+    /// For metrics.
+    count: ListCount,
     tail: Vec<u8>,
-    next: usize,
+    begun: bool,
     items: Items,
     ended: bool,
 }
@@ -114,15 +117,15 @@ impl Form {
 impl Pieces {
     /// A list of these objects. In protobuf its length stands at its beginning, so they are counted
     /// here.
-    pub async fn new(head: Head, entries: Vec<Arc<Entry>>) -> Result<Self, ApiError> {
+    pub async fn new(head: Head, entries: Entries, count: ListCount) -> Result<Self, ApiError> {
         match head.wanted.format {
-            Format::Json => Ok(Self::json(head, entries)),
-            Format::Yaml => Self::yaml(head, entries),
-            Format::Protobuf => Self::protobuf(&head, entries).await,
+            Format::Json => Ok(Self::json(head, entries, count)),
+            Format::Yaml => Self::yaml(head, entries, count),
+            Format::Protobuf => Self::protobuf(&head, entries, count).await,
         }
     }
 
-    fn json(head: Head, entries: Vec<Arc<Entry>>) -> Self {
+    fn json(head: Head, entries: Entries, count: ListCount) -> Self {
         let Head { api_version, kind, metadata, wanted, rows, .. } = head;
         let mut text = format!(r#"{{"kind":"{kind}","apiVersion":"{api_version}","metadata":{metadata},"#);
         let (name, items) = match (rows, wanted.shape) {
@@ -139,11 +142,11 @@ impl Pieces {
         };
         text.push_str(&format!(r#""{name}":["#));
         let head = Some(text.into_bytes());
-        Self { head, entries, tail: b"]}".to_vec(), next: 0, items, ended: false }
+        Self { head, entries, tail: b"]}".to_vec(), begun: false, items, ended: false, count }
     }
 
     /// The keys in the order of the alphabet, as others write them.
-    fn yaml(head: Head, entries: Vec<Arc<Entry>>) -> Result<Self, ApiError> {
+    fn yaml(head: Head, mut entries: Entries, count: ListCount) -> Result<Self, ApiError> {
         let Head { api_version, kind, metadata, wanted, rows, .. } = head;
         let text = |value: Value| {
             serde_saphyr::to_string(&value)
@@ -163,11 +166,11 @@ impl Pieces {
             }
         };
         let (head, tail, items) = (Some(begin.into_bytes()), end.into_bytes(), Items::Yaml(items));
-        Ok(Self { head, entries, tail, next: 0, items, ended: false })
+        Ok(Self { head, entries, tail, begun: false, items, ended: false, count })
     }
 
     /// Objects whose length is not known yet are encoded twice, but for the first ones, which are kept.
-    async fn protobuf(head: &Head, entries: Vec<Arc<Entry>>) -> Result<Self, ApiError> {
+    async fn protobuf(head: &Head, entries: Entries, count: ListCount) -> Result<Self, ApiError> {
         let form = match head.wanted.shape {
             Shape::Object => head.message.map(Form::Object),
             // The older version's message is the same.
@@ -176,7 +179,8 @@ impl Pieces {
         let form = form.ok_or_else(negotiate::not_acceptable)?;
         let (mut scratch, mut kept) = (Backward::default(), VecDeque::new());
         let (mut size, mut room, mut work) = (0, limits::LIST_KEPT, 0);
-        for (i, entry) in entries.iter().enumerate() {
+        for (i, entry) in entries.clone().enumerate() {
+            let entry = &*entry;
             let keep = kept.len() == i && room > 0;
             let length = match form.known(entry).filter(|_| !keep) {
                 Some(length) => length + 1 + varint_len(length),
@@ -206,9 +210,10 @@ impl Pieces {
             head: Some(head),
             entries,
             tail: protobuf::ENVELOPE_TAIL.to_vec(),
-            next: 0,
+            begun: false,
             items,
             ended: false,
+            count,
         })
     }
 
@@ -292,19 +297,25 @@ impl Pieces {
         if let Some(head) = self.head.take() {
             out.put_slice(&head);
         }
-        while let Some(entry) = self.entries.get(self.next) {
+        let mut sent = 0;
+        while let Some(entry) = self.entries.next() {
             if out.len() + entry.object_len() > limits::LIST_PIECE && !out.is_empty() {
+                self.entries.put_back(entry);
+                self.count.returned(sent);
                 return Some(Ok(out.freeze()));
             }
-            if self.next > 0 && matches!(self.items, Items::Json | Items::Metadata(_) | Items::Rows(_)) {
+            if std::mem::replace(&mut self.begun, true)
+                && matches!(self.items, Items::Json | Items::Metadata(_) | Items::Rows(_))
+            {
                 out.put_u8(b',');
             }
-            if let Err(error) = self.items.put(&mut out, entry) {
+            if let Err(error) = self.items.put(&mut out, &entry) {
                 self.ended = true;
                 return Some(Err(error));
             }
-            self.next += 1;
+            sent += 1;
         }
+        self.count.returned(sent);
         out.put_slice(&self.tail);
         self.ended = true;
         Some(Ok(out.freeze()))

@@ -8,7 +8,7 @@ use apiserver_api::validation::pod_update;
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::decode::{self, Expected};
+use super::decode::{self, Expected, FieldValidation};
 use super::delete::{self, DeleteOptions};
 use super::patch::Patch;
 use super::update::{self, Part};
@@ -152,12 +152,13 @@ pub async fn containers(context: &Context, resource: &Resource, bytes: Bytes) ->
                 let updated = apply::apply_part(context, resource, &bytes, &take).await?;
                 return respond::object(context, resource, 200, updated);
             }
-            let patch = Patch::read(&media, &bytes)?;
+            let validation = FieldValidation::of(context)?;
+            let (patch, twice) = Patch::read(&media, &bytes, validation != FieldValidation::Ignore)?;
             let make = |old: &Value| {
                 let mut unversioned = old.clone();
                 meta::unset(&mut unversioned, "resourceVersion");
                 let mut wanted = patch.apply(&resource.schema, &unversioned)?;
-                decode::patched(context, resource, &mut wanted)?;
+                decode::patched(context, resource, &mut wanted, twice.clone())?;
                 take(old, &wanted)
             };
             update::change(context, resource, Part::Whole, &make).await?

@@ -49,7 +49,7 @@ pub async fn dispatch(context: &Context, resource: &Resource, bytes: Bytes) -> A
                 let config = apply::read(context, &bytes)?;
                 set(context, resource, &|_| Ok(ScaleWrite::Apply(config.clone()))).await?
             } else {
-                let patch = Patch::read(&media, &bytes)?;
+                let (patch, _) = Patch::read(&media, &bytes, false)?;
                 let make = |scale: &Value| {
                     let mut unversioned = scale.clone();
                     meta::unset(&mut unversioned, "resourceVersion");

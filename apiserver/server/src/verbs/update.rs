@@ -13,9 +13,12 @@ use serde_json::Value;
 use super::managed::{self, Tracking};
 use super::{apply, create, decode, delete};
 use crate::admission::{self, Admission, Operation};
+use crate::allocate::Reservation;
 use crate::context::Context;
+use crate::custom::conversion::{by_webhook, settled};
 use crate::encoding;
 use crate::limits;
+use crate::negotiate;
 use crate::respond::{self, Answer};
 use crate::services;
 use crate::storage::{self, Outcome, Stored};
@@ -94,7 +97,7 @@ pub async fn change_with(
     let namespace = if resource.namespaced { namespace } else { "" };
     let mut current = storage::require(&context.server, resource, namespace, name).await?;
     for _ in 0..limits::CONFLICT_RETRIES {
-        let new = make(&current.object)?;
+        let new = settled(context, resource, || make(&current.object)).await?;
         let pinned = pinned(resource, &current, &new)?;
         match attempt(context, resource, (part, tracking), &current, new).await? {
             Outcome::Done(bytes) => return Ok(bytes),
@@ -141,7 +144,6 @@ async fn attempt(
     mut new: Value,
 ) -> Result<Outcome, ApiError> {
     let old = &current.object;
-    let name = meta::name(old).to_owned();
     (resource.behaviour.default)(&mut new);
     managed::drop_empty(&mut new);
     keep_metadata(old, &mut new);
@@ -149,7 +151,7 @@ async fn attempt(
     if part == Part::Status && resource.group == signing::GROUP && resource.kind == signing::KIND {
         let now = time::rfc3339(context.server.ambient().now());
         let approval = context.info.subresource == "approval";
-        refuse(resource, &name, &signing::settle(&mut new, old, approval, &now))?;
+        refuse(resource, meta::name(old), &signing::settle(&mut new, old, approval, &now))?;
     }
     if resource.custom.is_none() {
         schema::complete_status(&resource.schema, &mut new);
@@ -157,6 +159,15 @@ async fn attempt(
     meta::set(&mut new, "resourceVersion", current.revision.to_string());
     encoding::settle(&mut new, old);
     match tracking {
+        Tracking::Update if by_webhook(resource).is_some() => {
+            let untracked = new;
+            new = settled(context, resource, || {
+                let mut tracked = untracked.clone();
+                managed::update(context, resource, part, Some(old), &mut tracked);
+                Ok(tracked)
+            })
+            .await?;
+        }
         Tracking::Update => managed::update(context, resource, part, Some(old), &mut new),
         Tracking::Done => {}
         Tracking::Keep => keep_field(old, &mut new, "managedFields"),
@@ -169,12 +180,28 @@ async fn attempt(
         (resource.behaviour.prepare_update)(&mut new, old);
     }
     count_generation(resource, old, &mut new);
-    let reservation =
-        if part == Part::Status { None } else { services::reserve(context, resource, &mut new, Some(old))? };
+    let mut reservation = if part == Part::Status {
+        None
+    } else {
+        services::reserve(context, resource, &mut new, Some(old)).await?
+    };
+    let outcome = judge_and_put(&admission, part, current, new, reservation.as_mut()).await;
+    services::settle(reservation, &outcome).await;
+    outcome
+}
+
+async fn judge_and_put(
+    admission: &Admission<'_>,
+    part: Part,
+    current: &Stored,
+    mut new: Value,
+    reservation: Option<&mut Reservation>,
+) -> Result<Outcome, ApiError> {
+    let (context, resource, old) = (admission.context, admission.resource, &current.object);
     let mut errors = errors_of(resource, part, &new, old);
     errors.extend(check_entries(&new));
-    refuse(resource, &name, &errors)?;
-    admission::validate(&admission, &new).await?;
+    refuse(resource, meta::name(old), &errors)?;
+    admission::validate(admission, &new).await?;
     if part != Part::Status
         && let Some(warnings) = &resource.behaviour.warnings
     {
@@ -184,13 +211,14 @@ async fn attempt(
     if encoding::same(&new, old) || context.dry_run()? {
         return Ok(Outcome::Done(Bytes::from(new.to_string())));
     }
-    let outcome = if delete::is_finished(&new) {
+    if let Some(reservation) = reservation {
+        reservation.write_begins();
+    }
+    if delete::is_finished(&new) {
         delete::finish(context, resource, &new, current.revision).await
     } else {
-        storage::put(&context.server, resource, new, current.revision).await
-    };
-    services::settle(reservation, &outcome);
-    outcome
+        store(context, resource, new, current.revision).await
+    }
 }
 
 fn refuse(resource: &Resource, name: &str, errors: &[FieldError]) -> Result<(), ApiError> {
@@ -198,6 +226,22 @@ fn refuse(resource: &Resource, name: &str, errors: &[FieldError]) -> Result<(), 
         return Ok(());
     }
     Err(ApiError::invalid(&resource.group, &resource.kind, name, errors))
+}
+
+/// Writes an object for a request. Only those that apply insist on its managed fields, for without
+/// them nobody would know what the next configuration no longer says.
+pub async fn store(
+    context: &Context,
+    resource: &Resource,
+    object: Value,
+    expected: Revision,
+) -> Result<Outcome, ApiError> {
+    let applies = context.info.verb == "patch" && negotiate::content_type(&context.headers) == apply::MEDIA;
+    if applies {
+        storage::put(&context.server, resource, object, expected).await
+    } else {
+        storage::put_fitting(&context.server, resource, object, expected).await
+    }
 }
 
 fn errors_of(resource: &Resource, part: Part, new: &Value, old: &Value) -> Vec<FieldError> {

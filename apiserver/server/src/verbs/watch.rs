@@ -60,6 +60,7 @@ pub async fn watch(context: &Context, resource: &Arc<Resource>, request: Request
                 rows,
                 columns_sent: false,
                 server: Arc::clone(&context.server),
+                open: context.server.metrics().watch_opened(resource),
             },
             sent: opened.sent,
             after: opened.after,
@@ -69,8 +70,7 @@ pub async fn watch(context: &Context, resource: &Arc<Resource>, request: Request
             due: None,
             deadline: Instant::now() + begin.timeout,
             last_bookmark_done: false,
-            shutdown: context.server.shutdown().clone(),
-            _open: context.server.metrics().watch_opened(resource),
+            shutdown: context.server.refusing().clone(),
         })),
         // Who watches is told by an event, as if the watch had begun and then failed.
         Err(error) if matches!(error.code, 410 | 504) => {
@@ -128,7 +128,7 @@ struct Opened {
 async fn open(
     context: &Context,
     cache: &Arc<Cache>,
-    filter: &Filter,
+    filter: &Arc<Filter>,
     begin: &Begin,
 ) -> Result<Opened, ApiError> {
     let (server, trigger) = (&context.server, filter.trigger(cache));
@@ -216,7 +216,8 @@ fn begin(context: &Context, options: &ListOptions) -> Result<Begin, ApiError> {
         // Spread, so that the watches of many clients don't end together.
         None => {
             let random = context.server.ambient().random.next_u64();
-            limits::WATCH_MIN_SECONDS + random % limits::WATCH_MIN_SECONDS
+            let least = context.server.config().min_watch.as_secs().max(1);
+            least + random % least
         }
     };
     let mark_initial = options.send_initial == Some(true) && options.bookmarks;
@@ -228,7 +229,7 @@ pub struct WatchStream {
     initial: VecDeque<Arc<Entry>>,
     missed: VecDeque<Arc<Change>>,
     subscription: Subscription,
-    filter: Filter,
+    filter: Arc<Filter>,
     encoder: Encoder,
     /// The client knows everything up to here, as far as it selects it.
     sent: Revision,
@@ -242,7 +243,6 @@ pub struct WatchStream {
     deadline: Instant,
     last_bookmark_done: bool,
     shutdown: CancellationToken,
-    _open: WatchGuard,
 }
 
 impl WatchStream {
@@ -360,12 +360,19 @@ struct Encoder {
     rows: Option<Rows>,
     columns_sent: bool,
     server: Arc<Server>,
+    open: WatchGuard,
 }
 
 impl Encoder {
     /// The event about an object; `change` is what it comes from, if it is not the state at the
     /// beginning. Whole objects are encoded once for all watchers.
     fn event(&mut self, event: EventType, entry: &Entry, change: Option<&Change>) -> Bytes {
+        let encoded = self.encoded(event, entry, change);
+        self.open.sent(encoded.len());
+        encoded
+    }
+
+    fn encoded(&mut self, event: EventType, entry: &Entry, change: Option<&Change>) -> Bytes {
         match (self.wanted.shape, self.wanted.format, self.message) {
             (Shape::Object, Format::Protobuf, Some(message)) => {
                 let encoded = match change {

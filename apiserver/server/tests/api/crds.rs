@@ -53,6 +53,13 @@ fn condition<'a>(definition: &'a Value, kind: &str) -> &'a Value {
         .unwrap_or(none)
 }
 
+/// Makes a definition, and waits until it is served.
+pub async fn establish(api: &Api, definition: Value) {
+    let name = definition["metadata"]["name"].as_str().unwrap().to_owned();
+    api.post(CRDS, definition).await.expect(201);
+    wait_for(api, &name, "Established", "True").await;
+}
+
 /// Waits until a condition of a definition is as wanted.
 async fn wait_for(api: &Api, name: &str, kind: &str, status: &str) -> Value {
     for _ in 0..200 {
@@ -67,9 +74,7 @@ async fn wait_for(api: &Api, name: &str, kind: &str, status: &str) -> Value {
 
 async fn established(definition: Value) -> Api {
     let api = Api::start().await;
-    let name = definition["metadata"]["name"].as_str().unwrap().to_owned();
-    api.post(CRDS, definition).await.expect(201);
-    wait_for(&api, &name, "Established", "True").await;
+    establish(&api, definition).await;
     api
 }
 
@@ -444,6 +449,15 @@ async fn a_definition_goes_after_its_objects() {
     assert_eq!(api.get(WIDGETS).await.expect(200).names(), ["held"]);
     let refused = api.post(WIDGETS, widget("new", json!({"color": "red"}))).await.expect(403);
     assert!(refused.message().contains("create not allowed while custom resource definition is terminating"));
+    // By applying neither; what is there may be applied to.
+    let media = [("content-type", "application/apply-patch+yaml")];
+    let apply = |name: &str| {
+        let config = json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": name}});
+        let (api, path) = (&api, format!("{WIDGETS}/{name}?fieldManager=a"));
+        async move { api.call("PATCH", &path, &media, config.to_string()).await }
+    };
+    apply("new").await.expect(403);
+    apply("held").await.expect(200);
     api.patch("merge", &format!("{WIDGETS}/held"), json!({"metadata": {"finalizers": null}}))
         .await
         .expect(200);

@@ -40,7 +40,8 @@ async fn openapi_documents() {
     let url = index["paths"]["apis/apps/v1"]["serverRelativeURL"].as_str().unwrap().to_owned();
     let document = api.get(&url).await.expect(200);
     assert!(document.body["components"]["schemas"]["io.k8s.api.apps.v1.Deployment"].is_object());
-    assert!(document.headers["cache-control"].to_str().unwrap().contains("immutable"));
+    assert_eq!(document.headers["cache-control"], "public, immutable");
+    assert!(document.headers["expires"].to_str().unwrap().ends_with(" GMT"));
     let v2 = api.get("/openapi/v2").await.expect(200);
     assert_eq!(v2.body["swagger"], "2.0");
     let etag = v2.headers["etag"].to_str().unwrap();
@@ -80,18 +81,10 @@ async fn version_health_and_metrics() {
     api.get("/api/v1/pods").await.expect(200);
     let _watch = api.watch("/api/v1/pods?watch=1").await;
     api.get("/api/v1/nonsense").await.expect(404);
+    // Its lines are judged in `metrics`.
     let page = api.get("/metrics").await.expect(200).text;
-    for line in [
-        "apiserver_request_total{verb=\"LIST\",group=\"\",version=\"v1\",resource=\"pods\",subresource=\"\",scope=\"cluster\",code=\"200\"} 1",
-        "apiserver_registered_watchers{group=\"\",version=\"v1\",kind=\"Pod\"} 1",
-        "apiserver_current_inflight_requests{request_kind=\"readOnly\"}",
-        "apiserver_storage_objects{resource=\"namespaces\"} 4",
-        "apiserver_request_duration_seconds_bucket",
-    ] {
-        assert!(page.contains(line), "{line}\n{page}");
-    }
+    assert!(page.contains("# TYPE apiserver_request_total counter\n"), "{page}");
     assert!(!page.contains("nonsense"));
-    assert!(page.ends_with("# EOF\n"));
 }
 
 #[tokio::test(start_paused = true)]

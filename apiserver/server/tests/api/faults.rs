@@ -155,8 +155,8 @@ async fn an_answer_that_is_lost_acknowledges_nothing_and_gives_no_address_out_tw
     let reply = api.post(services, service("a", "10.96.7.7".into())).await.expect(503);
     assert_eq!(reply.headers["retry-after"], "1");
     store.lose_answers.store(false, Ordering::SeqCst);
-    // It was written all the same; its address is not free.
-    api.get(&format!("{services}/a")).await.expect(200);
+    // The claim of its address was written all the same, so that is not free; the Service was not.
+    api.get(&format!("{services}/a")).await.expect(404);
     api.post(services, service("b", "10.96.7.7".into())).await.expect(422);
 }
 

@@ -4,26 +4,37 @@
 
 mod admission;
 mod apply;
+mod bad_input;
+mod bad_rules;
 mod crds;
 mod crds_kubectl;
+mod crds_many;
+mod crds_webhook;
 mod discovery;
+mod documents;
 mod envelope;
+mod explain;
 mod faults;
 mod harness;
+mod health;
 #[path = "../../../../tests/support/history.rs"]
 mod history;
 mod kubectl;
+mod limits;
 mod linear;
 mod lists;
 mod managed;
+mod metrics;
 mod model;
 mod pretty;
 mod protobuf;
+mod ranges;
 mod reads;
 mod resources;
 #[path = "../../../../tests/support/seeded.rs"]
 mod seeded;
 mod selectors;
+mod several;
 mod subresources;
 mod validation;
 mod watch_options;

@@ -128,7 +128,7 @@ async fn clients_may_reset_managed_fields_and_rubbish_is_ignored() {
         refused.text
     );
     let typed = json!({"metadata": {"managedFields": "x"}});
-    api.patch("merge", &path, typed).await.expect(400);
+    api.patch("merge", &path, typed).await.expect(422);
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,6 +1,5 @@
 //! Chunks, tables, the version.
 
-use apiserver_store::Store as _;
 use serde_json::{Value, json};
 
 use crate::harness::{Api, Reply};

@@ -48,6 +48,22 @@ impl Object {
         Bytes::from(object.to_string())
     }
 
+    /// What a client puts that has read the object of that kind and changes it, whatever version it has
+    /// become meanwhile.
+    pub fn changed(self, stored: &Value, name: &str, turn: u64) -> Bytes {
+        let mut object = stored.clone();
+        object["metadata"]["name"] = name.into();
+        if let Some(metadata) = object["metadata"].as_object_mut() {
+            metadata.remove("resourceVersion");
+            metadata.remove("uid");
+        }
+        match self {
+            Self::ConfigMap => object["data"]["turn"] = turn.to_string().into(),
+            Self::Pod => object["metadata"]["annotations"]["bench/turn"] = turn.to_string().into(),
+        }
+        Bytes::from(object.to_string())
+    }
+
     /// A merge patch that changes it.
     pub fn patch(self, turn: u64) -> Bytes {
         let patch = match self {

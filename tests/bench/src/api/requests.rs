@@ -11,6 +11,7 @@ use apiserver_store::disk::RealDisk;
 use apiserver_store::embedded::{Embedded, Options};
 use apiserver_store::etcd::Etcd;
 use http::Method;
+use serde_json::Value;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
@@ -57,7 +58,8 @@ impl Verb {
         }
     }
 
-    fn make(self, object: Object, round: u64) -> Make {
+    /// `stored`: the object as the server has it, for a client that changes what it has read.
+    fn make(self, object: Object, stored: &Arc<Value>, round: u64) -> Make {
         let path = object.path();
         let of = move |client: usize| format!("{path}/bench-{client}");
         match self {
@@ -67,12 +69,15 @@ impl Verb {
             Self::Get => {
                 Arc::new(move |_, number| Call::get(of(usize::try_from(number).unwrap_or(0) % OBJECTS)))
             }
-            Self::Update => Arc::new(move |client, number| Call {
-                method: Method::PUT,
-                path: of(client),
-                content_type: "application/json",
-                body: object.body(&format!("bench-{client}"), number),
-            }),
+            Self::Update => {
+                let stored = Arc::clone(stored);
+                Arc::new(move |client, number| Call {
+                    method: Method::PUT,
+                    path: of(client),
+                    content_type: "application/json",
+                    body: object.changed(&stored, &format!("bench-{client}"), number),
+                })
+            }
             Self::Patch => Arc::new(move |client, number| Call {
                 method: Method::PATCH,
                 path: of(client),
@@ -141,6 +146,8 @@ struct Bench<'a> {
     store: Arc<dyn Store>,
     /// Names of new objects.
     next: Arc<AtomicU64>,
+    /// An object of each kind as the server has it.
+    stored: Vec<(Object, Arc<Value>)>,
     _etcd: Option<EtcdServer>,
     directory: TempDir,
 }
@@ -163,7 +170,7 @@ impl<'a> Bench<'a> {
         let echo = Running::echo(&path("echo")?, ANSWER)?;
         let connections = runtime.block_on(hawser.target.connect(CONNECTIONS))?;
         let echoes = runtime.block_on(echo.target.connect(CONNECTIONS))?;
-        let bench = Self {
+        let mut bench = Self {
             plan,
             kind,
             runtime,
@@ -173,26 +180,30 @@ impl<'a> Bench<'a> {
             echoes,
             store,
             next: Arc::default(),
+            stored: Vec::new(),
             _etcd: etcd,
             directory,
         };
-        bench.runtime.block_on(bench.fill())?;
+        bench.stored = bench.runtime.block_on(bench.fill())?;
         Ok(bench)
     }
 
     /// The objects that are read and changed.
-    async fn fill(&self) -> Result<()> {
+    async fn fill(&self) -> Result<Vec<(Object, Arc<Value>)>> {
         let account = r#"{"metadata":{"name":"default"}}"#;
         let (path, one) = ("/api/v1/namespaces/default/serviceaccounts", &self.connections[0]);
         // A controller makes it in a cluster; there is none here.
         one.ask(Call::post(path, account.as_bytes().into())).await?;
+        let mut stored = Vec::new();
         for object in [Object::ConfigMap, Object::Pod] {
             for i in 0..OBJECTS {
                 let body = object.body(&format!("bench-{i}"), 0);
                 self.connections[i % CONNECTIONS].read(Call::post(object.path(), body)).await?;
             }
+            let text = one.read(Call::get(format!("{}/bench-0", object.path()))).await?;
+            stored.push((object, Arc::new(serde_json::from_slice(&text).context("the object is not JSON")?)));
         }
-        Ok(())
+        Ok(stored)
     }
 
     fn case(&self, report: &Report, case: &str, verb: Verb, object: Object, clients: usize) -> Result<()> {
@@ -215,7 +226,7 @@ impl<'a> Bench<'a> {
             Who::Store => self.store(verb, clients, length),
             Who::Hawser => {
                 let before = self.hawser.processor_time()?;
-                let make = verb.make(object, self.next.load(Ordering::Relaxed));
+                let make = self.make(verb, object, self.next.load(Ordering::Relaxed))?;
                 let connections = &self.connections[..clients.min(CONNECTIONS)];
                 let turn =
                     self.runtime.block_on(closed_loop(connections, clients, length, &self.next, &make))?;
@@ -251,11 +262,16 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
+    fn make(&self, verb: Verb, object: Object, round: u64) -> Result<Make> {
+        let stored = self.stored.iter().find(|(of, _)| *of == object).context("nothing is stored")?;
+        Ok(verb.make(object, &stored.1, round))
+    }
+
     /// A bare server for reads, and bare durable writes for the rest.
     fn limit(&self, verb: Verb, object: Object, clients: usize, length: Duration) -> Result<Turn> {
         if verb == Verb::Get {
             let connections = &self.echoes[..clients.min(CONNECTIONS)];
-            let make = verb.make(object, 0);
+            let make = self.make(verb, object, 0)?;
             return self.runtime.block_on(closed_loop(connections, clients, length, &self.next, &make));
         }
         let bytes = object.body("new-000001", 0).len();

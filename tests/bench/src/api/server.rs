@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -165,7 +165,13 @@ impl EtcdServer {
             .stderr(Stdio::null())
             .spawn()
             .context("cannot start etcd; `cargo xtask setup` installs it")?;
-        Ok(Self { child, url: client })
+        let server = Self { child, url: client };
+        let began = Instant::now();
+        while TcpStream::connect(server.url.trim_start_matches("http://")).is_err() {
+            ensure!(began.elapsed() < PATIENCE, "etcd does not listen");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(server)
     }
 }
 

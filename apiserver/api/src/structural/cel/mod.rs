@@ -100,12 +100,43 @@ fn parse(text: &str) -> Result<Expression, String> {
     if text.len() > LENGTH {
         return Err(format!("expression is longer than {LENGTH} bytes"));
     }
+    if nesting(text) > usize::from(NESTING) {
+        return Err(format!("expression is nested deeper than {NESTING}"));
+    }
     let parser = Parser::new().enable_optional_syntax(true).max_recursion_depth(NESTING);
     let expression = parser.parse(text).map_err(|error| error.to_string())?;
     if check::depth(&expression) > DEPTH {
         return Err(format!("expression is nested deeper than {DEPTH}"));
     }
     Ok(expression)
+}
+
+/// How deep brackets and conditionals of a text lie in each other at most, seen without a grammar.
+/// The parser looks ahead before it counts, in time that grows with the square of the nesting, and
+/// loses count of conditionals.
+fn nesting(text: &str) -> usize {
+    let (mut open, mut deepest, mut conditionals) = (0_usize, 0_usize, 0_usize);
+    let mut rest = text.chars().peekable();
+    while let Some(character) = rest.next() {
+        match character {
+            '(' | '[' | '{' => open += 1,
+            ')' | ']' | '}' => open = open.saturating_sub(1),
+            // `?.`, `[?` and `{?` are no conditionals, but as rare, so that counting them does no harm.
+            '?' => conditionals += 1,
+            '"' | '\'' => {
+                while let Some(inner) = rest.next() {
+                    match inner {
+                        '\\' => drop(rest.next()),
+                        other if other == character => break,
+                        _ => {}
+                    }
+                }
+            }
+            _ => {}
+        }
+        deepest = deepest.max(open);
+    }
+    deepest.max(conditionals)
 }
 
 /// Runs something that recurses deeply, once a definition.

@@ -1,7 +1,12 @@
-//! What the server does without being asked: the contents of a new cluster, its own Service, and
-//! compaction of the store.
+//! What the server does without being asked: the contents of a new cluster, its own Service and
+//! Lease, the ranges of addresses, repair of what is allocated, and compaction of the store.
 
-use std::net::{IpAddr, SocketAddr};
+mod cidrs;
+mod events;
+mod identity;
+mod own_service;
+mod repair;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +14,7 @@ use apiserver_api::error::ApiError;
 use apiserver_api::meta;
 use apiserver_api::registry::Resource;
 use apiserver_store::Revision;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::allocate::{self, Allocator};
 use crate::bootstrap::{self, Write};
@@ -21,8 +26,10 @@ use crate::verbs::create;
 
 /// Pause after a bootstrap that the store did not take.
 const RETRY: Duration = Duration::from_millis(200);
-/// The Service `kubernetes` is looked after this often.
-const OWN_SERVICE: Duration = Duration::from_secs(30);
+/// The namespaces of the system are looked after this often.
+const NAMESPACES: Duration = Duration::from_secs(60);
+/// Ending takes no longer than this, even if the store does not answer.
+const WITHDRAWAL: Duration = Duration::from_secs(5);
 
 /// Runs until the server stops.
 pub async fn run(server: Arc<Server>) {
@@ -36,42 +43,96 @@ pub async fn run(server: Arc<Server>) {
 
 async fn work(server: &Arc<Server>) {
     server.caches().loaded().await;
+    server.hooks().done("poststarthook/crd-informer-synced");
     build_allocator(server);
-    while let Err(error) = bootstrap_all(server).await {
+    let mut repair = repair::Repair::default();
+    while let Err(error) = bootstrap_all(server, &mut repair).await {
         tracing::warn!(%error, "the cluster's own objects cannot be written, trying again");
         tokio::time::sleep(RETRY).await;
     }
+    // As in Kubernetes the hook is done when its task runs, whether or not the store answers it.
+    server.hooks().done("poststarthook/start-kube-apiserver-identity-lease-controller");
     server.set_ready();
-    tokio::join!(compact(server), keep_own_service(server));
+    tokio::join!(
+        compact(server),
+        own_service::keep(server),
+        identity::keep(server),
+        cidrs::keep(server),
+        repair::keep(server, repair),
+        keep_namespaces(server),
+    );
+}
+
+/// What an API server takes back when it ends in good order: its endpoint of the Service
+/// `kubernetes`, and its Lease.
+pub async fn withdraw(server: &Arc<Server>) {
+    let work = async {
+        own_service::withdraw(server).await;
+        identity::tell_end(server).await;
+        identity::withdraw(server).await;
+    };
+    if tokio::time::timeout(WITHDRAWAL, work).await.is_err() {
+        tracing::warn!("the store did not take back this server's endpoint in time");
+    }
 }
 
 fn build_allocator(server: &Arc<Server>) {
-    let mut services = Vec::new();
-    if let Some(cache) = server.caches().cache("", "v1", "services") {
-        let decode = |entry: &Arc<crate::cache::Entry>| serde_json::from_slice(&entry.object()).ok();
-        services.extend(cache.snapshot().objects.values().filter_map(decode));
-    }
+    let Some(kind) = server.registry().by_kind("networking.k8s.io/v1", "IPAddress") else { return };
     let config = allocate::Config {
         service_cidrs: server.config().service_cidrs.clone(),
         node_ports: server.config().node_ports.clone(),
     };
-    server.set_allocator(Allocator::new(config, services.iter(), server.ambient()));
+    let cache = server.cache(kind).ok();
+    let blocks = Arc::clone(server.blocks());
+    let kind = (Arc::clone(kind), cache);
+    server.set_allocator(Allocator::new(config, server.shared_store(), kind, blocks, server.ambient()));
 }
 
 /// Namespaces first, the rest at once, so that the store commits them together.
-async fn bootstrap_all(server: &Arc<Server>) -> Result<(), ApiError> {
+async fn bootstrap_all(server: &Arc<Server>, repair: &mut repair::Repair) -> Result<(), ApiError> {
     let (namespaces, others): (Vec<Value>, Vec<Value>) =
         bootstrap::objects().into_iter().partition(|object| object["kind"] == "Namespace");
     for stage in [namespaces, others] {
         let writes = stage.iter().map(|object| ensure(server, object));
         futures::future::try_join_all(writes).await?;
     }
-    if let Err(error) = own_service(server).await {
+    for hook in [
+        "poststarthook/start-system-namespaces-controller",
+        "poststarthook/rbac/bootstrap-roles",
+        "poststarthook/scheduling/bootstrap-system-priority-classes",
+    ] {
+        server.hooks().done(hook);
+    }
+    cidrs::ensure_default(server).await?;
+    server.fresh().await?;
+    if server.allocator().is_ok() {
+        repair.run(server).await?;
+    }
+    if let Err(error) = own_service::ensure(server).await {
         // Looked after again and again; nothing else waits for it.
         tracing::warn!(%error, "the Service kubernetes cannot be kept");
     }
+    server.hooks().done("poststarthook/bootstrap-controller");
     // Roles count once the authorizer has them.
     server.fresh().await.map(drop)
+}
+
+/// Makes the namespaces of the system anew when somebody has deleted one.
+async fn keep_namespaces(server: &Arc<Server>) {
+    let namespaces: Vec<Value> =
+        bootstrap::objects().into_iter().filter(|object| object["kind"] == "Namespace").collect();
+    loop {
+        tokio::time::sleep(NAMESPACES).await;
+        for wanted in &namespaces {
+            let cache = server.caches().cache("", "v1", "namespaces");
+            if cache.is_some_and(|cache| cache.get(meta::name(wanted)).is_some()) {
+                continue;
+            }
+            if let Err(error) = ensure(server, wanted).await {
+                tracing::warn!(%error, name = meta::name(wanted), "a namespace cannot be made");
+            }
+        }
+    }
 }
 
 async fn ensure(server: &Arc<Server>, wanted: &Value) -> Result<(), ApiError> {
@@ -115,98 +176,6 @@ async fn put(server: &Arc<Server>, resource: &Arc<Resource>, object: Value) -> R
     Ok(matches!(storage::put(server, resource, object, expected).await?, Outcome::Done(_)))
 }
 
-async fn keep_own_service(server: &Arc<Server>) {
-    let mut ticks = tokio::time::interval(OWN_SERVICE);
-    loop {
-        ticks.tick().await;
-        if let Err(error) = own_service(server).await {
-            tracing::warn!(%error, "the Service kubernetes cannot be kept");
-        }
-    }
-}
-
-/// The ServiceCIDR `kubernetes`, the Service of that name, its EndpointSlice and its Endpoints.
-async fn own_service(server: &Arc<Server>) -> Result<(), ApiError> {
-    keep_service_cidr(server).await?;
-    let Some(address) = server.config().advertise else { return Ok(()) };
-    let allocator = server.allocator()?;
-    let service_address =
-        allocator.kubernetes_addresses().into_iter().find(|a| a.is_ipv4() == address.is_ipv4());
-    let service_address = service_address.or_else(|| allocator.kubernetes_addresses().first().copied());
-    if let Some(service_address) = service_address {
-        keep(server, own_service_object(service_address, address.port())).await?;
-    }
-    // Endpoints cannot be on the loopback interface, so a server that only listens there has none.
-    if address.ip().is_loopback() {
-        return Ok(());
-    }
-    keep(server, own_endpoints(address)).await?;
-    keep(server, own_slice(address)).await
-}
-
-/// Says whence the addresses of Services come. What the flags say now wins over what they said
-/// when the object was made.
-async fn keep_service_cidr(server: &Arc<Server>) -> Result<(), ApiError> {
-    let cidrs: Vec<String> = server.config().service_cidrs.iter().map(ToString::to_string).collect();
-    let ready = json!({
-        "type": "Ready", "status": "True", "reason": "", "message": "Kubernetes Service CIDR is ready",
-        "lastTransitionTime": apiserver_api::time::rfc3339(server.ambient().now()),
-    });
-    let wanted = json!({
-        "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR",
-        "metadata": {"name": "kubernetes"},
-        "spec": {"cidrs": cidrs},
-        "status": {"conditions": [ready]},
-    });
-    let Some(resource) = server.registry().by_kind("networking.k8s.io/v1", "ServiceCIDR") else {
-        return Ok(());
-    };
-    let Some(current) = storage::fetch(server, resource, "", "kubernetes").await? else {
-        return create(server, resource, wanted).await.map(drop);
-    };
-    if current.object["spec"]["cidrs"] == wanted["spec"]["cidrs"] {
-        return Ok(());
-    }
-    let mut new = current.object.clone();
-    new["spec"]["cidrs"] = wanted["spec"]["cidrs"].clone();
-    put(server, resource, new).await.map(drop)
-}
-
-fn own_service_object(cluster_ip: IpAddr, port: u16) -> Value {
-    json!({
-        "apiVersion": "v1", "kind": "Service",
-        "metadata": {"name": "kubernetes", "namespace": "default",
-            "labels": {"component": "apiserver", "provider": "kubernetes"}},
-        "spec": {
-            "type": "ClusterIP", "clusterIP": cluster_ip.to_string(), "sessionAffinity": "None",
-            "ports": [{"name": "https", "protocol": "TCP", "port": 443, "targetPort": port}],
-        },
-    })
-}
-
-fn own_endpoints(address: SocketAddr) -> Value {
-    json!({
-        "apiVersion": "v1", "kind": "Endpoints",
-        "metadata": {"name": "kubernetes", "namespace": "default",
-            "labels": {"endpointslice.kubernetes.io/skip-mirror": "true"}},
-        "subsets": [{
-            "addresses": [{"ip": address.ip().to_string()}],
-            "ports": [{"name": "https", "port": address.port(), "protocol": "TCP"}],
-        }],
-    })
-}
-
-fn own_slice(address: SocketAddr) -> Value {
-    json!({
-        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
-        "metadata": {"name": "kubernetes", "namespace": "default",
-            "labels": {"kubernetes.io/service-name": "kubernetes"}},
-        "addressType": if address.is_ipv4() { "IPv4" } else { "IPv6" },
-        "endpoints": [{"addresses": [address.ip().to_string()], "conditions": {"ready": true}}],
-        "ports": [{"name": "https", "port": address.port(), "protocol": "TCP"}],
-    })
-}
-
 /// Creates an object, or sets in it what is wanted and leaves the rest.
 async fn keep(server: &Arc<Server>, wanted: Value) -> Result<(), ApiError> {
     let (api_version, kind) = (meta::text(&wanted, "/apiVersion"), meta::text(&wanted, "/kind"));
@@ -244,21 +213,56 @@ fn overlay(object: &mut Value, wanted: &Value) {
     }
 }
 
-/// Forgets what is older than one period.
+/// The key under which the servers of one store agree who compacts it, as Kubernetes' do.
+const COMPACTION: &str = "compact_rev_key";
+
+/// Forgets what is older than one period. Of several servers over one store one does it: the one
+/// whose write of the key succeeds.
 async fn compact(server: &Arc<Server>) {
+    let every = server.config().compaction_interval;
+    if every.is_zero() {
+        return std::future::pending().await;
+    }
     let mut before: Revision = 0;
+    let mut round = 0;
     loop {
-        tokio::time::sleep(limits::COMPACT_EVERY).await;
-        if before > 0
-            && let Err(error) = server.store().compact(before).await
-        {
-            tracing::warn!(error = &error as &dyn std::error::Error, "the store cannot be compacted");
-        }
-        match server.store().revision().await {
-            Ok(revision) => before = revision,
+        tokio::time::sleep(every).await;
+        match compact_once(server, before, round).await {
+            Ok((revision, next)) => (before, round) = (revision, next),
             Err(error) => {
-                tracing::warn!(error = &error as &dyn std::error::Error, "the store's revision is unknown");
+                tracing::warn!(error = &error as &dyn std::error::Error, "the store cannot be compacted");
             }
+        }
+    }
+}
+
+/// Compacts up to `before` if nobody else has since `round`, the version of the key that was seen
+/// last; answers with the present revision and the version of the key.
+async fn compact_once(
+    server: &Arc<Server>,
+    before: Revision,
+    round: Revision,
+) -> Result<(Revision, Revision), apiserver_store::StoreError> {
+    let store = server.store();
+    if !store.shared() {
+        if before > 0 {
+            store.compact(before).await?;
+        }
+        return Ok((store.revision().await?, 0));
+    }
+    let value = before.to_string().into();
+    let op = apiserver_store::Op::Put { value, ttl_seconds: 0 };
+    let write = apiserver_store::Write { key: COMPACTION.to_owned(), expected: round, op };
+    match store.write(write).await? {
+        apiserver_store::Written::Done { revision } => {
+            if before > 0 {
+                store.compact(before).await?;
+            }
+            Ok((revision, revision))
+        }
+        // Somebody else was faster.
+        apiserver_store::Written::Conflict { current, revision } => {
+            Ok((revision, current.map_or(0, |kv| kv.mod_revision)))
         }
     }
 }

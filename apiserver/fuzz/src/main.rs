@@ -1,0 +1,29 @@
+//! One program for all targets, so that what they share is compiled and linked once:
+//! `FUZZ_TARGET=protobuf fuzz CORPUS -max_total_time=60`. Without a name it prints the names.
+
+#![no_main]
+
+mod targets;
+
+use std::sync::OnceLock;
+
+use libfuzzer_sys::fuzz_target;
+
+static CHOSEN: OnceLock<targets::Target> = OnceLock::new();
+
+fn choose() {
+    let name = std::env::var("FUZZ_TARGET").unwrap_or_default();
+    let Some((_, target)) = targets::ALL.iter().find(|(known, _)| *known == name) else {
+        for (name, _) in targets::ALL {
+            println!("{name}");
+        }
+        std::process::exit(i32::from(!name.is_empty()));
+    };
+    let _ = CHOSEN.set(*target);
+}
+
+fuzz_target!(init: choose(), |bytes: &[u8]| {
+    if let Some(target) = CHOSEN.get() {
+        target(bytes);
+    }
+});

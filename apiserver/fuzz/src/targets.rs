@@ -1,0 +1,352 @@
+//! What is done with the bytes of each target, and what must then hold. Nothing may panic, recurse
+//! without bounds or run on; what was read can be written and read again.
+
+use std::sync::{Arc, OnceLock};
+
+use apiserver_api::definition::{self, Custom, Definition, JsonPath};
+use apiserver_api::managed::{FieldManager, FieldSet, Managers, Versions};
+use apiserver_api::schema::shape::{Builtin, Shape, Untyped};
+use apiserver_api::selector::{FieldSelector, LabelSelector};
+use apiserver_api::structural::{Pattern, Rules, Structural};
+use apiserver_api::{protobuf, quantity, time};
+use apiserver_server::parsers;
+use apiserver_store::disk::{Disk, SimDisk};
+use apiserver_store::embedded::{Embedded, Options};
+use apiserver_store::{Range, Store};
+use serde_json::{Value, json};
+
+/// Takes any bytes.
+pub type Target = fn(&[u8]);
+
+/// Every target by its name, which is that of its corpus too.
+pub const ALL: &[(&str, Target)] = &[
+    ("body", body),
+    ("patch", patch),
+    ("apply", apply),
+    ("request", request),
+    ("texts", texts),
+    ("protobuf", envelope),
+    ("definition", crd),
+    ("cel", cel),
+    ("store", store),
+];
+
+/// The parts of an input: they are divided by lines of `---`.
+fn parts<const N: usize>(bytes: &[u8]) -> [&[u8]; N] {
+    let mut rest = bytes;
+    std::array::from_fn(|i| {
+        const MARK: &[u8] = b"\n---\n";
+        let found = rest.windows(MARK.len()).position(|window| window == MARK).filter(|_| i + 1 < N);
+        let Some(at) = found else { return std::mem::take(&mut rest) };
+        let part = &rest[..at];
+        rest = &rest[at + MARK.len()..];
+        part
+    })
+}
+
+/// First byte and the rest.
+fn choice(bytes: &[u8]) -> (u8, &[u8]) {
+    bytes.split_first().map_or((0, bytes), |(first, rest)| (*first, rest))
+}
+
+/// A media type and a body of it.
+fn body(bytes: &[u8]) {
+    let [media, body] = parts::<2>(bytes);
+    let media = String::from_utf8_lossy(media);
+    if let Ok((value, _)) = parsers::object(&media, body) {
+        let text = value.to_string();
+        let (again, repeated) = parsers::object("application/json", text.as_bytes()).expect("its own text");
+        assert_eq!(again, value);
+        assert!(repeated.is_empty(), "a tree has no key twice: {repeated:?}");
+    }
+    let _ = parsers::configuration(body);
+    let _ = parsers::stored(body);
+}
+
+const PATCHES: [&str; 3] =
+    ["application/json-patch+json", "application/merge-patch+json", "application/strategic-merge-patch+json"];
+const SCHEMAS: [&str; 4] = [
+    "io.k8s.api.core.v1.Pod",
+    "io.k8s.api.apps.v1.Deployment",
+    "io.k8s.api.core.v1.Service",
+    "io.k8s.api.core.v1.ConfigMap",
+];
+
+/// A byte that chooses patch and schema, an object, and a patch of it.
+fn patch(bytes: &[u8]) {
+    let (choice, rest) = choice(bytes);
+    let media = PATCHES[usize::from(choice) % PATCHES.len()];
+    let schema = SCHEMAS[usize::from(choice) / PATCHES.len() % SCHEMAS.len()];
+    let [old, patch] = parts::<2>(rest);
+    let Ok(old) = serde_json::from_slice::<Value>(old) else { return };
+    let Ok(new) = parsers::patch(media, schema, &old, patch) else { return };
+    if media == PATCHES[1] {
+        let again = parsers::patch(media, schema, &new, patch).expect("it fitted before");
+        assert_eq!(again, new, "a merge patch changes nothing the second time");
+    }
+}
+
+struct OneVersion<S>(S);
+
+impl<S: Shape> Versions<S> for OneVersion<S> {
+    fn shape(&self, version: &str) -> Option<S> {
+        (version == "v1").then_some(self.0)
+    }
+
+    fn convert(&self, object: &Value, version: &str) -> Option<Value> {
+        (version == "v1").then(|| object.clone())
+    }
+}
+
+/// A byte that chooses the schema, an object with managed fields, and a configuration; or the byte
+/// `f` and two sets of fields.
+fn apply(bytes: &[u8]) {
+    let (choice, rest) = choice(bytes);
+    if choice == b'f' {
+        return fields(rest);
+    }
+    let [live, config] = parts::<2>(rest);
+    let Ok(live) = serde_json::from_slice::<Value>(live) else { return };
+    let Ok((config, _)) = parsers::configuration(config) else { return };
+    if !live.is_object() {
+        return;
+    }
+    let schema = SCHEMAS[usize::from(choice) % SCHEMAS.len()];
+    match Builtin::of(schema).filter(|_| choice < 128) {
+        Some(shape) => applied(shape, &live, &config),
+        None => applied(Untyped, &live, &config),
+    }
+}
+
+fn applied<S: Shape>(shape: S, live: &Value, config: &Value) {
+    let fields = FieldManager {
+        versions: &OneVersion(shape),
+        shape,
+        api_version: "v1",
+        kind: "Pod",
+        subresource: "",
+        reset: &FieldSet::new(),
+        now: jiff::Timestamp::UNIX_EPOCH,
+    };
+    let Ok(once) = fields.apply(Some(live), config, "fuzz", true) else { return };
+    Managers::of(&once).expect("what was written can be read");
+    let twice = fields.apply(Some(&once), config, "fuzz", true).expect("it was applied before");
+    assert_eq!(twice, once, "applying again changes nothing");
+    let mut updated = live.clone();
+    fields.update(Some(&once), &mut updated, "other");
+    Managers::of(&updated).expect("what was written can be read");
+}
+
+/// Two sets of fields.
+fn fields(bytes: &[u8]) {
+    let [a, b] = parts::<2>(bytes);
+    let read = |bytes: &[u8]| {
+        let value: Value = serde_json::from_slice(bytes).ok()?;
+        let set = FieldSet::from_fields_v1(&value).ok()?;
+        let again = FieldSet::from_fields_v1(&set.to_fields_v1()).expect("its own encoding");
+        assert_eq!(again, set);
+        Some(set)
+    };
+    let Some(a) = read(a) else { return };
+    let b = read(b).unwrap_or_else(FieldSet::new);
+    let (both, either) = (a.intersection(&b), a.union(&b));
+    assert_eq!(both, b.intersection(&a));
+    assert_eq!(either, b.union(&a));
+    assert_eq!(a.difference(&b).union(&both), a);
+    assert!(both.difference(&a).is_empty());
+    assert_eq!(a.paths().len(), a.len());
+}
+
+/// A request line, a label selector, a field selector, an `Accept` header, a continue token and the
+/// token of a ServiceAccount.
+fn request(bytes: &[u8]) {
+    let [line, labels, fields, accept, token, credential] = parts::<6>(bytes);
+    credentials(credential);
+    let line = String::from_utf8_lossy(line);
+    let (method, target) = line.split_once(' ').unwrap_or(("GET", &line));
+    let _ = parsers::request(method, target);
+    if let Ok(selector) = LabelSelector::parse(&String::from_utf8_lossy(labels)) {
+        let text = selector.to_string();
+        let again = LabelSelector::parse(&text).unwrap_or_else(|error| panic!("{text}: {error}"));
+        assert_eq!(again.to_string(), text);
+    }
+    if let Ok(value) = serde_json::from_slice::<Value>(labels) {
+        let _ = LabelSelector::from_meta(&value);
+    }
+    let _ = FieldSelector::parse(&String::from_utf8_lossy(fields));
+    let _ = parsers::accept(accept);
+    let token = String::from_utf8_lossy(token);
+    if let Ok((revision, key, again)) = parsers::continue_token(&token) {
+        assert_eq!(parsers::continue_token(&again).expect("its own token").0, revision);
+        assert!(!key.split('/').any(|part| part == ".."), "{key} leads out");
+    }
+}
+
+/// A quantity, a time, a pattern with a text, and a JSON path with a value.
+fn texts(bytes: &[u8]) {
+    let [amount, moment, pattern, text, path, value] = parts::<6>(bytes);
+    if let Ok(quantity) = quantity::parse(&String::from_utf8_lossy(amount)) {
+        let written = quantity.to_string();
+        let again = quantity::parse(&written).unwrap_or_else(|_| panic!("{written}"));
+        assert_eq!(again.nano(), quantity.nano(), "{written}");
+        let _ = (quantity.value(), quantity.milli(), quantity.saturating_add(again));
+    }
+    if let Some(moment) = time::parse(&String::from_utf8_lossy(moment)) {
+        assert!(time::parse(&time::rfc3339(moment)).is_some());
+    }
+    let _ = Pattern::new(&String::from_utf8_lossy(pattern)).is_match(&String::from_utf8_lossy(text));
+    if let Some(path) = JsonPath::parse(&String::from_utf8_lossy(path)) {
+        let value: Value = serde_json::from_slice(value).unwrap_or_default();
+        let found = path.find(&value).len();
+        assert_eq!(path.first(&value).is_some(), found > 0);
+    }
+}
+
+/// Any bytes as an envelope: both ways to JSON give the same object, and what was read can be
+/// written and read again.
+fn envelope(bytes: &[u8]) {
+    let Ok(object) = protobuf::from_envelope(bytes) else { return };
+    if let Ok(text) = protobuf::to_json(bytes) {
+        // Numbers beyond what a tree holds are kept as text alone.
+        if let Ok(other) = serde_json::from_slice::<Value>(&text) {
+            assert_eq!(other, object);
+        }
+    }
+    let again = protobuf::to_envelope(&object).expect("what was read can be written");
+    protobuf::from_envelope(&again).expect("what was written can be read");
+}
+
+/// A schema, an object and what it was before.
+fn crd(bytes: &[u8]) {
+    let [schema, object, old] = parts::<3>(bytes);
+    let Ok(schema) = serde_json::from_slice::<Value>(schema) else { return };
+    let mut definition = json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "frobs.example.com", "uid": "u"},
+        "spec": {
+            "group": "example.com", "scope": "Namespaced",
+            "names": {"plural": "frobs", "singular": "frob", "kind": "Frob", "listKind": "FrobList"},
+            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}],
+        },
+    });
+    definition::default(&mut definition);
+    // Definitions that were refused may still be in a store that somebody else filled.
+    let sound = definition::validate(&definition).is_empty();
+    definition["status"] = json!({
+        "acceptedNames": definition["spec"]["names"], "conditions": [{"type": "Established", "status": "True"}],
+    });
+    let source: definition::Source = Arc::new(definition.to_string().into_bytes());
+    let Some(read) = Definition::read(source).map(Arc::new) else { return };
+    let Some(custom) = read.resources().first().and_then(|resource| resource.custom.clone()) else { return };
+    let custom: &Custom = &custom;
+    let Ok(mut object) = serde_json::from_slice::<Value>(object) else { return };
+    custom.adopt(&mut object);
+    let mut again = object.clone();
+    custom.adopt(&mut again);
+    assert!(!sound || again == object, "adopting again changes nothing: {object} {again}");
+    let _ = custom.validate(&object);
+    if let Ok(old) = serde_json::from_slice::<Value>(old) {
+        let _ = custom.validate_change(&object, &old, apiserver_api::registry::Written::Main);
+    }
+}
+
+/// An expression, and the object that it is evaluated on.
+fn cel(bytes: &[u8]) {
+    let [rule, object, old] = parts::<3>(bytes);
+    let rule = String::from_utf8_lossy(rule);
+    let schema = json!({
+        "type": "object",
+        "x-kubernetes-validations": [{"rule": rule, "messageExpression": rule}],
+        "properties": {
+            "a": {"type": "string"}, "n": {"type": "integer"}, "f": {"type": "number"}, "b": {"type": "boolean"},
+            "l": {"type": "array", "items": {"type": "string"}},
+            "m": {"type": "object", "additionalProperties": {"type": "string"}},
+            "o": {"type": "object", "properties": {"x": {"type": "array", "items": {"type": "integer"}}}},
+            "t": {"type": "string", "format": "date-time"},
+            "i": {"x-kubernetes-int-or-string": true},
+        },
+    });
+    let schema = Structural::compile(&schema);
+    let _ = apiserver_api::structural::rule_errors(&schema, "spec");
+    let Some(rules) = Rules::compile(&schema) else { return };
+    let object = serde_json::from_slice::<Value>(object).unwrap_or_else(|_| json!({"a": "x", "l": ["y"]}));
+    let old = serde_json::from_slice::<Value>(old).ok();
+    // Rules run on objects that the rest of the schema has let through.
+    if schema.validate(&object).is_empty() && old.as_ref().is_none_or(|old| schema.validate(old).is_empty()) {
+        let _ = rules.errors(&schema, &object, old.as_ref());
+    }
+}
+
+/// The token of a ServiceAccount.
+fn credentials(bytes: &[u8]) {
+    use apiserver_server::auth::pki::Pki;
+    use apiserver_server::auth::tokens::Issuer;
+    static ISSUER: OnceLock<Issuer> = OnceLock::new();
+    let issuer = ISSUER.get_or_init(|| {
+        let directory = std::env::temp_dir().join(format!("hawser-fuzz-{}", std::process::id()));
+        let pki = Pki::open(&directory, &apiserver_api::ambient::Ambient::system()).expect("a directory");
+        let issuer = Issuer::open(&pki, "https://issuer", &[]).expect("a key");
+        std::fs::remove_dir_all(&directory).expect("it was just made");
+        issuer
+    });
+    let text = String::from_utf8_lossy(bytes);
+    assert!(issuer.verify(&text).is_err(), "nobody can guess a signature: {text}");
+}
+
+/// Bytes before the first record of a log, and of a record's header.
+const SEGMENT: usize = 32;
+const HEADER: usize = 28;
+
+/// Records of a log whose checksums are right, as if an enemy had written them: for each a kind, the
+/// number of records that follow in its group, a length and that many bytes. What does not open is
+/// refused, and what does can be read.
+fn store(bytes: &[u8]) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+    let disk = Arc::new(SimDisk::new(1));
+    let (segment, name) = (segment(bytes), "log-0000000000000001");
+    let mut file = disk.open(name).expect("a new disk");
+    file.write_at(0, &segment).expect("a new disk");
+    drop(file);
+    runtime.block_on(async {
+        let Ok(store) = Embedded::open(disk, Options::default()).await else { return };
+        let _ = store.list(Range::default()).await;
+        let _ = store.get("/registry/a").await;
+        let _ = store.close().await;
+    });
+}
+
+fn segment(mut input: &[u8]) -> Vec<u8> {
+    let sequence = 1_u64;
+    let mut out = Vec::new();
+    out.extend_from_slice(b"HAWSERLG");
+    out.extend_from_slice(&sequence.to_le_bytes());
+    out.extend_from_slice(&1_u64.to_le_bytes());
+    out.extend_from_slice(&crc32fast::hash(&out[..24]).to_le_bytes());
+    out.resize(SEGMENT, 0);
+    let mut group = 1_u64;
+    while let [kind, left, length, rest @ ..] = input {
+        let payload = &rest[..rest.len().min(usize::from(*length))];
+        input = &rest[payload.len()..];
+        let at = out.len();
+        out.extend_from_slice(&0x4c57_4148_u32.to_le_bytes());
+        out.extend_from_slice(&u32::try_from(payload.len()).expect("a byte").to_le_bytes());
+        out.extend_from_slice(&[0; 4]);
+        out.extend_from_slice(&group.to_le_bytes());
+        out.extend_from_slice(&u32::from(*left).to_le_bytes());
+        out.extend_from_slice(&[kind % 8, 0, 0, 0]);
+        out.extend_from_slice(payload);
+        // Some records keep a checksum that is wrong.
+        if *kind < 240 {
+            let mut hasher = crc32fast::Hasher::new();
+            hasher.update(&sequence.to_le_bytes());
+            hasher.update(&(at as u64).to_le_bytes());
+            hasher.update(&out[at..at + 8]);
+            hasher.update(&out[at + 12..at + HEADER + payload.len()]);
+            let sum = hasher.finalize().to_le_bytes();
+            out[at + 8..at + 12].copy_from_slice(&sum);
+        }
+        out.resize(out.len().next_multiple_of(4), 0);
+        group += u64::from(*left == 0);
+    }
+    out
+}

@@ -1,0 +1,331 @@
+//! What a Service needs, decided without asking anybody: pure. What is to be chosen gets a
+//! placeholder, which [`Plan::fill`] replaces.
+
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+
+use apiserver_api::error::FieldError;
+use serde_json::{Value, json};
+
+use super::families::{self, Family};
+
+/// An address or a port that a Service holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Item {
+    Address(IpAddr),
+    Port(u16),
+}
+
+/// Where an address comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// The Service has it already.
+    Kept(IpAddr),
+    /// It was asked for.
+    Explicit(IpAddr),
+    /// Any of the family: IPv4, or IPv6.
+    Any { v4: bool },
+}
+
+/// What has to be claimed for a Service.
+#[derive(Debug, Default)]
+pub struct Plan {
+    pub addresses: Vec<Source>,
+    /// What the client asked for, as it stands in messages.
+    pub requested: Value,
+    /// Ports asked for, with the field that says so.
+    pub explicit: Vec<(String, u16)>,
+    /// Fields whose ports are to be chosen.
+    pub fresh: Vec<String>,
+    /// What the Service held and no longer needs.
+    pub freed: Vec<Item>,
+    before: Vec<Item>,
+}
+
+impl Plan {
+    /// The plan for a new Service, or for a changed one; what `old` holds and `new` does not ask
+    /// to change is kept. Families and headless addresses are filled in at once.
+    pub fn of(
+        service: &mut Value,
+        old: Option<&Value>,
+        configured: &[bool],
+        range: &RangeInclusive<u16>,
+    ) -> Result<Self, Vec<FieldError>> {
+        if let Some(old) = old {
+            keep_allocated(service, old);
+            drop_unneeded(service, old);
+        }
+        let mut plan = Self { before: old.map(held).unwrap_or_default(), ..Self::default() };
+        let mut errors = Vec::new();
+        plan.addresses(service, old, configured, &mut errors);
+        plan.node_ports(service, range, &mut errors);
+        plan.health_check_port(service, range, &mut errors);
+        if errors.is_empty() { Ok(plan) } else { Err(errors) }
+    }
+
+    fn addresses(
+        &mut self,
+        service: &mut Value,
+        old: Option<&Value>,
+        configured: &[bool],
+        errors: &mut Vec<FieldError>,
+    ) {
+        let family = |v4: &bool| if *v4 { Family::V4 } else { Family::V6 };
+        let configured: Vec<Family> = configured.iter().map(family).collect();
+        let plan = match families::plan(service, old, &configured) {
+            Ok(Some(plan)) => plan,
+            // An ExternalName has no addresses.
+            Ok(None) => return,
+            Err(found) => return errors.extend(found),
+        };
+        let spec = &mut service["spec"];
+        spec["ipFamilies"] = json!(plan.families.iter().map(|f| f.as_str()).collect::<Vec<_>>());
+        spec["ipFamilyPolicy"] = json!(plan.policy);
+        if plan.headless {
+            spec["clusterIP"] = json!("None");
+            spec["clusterIPs"] = json!(["None"]);
+            return;
+        }
+        self.requested = json!(plan.addresses.iter().flatten().map(ToString::to_string).collect::<Vec<_>>());
+        for (family, wanted) in plan.families.iter().zip(plan.addresses) {
+            self.addresses.push(match wanted {
+                Some(address) if self.before.contains(&Item::Address(address)) => Source::Kept(address),
+                Some(address) => Source::Explicit(address),
+                None => Source::Any { v4: *family == Family::V4 },
+            });
+        }
+    }
+
+    fn node_ports(&mut self, service: &mut Value, range: &RangeInclusive<u16>, errors: &mut Vec<FieldError>) {
+        if !matches!(service_type(service), "NodePort" | "LoadBalancer") {
+            return;
+        }
+        let automatic = needs_node_ports(service);
+        let Some(ports) = service["spec"]["ports"].as_array_mut() else { return };
+        for (index, port) in ports.iter().enumerate() {
+            if let Some(number) = number(&port["nodePort"]) {
+                self.explicit_port(format!("spec.ports[{index}].nodePort"), number, range, errors);
+            }
+        }
+        if !automatic {
+            return;
+        }
+        for index in 0..ports.len() {
+            if number(&ports[index]["nodePort"]).is_some() {
+                continue;
+            }
+            let number = shared_node_port(ports, index)
+                .unwrap_or_else(|| self.placeholder(format!("spec.ports[{index}].nodePort")));
+            ports[index]["nodePort"] = json!(number);
+        }
+    }
+
+    /// A negative number that stands for a port to be chosen.
+    fn placeholder(&mut self, field: String) -> i64 {
+        self.fresh.push(field);
+        -i64::try_from(self.fresh.len()).unwrap_or(i64::MAX)
+    }
+
+    fn health_check_port(
+        &mut self,
+        service: &mut Value,
+        range: &RangeInclusive<u16>,
+        errors: &mut Vec<FieldError>,
+    ) {
+        const FIELD: &str = "spec.healthCheckNodePort";
+        if !needs_health_check_port(service) {
+            return;
+        }
+        match number(&service["spec"]["healthCheckNodePort"]) {
+            Some(number) => self.explicit_port(FIELD.to_owned(), number, range, errors),
+            None => service["spec"]["healthCheckNodePort"] = json!(self.placeholder(FIELD.to_owned())),
+        }
+    }
+
+    fn explicit_port(
+        &mut self,
+        field: String,
+        number: i64,
+        range: &RangeInclusive<u16>,
+        errors: &mut Vec<FieldError>,
+    ) {
+        let Some(port) = u16::try_from(number).ok().filter(|port| range.contains(port)) else {
+            let held = u16::try_from(number).is_ok_and(|port| self.before.contains(&Item::Port(port)));
+            if !held {
+                let (first, last) = (range.start(), range.end());
+                let detail = format!(
+                    "provided port is not in the valid range. The range of valid ports is {first}-{last}"
+                );
+                errors.push(FieldError::invalid(field, &json!(number), &detail));
+            }
+            return;
+        };
+        // The same number serves TCP and UDP of one Service.
+        let known = self.explicit.iter().any(|(_, taken)| *taken == port);
+        if !known && !self.before.contains(&Item::Port(port)) {
+            self.explicit.push((field, port));
+        }
+    }
+
+    /// Writes what was claimed into the Service: an address for each source, a port for each fresh
+    /// one. Afterwards the plan knows what is no longer needed.
+    pub fn fill(&mut self, service: &mut Value, addresses: &[IpAddr], ports: &[u16]) {
+        if let Some(first) = addresses.first() {
+            service["spec"]["clusterIP"] = json!(first.to_string());
+            service["spec"]["clusterIPs"] =
+                json!(addresses.iter().map(ToString::to_string).collect::<Vec<_>>());
+        }
+        let chosen = |value: &Value| {
+            let place = value.as_i64().filter(|number| *number < 0)?;
+            ports.get(usize::try_from(-place - 1).ok()?).copied()
+        };
+        let ports_given = service.pointer_mut("/spec/ports").and_then(Value::as_array_mut);
+        for port in ports_given.into_iter().flatten() {
+            if let Some(number) = chosen(&port["nodePort"]) {
+                port["nodePort"] = json!(number);
+            }
+        }
+        if let Some(number) = chosen(&service["spec"]["healthCheckNodePort"]) {
+            service["spec"]["healthCheckNodePort"] = json!(number);
+        }
+        let after = held(service);
+        self.freed = self.before.iter().copied().filter(|item| !after.contains(item)).collect();
+    }
+}
+
+/// `NAMESPACE/NAME`
+pub fn owner(service: &Value) -> String {
+    let text = |pointer: &str| service.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+    format!("{}/{}", text("/metadata/namespace"), text("/metadata/name"))
+}
+
+fn service_type(service: &Value) -> &str {
+    service["spec"]["type"].as_str().unwrap_or("ClusterIP")
+}
+
+/// A port number, `None` for absent or 0.
+fn number(value: &Value) -> Option<i64> {
+    value.as_i64().filter(|number| *number != 0)
+}
+
+fn needs_node_ports(service: &Value) -> bool {
+    match service_type(service) {
+        "NodePort" => true,
+        "LoadBalancer" => service["spec"]["allocateLoadBalancerNodePorts"] != json!(false),
+        _ => false,
+    }
+}
+
+fn needs_health_check_port(service: &Value) -> bool {
+    service_type(service) == "LoadBalancer" && service["spec"]["externalTrafficPolicy"] == "Local"
+}
+
+/// The node port of another protocol's port of the same number (DNS over TCP and UDP).
+fn shared_node_port(ports: &[Value], index: usize) -> Option<i64> {
+    let protocol = |port: &Value| port["protocol"].as_str().unwrap_or("TCP").to_owned();
+    let mine = &ports[index];
+    let candidate = ports.iter().find(|other| {
+        other["port"] == mine["port"]
+            && protocol(other) != protocol(mine)
+            && number(&other["nodePort"]).is_some()
+    })?;
+    let number = number(&candidate["nodePort"])?;
+    let clash = ports.iter().any(|p| p["nodePort"].as_i64() == Some(number) && protocol(p) == protocol(mine));
+    (!clash).then_some(number)
+}
+
+/// Everything that a stored Service holds.
+pub fn held(service: &Value) -> Vec<Item> {
+    let spec = &service["spec"];
+    let mut items = Vec::new();
+    if service_type(service) != "ExternalName" {
+        let list = spec["clusterIPs"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let addresses = list.iter().chain([&spec["clusterIP"]]).filter_map(|a| a.as_str()?.parse().ok());
+        items.extend(addresses.map(Item::Address));
+    }
+    if matches!(service_type(service), "NodePort" | "LoadBalancer") {
+        let ports = spec["ports"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let numbers = ports.iter().map(|port| &port["nodePort"]).chain([&spec["healthCheckNodePort"]]);
+        items.extend(numbers.filter_map(|n| u16::try_from(number(n)?).ok()).map(Item::Port));
+    }
+    let mut seen = Vec::new();
+    items.retain(|item| {
+        if seen.contains(item) {
+            false
+        } else {
+            seen.push(*item);
+            true
+        }
+    });
+    items
+}
+
+/// Takes over from `old` what a client that does not know the allocated values leaves out.
+fn keep_allocated(new: &mut Value, old: &Value) {
+    if service_type(new) != "ExternalName" && service_type(old) != "ExternalName" {
+        for key in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
+            if families::is_empty(&new["spec"][key]) && !families::is_empty(&old["spec"][key]) {
+                new["spec"][key] = old["spec"][key].clone();
+            }
+        }
+    }
+    if needs_node_ports(new) && needs_node_ports(old) {
+        keep_node_ports(new, old);
+    }
+    if needs_health_check_port(new)
+        && needs_health_check_port(old)
+        && number(&new["spec"]["healthCheckNodePort"]).is_none()
+    {
+        new["spec"]["healthCheckNodePort"] = old["spec"]["healthCheckNodePort"].clone();
+    }
+}
+
+/// Ports are recognized by their names; a number that another port of `new` asks for is not
+/// taken over.
+fn keep_node_ports(new: &mut Value, old: &Value) {
+    let old_ports = old["spec"]["ports"].as_array().cloned().unwrap_or_default();
+    let Some(ports) = new["spec"]["ports"].as_array_mut() else { return };
+    let mut used: Vec<i64> = ports.iter().filter_map(|p| number(&p["nodePort"])).collect();
+    for port in ports.iter_mut().filter(|p| number(&p["nodePort"]).is_none()) {
+        let name = |p: &Value| p["name"].as_str().unwrap_or_default().to_owned();
+        let before = old_ports.iter().find(|p| name(p) == name(port)).and_then(|p| number(&p["nodePort"]));
+        if let Some(before) = before.filter(|number| !used.contains(number)) {
+            port["nodePort"] = json!(before);
+            used.push(before);
+        }
+    }
+}
+
+/// Clears what the new type does not have, if the client only sent back what it had read.
+fn drop_unneeded(new: &mut Value, old: &Value) {
+    if service_type(new) == "ExternalName" && service_type(old) != "ExternalName" {
+        let unchanged =
+            |key: &str| new["spec"][key] == old["spec"][key] || families::is_empty(&new["spec"][key]);
+        if unchanged("clusterIP")
+            && unchanged("clusterIPs")
+            && let Some(spec) = new["spec"].as_object_mut()
+        {
+            for key in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
+                spec.remove(key);
+            }
+        }
+    }
+    if matches!(service_type(old), "NodePort" | "LoadBalancer") && !needs_node_ports(new) {
+        let old_ports: Vec<i64> = old["spec"]["ports"]
+            .as_array()
+            .map(|ports| ports.iter().filter_map(|p| number(&p["nodePort"])).collect())
+            .unwrap_or_default();
+        // A LoadBalancer that opts out keeps the ports it has; other types have none.
+        if service_type(new) != "LoadBalancer" {
+            for port in new["spec"]["ports"].as_array_mut().into_iter().flatten() {
+                if number(&port["nodePort"]).is_some_and(|n| old_ports.contains(&n)) {
+                    port.as_object_mut().map(|port| port.remove("nodePort"));
+                }
+            }
+        }
+    }
+    let same = new["spec"]["healthCheckNodePort"] == old["spec"]["healthCheckNodePort"];
+    if needs_health_check_port(old) && !needs_health_check_port(new) && same {
+        new["spec"].as_object_mut().map(|spec| spec.remove("healthCheckNodePort"));
+    }
+}

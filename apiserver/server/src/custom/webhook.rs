@@ -1,0 +1,332 @@
+//! Conversion of custom resources by a webhook: `ConversionReview` over HTTPS. What comes back is
+//! checked as Kubernetes checks it: the same objects in the version asked for, with other metadata
+//! than labels and annotations as it was.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use apiserver_api::definition::Custom;
+use apiserver_api::error::ApiError;
+use apiserver_api::meta;
+use apiserver_api::validation::metadata;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use http::{Request, Uri};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use serde_json::{Value, json};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use crate::limits;
+use crate::server::Server;
+
+/// How long a webhook may take for one review.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Where certificate authorities of the machine lie, for webhooks without a bundle of their own.
+const SYSTEM_ROOTS: &str = "/etc/ssl/certs/ca-certificates.crt";
+/// Largest answer, bytes: the objects of a page, each as large as the store takes.
+const ANSWER: usize = 64 * limits::BODY;
+
+/// Why objects were not converted.
+#[derive(Debug, thiserror::Error)]
+pub enum ConversionError {
+    /// There is no answer, or none that can be read.
+    #[error("{0}")]
+    Call(String),
+    /// The webhook says no.
+    #[error("{0}")]
+    Refused(String),
+    /// The objects that came back are not those that were sent.
+    #[error("{0}")]
+    Objects(String),
+}
+
+/// Makes objects of a kind objects of the version of `custom`, in their order. Those that are of that
+/// version are left alone; all others are sent in one review. Errors are 500, as in Kubernetes.
+pub async fn convert(server: &Server, custom: &Custom, objects: &mut [Value]) -> Result<(), ApiError> {
+    let wanted = custom.api_version();
+    let foreign = |object: &&mut Value| meta::text(object, "/apiVersion") != wanted;
+    let mut waiting: Vec<&mut Value> = objects.iter_mut().filter(foreign).collect();
+    let Some(first) = waiting.first() else { return Ok(()) };
+    let from = meta::text(first, "/apiVersion").to_owned();
+    let Some(webhook) = custom.webhook(&from) else { return Ok(()) };
+    let kind = custom.definition.kind();
+    let sent: Vec<Value> = waiting.iter().map(|object| Value::clone(object)).collect();
+    let converted = review(server, webhook, &wanted, &sent)
+        .await
+        .and_then(|converted| sound(&sent, converted, &wanted, kind))
+        .map_err(|error| {
+            let of = format!("conversion webhook for {from}, Kind={kind}");
+            let text = match error {
+                ConversionError::Objects(why) => format!("{of} {why}"),
+                other => format!("{of} failed: {other}"),
+            };
+            ApiError::new(500, "InternalError", text)
+        })?;
+    for (place, mut object) in waiting.iter_mut().zip(converted) {
+        custom.adopt(&mut object);
+        **place = object;
+    }
+    Ok(())
+}
+
+/// Asks the webhook.
+async fn review(
+    server: &Server,
+    webhook: &Value,
+    wanted: &str,
+    objects: &[Value],
+) -> Result<Vec<Value>, ConversionError> {
+    let offered = meta::list(webhook, "/conversionReviewVersions").iter().filter_map(Value::as_str);
+    let version = offered
+        .into_iter()
+        .find(|version| matches!(*version, "v1" | "v1beta1"))
+        .ok_or_else(|| ConversionError::Call("no supported conversion review versions".to_owned()))?;
+    let uid = server.ambient().uid();
+    let api_version = format!("apiextensions.k8s.io/{version}");
+    let request = json!({
+        "kind": "ConversionReview", "apiVersion": api_version,
+        "request": {"uid": uid, "desiredAPIVersion": wanted, "objects": objects},
+    });
+    let place = Place::of(server, webhook)?;
+    let call = place.post(request.to_string().into());
+    let answer = tokio::time::timeout(PATIENCE, call)
+        .await
+        .map_err(|_| ConversionError::Call(format!("Post {:?}: context deadline exceeded", place.url)))??;
+    let mut review: Value = serde_json::from_slice(&answer)
+        .map_err(|error| ConversionError::Call(format!("the answer is not JSON: {error}")))?;
+    let refused = |text: String| Err(ConversionError::Refused(text));
+    let text = |pointer: &str| meta::text(&review, pointer);
+    let (found_version, found_kind) = (text("/apiVersion"), text("/kind"));
+    // The older version was never checked for these.
+    if version == "v1" && (found_version, found_kind) != (api_version.as_str(), "ConversionReview") {
+        return refused(format!(
+            "expected webhook response of {api_version}, Kind=ConversionReview, got {found_version}, Kind={found_kind}"
+        ));
+    }
+    if !review["response"].is_object() {
+        return refused("no response provided".to_owned());
+    }
+    if version == "v1" && text("/response/uid") != uid {
+        return refused(format!("expected response.uid={uid:?}, got {:?}", text("/response/uid")));
+    }
+    match (text("/response/result/status"), text("/response/result/message")) {
+        ("Success", _) => {}
+        (status, "") => return refused(format!("response.result.status was '{status}', not 'Success'")),
+        (_, message) => return refused(message.to_owned()),
+    }
+    match review["response"]["convertedObjects"].take() {
+        Value::Array(objects) => Ok(objects),
+        _ => Ok(Vec::new()),
+    }
+}
+
+/// The converted objects, if they are the sent ones; their metadata is taken from those, but for
+/// labels and annotations.
+fn sound(
+    sent: &[Value],
+    converted: Vec<Value>,
+    wanted: &str,
+    kind: &str,
+) -> Result<Vec<Value>, ConversionError> {
+    if converted.len() != sent.len() {
+        let text = format!("returned {} objects, expected {}", converted.len(), sent.len());
+        return Err(ConversionError::Objects(text));
+    }
+    let checked = sent.iter().zip(converted).enumerate().map(|(index, (before, after))| {
+        restored(before, after, wanted, kind).map_err(|why| {
+            ConversionError::Objects(format!("returned invalid converted object at index {index}: {why}"))
+        })
+    });
+    checked.collect()
+}
+
+fn restored(before: &Value, mut after: Value, wanted: &str, kind: &str) -> Result<Value, String> {
+    let version = meta::text(&after, "/apiVersion");
+    if version != wanted {
+        return Err(format!("invalid groupVersion (expected {wanted}, received {version})"));
+    }
+    let found = meta::text(&after, "/kind");
+    if found != kind {
+        return Err(format!("invalid kind (expected {kind}, received {found})"));
+    }
+    for (what, pointer) in
+        [("name", "/metadata/name"), ("namespace", "/metadata/namespace"), ("UID", "/metadata/uid")]
+    {
+        let (had, has) = (meta::text(before, pointer), meta::text(&after, pointer));
+        if had != has {
+            return Err(format!("must have the same {what}: {had} != {has}"));
+        }
+    }
+    let made = match after.get_mut("metadata").map(Value::take) {
+        Some(made @ Value::Object(_)) => made,
+        Some(_) => return Err("invalid metadata in converted object".to_owned()),
+        None => return Err("missing metadata in converted object".to_owned()),
+    };
+    let mut metadata = before["metadata"].clone();
+    for field in ["labels", "annotations"] {
+        let Some(map) = metadata.as_object_mut() else { break };
+        match made.get(field) {
+            None | Some(Value::Null) => drop(map.remove(field)),
+            Some(Value::Object(values)) => {
+                if let Some((key, _)) = values.iter().find(|(_, value)| !value.is_string()) {
+                    return Err(format!("metadata.{field}[{key}] must be a string in converted object"));
+                }
+                map.insert(field.to_owned(), Value::Object(values.clone()));
+            }
+            Some(_) => return Err(format!("invalid metadata.{field} in converted object")),
+        }
+    }
+    if metadata["labels"] != before["metadata"]["labels"]
+        || metadata["annotations"] != before["metadata"]["annotations"]
+    {
+        let errors = metadata::validate(&json!({"metadata": metadata}), |_| Vec::new());
+        let errors: Vec<String> = errors
+            .iter()
+            .filter(|error| error.field.contains("labels") || error.field.contains("annotations"))
+            .map(|error| format!("{}: {}", error.field, error.message))
+            .collect();
+        if !errors.is_empty() {
+            return Err(errors.join(", "));
+        }
+    }
+    after["metadata"] = metadata;
+    Ok(after)
+}
+
+/// Where a webhook is.
+struct Place {
+    url: String,
+    /// What the connection is made to.
+    host: String,
+    port: u16,
+    /// What the certificate must name.
+    name: String,
+    target: String,
+    roots: Option<Vec<u8>>,
+}
+
+impl Place {
+    fn of(server: &Server, webhook: &Value) -> Result<Self, ConversionError> {
+        let config = &webhook["clientConfig"];
+        let bundle = meta::text(config, "/caBundle");
+        let roots = STANDARD
+            .decode(bundle)
+            .map_err(|error| ConversionError::Call(format!("caBundle is not base64: {error}")))?;
+        let roots = Some(roots).filter(|roots| !roots.trim_ascii().is_empty());
+        if let Some(url) = config["url"].as_str() {
+            let bad = || ConversionError::Call(format!("parse {url:?}: not an https URL"));
+            let uri: Uri = url.parse().map_err(|_| bad())?;
+            let host = uri.host().ok_or_else(bad)?.trim_matches(['[', ']']).to_owned();
+            return Ok(Self {
+                url: url.to_owned(),
+                name: host.clone(),
+                port: uri.port_u16().unwrap_or(443),
+                target: uri.path_and_query().map_or("/".to_owned(), ToString::to_string),
+                host,
+                roots,
+            });
+        }
+        let text = |field: &str| meta::text(&config["service"], field);
+        let (namespace, service) = (text("/namespace"), text("/name"));
+        let port = config["service"]["port"].as_u64().and_then(|p| u16::try_from(p).ok()).unwrap_or(443);
+        let host = address(server, namespace, service, port)?;
+        let target = format!("/{}", text("/path").trim_start_matches('/'));
+        let name = format!("{service}.{namespace}.svc");
+        Ok(Self { url: format!("https://{name}:{port}{target}"), host, port, name, target, roots })
+    }
+
+    /// Sends a review and gives the answer's body.
+    async fn post(&self, body: Bytes) -> Result<Bytes, ConversionError> {
+        let failed = |why: &dyn std::fmt::Display| {
+            ConversionError::Call(format!("Post \"{}?timeout=30s\": {why}", self.url))
+        };
+        let stream = self.connect().await.map_err(|error| failed(&error))?;
+        let (mut sender, connection) =
+            http1::handshake(TokioIo::new(stream)).await.map_err(|error| failed(&error))?;
+        let separator = if self.target.contains('?') { '&' } else { '?' };
+        let request = Request::post(format!("{}{separator}timeout=30s", self.target))
+            .header(http::header::HOST, &self.name)
+            .header(http::header::CONTENT_TYPE, "application/json")
+            .header(http::header::ACCEPT, "application/json")
+            .header(http::header::USER_AGENT, "kube-apiserver")
+            .body(Full::new(body))
+            .map_err(|error| failed(&error))?;
+        let exchange = async {
+            let answer = sender.send_request(request).await.map_err(|error| failed(&error))?;
+            let status = answer.status();
+            let body = Limited::new(answer.into_body(), ANSWER).collect().await;
+            let body = body.map_err(|error| failed(&error))?.to_bytes();
+            if status.is_success() {
+                return Ok(body);
+            }
+            Err(ConversionError::Call(format!(
+                "the server answered {}",
+                status.canonical_reason().unwrap_or(status.as_str())
+            )))
+        };
+        let mut connection = std::pin::pin!(connection);
+        let mut exchange = std::pin::pin!(exchange);
+        tokio::select! {
+            biased;
+            done = &mut exchange => done,
+            // What it brought before it ended may still be taken.
+            _ = &mut connection => exchange.await,
+        }
+    }
+
+    async fn connect(&self) -> io::Result<tokio_rustls::client::TlsStream<TcpStream>> {
+        let invalid =
+            |error: &dyn std::fmt::Display| io::Error::new(io::ErrorKind::InvalidInput, error.to_string());
+        let mut roots = RootCertStore::empty();
+        let bundle = match &self.roots {
+            Some(bundle) => bundle.clone(),
+            None => tokio::fs::read(SYSTEM_ROOTS).await.unwrap_or_default(),
+        };
+        for certificate in CertificateDer::pem_slice_iter(&bundle) {
+            let certificate = certificate.map_err(|error| invalid(&error))?;
+            // Those of the machine need not all be understood.
+            let added = roots.add(certificate);
+            if self.roots.is_some() {
+                added.map_err(|error| invalid(&error))?;
+            }
+        }
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| invalid(&error))?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let name = ServerName::try_from(self.name.clone()).map_err(|error| invalid(&error))?;
+        let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
+        stream.set_nodelay(true)?;
+        TlsConnector::from(Arc::new(config)).connect(name, stream).await
+    }
+}
+
+/// What stands behind a Service for the server itself: its cluster address, or the name that it is
+/// another name for.
+fn address(server: &Server, namespace: &str, name: &str, port: u16) -> Result<String, ConversionError> {
+    let missing =
+        |why: &str| ConversionError::Call(format!("service {name:?} in namespace {namespace:?}: {why}"));
+    let services = server.caches().cache("", "v1", "services").ok_or_else(|| missing("not served"))?;
+    let entry = services.get(&format!("{namespace}/{name}")).ok_or_else(|| missing("not found"))?;
+    let service: Value = serde_json::from_slice(&entry.object()).unwrap_or_default();
+    if service["spec"]["type"] == "ExternalName" {
+        return Ok(meta::text(&service, "/spec/externalName").to_owned());
+    }
+    if !meta::list(&service, "/spec/ports").iter().any(|known| known["port"] == port) {
+        return Err(missing(&format!("no service port {port} found")));
+    }
+    match meta::text(&service, "/spec/clusterIP") {
+        "" | "None" => Err(missing("it has no cluster address")),
+        address => Ok(address.to_owned()),
+    }
+}

@@ -1,0 +1,130 @@
+//! `/healthz`, `/livez`, `/readyz`: their checks by Kubernetes' names, and their text to the byte.
+
+use std::time::Duration;
+
+use http::Response;
+use http::header::{HeaderName, HeaderValue};
+
+use crate::body::Body;
+use crate::context::Context;
+use crate::hooks::HOOKS;
+use crate::respond;
+use crate::server::Server;
+use crate::verbs::no_such_resource;
+
+/// The store has this long to answer.
+const STORE: Duration = Duration::from_secs(2);
+
+/// One of the three.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Healthz,
+    Livez,
+    Readyz,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Healthz => "healthz",
+            Self::Livez => "livez",
+            Self::Readyz => "readyz",
+        }
+    }
+
+    /// In the order in which they are made and shown.
+    fn checks(self, server: &Server) -> Vec<&'static str> {
+        let ready = self == Self::Readyz;
+        let mut names = vec!["ping", "log", "etcd"];
+        if ready {
+            names.extend(["etcd-readiness", "informer-sync"]);
+        }
+        let identity = |hook: &&str| !hook.contains("identity") || server.config().identity.is_some();
+        names.extend(HOOKS.iter().copied().filter(identity));
+        if ready {
+            names.push("shutdown");
+        }
+        names
+    }
+}
+
+/// `/readyz/ping` to readyz and `ping`.
+pub fn path(path: &str) -> Option<(Kind, &str)> {
+    let path = path.strip_suffix('/').unwrap_or(path);
+    [Kind::Healthz, Kind::Livez, Kind::Readyz].into_iter().find_map(|kind| {
+        let rest = path.strip_prefix('/')?.strip_prefix(kind.name())?;
+        if rest.is_empty() { Some((kind, "")) } else { rest.strip_prefix('/').map(|check| (kind, check)) }
+    })
+}
+
+/// Makes the checks. With `only` a single one.
+pub async fn answer(context: &Context, kind: Kind, only: &str) -> Response<Body> {
+    let server = &context.server;
+    let names = kind.checks(server);
+    if !only.is_empty() {
+        if !names.contains(&only) {
+            return respond::refusal(&no_such_resource());
+        }
+        return match check(server, only).await {
+            Ok(()) => text(200, "ok".to_owned()),
+            Err(why) => text(500, format!("internal server error: {why}\n")),
+        };
+    }
+    let excluded: Vec<&str> = context.query.all("exclude").collect();
+    let (mut report, mut failed) = (String::new(), Vec::new());
+    for name in &names {
+        if excluded.contains(name) {
+            report.push_str(&format!("[+]{name} excluded: ok\n"));
+            continue;
+        }
+        let result = check(server, name).await;
+        server.metrics().health_checked(name, kind.name(), result.is_ok());
+        match result {
+            Ok(()) => report.push_str(&format!("[+]{name} ok\n")),
+            Err(why) => {
+                // Anybody may ask, so the reason is for the log.
+                report.push_str(&format!("[-]{name} failed: reason withheld\n"));
+                failed.push(format!("{name}: {why}"));
+            }
+        }
+    }
+    let mut unmatched: Vec<&str> = excluded.into_iter().filter(|name| !names.contains(name)).collect();
+    unmatched.sort_unstable();
+    unmatched.dedup();
+    if !unmatched.is_empty() {
+        let list = unmatched.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(",");
+        report.push_str(&format!("warn: some health checks cannot be excluded: no matches for {list}\n"));
+    }
+    let name = kind.name();
+    if !failed.is_empty() {
+        tracing::info!(check = name, failed = failed.join("; "), "not healthy");
+        return text(500, format!("{report}{name} check failed\n"));
+    }
+    if context.query.all("verbose").next().is_some() {
+        return text(200, format!("{report}{name} check passed\n"));
+    }
+    text(200, "ok".to_owned())
+}
+
+fn text(code: u16, content: String) -> Response<Body> {
+    let mut response = respond::text(code, content);
+    let options = HeaderName::from_static("x-content-type-options");
+    response.headers_mut().insert(options, HeaderValue::from_static("nosniff"));
+    response
+}
+
+async fn check(server: &Server, name: &str) -> Result<(), String> {
+    match name {
+        "etcd" | "etcd-readiness" => match tokio::time::timeout(STORE, server.store().revision()).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(_) => Err("the store does not answer in time".to_owned()),
+        },
+        "informer-sync" if server.caches().passed() == 0 => Err("the caches are not loaded".to_owned()),
+        // Caches that have fallen behind the store are as bad as none.
+        "informer-sync" => server.fresh().await.map(drop).map_err(|error| error.to_string()),
+        "shutdown" if server.draining().is_cancelled() => Err("process is shutting down".to_owned()),
+        hook if HOOKS.contains(&hook) && !server.hooks().is_done(hook) => Err("not finished".to_owned()),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,224 @@
+//! ServiceCIDRs: the one made from the flags, and the life of all of them (KEP-1880).
+//!
+//! In Kubernetes their conditions and finalizer are kept by the controller manager. Here the
+//! server does it, because it alone hands out the addresses: whether a range may still be used is
+//! then known where it is used, and a server without controllers can take further ranges. A
+//! controller manager that does the same beside it finds nothing to do.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use apiserver_api::error::ApiError;
+use apiserver_api::meta;
+use apiserver_api::registry::Resource;
+use apiserver_api::time;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::events::{Report, record};
+use super::{create, put};
+use crate::allocate::blocks::Block;
+use crate::server::Server;
+use crate::storage::{self, Stored};
+
+/// The ServiceCIDR of the flags.
+const DEFAULT: &str = "kubernetes";
+/// Keeps a ServiceCIDR whose addresses are in use.
+const FINALIZER: &str = "networking.k8s.io/service-cidr-finalizer";
+/// Other servers hear of a deletion within this time, so that no address is taken afterwards.
+const SETTLE: Duration = Duration::from_secs(10);
+/// Those that go are looked at this often.
+const AGAIN: Duration = Duration::from_secs(5);
+const HOOK: &str = "poststarthook/start-kubernetes-service-cidr-controller";
+
+fn kind(server: &Server) -> Option<&Arc<Resource>> {
+    server.registry().by_kind("networking.k8s.io/v1", "ServiceCIDR")
+}
+
+/// Makes the ServiceCIDR `kubernetes`. One that is there stays as it is; a second family that the
+/// flags have gained is added to it, and any other difference is told in an Event.
+pub async fn ensure_default(server: &Arc<Server>) -> Result<(), ApiError> {
+    let Some(resource) = kind(server) else {
+        server.hooks().done(HOOK);
+        return Ok(());
+    };
+    let flags: Vec<String> = server.config().service_cidrs.iter().map(ToString::to_string).collect();
+    let Some(Stored { object: current, .. }) = storage::fetch(server, resource, "", DEFAULT).await? else {
+        let object = json!({
+            "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR",
+            "metadata": {"name": DEFAULT, "finalizers": [FINALIZER]},
+            "spec": {"cidrs": flags},
+        });
+        create(server, resource, object).await?;
+        look(server, resource, DEFAULT, false).await?;
+        server.hooks().done(HOOK);
+        return Ok(());
+    };
+    let had: Vec<&str> = meta::list(&current, "/spec/cidrs").iter().filter_map(Value::as_str).collect();
+    if had.len() == 1 && flags.len() == 2 && had[0] == flags[0] {
+        let mut new = current.clone();
+        new["spec"]["cidrs"] = json!(flags);
+        put(server, resource, new).await?;
+    } else if had != flags {
+        let note = format!(
+            "The default ServiceCIDR {had:?} does not match the flag --service-cluster-ip-range {flags:?}"
+        );
+        let report = Report {
+            reporter: "kubernetes-service-cidr-controller",
+            kind: "Warning",
+            reason: "KubernetesDefaultServiceCIDRInconsistent",
+            action: "KubernetesDefaultServiceCIDRInconsistent",
+            note,
+        };
+        record(server, &current, report).await;
+    }
+    look(server, resource, DEFAULT, false).await?;
+    server.hooks().done(HOOK);
+    Ok(())
+}
+
+/// Looks after all ServiceCIDRs, for ever.
+pub async fn keep(server: &Arc<Server>) {
+    let Some(resource) = kind(server) else { return };
+    // Since when this server knows that they go. Clocks of servers differ, so stamps are no help.
+    let mut going: BTreeMap<String, Instant> = BTreeMap::new();
+    loop {
+        let all = server.blocks().all();
+        going.retain(|name, _| all.get(name).is_some_and(|block| block.going));
+        for (name, block) in all.iter().filter(|(_, block)| !block.open) {
+            let since = block.going.then(|| *going.entry(name.clone()).or_insert_with(Instant::now));
+            let settled = since.is_some_and(|since| since.elapsed() >= SETTLE);
+            if let Err(error) = look(server, resource, name, settled).await {
+                tracing::warn!(%error, %name, "a ServiceCIDR cannot be brought up to date");
+            }
+        }
+        if !all.contains_key(DEFAULT)
+            && let Err(error) = ensure_default(server).await
+        {
+            tracing::warn!(%error, "the default ServiceCIDR cannot be kept");
+        }
+        let _ = tokio::time::timeout(AGAIN, server.blocks().changed()).await;
+    }
+}
+
+/// Brings one up to date. `settled`: all servers know by now that it goes.
+async fn look(
+    server: &Arc<Server>,
+    resource: &Arc<Resource>,
+    name: &str,
+    settled: bool,
+) -> Result<(), ApiError> {
+    let Some(current) = storage::fetch(server, resource, "", name).await? else { return Ok(()) };
+    let now = server.ambient().now();
+    let used = if meta::deletion_timestamp(&current.object).is_some() {
+        server.fresh().await?;
+        is_used(server, name, &Block::of(&current.object))?
+    } else {
+        false
+    };
+    match plan(&current.object, used, settled, now) {
+        Step::Nothing => {}
+        Step::Put(new) => drop(put(server, resource, new).await?),
+        Step::Remove => drop(storage::remove(server, resource, "", name, current.revision).await?),
+    }
+    Ok(())
+}
+
+/// Whether an address of the range is in use that no other range would cover.
+fn is_used(server: &Server, name: &str, block: &Block) -> Result<bool, ApiError> {
+    let Some(addresses) = server.registry().by_kind("networking.k8s.io/v1", "IPAddress") else {
+        return Ok(false);
+    };
+    let snapshot = server.cache(addresses)?.snapshot();
+    let inside = |address: &IpAddr| block.cidrs.iter().any(|range| range.contains(*address));
+    Ok(snapshot
+        .objects
+        .keys()
+        .filter_map(|key| key.parse::<IpAddr>().ok())
+        .any(|address| inside(&address) && !server.blocks().covered_without(address, name)))
+}
+
+#[derive(Debug, PartialEq)]
+enum Step {
+    Nothing,
+    Put(Value),
+    Remove,
+}
+
+/// What a ServiceCIDR needs: pure.
+fn plan(object: &Value, used: bool, settled: bool, now: Timestamp) -> Step {
+    let mut new = object.clone();
+    let finalizers = meta::finalizers(object);
+    let mut kept: Vec<String> =
+        finalizers.iter().filter(|f| **f != FINALIZER).map(|f| (*f).to_owned()).collect();
+    if meta::deletion_timestamp(object).is_none() {
+        if kept.len() == finalizers.len() {
+            kept.push(FINALIZER.to_owned());
+            meta::set_finalizers(&mut new, kept);
+        }
+        condition(&mut new, true, "", "Kubernetes Service CIDR is ready", now);
+        return if new == *object { Step::Nothing } else { Step::Put(new) };
+    }
+    if kept.len() == finalizers.len() || (!used && !settled) {
+        return Step::Nothing;
+    }
+    if used {
+        let why = "There are still IPAddresses referencing the ServiceCIDR, please remove them or create a new ServiceCIDR";
+        condition(&mut new, false, "Terminating", why, now);
+        return if new == *object { Step::Nothing } else { Step::Put(new) };
+    }
+    if kept.is_empty() {
+        return Step::Remove;
+    }
+    meta::set_finalizers(&mut new, kept);
+    Step::Put(new)
+}
+
+fn condition(object: &mut Value, ready: bool, reason: &str, message: &str, now: Timestamp) {
+    let status = if ready { "True" } else { "False" };
+    let mut conditions = meta::list(object, "/status/conditions").to_vec();
+    let found = conditions.iter().position(|c| c["type"] == "Ready");
+    if found.is_some_and(|index| conditions[index]["status"] == status) {
+        return;
+    }
+    let new = json!({
+        "type": "Ready", "status": status, "reason": reason, "message": message,
+        "lastTransitionTime": time::rfc3339(now),
+    });
+    match found {
+        Some(index) => conditions[index] = new,
+        None => conditions.push(new),
+    }
+    object["status"]["conditions"] = Value::Array(conditions);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_is_made_ready_guarded_and_let_go_when_nothing_uses_it() {
+        let now = time::parse("2026-01-01T00:01:00Z").unwrap();
+        let fresh = json!({"metadata": {"name": "a"}, "spec": {"cidrs": ["10.0.0.0/24"]}});
+        let Step::Put(ready) = plan(&fresh, false, false, now) else { panic!("it becomes ready") };
+        assert_eq!(meta::finalizers(&ready), [FINALIZER]);
+        assert!(Block::of(&ready).open);
+        assert_eq!(plan(&ready, true, false, now), Step::Nothing);
+
+        let mut going = ready;
+        meta::set(&mut going, "deletionTimestamp", "2026-01-01T00:00:00Z");
+        assert_eq!(plan(&going, false, false, now), Step::Nothing, "others may not have heard of it");
+        let Step::Put(waiting) = plan(&going, true, true, now) else { panic!("it says why it stays") };
+        assert_eq!(waiting["status"]["conditions"][0]["reason"], "Terminating");
+        assert!(!Block::of(&waiting).open);
+        assert_eq!(plan(&waiting, true, true, now), Step::Nothing);
+        assert_eq!(plan(&waiting, false, true, now), Step::Remove);
+        let mut other = waiting;
+        meta::set_finalizers(&mut other, vec!["example.com/x".to_owned(), FINALIZER.to_owned()]);
+        let Step::Put(left) = plan(&other, false, true, now) else { panic!("another finalizer holds it") };
+        assert_eq!(meta::finalizers(&left), ["example.com/x"]);
+    }
+}

@@ -1,0 +1,60 @@
+//! Events that the server itself reports.
+
+use std::sync::Arc;
+
+use apiserver_api::error::ApiError;
+use apiserver_api::meta;
+use apiserver_api::time;
+use serde_json::{Value, json};
+
+use crate::context::Context;
+use crate::server::Server;
+use crate::verbs::create;
+
+/// What has happened to an object.
+pub struct Report<'a> {
+    /// Who says so: `portallocator-repair-controller`.
+    pub reporter: &'a str,
+    /// `Normal` or `Warning`.
+    pub kind: &'a str,
+    /// `PortNotAllocated`
+    pub reason: &'a str,
+    /// `PortAllocation`
+    pub action: &'a str,
+    pub note: String,
+}
+
+/// Writes an Event about an object, which needs `apiVersion`, `kind` and metadata. A failure is
+/// logged: nothing depends on an Event.
+pub async fn record(server: &Arc<Server>, regarding: &Value, report: Report<'_>) {
+    let Report { reason, note, .. } = &report;
+    tracing::info!(object = meta::name(regarding), reason, note, "an event");
+    if let Err(error) = write(server, regarding, &report).await {
+        tracing::warn!(%error, reason, "an event cannot be written");
+    }
+}
+
+async fn write(server: &Arc<Server>, regarding: &Value, report: &Report<'_>) -> Result<(), ApiError> {
+    let Some(resource) = server.registry().by_kind("v1", "Event") else { return Ok(()) };
+    // Events about objects without a namespace lie in `default`.
+    let namespace = Some(meta::namespace(regarding)).filter(|n| !n.is_empty()).unwrap_or("default");
+    let now = server.ambient().now();
+    let suffix = format!("{:016x}", server.ambient().random.next_u64());
+    let reference = json!({
+        "apiVersion": regarding["apiVersion"], "kind": regarding["kind"],
+        "namespace": meta::namespace(regarding), "name": meta::name(regarding),
+        "uid": meta::uid(regarding), "resourceVersion": meta::resource_version(regarding),
+    });
+    let event = json!({
+        "apiVersion": "v1", "kind": "Event",
+        "metadata": {"name": format!("{}.{suffix}", meta::name(regarding)), "namespace": namespace},
+        "involvedObject": reference, "type": report.kind, "reason": report.reason,
+        "action": report.action, "message": report.note,
+        "eventTime": time::rfc3339_micro(now),
+        "reportingComponent": report.reporter,
+        "reportingInstance": format!("{}-{}", report.reporter, server.config().identity.as_deref().unwrap_or("apiserver")),
+        "source": {},
+    });
+    let context = Context::internal(Arc::clone(server), namespace);
+    create::store(&context, resource, event).await.map(drop)
+}

@@ -1,0 +1,153 @@
+//! The Lease by which this API server is known (KEP-1965), and the removal of those whose servers
+//! are gone.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use apiserver_api::error::ApiError;
+use apiserver_api::meta;
+use apiserver_api::time;
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use super::events::{Report, record};
+use super::{create, put};
+use crate::server::Server;
+use crate::storage;
+
+/// Seconds that a Lease counts without being renewed.
+pub const DURATION: i64 = 3600;
+const RENEW: Duration = Duration::from_secs(10);
+const COLLECT: Duration = Duration::from_secs(3600);
+const NAMESPACE: &str = "kube-system";
+const LABEL: &str = "apiserver.kubernetes.io/identity";
+
+/// `apiserver-` and 128 bits of a hash of the host's name, in base 32 as Kubernetes writes it.
+pub fn name(host: &str) -> String {
+    const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
+    let digest = Sha256::digest(host.as_bytes());
+    let mut name = "apiserver-".to_owned();
+    let (mut bits, mut count) = (0_u32, 0);
+    for byte in &digest[..16] {
+        bits = bits << 8 | u32::from(*byte);
+        count += 8;
+        while count >= 5 {
+            count -= 5;
+            name.push(char::from(ALPHABET[(bits >> count & 31) as usize]));
+        }
+    }
+    if count > 0 {
+        name.push(char::from(ALPHABET[(bits << (5 - count) & 31) as usize]));
+    }
+    name
+}
+
+/// Renews the Lease of this server and collects those of others, for ever.
+pub async fn keep(server: &Arc<Server>) {
+    let Some(host) = server.config().identity.clone() else { return };
+    let holder = format!("{}_{}", name(&host), server.ambient().uid());
+    let mut collect = tokio::time::interval(COLLECT);
+    let mut renew = tokio::time::interval(RENEW);
+    loop {
+        tokio::select! {
+            biased;
+            () = server.draining().cancelled() => return,
+            _ = renew.tick() => {
+                if let Err(error) = renew_one(server, &host, &holder).await {
+                    tracing::warn!(%error, "this server's Lease cannot be renewed");
+                }
+            }
+            _ = collect.tick() => {
+                if let Err(error) = collect_expired(server).await {
+                    tracing::warn!(%error, "Leases of other servers cannot be collected");
+                }
+            }
+        }
+    }
+}
+
+fn wanted(host: &str, holder: &str, now: Timestamp) -> Value {
+    json!({
+        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+        "metadata": {"name": name(host), "namespace": NAMESPACE,
+            "labels": {LABEL: "kube-apiserver", "kubernetes.io/hostname": host}},
+        "spec": {"holderIdentity": holder, "leaseDurationSeconds": DURATION,
+            "renewTime": time::rfc3339_micro(now)},
+    })
+}
+
+async fn renew_one(server: &Arc<Server>, host: &str, holder: &str) -> Result<(), ApiError> {
+    let Some(resource) = server.registry().by_kind("coordination.k8s.io/v1", "Lease") else { return Ok(()) };
+    let wanted = wanted(host, holder, server.ambient().now());
+    match storage::fetch(server, resource, NAMESPACE, &name(host)).await? {
+        None => create(server, resource, wanted).await.map(drop),
+        Some(current) => {
+            let mut lease = current.object;
+            lease["spec"] = wanted["spec"].clone();
+            for (key, value) in wanted["metadata"]["labels"].as_object().into_iter().flatten() {
+                lease["metadata"]["labels"][key] = value.clone();
+            }
+            put(server, resource, lease).await.map(drop)
+        }
+    }
+}
+
+/// Whether nobody renews a Lease any more.
+fn is_expired(lease: &Value, now: Timestamp) -> bool {
+    let renewed = lease["spec"]["renewTime"].as_str().and_then(time::parse);
+    let Some(renewed) = renewed else { return true };
+    let lasts = lease["spec"]["leaseDurationSeconds"].as_i64().unwrap_or(DURATION);
+    renewed.checked_add(SignedDuration::from_secs(lasts)).is_ok_and(|end| end < now)
+}
+
+async fn collect_expired(server: &Arc<Server>) -> Result<(), ApiError> {
+    let Some(resource) = server.registry().by_kind("coordination.k8s.io/v1", "Lease") else { return Ok(()) };
+    let snapshot = server.cache(resource)?.snapshot();
+    let prefix = format!("{NAMESPACE}/");
+    let leases = snapshot.objects.values().filter(|e| e.key.starts_with(&prefix));
+    for entry in leases.filter(|entry| entry.label(LABEL) == Some("kube-apiserver")) {
+        let Ok(lease) = serde_json::from_slice::<Value>(&entry.object()) else { continue };
+        if is_expired(&lease, server.ambient().now()) {
+            let name = meta::name(&lease);
+            tracing::info!(name, "the Lease of an API server that is gone is removed");
+            drop(storage::remove(server, resource, NAMESPACE, name, entry.revision).await?);
+        }
+    }
+    Ok(())
+}
+
+/// Leaves an Event about the Lease, so that others see why it is gone.
+pub async fn tell_end(server: &Arc<Server>) {
+    let Some(host) = &server.config().identity else { return };
+    let lease = json!({
+        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+        "metadata": {"name": name(host), "namespace": NAMESPACE},
+    });
+    let note =
+        format!("The API server on {host} was told to end: it is no longer ready and finishes its requests");
+    let report = Report {
+        reporter: "apiserver",
+        kind: "Normal",
+        reason: "TerminationStart",
+        action: "Terminating",
+        note,
+    };
+    record(server, &lease, report).await;
+}
+
+/// Says that nobody holds the Lease any more: its server has ended as it should.
+pub async fn withdraw(server: &Arc<Server>) {
+    let Some(host) = &server.config().identity else { return };
+    let Some(resource) = server.registry().by_kind("coordination.k8s.io/v1", "Lease") else { return };
+    let found = storage::fetch(server, resource, NAMESPACE, &name(host)).await;
+    if let Ok(Some(current)) = found
+        && let Err(error) = storage::remove(server, resource, NAMESPACE, &name(host), current.revision).await
+    {
+        tracing::warn!(%error, "this server's Lease stays until it expires");
+    }
+}
+
+#[cfg(test)]
+#[path = "identity_tests.rs"]
+mod tests;

@@ -1,0 +1,163 @@
+//! The Service `kubernetes`, its EndpointSlice and its Endpoints, kept by all API servers together.
+//!
+//! Each server writes a key with a time to live under its address, as Kubernetes' lease reconciler
+//! does, and sets the endpoints to the addresses found there. The address of a server that dies
+//! goes with its key; one that ends in good order removes it.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use apiserver_api::error::ApiError;
+use apiserver_api::protobuf;
+use apiserver_store::{Op, Range, StoreError, Write, Written};
+use bytes::Bytes;
+use serde_json::{Value, json};
+
+use super::keep as keep_object;
+use crate::limits;
+use crate::server::Server;
+use crate::storage;
+
+/// Where the keys lie; their names are addresses.
+const LEASES: &str = "/registry/masterleases/";
+/// Seconds that an address counts without being renewed.
+const TTL: u32 = 15;
+const RENEW: Duration = Duration::from_secs(10);
+
+/// Looks after them for ever, until the server ends.
+pub async fn keep(server: &Arc<Server>) {
+    if server.config().advertise.is_none() {
+        return;
+    }
+    let mut ticks = tokio::time::interval(RENEW);
+    loop {
+        tokio::select! {
+            biased;
+            () = server.draining().cancelled() => return,
+            _ = ticks.tick() => {}
+        }
+        if let Err(error) = ensure(server).await {
+            tracing::warn!(%error, "the Service kubernetes cannot be kept");
+        }
+    }
+}
+
+/// Writes what is missing of the Service, and the endpoints as they are now.
+pub async fn ensure(server: &Arc<Server>) -> Result<(), ApiError> {
+    let Some(address) = server.config().advertise else { return Ok(()) };
+    let addresses = server.allocator()?.kubernetes_addresses();
+    let service_address = addresses.iter().find(|a| a.is_ipv4() == address.is_ipv4());
+    if let Some(service_address) = service_address.or(addresses.first()) {
+        keep_object(server, service(*service_address, address.port())).await?;
+    }
+    // Endpoints cannot be on the loopback interface, so a server that only listens there has none.
+    if address.ip().is_loopback() || server.draining().is_cancelled() {
+        return Ok(());
+    }
+    renew(server, address.ip()).await.map_err(storage::store_error)?;
+    reconcile(server, address).await
+}
+
+/// Takes this server's endpoint away. The last server's stays: an address that does not answer
+/// tells clients more than none.
+pub async fn withdraw(server: &Arc<Server>) {
+    let Some(address) = server.config().advertise.filter(|a| !a.ip().is_loopback()) else { return };
+    let result = async {
+        remove(server, address.ip()).await.map_err(storage::store_error)?;
+        reconcile(server, address).await
+    };
+    if let Err(error) = result.await {
+        tracing::warn!(%error, "this server's endpoint stays until its key expires");
+    }
+}
+
+async fn reconcile(server: &Arc<Server>, own: SocketAddr) -> Result<(), ApiError> {
+    let mut addresses = alive(server).await.map_err(storage::store_error)?;
+    addresses.retain(|address| address.is_ipv4() == own.is_ipv4());
+    if addresses.is_empty() {
+        tracing::info!("no API server is left; the endpoints of the Service kubernetes stay");
+        return Ok(());
+    }
+    keep_object(server, endpoints(&addresses, own.port())).await?;
+    keep_object(server, slice(&addresses, own.port())).await
+}
+
+fn key(address: IpAddr) -> String {
+    format!("{LEASES}{address}")
+}
+
+/// What Kubernetes stores under an address: Endpoints of that address alone.
+fn value(address: IpAddr) -> Bytes {
+    let object = json!({
+        "apiVersion": "v1", "kind": "Endpoints", "metadata": {},
+        "subsets": [{"addresses": [{"ip": address.to_string()}]}],
+    });
+    protobuf::to_envelope(&object).map_or_else(|_| Bytes::from(object.to_string()), Bytes::from)
+}
+
+async fn renew(server: &Server, address: IpAddr) -> Result<(), StoreError> {
+    let (key, value) = (key(address), value(address));
+    let mut expected = server.store().get(&key).await?.kv.map_or(0, |kv| kv.mod_revision);
+    for _ in 0..limits::CONFLICT_RETRIES {
+        let op = Op::Put { value: value.clone(), ttl_seconds: TTL };
+        match server.store().write(Write { key: key.clone(), expected, op }).await? {
+            Written::Done { .. } => return Ok(()),
+            // It expired meanwhile, or another server has the same address.
+            Written::Conflict { current, .. } => expected = current.map_or(0, |kv| kv.mod_revision),
+        }
+    }
+    Ok(())
+}
+
+async fn remove(server: &Server, address: IpAddr) -> Result<(), StoreError> {
+    let key = key(address);
+    let Some(kv) = server.store().get(&key).await?.kv else { return Ok(()) };
+    server.store().write(Write { key, expected: kv.mod_revision, op: Op::Delete }).await.map(drop)
+}
+
+/// The addresses of the servers that are alive.
+async fn alive(server: &Server) -> Result<BTreeSet<IpAddr>, StoreError> {
+    let page = server.store().list(Range { prefix: LEASES.to_owned(), ..Range::default() }).await?;
+    Ok(page.kvs.iter().filter_map(|kv| kv.key.strip_prefix(LEASES)?.parse().ok()).collect())
+}
+
+fn service(cluster_ip: IpAddr, port: u16) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": {"name": "kubernetes", "namespace": "default",
+            "labels": {"component": "apiserver", "provider": "kubernetes"}},
+        "spec": {
+            "type": "ClusterIP", "clusterIP": cluster_ip.to_string(), "sessionAffinity": "None",
+            "ports": [{"name": "https", "protocol": "TCP", "port": 443, "targetPort": port}],
+        },
+    })
+}
+
+fn endpoints(addresses: &BTreeSet<IpAddr>, port: u16) -> Value {
+    let addresses: Vec<Value> = addresses.iter().map(|a| json!({"ip": a.to_string()})).collect();
+    json!({
+        "apiVersion": "v1", "kind": "Endpoints",
+        "metadata": {"name": "kubernetes", "namespace": "default",
+            "labels": {"endpointslice.kubernetes.io/skip-mirror": "true"}},
+        "subsets": [{
+            "addresses": addresses,
+            "ports": [{"name": "https", "port": port, "protocol": "TCP"}],
+        }],
+    })
+}
+
+fn slice(addresses: &BTreeSet<IpAddr>, port: u16) -> Value {
+    let v4 = addresses.first().is_some_and(IpAddr::is_ipv4);
+    let endpoint = |a: &IpAddr| json!({"addresses": [a.to_string()], "conditions": {"ready": true}});
+    let endpoints: Vec<Value> = addresses.iter().map(endpoint).collect();
+    json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+        "metadata": {"name": "kubernetes", "namespace": "default",
+            "labels": {"kubernetes.io/service-name": "kubernetes"}},
+        "addressType": if v4 { "IPv4" } else { "IPv6" },
+        "endpoints": endpoints,
+        "ports": [{"name": "https", "port": port, "protocol": "TCP"}],
+    })
+}

@@ -1,0 +1,131 @@
+//! Finds what Services and their claims do not agree on, and puts it right.
+//!
+//! A server may die between a claim and the Service that it is for, and somebody may delete an
+//! IPAddress by hand. Each server looks at everything every few minutes; what it does is judged
+//! by the revision that it has seen, so several of them do no harm to each other.
+
+mod addresses;
+mod ports;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use apiserver_api::error::ApiError;
+use apiserver_api::registry::Resource;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::events::{Report, record};
+use crate::server::Server;
+
+/// Kubernetes' interval of its repair loops.
+const EVERY: Duration = Duration::from_secs(180);
+/// Addresses that seem to have leaked are looked at again after this time.
+const SOON: Duration = Duration::from_secs(30);
+const HOOK: &str = "poststarthook/start-service-ip-repair-controllers";
+
+/// What is remembered between two runs.
+#[derive(Default)]
+pub struct Repair {
+    /// IPAddresses without a Service at the last run.
+    suspects: BTreeSet<String>,
+    /// Ports without a Service, and how many more runs they are given.
+    leaks: BTreeMap<u16, u32>,
+    /// Events that were written, by who reports them, so that each is written once while its cause
+    /// stays.
+    told: BTreeMap<&'static str, BTreeSet<String>>,
+}
+
+/// Something to say about a Service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Finding {
+    /// `NAMESPACE/NAME`, or the name of an IPAddress.
+    about: String,
+    reason: &'static str,
+    note: String,
+}
+
+impl Repair {
+    /// One run over everything.
+    pub async fn run(&mut self, server: &Arc<Server>) -> Result<(), ApiError> {
+        self.addresses(server).await?;
+        let findings = ports::run(server, &mut self.leaks).await?;
+        let findings = findings.into_iter().map(|finding| (finding, "Service")).collect();
+        self.tell_all(server, findings, "portallocator-repair-controller", "PortAllocation").await;
+        server.hooks().done(HOOK);
+        Ok(())
+    }
+
+    async fn addresses(&mut self, server: &Arc<Server>) -> Result<(), ApiError> {
+        let findings = addresses::run(server, &mut self.suspects).await?;
+        self.tell_all(server, findings, "ipallocator-repair-controller", "ClusterIPAllocation").await;
+        Ok(())
+    }
+
+    /// Writes an Event for each finding that was not there at the last run.
+    async fn tell_all(
+        &mut self,
+        server: &Arc<Server>,
+        findings: Vec<(Finding, &'static str)>,
+        reporter: &'static str,
+        action: &str,
+    ) {
+        let before = self.told.remove(reporter).unwrap_or_default();
+        let mut now = BTreeSet::new();
+        for (finding, kind) in findings {
+            let id = format!("{} {} {}", finding.about, finding.reason, finding.note);
+            if !before.contains(&id) {
+                tell(server, &finding, (reporter, action, kind)).await;
+            }
+            now.insert(id);
+        }
+        self.told.insert(reporter, now);
+    }
+}
+
+async fn tell(server: &Arc<Server>, finding: &Finding, (reporter, action, kind): (&str, &str, &str)) {
+    let api_version = if kind == "Service" { "v1" } else { "networking.k8s.io/v1" };
+    let Some(resource) = server.registry().by_kind(api_version, kind) else { return };
+    let object = object(server, resource, &finding.about).unwrap_or_else(|| {
+        // It was removed just now.
+        let (namespace, name) = finding.about.split_once('/').unwrap_or(("", &finding.about));
+        json!({"apiVersion": api_version, "kind": kind, "metadata": {"namespace": namespace, "name": name}})
+    });
+    let action = if kind == "Service" { action } else { "IPAddressAllocation" };
+    let report =
+        Report { reporter, kind: "Warning", reason: finding.reason, action, note: finding.note.clone() };
+    record(server, &object, report).await;
+}
+
+fn object(server: &Server, resource: &Resource, key: &str) -> Option<Value> {
+    let entry = server.cache(resource).ok()?.get(key)?;
+    serde_json::from_slice(&entry.object()).ok()
+}
+
+/// All Services, as the cache has them.
+fn services(server: &Server) -> Result<Vec<Value>, ApiError> {
+    let Some(resource) = server.registry().by_kind("v1", "Service") else { return Ok(Vec::new()) };
+    let snapshot = server.cache(resource)?.snapshot();
+    let decode = |entry: &Arc<crate::cache::Entry>| serde_json::from_slice(&entry.object()).ok();
+    Ok(snapshot.objects.values().filter_map(decode).collect())
+}
+
+/// Repairs for ever.
+pub async fn keep(server: &Arc<Server>, mut repair: Repair) {
+    let mut due = Instant::now() + EVERY;
+    loop {
+        let soon = Instant::now() + SOON;
+        let next = if repair.suspects.is_empty() { due } else { due.min(soon) };
+        tokio::time::sleep_until(next).await;
+        let result = if next == due {
+            due += EVERY;
+            repair.run(server).await
+        } else {
+            repair.addresses(server).await
+        };
+        if let Err(error) = result {
+            tracing::warn!(%error, "addresses and node ports of Services cannot be checked");
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! The store, with the time of each call counted by operation and kind.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use apiserver_api::registry::Registry;
+use apiserver_store::{Got, Op, Page, Range, Revision, Store, StoreError, Watch, Write, Written};
+use async_trait::async_trait;
+use tokio::time::Instant;
+
+use crate::metrics::{Family, Metrics, StoreCalls};
+
+/// A store that is watched at its work.
+pub struct Measured {
+    inner: Arc<dyn Store>,
+    calls: Arc<Family<3, StoreCalls>>,
+    /// Group and plural by storage prefix.
+    kinds: BTreeMap<String, (String, String)>,
+}
+
+impl Measured {
+    /// Counts in `metrics` what happens to `inner`.
+    pub fn new(inner: Arc<dyn Store>, registry: &Registry, metrics: &Metrics) -> Self {
+        let stored = registry.iter().filter(|resource| resource.stored);
+        let kinds =
+            stored.map(|r| (format!("{}/", r.storage_prefix), (r.group.clone(), r.plural.clone()))).collect();
+        Self { inner, calls: metrics.store(), kinds }
+    }
+
+    /// Group and plural of the kind that a key belongs to. Those of custom kinds say so themselves.
+    fn kind<'a>(&'a self, key: &'a str) -> (&'a str, &'a str) {
+        let ends = key.match_indices('/').rev().map(|(index, _)| index);
+        for end in ends {
+            if let Some((group, plural)) = self.kinds.get(&key[..=end]) {
+                return (group, plural);
+            }
+        }
+        let mut parts = key.strip_prefix("/registry/").unwrap_or_default().split('/');
+        match (parts.next(), parts.next(), parts.next()) {
+            (Some(group), Some(plural), Some(_)) if group.contains('.') => (group, plural),
+            _ => ("", ""),
+        }
+    }
+
+    fn count<T>(&self, operation: &str, key: &str, began: Instant, result: &Result<T, StoreError>) {
+        let (group, resource) = self.kind(key);
+        let member = self.calls.get(&[group, operation, resource]);
+        member.value.seconds.observe(began.elapsed().as_secs_f64());
+        if result.is_err() {
+            member.value.failed.add(1);
+        }
+    }
+}
+
+#[async_trait]
+impl Store for Measured {
+    async fn get(&self, key: &str) -> Result<Got, StoreError> {
+        let began = Instant::now();
+        let result = self.inner.get(key).await;
+        self.count("get", key, began, &result);
+        result
+    }
+
+    async fn list(&self, range: Range) -> Result<Page, StoreError> {
+        let (began, prefix) = (Instant::now(), range.prefix.clone());
+        let result = self.inner.list(range).await;
+        self.count("list", &prefix, began, &result);
+        result
+    }
+
+    async fn write(&self, write: Write) -> Result<Written, StoreError> {
+        let operation = match (&write.op, write.expected) {
+            (Op::Put { .. }, 0) => "create",
+            (Op::Put { .. }, _) => "update",
+            (Op::Delete, _) => "delete",
+        };
+        let (began, key) = (Instant::now(), write.key.clone());
+        let result = self.inner.write(write).await;
+        self.count(operation, &key, began, &result);
+        result
+    }
+
+    async fn watch(&self, prefix: &str, from: Revision) -> Result<Watch, StoreError> {
+        self.inner.watch(prefix, from).await
+    }
+
+    async fn revision(&self) -> Result<Revision, StoreError> {
+        self.inner.revision().await
+    }
+
+    async fn compact(&self, revision: Revision) -> Result<(), StoreError> {
+        self.inner.compact(revision).await
+    }
+
+    async fn request_progress(&self) -> Result<(), StoreError> {
+        self.inner.request_progress().await
+    }
+
+    async fn size_bytes(&self) -> Result<Option<u64>, StoreError> {
+        self.inner.size_bytes().await
+    }
+
+    fn shared(&self) -> bool {
+        self.inner.shared()
+    }
+}

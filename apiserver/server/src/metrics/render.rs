@@ -1,0 +1,386 @@
+//! The pages of `/metrics` and `/metrics/slis`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::page::{Format, Page, Samples};
+use super::primitive::{Family, Histogram, Member};
+use super::{Metrics, Requests, process};
+
+/// What is known of a kind's cache when the page is made.
+pub struct CacheState {
+    pub group: String,
+    pub resource: String,
+    pub objects: usize,
+    pub revision: i64,
+    /// Changes that the feed has brought.
+    pub received: u64,
+    /// Objects of the first load, and of later ones.
+    pub initial: u64,
+    /// Loads of the whole state.
+    pub loads: u64,
+}
+
+/// What else the page shows.
+pub struct State {
+    pub caches: Vec<CacheState>,
+    /// Bytes of the store's files, where known.
+    pub store_bytes: Option<u64>,
+    /// `major`, `minor`, `git_version` and so on.
+    pub build: Vec<(&'static str, String)>,
+}
+
+const REQUEST: [&str; 7] = ["verb", "dry_run", "group", "version", "resource", "subresource", "scope"];
+
+/// The labels of a request in the order in which Go's client sorts them.
+fn request_labels<'a>(
+    member: &'a Member<7, Requests>,
+    code: Option<&'a str>,
+    dry_run: bool,
+) -> Vec<(&'a str, &'a str)> {
+    let mut labels: Vec<(&str, &str)> =
+        REQUEST.iter().copied().zip(member.labels.iter().map(|label| &**label)).collect();
+    labels.push(("component", "apiserver"));
+    labels.retain(|(key, _)| dry_run || *key != "dry_run");
+    labels.extend(code.map(|code| ("code", code)));
+    labels.sort_unstable();
+    labels
+}
+
+/// The same with dry runs and others together: most metrics do not tell them apart.
+fn without_dry_run(members: &[Arc<Member<7, Requests>>]) -> Vec<Member<7, Requests>> {
+    let mut merged: BTreeMap<[Box<str>; 7], Requests> = BTreeMap::new();
+    for member in members {
+        let mut labels = member.labels.clone();
+        labels[1] = Box::default();
+        merged.entry(labels).or_default().absorb(&member.value);
+    }
+    merged.into_iter().map(|(labels, value)| Member { labels, value }).collect()
+}
+
+fn each<const N: usize, T>(
+    family: &Family<N, T>,
+    names: [&'static str; N],
+    mut show: impl FnMut(&[(&str, &str)], &T),
+) {
+    for member in family.all() {
+        let labels: Vec<(&str, &str)> =
+            names.iter().copied().zip(member.labels.iter().map(|label| &**label)).collect();
+        show(&labels, &member.value);
+    }
+}
+
+fn histograms<const N: usize>(
+    samples: &mut Samples<'_>,
+    family: &Family<N, Histogram>,
+    names: [&'static str; N],
+) {
+    each(family, names, |labels, histogram| samples.histogram(labels, histogram));
+}
+
+impl Metrics {
+    /// The page of `/metrics`.
+    pub fn page(&self, format: Format, state: &State) -> String {
+        let mut page = Page::new(format);
+        self.requests_page(&mut page);
+        self.watches_page(&mut page);
+        self.store_page(&mut page, state);
+        self.admission_page(&mut page);
+        caches_page(&mut page, &state.caches);
+        process::add(&mut page);
+        page.family(
+            "kubernetes_build_info",
+            "gauge",
+            "[ALPHA] A metric with a constant '1' value labeled by major, minor, git version, git commit, git tree state, build date, Go version, and compiler from which Kubernetes was built, and platform on which it is running.",
+            |s| {
+                let labels: Vec<(&str, &str)> = state.build.iter().map(|(k, v)| (*k, v.as_str())).collect();
+                s.value(&labels, 1.0);
+            },
+        );
+        page.finish()
+    }
+
+    /// The page of `/metrics/slis`.
+    pub fn sli_page(&self, format: Format) -> String {
+        let mut page = Page::new(format);
+        page.family(
+            "kubernetes_healthcheck",
+            "gauge",
+            "[STABLE] This metric records the result of a single healthcheck.",
+            |s| each(&self.0.health, ["name", "type"], |labels, value| s.value(labels, value.value() as f64)),
+        );
+        page.family(
+            "kubernetes_healthchecks_total",
+            "counter",
+            "[STABLE] This metric records the results of all healthcheck.",
+            |s| {
+                each(&self.0.health_results, ["name", "status", "type"], |labels, value| {
+                    s.value(labels, value.value() as f64);
+                });
+            },
+        );
+        page.finish()
+    }
+
+    fn requests_page(&self, page: &mut Page) {
+        let members = self.0.requests.all();
+        let merged = without_dry_run(&members);
+        page.family(
+            "apiserver_request_total",
+            "counter",
+            "[STABLE] Counter of apiserver requests broken out for each verb, dry run value, group, version, resource, scope, component, and HTTP response code.",
+            |s| {
+                for member in &members {
+                    for (code, count) in member.value.codes.used() {
+                        s.value(&request_labels(member, Some(&code.to_string()), true), count as f64);
+                    }
+                }
+            },
+        );
+        page.family(
+            "apiserver_request_duration_seconds",
+            "histogram",
+            "[STABLE] Response latency distribution in seconds for each verb, dry run value, group, version, resource, subresource, scope and component.",
+            |s| members.iter().for_each(|m| s.histogram(&request_labels(m, None, true), &m.value.seconds)),
+        );
+        page.family(
+            "apiserver_request_sli_duration_seconds",
+            "histogram",
+            "[BETA] Response latency distribution (not counting webhook duration and priority & fairness queue wait times) in seconds for each verb, group, version, resource, subresource, scope and component.",
+            |s| merged.iter().for_each(|m| s.histogram(&request_labels(m, None, false), &m.value.sli_seconds)),
+        );
+        page.family(
+            "apiserver_response_sizes",
+            "histogram",
+            "[STABLE] Response size distribution in bytes for each group, version, verb, resource, subresource, scope and component.",
+            |s| merged.iter().for_each(|m| s.histogram(&request_labels(m, None, false), &m.value.response_bytes)),
+        );
+        self.ends_page(page, &merged);
+        self.now_page(page, &merged);
+    }
+
+    fn ends_page(&self, page: &mut Page, merged: &[Member<7, Requests>]) {
+        page.family(
+            "apiserver_request_terminations_total",
+            "counter",
+            "[ALPHA] Number of requests which apiserver terminated in self-defense.",
+            |s| {
+                for member in merged {
+                    for (code, count) in member.value.terminated.used() {
+                        s.value(&request_labels(member, Some(&code.to_string()), false), count as f64);
+                    }
+                }
+            },
+        );
+    }
+
+    /// What goes on at this moment.
+    fn now_page(&self, page: &mut Page, merged: &[Member<7, Requests>]) {
+        page.family(
+            "apiserver_longrunning_requests",
+            "gauge",
+            "[STABLE] Gauge of all active long-running apiserver requests broken out by verb, group, version, resource, scope and component. Not all requests are tracked this way.",
+            |s| {
+                for member in merged.iter().filter(|m| matches!(&*m.labels[0], "WATCH" | "CONNECT")) {
+                    s.value(&request_labels(member, None, false), member.value.long_running.value() as f64);
+                }
+            },
+        );
+        page.family(
+            "apiserver_current_inflight_requests",
+            "gauge",
+            "[STABLE] Maximal number of currently used inflight request limit of this apiserver per request kind in last second.",
+            |s| {
+                for (kind, gauge) in ["readOnly", "mutating"].iter().zip(&self.0.in_flight) {
+                    s.value(&[("request_kind", kind)], gauge.value() as f64);
+                }
+            },
+        );
+        page.family(
+            "apiserver_requested_deprecated_apis",
+            "gauge",
+            "[STABLE] Gauge of deprecated APIs that have been requested, broken out by API group, version, resource, subresource, and removed_release.",
+            |s| {
+                each(&self.0.deprecated, ["group", "version", "resource", "subresource"], |labels, value| {
+                    let mut labels = labels.to_vec();
+                    labels.push(("removed_release", ""));
+                    labels.sort_unstable();
+                    s.value(&labels, value.value() as f64);
+                });
+            },
+        );
+        page.family(
+            "apiserver_tls_handshake_errors_total",
+            "counter",
+            "[ALPHA] Number of requests dropped with 'TLS handshake error from' error",
+            |s| s.value(&[], self.0.handshake_errors.value() as f64),
+        );
+    }
+
+    fn watches_page(&self, page: &mut Page) {
+        const NAMES: [&str; 3] = ["group", "version", "resource"];
+        page.family(
+            "apiserver_registered_watchers",
+            "gauge",
+            "[ALPHA] Number of currently registered watchers for a given resources",
+            |s| each(&self.0.watches, NAMES, |labels, w| s.value(labels, w.open.value() as f64)),
+        );
+        page.family(
+            "apiserver_watch_events_total",
+            "counter",
+            "[ALPHA] Number of events sent in watch clients",
+            |s| each(&self.0.watches, NAMES, |labels, w| s.value(labels, w.events.value() as f64)),
+        );
+        page.family(
+            "apiserver_watch_events_sizes",
+            "histogram",
+            "[ALPHA] Watch event size distribution in bytes",
+            |s| each(&self.0.watches, NAMES, |labels, w| s.histogram(labels, &w.bytes)),
+        );
+        const LIST: [&str; 2] = ["group", "resource"];
+        page.family(
+            "apiserver_cache_list_total",
+            "counter",
+            "[ALPHA] Number of LIST requests served from watch cache",
+            |s| {
+                each(&self.0.lists, LIST, |labels, lists| {
+                    let labels = [labels[0], ("index", ""), labels[1]];
+                    s.value(&labels, lists.requests.value() as f64);
+                });
+            },
+        );
+        page.family(
+            "apiserver_cache_list_fetched_objects_total",
+            "counter",
+            "[ALPHA] Number of objects read from watch cache in the course of serving a LIST request",
+            |s| {
+                each(&self.0.lists, LIST, |labels, lists| {
+                    let labels = [labels[0], ("index", ""), labels[1]];
+                    s.value(&labels, lists.fetched.value() as f64);
+                });
+            },
+        );
+        page.family(
+            "apiserver_cache_list_returned_objects_total",
+            "counter",
+            "[ALPHA] Number of objects returned for a LIST request from watch cache",
+            |s| each(&self.0.lists, LIST, |labels, lists| s.value(labels, lists.returned.value() as f64)),
+        );
+    }
+
+    fn store_page(&self, page: &mut Page, state: &State) {
+        const NAMES: [&str; 3] = ["group", "operation", "resource"];
+        page.family(
+            "etcd_request_duration_seconds",
+            "histogram",
+            "[BETA] Etcd request latency in seconds for each operation and object type.",
+            |s| each(&self.0.store, NAMES, |labels, calls| s.histogram(labels, &calls.seconds)),
+        );
+        page.family(
+            "etcd_requests_total",
+            "counter",
+            "[ALPHA] Etcd request counts for each operation and object type.",
+            |s| {
+                each(&self.0.store, NAMES, |labels, calls| {
+                    s.value(labels, calls.seconds.cumulated().1 as f64);
+                });
+            },
+        );
+        page.family(
+            "etcd_request_errors_total",
+            "counter",
+            "[ALPHA] Etcd failed request counts for each operation and object type.",
+            |s| {
+                each(&self.0.store, NAMES, |labels, calls| {
+                    let failed = calls.failed.value();
+                    if failed > 0 {
+                        s.value(labels, failed as f64);
+                    }
+                });
+            },
+        );
+        page.family(
+            "apiserver_storage_size_bytes",
+            "gauge",
+            "[STABLE] Size of the storage database file physically allocated in bytes.",
+            |s| {
+                if let Some(bytes) = state.store_bytes {
+                    s.value(&[("storage_cluster_id", "etcd-0")], bytes as f64);
+                }
+            },
+        );
+    }
+
+    fn admission_page(&self, page: &mut Page) {
+        page.family(
+            "apiserver_admission_step_admission_duration_seconds",
+            "histogram",
+            "[STABLE] Admission sub-step latency histogram in seconds, broken out for each operation and API resource and step type (validate or admit).",
+            |s| histograms(s, &self.0.admission_steps, ["operation", "rejected", "type"]),
+        );
+        page.family(
+            "apiserver_admission_controller_admission_duration_seconds",
+            "histogram",
+            "[STABLE] Admission controller latency histogram in seconds, identified by name and broken out for each operation and API resource and type (validate or admit).",
+            |s| histograms(s, &self.0.admission_plugins, ["name", "operation", "rejected", "type"]),
+        );
+    }
+}
+
+fn caches_page(page: &mut Page, caches: &[CacheState]) {
+    let mut add = |name: &str, kind: &str, help: &str, value: &dyn Fn(&CacheState) -> f64| {
+        page.family(name, kind, help, |s| {
+            for cache in caches {
+                s.value(&[("group", &cache.group), ("resource", &cache.resource)], value(cache));
+            }
+        });
+    };
+    add(
+        "apiserver_resource_objects",
+        "gauge",
+        "[ALPHA] Number of stored objects at the time of last check split by kind. In case of a fetching error, the value will be -1.",
+        &|cache| cache.objects as f64,
+    );
+    add(
+        "apiserver_watch_cache_resource_version",
+        "gauge",
+        "[ALPHA] Current resource version of watch cache broken by resource type.",
+        &|cache| cache.revision as f64,
+    );
+    add(
+        "apiserver_watch_cache_events_received_total",
+        "counter",
+        "[ALPHA] Counter of events received in watch cache broken by resource type.",
+        &|cache| cache.received as f64,
+    );
+    add(
+        "apiserver_watch_cache_events_dispatched_total",
+        "counter",
+        "[ALPHA] Counter of events dispatched in watch cache broken by resource type.",
+        &|cache| cache.received as f64,
+    );
+    add(
+        "apiserver_watch_cache_initializations_total",
+        "counter",
+        "[ALPHA] Counter of watch cache initializations broken by resource type.",
+        &|cache| cache.loads as f64,
+    );
+    add(
+        "apiserver_init_events_total",
+        "counter",
+        "[ALPHA] Counter of init events processed in watch cache broken by resource type.",
+        &|cache| cache.initial as f64,
+    );
+    page.family(
+        "apiserver_storage_objects",
+        "gauge",
+        "[STABLE] Number of stored objects at the time of last check split by kind. In case of a fetching error, the value will be -1.",
+        |s| {
+            for cache in caches {
+                let dotted = format!("{}.{}", cache.resource, cache.group);
+                let name = if cache.group.is_empty() { &cache.resource } else { &dotted };
+                s.value(&[("resource", name)], cache.objects as f64);
+            }
+        },
+    );
+}

@@ -1,0 +1,69 @@
+//! What the server makes of foreign bytes, without a server: for the fuzz targets, and for whoever
+//! wants to know how a request would be read.
+
+use std::sync::{Arc, OnceLock};
+
+use apiserver_api::builtin;
+use apiserver_api::error::ApiError;
+use apiserver_api::registry::Resource;
+use bytes::Bytes;
+use http::header::{ACCEPT, HeaderMap, HeaderValue};
+use http::{Method, Uri};
+use serde_json::Value;
+
+use crate::query::Query;
+use crate::request::RequestInfo;
+use crate::verbs::{Continue, Patch, parse_configuration};
+use crate::{body, encoding, negotiate};
+
+/// The object of a body, and what the body says twice; 400 or 415.
+pub fn object(content_type: &str, bytes: &[u8]) -> Result<(Value, Vec<String>), ApiError> {
+    let decoded = body::decode(content_type, Bytes::copy_from_slice(bytes))?;
+    let repeated = decoded.repeated();
+    Ok((decoded.value, repeated))
+}
+
+/// What a patch makes of an object of the kind with this schema; 400, 413, 415 or 422.
+pub fn patch(media: &str, schema: &str, old: &Value, patch: &[u8]) -> Result<Value, ApiError> {
+    Patch::read(media, patch, true)?.0.apply(schema, old)
+}
+
+/// The configuration of an apply, and what it says twice; 400.
+pub fn configuration(bytes: &[u8]) -> Result<(Value, Vec<String>), ApiError> {
+    parse_configuration(bytes, true)
+}
+
+/// Revision and key of a continue token, and the token made anew of them; 400.
+pub fn continue_token(token: &str) -> Result<(i64, String, String), ApiError> {
+    let place = Continue::decode(token)?;
+    let again = place.encode();
+    Ok((place.revision, place.start, again))
+}
+
+/// Verb, resource, namespace and name that a request is about. `None` if the target is no URI.
+pub fn request(method: &str, target: &str) -> Option<(&'static str, String, String, String)> {
+    let uri: Uri = target.parse().ok()?;
+    let method = Method::from_bytes(method.as_bytes()).ok()?;
+    let query = Query::parse(uri.query().unwrap_or_default());
+    let _ = (query.integer("limit"), query.duration("timeout"), query.flag("watch"));
+    let info = RequestInfo::parse(&method, uri.path(), &query);
+    Some((info.verb, info.resource, info.namespace, info.name))
+}
+
+/// The media type that is answered with; `None` if there is none that the client takes.
+pub fn accept(header: &[u8]) -> Option<&'static str> {
+    let mut headers = HeaderMap::new();
+    headers.insert(ACCEPT, HeaderValue::from_bytes(header).ok()?);
+    static PODS: OnceLock<Option<Arc<Resource>>> = OnceLock::new();
+    let pods = PODS.get_or_init(|| builtin::registry().lookup("", "v1", "pods").cloned());
+    negotiate::wanted(&headers, pods.as_ref()?).ok().map(|wanted| wanted.format.media())
+}
+
+/// An object as it lies in the store; an error if it is neither JSON nor the envelope of a kind.
+pub fn stored(bytes: &[u8]) -> Result<Value, Box<dyn std::error::Error>> {
+    let json = encoding::json(bytes).map(|text| text.len());
+    let read = encoding::read(bytes);
+    // Both ways of reading agree on what can be read, but for text that only the second one looks at.
+    assert!(json.is_ok() || read.is_err(), "a tree without a text");
+    Ok(read?)
+}

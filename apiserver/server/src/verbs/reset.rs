@@ -1,0 +1,141 @@
+//! What a request cannot write, whatever it says: nobody comes to own such fields by it. The rules are
+//! those of Kubernetes' registries, kind by kind.
+
+use apiserver_api::managed::{FieldSet, PathElement, field_path};
+use apiserver_api::registry::Resource;
+use serde_json::Value;
+
+use super::update::Part;
+
+/// Metadata that no status carries.
+const NOT_OF_STATUS: [&str; 3] = ["deletionTimestamp", "finalizers", "ownerReferences"];
+
+/// The fields that a request through `subresource`, for this part of the object, leaves alone. `new`
+/// and `live` say which fields there are.
+pub fn fields(
+    resource: &Resource,
+    part: Part,
+    subresource: &str,
+    new: &Value,
+    live: Option<&Value>,
+) -> FieldSet {
+    let mut set = FieldSet::new();
+    let kind = (resource.group.as_str(), resource.kind.as_str(), subresource);
+    match (part, kind) {
+        (Part::Whole, ("", "Pod", "ephemeralcontainers")) => {
+            all_but(&mut set, new, &["spec"]);
+            below(&mut set, new, "spec", &["ephemeralContainers"]);
+        }
+        (Part::Whole, ("", "Pod", "resize")) => {
+            all_but(&mut set, new, &["spec"]);
+            below(&mut set, new, "spec", &["containers", "initContainers"]);
+            containers(&mut set, new);
+        }
+        (Part::Main, _) if resource.behaviour.status_subresource => set.insert(&field_path(&["status"])),
+        (Part::Main | Part::Whole, _) => {}
+        (Part::Status, kind) => {
+            for object in [Some(new), live].into_iter().flatten() {
+                all_but(&mut set, object, &["metadata", "status"]);
+            }
+            for field in NOT_OF_STATUS {
+                set.insert(&field_path(&["metadata", field]));
+            }
+            match kind {
+                ("apps", "Deployment", _) => set.insert(&field_path(&["metadata", "labels"])),
+                (
+                    "apiextensions.k8s.io"
+                    | "apiregistration.k8s.io"
+                    | "flowcontrol.apiserver.k8s.io"
+                    | "internal.apiserver.k8s.io",
+                    ..,
+                ) => set.insert(&field_path(&["metadata"])),
+                // Who approves does not sign, and who signs does not approve.
+                ("certificates.k8s.io", "CertificateSigningRequest", "approval") => {
+                    set.insert(&field_path(&["status", "certificate"]));
+                }
+                ("certificates.k8s.io", "CertificateSigningRequest", _) => {
+                    set.insert(&field_path(&["status", "conditions"]));
+                }
+                _ => {}
+            }
+        }
+    }
+    set
+}
+
+/// The fields of the object, but for its type and those named.
+fn all_but(set: &mut FieldSet, object: &Value, kept: &[&str]) {
+    for name in object.as_object().into_iter().flat_map(|fields| fields.keys()) {
+        if !matches!(name.as_str(), "apiVersion" | "kind") && !kept.contains(&name.as_str()) {
+            set.insert(&field_path(&[name]));
+        }
+    }
+}
+
+/// The fields of a field, but for those named.
+fn below(set: &mut FieldSet, object: &Value, field: &str, kept: &[&str]) {
+    for name in object[field].as_object().into_iter().flat_map(|fields| fields.keys()) {
+        if !kept.contains(&name.as_str()) {
+            set.insert(&field_path(&[field, name]));
+        }
+    }
+}
+
+/// What a resize leaves alone in containers.
+fn containers(set: &mut FieldSet, object: &Value) {
+    for list in ["containers", "initContainers"] {
+        for container in object["spec"][list].as_array().into_iter().flatten() {
+            let item = PathElement::key(vec![("name".into(), container["name"].clone())]);
+            for name in container.as_object().into_iter().flat_map(|fields| fields.keys()) {
+                if !matches!(name.as_str(), "name" | "resources" | "resizePolicy") {
+                    let mut path = field_path(&["spec", list]);
+                    path.extend([item.clone(), PathElement::field(name)]);
+                    set.insert(&path);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use apiserver_api::builtin;
+    use serde_json::json;
+
+    use super::*;
+
+    fn shown(group: &str, version: &str, plural: &str, part: Part, subresource: &str, new: &Value) -> Value {
+        let resource = builtin::registry().lookup(group, version, plural).cloned().unwrap();
+        fields(&resource, part, subresource, new, None).to_fields_v1()
+    }
+
+    #[test]
+    fn every_subresource_has_its_fields() {
+        let new = json!({"apiVersion": "v1", "kind": "X", "metadata": {"labels": {"a": "b"}}, "status": {},
+            "spec": {"nodeName": "n", "ephemeralContainers": [],
+                "containers": [{"name": "c", "image": "i", "resources": {}}]}});
+        let metadata = json!({"f:deletionTimestamp": {}, "f:finalizers": {}, "f:ownerReferences": {}});
+        assert_eq!(shown("", "v1", "pods", Part::Main, "", &new), json!({"f:status": {}}));
+        assert_eq!(
+            shown("", "v1", "pods", Part::Status, "status", &new),
+            json!({"f:metadata": metadata, "f:spec": {}})
+        );
+        assert_eq!(
+            shown("apps", "v1", "deployments", Part::Status, "status", &new)["f:metadata"]["f:labels"],
+            json!({})
+        );
+        assert_eq!(
+            shown("", "v1", "pods", Part::Whole, "ephemeralcontainers", &new),
+            json!({"f:metadata": {}, "f:status": {}, "f:spec": {"f:containers": {}, "f:nodeName": {}}})
+        );
+        let resized = shown("", "v1", "pods", Part::Whole, "resize", &new);
+        assert_eq!(
+            resized["f:spec"],
+            json!({"f:nodeName": {}, "f:ephemeralContainers": {},
+                "f:containers": {"k:{\"name\":\"c\"}": {"f:image": {}}}})
+        );
+        let approval =
+            shown("certificates.k8s.io", "v1", "certificatesigningrequests", Part::Status, "approval", &new);
+        assert_eq!(approval["f:status"], json!({"f:certificate": {}}));
+    }
+}

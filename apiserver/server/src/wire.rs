@@ -1,0 +1,117 @@
+//! What a connection may ask of the server before there is a request: heads, streams, silence.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use hyper_util::server::conn::auto;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Sleep;
+
+use crate::limits;
+
+/// HTTP/1.1 and HTTP/2 within limits.
+pub fn builder() -> auto::Builder<TokioExecutor> {
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits::HEAD)
+        .max_headers(limits::HEADERS)
+        .max_buf_size(limits::HEAD_BYTES);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(limits::STREAMS)
+        .max_header_list_size(limits::HEADER_LIST_BYTES)
+        .max_pending_accept_reset_streams(Some(limits::PENDING_RESETS))
+        .max_local_error_reset_streams(Some(limits::ERROR_RESETS))
+        .keep_alive_interval(Some(limits::KEEP_ALIVE))
+        .keep_alive_timeout(limits::KEEP_ALIVE_ANSWER)
+        // Informers hold many watches on one connection; each needs room of its own.
+        .initial_connection_window_size(limits::CONNECTION_WINDOW)
+        .max_send_buf_size(limits::STREAM_SEND_BUFFER);
+    builder
+}
+
+/// What HTTP/2 begins with (RFC 9113, section 3.4).
+const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// A stream whose peer has to say soon which version of HTTP it speaks: before that, the timeouts of
+/// neither version run.
+pub struct Spoken<T> {
+    stream: T,
+    /// How much of [`PREFACE`] has come.
+    seen: usize,
+    /// Until the version is known.
+    patience: Option<Pin<Box<Sleep>>>,
+}
+
+impl<T> Spoken<T> {
+    /// Begins to wait.
+    pub fn soon(stream: T) -> Self {
+        Self { stream, seen: 0, patience: Some(Box::pin(tokio::time::sleep(limits::HEAD))) }
+    }
+}
+
+impl<T: AsyncRead + Unpin> AsyncRead for Spoken<T> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        let before = buffer.filled().len();
+        let polled = Pin::new(&mut this.stream).poll_read(context, buffer);
+        if polled.is_ready() {
+            let new = &buffer.filled()[before..];
+            let expected = &PREFACE[this.seen..];
+            let shared = new.len().min(expected.len());
+            this.seen += shared;
+            if new.is_empty() || new[..shared] != expected[..shared] || this.seen == PREFACE.len() {
+                this.patience = None;
+                this.seen = PREFACE.len();
+            }
+        } else if let Some(patience) = &mut this.patience
+            && patience.as_mut().poll(context).is_ready()
+        {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        polled
+    }
+}
+
+impl<T: AsyncWrite + Unpin> AsyncWrite for Spoken<T> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+#[path = "wire_tests.rs"]
+mod tests;

@@ -1,0 +1,167 @@
+//! Clients that send heads without end, streams without number, or nothing.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::{Empty, Full};
+use hyper::body::Incoming;
+use hyper::client::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio::time::Instant;
+
+use super::{Spoken, builder};
+use crate::limits;
+
+/// How many requests are being answered.
+type Count = Arc<AtomicUsize>;
+
+/// A client's end of a connection whose requests are answered with `ok`, or never for `/hang`.
+fn connect() -> (DuplexStream, Count, Count) {
+    let (client, server) = tokio::io::duplex(1 << 16);
+    let (running, most) = (Count::default(), Count::default());
+    let (now, peak) = (Arc::clone(&running), Arc::clone(&most));
+    let service = service_fn(move |request: Request<Incoming>| {
+        let (now, peak) = (Arc::clone(&now), Arc::clone(&peak));
+        async move {
+            peak.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            let guard = Ended(now);
+            if request.uri().path() == "/hang" {
+                std::future::pending::<()>().await;
+            }
+            drop(guard);
+            Ok::<_, Infallible>(Response::new(Full::new(Bytes::from_static(b"ok"))))
+        }
+    });
+    tokio::spawn(async move {
+        let _ = builder().serve_connection_with_upgrades(TokioIo::new(Spoken::soon(server)), service).await;
+    });
+    (client, running, most)
+}
+
+struct Ended(Count);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Sends a text and gives the first line of the answer, or nothing where there is none.
+async fn say(text: &str) -> String {
+    let (client, ..) = connect();
+    let (mut reading, mut writing) = tokio::io::split(client);
+    let bytes = text.as_bytes().to_vec();
+    let sending = tokio::spawn(async move {
+        // The server may have heard enough.
+        let _ = writing.write_all(&bytes).await;
+        writing
+    });
+    let mut answer = Vec::new();
+    let mut chunk = [0; 4096];
+    while let Ok(read @ 1..) = reading.read(&mut chunk).await {
+        answer.extend_from_slice(&chunk[..read]);
+        if answer.contains(&b'\n') {
+            break;
+        }
+    }
+    drop(sending);
+    String::from_utf8_lossy(&answer).lines().next().unwrap_or_default().to_owned()
+}
+
+#[tokio::test(start_paused = true)]
+async fn heads_have_a_size() {
+    let many: String = (0..=limits::HEADERS).map(|i| format!("x-{i}: 1\r\n")).collect();
+    let long = "x".repeat(limits::HEAD_BYTES);
+    let path = "p".repeat(u16::MAX.into());
+    let table = [
+        ("GET / HTTP/1.1\r\nhost: a\r\n\r\n".to_owned(), "HTTP/1.1 200 OK"),
+        (format!("GET / HTTP/1.1\r\nhost: a\r\n{many}\r\n"), "HTTP/1.1 431 Request Header Fields Too Large"),
+        (format!("GET / HTTP/1.1\r\nx: {long}\r\n\r\n"), "HTTP/1.1 431 Request Header Fields Too Large"),
+        (format!("GET /{path} HTTP/1.1\r\nhost: a\r\n\r\n"), "HTTP/1.1 414 URI Too Long"),
+        ("GET / HTTP/1.1\r\nbroken\r\n\r\n".to_owned(), "HTTP/1.1 400 Bad Request"),
+        ("nonsense\r\n\r\n".to_owned(), "HTTP/1.1 400 Bad Request"),
+        (
+            "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nxx".to_owned(),
+            "HTTP/1.1 400 Bad Request",
+        ),
+    ];
+    for (text, first) in table {
+        assert_eq!(say(&text).await, first, "{}", &text[..text.len().min(60)]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_says_nothing_or_half_of_it_is_not_waited_for() {
+    for said in ["", "GET / HT", "GET / HTTP/1.1\r\nhost: a\r\n", "PRI * HTTP/2.0\r\n"] {
+        let (mut client, ..) = connect();
+        let begun = Instant::now();
+        client.write_all(said.as_bytes()).await.unwrap();
+        let mut rest = Vec::new();
+        client.read_to_end(&mut rest).await.unwrap();
+        let waited = begun.elapsed();
+        assert!(waited >= limits::HEAD && waited < 2 * limits::HEAD, "{said:?}: {waited:?}");
+    }
+}
+
+async fn second() -> (http2::SendRequest<Empty<Bytes>>, Count, Count) {
+    let (client, running, most) = connect();
+    let (send, connection) =
+        http2::handshake(TokioExecutor::new(), TokioIo::new(client)).await.expect("HTTP/2");
+    tokio::spawn(connection);
+    (send, running, most)
+}
+
+fn request(path: &str, header: Option<String>) -> Request<Empty<Bytes>> {
+    let mut request = Request::get(format!("http://a{path}"));
+    if let Some(value) = header {
+        request = request.header("x", value);
+    }
+    request.body(Empty::new()).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn lists_of_headers_have_a_size() {
+    let (mut send, ..) = second().await;
+    let size = usize::try_from(limits::HEADER_LIST_BYTES).unwrap();
+    let answer = send.send_request(request("/", Some("x".repeat(size / 2)))).await.unwrap();
+    assert_eq!(answer.status(), 200);
+    let answer = send.send_request(request("/", Some("x".repeat(size)))).await;
+    assert!(answer.is_err() || answer.is_ok_and(|answer| answer.status() == 431));
+}
+
+#[tokio::test(start_paused = true)]
+async fn streams_have_a_number() {
+    let (mut send, running, most) = second().await;
+    let streams = usize::try_from(limits::STREAMS).unwrap();
+    let mut waiting = Vec::new();
+    for _ in 0..2 * streams {
+        let answer = send.send_request(request("/hang", None));
+        waiting.push(tokio::spawn(answer));
+    }
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!((running.load(Ordering::SeqCst), most.load(Ordering::SeqCst)), (streams, streams));
+}
+
+/// Streams that are opened and reset at once (CVE-2023-44487) cost no more than streams do.
+#[tokio::test(start_paused = true)]
+async fn resets_without_end_end_the_connection() {
+    let (mut send, running, most) = second().await;
+    let streams = usize::try_from(limits::STREAMS).unwrap();
+    for _ in 0..50 * streams {
+        if send.ready().await.is_err() {
+            break;
+        }
+        // Dropped before there is an answer, which resets the stream.
+        let answer = send.send_request(request("/hang", None));
+        let _ = tokio::time::timeout(Duration::ZERO, answer).await;
+    }
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert!(most.load(Ordering::SeqCst) <= streams);
+    assert_eq!(running.load(Ordering::SeqCst), 0);
+}

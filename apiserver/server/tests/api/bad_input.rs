@@ -1,0 +1,523 @@
+//! Malformed requests: each gets Kubernetes' answer, and nothing changes.
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+
+use crate::harness::{Api, Reply, pod};
+
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+const PODS: &str = "/api/v1/namespaces/default/pods";
+const MAP: &str = "/api/v1/namespaces/default/configmaps/m";
+const POD: &str = "/api/v1/namespaces/default/pods/p";
+const JSON: &str = "application/json";
+const YAML: &str = "application/yaml";
+const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+const JSON_PATCH: &str = "application/json-patch+json";
+const MERGE: &str = "application/merge-patch+json";
+const STRATEGIC: &str = "application/strategic-merge-patch+json";
+const APPLY: &str = "application/apply-patch+yaml";
+
+struct Case {
+    method: &'static str,
+    path: String,
+    media: &'static str,
+    body: Bytes,
+    code: u16,
+    reason: &'static str,
+    /// What the message contains.
+    says: &'static str,
+}
+
+fn case(
+    (method, path): (&'static str, &str),
+    (media, body): (&'static str, impl Into<Bytes>),
+    (code, reason, says): (u16, &'static str, &'static str),
+) -> Case {
+    Case { method, path: path.to_owned(), media, body: body.into(), code, reason, says }
+}
+
+fn bad(says: &'static str) -> (u16, &'static str, &'static str) {
+    (400, "BadRequest", says)
+}
+
+/// A server with a ConfigMap and a pod, and what is in it.
+async fn world() -> Api {
+    let api = Api::start().await;
+    api.config_map("m", json!({"app": "m"})).await;
+    api.post(PODS, pod("p")).await.expect(201);
+    api
+}
+
+async fn items(api: &Api) -> Vec<Value> {
+    let mut all = Vec::new();
+    for path in
+        ["/api/v1/configmaps", "/api/v1/pods", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"]
+    {
+        all.push(api.get(path).await.expect(200).body["items"].clone());
+    }
+    all
+}
+
+async fn send(api: &Api, case: &Case) -> Reply {
+    let headers = [("content-type", case.media)];
+    let headers = if case.media.is_empty() { &headers[..0] } else { &headers[..] };
+    api.call(case.method, &case.path, headers, case.body.clone()).await
+}
+
+/// Every case has its answer as a `Status`, and all of them together have changed nothing.
+async fn all_refused(cases: Vec<Case>) {
+    let api = world().await;
+    let before = items(&api).await;
+    let mut wrong = Vec::new();
+    for case in cases {
+        let reply = send(&api, &case).await;
+        let head = String::from_utf8_lossy(&case.body[..case.body.len().min(80)]).into_owned();
+        let is_status = reply.body["kind"] == "Status" && reply.body["status"] == "Failure";
+        let as_expected =
+            (reply.code, reply.reason()) == (case.code, case.reason) && reply.message().contains(case.says);
+        // Who sends much garbage does not get as much back.
+        if !is_status || !as_expected || reply.text.len() > 64 * 1024 {
+            let answer: String = reply.text.chars().take(400).collect();
+            wrong.push(format!("{} {} {head}\n  {} {answer}", case.method, case.path, reply.code));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert_eq!(items(&api).await, before);
+}
+
+fn nested(open: &str, close: &str, depth: usize) -> String {
+    format!(r#"{{"metadata":{{"name":"deep"}},"data":{}1{}}}"#, open.repeat(depth), close.repeat(depth))
+}
+
+/// Nine layers of nine aliases each.
+fn alias_bomb() -> String {
+    let mut text = "kind: ConfigMap\na0: &a0 [x,x,x,x,x,x,x,x,x]\n".to_owned();
+    for layer in 1..10 {
+        let below = format!("*a{},", layer - 1).repeat(9);
+        text.push_str(&format!("a{layer}: &a{layer} [{}]\n", below.trim_end_matches(',')));
+    }
+    text
+}
+
+#[tokio::test]
+async fn bodies_that_are_no_objects() {
+    let create = ("POST", MAPS);
+    let cut = "couldn't get version/kind; json parse error: unexpected end of JSON input";
+    let parse = "couldn't get version/kind; json parse error";
+    let yaml = "error converting YAML to JSON: yaml: ";
+    all_refused(vec![
+        case(create, (JSON, ""), bad(cut)),
+        case(create, ("", ""), bad("(<empty>)")),
+        case(create, (JSON, r#"{"kind":"ConfigMap","metadata":{"name":"x""#), bad(cut)),
+        case(create, (JSON, r#"{"metadata":{"name":"x"}} {}"#), bad(parse)),
+        case(create, (JSON, "nonsense"), bad("(6e6f6e73656e7365)")),
+        case(create, (JSON, "[]"), bad("must be an object")),
+        case(create, (JSON, "null"), bad("must be an object")),
+        case(create, (JSON, &b"{\"metadata\":{\"name\":\"\xff\xfe\"}}"[..]), bad(parse)),
+        case(create, (JSON, r#"{"metadata":{"name":"\ud800"}}"#), bad(parse)),
+        case(create, (JSON, nested("[", "]", 100_000)), bad(parse)),
+        case(create, (JSON, nested(r#"{"a":"#, "}", 100_000)), bad(parse)),
+        case(
+            create,
+            (JSON, r#"{"metadata":{"name":7}}"#),
+            bad("ConfigMap in version \"v1\" cannot be handled as a ConfigMap"),
+        ),
+        case(create, (JSON, r#"{"metadata":[]}"#), bad("cannot be handled as a ConfigMap")),
+        case(
+            create,
+            (JSON, r#"{"kind":"Pod","metadata":{"name":"x"}}"#),
+            bad("does not match the expected kind (ConfigMap)"),
+        ),
+        case(
+            create,
+            (JSON, r#"{"apiVersion":"v2","metadata":{"name":"x"}}"#),
+            bad("does not match the expected API version (v1)"),
+        ),
+        case(create, (YAML, "a: [1, 2"), bad(yaml)),
+        case(create, (YAML, &b"a: \xff"[..]), bad("invalid UTF-8")),
+        case(create, (YAML, alias_bomb()), bad(yaml)),
+        case(create, (YAML, "[".repeat(100_000)), bad(yaml)),
+        case(create, (YAML, "- ".repeat(100_000)), bad(yaml)),
+        case(create, (YAML, "a: &a [*a]"), bad(yaml)),
+        case(create, (YAML, "metadata: {name: a}\n---\nmetadata: {name: b}\n"), bad(yaml)),
+        case(create, (YAML, "just text"), bad("must be an object")),
+        case(("PUT", MAP), (JSON, r#"{"metadata":{"name":"other"}}"#), bad("does not match")),
+        case(("DELETE", MAP), (JSON, "{"), bad(cut)),
+        case(("DELETE", MAP), (JSON, r#"{"kind":"Pod"}"#), bad("DeleteOptions")),
+    ])
+    .await;
+}
+
+#[tokio::test]
+async fn media_types_that_are_not_served() {
+    const OBJECTS: &str = "the body of the request was in an unknown format - accepted media types include: \
+        application/json, application/yaml, application/vnd.kubernetes.protobuf";
+    const PATCHES: &str = "the body of the request was in an unknown format - accepted media types include: \
+        application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json, \
+        application/apply-patch+yaml";
+    let (objects, patches) = ((415, "UnsupportedMediaType", OBJECTS), (415, "UnsupportedMediaType", PATCHES));
+    let body = r#"{"metadata":{"name":"x"}}"#;
+    let mut cases = Vec::new();
+    for media in [
+        "text/plain",
+        "text/json",
+        "application/x-www-form-urlencoded",
+        "application/cbor",
+        "*/*",
+        "/",
+        "json",
+    ] {
+        cases.push(case(("POST", MAPS), (media, body), objects));
+        cases.push(case(("PUT", MAP), (media, body), objects));
+        cases.push(case(("DELETE", MAP), (media, "{}"), objects));
+        cases.push(case(("PATCH", MAP), (media, body), patches));
+    }
+    cases.push(case(("PATCH", MAP), ("", "{}"), patches));
+    cases.push(case(("PATCH", MAP), (JSON, "{}"), patches));
+    cases.push(case(("PATCH", MAP), ("application/apply-patch+cbor", "\u{0}"), patches));
+    all_refused(cases).await;
+    // Parameters are none of the type.
+    let api = world().await;
+    let utf8 = [("content-type", "application/merge-patch+json; charset=utf-8")];
+    api.call("PATCH", MAP, &utf8, "{}").await.expect(200);
+}
+
+#[tokio::test]
+async fn protobuf_that_lies() {
+    let create = |body: Vec<u8>| case(("POST", MAPS), (PROTOBUF, body), bad("protobuf"));
+    let sealed = |object: Vec<u8>| {
+        let mut body = apiserver_api::protobuf::envelope_head("v1", "ConfigMap", object.len());
+        body.extend(object);
+        body.extend(apiserver_api::protobuf::ENVELOPE_TAIL);
+        body
+    };
+    let whole = apiserver_api::protobuf::to_envelope(&json!({"apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": "x", "labels": {"a": "b"}}, "data": {"k": "v"}}))
+    .unwrap();
+    // What is cut between two fields is a smaller object.
+    let cut = (1..whole.len()).map(|length| &whole[..length]);
+    let cut = cut.filter(|bytes| apiserver_api::protobuf::from_envelope(bytes).is_err());
+    let mut cases: Vec<Case> = cut.map(|bytes| create(bytes.to_vec())).collect();
+    assert!(cases.len() > whole.len() / 2, "{} of {}", cases.len(), whole.len());
+    cases.extend([
+        create(b"k8s\0".to_vec()),
+        create(b"nonsense".to_vec()),
+        // Lengths of 2 to the 63rd, of 4 GiB, and one byte more than there is.
+        create(sealed(vec![0x0a, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f])),
+        create(sealed(vec![0x0a, 0xff, 0xff, 0xff, 0xff, 0x0f])),
+        create(sealed(vec![0x0a, 0x05, 0x0a, 0x03, b'a', b'b'])),
+        // A number that never ends, a wire type that is none, and a group.
+        create(sealed(vec![0xff; 30])),
+        create(sealed(vec![0x0f, 0x00])),
+        create(sealed(vec![0x0b; 10_000])),
+        // A name that is not UTF-8.
+        create(sealed(vec![0x0a, 0x04, 0x0a, 0x02, 0xff, 0xfe])),
+    ]);
+    all_refused(cases).await;
+}
+
+#[tokio::test]
+async fn patches_that_are_none_or_do_not_fit() {
+    let (map, pod) = (("PATCH", MAP), ("PATCH", POD));
+    let unfit = |says| (422, "Invalid", says);
+    let generic = unfit("the server rejected our request due to an error in our request");
+    all_refused(vec![
+        case(map, (JSON_PATCH, ""), bad("invalid JSON patch")),
+        case(map, (JSON_PATCH, "[{"), bad("invalid JSON patch")),
+        case(map, (MERGE, r#"{"data":"#), bad("invalid JSON patch")),
+        case(map, (STRATEGIC, "nonsense"), bad("invalid JSON patch")),
+        case(map, (JSON_PATCH, "{}"), bad("error decoding patch")),
+        case(map, (JSON_PATCH, r#"[{"op":"frob","path":"/data"}]"#), bad("error decoding patch")),
+        case(map, (JSON_PATCH, r#"[{"op":"add","path":"data","value":1}]"#), bad("error decoding patch")),
+        case(map, (JSON_PATCH, r#"[{"op":"move","path":"/data"}]"#), bad("error decoding patch")),
+        case(map, (MERGE, "[]"), bad("error decoding patch")),
+        case(map, (STRATEGIC, "7"), bad("error decoding patch")),
+        case(map, (JSON_PATCH, r#"[{"op":"test","path":"/data/a","value":"2"}]"#), generic),
+        case(map, (JSON_PATCH, r#"[{"op":"remove","path":"/data/none"}]"#), generic),
+        case(map, (JSON_PATCH, r#"[{"op":"replace","path":"/none/at/all","value":1}]"#), generic),
+        case(map, (JSON_PATCH, r#"[{"op":"copy","from":"/none","path":"/data/b"}]"#), generic),
+        case(map, (JSON_PATCH, r#"[{"op":"move","from":"/metadata","path":"/metadata/labels"}]"#), generic),
+        case(pod, (JSON_PATCH, r#"[{"op":"add","path":"/spec/containers/7","value":{}}]"#), generic),
+        case(pod, (JSON_PATCH, r#"[{"op":"remove","path":"/spec/containers/-"}]"#), generic),
+        // The patch is sound, and what it makes is not.
+        case(map, (MERGE, r#"{"data":7}"#), unfit("patch: Invalid value: ")),
+        case(
+            map,
+            (JSON_PATCH, r#"[{"op":"add","path":"/data/b","value":[]}]"#),
+            unfit("patch: Invalid value: "),
+        ),
+        case(map, (JSON_PATCH, r#"[{"op":"replace","path":"","value":[]}]"#), bad("object")),
+        case(map, (MERGE, r#"{"metadata":{"name":"other"}}"#), bad("name of the object")),
+        case(map, (MERGE, r#"{"metadata":{"namespace":"other"}}"#), bad("namespace of the provided object")),
+        case(map, (MERGE, r#"{"kind":"Pod"}"#), bad("does not match the expected kind")),
+        // Directives that are malformed.
+        case(pod, (STRATEGIC, r#"{"$patch":"frob"}"#), bad("")),
+        case(pod, (STRATEGIC, r#"{"spec":{"containers":[{"$patch":"frob","name":"c"}]}}"#), bad("")),
+        case(pod, (STRATEGIC, r#"{"spec":{"containers":{"name":"c"}}}"#), unfit("patch: Invalid value: ")),
+        case(pod, (STRATEGIC, r#"{"spec":{"containers":[{"image":"nameless"}]}}"#), bad("")),
+        case(pod, (STRATEGIC, r#"{"spec":{"$setElementOrder/containers":7}}"#), bad("")),
+        case(pod, (STRATEGIC, r#"{"metadata":{"$deleteFromPrimitiveList/finalizers":7}}"#), bad("")),
+        case(pod, (STRATEGIC, r#"{"spec":{"$retainKeys":"name"}}"#), bad("")),
+        case(("PATCH", &format!("{MAP}?fieldManager=f")), (APPLY, "a: ["), bad("error decoding patch")),
+        case(("PATCH", &format!("{MAP}?fieldManager=f")), (APPLY, "[]"), bad("error decoding patch")),
+        case(("PATCH", &format!("{MAP}?fieldManager=f")), (APPLY, alias_bomb()), bad("error decoding patch")),
+    ])
+    .await;
+}
+
+#[tokio::test]
+async fn patch_bombs() {
+    let copies = |count: usize| {
+        let mut operations = vec![json!({"op": "add", "path": "/data/x0", "value": "x".repeat(1024)})];
+        // Each copy is of all the copies before it.
+        operations.extend(
+            (0..count).map(|i| json!({"op": "copy", "from": "/data", "path": format!("/data/c{i}")})),
+        );
+        Value::Array(operations).to_string()
+    };
+    let many = format!("[{}]", vec![r#"{"op":"test","path":"/kind","value":"ConfigMap"}"#; 10_001].join(","));
+    all_refused(vec![
+        case(
+            ("PATCH", MAP),
+            (JSON_PATCH, many),
+            (
+                413,
+                "RequestEntityTooLarge",
+                "Request entity too large: The allowed maximum operations in a JSON patch is 10000, got 10001",
+            ),
+        ),
+        case(
+            ("PATCH", MAP),
+            (JSON_PATCH, copies(60)),
+            (422, "Invalid", "Unable to complete the copy, the accumulated size increase of copy is"),
+        ),
+        case(("PATCH", MAP), (MERGE, nested(r#"{"a":"#, "}", 100_000)), bad("invalid JSON patch")),
+    ])
+    .await;
+    let api = world().await;
+    let allowed =
+        format!("[{}]", vec![r#"{"op":"test","path":"/kind","value":"ConfigMap"}"#; 10_000].join(","));
+    api.call("PATCH", MAP, &[("content-type", JSON_PATCH)], allowed).await.expect(200);
+}
+
+/// A list with these parameters.
+fn get(query: &str, answer: (u16, &'static str, &'static str)) -> Case {
+    case(("GET", &format!("{MAPS}?{query}")), ("", ""), answer)
+}
+
+#[tokio::test]
+async fn selectors_that_do_not_parse() {
+    all_refused(vec![
+        get("labelSelector=a%3D%3D%3Db", bad("unable to parse requirement: found '='")),
+        get("labelSelector=a,", bad("found '', expected: identifier after ','")),
+        get("labelSelector=,a", bad("found ','")),
+        get("labelSelector=a%20in%20b", bad("expected: '('")),
+        get("labelSelector=a%20in%20(b", bad("expected: ")),
+        get("labelSelector=a%20in%20(b)c", bad("found 'c', expected: ',' or 'end of string'")),
+        get("labelSelector=a%20frob%20(b)", bad("found 'frob', expected: ")),
+        get("labelSelector=!", bad("unable to parse requirement")),
+        get("labelSelector=a%3Ex", bad("for 'Gt', 'Lt' operators, the value must be an integer")),
+        get(
+            "labelSelector=-a%3Db",
+            bad("Invalid value: \"-a\": name part must consist of alphanumeric characters"),
+        ),
+        get("labelSelector=a%3D-b", bad("Invalid value: \"-b\"")),
+        get(&format!("labelSelector={}", "a".repeat(64)), bad("must be no more than 63")),
+        get("fieldSelector=nonsense", bad("invalid selector: 'nonsense'; can't understand 'nonsense'")),
+        get("fieldSelector=metadata.name%3Da,b", bad("can't understand 'b'")),
+        get(
+            "fieldSelector=metadata.name%3Da%5Cx",
+            bad("invalid field selector: invalid escape sequence: \\x"),
+        ),
+        get("fieldSelector=spec.frob%3Da", bad("field label not supported: spec.frob")),
+    ])
+    .await;
+}
+
+#[tokio::test]
+async fn numbers_spans_and_continue_tokens_that_do_not_parse() {
+    let token = |value: &Value| {
+        use base64::Engine as _;
+        base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(value.to_string())
+    };
+    let go_on = |value: Value| format!("limit=1&continue={}", token(&value));
+    let continued = "invalid continue token: continue key is not valid";
+    all_refused(vec![
+        get("limit=x", bad("strconv.ParseInt: parsing \"x\": invalid syntax")),
+        get("limit=", bad("strconv.ParseInt: parsing \"\": invalid syntax")),
+        get("limit=1.5", bad("strconv.ParseInt: parsing \"1.5\": invalid syntax")),
+        get("limit=99999999999999999999", bad("value out of range")),
+        get("watch=1&timeoutSeconds=x", bad("strconv.ParseInt: parsing \"x\": invalid syntax")),
+        get("timeout=x", bad("invalid timeout specified in the request URL - time: invalid duration \"x\"")),
+        get("timeout=5", bad("time: missing unit in duration \"5\"")),
+        get("limit=1&continue=%25%25", bad(continued)),
+        get("limit=1&continue=bm9uc2Vuc2U", bad(continued)),
+        get(
+            &go_on(json!({"v": "meta.k8s.io/v2", "rv": 1, "start": "default/a"})),
+            bad("does not recognize this encoded version"),
+        ),
+        get(
+            &go_on(json!({"v": "meta.k8s.io/v1", "rv": 0, "start": "default/a"})),
+            bad("incorrect encoded start resourceVersion"),
+        ),
+        get(&go_on(json!({"v": "meta.k8s.io/v1", "rv": 1, "start": ""})), bad("encoded start key empty")),
+        get(&go_on(json!({"v": "meta.k8s.io/v1", "rv": 1, "start": "../secrets/default/a"})), bad(continued)),
+        get(&go_on(json!({"v": "meta.k8s.io/v1", "rv": 1, "start": "default/./a"})), bad(continued)),
+        get(
+            &go_on(json!({"v": "meta.k8s.io/v1", "rv": "1", "start": "default/a"})),
+            bad("incorrect encoded"),
+        ),
+    ])
+    .await;
+}
+
+#[tokio::test]
+async fn options_that_are_none() {
+    let invalid = |says| (422, "Invalid", says);
+    all_refused(vec![
+        case(
+            ("POST", &format!("{MAPS}?dryRun=Some")),
+            (JSON, r#"{"metadata":{"name":"x"}}"#),
+            invalid("dryRun: Unsupported value: [\"Some\"]: supported values: \"All\""),
+        ),
+        case(
+            ("POST", &format!("{MAPS}?fieldValidation=Loose")),
+            (JSON, r#"{"metadata":{"name":"x"}}"#),
+            invalid("fieldValidation: Unsupported value: \"Loose\""),
+        ),
+        case(
+            ("PATCH", &format!("{MAP}?fieldValidation=Loose")),
+            (MERGE, "{}"),
+            invalid("PatchOptions.meta.k8s.io \"\" is invalid: fieldValidation"),
+        ),
+        case(
+            ("PATCH", &format!("{MAP}?force=true")),
+            (MERGE, "{}"),
+            invalid("force: Forbidden: may not be specified for non-apply patch"),
+        ),
+        case(
+            ("DELETE", &format!("{MAP}?gracePeriodSeconds=x")),
+            ("", ""),
+            bad("strconv.ParseInt: parsing \"x\": invalid syntax"),
+        ),
+        case(
+            ("DELETE", &format!("{MAP}?propagationPolicy=Frob")),
+            ("", ""),
+            invalid(
+                "DeleteOptions.meta.k8s.io \"\" is invalid: propagationPolicy: Unsupported value: \"Frob\"",
+            ),
+        ),
+        case(
+            ("DELETE", &format!("{MAP}?propagationPolicy=Orphan&orphanDependents=true")),
+            ("", ""),
+            invalid("cannot be both set"),
+        ),
+        case(("DELETE", &format!("{MAPS}?labelSelector=((")), ("", ""), bad("unable to parse requirement")),
+        case(("DELETE", &format!("{MAPS}?fieldSelector=a")), ("", ""), bad("can't understand 'a'")),
+    ])
+    .await;
+}
+
+#[tokio::test]
+async fn parameters_that_mean_less_than_they_seem() {
+    let api = world().await;
+    // As in Kubernetes: whatever is there and neither `0` nor `false` is true, and a negative limit none.
+    assert_eq!(api.get(&format!("{MAPS}?limit=-1&timeout=0s")).await.expect(200).names().len(), 1);
+    let mut watch = api.watch(&format!("{MAPS}?watch=maybe&timeoutSeconds=1")).await;
+    assert_eq!(watch.brief().await, "ADDED m");
+    // Paths lead nowhere else.
+    for path in ["..", ".", "%2e%2e", "a%2Fb", "%2e%2e%2f%2e%2e%2fsecrets", "%00", "%zz"] {
+        let reply = api.get(&format!("{MAPS}/{path}")).await;
+        assert!(matches!(reply.code, 400 | 404), "{path}: {} {}", reply.code, reply.text);
+    }
+}
+
+#[tokio::test]
+async fn fields_that_are_said_twice() {
+    let api = world().await;
+    let strict = |path: &str| format!("{path}?fieldValidation=Strict");
+    let twice = r#"{"metadata":{"name":"x"},"data":{"a":"1","a":"2"}}"#;
+    let yaml = "metadata:\n  name: x\ndata:\n  a: '1'\n  a: '2'\n";
+    let send = |method, path: String, media, body: &'static str| {
+        let api = &api;
+        async move { api.call(method, &path, &[("content-type", media)], body).await }
+    };
+    let said = "strict decoding error: duplicate field \"data.a\"";
+    let refused = send("POST", strict(MAPS), JSON, twice).await.expect(400);
+    assert!(refused.message().contains(said), "{}", refused.text);
+    let refused = send("POST", strict(MAPS), YAML, yaml).await.expect(400);
+    assert!(refused.message().contains("line 5: key \"a\" already set in map"), "{}", refused.text);
+    let refused = send("PATCH", strict(MAP), MERGE, r#"{"data":{"a":"1","a":"2"}}"#).await.expect(422);
+    assert!(refused.message().starts_with(" \"\" is invalid: patch: Invalid value: "), "{}", refused.text);
+    assert!(refused.message().ends_with(said), "{}", refused.text);
+    let operations = r#"[{"op":"test","op":"test","path":"/kind","value":"ConfigMap"}]"#;
+    let refused = send("PATCH", strict(MAP), JSON_PATCH, operations).await.expect(422);
+    assert!(refused.message().contains("json patch duplicate field \"[0].op\""), "{}", refused.text);
+    let apply = format!("{MAP}?fieldManager=f&fieldValidation=Strict");
+    let refused = send(
+        "PATCH",
+        apply,
+        APPLY,
+        "apiVersion: v1\nkind: ConfigMap\nkind: ConfigMap\nmetadata: {name: m}\n",
+    )
+    .await
+    .expect(400);
+    assert!(refused.message().starts_with("error strict decoding patch: "), "{}", refused.text);
+    assert!(refused.message().ends_with("line 3: key \"kind\" already set in map"), "{}", refused.text);
+    assert_eq!(api.get(MAP).await.body["data"]["a"], "1");
+    // Otherwise it is a warning, and what comes last counts.
+    let warned = send("POST", MAPS.to_owned(), YAML, yaml).await.expect(201);
+    assert_eq!(warned.body["data"]["a"], "2");
+    let warning = warned.headers.get("warning").unwrap().to_str().unwrap();
+    assert!(warning.starts_with("299 - ") && warning.contains("already set in map"), "{warning}");
+    let quiet = send("PUT", format!("{MAPS}/x?fieldValidation=Ignore"), JSON, twice).await.expect(200);
+    assert!(quiet.headers.get("warning").is_none());
+}
+
+#[tokio::test]
+async fn bodies_and_objects_that_are_too_large() {
+    let map =
+        |size: usize| json!({"metadata": {"name": "large"}, "data": {"a": "x".repeat(size)}}).to_string();
+    const LIMIT: &str = "Request entity too large: limit is 3145728";
+    let too_large = (413, "RequestEntityTooLarge", LIMIT);
+    let binary =
+        |size: usize| json!({"metadata": {"name": "large"}, "spec": {"x": "y".repeat(size)}}).to_string();
+    all_refused(vec![
+        case(("POST", MAPS), (JSON, map(3 << 20)), too_large),
+        case(("PUT", MAP), (JSON, map(3 << 20)), too_large),
+        case(("PATCH", MAP), (MERGE, map(3 << 20)), too_large),
+        case(("DELETE", MAP), (JSON, binary(3 << 20)), too_large),
+    ])
+    .await;
+    // The store takes less than the door does.
+    let api = world().await;
+    let object = json!({"metadata": {"name": "large"}, "spec": {"a": "x".repeat(2 << 20)}});
+    api.post(
+        "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+        crate::bad_rules::definition(json!({
+            "type": "object", "x-kubernetes-preserve-unknown-fields": true,
+        })),
+    )
+    .await
+    .expect(201);
+    let refused = loop {
+        let reply = api.post(crate::bad_rules::FROBS, object.clone()).await;
+        if reply.code != 404 {
+            break reply;
+        }
+        tokio::task::yield_now().await;
+    };
+    assert_eq!((refused.code, refused.message()), (500, "etcdserver: request is too large"));
+    assert_eq!(api.get(crate::bad_rules::FROBS).await.expect(200).names(), Vec::<&str>::new());
+    // An object that only its managed fields make too large is stored without them.
+    let keys: serde_json::Map<String, Value> =
+        (0..5_000).map(|i| (format!("{i:0>60}"), json!("y".repeat(7)))).collect();
+    let object = json!({"metadata": {"name": "tracked"}, "spec": keys});
+    let stored = api.post(crate::bad_rules::FROBS, object.clone()).await.expect(201);
+    assert!(!stored.body["metadata"]["managedFields"].is_null());
+    let keys: serde_json::Map<String, Value> =
+        (0..12_000).map(|i| (format!("{i:0>60}"), json!("y".repeat(50)))).collect();
+    let object = json!({"metadata": {"name": "forgotten"}, "spec": keys});
+    let stored = api.post(crate::bad_rules::FROBS, object).await.expect(201);
+    assert!(stored.body["metadata"]["managedFields"].is_null());
+}

@@ -1,0 +1,94 @@
+//! Many definitions: none has a task of its own, and kinds that nobody asks for keep no objects.
+
+use std::time::{Duration, Instant};
+
+use futures::stream::{self, StreamExt};
+use serde_json::{Value, json};
+
+use crate::bad_rules::CRDS;
+use crate::harness::Api;
+
+/// So many kinds lie in one group, as with what people install.
+const GROUP: usize = 20;
+
+fn group(index: usize) -> String {
+    format!("g{}.example.com", index / GROUP)
+}
+
+/// Some 4 KiB, with rules, lists and defaults.
+fn definition(index: usize) -> Value {
+    let text = json!({"type": "string", "maxLength": 64, "description": "What it is called, as long as a label may be."});
+    let item = json!({"type": "object", "required": ["name"], "properties": {"name": text, "weight": {"type": "integer", "default": 1}}});
+    let fields: serde_json::Map<String, Value> =
+        (0..12).map(|i| (format!("field{i}"), text.clone())).collect();
+    let spec = json!({
+        "type": "object",
+        "properties": {
+            "items": {"type": "array", "maxItems": 16, "items": item, "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+            "nested": {"type": "object", "properties": fields},
+            "count": {"type": "integer", "minimum": 0},
+        },
+        "x-kubernetes-validations": [{"rule": "!has(self.count) || self.count < 10", "message": "too many"}],
+    });
+    let status = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": format!("kind{index}s.{}", group(index))},
+        "spec": {
+            "group": group(index), "scope": "Namespaced",
+            "names": {"plural": format!("kind{index}s"), "kind": format!("Kind{index}")},
+            "versions": [{
+                "name": "v1", "served": true, "storage": true, "subresources": {"status": {}},
+                "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": spec, "status": status}}},
+            }],
+        },
+    })
+}
+
+fn resident() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    text.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0) * 4096
+}
+
+fn established(definition: &Value) -> bool {
+    let conditions = definition["status"]["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
+    conditions.iter().any(|c| c["type"] == "Established" && c["status"] == "True")
+}
+
+/// `HAWSER_MANY=2000` measures as many as that.
+#[tokio::test]
+async fn definitions_need_no_tasks_and_little_memory() {
+    let count: usize = std::env::var("HAWSER_MANY").ok().and_then(|text| text.parse().ok()).unwrap_or(100);
+    let api = Api::start().await;
+    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let (before, memory, begun) = (tasks(), resident(), Instant::now());
+    let make = |index| {
+        let api = &api;
+        async move { api.post(CRDS, definition(index)).await.expect(201) }
+    };
+    stream::iter(0..count).map(make).buffer_unordered(32).collect::<Vec<_>>().await;
+    let created = begun.elapsed();
+    loop {
+        let all = api.get(CRDS).await.expect(200).body;
+        let items = all["items"].as_array().unwrap();
+        if items.len() == count && items.iter().all(established) {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    let (ready, grown) = (begun.elapsed(), resident().saturating_sub(memory));
+    // Discovery knows them all, and any of them can be used.
+    let groups = api.get("/apis").await.expect(200).body["groups"].as_array().unwrap().len();
+    assert!(groups > count / GROUP, "{groups}");
+    let last = format!("/apis/{}/v1/namespaces/default/kind{}s", group(count - 1), count - 1);
+    let object = json!({"metadata": {"name": "a"}, "spec": {"items": [{"name": "x"}], "count": 3}});
+    let made = api.post(&last, object).await.expect(201).body;
+    assert_eq!(made["spec"]["items"][0]["weight"], 1);
+    api.post(&last, json!({"metadata": {"name": "b"}, "spec": {"count": 11}})).await.expect(422);
+    let after = tasks();
+    assert!(after < before + 10, "{before} tasks before, {after} after");
+    eprintln!(
+        "{count} definitions: created in {created:?}, served in {ready:?}, {} bytes each",
+        grown / count as u64
+    );
+}

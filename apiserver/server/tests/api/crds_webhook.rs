@@ -1,0 +1,374 @@
+//! Custom resources in several versions that a webhook converts: a real one, over HTTPS.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use serde_json::{Value, json};
+use tokio_rustls::TlsAcceptor;
+
+use crate::bad_rules::CRDS;
+use crate::harness::{Api, Reply};
+
+const V1: &str = "/apis/example.com/v1/namespaces/default/hosts";
+const V2: &str = "/apis/example.com/v2/namespaces/default/hosts";
+
+/// How a webhook behaves.
+#[derive(Clone, Copy, PartialEq)]
+enum Manner {
+    Sound,
+    /// It says no.
+    Refuses,
+    /// It says so with a code of HTTP.
+    Fails,
+    /// It gives other objects back.
+    Renames,
+    Loses,
+    OtherUid,
+}
+
+/// In version 1 a host has `hostPort`; in version 2 `host` and `port`.
+fn converted(mut object: Value, wanted: &str) -> Value {
+    let spec = object["spec"].take();
+    object["spec"] = if wanted.ends_with("v2") {
+        let text = spec["hostPort"].as_str().unwrap_or("unknown:0");
+        let (host, port) = text.split_once(':').unwrap_or((text, "0"));
+        json!({"host": host, "port": port})
+    } else {
+        let text = |field: &str| spec[field].as_str().unwrap_or_default();
+        json!({"hostPort": format!("{}:{}", text("host"), text("port"))})
+    };
+    object["apiVersion"] = wanted.into();
+    object["metadata"]["labels"]["seen"] = "yes".into();
+    // What a webhook may not change.
+    object["metadata"]["finalizers"] = json!(["example.com/forged"]);
+    object
+}
+
+struct Webhook {
+    port: u16,
+    bundle: String,
+    reviews: Arc<AtomicUsize>,
+    objects: Arc<AtomicUsize>,
+}
+
+fn answer(review: &Value, manner: Manner) -> Value {
+    let request = &review["request"];
+    let wanted = request["desiredAPIVersion"].as_str().unwrap();
+    let objects = request["objects"].as_array().unwrap().iter();
+    let mut objects: Vec<Value> = objects.map(|object| converted(object.clone(), wanted)).collect();
+    match manner {
+        Manner::Renames => objects[0]["metadata"]["name"] = "other".into(),
+        Manner::Loses => drop(objects.pop()),
+        _ => {}
+    }
+    let uid = if manner == Manner::OtherUid { json!("another") } else { request["uid"].clone() };
+    let result = if manner == Manner::Refuses {
+        json!({"status": "Failure", "message": "hosts are not convertible today"})
+    } else {
+        json!({"status": "Success"})
+    };
+    json!({"apiVersion": review["apiVersion"], "kind": "ConversionReview",
+        "response": {"uid": uid, "result": result, "convertedObjects": objects}})
+}
+
+/// Starts a webhook on the loopback interface, whose certificate names it and a Service.
+async fn webhook(manner: Manner) -> Webhook {
+    let names = vec!["127.0.0.1".to_owned(), "localhost".to_owned(), "hooks.default.svc".to_owned()];
+    let own = rcgen::generate_simple_self_signed(names).unwrap();
+    let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(own.signing_key.serialize_der()));
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let tls = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![own.cert.der().clone()], key)
+        .unwrap();
+    let (acceptor, listener) =
+        (TlsAcceptor::from(Arc::new(tls)), tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap());
+    let port = listener.local_addr().unwrap().port();
+    let (reviews, objects) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let counts = (Arc::clone(&reviews), Arc::clone(&objects));
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let (acceptor, counts) = (acceptor.clone(), counts.clone());
+            tokio::spawn(async move {
+                let Ok(stream) = acceptor.accept(stream).await else { return };
+                let service = service_fn(move |request: Request<Incoming>| {
+                    let counts = counts.clone();
+                    async move {
+                        assert_eq!(request.uri(), "/convert?timeout=30s");
+                        let body = request.into_body().collect().await.unwrap().to_bytes();
+                        let review: Value = serde_json::from_slice(&body).unwrap();
+                        counts.0.fetch_add(1, Ordering::SeqCst);
+                        let sent = review["request"]["objects"].as_array().unwrap().len();
+                        counts.1.fetch_add(sent, Ordering::SeqCst);
+                        let text = answer(&review, manner).to_string();
+                        let mut response = Response::new(Full::new(Bytes::from(text)));
+                        if manner == Manner::Fails {
+                            *response.status_mut() = http::StatusCode::INTERNAL_SERVER_ERROR;
+                        }
+                        Ok::<_, Infallible>(response)
+                    }
+                });
+                let _ = hyper::server::conn::http1::Builder::new()
+                    .serve_connection(TokioIo::new(stream), service)
+                    .await;
+            });
+        }
+    });
+    Webhook { port, bundle: STANDARD.encode(own.cert.pem()), reviews, objects }
+}
+
+fn definition(client: Value, reviews: &[&str], storage: &str) -> Value {
+    let text = json!({"type": "string"});
+    let version = |name: &str, properties: Value, column: &str| {
+        json!({
+            "name": name, "served": true, "storage": name == storage,
+            "additionalPrinterColumns": [{"name": "Where", "type": "string", "jsonPath": column}],
+            "schema": {"openAPIV3Schema": {"type": "object", "properties": {
+                "spec": {"type": "object", "properties": properties},
+            }}},
+        })
+    };
+    let v2 = json!({"host": text, "port": text, "note": {"type": "string", "default": "none"}});
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "hosts.example.com"},
+        "spec": {
+            "group": "example.com", "scope": "Namespaced",
+            "names": {"plural": "hosts", "singular": "host", "kind": "Host", "listKind": "HostList"},
+            "versions": [version("v1", json!({"hostPort": text}), ".spec.hostPort"), version("v2", v2, ".spec.host")],
+            "conversion": {"strategy": "Webhook", "webhook": {
+                "clientConfig": client, "conversionReviewVersions": reviews,
+            }},
+        },
+    })
+}
+
+async fn world(manner: Manner, reviews: &[&str]) -> (Api, Webhook) {
+    let (api, webhook) = (Api::start().await, webhook(manner).await);
+    let url = format!("https://127.0.0.1:{}/convert", webhook.port);
+    let client = json!({"url": url, "caBundle": webhook.bundle});
+    api.post(CRDS, definition(client, reviews, "v1")).await.expect(201);
+    (api, webhook)
+}
+
+async fn create(api: &Api, path: &str, object: Value) -> Reply {
+    loop {
+        let reply = api.post(path, object.clone()).await;
+        if reply.code != 404 {
+            return reply;
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+fn v1(name: &str, place: &str) -> Value {
+    json!({"apiVersion": "example.com/v1", "kind": "Host", "metadata": {"name": name}, "spec": {"hostPort": place}})
+}
+
+fn v2(name: &str, host: &str, port: &str) -> Value {
+    json!({"apiVersion": "example.com/v2", "kind": "Host", "metadata": {"name": name}, "spec": {"host": host, "port": port}})
+}
+
+#[tokio::test]
+async fn objects_are_read_and_written_in_every_version() {
+    for reviews in [["v1", "v1beta1"], ["v7", "v1beta1"]] {
+        let (api, webhook) = world(Manner::Sound, &reviews).await;
+        create(&api, V1, v1("a", "alpha:1")).await.expect(201);
+        assert_eq!(webhook.reviews.load(Ordering::SeqCst), 0, "nothing had to be converted");
+        let made = create(&api, V2, v2("b", "beta", "2")).await.expect(201).body;
+        assert_eq!((&made["apiVersion"], &made["spec"]["host"]), (&json!("example.com/v2"), &json!("beta")));
+        // Defaults of the version that is asked for; metadata but for labels is the server's.
+        let read = api.get(&format!("{V2}/a")).await.expect(200).body;
+        assert_eq!(read["spec"], json!({"host": "alpha", "port": "1", "note": "none"}));
+        assert_eq!(read["metadata"]["labels"], json!({"seen": "yes"}));
+        assert!(read["metadata"].get("finalizers").is_none());
+        assert_eq!(api.get(&format!("{V1}/b")).await.expect(200).body["spec"], json!({"hostPort": "beta:2"}));
+        // A list is one review, of those that need it.
+        create(&api, V1, v1("c", "gamma:3")).await.expect(201);
+        let before = (webhook.reviews.load(Ordering::SeqCst), webhook.objects.load(Ordering::SeqCst));
+        let list = api.get(V2).await.expect(200);
+        assert_eq!(list.names(), ["a", "b", "c"]);
+        assert!(
+            list.body["items"].as_array().unwrap().iter().all(|item| item["apiVersion"] == "example.com/v2")
+        );
+        assert_eq!(
+            (list.body["kind"].as_str(), list.body["apiVersion"].as_str()),
+            (Some("HostList"), Some("example.com/v2"))
+        );
+        let after = (webhook.reviews.load(Ordering::SeqCst), webhook.objects.load(Ordering::SeqCst));
+        assert_eq!((after.0 - before.0, after.1 - before.1), (1, 3));
+        let table = api.get_as(V2, "application/json;as=Table;g=meta.k8s.io;v=v1").await.expect(200).body;
+        let cells: Vec<&Value> =
+            table["rows"].as_array().unwrap().iter().map(|row| &row["cells"][1]).collect();
+        assert_eq!((&table["kind"], json!(cells)), (&json!("Table"), json!(["alpha", "beta", "gamma"])));
+        let yaml = api.get_as(&format!("{V2}/a"), "application/yaml").await.expect(200);
+        assert!(yaml.text.contains("host: alpha"), "{}", yaml.text);
+        // Changes through one version are seen in the other.
+        let patched =
+            api.patch("merge", &format!("{V2}/a"), json!({"spec": {"port": "9"}})).await.expect(200);
+        assert_eq!(patched.body["spec"]["port"], "9");
+        assert_eq!(api.get(&format!("{V1}/a")).await.body["spec"]["hostPort"], "alpha:9");
+        let mut whole = api.get(&format!("{V2}/b")).await.body;
+        whole["spec"]["host"] = "delta".into();
+        api.put(&format!("{V2}/b"), whole).await.expect(200);
+        assert_eq!(api.get(&format!("{V1}/b")).await.body["spec"]["hostPort"], "delta:2");
+        api.delete(&format!("{V2}/c"), Value::Null).await.expect(200);
+        api.get(&format!("{V1}/c")).await.expect(404);
+    }
+}
+
+#[tokio::test]
+async fn watches_speak_the_version_that_was_asked_for() {
+    let (api, _webhook) = world(Manner::Sound, &["v1"]).await;
+    create(&api, V1, v1("a", "alpha:1")).await.expect(201);
+    let mut watch = api.watch(&format!("{V2}?watch=1")).await;
+    let first = watch.next().await.unwrap();
+    assert_eq!((&first["type"], &first["object"]["spec"]["host"]), (&json!("ADDED"), &json!("alpha")));
+    api.patch("merge", &format!("{V1}/a"), json!({"spec": {"hostPort": "omega:5"}})).await.expect(200);
+    let second = watch.next().await.unwrap();
+    assert_eq!((&second["type"], &second["object"]["spec"]["port"]), (&json!("MODIFIED"), &json!("5")));
+    assert_eq!(second["object"]["apiVersion"], "example.com/v2");
+    api.delete(&format!("{V1}/a"), Value::Null).await.expect(200);
+    assert_eq!(watch.brief().await, "DELETED a");
+}
+
+#[tokio::test]
+async fn appliers_of_different_versions_know_of_each_other() {
+    let (api, _webhook) = world(Manner::Sound, &["v1"]).await;
+    create(&api, V1, v1("seed", "x:1")).await.expect(201);
+    let apply = |path: &'static str, manager: &'static str, config: Value| {
+        let (api, path) = (&api, format!("{path}/a?fieldManager={manager}"));
+        let media = [("content-type", "application/apply-patch+yaml")];
+        async move { api.call("PATCH", &path, &media, config.to_string()).await }
+    };
+    apply(V1, "old", v1("a", "alpha:1")).await.expect(201);
+    // `host` in one version is part of `hostPort` in the other.
+    let refused = apply(V2, "new", v2("a", "beta", "1")).await.expect(409);
+    assert!(refused.message().contains("conflict with \"old\": .spec.hostPort"), "{}", refused.text);
+    let mut config = v2("a", "alpha", "1");
+    config["spec"].as_object_mut().unwrap().remove("port");
+    let both = apply(V2, "new", config).await.expect(200);
+    let managers: Vec<&str> = both.body["metadata"]["managedFields"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|entry| entry["apiVersion"].as_str().unwrap())
+        .collect();
+    // In the order of the managers, as both wrote within one second.
+    assert_eq!(managers, ["example.com/v2", "example.com/v1"]);
+}
+
+#[tokio::test]
+async fn the_stored_version_may_change_under_stored_objects() {
+    let (api, webhook) = world(Manner::Sound, &["v1"]).await;
+    create(&api, V1, v1("old", "alpha:1")).await.expect(201);
+    let url = format!("https://127.0.0.1:{}/convert", webhook.port);
+    let client = json!({"url": url, "caBundle": webhook.bundle});
+    let mut next = definition(client, &["v1"], "v2");
+    next["metadata"]["resourceVersion"] =
+        api.get(&format!("{CRDS}/hosts.example.com")).await.body["metadata"]["resourceVersion"].clone();
+    api.put(&format!("{CRDS}/hosts.example.com"), next).await.expect(200);
+    // What was stored before is converted when it is read, in either version, and stored anew when
+    // it is written.
+    let wait = || async { api.get(&format!("{V2}/old")).await };
+    let mut read = wait().await;
+    while read.code == 503 {
+        read = wait().await;
+    }
+    assert_eq!(read.expect(200).body["spec"]["host"], "alpha");
+    assert_eq!(api.get(&format!("{V1}/old")).await.expect(200).body["spec"]["hostPort"], "alpha:1");
+    let stored = |name: &'static str| {
+        let store = Arc::clone(&api.store);
+        async move {
+            let got = store.get(&format!("/registry/example.com/hosts/default/{name}")).await.unwrap();
+            serde_json::from_slice::<Value>(&got.kv.unwrap().value).unwrap()["apiVersion"].clone()
+        }
+    };
+    assert_eq!(stored("old").await, "example.com/v1");
+    api.patch("merge", &format!("{V1}/old"), json!({"spec": {"hostPort": "alpha:2"}})).await.expect(200);
+    assert_eq!(stored("old").await, "example.com/v2");
+    api.delete(&format!("{CRDS}/hosts.example.com"), Value::Null).await.expect(200);
+    while api.get(&format!("{CRDS}/hosts.example.com")).await.code != 404 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn what_a_webhook_does_wrong_is_said_and_nothing_is_stored() {
+    let table = [
+        (Manner::Refuses, "failed: hosts are not convertible today"),
+        (Manner::Fails, "failed: the server answered Internal Server Error"),
+        (
+            Manner::Renames,
+            "returned invalid converted object at index 0: must have the same name: a != other",
+        ),
+        (Manner::Loses, "returned 0 objects, expected 1"),
+        (Manner::OtherUid, "failed: expected response.uid="),
+    ];
+    for (manner, says) in table {
+        let (api, _webhook) = world(manner, &["v1"]).await;
+        let refused = create(&api, V2, v2("a", "alpha", "1")).await.expect(500);
+        let begins = "conversion webhook for example.com/v2, Kind=Host ";
+        assert!(
+            refused.message().starts_with(begins) && refused.message().contains(says),
+            "{}",
+            refused.text
+        );
+        assert_eq!(api.get(V1).await.expect(200).names(), Vec::<&str>::new());
+        // The stored version goes on without a webhook.
+        create(&api, V1, v1("b", "beta:2")).await.expect(201);
+        api.get(&format!("{V2}/b")).await.expect(500);
+        api.get(&format!("{V1}/b")).await.expect(200);
+        let mut watch = api.watch(&format!("{V2}?watch=1")).await;
+        let event = watch.next().await.unwrap();
+        assert_eq!((&event["type"], &event["object"]["code"]), (&json!("ERROR"), &json!(500)));
+        assert_eq!(watch.next().await, None);
+    }
+    // Nobody listens, the certificate is not the bundle's, or the bundle is another's.
+    let api = Api::start().await;
+    let other = webhook(Manner::Sound).await;
+    let url = format!("https://127.0.0.1:{}/convert", webhook(Manner::Sound).await.port);
+    api.post(CRDS, definition(json!({"url": url, "caBundle": other.bundle}), &["v1"], "v1"))
+        .await
+        .expect(201);
+    let refused = create(&api, V2, v2("a", "alpha", "1")).await.expect(500);
+    assert!(refused.message().contains("failed: Post \"https://127.0.0.1:"), "{}", refused.text);
+}
+
+#[tokio::test]
+async fn a_webhook_may_stand_behind_a_service() {
+    let (api, webhook) = (Api::start().await, webhook(Manner::Sound).await);
+    let client = json!({
+        "service": {"name": "hooks", "namespace": "default", "path": "/convert", "port": webhook.port},
+        "caBundle": webhook.bundle,
+    });
+    api.post(CRDS, definition(client, &["v1"], "v1")).await.expect(201);
+    let refused = create(&api, V2, v2("a", "alpha", "1")).await.expect(500);
+    assert!(
+        refused.message().contains("service \"hooks\" in namespace \"default\": not found"),
+        "{}",
+        refused.text
+    );
+    let service =
+        json!({"metadata": {"name": "hooks"}, "spec": {"type": "ExternalName", "externalName": "127.0.0.1"}});
+    let service = api.post("/api/v1/namespaces/default/services", service).await;
+    if service.code == 422 {
+        // An address is no name of a domain.
+        let named = json!({"metadata": {"name": "hooks"}, "spec": {"type": "ExternalName", "externalName": "localhost"}});
+        api.post("/api/v1/namespaces/default/services", named).await.expect(201);
+    }
+    let made = create(&api, V2, v2("a", "alpha", "1")).await.expect(201);
+    assert_eq!(made.body["spec"]["host"], "alpha");
+}

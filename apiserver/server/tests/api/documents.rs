@@ -1,0 +1,278 @@
+//! Discovery and OpenAPI in every form: what each says must be what is served.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Read as _;
+
+use bytes::Bytes;
+use flate2::read::GzDecoder;
+use http::{HeaderMap, Request};
+use http_body_util::BodyExt as _;
+use k8s_pb::api::apidiscovery::v2::APIGroupDiscoveryList;
+use k8s_pb::apimachinery::pkg::apis::meta::v1::{APIGroup, APIGroupList, APIResourceList, APIVersions};
+use serde_json::{Value, json};
+
+use crate::crds::{establish, widgets};
+use crate::envelope::open;
+use crate::harness::Api;
+
+const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+
+fn aggregated(media: &str, version: &str) -> String {
+    format!("{media};g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList")
+}
+
+async fn raw(api: &Api, path: &str, headers: &[(&str, &str)]) -> (u16, HeaderMap, Bytes) {
+    let request = headers.iter().fold(Request::builder().uri(path), |r, (key, value)| r.header(*key, *value));
+    let (parts, body) = api.send(request.body(Bytes::new()).unwrap()).await.into_parts();
+    (parts.status.as_u16(), parts.headers, body.collect().await.unwrap().to_bytes())
+}
+
+/// GROUP/VERSION/NAME and its kind and verbs, of kinds and subresources.
+type Served = BTreeMap<String, (String, Vec<String>)>;
+
+fn texts(list: &Value) -> Vec<String> {
+    list.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+}
+
+async fn legacy(api: &Api) -> Served {
+    let mut versions = vec![("".to_owned(), "/api/v1".to_owned())];
+    for group in api.get("/apis").await.expect(200).body["groups"].as_array().unwrap() {
+        let name = group["name"].as_str().unwrap();
+        assert_eq!(group["preferredVersion"], group["versions"][0]);
+        let alone = api.get(&format!("/apis/{name}")).await.expect(200).body;
+        assert_eq!((&alone["versions"], &alone["kind"]), (&group["versions"], &json!("APIGroup")));
+        for version in group["versions"].as_array().unwrap() {
+            let path = format!("/apis/{}", version["groupVersion"].as_str().unwrap());
+            versions.push((name.to_owned(), path));
+        }
+    }
+    let mut served = Served::new();
+    for (group, path) in versions {
+        let list = api.get(&path).await.expect(200).body;
+        let version = list["groupVersion"].as_str().unwrap().rsplit('/').next().unwrap().to_owned();
+        for resource in list["resources"].as_array().unwrap() {
+            let name = resource["name"].as_str().unwrap();
+            assert!(resource["singularName"].is_string(), "{name}");
+            let kind = resource["kind"].as_str().unwrap().to_owned();
+            served.insert(format!("{group}/{version}/{name}"), (kind, texts(&resource["verbs"])));
+        }
+    }
+    served
+}
+
+fn of_aggregated(list: &Value, served: &mut Served) {
+    for group in list["items"].as_array().unwrap() {
+        let name = group["metadata"]["name"].as_str().unwrap_or_default();
+        for version in group["versions"].as_array().unwrap() {
+            assert_eq!(version["freshness"], "Current");
+            let version_name = version["version"].as_str().unwrap();
+            for resource in version["resources"].as_array().unwrap() {
+                let plural = resource["resource"].as_str().unwrap();
+                let mut add = |name: String, entry: &Value| {
+                    let kind = entry["responseKind"]["kind"].as_str().unwrap().to_owned();
+                    served.insert(name, (kind, texts(&entry["verbs"])));
+                };
+                add(format!("{name}/{version_name}/{plural}"), resource);
+                for sub in resource["subresources"].as_array().into_iter().flatten() {
+                    let of = sub["subresource"].as_str().unwrap();
+                    add(format!("{name}/{version_name}/{plural}/{of}"), sub);
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_forms_of_discovery_say_the_same() {
+    let api = Api::start().await;
+    establish(&api, widgets()).await;
+    let old = legacy(&api).await;
+    assert!(
+        old.contains_key("apps/v1/deployments/scale") && old.contains_key("example.com/v1/widgets/status")
+    );
+    for version in ["v2", "v2beta1"] {
+        let (mut in_json, mut in_protobuf) = (Served::new(), BTreeSet::new());
+        for path in ["/api", "/apis"] {
+            let accept = aggregated("application/json", version);
+            let reply = api.get_as(path, &accept).await.expect(200);
+            assert_eq!(reply.headers["content-type"], accept.as_str());
+            assert_eq!(reply.headers["vary"], "Accept");
+            assert_eq!(reply.body["apiVersion"], format!("apidiscovery.k8s.io/{version}"));
+            of_aggregated(&reply.body, &mut in_json);
+            let accept = aggregated(PROTOBUF, version);
+            let (code, headers, bytes) = raw(&api, path, &[("accept", &accept)]).await;
+            assert_eq!((code, &headers["content-type"]), (200, &accept.parse().unwrap()));
+            let (api_version, kind, list): (_, _, APIGroupDiscoveryList) = open(&bytes);
+            let expected = format!("apidiscovery.k8s.io/{version}");
+            assert_eq!((api_version, kind.as_str()), (expected, "APIGroupDiscoveryList"));
+            for group in &list.items {
+                let name = group.metadata.as_ref().and_then(|m| m.name.clone()).unwrap_or_default();
+                for version in &group.versions {
+                    for resource in &version.resources {
+                        in_protobuf.insert(format!("{name}/{}/{}", version.version(), resource.resource()));
+                    }
+                }
+            }
+            // Nothing is sent again to who has it.
+            for accept in [aggregated("application/json", version), accept] {
+                let (_, headers, _) = raw(&api, path, &[("accept", &accept)]).await;
+                let etag = headers["etag"].to_str().unwrap().to_owned();
+                let weak = format!("\"other\", W/{etag}");
+                for known in [etag.as_str(), "*", weak.as_str()] {
+                    let (code, headers, bytes) =
+                        raw(&api, path, &[("accept", &accept), ("if-none-match", known)]).await;
+                    assert_eq!(
+                        (code, bytes.len(), headers["etag"].to_str().unwrap()),
+                        (304, 0, etag.as_str())
+                    );
+                }
+                let (code, ..) =
+                    raw(&api, path, &[("accept", &accept), ("if-none-match", "\"other\"")]).await;
+                assert_eq!(code, 200);
+            }
+        }
+        assert_eq!(in_json, old, "{version}");
+        let kinds: BTreeSet<String> =
+            old.keys().filter(|name| name.matches('/').count() == 2).cloned().collect();
+        assert_eq!(in_protobuf, kinds, "{version}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_older_documents_in_protobuf_and_yaml() {
+    let api = Api::start().await;
+    let get = async |path: &str| raw(&api, path, &[("accept", PROTOBUF)]).await.2;
+    let versions: APIVersions = open(&get("/api").await).2;
+    assert_eq!(versions.versions, ["v1"]);
+    let groups: APIGroupList = open(&get("/apis").await).2;
+    assert!(groups.groups.iter().any(|group| group.name() == "apps"));
+    let group: APIGroup = open(&get("/apis/autoscaling").await).2;
+    assert_eq!(group.preferred_version.unwrap().group_version(), "autoscaling/v2");
+    let list: APIResourceList = open(&get("/api/v1").await).2;
+    let pods = list.resources.iter().find(|r| r.name() == "pods").unwrap();
+    assert_eq!((pods.singular_name(), &pods.short_names[..]), ("pod", &["po".to_owned()][..]));
+    let text = api.get_as("/apis/apps", "application/yaml").await.expect(200);
+    assert!(text.text.contains("kind: APIGroup\n"), "{}", text.text);
+    api.get_as("/apis", "text/html").await.expect(406);
+    // Unknown forms of it are passed over for those that are known.
+    let accept = format!("{},application/json", aggregated("application/json", "v3"));
+    assert_eq!(api.get_as("/apis", &accept).await.expect(200).body["kind"], "APIGroupList");
+    api.get_as("/apis", &aggregated("application/json", "v3")).await.expect(406);
+}
+
+/// Values that Kubernetes publishes.
+#[tokio::test(start_paused = true)]
+async fn kinds_carry_their_names_and_the_hash_of_their_storage() {
+    let api = Api::start().await;
+    establish(&api, widgets()).await;
+    let table = [
+        ("/api/v1", "pods", "xPOwRZ+Yhw8="),
+        ("/api/v1", "events", "r2yiGXH7wu8="),
+        ("/apis/apps/v1", "deployments", "8aSe+NMegvE="),
+        ("/apis/autoscaling/v1", "horizontalpodautoscalers", "qwQve8ut294="),
+        ("/apis/autoscaling/v2", "horizontalpodautoscalers", "qwQve8ut294="),
+    ];
+    for (path, name, hash) in table {
+        let body = api.get(path).await;
+        // A version may not be served yet.
+        if body.code == 404 {
+            continue;
+        }
+        let list = body.body["resources"].as_array().unwrap().clone();
+        let resource = list.iter().find(|r| r["name"] == name).unwrap();
+        assert_eq!(resource["storageVersionHash"], hash, "{path} {name}");
+        assert!(
+            list.iter()
+                .filter(|r| r["name"].as_str().unwrap().contains('/'))
+                .all(|r| r.get("storageVersionHash").is_none())
+        );
+    }
+    let list = api.get("/apis/example.com/v1").await.expect(200).body;
+    let widgets = &list["resources"][0];
+    assert_eq!((&widgets["shortNames"], &widgets["categories"]), (&json!(["wd"]), &json!(["toys"])));
+    assert!(widgets["storageVersionHash"].is_string());
+    let root = texts(&api.get("/").await.expect(200).body["paths"]);
+    for path in [
+        "/api",
+        "/api/v1",
+        "/apis",
+        "/apis/",
+        "/apis/apps",
+        "/apis/apps/v1",
+        "/apis/example.com/v1",
+        "/openapi/v3",
+        "/version",
+    ] {
+        assert!(root.iter().any(|p| p == path), "{path}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn openapi_v3_moves_with_its_hash_and_comes_in_protobuf() {
+    let api = Api::start().await;
+    establish(&api, widgets()).await;
+    let index = api.get("/openapi/v3").await.expect(200);
+    let etag = index.headers["etag"].to_str().unwrap();
+    api.call("GET", "/openapi/v3", &[("if-none-match", etag)], "").await.expect(304);
+    let media = "application/com.github.proto-openapi.spec.v3.v1.0+protobuf";
+    for (path, entry) in index.body["paths"].as_object().unwrap() {
+        let url = entry["serverRelativeURL"].as_str().unwrap();
+        let hash = url.rsplit("hash=").next().unwrap();
+        let document = api.get(url).await.expect(200);
+        assert_eq!(document.headers["cache-control"], "public, immutable");
+        assert_eq!(document.headers["etag"], format!("\"{hash}\"").as_str());
+        let plain = api.get(&format!("/openapi/v3/{path}")).await.expect(200);
+        assert_eq!(plain.headers["cache-control"], "no-cache, private");
+        assert_eq!(plain.text, document.text);
+        let moved = api.get(&format!("/openapi/v3/{path}?hash=0123")).await.expect(301);
+        assert_eq!(moved.headers["location"], url);
+        api.call("GET", url, &[("if-none-match", &format!("\"{hash}\""))], "").await.expect(304);
+        for accept in [media, "application/com.github.proto-openapi.spec.v3@v1.0+protobuf"] {
+            let (code, headers, bytes) = raw(&api, url, &[("accept", accept)]).await;
+            assert_eq!((code, &headers["content-type"]), (200, &media.parse().unwrap()), "{path}");
+            assert_eq!(headers["etag"], format!("\"{hash}\"").as_str());
+            // `openapi` is field 1, and each schema is named in the message.
+            assert!(bytes.starts_with(b"\x0a\x053.0.0"), "{path}");
+            for name in document.body["components"]["schemas"].as_object().unwrap().keys() {
+                assert!(contains(&bytes, name), "{path} {name}");
+            }
+        }
+    }
+    api.get_as("/openapi/v3/api/v1", "text/html").await.expect(406);
+    api.get("/openapi/v3/apis/none/v1?hash=x").await.expect(404);
+}
+
+fn contains(bytes: &[u8], text: &str) -> bool {
+    bytes.windows(text.len()).any(|window| window == text.as_bytes())
+}
+
+#[tokio::test(start_paused = true)]
+async fn openapi_v2_in_protobuf_has_custom_resources_too() {
+    let api = Api::start().await;
+    let accept = ("accept", "application/com.github.proto-openapi.spec.v2@v1.0+protobuf");
+    let (_, headers, before) = raw(&api, "/openapi/v2", &[accept]).await;
+    let etag = headers["etag"].to_str().unwrap().to_owned();
+    let name = "com.example.v1.Widget";
+    assert!(!contains(&before, name) && contains(&before, "io.k8s.api.core.v1.Pod"));
+    establish(&api, widgets()).await;
+    let (code, headers, after) = raw(&api, "/openapi/v2", &[accept, ("if-none-match", &etag)]).await;
+    assert_eq!(code, 200);
+    assert!(after.starts_with(&before));
+    for text in [
+        name,
+        "listExampleComV1WidgetForAllNamespaces",
+        "/apis/example.com/v1/namespaces/{namespace}/widgets/{name}/scale",
+    ] {
+        assert!(contains(&after, text), "{text}");
+    }
+    let (_, packed, zipped) = raw(&api, "/openapi/v2", &[accept, ("accept-encoding", "gzip")]).await;
+    assert_eq!(packed["content-encoding"], "gzip");
+    let mut plain = Vec::new();
+    GzDecoder::new(&zipped[..]).read_to_end(&mut plain).unwrap();
+    assert_eq!(plain, after);
+    let etag = headers["etag"].to_str().unwrap();
+    assert_eq!(raw(&api, "/openapi/v2", &[accept, ("if-none-match", etag)]).await.0, 304);
+    let json = api.get("/openapi/v2").await.expect(200);
+    assert!(json.body["definitions"][name].is_object());
+    assert_ne!(json.headers["etag"], etag);
+}

@@ -1,0 +1,222 @@
+//! Flags of the API server that are kube-apiserver's, with its defaults and its spelling of times.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use apiserver_server::ServerConfig;
+use clap::{ArgAction, Args};
+
+#[derive(Args, Clone)]
+pub struct Serving {
+    /// Ports that Services of type NodePort get: FIRST-LAST, or FIRST+COUNT
+    #[arg(long, default_value = "30000-32767", value_parser = ports, value_name = "RANGE")]
+    pub service_node_port_range: RangeInclusive<u16>,
+    /// Reads at one time; what waits too long is answered with 429. 0 for no limit
+    #[arg(long, default_value_t = 400)]
+    pub max_requests_inflight: usize,
+    /// Writes at one time, likewise
+    #[arg(long, default_value_t = 200)]
+    pub max_mutating_requests_inflight: usize,
+    /// How long a request may take that is no watch and no stream
+    #[arg(long, default_value = "1m0s", value_parser = duration, value_name = "DURATION")]
+    pub request_timeout: Duration,
+    /// Seconds that a watch lasts at least if its client does not say; each lasts up to twice that
+    #[arg(long, default_value_t = 1800)]
+    pub min_request_timeout: u32,
+    /// How long Events are kept
+    #[arg(long, default_value = "1h0m0s", value_parser = duration, value_name = "DURATION")]
+    pub event_ttl: Duration,
+    /// Time between compactions of the store; 0 if somebody else does it
+    #[arg(long, default_value = "5m0s", value_parser = duration, value_name = "DURATION")]
+    pub etcd_compaction_interval: Duration,
+    /// After SIGTERM, how long everything but `/readyz` goes on as before
+    #[arg(long, default_value = "0s", value_parser = duration, value_name = "DURATION")]
+    pub shutdown_delay_duration: Duration,
+    /// After that, listen on and answer with 429 and Retry-After until the last request has ended
+    #[arg(long, action = ArgAction::Set, num_args = 0..=1, default_value_t = false, default_missing_value = "true")]
+    pub shutdown_send_retry_after: bool,
+    /// Whether requests without credentials are those of system:anonymous, and not refused
+    #[arg(long, action = ArgAction::Set, num_args = 0..=1, default_value_t = true, default_missing_value = "true")]
+    pub anonymous_auth: bool,
+}
+
+impl Default for Serving {
+    /// What the flags are unless given.
+    fn default() -> Self {
+        let config = ServerConfig::default();
+        Self {
+            service_node_port_range: config.node_ports,
+            max_requests_inflight: config.reads_in_flight,
+            max_mutating_requests_inflight: config.writes_in_flight,
+            request_timeout: config.request_timeout,
+            min_request_timeout: u32::try_from(config.min_watch.as_secs()).unwrap_or(u32::MAX),
+            event_ttl: config.event_ttl,
+            etcd_compaction_interval: config.compaction_interval,
+            shutdown_delay_duration: config.shutdown_delay,
+            shutdown_send_retry_after: config.shutdown_send_retry_after,
+            anonymous_auth: config.anonymous,
+        }
+    }
+}
+
+impl Serving {
+    /// The configuration that the flags ask for; everything else is as by default.
+    pub fn config(self) -> Result<ServerConfig> {
+        let Self {
+            service_node_port_range,
+            max_requests_inflight,
+            max_mutating_requests_inflight,
+            request_timeout,
+            min_request_timeout,
+            event_ttl,
+            etcd_compaction_interval,
+            shutdown_delay_duration,
+            shutdown_send_retry_after,
+            anonymous_auth,
+        } = self;
+        if request_timeout.is_zero() {
+            bail!("--request-timeout must be more than 0: every request would fail");
+        }
+        if event_ttl < Duration::from_secs(1) {
+            bail!("--event-ttl must be 1s or more");
+        }
+        // A semaphore has its own limit, far above what any machine carries.
+        let limit = |number: usize| if number == 0 { usize::MAX >> 4 } else { number };
+        Ok(ServerConfig {
+            node_ports: service_node_port_range,
+            reads_in_flight: limit(max_requests_inflight),
+            writes_in_flight: limit(max_mutating_requests_inflight),
+            request_timeout,
+            min_watch: Duration::from_secs(u64::from(min_request_timeout)),
+            event_ttl,
+            compaction_interval: etcd_compaction_interval,
+            shutdown_delay: shutdown_delay_duration,
+            shutdown_send_retry_after,
+            anonymous: anonymous_auth,
+            ..ServerConfig::default()
+        })
+    }
+}
+
+/// A time as Go writes it: `1h0m0s`, `1.5s`, `300ms`, or `0`.
+fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("invalid duration {text:?}: give numbers with units, such as 1m30s or 300ms");
+    if text == "0" {
+        return Ok(Duration::ZERO);
+    }
+    if text.starts_with('-') {
+        return Err(format!("{text} can not be negative value"));
+    }
+    let mut rest = text.strip_prefix('+').unwrap_or(text);
+    if rest.is_empty() {
+        return Err(wrong());
+    }
+    let mut total = 0.0;
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(wrong)?;
+        let number: f64 = rest[..digits].parse().map_err(|_| wrong())?;
+        rest = &rest[digits..];
+        let unit = rest.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(rest.len());
+        let seconds = match &rest[..unit] {
+            "ns" => 1e-9,
+            "us" | "\u{b5}s" | "\u{3bc}s" => 1e-6,
+            "ms" => 1e-3,
+            "s" => 1.0,
+            "m" => 60.0,
+            "h" => 3600.0,
+            _ => return Err(wrong()),
+        };
+        total += number * seconds;
+        rest = &rest[unit..];
+    }
+    Duration::try_from_secs_f64(total).map_err(|_| wrong())
+}
+
+/// `30000-32767`, `30000+2768`, `30000`.
+fn ports(text: &str) -> Result<RangeInclusive<u16>, String> {
+    let wrong = || format!("invalid port range {text:?}: give FIRST-LAST, FIRST+COUNT or one port");
+    let number = |text: &str| text.trim().parse::<u16>().map_err(|_| wrong());
+    let range = if let Some((first, last)) = text.split_once('-') {
+        number(first)?..=number(last)?
+    } else if let Some((first, count)) = text.split_once('+') {
+        let first = number(first)?;
+        first..=first.checked_add(number(count)?).ok_or_else(wrong)?
+    } else {
+        number(text)?..=number(text)?
+    };
+    if range.is_empty() || *range.start() == 0 {
+        return Err(wrong());
+    }
+    Ok(range)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        serving: Serving,
+    }
+
+    fn parse(line: &str) -> Result<ServerConfig, String> {
+        let words = std::iter::once("apiserver").chain(line.split_whitespace());
+        let line = Line::try_parse_from(words).map_err(|error| error.to_string())?;
+        line.serving.config().map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn defaults_are_those_of_kubernetes() {
+        let (flags, default) = (parse("").unwrap(), ServerConfig::default());
+        assert_eq!(flags.node_ports, 30000..=32767);
+        assert_eq!((flags.reads_in_flight, flags.writes_in_flight), (400, 200));
+        assert_eq!(flags.request_timeout, Duration::from_secs(60));
+        assert_eq!(flags.min_watch, Duration::from_secs(1800));
+        assert_eq!(flags.event_ttl, Duration::from_secs(3600));
+        assert_eq!(flags.compaction_interval, Duration::from_secs(300));
+        assert_eq!(flags.shutdown_delay, Duration::ZERO);
+        assert!(flags.anonymous && !flags.shutdown_send_retry_after);
+        assert_eq!(flags.event_ttl, default.event_ttl);
+    }
+
+    #[test]
+    fn flags_are_spelled_as_in_kubernetes() {
+        let line = "--service-node-port-range 20000-20100 --max-requests-inflight=800 \
+            --max-mutating-requests-inflight 0 --request-timeout 1m30s --min-request-timeout 300 \
+            --event-ttl 1.5h --etcd-compaction-interval 0 --shutdown-delay-duration 500ms \
+            --shutdown-send-retry-after --anonymous-auth=false";
+        let config = parse(line).unwrap();
+        assert_eq!(config.node_ports, 20000..=20100);
+        assert_eq!(config.reads_in_flight, 800);
+        assert!(config.writes_in_flight > 1 << 40);
+        assert_eq!(config.request_timeout, Duration::from_secs(90));
+        assert_eq!(config.min_watch, Duration::from_secs(300));
+        assert_eq!(config.event_ttl, Duration::from_secs(5400));
+        assert_eq!(config.compaction_interval, Duration::ZERO);
+        assert_eq!(config.shutdown_delay, Duration::from_millis(500));
+        assert!(config.shutdown_send_retry_after && !config.anonymous);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_with_a_reason() {
+        for (line, why) in [
+            ("--request-timeout 5", "invalid duration \"5\""),
+            ("--request-timeout=-5s", "can not be negative value"),
+            ("--request-timeout 0", "--request-timeout must be more than 0"),
+            ("--event-ttl 5ms", "--event-ttl must be 1s or more"),
+            ("--event-ttl 5x", "invalid duration \"5x\""),
+            ("--max-requests-inflight=-1", "invalid value"),
+            ("--service-node-port-range 5-1", "invalid port range \"5-1\""),
+            ("--service-node-port-range 1-70000", "invalid port range"),
+            ("--min-request-timeout x", "invalid value"),
+        ] {
+            let error = parse(line).map(drop).unwrap_err();
+            assert!(error.contains(why), "{line}: {error}");
+        }
+        assert_eq!(ports("30000+10").unwrap(), 30000..=30010);
+    }
+}

@@ -1,0 +1,130 @@
+//! `hawser apiserver` as a process: its flags, and its end.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::{Api, PostParams};
+use serde_json::json;
+
+/// Killed when dropped.
+struct Process {
+    child: Child,
+    kubeconfig: PathBuf,
+    _dir: tempfile::TempDir,
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Process {
+    /// Starts one on the loopback interface and waits until it says that it serves.
+    fn start(flags: &[&str]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut child = Command::new(env!("CARGO_BIN_EXE_hawser"))
+            .args(["apiserver", "--secure-port", "0", "--bind-address", "127.0.0.1"])
+            .args(["--advertise-address", "127.0.0.1", "--data-dir"])
+            .arg(dir.path())
+            .args(flags)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        let kubeconfig = line.trim().split("kubeconfig: ").nth(1).expect("it says where it serves");
+        Self { kubeconfig: kubeconfig.into(), child, _dir: dir }
+    }
+
+    fn terminate(&self) {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+    }
+
+    /// The exit code, which comes within ten seconds.
+    fn end(&mut self) -> Option<i32> {
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_secs(10) {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return Some(status.code().unwrap_or(-1));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        None
+    }
+}
+
+fn path(path: &str) -> http::Request<Vec<u8>> {
+    http::Request::get(path).body(Vec::new()).unwrap()
+}
+
+#[tokio::test]
+async fn sigterm_ends_it_in_good_order() {
+    let mut process = Process::start(&["--shutdown-delay-duration", "4s", "--event-ttl=30m"]);
+    let client = apiserver_client::connect(&process.kubeconfig).await.unwrap();
+    assert_eq!(client.request_text(path("/readyz")).await.unwrap(), "ok");
+    let lease = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
+    let began = Instant::now();
+    loop {
+        let leases: serde_json::Value = client.request(path(lease)).await.unwrap();
+        if let Some(name) = leases["items"][0]["metadata"]["name"].as_str() {
+            assert!(name.starts_with("apiserver-"));
+            break;
+        }
+        assert!(began.elapsed() < Duration::from_secs(10), "there is no Lease");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    process.terminate();
+    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "default");
+    let map = |name: &str| serde_json::from_value(json!({"metadata": {"name": name}})).unwrap();
+    // Not ready, and everything else goes on.
+    let began = Instant::now();
+    while client.request_text(path("/readyz")).await.is_ok() {
+        assert!(began.elapsed() < Duration::from_secs(4), "it is still ready");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(client.request_text(path("/livez")).await.unwrap(), "ok");
+    maps.create(&PostParams::default(), &map("late")).await.unwrap();
+    assert_eq!(process.end(), Some(0));
+}
+
+#[test]
+fn a_second_sigterm_ends_it_at_once() {
+    let mut process = Process::start(&["--shutdown-delay-duration=1h"]);
+    process.terminate();
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(process.child.try_wait().unwrap().is_none(), "it waits");
+    process.terminate();
+    assert_eq!(process.end(), Some(143));
+}
+
+#[test]
+fn flags_that_make_no_sense_are_refused_before_anything_is_touched() {
+    let dir = tempfile::tempdir().unwrap();
+    for (flags, why) in [
+        (&["--request-timeout", "soon"][..], "invalid duration \"soon\""),
+        (&["--event-ttl", "1ms"], "--event-ttl must be 1s or more"),
+        (&["--service-node-port-range", "9-1"], "invalid port range"),
+    ] {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_hawser"))
+            .args(["apiserver", "--secure-port", "0", "--bind-address", "127.0.0.1", "--data-dir"])
+            .arg(dir.path())
+            .args(flags)
+            .stderr(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut text = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut text).unwrap();
+        assert!(!child.wait().unwrap().success());
+        assert!(text.contains(why), "{flags:?}: {text}");
+    }
+}

@@ -1,0 +1,119 @@
+//! The fuzz targets of `apiserver/fuzz`: built with libFuzzer's instrumentation, which any stable
+//! compiler can add, and run side by side for a minute each.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+use crate::shell;
+
+/// What cargo-fuzz adds too: counters on every edge, and the operands of comparisons.
+const INSTRUMENTATION: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+    -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
+    -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=4";
+/// Seconds for each target.
+const SECONDS: u64 = 60;
+/// An input that takes longer is a finding, seconds: generous, since machines are slow and shared.
+const SLOW: u64 = 30;
+/// A target that takes more memory has found something, MiB.
+const MEMORY: u64 = 2048;
+/// Longest input, bytes.
+const LONGEST: u64 = 8192;
+
+/// Runs the targets whose name contains `filter`, all without one. A finding is an error that names
+/// the file with the input; put it into the corpus, so that it stays mended.
+pub fn run(filter: Option<&str>) -> Result<()> {
+    let program = build()?;
+    let names = shell::output(&mut Command::new(&program))?;
+    let mut waiting: Vec<&str> =
+        names.lines().filter(|name| name.contains(filter.unwrap_or_default())).collect();
+    waiting.reverse();
+    let side_by_side = std::thread::available_parallelism().map_or(1, usize::from);
+    let directory = shell::target_dir().join("fuzz-runs");
+    let mut running: Vec<Run> = Vec::new();
+    let mut found = Vec::new();
+    while !waiting.is_empty() || !running.is_empty() {
+        while running.len() < side_by_side
+            && let Some(name) = waiting.pop()
+        {
+            running.push(Run::start(&program, &directory, name)?);
+        }
+        if !running.is_empty() {
+            found.extend(running.remove(0).finish()?);
+        }
+    }
+    if !found.is_empty() {
+        bail!("the fuzzer found something:\n  {}", found.join("\n  "));
+    }
+    Ok(())
+}
+
+/// Builds the program of all targets; a target directory of its own, because every crate in it is
+/// instrumented.
+fn build() -> Result<PathBuf> {
+    let version = shell::output(Command::new("rustc").arg("-vV"))?;
+    let host = version.lines().find_map(|line| line.strip_prefix("host: ")).context("rustc names no host")?;
+    let target_dir = shell::target_dir().join("fuzz");
+    // With a target named, build scripts and macros stay without instrumentation.
+    shell::run(
+        shell::cargo()
+            .args(["build", "--quiet", "--target", host])
+            .current_dir(crates())
+            .env("CARGO_TARGET_DIR", &target_dir)
+            .env("RUSTFLAGS", INSTRUMENTATION),
+    )?;
+    Ok(target_dir.join(host).join("debug/fuzz"))
+}
+
+fn crates() -> PathBuf {
+    shell::root().join("apiserver/fuzz")
+}
+
+/// One target under way.
+struct Run {
+    name: String,
+    child: Child,
+    log: PathBuf,
+}
+
+impl Run {
+    fn start(program: &Path, directory: &Path, name: &str) -> Result<Self> {
+        let (grown, log) = (directory.join(name), directory.join(format!("{name}.log")));
+        fs::create_dir_all(&grown).with_context(|| format!("cannot make {}", grown.display()))?;
+        let output = fs::File::create(&log).with_context(|| format!("cannot make {}", log.display()))?;
+        let child = Command::new(program)
+            .env("FUZZ_TARGET", name)
+            .arg(format!("-max_total_time={SECONDS}"))
+            .arg(format!("-timeout={SLOW}"))
+            .arg(format!("-rss_limit_mb={MEMORY}"))
+            .arg(format!("-max_len={LONGEST}"))
+            .arg("-print_final_stats=1")
+            .arg(format!("-artifact_prefix={}/{name}-", directory.display()))
+            // What is new goes to the first directory, the corpus of the repository is only read.
+            .args([grown, crates().join("corpus").join(name)])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(output)
+            .spawn()
+            .with_context(|| format!("cannot start the target {name}"))?;
+        Ok(Self { name: name.to_owned(), child, log })
+    }
+
+    /// Waits; what was found, with the place of the input that shows it.
+    fn finish(mut self) -> Result<Option<String>> {
+        let status =
+            self.child.wait().with_context(|| format!("cannot wait for the target {}", self.name))?;
+        let log = fs::read(&self.log).with_context(|| format!("cannot read {}", self.log.display()))?;
+        let log = String::from_utf8_lossy(&log);
+        let line =
+            |start: &str| log.lines().rev().find(|line| line.contains(start)).unwrap_or_default().to_owned();
+        eprintln!("fuzz: {}: {}", self.name, line("stat::number_of_executed_units"));
+        if status.success() {
+            return Ok(None);
+        }
+        let why = [line("panicked at"), line("ERROR: libFuzzer")].join(" ");
+        Ok(Some(format!("{}: {} {}", self.name, why.trim(), line("Test unit written to"))))
+    }
+}
