@@ -162,6 +162,13 @@ fn apply_operations(operations: &[PatchOperation], object: &mut Value) -> Result
                 )));
             }
         }
+        // What is not there is null to Kubernetes' tests, and clients rely on it.
+        let absent = |test: &json_patch::TestOperation| {
+            test.value.is_null() && object.pointer(test.path.as_str()).is_none()
+        };
+        if matches!(operation, PatchOperation::Test(test) if absent(test)) {
+            continue;
+        }
         json_patch::patch(object, std::slice::from_ref(operation)).map_err(unfit)?;
     }
     Ok(())

@@ -89,6 +89,12 @@ async fn owned(pods: &Api<Pod>, names: &[String], owners: &[&ReplicationControll
         pod.metadata.owner_references = of(json!(references));
         made.push(pods.create(&PostParams::default(), &pod).await?);
     }
+    // The collector has seen them when it has seen, and removed, one without an owner after them.
+    let mut probe = pod("probe");
+    probe.metadata.owner_references = of(json!([{"apiVersion": "v1", "kind": "ReplicationController",
+        "name": "never", "uid": "00000000-0000-4000-8000-000000000000"}]));
+    let probe = pods.create(&PostParams::default(), &probe).await?;
+    gone(pods, "probe", probe.uid()).await?;
     Ok(made)
 }
 
