@@ -61,11 +61,42 @@ fn named_as_today(stored: &[u8]) -> Result<Cow<'_, [u8]>, Malformed> {
     Ok(Cow::Owned(envelope))
 }
 
+/// Most objects have fewer bytes than this as JSON.
+const USUAL: usize = 4096;
+
 /// A value as JSON text, in bytes that take no more memory than they are long: they are kept for as long
 /// as the object lives.
 pub fn exact(value: &Value) -> Bytes {
-    let text = serde_json::to_vec(value).expect("the keys of a value are strings");
-    Bytes::from(text.into_boxed_slice())
+    exact_with_metadata(value).0
+}
+
+/// [`exact`], and the place of the brace that begins the object's metadata, if it has such.
+pub fn exact_with_metadata(value: &Value) -> (Bytes, Option<usize>) {
+    let mut text = Vec::with_capacity(USUAL);
+    let put = |text: &mut Vec<u8>, value: &Value| {
+        serde_json::to_writer(text, value).expect("the keys of a value are strings");
+    };
+    let mut found = None;
+    match value {
+        Value::Object(map) => {
+            text.push(b'{');
+            for (field, value) in map {
+                if text.len() > 1 {
+                    text.push(b',');
+                }
+                serde_json::to_writer(&mut text, field).expect("a name is a string");
+                text.push(b':');
+                if field == "metadata" && value.is_object() {
+                    found = Some(text.len());
+                }
+                put(&mut text, value);
+            }
+            text.push(b'}');
+        }
+        other => put(&mut text, other),
+    }
+    // A buffer that shrinks keeps its place with some allocators; a copy takes what it needs.
+    (Bytes::copy_from_slice(&text), found)
 }
 
 /// The bytes that Kubernetes would store for an object of the storage version.
@@ -174,6 +205,21 @@ mod tests {
         let (api_version, kind) = ("apiextensions.k8s.io/v1", "CustomResourceDefinition");
         let definition = json!({"apiVersion": api_version, "kind": kind, "metadata": {"name": "a"}});
         assert_eq!(as_kubernetes(&defining, &definition).unwrap(), definition.to_string());
+    }
+
+    #[test]
+    fn the_text_is_that_of_the_value_and_says_where_the_metadata_begin() {
+        for value in
+            [json!({"a\"": [1], "metadata": {"name": "a"}, "z": {"metadata": {}}}), json!({}), json!([1])]
+        {
+            let (text, at) = exact_with_metadata(&value);
+            assert_eq!(text, value.to_string());
+            assert_eq!(at.is_some(), value.get("metadata").is_some());
+            if let Some(at) = at {
+                assert!(text[at..].starts_with(br#"{"name":"a"}"#));
+            }
+        }
+        assert_eq!(exact_with_metadata(&json!({"metadata": null})).1, None);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use apiserver_store::{KeyValue, Op, Revision, StoreError, Write, Written};
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use crate::cache::Cache;
+use crate::cache::{Cache, Entry};
 use crate::convert;
 use crate::custom::conversion;
 use crate::encoding;
@@ -128,11 +128,13 @@ async fn write(
     if let Some(convert) = convert::to_storage(resource) {
         convert(&mut object);
     }
-    let mut value = encode(server, resource, &key, &object)?;
+    let (mut value, mut metadata) = encode(server, resource, &key, &object)?;
     if may_forget && value.len() > VALUE_BYTES && !object["metadata"]["managedFields"].is_null() {
         meta::unset(&mut object, "managedFields");
-        value = encode(server, resource, &key, &object)?;
+        (value, metadata) = encode(server, resource, &key, &object)?;
     }
+    // Without the tree, whose place other requests can use while this one waits.
+    drop(object);
     let ttl_seconds = if resource.kind == "Event" { seconds(server.config().event_ttl) } else { 0 };
     let op = Op::Put { value: value.clone(), ttl_seconds };
     match server.store().write(Write { key: key.clone(), expected, op }).await.map_err(store_error)? {
@@ -141,7 +143,10 @@ async fn write(
             let stored = decode(server, resource, &kv).await?;
             Ok(Outcome::Done(Bytes::from(stored.object.to_string())))
         }
-        Written::Done { revision } => encoded(server, resource, &key, revision, &value).map(Outcome::Done),
+        Written::Done { revision } => match metadata.filter(|_| convert::from_storage(resource).is_none()) {
+            Some(at) => Ok(Outcome::Done(Entry::answer_at(revision, &value, at))),
+            None => encoded(server, resource, &key, revision, &value).map(Outcome::Done),
+        },
         Written::Conflict { current, .. } => present(server, resource, current).await.map(Outcome::Conflict),
     }
 }
@@ -158,11 +163,18 @@ async fn present(
     }
 }
 
-fn encode(server: &Server, resource: &Resource, key: &str, object: &Value) -> Result<Bytes, ApiError> {
+/// The bytes to store, and where their metadata begin if they are JSON of our own.
+fn encode(
+    server: &Server,
+    resource: &Resource,
+    key: &str,
+    object: &Value,
+) -> Result<(Bytes, Option<usize>), ApiError> {
     if !server.store().shared() {
-        return Ok(encoding::exact(object));
+        return Ok(encoding::exact_with_metadata(object));
     }
     encoding::as_kubernetes(resource, object)
+        .map(|value| (value, None))
         .map_err(|error| ApiError::bad_request(format!("{key} cannot be encoded: {error}")))
 }
 

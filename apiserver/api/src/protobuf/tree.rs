@@ -103,6 +103,22 @@ impl<'a> Borrowed<'a> {
         serde_json::from_str(text)
     }
 
+    /// A member of an object, to be changed.
+    pub fn member_mut(&mut self, name: &str) -> Option<&mut Self> {
+        let Self::Object(Sorted(members)) = self else { return None };
+        let at = members.binary_search_by(|(key, _)| key.as_ref().cmp(name)).ok()?;
+        Some(&mut members[at].1)
+    }
+
+    /// Sets a member of an object; what is none stays as it is.
+    pub fn insert(&mut self, name: &'a str, value: Self) {
+        let Self::Object(Sorted(members)) = self else { return };
+        match members.binary_search_by(|(key, _)| key.as_ref().cmp(name)) {
+            Ok(at) => members[at].1 = value,
+            Err(at) => members.insert(at, (Cow::Borrowed(name), value)),
+        }
+    }
+
     /// The text of a member; empty if there is none.
     pub fn text(&self, name: &str) -> &str {
         match self {

@@ -113,12 +113,6 @@ fn digits(revision: Revision) -> usize {
 }
 
 #[derive(Deserialize)]
-struct Head<'a> {
-    #[serde(borrow)]
-    metadata: &'a RawValue,
-}
-
-#[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Meta {
     #[serde(default)]
@@ -152,6 +146,21 @@ impl Entry {
         let mut out = BytesMut::with_capacity(splice.len(&stored, revision));
         splice.put(&mut out, &stored, revision);
         Ok(out.freeze())
+    }
+
+    /// [`Entry::answer`] of bytes that this server has just written, without a resource version:
+    /// `metadata` is the place of the brace that begins the metadata.
+    pub fn answer_at(revision: Revision, stored: &Bytes, metadata: usize) -> Bytes {
+        let at = metadata + 1;
+        let splice = Splice { at, more: stored.get(at) != Some(&b'}') };
+        let mut out = BytesMut::with_capacity(splice.len(stored, revision));
+        splice.put(&mut out, stored, revision);
+        out.freeze()
+    }
+
+    /// Whether the object's text has this word anywhere; much cheaper than to decode it.
+    pub fn mentions(&self, word: &str) -> bool {
+        text_in(&self.stored).contains(word)
     }
 
     /// `metadata.uid`, empty if there is none.
@@ -223,11 +232,19 @@ impl Entry {
         value
     }
 
-    /// Its metadata as they are encoded; the rest is only skipped.
+    /// Its metadata as they are encoded, with the resource version. Nothing else is read.
     pub fn metadata_text(&self) -> String {
-        let object = self.object();
-        serde_json::from_str(text_in(&object))
-            .map_or_else(|_| "{}".to_owned(), |head: Head<'_>| head.metadata.get().to_owned())
+        let Splice { at, more } = self.splice;
+        let mut rest = serde_json::Deserializer::from_slice(&self.stored[at - 1..]);
+        let found = <&RawValue>::deserialize(&mut rest).map_or("{}", RawValue::get);
+        let mut out = String::with_capacity(found.len() + VERSION.len() + digits(self.revision) + 2);
+        out.push('{');
+        out.push_str(text_in(VERSION));
+        // A text takes everything.
+        let _ = write!(out, "{}", self.revision);
+        out.push_str(if more { "\"," } else { "\"" });
+        out.push_str(&found[1..]);
+        out
     }
 
     /// Its metadata decoded.
@@ -239,11 +256,20 @@ impl Entry {
     /// length.
     pub fn put_protobuf(&self, out: &mut Backward, message: Message) -> Result<(), Untranslatable> {
         let before = out.len();
-        let object = self.object();
-        let object = Borrowed::parse(text_in(&object)).unwrap_or(Borrowed::Null);
+        let object = self.tree(self.revision);
         protobuf::encode_into(out, message, &object).map_err(|cause| self.untranslatable(cause))?;
         self.protobuf_len.store(u32::try_from(out.len() - before).unwrap_or(0), Ordering::Relaxed);
         Ok(())
+    }
+
+    /// The object as a tree over the stored bytes, with that resource version.
+    fn tree(&self, revision: Revision) -> Borrowed<'_> {
+        let mut object = Borrowed::parse(text_in(&self.stored)).unwrap_or(Borrowed::Null);
+        let version = Borrowed::Text(Cow::Owned(revision.to_string()));
+        if let Some(metadata) = object.member_mut("metadata") {
+            metadata.insert("resourceVersion", version);
+        }
+        object
     }
 
     /// Bytes of the object's message, if they have been counted.
@@ -258,8 +284,7 @@ impl Entry {
         revision: Option<Revision>,
         message: Message,
     ) -> Result<Bytes, Untranslatable> {
-        let object = revision.map_or_else(|| self.object(), |revision| self.object_at(revision));
-        let object = Borrowed::parse(text_in(&object)).unwrap_or(Borrowed::Null);
+        let object = self.tree(revision.unwrap_or(self.revision));
         protobuf::watch_frame(event.name(), message, &object)
             .map(Bytes::from)
             .map_err(|cause| self.untranslatable(cause))
@@ -550,6 +575,21 @@ mod tests {
         assert_eq!(event["object"]["metadata"]["name"], "a");
         let event: Value = serde_json::from_slice(&entry.modified()).unwrap();
         assert_eq!(event["type"], "MODIFIED");
+    }
+
+    #[test]
+    fn metadata_alone_are_those_of_the_object() {
+        for stored in [
+            r#"{"kind":"Pod","metadata":{"name":"a","annotations":{"b":"}\"{","c":"é"}},"spec":{"metadata":{}}}"#,
+            r#"{"metadata":{},"spec":{}}"#,
+            r#"{"metadata": { } ,"spec":{}}"#,
+        ] {
+            let entry = read(stored, &[]);
+            let object: Value = serde_json::from_slice(&entry.object()).unwrap();
+            assert_eq!(entry.metadata(), object["metadata"], "{stored}");
+            let tree = serde_json::to_value(entry.tree(entry.revision)).unwrap();
+            assert_eq!(tree, object, "{stored}");
+        }
     }
 
     #[test]
