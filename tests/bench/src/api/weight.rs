@@ -59,8 +59,10 @@ fn of_empty(report: &Report, plan: &Plan) -> Result<f64> {
 
 fn of_pods(report: &Report, plan: &Plan, pods: usize, empty: Option<f64>) -> Result<()> {
     let directory = super::directory()?;
-    let store = directory.path().join("hawser/store");
-    std::fs::create_dir_all(&store).context("cannot make a directory")?;
+    let data = directory.path().join("hawser");
+    // A directory that the program has not made itself is not its.
+    Running::hawser(&data, None)?.stop()?;
+    let store = data.join("store");
     let filled = lines_of(&["fill", &text(&store), "0", &pods.to_string()])?;
     let encoded =
         filled.first().and_then(|(_, bytes)| bytes.first()).copied().context("nothing was filled")?;
