@@ -86,8 +86,11 @@ async fn mutate_all(admission: &Admission<'_>, object: &mut Value) -> Result<(),
         && admission.resource.group.is_empty()
         && admission.resource.kind == "Pod"
     {
-        // Whoever replaces the list does not name what was added to it.
+        // Whoever replaces the pod does not name what was added to it.
         tolerations::mutate(object);
+        if let Some(old) = admission.old {
+            priority::keep(object, old);
+        }
     }
     // MutatingAdmissionPolicy and MutatingAdmissionWebhook have their place here.
     Ok(())

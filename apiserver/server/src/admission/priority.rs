@@ -7,6 +7,18 @@ use serde_json::Value;
 use super::Admission;
 use crate::storage;
 
+/// A change that does not name them keeps `spec.priority` and `spec.preemptionPolicy`: who writes the
+/// manifest of the pod again means no other priority.
+pub fn keep(pod: &mut Value, old: &Value) {
+    for field in ["priority", "preemptionPolicy"] {
+        if let (Some(value), Some(Value::Object(spec))) = (old["spec"].get(field), pod.get_mut("spec"))
+            && spec.get(field).is_none_or(Value::is_null)
+        {
+            spec.insert(field.to_owned(), value.clone());
+        }
+    }
+}
+
 /// Sets `spec.priority` and `spec.preemptionPolicy`.
 pub async fn mutate(admission: &Admission<'_>, pod: &mut Value) -> Result<(), ApiError> {
     let server = &admission.context.server;
@@ -15,11 +27,11 @@ pub async fn mutate(admission: &Admission<'_>, pod: &mut Value) -> Result<(), Ap
     };
     let name = meta::text(pod, "/spec/priorityClassName").to_owned();
     let class = if name.is_empty() {
-        // Priority classes are few, so a pass over the cache is cheap; most clusters have two.
+        // Priority classes are few, so a pass over the cache is cheap; most clusters have two, and
+        // neither is the default.
         let snapshot = server.cache(classes)?.snapshot();
-        let parse = |entry: &crate::cache::Entry| serde_json::from_slice::<Value>(&entry.object()).ok();
-        let defaults =
-            snapshot.objects.values().filter_map(|e| parse(e)).filter(|c| c["globalDefault"] == true);
+        let entries = snapshot.objects.values().filter(|entry| entry.mentions("globalDefault"));
+        let defaults = entries.map(|entry| entry.value(None)).filter(|c| c["globalDefault"] == true);
         defaults.max_by_key(|c| std::cmp::Reverse(c["value"].as_i64()))
     } else {
         let Some(class) = storage::fetch(server, classes, "", &name).await? else {

@@ -36,6 +36,22 @@ async fn pods_get_an_account_a_token_tolerations_and_a_priority() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_pod_put_again_as_it_was_written_keeps_its_priority() {
+    let api = Api::start().await;
+    let mut written = pod("p");
+    written["spec"]["serviceAccountName"] = "default".into();
+    written["spec"]["automountServiceAccountToken"] = false.into();
+    let made = api.post(PODS, written.clone()).await.expect(201).body;
+    written["metadata"]["labels"]["turn"] = "2".into();
+    let put = api.put(&format!("{PODS}/p"), written.clone()).await.expect(200).body;
+    assert_eq!(put["metadata"]["labels"]["turn"], "2");
+    assert_eq!(put["spec"], made["spec"]);
+    // Another one than it has is still refused.
+    written["spec"]["priority"] = 7.into();
+    api.put(&format!("{PODS}/p"), written).await.expect(422);
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_cluster_has_its_namespaces_roles_and_own_service() {
     let config =
         ServerConfig { advertise: Some("192.0.2.7:6443".parse().unwrap()), ..ServerConfig::default() };
