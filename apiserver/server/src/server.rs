@@ -141,6 +141,7 @@ pub struct Server {
     ready: watch::Sender<bool>,
     /// The end was announced: not ready any more.
     draining: CancellationToken,
+    endpoint_turn: tokio::sync::Mutex<()>,
     /// New requests are refused and watches end.
     refusing: CancellationToken,
     /// Nothing goes on.
@@ -190,6 +191,7 @@ impl Server {
             metrics,
             ready: watch::Sender::new(false),
             draining: CancellationToken::new(),
+            endpoint_turn: tokio::sync::Mutex::default(),
             refusing: CancellationToken::new(),
             shutdown: CancellationToken::new(),
         }))
@@ -232,6 +234,11 @@ impl Server {
     /// Whether the end was announced.
     pub(crate) fn draining(&self) -> &CancellationToken {
         &self.draining
+    }
+
+    /// Held while this server writes its endpoint of the Service `kubernetes`.
+    pub(crate) fn endpoint_turn(&self) -> &tokio::sync::Mutex<()> {
+        &self.endpoint_turn
     }
 
     /// Whether requests are refused.

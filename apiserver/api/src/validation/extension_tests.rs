@@ -69,14 +69,18 @@ fn rules() -> Value {
     json!([{"apiGroups": ["apps"], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["deployments"]}])
 }
 
-#[test]
-fn webhooks() {
-    let path = "admissionregistration.k8s.io/v1/mutatingwebhookconfigurations";
+const MUTATING: &str = "admissionregistration.k8s.io/v1/mutatingwebhookconfigurations";
+
+/// A configuration of one webhook, patched.
+fn webhook(patch: Value) -> Value {
     let hook = json!({"name": "a.example.com", "clientConfig": {"service": {"namespace": "n", "name": "s"}},
         "rules": rules(), "sideEffects": "None", "admissionReviewVersions": ["v1"]});
-    let with = |patch: Value| json!({"webhooks": [merge(&hook, &patch)]});
-    let base = with(json!({}));
-    let filled = defaulted(path, &base)["webhooks"][0].clone();
+    json!({"webhooks": [merge(&hook, &patch)]})
+}
+
+#[test]
+fn webhooks_are_defaulted() {
+    let filled = defaulted(MUTATING, &webhook(json!({})))["webhooks"][0].clone();
     for (field, value) in [
         ("failurePolicy", json!("Fail")),
         ("matchPolicy", json!("Equivalent")),
@@ -90,8 +94,14 @@ fn webhooks() {
         (&filled["rules"][0]["scope"], &filled["clientConfig"]["service"]["port"]),
         (&json!("*"), &json!(443))
     );
+}
+
+#[test]
+fn webhooks() {
+    let with = webhook;
+    let base = with(json!({}));
     refused(
-        path,
+        MUTATING,
         &base,
         &[
             (
@@ -127,6 +137,19 @@ fn webhooks() {
                format: https://host[/path]",
                 ],
             ),
+        ],
+    );
+}
+
+#[test]
+fn rules_and_conditions_of_webhooks() {
+    let with = webhook;
+    let base = with(json!({}));
+    let hook = &base["webhooks"][0];
+    refused(
+        MUTATING,
+        &base,
+        &[
             (
                 with(json!({"admissionReviewVersions": ["v2"]})),
                 &[
@@ -154,14 +177,14 @@ fn webhooks() {
         ],
     );
     let broken = with(json!({"matchConditions": [{"name": "x", "expression": "a +"}]}));
-    let found = errors(path, &broken);
+    let found = errors(MUTATING, &broken);
     assert!(found[0].starts_with(
         "webhooks[0].matchConditions[0].expression: Invalid value: \"a +\": compilation failed: "
     ));
 }
 
 #[test]
-fn policies_and_their_bindings() {
+fn policies() {
     let path = "admissionregistration.k8s.io/v1/validatingadmissionpolicies";
     let base = json!({"spec": {"matchConstraints": {"resourceRules": rules()}, "validations": [{"expression": "true"}]}});
     let filled = defaulted(path, &base);
@@ -198,6 +221,10 @@ fn policies_and_their_bindings() {
             ),
         ],
     );
+}
+
+#[test]
+fn bindings_of_policies() {
     let path = "admissionregistration.k8s.io/v1/validatingadmissionpolicybindings";
     let base = json!({"spec": {"policyName": "p", "validationActions": ["Deny"]}});
     refused(
@@ -224,6 +251,10 @@ fn policies_and_their_bindings() {
             ),
         ],
     );
+}
+
+#[test]
+fn mutating_policies() {
     let path = "admissionregistration.k8s.io/v1/mutatingadmissionpolicies";
     let mutation = json!({"patchType": "JSONPatch", "jsonPatch": {"expression": "[]"}});
     let base = json!({"spec": {"matchConstraints": {"resourceRules": rules()}, "reinvocationPolicy": "Never",

@@ -52,6 +52,8 @@ pub async fn ensure(server: &Arc<Server>) -> Result<(), ApiError> {
     if let Some(service_address) = service_address.or(addresses.first()) {
         keep_object(server, service(*service_address, address.port())).await?;
     }
+    // Whoever ends takes the endpoint back after this has ended, and nothing brings it back then.
+    let _turn = server.endpoint_turn().lock().await;
     // Endpoints cannot be on the loopback interface, so a server that only listens there has none.
     if address.ip().is_loopback() || server.draining().is_cancelled() {
         return Ok(());
@@ -64,6 +66,7 @@ pub async fn ensure(server: &Arc<Server>) -> Result<(), ApiError> {
 /// tells clients more than none.
 pub async fn withdraw(server: &Arc<Server>) {
     let Some(address) = server.config().advertise.filter(|a| !a.ip().is_loopback()) else { return };
+    let _turn = server.endpoint_turn().lock().await;
     let result = async {
         remove(server, address.ip()).await.map_err(storage::store_error)?;
         reconcile(server, address).await
@@ -73,15 +76,24 @@ pub async fn withdraw(server: &Arc<Server>) {
     }
 }
 
+/// Sets the endpoints to the servers that are alive. Another server may do the same of an older look
+/// and write later, so whoever wrote looks again.
 async fn reconcile(server: &Arc<Server>, own: SocketAddr) -> Result<(), ApiError> {
-    let mut addresses = alive(server).await.map_err(storage::store_error)?;
-    addresses.retain(|address| address.is_ipv4() == own.is_ipv4());
-    if addresses.is_empty() {
-        tracing::info!("no API server is left; the endpoints of the Service kubernetes stay");
-        return Ok(());
+    let mut addresses = alive(server, own).await?;
+    for _ in 0..limits::CONFLICT_RETRIES {
+        if addresses.is_empty() {
+            tracing::info!("no API server is left; the endpoints of the Service kubernetes stay");
+            return Ok(());
+        }
+        keep_object(server, endpoints(&addresses, own.port())).await?;
+        keep_object(server, slice(&addresses, own.port())).await?;
+        let now = alive(server, own).await?;
+        if now == addresses {
+            break;
+        }
+        addresses = now;
     }
-    keep_object(server, endpoints(&addresses, own.port())).await?;
-    keep_object(server, slice(&addresses, own.port())).await
+    Ok(())
 }
 
 fn key(address: IpAddr) -> String {
@@ -117,10 +129,12 @@ async fn remove(server: &Server, address: IpAddr) -> Result<(), StoreError> {
     server.store().write(Write { key, expected: kv.mod_revision, op: Op::Delete }).await.map(drop)
 }
 
-/// The addresses of the servers that are alive.
-async fn alive(server: &Server) -> Result<BTreeSet<IpAddr>, StoreError> {
-    let page = server.store().list(Range { prefix: LEASES.to_owned(), ..Range::default() }).await?;
-    Ok(page.kvs.iter().filter_map(|kv| kv.key.strip_prefix(LEASES)?.parse().ok()).collect())
+/// The addresses of the servers that are alive, of the family of `own`.
+async fn alive(server: &Server, own: SocketAddr) -> Result<BTreeSet<IpAddr>, ApiError> {
+    let range = Range { prefix: LEASES.to_owned(), ..Range::default() };
+    let page = server.store().list(range).await.map_err(storage::store_error)?;
+    let addresses = page.kvs.iter().filter_map(|kv| kv.key.strip_prefix(LEASES)?.parse().ok());
+    Ok(addresses.filter(|address: &IpAddr| address.is_ipv4() == own.is_ipv4()).collect())
 }
 
 fn service(cluster_ip: IpAddr, port: u16) -> Value {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::Api;
+use crate::harness::{Api, Watching};
 use crate::operations::{Kind, condition, operations};
 
 #[tokio::test]
@@ -139,11 +139,53 @@ async fn ingress_classes() {
 
 #[tokio::test]
 async fn service_cidrs() {
-    let mut kind = Kind::new("networking.k8s.io", "v1", "servicecidrs", &json!({})).of_cluster();
-    for (object, cidr) in kind.objects.iter_mut().zip(["10.1.1.0/24", "10.1.2.0/24", "10.1.3.0/24"]) {
-        object["spec"] = json!({"cidrs": [cidr]});
+    let api = Api::start().await;
+    let path = "/apis/networking.k8s.io/v1/servicecidrs";
+    let selected = format!("{path}?labelSelector=special%3Dyes");
+    let mut watch = api.watch(&format!("{selected}&watch=true")).await;
+    let names = ["first", "second", "third"];
+    for (name, cidr) in names.iter().zip(["10.1.1.0/24", "10.1.2.0/24", "10.1.3.0/24"]) {
+        let object =
+            json!({"metadata": {"name": name, "labels": {"special": "yes"}}, "spec": {"cidrs": [cidr]}});
+        api.post(path, object).await.expect(201);
+        // The server says itself that it allocates from them, and keeps those in use.
+        let ready = seen(&mut watch, name, |event| event["object"]["status"]["conditions"][0].is_object());
+        let ready = ready.await;
+        assert_eq!(ready["object"]["status"]["conditions"][0]["type"], "Ready");
+        assert_eq!(
+            ready["object"]["metadata"]["finalizers"],
+            json!(["networking.k8s.io/service-cidr-finalizer"])
+        );
     }
-    operations(kind.with_status(json!({"conditions": [condition("Ready")]}))).await;
+    assert_eq!(api.get(&selected).await.expect(200).body["items"].as_array().unwrap().len(), 3);
+    let one = format!("{path}/first");
+    let patch = json!({"metadata": {"annotations": {"patched": "true"}}});
+    let mut whole = api.patch("merge", &one, patch).await.expect(200).body;
+    whole["metadata"]["annotations"]["updated"] = "true".into();
+    api.put(&one, whole.clone()).await.expect(200);
+    api.put(&one, whole).await.expect(409);
+    let status = json!({"status": {"conditions": [condition("Ready"), {"type": "Mine", "status": "True", "reason": "E2E",
+        "message": "set", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}});
+    let patched = api.patch("merge", &format!("{one}/status"), status).await.expect(200).body;
+    assert_eq!(patched["status"]["conditions"][1]["type"], "Mine");
+    api.delete(&one, Value::Null).await.expect(200);
+    seen(&mut watch, "first", |event| event["type"] == "DELETED").await;
+    api.get(&one).await.expect(404);
+    api.delete(&selected, Value::Null).await.expect(200);
+    for name in &names[1..] {
+        seen(&mut watch, name, |event| event["type"] == "DELETED").await;
+    }
+    assert_eq!(api.get(&selected).await.body["items"], json!([]));
+}
+
+/// The next event about an object that is as wanted.
+async fn seen(watch: &mut Watching, name: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+    loop {
+        let event = watch.next().await.expect("the watch goes on");
+        if event["object"]["metadata"]["name"] == name && wanted(&event) {
+            return event;
+        }
+    }
 }
 
 #[tokio::test]
