@@ -1,0 +1,64 @@
+//! Objects as the cache keeps them.
+
+use super::*;
+
+fn read(stored: &str, fields: &[&str]) -> Entry {
+    Entry::read("ns/a".into(), 42, Bytes::copy_from_slice(stored.as_bytes()), &Fields::new(fields)).unwrap()
+}
+
+#[test]
+fn the_resource_version_is_spliced_in_and_replaced_on_deletion() {
+    let entry = read(r#"{"kind":"Pod","metadata":{"name":"a","labels":{"x":"y"}},"spec":{}}"#, &[]);
+    let object: Value = serde_json::from_slice(&entry.object()).unwrap();
+    assert_eq!(object["metadata"]["resourceVersion"], "42");
+    assert_eq!(entry.labels["x"], "y");
+    let event: Value = serde_json::from_slice(&entry.deleted(1000)).unwrap();
+    assert_eq!(event["type"], "DELETED");
+    assert_eq!(event["object"]["metadata"]["resourceVersion"], "1000");
+    assert_eq!(event["object"]["metadata"]["name"], "a");
+    let event: Value = serde_json::from_slice(&entry.modified()).unwrap();
+    assert_eq!(event["type"], "MODIFIED");
+}
+
+#[test]
+fn metadata_alone_are_those_of_the_object() {
+    for stored in [
+        r#"{"kind":"Pod","metadata":{"name":"a","annotations":{"b":"}\"{","c":"é"}},"spec":{"metadata":{}}}"#,
+        r#"{"metadata":{},"spec":{}}"#,
+        r#"{"metadata": { } ,"spec":{}}"#,
+    ] {
+        let entry = read(stored, &[]);
+        let object: Value = serde_json::from_slice(&entry.object()).unwrap();
+        assert_eq!(entry.metadata(), object["metadata"], "{stored}");
+        let tree = serde_json::to_value(entry.tree(entry.revision)).unwrap();
+        assert_eq!(tree, object, "{stored}");
+    }
+}
+
+#[test]
+fn empty_metadata_and_a_foreign_resource_version_are_handled() {
+    let entry = read(r#"{"metadata":{}}"#, &[]);
+    assert_eq!(&entry.object()[..], br#"{"metadata":{"resourceVersion":"42"}}"#);
+    let entry = read(r#"{"metadata":{"resourceVersion":"7","name":"a"}}"#, &[]);
+    let object: Value = serde_json::from_slice(&entry.object()).unwrap();
+    assert_eq!(object["metadata"]["resourceVersion"], "42");
+}
+
+#[test]
+fn fields_are_found_in_one_pass_and_absent_ones_have_their_zero() {
+    let fields = ["spec.nodeName", "status.phase", "spec.unschedulable", "status.podIPs"];
+    let entry = read(
+        r#"{"metadata":{"name":"a"},"spec":{"containers":[{"nodeName":"no"}],"nodeName":"n1"},
+           "status":{"podIPs":[{"ip":"10.0.0.1"},{"ip":"fd00::1"}]}}"#,
+        &fields,
+    );
+    assert_eq!(*entry.fields, ["n1", "", "false", "10.0.0.1,fd00::1"]);
+    assert_eq!(entry.object().len(), entry.object_len());
+}
+
+#[test]
+fn what_is_not_an_object_is_refused() {
+    for stored in [&b"k8s\0..."[..], b"[]", br#"{"metadata":7}"#, br#"{"kind":"Pod"}"#] {
+        assert!(Entry::read("a".into(), 1, Bytes::from_static(stored), &Fields::default()).is_err());
+    }
+}
