@@ -1,6 +1,7 @@
 //! Bodies: those of requests are read within limits and decoded to JSON values.
 
 use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 
 use apiserver_api::error::ApiError;
@@ -74,6 +75,78 @@ impl<G: Unpin> http_body::Body for Counted<G> {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
+    }
+}
+
+/// A body that is handed back if nobody reads it to its end: some clients do not see the answer when
+/// what they send is refused unread.
+struct Lent {
+    body: Option<Body>,
+    back: Arc<Mutex<Option<Body>>>,
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        if let Some(body) = self.body.take().filter(|body| !body.is_end_stream()) {
+            *self.back.lock().unwrap_or_else(PoisonError::into_inner) = Some(body);
+        }
+    }
+}
+
+impl http_body::Body for Lent {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let Some(body) = &mut self.body else { return Poll::Ready(None) };
+        let frame = ready!(Pin::new(body).poll_frame(context));
+        if !matches!(frame, Some(Ok(_))) {
+            self.body = None;
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.as_ref().is_none_or(http_body::Body::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.as_ref().map_or_else(|| SizeHint::with_exact(0), http_body::Body::size_hint)
+    }
+}
+
+/// What is left of a body that was lent.
+pub struct Rest(Option<Arc<Mutex<Option<Body>>>>);
+
+/// Lends a body; with `back`, what is left of it comes back. One that has nothing in it costs nothing.
+pub fn lend(body: Body, back: bool) -> (Body, Rest) {
+    if !back || body.is_end_stream() {
+        return (body, Rest(None));
+    }
+    let back = Arc::new(Mutex::new(None));
+    let lent = Lent { body: Some(body), back: Arc::clone(&back) };
+    (lent.boxed_unsync(), Rest(Some(back)))
+}
+
+impl Rest {
+    /// Reads what came back and forgets it, within limits of time and size.
+    pub async fn drain(self) {
+        let left = self.0.and_then(|back| back.lock().unwrap_or_else(PoisonError::into_inner).take());
+        let Some(mut body) = left else { return };
+        let read = async {
+            let mut seen = 0;
+            while let Some(Ok(frame)) = body.frame().await {
+                seen += frame.data_ref().map_or(0, Bytes::len);
+                if seen > limits::DRAINED_BODY {
+                    break;
+                }
+            }
+        };
+        // Who sends more slowly may miss the answer.
+        let _ = tokio::time::timeout(limits::DRAIN, read).await;
     }
 }
 

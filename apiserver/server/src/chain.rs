@@ -9,7 +9,7 @@ use apiserver_api::auth::Identity;
 use apiserver_api::error::ApiError;
 use futures::FutureExt;
 use http::header::{
-    ACCEPT_ENCODING, AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue,
+    ACCEPT_ENCODING, AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, EXPECT, HeaderName, HeaderValue,
     RETRY_AFTER, WARNING,
 };
 use http::{HeaderMap, Request, Response, Version};
@@ -54,11 +54,17 @@ pub async fn handle(server: Arc<Server>, mut request: Request<Body>) -> Response
         request.headers_mut().remove(ACCEPT_ENCODING);
     }
     let in_flight = (!seen.long_running).then(|| server.metrics().request_began(info.is_read()));
+    // Who waits to be told to send a body is not asked to.
+    let waits = request.headers().contains_key(EXPECT);
+    let (parts, body) = request.into_parts();
+    let (body, rest) = body::lend(body, !waits);
+    let request = Request::from_parts(parts, body);
     let mut response = if refuses(&server, &info, &request) {
         too_late(request.version())
     } else {
         recover_panic(Arc::clone(&server), info, query, request).await
     };
+    rest.drain().await;
     if in_protobuf {
         response = respond::as_protobuf(response).await;
     }

@@ -6,6 +6,8 @@ use std::time::Duration;
 pub const BODY: usize = 3 * 1024 * 1024;
 /// How much of a body that is too large is read and forgotten, so that its sender hears why.
 pub const DRAINED_BODY: usize = 64 * 1024 * 1024;
+/// An answer waits this long for the rest of a body that nobody wanted to read.
+pub const DRAIN: Duration = Duration::from_secs(1);
 /// A request that is not long running ends after this.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// Reads at one time, watches not counted.

@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 pub use backup::{Restored, Snapshot, Taken, restore_directory, snapshot_directory};
-pub use control::{Control, restore_running};
+pub use control::{Control, is_served, restore_running};
 pub use verify::{Problem, Report, verify_directory, verify_snapshot};
 
 use arc_swap::ArcSwap;

@@ -120,7 +120,7 @@ pub struct StoreRestore {
     pub data_dir: PathBuf,
     /// Without a running server: by how much the revision is to be above all that were seen before.
     /// By 1 unless given, by 1,000,000,000 where nothing tells which were seen
-    #[arg(long, value_parser = clap::value_parser!(i64).range(0..))]
+    #[arg(long, value_parser = clap::value_parser!(i64).range(1..))]
     pub bump_revision: Option<i64>,
 }
 

@@ -3,11 +3,11 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use apiserver_server::stored;
 use apiserver_store::disk::RealDisk;
 use apiserver_store::embedded::{
-    Report, Snapshot, restore_directory, restore_running, snapshot_directory, verify_directory,
+    Report, Snapshot, is_served, restore_directory, restore_running, snapshot_directory, verify_directory,
     verify_snapshot,
 };
 use apiserver_store::{Range, Store};
@@ -42,7 +42,15 @@ async fn snapshot(args: StoreSnapshot) -> Result<()> {
 async fn restore(args: StoreRestore) -> Result<()> {
     let StoreRestore { from, data_dir, bump_revision } = args;
     let from = from.canonicalize().with_context(|| format!("cannot find {}", from.display()))?;
-    if let Some(restored) = restore_running(&store_directory(&data_dir), &from).await? {
+    let directory = store_directory(&data_dir);
+    if bump_revision.is_some() && is_served(&directory).await? {
+        bail!(
+            "{} is served, and the revisions of a running server go on by themselves: leave --bump-revision out, or stop \
+             the server first",
+            data_dir.display()
+        );
+    }
+    if let Some(restored) = restore_running(&directory, &from).await? {
         println!(
             "the running server is at revision {}: {} keys set, {} removed; watches saw it as changes",
             restored.revision, restored.set, restored.removed

@@ -307,11 +307,23 @@ pub fn service_cidr(object: &Value) -> Vec<FieldError> {
     let ranges = items(&object["spec"], "cidrs");
     if ranges.is_empty() {
         errors.required("spec.cidrs", "at least one CIDR required");
-    } else if ranges.len() > 2 {
-        errors.invalid("spec", &json!(ranges), "may only hold up to 2 values");
+        return errors.list();
     }
+    if ranges.len() > 2 {
+        errors.invalid("spec.cidrs", &json!(ranges), "may only hold up to 2 values");
+        return errors.list();
+    }
+    let mut families = Vec::new();
     for (index, range) in ranges.iter().enumerate() {
-        cidr(range, &format!("spec.cidrs[{index}]"), &mut errors);
+        let path = format!("spec.cidrs[{index}]");
+        let found = ip::range(range.as_str().unwrap_or_default(), true, &path, &mut errors);
+        families.extend(found.map(|(address, _)| address.is_ipv4()));
+    }
+    if let [one, other] = families[..]
+        && one == other
+    {
+        let detail = "may specify no more than one IP for each IP family, i.e 192.168.0.0/24 and 2001:db8::/64";
+        errors.invalid("spec.cidrs", &json!(ranges), detail);
     }
     errors.list()
 }

@@ -13,6 +13,9 @@ use crate::context::Context;
 use crate::custom;
 use crate::negotiate;
 
+/// Characters of a body that an error shows again.
+const SUMMARY: usize = 30;
+
 /// What happens to fields that the kind does not have, or that occur twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FieldValidation {
@@ -158,14 +161,19 @@ fn type_fields(object: &mut Value, expected: &Expected<'_>) -> Result<(), ApiErr
         return Err(ApiError::bad_request("the body of the request must be an object"));
     };
     for (field, wanted, called) in
-        [("apiVersion", expected.api_version, "API version"), ("kind", expected.kind, "kind")]
+        [("kind", expected.kind, "kind"), ("apiVersion", expected.api_version, "API version")]
     {
         match map.get(field).map(|v| v.as_str().unwrap_or_default()) {
             Some(found) if found == wanted => {}
-            None | Some("") => {
+            // Only what is decoded into a type of its own is known by the path alone.
+            None | Some("") if expected.custom.is_some() && field == "kind" => {
+                return Err(without_kind(object, wanted));
+            }
+            None | Some("") if expected.custom.is_none() => {
                 map.insert(field.to_owned(), wanted.into());
             }
-            Some(found) => {
+            found => {
+                let found = found.unwrap_or_default();
                 return Err(ApiError::bad_request(format!(
                     "the {called} in the data ({found}) does not match the expected {called} ({wanted})"
                 )));
@@ -173,6 +181,17 @@ fn type_fields(object: &mut Value, expected: &Expected<'_>) -> Result<(), ApiErr
         }
     }
     Ok(())
+}
+
+/// 400 for a custom object that does not say what it is.
+fn without_kind(object: &Value, wanted: &str) -> ApiError {
+    let text = object.to_string();
+    let begin: String = text.chars().take(SUMMARY).collect();
+    let summary = if begin.len() < text.len() { format!("{begin} ...") } else { begin };
+    ApiError::bad_request(format!(
+        "the object provided is unrecognized (must be of type {wanted}): Object 'Kind' is missing in '{text}' \
+         ({summary})"
+    ))
 }
 
 fn namespace(context: &Context, resource: &Resource, object: &mut Value) -> Result<(), ApiError> {

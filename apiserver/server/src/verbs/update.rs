@@ -64,7 +64,9 @@ pub async fn update(context: &Context, resource: &Resource, part: Part, bytes: B
 fn name_matches(context: &Context, object: &Value) -> Result<(), ApiError> {
     let (found, asked) = (meta::name(object), context.info.name.as_str());
     if found.is_empty() {
-        return Err(ApiError::bad_request("name must be provided"));
+        return Err(ApiError::bad_request(format!(
+            "the name of the object ({asked} based on URL) was undeterminable: name must be provided"
+        )));
     }
     if found != asked {
         return Err(ApiError::bad_request(format!(

@@ -109,6 +109,27 @@ fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
+/// Connects to the store that has `directory` open, in whatever process; `None` if there is none that
+/// listens.
+async fn connect(directory: &Path) -> Result<Option<UnixStream>, StoreError> {
+    let name = directory.display().to_string();
+    let open = match std::fs::File::open(directory) {
+        Ok(open) => open,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(broken(&name, "cannot be opened", Some(error))),
+    };
+    match UnixStream::connect(through(&open)).await {
+        Ok(stream) => Ok(Some(stream)),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => Ok(None),
+        Err(error) => Err(broken(&name, "has a control socket that cannot be reached", Some(error))),
+    }
+}
+
+/// Whether a store has `directory` open, in whatever process, and listens.
+pub async fn is_served(directory: &Path) -> Result<bool, StoreError> {
+    Ok(connect(directory).await?.is_some())
+}
+
 /// Asks the store that has `directory` open, in whatever process, to restore the snapshot in the
 /// file `from`; `None` if there is none that listens.
 pub async fn restore_running(directory: &Path, from: &Path) -> Result<Option<Restored>, StoreError> {
@@ -117,19 +138,7 @@ pub async fn restore_running(directory: &Path, from: &Path) -> Result<Option<Res
         why,
         cause,
     };
-    let open = match std::fs::File::open(directory) {
-        Ok(open) => open,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(broken(&directory.display().to_string(), "cannot be opened", Some(error))),
-    };
-    let connected = UnixStream::connect(through(&open)).await;
-    let mut stream = match connected {
-        Ok(stream) => stream,
-        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {
-            return Ok(None);
-        }
-        Err(error) => return Err(cannot("its control socket cannot be reached".to_owned(), Some(error))),
-    };
+    let Some(mut stream) = connect(directory).await? else { return Ok(None) };
     let from_text = from
         .to_str()
         .filter(|text| !text.contains('\n') && text.len() < CONTROL_LINE_BYTES as usize - 16)
