@@ -87,7 +87,7 @@ struct Lent {
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        if let Some(body) = self.body.take().filter(|body| !body.is_end_stream()) {
+        if let Some(body) = self.body.take().filter(|body| !http_body::Body::is_end_stream(body)) {
             *self.back.lock().unwrap_or_else(PoisonError::into_inner) = Some(body);
         }
     }
@@ -123,7 +123,7 @@ pub struct Rest(Option<Arc<Mutex<Option<Body>>>>);
 
 /// Lends a body; with `back`, what is left of it comes back. One that has nothing in it costs nothing.
 pub fn lend(body: Body, back: bool) -> (Body, Rest) {
-    if !back || body.is_end_stream() {
+    if !back || http_body::Body::is_end_stream(&body) {
         return (body, Rest(None));
     }
     let back = Arc::new(Mutex::new(None));
@@ -344,7 +344,46 @@ pub fn repeated_in_yaml(bytes: &[u8]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use futures::stream;
+    use http_body_util::StreamBody;
+
     use super::*;
+
+    /// Frames that come after a while, and how many have been taken.
+    fn slow(frames: usize) -> (Body, Arc<Mutex<usize>>) {
+        let taken = Arc::new(Mutex::new(0));
+        let count = Arc::clone(&taken);
+        let frames = stream::unfold(0, move |at| {
+            let count = Arc::clone(&count);
+            async move {
+                tokio::time::sleep(limits::DRAIN * 2 / 7).await;
+                *count.lock().unwrap() += usize::from(at < frames);
+                (at < frames).then(|| (Ok(Frame::data(Bytes::from_static(b"x"))), at + 1))
+            }
+        });
+        (StreamBody::new(frames).boxed_unsync(), taken)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_nobody_reads_is_read_to_its_end_within_limits() {
+        for (frames, read) in [(2, 2), (1000, 3)] {
+            let (body, taken) = slow(frames);
+            let (body, rest) = lend(body, true);
+            drop(body);
+            rest.drain().await;
+            assert_eq!(*taken.lock().unwrap(), read);
+        }
+        // What was read, or is not to be read, is left alone.
+        let (body, taken) = slow(2);
+        let (body, rest) = lend(body, true);
+        assert_eq!(read(body).await.unwrap(), "xx");
+        rest.drain().await;
+        let (body, unread) = slow(2);
+        let (body, rest) = lend(body, false);
+        drop(body);
+        rest.drain().await;
+        assert_eq!((*taken.lock().unwrap(), *unread.lock().unwrap()), (2, 0));
+    }
 
     #[test]
     fn yaml_and_json_give_the_same_and_bombs_are_refused() {

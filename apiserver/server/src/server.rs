@@ -111,16 +111,11 @@ fn default_cidr() -> IpNetwork {
     )
 }
 
-/// Bits that tell the addresses of the smallest range for Services apart.
-const LEAST_SERVICE_BITS: u8 = 3;
-
 /// The configuration cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
     #[error("the range of service addresses {0} is given twice for one family")]
     DuplicateFamily(IpNetwork),
-    #[error("the range of service addresses {0} has fewer than 8 addresses")]
-    SmallRange(IpNetwork),
     #[error("the range of node ports {0}-{1} is empty")]
     NodePorts(u16, u16),
 }
@@ -156,13 +151,12 @@ pub struct Server {
 impl Server {
     /// A server over `store`. Nothing runs until [`Server::start`].
     pub fn new(
-        mut config: ServerConfig,
+        config: ServerConfig,
         store: Arc<dyn Store>,
         registry: Registry,
         ambient: Ambient,
     ) -> Result<Arc<Self>, ServerError> {
         check(&config)?;
-        config.service_cidrs.iter_mut().for_each(|range| *range = network_of(*range));
         let metrics = Metrics::new();
         let store: Arc<dyn Store> = Arc::new(Measured::new(store, &registry, &metrics));
         let caches = Arc::new(Caches::new(&registry, Arc::clone(&store)));
@@ -436,20 +430,11 @@ fn not_fresh(error: NotFresh) -> ApiError {
     }
 }
 
-/// The range that an address with a prefix length is in.
-fn network_of(range: IpNetwork) -> IpNetwork {
-    IpNetwork::new(range.network(), range.prefix()).unwrap_or(range)
-}
-
 fn check(config: &ServerConfig) -> Result<(), ServerError> {
     let mut families = BTreeMap::new();
     for cidr in &config.service_cidrs {
         if families.insert(cidr.is_ipv4(), cidr).is_some() {
             return Err(ServerError::DuplicateFamily(*cidr));
-        }
-        let bits = if cidr.is_ipv4() { 32 } else { 128 };
-        if bits - cidr.prefix() < LEAST_SERVICE_BITS {
-            return Err(ServerError::SmallRange(*cidr));
         }
     }
     if config.node_ports.is_empty() {

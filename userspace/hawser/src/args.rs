@@ -141,6 +141,20 @@ pub struct StoreVerify {
     pub json: bool,
 }
 
+/// Bits that tell the addresses of the smallest range for Services apart.
+const LEAST_SERVICE_BITS: u8 = 3;
+
+/// A range of addresses for Services; `10.96.0.1/16` is `10.96.0.0/16`.
+fn service_range(text: &str) -> Result<IpNetwork, String> {
+    let range: IpNetwork =
+        text.parse().map_err(|error| format!("it is no range such as 10.96.0.0/16: {error}"))?;
+    let bits = if range.is_ipv4() { 32 } else { 128 };
+    if bits - range.prefix() < LEAST_SERVICE_BITS {
+        return Err("it must have 8 addresses or more".to_owned());
+    }
+    IpNetwork::new(range.network(), range.prefix()).map_err(|error| error.to_string())
+}
+
 #[derive(Args)]
 pub struct Networks {
     /// Addresses of Services; one range, or one of IPv4 and one of IPv6, separated by a comma: the
@@ -149,7 +163,8 @@ pub struct Networks {
         long = "service-cluster-ip-range",
         alias = "service-cidr",
         default_value = "10.96.0.0/16",
-        value_delimiter = ','
+        value_delimiter = ',',
+        value_parser = service_range
     )]
     pub service_cidrs: Vec<IpNetwork>,
     /// Addresses of pods; each node gets a /24 of it

@@ -8,7 +8,7 @@ pub use super::node::{validate as node, validate_update as node_update};
 pub use super::quota::{limit_range, resource_quota, resource_quota_update};
 use super::{
     Errors, amount, given, int_or_percent, items, label_selector, metadata, names, resources, same,
-    scheduling, text, with_metadata,
+    scheduling, text, trust, with_metadata,
 };
 use crate::error::FieldError;
 use crate::meta;
@@ -117,15 +117,52 @@ pub fn disruption_budget(object: &Value) -> Vec<FieldError> {
     errors.list()
 }
 
+/// What a certificate may be asked for, in the order that errors name it.
+const USAGES: [&str; 23] = [
+    "any",
+    "cert sign",
+    "client auth",
+    "code signing",
+    "content commitment",
+    "crl sign",
+    "data encipherment",
+    "decipher only",
+    "digital signature",
+    "email protection",
+    "encipher only",
+    "ipsec end system",
+    "ipsec tunnel",
+    "ipsec user",
+    "key agreement",
+    "key encipherment",
+    "microsoft sgc",
+    "netscape sgc",
+    "ocsp signing",
+    "s/mime",
+    "server auth",
+    "signing",
+    "timestamping",
+];
+
 /// Errors of a CertificateSigningRequest.
 pub fn signing_request(object: &Value) -> Vec<FieldError> {
     let mut errors = Errors(metadata::of_builtin(object, names::path_segment));
     let spec = &object["spec"];
-    if text(spec, "request").is_empty() {
-        errors.required("spec.request", "");
+    let request = text(spec, "request");
+    if let Some(fault) = trust::request_fault(request) {
+        errors.invalid("spec.request", &json!(request), fault);
     }
-    if items(spec, "usages").is_empty() {
+    let usages = items(spec, "usages");
+    if usages.is_empty() {
         errors.required("spec.usages", "");
+    }
+    for (index, usage) in usages.iter().enumerate() {
+        let path = format!("spec.usages[{index}]");
+        if !usage.as_str().is_some_and(|usage| USAGES.contains(&usage)) {
+            errors.not_supported(path, usage, &USAGES);
+        } else if usages[..index].contains(usage) {
+            errors.duplicate(path, usage);
+        }
     }
     let signer = text(spec, "signerName");
     if signer.is_empty() {

@@ -276,15 +276,6 @@ fn ip_block(block: &Value, strict: bool, path: &str, errors: &mut Errors) {
     }
 }
 
-fn cidr(value: &Value, path: &str, errors: &mut Errors) {
-    let text = value.as_str().unwrap_or_default();
-    if text.is_empty() {
-        errors.required(path, "");
-    } else {
-        ip::range(text, false, path, errors);
-    }
-}
-
 /// Errors of an IPAddress, which is named after its address.
 pub fn ip_address(object: &Value) -> Vec<FieldError> {
     let canonical = |name: &str| match name.parse::<IpAddr>() {
@@ -322,7 +313,8 @@ pub fn service_cidr(object: &Value) -> Vec<FieldError> {
     if let [one, other] = families[..]
         && one == other
     {
-        let detail = "may specify no more than one IP for each IP family, i.e 192.168.0.0/24 and 2001:db8::/64";
+        let detail =
+            "may specify no more than one IP for each IP family, i.e 192.168.0.0/24 and 2001:db8::/64";
         errors.invalid("spec.cidrs", &json!(ranges), detail);
     }
     errors.list()

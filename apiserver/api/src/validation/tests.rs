@@ -394,6 +394,10 @@ fn cluster_objects() {
     assert_eq!(errors("policy", "poddisruptionbudgets", &budget).len(), 1);
 }
 
+/// An empty request in PEM, in base64.
+const PKCS10: &str = "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURSBSRVFVRVNULS0tLS0KTUFZQ0FRRUNB\
+    UUk9Ci0tLS0tRU5EIENFUlRJRklDQVRFIFJFUVVFU1QtLS0tLQo=";
+
 #[test]
 fn revisions_and_signing_requests() {
     let revision = json!({"metadata": {"name": "r"}, "revision": 1, "data": {"a": 1}});
@@ -401,10 +405,12 @@ fn revisions_and_signing_requests() {
     let other = with(revision.clone(), "/data", json!({"a": 2}));
     assert_eq!(update_errors("apps", "controllerrevisions", &other, &revision).len(), 1);
     let request = json!({"metadata": {"name": "system:x"}, "spec": {
-        "request": "eA==", "usages": ["client auth"], "signerName": "kubernetes.io/kube-apiserver-client"}});
+        "request": PKCS10, "usages": ["client auth"], "signerName": "kubernetes.io/kube-apiserver-client"}});
     assert_eq!(errors("certificates.k8s.io", "certificatesigningrequests", &request), NONE);
-    let bad = with(request, "/spec", json!({"signerName": "nobody"}));
+    let bad = with(request.clone(), "/spec", json!({"signerName": "nobody"}));
     assert_eq!(errors("certificates.k8s.io", "certificatesigningrequests", &bad).len(), 3);
+    let bad = with(request, "/spec/usages", json!(["q", "any", "any"]));
+    assert_eq!(errors("certificates.k8s.io", "certificatesigningrequests", &bad).len(), 2);
     let class = json!({"metadata": {"name": "c"}, "handler": "runc"});
     assert_eq!(errors("node.k8s.io", "runtimeclasses", &class), NONE);
     assert_eq!(

@@ -90,6 +90,19 @@ fn certificates(pem: &str, path: &str, errors: &mut Errors) {
     }
 }
 
+/// Why bytes in base64 are no request for a certificate (PKCS #10 in PEM, RFC 7468). Its signature is
+/// for the signer to look at.
+pub(super) fn request_fault(encoded: &str) -> Option<&'static str> {
+    const BEGIN: &str = "-----BEGIN CERTIFICATE REQUEST-----";
+    const END: &str = "-----END CERTIFICATE REQUEST-----";
+    let pem = STANDARD.decode(encoded).ok().and_then(|bytes| String::from_utf8(bytes).ok());
+    let body = pem.as_deref().and_then(|pem| pem.split_once(BEGIN)?.1.split_once(END));
+    let Some((body, _)) = body else { return Some("PEM block type must be CERTIFICATE REQUEST") };
+    let packed: String = body.split_whitespace().collect();
+    let whole = STANDARD.decode(packed).is_ok_and(|der| is_sequence(&der));
+    (!whole).then_some("asn1: structure error: it is no certificate request")
+}
+
 /// Whether the bytes are one DER sequence, whole.
 fn is_sequence(der: &[u8]) -> bool {
     let [0x30, first, rest @ ..] = der else { return false };

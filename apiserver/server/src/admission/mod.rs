@@ -102,6 +102,7 @@ pub async fn validate(admission: &Admission<'_>, object: &Value) -> Result<(), A
         namespace::protects(admission, object)?;
         node::validate(admission, object)?;
         rbac::validate(admission, object)?;
+        priority::one_default(admission, object)?;
         // ValidatingAdmissionPolicy, ValidatingAdmissionWebhook and, last, ResourceQuota follow here.
         Ok(())
     })

@@ -4,7 +4,7 @@ use apiserver_api::error::ApiError;
 use apiserver_api::meta;
 use serde_json::Value;
 
-use super::Admission;
+use super::{Admission, Operation};
 use crate::storage;
 
 /// A change that does not name them keeps `spec.priority` and `spec.preemptionPolicy`: who writes the
@@ -17,6 +17,26 @@ pub fn keep(pod: &mut Value, old: &Value) {
             spec.insert(field.to_owned(), value.clone());
         }
     }
+}
+
+/// Refuses a second class that is the default.
+pub fn one_default(admission: &Admission<'_>, class: &Value) -> Result<(), ApiError> {
+    let resource = admission.resource;
+    let is_class = resource.group == "scheduling.k8s.io" && resource.kind == "PriorityClass";
+    if !is_class || class["globalDefault"] != true || admission.operation == Operation::Delete {
+        return Ok(());
+    }
+    let snapshot = admission.context.server.cache(resource)?.snapshot();
+    let entries = snapshot.objects.values().filter(|entry| entry.mentions("globalDefault"));
+    let name = meta::name(class);
+    let other =
+        entries.map(|entry| entry.value(None)).find(|o| o["globalDefault"] == true && meta::name(o) != name);
+    let Some(other) = other else { return Ok(()) };
+    let why = format!(
+        "PriorityClass {} is already marked as default. Only one default can exist",
+        meta::name(&other)
+    );
+    Err(ApiError::forbidden(&resource.group, &resource.plural, name, &why))
 }
 
 /// Sets `spec.priority` and `spec.preemptionPolicy`.

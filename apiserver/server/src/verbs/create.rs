@@ -44,6 +44,10 @@ pub async fn store_with(
     if !matches!(meta::resource_version(&object), "" | "0") {
         return Err(ApiError::bad_request("resourceVersion should not be set on objects to be created"));
     }
+    // Nobody writes these, so nobody owns them.
+    for field in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"] {
+        meta::unset(&mut object, field);
+    }
     let generated = meta::name(&object).is_empty() && !meta::generate_name(&object).is_empty();
     (resource.behaviour.default)(&mut object);
     managed::drop_empty(&mut object);
@@ -132,9 +136,7 @@ fn exists(resource: &Resource, name: &str, current: Option<Value>) -> ApiError {
 /// Sets what the server decides about a new object.
 fn prepare(context: &Context, resource: &Resource, object: &mut Value) {
     let ambient = context.server.ambient();
-    for field in
-        ["resourceVersion", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "generation"]
-    {
+    for field in ["resourceVersion", "generation"] {
         meta::unset(object, field);
     }
     meta::set(object, "uid", ambient.uid());

@@ -13,7 +13,9 @@ use crate::context::Context;
 use crate::custom;
 use crate::negotiate;
 
-/// Characters of a body that an error shows again.
+/// Characters of a body that an error shows again, and those of the summary at its end. Who sends much
+/// garbage does not get as much back.
+const SHOWN: usize = 256;
 const SUMMARY: usize = 30;
 
 /// What happens to fields that the kind does not have, or that occur twice.
@@ -186,11 +188,14 @@ fn type_fields(object: &mut Value, expected: &Expected<'_>) -> Result<(), ApiErr
 /// 400 for a custom object that does not say what it is.
 fn without_kind(object: &Value, wanted: &str) -> ApiError {
     let text = object.to_string();
-    let begin: String = text.chars().take(SUMMARY).collect();
-    let summary = if begin.len() < text.len() { format!("{begin} ...") } else { begin };
+    let begin = |most: usize| {
+        let begin: String = text.chars().take(most).collect();
+        if begin.len() < text.len() { format!("{begin} ...") } else { begin }
+    };
     ApiError::bad_request(format!(
-        "the object provided is unrecognized (must be of type {wanted}): Object 'Kind' is missing in '{text}' \
-         ({summary})"
+        "the object provided is unrecognized (must be of type {wanted}): Object 'Kind' is missing in '{}' ({})",
+        begin(SHOWN),
+        begin(SUMMARY)
     ))
 }
 

@@ -123,8 +123,10 @@ async fn tolerations_that_were_added_come_back_and_empty_maps_go() {
 async fn signing_requests_name_who_sent_them() {
     let api = Api::start().await;
     let path = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
+    let request = "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURSBSRVFVRVNULS0tLS0KTUFZQ0FRRUNB\
+        UUk9Ci0tLS0tRU5EIENFUlRJRklDQVRFIFJFUVVFU1QtLS0tLQo=";
     let request = json!({"metadata": {"name": "r"}, "spec": {
-        "request": "LS0=", "signerName": "example.com/x", "usages": ["client auth"],
+        "request": request, "signerName": "example.com/x", "usages": ["client auth"],
         "username": "system:admin", "groups": ["forged"], "uid": "forged", "extra": {"forged": ["x"]}}});
     let mut made = api.post(path, request.clone()).await.expect(201).body;
     let spec = made["spec"].clone();
@@ -133,4 +135,18 @@ async fn signing_requests_name_who_sent_them() {
     // An update keeps the whole of it.
     made["spec"] = request["spec"].clone();
     assert_eq!(api.put(&format!("{path}/r"), made).await.expect(200).body["spec"], spec);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_priority_class_is_the_default() {
+    let api = Api::start().await;
+    let path = "/apis/scheduling.k8s.io/v1/priorityclasses";
+    let class = |name: &str| json!({"metadata": {"name": name}, "value": 5, "globalDefault": true});
+    let first = api.post(path, class("first")).await.expect(201).body;
+    let refused = api.post(path, class("second")).await.expect(403);
+    let why = "PriorityClass first is already marked as default. Only one default can exist";
+    assert!(refused.message().contains(why), "{}", refused.text);
+    api.put(&format!("{path}/first"), first).await.expect(200);
+    api.delete(&format!("{path}/first"), json!(null)).await.expect(200);
+    api.post(path, class("second")).await.expect(201);
 }

@@ -491,7 +491,8 @@ async fn bodies_and_objects_that_are_too_large() {
     .await;
     // The store takes less than the door does.
     let api = world().await;
-    let object = json!({"metadata": {"name": "large"}, "spec": {"a": "x".repeat(2 << 20)}});
+    let object =
+        crate::bad_rules::frob(json!({"metadata": {"name": "large"}, "spec": {"a": "x".repeat(2 << 20)}}));
     api.post(
         "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
         crate::bad_rules::definition(json!({
@@ -512,12 +513,12 @@ async fn bodies_and_objects_that_are_too_large() {
     // An object that only its managed fields make too large is stored without them.
     let keys: serde_json::Map<String, Value> =
         (0..5_000).map(|i| (format!("{i:0>60}"), json!("y".repeat(7)))).collect();
-    let object = json!({"metadata": {"name": "tracked"}, "spec": keys});
+    let object = crate::bad_rules::frob(json!({"metadata": {"name": "tracked"}, "spec": keys}));
     let stored = api.post(crate::bad_rules::FROBS, object.clone()).await.expect(201);
     assert!(!stored.body["metadata"]["managedFields"].is_null());
     let keys: serde_json::Map<String, Value> =
         (0..12_000).map(|i| (format!("{i:0>60}"), json!("y".repeat(50)))).collect();
-    let object = json!({"metadata": {"name": "forgotten"}, "spec": keys});
+    let object = crate::bad_rules::frob(json!({"metadata": {"name": "forgotten"}, "spec": keys}));
     let stored = api.post(crate::bad_rules::FROBS, object).await.expect(201);
     assert!(stored.body["metadata"]["managedFields"].is_null());
 }

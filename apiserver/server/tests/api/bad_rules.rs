@@ -32,7 +32,15 @@ fn with_rule(list: Value, rule: &str) -> Value {
 }
 
 /// Sends a custom resource as soon as its kind is there.
+/// An object of the kind.
+pub fn frob(mut object: Value) -> Value {
+    object["apiVersion"] = "example.com/v1".into();
+    object["kind"] = "Frob".into();
+    object
+}
+
 async fn create(api: &Api, object: Value) -> Reply {
+    let object = frob(object);
     loop {
         let reply = api.post(FROBS, object.clone()).await;
         if reply.code != 404 {

@@ -186,7 +186,7 @@ async fn unknown_fields_are_pruned_warned_of_or_refused() {
     );
     let ignored = api.post(&format!("{WIDGETS}?fieldValidation=Ignore"), object).await.expect(201);
     assert!(ignored.headers.get("warning").is_none());
-    let twice = r#"{"metadata":{"name":"c"},"spec":{"color":"red","color":"green"}}"#;
+    let twice = r#"{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"c"},"spec":{"color":"red","color":"green"}}"#;
     let json = [("content-type", "application/json")];
     let reply =
         api.call("POST", &format!("{WIDGETS}?fieldValidation=Strict"), &json, twice).await.expect(400);
@@ -573,4 +573,19 @@ async fn rules_judge_definitions_and_objects() {
     let changed =
         api.patch("merge", &format!("{WIDGETS}/a"), json!({"spec": {"color": "green"}})).await.expect(422);
     assert_eq!(causes(&changed), ["spec.color: Forbidden: color is red (FieldValueForbidden)"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn custom_objects_say_what_they_are() {
+    let api = Api::start().await;
+    establish(&api, widgets()).await;
+    let mut object = widget("a", json!({"color": "red"}));
+    object.as_object_mut().unwrap().remove("apiVersion");
+    let refused = api.post(WIDGETS, object.clone()).await.expect(400);
+    let why = "the API version in the data () does not match the expected API version (example.com/v1)";
+    assert_eq!(refused.message(), why);
+    object.as_object_mut().unwrap().remove("kind");
+    let refused = api.post(WIDGETS, object).await.expect(400);
+    let why = "the object provided is unrecognized (must be of type Widget): Object 'Kind' is missing in";
+    assert!(refused.message().starts_with(why), "{}", refused.text);
 }

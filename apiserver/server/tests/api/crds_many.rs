@@ -81,10 +81,13 @@ async fn definitions_need_no_tasks_and_little_memory() {
     let groups = api.get("/apis").await.expect(200).body["groups"].as_array().unwrap().len();
     assert!(groups > count / GROUP, "{groups}");
     let last = format!("/apis/{}/v1/namespaces/default/kind{}s", group(count - 1), count - 1);
-    let object = json!({"metadata": {"name": "a"}, "spec": {"items": [{"name": "x"}], "count": 3}});
+    let (version, kind) = (format!("{}/v1", group(count - 1)), format!("Kind{}", count - 1));
+    let object = json!({"apiVersion": version, "kind": kind, "metadata": {"name": "a"}, "spec": {"items": [{"name": "x"}], "count": 3}});
     let made = api.post(&last, object).await.expect(201).body;
     assert_eq!(made["spec"]["items"][0]["weight"], 1);
-    api.post(&last, json!({"metadata": {"name": "b"}, "spec": {"count": 11}})).await.expect(422);
+    let object =
+        json!({"apiVersion": version, "kind": kind, "metadata": {"name": "b"}, "spec": {"count": 11}});
+    api.post(&last, object).await.expect(422);
     let after = tasks();
     assert!(after < before + 10, "{before} tasks before, {after} after");
     eprintln!(

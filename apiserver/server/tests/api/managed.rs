@@ -204,3 +204,13 @@ async fn managers_speak_the_version_that_they_write_in() {
     assert_eq!(fields(&now, "maker")["f:spec"].get("f:maxReplicas"), None);
     assert!(fields(&now, "maker")["f:spec"].get("f:metrics").is_some());
 }
+
+#[tokio::test(start_paused = true)]
+async fn nobody_owns_what_a_new_object_cannot_say() {
+    let api = Api::start().await;
+    let map = json!({"metadata": {"name": "a", "deletionTimestamp": "2026-01-01T00:00:00Z",
+        "deletionGracePeriodSeconds": 5, "selfLink": "/x"}, "data": {"a": "1"}});
+    let made = api.post(MAPS, map).await.expect(201).body;
+    assert!(made["metadata"].get("deletionTimestamp").is_none());
+    assert_eq!(made["metadata"]["managedFields"][0]["fieldsV1"], json!({"f:data": {".": {}, "f:a": {}}}));
+}

@@ -14,6 +14,23 @@ const SERVICES: &str = "/api/v1/namespaces/default/services";
 const ADDRESSES: &str = "/apis/networking.k8s.io/v1/ipaddresses";
 const CIDRS: &str = "/apis/networking.k8s.io/v1/servicecidrs";
 
+#[tokio::test(start_paused = true)]
+async fn ranges_that_are_none_are_refused() {
+    let api = Api::start().await;
+    for (cidrs, why) in [
+        (json!(["10.1.0.0/24", "10.1.1.0/24"]), "spec.cidrs: Invalid value"),
+        (json!(["10.1.0.1/24"]), "spec.cidrs[0]: Invalid value"),
+        (json!(["10.1.0.0/24", "fd00::/108", "fd01::/108"]), "spec.cidrs: Invalid value"),
+        (json!([]), "spec.cidrs: Required value"),
+    ] {
+        let object = json!({"metadata": {"name": "more"}, "spec": {"cidrs": cidrs}});
+        let refused = api.post(CIDRS, object).await.expect(422);
+        assert!(refused.message().contains(why), "{}", refused.text);
+    }
+    let object = json!({"metadata": {"name": "more"}, "spec": {"cidrs": ["10.1.0.0/24", "fd00::/108"]}});
+    api.post(CIDRS, object).await.expect(201);
+}
+
 fn service(name: &str, spec: Value) -> Value {
     let mut spec = spec;
     if spec.get("ports").is_none() {
