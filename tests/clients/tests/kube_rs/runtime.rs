@@ -94,8 +94,10 @@ fn plain_watches_with_versions_and_bookmarks() -> Result<()> {
         }
         assert_eq!(seen, ["added a", "deleted a"]);
         let initial = WatchParams::default().initial_events().timeout(20);
-        maps.create(&PostParams::default(), &map("b")).await?;
-        let mut stream = maps.watch(&initial, "0").await?.boxed();
+        let made = maps.create(&PostParams::default(), &map("b")).await?;
+        // A state that is as new at least; "0" may be answered by an older one.
+        let version = made.metadata.resource_version.context("version")?;
+        let mut stream = maps.watch(&initial, &version).await?.boxed();
         assert!(
             matches!(stream.try_next().await?, Some(WatchEvent::Added(object)) if object.name_any() == "b")
         );
