@@ -62,7 +62,7 @@ pub async fn puts(
         tasks.spawn(async move {
             let mut times = Vec::new();
             while start.elapsed() < length {
-                let key = format!("/registry/configmaps/bare/cm-{:08}", next.fetch_add(1, Ordering::Relaxed));
+                let key = format!("/bare/configmaps/bare/cm-{:08}", next.fetch_add(1, Ordering::Relaxed));
                 let (began, op) = (Instant::now(), Op::Put { value: value.clone(), ttl_seconds: 0 });
                 let written = store.write(Write { key, expected: 0, op }).await.context("cannot write")?;
                 anyhow::ensure!(matches!(written, Written::Done { .. }), "a key was there already");
