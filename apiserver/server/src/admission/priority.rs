@@ -1,10 +1,13 @@
 //! Priority: the number behind a pod's priority class.
 
+use std::sync::Arc;
+
 use apiserver_api::error::ApiError;
 use apiserver_api::meta;
 use serde_json::Value;
 
 use super::{Admission, Operation};
+use crate::cache::Cache;
 use crate::storage;
 
 /// A change that does not name them keeps `spec.priority` and `spec.preemptionPolicy`: who writes the
@@ -19,6 +22,14 @@ pub fn keep(pod: &mut Value, old: &Value) {
     }
 }
 
+/// The classes that are the default: one, but where several were stored before that was checked. Classes
+/// are few, so a pass over the cache is cheap; most clusters have two, and neither is the default.
+fn defaults(cache: Arc<Cache>) -> Vec<Value> {
+    let snapshot = cache.snapshot();
+    let entries = snapshot.objects.values().filter(|entry| entry.mentions("globalDefault"));
+    entries.map(|entry| entry.value(None)).filter(|class| class["globalDefault"] == true).collect()
+}
+
 /// Refuses a second class that is the default.
 pub fn one_default(admission: &Admission<'_>, class: &Value) -> Result<(), ApiError> {
     let resource = admission.resource;
@@ -26,11 +37,9 @@ pub fn one_default(admission: &Admission<'_>, class: &Value) -> Result<(), ApiEr
     if !is_class || class["globalDefault"] != true || admission.operation == Operation::Delete {
         return Ok(());
     }
-    let snapshot = admission.context.server.cache(resource)?.snapshot();
-    let entries = snapshot.objects.values().filter(|entry| entry.mentions("globalDefault"));
     let name = meta::name(class);
     let other =
-        entries.map(|entry| entry.value(None)).find(|o| o["globalDefault"] == true && meta::name(o) != name);
+        defaults(admission.context.server.cache(resource)?).into_iter().find(|o| meta::name(o) != name);
     let Some(other) = other else { return Ok(()) };
     let why = format!(
         "PriorityClass {} is already marked as default. Only one default can exist",
@@ -47,12 +56,7 @@ pub async fn mutate(admission: &Admission<'_>, pod: &mut Value) -> Result<(), Ap
     };
     let name = meta::text(pod, "/spec/priorityClassName").to_owned();
     let class = if name.is_empty() {
-        // Priority classes are few, so a pass over the cache is cheap; most clusters have two, and
-        // neither is the default.
-        let snapshot = server.cache(classes)?.snapshot();
-        let entries = snapshot.objects.values().filter(|entry| entry.mentions("globalDefault"));
-        let defaults = entries.map(|entry| entry.value(None)).filter(|c| c["globalDefault"] == true);
-        defaults.max_by_key(|c| std::cmp::Reverse(c["value"].as_i64()))
+        defaults(server.cache(classes)?).into_iter().max_by_key(|c| std::cmp::Reverse(c["value"].as_i64()))
     } else {
         let Some(class) = storage::fetch(server, classes, "", &name).await? else {
             let why = format!("no PriorityClass with name {name} was found");
