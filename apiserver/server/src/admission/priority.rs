@@ -26,7 +26,8 @@ pub fn keep(pod: &mut Value, old: &Value) {
 /// are few, so a pass over the cache is cheap; most clusters have two, and neither is the default.
 fn defaults(cache: Arc<Cache>) -> Vec<Value> {
     let snapshot = cache.snapshot();
-    let entries = snapshot.objects.values().filter(|entry| entry.mentions("globalDefault"));
+    // The stored texts are compact, whoever wrote them.
+    let entries = snapshot.objects.values().filter(|entry| entry.mentions(r#""globalDefault":true"#));
     entries.map(|entry| entry.value(None)).filter(|class| class["globalDefault"] == true).collect()
 }
 

@@ -336,7 +336,7 @@ fn keep_part(resource: &Resource, part: Part, old: &Value, new: &mut Value) {
 /// The class of service of a pod was settled at creation; whoever does not name it does not mean to
 /// take it away.
 fn keep_class(resource: &Resource, old: &Value, new: &mut Value) {
-    let class = old.pointer("/status/qosClass");
+    let class = meta::at(old, "/status/qosClass");
     if resource.group.is_empty()
         && resource.kind == "Pod"
         && meta::text(new, "/status/qosClass").is_empty()
