@@ -186,8 +186,25 @@ mod tests {
     fn pointers_mean_what_they_mean_to_the_parser() {
         let object = json!({"a": {"b": [{"c": 1}, null], "x~y": {"": 2}, "p/q": 3}, "": {"": 4}});
         let pointers = [
-            "", "/", "//", "a", "/a", "/a/", "/a/b", "/a/b/0", "/a/b/0/c", "/a/b/00", "/a/b/+1", "/a/b/1", "/a/b/2",
-            "/a/b/1/c", "/a/x~0y/", "/a/p~1q", "/a/p/q", "/a/b/0/c/d", "/z",
+            "",
+            "/",
+            "//",
+            "a",
+            "/a",
+            "/a/",
+            "/a/b",
+            "/a/b/0",
+            "/a/b/0/c",
+            "/a/b/00",
+            "/a/b/+1",
+            "/a/b/1",
+            "/a/b/2",
+            "/a/b/1/c",
+            "/a/x~0y/",
+            "/a/p~1q",
+            "/a/p/q",
+            "/a/b/0/c/d",
+            "/z",
         ];
         for pointer in pointers {
             assert_eq!(at(&object, pointer), object.pointer(pointer), "{pointer}");

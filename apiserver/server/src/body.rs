@@ -204,7 +204,7 @@ const OBJECTS: [&str; 3] = ["application/json", "application/yaml", protobuf::ME
 pub fn decode(content_type: &str, bytes: Bytes) -> Result<Decoded, ApiError> {
     match content_type {
         "" | "application/json" => {
-            let (value, repeats) = json_noting(&bytes)?;
+            let (value, repeats) = json(&bytes)?;
             Ok(Decoded { value, source: if repeats { Source::Json(bytes) } else { Source::Once } })
         }
         "application/yaml" => {
@@ -249,13 +249,8 @@ pub fn too_large(what: impl std::fmt::Display) -> ApiError {
 /// How much of a body that is no JSON is shown to its sender, bytes.
 const SHOWN: usize = 30;
 
-/// JSON; nesting is limited by the parser.
-pub fn json(bytes: &[u8]) -> Result<Value, ApiError> {
-    json_noting(bytes).map(|(value, _)| value)
-}
-
-/// [`json`], and whether a field is repeated.
-pub fn json_noting(bytes: &[u8]) -> Result<(Value, bool), ApiError> {
+/// JSON, and whether a field is repeated in it; nesting is limited by the parser.
+pub fn json(bytes: &[u8]) -> Result<(Value, bool), ApiError> {
     schema::parse_noting(bytes).map_err(|error| {
         let why = syntax(&error);
         let shown = shown(bytes);

@@ -58,7 +58,8 @@ pub fn pod_template(value: &mut Value) {
 pub fn prepare_create(pod: &mut Value) {
     match_label_keys(pod);
     let mut status = json!({"phase": "Pending", "qosClass": qos_class(pod)});
-    let gated = meta::at(pod, "/spec/schedulingGates").and_then(Value::as_array).is_some_and(|g| !g.is_empty());
+    let gated =
+        meta::at(pod, "/spec/schedulingGates").and_then(Value::as_array).is_some_and(|g| !g.is_empty());
     if gated {
         status["conditions"] = json!([{
             "type": "PodScheduled", "status": "False", "reason": "SchedulingGated",

@@ -84,9 +84,7 @@ pub fn encode(value: &Value) -> String {
 
 /// [`encode`] of a text, added to `out`.
 pub fn encode_text(text: &str, out: &mut String) {
-    let plain = |byte: u8| {
-        matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\' | b'<' | b'>' | b'&')
-    };
+    let plain = |byte: u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\' | b'<' | b'>' | b'&');
     if text.bytes().all(plain) {
         out.push('"');
         out.push_str(text);

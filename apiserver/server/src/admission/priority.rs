@@ -59,11 +59,11 @@ pub async fn mutate(admission: &Admission<'_>, pod: &mut Value) -> Result<(), Ap
     let class = if name.is_empty() {
         defaults(server.cache(classes)?).into_iter().max_by_key(|c| std::cmp::Reverse(c["value"].as_i64()))
     } else {
-        let Some(class) = storage::fetch(server, classes, "", &name).await? else {
+        let Some(class) = storage::referred(server, classes, "", &name).await? else {
             let why = format!("no PriorityClass with name {name} was found");
             return Err(ApiError::forbidden("", "pods", meta::name(pod), &why));
         };
-        Some(class.object)
+        Some(class)
     };
     let value = class.as_ref().and_then(|c| c["value"].as_i64()).unwrap_or(0);
     if let Some(given) = pod["spec"].get("priority").and_then(Value::as_i64)

@@ -555,7 +555,8 @@ impl<'de> Visitor<'de> for ScanMetadata<'_, '_, '_> {
             if let Some(node) = node {
                 let mut deserializer = serde_json::Deserializer::from_str(value);
                 // It was read a moment ago, so it can be read again.
-                let _ = Pick { text: self.text, node, found: &mut *self.found }.deserialize(&mut deserializer);
+                let _ =
+                    Pick { text: self.text, node, found: &mut *self.found }.deserialize(&mut deserializer);
             }
         }
         Ok(meta)

@@ -178,7 +178,7 @@ pub fn parse(bytes: &[u8], look_for_repeated: bool) -> Result<(Value, Vec<String
     let bad = |why: &str| ApiError::bad_request(format!("error decoding patch: {why}"));
     let first = bytes.iter().find(|byte| !byte.is_ascii_whitespace());
     // JSON has a parser of its own, which is faster and says which key it is.
-    let json = if first == Some(&b'{') { body::json_noting(bytes).ok() } else { None };
+    let json = if first == Some(&b'{') { body::json(bytes).ok() } else { None };
     let (is_json, repeats) = (json.is_some(), json.as_ref().is_none_or(|(_, repeats)| *repeats));
     let value = match json {
         Some((value, _)) => value,
