@@ -173,10 +173,11 @@ pub async fn read(mut body: Body) -> Result<Bytes, ApiError> {
 
 /// The text that a body was decoded from, for the search for repeated fields.
 pub enum Source {
+    /// Of which it is known that it repeats a field.
     Json(Bytes),
     Yaml(Bytes),
-    /// A form that cannot repeat a field without meaning it.
-    Protobuf,
+    /// A text in which no field is repeated, or a form that cannot repeat one without meaning it.
+    Once,
 }
 
 /// A decoded body.
@@ -191,7 +192,7 @@ impl Decoded {
         match &self.source {
             Source::Json(text) => schema::duplicate_fields(text),
             Source::Yaml(text) => repeated_in_yaml(text),
-            Source::Protobuf => Vec::new(),
+            Source::Once => Vec::new(),
         }
     }
 }
@@ -202,12 +203,15 @@ const OBJECTS: [&str; 3] = ["application/json", "application/yaml", protobuf::ME
 /// Decodes an object by its media type; 400, and 415 for media types that are not served.
 pub fn decode(content_type: &str, bytes: Bytes) -> Result<Decoded, ApiError> {
     match content_type {
-        "" | "application/json" => Ok(Decoded { value: json(&bytes)?, source: Source::Json(bytes) }),
+        "" | "application/json" => {
+            let (value, repeats) = json(&bytes)?;
+            Ok(Decoded { value, source: if repeats { Source::Json(bytes) } else { Source::Once } })
+        }
         "application/yaml" => {
             let value = yaml(&bytes, DuplicateKeyPolicy::LastWins)?;
             Ok(Decoded { value, source: Source::Yaml(bytes) })
         }
-        protobuf::MEDIA_TYPE => Ok(Decoded { value: from_protobuf(&bytes)?, source: Source::Protobuf }),
+        protobuf::MEDIA_TYPE => Ok(Decoded { value: from_protobuf(&bytes)?, source: Source::Once }),
         _ => Err(unsupported(&OBJECTS)),
     }
 }
@@ -245,9 +249,9 @@ pub fn too_large(what: impl std::fmt::Display) -> ApiError {
 /// How much of a body that is no JSON is shown to its sender, bytes.
 const SHOWN: usize = 30;
 
-/// JSON; nesting is limited by the parser.
-pub fn json(bytes: &[u8]) -> Result<Value, ApiError> {
-    serde_json::from_slice(bytes).map_err(|error| {
+/// JSON, and whether a field is repeated in it; nesting is limited by the parser.
+pub fn json(bytes: &[u8]) -> Result<(Value, bool), ApiError> {
+    schema::parse_noting(bytes).map_err(|error| {
         let why = syntax(&error);
         let shown = shown(bytes);
         let text = format!("the object provided is unrecognized: couldn't get version/kind; json parse error: {why} ({shown})");

@@ -28,6 +28,8 @@ pub struct Stored {
 pub enum Outcome {
     /// The object as it is now, encoded.
     Done(Bytes),
+    /// Nothing was to be written: the object as it would be.
+    Unchanged(Bytes),
     /// Somebody else was faster; what is there now.
     Conflict(Option<Stored>),
 }
@@ -58,6 +60,23 @@ pub async fn fetch(
         Some(kv) => decode(server, resource, &kv).await.map(Some),
         None => Ok(None),
     }
+}
+
+/// An object that another one refers to. Where asking the store costs a round trip the cache answers,
+/// as informers do in Kubernetes' admission; what it does not have is asked of the store, so that only
+/// what has just been deleted can be seen for a moment longer.
+pub async fn referred(
+    server: &Server,
+    resource: &Resource,
+    namespace: &str,
+    name: &str,
+) -> Result<Option<Value>, ApiError> {
+    if server.store().shared()
+        && let Some(entry) = server.cache(resource)?.get(&short_key(resource, namespace, name))
+    {
+        return Ok(Some(entry.value(None)));
+    }
+    Ok(fetch(server, resource, namespace, name).await?.map(|stored| stored.object))
 }
 
 /// The object at this moment, or 404.

@@ -52,39 +52,43 @@ pub struct Change {
     pub old: Option<Arc<Entry>>,
     pub new: Option<Arc<Entry>>,
     at: Instant,
-    deleted: OnceLock<Bytes>,
-    /// Watch frames in JSON of the new object: added, modified.
-    json: [OnceLock<Bytes>; 2],
-    /// Watch frames in protobuf, in the order of [`EventType`].
-    frames: [OnceLock<Bytes>; 3],
+    /// Made when the first watcher wants one: most changes of a past that is kept are told to nobody.
+    frames: OnceLock<Box<Frames>>,
+}
+
+/// Watch frames, encoded once for all watchers, in the order of [`EventType`].
+#[derive(Default)]
+struct Frames {
+    json: [OnceLock<Bytes>; 3],
+    protobuf: [OnceLock<Bytes>; 3],
 }
 
 impl Change {
     fn new(revision: Revision, old: Option<Arc<Entry>>, new: Option<Arc<Entry>>) -> Self {
-        Self {
-            revision,
-            old,
-            new,
-            at: Instant::now(),
-            deleted: OnceLock::new(),
-            json: Default::default(),
-            frames: Default::default(),
-        }
+        Self { revision, old, new, at: Instant::now(), frames: OnceLock::new() }
+    }
+
+    fn frames(&self) -> &Frames {
+        self.frames.get_or_init(Box::default)
+    }
+
+    fn json(&self, event: EventType, encode: impl FnOnce() -> Bytes) -> Bytes {
+        self.frames().json[event as usize].get_or_init(encode).clone()
     }
 
     /// The event that adds the new object, encoded once for all watchers.
     pub fn added(&self, new: &Entry) -> Bytes {
-        self.json[0].get_or_init(|| new.added()).clone()
+        self.json(EventType::Added, || new.added())
     }
 
     /// The event that changes the new object, encoded once for all watchers.
     pub fn modified(&self, new: &Entry) -> Bytes {
-        self.json[1].get_or_init(|| new.modified()).clone()
+        self.json(EventType::Modified, || new.modified())
     }
 
     /// The event that says that the old object went (or stopped matching), encoded once.
     pub fn deleted(&self, old: &Entry) -> Bytes {
-        self.deleted.get_or_init(|| old.deleted(self.revision)).clone()
+        self.json(EventType::Deleted, || old.deleted(self.revision))
     }
 
     /// The event in protobuf, encoded once for all watchers, and only if there is one: `entry` is
@@ -95,7 +99,7 @@ impl Change {
         entry: &Entry,
         message: Message,
     ) -> Result<Bytes, Untranslatable> {
-        let frame = &self.frames[event as usize];
+        let frame = &self.frames().protobuf[event as usize];
         if let Some(frame) = frame.get() {
             return Ok(frame.clone());
         }
@@ -215,11 +219,7 @@ impl Cache {
 
     /// A whole state by the field that the kind is indexed by.
     fn index(&self, objects: &Objects) -> Index {
-        let mut index = Index::default();
-        if let Some(place) = self.indexed {
-            objects.values().for_each(|entry| index.change(place, None, Some(entry)));
-        }
-        index
+        self.indexed.map_or_else(Index::default, |place| Index::of(place, objects.values()))
     }
 
     /// The oldest revision that a watch can begin after.
@@ -255,6 +255,7 @@ impl Cache {
         }
         self.counts.loads.add(1);
         self.counts.initial.add(objects.len() as u64);
+        let objects = packed(&objects);
         inner.low = newest;
         inner.history.clear();
         let index = self.index(&objects);
@@ -439,6 +440,7 @@ impl Cache {
             self.tell(before.objects.get(&**key).map(|old| &**old), Some(entry));
         }
         let index = self.index(&objects);
+        let objects = packed(&objects);
         self.current.store(Arc::new(Snapshot { objects, index, revision }));
     }
 
@@ -495,6 +497,19 @@ impl Inner {
             self.history.pop_front();
         }
     }
+}
+
+/// The same in a tree whose nodes are full. One that is filled in the order of its keys splits its last
+/// node again and again and leaves halves behind; here every second key makes the halves, and those
+/// between fill them.
+fn packed(objects: &Objects) -> Objects {
+    let mut packed = Objects::new();
+    for first in [0, 1] {
+        for (key, entry) in objects.iter().skip(first).step_by(2) {
+            packed.insert(Arc::clone(key), Arc::clone(entry));
+        }
+    }
+    packed
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

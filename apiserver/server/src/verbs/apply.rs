@@ -179,15 +179,15 @@ pub fn parse(bytes: &[u8], look_for_repeated: bool) -> Result<(Value, Vec<String
     let first = bytes.iter().find(|byte| !byte.is_ascii_whitespace());
     // JSON has a parser of its own, which is faster and says which key it is.
     let json = if first == Some(&b'{') { body::json(bytes).ok() } else { None };
-    let is_json = json.is_some();
+    let (is_json, repeats) = (json.is_some(), json.as_ref().is_none_or(|(_, repeats)| *repeats));
     let value = match json {
-        Some(value) => value,
+        Some((value, _)) => value,
         None => body::yaml(bytes, DuplicateKeyPolicy::LastWins).map_err(|error| bad(&error.message))?,
     };
     if !value.is_object() {
         return Err(bad("a configuration must be an object"));
     }
-    let twice = match (look_for_repeated, is_json) {
+    let twice = match (look_for_repeated && repeats, is_json) {
         (false, _) => Vec::new(),
         (true, true) => schema::duplicate_fields(bytes),
         (true, false) => {

@@ -91,7 +91,7 @@ async fn try_store(admission: &Admission<'_>, mut object: Value) -> Result<Bytes
     let outcome = judge_and_put(admission, object, &name, reservation.as_mut()).await;
     services::settle(reservation, &outcome).await;
     match outcome? {
-        Outcome::Done(bytes) => Ok(bytes),
+        Outcome::Done(bytes) | Outcome::Unchanged(bytes) => Ok(bytes),
         Outcome::Conflict(current) => Err(exists(resource, &name, current.map(|c| c.object))),
     }
 }
@@ -117,7 +117,7 @@ async fn judge_and_put(
         if storage::fetch(&context.server, resource, namespace, name).await?.is_some() {
             return Err(ApiError::already_exists(&resource.group, &resource.plural, name));
         }
-        return Ok(Outcome::Done(Bytes::from(object.to_string())));
+        return Ok(Outcome::Unchanged(Bytes::from(object.to_string())));
     }
     if let Some(reservation) = reservation {
         reservation.write_begins();

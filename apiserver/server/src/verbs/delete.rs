@@ -176,7 +176,9 @@ pub async fn one(
                     return Ok(Deleted::Waiting(Bytes::from(marked.to_string())));
                 }
                 match storage::put(&context.server, resource, marked, current.revision).await? {
-                    Outcome::Done(bytes) => return Ok(Deleted::Waiting(bytes)),
+                    Outcome::Done(bytes) | Outcome::Unchanged(bytes) => {
+                        return Ok(Deleted::Waiting(bytes));
+                    }
                     Outcome::Conflict(newer) => newer,
                 }
             }

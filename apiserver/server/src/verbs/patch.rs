@@ -89,9 +89,10 @@ impl Patch {
             return Err(body::unsupported(&ACCEPTED));
         }
         // The text first, then what it means: a patch that is no JSON at all has an answer of its own.
-        let value: Value =
-            serde_json::from_slice(bytes).map_err(|_| ApiError::bad_request("invalid JSON patch"))?;
-        let mut twice = if look_for_repeated { schema::duplicate_fields(bytes) } else { Vec::new() };
+        let (value, repeats) =
+            schema::parse_noting(bytes).map_err(|_| ApiError::bad_request("invalid JSON patch"))?;
+        let mut twice =
+            if repeats && look_for_repeated { schema::duplicate_fields(bytes) } else { Vec::new() };
         let patch = match media {
             "application/json-patch+json" => {
                 twice.iter_mut().for_each(|text| *text = format!("json patch {text}"));
