@@ -280,7 +280,7 @@ fn aggregated_group(group: &Group<'_>) -> Value {
             json!({"version": version, "resources": list, "freshness": "Current"})
         })
         .collect();
-    let mut metadata = json!({"creationTimestamp": null});
+    let mut metadata = json!({});
     if !group.name.is_empty() {
         metadata["name"] = group.name.into();
     }

@@ -47,6 +47,10 @@ pub const LOAD_PAGE: usize = 5000;
 pub const LOAD_ALONE: usize = 1000;
 /// A list is sent in pieces of about this many bytes.
 pub const LIST_PIECE: usize = 64 * 1024;
+/// So many objects a webhook converts at one time where selectors ask for it.
+pub const CONVERTED_PAGE: usize = 500;
+/// A change keeps its watch frames in so many forms beside those of whole objects.
+pub const FRAME_FORMS: usize = 8;
 /// A list in protobuf keeps about this many bytes of what it encoded to find out its length.
 pub const LIST_KEPT: usize = 1024 * 1024;
 /// Bytes of a message that the client of a watch over a WebSocket may send.

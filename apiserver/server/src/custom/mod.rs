@@ -9,6 +9,7 @@
 //! on every server over the same store. One task drives all definitions; an object of a kind is
 //! kept in memory only after somebody has asked for the kind.
 
+pub mod choice;
 pub mod conversion;
 mod documents;
 mod driver;

@@ -16,6 +16,7 @@ use crate::admission::{self, Admission, Operation};
 use crate::body;
 use crate::cache::Entry;
 use crate::context::Context;
+use crate::custom::choice;
 use crate::filter::Filter;
 use crate::limits;
 use crate::negotiate;
@@ -55,7 +56,7 @@ impl DeleteOptions {
         let mut options = if bytes.is_empty() {
             Self::from_query(context)?
         } else {
-            Self::from_value(&body::decode(&negotiate::content_type(&context.headers), bytes)?.value)?
+            Self::from_value(&body::decode(&negotiate::content_type(&context.headers), bytes, "")?.value)?
         };
         options.dry_run |= context.dry_run()?;
         if options.grace.is_some_and(|g| g < 0) {
@@ -347,7 +348,8 @@ pub async fn collection(context: &Context, resource: &Resource, bytes: Bytes) ->
     let filter = Filter::parse(&cache, &context.info.namespace, "", &context.query)?;
     let list = ListOptions::read(&context.query)?;
     let view = view::view(&context.server, &cache, &view::asked(&list)?).await?;
-    let chosen = filter.select(&view, "", list.limit).entries.collect::<Vec<_>>();
+    let chosen = choice::select(&context.server, resource, &filter, &view, "", list.limit).await?;
+    let chosen = chosen.entries.collect::<Vec<_>>();
     let mut items = Vec::with_capacity(chosen.len());
     for page in chosen.chunks(limits::DELETE_COLLECTION_PAGE) {
         let mut deletions = Vec::with_capacity(page.len());

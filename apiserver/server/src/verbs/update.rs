@@ -38,7 +38,7 @@ pub enum Part {
 pub async fn update(context: &Context, resource: &Resource, part: Part, bytes: Bytes) -> Answer {
     managed::check_options(context, "UpdateOptions")?;
     let object = decode::object(context, resource, bytes)?;
-    name_matches(context, &object)?;
+    name_matches(meta::name(&object), &context.info.name)?;
     if resource.behaviour.needs_version && meta::resource_version(&object).is_empty() {
         let error =
             FieldError::invalid("metadata.resourceVersion", &0.into(), "must be specified for an update");
@@ -61,8 +61,8 @@ pub async fn update(context: &Context, resource: &Resource, part: Part, bytes: B
     }
 }
 
-fn name_matches(context: &Context, object: &Value) -> Result<(), ApiError> {
-    let (found, asked) = (meta::name(object), context.info.name.as_str());
+/// 400 for an object that has another name than the one asked for, or none.
+pub(super) fn name_matches(found: &str, asked: &str) -> Result<(), ApiError> {
     if found.is_empty() {
         return Err(ApiError::bad_request(format!(
             "the name of the object ({asked} based on URL) was undeterminable: name must be provided"
@@ -148,6 +148,7 @@ async fn attempt(
     let old = &current.object;
     (resource.behaviour.default)(&mut new);
     managed::drop_empty(&mut new);
+    encoding::prepare(resource, &mut new);
     keep_metadata(old, &mut new);
     keep_part(resource, part, old, &mut new);
     if part == Part::Status && resource.group == signing::GROUP && resource.kind == signing::KIND {
@@ -211,6 +212,9 @@ async fn judge_and_put(
     }
     managed::forget_new_times(old, &mut new);
     if encoding::same(&new, old) || context.dry_run()? {
+        if resource.custom.is_none() {
+            encoding::complete(&mut new);
+        }
         return Ok(Outcome::Done(Bytes::from(new.to_string())));
     }
     if let Some(reservation) = reservation {
