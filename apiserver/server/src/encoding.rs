@@ -116,6 +116,13 @@ pub fn complete(object: &mut Value) {
     }
 }
 
+/// [`complete`], unless the kind is a custom one.
+pub fn complete_kind(resource: &Resource, object: &mut Value) {
+    if resource.custom.is_none() {
+        complete(object);
+    }
+}
+
 /// An object of a built-in kind as it is judged and compared: with the structs that it always has in
 /// Kubernetes, and without the nulls that [`complete`] adds.
 pub fn prepare(resource: &Resource, object: &mut Value) {

@@ -129,9 +129,7 @@ async fn write(
     if let Some(convert) = convert::to_storage(resource) {
         convert(&mut object);
     }
-    if resource.custom.is_none() {
-        encoding::complete(&mut object);
-    }
+    encoding::complete_kind(resource, &mut object);
     let (mut value, mut metadata) = encode(server, resource, &key, &object)?;
     if may_forget && value.len() > VALUE_BYTES && !object["metadata"]["managedFields"].is_null() {
         meta::unset(&mut object, "managedFields");

@@ -133,6 +133,7 @@ pub(super) fn may_create(context: &Context) -> Result<(), ApiError> {
 /// The merged object must be what the URL names, and of its kind.
 fn check(context: &Context, resource: &Resource, new: &mut Value) -> Result<(), ApiError> {
     decode::namespace(context, resource, new)?;
+    decode::drop_repeated_owners(context, new, true);
     update::name_matches(meta::name(new), &context.info.name)?;
     decode::applied(context, resource, new)
 }

@@ -25,7 +25,8 @@ use crate::storage::{self, Outcome};
 /// Creates the object of the body.
 pub async fn create(context: &Context, resource: &Resource, bytes: Bytes) -> Answer {
     managed::check_options(context, "CreateOptions")?;
-    let object = decode::object(context, resource, bytes)?;
+    let mut object = decode::object(context, resource, bytes)?;
+    decode::drop_repeated_owners(context, &mut object, false);
     let created = store(context, resource, object).await?;
     respond::object(context, resource, 201, created)
 }
@@ -123,9 +124,7 @@ async fn judge_and_put(
             return Err(ApiError::already_exists(&resource.group, &resource.plural, name));
         }
         let mut object = object;
-        if resource.custom.is_none() {
-            encoding::complete(&mut object);
-        }
+        encoding::complete_kind(resource, &mut object);
         return Ok(Outcome::Done(Bytes::from(object.to_string())));
     }
     if let Some(reservation) = reservation {

@@ -268,3 +268,27 @@ pub fn namespace(context: &Context, resource: &Resource, object: &mut Value) -> 
     }
     Ok(())
 }
+
+/// Takes out owners that are there twice, and warns of them; `admitted` if it is after admission that
+/// they are found.
+pub fn drop_repeated_owners(context: &Context, object: &mut Value, admitted: bool) {
+    let Some(Value::Array(owners)) = object.pointer_mut("/metadata/ownerReferences") else { return };
+    let (mut kept, mut repeated) = (Vec::with_capacity(owners.len()), Vec::new());
+    for owner in owners.drain(..) {
+        if kept.contains(&owner) {
+            repeated.push(owner["uid"].as_str().unwrap_or_default().to_owned());
+        } else {
+            kept.push(owner);
+        }
+    }
+    *owners = kept;
+    if !repeated.is_empty() {
+        let when = if admitted { " after mutating admission happens" } else { "" };
+        context.warn(format!(
+            ".metadata.ownerReferences contains duplicate entries{when}; API server dedups owner references in \
+             1.20+, and may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) \
+             observed: {}",
+            repeated.join(", ")
+        ));
+    }
+}

@@ -60,6 +60,7 @@ fn check(
 ) -> Result<(), ApiError> {
     decode::patched(context, resource, new, twice)?;
     decode::namespace(context, resource, new)?;
+    decode::drop_repeated_owners(context, new, true);
     update::name_matches(meta::name(new), meta::name(old))
 }
 

@@ -37,7 +37,8 @@ pub enum Part {
 /// Replaces an object by that of the body.
 pub async fn update(context: &Context, resource: &Resource, part: Part, bytes: Bytes) -> Answer {
     managed::check_options(context, "UpdateOptions")?;
-    let object = decode::object(context, resource, bytes)?;
+    let mut object = decode::object(context, resource, bytes)?;
+    decode::drop_repeated_owners(context, &mut object, false);
     name_matches(meta::name(&object), &context.info.name)?;
     if resource.behaviour.needs_version && meta::resource_version(&object).is_empty() {
         let error =
@@ -212,9 +213,7 @@ async fn judge_and_put(
     }
     managed::forget_new_times(old, &mut new);
     if encoding::same(&new, old) || context.dry_run()? {
-        if resource.custom.is_none() {
-            encoding::complete(&mut new);
-        }
+        encoding::complete_kind(resource, &mut new);
         return Ok(Outcome::Done(Bytes::from(new.to_string())));
     }
     if let Some(reservation) = reservation {

@@ -426,9 +426,7 @@ impl Encoder {
         let mut object = json!({
             "kind": self.resource.kind, "apiVersion": self.resource.api_version(), "metadata": metadata,
         });
-        if self.resource.custom.is_none() {
-            encoding::complete(&mut object);
-        }
+        encoding::complete_kind(&self.resource, &mut object);
         match self.wanted.shape {
             Shape::Object => frame(self.wanted.format, "BOOKMARK", &object),
             _ => {

@@ -209,3 +209,52 @@ async fn watchers_in_other_forms_share_what_is_sent() {
         assert_eq!(object["object"]["rows"][0]["object"]["data"], json!({"a": "1"}));
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn owners_that_are_named_twice_are_dropped_with_a_warning() {
+    let api = Api::start().await;
+    let owner = |uid: &str| json!({"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": uid});
+    let twice = json!({"metadata": {"name": "a", "ownerReferences": [owner("x"), owner("x"), owner("y")]}});
+    let made = api.post(MAPS, twice.clone()).await.expect(201);
+    assert_eq!(made.body["metadata"]["ownerReferences"], json!([owner("x"), owner("y")]));
+    let begin = "299 - \".metadata.ownerReferences contains duplicate entries";
+    let warned = |reply: &crate::harness::Reply| reply.headers["warning"].to_str().unwrap().to_owned();
+    assert!(warned(&made).starts_with(&format!("{begin}; API server dedups")), "{}", warned(&made));
+    assert!(warned(&made).ends_with("duplicate UID(s) observed: x\""));
+    let put = api.put(&format!("{MAPS}/a"), twice.clone()).await.expect(200);
+    assert_eq!((put.version(), warned(&put)), (made.version(), warned(&made)));
+    let patched = api.patch("merge", &format!("{MAPS}/a"), twice).await.expect(200);
+    assert!(warned(&patched).starts_with(&format!("{begin} after mutating admission happens;")));
+    assert_eq!(patched.version(), made.version());
+}
+
+#[tokio::test(start_paused = true)]
+async fn options_are_refused_in_kubernetes_words() {
+    let api = Api::start().await;
+    let from = api.config_map("a", json!({})).await;
+    let one = format!("{MAPS}/a");
+    let dry = "is invalid: dryRun: Unsupported value: [\"x\"]: supported values: \"All\"";
+    let object = json!({"metadata": {"name": "a"}});
+    let table = [
+        (api.delete(&format!("{one}?dryRun=x"), Value::Null).await, "DeleteOptions"),
+        (api.delete(&one, json!({"dryRun": ["x"]})).await, "DeleteOptions"),
+        (api.post(&format!("{MAPS}?dryRun=x"), object.clone()).await, "CreateOptions"),
+        (api.put(&format!("{one}?dryRun=x"), object.clone()).await, "UpdateOptions"),
+        (api.patch("merge", &format!("{one}?dryRun=x"), json!({})).await, "PatchOptions"),
+    ];
+    for (reply, kind) in table {
+        let reply = reply.expect(422);
+        assert_eq!(reply.message(), format!("{kind}.meta.k8s.io \"\" {dry}"));
+    }
+    // What is deleted is answered with all that its kind has, even if it waits.
+    let finalizers = json!({"metadata": {"finalizers": ["example.com/wait"]}});
+    api.post(ROLES, json!({"metadata": {"name": "r"}})).await.expect(201);
+    api.patch("merge", &format!("{ROLES}/r"), finalizers).await.expect(200);
+    for _ in 0..2 {
+        let waiting = api.delete(&format!("{ROLES}/r"), Value::Null).await.expect(200);
+        assert_eq!(at(&waiting.body, "/rules"), &Value::Null);
+    }
+    let older = format!("{ROLES}/r?orphanDependents=false");
+    api.delete(&older, Value::Null).await.expect(202);
+    assert_eq!(api.get(&one).await.expect(200).version(), from);
+}
