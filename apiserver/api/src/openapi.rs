@@ -1,6 +1,7 @@
 //! The OpenAPI documents of the kinds served, compressed at build time and handed out as they are.
 
 pub mod message;
+pub(crate) mod parameters;
 
 struct Document {
     group: &'static str,

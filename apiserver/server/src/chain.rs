@@ -30,6 +30,7 @@ use crate::rbac::{self, Attributes};
 use crate::request::RequestInfo;
 use crate::respond::{self, Answer};
 use crate::server::Server;
+use crate::verbs::websocket;
 use crate::{paths, storage, verbs};
 
 /// The client certificate that TLS verified, in a request's extensions.
@@ -47,10 +48,13 @@ pub async fn handle(server: Arc<Server>, mut request: Request<Body>) -> Response
     let info = RequestInfo::parse(request.method(), request.uri().path(), &query);
     let seen = Seen::of(&server, &info, &query, &request);
     let in_protobuf = negotiate::prefers_protobuf(request.headers());
-    // Watches are read by programs.
-    let pretty = info.verb != "watch" && negotiate::is_pretty(request.headers(), &query);
+    // Streams are read by programs.
+    let pretty = !info.is_long_running()
+        && !paths::is_as_it_is(&info.path)
+        && negotiate::is_pretty(request.headers(), &query);
+    let zip = pretty && negotiate::accepts_gzip(request.headers());
     if pretty {
-        // Compressed afterwards it could be, but who looks at answers has them from near.
+        // It is compressed after it was indented.
         request.headers_mut().remove(ACCEPT_ENCODING);
     }
     let in_flight = (!seen.long_running).then(|| server.metrics().request_began(info.is_read()));
@@ -69,7 +73,7 @@ pub async fn handle(server: Arc<Server>, mut request: Request<Body>) -> Response
         response = respond::as_protobuf(response).await;
     }
     if pretty {
-        response = respond::pretty(response);
+        response = respond::pretty(response, zip).await;
     }
     let headers = response.headers_mut();
     headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-cache, private"));
@@ -244,6 +248,9 @@ async fn authenticate(
     mut request: Request<Body>,
 ) -> Answer {
     let given = request.extensions_mut().remove::<Identity>();
+    if given.is_none() {
+        websocket::move_token(request.headers_mut())?;
+    }
     let identity = match given {
         Some(identity) => identity,
         None => {

@@ -21,7 +21,7 @@ use crate::metrics;
 use crate::negotiate::{self, Format};
 use crate::respond::{self, Answer};
 use crate::server::Server;
-use crate::verbs::{no_such_resource, not_allowed};
+use crate::verbs::{no_such_resource, not_allowed, unknown};
 
 /// The version of Kubernetes whose API is served.
 pub const KUBERNETES: (&str, &str, &str) = ("1", "36", "0");
@@ -30,10 +30,10 @@ const SIZE: Duration = Duration::from_secs(1);
 
 /// Answers what is not a kind.
 pub async fn dispatch(context: &Context, method: &Method) -> Answer {
-    if !matches!(*method, Method::GET | Method::HEAD) {
-        return Err(not_allowed());
-    }
     let path = context.info.path.as_str();
+    if !matches!(*method, Method::GET | Method::HEAD) {
+        return if is_known(context, path) { Err(not_allowed()) } else { unknown(context) };
+    }
     match path {
         "/" => return Ok(indented(&index(context))),
         "/version" | "/version/" => return Ok(indented(&version())),
@@ -61,6 +61,17 @@ pub async fn dispatch(context: &Context, method: &Method) -> Answer {
     kinds(context, path)
 }
 
+/// Whether the answers of a path are the same for people and programs.
+pub fn is_as_it_is(path: &str) -> bool {
+    matches!(path, "/" | "/version" | "/version/")
+        || ["/openapi/", "/openid/", "/.well-known/"].iter().any(|prefix| path.starts_with(prefix))
+}
+
+fn is_known(context: &Context, path: &str) -> bool {
+    let fixed = is_as_it_is(path) || path.starts_with("/metrics") || health::path(path).is_some();
+    fixed || context.server.documents().discovery().legacy(path).is_some()
+}
+
 /// For people, whoever asks.
 fn indented(value: &Value) -> Response<Body> {
     respond::bytes(200, "application/json", format!("{value:#}"))
@@ -77,7 +88,7 @@ async fn fresh(context: &Context) {
 fn kinds(context: &Context, path: &str) -> Answer {
     let documents = context.server.documents();
     let discovery = documents.discovery();
-    let legacy = discovery.legacy(path).ok_or_else(no_such_resource)?;
+    let Some(legacy) = discovery.legacy(path) else { return unknown(context) };
     let ranges = negotiate::ranges(&context.headers);
     if ranges.is_empty() {
         return Ok(cached(context, legacy, JSON));
@@ -197,13 +208,13 @@ fn openapi_v3(context: &Context, name: &str) -> Answer {
     let (group, version) = match (parts.next(), parts.next(), parts.next(), parts.next()) {
         (Some("api"), Some(version), None, None) => ("", version),
         (Some("apis"), Some(group), Some(version), None) => (group, version),
-        _ => return Err(no_such_resource()),
+        _ => return Ok(respond::no_such_page()),
     };
     let documents = context.server.documents();
     let media = preferred(context, &openapi::V3_PROTOBUF_ACCEPTED, openapi::V3_PROTOBUF_MEDIA)?;
     let document =
         if media == JSON { documents.v3(group, version)? } else { documents.v3_protobuf(group, version)? };
-    let document = document.ok_or_else(no_such_resource)?;
+    let Some(document) = document else { return Ok(respond::no_such_page()) };
     let asked = context.query.get("hash");
     if asked.is_some_and(|hash| hash != document.hash) {
         // The address of what has changed since.

@@ -107,6 +107,7 @@ async fn decode(server: &Server, resource: &Resource, kv: &KeyValue) -> Result<S
         convert(&mut object);
     }
     conversion::convert(server, resource, &mut object).await?;
+    encoding::prepare(resource, &mut object);
     meta::set(&mut object, "resourceVersion", kv.mod_revision.to_string());
     Ok(Stored { object, revision: kv.mod_revision })
 }
@@ -147,6 +148,7 @@ async fn write(
     if let Some(convert) = convert::to_storage(resource) {
         convert(&mut object);
     }
+    encoding::complete_kind(resource, &mut object);
     let (mut value, mut metadata) = encode(server, resource, &key, &object)?;
     if may_forget && value.len() > VALUE_BYTES && !object["metadata"]["managedFields"].is_null() {
         meta::unset(&mut object, "managedFields");

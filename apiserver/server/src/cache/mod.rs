@@ -30,6 +30,8 @@ pub use watchers::{Subscription, Trigger};
 use crate::encoding;
 use crate::limits;
 use crate::metrics::Counter;
+use crate::negotiate::Wanted;
+use crate::table::Include;
 use watchers::Watchers;
 
 /// Objects by `NAMESPACE/NAME` or `NAME`.
@@ -61,6 +63,21 @@ pub struct Change {
 struct Frames {
     json: [OnceLock<Bytes>; 3],
     protobuf: [OnceLock<Bytes>; 3],
+    /// Those in other forms, the newest few.
+    shaped: Mutex<Vec<(Form, Bytes)>>,
+}
+
+/// What a watch frame is made by that is no whole object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Form {
+    pub event: EventType,
+    pub wanted: Wanted,
+    /// What rows carry, where it is a table.
+    pub include: Option<Include>,
+    /// Whether the columns are named.
+    pub columns: bool,
+    /// The second that ages are counted to.
+    pub second: i64,
 }
 
 impl Change {
@@ -74,6 +91,23 @@ impl Change {
 
     fn json(&self, event: EventType, encode: impl FnOnce() -> Bytes) -> Bytes {
         self.frames().json[event as usize].get_or_init(encode).clone()
+    }
+
+    /// The event in another form, encoded once for all watchers that want this one at about the same
+    /// time: others wait while one of them encodes it.
+    pub fn shaped(&self, form: Form, encode: impl FnOnce() -> Bytes) -> Bytes {
+        let mut frames = self.frames().shaped.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, frame)) = frames.iter().find(|(found, _)| *found == form) {
+            return frame.clone();
+        }
+        let frame = encode();
+        // Rows with the ages of another second are not asked for again.
+        frames.retain(|(found, _)| found.second == form.second || found.include.is_none());
+        if frames.len() >= limits::FRAME_FORMS {
+            frames.remove(0);
+        }
+        frames.push((form, frame.clone()));
+        frame
     }
 
     /// The event that adds the new object, encoded once for all watchers.

@@ -30,6 +30,8 @@ pub struct Packed {
 pub struct Documents {
     discovery: Discovery,
     custom: Vec<Arc<Resource>>,
+    /// The same by group and version.
+    versions: BTreeMap<(String, String), Vec<Arc<Resource>>>,
     v2: OnceLock<Packed>,
     v2_protobuf: OnceLock<Packed>,
     v3: Mutex<BTreeMap<(String, String), Packed>>,
@@ -41,9 +43,15 @@ impl Documents {
     /// The documents of the built-in kinds and of custom ones.
     pub fn new(builtin: &Registry, custom: Vec<Arc<Resource>>) -> Self {
         let kinds = builtin.iter().chain(&custom).map(|resource| &**resource);
+        let discovery = Discovery::new(kinds);
+        let mut versions: BTreeMap<(String, String), Vec<Arc<Resource>>> = BTreeMap::new();
+        for kind in &custom {
+            versions.entry((kind.group.clone(), kind.version.clone())).or_default().push(Arc::clone(kind));
+        }
         Self {
-            discovery: Discovery::new(kinds),
+            discovery,
             custom,
+            versions,
             v2: OnceLock::new(),
             v2_protobuf: OnceLock::new(),
             v3: Mutex::default(),
@@ -56,44 +64,37 @@ impl Documents {
         &self.discovery
     }
 
-    fn of_version<'a>(&'a self, group: &'a str, version: &'a str) -> impl Iterator<Item = &'a Arc<Resource>> {
-        self.custom.iter().filter(move |r| r.group == group && r.version == version)
-    }
-
     /// Where the v3 documents are.
     pub fn v3_index(&self) -> Value {
         let mut index = openapi::v3_index();
-        let mut versions: Vec<(&str, &str)> =
-            self.custom.iter().map(|r| (r.group.as_str(), r.version.as_str())).collect();
-        versions.sort_unstable();
-        versions.dedup();
-        for (group, version) in versions {
-            let path = format!("apis/{group}/{version}");
-            if index["paths"].get(&path).is_none() {
-                let hash = hash(self.of_version(group, version));
-                index["paths"][&path] =
-                    json!({"serverRelativeURL": format!("/openapi/v3/{path}?hash={hash}")});
-            }
+        for ((group, version), kinds) in &self.versions {
+            let (path, hash) = (format!("apis/{group}/{version}"), v3_hash(group, version, kinds));
+            index["paths"][&path] =
+                json!({"serverRelativeURL": format!("/openapi/v3/{path}?hash={hash}")});
         }
         index
     }
 
     /// The v3 document of a group and version; `None` if there is none.
     pub fn v3(&self, group: &str, version: &str) -> Result<Option<Packed>, ApiError> {
-        if let (Some(bytes), Some(hash)) = (openapi::v3_gz(group, version), openapi::v3_hash(group, version))
-        {
-            return Ok(Some(Packed { packed: Bytes::from_static(bytes), hash: hash.to_owned() }));
-        }
-        let kinds: Vec<&Arc<Resource>> = self.of_version(group, version).collect();
-        if kinds.is_empty() {
-            return Ok(None);
-        }
         let key = (group.to_owned(), version.to_owned());
+        let (builtin, own) = (openapi::v3_gz(group, version), openapi::v3_hash(group, version));
+        let kinds = match (self.versions.get(&key), builtin, own) {
+            (Some(kinds), ..) => kinds,
+            (None, Some(bytes), Some(hash)) => {
+                return Ok(Some(Packed { packed: Bytes::from_static(bytes), hash: hash.to_owned() }));
+            }
+            _ => return Ok(None),
+        };
         let mut kept = self.v3.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(packed) = kept.get(&key) {
             return Ok(Some(packed.clone()));
         }
-        let packed = Packed { packed: pack(&v3(&kinds)?)?, hash: hash(kinds.into_iter()) };
+        let mut document = v3(kinds)?;
+        if let Some(builtin) = builtin {
+            document = merged(unpack(builtin)?, document);
+        }
+        let packed = Packed { packed: pack(&document)?, hash: v3_hash(group, version, kinds) };
         kept.insert(key, packed.clone());
         Ok(Some(packed))
     }
@@ -177,12 +178,30 @@ fn hash<'a>(kinds: impl Iterator<Item = &'a Arc<Resource>>) -> String {
     format!("{:016X}", hasher.finish())
 }
 
+/// Changes when the v3 document of a group and version with custom kinds does.
+fn v3_hash(group: &str, version: &str, kinds: &[Arc<Resource>]) -> String {
+    format!("{}{}", openapi::v3_hash(group, version).unwrap_or_default(), hash(kinds.iter()))
+}
+
+/// The v3 document of a group of built-in kinds and what custom kinds add to it.
+fn merged(mut document: Value, mut added: Value) -> Value {
+    for part in ["/paths", "/components/schemas"] {
+        let new = added.pointer_mut(part).map(Value::take);
+        if let (Some(Value::Object(all)), Some(Value::Object(new))) = (document.pointer_mut(part), new) {
+            for (name, value) in new {
+                all.entry(name).or_insert(value);
+            }
+        }
+    }
+    document
+}
+
 /// A document of built-in kinds, from which the definitions that all kinds share are taken.
 const SHARED_FROM: (&str, &str) = ("coordination.k8s.io", "v1");
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.";
 const SCALE: &str = "io.k8s.api.autoscaling.v1.Scale";
 
-fn v3(kinds: &[&Arc<Resource>]) -> Result<Value, ApiError> {
+fn v3(kinds: &[Arc<Resource>]) -> Result<Value, ApiError> {
     let shared = openapi::v3_gz(SHARED_FROM.0, SHARED_FROM.1).map(unpack).transpose()?.unwrap_or_default();
     let (mut all, mut paths) = (Map::new(), Map::new());
     for (name, schema) in shared["components"]["schemas"].as_object().into_iter().flatten() {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use apiserver_api::definition::{
-    AcceptedNames, CLEANUP, Condition, GROUP, awaits_cleanup, condition_is_true, reconcile, set_condition,
+    CLEANUP, Condition, GROUP, awaits_cleanup, condition_is_true, reconcile, set_condition,
 };
 use apiserver_api::error::ApiError;
 use apiserver_api::meta;
@@ -78,11 +78,8 @@ async fn look(server: &Arc<Server>, name: &str) -> Result<bool, ApiError> {
     }
     // Names that others were granted count as soon as they are in the store.
     server.fresh().await?;
-    let mut others = AcceptedNames::default();
     let group = meta::text(definition, "/spec/group");
-    for other in server.custom().of_group(group).iter().filter(|d| d.name != name) {
-        others.add(&other.names);
-    }
+    let others = server.custom().taken(group, name, &definition["spec"]["names"]);
     match reconcile(definition, &others, server.ambient().now()) {
         None => Ok(true),
         Some(new) => write(server, resource, new).await,

@@ -132,25 +132,9 @@ pub(super) fn may_create(context: &Context) -> Result<(), ApiError> {
 
 /// The merged object must be what the URL names, and of its kind.
 fn check(context: &Context, resource: &Resource, new: &mut Value) -> Result<(), ApiError> {
-    let (found, asked) = (meta::name(new), context.info.name.as_str());
-    if found.is_empty() {
-        return Err(ApiError::bad_request(format!(
-            "the name of the object ({asked} based on URL) was undeterminable: name must be provided"
-        )));
-    }
-    if found != asked {
-        return Err(ApiError::bad_request(format!(
-            "the name of the object ({found}) does not match the name on the URL ({asked})"
-        )));
-    }
-    let (found, asked) = (meta::namespace(new), namespace(context, resource));
-    if found.is_empty() && !asked.is_empty() {
-        meta::set(new, "namespace", asked);
-    } else if found != asked {
-        return Err(ApiError::bad_request(
-            "the namespace of the provided object does not match the namespace sent on the request",
-        ));
-    }
+    decode::namespace(context, resource, new)?;
+    decode::drop_repeated_owners(context, new, true);
+    update::name_matches(meta::name(new), &context.info.name)?;
     decode::applied(context, resource, new)
 }
 

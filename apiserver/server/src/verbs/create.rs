@@ -16,6 +16,7 @@ use crate::admission::{self, Admission, Operation};
 use crate::allocate::Reservation;
 use crate::context::Context;
 use crate::custom;
+use crate::encoding;
 use crate::limits;
 use crate::respond::{self, Answer};
 use crate::services;
@@ -24,7 +25,8 @@ use crate::storage::{self, Outcome};
 /// Creates the object of the body.
 pub async fn create(context: &Context, resource: &Resource, bytes: Bytes) -> Answer {
     managed::check_options(context, "CreateOptions")?;
-    let object = decode::object(context, resource, bytes)?;
+    let mut object = decode::object(context, resource, bytes)?;
+    decode::drop_repeated_owners(context, &mut object, false);
     let created = store(context, resource, object).await?;
     respond::object(context, resource, 201, created)
 }
@@ -41,8 +43,10 @@ pub async fn store_with(
     mut object: Value,
     tracking: Tracking,
 ) -> Result<Bytes, ApiError> {
-    if !matches!(meta::resource_version(&object), "" | "0") {
-        return Err(ApiError::bad_request("resourceVersion should not be set on objects to be created"));
+    let versioned = meta::resource_version(&object).parse::<u64>().is_ok_and(|version| version != 0);
+    if versioned && !context.dry_run()? {
+        // The store's own words, which Kubernetes passes on as they are.
+        return Err(ApiError::new(500, "", "resourceVersion should not be set on objects to be created"));
     }
     // Nobody writes these, so nobody owns them.
     for field in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"] {
@@ -51,6 +55,7 @@ pub async fn store_with(
     let generated = meta::name(&object).is_empty() && !meta::generate_name(&object).is_empty();
     (resource.behaviour.default)(&mut object);
     managed::drop_empty(&mut object);
+    encoding::prepare(resource, &mut object);
     if tracking == Tracking::Update {
         managed::update(context, resource, Part::Main, None, &mut object);
     }
@@ -83,6 +88,7 @@ async fn try_store(admission: &Admission<'_>, mut object: Value) -> Result<Bytes
     let (context, resource) = (admission.context, admission.resource);
     custom::may_create(resource)?;
     let name = meta::name(&object).to_owned();
+    encoding::prepare(resource, &mut object);
     if resource.custom.is_none() {
         schema::complete_status(&resource.schema, &mut object);
     }
@@ -117,6 +123,8 @@ async fn judge_and_put(
         if storage::fetch(&context.server, resource, namespace, name).await?.is_some() {
             return Err(ApiError::already_exists(&resource.group, &resource.plural, name));
         }
+        let mut object = object;
+        encoding::complete_kind(resource, &mut object);
         return Ok(Outcome::Unchanged(Bytes::from(object.to_string())));
     }
     if let Some(reservation) = reservation {

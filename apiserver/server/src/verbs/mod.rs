@@ -7,7 +7,7 @@ pub mod delete;
 mod get;
 mod list;
 mod managed;
-mod options;
+pub mod options;
 mod patch;
 mod pieces;
 mod pods;
@@ -18,7 +18,7 @@ mod subresources;
 pub mod update;
 pub mod view;
 mod watch;
-mod websocket;
+pub mod websocket;
 
 use std::sync::Arc;
 
@@ -52,11 +52,8 @@ pub async fn dispatch(context: &Context, request: Request<Body>) -> Answer {
 
 async fn served(context: &Context, request: Request<Body>) -> Answer {
     let info = &context.info;
-    let resource = context
-        .server
-        .fresh_kind(&info.group, &info.version, &info.resource)
-        .await
-        .ok_or_else(no_such_resource)?;
+    let found = context.server.fresh_kind(&info.group, &info.version, &info.resource).await;
+    let Some(resource) = found else { return unknown(context) };
     placed(context, &resource)?;
     custom::admit(context, &resource).await?;
     if !info.subresource.is_empty() {
@@ -144,7 +141,20 @@ fn verb(text: &str) -> Option<Verb> {
     })
 }
 
-/// 404 for a path that means nothing.
+/// 404 for a path that means nothing: as a page where no built-in group of kinds claims the path.
+pub fn unknown(context: &Context) -> Answer {
+    let mut parts = context.info.path.split('/').filter(|part| !part.is_empty());
+    let claimed = match (parts.next(), parts.next()) {
+        (Some("api" | "version"), _) => true,
+        (Some("apis"), Some(group)) => {
+            !group.is_empty() && context.server.registry().iter().any(|kind| kind.group == group)
+        }
+        _ => false,
+    };
+    if claimed { Err(no_such_resource()) } else { Ok(respond::no_such_page()) }
+}
+
+/// 404 for a kind that is not served.
 pub fn no_such_resource() -> ApiError {
     let mut error = ApiError::new(404, "NotFound", "the server could not find the requested resource");
     error.details = Some(serde_json::json!({}));

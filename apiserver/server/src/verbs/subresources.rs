@@ -14,6 +14,7 @@ use super::update::{self, Part};
 use super::{get, no_such_resource, not_allowed, patch, pods, scale};
 use crate::body::{self, Body};
 use crate::context::Context;
+use crate::encoding;
 use crate::respond::{self, Answer};
 use crate::storage;
 use crate::streams;
@@ -101,7 +102,8 @@ async fn token(context: &Context, resource: &Arc<Resource>, bytes: Bytes) -> Ans
     // The object that a token is bound to may be as new as the request.
     context.server.fresh().await?;
     let objects = context.server.bound_objects();
-    let answer = issuer.token_request(&context.identity, &account.object, &request, &*objects)?;
+    let mut answer = issuer.token_request(&context.identity, &account.object, &request, &*objects)?;
+    encoding::complete(&mut answer);
     Ok(respond::json(201, &answer))
 }
 

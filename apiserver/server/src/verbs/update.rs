@@ -39,8 +39,13 @@ pub enum Part {
 /// Replaces an object by that of the body.
 pub async fn update(context: &Context, resource: &Resource, part: Part, bytes: Bytes) -> Answer {
     managed::check_options(context, "UpdateOptions")?;
-    let object = decode::object(context, resource, Bytes::clone(&bytes))?;
-    name_matches(context, &object)?;
+    let read = || -> Result<Value, ApiError> {
+        let mut object = decode::object(context, resource, Bytes::clone(&bytes))?;
+        decode::drop_repeated_owners(context, &mut object, false);
+        Ok(object)
+    };
+    let object = read()?;
+    name_matches(meta::name(&object), &context.info.name)?;
     let any_version = meta::resource_version(&object).is_empty();
     if resource.behaviour.needs_version && any_version {
         let error =
@@ -51,7 +56,7 @@ pub async fn update(context: &Context, resource: &Resource, part: Part, bytes: B
     let decoded = Mutex::new(Some(object));
     let make = |_: &Value| {
         let first = decoded.lock().unwrap_or_else(PoisonError::into_inner).take();
-        first.map_or_else(|| decode::object(context, resource, Bytes::clone(&bytes)), Ok)
+        first.map_or_else(read, Ok)
     };
     match change(context, resource, part, &make).await {
         // Nobody can mean an object that is not there by its version.
@@ -69,8 +74,8 @@ pub async fn update(context: &Context, resource: &Resource, part: Part, bytes: B
     }
 }
 
-fn name_matches(context: &Context, object: &Value) -> Result<(), ApiError> {
-    let (found, asked) = (meta::name(object), context.info.name.as_str());
+/// 400 for an object that has another name than the one asked for, or none.
+pub(super) fn name_matches(found: &str, asked: &str) -> Result<(), ApiError> {
     if found.is_empty() {
         return Err(ApiError::bad_request(format!(
             "the name of the object ({asked} based on URL) was undeterminable: name must be provided"
@@ -195,6 +200,7 @@ async fn attempt(
     let old = &current.object;
     (resource.behaviour.default)(&mut new);
     managed::drop_empty(&mut new);
+    encoding::prepare(resource, &mut new);
     keep_metadata(old, &mut new);
     keep_part(resource, part, old, &mut new);
     if part == Part::Status && resource.group == signing::GROUP && resource.kind == signing::KIND {
@@ -258,6 +264,7 @@ async fn judge_and_put(
     }
     managed::forget_new_times(old, &mut new);
     if encoding::same(&new, old) || context.dry_run()? {
+        encoding::complete_kind(resource, &mut new);
         return Ok(Outcome::Unchanged(Bytes::from(new.to_string())));
     }
     if let Some(reservation) = reservation {

@@ -23,8 +23,10 @@ use super::options::ListOptions;
 use super::view::{self, View};
 use super::websocket;
 use crate::body::Body;
-use crate::cache::{Cache, Change, Entry, EventType, Subscription, TooOld};
+use crate::cache::{Cache, Change, Entry, EventType, Form, Subscription, TooOld};
 use crate::context::Context;
+use crate::custom::conversion::by_webhook;
+use crate::encoding;
 use crate::filter::Filter;
 use crate::limits;
 use crate::metrics::WatchGuard;
@@ -39,6 +41,9 @@ pub async fn watch(context: &Context, resource: &Arc<Resource>, request: Request
     let options = ListOptions::read(&context.query)?;
     let cache = context.server.cache(resource)?;
     let filter = Filter::parse(&cache, &context.info.namespace, &context.info.name, &context.query)?;
+    // What is inside of those that a webhook converts is looked at afterwards.
+    let filter =
+        if by_webhook(resource).is_some() && filter.looks_inside() { filter.outside() } else { filter };
     let begin = begin(context, &options)?;
     if wanted.format == Format::Yaml {
         return Err(negotiate::not_streamable());
@@ -392,34 +397,42 @@ impl Encoder {
                 (_, None) => entry.modified(),
             },
             _ => {
+                let columns = !std::mem::replace(&mut self.columns_sent, true);
+                let now = self.server.ambient().now();
                 let revision = change.filter(|_| event == EventType::Deleted).map(|change| change.revision);
-                self.shaped(event.name(), &entry.value(revision))
+                let encode = || self.shaped(event.name(), &entry.value(revision), columns, now);
+                let Some(change) = change else { return encode() };
+                let include = self.rows.as_ref().map(Rows::include);
+                let second = include.map_or(0, |_| now.as_second());
+                let columns = columns && include.is_some();
+                change.shaped(Form { event, wanted: self.wanted, include, columns, second }, encode)
             }
         }
     }
 
-    fn shaped(&mut self, event: &str, object: &Value) -> Bytes {
+    fn shaped(&self, event: &str, object: &Value, columns: bool, now: jiff::Timestamp) -> Bytes {
         let shaped = match &self.rows {
             None => table::metadata_only(object, self.wanted.meta),
-            Some(rows) => {
-                let first = !std::mem::replace(&mut self.columns_sent, true);
-                rows.at(self.server.ambient().now()).one(object, first)
-            }
+            Some(rows) => rows.at(now).one(object, columns),
         };
         frame(self.wanted.format, event, &shaped)
     }
 
     fn bookmark(&mut self, revision: Revision, initial: bool) -> Bytes {
-        let mut metadata = json!({"resourceVersion": revision.to_string(), "creationTimestamp": null});
+        let mut metadata = json!({"resourceVersion": revision.to_string()});
         if initial {
             metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
         }
-        let object = json!({
+        let mut object = json!({
             "kind": self.resource.kind, "apiVersion": self.resource.api_version(), "metadata": metadata,
         });
+        encoding::complete_kind(&self.resource, &mut object);
         match self.wanted.shape {
             Shape::Object => frame(self.wanted.format, "BOOKMARK", &object),
-            _ => self.shaped("BOOKMARK", &object),
+            _ => {
+                let columns = !std::mem::replace(&mut self.columns_sent, true);
+                self.shaped("BOOKMARK", &object, columns, self.server.ambient().now())
+            }
         }
     }
 }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod admission;
+mod answers;
 mod apply;
 mod bad_input;
 mod bad_rules;
