@@ -23,7 +23,7 @@ fn with_rule(rule: Value) -> Structural {
 }
 
 fn faults(rule: Value) -> Vec<String> {
-    rule_errors(&with_rule(rule), "s").iter().map(|e| format!("{}: {}", e.field, e.message)).collect()
+    rule_errors(&with_rule(rule), "s", &[]).iter().map(|e| format!("{}: {}", e.field, e.message)).collect()
 }
 
 fn errors(rule: Value, spec: Value, old: Option<Value>) -> Vec<String> {
@@ -100,7 +100,7 @@ fn bad_rules_are_refused_when_they_are_written() {
     }
     let items = schema(json!({"type": "object", "properties": {"l": {"type": "array", "maxItems": 3,
         "items": {"type": "integer", "x-kubernetes-validations": [{"rule": "self == oldSelf"}]}}}}));
-    let found = rule_errors(&items, "s");
+    let found = rule_errors(&items, "s", &[]);
     assert!(found[0].message.contains(
         "oldSelf cannot be used on the uncorrelatable portion of the schema within s.properties[l]"
     ));
@@ -120,7 +120,7 @@ fn objects_are_judged_by_the_rules() {
     );
     assert_eq!(
         errors(rule, json!({"min": 3}), None),
-        ["spec: Invalid value: no such key: max evaluating rule: self.min <= self.max (FieldValueInvalid)"]
+        ["spec: Invalid value: \"object\": no such key: max evaluating rule: self.min <= self.max (FieldValueInvalid)"]
     );
     let placed = json!({"rule": "self.min > 5", "reason": "FieldValueForbidden", "fieldPath": ".min",
         "messageExpression": "'min is ' + string(self.min)"});
@@ -169,7 +169,7 @@ fn the_root_has_a_type_and_names_and_nothing_else_of_its_metadata() {
         json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {"n": {"type": "string", "maxLength": 9}}}},
         "x-kubernetes-validations": [{"rule": "self.metadata.name == self.spec.n && self.kind == 'K'"}]}),
     );
-    assert!(rule_errors(&schema, "s").is_empty());
+    assert!(rule_errors(&schema, "s", &[]).is_empty());
     let rules = Rules::compile(&schema).unwrap();
     let object =
         |n: &str| json!({"apiVersion": "g/v1", "kind": "K", "metadata": {"name": "a"}, "spec": {"n": n}});
@@ -177,7 +177,7 @@ fn the_root_has_a_type_and_names_and_nothing_else_of_its_metadata() {
     assert_eq!(rules.errors(&schema, &object("b"), None)[0].field, "<nil>");
     let labels = super::super::Structural::compile(&json!({"type": "object",
         "x-kubernetes-validations": [{"rule": "self.metadata.labels.size() > 0"}]}));
-    assert!(rule_errors(&labels, "s")[0].message.contains("undefined field 'labels'"));
+    assert!(rule_errors(&labels, "s", &[])[0].message.contains("undefined field 'labels'"));
 }
 
 #[test]
