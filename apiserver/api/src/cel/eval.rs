@@ -167,6 +167,10 @@ impl<'e> Run<'e> {
         for argument in target.into_iter().chain(&call.args) {
             args.push(self.node(argument)?);
         }
+        // What is written small can be large: values are shared until something looks at all of one.
+        if !SHALLOW.contains(&name) && args.iter().try_fold(HEAVIEST, weigh).is_none() {
+            return Err(Fail::Limit);
+        }
         let before = cost_before(name, &args);
         self.spend(before.unwrap_or(0))?;
         let given = match operator(name, &args) {
@@ -379,6 +383,7 @@ fn operator(name: &str, args: &[Cel]) -> Option<Given> {
         ("_!=_", [a, b]) => Ok(Cel::Bool(a != b)),
         ("_<_" | "_<=_" | "_>_" | "_>=_", [a, b]) => compare(name, a, b),
         ("_+_" | "_-_" | "_*_" | "_/_" | "_%_", [Cel::Int(a), Cel::Int(b)]) => arithmetic(name, *a, *b),
+        ("_+_", [Cel::Bytes(a), Cel::Bytes(b)]) => Ok(Cel::Bytes(Arc::new([a.as_slice(), b.as_slice()].concat()))),
         ("_+_", [a, b]) => (a.clone() + b.clone()).map_err(|error| functions::described(&error)),
         ("_-_", [a, b]) => (a.clone() - b.clone()).map_err(|error| functions::described(&error)),
         ("_*_", [a, b]) => (a.clone() * b.clone()).map_err(|error| functions::described(&error)),
@@ -482,6 +487,26 @@ fn shown(value: &Cel) -> String {
     }
 }
 
+/// Functions that do not look into what lists and maps hold.
+const SHALLOW: [&str; 14] = [
+    "_[_]", "_[?_]", "_+_", "size", "dyn", "type", "first", "last", "reverse", "slice", "optional.of", "hasValue",
+    "value", "orValue",
+];
+/// The most values that a function is given, all that lists and maps hold counted; a request holds
+/// fewer.
+const HEAVIEST: u64 = 4 << 20;
+
+/// What is left of `most` after a value and all that it holds; `None` if it holds more.
+fn weigh(most: u64, value: &Cel) -> Option<u64> {
+    let most = most.checked_sub(1)?;
+    match value {
+        Cel::List(list) => list.iter().try_fold(most, weigh),
+        Cel::Map(map) => map.map.values().try_fold(most, weigh),
+        Cel::Opaque(_) => opened(value).flatten().map_or(Some(most), |inner| weigh(most, inner)),
+        _ => Some(most),
+    }
+}
+
 /// What a call costs, seen before it is made; `None`: as large as what it gives.
 fn cost_before(name: &str, args: &[Cel]) -> Option<u64> {
     let at = |index: usize| args.get(index).map_or(1, size);
@@ -502,6 +527,11 @@ fn cost_before(name: &str, args: &[Cel]) -> Option<u64> {
         | "isIP" | "isCIDR" | "quantity" | "isQuantity" | "semver" | "isSemver" => times(at(0), TRAVERSAL),
         "ip" if matches!(args, [Cel::String(_)]) => times(at(0), TRAVERSAL),
         "replace" | "split" | "ip.isCanonical" => times(at(0), 2.0 * TRAVERSAL),
+        // So many items are made.
+        "lists.range" => match args {
+            [Cel::Int(items)] => u64::try_from(*items).unwrap_or(0).max(1),
+            _ => 1,
+        },
         "join" => return None,
         // An address has 16 bytes at most.
         "containsIP" => 4 + text_cost(args.get(1)),

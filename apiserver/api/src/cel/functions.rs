@@ -14,6 +14,8 @@ use regex::Regex;
 
 /// Patterns that a thread keeps; more are compiled again.
 const PATTERNS: usize = 256;
+/// Longest text that a function may make, bytes: more than a request holds.
+const LONGEST: usize = 8 << 20;
 /// Names of arguments in calls of kube-cel.
 const ARGUMENTS: [&str; 5] = ["a0", "a1", "a2", "a3", "a4"];
 
@@ -62,8 +64,30 @@ pub fn no_overload() -> String {
 pub fn call(name: &str, member: bool, args: &[Cel]) -> Given {
     match native(name, args) {
         Some(given) => given,
+        None if large(name, args) => Err(format!("{name}: the result is too large")),
         None => library(name, member, args),
     }
+}
+
+/// Whether a function would make a text that is longer than any that a request holds.
+fn large(name: &str, args: &[Cel]) -> bool {
+    let longest = match (name, args) {
+        ("replace", [Cel::String(text), Cel::String(from), Cel::String(to), ..]) => {
+            let times = if from.is_empty() { text.len() + 1 } else { text.matches(from.as_str()).count() };
+            times.saturating_mul(to.len()).saturating_add(text.len())
+        }
+        ("join", [Cel::List(list), Cel::String(separator)]) => list.len().saturating_mul(separator.len()),
+        // No digit of a number is more than some hundred behind the point.
+        ("format", [Cel::String(text), ..]) if text.split('%').any(|part| digits(part) > 3) => usize::MAX,
+        _ => 0,
+    };
+    longest > LONGEST
+}
+
+/// How many digits stand after the point at the beginning of a text.
+fn digits(text: &str) -> usize {
+    let Some(rest) = text.strip_prefix('.') else { return 0 };
+    rest.bytes().take_while(u8::is_ascii_digit).count()
 }
 
 fn native(name: &str, args: &[Cel]) -> Option<Given> {
@@ -118,6 +142,17 @@ fn native(name: &str, args: &[Cel]) -> Option<Given> {
         }
         (part, [time @ Cel::Timestamp(_), Cel::String(zone)]) if part.starts_with("get") => {
             Some(in_zone(time, zone).and_then(|time| library(part, true, &[time])))
+        }
+        ("format.named", [Cel::String(format)]) => {
+            let known = super::declare::FORMATS.contains(&format.as_str());
+            Some(match known.then(|| library(&format!("format.{format}"), false, &[])) {
+                Some(Err(error)) => Err(error),
+                found => Ok(optional(found.and_then(Result::ok))),
+            })
+        }
+        ("sum", [Cel::List(list)]) if matches!(list.first(), Some(Cel::Duration(_))) => {
+            let total = list[1..].iter().try_fold(list[0].clone(), |sum, item| sum + item.clone());
+            Some(total.map_err(|error| described(&error)))
         }
         ("first" | "last", [Cel::List(list)]) => {
             let item = if name == "first" { list.first() } else { list.last() };

@@ -126,13 +126,13 @@ const USES: &[(&str, &[&str])] = &[
     ("substring", &["s.substring(1) == 'ext'", "s.substring(1, 3) == 'ex'"]),
     ("trim", &["'  a '.trim() == 'a'"]),
     ("upperAscii", &["'AbC'.upperAscii() == 'ABC'"]),
-    ("format", &["'%s is %d'.format(['a', 1]) == 'a is 1'", "'%.2f'.format([1.234]) == '1.23'", "'%s'.format([[1, 2]]) == '[1, 2]'"]),
+    ("format", &["'%s is %d'.format([dyn('a'), dyn(1)]) == 'a is 1'", "'%.2f'.format([1.234]) == '1.23'", "'%s'.format([[1, 2]]) == '[1, 2]'"]),
     ("strings.quote", &["strings.quote('a\"b') == '\"a\\\\\"b\"'"]),
     ("sets.contains", &["sets.contains([1, 2], [2])"]),
     ("sets.equivalent", &["sets.equivalent([1, 2], [2, 1, 1])"]),
     ("sets.intersects", &["sets.intersects([1, 2], [2, 3])"]),
     ("slice", &["[1, 2, 3].slice(1, 3) == [2, 3]"]),
-    ("flatten", &["[[1], [2, 3]].flatten() == [1, 2, 3]", "[dyn([1, [2]])].flatten() == [dyn(1), dyn([2])]", "[dyn([1, [2]])].flatten(2) == [1, 2]"]),
+    ("flatten", &["[[1], [2, 3]].flatten() == [1, 2, 3]", "[dyn([dyn(1), dyn([2])])].flatten() == [dyn(1), dyn([2])]", "[dyn([dyn(1), dyn([2])])].flatten(2) == [1, 2]"]),
     ("distinct", &["[1, 2, 2].distinct() == [1, 2]"]),
     ("lists.range", &["lists.range(3) == [0, 1, 2]"]),
     ("reverse", &["l.reverse() == [2, 1, 3]"]),
@@ -390,6 +390,23 @@ fn an_evaluation_is_cut_off_where_its_limit_is_passed() {
     assert_eq!(spent("l.map(x, x).size() == 3"), 1 + (10 + 1 + 3 * (12 + 1)) + 1 + 1);
     assert_eq!(spent("[1, 2].size() == 2"), 12);
     assert_eq!(spent("2 in l"), 1 + 3);
+}
+
+#[test]
+fn small_expressions_make_no_large_values() {
+    let ten = "[x, x, x, x, x, x, x, x, x, x]";
+    let nested = "optional.of([1, 2])".to_owned() + &format!(".optMap(x, {ten})").repeat(12);
+    for source in [
+        "lists.range(1000000000000).size() == 1".to_owned(),
+        format!("{nested} == {nested}"),
+        format!("{nested}.value().flatten().size() == 1"),
+        format!("sets.contains({nested}.value(), [])"),
+        "lists.range(90000).map(x, 'aaaaaaaaaa').join(lists.range(90000).map(x, 'aaaaaaaaaa').join()) == ''".to_owned(),
+        "lists.range(50000).map(x, 'a').join().replace('', lists.range(50000).map(x, 'a').join()) == ''".to_owned(),
+        "'%.999999999f'.format([1.0]) == ''".to_owned(),
+    ] {
+        assert!(gives(&source).is_err(), "{source}");
+    }
 }
 
 #[test]
