@@ -203,10 +203,12 @@ fn schema(version: &Value, path: &str, unchanged: bool, errors: &mut Errors) {
     if found.is_empty() {
         found.extend(structural::default_errors(&compiled, path));
     }
+    let sound = found.is_empty();
     found.extend(structural::schema_errors(schema, path));
-    if found.is_empty() {
+    if sound {
         // Expressions are judged by the types of a schema that is sound.
-        found.extend(structural::rule_errors(&compiled, path));
+        let rules = structural::rule_errors(&compiled, path, &found);
+        found.extend(rules);
     }
     errors.extend(found);
 }

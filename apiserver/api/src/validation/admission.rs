@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{Errors, items, label_selector, names, text, with_metadata};
 use crate::error::FieldError;
-use crate::structural;
+use crate::cel::{self, Admission, Expected};
 
 const OPERATIONS: [&str; 5] = ["*", "CONNECT", "CREATE", "DELETE", "UPDATE"];
 /// Versions of AdmissionReview that an apiserver can send.
@@ -16,7 +16,7 @@ const MOST_CONDITIONS: usize = 64;
 
 /// Runs a check that reads expressions, which may be nested deeply.
 pub(super) fn reading(check: impl FnOnce() -> Vec<FieldError> + Send) -> Vec<FieldError> {
-    structural::cel::on_large_stack(check)
+    cel::on_large_stack(check)
 }
 
 /// Errors of a ValidatingWebhookConfiguration.
@@ -70,7 +70,7 @@ fn webhook(hook: &Value, path: &str, errors: &mut Errors) {
     label_selector(hook.get("namespaceSelector"), &format!("{path}.namespaceSelector"), errors);
     label_selector(hook.get("objectSelector"), &format!("{path}.objectSelector"), errors);
     client(&hook["clientConfig"], &format!("{path}.clientConfig"), errors);
-    match_conditions(items(hook, "matchConditions"), &format!("{path}.matchConditions"), errors);
+    match_conditions(items(hook, "matchConditions"), &format!("{path}.matchConditions"), false, errors);
 }
 
 /// A domain of at least three labels.
@@ -173,15 +173,17 @@ fn resources(list: &[Value], path: &str, errors: &mut Errors) {
     }
 }
 
-/// Conditions in CEL: named, and readable.
-pub(super) fn match_conditions(list: &[Value], path: &str, errors: &mut Errors) {
+/// Conditions in CEL: named, and readable; with `params` they may name a policy's parameters.
+pub(super) fn match_conditions(list: &[Value], path: &str, params: bool, errors: &mut Errors) {
     if list.len() > MOST_CONDITIONS {
         errors.too_many(path, list.len(), MOST_CONDITIONS);
         return;
     }
     for (index, condition) in list.iter().enumerate() {
         let path = format!("{path}[{index}]");
-        expression(text(condition, "expression"), &format!("{path}.expression"), "", errors);
+        let has = Admission { authorizer: true, params, patches: false };
+        let check = |source: &str| cel::expression(source, has, Expected::Bool);
+        expression(text(condition, "expression"), &format!("{path}.expression"), "", errors, check);
         let name = text(condition, "name");
         if name.is_empty() {
             errors.required(format!("{path}.name"), "");
@@ -192,12 +194,19 @@ pub(super) fn match_conditions(list: &[Value], path: &str, errors: &mut Errors) 
     super::shared::distinct(list, "name", path, errors);
 }
 
-/// An expression in CEL that must be there and can be parsed. Called within [`reading`].
-pub(super) fn expression(source: &str, path: &str, missing: &str, errors: &mut Errors) {
+/// An expression in CEL that must be there and hold what `check` asks of it. Called within
+/// [`reading`].
+pub(super) fn expression(
+    source: &str,
+    path: &str,
+    missing: &str,
+    errors: &mut Errors,
+    check: impl FnOnce(&str) -> Result<(), String>,
+) {
     if source.trim().is_empty() {
         errors.required(path, missing);
-    } else if let Err(why) = structural::cel::syntax(source) {
-        errors.invalid(path, &json!(source), &format!("compilation failed: {why}"));
+    } else if let Err(why) = check(source) {
+        errors.invalid(path, &json!(source), &why);
     }
 }
 

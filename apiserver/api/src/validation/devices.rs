@@ -9,6 +9,7 @@ use super::shared::{at_most, distinct, required_name};
 use super::{
     Errors, IMMUTABLE, items, metadata, names, same, scheduling, subdomain_name, text, with_metadata,
 };
+use crate::cel;
 use crate::error::FieldError;
 use crate::meta;
 use crate::registry::Written;
@@ -217,7 +218,7 @@ fn selectors(holder: &Value, path: &str, errors: &mut Errors) {
         if source.len() > OPAQUE {
             errors.too_long(path, OPAQUE);
         } else {
-            expression(source, &path, "", errors);
+            expression(source, &path, "", errors, cel::device);
         }
     }
 }

@@ -256,7 +256,7 @@ fn bindings_of_policies() {
 #[test]
 fn mutating_policies() {
     let path = "admissionregistration.k8s.io/v1/mutatingadmissionpolicies";
-    let mutation = json!({"patchType": "JSONPatch", "jsonPatch": {"expression": "[]"}});
+    let mutation = json!({"patchType": "JSONPatch", "jsonPatch": {"expression": "[JSONPatch{op: 'remove', path: '/spec'}]"}});
     let base = json!({"spec": {"matchConstraints": {"resourceRules": rules()}, "reinvocationPolicy": "Never",
         "mutations": [mutation]}});
     refused(

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::admission::{expression, match_conditions, reading, rule_with_operations};
 use super::shared::distinct;
 use super::{Errors, items, label_selector, names, text, with_metadata};
+use crate::cel::{Admission, Expected, Policy};
 use crate::error::FieldError;
 use crate::meta;
 
@@ -23,7 +24,7 @@ pub fn validating(object: &Value) -> Vec<FieldError> {
 fn validating_policy(object: &Value) -> Vec<FieldError> {
     let mut errors = with_metadata(object);
     let spec = &object["spec"];
-    common(spec, &mut errors);
+    let expressions = common(spec, &mut errors);
     let (validations, annotations) = (items(spec, "validations"), items(spec, "auditAnnotations"));
     if validations.is_empty() && annotations.is_empty() {
         for field in ["validations", "auditAnnotations"] {
@@ -31,14 +32,26 @@ fn validating_policy(object: &Value) -> Vec<FieldError> {
         }
     }
     for (index, validation) in validations.iter().enumerate() {
-        validation_errors(validation, &format!("spec.validations[{index}]"), &mut errors);
+        validation_errors(validation, &format!("spec.validations[{index}]"), &expressions, &mut errors);
     }
-    audit(object, annotations, &mut errors);
+    audit(object, annotations, &expressions, &mut errors);
     errors.list()
 }
 
+/// The variables of a policy, and what its expressions may name beside them.
+struct Expressions {
+    policy: Policy,
+    has: Admission,
+}
+
+impl Expressions {
+    fn check(&self, source: &str, expected: Expected) -> Result<(), String> {
+        self.policy.expression(source, self.has, expected)
+    }
+}
+
 /// What both sorts of policies have.
-fn common(spec: &Value, errors: &mut Errors) {
+fn common(spec: &Value, errors: &mut Errors) -> Expressions {
     errors.one_of("spec.failurePolicy", spec.get("failurePolicy"), &["Fail", "Ignore"]);
     if let Some(kind) = spec.get("paramKind").filter(|k| !k.is_null()) {
         param_kind(kind, errors);
@@ -53,7 +66,13 @@ fn common(spec: &Value, errors: &mut Errors) {
             }
         }
     }
-    match_conditions(items(spec, "matchConditions"), "spec.matchConditions", errors);
+    let has = Admission {
+        params: spec.get("paramKind").is_some_and(|kind| !kind.is_null()),
+        authorizer: true,
+        patches: false,
+    };
+    match_conditions(items(spec, "matchConditions"), "spec.matchConditions", has.params, errors);
+    let mut policy = Policy::default();
     let variables = items(spec, "variables");
     for (index, variable) in variables.iter().enumerate() {
         let path = format!("spec.variables[{index}]");
@@ -65,9 +84,11 @@ fn common(spec: &Value, errors: &mut Errors) {
             _ => {}
         }
         let path = format!("{path}.expression");
-        expression(text(variable, "expression"), &path, "expression is not specified", errors);
+        let check = |source: &str| policy.variable(text(variable, "name"), source, has);
+        expression(text(variable, "expression"), &path, "expression is not specified", errors, check);
     }
     distinct(variables, "name", "spec.variables", errors);
+    Expressions { policy, has }
 }
 
 fn is_identifier(name: &str) -> bool {
@@ -125,9 +146,10 @@ fn match_resources(constraints: &Value, path: &str, errors: &mut Errors) {
     errors.one_of(&format!("{path}.matchPolicy"), policy, &["Equivalent", "Exact"]);
 }
 
-fn validation_errors(validation: &Value, path: &str, errors: &mut Errors) {
+fn validation_errors(validation: &Value, path: &str, expressions: &Expressions, errors: &mut Errors) {
     let (source, message) = (text(validation, "expression"), text(validation, "message"));
-    expression(source, &format!("{path}.expression"), "expression is not specified", errors);
+    let holds = |source: &str| expressions.check(source, Expected::Bool);
+    expression(source, &format!("{path}.expression"), "expression is not specified", errors, holds);
     if let Some(source) =
         validation.get("messageExpression").and_then(Value::as_str).filter(|s| !s.is_empty())
     {
@@ -135,7 +157,10 @@ fn validation_errors(validation: &Value, path: &str, errors: &mut Errors) {
         if source.trim().is_empty() {
             errors.invalid(path, &json!(source), "must be non-empty if specified");
         } else {
-            expression(source, &path, "", errors);
+            // A message is for everybody: nothing is asked of the authorizer for it.
+            let has = Admission { authorizer: false, ..expressions.has };
+            let says = |source: &str| expressions.policy.expression(source, has, Expected::Text);
+            expression(source, &path, "", errors, says);
         }
     }
     let at = format!("{path}.message");
@@ -149,7 +174,7 @@ fn validation_errors(validation: &Value, path: &str, errors: &mut Errors) {
     errors.one_of_if_set(&format!("{path}.reason"), validation.get("reason"), &REASONS);
 }
 
-fn audit(object: &Value, annotations: &[Value], errors: &mut Errors) {
+fn audit(object: &Value, annotations: &[Value], expressions: &Expressions, errors: &mut Errors) {
     let path = "spec.auditAnnotations";
     if annotations.len() > MOST_ANNOTATIONS {
         let detail = format!("must not have more than {MOST_ANNOTATIONS} auditAnnotations");
@@ -174,7 +199,8 @@ fn audit(object: &Value, annotations: &[Value], errors: &mut Errors) {
         if source.trim().len() > VALUE {
             errors.too_long(path, VALUE);
         } else {
-            expression(source, &path, "valueExpression is not specified", errors);
+            let says = |source: &str| expressions.check(source, Expected::TextOrNull);
+            expression(source, &path, "valueExpression is not specified", errors, says);
         }
     }
     distinct(annotations, "key", path, errors);
@@ -188,19 +214,20 @@ pub fn mutating(object: &Value) -> Vec<FieldError> {
 fn mutating_policy(object: &Value) -> Vec<FieldError> {
     let mut errors = with_metadata(object);
     let spec = &object["spec"];
-    common(spec, &mut errors);
+    let mut expressions = common(spec, &mut errors);
+    expressions.has.patches = true;
     let mutations = items(spec, "mutations");
     if mutations.is_empty() {
         errors.required("spec.mutations", "mutations must contain at least one item");
     }
     for (index, one) in mutations.iter().enumerate() {
-        mutation(one, &format!("spec.mutations[{index}]"), &mut errors);
+        mutation(one, &format!("spec.mutations[{index}]"), &expressions, &mut errors);
     }
     errors.one_of("spec.reinvocationPolicy", spec.get("reinvocationPolicy"), &["IfNeeded", "Never"]);
     errors.list()
 }
 
-fn mutation(mutation: &Value, path: &str, errors: &mut Errors) {
+fn mutation(mutation: &Value, path: &str, expressions: &Expressions, errors: &mut Errors) {
     let kinds = ["ApplyConfiguration", "JSONPatch"];
     let chosen = text(mutation, "patchType");
     errors.one_of(&format!("{path}.patchType"), mutation.get("patchType"), &kinds);
@@ -209,7 +236,11 @@ fn mutation(mutation: &Value, path: &str, errors: &mut Errors) {
         match mutation.get(field).filter(|patch| !patch.is_null()) {
             Some(patch) if chosen == kind => {
                 let path = format!("{path}.expression");
-                expression(text(patch, "expression"), &path, "expression is not specified", errors);
+                let expected =
+                    if kind == "JSONPatch" { Expected::JsonPatch } else { Expected::ApplyConfiguration };
+                let makes = |source: &str| expressions.check(source, expected);
+                let missing = "expression is not specified";
+                expression(text(patch, "expression"), &path, missing, errors, makes);
             }
             None if chosen == kind => {
                 errors.required(path, &format!("must be specified when patchType is {kind}"));

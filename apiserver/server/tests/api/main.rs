@@ -15,6 +15,7 @@ mod discovery;
 mod documents;
 mod envelope;
 mod explain;
+mod expressions;
 mod faults;
 mod harness;
 mod health;

@@ -94,6 +94,34 @@ async fn webhook_configurations_keep_match_conditions() {
 }
 
 #[tokio::test]
+async fn webhook_configurations_with_invalid_match_conditions_are_rejected() {
+    let api = crate::harness::Api::start().await;
+    for plural in ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"] {
+        let path = format!("/apis/{ADMISSION}/v1/{plural}");
+        let mut object = webhooks();
+        object["metadata"]["name"] = "conditions".into();
+        object["webhooks"][0]["matchConditions"] = json!([
+            {"name": "invalid-expression-1", "expression": "... [] bad expression"},
+            {"name": "invalid-expression-2", "expression": "... [] bad expression"}]);
+        let refused = api.post(&path, object.clone()).await.expect(422);
+        let causes = refused.body["details"]["causes"].as_array().unwrap();
+        assert_eq!(causes.len(), 2);
+        for (index, cause) in causes.iter().enumerate() {
+            assert_eq!(cause["field"], format!("webhooks[0].matchConditions[{index}].expression"));
+            assert!(cause["message"].as_str().unwrap().contains("compilation failed"), "{cause}");
+        }
+        api.get(&format!("{path}/conditions")).await.expect(404);
+        // Nor may one that compiles be made into one that does not, or asks for no yes or no.
+        object["webhooks"][0]["matchConditions"] = json!([{"name": "a", "expression": "true"}]);
+        let mut made = api.post(&path, object).await.expect(201).body;
+        for bad in ["object.metadata.name", "request.nothing == 1", "params.x", "1 + 'a' == 2"] {
+            made["webhooks"][0]["matchConditions"] = json!([{"name": "a", "expression": bad}]);
+            api.put(&format!("{path}/conditions"), made.clone()).await.expect(422);
+        }
+    }
+}
+
+#[tokio::test]
 async fn certificate_signing_requests() {
     let request = include_str!("../../../../tests/clients/tests/kubectl/joe.csr.base64").trim();
     let object = json!({"spec": {"request": request, "signerName": "example.com/e2e", "expirationSeconds": 3600,

@@ -1,24 +1,25 @@
 //! Whether the rules of a schema are accepted.
 
-use kube_cel::cel::parser::Expression;
 use serde_json::{Value, json};
 
 use super::super::path::child;
 use super::super::{Additional, Kind, ListType, Rule, Structural};
-use super::check::{REQUEST, Walk, least, uses_old_self};
-use super::{RULE_COST, SCHEMA_COST, on_large_stack, parse};
+use super::{RULE_COST, SCHEMA_COST, environment, on_large_stack, uses_old_self};
+use crate::cel::schema::most_often;
+use crate::cel::{Env, Node, Ty, compile, estimate};
 use crate::error::FieldError;
 
 /// So many of the most expensive rules are named where all together cost too much.
 const NAMED: usize = 4;
 
-/// Errors of the rules in a schema that has no others; `path` is where it stands.
-pub fn rule_errors(schema: &Structural, path: &str) -> Vec<FieldError> {
+/// Errors of the rules in a schema; `path` is where it stands. Rules of a part of which `others`
+/// are known already are left alone: what would be said of them may be no fault of theirs.
+pub fn rule_errors(schema: &Structural, path: &str, others: &[FieldError]) -> Vec<FieldError> {
     if !schema.has_rules() {
         return Vec::new();
     }
     on_large_stack(|| {
-        let mut judge = Judge { errors: Vec::new(), costs: Vec::new() };
+        let mut judge = Judge { others, errors: Vec::new(), costs: Vec::new() };
         judge.node(schema, path, &Place { root: true, many: Some(1), uncorrelatable: None });
         judge.total(path);
         judge.errors
@@ -34,15 +35,18 @@ struct Place {
     uncorrelatable: Option<String>,
 }
 
-struct Judge {
+struct Judge<'o> {
+    /// What is wrong with the schema itself.
+    others: &'o [FieldError],
     errors: Vec<FieldError>,
     /// What each expression costs, and where it stands.
     costs: Vec<(u64, String)>,
 }
 
-impl Judge {
+impl Judge<'_> {
     fn node(&mut self, schema: &Structural, path: &str, place: &Place) {
-        for (i, rule) in schema.rules.iter().enumerate() {
+        let sound = !self.others.iter().any(|error| lies_in(&error.field, path));
+        for (i, rule) in schema.rules.iter().enumerate().filter(|_| sound) {
             self.rule(schema, rule, &format!("{}[{i}]", child(path, "x-kubernetes-validations")), place);
         }
         let bounded = |declared: Option<u64>| Some(place.many?.saturating_mul(declared?));
@@ -73,79 +77,74 @@ impl Judge {
     }
 
     fn rule(&mut self, schema: &Structural, rule: &Rule, path: &str, place: &Place) {
+        // An empty rule is complained about elsewhere, and nothing more can be said of it.
+        if rule.rule.trim().is_empty() {
+            return;
+        }
         let at = child(path, "rule");
-        let shown = json!(rule.rule);
-        let Some(program) = self.program(&rule.rule, &shown, &at, "compilation failed") else { return };
-        self.expression(schema, rule, &program, &at, place, ("bool", "estimated rule cost"));
-        if uses_old_self(&program) {
-            if let Some(parent) = &place.uncorrelatable {
-                let detail = format!(
-                    "oldSelf cannot be used on the uncorrelatable portion of the schema within {parent}"
-                );
-                self.errors.push(FieldError::invalid(at, &shown, &detail));
+        let env = environment(schema, rule, place.root);
+        let many = place.many.unwrap_or_else(|| most_often(schema)).max(1);
+        let program = match self.program(&rule.rule, &env, &Ty::Bool) {
+            Ok((program, cost)) => {
+                self.spent(cost.saturating_mul(many), &at, "estimated rule cost");
+                program
             }
-        } else if rule.optional_old_self {
-            let at = child(path, "optionalOldSelf");
+            Err(why) => {
+                let detail = why.unwrap_or_else(|| "cel expression must evaluate to a bool".to_owned());
+                self.errors.push(FieldError::invalid(at, &shown(rule), &detail));
+                return self.optional(rule, path, None);
+            }
+        };
+        if !rule.message_expression.is_empty() {
+            self.message(rule, path, &env);
+        }
+        if uses_old_self(&program)
+            && let Some(parent) = &place.uncorrelatable
+        {
+            let detail =
+                format!("oldSelf cannot be used on the uncorrelatable portion of the schema within {parent}");
+            self.errors.push(FieldError::invalid(at, &json!(rule.rule), &detail));
+        }
+        self.optional(rule, path, Some(&program));
+    }
+
+    /// `optionalOldSelf` makes sense only where `oldSelf` is looked at.
+    fn optional(&mut self, rule: &Rule, path: &str, program: Option<&Node>) {
+        if rule.optional_old_self && !program.is_some_and(uses_old_self) {
             let detail = "may not be set if oldSelf is not used in rule";
-            self.errors.push(FieldError::invalid(at, &json!(true), detail));
+            self.errors.push(FieldError::invalid(child(path, "optionalOldSelf"), &json!(true), detail));
         }
-        if rule.message_expression.trim().is_empty() {
-            return;
-        }
+    }
+
+    /// A message is made once for an object, not for each value that a rule is run on.
+    fn message(&mut self, rule: &Rule, path: &str, env: &Env<'_>) {
         let at = child(path, "messageExpression");
-        let shown = json!(rule.message_expression);
-        let intro = "messageExpression compilation failed";
-        if let Some(program) = self.program(&rule.message_expression, &shown, &at, intro) {
-            self.expression(
-                schema,
-                rule,
-                &program,
-                &at,
-                place,
-                ("string", "estimated messageExpression cost"),
-            );
+        match self.program(&rule.message_expression, env, &Ty::Text) {
+            Ok((_, cost)) => self.spent(cost, &at, "estimated messageExpression cost"),
+            Err(why) => {
+                let detail = match why {
+                    Some(why) => format!("messageExpression {why}"),
+                    None => "messageExpression must evaluate to a string".to_owned(),
+                };
+                self.errors.push(FieldError::invalid(at, &shown(rule), &detail));
+            }
         }
     }
 
-    fn program(&mut self, text: &str, shown: &Value, at: &str, intro: &str) -> Option<Expression> {
-        parse(text)
-            .map_err(|error| self.errors.push(FieldError::invalid(at, shown, &format!("{intro}: {error}"))))
-            .ok()
+    /// An expression and the most that it costs; the error is why it does not compile, or `None` if
+    /// it gives something else than is wanted.
+    fn program(&mut self, text: &str, env: &Env<'_>, wanted: &Ty<'_>) -> Result<(Node, u64), Option<String>> {
+        let (node, checked) = compile(text, env).map_err(|why| Some(format!("compilation failed: {why}")))?;
+        if !checked.ty.same(wanted) {
+            return Err(None);
+        }
+        let cost = estimate(&node, &checked);
+        Ok((node, cost))
     }
 
-    /// Types, names and cost of an expression that must give `wanted`.
-    fn expression(
-        &mut self,
-        schema: &Structural,
-        rule: &Rule,
-        program: &Expression,
-        at: &str,
-        place: &Place,
-        (wanted, costs): (&str, &str),
-    ) {
-        let object = place.root || schema.embedded;
-        let mut walk = Walk::new(schema, object, None, rule.optional_old_self);
-        let found = walk.expression(program);
-        let shown = if wanted == "bool" { json!(rule.rule) } else { json!(rule.message_expression) };
-        if !walk.faults.is_empty() {
-            let lines: Vec<String> =
-                walk.faults.iter().map(|fault| format!("ERROR: <input>: {fault}")).collect();
-            let detail = format!("compilation failed: {}", lines.join("\n"));
-            self.errors.push(FieldError::invalid(at, &shown, &detail));
-            return;
-        }
-        if found.ty.name().is_some_and(|name| name != wanted) {
-            let detail = match wanted {
-                "bool" => "cel expression must evaluate to a bool",
-                _ => "messageExpression must evaluate to a string",
-            };
-            self.errors.push(FieldError::invalid(at, &shown, detail));
-            return;
-        }
-        let many = place.many.unwrap_or_else(|| REQUEST / least(schema).max(1));
-        let cost = found.cost.saturating_mul(many.max(1));
+    fn spent(&mut self, cost: u64, at: &str, what: &str) {
         if cost > RULE_COST {
-            self.errors.push(FieldError::forbidden(at, &too_expensive(costs, cost, RULE_COST)));
+            self.errors.push(FieldError::forbidden(at, &too_expensive(what, cost, RULE_COST)));
         }
         self.costs.push((cost, at.to_owned()));
     }
@@ -164,6 +163,27 @@ impl Judge {
         let what = "x-kubernetes-validations estimated rule cost total for entire OpenAPIv3 schema";
         self.errors.push(FieldError::forbidden(path, &too_expensive(what, total, SCHEMA_COST)));
     }
+}
+
+/// Whether a field is `path` or below it.
+fn lies_in(field: &str, path: &str) -> bool {
+    field.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+}
+
+/// A rule as errors show it.
+fn shown(rule: &Rule) -> Value {
+    let mut shown = json!({"rule": rule.rule});
+    for (field, text) in [
+        ("message", &rule.message),
+        ("messageExpression", &rule.message_expression),
+        ("reason", &rule.reason),
+        ("fieldPath", &rule.field_path),
+    ] {
+        if !text.is_empty() {
+            shown[field] = json!(text);
+        }
+    }
+    shown
 }
 
 fn too_expensive(what: &str, cost: u64, limit: u64) -> String {

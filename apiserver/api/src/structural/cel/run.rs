@@ -1,69 +1,26 @@
 //! Rules on objects.
 
-use kube_cel::KubeCelExt;
-use kube_cel::cel::{Context, ExecutionError, Value as Cel};
+use kube_cel::cel::Value as Cel;
 use serde_json::Value;
 
 use super::super::path::{Path, child};
-use super::super::{Additional, ListType, Structural, field_path};
-use super::value::Sizes;
-use super::{CALL_COST, Compiled, OBJECT_COST, Rules, check, value};
+use super::super::{Additional, Kind, ListType, Structural, field_path};
+use super::{CALL_COST, Compiled, OBJECT_COST, Rules, value};
+use crate::cel::functions::optional;
+use crate::cel::{Fail, Node, evaluate};
 use crate::error::{FieldError, FieldReason};
+
+/// Longest message that an expression may make, bytes.
+const MESSAGE: usize = 5 * 1024;
 
 impl Rules {
     /// Errors of an object of the schema that the rules were compiled from; `old` is what it takes
     /// the place of. What did not change is tolerated, but for rules about changes.
     pub fn errors(&self, schema: &Structural, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
-        let sizes = Sizes::of(object).max(old.map(Sizes::of).unwrap_or_default());
-        let mut run = Run { base: base(), budget: OBJECT_COST, sizes, errors: Vec::new() };
+        let mut run = Run { budget: OBJECT_COST, errors: Vec::new() };
         let place = Place { old, unchanged: old == Some(object), root: true };
         let _ = run.node(self, schema, object, &place, &Path::Root);
         run.errors
-    }
-}
-
-/// Types that expressions name.
-const TYPES: [&str; 12] = [
-    "bool",
-    "bytes",
-    "double",
-    "duration",
-    "int",
-    "list",
-    "map",
-    "null_type",
-    "string",
-    "timestamp",
-    "type",
-    "uint",
-];
-
-/// The functions of the language and of Kubernetes' libraries. Types are known by their names, so
-/// that they can be compared and nothing else.
-fn base() -> Context<'static> {
-    let mut context = Context::default().with_all();
-    context.add_function("dyn", |value: Cel| -> Result<Cel, ExecutionError> { Ok(value) });
-    context.add_function("type", |value: Cel| -> String { type_of(&value).to_owned() });
-    for name in TYPES {
-        context.add_variable_from_value(name, name);
-    }
-    context
-}
-
-fn type_of(value: &Cel) -> &'static str {
-    match value {
-        Cel::List(_) => "list",
-        Cel::Map(_) => "map",
-        Cel::Int(_) => "int",
-        Cel::UInt(_) => "uint",
-        Cel::Float(_) => "double",
-        Cel::String(_) => "string",
-        Cel::Bytes(_) => "bytes",
-        Cel::Bool(_) => "bool",
-        Cel::Duration(_) => "duration",
-        Cel::Timestamp(_) => "timestamp",
-        Cel::Null => "null_type",
-        _ => "type",
     }
 }
 
@@ -80,9 +37,7 @@ struct Place<'v> {
 }
 
 struct Run {
-    base: Context<'static>,
     budget: u64,
-    sizes: Sizes,
     errors: Vec<FieldError>,
 }
 
@@ -151,70 +106,96 @@ impl Run {
                 continue;
             }
             let program = match &compiled.program {
-                Ok(program) => program,
+                Ok(Some(program)) => program,
+                Ok(None) => continue,
                 Err(error) => {
-                    self.add(path, found, &format!("rule compile error: {error}"), "");
+                    self.failed(path, schema, &format!("rule compile error: {error}"));
                     continue;
                 }
             };
-            self.spend(check::cost(program, schema, object, self.sizes), compiled, found, path)?;
-            let mut context = self.base.new_inner_scope();
-            context.add_variable_from_value("self", this.clone());
+            let mut variables = vec![("self", this.clone())];
             if rule.optional_old_self {
-                context.add_variable_from_value("oldSelf", optional(old.clone()));
+                variables.push(("oldSelf", optional(old.clone())));
             } else if let Some(old) = &old {
-                context.add_variable_from_value("oldSelf", old.clone());
+                variables.push(("oldSelf", old.clone()));
             }
-            let result = context.resolve(program);
-            let message = match &result {
-                Ok(Cel::Bool(false)) => compiled.message.as_ref().and_then(|m| context.resolve(m).ok()),
-                _ => None,
-            };
-            drop(context);
-            match result {
+            match self.evaluated(program, &variables, compiled, schema, path)? {
                 Ok(Cel::Bool(true)) => {}
                 // What is wrong for as long as nobody touches it is tolerated.
                 Ok(Cel::Bool(false)) if place.unchanged && !compiled.uses_old => {}
-                Ok(Cel::Bool(false)) => self.refused(compiled, schema, found, message, path),
-                Ok(_) => self.add(
-                    path,
-                    found,
-                    &format!("rule does not evaluate to a bool: {}", shown(compiled)),
-                    "",
-                ),
+                Ok(Cel::Bool(false)) => {
+                    let message = compiled.message.as_ref();
+                    let message = message.and_then(|message| self.message(message, &variables));
+                    self.refused(compiled, schema, found, message, path);
+                }
+                Ok(_) => {
+                    let detail = format!("rule does not evaluate to a bool: {}", shown(compiled));
+                    self.failed(path, schema, &detail);
+                }
+                Err(error) if error.starts_with("no such overload") => {
+                    let detail = format!(
+                        "'{error}': call arguments did not match a supported operator, function or macro signature for rule: {}",
+                        shown(compiled)
+                    );
+                    self.failed(path, schema, &detail);
+                }
                 Err(error) => {
-                    let detail = format!("{} evaluating rule: {}", described(&error), shown(compiled));
-                    self.add(path, found, &detail, "");
+                    self.failed(path, schema, &format!("{error} evaluating rule: {}", shown(compiled)));
                 }
             }
         }
         Ok(())
     }
 
-    /// Takes the cost of an evaluation from the budget, before it is begun.
-    fn spend(
+    /// Evaluates a rule and takes what it cost from the budget.
+    fn evaluated(
         &mut self,
-        cost: u64,
+        program: &Node,
+        variables: &[(&str, Cel)],
         compiled: &Compiled,
-        found: &Value,
+        schema: &Structural,
         path: &Path<'_>,
-    ) -> Result<(), Stopped> {
-        if cost > CALL_COST {
-            let detail = format!(
-                "'operation cancelled: actual cost limit exceeded': no further validation rules will be run due to \
-                 call cost exceeds limit for rule: {}",
-                shown(compiled)
-            );
-            self.add(path, found, &detail, "");
-            return Err(Stopped);
-        }
-        let Some(left) = self.budget.checked_sub(cost) else {
+    ) -> Result<Result<Cel, String>, Stopped> {
+        let (given, spent) = evaluate(program, variables, CALL_COST);
+        let Some(left) = self.budget.checked_sub(spent) else {
             let detail = "validation failed due to running out of cost budget, no further validation rules will be run";
-            self.add(path, found, detail, "");
+            self.failed(path, schema, detail);
             return Err(Stopped);
         };
         self.budget = left;
-        Ok(())
+        match given {
+            Ok(value) => Ok(Ok(value)),
+            Err(Fail::Error(error)) => Ok(Err(error)),
+            Err(Fail::Limit) => {
+                let detail = format!(
+                    "'operation cancelled: actual cost limit exceeded': no further validation rules will be run due to \
+                     call cost exceeds limit for rule: {}",
+                    shown(compiled)
+                );
+                self.failed(path, schema, &detail);
+                Err(Stopped)
+            }
+        }
+    }
+
+    /// The message that an expression makes; `None` if it makes none that can be shown.
+    fn message(&mut self, message: &Node, variables: &[(&str, Cel)]) -> Option<String> {
+        let (given, spent) = evaluate(message, variables, CALL_COST);
+        self.budget = self.budget.saturating_sub(spent);
+        match given {
+            Ok(Cel::String(text)) => {
+                let text = text.trim();
+                let fits = !text.is_empty() && text.len() <= MESSAGE && !text.contains(['\n', '\r']);
+                fits.then(|| text.to_owned())
+            }
+            _ => None,
+        }
+    }
+
+    /// A rule that could not be evaluated: Kubernetes shows the type in place of the value.
+    fn failed(&mut self, path: &Path<'_>, schema: &Structural, detail: &str) {
+        let kind = Value::from(schema.kind.map_or("", Kind::as_str));
+        self.errors.push(FieldError::invalid(named(path), &kind, detail));
     }
 
     fn refused(
@@ -222,16 +203,10 @@ impl Run {
         compiled: &Compiled,
         schema: &Structural,
         found: &Value,
-        message: Option<Cel>,
+        made: Option<String>,
         path: &Path<'_>,
     ) {
         let rule = &compiled.rule;
-        let made = match message {
-            Some(Cel::String(text)) if !text.trim().is_empty() && !text.contains(['\n', '\r']) => {
-                Some(text.trim().to_owned())
-            }
-            _ => None,
-        };
         let detail = made.unwrap_or_else(|| match rule.message.trim() {
             "" => format!("failed rule: {}", rule.rule.trim()),
             message => message.to_owned(),
@@ -247,7 +222,7 @@ impl Run {
     }
 
     fn add(&mut self, path: &Path<'_>, found: &Value, detail: &str, reason: &str) {
-        let field = if path.is_root() { "<nil>".to_owned() } else { path.to_string() };
+        let field = named(path);
         let scalar = !matches!(found, Value::Object(_) | Value::Array(_));
         self.errors.push(match reason {
             "FieldValueForbidden" => FieldError::forbidden(field, detail),
@@ -278,18 +253,9 @@ impl<'v> Place<'v> {
     }
 }
 
-/// `optional.of(…)` or `optional.none()`.
-fn optional(value: Option<Cel>) -> Cel {
-    let mut context = Context::default();
-    let text = match value {
-        Some(value) => {
-            context.add_variable_from_value("value", value);
-            "optional.of(value)"
-        }
-        None => "optional.none()",
-    };
-    let program = kube_cel::cel::Program::compile(text);
-    program.ok().and_then(|program| program.execute(&context).ok()).unwrap_or(Cel::Null)
+/// A path as errors name it.
+fn named(path: &Path<'_>) -> String {
+    if path.is_root() { "<nil>".to_owned() } else { path.to_string() }
 }
 
 /// The rule on one line.
@@ -298,18 +264,5 @@ fn shown(compiled: &Compiled) -> String {
     match rule.char_indices().nth(100) {
         Some((at, _)) => format!("{}...", &rule[..at]),
         None => rule.to_owned(),
-    }
-}
-
-/// The error in the words of Kubernetes, where it has such.
-fn described(error: &ExecutionError) -> String {
-    match error {
-        ExecutionError::NoSuchKey(key) => format!("no such key: {key}"),
-        ExecutionError::NoSuchOverload => "no such overload".to_owned(),
-        ExecutionError::DivisionByZero(_) => "division by zero".to_owned(),
-        ExecutionError::RemainderByZero(_) => "modulus by zero".to_owned(),
-        ExecutionError::Overflow(..) => "integer overflow".to_owned(),
-        ExecutionError::IndexOutOfBounds(_) => "index out of bounds".to_owned(),
-        other => other.to_string(),
     }
 }

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::error::FieldError;
 
 fn schema(value: Value) -> Structural {
     Structural::compile(&value)
@@ -23,7 +24,7 @@ fn with_rule(rule: Value) -> Structural {
 }
 
 fn faults(rule: Value) -> Vec<String> {
-    rule_errors(&with_rule(rule), "s").iter().map(|e| format!("{}: {}", e.field, e.message)).collect()
+    rule_errors(&with_rule(rule), "s", &[]).iter().map(|e| format!("{}: {}", e.field, e.message)).collect()
 }
 
 fn errors(rule: Value, spec: Value, old: Option<Value>) -> Vec<String> {
@@ -49,6 +50,9 @@ fn good_rules_are_accepted() {
         "sets.contains(self.tags, ['a'])",
         "self.ratio > 0.5 && self.ratio < 2",
         "oldSelf.min == self.min",
+        "self.tags.sortBy(t, t) == self.tags",
+        "self.map.all(k, v, k != '' && v > 0)",
+        "self.tags.exists(i, t, i > 0 && t == 'x')",
         "self.tags.map(t, t + '!').size() > 0",
         "quantity('1Gi').isGreaterThan(quantity('1Mi'))",
     ] {
@@ -100,7 +104,7 @@ fn bad_rules_are_refused_when_they_are_written() {
     }
     let items = schema(json!({"type": "object", "properties": {"l": {"type": "array", "maxItems": 3,
         "items": {"type": "integer", "x-kubernetes-validations": [{"rule": "self == oldSelf"}]}}}}));
-    let found = rule_errors(&items, "s");
+    let found = rule_errors(&items, "s", &[]);
     assert!(found[0].message.contains(
         "oldSelf cannot be used on the uncorrelatable portion of the schema within s.properties[l]"
     ));
@@ -120,7 +124,7 @@ fn objects_are_judged_by_the_rules() {
     );
     assert_eq!(
         errors(rule, json!({"min": 3}), None),
-        ["spec: Invalid value: no such key: max evaluating rule: self.min <= self.max (FieldValueInvalid)"]
+        ["spec: Invalid value: \"object\": no such key: max evaluating rule: self.min <= self.max (FieldValueInvalid)"]
     );
     let placed = json!({"rule": "self.min > 5", "reason": "FieldValueForbidden", "fieldPath": ".min",
         "messageExpression": "'min is ' + string(self.min)"});
@@ -169,7 +173,7 @@ fn the_root_has_a_type_and_names_and_nothing_else_of_its_metadata() {
         json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {"n": {"type": "string", "maxLength": 9}}}},
         "x-kubernetes-validations": [{"rule": "self.metadata.name == self.spec.n && self.kind == 'K'"}]}),
     );
-    assert!(rule_errors(&schema, "s").is_empty());
+    assert!(rule_errors(&schema, "s", &[]).is_empty());
     let rules = Rules::compile(&schema).unwrap();
     let object =
         |n: &str| json!({"apiVersion": "g/v1", "kind": "K", "metadata": {"name": "a"}, "spec": {"n": n}});
@@ -177,11 +181,220 @@ fn the_root_has_a_type_and_names_and_nothing_else_of_its_metadata() {
     assert_eq!(rules.errors(&schema, &object("b"), None)[0].field, "<nil>");
     let labels = super::super::Structural::compile(&json!({"type": "object",
         "x-kubernetes-validations": [{"rule": "self.metadata.labels.size() > 0"}]}));
-    assert!(rule_errors(&labels, "s")[0].message.contains("undefined field 'labels'"));
+    assert!(rule_errors(&labels, "s", &[])[0].message.contains("undefined field 'labels'"));
+}
+
+/// A schema around one property `x` of the root, which has the rule.
+fn judged(property: Value, rule: &str) -> Vec<String> {
+    let mut property = property;
+    property["x-kubernetes-validations"] = json!([{"rule": rule}]);
+    let schema = schema(json!({"type": "object", "properties": {"x": property}}));
+    rule_errors(&schema, "s", &[]).iter().map(|e| format!("{}: {}", e.field, e.message)).collect()
 }
 
 #[test]
-fn an_evaluation_that_would_take_too_long_is_not_begun() {
+fn errors_name_the_rule_and_the_place_in_it() {
+    let found = faults(json!({"rule": "self.min + self.name == 1", "message": "m"}));
+    assert_eq!(
+        found,
+        ["s.properties[spec].x-kubernetes-validations[0].rule: Invalid value: \
+          {\"message\":\"m\",\"rule\":\"self.min + self.name == 1\"}: compilation failed: ERROR: <input>:1:10: found no \
+          matching overload for '_+_' applied to '(int, string)'\n | self.min + self.name == 1\n | .........^"]
+    );
+    let found = faults(json!({"rule": "true", "messageExpression": "self.none"}));
+    assert!(found[0].contains("messageExpression: Invalid value: ") && found.len() == 1, "{found:?}");
+    assert!(found[0].contains("messageExpression compilation failed: ERROR: <input>:1:5: undefined field 'none'"));
+    // The value of an int-or-string may be a bool for all that is known.
+    assert!(faults(json!({"rule": "self.port"}))[0].ends_with("cel expression must evaluate to a bool"));
+}
+
+#[test]
+fn every_rule_is_told_what_is_wrong_with_it() {
+    let schema = schema(json!({"type": "object",
+        "x-kubernetes-validations": [{"rule": "self.other == 1"}],
+        "properties": {
+            "a": {"type": "object", "properties": {"n": {"type": "integer"}}, "x-kubernetes-validations": [
+                {"rule": ""}, {"rule": "self.n == 'x'"}, {"rule": "self.n", "messageExpression": "1"}]},
+            "b": {"type": "integer", "x-kubernetes-validations": [{"rule": "self + 1"}, {"rule": "self.x == 1"}]}}}));
+    let at = |others: &[FieldError]| -> Vec<String> {
+        rule_errors(&schema, "s", others).into_iter().map(|error| error.field).collect()
+    };
+    let all = [
+        "s.x-kubernetes-validations[0].rule",
+        "s.properties[a].x-kubernetes-validations[1].rule",
+        "s.properties[a].x-kubernetes-validations[2].rule",
+        "s.properties[b].x-kubernetes-validations[0].rule",
+        "s.properties[b].x-kubernetes-validations[1].rule",
+    ];
+    assert_eq!(at(&[]), all);
+    // What is wrong with a part of the schema keeps silent about rules of it and around it alone.
+    let empty = FieldError::required("s.properties[a].x-kubernetes-validations[0].rule", "rule is not specified");
+    assert_eq!(at(&[empty]), all[3..]);
+}
+
+#[test]
+fn schemas_have_the_types_that_kubernetes_gives_them() {
+    for (property, rule) in [
+        (json!({"type": "string", "format": "date"}), "self.getFullYear() > 2000"),
+        (json!({"type": "string", "format": "date-time"}), "self > timestamp('2024-01-01T00:00:00Z')"),
+        (json!({"type": "string", "format": "duration"}), "self.getSeconds() > 1"),
+        (json!({"type": "string", "format": "byte", "maxLength": 9}), "self == b'abc' || self.size() < 3"),
+        (json!({"type": "string", "enum": ["a", "b"]}), "self == 'a' || self.matches('^b')"),
+        (json!({"type": "string", "nullable": true, "maxLength": 5}), "self.size() > 1"),
+        (json!({"x-kubernetes-int-or-string": true}), "type(self) == int ? self > 1 : self == 'a'"),
+        (json!({"type": "number"}), "self > 1 && self < 2.5"),
+        (json!({"type": "object", "x-kubernetes-embedded-resource": true, "x-kubernetes-preserve-unknown-fields": true}),
+            "self.kind == 'K' && self.apiVersion.startsWith('v') && self.metadata.name != ''"),
+        (json!({"type": "object", "properties": {"a.b": {"type": "integer"}, "c-d": {"type": "integer"}, "e/f": {"type": "integer"},
+            "for": {"type": "integer"}, "g__h": {"type": "integer"}, "namespace": {"type": "integer"}}}),
+            "self.a__dot__b + self.c__dash__d + self.e__slash__f + self.__for__ + self.g__underscores__h + self.__namespace__ > 0"),
+        (json!({"type": "object", "maxProperties": 5, "additionalProperties": {"type": "object", "properties": {"n": {"type": "integer"}}}}),
+            "self.all(k, v, k != '' && v.n > 0) && self.transformMap(k, v, v.n).size() > 0"),
+        (json!({"type": "array", "maxItems": 5, "items": {"type": "object", "properties": {"n": {"type": "string", "maxLength": 9}}}}),
+            "self.sortBy(e, e.n) == self && self.map(e, e.n).join(',').size() < 9"),
+    ] {
+        assert_eq!(judged(property.clone(), rule), Vec::<String>::new(), "{property}");
+    }
+    for (property, rule, wanted) in [
+        (json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true}), "self.any == 1", "undefined field 'any'"),
+        (json!({"type": "object", "properties": {"p": {"x-kubernetes-preserve-unknown-fields": true}}}), "has(self.p)", "undefined field 'p'"),
+        (json!({"type": "object", "properties": {"p": {"type": "string"}}}), "self.metadata.name == ''", "undefined field 'metadata'"),
+        (json!({"type": "object", "properties": {"p": {"type": "string"}}}), "self.all(k, true)", "cannot be range of a comprehension"),
+        (json!({"type": "object", "properties": {"p": {"type": "string"}}}), "self['p'] == ''", "found no matching overload for '_[_]'"),
+        (json!({"type": "object", "properties": {"a-b": {"type": "string"}}}), "self.a - self.b == ''", "undefined field 'a'"),
+        (json!({"type": "string", "nullable": true}), "self == null", "'(string, null)'"),
+        (json!({"type": "string", "format": "date-time"}), "self == 'x'", "'(timestamp, string)'"),
+        (json!({"type": "string", "format": "byte"}), "self == 'x'", "'(bytes, string)'"),
+    ] {
+        let found = judged(property, rule);
+        assert!(found.len() == 1 && found[0].contains(wanted), "{rule}: {found:?}");
+    }
+}
+
+#[test]
+fn costs_are_estimated_by_the_limits_of_a_schema() {
+    let list = |most: u64, length: u64| {
+        json!({"type": "array", "maxItems": most, "items": {"type": "string", "maxLength": length}})
+    };
+    // For each item three units of the loop, one for the variable, and two for a text of at most
+    // 4 × 5 bytes at a tenth each.
+    let rule = "self.all(x, x != 'abcdefghijklmnopqrstuvwxyz')";
+    assert_eq!(judged(list(1_000_000, 5), rule), Vec::<String>::new());
+    let found = judged(list(2_000_000, 5), rule);
+    assert!(
+        found[0].contains("Forbidden: estimated rule cost exceeds budget by factor of 1.200000x (try simplifying the rule, or adding maxItems, maxProperties, and maxLength where arrays, maps, and strings are declared)"),
+        "{found:?}"
+    );
+    let found = judged(list(10_000, 5), "self.all(x, self.all(y, x != y))");
+    assert!(found[0].contains("exceeds budget by factor of 70.0x"), "{found:?}");
+    let open = json!({"type": "array", "items": {"type": "string"}});
+    assert!(judged(open.clone(), "self.all(x, x.contains('a'))")[0].contains("more than 100x"));
+    assert!(judged(json!({"type": "string"}), "self.matches('^[a-z]+$')").is_empty());
+    assert!(judged(open, "self.size() < 10").is_empty());
+    // A rule of items counts once for each item that there may be.
+    let items = |most: u64| {
+        let schema = schema(json!({"type": "object", "properties": {"x": {"type": "array", "maxItems": most, "items":
+            {"type": "string", "maxLength": 100, "x-kubernetes-validations": [{"rule": "self.matches('^a{1,9}$')"}]}}}}));
+        rule_errors(&schema, "s", &[]).len()
+    };
+    // 41 units for the text, by 2 for the pattern, and 1 for `self`.
+    assert_eq!((items(120_481), items(120_482)), (0, 1));
+    // A hundred rules may each be cheap enough and too much together.
+    let rule = json!({"rule": "self.all(x, x != 'abcdefghijklmnopqrstuvwxyz')"});
+    let property = |most: u64| {
+        let mut list = list(most, 5);
+        list["x-kubernetes-validations"] = json!([rule]);
+        list
+    };
+    let properties: serde_json::Map<String, Value> =
+        (0..20).map(|i| (format!("p{i}"), property(1_000_000))).collect();
+    let found = rule_errors(&schema(json!({"type": "object", "properties": properties})), "s", &[]);
+    assert_eq!(found.len(), 5, "{found:?}");
+    assert!(found[4].message.contains(
+        "x-kubernetes-validations estimated rule cost total for entire OpenAPIv3 schema exceeds budget by factor of 1.200000x"
+    ));
+    assert!(found[0].message.contains("contributed to estimated rule cost total"));
+}
+
+#[test]
+fn the_budget_of_an_object_is_that_of_all_its_rules() {
+    // Each item costs as much as one evaluation may, at most; ten such are an object's budget.
+    let schema = schema(json!({"type": "object", "properties": {"l": {"type": "array", "items": {"type": "object",
+        "properties": {"n": {"type": "array", "items": {"type": "integer"}}},
+        "x-kubernetes-validations": [{"rule": "self.n.all(x, x >= 0)"}]}}}}));
+    let rules = Rules::compile(&schema).unwrap();
+    let errors = |lists: usize, length: usize| {
+        let numbers = vec![1; length];
+        let lists: Vec<Value> = (0..lists).map(|_| json!({"n": numbers})).collect();
+        let found = rules.errors(&schema, &json!({"l": lists}), None);
+        found.into_iter().map(|error| format!("{}: {}", error.field, error.message)).collect::<Vec<_>>()
+    };
+    // 2 units for `self.n`, 1 for the result; for an item 3 of the loop, 1 for the variable, 1 to compare.
+    let most = (CALL_COST as usize - 3) / 5;
+    assert_eq!(errors(1, most), Vec::<String>::new());
+    let found = errors(1, most + 1);
+    assert_eq!(
+        found,
+        ["l[0]: Invalid value: \"object\": 'operation cancelled: actual cost limit exceeded': no further validation rules \
+          will be run due to call cost exceeds limit for rule: self.n.all(x, x >= 0)"]
+    );
+    assert_eq!(errors(10, most), Vec::<String>::new());
+    let found = errors(11, most);
+    assert_eq!(
+        found,
+        ["l[10]: Invalid value: \"object\": validation failed due to running out of cost budget, no further validation \
+          rules will be run"]
+    );
+}
+
+#[test]
+fn items_of_lists_are_told_apart_by_their_keys_and_else_not() {
+    let rule = json!([{"rule": "self.n >= oldSelf.n", "message": "n may only grow"}]);
+    let list = |kind: Value| {
+        let mut list = json!({"type": "array", "maxItems": 9, "items": {"type": "object", "required": ["k"],
+            "properties": {"k": {"type": "string"}, "n": {"type": "integer"}}, "x-kubernetes-validations": rule}});
+        if let (Some(list), Some(kind)) = (list.as_object_mut(), kind.as_object()) {
+            list.extend(kind.clone());
+        }
+        schema(json!({"type": "object", "properties": {"l": list}}))
+    };
+    let keyed = list(json!({"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["k"]}));
+    assert!(rule_errors(&keyed, "s", &[]).is_empty());
+    for kind in [json!({}), json!({"x-kubernetes-list-type": "atomic"}), json!({"x-kubernetes-list-type": "set"})] {
+        let found = rule_errors(&list(kind), "s", &[]);
+        assert!(found[0].message.ends_with(
+            "oldSelf cannot be used on the uncorrelatable portion of the schema within s.properties[l]"
+        ));
+    }
+    let rules = Rules::compile(&keyed).unwrap();
+    let object = |items: &[(&str, i64)]| {
+        let items: Vec<Value> = items.iter().map(|(k, n)| json!({"k": k, "n": n})).collect();
+        json!({"l": items})
+    };
+    let errors = |new: &[(&str, i64)], old: &[(&str, i64)]| {
+        let found = rules.errors(&keyed, &object(new), Some(&object(old)));
+        found.into_iter().map(|error| error.field).collect::<Vec<_>>()
+    };
+    assert!(errors(&[("b", 2), ("a", 1), ("c", 0)], &[("a", 1), ("b", 2)]).is_empty(), "order is nothing, new items are free");
+    assert_eq!(errors(&[("b", 1), ("a", 0)], &[("a", 1), ("b", 2)]), ["l[0]", "l[1]"]);
+    // An item that was wrong before and is left as it was is tolerated, its neighbour is not.
+    let plain = json!([{"rule": "self.n > 5"}]);
+    let mut tolerant = json!({"type": "array", "items": {"type": "object", "properties": {"k": {"type": "string"}, "n": {"type": "integer"}},
+        "x-kubernetes-validations": plain}, "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["k"]});
+    let judge = |list: &Value, new: &[(&str, i64)], old: &[(&str, i64)]| {
+        let schema = schema(json!({"type": "object", "properties": {"l": list}}));
+        let found = Rules::compile(&schema).unwrap().errors(&schema, &object(new), Some(&object(old)));
+        found.into_iter().map(|error| error.field).collect::<Vec<_>>()
+    };
+    assert_eq!(judge(&tolerant, &[("z", 9), ("a", 1), ("b", 2)], &[("a", 1), ("b", 1)]), ["l[2]"]);
+    // Without keys the whole list decides.
+    tolerant["x-kubernetes-list-type"] = json!("atomic");
+    assert_eq!(judge(&tolerant, &[("a", 1), ("b", 2)], &[("a", 1), ("b", 1)]), ["l[0]", "l[1]"]);
+    assert!(judge(&tolerant, &[("a", 1)], &[("a", 1)]).is_empty());
+}
+
+#[test]
+fn an_evaluation_that_would_take_too_long_is_cut_off() {
     let rule = json!({"rule": "self.loose.all(x, self.loose.all(y, self.loose.all(z, x != y || y != z || x == z)))"});
     let many: Vec<String> = (0..300).map(|i| format!("item-{i}")).collect();
     let found = errors(rule, json!({"loose": many}), None);

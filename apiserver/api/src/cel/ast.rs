@@ -1,0 +1,161 @@
+//! Expressions as trees. Macros are nodes of their own, so that types, costs and evaluation see a
+//! loop as what it was written as.
+
+/// A node: where it stands in the text, and what it is.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// Byte offset in the source: of an operator, of the bracket of a call, of the point of a field.
+    pub at: usize,
+    /// Counts from 0 within an expression.
+    pub id: usize,
+    pub expr: Expr,
+}
+
+/// What a node is.
+#[derive(Clone, Debug)]
+pub enum Expr {
+    Literal(Literal),
+    Ident(String),
+    Select(Select),
+    /// Operators are calls of `_+_`, `_[_]`, `_?_:_`, …
+    Call(Call),
+    /// Items, and whether each is optional (`[?x]`).
+    List(Vec<(Node, bool)>),
+    Map(Vec<Entry>),
+    /// `Name{field: value}`
+    Struct(String, Vec<(String, Node)>),
+    Fold(Box<Fold>),
+    Bind(Box<Bind>),
+}
+
+/// A constant.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Literal {
+    Null,
+    Bool(bool),
+    Int(i64),
+    Uint(u64),
+    Double(f64),
+    Text(String),
+    Bytes(Vec<u8>),
+}
+
+/// `operand.field`, `operand.?field` or `has(operand.field)`.
+#[derive(Clone, Debug)]
+pub struct Select {
+    pub operand: Box<Node>,
+    pub field: String,
+    pub test: bool,
+    pub optional: bool,
+}
+
+/// A call of a function, or of a method of `target`.
+#[derive(Clone, Debug)]
+pub struct Call {
+    pub function: String,
+    pub target: Option<Box<Node>>,
+    pub args: Vec<Node>,
+}
+
+/// An entry of a map that is written out.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    pub key: Node,
+    pub value: Node,
+    pub optional: bool,
+}
+
+/// A loop over a list or a map.
+#[derive(Clone, Debug)]
+pub struct Fold {
+    pub range: Node,
+    /// The item or key; with a second variable the index or key.
+    pub one: String,
+    /// The item or value.
+    pub two: Option<String>,
+    pub form: Form,
+    pub filter: Option<Node>,
+    /// What is computed or asked for each item.
+    pub each: Node,
+}
+
+/// What a loop makes of its items.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    All,
+    Exists,
+    ExistsOne,
+    /// `map`, `transformList`
+    List,
+    Filter,
+    /// `transformMap`
+    Map,
+    /// `transformMapEntry`
+    Entries,
+    SortBy,
+}
+
+/// `operand.optMap(name, body)` and `optFlatMap`.
+#[derive(Clone, Debug)]
+pub struct Bind {
+    pub operand: Node,
+    pub name: String,
+    pub body: Node,
+    /// `body` gives an optional itself.
+    pub flat: bool,
+}
+
+impl Node {
+    /// The nodes directly below.
+    pub fn children(&self) -> Vec<&Node> {
+        match &self.expr {
+            Expr::Literal(_) | Expr::Ident(_) => Vec::new(),
+            Expr::Select(select) => vec![&select.operand],
+            Expr::Call(call) => call.target.as_deref().into_iter().chain(&call.args).collect(),
+            Expr::List(items) => items.iter().map(|(item, _)| item).collect(),
+            Expr::Map(entries) => entries.iter().flat_map(|entry| [&entry.key, &entry.value]).collect(),
+            Expr::Struct(_, fields) => fields.iter().map(|(_, value)| value).collect(),
+            Expr::Fold(fold) => {
+                [&fold.range].into_iter().chain(&fold.filter).chain([&fold.each]).collect()
+            }
+            Expr::Bind(bind) => vec![&bind.operand, &bind.body],
+        }
+    }
+
+    /// The depth of the tree.
+    pub fn depth(&self) -> usize {
+        1 + self.children().into_iter().map(Node::depth).max().unwrap_or(0)
+    }
+
+    /// `a.b.c` as a text, if the node is nothing but names.
+    pub fn qualified(&self) -> Option<String> {
+        match &self.expr {
+            Expr::Ident(name) => Some(name.clone()),
+            Expr::Select(select) if !select.test && !select.optional => {
+                Some(format!("{}.{}", select.operand.qualified()?, select.field))
+            }
+            _ => None,
+        }
+    }
+
+    /// The leftmost name of [`Self::qualified`].
+    pub fn root(&self) -> Option<&str> {
+        match &self.expr {
+            Expr::Ident(name) => Some(name),
+            Expr::Select(select) if !select.test && !select.optional => select.operand.root(),
+            _ => None,
+        }
+    }
+
+    /// Whether a name that no loop declared stands anywhere in it.
+    pub fn mentions(&self, name: &str) -> bool {
+        match &self.expr {
+            Expr::Ident(found) => found == name,
+            Expr::Fold(fold) if fold.one == name || fold.two.as_deref() == Some(name) => {
+                fold.range.mentions(name)
+            }
+            Expr::Bind(bind) if bind.name == name => bind.operand.mentions(name),
+            _ => self.children().into_iter().any(|child| child.mentions(name)),
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! The Common Expression Language, as Kubernetes 1.36 speaks it.
+//!
+//! ```text
+//! text ─ lex, parse, macros ─▶ Node ─ check(Env) ─▶ types, overloads ─ cost ─▶ the most it costs
+//!                                └── eval(variables, limit) ─▶ a value, and what it cost
+//! ```
+//!
+//! `declare` is the table of functions, `schema` what is known of objects, `functions` what the
+//! functions do. Nothing here knows where expressions stand: see `structural::cel` for the rules of
+//! custom resources and `admission` for those of admission and of devices.
+
+mod admission;
+mod ast;
+mod check;
+mod cost;
+mod declare;
+mod eval;
+pub mod functions;
+mod lex;
+mod macros;
+mod parse;
+pub mod schema;
+mod types;
+mod validate;
+
+pub use admission::{Admission, Expected, Policy, device, expression};
+pub use ast::Node;
+pub use check::{Checked, Env, check};
+pub use cost::estimate;
+pub use eval::{Fail, evaluate};
+pub use lex::Fault;
+pub use parse::parse;
+pub use types::Ty;
+
+/// So many faults of one expression are told.
+const FAULTS: usize = 100;
+
+/// Parses an expression and checks its types; the error is the text that clients are shown:
+/// `ERROR: <input>:1:6: …`, with the line and a mark below it.
+pub fn compile<'s>(source: &str, env: &Env<'s>) -> Result<(Node, Checked<'s>), String> {
+    let node = parse(source).map_err(|faults| shown(source, &faults))?;
+    let checked = check(&node, env).map_err(|faults| shown(source, &faults))?;
+    Ok((node, checked))
+}
+
+/// Faults as CEL prints them, a line and a picture for each.
+pub fn shown(source: &str, faults: &[Fault]) -> String {
+    let one = |fault: &Fault| {
+        let before = source.get(..fault.at).unwrap_or(source);
+        let line = before.matches('\n').count();
+        let column = before.rsplit('\n').next().unwrap_or_default().chars().count();
+        let text = source.split('\n').nth(line).unwrap_or_default();
+        let dots = ".".repeat(column);
+        format!("ERROR: <input>:{}:{}: {}\n | {text}\n | {dots}^", line + 1, column + 1, fault.message)
+    };
+    faults.iter().take(FAULTS).map(one).collect::<Vec<_>>().join("\n")
+}
+
+/// Runs something that recurses deeply, on a stack that is large enough for it.
+pub fn on_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(STACK);
+        let running = thread.spawn_scoped(scope, work).expect("a thread can be made");
+        match running.join() {
+            Ok(done) => done,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    })
+}
+
+/// The stack that expressions are read on, bytes: 200 levels of 10 frames, 2 KiB each without
+/// optimization, and as much again.
+const STACK: usize = 8 * 1024 * 1024;
+
+#[cfg(test)]
+mod tests;
