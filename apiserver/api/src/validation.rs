@@ -22,13 +22,13 @@ pub mod events;
 pub mod flowcontrol;
 pub mod groups;
 mod handlers;
+mod internal;
 pub(crate) mod ip;
 mod job_policy;
 mod job_status;
 pub mod metadata;
 pub mod migration;
 mod mounts;
-mod internal;
 pub mod names;
 pub mod network;
 pub mod node;
@@ -68,6 +68,8 @@ mod extension_tests;
 mod pod_tests;
 #[cfg(test)]
 mod pod_update_tests;
+#[cfg(test)]
+mod rows;
 #[cfg(test)]
 mod tests;
 
@@ -161,6 +163,21 @@ impl Errors {
             self.required(path, "");
         } else {
             self.faults(path, value, grammar(value));
+        }
+    }
+
+    /// `domain/path`, as names of controllers are written; a fault is told of the part that has it.
+    pub(crate) fn domain_path(&mut self, path: &str, value: &str) {
+        match value.split_once('/') {
+            _ if value.is_empty() => self.required(path, ""),
+            Some((domain, rest)) if !domain.is_empty() && !rest.is_empty() => {
+                self.faults(path, domain, names::dns_subdomain(domain));
+                self.faults(path, rest, names::http_path(rest));
+            }
+            _ => {
+                let detail = "must be a domain-prefixed path (such as \"acme.io/foo\")";
+                self.invalid(path, &json!(value), detail);
+            }
         }
     }
 

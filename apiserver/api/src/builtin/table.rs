@@ -450,12 +450,7 @@ static ROWS: &[Row] = &[
         validate_update: csi::driver_update,
         ..STORAGE
     },
-    Row {
-        plural: "csinodes",
-        validate: csi::node,
-        validate_update: csi::node_update,
-        ..STORAGE
-    },
+    Row { plural: "csinodes", validate: csi::node, validate_update: csi::node_update, ..STORAGE },
     Row {
         plural: "volumeattachments",
         validate: csi::attachment,

@@ -106,7 +106,8 @@ fn spec_errors(spec: &Value, rules: &Rules, errors: &mut Errors) {
     }
     let outside = metrics.iter().any(|metric| matches!(text(metric, "type"), "Object" | "External"));
     if least == Some(0) && !outside {
-        let detail = "must specify at least one Object or External metric to support scaling to zero replicas";
+        let detail =
+            "must specify at least one Object or External metric to support scaling to zero replicas";
         errors.forbidden("spec.metrics", detail);
     }
     for direction in ["scaleUp", "scaleDown"] {

@@ -109,7 +109,7 @@ fn job_spec(spec: &Value, path: &str, errors: &mut Errors) {
     }
     if let Some(manager) = given(spec, "managedBy").and_then(Value::as_str) {
         let path = format!("{path}.managedBy");
-        errors.name(&path, manager, names::domain_path);
+        errors.domain_path(&path, manager);
         if manager.len() > MANAGER_LENGTH {
             errors.too_long(path, MANAGER_LENGTH);
         }

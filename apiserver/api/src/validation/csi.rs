@@ -126,10 +126,9 @@ pub fn attachment(object: &Value) -> Vec<FieldError> {
         (None, None) => {
             errors.required(path, "must specify exactly one of inlineVolumeSpec and persistentVolumeName");
         }
-        (Some(_), Some(_)) => errors.forbidden(
-            path,
-            "must specify exactly one of inlineVolumeSpec and persistentVolumeName",
-        ),
+        (Some(_), Some(_)) => {
+            errors.forbidden(path, "must specify exactly one of inlineVolumeSpec and persistentVolumeName")
+        }
         (None, Some(name)) => {
             let (path, name) = (format!("{path}.persistentVolumeName"), name.as_str().unwrap_or_default());
             if name.is_empty() {

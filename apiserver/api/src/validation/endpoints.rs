@@ -89,13 +89,14 @@ fn domain(text: &str, path: &str, errors: &mut Errors) {
     let faults = names::dns_subdomain(name);
     let labels: Vec<&str> = name.split('.').collect();
     if !faults.is_empty() {
-        errors.faults(path, name, faults);
+        errors.invalid(path, &json!(name), &faults.join(","));
     } else if labels.len() < 2 {
         let detail = "should be a domain with at least two segments separated by dots";
         errors.invalid(path, &json!(name), detail);
     } else {
-        for label in labels {
-            errors.faults(path, label, names::dns_label(label));
+        let wrong = labels.into_iter().find(|label| !names::dns_label(label).is_empty());
+        if let Some(label) = wrong {
+            errors.invalid(path, &json!(label), &names::dns_label(label).join(","));
         }
     }
 }

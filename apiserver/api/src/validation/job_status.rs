@@ -183,14 +183,12 @@ impl Check<'_> {
     fn pods(&mut self) {
         let now = self.now;
         let ends = finished(now) != finished(self.was);
-        if finished(now)
-            && (ends || self.touched(&["terminating"]))
-            && number(now, "terminating") > 0
-        {
+        if finished(now) && (ends || self.touched(&["terminating"])) && number(now, "terminating") > 0 {
             let detail = "terminating>0 is invalid for finished job";
             self.errors.invalid("status.terminating", &now["terminating"], detail);
         }
-        if self.touched(&["ready", "active"]) && number(now, "ready") > number(now, "active") {
+        let ready = given(now, "ready").and_then(Value::as_i64);
+        if self.touched(&["ready", "active"]) && ready.is_some_and(|ready| ready > number(now, "active")) {
             let detail = "cannot set more ready pods than active";
             self.errors.invalid("status.ready", &now["ready"], detail);
         }

@@ -166,7 +166,7 @@ pub fn ingress_class(object: &Value) -> Vec<FieldError> {
     if controller.len() > CONTROLLER_LENGTH {
         errors.too_long("spec.controller", CONTROLLER_LENGTH);
     }
-    errors.name("spec.controller", controller, names::domain_path);
+    errors.domain_path("spec.controller", controller);
     let Some(parameters) = given(spec, "parameters") else { return errors.list() };
     let path = "spec.parameters";
     object_reference(parameters, path, &mut errors);

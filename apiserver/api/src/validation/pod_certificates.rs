@@ -181,9 +181,8 @@ fn status(new: &Value, before: &Value, errors: &mut Errors) {
         Some(_) => (!same_as(&json!({"conditions": list}))).then_some(
             "non-condition status fields must be empty when denying or failing the PodCertificateRequest",
         ),
-        None => (!same_as(before)).then_some(
-            "status is immutable unless transitioning to \"Issued\", \"Denied\", or \"Failed\"",
-        ),
+        None => (!same_as(before))
+            .then_some("status is immutable unless transitioning to \"Issued\", \"Denied\", or \"Failed\""),
     };
     if let Some(why) = why {
         errors.invalid_bare("status", why);
@@ -217,10 +216,7 @@ fn issued(object: &Value, errors: &mut Errors) {
     for block in others {
         if block.kind != "CERTIFICATE" {
             // The missing letter is Kubernetes' own.
-            return refuse(
-                errors,
-                "issued certificate chain must consist entirely of CERTFICATE PEM blocks",
-            );
+            return refuse(errors, "issued certificate chain must consist entirely of CERTFICATE PEM blocks");
         }
         if parsed(block).is_none() {
             return refuse(errors, "intermediate certificate does not parse as valid X.509");
@@ -257,7 +253,12 @@ fn times(object: &Value, leaf: &X509Certificate<'_>, errors: &mut Errors) -> boo
     let faults = [
         (seconds("notBefore") != from, "status.notBefore", &status["notBefore"], NOT_BEFORE.to_owned()),
         (seconds("notAfter") != to, "status.notAfter", &status["notAfter"], NOT_AFTER.to_owned()),
-        (to - from < SHORTEST, CHAIN_PATH, &nanoseconds, "leaf certificate lifetime must be >= 1 hour".to_owned()),
+        (
+            to - from < SHORTEST,
+            CHAIN_PATH,
+            &nanoseconds,
+            "leaf certificate lifetime must be >= 1 hour".to_owned(),
+        ),
         (
             to - from > longest,
             CHAIN_PATH,

@@ -47,17 +47,20 @@ pub(super) fn conditions(list: &[Value], path: &str, errors: &mut Errors) {
     for (index, condition) in list.iter().enumerate() {
         let at = format!("{path}[{index}]");
         let kind = text(condition, "type");
-        errors.faults(&format!("{at}.type"), kind, names::qualified_name(kind));
         if !seen.insert(kind) {
             errors.duplicate(format!("{at}.type"), &json!(kind));
         }
-        errors.one_of(&format!("{at}.status"), condition.get("status"), &["False", "True", "Unknown"]);
+        errors.faults(&format!("{at}.type"), kind, names::qualified_name(kind));
+        let (state, states) = (text(condition, "status"), ["False", "True", "Unknown"]);
+        if !states.contains(&state) {
+            errors.not_supported(format!("{at}.status"), &json!(state), &states);
+        }
         if condition["observedGeneration"].as_i64().is_some_and(|n| n < 0) {
             let detail = "must be greater than or equal to zero";
             errors.invalid(format!("{at}.observedGeneration"), &condition["observedGeneration"], detail);
         }
         if text(condition, "lastTransitionTime").is_empty() {
-            errors.required(format!("{at}.lastTransitionTime"), "must be set");
+            errors.required(format!("{at}.lastTransitionTime"), "");
         }
         let reason = text(condition, "reason");
         if reason.is_empty() {
@@ -115,7 +118,8 @@ pub(super) fn signer_name(name: &str, path: &str, errors: &mut Errors) {
 /// The first part between dots that is wrong.
 fn labels(text: &str, grammar: fn(&str) -> names::Faults, path: &str, errors: &mut Errors) {
     let wrong = text.split('.').map(|label| (label, grammar(label))).find(|(_, faults)| !faults.is_empty());
-    for (label, fault) in wrong.into_iter().flat_map(|(label, faults)| faults.into_iter().map(move |f| (label, f)))
+    for (label, fault) in
+        wrong.into_iter().flat_map(|(label, faults)| faults.into_iter().map(move |f| (label, f)))
     {
         errors.invalid(path, &json!(text), &format!("validating label {label:?}: {fault}"));
     }

@@ -4,7 +4,10 @@
 
 use serde_json::{Value, json};
 
-use super::{Errors, csi, items, job_status, metadata, shared, network, node, pod_status, quota, service, storage, text};
+use super::{
+    Errors, csi, items, job_status, metadata, network, node, pod_status, quota, service, shared, storage,
+    text,
+};
 use crate::error::FieldError;
 
 /// Errors of a status: new, old.

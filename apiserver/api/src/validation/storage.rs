@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use super::{
-    Errors, given, internal, items, label_selector, names, plugins, resources, same, scheduling, text, volume,
-    with_metadata,
+    Errors, given, internal, items, label_selector, names, plugins, resources, same, scheduling, text,
+    volume, with_metadata,
 };
 use crate::diff;
 use crate::error::FieldError;
@@ -404,4 +404,3 @@ fn allocated_name(name: &str, path: &str, errors: &mut Errors) {
         errors.not_supported(path, &json!(name), &["storage"]);
     }
 }
-

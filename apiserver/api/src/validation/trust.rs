@@ -34,9 +34,8 @@ fn bundle_name(object: &Value) -> Errors {
 
 /// What is wrong with a name, or with the beginning of one that is to be generated.
 fn bundle_faults(name: &str, signer: &str, beginning: bool) -> names::Faults {
-    let subdomain = |name: &str| {
-        names::dns_subdomain(if beginning { name.trim_end_matches('-') } else { name })
-    };
+    let subdomain =
+        |name: &str| names::dns_subdomain(if beginning { name.trim_end_matches('-') } else { name });
     if signer.is_empty() {
         if name.contains(':') {
             return vec!["ClusterTrustBundle without signer name must not have \":\" in its name".to_owned()];

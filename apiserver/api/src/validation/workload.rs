@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use super::{
-    Errors, amount, given, int_or_percent, internal, is_new, items, label_selector, metadata, names, pod, text,
-    with_metadata,
+    Errors, amount, given, int_or_percent, internal, is_new, items, label_selector, metadata, names, pod,
+    text, with_metadata,
 };
 use crate::error::FieldError;
 use crate::selector::LabelSelector;
@@ -141,9 +141,8 @@ pub fn daemon_set_update(new: &Value, old: &Value) -> Vec<FieldError> {
 /// Several pods cannot write to one disk of GCE; what did before may go on.
 fn shared_disks(spec: &Value, before: Option<&Value>, errors: &mut Errors) {
     let volumes = |spec: &Value| items(&spec["template"]["spec"], "volumes").to_vec();
-    let written = |volume: &Value| {
-        given(volume, "gcePersistentDisk").is_some_and(|disk| disk["readOnly"] != true)
-    };
+    let written =
+        |volume: &Value| given(volume, "gcePersistentDisk").is_some_and(|disk| disk["readOnly"] != true);
     let several = spec["replicas"].as_i64().unwrap_or(0) > 1;
     if !several || before.is_some_and(|before| volumes(before).iter().any(written)) {
         return;
