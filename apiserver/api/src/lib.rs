@@ -9,6 +9,7 @@ pub mod columns;
 pub mod conversion;
 pub mod defaulting;
 pub mod definition;
+mod diff;
 pub mod error;
 pub mod managed;
 pub mod meta;

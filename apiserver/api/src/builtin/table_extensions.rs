@@ -4,7 +4,7 @@
 use super::table::{API_EXTENSIONS, DEFAULT_ROW, Row};
 use crate::defaulting::extensions as d_extensions;
 use crate::validation::{
-    admission, aggregation, coordination, events, flowcontrol, migration, policies, trust,
+    admission, aggregation, coordination, events, flowcontrol, migration, pod_certificates, policies, trust,
 };
 
 const ADMISSION: Row =
@@ -89,15 +89,15 @@ pub(super) static ROWS: &[Row] = &[
         plural: "clustertrustbundles",
         selectable: &["spec.signerName"],
         validate: trust::bundle,
-        validate_update: trust::bundle_update,
+        validate_change: Some(trust::bundle_change),
         ..CERTIFICATES
     },
     Row {
         plural: "podcertificaterequests",
         selectable: &["spec.signerName", "spec.podName", "spec.nodeName"],
         default: d_extensions::pod_certificate,
-        validate: trust::pod_request,
-        validate_change: Some(trust::pod_request_change),
+        validate: pod_certificates::request,
+        validate_change: Some(pod_certificates::request_change),
         ..CERTIFICATES
     },
     Row {
