@@ -14,6 +14,8 @@ mod roots;
 
 #[path = "../src/openapi/message.rs"]
 mod message;
+#[path = "../src/openapi/reduce.rs"]
+mod reduce;
 
 use std::path::{Path, PathBuf};
 
@@ -33,7 +35,7 @@ pub struct Served {
 fn main() {
     println!("cargo::rerun-if-changed=build");
     println!("cargo::rerun-if-changed=data");
-    for file in ["message", "message_v2", "message_v3"] {
+    for file in ["message", "message_v2", "message_v3", "reduce"] {
         println!("cargo::rerun-if-changed=src/openapi/{file}.rs");
     }
     let root = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR"));

@@ -136,9 +136,6 @@ impl Seen {
             subresource,
             scope,
         ];
-        if known && deprecation(info).is_some() {
-            server.metrics().deprecated("", &info.version, &info.resource, &info.subresource);
-        }
         Self {
             requests: server.metrics().requests(&labels),
             long_running: info.is_long_running(),
@@ -337,23 +334,9 @@ async fn authorize(context: Context, request: Request<Body>) -> Answer {
     route(context, request).await
 }
 
-/// What to say to users of a kind that is deprecated (of those of 1.36, only these are served).
-fn deprecation(info: &RequestInfo) -> Option<&'static str> {
-    match (info.group.as_str(), info.version.as_str(), info.resource.as_str()) {
-        ("", "v1", "endpoints") => {
-            Some("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice")
-        }
-        ("", "v1", "componentstatuses") => Some("v1 ComponentStatus is deprecated in v1.19+"),
-        _ => None,
-    }
-}
-
 /// To a verb on a kind, or to one of the other paths.
 async fn route(context: Context, request: Request<Body>) -> Answer {
     let head = request.method() == http::Method::HEAD;
-    if let Some(warning) = deprecation(&context.info) {
-        context.warn(warning.to_owned());
-    }
     let answer = if context.info.is_resource {
         verbs::dispatch(&context, request).boxed().await
     } else {

@@ -23,8 +23,6 @@ use crate::respond::{self, Answer};
 use crate::server::Server;
 use crate::verbs::{no_such_resource, not_allowed};
 
-/// The version of Kubernetes whose API is served.
-pub const KUBERNETES: (&str, &str, &str) = ("1", "36", "0");
 /// The store has this long to say how large it is.
 const SIZE: Duration = Duration::from_secs(1);
 
@@ -36,7 +34,7 @@ pub async fn dispatch(context: &Context, method: &Method) -> Answer {
     let path = context.info.path.as_str();
     match path {
         "/" => return Ok(indented(&index(context))),
-        "/version" | "/version/" => return Ok(indented(&version())),
+        "/version" | "/version/" => return Ok(indented(&context.server.config().build.version())),
         "/metrics" => return metrics(context, false).await,
         "/metrics/slis" => return metrics(context, true).await,
         "/openid/v1/jwks" | "/.well-known/openid-configuration" => return tokens(context, path),
@@ -285,26 +283,6 @@ fn index(context: &Context) -> Value {
     json!({"paths": paths})
 }
 
-fn version() -> Value {
-    let (major, minor, patch) = KUBERNETES;
-    json!({
-        "major": major, "minor": minor,
-        "gitVersion": format!("v{major}.{minor}.{patch}+hawser.{}", env!("CARGO_PKG_VERSION")),
-        "gitCommit": "", "gitTreeState": "clean", "buildDate": "1970-01-01T00:00:00Z",
-        "goVersion": "", "compiler": "rustc",
-        "platform": format!("{}/{}", std::env::consts::OS, architecture()),
-    })
-}
-
-/// As Go spells it.
-fn architecture() -> &'static str {
-    match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    }
-}
-
 /// `/metrics` and `/metrics/slis`, as text unless OpenMetrics is asked for.
 async fn metrics(context: &Context, slis: bool) -> Answer {
     let ranges = negotiate::ranges(&context.headers);
@@ -346,7 +324,7 @@ fn state(server: &Server, store_bytes: Option<u64>) -> metrics::State {
             by_kind.push(state);
         }
     }
-    let version = version();
+    let version = server.config().build.version();
     let build = [
         ("build_date", "buildDate"),
         ("compiler", "compiler"),

@@ -14,6 +14,7 @@ use bytes::Bytes;
 use flate2::read::GzDecoder;
 use serde_json::{Map, Value, json};
 
+use super::builtin::Builtin;
 use crate::discovery::Discovery;
 use crate::respond;
 
@@ -29,6 +30,7 @@ pub struct Packed {
 /// The documents of one state of the registry.
 pub struct Documents {
     discovery: Discovery,
+    builtin: Builtin,
     custom: Vec<Arc<Resource>>,
     v2: OnceLock<Packed>,
     v2_protobuf: OnceLock<Packed>,
@@ -43,6 +45,7 @@ impl Documents {
         let kinds = builtin.iter().chain(&custom).map(|resource| &**resource);
         Self {
             discovery: Discovery::new(kinds),
+            builtin: Builtin::of(builtin),
             custom,
             v2: OnceLock::new(),
             v2_protobuf: OnceLock::new(),
@@ -62,7 +65,7 @@ impl Documents {
 
     /// Where the v3 documents are.
     pub fn v3_index(&self) -> Value {
-        let mut index = openapi::v3_index();
+        let mut index = self.builtin.v3_index();
         let mut versions: Vec<(&str, &str)> =
             self.custom.iter().map(|r| (r.group.as_str(), r.version.as_str())).collect();
         versions.sort_unstable();
@@ -80,9 +83,8 @@ impl Documents {
 
     /// The v3 document of a group and version; `None` if there is none.
     pub fn v3(&self, group: &str, version: &str) -> Result<Option<Packed>, ApiError> {
-        if let (Some(bytes), Some(hash)) = (openapi::v3_gz(group, version), openapi::v3_hash(group, version))
-        {
-            return Ok(Some(Packed { packed: Bytes::from_static(bytes), hash: hash.to_owned() }));
+        if let Some(packed) = self.builtin.v3(group, version)? {
+            return Ok(Some(packed));
         }
         let kinds: Vec<&Arc<Resource>> = self.of_version(group, version).collect();
         if kinds.is_empty() {
@@ -114,8 +116,7 @@ impl Documents {
 
     /// The v2 document.
     pub fn v2(&self) -> Result<Packed, ApiError> {
-        let builtin =
-            Packed { packed: Bytes::from_static(openapi::v2_gz()), hash: openapi::v2_hash().to_owned() };
+        let builtin = self.builtin.v2()?;
         if self.custom.is_empty() {
             return Ok(builtin);
         }
@@ -135,9 +136,9 @@ impl Documents {
 
     /// The same as a protobuf message.
     pub fn v2_protobuf(&self) -> Result<Packed, ApiError> {
-        let (packed, own) = (Bytes::from_static(openapi::v2_protobuf_gz()), openapi::v2_protobuf_hash());
+        let Packed { packed, hash: own } = self.builtin.v2_protobuf()?;
         if self.custom.is_empty() {
-            return Ok(Packed { packed, hash: own.to_owned() });
+            return Ok(Packed { packed, hash: own });
         }
         if let Some(packed) = self.v2_protobuf.get() {
             return Ok(packed.clone());
@@ -163,7 +164,7 @@ impl Documents {
     }
 }
 
-fn unfit(error: message::Unfit) -> ApiError {
+pub(super) fn unfit(error: message::Unfit) -> ApiError {
     ApiError::internal(format!("the document cannot be written as protobuf: {error}"))
 }
 
@@ -211,11 +212,11 @@ fn v3(kinds: &[&Arc<Resource>]) -> Result<Value, ApiError> {
     }))
 }
 
-fn pack(document: &Value) -> Result<Bytes, ApiError> {
+pub(super) fn pack(document: &Value) -> Result<Bytes, ApiError> {
     zip(document.to_string().as_bytes())
 }
 
-fn zip(content: &[u8]) -> Result<Bytes, ApiError> {
+pub(super) fn zip(content: &[u8]) -> Result<Bytes, ApiError> {
     respond::gzip(content)
         .map(Bytes::from)
         .map_err(|error| ApiError::internal(format!("the document cannot be packed: {error}")))
@@ -230,7 +231,7 @@ fn inflate(packed: &[u8]) -> Result<Vec<u8>, ApiError> {
     Ok(content)
 }
 
-fn unpack(packed: &[u8]) -> Result<Value, ApiError> {
+pub(super) fn unpack(packed: &[u8]) -> Result<Value, ApiError> {
     serde_json::from_slice(&inflate(packed)?)
         .map_err(|error| ApiError::internal(format!("the document cannot be decoded: {error}")))
 }

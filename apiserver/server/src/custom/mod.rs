@@ -9,6 +9,7 @@
 //! on every server over the same store. One task drives all definitions; an object of a kind is
 //! kept in memory only after somebody has asked for the kind.
 
+mod builtin;
 pub mod conversion;
 mod documents;
 mod driver;
@@ -29,6 +30,7 @@ use tokio::sync::Notify;
 use crate::cache::{Caches, Entry};
 use crate::context::Context;
 use crate::convert;
+use crate::maintain::Kept;
 
 pub use documents::Documents;
 pub use driver::run;
@@ -55,12 +57,20 @@ pub struct CustomKinds {
     /// Names of definitions that the driver has not looked at since they changed.
     dirty: Mutex<BTreeSet<String>>,
     wake: Notify,
+    /// Told when kinds come or go.
+    kept: Arc<Kept>,
 }
 
 impl CustomKinds {
     /// None yet.
-    pub fn new(caches: Arc<Caches>) -> Self {
-        Self { caches, state: ArcSwap::default(), dirty: Mutex::default(), wake: Notify::new() }
+    pub fn new(caches: Arc<Caches>, kept: Arc<Kept>) -> Self {
+        Self { caches, state: ArcSwap::default(), dirty: Mutex::default(), wake: Notify::new(), kept }
+    }
+
+    /// The groups and versions of the kinds.
+    pub fn versions(&self) -> BTreeSet<(String, String)> {
+        let state = self.state.load();
+        state.kinds.keys().map(|(group, version, _)| (group.clone(), version.clone())).collect()
     }
 
     /// The kind behind `/apis/GROUP/VERSION/…/PLURAL`.
@@ -122,6 +132,7 @@ impl CustomKinds {
             self.caches.set_custom(&prefix, if own { &kinds } else { &[] });
         }
         self.state.store(Arc::new(state));
+        self.kept.api_services.notify_one();
         // A name may have become free.
         for other in self.of_group(&group).iter().filter(|other| !other.accepted) {
             self.mark(&other.name);
@@ -164,17 +175,13 @@ pub fn observe(caches: &Caches, kinds: &Arc<CustomKinds>) {
     }));
 }
 
-/// What happens to every request for a custom kind before its verb: warnings of deprecation, the
-/// first load of its objects, and no new objects where the definition goes. Of built-in kinds those
+/// What happens to every request for a custom kind before its verb: the first load of its objects, and no new objects where the definition goes. Of built-in kinds those
 /// versions are loaded that are read and not kept.
 pub async fn admit(context: &Context, resource: &Resource) -> Result<(), ApiError> {
-    let Some(custom) = &resource.custom else {
+    if resource.custom.is_none() {
         let reads = matches!(context.info.verb, "get" | "list" | "watch" | "deletecollection");
         let lazy = reads && convert::is_converted(resource);
         return if lazy { context.server.start_cache(resource).await } else { Ok(()) };
-    };
-    if let Some(text) = custom.deprecation() {
-        context.warn(text);
     }
     if context.info.verb == "create" && context.info.subresource.is_empty() {
         may_create(resource)?;

@@ -145,8 +145,8 @@ struct Inner {
     lists: Family<2, Lists>,
     /// group, operation, resource
     store: Arc<Family<3, StoreCalls>>,
-    /// group, version, resource, subresource
-    deprecated: Family<4, Gauge>,
+    /// As [`Metrics::deprecated`] has them.
+    deprecated: Family<5, Gauge>,
     /// operation, rejected, type
     admission_steps: Family<3, Histogram>,
     /// name, operation, rejected, type
@@ -252,9 +252,10 @@ impl Metrics {
         Arc::clone(&self.0.store)
     }
 
-    /// Somebody has used a version of the API that will go.
-    pub fn deprecated(&self, group: &str, version: &str, resource: &str, subresource: &str) {
-        self.0.deprecated.get(&[group, version, resource, subresource]).value.set(1);
+    /// Somebody has used a version of the API that will go: group, the release that does not have it
+    /// any more, resource, subresource, version.
+    pub fn deprecated(&self, labels: [&str; 5]) {
+        self.0.deprecated.get(&labels).value.set(1);
     }
 
     /// All plugins of one type, `admit` or `validate`, have judged a request.

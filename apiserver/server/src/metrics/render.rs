@@ -202,12 +202,8 @@ impl Metrics {
             "gauge",
             "[STABLE] Gauge of deprecated APIs that have been requested, broken out by API group, version, resource, subresource, and removed_release.",
             |s| {
-                each(&self.0.deprecated, ["group", "version", "resource", "subresource"], |labels, value| {
-                    let mut labels = labels.to_vec();
-                    labels.push(("removed_release", ""));
-                    labels.sort_unstable();
-                    s.value(&labels, value.value() as f64);
-                });
+                let names = ["group", "removed_release", "resource", "subresource", "version"];
+                each(&self.0.deprecated, names, |labels, value| s.value(labels, value.value() as f64));
             },
         );
         page.family(

@@ -1,6 +1,7 @@
 //! The generic verbs, and where a request for a kind goes.
 
 mod apply;
+mod components;
 pub mod create;
 pub mod decode;
 pub mod delete;
@@ -25,14 +26,13 @@ use std::sync::Arc;
 use apiserver_api::error::ApiError;
 use apiserver_api::registry::{Resource, Verb};
 use http::Request;
-use serde_json::json;
 
 use crate::body::{self, Body};
 use crate::context::Context;
 use crate::custom;
 use crate::custom::conversion::Detour;
-use crate::respond::{self, Answer};
-use crate::storage;
+use crate::deprecation;
+use crate::respond::Answer;
 use update::Part;
 
 pub use apply::parse as parse_configuration;
@@ -58,6 +58,7 @@ async fn served(context: &Context, request: Request<Body>) -> Answer {
         .await
         .ok_or_else(no_such_resource)?;
     placed(context, &resource)?;
+    deprecation::note(context, &resource);
     custom::admit(context, &resource).await?;
     if !info.subresource.is_empty() {
         return subresources::dispatch(context, &resource, request).await;
@@ -73,14 +74,11 @@ async fn served(context: &Context, request: Request<Body>) -> Answer {
     if misplaced || (resource.custom.is_none() && !resource.verbs.contains(&verb)) {
         return Err(not_allowed());
     }
-    if !resource.stored && verb == Verb::List {
-        // ComponentStatus, whose objects nothing has filled in for years.
-        let kind = format!("{}List", resource.kind);
-        let list = json!({"kind": kind, "apiVersion": resource.api_version(), "metadata": {}, "items": []});
-        return Ok(respond::json(200, &list));
-    }
-    if !resource.stored && verb == Verb::Get {
-        return Err(storage::not_found(&resource, &info.name));
+    // ComponentStatus is the only kind that can be read and is not stored.
+    match verb {
+        Verb::List if !resource.stored => return components::list(context, &resource).await,
+        Verb::Get if !resource.stored => return components::get(context, &resource).await,
+        _ => {}
     }
     if !resource.stored {
         return reviews::create(context, &resource, body::read(request.into_body()).await?).await;
