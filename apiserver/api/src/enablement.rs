@@ -261,9 +261,18 @@ mod tests {
             ("apps=true", "invalid key apps"),
             ("a/b/c/d=true", "invalid key a/b/c/d"),
             ("apps/v1=perhaps", "invalid value of apps/v1: perhaps"),
-            ("extensions/v1beta1=true,foo.example.com/v1", "unknown api groups extensions/v1beta1,foo.example.com/v1"),
-            ("batch/v2alpha1=true", "group version batch/v2alpha1 that has not been registered; batch has v1"),
-            ("apps/v1/deployment=true", "unknown resource deployment of apps/v1; it has controllerrevisions, "),
+            (
+                "extensions/v1beta1=true,foo.example.com/v1",
+                "unknown api groups extensions/v1beta1,foo.example.com/v1",
+            ),
+            (
+                "batch/v2alpha1=true",
+                "group version batch/v2alpha1 that has not been registered; batch has v1",
+            ),
+            (
+                "apps/v1/deployment=true",
+                "unknown resource deployment of apps/v1; it has controllerrevisions, ",
+            ),
         ] {
             let error = served(text).unwrap_err().to_string();
             assert!(error.contains(why), "{text}: {error}");

@@ -1,6 +1,7 @@
 //! Paths that are no kinds: discovery, OpenAPI, version, health, metrics, token keys.
 
 use std::io::Read as _;
+use std::sync::Arc;
 use std::time::Duration;
 
 use apiserver_api::error::ApiError;
@@ -298,12 +299,19 @@ async fn metrics(context: &Context, slis: bool) -> Answer {
     } else {
         let size = tokio::time::timeout(SIZE, context.server.store().size_bytes()).await;
         let size = size.ok().and_then(Result::ok).flatten();
-        metrics.page(format, &state(&context.server, size))
+        metrics.page(format, &state(&context.server, size, taken(&context.server).await))
     };
     Ok(respond::bytes(200, format.media(), page))
 }
 
-fn state(server: &Server, store_bytes: Option<u64>) -> metrics::State {
+/// How many addresses and node ports are given out.
+async fn taken(server: &Server) -> metrics::Taken {
+    let Ok(allocator) = server.allocator() else { return metrics::Taken::default() };
+    let ports = tokio::time::timeout(SIZE, allocator.ports_taken()).await.ok().flatten();
+    metrics::Taken { addresses: allocator.addresses_taken(), ports }
+}
+
+fn state(server: &Server, store_bytes: Option<u64>, taken: metrics::Taken) -> metrics::State {
     let custom = server.caches().live_custom();
     let caches = server.caches().iter().chain(&custom).map(|cache| {
         let snapshot = cache.snapshot();
@@ -315,6 +323,9 @@ fn state(server: &Server, store_bytes: Option<u64>) -> metrics::State {
             received: cache.counts.received.value(),
             initial: cache.counts.initial.value(),
             loads: cache.counts.loads.value(),
+            terminated: cache.counts.terminated.value(),
+            capacity: cache.capacity(),
+            cache: Arc::clone(cache),
         }
     });
     // Two versions of a kind are one to those who count objects.
@@ -338,7 +349,7 @@ fn state(server: &Server, store_bytes: Option<u64>) -> metrics::State {
     ];
     let text = |key: &str| version[key].as_str().unwrap_or_default().to_owned();
     let build = build.into_iter().map(|(label, key)| (label, text(key))).collect();
-    metrics::State { caches: by_kind, store_bytes, build }
+    metrics::State { caches: by_kind, store_bytes, build, taken }
 }
 
 fn tokens(context: &Context, path: &str) -> Answer {

@@ -182,7 +182,8 @@ impl Server {
         feed_blocks(&caches, &blocks);
         let kept = Arc::new(Kept::default());
         kept.observe(&caches);
-        let custom = Arc::new(CustomKinds::new(Arc::clone(&caches), Arc::clone(&kept)));
+        let queue = Arc::clone(metrics.definitions());
+        let custom = Arc::new(CustomKinds::new(Arc::clone(&caches), Arc::clone(&kept), queue));
         custom::observe(&caches, &custom);
         let bound_objects = Arc::new(Bound::new(&caches));
         authorizer.limit_nodes(Arc::<Bound>::clone(&bound_objects));

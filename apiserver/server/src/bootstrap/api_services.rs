@@ -67,7 +67,8 @@ pub fn wanted(group: &str, version: &str, custom: bool) -> Option<Value> {
         }
         None => CUSTOM,
     };
-    let mut spec = json!({"version": version, "groupPriorityMinimum": of_group, "versionPriority": of_version});
+    let mut spec =
+        json!({"version": version, "groupPriorityMinimum": of_group, "versionPriority": of_version});
     if !group.is_empty() {
         spec["group"] = group.into();
     }

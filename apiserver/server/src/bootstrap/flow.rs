@@ -25,7 +25,8 @@ const LEVELS: &[Level] = &[
 
 /// A flow schema: name, level, precedence, what tells flows apart, subjects, and rules as in
 /// [`rules`].
-type Schema = (&'static str, &'static str, u32, &'static str, &'static [&'static str], &'static [&'static str]);
+type Schema =
+    (&'static str, &'static str, u32, &'static str, &'static [&'static str], &'static [&'static str]);
 
 const EVERYBODY: &[&str] = &["group:system:unauthenticated", "group:system:authenticated"];
 const NODES: &[&str] = &["group:system:nodes"];
@@ -40,7 +41,11 @@ const SCHEMAS: &[Schema] = &[
         "leader-election",
         100,
         "ByUser",
-        &["user:system:kube-controller-manager", "user:system:kube-scheduler", "serviceaccount:kube-system/*"],
+        &[
+            "user:system:kube-controller-manager",
+            "user:system:kube-scheduler",
+            "serviceaccount:kube-system/*",
+        ],
         &["get,create,update coordination.k8s.io leases"],
     ),
     (
@@ -159,8 +164,11 @@ fn rules(texts: &[&str]) -> Map<String, Value> {
 
 /// The condition that says whether a schema's priority level exists, changed at `when`.
 pub fn dangling(level: &str, exists: bool, when: &str) -> Value {
-    let (status, reason, end) =
-        if exists { ("False", "Found", "and it exists") } else { ("True", "NotFound", "but there is no such object") };
+    let (status, reason, end) = if exists {
+        ("False", "Found", "and it exists")
+    } else {
+        ("True", "NotFound", "but there is no such object")
+    };
     let mut condition = json!({
         "type": "Dangling", "status": status, "reason": reason,
         "message": format!(

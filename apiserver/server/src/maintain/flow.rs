@@ -97,7 +97,8 @@ fn marked(schema: &Value, levels: &Cache, now: &str) -> Option<Value> {
     let level = meta::text(schema, "/spec/priorityLevelConfiguration/name");
     let wanted = flow::dangling(level, levels.get(level).is_some(), now);
     let conditions = meta::list(schema, "/status/conditions");
-    let same = |held: &Value| ["status", "reason", "message"].iter().all(|field| held[*field] == wanted[*field]);
+    let same =
+        |held: &Value| ["status", "reason", "message"].iter().all(|field| held[*field] == wanted[*field]);
     let place = conditions.iter().position(|condition| condition["type"] == "Dangling");
     if place.is_some_and(|place| same(&conditions[place])) {
         return None;

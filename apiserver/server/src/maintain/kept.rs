@@ -19,9 +19,11 @@ impl Kept {
     /// Wakes the keepers when objects of their kinds change.
     pub fn observe(self: &Arc<Self>, caches: &Caches) {
         let flow = "flowcontrol.apiserver.k8s.io";
-        for (group, plural) in
-            [(flow, "flowschemas"), (flow, "prioritylevelconfigurations"), ("apiregistration.k8s.io", "apiservices")]
-        {
+        for (group, plural) in [
+            (flow, "flowschemas"),
+            (flow, "prioritylevelconfigurations"),
+            ("apiregistration.k8s.io", "apiservices"),
+        ] {
             let Some(cache) = caches.cache(group, "v1", plural) else { continue };
             let kept = Arc::clone(self);
             cache.observe(Box::new(move |_, _| {

@@ -93,7 +93,8 @@ fn build_allocator(server: &Arc<Server>) {
     let cache = server.cache(kind).ok();
     let blocks = Arc::clone(server.blocks());
     let kind = (Arc::clone(kind), cache);
-    server.set_allocator(Allocator::new(config, server.shared_store(), kind, blocks, server.ambient()));
+    let allocator = Allocator::new(config, server.shared_store(), kind, blocks, server.ambient());
+    server.set_allocator(allocator.counting_in(server.metrics().clone()));
 }
 
 /// Namespaces first, the rest at once, so that the store commits them together.

@@ -25,6 +25,7 @@ use std::sync::Arc;
 
 use apiserver_api::error::ApiError;
 use apiserver_api::registry::{Resource, Verb};
+use bytes::Bytes;
 use http::Request;
 
 use crate::body::{self, Body};
@@ -87,20 +88,37 @@ async fn served(context: &Context, request: Request<Body>) -> Answer {
         Verb::Get => get::get(context, &resource).await,
         Verb::List => list::list(context, &resource).await,
         Verb::Watch => watch::watch(context, &resource, request).await,
-        Verb::Create => create::create(context, &resource, body::read(request.into_body()).await?).await,
+        Verb::Create => {
+            create::create(context, &resource, read(context, &resource, "create", request).await?).await
+        }
         Verb::Update => {
-            let bytes = body::read(request.into_body()).await?;
+            let bytes = read(context, &resource, "update", request).await?;
             update::update(context, &resource, Part::Main, bytes).await
         }
         Verb::Patch => {
-            let bytes = body::read(request.into_body()).await?;
+            let bytes = read(context, &resource, "patch", request).await?;
             patch::patch(context, &resource, Part::Main, bytes).await
         }
-        Verb::Delete => delete::delete(context, &resource, body::read(request.into_body()).await?).await,
+        Verb::Delete => {
+            delete::delete(context, &resource, read(context, &resource, "delete", request).await?).await
+        }
         Verb::DeleteCollection => {
-            delete::collection(context, &resource, body::read(request.into_body()).await?).await
+            let bytes = read(context, &resource, "delete_collection", request).await?;
+            delete::collection(context, &resource, bytes).await
         }
     }
+}
+
+/// The body of a write, whose size is counted.
+async fn read(
+    context: &Context,
+    resource: &Resource,
+    verb: &str,
+    request: Request<Body>,
+) -> Result<Bytes, ApiError> {
+    let bytes = body::read(request.into_body()).await?;
+    context.server.metrics().body_read(resource, verb, bytes.len());
+    Ok(bytes)
 }
 
 /// A path must name a namespace where, and only where, the kind has one.

@@ -12,6 +12,7 @@ mod crds_many;
 mod crds_webhook;
 mod discovery;
 mod documents;
+mod enablement;
 mod envelope;
 mod explain;
 mod faults;
@@ -19,6 +20,7 @@ mod harness;
 mod health;
 #[path = "../../../../tests/support/history.rs"]
 mod history;
+mod house;
 mod kinds;
 mod kubectl;
 mod limits;
