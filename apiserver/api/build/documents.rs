@@ -10,11 +10,12 @@ use flate2::write::GzEncoder;
 use serde_json::{Map, Value, json};
 
 use crate::definitions::Definitions;
-use crate::{Served, message, paths};
+use crate::{Served, message, paths, reduce};
 
 const PREFIX: &str = "#/$defs/";
 
-/// Writes `v2.json.gz`, `v2.pb.gz`, `v3-*.json.gz` and `openapi_index.rs` into `out`.
+/// Writes `v2.json.gz`, the same of what is served by default as `v2-default.json.gz` and
+/// `v2-default.pb.gz`, `v3-*.json.gz` and `openapi_index.rs` into `out`.
 pub fn write(out: &Path, definitions: &Definitions, served: &[Served], enums: &Value) {
     let mut by_version: BTreeMap<(String, String), Map<String, Value>> = BTreeMap::new();
     for resource in served {
@@ -36,13 +37,20 @@ pub fn write(out: &Path, definitions: &Definitions, served: &[Served], enums: &V
         .expect("writing to a string");
     }
     index.push_str("];\n");
-    let document = v2(definitions, &by_version);
+    let mut document = v2(definitions, &by_version);
     let text = serde_json::to_vec(&document).expect("a JSON value is serializable");
     store(&out.join("v2.json.gz"), &text);
-    writeln!(index, "static V2_HASH: &str = \"{}\";", hash(&text)).expect("writing to a string");
+    let mut constant = |name: &str, hash: String| {
+        writeln!(index, "static {name}: &str = \"{hash}\";").expect("writing to a string");
+    };
+    constant("V2_HASH", hash(&text));
+    reduce::without(&mut document, &|_, version, _| version.contains("alpha") || version.contains("beta"));
+    let text = serde_json::to_vec(&document).expect("a JSON value is serializable");
+    store(&out.join("v2-default.json.gz"), &text);
+    constant("V2_DEFAULT_HASH", hash(&text));
     let message = message::v2(&document).unwrap_or_else(|error| panic!("{error}"));
-    store(&out.join("v2.pb.gz"), &message);
-    writeln!(index, "static V2_PROTOBUF_HASH: &str = \"{}\";", hash(&message)).expect("writing to a string");
+    store(&out.join("v2-default.pb.gz"), &message);
+    constant("V2_DEFAULT_PROTOBUF_HASH", hash(&message));
     std::fs::write(out.join("openapi_index.rs"), index).expect("OUT_DIR is writable");
 }
 

@@ -16,6 +16,8 @@ mod roots;
 mod message;
 #[path = "../src/openapi/parameters.rs"]
 mod parameters;
+#[path = "../src/openapi/reduce.rs"]
+mod reduce;
 
 use std::path::{Path, PathBuf};
 
@@ -35,7 +37,7 @@ pub struct Served {
 fn main() {
     println!("cargo::rerun-if-changed=build");
     println!("cargo::rerun-if-changed=data");
-    for file in ["message", "message_v2", "message_v3", "parameters"] {
+    for file in ["message", "message_v2", "message_v3", "parameters", "reduce"] {
         println!("cargo::rerun-if-changed=src/openapi/{file}.rs");
     }
     let root = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR"));

@@ -29,7 +29,7 @@ pub use watchers::{Subscription, Trigger};
 
 use crate::encoding;
 use crate::limits;
-use crate::metrics::Counter;
+use crate::metrics::{Counter, Histogram};
 use crate::negotiate::Wanted;
 use crate::table::Include;
 use watchers::Watchers;
@@ -178,8 +178,10 @@ pub struct Cache {
     starting: AsyncMutex<()>,
 }
 
-/// What has come into a cache since the start.
-#[derive(Default)]
+/// Seconds that reads wait for the newest state.
+static WAIT_SECONDS: [f64; 13] = [0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0];
+
+/// What has come into a cache since the start, and what was asked of it.
 pub struct Counts {
     /// Changes.
     pub received: Counter,
@@ -187,6 +189,20 @@ pub struct Counts {
     pub initial: Counter,
     /// Whole states.
     pub loads: Counter,
+    /// Watchers that were cut off because they were too slow.
+    pub terminated: Counter,
+    /// How long reads have waited for the newest state.
+    pub waits: Histogram,
+    /// Those that did not get it, and those that did.
+    pub consistent: [Counter; 2],
+}
+
+impl Default for Counts {
+    fn default() -> Self {
+        let (received, initial, loads, terminated, consistent) = Default::default();
+        let waits = Histogram::new(&WAIT_SECONDS);
+        Self { received, initial, loads, terminated, waits, consistent }
+    }
 }
 
 /// Called by the feed for each change, old and new, before the revision counts as passed. It
@@ -447,6 +463,11 @@ impl Cache {
         lock(&self.inner).watchers.len()
     }
 
+    /// Changes that the history has room for before it takes more memory.
+    pub fn capacity(&self) -> usize {
+        lock(&self.inner).history.capacity()
+    }
+
     /// The place of the field in [`Entry::fields`] that [`Trigger::Field`] goes by.
     pub fn indexed(&self) -> Option<usize> {
         self.indexed
@@ -509,7 +530,7 @@ impl Cache {
         self.counts.received.add(done.len() as u64);
         for change in done {
             self.tell(change.old.as_deref(), change.new.as_deref());
-            inner.watchers.send(&change, self.indexed);
+            self.counts.terminated.add(inner.watchers.send(&change, self.indexed));
             inner.history.push_back(change);
         }
         inner.trim();

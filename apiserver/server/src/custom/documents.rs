@@ -14,6 +14,7 @@ use bytes::Bytes;
 use flate2::read::GzDecoder;
 use serde_json::{Map, Value, json};
 
+use super::builtin::Builtin;
 use crate::discovery::Discovery;
 use crate::respond;
 
@@ -29,6 +30,7 @@ pub struct Packed {
 /// The documents of one state of the registry.
 pub struct Documents {
     discovery: Discovery,
+    builtin: Builtin,
     custom: Vec<Arc<Resource>>,
     /// The same by group and version.
     versions: BTreeMap<(String, String), Vec<Arc<Resource>>>,
@@ -50,6 +52,7 @@ impl Documents {
         }
         Self {
             discovery,
+            builtin: Builtin::of(builtin),
             custom,
             versions,
             v2: OnceLock::new(),
@@ -66,9 +69,10 @@ impl Documents {
 
     /// Where the v3 documents are.
     pub fn v3_index(&self) -> Value {
-        let mut index = openapi::v3_index();
+        let mut index = self.builtin.v3_index();
         for ((group, version), kinds) in &self.versions {
-            let (path, hash) = (format!("apis/{group}/{version}"), v3_hash(group, version, kinds));
+            let path = format!("apis/{group}/{version}");
+            let hash = v3_hash(self.builtin.v3_hash(group, version), kinds);
             index["paths"][&path] =
                 json!({"serverRelativeURL": format!("/openapi/v3/{path}?hash={hash}")});
         }
@@ -77,24 +81,19 @@ impl Documents {
 
     /// The v3 document of a group and version; `None` if there is none.
     pub fn v3(&self, group: &str, version: &str) -> Result<Option<Packed>, ApiError> {
+        let builtin = self.builtin.v3(group, version)?;
         let key = (group.to_owned(), version.to_owned());
-        let (builtin, own) = (openapi::v3_gz(group, version), openapi::v3_hash(group, version));
-        let kinds = match (self.versions.get(&key), builtin, own) {
-            (Some(kinds), ..) => kinds,
-            (None, Some(bytes), Some(hash)) => {
-                return Ok(Some(Packed { packed: Bytes::from_static(bytes), hash: hash.to_owned() }));
-            }
-            _ => return Ok(None),
-        };
+        let Some(kinds) = self.versions.get(&key) else { return Ok(builtin) };
         let mut kept = self.v3.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(packed) = kept.get(&key) {
             return Ok(Some(packed.clone()));
         }
         let mut document = v3(kinds)?;
+        let hash = v3_hash(builtin.as_ref().map(|builtin| builtin.hash.clone()), kinds);
         if let Some(builtin) = builtin {
-            document = merged(unpack(builtin)?, document);
+            document = merged(unpack(&builtin.packed)?, document);
         }
-        let packed = Packed { packed: pack(&document)?, hash: v3_hash(group, version, kinds) };
+        let packed = Packed { packed: pack(&document)?, hash };
         kept.insert(key, packed.clone());
         Ok(Some(packed))
     }
@@ -115,8 +114,7 @@ impl Documents {
 
     /// The v2 document.
     pub fn v2(&self) -> Result<Packed, ApiError> {
-        let builtin =
-            Packed { packed: Bytes::from_static(openapi::v2_gz()), hash: openapi::v2_hash().to_owned() };
+        let builtin = self.builtin.v2()?;
         if self.custom.is_empty() {
             return Ok(builtin);
         }
@@ -136,9 +134,9 @@ impl Documents {
 
     /// The same as a protobuf message.
     pub fn v2_protobuf(&self) -> Result<Packed, ApiError> {
-        let (packed, own) = (Bytes::from_static(openapi::v2_protobuf_gz()), openapi::v2_protobuf_hash());
+        let Packed { packed, hash: own } = self.builtin.v2_protobuf()?;
         if self.custom.is_empty() {
-            return Ok(Packed { packed, hash: own.to_owned() });
+            return Ok(Packed { packed, hash: own });
         }
         if let Some(packed) = self.v2_protobuf.get() {
             return Ok(packed.clone());
@@ -164,7 +162,7 @@ impl Documents {
     }
 }
 
-fn unfit(error: message::Unfit) -> ApiError {
+pub(super) fn unfit(error: message::Unfit) -> ApiError {
     ApiError::internal(format!("the document cannot be written as protobuf: {error}"))
 }
 
@@ -179,8 +177,8 @@ fn hash<'a>(kinds: impl Iterator<Item = &'a Arc<Resource>>) -> String {
 }
 
 /// Changes when the v3 document of a group and version with custom kinds does.
-fn v3_hash(group: &str, version: &str, kinds: &[Arc<Resource>]) -> String {
-    format!("{}{}", openapi::v3_hash(group, version).unwrap_or_default(), hash(kinds.iter()))
+fn v3_hash(builtin: Option<String>, kinds: &[Arc<Resource>]) -> String {
+    format!("{}{}", builtin.unwrap_or_default(), hash(kinds.iter()))
 }
 
 /// The v3 document of a group of built-in kinds and what custom kinds add to it.
@@ -230,11 +228,11 @@ fn v3(kinds: &[Arc<Resource>]) -> Result<Value, ApiError> {
     }))
 }
 
-fn pack(document: &Value) -> Result<Bytes, ApiError> {
+pub(super) fn pack(document: &Value) -> Result<Bytes, ApiError> {
     zip(document.to_string().as_bytes())
 }
 
-fn zip(content: &[u8]) -> Result<Bytes, ApiError> {
+pub(super) fn zip(content: &[u8]) -> Result<Bytes, ApiError> {
     respond::gzip(content)
         .map(Bytes::from)
         .map_err(|error| ApiError::internal(format!("the document cannot be packed: {error}")))
@@ -249,7 +247,7 @@ fn inflate(packed: &[u8]) -> Result<Vec<u8>, ApiError> {
     Ok(content)
 }
 
-fn unpack(packed: &[u8]) -> Result<Value, ApiError> {
+pub(super) fn unpack(packed: &[u8]) -> Result<Value, ApiError> {
     serde_json::from_slice(&inflate(packed)?)
         .map_err(|error| ApiError::internal(format!("the document cannot be decoded: {error}")))
 }

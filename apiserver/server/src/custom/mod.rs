@@ -9,13 +9,14 @@
 //! on every server over the same store. One task drives all definitions; an object of a kind is
 //! kept in memory only after somebody has asked for the kind.
 
+mod builtin;
 pub mod choice;
 pub mod conversion;
 mod documents;
 mod driver;
 mod webhook;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use apiserver_api::definition::{AcceptedNames, Custom, Definition, GROUP};
@@ -26,10 +27,13 @@ use apiserver_api::structural;
 use arc_swap::ArcSwap;
 use serde_json::Value;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use crate::cache::{Caches, Entry};
 use crate::context::Context;
 use crate::convert;
+use crate::maintain::Kept;
+use crate::metrics::Queue;
 
 pub use documents::Documents;
 pub use driver::run;
@@ -107,14 +111,25 @@ pub struct CustomKinds {
     caches: Arc<Caches>,
     state: ArcSwap<State>,
     /// Names of definitions that the driver has not looked at since they changed.
-    dirty: Mutex<BTreeSet<String>>,
+    /// With the time since when they wait.
+    dirty: Mutex<BTreeMap<String, Instant>>,
     wake: Notify,
+    queue: Arc<Queue>,
+    /// Told when kinds come or go.
+    kept: Arc<Kept>,
 }
 
 impl CustomKinds {
     /// None yet.
-    pub fn new(caches: Arc<Caches>) -> Self {
-        Self { caches, state: ArcSwap::default(), dirty: Mutex::default(), wake: Notify::new() }
+    pub fn new(caches: Arc<Caches>, kept: Arc<Kept>, queue: Arc<Queue>) -> Self {
+        let (state, dirty, wake) = Default::default();
+        Self { caches, state, dirty, wake, queue, kept }
+    }
+
+    /// The groups and versions of the kinds.
+    pub fn versions(&self) -> BTreeSet<(String, String)> {
+        let state = self.state.load();
+        state.kinds.keys().map(|(group, version, _)| (group.clone(), version.clone())).collect()
     }
 
     /// The kind behind `/apis/GROUP/VERSION/…/PLURAL`.
@@ -187,23 +202,28 @@ impl CustomKinds {
         }
         let waiting = if freed { state.refused_beside(old.as_deref()) } else { Vec::new() };
         self.state.store(Arc::new(state));
+        self.kept.api_services.notify_one();
         waiting.iter().for_each(|other| self.mark(other));
     }
 
     /// Has the driver look at a definition.
     fn mark(&self, name: &str) {
         let mut dirty = self.dirty.lock().unwrap_or_else(PoisonError::into_inner);
-        dirty.insert(name.to_owned());
+        if !dirty.contains_key(name) {
+            dirty.insert(name.to_owned(), Instant::now());
+            self.queue.added(dirty.len());
+        }
         drop(dirty);
         self.wake.notify_one();
     }
 
     /// What the driver has to look at; waits until there is something.
-    async fn next(&self) -> BTreeSet<String> {
+    async fn next(&self) -> BTreeMap<String, Instant> {
         loop {
             let waiting = self.wake.notified();
             let taken = std::mem::take(&mut *self.dirty.lock().unwrap_or_else(PoisonError::into_inner));
             if !taken.is_empty() {
+                self.queue.emptied();
                 return taken;
             }
             waiting.await;
@@ -226,17 +246,14 @@ pub fn observe(caches: &Caches, kinds: &Arc<CustomKinds>) {
     }));
 }
 
-/// What happens to every request for a custom kind before its verb: warnings of deprecation, the
-/// first load of its objects, and no new objects where the definition goes. Of built-in kinds those
-/// versions are loaded that are read and not kept.
+/// What happens to every request for a custom kind before its verb: the first load of its objects, and
+/// no new objects where the definition goes. Of built-in kinds those versions are loaded that are read
+/// and not kept.
 pub async fn admit(context: &Context, resource: &Resource) -> Result<(), ApiError> {
-    let Some(custom) = &resource.custom else {
+    if resource.custom.is_none() {
         let reads = matches!(context.info.verb, "get" | "list" | "watch" | "deletecollection");
         let lazy = reads && convert::is_converted(resource);
         return if lazy { context.server.start_cache(resource).await } else { Ok(()) };
-    };
-    if let Some(text) = custom.deprecation() {
-        context.warn(text);
     }
     if context.info.verb == "create" && context.info.subresource.is_empty() {
         may_create(resource)?;

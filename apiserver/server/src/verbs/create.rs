@@ -153,7 +153,7 @@ fn prepare(context: &Context, resource: &Resource, object: &mut Value) {
         meta::set(object, "generation", 1);
     }
     // A kubelet registers its node with what it knows about it.
-    let with_status = resource.group.is_empty() && resource.kind == "Node";
+    let with_status = context.internal || (resource.group.is_empty() && resource.kind == "Node");
     if resource.behaviour.status_subresource
         && !with_status
         && let Some(map) = object.as_object_mut()

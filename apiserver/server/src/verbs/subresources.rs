@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::decode::{self, Expected};
 use super::update::{self, Part};
-use super::{get, no_such_resource, not_allowed, patch, pods, scale};
+use super::{get, no_such_resource, not_allowed, patch, pods, read, scale};
 use crate::body::{self, Body};
 use crate::context::Context;
 use crate::encoding;
@@ -65,8 +65,12 @@ pub async fn dispatch(context: &Context, resource: &Arc<Resource>, request: Requ
 async fn part(context: &Context, resource: &Arc<Resource>, part: Part, request: Request<Body>) -> Answer {
     match context.info.verb {
         "get" => get::get(context, resource).await,
-        "update" => update::update(context, resource, part, body::read(request.into_body()).await?).await,
-        "patch" => patch::patch(context, resource, part, body::read(request.into_body()).await?).await,
+        "update" => {
+            update::update(context, resource, part, read(context, resource, "update", request).await?).await
+        }
+        "patch" => {
+            patch::patch(context, resource, part, read(context, resource, "patch", request).await?).await
+        }
         _ => Err(not_allowed()),
     }
 }

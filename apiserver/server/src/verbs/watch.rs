@@ -37,6 +37,7 @@ use crate::table::{self, Rows};
 
 /// Opens a watch: as a stream of events, or over a WebSocket where the client asks for one.
 pub async fn watch(context: &Context, resource: &Arc<Resource>, request: Request<Body>) -> Answer {
+    let began = Instant::now();
     let wanted = negotiate::wanted(&context.headers, resource)?;
     let options = ListOptions::read(&context.query)?;
     let cache = context.server.cache(resource)?;
@@ -69,7 +70,7 @@ pub async fn watch(context: &Context, resource: &Arc<Resource>, request: Request
             },
             sent: opened.sent,
             after: opened.after,
-            mark_initial: begin.mark_initial,
+            mark_initial: begin.mark_initial.then(|| Mark::of(context, began)),
             bookmarks: options.bookmarks,
             next_bookmark: Instant::now() + limits::BOOKMARK_EVERY,
             due: None,
@@ -229,6 +230,25 @@ fn begin(context: &Context, options: &ListOptions) -> Result<Begin, ApiError> {
     Ok(Begin { from, initial, mark_initial, timeout: Duration::from_secs(seconds) })
 }
 
+/// What is counted when the first state has been sent.
+struct Mark {
+    began: Instant,
+    /// `cluster`, `namespace` or `resource`.
+    scope: &'static str,
+}
+
+impl Mark {
+    fn of(context: &Context, began: Instant) -> Self {
+        let info = &context.info;
+        let scope = match (info.name.is_empty(), info.namespace.is_empty()) {
+            (false, _) => "resource",
+            (true, false) => "namespace",
+            (true, true) => "cluster",
+        };
+        Self { began, scope }
+    }
+}
+
 /// The events of one watch.
 pub struct WatchStream {
     initial: VecDeque<Arc<Entry>>,
@@ -240,7 +260,8 @@ pub struct WatchStream {
     sent: Revision,
     /// Nothing up to here is sent.
     after: Revision,
-    mark_initial: bool,
+    /// The end of the first state is still to be marked.
+    mark_initial: Option<Mark>,
     bookmarks: bool,
     next_bookmark: Instant,
     /// A bookmark to send once the queue is empty: everything up to this revision was in it.
@@ -272,7 +293,9 @@ impl WatchStream {
             if let Some(event) = self.ready_event() {
                 return Some(event);
             }
-            if std::mem::take(&mut self.mark_initial) {
+            if let Some(mark) = self.mark_initial.take() {
+                let Encoder { server, resource, .. } = &self.encoder;
+                server.metrics().watch_listed(resource, mark.scope, mark.began.elapsed());
                 return Some(self.encoder.bookmark(self.sent, true));
             }
             // The queue is empty, so everything up to that revision has been sent.
@@ -291,7 +314,7 @@ impl WatchStream {
         if let Some(entry) = self.initial.pop_front() {
             return Some(self.encoder.event(EventType::Added, &entry, None));
         }
-        if self.mark_initial {
+        if self.mark_initial.is_some() {
             return None;
         }
         loop {

@@ -3,7 +3,7 @@
 use apiserver_server::ServerConfig;
 use serde_json::json;
 
-use crate::harness::{Api, pod};
+use crate::harness::{Api, every_api, pod};
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
@@ -80,7 +80,7 @@ async fn a_second_server_over_the_same_store_changes_nothing() {
     let api = Api::start().await;
     let before = api.store.revision().await.unwrap();
     api.server.stop();
-    let again = Api::over(ServerConfig::default(), api.store.clone()).await;
+    let again = Api::over(every_api(), api.store.clone()).await;
     assert_eq!(again.store.revision().await.unwrap(), before);
 }
 

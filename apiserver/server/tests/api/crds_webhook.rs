@@ -227,6 +227,14 @@ async fn objects_are_read_and_written_in_every_version() {
         assert_eq!(api.get(&format!("{V1}/b")).await.body["spec"]["hostPort"], "delta:2");
         api.delete(&format!("{V2}/c"), Value::Null).await.expect(200);
         api.get(&format!("{V1}/c")).await.expect(404);
+        let page = api.get("/metrics").await.expect(200).text;
+        for series in [
+            "apiserver_crd_conversion_webhook_duration_seconds_count{crd_name=\"",
+            "apiserver_conversion_webhook_request_total{failure_type=\"\",result=\"success\"} ",
+            "apiserver_conversion_webhook_duration_seconds_count{failure_type=\"\",result=\"success\"} ",
+        ] {
+            assert!(page.contains(series), "{series}");
+        }
     }
 }
 

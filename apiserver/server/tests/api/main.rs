@@ -13,6 +13,7 @@ mod crds_many;
 mod crds_webhook;
 mod discovery;
 mod documents;
+mod enablement;
 mod envelope;
 mod explain;
 mod expressions;
@@ -21,6 +22,7 @@ mod harness;
 mod health;
 #[path = "../../../../tests/support/history.rs"]
 mod history;
+mod house;
 mod kinds;
 mod kubectl;
 mod limits;
