@@ -14,15 +14,17 @@ mod complete;
 mod decode;
 mod encode;
 mod json;
+mod normal;
 mod table;
 mod tree;
 mod wire;
 
 use serde_json::Value;
 
-pub use complete::{complete, complete_structs, without_nulls};
+pub use complete::{complete, complete_structs};
 pub use decode::{Malformed, decode, head};
 pub use encode::{Unencodable, encode, encode_into};
+pub use normal::normalize;
 pub use table::{Field, Kind, Message, Shape, kinds, message, messages, of_kind};
 pub use tree::{Borrowed, Members, Tree, View};
 pub use wire::Backward;

@@ -36,7 +36,27 @@ pub fn read(stored: &[u8]) -> Result<Value, Unreadable> {
         object["apiVersion"] = today.into();
     }
     convert::upgrade(&mut object);
+    if protobuf::is_envelope(stored) {
+        type_of_claims(&mut object);
+    }
     Ok(object)
+}
+
+/// The kind of objects in which other objects lie that say what they are.
+const WITH_CLAIMS: &str = "StatefulSet";
+
+/// Protobuf leaves out what the claims of a StatefulSet say of themselves; Kubernetes' conversion puts it
+/// back, so that reading and writing see the same.
+fn type_of_claims(object: &mut Value) {
+    if object["kind"] != WITH_CLAIMS {
+        return;
+    }
+    let Some(Value::Array(claims)) = object.pointer_mut("/spec/volumeClaimTemplates") else { return };
+    for claim in claims.iter_mut().filter_map(Value::as_object_mut) {
+        for (field, value) in [("apiVersion", "v1"), ("kind", "PersistentVolumeClaim")] {
+            claim.entry(field).or_insert_with(|| value.into());
+        }
+    }
 }
 
 /// The same as JSON text. What lies there as JSON is not copied.
@@ -45,7 +65,8 @@ pub fn json(stored: &[u8]) -> Result<Cow<'_, [u8]>, Unreadable> {
         return Ok(Cow::Borrowed(stored));
     }
     let stored = named_as_today(stored)?;
-    if convert::is_older(protobuf::api_version(&stored)?) {
+    let (api_version, kind, _) = protobuf::head(&stored)?;
+    if kind == WITH_CLAIMS || convert::is_older(api_version) {
         return Ok(Cow::Owned(read(&stored)?.to_string().into_bytes()));
     }
     Ok(Cow::Owned(protobuf::to_json(&stored)?))
@@ -123,16 +144,27 @@ pub fn complete_kind(resource: &Resource, object: &mut Value) {
     }
 }
 
-/// An object of a built-in kind as it is judged and compared: with the structs that it always has in
-/// Kubernetes, and without the nulls that [`complete`] adds.
+/// An object of a built-in kind as it is judged, compared and written: in its normal form, as decoding
+/// into types of Go's leaves it. What the defaults, admission or a store of old put there otherwise goes.
 pub fn prepare(resource: &Resource, object: &mut Value) {
-    if resource.custom.is_some() {
-        return;
+    if let Some(message) = message_of(resource) {
+        protobuf::normalize(message, object);
     }
-    if let Some(message) = protobuf::of_kind(&resource.api_version(), &resource.kind) {
-        protobuf::without_nulls(message, object);
+}
+
+/// Adds to an object of a built-in kind the structs that it always has in Kubernetes: they have defaults
+/// although nobody wrote them.
+pub fn complete_structs(resource: &Resource, object: &mut Value) {
+    if let Some(message) = message_of(resource) {
         protobuf::complete_structs(message, object);
     }
+}
+
+fn message_of(resource: &Resource) -> Option<protobuf::Message> {
+    if resource.custom.is_some() {
+        return None;
+    }
+    protobuf::of_kind(&resource.api_version(), &resource.kind)
 }
 
 /// Whether the objects are the same to Kubernetes: `resources: {}` and no resources are. Kinds without

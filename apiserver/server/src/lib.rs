@@ -48,6 +48,7 @@ mod services;
 mod storage;
 pub mod stored;
 mod table;
+mod text;
 mod verbs;
 mod wire;
 

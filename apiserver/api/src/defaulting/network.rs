@@ -11,8 +11,7 @@ pub fn policy(value: &mut Value) {
             each(spec, rules, |rule| each(rule, "ports", |port| fill(port, "protocol", "TCP")));
         }
         if is_empty(spec, "policyTypes") {
-            // An empty list of rules is one, and allows nothing.
-            let egress = spec.get("egress").is_some_and(|e| !e.is_null());
+            let egress = !is_empty(spec, "egress");
             let types = if egress { json!(["Ingress", "Egress"]) } else { json!(["Ingress"]) };
             spec.insert("policyTypes".into(), types);
         }

@@ -345,8 +345,10 @@ fn label_keys_of_affinity_become_expressions() {
 
 #[test]
 fn storage_and_policies_in_depth() {
-    let closed = defaulted(network::policy, json!({"spec": {"egress": []}}));
-    assert_eq!(closed["spec"]["policyTypes"], json!(["Ingress", "Egress"]));
+    for (egress, types) in [(json!([]), json!(["Ingress"])), (json!([{}]), json!(["Ingress", "Egress"]))] {
+        let policy = defaulted(network::policy, json!({"spec": {"egress": egress}}));
+        assert_eq!(policy["spec"]["policyTypes"], types);
+    }
     let volume = defaulted(storage::volume, json!({"spec": {"rbd": {"image": "i"}}}));
     assert_eq!(
         volume["spec"]["rbd"],

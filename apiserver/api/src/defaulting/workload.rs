@@ -1,6 +1,6 @@
 //! Deployment, ReplicaSet, StatefulSet, DaemonSet, ReplicationController.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::{Object, each, fill, is, is_empty, made, object, pod, with_spec};
 use crate::meta;
@@ -82,7 +82,9 @@ fn claim_template(claim: &mut Object) {
     if let Some(spec) = object(claim, "spec") {
         fill(spec, "volumeMode", "Filesystem");
     }
-    fill(claim, "status", json!({"phase": "Pending"}));
+    if let Some(status) = made(claim, "status") {
+        fill(status, "phase", "Pending");
+    }
 }
 
 /// Defaults of a DaemonSet.

@@ -13,7 +13,7 @@ use super::{columns, condition_is_true};
 use crate::error::{FieldError, FieldReason};
 use crate::meta;
 use crate::registry::{Behaviour, Resource, Subresource, Verb, Written};
-use crate::structural::{Rules, Structural, coerce};
+use crate::structural::{Rules, Structural, coerce, normalize_numbers};
 use crate::validation::{metadata, names};
 
 /// The encoded definition, JSON; shared with whoever keeps it.
@@ -308,6 +308,7 @@ impl Custom {
         schema.prune(object);
         schema.prune_nulls(object);
         schema.apply_defaults(object);
+        normalize_numbers(object);
         if meta::generation(object) == 0 {
             meta::set(object, "generation", 1);
         }

@@ -73,17 +73,6 @@ pub fn complete(message: Message, object: &mut Value) {
     }
 }
 
-/// Removes the nulls that [`complete`] adds: to those who judge an object, what is null is absent.
-pub fn without_nulls(message: Message, object: &mut Value) {
-    if let Value::Object(map) = object {
-        walk(message, map, &|field, map| {
-            if matches!(field.absent(), Absent::Null) && map.get(field.name()).is_some_and(Value::is_null) {
-                map.remove(field.name());
-            }
-        });
-    }
-}
-
 /// The value of [`Absent::Zero`].
 pub(super) fn zero(text: &str) -> Value {
     match text {
@@ -176,7 +165,8 @@ mod tests {
         assert_eq!(object, json!({"metadata": {}, "spec": spec, "status": {}}));
         complete(deployment, &mut object);
         assert_eq!(object["spec"]["template"]["spec"], json!({"containers": null}));
-        without_nulls(deployment, &mut object);
+        super::super::normalize(deployment, &mut object);
+        let template = json!({"metadata": {}, "spec": {}});
         assert_eq!(object["spec"], json!({"template": template, "strategy": {}}));
     }
 }

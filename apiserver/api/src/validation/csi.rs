@@ -102,11 +102,13 @@ pub fn node(object: &Value) -> Vec<FieldError> {
 /// What a CSINode says about a driver stays, but for how many volumes fit. Arguments: new, old.
 pub fn node_update(new: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = Errors::default();
-    let fixed = |driver: &Value| ["name", "nodeID", "topologyKeys"].map(|f| driver.get(f).cloned());
+    let is_fixed = |now: &Value, was: &Value| {
+        ["name", "nodeID", "topologyKeys"].iter().all(|field| same(now.get(*field), was.get(*field)))
+    };
     let now = items(&new["spec"], "drivers");
     for had in items(&old["spec"], "drivers").iter().filter(|had| !now.contains(had)) {
         for has in now.iter().filter(|d| text(d, "name") == text(had, "name")) {
-            if fixed(has) != fixed(had) {
+            if !is_fixed(has, had) {
                 let shown = internal::shown(has, internal::CSI_NODE_DRIVER);
                 errors.invalid_shown("spec.drivers", &shown, IMMUTABLE);
             }

@@ -164,7 +164,7 @@ pub fn volume_update(new: &Value, old: &Value) -> Vec<FieldError> {
     {
         csi.remove("controllerExpandSecretRef");
     }
-    if now != was {
+    if !same(Some(&now), Some(&was)) {
         errors.forbidden(
             "spec.persistentvolumesource",
             "spec.persistentvolumesource is immutable after creation",
@@ -312,7 +312,7 @@ pub fn claim_update(new: &Value, old: &Value) -> Vec<FieldError> {
         }
         spec
     };
-    if fixed(spec) != fixed(before) {
+    if !same(Some(&fixed(spec)), Some(&fixed(before))) {
         errors.forbidden("spec", &fixed_detail(spec, before, unbound, bound));
     }
     size(new, old, &mut errors);

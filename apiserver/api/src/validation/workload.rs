@@ -311,7 +311,7 @@ pub fn stateful_set_update(new: &Value, old: &Value) -> Vec<FieldError> {
         }
         spec
     };
-    if fixed(new) != fixed(old) {
+    if !super::same(Some(&fixed(new)), Some(&fixed(old))) {
         errors.forbidden("spec", STATEFUL_SET);
     }
     errors.list()

@@ -80,7 +80,7 @@ impl Patch {
         }
         // The text first, then what it means: a patch that is no JSON at all has an answer of its own.
         let (value, repeats) =
-            schema::parse_noting(bytes).map_err(|_| ApiError::bad_request("invalid JSON patch"))?;
+            body::noting(bytes).map_err(|_| ApiError::bad_request("invalid JSON patch"))?;
         let mut twice =
             if repeats && look_for_repeated { schema::duplicate_fields(bytes) } else { Vec::new() };
         let patch = match media {

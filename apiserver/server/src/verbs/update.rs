@@ -147,7 +147,11 @@ fn guess(context: &Context, resource: &Resource, namespace: &str, name: &str) ->
     }
     let cache = server.cache(resource).ok()?;
     let entry = cache.get(&storage::short_key(resource, namespace, name))?;
-    cache.is_live().then(|| Stored { object: entry.value(None), revision: entry.revision })
+    cache.is_live().then(|| {
+        let mut object = entry.value(None);
+        encoding::prepare(resource, &mut object);
+        Stored { object, revision: entry.revision }
+    })
 }
 
 /// One attempt, and whether the client insists on a version of its own.
@@ -198,6 +202,7 @@ async fn attempt(
     mut new: Value,
 ) -> Result<Outcome, ApiError> {
     let old = &current.object;
+    encoding::complete_structs(resource, &mut new);
     (resource.behaviour.default)(&mut new);
     managed::drop_empty(&mut new);
     encoding::prepare(resource, &mut new);
@@ -253,6 +258,8 @@ async fn judge_and_put(
     reservation: Option<&mut Reservation>,
 ) -> Result<Outcome, ApiError> {
     let (context, resource, old) = (admission.context, admission.resource, &current.object);
+    // Admission and what the server keeps of the old object may have brought zeros of their own.
+    encoding::prepare(resource, &mut new);
     let mut errors = errors_of(resource, part, &new, old);
     errors.extend(check_entries(&new));
     refuse(resource, meta::name(old), &errors)?;

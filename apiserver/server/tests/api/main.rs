@@ -31,6 +31,7 @@ mod lists;
 mod managed;
 mod metrics;
 mod model;
+mod normal;
 mod pretty;
 mod protobuf;
 mod ranges;

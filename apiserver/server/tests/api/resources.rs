@@ -104,6 +104,20 @@ pub fn object(api_version: &str, plural: &str) -> Value {
     object
 }
 
+/// The collection and the object of every kind that is created and read, in every version.
+pub fn every_object() -> Vec<(String, Value)> {
+    let kept = table().into_iter().filter(Entry::is_kept);
+    let made = kept.map(|entry| {
+        let sample = sample(&entry);
+        let mut object = sample.object.unwrap_or_else(|| panic!("{}: no object", entry.plural));
+        // Versions of the same objects must not meet.
+        let name = sample.name.unwrap_or_else(|| format!("test-{}", entry.version));
+        object["metadata"] = json!({"name": name});
+        (entry.collection(), object)
+    });
+    made.collect()
+}
+
 /// One kind under test.
 struct Subject<'a> {
     api: &'a Api,

@@ -1,0 +1,364 @@
+//! The normal form of objects: the same steps with the embedded store, which keeps JSON, and with the
+//! same store as etcd has it, in Kubernetes' protobuf. Clients cannot tell which one it is.
+
+use std::sync::Arc;
+
+use apiserver_api::protobuf;
+use apiserver_store::disk::SimDisk;
+use apiserver_store::embedded::{Embedded, Options};
+use apiserver_store::{Got, Page, Range, Revision, Store, StoreError, Watch, Write, Written};
+use async_trait::async_trait;
+use serde_json::{Value, json};
+
+use crate::crds::{establish, widgets};
+use crate::harness::{Api, Reply, every_api};
+use crate::resources::every_object;
+
+/// The embedded store, in which others read and write too.
+struct Shared(Embedded);
+
+#[async_trait]
+impl Store for Shared {
+    async fn get(&self, key: &str) -> Result<Got, StoreError> {
+        self.0.get(key).await
+    }
+
+    async fn list(&self, range: Range) -> Result<Page, StoreError> {
+        self.0.list(range).await
+    }
+
+    async fn write(&self, write: Write) -> Result<Written, StoreError> {
+        self.0.write(write).await
+    }
+
+    async fn watch(&self, prefix: &str, from: Revision) -> Result<Watch, StoreError> {
+        self.0.watch(prefix, from).await
+    }
+
+    async fn revision(&self) -> Result<Revision, StoreError> {
+        self.0.revision().await
+    }
+
+    async fn compact(&self, revision: Revision) -> Result<(), StoreError> {
+        self.0.compact(revision).await
+    }
+
+    async fn request_progress(&self) -> Result<(), StoreError> {
+        self.0.request_progress().await
+    }
+
+    fn shared(&self) -> bool {
+        true
+    }
+}
+
+/// A server on either store.
+async fn both() -> [Api; 2] {
+    let store = Embedded::open(Arc::new(SimDisk::new(1)), Options::default()).await.unwrap();
+    [Api::start().await, Api::over(every_api(), Arc::new(Shared(store))).await]
+}
+
+const PODS: &str = "/api/v1/namespaces/default/pods";
+const STATEFUL_SETS: &str = "/apis/apps/v1/namespaces/default/statefulsets";
+const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
+const WIDGETS: &str = "/apis/example.com/v1/namespaces/default/widgets";
+
+/// The object without what no two servers have in common.
+fn plain(mut object: Value) -> Value {
+    if let Value::Object(metadata) = &mut object["metadata"] {
+        metadata.retain(|field, _| {
+            !matches!(field.as_str(), "uid" | "resourceVersion" | "creationTimestamp" | "managedFields")
+        });
+    }
+    object
+}
+
+fn version(reply: &Reply) -> &str {
+    reply.body["metadata"]["resourceVersion"].as_str().unwrap()
+}
+
+#[tokio::test]
+async fn stateful_sets_with_claims_can_be_changed() {
+    for api in both().await {
+        let claim = json!({"metadata": {"name": "data"}, "spec": {"accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": "1Gi"}}}});
+        let labels = json!({"a": "b"});
+        let set = json!({"metadata": {"name": "s"}, "spec": {"serviceName": "s", "replicas": 1,
+            "selector": {"matchLabels": labels}, "volumeClaimTemplates": [claim],
+            "template": {"metadata": {"labels": labels},
+                "spec": {"containers": [{"name": "c", "image": "i"}]}}}});
+        let made = api.post(STATEFUL_SETS, set.clone()).await.expect(201);
+        let path = format!("{STATEFUL_SETS}/s");
+        let templates = |object: &Value| object["spec"]["volumeClaimTemplates"].clone();
+        let read = api.get(&path).await.expect(200).body;
+        assert_eq!(templates(&made.body), templates(&read));
+        assert_eq!(templates(&read)[0]["apiVersion"], "v1");
+        assert_eq!(templates(&read)[0]["kind"], "PersistentVolumeClaim");
+        assert_eq!(templates(&read)[0]["status"], json!({"phase": "Pending"}));
+        let same = api.put(&path, set.clone()).await.expect(200);
+        assert_eq!(same.version(), made.version());
+        let mut more = set.clone();
+        more["spec"]["replicas"] = 2.into();
+        assert_eq!(api.put(&path, more).await.expect(200).body["metadata"]["generation"], 2);
+        let patch = json!({"metadata": {"labels": {"x": "y"}}});
+        for kind in ["merge", "strategic-merge"] {
+            api.patch(kind, &path, patch.clone()).await.expect(200);
+        }
+        let mut other = set;
+        other["spec"]["volumeClaimTemplates"][0]["metadata"]["name"] = "other".into();
+        api.put(&path, other).await.expect(422);
+    }
+}
+
+#[tokio::test]
+async fn csi_nodes_without_topology_can_be_changed() {
+    for api in both().await {
+        let nodes = "/apis/storage.k8s.io/v1/csinodes";
+        let node = json!({"metadata": {"name": "n"},
+            "spec": {"drivers": [{"name": "d.example.com", "nodeID": "n"}]}});
+        api.post(nodes, node.clone()).await.expect(201);
+        let path = format!("{nodes}/n");
+        let patch = json!({"metadata": {"labels": {"x": "y"}}});
+        api.patch("merge", &path, patch).await.expect(200);
+        let mut empty = node;
+        empty["spec"]["drivers"][0]["topologyKeys"] = json!([]);
+        let put = api.put(&path, empty.clone()).await.expect(200);
+        assert_eq!(put.body["spec"]["drivers"][0]["topologyKeys"], Value::Null);
+        empty["spec"]["drivers"][0]["topologyKeys"] = json!(["a"]);
+        api.put(&path, empty).await.expect(422);
+    }
+}
+
+#[tokio::test]
+async fn zeros_that_are_written_are_none_to_others() {
+    let container = json!({"name": "c", "image": "i", "stdin": false, "tty": false, "workingDir": "",
+        "env": [{"name": "A", "value": ""}], "volumeMounts": [{"name": "v", "mountPath": "/v", "readOnly": false}]});
+    let spec = json!({"hostNetwork": false, "hostPID": false, "nodeName": "", "containers": [container],
+        "volumes": [{"name": "v", "emptyDir": {"medium": ""}}]});
+    let mut bare = spec.clone();
+    for field in ["hostNetwork", "hostPID", "nodeName"] {
+        bare.as_object_mut().unwrap().remove(field);
+    }
+    bare["containers"] = json!([{"name": "c", "image": "i", "env": [{"name": "A"}],
+        "volumeMounts": [{"name": "v", "mountPath": "/v"}]}]);
+    bare["volumes"] = json!([{"name": "v", "emptyDir": {}}]);
+    let template = |spec: &Value| json!({"metadata": {"labels": {"a": "b"}}, "spec": spec});
+    let deployment = |spec: &Value, paused: Value| {
+        json!({"metadata": {"name": "d"}, "spec": {"paused": paused, "minReadySeconds": 0,
+            "selector": {"matchLabels": {"a": "b"}}, "template": template(spec)}})
+    };
+    let job = |spec: &Value| {
+        let mut template = template(spec);
+        template["spec"]["restartPolicy"] = "Never".into();
+        json!({"metadata": {"name": "j"}, "spec": {"template": template}})
+    };
+    let pod = |spec: &Value| json!({"metadata": {"name": "p"}, "spec": spec});
+    let node = |spec: Value| json!({"metadata": {"name": "n"}, "spec": spec});
+    let service = |more: &[(&str, Value)]| {
+        let mut spec = json!({"clusterIP": "None", "ports": [{"port": 80}]});
+        more.iter().for_each(|(field, value)| spec[field] = value.clone());
+        json!({"metadata": {"name": "s"}, "spec": spec})
+    };
+    let zeros = [
+        ("loadBalancerIP", json!("")),
+        ("publishNotReadyAddresses", json!(false)),
+        ("ports", json!([{"name": "", "port": 80, "nodePort": 0}])),
+    ];
+    for api in both().await {
+        for (collection, name, with, without) in [
+            (PODS, "p", pod(&spec), pod(&bare)),
+            (DEPLOYMENTS, "d", deployment(&spec, false.into()), deployment(&bare, Value::Null)),
+            ("/apis/batch/v1/namespaces/default/jobs", "j", job(&spec), job(&bare)),
+            ("/api/v1/nodes", "n", node(json!({"unschedulable": false, "podCIDR": ""})), node(json!({}))),
+            ("/api/v1/namespaces/default/services", "s", service(&zeros), service(&[])),
+        ] {
+            let path = format!("{collection}/{name}");
+            let made = api.post(collection, with.clone()).await.expect(201);
+            assert!(!made.text.contains("false,\"host"), "{}", made.text);
+            for zero in
+                ["hostNetwork", "workingDir", "readOnly", "loadBalancerIP", "nodePort", "unschedulable"]
+            {
+                // In the managed fields they are `f:…`.
+                assert!(!made.text.contains(&format!("\"{zero}\"")), "{zero}: {}", made.text);
+                assert!(!made.text.contains(&format!("\"f:{zero}\"")), "{zero}: {}", made.text);
+            }
+            for object in [&without, &with] {
+                let put = api.put(&path, object.clone()).await.expect(200);
+                assert_eq!(version(&put), version(&made), "{object} {}", put.text);
+            }
+            let patched = api.patch("merge", &path, json!({"spec": with["spec"]})).await.expect(200);
+            assert_eq!(version(&patched), version(&made), "{}", patched.text);
+        }
+    }
+}
+
+#[tokio::test]
+async fn zeros_of_a_configuration_are_owned_and_not_there() {
+    for api in both().await {
+        let path = format!("{PODS}/p?fieldManager=m");
+        let config = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"},
+            "spec": {"hostNetwork": false, "containers": [{"name": "c", "image": "i", "stdin": false}]}});
+        let made = api.apply(&path, config.clone()).await.expect(201);
+        let spec = &made.body["spec"];
+        assert_eq!((spec.get("hostNetwork"), spec["containers"][0].get("stdin")), (None, None));
+        let owned = &made.body["metadata"]["managedFields"][0]["fieldsV1"]["f:spec"];
+        assert_eq!(owned["f:hostNetwork"], json!({}), "{owned}");
+        let again = api.apply(&path, config).await.expect(200);
+        assert_eq!(version(&again), version(&made));
+    }
+}
+
+#[tokio::test]
+async fn every_kind_is_the_same_in_both_stores() {
+    let [ours, theirs] = both().await;
+    let mut compared = 0;
+    for (collection, object) in every_object() {
+        let name = object["metadata"]["name"].as_str().unwrap();
+        let path = format!("{collection}/{name}");
+        let mut read = Vec::new();
+        for api in [&ours, &theirs] {
+            let made = api.post(&collection, object.clone()).await.expect(201).body;
+            let there = api.get(&path).await.expect(200).body;
+            if !path.contains("/customresourcedefinitions/") && !path.contains("/namespaces/test") {
+                assert_eq!(plain(made), plain(there.clone()), "{path}");
+            }
+            if let Ok(bytes) = protobuf::to_envelope(&there) {
+                let mut again = protobuf::from_envelope(&bytes).unwrap();
+                // What Kubernetes' conversion puts back.
+                if again["kind"] == "StatefulSet" {
+                    again["spec"] = there["spec"].clone();
+                }
+                assert_eq!(again, there, "{path}");
+            }
+            read.push(settled(plain(there)));
+        }
+        assert_eq!(read[0], read[1], "{path}");
+        compared += 1;
+    }
+    assert!(compared > 70, "{compared}");
+}
+
+/// Without addresses, ports and names that are given out at random, and states that servers come to at
+/// their own pace.
+fn settled(mut object: Value) -> Value {
+    if let Value::Object(map) = &mut object
+        && matches!(map["kind"].as_str(), Some("CustomResourceDefinition" | "Namespace" | "ServiceCIDR"))
+    {
+        map.remove("status");
+    }
+    if let Some(Value::Object(spec)) = object.get_mut("spec") {
+        spec.retain(|field, _| !matches!(field.as_str(), "clusterIP" | "clusterIPs"));
+    }
+    blank_random(&mut object);
+    object
+}
+
+fn blank_random(value: &mut Value) {
+    match value {
+        Value::Object(map) => {
+            for (field, value) in map {
+                let random = field.starts_with("kube-api-access")
+                    || matches!(
+                        field.as_str(),
+                        "controller-uid"
+                            | "batch.kubernetes.io/controller-uid"
+                            | "lastTransitionTime"
+                            | "nodePort"
+                    );
+                if random { *value = "given".into() } else { blank_random(value) }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(blank_random),
+        Value::String(text) if text.starts_with("kube-api-access-") => *text = "kube-api-access".to_owned(),
+        _ => {}
+    }
+}
+
+#[tokio::test]
+async fn what_is_missing_has_its_defaults() {
+    for api in both().await {
+        let policies = "/apis/networking.k8s.io/v1/namespaces/default/networkpolicies";
+        for (name, body) in [
+            ("a", json!({"metadata": {"name": "a"}})),
+            ("b", json!({"metadata": {"name": "b"}, "spec": null})),
+            ("c", json!({"metadata": {"name": "c"}, "spec": {"podSelector": null, "egress": []}})),
+        ] {
+            api.post(policies, body).await.expect(201);
+            let read = api.get(&format!("{policies}/{name}")).await.expect(200).body;
+            assert_eq!(read["spec"], json!({"podSelector": {}, "policyTypes": ["Ingress"]}), "{name}");
+        }
+        let services = "/api/v1/namespaces/default/services";
+        let jobs = "/apis/batch/v1/namespaces/default/jobs";
+        let selector = json!({"matchLabels": {"a": "b"}});
+        let template = json!({"metadata": {"labels": {"a": "b"}}});
+        for (collection, body, fields) in [
+            (PODS, json!({}), &["spec.containers"][..]),
+            (PODS, json!({"spec": null}), &["spec.containers"]),
+            (services, json!({}), &["spec.ports"]),
+            (jobs, json!({}), &["spec.template.spec.containers", "spec.template.spec.restartPolicy"]),
+            (
+                DEPLOYMENTS,
+                json!({"spec": {"selector": selector, "template": template}}),
+                &["spec.template.spec.containers"],
+            ),
+        ] {
+            let mut body = body;
+            body["metadata"] = json!({"name": "x"});
+            let reply = api.post(collection, body).await.expect(422);
+            let causes = reply.body["details"]["causes"].as_array().unwrap();
+            let mut found: Vec<&str> = causes.iter().map(|cause| cause["field"].as_str().unwrap()).collect();
+            found.sort_unstable();
+            assert_eq!(found, fields, "{collection}: {}", reply.text);
+        }
+    }
+}
+
+#[tokio::test]
+async fn numbers_of_custom_resources_are_those_of_go() {
+    for api in both().await {
+        let mut definition = widgets();
+        let spec =
+            definition.pointer_mut("/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties");
+        spec.unwrap()["weight"] = json!({"type": "number"});
+        establish(&api, definition).await;
+        let head = r#"{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"w"},"spec":{"color":"red","#;
+        let json = [("content-type", "application/json")];
+        let body = format!("{head}\"replicas\":5.0,\"weight\":1e3}}}}");
+        let made = api.call("POST", WIDGETS, &json, body).await.expect(201);
+        assert!(
+            made.text.contains("\"replicas\":5,") && made.text.contains("\"weight\":1000}"),
+            "{}",
+            made.text
+        );
+        let path = format!("{WIDGETS}/w");
+        assert_eq!(api.get(&path).await.expect(200).body["spec"], made.body["spec"]);
+        for patch in [r#"{"spec":{"replicas":5}}"#, r#"{"spec":{"replicas":5.0,"weight":1000.0}}"#] {
+            let merge = [("content-type", "application/merge-patch+json")];
+            let same = api.call("PATCH", &path, &merge, patch.to_owned()).await.expect(200);
+            assert_eq!(version(&same), version(&made), "{}", same.text);
+        }
+        let body = format!("{head}\"weight\":9223372036854775809}}}}");
+        let put = api.call("PUT", &path, &json, body).await.expect(200);
+        assert!(put.text.contains("\"weight\":9223372036854775808}"), "{}", put.text);
+        let body = format!("{head}\"weight\":2.5}}}}");
+        let put = api.call("PUT", &path, &json, body).await.expect(200);
+        assert!(put.text.contains("\"weight\":2.5}"), "{}", put.text);
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_unicode_is_replaced() {
+    for api in both().await {
+        let maps = "/api/v1/namespaces/default/configmaps";
+        let json = [("content-type", "application/json")];
+        let bytes: &[u8] = b"{\"metadata\":{\"name\":\"a\"},\"data\":{\"k\":\"\xff\xfe\",\"l\":\"\\ud800\"}}";
+        let made = api.call("POST", maps, &json, bytes).await.expect(201);
+        assert_eq!(made.body["data"], json!({"k": "\u{fffd}\u{fffd}", "l": "\u{fffd}"}));
+        let merge = [("content-type", "application/merge-patch+json")];
+        let patch: &[u8] = b"{\"data\":{\"k\":\"\xff\"}}";
+        let patched = api.call("PATCH", &format!("{maps}/a"), &merge, patch).await.expect(200);
+        assert_eq!(patched.body["data"]["k"], "\u{fffd}");
+        let broken: &[u8] = b"{\"metadata\":{\"name\":\"\xff\"";
+        api.call("POST", maps, &json, broken).await.expect(400);
+    }
+}
