@@ -89,10 +89,10 @@ async fn try_store(admission: &Admission<'_>, mut object: Value) -> Result<Bytes
     let (context, resource) = (admission.context, admission.resource);
     custom::may_create(resource)?;
     let name = meta::name(&object).to_owned();
-    encoding::prepare(resource, &mut object);
     if resource.custom.is_none() {
         schema::complete_status(&resource.schema, &mut object);
     }
+    encoding::prepare(resource, &mut object);
     // Addresses are claimed first, so that what is validated is what is stored.
     let mut reservation = services::reserve(context, resource, &mut object, None).await?;
     let outcome = judge_and_put(admission, object, &name, reservation.as_mut()).await;

@@ -106,14 +106,18 @@ pub fn object(api_version: &str, plural: &str) -> Value {
 
 /// The collection and the object of every kind that is created and read, in every version.
 pub fn every_object() -> Vec<(String, Value)> {
+    let mut named = BTreeSet::new();
     let kept = table().into_iter().filter(Entry::is_kept);
-    let made = kept.map(|entry| {
+    let made = kept.filter_map(|entry| {
         let sample = sample(&entry);
         let mut object = sample.object.unwrap_or_else(|| panic!("{}: no object", entry.plural));
-        // Versions of the same objects must not meet.
-        let name = sample.name.unwrap_or_else(|| format!("test-{}", entry.version));
+        // Versions of the same objects must not meet, nor two that cannot have another name.
+        if sample.name.is_some() && !named.insert((entry.group.clone(), entry.plural.clone())) {
+            return None;
+        }
+        let name = sample.name.unwrap_or_else(|| format!("test-{}{}", entry.version, entry.group));
         object["metadata"] = json!({"name": name});
-        (entry.collection(), object)
+        Some((entry.collection(), object))
     });
     made.collect()
 }
