@@ -62,7 +62,7 @@ pub const WEBSOCKET_MESSAGE: usize = 64 * 1024;
 pub const WATCH_PIECE: usize = 32 * 1024;
 /// Answers smaller than this are not compressed.
 pub const GZIP_MIN: usize = 128 * 1024;
-/// Attempts of a patch or an unconditional update against other writers.
+/// Attempts of the server's own writes against other writers.
 pub const CONFLICT_RETRIES: usize = 5;
 /// Attempts of a create with `generateName`.
 pub const NAME_RETRIES: usize = 8;

@@ -133,7 +133,9 @@ impl Walk<'_, '_> {
                 let counts = select.optional || follows && !select.test;
                 operand.saturating_add(u64::from(counts))
             }
-            Expr::List(items) => items.iter().fold(LIST, |sum, (item, _)| sum.saturating_add(self.cost(item))),
+            Expr::List(items) => {
+                items.iter().fold(LIST, |sum, (item, _)| sum.saturating_add(self.cost(item)))
+            }
             Expr::Map(_) | Expr::Struct(..) => {
                 let own = if matches!(node.expr, Expr::Map(_)) { MAP } else { OBJECT };
                 node.children().into_iter().fold(own, |sum, child| sum.saturating_add(self.cost(child)))
@@ -187,8 +189,14 @@ impl Walk<'_, '_> {
             Some(target) if !qualified => self.cost(target),
             _ => 0,
         };
-        let all: Vec<Size> = call.target.as_deref().filter(|_| !qualified).into_iter().chain(&call.args)
-            .map(|arg| self.size(arg)).collect();
+        let all: Vec<Size> = call
+            .target
+            .as_deref()
+            .filter(|_| !qualified)
+            .into_iter()
+            .chain(&call.args)
+            .map(|arg| self.size(arg))
+            .collect();
         let sum = target.saturating_add(arguments);
         match call.function.as_str() {
             "_&&_" | "_||_" => return sum,
@@ -257,7 +265,9 @@ impl Walk<'_, '_> {
                 let max = one.max.saturating_mul(entry.max).saturating_add(separators);
                 (times(max, TRAVERSAL), Some(Size { min: 0, max }))
             }
-            "isSorted" | "sum" | "max" | "min" | "indexOf" | "lastIndexOf" => (self.compared(call, one), None),
+            "isSorted" | "sum" | "max" | "min" | "indexOf" | "lastIndexOf" => {
+                (self.compared(call, one), None)
+            }
             "cidr" | "isIP" | "isCIDR" | "quantity" | "isQuantity" | "semver" | "isSemver" => {
                 (one.cost(TRAVERSAL), None)
             }

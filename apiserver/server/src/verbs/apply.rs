@@ -14,7 +14,6 @@ use super::update::{self, Part};
 use super::{create, decode};
 use crate::body;
 use crate::context::Context;
-use crate::limits;
 use crate::rbac::{self, Attributes};
 use crate::respond::{self, Answer};
 use crate::storage;
@@ -26,7 +25,7 @@ pub const MEDIA: &str = "application/apply-patch+yaml";
 pub async fn apply(context: &Context, resource: &Resource, part: Part, bytes: Bytes) -> Answer {
     let config = read(context, &bytes)?;
     let (namespace, name) = (namespace(context, resource), context.info.name.as_str());
-    for _ in 0..limits::CONFLICT_RETRIES {
+    loop {
         let present = storage::fetch(&context.server, resource, namespace, name).await?.is_some();
         // A kind whose definition goes has no such verb, and says why nothing is created.
         let creatable =
@@ -49,7 +48,6 @@ pub async fn apply(context: &Context, resource: &Resource, part: Part, bytes: By
             return Err(storage::not_found(resource, name));
         }
     }
-    Err(storage::modified(resource, name))
 }
 
 async fn change(

@@ -179,7 +179,7 @@ pub async fn one(
     options: &DeleteOptions,
 ) -> Result<Deleted, ApiError> {
     let mut current = storage::require(&context.server, resource, namespace, name).await?;
-    for _ in 0..limits::CONFLICT_RETRIES {
+    loop {
         preconditions(resource, &current, options)?;
         let admission =
             Admission { context, resource, operation: Operation::Delete, old: Some(&current.object) };
@@ -215,7 +215,6 @@ pub async fn one(
         };
         current = newer.ok_or_else(|| storage::not_found(resource, name))?;
     }
-    Err(storage::modified(resource, name))
 }
 
 fn preconditions(resource: &Resource, current: &Stored, options: &DeleteOptions) -> Result<(), ApiError> {

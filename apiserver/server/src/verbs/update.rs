@@ -19,7 +19,6 @@ use crate::allocate::Reservation;
 use crate::context::Context;
 use crate::custom::conversion::{by_webhook, settled};
 use crate::encoding;
-use crate::limits;
 use crate::negotiate;
 use crate::respond::{self, Answer};
 use crate::services;
@@ -115,7 +114,9 @@ pub async fn change_with(
         Some(cached) => (cached, true),
         None => (require().await?, false),
     };
-    for _ in 0..limits::CONFLICT_RETRIES {
+    // Others may write at the same time for as long as they like: one of them gets on each time, and the
+    // request's time is limited.
+    loop {
         let outcome = once(context, resource, (part, tracking), &current, make).await;
         // What the store has compared is true, whatever it was made from.
         let compared = matches!(outcome, Ok((Outcome::Done(_) | Outcome::Conflict(_), _)));
@@ -133,7 +134,6 @@ pub async fn change_with(
             (Outcome::Conflict(None), _) => return Err(storage::not_found(resource, name)),
         }
     }
-    Err(storage::modified(resource, name))
 }
 
 /// The object as the cache has it, where asking the store costs a round trip that the comparison of the

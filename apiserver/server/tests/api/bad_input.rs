@@ -269,7 +269,11 @@ async fn patches_that_are_none_or_do_not_fit() {
             unfit("converting (v1.Pod) to (core.ConfigMap): unknown conversion"),
         ),
         // Directives that are malformed.
-        case(pod, (STRATEGIC, r#"{"$patch":"frob"}"#), failed("unknown patch type: frob in map: map[$patch:frob]")),
+        case(
+            pod,
+            (STRATEGIC, r#"{"$patch":"frob"}"#),
+            failed("unknown patch type: frob in map: map[$patch:frob]"),
+        ),
         case(
             pod,
             (STRATEGIC, r#"{"spec":{"containers":[{"$patch":"frob","name":"c"}]}}"#),
@@ -291,7 +295,11 @@ async fn patches_that_are_none_or_do_not_fit() {
             (STRATEGIC, r#"{"metadata":{"$deleteFromPrimitiveList/finalizers":7}}"#),
             bad("invalid patch format of primitive list"),
         ),
-        case(pod, (STRATEGIC, r#"{"spec":{"$retainKeys":"name"}}"#), bad("invalid patch format of retainKeys")),
+        case(
+            pod,
+            (STRATEGIC, r#"{"spec":{"$retainKeys":"name"}}"#),
+            bad("invalid patch format of retainKeys"),
+        ),
         case(("PATCH", &format!("{MAP}?fieldManager=f")), (APPLY, "a: ["), bad("error decoding patch")),
         case(("PATCH", &format!("{MAP}?fieldManager=f")), (APPLY, "[]"), bad("error decoding patch")),
         case(("PATCH", &format!("{MAP}?fieldManager=f")), (APPLY, alias_bomb()), bad("error decoding patch")),

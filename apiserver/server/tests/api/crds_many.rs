@@ -101,7 +101,9 @@ async fn named(api: &Api, name: &str, status: &str) -> Value {
     for _ in 0..500 {
         let found = api.get(&format!("{CRDS}/{name}")).await.expect(200).body;
         let conditions = found["status"]["conditions"].as_array().cloned().unwrap_or_default();
-        if let Some(condition) = conditions.iter().find(|c| c["type"] == "NamesAccepted" && c["status"] == status) {
+        if let Some(condition) =
+            conditions.iter().find(|c| c["type"] == "NamesAccepted" && c["status"] == status)
+        {
             return condition.clone();
         }
         tokio::time::sleep(Duration::from_millis(20)).await;

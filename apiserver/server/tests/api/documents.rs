@@ -303,7 +303,11 @@ async fn openapi_says_which_values_media_types_and_parameters_are_taken() {
     let widgets = "/apis/example.com/v1/namespaces/{namespace}/widgets";
     for (document, collection, strategic) in [(&core, pods, true), (&custom, widgets, false)] {
         let one = format!("{collection}/{{name}}");
-        let mut media = vec!["application/apply-patch+yaml", "application/json-patch+json", "application/merge-patch+json"];
+        let mut media = vec![
+            "application/apply-patch+yaml",
+            "application/json-patch+json",
+            "application/merge-patch+json",
+        ];
         media.extend(strategic.then_some("application/strategic-merge-patch+json"));
         let content = operation(document, &one, "patch")["requestBody"]["content"].as_object().unwrap();
         assert_eq!(content.keys().map(String::as_str).collect::<Vec<_>>(), media, "{one}");

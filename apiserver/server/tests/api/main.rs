@@ -7,6 +7,7 @@ mod answers;
 mod apply;
 mod bad_input;
 mod bad_rules;
+mod contention;
 mod crds;
 mod crds_kubectl;
 mod crds_many;
