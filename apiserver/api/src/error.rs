@@ -193,6 +193,10 @@ impl ApiError {
             "kind": "Status", "apiVersion": "v1", "metadata": {},
             "status": "Failure", "message": self.message, "reason": self.reason, "code": self.code,
         });
+        if self.reason.is_empty() {
+            // Kubernetes knows no reason for some errors, and then does not write one.
+            status.as_object_mut().map(|status| status.remove("reason"));
+        }
         if let Some(details) = &self.details {
             status["details"] = details.clone();
             if let Some(details) = status["details"].as_object_mut() {

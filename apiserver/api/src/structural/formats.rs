@@ -72,7 +72,7 @@ static TEXTS: [Row; 26] = [
     text("password", |_| true),
     text("date", |t| t.len() == 10 && t.parse::<jiff::civil::Date>().is_ok()),
     text("duration", is_duration),
-    text("datetime", is_date_time),
+    text("date-time", is_date_time),
     text("k8s-short-name", |t| names::dns_label(t).is_empty()),
     text("k8s-long-name", |t| names::dns_subdomain(t).is_empty()),
 ];

@@ -247,6 +247,11 @@ fn number_errors(
     outcome: &mut Outcome,
 ) {
     let Some(float) = number.as_f64() else { return };
+    if schema.kind == Some(Kind::Integer) && checks.format.is_none() && !is_integer(value) {
+        // Said once more where numbers are compared, and Kubernetes has no field for it there.
+        let text = format!("Checked value must be of type integer (default format) in {path}");
+        outcome.add(FieldError::invalid("<nil>", &Value::from(""), &text));
+    }
     if let Some(format) = checks.format.filter(|f| f.is_number()) {
         let fits = match format.name() {
             "int32" => {
@@ -264,6 +269,8 @@ fn number_errors(
         }
     }
     if let Some(factor) = checks.multiple_of {
+        // Kubernetes compares whole numbers with whole factors: what follows the point is lost.
+        let factor = if number.is_f64() { factor } else { factor.trunc() };
         if factor <= 0.0 {
             let text = format!("factor MultipleOf declared for {path} must be positive: {factor}");
             outcome.add(FieldError::invalid(path.to_string(), value, &text));

@@ -51,6 +51,7 @@ pub async fn store_with(
     let generated = meta::name(&object).is_empty() && !meta::generate_name(&object).is_empty();
     (resource.behaviour.default)(&mut object);
     managed::drop_empty(&mut object);
+    managed::drop_repeated_owners(context, &mut object);
     if tracking == Tracking::Update {
         managed::update(context, resource, Part::Main, None, &mut object);
     }

@@ -19,7 +19,7 @@ async fn read(context: &Context, resource: &Resource) -> Result<Bytes, apiserver
     let cache = server.cache(resource)?;
     let short = storage::short_key(resource, &info.namespace, &info.name);
     let missing = || storage::not_found(resource, &info.name);
-    match options::revision(context.query.get("resourceVersion"))? {
+    match options::revision_of_get(context.query.get("resourceVersion"))? {
         None => {
             let key = storage::key(resource, &info.namespace, &info.name);
             let got = server.store().get(&key).await.map_err(storage::store_error)?;

@@ -101,13 +101,31 @@ fn manager(context: &Context) -> String {
     }
 }
 
-/// Removes what is empty from the metadata, except an empty list of managed fields: that asks to
-/// forget them all.
+/// Removes what is empty from the metadata.
 pub fn drop_empty(object: &mut Value) {
-    let reset = managed::is_reset(object);
     meta::drop_empty(object);
-    if reset {
-        meta::set(object, "managedFields", json!([{}]));
+}
+
+/// Removes owners that are there already, and says so.
+pub fn drop_repeated_owners(context: &Context, object: &mut Value) {
+    let Some(Value::Array(owners)) = object.pointer_mut("/metadata/ownerReferences") else { return };
+    let mut seen: Vec<Value> = Vec::with_capacity(owners.len());
+    let mut repeated = Vec::new();
+    for owner in std::mem::take(owners) {
+        if seen.contains(&owner) {
+            repeated.push(owner["uid"].as_str().unwrap_or_default().to_owned());
+        } else {
+            seen.push(owner);
+        }
+    }
+    *owners = seen;
+    if !repeated.is_empty() {
+        context.warn(format!(
+            ".metadata.ownerReferences contains duplicate entries; API server dedups owner references in \
+             1.20+, and may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) \
+             observed: {}",
+            repeated.join(", ")
+        ));
     }
 }
 
