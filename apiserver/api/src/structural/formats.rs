@@ -72,7 +72,7 @@ static TEXTS: [Row; 26] = [
     text("password", |_| true),
     text("date", |t| t.len() == 10 && t.parse::<jiff::civil::Date>().is_ok()),
     text("duration", is_duration),
-    text("date-time", is_date_time),
+    text("datetime", is_date_time),
     text("k8s-short-name", |t| names::dns_label(t).is_empty()),
     text("k8s-long-name", |t| names::dns_subdomain(t).is_empty()),
 ];
@@ -93,9 +93,14 @@ impl Format {
         rows.iter().find(|row| plain(row.name) == plain(name)).map(Self)
     }
 
-    /// As messages spell it.
+    /// Its name without hyphens, as rules know it.
     pub fn name(self) -> &'static str {
         self.0.name
+    }
+
+    /// As messages about values spell it.
+    pub fn shown(self) -> &'static str {
+        if self.0.name == "datetime" { "date-time" } else { self.0.name }
     }
 
     /// Whether a text has the format; formats of numbers say nothing about texts.

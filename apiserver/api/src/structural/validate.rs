@@ -117,7 +117,7 @@ fn type_error(schema: &Structural, value: &Value, path: &Path<'_>) -> Option<Fie
             Value::Number(_) => "int64",
             _ => "",
         };
-        return Some(messages::wrong_type(path, format.name(), shown));
+        return Some(messages::wrong_type(path, format.shown(), shown));
     }
     Some(messages::wrong_type(path, kind.as_str(), found))
 }
@@ -213,7 +213,7 @@ fn scalar(schema: &Structural, checks: &Checks, value: &Value, path: &Path<'_>, 
                 outcome.checks += 1;
             }
             if let Some(format) = checks.format.filter(|f| !f.accepts(text)) {
-                outcome.add(messages::wrong_type(path, format.name(), text));
+                outcome.add(messages::wrong_type(path, format.shown(), text));
             }
         }
         Value::Number(number) => {
