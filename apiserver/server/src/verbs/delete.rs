@@ -306,6 +306,10 @@ fn plan(resource: &Resource, object: &Value, options: &DeleteOptions, now: jiff:
     if is_held(&new) || (namespace && !meta::list(&new, "/spec/finalizers").is_empty()) {
         if !marked {
             mark(&mut new, now, 0);
+            if resource.behaviour.prepare_delete.is_some() {
+                // A kind with a way of its own does not count this as a change.
+                meta::set(&mut new, "generation", meta::generation(object));
+            }
         } else if meta::deletion_grace_period_seconds(object) != Some(0) {
             meta::set(&mut new, "deletionGracePeriodSeconds", 0);
         }

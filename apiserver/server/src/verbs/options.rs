@@ -70,6 +70,11 @@ impl ListOptions {
     pub fn revision(&self) -> Result<Option<Revision>, ApiError> {
         revision(self.version.as_deref())
     }
+
+    /// That of a watch, where a version that is no number is 500 as in Kubernetes.
+    pub fn revision_of_watch(&self) -> Result<Option<Revision>, ApiError> {
+        revision_of_get(self.version.as_deref())
+    }
 }
 
 /// Why a text is no version, in Go's words.

@@ -286,6 +286,13 @@ pub async fn store(
 fn errors_of(resource: &Resource, part: Part, new: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = metadata::validate_update(new, old);
     errors.extend(errors_of_kind(resource, part, new, old));
+    if errors.iter().any(|error| error.field.starts_with("metadata.")) {
+        // Kubernetes looks at the metadata of every kind, and then again by the kind's own rules.
+        let mut common = metadata::validate(new, |_| Vec::new());
+        common.extend(metadata::validate_update(new, old));
+        common.append(&mut errors);
+        return common;
+    }
     errors
 }
 

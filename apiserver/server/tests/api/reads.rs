@@ -87,7 +87,7 @@ async fn what_cannot_be_read_is_400_in_gos_words() {
         ("continue=%25".into(), key("illegal base64 data at input byte 0")),
         (
             format!("continue={}", token(r#"{"v":"v0","rv":1,"start":"a"}"#)),
-            key("server does not recognize this encoded version"),
+            key("server does not recognize this encoded version v0"),
         ),
         (
             format!("continue={}", token(r#"{"v":"meta.k8s.io/v1","rv":0,"start":"a"}"#)),

@@ -355,6 +355,44 @@ async fn numbers_are_judged_as_kubernetes_judges_them() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn metadata_is_judged_before_and_with_the_rest() {
+    let api = with_widgets().await;
+    api.post(WIDGETS, widget("a")).await.expect(201);
+    let path = format!("{WIDGETS}/a");
+    let labels = json!({"metadata": {"labels": {"a b": "1"}}});
+    let refused = api.patch("merge", &path, labels).await.expect(422);
+    assert_eq!(causes(&refused), 2, "{}", refused.text);
+    assert_eq!(refused.message().matches("metadata.labels").count(), 1, "{}", refused.text);
+    let mut object = widget("b");
+    object["metadata"]["labels"] = json!({"a": 1});
+    assert_eq!(
+        api.post(WIDGETS, object).await.expect(400).message(),
+        "Widget in version \"v1\" cannot be handled as a Widget: json: cannot unmarshal number into Go struct \
+         field ObjectMeta.labels of type string"
+    );
+    let mut object = widget("b");
+    object["metadata"] = Value::Null;
+    let refused = api.post(WIDGETS, object).await.expect(422);
+    assert!(
+        refused.message().contains("metadata.name: Required value: name or generateName is required"),
+        "{}",
+        refused.text
+    );
+    for path in [WIDGETS, MAPS] {
+        let watch = api.get(&format!("{path}?watch=1&resourceVersion=x")).await.expect(500);
+        assert!(watch.message().starts_with("resourceVersion: Invalid value: \"x\": "), "{}", watch.text);
+    }
+    let kinds = api.get("/apis/example.com/v1").await.expect(200);
+    assert_eq!(
+        kinds.body["resources"][0]["verbs"],
+        json!(["delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"])
+    );
+    // Going is no change of what a definition says.
+    let dry = api.delete(&format!("{CRDS}/widgets.example.com?dryRun=All"), Value::Null).await.expect(200);
+    assert_eq!((&dry.body["metadata"]["generation"], dry.code), (&json!(1), 200));
+}
+
+#[tokio::test(start_paused = true)]
 async fn definitions_are_refused_in_the_words_of_kubernetes() {
     let api = with_widgets().await;
     let empty = api.post(CRDS, json!({})).await.expect(422);
