@@ -431,6 +431,13 @@ mod tests {
             assert_eq!((error.code, error.reason), (400, "BadRequest"), "{text}");
         }
         for (text, message) in [
+            (
+                &format!("a={}", "x".repeat(64)),
+                &format!(
+                    "unable to parse requirement: values[0][a]: Invalid value: \"{}\": must be no more than 63 bytes",
+                    "x".repeat(64)
+                ),
+            ),
             ("a in (", "unable to parse requirement: found '', expected: ',', ')' or identifier"),
             ("a in (b", "unable to parse requirement: found '', expected: ',' or ')'"),
             ("a===b", "unable to parse requirement: found '=', expected: identifier"),

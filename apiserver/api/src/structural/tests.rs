@@ -109,7 +109,7 @@ fn errors_of_scalars_read_as_those_of_kubernetes() {
         (
             // A whole number is compared with what is whole of the factor.
             json!({"ratio": 1}),
-            "spec.ratio: Invalid value: 1: factor MultipleOf declared for spec.ratio must be positive: 0 (FieldValueInvalid)",
+            "spec.ratio: Invalid value: 0: factor MultipleOf declared for spec.ratio must be positive: 0 (FieldValueInvalid)",
         ),
         (
             json!({"ratio": 0.7}),

@@ -273,7 +273,9 @@ fn number_errors(
         let factor = if number.is_f64() { factor } else { factor.trunc() };
         if factor <= 0.0 {
             let text = format!("factor MultipleOf declared for {path} must be positive: {factor}");
-            outcome.add(FieldError::invalid(path.to_string(), value, &text));
+            // What is shown is the factor, not the value.
+            let shown = if factor.fract() == 0.0 { Value::from(factor as i64) } else { Value::from(factor) };
+            outcome.add(FieldError::invalid(path.to_string(), &shown, &text));
         } else if !is_multiple(number, float, factor) {
             outcome.add(messages::refused(path, value, &format!("should be a multiple of {factor}")));
         }

@@ -324,7 +324,7 @@ async fn numbers_are_judged_as_kubernetes_judges_them() {
         ),
         (
             json!({"ratio": 1}),
-            "spec.ratio: Invalid value: 1: factor MultipleOf declared for spec.ratio must be positive: 0",
+            "spec.ratio: Invalid value: 0: factor MultipleOf declared for spec.ratio must be positive: 0",
         ),
         (
             json!({"date": "x"}),
