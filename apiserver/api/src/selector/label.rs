@@ -431,13 +431,6 @@ mod tests {
             assert_eq!((error.code, error.reason), (400, "BadRequest"), "{text}");
         }
         for (text, message) in [
-            (
-                &format!("a={}", "x".repeat(64)),
-                &format!(
-                    "unable to parse requirement: values[0][a]: Invalid value: \"{}\": must be no more than 63 bytes",
-                    "x".repeat(64)
-                ),
-            ),
             ("a in (", "unable to parse requirement: found '', expected: ',', ')' or identifier"),
             ("a in (b", "unable to parse requirement: found '', expected: ',' or ')'"),
             ("a===b", "unable to parse requirement: found '=', expected: identifier"),
@@ -450,6 +443,13 @@ mod tests {
         ] {
             assert_eq!(LabelSelector::parse(text).expect_err(text).message, message);
         }
+        let long = "x".repeat(64);
+        assert_eq!(
+            LabelSelector::parse(&format!("a={long}")).unwrap_err().message,
+            format!(
+                "unable to parse requirement: values[0][a]: Invalid value: \"{long}\": must be no more than 63 bytes"
+            )
+        );
         for (text, values) in [("a in ()", &[""][..]), ("a in (b,)", &["", "b"]), ("a=", &[""])] {
             let selector = LabelSelector::parse(text).unwrap();
             assert!(selector.requirements()[0].values.iter().eq(values), "{text}");
