@@ -32,23 +32,38 @@ pub async fn patch(context: &Context, resource: &Resource, part: Part, bytes: By
     if media == apply::MEDIA {
         return apply::apply(context, resource, part, bytes).await;
     }
-    if resource.custom.is_some() && media == ACCEPTED[2] {
-        // Nothing says how lists of custom resources are merged.
-        return Err(body::unsupported(&[ACCEPTED[0], ACCEPTED[1], ACCEPTED[3]]));
-    }
+    check_media(resource, &media)?;
     let validation = FieldValidation::of(context)?;
     let (patch, twice) = Patch::read(&media, &bytes, validation != FieldValidation::Ignore)?;
     let make = |old: &Value| {
         let mut new = patch.apply(&resource.schema, old)?;
+        let versioned = update::versioned(resource, &new);
         // A version that the patch did not choose is no condition of the client's.
         if meta::resource_version(&new) == meta::resource_version(old) && !patch.names_version() {
             meta::unset(&mut new, "resourceVersion");
         }
         check(context, resource, old, &mut new, twice.clone())?;
+        versioned?;
         Ok(new)
     };
     let patched = update::change(context, resource, part, &make).await?;
     respond::object(context, resource, 200, patched)
+}
+
+/// 415 for what is no patch of this kind.
+pub fn check_media(resource: &Resource, media: &str) -> Result<(), ApiError> {
+    let custom = resource.custom.is_some();
+    if ACCEPTED.contains(&media) && !(custom && media == ACCEPTED[2]) {
+        return Ok(());
+    }
+    // Nothing says how lists of custom resources are merged.
+    let accepted: Vec<&str> = ACCEPTED
+        .into_iter()
+        .enumerate()
+        .filter(|(i, _)| !custom || *i != 2)
+        .map(|(_, media)| media)
+        .collect();
+    Err(body::unsupported(&accepted))
 }
 
 fn check(

@@ -247,7 +247,8 @@ async fn versions_and_uids_are_conditions_and_dry_runs_store_nothing() {
     config["metadata"].as_object_mut().unwrap().remove("uid");
     let made = api.apply(&path, config.clone()).await.expect(201);
     config["metadata"]["uid"] = "another".into();
-    api.apply(&path, config.clone()).await.expect(409);
+    let refused = api.apply(&path, config.clone()).await.expect(422);
+    assert!(refused.message().ends_with("metadata.uid: Invalid value: \"another\": field is immutable"));
     config["metadata"]["uid"] = made.body["metadata"]["uid"].clone();
     config["data"]["k"] = "2".into();
     config["metadata"]["resourceVersion"] = "1".into();

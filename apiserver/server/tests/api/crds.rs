@@ -158,7 +158,9 @@ async fn bad_definitions_and_bad_objects_are_refused_in_the_words_of_kubernetes(
     let malformed = json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "a", "labels": 7}, "spec": {}});
     let reply = api.post(WIDGETS, malformed).await.expect(400);
     assert!(
-        reply.message().starts_with("Widget in version \"v1\" cannot be handled as a Widget: metadata: "),
+        reply
+            .message()
+            .starts_with("Widget in version \"v1\" cannot be handled as a Widget: json: cannot unmarshal "),
         "{}",
         reply.text
     );

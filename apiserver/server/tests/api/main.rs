@@ -36,6 +36,7 @@ mod pretty;
 mod protobuf;
 mod ranges;
 mod reads;
+mod reference;
 mod resources;
 #[path = "../../../../tests/support/seeded.rs"]
 mod seeded;
