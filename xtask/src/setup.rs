@@ -144,7 +144,7 @@ pub fn run(purpose: Purpose, check: bool) -> Result<()> {
     }
     let debian =
         fs::read_to_string("/etc/os-release").is_ok_and(|text| text.lines().any(|line| line == "ID=debian"));
-    let system = !missing.is_empty() || linker || clients.iter().any(|c| matches!(c, Client::Kubectl { .. }));
+    let system = !missing.is_empty() || linker || clients.iter().any(|c| c.needs_apt());
     if check || system && (!debian || !shell::is_root()) {
         return explain(&missing, linker, &clients, debian);
     }
