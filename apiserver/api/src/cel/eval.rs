@@ -37,7 +37,7 @@ type Evaluated = Result<Cel, Fail>;
 /// Evaluates an expression; it may cost `limit` at most. Returns what it cost, too.
 pub fn evaluate(node: &Node, variables: &[(&str, Cel)], limit: u64) -> (Evaluated, u64) {
     let variables = variables.iter().map(|(name, value)| (*name, value.clone())).collect();
-    let mut run = Run { variables, spent: 0, limit };
+    let mut run = Run { variables, spent: 0, limit, free: false };
     let given = run.node(node);
     (given, run.spent)
 }
@@ -46,15 +46,31 @@ struct Run<'e> {
     variables: Vec<(&'e str, Cel)>,
     spent: u64,
     limit: u64,
+    /// Within a constant.
+    free: bool,
 }
 
 impl<'e> Run<'e> {
     fn spend(&mut self, cost: u64) -> Result<(), Fail> {
-        self.spent = self.spent.saturating_add(cost);
+        if !self.free {
+            self.spent = self.spent.saturating_add(cost);
+        }
         if self.spent > self.limit { Err(Fail::Limit) } else { Ok(()) }
     }
 
     fn node(&mut self, node: &'e Node) -> Evaluated {
+        // What is made of constants alone is made once, CEL says, and costs nothing.
+        let made = matches!(node.expr, Expr::List(_) | Expr::Map(_) | Expr::Call(_));
+        if !made || self.free || !constant_only(node) {
+            return self.counted(node);
+        }
+        self.free = true;
+        let given = self.counted(node);
+        self.free = false;
+        given
+    }
+
+    fn counted(&mut self, node: &'e Node) -> Evaluated {
         match &node.expr {
             Expr::Literal(literal) => Ok(constant(literal)),
             Expr::Ident(name) => self.ident(name),
@@ -88,9 +104,11 @@ impl<'e> Run<'e> {
     }
 
     fn ident(&mut self, name: &str) -> Evaluated {
-        self.spend(1)?;
-        match self.known(name) {
-            Some(value) => Ok(value.clone()),
+        match self.known(name).cloned() {
+            Some(value) => {
+                self.spend(1)?;
+                Ok(value)
+            }
             None if is_type(name) => Ok(type_value(name)),
             None => Err(Fail::Error(format!("no such attribute(s): {name}"))),
         }
@@ -171,7 +189,8 @@ impl<'e> Run<'e> {
         if !SHALLOW.contains(&name) && args.iter().try_fold(HEAVIEST, weigh).is_none() {
             return Err(Fail::Limit);
         }
-        let before = cost_before(name, &args);
+        let membership = name == "@in" && call.args.get(1).is_some_and(constant_only);
+        let before = if membership { Some(0) } else { cost_before(name, &args) };
         self.spend(before.unwrap_or(0))?;
         let given = match operator(name, &args) {
             Some(given) => given,
@@ -213,7 +232,9 @@ impl<'e> Run<'e> {
 
     fn fold(&mut self, fold: &'e Fold) -> Evaluated {
         let range = self.node(&fold.range)?;
-        let (once, step, result) = super::cost::steps(fold.form);
+        let (_, step, result) = super::cost::steps(fold.form);
+        // What the items are put into is a constant; the list that is sorted is not.
+        let once = if fold.form == Form::SortBy { LIST + 3 } else { 0 };
         self.spend(once + result)?;
         let mut made = Made::default();
         let before = self.variables.len();
@@ -228,6 +249,9 @@ impl<'e> Run<'e> {
             if !go_on? {
                 break;
             }
+        }
+        if fold.form == Form::SortBy {
+            self.spend(super::cost::pairwise(made.keyed.len() as u64))?;
         }
         made.result(fold.form)
     }
@@ -527,11 +551,17 @@ fn cost_before(name: &str, args: &[Cel]) -> Option<u64> {
         | "isIP" | "isCIDR" | "quantity" | "isQuantity" | "semver" | "isSemver" => times(at(0), TRAVERSAL),
         "ip" if matches!(args, [Cel::String(_)]) => times(at(0), TRAVERSAL),
         "replace" | "split" | "ip.isCanonical" => times(at(0), 2.0 * TRAVERSAL),
-        // So many items are made.
+        // A new list, of so many items.
         "lists.range" => match args {
-            [Cel::Int(items)] => u64::try_from(*items).unwrap_or(0).max(1),
+            [Cel::Int(items)] => (LIST + 1).saturating_add(u64::try_from(*items).unwrap_or(0)),
             _ => 1,
         },
+        "reverse" | "flatten" => LIST + 1 + at(0),
+        "slice" => match args {
+            [_, Cel::Int(from), Cel::Int(to)] => LIST + 1 + u64::try_from(to.saturating_sub(*from)).unwrap_or(0),
+            _ => 1,
+        },
+        "sort" | "distinct" => LIST + 1 + super::cost::pairwise(at(0)) + compared(args.first()),
         "join" => return None,
         // An address has 16 bytes at most.
         "containsIP" => 4 + text_cost(args.get(1)),
@@ -540,6 +570,31 @@ fn cost_before(name: &str, args: &[Cel]) -> Option<u64> {
         "check" => AUTHORIZATION,
         _ => 1,
     })
+}
+
+/// What it costs more to compare the texts of a list with each other.
+fn compared(list: Option<&Cel>) -> u64 {
+    let Some(Cel::List(list)) = list else { return 0 };
+    let length: usize = list.iter().map(|item| if let Cel::String(text) = item { text.len() } else { 0 }).sum();
+    ((list.len() * length) as f64 * TRAVERSAL) as u64
+}
+
+/// Whether an expression is made of constants alone: lists, maps and conversions of such.
+fn constant_only(node: &Node) -> bool {
+    const CONVERSIONS: [&str; 10] =
+        ["bool", "bytes", "double", "duration", "dyn", "int", "string", "timestamp", "type", "uint"];
+    match &node.expr {
+        Expr::Literal(_) => true,
+        Expr::List(items) => items.iter().all(|(item, is_optional)| !is_optional && constant_only(item)),
+        Expr::Map(entries) => {
+            entries.iter().all(|e| !e.optional && constant_only(&e.key) && constant_only(&e.value))
+        }
+        Expr::Call(call) => {
+            let conversion = call.target.is_none() && CONVERSIONS.contains(&call.function.as_str());
+            conversion && call.args.iter().all(constant_only)
+        }
+        _ => false,
+    }
 }
 
 fn text_cost(value: Option<&Cel>) -> u64 {
