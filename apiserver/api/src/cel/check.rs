@@ -295,9 +295,8 @@ impl<'s> Checker<'_, 's> {
             };
             if !self.bindings.assignable(&wanted, &found) {
                 let found = self.bindings.resolve(&found, true);
-                let message = format!(
-                    "expected type of field '{field}' is '{wanted}' but provided type is '{found}'"
-                );
+                let message =
+                    format!("expected type of field '{field}' is '{wanted}' but provided type is '{found}'");
                 self.fault(value.at, message);
             }
         }
@@ -378,8 +377,7 @@ impl<'s> Checker<'_, 's> {
     }
 
     fn no_overload(&mut self, at: usize, name: &str, args: &[Ty<'s>], member: bool) -> Ty<'s> {
-        let shown: Vec<String> =
-            args.iter().map(|ty| self.bindings.resolve(ty, true).to_string()).collect();
+        let shown: Vec<String> = args.iter().map(|ty| self.bindings.resolve(ty, true).to_string()).collect();
         let applied = match shown.split_first() {
             Some((target, args)) if member => format!("{target}.({})", args.join(", ")),
             _ => format!("({})", shown.join(", ")),
@@ -445,9 +443,7 @@ impl<'s> Checker<'_, 's> {
             return match (operator, fold.form) {
                 ("&&", Form::All) => self.no_overload(node.at, "_&&_", &[Ty::Bool, asked], false),
                 ("&&", _) => self.no_overload(node.at, "_||_", &[Ty::Bool, asked], false),
-                (_, Form::ExistsOne) => {
-                    self.no_overload(node.at, "_?_:_", &[asked, Ty::Int, Ty::Int], false)
-                }
+                (_, Form::ExistsOne) => self.no_overload(node.at, "_?_:_", &[asked, Ty::Int, Ty::Int], false),
                 _ => self.no_overload(node.at, "_?_:_", &[asked, given.clone(), given], false),
             };
         }

@@ -142,7 +142,9 @@ impl Walk<'_, '_> {
                 let counts = select.optional || follows && !select.test;
                 operand.saturating_add(u64::from(counts))
             }
-            Expr::List(items) => items.iter().fold(LIST, |sum, (item, _)| sum.saturating_add(self.cost(item))),
+            Expr::List(items) => {
+                items.iter().fold(LIST, |sum, (item, _)| sum.saturating_add(self.cost(item)))
+            }
             Expr::Map(_) | Expr::Struct(..) => {
                 let own = if matches!(node.expr, Expr::Map(_)) { MAP } else { OBJECT };
                 node.children().into_iter().fold(own, |sum, child| sum.saturating_add(self.cost(child)))
@@ -197,8 +199,14 @@ impl Walk<'_, '_> {
             Some(target) if !qualified => self.cost(target),
             _ => 0,
         };
-        let all: Vec<Size> = call.target.as_deref().filter(|_| !qualified).into_iter().chain(&call.args)
-            .map(|arg| self.size(arg)).collect();
+        let all: Vec<Size> = call
+            .target
+            .as_deref()
+            .filter(|_| !qualified)
+            .into_iter()
+            .chain(&call.args)
+            .map(|arg| self.size(arg))
+            .collect();
         let sum = target.saturating_add(arguments);
         match call.function.as_str() {
             "_&&_" | "_||_" => return sum,
@@ -295,7 +303,9 @@ impl Walk<'_, '_> {
             "sort" | "distinct" => {
                 ((LIST + 1).saturating_add(pairwise(one.max)), Some(Size { min: 0, max: one.max }))
             }
-            "isSorted" | "sum" | "max" | "min" | "indexOf" | "lastIndexOf" => (self.compared(call, one), None),
+            "isSorted" | "sum" | "max" | "min" | "indexOf" | "lastIndexOf" => {
+                (self.compared(call, one), None)
+            }
             "cidr" | "isIP" | "isCIDR" | "quantity" | "isQuantity" | "semver" | "isSemver" => {
                 (one.cost(TRAVERSAL), None)
             }

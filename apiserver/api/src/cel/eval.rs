@@ -176,7 +176,8 @@ impl<'e> Run<'e> {
         }
         let qualified = call.target.as_deref().and_then(|target| {
             let root = target.root()?;
-            let name = format!("{}.{}", target.qualified().filter(|_| self.known(root).is_none())?, call.function);
+            let name =
+                format!("{}.{}", target.qualified().filter(|_| self.known(root).is_none())?, call.function);
             (!overloads(&name).is_empty()).then_some(name)
         });
         let target = call.target.as_deref().filter(|_| qualified.is_none());
@@ -407,16 +408,16 @@ fn operator(name: &str, args: &[Cel]) -> Option<Given> {
         ("_!=_", [a, b]) => Ok(Cel::Bool(a != b)),
         ("_<_" | "_<=_" | "_>_" | "_>=_", [a, b]) => compare(name, a, b),
         ("_+_" | "_-_" | "_*_" | "_/_" | "_%_", [Cel::Int(a), Cel::Int(b)]) => arithmetic(name, *a, *b),
-        ("_+_", [Cel::Bytes(a), Cel::Bytes(b)]) => Ok(Cel::Bytes(Arc::new([a.as_slice(), b.as_slice()].concat()))),
+        ("_+_", [Cel::Bytes(a), Cel::Bytes(b)]) => {
+            Ok(Cel::Bytes(Arc::new([a.as_slice(), b.as_slice()].concat())))
+        }
         ("_+_", [a, b]) => (a.clone() + b.clone()).map_err(|error| functions::described(&error)),
         ("_-_", [a, b]) => (a.clone() - b.clone()).map_err(|error| functions::described(&error)),
         ("_*_", [a, b]) => (a.clone() * b.clone()).map_err(|error| functions::described(&error)),
         ("_/_", [a, b]) => (a.clone() / b.clone()).map_err(|error| functions::described(&error)),
         ("_%_", [a, b]) => (a.clone() % b.clone()).map_err(|error| functions::described(&error)),
         ("@in", [item, Cel::List(list)]) => Ok(Cel::Bool(list.contains(item))),
-        ("@in", [item, Cel::Map(map)]) => {
-            Ok(Cel::Bool(key(item).is_ok_and(|key| map.get(&key).is_some())))
-        }
+        ("@in", [item, Cel::Map(map)]) => Ok(Cel::Bool(key(item).is_ok_and(|key| map.get(&key).is_some()))),
         ("_[_]" | "_[?_]", [container, at]) => index(name == "_[?_]", container, at),
         ("!_" | "-_" | "@in", _) => Err(no_overload()),
         _ => return None,
@@ -487,9 +488,10 @@ fn index(is_optional: bool, container: &Cel, at: &Cel) -> Given {
                 Cel::Float(place) if place.fract() == 0.0 && *place >= 0.0 => Some(*place as usize),
                 _ => None,
             };
-            place.and_then(|place| list.get(place)).cloned().ok_or_else(|| {
-                format!("index out of bounds: {}", shown(at))
-            })
+            place
+                .and_then(|place| list.get(place))
+                .cloned()
+                .ok_or_else(|| format!("index out of bounds: {}", shown(at)))
         }
         (Cel::Map(map), at) => match key(at) {
             Ok(key) => map.get(&key).cloned().ok_or_else(|| format!("no such key: {}", shown(at))),
@@ -513,8 +515,20 @@ fn shown(value: &Cel) -> String {
 
 /// Functions that do not look into what lists and maps hold.
 const SHALLOW: [&str; 14] = [
-    "_[_]", "_[?_]", "_+_", "size", "dyn", "type", "first", "last", "reverse", "slice", "optional.of", "hasValue",
-    "value", "orValue",
+    "_[_]",
+    "_[?_]",
+    "_+_",
+    "size",
+    "dyn",
+    "type",
+    "first",
+    "last",
+    "reverse",
+    "slice",
+    "optional.of",
+    "hasValue",
+    "value",
+    "orValue",
 ];
 /// The most values that a function is given, all that lists and maps hold counted; a request holds
 /// fewer.
@@ -547,8 +561,20 @@ fn cost_before(name: &str, args: &[Cel]) -> Option<u64> {
         "contains" => times(at(0), TRAVERSAL) * times(at(1), TRAVERSAL),
         "matches" | "find" | "findAll" => times(at(0) + 1, TRAVERSAL) * times(at(1), PATTERN),
         "isSorted" | "sum" | "max" | "min" | "indexOf" | "lastIndexOf" => args.first().map_or(0, traversed),
-        "url" | "isURL" | "lowerAscii" | "upperAscii" | "substring" | "trim" | "jsonpatch.escapeKey" | "cidr"
-        | "isIP" | "isCIDR" | "quantity" | "isQuantity" | "semver" | "isSemver" => times(at(0), TRAVERSAL),
+        "url"
+        | "isURL"
+        | "lowerAscii"
+        | "upperAscii"
+        | "substring"
+        | "trim"
+        | "jsonpatch.escapeKey"
+        | "cidr"
+        | "isIP"
+        | "isCIDR"
+        | "quantity"
+        | "isQuantity"
+        | "semver"
+        | "isSemver" => times(at(0), TRAVERSAL),
         "ip" if matches!(args, [Cel::String(_)]) => times(at(0), TRAVERSAL),
         "replace" | "split" | "ip.isCanonical" => times(at(0), 2.0 * TRAVERSAL),
         // A new list, of so many items.
@@ -558,7 +584,9 @@ fn cost_before(name: &str, args: &[Cel]) -> Option<u64> {
         },
         "reverse" | "flatten" => LIST + 1 + at(0),
         "slice" => match args {
-            [_, Cel::Int(from), Cel::Int(to)] => LIST + 1 + u64::try_from(to.saturating_sub(*from)).unwrap_or(0),
+            [_, Cel::Int(from), Cel::Int(to)] => {
+                LIST + 1 + u64::try_from(to.saturating_sub(*from)).unwrap_or(0)
+            }
             _ => 1,
         },
         "sort" | "distinct" => LIST + 1 + super::cost::pairwise(at(0)) + compared(args.first()),
@@ -575,7 +603,8 @@ fn cost_before(name: &str, args: &[Cel]) -> Option<u64> {
 /// What it costs more to compare the texts of a list with each other.
 fn compared(list: Option<&Cel>) -> u64 {
     let Some(Cel::List(list)) = list else { return 0 };
-    let length: usize = list.iter().map(|item| if let Cel::String(text) = item { text.len() } else { 0 }).sum();
+    let length: usize =
+        list.iter().map(|item| if let Cel::String(text) = item { text.len() } else { 0 }).sum();
     ((list.len() * length) as f64 * TRAVERSAL) as u64
 }
 
@@ -611,7 +640,9 @@ fn traversed(value: &Cel) -> u64 {
         Cel::Bytes(bytes) => (bytes.len() as f64 * TRAVERSAL) as u64,
         Cel::List(list) => list.iter().map(traversed).sum(),
         Cel::Map(map) => {
-            let keys = map.map.keys().map(|key| if let Key::String(key) = key { (key.len() as f64 * TRAVERSAL) as u64 } else { 1 });
+            let keys = map.map.keys().map(|key| {
+                if let Key::String(key) = key { (key.len() as f64 * TRAVERSAL) as u64 } else { 1 }
+            });
             keys.sum::<u64>() + map.map.values().map(traversed).sum::<u64>()
         }
         _ => 1,

@@ -111,9 +111,9 @@ fn native(name: &str, args: &[Cel]) -> Option<Given> {
         ("uint", [value]) => Some(uint(value)),
         ("double", [value]) => Some(double(value)),
         ("string", [value]) => string(value),
-        ("bytes", [Cel::Bytes(_)]) | ("timestamp", [Cel::Timestamp(_)]) | ("duration", [Cel::Duration(_)]) => {
-            Some(Ok(args[0].clone()))
-        }
+        ("bytes", [Cel::Bytes(_)])
+        | ("timestamp", [Cel::Timestamp(_)])
+        | ("duration", [Cel::Duration(_)]) => Some(Ok(args[0].clone())),
         ("bytes", [Cel::String(text)]) => Some(Ok(Cel::Bytes(Arc::new(text.as_bytes().to_vec())))),
         ("timestamp", [Cel::Int(seconds)]) => Some(match jiff::Timestamp::from_second(*seconds) {
             Ok(time) => library(name, false, &[text(&time.to_string())]),
@@ -122,9 +122,7 @@ fn native(name: &str, args: &[Cel]) -> Option<Given> {
         ("duration", [Cel::Int(nanos)]) => Some(library(name, false, &[text(&format!("{nanos}ns"))])),
         ("optional.none", []) => Some(Ok(optional(None))),
         ("optional.of", [value]) => Some(Ok(optional(Some(value.clone())))),
-        ("optional.ofNonZeroValue", [value]) => {
-            Some(Ok(optional((!value.is_zero()).then(|| value.clone()))))
-        }
+        ("optional.ofNonZeroValue", [value]) => Some(Ok(optional((!value.is_zero()).then(|| value.clone())))),
         ("optional.unwrap" | "unwrapOpt", [Cel::List(list)]) => {
             let present = list.iter().filter_map(|item| opened(item).unwrap_or(Some(item)).cloned());
             Some(Ok(Cel::List(Arc::new(present.collect()))))

@@ -50,55 +50,158 @@ const USES: &[(&str, &[&str])] = &[
     ("_||_", &["false || true", "true || i / 0 == 1", "i / 0 == 1 || true"]),
     ("!_", &["!false"]),
     ("_?_:_", &["i > 2 ? true : false"]),
-    ("_==_", &["i == 3", "[1, 2] == [1, 2]", "{'a': 1} == {'a': 1}", "dyn(1) == dyn(1.0)", "dyn('a') != dyn(1)"]),
+    (
+        "_==_",
+        &["i == 3", "[1, 2] == [1, 2]", "{'a': 1} == {'a': 1}", "dyn(1) == dyn(1.0)", "dyn('a') != dyn(1)"],
+    ),
     ("_!=_", &["i != 4"]),
-    ("_+_", &[
-        "1 + 2 == 3", "1.5 + 1.5 == 3.0", "1u + 2u == 3u", "'a' + 'b' == 'ab'", "b'a' + b'b' == b'ab'",
-        "[1] + [2] == [1, 2]", "duration('1m') + duration('1s') == duration('61s')",
-        "timestamp('2024-01-01T00:00:00Z') + duration('1h') == timestamp('2024-01-01T01:00:00Z')",
-        "duration('1h') + timestamp('2024-01-01T00:00:00Z') == timestamp('2024-01-01T01:00:00Z')",
-    ]),
-    ("_-_", &[
-        "3 - 1 == 2", "3.5 - 1.5 == 2.0", "3u - 1u == 2u", "duration('1m') - duration('1s') == duration('59s')",
-        "timestamp('2024-01-01T01:00:00Z') - duration('1h') == timestamp('2024-01-01T00:00:00Z')",
-        "timestamp('2024-01-01T01:00:00Z') - timestamp('2024-01-01T00:00:00Z') == duration('1h')",
-    ]),
+    (
+        "_+_",
+        &[
+            "1 + 2 == 3",
+            "1.5 + 1.5 == 3.0",
+            "1u + 2u == 3u",
+            "'a' + 'b' == 'ab'",
+            "b'a' + b'b' == b'ab'",
+            "[1] + [2] == [1, 2]",
+            "duration('1m') + duration('1s') == duration('61s')",
+            "timestamp('2024-01-01T00:00:00Z') + duration('1h') == timestamp('2024-01-01T01:00:00Z')",
+            "duration('1h') + timestamp('2024-01-01T00:00:00Z') == timestamp('2024-01-01T01:00:00Z')",
+        ],
+    ),
+    (
+        "_-_",
+        &[
+            "3 - 1 == 2",
+            "3.5 - 1.5 == 2.0",
+            "3u - 1u == 2u",
+            "duration('1m') - duration('1s') == duration('59s')",
+            "timestamp('2024-01-01T01:00:00Z') - duration('1h') == timestamp('2024-01-01T00:00:00Z')",
+            "timestamp('2024-01-01T01:00:00Z') - timestamp('2024-01-01T00:00:00Z') == duration('1h')",
+        ],
+    ),
     ("_*_", &["2 * 3 == 6", "2.0 * 1.5 == 3.0", "2u * 3u == 6u"]),
     ("_/_", &["7 / 2 == 3", "7.0 / 2.0 == 3.5", "7u / 2u == 3u"]),
     ("_%_", &["7 % 4 == 3", "7u % 4u == 3u", "-7 % 4 == -3"]),
     ("-_", &["-i == -3", "-(1.5) == -1.5", "--i == 3"]),
-    ("_<_", &[
-        "1 < 2", "1 < 1.5", "1u < 2", "false < true", "'a' < 'b'", "b'a' < b'b'", "duration('1s') < duration('1m')",
-        "timestamp('2024-01-01T00:00:00Z') < timestamp('2024-01-01T00:00:01Z')",
-    ]),
+    (
+        "_<_",
+        &[
+            "1 < 2",
+            "1 < 1.5",
+            "1u < 2",
+            "false < true",
+            "'a' < 'b'",
+            "b'a' < b'b'",
+            "duration('1s') < duration('1m')",
+            "timestamp('2024-01-01T00:00:00Z') < timestamp('2024-01-01T00:00:01Z')",
+        ],
+    ),
     ("_<=_", &["2 <= 2"]),
     ("_>_", &["2 > 1", "2.5 > 2"]),
     ("_>=_", &["2 >= 2u"]),
     ("@in", &["2 in l", "!(7 in l)", "'a' in m", "!('z' in m)", "dyn(2.0) in {2: 'x'}"]),
-    ("_[_]", &["l[0] == 3", "m['a'] == 1", "optional.of([1])[0] == optional.of(1)", "optional.of({'a': 1})['a'].hasValue()"]),
-    ("_[?_]", &["l[?0].value() == 3", "!l[?9].hasValue()", "!m[?'z'].hasValue()", "optional.of({'a': 1})[?'z'].orValue(5) == 5"]),
-    ("size", &["size(l) == 3", "l.size() == 3", "size('äö') == 2", "'äö'.size() == 2", "size(b'abc') == 3", "b'abc'.size() == 3", "size(m) == 2", "m.size() == 2"]),
+    (
+        "_[_]",
+        &[
+            "l[0] == 3",
+            "m['a'] == 1",
+            "optional.of([1])[0] == optional.of(1)",
+            "optional.of({'a': 1})['a'].hasValue()",
+        ],
+    ),
+    (
+        "_[?_]",
+        &[
+            "l[?0].value() == 3",
+            "!l[?9].hasValue()",
+            "!m[?'z'].hasValue()",
+            "optional.of({'a': 1})[?'z'].orValue(5) == 5",
+        ],
+    ),
+    (
+        "size",
+        &[
+            "size(l) == 3",
+            "l.size() == 3",
+            "size('äö') == 2",
+            "'äö'.size() == 2",
+            "size(b'abc') == 3",
+            "b'abc'.size() == 3",
+            "size(m) == 2",
+            "m.size() == 2",
+        ],
+    ),
     ("bool", &["bool('true')", "bool(true)", "!bool('f')"]),
     ("bytes", &["bytes('abc') == b'abc'", "bytes(b'abc') == b'abc'"]),
     ("double", &["double(1) == 1.0", "double('1.5') == 1.5", "double(1u) == 1.0", "double(1.5) == 1.5"]),
-    ("duration", &["duration('1m') == duration('60s')", "duration(duration('1s')) == duration('1s')", "duration(1000000000) == duration('1s')"]),
+    (
+        "duration",
+        &[
+            "duration('1m') == duration('60s')",
+            "duration(duration('1s')) == duration('1s')",
+            "duration(1000000000) == duration('1s')",
+        ],
+    ),
     ("dyn", &["dyn(1) == 1"]),
-    ("int", &["int(1.9) == 1", "int('12') == 12", "int(1u) == 1", "int(7) == 7", "int(timestamp('1970-01-01T00:01:00Z')) == 60", "int(duration('1s')) == 1000000000"]),
-    ("string", &[
-        "string(1) == '1'", "string(true) == 'true'", "string(1.5) == '1.5'", "string('a') == 'a'", "string(1u) == '1'",
-        "string(b'abc') == 'abc'", "string(duration('1h')) == '3600s'", "string(duration('1500ms')) == '1.5s'",
-        "string(timestamp('2024-01-01T00:00:00Z')) == '2024-01-01T00:00:00Z'", "string(ip('::1')) == '::1'",
-        "string(cidr('10.0.0.0/8')) == '10.0.0.0/8'",
-    ]),
-    ("timestamp", &["timestamp('2024-01-01T00:00:00Z') == timestamp(1704067200)", "timestamp(timestamp(0)) == timestamp(0)"]),
-    ("type", &["type(i) == int", "type(s) == string", "type(l) == list", "type(m) == map", "type(null) == null_type", "type(1.0) == double", "type(int) == type", "type(timestamp(0)) == google.protobuf.Timestamp", "type(i) != type(s)"]),
+    (
+        "int",
+        &[
+            "int(1.9) == 1",
+            "int('12') == 12",
+            "int(1u) == 1",
+            "int(7) == 7",
+            "int(timestamp('1970-01-01T00:01:00Z')) == 60",
+            "int(duration('1s')) == 1000000000",
+        ],
+    ),
+    (
+        "string",
+        &[
+            "string(1) == '1'",
+            "string(true) == 'true'",
+            "string(1.5) == '1.5'",
+            "string('a') == 'a'",
+            "string(1u) == '1'",
+            "string(b'abc') == 'abc'",
+            "string(duration('1h')) == '3600s'",
+            "string(duration('1500ms')) == '1.5s'",
+            "string(timestamp('2024-01-01T00:00:00Z')) == '2024-01-01T00:00:00Z'",
+            "string(ip('::1')) == '::1'",
+            "string(cidr('10.0.0.0/8')) == '10.0.0.0/8'",
+        ],
+    ),
+    (
+        "timestamp",
+        &[
+            "timestamp('2024-01-01T00:00:00Z') == timestamp(1704067200)",
+            "timestamp(timestamp(0)) == timestamp(0)",
+        ],
+    ),
+    (
+        "type",
+        &[
+            "type(i) == int",
+            "type(s) == string",
+            "type(l) == list",
+            "type(m) == map",
+            "type(null) == null_type",
+            "type(1.0) == double",
+            "type(int) == type",
+            "type(timestamp(0)) == google.protobuf.Timestamp",
+            "type(i) != type(s)",
+        ],
+    ),
     ("uint", &["uint(1) == 1u", "uint(1.5) == 1u", "uint('7') == 7u", "uint(7u) == 7u"]),
     ("contains", &["s.contains('ex')"]),
     ("endsWith", &["s.endsWith('xt')"]),
     ("startsWith", &["s.startsWith('te')"]),
     ("matches", &["s.matches('^t.x')", "matches(s, 'ex')", "!s.matches('^ex')"]),
     ("optional.of", &["optional.of(1).value() == 1"]),
-    ("optional.ofNonZeroValue", &["!optional.ofNonZeroValue(0).hasValue()", "optional.ofNonZeroValue(2).hasValue()"]),
+    (
+        "optional.ofNonZeroValue",
+        &["!optional.ofNonZeroValue(0).hasValue()", "optional.ofNonZeroValue(2).hasValue()"],
+    ),
     ("optional.none", &["!optional.none().hasValue()"]),
     ("optional.unwrap", &["optional.unwrap([optional.of(1), optional.none()]) == [1]"]),
     ("unwrapOpt", &["[optional.of(1), optional.none()].unwrapOpt() == [1]"]),
@@ -106,45 +209,155 @@ const USES: &[(&str, &[&str])] = &[
     ("hasValue", &["m.?a.hasValue() && !m.?z.hasValue()"]),
     ("or", &["m.?z.or(m.?b).value() == 2"]),
     ("orValue", &["m.?z.orValue(7) == 7"]),
-    ("getFullYear", &["timestamp('2024-02-03T04:05:06.007Z').getFullYear() == 2024", "timestamp('2024-01-01T00:00:00Z').getFullYear('-01:00') == 2023"]),
-    ("getMonth", &["timestamp('2024-02-03T04:05:06.007Z').getMonth() == 1", "timestamp('2024-02-01T00:00:00Z').getMonth('-01:00') == 0"]),
-    ("getDayOfYear", &["timestamp('2024-02-03T04:05:06.007Z').getDayOfYear() == 33", "timestamp('2024-01-01T00:00:00Z').getDayOfYear('UTC') == 0"]),
-    ("getDayOfMonth", &["timestamp('2024-02-03T04:05:06.007Z').getDayOfMonth() == 2", "timestamp(0).getDayOfMonth('UTC') == 0"]),
-    ("getDate", &["timestamp('2024-02-03T04:05:06.007Z').getDate() == 3", "timestamp(0).getDate('UTC') == 1"]),
-    ("getDayOfWeek", &["timestamp('2024-02-03T04:05:06.007Z').getDayOfWeek() == 6", "timestamp(0).getDayOfWeek('UTC') == 4"]),
-    ("getHours", &["timestamp('2024-02-03T04:05:06.007Z').getHours() == 4", "timestamp('2024-02-03T04:05:06Z').getHours('+02:30') == 6", "duration('90m').getHours() == 1"]),
-    ("getMinutes", &["timestamp('2024-02-03T04:05:06.007Z').getMinutes() == 5", "timestamp('2024-02-03T04:05:06Z').getMinutes('+02:30') == 35", "duration('90m').getMinutes() == 90"]),
-    ("getSeconds", &["timestamp('2024-02-03T04:05:06.007Z').getSeconds() == 6", "timestamp(0).getSeconds('UTC') == 0", "duration('90m').getSeconds() == 5400"]),
-    ("getMilliseconds", &["timestamp('2024-02-03T04:05:06.007Z').getMilliseconds() == 7", "timestamp(0).getMilliseconds('UTC') == 0", "duration('1.5s').getMilliseconds() == 1500"]),
+    (
+        "getFullYear",
+        &[
+            "timestamp('2024-02-03T04:05:06.007Z').getFullYear() == 2024",
+            "timestamp('2024-01-01T00:00:00Z').getFullYear('-01:00') == 2023",
+        ],
+    ),
+    (
+        "getMonth",
+        &[
+            "timestamp('2024-02-03T04:05:06.007Z').getMonth() == 1",
+            "timestamp('2024-02-01T00:00:00Z').getMonth('-01:00') == 0",
+        ],
+    ),
+    (
+        "getDayOfYear",
+        &[
+            "timestamp('2024-02-03T04:05:06.007Z').getDayOfYear() == 33",
+            "timestamp('2024-01-01T00:00:00Z').getDayOfYear('UTC') == 0",
+        ],
+    ),
+    (
+        "getDayOfMonth",
+        &[
+            "timestamp('2024-02-03T04:05:06.007Z').getDayOfMonth() == 2",
+            "timestamp(0).getDayOfMonth('UTC') == 0",
+        ],
+    ),
+    (
+        "getDate",
+        &["timestamp('2024-02-03T04:05:06.007Z').getDate() == 3", "timestamp(0).getDate('UTC') == 1"],
+    ),
+    (
+        "getDayOfWeek",
+        &[
+            "timestamp('2024-02-03T04:05:06.007Z').getDayOfWeek() == 6",
+            "timestamp(0).getDayOfWeek('UTC') == 4",
+        ],
+    ),
+    (
+        "getHours",
+        &[
+            "timestamp('2024-02-03T04:05:06.007Z').getHours() == 4",
+            "timestamp('2024-02-03T04:05:06Z').getHours('+02:30') == 6",
+            "duration('90m').getHours() == 1",
+        ],
+    ),
+    (
+        "getMinutes",
+        &[
+            "timestamp('2024-02-03T04:05:06.007Z').getMinutes() == 5",
+            "timestamp('2024-02-03T04:05:06Z').getMinutes('+02:30') == 35",
+            "duration('90m').getMinutes() == 90",
+        ],
+    ),
+    (
+        "getSeconds",
+        &[
+            "timestamp('2024-02-03T04:05:06.007Z').getSeconds() == 6",
+            "timestamp(0).getSeconds('UTC') == 0",
+            "duration('90m').getSeconds() == 5400",
+        ],
+    ),
+    (
+        "getMilliseconds",
+        &[
+            "timestamp('2024-02-03T04:05:06.007Z').getMilliseconds() == 7",
+            "timestamp(0).getMilliseconds('UTC') == 0",
+            "duration('1.5s').getMilliseconds() == 1500",
+        ],
+    ),
     ("charAt", &["s.charAt(1) == 'e'"]),
-    ("indexOf", &["s.indexOf('x') == 2", "s.indexOf('t', 1) == 3", "[1, 2, 2].indexOf(2) == 1", "[1].indexOf(7) == -1"]),
+    (
+        "indexOf",
+        &[
+            "s.indexOf('x') == 2",
+            "s.indexOf('t', 1) == 3",
+            "[1, 2, 2].indexOf(2) == 1",
+            "[1].indexOf(7) == -1",
+        ],
+    ),
     ("join", &["['a', 'b'].join() == 'ab'", "['a', 'b'].join('-') == 'a-b'"]),
-    ("lastIndexOf", &["s.lastIndexOf('t') == 3", "s.lastIndexOf('t', 2) == 0", "[1, 2, 2].lastIndexOf(2) == 2"]),
+    (
+        "lastIndexOf",
+        &["s.lastIndexOf('t') == 3", "s.lastIndexOf('t', 2) == 0", "[1, 2, 2].lastIndexOf(2) == 2"],
+    ),
     ("lowerAscii", &["'AbC'.lowerAscii() == 'abc'"]),
     ("replace", &["s.replace('t', 'T') == 'TexT'", "s.replace('t', 'T', 1) == 'Text'"]),
     ("split", &["'a,b,c'.split(',') == ['a', 'b', 'c']", "'a,b,c'.split(',', 2) == ['a', 'b,c']"]),
     ("substring", &["s.substring(1) == 'ext'", "s.substring(1, 3) == 'ex'"]),
     ("trim", &["'  a '.trim() == 'a'"]),
     ("upperAscii", &["'AbC'.upperAscii() == 'ABC'"]),
-    ("format", &["'%s is %d'.format(['a', 1]) == 'a is 1'", "'%.2f'.format([1.234]) == '1.23'", "'%s'.format([[1, 2]]) == '[1, 2]'"]),
+    (
+        "format",
+        &[
+            "'%s is %d'.format(['a', 1]) == 'a is 1'",
+            "'%.2f'.format([1.234]) == '1.23'",
+            "'%s'.format([[1, 2]]) == '[1, 2]'",
+        ],
+    ),
     ("strings.quote", &["strings.quote('a\"b') == '\"a\\\\\"b\"'"]),
     ("sets.contains", &["sets.contains([1, 2], [2])"]),
     ("sets.equivalent", &["sets.equivalent([1, 2], [2, 1, 1])"]),
     ("sets.intersects", &["sets.intersects([1, 2], [2, 3])"]),
     ("slice", &["[1, 2, 3].slice(1, 3) == [2, 3]"]),
-    ("flatten", &["[[1], [2, 3]].flatten() == [1, 2, 3]", "[dyn([dyn(1), dyn([2])])].flatten() == [dyn(1), dyn([2])]", "[dyn([dyn(1), dyn([2])])].flatten(2) == [1, 2]"]),
+    (
+        "flatten",
+        &[
+            "[[1], [2, 3]].flatten() == [1, 2, 3]",
+            "[dyn([dyn(1), dyn([2])])].flatten() == [dyn(1), dyn([2])]",
+            "[dyn([dyn(1), dyn([2])])].flatten(2) == [1, 2]",
+        ],
+    ),
     ("distinct", &["[1, 2, 2].distinct() == [1, 2]"]),
     ("lists.range", &["lists.range(3) == [0, 1, 2]"]),
     ("reverse", &["l.reverse() == [2, 1, 3]"]),
     ("first", &["l.first().value() == 3"]),
     ("last", &["l.last().value() == 2"]),
-    ("sort", &["l.sort() == [1, 2, 3]", "['b', 'a'].sort() == ['a', 'b']", "[2.0, 1.0].sort() == [1.0, 2.0]", "[2u, 1u].sort() == [1u, 2u]", "[true, false].sort() == [false, true]", "[duration('2s'), duration('1s')].sort()[0] == duration('1s')"]),
+    (
+        "sort",
+        &[
+            "l.sort() == [1, 2, 3]",
+            "['b', 'a'].sort() == ['a', 'b']",
+            "[2.0, 1.0].sort() == [1.0, 2.0]",
+            "[2u, 1u].sort() == [1u, 2u]",
+            "[true, false].sort() == [false, true]",
+            "[duration('2s'), duration('1s')].sort()[0] == duration('1s')",
+        ],
+    ),
     ("isSorted", &["[1, 2].isSorted()", "!['b', 'a'].isSorted()", "[1.0, 2.0].isSorted()"]),
     ("min", &["l.min() == 1", "['b', 'a'].min() == 'a'", "[2.5, 1.5].min() == 1.5"]),
     ("max", &["l.max() == 3", "[duration('1s'), duration('1m')].max() == duration('1m')"]),
-    ("sum", &["l.sum() == 6", "[1.5, 1.5].sum() == 3.0", "[1u, 2u].sum() == 3u", "[duration('1s'), duration('1m')].sum() == duration('61s')"]),
+    (
+        "sum",
+        &[
+            "l.sum() == 6",
+            "[1.5, 1.5].sum() == 3.0",
+            "[1u, 2u].sum() == 3u",
+            "[duration('1s'), duration('1m')].sum() == duration('61s')",
+        ],
+    ),
     ("find", &["'abc 123'.find('[0-9]+') == '123'", "'abc'.find('[0-9]+') == ''"]),
-    ("findAll", &["'1 22 333'.findAll('[0-9]+') == ['1', '22', '333']", "'1 22 333'.findAll('[0-9]+', 2) == ['1', '22']"]),
+    (
+        "findAll",
+        &[
+            "'1 22 333'.findAll('[0-9]+') == ['1', '22', '333']",
+            "'1 22 333'.findAll('[0-9]+', 2) == ['1', '22']",
+        ],
+    ),
     ("url", &["url('https://a.b:80/c').getHost() == 'a.b:80'"]),
     ("isURL", &["isURL('https://a.b/c')", "!isURL('a b')"]),
     ("getScheme", &["url('https://a.b:80/c').getScheme() == 'https'"]),
@@ -156,9 +369,18 @@ const USES: &[(&str, &[&str])] = &[
     ("quantity", &["quantity('1Ki') == quantity('1024')"]),
     ("isQuantity", &["isQuantity('1.5Gi')", "!isQuantity('x')"]),
     ("sign", &["quantity('-1').sign() == -1", "sign(quantity('5')) == 1"]),
-    ("isGreaterThan", &["quantity('2').isGreaterThan(quantity('1'))", "semver('1.2.3').isGreaterThan(semver('1.2.2'))"]),
-    ("isLessThan", &["quantity('1').isLessThan(quantity('2'))", "semver('1.2.3').isLessThan(semver('2.0.0'))"]),
-    ("compareTo", &["quantity('1').compareTo(quantity('2')) == -1", "semver('1.2.3').compareTo(semver('1.2.3')) == 0"]),
+    (
+        "isGreaterThan",
+        &["quantity('2').isGreaterThan(quantity('1'))", "semver('1.2.3').isGreaterThan(semver('1.2.2'))"],
+    ),
+    (
+        "isLessThan",
+        &["quantity('1').isLessThan(quantity('2'))", "semver('1.2.3').isLessThan(semver('2.0.0'))"],
+    ),
+    (
+        "compareTo",
+        &["quantity('1').compareTo(quantity('2')) == -1", "semver('1.2.3').compareTo(semver('1.2.3')) == 0"],
+    ),
     ("asApproximateFloat", &["quantity('500m').asApproximateFloat() == 0.5"]),
     ("asInteger", &["quantity('1k').asInteger() == 1000"]),
     ("isInteger", &["quantity('1k').isInteger()", "!quantity('1500m').isInteger()"]),
@@ -175,8 +397,17 @@ const USES: &[(&str, &[&str])] = &[
     ("isGlobalUnicast", &["ip('10.0.0.1').isGlobalUnicast()"]),
     ("cidr", &["cidr('10.0.0.0/8') == cidr('10.0.0.0/8')"]),
     ("isCIDR", &["isCIDR('10.0.0.0/8')", "!isCIDR('10.0.0.0')"]),
-    ("containsIP", &["cidr('10.0.0.0/8').containsIP('10.1.2.3')", "!cidr('10.0.0.0/8').containsIP(ip('11.0.0.0'))"]),
-    ("containsCIDR", &["cidr('10.0.0.0/8').containsCIDR('10.1.0.0/16')", "cidr('10.0.0.0/8').containsCIDR(cidr('10.0.0.0/9'))"]),
+    (
+        "containsIP",
+        &["cidr('10.0.0.0/8').containsIP('10.1.2.3')", "!cidr('10.0.0.0/8').containsIP(ip('11.0.0.0'))"],
+    ),
+    (
+        "containsCIDR",
+        &[
+            "cidr('10.0.0.0/8').containsCIDR('10.1.0.0/16')",
+            "cidr('10.0.0.0/8').containsCIDR(cidr('10.0.0.0/9'))",
+        ],
+    ),
     ("prefixLength", &["cidr('10.0.0.0/8').prefixLength() == 8"]),
     ("masked", &["cidr('10.1.2.3/8').masked() == cidr('10.0.0.0/8')"]),
     ("semver", &["semver('1.2.3') == semver('1.2.3')", "semver('v1.2', true) == semver('1.2.0')"]),
@@ -185,14 +416,33 @@ const USES: &[(&str, &[&str])] = &[
     ("minor", &["semver('1.2.3').minor() == 2"]),
     ("patch", &["semver('1.2.3').patch() == 3"]),
     ("format.named", &["format.named('dns1123Label').hasValue()", "!format.named('other').hasValue()"]),
-    ("validate", &["!format.dns1123Label().validate('abc').hasValue()", "format.dns1123Label().validate('A_b').hasValue()"]),
+    (
+        "validate",
+        &[
+            "!format.dns1123Label().validate('abc').hasValue()",
+            "format.dns1123Label().validate('A_b').hasValue()",
+        ],
+    ),
 ];
 
 /// Functions of which only the types are looked at here: nothing asks an authorizer yet, and
 /// patches are made where there is a mutation. Formats are walked below.
 const TYPED: &[&str] = &[
-    "allowed", "check", "error", "errored", "fieldSelector", "group", "jsonpatch.escapeKey", "labelSelector", "name",
-    "namespace", "path", "reason", "resource", "serviceAccount", "subresource",
+    "allowed",
+    "check",
+    "error",
+    "errored",
+    "fieldSelector",
+    "group",
+    "jsonpatch.escapeKey",
+    "labelSelector",
+    "name",
+    "namespace",
+    "path",
+    "reason",
+    "resource",
+    "serviceAccount",
+    "subresource",
 ];
 
 #[test]
@@ -216,7 +466,9 @@ fn the_environment_of_kubernetes_is_there_function_by_function() {
     }
     for format in declare::FORMATS {
         walked.insert(format!("format.{format}"));
-        let source = format!("format.{format}().validate('~ /').hasValue() == format.named('{format}').value().validate('~ /').hasValue()");
+        let source = format!(
+            "format.{format}().validate('~ /').hasValue() == format.named('{format}').value().validate('~ /').hasValue()"
+        );
         if gives(&source) != Ok(Cel::Bool(true)) {
             failed.push(source);
         }
@@ -270,7 +522,9 @@ fn macros() {
         assert_eq!(gives(source), Ok(Cel::Bool(true)), "{source}");
     }
     // What an environment of Kubernetes does not have.
-    for source in ["cel.bind(x, 1, x == 1)", "math.abs(-1) == 1", "'a'.reverse() == 'a'", "base64.encode(b'a') == ''"] {
+    for source in
+        ["cel.bind(x, 1, x == 1)", "math.abs(-1) == 1", "'a'.reverse() == 'a'", "base64.encode(b'a') == ''"]
+    {
         fault(source);
     }
 }
@@ -306,21 +560,33 @@ fn types_are_checked_and_told_in_the_words_of_cel() {
         ("s in l", "1:3: found no matching overload for '@in' applied to '(string, list(int))'"),
         ("l['a'] == 1", "1:2: found no matching overload for '_[_]' applied to '(list(int), string)'"),
         ("m[1] == 1", "1:2: found no matching overload for '_[_]' applied to '(map(string, int), int)'"),
-        ("(true ? 1 : 'a') == 1", "1:7: found no matching overload for '_?_:_' applied to '(bool, int, string)'"),
+        (
+            "(true ? 1 : 'a') == 1",
+            "1:7: found no matching overload for '_?_:_' applied to '(bool, int, string)'",
+        ),
         ("i ? true : false", "1:3: found no matching overload for '_?_:_' applied to '(int, bool, bool)'"),
         ("i && true", "1:3: found no matching overload for '_&&_' applied to '(int, bool)'"),
         ("!i", "1:1: found no matching overload for '!_' applied to '(int)'"),
         ("s.startsWith(1)", "1:13: found no matching overload for 'startsWith' applied to 'string.(int)'"),
         ("s.startsWith()", "1:13: found no matching overload for 'startsWith' applied to 'string.()'"),
         ("size(1) == 1", "1:5: found no matching overload for 'size' applied to '(int)'"),
-        ("startsWith(s, 'a')", "1:11: found no matching overload for 'startsWith' applied to '(string, string)'"),
+        (
+            "startsWith(s, 'a')",
+            "1:11: found no matching overload for 'startsWith' applied to '(string, string)'",
+        ),
         ("nothing(s)", "1:8: undeclared reference to 'nothing' (in container '')"),
         ("s.nothing()", "1:10: undeclared reference to 'nothing' (in container '')"),
         ("other == 1", "1:1: undeclared reference to 'other' (in container '')"),
-        ("authorizer.path('/').check('get').allowed()", "1:1: undeclared reference to 'authorizer' (in container '')"),
+        (
+            "authorizer.path('/').check('get').allowed()",
+            "1:1: undeclared reference to 'authorizer' (in container '')",
+        ),
         ("has(i.x)", "1:4: type 'int' does not support field selection"),
         ("has(i)", "1:5: invalid argument to has() macro"),
-        ("i.all(x, true)", "1:1: expression of type 'int' cannot be range of a comprehension (must be list, map, or dynamic)"),
+        (
+            "i.all(x, true)",
+            "1:1: expression of type 'int' cannot be range of a comprehension (must be list, map, or dynamic)",
+        ),
         ("l.all(x, x)", "1:6: found no matching overload for '_&&_' applied to '(bool, int)'"),
         ("l.all(1, true)", "1:7: argument must be a simple name"),
         ("[1, 'a'] == []", "1:5: expected type 'int' but found 'string'"),
@@ -329,7 +595,10 @@ fn types_are_checked_and_told_in_the_words_of_cel() {
         ("s.matches('(')", "1:11: invalid matches argument"),
         ("duration('x') == duration('1s')", "1:10: invalid duration argument"),
         ("timestamp('x') == timestamp(0)", "1:11: invalid timestamp argument"),
-        ("i <", "1:4: Syntax error: mismatched input '<EOF>' expecting {'[', '{', '(', '.', '-', '!', 'true'"),
+        (
+            "i <",
+            "1:4: Syntax error: mismatched input '<EOF>' expecting {'[', '{', '(', '.', '-', '!', 'true'",
+        ),
         ("(i", "Syntax error: mismatched input '<EOF>' expecting ')'"),
         ("i )", "1:3: Syntax error: extraneous input ')' expecting <EOF>"),
         ("i @ 1", "1:3: Syntax error: token recognition error at: '@'"),
@@ -364,7 +633,10 @@ fn what_is_read_is_bounded() {
     }
     // Terms side by side lie side by side.
     assert_eq!(gives(&vec!["true"; 2000].join(" && ")), Ok(Cel::Bool(true)));
-    for source in ["", " ", ".", "..", "a.", "1.a", "\u{0}", "'\\", "b'\\xff'", "0x", "{", "a{b", "a.b{c:", "[?", "x.?", "x[?"] {
+    for source in [
+        "", " ", ".", "..", "a.", "1.a", "\u{0}", "'\\", "b'\\xff'", "0x", "{", "a{b", "a.b{c:", "[?", "x.?",
+        "x[?",
+    ] {
         let _ = compile(source, &env());
     }
 }
@@ -407,8 +679,10 @@ fn small_expressions_make_no_large_values() {
         format!("{nested} == {nested}"),
         format!("{nested}.value().flatten().size() == 1"),
         format!("sets.contains({nested}.value(), [])"),
-        "lists.range(90000).map(x, 'aaaaaaaaaa').join(lists.range(90000).map(x, 'aaaaaaaaaa').join()) == ''".to_owned(),
-        "lists.range(50000).map(x, 'a').join().replace('', lists.range(50000).map(x, 'a').join()) == ''".to_owned(),
+        "lists.range(90000).map(x, 'aaaaaaaaaa').join(lists.range(90000).map(x, 'aaaaaaaaaa').join()) == ''"
+            .to_owned(),
+        "lists.range(50000).map(x, 'a').join().replace('', lists.range(50000).map(x, 'a').join()) == ''"
+            .to_owned(),
         "'%.999999999f'.format([1.0]) == ''".to_owned(),
     ] {
         assert!(gives(&source).is_err(), "{source}");
@@ -437,7 +711,10 @@ fn expressions_of_admission_have_their_own_names() {
         ("variables.x == 1", "undeclared reference to 'variables'"),
         ("'text'", "must evaluate to bool but got string"),
         ("object.spec.flag", "must evaluate to bool but got dyn"),
-        ("bad expression", "compilation failed: ERROR: <input>:1:5: Syntax error: extraneous input 'expression'"),
+        (
+            "bad expression",
+            "compilation failed: ERROR: <input>:1:5: Syntax error: extraneous input 'expression'",
+        ),
     ] {
         let found = expression(source, has, Expected::Bool).unwrap_err();
         assert!(found.contains(wanted), "{source}\n{found}");
@@ -451,7 +728,9 @@ fn expressions_of_admission_have_their_own_names() {
     assert_eq!(policy.expression("null", params, Expected::TextOrNull), Ok(()));
     let found = policy.expression("variables.t > 1", params, Expected::Bool).unwrap_err();
     assert!(found.contains("found no matching overload for '_>_' applied to '(string, int)'"), "{found}");
-    assert!(policy.expression("variables.z", params, Expected::Bool).unwrap_err().contains("undefined field 'z'"));
+    assert!(
+        policy.expression("variables.z", params, Expected::Bool).unwrap_err().contains("undefined field 'z'")
+    );
     assert_eq!(
         policy.expression("variables.t.size()", params, Expected::TextOrNull),
         Err("must evaluate to one of [string null_type] but got int".to_owned())
@@ -463,7 +742,10 @@ fn expressions_of_admission_have_their_own_names() {
     assert_eq!(policy.expression(patch, patches, Expected::JsonPatch), Ok(()));
     assert!(policy.expression(apply, patches, Expected::JsonPatch).is_err());
     assert!(policy.expression("[JSONPatch{other: 'x'}]", patches, Expected::JsonPatch).is_err());
-    assert!(policy.expression(apply, params, Expected::ApplyConfiguration).is_err(), "no mutation, no objects");
+    assert!(
+        policy.expression(apply, params, Expected::ApplyConfiguration).is_err(),
+        "no mutation, no objects"
+    );
 }
 
 #[test]

@@ -75,9 +75,7 @@ impl<'s> Ty<'s> {
             (Self::Map(a, x), Self::Map(b, y)) => a.same(b) && x.same(y),
             (Self::Object(a), Self::Object(b)) => a.same(b),
             (Self::Param(a), Self::Param(b)) => a == b,
-            (a, b) => {
-                std::mem::discriminant(a) == std::mem::discriminant(b) && a.word() == b.word()
-            }
+            (a, b) => std::mem::discriminant(a) == std::mem::discriminant(b) && a.word() == b.word(),
         }
     }
 }

@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::{Errors, items, label_selector, names, text, with_metadata};
-use crate::error::FieldError;
 use crate::cel::{self, Admission, Expected};
+use crate::error::FieldError;
 
 const OPERATIONS: [&str; 5] = ["*", "CONNECT", "CREATE", "DELETE", "UPDATE"];
 /// Versions of AdmissionReview that an apiserver can send.
