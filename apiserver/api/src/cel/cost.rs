@@ -9,9 +9,9 @@ use super::schema::most;
 use super::types::Ty;
 
 /// A pass over a text, for a byte.
-const TRAVERSAL: f64 = 0.1;
+pub const TRAVERSAL: f64 = 0.1;
 /// A pattern's expressions, for a byte.
-const PATTERN: f64 = 0.25;
+pub const PATTERN: f64 = 0.25;
 /// The longest text of a number, a flag, a duration or a time, bytes.
 const SCALAR: u64 = 40;
 /// A new list, map, object.

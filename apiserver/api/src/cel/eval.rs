@@ -9,13 +9,11 @@ use kube_cel::cel::objects::{Key, Map};
 
 use super::ast::{Bind, Call, Entry, Expr, Fold, Form, Literal, Node, Select};
 use super::check::is_type;
-use super::cost::{AUTHORIZATION, LIST, MAP, OBJECT, times};
+use super::cost::{LIST, MAP, OBJECT, TRAVERSAL, pairwise, steps, times};
 use super::declare::overloads;
-use super::functions::{self, Given, no_overload, opened, optional, size, text, type_value};
-
-/// A pass over a text, for a character.
-const TRAVERSAL: f64 = 0.1;
-const PATTERN: f64 = 0.25;
+use super::functions::{self, no_overload, opened, optional, size, text, type_value};
+use super::operators::{key, operator};
+use super::spent::{HEAVIEST, SHALLOW, constant_only, cost_before, weigh};
 
 /// Why there is no value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -233,7 +231,7 @@ impl<'e> Run<'e> {
 
     fn fold(&mut self, fold: &'e Fold) -> Evaluated {
         let range = self.node(&fold.range)?;
-        let (_, step, result) = super::cost::steps(fold.form);
+        let (_, step, result) = steps(fold.form);
         // What the items are put into is a constant; the list that is sorted is not.
         let once = if fold.form == Form::SortBy { LIST + 3 } else { 0 };
         self.spend(once + result)?;
@@ -252,7 +250,7 @@ impl<'e> Run<'e> {
             }
         }
         if fold.form == Form::SortBy {
-            self.spend(super::cost::pairwise(made.keyed.len() as u64))?;
+            self.spend(pairwise(made.keyed.len() as u64))?;
         }
         made.result(fold.form)
     }
@@ -383,268 +381,5 @@ fn constant(literal: &Literal) -> Cel {
         Literal::Double(number) => Cel::Float(*number),
         Literal::Text(found) => text(found),
         Literal::Bytes(bytes) => Cel::Bytes(Arc::new(bytes.clone())),
-    }
-}
-
-fn key(value: &Cel) -> Result<Key, Fail> {
-    match value {
-        Cel::Int(number) => Ok(Key::Int(*number)),
-        Cel::UInt(number) => Ok(Key::Uint(*number)),
-        Cel::Bool(flag) => Ok(Key::Bool(*flag)),
-        Cel::String(text) => Ok(Key::String(text.clone())),
-        // Numbers are one, however they are written.
-        Cel::Float(number) if number.fract() == 0.0 && number.abs() < 9e15 => Ok(Key::Int(*number as i64)),
-        _ => Err(Fail::Error("unsupported key type".to_owned())),
-    }
-}
-
-/// What an operator gives; `None` if the name is a function's.
-fn operator(name: &str, args: &[Cel]) -> Option<Given> {
-    Some(match (name, args) {
-        ("!_", [Cel::Bool(flag)]) => Ok(Cel::Bool(!flag)),
-        ("-_", [Cel::Int(number)]) => number.checked_neg().map(Cel::Int).ok_or_else(overflow),
-        ("-_", [Cel::Float(number)]) => Ok(Cel::Float(-number)),
-        ("_==_", [a, b]) => Ok(Cel::Bool(a == b)),
-        ("_!=_", [a, b]) => Ok(Cel::Bool(a != b)),
-        ("_<_" | "_<=_" | "_>_" | "_>=_", [a, b]) => compare(name, a, b),
-        ("_+_" | "_-_" | "_*_" | "_/_" | "_%_", [Cel::Int(a), Cel::Int(b)]) => arithmetic(name, *a, *b),
-        ("_+_", [Cel::Bytes(a), Cel::Bytes(b)]) => {
-            Ok(Cel::Bytes(Arc::new([a.as_slice(), b.as_slice()].concat())))
-        }
-        ("_+_", [a, b]) => (a.clone() + b.clone()).map_err(|error| functions::described(&error)),
-        ("_-_", [a, b]) => (a.clone() - b.clone()).map_err(|error| functions::described(&error)),
-        ("_*_", [a, b]) => (a.clone() * b.clone()).map_err(|error| functions::described(&error)),
-        ("_/_", [a, b]) => (a.clone() / b.clone()).map_err(|error| functions::described(&error)),
-        ("_%_", [a, b]) => (a.clone() % b.clone()).map_err(|error| functions::described(&error)),
-        ("@in", [item, Cel::List(list)]) => Ok(Cel::Bool(list.contains(item))),
-        ("@in", [item, Cel::Map(map)]) => Ok(Cel::Bool(key(item).is_ok_and(|key| map.get(&key).is_some()))),
-        ("_[_]" | "_[?_]", [container, at]) => index(name == "_[?_]", container, at),
-        ("!_" | "-_" | "@in", _) => Err(no_overload()),
-        _ => return None,
-    })
-}
-
-fn overflow() -> String {
-    "integer overflow".to_owned()
-}
-
-fn arithmetic(name: &str, a: i64, b: i64) -> Given {
-    let given = match name {
-        "_+_" => a.checked_add(b),
-        "_-_" => a.checked_sub(b),
-        "_*_" => a.checked_mul(b),
-        "_/_" if b == 0 => return Err("division by zero".to_owned()),
-        "_/_" => a.checked_div(b),
-        _ if b == 0 => return Err("modulus by zero".to_owned()),
-        _ => a.checked_rem(b),
-    };
-    given.map(Cel::Int).ok_or_else(overflow)
-}
-
-fn compare(name: &str, a: &Cel, b: &Cel) -> Given {
-    let numbers = matches!(a, Cel::Float(_)) || matches!(b, Cel::Float(_));
-    if let (Cel::Bytes(a), Cel::Bytes(b)) = (a, b) {
-        return Ok(Cel::Bool(holds(name, a.cmp(b))));
-    }
-    match a.partial_cmp(b) {
-        Some(order) if !matches!((a, b), (Cel::Null, _)) => Ok(Cel::Bool(holds(name, order))),
-        // No number compares with what is none.
-        None if numbers && a.is_number() && b.is_number() => Ok(Cel::Bool(false)),
-        _ => Err(no_overload()),
-    }
-}
-
-fn holds(name: &str, order: std::cmp::Ordering) -> bool {
-    match name {
-        "_<_" => order.is_lt(),
-        "_<=_" => order.is_le(),
-        "_>_" => order.is_gt(),
-        _ => order.is_ge(),
-    }
-}
-
-trait Number {
-    fn is_number(&self) -> bool;
-}
-
-impl Number for Cel {
-    fn is_number(&self) -> bool {
-        matches!(self, Cel::Int(_) | Cel::UInt(_) | Cel::Float(_))
-    }
-}
-
-fn index(is_optional: bool, container: &Cel, at: &Cel) -> Given {
-    let is_optional = is_optional || opened(container).is_some();
-    let container = match opened(container) {
-        Some(None) => return Ok(optional(None)),
-        Some(Some(inner)) => inner,
-        None => container,
-    };
-    let found = match (container, at) {
-        (Cel::List(list), Cel::Int(_) | Cel::UInt(_) | Cel::Float(_)) => {
-            let place = match at {
-                Cel::Int(place) => usize::try_from(*place).ok(),
-                Cel::UInt(place) => usize::try_from(*place).ok(),
-                Cel::Float(place) if place.fract() == 0.0 && *place >= 0.0 => Some(*place as usize),
-                _ => None,
-            };
-            place
-                .and_then(|place| list.get(place))
-                .cloned()
-                .ok_or_else(|| format!("index out of bounds: {}", shown(at)))
-        }
-        (Cel::Map(map), at) => match key(at) {
-            Ok(key) => map.get(&key).cloned().ok_or_else(|| format!("no such key: {}", shown(at))),
-            Err(_) => Err(no_overload()),
-        },
-        _ => return Err(no_overload()),
-    };
-    if is_optional { Ok(optional(found.ok())) } else { found }
-}
-
-fn shown(value: &Cel) -> String {
-    match value {
-        Cel::String(text) => text.to_string(),
-        Cel::Int(number) => number.to_string(),
-        Cel::UInt(number) => number.to_string(),
-        Cel::Float(number) => number.to_string(),
-        Cel::Bool(flag) => flag.to_string(),
-        _ => String::new(),
-    }
-}
-
-/// Functions that do not look into what lists and maps hold.
-const SHALLOW: [&str; 14] = [
-    "_[_]",
-    "_[?_]",
-    "_+_",
-    "size",
-    "dyn",
-    "type",
-    "first",
-    "last",
-    "reverse",
-    "slice",
-    "optional.of",
-    "hasValue",
-    "value",
-    "orValue",
-];
-/// The most values that a function is given, all that lists and maps hold counted; a request holds
-/// fewer.
-const HEAVIEST: u64 = 4 << 20;
-
-/// What is left of `most` after a value and all that it holds; `None` if it holds more.
-fn weigh(most: u64, value: &Cel) -> Option<u64> {
-    let most = most.checked_sub(1)?;
-    match value {
-        Cel::List(list) => list.iter().try_fold(most, weigh),
-        Cel::Map(map) => map.map.values().try_fold(most, weigh),
-        Cel::Opaque(_) => opened(value).flatten().map_or(Some(most), |inner| weigh(most, inner)),
-        _ => Some(most),
-    }
-}
-
-/// What a call costs, seen before it is made; `None`: as large as what it gives.
-fn cost_before(name: &str, args: &[Cel]) -> Option<u64> {
-    let at = |index: usize| args.get(index).map_or(1, size);
-    Some(match name {
-        "startsWith" | "endsWith" => times(at(1), TRAVERSAL),
-        "bytes" | "strings.quote" | "format" => times(at(0), TRAVERSAL),
-        "string" if matches!(args, [Cel::Bytes(_)]) => times(at(0), TRAVERSAL),
-        "@in" if matches!(args, [_, Cel::List(_)]) => at(1),
-        "_==_" | "_!=_" | "_<_" | "_<=_" | "_>_" | "_>=_" => {
-            let scalar = matches!(args, [Cel::Opaque(_), _]);
-            if scalar { 1 } else { times(at(0).min(at(1)), TRAVERSAL) }
-        }
-        "_+_" if matches!(args, [Cel::String(_) | Cel::Bytes(_), _]) => times(at(0) + at(1), TRAVERSAL),
-        "contains" => times(at(0), TRAVERSAL) * times(at(1), TRAVERSAL),
-        "matches" | "find" | "findAll" => times(at(0) + 1, TRAVERSAL) * times(at(1), PATTERN),
-        "isSorted" | "sum" | "max" | "min" | "indexOf" | "lastIndexOf" => args.first().map_or(0, traversed),
-        "url"
-        | "isURL"
-        | "lowerAscii"
-        | "upperAscii"
-        | "substring"
-        | "trim"
-        | "jsonpatch.escapeKey"
-        | "cidr"
-        | "isIP"
-        | "isCIDR"
-        | "quantity"
-        | "isQuantity"
-        | "semver"
-        | "isSemver" => times(at(0), TRAVERSAL),
-        "ip" if matches!(args, [Cel::String(_)]) => times(at(0), TRAVERSAL),
-        "replace" | "split" | "ip.isCanonical" => times(at(0), 2.0 * TRAVERSAL),
-        // A new list, of so many items.
-        "lists.range" => match args {
-            [Cel::Int(items)] => (LIST + 1).saturating_add(u64::try_from(*items).unwrap_or(0)),
-            _ => 1,
-        },
-        "reverse" | "flatten" => LIST + 1 + at(0),
-        "slice" => match args {
-            [_, Cel::Int(from), Cel::Int(to)] => {
-                LIST + 1 + u64::try_from(to.saturating_sub(*from)).unwrap_or(0)
-            }
-            _ => 1,
-        },
-        "sort" | "distinct" => LIST + 1 + super::cost::pairwise(at(0)) + compared(args.first()),
-        "join" => return None,
-        // An address has 16 bytes at most.
-        "containsIP" => 4 + text_cost(args.get(1)),
-        "containsCIDR" => 7 + text_cost(args.get(1)),
-        "validate" => times(at(1) + 1, TRAVERSAL) * times(128, PATTERN),
-        "check" => AUTHORIZATION,
-        _ => 1,
-    })
-}
-
-/// What it costs more to compare the texts of a list with each other.
-fn compared(list: Option<&Cel>) -> u64 {
-    let Some(Cel::List(list)) = list else { return 0 };
-    let length: usize =
-        list.iter().map(|item| if let Cel::String(text) = item { text.len() } else { 0 }).sum();
-    ((list.len() * length) as f64 * TRAVERSAL) as u64
-}
-
-/// Whether an expression is made of constants alone: lists, maps and conversions of such.
-fn constant_only(node: &Node) -> bool {
-    const CONVERSIONS: [&str; 10] =
-        ["bool", "bytes", "double", "duration", "dyn", "int", "string", "timestamp", "type", "uint"];
-    match &node.expr {
-        Expr::Literal(_) => true,
-        Expr::List(items) => items.iter().all(|(item, is_optional)| !is_optional && constant_only(item)),
-        Expr::Map(entries) => {
-            entries.iter().all(|e| !e.optional && constant_only(&e.key) && constant_only(&e.value))
-        }
-        Expr::Call(call) => {
-            let conversion = call.target.is_none() && CONVERSIONS.contains(&call.function.as_str());
-            conversion && call.args.iter().all(constant_only)
-        }
-        _ => false,
-    }
-}
-
-fn text_cost(value: Option<&Cel>) -> u64 {
-    match value {
-        Some(Cel::String(text)) => times(text.len() as u64, TRAVERSAL),
-        _ => 0,
-    }
-}
-
-/// A pass over all that a value holds.
-fn traversed(value: &Cel) -> u64 {
-    match value {
-        Cel::String(text) => (text.len() as f64 * TRAVERSAL) as u64,
-        Cel::Bytes(bytes) => (bytes.len() as f64 * TRAVERSAL) as u64,
-        Cel::List(list) => list.iter().map(traversed).sum(),
-        Cel::Map(map) => {
-            let keys = map.map.keys().map(|key| {
-                if let Key::String(key) = key { (key.len() as f64 * TRAVERSAL) as u64 } else { 1 }
-            });
-            keys.sum::<u64>() + map.map.values().map(traversed).sum::<u64>()
-        }
-        _ => 1,
     }
 }
