@@ -4,6 +4,7 @@ mod environment;
 
 use kube_cel::cel::Value as Cel;
 
+use super::cost::AUTHORIZATION;
 use super::*;
 
 /// Enough for any expression of these tests.
@@ -236,6 +237,97 @@ fn an_evaluation_is_cut_off_where_its_limit_is_passed() {
     assert_eq!(spent("lists.range(3).sortBy(e, -e) == [2, 1, 0]"), 89);
     assert_eq!(spent("[1, 2].reverse() == [2, 1]"), 14);
     assert_eq!(spent("2 in l"), 1 + 3);
+}
+
+/// Pieces that expressions are made of.
+const PIECES: [&str; 72] = [
+    "i",
+    "s",
+    "l",
+    "m",
+    "d",
+    "x",
+    "1",
+    "2u",
+    "-1",
+    "0.5",
+    "'a'",
+    "b'a'",
+    "true",
+    "null",
+    "[",
+    "]",
+    "(",
+    ")",
+    "{",
+    "}",
+    ",",
+    ":",
+    "?",
+    ".",
+    ".?",
+    "[?",
+    "+",
+    "-",
+    "*",
+    "/",
+    "%",
+    "==",
+    "!=",
+    "<",
+    ">=",
+    "in",
+    "&&",
+    "||",
+    "!",
+    "has(",
+    ".all(x, ",
+    ".all(x, y, ",
+    ".map(x, ",
+    ".filter(x, ",
+    ".sortBy(x, ",
+    ".transformMap(x, y, ",
+    ".transformMapEntry(x, y, ",
+    ".exists_one(x, ",
+    ".optMap(x, ",
+    ".size()",
+    ".orValue(",
+    ".value()",
+    ".first()",
+    "optional.of(",
+    "optional.none()",
+    "size(",
+    "string(",
+    "int(",
+    "dyn(",
+    "type(",
+    "duration(",
+    "timestamp(",
+    "duration('1h')",
+    "timestamp(0)",
+    ".getHours()",
+    "lists.range(",
+    "quantity('1')",
+    "9223372036854775807",
+    ".format([",
+    "Object{",
+    "int",
+    "\"",
+];
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig { cases: 3_000, ..Default::default() })]
+
+    #[test]
+    fn nothing_that_is_written_stops_the_reader_or_the_run(pieces in proptest::collection::vec(0..PIECES.len(), 1..14)) {
+        let source: String = pieces.into_iter().map(|piece| PIECES[piece]).collect::<Vec<_>>().join(" ");
+        for source in [source.clone(), source.replace(' ', "")] {
+            let Ok((node, checked)) = compile(&source, &env()) else { continue };
+            let most = estimate(&node, &checked);
+            let (_, spent) = evaluate(&node, &values(), 10_000);
+            proptest::prop_assert!(spent <= most.max(10_000).saturating_add(AUTHORIZATION), "{source}: {spent} of {most}");
+        }
+    }
 }
 
 #[test]
