@@ -291,6 +291,14 @@ impl Walk<'_, '_> {
                 let max = one.max.saturating_mul(entry.max).saturating_add(separators);
                 (times(max, TRAVERSAL), Some(Size { min: 0, max }))
             }
+            _ => self.of_lists(node, call, sizes),
+        }
+    }
+
+    /// The same for functions of lists.
+    fn of_lists(&self, node: &Node, call: &Call, sizes: &[Size]) -> (u64, Option<Size>) {
+        let one = sizes.first().copied().unwrap_or(UNKNOWN);
+        match call.function.as_str() {
             "range" => match call.args.first().map(|arg| &arg.expr) {
                 Some(Expr::Literal(Literal::Int(items))) => {
                     let items = u64::try_from(*items).unwrap_or(0);
@@ -306,6 +314,17 @@ impl Walk<'_, '_> {
             "isSorted" | "sum" | "max" | "min" | "indexOf" | "lastIndexOf" => {
                 (self.compared(call, one), None)
             }
+            _ => self.of_libraries(node, call, sizes),
+        }
+    }
+
+    /// The same for functions of Kubernetes' own libraries.
+    fn of_libraries(&self, node: &Node, call: &Call, sizes: &[Size]) -> (u64, Option<Size>) {
+        let at = |index: usize| sizes.get(index).copied().unwrap_or(UNKNOWN);
+        let one = at(0);
+        let chosen = self.checked.chosen.get(node.id).map_or(&[][..], Vec::as_slice);
+        let is = |text: &str| chosen.iter().any(|overload| overload.text.contains(text));
+        match call.function.as_str() {
             "cidr" | "isIP" | "isCIDR" | "quantity" | "isQuantity" | "semver" | "isSemver" => {
                 (one.cost(TRAVERSAL), None)
             }

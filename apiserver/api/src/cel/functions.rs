@@ -125,6 +125,13 @@ fn native(name: &str, args: &[Cel]) -> Option<Given> {
             Err(_) => Err("range".to_owned()),
         }),
         ("duration", [Cel::Int(nanos)]) => Some(library(name, false, &[text(&format!("{nanos}ns"))])),
+        _ => native_of_containers(name, args),
+    }
+}
+
+/// Functions of optionals, lists, times, and formats.
+fn native_of_containers(name: &str, args: &[Cel]) -> Option<Given> {
+    match (name, args) {
         ("optional.none", []) => Some(Ok(optional(None))),
         ("optional.of", [value]) => Some(Ok(optional(Some(value.clone())))),
         ("optional.ofNonZeroValue", [value]) => Some(Ok(optional((!value.is_zero()).then(|| value.clone())))),

@@ -230,6 +230,11 @@ async fn policies_are_refused_for_expressions_that_do_not_compile() {
             "messageExpression": "'replicas: ' + variables.t"}],
         "auditAnnotations": [{"key": "k", "valueExpression": "variables.n > 5 ? variables.t : 'few'"}]});
     api.post(&validating, policy(good)).await.expect(201);
+}
+
+#[tokio::test(start_paused = true)]
+async fn mutations_are_refused_that_make_something_else_than_they_should() {
+    let api = Api::start().await;
     let mutating = format!("{ADMISSION}/mutatingadmissionpolicies");
     let mutation = |kind: &str, expression: &str| {
         let field = if kind == "JSONPatch" { "jsonPatch" } else { "applyConfiguration" };

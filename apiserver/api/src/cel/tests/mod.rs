@@ -79,6 +79,8 @@ fn macros() {
         "[?m.?a, ?m.?z, 7] == [1, 7]",
         "{?'x': m.?a, ?'y': m.?z} == {'x': 1}",
         "has(m.a) && !has(m.z)",
+        // What can be absent may be compared with null, and never is null.
+        "optional.none() != null && timestamp(0) != null && quantity('1') != null",
         // An item that cannot be judged hides nothing that another decides.
         "l.exists(x, 1 / (x - 1) == 1)",
         "r'\\d' == '\\\\d' && '\\u00e4' == 'ä' && '''a'b''' == \"a'b\"",
