@@ -6,6 +6,7 @@ mod bench;
 mod build_ebpf;
 mod clients;
 mod conformance;
+mod encoded;
 mod fuzz;
 mod image;
 mod kernel;

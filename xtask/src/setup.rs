@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Result, bail};
 
 use crate::clients::{self, Client};
+use crate::encoded;
 use crate::shell::{self, find};
 
 const BPF_LINKER: &str = "0.13.0";
@@ -139,14 +140,16 @@ pub fn run(purpose: Purpose, check: bool) -> Result<()> {
         }
         Purpose::Run => Vec::new(),
     };
-    if missing.is_empty() && !linker && clients.is_empty() {
+    let encoded = purpose == Purpose::Everything && encoded::path().is_none();
+    if missing.is_empty() && !linker && clients.is_empty() && !encoded {
         return Ok(());
     }
     let debian =
         fs::read_to_string("/etc/os-release").is_ok_and(|text| text.lines().any(|line| line == "ID=debian"));
-    let system = !missing.is_empty() || linker || clients.iter().any(|c| matches!(c, Client::Kubectl { .. }));
+    let archive = encoded || clients.iter().any(|client| matches!(client, Client::Kubectl { .. }));
+    let system = !missing.is_empty() || linker || archive;
     if check || system && (!debian || !shell::is_root()) {
-        return explain(&missing, linker, &clients, debian);
+        return explain(&missing, linker, &clients, encoded, debian);
     }
     install_packages(&missing)?;
     if linker {
@@ -155,11 +158,14 @@ pub fn run(purpose: Purpose, check: bool) -> Result<()> {
     for client in clients {
         client.install()?;
     }
+    if encoded {
+        encoded::install()?;
+    }
     verify(&missing)
 }
 
 /// Says what is missing and what would bring it; always an error, since something is missing.
-fn explain(missing: &[&Need], linker: bool, clients: &[&Client], debian: bool) -> Result<()> {
+fn explain(missing: &[&Need], linker: bool, clients: &[&Client], encoded: bool, debian: bool) -> Result<()> {
     let mut lines = Vec::new();
     for need in missing {
         let command = if debian {
@@ -177,6 +183,13 @@ fn explain(missing: &[&Need], linker: bool, clients: &[&Client], debian: bool) -
     }
     for client in clients {
         lines.push(format!("  {} (tests use the API with it):\n      {}", client.name(), client.command()));
+    }
+    if encoded {
+        lines.push(format!(
+            "  {} (tests compare our encoding with them):\n      {}",
+            encoded::NAME,
+            encoded::command()
+        ));
     }
     let hint = match (debian, shell::is_root()) {
         (true, true) => "run `cargo xtask setup` to install all of it",

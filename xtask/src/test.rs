@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
-use crate::{build_ebpf, clients, fuzz, image, kernel, setup, shell, suite, tidy};
+use crate::{build_ebpf, clients, encoded, fuzz, image, kernel, setup, shell, suite, tidy};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -105,16 +105,27 @@ fn stages(args: &Args, counts: &mut Counts) -> Result<()> {
         )?;
         real_clients(&environment, &filter, counts)?;
     }
-    if !args.e2e && args.filter.is_none() {
-        timed("fuzz targets", || fuzz::run(None))?;
-    }
+    let fuzzed = !args.e2e && args.filter.is_none();
     if args.unprivileged {
-        return Ok(());
+        return if fuzzed { timed("fuzz targets", || fuzz::run(None)) } else { Ok(()) };
     }
     if !shell::is_root() {
         bail!("the remaining tests need root; `cargo xtask test --unprivileged` leaves them out");
     }
-    let privileged: Vec<&str> =
+    // Tests that need root run one by one and wait much: the fuzzer takes what they leave.
+    let fuzzer = fuzzed.then(|| std::thread::spawn(fuzz::run_aside));
+    let outcome = privileged(args, &environment, &filter, counts);
+    let found = fuzzer.map_or(Ok(()), |fuzzer| {
+        timed("fuzz targets, which ran aside", || {
+            fuzzer.join().unwrap_or_else(|_| bail!("the thread that fuzzes ended with a panic"))
+        })
+    });
+    outcome.and(found)
+}
+
+/// The tests that need root, and those end to end.
+fn privileged(args: &Args, environment: &Environment, filter: &[&str], counts: &mut Counts) -> Result<()> {
+    let harness: Vec<&str> =
         ["--ignored", "--test-threads=1"].into_iter().chain(filter.iter().copied()).collect();
     if !args.e2e {
         let packages = [
@@ -126,16 +137,16 @@ fn stages(args: &Args, counts: &mut Counts) -> Result<()> {
             "--exclude",
             "tests-clients",
         ];
-        stage("tests that need root", counts, cargo_test(&environment, &packages, &privileged))?;
+        stage("tests that need root", counts, cargo_test(environment, &packages, &harness))?;
     }
     timed("building the binary and the image", || {
         image::echo()?;
-        shell::run(cargo(&environment).args(["build", "--package", "userspace-hawser"]))
+        shell::run(cargo(environment).args(["build", "--package", "userspace-hawser"]))
     })?;
-    stage("end to end", counts, cargo_test(&environment, &["--package", "tests-e2e"], &privileged))
+    stage("end to end", counts, cargo_test(environment, &["--package", "tests-e2e"], &harness))
 }
 
-/// What tests are told of: the eBPF object, and the clients of other projects.
+/// What tests are told of: the eBPF object, and what setup fetched of other projects.
 fn environment(object: PathBuf) -> Environment {
     let mut environment = vec![("HAWSER_EBPF_OBJECT".to_owned(), object.into_os_string())];
     environment.extend(
@@ -145,6 +156,8 @@ fn environment(object: PathBuf) -> Environment {
     );
     let kubectl = clients::KUBECTL.path().unwrap_or_default();
     environment.push(("HAWSER_KUBECTL".to_owned(), kubectl.into_os_string()));
+    let encoded = encoded::path().unwrap_or_default();
+    environment.push((encoded::VARIABLE.to_owned(), encoded.into_os_string()));
     environment
 }
 
@@ -228,13 +241,28 @@ fn cargo_test(environment: &Environment, select: &[&str], harness: &[&str]) -> C
     command
 }
 
-/// Does a part of the whole, and says how long it took.
+/// Does a part of the whole, and says how long it took and how busy it kept the processors.
 fn timed(name: &str, part: impl FnOnce() -> Result<()>) -> Result<()> {
     eprintln!("test: {name}");
-    let start = Instant::now();
+    let (start, before) = (Instant::now(), processor_time());
     let outcome = part();
-    eprintln!("test: {name}: {} s", start.elapsed().as_secs());
+    let busy = before.zip(processor_time()).map(|(before, after)| {
+        let [work, all] = [after[0] - before[0], after[1] - before[1]];
+        format!(", {} % of the processors", 100 * work / all.max(1))
+    });
+    eprintln!("test: {name}: {} s{}", start.elapsed().as_secs(), busy.unwrap_or_default());
     outcome
+}
+
+/// What the processors did since the machine started, in ticks: work of the usual priority, so
+/// without what runs aside, and all their time. From `/proc/stat`, see proc_stat(5).
+fn processor_time() -> Option<[u64; 2]> {
+    let text = std::fs::read_to_string("/proc/stat").ok()?;
+    let ticks: Vec<u64> =
+        text.lines().next()?.split_whitespace().skip(1).map_while(|tick| tick.parse().ok()).collect();
+    let [user, nice, system, idle, iowait, irq, softirq, ..] = ticks[..] else { return None };
+    let work = user + system + irq + softirq;
+    Some([work, work + nice + idle + iowait])
 }
 
 /// Runs one `cargo test`, shows its output as it comes, and adds up its summary lines.

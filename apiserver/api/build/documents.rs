@@ -10,12 +10,13 @@ use flate2::write::GzEncoder;
 use serde_json::{Map, Value, json};
 
 use crate::definitions::Definitions;
-use crate::{Served, message, paths};
+use crate::{Served, message, paths, reduce};
 
 const PREFIX: &str = "#/$defs/";
 
-/// Writes `v2.json.gz`, `v2.pb.gz`, `v3-*.json.gz` and `openapi_index.rs` into `out`.
-pub fn write(out: &Path, definitions: &Definitions, served: &[Served]) {
+/// Writes `v2.json.gz`, the same of what is served by default as `v2-default.json.gz` and
+/// `v2-default.pb.gz`, `v3-*.json.gz` and `openapi_index.rs` into `out`.
+pub fn write(out: &Path, definitions: &Definitions, served: &[Served], enums: &Value) {
     let mut by_version: BTreeMap<(String, String), Map<String, Value>> = BTreeMap::new();
     for resource in served {
         let key = (resource.group.clone(), resource.version.clone());
@@ -23,7 +24,7 @@ pub fn write(out: &Path, definitions: &Definitions, served: &[Served]) {
     }
     let mut index = String::from("static DOCUMENTS: &[Document] = &[\n");
     for ((group, version), paths) in &by_version {
-        let document = v3(definitions, paths);
+        let document = v3(definitions, paths, enums);
         let text = serde_json::to_vec(&document).expect("a JSON value is serializable");
         let file = format!("v3-{group}-{version}.json.gz");
         store(&out.join(&file), &text);
@@ -36,13 +37,20 @@ pub fn write(out: &Path, definitions: &Definitions, served: &[Served]) {
         .expect("writing to a string");
     }
     index.push_str("];\n");
-    let document = v2(definitions, &by_version);
+    let mut document = v2(definitions, &by_version);
     let text = serde_json::to_vec(&document).expect("a JSON value is serializable");
     store(&out.join("v2.json.gz"), &text);
-    writeln!(index, "static V2_HASH: &str = \"{}\";", hash(&text)).expect("writing to a string");
+    let mut constant = |name: &str, hash: String| {
+        writeln!(index, "static {name}: &str = \"{hash}\";").expect("writing to a string");
+    };
+    constant("V2_HASH", hash(&text));
+    reduce::without(&mut document, &|_, version, _| version.contains("alpha") || version.contains("beta"));
+    let text = serde_json::to_vec(&document).expect("a JSON value is serializable");
+    store(&out.join("v2-default.json.gz"), &text);
+    constant("V2_DEFAULT_HASH", hash(&text));
     let message = message::v2(&document).unwrap_or_else(|error| panic!("{error}"));
-    store(&out.join("v2.pb.gz"), &message);
-    writeln!(index, "static V2_PROTOBUF_HASH: &str = \"{}\";", hash(&message)).expect("writing to a string");
+    store(&out.join("v2-default.pb.gz"), &message);
+    constant("V2_DEFAULT_PROTOBUF_HASH", hash(&message));
     std::fs::write(out.join("openapi_index.rs"), index).expect("OUT_DIR is writable");
 }
 
@@ -61,7 +69,7 @@ fn hash(text: &[u8]) -> String {
     format!("{state:032X}")
 }
 
-fn v3(definitions: &Definitions, paths: &Map<String, Value>) -> Value {
+fn v3(definitions: &Definitions, paths: &Map<String, Value>, enums: &Value) -> Value {
     let mut names = BTreeSet::new();
     let mut open = Vec::new();
     references(&Value::Object(paths.clone()), &mut open);
@@ -74,8 +82,11 @@ fn v3(definitions: &Definitions, paths: &Map<String, Value>) -> Value {
             references(schema, &mut open);
         }
     }
-    let schemas: Map<String, Value> =
-        names.into_iter().map(|name| (name.clone(), v3_schema(&name, &definitions.schemas[&name]))).collect();
+    let schema = |name: String| {
+        let schema = v3_schema(&name, &definitions.schemas[&name], enums);
+        (name, schema)
+    };
+    let schemas: Map<String, Value> = names.into_iter().map(schema).collect();
     let paths: Map<String, Value> = paths.iter().map(|(path, item)| (path.clone(), v3_value(item))).collect();
     json!({
         "openapi": "3.0.0",
@@ -100,8 +111,11 @@ fn references(value: &Value, found: &mut Vec<String>) {
     }
 }
 
-fn v3_schema(name: &str, schema: &Value) -> Value {
+fn v3_schema(name: &str, schema: &Value, enums: &Value) -> Value {
     let mut schema = v3_value(schema);
+    if let Some(fields) = enums.get(name).and_then(Value::as_object) {
+        name_values(&mut schema, fields);
+    }
     let choice = match name.rsplit('.').next() {
         Some("Quantity") => json!([{"type": "string"}, {"type": "number"}]),
         Some("IntOrString") => json!([{"type": "integer"}, {"type": "string"}]),
@@ -111,6 +125,20 @@ fn v3_schema(name: &str, schema: &Value) -> Value {
     object.remove("type");
     object.insert("oneOf".into(), choice);
     schema
+}
+
+/// Names the values that fields may have; v2 does not.
+fn name_values(schema: &mut Value, fields: &Map<String, Value>) {
+    for (field, values) in fields {
+        // A field behind a gate may be missing in the types.
+        let Some(property) = schema["properties"].get_mut(field) else { continue };
+        let list = values.as_array().expect("the values of a field are a list");
+        let lines: Vec<String> = list.iter().map(|value| format!(" - `{value}`")).collect();
+        let text = property["description"].as_str().unwrap_or_default();
+        property["description"] = format!("{text}\n\nPossible enum values:\n{}", lines.join("\n")).into();
+        let holder = if property["type"] == "array" { &mut property["items"] } else { property };
+        holder["enum"] = values.clone();
+    }
 }
 
 /// References become `#/components/schemas/…`; beside other keys they go into `allOf`, because

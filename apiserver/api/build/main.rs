@@ -14,6 +14,10 @@ mod roots;
 
 #[path = "../src/openapi/message.rs"]
 mod message;
+#[path = "../src/openapi/parameters.rs"]
+mod parameters;
+#[path = "../src/openapi/reduce.rs"]
+mod reduce;
 
 use std::path::{Path, PathBuf};
 
@@ -33,7 +37,7 @@ pub struct Served {
 fn main() {
     println!("cargo::rerun-if-changed=build");
     println!("cargo::rerun-if-changed=data");
-    for file in ["message", "message_v2", "message_v3"] {
+    for file in ["message", "message_v2", "message_v3", "parameters", "reduce"] {
         println!("cargo::rerun-if-changed=src/openapi/{file}.rs");
     }
     let root = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR"));
@@ -46,7 +50,8 @@ fn main() {
     let fields = root.join("data/protobuf.txt");
     let fields = std::fs::read_to_string(&fields).unwrap_or_else(|e| panic!("{}: {e}", fields.display()));
     std::fs::write(out.join("messages.rs"), messages::source(&fields)).expect("OUT_DIR is writable");
-    documents::write(&out, &definitions, &served);
+    let enums = read(&root.join("data/enums.json"));
+    documents::write(&out, &definitions, &served, &enums);
 }
 
 fn read(path: &Path) -> Value {

@@ -2,12 +2,15 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::Served;
 use crate::definitions::Definitions;
+use crate::{Served, parameters};
 
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
-const PATCH_TYPES: [&str; 3] =
-    ["application/json-patch+json", "application/merge-patch+json", "application/strategic-merge-patch+json"];
+/// The media types of answers.
+const ANSWERS: [&str; 3] = ["application/json", "application/vnd.kubernetes.protobuf", "application/yaml"];
+/// Those of lists, which may be watched, beside them.
+const STREAMS: [&str; 2] =
+    ["application/json;stream=watch", "application/vnd.kubernetes.protobuf;stream=watch"];
 
 /// The prefix of a group and version: `/api/v1`, `/apis/apps/v1`.
 pub fn prefix(group: &str, version: &str) -> String {
@@ -109,8 +112,14 @@ impl Operation<'_> {
             "connect" => json!({"type": "string"}),
             _ => json!({"$ref": format!("#/$defs/{}", self.definition)}),
         };
-        let content = if self.verb == "connect" { "*/*" } else { "application/json" };
-        let response = |text: &str| json!({"description": text, "content": {content: {"schema": success}}});
+        let types: Vec<&str> = match self.verb.as_str() {
+            "connect" => vec!["*/*"],
+            "list" => ANSWERS.into_iter().chain(STREAMS).collect(),
+            _ => ANSWERS.to_vec(),
+        };
+        let content: Map<String, Value> =
+            types.into_iter().map(|media| (media.to_owned(), json!({"schema": success}))).collect();
+        let response = |text: &str| json!({"description": text, "content": content});
         let mut responses = json!({"200": response("OK"), "401": {"description": "Unauthorized"}});
         if matches!(self.verb.as_str(), "create" | "update" | "patch") {
             responses["201"] = response("Created");
@@ -154,37 +163,12 @@ impl Operation<'_> {
     }
 
     fn parameters(&self) -> Vec<Value> {
-        let names: &[&str] = match self.verb.as_str() {
-            "list" => &[
-                "allowWatchBookmarks",
-                "continue",
-                "fieldSelector",
-                "labelSelector",
-                "limit",
-                "resourceVersion",
-                "resourceVersionMatch",
-                "sendInitialEvents",
-                "timeoutSeconds",
-                "watch",
-            ],
-            "create" | "update" => &["dryRun", "fieldManager", "fieldValidation"],
-            "patch" => &["dryRun", "fieldManager", "fieldValidation", "force"],
-            "delete" => &["dryRun", "gracePeriodSeconds", "orphanDependents", "propagationPolicy"],
-            "deletecollection" => &[
-                "continue",
-                "dryRun",
-                "fieldSelector",
-                "gracePeriodSeconds",
-                "labelSelector",
-                "limit",
-                "orphanDependents",
-                "propagationPolicy",
-                "resourceVersion",
-                "resourceVersionMatch",
-                "timeoutSeconds",
-            ],
-            _ => &[],
+        let action = match self.verb.as_str() {
+            "create" => "post",
+            "update" => "put",
+            other => other,
         };
+        let names = parameters::of_action(action);
         names.iter().map(|name| query(name)).collect()
     }
 
@@ -197,7 +181,7 @@ impl Operation<'_> {
             "patch" => {
                 let patch = reference(&format!("{META}.Patch"));
                 let content: Map<String, Value> =
-                    PATCH_TYPES.iter().map(|t| ((*t).to_owned(), patch.clone())).collect();
+                    parameters::PATCHES.iter().map(|t| ((*t).to_owned(), patch.clone())).collect();
                 Some(json!({"required": true, "content": content}))
             }
             "delete" | "deletecollection" => {
@@ -209,52 +193,25 @@ impl Operation<'_> {
 }
 
 fn query(name: &str) -> Value {
-    let (ty, text) = match name {
-        "allowWatchBookmarks" => ("boolean", "Ask for events of type BOOKMARK in a watch."),
-        "continue" => ("string", "The token of the previous page of a list."),
-        "dryRun" => ("string", "`All` runs every stage and keeps nothing."),
-        "fieldManager" => {
-            ("string", "Name of the actor that makes the change, at most 128 printable characters.")
-        }
-        "fieldSelector" => ("string", "Restricts the result to objects whose fields match."),
-        "fieldValidation" => {
-            ("string", "What to do with unknown and duplicate fields: `Ignore`, `Warn` or `Strict`.")
-        }
-        "force" => ("boolean", "Takes over fields that another manager owns; only for apply patches."),
-        "gracePeriodSeconds" => ("integer", "Seconds before the object is deleted; 0 deletes at once."),
-        "labelSelector" => ("string", "Restricts the result to objects whose labels match."),
-        "limit" => ("integer", "The largest number of objects in one page of a list."),
-        "orphanDependents" => ("boolean", "Deprecated, use propagationPolicy."),
-        "propagationPolicy" => {
-            ("string", "How dependents are deleted: `Orphan`, `Background` or `Foreground`.")
-        }
-        "resourceVersion" => ("string", "The version that the result may not be older than, or starts from."),
-        "resourceVersionMatch" => {
-            ("string", "How resourceVersion applies to a list: `NotOlderThan` or `Exact`.")
-        }
-        "sendInitialEvents" => {
-            ("boolean", "Begin a watch with the present objects and a bookmark after them.")
-        }
-        "timeoutSeconds" => ("integer", "Ends the call after so many seconds, whatever happens."),
-        _ => ("boolean", "Answer with a stream of changes."),
-    };
+    let (ty, text) = parameters::described(name);
     json!({"name": name, "in": "query", "description": text, "schema": {"type": ty, "uniqueItems": true}})
 }
 
 fn path_parameters(namespace: bool, name: bool) -> Value {
-    let parameter = |name: &str, text: &str| {
-        json!({"name": name, "in": "path", "required": true, "description": text,
-               "schema": {"type": "string", "uniqueItems": true}})
+    let parameter = |name: &str| {
+        let mut parameter = query(name);
+        parameter["in"] = "path".into();
+        parameter["required"] = true.into();
+        parameter
     };
     let mut list = Vec::new();
     if name {
-        list.push(parameter("name", "name of the object"));
+        list.push(parameter("name"));
     }
     if namespace {
-        list.push(parameter("namespace", "object name and auth scope, such as for teams and projects"));
+        list.push(parameter("namespace"));
     }
-    list.push(json!({"name": "pretty", "in": "query", "description": "Indent the answer.",
-                     "schema": {"type": "string", "uniqueItems": true}}));
+    list.push(query("pretty"));
     json!({"parameters": list})
 }
 

@@ -5,7 +5,7 @@ mod table;
 mod table_devices;
 mod table_extensions;
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -39,6 +39,13 @@ struct Entry {
 /// The registry of all built-in kinds: those of Kubernetes 1.36, each in every version.
 pub fn registry() -> Registry {
     Registry::new(entries().into_iter().map(resource).collect())
+}
+
+/// Group, version and plural of every built-in kind in every version.
+pub fn paths() -> &'static [(String, String, String)] {
+    static PATHS: LazyLock<Vec<(String, String, String)>> =
+        LazyLock::new(|| entries().into_iter().map(|e| (e.group, e.version, e.plural)).collect());
+    &PATHS
 }
 
 /// Versions of kinds that are kept in another one: group, version, plural, kind, apiVersion kept.

@@ -86,6 +86,7 @@ pub fn layout(group: &str, plural: &str) -> Layout {
         ("", "nodes") => cluster::NODES,
         ("", "namespaces") => cluster::NAMESPACES,
         ("" | "events.k8s.io", "events") => cluster::EVENTS,
+        ("", "componentstatuses") => cluster::COMPONENTS,
         ("", "configmaps") => cluster::CONFIG_MAPS,
         ("", "secrets") => cluster::SECRETS,
         ("", "serviceaccounts") => cluster::SERVICE_ACCOUNTS,

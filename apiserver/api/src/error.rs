@@ -168,6 +168,12 @@ impl ApiError {
         }
     }
 
+    /// 422: the request can be read, and cannot be carried out. The reason is not said.
+    pub fn unprocessable() -> Self {
+        let text = "the server rejected our request due to an error in our request";
+        Self { details: Some(json!({})), ..Self::new(422, "Invalid", text) }
+    }
+
     /// 500: the fault is the server's.
     pub fn internal(message: impl Into<String>) -> Self {
         Self::new(500, "InternalError", format!("Internal error occurred: {}", message.into()))
@@ -193,6 +199,9 @@ impl ApiError {
             "kind": "Status", "apiVersion": "v1", "metadata": {},
             "status": "Failure", "message": self.message, "reason": self.reason, "code": self.code,
         });
+        if let Value::Object(status) = &mut status {
+            status.retain(|key, value| key != "reason" || value != "");
+        }
         if let Some(details) = &self.details {
             status["details"] = details.clone();
             if let Some(details) = status["details"].as_object_mut() {

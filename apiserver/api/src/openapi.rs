@@ -1,6 +1,8 @@
 //! The OpenAPI documents of the kinds served, compressed at build time and handed out as they are.
 
 pub mod message;
+pub(crate) mod parameters;
+pub mod reduce;
 
 struct Document {
     group: &'static str,
@@ -13,9 +15,11 @@ include!(concat!(env!("OUT_DIR"), "/openapi_index.rs"));
 
 static V2: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/v2.json.gz"));
 
-static V2_PROTOBUF: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/v2.pb.gz"));
+static V2_DEFAULT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/v2-default.json.gz"));
 
-/// The media type of [`v2_protobuf_gz`] in answers.
+static V2_DEFAULT_PROTOBUF: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/v2-default.pb.gz"));
+
+/// The media type of [`v2_default_protobuf_gz`] in answers.
 pub const V2_PROTOBUF_MEDIA: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
 /// How clients may ask for it: older ones wrote an `@`, which no media type may hold.
 pub const V2_PROTOBUF_ACCEPTED: [&str; 2] =
@@ -27,7 +31,7 @@ pub const V3_PROTOBUF_MEDIA: &str = "application/com.github.proto-openapi.spec.v
 pub const V3_PROTOBUF_ACCEPTED: [&str; 2] =
     [V3_PROTOBUF_MEDIA, "application/com.github.proto-openapi.spec.v3@v1.0+protobuf"];
 
-/// The whole of OpenAPI v2 as gzip-compressed JSON.
+/// OpenAPI v2 of all kinds in all versions as gzip-compressed JSON.
 pub fn v2_gz() -> &'static [u8] {
     V2
 }
@@ -37,15 +41,31 @@ pub fn v2_hash() -> &'static str {
     V2_HASH
 }
 
-/// The document of [`v2_gz`] as a gzip-compressed protobuf message, `openapi.v2.Document` of
-/// gnostic.
-pub fn v2_protobuf_gz() -> &'static [u8] {
-    V2_PROTOBUF
+/// OpenAPI v2 of what is served by default, without alpha and beta versions, as gzip-compressed
+/// JSON.
+pub fn v2_default_gz() -> &'static [u8] {
+    V2_DEFAULT
 }
 
-/// Changes when the message of [`v2_protobuf_gz`] does; an `ETag` without quotes.
-pub fn v2_protobuf_hash() -> &'static str {
-    V2_PROTOBUF_HASH
+/// Changes when the document of [`v2_default_gz`] does; an `ETag` without quotes.
+pub fn v2_default_hash() -> &'static str {
+    V2_DEFAULT_HASH
+}
+
+/// The document of [`v2_default_gz`] as a gzip-compressed protobuf message, `openapi.v2.Document`
+/// of gnostic.
+pub fn v2_default_protobuf_gz() -> &'static [u8] {
+    V2_DEFAULT_PROTOBUF
+}
+
+/// Changes when the message of [`v2_default_protobuf_gz`] does; an `ETag` without quotes.
+pub fn v2_default_protobuf_hash() -> &'static str {
+    V2_DEFAULT_PROTOBUF_HASH
+}
+
+/// The group and version of every document of v3.
+pub fn v3_versions() -> impl Iterator<Item = (&'static str, &'static str)> {
+    DOCUMENTS.iter().map(|document| (document.group, document.version))
 }
 
 /// The body of `/openapi/v3`: where the document of each group and version is, with its hash.

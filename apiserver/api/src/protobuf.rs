@@ -7,9 +7,10 @@
 //!
 //! What protobuf cannot tell apart is one thing here as it is in Go: a field that is no pointer and
 //! has its type's zero is left out of the JSON, unless it is a field that Go's JSON always has; that
-//! one is there with its zero, also where the bytes lack it. So `decode(encode(x))` is `x` in this
+//! one is there with its zero, also where the bytes lack it ([`complete`]). So `decode(encode(x))` is `x` in this
 //! normal form.
 
+mod complete;
 mod decode;
 mod encode;
 mod json;
@@ -19,6 +20,7 @@ mod wire;
 
 use serde_json::Value;
 
+pub use complete::{complete, complete_structs, without_nulls};
 pub use decode::{Malformed, decode, head};
 pub use encode::{Unencodable, encode, encode_into};
 pub use table::{Field, Kind, Message, Shape, kinds, message, messages, of_kind};

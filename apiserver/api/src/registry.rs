@@ -183,7 +183,15 @@ pub struct Registry {
 impl Registry {
     /// A registry of the given kinds, in the order of discovery.
     pub fn new(resources: Vec<Resource>) -> Self {
-        let resources: Vec<_> = resources.into_iter().map(Arc::new).collect();
+        Self::of(resources.into_iter().map(Arc::new).collect())
+    }
+
+    /// Those kinds of this one that `stays` says yes to.
+    pub fn only(&self, stays: impl Fn(&Resource) -> bool) -> Self {
+        Self::of(self.resources.iter().filter(|resource| stays(resource)).cloned().collect())
+    }
+
+    fn of(resources: Vec<Arc<Resource>>) -> Self {
         let mut by_path: Vec<usize> = (0..resources.len()).collect();
         by_path.sort_by(|&a, &b| path(&resources[a]).cmp(&path(&resources[b])));
         Self { resources, by_path }

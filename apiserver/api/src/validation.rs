@@ -8,11 +8,13 @@ pub mod admission;
 pub mod aggregation;
 pub mod autoscaling;
 pub mod batch;
+pub mod classes;
 pub mod cluster;
 pub mod config;
 pub mod container;
 pub mod coordination;
 mod cron;
+pub mod csi;
 pub mod devices;
 pub mod endpoints;
 mod environment;
@@ -20,16 +22,20 @@ pub mod events;
 pub mod flowcontrol;
 pub mod groups;
 mod handlers;
+mod internal;
 pub(crate) mod ip;
 mod job_policy;
+mod job_status;
 pub mod metadata;
 pub mod migration;
 mod mounts;
 pub mod names;
 pub mod network;
 pub mod node;
+mod pem;
 mod plugins;
 pub mod pod;
+pub mod pod_certificates;
 pub mod pod_status;
 pub mod pod_update;
 pub mod policies;
@@ -41,6 +47,7 @@ mod security;
 pub mod service;
 mod service_addresses;
 mod shared;
+pub mod signing;
 pub mod slices;
 pub mod status;
 pub mod storage;
@@ -61,6 +68,8 @@ mod extension_tests;
 mod pod_tests;
 #[cfg(test)]
 mod pod_update_tests;
+#[cfg(test)]
+mod rows;
 #[cfg(test)]
 mod tests;
 
@@ -83,6 +92,10 @@ impl Errors {
         self.0
     }
 
+    pub(crate) fn count(&self) -> usize {
+        self.0.len()
+    }
+
     pub(crate) fn extend(&mut self, more: impl IntoIterator<Item = FieldError>) {
         self.0.extend(more);
     }
@@ -103,6 +116,12 @@ impl Errors {
         self.0.push(FieldError::duplicate(path, value));
     }
 
+    /// [`Errors::duplicate`] of a value that is shown as the text that it is given as.
+    pub(crate) fn duplicate_shown(&mut self, path: impl Into<String>, shown: &str) {
+        let message = format!("Duplicate value: {shown}");
+        self.0.push(FieldError { field: path.into(), reason: FieldReason::Duplicate, message });
+    }
+
     pub(crate) fn not_found(&mut self, path: impl Into<String>, value: &Value) {
         let message = format!("Not found: {value}");
         self.0.push(FieldError { field: path.into(), reason: FieldReason::NotFound, message });
@@ -118,6 +137,20 @@ impl Errors {
         self.0.push(FieldError::not_supported(path, value, supported));
     }
 
+    /// A value that is shown as the text that it is given as, not as JSON.
+    pub(crate) fn invalid_shown(&mut self, path: impl Into<String>, shown: &str, detail: &str) {
+        let detail = if detail.is_empty() { String::new() } else { format!(": {detail}") };
+        let message = format!("Invalid value: {shown}{detail}");
+        self.0.push(FieldError { field: path.into(), reason: FieldReason::Invalid, message });
+    }
+
+    /// [`Errors::not_supported`] of a value that is shown as the text that it is given as.
+    pub(crate) fn not_supported_shown(&mut self, path: impl Into<String>, shown: &str, supported: &[&str]) {
+        let list = supported.iter().map(|s| format!("{s:?}")).collect::<Vec<_>>().join(", ");
+        let message = format!("Unsupported value: {shown}: supported values: {list}");
+        self.0.push(FieldError { field: path.into(), reason: FieldReason::NotSupported, message });
+    }
+
     /// `limit` is in bytes.
     pub(crate) fn too_long(&mut self, path: impl Into<String>, limit: usize) {
         let message = format!("Too long: may not be more than {limit} bytes");
@@ -130,6 +163,21 @@ impl Errors {
             self.required(path, "");
         } else {
             self.faults(path, value, grammar(value));
+        }
+    }
+
+    /// `domain/path`, as names of controllers are written; a fault is told of the part that has it.
+    pub(crate) fn domain_path(&mut self, path: &str, value: &str) {
+        match value.split_once('/') {
+            _ if value.is_empty() => self.required(path, ""),
+            Some((domain, rest)) if !domain.is_empty() && !rest.is_empty() => {
+                self.faults(path, domain, names::dns_subdomain(domain));
+                self.faults(path, rest, names::http_path(rest));
+            }
+            _ => {
+                let detail = "must be a domain-prefixed path (such as \"acme.io/foo\")";
+                self.invalid(path, &json!(value), detail);
+            }
         }
     }
 
@@ -216,6 +264,11 @@ pub(crate) fn same(a: Option<&Value>, b: Option<&Value>) -> bool {
 /// Whether an object is about to be created: only what is stored has a version.
 pub(crate) fn is_new(object: &Value) -> bool {
     meta::resource_version(object).is_empty()
+}
+
+/// Whether the pods of a Job with this spec are numbered.
+pub(crate) fn is_indexed_job(spec: &Value) -> bool {
+    text(spec, "completionMode") == "Indexed"
 }
 
 /// What is under a key, unless it is missing or null.

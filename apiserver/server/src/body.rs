@@ -11,7 +11,7 @@ use bytes::{Bytes, BytesMut};
 use http_body::{Frame, SizeHint};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use serde_saphyr::DuplicateKeyPolicy;
 use tower::BoxError;
 
@@ -173,10 +173,11 @@ pub async fn read(mut body: Body) -> Result<Bytes, ApiError> {
 
 /// The text that a body was decoded from, for the search for repeated fields.
 pub enum Source {
+    /// Of which it is known that it repeats a field.
     Json(Bytes),
     Yaml(Bytes),
-    /// A form that cannot repeat a field without meaning it.
-    Protobuf,
+    /// A text in which no field is repeated, or a form that cannot repeat one without meaning it.
+    Once,
 }
 
 /// A decoded body.
@@ -191,7 +192,7 @@ impl Decoded {
         match &self.source {
             Source::Json(text) => schema::duplicate_fields(text),
             Source::Yaml(text) => repeated_in_yaml(text),
-            Source::Protobuf => Vec::new(),
+            Source::Once => Vec::new(),
         }
     }
 }
@@ -199,16 +200,69 @@ impl Decoded {
 /// What bodies of objects may be.
 const OBJECTS: [&str; 3] = ["application/json", "application/yaml", protobuf::MEDIA_TYPE];
 
-/// Decodes an object by its media type; 400, and 415 for media types that are not served.
-pub fn decode(content_type: &str, bytes: Bytes) -> Result<Decoded, ApiError> {
+/// Decodes an object by its media type; 400, and 415 for media types that are not served. `kind` is what
+/// it should be, for the sentence of an error; empty where the error is said without.
+pub fn decode(content_type: &str, bytes: Bytes, kind: &str) -> Result<Decoded, ApiError> {
+    let refused = |why: String| unrecognized(kind, &why, &bytes);
     match content_type {
-        "" | "application/json" => Ok(Decoded { value: json(&bytes)?, source: Source::Json(bytes) }),
-        "application/yaml" => {
-            let value = yaml(&bytes, DuplicateKeyPolicy::LastWins)?;
-            Ok(Decoded { value, source: Source::Yaml(bytes) })
+        "" | "application/json" => {
+            let (value, repeats) = parse(&bytes).map_err(refused)?;
+            let value = object_of(value).map_err(refused)?;
+            Ok(Decoded { value, source: if repeats { Source::Json(bytes) } else { Source::Once } })
         }
-        protobuf::MEDIA_TYPE => Ok(Decoded { value: from_protobuf(&bytes)?, source: Source::Protobuf }),
+        "application/yaml" => {
+            let value = read_yaml(&bytes, DuplicateKeyPolicy::LastWins);
+            let value = value.map_err(|why| refused(format!("yaml: {why}")))?;
+            Ok(Decoded { value: object_of(value).map_err(refused)?, source: Source::Yaml(bytes) })
+        }
+        protobuf::MEDIA_TYPE => Ok(Decoded { value: from_protobuf(&bytes)?, source: Source::Once }),
         _ => Err(unsupported(&OBJECTS)),
+    }
+}
+
+/// 400 for a body that does not even say what it is.
+fn unrecognized(kind: &str, why: &str, bytes: &[u8]) -> ApiError {
+    ApiError::bad_request(match kind {
+        "" => why.to_owned(),
+        _ => {
+            format!("the object provided is unrecognized (must be of type {kind}): {why} ({})", shown(bytes))
+        }
+    })
+}
+
+/// Where Kubernetes looks for the type of an object, as Go prints it.
+const HEAD: &str = "struct { APIVersion string \"json:\\\"apiVersion,omitempty\\\"\"; \
+    Kind string \"json:\\\"kind,omitempty\\\"\" }";
+
+/// The value, if it can be an object: nothing is one without fields. Else Go's words.
+fn object_of(value: Value) -> Result<Value, String> {
+    let refused = |what: &str, place: &str| {
+        format!("couldn't get version/kind; json parse error: json: cannot unmarshal {what} into Go {place}")
+    };
+    match &value {
+        Value::Null => return Ok(Value::Object(Map::new())),
+        Value::Object(object) => {
+            for field in ["apiVersion", "kind"] {
+                if let Some(other) = object.get(field).filter(|value| !value.is_string() && !value.is_null())
+                {
+                    return Err(refused(go_kind(other), &format!("struct field .{field} of type string")));
+                }
+            }
+        }
+        other => return Err(refused(go_kind(other), &format!("value of type {HEAD}"))),
+    }
+    Ok(value)
+}
+
+/// What Go's JSON calls a value.
+fn go_kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
     }
 }
 
@@ -245,14 +299,14 @@ pub fn too_large(what: impl std::fmt::Display) -> ApiError {
 /// How much of a body that is no JSON is shown to its sender, bytes.
 const SHOWN: usize = 30;
 
-/// JSON; nesting is limited by the parser.
-pub fn json(bytes: &[u8]) -> Result<Value, ApiError> {
-    serde_json::from_slice(bytes).map_err(|error| {
-        let why = syntax(&error);
-        let shown = shown(bytes);
-        let text = format!("the object provided is unrecognized: couldn't get version/kind; json parse error: {why} ({shown})");
-        ApiError::bad_request(text)
-    })
+/// JSON, and whether a field is repeated in it; nesting is limited by the parser. 400.
+pub fn json(bytes: &[u8]) -> Result<(Value, bool), ApiError> {
+    parse(bytes).map_err(ApiError::bad_request)
+}
+
+fn parse(bytes: &[u8]) -> Result<(Value, bool), String> {
+    schema::parse_noting(bytes)
+        .map_err(|error| format!("couldn't get version/kind; json parse error: {}", syntax(&error)))
 }
 
 /// What is wrong with a text that is no JSON.
@@ -281,6 +335,7 @@ pub fn yaml(bytes: &[u8], duplicate_keys: DuplicateKeyPolicy) -> Result<Value, A
 /// holds for the deepest text that is allowed: such a text is read once more on a stack of its own.
 fn read_yaml(bytes: &[u8], duplicate_keys: DuplicateKeyPolicy) -> Result<Value, String> {
     let text = std::str::from_utf8(bytes).map_err(|_| "invalid UTF-8 octet".to_owned())?;
+    let text = first_document(text);
     match yaml_within(text, limits::YAML_SHALLOW, duplicate_keys) {
         Err(Misread::TooDeep) => {}
         Err(Misread::Other(why)) => return Err(why),
@@ -299,6 +354,26 @@ fn read_yaml(bytes: &[u8], duplicate_keys: DuplicateKeyPolicy) -> Result<Value, 
         Misread::TooDeep => "exceeded max depth".to_owned(),
         Misread::Other(why) => why,
     })
+}
+
+/// The first of the documents in a text: Kubernetes reads no further.
+fn first_document(text: &str) -> &str {
+    let marks = |line: &str, mark: &str| {
+        line.strip_prefix(mark)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t', '\r', '\n']))
+    };
+    let (mut begun, mut at) = (false, 0);
+    for line in text.split_inclusive('\n') {
+        let begins = marks(line, "---");
+        if begun && (begins || marks(line, "...")) {
+            return &text[..at];
+        }
+        let content = line.trim_start();
+        // Comments and directives stand before a document.
+        begun |= begins || !(content.is_empty() || content.starts_with('#') || line.starts_with('%'));
+        at += line.len();
+    }
+    text
 }
 
 /// Why a YAML text was not read.
@@ -387,19 +462,37 @@ mod tests {
 
     #[test]
     fn yaml_and_json_give_the_same_and_bombs_are_refused() {
-        let yaml = decode("application/yaml", Bytes::from_static(b"a: 1\nb: [x, \"1\", true]\n")).unwrap();
-        let json = decode("application/json", Bytes::from_static(br#"{"a":1,"b":["x","1",true]}"#)).unwrap();
+        let yaml =
+            decode("application/yaml", Bytes::from_static(b"a: 1\nb: [x, \"1\", true]\n"), "").unwrap();
+        let json =
+            decode("application/json", Bytes::from_static(br#"{"a":1,"b":["x","1",true]}"#), "").unwrap();
         assert_eq!(yaml.value, json.value);
         let bomb = "a: &a [x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b]\n\
             d: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c]\ne: &e [*d,*d,*d,*d,*d,*d,*d,*d,*d]\nf: &f [*e,*e,*e,*e,*e,*e,*e,*e,*e]\n\
             g: &g [*f,*f,*f,*f,*f,*f,*f,*f,*f]\nh: [*g,*g,*g,*g,*g,*g,*g,*g,*g]\n";
-        assert_eq!(decode("application/yaml", Bytes::from(bomb)).map(|d| d.value).unwrap_err().code, 400);
+        assert_eq!(decode("application/yaml", Bytes::from(bomb), "").map(|d| d.value).unwrap_err().code, 400);
         assert_eq!(
-            decode("application/json", Bytes::from("[".repeat(100_000))).map(|d| d.value).unwrap_err().code,
+            decode("application/json", Bytes::from("[".repeat(100_000)), "")
+                .map(|d| d.value)
+                .unwrap_err()
+                .code,
             400
         );
-        let cbor = decode("application/cbor", Bytes::from_static(b"\xa0"));
+        let cbor = decode("application/cbor", Bytes::from_static(b"\xa0"), "");
         assert_eq!(cbor.map(|d| d.value).unwrap_err().code, 415);
+    }
+
+    #[test]
+    fn of_several_documents_the_first_is_read() {
+        for (text, first) in [
+            ("a: 1\n---\nb: 2\n", "a: 1\n"),
+            ("# x\n%YAML 1.2\n---\na: 1\n...\nb: 2", "# x\n%YAML 1.2\n---\na: 1\n"),
+            ("--- {a: 1}\n---", "--- {a: 1}\n"),
+            ("---\n---\na: 1\n", "---\n"),
+            ("a: |\n  ---\n  b\n---x: 1\n", "a: |\n  ---\n  b\n---x: 1\n"),
+        ] {
+            assert_eq!(first_document(text), first);
+        }
     }
 
     /// A YAML text of some 200 levels, well within what was allowed, took more stack than a task has

@@ -23,13 +23,14 @@ use crate::body::{self, Body};
 use crate::context::Context;
 use crate::health;
 use crate::limits;
-use crate::metrics::{self, Guard, Member, Requests};
+use crate::metrics::{self, Authentication, Authorization, Guard, Member, Requests};
 use crate::negotiate;
 use crate::query::Query;
 use crate::rbac::{self, Attributes};
 use crate::request::RequestInfo;
 use crate::respond::{self, Answer};
 use crate::server::Server;
+use crate::verbs::websocket;
 use crate::{paths, storage, verbs};
 
 /// The client certificate that TLS verified, in a request's extensions.
@@ -47,10 +48,13 @@ pub async fn handle(server: Arc<Server>, mut request: Request<Body>) -> Response
     let info = RequestInfo::parse(request.method(), request.uri().path(), &query);
     let seen = Seen::of(&server, &info, &query, &request);
     let in_protobuf = negotiate::prefers_protobuf(request.headers());
-    // Watches are read by programs.
-    let pretty = info.verb != "watch" && negotiate::is_pretty(request.headers(), &query);
+    // Streams are read by programs.
+    let pretty = !info.is_long_running()
+        && !paths::is_as_it_is(&info.path)
+        && negotiate::is_pretty(request.headers(), &query);
+    let zip = pretty && negotiate::accepts_gzip(request.headers());
     if pretty {
-        // Compressed afterwards it could be, but who looks at answers has them from near.
+        // It is compressed after it was indented.
         request.headers_mut().remove(ACCEPT_ENCODING);
     }
     let in_flight = (!seen.long_running).then(|| server.metrics().request_began(info.is_read()));
@@ -59,17 +63,20 @@ pub async fn handle(server: Arc<Server>, mut request: Request<Body>) -> Response
     let (parts, body) = request.into_parts();
     let (body, rest) = body::lend(body, !waits);
     let request = Request::from_parts(parts, body);
+    // Who goes away takes the work along, wherever it is.
+    let pending = Pending(Some(Arc::clone(&seen.requests)));
     let mut response = if refuses(&server, &info, &request) {
         too_late(request.version())
     } else {
         recover_panic(Arc::clone(&server), info, query, request).await
     };
+    pending.answered();
     rest.drain().await;
     if in_protobuf {
         response = respond::as_protobuf(response).await;
     }
     if pretty {
-        response = respond::pretty(response);
+        response = respond::pretty(response, zip).await;
     }
     let headers = response.headers_mut();
     headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-cache, private"));
@@ -106,12 +113,31 @@ fn too_late(version: Version) -> Response<Body> {
     response
 }
 
+/// A request that is not answered yet; dropped, it counts as aborted.
+struct Pending(Option<Arc<Member<7, Requests>>>);
+
+impl Pending {
+    fn answered(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if let Some(requests) = &self.0 {
+            requests.value.aborted();
+        }
+    }
+}
+
 /// What metrics keep of a request.
 struct Seen {
     requests: Arc<Member<7, Requests>>,
     long_running: bool,
     /// Sizes of answers to reads are counted.
     read: bool,
+    /// How the fields of a write are judged.
+    validation: Option<&'static str>,
 }
 
 impl Seen {
@@ -136,13 +162,11 @@ impl Seen {
             subresource,
             scope,
         ];
-        if known && deprecation(info).is_some() {
-            server.metrics().deprecated("", &info.version, &info.resource, &info.subresource);
-        }
         Self {
             requests: server.metrics().requests(&labels),
             long_running: info.is_long_running(),
             read: matches!(verb, "GET" | "LIST"),
+            validation: matches!(verb, "POST" | "PUT" | "PATCH" | "APPLY").then(|| validation(query)),
         }
     }
 
@@ -157,6 +181,9 @@ impl Seen {
         let (code, took) = (response.status().as_u16(), started.elapsed());
         let size = response.body().size_hint().exact();
         self.requests.value.ended(code, took, size.filter(|_| self.read));
+        if let Some(how) = self.validation {
+            server.metrics().fields_validated(how, took);
+        }
         if code == 429 || (code == 504 && took >= server.config().request_timeout) {
             self.requests.value.terminated(code);
         }
@@ -172,6 +199,17 @@ impl Seen {
             *response.body_mut() = body::counted(body, done, guard);
         }
         response
+    }
+}
+
+/// `fieldValidation`, for metrics.
+fn validation(query: &Query) -> &'static str {
+    match query.get("fieldValidation") {
+        None => "",
+        Some("Ignore") => "Ignore",
+        Some("Warn") => "Warn",
+        Some("Strict") => "Strict",
+        Some(_) => "invalid",
     }
 }
 
@@ -236,31 +274,48 @@ async fn recover_panic(
     }
 }
 
-/// Who asks: an identity from a client in the process, a certificate, a token, or nobody.
+/// An identity from a client in the process, a certificate, a token, or nobody; 401.
+fn identify(server: &Server, request: &mut Request<Body>) -> Result<Identity, ApiError> {
+    let unauthorized = || ApiError::new(401, "Unauthorized", "Unauthorized");
+    let identity = match request.extensions_mut().remove::<Identity>() {
+        Some(identity) => identity,
+        None => {
+            websocket::move_token(request.headers_mut())?;
+            let certificate = request.extensions().get::<PeerCertificate>().map(|c| c.0.clone());
+            let authorization = request.headers().get(AUTHORIZATION);
+            match server.authenticator() {
+                Some(authenticator) => {
+                    if let Some(left) = certificate.as_ref().and_then(|c| authenticator.seconds_left(c)) {
+                        server.metrics().certificate_shown(left);
+                    }
+                    authenticator.authenticate(certificate.as_ref(), authorization)?
+                }
+                None if certificate.is_some() || authorization.is_some() => return Err(unauthorized()),
+                None => Identity::anonymous(),
+            }
+        }
+    };
+    if !server.config().anonymous && identity.user == "system:anonymous" {
+        return Err(unauthorized());
+    }
+    Ok(identity)
+}
+
+/// Who asks.
 async fn authenticate(
     server: Arc<Server>,
     info: RequestInfo,
     query: Query,
     mut request: Request<Body>,
 ) -> Answer {
-    let given = request.extensions_mut().remove::<Identity>();
-    let identity = match given {
-        Some(identity) => identity,
-        None => {
-            let certificate = request.extensions().get::<PeerCertificate>().map(|c| c.0.clone());
-            let authorization = request.headers().get(AUTHORIZATION);
-            match server.authenticator() {
-                Some(authenticator) => authenticator.authenticate(certificate.as_ref(), authorization)?,
-                None if certificate.is_some() || authorization.is_some() => {
-                    return Err(ApiError::new(401, "Unauthorized", "Unauthorized"));
-                }
-                None => Identity::anonymous(),
-            }
-        }
+    let began = Instant::now();
+    let identity = identify(&server, &mut request);
+    let (result, user) = match &identity {
+        Ok(identity) => (Authentication::Success, identity.user.as_str()),
+        Err(_) => (Authentication::Failure, ""),
     };
-    if !server.config().anonymous && identity.user == "system:anonymous" {
-        return Err(ApiError::new(401, "Unauthorized", "Unauthorized"));
-    }
+    server.metrics().authenticated(result, user, began.elapsed());
+    let identity = identity?;
     // Streams need the headers again to be upgraded; others leave them here.
     let headers = if info.is_long_running() {
         request.headers().clone()
@@ -330,30 +385,20 @@ async fn authorize(context: Context, request: Request<Body>) -> Answer {
             is_resource: info.is_resource,
         };
         let authorizer = context.server.authorizer();
-        if !authorizer.allows(&attributes) {
+        let began = Instant::now();
+        let allowed = authorizer.allows(&attributes);
+        let result = if allowed { Authorization::Allowed } else { Authorization::NoOpinion };
+        context.server.metrics().authorized(result, began.elapsed());
+        if !allowed {
             return Err(rbac::forbidden(&attributes, &authorizer.authorize(&attributes)));
         }
     }
     route(context, request).await
 }
 
-/// What to say to users of a kind that is deprecated (of those of 1.36, only these are served).
-fn deprecation(info: &RequestInfo) -> Option<&'static str> {
-    match (info.group.as_str(), info.version.as_str(), info.resource.as_str()) {
-        ("", "v1", "endpoints") => {
-            Some("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice")
-        }
-        ("", "v1", "componentstatuses") => Some("v1 ComponentStatus is deprecated in v1.19+"),
-        _ => None,
-    }
-}
-
 /// To a verb on a kind, or to one of the other paths.
 async fn route(context: Context, request: Request<Body>) -> Answer {
     let head = request.method() == http::Method::HEAD;
-    if let Some(warning) = deprecation(&context.info) {
-        context.warn(warning.to_owned());
-    }
     let answer = if context.info.is_resource {
         verbs::dispatch(&context, request).boxed().await
     } else {

@@ -18,6 +18,8 @@ pub struct Context {
     pub query: Query,
     pub headers: HeaderMap,
     pub identity: Identity,
+    /// The server writes something of its own, whose status it knows.
+    pub internal: bool,
     warnings: Arc<Mutex<Vec<String>>>,
     conversions: Arc<Mutex<Conversions>>,
 }
@@ -35,7 +37,7 @@ impl Context {
         identity: Identity,
     ) -> Self {
         let (warnings, conversions) = Default::default();
-        Self { server, info, query, headers, identity, warnings, conversions }
+        Self { server, info, query, headers, identity, internal: false, warnings, conversions }
     }
 
     /// A context for the server's own writes to a collection.
@@ -47,7 +49,8 @@ impl Context {
             ..RequestInfo::default()
         };
         let identity = Identity::authenticated("system:apiserver", &["system:masters"]);
-        Self::new(server, info, Query::default(), HeaderMap::new(), identity)
+        let context = Self::new(server, info, Query::default(), HeaderMap::new(), identity);
+        Self { internal: true, ..context }
     }
 
     /// The same request about the object of that name.
@@ -58,6 +61,7 @@ impl Context {
             query: self.query.clone(),
             headers: self.headers.clone(),
             identity: self.identity.clone(),
+            internal: self.internal,
             warnings: Arc::clone(&self.warnings),
             conversions: Arc::clone(&self.conversions),
         }

@@ -6,6 +6,8 @@ use apiserver_api::conversion::Conversion;
 use apiserver_api::registry::{Change, Resource};
 use serde_json::Value;
 
+use crate::encoding;
+
 /// From the version kept to the one that `resource` serves; `None` where they are the same.
 pub fn from_storage(resource: &Resource) -> Option<Change> {
     if let Some(custom) = &resource.custom {
@@ -13,7 +15,10 @@ pub fn from_storage(resource: &Resource) -> Option<Change> {
         return Some(Arc::new(move |object| custom.adopt(object)));
     }
     let conversion = of(resource)?;
-    Some(Arc::new(|object| conversion.from_kept(object)))
+    Some(Arc::new(|object| {
+        conversion.from_kept(object);
+        encoding::complete(object);
+    }))
 }
 
 /// From the version that `resource` serves to the one kept.

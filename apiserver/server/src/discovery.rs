@@ -181,8 +181,9 @@ impl Discovery {
 
 fn groups<'a>(kinds: impl Iterator<Item = &'a Resource>) -> Vec<Group<'a>> {
     let mut groups: Vec<Group<'a>> = Vec::new();
+    let mut places: BTreeMap<&str, usize> = BTreeMap::new();
     for resource in kinds {
-        let at = groups.iter().position(|g| g.name == resource.group).unwrap_or_else(|| {
+        let at = *places.entry(&resource.group).or_insert_with(|| {
             groups.push(Group { name: &resource.group, versions: Vec::new() });
             groups.len() - 1
         });
@@ -280,7 +281,7 @@ fn aggregated_group(group: &Group<'_>) -> Value {
             json!({"version": version, "resources": list, "freshness": "Current"})
         })
         .collect();
-    let mut metadata = json!({"creationTimestamp": null});
+    let mut metadata = json!({});
     if !group.name.is_empty() {
         metadata["name"] = group.name.into();
     }

@@ -109,6 +109,32 @@ pub fn as_kubernetes(resource: &Resource, object: &Value) -> Result<Bytes, Unenc
     protobuf::to_envelope(object).map(Bytes::from)
 }
 
+/// Adds to an object of a built-in kind what Kubernetes' JSON of it always has.
+pub fn complete(object: &mut Value) {
+    if let Some(message) = protobuf::of_object(object) {
+        protobuf::complete(message, object);
+    }
+}
+
+/// [`complete`], unless the kind is a custom one.
+pub fn complete_kind(resource: &Resource, object: &mut Value) {
+    if resource.custom.is_none() {
+        complete(object);
+    }
+}
+
+/// An object of a built-in kind as it is judged and compared: with the structs that it always has in
+/// Kubernetes, and without the nulls that [`complete`] adds.
+pub fn prepare(resource: &Resource, object: &mut Value) {
+    if resource.custom.is_some() {
+        return;
+    }
+    if let Some(message) = protobuf::of_kind(&resource.api_version(), &resource.kind) {
+        protobuf::without_nulls(message, object);
+        protobuf::complete_structs(message, object);
+    }
+}
+
 /// Whether the objects are the same to Kubernetes: `resources: {}` and no resources are. Kinds without
 /// a protobuf form are compared as they are.
 pub fn same(one: &Value, other: &Value) -> bool {
@@ -188,7 +214,7 @@ mod tests {
     fn built_in_kinds_are_written_in_the_envelope_and_others_as_json() {
         let pods = resource("", "v1", "pods");
         let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"},
-            "spec": {"containers": [{"name": "c"}]}});
+            "spec": {"containers": [{"name": "c", "resources": {}}]}, "status": {}});
         let stored = as_kubernetes(&pods, &pod).unwrap();
         assert!(protobuf::is_envelope(&stored));
         assert_eq!(read(&stored).unwrap(), pod);

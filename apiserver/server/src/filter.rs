@@ -6,8 +6,10 @@ use std::ops::Bound::{Included, Unbounded};
 use std::sync::Arc;
 
 use apiserver_api::error::ApiError;
+use apiserver_api::meta;
 use apiserver_api::registry::Resource;
 use apiserver_api::selector::{FieldSelector, LabelSelector};
+use serde_json::Value;
 
 use crate::cache::{Cache, Entry, Objects, Trigger};
 use crate::query::Query;
@@ -86,6 +88,42 @@ impl Filter {
             (value == term.value.as_str()) != term.negated
         });
         fields && (self.labels.is_everything() || self.labels.matches_with(|key| entry.label(key)))
+    }
+
+    /// Whether it asks for more than the place of an object.
+    pub fn looks_inside(&self) -> bool {
+        !self.labels.is_everything() || self.places.iter().any(|place| matches!(place, Place::Field(_)))
+    }
+
+    /// What it asks for of the place of an object.
+    pub fn outside(&self) -> Arc<Self> {
+        let keep = |place: &Place| !matches!(place, Place::Field(_));
+        let terms = self.fields.terms().iter().zip(&self.places).filter(|(_, place)| keep(place));
+        Arc::new(Self {
+            namespace: self.namespace.clone(),
+            prefix: self.prefix.clone(),
+            labels: LabelSelector::everything(),
+            fields: FieldSelector::of(terms.map(|(term, _)| term.clone()).collect()),
+            places: self.places.iter().copied().filter(keep).collect(),
+            named_by_prefix: self.named_by_prefix,
+        })
+    }
+
+    /// Whether an object of a custom kind is selected that is in the namespace.
+    pub fn matches_value(&self, object: &Value) -> bool {
+        let fields = self.fields.terms().iter().zip(&self.places).all(|(term, place)| {
+            let value = match place {
+                Place::Name => meta::name(object).to_owned(),
+                Place::Namespace => meta::namespace(object).to_owned(),
+                Place::Field(_) => match term.path.split('.').try_fold(object, |value, key| value.get(key)) {
+                    None | Some(Value::Null) => String::new(),
+                    Some(Value::String(text)) => text.clone(),
+                    Some(other) => other.to_string(),
+                },
+            };
+            (value == term.value) != term.negated
+        });
+        fields && self.labels.matches_object(object)
     }
 
     /// The one name that can match, if the selector demands one.
@@ -189,7 +227,8 @@ pub struct Selected {
 }
 
 impl Selected {
-    fn page(ready: VecDeque<Arc<Entry>>, more: bool, remaining: Option<usize>) -> Self {
+    /// A page of these; `more` if the limit cut something off behind them.
+    pub fn page(ready: VecDeque<Arc<Entry>>, more: bool, remaining: Option<usize>) -> Self {
         let last = ready.back().filter(|_| more).cloned();
         Self { entries: Entries { ready, walk: None }, last, remaining }
     }

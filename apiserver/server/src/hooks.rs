@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
 /// The hooks, in the order in which the checks name them.
-pub const HOOKS: [&str; 9] = [
+pub const HOOKS: [&str; 12] = [
     "poststarthook/start-apiextensions-controllers",
     "poststarthook/crd-informer-synced",
     "poststarthook/start-system-namespaces-controller",
@@ -13,8 +13,11 @@ pub const HOOKS: [&str; 9] = [
     "poststarthook/start-service-ip-repair-controllers",
     "poststarthook/rbac/bootstrap-roles",
     "poststarthook/scheduling/bootstrap-system-priority-classes",
+    "poststarthook/priority-and-fairness-config-producer",
     "poststarthook/bootstrap-controller",
     "poststarthook/start-kube-apiserver-identity-lease-controller",
+    "poststarthook/kube-apiserver-autoregistration",
+    "autoregister-completion",
 ];
 
 /// Which of [`HOOKS`] are done.

@@ -17,12 +17,15 @@ pub mod streams;
 
 mod admission;
 mod body;
+mod build;
 mod cache;
 mod chain;
+pub mod components;
 mod context;
 mod convert;
 mod cork;
 mod custom;
+mod deprecation;
 mod discovery;
 mod encoding;
 mod filter;
@@ -49,6 +52,7 @@ mod verbs;
 mod wire;
 
 pub use body::Body;
+pub use build::Build;
 pub use chain::PeerCertificate;
 pub use serve::serve;
 pub use server::{ApiService, Server, ServerConfig, ServerError};

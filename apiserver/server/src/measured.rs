@@ -8,12 +8,13 @@ use apiserver_store::{Got, Op, Page, Range, Revision, Store, StoreError, Watch, 
 use async_trait::async_trait;
 use tokio::time::Instant;
 
-use crate::metrics::{Family, Metrics, StoreCalls};
+use crate::metrics::{Family, Metrics, StoreCalls, StoredLists};
 
 /// A store that is watched at its work.
 pub struct Measured {
     inner: Arc<dyn Store>,
     calls: Arc<Family<3, StoreCalls>>,
+    lists: Arc<Family<2, StoredLists>>,
     /// Group and plural by storage prefix.
     kinds: BTreeMap<String, (String, String)>,
 }
@@ -24,7 +25,7 @@ impl Measured {
         let stored = registry.iter().filter(|resource| resource.stored);
         let kinds =
             stored.map(|r| (format!("{}/", r.storage_prefix), (r.group.clone(), r.plural.clone()))).collect();
-        Self { inner, calls: metrics.store(), kinds }
+        Self { inner, calls: metrics.store(), lists: metrics.stored_lists(), kinds }
     }
 
     /// Group and plural of the kind that a key belongs to. Those of custom kinds say so themselves.
@@ -65,6 +66,10 @@ impl Store for Measured {
         let (began, prefix) = (Instant::now(), range.prefix.clone());
         let result = self.inner.list(range).await;
         self.count("list", &prefix, began, &result);
+        if let Ok(page) = &result {
+            let (group, resource) = self.kind(&prefix);
+            self.lists.get(&[group, resource]).value.read(page.kvs.len());
+        }
         result
     }
 

@@ -220,7 +220,8 @@ pub fn not_acceptable() -> ApiError {
 /// 406 of a watch, whose events are never YAML.
 pub fn not_streamable() -> ApiError {
     unfit(
-        "only the following media types are accepted: application/json, application/vnd.kubernetes.protobuf"
+        "only the following media types are accepted: application/json;stream=watch, \
+         application/vnd.kubernetes.protobuf;stream=watch"
             .to_owned(),
     )
 }

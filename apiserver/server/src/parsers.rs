@@ -18,7 +18,7 @@ use crate::{body, encoding, negotiate};
 
 /// The object of a body, and what the body says twice; 400 or 415.
 pub fn object(content_type: &str, bytes: &[u8]) -> Result<(Value, Vec<String>), ApiError> {
-    let decoded = body::decode(content_type, Bytes::copy_from_slice(bytes))?;
+    let decoded = body::decode(content_type, Bytes::copy_from_slice(bytes), "")?;
     let repeated = decoded.repeated();
     Ok((decoded.value, repeated))
 }

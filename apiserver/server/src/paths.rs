@@ -1,6 +1,7 @@
 //! Paths that are no kinds: discovery, OpenAPI, version, health, metrics, token keys.
 
 use std::io::Read as _;
+use std::sync::Arc;
 use std::time::Duration;
 
 use apiserver_api::error::ApiError;
@@ -21,22 +22,20 @@ use crate::metrics;
 use crate::negotiate::{self, Format};
 use crate::respond::{self, Answer};
 use crate::server::Server;
-use crate::verbs::{no_such_resource, not_allowed};
+use crate::verbs::{no_such_resource, not_allowed, unknown};
 
-/// The version of Kubernetes whose API is served.
-pub const KUBERNETES: (&str, &str, &str) = ("1", "36", "0");
 /// The store has this long to say how large it is.
 const SIZE: Duration = Duration::from_secs(1);
 
 /// Answers what is not a kind.
 pub async fn dispatch(context: &Context, method: &Method) -> Answer {
-    if !matches!(*method, Method::GET | Method::HEAD) {
-        return Err(not_allowed());
-    }
     let path = context.info.path.as_str();
+    if !matches!(*method, Method::GET | Method::HEAD) {
+        return if is_known(context, path) { Err(not_allowed()) } else { unknown(context) };
+    }
     match path {
         "/" => return Ok(indented(&index(context))),
-        "/version" | "/version/" => return Ok(indented(&version())),
+        "/version" | "/version/" => return Ok(indented(&context.server.config().build.version())),
         "/metrics" => return metrics(context, false).await,
         "/metrics/slis" => return metrics(context, true).await,
         "/openid/v1/jwks" | "/.well-known/openid-configuration" => return tokens(context, path),
@@ -61,6 +60,17 @@ pub async fn dispatch(context: &Context, method: &Method) -> Answer {
     kinds(context, path)
 }
 
+/// Whether the answers of a path are the same for people and programs.
+pub fn is_as_it_is(path: &str) -> bool {
+    matches!(path, "/" | "/version" | "/version/")
+        || ["/openapi/", "/openid/", "/.well-known/"].iter().any(|prefix| path.starts_with(prefix))
+}
+
+fn is_known(context: &Context, path: &str) -> bool {
+    let fixed = is_as_it_is(path) || path.starts_with("/metrics") || health::path(path).is_some();
+    fixed || context.server.documents().discovery().legacy(path).is_some()
+}
+
 /// For people, whoever asks.
 fn indented(value: &Value) -> Response<Body> {
     respond::bytes(200, "application/json", format!("{value:#}"))
@@ -77,7 +87,7 @@ async fn fresh(context: &Context) {
 fn kinds(context: &Context, path: &str) -> Answer {
     let documents = context.server.documents();
     let discovery = documents.discovery();
-    let legacy = discovery.legacy(path).ok_or_else(no_such_resource)?;
+    let Some(legacy) = discovery.legacy(path) else { return unknown(context) };
     let ranges = negotiate::ranges(&context.headers);
     if ranges.is_empty() {
         return Ok(cached(context, legacy, JSON));
@@ -197,13 +207,13 @@ fn openapi_v3(context: &Context, name: &str) -> Answer {
     let (group, version) = match (parts.next(), parts.next(), parts.next(), parts.next()) {
         (Some("api"), Some(version), None, None) => ("", version),
         (Some("apis"), Some(group), Some(version), None) => (group, version),
-        _ => return Err(no_such_resource()),
+        _ => return Ok(respond::no_such_page()),
     };
     let documents = context.server.documents();
     let media = preferred(context, &openapi::V3_PROTOBUF_ACCEPTED, openapi::V3_PROTOBUF_MEDIA)?;
     let document =
         if media == JSON { documents.v3(group, version)? } else { documents.v3_protobuf(group, version)? };
-    let document = document.ok_or_else(no_such_resource)?;
+    let Some(document) = document else { return Ok(respond::no_such_page()) };
     let asked = context.query.get("hash");
     if asked.is_some_and(|hash| hash != document.hash) {
         // The address of what has changed since.
@@ -285,26 +295,6 @@ fn index(context: &Context) -> Value {
     json!({"paths": paths})
 }
 
-fn version() -> Value {
-    let (major, minor, patch) = KUBERNETES;
-    json!({
-        "major": major, "minor": minor,
-        "gitVersion": format!("v{major}.{minor}.{patch}+hawser.{}", env!("CARGO_PKG_VERSION")),
-        "gitCommit": "", "gitTreeState": "clean", "buildDate": "1970-01-01T00:00:00Z",
-        "goVersion": "", "compiler": "rustc",
-        "platform": format!("{}/{}", std::env::consts::OS, architecture()),
-    })
-}
-
-/// As Go spells it.
-fn architecture() -> &'static str {
-    match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    }
-}
-
 /// `/metrics` and `/metrics/slis`, as text unless OpenMetrics is asked for.
 async fn metrics(context: &Context, slis: bool) -> Answer {
     let ranges = negotiate::ranges(&context.headers);
@@ -320,12 +310,19 @@ async fn metrics(context: &Context, slis: bool) -> Answer {
     } else {
         let size = tokio::time::timeout(SIZE, context.server.store().size_bytes()).await;
         let size = size.ok().and_then(Result::ok).flatten();
-        metrics.page(format, &state(&context.server, size))
+        metrics.page(format, &state(&context.server, size, taken(&context.server).await))
     };
     Ok(respond::bytes(200, format.media(), page))
 }
 
-fn state(server: &Server, store_bytes: Option<u64>) -> metrics::State {
+/// How many addresses and node ports are given out.
+async fn taken(server: &Server) -> metrics::Taken {
+    let Ok(allocator) = server.allocator() else { return metrics::Taken::default() };
+    let ports = tokio::time::timeout(SIZE, allocator.ports_taken()).await.ok().flatten();
+    metrics::Taken { addresses: allocator.addresses_taken(), ports }
+}
+
+fn state(server: &Server, store_bytes: Option<u64>, taken: metrics::Taken) -> metrics::State {
     let custom = server.caches().live_custom();
     let caches = server.caches().iter().chain(&custom).map(|cache| {
         let snapshot = cache.snapshot();
@@ -337,6 +334,9 @@ fn state(server: &Server, store_bytes: Option<u64>) -> metrics::State {
             received: cache.counts.received.value(),
             initial: cache.counts.initial.value(),
             loads: cache.counts.loads.value(),
+            terminated: cache.counts.terminated.value(),
+            capacity: cache.capacity(),
+            cache: Arc::clone(cache),
         }
     });
     // Two versions of a kind are one to those who count objects.
@@ -346,7 +346,7 @@ fn state(server: &Server, store_bytes: Option<u64>) -> metrics::State {
             by_kind.push(state);
         }
     }
-    let version = version();
+    let version = server.config().build.version();
     let build = [
         ("build_date", "buildDate"),
         ("compiler", "compiler"),
@@ -360,7 +360,7 @@ fn state(server: &Server, store_bytes: Option<u64>) -> metrics::State {
     ];
     let text = |key: &str| version[key].as_str().unwrap_or_default().to_owned();
     let build = build.into_iter().map(|(label, key)| (label, text(key))).collect();
-    metrics::State { caches: by_kind, store_bytes, build }
+    metrics::State { caches: by_kind, store_bytes, build, taken }
 }
 
 fn tokens(context: &Context, path: &str) -> Answer {

@@ -9,11 +9,15 @@ use apiserver_api::registry::Resource;
 use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, VARY};
+use futures::stream;
+use http::header::{
+    CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, VARY, X_CONTENT_TYPE_OPTIONS,
+};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
-use http_body::Body as _;
-use http_body_util::BodyExt as _;
+use http_body::{Body as _, Frame};
+use http_body_util::{BodyExt as _, StreamBody};
 use serde_json::{Value, json};
+use tower::BoxError;
 
 use crate::body::{self, Body};
 use crate::context::Context;
@@ -40,6 +44,13 @@ pub fn bytes(code: u16, media: &'static str, content: impl Into<Bytes>) -> Respo
 /// Plain text.
 pub fn text(code: u16, content: impl Into<Bytes>) -> Response<Body> {
     bytes(code, "text/plain; charset=utf-8", content)
+}
+
+/// 404 for a path that nobody claims, as Go's server says it.
+pub fn no_such_page() -> Response<Body> {
+    let mut response = text(404, "404 page not found\n");
+    response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
 }
 
 /// A refusal as `Status`.
@@ -142,18 +153,46 @@ pub fn mark_gzip(headers: &mut HeaderMap) {
     headers.append(VARY, HeaderValue::from_static("Accept-Encoding"));
 }
 
-/// The same JSON answer, indented for people.
-pub fn pretty(response: Response<Body>) -> Response<Body> {
+/// The same answer for people: JSON is indented. With `zip` it is then compressed, if it is large.
+pub async fn pretty(response: Response<Body>, zip: bool) -> Response<Body> {
     let json = response.headers().get(CONTENT_TYPE).is_some_and(|media| {
         media
             .to_str()
             .is_ok_and(|media| media == "application/json" || media.starts_with("application/json;"))
     });
-    if !json || response.headers().contains_key(CONTENT_ENCODING) {
+    let at_once = response.body().size_hint().exact().is_some();
+    if response.headers().contains_key(CONTENT_ENCODING) || (!json && !(zip && at_once)) {
         return response;
     }
-    let (mut parts, body) = response.into_parts();
+    let (mut parts, mut body) = response.into_parts();
     parts.headers.remove(CONTENT_LENGTH);
+    if json {
+        body = indented(body);
+    }
+    if !at_once {
+        // Only lists come in pieces, and only those that are large enough.
+        if zip {
+            mark_gzip(&mut parts.headers);
+            body = zipped(body);
+        }
+        return Response::from_parts(parts, body);
+    }
+    let content = match body.collect().await {
+        Ok(content) => content.to_bytes(),
+        // A body of known size is in memory, and that cannot fail to be read.
+        Err(error) => return refusal(&ApiError::internal(format!("the answer cannot be read: {error}"))),
+    };
+    let packed = if zip && content.len() >= limits::GZIP_MIN { gzip(&content).ok() } else { None };
+    match packed {
+        Some(packed) => {
+            mark_gzip(&mut parts.headers);
+            Response::from_parts(parts, body::full(packed))
+        }
+        None => Response::from_parts(parts, body::full(content)),
+    }
+}
+
+fn indented(body: Body) -> Body {
     let mut indent = Indent::default();
     let body = body.map_frame(move |frame| {
         frame.map_data(|data| {
@@ -162,7 +201,34 @@ pub fn pretty(response: Response<Body>) -> Response<Body> {
             Bytes::from(out)
         })
     });
-    Response::from_parts(parts, body.boxed_unsync())
+    body.boxed_unsync()
+}
+
+/// A body compressed as it comes.
+fn zipped(body: Body) -> Body {
+    let zip = GzEncoder::new(Vec::new(), Compression::fast());
+    let pieces = stream::unfold((body, Some(zip)), |(mut body, zip)| async move {
+        let mut zip = zip?;
+        loop {
+            let Some(frame) = body.frame().await else {
+                let rest = zip.finish().map(|rest| Frame::data(Bytes::from(rest)));
+                return Some((rest.map_err(BoxError::from), (body, None)));
+            };
+            let written = frame.and_then(|frame| match frame.into_data() {
+                Ok(data) => Ok(zip.write_all(&data)?),
+                Err(_) => Ok(()),
+            });
+            if let Err(error) = written {
+                return Some((Err(error), (body, None)));
+            }
+            // The encoder holds back what it still wants to compare with.
+            if !zip.get_ref().is_empty() {
+                let out = Frame::data(Bytes::from(std::mem::take(zip.get_mut())));
+                return Some((Ok(out), (body, Some(zip))));
+            }
+        }
+    });
+    StreamBody::new(pieces).boxed_unsync()
 }
 
 /// Indents JSON that has no white space, as it comes: two spaces a level, as Go does it.

@@ -9,6 +9,7 @@ use std::task::{Context as TaskContext, Poll};
 use std::time::Duration;
 
 use apiserver_api::ambient::Ambient;
+use apiserver_api::enablement::{Enablement, EnablementError};
 use apiserver_api::error::ApiError;
 use apiserver_api::registry::{Registry, Resource};
 use apiserver_store::{Revision, Store};
@@ -25,12 +26,14 @@ use crate::allocate::blocks::{Block, Blocks};
 use crate::auth::Authenticator;
 use crate::auth::tokens::{BoundKind, BoundObject, BoundObjects, Issuer};
 use crate::body::Body;
+use crate::build::Build;
 use crate::cache::{Cache, Caches, Entry, NotFresh};
 use crate::chain;
+use crate::components::Components;
 use crate::custom::{self, CustomKinds, Documents};
 use crate::hooks::Hooks;
 use crate::limits;
-use crate::maintain;
+use crate::maintain::{self, Endpoint, Kept};
 use crate::measured::Measured;
 use crate::metrics::Metrics;
 use crate::rbac::Authorizer;
@@ -48,10 +51,14 @@ pub struct ServerConfig {
     pub service_cidrs: Vec<IpNetwork>,
     /// Range of node ports.
     pub node_ports: RangeInclusive<u16>,
+    /// Which built-in APIs are served: unless told otherwise those that are GA.
+    pub apis: Enablement,
     /// Whether roles decide who may do what; with `false` everybody may do everything.
     pub rbac: bool,
     /// Whether requests without credentials are taken for those of `system:anonymous`.
     pub anonymous: bool,
+    /// Where the scheduler and the controllers are, for `componentstatuses`.
+    pub components: Components,
     /// Signs and checks ServiceAccount tokens; without it there are none.
     pub issuer: Option<Arc<Issuer>>,
     /// How kubelets are reached; without it there are no logs and no exec.
@@ -70,6 +77,8 @@ pub struct ServerConfig {
     pub event_ttl: Duration,
     /// Time between compactions of the store; zero for none.
     pub compaction_interval: Duration,
+    /// What the program was made of, for `/version`.
+    pub build: Build,
     /// The host's name, by which the Lease of this server is called; without it there is none.
     pub identity: Option<String>,
     /// After it was told to end, the server goes on for this long, not ready: load balancers have
@@ -85,8 +94,10 @@ impl Default for ServerConfig {
             advertise: None,
             service_cidrs: vec![default_cidr()],
             node_ports: 30000..=32767,
+            apis: Enablement::default(),
             rbac: true,
             anonymous: true,
+            components: Components::default(),
             issuer: None,
             kubelets: None,
             external_url: String::new(),
@@ -96,6 +107,7 @@ impl Default for ServerConfig {
             min_watch: limits::WATCH_MIN,
             event_ttl: limits::EVENT_TTL,
             compaction_interval: limits::COMPACT_EVERY,
+            build: Build::default(),
             identity: None,
             shutdown_delay: Duration::ZERO,
             shutdown_send_retry_after: false,
@@ -118,6 +130,8 @@ pub enum ServerError {
     DuplicateFamily(IpNetwork),
     #[error("the range of node ports {0}-{1} is empty")]
     NodePorts(u16, u16),
+    #[error("the APIs to serve cannot be told")]
+    Apis(#[from] EnablementError),
 }
 
 /// The API server. Requests are served by [`Server::service`]; [`Server::start`] runs the rest.
@@ -134,6 +148,7 @@ pub struct Server {
     blocks: Arc<Blocks>,
     hooks: Hooks,
     custom: Arc<CustomKinds>,
+    kept: Arc<Kept>,
     metrics: Metrics,
     reads: Semaphore,
     writes: Semaphore,
@@ -141,7 +156,7 @@ pub struct Server {
     ready: watch::Sender<bool>,
     /// The end was announced: not ready any more.
     draining: CancellationToken,
-    endpoint_turn: tokio::sync::Mutex<()>,
+    endpoint_turn: tokio::sync::Mutex<Endpoint>,
     /// New requests are refused and watches end.
     refusing: CancellationToken,
     /// Nothing goes on.
@@ -157,6 +172,7 @@ impl Server {
         ambient: Ambient,
     ) -> Result<Arc<Self>, ServerError> {
         check(&config)?;
+        let registry = config.apis.apply(&registry)?;
         let metrics = Metrics::new();
         let store: Arc<dyn Store> = Arc::new(Measured::new(store, &registry, &metrics));
         let caches = Arc::new(Caches::new(&registry, Arc::clone(&store)));
@@ -164,7 +180,10 @@ impl Server {
         feed_authorizer(&caches, &authorizer);
         let blocks = Arc::new(Blocks::default());
         feed_blocks(&caches, &blocks);
-        let custom = Arc::new(CustomKinds::new(Arc::clone(&caches)));
+        let kept = Arc::new(Kept::default());
+        kept.observe(&caches);
+        let queue = Arc::clone(metrics.definitions());
+        let custom = Arc::new(CustomKinds::new(Arc::clone(&caches), Arc::clone(&kept), queue));
         custom::observe(&caches, &custom);
         let bound_objects = Arc::new(Bound::new(&caches));
         authorizer.limit_nodes(Arc::<Bound>::clone(&bound_objects));
@@ -174,6 +193,7 @@ impl Server {
         });
         Ok(Arc::new(Self {
             custom,
+            kept,
             reads: Semaphore::new(config.reads_in_flight),
             writes: Semaphore::new(config.writes_in_flight),
             connections: Arc::new(Semaphore::new(limits::CONNECTIONS)),
@@ -237,13 +257,18 @@ impl Server {
     }
 
     /// Held while this server writes its endpoint of the Service `kubernetes`.
-    pub(crate) fn endpoint_turn(&self) -> &tokio::sync::Mutex<()> {
+    pub(crate) fn endpoint_turn(&self) -> &tokio::sync::Mutex<Endpoint> {
         &self.endpoint_turn
     }
 
     /// Whether requests are refused.
     pub(crate) fn refusing(&self) -> &CancellationToken {
         &self.refusing
+    }
+
+    /// What wakes the keepers of the server's own objects.
+    pub(crate) fn kept(&self) -> &Kept {
+        &self.kept
     }
 
     pub(crate) fn hooks(&self) -> &Hooks {

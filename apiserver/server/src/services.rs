@@ -43,7 +43,7 @@ pub async fn reserve(
 pub async fn settle(reservation: Option<Reservation>, outcome: &Result<Outcome, ApiError>) {
     let Some(reservation) = reservation else { return };
     match outcome {
-        Ok(Outcome::Done(_)) => reservation.commit().await,
+        Ok(Outcome::Done(_) | Outcome::Unchanged(_)) => reservation.commit().await,
         Ok(Outcome::Conflict(_)) => reservation.abandon().await,
         // Refused before it reached the store.
         Err(error) if error.code < 500 => reservation.abandon().await,

@@ -28,6 +28,8 @@ pub struct Stored {
 pub enum Outcome {
     /// The object as it is now, encoded.
     Done(Bytes),
+    /// Nothing was to be written: the object as it would be.
+    Unchanged(Bytes),
     /// Somebody else was faster; what is there now.
     Conflict(Option<Stored>),
 }
@@ -60,6 +62,23 @@ pub async fn fetch(
     }
 }
 
+/// An object that another one refers to. Where asking the store costs a round trip the cache answers,
+/// as informers do in Kubernetes' admission; what it does not have is asked of the store, so that only
+/// what has just been deleted can be seen for a moment longer.
+pub async fn referred(
+    server: &Server,
+    resource: &Resource,
+    namespace: &str,
+    name: &str,
+) -> Result<Option<Value>, ApiError> {
+    if server.store().shared()
+        && let Some(entry) = server.cache(resource)?.get(&short_key(resource, namespace, name))
+    {
+        return Ok(Some(entry.value(None)));
+    }
+    Ok(fetch(server, resource, namespace, name).await?.map(|stored| stored.object))
+}
+
 /// The object at this moment, or 404.
 pub async fn require(
     server: &Server,
@@ -88,6 +107,7 @@ async fn decode(server: &Server, resource: &Resource, kv: &KeyValue) -> Result<S
         convert(&mut object);
     }
     conversion::convert(server, resource, &mut object).await?;
+    encoding::prepare(resource, &mut object);
     meta::set(&mut object, "resourceVersion", kv.mod_revision.to_string());
     Ok(Stored { object, revision: kv.mod_revision })
 }
@@ -128,6 +148,7 @@ async fn write(
     if let Some(convert) = convert::to_storage(resource) {
         convert(&mut object);
     }
+    encoding::complete_kind(resource, &mut object);
     let (mut value, mut metadata) = encode(server, resource, &key, &object)?;
     if may_forget && value.len() > VALUE_BYTES && !object["metadata"]["managedFields"].is_null() {
         meta::unset(&mut object, "managedFields");

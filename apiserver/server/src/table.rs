@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::context::Context;
 
 /// What a row carries beside its cells.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Include {
     None,
     Metadata,
@@ -80,6 +80,11 @@ impl Rows {
         let include = Include::of(context)?;
         let now = context.server.ambient().now();
         Ok(Self { resource: Arc::clone(resource), include, now, meta })
+    }
+
+    /// What they carry beside their cells.
+    pub fn include(&self) -> Include {
+        self.include
     }
 
     /// The columns that the cells belong to.

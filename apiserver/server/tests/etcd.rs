@@ -91,7 +91,7 @@ async fn what_the_server_stores_others_read() {
 
     // Two versions of one kind are kept in one.
     let scaler = json!({"metadata": {"name": "h"}, "spec": {"maxReplicas": 3,
-        "targetCPUUtilizationPercentage": 70, "scaleTargetRef": {"kind": "Deployment", "name": "web"}}});
+        "targetCPUUtilizationPercentage": 70, "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}}});
     let scalers = "/apis/autoscaling/v1/namespaces/default/horizontalpodautoscalers";
     if api.post(scalers, scaler).await.code == 201 {
         let (version, _, object): (_, _, autoscaling_v2::HorizontalPodAutoscaler) =

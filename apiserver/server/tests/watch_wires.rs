@@ -14,6 +14,8 @@ use apiserver_server::auth::tokens::Issuer;
 use apiserver_server::{Server, ServerConfig, serve};
 use apiserver_store::disk::SimDisk;
 use apiserver_store::embedded::{Embedded, Options};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::Bytes;
 use futures::StreamExt;
 use http::{HeaderMap, Request, StatusCode};
@@ -80,14 +82,43 @@ impl Running {
     }
 
     async fn map(&self, name: &str) {
-        let body = Full::new(Bytes::from(json!({"metadata": {"name": name}}).to_string()));
-        let mut request = Request::post(MAPS)
+        self.post(MAPS, json!({"metadata": {"name": name}})).await;
+    }
+
+    /// As the administrator.
+    async fn post(&self, path: &str, object: Value) -> Value {
+        let body = Full::new(Bytes::from(object.to_string()));
+        let mut request = Request::post(path)
             .header("content-type", "application/json")
             .body(body.map_err(|never| match never {}).boxed_unsync())
             .unwrap();
         request.extensions_mut().insert(Identity::authenticated("admin", &["system:masters"]));
         let response = self.server.service().call(request).await.unwrap();
         assert_eq!(response.status(), StatusCode::CREATED);
+        serde_json::from_slice(&response.into_body().collect().await.unwrap().to_bytes()).unwrap()
+    }
+
+    /// A connection of somebody without a certificate.
+    async fn connect_as_nobody(&self) -> TlsStream<TcpStream> {
+        let mut config = (*self.pki.kubelet_client_tls().unwrap()).clone();
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        config.client_auth_cert_resolver = Arc::new(NoCertificate);
+        let stream = TcpStream::connect(self.address).await.unwrap();
+        let name = "127.0.0.1".to_owned().try_into().unwrap();
+        TlsConnector::from(Arc::new(config)).connect(name, stream).await.unwrap()
+    }
+}
+
+#[derive(Debug)]
+struct NoCertificate;
+
+impl rustls::client::ResolvesClientCert for NoCertificate {
+    fn resolve(&self, _: &[&[u8]], _: &[rustls::SignatureScheme]) -> Option<Arc<rustls::sign::CertifiedKey>> {
+        None
+    }
+
+    fn has_certs(&self) -> bool {
+        false
     }
 }
 
@@ -223,6 +254,47 @@ async fn over_websocket_each_message_is_an_event() {
         }
     }
     assert_eq!(names, ["ADDED a", "ADDED b", "ADDED c"]);
+    running.stop().await;
+}
+
+/// Browsers cannot set `Authorization`: the token is one of the protocols, and another one is answered.
+#[tokio::test]
+async fn a_token_may_come_as_a_protocol() {
+    let running = Running::start().await;
+    running.map("a").await;
+    let accounts = "/api/v1/namespaces/default/serviceaccounts";
+    running.post(accounts, json!({"metadata": {"name": "browser"}})).await;
+    let binding = json!({"metadata": {"name": "browsers"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
+        "subjects": [{"kind": "ServiceAccount", "namespace": "default", "name": "browser"}]});
+    running.post("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", binding).await;
+    let token = running.post(&format!("{accounts}/browser/token"), json!({"spec": {"audiences": []}})).await;
+    let token = token["status"]["token"].as_str().unwrap();
+    let named =
+        |token: &str| format!("base64url.bearer.authorization.k8s.io.{}", URL_SAFE_NO_PAD.encode(token));
+    let good = named(token);
+    for (protocols, code) in [
+        (format!("own, {good}"), 101),
+        (format!("{good}, own"), 101),
+        // There must be one to answer.
+        (good.clone(), 401),
+        (format!("own, {good}, {good}"), 401),
+        (format!("own, {}", named("forged")), 401),
+        ("own, base64url.bearer.authorization.k8s.io.*".to_owned(), 401),
+        ("own".to_owned(), 403),
+    ] {
+        let (mut sender, connection) =
+            http1::handshake(TokioIo::new(running.connect_as_nobody().await)).await.unwrap();
+        tokio::spawn(connection.with_upgrades());
+        let headers: Vec<_> =
+            HANDSHAKE.into_iter().chain([("sec-websocket-protocol", &*protocols)]).collect();
+        let path = format!("{MAPS}?watch=1&timeoutSeconds=1");
+        let response = sender.send_request(request(&path, &headers)).await.unwrap();
+        assert_eq!(response.status(), code, "{protocols}");
+        if code == 101 {
+            assert_eq!(response.headers()["sec-websocket-protocol"], "own");
+        }
+    }
     running.stop().await;
 }
 

@@ -5,9 +5,11 @@
 
 mod lease;
 mod prefix;
+mod together;
 mod watch;
 
 use std::io::{self, ErrorKind};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -19,6 +21,7 @@ use etcd_client::{
 
 use self::lease::Leases;
 use self::prefix::Prefix;
+use self::together::Together;
 use self::watch::ProgressRequests;
 use crate::embedded::check_size;
 use crate::limits::{ETCD_ANSWER_BYTES, VALUE_BYTES};
@@ -33,6 +36,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// that none is there.
 const TRIES: u32 = 6;
 const PAUSE: Duration = Duration::from_millis(15);
+/// What is attempted for many at once.
+const READ_REVISION: &str = "read the revision";
 
 /// How to speak TLS with etcd; PEM texts.
 #[derive(Clone, Default)]
@@ -81,6 +86,8 @@ pub struct Etcd {
     watch: WatchClient,
     leases: Leases,
     progress: ProgressRequests,
+    /// Reads of the revision.
+    revisions: Arc<Together<Result<Revision, Arc<StoreError>>>>,
     /// Whether the server can be believed when it is asked for progress.
     progress_is_sound: bool,
     prefix: Prefix,
@@ -117,6 +124,7 @@ impl Etcd {
             watch: client.watch_client().max_decoding_message_size(ETCD_ANSWER_BYTES),
             leases: Leases::new(client.lease_client()),
             progress: ProgressRequests::default(),
+            revisions: Arc::default(),
             progress_is_sound,
             prefix: Prefix::default(),
         })
@@ -245,10 +253,17 @@ impl Store for Etcd {
     }
 
     async fn revision(&self) -> Result<Revision, StoreError> {
-        // Any linearizable read carries the revision; this key has no value to send.
-        let options = GetOptions::new().with_limit(1).with_keys_only();
-        let response = self.read("read the revision", b"\0", &options).await?;
-        Ok(response.header().map_or(0, |header| header.revision()))
+        let read = || async {
+            // Any linearizable read carries the revision; this key has no value to send.
+            let options = GetOptions::new().with_limit(1).with_keys_only();
+            let response = self.read(READ_REVISION, b"\0", &options).await.map_err(Arc::new)?;
+            Ok(response.header().map_or(0, |header| header.revision()))
+        };
+        // Every consistent read asks for it, so those of a moment are one.
+        self.revisions.ask(read).await.map_err(|error: Arc<StoreError>| StoreError::Unavailable {
+            attempted: READ_REVISION.to_owned(),
+            cause: Some(Box::new(error)),
+        })
     }
 
     async fn compact(&self, revision: Revision) -> Result<(), StoreError> {

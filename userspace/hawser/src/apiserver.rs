@@ -9,8 +9,9 @@ use apiserver_api::ambient::Ambient;
 use apiserver_api::registry;
 use apiserver_server::auth::pki::{Pki, Subject};
 use apiserver_server::auth::tokens::Issuer;
+use apiserver_server::components::Components;
 use apiserver_server::streams::Kubelets;
-use apiserver_server::{Server, ServerConfig, serve};
+use apiserver_server::{Build, Server, ServerConfig, serve};
 use apiserver_store::Store;
 use apiserver_store::disk::RealDisk;
 use apiserver_store::embedded::{Control, Embedded, Options};
@@ -38,7 +39,17 @@ pub struct Settings<'a> {
     pub store: &'a StoreArgs,
     pub service_cidrs: Vec<IpNetwork>,
     pub serving: Serving,
+    /// Where the scheduler and the controllers are.
+    pub components: Components,
 }
+
+/// What the build script found out.
+const BUILD: Build = Build {
+    commit: env!("HAWSER_BUILD_COMMIT"),
+    tree_state: env!("HAWSER_BUILD_TREE_STATE"),
+    date: env!("HAWSER_BUILD_DATE"),
+    compiler: env!("HAWSER_BUILD_RUSTC"),
+};
 
 /// A running API server.
 pub struct Api {
@@ -53,7 +64,7 @@ pub struct Api {
 /// Opens the store, binds the port, writes the administrator's kubeconfig, and serves until
 /// shutdown. Returns when the server is ready.
 pub async fn start(settings: Settings<'_>, ambient: &Ambient, stop: &CancellationToken) -> Result<Api> {
-    let Settings { data, listen, advertise, store, service_cidrs, serving } = settings;
+    let Settings { data, listen, advertise, store, service_cidrs, serving, components } = settings;
     let serving = serving.config()?;
     let listener = TcpListener::bind(listen)
         .await
@@ -72,6 +83,8 @@ pub async fn start(settings: Settings<'_>, ambient: &Ambient, stop: &Cancellatio
             pki.kubelet_client_tls().context("cannot set up TLS towards kubelets")?,
         )),
         external_url: url.clone(),
+        components,
+        build: BUILD,
         identity: Some(node::host_name()),
         ..serving
     };
@@ -175,6 +188,7 @@ pub async fn run(args: Apiserver) -> Result<()> {
         store: &store,
         service_cidrs,
         serving,
+        components: Components::default(),
     };
     let api = start(settings, &Ambient::system(), &stop).await?;
     println!("serving {}; kubeconfig: {}", api.url, data.kubeconfig().display());

@@ -3,12 +3,41 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
+use apiserver_api::enablement::Enablement;
+use apiserver_api::registry;
 use apiserver_server::ServerConfig;
 use clap::{ArgAction, Args};
 
+/// Which built-in APIs there are.
+#[derive(Args, Clone, Default)]
+pub struct Apis {
+    /// Built-in APIs to switch on and off: KEY=true|false, separated by commas. A KEY is api/all,
+    /// api/ga, api/beta, api/alpha, GROUP/VERSION, GROUP/VERSION/RESOURCE, or v1. Unless named, GA
+    /// versions are on, beta and alpha versions are off
+    #[arg(long, value_name = "PAIRS", value_parser = enablement)]
+    pub runtime_config: Vec<Enablement>,
+}
+
+impl Apis {
+    /// All that was given, the last word on each key being the one that counts. Errors are names
+    /// that are not known.
+    pub fn enablement(&self) -> Result<Enablement> {
+        let mut all = Enablement::default();
+        self.runtime_config.iter().cloned().for_each(|given| all.extend(given));
+        all.apply(&registry::builtin()).context("--runtime-config")?;
+        Ok(all)
+    }
+}
+
+fn enablement(text: &str) -> Result<Enablement, std::convert::Infallible> {
+    text.parse()
+}
+
 #[derive(Args, Clone)]
 pub struct Serving {
+    #[command(flatten)]
+    pub apis: Apis,
     /// Ports that Services of type NodePort get: FIRST-LAST, or FIRST+COUNT
     #[arg(long, default_value = "30000-32767", value_parser = ports, value_name = "RANGE")]
     pub service_node_port_range: RangeInclusive<u16>,
@@ -46,6 +75,7 @@ impl Default for Serving {
     fn default() -> Self {
         let config = ServerConfig::default();
         Self {
+            apis: Apis::default(),
             service_node_port_range: config.node_ports,
             max_requests_inflight: config.reads_in_flight,
             max_mutating_requests_inflight: config.writes_in_flight,
@@ -64,6 +94,7 @@ impl Serving {
     /// The configuration that the flags ask for; everything else is as by default.
     pub fn config(self) -> Result<ServerConfig> {
         let Self {
+            apis,
             service_node_port_range,
             max_requests_inflight,
             max_mutating_requests_inflight,
@@ -84,6 +115,7 @@ impl Serving {
         // A semaphore has its own limit, far above what any machine carries.
         let limit = |number: usize| if number == 0 { usize::MAX >> 4 } else { number };
         Ok(ServerConfig {
+            apis: apis.enablement()?,
             node_ports: service_node_port_range,
             reads_in_flight: limit(max_requests_inflight),
             writes_in_flight: limit(max_mutating_requests_inflight),
@@ -166,7 +198,7 @@ mod tests {
     fn parse(line: &str) -> Result<ServerConfig, String> {
         let words = std::iter::once("apiserver").chain(line.split_whitespace());
         let line = Line::try_parse_from(words).map_err(|error| error.to_string())?;
-        line.serving.config().map_err(|error| error.to_string())
+        line.serving.config().map_err(|error| format!("{error:#}"))
     }
 
     #[test]
@@ -202,6 +234,14 @@ mod tests {
     }
 
     #[test]
+    fn what_is_said_last_about_an_api_counts() {
+        let config = parse("--runtime-config api/beta=true,api/alpha=true --runtime-config=api/alpha=false");
+        let registry = config.unwrap().apis.apply(&registry::builtin()).unwrap();
+        assert!(registry.lookup("networking.k8s.io", "v1beta1", "servicecidrs").is_some());
+        assert!(registry.lookup("scheduling.k8s.io", "v1alpha2", "workloads").is_none());
+    }
+
+    #[test]
     fn what_makes_no_sense_is_refused_with_a_reason() {
         for (line, why) in [
             ("--request-timeout 5", "invalid duration \"5\""),
@@ -213,6 +253,9 @@ mod tests {
             ("--service-node-port-range 5-1", "invalid port range \"5-1\""),
             ("--service-node-port-range 1-70000", "invalid port range"),
             ("--min-request-timeout x", "invalid value"),
+            ("--runtime-config=apps/v2=true", "--runtime-config: group version apps/v2"),
+            ("--runtime-config batch/v1,app/v1", "--runtime-config: unknown api groups app/v1"),
+            ("--runtime-config api/all=false", "invalid runtime-config with only api/all=false"),
         ] {
             let error = parse(line).map(drop).unwrap_err();
             assert!(error.contains(why), "{line}: {error}");

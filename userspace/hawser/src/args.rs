@@ -8,7 +8,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use ipnetwork::IpNetwork;
 use kubelet_agent::Thresholds;
 
-use crate::apiserver_args::Serving;
+use crate::apiserver_args::{Apis, Serving};
 use crate::proxy_args::{ProxyRun, WITHOUT_A_MEANING};
 
 /// What is logged unless told otherwise.
@@ -214,6 +214,8 @@ pub struct Up {
     pub bpf_root: PathBuf,
     #[command(flatten)]
     pub store: StoreArgs,
+    #[command(flatten)]
+    pub apis: Apis,
     #[command(flatten)]
     pub networks: Networks,
     #[command(flatten)]

@@ -40,7 +40,7 @@ fn main() -> ExitCode {
         return code;
     }
     let arguments = std::env::args_os().collect::<Vec<_>>();
-    let Hawser { log, command } = Hawser::parse_from(kube_proxys_spelling(arguments));
+    let Hawser { log, command } = Hawser::parse_from(kube_proxys_spelling(negative_values(arguments)));
     match run(&log, command) {
         Ok(code) => code,
         Err(error) => {
@@ -48,6 +48,26 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// `--v -1` becomes `--v=-1`: as with the components of Kubernetes, what begins with a minus and a
+/// digit is the value of the flag before it. No flag does.
+fn negative_values(arguments: Vec<OsString>) -> Vec<OsString> {
+    let is_flag = |text: &str| text.len() > 2 && text.starts_with("--") && !text.contains('=');
+    let is_number = |text: &str| {
+        text.strip_prefix('-').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit() || c == '.'))
+    };
+    let mut out: Vec<OsString> = Vec::with_capacity(arguments.len());
+    for argument in arguments {
+        match (out.last_mut(), argument.to_str()) {
+            (Some(flag), Some(text)) if is_number(text) && flag.to_str().is_some_and(is_flag) => {
+                flag.push("=");
+                flag.push(text);
+            }
+            _ => out.push(argument),
+        }
+    }
+    out
 }
 
 /// kube-proxy takes `--log_dir` for `--log-dir`; so does what replaces it.
@@ -111,4 +131,20 @@ async fn give_back() {
     tokio::time::sleep(STARTED).await;
     // Nobody waits for it, and it fails in nothing.
     let _ = tokio::task::spawn_blocking(userspace_dataplane::give_back_unused).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_below_zero_are_values_and_no_flags() {
+        let joined = |line: &str| {
+            let words = negative_values(line.split(' ').map(OsString::from).collect());
+            words.into_iter().map(|word| word.into_string().unwrap()).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(joined("hawser proxy --v -1 --x=-1 -2"), "hawser proxy --v=-1 --x=-1 -2");
+        assert_eq!(joined("hawser --request-timeout -5s -- -1"), "hawser --request-timeout=-5s -- -1");
+        assert_eq!(joined("hawser --a --b -c"), "hawser --a --b -c");
+    }
 }

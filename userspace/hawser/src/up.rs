@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 use apiserver_api::ambient::Ambient;
 use apiserver_client::{Change, Informers, in_process};
 use apiserver_server::auth::pki::{Component, Subject};
+use apiserver_server::components::{Components, Place};
 use ipnetwork::IpNetwork;
 use k8s_openapi::api::core::v1;
 use kube::Client;
@@ -56,6 +57,7 @@ pub async fn run(args: Up) -> Result<()> {
 
 /// What can be known before anything is touched.
 fn check(args: &Up) -> Result<()> {
+    args.apis.enablement()?;
     let Networks { service_cidrs, cluster_cidr } = &args.networks;
     for service_cidr in service_cidrs {
         if overlap(*service_cidr, *cluster_cidr) {
@@ -106,7 +108,7 @@ async fn cluster(
     stop: &CancellationToken,
     tasks: &mut Tasks,
 ) -> Result<()> {
-    let Up { data_dir: _, api_port, bpf_root, store, networks, node, runtime, proxy } = args;
+    let Up { data_dir: _, api_port, bpf_root, store, apis, networks, node, runtime, proxy } = args;
     let (node, ambient) = (Node::from_args(node), Ambient::system());
     let began = ambient.now();
     let data_plane = node::data_plane(None, &node.cgroup_root, &bpf_root)?;
@@ -131,7 +133,8 @@ async fn cluster(
         advertise: node.ip,
         store: &store,
         service_cidrs: networks.service_cidrs.clone(),
-        serving: Serving::default(),
+        serving: Serving { apis, ..Serving::default() },
+        components: Components { controller_manager: Place::Here, scheduler: Place::Here },
     };
     let api = apiserver::start(settings, &ambient, stop).await?;
     info!(after = ?start.elapsed(), "the API answers");

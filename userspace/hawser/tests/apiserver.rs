@@ -113,6 +113,14 @@ fn flags_that_make_no_sense_are_refused_before_anything_is_touched() {
         (&["--request-timeout", "soon"][..], "invalid duration \"soon\""),
         (&["--event-ttl", "1ms"], "--event-ttl must be 1s or more"),
         (&["--service-node-port-range", "9-1"], "invalid port range"),
+        (&["--runtime-config", "app/v1=true"], "--runtime-config: unknown api groups app/v1"),
+        (&["--runtime-config=apps/v1/pod"], "unknown resource pod of apps/v1"),
+        // Flags are kube-apiserver's; a slip is told from the nearest one, and a number below zero
+        // from a flag.
+        (&["--runtime-confg", "api/all=true"], "'--runtime-config'"),
+        (&["--etcd-server=http://127.0.0.1:1"], "'--etcd-servers'"),
+        (&["--max-requests-inflight", "-1"], "invalid value '-1' for '--max-requests-inflight"),
+        (&["--event-ttl", "-5s"], "-5s can not be negative value"),
     ] {
         let mut child = Command::new(env!("CARGO_BIN_EXE_hawser"))
             .args(["apiserver", "--secure-port", "0", "--bind-address", "127.0.0.1", "--data-dir"])
@@ -127,4 +135,24 @@ fn flags_that_make_no_sense_are_refused_before_anything_is_touched() {
         assert!(!child.wait().unwrap().success());
         assert!(text.contains(why), "{flags:?}: {text}");
     }
+}
+
+#[tokio::test]
+async fn it_serves_what_it_is_told_and_says_what_it_is() {
+    let mut process = Process::start(&["--runtime-config", "api/beta=true,batch/v1=false"]);
+    let client = apiserver_client::connect(&process.kubeconfig).await.unwrap();
+    client.request_text(path("/apis/networking.k8s.io/v1beta1")).await.unwrap();
+    for gone in ["/apis/batch/v1", "/apis/scheduling.k8s.io/v1alpha2"] {
+        assert!(client.request_text(path(gone)).await.is_err(), "{gone}");
+    }
+    let version: serde_json::Value = client.request(path("/version")).await.unwrap();
+    let text = |field: &str| version[field].as_str().unwrap().to_owned();
+    assert!(text("goVersion").starts_with("rustc 1."), "{version}");
+    assert!(["clean", "dirty", "archive"].contains(&text("gitTreeState").as_str()), "{version}");
+    let commit = text("gitCommit");
+    assert!(commit.is_empty() || commit.bytes().all(|byte| byte.is_ascii_hexdigit()), "{version}");
+    let date: jiff::Timestamp = text("buildDate").parse().unwrap();
+    assert!(date < jiff::Timestamp::now());
+    process.terminate();
+    assert_eq!(process.end(), Some(0));
 }

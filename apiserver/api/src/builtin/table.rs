@@ -11,7 +11,8 @@ use crate::definition;
 use crate::error::FieldError;
 use crate::registry::Written;
 use crate::validation::{
-    self, batch, cluster, config, endpoints, events, network, pod, rbac, service, storage, workload,
+    self, batch, classes, cluster, config, csi, endpoints, events, network, pod, rbac, service, signing,
+    storage, workload,
 };
 
 /// Errors of a change: new, old, and what was written.
@@ -201,6 +202,7 @@ static ROWS: &[Row] = &[
         default: d_workload::replication_controller,
         prepare_create: d_workload::prepare_create,
         validate: workload::replication_controller,
+        validate_update: workload::controller_update,
         ..DEFAULT_ROW
     },
     Row {
@@ -245,9 +247,10 @@ static ROWS: &[Row] = &[
         plural: "daemonsets",
         short_names: &["ds"],
         default: d_workload::daemon_set,
-        prepare_create: d_workload::prepare_create,
+        prepare_create: d_workload::prepare_create_daemon_set,
+        prepare_update: d_workload::prepare_update_daemon_set,
         validate: workload::daemon_set,
-        validate_update: workload::selector_update,
+        validate_update: workload::daemon_set_update,
         ..APPS
     },
     Row {
@@ -300,6 +303,7 @@ static ROWS: &[Row] = &[
         category: ALL,
         default: autoscaling::horizontal,
         validate: cluster::autoscaler,
+        validate_change: Some(cluster::autoscaler_change),
         ..DEFAULT_ROW
     },
     Row {
@@ -311,6 +315,7 @@ static ROWS: &[Row] = &[
         default: d_batch::cron_job,
         prepare_create: d_batch::prepare_create_cron_job,
         validate: batch::cron_job,
+        validate_change: Some(batch::cron_job_change),
         ..DEFAULT_ROW
     },
     Row {
@@ -331,12 +336,14 @@ static ROWS: &[Row] = &[
         short_names: &["csr"],
         selectable: &["spec.signerName"],
         prepare_update: d_cluster::prepare_update_signing_request,
-        validate: cluster::signing_request,
+        validate: signing::request,
+        validate_change: Some(signing::request_change),
         ..DEFAULT_ROW
     },
     Row {
         group: "coordination.k8s.io",
         plural: "leases",
+        needs_version: true,
         create_on_update: true,
         validate: cluster::lease,
         ..DEFAULT_ROW
@@ -371,13 +378,13 @@ static ROWS: &[Row] = &[
         short_names: &["ip"],
         selectable: &["spec.parentRef.namespace", "spec.parentRef.name"],
         validate: network::ip_address,
-        validate_update: network::spec_update,
+        validate_update: network::ip_address_update,
         ..NETWORKING
     },
     Row {
         plural: "servicecidrs",
         validate: network::service_cidr,
-        validate_update: network::spec_update,
+        validate_update: network::service_cidr_update,
         ..NETWORKING
     },
     Row {
@@ -391,6 +398,7 @@ static ROWS: &[Row] = &[
     Row {
         group: "policy",
         plural: "poddisruptionbudgets",
+        needs_version: true,
         short_names: &["pdb"],
         generation: true,
         validate: cluster::disruption_budget,
@@ -415,6 +423,7 @@ static ROWS: &[Row] = &[
     Row {
         group: "node.k8s.io",
         plural: "runtimeclasses",
+        needs_version: true,
         validate: cluster::runtime_class,
         validate_update: cluster::runtime_class_update,
         ..DEFAULT_ROW
@@ -433,28 +442,44 @@ static ROWS: &[Row] = &[
         plural: "storageclasses",
         short_names: &["sc"],
         default: d_storage::class,
-        validate: storage::class,
-        validate_update: storage::class_update,
+        validate: classes::class,
+        validate_update: classes::class_update,
         ..STORAGE
     },
     Row {
         plural: "csidrivers",
+        needs_version: true,
         default: d_storage::csi_driver,
-        validate: storage::driver,
-        validate_update: storage::driver_update,
+        validate: csi::driver,
+        validate_update: csi::driver_update,
         ..STORAGE
     },
     Row {
         plural: "csinodes",
-        validate: storage::csi_node,
-        validate_update: storage::csi_node_update,
+        needs_version: true,
+        validate: csi::node,
+        validate_update: csi::node_update,
         ..STORAGE
     },
     Row {
         plural: "volumeattachments",
-        validate: storage::attachment,
-        validate_update: storage::attachment_update,
+        needs_version: true,
+        validate: csi::attachment,
+        validate_update: csi::attachment_update,
         ..STORAGE
     },
-    Row { plural: "volumeattributesclasses", short_names: &["vac"], ..STORAGE },
+    Row {
+        plural: "csistoragecapacities",
+        needs_version: true,
+        validate: classes::capacity,
+        validate_update: classes::capacity_update,
+        ..STORAGE
+    },
+    Row {
+        plural: "volumeattributesclasses",
+        short_names: &["vac"],
+        validate: classes::attributes,
+        validate_update: classes::attributes_update,
+        ..STORAGE
+    },
 ];

@@ -240,3 +240,25 @@ fn signing_state(object: &Value) -> String {
     }
     states.join(",")
 }
+
+pub(super) const COMPONENTS: Layout = Layout {
+    head: &[
+        NAME,
+        ("Status", "string", 0, "Whether it is healthy"),
+        ("Message", "string", 0, "What it says about itself"),
+        ("Error", "string", 0, "Why it could not be asked"),
+    ],
+    cells: |object, _| {
+        let healthy = meta::list(object, "/conditions").iter().find(|c| c["type"] == "Healthy");
+        let status = match healthy {
+            None => UNKNOWN_HEALTH,
+            Some(condition) if condition["status"] == "True" => "Healthy",
+            Some(_) => "Unhealthy",
+        };
+        let text = |field: &str| healthy.and_then(|c| c[field].as_str()).unwrap_or_default();
+        vec![name(object), json!(status), json!(text("message")), json!(text("error"))]
+    },
+};
+
+/// Of a component that says nothing about its health.
+const UNKNOWN_HEALTH: &str = "Unknown";

@@ -17,15 +17,20 @@ pub fn job(value: &mut Value) {
         fill(spec, "backoffLimit", limit);
         fill(spec, "completionMode", "NonIndexed");
         fill(spec, "suspend", false);
+        fill(spec, "manualSelector", false);
         let replacement =
             if spec.contains_key("podFailurePolicy") { "Failed" } else { "TerminatingOrFailed" };
         fill(spec, "podReplacementPolicy", replacement);
-        if let Some(policy) = object(spec, "podFailurePolicy") {
-            each(policy, "rules", |rule| each(rule, "onPodConditions", |c| fill(c, "status", "True")));
-        }
+        failure_policy(spec);
         pod::template(spec);
     });
     labels_of_template(value);
+}
+
+fn failure_policy(spec: &mut Object) {
+    if let Some(policy) = object(spec, "podFailurePolicy") {
+        each(policy, "rules", |rule| each(rule, "onPodConditions", |c| fill(c, "status", "True")));
+    }
 }
 
 /// A Job without labels takes those of its pods.
@@ -48,6 +53,7 @@ pub fn cron_job(value: &mut Value) {
         fill(spec, "successfulJobsHistoryLimit", 3);
         fill(spec, "failedJobsHistoryLimit", 1);
         if let Some(job) = object(spec, "jobTemplate").and_then(|t| object(t, "spec")) {
+            failure_policy(job);
             pod::template(job);
         }
     });

@@ -79,10 +79,13 @@ pub fn api_service(value: &mut Value) {
 pub fn prepare_create_api_service(value: &mut Value) {
     let local = value.pointer("/spec/service").is_none_or(Value::is_null);
     if let (true, Value::Object(map)) = (local, value) {
-        let condition = serde_json::json!({
+        let mut condition = serde_json::json!({
             "type": "Available", "status": "True", "reason": "Local",
             "message": "Local APIServices are always available",
         });
+        if let Some(created) = map.get("metadata").and_then(|metadata| metadata.get("creationTimestamp")) {
+            condition["lastTransitionTime"] = created.clone();
+        }
         map.insert("status".to_owned(), serde_json::json!({"conditions": [condition]}));
     }
 }

@@ -58,7 +58,8 @@ pub fn pod_template(value: &mut Value) {
 pub fn prepare_create(pod: &mut Value) {
     match_label_keys(pod);
     let mut status = json!({"phase": "Pending", "qosClass": qos_class(pod)});
-    let gated = pod.pointer("/spec/schedulingGates").and_then(Value::as_array).is_some_and(|g| !g.is_empty());
+    let gated =
+        meta::at(pod, "/spec/schedulingGates").and_then(Value::as_array).is_some_and(|g| !g.is_empty());
     if gated {
         status["conditions"] = json!([{
             "type": "PodScheduled", "status": "False", "reason": "SchedulingGated",
@@ -112,7 +113,7 @@ fn label_keys(term: &mut Object, labels: &Object) {
 /// `BestEffort` if none requests or limits either, else `Burstable`.
 pub fn qos_class(pod: &Value) -> &'static str {
     let lists = ["/spec/containers", "/spec/initContainers"];
-    let containers = lists.iter().filter_map(|p| pod.pointer(p)?.as_array()).flatten();
+    let containers = lists.iter().filter_map(|p| meta::at(pod, p)?.as_array()).flatten();
     let (mut any, mut guaranteed) = (false, true);
     for container in containers {
         for resource in ["cpu", "memory"] {

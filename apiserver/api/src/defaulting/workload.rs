@@ -3,6 +3,8 @@
 use serde_json::{Map, Value, json};
 
 use super::{Object, each, fill, is, is_empty, made, object, pod, with_spec};
+use crate::meta;
+use crate::validation::same;
 
 /// Defaults of a Deployment.
 pub fn deployment(value: &mut Value) {
@@ -98,6 +100,34 @@ pub fn daemon_set(value: &mut Value) {
         }
         pod::template(spec);
     });
+}
+
+/// Counts the templates of a DaemonSet, for kubectl of long ago.
+const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
+
+/// A new DaemonSet has its first template, unless the client counts from elsewhere.
+pub fn prepare_create_daemon_set(value: &mut Value) {
+    prepare_create(value);
+    let told = template_generation(value).filter(|n| *n >= 1);
+    set_template_generation(value, told.unwrap_or(1));
+}
+
+/// Only a change of the template is counted, whatever the client says. Arguments: new, old.
+pub fn prepare_update_daemon_set(new: &mut Value, old: &Value) {
+    let template = |object: &Value| object.pointer("/spec/template").cloned().unwrap_or_default();
+    let before = template_generation(old).unwrap_or(0);
+    let changed = !same(Some(&template(new)), Some(&template(old)));
+    set_template_generation(new, if changed { before + 1 } else { before });
+}
+
+fn template_generation(value: &Value) -> Option<i64> {
+    meta::annotation(value, TEMPLATE_GENERATION).and_then(|number| number.parse().ok())
+}
+
+fn set_template_generation(value: &mut Value, number: i64) {
+    if let Some(annotations) = made(meta::metadata_mut(value), "annotations") {
+        annotations.insert(TEMPLATE_GENERATION.to_owned(), number.to_string().into());
+    }
 }
 
 /// Status of a new object of these kinds: none yet. Clients expect the field to be there.

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::Custom;
+use crate::openapi::parameters;
 use crate::registry::Resource;
 
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
@@ -58,6 +59,10 @@ pub fn schemas(custom: &Custom, resource: &Resource, dialect: Dialect) -> Vec<(S
         properties.insert("metadata".to_owned(), metadata);
     }
     schema["x-kubernetes-group-version-kind"] = gvk;
+    if !resource.selectable.is_empty() {
+        let fields: Vec<Value> = resource.selectable.iter().map(|path| json!({"fieldPath": path})).collect();
+        schema["x-kubernetes-selectable-fields"] = Value::Array(fields);
+    }
     let description = format!("{}List is a list of {}", resource.kind, resource.kind);
     let list = json!({
         "description": description, "type": "object", "required": ["items"],
@@ -140,7 +145,8 @@ pub fn operations(resource: &Resource, dialect: Dialect) -> Map<String, Value> {
     }
     if resource.namespaced {
         let id = format!("list{stem}{}ForAllNamespaces", resource.kind);
-        let all = json!({"get": operation(resource, "list", &id, &list, dialect)});
+        let mut all = json!({"get": operation(resource, "list", &id, &list, dialect)});
+        all["parameters"] = Value::Array(path_parameters(false, false, dialect));
         paths.insert(format!("{prefix}/{}", resource.plural), all);
     }
     paths
@@ -152,18 +158,24 @@ fn operation(resource: &Resource, verb: &str, id: &str, target: &str, dialect: D
         "patch" => Some((
             format!("{META}.Patch"),
             true,
-            vec![
-                "application/apply-patch+yaml",
-                "application/json-patch+json",
-                "application/merge-patch+json",
-            ],
+            parameters::PATCHES.into_iter().filter(|media| *media != parameters::STRATEGIC).collect(),
         )),
         "delete" | "deletecollection" => Some((format!("{META}.DeleteOptions"), false, vec!["*/*"])),
         _ => None,
     };
-    let mut parameters: Vec<Value> = query_of(verb).iter().map(|(n, t)| query(n, t, dialect)).collect();
+    let names = parameters::of_action(verb).iter();
+    let mut parameters: Vec<Value> = names.map(|name| query(name, dialect)).collect();
+    let what = match verb {
+        "list" => format!("list objects of kind {}", resource.kind),
+        "post" => format!("create {}", resource.kind),
+        "put" => format!("replace the specified {}", resource.kind),
+        "patch" => format!("partially update the specified {}", resource.kind),
+        "deletecollection" => format!("delete collection of {}", resource.kind),
+        "get" => format!("read the specified {}", resource.kind),
+        other => format!("{other} {}", resource.kind),
+    };
     let mut operation = json!({
-        "description": format!("{verb} {}", resource.kind),
+        "description": what,
         "operationId": id,
         "tags": [format!("{}_{}", resource.group.replace('.', "_"), resource.version)],
         "x-kubernetes-action": verb,
@@ -173,9 +185,13 @@ fn operation(resource: &Resource, verb: &str, id: &str, target: &str, dialect: D
     let schema = dialect.reference(target);
     match dialect {
         Dialect::V3 => {
-            let content = json!({"application/json": {"schema": schema}});
-            operation["responses"] = json!({"200": {"description": "OK", "content": content},
-                "401": {"description": "Unauthorized"}});
+            let entry = json!({"schema": schema});
+            let content = json!({"application/json": entry, "application/yaml": entry});
+            let answer = |text: &str| json!({"description": text, "content": content});
+            operation["responses"] = json!({"200": answer("OK"), "401": {"description": "Unauthorized"}});
+            for (code, text) in further_answers(verb) {
+                operation["responses"][code] = answer(text);
+            }
             if let Some((name, required, types)) = body {
                 let entry = json!({"schema": dialect.reference(&name)});
                 let content: Map<String, Value> =
@@ -184,7 +200,11 @@ fn operation(resource: &Resource, verb: &str, id: &str, target: &str, dialect: D
             }
         }
         Dialect::V2 => {
-            operation["responses"] = json!({"200": {"description": "OK", "schema": schema}, "401": {"description": "Unauthorized"}});
+            let answer = |text: &str| json!({"description": text, "schema": schema});
+            operation["responses"] = json!({"200": answer("OK"), "401": {"description": "Unauthorized"}});
+            for (code, text) in further_answers(verb) {
+                operation["responses"][code] = answer(text);
+            }
             operation["produces"] = json!(["application/json", "application/yaml"]);
             operation["schemes"] = json!(["https"]);
             operation["consumes"] = json!(["application/json", "application/yaml"]);
@@ -200,55 +220,40 @@ fn operation(resource: &Resource, verb: &str, id: &str, target: &str, dialect: D
     operation
 }
 
-fn query_of(verb: &str) -> &'static [(&'static str, &'static str)] {
+/// Answers that mean success, beside 200.
+fn further_answers(verb: &str) -> &'static [(&'static str, &'static str)] {
     match verb {
-        "list" | "deletecollection" => &[
-            ("allowWatchBookmarks", "boolean"),
-            ("continue", "string"),
-            ("fieldSelector", "string"),
-            ("labelSelector", "string"),
-            ("limit", "integer"),
-            ("resourceVersion", "string"),
-            ("resourceVersionMatch", "string"),
-            ("sendInitialEvents", "boolean"),
-            ("timeoutSeconds", "integer"),
-            ("watch", "boolean"),
-        ],
-        "post" | "put" => &[("dryRun", "string"), ("fieldManager", "string"), ("fieldValidation", "string")],
-        "patch" => &[
-            ("dryRun", "string"),
-            ("fieldManager", "string"),
-            ("fieldValidation", "string"),
-            ("force", "boolean"),
-        ],
-        "delete" => &[
-            ("dryRun", "string"),
-            ("gracePeriodSeconds", "integer"),
-            ("orphanDependents", "boolean"),
-            ("propagationPolicy", "string"),
-        ],
+        "post" => &[("201", "Created"), ("202", "Accepted")],
+        "put" => &[("201", "Created")],
+        "patch" => &[("201", "Created")],
+        "delete" => &[("202", "Accepted")],
         _ => &[],
     }
 }
 
-fn query(name: &str, kind: &str, dialect: Dialect) -> Value {
+fn query(name: &str, dialect: Dialect) -> Value {
+    let (kind, text) = parameters::described(name);
+    let mut parameter = json!({"name": name, "in": "query", "description": text});
     match dialect {
-        Dialect::V2 => json!({"name": name, "in": "query", "type": kind, "uniqueItems": true}),
-        Dialect::V3 => json!({"name": name, "in": "query", "schema": {"type": kind, "uniqueItems": true}}),
+        Dialect::V2 => {
+            parameter["type"] = kind.into();
+            parameter["uniqueItems"] = true.into();
+        }
+        Dialect::V3 => parameter["schema"] = json!({"type": kind, "uniqueItems": true}),
     }
+    parameter
 }
 
 fn path_parameters(namespaced: bool, named: bool, dialect: Dialect) -> Vec<Value> {
     let names = [(named, "name"), (namespaced, "namespace")];
     let names = names.into_iter().filter(|(wanted, _)| *wanted);
-    names
-        .map(|(_, name)| {
-            let mut parameter = query(name, "string", dialect);
-            parameter["in"] = "path".into();
-            parameter["required"] = true.into();
-            parameter
-        })
-        .collect()
+    let of_path = names.map(|(_, name)| {
+        let mut parameter = query(name, dialect);
+        parameter["in"] = "path".into();
+        parameter["required"] = true.into();
+        parameter
+    });
+    of_path.chain([query("pretty", dialect)]).collect()
 }
 
 fn capital(word: &str) -> String {

@@ -72,7 +72,6 @@ impl<S: Shape> FieldManager<'_, S> {
     pub fn update(&self, live: Option<&Value>, new: &mut Value, manager: &str) {
         let managers = self.decode(live, new);
         meta::unset(new, "managedFields");
-        let kept = live.and_then(|live| live.pointer("/metadata/managedFields")).cloned();
         // An object that was never tracked stays so until somebody applies.
         let untracked = managers.0.is_empty() && live.is_some_and(|live| !meta::uid(live).is_empty());
         let updated = if untracked {
@@ -83,8 +82,8 @@ impl<S: Shape> FieldManager<'_, S> {
         };
         match updated {
             Ok(managers) => managers.write(new),
-            Err(_) => match kept {
-                Some(kept) => meta::set(new, "managedFields", kept),
+            Err(_) => match live.and_then(|live| meta::at(live, "/metadata/managedFields")) {
+                Some(kept) => meta::set(new, "managedFields", kept.clone()),
                 None => meta::unset(new, "managedFields"),
             },
         }
@@ -197,7 +196,7 @@ impl<S: Shape> FieldManager<'_, S> {
         if version != self.api_version || kind != self.kind {
             return Err(ApiError::bad_request(format!("invalid object type: {}", kind_text(version, kind))));
         }
-        if config.pointer("/metadata/managedFields").is_some_and(|fields| !fields.is_null()) {
+        if meta::at(config, "/metadata/managedFields").is_some_and(|fields| !fields.is_null()) {
             return Err(ApiError::bad_request("metadata.managedFields must be nil"));
         }
         validate(self.shape, config).map_err(|errors| {

@@ -221,7 +221,7 @@ fn entry(id: &ManagerId, owned: &Owned) -> Value {
 
 /// Whether a client asks to forget all managers: an empty list, or one empty entry.
 pub fn is_reset(object: &Value) -> bool {
-    let entries = object.pointer("/metadata/managedFields").and_then(Value::as_array);
+    let entries = crate::meta::at(object, "/metadata/managedFields").and_then(Value::as_array);
     match entries.map(Vec::as_slice) {
         Some([]) => true,
         Some([Value::Object(entry)]) => entry.is_empty(),
@@ -231,14 +231,15 @@ pub fn is_reset(object: &Value) -> bool {
 
 /// Whether two lists of entries differ in nothing but times.
 pub fn same_but_times(a: &[Value], b: &[Value]) -> bool {
-    let timeless = |entry: &Value| {
-        let mut entry = entry.clone();
-        if let Some(map) = entry.as_object_mut() {
-            map.remove("time");
+    let same = |pair: (&Value, &Value)| match pair {
+        (Value::Object(a), Value::Object(b)) => {
+            let timeless = |map: &'_ Map<String, Value>| map.len() - usize::from(map.contains_key("time"));
+            timeless(a) == timeless(b)
+                && a.iter().all(|(field, value)| field == "time" || b.get(field) == Some(value))
         }
-        entry
+        (a, b) => a == b,
     };
-    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a == b || timeless(a) == timeless(b))
+    a.len() == b.len() && a.iter().zip(b).all(same)
 }
 
 #[cfg(test)]

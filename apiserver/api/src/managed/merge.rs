@@ -40,7 +40,7 @@ fn fields<S: Shape>(shape: S, object: Option<&Value>, config: &Value) -> Result<
         // Empty and null are told apart.
         return Ok(Some(config.clone()));
     }
-    let mut out = held.cloned().unwrap_or_default();
+    let mut out = Fields::new();
     let mut errors = ShapeErrors::default();
     for (name, value) in given.into_iter().flatten() {
         let Some(child) = shape.field(name) else { continue };
@@ -53,6 +53,12 @@ fn fields<S: Shape>(shape: S, object: Option<&Value>, config: &Value) -> Result<
         }
     }
     errors.into_result()?;
+    // What was merged has its copy of what was held already.
+    for (name, value) in held.into_iter().flatten() {
+        if !out.contains_key(name) {
+            out.insert(name.clone(), value.clone());
+        }
+    }
     Ok(Some(Value::Object(out)))
 }
 

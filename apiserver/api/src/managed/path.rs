@@ -73,16 +73,20 @@ impl PathElement {
     /// The spelling in FieldsV1.
     pub fn encode(&self) -> String {
         match self {
-            Self::Field(name) => format!("f:{name}"),
+            // Most are these, and every write encodes dozens of them.
+            Self::Field(name) => ["f:", name].concat(),
             Self::Key(fields) => {
                 let mut out = String::from("k:{");
                 for (at, (name, value)) in fields.iter().enumerate() {
                     if at > 0 {
                         out.push(',');
                     }
-                    out.push_str(&value::encode(&Value::String(name.to_string())));
+                    value::encode_text(name, &mut out);
                     out.push(':');
-                    out.push_str(&value::encode(value));
+                    match value {
+                        Value::String(text) => value::encode_text(text, &mut out),
+                        other => out.push_str(&value::encode(other)),
+                    }
                 }
                 out.push('}');
                 out

@@ -352,28 +352,27 @@ fn adapt<S: Shape>(shape: S, set: &FieldSet, leaf: bool) -> Adapted {
         }
         Kind::List(_) | Kind::Map(_) => {}
     }
-    let mut changed = false;
-    let mut items = Vec::with_capacity(set.items.len());
-    for item in &set.items {
+    // Types hardly ever change, so nothing is copied before one has.
+    let mut adapted: Option<Vec<Item>> = None;
+    for (at, item) in set.items.iter().enumerate() {
         let child = match &item.element {
             PathElement::Field(name) => shape.field(name).map(|child| child.shape),
             _ => shape.element(),
         };
-        let adapted = child
+        let found = child
             .map_or(Adapted::Same, |child| adapt(child, &item.below, item.member && item.below.is_empty()));
-        let mut item = item.clone();
-        match adapted {
-            Adapted::Same => {}
-            Adapted::Whole => {
-                changed = true;
-                (item.member, item.below) = (true, FieldSet::new());
+        let (member, below) = match found {
+            Adapted::Same => {
+                if let Some(items) = &mut adapted {
+                    items.push(item.clone());
+                }
+                continue;
             }
-            Adapted::Below(below) => {
-                changed = true;
-                item.below = below;
-            }
-        }
-        items.push(item);
+            Adapted::Whole => (true, FieldSet::new()),
+            Adapted::Below(below) => (item.member, below),
+        };
+        let items = adapted.get_or_insert_with(|| set.items[..at].to_vec());
+        items.push(Item { element: item.element.clone(), member, below });
     }
-    if changed { Adapted::Below(FieldSet { items }) } else { Adapted::Same }
+    adapted.map_or(Adapted::Same, |items| Adapted::Below(FieldSet { items }))
 }

@@ -82,10 +82,31 @@ pub fn encode(value: &Value) -> String {
     out
 }
 
+/// [`encode`] of a text, added to `out`.
+pub fn encode_text(text: &str, out: &mut String) {
+    let plain = |byte: u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\' | b'<' | b'>' | b'&');
+    if text.bytes().all(plain) {
+        out.push('"');
+        out.push_str(text);
+        out.push('"');
+    } else {
+        out.push_str(&encode(&Value::String(text.to_owned())));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn texts_are_encoded_like_any_value() {
+        for text in ["", "web", "a b~!", "\"", "\\", "<&>", "\u{7f}", "\n", "é", "\u{2028}", "a/b"] {
+            let mut out = String::new();
+            encode_text(text, &mut out);
+            assert_eq!(out, encode(&json!(text)), "{text:?}");
+        }
+    }
 
     #[test]
     fn numbers_are_equal_by_worth_and_other_types_never() {

@@ -152,9 +152,18 @@ fn changes<S: Shape>(
     new: Option<&Value>,
     out: &mut Comparison,
 ) -> Result<Change, ShapeErrors> {
-    // Most of an object is what it was.
-    if old == new {
-        return Ok(Change::None);
+    match (old, new) {
+        (None, Some(value)) => {
+            whole(shape, value, &mut out.added)?;
+            return Ok(Change::Added);
+        }
+        (Some(value), None) => {
+            whole(shape, value, &mut out.removed)?;
+            return Ok(Change::Removed);
+        }
+        // Most of an object is what it was.
+        _ if old == new => return Ok(Change::None),
+        _ => {}
     }
     let way = |value: Option<&Value>| value.map(|value| Way::of(shape, value));
     match (way(old), way(new)) {
@@ -211,6 +220,67 @@ fn fields<S: Shape>(
     }
     errors.into_result()?;
     Ok(Change::of_branch(old, new))
+}
+
+/// Collects what is below a value that came or went as a whole, where nothing has to be compared. Every
+/// step on the way came or went too.
+fn whole<S: Shape>(shape: S, value: &Value, below: &mut FieldSet) -> Result<(), ShapeErrors> {
+    let mut errors = ShapeErrors::default();
+    let mut put = |element: PathElement, shape: S, value: &Value| {
+        let mut set = FieldSet::new();
+        match whole(shape, value, &mut set) {
+            Ok(()) => below.put(element, true, set),
+            Err(error) => errors.below(&element, error),
+        }
+    };
+    match Way::of(shape, value) {
+        Way::Leaf => {}
+        Way::Fields => {
+            let map = value.as_object();
+            for (name, value) in map.into_iter().flatten() {
+                if let Some(child) = shape.field(name) {
+                    put(PathElement::field(name), child.shape, value);
+                }
+            }
+            let absent = |name: &&&str| map.is_none_or(|map| !map.contains_key(**name));
+            for name in shape.implied().iter().filter(absent) {
+                if let Some(child) = shape.field(name) {
+                    put(PathElement::field(name), child.shape, &EMPTY);
+                }
+            }
+        }
+        Way::Items => return whole_items(shape, value, below),
+    }
+    errors.into_result()
+}
+
+/// [`whole`] of a list whose items are told apart.
+fn whole_items<S: Shape>(shape: S, value: &Value, below: &mut FieldSet) -> Result<(), ShapeErrors> {
+    let mut errors = ShapeErrors::default();
+    let items = value.as_array().map_or(&[][..], Vec::as_slice);
+    let mut named = Vec::with_capacity(items.len());
+    for (at, value) in items.iter().enumerate() {
+        match item::element(shape, value) {
+            Ok(element) => named.push((element, value)),
+            Err(why) => errors.extend(ShapeErrors::here(format!("element {at}: {why}"))),
+        }
+    }
+    named.sort_by(|one, other| one.0.cmp(&other.0));
+    let Some(item_shape) = shape.element() else { return errors.into_result() };
+    let mut rest = named.into_iter().peekable();
+    while let Some((element, value)) = rest.next() {
+        let mut set = FieldSet::new();
+        let mut twice = false;
+        // Items that occur twice are one thing, without what is in them.
+        while rest.next_if(|(next, _)| *next == element).is_some() {
+            twice = true;
+        }
+        match if twice { Ok(()) } else { whole(item_shape, value, &mut set) } {
+            Ok(()) => below.put(element, true, set),
+            Err(error) => errors.below(&element, error),
+        }
+    }
+    errors.into_result()
 }
 
 /// The values of one item: none, one, or several that cannot be told apart.

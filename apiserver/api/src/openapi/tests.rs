@@ -90,6 +90,16 @@ fn v3_keeps_descriptions_beside_references_and_carries_merge_semantics() {
     let containers = &schemas["io.k8s.api.core.v1.PodSpec"]["properties"]["containers"];
     assert_eq!(containers["x-kubernetes-patch-merge-key"], "name");
     assert_eq!(containers["x-kubernetes-list-map-keys"], serde_json::json!(["name"]));
+    let container = &schemas["io.k8s.api.core.v1.Container"]["properties"];
+    let policies = serde_json::json!(["Always", "IfNotPresent", "Never"]);
+    assert_eq!(container["imagePullPolicy"]["enum"], policies);
+    assert!(
+        unpack(v2_gz())["definitions"]["io.k8s.api.core.v1.Container"]["properties"]["imagePullPolicy"]
+            .get("enum")
+            .is_none()
+    );
+    let modes = &schemas["io.k8s.api.core.v1.PersistentVolumeClaimSpec"]["properties"]["accessModes"];
+    assert_eq!(modes["items"]["enum"][0], "ReadOnlyMany");
     let port = &schemas["io.k8s.apimachinery.pkg.util.intstr.IntOrString"];
     assert_eq!(port["format"], "int-or-string");
     assert_eq!(port["oneOf"][0]["type"], "integer");
@@ -110,7 +120,9 @@ fn v2_is_one_closed_document() {
     let parameters = patch["parameters"].as_array().unwrap();
     assert!(parameters.iter().any(|p| p["name"] == "fieldValidation" && p["type"] == "string"));
     assert!(parameters.iter().any(|p| p["in"] == "body" && p["schema"]["$ref"].is_string()));
-    assert_eq!(patch["consumes"].as_array().unwrap().len(), 3);
+    assert_eq!(patch["consumes"], serde_json::json!(parameters::PATCHES));
+    let list = &document["paths"]["/api/v1/pods"]["get"]["produces"];
+    assert!(list.as_array().unwrap().contains(&"application/json;stream=watch".into()), "{list}");
     assert!(document["paths"]["/api/v1/namespaces/{namespace}/pods/{name}/log"]["get"].is_object());
 }
 
@@ -205,13 +217,13 @@ fn schema(message: &[u8]) -> Value {
 
 fn unpack_message() -> Vec<u8> {
     let mut message = Vec::new();
-    GzDecoder::new(v2_protobuf_gz()).read_to_end(&mut message).unwrap();
+    GzDecoder::new(v2_default_protobuf_gz()).read_to_end(&mut message).unwrap();
     message
 }
 
 #[test]
 fn v2_as_protobuf_has_the_same_definitions() {
-    let document = unpack(v2_gz());
+    let document = unpack(v2_default_gz());
     let message = unpack_message();
     assert_eq!(string(&message, 1).unwrap(), "2.0");
     let definitions: serde_json::Map<String, Value> =
@@ -226,12 +238,12 @@ fn v2_as_protobuf_has_the_same_definitions() {
         }
         assert_eq!(definitions[name], schema, "{name}");
     }
-    assert_ne!(v2_protobuf_hash(), v2_hash());
+    assert_ne!(v2_default_protobuf_hash(), v2_default_hash());
 }
 
 #[test]
 fn v2_as_protobuf_has_the_same_operations() {
-    let document = unpack(v2_gz());
+    let document = unpack(v2_default_gz());
     let message = unpack_message();
     let paths: Vec<(String, &[u8])> = pairs(one(&message, 8).unwrap(), 2).collect();
     assert_eq!(paths.len(), document["paths"].as_object().unwrap().len());
@@ -265,4 +277,35 @@ fn v2_as_protobuf_has_the_same_operations() {
             }
         }
     }
+}
+
+#[test]
+fn what_is_served_by_default_is_whole_without_the_rest() {
+    let (all, default) = (unpack(v2_gz()), unpack(v2_default_gz()));
+    let mut found = BTreeSet::new();
+    references(&default, &mut found);
+    for target in &found {
+        let name = target.strip_prefix("#/definitions/").unwrap();
+        assert!(default["definitions"].get(name).is_some(), "{name}");
+    }
+    let paths = |document: &Value| -> BTreeSet<String> {
+        document["paths"].as_object().unwrap().keys().cloned().collect()
+    };
+    let early = |path: &String| path.contains("/v1alpha") || path.contains("/v1beta");
+    assert_eq!(paths(&default), paths(&all).into_iter().filter(|path| !early(path)).collect());
+    let names = |document: &Value| document["definitions"].as_object().unwrap().len();
+    assert!(names(&default) < names(&all));
+    assert!(all["definitions"].get("io.k8s.api.networking.v1beta1.ServiceCIDR").is_some());
+    assert!(default["definitions"].get("io.k8s.api.networking.v1beta1.ServiceCIDR").is_none());
+    assert!(default["definitions"].get("io.k8s.api.networking.v1.ServiceCIDR").is_some());
+}
+
+#[test]
+fn single_resources_are_taken_out_of_a_document_of_v3() {
+    let mut document = unpack(v3_gz("apps", "v1").unwrap());
+    reduce::without(&mut document, &|_, _, plural| plural == "daemonsets");
+    assert!(!document["paths"].as_object().unwrap().keys().any(|path| path.contains("daemonsets")));
+    let schemas = document["components"]["schemas"].as_object().unwrap();
+    assert!(!schemas.contains_key("io.k8s.api.apps.v1.DaemonSet"));
+    assert!(schemas.contains_key("io.k8s.api.core.v1.PodTemplateSpec"), "Deployments have one too");
 }

@@ -8,6 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
+use super::complete::{Absent, zero};
 use super::table::{Field, Kind, Message, Shape, at, of_kind};
 use super::wire::{Reader, Wire};
 use super::{MAGIC, MEDIA_TYPE};
@@ -217,41 +218,22 @@ fn complete(
     budget: &mut Budget,
 ) -> Result<(), Malformed> {
     for (i, field) in all.iter().enumerate() {
-        // Most fields are left to themselves: no look-up for them.
-        let wanted = field.always || matches!(field.kind, Kind::Quantity | Kind::Message(_));
-        if field.pointer || !wanted || field.name().is_empty() || object.contains_key(field.name()) {
-            continue;
-        }
-        let value = match (field.shape, field.kind) {
-            // It came and was empty.
-            (Shape::One, Kind::Message(_)) if seen >> i & 1 == 1 => {
-                if !field.always {
-                    continue;
-                }
-                json!({})
-            }
-            (Shape::List, _) if field.always => json!([]),
-            (Shape::Map, _) if field.always => json!({}),
-            // A quantity is a struct, which is never empty to Go.
-            (Shape::One, Kind::Quantity) => "0".into(),
-            (Shape::One, Kind::Message(inner)) => {
-                // Its own fields may be such.
-                let inner = fields(at(inner), b"", budget)?;
-                if inner.is_empty() && !field.always {
-                    continue;
-                }
-                Value::Object(inner)
-            }
-            (Shape::One, Kind::Text) if field.always => "".into(),
-            (Shape::One, Kind::Flag) if field.always => false.into(),
-            (Shape::One, Kind::Int32 | Kind::Int64 | Kind::Double | Kind::IntOrString) if field.always => {
-                0.into()
-            }
-            (Shape::One, Kind::Texts) if field.always => json!([]),
-            _ => continue,
+        let value = match field.absent() {
+            Absent::Nothing => continue,
+            _ if field.name().is_empty() && seen >> i & 1 == 1 => continue,
+            _ if object.contains_key(field.name()) => continue,
+            Absent::Null => Value::Null,
+            Absent::Zero(text) => zero(text),
+            // Its own fields may be such.
+            Absent::Object(inner) => Value::Object(fields(inner, b"", budget)?),
         };
-        budget.value()?;
-        object.insert(field.name().to_owned(), value);
+        match value {
+            Value::Object(inner) if field.name().is_empty() => object.extend(inner),
+            value => {
+                budget.value()?;
+                object.insert(field.name().to_owned(), value);
+            }
+        }
     }
     Ok(())
 }

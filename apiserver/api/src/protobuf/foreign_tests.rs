@@ -116,7 +116,6 @@ const NEWER: &[&str] = &[
     "bools",
     "ints",
     "message",
-    "metadata",
     "nodeAllocatableResourceClaimStatuses",
     "nodeAllocatableResourceMappings",
     "preventPodSchedulingIfMissing",
@@ -177,7 +176,7 @@ fn leaves(message: Message, object: &Value, out: &mut Vec<(&'static str, String)
             leaves(inner.unwrap(), object, out);
             continue;
         }
-        let Some(value) = object.get(name) else { continue };
+        let Some(value) = object.get(name).filter(|value| !value.is_null()) else { continue };
         match (field.shape, field.kind) {
             (Shape::One, Kind::Text) if value != "" => out.push((name, value.to_string())),
             (Shape::One, Kind::Int32 | Kind::Int64)

@@ -7,6 +7,7 @@
 use serde_json::value::RawValue;
 
 use super::MAGIC;
+use super::complete::Absent;
 use super::decode::{self, Budget, Malformed};
 use super::table::{Field, Kind, Message, Shape, at};
 use super::wire::{Reader, Wire};
@@ -106,47 +107,27 @@ fn key(out: &mut Vec<u8>, field: &Field) {
 
 /// What Go's JSON always has.
 fn absent(out: &mut Vec<u8>, field: &Field, budget: &mut Budget) -> Written {
-    if field.pointer || field.name().is_empty() {
-        return Ok(());
-    }
-    let zero: &[u8] = match (field.shape, field.kind) {
-        (Shape::One, Kind::Quantity) => b"\"0\"",
-        (Shape::One, Kind::Message(inner)) => {
-            let start = out.len();
+    let text = match field.absent() {
+        Absent::Nothing => return Ok(()),
+        Absent::Object(inner) if field.name().is_empty() => return fields(out, inner, b"", budget),
+        Absent::Object(inner) => {
             key(out, field);
-            return object(out, field, start, at(inner), b"", budget);
+            return object(out, inner, b"", budget);
         }
-        _ if !field.always => return Ok(()),
-        (Shape::List, _) | (Shape::One, Kind::Texts) => b"[]",
-        (Shape::Map, _) => b"{}",
-        (Shape::One, Kind::Text) => b"\"\"",
-        (Shape::One, Kind::Flag) => b"false",
-        (Shape::One, Kind::Int32 | Kind::Int64 | Kind::Double | Kind::IntOrString) => b"0",
-        (Shape::One, _) => return Ok(()),
+        Absent::Null => "null",
+        Absent::Zero(text) => text,
     };
     budget.value()?;
     key(out, field);
-    out.extend_from_slice(zero);
+    out.extend_from_slice(text.as_bytes());
     Ok(())
 }
 
-/// An object behind its key; taken back to `start` if it is empty and Go's JSON has none then.
-fn object(
-    out: &mut Vec<u8>,
-    field: &Field,
-    start: usize,
-    message: Message,
-    bytes: &[u8],
-    budget: &mut Budget,
-) -> Written {
-    let open = out.len();
+/// An object behind its key.
+fn object(out: &mut Vec<u8>, message: Message, bytes: &[u8], budget: &mut Budget) -> Written {
     out.push(b'{');
     fields(out, message, bytes, budget)?;
     out.push(b'}');
-    if out.len() == open + 2 && !field.pointer && !field.always {
-        out.truncate(start);
-        return Ok(());
-    }
     Ok(budget.value()?)
 }
 
@@ -158,7 +139,7 @@ fn one(out: &mut Vec<u8>, field: &Field, wire: Wire<'_>, budget: &mut Budget) ->
     let start = out.len();
     key(out, field);
     if let Kind::Message(inner) = field.kind {
-        return object(out, field, start, at(inner), wire.bytes(number)?, budget);
+        return object(out, at(inner), wire.bytes(number)?, budget);
     }
     let value = out.len();
     one_value(out, field.kind, number, wire, budget)?;

@@ -59,17 +59,18 @@ impl Random {
             Shape::List => {
                 let length = if deep || !self.often() { 0 } else { 1 + self.below(3) };
                 let list: Vec<Value> = (0..length).map(|_| self.value(field.kind, depth)).collect();
-                (field.always || !list.is_empty()).then_some(Value::Array(list))
+                if list.is_empty() { field.always.then_some(Value::Null) } else { Some(Value::Array(list)) }
             }
             Shape::Map => {
                 let length = if deep || !self.often() { 0 } else { 1 + self.below(3) };
                 let map: Map<String, Value> = (0..length)
                     .map(|_| (format!("key{}", self.below(1000)), self.value(field.kind, depth)))
                     .collect();
-                (field.always || !map.is_empty()).then_some(Value::Object(map))
+                if map.is_empty() { field.always.then_some(Value::Null) } else { Some(Value::Object(map)) }
             }
             Shape::One if field.pointer => {
-                (!deep && self.often()).then(|| self.value(field.kind, depth)).filter(|v| !v.is_null())
+                let value = (!deep && self.often()).then(|| self.value(field.kind, depth));
+                value.filter(|v| !v.is_null()).or_else(|| field.always.then_some(Value::Null))
             }
             Shape::One => self.plain(field, depth),
         }
@@ -79,18 +80,24 @@ impl Random {
     fn plain(&mut self, field: &Field, depth: usize) -> Option<Value> {
         if let Kind::Message(_) = field.kind {
             let object = self.object(field.kind.message().unwrap(), depth.saturating_sub(1));
-            return (field.always || !object.is_empty()).then_some(Value::Object(object));
+            return Some(Value::Object(object));
         }
         let value = self.value(field.kind, depth);
-        let wanted = match field.kind {
-            Kind::Quantity => true,
-            Kind::Time | Kind::MicroTime => self.often(),
-            Kind::Raw => !value.is_null() && self.often(),
-            // Bytes that are not there are null to Go, which is what is not written here.
-            _ if field.always && field.kind != Kind::Bytes => true,
-            _ => self.often() && !matches!(value.to_string().as_str(), "0" | "false" | "\"\"" | "[]"),
-        };
-        wanted.then_some(value)
+        let null = |wanted: bool| wanted.then_some(Value::Null);
+        match field.kind {
+            Kind::Quantity | Kind::IntOrString => Some(value),
+            Kind::Time if !self.often() => null(field.name() != "creationTimestamp"),
+            Kind::MicroTime | Kind::Raw if !self.often() => null(true),
+            Kind::Time | Kind::MicroTime | Kind::Raw => Some(value),
+            Kind::Bytes | Kind::Texts if matches!(value.to_string().as_str(), "\"\"" | "[]") => {
+                null(field.always)
+            }
+            _ if field.always => Some(value),
+            _ => {
+                let zero = matches!(value.to_string().as_str(), "0" | "false" | "\"\"" | "[]");
+                (self.often() && !zero).then_some(value)
+            }
+        }
     }
 
     fn value(&mut self, kind: Kind, depth: usize) -> Value {

@@ -15,8 +15,9 @@ const DELETE_FROM: &str = "$deleteFromPrimitiveList/";
 const ELEMENT_ORDER: &str = "$setElementOrder/";
 
 /// Applies `patch` to `current`, an object of the definition of that name. Fields that the
-/// definition does not have are merged as a plain merge patch would. Errors are 400; `current` is
-/// then in an unspecified state.
+/// definition does not have are merged as a plain merge patch would. Errors are 400 for directives of
+/// a wrong form, 422 for those that contradict the patch, and 500 without a reason for the rest, as
+/// Kubernetes passes them on; `current` is then in an unspecified state.
 pub fn strategic_merge(name: &str, current: &mut Value, patch: &Value) -> Result<(), ApiError> {
     let Value::Object(patch) = patch else {
         return Err(ApiError::bad_request("a strategic merge patch must be a JSON object"));
@@ -85,7 +86,7 @@ fn merge_object(
                 current.clear();
                 return Ok(());
             }
-            _ => return Err(unknown_directive(directive)),
+            _ => return Err(unknown_directive(directive, patch)),
         },
     }
     retain_keys(current, patch)?;
@@ -98,7 +99,7 @@ fn merge_object(
         } else if let Some(field) = key.strip_prefix(ELEMENT_ORDER) {
             // A list with items in the patch is ordered where it is merged.
             if !patch.contains_key(field) {
-                let order = list(key, value)?;
+                let order = list(value, SET_ORDER)?;
                 if let Some(Value::Array(items)) = current.get_mut(field) {
                     let key = merge_key(shape, field);
                     let before = items.clone();
@@ -137,11 +138,11 @@ fn merge_field(
             if field.is_some_and(|f| f.merge().patch_merge()) =>
         {
             let order = match patch.get(&format!("{ELEMENT_ORDER}{key}")) {
-                Some(order) => Some(list(&format!("{ELEMENT_ORDER}{key}"), order)?),
+                Some(order) => Some(list(order, SET_ORDER)?),
                 None => None,
             };
             let element = ty.and_then(Type::element).map_or(Shape::Open, Shape::of_type);
-            merge_list(element, merge_key(shape, key), items, changes, order)
+            merge_list(element, (key, merge_key(shape, key)), items, changes, order)
         }
         _ => {
             if let Some(clean) = without_directives(value) {
@@ -161,13 +162,11 @@ fn merge_key(shape: Shape, field: &str) -> Option<&'static str> {
 /// `$retainKeys`: only the keys named stay, and the patch may set no others.
 fn retain_keys(current: &mut Map<String, Value>, patch: &Map<String, Value>) -> Result<(), ApiError> {
     let Some(keys) = patch.get(RETAIN_KEYS) else { return Ok(()) };
-    let keys = list(RETAIN_KEYS, keys)?;
+    let keys = list(keys, "invalid patch format of retainKeys")?;
     let kept = |key: &str| keys.iter().any(|k| k.as_str() == Some(key));
     for (key, value) in patch {
         if !key.starts_with('$') && !value.is_null() && !kept(key) {
-            return Err(ApiError::bad_request(format!(
-                "{RETAIN_KEYS} must name every field that the patch sets: \"{key}\" is missing"
-            )));
+            return Err(ApiError::unprocessable());
         }
     }
     current.retain(|key, _| kept(key));
@@ -175,7 +174,7 @@ fn retain_keys(current: &mut Map<String, Value>, patch: &Map<String, Value>) -> 
 }
 
 fn delete_from_list(current: &mut Map<String, Value>, field: &str, values: &Value) -> Result<(), ApiError> {
-    let values = list(DELETE_FROM, values)?;
+    let values = list(values, "invalid patch format of primitive list")?;
     if let Some(Value::Array(items)) = current.get_mut(field) {
         items.retain(|item| !values.contains(item));
     }
@@ -184,7 +183,7 @@ fn delete_from_list(current: &mut Map<String, Value>, field: &str, values: &Valu
 
 fn merge_list(
     element: Shape,
-    key: Option<&str>,
+    (field, key): (&str, Option<&str>),
     items: &mut Vec<Value>,
     changes: &[Value],
     order: Option<&[Value]>,
@@ -200,7 +199,8 @@ fn merge_list(
         }
         for change in changes {
             let identity = change.get(key).ok_or_else(|| {
-                ApiError::bad_request(format!("map: {change} does not contain declared merge key: {key}"))
+                let change = go_text(change);
+                failed(format!("map: {change} does not contain declared merge key: {key}"))
             })?;
             merge_item(element, key, identity, items, change)?;
             if directive_of(change) != Some("delete") {
@@ -216,7 +216,7 @@ fn merge_list(
         }
     }
     if let Some(order) = order {
-        check_order(&named, order, key)?;
+        check_order(field, &named, order, key)?;
         arrange(items, &before, order, key);
     }
     Ok(())
@@ -235,7 +235,7 @@ fn merge_item(
             return Ok(());
         }
         None | Some((_, Some("merge"))) => {}
-        Some((directive, _)) => return Err(unknown_directive(directive)),
+        Some((directive, _)) => return Err(failed(unknown(directive, &go_text(change)))),
     }
     let found = items.iter_mut().find(|item| item.get(key) == Some(identity));
     match (found, change) {
@@ -260,14 +260,15 @@ fn same(a: &Value, b: &Value, key: Option<&str>) -> bool {
 }
 
 /// The items that a patch sets must appear in its element order, in that order.
-fn check_order(named: &[Value], order: &[Value], key: Option<&str>) -> Result<(), ApiError> {
+fn check_order(field: &str, named: &[Value], order: &[Value], key: Option<&str>) -> Result<(), ApiError> {
     let mut rest = order.iter();
     if named.iter().all(|item| rest.any(|o| same(item, o, key))) {
         return Ok(());
     }
-    Err(ApiError::bad_request(format!(
-        "the order in the patch list does not match the $setElementOrder list: {}",
-        Value::Array(order.to_vec())
+    Err(failed(format!(
+        "The order in patch list:\n{}\n doesn't match {ELEMENT_ORDER}{field} list:\n{}\n",
+        go_list(named),
+        go_list(order)
     )))
 }
 
@@ -310,11 +311,45 @@ fn without_directives(value: &Value) -> Option<Value> {
     }
 }
 
-fn list<'a>(name: &str, value: &'a Value) -> Result<&'a [Value], ApiError> {
-    let items = value.as_array().map(Vec::as_slice);
-    items.ok_or_else(|| ApiError::bad_request(format!("{name} must be a list")))
+/// What a `$setElementOrder` that is no list is told.
+const SET_ORDER: &str = "invalid patch format of setElementOrder list";
+
+fn list<'a>(value: &'a Value, refusal: &str) -> Result<&'a [Value], ApiError> {
+    value.as_array().map(Vec::as_slice).ok_or_else(|| ApiError::bad_request(refusal))
 }
 
-fn unknown_directive(directive: &Value) -> ApiError {
-    ApiError::bad_request(format!("unknown patch directive: {directive}"))
+fn unknown_directive(directive: &Value, patch: &Map<String, Value>) -> ApiError {
+    failed(unknown(directive, &go_map(patch)))
+}
+
+fn unknown(directive: &Value, patch: &str) -> String {
+    format!("unknown patch type: {} in map: {patch}", go_text(directive))
+}
+
+/// An error that Kubernetes gives no code.
+fn failed(why: String) -> ApiError {
+    ApiError::new(500, "", why)
+}
+
+/// A value as Go prints it, since clients see it in the text.
+fn go_text(value: &Value) -> String {
+    match value {
+        Value::Null => "<nil>".to_owned(),
+        Value::String(text) => text.clone(),
+        Value::Array(items) => go_list(items),
+        Value::Object(map) => go_map(map),
+        other => other.to_string(),
+    }
+}
+
+fn go_list(items: &[Value]) -> String {
+    format!("[{}]", items.iter().map(go_text).collect::<Vec<_>>().join(" "))
+}
+
+fn go_map(map: &Map<String, Value>) -> String {
+    let mut members: Vec<_> = map.iter().collect();
+    members.sort_unstable_by_key(|(key, _)| key.as_str());
+    let members: Vec<String> =
+        members.into_iter().map(|(key, value)| format!("{key}:{}", go_text(value))).collect();
+    format!("map[{}]", members.join(" "))
 }

@@ -104,7 +104,7 @@ fn retain_keys_clears_what_belongs_to_the_former_variant() {
     );
     let bad = json!({"spec": {"strategy": {"$retainKeys": ["type"], "rollingUpdate": {}}}});
     let error = strategic_merge(DEPLOYMENT, &mut current.clone(), &bad).unwrap_err();
-    assert_eq!(error.code, 400);
+    assert_eq!((error.code, error.details), (422, Some(json!({}))));
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn element_order_places_new_items_and_keeps_those_of_others() {
     let disagreeing = json!({"spec": {
         "$setElementOrder/containers": [{"name": "a"}],
         "containers": [{"name": "unlisted"}]}});
-    assert_eq!(strategic_merge(POD, &mut current.clone(), &disagreeing).unwrap_err().code, 400);
+    assert_eq!(strategic_merge(POD, &mut current.clone(), &disagreeing).unwrap_err().code, 500);
 }
 
 #[test]
@@ -204,19 +204,36 @@ fn unknown_fields_merge_as_in_a_merge_patch() {
 }
 
 #[test]
-fn malformed_patches_are_bad_requests() {
+fn malformed_patches_are_refused_in_kubernetes_words() {
     let current = pod(json!([{"name": "a"}]));
     let bad = [
-        json!([]),
-        json!({"spec": {"$patch": "explode"}}),
-        json!({"spec": {"containers": [{"image": "no key"}]}}),
-        json!({"spec": {"containers": [{"name": "a", "$patch": "explode"}]}}),
-        json!({"spec": {"$retainKeys": "containers"}}),
-        json!({"spec": {"containers": [{"name": "a"}], "$setElementOrder/containers": 7}}),
+        (json!([]), 400, "a strategic merge patch must be a JSON object"),
+        (
+            json!({"spec": {"$patch": "explode", "b": null}}),
+            500,
+            "unknown patch type: explode in map: map[$patch:explode b:<nil>]",
+        ),
+        (
+            json!({"spec": {"containers": [{"image": "no key", "args": ["a", 1, true]}]}}),
+            500,
+            "map: map[args:[a 1 true] image:no key] does not contain declared merge key: name",
+        ),
+        (
+            json!({"spec": {"containers": [{"name": "a", "$patch": "explode"}]}}),
+            500,
+            "unknown patch type: explode in map: map[$patch:explode name:a]",
+        ),
+        (json!({"spec": {"$retainKeys": "containers"}}), 400, "invalid patch format of retainKeys"),
+        (
+            json!({"spec": {"containers": [{"name": "a"}], "$setElementOrder/containers": 7}}),
+            400,
+            "invalid patch format of setElementOrder list",
+        ),
+        (json!({"spec": {"$deleteFromPrimitiveList/x": 7}}), 400, "invalid patch format of primitive list"),
     ];
-    for patch in bad {
+    for (patch, code, message) in bad {
         let error = strategic_merge(POD, &mut current.clone(), &patch).expect_err(&patch.to_string());
-        assert_eq!((error.code, error.reason), (400, "BadRequest"), "{patch}");
+        assert_eq!((error.code, error.message.as_str()), (code, message), "{patch}");
     }
 }
 

@@ -30,6 +30,11 @@ impl FieldSelector {
         Self::default()
     }
 
+    /// Demands all of these.
+    pub fn of(terms: Vec<FieldTerm>) -> Self {
+        Self { terms }
+    }
+
     /// Matches the objects with this value.
     pub fn exact(path: &str, value: &str) -> Self {
         Self { terms: vec![FieldTerm { path: path.to_owned(), value: value.to_owned(), negated: false }] }

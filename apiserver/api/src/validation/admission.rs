@@ -84,7 +84,9 @@ fn qualified_domain(name: &str, path: &str, errors: &mut Errors) {
         let detail = "should be a domain with at least three segments separated by dots";
         errors.invalid(path, &json!(name), detail);
     }
-    errors.faults(path, name, faults);
+    if !faults.is_empty() {
+        errors.invalid(path, &json!(name), &faults.join(","));
+    }
 }
 
 fn reviews(hook: &Value, path: &str, errors: &mut Errors) {

@@ -3,14 +3,18 @@
 use serde_json::{Value, json};
 
 use super::{
-    Errors, cron, given, is_new, items, job_policy, label_selector, names, pod, text, with_metadata,
+    Errors, cron, given, internal, is_indexed_job as is_indexed, is_new, items, job_policy, label_selector,
+    metadata, names, pod, text, with_metadata,
 };
 use crate::error::FieldError;
 use crate::meta;
+use crate::registry::Written;
 use crate::selector::LabelSelector;
 
 /// Job names get a suffix of eleven characters from a CronJob and must still fit a label.
 const CRON_JOB_NAME_LIMIT: usize = 52;
+/// Labels of a job's pods, as they are spelt today: its uid and its name.
+const PREFIXED: [&str; 2] = ["batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name"];
 /// Most pods at once, and most failed indexes, of an indexed job.
 const PARALLEL: i64 = 100_000;
 /// Above so many completions an indexed job with a limit for each index has tighter limits.
@@ -23,7 +27,7 @@ pub fn job(object: &Value) -> Vec<FieldError> {
     let mut errors = with_metadata(object);
     let spec = &object["spec"];
     if is_new(object) {
-        generated_selector(object, &mut errors);
+        generated_selector(object, true, &mut errors);
     }
     job_spec(spec, "spec", &mut errors);
     match given(spec, "selector") {
@@ -57,39 +61,34 @@ pub fn job(object: &Value) -> Vec<FieldError> {
 }
 
 /// The server makes selector and labels of a job unless it is told not to; what the client wrote
-/// there may not stand in the way.
-fn generated_selector(object: &Value, errors: &mut Errors) {
+/// there may not stand in the way. `prefixed` is whether the labels of today must be there too.
+fn generated_selector(object: &Value, prefixed: bool, errors: &mut Errors) {
     let (uid, spec) = (meta::uid(object), &object["spec"]);
     let Some(selector) = given(spec, "selector").filter(|_| spec["manualSelector"] != true) else { return };
     if uid.is_empty() {
         return errors.required("metadata.uid", "");
     }
-    let expected = [
-        ("batch.kubernetes.io/controller-uid", uid),
-        ("controller-uid", uid),
-        ("batch.kubernetes.io/job-name", meta::name(object)),
-        ("job-name", meta::name(object)),
-    ];
+    let name = meta::name(object);
+    let mut expected = vec![("controller-uid", uid), ("job-name", name)];
+    if prefixed {
+        expected.extend([(PREFIXED[0], uid), (PREFIXED[1], name)]);
+    }
     let labels = &spec["template"]["metadata"]["labels"];
-    for (key, wanted) in expected {
+    for (key, wanted) in &expected {
         let path = format!("spec.template.metadata.labels[{key}]");
         match labels.get(key) {
             None => errors.required(path, &format!("must be '{wanted}'")),
-            Some(found) if found != wanted => {
+            Some(found) if found != *wanted => {
                 errors.invalid(path, labels, &format!("must be '{wanted}'"));
             }
             Some(_) => {}
         }
     }
     let made = json!({"metadata": {"labels": serde_json::Map::from_iter(
-        expected.map(|(key, value)| (key.to_owned(), json!(value))))}});
+        expected.iter().map(|(key, value)| ((*key).to_owned(), json!(value))))}});
     if !LabelSelector::from_meta(selector).is_ok_and(|s| s.matches_object(&made)) {
         errors.invalid("spec.selector", selector, "`selector` not auto-generated");
     }
-}
-
-fn is_indexed(spec: &Value) -> bool {
-    text(spec, "completionMode") == "Indexed"
 }
 
 fn job_spec(spec: &Value, path: &str, errors: &mut Errors) {
@@ -110,7 +109,7 @@ fn job_spec(spec: &Value, path: &str, errors: &mut Errors) {
     }
     if let Some(manager) = given(spec, "managedBy").and_then(Value::as_str) {
         let path = format!("{path}.managedBy");
-        errors.name(&path, manager, names::domain_path);
+        errors.domain_path(&path, manager);
         if manager.len() > MANAGER_LENGTH {
             errors.too_long(path, MANAGER_LENGTH);
         }
@@ -182,28 +181,40 @@ fn indexed(spec: &Value, path: &str, errors: &mut Errors) {
     let detail = format!(
         "must be less than or equal to {PARALLEL_OF_MANY} when completions are above {MANY_COMPLETIONS} and used with backoff limit per index"
     );
-    if let Some(parallel) = parallel.filter(|n| *n > PARALLEL_OF_MANY) {
-        invalid("parallelism", parallel, &detail);
-    }
-    match failed {
-        None => errors.required(
+    if failed.is_none() {
+        errors.required(
             format!("{path}.maxFailedIndexes"),
             &format!("must be specified when completions is above {MANY_COMPLETIONS}"),
-        ),
-        Some(failed) if failed > PARALLEL_OF_MANY => invalid("maxFailedIndexes", failed, &detail),
-        Some(_) => {}
+        );
+    }
+    for (field, number) in [("parallelism", parallel), ("maxFailedIndexes", failed)] {
+        if let Some(number) = number.filter(|n| *n > PARALLEL_OF_MANY) {
+            errors.invalid(format!("{path}.{field}"), &json!(number), &detail);
+        }
     }
 }
 
 /// What may not change of a Job. Arguments: new, old.
 pub fn job_update(new: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = Errors::default();
+    let had = &old["spec"]["template"]["metadata"]["labels"];
+    generated_selector(new, PREFIXED.iter().all(|label| had.get(*label).is_some()), &mut errors);
     completions(new, old, &mut errors);
     errors.immutable("spec.selector", new, old);
     template(new, old, &mut errors);
-    for field in ["completionMode", "podFailurePolicy", "backoffLimitPerIndex", "managedBy", "successPolicy"]
-    {
-        errors.immutable(&format!("spec.{field}"), new, old);
+    let shapes: [(&str, internal::Shape); 5] = [
+        ("completionMode", &[]),
+        ("podFailurePolicy", internal::FAILURE_POLICY),
+        ("backoffLimitPerIndex", &[]),
+        ("managedBy", &[]),
+        ("successPolicy", internal::SUCCESS_POLICY),
+    ];
+    for (field, shape) in shapes {
+        let (now, was) = (new["spec"].get(field), old["spec"].get(field));
+        if !super::same(now, was) {
+            let shown = internal::shown(now.unwrap_or(&Value::Null), shape);
+            errors.invalid_shown(format!("spec.{field}"), &shown, super::IMMUTABLE);
+        }
     }
     errors.list()
 }
@@ -278,42 +289,31 @@ fn take_back(new: &mut Value, old: &Value, pointer: &str) {
     }
 }
 
-/// Errors of a write of a Job's status. Arguments: new, old.
-pub fn job_status(new: &Value, old: &Value) -> Vec<FieldError> {
-    let mut errors = Errors::default();
-    let (status, before) = (&new["status"], &old["status"]);
-    for field in ["active", "succeeded", "failed", "ready", "terminating"] {
-        errors.not_negative(format!("status.{field}"), status.get(field));
-    }
-    let holds = |status: &Value, kind: &str| {
-        items(status, "conditions").iter().any(|c| c["type"] == kind && c["status"] == "True")
-    };
-    if holds(status, "Complete") && holds(status, "Failed") {
-        let detail = "cannot set Complete=True and Failed=true conditions";
-        errors.invalid_bare("status.conditions", detail);
-    }
-    for (kind, what) in [("Complete", "Complete=True"), ("Failed", "Failed=True")] {
-        if holds(before, kind) && !holds(status, kind) {
-            errors
-                .invalid_bare("status.conditions", &format!("cannot disable the terminal {what} condition"));
-        }
-    }
-    let ended = holds(status, "Complete") || holds(status, "Failed");
-    if ended && status["active"].as_i64().unwrap_or(0) > 0 {
-        let detail = "active>0 is invalid for finished job";
-        errors.invalid("status.active", &status["active"], detail);
-    }
-    if given(status, "completionTime").is_some() && !holds(status, "Complete") {
-        let detail = "cannot set completionTime when there is no Complete=True condition";
-        errors.invalid("status.completionTime", &status["completionTime"], detail);
+/// Errors of a new CronJob.
+pub fn cron_job(object: &Value) -> Vec<FieldError> {
+    let mut errors = with_metadata(object);
+    cron_spec(&object["spec"], None, &mut errors);
+    let name = meta::name(object);
+    if name.len() > CRON_JOB_NAME_LIMIT {
+        let detail = format!("must be no more than {CRON_JOB_NAME_LIMIT} characters");
+        errors.invalid("metadata.name", &json!(name), &detail);
     }
     errors.list()
 }
 
-/// Errors of a CronJob.
-pub fn cron_job(object: &Value) -> Vec<FieldError> {
-    let mut errors = with_metadata(object);
-    let spec = &object["spec"];
+/// Errors of a change of a CronJob: a zone that was told in the schedule, or that nobody knows any
+/// more, may stay. Arguments: new, old, what was written.
+pub fn cron_job_change(new: &Value, old: &Value, written: Written) -> Vec<FieldError> {
+    let mut found = Vec::new();
+    metadata::common(new, &mut found);
+    let mut errors = Errors(found);
+    if written == Written::Main {
+        cron_spec(&new["spec"], Some(&old["spec"]), &mut errors);
+    }
+    errors.list()
+}
+
+fn cron_spec(spec: &Value, before: Option<&Value>, errors: &mut Errors) {
     let schedule = text(spec, "schedule");
     if schedule.is_empty() {
         errors.required("spec.schedule", "");
@@ -321,25 +321,26 @@ pub fn cron_job(object: &Value) -> Vec<FieldError> {
         if let Err(why) = cron::parse(schedule) {
             errors.invalid("spec.schedule", &json!(schedule), &why);
         }
-        if schedule.contains("TZ") && is_new(object) {
+        let zoned = |schedule: &str| schedule.contains("TZ");
+        let may = before.is_some_and(|before| zoned(text(before, "schedule")));
+        if zoned(schedule) && !may {
             let detail = "cannot use TZ or CRON_TZ in schedule, use timeZone field instead";
             errors.invalid("spec.schedule", &json!(schedule), detail);
-        } else if schedule.contains("TZ") && given(spec, "timeZone").is_some() {
+        } else if zoned(schedule) && given(spec, "timeZone").is_some() {
             let detail = "cannot use both timeZone field and TZ or CRON_TZ in schedule";
             errors.invalid("spec.schedule", &json!(schedule), detail);
         }
     }
     errors.not_negative("spec.startingDeadlineSeconds", spec.get("startingDeadlineSeconds"));
-    if let Some(zone) = given(spec, "timeZone").and_then(Value::as_str) {
-        if zone.is_empty() {
-            errors.invalid("spec.timeZone", &json!(zone), "timeZone must be nil or non-empty string");
-        } else if let Err(why) = cron::time_zone(zone) {
-            errors.invalid("spec.timeZone", &json!(zone), &why);
+    let zone = given(spec, "timeZone").and_then(Value::as_str);
+    if let Some(zone) = zone.filter(|zone| before.is_none_or(|before| before["timeZone"] != *zone)) {
+        for fault in cron::time_zone_faults(zone) {
+            errors.invalid("spec.timeZone", &json!(zone), &fault);
         }
     }
     errors.one_of("spec.concurrencyPolicy", spec.get("concurrencyPolicy"), &["Allow", "Forbid", "Replace"]);
     let job = &spec["jobTemplate"]["spec"];
-    job_spec(job, "spec.jobTemplate.spec", &mut errors);
+    job_spec(job, "spec.jobTemplate.spec", errors);
     if let Some(selector) = given(job, "selector") {
         errors.invalid("spec.jobTemplate.spec.selector", selector, "`selector` will be auto-generated");
     }
@@ -350,10 +351,4 @@ pub fn cron_job(object: &Value) -> Vec<FieldError> {
     for field in ["successfulJobsHistoryLimit", "failedJobsHistoryLimit"] {
         errors.not_negative(format!("spec.{field}"), spec.get(field));
     }
-    let name = meta::name(object);
-    if is_new(object) && name.len() > CRON_JOB_NAME_LIMIT {
-        let detail = format!("must be no more than {CRON_JOB_NAME_LIMIT} characters");
-        errors.invalid("metadata.name", &json!(name), &detail);
-    }
-    errors.list()
 }

@@ -1,14 +1,14 @@
-//! Namespace, Lease, Event, PriorityClass, RuntimeClass, PodDisruptionBudget,
-//! CertificateSigningRequest; and the door to other kinds of the cluster.
+//! Namespace, Lease, PriorityClass, RuntimeClass, PodDisruptionBudget; and the door to other kinds of
+//! the cluster.
 
 use serde_json::{Value, json};
 
-pub use super::autoscaling::autoscaler;
+pub use super::autoscaling::{autoscaler, autoscaler_change};
 pub use super::node::{validate as node, validate_update as node_update};
 pub use super::quota::{limit_range, resource_quota, resource_quota_update};
 use super::{
-    Errors, amount, given, int_or_percent, items, label_selector, metadata, names, resources, same,
-    scheduling, text, trust, with_metadata,
+    Errors, amount, coordination, given, int_or_percent, internal, items, label_selector, metadata, names,
+    resources, same, scheduling, text, with_metadata,
 };
 use crate::error::FieldError;
 use crate::meta;
@@ -41,13 +41,12 @@ pub fn lease(object: &Value) -> Vec<FieldError> {
         errors.invalid("spec.leaseDurationSeconds", seconds, "must be greater than 0");
     }
     errors.not_negative("spec.leaseTransitions", spec.get("leaseTransitions"));
-    let strategy = text(spec, "strategy");
-    if !strategy.is_empty() && strategy != "OldestEmulationVersion" {
-        let fault = names::domain_path(strategy);
-        errors.faults("spec.strategy", strategy, fault);
+    let strategy = given(spec, "strategy").and_then(Value::as_str);
+    if let Some(strategy) = strategy {
+        coordination::strategy(strategy, &mut errors);
     }
-    if !text(spec, "preferredHolder").is_empty() && strategy.is_empty() {
-        errors.forbidden("spec.preferredHolder", "may only be specified when strategy is defined");
+    if !text(spec, "preferredHolder").is_empty() && strategy.is_none_or(str::is_empty) {
+        errors.forbidden("spec.preferredHolder", "may only be specified when `strategy` is defined");
     }
     errors.list()
 }
@@ -99,7 +98,8 @@ pub fn disruption_budget(object: &Value) -> Vec<FieldError> {
     let mut errors = with_metadata(object);
     let spec = &object["spec"];
     if given(spec, "minAvailable").is_some() && given(spec, "maxUnavailable").is_some() {
-        errors.invalid("spec", spec, "minAvailable and maxUnavailable cannot be both set");
+        let shown = internal::shown(spec, internal::BUDGET);
+        errors.invalid_shown("spec", &shown, "minAvailable and maxUnavailable cannot be both set");
     }
     for field in ["minAvailable", "maxUnavailable"] {
         let (path, value) = (format!("spec.{field}"), given(spec, field));
@@ -112,74 +112,8 @@ pub fn disruption_budget(object: &Value) -> Vec<FieldError> {
     errors.one_of_if_set(
         "spec.unhealthyPodEvictionPolicy",
         spec.get("unhealthyPodEvictionPolicy"),
-        &["IfHealthyBudget", "AlwaysAllow"],
+        &["AlwaysAllow", "IfHealthyBudget"],
     );
-    errors.list()
-}
-
-/// What a certificate may be asked for, in the order that errors name it.
-const USAGES: [&str; 23] = [
-    "any",
-    "cert sign",
-    "client auth",
-    "code signing",
-    "content commitment",
-    "crl sign",
-    "data encipherment",
-    "decipher only",
-    "digital signature",
-    "email protection",
-    "encipher only",
-    "ipsec end system",
-    "ipsec tunnel",
-    "ipsec user",
-    "key agreement",
-    "key encipherment",
-    "microsoft sgc",
-    "netscape sgc",
-    "ocsp signing",
-    "s/mime",
-    "server auth",
-    "signing",
-    "timestamping",
-];
-
-/// Errors of a CertificateSigningRequest.
-pub fn signing_request(object: &Value) -> Vec<FieldError> {
-    let mut errors = Errors(metadata::of_builtin(object, names::path_segment));
-    let spec = &object["spec"];
-    let request = text(spec, "request");
-    if let Some(fault) = trust::request_fault(request) {
-        errors.invalid("spec.request", &json!(request), fault);
-    }
-    let usages = items(spec, "usages");
-    if usages.is_empty() {
-        errors.required("spec.usages", "");
-    }
-    for (index, usage) in usages.iter().enumerate() {
-        let path = format!("spec.usages[{index}]");
-        if !usage.as_str().is_some_and(|usage| USAGES.contains(&usage)) {
-            errors.not_supported(path, usage, &USAGES);
-        } else if usages[..index].contains(usage) {
-            errors.duplicate(path, usage);
-        }
-    }
-    let signer = text(spec, "signerName");
-    if signer.is_empty() {
-        errors.required("spec.signerName", "");
-    } else if !signer.split_once('/').is_some_and(|(domain, path)| {
-        domain.contains('.') && names::dns_subdomain(domain).is_empty() && !path.is_empty()
-    }) {
-        let detail = "must be a fully qualified domain and path of the form 'example.com/signer-name'";
-        errors.invalid("spec.signerName", &json!(signer), detail);
-    }
-    if let Some(seconds) = spec.get("expirationSeconds").filter(|s| s.as_i64().is_some_and(|s| s < 600)) {
-        errors.invalid(
-            "spec.expirationSeconds",
-            seconds,
-            "may not specify a duration less than 600 seconds (10 minutes)",
-        );
-    }
     errors.list()
 }
 
@@ -197,6 +131,15 @@ pub fn runtime_class(object: &Value) -> Vec<FieldError> {
         errors.extend(found);
         let tolerations = items(scheduling, "tolerations");
         self::scheduling::tolerations(tolerations, "scheduling.tolerations", &mut errors);
+        let key = |toleration: &Value| {
+            ["key", "operator", "value", "effect"].map(|field| text(toleration, field).to_owned())
+        };
+        for (index, toleration) in tolerations.iter().enumerate() {
+            if tolerations[..index].iter().any(|other| key(other) == key(toleration)) {
+                let shown = internal::shown(toleration, internal::TOLERATION);
+                errors.duplicate_shown(format!("scheduling.tolerations[{index}]"), &shown);
+            }
+        }
     }
     errors.list()
 }

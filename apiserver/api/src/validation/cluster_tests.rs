@@ -222,7 +222,7 @@ fn the_cluster_in_depth() {
         ),
         [
             "spec.maxUnavailable: Invalid value: \"150%\": must not be greater than 100%",
-            "spec.unhealthyPodEvictionPolicy: Unsupported value: \"Maybe\": supported values: \"IfHealthyBudget\", \"AlwaysAllow\"",
+            "spec.unhealthyPodEvictionPolicy: Unsupported value: \"Maybe\": supported values: \"AlwaysAllow\", \"IfHealthyBudget\"",
         ]
     );
     assert_eq!(

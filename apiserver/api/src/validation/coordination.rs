@@ -41,15 +41,20 @@ pub fn lease_candidate(object: &Value) -> Vec<FieldError> {
                 errors.required("spec.emulationVersion", detail);
             }
         }
-        // Kubernetes repeats the last part of this path.
-        other if other.contains('/') => {
-            errors.faults("spec.strategy.strategy", other, names::qualified_name(other));
-        }
-        other => {
-            errors.extend([FieldError::not_supported("spec.strategy.strategy", &json!(other), &[OLDEST])]);
-        }
+        other => strategy(other, &mut errors),
     }
     errors.list()
+}
+
+/// By what the holder of a lease is chosen: a name of Kubernetes' own or one with a domain.
+pub(super) fn strategy(strategy: &str, errors: &mut Errors) {
+    // Kubernetes repeats the last part of this path.
+    let path = "spec.strategy.strategy";
+    if strategy.contains('/') {
+        errors.faults(path, strategy, names::qualified_name(strategy));
+    } else if strategy != OLDEST {
+        errors.not_supported(path, &json!(strategy), &[OLDEST]);
+    }
 }
 
 /// A candidate stays with its lease. Arguments: new, old.

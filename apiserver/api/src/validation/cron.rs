@@ -41,35 +41,35 @@ fn descriptor(text: &str) -> Result<(), String> {
         return Ok(());
     }
     match text.strip_prefix("@every ") {
-        Some(span) if is_duration(span) => Ok(()),
-        Some(span) => Err(format!("failed to parse duration {text}: time: invalid duration {span:?}")),
+        Some(span) => duration(span).map_err(|why| format!("failed to parse duration {text}: time: {why}")),
         None => Err(format!("unrecognized descriptor: {text}")),
     }
 }
 
 /// `1h30m`, `1.5s`: numbers, each with a unit.
-fn is_duration(text: &str) -> bool {
+fn duration(text: &str) -> Result<(), String> {
+    let invalid = || Err(format!("invalid duration {text:?}"));
     let mut rest = text.strip_prefix(['-', '+']).unwrap_or(text);
     if rest == "0" {
-        return true;
+        return Ok(());
     }
-    let mut any = false;
+    if rest.is_empty() {
+        return invalid();
+    }
+    let part = |c: char| c.is_ascii_digit() || c == '.';
     while !rest.is_empty() {
-        let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
-        let (number, after) = rest.split_at(end);
+        let (number, after) = rest.split_at(rest.find(|c| !part(c)).unwrap_or(rest.len()));
         if number.matches('.').count() > 1 || !number.bytes().any(|b| b.is_ascii_digit()) {
-            return false;
+            return invalid();
         }
-        let unit = ["ns", "us", "µs", "ms", "s", "m", "h"].iter().find(|unit| {
-            after
-                .strip_prefix(**unit)
-                .is_some_and(|r| r.is_empty() || r.starts_with(|c: char| c.is_ascii_digit() || c == '.'))
-        });
-        let Some(unit) = unit else { return false };
-        rest = &after[unit.len()..];
-        any = true;
+        let (unit, after) = after.split_at(after.find(part).unwrap_or(after.len()));
+        match unit {
+            "" => return Err(format!("missing unit in duration {text:?}")),
+            "ns" | "us" | "µs" | "μs" | "ms" | "s" | "m" | "h" => rest = after,
+            _ => return Err(format!("unknown unit {unit:?} in duration {text:?}")),
+        }
     }
-    any
+    Ok(())
 }
 
 fn range(range: &str, (low, high): (i64, i64), words: &[&str], first: i64) -> Result<(), String> {
@@ -121,24 +121,38 @@ fn range(range: &str, (low, high): (i64, i64), words: &[&str], first: i64) -> Re
     Ok(())
 }
 
-/// Whether a text is the name of a time zone. A machine without zones knows none, so there any
-/// name of the right form is taken.
-pub(super) fn time_zone(name: &str) -> Result<(), String> {
+/// What is wrong with `timeZone`.
+pub(super) fn time_zone_faults(name: &str) -> Vec<String> {
+    if name.is_empty() {
+        return vec!["timeZone must be nil or non-empty string".to_owned()];
+    }
+    let fits = |part: &str| {
+        !matches!(part, "." | "..")
+            && !part.starts_with('-')
+            && (1..=14).contains(&part.len())
+            && part.bytes().all(|b| b.is_ascii_alphanumeric() || b"+-_.".contains(&b))
+    };
+    if !name.split('/').all(fits) {
+        return vec![format!("unknown time zone {name}")];
+    }
+    let mut faults = Vec::new();
     if name.eq_ignore_ascii_case("local") {
         let why = "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones";
-        return Err(why.to_owned());
+        faults.push(why.to_owned());
     }
-    let unknown = || format!("unknown time zone {name}");
-    // As the reference's own expression has it: letters, digits and `+-_/`, no dots.
-    let fits = name.bytes().all(|b| b.is_ascii_alphanumeric() || b"+-_/".contains(&b));
-    if !fits || name.len() > 14 * 6 {
-        return Err(unknown());
-    }
+    faults.extend(time_zone(name).err());
+    faults
+}
+
+/// Whether a text is the name of a time zone, in its own capitals. A machine without zones knows
+/// none, so there any name is taken.
+fn time_zone(name: &str) -> Result<(), String> {
     let zones = jiff::tz::db();
-    if name == "UTC" || zones.is_definitively_empty() || zones.get(name).is_ok() {
+    let known = || zones.get(name).is_ok_and(|zone| zone.iana_name().is_none_or(|own| own == name));
+    if matches!(name, "UTC" | "Local") || zones.is_definitively_empty() || known() {
         Ok(())
     } else {
-        Err(unknown())
+        Err(format!("unknown time zone {name}"))
     }
 }
 
@@ -166,6 +180,8 @@ mod tests {
             ("*/0 * * * *", "step of range should be a positive number: */0"),
             ("@sometimes", "unrecognized descriptor: @sometimes"),
             ("@every x", "failed to parse duration @every x: time: invalid duration \"x\""),
+            ("@every 5", "failed to parse duration @every 5: time: missing unit in duration \"5\""),
+            ("@every 5d", "failed to parse duration @every 5d: time: unknown unit \"d\" in duration \"5d\""),
             ("5-1 * * * *", "beginning of range (5) beyond end of range (1): 5-1"),
             ("1-2-3 * * * *", "too many hyphens: 1-2-3"),
             ("1/2/3 * * * *", "too many slashes: 1/2/3"),
@@ -177,8 +193,17 @@ mod tests {
 
     #[test]
     fn time_zones() {
-        assert_eq!(time_zone("UTC"), Ok(()));
-        assert_eq!(time_zone("a b"), Err("unknown time zone a b".to_owned()));
-        assert!(time_zone("Local").is_err());
+        let explicit = "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones";
+        for (name, faults) in [
+            ("UTC", &[][..]),
+            ("", &["timeZone must be nil or non-empty string"]),
+            ("a b", &["unknown time zone a b"]),
+            ("../x", &["unknown time zone ../x"]),
+            ("/UTC", &["unknown time zone /UTC"]),
+            ("ThisPartIsTooLong", &["unknown time zone ThisPartIsTooLong"]),
+            ("Local", &[explicit]),
+        ] {
+            assert_eq!(time_zone_faults(name), faults, "{name}");
+        }
     }
 }

@@ -23,10 +23,11 @@ pub fn slice(object: &Value) -> Vec<FieldError> {
     let endpoints = items(object, "endpoints");
     if endpoints.len() > ENDPOINTS {
         errors.too_many("endpoints", endpoints.len(), ENDPOINTS);
-    }
-    let strict = is_new(object);
-    for (index, endpoint) in endpoints.iter().enumerate() {
-        self::endpoint(endpoint, ty, strict, &format!("endpoints[{index}]"), &mut errors);
+    } else {
+        let strict = is_new(object);
+        for (index, endpoint) in endpoints.iter().enumerate() {
+            self::endpoint(endpoint, ty, strict, &format!("endpoints[{index}]"), &mut errors);
+        }
     }
     slice_ports(items(object, "ports"), &mut errors);
     errors.list()
@@ -74,30 +75,44 @@ fn address(text: &str, ty: &str, strict: bool, path: &str, errors: &mut Errors) 
         }
         ("IPv4", _) => errors.invalid(path, &json!(text), "must be a valid IPv4 address"),
         ("IPv6", _) => errors.invalid(path, &json!(text), "must be a valid IPv6 address"),
-        ("FQDN", _) if !text.contains('.') => {
-            errors.invalid(
-                path,
-                &json!(text),
-                "should be a domain with at least two segments separated by dots",
-            );
-        }
-        ("FQDN", _) => errors.faults(path, text, names::dns_subdomain(text)),
+        ("FQDN", _) => domain(text, path, errors),
         _ => {}
+    }
+}
+
+/// A domain of two labels or more; a dot at the end is let pass.
+fn domain(text: &str, path: &str, errors: &mut Errors) {
+    if text.is_empty() {
+        return errors.required(path, "");
+    }
+    let name = text.strip_suffix('.').unwrap_or(text);
+    let faults = names::dns_subdomain(name);
+    let labels: Vec<&str> = name.split('.').collect();
+    if !faults.is_empty() {
+        errors.invalid(path, &json!(name), &faults.join(","));
+    } else if labels.len() < 2 {
+        let detail = "should be a domain with at least two segments separated by dots";
+        errors.invalid(path, &json!(name), detail);
+    } else {
+        let wrong = labels.into_iter().find(|label| !names::dns_label(label).is_empty());
+        if let Some(label) = wrong {
+            errors.invalid(path, &json!(label), &names::dns_label(label).join(","));
+        }
     }
 }
 
 fn slice_ports(ports: &[Value], errors: &mut Errors) {
     if ports.len() > PORTS {
-        errors.too_many("ports", ports.len(), PORTS);
+        return errors.too_many("ports", ports.len(), PORTS);
     }
     let mut seen = BTreeSet::new();
     for (index, port) in ports.iter().enumerate() {
         let path = format!("ports[{index}]");
         let name = text(port, "name");
+        errors.name_if_set(&format!("{path}.name"), name, names::dns_label);
         if !seen.insert(name) {
             errors.duplicate(format!("{path}.name"), &json!(name));
         }
-        errors.name_if_set(&format!("{path}.name"), name, names::dns_label);
         errors.one_of(&format!("{path}.protocol"), port.get("protocol"), &["SCTP", "TCP", "UDP"]);
         if let Some(number) = port.get("port").and_then(Value::as_i64) {
             for fault in names::port_number(number) {

@@ -375,60 +375,11 @@ fn api_services() {
 }
 
 #[test]
-fn trust_and_certificates_of_pods() {
-    let pem = |label: &str| format!("-----BEGIN {label}-----\nMAYCAQECAQI=\n-----END {label}-----\n");
-    let path = "certificates.k8s.io/v1beta1/clustertrustbundles";
-    let base = json!({"metadata": {"name": "example.com:s:x"},
-        "spec": {"signerName": "example.com/s", "trustBundle": pem("CERTIFICATE")}});
-    let twice = pem("CERTIFICATE").repeat(2);
-    refused(
-        path,
-        &base,
-        &[
-            (
-                json!({"metadata": {"name": "x"}}),
-                &["metadata.name: Invalid value: \"x\": ClusterTrustBundle for signerName \
-            example.com/s must be named with prefix example.com:s:"],
-            ),
-            (
-                json!({"spec": {"trustBundle": ""}}),
-                &[
-                    "spec.trustBundle: Invalid value: \"<value omitted>\": at least one trust anchor must be provided",
-                ],
-            ),
-            (
-                json!({"spec": {"trustBundle": twice}}),
-                &[
-                    "spec.trustBundle: Invalid value: \"<value omitted>\": trust bundle contains duplicate entries",
-                ],
-            ),
-            (
-                json!({"spec": {"trustBundle": pem("KEY")}}),
-                &["spec.trustBundle: Invalid value: \"<value omitted>\": entry 0 has bad block type: KEY"],
-            ),
-        ],
-    );
+fn certificates_of_pods_live_for_a_day() {
     let path = "certificates.k8s.io/v1beta1/podcertificaterequests";
     let base = json!({"spec": {"signerName": "example.com/s", "podName": "p", "podUID": "u", "serviceAccountName": "s",
         "serviceAccountUID": "v", "nodeName": "n", "nodeUID": "w", "pkixPublicKey": "MAYCAQECAQI="}});
     assert_eq!(defaulted(path, &base)["spec"]["maxExpirationSeconds"], 86_400);
-    refused(
-        path,
-        &base,
-        &[(
-            json!({"spec": {"podUID": "", "maxExpirationSeconds": 60}}),
-            &[
-                "spec.podUID: Required value: podUID must not be empty",
-                "spec.maxExpirationSeconds: Invalid value: 60: must be in the range [3600, 7862400]",
-            ],
-        )],
-    );
-    let condition = json!({"type": "Issued", "status": "True", "reason": "R", "lastTransitionTime": "2026-01-01T00:00:00Z"});
-    let issued = merge(&base, &json!({"status": {"conditions": [condition]}}));
-    assert_eq!(
-        change(path, &issued, &base, Written::Status),
-        ["status.certificateChain: Required value: must be set when the request is issued"]
-    );
 }
 
 #[test]

@@ -93,6 +93,27 @@ pub(crate) fn range(text: &str, strict: bool, path: &str, errors: &mut Errors) -
     Some((ip, length))
 }
 
+/// What is wrong with an address that must be spelt as it is printed: that of an IPAddress' name.
+pub(crate) fn canonical_fault(text: &str) -> Option<String> {
+    let Some(ip) = parse(text) else { return Some(ADDRESS.to_owned()) };
+    if text.parse::<IpAddr>().is_err() {
+        Some("must not have leading 0s".to_owned())
+    } else if is_mapped(ip) {
+        Some("must not be an IPv4-mapped IPv6 address".to_owned())
+    } else {
+        (ip.to_string() != text).then(|| format!("must be in canonical form (\"{ip}\")"))
+    }
+}
+
+/// Refuses what is no range, and every spelling of one but that in which it is printed.
+pub(crate) fn canonical_range(text: &str, path: &str, errors: &mut Errors) {
+    let before = errors.count();
+    let Some((ip, length)) = range(text, true, path, errors) else { return };
+    if errors.count() == before && format!("{ip}/{length}") != text {
+        errors.invalid(path, &json!(text), &format!("must be in canonical form (\"{ip}/{length}\")"));
+    }
+}
+
 /// Refuses addresses to which traffic would stay on the sender's machine or link.
 pub(crate) fn not_special(ip: IpAddr, text: &str, path: &str, errors: &mut Errors) {
     let mut refuse = |wrong: bool, detail: &str| {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::{Errors, given, items, names, text};
+use super::{Errors, given, internal, is_indexed_job, items, names, text};
 
 const RULES: usize = 20;
 const CONDITIONS: usize = 20;
@@ -110,8 +110,9 @@ fn exit_codes(codes: &Value, pod: &Value, path: &str, errors: &mut Errors) {
 pub(super) fn success(spec: &Value, path: &str, errors: &mut Errors) {
     let Some(policy) = given(spec, "successPolicy") else { return };
     let path = format!("{path}.successPolicy");
-    if text(spec, "completionMode") != "Indexed" {
-        return errors.invalid(path, policy, "requires indexed completion mode");
+    if !is_indexed_job(spec) {
+        let shown = internal::shown(policy, internal::SUCCESS_POLICY);
+        return errors.invalid_shown(path, &shown, "requires indexed completion mode");
     }
     let path = format!("{path}.rules");
     let rules = items(policy, "rules");
@@ -166,33 +167,41 @@ fn success_rule(rule: &Value, completions: i64, path: &str, errors: &mut Errors)
 }
 
 /// How many indexes `1,3-5,7` names, each below `completions` and in order.
-fn count_indexes(list: &str, completions: i64) -> Result<i64, String> {
+pub(super) fn count_indexes(list: &str, completions: i64) -> Result<i64, String> {
     if list.is_empty() {
         return Ok(0);
     }
     let (mut total, mut previous) = (0, None);
     for part in list.split(',') {
-        let limits: Vec<&str> = part.split('-').collect();
-        if limits.len() > 2 {
-            return Err(format!(
-                "the fragment {part:?} violates the requirement that an index interval can have at most two parts separated by '-'"
-            ));
+        let (first, last) = interval(part, completions)?;
+        if let Some(previous) = previous.filter(|previous| *previous >= first) {
+            return Err(format!("non-increasing order, previous: {previous}, current: {first}"));
         }
-        let mut numbers = Vec::new();
-        for limit in limits {
-            let number: i64 = limit
-                .parse()
-                .map_err(|_| format!("cannot convert string to integer for index: {limit:?}"))?;
-            if number >= completions {
-                return Err(format!("too large index: {limit:?}"));
-            }
-            if let Some(previous) = previous.filter(|previous| *previous >= number) {
-                return Err(format!("non-increasing order, previous: {previous}, current: {number}"));
-            }
-            previous = Some(number);
-            numbers.push(number);
-        }
-        total += numbers.last().zip(numbers.first()).map_or(0, |(last, first)| last - first + 1);
+        total += last - first + 1;
+        previous = Some(last);
     }
     Ok(total)
+}
+
+/// First and last of `3` or `3-5`, both below `completions`.
+pub(super) fn interval(part: &str, completions: i64) -> Result<(i64, i64), String> {
+    let limits: Vec<&str> = part.split('-').collect();
+    let number = |limit: &str| {
+        let number: i64 =
+            limit.parse().map_err(|_| format!("cannot convert string to integer for index: {limit:?}"))?;
+        if number >= completions { Err(format!("too large index: {limit:?}")) } else { Ok(number) }
+    };
+    match limits.as_slice() {
+        [one] => number(one).map(|number| (number, number)),
+        [first, last] => {
+            let (first, last) = (number(first)?, number(last)?);
+            if first >= last {
+                return Err(format!("non-increasing order, previous: {first}, current: {last}"));
+            }
+            Ok((first, last))
+        }
+        _ => Err(format!(
+            "the fragment {part:?} violates the requirement that an index interval can have at most two parts separated by '-'"
+        )),
+    }
 }

@@ -61,8 +61,8 @@ pub fn common(object: &Value, errors: &mut Vec<FieldError>) {
         let faults = names::dns_label(namespace);
         errors.extend(faults.iter().map(|f| FieldError::invalid("metadata.namespace", &json!(namespace), f)));
     }
-    labels(object.pointer("/metadata/labels"), "metadata.labels", errors);
-    annotations(object.pointer("/metadata/annotations"), "metadata.annotations", errors);
+    labels(meta::at(object, "/metadata/labels"), "metadata.labels", errors);
+    annotations(meta::at(object, "/metadata/annotations"), "metadata.annotations", errors);
     owners(object, errors);
     finalizers(object, errors);
 }

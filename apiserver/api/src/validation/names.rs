@@ -227,22 +227,13 @@ pub fn http_header(text: &str) -> Faults {
     ]
 }
 
-/// `dns_subdomain/path`, as names of controllers are written.
-pub fn domain_path(text: &str) -> Faults {
-    let Some((domain, path)) = text.split_once('/') else {
-        return vec!["must be a domain-prefixed path (such as \"acme.io/foo\")".to_owned()];
-    };
-    if domain.is_empty() || path.is_empty() {
-        return vec!["must be a domain-prefixed path (such as \"acme.io/foo\")".to_owned()];
+/// What can follow the domain in the name of a controller.
+pub fn http_path(text: &str) -> Faults {
+    let fits = |b: u8| b.is_ascii_alphanumeric() || b"/-._~%!$&'()*+,;=:".contains(&b);
+    if !text.is_empty() && text.bytes().all(fits) {
+        return Faults::new();
     }
-    let mut faults: Faults = dns_subdomain(domain);
-    let fits = |b: u8| b.is_ascii_alphanumeric() || b"/:#[]@!$&'()*+,;=._~%-".contains(&b);
-    if !path.bytes().all(fits) {
-        faults.push(
-            "Invalid path (regex used for validation is '[A-Za-z0-9/\\-._~%!$&'()*+,;=:]+')".to_owned(),
-        );
-    }
-    faults
+    vec!["Invalid path (regex used for validation is '[A-Za-z0-9/\\-._~%!$&'()*+,;=:]+')".to_owned()]
 }
 
 /// RFC 1123 subdomain that may also have underscores: search domains.

@@ -1,12 +1,10 @@
 //! Ingress, IngressClass, NetworkPolicy, IPAddress, ServiceCIDR.
 
-use std::net::IpAddr;
-
 use serde_json::{Value, json};
 
 use super::{
-    Errors, container, given, ip, is_new, items, label_selector, metadata, names, service, text,
-    with_metadata,
+    Errors, IMMUTABLE, container, given, internal, ip, is_new, items, label_selector, metadata, names, same,
+    service, text, with_metadata,
 };
 use crate::error::FieldError;
 use crate::meta;
@@ -147,9 +145,16 @@ fn backend(backend: &Value, path: &str, errors: &mut Errors) {
 
 /// Group, kind and name of an object.
 fn object_reference(reference: &Value, path: &str, errors: &mut Errors) {
-    errors.name_if_set(&format!("{path}.apiGroup"), text(reference, "apiGroup"), names::dns_subdomain);
+    if let Some(group) = given(reference, "apiGroup").and_then(Value::as_str) {
+        errors.faults(&format!("{path}.apiGroup"), group, names::dns_subdomain(group));
+    }
     for field in ["kind", "name"] {
-        errors.name(&format!("{path}.{field}"), text(reference, field), names::path_segment);
+        let (path, value) = (format!("{path}.{field}"), text(reference, field));
+        if value.is_empty() {
+            errors.required(path, &format!("{field} is required"));
+        } else {
+            errors.faults(&path, value, names::path_segment(value));
+        }
     }
 }
 
@@ -161,7 +166,7 @@ pub fn ingress_class(object: &Value) -> Vec<FieldError> {
     if controller.len() > CONTROLLER_LENGTH {
         errors.too_long("spec.controller", CONTROLLER_LENGTH);
     }
-    errors.name("spec.controller", controller, names::domain_path);
+    errors.domain_path("spec.controller", controller);
     let Some(parameters) = given(spec, "parameters") else { return errors.list() };
     let path = "spec.parameters";
     object_reference(parameters, path, &mut errors);
@@ -174,7 +179,7 @@ pub fn ingress_class(object: &Value) -> Vec<FieldError> {
         }
         "Cluster" => {}
         "Namespace" => match namespace {
-            None | Some("") => errors.required(at, "`parameters.scope` is set to 'Namespace'"),
+            None => errors.required(at, "`parameters.scope` is set to 'Namespace'"),
             Some(name) => errors.faults(&at, name, names::dns_label(name)),
         },
         other => errors.not_supported(format!("{path}.scope"), &json!(other), &["Cluster", "Namespace"]),
@@ -212,13 +217,13 @@ pub fn policy(object: &Value) -> Vec<FieldError> {
         return errors.list();
     }
     for (index, ty) in types.iter().enumerate().filter(|(_, ty)| *ty != "Ingress" && *ty != "Egress") {
-        errors.not_supported(format!("spec.policyTypes[{index}]"), ty, &["Egress", "Ingress"]);
+        errors.not_supported(format!("spec.policyTypes[{index}]"), ty, &["Ingress", "Egress"]);
     }
     errors.list()
 }
 
 fn policy_port(port: &Value, path: &str, errors: &mut Errors) {
-    errors.one_of_if_set(&format!("{path}.protocol"), port.get("protocol"), &["SCTP", "TCP", "UDP"]);
+    errors.one_of_if_set(&format!("{path}.protocol"), port.get("protocol"), &["TCP", "UDP", "SCTP"]);
     let number = given(port, "port");
     let end = given(port, "endPort").and_then(Value::as_i64);
     let at = format!("{path}.endPort");
@@ -226,19 +231,19 @@ fn policy_port(port: &Value, path: &str, errors: &mut Errors) {
         (Some(Value::String(_)), Some(end)) => {
             errors.invalid(at, &json!(end), "may not be specified when `port` is non-numeric");
         }
-        (Some(start), Some(end)) => {
-            if end < start.as_i64().unwrap_or(0) {
-                errors.invalid(at.as_str(), start, "must be greater than or equal to `port`");
-            }
-            container::port_reference(&json!(end), &at, errors);
-        }
         (None, Some(end)) => {
-            errors.invalid(at, &json!(end), "must be empty when `port` is not specified");
+            errors.invalid(at, &json!(end), "may not be specified when `port` is not specified");
         }
-        (_, None) => {}
+        _ => {}
     }
-    if let Some(number) = number {
-        container::port_reference(number, &format!("{path}.port"), errors);
+    let Some(number) = number else { return };
+    container::port_reference(number, &format!("{path}.port"), errors);
+    if let (Some(start), Some(end)) = (number.as_i64(), end) {
+        let at = format!("{path}.endPort");
+        if end < start {
+            errors.invalid(at.as_str(), &json!(start), "must be greater than or equal to `port`");
+        }
+        container::port_reference(&json!(end), &at, errors);
     }
 }
 
@@ -278,16 +283,28 @@ fn ip_block(block: &Value, strict: bool, path: &str, errors: &mut Errors) {
 
 /// Errors of an IPAddress, which is named after its address.
 pub fn ip_address(object: &Value) -> Vec<FieldError> {
-    let canonical = |name: &str| match name.parse::<IpAddr>() {
-        Ok(ip) if ip.to_string() == name => Vec::new(),
-        _ => vec!["must be a valid IP address in canonical form".to_owned()],
-    };
+    let canonical = |name: &str| ip::canonical_fault(name).into_iter().collect();
     let mut errors = Errors(metadata::of_builtin(object, canonical));
-    let parent = &object["spec"]["parentRef"];
-    if parent.is_null() {
+    let Some(parent) = given(&object["spec"], "parentRef") else {
         errors.required("spec.parentRef", "");
-    } else if text(parent, "name").is_empty() {
-        errors.required("spec.parentRef.name", "");
+        return errors.list();
+    };
+    let path = "spec.parentRef";
+    errors.name_if_set(&format!("{path}.group"), text(parent, "group"), names::dns_subdomain);
+    for field in ["resource", "name"] {
+        errors.name(&format!("{path}.{field}"), text(parent, field), names::path_segment);
+    }
+    errors.name_if_set(&format!("{path}.namespace"), text(parent, "namespace"), names::path_segment);
+    errors.list()
+}
+
+/// What an IPAddress is for stays. Arguments: new, old.
+pub fn ip_address_update(new: &Value, old: &Value) -> Vec<FieldError> {
+    let mut errors = Errors::default();
+    let (now, was) = (new["spec"].get("parentRef"), old["spec"].get("parentRef"));
+    if !same(now, was) {
+        let shown = internal::shown(now.unwrap_or(&Value::Null), internal::PARENT);
+        errors.invalid_shown("spec.parentRef", &shown, IMMUTABLE);
     }
     errors.list()
 }
@@ -295,34 +312,36 @@ pub fn ip_address(object: &Value) -> Vec<FieldError> {
 /// Errors of a ServiceCIDR.
 pub fn service_cidr(object: &Value) -> Vec<FieldError> {
     let mut errors = with_metadata(object);
-    let ranges = items(&object["spec"], "cidrs");
+    let (spec, path) = (&object["spec"], "spec.cidrs");
+    let ranges: Vec<&str> = items(spec, "cidrs").iter().filter_map(Value::as_str).collect();
+    let shown = internal::shown(spec, internal::SERVICE_CIDR);
     if ranges.is_empty() {
-        errors.required("spec.cidrs", "at least one CIDR required");
+        errors.required(path, "at least one CIDR required");
         return errors.list();
     }
     if ranges.len() > 2 {
-        errors.invalid("spec.cidrs", &json!(ranges), "may only hold up to 2 values");
+        errors.invalid_shown(path, &shown, "may only hold up to 2 values");
         return errors.list();
     }
-    let mut families = Vec::new();
-    for (index, range) in ranges.iter().enumerate() {
-        let path = format!("spec.cidrs[{index}]");
-        let found = ip::range(range.as_str().unwrap_or_default(), true, &path, &mut errors);
-        families.extend(found.map(|(address, _)| address.is_ipv4()));
+    if let [one, other] = ranges[..] {
+        let family = |range: &str| ip::parse_range(range).map(|(address, _)| address.is_ipv4());
+        let both = family(one).zip(family(other)).is_some_and(|(one, other)| one != other);
+        if !both {
+            let detail =
+                "may specify no more than one IP for each IP family, i.e 192.168.0.0/24 and 2001:db8::/64";
+            errors.invalid_shown(path, &shown, detail);
+            return errors.list();
+        }
     }
-    if let [one, other] = families[..]
-        && one == other
-    {
-        let detail =
-            "may specify no more than one IP for each IP family, i.e 192.168.0.0/24 and 2001:db8::/64";
-        errors.invalid("spec.cidrs", &json!(ranges), detail);
+    for (index, range) in ranges.iter().enumerate() {
+        ip::canonical_range(range, &format!("{path}[{index}]"), &mut errors);
     }
     errors.list()
 }
 
-/// What an IPAddress or ServiceCIDR says stays. Arguments: new, old.
-pub fn spec_update(new: &Value, old: &Value) -> Vec<FieldError> {
+/// The ranges of a ServiceCIDR stay. Arguments: new, old.
+pub fn service_cidr_update(new: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = Errors::default();
-    errors.immutable("spec", new, old);
+    errors.immutable("spec.cidrs", new, old);
     errors.list()
 }

@@ -22,6 +22,11 @@ const ONLY: &str = "pod updates may not change fields other than `spec.container
 /// containers have their own subresources and do not come through here.
 pub fn validate_update(new: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = Errors::default();
+    if new["spec"] == old["spec"] {
+        // Most updates are of metadata.
+        deadline(&new["spec"], &old["spec"], &mut errors);
+        return errors.list();
+    }
     // What an earlier version stored may lack defaults that the new object has by now.
     let mut old = old.clone();
     defaulting::pod::default(&mut old);

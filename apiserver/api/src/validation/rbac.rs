@@ -30,7 +30,11 @@ pub fn cluster_role(object: &Value) -> Vec<FieldError> {
             errors.required(path, "at least one clusterRoleSelector required if aggregationRule is non-nil");
         }
         for (index, selector) in selectors.iter().enumerate() {
-            super::label_selector(Some(selector), &format!("{path}[{index}]"), &mut errors);
+            let path = format!("{path}[{index}]");
+            super::label_selector(Some(selector), &path, &mut errors);
+            if crate::selector::LabelSelector::from_meta(selector).is_err() {
+                errors.invalid(path, selector, "invalid label selector.");
+            }
         }
     }
     errors.list()
@@ -66,7 +70,7 @@ fn rules(object: &Value, namespaced: bool, errors: &mut Errors) {
 
 /// Errors of a RoleBinding.
 pub fn role_binding(object: &Value) -> Vec<FieldError> {
-    binding(object, &["ClusterRole", "Role"], true)
+    binding(object, &["Role", "ClusterRole"], true)
 }
 
 /// Errors of a ClusterRoleBinding.
@@ -137,7 +141,8 @@ fn binding(object: &Value, kinds: &[&str], namespaced: bool) -> Vec<FieldError> 
 pub fn binding_update(new: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = Errors::default();
     if !same(new.get("roleRef"), old.get("roleRef")) {
-        errors.invalid("roleRef", &new["roleRef"], "cannot change roleRef");
+        let shown = super::internal::shown(&new["roleRef"], super::internal::ROLE);
+        errors.invalid_shown("roleRef", &shown, "cannot change roleRef");
     }
     errors.list()
 }

@@ -47,17 +47,20 @@ pub(super) fn conditions(list: &[Value], path: &str, errors: &mut Errors) {
     for (index, condition) in list.iter().enumerate() {
         let at = format!("{path}[{index}]");
         let kind = text(condition, "type");
-        errors.faults(&format!("{at}.type"), kind, names::qualified_name(kind));
         if !seen.insert(kind) {
             errors.duplicate(format!("{at}.type"), &json!(kind));
         }
-        errors.one_of(&format!("{at}.status"), condition.get("status"), &["False", "True", "Unknown"]);
+        errors.faults(&format!("{at}.type"), kind, names::qualified_name(kind));
+        let (state, states) = (text(condition, "status"), ["False", "True", "Unknown"]);
+        if !states.contains(&state) {
+            errors.not_supported(format!("{at}.status"), &json!(state), &states);
+        }
         if condition["observedGeneration"].as_i64().is_some_and(|n| n < 0) {
             let detail = "must be greater than or equal to zero";
             errors.invalid(format!("{at}.observedGeneration"), &condition["observedGeneration"], detail);
         }
         if text(condition, "lastTransitionTime").is_empty() {
-            errors.required(format!("{at}.lastTransitionTime"), "must be set");
+            errors.required(format!("{at}.lastTransitionTime"), "");
         }
         let reason = text(condition, "reason");
         if reason.is_empty() {
@@ -84,6 +87,9 @@ fn is_reason(reason: &str) -> bool {
         && reason.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b',' | b':'))
 }
 
+/// Longest name of a signer: a domain, a slash, and a namespace and a name with a dot between, bytes.
+const SIGNER: usize = 253 + 1 + 253 + 63 + 1;
+
 /// `example.com/signer`: a domain of two labels or more, and a path.
 pub(super) fn signer_name(name: &str, path: &str, errors: &mut Errors) {
     if name.is_empty() {
@@ -95,14 +101,27 @@ pub(super) fn signer_name(name: &str, path: &str, errors: &mut Errors) {
         errors.invalid(path, &json!(name), detail);
         return;
     };
-    errors.faults(path, name, names::dns_subdomain(domain));
-    if !domain.contains('.') {
-        let detail =
-            format!("should be a domain with at least two segments separated by dots (\"{domain}\")");
-        errors.invalid(path, &json!(name), &detail);
+    if domain.len() > 253 {
+        errors.too_long(path, 253);
     }
-    for part in rest.split('.') {
-        errors.faults(path, name, names::dns_subdomain(part));
+    labels(domain, names::dns_label, path, errors);
+    if !domain.contains('.') {
+        let detail = "should be a domain with at least two segments separated by dots";
+        errors.invalid(path, &json!(domain), detail);
+    }
+    labels(rest, names::dns_subdomain, path, errors);
+    if name.len() > SIGNER {
+        errors.too_long(path, SIGNER);
+    }
+}
+
+/// The first part between dots that is wrong.
+fn labels(text: &str, grammar: fn(&str) -> names::Faults, path: &str, errors: &mut Errors) {
+    let wrong = text.split('.').map(|label| (label, grammar(label))).find(|(_, faults)| !faults.is_empty());
+    for (label, fault) in
+        wrong.into_iter().flat_map(|(label, faults)| faults.into_iter().map(move |f| (label, f)))
+    {
+        errors.invalid(path, &json!(text), &format!("validating label {label:?}: {fault}"));
     }
 }
 

@@ -4,7 +4,10 @@
 
 use serde_json::{Value, json};
 
-use super::{Errors, autoscaling, batch, metadata, network, node, pod_status, quota, service, storage, text};
+use super::{
+    Errors, csi, items, job_status, metadata, network, node, pod_status, quota, service, shared, storage,
+    text,
+};
 use crate::error::FieldError;
 
 /// Errors of a status: new, old.
@@ -19,14 +22,13 @@ pub fn of(group: &str, plural: &str) -> Option<CheckStatus> {
         ("", "resourcequotas") => quota::resource_quota_status,
         ("", "namespaces") => namespace,
         ("", "persistentvolumeclaims") => storage::claim_status,
-        ("", "persistentvolumes") | ("storage.k8s.io", "volumeattachments") => nothing,
+        ("", "persistentvolumes") => nothing,
+        ("storage.k8s.io", "volumeattachments") => csi::attachment_status,
         ("", "replicationcontrollers") | ("apps", "replicasets") => replicas,
         ("apps", "deployments") => deployment,
         ("apps", "statefulsets") => stateful_set,
         ("apps", "daemonsets") => daemon_set,
-        ("batch", "jobs") => batch::job_status,
-        ("batch", "cronjobs") => nothing,
-        ("autoscaling", "horizontalpodautoscalers") => autoscaling::autoscaler_status,
+        ("batch", "jobs") => job_status::validate,
         ("policy", "poddisruptionbudgets") => budget,
         ("networking.k8s.io", "ingresses") => network::ingress_status,
         _ => return None,
@@ -135,7 +137,7 @@ fn collisions(new: &Value, old: &Value, errors: &mut Errors) {
     if let Some(was) = count(old)
         && count(new).is_none_or(|now| now < was)
     {
-        let shown = json!(count(new));
+        let shown = json!(count(new).unwrap_or(0));
         errors.invalid("status.collisionCount", &shown, "cannot be decremented");
     }
 }
@@ -157,7 +159,7 @@ fn stateful_set(new: &Value, old: &Value) -> Vec<FieldError> {
         ("currentReplicas", "replicas", "status.replicas"),
         ("updatedReplicas", "replicas", "status.replicas"),
         ("availableReplicas", "replicas", "status.replicas"),
-        ("availableReplicas", "readyReplicas", "readyReplicas"),
+        ("availableReplicas", "readyReplicas", "status.readyReplicas"),
     ];
     parts(&new["status"], &pairs, &mut errors);
     collisions(new, old, &mut errors);
@@ -185,6 +187,7 @@ fn daemon_set(new: &Value, old: &Value) -> Vec<FieldError> {
 fn budget(new: &Value, _: &Value) -> Vec<FieldError> {
     let mut errors = Errors::default();
     let fields = ["disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods"];
+    shared::conditions(items(&new["status"], "conditions"), "status.conditions", &mut errors);
     counts(&new["status"], &fields, &mut errors);
     errors.list()
 }

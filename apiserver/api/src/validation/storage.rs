@@ -1,24 +1,20 @@
-//! PersistentVolume, PersistentVolumeClaim, StorageClass, and the objects of CSI drivers.
-
-use std::collections::BTreeSet;
+//! PersistentVolume and PersistentVolumeClaim.
 
 use serde_json::{Value, json};
 
 use super::{
-    Errors, given, items, label_selector, names, plugins, resources, same, scheduling, text, volume,
-    with_metadata,
+    Errors, given, internal, items, label_selector, names, plugins, resources, same, scheduling, text,
+    volume, with_metadata,
 };
+use crate::diff;
 use crate::error::FieldError;
 use crate::meta;
 use crate::quantity;
 
 const MODES: [&str; 4] = ["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
 const VOLUME_MODES: [&str; 2] = ["Block", "Filesystem"];
-/// Longest id that a driver gives a node, in bytes.
-const NODE_ID_LENGTH: usize = 192;
-/// Parameters of a class: how many, and how many bytes together.
-const PARAMETERS: usize = 512;
-const PARAMETERS_SIZE: usize = 256 * 1024;
+/// What is said of fields that a volume has which is part of another object.
+const INLINE: &str = "may not be specified in the context of inline volumes";
 
 /// Fields of a PersistentVolume's spec that are not its source.
 const COMMON: [&str; 9] = [
@@ -48,73 +44,99 @@ fn access_modes(modes: &[Value], path: &str, errors: &mut Errors) {
 /// Errors of a PersistentVolume.
 pub fn volume(object: &Value) -> Vec<FieldError> {
     let mut errors = with_metadata(object);
-    let spec = &object["spec"];
-    let modes = items(spec, "accessModes");
-    if modes.is_empty() {
-        errors.required("spec.accessModes", "");
-    }
-    access_modes(modes, "spec", &mut errors);
-    capacity(spec, &mut errors);
-    let policies = ["Delete", "Recycle", "Retain"];
-    let policy = spec.get("persistentVolumeReclaimPolicy");
-    errors.one_of_if_set("spec.persistentVolumeReclaimPolicy", policy, &policies);
-    let affinity = given(spec, "nodeAffinity");
-    if let Some(affinity) = affinity {
-        match given(affinity, "required") {
-            Some(required) => {
-                scheduling::node_selector(required, "spec.nodeAffinity.required", &mut errors);
-            }
-            None => {
-                errors.required("spec.nodeAffinity.required", "must specify required node constraints");
-            }
-        }
-    }
-    sources(spec, affinity.is_some(), &mut errors);
-    errors.name_if_set("spec.storageClassName", text(spec, "storageClassName"), names::dns_subdomain);
-    errors.one_of_if_set("spec.volumeMode", spec.get("volumeMode"), &VOLUME_MODES);
-    if let Some(class) = given(spec, "volumeAttributesClassName").and_then(Value::as_str) {
-        let path = "spec.volumeAttributesClassName";
-        if class.is_empty() {
-            errors.required(path, "an empty string is disallowed");
-        } else {
-            errors.faults(path, class, names::dns_subdomain(class));
-        }
-        if given(spec, "csi").is_none() {
-            errors.required("spec.csi", "has to be specified when using volumeAttributesClassName");
-        }
-    }
+    volume_spec(&object["spec"], false, "spec", &mut errors);
     errors.list()
 }
 
-fn capacity(spec: &Value, errors: &mut Errors) {
-    let path = "spec.capacity";
+/// The spec of a volume at `path`; `inline` if it is part of another object.
+pub(super) fn volume_spec(spec: &Value, inline: bool, path: &str, errors: &mut Errors) {
+    if inline {
+        not_inline(spec, &["claimRef", "capacity"], path, errors);
+        if given(spec, "csi").is_none() {
+            let detail = "has to be specified in the context of inline volumes";
+            errors.required(format!("{path}.csi"), detail);
+        }
+    }
+    let modes = items(spec, "accessModes");
+    if modes.is_empty() {
+        errors.required(format!("{path}.accessModes"), "");
+    }
+    access_modes(modes, path, errors);
+    if inline {
+        not_inline(spec, &["persistentVolumeReclaimPolicy", "nodeAffinity"], path, errors);
+    } else {
+        capacity(spec, path, errors);
+        let policy = spec.get("persistentVolumeReclaimPolicy");
+        let at = format!("{path}.persistentVolumeReclaimPolicy");
+        errors.one_of_if_set(&at, policy, &["Delete", "Recycle", "Retain"]);
+        affinity(spec, path, errors);
+    }
+    sources(spec, !inline && given(spec, "nodeAffinity").is_some(), path, errors);
+    if inline {
+        not_inline(spec, &["storageClassName", "volumeMode"], path, errors);
+    } else {
+        let class = text(spec, "storageClassName");
+        errors.name_if_set(&format!("{path}.storageClassName"), class, names::dns_subdomain);
+        errors.one_of_if_set(&format!("{path}.volumeMode"), spec.get("volumeMode"), &VOLUME_MODES);
+    }
+    if let Some(class) = given(spec, "volumeAttributesClassName").and_then(Value::as_str) {
+        let at = format!("{path}.volumeAttributesClassName");
+        if class.is_empty() {
+            errors.required(at, "an empty string is disallowed");
+        } else {
+            errors.faults(&at, class, names::dns_subdomain(class));
+        }
+        if given(spec, "csi").is_none() {
+            let detail = "has to be specified when using volumeAttributesClassName";
+            errors.required(format!("{path}.csi"), detail);
+        }
+    }
+}
+
+fn not_inline(spec: &Value, fields: &[&str], path: &str, errors: &mut Errors) {
+    for field in fields.iter().filter(|field| !same(spec.get(**field), None)) {
+        errors.forbidden(format!("{path}.{field}"), INLINE);
+    }
+}
+
+fn affinity(spec: &Value, path: &str, errors: &mut Errors) {
+    let Some(affinity) = given(spec, "nodeAffinity") else { return };
+    let path = format!("{path}.nodeAffinity.required");
+    match given(affinity, "required") {
+        Some(required) => scheduling::node_selector(required, &path, errors),
+        None => errors.required(path, "must specify required node constraints"),
+    }
+}
+
+fn capacity(spec: &Value, path: &str, errors: &mut Errors) {
+    let path = format!("{path}.capacity");
     let capacity = spec.get("capacity").and_then(Value::as_object);
     let count = capacity.map_or(0, serde_json::Map::len);
     if count == 0 {
-        errors.required(path, "");
+        errors.required(path.as_str(), "");
     }
     if count != 1 || capacity.is_none_or(|c| !c.contains_key("storage")) {
-        errors.not_supported(path, spec.get("capacity").unwrap_or(&Value::Null), &["storage"]);
+        errors.not_supported(path.as_str(), spec.get("capacity").unwrap_or(&Value::Null), &["storage"]);
     }
     for (name, amount) in capacity.into_iter().flatten() {
         resources::positive(amount, &format!("{path}[{name}]"), errors);
     }
 }
 
-fn sources(spec: &Value, affinity: bool, errors: &mut Errors) {
+fn sources(spec: &Value, affinity: bool, path: &str, errors: &mut Errors) {
     let fields = spec.as_object().into_iter().flatten();
     let mut sources = fields.filter(|(key, value)| !COMMON.contains(&key.as_str()) && !value.is_null());
     match sources.next() {
-        None => errors.required("spec", "must specify a volume type"),
+        None => errors.required(path, "must specify a volume type"),
         Some((kind, source)) => {
-            plugins::source(kind, source, true, &format!("spec.{kind}"), errors);
+            plugins::source(kind, source, true, &format!("{path}.{kind}"), errors);
             if kind == "local" && !affinity {
-                errors.required("spec.nodeAffinity", "Local volume requires node affinity");
+                errors.required(format!("{path}.nodeAffinity"), "Local volume requires node affinity");
             }
         }
     }
     for (more, _) in sources {
-        errors.forbidden(format!("spec.{more}"), volume::ONE_TYPE);
+        errors.forbidden(format!("{path}.{more}"), volume::ONE_TYPE);
     }
     let root = given(spec, "hostPath").is_some_and(|h| {
         let path = text(h, "path");
@@ -122,7 +144,7 @@ fn sources(spec: &Value, affinity: bool, errors: &mut Errors) {
     });
     if root && spec["persistentVolumeReclaimPolicy"] == "Recycle" {
         let detail = "may not be 'recycle' for a hostPath mount of '/'";
-        errors.forbidden("spec.persistentVolumeReclaimPolicy", detail);
+        errors.forbidden(format!("{path}.persistentVolumeReclaimPolicy"), detail);
     }
 }
 
@@ -291,10 +313,7 @@ pub fn claim_update(new: &Value, old: &Value) -> Vec<FieldError> {
         spec
     };
     if fixed(spec) != fixed(before) {
-        errors.forbidden(
-            "spec",
-            "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims",
-        );
+        errors.forbidden("spec", &fixed_detail(spec, before, unbound, bound));
     }
     size(new, old, &mut errors);
     volume_mode(spec, before, &mut errors);
@@ -309,6 +328,30 @@ pub fn claim_update(new: &Value, old: &Value) -> Vec<FieldError> {
         }
     }
     errors.list()
+}
+
+/// What is said of a change of what is fixed, and where the change is.
+fn fixed_detail(spec: &Value, before: &Value, unbound: bool, bound: bool) -> String {
+    // What may change is shown as it is now on both sides.
+    let mut was = before.clone();
+    let mut take = |pointer: &str, key: &str| {
+        let now = spec.pointer(pointer).and_then(|parent| parent.get(key)).cloned();
+        if let (Some(Value::Object(map)), Some(now)) = (was.pointer_mut(pointer), now) {
+            map.insert(key.to_owned(), now);
+        }
+    };
+    if unbound {
+        take("", "volumeName");
+    }
+    if bound {
+        take("/resources/requests", "storage");
+        take("", "volumeAttributesClassName");
+    }
+    let text = |spec: &Value| internal::pretty(spec, internal::CLAIM);
+    format!(
+        "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims\n{}",
+        diff::unified(&text(&was), &text(spec))
+    )
 }
 
 /// A size that was asked for and not yet reached may be taken back (KEP-1790).
@@ -360,213 +403,4 @@ fn allocated_name(name: &str, path: &str, errors: &mut Errors) {
     if (!name.contains('/') || name.contains("kubernetes.io/")) && name != "storage" {
         errors.not_supported(path, &json!(name), &["storage"]);
     }
-}
-
-/// Errors of a StorageClass.
-pub fn class(object: &Value) -> Vec<FieldError> {
-    let mut errors = with_metadata(object);
-    let provisioner = text(object, "provisioner");
-    if provisioner.is_empty() {
-        errors.required("provisioner", "");
-    } else {
-        errors.faults("provisioner", provisioner, names::qualified_name(&provisioner.to_lowercase()));
-    }
-    parameters(object, &mut errors);
-    errors.one_of_if_set("reclaimPolicy", object.get("reclaimPolicy"), &["Delete", "Retain"]);
-    let modes = ["Immediate", "WaitForFirstConsumer"];
-    errors.one_of("volumeBindingMode", object.get("volumeBindingMode"), &modes);
-    let terms = items(object, "allowedTopologies");
-    for (index, term) in terms.iter().enumerate() {
-        let path = format!("allowedTopologies[{index}].matchLabelExpressions");
-        let mut keys = BTreeSet::new();
-        for (index, expression) in items(term, "matchLabelExpressions").iter().enumerate() {
-            let path = format!("{path}[{index}]");
-            let (key, values) = (text(expression, "key"), items(expression, "values"));
-            if values.is_empty() {
-                errors.required(format!("{path}.values"), "");
-            }
-            for (index, value) in values.iter().enumerate().filter(|(i, v)| values[..*i].contains(v)) {
-                errors.duplicate(format!("{path}.values[{index}]"), value);
-            }
-            errors.faults(&format!("{path}.key"), key, names::qualified_name(key));
-            if !keys.insert(key) {
-                errors.duplicate(format!("{path}.key"), &json!(key));
-            }
-        }
-        if terms[..index].contains(term) {
-            errors.duplicate(format!("allowedTopologies[{index}]"), &json!(""));
-        }
-    }
-    errors.list()
-}
-
-fn parameters(object: &Value, errors: &mut Errors) {
-    let Some(parameters) = object.get("parameters").and_then(Value::as_object) else { return };
-    if parameters.len() > PARAMETERS {
-        errors.too_long("parameters", PARAMETERS);
-        return;
-    }
-    let mut size = 0;
-    for (key, value) in parameters {
-        if key.is_empty() {
-            errors.invalid("parameters", &json!(key), "field can not be empty.");
-        }
-        size += key.len() + value.as_str().map_or(0, str::len);
-    }
-    if size > PARAMETERS_SIZE {
-        errors.too_long("parameters", PARAMETERS_SIZE);
-    }
-}
-
-/// How a StorageClass provisions stays. Arguments: new, old.
-pub fn class_update(new: &Value, old: &Value) -> Vec<FieldError> {
-    let mut errors = Errors::default();
-    for (field, detail) in [
-        ("parameters", "updates to parameters are forbidden."),
-        ("provisioner", "updates to provisioner are forbidden."),
-        ("reclaimPolicy", "updates to reclaimPolicy are forbidden."),
-    ] {
-        if !same(new.get(field), old.get(field)) {
-            errors.forbidden(field, detail);
-        }
-    }
-    errors.immutable("volumeBindingMode", new, old);
-    errors.list()
-}
-
-/// Errors of a CSIDriver, which is named as its driver is.
-pub fn driver(object: &Value) -> Vec<FieldError> {
-    let mut errors = with_metadata(object);
-    plugins::csi_driver_name(meta::name(object), "name", &mut errors);
-    let spec = &object["spec"];
-    let policies = ["File", "None", "ReadWriteOnceWithFSType"];
-    errors.one_of_if_set("spec.fsGroupPolicy", spec.get("fsGroupPolicy"), &policies);
-    let mut seen = BTreeSet::new();
-    for (index, request) in items(spec, "tokenRequests").iter().enumerate() {
-        let path = format!("spec.tokenRequests[{index}]");
-        let audience = text(request, "audience");
-        if !seen.insert(audience) {
-            errors.duplicate(format!("{path}.audience"), &json!(audience));
-        }
-        let at = format!("{path}.expirationSeconds");
-        match request["expirationSeconds"].as_i64() {
-            Some(seconds) if seconds < 600 => {
-                errors.invalid(at, &json!(seconds), "may not specify a duration less than 10 minutes");
-            }
-            Some(seconds) if seconds > 1 << 32 => {
-                errors.invalid(at, &json!(seconds), "may not specify a duration larger than 2^32 seconds");
-            }
-            _ => {}
-        }
-    }
-    for (index, mode) in items(spec, "volumeLifecycleModes").iter().enumerate() {
-        if mode != "Persistent" && mode != "Ephemeral" {
-            let path = format!("spec.volumeLifecycleModes[{index}]");
-            errors.not_supported(path, mode, &["Ephemeral", "Persistent"]);
-        }
-    }
-    if let Some(seconds) = spec["nodeAllocatableUpdatePeriodSeconds"].as_i64().filter(|s| *s < 10) {
-        let path = "spec.nodeAllocatableUpdatePeriodSeconds";
-        errors.invalid(path, &json!(seconds), "must be greater than or equal to 10 seconds");
-    }
-    errors.list()
-}
-
-/// What a CSIDriver says about attaching and lifecycles stays. Arguments: new, old.
-pub fn driver_update(new: &Value, old: &Value) -> Vec<FieldError> {
-    let mut errors = Errors::default();
-    // The name of the first path is Kubernetes' own.
-    for (field, path) in
-        [("attachRequired", "spec.attachedRequired"), ("volumeLifecycleModes", "spec.volumeLifecycleModes")]
-    {
-        let (now, was) = (new["spec"].get(field), old["spec"].get(field));
-        if !same(now, was) {
-            errors.invalid(path, now.unwrap_or(&Value::Null), super::IMMUTABLE);
-        }
-    }
-    errors.list()
-}
-
-/// Errors of a CSINode.
-pub fn csi_node(object: &Value) -> Vec<FieldError> {
-    let mut errors = with_metadata(object);
-    let mut seen = BTreeSet::new();
-    for (index, driver) in items(&object["spec"], "drivers").iter().enumerate() {
-        let path = format!("spec.drivers[{index}]");
-        let (name, id) = (text(driver, "name"), text(driver, "nodeID"));
-        plugins::csi_driver_name(name, &format!("{path}.name"), &mut errors);
-        if id.is_empty() {
-            errors.required(format!("{path}.nodeID"), "");
-        }
-        if id.len() > NODE_ID_LENGTH {
-            let detail = format!("must be {NODE_ID_LENGTH} characters or less");
-            errors.invalid(format!("{path}.nodeID"), &json!(id), &detail);
-        }
-        errors.not_negative(format!("{path}.allocatable.count"), driver.pointer("/allocatable/count"));
-        let mut keys = BTreeSet::new();
-        for key in items(driver, "topologyKeys").iter().filter_map(Value::as_str) {
-            let path = format!("{path}.topologyKeys");
-            if key.is_empty() || !keys.insert(key) {
-                errors.invalid(path.as_str(), &json!(key), "must be unique and non-empty");
-            }
-            errors.faults(&path, key, names::qualified_name(key));
-        }
-        if !name.is_empty() && !seen.insert(name) {
-            errors.duplicate(format!("{path}.name"), &json!(name));
-        }
-    }
-    errors.list()
-}
-
-/// What a CSINode says about a driver stays, but for how many volumes fit. Arguments: new, old.
-pub fn csi_node_update(new: &Value, old: &Value) -> Vec<FieldError> {
-    let mut errors = Errors::default();
-    let fixed = |driver: &Value| ["name", "nodeID", "topologyKeys"].map(|f| driver.get(f).cloned());
-    let now = items(&new["spec"], "drivers");
-    for had in items(&old["spec"], "drivers").iter().filter(|had| !now.contains(had)) {
-        for has in now.iter().filter(|d| text(d, "name") == text(had, "name")) {
-            if fixed(has) != fixed(had) {
-                errors.invalid("spec.drivers", has, super::IMMUTABLE);
-            }
-        }
-    }
-    errors.list()
-}
-
-/// Errors of a VolumeAttachment.
-pub fn attachment(object: &Value) -> Vec<FieldError> {
-    let mut errors = with_metadata(object);
-    let spec = &object["spec"];
-    plugins::csi_driver_name(text(spec, "attacher"), "spec.attacher", &mut errors);
-    let source = &spec["source"];
-    let path = "spec.source";
-    match (given(source, "inlineVolumeSpec"), given(source, "persistentVolumeName")) {
-        (None, None) => {
-            errors.required(path, "must specify exactly one of inlineVolumeSpec and persistentVolumeName");
-        }
-        (Some(_), Some(_)) => errors.forbidden(
-            "spec.source.inlineVolumeSpec",
-            "must specify exactly one of inlineVolumeSpec and persistentVolumeName",
-        ),
-        (None, Some(name)) => {
-            let path = format!("{path}.persistentVolumeName");
-            errors.name(&path, name.as_str().unwrap_or_default(), names::dns_subdomain);
-        }
-        (Some(inline), None) => {
-            if given(inline, "csi").is_none() {
-                let path = format!("{path}.inlineVolumeSpec.csi");
-                errors.required(path, "has to be specified in the context of inline volumes");
-            }
-        }
-    }
-    let node = text(spec, "nodeName");
-    errors.faults("spec.nodeName", node, names::dns_subdomain(node));
-    errors.list()
-}
-
-/// What a VolumeAttachment asks for stays. Arguments: new, old.
-pub fn attachment_update(new: &Value, old: &Value) -> Vec<FieldError> {
-    let mut errors = Errors::default();
-    errors.immutable("spec", new, old);
-    errors.list()
 }

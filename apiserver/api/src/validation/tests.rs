@@ -394,9 +394,8 @@ fn cluster_objects() {
     assert_eq!(errors("policy", "poddisruptionbudgets", &budget).len(), 1);
 }
 
-/// An empty request in PEM, in base64.
-const PKCS10: &str = "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURSBSRVFVRVNULS0tLS0KTUFZQ0FRRUNB\
-    UUk9Ci0tLS0tRU5EIENFUlRJRklDQVRFIFJFUVVFU1QtLS0tLQo=";
+/// A request for a certificate.
+const PKCS10: &str = include_str!("../../../../tests/clients/tests/kubectl/joe.csr.base64");
 
 #[test]
 fn revisions_and_signing_requests() {
@@ -405,7 +404,7 @@ fn revisions_and_signing_requests() {
     let other = with(revision.clone(), "/data", json!({"a": 2}));
     assert_eq!(update_errors("apps", "controllerrevisions", &other, &revision).len(), 1);
     let request = json!({"metadata": {"name": "system:x"}, "spec": {
-        "request": PKCS10, "usages": ["client auth"], "signerName": "kubernetes.io/kube-apiserver-client"}});
+        "request": PKCS10.trim(), "usages": ["client auth"], "signerName": "kubernetes.io/kube-apiserver-client"}});
     assert_eq!(errors("certificates.k8s.io", "certificatesigningrequests", &request), NONE);
     let bad = with(request.clone(), "/spec", json!({"signerName": "nobody"}));
     assert_eq!(errors("certificates.k8s.io", "certificatesigningrequests", &bad).len(), 3);
@@ -450,7 +449,7 @@ fn storage_and_network() {
         errors(
             "networking.k8s.io",
             "ipaddresses",
-            &json!({"metadata": {"name": "10.0.0.1"}, "spec": {"parentRef": {"name": "s"}}})
+            &json!({"metadata": {"name": "10.0.0.1"}, "spec": {"parentRef": {"resource": "services", "name": "s"}}})
         ),
         NONE
     );
@@ -458,7 +457,7 @@ fn storage_and_network() {
         errors(
             "networking.k8s.io",
             "ipaddresses",
-            &json!({"metadata": {"name": "fd00::0001"}, "spec": {"parentRef": {"name": "s"}}})
+            &json!({"metadata": {"name": "fd00::0001"}, "spec": {"parentRef": {"resource": "services", "name": "s"}}})
         )
         .len(),
         1

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::security::each_container;
 use super::{Errors, given, names, text};
+use crate::meta;
 
 /// Longest GMSA credential specification, in KiB.
 const CREDENTIALS_KIB: usize = 64;
@@ -79,7 +80,7 @@ fn is_dns(domain: &str) -> bool {
 
 /// Containers of the host's own kind: all of a pod or none, and with the host's network.
 pub(super) fn host_process(spec: &Value, path: &str, errors: &mut Errors) {
-    let asked = |object: &Value| object.pointer("/securityContext/windowsOptions/hostProcess")?.as_bool();
+    let asked = |object: &Value| meta::at(object, "/securityContext/windowsOptions/hostProcess")?.as_bool();
     let of_pod = asked(spec);
     let containers = each_container(spec, path);
     let mut count = 0;

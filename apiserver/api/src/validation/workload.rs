@@ -3,14 +3,16 @@
 use serde_json::{Value, json};
 
 use super::{
-    Errors, amount, given, int_or_percent, is_new, label_selector, metadata, names, pod, text, with_metadata,
+    Errors, amount, given, int_or_percent, internal, is_new, items, label_selector, metadata, names, pod,
+    text, with_metadata,
 };
 use crate::error::FieldError;
 use crate::selector::LabelSelector;
 
 /// Selector, template, their agreement, and the restart policy that these kinds need.
-/// `kind` is how the selector's error names it, `owner` how that of the deadline does.
-fn selected_template(spec: &Value, kind: &str, owner: &str, errors: &mut Errors) {
+/// `kind` is how the selector's error names it, `owner` how that of the deadline does, `unread` what is
+/// said of a selector that cannot be read.
+fn selected_template(spec: &Value, kind: &str, owner: &str, unread: &str, errors: &mut Errors) {
     match spec.get("selector") {
         None | Some(Value::Null) => {
             errors.required("spec.selector", "");
@@ -21,8 +23,11 @@ fn selected_template(spec: &Value, kind: &str, owner: &str, errors: &mut Errors)
             let empty = selector.as_object().is_none_or(|s| s.values().all(|v| super::same(Some(v), None)));
             if empty {
                 errors.invalid("spec.selector", selector, &format!("empty selector is invalid for {kind}"));
-            } else if let Ok(parsed) = LabelSelector::from_meta(selector) {
-                matches_template(&parsed, spec, errors);
+            }
+            match LabelSelector::from_meta(selector) {
+                Ok(parsed) if !empty => matches_template(&parsed, spec, errors),
+                Ok(_) => {}
+                Err(_) => errors.invalid_shown("spec.selector", &selector.to_string(), unread),
             }
         }
     }
@@ -67,9 +72,8 @@ pub fn deployment(object: &Value) -> Vec<FieldError> {
     let mut errors = with_metadata(object);
     let spec = &object["spec"];
     counts(spec, &["replicas"], &mut errors);
-    selected_template(spec, "deployment", "ReplicaSet", &mut errors);
+    selected_template(spec, "deployment", "ReplicaSet", UNREAD, &mut errors);
     let strategy = &spec["strategy"];
-    errors.one_of("spec.strategy.type", strategy.get("type"), &["Recreate", "RollingUpdate"]);
     let rolling = strategy.get("rollingUpdate").filter(|r| !r.is_null());
     match (text(strategy, "type"), rolling) {
         ("Recreate", Some(_)) => errors.forbidden(
@@ -79,8 +83,16 @@ pub fn deployment(object: &Value) -> Vec<FieldError> {
         ("RollingUpdate", Some(rolling)) => {
             rolling_update(rolling, "spec.strategy.rollingUpdate", &mut errors)
         }
-        _ => {}
+        ("Recreate", None) => {}
+        ("RollingUpdate", None) => {
+            errors.required("spec.strategy.rollingUpdate", "this should be defaulted and never be nil");
+        }
+        _ => {
+            let shown = internal::shown(strategy, internal::DEPLOYMENT_STRATEGY);
+            errors.not_supported_shown("spec.strategy", &shown, &["Recreate", "RollingUpdate"]);
+        }
     }
+    new_shared_disks(object, &mut errors);
     counts(spec, &["minReadySeconds", "revisionHistoryLimit", "progressDeadlineSeconds"], &mut errors);
     if let (Some(deadline), Some(ready)) =
         (spec["progressDeadlineSeconds"].as_i64(), spec["minReadySeconds"].as_i64().or(Some(0)))
@@ -109,11 +121,45 @@ fn rolling_update(rolling: &Value, path: &str, errors: &mut Errors) {
     }
 }
 
+const UNREAD: &str = "invalid label selector";
+
 /// The selector of a workload stays. Arguments: new, old.
 pub fn selector_update(new: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = Errors::default();
+    shared_disks(&new["spec"], Some(&old["spec"]), &mut errors);
     errors.immutable("spec.selector", new, old);
     errors.list()
+}
+
+/// The selector of a DaemonSet stays. Arguments: new, old.
+pub fn daemon_set_update(new: &Value, old: &Value) -> Vec<FieldError> {
+    let mut errors = Errors::default();
+    errors.immutable("spec.selector", new, old);
+    errors.list()
+}
+
+/// Several pods cannot write to one disk of GCE; what did before may go on.
+fn shared_disks(spec: &Value, before: Option<&Value>, errors: &mut Errors) {
+    let volumes = |spec: &Value| items(&spec["template"]["spec"], "volumes").to_vec();
+    let written =
+        |volume: &Value| given(volume, "gcePersistentDisk").is_some_and(|disk| disk["readOnly"] != true);
+    let several = spec["replicas"].as_i64().unwrap_or(0) > 1;
+    if !several || before.is_some_and(|before| volumes(before).iter().any(written)) {
+        return;
+    }
+    for (index, _) in volumes(spec).iter().enumerate().filter(|(_, volume)| written(volume)) {
+        let path = format!("spec.template.spec.volumes[{index}].gcePersistentDisk.readOnly");
+        let detail = "must be true for replicated pods > 1; GCE PD can only be mounted on multiple machines if it \
+                      is read-only";
+        errors.invalid(path, &json!(false), detail);
+    }
+}
+
+/// [`shared_disks`] of a new object.
+fn new_shared_disks(object: &Value, errors: &mut Errors) {
+    if is_new(object) {
+        shared_disks(&object["spec"], None, errors);
+    }
 }
 
 /// Errors of a ReplicaSet.
@@ -122,7 +168,8 @@ pub fn replica_set(object: &Value) -> Vec<FieldError> {
     let spec = &object["spec"];
     counts(spec, &["replicas", "minReadySeconds"], &mut errors);
     // The word is Kubernetes' own.
-    selected_template(spec, "deployment", "ReplicaSet", &mut errors);
+    selected_template(spec, "deployment", "ReplicaSet", UNREAD, &mut errors);
+    new_shared_disks(object, &mut errors);
     errors.list()
 }
 
@@ -141,7 +188,15 @@ pub fn replication_controller(object: &Value) -> Vec<FieldError> {
         errors.required("spec.template", "");
     } else {
         restarting_template(spec, "ReplicationController", &mut errors);
+        new_shared_disks(object, &mut errors);
     }
+    errors.list()
+}
+
+/// Errors of a change of a ReplicationController, all of which may change. Arguments: new, old.
+pub fn controller_update(new: &Value, old: &Value) -> Vec<FieldError> {
+    let mut errors = Errors::default();
+    shared_disks(&new["spec"], Some(&old["spec"]), &mut errors);
     errors.list()
 }
 
@@ -163,7 +218,7 @@ pub fn stateful_set(object: &Value) -> Vec<FieldError> {
     for field in ["whenDeleted", "whenScaled"] {
         let policy = spec.pointer(&format!("/persistentVolumeClaimRetentionPolicy/{field}"));
         let path = format!("spec.persistentVolumeClaimRetentionPolicy.{field}");
-        errors.one_of_if_set(&path, policy, &["Delete", "Retain"]);
+        errors.one_of_if_set(&path, policy, &["Retain", "Delete"]);
     }
     counts(spec, &["replicas", "minReadySeconds"], &mut errors);
     errors.not_negative("spec.ordinals.start", spec.pointer("/ordinals/start"));
@@ -173,7 +228,7 @@ pub fn stateful_set(object: &Value) -> Vec<FieldError> {
     // Volumes made from claim templates exist for the template's containers.
     let mut seen = spec.clone();
     add_claim_volumes(&mut seen);
-    selected_template(&seen, "statefulset", "StatefulSet", &mut errors);
+    selected_template(&seen, "statefulset", "StatefulSet", "", &mut errors);
     errors.list()
 }
 
@@ -184,7 +239,8 @@ fn stateful_strategy(strategy: &Value, errors: &mut Errors) {
         ("", _) => errors.required(path, ""),
         ("OnDelete", Some(rolling)) => {
             let detail = "only allowed for updateStrategy 'RollingUpdate'";
-            errors.invalid(format!("{path}.rollingUpdate"), rolling, detail);
+            let shown = internal::shown(rolling, internal::STATEFUL_ROLLING);
+            errors.invalid_shown(format!("{path}.rollingUpdate"), &shown, detail);
         }
         ("OnDelete", None) => {}
         ("RollingUpdate", rolling) => {
@@ -198,7 +254,10 @@ fn stateful_strategy(strategy: &Value, errors: &mut Errors) {
             }
             at_most_all(unavailable, &path, errors);
         }
-        _ => errors.invalid(path, strategy, "must be 'RollingUpdate' or 'OnDelete'"),
+        _ => {
+            let shown = internal::shown(strategy, internal::STATEFUL_STRATEGY);
+            errors.invalid_shown(path, &shown, "must be 'RollingUpdate' or 'OnDelete'");
+        }
     }
 }
 
@@ -262,18 +321,38 @@ pub fn stateful_set_update(new: &Value, old: &Value) -> Vec<FieldError> {
 pub fn daemon_set(object: &Value) -> Vec<FieldError> {
     let mut errors = with_metadata(object);
     let spec = &object["spec"];
-    selected_template(spec, "daemonset", "DaemonSet", &mut errors);
+    daemon_selector(spec, &mut errors);
+    restarting_template(spec, "DaemonSet", &mut errors);
     counts(spec, &["minReadySeconds"], &mut errors);
-    let strategy = &spec["updateStrategy"];
-    errors.one_of("spec.updateStrategy.type", strategy.get("type"), &["RollingUpdate", "OnDelete"]);
-    if text(strategy, "type") == "RollingUpdate" {
-        match given(strategy, "rollingUpdate") {
+    let (strategy, path) = (&spec["updateStrategy"], "spec.updateStrategy");
+    match text(strategy, "type") {
+        "OnDelete" => {}
+        "RollingUpdate" => match given(strategy, "rollingUpdate") {
             Some(rolling) => daemon_update(rolling, "spec.updateStrategy.rollingUpdate", &mut errors),
             None => errors.required("spec.updateStrategy.rollingUpdate", ""),
+        },
+        _ => {
+            let shown = internal::shown(strategy, internal::DAEMON_STRATEGY);
+            errors.not_supported_shown(path, &shown, &["RollingUpdate", "OnDelete"]);
         }
     }
     counts(spec, &["revisionHistoryLimit"], &mut errors);
     errors.list()
+}
+
+/// Without a selector nothing matches; Kubernetes says nothing else about it.
+fn daemon_selector(spec: &Value, errors: &mut Errors) {
+    let selector = given(spec, "selector");
+    label_selector(selector, "spec.selector", errors);
+    match selector.map(LabelSelector::from_meta) {
+        None => mismatch(spec, errors),
+        Some(Ok(parsed)) => matches_template(&parsed, spec, errors),
+        Some(Err(_)) => {}
+    }
+    let empty = |s: &Value| s.as_object().is_none_or(|s| s.values().all(|v| super::same(Some(v), None)));
+    if let Some(selector) = selector.filter(|s| empty(s)) {
+        errors.invalid("spec.selector", selector, "empty selector is invalid for daemonset");
+    }
 }
 
 /// Of a node's pod either the old goes first or the new comes first.

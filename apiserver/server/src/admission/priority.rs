@@ -26,7 +26,8 @@ pub fn keep(pod: &mut Value, old: &Value) {
 /// are few, so a pass over the cache is cheap; most clusters have two, and neither is the default.
 fn defaults(cache: Arc<Cache>) -> Vec<Value> {
     let snapshot = cache.snapshot();
-    let entries = snapshot.objects.values().filter(|entry| entry.mentions("globalDefault"));
+    // The stored texts are compact, whoever wrote them.
+    let entries = snapshot.objects.values().filter(|entry| entry.mentions(r#""globalDefault":true"#));
     entries.map(|entry| entry.value(None)).filter(|class| class["globalDefault"] == true).collect()
 }
 
@@ -58,11 +59,11 @@ pub async fn mutate(admission: &Admission<'_>, pod: &mut Value) -> Result<(), Ap
     let class = if name.is_empty() {
         defaults(server.cache(classes)?).into_iter().max_by_key(|c| std::cmp::Reverse(c["value"].as_i64()))
     } else {
-        let Some(class) = storage::fetch(server, classes, "", &name).await? else {
+        let Some(class) = storage::referred(server, classes, "", &name).await? else {
             let why = format!("no PriorityClass with name {name} was found");
             return Err(ApiError::forbidden("", "pods", meta::name(pod), &why));
         };
-        Some(class.object)
+        Some(class)
     };
     let value = class.as_ref().and_then(|c| c["value"].as_i64()).unwrap_or(0);
     if let Some(given) = pod["spec"].get("priority").and_then(Value::as_i64)

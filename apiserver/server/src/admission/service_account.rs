@@ -26,13 +26,12 @@ pub async fn mutate(admission: &Admission<'_>, pod: &mut Value) -> Result<(), Ap
     pod["spec"]["serviceAccount"] = name.as_str().into();
     let namespace = meta::namespace(pod).to_owned();
     let Some(accounts) = context.server.registry().lookup("", "v1", "serviceaccounts") else { return Ok(()) };
-    let Some(account) = storage::fetch(&context.server, accounts, &namespace, &name).await? else {
+    let Some(account) = storage::referred(&context.server, accounts, &namespace, &name).await? else {
         let why = format!(
             "error looking up service account {namespace}/{name}: serviceaccount \"{name}\" not found"
         );
         return Err(ApiError::forbidden("", "pods", meta::name(pod), &why));
     };
-    let account = account.object;
     let automount = pod["spec"]["automountServiceAccountToken"]
         .as_bool()
         .or(account["automountServiceAccountToken"].as_bool())

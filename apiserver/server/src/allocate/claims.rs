@@ -73,6 +73,12 @@ impl Claims {
         self.cache.as_ref().is_some_and(|cache| cache.get(&address.to_string()).is_some())
     }
 
+    /// The addresses that are known to be held. May be behind the store by a moment.
+    pub fn known(&self) -> Vec<IpAddr> {
+        let Some(cache) = &self.cache else { return Vec::new() };
+        cache.snapshot().objects.values().filter_map(|entry| entry.name().parse().ok()).collect()
+    }
+
     /// Takes an address; `false` if somebody holds it.
     pub async fn take(&self, address: IpAddr, owner: (&str, &str)) -> Result<bool, StoreError> {
         let object = object(address, owner, &self.ambient);

@@ -26,6 +26,7 @@ mod ranges;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
+use std::time::Duration;
 
 use apiserver_api::ambient::Ambient;
 use apiserver_api::error::FieldError;
@@ -34,8 +35,10 @@ use apiserver_store::{Store, StoreError};
 use ipnetwork::IpNetwork;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use crate::cache::Cache;
+use crate::metrics::Metrics;
 use blocks::Blocks;
 use claims::Claims;
 use plan::{Item, Plan, Source};
@@ -85,6 +88,7 @@ pub struct Allocator {
     pub(crate) blocks: Arc<Blocks>,
     pub(crate) claims: Claims,
     ports: Ports,
+    metrics: Metrics,
 }
 
 impl Allocator {
@@ -99,7 +103,39 @@ impl Allocator {
     ) -> Self {
         let ports = Ports::start(Arc::clone(store), config.node_ports.clone(), ambient);
         let claims = Claims { store: Arc::clone(store), kind, cache, ambient: ambient.clone() };
-        Self { config: Arc::new(config), blocks, claims, ports }
+        Self { config: Arc::new(config), blocks, claims, ports, metrics: Metrics::new() }
+    }
+
+    /// The same one, which counts there what it does.
+    pub(crate) fn counting_in(self, metrics: Metrics) -> Self {
+        Self { metrics, ..self }
+    }
+
+    /// Each range with the addresses of it that are given out and those that are free.
+    pub(crate) fn addresses_taken(&self) -> Vec<(String, u64, u64)> {
+        let taken: Vec<IpAddr> = self.claims.known();
+        let open = [true, false].into_iter().flat_map(|v4| self.blocks.open(v4));
+        open.map(|range| {
+            let used = taken.iter().filter(|address| ranges::usable(&range, **address)).count() as u64;
+            let size = u64::try_from(ranges::size(&range)).unwrap_or(u64::MAX);
+            (range.to_string(), used, size.saturating_sub(used))
+        })
+        .collect()
+    }
+
+    /// The node ports that are given out and those that are free, if the store can say.
+    pub(crate) async fn ports_taken(&self) -> Option<(u64, u64)> {
+        let range = &self.config.node_ports;
+        let known = ports::read(&*self.claims.store, range).await.ok()?;
+        let used = known.set.taken.len() as u64;
+        Some((used, (range.len() as u64).saturating_sub(used)))
+    }
+
+    /// The open range that an address lies in, or would.
+    fn range_of(&self, v4: bool, address: Option<IpAddr>) -> String {
+        let open = self.blocks.open(v4);
+        let found = address.and_then(|address| open.iter().find(|range| range.contains(address)));
+        found.or(open.first()).map(ToString::to_string).unwrap_or_default()
     }
 
     /// The addresses of the Service `default/kubernetes`, one a range.
@@ -195,11 +231,16 @@ impl Allocator {
         let mut errors = Vec::new();
         let mut addresses = Vec::with_capacity(plan.addresses.len());
         for source in &plan.addresses {
+            let began = Instant::now();
             let got = match source {
-                Source::Kept(address) => Ok(*address),
-                Source::Explicit(address) => self.explicit(*address, reservation, dry_run).await?,
-                Source::Any { v4 } => Ok(self.any(*v4, reservation, dry_run).await?),
+                Source::Kept(address) => Ok(Ok(*address)),
+                Source::Explicit(address) => self.explicit(*address, reservation, dry_run).await,
+                Source::Any { v4 } => self.any(*v4, reservation, dry_run).await.map(Ok),
             };
+            if !dry_run {
+                self.count(source, got.as_ref().ok().and_then(|got| got.as_ref().ok()), began.elapsed());
+            }
+            let got = got?;
             match got {
                 Ok(address) => addresses.push(address),
                 Err(detail) => {
@@ -209,6 +250,17 @@ impl Allocator {
         }
         let ports = self.node_ports(plan, reservation, dry_run, &mut errors).await?;
         if errors.is_empty() { Ok((addresses, ports)) } else { Err(Refused::Fields(errors)) }
+    }
+
+    /// Counts what became of an address that was wanted.
+    fn count(&self, source: &Source, got: Option<&IpAddr>, took: Duration) {
+        let (v4, explicit) = match source {
+            Source::Kept(_) => return,
+            Source::Explicit(address) => (address.is_ipv4(), Some(*address)),
+            Source::Any { v4 } => (*v4, None),
+        };
+        let range = self.range_of(v4, explicit.or(got.copied()));
+        self.metrics.address_allocated(&range, explicit.is_some(), got.is_some(), took);
     }
 
     /// An address that was asked for; the inner error says why it cannot be had.
@@ -302,6 +354,9 @@ impl Allocator {
     ) -> Result<Vec<u16>, Refused> {
         let explicit: Vec<u16> = plan.explicit.iter().map(|(_, port)| *port).collect();
         let given = self.ports.take(explicit.clone(), plan.fresh.len(), dry_run).await;
+        for (asked, number) in [(true, explicit.len()), (false, plan.fresh.len())] {
+            (0..number).filter(|_| !dry_run).for_each(|_| self.metrics.port_allocated(asked, given.is_ok()));
+        }
         match given {
             Ok(given) if dry_run => return Ok(given),
             Ok(given) => {

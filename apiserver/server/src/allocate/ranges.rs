@@ -37,7 +37,7 @@ pub(super) fn dynamic_offsets(size: u128, reserved: u128, random: u64) -> impl I
 }
 
 /// Number of usable addresses.
-fn size(cidr: &IpNetwork) -> u128 {
+pub(super) fn size(cidr: &IpNetwork) -> u128 {
     let (bits, excluded) = if cidr.is_ipv4() { (32, 2) } else { (128, 1) };
     // More than 2^64 addresses are never needed and would overflow.
     let host_bits = u32::from(bits - cidr.prefix()).min(64);

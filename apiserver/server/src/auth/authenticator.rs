@@ -105,18 +105,28 @@ impl Authenticator {
     /// expired since the handshake or names nobody.
     pub fn certificate_identity(&self, certificate: &CertificateDer<'_>) -> Result<Identity, ApiError> {
         let now = self.ambient.now().as_second();
-        let user = match self.certificates.get(certificate.as_ref()) {
-            Some(user) => user,
-            None => {
-                let user = Arc::new(certificate_user(certificate).ok_or_else(unauthorized)?);
-                self.certificates.insert(certificate.to_vec(), user.clone(), |user| user.not_after < now);
-                user
-            }
-        };
+        let user = self.certificate_user(certificate).ok_or_else(unauthorized)?;
         if now > user.not_after || now < user.not_before {
             return Err(unauthorized());
         }
         Ok(user.identity.clone())
+    }
+
+    /// How long a verified client certificate is still good for, if it names somebody.
+    pub fn seconds_left(&self, certificate: &CertificateDer<'_>) -> Option<f64> {
+        let user = self.certificate_user(certificate)?;
+        Some((user.not_after - self.ambient.now().as_second()) as f64)
+    }
+
+    /// What a certificate says, from memory if it was seen before.
+    fn certificate_user(&self, certificate: &CertificateDer<'_>) -> Option<Arc<CertificateUser>> {
+        if let Some(user) = self.certificates.get(certificate.as_ref()) {
+            return Some(user);
+        }
+        let now = self.ambient.now().as_second();
+        let user = Arc::new(certificate_user(certificate)?);
+        self.certificates.insert(certificate.to_vec(), user.clone(), |user| user.not_after < now);
+        Some(user)
     }
 
     /// Answers a `TokenReview`: the review with its status.

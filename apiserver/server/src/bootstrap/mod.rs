@@ -1,7 +1,9 @@
 //! What a new cluster holds: system namespaces, priority classes, and the default roles and
 //! bindings of Kubernetes, as data; and how an existing cluster is brought up to date with them.
 
+pub mod api_services;
 mod controllers;
+pub mod flow;
 mod reconcile;
 mod roles;
 

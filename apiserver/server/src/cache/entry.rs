@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -15,7 +16,7 @@ use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::shared::{Labels, Pool, Text};
+use super::shared::{Found, Labels, Pool, Values};
 
 const ADDED: &[u8] = br#"{"type":"ADDED","object":"#;
 const MODIFIED: &[u8] = br#"{"type":"MODIFIED","object":"#;
@@ -69,12 +70,10 @@ pub struct Entry {
     pub key: Arc<str>,
     /// Mod revision.
     pub revision: Revision,
-    /// `metadata.uid`
-    uid: Box<str>,
     /// Labels, in the order of their keys.
     labels: Arc<Labels>,
-    /// Values of the selectable fields, in the order of [`Fields`].
-    fields: Box<[Text]>,
+    /// `metadata.uid`, and values of the selectable fields in the order of [`Fields`].
+    values: Values,
     /// The object without its resource version.
     stored: Bytes,
     splice: Splice,
@@ -85,25 +84,33 @@ pub struct Entry {
 /// Where the resource version goes.
 #[derive(Clone, Copy)]
 struct Splice {
-    /// Behind the brace that begins the metadata.
-    at: usize,
+    /// Behind the brace that begins the metadata. Objects are shorter than 4 GiB.
+    at: u32,
     /// Whether the metadata have other fields.
     more: bool,
 }
 
 impl Splice {
+    fn new(at: usize, more: bool) -> Self {
+        Self { at: u32::try_from(at).unwrap_or(u32::MAX), more }
+    }
+
+    fn at(self) -> usize {
+        self.at as usize
+    }
+
     /// Bytes of the object with that version.
     fn len(self, stored: &[u8], revision: Revision) -> usize {
         stored.len() + VERSION.len() + digits(revision) + 1 + usize::from(self.more)
     }
 
     fn put(self, out: &mut BytesMut, stored: &[u8], revision: Revision) {
-        out.put_slice(&stored[..self.at]);
+        out.put_slice(&stored[..self.at()]);
         out.put_slice(VERSION);
         // A buffer in memory takes everything.
         let _ = write!(out, "{revision}");
         out.put_slice(if self.more { b"\"," } else { b"\"" });
-        out.put_slice(&stored[self.at..]);
+        out.put_slice(&stored[self.at()..]);
     }
 }
 
@@ -112,15 +119,15 @@ fn digits(revision: Revision) -> usize {
     revision.max(1).ilog10() as usize + 1
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+/// What an object's metadata say.
+#[derive(Default)]
 struct Meta {
-    #[serde(default)]
-    labels: Option<Labels>,
-    #[serde(default)]
-    uid: Option<String>,
-    #[serde(default)]
-    resource_version: Option<IgnoredAny>,
+    /// Where the labels stand.
+    labels: Option<Range<usize>>,
+    uid: Option<Found>,
+    has_version: bool,
+    /// Where the first field begins, if that is directly behind the brace.
+    first: Option<usize>,
 }
 
 impl Entry {
@@ -133,11 +140,12 @@ impl Entry {
     ) -> Result<Self, Unreadable> {
         let mut found = fields.nothing();
         let (stored, splice, meta) = open(&key, stored, &fields.root, &mut found)?;
-        let labels = fields.pool.labels(meta.labels.unwrap_or_default());
-        let fields = fields.values(&found);
-        let uid = meta.uid.unwrap_or_default().into();
+        let text = text_in(&stored);
+        let labels = meta.labels.and_then(|range| text.get(range)).unwrap_or("null");
+        let labels = fields.pool.labels(labels).map_err(|error| bad(&key, Some(error)))?;
+        let values = fields.values(text, meta.uid, &found);
         let protobuf_len = AtomicU32::new(0);
-        Ok(Self { key, revision, uid, labels, fields, stored, splice, protobuf_len })
+        Ok(Self { key, revision, labels, values, stored, splice, protobuf_len })
     }
 
     /// Stored bytes with their resource version, for an answer.
@@ -152,7 +160,7 @@ impl Entry {
     /// `metadata` is the place of the brace that begins the metadata.
     pub fn answer_at(revision: Revision, stored: &Bytes, metadata: usize) -> Bytes {
         let at = metadata + 1;
-        let splice = Splice { at, more: stored.get(at) != Some(&b'}') };
+        let splice = Splice::new(at, stored.get(at) != Some(&b'}'));
         let mut out = BytesMut::with_capacity(splice.len(stored, revision));
         splice.put(&mut out, stored, revision);
         out.freeze()
@@ -165,7 +173,7 @@ impl Entry {
 
     /// `metadata.uid`, empty if there is none.
     pub fn uid(&self) -> &str {
-        &self.uid
+        self.values.get(0, text_in(&self.stored))
     }
 
     /// The value of a label.
@@ -175,7 +183,7 @@ impl Entry {
 
     /// The value of the selectable field at this place in [`Fields`].
     pub fn field(&self, place: usize) -> &str {
-        self.fields.get(place).map_or("", |field| field.as_str())
+        self.values.get(place + 1, text_in(&self.stored))
     }
 
     /// The object with its resource version, JSON.
@@ -234,7 +242,7 @@ impl Entry {
 
     /// Its metadata as they are encoded, with the resource version. Nothing else is read.
     pub fn metadata_text(&self) -> String {
-        let Splice { at, more } = self.splice;
+        let (at, more) = (self.splice.at(), self.splice.more);
         let mut rest = serde_json::Deserializer::from_slice(&self.stored[at - 1..]);
         let found = <&RawValue>::deserialize(&mut rest).map_or("{}", RawValue::get);
         let mut out = String::with_capacity(found.len() + VERSION.len() + digits(self.revision) + 2);
@@ -312,18 +320,19 @@ fn open(
     key: &str,
     stored: Bytes,
     node: &Node,
-    found: &mut Vec<Option<String>>,
+    found: &mut Vec<Option<Found>>,
 ) -> Result<(Bytes, Splice, Meta), Unreadable> {
     let text = std::str::from_utf8(&stored).map_err(|_| bad(key, None))?;
     let mut deserializer = serde_json::Deserializer::from_str(text);
-    let scanned = Scan { node, found }.deserialize(&mut deserializer);
-    let metadata = scanned.and_then(|metadata| deserializer.end().map(|()| metadata));
-    let metadata = metadata.map_err(|e| bad(key, Some(e)))?.get();
-    let meta: Meta = serde_json::from_str(metadata).map_err(|e| bad(key, Some(e)))?;
-    if meta.resource_version.is_none() {
-        let at = metadata.as_ptr() as usize - text.as_ptr() as usize + 1;
-        let more = metadata[1..].trim_start() != "}";
-        return Ok((stored, Splice { at, more }, meta));
+    let scanned = Scan { text, node, found }.deserialize(&mut deserializer);
+    let meta = scanned.and_then(|meta| deserializer.end().map(|()| meta));
+    let meta = meta.map_err(|e| bad(key, Some(e)))?;
+    if !meta.has_version {
+        let splice = match meta.first {
+            Some(at) => Splice::new(at, true),
+            None => splice_of(text).map_err(|e| bad(key, Some(e)))?,
+        };
+        return Ok((stored, splice, meta));
     }
     let mut value: Value = serde_json::from_str(text).map_err(|e| bad(key, Some(e)))?;
     let removed = value["metadata"].as_object_mut().and_then(|metadata| metadata.remove("resourceVersion"));
@@ -331,6 +340,24 @@ fn open(
         return Err(bad(key, None));
     }
     open(key, Bytes::from(value.to_string()), node, found)
+}
+
+/// Where the resource version goes in a text that is not as compact as ours, or has no metadata.
+fn splice_of(text: &str) -> Result<Splice, serde_json::Error> {
+    #[derive(Deserialize)]
+    struct Object<'a> {
+        #[serde(borrow)]
+        metadata: &'a RawValue,
+    }
+    let metadata = serde_json::from_str::<Object<'_>>(text)?.metadata.get();
+    let at = place_in(text, metadata).start + 1;
+    Ok(Splice::new(at, metadata[1..].trim_start() != "}"))
+}
+
+/// Where a part of a text is in it.
+fn place_in(text: &str, part: &str) -> Range<usize> {
+    let at = part.as_ptr() as usize - text.as_ptr() as usize;
+    at..at + part.len()
 }
 
 fn bad(key: &str, cause: Option<serde_json::Error>) -> Unreadable {
@@ -390,22 +417,24 @@ impl Fields {
         Self { names, root, plain, pool: Pool::default() }
     }
 
-    /// The place of a field in [`Entry::fields`].
+    /// The place of a field, for [`Entry::field`].
     pub fn index(&self, name: &str) -> Option<usize> {
         self.names.iter().position(|n| n == name)
     }
 
     /// Room for what is found at the paths.
-    fn nothing(&self) -> Vec<Option<String>> {
+    fn nothing(&self) -> Vec<Option<Found>> {
         vec![None; 2 * self.names.len()]
     }
 
-    /// The values, in order; a field that is absent has the value of its type's zero.
-    fn values(&self, found: &[Option<String>]) -> Box<[Text]> {
-        let first = |pair: &[Option<String>]| pair.iter().flatten().find(|text| !text.is_empty()).cloned();
-        let values = self.names.iter().zip(found.chunks(2));
-        let absent = |name: &str| if self.plain { String::new() } else { absent(name) };
-        self.pool.texts(values.map(|(name, pair)| first(pair).unwrap_or_else(|| absent(name))))
+    /// The uid and the values, in order; a field that is absent has the value of its type's zero.
+    fn values(&self, text: &str, uid: Option<Found>, found: &[Option<Found>]) -> Values {
+        let first = |pair: &[Option<Found>]| pair.iter().flatten().find(|found| !found.is_empty()).cloned();
+        let absent = |name: &str| Found::Made(if self.plain { String::new() } else { absent(name) });
+        let fields = self.names.iter().zip(found.chunks(2));
+        let fields = fields.map(|(name, pair)| first(pair).unwrap_or_else(|| absent(name)));
+        let uid = uid.unwrap_or_else(|| Found::Made(String::new()));
+        self.pool.values(text, std::iter::once(uid).chain(fields))
     }
 }
 
@@ -431,22 +460,27 @@ fn absent(field: &str) -> String {
     .to_owned()
 }
 
-/// Reads a whole object once: finds the text of its metadata, and the fields below the node.
-struct Scan<'n, 'f> {
+/// A key, borrowed from the text unless it has escapes.
+#[derive(Deserialize)]
+struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
+
+/// Reads a whole object once: finds its metadata, and the fields below the node.
+struct Scan<'n, 'f, 't> {
+    text: &'t str,
     node: &'n Node,
-    found: &'f mut Vec<Option<String>>,
+    found: &'f mut Vec<Option<Found>>,
 }
 
-impl<'de> DeserializeSeed<'de> for Scan<'_, '_> {
-    type Value = &'de RawValue;
+impl<'de> DeserializeSeed<'de> for Scan<'_, '_, '_> {
+    type Value = Meta;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
         deserializer.deserialize_map(self)
     }
 }
 
-impl<'de> Visitor<'de> for Scan<'_, '_> {
-    type Value = &'de RawValue;
+impl<'de> Visitor<'de> for Scan<'_, '_, '_> {
+    type Value = Meta;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object")
@@ -454,18 +488,13 @@ impl<'de> Visitor<'de> for Scan<'_, '_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let mut metadata = None;
-        while let Some(key) = map.next_key::<Cow<'de, str>>()? {
-            let child = self.node.children.get(key.as_ref());
+        while let Some(Key(key)) = map.next_key::<Key<'de>>()? {
+            let node = self.node.children.get(key.as_ref());
             if key == "metadata" {
-                let text = map.next_value::<&'de RawValue>()?;
-                if let Some(node) = child {
-                    let mut deserializer = serde_json::Deserializer::from_str(text.get());
-                    // It was read a moment ago, so it can be read again.
-                    let _ = Pick { node, found: self.found }.deserialize(&mut deserializer);
-                }
-                metadata = Some(text);
-            } else if let Some(node) = child {
-                map.next_value_seed(Pick { node, found: self.found })?;
+                let scan = ScanMetadata { text: self.text, node, found: &mut *self.found };
+                metadata = Some(map.next_value_seed(scan)?);
+            } else if let Some(node) = node {
+                map.next_value_seed(Pick { text: self.text, node, found: &mut *self.found })?;
             } else {
                 map.next_value::<IgnoredAny>()?;
             }
@@ -474,29 +503,106 @@ impl<'de> Visitor<'de> for Scan<'_, '_> {
     }
 }
 
-struct Pick<'n, 'f> {
-    node: &'n Node,
-    found: &'f mut Vec<Option<String>>,
+/// Reads the metadata in the same pass.
+struct ScanMetadata<'n, 'f, 't> {
+    text: &'t str,
+    node: Option<&'n Node>,
+    found: &'f mut Vec<Option<Found>>,
 }
 
-impl<'de> DeserializeSeed<'de> for Pick<'_, '_> {
+impl<'de> DeserializeSeed<'de> for ScanMetadata<'_, '_, '_> {
+    type Value = Meta;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for ScanMetadata<'_, '_, '_> {
+    type Value = Meta;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("metadata")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let (mut meta, mut is_first) = (Meta::default(), true);
+        while let Some(Key(key)) = map.next_key::<Key<'de>>()? {
+            if let (true, Cow::Borrowed(key)) = (is_first, &key) {
+                // In front of the quote.
+                let at = place_in(self.text, key).start - 1;
+                meta.first = self.text[..at].ends_with('{').then_some(at);
+            }
+            is_first = false;
+            let node = self.node.and_then(|node| node.children.get(key.as_ref()));
+            let known = matches!(key.as_ref(), "labels" | "uid" | "resourceVersion");
+            if !known {
+                match node {
+                    Some(node) => {
+                        map.next_value_seed(Pick { text: self.text, node, found: &mut *self.found })?;
+                    }
+                    None => drop(map.next_value::<IgnoredAny>()?),
+                }
+                continue;
+            }
+            let value = map.next_value::<&'de RawValue>()?.get();
+            match key.as_ref() {
+                "labels" => meta.labels = Some(place_in(self.text, value)),
+                "uid" => meta.uid = leaf(self.text, value).map_err(serde::de::Error::custom)?,
+                // Null is none.
+                _ => meta.has_version = value != "null",
+            }
+            if let Some(node) = node {
+                let mut deserializer = serde_json::Deserializer::from_str(value);
+                // It was read a moment ago, so it can be read again.
+                let _ =
+                    Pick { text: self.text, node, found: &mut *self.found }.deserialize(&mut deserializer);
+            }
+        }
+        Ok(meta)
+    }
+}
+
+struct Pick<'n, 'f, 't> {
+    text: &'t str,
+    node: &'n Node,
+    found: &'f mut Vec<Option<Found>>,
+}
+
+impl<'de> DeserializeSeed<'de> for Pick<'_, '_, '_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
         if self.node.children.is_empty() {
-            let text = match Value::deserialize(deserializer)? {
-                Value::String(text) => Some(text),
-                Value::Null => None,
-                Value::Array(list) => Some(join(&list)),
-                other => Some(other.to_string()),
-            };
+            let value = <&'de RawValue>::deserialize(deserializer)?.get();
+            let found = leaf(self.text, value).map_err(serde::de::Error::custom)?;
             for &i in &self.node.leaves {
-                self.found[i].clone_from(&text);
+                self.found[i].clone_from(&found);
             }
             return Ok(());
         }
         deserializer.deserialize_any(self)
     }
+}
+
+/// What selectors see of a value, whose JSON is a part of `text`; nothing of null.
+fn leaf(text: &str, json: &str) -> Result<Option<Found>, serde_json::Error> {
+    if let Some(plain) = json.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'))
+        && !plain.contains('\\')
+    {
+        return Ok(Some(Found::There(place_in(text, plain))));
+    }
+    let made = match serde_json::from_str(json)? {
+        Value::String(text) => text,
+        Value::Null => return Ok(None),
+        Value::Array(list) => join(&list),
+        other => other.to_string(),
+    };
+    // Numbers, and lists of one, stand there too.
+    Ok(Some(match json.find(&made) {
+        Some(at) => Found::There(place_in(text, &json[at..at + made.len()])),
+        None => Found::Made(made),
+    }))
 }
 
 /// `status.podIPs` and its like: the addresses with commas.
@@ -505,7 +611,7 @@ fn join(list: &[Value]) -> String {
     texts.join(",")
 }
 
-impl<'de> Visitor<'de> for Pick<'_, '_> {
+impl<'de> Visitor<'de> for Pick<'_, '_, '_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -513,9 +619,11 @@ impl<'de> Visitor<'de> for Pick<'_, '_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        while let Some(key) = map.next_key::<Cow<'de, str>>()? {
+        while let Some(Key(key)) = map.next_key::<Key<'de>>()? {
             match self.node.children.get(key.as_ref()) {
-                Some(node) => map.next_value_seed(Pick { node, found: self.found })?,
+                Some(node) => {
+                    map.next_value_seed(Pick { text: self.text, node, found: &mut *self.found })?;
+                }
                 None => {
                     map.next_value::<IgnoredAny>()?;
                 }

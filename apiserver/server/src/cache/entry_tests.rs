@@ -52,7 +52,8 @@ fn fields_are_found_in_one_pass_and_absent_ones_have_their_zero() {
            "status":{"podIPs":[{"ip":"10.0.0.1"},{"ip":"fd00::1"}]}}"#,
         &fields,
     );
-    assert_eq!(*entry.fields, ["n1", "", "false", "10.0.0.1,fd00::1"]);
+    let values: Vec<&str> = (0..5).map(|place| entry.field(place)).collect();
+    assert_eq!(values, ["n1", "", "false", "10.0.0.1,fd00::1", ""]);
     assert_eq!(entry.object().len(), entry.object_len());
 }
 
@@ -60,5 +61,38 @@ fn fields_are_found_in_one_pass_and_absent_ones_have_their_zero() {
 fn what_is_not_an_object_is_refused() {
     for stored in [&b"k8s\0..."[..], b"[]", br#"{"metadata":7}"#, br#"{"kind":"Pod"}"#] {
         assert!(Entry::read("a".into(), 1, Bytes::from_static(stored), &Fields::default()).is_err());
+    }
+}
+
+#[test]
+fn values_are_those_that_the_text_means() {
+    let fields = ["spec.a", "spec.b", "spec.c", "spec.d", "spec.e", "status.podIPs", "metadata.labels.x"];
+    let entry = read(
+        r#"{"metadata":{"name":"a","labels":{"x":"\u0079"},"uid":"u\u0031"},
+           "spec":{"a":"q\"uote","b":12,"c":1e2,"d":true,"e":null},"status":{"podIPs":[{"ip":"10.0.0.1"}]}}"#,
+        &fields,
+    );
+    let values: Vec<&str> = (0..fields.len()).map(|place| entry.field(place)).collect();
+    assert_eq!(values, ["q\"uote", "12", "100.0", "true", "", "10.0.0.1", "y"]);
+    assert_eq!((entry.uid(), entry.label("x")), ("u1", Some("y")));
+    let entry = read(r#"{"metadata":{"name":"a","uid":"u2"}}"#, &["metadata.uid", "metadata.name"]);
+    assert_eq!((entry.uid(), entry.field(0), entry.field(1)), ("u2", "u2", "a"));
+}
+
+#[test]
+fn the_version_goes_in_however_the_metadata_are_written() {
+    for stored in [
+        r#"{"metadata":{"name":"a"}}"#,
+        r#"{"metadata": {"name":"a"}}"#,
+        r#"{"metadata":{ "name":"a"}}"#,
+        r#"{"metadata":{"na\u006de":"a"}}"#,
+        r#"{ "metadata" : { "name" : "a" , "resourceVersion" : null } }"#,
+    ] {
+        let entry = read(stored, &[]);
+        let object: Value = serde_json::from_slice(&entry.object()).unwrap();
+        assert_eq!(object["metadata"]["name"], "a", "{stored}");
+        assert!(object.to_string().contains(r#""resourceVersion":""#) || stored.contains("null"), "{stored}");
+        assert_eq!(entry.object().len(), entry.object_len());
+        assert!(entry.metadata_text().contains(r#""resourceVersion":"42""#));
     }
 }

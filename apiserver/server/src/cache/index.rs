@@ -87,6 +87,17 @@ impl Ord for Slot {
 }
 
 impl Index {
+    /// The index of a whole state by that field, in full nodes: see [`super::packed`].
+    pub(super) fn of<'a>(place: usize, entries: impl Iterator<Item = &'a Arc<Entry>>) -> Self {
+        let mut slots: Vec<Slot> = entries.map(|entry| Slot { entry: Arc::clone(entry), place }).collect();
+        slots.sort();
+        let mut index = Self::default();
+        for first in [0, 1] {
+            index.0.extend(slots.iter().skip(first).step_by(2).cloned());
+        }
+        index
+    }
+
     /// Puts an object in the place of its former self.
     pub(super) fn change(&mut self, place: usize, old: Option<&Arc<Entry>>, new: Option<&Arc<Entry>>) {
         let slot = |entry: &Arc<Entry>| Slot { entry: Arc::clone(entry), place };
@@ -139,6 +150,8 @@ mod tests {
         assert_eq!(keys(&index, "n1", "ns/a\0"), ["ns/b"]);
         assert_eq!(keys(&index, "", ""), ["ns/c"]);
         assert!(keys(&index, "n", "").is_empty());
+        let whole = Index::of(0, [&c, &a, &b].into_iter());
+        assert_eq!((keys(&whole, "n1", ""), whole.len()), (keys(&index, "n1", ""), 3));
         let before = index.clone();
         index.change(0, Some(&c), Some(&entry("ns/c", "n2")));
         index.change(0, Some(&a), None);

@@ -29,7 +29,9 @@ pub use watchers::{Subscription, Trigger};
 
 use crate::encoding;
 use crate::limits;
-use crate::metrics::Counter;
+use crate::metrics::{Counter, Histogram};
+use crate::negotiate::Wanted;
+use crate::table::Include;
 use watchers::Watchers;
 
 /// Objects by `NAMESPACE/NAME` or `NAME`.
@@ -52,39 +54,75 @@ pub struct Change {
     pub old: Option<Arc<Entry>>,
     pub new: Option<Arc<Entry>>,
     at: Instant,
-    deleted: OnceLock<Bytes>,
-    /// Watch frames in JSON of the new object: added, modified.
-    json: [OnceLock<Bytes>; 2],
-    /// Watch frames in protobuf, in the order of [`EventType`].
-    frames: [OnceLock<Bytes>; 3],
+    /// Made when the first watcher wants one: most changes of a past that is kept are told to nobody.
+    frames: OnceLock<Box<Frames>>,
+}
+
+/// Watch frames, encoded once for all watchers, in the order of [`EventType`].
+#[derive(Default)]
+struct Frames {
+    json: [OnceLock<Bytes>; 3],
+    protobuf: [OnceLock<Bytes>; 3],
+    /// Those in other forms, the newest few.
+    shaped: Mutex<Vec<(Form, Bytes)>>,
+}
+
+/// What a watch frame is made by that is no whole object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Form {
+    pub event: EventType,
+    pub wanted: Wanted,
+    /// What rows carry, where it is a table.
+    pub include: Option<Include>,
+    /// Whether the columns are named.
+    pub columns: bool,
+    /// The second that ages are counted to.
+    pub second: i64,
 }
 
 impl Change {
     fn new(revision: Revision, old: Option<Arc<Entry>>, new: Option<Arc<Entry>>) -> Self {
-        Self {
-            revision,
-            old,
-            new,
-            at: Instant::now(),
-            deleted: OnceLock::new(),
-            json: Default::default(),
-            frames: Default::default(),
+        Self { revision, old, new, at: Instant::now(), frames: OnceLock::new() }
+    }
+
+    fn frames(&self) -> &Frames {
+        self.frames.get_or_init(Box::default)
+    }
+
+    fn json(&self, event: EventType, encode: impl FnOnce() -> Bytes) -> Bytes {
+        self.frames().json[event as usize].get_or_init(encode).clone()
+    }
+
+    /// The event in another form, encoded once for all watchers that want this one at about the same
+    /// time: others wait while one of them encodes it.
+    pub fn shaped(&self, form: Form, encode: impl FnOnce() -> Bytes) -> Bytes {
+        let mut frames = self.frames().shaped.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, frame)) = frames.iter().find(|(found, _)| *found == form) {
+            return frame.clone();
         }
+        let frame = encode();
+        // Rows with the ages of another second are not asked for again.
+        frames.retain(|(found, _)| found.second == form.second || found.include.is_none());
+        if frames.len() >= limits::FRAME_FORMS {
+            frames.remove(0);
+        }
+        frames.push((form, frame.clone()));
+        frame
     }
 
     /// The event that adds the new object, encoded once for all watchers.
     pub fn added(&self, new: &Entry) -> Bytes {
-        self.json[0].get_or_init(|| new.added()).clone()
+        self.json(EventType::Added, || new.added())
     }
 
     /// The event that changes the new object, encoded once for all watchers.
     pub fn modified(&self, new: &Entry) -> Bytes {
-        self.json[1].get_or_init(|| new.modified()).clone()
+        self.json(EventType::Modified, || new.modified())
     }
 
     /// The event that says that the old object went (or stopped matching), encoded once.
     pub fn deleted(&self, old: &Entry) -> Bytes {
-        self.deleted.get_or_init(|| old.deleted(self.revision)).clone()
+        self.json(EventType::Deleted, || old.deleted(self.revision))
     }
 
     /// The event in protobuf, encoded once for all watchers, and only if there is one: `entry` is
@@ -95,7 +133,7 @@ impl Change {
         entry: &Entry,
         message: Message,
     ) -> Result<Bytes, Untranslatable> {
-        let frame = &self.frames[event as usize];
+        let frame = &self.frames().protobuf[event as usize];
         if let Some(frame) = frame.get() {
             return Ok(frame.clone());
         }
@@ -140,8 +178,10 @@ pub struct Cache {
     starting: AsyncMutex<()>,
 }
 
-/// What has come into a cache since the start.
-#[derive(Default)]
+/// Seconds that reads wait for the newest state.
+static WAIT_SECONDS: [f64; 13] = [0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0];
+
+/// What has come into a cache since the start, and what was asked of it.
 pub struct Counts {
     /// Changes.
     pub received: Counter,
@@ -149,6 +189,20 @@ pub struct Counts {
     pub initial: Counter,
     /// Whole states.
     pub loads: Counter,
+    /// Watchers that were cut off because they were too slow.
+    pub terminated: Counter,
+    /// How long reads have waited for the newest state.
+    pub waits: Histogram,
+    /// Those that did not get it, and those that did.
+    pub consistent: [Counter; 2],
+}
+
+impl Default for Counts {
+    fn default() -> Self {
+        let (received, initial, loads, terminated, consistent) = Default::default();
+        let waits = Histogram::new(&WAIT_SECONDS);
+        Self { received, initial, loads, terminated, waits, consistent }
+    }
 }
 
 /// Called by the feed for each change, old and new, before the revision counts as passed. It
@@ -215,11 +269,7 @@ impl Cache {
 
     /// A whole state by the field that the kind is indexed by.
     fn index(&self, objects: &Objects) -> Index {
-        let mut index = Index::default();
-        if let Some(place) = self.indexed {
-            objects.values().for_each(|entry| index.change(place, None, Some(entry)));
-        }
-        index
+        self.indexed.map_or_else(Index::default, |place| Index::of(place, objects.values()))
     }
 
     /// The oldest revision that a watch can begin after.
@@ -255,6 +305,7 @@ impl Cache {
         }
         self.counts.loads.add(1);
         self.counts.initial.add(objects.len() as u64);
+        let objects = packed(&objects);
         inner.low = newest;
         inner.history.clear();
         let index = self.index(&objects);
@@ -412,6 +463,11 @@ impl Cache {
         lock(&self.inner).watchers.len()
     }
 
+    /// Changes that the history has room for before it takes more memory.
+    pub fn capacity(&self) -> usize {
+        lock(&self.inner).history.capacity()
+    }
+
     /// The place of the field in [`Entry::fields`] that [`Trigger::Field`] goes by.
     pub fn indexed(&self) -> Option<usize> {
         self.indexed
@@ -439,6 +495,7 @@ impl Cache {
             self.tell(before.objects.get(&**key).map(|old| &**old), Some(entry));
         }
         let index = self.index(&objects);
+        let objects = packed(&objects);
         self.current.store(Arc::new(Snapshot { objects, index, revision }));
     }
 
@@ -473,7 +530,7 @@ impl Cache {
         self.counts.received.add(done.len() as u64);
         for change in done {
             self.tell(change.old.as_deref(), change.new.as_deref());
-            inner.watchers.send(&change, self.indexed);
+            self.counts.terminated.add(inner.watchers.send(&change, self.indexed));
             inner.history.push_back(change);
         }
         inner.trim();
@@ -495,6 +552,19 @@ impl Inner {
             self.history.pop_front();
         }
     }
+}
+
+/// The same in a tree whose nodes are full. One that is filled in the order of its keys splits its last
+/// node again and again and leaves halves behind; here every second key makes the halves, and those
+/// between fill them.
+fn packed(objects: &Objects) -> Objects {
+    let mut packed = Objects::new();
+    for first in [0, 1] {
+        for (key, entry) in objects.iter().skip(first).step_by(2) {
+            packed.insert(Arc::clone(key), Arc::clone(entry));
+        }
+    }
+    packed
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -1,8 +1,8 @@
-//! What many objects of a kind have alike, kept once: their labels, and values of selectable fields.
+//! What many objects of a kind have alike, kept once: their labels, and values that do not stand in
+//! their texts. Of what stands there only the place is kept.
 
-use std::collections::{BTreeMap, HashSet};
-use std::fmt;
-use std::ops::Deref;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Labels, in the order of their keys.
@@ -12,93 +12,145 @@ pub type Labels = BTreeMap<String, String>;
 /// and no more is lost than what sharing would have saved.
 const REMEMBERED: usize = 1024;
 
-/// The value of a selectable field. Clones share it.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Text(Arc<str>);
+/// What fields have that are absent, where that is not the empty text.
+const ZEROS: [&str; 2] = ["false", "0"];
 
-impl Text {
-    /// The text.
-    pub fn as_str(&self) -> &str {
-        &self.0
+/// A value that was found while an object was read.
+#[derive(Clone, Debug)]
+pub enum Found {
+    /// It stands in the text of the object, here.
+    There(Range<usize>),
+    /// It does not stand there: it was put together, or has escapes.
+    Made(String),
+}
+
+impl Found {
+    /// Whether it is the empty text.
+    pub fn is_empty(&self) -> bool {
+        match self {
+            Self::There(range) => range.is_empty(),
+            Self::Made(text) => text.is_empty(),
+        }
     }
 }
 
-impl Deref for Text {
-    type Target = str;
+/// Where a value is: 21 bits of the place in the object's text, which has no more than 1.5 MiB, and 11
+/// bits of its length, of which the last two say that it is somewhere else.
+#[derive(Clone, Copy)]
+struct Place(u32);
 
-    fn deref(&self) -> &str {
-        &self.0
+impl Place {
+    const LENGTH_BITS: u32 = 11;
+    const LENGTHS: u32 = (1 << Self::LENGTH_BITS) - 1;
+    const OTHER: u32 = Self::LENGTHS;
+    const ZERO: u32 = Self::LENGTHS - 1;
+    /// The empty text.
+    const EMPTY: Self = Self(0);
+
+    fn new(at: usize, length: u32) -> Option<Self> {
+        let at = u32::try_from(at).ok().filter(|at| at >> (u32::BITS - Self::LENGTH_BITS) == 0)?;
+        Some(Self(at << Self::LENGTH_BITS | length))
+    }
+
+    fn there(range: &Range<usize>) -> Option<Self> {
+        let length = u32::try_from(range.len()).ok().filter(|length| *length < Self::ZERO)?;
+        Self::new(range.start, length)
+    }
+
+    fn at(self) -> usize {
+        (self.0 >> Self::LENGTH_BITS) as usize
+    }
+
+    fn length(self) -> u32 {
+        self.0 & Self::LENGTHS
     }
 }
 
-impl fmt::Debug for Text {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.0, f)
-    }
+/// Values of one object, four bytes each where they stand in its text.
+pub struct Values {
+    places: Box<[Place]>,
+    /// Those that do not, which are few; a box more, because most objects have none.
+    #[expect(clippy::box_collection, reason = "eight bytes in every object rather than 24")]
+    others: Option<Box<Vec<Arc<str>>>>,
 }
 
-impl fmt::Display for Text {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl PartialEq<str> for Text {
-    fn eq(&self, other: &str) -> bool {
-        &*self.0 == other
-    }
-}
-
-impl PartialEq<&str> for Text {
-    fn eq(&self, other: &&str) -> bool {
-        &*self.0 == *other
+impl Values {
+    /// A value of the object with that text; empty where there is none.
+    pub fn get<'a>(&'a self, place: usize, text: &'a str) -> &'a str {
+        let Some(place) = self.places.get(place) else { return "" };
+        match place.length() {
+            Place::OTHER => {
+                self.others.as_ref().and_then(|others| others.get(place.at())).map_or("", |text| text)
+            }
+            Place::ZERO => ZEROS.get(place.at()).copied().unwrap_or_default(),
+            length => text.get(place.at()..place.at() + length as usize).unwrap_or_default(),
+        }
     }
 }
 
 /// The values of one kind that were seen last.
 #[derive(Default)]
-pub struct Pool(Mutex<Values>);
+pub struct Pool(Mutex<Seen>);
 
 #[derive(Default)]
-struct Values {
+struct Seen {
     // Looked up, never iterated, so their order cannot matter.
-    labels: HashSet<Arc<Labels>>,
+    /// By their text in JSON, so that those which are known need not be read.
+    labels: HashMap<Box<str>, Arc<Labels>>,
     texts: HashSet<Arc<str>>,
 }
 
 impl Pool {
-    /// The same labels, shared with the objects before.
-    pub fn labels(&self, labels: Labels) -> Arc<Labels> {
-        let mut values = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = values.labels.get(&labels) {
+    /// The labels that a text in JSON says, or `null`, shared with the objects before.
+    pub fn labels(&self, json: &str) -> Result<Arc<Labels>, serde_json::Error> {
+        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = seen.labels.get(json) {
+            return Ok(Arc::clone(known));
+        }
+        let labels: Option<Labels> = serde_json::from_str(json)?;
+        let labels = Arc::new(labels.unwrap_or_default());
+        if seen.labels.len() >= REMEMBERED {
+            seen.labels.clear();
+        }
+        seen.labels.insert(json.into(), Arc::clone(&labels));
+        Ok(labels)
+    }
+
+    /// Keeps the values of an object with that text.
+    pub fn values(&self, text: &str, values: impl Iterator<Item = Found>) -> Values {
+        let mut others = Vec::new();
+        let mut other = |text: &str| {
+            let place = Place::new(others.len(), Place::OTHER);
+            others.push(self.text(text));
+            // There are fewer fields than that.
+            place.unwrap_or(Place::EMPTY)
+        };
+        let place = |found: Found| match found {
+            found if found.is_empty() => Place::EMPTY,
+            Found::There(range) => match Place::there(&range) {
+                Some(place) => place,
+                None => other(text.get(range).unwrap_or_default()),
+            },
+            Found::Made(made) => {
+                let zero = ZEROS.iter().position(|zero| *zero == made);
+                zero.and_then(|at| Place::new(at, Place::ZERO)).unwrap_or_else(|| other(&made))
+            }
+        };
+        let places = values.map(place).collect();
+        Values { places, others: (!others.is_empty()).then(|| Box::new(others)) }
+    }
+
+    fn text(&self, text: &str) -> Arc<str> {
+        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = seen.texts.get(text) {
             return Arc::clone(known);
         }
-        if values.labels.len() >= REMEMBERED {
-            values.labels.clear();
-        }
-        let labels = Arc::new(labels);
-        values.labels.insert(Arc::clone(&labels));
-        labels
-    }
-
-    /// The same texts, shared with the objects before.
-    pub fn texts(&self, texts: impl Iterator<Item = String>) -> Box<[Text]> {
-        let mut values = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        texts.map(|text| values.text(&text)).collect()
-    }
-}
-
-impl Values {
-    fn text(&mut self, text: &str) -> Text {
-        if let Some(known) = self.texts.get(text) {
-            return Text(Arc::clone(known));
-        }
-        if self.texts.len() >= REMEMBERED {
-            self.texts.clear();
+        if seen.texts.len() >= REMEMBERED {
+            seen.texts.clear();
         }
         let text: Arc<str> = Arc::from(text);
-        self.texts.insert(Arc::clone(&text));
-        Text(text)
+        seen.texts.insert(Arc::clone(&text));
+        text
     }
 }
 
@@ -109,12 +161,37 @@ mod tests {
     #[test]
     fn equal_values_are_kept_once_and_no_more_than_a_bound() {
         let pool = Pool::default();
-        let labels = || Labels::from([("app".to_owned(), "web".to_owned())]);
-        assert!(Arc::ptr_eq(&pool.labels(labels()), &pool.labels(labels())));
-        let texts = pool.texts(["Running", "n1", "Running"].map(str::to_owned).into_iter());
-        assert!(Arc::ptr_eq(&texts[0].0, &texts[2].0));
-        assert_eq!(texts[1], "n1");
-        drop(pool.texts((0..3 * REMEMBERED).map(|i| i.to_string())));
+        let labels = || pool.labels(r#"{"app":"web"}"#).unwrap();
+        assert!(Arc::ptr_eq(&labels(), &labels()));
+        assert_eq!(labels()["app"], "web");
+        assert!(pool.labels("null").unwrap().is_empty());
+        assert!(pool.labels("[]").is_err());
+        assert!(Arc::ptr_eq(&pool.text("a,b"), &pool.text("a,b")));
+        (0..3 * REMEMBERED).for_each(|i| drop(pool.text(&i.to_string())));
         assert!(pool.0.lock().unwrap().texts.len() <= REMEMBERED);
+    }
+
+    #[test]
+    fn values_are_found_in_the_text_or_beside_it() {
+        let pool = Pool::default();
+        let text = format!("{}web", "x".repeat(1 << 21));
+        let of = |range: Range<usize>| Found::There(range);
+        let values = [
+            of(0..3),
+            of(5..5),
+            Found::Made("false".to_owned()),
+            Found::Made("a,b".to_owned()),
+            // Longer, and further behind, than a place can say.
+            of(1..1 + Place::ZERO as usize),
+            of(1..Place::ZERO as usize),
+            of(1 << 21..(1 << 21) + 3),
+            Found::Made(String::new()),
+        ];
+        let values = pool.values(&text, values.into_iter());
+        let found: Vec<&str> = (0..9).map(|place| values.get(place, &text)).collect();
+        let long = "x".repeat(Place::ZERO as usize);
+        assert_eq!(found, ["xxx", "", "false", "a,b", &long, &long[1..], "web", "", ""]);
+        assert_eq!(values.others.as_ref().map(|others| others.len()), Some(3));
+        assert!(pool.values("web", [of(0..3)].into_iter()).others.is_none());
     }
 }

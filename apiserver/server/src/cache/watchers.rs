@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use tokio::sync::mpsc;
-use tokio::sync::mpsc::error::TryRecvError;
+use tokio::sync::mpsc::error::{TryRecvError, TrySendError};
 
 use super::{Cache, Change, Entry};
 use crate::limits;
@@ -79,26 +79,28 @@ impl Watchers {
         self.all.len() + of(&self.namespaces) + of(&self.objects) + of(&self.values)
     }
 
-    /// Hands the change on. Who has no room left is cut off: it can resume from where it was.
-    pub(super) fn send(&mut self, change: &Arc<Change>, indexed: Option<usize>) {
-        let Some(any) = change.new.as_ref().or(change.old.as_ref()) else { return };
-        offer(&mut self.all, change);
+    /// Hands the change on. Who has no room left is cut off: it can resume from where it was. Gives
+    /// how many were.
+    pub(super) fn send(&mut self, change: &Arc<Change>, indexed: Option<usize>) -> u64 {
+        let Some(any) = change.new.as_ref().or(change.old.as_ref()) else { return 0 };
+        let mut cut = offer(&mut self.all, change);
         if let Some(slots) = self.namespaces.get_mut(any.namespace()) {
-            offer(slots, change);
+            cut += offer(slots, change);
         }
         if let Some(slots) = self.objects.get_mut(&*any.key) {
-            offer(slots, change);
+            cut += offer(slots, change);
         }
-        let Some(index) = indexed else { return };
+        let Some(index) = indexed else { return cut };
         let (old, new) = (value(change.old.as_ref(), index), value(change.new.as_ref(), index));
         if new != old
             && let Some(slots) = old.and_then(|v| self.values.get_mut(v))
         {
-            offer(slots, change);
+            cut += offer(slots, change);
         }
         if let Some(slots) = new.and_then(|v| self.values.get_mut(v)) {
-            offer(slots, change);
+            cut += offer(slots, change);
         }
+        cut
     }
 }
 
@@ -106,8 +108,15 @@ fn value(entry: Option<&Arc<Entry>>, index: usize) -> Option<&str> {
     entry.map(|entry| entry.field(index))
 }
 
-fn offer(slots: &mut Slots, change: &Arc<Change>) {
-    slots.retain(|_, sender| sender.try_send(Arc::clone(change)).is_ok());
+/// How many had no room left.
+fn offer(slots: &mut Slots, change: &Arc<Change>) -> u64 {
+    let mut cut = 0;
+    slots.retain(|_, sender| {
+        let sent = sender.try_send(Arc::clone(change));
+        cut += u64::from(matches!(sent, Err(TrySendError::Full(_))));
+        sent.is_ok()
+    });
+    cut
 }
 
 /// A watcher's end of its queue; leaves the index when dropped.

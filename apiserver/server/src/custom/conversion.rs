@@ -18,13 +18,16 @@ use http_body_util::{BodyExt, StreamBody};
 use serde_json::{Value, json};
 use tower::BoxError;
 
+use super::choice::Chosen;
 use super::webhook;
 use crate::body::{self, Body};
 use crate::context::Context;
+use crate::filter::Filter;
 use crate::negotiate::{self, Format, Shape, Wanted};
 use crate::respond;
 use crate::server::Server;
 use crate::table::{Rows, metadata_only};
+use crate::verbs::options;
 
 /// The custom kind, if a webhook converts its objects.
 pub fn by_webhook(resource: &Resource) -> Option<&Arc<Custom>> {
@@ -54,6 +57,8 @@ pub struct Detour {
     /// Makes the rows, where tables are asked for.
     rows: Option<Rows>,
     watches: bool,
+    /// What a watcher with selectors knows.
+    chosen: Option<Chosen>,
 }
 
 impl Detour {
@@ -75,14 +80,37 @@ impl Detour {
             Shape::Table => Some(Rows::of(context, &resource, wanted.meta)?),
             _ => None,
         };
+        let chosen = match info.verb {
+            "watch" => Self::chosen(context, &resource, &custom).await?,
+            _ => None,
+        };
         Ok(Some(Self {
             server: Arc::clone(server),
             custom,
             wanted,
             rows,
             watches: info.verb == "watch",
+            chosen,
             resource,
         }))
+    }
+
+    async fn chosen(
+        context: &Context,
+        resource: &Resource,
+        custom: &Custom,
+    ) -> Result<Option<Chosen>, ApiError> {
+        let (server, info, query) = (&context.server, &context.info, &context.query);
+        let cache = server.cache(resource)?;
+        let filter = Filter::parse(&cache, &info.namespace, &info.name, query)?;
+        if !filter.looks_inside() {
+            return Ok(None);
+        }
+        let revision = options::revision(query.get("resourceVersion"))?.unwrap_or(0);
+        if revision == 0 || query.flag("sendInitialEvents") {
+            return Ok(Some(Chosen::new(filter)));
+        }
+        Chosen::at(server, custom, &cache, filter, revision).await.map(Some)
     }
 
     /// The headers of the read.
@@ -196,7 +224,11 @@ impl Watching {
             self.kept.extend_from_slice(&data);
             let Some(end) = self.kept.iter().rposition(|byte| *byte == b'\n') else { continue };
             let lines = self.kept.split_to(end + 1);
-            return Some(Ok(self.converted(&lines).await));
+            let events = self.converted(&lines).await;
+            // None of them may be for this watcher.
+            if !events.is_empty() {
+                return Some(Ok(events));
+            }
         }
         None
     }
@@ -217,6 +249,12 @@ impl Watching {
         for mut event in events {
             if ours(&event) {
                 let object = objects.next().unwrap_or_default();
+                if let Some(chosen) = &mut self.detour.chosen {
+                    let Some(kind) = chosen.event(event["type"].as_str().unwrap_or_default(), &object) else {
+                        continue;
+                    };
+                    event["type"] = kind.into();
+                }
                 event["object"] = self.detour.object(object, std::mem::take(&mut self.first));
             }
             out.push_str(&event.to_string());

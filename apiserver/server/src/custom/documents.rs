@@ -14,6 +14,7 @@ use bytes::Bytes;
 use flate2::read::GzDecoder;
 use serde_json::{Map, Value, json};
 
+use super::builtin::Builtin;
 use crate::discovery::Discovery;
 use crate::respond;
 
@@ -29,7 +30,10 @@ pub struct Packed {
 /// The documents of one state of the registry.
 pub struct Documents {
     discovery: Discovery,
+    builtin: Builtin,
     custom: Vec<Arc<Resource>>,
+    /// The same by group and version.
+    versions: BTreeMap<(String, String), Vec<Arc<Resource>>>,
     v2: OnceLock<Packed>,
     v2_protobuf: OnceLock<Packed>,
     v3: Mutex<BTreeMap<(String, String), Packed>>,
@@ -41,9 +45,16 @@ impl Documents {
     /// The documents of the built-in kinds and of custom ones.
     pub fn new(builtin: &Registry, custom: Vec<Arc<Resource>>) -> Self {
         let kinds = builtin.iter().chain(&custom).map(|resource| &**resource);
+        let discovery = Discovery::new(kinds);
+        let mut versions: BTreeMap<(String, String), Vec<Arc<Resource>>> = BTreeMap::new();
+        for kind in &custom {
+            versions.entry((kind.group.clone(), kind.version.clone())).or_default().push(Arc::clone(kind));
+        }
         Self {
-            discovery: Discovery::new(kinds),
+            discovery,
+            builtin: Builtin::of(builtin),
             custom,
+            versions,
             v2: OnceLock::new(),
             v2_protobuf: OnceLock::new(),
             v3: Mutex::default(),
@@ -56,44 +67,32 @@ impl Documents {
         &self.discovery
     }
 
-    fn of_version<'a>(&'a self, group: &'a str, version: &'a str) -> impl Iterator<Item = &'a Arc<Resource>> {
-        self.custom.iter().filter(move |r| r.group == group && r.version == version)
-    }
-
     /// Where the v3 documents are.
     pub fn v3_index(&self) -> Value {
-        let mut index = openapi::v3_index();
-        let mut versions: Vec<(&str, &str)> =
-            self.custom.iter().map(|r| (r.group.as_str(), r.version.as_str())).collect();
-        versions.sort_unstable();
-        versions.dedup();
-        for (group, version) in versions {
+        let mut index = self.builtin.v3_index();
+        for ((group, version), kinds) in &self.versions {
             let path = format!("apis/{group}/{version}");
-            if index["paths"].get(&path).is_none() {
-                let hash = hash(self.of_version(group, version));
-                index["paths"][&path] =
-                    json!({"serverRelativeURL": format!("/openapi/v3/{path}?hash={hash}")});
-            }
+            let hash = v3_hash(self.builtin.v3_hash(group, version), kinds);
+            index["paths"][&path] = json!({"serverRelativeURL": format!("/openapi/v3/{path}?hash={hash}")});
         }
         index
     }
 
     /// The v3 document of a group and version; `None` if there is none.
     pub fn v3(&self, group: &str, version: &str) -> Result<Option<Packed>, ApiError> {
-        if let (Some(bytes), Some(hash)) = (openapi::v3_gz(group, version), openapi::v3_hash(group, version))
-        {
-            return Ok(Some(Packed { packed: Bytes::from_static(bytes), hash: hash.to_owned() }));
-        }
-        let kinds: Vec<&Arc<Resource>> = self.of_version(group, version).collect();
-        if kinds.is_empty() {
-            return Ok(None);
-        }
+        let builtin = self.builtin.v3(group, version)?;
         let key = (group.to_owned(), version.to_owned());
+        let Some(kinds) = self.versions.get(&key) else { return Ok(builtin) };
         let mut kept = self.v3.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(packed) = kept.get(&key) {
             return Ok(Some(packed.clone()));
         }
-        let packed = Packed { packed: pack(&v3(&kinds)?)?, hash: hash(kinds.into_iter()) };
+        let mut document = v3(kinds)?;
+        let hash = v3_hash(builtin.as_ref().map(|builtin| builtin.hash.clone()), kinds);
+        if let Some(builtin) = builtin {
+            document = merged(unpack(&builtin.packed)?, document);
+        }
+        let packed = Packed { packed: pack(&document)?, hash };
         kept.insert(key, packed.clone());
         Ok(Some(packed))
     }
@@ -114,8 +113,7 @@ impl Documents {
 
     /// The v2 document.
     pub fn v2(&self) -> Result<Packed, ApiError> {
-        let builtin =
-            Packed { packed: Bytes::from_static(openapi::v2_gz()), hash: openapi::v2_hash().to_owned() };
+        let builtin = self.builtin.v2()?;
         if self.custom.is_empty() {
             return Ok(builtin);
         }
@@ -135,9 +133,9 @@ impl Documents {
 
     /// The same as a protobuf message.
     pub fn v2_protobuf(&self) -> Result<Packed, ApiError> {
-        let (packed, own) = (Bytes::from_static(openapi::v2_protobuf_gz()), openapi::v2_protobuf_hash());
+        let Packed { packed, hash: own } = self.builtin.v2_protobuf()?;
         if self.custom.is_empty() {
-            return Ok(Packed { packed, hash: own.to_owned() });
+            return Ok(Packed { packed, hash: own });
         }
         if let Some(packed) = self.v2_protobuf.get() {
             return Ok(packed.clone());
@@ -163,7 +161,7 @@ impl Documents {
     }
 }
 
-fn unfit(error: message::Unfit) -> ApiError {
+pub(super) fn unfit(error: message::Unfit) -> ApiError {
     ApiError::internal(format!("the document cannot be written as protobuf: {error}"))
 }
 
@@ -177,12 +175,30 @@ fn hash<'a>(kinds: impl Iterator<Item = &'a Arc<Resource>>) -> String {
     format!("{:016X}", hasher.finish())
 }
 
+/// Changes when the v3 document of a group and version with custom kinds does.
+fn v3_hash(builtin: Option<String>, kinds: &[Arc<Resource>]) -> String {
+    format!("{}{}", builtin.unwrap_or_default(), hash(kinds.iter()))
+}
+
+/// The v3 document of a group of built-in kinds and what custom kinds add to it.
+fn merged(mut document: Value, mut added: Value) -> Value {
+    for part in ["/paths", "/components/schemas"] {
+        let new = added.pointer_mut(part).map(Value::take);
+        if let (Some(Value::Object(all)), Some(Value::Object(new))) = (document.pointer_mut(part), new) {
+            for (name, value) in new {
+                all.entry(name).or_insert(value);
+            }
+        }
+    }
+    document
+}
+
 /// A document of built-in kinds, from which the definitions that all kinds share are taken.
 const SHARED_FROM: (&str, &str) = ("coordination.k8s.io", "v1");
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.";
 const SCALE: &str = "io.k8s.api.autoscaling.v1.Scale";
 
-fn v3(kinds: &[&Arc<Resource>]) -> Result<Value, ApiError> {
+fn v3(kinds: &[Arc<Resource>]) -> Result<Value, ApiError> {
     let shared = openapi::v3_gz(SHARED_FROM.0, SHARED_FROM.1).map(unpack).transpose()?.unwrap_or_default();
     let (mut all, mut paths) = (Map::new(), Map::new());
     for (name, schema) in shared["components"]["schemas"].as_object().into_iter().flatten() {
@@ -211,11 +227,11 @@ fn v3(kinds: &[&Arc<Resource>]) -> Result<Value, ApiError> {
     }))
 }
 
-fn pack(document: &Value) -> Result<Bytes, ApiError> {
+pub(super) fn pack(document: &Value) -> Result<Bytes, ApiError> {
     zip(document.to_string().as_bytes())
 }
 
-fn zip(content: &[u8]) -> Result<Bytes, ApiError> {
+pub(super) fn zip(content: &[u8]) -> Result<Bytes, ApiError> {
     respond::gzip(content)
         .map(Bytes::from)
         .map_err(|error| ApiError::internal(format!("the document cannot be packed: {error}")))
@@ -230,7 +246,7 @@ fn inflate(packed: &[u8]) -> Result<Vec<u8>, ApiError> {
     Ok(content)
 }
 
-fn unpack(packed: &[u8]) -> Result<Value, ApiError> {
+pub(super) fn unpack(packed: &[u8]) -> Result<Value, ApiError> {
     serde_json::from_slice(&inflate(packed)?)
         .map_err(|error| ApiError::internal(format!("the document cannot be decoded: {error}")))
 }

@@ -1,12 +1,12 @@
 //! The one task that drives all definitions: it accepts names, establishes kinds, and clears away
 //! the objects of a definition that goes.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use apiserver_api::definition::{
-    AcceptedNames, CLEANUP, Condition, GROUP, awaits_cleanup, condition_is_true, reconcile, set_condition,
+    CLEANUP, Condition, GROUP, awaits_cleanup, condition_is_true, reconcile, set_condition,
 };
 use apiserver_api::error::ApiError;
 use apiserver_api::meta;
@@ -40,7 +40,8 @@ pub async fn run(server: Arc<Server>) {
 async fn drive(server: &Arc<Server>) {
     server.caches().loaded().await;
     server.hooks().done("poststarthook/start-apiextensions-controllers");
-    let mut later: BTreeSet<String> = BTreeSet::new();
+    let mut later: BTreeMap<String, Instant> = BTreeMap::new();
+    let queue = Arc::clone(server.metrics().definitions());
     let mut due = Instant::now();
     loop {
         let taken = if later.is_empty() {
@@ -51,14 +52,17 @@ async fn drive(server: &Arc<Server>) {
                 () = tokio::time::sleep_until(due) => std::mem::take(&mut later),
             }
         };
-        for name in taken {
-            match look(server, &name).await {
-                Ok(true) => drop(later.remove(&name)),
-                Ok(false) => drop(later.insert(name)),
-                Err(error) => {
-                    tracing::warn!(%error, %name, "a CustomResourceDefinition cannot be brought up to date");
-                    later.insert(name);
-                }
+        for (name, since) in taken {
+            queue.taken(since);
+            let done = look(server, &name).await.unwrap_or_else(|error| {
+                tracing::warn!(%error, %name, "a CustomResourceDefinition cannot be brought up to date");
+                false
+            });
+            queue.done(!done);
+            if done {
+                later.remove(&name);
+            } else {
+                later.insert(name, Instant::now());
             }
             due = Instant::now() + AGAIN;
         }
@@ -78,11 +82,8 @@ async fn look(server: &Arc<Server>, name: &str) -> Result<bool, ApiError> {
     }
     // Names that others were granted count as soon as they are in the store.
     server.fresh().await?;
-    let mut others = AcceptedNames::default();
     let group = meta::text(definition, "/spec/group");
-    for other in server.custom().of_group(group).iter().filter(|d| d.name != name) {
-        others.add(&other.names);
-    }
+    let others = server.custom().taken(group, name, &definition["spec"]["names"]);
     match reconcile(definition, &others, server.ambient().now()) {
         None => Ok(true),
         Some(new) => write(server, resource, new).await,

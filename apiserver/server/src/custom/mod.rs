@@ -9,15 +9,17 @@
 //! on every server over the same store. One task drives all definitions; an object of a kind is
 //! kept in memory only after somebody has asked for the kind.
 
+mod builtin;
+pub mod choice;
 pub mod conversion;
 mod documents;
 mod driver;
 mod webhook;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use apiserver_api::definition::{Custom, Definition, GROUP};
+use apiserver_api::definition::{AcceptedNames, Custom, Definition, GROUP};
 use apiserver_api::error::ApiError;
 use apiserver_api::registry::{Registry, Resource};
 use apiserver_api::schema::Problems;
@@ -25,10 +27,13 @@ use apiserver_api::structural;
 use arc_swap::ArcSwap;
 use serde_json::Value;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use crate::cache::{Caches, Entry};
 use crate::context::Context;
 use crate::convert;
+use crate::maintain::Kept;
+use crate::metrics::Queue;
 
 pub use documents::Documents;
 pub use driver::run;
@@ -38,14 +43,67 @@ pub const DEFINITIONS: &str = "customresourcedefinitions";
 
 type Path = (String, String, String);
 
+/// A group, whether it is the name of a kind rather than of a resource, and the name.
+type Name = (String, bool, String);
+
 /// The definitions and the kinds that they add, swapped as a whole with every change.
 #[derive(Clone, Default)]
 struct State {
     definitions: imbl::OrdMap<String, Arc<Definition>>,
     /// By group, version and plural.
     kinds: imbl::OrdMap<Path, Arc<Resource>>,
+    /// The definitions that were granted a name.
+    names: imbl::OrdMap<Name, Vec<String>>,
+    /// Group and name of the definitions that were not granted all their names.
+    refused: imbl::OrdSet<(String, String)>,
     /// Made when somebody asks.
     documents: Arc<OnceLock<Arc<Documents>>>,
+}
+
+impl State {
+    /// Takes the names of a definition as it was from it, and gives it those that it has now. Whether
+    /// one has become free.
+    fn grant(&mut self, old: Option<&Definition>, new: Option<&Definition>) -> bool {
+        let had = old.map(names_of).unwrap_or_default();
+        let has = new.map(names_of).unwrap_or_default();
+        for (definition, names) in [(old, &had), (new, &has)] {
+            let Some(definition) = definition else { continue };
+            let own = (definition.group.clone(), definition.name.clone());
+            self.refused.remove(&own);
+            for name in names {
+                let mut owners = self.names.get(name).cloned().unwrap_or_default();
+                owners.retain(|owner| *owner != definition.name);
+                if has.contains(name) {
+                    owners.push(definition.name.clone());
+                }
+                if owners.is_empty() {
+                    self.names.remove(name);
+                } else {
+                    self.names.insert(name.clone(), owners);
+                }
+            }
+        }
+        if let Some(new) = new.filter(|new| !new.accepted) {
+            self.refused.insert((new.group.clone(), new.name.clone()));
+        }
+        had.iter().any(|name| !has.contains(name))
+    }
+
+    /// The definitions of the same group that wait for names.
+    fn refused_beside(&self, definition: Option<&Definition>) -> Vec<String> {
+        let Some(Definition { group, .. }) = definition else { return Vec::new() };
+        let from = (group.clone(), String::new());
+        let of_group = self.refused.range(from..).take_while(|(of, _)| of == group);
+        of_group.map(|(_, name)| name.clone()).collect()
+    }
+}
+
+/// The names that a definition was granted.
+fn names_of(definition: &Definition) -> BTreeSet<Name> {
+    let mut names = AcceptedNames::default();
+    names.add(&definition.names);
+    let named = |kind: bool| move |name: String| (definition.group.clone(), kind, name);
+    names.resources.into_iter().map(named(false)).chain(names.kinds.into_iter().map(named(true))).collect()
 }
 
 /// The custom kinds of a server.
@@ -53,14 +111,25 @@ pub struct CustomKinds {
     caches: Arc<Caches>,
     state: ArcSwap<State>,
     /// Names of definitions that the driver has not looked at since they changed.
-    dirty: Mutex<BTreeSet<String>>,
+    /// With the time since when they wait.
+    dirty: Mutex<BTreeMap<String, Instant>>,
     wake: Notify,
+    queue: Arc<Queue>,
+    /// Told when kinds come or go.
+    kept: Arc<Kept>,
 }
 
 impl CustomKinds {
     /// None yet.
-    pub fn new(caches: Arc<Caches>) -> Self {
-        Self { caches, state: ArcSwap::default(), dirty: Mutex::default(), wake: Notify::new() }
+    pub fn new(caches: Arc<Caches>, kept: Arc<Kept>, queue: Arc<Queue>) -> Self {
+        let (state, dirty, wake) = Default::default();
+        Self { caches, state, dirty, wake, queue, kept }
+    }
+
+    /// The groups and versions of the kinds.
+    pub fn versions(&self) -> BTreeSet<(String, String)> {
+        let state = self.state.load();
+        state.kinds.keys().map(|(group, version, _)| (group.clone(), version.clone())).collect()
     }
 
     /// The kind behind `/apis/GROUP/VERSION/…/PLURAL`.
@@ -77,9 +146,19 @@ impl CustomKinds {
         self.state.load().definitions.get(name).cloned()
     }
 
-    /// The definitions of a group.
-    pub fn of_group(&self, group: &str) -> Vec<Arc<Definition>> {
-        self.state.load().definitions.values().filter(|d| d.group == group).cloned().collect()
+    /// Those of the names that other definitions of the group have been granted than the one called
+    /// `name`.
+    pub fn taken(&self, group: &str, name: &str, names: &Value) -> AcceptedNames {
+        let state = self.state.load();
+        let mut taken = AcceptedNames::default();
+        taken.add(names);
+        let by_other = |kind: bool, wanted: &String| {
+            let owners = state.names.get(&(group.to_owned(), kind, wanted.clone()));
+            owners.is_some_and(|owners| owners.iter().any(|owner| owner != name))
+        };
+        taken.resources.retain(|wanted| by_other(false, wanted));
+        taken.kinds.retain(|wanted| by_other(true, wanted));
+        taken
     }
 
     /// Discovery and OpenAPI of the built-in kinds and of these.
@@ -113,7 +192,7 @@ impl CustomKinds {
             Some(new) => state.definitions.insert(name.to_owned(), Arc::clone(new)),
             None => state.definitions.remove(name),
         };
-        let group = [&old, &new].into_iter().flatten().next().map(|d| d.group.clone()).unwrap_or_default();
+        let freed = state.grant(old.as_deref(), new.as_deref());
         // Caches first: who finds the kind finds its cache.
         let prefixes: BTreeSet<String> =
             [&old, &new].into_iter().flatten().map(|d| format!("{}/", d.storage_prefix())).collect();
@@ -121,27 +200,30 @@ impl CustomKinds {
             let own = new.as_ref().is_some_and(|d| format!("{}/", d.storage_prefix()) == prefix);
             self.caches.set_custom(&prefix, if own { &kinds } else { &[] });
         }
+        let waiting = if freed { state.refused_beside(old.as_deref()) } else { Vec::new() };
         self.state.store(Arc::new(state));
-        // A name may have become free.
-        for other in self.of_group(&group).iter().filter(|other| !other.accepted) {
-            self.mark(&other.name);
-        }
+        self.kept.api_services.notify_one();
+        waiting.iter().for_each(|other| self.mark(other));
     }
 
     /// Has the driver look at a definition.
     fn mark(&self, name: &str) {
         let mut dirty = self.dirty.lock().unwrap_or_else(PoisonError::into_inner);
-        dirty.insert(name.to_owned());
+        if !dirty.contains_key(name) {
+            dirty.insert(name.to_owned(), Instant::now());
+            self.queue.added(dirty.len());
+        }
         drop(dirty);
         self.wake.notify_one();
     }
 
     /// What the driver has to look at; waits until there is something.
-    async fn next(&self) -> BTreeSet<String> {
+    async fn next(&self) -> BTreeMap<String, Instant> {
         loop {
             let waiting = self.wake.notified();
             let taken = std::mem::take(&mut *self.dirty.lock().unwrap_or_else(PoisonError::into_inner));
             if !taken.is_empty() {
+                self.queue.emptied();
                 return taken;
             }
             waiting.await;
@@ -164,17 +246,14 @@ pub fn observe(caches: &Caches, kinds: &Arc<CustomKinds>) {
     }));
 }
 
-/// What happens to every request for a custom kind before its verb: warnings of deprecation, the
-/// first load of its objects, and no new objects where the definition goes. Of built-in kinds those
-/// versions are loaded that are read and not kept.
+/// What happens to every request for a custom kind before its verb: the first load of its objects, and
+/// no new objects where the definition goes. Of built-in kinds those versions are loaded that are read
+/// and not kept.
 pub async fn admit(context: &Context, resource: &Resource) -> Result<(), ApiError> {
-    let Some(custom) = &resource.custom else {
+    if resource.custom.is_none() {
         let reads = matches!(context.info.verb, "get" | "list" | "watch" | "deletecollection");
         let lazy = reads && convert::is_converted(resource);
         return if lazy { context.server.start_cache(resource).await } else { Ok(()) };
-    };
-    if let Some(text) = custom.deprecation() {
-        context.warn(text);
     }
     if context.info.verb == "create" && context.info.subresource.is_empty() {
         may_create(resource)?;

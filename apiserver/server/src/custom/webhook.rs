@@ -22,9 +22,11 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
+use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 
 use crate::limits;
+use crate::metrics::WebhookFailure;
 use crate::server::Server;
 
 /// How long a webhook may take for one review.
@@ -59,17 +61,26 @@ pub async fn convert(server: &Server, custom: &Custom, objects: &mut [Value]) ->
     let Some(webhook) = custom.webhook(&from) else { return Ok(()) };
     let kind = custom.definition.kind();
     let sent: Vec<Value> = waiting.iter().map(|object| Value::clone(object)).collect();
+    let began = Instant::now();
     let converted = review(server, webhook, &wanted, &sent)
         .await
-        .and_then(|converted| sound(&sent, converted, &wanted, kind))
-        .map_err(|error| {
-            let of = format!("conversion webhook for {from}, Kind={kind}");
-            let text = match error {
-                ConversionError::Objects(why) => format!("{of} {why}"),
-                other => format!("{of} failed: {other}"),
-            };
-            ApiError::new(500, "InternalError", text)
-        })?;
+        .and_then(|converted| sound(&sent, converted, &wanted, kind));
+    let failure = converted.as_ref().err().map(|error| match error {
+        ConversionError::Call(_) => WebhookFailure::Call,
+        ConversionError::Refused(_) => WebhookFailure::Response,
+        ConversionError::Objects(_) => WebhookFailure::Objects,
+    });
+    let version = |api_version: &str| api_version.rsplit('/').next().unwrap_or_default().to_owned();
+    let labels = [custom.definition.name.as_str(), &version(&from), &version(&wanted)];
+    server.metrics().converted(labels, failure, began.elapsed());
+    let converted = converted.map_err(|error| {
+        let of = format!("conversion webhook for {from}, Kind={kind}");
+        let text = match error {
+            ConversionError::Objects(why) => format!("{of} {why}"),
+            other => format!("{of} failed: {other}"),
+        };
+        ApiError::new(500, "InternalError", text)
+    })?;
     for (place, mut object) in waiting.iter_mut().zip(converted) {
         custom.adopt(&mut object);
         **place = object;

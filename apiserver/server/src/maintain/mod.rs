@@ -1,9 +1,12 @@
-//! What the server does without being asked: the contents of a new cluster, its own Service and
-//! Lease, the ranges of addresses, repair of what is allocated, and compaction of the store.
+//! What the server does without being asked: the contents of a new cluster, the registration of its
+//! own APIs, its own Service and Lease, the ranges of addresses, repair of what is allocated, and compaction of the store.
 
+mod api_services;
 mod cidrs;
 mod events;
+mod flow;
 mod identity;
+mod kept;
 mod own_service;
 mod repair;
 
@@ -23,6 +26,9 @@ use crate::limits;
 use crate::server::Server;
 use crate::storage::{self, Outcome};
 use crate::verbs::create;
+
+pub use kept::Kept;
+pub use own_service::Endpoint;
 
 /// Pause after a bootstrap that the store did not take.
 const RETRY: Duration = Duration::from_millis(200);
@@ -60,6 +66,8 @@ async fn work(server: &Arc<Server>) {
         cidrs::keep(server),
         repair::keep(server, repair),
         keep_namespaces(server),
+        flow::keep(server),
+        api_services::keep(server),
     );
 }
 
@@ -85,21 +93,28 @@ fn build_allocator(server: &Arc<Server>) {
     let cache = server.cache(kind).ok();
     let blocks = Arc::clone(server.blocks());
     let kind = (Arc::clone(kind), cache);
-    server.set_allocator(Allocator::new(config, server.shared_store(), kind, blocks, server.ambient()));
+    let allocator = Allocator::new(config, server.shared_store(), kind, blocks, server.ambient());
+    server.set_allocator(allocator.counting_in(server.metrics().clone()));
 }
 
 /// Namespaces first, the rest at once, so that the store commits them together.
 async fn bootstrap_all(server: &Arc<Server>, repair: &mut repair::Repair) -> Result<(), ApiError> {
     let (namespaces, others): (Vec<Value>, Vec<Value>) =
         bootstrap::objects().into_iter().partition(|object| object["kind"] == "Namespace");
-    for stage in [namespaces, others] {
-        let writes = stage.iter().map(|object| ensure(server, object));
-        futures::future::try_join_all(writes).await?;
-    }
+    ensure_each(server, &namespaces).await?;
+    futures::future::try_join3(
+        ensure_each(server, &others),
+        flow::ensure(server),
+        api_services::ensure(server, true),
+    )
+    .await?;
     for hook in [
         "poststarthook/start-system-namespaces-controller",
         "poststarthook/rbac/bootstrap-roles",
         "poststarthook/scheduling/bootstrap-system-priority-classes",
+        "poststarthook/priority-and-fairness-config-producer",
+        "poststarthook/kube-apiserver-autoregistration",
+        "autoregister-completion",
     ] {
         server.hooks().done(hook);
     }
@@ -133,6 +148,10 @@ async fn keep_namespaces(server: &Arc<Server>) {
             }
         }
     }
+}
+
+async fn ensure_each(server: &Arc<Server>, objects: &[Value]) -> Result<(), ApiError> {
+    futures::future::try_join_all(objects.iter().map(|object| ensure(server, object))).await.map(drop)
 }
 
 async fn ensure(server: &Arc<Server>, wanted: &Value) -> Result<(), ApiError> {

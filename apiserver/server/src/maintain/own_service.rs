@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use apiserver_api::error::ApiError;
 use apiserver_api::protobuf;
-use apiserver_store::{Op, Range, StoreError, Write, Written};
+use apiserver_store::{Op, Range, Revision, StoreError, Write, Written};
 use bytes::Bytes;
 use serde_json::{Value, json};
 
@@ -25,6 +25,16 @@ const LEASES: &str = "/registry/masterleases/";
 /// Seconds that an address counts without being renewed.
 const TTL: u32 = 15;
 const RENEW: Duration = Duration::from_secs(10);
+
+/// What this server knows of the key of its address.
+#[derive(Default)]
+pub struct Endpoint {
+    /// The revision of its own last write.
+    written: Revision,
+    /// Somebody else has written it since the write before: a server of the same address, on another
+    /// port.
+    shared: bool,
+}
 
 /// Looks after them for ever, until the server ends.
 pub async fn keep(server: &Arc<Server>) {
@@ -53,12 +63,12 @@ pub async fn ensure(server: &Arc<Server>) -> Result<(), ApiError> {
         keep_object(server, service(*service_address, address.port())).await?;
     }
     // Whoever ends takes the endpoint back after this has ended, and nothing brings it back then.
-    let _turn = server.endpoint_turn().lock().await;
+    let mut endpoint = server.endpoint_turn().lock().await;
     // Endpoints cannot be on the loopback interface, so a server that only listens there has none.
     if address.ip().is_loopback() || server.draining().is_cancelled() {
         return Ok(());
     }
-    renew(server, address.ip()).await.map_err(storage::store_error)?;
+    renew(server, address.ip(), &mut endpoint).await.map_err(storage::store_error)?;
     reconcile(server, address).await
 }
 
@@ -66,9 +76,9 @@ pub async fn ensure(server: &Arc<Server>) -> Result<(), ApiError> {
 /// tells clients more than none.
 pub async fn withdraw(server: &Arc<Server>) {
     let Some(address) = server.config().advertise.filter(|a| !a.ip().is_loopback()) else { return };
-    let _turn = server.endpoint_turn().lock().await;
+    let endpoint = server.endpoint_turn().lock().await;
     let result = async {
-        remove(server, address.ip()).await.map_err(storage::store_error)?;
+        remove(server, address.ip(), &endpoint).await.map_err(storage::store_error)?;
         reconcile(server, address).await
     };
     if let Err(error) = result.await {
@@ -82,7 +92,10 @@ async fn reconcile(server: &Arc<Server>, own: SocketAddr) -> Result<(), ApiError
     let mut addresses = alive(server, own).await?;
     for _ in 0..limits::CONFLICT_RETRIES {
         if addresses.is_empty() {
-            tracing::info!("no API server is left; the endpoints of the Service kubernetes stay");
+            let family = if own.is_ipv4() { "IPv4" } else { "IPv6" };
+            tracing::info!(
+                "no API server with an {family} address is known to be left; the endpoints of the Service kubernetes stay"
+            );
             return Ok(());
         }
         keep_object(server, endpoints(&addresses, own.port())).await?;
@@ -109,13 +122,17 @@ fn value(address: IpAddr) -> Bytes {
     protobuf::to_envelope(&object).map_or_else(|_| Bytes::from(object.to_string()), Bytes::from)
 }
 
-async fn renew(server: &Server, address: IpAddr) -> Result<(), StoreError> {
+async fn renew(server: &Server, address: IpAddr, endpoint: &mut Endpoint) -> Result<(), StoreError> {
     let (key, value) = (key(address), value(address));
     let mut expected = server.store().get(&key).await?.kv.map_or(0, |kv| kv.mod_revision);
+    endpoint.shared = endpoint.written > 0 && expected > endpoint.written;
     for _ in 0..limits::CONFLICT_RETRIES {
         let op = Op::Put { value: value.clone(), ttl_seconds: TTL };
         match server.store().write(Write { key: key.clone(), expected, op }).await? {
-            Written::Done { .. } => return Ok(()),
+            Written::Done { revision } => {
+                endpoint.written = revision;
+                return Ok(());
+            }
             // It expired meanwhile, or another server has the same address.
             Written::Conflict { current, .. } => expected = current.map_or(0, |kv| kv.mod_revision),
         }
@@ -123,9 +140,14 @@ async fn renew(server: &Server, address: IpAddr) -> Result<(), StoreError> {
     Ok(())
 }
 
-async fn remove(server: &Server, address: IpAddr) -> Result<(), StoreError> {
+/// Removes the key, unless it is another server's as well.
+async fn remove(server: &Server, address: IpAddr, endpoint: &Endpoint) -> Result<(), StoreError> {
     let key = key(address);
     let Some(kv) = server.store().get(&key).await?.kv else { return Ok(()) };
+    if endpoint.shared || kv.mod_revision > endpoint.written {
+        tracing::info!(%address, "another API server has the same address, whose endpoint stays");
+        return Ok(());
+    }
     server.store().write(Write { key, expected: kv.mod_revision, op: Op::Delete }).await.map(drop)
 }
 

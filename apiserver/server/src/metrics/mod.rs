@@ -3,9 +3,14 @@
 //! What a request touches is found once by its labels and recorded with atomic additions; nothing
 //! is formatted before somebody asks for the page.
 
+mod access;
+mod allocation;
+mod bodies;
+mod features;
 mod page;
 mod primitive;
 mod process;
+mod queue;
 mod render;
 
 use std::sync::Arc;
@@ -13,8 +18,12 @@ use std::time::Duration;
 
 use apiserver_api::registry::Resource;
 
+pub use access::{Authentication, Authorization};
+pub use allocation::Taken;
+pub use bodies::{StoredLists, WebhookFailure};
 pub use page::Format;
 pub use primitive::{Counter, Family, Gauge, Histogram, Member};
+pub use queue::Queue;
 pub use render::{CacheState, State};
 
 /// Seconds, of requests and of the store.
@@ -65,6 +74,7 @@ pub struct Requests {
     response_bytes: Histogram,
     codes: Codes,
     terminated: Codes,
+    aborted: Counter,
     long_running: Gauge,
 }
 
@@ -76,6 +86,7 @@ impl Default for Requests {
             response_bytes: Histogram::new(&RESPONSE_BYTES),
             codes: Codes::default(),
             terminated: Codes::default(),
+            aborted: Counter::default(),
             long_running: Gauge::default(),
         }
     }
@@ -145,8 +156,8 @@ struct Inner {
     lists: Family<2, Lists>,
     /// group, operation, resource
     store: Arc<Family<3, StoreCalls>>,
-    /// group, version, resource, subresource
-    deprecated: Family<4, Gauge>,
+    /// As [`Metrics::deprecated`] has them.
+    deprecated: Family<5, Gauge>,
     /// operation, rejected, type
     admission_steps: Family<3, Histogram>,
     /// name, operation, rejected, type
@@ -158,6 +169,10 @@ struct Inner {
     /// `address` or `port`, type
     repairs: Family<2, Counter>,
     handshake_errors: Counter,
+    access: access::Access,
+    allocations: allocation::Allocations,
+    bodies: bodies::Bodies,
+    definitions: Arc<Queue>,
 }
 
 /// Counts something that is going on until it is dropped.
@@ -211,6 +226,10 @@ impl Metrics {
             health_results: Family::default(),
             repairs: Family::default(),
             handshake_errors: Counter::default(),
+            access: access::Access::default(),
+            allocations: allocation::Allocations::default(),
+            bodies: bodies::Bodies::default(),
+            definitions: Queue::new("customresourcedefinitions"),
         }))
     }
 
@@ -252,9 +271,10 @@ impl Metrics {
         Arc::clone(&self.0.store)
     }
 
-    /// Somebody has used a version of the API that will go.
-    pub fn deprecated(&self, group: &str, version: &str, resource: &str, subresource: &str) {
-        self.0.deprecated.get(&[group, version, resource, subresource]).value.set(1);
+    /// Somebody has used a version of the API that will go: group, the release that does not have it
+    /// any more, resource, subresource, version.
+    pub fn deprecated(&self, labels: [&str; 5]) {
+        self.0.deprecated.get(&labels).value.set(1);
     }
 
     /// All plugins of one type, `admit` or `validate`, have judged a request.
@@ -311,7 +331,13 @@ impl Requests {
         self.response_bytes.absorb(&other.response_bytes);
         self.codes.absorb(&other.codes);
         self.terminated.absorb(&other.terminated);
+        self.aborted.add(other.aborted.value());
         self.long_running.add(other.long_running.value());
+    }
+
+    /// The client has gone before the answer was there.
+    pub fn aborted(&self) {
+        self.aborted.add(1);
     }
 
     /// The server has given up a request to protect itself.

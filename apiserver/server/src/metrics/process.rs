@@ -21,6 +21,12 @@ pub fn add(page: &mut Page) {
     let cpu = field(14).zip(field(15)).map(|(user, system)| (user + system) / TICKS);
     gauge("process_cpu_seconds_total", "counter", "Total user and system CPU time spent in seconds.", cpu);
     gauge("process_virtual_memory_bytes", "gauge", "Virtual memory size in bytes.", field(23));
+    gauge(
+        "process_virtual_memory_max_bytes",
+        "gauge",
+        "Maximum amount of virtual memory available in bytes.",
+        max_memory(),
+    );
     let started = boot_time().zip(field(22)).map(|(boot, ticks)| boot + ticks / TICKS);
     gauge(
         "process_start_time_seconds",
@@ -46,6 +52,16 @@ fn boot_time() -> Option<f64> {
 
 fn resident() -> Option<f64> {
     line_value("/proc/self/status", "VmRSS:", 0).map(|kib| kib * 1024.0)
+}
+
+/// Without a limit as many bytes as a number of 64 bits can say, as Go's client has it.
+fn max_memory() -> Option<f64> {
+    let limits = fs::read_to_string("/proc/self/limits").ok()?;
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max address space"))?;
+    match line.split_whitespace().next()? {
+        "unlimited" => Some(u64::MAX as f64),
+        bytes => bytes.parse().ok(),
+    }
 }
 
 fn max_files() -> Option<f64> {

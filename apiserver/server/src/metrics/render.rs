@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::cache::Cache;
+
 use super::page::{Format, Page, Samples};
 use super::primitive::{Family, Histogram, Member};
-use super::{Metrics, Requests, process};
+use super::{Metrics, Requests, Taken, features, process};
 
 /// What is known of a kind's cache when the page is made.
 pub struct CacheState {
@@ -19,6 +21,12 @@ pub struct CacheState {
     pub initial: u64,
     /// Loads of the whole state.
     pub loads: u64,
+    /// Watchers that were cut off because they were too slow.
+    pub terminated: u64,
+    /// Changes that the history has room for.
+    pub capacity: usize,
+    /// The cache, for what is counted in it.
+    pub cache: Arc<Cache>,
 }
 
 /// What else the page shows.
@@ -28,6 +36,7 @@ pub struct State {
     pub store_bytes: Option<u64>,
     /// `major`, `minor`, `git_version` and so on.
     pub build: Vec<(&'static str, String)>,
+    pub taken: Taken,
 }
 
 const REQUEST: [&str; 7] = ["verb", "dry_run", "group", "version", "resource", "subresource", "scope"];
@@ -58,7 +67,7 @@ fn without_dry_run(members: &[Arc<Member<7, Requests>>]) -> Vec<Member<7, Reques
     merged.into_iter().map(|(labels, value)| Member { labels, value }).collect()
 }
 
-fn each<const N: usize, T>(
+pub(super) fn each<const N: usize, T>(
     family: &Family<N, T>,
     names: [&'static str; N],
     mut show: impl FnMut(&[(&str, &str)], &T),
@@ -70,7 +79,7 @@ fn each<const N: usize, T>(
     }
 }
 
-fn histograms<const N: usize>(
+pub(super) fn histograms<const N: usize>(
     samples: &mut Samples<'_>,
     family: &Family<N, Histogram>,
     names: [&'static str; N],
@@ -87,7 +96,13 @@ impl Metrics {
         self.store_page(&mut page, state);
         self.admission_page(&mut page);
         self.repairs_page(&mut page);
+        self.access_page(&mut page);
+        self.queues_page(&mut page);
+        self.allocations_page(&mut page, &state.taken);
+        self.bodies_page(&mut page);
         caches_page(&mut page, &state.caches);
+        reads_page(&mut page, &state.caches);
+        features::add(&mut page);
         process::add(&mut page);
         page.family(
             "kubernetes_build_info",
@@ -162,6 +177,18 @@ impl Metrics {
 
     fn ends_page(&self, page: &mut Page, merged: &[Member<7, Requests>]) {
         page.family(
+            "apiserver_request_aborts_total",
+            "counter",
+            "[ALPHA] Number of requests which apiserver aborted possibly due to a timeout, for each group, version, verb, resource, subresource and scope",
+            |s| {
+                for member in merged.iter().filter(|member| member.value.aborted.value() > 0) {
+                    let mut labels = request_labels(member, None, false);
+                    labels.retain(|(key, _)| *key != "component");
+                    s.value(&labels, member.value.aborted.value() as f64);
+                }
+            },
+        );
+        page.family(
             "apiserver_request_terminations_total",
             "counter",
             "[ALPHA] Number of requests which apiserver terminated in self-defense.",
@@ -202,12 +229,8 @@ impl Metrics {
             "gauge",
             "[STABLE] Gauge of deprecated APIs that have been requested, broken out by API group, version, resource, subresource, and removed_release.",
             |s| {
-                each(&self.0.deprecated, ["group", "version", "resource", "subresource"], |labels, value| {
-                    let mut labels = labels.to_vec();
-                    labels.push(("removed_release", ""));
-                    labels.sort_unstable();
-                    s.value(&labels, value.value() as f64);
-                });
+                let names = ["group", "removed_release", "resource", "subresource", "version"];
+                each(&self.0.deprecated, names, |labels, value| s.value(labels, value.value() as f64));
             },
         );
         page.family(
@@ -388,6 +411,24 @@ fn caches_page(page: &mut Page, caches: &[CacheState]) {
         &|cache| cache.loads as f64,
     );
     add(
+        "apiserver_storage_events_received_total",
+        "counter",
+        "[ALPHA] Number of etcd events received split by kind.",
+        &|cache| cache.received as f64,
+    );
+    add(
+        "apiserver_terminated_watchers_total",
+        "counter",
+        "[ALPHA] Counter of watchers closed due to unresponsiveness broken by resource type.",
+        &|cache| cache.terminated as f64,
+    );
+    add(
+        "apiserver_watch_cache_capacity",
+        "gauge",
+        "[ALPHA] Total capacity of watch cache broken by resource type.",
+        &|cache| cache.capacity as f64,
+    );
+    add(
         "apiserver_init_events_total",
         "counter",
         "[ALPHA] Counter of init events processed in watch cache broken by resource type.",
@@ -402,6 +443,41 @@ fn caches_page(page: &mut Page, caches: &[CacheState]) {
                 let dotted = format!("{}.{}", cache.resource, cache.group);
                 let name = if cache.group.is_empty() { &cache.resource } else { &dotted };
                 s.value(&[("resource", name)], cache.objects as f64);
+            }
+        },
+    );
+}
+
+/// What reads that need the newest state have waited for.
+fn reads_page(page: &mut Page, caches: &[CacheState]) {
+    page.family(
+        "apiserver_watch_cache_read_wait_seconds",
+        "histogram",
+        "[ALPHA] Histogram of time spent waiting for a watch cache to become fresh.",
+        |s| {
+            for state in caches {
+                let labels = [("group", state.group.as_str()), ("resource", state.resource.as_str())];
+                s.histogram(&labels, &state.cache.counts.waits);
+            }
+        },
+    );
+    page.family(
+        "apiserver_watch_cache_consistent_read_total",
+        "counter",
+        "[ALPHA] Counter for consistent reads from cache.",
+        |s| {
+            for state in caches {
+                for (success, count) in ["false", "true"].into_iter().zip(&state.cache.counts.consistent) {
+                    if count.value() > 0 {
+                        let labels = [
+                            ("fallback", "false"),
+                            ("group", state.group.as_str()),
+                            ("resource", state.resource.as_str()),
+                            ("success", success),
+                        ];
+                        s.value(&labels, count.value() as f64);
+                    }
+                }
             }
         },
     );

@@ -14,7 +14,6 @@ use super::update::{self, Part};
 use super::{create, decode};
 use crate::body;
 use crate::context::Context;
-use crate::limits;
 use crate::rbac::{self, Attributes};
 use crate::respond::{self, Answer};
 use crate::storage;
@@ -26,7 +25,7 @@ pub const MEDIA: &str = "application/apply-patch+yaml";
 pub async fn apply(context: &Context, resource: &Resource, part: Part, bytes: Bytes) -> Answer {
     let config = read(context, &bytes)?;
     let (namespace, name) = (namespace(context, resource), context.info.name.as_str());
-    for _ in 0..limits::CONFLICT_RETRIES {
+    loop {
         let present = storage::fetch(&context.server, resource, namespace, name).await?.is_some();
         // A kind whose definition goes has no such verb, and says why nothing is created.
         let creatable =
@@ -49,7 +48,6 @@ pub async fn apply(context: &Context, resource: &Resource, part: Part, bytes: By
             return Err(storage::not_found(resource, name));
         }
     }
-    Err(storage::modified(resource, name))
 }
 
 async fn change(
@@ -132,25 +130,9 @@ pub(super) fn may_create(context: &Context) -> Result<(), ApiError> {
 
 /// The merged object must be what the URL names, and of its kind.
 fn check(context: &Context, resource: &Resource, new: &mut Value) -> Result<(), ApiError> {
-    let (found, asked) = (meta::name(new), context.info.name.as_str());
-    if found.is_empty() {
-        return Err(ApiError::bad_request(format!(
-            "the name of the object ({asked} based on URL) was undeterminable: name must be provided"
-        )));
-    }
-    if found != asked {
-        return Err(ApiError::bad_request(format!(
-            "the name of the object ({found}) does not match the name on the URL ({asked})"
-        )));
-    }
-    let (found, asked) = (meta::namespace(new), namespace(context, resource));
-    if found.is_empty() && !asked.is_empty() {
-        meta::set(new, "namespace", asked);
-    } else if found != asked {
-        return Err(ApiError::bad_request(
-            "the namespace of the provided object does not match the namespace sent on the request",
-        ));
-    }
+    decode::namespace(context, resource, new)?;
+    decode::drop_repeated_owners(context, new, true);
+    update::name_matches(meta::name(new), &context.info.name)?;
     decode::applied(context, resource, new)
 }
 
@@ -179,15 +161,15 @@ pub fn parse(bytes: &[u8], look_for_repeated: bool) -> Result<(Value, Vec<String
     let first = bytes.iter().find(|byte| !byte.is_ascii_whitespace());
     // JSON has a parser of its own, which is faster and says which key it is.
     let json = if first == Some(&b'{') { body::json(bytes).ok() } else { None };
-    let is_json = json.is_some();
+    let (is_json, repeats) = (json.is_some(), json.as_ref().is_none_or(|(_, repeats)| *repeats));
     let value = match json {
-        Some(value) => value,
+        Some((value, _)) => value,
         None => body::yaml(bytes, DuplicateKeyPolicy::LastWins).map_err(|error| bad(&error.message))?,
     };
     if !value.is_object() {
         return Err(bad("a configuration must be an object"));
     }
-    let twice = match (look_for_repeated, is_json) {
+    let twice = match (look_for_repeated && repeats, is_json) {
         (false, _) => Vec::new(),
         (true, true) => schema::duplicate_fields(bytes),
         (true, false) => {

@@ -16,6 +16,7 @@ use crate::admission::{self, Admission, Operation};
 use crate::allocate::Reservation;
 use crate::context::Context;
 use crate::custom;
+use crate::encoding;
 use crate::limits;
 use crate::respond::{self, Answer};
 use crate::services;
@@ -24,7 +25,8 @@ use crate::storage::{self, Outcome};
 /// Creates the object of the body.
 pub async fn create(context: &Context, resource: &Resource, bytes: Bytes) -> Answer {
     managed::check_options(context, "CreateOptions")?;
-    let object = decode::object(context, resource, bytes)?;
+    let mut object = decode::object(context, resource, bytes)?;
+    decode::drop_repeated_owners(context, &mut object, false);
     let created = store(context, resource, object).await?;
     respond::object(context, resource, 201, created)
 }
@@ -41,8 +43,10 @@ pub async fn store_with(
     mut object: Value,
     tracking: Tracking,
 ) -> Result<Bytes, ApiError> {
-    if !matches!(meta::resource_version(&object), "" | "0") {
-        return Err(ApiError::bad_request("resourceVersion should not be set on objects to be created"));
+    let versioned = meta::resource_version(&object).parse::<u64>().is_ok_and(|version| version != 0);
+    if versioned && !context.dry_run()? {
+        // The store's own words, which Kubernetes passes on as they are.
+        return Err(ApiError::new(500, "", "resourceVersion should not be set on objects to be created"));
     }
     // Nobody writes these, so nobody owns them.
     for field in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"] {
@@ -51,6 +55,7 @@ pub async fn store_with(
     let generated = meta::name(&object).is_empty() && !meta::generate_name(&object).is_empty();
     (resource.behaviour.default)(&mut object);
     managed::drop_empty(&mut object);
+    encoding::prepare(resource, &mut object);
     if tracking == Tracking::Update {
         managed::update(context, resource, Part::Main, None, &mut object);
     }
@@ -83,6 +88,7 @@ async fn try_store(admission: &Admission<'_>, mut object: Value) -> Result<Bytes
     let (context, resource) = (admission.context, admission.resource);
     custom::may_create(resource)?;
     let name = meta::name(&object).to_owned();
+    encoding::prepare(resource, &mut object);
     if resource.custom.is_none() {
         schema::complete_status(&resource.schema, &mut object);
     }
@@ -91,7 +97,7 @@ async fn try_store(admission: &Admission<'_>, mut object: Value) -> Result<Bytes
     let outcome = judge_and_put(admission, object, &name, reservation.as_mut()).await;
     services::settle(reservation, &outcome).await;
     match outcome? {
-        Outcome::Done(bytes) => Ok(bytes),
+        Outcome::Done(bytes) | Outcome::Unchanged(bytes) => Ok(bytes),
         Outcome::Conflict(current) => Err(exists(resource, &name, current.map(|c| c.object))),
     }
 }
@@ -117,7 +123,9 @@ async fn judge_and_put(
         if storage::fetch(&context.server, resource, namespace, name).await?.is_some() {
             return Err(ApiError::already_exists(&resource.group, &resource.plural, name));
         }
-        return Ok(Outcome::Done(Bytes::from(object.to_string())));
+        let mut object = object;
+        encoding::complete_kind(resource, &mut object);
+        return Ok(Outcome::Unchanged(Bytes::from(object.to_string())));
     }
     if let Some(reservation) = reservation {
         reservation.write_begins();
@@ -145,7 +153,7 @@ fn prepare(context: &Context, resource: &Resource, object: &mut Value) {
         meta::set(object, "generation", 1);
     }
     // A kubelet registers its node with what it knows about it.
-    let with_status = resource.group.is_empty() && resource.kind == "Node";
+    let with_status = context.internal || (resource.group.is_empty() && resource.kind == "Node");
     if resource.behaviour.status_subresource
         && !with_status
         && let Some(map) = object.as_object_mut()

@@ -3,6 +3,7 @@
 use apiserver_api::definition::Custom;
 use apiserver_api::error::{ApiError, FieldError};
 use apiserver_api::meta;
+use apiserver_api::protobuf;
 use apiserver_api::registry::Resource;
 use apiserver_api::schema;
 use bytes::Bytes;
@@ -73,11 +74,11 @@ pub fn object(context: &Context, resource: &Resource, bytes: Bytes) -> Result<Va
 
 /// Decodes a body of any kind. Unknown fields are dropped, missing type fields filled in.
 pub fn typed(context: &Context, expected: &Expected<'_>, bytes: Bytes) -> Result<Value, ApiError> {
-    let decoded = body::decode(&negotiate::content_type(&context.headers), bytes)?;
+    let decoded = body::decode(&negotiate::content_type(&context.headers), bytes, expected.kind)?;
     let validation = FieldValidation::of(context)?;
     let mut strict = if validation == FieldValidation::Ignore { Vec::new() } else { decoded.repeated() };
     let mut object = decoded.value;
-    type_fields(&mut object, expected)?;
+    type_fields(&mut object, expected).map_err(|why| why.of_body(expected))?;
     shape(context, expected, &mut object, &mut strict, validation).map_err(|why| why.of_body(expected))?;
     Ok(object)
 }
@@ -92,11 +93,16 @@ pub fn patched(
 ) -> Result<(), ApiError> {
     let api_version = resource.api_version();
     let expected = Expected::of(resource, &api_version);
-    type_fields(object, &expected)?;
-    shape(context, &expected, object, &mut twice, FieldValidation::of(context)?).map_err(|why| {
-        let shown = Value::String(object.to_string());
-        let error = FieldError::invalid("patch", &shown, &why.to_string());
-        ApiError::invalid("", "", "", &[error])
+    let validation = FieldValidation::of(context)?;
+    let checked = type_fields(object, &expected)
+        .and_then(|()| shape(context, &expected, object, &mut twice, validation));
+    checked.map_err(|why| match why {
+        Misshapen::Other(error) => error,
+        why => {
+            let shown = Value::String(object.to_string());
+            let error = FieldError::invalid("patch", &shown, &why.to_string());
+            ApiError::invalid("", "", "", &[error])
+        }
     })
 }
 
@@ -104,7 +110,7 @@ pub fn patched(
 pub fn applied(context: &Context, resource: &Resource, object: &mut Value) -> Result<(), ApiError> {
     let api_version = resource.api_version();
     let expected = Expected::of(resource, &api_version);
-    type_fields(object, &expected)?;
+    type_fields(object, &expected).map_err(|why| why.of_body(&expected))?;
     shape(context, &expected, object, &mut Vec::new(), FieldValidation::of(context)?)
         .map_err(|why| why.of_body(&expected))
 }
@@ -115,6 +121,12 @@ enum Misshapen {
     /// A field has a value of another type.
     #[error("{0}")]
     Type(String),
+    /// It is of another kind: what it says it is, and why it cannot be read as the one expected.
+    #[error("{why}")]
+    Kind { api_version: String, kind: String, why: String },
+    /// An error that says everything itself.
+    #[error(transparent)]
+    Other(ApiError),
     /// What strictness asks about.
     #[error("strict decoding error: {}", .0.join(", "))]
     Strict(Vec<String>),
@@ -122,10 +134,16 @@ enum Misshapen {
 
 impl Misshapen {
     /// 400: the body itself is that.
-    fn of_body(&self, expected: &Expected<'_>) -> ApiError {
-        let (kind, version) = (expected.kind, expected.api_version.rsplit('/').next().unwrap_or_default());
+    fn of_body(self, expected: &Expected<'_>) -> ApiError {
+        let (found, api_version) = match &self {
+            Self::Other(error) => return error.clone(),
+            Self::Kind { api_version, kind, .. } => (kind.as_str(), api_version.as_str()),
+            _ => (expected.kind, expected.api_version),
+        };
+        let version = api_version.rsplit('/').next().unwrap_or_default();
+        let kind = expected.kind;
         ApiError::bad_request(format!(
-            "{kind} in version \"{version}\" cannot be handled as a {kind}: {self}"
+            "{found} in version \"{version}\" cannot be handled as a {kind}: {self}"
         ))
     }
 }
@@ -158,31 +176,63 @@ fn shape(
     Ok(())
 }
 
-fn type_fields(object: &mut Value, expected: &Expected<'_>) -> Result<(), ApiError> {
+fn type_fields(object: &mut Value, expected: &Expected<'_>) -> Result<(), Misshapen> {
     let Some(map) = object.as_object_mut() else {
-        return Err(ApiError::bad_request("the body of the request must be an object"));
+        let error = ApiError::bad_request("the body of the request must be an object");
+        return Err(Misshapen::Other(error));
     };
-    for (field, wanted, called) in
-        [("kind", expected.kind, "kind"), ("apiVersion", expected.api_version, "API version")]
-    {
-        match map.get(field).map(|v| v.as_str().unwrap_or_default()) {
-            Some(found) if found == wanted => {}
-            // Only what is decoded into a type of its own is known by the path alone.
-            None | Some("") if expected.custom.is_some() && field == "kind" => {
-                return Err(without_kind(object, wanted));
-            }
-            None | Some("") if expected.custom.is_none() => {
+    let (kind, api_version) = (expected.kind, expected.api_version);
+    if expected.custom.is_none() {
+        for (field, wanted) in [("kind", kind), ("apiVersion", api_version)] {
+            // What is decoded into a type of its own is known by the path alone.
+            if map.get(field).is_none_or(|value| value.as_str().unwrap_or_default().is_empty()) {
                 map.insert(field.to_owned(), wanted.into());
-            }
-            found => {
-                let found = found.unwrap_or_default();
-                return Err(ApiError::bad_request(format!(
-                    "the {called} in the data ({found}) does not match the expected {called} ({wanted})"
-                )));
             }
         }
     }
+    for (field, wanted, called) in [("kind", kind, "kind"), ("apiVersion", api_version, "API version")] {
+        let found = map.get(field).and_then(Value::as_str).unwrap_or_default();
+        if found == wanted {
+            continue;
+        }
+        if found.is_empty() && field == "kind" {
+            return Err(Misshapen::Other(without_kind(object, wanted)));
+        }
+        let found = found.to_owned();
+        if expected.custom.is_none()
+            && let Some(error) = another_kind(object, expected)
+        {
+            return Err(error);
+        }
+        return Err(Misshapen::Other(ApiError::bad_request(format!(
+            "the {called} in the data ({found}) does not match the expected {called} ({wanted})"
+        ))));
+    }
     Ok(())
+}
+
+/// Where Kubernetes registers its built-in kinds, as its errors say it.
+const SCHEME: &str = "pkg/api/legacyscheme/scheme.go:30";
+
+/// What is wrong with an object of another type than the built-in one expected; `None` for another
+/// version of the same kind, which could be converted.
+fn another_kind(object: &Value, expected: &Expected<'_>) -> Option<Misshapen> {
+    let text = |field: &str| object[field].as_str().unwrap_or_default();
+    let (api_version, kind) = (text("apiVersion"), text("kind"));
+    let why = if protobuf::of_kind(api_version, kind).is_none() {
+        format!("no kind \"{kind}\" is registered for version \"{api_version}\" in scheme \"{SCHEME}\"")
+    } else if kind == expected.kind {
+        return None;
+    } else {
+        let version = api_version.rsplit('/').next().unwrap_or_default();
+        // Go names the packages of the types.
+        let package = match expected.api_version.split_once('/') {
+            None | Some(("events.k8s.io", _)) => "core",
+            Some((group, _)) => group.split('.').next().unwrap_or_default(),
+        };
+        format!("converting ({version}.{kind}) to ({package}.{}): unknown conversion", expected.kind)
+    };
+    Some(Misshapen::Kind { api_version: api_version.to_owned(), kind: kind.to_owned(), why })
 }
 
 /// 400 for a custom object that does not say what it is.
@@ -199,15 +249,46 @@ fn without_kind(object: &Value, wanted: &str) -> ApiError {
     ))
 }
 
-fn namespace(context: &Context, resource: &Resource, object: &mut Value) -> Result<(), ApiError> {
+/// Puts an object into the namespace of the request; 400 if it says that it is in another.
+pub fn namespace(context: &Context, resource: &Resource, object: &mut Value) -> Result<(), ApiError> {
     let asked = if resource.namespaced { context.info.namespace.as_str() } else { "" };
     let found = meta::namespace(object);
-    if found.is_empty() && !asked.is_empty() {
-        meta::set(object, "namespace", asked);
-    } else if found != asked {
+    if found == asked {
+        return Ok(());
+    }
+    if !found.is_empty() && !asked.is_empty() {
         return Err(ApiError::bad_request(
             "the namespace of the provided object does not match the namespace sent on the request",
         ));
     }
+    match asked {
+        // An object of the whole cluster that says it is in a namespace.
+        "" => meta::unset(object, "namespace"),
+        asked => meta::set(object, "namespace", asked),
+    }
     Ok(())
+}
+
+/// Takes out owners that are there twice, and warns of them; `admitted` if it is after admission that
+/// they are found.
+pub fn drop_repeated_owners(context: &Context, object: &mut Value, admitted: bool) {
+    let Some(Value::Array(owners)) = object.pointer_mut("/metadata/ownerReferences") else { return };
+    let (mut kept, mut repeated) = (Vec::with_capacity(owners.len()), Vec::new());
+    for owner in owners.drain(..) {
+        if kept.contains(&owner) {
+            repeated.push(owner["uid"].as_str().unwrap_or_default().to_owned());
+        } else {
+            kept.push(owner);
+        }
+    }
+    *owners = kept;
+    if !repeated.is_empty() {
+        let when = if admitted { " after mutating admission happens" } else { "" };
+        context.warn(format!(
+            ".metadata.ownerReferences contains duplicate entries{when}; API server dedups owner references in \
+             1.20+, and may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) \
+             observed: {}",
+            repeated.join(", ")
+        ));
+    }
 }

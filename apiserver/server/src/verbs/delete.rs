@@ -16,6 +16,8 @@ use crate::admission::{self, Admission, Operation};
 use crate::body;
 use crate::cache::Entry;
 use crate::context::Context;
+use crate::custom::choice;
+use crate::encoding;
 use crate::filter::Filter;
 use crate::limits;
 use crate::negotiate;
@@ -36,6 +38,8 @@ pub struct DeleteOptions {
     pub version: Option<String>,
     pub propagation: Option<Propagation>,
     pub dry_run: bool,
+    /// The older way to say how dependents are deleted.
+    pub orphan: Option<bool>,
 }
 
 /// What becomes of the object's dependents.
@@ -55,9 +59,13 @@ impl DeleteOptions {
         let mut options = if bytes.is_empty() {
             Self::from_query(context)?
         } else {
-            Self::from_value(&body::decode(&negotiate::content_type(&context.headers), bytes)?.value)?
+            Self::from_value(&body::decode(&negotiate::content_type(&context.headers), bytes, "")?.value)?
         };
-        options.dry_run |= context.dry_run()?;
+        let dry: Vec<&str> = context.query.all("dryRun").collect();
+        if dry.iter().any(|value| *value != "All") {
+            return Err(refused(FieldError::not_supported("dryRun", &json!(dry), &["All"])));
+        }
+        options.dry_run |= !dry.is_empty();
         if options.grace.is_some_and(|g| g < 0) {
             // As Kubernetes does: at once, but not forced.
             options.grace = Some(1);
@@ -71,6 +79,7 @@ impl DeleteOptions {
         Ok(Self {
             grace: query.get("gracePeriodSeconds").map(whole).transpose()?,
             propagation: propagation(query.get("propagationPolicy"), orphan)?,
+            orphan,
             ..Self::default()
         })
     }
@@ -96,14 +105,13 @@ impl DeleteOptions {
                 ApiError::bad_request(format!("gracePeriodSeconds: Invalid value: {value}"))
             })?),
         };
+        let orphan = value["orphanDependents"].as_bool();
         Ok(Self {
             grace,
+            orphan,
             uid: text("/preconditions/uid"),
             version: text("/preconditions/resourceVersion"),
-            propagation: propagation(
-                text("/propagationPolicy").as_deref(),
-                value["orphanDependents"].as_bool(),
-            )?,
+            propagation: propagation(text("/propagationPolicy").as_deref(), orphan)?,
             dry_run,
         })
     }
@@ -142,8 +150,15 @@ pub async fn delete(context: &Context, resource: &Resource, bytes: Bytes) -> Ans
         Deleted::Gone(object) if !resource.behaviour.graceful_delete => {
             Ok(respond::success(200, resource, meta::name(&object), meta::uid(&object)))
         }
-        Deleted::Gone(object) => respond::object(context, resource, 200, Bytes::from(object.to_string())),
-        Deleted::Waiting(bytes) => respond::object(context, resource, 200, bytes),
+        Deleted::Gone(mut object) => {
+            encoding::complete_kind(resource, &mut object);
+            respond::object(context, resource, 200, Bytes::from(object.to_string()))
+        }
+        Deleted::Waiting(bytes) => {
+            // Only those who ask in the older way are told that it is not done yet.
+            let code = if options.orphan == Some(false) { 202 } else { 200 };
+            respond::object(context, resource, code, bytes)
+        }
     }
 }
 
@@ -164,19 +179,25 @@ pub async fn one(
     options: &DeleteOptions,
 ) -> Result<Deleted, ApiError> {
     let mut current = storage::require(&context.server, resource, namespace, name).await?;
-    for _ in 0..limits::CONFLICT_RETRIES {
+    loop {
         preconditions(resource, &current, options)?;
         let admission =
             Admission { context, resource, operation: Operation::Delete, old: Some(&current.object) };
         admission::validate(&admission, &current.object).await?;
         let newer = match plan(resource, &current.object, options, context.server.ambient().now()) {
-            Plan::Wait => return Ok(Deleted::Waiting(Bytes::from(current.object.to_string()))),
+            Plan::Wait => {
+                let mut object = current.object;
+                encoding::complete_kind(resource, &mut object);
+                return Ok(Deleted::Waiting(Bytes::from(object.to_string())));
+            }
             Plan::Mark(marked) => {
                 if options.dry_run {
                     return Ok(Deleted::Waiting(Bytes::from(marked.to_string())));
                 }
                 match storage::put(&context.server, resource, marked, current.revision).await? {
-                    Outcome::Done(bytes) => return Ok(Deleted::Waiting(bytes)),
+                    Outcome::Done(bytes) | Outcome::Unchanged(bytes) => {
+                        return Ok(Deleted::Waiting(bytes));
+                    }
                     Outcome::Conflict(newer) => newer,
                 }
             }
@@ -194,7 +215,6 @@ pub async fn one(
         };
         current = newer.ok_or_else(|| storage::not_found(resource, name))?;
     }
-    Err(storage::modified(resource, name))
 }
 
 fn preconditions(resource: &Resource, current: &Stored, options: &DeleteOptions) -> Result<(), ApiError> {
@@ -347,7 +367,8 @@ pub async fn collection(context: &Context, resource: &Resource, bytes: Bytes) ->
     let filter = Filter::parse(&cache, &context.info.namespace, "", &context.query)?;
     let list = ListOptions::read(&context.query)?;
     let view = view::view(&context.server, &cache, &view::asked(&list)?).await?;
-    let chosen = filter.select(&view, "", list.limit).entries.collect::<Vec<_>>();
+    let chosen = choice::select(&context.server, resource, &filter, &view, "", list.limit).await?;
+    let chosen = chosen.entries.collect::<Vec<_>>();
     let mut items = Vec::with_capacity(chosen.len());
     for page in chosen.chunks(limits::DELETE_COLLECTION_PAGE) {
         let mut deletions = Vec::with_capacity(page.len());

@@ -14,6 +14,7 @@ use super::view::{self, Asked, Continue, View};
 use crate::body::Body;
 use crate::cache::Cache;
 use crate::context::Context;
+use crate::custom::choice;
 use crate::filter::{Filter, Selected};
 use crate::negotiate::{self, Shape, Wanted};
 use crate::respond::{self, Answer};
@@ -32,7 +33,7 @@ pub async fn list(context: &Context, resource: &Resource) -> Answer {
     };
     let wanted = wanted.of_list(resource)?;
     let start = place.as_ref().map_or("", |place| place.start.as_str());
-    let selected = filter.select(&view, start, options.limit);
+    let selected = choice::select(&context.server, resource, &filter, &view, start, options.limit).await?;
     let count = context.server.metrics().listed(resource, view.objects.len());
     let metadata = metadata(&cache, &filter, view, &selected);
     let head = head(context, &cache, wanted, metadata)?;

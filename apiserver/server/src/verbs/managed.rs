@@ -240,12 +240,14 @@ impl Versions<Builtin> for ScaleVersion {
 /// The managed fields are as they were but for times, and so is everything else: nothing has
 /// happened.
 pub fn forget_new_times(old: &Value, new: &mut Value) {
-    let entries = |object: &Value| meta::list(object, "/metadata/managedFields").to_vec();
-    let (before, after) = (entries(old), entries(new));
-    if before == after || !managed::same_but_times(&before, &after) {
+    fn entries(object: &Value) -> &[Value] {
+        meta::list(object, "/metadata/managedFields")
+    }
+    if entries(old) == entries(new) || !managed::same_but_times(entries(old), entries(new)) {
         return;
     }
-    meta::set(new, "managedFields", before);
+    let after = entries(new).to_vec();
+    meta::set(new, "managedFields", entries(old).to_vec());
     if new != old {
         meta::set(new, "managedFields", after);
     }

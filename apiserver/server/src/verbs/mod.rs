@@ -1,13 +1,14 @@
 //! The generic verbs, and where a request for a kind goes.
 
 mod apply;
+mod components;
 pub mod create;
 pub mod decode;
 pub mod delete;
 mod get;
 mod list;
 mod managed;
-mod options;
+pub mod options;
 mod patch;
 mod pieces;
 mod pods;
@@ -18,21 +19,21 @@ mod subresources;
 pub mod update;
 pub mod view;
 mod watch;
-mod websocket;
+pub mod websocket;
 
 use std::sync::Arc;
 
 use apiserver_api::error::ApiError;
 use apiserver_api::registry::{Resource, Verb};
+use bytes::Bytes;
 use http::Request;
-use serde_json::json;
 
 use crate::body::{self, Body};
 use crate::context::Context;
 use crate::custom;
 use crate::custom::conversion::Detour;
+use crate::deprecation;
 use crate::respond::{self, Answer};
-use crate::storage;
 use update::Part;
 
 pub use apply::parse as parse_configuration;
@@ -52,12 +53,10 @@ pub async fn dispatch(context: &Context, request: Request<Body>) -> Answer {
 
 async fn served(context: &Context, request: Request<Body>) -> Answer {
     let info = &context.info;
-    let resource = context
-        .server
-        .fresh_kind(&info.group, &info.version, &info.resource)
-        .await
-        .ok_or_else(no_such_resource)?;
+    let found = context.server.fresh_kind(&info.group, &info.version, &info.resource).await;
+    let Some(resource) = found else { return unknown(context) };
     placed(context, &resource)?;
+    deprecation::note(context, &resource);
     custom::admit(context, &resource).await?;
     if !info.subresource.is_empty() {
         return subresources::dispatch(context, &resource, request).await;
@@ -73,14 +72,11 @@ async fn served(context: &Context, request: Request<Body>) -> Answer {
     if misplaced || (resource.custom.is_none() && !resource.verbs.contains(&verb)) {
         return Err(not_allowed());
     }
-    if !resource.stored && verb == Verb::List {
-        // ComponentStatus, whose objects nothing has filled in for years.
-        let kind = format!("{}List", resource.kind);
-        let list = json!({"kind": kind, "apiVersion": resource.api_version(), "metadata": {}, "items": []});
-        return Ok(respond::json(200, &list));
-    }
-    if !resource.stored && verb == Verb::Get {
-        return Err(storage::not_found(&resource, &info.name));
+    // ComponentStatus is the only kind that can be read and is not stored.
+    match verb {
+        Verb::List if !resource.stored => return components::list(context, &resource).await,
+        Verb::Get if !resource.stored => return components::get(context, &resource).await,
+        _ => {}
     }
     if !resource.stored {
         return reviews::create(context, &resource, body::read(request.into_body()).await?).await;
@@ -89,20 +85,37 @@ async fn served(context: &Context, request: Request<Body>) -> Answer {
         Verb::Get => get::get(context, &resource).await,
         Verb::List => list::list(context, &resource).await,
         Verb::Watch => watch::watch(context, &resource, request).await,
-        Verb::Create => create::create(context, &resource, body::read(request.into_body()).await?).await,
+        Verb::Create => {
+            create::create(context, &resource, read(context, &resource, "create", request).await?).await
+        }
         Verb::Update => {
-            let bytes = body::read(request.into_body()).await?;
+            let bytes = read(context, &resource, "update", request).await?;
             update::update(context, &resource, Part::Main, bytes).await
         }
         Verb::Patch => {
-            let bytes = body::read(request.into_body()).await?;
+            let bytes = read(context, &resource, "patch", request).await?;
             patch::patch(context, &resource, Part::Main, bytes).await
         }
-        Verb::Delete => delete::delete(context, &resource, body::read(request.into_body()).await?).await,
+        Verb::Delete => {
+            delete::delete(context, &resource, read(context, &resource, "delete", request).await?).await
+        }
         Verb::DeleteCollection => {
-            delete::collection(context, &resource, body::read(request.into_body()).await?).await
+            let bytes = read(context, &resource, "delete_collection", request).await?;
+            delete::collection(context, &resource, bytes).await
         }
     }
+}
+
+/// The body of a write, whose size is counted.
+async fn read(
+    context: &Context,
+    resource: &Resource,
+    verb: &str,
+    request: Request<Body>,
+) -> Result<Bytes, ApiError> {
+    let bytes = body::read(request.into_body()).await?;
+    context.server.metrics().body_read(resource, verb, bytes.len());
+    Ok(bytes)
 }
 
 /// A path must name a namespace where, and only where, the kind has one.
@@ -144,7 +157,20 @@ fn verb(text: &str) -> Option<Verb> {
     })
 }
 
-/// 404 for a path that means nothing.
+/// 404 for a path that means nothing: as a page where no built-in group of kinds claims the path.
+pub fn unknown(context: &Context) -> Answer {
+    let mut parts = context.info.path.split('/').filter(|part| !part.is_empty());
+    let claimed = match (parts.next(), parts.next()) {
+        (Some("api" | "version"), _) => true,
+        (Some("apis"), Some(group)) => {
+            !group.is_empty() && context.server.registry().iter().any(|kind| kind.group == group)
+        }
+        _ => false,
+    };
+    if claimed { Err(no_such_resource()) } else { Ok(respond::no_such_page()) }
+}
+
+/// 404 for a kind that is not served.
 pub fn no_such_resource() -> ApiError {
     let mut error = ApiError::new(404, "NotFound", "the server could not find the requested resource");
     error.details = Some(serde_json::json!({}));

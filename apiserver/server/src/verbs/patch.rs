@@ -59,19 +59,9 @@ fn check(
     twice: Vec<String>,
 ) -> Result<(), ApiError> {
     decode::patched(context, resource, new, twice)?;
-    if meta::name(new) != meta::name(old) {
-        return Err(ApiError::bad_request(format!(
-            "the name of the object ({}) does not match the name on the URL ({})",
-            meta::name(new),
-            meta::name(old)
-        )));
-    }
-    if meta::namespace(new) != meta::namespace(old) {
-        return Err(ApiError::bad_request(
-            "the namespace of the provided object does not match the namespace sent on the request",
-        ));
-    }
-    Ok(())
+    decode::namespace(context, resource, new)?;
+    decode::drop_repeated_owners(context, new, true);
+    update::name_matches(meta::name(new), meta::name(old))
 }
 
 const ACCEPTED: [&str; 4] = [
@@ -89,9 +79,10 @@ impl Patch {
             return Err(body::unsupported(&ACCEPTED));
         }
         // The text first, then what it means: a patch that is no JSON at all has an answer of its own.
-        let value: Value =
-            serde_json::from_slice(bytes).map_err(|_| ApiError::bad_request("invalid JSON patch"))?;
-        let mut twice = if look_for_repeated { schema::duplicate_fields(bytes) } else { Vec::new() };
+        let (value, repeats) =
+            schema::parse_noting(bytes).map_err(|_| ApiError::bad_request("invalid JSON patch"))?;
+        let mut twice =
+            if repeats && look_for_repeated { schema::duplicate_fields(bytes) } else { Vec::new() };
         let patch = match media {
             "application/json-patch+json" => {
                 twice.iter_mut().for_each(|text| *text = format!("json patch {text}"));
@@ -135,17 +126,29 @@ fn operations(value: Value) -> Result<json_patch::Patch, ApiError> {
             limits::PATCH_OPERATIONS
         )));
     }
-    serde_json::from_value(value)
-        .map_err(|error| ApiError::bad_request(format!("error decoding patch: {error}")))
+    let bad = |why: &str| ApiError::bad_request(format!("error decoding patch: {why}"));
+    let members = match &value {
+        // No operations.
+        Value::Null => return Ok(json_patch::Patch(Vec::new())),
+        Value::Array(operations) => operations,
+        _ => return Err(bad("a JSON patch must be a list of operations")),
+    };
+    for operation in members {
+        let Value::Object(operation) = operation else { return Err(bad("an operation must be an object")) };
+        for member in ["op", "path", "from"] {
+            if operation.get(member).is_some_and(|value| !value.is_string() && !value.is_null()) {
+                return Err(bad(&format!("the member {member} of an operation must be a string")));
+            }
+        }
+    }
+    // What is spelled well and no operation, or misses a member, is found when it is to be applied.
+    serde_json::from_value(value).map_err(unfit)
 }
 
-/// 422: the patch does not fit the object.
+/// 422: the patch does not fit the object. Kubernetes does not say why.
 fn unfit(why: impl std::fmt::Display) -> ApiError {
-    ApiError::new(
-        422,
-        "Invalid",
-        format!("the server rejected our request due to an error in our request: {why}"),
-    )
+    tracing::debug!(%why, "a patch does not fit");
+    ApiError::unprocessable()
 }
 
 /// One by one, so that copies of copies are stopped before they fill the memory.
@@ -156,7 +159,7 @@ fn apply_operations(operations: &[PatchOperation], object: &mut Value) -> Result
             let source = object.pointer(copy.from.as_str());
             copied += source.map_or(0, |value| value.to_string().len());
             if copied > limits::PATCH_COPY {
-                return Err(unfit(format!(
+                return Err(unfit(format_args!(
                     "Unable to complete the copy, the accumulated size increase of copy is {copied}, exceeding the limit {}",
                     limits::PATCH_COPY
                 )));

@@ -178,10 +178,13 @@ impl Pieces {
         };
         let form = form.ok_or_else(negotiate::not_acceptable)?;
         let (mut scratch, mut kept) = (Backward::default(), VecDeque::new());
-        let (mut size, mut room, mut work) = (0, limits::LIST_KEPT, 0);
+        let (mut size, mut used, mut work) = (0, 0, 0);
         for (i, entry) in entries.clone().enumerate() {
             let entry = &*entry;
-            let keep = kept.len() == i && room > 0;
+            // Those whose length is known cost nothing to leave.
+            let known = form.known(entry).is_some();
+            let room = if known { limits::LIST_KEPT } else { limits::LIST_KEPT_FIRST };
+            let keep = kept.len() == i && used < room;
             let length = match form.known(entry).filter(|_| !keep) {
                 Some(length) => length + 1 + varint_len(length),
                 None => {
@@ -189,7 +192,7 @@ impl Pieces {
                     form.put(&mut scratch, entry).map_err(|error| failed(&error))?;
                     scratch.close(ITEMS, 0);
                     if keep {
-                        room = room.saturating_sub(scratch.len());
+                        used += scratch.len();
                         kept.push_back(Bytes::copy_from_slice(scratch.as_slice()));
                     }
                     work += entry.object_len();

@@ -5,6 +5,7 @@ use bytes::Bytes;
 
 use super::{decode, no_such_resource, not_allowed, pods};
 use crate::context::Context;
+use crate::encoding;
 use crate::negotiate;
 use crate::rbac;
 use crate::respond::{self, Answer};
@@ -17,7 +18,7 @@ pub async fn create(context: &Context, resource: &Resource, bytes: Bytes) -> Ans
     negotiate::check_plain(&context.headers)?;
     let object = decode::object(context, resource, bytes)?;
     let server = &context.server;
-    let answer = match resource.kind.as_str() {
+    let mut answer = match resource.kind.as_str() {
         "TokenReview" => {
             server.fresh().await?;
             server.authenticator().ok_or_else(no_such_resource)?.token_review(&object)?
@@ -33,5 +34,6 @@ pub async fn create(context: &Context, resource: &Resource, bytes: Bytes) -> Ans
             rbac::review::review(kind, server.authorizer(), &context.identity, namespace, &object)?
         }
     };
+    encoding::complete(&mut answer);
     Ok(respond::json(201, &answer))
 }

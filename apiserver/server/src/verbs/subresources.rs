@@ -11,9 +11,10 @@ use serde_json::{Value, json};
 
 use super::decode::{self, Expected};
 use super::update::{self, Part};
-use super::{get, no_such_resource, not_allowed, patch, pods, scale};
+use super::{get, no_such_resource, not_allowed, patch, pods, read, scale};
 use crate::body::{self, Body};
 use crate::context::Context;
+use crate::encoding;
 use crate::respond::{self, Answer};
 use crate::storage;
 use crate::streams;
@@ -64,8 +65,12 @@ pub async fn dispatch(context: &Context, resource: &Arc<Resource>, request: Requ
 async fn part(context: &Context, resource: &Arc<Resource>, part: Part, request: Request<Body>) -> Answer {
     match context.info.verb {
         "get" => get::get(context, resource).await,
-        "update" => update::update(context, resource, part, body::read(request.into_body()).await?).await,
-        "patch" => patch::patch(context, resource, part, body::read(request.into_body()).await?).await,
+        "update" => {
+            update::update(context, resource, part, read(context, resource, "update", request).await?).await
+        }
+        "patch" => {
+            patch::patch(context, resource, part, read(context, resource, "patch", request).await?).await
+        }
         _ => Err(not_allowed()),
     }
 }
@@ -101,7 +106,8 @@ async fn token(context: &Context, resource: &Arc<Resource>, bytes: Bytes) -> Ans
     // The object that a token is bound to may be as new as the request.
     context.server.fresh().await?;
     let objects = context.server.bound_objects();
-    let answer = issuer.token_request(&context.identity, &account.object, &request, &*objects)?;
+    let mut answer = issuer.token_request(&context.identity, &account.object, &request, &*objects)?;
+    encoding::complete(&mut answer);
     Ok(respond::json(201, &answer))
 }
 

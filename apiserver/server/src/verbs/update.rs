@@ -1,5 +1,7 @@
 //! `update`: the one way in which existing objects change, for PUT, patches, status and scale.
 
+use std::sync::{Mutex, PoisonError};
+
 use apiserver_api::error::{ApiError, FieldError};
 use apiserver_api::managed::check_entries;
 use apiserver_api::meta;
@@ -17,7 +19,6 @@ use crate::allocate::Reservation;
 use crate::context::Context;
 use crate::custom::conversion::{by_webhook, settled};
 use crate::encoding;
-use crate::limits;
 use crate::negotiate;
 use crate::respond::{self, Answer};
 use crate::services;
@@ -37,32 +38,43 @@ pub enum Part {
 /// Replaces an object by that of the body.
 pub async fn update(context: &Context, resource: &Resource, part: Part, bytes: Bytes) -> Answer {
     managed::check_options(context, "UpdateOptions")?;
-    let object = decode::object(context, resource, bytes)?;
-    name_matches(context, &object)?;
-    if resource.behaviour.needs_version && meta::resource_version(&object).is_empty() {
+    let read = || -> Result<Value, ApiError> {
+        let mut object = decode::object(context, resource, Bytes::clone(&bytes))?;
+        decode::drop_repeated_owners(context, &mut object, false);
+        Ok(object)
+    };
+    let object = read()?;
+    name_matches(meta::name(&object), &context.info.name)?;
+    let any_version = meta::resource_version(&object).is_empty();
+    if resource.behaviour.needs_version && any_version {
         let error =
             FieldError::invalid("metadata.resourceVersion", &0.into(), "must be specified for an update");
         return Err(ApiError::invalid(&resource.group, &resource.kind, meta::name(&object), &[error]));
     }
-    let make = |_: &Value| Ok(object.clone());
+    // Hardly anybody is asked for the object twice; who is decodes it again.
+    let decoded = Mutex::new(Some(object));
+    let make = |_: &Value| {
+        let first = decoded.lock().unwrap_or_else(PoisonError::into_inner).take();
+        first.map_or_else(read, Ok)
+    };
     match change(context, resource, part, &make).await {
         // Nobody can mean an object that is not there by its version.
         Err(error)
             if error.code == 404
                 && part == Part::Main
                 && resource.behaviour.create_on_update
-                && meta::resource_version(&object).is_empty() =>
+                && any_version =>
         {
             apply::may_create(context)?;
-            let created = create::store(context, resource, object).await?;
+            let created = create::store(context, resource, make(&Value::Null)?).await?;
             respond::object(context, resource, 201, created)
         }
         updated => respond::object(context, resource, 200, updated?),
     }
 }
 
-fn name_matches(context: &Context, object: &Value) -> Result<(), ApiError> {
-    let (found, asked) = (meta::name(object), context.info.name.as_str());
+/// 400 for an object that has another name than the one asked for, or none.
+pub(super) fn name_matches(found: &str, asked: &str) -> Result<(), ApiError> {
     if found.is_empty() {
         return Err(ApiError::bad_request(format!(
             "the name of the object ({asked} based on URL) was undeterminable: name must be provided"
@@ -97,18 +109,58 @@ pub async fn change_with(
 ) -> Result<Bytes, ApiError> {
     let (namespace, name) = (context.info.namespace.as_str(), context.info.name.as_str());
     let namespace = if resource.namespaced { namespace } else { "" };
-    let mut current = storage::require(&context.server, resource, namespace, name).await?;
-    for _ in 0..limits::CONFLICT_RETRIES {
-        let new = settled(context, resource, || make(&current.object)).await?;
-        let pinned = pinned(resource, &current, &new)?;
-        match attempt(context, resource, (part, tracking), &current, new).await? {
-            Outcome::Done(bytes) => return Ok(bytes),
-            Outcome::Conflict(_) if pinned => return Err(storage::modified(resource, name)),
-            Outcome::Conflict(Some(newer)) => current = newer,
-            Outcome::Conflict(None) => return Err(storage::not_found(resource, name)),
+    let require = || storage::require(&context.server, resource, namespace, name);
+    let (mut current, mut guessed) = match guess(context, resource, namespace, name) {
+        Some(cached) => (cached, true),
+        None => (require().await?, false),
+    };
+    // Others may write at the same time for as long as they like: one of them gets on each time, and the
+    // request's time is limited.
+    loop {
+        let outcome = once(context, resource, (part, tracking), &current, make).await;
+        // What the store has compared is true, whatever it was made from.
+        let compared = matches!(outcome, Ok((Outcome::Done(_) | Outcome::Conflict(_), _)));
+        if std::mem::take(&mut guessed) && !compared {
+            let now = require().await?;
+            if now.revision != current.revision {
+                current = now;
+                continue;
+            }
+        }
+        match outcome? {
+            (Outcome::Done(bytes) | Outcome::Unchanged(bytes), _) => return Ok(bytes),
+            (Outcome::Conflict(_), true) => return Err(storage::modified(resource, name)),
+            (Outcome::Conflict(Some(newer)), _) => current = newer,
+            (Outcome::Conflict(None), _) => return Err(storage::not_found(resource, name)),
         }
     }
-    Err(storage::modified(resource, name))
+}
+
+/// The object as the cache has it, where asking the store costs a round trip that the comparison of the
+/// write makes unnecessary. It may be out of date: what is refused or left as it is because of it is
+/// judged again by what the store says. Services are not guessed, as each attempt may reserve addresses,
+/// nor what a webhook converts.
+fn guess(context: &Context, resource: &Resource, namespace: &str, name: &str) -> Option<Stored> {
+    let server = &context.server;
+    if !server.store().shared() || services::is_service(resource) || by_webhook(resource).is_some() {
+        return None;
+    }
+    let cache = server.cache(resource).ok()?;
+    let entry = cache.get(&storage::short_key(resource, namespace, name))?;
+    cache.is_live().then(|| Stored { object: entry.value(None), revision: entry.revision })
+}
+
+/// One attempt, and whether the client insists on a version of its own.
+async fn once(
+    context: &Context,
+    resource: &Resource,
+    how: (Part, Tracking),
+    current: &Stored,
+    make: &(dyn Fn(&Value) -> Result<Value, ApiError> + Sync),
+) -> Result<(Outcome, bool), ApiError> {
+    let new = settled(context, resource, || make(&current.object)).await?;
+    let pinned = pinned(resource, current, &new)?;
+    Ok((attempt(context, resource, how, current, new).await?, pinned))
 }
 
 /// Checks uid and resource version; says whether the client insists on a version of its own.
@@ -148,6 +200,7 @@ async fn attempt(
     let old = &current.object;
     (resource.behaviour.default)(&mut new);
     managed::drop_empty(&mut new);
+    encoding::prepare(resource, &mut new);
     keep_metadata(old, &mut new);
     keep_part(resource, part, old, &mut new);
     if part == Part::Status && resource.group == signing::GROUP && resource.kind == signing::KIND {
@@ -211,7 +264,8 @@ async fn judge_and_put(
     }
     managed::forget_new_times(old, &mut new);
     if encoding::same(&new, old) || context.dry_run()? {
-        return Ok(Outcome::Done(Bytes::from(new.to_string())));
+        encoding::complete_kind(resource, &mut new);
+        return Ok(Outcome::Unchanged(Bytes::from(new.to_string())));
     }
     if let Some(reservation) = reservation {
         reservation.write_begins();
@@ -336,7 +390,7 @@ fn keep_part(resource: &Resource, part: Part, old: &Value, new: &mut Value) {
 /// The class of service of a pod was settled at creation; whoever does not name it does not mean to
 /// take it away.
 fn keep_class(resource: &Resource, old: &Value, new: &mut Value) {
-    let class = old.pointer("/status/qosClass");
+    let class = meta::at(old, "/status/qosClass");
     if resource.group.is_empty()
         && resource.kind == "Pod"
         && meta::text(new, "/status/qosClass").is_empty()

@@ -8,6 +8,7 @@ use apiserver_store::{Range, Revision, StoreError};
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use base64::{DecodeError, Engine as _};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::options::{ListOptions, Match};
 use crate::cache::{Cache, Index, Objects, Snapshot};
@@ -64,7 +65,13 @@ pub fn asked(options: &ListOptions) -> Result<Asked, ApiError> {
 pub async fn view(server: &Server, cache: &Arc<Cache>, asked: &Asked) -> Result<View, ApiError> {
     let caches = server.caches();
     let least = match *asked {
-        Asked::Fresh => server.fresh().await?,
+        Asked::Fresh => {
+            let began = Instant::now();
+            let fresh = server.fresh().await;
+            cache.counts.waits.observe(began.elapsed().as_secs_f64());
+            cache.counts.consistent[usize::from(fresh.is_ok())].add(1);
+            fresh?
+        }
         Asked::Any => {
             caches.loaded().await;
             caches.passed()

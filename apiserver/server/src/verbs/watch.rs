@@ -23,8 +23,10 @@ use super::options::ListOptions;
 use super::view::{self, View};
 use super::websocket;
 use crate::body::Body;
-use crate::cache::{Cache, Change, Entry, EventType, Subscription, TooOld};
+use crate::cache::{Cache, Change, Entry, EventType, Form, Subscription, TooOld};
 use crate::context::Context;
+use crate::custom::conversion::by_webhook;
+use crate::encoding;
 use crate::filter::Filter;
 use crate::limits;
 use crate::metrics::WatchGuard;
@@ -35,10 +37,14 @@ use crate::table::{self, Rows};
 
 /// Opens a watch: as a stream of events, or over a WebSocket where the client asks for one.
 pub async fn watch(context: &Context, resource: &Arc<Resource>, request: Request<Body>) -> Answer {
+    let began = Instant::now();
     let wanted = negotiate::wanted(&context.headers, resource)?;
     let options = ListOptions::read(&context.query)?;
     let cache = context.server.cache(resource)?;
     let filter = Filter::parse(&cache, &context.info.namespace, &context.info.name, &context.query)?;
+    // What is inside of those that a webhook converts is looked at afterwards.
+    let filter =
+        if by_webhook(resource).is_some() && filter.looks_inside() { filter.outside() } else { filter };
     let begin = begin(context, &options)?;
     if wanted.format == Format::Yaml {
         return Err(negotiate::not_streamable());
@@ -64,7 +70,7 @@ pub async fn watch(context: &Context, resource: &Arc<Resource>, request: Request
             },
             sent: opened.sent,
             after: opened.after,
-            mark_initial: begin.mark_initial,
+            mark_initial: begin.mark_initial.then(|| Mark::of(context, began)),
             bookmarks: options.bookmarks,
             next_bookmark: Instant::now() + limits::BOOKMARK_EVERY,
             due: None,
@@ -224,6 +230,25 @@ fn begin(context: &Context, options: &ListOptions) -> Result<Begin, ApiError> {
     Ok(Begin { from, initial, mark_initial, timeout: Duration::from_secs(seconds) })
 }
 
+/// What is counted when the first state has been sent.
+struct Mark {
+    began: Instant,
+    /// `cluster`, `namespace` or `resource`.
+    scope: &'static str,
+}
+
+impl Mark {
+    fn of(context: &Context, began: Instant) -> Self {
+        let info = &context.info;
+        let scope = match (info.name.is_empty(), info.namespace.is_empty()) {
+            (false, _) => "resource",
+            (true, false) => "namespace",
+            (true, true) => "cluster",
+        };
+        Self { began, scope }
+    }
+}
+
 /// The events of one watch.
 pub struct WatchStream {
     initial: VecDeque<Arc<Entry>>,
@@ -235,7 +260,8 @@ pub struct WatchStream {
     sent: Revision,
     /// Nothing up to here is sent.
     after: Revision,
-    mark_initial: bool,
+    /// The end of the first state is still to be marked.
+    mark_initial: Option<Mark>,
     bookmarks: bool,
     next_bookmark: Instant,
     /// A bookmark to send once the queue is empty: everything up to this revision was in it.
@@ -267,7 +293,9 @@ impl WatchStream {
             if let Some(event) = self.ready_event() {
                 return Some(event);
             }
-            if std::mem::take(&mut self.mark_initial) {
+            if let Some(mark) = self.mark_initial.take() {
+                let Encoder { server, resource, .. } = &self.encoder;
+                server.metrics().watch_listed(resource, mark.scope, mark.began.elapsed());
                 return Some(self.encoder.bookmark(self.sent, true));
             }
             // The queue is empty, so everything up to that revision has been sent.
@@ -286,7 +314,7 @@ impl WatchStream {
         if let Some(entry) = self.initial.pop_front() {
             return Some(self.encoder.event(EventType::Added, &entry, None));
         }
-        if self.mark_initial {
+        if self.mark_initial.is_some() {
             return None;
         }
         loop {
@@ -392,34 +420,42 @@ impl Encoder {
                 (_, None) => entry.modified(),
             },
             _ => {
+                let columns = !std::mem::replace(&mut self.columns_sent, true);
+                let now = self.server.ambient().now();
                 let revision = change.filter(|_| event == EventType::Deleted).map(|change| change.revision);
-                self.shaped(event.name(), &entry.value(revision))
+                let encode = || self.shaped(event.name(), &entry.value(revision), columns, now);
+                let Some(change) = change else { return encode() };
+                let include = self.rows.as_ref().map(Rows::include);
+                let second = include.map_or(0, |_| now.as_second());
+                let columns = columns && include.is_some();
+                change.shaped(Form { event, wanted: self.wanted, include, columns, second }, encode)
             }
         }
     }
 
-    fn shaped(&mut self, event: &str, object: &Value) -> Bytes {
+    fn shaped(&self, event: &str, object: &Value, columns: bool, now: jiff::Timestamp) -> Bytes {
         let shaped = match &self.rows {
             None => table::metadata_only(object, self.wanted.meta),
-            Some(rows) => {
-                let first = !std::mem::replace(&mut self.columns_sent, true);
-                rows.at(self.server.ambient().now()).one(object, first)
-            }
+            Some(rows) => rows.at(now).one(object, columns),
         };
         frame(self.wanted.format, event, &shaped)
     }
 
     fn bookmark(&mut self, revision: Revision, initial: bool) -> Bytes {
-        let mut metadata = json!({"resourceVersion": revision.to_string(), "creationTimestamp": null});
+        let mut metadata = json!({"resourceVersion": revision.to_string()});
         if initial {
             metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
         }
-        let object = json!({
+        let mut object = json!({
             "kind": self.resource.kind, "apiVersion": self.resource.api_version(), "metadata": metadata,
         });
+        encoding::complete_kind(&self.resource, &mut object);
         match self.wanted.shape {
             Shape::Object => frame(self.wanted.format, "BOOKMARK", &object),
-            _ => self.shaped("BOOKMARK", &object),
+            _ => {
+                let columns = !std::mem::replace(&mut self.columns_sent, true);
+                self.shaped("BOOKMARK", &object, columns, self.server.ambient().now())
+            }
         }
     }
 }

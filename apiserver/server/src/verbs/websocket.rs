@@ -2,9 +2,11 @@
 //! JSON, else as bytes.
 
 use apiserver_api::error::ApiError;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use futures::{SinkExt, StreamExt};
 use http::header::{
-    CONNECTION, CONTENT_TYPE, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL,
+    AUTHORIZATION, CONNECTION, CONTENT_TYPE, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL,
     SEC_WEBSOCKET_VERSION, UPGRADE,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
@@ -34,6 +36,41 @@ pub fn is_asked(headers: &HeaderMap) -> bool {
             .any(|value| value.split(',').any(|given| given.trim().eq_ignore_ascii_case(token)))
     };
     names(CONNECTION, "upgrade") && names(UPGRADE, "websocket")
+}
+
+/// What the name of a protocol begins with that is a bearer token: browsers set no other header.
+const BEARER: &str = "base64url.bearer.authorization.k8s.io.";
+
+/// Makes the token that a WebSocket's handshake has among its protocols the `Authorization` of the
+/// request. 401 where it cannot be one, or is all that the client offers: one of the others is
+/// answered.
+pub fn move_token(headers: &mut HeaderMap) -> Result<(), ApiError> {
+    if headers.contains_key(AUTHORIZATION) || !is_asked(headers) {
+        return Ok(());
+    }
+    let offered = headers.get_all(SEC_WEBSOCKET_PROTOCOL).iter().filter_map(|value| value.to_str().ok());
+    let offered = offered.flat_map(|value| value.split(',')).map(str::trim);
+    let (tokens, others): (Vec<&str>, Vec<&str>) = offered.partition(|name| name.starts_with(BEARER));
+    let refused = || ApiError::new(401, "Unauthorized", "Unauthorized");
+    let encoded = match tokens.as_slice() {
+        [] => return Ok(()),
+        [token] => token.strip_prefix(BEARER).unwrap_or_default(),
+        _ => return Err(refused()),
+    };
+    let token = URL_SAFE_NO_PAD.decode(encoded).ok().and_then(|bytes| String::from_utf8(bytes).ok());
+    let token = token.ok_or_else(refused)?;
+    if token.is_empty() {
+        return Ok(());
+    }
+    if others.is_empty() {
+        return Err(refused());
+    }
+    let others = HeaderValue::try_from(others.join(",")).map_err(|_| refused())?;
+    let mut authorization = HeaderValue::try_from(format!("Bearer {token}")).map_err(|_| refused())?;
+    authorization.set_sensitive(true);
+    headers.insert(AUTHORIZATION, authorization);
+    headers.insert(SEC_WEBSOCKET_PROTOCOL, others);
+    Ok(())
 }
 
 /// Switches protocols; from then on the events are messages. 400 for a handshake that is none.

@@ -3,7 +3,7 @@
 use apiserver_server::ServerConfig;
 use serde_json::json;
 
-use crate::harness::{Api, pod};
+use crate::harness::{Api, every_api, pod};
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
@@ -80,7 +80,7 @@ async fn a_second_server_over_the_same_store_changes_nothing() {
     let api = Api::start().await;
     let before = api.store.revision().await.unwrap();
     api.server.stop();
-    let again = Api::over(ServerConfig::default(), api.store.clone()).await;
+    let again = Api::over(every_api(), api.store.clone()).await;
     assert_eq!(again.store.revision().await.unwrap(), before);
 }
 
@@ -123,8 +123,7 @@ async fn tolerations_that_were_added_come_back_and_empty_maps_go() {
 async fn signing_requests_name_who_sent_them() {
     let api = Api::start().await;
     let path = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
-    let request = "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURSBSRVFVRVNULS0tLS0KTUFZQ0FRRUNB\
-        UUk9Ci0tLS0tRU5EIENFUlRJRklDQVRFIFJFUVVFU1QtLS0tLQo=";
+    let request = include_str!("../../../../tests/clients/tests/kubectl/joe.csr.base64").trim();
     let request = json!({"metadata": {"name": "r"}, "spec": {
         "request": request, "signerName": "example.com/x", "usages": ["client auth"],
         "username": "system:admin", "groups": ["forged"], "uid": "forged", "extra": {"forged": ["x"]}}});

@@ -104,15 +104,25 @@ async fn bodies_that_are_no_objects() {
     let create = ("POST", MAPS);
     let cut = "couldn't get version/kind; json parse error: unexpected end of JSON input";
     let parse = "couldn't get version/kind; json parse error";
-    let yaml = "error converting YAML to JSON: yaml: ";
+    let yaml = "the object provided is unrecognized (must be of type ConfigMap): yaml: ";
     all_refused(vec![
         case(create, (JSON, ""), bad(cut)),
         case(create, ("", ""), bad("(<empty>)")),
         case(create, (JSON, r#"{"kind":"ConfigMap","metadata":{"name":"x""#), bad(cut)),
         case(create, (JSON, r#"{"metadata":{"name":"x"}} {}"#), bad(parse)),
         case(create, (JSON, "nonsense"), bad("(6e6f6e73656e7365)")),
-        case(create, (JSON, "[]"), bad("must be an object")),
-        case(create, (JSON, "null"), bad("must be an object")),
+        case(
+            create,
+            (JSON, "[]"),
+            bad("json: cannot unmarshal array into Go value of type struct { APIVersion string"),
+        ),
+        case(create, (JSON, "7"), bad("json: cannot unmarshal number into Go value of type struct")),
+        case(create, (JSON, "null"), (422, "Invalid", "name or generateName is required")),
+        case(
+            create,
+            (JSON, r#"{"kind":7,"metadata":{"name":"x"}}"#),
+            bad("json: cannot unmarshal number into Go struct field .kind of type string ({\"kind\":7,"),
+        ),
         case(create, (JSON, &b"{\"metadata\":{\"name\":\"\xff\xfe\"}}"[..]), bad(parse)),
         case(create, (JSON, r#"{"metadata":{"name":"\ud800"}}"#), bad(parse)),
         case(create, (JSON, nested("[", "]", 100_000)), bad(parse)),
@@ -126,12 +136,12 @@ async fn bodies_that_are_no_objects() {
         case(
             create,
             (JSON, r#"{"kind":"Pod","metadata":{"name":"x"}}"#),
-            bad("does not match the expected kind (ConfigMap)"),
+            bad("Pod in version \"v1\" cannot be handled as a ConfigMap: converting (v1.Pod) to (core.ConfigMap): unknown conversion"),
         ),
         case(
             create,
             (JSON, r#"{"apiVersion":"v2","metadata":{"name":"x"}}"#),
-            bad("does not match the expected API version (v1)"),
+            bad("ConfigMap in version \"v2\" cannot be handled as a ConfigMap: no kind \"ConfigMap\" is registered for version \"v2\" in scheme"),
         ),
         case(create, (YAML, "a: [1, 2"), bad(yaml)),
         case(create, (YAML, &b"a: \xff"[..]), bad("invalid UTF-8")),
@@ -139,8 +149,8 @@ async fn bodies_that_are_no_objects() {
         case(create, (YAML, "[".repeat(100_000)), bad(yaml)),
         case(create, (YAML, "- ".repeat(100_000)), bad(yaml)),
         case(create, (YAML, "a: &a [*a]"), bad(yaml)),
-        case(create, (YAML, "metadata: {name: a}\n---\nmetadata: {name: b}\n"), bad(yaml)),
-        case(create, (YAML, "just text"), bad("must be an object")),
+        case(create, (YAML, "just text"), bad("json: cannot unmarshal string into Go value of type struct")),
+        case(create, (YAML, "---\n---\nmetadata: {name: b}\n"), (422, "Invalid", "name or generateName")),
         case(("PUT", MAP), (JSON, r#"{"metadata":{"name":"other"}}"#), bad("does not match")),
         case(("DELETE", MAP), (JSON, "{"), bad(cut)),
         case(("DELETE", MAP), (JSON, r#"{"kind":"Pod"}"#), bad("DeleteOptions")),
@@ -221,15 +231,19 @@ async fn patches_that_are_none_or_do_not_fit() {
     let (map, pod) = (("PATCH", MAP), ("PATCH", POD));
     let unfit = |says| (422, "Invalid", says);
     let generic = unfit("the server rejected our request due to an error in our request");
+    let failed = |says| (500, "", says);
     all_refused(vec![
         case(map, (JSON_PATCH, ""), bad("invalid JSON patch")),
         case(map, (JSON_PATCH, "[{"), bad("invalid JSON patch")),
         case(map, (MERGE, r#"{"data":"#), bad("invalid JSON patch")),
         case(map, (STRATEGIC, "nonsense"), bad("invalid JSON patch")),
         case(map, (JSON_PATCH, "{}"), bad("error decoding patch")),
-        case(map, (JSON_PATCH, r#"[{"op":"frob","path":"/data"}]"#), bad("error decoding patch")),
-        case(map, (JSON_PATCH, r#"[{"op":"add","path":"data","value":1}]"#), bad("error decoding patch")),
-        case(map, (JSON_PATCH, r#"[{"op":"move","path":"/data"}]"#), bad("error decoding patch")),
+        case(map, (JSON_PATCH, r#"[7]"#), bad("error decoding patch")),
+        case(map, (JSON_PATCH, r#"[{"op":7,"path":"/data"}]"#), bad("error decoding patch")),
+        case(map, (JSON_PATCH, r#"[{"op":"frob","path":"/data"}]"#), generic),
+        case(map, (JSON_PATCH, r#"[{"path":"/data"}]"#), generic),
+        case(map, (JSON_PATCH, r#"[{"op":"add","path":"data","value":1}]"#), generic),
+        case(map, (JSON_PATCH, r#"[{"op":"move","path":"/data"}]"#), generic),
         case(map, (MERGE, "[]"), bad("error decoding patch")),
         case(map, (STRATEGIC, "7"), bad("error decoding patch")),
         case(map, (JSON_PATCH, r#"[{"op":"test","path":"/data/a","value":"2"}]"#), generic),
@@ -249,15 +263,43 @@ async fn patches_that_are_none_or_do_not_fit() {
         case(map, (JSON_PATCH, r#"[{"op":"replace","path":"","value":[]}]"#), bad("object")),
         case(map, (MERGE, r#"{"metadata":{"name":"other"}}"#), bad("name of the object")),
         case(map, (MERGE, r#"{"metadata":{"namespace":"other"}}"#), bad("namespace of the provided object")),
-        case(map, (MERGE, r#"{"kind":"Pod"}"#), bad("does not match the expected kind")),
+        case(
+            map,
+            (MERGE, r#"{"kind":"Pod"}"#),
+            unfit("converting (v1.Pod) to (core.ConfigMap): unknown conversion"),
+        ),
         // Directives that are malformed.
-        case(pod, (STRATEGIC, r#"{"$patch":"frob"}"#), bad("")),
-        case(pod, (STRATEGIC, r#"{"spec":{"containers":[{"$patch":"frob","name":"c"}]}}"#), bad("")),
+        case(
+            pod,
+            (STRATEGIC, r#"{"$patch":"frob"}"#),
+            failed("unknown patch type: frob in map: map[$patch:frob]"),
+        ),
+        case(
+            pod,
+            (STRATEGIC, r#"{"spec":{"containers":[{"$patch":"frob","name":"c"}]}}"#),
+            failed("unknown patch type: frob in map: map[$patch:frob name:c]"),
+        ),
         case(pod, (STRATEGIC, r#"{"spec":{"containers":{"name":"c"}}}"#), unfit("patch: Invalid value: ")),
-        case(pod, (STRATEGIC, r#"{"spec":{"containers":[{"image":"nameless"}]}}"#), bad("")),
-        case(pod, (STRATEGIC, r#"{"spec":{"$setElementOrder/containers":7}}"#), bad("")),
-        case(pod, (STRATEGIC, r#"{"metadata":{"$deleteFromPrimitiveList/finalizers":7}}"#), bad("")),
-        case(pod, (STRATEGIC, r#"{"spec":{"$retainKeys":"name"}}"#), bad("")),
+        case(
+            pod,
+            (STRATEGIC, r#"{"spec":{"containers":[{"image":"nameless"}]}}"#),
+            failed("map: map[image:nameless] does not contain declared merge key: name"),
+        ),
+        case(
+            pod,
+            (STRATEGIC, r#"{"spec":{"$setElementOrder/containers":7}}"#),
+            bad("invalid patch format of setElementOrder list"),
+        ),
+        case(
+            pod,
+            (STRATEGIC, r#"{"metadata":{"$deleteFromPrimitiveList/finalizers":7}}"#),
+            bad("invalid patch format of primitive list"),
+        ),
+        case(
+            pod,
+            (STRATEGIC, r#"{"spec":{"$retainKeys":"name"}}"#),
+            bad("invalid patch format of retainKeys"),
+        ),
         case(("PATCH", &format!("{MAP}?fieldManager=f")), (APPLY, "a: ["), bad("error decoding patch")),
         case(("PATCH", &format!("{MAP}?fieldManager=f")), (APPLY, "[]"), bad("error decoding patch")),
         case(("PATCH", &format!("{MAP}?fieldManager=f")), (APPLY, alias_bomb()), bad("error decoding patch")),
@@ -289,7 +331,7 @@ async fn patch_bombs() {
         case(
             ("PATCH", MAP),
             (JSON_PATCH, copies(60)),
-            (422, "Invalid", "Unable to complete the copy, the accumulated size increase of copy is"),
+            (422, "Invalid", "the server rejected our request due to an error in our request"),
         ),
         case(("PATCH", MAP), (MERGE, nested(r#"{"a":"#, "}", 100_000)), bad("invalid JSON patch")),
     ])

@@ -95,3 +95,46 @@ async fn definitions_need_no_tasks_and_little_memory() {
         grown / count as u64
     );
 }
+
+/// The condition `NamesAccepted` of a definition, once it is as wanted.
+async fn named(api: &Api, name: &str, status: &str) -> Value {
+    for _ in 0..500 {
+        let found = api.get(&format!("{CRDS}/{name}")).await.expect(200).body;
+        let conditions = found["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        if let Some(condition) =
+            conditions.iter().find(|c| c["type"] == "NamesAccepted" && c["status"] == status)
+        {
+            return condition.clone();
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("{name} is not {status}");
+}
+
+/// Who comes first has the names; who comes later gets them when they are free again.
+#[tokio::test(start_paused = true)]
+async fn a_name_is_granted_once_and_again_when_it_is_free() {
+    let api = Api::start().await;
+    let with = |index: usize, short: &str| {
+        let mut definition = definition(index);
+        definition["spec"]["names"]["shortNames"] = json!([short]);
+        definition
+    };
+    let name = |index: usize| format!("kind{index}s.{}", group(index));
+    api.post(CRDS, with(0, "kk")).await.expect(201);
+    named(&api, &name(0), "True").await;
+    for (index, short, field) in [(1, "kk", "ShortNamesConflict"), (2, "kind0s", "ShortNamesConflict")] {
+        api.post(CRDS, with(index, short)).await.expect(201);
+        let refused = named(&api, &name(index), "False").await;
+        assert_eq!(refused["reason"], field);
+        assert_eq!(refused["message"], format!("\"{short}\" is already in use"));
+    }
+    // Another group has names of its own.
+    api.post(CRDS, with(GROUP, "kk")).await.expect(201);
+    named(&api, &name(GROUP), "True").await;
+    let other = json!({"spec": {"names": {"shortNames": ["other"]}}});
+    api.patch("merge", &format!("{CRDS}/{}", name(0)), other).await.expect(200);
+    named(&api, &name(1), "True").await;
+    api.delete(&format!("{CRDS}/{}", name(0)), Value::Null).await.expect(200);
+    named(&api, &name(2), "True").await;
+}

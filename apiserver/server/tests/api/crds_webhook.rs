@@ -134,6 +134,7 @@ fn definition(client: Value, reviews: &[&str], storage: &str) -> Value {
     let version = |name: &str, properties: Value, column: &str| {
         json!({
             "name": name, "served": true, "storage": name == storage,
+            "selectableFields": [{"jsonPath": column}],
             "additionalPrinterColumns": [{"name": "Where", "type": "string", "jsonPath": column}],
             "schema": {"openAPIV3Schema": {"type": "object", "properties": {
                 "spec": {"type": "object", "properties": properties},
@@ -226,6 +227,14 @@ async fn objects_are_read_and_written_in_every_version() {
         assert_eq!(api.get(&format!("{V1}/b")).await.body["spec"]["hostPort"], "delta:2");
         api.delete(&format!("{V2}/c"), Value::Null).await.expect(200);
         api.get(&format!("{V1}/c")).await.expect(404);
+        let page = api.get("/metrics").await.expect(200).text;
+        for series in [
+            "apiserver_crd_conversion_webhook_duration_seconds_count{crd_name=\"",
+            "apiserver_conversion_webhook_request_total{failure_type=\"\",result=\"success\"} ",
+            "apiserver_conversion_webhook_duration_seconds_count{failure_type=\"\",result=\"success\"} ",
+        ] {
+            assert!(page.contains(series), "{series}");
+        }
     }
 }
 
@@ -242,6 +251,47 @@ async fn watches_speak_the_version_that_was_asked_for() {
     assert_eq!(second["object"]["apiVersion"], "example.com/v2");
     api.delete(&format!("{V1}/a"), Value::Null).await.expect(200);
     assert_eq!(watch.brief().await, "DELETED a");
+}
+
+/// A host is selected by its fields in the version that is asked for, whichever version is stored; and
+/// labels that the webhook adds are seen.
+#[tokio::test]
+async fn selectors_see_the_version_that_was_asked_for() {
+    let (api, _webhook) = world(Manner::Sound, &["v1"]).await;
+    for (name, place) in [("a", "here:1"), ("b", "there:2"), ("c", "here:3"), ("d", "here:4")] {
+        create(&api, V1, v1(name, place)).await.expect(201);
+    }
+    let here = "fieldSelector=spec.host%3Dhere";
+    assert_eq!(api.get(&format!("{V2}?{here}")).await.expect(200).names(), ["a", "c", "d"]);
+    assert_eq!(api.get(&format!("{V2}?{here}&labelSelector=seen")).await.names(), ["a", "c", "d"]);
+    assert_eq!(api.get(&format!("{V1}?fieldSelector=spec.hostPort%3Dthere:2")).await.names(), ["b"]);
+    let page = api.get(&format!("{V2}?{here}&limit=2")).await.expect(200);
+    assert_eq!(page.names(), ["a", "c"]);
+    let token = page.body["metadata"]["continue"].as_str().unwrap();
+    assert_eq!(api.get(&format!("{V2}?{here}&limit=2&continue={token}")).await.names(), ["d"]);
+    let refused = api.get(&format!("{V2}?fieldSelector=spec.hostPort%3Dx")).await.expect(400);
+    assert_eq!(refused.message(), "field label not supported: spec.hostPort");
+
+    let from = page.version();
+    let mut fresh = api.watch(&format!("{V2}?watch=1&{here}")).await;
+    let mut later = api.watch(&format!("{V2}?watch=1&{here}&resourceVersion={from}")).await;
+    for event in ["ADDED a", "ADDED c", "ADDED d"] {
+        assert_eq!(fresh.brief().await, event);
+    }
+    for (name, place) in [("a", "here:7"), ("a", "away:7"), ("b", "there:7"), ("b", "here:7")] {
+        let patch = json!({"spec": {"hostPort": place}});
+        api.patch("merge", &format!("{V1}/{name}"), patch).await.expect(200);
+    }
+    api.delete(&format!("{V1}/a"), Value::Null).await.expect(200);
+    api.delete(&format!("{V1}/b"), Value::Null).await.expect(200);
+    for watch in [&mut fresh, &mut later] {
+        for event in ["MODIFIED a", "DELETED a", "ADDED b", "DELETED b"] {
+            assert_eq!(watch.brief().await, event);
+        }
+    }
+    let gone = api.delete(&format!("{V2}?fieldSelector=spec.host%3Dhere"), Value::Null).await.expect(200);
+    assert_eq!(gone.names(), ["c", "d"]);
+    assert_eq!(api.get(V1).await.names(), Vec::<&str>::new());
 }
 
 #[tokio::test]

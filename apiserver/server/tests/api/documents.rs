@@ -276,3 +276,90 @@ async fn openapi_v2_in_protobuf_has_custom_resources_too() {
     assert!(json.body["definitions"][name].is_object());
     assert_ne!(json.headers["etag"], etag);
 }
+
+/// The operation of a document of v3 or v2.
+fn operation<'a>(document: &'a Value, path: &str, method: &str) -> &'a Value {
+    let found = &document["paths"][path][method];
+    assert!(found.is_object(), "no {method} {path}");
+    found
+}
+
+#[tokio::test(start_paused = true)]
+async fn openapi_says_which_values_media_types_and_parameters_are_taken() {
+    let api = Api::start().await;
+    establish(&api, widgets()).await;
+    let core = api.get("/openapi/v3/api/v1").await.expect(200).body;
+    let container = &core["components"]["schemas"]["io.k8s.api.core.v1.Container"]["properties"];
+    assert_eq!(container["imagePullPolicy"]["enum"], json!(["Always", "IfNotPresent", "Never"]));
+    let text = container["imagePullPolicy"]["description"].as_str().unwrap();
+    assert!(text.contains("Possible enum values:\n - `\"Always\"`"), "{text}");
+    let custom = api.get("/openapi/v3/apis/example.com/v1").await.expect(200).body;
+    let fields = &custom["components"]["schemas"]["com.example.v1.Widget"]["x-kubernetes-selectable-fields"];
+    assert_eq!(fields, &json!([{"fieldPath": "spec.color"}]));
+    let v2 = api.get("/openapi/v2").await.expect(200).body;
+    assert_eq!(v2["definitions"]["com.example.v1.Widget"]["x-kubernetes-selectable-fields"], *fields);
+
+    let pods = "/api/v1/namespaces/{namespace}/pods";
+    let widgets = "/apis/example.com/v1/namespaces/{namespace}/widgets";
+    for (document, collection, strategic) in [(&core, pods, true), (&custom, widgets, false)] {
+        let one = format!("{collection}/{{name}}");
+        let mut media = vec![
+            "application/apply-patch+yaml",
+            "application/json-patch+json",
+            "application/merge-patch+json",
+        ];
+        media.extend(strategic.then_some("application/strategic-merge-patch+json"));
+        let content = operation(document, &one, "patch")["requestBody"]["content"].as_object().unwrap();
+        assert_eq!(content.keys().map(String::as_str).collect::<Vec<_>>(), media, "{one}");
+        let consumed = texts(&operation(&v2, &one, "patch")["consumes"]);
+        assert!(consumed.iter().eq(media.iter()), "{one} {consumed:?}");
+        for (path, method, wanted) in [
+            (collection, "get", vec!["sendInitialEvents", "watch", "limit", "resourceVersionMatch"]),
+            (collection, "delete", vec!["propagationPolicy", "labelSelector", "dryRun"]),
+            (collection, "post", vec!["fieldManager", "fieldValidation"]),
+            (&one, "patch", vec!["force", "fieldValidation"]),
+            (&one, "delete", vec!["gracePeriodSeconds", "propagationPolicy"]),
+        ] {
+            for document in [document, &v2] {
+                let parameters = operation(document, path, method)["parameters"].as_array().unwrap();
+                for name in &wanted {
+                    let found = parameters.iter().find(|parameter| parameter["name"] == *name);
+                    let found = found.unwrap_or_else(|| panic!("{method} {path} {name}"));
+                    assert!(found["description"].as_str().is_some_and(|text| text.len() > 10));
+                }
+                let shared = document["paths"][path]["parameters"].as_array().unwrap();
+                assert!(shared.iter().any(|parameter| parameter["name"] == "pretty"), "{path}");
+            }
+        }
+        assert!(operation(document, collection, "post")["responses"]["201"].is_object());
+    }
+    let watched = texts(&operation(&v2, pods, "get")["produces"]);
+    assert!(watched.iter().any(|media| media == "application/json;stream=watch"), "{watched:?}");
+}
+
+/// A definition may add to a group that has built-in kinds.
+#[tokio::test(start_paused = true)]
+async fn a_group_of_built_in_kinds_may_have_custom_ones() {
+    let api = Api::start().await;
+    let path = "/openapi/v3/apis/networking.k8s.io/v1";
+    let before = api.get(path).await.expect(200);
+    let mut lanes = widgets();
+    lanes["metadata"] = json!({"name": "lanes.networking.k8s.io",
+        "annotations": {"api-approved.kubernetes.io": "https://github.com/kubernetes/kubernetes/pull/1"}});
+    lanes["spec"]["group"] = "networking.k8s.io".into();
+    lanes["spec"]["names"] = json!({"plural": "lanes", "kind": "Lane"});
+    establish(&api, lanes).await;
+    let after = api.get(path).await.expect(200);
+    assert_ne!(before.headers["etag"], after.headers["etag"]);
+    let schemas = after.body["components"]["schemas"].as_object().unwrap();
+    assert!(schemas.contains_key("io.k8s.networking.v1.Lane"), "{:?}", schemas.keys());
+    for (name, schema) in before.body["components"]["schemas"].as_object().unwrap() {
+        assert_eq!(&schemas[name], schema, "{name}");
+    }
+    operation(&after.body, "/apis/networking.k8s.io/v1/namespaces/{namespace}/lanes", "post");
+    operation(&after.body, "/apis/networking.k8s.io/v1/namespaces/{namespace}/ingresses", "post");
+    let index = api.get("/openapi/v3").await.expect(200).body;
+    let url = index["paths"]["apis/networking.k8s.io/v1"]["serverRelativeURL"].as_str().unwrap();
+    assert_eq!(after.headers["etag"], format!("\"{}\"", url.rsplit("hash=").next().unwrap()).as_str());
+    assert_eq!(api.get(url).await.expect(200).text, after.text);
+}

@@ -6,6 +6,7 @@ use std::time::Duration;
 use apiserver_api::ambient::Ambient;
 use apiserver_api::auth::Identity;
 use apiserver_api::builtin;
+use apiserver_api::enablement::Enablement;
 use apiserver_api::registry::Registry;
 use apiserver_server::{Body, Server, ServerConfig};
 use apiserver_store::Store;
@@ -34,9 +35,9 @@ pub struct Reply {
 }
 
 impl Api {
-    /// With the default configuration, as an administrator.
+    /// With the default configuration, as an administrator, and every version of every kind.
     pub async fn start() -> Self {
-        Self::with(ServerConfig::default()).await
+        Self::with(every_api()).await
     }
 
     pub async fn with(config: ServerConfig) -> Self {
@@ -48,7 +49,7 @@ impl Api {
     pub async fn of_kinds(registry: Registry) -> Self {
         let disk = Arc::new(SimDisk::new(1));
         let store: Arc<dyn Store> = Arc::new(Embedded::open(disk, Options::default()).await.unwrap());
-        Self::serving(ServerConfig::default(), store, registry).await
+        Self::serving(every_api(), store, registry).await
     }
 
     pub async fn over(config: ServerConfig, store: Arc<dyn Store>) -> Self {
@@ -203,6 +204,11 @@ impl Watching {
     pub async fn is_quiet(&mut self) -> bool {
         tokio::time::timeout(Duration::from_millis(100), self.next()).await.is_err()
     }
+}
+
+/// The default configuration, and every version of every kind.
+pub fn every_api() -> ServerConfig {
+    ServerConfig { apis: Enablement::all(), ..ServerConfig::default() }
 }
 
 /// A pod that is valid.

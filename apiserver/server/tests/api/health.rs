@@ -17,7 +17,10 @@ const HOOKS: &str = "[+]poststarthook/start-apiextensions-controllers ok\n\
     [+]poststarthook/start-service-ip-repair-controllers ok\n\
     [+]poststarthook/rbac/bootstrap-roles ok\n\
     [+]poststarthook/scheduling/bootstrap-system-priority-classes ok\n\
-    [+]poststarthook/bootstrap-controller ok\n";
+    [+]poststarthook/priority-and-fairness-config-producer ok\n\
+    [+]poststarthook/bootstrap-controller ok\n\
+    [+]poststarthook/kube-apiserver-autoregistration ok\n\
+    [+]autoregister-completion ok\n";
 
 #[tokio::test(start_paused = true)]
 async fn checks_are_named_and_shown_as_in_kubernetes() {

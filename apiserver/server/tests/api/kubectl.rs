@@ -15,7 +15,7 @@ use apiserver_store::embedded::{Embedded, Options};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::harness::deployment;
+use crate::harness::{deployment, every_api};
 
 const LAST: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
@@ -92,7 +92,7 @@ pub async fn run(dir: &Path) -> (CancellationToken, tokio::task::JoinHandle<()>)
     let address = listener.local_addr().unwrap();
     let store = Arc::new(Embedded::open(Arc::new(SimDisk::new(7)), Options::default()).await.unwrap());
     let issuer = Issuer::open(&pki, "https://kubernetes.default.svc.cluster.local", &[]).unwrap();
-    let config = ServerConfig { issuer: Some(Arc::new(issuer)), ..ServerConfig::default() };
+    let config = ServerConfig { issuer: Some(Arc::new(issuer)), ..every_api() };
     let server = Server::new(config, store, builtin::registry(), ambient).unwrap();
     let tls = pki.apiserver_tls(&Subject::apiserver("cluster.local", ["127.0.0.1".to_owned()])).unwrap();
     pki.write_kubeconfig(

@@ -3,15 +3,18 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod admission;
+mod answers;
 mod apply;
 mod bad_input;
 mod bad_rules;
+mod contention;
 mod crds;
 mod crds_kubectl;
 mod crds_many;
 mod crds_webhook;
 mod discovery;
 mod documents;
+mod enablement;
 mod envelope;
 mod explain;
 mod expressions;
@@ -20,6 +23,7 @@ mod harness;
 mod health;
 #[path = "../../../../tests/support/history.rs"]
 mod history;
+mod house;
 mod kinds;
 mod kubectl;
 mod limits;

@@ -29,7 +29,8 @@ impl Exposition {
                 let (name, kind) = rest.split_once(' ').expect("a type");
                 assert_eq!(name, current, "type and help belong together");
                 assert!(["counter", "gauge", "histogram"].contains(&kind), "{line}");
-                assert_eq!(kind == "counter", name.ends_with("_total"), "{line}");
+                let older = matches!(name, "authentication_attempts" | "authenticated_user_requests");
+                assert_eq!(kind == "counter", name.ends_with("_total") || older, "{line}");
                 page.types.insert(name.to_owned(), kind.to_owned());
             } else {
                 let (series, value) = line.rsplit_once(' ').expect("a value");
@@ -131,8 +132,75 @@ const FAMILIES: &[(&str, &str)] = &[
     ("process_start_time_seconds", "gauge"),
     ("process_open_fds", "gauge"),
     ("process_max_fds", "gauge"),
+    ("process_virtual_memory_max_bytes", "gauge"),
     ("kubernetes_build_info", "gauge"),
+    ("kubernetes_feature_enabled", "gauge"),
+    ("authentication_attempts", "counter"),
+    ("authentication_duration_seconds", "histogram"),
+    ("authenticated_user_requests", "counter"),
+    ("authorization_attempts_total", "counter"),
+    ("authorization_duration_seconds", "histogram"),
+    ("apiserver_request_aborts_total", "counter"),
+    ("apiserver_request_body_size_bytes", "histogram"),
+    ("field_validation_request_duration_seconds", "histogram"),
+    ("apiserver_terminated_watchers_total", "counter"),
+    ("apiserver_watch_list_duration_seconds", "histogram"),
+    ("apiserver_watch_cache_read_wait_seconds", "histogram"),
+    ("apiserver_watch_cache_consistent_read_total", "counter"),
+    ("apiserver_watch_cache_capacity", "gauge"),
+    ("apiserver_storage_list_total", "counter"),
+    ("apiserver_storage_list_fetched_objects_total", "counter"),
+    ("apiserver_storage_list_evaluated_objects_total", "counter"),
+    ("apiserver_storage_list_returned_objects_total", "counter"),
+    ("apiserver_storage_events_received_total", "counter"),
+    ("kube_apiserver_clusterip_allocator_allocated_ips", "gauge"),
+    ("kube_apiserver_clusterip_allocator_available_ips", "gauge"),
+    ("kube_apiserver_clusterip_allocator_allocation_total", "counter"),
+    ("kube_apiserver_clusterip_allocator_allocation_errors_total", "counter"),
+    ("kube_apiserver_clusterip_allocator_allocation_duration_seconds", "histogram"),
+    ("kube_apiserver_nodeport_allocator_allocated_ports", "gauge"),
+    ("kube_apiserver_nodeport_allocator_available_ports", "gauge"),
+    ("kube_apiserver_nodeport_allocator_allocation_total", "counter"),
+    ("kube_apiserver_nodeport_allocator_allocation_errors_total", "counter"),
+    ("workqueue_depth", "gauge"),
+    ("workqueue_adds_total", "counter"),
+    ("workqueue_retries_total", "counter"),
+    ("workqueue_queue_duration_seconds", "histogram"),
+    ("workqueue_work_duration_seconds", "histogram"),
+    ("workqueue_unfinished_work_seconds", "gauge"),
+    ("workqueue_longest_running_processor_seconds", "gauge"),
 ];
+
+/// Has everything happen that is counted beside requests.
+async fn live(api: &Api) {
+    let services = "/api/v1/namespaces/default/services";
+    let service = |name: &str, spec: serde_json::Value| json!({"metadata": {"name": name}, "spec": spec});
+    let any = json!({"type": "NodePort", "ports": [{"port": 80}]});
+    api.post(services, service("any", any)).await.expect(201);
+    let asked =
+        json!({"type": "NodePort", "clusterIP": "10.96.0.9", "ports": [{"port": 80, "nodePort": 30009}]});
+    api.post(services, service("asked", asked.clone())).await.expect(201);
+    api.post(services, service("taken", asked)).await.expect(422);
+    let pods = "/api/v1/namespaces/default/pods";
+    let options = "watch=1&sendInitialEvents=true&allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan";
+    let mut watch = api.watch(&format!("{pods}?{options}")).await;
+    while !watch.brief().await.starts_with("BOOKMARK") {}
+    // A client that does not wait for the answer.
+    tokio::select! {
+        biased;
+        _ = api.config_map("dropped", json!({})) => panic!("a write takes more than one step"),
+        () = std::future::ready(()) => {}
+    }
+    let schema = json!({"openAPIV3Schema": {"type": "object"}});
+    let names = json!({"plural": "things", "singular": "thing", "kind": "Thing", "listKind": "ThingList"});
+    let definition = json!({"metadata": {"name": "things.example.com"}, "spec": {
+        "group": "example.com", "scope": "Cluster", "names": names,
+        "versions": [{"name": "v1", "served": true, "storage": true, "schema": schema}]}});
+    api.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition).await.expect(201);
+    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    let nobody = api.as_user(apiserver_api::auth::Identity::anonymous());
+    nobody.get(pods).await.expect(403);
+}
 
 #[tokio::test(start_paused = true)]
 async fn the_page_has_the_names_types_and_labels_of_kubernetes() {
@@ -155,6 +223,7 @@ async fn the_page_has_the_names_types_and_labels_of_kubernetes() {
     api.get("/livez").await.expect(200);
     let mut watch = api.watch(&format!("{pods}?watch=1")).await;
     assert_eq!(watch.brief().await, "ADDED a");
+    live(&api).await;
     let reply = api.get("/metrics").await.expect(200);
     assert!(reply.headers["content-type"].to_str().unwrap().starts_with("text/plain; version=0.0.4"));
     let page = Exposition::parse(&reply.text);
@@ -197,7 +266,7 @@ fn counted(page: &Exposition) {
     assert_eq!(page.sum("apiserver_request_total", &[("subresource", "/livez")]), 1.0);
     assert_eq!(page.sum("apiserver_longrunning_requests", &[("verb", "WATCH"), ("resource", "pods")]), 1.0);
     assert_eq!(page.sum("apiserver_registered_watchers", &[("resource", "pods")]), 1.0);
-    assert_eq!(page.sum("apiserver_watch_events_total", &[("resource", "pods")]), 1.0);
+    assert_eq!(page.sum("apiserver_watch_events_total", &[("resource", "pods")]), 2.0);
     assert_eq!(page.sum("apiserver_requested_deprecated_apis", &[("resource", "endpoints")]), 1.0);
     assert_eq!(page.sum("apiserver_storage_objects", &[("resource", "pods")]), 1.0);
     assert!(
@@ -207,6 +276,50 @@ fn counted(page: &Exposition) {
     assert_eq!(page.sum("etcd_requests_total", &[("operation", "create"), ("resource", "pods")]), 2.0);
     assert_eq!(page.sum("kubernetes_build_info", &[("major", "1"), ("minor", "36")]), 1.0);
     assert_eq!(page.sum("apiserver_cache_list_returned_objects_total", &[("resource", "pods")]), 1.0);
+    lived(page);
+}
+
+/// What `live` has left.
+fn lived(page: &Exposition) {
+    let range = ("cidr", "10.96.0.0/16");
+    let addresses = "kube_apiserver_clusterip_allocator";
+    for (name, labels, value) in [
+        ("allocation_total", &[range, ("scope", "dynamic")][..], 1.0),
+        ("allocation_total", &[range, ("scope", "static")], 1.0),
+        ("allocation_errors_total", &[range, ("scope", "static")], 1.0),
+        ("allocation_duration_seconds_count", &[range], 2.0),
+        ("allocated_ips", &[range], 2.0),
+        ("available_ips", &[range], 65532.0),
+    ] {
+        assert_eq!(page.sum(&format!("{addresses}_{name}"), labels), value, "{name}");
+    }
+    let ports = "kube_apiserver_nodeport_allocator";
+    assert_eq!(page.sum(&format!("{ports}_allocated_ports"), &[]), 2.0);
+    assert_eq!(page.sum(&format!("{ports}_available_ports"), &[]), 2766.0);
+    assert_eq!(page.sum(&format!("{ports}_allocation_total"), &[("scope", "dynamic")]), 1.0);
+    assert_eq!(page.sum(&format!("{ports}_allocation_errors_total"), &[("scope", "static")]), 1.0);
+    let aborted = [("verb", "POST"), ("resource", "configmaps"), ("scope", "namespace")];
+    assert_eq!(page.sum("apiserver_request_aborts_total", &aborted), 1.0);
+    let listed = [("resource", "pods"), ("scope", "namespace"), ("version", "v1")];
+    assert_eq!(page.sum("apiserver_watch_list_duration_seconds_count", &listed), 1.0);
+    assert!(page.sum("authentication_attempts", &[("result", "success")]) > 10.0);
+    assert!(page.sum("authenticated_user_requests", &[("username", "admin")]) > 10.0);
+    assert_eq!(page.sum("authenticated_user_requests", &[("username", "other")]), 1.0);
+    assert_eq!(page.sum("authorization_attempts_total", &[("result", "no-opinion")]), 1.0);
+    assert_eq!(
+        page.sum("apiserver_request_body_size_bytes_count", &[("resource", "services"), ("verb", "create")]),
+        3.0
+    );
+    assert!(page.sum("field_validation_request_duration_seconds_count", &[("field_validation", "")]) > 5.0);
+    assert!(page.sum("apiserver_watch_cache_read_wait_seconds_count", &[("resource", "pods")]) > 0.0);
+    let queue = [("name", "customresourcedefinitions")];
+    assert!(page.sum("workqueue_adds_total", &queue) >= 1.0);
+    assert_eq!(page.sum("workqueue_depth", &queue), 0.0);
+    let (waited, worked) =
+        ("workqueue_queue_duration_seconds_count", "workqueue_work_duration_seconds_count");
+    assert_eq!(page.sum(waited, &queue), page.sum(worked, &queue));
+    assert_eq!(page.sum("kubernetes_feature_enabled", &[("name", "WatchList"), ("stage", "BETA")]), 1.0);
+    assert!(page.sum("apiserver_watch_cache_capacity", &[("resource", "pods")]) > 0.0);
 }
 
 #[tokio::test(start_paused = true)]

@@ -17,7 +17,7 @@ async fn people_get_indented_json() {
     let api = Api::start().await;
     api.config_map("a", json!({})).await;
     let one = format!("{MAPS}/a");
-    for path in [MAPS, one.as_str(), "/apis", "/api/v1", "/api/v1/namespaces/none/pods/none", "/openapi/v3"] {
+    for path in [MAPS, one.as_str(), "/apis", "/api/v1", "/api/v1/namespaces/none/pods/none"] {
         let plain = api.get(path).await;
         // A Status ends its line.
         assert!(!plain.text.trim_end().contains('\n'), "{path}");
@@ -41,8 +41,12 @@ async fn people_get_indented_json() {
         let reply = api.call("GET", &format!("{path}?pretty=false"), &[("user-agent", "curl/8")], "").await;
         assert_eq!(reply.text, plain.text, "{path}");
     }
-    assert!(api.get("/version").await.text.starts_with("{\n  \""));
-    assert!(api.get("/").await.text.starts_with("{\n  \"paths\": [\n"));
+    // Some are the same for all.
+    for path in ["/", "/version", "/openapi/v3"] {
+        let plain = api.get(path).await;
+        assert_eq!(plain.text.starts_with("{\n  \""), path != "/openapi/v3");
+        assert_eq!(api.call("GET", path, &[("user-agent", "curl/8")], "").await.text, plain.text, "{path}");
+    }
     let mut watch = api.watch(&format!("{MAPS}?watch=1&pretty=true")).await;
     assert_eq!(watch.brief().await, "ADDED a");
 }
@@ -102,6 +106,21 @@ async fn large_answers_are_compressed_for_those_who_take_it() {
             let mut text = Vec::new();
             GzDecoder::new(&packed[..]).read_to_end(&mut text).unwrap();
             assert_eq!(text, plain, "{path} {accept}");
+            // People's is compressed too.
+            let request = Request::builder().uri(&path).header("accept", accept);
+            let request = request.header("user-agent", "curl/8").header("accept-encoding", "gzip");
+            let (parts, body) = api.send(request.body(Bytes::new()).unwrap()).await.into_parts();
+            assert_eq!(parts.headers["content-encoding"], "gzip", "{path} {accept}");
+            let packed = body.collect().await.unwrap().to_bytes();
+            let mut text = Vec::new();
+            GzDecoder::new(&packed[..]).read_to_end(&mut text).unwrap();
+            if accept == "application/json" {
+                let value = |bytes: &[u8]| serde_json::from_slice::<serde_json::Value>(bytes).unwrap();
+                assert_eq!(value(&text), value(&plain));
+                assert!(text.starts_with(b"{\n  \""));
+            } else {
+                assert_eq!(text, plain);
+            }
             let (headers, refused) = send("gzip;q=0").await;
             assert!(!headers.contains_key("content-encoding"));
             assert_eq!(refused, plain);

@@ -36,7 +36,8 @@ async fn what_makes_no_sense_together_is_422_in_kubernetes_words() {
     let yaml = api.get_as(&format!("{MAPS}?watch=1"), "application/yaml").await.expect(406);
     assert_eq!(
         yaml.message(),
-        "only the following media types are accepted: application/json, application/vnd.kubernetes.protobuf"
+        "only the following media types are accepted: application/json;stream=watch, \
+         application/vnd.kubernetes.protobuf;stream=watch"
     );
 }
 

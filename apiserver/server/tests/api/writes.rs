@@ -57,8 +57,8 @@ async fn bad_requests_have_the_status_of_kubernetes_and_store_nothing() {
         (DEPLOYMENTS, unnamed, 422, "name or generateName is required"),
         (DEPLOYMENTS, no_selector, 422, "`selector` does not match template `labels`"),
         (DEPLOYMENTS, elsewhere, 400, "does not match the namespace sent on the request"),
-        (DEPLOYMENTS, other_kind, 400, "the kind in the data (Pod) does not match"),
-        (DEPLOYMENTS, versioned, 400, "resourceVersion should not be set"),
+        (DEPLOYMENTS, other_kind, 400, "no kind \"Pod\" is registered for version \"apps/v1\""),
+        (DEPLOYMENTS, versioned, 500, "resourceVersion should not be set"),
         ("/apis/apps/v1/namespaces/default/frobs", json!({}), 404, "could not find the requested resource"),
         (
             "/api/v1/namespaces/missing/configmaps",

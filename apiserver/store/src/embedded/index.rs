@@ -32,8 +32,9 @@ pub(super) struct Change {
     pub(super) create_revision: Revision,
     /// Seconds until it expires, from the write on; 0 for never.
     pub(super) ttl_seconds: u32,
-    /// `None` where the key did not exist, and where the version has been compacted.
-    before: Option<Before>,
+    /// `None` where the key did not exist, and where the version has been compacted: of most objects of a
+    /// store at rest, so it has a place of its own.
+    before: Option<Box<Before>>,
     /// Revision of the key's change before this one, a deletion too; 0 where there was none.
     previous_change: Revision,
 }
@@ -124,6 +125,23 @@ impl Index {
         }
     }
 
+    /// Fills the nodes of the trees, after a start has put in keys and revisions in their order: that
+    /// splits the last node again and again and leaves halves behind. Every second one makes the halves
+    /// anew, and those between fill them.
+    pub(super) fn pack(&mut self) {
+        fn packed<K: Ord + Clone, V: Clone>(tree: &OrdMap<K, V>) -> OrdMap<K, V> {
+            let mut packed = OrdMap::new();
+            for first in [0, 1] {
+                for (key, value) in tree.iter().skip(first).step_by(2) {
+                    packed.insert(key.clone(), value.clone());
+                }
+            }
+            packed
+        }
+        self.keys = packed(&self.keys);
+        self.history = packed(&self.history);
+    }
+
     /// Number of changes that the history holds.
     pub(super) fn history_len(&self) -> u64 {
         self.history.len() as u64
@@ -153,7 +171,7 @@ impl Index {
             self.live += 1;
         }
         let (key, previous_change) = self.shared(key);
-        let value = Some(value);
+        let (value, before) = (Some(value), before.map(Box::new));
         self.push(Change { revision, key, value, create_revision, ttl_seconds, before, previous_change })
     }
 
@@ -168,7 +186,7 @@ impl Index {
             value: None,
             create_revision: before.create_revision,
             ttl_seconds: 0,
-            before: Some(before),
+            before: Some(Box::new(before)),
             previous_change,
         };
         Some(self.push(change))
@@ -436,6 +454,23 @@ mod tests {
         for (revision, expected) in (1..).zip(expected) {
             assert_eq!(list(&index, revision), expected, "revision {revision}");
         }
+    }
+
+    #[test]
+    fn packing_changes_nothing_that_can_be_seen() {
+        let mut index = Index::new();
+        index.pack();
+        for i in 0..1_001 {
+            index.put(&format!("k{i:05}"), i.to_string().into(), 0);
+        }
+        index.delete("k00500").unwrap();
+        let before = index.clone();
+        index.pack();
+        assert_eq!(list(&index, 0), list(&before, 0));
+        assert_eq!(list(&index, 700), list(&before, 700));
+        assert!(index.contradictions().is_empty());
+        index.put("k00500x", "1".into(), 0);
+        assert_eq!(list(&index, 0).len(), 1_001);
     }
 
     #[test]

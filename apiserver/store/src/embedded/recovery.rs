@@ -81,7 +81,8 @@ pub(super) fn recover(disk: &Arc<dyn Disk>, options: &Options) -> Result<Recover
             broken(&place, format!("cannot settle the end of {}", tail.name), Some(error))
         })?;
     }
-    let Found { index, checkpoint, checkpoint_bytes, complete, group, sequence, .. } = found;
+    let Found { mut index, checkpoint, checkpoint_bytes, complete, group, sequence, .. } = found;
+    index.pack();
     let position = (sequence, group + 1);
     let log = Log::begin(Arc::clone(disk), options.segment_bytes, complete, position, index.revision)
         .map_err(failed("cannot begin a segment of the log"))?;

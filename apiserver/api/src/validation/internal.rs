@@ -1,0 +1,190 @@
+//! How Kubernetes shows a structure that it refuses: as JSON of the type that it works with, whose
+//! fields are called as in its source, stand in the source's order and are there also if unset.
+
+use serde_json::Value;
+
+/// One field: as clients write it, as it is shown, what stands there if it is unset, and the fields
+/// in it, if it is a structure or a list of them.
+pub(super) struct Field(pub &'static str, pub &'static str, pub &'static str, pub Shape);
+pub(super) type Shape = &'static [Field];
+
+/// `strategy` of a Deployment.
+pub(super) const DEPLOYMENT_STRATEGY: Shape =
+    &[Field("type", "Type", "\"\"", &[]), Field("rollingUpdate", "RollingUpdate", "null", ROLLING)];
+/// `updateStrategy` of a DaemonSet.
+pub(super) const DAEMON_STRATEGY: Shape = DEPLOYMENT_STRATEGY;
+const ROLLING: Shape =
+    &[Field("maxUnavailable", "MaxUnavailable", "0", &[]), Field("maxSurge", "MaxSurge", "0", &[])];
+/// `updateStrategy` of a StatefulSet.
+pub(super) const STATEFUL_STRATEGY: Shape =
+    &[Field("type", "Type", "\"\"", &[]), Field("rollingUpdate", "RollingUpdate", "null", STATEFUL_ROLLING)];
+pub(super) const STATEFUL_ROLLING: Shape =
+    &[Field("partition", "Partition", "0", &[]), Field("maxUnavailable", "MaxUnavailable", "null", &[])];
+/// `successPolicy` of a Job.
+pub(super) const SUCCESS_POLICY: Shape = &[Field(
+    "rules",
+    "Rules",
+    "null",
+    &[
+        Field("succeededIndexes", "SucceededIndexes", "null", &[]),
+        Field("succeededCount", "SucceededCount", "null", &[]),
+    ],
+)];
+/// `podFailurePolicy` of a Job.
+pub(super) const FAILURE_POLICY: Shape = &[Field(
+    "rules",
+    "Rules",
+    "null",
+    &[
+        Field("action", "Action", "\"\"", &[]),
+        Field(
+            "onExitCodes",
+            "OnExitCodes",
+            "null",
+            &[
+                Field("containerName", "ContainerName", "null", &[]),
+                Field("operator", "Operator", "\"\"", &[]),
+                Field("values", "Values", "null", &[]),
+            ],
+        ),
+        Field(
+            "onPodConditions",
+            "OnPodConditions",
+            "null",
+            &[Field("type", "Type", "\"\"", &[]), Field("status", "Status", "\"\"", &[])],
+        ),
+    ],
+)];
+/// `status.uncountedTerminatedPods` of a Job.
+pub(super) const UNCOUNTED: Shape =
+    &[Field("succeeded", "Succeeded", "null", &[]), Field("failed", "Failed", "null", &[])];
+/// The spec of a PodDisruptionBudget.
+pub(super) const BUDGET: Shape = &[
+    Field("minAvailable", "MinAvailable", "null", &[]),
+    Field("selector", "Selector", "null", &[]),
+    Field("maxUnavailable", "MaxUnavailable", "null", &[]),
+    Field("unhealthyPodEvictionPolicy", "UnhealthyPodEvictionPolicy", "null", &[]),
+];
+/// The spec of a ServiceCIDR.
+pub(super) const SERVICE_CIDR: Shape = &[Field("cidrs", "CIDRs", "null", &[])];
+/// `spec.parentRef` of an IPAddress.
+pub(super) const PARENT: Shape = &[
+    Field("group", "Group", "\"\"", &[]),
+    Field("resource", "Resource", "\"\"", &[]),
+    Field("namespace", "Namespace", "\"\"", &[]),
+    Field("name", "Name", "\"\"", &[]),
+];
+/// `roleRef` of a binding.
+pub(super) const ROLE: Shape = &[
+    Field("apiGroup", "APIGroup", "\"\"", &[]),
+    Field("kind", "Kind", "\"\"", &[]),
+    Field("name", "Name", "\"\"", &[]),
+];
+
+/// The spec of a PersistentVolumeClaim.
+pub(super) const CLAIM: Shape = &[
+    Field("accessModes", "AccessModes", "null", &[]),
+    Field("selector", "Selector", "null", &[]),
+    Field(
+        "resources",
+        "Resources",
+        "{\n   \"Limits\": null,\n   \"Requests\": null\n  }",
+        &[Field("limits", "Limits", "null", &[]), Field("requests", "Requests", "null", &[])],
+    ),
+    Field("volumeName", "VolumeName", "\"\"", &[]),
+    Field("storageClassName", "StorageClassName", "null", &[]),
+    Field("volumeMode", "VolumeMode", "null", &[]),
+    Field("dataSource", "DataSource", "null", SOURCE),
+    Field("dataSourceRef", "DataSourceRef", "null", SOURCE_REFERENCE),
+    Field("volumeAttributesClassName", "VolumeAttributesClassName", "null", &[]),
+];
+const SOURCE: Shape = &[
+    Field("apiGroup", "APIGroup", "null", &[]),
+    Field("kind", "Kind", "\"\"", &[]),
+    Field("name", "Name", "\"\"", &[]),
+];
+const SOURCE_REFERENCE: Shape = &[
+    Field("apiGroup", "APIGroup", "null", &[]),
+    Field("kind", "Kind", "\"\"", &[]),
+    Field("name", "Name", "\"\"", &[]),
+    Field("namespace", "Namespace", "null", &[]),
+];
+/// A toleration of a pod.
+pub(super) const TOLERATION: Shape = &[
+    Field("key", "Key", "\"\"", &[]),
+    Field("operator", "Operator", "\"\"", &[]),
+    Field("value", "Value", "\"\"", &[]),
+    Field("effect", "Effect", "\"\"", &[]),
+    Field("tolerationSeconds", "TolerationSeconds", "null", &[]),
+];
+/// A driver of a CSINode, whose allocatable volumes may change and are not shown.
+pub(super) const CSI_NODE_DRIVER: Shape = &[
+    Field("name", "Name", "\"\"", &[]),
+    Field("nodeID", "NodeID", "\"\"", &[]),
+    Field("topologyKeys", "TopologyKeys", "null", &[]),
+    Field("", "Allocatable", "null", &[]),
+];
+
+/// The text that stands for a value.
+pub(super) fn shown(value: &Value, shape: Shape) -> String {
+    match value {
+        Value::Array(items) if !shape.is_empty() => {
+            let items: Vec<String> = items.iter().map(|item| shown(item, shape)).collect();
+            format!("[{}]", items.join(","))
+        }
+        Value::Object(map) if !shape.is_empty() => {
+            let field = |Field(written, name, unset, inner): &Field| {
+                let found = map.get(*written).filter(|v| !v.is_null());
+                format!("{name:?}:{}", found.map_or_else(|| (*unset).to_owned(), |v| shown(v, inner)))
+            };
+            format!("{{{}}}", shape.iter().map(field).collect::<Vec<_>>().join(","))
+        }
+        other => other.to_string(),
+    }
+}
+
+/// [`shown`] on lines of their own, each step in set in by a space.
+pub(super) fn pretty(value: &Value, shape: Shape) -> String {
+    let mut text = String::new();
+    write(value, shape, 0, &mut text);
+    text
+}
+
+fn write(value: &Value, shape: Shape, depth: usize, text: &mut String) {
+    let line = |text: &mut String, depth: usize| {
+        text.push('\n');
+        text.push_str(&" ".repeat(depth));
+    };
+    match value {
+        Value::Array(items) if !items.is_empty() => {
+            text.push('[');
+            for (index, item) in items.iter().enumerate() {
+                text.push_str(if index == 0 { "" } else { "," });
+                line(text, depth + 1);
+                write(item, shape, depth + 1, text);
+            }
+            line(text, depth);
+            text.push(']');
+        }
+        Value::Object(map) if !map.is_empty() || !shape.is_empty() => {
+            let plain = map.iter().map(|(key, value)| (key.as_str(), Some(value), "", &[] as Shape));
+            let shaped = shape.iter().map(|Field(written, name, unset, inner)| {
+                (*name, map.get(*written).filter(|v| !v.is_null()), *unset, *inner)
+            });
+            let fields: Vec<_> = if shape.is_empty() { plain.collect() } else { shaped.collect() };
+            text.push('{');
+            for (index, (name, value, unset, inner)) in fields.into_iter().enumerate() {
+                text.push_str(if index == 0 { "" } else { "," });
+                line(text, depth + 1);
+                text.push_str(&format!("{name:?}: "));
+                match value {
+                    Some(value) => write(value, inner, depth + 1, text),
+                    None => text.push_str(unset),
+                }
+            }
+            line(text, depth);
+            text.push('}');
+        }
+        other => text.push_str(&other.to_string()),
+    }
+}

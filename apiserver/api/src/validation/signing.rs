@@ -1,0 +1,244 @@
+//! CertificateSigningRequest.
+
+use std::collections::BTreeSet;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+use x509_parser::certification_request::X509CertificationRequest;
+use x509_parser::error::X509Error;
+use x509_parser::prelude::FromDer as _;
+
+use super::{Errors, items, metadata, pem, same, shared, text};
+use crate::diff;
+use crate::error::FieldError;
+use crate::registry::Written;
+
+/// What a certificate may be asked for, in the order that errors name it.
+const USAGES: [&str; 23] = [
+    "any",
+    "cert sign",
+    "client auth",
+    "code signing",
+    "content commitment",
+    "crl sign",
+    "data encipherment",
+    "decipher only",
+    "digital signature",
+    "email protection",
+    "encipher only",
+    "ipsec end system",
+    "ipsec tunnel",
+    "ipsec user",
+    "key agreement",
+    "key encipherment",
+    "microsoft sgc",
+    "netscape sgc",
+    "ocsp signing",
+    "s/mime",
+    "server auth",
+    "signing",
+    "timestamping",
+];
+/// The signer of long ago, which nobody may ask any more.
+const LEGACY: &str = "kubernetes.io/legacy-unknown";
+/// Shortest life that may be asked for, seconds.
+const SHORTEST: i64 = 600;
+/// Conditions that hold or are not there.
+const VERDICTS: [&str; 3] = ["Approved", "Denied", "Failed"];
+const CONDITIONS: &str = "status.conditions";
+
+/// Errors of a new CertificateSigningRequest.
+pub fn request(object: &Value) -> Vec<FieldError> {
+    let mut errors = Errors(metadata::of_builtin(object, |_| Vec::new()));
+    check(object, &Value::Null, &mut errors);
+    errors.list()
+}
+
+/// Errors of a change: verdicts stay, only signers write certificates, and only once; what was wrong
+/// before may stay. Arguments: new, old, what was written.
+pub fn request_change(new: &Value, old: &Value, written: Written) -> Vec<FieldError> {
+    let mut found = Vec::new();
+    metadata::common(new, &mut found);
+    let mut errors = Errors(found);
+    check(new, old, &mut errors);
+    let of = |object: &Value, kind: &str| -> Vec<Value> {
+        let all = items(&object["status"], "conditions").iter();
+        all.filter(|condition| text(condition, "type") == kind).cloned().collect()
+    };
+    for kind in VERDICTS {
+        if of(new, kind).len() < of(old, kind).len() {
+            let detail = format!("updates may not remove a condition of type {kind:?}");
+            errors.forbidden(CONDITIONS, &detail);
+        }
+    }
+    // The approval itself comes through its own door.
+    for kind in VERDICTS.iter().filter(|kind| written == Written::Status && **kind != "Failed") {
+        let (now, was) = (of(new, kind), of(old, kind));
+        if now.len() > was.len() {
+            let detail = format!("updates may not add a condition of type {kind:?}");
+            errors.forbidden(CONDITIONS, &detail);
+        } else if now.len() == was.len() && now != was {
+            let shown = diff::unified(&conditions_text(&was), &conditions_text(&now));
+            let detail = format!("updates may not modify a condition of type {kind:?}\n{shown}");
+            errors.forbidden(CONDITIONS, &detail);
+        }
+    }
+    let (now, was) = (text(&new["status"], "certificate"), text(&old["status"], "certificate"));
+    if now != was && !was.is_empty() {
+        let detail = "updates may not modify existing certificate content";
+        errors.forbidden("status.certificate", detail);
+    }
+    errors.list()
+}
+
+fn conditions_text(conditions: &[Value]) -> String {
+    use super::internal::{Field, Shape, pretty};
+    const SHAPE: Shape = &[
+        Field("type", "Type", "\"\"", &[]),
+        Field("status", "Status", "\"\"", &[]),
+        Field("reason", "Reason", "\"\"", &[]),
+        Field("message", "Message", "\"\"", &[]),
+        Field("lastUpdateTime", "LastUpdateTime", "null", &[]),
+        Field("lastTransitionTime", "LastTransitionTime", "null", &[]),
+    ];
+    pretty(&Value::Array(conditions.to_vec()), SHAPE)
+}
+
+/// `old` is null for a new object.
+fn check(object: &Value, old: &Value, errors: &mut Errors) {
+    let (spec, before) = (&object["spec"], &old["spec"]);
+    let request = text(spec, "request");
+    if let Some(fault) = request_fault(request) {
+        errors.invalid("spec.request", &json!(request), &fault);
+    }
+    let usages = items(spec, "usages");
+    if usages.is_empty() {
+        errors.required("spec.usages", "");
+    }
+    let known = |usage: &Value| usage.as_str().is_some_and(|usage| USAGES.contains(&usage));
+    let twice = |list: &[Value], index: usize| list[..index].contains(&list[index]);
+    let had = items(before, "usages");
+    if had.iter().all(known) {
+        for (index, usage) in usages.iter().enumerate().filter(|(_, usage)| !known(usage)) {
+            errors.not_supported(format!("spec.usages[{index}]"), usage, &USAGES);
+        }
+    }
+    if !(0..had.len()).any(|index| twice(had, index)) {
+        for index in (0..usages.len()).filter(|index| twice(usages, *index)) {
+            errors.duplicate(format!("spec.usages[{index}]"), &usages[index]);
+        }
+    }
+    let signer = text(spec, "signerName");
+    if signer == LEGACY && text(before, "signerName") != LEGACY {
+        let detail = "the legacy signerName is not allowed via this API version";
+        errors.invalid("spec.signerName", &json!(signer), detail);
+    } else {
+        shared::signer_name(signer, "spec.signerName", errors);
+    }
+    if let Some(seconds) = spec["expirationSeconds"].as_i64().filter(|seconds| *seconds < SHORTEST) {
+        let detail = "may not specify a duration less than 600 seconds (10 minutes)";
+        errors.invalid("spec.expirationSeconds", &json!(seconds), detail);
+    }
+    conditions(items(&object["status"], "conditions"), items(&old["status"], "conditions"), errors);
+    certificate(&object["status"], &old["status"], errors);
+}
+
+fn conditions(list: &[Value], before: &[Value], errors: &mut Errors) {
+    let kinds = |list: &[Value]| -> Vec<String> {
+        list.iter().map(|condition| text(condition, "type").to_owned()).collect()
+    };
+    let had = kinds(before);
+    let has = |list: &[String], kind: &str| list.iter().any(|other| other == kind);
+    let both = has(&had, "Approved") && has(&had, "Denied");
+    let repeated = had.iter().collect::<BTreeSet<_>>().len() < had.len();
+    let mut seen: Vec<String> = Vec::new();
+    for (index, condition) in list.iter().enumerate() {
+        let path = format!("{CONDITIONS}[{index}]");
+        let kind = text(condition, "type");
+        if kind.is_empty() && !has(&had, "") {
+            errors.required(format!("{path}.type"), "");
+        }
+        let states: &[&str] =
+            if VERDICTS.contains(&kind) { &["True"] } else { &["False", "True", "Unknown"] };
+        errors.one_of(&format!("{path}.status"), condition.get("status"), states);
+        let other = match kind {
+            "Approved" => "Denied",
+            "Denied" => "Approved",
+            _ => "-",
+        };
+        if !both && has(&seen, other) {
+            let detail = "Approved and Denied conditions are mutually exclusive";
+            errors.invalid(CONDITIONS, &json!(kind), detail);
+        }
+        if !repeated && has(&seen, kind) {
+            errors.duplicate(format!("{path}.type"), &json!(kind));
+        }
+        seen.push(kind.to_owned());
+    }
+}
+
+/// What the signer wrote is one certificate or several, in PEM.
+fn certificate(status: &Value, before: &Value, errors: &mut Errors) {
+    let (now, was) = (status.get("certificate"), before.get("certificate"));
+    let fault = |status: &Value| certificate_fault(text(status, "certificate"));
+    if (before.is_object() && same(now, was)) || fault(before).is_some() {
+        return;
+    }
+    if let Some(why) = fault(status) {
+        errors.invalid("status.certificate", &json!("<certificate data>"), &why);
+    }
+}
+
+fn certificate_fault(encoded: &str) -> Option<String> {
+    if encoded.is_empty() {
+        return None;
+    }
+    let bytes = STANDARD.decode(encoded).unwrap_or_default();
+    let blocks = pem::blocks(&String::from_utf8_lossy(&bytes));
+    for block in &blocks {
+        if block.kind != "CERTIFICATE" {
+            return Some(format!("only CERTIFICATE PEM blocks are allowed, found {:?}", block.kind));
+        }
+        if block.headers {
+            return Some("no PEM block headers are permitted".to_owned());
+        }
+        if x509_parser::parse_x509_certificate(&block.bytes).is_err() {
+            return Some("x509: malformed certificate".to_owned());
+        }
+    }
+    blocks.is_empty().then(|| "must contain at least one CERTIFICATE PEM block".to_owned())
+}
+
+/// Why bytes in base64 are no request for a certificate: PKCS #10 in PEM (RFC 2986, RFC 7468), signed
+/// with the key that it is about.
+fn request_fault(encoded: &str) -> Option<String> {
+    let bytes = STANDARD.decode(encoded).unwrap_or_default();
+    let blocks = pem::blocks(&String::from_utf8_lossy(&bytes));
+    let Some(block) = blocks.first().filter(|block| block.kind == "CERTIFICATE REQUEST") else {
+        return Some("PEM block type must be CERTIFICATE REQUEST".to_owned());
+    };
+    let Ok((rest, request)) = X509CertificationRequest::from_der(&block.bytes) else {
+        return Some("asn1: structure error: malformed certificate request".to_owned());
+    };
+    if !rest.is_empty() {
+        return Some("asn1: syntax error: trailing data".to_owned());
+    }
+    match request.verify_signature() {
+        Err(X509Error::SignatureVerificationError) => {
+            let algorithm = request.signature_algorithm.algorithm.to_id_string();
+            Some(signature_fault(&algorithm).to_owned())
+        }
+        // What cannot be checked here is for the signer to look at.
+        _ => None,
+    }
+}
+
+/// How the failure of an algorithm is called, by its object identifier.
+fn signature_fault(algorithm: &str) -> &'static str {
+    match algorithm {
+        "1.3.101.112" => "x509: Ed25519 verification failure",
+        rsa if rsa.starts_with("1.2.840.113549.1.1.") => "crypto/rsa: verification error",
+        _ => "x509: ECDSA verification failure",
+    }
+}

@@ -1,0 +1,54 @@
+//! What a program was made of: `/version`, and the metric of the same content.
+
+use serde_json::{Value, json};
+
+/// The version of Kubernetes whose API is served.
+pub const KUBERNETES: (&str, &str, &str) = ("1", "36", "0");
+/// The oldest minor version whose behaviour the API keeps compatible with.
+const COMPATIBLE: (&str, &str) = ("1", "35");
+
+/// What the build knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Build {
+    /// Hash of the commit; empty where it is not known.
+    pub commit: &'static str,
+    /// `clean`, `dirty`, `archive` for sources without a history, or empty.
+    pub tree_state: &'static str,
+    /// RFC 3339
+    pub date: &'static str,
+    /// Name and version.
+    pub compiler: &'static str,
+}
+
+impl Default for Build {
+    /// Nothing is known, as Kubernetes says it.
+    fn default() -> Self {
+        Self { commit: "", tree_state: "", date: "1970-01-01T00:00:00Z", compiler: "rustc" }
+    }
+}
+
+impl Build {
+    /// The body of `/version`. The compiler stands where Kubernetes names that of Go.
+    pub fn version(&self) -> Value {
+        let (major, minor, patch) = KUBERNETES;
+        let Self { commit, tree_state, date, compiler } = self;
+        json!({
+            "major": major, "minor": minor,
+            "emulationMajor": major, "emulationMinor": minor,
+            "minCompatibilityMajor": COMPATIBLE.0, "minCompatibilityMinor": COMPATIBLE.1,
+            "gitVersion": format!("v{major}.{minor}.{patch}+hawser.{}", env!("CARGO_PKG_VERSION")),
+            "gitCommit": commit, "gitTreeState": tree_state, "buildDate": date,
+            "goVersion": compiler, "compiler": "rustc",
+            "platform": format!("{}/{}", std::env::consts::OS, architecture()),
+        })
+    }
+}
+
+/// As Go spells it.
+fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}

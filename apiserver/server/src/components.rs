@@ -1,0 +1,195 @@
+//! The health of the other parts of the control plane: `/healthz` of the scheduler and the
+//! controllers on this machine, as kube-apiserver asks them, and the store's own.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::Request;
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use crate::server::Server;
+
+/// A component has this long to answer.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Bytes of an answer that are shown.
+const ANSWER: usize = 10 * 1024;
+/// The store, by the name that users know.
+const STORE: &str = "etcd-0";
+
+/// Where a component is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// It answers `/healthz` over TLS.
+    Https(SocketAddr),
+    /// It runs in this process, which ends when it does.
+    Here,
+}
+
+/// The parts of the control plane that `componentstatuses` tells of beside the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Components {
+    pub controller_manager: Place,
+    pub scheduler: Place,
+}
+
+impl Default for Components {
+    /// On this machine, on the ports of Kubernetes.
+    fn default() -> Self {
+        let local = |port| Place::Https(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+        Self { controller_manager: local(10257), scheduler: local(10259) }
+    }
+}
+
+/// Why a component is not healthy.
+pub enum Sick {
+    /// What was found out.
+    Says(String),
+    /// The error of asking.
+    Fails(String),
+}
+
+/// What a healthy component says.
+type Health = Result<String, Sick>;
+
+/// All components with their health.
+pub async fn check_all(server: &Server) -> Vec<(String, Health)> {
+    let Components { controller_manager, scheduler } = server.config().components;
+    let (controllers, scheduling, store) =
+        tokio::join!(check(controller_manager), check(scheduler), check_store(server));
+    [("controller-manager", controllers), ("scheduler", scheduling), (STORE, store)]
+        .map(|(name, health)| (name.to_owned(), health))
+        .into()
+}
+
+/// One of them.
+pub async fn check_one(server: &Server, name: &str) -> Option<Health> {
+    let Components { controller_manager, scheduler } = server.config().components;
+    Some(match name {
+        "controller-manager" => check(controller_manager).await,
+        "scheduler" => check(scheduler).await,
+        STORE => check_store(server).await,
+        _ => return None,
+    })
+}
+
+async fn check_store(server: &Server) -> Health {
+    match tokio::time::timeout(PATIENCE, server.store().revision()).await {
+        Ok(Ok(_)) => Ok("ok".to_owned()),
+        Ok(Err(error)) => Err(Sick::Fails(error.to_string())),
+        Err(_) => Err(Sick::Fails("context deadline exceeded".to_owned())),
+    }
+}
+
+async fn check(place: Place) -> Health {
+    let Place::Https(address) = place else { return Ok("ok".to_owned()) };
+    let failed = |why: String| Sick::Says(format!("Get \"https://{address}/healthz\": {why}"));
+    match tokio::time::timeout(PATIENCE, ask(address)).await {
+        Ok(Ok((status, text))) if (200..400).contains(&status) => Ok(text),
+        Ok(Ok((status, _))) => Err(Sick::Says(format!("HTTP probe failed with statuscode: {status}"))),
+        Ok(Err(why)) => Err(failed(why)),
+        Err(_) => Err(failed("context deadline exceeded".to_owned())),
+    }
+}
+
+/// Status and text of `/healthz`.
+async fn ask(address: SocketAddr) -> Result<(u16, String), String> {
+    let text = |error: &dyn std::error::Error| error.to_string();
+    let stream = TcpStream::connect(address)
+        .await
+        .map_err(|error| format!("dial tcp {address}: connect: {}", as_go(&error)))?;
+    let stream = TlsConnector::from(tls().map_err(|error| text(&error))?)
+        .connect(ServerName::from(address.ip()), stream)
+        .await
+        .map_err(|error| text(&error))?;
+    let (mut sender, connection) =
+        http1::handshake(TokioIo::new(stream)).await.map_err(|error| text(&error))?;
+    let request = Request::get("/healthz")
+        .header(http::header::HOST, address.to_string())
+        .header(http::header::CONNECTION, "close")
+        .body(Empty::<Bytes>::new())
+        .map_err(|error| text(&error))?;
+    let exchange = async {
+        let answer = sender.send_request(request).await.map_err(|error| text(&error))?;
+        let status = answer.status().as_u16();
+        let body = Limited::new(answer.into_body(), ANSWER).collect().await;
+        let body = body.map_err(|error| error.to_string())?.to_bytes();
+        Ok((status, String::from_utf8_lossy(&body).into_owned()))
+    };
+    let (mut connection, mut exchange) = (std::pin::pin!(connection), std::pin::pin!(exchange));
+    tokio::select! {
+        biased;
+        done = &mut exchange => done,
+        // What it brought before it ended may still be taken.
+        _ = &mut connection => exchange.await,
+    }
+}
+
+/// `connection refused`, as users know it.
+fn as_go(error: &io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error").next().unwrap_or_default().to_lowercase()
+}
+
+/// TLS that takes any certificate: components make their own, and nothing is told to them or believed
+/// but that they are there.
+fn tls() -> Result<Arc<ClientConfig>, rustls::Error> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let verifier = Arc::new(Anybody(Arc::clone(&provider)));
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .dangerous()
+        .with_custom_certificate_verifier(verifier)
+        .with_no_client_auth();
+    Ok(Arc::new(config))
+}
+
+#[derive(Debug)]
+struct Anybody(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for Anybody {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let known = &self.0.signature_verification_algorithms;
+        rustls::crypto::verify_tls12_signature(message, certificate, signature, known)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let known = &self.0.signature_verification_algorithms;
+        rustls::crypto::verify_tls13_signature(message, certificate, signature, known)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}

@@ -1,0 +1,156 @@
+//! The OpenAPI documents of the built-in kinds that are served. Those of the usual cases were made at
+//! build time: everything, and what is on by default; others are cut out of them when somebody asks.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use apiserver_api::builtin;
+use apiserver_api::enablement::{Stability, stability};
+use apiserver_api::error::ApiError;
+use apiserver_api::openapi::{self, message, reduce};
+use apiserver_api::registry::Registry;
+use bytes::Bytes;
+use serde_json::Value;
+
+use super::documents::{Packed, pack, unfit, unpack, zip};
+
+/// Which of the documents of v2 is the right one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Extent {
+    All,
+    Default,
+    Other,
+}
+
+/// The documents of the built-in kinds.
+pub(super) struct Builtin {
+    /// Group, version and plural of what is not served.
+    gone: BTreeSet<(String, String, String)>,
+    extent: Extent,
+    v2: OnceLock<Packed>,
+    v2_protobuf: OnceLock<Packed>,
+    /// Of versions of which some kinds are served and others not.
+    v3: Mutex<BTreeMap<(String, String), Packed>>,
+}
+
+impl Builtin {
+    pub(super) fn of(served: &Registry) -> Self {
+        let all = builtin::paths();
+        let is_served = |path: &(String, String, String)| served.lookup(&path.0, &path.1, &path.2).is_some();
+        let gone: BTreeSet<_> = all.iter().filter(|path| !is_served(path)).cloned().collect();
+        let early = |version: &str| stability(version) != Some(Stability::Ga);
+        let extent = if gone.is_empty() {
+            Extent::All
+        } else if all.iter().all(|path| gone.contains(path) == early(&path.1)) {
+            Extent::Default
+        } else {
+            Extent::Other
+        };
+        let (v2, v2_protobuf, v3) = Default::default();
+        Self { gone, extent, v2, v2_protobuf, v3 }
+    }
+
+    fn is_gone(&self, group: &str, version: &str, plural: &str) -> bool {
+        self.gone.contains(&(group.to_owned(), version.to_owned(), plural.to_owned()))
+    }
+
+    /// How many kinds of a version are served, and how many are not.
+    fn count(&self, group: &str, version: &str) -> (usize, usize) {
+        let of_version = builtin::paths().iter().filter(|path| path.0 == group && path.1 == version);
+        let (gone, served): (Vec<_>, Vec<_>) = of_version.partition(|path| self.gone.contains(*path));
+        (served.len(), gone.len())
+    }
+
+    /// Where the v3 documents are.
+    pub(super) fn v3_index(&self) -> Value {
+        let mut index = openapi::v3_index();
+        let Some(paths) = index.get_mut("paths").and_then(Value::as_object_mut) else { return index };
+        for (group, version) in openapi::v3_versions() {
+            let path =
+                if group.is_empty() { format!("api/{version}") } else { format!("apis/{group}/{version}") };
+            match self.count(group, version) {
+                (0, _) => drop(paths.remove(&path)),
+                (_, 0) => {}
+                _ => {
+                    let hash = self.part_hash(group, version);
+                    let url = format!("/openapi/v3/{path}?hash={hash}");
+                    paths.insert(path, serde_json::json!({"serverRelativeURL": url}));
+                }
+            }
+        }
+        index
+    }
+
+    /// Changes when the v3 document of a version does; `None` if nothing of it is served.
+    pub(super) fn v3_hash(&self, group: &str, version: &str) -> Option<String> {
+        match self.count(group, version) {
+            (0, _) => None,
+            (_, 0) => openapi::v3_hash(group, version).map(str::to_owned),
+            _ => Some(self.part_hash(group, version)),
+        }
+    }
+
+    /// Of a version that is served in part.
+    fn part_hash(&self, group: &str, version: &str) -> String {
+        let mut hasher = DefaultHasher::new();
+        let of_version = |path: &&(String, String, String)| path.0 == group && path.1 == version;
+        self.gone.iter().filter(of_version).for_each(|path| path.hash(&mut hasher));
+        format!("{}{:016X}", openapi::v3_hash(group, version).unwrap_or_default(), hasher.finish())
+    }
+
+    /// The v3 document of a group and version; `None` if nothing of it is served.
+    pub(super) fn v3(&self, group: &str, version: &str) -> Result<Option<Packed>, ApiError> {
+        let (served, gone) = self.count(group, version);
+        let Some(bytes) = openapi::v3_gz(group, version).filter(|_| served > 0) else { return Ok(None) };
+        if gone == 0 {
+            let hash = openapi::v3_hash(group, version).unwrap_or_default().to_owned();
+            return Ok(Some(Packed { packed: Bytes::from_static(bytes), hash }));
+        }
+        let key = (group.to_owned(), version.to_owned());
+        let mut kept = self.v3.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(packed) = kept.get(&key) {
+            return Ok(Some(packed.clone()));
+        }
+        let mut document = unpack(bytes)?;
+        reduce::without(&mut document, &|group, version, plural| self.is_gone(group, version, plural));
+        let packed = Packed { packed: pack(&document)?, hash: self.part_hash(group, version) };
+        kept.insert(key, packed.clone());
+        Ok(Some(packed))
+    }
+
+    /// The v2 document.
+    pub(super) fn v2(&self) -> Result<Packed, ApiError> {
+        let packed = |bytes, hash: &str| Packed { packed: Bytes::from_static(bytes), hash: hash.to_owned() };
+        match self.extent {
+            Extent::All => return Ok(packed(openapi::v2_gz(), openapi::v2_hash())),
+            Extent::Default => return Ok(packed(openapi::v2_default_gz(), openapi::v2_default_hash())),
+            Extent::Other => {}
+        }
+        if let Some(packed) = self.v2.get() {
+            return Ok(packed.clone());
+        }
+        let mut document = unpack(openapi::v2_gz())?;
+        reduce::without(&mut document, &|group, version, plural| self.is_gone(group, version, plural));
+        let mut hasher = DefaultHasher::new();
+        self.gone.hash(&mut hasher);
+        let hash = format!("{}{:016X}", openapi::v2_hash(), hasher.finish());
+        let packed = Packed { packed: pack(&document)?, hash };
+        Ok(self.v2.get_or_init(|| packed).clone())
+    }
+
+    /// The same as a protobuf message.
+    pub(super) fn v2_protobuf(&self) -> Result<Packed, ApiError> {
+        if self.extent == Extent::Default {
+            let packed = Bytes::from_static(openapi::v2_default_protobuf_gz());
+            return Ok(Packed { packed, hash: openapi::v2_default_protobuf_hash().to_owned() });
+        }
+        if let Some(packed) = self.v2_protobuf.get() {
+            return Ok(packed.clone());
+        }
+        let json = self.v2()?;
+        let bytes = message::v2(&unpack(&json.packed)?).map_err(unfit)?;
+        let packed = Packed { packed: zip(&bytes)?, hash: format!("{}PB", json.hash) };
+        Ok(self.v2_protobuf.get_or_init(|| packed).clone())
+    }
+}

@@ -1,0 +1,92 @@
+//! APIServices of what this server answers itself: built-in versions are registered at the start,
+//! those of definitions as they come and go.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use apiserver_api::error::ApiError;
+use apiserver_api::registry::Resource;
+use serde_json::Value;
+
+use crate::bootstrap::api_services::{Step, name, plan, wanted};
+use crate::context::Context;
+use crate::server::Server;
+use crate::verbs::delete::{self, DeleteOptions};
+use crate::verbs::update::{self, Part};
+
+/// Definitions that come close together are registered together.
+const TOGETHER: Duration = Duration::from_millis(100);
+/// A registration that the store did not take is tried again after this.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// Brings the APIServices up to date. Where nothing is missing, the store is not asked.
+pub async fn ensure(server: &Arc<Server>, at_start: bool) -> Result<(), ApiError> {
+    let Some(resource) = server.registry().lookup("apiregistration.k8s.io", "v1", "apiservices") else {
+        return Ok(());
+    };
+    let cache = server.cache(resource)?;
+    let held = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).ok();
+    let snapshot = cache.snapshot();
+    let existing: BTreeMap<String, Value> = snapshot
+        .objects
+        .values()
+        .filter_map(|entry| Some((entry.name().to_owned(), held(&entry.object())?)))
+        .collect();
+    let steps = plan(&existing, &all(server), at_start);
+    let work = steps.into_iter().map(|step| carry_out(server, resource, step));
+    futures::future::try_join_all(work).await.map(drop)
+}
+
+/// Follows the definitions until the server ends.
+pub async fn keep(server: &Arc<Server>) {
+    loop {
+        server.kept().api_services.notified().await;
+        tokio::time::sleep(TOGETHER).await;
+        while let Err(error) = ensure(server, false).await {
+            tracing::warn!(%error, "the APIServices of custom resources cannot be kept");
+            tokio::time::sleep(AGAIN).await;
+        }
+    }
+}
+
+/// One for each group and version, by name. What is built in goes before definitions.
+fn all(server: &Server) -> BTreeMap<String, Value> {
+    let mut all = BTreeMap::new();
+    let builtin = server.registry().iter().map(|kind| (kind.group.clone(), kind.version.clone(), false));
+    let custom = server.custom().versions().into_iter().map(|(group, version)| (group, version, true));
+    for (group, version, custom) in builtin.chain(custom) {
+        let name = name(&group, &version);
+        if !all.contains_key(&name)
+            && let Some(service) = wanted(&group, &version, custom)
+        {
+            all.insert(name, service);
+        }
+    }
+    all
+}
+
+async fn carry_out(server: &Arc<Server>, resource: &Arc<Resource>, step: Step) -> Result<(), ApiError> {
+    let context = Context::internal(Arc::clone(server), "");
+    let done = match step {
+        Step::Create(service) => return super::create(server, resource, service).await.map(drop),
+        Step::Update(service) => {
+            let make = |current: &Value| {
+                let mut new = current.clone();
+                new["spec"] = service["spec"].clone();
+                new["metadata"]["labels"] = service["metadata"]["labels"].clone();
+                Ok(new)
+            };
+            let context = context.named(apiserver_api::meta::name(&service));
+            update::change(&context, resource, Part::Main, &make).await.map(drop)
+        }
+        Step::Delete(name) => {
+            delete::one(&context, resource, "", &name, &DeleteOptions::default()).await.map(drop)
+        }
+    };
+    match done {
+        // Another server was faster.
+        Err(error) if error.code == 404 => Ok(()),
+        other => other,
+    }
+}

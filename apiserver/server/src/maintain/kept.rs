@@ -1,0 +1,35 @@
+//! What wakes those who look after objects of the server's own.
+
+use std::sync::Arc;
+
+use tokio::sync::Notify;
+
+use crate::cache::Caches;
+
+/// One signal for each keeper. A signal that comes while nobody waits is kept.
+#[derive(Default)]
+pub struct Kept {
+    /// A FlowSchema or a PriorityLevelConfiguration has changed.
+    pub flow: Notify,
+    /// The versions of custom kinds, or an APIService, have changed.
+    pub api_services: Notify,
+}
+
+impl Kept {
+    /// Wakes the keepers when objects of their kinds change.
+    pub fn observe(self: &Arc<Self>, caches: &Caches) {
+        let flow = "flowcontrol.apiserver.k8s.io";
+        for (group, plural) in [
+            (flow, "flowschemas"),
+            (flow, "prioritylevelconfigurations"),
+            ("apiregistration.k8s.io", "apiservices"),
+        ] {
+            let Some(cache) = caches.cache(group, "v1", plural) else { continue };
+            let kept = Arc::clone(self);
+            cache.observe(Box::new(move |_, _| {
+                let signal = if group == flow { &kept.flow } else { &kept.api_services };
+                signal.notify_one();
+            }));
+        }
+    }
+}

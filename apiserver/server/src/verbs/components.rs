@@ -1,0 +1,85 @@
+//! `componentstatuses`: how the parts of the control plane are, asked when somebody asks. Nothing of
+//! it is kept.
+
+use std::sync::Arc;
+
+use apiserver_api::meta;
+use apiserver_api::registry::Resource;
+use apiserver_api::selector::{FieldSelector, LabelSelector};
+use bytes::Bytes;
+use serde_json::{Value, json};
+
+use crate::components;
+use crate::context::Context;
+use crate::negotiate::{self, Shape};
+use crate::respond::{self, Answer};
+use crate::storage;
+use crate::table::{self, Rows};
+
+/// One component; 404 for a name that is none.
+pub async fn get(context: &Context, resource: &Resource) -> Answer {
+    let name = &context.info.name;
+    let health = components::check_one(&context.server, name).await;
+    let health = health.ok_or_else(|| storage::not_found(resource, name))?;
+    let mut object = status(name, &health);
+    object["kind"] = resource.kind.as_str().into();
+    object["apiVersion"] = resource.api_version().into();
+    respond::object(context, resource, 200, Bytes::from(object.to_string()))
+}
+
+/// All components that the selectors choose.
+pub async fn list(context: &Context, resource: &Arc<Resource>) -> Answer {
+    let wanted = negotiate::wanted(&context.headers, resource)?.of_list(resource)?;
+    let (labels, fields) = (context.query.get("labelSelector"), context.query.get("fieldSelector"));
+    let labels = labels.map_or(Ok(LabelSelector::everything()), LabelSelector::parse)?;
+    let fields = fields.map_or(Ok(FieldSelector::everything()), FieldSelector::parse)?;
+    fields.supported(resource)?;
+    let mut items = Vec::new();
+    for (name, health) in components::check_all(&context.server).await {
+        let object = status(&name, &health);
+        if labels.matches_object(&object) && fields.matches(&object, resource) {
+            items.push(object);
+        }
+    }
+    let value = match wanted.shape {
+        Shape::Object => json!({
+            "kind": format!("{}List", resource.kind), "apiVersion": resource.api_version(),
+            "metadata": {}, "items": items,
+        }),
+        Shape::Table => {
+            let rows = Rows::of(context, resource, wanted.meta)?;
+            let cells: Vec<Value> = items.iter().map(|object| rows.row(object)).collect();
+            json!({
+                "kind": "Table", "apiVersion": wanted.meta, "metadata": {},
+                "columnDefinitions": rows.columns(), "rows": cells,
+            })
+        }
+        Shape::Metadata | Shape::MetadataList => {
+            let items: Vec<Value> =
+                items.iter().map(|object| table::metadata_only(object, wanted.meta)).collect();
+            json!({
+                "kind": "PartialObjectMetadataList", "apiVersion": wanted.meta, "metadata": {},
+                "items": items,
+            })
+        }
+    };
+    Ok(respond::bytes(200, wanted.format.media(), respond::encoded(wanted.format, &value)?))
+}
+
+/// A ComponentStatus. What a healthy component says is its message; so is why another one is not,
+/// unless it could not be asked.
+fn status(name: &str, health: &Result<String, components::Sick>) -> Value {
+    let mut condition = json!({"type": "Healthy", "status": "True"});
+    match health {
+        Ok(message) => condition["message"] = message.as_str().into(),
+        Err(components::Sick::Says(message)) => {
+            (condition["status"], condition["message"]) = ("False".into(), message.as_str().into());
+        }
+        Err(components::Sick::Fails(error)) => {
+            (condition["status"], condition["error"]) = ("False".into(), error.as_str().into());
+        }
+    }
+    let mut object = json!({"metadata": {}, "conditions": [condition]});
+    meta::set(&mut object, "name", name);
+    object
+}

@@ -1,0 +1,168 @@
+//! One question for all who ask at the same time, where the answer is about the present and the same for
+//! everybody: a linearizable read of the revision.
+//!
+//! Nobody may be told what was true before it asked, so an answer counts only for those who came before
+//! its question was sent. Who comes while a question is under way waits for the next one, which is sent
+//! as soon as the first is answered and serves all who wait by then. There is no delay: who is alone is
+//! asked for at once.
+
+use std::future::Future;
+
+use tokio::sync::watch;
+
+/// Questions of one kind, numbered from 1 in the order in which they are sent, never two at a time.
+pub(super) struct Together<T> {
+    state: watch::Sender<State<T>>,
+}
+
+struct State<T> {
+    /// The question that was sent last.
+    sent: u64,
+    /// Whether it is under way.
+    under_way: bool,
+    /// The newest answer, with the number of its question.
+    answer: Option<(u64, T)>,
+}
+
+impl<T> State<T> {
+    /// Whether the answer is to a question that was sent at `needed` or later.
+    fn answers(&self, needed: u64) -> bool {
+        self.answer.as_ref().is_some_and(|(number, _)| *number >= needed)
+    }
+}
+
+impl<T> Default for Together<T> {
+    fn default() -> Self {
+        Self { state: watch::Sender::new(State { sent: 0, under_way: false, answer: None }) }
+    }
+}
+
+/// A question that is under way. Dropped without an answer (whoever sent it went away) it leaves the
+/// place to one of those who wait.
+struct Turn<'a, T> {
+    state: &'a watch::Sender<State<T>>,
+    number: u64,
+}
+
+impl<T> Turn<'_, T> {
+    fn answered(self, answer: T) {
+        let number = self.number;
+        // The place becomes free when `self` is dropped, which wakes those who wait.
+        self.state.send_if_modified(|state| {
+            state.answer = Some((number, answer));
+            false
+        });
+    }
+}
+
+impl<T> Drop for Turn<'_, T> {
+    fn drop(&mut self) {
+        self.state.send_modify(|state| state.under_way = false);
+    }
+}
+
+impl<T: Clone> Together<T> {
+    /// The answer to a question that is sent after this call: one's own, or one that others send.
+    pub(super) async fn ask<F: Future<Output = T>>(&self, question: impl FnOnce() -> F) -> T {
+        let mut seen = self.state.subscribe();
+        let needed = seen.borrow().sent + 1;
+        loop {
+            if let Some(turn) = self.turn(needed) {
+                let answer = question().await;
+                turn.answered(answer.clone());
+                return answer;
+            }
+            let found = {
+                // The sender lives in `self`, so the wait ends only with the value.
+                let state = seen.wait_for(|state| state.answers(needed) || !state.under_way).await;
+                state.ok().and_then(|state| {
+                    state.answer.as_ref().filter(|_| state.answers(needed)).map(|(_, answer)| answer.clone())
+                })
+            };
+            if let Some(answer) = found {
+                return answer;
+            }
+        }
+    }
+
+    /// The place of the one who asks, if it is free and nobody has answered meanwhile.
+    fn turn(&self, needed: u64) -> Option<Turn<'_, T>> {
+        let mut number = None;
+        self.state.send_if_modified(|state| {
+            if !state.under_way && !state.answers(needed) {
+                state.under_way = true;
+                state.sent += 1;
+                number = Some(state.sent);
+            }
+            false
+        });
+        number.map(|number| Turn { state: &self.state, number })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::time::Duration;
+
+    use super::*;
+
+    /// A store whose revision rises while it is asked; an answer is what it was when the question came.
+    #[derive(Default)]
+    struct Fake {
+        revision: AtomicU64,
+        questions: AtomicU64,
+    }
+
+    impl Fake {
+        async fn revision(&self) -> u64 {
+            self.questions.fetch_add(1, Ordering::Relaxed);
+            let revision = self.revision.load(Ordering::Relaxed);
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            revision
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn those_who_come_while_a_question_is_under_way_share_the_next_one() {
+        let (fake, together) = (Arc::new(Fake::default()), Arc::new(Together::default()));
+        let ask = |after: u64| {
+            let (fake, together) = (Arc::clone(&fake), Arc::clone(&together));
+            tokio::spawn(async move {
+                tokio::time::sleep(Duration::from_millis(after)).await;
+                // What is written now has to be seen.
+                let least = fake.revision.fetch_add(1, Ordering::Relaxed) + 1;
+                let told = together.ask(|| fake.revision()).await;
+                assert!(told >= least, "{told} is older than {least}");
+            })
+        };
+        let all: Vec<_> = [0, 1, 2, 9, 11, 12, 19, 50].map(ask).into_iter().collect();
+        for one in all {
+            one.await.unwrap();
+        }
+        // At 0; at 10 for those of 1, 2 and 9; at 20 for 11, 12 and 19; at 50.
+        assert_eq!(fake.questions.load(Ordering::Relaxed), 4);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_goes_away_leaves_its_place_to_those_who_wait() {
+        let (fake, together) = (Arc::new(Fake::default()), Arc::new(Together::default()));
+        let ask = |patience: u64| {
+            let (fake, together) = (Arc::clone(&fake), Arc::clone(&together));
+            tokio::spawn(async move {
+                let asked = together.ask(|| fake.revision());
+                tokio::time::timeout(Duration::from_millis(patience), asked).await.is_ok()
+            })
+        };
+        let all: Vec<_> = [5, 100, 100, 12, 100].map(ask).into_iter().collect();
+        let mut told = Vec::new();
+        for one in all {
+            told.push(one.await.unwrap());
+        }
+        assert_eq!(told, [false, true, true, false, true]);
+        // Three if the one that goes away at 12 had taken the place.
+        assert!((2..=3).contains(&fake.questions.load(Ordering::Relaxed)));
+        assert!(!together.state.borrow().under_way);
+    }
+}
