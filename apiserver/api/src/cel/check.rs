@@ -130,7 +130,7 @@ impl<'s> Checker<'_, 's> {
             Expr::Ident(name) => self.ident(node, name),
             Expr::Select(select) => self.select(node, select),
             Expr::Call(call) => self.call(node, call),
-            Expr::List(items) => (self.list(items), None),
+            Expr::List(items) => (self.list(items, false), None),
             Expr::Map(entries) => (self.map(entries), None),
             Expr::Struct(name, fields) => (self.message(node, name, fields), None),
             Expr::Fold(fold) => (self.fold(node, fold), None),
@@ -230,8 +230,9 @@ impl<'s> Checker<'_, 's> {
         }
     }
 
-    fn list(&mut self, items: &[(Node, bool)]) -> Ty<'s> {
-        let mut joined = None;
+    /// A list that is written out; `mixed` ones may hold anything.
+    fn list(&mut self, items: &[(Node, bool)], mixed: bool) -> Ty<'s> {
+        let mut joined = mixed.then_some(Ty::Dyn);
         for (item, optional) in items {
             let ty = self.node(item);
             let ty = self.unwrapped(item, ty, *optional);
@@ -318,7 +319,11 @@ impl<'s> Checker<'_, 's> {
         };
         let mut args: Vec<Ty<'s>> = Vec::new();
         for argument in target.into_iter().chain(&call.args) {
-            args.push(self.node(argument));
+            args.push(match &argument.expr {
+                // What is put into a text may be of any type.
+                Expr::List(items) if name == "format" => self.list(items, true),
+                _ => self.node(argument),
+            });
         }
         if !self.known(&name) {
             let message = format!("undeclared reference to '{name}' (in container '')");
@@ -442,7 +447,7 @@ impl<'s> Checker<'_, 's> {
                 _ => self.no_overload(node.at, "_?_:_", &[asked, given.clone(), given], false),
             };
         }
-        if fold.form == Form::SortBy && !(each.is_dyn() || sortable(&each)) {
+        if fold.form == Form::SortBy && !(each.is_dyn() || sortable(&each) || matches!(each, Ty::Param(_))) {
             let applied = [Ty::list(one.0), Ty::list(each)];
             return self.no_overload(node.at, "@sortByAssociatedKeys", &applied, true);
         }

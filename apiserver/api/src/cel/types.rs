@@ -178,8 +178,10 @@ impl<'s> Bindings<'s> {
             return true;
         }
         match (a, b) {
-            (Ty::Null, Ty::Null | Ty::Object(_) | Ty::Duration | Ty::Timestamp | Ty::Opaque(_))
-            | (Ty::Object(_) | Ty::Duration | Ty::Timestamp | Ty::Opaque(_), Ty::Null) => true,
+            (Ty::Null, other) | (other, Ty::Null) => matches!(
+                other,
+                Ty::Null | Ty::Object(_) | Ty::Duration | Ty::Timestamp | Ty::Opaque(_) | Ty::Optional(_)
+            ),
             (Ty::List(a), Ty::List(b)) | (Ty::Optional(a), Ty::Optional(b)) => self.assignable(a, b),
             (Ty::Map(a, x), Ty::Map(b, y)) => self.assignable(a, b) && self.assignable(x, y),
             (a, b) => a.same(b),

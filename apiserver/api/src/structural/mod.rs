@@ -22,7 +22,7 @@ mod formats;
 mod lists;
 mod messages;
 mod path;
-mod pattern;
+pub(crate) mod pattern;
 mod prune;
 mod schema_rules;
 mod shape;

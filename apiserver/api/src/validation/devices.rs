@@ -9,7 +9,6 @@ use super::shared::{at_most, distinct, required_name};
 use super::{
     Errors, IMMUTABLE, items, metadata, names, same, scheduling, subdomain_name, text, with_metadata,
 };
-use crate::cel;
 use crate::error::FieldError;
 use crate::meta;
 use crate::registry::Written;
@@ -218,7 +217,7 @@ fn selectors(holder: &Value, path: &str, errors: &mut Errors) {
         if source.len() > OPAQUE {
             errors.too_long(path, OPAQUE);
         } else {
-            expression(source, &path, "", errors, cel::device);
+            expression(source, &path, "", errors, crate::cel::device);
         }
     }
 }

@@ -355,38 +355,35 @@ fn costs_are_estimated_by_the_limits_of_a_schema() {
 
 #[test]
 fn the_budget_of_an_object_is_that_of_all_its_rules() {
-    // Each item costs as much as one evaluation may, at most; ten such are an object's budget.
+    // 1 unit each for `self`, its field and the `!`; 100 for each ten characters and one more.
+    let rule = format!("!self.s.matches('{}')", "b".repeat(400));
     let schema =
         schema(json!({"type": "object", "properties": {"l": {"type": "array", "items": {"type": "object",
-        "properties": {"n": {"type": "array", "items": {"type": "integer"}}},
-        "x-kubernetes-validations": [{"rule": "self.n.all(x, x >= 0)"}]}}}}));
+        "properties": {"s": {"type": "string"}}, "x-kubernetes-validations": [{"rule": rule}]}}}}));
     let rules = Rules::compile(&schema).unwrap();
-    let errors = |lists: usize, length: usize| {
-        let numbers = vec![1; length];
-        let lists: Vec<Value> = (0..lists).map(|_| json!({"n": numbers})).collect();
-        let found = rules.errors(&schema, &json!({"l": lists}), None);
+    let errors = |items: usize, length: usize| {
+        let items: Vec<Value> = (0..items).map(|_| json!({"s": "a".repeat(length)})).collect();
+        let found = rules.errors(&schema, &json!({"l": items}), None);
         found.into_iter().map(|error| format!("{}: {}", error.field, error.message)).collect::<Vec<_>>()
     };
-    // 2 units for `self.n`, 1 for the result; for an item 3 of the loop, 1 for the variable, 1 to compare.
-    let most = (CALL_COST as usize - 3) / 5;
-    assert_eq!(errors(1, most), Vec::<String>::new());
-    let found = errors(1, most + 1);
-    assert_eq!(
-        found,
-        [
-            "l[0]: Invalid value: \"object\": 'operation cancelled: actual cost limit exceeded': no further validation rules \
-          will be run due to call cost exceeds limit for rule: self.n.all(x, x >= 0)"
-        ]
-    );
+    // Ten of the longest texts that one evaluation may look through are what an object may have.
+    let most = 99_989;
+    assert_eq!((most as u64 + 1) / 10 * 100 + 3, CALL_COST - 97);
     assert_eq!(errors(10, most), Vec::<String>::new());
-    let found = errors(11, most);
     assert_eq!(
-        found,
+        errors(11, most),
         [
             "l[10]: Invalid value: \"object\": validation failed due to running out of cost budget, no further validation \
           rules will be run"
         ]
     );
+    let found = errors(2, most + 1);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].starts_with(
+        "l[0]: Invalid value: \"object\": 'operation cancelled: actual cost limit exceeded': no further validation rules \
+         will be run due to call cost exceeds limit for rule: !self.s.matches('bbb"
+    ));
+    assert!(found[0].ends_with("bbb..."));
 }
 
 #[test]
