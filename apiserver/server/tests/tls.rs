@@ -115,7 +115,7 @@ async fn certificates_and_tokens_are_identities() {
     for series in [
         "authentication_attempts{result=\"failure\"} 1\n",
         "apiserver_client_certificate_expiration_seconds_bucket{le=\"0\"} 0\n",
-        "authenticated_user_requests{username=\"admin\"} ",
+        "authenticated_user_requests{username=\"other\"} ",
     ] {
         assert!(page.contains(series), "{series}: {page}");
     }
