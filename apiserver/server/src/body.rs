@@ -222,7 +222,9 @@ pub fn decode(content_type: &str, bytes: Bytes, kind: &str) -> Result<Decoded, A
 fn unrecognized(kind: &str, why: &str, bytes: &[u8]) -> ApiError {
     ApiError::bad_request(match kind {
         "" => why.to_owned(),
-        _ => format!("the object provided is unrecognized (must be of type {kind}): {why} ({})", shown(bytes)),
+        _ => {
+            format!("the object provided is unrecognized (must be of type {kind}): {why} ({})", shown(bytes))
+        }
     })
 }
 
@@ -239,7 +241,8 @@ fn object_of(value: Value) -> Result<Value, String> {
         Value::Null => return Ok(Value::Object(Map::new())),
         Value::Object(object) => {
             for field in ["apiVersion", "kind"] {
-                if let Some(other) = object.get(field).filter(|value| !value.is_string() && !value.is_null()) {
+                if let Some(other) = object.get(field).filter(|value| !value.is_string() && !value.is_null())
+                {
                     return Err(refused(go_kind(other), &format!("struct field .{field} of type string")));
                 }
             }
@@ -250,7 +253,7 @@ fn object_of(value: Value) -> Result<Value, String> {
 }
 
 /// What Go's JSON calls a value.
-fn go_kind(value: &Value) -> &'static str {
+pub fn go_kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
         Value::Bool(_) => "bool",
@@ -354,7 +357,8 @@ fn read_yaml(bytes: &[u8], duplicate_keys: DuplicateKeyPolicy) -> Result<Value, 
 /// The first of the documents in a text: Kubernetes reads no further.
 fn first_document(text: &str) -> &str {
     let marks = |line: &str, mark: &str| {
-        line.strip_prefix(mark).is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t', '\r', '\n']))
+        line.strip_prefix(mark)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t', '\r', '\n']))
     };
     let (mut begun, mut at) = (false, 0);
     for line in text.split_inclusive('\n') {
@@ -456,15 +460,20 @@ mod tests {
 
     #[test]
     fn yaml_and_json_give_the_same_and_bombs_are_refused() {
-        let yaml = decode("application/yaml", Bytes::from_static(b"a: 1\nb: [x, \"1\", true]\n"), "").unwrap();
-        let json = decode("application/json", Bytes::from_static(br#"{"a":1,"b":["x","1",true]}"#), "").unwrap();
+        let yaml =
+            decode("application/yaml", Bytes::from_static(b"a: 1\nb: [x, \"1\", true]\n"), "").unwrap();
+        let json =
+            decode("application/json", Bytes::from_static(br#"{"a":1,"b":["x","1",true]}"#), "").unwrap();
         assert_eq!(yaml.value, json.value);
         let bomb = "a: &a [x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b]\n\
             d: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c]\ne: &e [*d,*d,*d,*d,*d,*d,*d,*d,*d]\nf: &f [*e,*e,*e,*e,*e,*e,*e,*e,*e]\n\
             g: &g [*f,*f,*f,*f,*f,*f,*f,*f,*f]\nh: [*g,*g,*g,*g,*g,*g,*g,*g,*g]\n";
         assert_eq!(decode("application/yaml", Bytes::from(bomb), "").map(|d| d.value).unwrap_err().code, 400);
         assert_eq!(
-            decode("application/json", Bytes::from("[".repeat(100_000)), "").map(|d| d.value).unwrap_err().code,
+            decode("application/json", Bytes::from("[".repeat(100_000)), "")
+                .map(|d| d.value)
+                .unwrap_err()
+                .code,
             400
         );
         let cbor = decode("application/cbor", Bytes::from_static(b"\xa0"), "");

@@ -69,8 +69,7 @@ impl Documents {
         let mut index = openapi::v3_index();
         for ((group, version), kinds) in &self.versions {
             let (path, hash) = (format!("apis/{group}/{version}"), v3_hash(group, version, kinds));
-            index["paths"][&path] =
-                json!({"serverRelativeURL": format!("/openapi/v3/{path}?hash={hash}")});
+            index["paths"][&path] = json!({"serverRelativeURL": format!("/openapi/v3/{path}?hash={hash}")});
         }
         index
     }

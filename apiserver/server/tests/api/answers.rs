@@ -67,12 +67,19 @@ async fn what_kubernetes_always_writes_is_always_there() {
         "involvedObject": {"kind": "Pod", "namespace": "default"}, "reason": "r", "type": "Normal"});
     let table = [
         (ROLES, plain.clone(), vec![("/rules", &null)]),
-        ("/apis/rbac.authorization.k8s.io/v1/namespaces/default/roles", with("rules", json!([])), vec![("/rules", &null)]),
+        (
+            "/apis/rbac.authorization.k8s.io/v1/namespaces/default/roles",
+            with("rules", json!([])),
+            vec![("/rules", &null)],
+        ),
         ("/api/v1/namespaces", plain.clone(), vec![("/spec/finalizers/0", &Value::Null)]),
         (
             "/api/v1/nodes",
             plain.clone(),
-            vec![("/status/daemonEndpoints/kubeletEndpoint/Port", &Value::Null), ("/status/nodeInfo/bootID", &Value::Null)],
+            vec![
+                ("/status/daemonEndpoints/kubeletEndpoint/Port", &Value::Null),
+                ("/status/nodeInfo/bootID", &Value::Null),
+            ],
         ),
         ("/api/v1/namespaces/default/services", service, vec![("/status/loadBalancer", &empty)]),
         ("/api/v1/namespaces/default/persistentvolumeclaims", claim, vec![("/status/phase", &Value::Null)]),
@@ -86,8 +93,16 @@ async fn what_kubernetes_always_writes_is_always_there() {
             deployment("x"),
             vec![("/spec/template/spec/containers/0/resources", &empty), ("/status", &empty)],
         ),
-        ("/api/v1/namespaces/default/events", event, vec![("/eventTime", &null), ("/firstTimestamp", &null), ("/source", &empty)]),
-        ("/apis/storage.k8s.io/v1/csinodes", with("spec", json!({"drivers": []})), vec![("/spec/drivers", &null)]),
+        (
+            "/api/v1/namespaces/default/events",
+            event,
+            vec![("/eventTime", &null), ("/firstTimestamp", &null), ("/source", &empty)],
+        ),
+        (
+            "/apis/storage.k8s.io/v1/csinodes",
+            with("spec", json!({"drivers": []})),
+            vec![("/spec/drivers", &null)],
+        ),
     ];
     for (path, object, fields) in table {
         let made = api.post(path, object).await.expect(201);
@@ -111,7 +126,10 @@ async fn what_kubernetes_always_writes_is_always_there() {
     let owned = "/metadata/managedFields/0/fieldsV1/f:spec/f:template/f:spec/f:containers/k:{\"name\":\"c\"}/f:resources";
     assert_eq!(at(&deployment, owned), &json!({}));
     let conditions = json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}});
-    let pod = api.patch("strategic-merge", "/api/v1/namespaces/default/pods/x/status", conditions).await.expect(200);
+    let pod = api
+        .patch("strategic-merge", "/api/v1/namespaces/default/pods/x/status", conditions)
+        .await
+        .expect(200);
     assert_eq!(at(&pod.body, "/status/conditions/0/lastProbeTime"), &Value::Null);
     assert_eq!(at(&pod.body, "/status/conditions/0/lastTransitionTime"), &Value::Null);
 }
@@ -128,7 +146,10 @@ async fn a_bookmark_has_what_its_kind_always_has() {
     assert_eq!(object["metadata"].get("creationTimestamp"), None);
     let review = json!({"spec": {"resourceAttributes": {"verb": "get", "resource": "pods"}}});
     let review = api.post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review).await.expect(201);
-    assert_eq!((at(&review.body, "/metadata"), at(&review.body, "/status/allowed")), (&json!({}), &json!(true)));
+    assert_eq!(
+        (at(&review.body, "/metadata"), at(&review.body, "/status/allowed")),
+        (&json!({}), &json!(true))
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -151,7 +172,8 @@ async fn a_watch_is_not_limited_and_continues_nothing() {
     let api = Api::start().await;
     let from = api.config_map("a", json!({})).await;
     api.config_map("b", json!({})).await;
-    let mut all = api.watch(&format!("{MAPS}?watch=1&limit=1&fieldSelector=metadata.name!%3Dkube-root-ca.crt")).await;
+    let mut all =
+        api.watch(&format!("{MAPS}?watch=1&limit=1&fieldSelector=metadata.name!%3Dkube-root-ca.crt")).await;
     assert_eq!((all.brief().await, all.brief().await), ("ADDED a".to_owned(), "ADDED b".to_owned()));
     let mut rest = api.watch(&format!("{MAPS}?watch=1&limit=1&continue=x&resourceVersion={from}")).await;
     assert_eq!(rest.brief().await, "ADDED b");
