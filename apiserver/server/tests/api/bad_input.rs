@@ -231,7 +231,6 @@ async fn patches_that_are_none_or_do_not_fit() {
     let (map, pod) = (("PATCH", MAP), ("PATCH", POD));
     let unfit = |says| (422, "Invalid", says);
     let generic = unfit("the server rejected our request due to an error in our request");
-    let failed = |says| (500, "", says);
     all_refused(vec![
         case(map, (JSON_PATCH, ""), bad("error decoding patch: unexpected end of JSON input")),
         case(map, (JSON_PATCH, "[{"), bad("error decoding patch: unexpected end of JSON input")),
@@ -286,8 +285,23 @@ async fn patches_that_are_none_or_do_not_fit() {
             (MERGE, r#"{"kind":"Pod"}"#),
             unfit("converting (v1.Pod) to (core.ConfigMap): unknown conversion"),
         ),
-        // Directives that are malformed.
-        case(pod, (STRATEGIC, r#"{"$patch":"frob"}"#), failed("unknown patch type: frob in map: map[$patch:frob]")),
+    ])
+    .await;
+}
+
+#[tokio::test]
+async fn directives_and_configurations_that_are_malformed() {
+    let pod = ("PATCH", POD);
+    let config = format!("{MAP}?fieldManager=f");
+    let config = ("PATCH", config.as_str());
+    let unfit = |says| (422, "Invalid", says);
+    let failed = |says| (500, "", says);
+    all_refused(vec![
+        case(
+            pod,
+            (STRATEGIC, r#"{"$patch":"frob"}"#),
+            failed("unknown patch type: frob in map: map[$patch:frob]"),
+        ),
         case(
             pod,
             (STRATEGIC, r#"{"spec":{"containers":[{"$patch":"frob","name":"c"}]}}"#),
@@ -309,10 +323,18 @@ async fn patches_that_are_none_or_do_not_fit() {
             (STRATEGIC, r#"{"metadata":{"$deleteFromPrimitiveList/finalizers":7}}"#),
             bad("invalid patch format of primitive list"),
         ),
-        case(pod, (STRATEGIC, r#"{"spec":{"$retainKeys":"name"}}"#), bad("invalid patch format of retainKeys")),
-        case(("PATCH", &format!("{MAP}?fieldManager=f")), (APPLY, "a: ["), bad("error decoding YAML: error converting YAML to JSON: yaml: ")),
-        case(("PATCH", &format!("{MAP}?fieldManager=f")), (APPLY, "[]"), bad("error decoding YAML: ")),
-        case(("PATCH", &format!("{MAP}?fieldManager=f")), (APPLY, alias_bomb()), bad("error decoding YAML: ")),
+        case(
+            pod,
+            (STRATEGIC, r#"{"spec":{"$retainKeys":"name"}}"#),
+            bad("invalid patch format of retainKeys"),
+        ),
+        case(config, (APPLY, "a: ["), bad("error decoding YAML: error converting YAML to JSON: yaml: ")),
+        case(
+            config,
+            (APPLY, "[]"),
+            bad("error decoding YAML: error unmarshaling JSON: while decoding JSON: "),
+        ),
+        case(config, (APPLY, alias_bomb()), bad("error decoding YAML: ")),
     ])
     .await;
 }
