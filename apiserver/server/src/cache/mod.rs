@@ -99,7 +99,8 @@ impl Change {
         }
         let frame = encode();
         // Rows with the ages of another second are not asked for again.
-        frames.retain(|(found, _)| found.second == form.second || found.include.is_none());
+        let stale = |found: &Form| found.include.is_some() && found.second != form.second;
+        frames.retain(|(found, _)| form.include.is_none() || !stale(found));
         if frames.len() >= limits::FRAME_FORMS {
             frames.remove(0);
         }
