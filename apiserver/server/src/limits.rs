@@ -55,7 +55,7 @@ pub const FRAME_FORMS: usize = 8;
 pub const LIST_KEPT: usize = 1024 * 1024;
 /// The same of a list whose objects' lengths nobody has counted yet: it is encoded once all the same if it
 /// is no longer than this.
-pub const LIST_KEPT_FIRST: usize = 8 * 1024 * 1024;
+pub const LIST_KEPT_FIRST: usize = 4 * 1024 * 1024;
 /// Bytes of a message that the client of a watch over a WebSocket may send.
 pub const WEBSOCKET_MESSAGE: usize = 64 * 1024;
 /// Events that wait are sent together up to about this many bytes.

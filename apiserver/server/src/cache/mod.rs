@@ -102,7 +102,8 @@ impl Change {
         }
         let frame = encode();
         // Rows with the ages of another second are not asked for again.
-        frames.retain(|(found, _)| found.second == form.second || found.include.is_none());
+        let stale = |found: &Form| found.include.is_some() && found.second != form.second;
+        frames.retain(|(found, _)| form.include.is_none() || !stale(found));
         if frames.len() >= limits::FRAME_FORMS {
             frames.remove(0);
         }
@@ -571,3 +572,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // A panic elsewhere is caught by the request chain; the state is swapped whole, so it is sound.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod form_tests;

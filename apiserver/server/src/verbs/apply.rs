@@ -146,7 +146,7 @@ pub fn read(context: &Context, bytes: &[u8]) -> Result<Value, ApiError> {
     let (value, twice) = parse(bytes, validation != FieldValidation::Ignore)?;
     match validation {
         FieldValidation::Strict if !twice.is_empty() => {
-            Err(ApiError::bad_request(format!("error strict decoding patch: {}", twice.join(", "))))
+            Err(ApiError::bad_request(format!("error strict decoding YAML: {}", twice.join(", "))))
         }
         _ => {
             twice.into_iter().for_each(|warning| context.warn(warning));
@@ -157,7 +157,7 @@ pub fn read(context: &Context, bytes: &[u8]) -> Result<Value, ApiError> {
 
 /// A configuration and, where that is asked for, what it says twice.
 pub fn parse(bytes: &[u8], look_for_repeated: bool) -> Result<(Value, Vec<String>), ApiError> {
-    let bad = |why: &str| ApiError::bad_request(format!("error decoding patch: {why}"));
+    let bad = |why: &str| ApiError::bad_request(format!("error decoding YAML: {why}"));
     let first = bytes.iter().find(|byte| !byte.is_ascii_whitespace());
     // JSON has a parser of its own, which is faster and says which key it is.
     let json = if first == Some(&b'{') { body::json(bytes).ok() } else { None };
@@ -167,7 +167,11 @@ pub fn parse(bytes: &[u8], look_for_repeated: bool) -> Result<(Value, Vec<String
         None => body::yaml(bytes, DuplicateKeyPolicy::LastWins).map_err(|error| bad(&error.message))?,
     };
     if !value.is_object() {
-        return Err(bad("a configuration must be an object"));
+        return Err(bad(&format!(
+            "error unmarshaling JSON: while decoding JSON: json: cannot unmarshal {} into Go value of type \
+             map[string]interface {{}}",
+            body::go_kind(&value)
+        )));
     }
     let twice = match (look_for_repeated && repeats, is_json) {
         (false, _) => Vec::new(),
