@@ -446,6 +446,7 @@ static ROWS: &[Row] = &[
     Row {
         plural: "csidrivers",
         default: d_storage::csi_driver,
+        prepare_update: d_storage::prepare_update_csi_driver,
         validate: csi::driver,
         validate_update: csi::driver_update,
         ..STORAGE

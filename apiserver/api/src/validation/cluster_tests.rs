@@ -45,7 +45,7 @@ fn persistent_volumes() {
     assert_eq!(
         update(&[("/spec/csi/volumeHandle", json!("x")), ("/spec/volumeMode", json!("Block"))]),
         [
-            "spec.persistentvolumesource: Forbidden: spec.persistentvolumesource is immutable after creation",
+            "spec.persistentvolumesource: Forbidden: spec.persistentvolumesource is immutable after creation\n@@ -22,7 +22,7 @@\n  \"StorageOS\": null,\n  \"CSI\": {\n   \"Driver\": \"d\",\n-  \"VolumeHandle\": \"h\",\n+  \"VolumeHandle\": \"x\",\n   \"ReadOnly\": false,\n   \"FSType\": \"\",\n   \"VolumeAttributes\": null,\n",
             "volumeMode: Invalid value: \"Block\": field is immutable",
         ]
     );

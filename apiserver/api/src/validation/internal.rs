@@ -98,6 +98,51 @@ pub(super) const CLAIM: Shape = &[
     Field("dataSourceRef", "DataSourceRef", "null", SOURCE_REFERENCE),
     Field("volumeAttributesClassName", "VolumeAttributesClassName", "null", &[]),
 ];
+/// The source of a PersistentVolume. Those that are hardly used any more are shown as clients write them.
+pub(super) const VOLUME_SOURCE: Shape = &[
+    Field("gcePersistentDisk", "GCEPersistentDisk", "null", &[]),
+    Field("awsElasticBlockStore", "AWSElasticBlockStore", "null", &[]),
+    Field("hostPath", "HostPath", "null", HOST_PATH),
+    Field("glusterfs", "Glusterfs", "null", &[]),
+    Field("nfs", "NFS", "null", NFS),
+    Field("rbd", "RBD", "null", &[]),
+    Field("quobyte", "Quobyte", "null", &[]),
+    Field("iscsi", "ISCSI", "null", &[]),
+    Field("flexVolume", "FlexVolume", "null", &[]),
+    Field("cinder", "Cinder", "null", &[]),
+    Field("cephfs", "CephFS", "null", &[]),
+    Field("fc", "FC", "null", &[]),
+    Field("flocker", "Flocker", "null", &[]),
+    Field("azureFile", "AzureFile", "null", &[]),
+    Field("vsphereVolume", "VsphereVolume", "null", &[]),
+    Field("azureDisk", "AzureDisk", "null", &[]),
+    Field("photonPersistentDisk", "PhotonPersistentDisk", "null", &[]),
+    Field("portworxVolume", "PortworxVolume", "null", &[]),
+    Field("scaleIO", "ScaleIO", "null", &[]),
+    Field("local", "Local", "null", LOCAL),
+    Field("storageos", "StorageOS", "null", &[]),
+    Field("csi", "CSI", "null", CSI),
+];
+const HOST_PATH: Shape = &[Field("path", "Path", "\"\"", &[]), Field("type", "Type", "null", &[])];
+const NFS: Shape = &[
+    Field("server", "Server", "\"\"", &[]),
+    Field("path", "Path", "\"\"", &[]),
+    Field("readOnly", "ReadOnly", "false", &[]),
+];
+const LOCAL: Shape = &[Field("path", "Path", "\"\"", &[]), Field("fsType", "FSType", "null", &[])];
+const CSI: Shape = &[
+    Field("driver", "Driver", "\"\"", &[]),
+    Field("volumeHandle", "VolumeHandle", "\"\"", &[]),
+    Field("readOnly", "ReadOnly", "false", &[]),
+    Field("fsType", "FSType", "\"\"", &[]),
+    Field("volumeAttributes", "VolumeAttributes", "null", &[]),
+    Field("controllerPublishSecretRef", "ControllerPublishSecretRef", "null", SECRET),
+    Field("nodeStageSecretRef", "NodeStageSecretRef", "null", SECRET),
+    Field("nodePublishSecretRef", "NodePublishSecretRef", "null", SECRET),
+    Field("controllerExpandSecretRef", "ControllerExpandSecretRef", "null", SECRET),
+    Field("nodeExpandSecretRef", "NodeExpandSecretRef", "null", SECRET),
+];
+const SECRET: Shape = &[Field("name", "Name", "\"\"", &[]), Field("namespace", "Namespace", "\"\"", &[])];
 const SOURCE: Shape = &[
     Field("apiGroup", "APIGroup", "null", &[]),
     Field("kind", "Kind", "\"\"", &[]),
