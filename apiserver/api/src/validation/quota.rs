@@ -139,7 +139,7 @@ fn scope_selector(spec: &Value, selector: &Value, errors: &mut Errors) {
         }
         let plain = SCOPES.contains(&scope) && !matches!(scope, "PriorityClass" | "VolumeAttributesClass");
         if plain && operator != "Exists" {
-            let detail = "must be 'Exists' when scope is any of ResourceQuotaScopeTerminating, \
+            let detail = "must be 'Exist' when scope is any of ResourceQuotaScopeTerminating, \
                           ResourceQuotaScopeNotTerminating, ResourceQuotaScopeBestEffort, \
                           ResourceQuotaScopeNotBestEffort or ResourceQuotaScopeCrossNamespacePodAffinity";
             errors.invalid(format!("{path}.operator"), &json!(operator), detail);
