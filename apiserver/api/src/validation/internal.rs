@@ -162,6 +162,40 @@ pub(super) const TOLERATION: Shape = &[
     Field("effect", "Effect", "\"\"", &[]),
     Field("tolerationSeconds", "TolerationSeconds", "null", &[]),
 ];
+/// A reference to an object, as in Events.
+pub(super) const OBJECT_REFERENCE: Shape = &[
+    Field("kind", "Kind", "\"\"", &[]),
+    Field("namespace", "Namespace", "\"\"", &[]),
+    Field("name", "Name", "\"\"", &[]),
+    Field("uid", "UID", "\"\"", &[]),
+    Field("apiVersion", "APIVersion", "\"\"", &[]),
+    Field("resourceVersion", "ResourceVersion", "\"\"", &[]),
+    Field("fieldPath", "FieldPath", "\"\"", &[]),
+];
+/// `source` of an Event.
+pub(super) const EVENT_SOURCE: Shape =
+    &[Field("component", "Component", "\"\"", &[]), Field("host", "Host", "\"\"", &[])];
+/// A taint of a node.
+pub(super) const TAINT: Shape = &[
+    Field("key", "Key", "\"\"", &[]),
+    Field("value", "Value", "\"\"", &[]),
+    Field("effect", "Effect", "\"\"", &[]),
+    Field("timeAdded", "TimeAdded", "null", &[]),
+];
+/// An address of a node.
+pub(super) const NODE_ADDRESS: Shape =
+    &[Field("type", "Type", "\"\"", &[]), Field("address", "Address", "\"\"", &[])];
+/// `scopeSelector` of a ResourceQuota.
+pub(super) const SCOPE_SELECTOR: Shape = &[Field(
+    "matchExpressions",
+    "MatchExpressions",
+    "null",
+    &[
+        Field("scopeName", "ScopeName", "\"\"", &[]),
+        Field("operator", "Operator", "\"\"", &[]),
+        Field("values", "Values", "null", &[]),
+    ],
+)];
 /// A driver of a CSINode, whose allocatable volumes may change and are not shown.
 pub(super) const CSI_NODE_DRIVER: Shape = &[
     Field("name", "Name", "\"\"", &[]),
