@@ -450,6 +450,7 @@ static ROWS: &[Row] = &[
         plural: "csidrivers",
         needs_version: true,
         default: d_storage::csi_driver,
+        prepare_update: d_storage::prepare_update_csi_driver,
         validate: csi::driver,
         validate_update: csi::driver_update,
         ..STORAGE
