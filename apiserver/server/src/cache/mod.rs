@@ -6,6 +6,7 @@
 
 mod entry;
 mod feed;
+mod fields;
 mod index;
 mod shared;
 mod watchers;
@@ -22,8 +23,9 @@ use bytes::Bytes;
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::Instant;
 
-pub use entry::{Entry, EventType, Fields, Unreadable, Untranslatable};
+pub use entry::{Entry, EventType, Unreadable, Untranslatable};
 pub use feed::{Caches, NotFresh};
+pub use fields::Fields;
 pub use index::Index;
 pub use watchers::{Subscription, Trigger};
 
