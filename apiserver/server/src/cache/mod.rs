@@ -257,7 +257,6 @@ impl Cache {
         }
         self.counts.loads.add(1);
         self.counts.initial.add(objects.len() as u64);
-        let objects = packed(&objects);
         inner.low = newest;
         inner.history.clear();
         let index = self.index(&objects);
@@ -442,7 +441,6 @@ impl Cache {
             self.tell(before.objects.get(&**key).map(|old| &**old), Some(entry));
         }
         let index = self.index(&objects);
-        let objects = packed(&objects);
         self.current.store(Arc::new(Snapshot { objects, index, revision }));
     }
 
@@ -501,17 +499,17 @@ impl Inner {
     }
 }
 
-/// The same in a tree whose nodes are full. One that is filled in the order of its keys splits its last
-/// node again and again and leaves halves behind; here every second key makes the halves, and those
-/// between fill them.
-fn packed(objects: &Objects) -> Objects {
-    let mut packed = Objects::new();
+/// Objects that come in the order of their keys, in a tree whose nodes are full. One that is filled in
+/// that order splits its last node again and again and leaves halves behind; here every second key makes
+/// the halves, and those between fill them.
+fn packed(entries: Vec<Arc<Entry>>) -> Objects {
+    let mut objects = Objects::new();
     for first in [0, 1] {
-        for (key, entry) in objects.iter().skip(first).step_by(2) {
-            packed.insert(Arc::clone(key), Arc::clone(entry));
+        for entry in entries.iter().skip(first).step_by(2) {
+            objects.insert(Arc::clone(&entry.key), Arc::clone(entry));
         }
     }
-    packed
+    objects
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
