@@ -79,7 +79,12 @@ impl Apt {
 
     /// Downloads one package and unpacks it.
     pub fn unpack(&self, package: &str, into: &Path) -> Result<()> {
-        shell::run(self.command("apt-get").args(["download", package]))?;
+        self.unpack_each(&[package], into)
+    }
+
+    /// Downloads just these packages and unpacks them.
+    pub fn unpack_each(&self, packages: &[&str], into: &Path) -> Result<()> {
+        shell::run(self.command("apt-get").arg("download").args(packages))?;
         unpack_all(&self.work.path().join("out"), into)
     }
 

@@ -10,14 +10,20 @@ use anyhow::{Context, Result, bail};
 use crate::apt::{Apt, Source};
 use crate::shell::{self, find};
 
+mod go;
+
 /// A client, and where it comes from.
 pub enum Client {
     /// kubectl of a minor version, from a suite of Debian's archive, checked by apt's signatures.
     Kubectl { version: &'static str, suite: &'static str },
-    /// The Python client in an environment of its own, checked by the hashes of its requirements.
+    /// The Python client and helm's library with its bindings, in an environment of their own,
+    /// checked by the hashes of their requirements.
     Python,
     /// The JavaScript client, checked by the hashes of its lock file.
     JavaScript,
+    /// Our program in Go, built with Debian's compiler and its source of client-go, checked by apt's
+    /// signatures.
+    Go,
 }
 
 /// All of them. The newest kubectl is last.
@@ -26,6 +32,7 @@ pub const CLIENTS: &[Client] = &[
     Client::Kubectl { version: "1.36", suite: "sid" },
     Client::Python,
     Client::JavaScript,
+    Client::Go,
 ];
 
 /// The newest kubectl, which a person's cluster is driven with too.
@@ -38,11 +45,21 @@ impl Client {
             Self::Kubectl { version, .. } => format!("kubectl {version}"),
             Self::Python => "the Python client".to_owned(),
             Self::JavaScript => "the JavaScript client".to_owned(),
+            Self::Go => "the Go client".to_owned(),
         }
     }
 
-    /// What a test calls: kubectl, the environment's `python`, the folder `node_modules`. `None`
-    /// where setup has not brought it, or has brought another version than is wanted now.
+    /// Whether apt brings it, or what it is built with.
+    pub fn needs_apt(&self) -> bool {
+        match self {
+            Self::Kubectl { .. } => true,
+            Self::Python | Self::JavaScript => false,
+            Self::Go => !go::has_packages(),
+        }
+    }
+
+    /// What a test calls: kubectl, the environment's `python`, the folder `node_modules`, our program.
+    /// `None` where setup has not brought it, or has brought another version than is wanted now.
     pub fn path(&self) -> Option<PathBuf> {
         match self {
             Self::Kubectl { version, .. } => {
@@ -53,6 +70,7 @@ impl Client {
             Self::JavaScript => {
                 current(&javascript_dir(), &lock_file()).then(|| javascript_dir().join("node_modules"))
             }
+            Self::Go => go::program(),
         }
     }
 
@@ -62,6 +80,7 @@ impl Client {
             Self::Kubectl { version, .. } => format!("HAWSER_KUBECTL_{}", version.replace('.', "_")),
             Self::Python => "HAWSER_CLIENT_PYTHON".to_owned(),
             Self::JavaScript => "HAWSER_CLIENT_NODE_MODULES".to_owned(),
+            Self::Go => "HAWSER_CLIENT_GO".to_owned(),
         }
     }
 
@@ -74,7 +93,7 @@ impl Client {
                     shell::tools_dir().join(format!("kubectl-{version}")).display()
                 )
             }
-            Self::Python | Self::JavaScript => "cargo xtask setup".to_owned(),
+            Self::Python | Self::JavaScript | Self::Go => "cargo xtask setup".to_owned(),
         }
     }
 
@@ -85,6 +104,7 @@ impl Client {
             Self::Kubectl { version, suite } => kubectl(version, suite),
             Self::Python => python(),
             Self::JavaScript => javascript(),
+            Self::Go => go::install(),
         }
         .with_context(|| format!("cannot set up {}", self.name()))
     }
@@ -130,7 +150,9 @@ fn python() -> Result<()> {
     shell::run(
         Command::new(dir.join("bin/python"))
             .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"])
-            .args(["--require-hashes", "--only-binary=:all:", "--requirement"])
+            .args(["--require-hashes", "--only-binary=:all:"])
+            // helm's bindings ask for Python 3.12 and work with 3.11, which Debian 12 has.
+            .args(["--ignore-requires-python", "--requirement"])
             .arg(requirements()),
     )?;
     complete(&dir, &requirements())

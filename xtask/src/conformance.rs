@@ -16,6 +16,7 @@ const SUITES: &[(&str, &str)] = &[
     ("kubectl", "tests/clients/tests/kubectl"),
     ("kube_rs", "tests/clients/tests/kube_rs"),
     ("languages", "tests/clients/tests/languages.rs"),
+    ("client_go", "tests/clients/tests/client_go.rs"),
 ];
 
 /// Every row that says it passes names a test, and every test named is there: what is not so.

@@ -146,7 +146,7 @@ pub fn run(purpose: Purpose, check: bool) -> Result<()> {
     }
     let debian =
         fs::read_to_string("/etc/os-release").is_ok_and(|text| text.lines().any(|line| line == "ID=debian"));
-    let archive = encoded || clients.iter().any(|client| matches!(client, Client::Kubectl { .. }));
+    let archive = encoded || clients.iter().any(|client| client.needs_apt());
     let system = !missing.is_empty() || linker || archive;
     if check || system && (!debian || !shell::is_root()) {
         return explain(&missing, linker, &clients, encoded, debian);

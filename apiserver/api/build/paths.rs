@@ -7,8 +7,7 @@ use crate::{Served, parameters};
 
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
 /// The media types of answers.
-const ANSWERS: [&str; 3] =
-    ["application/json", "application/vnd.kubernetes.protobuf", "application/yaml"];
+const ANSWERS: [&str; 3] = ["application/json", "application/vnd.kubernetes.protobuf", "application/yaml"];
 /// Those of lists, which may be watched, beside them.
 const STREAMS: [&str; 2] =
     ["application/json;stream=watch", "application/vnd.kubernetes.protobuf;stream=watch"];

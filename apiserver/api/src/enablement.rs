@@ -6,9 +6,12 @@ use std::str::FromStr;
 
 use crate::registry::{Registry, Resource};
 
+/// A name, and which versions it stands for.
+type Class = (&'static str, fn(&str) -> bool);
+
 /// Names that stand for versions of all groups, from the most general to the most particular: a
 /// later one overrides an earlier one.
-const CLASSES: [(&str, fn(&str) -> bool); 4] = [
+const CLASSES: [Class; 4] = [
     ("api/all", |_| true),
     ("api/ga", |version| stability(version) == Some(Stability::Ga)),
     ("api/beta", |version| stability(version) == Some(Stability::Beta)),

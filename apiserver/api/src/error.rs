@@ -200,6 +200,7 @@ impl ApiError {
             "status": "Failure", "message": self.message, "reason": self.reason, "code": self.code,
         });
         if let Value::Object(status) = &mut status {
+            // Kubernetes knows no reason for some errors, and then does not write one.
             status.retain(|key, value| key != "reason" || value != "");
         }
         if let Some(details) = &self.details {

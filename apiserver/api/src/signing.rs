@@ -2,7 +2,7 @@
 //! nothing else, through `approval`; who signs writes everything but `Approved` and `Denied`, through
 //! `status`. What was said is not taken back.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use crate::error::FieldError;
 use crate::meta;
@@ -12,12 +12,12 @@ pub const GROUP: &str = "certificates.k8s.io";
 pub const KIND: &str = "CertificateSigningRequest";
 
 const CONDITIONS: &str = "status.conditions";
-const CERTIFICATE: &str = "status.certificate";
-/// Conditions that stay once they are there, and hold whenever they are there.
-const FINAL: [&str; 3] = ["Approved", "Denied", "Failed"];
+/// Conditions that only who approves may write.
+const VERDICTS: [&str; 2] = ["Approved", "Denied"];
 
 /// Puts the status of `new` in order, which takes the place of `old`: `approval` says through which
-/// subresource, `now` is the time of conditions that bring none. Answers with what is wrong.
+/// subresource, `now` is the time of conditions that bring none. Answers with what this writer may not
+/// write; whether the rest is right is for validation to say.
 pub fn settle(new: &mut Value, old: &Value, approval: bool, now: &str) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let before = meta::list(old, "/status/conditions");
@@ -30,22 +30,12 @@ pub fn settle(new: &mut Value, old: &Value, approval: bool, now: &str) -> Vec<Fi
             }
         }
     }
-    check(&conditions, &mut errors);
     let has = |list: &[Value], kind: &str| list.iter().any(|condition| condition["type"] == kind);
-    for kind in FINAL {
-        let (had, has) = (has(before, kind), has(&conditions, kind));
-        if had && !has {
-            let detail = format!("updates may not remove a condition of type \"{kind}\"");
-            errors.push(FieldError::forbidden(CONDITIONS, &detail));
-        } else if has && !had && !approval && kind != "Failed" {
+    for kind in VERDICTS {
+        if has(&conditions, kind) && !has(before, kind) && !approval {
             let detail = format!("updates may not add a condition of type \"{kind}\"");
             errors.push(FieldError::forbidden(CONDITIONS, &detail));
         }
-    }
-    let (certificate, signed) =
-        (meta::text(new, "/status/certificate"), meta::text(old, "/status/certificate"));
-    if !approval && !signed.is_empty() && certificate != signed {
-        errors.push(FieldError::forbidden(CERTIFICATE, "updates may not modify certificate content"));
     }
     let status = if approval { old.get("status") } else { new.get("status") };
     let mut status = status.and_then(Value::as_object).cloned().unwrap_or_else(Map::new);
@@ -78,33 +68,10 @@ fn timed(list: &[Value], before: &[Value], now: &str) -> Vec<Value> {
     list
 }
 
-fn check(conditions: &[Value], errors: &mut Vec<FieldError>) {
-    let mut seen: Vec<&str> = Vec::new();
-    for (index, condition) in conditions.iter().enumerate() {
-        let path = format!("{CONDITIONS}[{index}]");
-        let (kind, status) = (meta::text(condition, "/type"), meta::text(condition, "/status"));
-        if kind.is_empty() {
-            errors.push(FieldError::required(format!("{path}.type"), ""));
-        } else if seen.contains(&kind) {
-            errors.push(FieldError::duplicate(format!("{path}.type"), &json!(kind)));
-        }
-        seen.push(kind);
-        let supported: &[&str] =
-            if FINAL.contains(&kind) { &["True"] } else { &["False", "True", "Unknown"] };
-        if status.is_empty() {
-            errors.push(FieldError::required(format!("{path}.status"), ""));
-        } else if !supported.contains(&status) {
-            errors.push(FieldError::not_supported(format!("{path}.status"), &json!(status), supported));
-        }
-    }
-    if seen.contains(&"Approved") && seen.contains(&"Denied") {
-        let detail = "Approved and Denied conditions are mutually exclusive";
-        errors.push(FieldError::invalid(CONDITIONS, &Value::Null, detail));
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     const NOW: &str = "2026-01-02T03:04:05Z";
@@ -135,11 +102,6 @@ mod tests {
             (&conditions["lastUpdateTime"], &conditions["lastTransitionTime"]),
             (&json!(NOW), &json!(NOW))
         );
-        let (_, errors) = messages(request(json!({"conditions": [condition("Denied")]})), &new, true);
-        assert_eq!(
-            errors,
-            ["status.conditions: Forbidden: updates may not remove a condition of type \"Approved\""]
-        );
     }
 
     #[test]
@@ -152,25 +114,7 @@ mod tests {
             ["status.conditions: Forbidden: updates may not add a condition of type \"Approved\""]
         );
         let signed = request(json!({"certificate": "Yw=="}));
-        let (new, errors) = messages(signed.clone(), &old, false);
+        let (new, errors) = messages(signed, &old, false);
         assert!(errors.is_empty() && new["status"]["certificate"] == "Yw==");
-        let (_, errors) = messages(request(json!({"certificate": "eA=="})), &signed, false);
-        assert_eq!(errors, ["status.certificate: Forbidden: updates may not modify certificate content"]);
-    }
-
-    #[test]
-    fn conditions_hold_once_and_do_not_contradict_each_other() {
-        let mut denied = condition("Denied");
-        denied["status"] = "False".into();
-        let new = request(json!({"conditions": [condition("Approved"), denied, condition("Approved"), {}]}));
-        let (_, errors) = messages(new, &request(json!({})), true);
-        let wanted = [
-            "status.conditions[1].status: Unsupported value: \"False\": supported values: \"True\"",
-            "status.conditions[2].type: Duplicate value: \"Approved\"",
-            "status.conditions[3].type: Required value",
-            "status.conditions[3].status: Required value",
-            "status.conditions: Invalid value: null: Approved and Denied conditions are mutually exclusive",
-        ];
-        assert_eq!(errors, wanted);
     }
 }

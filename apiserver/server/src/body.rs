@@ -256,7 +256,7 @@ fn object_of(value: Value) -> Result<Value, String> {
 }
 
 /// What Go's JSON calls a value.
-fn go_kind(value: &Value) -> &'static str {
+pub fn go_kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
         Value::Bool(_) => "bool",

@@ -211,6 +211,14 @@ fn group_value(group: &Group<'_>) -> Value {
     json!({"name": group.name, "versions": versions, "preferredVersion": versions.first()})
 }
 
+/// Those of built-in kinds by the alphabet, those of others as Kubernetes lists them.
+fn verbs_of(resource: &Resource) -> Vec<&'static str> {
+    if resource.custom.is_some() {
+        return resource.verbs.iter().map(|verb| verb.as_str()).collect();
+    }
+    verbs(&resource.verbs)
+}
+
 fn verbs(verbs: &[Verb]) -> Vec<&'static str> {
     let mut names: Vec<_> = verbs.iter().map(|v| v.as_str()).collect();
     names.sort_unstable();
@@ -223,7 +231,7 @@ fn resource_list(group: &str, version: &str, resources: &[&Resource]) -> Value {
     for resource in resources {
         let mut entry = json!({
             "name": resource.plural, "singularName": resource.singular, "namespaced": resource.namespaced,
-            "kind": resource.kind, "verbs": verbs(&resource.verbs),
+            "kind": resource.kind, "verbs": verbs_of(resource),
         });
         if !resource.short_names.is_empty() {
             entry["shortNames"] = json!(resource.short_names);
@@ -294,7 +302,7 @@ fn aggregated_resource(resource: &Resource) -> Value {
         "responseKind": {"group": resource.group, "version": resource.version, "kind": resource.kind},
         "scope": if resource.namespaced { "Namespaced" } else { "Cluster" },
         "singularResource": resource.singular,
-        "verbs": verbs(&resource.verbs),
+        "verbs": verbs_of(resource),
     });
     if !resource.short_names.is_empty() {
         value["shortNames"] = json!(resource.short_names);

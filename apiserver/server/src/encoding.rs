@@ -246,7 +246,7 @@ mod tests {
     fn built_in_kinds_are_written_in_the_envelope_and_others_as_json() {
         let pods = resource("", "v1", "pods");
         let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"},
-            "spec": {"containers": [{"name": "c"}]}});
+            "spec": {"containers": [{"name": "c", "resources": {}}]}, "status": {}});
         let stored = as_kubernetes(&pods, &pod).unwrap();
         assert!(protobuf::is_envelope(&stored));
         assert_eq!(read(&stored).unwrap(), pod);

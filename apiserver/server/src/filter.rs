@@ -254,6 +254,11 @@ struct Walk {
 const STRIDE: usize = 64;
 
 impl Entries {
+    /// These objects.
+    pub fn of(entries: Vec<Arc<Entry>>) -> Self {
+        Self { ready: entries.into(), walk: None }
+    }
+
     /// Whether there are no more.
     pub fn is_empty(&mut self) -> bool {
         self.fill();

@@ -55,14 +55,14 @@ pub const FRAME_FORMS: usize = 8;
 pub const LIST_KEPT: usize = 1024 * 1024;
 /// The same of a list whose objects' lengths nobody has counted yet: it is encoded once all the same if it
 /// is no longer than this.
-pub const LIST_KEPT_FIRST: usize = 8 * 1024 * 1024;
+pub const LIST_KEPT_FIRST: usize = 4 * 1024 * 1024;
 /// Bytes of a message that the client of a watch over a WebSocket may send.
 pub const WEBSOCKET_MESSAGE: usize = 64 * 1024;
 /// Events that wait are sent together up to about this many bytes.
 pub const WATCH_PIECE: usize = 32 * 1024;
 /// Answers smaller than this are not compressed.
 pub const GZIP_MIN: usize = 128 * 1024;
-/// Attempts of a patch or an unconditional update against other writers.
+/// Attempts of the server's own writes against other writers.
 pub const CONFLICT_RETRIES: usize = 5;
 /// Attempts of a create with `generateName`.
 pub const NAME_RETRIES: usize = 8;

@@ -228,6 +228,12 @@ pub fn not_streamable() -> ApiError {
 
 /// Whether JSON is to be indented: where the client says so, or is one that people look at.
 pub fn is_pretty(headers: &HeaderMap, query: &Query) -> bool {
+    let json = Format::Json.media();
+    let asks = |range: &Range| range.parameter("pretty") == Some("1");
+    let named = headers.get_all(ACCEPT).iter().any(|v| v.to_str().is_ok_and(|text| text.contains("pretty")));
+    if named && ranges(headers).iter().find(|range| range.accepts(json)).is_some_and(asks) {
+        return true;
+    }
     if let Some(text) = query.get("pretty") {
         return matches!(text, "1" | "t" | "T" | "true" | "TRUE" | "True");
     }

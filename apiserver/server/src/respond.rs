@@ -161,7 +161,7 @@ pub async fn pretty(response: Response<Body>, zip: bool) -> Response<Body> {
             .is_ok_and(|media| media == "application/json" || media.starts_with("application/json;"))
     });
     let at_once = response.body().size_hint().exact().is_some();
-    if response.headers().contains_key(CONTENT_ENCODING) || (!json && !(zip && at_once)) {
+    if response.headers().contains_key(CONTENT_ENCODING) || !(json || zip && at_once) {
         return response;
     }
     let (mut parts, mut body) = response.into_parts();

@@ -113,7 +113,7 @@ async fn what_others_stored_is_served() {
     assert_eq!(watch.brief().await, "ADDED theirs");
     let read = api.get(&format!("{PODS}/theirs")).await.expect(200).body;
     assert_eq!(read["metadata"]["uid"], "u-1");
-    assert_eq!(read["spec"]["containers"], json!([{"name": "c", "image": "i"}]));
+    assert_eq!(read["spec"]["containers"], json!([{"name": "c", "image": "i", "resources": {}}]));
     let selected = api.get(&format!("{PODS}?fieldSelector=spec.nodeName%3Dn1")).await.expect(200);
     assert_eq!(selected.names(), ["theirs"]);
     // A change through the server goes on from what was there.

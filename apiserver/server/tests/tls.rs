@@ -110,6 +110,15 @@ async fn certificates_and_tokens_are_identities() {
     let nobody = running.with_token(None).await;
     assert_eq!(code(Api::<Pod>::all(nobody.clone()).list(&ListParams::default()).await), 403);
     nobody.apiserver_version().await.unwrap();
+    let page = http::Request::get("/metrics").body(Vec::new()).unwrap();
+    let page = admin.request_text(page).await.unwrap();
+    for series in [
+        "authentication_attempts{result=\"failure\"} 1\n",
+        "apiserver_client_certificate_expiration_seconds_bucket{le=\"0\"} 0\n",
+        "authenticated_user_requests{username=\"other\"} ",
+    ] {
+        assert!(page.contains(series), "{series}: {page}");
+    }
     running.shutdown.cancel();
     running.serving.await.unwrap();
 }

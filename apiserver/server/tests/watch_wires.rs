@@ -270,9 +270,8 @@ async fn a_token_may_come_as_a_protocol() {
     running.post("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", binding).await;
     let token = running.post(&format!("{accounts}/browser/token"), json!({"spec": {"audiences": []}})).await;
     let token = token["status"]["token"].as_str().unwrap();
-    let named = |token: &str| {
-        format!("base64url.bearer.authorization.k8s.io.{}", URL_SAFE_NO_PAD.encode(token))
-    };
+    let named =
+        |token: &str| format!("base64url.bearer.authorization.k8s.io.{}", URL_SAFE_NO_PAD.encode(token));
     let good = named(token);
     for (protocols, code) in [
         (format!("own, {good}"), 101),
@@ -287,7 +286,8 @@ async fn a_token_may_come_as_a_protocol() {
         let (mut sender, connection) =
             http1::handshake(TokioIo::new(running.connect_as_nobody().await)).await.unwrap();
         tokio::spawn(connection.with_upgrades());
-        let headers: Vec<_> = HANDSHAKE.into_iter().chain([("sec-websocket-protocol", &*protocols)]).collect();
+        let headers: Vec<_> =
+            HANDSHAKE.into_iter().chain([("sec-websocket-protocol", &*protocols)]).collect();
         let path = format!("{MAPS}?watch=1&timeoutSeconds=1");
         let response = sender.send_request(request(&path, &headers)).await.unwrap();
         assert_eq!(response.status(), code, "{protocols}");

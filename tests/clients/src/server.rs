@@ -18,19 +18,18 @@ impl Api {
     /// Starts one on an empty embedded store.
     pub fn start() -> Result<Self> {
         let dir = tempfile::tempdir().context("cannot make a temporary directory")?;
-        let log = dir.path().join("apiserver.log");
-        let mut command = Command::new(hawser()?);
-        command
-            .args(["apiserver", "--secure-port", "0", "--bind-address", "127.0.0.1", "--data-dir"])
-            .arg(dir.path().join("data"));
-        let server = Process::start(&mut command, log.clone())?;
-        let this = Self { controllers: None, server, dir };
-        eventually("the API server says that it serves", || {
-            let text = fs::read_to_string(&log).context("cannot read its log")?;
-            Ok(text.contains("serving https://").then_some(()))
-        })
-        .with_context(|| this.server.log_tail())?;
-        Ok(this)
+        let server = serve(dir.path(), "0")?;
+        Ok(Self { controllers: None, server, dir })
+    }
+
+    /// Ends it as a person would, and starts it again at the same port, with what it stored.
+    pub fn restart(self) -> Result<Self> {
+        let url = self.url()?;
+        let port = url.rsplit(':').next().context("the server's address has no port")?;
+        let Self { controllers, server, dir } = self;
+        server.stop()?;
+        let server = serve(dir.path(), port)?;
+        Ok(Self { controllers, server, dir })
     }
 
     /// The same with `hawser controllers`: namespaces get their ServiceAccount, Deployments their
@@ -73,4 +72,19 @@ impl Api {
         }
         Ok(())
     }
+}
+
+/// Starts a server with its files in a directory, and waits until it serves.
+fn serve(dir: &Path, port: &str) -> Result<Process> {
+    let log = dir.join("apiserver.log");
+    let starts = || fs::read_to_string(&log).unwrap_or_default().matches("serving https://").count();
+    let before = starts();
+    let mut command = Command::new(hawser()?);
+    command
+        .args(["apiserver", "--secure-port", port, "--bind-address", "127.0.0.1", "--data-dir"])
+        .arg(dir.join("data"));
+    let server = Process::start(&mut command, log.clone())?;
+    eventually("the API server says that it serves", || Ok((starts() > before).then_some(())))
+        .with_context(|| server.log_tail())?;
+    Ok(server)
 }

@@ -1,5 +1,6 @@
-//! The Python and the JavaScript client against `hawser apiserver`: each file of tests with a server
-//! of its own, run by the language's own test runner.
+//! The Python and the JavaScript client, and helm's library by its bindings for Python, against
+//! `hawser apiserver`: each file of tests with a server of its own, run by the language's own test
+//! runner.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -52,6 +53,12 @@ fn python_tests_of_the_package_itself() -> Result<()> {
         Ok(run(&mut command, "")?.success.then_some(()))
     })?;
     python(api, "test_published.py")
+}
+
+#[test]
+#[ignore = "needs helm's library and the binary: cargo xtask test"]
+fn helm_installs_upgrades_and_removes_charts() -> Result<()> {
+    python(Api::start()?, "test_helm.py")
 }
 
 #[test]

@@ -343,6 +343,7 @@ static ROWS: &[Row] = &[
     Row {
         group: "coordination.k8s.io",
         plural: "leases",
+        needs_version: true,
         create_on_update: true,
         validate: cluster::lease,
         ..DEFAULT_ROW
@@ -397,6 +398,7 @@ static ROWS: &[Row] = &[
     Row {
         group: "policy",
         plural: "poddisruptionbudgets",
+        needs_version: true,
         short_names: &["pdb"],
         generation: true,
         validate: cluster::disruption_budget,
@@ -421,6 +423,7 @@ static ROWS: &[Row] = &[
     Row {
         group: "node.k8s.io",
         plural: "runtimeclasses",
+        needs_version: true,
         validate: cluster::runtime_class,
         validate_update: cluster::runtime_class_update,
         ..DEFAULT_ROW
@@ -445,20 +448,30 @@ static ROWS: &[Row] = &[
     },
     Row {
         plural: "csidrivers",
+        needs_version: true,
         default: d_storage::csi_driver,
+        prepare_update: d_storage::prepare_update_csi_driver,
         validate: csi::driver,
         validate_update: csi::driver_update,
         ..STORAGE
     },
-    Row { plural: "csinodes", validate: csi::node, validate_update: csi::node_update, ..STORAGE },
+    Row {
+        plural: "csinodes",
+        needs_version: true,
+        validate: csi::node,
+        validate_update: csi::node_update,
+        ..STORAGE
+    },
     Row {
         plural: "volumeattachments",
+        needs_version: true,
         validate: csi::attachment,
         validate_update: csi::attachment_update,
         ..STORAGE
     },
     Row {
         plural: "csistoragecapacities",
+        needs_version: true,
         validate: classes::capacity,
         validate_update: classes::capacity_update,
         ..STORAGE

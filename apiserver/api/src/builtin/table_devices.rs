@@ -28,7 +28,7 @@ pub(super) static ROWS: &[Row] = &[
         generation: true,
         selectable: &["spec.nodeName", "spec.driver"],
         validate: slices::slice,
-        validate_update: slices::slice_update,
+        validate_change: Some(slices::slice_change),
         ..DEVICES
     },
     Row {

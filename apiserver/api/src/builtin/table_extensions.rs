@@ -7,8 +7,13 @@ use crate::validation::{
     admission, aggregation, coordination, events, flowcontrol, migration, pod_certificates, policies, trust,
 };
 
-const ADMISSION: Row =
-    Row { group: "admissionregistration.k8s.io", category: API_EXTENSIONS, generation: true, ..DEFAULT_ROW };
+const ADMISSION: Row = Row {
+    group: "admissionregistration.k8s.io",
+    category: API_EXTENSIONS,
+    generation: true,
+    needs_version: true,
+    ..DEFAULT_ROW
+};
 const FLOW: Row = Row { group: "flowcontrol.apiserver.k8s.io", generation: true, ..DEFAULT_ROW };
 const CERTIFICATES: Row = Row { group: "certificates.k8s.io", ..DEFAULT_ROW };
 
@@ -66,6 +71,7 @@ pub(super) static ROWS: &[Row] = &[
     Row {
         group: "apiregistration.k8s.io",
         plural: "apiservices",
+        needs_version: true,
         category: API_EXTENSIONS,
         prefix: "apiregistration.k8s.io/apiservices",
         default: d_extensions::api_service,
@@ -87,6 +93,7 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         plural: "clustertrustbundles",
+        needs_version: true,
         selectable: &["spec.signerName"],
         validate: trust::bundle,
         validate_change: Some(trust::bundle_change),
@@ -94,6 +101,7 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         plural: "podcertificaterequests",
+        needs_version: true,
         selectable: &["spec.signerName", "spec.podName", "spec.nodeName"],
         default: d_extensions::pod_certificate,
         validate: pod_certificates::request,
@@ -103,6 +111,7 @@ pub(super) static ROWS: &[Row] = &[
     Row {
         group: "coordination.k8s.io",
         plural: "leasecandidates",
+        needs_version: true,
         create_on_update: true,
         selectable: &["spec.leaseName"],
         validate: coordination::lease_candidate,
@@ -122,12 +131,14 @@ pub(super) static ROWS: &[Row] = &[
     Row {
         group: "internal.apiserver.k8s.io",
         plural: "storageversions",
+        needs_version: true,
         validate: migration::storage_version,
         ..DEFAULT_ROW
     },
     Row {
         group: "storagemigration.k8s.io",
         plural: "storageversionmigrations",
+        needs_version: true,
         validate: migration::migration,
         validate_change: Some(migration::migration_change),
         ..DEFAULT_ROW

@@ -115,9 +115,7 @@ impl Node {
             Expr::List(items) => items.iter().map(|(item, _)| item).collect(),
             Expr::Map(entries) => entries.iter().flat_map(|entry| [&entry.key, &entry.value]).collect(),
             Expr::Struct(_, fields) => fields.iter().map(|(_, value)| value).collect(),
-            Expr::Fold(fold) => {
-                [&fold.range].into_iter().chain(&fold.filter).chain([&fold.each]).collect()
-            }
+            Expr::Fold(fold) => [&fold.range].into_iter().chain(&fold.filter).chain([&fold.each]).collect(),
             Expr::Bind(bind) => vec![&bind.operand, &bind.body],
         }
     }

@@ -130,7 +130,7 @@ impl<'s> Checker<'_, 's> {
             Expr::Ident(name) => self.ident(node, name),
             Expr::Select(select) => self.select(node, select),
             Expr::Call(call) => self.call(node, call),
-            Expr::List(items) => (self.list(items), None),
+            Expr::List(items) => (self.list(items, false), None),
             Expr::Map(entries) => (self.map(entries), None),
             Expr::Struct(name, fields) => (self.message(node, name, fields), None),
             Expr::Fold(fold) => (self.fold(node, fold), None),
@@ -230,8 +230,9 @@ impl<'s> Checker<'_, 's> {
         }
     }
 
-    fn list(&mut self, items: &[(Node, bool)]) -> Ty<'s> {
-        let mut joined = None;
+    /// A list that is written out; `mixed` ones may hold anything.
+    fn list(&mut self, items: &[(Node, bool)], mixed: bool) -> Ty<'s> {
+        let mut joined = mixed.then_some(Ty::Dyn);
         for (item, optional) in items {
             let ty = self.node(item);
             let ty = self.unwrapped(item, ty, *optional);
@@ -294,9 +295,8 @@ impl<'s> Checker<'_, 's> {
             };
             if !self.bindings.assignable(&wanted, &found) {
                 let found = self.bindings.resolve(&found, true);
-                let message = format!(
-                    "expected type of field '{field}' is '{wanted}' but provided type is '{found}'"
-                );
+                let message =
+                    format!("expected type of field '{field}' is '{wanted}' but provided type is '{found}'");
                 self.fault(value.at, message);
             }
         }
@@ -319,7 +319,11 @@ impl<'s> Checker<'_, 's> {
         };
         let mut args: Vec<Ty<'s>> = Vec::new();
         for argument in target.into_iter().chain(&call.args) {
-            args.push(self.node(argument));
+            args.push(match &argument.expr {
+                // What is put into a text may be of any type.
+                Expr::List(items) if name == "format" => self.list(items, true),
+                _ => self.node(argument),
+            });
         }
         if !self.known(&name) {
             let message = format!("undeclared reference to '{name}' (in container '')");
@@ -373,8 +377,7 @@ impl<'s> Checker<'_, 's> {
     }
 
     fn no_overload(&mut self, at: usize, name: &str, args: &[Ty<'s>], member: bool) -> Ty<'s> {
-        let shown: Vec<String> =
-            args.iter().map(|ty| self.bindings.resolve(ty, true).to_string()).collect();
+        let shown: Vec<String> = args.iter().map(|ty| self.bindings.resolve(ty, true).to_string()).collect();
         let applied = match shown.split_first() {
             Some((target, args)) if member => format!("{target}.({})", args.join(", ")),
             _ => format!("({})", shown.join(", ")),
@@ -440,13 +443,11 @@ impl<'s> Checker<'_, 's> {
             return match (operator, fold.form) {
                 ("&&", Form::All) => self.no_overload(node.at, "_&&_", &[Ty::Bool, asked], false),
                 ("&&", _) => self.no_overload(node.at, "_||_", &[Ty::Bool, asked], false),
-                (_, Form::ExistsOne) => {
-                    self.no_overload(node.at, "_?_:_", &[asked, Ty::Int, Ty::Int], false)
-                }
+                (_, Form::ExistsOne) => self.no_overload(node.at, "_?_:_", &[asked, Ty::Int, Ty::Int], false),
                 _ => self.no_overload(node.at, "_?_:_", &[asked, given.clone(), given], false),
             };
         }
-        if fold.form == Form::SortBy && !(each.is_dyn() || sortable(&each)) {
+        if fold.form == Form::SortBy && !(each.is_dyn() || sortable(&each) || matches!(each, Ty::Param(_))) {
             let applied = [Ty::list(one.0), Ty::list(each)];
             return self.no_overload(node.at, "@sortByAssociatedKeys", &applied, true);
         }

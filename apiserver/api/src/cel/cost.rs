@@ -9,9 +9,11 @@ use super::schema::most;
 use super::types::Ty;
 
 /// A pass over a text, for a byte.
-const TRAVERSAL: f64 = 0.1;
+pub const TRAVERSAL: f64 = 0.1;
 /// A pattern's expressions, for a byte.
-const PATTERN: f64 = 0.25;
+pub const PATTERN: f64 = 0.25;
+/// The longest text of a number, a flag, a duration or a time, bytes.
+const SCALAR: u64 = 40;
 /// A new list, map, object.
 pub const LIST: u64 = 10;
 pub const MAP: u64 = 30;
@@ -112,6 +114,11 @@ impl Walk<'_, '_> {
         sizes.into_iter().reduce(Size::union)
     }
 
+    /// What either of two lists or maps holds, if it is known of both.
+    fn both(&self, one: &Node, other: &Node) -> Option<Size> {
+        Some(self.entry(one)?.union(self.entry(other)?))
+    }
+
     fn schema_entry(&self, node: &Node) -> Option<Size> {
         let Some(Place::Schema(schema)) = self.checked.places.get(node.id).copied().flatten() else {
             return None;
@@ -126,14 +133,18 @@ impl Walk<'_, '_> {
     fn cost(&mut self, node: &Node) -> u64 {
         match &node.expr {
             Expr::Literal(_) => 0,
-            Expr::Ident(_) => 1,
+            // A type's name is a constant.
+            Expr::Ident(_) => u64::from(!matches!(self.ty(node), Ty::Type)),
+            Expr::Select(_) if matches!(self.ty(node), Ty::Type) => 0,
             Expr::Select(select) => {
                 let operand = self.cost(&select.operand);
                 let follows = matches!(self.ty(&select.operand), Ty::Map(..) | Ty::Object(_) | Ty::Param(_));
                 let counts = select.optional || follows && !select.test;
                 operand.saturating_add(u64::from(counts))
             }
-            Expr::List(items) => items.iter().fold(LIST, |sum, (item, _)| sum.saturating_add(self.cost(item))),
+            Expr::List(items) => {
+                items.iter().fold(LIST, |sum, (item, _)| sum.saturating_add(self.cost(item)))
+            }
             Expr::Map(_) | Expr::Struct(..) => {
                 let own = if matches!(node.expr, Expr::Map(_)) { MAP } else { OBJECT };
                 node.children().into_iter().fold(own, |sum, child| sum.saturating_add(self.cost(child)))
@@ -146,8 +157,8 @@ impl Walk<'_, '_> {
                 self.locals.push((bind.name.clone(), size));
                 let body = self.cost(&bind.body);
                 self.locals.pop();
-                // hasValue, value, optional.of
-                operand.saturating_mul(2).saturating_add(body).saturating_add(3)
+                // hasValue, value, optional.of, and the list that a binding is made with.
+                operand.saturating_mul(2).saturating_add(body).saturating_add(3 + LIST)
             }
         }
     }
@@ -165,6 +176,7 @@ impl Walk<'_, '_> {
         let given = self.size(&fold.each);
         self.locals.truncate(before);
         let (once, step, result) = steps(fold.form);
+        let once = if fold.form == Form::SortBy { once.saturating_add(pairwise(many.max)) } else { once };
         let step = step.saturating_add(filter).saturating_add(each);
         let (size, entries) = match fold.form {
             Form::All | Form::Exists | Form::ExistsOne => (Size::exactly(1), None),
@@ -187,21 +199,40 @@ impl Walk<'_, '_> {
             Some(target) if !qualified => self.cost(target),
             _ => 0,
         };
-        let all: Vec<Size> = call.target.as_deref().filter(|_| !qualified).into_iter().chain(&call.args)
-            .map(|arg| self.size(arg)).collect();
+        let all: Vec<Size> = call
+            .target
+            .as_deref()
+            .filter(|_| !qualified)
+            .into_iter()
+            .chain(&call.args)
+            .map(|arg| self.size(arg))
+            .collect();
         let sum = target.saturating_add(arguments);
         match call.function.as_str() {
             "_&&_" | "_||_" => return sum,
             "_?_:_" => {
                 self.sizes[node.id] = Some(self.size(&call.args[1]).union(self.size(&call.args[2])));
+                self.entries[node.id] = self.both(&call.args[1], &call.args[2]);
                 return argument[0].saturating_add(argument[1].max(argument[2]));
             }
             // Only a way to say that types are not to be checked.
-            "dyn" => return sum.saturating_add(1),
+            "dyn" => {
+                self.sizes[node.id] = call.args.first().map(|arg| self.size(arg));
+                self.entries[node.id] = call.args.first().and_then(|arg| self.entry(arg));
+                return sum.saturating_add(1);
+            }
             _ => {}
         }
         let (own, size) = self.own(node, call, &all);
         self.sizes[node.id] = size.or_else(|| of_type(self.ty(node)));
+        if call.function == "_+_" {
+            self.entries[node.id] = self.both(&call.args[0], &call.args[1]);
+        }
+        if call.function == "_[_]" {
+            // The schema tells, or the list.
+            let placed = self.checked.places.get(node.id).copied().flatten().map(placed);
+            self.sizes[node.id] = placed.or_else(|| self.entry(&call.args[0])).or(self.sizes[node.id]);
+        }
         if matches!(call.function.as_str(), "split" | "findAll") {
             self.entries[node.id] = all.first().map(|size| Size { min: 0, max: size.max });
         }
@@ -233,6 +264,9 @@ impl Walk<'_, '_> {
             "bytes" if is("(string)") => {
                 (one.cost(TRAVERSAL), Some(Size { min: one.min, max: one.max.saturating_mul(4) }))
             }
+            // CEL's estimator does not know how long a number is once it is a text, and takes it for
+            // as long as can be; the examples of Kubernetes' documentation could not be written.
+            "string" if of_type(self.ty(&call.args[0])).is_some() => (1, Some(Size { min: 1, max: SCALAR })),
             "string" if is("(bytes)") => (one.cost(TRAVERSAL), Some(Size { min: one.min / 4, max: one.max })),
             "quote" => {
                 let max = one.max.saturating_mul(2).saturating_add(2);
@@ -257,7 +291,40 @@ impl Walk<'_, '_> {
                 let max = one.max.saturating_mul(entry.max).saturating_add(separators);
                 (times(max, TRAVERSAL), Some(Size { min: 0, max }))
             }
-            "isSorted" | "sum" | "max" | "min" | "indexOf" | "lastIndexOf" => (self.compared(call, one), None),
+            _ => self.of_lists(node, call, sizes),
+        }
+    }
+
+    /// The same for functions of lists.
+    fn of_lists(&self, node: &Node, call: &Call, sizes: &[Size]) -> (u64, Option<Size>) {
+        let one = sizes.first().copied().unwrap_or(UNKNOWN);
+        match call.function.as_str() {
+            "range" => match call.args.first().map(|arg| &arg.expr) {
+                Some(Expr::Literal(Literal::Int(items))) => {
+                    let items = u64::try_from(*items).unwrap_or(0);
+                    ((LIST + 1).saturating_add(items), Some(Size::exactly(items)))
+                }
+                _ => (u64::MAX, None),
+            },
+            "reverse" | "slice" => ((LIST + 1).saturating_add(one.max), Some(Size { min: 0, max: one.max })),
+            "flatten" => ((LIST + 1).saturating_add(one.max), None),
+            "sort" | "distinct" => {
+                ((LIST + 1).saturating_add(pairwise(one.max)), Some(Size { min: 0, max: one.max }))
+            }
+            "isSorted" | "sum" | "max" | "min" | "indexOf" | "lastIndexOf" => {
+                (self.compared(call, one), None)
+            }
+            _ => self.of_libraries(node, call, sizes),
+        }
+    }
+
+    /// The same for functions of Kubernetes' own libraries.
+    fn of_libraries(&self, node: &Node, call: &Call, sizes: &[Size]) -> (u64, Option<Size>) {
+        let at = |index: usize| sizes.get(index).copied().unwrap_or(UNKNOWN);
+        let one = at(0);
+        let chosen = self.checked.chosen.get(node.id).map_or(&[][..], Vec::as_slice);
+        let is = |text: &str| chosen.iter().any(|overload| overload.text.contains(text));
+        match call.function.as_str() {
             "cidr" | "isIP" | "isCIDR" | "quantity" | "isQuantity" | "semver" | "isSemver" => {
                 (one.cost(TRAVERSAL), None)
             }
@@ -306,9 +373,14 @@ pub fn steps(form: Form) -> (u64, u64, u64) {
         Form::Filter => (LIST, 3 + LIST, 1),
         Form::Map => (MAP, 3, 1),
         Form::Entries => (MAP, 2, 1),
-        // A list of keys, and a pass over both.
-        Form::SortBy => (LIST + 2, 3 + LIST, 1),
+        // A list of keys, and the sorted one.
+        Form::SortBy => (2 * LIST + 3, 2 + LIST, 1),
     }
+}
+
+/// What it costs to compare so many items with each other.
+pub fn pairwise(items: u64) -> u64 {
+    items.saturating_mul(items).saturating_mul(2)
 }
 
 fn placed(place: Place<'_>) -> Size {

@@ -317,8 +317,7 @@ pub const FORMATS: [&str; 13] = [
 ];
 
 /// Types whose lists can be sorted, and have a largest item.
-const COMPARABLE: [&str; 8] =
-    ["int", "uint", "double", "bool", "duration", "timestamp", "string", "bytes"];
+const COMPARABLE: [&str; 8] = ["int", "uint", "double", "bool", "duration", "timestamp", "string", "bytes"];
 
 /// Only where mutations are computed.
 const PATCHES: &str = "
@@ -412,10 +411,8 @@ impl Reader {
     }
 
     fn ty(&mut self) -> Written {
-        let length = self
-            .rest
-            .find(|c: char| !c.is_ascii_alphanumeric() && c != '.')
-            .unwrap_or(self.rest.len());
+        let length =
+            self.rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '.').unwrap_or(self.rest.len());
         // A receiver is followed by a point.
         let name = self.rest[..length].trim_end_matches('.');
         self.rest = &self.rest[name.len()..];

@@ -9,13 +9,11 @@ use kube_cel::cel::objects::{Key, Map};
 
 use super::ast::{Bind, Call, Entry, Expr, Fold, Form, Literal, Node, Select};
 use super::check::is_type;
-use super::cost::{AUTHORIZATION, LIST, MAP, OBJECT, times};
+use super::cost::{LIST, MAP, OBJECT, TRAVERSAL, pairwise, steps, times};
 use super::declare::overloads;
-use super::functions::{self, Given, no_overload, opened, optional, size, text, type_value};
-
-/// A pass over a text, for a character.
-const TRAVERSAL: f64 = 0.1;
-const PATTERN: f64 = 0.25;
+use super::functions::{self, no_overload, opened, optional, size, text, type_value};
+use super::operators::{key, operator};
+use super::spent::{HEAVIEST, SHALLOW, constant_only, cost_before, weigh};
 
 /// Why there is no value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +35,7 @@ type Evaluated = Result<Cel, Fail>;
 /// Evaluates an expression; it may cost `limit` at most. Returns what it cost, too.
 pub fn evaluate(node: &Node, variables: &[(&str, Cel)], limit: u64) -> (Evaluated, u64) {
     let variables = variables.iter().map(|(name, value)| (*name, value.clone())).collect();
-    let mut run = Run { variables, spent: 0, limit };
+    let mut run = Run { variables, spent: 0, limit, free: false };
     let given = run.node(node);
     (given, run.spent)
 }
@@ -46,15 +44,31 @@ struct Run<'e> {
     variables: Vec<(&'e str, Cel)>,
     spent: u64,
     limit: u64,
+    /// Within a constant.
+    free: bool,
 }
 
 impl<'e> Run<'e> {
     fn spend(&mut self, cost: u64) -> Result<(), Fail> {
-        self.spent = self.spent.saturating_add(cost);
+        if !self.free {
+            self.spent = self.spent.saturating_add(cost);
+        }
         if self.spent > self.limit { Err(Fail::Limit) } else { Ok(()) }
     }
 
     fn node(&mut self, node: &'e Node) -> Evaluated {
+        // What is made of constants alone is made once, CEL says, and costs nothing.
+        let made = matches!(node.expr, Expr::List(_) | Expr::Map(_) | Expr::Call(_));
+        if !made || self.free || !constant_only(node) {
+            return self.counted(node);
+        }
+        self.free = true;
+        let given = self.counted(node);
+        self.free = false;
+        given
+    }
+
+    fn counted(&mut self, node: &'e Node) -> Evaluated {
         match &node.expr {
             Expr::Literal(literal) => Ok(constant(literal)),
             Expr::Ident(name) => self.ident(name),
@@ -88,9 +102,11 @@ impl<'e> Run<'e> {
     }
 
     fn ident(&mut self, name: &str) -> Evaluated {
-        self.spend(1)?;
-        match self.known(name) {
-            Some(value) => Ok(value.clone()),
+        match self.known(name).cloned() {
+            Some(value) => {
+                self.spend(1)?;
+                Ok(value)
+            }
             None if is_type(name) => Ok(type_value(name)),
             None => Err(Fail::Error(format!("no such attribute(s): {name}"))),
         }
@@ -158,7 +174,8 @@ impl<'e> Run<'e> {
         }
         let qualified = call.target.as_deref().and_then(|target| {
             let root = target.root()?;
-            let name = format!("{}.{}", target.qualified().filter(|_| self.known(root).is_none())?, call.function);
+            let name =
+                format!("{}.{}", target.qualified().filter(|_| self.known(root).is_none())?, call.function);
             (!overloads(&name).is_empty()).then_some(name)
         });
         let target = call.target.as_deref().filter(|_| qualified.is_none());
@@ -171,7 +188,8 @@ impl<'e> Run<'e> {
         if !SHALLOW.contains(&name) && args.iter().try_fold(HEAVIEST, weigh).is_none() {
             return Err(Fail::Limit);
         }
-        let before = cost_before(name, &args);
+        let membership = name == "@in" && call.args.get(1).is_some_and(constant_only);
+        let before = if membership { Some(0) } else { cost_before(name, &args) };
         self.spend(before.unwrap_or(0))?;
         let given = match operator(name, &args) {
             Some(given) => given,
@@ -213,7 +231,9 @@ impl<'e> Run<'e> {
 
     fn fold(&mut self, fold: &'e Fold) -> Evaluated {
         let range = self.node(&fold.range)?;
-        let (once, step, result) = super::cost::steps(fold.form);
+        let (_, step, result) = steps(fold.form);
+        // What the items are put into is a constant; the list that is sorted is not.
+        let once = if fold.form == Form::SortBy { LIST + 3 } else { 0 };
         self.spend(once + result)?;
         let mut made = Made::default();
         let before = self.variables.len();
@@ -228,6 +248,9 @@ impl<'e> Run<'e> {
             if !go_on? {
                 break;
             }
+        }
+        if fold.form == Form::SortBy {
+            self.spend(pairwise(made.keyed.len() as u64))?;
         }
         made.result(fold.form)
     }
@@ -358,207 +381,5 @@ fn constant(literal: &Literal) -> Cel {
         Literal::Double(number) => Cel::Float(*number),
         Literal::Text(found) => text(found),
         Literal::Bytes(bytes) => Cel::Bytes(Arc::new(bytes.clone())),
-    }
-}
-
-fn key(value: &Cel) -> Result<Key, Fail> {
-    match value {
-        Cel::Int(number) => Ok(Key::Int(*number)),
-        Cel::UInt(number) => Ok(Key::Uint(*number)),
-        Cel::Bool(flag) => Ok(Key::Bool(*flag)),
-        Cel::String(text) => Ok(Key::String(text.clone())),
-        // Numbers are one, however they are written.
-        Cel::Float(number) if number.fract() == 0.0 && number.abs() < 9e15 => Ok(Key::Int(*number as i64)),
-        _ => Err(Fail::Error("unsupported key type".to_owned())),
-    }
-}
-
-/// What an operator gives; `None` if the name is a function's.
-fn operator(name: &str, args: &[Cel]) -> Option<Given> {
-    Some(match (name, args) {
-        ("!_", [Cel::Bool(flag)]) => Ok(Cel::Bool(!flag)),
-        ("-_", [Cel::Int(number)]) => number.checked_neg().map(Cel::Int).ok_or_else(overflow),
-        ("-_", [Cel::Float(number)]) => Ok(Cel::Float(-number)),
-        ("_==_", [a, b]) => Ok(Cel::Bool(a == b)),
-        ("_!=_", [a, b]) => Ok(Cel::Bool(a != b)),
-        ("_<_" | "_<=_" | "_>_" | "_>=_", [a, b]) => compare(name, a, b),
-        ("_+_" | "_-_" | "_*_" | "_/_" | "_%_", [Cel::Int(a), Cel::Int(b)]) => arithmetic(name, *a, *b),
-        ("_+_", [Cel::Bytes(a), Cel::Bytes(b)]) => Ok(Cel::Bytes(Arc::new([a.as_slice(), b.as_slice()].concat()))),
-        ("_+_", [a, b]) => (a.clone() + b.clone()).map_err(|error| functions::described(&error)),
-        ("_-_", [a, b]) => (a.clone() - b.clone()).map_err(|error| functions::described(&error)),
-        ("_*_", [a, b]) => (a.clone() * b.clone()).map_err(|error| functions::described(&error)),
-        ("_/_", [a, b]) => (a.clone() / b.clone()).map_err(|error| functions::described(&error)),
-        ("_%_", [a, b]) => (a.clone() % b.clone()).map_err(|error| functions::described(&error)),
-        ("@in", [item, Cel::List(list)]) => Ok(Cel::Bool(list.contains(item))),
-        ("@in", [item, Cel::Map(map)]) => {
-            Ok(Cel::Bool(key(item).is_ok_and(|key| map.get(&key).is_some())))
-        }
-        ("_[_]" | "_[?_]", [container, at]) => index(name == "_[?_]", container, at),
-        ("!_" | "-_" | "@in", _) => Err(no_overload()),
-        _ => return None,
-    })
-}
-
-fn overflow() -> String {
-    "integer overflow".to_owned()
-}
-
-fn arithmetic(name: &str, a: i64, b: i64) -> Given {
-    let given = match name {
-        "_+_" => a.checked_add(b),
-        "_-_" => a.checked_sub(b),
-        "_*_" => a.checked_mul(b),
-        "_/_" if b == 0 => return Err("division by zero".to_owned()),
-        "_/_" => a.checked_div(b),
-        _ if b == 0 => return Err("modulus by zero".to_owned()),
-        _ => a.checked_rem(b),
-    };
-    given.map(Cel::Int).ok_or_else(overflow)
-}
-
-fn compare(name: &str, a: &Cel, b: &Cel) -> Given {
-    let numbers = matches!(a, Cel::Float(_)) || matches!(b, Cel::Float(_));
-    if let (Cel::Bytes(a), Cel::Bytes(b)) = (a, b) {
-        return Ok(Cel::Bool(holds(name, a.cmp(b))));
-    }
-    match a.partial_cmp(b) {
-        Some(order) if !matches!((a, b), (Cel::Null, _)) => Ok(Cel::Bool(holds(name, order))),
-        // No number compares with what is none.
-        None if numbers && a.is_number() && b.is_number() => Ok(Cel::Bool(false)),
-        _ => Err(no_overload()),
-    }
-}
-
-fn holds(name: &str, order: std::cmp::Ordering) -> bool {
-    match name {
-        "_<_" => order.is_lt(),
-        "_<=_" => order.is_le(),
-        "_>_" => order.is_gt(),
-        _ => order.is_ge(),
-    }
-}
-
-trait Number {
-    fn is_number(&self) -> bool;
-}
-
-impl Number for Cel {
-    fn is_number(&self) -> bool {
-        matches!(self, Cel::Int(_) | Cel::UInt(_) | Cel::Float(_))
-    }
-}
-
-fn index(is_optional: bool, container: &Cel, at: &Cel) -> Given {
-    let is_optional = is_optional || opened(container).is_some();
-    let container = match opened(container) {
-        Some(None) => return Ok(optional(None)),
-        Some(Some(inner)) => inner,
-        None => container,
-    };
-    let found = match (container, at) {
-        (Cel::List(list), Cel::Int(_) | Cel::UInt(_) | Cel::Float(_)) => {
-            let place = match at {
-                Cel::Int(place) => usize::try_from(*place).ok(),
-                Cel::UInt(place) => usize::try_from(*place).ok(),
-                Cel::Float(place) if place.fract() == 0.0 && *place >= 0.0 => Some(*place as usize),
-                _ => None,
-            };
-            place.and_then(|place| list.get(place)).cloned().ok_or_else(|| {
-                format!("index out of bounds: {}", shown(at))
-            })
-        }
-        (Cel::Map(map), at) => match key(at) {
-            Ok(key) => map.get(&key).cloned().ok_or_else(|| format!("no such key: {}", shown(at))),
-            Err(_) => Err(no_overload()),
-        },
-        _ => return Err(no_overload()),
-    };
-    if is_optional { Ok(optional(found.ok())) } else { found }
-}
-
-fn shown(value: &Cel) -> String {
-    match value {
-        Cel::String(text) => text.to_string(),
-        Cel::Int(number) => number.to_string(),
-        Cel::UInt(number) => number.to_string(),
-        Cel::Float(number) => number.to_string(),
-        Cel::Bool(flag) => flag.to_string(),
-        _ => String::new(),
-    }
-}
-
-/// Functions that do not look into what lists and maps hold.
-const SHALLOW: [&str; 14] = [
-    "_[_]", "_[?_]", "_+_", "size", "dyn", "type", "first", "last", "reverse", "slice", "optional.of", "hasValue",
-    "value", "orValue",
-];
-/// The most values that a function is given, all that lists and maps hold counted; a request holds
-/// fewer.
-const HEAVIEST: u64 = 4 << 20;
-
-/// What is left of `most` after a value and all that it holds; `None` if it holds more.
-fn weigh(most: u64, value: &Cel) -> Option<u64> {
-    let most = most.checked_sub(1)?;
-    match value {
-        Cel::List(list) => list.iter().try_fold(most, weigh),
-        Cel::Map(map) => map.map.values().try_fold(most, weigh),
-        Cel::Opaque(_) => opened(value).flatten().map_or(Some(most), |inner| weigh(most, inner)),
-        _ => Some(most),
-    }
-}
-
-/// What a call costs, seen before it is made; `None`: as large as what it gives.
-fn cost_before(name: &str, args: &[Cel]) -> Option<u64> {
-    let at = |index: usize| args.get(index).map_or(1, size);
-    Some(match name {
-        "startsWith" | "endsWith" => times(at(1), TRAVERSAL),
-        "bytes" | "strings.quote" | "format" => times(at(0), TRAVERSAL),
-        "string" if matches!(args, [Cel::Bytes(_)]) => times(at(0), TRAVERSAL),
-        "@in" if matches!(args, [_, Cel::List(_)]) => at(1),
-        "_==_" | "_!=_" | "_<_" | "_<=_" | "_>_" | "_>=_" => {
-            let scalar = matches!(args, [Cel::Opaque(_), _]);
-            if scalar { 1 } else { times(at(0).min(at(1)), TRAVERSAL) }
-        }
-        "_+_" if matches!(args, [Cel::String(_) | Cel::Bytes(_), _]) => times(at(0) + at(1), TRAVERSAL),
-        "contains" => times(at(0), TRAVERSAL) * times(at(1), TRAVERSAL),
-        "matches" | "find" | "findAll" => times(at(0) + 1, TRAVERSAL) * times(at(1), PATTERN),
-        "isSorted" | "sum" | "max" | "min" | "indexOf" | "lastIndexOf" => args.first().map_or(0, traversed),
-        "url" | "isURL" | "lowerAscii" | "upperAscii" | "substring" | "trim" | "jsonpatch.escapeKey" | "cidr"
-        | "isIP" | "isCIDR" | "quantity" | "isQuantity" | "semver" | "isSemver" => times(at(0), TRAVERSAL),
-        "ip" if matches!(args, [Cel::String(_)]) => times(at(0), TRAVERSAL),
-        "replace" | "split" | "ip.isCanonical" => times(at(0), 2.0 * TRAVERSAL),
-        // So many items are made.
-        "lists.range" => match args {
-            [Cel::Int(items)] => u64::try_from(*items).unwrap_or(0).max(1),
-            _ => 1,
-        },
-        "join" => return None,
-        // An address has 16 bytes at most.
-        "containsIP" => 4 + text_cost(args.get(1)),
-        "containsCIDR" => 7 + text_cost(args.get(1)),
-        "validate" => times(at(1) + 1, TRAVERSAL) * times(128, PATTERN),
-        "check" => AUTHORIZATION,
-        _ => 1,
-    })
-}
-
-fn text_cost(value: Option<&Cel>) -> u64 {
-    match value {
-        Some(Cel::String(text)) => times(text.len() as u64, TRAVERSAL),
-        _ => 0,
-    }
-}
-
-/// A pass over all that a value holds.
-fn traversed(value: &Cel) -> u64 {
-    match value {
-        Cel::String(text) => (text.len() as f64 * TRAVERSAL) as u64,
-        Cel::Bytes(bytes) => (bytes.len() as f64 * TRAVERSAL) as u64,
-        Cel::List(list) => list.iter().map(traversed).sum(),
-        Cel::Map(map) => {
-            let keys = map.map.keys().map(|key| if let Key::String(key) = key { (key.len() as f64 * TRAVERSAL) as u64 } else { 1 });
-            keys.sum::<u64>() + map.map.values().map(traversed).sum::<u64>()
-        }
-        _ => 1,
     }
 }

@@ -1,9 +1,8 @@
 //! What functions do. Those of the language are here; those of Kubernetes' libraries are
 //! kube-cel's, called through the language's own evaluator.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use kube_cel::KubeCelExt;
 use kube_cel::cel::common::ast::{CallExpr, Expr};
@@ -12,8 +11,10 @@ use kube_cel::cel::parser::Expression;
 use kube_cel::cel::{Context, ExecutionError, Value as Cel};
 use regex::Regex;
 
-/// Patterns that a thread keeps; more are compiled again.
-const PATTERNS: usize = 256;
+use crate::structural::pattern::compile;
+
+/// Patterns that are kept; more are compiled again. One takes some KiB, 8 MiB at most.
+const PATTERNS: usize = 64;
 /// Longest text that a function may make, bytes: more than a request holds.
 const LONGEST: usize = 8 << 20;
 /// Names of arguments in calls of kube-cel.
@@ -103,6 +104,10 @@ fn native(name: &str, args: &[Cel]) -> Option<Given> {
         ("matches", [Cel::String(a), Cel::String(b)]) => {
             Some(pattern(b).map(|pattern| Cel::Bool(pattern.is_match(a))))
         }
+        ("find", [Cel::String(a), Cel::String(b)]) => {
+            Some(pattern(b).map(|pattern| text(pattern.find(a).map_or("", |found| found.as_str()))))
+        }
+        ("findAll", [Cel::String(a), Cel::String(b), rest @ ..]) => Some(find_all(a, b, rest)),
         ("contains" | "startsWith" | "endsWith" | "matches", _) => Some(Err(no_overload())),
         ("dyn", [value]) => Some(Ok(value.clone())),
         ("type", [value]) => Some(Ok(type_value(type_of(value)))),
@@ -111,20 +116,25 @@ fn native(name: &str, args: &[Cel]) -> Option<Given> {
         ("uint", [value]) => Some(uint(value)),
         ("double", [value]) => Some(double(value)),
         ("string", [value]) => string(value),
-        ("bytes", [Cel::Bytes(_)]) | ("timestamp", [Cel::Timestamp(_)]) | ("duration", [Cel::Duration(_)]) => {
-            Some(Ok(args[0].clone()))
-        }
+        ("bytes", [Cel::Bytes(_)])
+        | ("timestamp", [Cel::Timestamp(_)])
+        | ("duration", [Cel::Duration(_)]) => Some(Ok(args[0].clone())),
         ("bytes", [Cel::String(text)]) => Some(Ok(Cel::Bytes(Arc::new(text.as_bytes().to_vec())))),
         ("timestamp", [Cel::Int(seconds)]) => Some(match jiff::Timestamp::from_second(*seconds) {
             Ok(time) => library(name, false, &[text(&time.to_string())]),
             Err(_) => Err("range".to_owned()),
         }),
         ("duration", [Cel::Int(nanos)]) => Some(library(name, false, &[text(&format!("{nanos}ns"))])),
+        _ => native_of_containers(name, args),
+    }
+}
+
+/// Functions of optionals, lists, times, and formats.
+fn native_of_containers(name: &str, args: &[Cel]) -> Option<Given> {
+    match (name, args) {
         ("optional.none", []) => Some(Ok(optional(None))),
         ("optional.of", [value]) => Some(Ok(optional(Some(value.clone())))),
-        ("optional.ofNonZeroValue", [value]) => {
-            Some(Ok(optional((!value.is_zero()).then(|| value.clone()))))
-        }
+        ("optional.ofNonZeroValue", [value]) => Some(Ok(optional((!value.is_zero()).then(|| value.clone())))),
         ("optional.unwrap" | "unwrapOpt", [Cel::List(list)]) => {
             let present = list.iter().filter_map(|item| opened(item).unwrap_or(Some(item)).cloned());
             Some(Ok(Cel::List(Arc::new(present.collect()))))
@@ -161,6 +171,17 @@ fn native(name: &str, args: &[Cel]) -> Option<Given> {
         ("reverse", [Cel::List(list)]) => Some(Ok(Cel::List(Arc::new(list.iter().rev().cloned().collect())))),
         _ => None,
     }
+}
+
+fn find_all(searched: &str, wanted: &str, limit: &[Cel]) -> Given {
+    let limit = match limit {
+        // A negative one is none.
+        [Cel::Int(limit)] => usize::try_from(*limit).unwrap_or(usize::MAX),
+        _ => usize::MAX,
+    };
+    let pattern = pattern(wanted)?;
+    let found = pattern.find_iter(searched).take(limit).map(|found| text(found.as_str()));
+    Ok(Cel::List(Arc::new(found.collect())))
 }
 
 fn of_optional(name: &str, value: &Cel, other: Option<&Cel>) -> Given {
@@ -315,22 +336,20 @@ fn utc(written: &str) -> String {
     format!("{time}{zone}")
 }
 
-/// A pattern, compiled once a thread.
-pub fn pattern(text: &str) -> Result<Regex, String> {
-    thread_local! {
-        static KNOWN: RefCell<BTreeMap<String, Regex>> = const { RefCell::new(BTreeMap::new()) };
+/// A pattern, compiled once for as long as it is among those used last; the dialect and the bounds
+/// are those of `pattern` in schemas.
+pub fn pattern(text: &str) -> Result<Arc<Regex>, String> {
+    static KNOWN: Mutex<BTreeMap<String, Arc<Regex>>> = Mutex::new(BTreeMap::new());
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(pattern) = known.get(text) {
+        return Ok(pattern.clone());
     }
-    KNOWN.with_borrow_mut(|known| {
-        if let Some(pattern) = known.get(text) {
-            return Ok(pattern.clone());
-        }
-        let pattern = Regex::new(text).map_err(|_| format!("error parsing regexp: `{text}`"))?;
-        if known.len() >= PATTERNS {
-            known.clear();
-        }
-        known.insert(text.to_owned(), pattern.clone());
-        Ok(pattern)
-    })
+    let pattern = Arc::new(compile(text)?);
+    if known.len() >= PATTERNS {
+        known.clear();
+    }
+    known.insert(text.to_owned(), pattern.clone());
+    Ok(pattern)
 }
 
 /// Calls a function of kube-cel.

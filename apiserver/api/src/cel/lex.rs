@@ -166,7 +166,8 @@ impl Lexer<'_> {
     fn string(&mut self, (length, raw, bytes): (usize, bool, bool)) -> Result<Token, Fault> {
         let at = self.at;
         let body = &self.source[at + length..];
-        let quote = if body.starts_with("\"\"\"") || body.starts_with("'''") { &body[..3] } else { &body[..1] };
+        let quote =
+            if body.starts_with("\"\"\"") || body.starts_with("'''") { &body[..3] } else { &body[..1] };
         let text = &body[quote.len()..];
         let mut found: Vec<u8> = Vec::new();
         let mut position = 0;
@@ -176,7 +177,8 @@ impl Lexer<'_> {
                 self.at = at + length + quote.len() + position + quote.len();
                 break;
             }
-            let Some(character) = rest.chars().next().filter(|c| quote.len() == 3 || !matches!(c, '\n' | '\r'))
+            let Some(character) =
+                rest.chars().next().filter(|c| quote.len() == 3 || !matches!(c, '\n' | '\r'))
             else {
                 let shown = &self.source[at..];
                 let shown = shown.lines().next().unwrap_or_default();

@@ -18,8 +18,10 @@ mod eval;
 pub mod functions;
 mod lex;
 mod macros;
+mod operators;
 mod parse;
 pub mod schema;
+mod spent;
 mod types;
 mod validate;
 
@@ -56,6 +58,10 @@ pub fn shown(source: &str, faults: &[Fault]) -> String {
     faults.iter().take(FAULTS).map(one).collect::<Vec<_>>().join("\n")
 }
 
+/// The stack that expressions are read on, bytes: 200 levels of 10 frames, 2 KiB each without
+/// optimization, and as much again.
+const STACK: usize = 8 * 1024 * 1024;
+
 /// Runs something that recurses deeply, on a stack that is large enough for it.
 pub fn on_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
@@ -67,10 +73,6 @@ pub fn on_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> T {
         }
     })
 }
-
-/// The stack that expressions are read on, bytes: 200 levels of 10 frames, 2 KiB each without
-/// optimization, and as much again.
-const STACK: usize = 8 * 1024 * 1024;
 
 #[cfg(test)]
 mod tests;

@@ -14,8 +14,23 @@ const NESTING: usize = 64;
 
 /// Words that are kept for later and cannot name anything.
 const RESERVED: [&str; 17] = [
-    "as", "break", "const", "continue", "else", "for", "function", "if", "import", "let", "loop", "package",
-    "namespace", "return", "var", "void", "while",
+    "as",
+    "break",
+    "const",
+    "continue",
+    "else",
+    "for",
+    "function",
+    "if",
+    "import",
+    "let",
+    "loop",
+    "package",
+    "namespace",
+    "return",
+    "var",
+    "void",
+    "while",
 ];
 
 const OPERAND: &str = "{'[', '{', '(', '.', '-', '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER}";
@@ -92,7 +107,11 @@ impl Parser<'_> {
 
     fn shown(&self) -> String {
         let token = self.peek();
-        if token.token == Token::End { "<EOF>".to_owned() } else { self.source[token.at..token.end].to_owned() }
+        if token.token == Token::End {
+            "<EOF>".to_owned()
+        } else {
+            self.source[token.at..token.end].to_owned()
+        }
     }
 
     fn unexpected<T>(&self, expected: &str) -> Result<T, Fault> {
@@ -281,7 +300,11 @@ impl Parser<'_> {
             Token::Name(_) => self.name(at),
             Token::Sign(".") => {
                 self.next += 1;
-                if matches!(self.peek().token, Token::Name(_)) { self.name(at) } else { self.unexpected("IDENTIFIER") }
+                if matches!(self.peek().token, Token::Name(_)) {
+                    self.name(at)
+                } else {
+                    self.unexpected("IDENTIFIER")
+                }
             }
             Token::Sign(word @ ("true" | "false" | "null")) => {
                 self.next += 1;

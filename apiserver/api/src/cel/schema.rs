@@ -68,9 +68,7 @@ impl<'s> Object<'s> {
                 let (_, ty) = named.fields.iter().find(|(name, _)| *name == field)?;
                 Some(written(ty).instance(&[Ty::Dyn, Ty::Dyn]))
             }
-            Self::Variables(known) => {
-                known.iter().find(|(name, _)| name == field).map(|(_, ty)| ty.clone())
-            }
+            Self::Variables(known) => known.iter().find(|(name, _)| name == field).map(|(_, ty)| ty.clone()),
             Self::Patch(_) => Some(Ty::Dyn),
         }
     }
@@ -134,13 +132,13 @@ pub fn most(schema: &Structural) -> u64 {
                 longest.unwrap_or(REQUEST - 2)
             }),
         },
-        Some(Kind::Array) => checks.and_then(|c| c.max_items).unwrap_or_else(|| {
-            (REQUEST - 2) / (schema.items.as_deref().map_or(1, least) + 1)
-        }),
+        Some(Kind::Array) => checks
+            .and_then(|c| c.max_items)
+            .unwrap_or_else(|| (REQUEST - 2) / (schema.items.as_deref().map_or(1, least) + 1)),
         Some(Kind::Object) => match &schema.additional {
-            Additional::Schema(values) => checks
-                .and_then(|c| c.max_properties)
-                .unwrap_or_else(|| (REQUEST - 2) / (least(values) + 6)),
+            Additional::Schema(values) => {
+                checks.and_then(|c| c.max_properties).unwrap_or_else(|| (REQUEST - 2) / (least(values) + 6))
+            }
             _ => 0,
         },
         _ => 0,
@@ -182,8 +180,27 @@ pub fn most_often(schema: &Structural) -> u64 {
 
 /// Words of the language, which cannot be names.
 const RESERVED: [&str; 21] = [
-    "true", "false", "null", "in", "as", "break", "const", "continue", "else", "for", "function", "if",
-    "import", "let", "loop", "package", "namespace", "return", "var", "void", "while",
+    "true",
+    "false",
+    "null",
+    "in",
+    "as",
+    "break",
+    "const",
+    "continue",
+    "else",
+    "for",
+    "function",
+    "if",
+    "import",
+    "let",
+    "loop",
+    "package",
+    "namespace",
+    "return",
+    "var",
+    "void",
+    "while",
 ];
 
 /// A property's name in an expression: `a-b` is `a__dash__b`; `None` if it has none.

@@ -75,9 +75,7 @@ impl<'s> Ty<'s> {
             (Self::Map(a, x), Self::Map(b, y)) => a.same(b) && x.same(y),
             (Self::Object(a), Self::Object(b)) => a.same(b),
             (Self::Param(a), Self::Param(b)) => a == b,
-            (a, b) => {
-                std::mem::discriminant(a) == std::mem::discriminant(b) && a.word() == b.word()
-            }
+            (a, b) => std::mem::discriminant(a) == std::mem::discriminant(b) && a.word() == b.word(),
         }
     }
 }
@@ -180,8 +178,10 @@ impl<'s> Bindings<'s> {
             return true;
         }
         match (a, b) {
-            (Ty::Null, Ty::Null | Ty::Object(_) | Ty::Duration | Ty::Timestamp | Ty::Opaque(_))
-            | (Ty::Object(_) | Ty::Duration | Ty::Timestamp | Ty::Opaque(_), Ty::Null) => true,
+            (Ty::Null, other) | (other, Ty::Null) => matches!(
+                other,
+                Ty::Null | Ty::Object(_) | Ty::Duration | Ty::Timestamp | Ty::Opaque(_) | Ty::Optional(_)
+            ),
             (Ty::List(a), Ty::List(b)) | (Ty::Optional(a), Ty::Optional(b)) => self.assignable(a, b),
             (Ty::Map(a, x), Ty::Map(b, y)) => self.assignable(a, b) && self.assignable(x, y),
             (a, b) => a.same(b),

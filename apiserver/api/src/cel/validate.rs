@@ -6,9 +6,7 @@ use super::functions;
 pub fn literal_fault(function: &str, text: &str) -> bool {
     match function {
         "matches" => functions::pattern(text).is_err(),
-        "duration" | "timestamp" => {
-            functions::call(function, false, &[functions::text(text)]).is_err()
-        }
+        "duration" | "timestamp" => functions::call(function, false, &[functions::text(text)]).is_err(),
         _ => false,
     }
 }

@@ -3,6 +3,8 @@
 use serde_json::{Value, json};
 
 use super::{Object, fill, object, with_spec};
+use crate::meta;
+use crate::validation::same;
 
 /// Defaults of a PersistentVolume.
 pub fn volume(value: &mut Value) {
@@ -76,6 +78,14 @@ pub fn class(value: &mut Value) {
     if let Value::Object(map) = value {
         fill(map, "reclaimPolicy", "Delete");
         fill(map, "volumeBindingMode", "Immediate");
+    }
+}
+
+/// A CSIDriver's spec is counted from its first change on. Arguments: new, old.
+pub fn prepare_update_csi_driver(new: &mut Value, old: &Value) {
+    if !same(new.get("spec"), old.get("spec")) {
+        let generation = meta::generation(old) + 1;
+        meta::set(new, "generation", generation);
     }
 }
 

@@ -48,6 +48,9 @@ pub struct Definition {
     pub terminating: bool,
     /// Changes whenever something does that objects are served by.
     pub hash: u64,
+    /// The same, but for whether the definition goes: objects that are deleted with it are still
+    /// told to those who watch.
+    pub shape: u64,
     versions: Vec<Version>,
     source: Source,
 }
@@ -134,7 +137,9 @@ impl Definition {
         let terminating = meta::deletion_timestamp(&object).is_some();
         let established = condition_is_true(&object, "Established");
         let mut hasher = DefaultHasher::new();
-        (raw.spec.get(), names.to_string(), terminating, established, meta::uid(&object)).hash(&mut hasher);
+        (raw.spec.get(), names.to_string(), established, meta::uid(&object)).hash(&mut hasher);
+        let shape = hasher.finish();
+        terminating.hash(&mut hasher);
         let webhook = spec.conversion["strategy"] == "Webhook";
         Some(Self {
             name: meta::name(&object).to_owned(),
@@ -152,6 +157,7 @@ impl Definition {
             accepted: condition_is_true(&object, "NamesAccepted"),
             terminating,
             hash: hasher.finish(),
+            shape,
             versions,
             source,
         })

@@ -56,6 +56,13 @@ pub fn default(definition: &mut Value) {
     if spec.get("preserveUnknownFields") == Some(&Value::Bool(false)) {
         spec.remove("preserveUnknownFields");
     }
+    // Whoever takes all of them away does not mean that nothing was ever stored.
+    let stored = storage_version(definition).map(|version| json!([version]));
+    if let (Some(stored), Some(Value::Object(status))) = (stored, definition.get_mut("status"))
+        && status.get("storedVersions").and_then(Value::as_array).is_none_or(Vec::is_empty)
+    {
+        status.insert("storedVersions".to_owned(), stored);
+    }
 }
 
 /// The status of a new definition: the version that its objects will be stored in.

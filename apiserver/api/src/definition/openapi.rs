@@ -188,8 +188,7 @@ fn operation(resource: &Resource, verb: &str, id: &str, target: &str, dialect: D
             let entry = json!({"schema": schema});
             let content = json!({"application/json": entry, "application/yaml": entry});
             let answer = |text: &str| json!({"description": text, "content": content});
-            operation["responses"] =
-                json!({"200": answer("OK"), "401": {"description": "Unauthorized"}});
+            operation["responses"] = json!({"200": answer("OK"), "401": {"description": "Unauthorized"}});
             for (code, text) in further_answers(verb) {
                 operation["responses"][code] = answer(text);
             }
@@ -202,8 +201,7 @@ fn operation(resource: &Resource, verb: &str, id: &str, target: &str, dialect: D
         }
         Dialect::V2 => {
             let answer = |text: &str| json!({"description": text, "schema": schema});
-            operation["responses"] =
-                json!({"200": answer("OK"), "401": {"description": "Unauthorized"}});
+            operation["responses"] = json!({"200": answer("OK"), "401": {"description": "Unauthorized"}});
             for (code, text) in further_answers(verb) {
                 operation["responses"][code] = answer(text);
             }

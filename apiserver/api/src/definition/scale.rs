@@ -32,31 +32,27 @@ impl Custom {
         let Some(scale) = self.scale() else { return Vec::new() };
         let mut errors = Vec::new();
         let mut number = |path: &str| {
-            let Some(value) = walk(object, path).filter(|v| !v.is_null()) else { return };
-            let detail = match value.as_i64() {
-                None => format!(
-                    "{path} accessor error: {value} is of the type {}, expected int64",
-                    go_type(value)
-                ),
-                Some(n) if n < 0 => "should be a non-negative integer".to_owned(),
-                Some(n) if n > i64::from(i32::MAX) => format!("should be less than or equal to {}", i32::MAX),
-                Some(_) => return,
+            // Kubernetes shows no number where it found none.
+            let (shown, detail) = match read(object, path, "int64", Value::is_i64) {
+                Err(why) => (0, why),
+                Ok(value) => match value.and_then(Value::as_i64).unwrap_or(0) {
+                    n if n < 0 => (n, "should be a non-negative integer".to_owned()),
+                    n if n > i64::from(i32::MAX) => {
+                        (n, format!("should be less than or equal to {}", i32::MAX))
+                    }
+                    _ => return,
+                },
             };
-            errors.push(FieldError::invalid(path, value, &detail));
+            errors.push(FieldError::invalid(path, &shown.into(), &detail));
         };
         if written == Written::Main {
             number(&scale.spec_replicas);
         }
         number(&scale.status_replicas);
-        if let Some(value) =
-            walk(object, &scale.selector).filter(|v| !scale.selector.is_empty() && !v.is_string())
+        if !scale.selector.is_empty()
+            && let Err(why) = read(object, &scale.selector, "string", Value::is_string)
         {
-            let detail = format!(
-                "{} accessor error: {value} is of the type {}, expected string",
-                scale.selector,
-                go_type(value)
-            );
-            errors.push(FieldError::invalid(scale.selector.as_str(), value, &detail));
+            errors.push(FieldError::invalid(scale.selector.as_str(), &"".into(), &why));
         }
         errors
     }
@@ -82,8 +78,10 @@ impl Custom {
                 status["selector"] = selector.into();
             }
         }
-        Ok(json!({"kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": metadata,
-            "spec": {"replicas": replicas}, "status": status}))
+        // No replicas are not written.
+        let spec = if replicas == 0 { json!({}) } else { json!({"replicas": replicas}) };
+        Ok(json!({"kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": metadata, "spec": spec,
+            "status": status}))
     }
 
     /// Sets the number of replicas that `scale` wants.
@@ -102,6 +100,38 @@ impl Custom {
 
 fn walk<'v>(object: &'v Value, path: &str) -> Option<&'v Value> {
     path.trim_start_matches('.').split('.').try_fold(object, |value, name| value.get(name))
+}
+
+/// The value at a path, or why there can be none of that type. What is not there is no error.
+fn read<'v>(
+    object: &'v Value,
+    path: &str,
+    wanted: &str,
+    holds: fn(&Value) -> bool,
+) -> Result<Option<&'v Value>, String> {
+    let wrong = |value: &Value, wanted: &str| {
+        let shown = value.as_str().map_or_else(|| shown(value), str::to_owned);
+        format!("{path} accessor error: {shown} is of the type {}, expected {wanted}", go_type(value))
+    };
+    let mut place = object;
+    for name in path.trim_start_matches('.').split('.') {
+        if !place.is_object() {
+            return Err(wrong(place, "map[string]interface{}"));
+        }
+        match place.get(name) {
+            None => return Ok(None),
+            Some(value) => place = value,
+        }
+    }
+    if place.is_null() || holds(place) { Ok(Some(place)) } else { Err(wrong(place, wanted)) }
+}
+
+/// A number as Go's `%v` writes it: a whole one without a fraction.
+fn shown(value: &Value) -> String {
+    match value.as_f64() {
+        Some(number) if value.is_f64() && number.fract() == 0.0 && number.abs() < 1e21 => format!("{number}"),
+        _ => value.to_string(),
+    }
 }
 
 fn go_type(value: &Value) -> &'static str {

@@ -47,7 +47,8 @@ pub fn validate(definition: &Value) -> Vec<FieldError> {
     let spec = &definition["spec"];
     let wanted = format!("{}.{}", text(&spec["names"], "plural"), text(spec, "group"));
     errors.extend(metadata::validate(definition, names::dns_subdomain));
-    if meta::name(definition) != wanted {
+    let name = meta::name(definition);
+    if name != wanted && !(name.is_empty() && wanted == ".") {
         let detail = "must be spec.names.plural+\".\"+spec.group";
         errors.invalid("metadata.name", &json!(meta::name(definition)), detail);
     }
@@ -367,17 +368,17 @@ fn webhook_url(url: &str, path: &str, errors: &mut Errors) {
     if let Some((_, fragment)) = rest.split_once('#') {
         errors.invalid(path, &json!(fragment), "fragments are not permitted in the URL");
     }
-    if let Some((_, query)) = rest.split_once('?') {
+    if let Some((_, query)) = rest.split('#').next().and_then(|rest| rest.split_once('?')) {
         errors.invalid(path, &json!(query), "query parameters are not permitted in the URL");
     }
 }
 
 fn webhook_service(service: &Value, path: &str, errors: &mut Errors) {
     if text(service, "name").is_empty() {
-        errors.required(format!("{path}.name"), "service name is required");
+        errors.required(format!("{path}.name"), "");
     }
     if text(service, "namespace").is_empty() {
-        errors.required(format!("{path}.namespace"), "service namespace is required");
+        errors.required(format!("{path}.namespace"), "");
     }
     if let Some(port) = service.get("port").and_then(Value::as_i64).filter(|p| !(1..=65535).contains(p)) {
         let detail = "port is not valid: must be between 1 and 65535, inclusive";
@@ -386,9 +387,13 @@ fn webhook_service(service: &Value, path: &str, errors: &mut Errors) {
     let Some(target) = service.get("path").and_then(Value::as_str) else { return };
     if !target.is_empty() && target != "/" && !target.starts_with('/') {
         errors.invalid(format!("{path}.path"), &json!(target), "must start with a '/'");
-    } else if target.trim_end_matches('/').contains("//") {
-        let detail = "segment may not be empty";
-        errors.invalid(format!("{path}.path"), &json!(target), detail);
+    }
+    let steps = target.strip_prefix('/').unwrap_or(target);
+    let steps: Vec<&str> = steps.strip_suffix('/').unwrap_or(steps).split('/').collect();
+    for (i, step) in steps.iter().enumerate().filter(|_| !matches!(target, "" | "/" | "//")) {
+        if step.is_empty() {
+            errors.invalid(format!("{path}.path"), &json!(target), &format!("segment[{i}] may not be empty"));
+        }
     }
 }
 
@@ -396,7 +401,9 @@ fn status_errors(definition: &Value, errors: &mut Errors) {
     let status = &definition["status"];
     errors.extend(names_errors(&status["acceptedNames"], "status.acceptedNames"));
     let stored = items(status, "storedVersions");
-    let (path, shown) = ("status.storedVersions", json!(stored));
+    let path = "status.storedVersions";
+    // Kubernetes has no list where it is empty.
+    let shown = if stored.is_empty() { Value::Null } else { json!(stored) };
     if stored.is_empty() {
         errors.invalid(path, &shown, "must have at least one stored version");
         return;

@@ -219,11 +219,11 @@ fn entry(id: &ManagerId, owned: &Owned) -> Value {
     Value::Object(map)
 }
 
-/// Whether a client asks to forget all managers: an empty list, or one empty entry.
+/// Whether a client asks to forget all managers: by one empty entry. An empty list asks for nothing, so
+/// that who does not know of managers takes none away.
 pub fn is_reset(object: &Value) -> bool {
     let entries = crate::meta::at(object, "/metadata/managedFields").and_then(Value::as_array);
     match entries.map(Vec::as_slice) {
-        Some([]) => true,
         Some([Value::Object(entry)]) => entry.is_empty(),
         _ => false,
     }
@@ -305,9 +305,9 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_list_and_an_empty_entry_are_a_reset() {
+    fn an_empty_entry_is_a_reset_and_an_empty_list_is_none() {
         for (fields, reset) in [
-            (json!([]), true),
+            (json!([]), false),
             (json!([{}]), true),
             (Value::Null, false),
             (json!([{}, {}]), false),

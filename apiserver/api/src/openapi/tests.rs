@@ -93,9 +93,11 @@ fn v3_keeps_descriptions_beside_references_and_carries_merge_semantics() {
     let container = &schemas["io.k8s.api.core.v1.Container"]["properties"];
     let policies = serde_json::json!(["Always", "IfNotPresent", "Never"]);
     assert_eq!(container["imagePullPolicy"]["enum"], policies);
-    assert!(unpack(v2_gz())["definitions"]["io.k8s.api.core.v1.Container"]["properties"]["imagePullPolicy"]
-        .get("enum")
-        .is_none());
+    assert!(
+        unpack(v2_gz())["definitions"]["io.k8s.api.core.v1.Container"]["properties"]["imagePullPolicy"]
+            .get("enum")
+            .is_none()
+    );
     let modes = &schemas["io.k8s.api.core.v1.PersistentVolumeClaimSpec"]["properties"]["accessModes"];
     assert_eq!(modes["items"]["enum"][0], "ReadOnlyMany");
     let port = &schemas["io.k8s.apimachinery.pkg.util.intstr.IntOrString"];

@@ -130,9 +130,8 @@ impl<'a> Walk<'a> {
         for (key, value) in map {
             self.path.push('.');
             self.path.push_str(key);
-            self.keys.push(key);
+            // Go names the field that holds the map, not the key.
             self.value(owner, element, value);
-            self.keys.pop();
             self.path.truncate(length);
         }
     }

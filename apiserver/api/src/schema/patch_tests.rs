@@ -229,11 +229,7 @@ fn malformed_patches_are_refused_in_kubernetes_words() {
             400,
             "invalid patch format of setElementOrder list",
         ),
-        (
-            json!({"spec": {"$deleteFromPrimitiveList/x": 7}}),
-            400,
-            "invalid patch format of primitive list",
-        ),
+        (json!({"spec": {"$deleteFromPrimitiveList/x": 7}}), 400, "invalid patch format of primitive list"),
     ];
     for (patch, code, message) in bad {
         let error = strategic_merge(POD, &mut current.clone(), &patch).expect_err(&patch.to_string());

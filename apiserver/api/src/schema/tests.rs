@@ -113,7 +113,7 @@ fn wrong_types_read_as_those_of_the_decoder() {
         (
             "/metadata/labels/app",
             json!(7),
-            "json: cannot unmarshal number into Go struct field ObjectMeta.metadata.labels.app of type string",
+            "json: cannot unmarshal number into Go struct field ObjectMeta.metadata.labels of type string",
         ),
         (
             "/spec/template/spec/containers/0/resources/limits/memory",

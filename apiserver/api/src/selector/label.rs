@@ -75,16 +75,19 @@ impl LabelSelector {
             return Ok(Self::everything());
         }
         loop {
+            if !matches!(parser.peek(), Token::Word(_) | Token::Not) {
+                return Err(unexpected(parser.peek(), "!, identifier, or 'end of string'"));
+            }
             requirements.push(parser.requirement()?);
             match parser.next() {
                 Token::End => break,
                 Token::Comma => {
                     // A comma must be followed by another requirement.
                     if !matches!(parser.peek(), Token::Word(_) | Token::Not) {
-                        return Err(expected(parser.peek(), "identifier after ','"));
+                        return Err(unexpected(parser.peek(), "identifier after ','"));
                     }
                 }
-                other => return Err(expected(&other, "',' or 'end of string'")),
+                other => return Err(unexpected(&other, "',' or 'end of string'")),
             }
         }
         requirements.sort_by(|a: &Requirement, b| a.key.cmp(&b.key));
@@ -279,6 +282,12 @@ fn tokens(text: &str) -> Vec<Token> {
     tokens
 }
 
+/// Something else than a requirement was found.
+fn unexpected(found: &Token, what: &str) -> ApiError {
+    ApiError::bad_request(format!("found '{}', expected: {what}", found.text()))
+}
+
+/// Something was found in a requirement that does not belong there.
 fn expected(found: &Token, what: &str) -> ApiError {
     ApiError::bad_request(format!("unable to parse requirement: found '{}', expected: {what}", found.text()))
 }
@@ -306,29 +315,28 @@ impl Parser {
         }
         let key = match self.next() {
             Token::Word(word) => word,
-            other => return Err(expected(&other, "!, identifier, or 'end of string'")),
+            other => return Err(expected(&other, "identifier")),
         };
         if absent {
             return requirement(key, Operator::DoesNotExist, BTreeSet::new());
         }
-        let single = |parser: &mut Self| BTreeSet::from([parser.word()]);
         match self.peek().clone() {
             Token::End | Token::Comma => requirement(key, Operator::Exists, BTreeSet::new()),
             Token::Equals => {
                 self.at += 1;
-                requirement(key, Operator::In, single(self))
+                requirement(key, Operator::In, [self.word()?].into())
             }
             Token::NotEquals => {
                 self.at += 1;
-                requirement(key, Operator::NotIn, single(self))
+                requirement(key, Operator::NotIn, [self.word()?].into())
             }
             Token::Greater => {
                 self.at += 1;
-                requirement(key, Operator::GreaterThan, single(self))
+                requirement(key, Operator::GreaterThan, [self.word()?].into())
             }
             Token::Less => {
                 self.at += 1;
-                requirement(key, Operator::LessThan, single(self))
+                requirement(key, Operator::LessThan, [self.word()?].into())
             }
             Token::Word(word) if word == "in" || word == "notin" => {
                 self.at += 1;
@@ -340,14 +348,15 @@ impl Parser {
         }
     }
 
-    /// The value after a comparison; may be empty.
-    fn word(&mut self) -> String {
+    /// The value after a comparison; may be empty where the requirement ends.
+    fn word(&mut self) -> Result<String, ApiError> {
         match self.peek().clone() {
             Token::Word(word) => {
                 self.at += 1;
-                word
+                Ok(word)
             }
-            _ => String::new(),
+            Token::End | Token::Comma => Ok(String::new()),
+            other => Err(expected(&other, "identifier")),
         }
     }
 
@@ -357,8 +366,11 @@ impl Parser {
             other => return Err(expected(&other, "'('")),
         }
         let mut values = BTreeSet::new();
+        if !matches!(self.peek(), Token::Word(_) | Token::Comma | Token::Close) {
+            return Err(expected(self.peek(), "',', ')' or identifier"));
+        }
         loop {
-            values.insert(self.word());
+            values.insert(if *self.peek() == Token::Close { String::new() } else { self.word()? });
             match self.next() {
                 Token::Comma => {}
                 Token::Close => return Ok(values),
@@ -417,7 +429,30 @@ mod tests {
         {
             let error = LabelSelector::parse(text).expect_err(text);
             assert_eq!((error.code, error.reason), (400, "BadRequest"), "{text}");
-            assert!(error.message.contains("unable to parse requirement"), "{text}: {}", error.message);
+        }
+        for (text, message) in [
+            ("a in (", "unable to parse requirement: found '', expected: ',', ')' or identifier"),
+            ("a in (b", "unable to parse requirement: found '', expected: ',' or ')'"),
+            ("a===b", "unable to parse requirement: found '=', expected: identifier"),
+            ("!", "unable to parse requirement: found '', expected: identifier"),
+            // What stands between requirements is no part of one.
+            ("=b", "found '=', expected: !, identifier, or 'end of string'"),
+            ("(a)", "found '(', expected: !, identifier, or 'end of string'"),
+            ("a=b c", "found 'c', expected: ',' or 'end of string'"),
+            ("a=b,", "found '', expected: identifier after ','"),
+        ] {
+            assert_eq!(LabelSelector::parse(text).expect_err(text).message, message);
+        }
+        let long = "x".repeat(64);
+        assert_eq!(
+            LabelSelector::parse(&format!("a={long}")).unwrap_err().message,
+            format!(
+                "unable to parse requirement: values[0][a]: Invalid value: \"{long}\": must be no more than 63 bytes"
+            )
+        );
+        for (text, values) in [("a in ()", &[""][..]), ("a in (b,)", &["", "b"]), ("a=", &[""])] {
+            let selector = LabelSelector::parse(text).unwrap();
+            assert!(selector.requirements()[0].values.iter().eq(values), "{text}");
         }
     }
 

@@ -77,14 +77,20 @@ impl Walk {
     }
 
     fn metadata(&mut self, metadata: &mut Value, path: &Path<'_>) -> Result<(), String> {
+        if metadata.is_null() {
+            return Ok(());
+        }
         let mut problems = schema::check(OBJECT_META, metadata);
         if !problems.type_errors.is_empty() && self.lenient {
             drop_malformed(metadata);
             problems = schema::check(OBJECT_META, metadata);
         }
         if let Some(error) = problems.type_errors.first() {
-            let path = path.field("metadata");
-            return Err(format!("{path}: Invalid value: {metadata}: {error}"));
+            // That of the object itself is decoded before anything has a path.
+            return Err(match path {
+                Path::Root => error.clone(),
+                _ => format!("{}: Invalid value: {metadata}: {error}", path.field("metadata")),
+            });
         }
         let at = path.field("metadata").to_string();
         for unknown in problems.unknown_fields {

@@ -93,9 +93,14 @@ impl Format {
         rows.iter().find(|row| plain(row.name) == plain(name)).map(Self)
     }
 
-    /// As messages spell it.
+    /// Its name without hyphens, as rules know it.
     pub fn name(self) -> &'static str {
         self.0.name
+    }
+
+    /// As messages about values spell it.
+    pub fn shown(self) -> &'static str {
+        if self.0.name == "datetime" { "date-time" } else { self.0.name }
     }
 
     /// Whether a text has the format; formats of numbers say nothing about texts.

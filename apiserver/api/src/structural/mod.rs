@@ -23,7 +23,7 @@ mod lists;
 mod messages;
 mod numbers;
 mod path;
-mod pattern;
+pub(crate) mod pattern;
 mod prune;
 mod schema_rules;
 mod shape;

@@ -103,8 +103,13 @@ fn errors_of_scalars_read_as_those_of_kubernetes() {
             "spec.replicas: Invalid value: -1: spec.replicas in body should be greater than or equal to 0 (FieldValueInvalid)",
         ),
         (
-            json!({"ratio": 0}),
-            "spec.ratio: Invalid value: 0: spec.ratio in body should be greater than 0 (FieldValueInvalid)",
+            json!({"ratio": -0.5}),
+            "spec.ratio: Invalid value: -0.5: spec.ratio in body should be greater than 0 (FieldValueInvalid)",
+        ),
+        (
+            // A whole number is compared with what is whole of the factor.
+            json!({"ratio": 1}),
+            "spec.ratio: Invalid value: 0: factor MultipleOf declared for spec.ratio must be positive: 0 (FieldValueInvalid)",
         ),
         (
             json!({"ratio": 0.7}),
@@ -137,8 +142,19 @@ fn errors_of_scalars_read_as_those_of_kubernetes() {
         ),
     ];
     for (spec, wanted) in table {
-        assert_eq!(texts(&schema.validate(&json!({"spec": spec}))), [wanted], "{spec}");
+        assert_eq!(texts(&schema.validate(&json!({"spec": spec})))[0], wanted, "{spec}");
     }
+}
+
+#[test]
+fn numbers_that_are_not_whole_are_refused_twice() {
+    let twice = texts(&one_of_each().validate(&json!({"spec": {"replicas": 1.5}})));
+    assert_eq!(
+        twice[1..],
+        [
+            "<nil>: Invalid value: \"\": Checked value must be of type integer (default format) in spec.replicas (FieldValueInvalid)"
+        ]
+    );
 }
 
 #[test]

@@ -117,7 +117,7 @@ fn type_error(schema: &Structural, value: &Value, path: &Path<'_>) -> Option<Fie
             Value::Number(_) => "int64",
             _ => "",
         };
-        return Some(messages::wrong_type(path, format.name(), shown));
+        return Some(messages::wrong_type(path, format.shown(), shown));
     }
     Some(messages::wrong_type(path, kind.as_str(), found))
 }
@@ -213,7 +213,7 @@ fn scalar(schema: &Structural, checks: &Checks, value: &Value, path: &Path<'_>, 
                 outcome.checks += 1;
             }
             if let Some(format) = checks.format.filter(|f| !f.accepts(text)) {
-                outcome.add(messages::wrong_type(path, format.name(), text));
+                outcome.add(messages::wrong_type(path, format.shown(), text));
             }
         }
         Value::Number(number) => {
@@ -247,6 +247,11 @@ fn number_errors(
     outcome: &mut Outcome,
 ) {
     let Some(float) = number.as_f64() else { return };
+    if schema.kind == Some(Kind::Integer) && checks.format.is_none() && !is_integer(value) {
+        // Said once more where numbers are compared, and Kubernetes has no field for it there.
+        let text = format!("Checked value must be of type integer (default format) in {path}");
+        outcome.add(FieldError::invalid("<nil>", &Value::from(""), &text));
+    }
     if let Some(format) = checks.format.filter(|f| f.is_number()) {
         let fits = match format.name() {
             "int32" => {
@@ -264,9 +269,13 @@ fn number_errors(
         }
     }
     if let Some(factor) = checks.multiple_of {
+        // Kubernetes compares whole numbers with whole factors: what follows the point is lost.
+        let factor = if number.is_f64() { factor } else { factor.trunc() };
         if factor <= 0.0 {
             let text = format!("factor MultipleOf declared for {path} must be positive: {factor}");
-            outcome.add(FieldError::invalid(path.to_string(), value, &text));
+            // What is shown is the factor, not the value.
+            let shown = if factor.fract() == 0.0 { Value::from(factor as i64) } else { Value::from(factor) };
+            outcome.add(FieldError::invalid(path.to_string(), &shown, &text));
         } else if !is_multiple(number, float, factor) {
             outcome.add(messages::refused(path, value, &format!("should be a multiple of {factor}")));
         }

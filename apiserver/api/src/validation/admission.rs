@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::{Errors, items, label_selector, names, text, with_metadata};
-use crate::error::FieldError;
 use crate::cel::{self, Admission, Expected};
+use crate::error::FieldError;
 
 const OPERATIONS: [&str; 5] = ["*", "CONNECT", "CREATE", "DELETE", "UPDATE"];
 /// Versions of AdmissionReview that an apiserver can send.
@@ -101,6 +101,7 @@ fn reviews(hook: &Value, path: &str, errors: &mut Errors) {
         let path = format!("{path}[{index}]");
         if !seen.insert(version) {
             errors.invalid(path.as_str(), &json!(version), "duplicate version");
+            continue;
         }
         errors.faults(&path, version, names::dns_1035_label(version));
     }
@@ -139,39 +140,46 @@ fn alone(list: &[Value], path: &str, what: &str, errors: &mut Errors) {
     }
 }
 
-/// `pods`, `pods/*`, `*/scale`, `*`, `*/*`; none may be part of another.
+/// `pods`, `pods/*`, `*/scale`, `*`, `*/*`; none may be part of one that stands before it.
 fn resources(list: &[Value], path: &str, errors: &mut Errors) {
     if list.is_empty() {
         errors.required(path, "");
         return;
     }
     let (mut whole, mut subresources) = (BTreeSet::new(), BTreeSet::new());
+    // The last name without a subresource decides, as in Kubernetes.
+    let mut plain = false;
     for (index, name) in list.iter().filter_map(Value::as_str).enumerate() {
         let path = format!("{path}[{index}]");
-        match name.split_once('/') {
-            _ if name.is_empty() => errors.required(path, ""),
-            Some(("*", "*")) if list.len() > 1 => {
-                let path = path.rsplit_once('[').map_or("", |(list, _)| list);
-                let detail = "if '*/*' is present, must not specify other resources";
-                errors.invalid(path, &json!(list), detail);
-                return;
-            }
-            Some((resource, "*")) if resource != "*" => drop(whole.insert(resource)),
-            Some(("*", subresource)) if subresource != "*" => drop(subresources.insert(subresource)),
-            _ => {}
+        if name.is_empty() {
+            errors.required(path, "");
+            continue;
         }
-    }
-    for (index, name) in list.iter().filter_map(Value::as_str).enumerate() {
-        let path = format!("{path}[{index}]");
-        let Some((resource, subresource)) = name.split_once('/') else { continue };
-        if subresource != "*" && whole.contains(resource) {
+        let Some((resource, subresource)) = name.split_once('/') else {
+            plain = name != "*";
+            continue;
+        };
+        if whole.contains(resource) {
             let detail = format!("if '{resource}/*' is present, must not specify {name}");
             errors.invalid(path.as_str(), &json!(name), &detail);
         }
-        if resource != "*" && subresources.contains(subresource) {
+        if subresources.contains(subresource) {
             let detail = format!("if '*/{subresource}' is present, must not specify {name}");
             errors.invalid(path, &json!(name), &detail);
         }
+        if subresource == "*" {
+            whole.insert(resource);
+        }
+        if resource == "*" {
+            subresources.insert(subresource);
+        }
+    }
+    if list.len() > 1 && list.iter().any(|name| name == "*/*") {
+        errors.invalid(path, &json!(list), "if '*/*' is present, must not specify other resources");
+    }
+    if plain && list.iter().any(|name| name == "*") {
+        let detail = "if '*' is present, must not specify other resources without subresources";
+        errors.invalid(path, &json!(list), detail);
     }
 }
 

@@ -76,9 +76,8 @@ impl Rules {
         if target(spec) == target(before) {
             self.target = Versions::Any;
         }
-        let mut described = items(before, "metrics").iter().filter_map(|metric| {
-            (text(metric, "type") == "Object").then(|| &metric["object"]["describedObject"])
-        });
+        let objects = items(before, "metrics").iter().filter(|metric| text(metric, "type") == "Object");
+        let mut described = objects.map(|metric| &metric["object"]["describedObject"]);
         if described.any(|object| version_fault(text(object, "apiVersion"), self.described).is_some()) {
             self.described = Versions::Any;
         }

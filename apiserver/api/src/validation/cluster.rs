@@ -21,9 +21,13 @@ const SYSTEM_PRIORITIES: [(&str, i64); 2] =
 /// Errors of a Namespace.
 pub fn namespace(object: &Value) -> Vec<FieldError> {
     let mut errors = Errors(metadata::of_builtin(object, names::dns_label));
-    for finalizer in items(&object["spec"], "finalizers").iter().filter_map(Value::as_str) {
-        let path = "spec.finalizers";
-        errors.faults(path, finalizer, names::qualified_name(finalizer));
+    for (index, finalizer) in
+        items(&object["spec"], "finalizers").iter().filter_map(Value::as_str).enumerate()
+    {
+        // Only the list as a whole is named when a Namespace is created.
+        let new = super::is_new(object);
+        let path = if new { "spec.finalizers".to_owned() } else { format!("spec.finalizers[{index}]") };
+        errors.faults(&path, finalizer, names::qualified_name(finalizer));
         let standard = matches!(finalizer, "kubernetes" | "orphan" | "foregroundDeletion");
         if !finalizer.contains('/') && !standard {
             let detail = "name is neither a standard finalizer name nor is it fully qualified";

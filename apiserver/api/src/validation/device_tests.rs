@@ -36,7 +36,8 @@ fn claims_say_the_same_in_every_version() {
                 &[
                     "spec.devices.constraints[0].requests[0]: Invalid value: \"x\": must be the name of a request in the claim or \
              the name of a request and a subrequest separated by '/'",
-                    "spec.devices.constraints[0].matchAttribute: Invalid value: \"a\": must include a domain",
+                    "spec.devices.constraints[0].matchAttribute: Invalid value: \"a\": a fully qualified name must be a domain and a \
+             name separated by a slash",
                 ],
             ),
         ],
@@ -88,12 +89,12 @@ fn slices_rules_and_pool_requests() {
             ),
             (
                 json!({"spec": {"devices": [{"name": "d0"}, {"name": "d0"}]}}),
-                &["spec.devices[1].name: Duplicate value: \"d0\""],
+                &["spec.devices[1]: Duplicate value: \"d0\""],
             ),
             (
                 json!({"spec": {"devices": [{"name": "d0", "attributes": {"a": {}, "b": {"version": "1"}}}]}}),
                 &[
-                    "spec.devices[0].attributes[a]: Required value: exactly one value must be specified",
+                    "spec.devices[0].attributes[a]: Invalid value: \"\": exactly one value must be specified",
                     "spec.devices[0].attributes[b].version: Invalid value: \"1\": must be a string compatible with semver.org spec \
              2.0.0",
                 ],
@@ -111,9 +112,9 @@ fn slices_rules_and_pool_requests() {
         path,
         &base,
         &[(
-            json!({"spec": {"taint": {"effect": "Never", "key": ""}}}),
+            json!({"spec": {"taint": {"effect": "Never", "key": "a/b/c"}}}),
             &[
-                "spec.taint.key: Required value",
+                "spec.taint.key: Invalid value: \"a/b/c\": a qualified name must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]') with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')",
                 "spec.taint.effect: Unsupported value: \"Never\": supported values: \"NoExecute\", \"NoSchedule\", \"None\"",
             ],
         )],

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Errors, IMMUTABLE, metadata, names, same, text};
+use super::{Errors, IMMUTABLE, internal, metadata, names, same, text};
 use crate::error::FieldError;
 use crate::meta;
 use crate::registry::Written;
@@ -103,23 +103,34 @@ pub fn new_event_change(new: &Value, old: &Value, _: Written) -> Vec<FieldError>
     if !same(new.get("series"), old.get("series")) {
         series(new, &mut errors);
     }
-    for (field, shown) in [
-        ("involvedObject", "involvedObject"),
-        ("reason", "reason"),
-        ("message", "message"),
-        ("source", "source"),
-        ("firstTimestamp", "firstTimestamp"),
-        ("lastTimestamp", "lastTimestamp"),
-        ("count", "count"),
-        ("type", "type"),
-        ("eventTime", "eventTime"),
-        ("action", "action"),
-        ("related", "related"),
-        ("reportingComponent", "reportingController"),
-        ("reportingInstance", "reportingInstance"),
-    ] {
+    let text = |field| (field, field, "\"\"", &[][..]);
+    let time = |field| (field, field, "null", &[][..]);
+    let fields: [(&str, &str, &str, internal::Shape); 14] = [
+        ("involvedObject", "involvedObject", "{}", internal::OBJECT_REFERENCE),
+        text("reason"),
+        text("message"),
+        ("source", "source", "{}", internal::EVENT_SOURCE),
+        time("firstTimestamp"),
+        time("lastTimestamp"),
+        ("count", "count", "0", &[]),
+        // Twice, as Kubernetes does.
+        text("reason"),
+        text("type"),
+        time("eventTime"),
+        text("action"),
+        ("related", "related", "null", internal::OBJECT_REFERENCE),
+        ("reportingComponent", "reportingController", "\"\"", &[]),
+        text("reportingInstance"),
+    ];
+    for (field, called, unset, shape) in fields {
         if !same(new.get(field), old.get(field)) {
-            errors.invalid(shown, new.get(field).unwrap_or(&Value::Null), IMMUTABLE);
+            let found = new.get(field).filter(|value| !value.is_null());
+            let shown = match found {
+                Some(value) => internal::shown(value, shape),
+                None if unset == "{}" => internal::shown(&json!({}), shape),
+                None => unset.to_owned(),
+            };
+            errors.invalid_shown(called, &shown, IMMUTABLE);
         }
     }
     errors.list()

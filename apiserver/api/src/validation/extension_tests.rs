@@ -198,8 +198,8 @@ fn policies() {
             (
                 json!({"spec": {"validations": []}}),
                 &[
-                    "spec.validations: Required value: validations or auditAnnotations must be non-empty",
-                    "spec.auditAnnotations: Required value: validations or auditAnnotations must be non-empty",
+                    "spec.validations: Required value: validations or auditAnnotations must contain at least one item",
+                    "spec.auditAnnotations: Required value: validations or auditAnnotations must contain at least one item",
                 ],
             ),
             (
@@ -208,7 +208,7 @@ fn policies() {
                     "spec.validations[0].expression: Required value: expression is not specified",
                     "spec.validations[0].message: Invalid value: \"a\\nb\": message must not contain line breaks",
                     "spec.validations[0].reason: Unsupported value: \"No\": supported values: \"Forbidden\", \"Invalid\", \
-             \"RequestEntityTooLarge\", \"Unauthorized\"",
+             \"RequestEntityTooLarge\"",
                 ],
             ),
             (
@@ -232,7 +232,10 @@ fn bindings_of_policies() {
         &base,
         &[
             (json!({"spec": {"policyName": ""}}), &["spec.policyName: Required value"]),
-            (json!({"spec": {"validationActions": []}}), &["spec.validationActions: Required value"]),
+            (
+                json!({"spec": {"validationActions": []}}),
+                &["spec.validationActions: Required value: at least one validation action is required"],
+            ),
             (
                 json!({"spec": {"validationActions": ["Deny", "Deny"]}}),
                 &["spec.validationActions[1]: Duplicate value: \"Deny\""],

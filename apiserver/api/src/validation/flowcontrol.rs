@@ -10,6 +10,8 @@ use crate::meta;
 
 const HIGHEST_PRECEDENCE: i64 = 10_000;
 const MOST_QUEUES: i64 = 10_000_000;
+/// Bits of the hash by which requests are dealt to queues.
+const HASH_BITS: u32 = 60;
 const VERBS: [&str; 9] =
     ["create", "delete", "deletecollection", "get", "list", "patch", "proxy", "update", "watch"];
 
@@ -30,8 +32,8 @@ pub fn flow_schema(object: &Value) -> Vec<FieldError> {
     if let Some(method) = spec.get("distinguisherMethod").filter(|m| !m.is_null()) {
         let kinds = ["ByNamespace", "ByUser"];
         if !kinds.contains(&text(method, "type")) {
-            let error = FieldError::not_supported("spec.distinguisherMethod.type", &method["type"], &kinds);
-            errors.extend([error]);
+            let shown = format!("{{\"Type\":{}}}", json!(text(method, "type")));
+            errors.not_supported_shown("spec.distinguisherMethod.type", &shown, &kinds);
         }
     }
     let level = text(&spec["priorityLevelConfiguration"], "name");
@@ -44,8 +46,13 @@ pub fn flow_schema(object: &Value) -> Vec<FieldError> {
     for (index, rule) in items(spec, "rules").iter().enumerate() {
         rule_errors(rule, &format!("spec.rules[{index}]"), &mut errors);
     }
+    conditions(&object["status"], &mut errors);
+    errors.list()
+}
+
+fn conditions(status: &Value, errors: &mut Errors) {
     let mut seen = BTreeSet::new();
-    for (index, condition) in items(&object["status"], "conditions").iter().enumerate() {
+    for (index, condition) in items(status, "conditions").iter().enumerate() {
         let (path, kind) = (format!("status.conditions[{index}].type"), text(condition, "type"));
         if !seen.insert(kind) {
             errors.duplicate(path.as_str(), &json!(kind));
@@ -54,6 +61,12 @@ pub fn flow_schema(object: &Value) -> Vec<FieldError> {
             errors.required(path, "must not be empty");
         }
     }
+}
+
+/// Errors of a write of the status of a FlowSchema or PriorityLevelConfiguration. Arguments: new, old.
+pub fn status(new: &Value, _old: &Value) -> Vec<FieldError> {
+    let mut errors = Errors::default();
+    conditions(&new["status"], &mut errors);
     errors.list()
 }
 
@@ -77,6 +90,9 @@ fn rule_errors(rule: &Value, path: &str, errors: &mut Errors) {
         verbs(rule, &path, errors);
         let needed = "nonResourceURLs must contain at least one value";
         wildcard(rule, &path, ("nonResourceURLs", needed, "non-resource URLs"), errors);
+        if has_wildcard(items(rule, "nonResourceURLs")) {
+            continue;
+        }
         for (index, url) in items(rule, "nonResourceURLs").iter().filter_map(Value::as_str).enumerate() {
             url_path(url, &format!("{path}.nonResourceURLs[{index}]"), errors);
         }
@@ -135,15 +151,20 @@ fn resource_rule(rule: &Value, path: &str, errors: &mut Errors) {
         return;
     }
     wildcard(rule, path, ("namespaces", "", "namespaces"), errors);
+    if has_wildcard(namespaces) {
+        return;
+    }
     for (index, namespace) in namespaces.iter().filter_map(Value::as_str).enumerate() {
-        if namespace == "*" {
-            continue;
-        }
         for fault in names::dns_label(namespace) {
             let detail = format!("each member of this list must be '*' or a DNS-1123 label; {fault}");
             errors.invalid(format!("{path}.namespaces[{index}]"), &json!(namespace), &detail);
         }
     }
+}
+
+/// Whether a list is said to mean everything; then nothing else in it is looked at.
+fn has_wildcard(list: &[Value]) -> bool {
+    list.iter().any(|item| item == "*")
 }
 
 /// A list that needs something in it, and in which `*` stands alone.
@@ -161,8 +182,8 @@ fn wildcard(rule: &Value, path: &str, (field, needed, what): (&str, &str, &str),
 fn verbs(rule: &Value, path: &str, errors: &mut Errors) {
     wildcard(rule, path, ("verbs", "verbs must contain at least one value", "verbs"), errors);
     let list = items(rule, "verbs");
-    let known = |verb: &Value| verb.as_str().is_some_and(|verb| verb == "*" || VERBS.contains(&verb));
-    if !list.iter().all(known) {
+    let known = |verb: &Value| verb.as_str().is_some_and(|verb| VERBS.contains(&verb));
+    if !has_wildcard(list) && !list.iter().all(known) {
         let error = FieldError::not_supported(format!("{path}.verbs"), &json!(list), &VERBS);
         errors.extend([error]);
     }
@@ -212,6 +233,7 @@ pub fn priority_level(object: &Value) -> Vec<FieldError> {
         }
         _ => errors.extend([FieldError::not_supported("spec.type", &json!(kind), &["Exempt", "Limited"])]),
     }
+    conditions(&object["status"], &mut errors);
     errors.list()
 }
 
@@ -255,18 +277,32 @@ fn limited(limited: &Value, errors: &mut Errors) {
 
 fn queues(queuing: &Value, path: &str, errors: &mut Errors) {
     let number = |field: &str| queuing[field].as_i64().unwrap_or(0);
-    for field in ["queueLengthLimit", "queues", "handSize"] {
-        if number(field) <= 0 {
-            errors.invalid(format!("{path}.{field}"), &json!(number(field)), "must be positive");
-        }
+    let mut refuse = |field: &str, detail: &str| {
+        errors.invalid(format!("{path}.{field}"), &json!(number(field)), detail);
+    };
+    if number("queueLengthLimit") <= 0 {
+        refuse("queueLengthLimit", "must be positive");
     }
     let (queues, hand) = (number("queues"), number("handSize"));
-    if queues > MOST_QUEUES {
-        let detail = format!("must not be greater than {MOST_QUEUES}");
-        errors.invalid(format!("{path}.queues"), &json!(queues), &detail);
+    if queues <= 0 {
+        refuse("queues", "must be positive");
+    } else if queues > MOST_QUEUES {
+        refuse("queues", &format!("must not be greater than {MOST_QUEUES}"));
     }
-    if hand > queues {
-        let detail = format!("should not be greater than queues ({queues})");
-        errors.invalid(format!("{path}.handSize"), &json!(hand), &detail);
+    if hand <= 0 {
+        refuse("handSize", "must be positive");
+    } else if hand > queues {
+        refuse("handSize", &format!("should not be greater than queues ({queues})"));
+    } else if too_many_hands(queues, hand) {
+        let detail = format!(
+            "required entropy bits of deckSize {queues} and handSize {hand} should not be greater than {HASH_BITS}"
+        );
+        refuse("handSize", &detail);
     }
+}
+
+/// Whether a hash has too few bits to deal a hand from this deck.
+fn too_many_hands(deck: i64, hand: i64) -> bool {
+    let (deck, hand) = (u128::try_from(deck).unwrap_or(0), u32::try_from(hand).unwrap_or(u32::MAX));
+    deck.checked_pow(hand).is_none_or(|hands| hands > 1 << HASH_BITS)
 }

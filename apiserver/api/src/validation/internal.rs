@@ -98,6 +98,51 @@ pub(super) const CLAIM: Shape = &[
     Field("dataSourceRef", "DataSourceRef", "null", SOURCE_REFERENCE),
     Field("volumeAttributesClassName", "VolumeAttributesClassName", "null", &[]),
 ];
+/// The source of a PersistentVolume. Those that are hardly used any more are shown as clients write them.
+pub(super) const VOLUME_SOURCE: Shape = &[
+    Field("gcePersistentDisk", "GCEPersistentDisk", "null", &[]),
+    Field("awsElasticBlockStore", "AWSElasticBlockStore", "null", &[]),
+    Field("hostPath", "HostPath", "null", HOST_PATH),
+    Field("glusterfs", "Glusterfs", "null", &[]),
+    Field("nfs", "NFS", "null", NFS),
+    Field("rbd", "RBD", "null", &[]),
+    Field("quobyte", "Quobyte", "null", &[]),
+    Field("iscsi", "ISCSI", "null", &[]),
+    Field("flexVolume", "FlexVolume", "null", &[]),
+    Field("cinder", "Cinder", "null", &[]),
+    Field("cephfs", "CephFS", "null", &[]),
+    Field("fc", "FC", "null", &[]),
+    Field("flocker", "Flocker", "null", &[]),
+    Field("azureFile", "AzureFile", "null", &[]),
+    Field("vsphereVolume", "VsphereVolume", "null", &[]),
+    Field("azureDisk", "AzureDisk", "null", &[]),
+    Field("photonPersistentDisk", "PhotonPersistentDisk", "null", &[]),
+    Field("portworxVolume", "PortworxVolume", "null", &[]),
+    Field("scaleIO", "ScaleIO", "null", &[]),
+    Field("local", "Local", "null", LOCAL),
+    Field("storageos", "StorageOS", "null", &[]),
+    Field("csi", "CSI", "null", CSI),
+];
+const HOST_PATH: Shape = &[Field("path", "Path", "\"\"", &[]), Field("type", "Type", "null", &[])];
+const NFS: Shape = &[
+    Field("server", "Server", "\"\"", &[]),
+    Field("path", "Path", "\"\"", &[]),
+    Field("readOnly", "ReadOnly", "false", &[]),
+];
+const LOCAL: Shape = &[Field("path", "Path", "\"\"", &[]), Field("fsType", "FSType", "null", &[])];
+const CSI: Shape = &[
+    Field("driver", "Driver", "\"\"", &[]),
+    Field("volumeHandle", "VolumeHandle", "\"\"", &[]),
+    Field("readOnly", "ReadOnly", "false", &[]),
+    Field("fsType", "FSType", "\"\"", &[]),
+    Field("volumeAttributes", "VolumeAttributes", "null", &[]),
+    Field("controllerPublishSecretRef", "ControllerPublishSecretRef", "null", SECRET),
+    Field("nodeStageSecretRef", "NodeStageSecretRef", "null", SECRET),
+    Field("nodePublishSecretRef", "NodePublishSecretRef", "null", SECRET),
+    Field("controllerExpandSecretRef", "ControllerExpandSecretRef", "null", SECRET),
+    Field("nodeExpandSecretRef", "NodeExpandSecretRef", "null", SECRET),
+];
+const SECRET: Shape = &[Field("name", "Name", "\"\"", &[]), Field("namespace", "Namespace", "\"\"", &[])];
 const SOURCE: Shape = &[
     Field("apiGroup", "APIGroup", "null", &[]),
     Field("kind", "Kind", "\"\"", &[]),
@@ -117,6 +162,40 @@ pub(super) const TOLERATION: Shape = &[
     Field("effect", "Effect", "\"\"", &[]),
     Field("tolerationSeconds", "TolerationSeconds", "null", &[]),
 ];
+/// A reference to an object, as in Events.
+pub(super) const OBJECT_REFERENCE: Shape = &[
+    Field("kind", "Kind", "\"\"", &[]),
+    Field("namespace", "Namespace", "\"\"", &[]),
+    Field("name", "Name", "\"\"", &[]),
+    Field("uid", "UID", "\"\"", &[]),
+    Field("apiVersion", "APIVersion", "\"\"", &[]),
+    Field("resourceVersion", "ResourceVersion", "\"\"", &[]),
+    Field("fieldPath", "FieldPath", "\"\"", &[]),
+];
+/// `source` of an Event.
+pub(super) const EVENT_SOURCE: Shape =
+    &[Field("component", "Component", "\"\"", &[]), Field("host", "Host", "\"\"", &[])];
+/// A taint of a node.
+pub(super) const TAINT: Shape = &[
+    Field("key", "Key", "\"\"", &[]),
+    Field("value", "Value", "\"\"", &[]),
+    Field("effect", "Effect", "\"\"", &[]),
+    Field("timeAdded", "TimeAdded", "null", &[]),
+];
+/// An address of a node.
+pub(super) const NODE_ADDRESS: Shape =
+    &[Field("type", "Type", "\"\"", &[]), Field("address", "Address", "\"\"", &[])];
+/// `scopeSelector` of a ResourceQuota.
+pub(super) const SCOPE_SELECTOR: Shape = &[Field(
+    "matchExpressions",
+    "MatchExpressions",
+    "null",
+    &[
+        Field("scopeName", "ScopeName", "\"\"", &[]),
+        Field("operator", "Operator", "\"\"", &[]),
+        Field("values", "Values", "null", &[]),
+    ],
+)];
 /// A driver of a CSINode, whose allocatable volumes may change and are not shown.
 pub(super) const CSI_NODE_DRIVER: Shape = &[
     Field("name", "Name", "\"\"", &[]),

@@ -114,6 +114,22 @@ pub(crate) fn canonical_range(text: &str, path: &str, errors: &mut Errors) {
     }
 }
 
+/// Refuses what is no address of an interface with the length of its network, or is spelt strangely.
+pub(crate) fn interface_address(text: &str, path: &str, errors: &mut Errors) {
+    let Some((ip, length)) = parse_range(text) else {
+        let detail = "must be a valid address in CIDR form, (e.g. 10.9.8.7/24 or 2001:db8::1/64)";
+        return errors.invalid(path, &json!(text), detail);
+    };
+    let (plain, length) = match ip.to_canonical() {
+        v4 @ IpAddr::V4(_) if ip.is_ipv6() => (v4, length.saturating_sub(96)),
+        plain => (plain, length),
+    };
+    let canonical = format!("{plain}/{length}");
+    if text != canonical {
+        errors.invalid(path, &json!(text), &format!("must be in canonical form (\"{canonical}\")"));
+    }
+}
+
 /// Refuses addresses to which traffic would stay on the sender's machine or link.
 pub(crate) fn not_special(ip: IpAddr, text: &str, path: &str, errors: &mut Errors) {
     let mut refuse = |wrong: bool, detail: &str| {

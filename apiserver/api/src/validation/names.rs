@@ -31,6 +31,11 @@ fn too_long(limit: usize) -> String {
     format!("must be no more than {limit} characters")
 }
 
+/// What is said of labels, since 1.36 in words of their own.
+fn too_many_bytes(limit: usize) -> String {
+    format!("must be no more than {limit} bytes")
+}
+
 fn ends(text: &str, good: impl Fn(u8) -> bool) -> bool {
     text.bytes().next().is_some_and(&good) && text.bytes().last().is_some_and(&good)
 }
@@ -114,7 +119,7 @@ pub fn qualified_name(text: &str) -> Faults {
         }
         _ => {
             faults.push(format!(
-                "a qualified name {NAME_PART} with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
+                "a valid label key {NAME_PART} with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
             ));
             return faults;
         }
@@ -122,7 +127,7 @@ pub fn qualified_name(text: &str) -> Faults {
     if name.is_empty() {
         faults.push("name part must be non-empty".to_owned());
     } else if name.len() > LABEL_LENGTH {
-        faults.push(format!("name part {}", too_long(LABEL_LENGTH)));
+        faults.push(format!("name part {}", too_many_bytes(LABEL_LENGTH)));
     }
     if !name_characters(name) {
         faults.push(format!("name part {NAME_PART}"));
@@ -134,7 +139,7 @@ pub fn qualified_name(text: &str) -> Faults {
 pub fn label_value(text: &str) -> Faults {
     let mut faults = Faults::new();
     if text.len() > LABEL_LENGTH {
-        faults.push(too_long(LABEL_LENGTH));
+        faults.push(too_many_bytes(LABEL_LENGTH));
     }
     if !text.is_empty() && !name_characters(text) {
         faults.push(LABEL_VALUE.to_owned());

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::{Errors, given, ip, items, names, resources, same, scheduling, text, with_metadata};
+use super::{Errors, given, internal, ip, items, names, resources, same, scheduling, text, with_metadata};
 use crate::error::FieldError;
 
 const POD_RANGE: &str = "node updates may not change podCIDR except from \"\" to valid";
@@ -47,7 +47,13 @@ pub fn validate_update(new: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = Errors::default();
     let (spec, before) = (&new["spec"], &old["spec"]);
     addresses(&new["status"], &mut errors);
-    if !same(before.get("podCIDRs"), None) && !same(spec.get("podCIDRs"), before.get("podCIDRs")) {
+    let (ranges, assigned) = (items(spec, "podCIDRs"), items(before, "podCIDRs"));
+    let changes = match assigned.len() {
+        0 => 0,
+        count if count != ranges.len() => 1,
+        _ => assigned.iter().zip(ranges).filter(|(was, now)| was != now).count(),
+    };
+    for _ in 0..changes {
         errors.forbidden("spec.podCIDRs", POD_RANGE);
     }
     let provider = text(before, "providerID");
@@ -86,7 +92,8 @@ fn addresses(status: &Value, errors: &mut Errors) {
     let list = items(status, "addresses");
     for (index, address) in list.iter().enumerate() {
         if list[..index].contains(address) {
-            errors.duplicate(format!("status.addresses[{index}]"), address);
+            let shown = internal::shown(address, internal::NODE_ADDRESS);
+            errors.duplicate_shown(format!("status.addresses[{index}]"), &shown);
         }
     }
 }
@@ -95,7 +102,8 @@ fn addresses(status: &Value, errors: &mut Errors) {
 /// written must have its form.
 fn config_source(source: &Value, status: bool, path: &str, errors: &mut Errors) {
     let Some(map) = given(source, "configMap") else {
-        return errors.invalid(path, source, "exactly one reference subfield must be non-nil");
+        let shown = r#"{"ConfigMap":null}"#;
+        return errors.invalid_shown(path, shown, "exactly one reference subfield must be non-nil");
     };
     let path = format!("{path}.configMap");
     for field in ["uid", "resourceVersion"] {

@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::container::is_sidecar;
-use super::{Errors, items, same, text};
+use super::{Errors, internal_pod, items, same, text};
 use crate::defaulting::{self, pod::qos_class};
+use crate::diff;
 use crate::error::FieldError;
 use crate::meta;
 use crate::quantity;
@@ -54,7 +55,8 @@ pub fn validate_update(new: &Value, old: &Value) -> Vec<FieldError> {
         gated(&mut allowed, before, &mut errors);
     }
     if !equal(&allowed, before) {
-        errors.forbidden("spec", ONLY);
+        let changes = diff::unified(&internal_pod::spec(before), &internal_pod::spec(&allowed));
+        errors.forbidden("spec", &format!("{ONLY}\n{changes}"));
     }
     errors.list()
 }

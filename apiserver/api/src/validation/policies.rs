@@ -11,7 +11,31 @@ use crate::cel::{Admission, Expected, Policy};
 use crate::error::FieldError;
 use crate::meta;
 
-const REASONS: [&str; 4] = ["Forbidden", "Invalid", "RequestEntityTooLarge", "Unauthorized"];
+const REASONS: [&str; 3] = ["Forbidden", "Invalid", "RequestEntityTooLarge"];
+/// Words of CEL that name nothing else.
+const RESERVED: [&str; 21] = [
+    "as",
+    "break",
+    "const",
+    "continue",
+    "else",
+    "false",
+    "for",
+    "function",
+    "if",
+    "import",
+    "in",
+    "let",
+    "loop",
+    "namespace",
+    "null",
+    "package",
+    "return",
+    "true",
+    "var",
+    "void",
+    "while",
+];
 const MOST_ANNOTATIONS: usize = 20;
 /// Longest expression of an audit annotation, bytes.
 const VALUE: usize = 5 * 1024;
@@ -28,7 +52,8 @@ fn validating_policy(object: &Value) -> Vec<FieldError> {
     let (validations, annotations) = (items(spec, "validations"), items(spec, "auditAnnotations"));
     if validations.is_empty() && annotations.is_empty() {
         for field in ["validations", "auditAnnotations"] {
-            errors.required(format!("spec.{field}"), "validations or auditAnnotations must be non-empty");
+            let detail = "validations or auditAnnotations must contain at least one item";
+            errors.required(format!("spec.{field}"), detail);
         }
     }
     for (index, validation) in validations.iter().enumerate() {
@@ -77,7 +102,9 @@ fn common(spec: &Value, errors: &mut Errors) -> Expressions {
     for (index, variable) in variables.iter().enumerate() {
         let path = format!("spec.variables[{index}]");
         match text(variable, "name") {
-            "" => errors.required(format!("{path}.name"), "name is not specified"),
+            name if name.trim().is_empty() => {
+                errors.required(format!("{path}.name"), "name is not specified");
+            }
             name if !is_identifier(name) => {
                 errors.invalid(format!("{path}.name"), &json!(name), "name is not a valid CEL identifier");
             }
@@ -94,33 +121,45 @@ fn common(spec: &Value, errors: &mut Errors) -> Expressions {
 fn is_identifier(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+        && !RESERVED.contains(&name)
 }
 
 fn param_kind(kind: &Value, errors: &mut Errors) {
     let version = text(kind, "apiVersion");
     let path = "spec.paramKind.apiVersion";
+    let mut together = |value: &str, faults: names::Faults| {
+        if !faults.is_empty() {
+            errors.invalid(path, &json!(value), &faults.join(","));
+        }
+    };
     match version.split('/').collect::<Vec<_>>().as_slice() {
         [""] => errors.required(path, ""),
-        [version] => errors.faults(path, version, names::dns_1035_label(version)),
-        [group, version] => {
-            errors.faults(path, group, names::dns_subdomain(group));
-            errors.faults(path, version, names::dns_1035_label(version));
+        [version] => together(version, names::dns_1035_label(version)),
+        [group, number] => {
+            if !group.is_empty() {
+                together(group, names::dns_subdomain(group));
+            }
+            if number.is_empty() {
+                errors.invalid(path, &json!(version), "version must be specified");
+            } else {
+                together(number, names::dns_1035_label(number));
+            }
         }
         _ => errors.invalid(path, &json!(version), &format!("unexpected GroupVersion string: {version}")),
     }
     let kind = text(kind, "kind");
+    let faults = names::dns_1035_label(&kind.to_lowercase());
     if kind.is_empty() {
         errors.required("spec.paramKind.kind", "");
-    }
-    for fault in names::dns_1035_label(&kind.to_lowercase()) {
-        if !kind.is_empty() {
-            let detail = format!("may have mixed case, but should otherwise match: {fault}");
-            errors.invalid("spec.paramKind.kind", &json!(kind), &detail);
-        }
+    } else if !faults.is_empty() {
+        let detail = format!("may have mixed case, but should otherwise match: {}", faults.join(","));
+        errors.invalid("spec.paramKind.kind", &json!(kind), &detail);
     }
 }
 
 fn match_resources(constraints: &Value, path: &str, errors: &mut Errors) {
+    let policy = constraints.get("matchPolicy");
+    errors.one_of(&format!("{path}.matchPolicy"), policy, &["Equivalent", "Exact"]);
     for selector in ["namespaceSelector", "objectSelector"] {
         let path = format!("{path}.{selector}");
         match constraints.get(selector).filter(|s| !s.is_null()) {
@@ -131,7 +170,6 @@ fn match_resources(constraints: &Value, path: &str, errors: &mut Errors) {
     for field in ["resourceRules", "excludeResourceRules"] {
         for (index, rule) in items(constraints, field).iter().enumerate() {
             let path = format!("{path}.{field}[{index}]");
-            rule_with_operations(rule, &path, errors);
             let mut seen = BTreeSet::new();
             for (index, name) in items(rule, "resourceNames").iter().filter_map(Value::as_str).enumerate() {
                 let path = format!("{path}.resourceNames[{index}]");
@@ -140,10 +178,9 @@ fn match_resources(constraints: &Value, path: &str, errors: &mut Errors) {
                     errors.duplicate(path, &json!(name));
                 }
             }
+            rule_with_operations(rule, &path, errors);
         }
     }
-    let policy = constraints.get("matchPolicy");
-    errors.one_of(&format!("{path}.matchPolicy"), policy, &["Equivalent", "Exact"]);
 }
 
 fn validation_errors(validation: &Value, path: &str, expressions: &Expressions, errors: &mut Errors) {
@@ -168,8 +205,6 @@ fn validation_errors(validation: &Value, path: &str, expressions: &Expressions, 
         errors.invalid(at, &json!(message), "message must be non-empty if specified");
     } else if message.trim().contains(['\n', '\r']) {
         errors.invalid(at, &json!(message), "message must not contain line breaks");
-    } else if source.trim().contains(['\n', '\r']) && message.is_empty() {
-        errors.required(at, "message must be specified if expression contains line breaks");
     }
     errors.one_of_if_set(&format!("{path}.reason"), validation.get("reason"), &REASONS);
 }
@@ -183,16 +218,12 @@ fn audit(object: &Value, annotations: &[Value], expressions: &Expressions, error
     for (index, annotation) in annotations.iter().enumerate() {
         let path = format!("{path}[{index}]");
         let key = text(annotation, "key");
-        if key.is_empty() {
-            errors.required(format!("{path}.key"), "");
+        let name = meta::name(object);
+        if name.is_empty() {
+            errors.invalid(format!("{path}.key"), &json!(key), "requires metadata.name be non-empty");
         } else {
-            let name = meta::name(object);
-            let name = if name.is_empty() { meta::generate_name(object).trim_end_matches('-') } else { name };
             let full = format!("{name}/{key}");
-            for fault in names::qualified_name(&full) {
-                let detail = format!("key with prefix of policy name must be a qualified name: {fault}");
-                errors.invalid(format!("{path}.key"), &json!(full), &detail);
-            }
+            errors.faults(&format!("{path}.key"), &full, names::qualified_name(&full));
         }
         let source = text(annotation, "valueExpression");
         let path = format!("{path}.valueExpression");
@@ -257,7 +288,7 @@ pub fn validating_binding(object: &Value) -> Vec<FieldError> {
     let actions = items(&object["spec"], "validationActions");
     let path = "spec.validationActions";
     if actions.is_empty() {
-        errors.required(path, "");
+        errors.required(path, "at least one validation action is required");
     }
     let known = ["Audit", "Deny", "Warn"];
     let mut seen = BTreeSet::new();
@@ -294,7 +325,8 @@ fn binding(object: &Value) -> Errors {
         param_ref(parameter, &mut errors);
     }
     if let Some(resources) = spec.get("matchResources").filter(|m| !m.is_null()) {
-        match_resources(resources, "spec.matchResources", &mut errors);
+        // Kubernetes' own spelling.
+        match_resources(resources, "spec.matchResouces", &mut errors);
     }
     errors
 }
@@ -302,18 +334,21 @@ fn binding(object: &Value) -> Errors {
 fn param_ref(parameter: &Value, errors: &mut Errors) {
     let name = text(parameter, "name");
     let selector = parameter.get("selector").filter(|s| !s.is_null());
-    errors.faults("spec.paramRef.name", name, names::path_segment(name));
+    const EITHER: &str = "name and selector are mutually exclusive";
+    if !name.is_empty() {
+        errors.faults("spec.paramRef.name", name, names::path_segment(name));
+    }
+    let both = !name.is_empty() && selector.is_some();
+    if both {
+        errors.forbidden("spec.paramRef.name", EITHER);
+    }
     label_selector(selector, "spec.paramRef.selector", errors);
-    match (name.is_empty(), selector) {
-        (true, None) => errors.required("spec.paramRef", "one of name or selector must be specified"),
-        (false, Some(_)) => {
-            for field in ["name", "selector"] {
-                errors
-                    .forbidden(format!("spec.paramRef.{field}"), "name and selector are mutually exclusive");
-            }
-        }
-        _ => {}
+    if both {
+        errors.forbidden("spec.paramRef.selector", EITHER);
+    }
+    if name.is_empty() && selector.is_none() {
+        errors.required("spec.paramRef", "one of name or selector must be specified");
     }
     let action = parameter.get("parameterNotFoundAction");
-    errors.one_of("spec.paramRef.parameterNotFoundAction", action, &["Allow", "Deny"]);
+    errors.one_of("spec.paramRef.parameterNotFoundAction", action, &["Deny", "Allow"]);
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use super::{Errors, given, items, names, resources, text, with_metadata};
+use super::{Errors, given, internal, items, names, resources, text, with_metadata};
 use crate::error::FieldError;
 use crate::quantity::{self, Quantity};
 
@@ -135,7 +135,8 @@ fn scope_selector(spec: &Value, selector: &Value, errors: &mut Errors) {
             errors.invalid(format!("{path}.scopeName"), &json!(scope), "unsupported scope");
         }
         for _ in limited(spec).iter().filter(|resource| !applies(scope, resource)) {
-            errors.invalid(path, selector, "unsupported scope applied to resource");
+            let shown = internal::shown(selector, internal::SCOPE_SELECTOR);
+            errors.invalid_shown(path, &shown, "unsupported scope applied to resource");
         }
         let plain = SCOPES.contains(&scope) && !matches!(scope, "PriorityClass" | "VolumeAttributesClass");
         if plain && operator != "Exists" {
@@ -191,7 +192,7 @@ pub fn limit_range(object: &Value) -> Vec<FieldError> {
 type Amounts = BTreeMap<String, Quantity>;
 
 fn limit(item: &Value, kind: &str, path: &str, errors: &mut Errors) {
-    let mut read = |field: &str| -> Amounts {
+    let read = |field: &str, errors: &mut Errors| -> Amounts {
         let mut amounts = Amounts::new();
         for (name, amount) in item[field].as_object().into_iter().flatten() {
             let path = format!("{path}.{field}[{name}]");
@@ -204,13 +205,12 @@ fn limit(item: &Value, kind: &str, path: &str, errors: &mut Errors) {
         }
         amounts
     };
-    let (most, least) = (read("max"), read("min"));
+    let (most, least) = (read("max", errors), read("min", errors));
     let (default, request) = if kind == "Pod" {
         (Amounts::new(), Amounts::new())
     } else {
-        (read("default"), read("defaultRequest"))
+        (read("default", errors), read("defaultRequest", errors))
     };
-    let ratio = read("maxLimitRequestRatio");
     if kind == "Pod" {
         for field in ["default", "defaultRequest"] {
             if !super::same(item.get(field), None) {
@@ -223,6 +223,7 @@ fn limit(item: &Value, kind: &str, path: &str, errors: &mut Errors) {
         let detail = "either minimum or maximum storage value is required, but neither was provided";
         errors.required(format!("{path}.limits"), detail);
     }
+    let ratio = read("maxLimitRequestRatio", errors);
     let names: BTreeSet<&String> =
         [&most, &least, &default, &request, &ratio].into_iter().flat_map(BTreeMap::keys).collect();
     for name in names {

@@ -19,12 +19,14 @@ use super::status;
 use crate::error::{FieldError, FieldReason};
 use crate::registry::{self, Resource, Written};
 
-const TABLES: [(&str, &str); 6] = [
+const TABLES: [(&str, &str); 8] = [
     ("apps", include_str!("rows/apps.txt")),
     ("batch", include_str!("rows/batch.txt")),
     ("certificates", include_str!("rows/certificates.txt")),
     ("cluster", include_str!("rows/cluster.txt")),
+    ("devices", include_str!("rows/devices.txt")),
     ("network", include_str!("rows/network.txt")),
+    ("pods", include_str!("rows/pods.txt")),
     ("storage", include_str!("rows/storage.txt")),
 ];
 

@@ -3,10 +3,9 @@
 use serde_json::{Value, json};
 
 use super::devices::{driver_name, pool_name, qualified};
-use super::shared::{at_most, conditions, distinct, required_name, semantic_version};
-use super::{Errors, items, names, scheduling, text, with_metadata};
+use super::shared::{conditions, required_name, semantic_version};
+use super::{Errors, capacities, device_status, items, names, same, scheduling, sets, text, with_metadata};
 use crate::error::FieldError;
-use crate::quantity;
 use crate::registry::Written;
 
 const MOST_DEVICES: usize = 128;
@@ -17,17 +16,34 @@ const MOST_COUNTERS: usize = 32;
 const MOST_PROPERTIES: usize = 32;
 const MOST_TAINTS: usize = 16;
 const MOST_CONSUMED: usize = 2;
+const MOST_CONDITIONS: usize = 8;
 /// Longest attribute value, bytes.
 const VALUE: usize = 64;
 const PLACES: &str =
     "exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is required";
 
-/// Errors of a ResourceSlice.
+/// Longest key of attributes and of counters that a path shows whole, bytes.
+const ATTRIBUTE_KEY: usize = 63 + 1 + 32;
+const COUNTER_KEY: usize = 63;
+
+/// Errors of a new ResourceSlice.
 pub fn slice(object: &Value) -> Vec<FieldError> {
     let mut errors = with_metadata(object);
-    let spec = &object["spec"];
-    driver_name(text(spec, "driver"), "spec.driver", &mut errors);
-    pool_name(text(&spec["pool"], "name"), "spec.pool.name", &mut errors);
+    spec_errors(&object["spec"], &Value::Null, &mut errors);
+    errors.list()
+}
+
+/// Errors of a change: pool, driver and node stay. Arguments: new, old.
+pub fn slice_change(new: &Value, old: &Value, _: Written) -> Vec<FieldError> {
+    let mut errors = with_metadata(new);
+    spec_errors(&new["spec"], &old["spec"], &mut errors);
+    errors.list()
+}
+
+/// `before` is null for a new object.
+fn spec_errors(spec: &Value, before: &Value, errors: &mut Errors) {
+    driver_name(text(spec, "driver"), "spec.driver", errors);
+    pool_name(text(&spec["pool"], "name"), "spec.pool.name", errors);
     let count = spec["pool"]["resourceSliceCount"].as_i64().unwrap_or(0);
     if count <= 0 {
         errors.invalid("spec.pool.resourceSliceCount", &json!(count), "must be greater than zero");
@@ -37,29 +53,23 @@ pub fn slice(object: &Value) -> Vec<FieldError> {
         let detail = "must be greater than or equal to zero";
         errors.invalid("spec.pool.generation", &json!(generation), detail);
     }
-    place(spec, &mut errors);
-    devices(spec, &mut errors);
-    at_most(spec, "sharedCounters", "spec", MOST_COUNTER_SETS, &mut errors);
-    let sets = items(spec, "sharedCounters");
-    for (index, set) in sets.iter().enumerate() {
-        let path = format!("spec.sharedCounters[{index}]");
-        required_name(set, "name", &path, names::dns_label, &mut errors);
-        counters(set, &path, &mut errors);
+    for pointer in ["/pool/name", "/driver", "/nodeName"] {
+        let (now, was) = (spec.pointer(pointer), before.pointer(pointer));
+        if before.is_object() && !same(now, was) {
+            let path = format!("spec{}", pointer.replace('/', "."));
+            errors.invalid(path, now.unwrap_or(&Value::Null), super::IMMUTABLE);
+        }
     }
-    distinct(sets, "name", "spec.sharedCounters", &mut errors);
+    place(spec, errors);
     if spec.get("sharedCounters").is_some() && spec.get("devices").is_some() {
         errors.invalid("spec", &json!(""), "only one of `sharedCounters` or `devices` is allowed");
     }
-    errors.list()
-}
-
-/// The pool, driver and node of a ResourceSlice stay. Arguments: new, old.
-pub fn slice_update(new: &Value, old: &Value) -> Vec<FieldError> {
-    let mut errors = Errors::default();
-    for path in ["spec.pool.name", "spec.driver", "spec.nodeName"] {
-        errors.immutable(path, new, old);
-    }
-    errors.list()
+    devices(spec, before, errors);
+    let of = (spec, "sharedCounters");
+    sets::set(of, "spec", MOST_COUNTER_SETS, sets::name, errors, &mut |set, path, errors| {
+        required_name(set, "name", path, names::dns_label, errors);
+        counters(set, path, errors);
+    });
 }
 
 /// Where the devices are: on one node, on some, on all, or each on its own.
@@ -108,20 +118,23 @@ fn one_term(selector: &Value, path: &str, errors: &mut Errors) {
     }
 }
 
-fn devices(spec: &Value, errors: &mut Errors) {
+fn devices(spec: &Value, before: &Value, errors: &mut Errors) {
     let list = items(spec, "devices");
     let has = |field: &str| list.iter().any(|device| !items(device, field).is_empty());
     let most = if has("taints") || has("consumesCounters") { MOST_ADVANCED } else { MOST_DEVICES };
-    at_most(spec, "devices", "spec", most, errors);
     let alone = spec["perDeviceNodeSelection"] == true;
-    for (index, one) in list.iter().enumerate() {
-        device(one, &format!("spec.devices[{index}]"), alone, errors);
-    }
-    distinct(list, "name", "spec.devices", errors);
+    sets::set((spec, "devices"), "spec", most, sets::name, errors, &mut |one, path, errors| {
+        let was = items(before, "devices").iter().find(|other| other["name"] == one["name"]);
+        device(one, was, path, errors);
+        own_place(one, alone, path, errors);
+        device_status::binding(one, path, errors);
+    });
 }
 
-fn device(device: &Value, path: &str, alone: bool, errors: &mut Errors) {
-    required_name(device, "name", path, names::dns_label, errors);
+/// `was` is the device of this name before, if there was one.
+fn device(device: &Value, was: Option<&Value>, path: &str, errors: &mut Errors) {
+    let name = text(device, "name");
+    errors.faults(&format!("{path}.name"), name, names::dns_label(name));
     let map = |field: &str| device.get(field).and_then(Value::as_object).into_iter().flatten();
     let count = map("attributes").count() + map("capacity").count();
     if count > MOST_PROPERTIES {
@@ -130,127 +143,153 @@ fn device(device: &Value, path: &str, alone: bool, errors: &mut Errors) {
         errors.invalid(path, &json!(count), &detail);
     }
     for (name, attribute) in map("attributes") {
-        let path = format!("{path}.attributes[{name}]");
+        let path = format!("{path}.attributes[{}]", sets::shown_key(name, ATTRIBUTE_KEY));
         qualified(name, &path, errors);
         value(attribute, &path, errors);
     }
+    let shared = device["allowMultipleAllocations"] == true;
     for (name, capacity) in map("capacity") {
-        let path = format!("{path}.capacity[{name}]");
+        let path = format!("{path}.capacity[{}]", sets::shown_key(name, ATTRIBUTE_KEY));
         qualified(name, &path, errors);
-        if capacity.get("value").is_none_or(|amount| quantity::parse_value(amount).is_err()) {
-            errors.required(format!("{path}.value"), "");
+        capacities::capacity(capacity, shared, &path, errors);
+    }
+    if was.is_none_or(|was| !same(was.get("taints"), device.get("taints"))) {
+        sets::list(device, "taints", path, MOST_TAINTS, errors, &mut |one, path, errors| {
+            taint(one, None, path, errors);
+        });
+    }
+    let key = |consumed: &Value| consumed["counterSet"].clone();
+    let of = (device, "consumesCounters");
+    sets::set(of, path, MOST_CONSUMED, key, errors, &mut |consumed, path, errors| {
+        required_name(consumed, "counterSet", path, names::dns_label, errors);
+        counters(consumed, path, errors);
+    });
+}
+
+/// Where one device is, if each is somewhere of its own (`alone`).
+fn own_place(device: &Value, alone: bool, path: &str, errors: &mut Errors) {
+    let found = |field: &str| device.get(field).filter(|v| !v.is_null());
+    if !alone {
+        if ["nodeName", "nodeSelector", "allNodes"].into_iter().any(|field| found(field).is_some()) {
+            let detail = "`nodeName`, `nodeSelector` and `allNodes` can only be set if `perDeviceNodeSelection` is \
+                          set to true in the ResourceSlice spec";
+            errors.invalid(path, &Value::Null, detail);
+        }
+        return;
+    }
+    let mut set = Vec::new();
+    if let Some(name) = found("nodeName").and_then(Value::as_str) {
+        if name.is_empty() {
+            errors.invalid(format!("{path}.nodeName"), &json!(""), "must not be empty");
+        } else {
+            set.push("`nodeName`");
+            errors.faults(&format!("{path}.nodeName"), name, names::dns_subdomain(name));
         }
     }
-    at_most(device, "taints", path, MOST_TAINTS, errors);
-    for (index, one) in items(device, "taints").iter().enumerate() {
-        taint(one, &format!("{path}.taints[{index}]"), errors);
+    if let Some(selector) = found("nodeSelector") {
+        set.push("`nodeSelector`");
+        scheduling::node_selector(selector, &format!("{path}.nodeSelector"), errors);
     }
-    at_most(device, "consumesCounters", path, MOST_CONSUMED, errors);
-    for (index, consumed) in items(device, "consumesCounters").iter().enumerate() {
-        let path = format!("{path}.consumesCounters[{index}]");
-        required_name(consumed, "counterSet", &path, names::dns_label, errors);
-        counters(consumed, &path, errors);
-    }
-    let placed = ["nodeName", "nodeSelector", "allNodes"];
-    let set: Vec<&str> =
-        placed.into_iter().filter(|f| device.get(*f).is_some_and(|v| !v.is_null())).collect();
-    for field in &set {
-        if !alone {
-            let detail = format!("`{field}` may only be set when `perDeviceNodeSelection` is true");
-            errors.forbidden(format!("{path}.{field}"), &detail);
+    match found("allNodes").and_then(Value::as_bool) {
+        Some(true) => set.push("`allNodes`"),
+        Some(false) => {
+            let detail = "must be either unset or set to true";
+            errors.invalid(format!("{path}.allNodes"), &json!(false), detail);
         }
+        None => {}
     }
     let needed = "exactly one of `nodeName`, `nodeSelector`, or `allNodes` is required when `perDeviceNodeSelection` is \
-                  set to true";
+                  set to true in the ResourceSlice spec";
     match set.as_slice() {
-        [] if alone => errors.required(path, needed),
-        [_, _, ..] if alone => errors.invalid(path, &json!(set.join(", ")), needed),
-        _ => {}
-    }
-    if let Some(selector) = device.get("nodeSelector").filter(|s| !s.is_null()) {
-        one_term(selector, &format!("{path}.nodeSelector"), errors);
+        [] => errors.required(path, needed),
+        [_] => {}
+        several => errors.invalid(path, &json!(format!("{{{}}}", several.join(", "))), needed),
     }
 }
 
 fn value(attribute: &Value, path: &str, errors: &mut Errors) {
     const KINDS: [&str; 8] = ["bool", "int", "string", "version", "bools", "ints", "strings", "versions"];
-    let set: Vec<&str> =
-        KINDS.into_iter().filter(|kind| attribute.get(*kind).is_some_and(|v| !v.is_null())).collect();
-    if set.len() != 1 {
-        match set.len() {
-            0 => errors.required(path, "exactly one value must be specified"),
-            _ => errors.invalid(path, attribute, "exactly one value must be specified"),
-        }
-        return;
-    }
-    let texts = |one: &str, many: &str| -> Vec<String> {
-        let list = items(attribute, many).iter().chain(attribute.get(one));
-        list.filter_map(Value::as_str).map(str::to_owned).collect()
-    };
-    for text in texts("string", "strings") {
-        if text.len() > VALUE {
-            errors.too_long(format!("{path}.string"), VALUE);
+    for (one, many) in [("string", "strings"), ("version", "versions")] {
+        let single = attribute.get(one).and_then(Value::as_str).map(|text| (format!("{path}.{one}"), text));
+        let list = items(attribute, many).iter().filter_map(Value::as_str).enumerate();
+        let list = list.map(|(index, text)| (format!("{path}.{many}[{index}]"), text));
+        for (path, text) in single.into_iter().chain(list) {
+            if one == "version" && semantic_version(text).is_none() {
+                let detail = "must be a string compatible with semver.org spec 2.0.0";
+                errors.invalid(path.as_str(), &json!(text), detail);
+            }
+            if text.len() > VALUE {
+                errors.too_long(path, VALUE);
+            }
         }
     }
-    for version in texts("version", "versions") {
-        if version.len() > VALUE {
-            errors.too_long(format!("{path}.version"), VALUE);
-        }
-        if semantic_version(&version).is_none() {
-            let detail = "must be a string compatible with semver.org spec 2.0.0";
-            errors.invalid(format!("{path}.version"), &json!(version), detail);
-        }
+    let detail = "exactly one value must be specified";
+    match KINDS.into_iter().filter(|kind| attribute.get(*kind).is_some_and(|v| !v.is_null())).count() {
+        0 => errors.invalid(path, &json!(""), detail),
+        1 => {}
+        _ => errors.invalid(path, attribute, detail),
     }
 }
 
 fn counters(set: &Value, path: &str, errors: &mut Errors) {
     let path = format!("{path}.counters");
     let map = set.get("counters").and_then(Value::as_object);
-    let count = map.map_or(0, serde_json::Map::len);
-    if count == 0 {
-        errors.required(path.as_str(), "");
-    } else if count > MOST_COUNTERS {
-        errors.too_many(path.as_str(), count, MOST_COUNTERS);
+    match map.map_or(0, serde_json::Map::len) {
+        0 => return errors.required(path, ""),
+        count if count > MOST_COUNTERS => return errors.too_many(path, count, MOST_COUNTERS),
+        _ => {}
     }
     for name in map.into_iter().flatten().map(|(name, _)| name) {
+        let path = format!("{path}[{}]", sets::shown_key(name, COUNTER_KEY));
         errors.faults(&path, name, names::dns_label(name));
     }
 }
 
-fn taint(taint: &Value, path: &str, errors: &mut Errors) {
-    required_name(taint, "key", path, names::qualified_name, errors);
-    let value = text(taint, "value");
+/// An effect that was there before may stay.
+fn taint(taint: &Value, was: Option<&Value>, path: &str, errors: &mut Errors) {
+    let (key, value) = (text(taint, "key"), text(taint, "value"));
+    errors.faults(&format!("{path}.key"), key, names::qualified_name(key));
     errors.faults(&format!("{path}.value"), value, names::label_value(value));
-    let effects = ["NoExecute", "NoSchedule", "None"];
-    errors.one_of(&format!("{path}.effect"), taint.get("effect"), &effects);
+    if was.is_none_or(|was| was["effect"] != taint["effect"]) {
+        let effects = ["NoExecute", "NoSchedule", "None"];
+        errors.one_of(&format!("{path}.effect"), taint.get("effect"), &effects);
+    }
 }
 
-/// Errors of a DeviceTaintRule.
+/// Errors of a new DeviceTaintRule.
 pub fn taint_rule(object: &Value) -> Vec<FieldError> {
     let mut errors = with_metadata(object);
-    let spec = &object["spec"];
-    let (selector, path) = (&spec["deviceSelector"], "spec.deviceSelector");
-    if let Some(name) = selector.get("driver").and_then(Value::as_str) {
-        driver_name(name, &format!("{path}.driver"), &mut errors);
-    }
-    if let Some(name) = selector.get("pool").and_then(Value::as_str) {
-        pool_name(name, &format!("{path}.pool"), &mut errors);
-    }
-    if selector.get("device").is_some_and(|d| !d.is_null()) {
-        required_name(selector, "device", path, names::dns_label, &mut errors);
-    }
-    taint(&spec["taint"], "spec.taint", &mut errors);
+    rule_spec(&object["spec"], None, &mut errors);
     errors.list()
 }
 
-/// Errors of a change of a DeviceTaintRule.
-pub fn taint_rule_change(new: &Value, _: &Value, written: Written) -> Vec<FieldError> {
+fn rule_spec(spec: &Value, before: Option<&Value>, errors: &mut Errors) {
+    let (selector, path) = (&spec["deviceSelector"], "spec.deviceSelector");
+    if let Some(name) = selector.get("driver").and_then(Value::as_str) {
+        driver_name(name, &format!("{path}.driver"), errors);
+    }
+    if let Some(name) = selector.get("pool").and_then(Value::as_str) {
+        pool_name(name, &format!("{path}.pool"), errors);
+    }
+    if let Some(name) = selector.get("device").and_then(Value::as_str) {
+        errors.faults(&format!("{path}.device"), name, names::dns_label(name));
+    }
+    taint(&spec["taint"], before.map(|spec| &spec["taint"]), "spec.taint", errors);
+}
+
+/// Errors of a change of a DeviceTaintRule. Arguments: new, old, what was written.
+pub fn taint_rule_change(new: &Value, old: &Value, written: Written) -> Vec<FieldError> {
     if written == Written::Main {
-        return taint_rule(new);
+        let mut errors = with_metadata(new);
+        rule_spec(&new["spec"], Some(&old["spec"]), &mut errors);
+        return errors.list();
     }
     let mut errors = Errors::default();
-    at_most(&new["status"], "conditions", "status", 8, &mut errors);
-    conditions(items(&new["status"], "conditions"), "status.conditions", &mut errors);
+    let (list, path) = (items(&new["status"], "conditions"), "status.conditions");
+    conditions(list, path, &mut errors);
+    if list.len() > MOST_CONDITIONS {
+        errors.too_many(path, list.len(), MOST_CONDITIONS);
+    }
     errors.list()
 }
 

@@ -5,8 +5,8 @@
 use serde_json::{Value, json};
 
 use super::{
-    Errors, csi, items, job_status, metadata, network, node, pod_status, quota, service, shared, storage,
-    text,
+    Errors, csi, flowcontrol, items, job_status, metadata, network, node, pod_status, quota, service, shared,
+    storage, text,
 };
 use crate::error::FieldError;
 
@@ -31,6 +31,8 @@ pub fn of(group: &str, plural: &str) -> Option<CheckStatus> {
         ("batch", "jobs") => job_status::validate,
         ("policy", "poddisruptionbudgets") => budget,
         ("networking.k8s.io", "ingresses") => network::ingress_status,
+        ("networking.k8s.io", "servicecidrs") => nothing,
+        ("flowcontrol.apiserver.k8s.io", _) => flowcontrol::status,
         _ => return None,
     })
 }

@@ -63,7 +63,12 @@ pub(super) fn volume_spec(spec: &Value, inline: bool, path: &str, errors: &mut E
     }
     access_modes(modes, path, errors);
     if inline {
-        not_inline(spec, &["persistentVolumeReclaimPolicy", "nodeAffinity"], path, errors);
+        let policy = text(spec, "persistentVolumeReclaimPolicy");
+        if !matches!(policy, "" | "Retain") {
+            let detail = "may only be Retain in the context of inline volumes";
+            errors.forbidden(format!("{path}.persistentVolumeReclaimPolicy"), detail);
+        }
+        not_inline(spec, &["nodeAffinity"], path, errors);
     } else {
         capacity(spec, path, errors);
         let policy = spec.get("persistentVolumeReclaimPolicy");
@@ -73,7 +78,11 @@ pub(super) fn volume_spec(spec: &Value, inline: bool, path: &str, errors: &mut E
     }
     sources(spec, !inline && given(spec, "nodeAffinity").is_some(), path, errors);
     if inline {
-        not_inline(spec, &["storageClassName", "volumeMode"], path, errors);
+        not_inline(spec, &["storageClassName"], path, errors);
+        if !matches!(text(spec, "volumeMode"), "" | "Filesystem") {
+            let detail = "may not specify volumeMode other than Filesystem in the context of inline volumes";
+            errors.forbidden(format!("{path}.volumeMode"), detail);
+        }
     } else {
         let class = text(spec, "storageClassName");
         errors.name_if_set(&format!("{path}.storageClassName"), class, names::dns_subdomain);
@@ -119,7 +128,11 @@ fn capacity(spec: &Value, path: &str, errors: &mut Errors) {
         errors.not_supported(path.as_str(), spec.get("capacity").unwrap_or(&Value::Null), &["storage"]);
     }
     for (name, amount) in capacity.into_iter().flatten() {
-        resources::positive(amount, &format!("{path}[{name}]"), errors);
+        let path = format!("{path}[{name}]");
+        if let Some(amount) = quantity::parse_value(amount).ok().filter(|amount| amount.value() < 0) {
+            errors.invalid(path.as_str(), &json!(amount.value()), "must be a valid resource quantity");
+        }
+        resources::positive(amount, &path, errors);
     }
 }
 
@@ -165,10 +178,12 @@ pub fn volume_update(new: &Value, old: &Value) -> Vec<FieldError> {
         csi.remove("controllerExpandSecretRef");
     }
     if !same(Some(&now), Some(&was)) {
-        errors.forbidden(
-            "spec.persistentvolumesource",
-            "spec.persistentvolumesource is immutable after creation",
+        let text = |source: &Value| internal::pretty(source, internal::VOLUME_SOURCE);
+        let detail = format!(
+            "spec.persistentvolumesource is immutable after creation\n{}",
+            diff::unified(&text(&was), &text(&now))
         );
+        errors.forbidden("spec.persistentvolumesource", &detail);
     }
     // Paths without `spec` are Kubernetes' own.
     let (spec, before) = (&new["spec"], &old["spec"]);
@@ -294,7 +309,7 @@ pub fn claim_update(new: &Value, old: &Value) -> Vec<FieldError> {
             for (field, free) in [
                 ("volumeName", unbound),
                 ("storageClassName", classless),
-                ("volumeAttributesClassName", bound),
+                ("volumeAttributesClassName", true),
             ] {
                 if free {
                     map.remove(field);
@@ -330,27 +345,29 @@ pub fn claim_update(new: &Value, old: &Value) -> Vec<FieldError> {
     errors.list()
 }
 
-/// What is said of a change of what is fixed, and where the change is.
+/// What is said of a change of what is fixed, and where the change is. What may change is shown as it
+/// was, but for the name of the volume that a claim gets.
 fn fixed_detail(spec: &Value, before: &Value, unbound: bool, bound: bool) -> String {
-    // What may change is shown as it is now on both sides.
-    let mut was = before.clone();
-    let mut take = |pointer: &str, key: &str| {
-        let now = spec.pointer(pointer).and_then(|parent| parent.get(key)).cloned();
-        if let (Some(Value::Object(map)), Some(now)) = (was.pointer_mut(pointer), now) {
-            map.insert(key.to_owned(), now);
+    let (mut now, mut was) = (spec.clone(), before.clone());
+    let take = |to: &mut Value, from: &Value, pointer: &str, key: &str| {
+        let value = from.pointer(pointer).and_then(|parent| parent.get(key)).cloned();
+        let Some(Value::Object(map)) = to.pointer_mut(pointer) else { return };
+        match value {
+            Some(value) => drop(map.insert(key.to_owned(), value)),
+            None => drop(map.remove(key)),
         }
     };
     if unbound {
-        take("", "volumeName");
+        take(&mut was, spec, "", "volumeName");
     }
     if bound {
-        take("/resources/requests", "storage");
-        take("", "volumeAttributesClassName");
+        take(&mut now, before, "/resources/requests", "storage");
     }
+    take(&mut now, before, "", "volumeAttributesClassName");
     let text = |spec: &Value| internal::pretty(spec, internal::CLAIM);
     format!(
         "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims\n{}",
-        diff::unified(&text(&was), &text(spec))
+        diff::unified(&text(&was), &text(&now))
     )
 }
 

@@ -101,9 +101,7 @@ fn block_fault(block: &pem::Block) -> Option<String> {
         return Some("has PEM block headers".to_owned());
     }
     match x509_parser::parse_x509_certificate(&block.bytes) {
-        Ok((rest, certificate)) if rest.is_empty() => {
-            (!certificate.is_ca()).then(|| "does not have the CA bit set".to_owned())
-        }
+        Ok(([], certificate)) => (!certificate.is_ca()).then(|| "does not have the CA bit set".to_owned()),
         _ => Some("does not parse as X.509".to_owned()),
     }
 }

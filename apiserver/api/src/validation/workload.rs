@@ -177,12 +177,14 @@ pub fn replica_set(object: &Value) -> Vec<FieldError> {
 pub fn replication_controller(object: &Value) -> Vec<FieldError> {
     let mut errors = with_metadata(object);
     let spec = &object["spec"];
-    counts(spec, &["replicas", "minReadySeconds"], &mut errors);
-    match spec.get("selector").and_then(Value::as_object) {
-        Some(selector) if !selector.is_empty() => {
-            matches_template(&LabelSelector::from_map(selector), spec, &mut errors);
-        }
-        _ => errors.required("spec.selector", ""),
+    counts(spec, &["minReadySeconds"], &mut errors);
+    let selector = spec.get("selector").and_then(Value::as_object).filter(|s| !s.is_empty());
+    if selector.is_none() {
+        errors.required("spec.selector", "");
+    }
+    counts(spec, &["replicas"], &mut errors);
+    if let Some(selector) = selector {
+        matches_template(&LabelSelector::from_map(selector), spec, &mut errors);
     }
     if spec.get("template").is_none_or(Value::is_null) {
         errors.required("spec.template", "");

@@ -112,6 +112,22 @@ pub(super) fn storage_class(new: &Value, _old: Option<&Value>) -> Vec<String> {
     warnings
 }
 
+pub(super) fn storage_capacity(new: &Value, _old: Option<&Value>) -> Vec<String> {
+    let topology = &new["nodeTopology"];
+    let mut warnings = Vec::new();
+    for (index, expression) in items(topology, "matchExpressions").iter().enumerate() {
+        let key = text(expression, "key");
+        if let Some(message) = node_label(key) {
+            warnings.push(format!("nodeTopology.matchExpressions[{index}].key: {key} is {message}"));
+        }
+    }
+    let labels = topology["matchLabels"].as_object().into_iter().flatten();
+    for (label, message) in labels.filter_map(|(label, _)| Some((label, node_label(label)?))) {
+        warnings.push(format!("nodeTopology.matchLabels.{label}: {message}"));
+    }
+    warnings
+}
+
 pub(super) fn runtime_class(new: &Value, _old: Option<&Value>) -> Vec<String> {
     let selector = new.pointer("/scheduling/nodeSelector").and_then(Value::as_object);
     let keys = selector.into_iter().flatten().map(|(key, _)| key);

@@ -11,8 +11,11 @@ const ON_START: &str = "onstart";
 /// Kept as long as there is a definition of a kind of this version.
 const ALWAYS: &str = "true";
 
+/// A group, its priority, and its versions with theirs.
+type Priorities = (&'static str, u32, &'static [(&'static str, u32)]);
+
 /// Group priorities, and version priorities in it, as Kubernetes 1.36 gives them.
-const PRIORITIES: &[(&str, u32, &[(&str, u32)])] = &[
+const PRIORITIES: &[Priorities] = &[
     ("", 18000, &[("v1", 1)]),
     ("apps", 17800, &[("v1", 15)]),
     ("events.k8s.io", 17750, &[("v1", 15)]),

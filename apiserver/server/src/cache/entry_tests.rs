@@ -96,3 +96,11 @@ fn the_version_goes_in_however_the_metadata_are_written() {
         assert!(entry.metadata_text().contains(r#""resourceVersion":"42""#));
     }
 }
+
+/// What an object costs beside its text is counted in bytes: see "memory" in the benchmarks.
+#[test]
+fn an_object_in_the_cache_takes_little_beside_its_text() {
+    assert!(size_of::<Entry>() <= 104, "{}", size_of::<Entry>());
+    let entry = read(r#"{"metadata":{"name":"a","uid":"u"},"spec":{"nodeName":"n"}}"#, &["spec.nodeName"]);
+    assert_eq!((entry.uid(), entry.field(0)), ("u", "n"));
+}

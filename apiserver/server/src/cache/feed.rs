@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::{Cache, Entry, Objects};
+use super::{Cache, Entry, Objects, packed};
 use crate::convert;
 use crate::limits;
 
@@ -20,6 +20,9 @@ use crate::limits;
 const ROOT: &str = "/registry/";
 const MIN_PAUSE: Duration = Duration::from_millis(50);
 const MAX_PAUSE: Duration = Duration::from_secs(5);
+
+/// The objects of one cache while they are read, in the order of their keys.
+type State = Vec<Arc<Entry>>;
 
 /// The caches of all kinds.
 pub struct Caches {
@@ -111,22 +114,20 @@ impl Caches {
     }
 
     async fn read_all(&self, cache: &Cache) -> Result<(Objects, Revision), StoreError> {
-        let mut objects = Objects::new();
+        let mut entries = Vec::new();
         let mut range = Range { prefix: cache.prefix.clone(), limit: limits::LOAD_PAGE, ..Range::default() };
         loop {
             let page = self.store.list(range.clone()).await?;
             for kv in &page.kvs {
                 match cache.read(&kv.key, kv.mod_revision, &kv.value) {
-                    Ok(entry) => {
-                        objects.insert(Arc::clone(&entry.key), Arc::new(entry));
-                    }
+                    Ok(entry) => entries.push(Arc::new(entry)),
                     Err(error) => warn!(error = &error as &dyn std::error::Error, "an object cannot be read"),
                 }
             }
             range.revision = page.revision;
             match page.kvs.last() {
                 Some(last) if page.remaining > 0 => range.after.clone_from(&last.key),
-                _ => return Ok((objects, page.revision)),
+                _ => return Ok((packed(entries), page.revision)),
             }
         }
     }
@@ -252,7 +253,7 @@ impl Caches {
         let custom = self.custom.load();
         let lazy = self.by_path.iter().filter(|cache| cache.is_lazy());
         custom.values().flatten().chain(lazy).for_each(|cache| cache.idle());
-        let mut states: BTreeMap<&str, Vec<Objects>> = BTreeMap::new();
+        let mut states: BTreeMap<&str, Vec<State>> = BTreeMap::new();
         let (revision, until) = self.beginning().await?;
         let mut range =
             Range { prefix: ROOT.to_owned(), limit: limits::LOAD_PAGE, revision, ..Range::default() };
@@ -267,7 +268,7 @@ impl Caches {
         for (prefix, caches) in &self.by_prefix {
             let mut loaded = states.remove(prefix.as_str()).unwrap_or_default().into_iter();
             for cache in caches.iter().filter(|cache| !cache.is_lazy()) {
-                cache.reset(loaded.next().unwrap_or_default(), range.revision);
+                cache.reset(packed(loaded.next().unwrap_or_default()), range.revision);
             }
         }
         if range.revision >= until {
@@ -280,7 +281,7 @@ impl Caches {
     async fn load_page<'a>(
         &'a self,
         mut kvs: Vec<KeyValue>,
-        states: &mut BTreeMap<&'a str, Vec<Objects>>,
+        states: &mut BTreeMap<&'a str, Vec<State>>,
     ) -> Result<(), StoreError> {
         let here = if kvs.len() < limits::LOAD_ALONE { kvs.len() } else { kvs.len() / 2 };
         let rest: Vec<(KeyValue, Vec<Arc<Cache>>)> = kvs
@@ -298,25 +299,21 @@ impl Caches {
         })?;
         for (key, entries) in read {
             let Some((prefix, caches)) = self.owners(&key) else { continue };
-            let state = states.entry(prefix).or_insert_with(|| vec![Objects::new(); caches.len()]);
+            let state = states.entry(prefix).or_insert_with(|| vec![State::new(); caches.len()]);
             for (entry, objects) in entries.into_iter().zip(state) {
-                if let Some(entry) = entry {
-                    objects.insert(Arc::clone(&entry.key), entry);
-                }
+                objects.extend(entry);
             }
         }
         Ok(())
     }
 
-    fn load_one<'a>(&'a self, kv: &KeyValue, states: &mut BTreeMap<&'a str, Vec<Objects>>) {
+    fn load_one<'a>(&'a self, kv: &KeyValue, states: &mut BTreeMap<&'a str, Vec<State>>) {
         let Some((prefix, caches)) = self.owners(&kv.key) else { return };
         // Lazy ones are read when somebody asks.
-        let state = states.entry(prefix).or_insert_with(|| vec![Objects::new(); caches.len()]);
+        let state = states.entry(prefix).or_insert_with(|| vec![State::new(); caches.len()]);
         for (cache, objects) in caches.iter().filter(|cache| !cache.is_lazy()).zip(state) {
             match cache.read(&kv.key, kv.mod_revision, &kv.value) {
-                Ok(entry) => {
-                    objects.insert(Arc::clone(&entry.key), Arc::new(entry));
-                }
+                Ok(entry) => objects.push(Arc::new(entry)),
                 Err(error) => warn!(error = &error as &dyn std::error::Error, "an object cannot be read"),
             }
         }

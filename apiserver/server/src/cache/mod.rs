@@ -6,6 +6,7 @@
 
 mod entry;
 mod feed;
+mod fields;
 mod index;
 mod shared;
 mod watchers;
@@ -22,8 +23,9 @@ use bytes::Bytes;
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::Instant;
 
-pub use entry::{Entry, EventType, Fields, Unreadable, Untranslatable};
+pub use entry::{Entry, EventType, Unreadable, Untranslatable};
 pub use feed::{Caches, NotFresh};
+pub use fields::Fields;
 pub use index::Index;
 pub use watchers::{Subscription, Trigger};
 
@@ -102,7 +104,8 @@ impl Change {
         }
         let frame = encode();
         // Rows with the ages of another second are not asked for again.
-        frames.retain(|(found, _)| found.second == form.second || found.include.is_none());
+        let stale = |found: &Form| found.include.is_some() && found.second != form.second;
+        frames.retain(|(found, _)| form.include.is_none() || !stale(found));
         if frames.len() >= limits::FRAME_FORMS {
             frames.remove(0);
         }
@@ -305,7 +308,6 @@ impl Cache {
         }
         self.counts.loads.add(1);
         self.counts.initial.add(objects.len() as u64);
-        let objects = packed(&objects);
         inner.low = newest;
         inner.history.clear();
         let index = self.index(&objects);
@@ -495,7 +497,6 @@ impl Cache {
             self.tell(before.objects.get(&**key).map(|old| &**old), Some(entry));
         }
         let index = self.index(&objects);
-        let objects = packed(&objects);
         self.current.store(Arc::new(Snapshot { objects, index, revision }));
     }
 
@@ -554,20 +555,23 @@ impl Inner {
     }
 }
 
-/// The same in a tree whose nodes are full. One that is filled in the order of its keys splits its last
-/// node again and again and leaves halves behind; here every second key makes the halves, and those
-/// between fill them.
-fn packed(objects: &Objects) -> Objects {
-    let mut packed = Objects::new();
+/// Objects that come in the order of their keys, in a tree whose nodes are full. One that is filled in
+/// that order splits its last node again and again and leaves halves behind; here every second key makes
+/// the halves, and those between fill them.
+fn packed(entries: Vec<Arc<Entry>>) -> Objects {
+    let mut objects = Objects::new();
     for first in [0, 1] {
-        for (key, entry) in objects.iter().skip(first).step_by(2) {
-            packed.insert(Arc::clone(key), Arc::clone(entry));
+        for entry in entries.iter().skip(first).step_by(2) {
+            objects.insert(Arc::clone(&entry.key), Arc::clone(entry));
         }
     }
-    packed
+    objects
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // A panic elsewhere is caught by the request chain; the state is swapped whole, so it is sound.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod form_tests;

@@ -48,11 +48,7 @@ pub async fn select(
     Ok(Selected::page(chosen, more, None))
 }
 
-async fn converted(
-    server: &Server,
-    custom: &Custom,
-    entries: &[Arc<Entry>],
-) -> Result<Vec<Value>, ApiError> {
+async fn converted(server: &Server, custom: &Custom, entries: &[Arc<Entry>]) -> Result<Vec<Value>, ApiError> {
     let mut values: Vec<Value> = entries.iter().map(|entry| entry.value(None)).collect();
     webhook::convert(server, custom, &mut values).await?;
     Ok(values)

@@ -73,8 +73,7 @@ impl Documents {
         for ((group, version), kinds) in &self.versions {
             let path = format!("apis/{group}/{version}");
             let hash = v3_hash(self.builtin.v3_hash(group, version), kinds);
-            index["paths"][&path] =
-                json!({"serverRelativeURL": format!("/openapi/v3/{path}?hash={hash}")});
+            index["paths"][&path] = json!({"serverRelativeURL": format!("/openapi/v3/{path}?hash={hash}")});
         }
         index
     }

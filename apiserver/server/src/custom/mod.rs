@@ -194,16 +194,23 @@ impl CustomKinds {
         };
         let freed = state.grant(old.as_deref(), new.as_deref());
         // Caches first: who finds the kind finds its cache.
-        let prefixes: BTreeSet<String> =
-            [&old, &new].into_iter().flatten().map(|d| format!("{}/", d.storage_prefix())).collect();
-        for prefix in prefixes {
-            let own = new.as_ref().is_some_and(|d| format!("{}/", d.storage_prefix()) == prefix);
-            self.caches.set_custom(&prefix, if own { &kinds } else { &[] });
+        if old.as_ref().map(|d| d.shape) != new.as_ref().map(|d| d.shape) {
+            self.replace_caches(old.as_deref(), new.as_deref(), &kinds);
         }
         let waiting = if freed { state.refused_beside(old.as_deref()) } else { Vec::new() };
         self.state.store(Arc::new(state));
         self.kept.api_services.notify_one();
         waiting.iter().for_each(|other| self.mark(other));
+    }
+
+    /// Puts the caches of what is served now in the place of those of before.
+    fn replace_caches(&self, old: Option<&Definition>, new: Option<&Definition>, kinds: &[Arc<Resource>]) {
+        let prefix = |definition: &Definition| format!("{}/", definition.storage_prefix());
+        let prefixes: BTreeSet<String> = old.into_iter().chain(new).map(prefix).collect();
+        for at in prefixes {
+            let own = new.is_some_and(|definition| prefix(definition) == at);
+            self.caches.set_custom(&at, if own { kinds } else { &[] });
+        }
     }
 
     /// Has the driver look at a definition.

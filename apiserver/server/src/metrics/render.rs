@@ -101,6 +101,7 @@ impl Metrics {
         self.allocations_page(&mut page, &state.taken);
         self.bodies_page(&mut page);
         caches_page(&mut page, &state.caches);
+        changes_page(&mut page, &state.caches);
         reads_page(&mut page, &state.caches);
         features::add(&mut page);
         process::add(&mut page);
@@ -372,6 +373,35 @@ impl Metrics {
     }
 }
 
+/// What has come from the store and how it reached those who watch.
+fn changes_page(page: &mut Page, caches: &[CacheState]) {
+    let mut add = |name: &str, kind: &str, help: &str, value: &dyn Fn(&CacheState) -> f64| {
+        page.family(name, kind, help, |s| {
+            for cache in caches {
+                s.value(&[("group", &cache.group), ("resource", &cache.resource)], value(cache));
+            }
+        });
+    };
+    add(
+        "apiserver_storage_events_received_total",
+        "counter",
+        "[ALPHA] Number of etcd events received split by kind.",
+        &|cache| cache.received as f64,
+    );
+    add(
+        "apiserver_terminated_watchers_total",
+        "counter",
+        "[ALPHA] Counter of watchers closed due to unresponsiveness broken by resource type.",
+        &|cache| cache.terminated as f64,
+    );
+    add(
+        "apiserver_watch_cache_capacity",
+        "gauge",
+        "[ALPHA] Total capacity of watch cache broken by resource type.",
+        &|cache| cache.capacity as f64,
+    );
+}
+
 fn caches_page(page: &mut Page, caches: &[CacheState]) {
     let mut add = |name: &str, kind: &str, help: &str, value: &dyn Fn(&CacheState) -> f64| {
         page.family(name, kind, help, |s| {
@@ -409,24 +439,6 @@ fn caches_page(page: &mut Page, caches: &[CacheState]) {
         "counter",
         "[ALPHA] Counter of watch cache initializations broken by resource type.",
         &|cache| cache.loads as f64,
-    );
-    add(
-        "apiserver_storage_events_received_total",
-        "counter",
-        "[ALPHA] Number of etcd events received split by kind.",
-        &|cache| cache.received as f64,
-    );
-    add(
-        "apiserver_terminated_watchers_total",
-        "counter",
-        "[ALPHA] Counter of watchers closed due to unresponsiveness broken by resource type.",
-        &|cache| cache.terminated as f64,
-    );
-    add(
-        "apiserver_watch_cache_capacity",
-        "gauge",
-        "[ALPHA] Total capacity of watch cache broken by resource type.",
-        &|cache| cache.capacity as f64,
     );
     add(
         "apiserver_init_events_total",

@@ -14,7 +14,6 @@ use super::update::{self, Part};
 use super::{create, decode};
 use crate::body;
 use crate::context::Context;
-use crate::limits;
 use crate::rbac::{self, Attributes};
 use crate::respond::{self, Answer};
 use crate::storage;
@@ -26,7 +25,7 @@ pub const MEDIA: &str = "application/apply-patch+yaml";
 pub async fn apply(context: &Context, resource: &Resource, part: Part, bytes: Bytes) -> Answer {
     let config = read(context, &bytes)?;
     let (namespace, name) = (namespace(context, resource), context.info.name.as_str());
-    for _ in 0..limits::CONFLICT_RETRIES {
+    loop {
         let present = storage::fetch(&context.server, resource, namespace, name).await?.is_some();
         // A kind whose definition goes has no such verb, and says why nothing is created.
         let creatable =
@@ -49,7 +48,6 @@ pub async fn apply(context: &Context, resource: &Resource, part: Part, bytes: By
             return Err(storage::not_found(resource, name));
         }
     }
-    Err(storage::modified(resource, name))
 }
 
 async fn change(
@@ -148,7 +146,7 @@ pub fn read(context: &Context, bytes: &[u8]) -> Result<Value, ApiError> {
     let (value, twice) = parse(bytes, validation != FieldValidation::Ignore)?;
     match validation {
         FieldValidation::Strict if !twice.is_empty() => {
-            Err(ApiError::bad_request(format!("error strict decoding patch: {}", twice.join(", "))))
+            Err(ApiError::bad_request(format!("error strict decoding YAML: {}", twice.join(", "))))
         }
         _ => {
             twice.into_iter().for_each(|warning| context.warn(warning));
@@ -159,7 +157,7 @@ pub fn read(context: &Context, bytes: &[u8]) -> Result<Value, ApiError> {
 
 /// A configuration and, where that is asked for, what it says twice.
 pub fn parse(bytes: &[u8], look_for_repeated: bool) -> Result<(Value, Vec<String>), ApiError> {
-    let bad = |why: &str| ApiError::bad_request(format!("error decoding patch: {why}"));
+    let bad = |why: &str| ApiError::bad_request(format!("error decoding YAML: {why}"));
     let first = bytes.iter().find(|byte| !byte.is_ascii_whitespace());
     // JSON has a parser of its own, which is faster and says which key it is.
     let json = if first == Some(&b'{') { body::json(bytes).ok() } else { None };
@@ -169,7 +167,11 @@ pub fn parse(bytes: &[u8], look_for_repeated: bool) -> Result<(Value, Vec<String
         None => body::yaml(bytes, DuplicateKeyPolicy::LastWins).map_err(|error| bad(&error.message))?,
     };
     if !value.is_object() {
-        return Err(bad("a configuration must be an object"));
+        return Err(bad(&format!(
+            "error unmarshaling JSON: while decoding JSON: json: cannot unmarshal {} into Go value of type \
+             map[string]interface {{}}",
+            body::go_kind(&value)
+        )));
     }
     let twice = match (look_for_repeated && repeats, is_json) {
         (false, _) => Vec::new(),

@@ -1,5 +1,7 @@
 //! `delete` and `deletecollection`: grace, finalizers, propagation, preconditions.
 
+use std::sync::Arc;
+
 use apiserver_api::error::{ApiError, FieldError};
 use apiserver_api::meta;
 use apiserver_api::registry::Resource;
@@ -10,18 +12,15 @@ use futures::future::BoxFuture;
 use jiff::SignedDuration;
 use serde_json::{Value, json};
 
-use super::options::ListOptions;
-use super::view;
+use super::list::Page;
 use crate::admission::{self, Admission, Operation};
 use crate::body;
 use crate::cache::Entry;
 use crate::context::Context;
-use crate::custom::choice;
 use crate::encoding;
-use crate::filter::Filter;
+use crate::filter::Entries;
 use crate::limits;
 use crate::negotiate;
-use crate::query::whole;
 use crate::respond::{self, Answer};
 use crate::services;
 use crate::storage::{self, Outcome, Stored};
@@ -54,18 +53,13 @@ pub enum Propagation {
 }
 
 impl DeleteOptions {
-    /// Reads the body, or the query where there is none. Errors are 400 and 415.
+    /// Reads the body, or the query where there is none. Errors are 400, 415 and 422.
     pub fn read(context: &Context, bytes: Bytes) -> Result<Self, ApiError> {
         let mut options = if bytes.is_empty() {
             Self::from_query(context)?
         } else {
             Self::from_value(&body::decode(&negotiate::content_type(&context.headers), bytes, "")?.value)?
         };
-        let dry: Vec<&str> = context.query.all("dryRun").collect();
-        if dry.iter().any(|value| *value != "All") {
-            return Err(refused(FieldError::not_supported("dryRun", &json!(dry), &["All"])));
-        }
-        options.dry_run |= !dry.is_empty();
         if options.grace.is_some_and(|g| g < 0) {
             // As Kubernetes does: at once, but not forced.
             options.grace = Some(1);
@@ -76,44 +70,103 @@ impl DeleteOptions {
     fn from_query(context: &Context) -> Result<Self, ApiError> {
         let query = &context.query;
         let orphan = query.get("orphanDependents").map(|_| query.flag("orphanDependents"));
+        let dry: Vec<Value> = query.all("dryRun").map(Value::from).collect();
         Ok(Self {
-            grace: query.get("gracePeriodSeconds").map(whole).transpose()?,
-            propagation: propagation(query.get("propagationPolicy"), orphan)?,
+            grace: query.integer("gracePeriodSeconds")?,
             orphan,
+            propagation: propagation(query.all("propagationPolicy").next(), orphan)?,
+            dry_run: dry_run(&dry)?,
             ..Self::default()
         })
     }
 
-    /// Reads an object of kind `DeleteOptions`.
+    /// Reads an object of kind `DeleteOptions`. Errors are 400 and 422.
     pub fn from_value(value: &Value) -> Result<Self, ApiError> {
-        if let Some(kind) = value["kind"].as_str().filter(|k| !k.is_empty() && *k != "DeleteOptions") {
-            return Err(ApiError::bad_request(format!(
-                "the body of a delete must be DeleteOptions, not {kind}"
-            )));
-        }
+        check_types(value).map_err(ApiError::bad_request)?;
         let text = |pointer: &str| value.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
-        let dry_run = match value.get("dryRun").and_then(Value::as_array).map(Vec::as_slice) {
-            None | Some([]) => false,
-            Some(list) if list.iter().all(|v| v == "All") => true,
-            Some(list) => {
-                return Err(refused(FieldError::not_supported("dryRun", &json!(list), &["All"])));
-            }
-        };
-        let grace = match value.get("gracePeriodSeconds") {
-            None | Some(Value::Null) => None,
-            Some(value) => Some(value.as_i64().ok_or_else(|| {
-                ApiError::bad_request(format!("gracePeriodSeconds: Invalid value: {value}"))
-            })?),
-        };
         let orphan = value["orphanDependents"].as_bool();
         Ok(Self {
-            grace,
             orphan,
+            grace: value["gracePeriodSeconds"].as_i64(),
             uid: text("/preconditions/uid"),
             version: text("/preconditions/resourceVersion"),
             propagation: propagation(text("/propagationPolicy").as_deref(), orphan)?,
-            dry_run,
+            dry_run: dry_run(value["dryRun"].as_array().map(Vec::as_slice).unwrap_or_default())?,
         })
+    }
+}
+
+fn dry_run(stages: &[Value]) -> Result<bool, ApiError> {
+    if stages.iter().any(|stage| stage != "All") {
+        return Err(refused(FieldError::not_supported("dryRun", &json!(stages), &["All"])));
+    }
+    Ok(!stages.is_empty())
+}
+
+/// What fields of the options hold, and what Kubernetes calls their types.
+const FIELDS: [(&str, Holds, &str, &str); 8] = [
+    ("/gracePeriodSeconds", Value::is_i64, "DeleteOptions.gracePeriodSeconds", "int64"),
+    ("/preconditions", Value::is_object, "DeleteOptions.preconditions", "v1.Preconditions"),
+    ("/preconditions/uid", Value::is_string, "Preconditions.preconditions.uid", "types.UID"),
+    (
+        "/preconditions/resourceVersion",
+        Value::is_string,
+        "Preconditions.preconditions.resourceVersion",
+        "string",
+    ),
+    ("/orphanDependents", Value::is_boolean, "DeleteOptions.orphanDependents", "bool"),
+    ("/propagationPolicy", Value::is_string, "DeleteOptions.propagationPolicy", "v1.DeletionPropagation"),
+    ("/dryRun", Value::is_array, "DeleteOptions.dryRun", "[]string"),
+    ("/dryRun/0", Value::is_string, "DeleteOptions.dryRun", "string"),
+];
+
+/// Whether a value is of the type that a field holds.
+type Holds = fn(&Value) -> bool;
+
+/// Nothing is deleted by options that mean something else: why they cannot be read.
+fn check_types(options: &Value) -> Result<(), String> {
+    if !options.is_object() && !options.is_null() {
+        return Err(format!(
+            "couldn't get version/kind; json parse error: json: cannot unmarshal {} into Go value of type \
+             struct {{ APIVersion string \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \
+             \"json:\\\"kind,omitempty\\\"\" }}",
+            type_of(options)
+        ));
+    }
+    let text = |field: &str| options[field].as_str().unwrap_or_default();
+    if !matches!(text("kind"), "" | "DeleteOptions") {
+        let version = text("apiVersion");
+        return Err(format!(
+            "no kind {:?} is registered for version {:?} in scheme \
+             \"k8s.io/apimachinery/pkg/apis/meta/internalversion/scheme/register.go:27\"",
+            text("kind"),
+            if version.is_empty() { "meta.k8s.io/v1" } else { version }
+        ));
+    }
+    for (pointer, holds, field, wanted) in FIELDS {
+        match options.pointer(pointer) {
+            Some(value) if !value.is_null() && !holds(value) => {
+                return Err(format!(
+                    "json: cannot unmarshal {} into Go struct field {field} of type {wanted}",
+                    type_of(value)
+                ));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// As Go's JSON calls it; numbers that are no whole ones are shown.
+fn type_of(value: &Value) -> String {
+    match value {
+        Value::Null => "null".to_owned(),
+        Value::Bool(_) => "bool".to_owned(),
+        Value::Number(number) if !number.is_i64() => format!("number {number}"),
+        Value::Number(_) => "number".to_owned(),
+        Value::String(_) => "string".to_owned(),
+        Value::Array(_) => "array".to_owned(),
+        Value::Object(_) => "object".to_owned(),
     }
 }
 
@@ -144,6 +197,8 @@ fn refused(error: FieldError) -> ApiError {
 
 /// Deletes one object.
 pub async fn delete(context: &Context, resource: &Resource, bytes: Bytes) -> Answer {
+    // Who cannot read the answer changes nothing.
+    negotiate::wanted(&context.headers, resource)?;
     let options = DeleteOptions::read(context, bytes)?;
     let namespace = if resource.namespaced { context.info.namespace.as_str() } else { "" };
     match one(context, resource, namespace, &context.info.name, &options).await? {
@@ -179,7 +234,7 @@ pub async fn one(
     options: &DeleteOptions,
 ) -> Result<Deleted, ApiError> {
     let mut current = storage::require(&context.server, resource, namespace, name).await?;
-    for _ in 0..limits::CONFLICT_RETRIES {
+    loop {
         preconditions(resource, &current, options)?;
         let admission =
             Admission { context, resource, operation: Operation::Delete, old: Some(&current.object) };
@@ -215,22 +270,23 @@ pub async fn one(
         };
         current = newer.ok_or_else(|| storage::not_found(resource, name))?;
     }
-    Err(storage::modified(resource, name))
 }
 
 fn preconditions(resource: &Resource, current: &Stored, options: &DeleteOptions) -> Result<(), ApiError> {
     let name = meta::name(&current.object);
-    let check = |what: &str, wanted: &Option<String>, found: &str| match wanted {
+    let check = |what: &str, wanted: &Option<String>, found: &str, perhaps: &str| match wanted {
         Some(wanted) if wanted != found => {
             let why = format!(
-                "Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {found}"
+                "the {what} in the precondition ({wanted}) does not match the {what} in record ({found}). \
+                 The object might have been {perhaps}"
             );
-            Err(ApiError::conflict(&resource.group, &resource.plural, name, &why))
+            // Here Kubernetes has the kind where the resource is said elsewhere.
+            Err(ApiError::conflict(&resource.group, &resource.kind, name, &why))
         }
         _ => Ok(()),
     };
-    check("UID", &options.uid, meta::uid(&current.object))?;
-    check("ResourceVersion", &options.version, meta::resource_version(&current.object))
+    check("UID", &options.uid, meta::uid(&current.object), "deleted and then recreated")?;
+    check("ResourceVersion", &options.version, meta::resource_version(&current.object), "modified")
 }
 
 /// What a deletion does to an object.
@@ -265,6 +321,10 @@ fn plan(resource: &Resource, object: &Value, options: &DeleteOptions, now: jiff:
     if is_held(&new) || (namespace && !meta::list(&new, "/spec/finalizers").is_empty()) {
         if !marked {
             mark(&mut new, now, 0);
+            if resource.behaviour.prepare_delete.is_some() {
+                // A kind with a way of its own does not count this as a change.
+                meta::set(&mut new, "generation", meta::generation(object));
+            }
         } else if meta::deletion_grace_period_seconds(object) != Some(0) {
             meta::set(&mut new, "deletionGracePeriodSeconds", 0);
         }
@@ -361,37 +421,33 @@ pub async fn finish(
     }
 }
 
-/// Deletes all objects that the selectors choose.
+/// Deletes the objects that the selectors choose: those of the page that a list would show.
 pub async fn collection(context: &Context, resource: &Resource, bytes: Bytes) -> Answer {
+    let wanted = negotiate::wanted(&context.headers, resource)?;
     let options = DeleteOptions::read(context, bytes)?;
     let cache = context.server.cache(resource)?;
-    let filter = Filter::parse(&cache, &context.info.namespace, "", &context.query)?;
-    let list = ListOptions::read(&context.query)?;
-    let view = view::view(&context.server, &cache, &view::asked(&list)?).await?;
-    let chosen = choice::select(&context.server, resource, &filter, &view, "", list.limit).await?;
-    let chosen = chosen.entries.collect::<Vec<_>>();
-    let mut items = Vec::with_capacity(chosen.len());
-    for page in chosen.chunks(limits::DELETE_COLLECTION_PAGE) {
-        let mut deletions = Vec::with_capacity(page.len());
-        for entry in page {
-            deletions.push(one_of_many(context, resource, entry, &options));
-        }
-        for (entry, result) in page.iter().zip(futures::future::join_all(deletions).await) {
+    let mut page = match Page::read(context, resource, &cache).await? {
+        Ok(page) => page,
+        Err(expired) => return Ok(expired),
+    };
+    let wanted = wanted.of_list(resource)?;
+    let chosen: Vec<_> = page.selected.entries.by_ref().collect();
+    let mut gone = Vec::with_capacity(chosen.len());
+    for some in chosen.chunks(limits::DELETE_COLLECTION_PAGE) {
+        let deletions = some.iter().map(|entry| one_of_many(context, resource, entry, &options));
+        for (entry, result) in some.iter().zip(futures::future::join_all(deletions).await) {
             match result {
-                Ok(_) => items.push(serde_json::from_slice::<Value>(&entry.object()).unwrap_or(Value::Null)),
-                // Somebody else was faster, or it is another object of that name by now.
-                Err(error) if error.code == 404 || error.code == 409 => {}
+                Ok(_) => gone.push(Arc::clone(entry)),
+                // Somebody else was faster.
+                Err(error) if error.code == 404 => {}
+                // It is another object of that name by now, and not of the client's choice.
+                Err(error) if error.code == 409 && options.uid.is_none() && options.version.is_none() => {}
                 Err(error) => return Err(error),
             }
         }
     }
-    Ok(respond::json(
-        200,
-        &json!({
-            "kind": format!("{}List", resource.kind), "apiVersion": resource.api_version(),
-            "metadata": {"resourceVersion": view.revision.to_string()}, "items": items,
-        }),
-    ))
+    page.selected.entries = Entries::of(gone);
+    page.answer(context, &cache, wanted).await
 }
 
 /// The object that was chosen, and no later one of its name.
@@ -401,7 +457,8 @@ fn one_of_many<'a>(
     entry: &'a Entry,
     options: &DeleteOptions,
 ) -> BoxFuture<'a, Result<Deleted, ApiError>> {
-    let options = DeleteOptions { uid: Some(entry.uid().to_owned()), ..options.clone() };
+    let uid = options.uid.clone().unwrap_or_else(|| entry.uid().to_owned());
+    let options = DeleteOptions { uid: Some(uid), ..options.clone() };
     Box::pin(async move { one(context, resource, entry.namespace(), entry.name(), &options).await })
 }
 

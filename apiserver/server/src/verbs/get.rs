@@ -22,7 +22,7 @@ async fn read(context: &Context, resource: &Resource) -> Result<Bytes, apiserver
     let cache = server.cache(resource)?;
     let short = storage::short_key(resource, &info.namespace, &info.name);
     let missing = || storage::not_found(resource, &info.name);
-    match options::revision(context.query.get("resourceVersion"))? {
+    match options::revision_of_get(context.query.get("resourceVersion"))? {
         None => {
             if let Some(entry) = fresh(context, &cache, &short).await? {
                 return Ok(entry.object());

@@ -23,21 +23,54 @@ use crate::table::Rows;
 /// One page or all of a collection.
 pub async fn list(context: &Context, resource: &Resource) -> Answer {
     let wanted = negotiate::wanted(&context.headers, resource)?;
-    let options = ListOptions::read(&context.query)?;
     let cache = context.server.cache(resource)?;
-    let filter = Filter::parse(&cache, &context.info.namespace, &context.info.name, &context.query)?;
-    let place = options.token.as_deref().map(Continue::decode).transpose()?;
-    let view = match view::view(&context.server, &cache, &asked(&options, place.as_ref())?).await {
-        Err(error) if error.code == 410 && place.is_some() => return Ok(expired(place)),
-        other => other?,
+    let page = match Page::read(context, resource, &cache).await? {
+        Ok(page) => page,
+        Err(expired) => return Ok(expired),
     };
-    let wanted = wanted.of_list(resource)?;
-    let start = place.as_ref().map_or("", |place| place.start.as_str());
-    let selected = choice::select(&context.server, resource, &filter, &view, start, options.limit).await?;
-    let count = context.server.metrics().listed(resource, view.objects.len());
-    let metadata = metadata(&cache, &filter, view, &selected);
-    let head = head(context, &cache, wanted, metadata)?;
-    Pieces::new(head, selected.entries, count).await?.respond(context, wanted.format).await
+    page.answer(context, &cache, wanted.of_list(resource)?).await
+}
+
+/// What a request with the options of a list chooses.
+pub struct Page {
+    filter: Arc<Filter>,
+    view: View,
+    /// The objects, which may be put in the place of others before they are shown.
+    pub selected: Selected,
+}
+
+impl Page {
+    /// Reads the options and selects; the inner error is the answer to a token that is too old.
+    pub async fn read(
+        context: &Context,
+        resource: &Resource,
+        cache: &Arc<Cache>,
+    ) -> Result<Result<Self, Response<Body>>, ApiError> {
+        let options = ListOptions::read(&context.query)?;
+        let filter = Filter::parse(cache, &context.info.namespace, &context.info.name, &context.query)?;
+        let place = options.token.as_deref().map(Continue::decode).transpose()?;
+        let view = match view::view(&context.server, cache, &asked(&options, place.as_ref())?).await {
+            Err(error) if error.code == 410 && place.is_some() => return Ok(Err(expired(place))),
+            other => other?,
+        };
+        let start = place.as_ref().map_or("", |place| place.start.as_str());
+        let selected =
+            choice::select(&context.server, resource, &filter, &view, start, options.limit).await?;
+        Ok(Ok(Self { filter, view, selected }))
+    }
+
+    /// The objects in the form that the client wants.
+    pub async fn answer(self, context: &Context, cache: &Arc<Cache>, wanted: Wanted) -> Answer {
+        let count = context.server.metrics().listed(&cache.resource, self.view.objects.len());
+        let mut metadata = metadata(cache, &self.filter, self.view, &self.selected);
+        let custom = cache.resource.custom.is_some() && wanted.shape == Shape::Object;
+        if custom && metadata.get("continue").is_none() {
+            // Lists of custom resources say that there is nothing more.
+            metadata["continue"] = "".into();
+        }
+        let head = head(context, cache, wanted, metadata)?;
+        Pieces::new(head, self.selected.entries, count).await?.respond(context, wanted.format).await
+    }
 }
 
 fn asked(options: &ListOptions, place: Option<&Continue>) -> Result<Asked, ApiError> {

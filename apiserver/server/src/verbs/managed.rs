@@ -101,14 +101,9 @@ fn manager(context: &Context) -> String {
     }
 }
 
-/// Removes what is empty from the metadata, except an empty list of managed fields: that asks to
-/// forget them all.
+/// Removes what is empty from the metadata.
 pub fn drop_empty(object: &mut Value) {
-    let reset = managed::is_reset(object);
     meta::drop_empty(object);
-    if reset {
-        meta::set(object, "managedFields", json!([{}]));
-    }
 }
 
 /// Fills in the managed fields of `new`, which takes the place of `live`, or is created.

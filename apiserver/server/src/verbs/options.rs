@@ -1,6 +1,8 @@
 //! The options of a list or watch, as Kubernetes reads and judges them (`meta/v1 ListOptions`,
 //! KEP-2523, KEP-3157).
 
+use std::num::{IntErrorKind, ParseIntError};
+
 use apiserver_api::error::{ApiError, FieldError};
 use apiserver_store::Revision;
 use serde_json::Value;
@@ -68,21 +70,37 @@ impl ListOptions {
     pub fn revision(&self) -> Result<Option<Revision>, ApiError> {
         revision(self.version.as_deref())
     }
+
+    /// That of a watch, where a version that is no number is 500 as in Kubernetes.
+    pub fn revision_of_watch(&self) -> Result<Option<Revision>, ApiError> {
+        revision_of_get(self.version.as_deref())
+    }
 }
 
-/// Reads `resourceVersion`; 400 if it is not a number.
+/// Why a text is no version, in Go's words.
+pub fn unread(text: &str, error: &ParseIntError) -> String {
+    let why = match error.kind() {
+        IntErrorKind::PosOverflow => "value out of range",
+        _ => "invalid syntax",
+    };
+    format!("strconv.ParseUint: parsing {text:?}: {why}")
+}
+
+/// Reads `resourceVersion` of a list or watch; 400 if it is not a number.
 pub fn revision(text: Option<&str>) -> Result<Option<Revision>, ApiError> {
+    read_revision(text).map_err(|why| ApiError::bad_request(format!("invalid resource version: {why}")))
+}
+
+/// Reads `resourceVersion` of a get. If it is not a number that is 500, as it is in Kubernetes.
+pub fn revision_of_get(text: Option<&str>) -> Result<Option<Revision>, ApiError> {
+    read_revision(text).map_err(|why| ApiError::new(500, "", why))
+}
+
+fn read_revision(text: Option<&str>) -> Result<Option<Revision>, String> {
     let parse = |text: &str| {
-        let why = match text.parse::<u64>() {
-            // Larger ones cannot be revisions; they are in the future like the largest that can.
-            Ok(number) => return Ok(Revision::try_from(number).unwrap_or(Revision::MAX)),
-            Err(error) if *error.kind() == std::num::IntErrorKind::PosOverflow => "value out of range",
-            Err(_) => "invalid syntax",
-        };
-        Err(ApiError::bad_request(format!(
-            "invalid resource version: resourceVersion: Invalid value: {text:?}: strconv.ParseUint: parsing \
-             {text:?}: {why}"
-        )))
+        // Larger ones cannot be revisions; they are in the future like the largest that can.
+        let read = text.parse::<u64>().map(|number| Revision::try_from(number).unwrap_or(Revision::MAX));
+        read.map_err(|error| format!("resourceVersion: Invalid value: {text:?}: {}", unread(text, &error)))
     };
     text.filter(|text| !text.is_empty()).map(parse).transpose()
 }

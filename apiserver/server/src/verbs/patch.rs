@@ -6,13 +6,13 @@ use apiserver_api::registry::Resource;
 use apiserver_api::schema;
 use bytes::Bytes;
 use json_patch::PatchOperation;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::decode::FieldValidation;
 use super::managed;
 use super::update::{self, Part};
 use super::{apply, decode};
-use crate::body;
+use crate::body::{self, go_kind};
 use crate::context::Context;
 use crate::limits;
 use crate::negotiate;
@@ -32,23 +32,38 @@ pub async fn patch(context: &Context, resource: &Resource, part: Part, bytes: By
     if media == apply::MEDIA {
         return apply::apply(context, resource, part, bytes).await;
     }
-    if resource.custom.is_some() && media == ACCEPTED[2] {
-        // Nothing says how lists of custom resources are merged.
-        return Err(body::unsupported(&[ACCEPTED[0], ACCEPTED[1], ACCEPTED[3]]));
-    }
+    check_media(resource, &media)?;
     let validation = FieldValidation::of(context)?;
     let (patch, twice) = Patch::read(&media, &bytes, validation != FieldValidation::Ignore)?;
     let make = |old: &Value| {
         let mut new = patch.apply(&resource.schema, old)?;
+        let versioned = update::versioned(resource, &new);
         // A version that the patch did not choose is no condition of the client's.
         if meta::resource_version(&new) == meta::resource_version(old) && !patch.names_version() {
             meta::unset(&mut new, "resourceVersion");
         }
         check(context, resource, old, &mut new, twice.clone())?;
+        versioned?;
         Ok(new)
     };
     let patched = update::change(context, resource, part, &make).await?;
     respond::object(context, resource, 200, patched)
+}
+
+/// 415 for what is no patch of this kind.
+pub fn check_media(resource: &Resource, media: &str) -> Result<(), ApiError> {
+    let custom = resource.custom.is_some();
+    if ACCEPTED.contains(&media) && !(custom && media == ACCEPTED[2]) {
+        return Ok(());
+    }
+    // Nothing says how lists of custom resources are merged.
+    let accepted: Vec<&str> = ACCEPTED
+        .into_iter()
+        .enumerate()
+        .filter(|(i, _)| !custom || *i != 2)
+        .map(|(_, media)| media)
+        .collect();
+    Err(body::unsupported(&accepted))
 }
 
 fn check(
@@ -78,18 +93,33 @@ impl Patch {
         if !ACCEPTED[..3].contains(&media) {
             return Err(body::unsupported(&ACCEPTED));
         }
-        // The text first, then what it means: a patch that is no JSON at all has an answer of its own.
-        let (value, repeats) =
-            body::noting(bytes).map_err(|_| ApiError::bad_request("invalid JSON patch"))?;
+        let strict = look_for_repeated;
+        let refused = |why: &str| {
+            let intro = if strict && media != ACCEPTED[2] { "error decoding patch: " } else { "" };
+            ApiError::bad_request(format!("{intro}{why}"))
+        };
+        let (value, repeats) = match body::noting(bytes) {
+            Ok(read) => read,
+            Err(_) if !strict && media == ACCEPTED[1] => return Err(ApiError::bad_request(NO_MERGE_PATCH)),
+            Err(error) => return Err(refused(&body::syntax(&error))),
+        };
         let mut twice =
             if repeats && look_for_repeated { schema::duplicate_fields(bytes) } else { Vec::new() };
-        let patch = match media {
-            "application/json-patch+json" => {
+        let wrong =
+            |value: &Value| refused(&format!("json: cannot unmarshal {} into Go {MAP}", go_kind(value)));
+        let patch = match (media, value) {
+            ("application/json-patch+json", value) => {
                 twice.iter_mut().for_each(|text| *text = format!("json patch {text}"));
-                Self::Json(operations(value)?)
+                Self::Json(operations(value, &refused)?)
             }
-            "application/merge-patch+json" => Self::Merge(object(value)?),
-            _ => Self::Strategic(object(value)?),
+            ("application/merge-patch+json", value @ Value::Object(_)) => Self::Merge(value),
+            ("application/merge-patch+json", Value::Null) => {
+                return Err(ApiError::bad_request(NO_MERGE_PATCH));
+            }
+            (_, value @ Value::Object(_)) => Self::Strategic(value),
+            // It changes nothing.
+            (_, Value::Null) => Self::Strategic(Value::Object(Map::new())),
+            (_, value) => return Err(wrong(&value)),
         };
         Ok((patch, twice))
     }
@@ -117,29 +147,39 @@ impl Patch {
     }
 }
 
-/// An operation that is none, or misses a member, is refused as a whole.
-fn operations(value: Value) -> Result<json_patch::Patch, ApiError> {
-    let count = value.as_array().map_or(0, Vec::len);
-    if count > limits::PATCH_OPERATIONS {
-        return Err(body::too_large(format!(
-            "The allowed maximum operations in a JSON patch is {}, got {count}",
-            limits::PATCH_OPERATIONS
-        )));
-    }
-    let bad = |why: &str| ApiError::bad_request(format!("error decoding patch: {why}"));
+/// What a merge patch is told that is none.
+const NO_MERGE_PATCH: &str = "Invalid JSON Patch";
+/// What a patch must be, as Go prints it.
+const MAP: &str = "value of type map[string]interface {}";
+
+/// The operations of a JSON patch; `refused` says in which words one is refused that has not its form.
+fn operations(value: Value, refused: &dyn Fn(&str) -> ApiError) -> Result<json_patch::Patch, ApiError> {
+    let wrong = |value: &Value, what: &str| {
+        refused(&format!("json: cannot unmarshal {} into Go {what}", go_kind(value)))
+    };
     let members = match &value {
         // No operations.
         Value::Null => return Ok(json_patch::Patch(Vec::new())),
         Value::Array(operations) => operations,
-        _ => return Err(bad("a JSON patch must be a list of operations")),
+        other => return Err(wrong(other, "value of type []handlers.jsonPatchOp")),
     };
     for operation in members {
-        let Value::Object(operation) = operation else { return Err(bad("an operation must be an object")) };
+        let Value::Object(operation) = operation else {
+            return Err(wrong(operation, "value of type handlers.jsonPatchOp"));
+        };
         for member in ["op", "path", "from"] {
-            if operation.get(member).is_some_and(|value| !value.is_string() && !value.is_null()) {
-                return Err(bad(&format!("the member {member} of an operation must be a string")));
+            let value = operation.get(member).filter(|value| !value.is_string() && !value.is_null());
+            if let Some(value) = value {
+                return Err(wrong(value, &format!("struct field jsonPatchOp.{member} of type string")));
             }
         }
+    }
+    if members.len() > limits::PATCH_OPERATIONS {
+        return Err(body::too_large(format!(
+            "The allowed maximum operations in a JSON patch is {}, got {}",
+            limits::PATCH_OPERATIONS,
+            members.len()
+        )));
     }
     // What is spelled well and no operation, or misses a member, is found when it is to be applied.
     serde_json::from_value(value).map_err(unfit)
@@ -175,11 +215,4 @@ fn apply_operations(operations: &[PatchOperation], object: &mut Value) -> Result
         json_patch::patch(object, std::slice::from_ref(operation)).map_err(unfit)?;
     }
     Ok(())
-}
-
-fn object(value: Value) -> Result<Value, ApiError> {
-    if value.is_object() {
-        return Ok(value);
-    }
-    Err(ApiError::bad_request("error decoding patch: a merge patch must be an object"))
 }

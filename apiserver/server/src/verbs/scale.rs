@@ -15,7 +15,7 @@ use super::decode::{self, Expected};
 use super::managed::{self, ScaleWrite, Tracking};
 use super::patch::Patch;
 use super::update::{self, Part};
-use super::{apply, not_allowed};
+use super::{apply, not_allowed, patch};
 use crate::context::Context;
 use crate::negotiate;
 use crate::respond::{self, Answer};
@@ -49,6 +49,7 @@ pub async fn dispatch(context: &Context, resource: &Resource, bytes: Bytes) -> A
                 let config = apply::read(context, &bytes)?;
                 set(context, resource, &|_| Ok(ScaleWrite::Apply(config.clone()))).await?
             } else {
+                patch::check_media(resource, &media)?;
                 let (patch, _) = Patch::read(&media, &bytes, false)?;
                 let make = |scale: &Value| {
                     let mut unversioned = scale.clone();
@@ -82,7 +83,8 @@ async fn set(
         let conditional = write.names_version();
         let scale = managed::scale(context, SCHEMA, &live, write)?;
         let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
-        if !(0..=i64::from(i32::MAX)).contains(&replicas) {
+        // What a custom resource may hold there is judged with the rest of it.
+        if resource.custom.is_none() && !(0..=i64::from(i32::MAX)).contains(&replicas) {
             let value = Value::from(replicas);
             let error = FieldError::invalid("spec.replicas", &value, "must be greater than or equal to 0");
             return Err(ApiError::invalid("autoscaling", "Scale", meta::name(old), &[error]));
@@ -148,9 +150,11 @@ fn builtin_scale(object: &Value) -> Value {
     if !selector.is_empty() {
         status["selector"] = selector.into();
     }
+    let replicas = object.pointer("/spec/replicas").and_then(Value::as_i64).filter(|count| *count != 0);
     json!({
         "kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": metadata,
-        "spec": {"replicas": object.pointer("/spec/replicas").and_then(Value::as_i64).unwrap_or(0)},
+        // No replicas are not written.
+        "spec": replicas.map_or(json!({}), |count| json!({"replicas": count})),
         "status": status,
     })
 }

@@ -13,13 +13,12 @@ use bytes::Bytes;
 use serde_json::Value;
 
 use super::managed::{self, Tracking};
-use super::{apply, create, decode, delete};
+use super::{apply, create, decode, delete, options};
 use crate::admission::{self, Admission, Operation};
 use crate::allocate::Reservation;
 use crate::context::Context;
 use crate::custom::conversion::{by_webhook, settled};
 use crate::encoding;
-use crate::limits;
 use crate::negotiate;
 use crate::respond::{self, Answer};
 use crate::services;
@@ -46,28 +45,23 @@ pub async fn update(context: &Context, resource: &Resource, part: Part, bytes: B
     };
     let object = read()?;
     name_matches(meta::name(&object), &context.info.name)?;
-    let any_version = meta::resource_version(&object).is_empty();
-    if resource.behaviour.needs_version && any_version {
-        let error =
-            FieldError::invalid("metadata.resourceVersion", &0.into(), "must be specified for an update");
-        return Err(ApiError::invalid(&resource.group, &resource.kind, meta::name(&object), &[error]));
-    }
     // Hardly anybody is asked for the object twice; who is decodes it again.
     let decoded = Mutex::new(Some(object));
-    let make = |_: &Value| {
+    let make = |old: &Value| {
         let first = decoded.lock().unwrap_or_else(PoisonError::into_inner).take();
-        first.map_or_else(read, Ok)
+        let object = first.map_or_else(read, Ok)?;
+        same_uid(context, resource, old, &object)?;
+        versioned(resource, &object)?;
+        Ok(object)
     };
     match change(context, resource, part, &make).await {
-        // Nobody can mean an object that is not there by its version.
-        Err(error)
-            if error.code == 404
-                && part == Part::Main
-                && resource.behaviour.create_on_update
-                && any_version =>
-        {
+        Err(error) if error.code == 404 && part == Part::Main && resource.behaviour.create_on_update => {
             apply::may_create(context)?;
-            let created = create::store(context, resource, make(&Value::Null)?).await?;
+            let mut object = read()?;
+            same_uid(context, resource, &Value::Null, &object)?;
+            // Where nothing is, no version of it can be meant.
+            meta::unset(&mut object, "resourceVersion");
+            let created = create::store(context, resource, object).await?;
             respond::object(context, resource, 201, created)
         }
         updated => respond::object(context, resource, 200, updated?),
@@ -115,7 +109,9 @@ pub async fn change_with(
         Some(cached) => (cached, true),
         None => (require().await?, false),
     };
-    for _ in 0..limits::CONFLICT_RETRIES {
+    // Others may write at the same time for as long as they like: one of them gets on each time, and the
+    // request's time is limited.
+    loop {
         let outcome = once(context, resource, (part, tracking), &current, make).await;
         // What the store has compared is true, whatever it was made from.
         let compared = matches!(outcome, Ok((Outcome::Done(_) | Outcome::Conflict(_), _)));
@@ -133,7 +129,6 @@ pub async fn change_with(
             (Outcome::Conflict(None), _) => return Err(storage::not_found(resource, name)),
         }
     }
-    Err(storage::modified(resource, name))
 }
 
 /// The object as the cache has it, where asking the store costs a round trip that the comparison of the
@@ -163,34 +158,68 @@ async fn once(
     make: &(dyn Fn(&Value) -> Result<Value, ApiError> + Sync),
 ) -> Result<(Outcome, bool), ApiError> {
     let new = settled(context, resource, || make(&current.object)).await?;
-    let pinned = pinned(resource, current, &new)?;
+    let pinned = pinned(context, resource, current, &new)?;
     Ok((attempt(context, resource, how, current, new).await?, pinned))
 }
 
-/// Checks uid and resource version; says whether the client insists on a version of its own.
-fn pinned(resource: &Resource, current: &Stored, new: &Value) -> Result<bool, ApiError> {
-    let name = meta::name(&current.object);
-    let (had, has) = (meta::uid(&current.object), meta::uid(new));
-    if !has.is_empty() && has != had {
-        let why = format!("Precondition failed: UID in precondition: {has}, UID in object meta: {had}");
-        return Err(ApiError::conflict(&resource.group, &resource.plural, name, &why));
+/// An object that is changed by its uid is that one. A PUT names what it means to replace; a patch
+/// would give the object another uid.
+fn same_uid(context: &Context, resource: &Resource, old: &Value, new: &Value) -> Result<(), ApiError> {
+    let (had, has) = (meta::uid(old), meta::uid(new));
+    if has.is_empty() || has == had {
+        return Ok(());
     }
+    let name = meta::name(old);
+    if context.info.verb == "patch" {
+        return Err(immutable(resource, name, "uid", &has.into()));
+    }
+    let key = storage::key(resource, meta::namespace(old), name);
+    let why = format!(
+        "StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: \
+         Precondition failed: UID in precondition: {has}, UID in object meta: {had}"
+    );
+    Err(ApiError::conflict(&resource.group, &resource.plural, name, &why))
+}
+
+/// 422 for a field of the metadata that the client may not change: Kubernetes looks at it for all
+/// kinds, and then as one of the kind's own rules.
+fn immutable(resource: &Resource, name: &str, field: &str, value: &Value) -> ApiError {
+    let error = FieldError::invalid(format!("metadata.{field}"), value, "field is immutable");
+    ApiError::invalid(&resource.group, &resource.kind, name, &[error.clone(), error])
+}
+
+/// Some kinds are changed only by those who say which version they have seen.
+pub fn versioned(resource: &Resource, new: &Value) -> Result<(), ApiError> {
+    if !resource.behaviour.needs_version || !matches!(meta::resource_version(new), "" | "0") {
+        return Ok(());
+    }
+    let error = FieldError::invalid("metadata.resourceVersion", &0.into(), "must be specified for an update");
+    // Here Kubernetes has the resource where the kind is said elsewhere.
+    Err(ApiError::invalid(&resource.group, &resource.plural, meta::name(new), &[error]))
+}
+
+/// Checks uid and resource version; says whether the client insists on a version of its own.
+fn pinned(context: &Context, resource: &Resource, current: &Stored, new: &Value) -> Result<bool, ApiError> {
+    same_uid(context, resource, &current.object, new)?;
     match meta::resource_version(new) {
         "" | "0" => Ok(false),
         version => {
-            let version: Revision = version.parse().map_err(|_| {
-                let error = FieldError::invalid(
-                    "metadata.resourceVersion",
-                    &version.into(),
-                    "must be a whole number",
-                );
-                ApiError::invalid(&resource.group, &resource.kind, name, &[error])
-            })?;
-            if version != current.revision {
-                return Err(storage::modified(resource, name));
+            let version: u64 =
+                version.parse().map_err(|error| ApiError::new(500, "", options::unread(version, &error)))?;
+            if Revision::try_from(version) != Ok(current.revision) {
+                return Err(storage::modified(resource, meta::name(&current.object)));
             }
             Ok(true)
         }
+    }
+}
+
+/// What only a deletion sets.
+fn refuse_deletion(resource: &Resource, old: &Value, new: &Value) -> Result<(), ApiError> {
+    let had = meta::deletion_timestamp(old).is_some();
+    match new["metadata"].get("deletionTimestamp").filter(|time| !time.is_null()) {
+        Some(time) if !had => Err(immutable(resource, meta::name(old), "deletionTimestamp", time)),
+        _ => Ok(()),
     }
 }
 
@@ -204,6 +233,9 @@ async fn attempt(
     let old = &current.object;
     encoding::complete_structs(resource, &mut new);
     (resource.behaviour.default)(&mut new);
+    if part == Part::Main {
+        refuse_deletion(resource, old, &new)?;
+    }
     managed::drop_empty(&mut new);
     encoding::prepare(resource, &mut new);
     keep_metadata(old, &mut new);
@@ -310,6 +342,13 @@ pub async fn store(
 fn errors_of(resource: &Resource, part: Part, new: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = metadata::validate_update(new, old);
     errors.extend(errors_of_kind(resource, part, new, old));
+    if errors.iter().any(|error| error.field.starts_with("metadata.")) {
+        // Kubernetes looks at the metadata of every kind, and then again by the kind's own rules.
+        let mut common = metadata::validate(new, |_| Vec::new());
+        common.extend(metadata::validate_update(new, old));
+        common.append(&mut errors);
+        return common;
+    }
     errors
 }
 
@@ -332,14 +371,8 @@ fn errors_of_kind(resource: &Resource, part: Part, new: &Value, old: &Value) -> 
 
 /// What no update changes.
 fn keep_metadata(old: &Value, new: &mut Value) {
-    for field in [
-        "uid",
-        "creationTimestamp",
-        "deletionTimestamp",
-        "deletionGracePeriodSeconds",
-        "generation",
-        "generateName",
-    ] {
+    for field in ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation"]
+    {
         keep_field(old, new, field);
     }
     meta::unset(new, "selfLink");

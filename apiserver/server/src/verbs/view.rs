@@ -165,7 +165,8 @@ impl Continue {
             return Err(bad("the token is not an object".to_owned()));
         }
         if value["v"] != "meta.k8s.io/v1" {
-            return Err(bad("server does not recognize this encoded version".to_owned()));
+            let version = value["v"].as_str().unwrap_or_default();
+            return Err(bad(format!("server does not recognize this encoded version {version}")));
         }
         let revision = match value.get("rv").map(Value::as_i64) {
             Some(Some(revision)) if revision != 0 => revision.max(-1),
@@ -214,7 +215,7 @@ mod tests {
             ("z%z".to_owned(), "illegal base64 data at input byte 1"),
             (raw("{"), "EOF while parsing an object at line 1 column 1"),
             (raw("7"), "the token is not an object"),
-            (raw(r#"{"v":"v2"}"#), "server does not recognize this encoded version"),
+            (raw(r#"{"v":"v2"}"#), "server does not recognize this encoded version v2"),
             (
                 raw(r#"{"v":"meta.k8s.io/v1","start":"a"}"#),
                 "incorrect encoded start resourceVersion (version meta.k8s.io/v1)",

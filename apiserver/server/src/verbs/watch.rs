@@ -209,7 +209,7 @@ struct Begin {
 }
 
 fn begin(context: &Context, options: &ListOptions) -> Result<Begin, ApiError> {
-    let (from, initial) = match (options.send_initial, options.revision()?) {
+    let (from, initial) = match (options.send_initial, options.revision_of_watch()?) {
         (Some(true), least) => (Start::State { least }, true),
         (Some(false), None | Some(0)) => (Start::State { least: Some(0) }, false),
         // The older paths, whose defaults are those of before.

@@ -53,10 +53,12 @@ fn at<'a>(object: &'a Value, path: &str) -> &'a Value {
     object.pointer(path).unwrap_or_else(|| panic!("no {path} in {object}"))
 }
 
-#[tokio::test(start_paused = true)]
-async fn what_kubernetes_always_writes_is_always_there() {
-    let api = Api::start().await;
-    let (plain, null, empty) = (json!({"metadata": {"name": "x"}}), Value::Null, json!({}));
+type Fields = Vec<(&'static str, Option<Value>)>;
+
+/// Collections, an object called `x` for each, and fields that it has: with this value, or with one that
+/// is not null.
+fn always() -> Vec<(&'static str, Value, Fields)> {
+    let (plain, null, empty) = (json!({"metadata": {"name": "x"}}), || Some(Value::Null), || Some(json!({})));
     let with = |field: &str, value: Value| json!({"metadata": {"name": "x"}, field: value});
     let service = with("spec", json!({"ports": [{"port": 80}]}));
     let claim = with(
@@ -65,31 +67,48 @@ async fn what_kubernetes_always_writes_is_always_there() {
     );
     let event = json!({"metadata": {"name": "x", "namespace": "default"},
         "involvedObject": {"kind": "Pod", "namespace": "default"}, "reason": "r", "type": "Normal"});
-    let table = [
-        (ROLES, plain.clone(), vec![("/rules", &null)]),
-        ("/apis/rbac.authorization.k8s.io/v1/namespaces/default/roles", with("rules", json!([])), vec![("/rules", &null)]),
-        ("/api/v1/namespaces", plain.clone(), vec![("/spec/finalizers/0", &Value::Null)]),
+    vec![
+        (ROLES, plain.clone(), vec![("/rules", null())]),
+        (
+            "/apis/rbac.authorization.k8s.io/v1/namespaces/default/roles",
+            with("rules", json!([])),
+            vec![("/rules", null())],
+        ),
+        ("/api/v1/namespaces", plain.clone(), vec![("/spec/finalizers/0", None)]),
         (
             "/api/v1/nodes",
             plain.clone(),
-            vec![("/status/daemonEndpoints/kubeletEndpoint/Port", &Value::Null), ("/status/nodeInfo/bootID", &Value::Null)],
+            vec![("/status/daemonEndpoints/kubeletEndpoint/Port", None), ("/status/nodeInfo/bootID", None)],
         ),
-        ("/api/v1/namespaces/default/services", service, vec![("/status/loadBalancer", &empty)]),
-        ("/api/v1/namespaces/default/persistentvolumeclaims", claim, vec![("/status/phase", &Value::Null)]),
+        ("/api/v1/namespaces/default/services", service, vec![("/status/loadBalancer", empty())]),
+        ("/api/v1/namespaces/default/persistentvolumeclaims", claim, vec![("/status/phase", None)]),
         (
             "/api/v1/namespaces/default/pods",
             pod("x"),
-            vec![("/spec/containers/0/resources", &empty), ("/spec/securityContext", &empty)],
+            vec![("/spec/containers/0/resources", empty()), ("/spec/securityContext", empty())],
         ),
         (
             "/apis/apps/v1/namespaces/default/deployments",
             deployment("x"),
-            vec![("/spec/template/spec/containers/0/resources", &empty), ("/status", &empty)],
+            vec![("/spec/template/spec/containers/0/resources", empty()), ("/status", empty())],
         ),
-        ("/api/v1/namespaces/default/events", event, vec![("/eventTime", &null), ("/firstTimestamp", &null), ("/source", &empty)]),
-        ("/apis/storage.k8s.io/v1/csinodes", with("spec", json!({"drivers": []})), vec![("/spec/drivers", &null)]),
-    ];
-    for (path, object, fields) in table {
+        (
+            "/api/v1/namespaces/default/events",
+            event,
+            vec![("/eventTime", null()), ("/firstTimestamp", null()), ("/source", empty())],
+        ),
+        (
+            "/apis/storage.k8s.io/v1/csinodes",
+            with("spec", json!({"drivers": []})),
+            vec![("/spec/drivers", null())],
+        ),
+    ]
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_kubernetes_always_writes_is_always_there() {
+    let api = Api::start().await;
+    for (path, object, fields) in always() {
         let made = api.post(path, object).await.expect(201);
         let one = format!("{path}/x");
         let got = api.get(&one).await.expect(200);
@@ -97,8 +116,8 @@ async fn what_kubernetes_always_writes_is_always_there() {
         let listed = api.get(&format!("{path}?fieldSelector=metadata.name%3Dx")).await.expect(200);
         for (field, value) in fields {
             let found = at(&got.body, field);
-            // Null in the table means a field that is there, whatever it is, unless it is null itself.
-            assert!(found == value || (value.is_null() && !found.is_null()), "{path} {field} {found}");
+            let as_wanted = value.map_or(!found.is_null(), |value| *found == value);
+            assert!(as_wanted, "{path} {field} {found}");
             assert!(listed.body["items"][0].pointer(field).is_some(), "{path} {field}");
         }
         assert_eq!(got.body["metadata"].get("deletionTimestamp"), None);
@@ -111,7 +130,10 @@ async fn what_kubernetes_always_writes_is_always_there() {
     let owned = "/metadata/managedFields/0/fieldsV1/f:spec/f:template/f:spec/f:containers/k:{\"name\":\"c\"}/f:resources";
     assert_eq!(at(&deployment, owned), &json!({}));
     let conditions = json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}});
-    let pod = api.patch("strategic-merge", "/api/v1/namespaces/default/pods/x/status", conditions).await.expect(200);
+    let pod = api
+        .patch("strategic-merge", "/api/v1/namespaces/default/pods/x/status", conditions)
+        .await
+        .expect(200);
     assert_eq!(at(&pod.body, "/status/conditions/0/lastProbeTime"), &Value::Null);
     assert_eq!(at(&pod.body, "/status/conditions/0/lastTransitionTime"), &Value::Null);
 }
@@ -128,7 +150,10 @@ async fn a_bookmark_has_what_its_kind_always_has() {
     assert_eq!(object["metadata"].get("creationTimestamp"), None);
     let review = json!({"spec": {"resourceAttributes": {"verb": "get", "resource": "pods"}}});
     let review = api.post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review).await.expect(201);
-    assert_eq!((at(&review.body, "/metadata"), at(&review.body, "/status/allowed")), (&json!({}), &json!(true)));
+    assert_eq!(
+        (at(&review.body, "/metadata"), at(&review.body, "/status/allowed")),
+        (&json!({}), &json!(true))
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -151,7 +176,8 @@ async fn a_watch_is_not_limited_and_continues_nothing() {
     let api = Api::start().await;
     let from = api.config_map("a", json!({})).await;
     api.config_map("b", json!({})).await;
-    let mut all = api.watch(&format!("{MAPS}?watch=1&limit=1&fieldSelector=metadata.name!%3Dkube-root-ca.crt")).await;
+    let mut all =
+        api.watch(&format!("{MAPS}?watch=1&limit=1&fieldSelector=metadata.name!%3Dkube-root-ca.crt")).await;
     assert_eq!((all.brief().await, all.brief().await), ("ADDED a".to_owned(), "ADDED b".to_owned()));
     let mut rest = api.watch(&format!("{MAPS}?watch=1&limit=1&continue=x&resourceVersion={from}")).await;
     assert_eq!(rest.brief().await, "ADDED b");

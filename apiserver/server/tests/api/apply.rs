@@ -181,7 +181,7 @@ async fn options_and_configurations_are_checked() {
     let cbor = [("content-type", "application/apply-patch+cbor")];
     api.call("PATCH", &path, &cbor, "\u{0}").await.expect(415);
     let table: [(Value, u16, &str); 9] = [
-        (json!([]), 400, "error decoding patch"),
+        (json!([]), 400, "error decoding YAML"),
         (json!({}), 400, "invalid object type: /, Kind="),
         (json!({"apiVersion": "v1", "kind": "Pod"}), 400, "invalid object type: /v1, Kind=Pod"),
         (json!({"apiVersion": "v2", "kind": "ConfigMap"}), 400, "invalid object type: /v2, Kind=ConfigMap"),
@@ -220,7 +220,7 @@ async fn keys_that_occur_twice_are_refused_or_warned_of() {
     let path = |validation: &str| format!("{MAPS}/m?fieldManager=a&fieldValidation={validation}");
     for body in [json, yaml] {
         let strict = api.call("PATCH", &path("Strict"), &YAML, body).await.expect(400);
-        assert!(strict.message().starts_with("error strict decoding patch: "), "{}", strict.text);
+        assert!(strict.message().starts_with("error strict decoding YAML: "), "{}", strict.text);
         let warned = api.call("PATCH", &path("Warn"), &YAML, body).await;
         assert_eq!(warned.body["data"]["a"], "2", "{}", warned.text);
         assert!(warned.headers.contains_key("warning"));
@@ -247,7 +247,8 @@ async fn versions_and_uids_are_conditions_and_dry_runs_store_nothing() {
     config["metadata"].as_object_mut().unwrap().remove("uid");
     let made = api.apply(&path, config.clone()).await.expect(201);
     config["metadata"]["uid"] = "another".into();
-    api.apply(&path, config.clone()).await.expect(409);
+    let refused = api.apply(&path, config.clone()).await.expect(422);
+    assert!(refused.message().ends_with("metadata.uid: Invalid value: \"another\": field is immutable"));
     config["metadata"]["uid"] = made.body["metadata"]["uid"].clone();
     config["data"]["k"] = "2".into();
     config["metadata"]["resourceVersion"] = "1".into();

@@ -154,7 +154,11 @@ async fn bodies_that_are_no_objects() {
         case(create, (YAML, "---\n---\nmetadata: {name: b}\n"), (422, "Invalid", "name or generateName")),
         case(("PUT", MAP), (JSON, r#"{"metadata":{"name":"other"}}"#), bad("does not match")),
         case(("DELETE", MAP), (JSON, "{"), bad(cut)),
-        case(("DELETE", MAP), (JSON, r#"{"kind":"Pod"}"#), bad("DeleteOptions")),
+        case(
+            ("DELETE", MAP),
+            (JSON, r#"{"kind":"Pod"}"#),
+            bad("no kind \"Pod\" is registered for version \"meta.k8s.io/v1\""),
+        ),
     ])
     .await;
 }
@@ -232,21 +236,38 @@ async fn patches_that_are_none_or_do_not_fit() {
     let (map, pod) = (("PATCH", MAP), ("PATCH", POD));
     let unfit = |says| (422, "Invalid", says);
     let generic = unfit("the server rejected our request due to an error in our request");
-    let failed = |says| (500, "", says);
     all_refused(vec![
-        case(map, (JSON_PATCH, ""), bad("invalid JSON patch")),
-        case(map, (JSON_PATCH, "[{"), bad("invalid JSON patch")),
-        case(map, (MERGE, r#"{"data":"#), bad("invalid JSON patch")),
-        case(map, (STRATEGIC, "nonsense"), bad("invalid JSON patch")),
-        case(map, (JSON_PATCH, "{}"), bad("error decoding patch")),
-        case(map, (JSON_PATCH, r#"[7]"#), bad("error decoding patch")),
-        case(map, (JSON_PATCH, r#"[{"op":7,"path":"/data"}]"#), bad("error decoding patch")),
+        case(map, (JSON_PATCH, ""), bad("error decoding patch: unexpected end of JSON input")),
+        case(map, (JSON_PATCH, "[{"), bad("error decoding patch: unexpected end of JSON input")),
+        case(map, (MERGE, r#"{"data":"#), bad("error decoding patch: unexpected end of JSON input")),
+        case(map, (STRATEGIC, r#"{"data":"#), bad("unexpected end of JSON input")),
+        case(map, (STRATEGIC, "nonsense"), bad("")),
+        case(
+            map,
+            (JSON_PATCH, "{}"),
+            bad("error decoding patch: json: cannot unmarshal object into Go value of type []handlers.jsonPatchOp"),
+        ),
+        case(
+            map,
+            (JSON_PATCH, r#"[7]"#),
+            bad("error decoding patch: json: cannot unmarshal number into Go value of type handlers.jsonPatchOp"),
+        ),
+        case(
+            map,
+            (JSON_PATCH, r#"[{"op":7,"path":"/data"}]"#),
+            bad("cannot unmarshal number into Go struct field jsonPatchOp.op of type string"),
+        ),
         case(map, (JSON_PATCH, r#"[{"op":"frob","path":"/data"}]"#), generic),
         case(map, (JSON_PATCH, r#"[{"path":"/data"}]"#), generic),
         case(map, (JSON_PATCH, r#"[{"op":"add","path":"data","value":1}]"#), generic),
         case(map, (JSON_PATCH, r#"[{"op":"move","path":"/data"}]"#), generic),
-        case(map, (MERGE, "[]"), bad("error decoding patch")),
-        case(map, (STRATEGIC, "7"), bad("error decoding patch")),
+        case(
+            map,
+            (MERGE, "[]"),
+            bad("error decoding patch: json: cannot unmarshal array into Go value of type map[string]interface {}"),
+        ),
+        case(map, (MERGE, "null"), bad("Invalid JSON Patch")),
+        case(map, (STRATEGIC, "7"), bad("json: cannot unmarshal number into Go value of type map[string]interface {}")),
         case(map, (JSON_PATCH, r#"[{"op":"test","path":"/data/a","value":"2"}]"#), generic),
         case(map, (JSON_PATCH, r#"[{"op":"remove","path":"/data/none"}]"#), generic),
         case(map, (JSON_PATCH, r#"[{"op":"replace","path":"/none/at/all","value":1}]"#), generic),
@@ -269,8 +290,23 @@ async fn patches_that_are_none_or_do_not_fit() {
             (MERGE, r#"{"kind":"Pod"}"#),
             unfit("converting (v1.Pod) to (core.ConfigMap): unknown conversion"),
         ),
-        // Directives that are malformed.
-        case(pod, (STRATEGIC, r#"{"$patch":"frob"}"#), failed("unknown patch type: frob in map: map[$patch:frob]")),
+    ])
+    .await;
+}
+
+#[tokio::test]
+async fn directives_and_configurations_that_are_malformed() {
+    let pod = ("PATCH", POD);
+    let config = format!("{MAP}?fieldManager=f");
+    let config = ("PATCH", config.as_str());
+    let unfit = |says| (422, "Invalid", says);
+    let failed = |says| (500, "", says);
+    all_refused(vec![
+        case(
+            pod,
+            (STRATEGIC, r#"{"$patch":"frob"}"#),
+            failed("unknown patch type: frob in map: map[$patch:frob]"),
+        ),
         case(
             pod,
             (STRATEGIC, r#"{"spec":{"containers":[{"$patch":"frob","name":"c"}]}}"#),
@@ -292,10 +328,18 @@ async fn patches_that_are_none_or_do_not_fit() {
             (STRATEGIC, r#"{"metadata":{"$deleteFromPrimitiveList/finalizers":7}}"#),
             bad("invalid patch format of primitive list"),
         ),
-        case(pod, (STRATEGIC, r#"{"spec":{"$retainKeys":"name"}}"#), bad("invalid patch format of retainKeys")),
-        case(("PATCH", &format!("{MAP}?fieldManager=f")), (APPLY, "a: ["), bad("error decoding patch")),
-        case(("PATCH", &format!("{MAP}?fieldManager=f")), (APPLY, "[]"), bad("error decoding patch")),
-        case(("PATCH", &format!("{MAP}?fieldManager=f")), (APPLY, alias_bomb()), bad("error decoding patch")),
+        case(
+            pod,
+            (STRATEGIC, r#"{"spec":{"$retainKeys":"name"}}"#),
+            bad("invalid patch format of retainKeys"),
+        ),
+        case(config, (APPLY, "a: ["), bad("error decoding YAML: error converting YAML to JSON: yaml: ")),
+        case(
+            config,
+            (APPLY, "[]"),
+            bad("error decoding YAML: error unmarshaling JSON: while decoding JSON: "),
+        ),
+        case(config, (APPLY, alias_bomb()), bad("error decoding YAML: ")),
     ])
     .await;
 }
@@ -326,7 +370,7 @@ async fn patch_bombs() {
             (JSON_PATCH, copies(60)),
             (422, "Invalid", "the server rejected our request due to an error in our request"),
         ),
-        case(("PATCH", MAP), (MERGE, nested(r#"{"a":"#, "}", 100_000)), bad("invalid JSON patch")),
+        case(("PATCH", MAP), (MERGE, nested(r#"{"a":"#, "}", 100_000)), bad("error decoding patch: ")),
     ])
     .await;
     let api = world().await;
@@ -447,7 +491,11 @@ async fn options_that_are_none() {
             ("", ""),
             invalid("cannot be both set"),
         ),
-        case(("DELETE", &format!("{MAPS}?labelSelector=((")), ("", ""), bad("unable to parse requirement")),
+        case(
+            ("DELETE", &format!("{MAPS}?labelSelector=((")),
+            ("", ""),
+            bad("found '(', expected: !, identifier"),
+        ),
         case(("DELETE", &format!("{MAPS}?fieldSelector=a")), ("", ""), bad("can't understand 'a'")),
     ])
     .await;
@@ -497,7 +545,7 @@ async fn fields_that_are_said_twice() {
     )
     .await
     .expect(400);
-    assert!(refused.message().starts_with("error strict decoding patch: "), "{}", refused.text);
+    assert!(refused.message().starts_with("error strict decoding YAML: "), "{}", refused.text);
     assert!(refused.message().ends_with("line 3: key \"kind\" already set in map"), "{}", refused.text);
     assert_eq!(api.get(MAP).await.body["data"]["a"], "1");
     // Otherwise it is a warning, and what comes last counts.

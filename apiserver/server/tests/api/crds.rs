@@ -158,7 +158,9 @@ async fn bad_definitions_and_bad_objects_are_refused_in_the_words_of_kubernetes(
     let malformed = json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "a", "labels": 7}, "spec": {}});
     let reply = api.post(WIDGETS, malformed).await.expect(400);
     assert!(
-        reply.message().starts_with("Widget in version \"v1\" cannot be handled as a Widget: metadata: "),
+        reply
+            .message()
+            .starts_with("Widget in version \"v1\" cannot be handled as a Widget: json: cannot unmarshal "),
         "{}",
         reply.text
     );
@@ -447,6 +449,8 @@ async fn a_definition_goes_after_its_objects() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     assert_eq!(api.get(WIDGETS).await.expect(200).names(), ["held"]);
+    // Who watches is told of the end of each object, and then there is nothing to watch.
+    assert_eq!(watch.brief().await, "DELETED free");
     let refused = api.post(WIDGETS, widget("new", json!({"color": "red"}))).await.expect(403);
     assert!(refused.message().contains("create not allowed while custom resource definition is terminating"));
     // By applying neither; what is there may be applied to.
@@ -468,6 +472,7 @@ async fn a_definition_goes_after_its_objects() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     api.get(&name).await.expect(404);
+    assert!(watch.next().await.is_none());
     api.get(WIDGETS).await.expect(404);
     api.get("/apis/example.com").await.expect(404);
     assert!(api.store.get("/registry/example.com/widgets/default/held").await.unwrap().kv.is_none());

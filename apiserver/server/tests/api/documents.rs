@@ -303,7 +303,11 @@ async fn openapi_says_which_values_media_types_and_parameters_are_taken() {
     let widgets = "/apis/example.com/v1/namespaces/{namespace}/widgets";
     for (document, collection, strategic) in [(&core, pods, true), (&custom, widgets, false)] {
         let one = format!("{collection}/{{name}}");
-        let mut media = vec!["application/apply-patch+yaml", "application/json-patch+json", "application/merge-patch+json"];
+        let mut media = vec![
+            "application/apply-patch+yaml",
+            "application/json-patch+json",
+            "application/merge-patch+json",
+        ];
         media.extend(strategic.then_some("application/strategic-merge-patch+json"));
         let content = operation(document, &one, "patch")["requestBody"]["content"].as_object().unwrap();
         assert_eq!(content.keys().map(String::as_str).collect::<Vec<_>>(), media, "{one}");
@@ -358,4 +362,44 @@ async fn a_group_of_built_in_kinds_may_have_custom_ones() {
     let url = index["paths"]["apis/networking.k8s.io/v1"]["serverRelativeURL"].as_str().unwrap();
     assert_eq!(after.headers["etag"], format!("\"{}\"", url.rsplit("hash=").next().unwrap()).as_str());
     assert_eq!(api.get(url).await.expect(200).text, after.text);
+}
+
+/// Clients look for short names in this order.
+#[tokio::test(start_paused = true)]
+async fn groups_come_in_the_order_of_kubernetes_priorities() {
+    let api = Api::start().await;
+    establish(&api, widgets()).await;
+    let wanted = [
+        "apiregistration.k8s.io",
+        "apps",
+        "events.k8s.io",
+        "authentication.k8s.io",
+        "authorization.k8s.io",
+        "autoscaling",
+        "batch",
+        "certificates.k8s.io",
+        "networking.k8s.io",
+        "policy",
+        "rbac.authorization.k8s.io",
+        "storage.k8s.io",
+        "admissionregistration.k8s.io",
+        "apiextensions.k8s.io",
+        "scheduling.k8s.io",
+        "coordination.k8s.io",
+        "node.k8s.io",
+        "discovery.k8s.io",
+        "flowcontrol.apiserver.k8s.io",
+        "internal.apiserver.k8s.io",
+        "resource.k8s.io",
+        "storagemigration.k8s.io",
+        "example.com",
+    ];
+    let named = |list: &Value, path: &str| {
+        let names = list.as_array().unwrap().iter().map(|group| group.pointer(path).unwrap().clone());
+        names.map(|name| name.as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let legacy = api.get("/apis").await.expect(200).body;
+    assert_eq!(named(&legacy["groups"], "/name"), wanted);
+    let newer = api.get_as("/apis", &aggregated("application/json", "v2")).await.expect(200).body;
+    assert_eq!(named(&newer["items"], "/metadata/name"), wanted);
 }

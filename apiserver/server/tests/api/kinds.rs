@@ -1,6 +1,7 @@
 //! What some kinds do in a way of their own.
 
 use apiserver_api::auth::Identity;
+use base64::Engine as _;
 use serde_json::json;
 
 use crate::harness::Api;
@@ -48,7 +49,9 @@ async fn approval_and_signing_are_apart() {
     );
     let approved = api.put(&format!("{path}/approval"), request).await.expect(200).body;
     assert!(approved["status"]["conditions"][0]["lastUpdateTime"].is_string());
-    let certificate = json!({"status": {"certificate": "Yw=="}});
+    let pem = include_str!("../../../api/src/validation/rows/leaf.pem");
+    let encoded = base64::engine::general_purpose::STANDARD.encode(pem);
+    let certificate = json!({"status": {"certificate": encoded}});
     let signed = api.patch("merge", &format!("{path}/status"), certificate).await.expect(200).body;
     assert_eq!(signed["status"]["conditions"], approved["status"]["conditions"]);
     let table = api.get_as(&path, TABLE).await.expect(200).body;

@@ -7,6 +7,7 @@ mod answers;
 mod apply;
 mod bad_input;
 mod bad_rules;
+mod contention;
 mod crds;
 mod crds_kubectl;
 mod crds_many;
@@ -36,6 +37,7 @@ mod pretty;
 mod protobuf;
 mod ranges;
 mod reads;
+mod reference;
 mod resources;
 #[path = "../../../../tests/support/seeded.rs"]
 mod seeded;

@@ -32,6 +32,7 @@ async fn people_get_indented_json() {
             let reply = api.get(&format!("{path}{asked}pretty={value}")).await.expect(plain.code);
             check(&reply);
         }
+        check(&api.get_as(path, "application/json;pretty=1").await);
         for agent in ["curl/8.5.0", "Wget/1.21", "Mozilla/5.0 (X11)"] {
             check(&api.call("GET", path, &[("user-agent", agent)], "").await);
         }

@@ -87,7 +87,7 @@ async fn what_cannot_be_read_is_400_in_gos_words() {
         ("continue=%25".into(), key("illegal base64 data at input byte 0")),
         (
             format!("continue={}", token(r#"{"v":"v0","rv":1,"start":"a"}"#)),
-            key("server does not recognize this encoded version"),
+            key("server does not recognize this encoded version v0"),
         ),
         (
             format!("continue={}", token(r#"{"v":"meta.k8s.io/v1","rv":0,"start":"a"}"#)),
@@ -110,8 +110,9 @@ async fn what_cannot_be_read_is_400_in_gos_words() {
         let reply = api.get(&format!("{MAPS}?{query}")).await.expect(400);
         assert_eq!((reply.message(), reply.reason()), (expected.as_str(), "BadRequest"), "{query}");
     }
-    let reply = api.get(&format!("{MAPS}/a?resourceVersion=abc")).await.expect(400);
-    assert_eq!(reply.message(), version("abc"));
+    // A get that cannot be read is another's fault, as it is in Kubernetes.
+    let reply = api.get(&format!("{MAPS}/a?resourceVersion=abc")).await.expect(500);
+    assert_eq!(format!("invalid resource version: {}", reply.message()), version("abc"));
 }
 
 #[tokio::test(start_paused = true)]

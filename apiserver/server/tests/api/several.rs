@@ -237,3 +237,21 @@ async fn events_live_as_long_as_they_are_told_to() {
     tokio::time::sleep(Duration::from_secs(30)).await;
     api.get("/api/v1/namespaces/default/events/e").await.expect(404);
 }
+
+/// Servers of one machine that differ by their ports have one key: the one that ends leaves it to the
+/// other.
+#[tokio::test(start_paused = true)]
+async fn the_endpoint_of_two_servers_at_one_address_stays_until_both_end() {
+    let store: Arc<dyn Store> =
+        Arc::new(Embedded::open(Arc::new(SimDisk::new(3)), Options::default()).await.unwrap());
+    let one = Api::over(config("192.0.2.1", "one"), Arc::clone(&store)).await;
+    let two = Api::over(config("192.0.2.1", "two"), store).await;
+    tokio::time::sleep(Duration::from_secs(25)).await;
+    one.server.drain().await;
+    one.server.stop();
+    assert_eq!(keys(&two, "/registry/masterleases/").await, ["192.0.2.1"]);
+    // Alone, it takes the key along.
+    tokio::time::sleep(Duration::from_secs(25)).await;
+    two.server.drain().await;
+    assert!(keys(&two, "/registry/masterleases/").await.is_empty());
+}

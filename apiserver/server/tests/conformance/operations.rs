@@ -16,6 +16,8 @@ pub struct Kind {
     pub objects: [Value; 3],
     /// What is written to its subresource `status`, if it has one.
     pub status: Option<Value>,
+    /// The server writes a condition into each new object.
+    pub marked: bool,
 }
 
 impl Kind {
@@ -27,7 +29,7 @@ impl Kind {
             object
         };
         let objects = ["first", "second", "third"].map(named);
-        Self { group, version, plural, namespaced: true, objects, status: None }
+        Self { group, version, plural, namespaced: true, objects, status: None, marked: false }
     }
 
     pub fn of_cluster(mut self) -> Self {
@@ -37,6 +39,11 @@ impl Kind {
 
     pub fn with_status(mut self, status: Value) -> Self {
         self.status = Some(status);
+        self
+    }
+
+    pub fn marked(mut self) -> Self {
+        self.marked = true;
         self
     }
 
@@ -84,7 +91,17 @@ pub async fn operations(kind: Kind) {
                 && made.body["metadata"]["creationTimestamp"].is_string()
         );
         names.push(made.body["metadata"]["name"].as_str().unwrap().to_owned());
-        sees(&mut watch, "ADDED", names.last().unwrap()).await;
+        let added = format!("ADDED {}", names.last().unwrap());
+        loop {
+            let event = watch.brief().await;
+            if !kind.marked || !event.starts_with("MODIFIED") {
+                assert_eq!(event, added);
+                break;
+            }
+        }
+    }
+    if kind.marked {
+        watch = settled(&api, &selected, &names).await;
     }
     let one = format!("{here}/{}", names[0]);
     let read = api.get(&one).await.expect(200).body;
@@ -114,6 +131,18 @@ pub async fn operations(kind: Kind) {
     assert_eq!(api.get(&selected).await.body["items"], json!([]));
     for name in &names[1..] {
         sees(&mut watch, "DELETED", name).await;
+    }
+}
+
+/// Waits until the server has written its conditions; a watch of what happens from there on.
+async fn settled(api: &Api, selected: &str, names: &[String]) -> Watching {
+    loop {
+        let list = api.get(selected).await.expect(200);
+        let items = list.body["items"].as_array().unwrap();
+        if items.len() == names.len() && items.iter().all(|item| item["status"]["conditions"].is_array()) {
+            return api.watch(&format!("{selected}&watch=true&resourceVersion={}", list.version())).await;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
 }
 

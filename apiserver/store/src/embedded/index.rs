@@ -456,6 +456,12 @@ mod tests {
         }
     }
 
+    /// What a key costs beside its text is counted in bytes.
+    #[test]
+    fn a_change_is_small() {
+        assert!(size_of::<Change>() <= 96, "{}", size_of::<Change>());
+    }
+
     #[test]
     fn packing_changes_nothing_that_can_be_seen() {
         let mut index = Index::new();

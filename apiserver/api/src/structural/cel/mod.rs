@@ -72,7 +72,8 @@ impl Rules {
 impl Compiled {
     fn of(schema: &Structural, rule: &Rule, root: bool) -> Self {
         let env = environment(schema, rule, root);
-        let parsed = |text: &str| (!text.trim().is_empty()).then(|| compile(text, &env).map(|(node, _)| node));
+        let parsed =
+            |text: &str| (!text.trim().is_empty()).then(|| compile(text, &env).map(|(node, _)| node));
         let program = parsed(&rule.rule).transpose();
         let uses_old = program.as_ref().is_ok_and(|p| p.as_ref().is_some_and(uses_old_self));
         let message = parsed(&rule.message_expression).and_then(Result::ok);
@@ -88,7 +89,8 @@ fn uses_old_self(program: &Node) -> bool {
 /// What the rules of a schema may name.
 fn environment<'s>(schema: &'s Structural, rule: &Rule, root: bool) -> Env<'s> {
     let own = schema::of(schema, root || schema.embedded).unwrap_or(Ty::Dyn);
-    let old = if rule.optional_old_self { Ty::Optional(std::sync::Arc::new(own.clone())) } else { own.clone() };
+    let old =
+        if rule.optional_old_self { Ty::Optional(std::sync::Arc::new(own.clone())) } else { own.clone() };
     let variables = vec![("self".to_owned(), own), ("oldSelf".to_owned(), old)];
     Env { variables, schema: Some(schema), patches: false }
 }

@@ -124,7 +124,9 @@ fn objects_are_judged_by_the_rules() {
     );
     assert_eq!(
         errors(rule, json!({"min": 3}), None),
-        ["spec: Invalid value: \"object\": no such key: max evaluating rule: self.min <= self.max (FieldValueInvalid)"]
+        [
+            "spec: Invalid value: \"object\": no such key: max evaluating rule: self.min <= self.max (FieldValueInvalid)"
+        ]
     );
     let placed = json!({"rule": "self.min > 5", "reason": "FieldValueForbidden", "fieldPath": ".min",
         "messageExpression": "'min is ' + string(self.min)"});
@@ -203,7 +205,9 @@ fn errors_name_the_rule_and_the_place_in_it() {
     );
     let found = faults(json!({"rule": "true", "messageExpression": "self.none"}));
     assert!(found[0].contains("messageExpression: Invalid value: ") && found.len() == 1, "{found:?}");
-    assert!(found[0].contains("messageExpression compilation failed: ERROR: <input>:1:5: undefined field 'none'"));
+    assert!(
+        found[0].contains("messageExpression compilation failed: ERROR: <input>:1:5: undefined field 'none'")
+    );
     // The value of an int-or-string may be a bool for all that is known.
     assert!(faults(json!({"rule": "self.port"}))[0].ends_with("cel expression must evaluate to a bool"));
 }
@@ -228,7 +232,8 @@ fn every_rule_is_told_what_is_wrong_with_it() {
     ];
     assert_eq!(at(&[]), all);
     // What is wrong with a part of the schema keeps silent about rules of it and around it alone.
-    let empty = FieldError::required("s.properties[a].x-kubernetes-validations[0].rule", "rule is not specified");
+    let empty =
+        FieldError::required("s.properties[a].x-kubernetes-validations[0].rule", "rule is not specified");
     assert_eq!(at(&[empty]), all[3..]);
 }
 
@@ -243,25 +248,57 @@ fn schemas_have_the_types_that_kubernetes_gives_them() {
         (json!({"type": "string", "nullable": true, "maxLength": 5}), "self.size() > 1"),
         (json!({"x-kubernetes-int-or-string": true}), "type(self) == int ? self > 1 : self == 'a'"),
         (json!({"type": "number"}), "self > 1 && self < 2.5"),
-        (json!({"type": "object", "x-kubernetes-embedded-resource": true, "x-kubernetes-preserve-unknown-fields": true}),
-            "self.kind == 'K' && self.apiVersion.startsWith('v') && self.metadata.name != ''"),
-        (json!({"type": "object", "properties": {"a.b": {"type": "integer"}, "c-d": {"type": "integer"}, "e/f": {"type": "integer"},
+        (
+            json!({"type": "object", "x-kubernetes-embedded-resource": true, "x-kubernetes-preserve-unknown-fields": true}),
+            "self.kind == 'K' && self.apiVersion.startsWith('v') && self.metadata.name != ''",
+        ),
+        (
+            json!({"type": "object", "properties": {"a.b": {"type": "integer"}, "c-d": {"type": "integer"}, "e/f": {"type": "integer"},
             "for": {"type": "integer"}, "g__h": {"type": "integer"}, "namespace": {"type": "integer"}}}),
-            "self.a__dot__b + self.c__dash__d + self.e__slash__f + self.__for__ + self.g__underscores__h + self.__namespace__ > 0"),
-        (json!({"type": "object", "maxProperties": 5, "additionalProperties": {"type": "object", "properties": {"n": {"type": "integer"}}}}),
-            "self.all(k, v, k != '' && v.n > 0) && self.transformMap(k, v, v.n).size() > 0"),
-        (json!({"type": "array", "maxItems": 5, "items": {"type": "object", "properties": {"n": {"type": "string", "maxLength": 9}}}}),
-            "self.sortBy(e, e.n) == self && self.map(e, e.n).join(',').size() < 9"),
+            "self.a__dot__b + self.c__dash__d + self.e__slash__f + self.__for__ + self.g__underscores__h + self.__namespace__ > 0",
+        ),
+        (
+            json!({"type": "object", "maxProperties": 5, "additionalProperties": {"type": "object", "properties": {"n": {"type": "integer"}}}}),
+            "self.all(k, v, k != '' && v.n > 0) && self.transformMap(k, v, v.n).size() > 0",
+        ),
+        (
+            json!({"type": "array", "maxItems": 5, "items": {"type": "object", "properties": {"n": {"type": "string", "maxLength": 9}}}}),
+            "self.sortBy(e, e.n) == self && self.map(e, e.n).join(',').size() < 9",
+        ),
     ] {
         assert_eq!(judged(property.clone(), rule), Vec::<String>::new(), "{property}");
     }
     for (property, rule, wanted) in [
-        (json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true}), "self.any == 1", "undefined field 'any'"),
-        (json!({"type": "object", "properties": {"p": {"x-kubernetes-preserve-unknown-fields": true}}}), "has(self.p)", "undefined field 'p'"),
-        (json!({"type": "object", "properties": {"p": {"type": "string"}}}), "self.metadata.name == ''", "undefined field 'metadata'"),
-        (json!({"type": "object", "properties": {"p": {"type": "string"}}}), "self.all(k, true)", "cannot be range of a comprehension"),
-        (json!({"type": "object", "properties": {"p": {"type": "string"}}}), "self['p'] == ''", "found no matching overload for '_[_]'"),
-        (json!({"type": "object", "properties": {"a-b": {"type": "string"}}}), "self.a - self.b == ''", "undefined field 'a'"),
+        (
+            json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true}),
+            "self.any == 1",
+            "undefined field 'any'",
+        ),
+        (
+            json!({"type": "object", "properties": {"p": {"x-kubernetes-preserve-unknown-fields": true}}}),
+            "has(self.p)",
+            "undefined field 'p'",
+        ),
+        (
+            json!({"type": "object", "properties": {"p": {"type": "string"}}}),
+            "self.metadata.name == ''",
+            "undefined field 'metadata'",
+        ),
+        (
+            json!({"type": "object", "properties": {"p": {"type": "string"}}}),
+            "self.all(k, true)",
+            "cannot be range of a comprehension",
+        ),
+        (
+            json!({"type": "object", "properties": {"p": {"type": "string"}}}),
+            "self['p'] == ''",
+            "found no matching overload for '_[_]'",
+        ),
+        (
+            json!({"type": "object", "properties": {"a-b": {"type": "string"}}}),
+            "self.a - self.b == ''",
+            "undefined field 'a'",
+        ),
         (json!({"type": "string", "nullable": true}), "self == null", "'(string, null)'"),
         (json!({"type": "string", "format": "date-time"}), "self == 'x'", "'(timestamp, string)'"),
         (json!({"type": "string", "format": "byte"}), "self == 'x'", "'(bytes, string)'"),
@@ -273,9 +310,7 @@ fn schemas_have_the_types_that_kubernetes_gives_them() {
 
 #[test]
 fn costs_are_estimated_by_the_limits_of_a_schema() {
-    let list = |most: u64, length: u64| {
-        json!({"type": "array", "maxItems": most, "items": {"type": "string", "maxLength": length}})
-    };
+    let list = |most: u64, length: u64| json!({"type": "array", "maxItems": most, "items": {"type": "string", "maxLength": length}});
     // For each item three units of the loop, one for the variable, and two for a text of at most
     // 4 × 5 bytes at a tenth each.
     let rule = "self.all(x, x != 'abcdefghijklmnopqrstuvwxyz')";
@@ -293,8 +328,10 @@ fn costs_are_estimated_by_the_limits_of_a_schema() {
     assert!(judged(open, "self.size() < 10").is_empty());
     // A rule of items counts once for each item that there may be.
     let items = |most: u64| {
-        let schema = schema(json!({"type": "object", "properties": {"x": {"type": "array", "maxItems": most, "items":
-            {"type": "string", "maxLength": 100, "x-kubernetes-validations": [{"rule": "self.matches('^a{1,9}$')"}]}}}}));
+        let schema = schema(
+            json!({"type": "object", "properties": {"x": {"type": "array", "maxItems": most, "items":
+            {"type": "string", "maxLength": 100, "x-kubernetes-validations": [{"rule": "self.matches('^a{1,9}$')"}]}}}}),
+        );
         rule_errors(&schema, "s", &[]).len()
     };
     // 41 units for the text, by 2 for the pattern, and 1 for `self`.
@@ -318,33 +355,35 @@ fn costs_are_estimated_by_the_limits_of_a_schema() {
 
 #[test]
 fn the_budget_of_an_object_is_that_of_all_its_rules() {
-    // Each item costs as much as one evaluation may, at most; ten such are an object's budget.
-    let schema = schema(json!({"type": "object", "properties": {"l": {"type": "array", "items": {"type": "object",
-        "properties": {"n": {"type": "array", "items": {"type": "integer"}}},
-        "x-kubernetes-validations": [{"rule": "self.n.all(x, x >= 0)"}]}}}}));
+    // 1 unit each for `self`, its field and the `!`; 100 for each ten characters and one more.
+    let rule = format!("!self.s.matches('{}')", "b".repeat(400));
+    let schema =
+        schema(json!({"type": "object", "properties": {"l": {"type": "array", "items": {"type": "object",
+        "properties": {"s": {"type": "string"}}, "x-kubernetes-validations": [{"rule": rule}]}}}}));
     let rules = Rules::compile(&schema).unwrap();
-    let errors = |lists: usize, length: usize| {
-        let numbers = vec![1; length];
-        let lists: Vec<Value> = (0..lists).map(|_| json!({"n": numbers})).collect();
-        let found = rules.errors(&schema, &json!({"l": lists}), None);
+    let errors = |items: usize, length: usize| {
+        let items: Vec<Value> = (0..items).map(|_| json!({"s": "a".repeat(length)})).collect();
+        let found = rules.errors(&schema, &json!({"l": items}), None);
         found.into_iter().map(|error| format!("{}: {}", error.field, error.message)).collect::<Vec<_>>()
     };
-    // 2 units for `self.n`, 1 for the result; for an item 3 of the loop, 1 for the variable, 1 to compare.
-    let most = (CALL_COST as usize - 3) / 5;
-    assert_eq!(errors(1, most), Vec::<String>::new());
-    let found = errors(1, most + 1);
-    assert_eq!(
-        found,
-        ["l[0]: Invalid value: \"object\": 'operation cancelled: actual cost limit exceeded': no further validation rules \
-          will be run due to call cost exceeds limit for rule: self.n.all(x, x >= 0)"]
-    );
+    // Ten of the longest texts that one evaluation may look through are what an object may have.
+    let most = 99_989;
+    assert_eq!((most as u64 + 1) / 10 * 100 + 3, CALL_COST - 97);
     assert_eq!(errors(10, most), Vec::<String>::new());
-    let found = errors(11, most);
     assert_eq!(
-        found,
-        ["l[10]: Invalid value: \"object\": validation failed due to running out of cost budget, no further validation \
-          rules will be run"]
+        errors(11, most),
+        [
+            "l[10]: Invalid value: \"object\": validation failed due to running out of cost budget, no further validation \
+          rules will be run"
+        ]
     );
+    let found = errors(2, most + 1);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].starts_with(
+        "l[0]: Invalid value: \"object\": 'operation cancelled: actual cost limit exceeded': no further validation rules \
+         will be run due to call cost exceeds limit for rule: !self.s.matches('bbb"
+    ));
+    assert!(found[0].ends_with("bbb..."));
 }
 
 #[test]
@@ -360,7 +399,9 @@ fn items_of_lists_are_told_apart_by_their_keys_and_else_not() {
     };
     let keyed = list(json!({"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["k"]}));
     assert!(rule_errors(&keyed, "s", &[]).is_empty());
-    for kind in [json!({}), json!({"x-kubernetes-list-type": "atomic"}), json!({"x-kubernetes-list-type": "set"})] {
+    for kind in
+        [json!({}), json!({"x-kubernetes-list-type": "atomic"}), json!({"x-kubernetes-list-type": "set"})]
+    {
         let found = rule_errors(&list(kind), "s", &[]);
         assert!(found[0].message.ends_with(
             "oldSelf cannot be used on the uncorrelatable portion of the schema within s.properties[l]"
@@ -375,7 +416,10 @@ fn items_of_lists_are_told_apart_by_their_keys_and_else_not() {
         let found = rules.errors(&keyed, &object(new), Some(&object(old)));
         found.into_iter().map(|error| error.field).collect::<Vec<_>>()
     };
-    assert!(errors(&[("b", 2), ("a", 1), ("c", 0)], &[("a", 1), ("b", 2)]).is_empty(), "order is nothing, new items are free");
+    assert!(
+        errors(&[("b", 2), ("a", 1), ("c", 0)], &[("a", 1), ("b", 2)]).is_empty(),
+        "order is nothing, new items are free"
+    );
     assert_eq!(errors(&[("b", 1), ("a", 0)], &[("a", 1), ("b", 2)]), ["l[0]", "l[1]"]);
     // An item that was wrong before and is left as it was is tolerated, its neighbour is not.
     let plain = json!([{"rule": "self.n > 5"}]);

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use kube_cel::cel::objects::{Key, Map};
 use kube_cel::cel::Value as Cel;
+use kube_cel::cel::objects::{Key, Map};
 use serde_json::Value;
 
 use super::super::{Additional, Kind, Structural};
@@ -81,8 +81,9 @@ fn type_and_names(object: &Value, entries: &mut HashMap<Key, Cel>) {
 
 fn formatted(found: &str, schema: &Structural) -> Cel {
     let format = schema.checks.as_ref().and_then(|c| c.format).filter(|_| schema.kind == Some(Kind::String));
-    let converted =
-        |function: &str, found: &str| functions::call(function, false, &[text(found)]).unwrap_or_else(|_| text(found));
+    let converted = |function: &str, found: &str| {
+        functions::call(function, false, &[text(found)]).unwrap_or_else(|_| text(found))
+    };
     match format.map(super::super::Format::name) {
         Some("datetime") => converted("timestamp", found),
         Some("date") => converted("timestamp", &format!("{found}T00:00:00Z")),
