@@ -30,6 +30,6 @@ async fn a_frame_is_encoded_once_for_all_who_want_its_form() {
     assert_eq!((frame(metadata), frame(rows)), (Bytes::from("1"), Bytes::from("6")));
     for second in 10..100 {
         frame(form(Shape::Metadata, None, second));
-        assert!(change.shaped.lock().unwrap().len() <= limits::FRAME_FORMS);
+        assert!(change.frames().shaped.lock().unwrap().len() <= limits::FRAME_FORMS);
     }
 }
