@@ -17,6 +17,7 @@ pub fn from_storage(resource: &Resource) -> Option<Change> {
     let conversion = of(resource)?;
     Some(Arc::new(|object| {
         conversion.from_kept(object);
+        encoding::normalize(object);
         encoding::complete(object);
     }))
 }
@@ -28,7 +29,11 @@ pub fn to_storage(resource: &Resource) -> Option<Change> {
         return Some(Arc::new(move |object| custom.to_storage(object)));
     }
     let conversion = of(resource)?;
-    Some(Arc::new(|object| conversion.to_kept(object)))
+    Some(Arc::new(|object| {
+        conversion.to_kept(object);
+        // A field that one version always has may be one that the other leaves out.
+        encoding::normalize(object);
+    }))
 }
 
 fn of(resource: &Resource) -> Option<&'static Conversion> {

@@ -130,6 +130,13 @@ pub fn as_kubernetes(resource: &Resource, object: &Value) -> Result<Bytes, Unenc
     protobuf::to_envelope(object).map(Bytes::from)
 }
 
+/// Brings an object of a built-in kind into its normal form.
+pub fn normalize(object: &mut Value) {
+    if let Some(message) = protobuf::of_object(object) {
+        protobuf::normalize(message, object);
+    }
+}
+
 /// Adds to an object of a built-in kind what Kubernetes' JSON of it always has.
 pub fn complete(object: &mut Value) {
     if let Some(message) = protobuf::of_object(object) {
