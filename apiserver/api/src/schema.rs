@@ -3,6 +3,7 @@
 //! A definition is named as in OpenAPI, `io.k8s.api.core.v1.Pod`; [`crate::registry::Resource`]
 //! carries that name in `schema`.
 
+mod bytes;
 mod check;
 mod duplicates;
 mod graph;

@@ -6,7 +6,7 @@ use std::task::{Context, Poll, ready};
 
 use apiserver_api::error::ApiError;
 use apiserver_api::protobuf::{self, Malformed};
-use apiserver_api::schema;
+use apiserver_api::{schema, structural};
 use bytes::{Bytes, BytesMut};
 use http_body::{Frame, SizeHint};
 use http_body_util::combinators::UnsyncBoxBody;
@@ -405,7 +405,12 @@ fn yaml_within(text: &str, depth: usize, duplicate_keys: DuplicateKeyPolicy) -> 
         duplicate_keys: duplicate_keys,
         with_snippet: false,
     };
-    serde_saphyr::from_str_with_options(text, options).map_err(|error| match error.without_snippet() {
+    let read = serde_saphyr::from_str_with_options(text, options).map(|mut value| {
+        // Kubernetes turns YAML into JSON first, and Go writes no fraction where there is none.
+        structural::normalize_numbers(&mut value);
+        value
+    });
+    read.map_err(|error| match error.without_snippet() {
         Error::Budget { breach: BudgetBreach::Depth { .. }, .. } => Misread::TooDeep,
         Error::DuplicateMappingKey { key, location } => Misread::Other(format!(
             "unmarshal errors:\n  line {}: key \"{}\" already set in map",

@@ -2,10 +2,9 @@
 
 use std::fmt::Write as _;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value};
 
+use super::bytes;
 use super::graph::{Definition, Type, definition};
 use crate::{quantity, time};
 
@@ -92,7 +91,7 @@ impl<'a> Walk<'a> {
             (Type::List(_), Value::Array(items)) => self.items(owner, ty, items),
             (Type::Map(_), Value::Object(map)) => self.values(owner, ty, map),
             (Type::Bytes, Value::String(text)) => {
-                if STANDARD.decode(text.as_bytes()).is_err() {
+                if bytes::decode(text).is_none() {
                     let error = illegal_base64(text);
                     self.error(error);
                 }

@@ -3,6 +3,7 @@
 
 use serde_json::{Map, Value};
 
+use super::bytes;
 use super::graph::{Definition, Field, Type, definition};
 use crate::{quantity, time};
 
@@ -114,6 +115,11 @@ fn prune_value(ty: Type, value: &mut Value) {
         (Type::Quantity, Value::String(_) | Value::Number(_)) => {
             if let Ok(parsed) = quantity::parse_value(value) {
                 *value = Value::String(parsed.to_string());
+            }
+        }
+        (Type::Bytes, Value::String(text)) => {
+            if let Some(canonical) = bytes::canonical(text) {
+                *text = canonical;
             }
         }
         (Type::Time, Value::String(text)) => {

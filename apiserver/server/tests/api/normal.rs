@@ -334,7 +334,8 @@ async fn numbers_of_custom_resources_are_those_of_go() {
         let mut definition = widgets();
         let spec =
             definition.pointer_mut("/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties");
-        spec.unwrap()["weight"] = json!({"type": "number"});
+        spec.unwrap()["weight"] = json!({"type": "number",
+            "x-kubernetes-validations": [{"rule": "self / 2.0 > 0.25"}]});
         establish(&api, definition).await;
         let head = r#"{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"w"},"spec":{"color":"red","#;
         let json = [("content-type", "application/json")];
@@ -376,4 +377,34 @@ async fn what_is_no_unicode_is_replaced() {
         let broken: &[u8] = b"{\"metadata\":{\"name\":\"\xff\"";
         api.call("POST", maps, &json, broken).await.expect(400);
     }
+}
+
+#[tokio::test]
+async fn base64_may_have_line_breaks() {
+    for api in both().await {
+        let secrets = "/api/v1/namespaces/default/secrets";
+        let yaml = [("content-type", "application/yaml")];
+        let body = "metadata:\n  name: s\ndata:\n  k: |\n    YWJj\n    ZGVm\n  l: YR==\n";
+        let made = api.call("POST", secrets, &yaml, body).await.expect(201);
+        assert_eq!(made.body["data"], json!({"k": "YWJjZGVm", "l": "YQ=="}));
+        let patch = json!({"data": {"k": "YWJj\r\nZGVm"}});
+        let same = api.patch("merge", &format!("{secrets}/s"), patch).await.expect(200);
+        assert_eq!(version(&same), version(&made));
+        let wrong = json!({"metadata": {"name": "t"}, "data": {"k": "Y Q="}});
+        api.post(secrets, wrong).await.expect(400);
+    }
+}
+
+#[tokio::test]
+async fn a_whole_number_of_yaml_is_an_integer() {
+    let api = Api::start().await;
+    let yaml = [("content-type", "application/yaml")];
+    let body = "metadata: {name: d}\nspec:\n  replicas: 3.0\n  selector: {matchLabels: {a: b}}\n  template:\n    \
+                metadata: {labels: {a: b}}\n    spec: {containers: [{name: c, image: i}]}\n";
+    let made = api.call("POST", DEPLOYMENTS, &yaml, body).await.expect(201);
+    assert!(made.text.contains("\"replicas\":3,"), "{}", made.text);
+    let merge = [("content-type", "application/merge-patch+json")];
+    let patch = r#"{"spec":{"replicas":3.0}}"#;
+    let refused = api.call("PATCH", &format!("{DEPLOYMENTS}/d"), &merge, patch).await;
+    assert_ne!(refused.code, 200, "{}", refused.text);
 }

@@ -1,0 +1,60 @@
+//! Bytes in base64 as Go reads them: line breaks are passed over, and the bits that fill up the last
+//! character may be anything. It writes them without either, and so do we.
+
+use base64::Engine as _;
+use base64::alphabet;
+use base64::engine::general_purpose::{GeneralPurpose, PAD, STANDARD};
+
+/// Reads what Go reads.
+const LENIENT: GeneralPurpose =
+    GeneralPurpose::new(&alphabet::STANDARD, PAD.with_decode_allow_trailing_bits(true));
+
+/// The bytes of a text; `None` if it is no base64.
+pub fn decode(text: &str) -> Option<Vec<u8>> {
+    if is_broken(text) {
+        return LENIENT.decode(joined(text)).ok();
+    }
+    LENIENT.decode(text).ok()
+}
+
+/// The text as it is written, if that is not how it is. What is no base64 stays.
+pub fn canonical(text: &str) -> Option<String> {
+    // Only the last four characters can have bits that say nothing.
+    let end = text.len().checked_sub(4).map_or(Some(text), |at| text.get(at..))?;
+    if !is_broken(text) && STANDARD.decode(end).is_ok() {
+        return None;
+    }
+    decode(text).map(|bytes| STANDARD.encode(bytes))
+}
+
+fn is_broken(text: &str) -> bool {
+    text.contains(['\n', '\r'])
+}
+
+fn joined(text: &str) -> String {
+    text.chars().filter(|c| !matches!(c, '\n' | '\r')).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn line_breaks_and_loose_bits_are_read_and_not_written() {
+        for (sent, kept) in [
+            ("YWJj\nZGVm\r\n", Some("YWJjZGVm")),
+            ("YQ=\n=\n", Some("YQ==")),
+            ("\n", Some("")),
+            ("YR==", Some("YQ==")),
+            ("YQ==", None),
+            ("", None),
+            ("YWJj", None),
+        ] {
+            assert!(decode(sent).is_some(), "{sent:?}");
+            assert_eq!(canonical(sent).as_deref(), kept, "{sent:?}");
+        }
+        for wrong in ["YQ", "Y Q=", "é", "YQ==YQ==", "-_-_"] {
+            assert_eq!((decode(wrong), canonical(wrong)), (None, None), "{wrong}");
+        }
+    }
+}
