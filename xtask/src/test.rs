@@ -17,7 +17,7 @@ pub struct Args {
     /// Only the end-to-end test
     #[arg(long, conflicts_with = "unprivileged")]
     e2e: bool,
-    /// Only the tests with clients of other projects: kubectl, Python, JavaScript, kube-rs
+    /// Only the tests with clients of other projects: kubectl, client-go, helm, kube-rs, Python, JavaScript
     #[arg(long, conflicts_with_all = ["unprivileged", "e2e"])]
     clients: bool,
     /// Instead of our tests, a command of yours against an API server of its own, such as the

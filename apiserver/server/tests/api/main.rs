@@ -6,6 +6,7 @@ mod admission;
 mod answers;
 mod apply;
 mod bad_input;
+mod bad_queries;
 mod bad_rules;
 mod contention;
 mod crds;
