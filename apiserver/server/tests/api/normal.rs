@@ -132,8 +132,8 @@ async fn csi_nodes_without_topology_can_be_changed() {
     }
 }
 
-#[tokio::test]
-async fn zeros_that_are_written_are_none_to_others() {
+/// What a pod says with zeros in it, and without.
+fn specs() -> (Value, Value) {
     let container = json!({"name": "c", "image": "i", "stdin": false, "tty": false, "workingDir": "",
         "env": [{"name": "A", "value": ""}], "volumeMounts": [{"name": "v", "mountPath": "/v", "readOnly": false}]});
     let spec = json!({"hostNetwork": false, "hostPID": false, "nodeName": "", "automountServiceAccountToken": false, "containers": [container],
@@ -145,6 +145,12 @@ async fn zeros_that_are_written_are_none_to_others() {
     bare["containers"] = json!([{"name": "c", "image": "i", "env": [{"name": "A"}],
         "volumeMounts": [{"name": "v", "mountPath": "/v"}]}]);
     bare["volumes"] = json!([{"name": "v", "emptyDir": {}}]);
+    (spec, bare)
+}
+
+#[tokio::test]
+async fn zeros_that_are_written_are_none_to_others() {
+    let (spec, bare) = specs();
     let template = |spec: &Value| json!({"metadata": {"labels": {"a": "b"}}, "spec": spec});
     let deployment = |spec: &Value, paused: Value| {
         json!({"metadata": {"name": "d"}, "spec": {"paused": paused, "minReadySeconds": 0,
