@@ -13,6 +13,7 @@ use async_trait::async_trait;
 use futures::StreamExt;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use crate::harness::Api;
 
@@ -27,6 +28,8 @@ struct Flaky {
     compacted: AtomicBool,
     refuse_watches: AtomicBool,
     lose_answers: AtomicBool,
+    /// Nothing is answered any more.
+    hung: AtomicBool,
 }
 
 impl Flaky {
@@ -37,7 +40,17 @@ impl Flaky {
             compacted: AtomicBool::new(false),
             refuse_watches: AtomicBool::new(false),
             lose_answers: AtomicBool::new(false),
+            hung: AtomicBool::new(false),
         })
+    }
+
+    /// As long as the real one waits for etcd.
+    async fn hang(&self) -> Result<(), StoreError> {
+        if self.hung.load(Ordering::SeqCst) {
+            tokio::time::sleep(Duration::from_secs(10)).await;
+            return Err(self.error("anything"));
+        }
+        Ok(())
     }
 
     fn error(&self, attempted: &str) -> StoreError {
@@ -52,14 +65,17 @@ impl Flaky {
 #[async_trait]
 impl Store for Flaky {
     async fn get(&self, key: &str) -> Result<Got, StoreError> {
+        self.hang().await?;
         self.inner.get(key).await
     }
 
     async fn list(&self, range: Range) -> Result<Page, StoreError> {
+        self.hang().await?;
         self.inner.list(range).await
     }
 
     async fn write(&self, write: Write) -> Result<Written, StoreError> {
+        self.hang().await?;
         let written = self.inner.write(write).await;
         if self.lose_answers.load(Ordering::SeqCst) { Err(self.error("write")) } else { written }
     }
@@ -76,6 +92,7 @@ impl Store for Flaky {
     }
 
     async fn revision(&self) -> Result<Revision, StoreError> {
+        self.hang().await?;
         self.inner.revision().await
     }
 
@@ -195,4 +212,50 @@ async fn a_watch_from_before_a_restart_goes_on_and_nobody_is_answered_from_the_p
     }
     second.config_map("d", json!({})).await;
     assert_eq!(watch.brief().await, "ADDED d");
+}
+
+#[tokio::test(start_paused = true)]
+async fn discovery_and_health_do_not_wait_for_a_store_that_hangs() {
+    let store = Flaky::new().await;
+    let api = api(&store).await;
+    let before = api.get("/apis/apps/v1").await.expect(200);
+    store.hung.store(true, Ordering::SeqCst);
+    // One request waits a moment for the store, and those after it know better.
+    for (path, millis) in [
+        ("/apis/apps/v1", 500),
+        ("/api", 0),
+        ("/api/v1", 0),
+        ("/apis", 0),
+        ("/openapi/v2", 0),
+        ("/openapi/v3", 0),
+        ("/openapi/v3/apis/apps/v1", 0),
+    ] {
+        let from = Instant::now();
+        let reply = api.get(path).await.expect(200);
+        assert!(from.elapsed() <= Duration::from_millis(millis + 5), "{path}: {:?}", from.elapsed());
+        if path == "/apis/apps/v1" {
+            assert_eq!(reply.text, before.text);
+        }
+    }
+    for (path, failed) in [
+        ("/livez?verbose", &["etcd"][..]),
+        ("/healthz", &["etcd"]),
+        ("/readyz?verbose", &["etcd", "etcd-readiness", "informer-sync"]),
+    ] {
+        let from = Instant::now();
+        let reply = api.get(path).await.expect(500);
+        assert!(from.elapsed() <= Duration::from_millis(2_005), "{path}: {:?}", from.elapsed());
+        let lines: Vec<String> = failed.iter().map(|f| format!("[-]{f} failed: reason withheld")).collect();
+        let found: Vec<&str> = reply.text.lines().filter(|line| line.starts_with("[-]")).collect();
+        assert_eq!(found, lines, "{path}");
+    }
+    let from = Instant::now();
+    api.get("/readyz/informer-sync").await.expect(500);
+    assert!(from.elapsed() <= Duration::from_millis(2_005), "{:?}", from.elapsed());
+    store.hung.store(false, Ordering::SeqCst);
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    api.get("/readyz").await.expect(200);
+    let from = Instant::now();
+    api.get("/apis").await.expect(200);
+    assert!(from.elapsed() < Duration::from_millis(100), "{:?}", from.elapsed());
 }
