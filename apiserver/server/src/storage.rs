@@ -158,7 +158,10 @@ async fn write(
     drop(object);
     let ttl_seconds = if resource.kind == "Event" { seconds(server.config().event_ttl) } else { 0 };
     let op = Op::Put { value: value.clone(), ttl_seconds };
-    match server.store().write(Write { key: key.clone(), expected, op }).await.map_err(store_error)? {
+    let creating = if expected == 0 { server.custom().create(resource)? } else { None };
+    let written = server.store().write(Write { key: key.clone(), expected, op }).await;
+    drop(creating);
+    match written.map_err(store_error)? {
         Written::Done { revision } if conversion::by_webhook(resource).is_some() => {
             let kv = KeyValue { key, value, create_revision: 0, mod_revision: revision };
             let stored = decode(server, resource, &kv).await?;
