@@ -248,6 +248,8 @@ pub fn store_error(error: StoreError) -> ApiError {
         StoreError::Unavailable { .. } => {
             retry_after(ApiError::new(503, "ServiceUnavailable", error.to_string()), 1)
         }
+        // As Kubernetes passes on what etcd says.
+        StoreError::Refused { why, .. } => ApiError::new(500, "", why.clone()),
         // Word for word what etcd says and Kubernetes passes on.
         StoreError::TooLarge { .. } => ApiError::new(500, "", "etcdserver: request is too large"),
         StoreError::Broken { .. } => ApiError::internal(error.to_string()),
