@@ -1,7 +1,7 @@
 //! Bad days of the store: watches that break, history that is gone, writes that are not answered.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use apiserver_api::auth::Identity;
@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::crds::{establish, widgets};
 use crate::harness::Api;
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
@@ -30,6 +31,8 @@ struct Flaky {
     lose_answers: AtomicBool,
     /// Nothing is answered any more.
     hung: AtomicBool,
+    /// New Widgets take this long, in milliseconds, until they are in the store.
+    slow: AtomicU64,
 }
 
 impl Flaky {
@@ -41,6 +44,7 @@ impl Flaky {
             refuse_watches: AtomicBool::new(false),
             lose_answers: AtomicBool::new(false),
             hung: AtomicBool::new(false),
+            slow: AtomicU64::new(0),
         })
     }
 
@@ -76,6 +80,9 @@ impl Store for Flaky {
 
     async fn write(&self, write: Write) -> Result<Written, StoreError> {
         self.hang().await?;
+        if write.expected == 0 && write.key.contains("/widgets/") {
+            tokio::time::sleep(Duration::from_millis(self.slow.load(Ordering::SeqCst))).await;
+        }
         let written = self.inner.write(write).await;
         if self.lose_answers.load(Ordering::SeqCst) { Err(self.error("write")) } else { written }
     }
@@ -258,4 +265,43 @@ async fn discovery_and_health_do_not_wait_for_a_store_that_hangs() {
     let from = Instant::now();
     api.get("/apis").await.expect(200);
     assert!(from.elapsed() < Duration::from_millis(100), "{:?}", from.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_definition_waits_for_the_objects_that_are_being_written() {
+    let store = Flaky::new().await;
+    let api = api(&store).await;
+    let (crd, path) = (
+        "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/widgets.example.com",
+        "/apis/example.com/v1/namespaces/default/widgets",
+    );
+    for millis in [10, 300, 5_000] {
+        establish(&api, widgets()).await;
+        assert!(api.get(path).await.expect(200).names().is_empty(), "{millis}");
+        store.slow.store(millis, Ordering::SeqCst);
+        let clients = (0..20).map(|number| {
+            let api = &api;
+            async move {
+                // Some come before the deletion, some with it, some after it.
+                tokio::time::sleep(Duration::from_millis(number)).await;
+                let name = format!("w{number}");
+                let object = json!({"apiVersion": "example.com/v1", "kind": "Widget",
+                    "metadata": {"name": name}, "spec": {"color": "red"}});
+                api.post(path, object).await.code
+            }
+        });
+        let deletion = async {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            api.delete(crd, Value::Null).await.expect(200);
+        };
+        let (codes, ()) = futures::future::join(futures::future::join_all(clients), deletion).await;
+        assert_eq!(codes[..10], [201; 10], "{millis}");
+        assert!(codes[12..].iter().all(|code| matches!(code, 403 | 404)), "{codes:?}");
+        while api.get(crd).await.code != 404 {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        let range = Range { prefix: "/registry/example.com/widgets/".to_owned(), ..Range::default() };
+        let left = store.inner.list(range).await.unwrap().kvs;
+        assert!(left.is_empty(), "{millis}: {} are left", left.len());
+    }
 }
