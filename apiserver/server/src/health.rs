@@ -12,7 +12,7 @@ use crate::respond;
 use crate::server::Server;
 use crate::verbs::no_such_resource;
 
-/// The store has this long to answer.
+/// The store has this long to answer, as in Kubernetes, and the caches to be as new as it is.
 const STORE: Duration = Duration::from_secs(2);
 
 /// One of the three.
@@ -72,12 +72,15 @@ pub async fn answer(context: &Context, kind: Kind, only: &str) -> Response<Body>
     }
     let excluded: Vec<&str> = context.query.all("exclude").collect();
     let (mut report, mut failed) = (String::new(), Vec::new());
-    for name in &names {
-        if excluded.contains(name) {
+    // At the same time, so that a store which does not answer is waited for once.
+    let checks = names
+        .iter()
+        .map(|name| async { if excluded.contains(name) { None } else { Some(check(server, name).await) } });
+    for (name, result) in names.iter().zip(futures::future::join_all(checks).await) {
+        let Some(result) = result else {
             report.push_str(&format!("[+]{name} excluded: ok\n"));
             continue;
-        }
-        let result = check(server, name).await;
+        };
         server.metrics().health_checked(name, kind.name(), result.is_ok());
         match result {
             Ok(()) => report.push_str(&format!("[+]{name} ok\n")),
@@ -115,16 +118,22 @@ fn text(code: u16, content: String) -> Response<Body> {
 
 async fn check(server: &Server, name: &str) -> Result<(), String> {
     match name {
-        "etcd" | "etcd-readiness" => match tokio::time::timeout(STORE, server.store().revision()).await {
-            Ok(Ok(_)) => Ok(()),
-            Ok(Err(error)) => Err(error.to_string()),
-            Err(_) => Err("the store does not answer in time".to_owned()),
-        },
+        "etcd" | "etcd-readiness" => in_time(server.store().revision()).await,
         "informer-sync" if server.caches().passed() == 0 => Err("the caches are not loaded".to_owned()),
         // Caches that have fallen behind the store are as bad as none.
-        "informer-sync" => server.fresh().await.map(drop).map_err(|error| error.to_string()),
+        "informer-sync" => in_time(server.fresh()).await,
         "shutdown" if server.draining().is_cancelled() => Err("process is shutting down".to_owned()),
         hook if HOOKS.contains(&hook) && !server.hooks().is_done(hook) => Err("not finished".to_owned()),
         _ => Ok(()),
+    }
+}
+
+async fn in_time<T, E: std::fmt::Display>(
+    question: impl Future<Output = Result<T, E>>,
+) -> Result<(), String> {
+    match tokio::time::timeout(STORE, question).await {
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err("the store does not answer in time".to_owned()),
     }
 }

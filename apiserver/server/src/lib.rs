@@ -39,6 +39,7 @@ mod negotiate;
 mod older;
 pub mod parsers;
 mod paths;
+mod patience;
 mod query;
 mod request;
 mod respond;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use apiserver_api::registry::Registry;
+use apiserver_store::series::Series;
 use apiserver_store::{Got, Op, Page, Range, Revision, Store, StoreError, Watch, Write, Written};
 use async_trait::async_trait;
 use tokio::time::Instant;
@@ -17,6 +18,7 @@ pub struct Measured {
     lists: Arc<Family<2, StoredLists>>,
     /// Group and plural by storage prefix.
     kinds: BTreeMap<String, (String, String)>,
+    failures: Series,
 }
 
 impl Measured {
@@ -25,7 +27,8 @@ impl Measured {
         let stored = registry.iter().filter(|resource| resource.stored);
         let kinds =
             stored.map(|r| (format!("{}/", r.storage_prefix), (r.group.clone(), r.plural.clone()))).collect();
-        Self { inner, calls: metrics.store(), lists: metrics.stored_lists(), kinds }
+        let failures = Series::default();
+        Self { inner, calls: metrics.store(), lists: metrics.stored_lists(), kinds, failures }
     }
 
     /// Group and plural of the kind that a key belongs to. Those of custom kinds say so themselves.
@@ -47,10 +50,36 @@ impl Measured {
         let (group, resource) = self.kind(key);
         let member = self.calls.get(&[group, operation, resource]);
         member.value.seconds.observe(began.elapsed().as_secs_f64());
-        if result.is_err() {
+        if let Err(error) = result {
             member.value.failed.add(1);
+            self.tell(error);
         }
     }
+
+    /// Answers say what failed, and the log says why.
+    fn tell(&self, error: &StoreError) {
+        let own = matches!(
+            error,
+            StoreError::Unavailable { .. } | StoreError::Refused { .. } | StoreError::Broken { .. }
+        );
+        if own && let Some(untold) = self.failures.count() {
+            tracing::error!(error = causes(error), untold, "the store fails");
+        }
+    }
+}
+
+/// An error with all its causes, in one line. What repeats the one before it is left out.
+fn causes(error: &StoreError) -> String {
+    let mut text = error.to_string();
+    let mut next = std::error::Error::source(error);
+    while let Some(cause) = next {
+        let cause_text = cause.to_string();
+        if !text.ends_with(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        next = cause.source();
+    }
+    text
 }
 
 #[async_trait]
@@ -90,7 +119,7 @@ impl Store for Measured {
     }
 
     async fn revision(&self) -> Result<Revision, StoreError> {
-        self.inner.revision().await
+        self.inner.revision().await.inspect_err(|error| self.tell(error))
     }
 
     async fn compact(&self, revision: Revision) -> Result<(), StoreError> {
@@ -107,5 +136,23 @@ impl Store for Measured {
 
     fn shared(&self) -> bool {
         self.inner.shared()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_cause_is_told_once() {
+        let inner = StoreError::Unavailable {
+            attempted: "read the revision".to_owned(),
+            cause: Some(Box::new(std::io::Error::other("connection refused"))),
+        };
+        let outer = StoreError::Unavailable { attempted: "list /a".to_owned(), cause: Some(Box::new(inner)) };
+        assert_eq!(
+            causes(&outer),
+            "list /a: the store is unavailable: read the revision: the store is unavailable: connection refused"
+        );
     }
 }

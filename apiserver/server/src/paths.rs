@@ -40,23 +40,25 @@ pub async fn dispatch(context: &Context, method: &Method) -> Answer {
         "/metrics/slis" => return metrics(context, true).await,
         "/openid/v1/jwks" | "/.well-known/openid-configuration" => return tokens(context, path),
         "/openapi/v2" => {
-            fresh(context).await;
+            context.server.fresh_soon().await;
             return openapi_v2(context);
         }
         "/openapi/v3" | "/openapi/v3/" => {
-            fresh(context).await;
+            context.server.fresh_soon().await;
             return openapi_v3_index(context);
         }
         _ => {}
     }
     if let Some(name) = path.strip_prefix("/openapi/v3/") {
-        fresh(context).await;
+        context.server.fresh_soon().await;
         return openapi_v3(context, name);
     }
     if let Some((kind, check)) = health::path(path) {
         return Ok(health::answer(context, kind, check).await);
     }
-    fresh(context).await;
+    // What is served is what was established before the request. Where the store does not answer,
+    // what is known is better than nothing.
+    context.server.fresh_soon().await;
     kinds(context, path)
 }
 
@@ -74,14 +76,6 @@ fn is_known(context: &Context, path: &str) -> bool {
 /// For people, whoever asks.
 fn indented(value: &Value) -> Response<Body> {
     respond::bytes(200, "application/json", format!("{value:#}"))
-}
-
-/// What is served is what was established before the request. Where the store cannot be asked,
-/// what is known is better than nothing.
-async fn fresh(context: &Context) {
-    if let Err(error) = context.server.fresh().await {
-        tracing::debug!(%error, "discovery may be out of date");
-    }
 }
 
 fn kinds(context: &Context, path: &str) -> Answer {

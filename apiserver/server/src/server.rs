@@ -36,6 +36,7 @@ use crate::limits;
 use crate::maintain::{self, Endpoint, Kept};
 use crate::measured::Measured;
 use crate::metrics::Metrics;
+use crate::patience::Patience;
 use crate::rbac::Authorizer;
 use crate::storage;
 use crate::streams::Kubelets;
@@ -148,6 +149,7 @@ pub struct Server {
     blocks: Arc<Blocks>,
     hooks: Hooks,
     custom: Arc<CustomKinds>,
+    patience: Patience,
     kept: Arc<Kept>,
     metrics: Metrics,
     reads: Semaphore,
@@ -193,6 +195,7 @@ impl Server {
         });
         Ok(Arc::new(Self {
             custom,
+            patience: Patience::default(),
             kept,
             reads: Semaphore::new(config.reads_in_flight),
             writes: Semaphore::new(config.writes_in_flight),
@@ -435,6 +438,11 @@ impl Server {
     /// Waits until the caches hold every write acknowledged before the call; 503 or 504.
     pub async fn fresh(&self) -> Result<Revision, ApiError> {
         self.caches.fresh().await.map_err(not_fresh)
+    }
+
+    /// The same as far as the store answers soon; for what is answered from memory otherwise.
+    pub(crate) async fn fresh_soon(&self) {
+        self.patience.ask(self.fresh()).await;
     }
 
     /// Waits until the caches hold everything up to `revision`; 504.

@@ -158,7 +158,10 @@ async fn write(
     drop(object);
     let ttl_seconds = if resource.kind == "Event" { seconds(server.config().event_ttl) } else { 0 };
     let op = Op::Put { value: value.clone(), ttl_seconds };
-    match server.store().write(Write { key: key.clone(), expected, op }).await.map_err(store_error)? {
+    let creating = if expected == 0 { server.custom().create(resource)? } else { None };
+    let written = server.store().write(Write { key: key.clone(), expected, op }).await;
+    drop(creating);
+    match written.map_err(store_error)? {
         Written::Done { revision } if conversion::by_webhook(resource).is_some() => {
             let kv = KeyValue { key, value, create_revision: 0, mod_revision: revision };
             let stored = decode(server, resource, &kv).await?;
@@ -245,6 +248,8 @@ pub fn store_error(error: StoreError) -> ApiError {
         StoreError::Unavailable { .. } => {
             retry_after(ApiError::new(503, "ServiceUnavailable", error.to_string()), 1)
         }
+        // As Kubernetes passes on what etcd says.
+        StoreError::Refused { why, .. } => ApiError::new(500, "", why.clone()),
         // Word for word what etcd says and Kubernetes passes on.
         StoreError::TooLarge { .. } => ApiError::new(500, "", "etcdserver: request is too large"),
         StoreError::Broken { .. } => ApiError::internal(error.to_string()),

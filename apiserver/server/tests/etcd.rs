@@ -395,3 +395,25 @@ async fn master_leases_are_those_of_kubernetes() {
     one.server.stop();
     two.server.stop();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_etcd_refuses_is_passed_on_in_its_words() {
+    let etcd = EtcdServer::start_small(2 << 20).await;
+    let store: Arc<dyn Store> = Arc::new(etcd.connect().await.unwrap());
+    let api = Api::over(ServerConfig::default(), store).await;
+    let maps = "/api/v1/namespaces/default/configmaps";
+    let mut refused = None;
+    for number in 0..40 {
+        let map = json!({"metadata": {"name": format!("m{number}")}, "data": {"k": "x".repeat(200_000)}});
+        let reply = api.post(maps, map).await;
+        if reply.code != 201 {
+            refused = Some(reply.expect(500));
+            break;
+        }
+    }
+    let refused = refused.expect("etcd is not full");
+    assert_eq!(refused.message(), "etcdserver: mvcc: database space exceeded");
+    assert_eq!(refused.body["kind"], "Status");
+    // What is there is still read.
+    assert_eq!(api.get(&format!("{maps}/m0")).await.expect(200).body["metadata"]["name"], "m0");
+}

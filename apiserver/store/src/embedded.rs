@@ -37,6 +37,7 @@ use self::index::Index;
 use self::watch::{Registry, WatchStream};
 use crate::disk::{DirectoryLock, Disk};
 use crate::limits::{KEY_BYTES, LIST_PART_KEYS, SEGMENT_MIN_BYTES, TTL_SECONDS, VALUE_BYTES, WRITE_QUEUE};
+use crate::series::Series;
 use crate::{Got, Op, Page, Range, Revision, Store, StoreError, Watch, Write, Written};
 
 /// By how much a restore raises the revision where it cannot be known which ones were seen before:
@@ -228,6 +229,7 @@ impl Embedded {
             index: recovered.index,
             receiver,
             lock,
+            refused: Series::default(),
         };
         if disk.blocks() {
             std::thread::Builder::new()

@@ -260,9 +260,12 @@ impl Store for Etcd {
             Ok(response.header().map_or(0, |header| header.revision()))
         };
         // Every consistent read asks for it, so those of a moment are one.
-        self.revisions.ask(read).await.map_err(|error: Arc<StoreError>| StoreError::Unavailable {
-            attempted: READ_REVISION.to_owned(),
-            cause: Some(Box::new(error)),
+        self.revisions.ask(read).await.map_err(|error: Arc<StoreError>| {
+            let attempted = READ_REVISION.to_owned();
+            match &*error {
+                StoreError::Refused { why, .. } => StoreError::Refused { attempted, why: why.clone() },
+                _ => StoreError::Unavailable { attempted, cause: Some(Box::new(error)) },
+            }
         })
     }
 
@@ -385,15 +388,26 @@ async fn within<T>(
     }
 }
 
+/// The error of a request that no answer came to, or that etcd itself refused.
 fn unavailable(attempted: String, error: Error) -> StoreError {
+    // What comes from etcd and not from the connection begins with its name.
+    if let Error::GRpcStatus(status) = &error
+        && !is_temporary(&error)
+        && status.message().starts_with("etcdserver: ")
+    {
+        return StoreError::Refused { attempted, why: status.message().to_owned() };
+    }
     StoreError::Unavailable { attempted, cause: Some(Box::new(error)) }
 }
 
 /// What the server said, if that is why a request failed.
 fn server_message(error: &StoreError) -> Option<&str> {
-    let StoreError::Unavailable { cause: Some(cause), .. } = error else { return None };
-    match cause.downcast_ref::<Error>() {
-        Some(Error::GRpcStatus(status)) => Some(status.message()),
+    match error {
+        StoreError::Refused { why, .. } => Some(why),
+        StoreError::Unavailable { cause: Some(cause), .. } => match cause.downcast_ref::<Error>() {
+            Some(Error::GRpcStatus(status)) => Some(status.message()),
+            _ => None,
+        },
         _ => None,
     }
 }

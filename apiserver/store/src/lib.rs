@@ -11,6 +11,7 @@ pub mod disk;
 pub mod embedded;
 pub mod etcd;
 pub mod limits;
+pub mod series;
 
 use std::pin::Pin;
 
@@ -139,6 +140,15 @@ pub enum StoreError {
         attempted: String,
         #[source]
         cause: Option<Box<dyn std::error::Error + Send + Sync>>,
+    },
+    /// The store answered that it will not, for a reason that is neither the key's nor the revision's:
+    /// its space is used up, or the client has no permission. Only its operator can help.
+    #[error("{attempted}: {why}")]
+    Refused {
+        /// What was attempted, on which key.
+        attempted: String,
+        /// In the words of the store.
+        why: String,
     },
     /// The data on disk is not what it should be, or the disk refused; trying again won't help.
     #[error("{attempted}: {why}")]

@@ -27,6 +27,23 @@ use crate::verbs::delete::{self, DeleteOptions};
 /// after this time.
 const AGAIN: Duration = Duration::from_secs(1);
 
+/// The definitions that go, by uid, with the time of the first look at their objects. Other servers
+/// on the same store may not have heard of it then, and take new objects for a moment longer: they get
+/// until a later look.
+#[derive(Default)]
+struct Going(BTreeMap<String, Instant>);
+
+impl Going {
+    /// When the objects were looked at first.
+    fn since(&mut self, uid: &str) -> Instant {
+        *self.0.entry(uid.to_owned()).or_insert_with(Instant::now)
+    }
+
+    fn forget(&mut self, uid: &str) {
+        self.0.remove(uid);
+    }
+}
+
 /// Runs until the server stops.
 pub async fn run(server: Arc<Server>) {
     let shutdown = server.shutdown().clone();
@@ -41,6 +58,7 @@ async fn drive(server: &Arc<Server>) {
     server.caches().loaded().await;
     server.hooks().done("poststarthook/start-apiextensions-controllers");
     let mut later: BTreeMap<String, Instant> = BTreeMap::new();
+    let mut going = Going::default();
     let queue = Arc::clone(server.metrics().definitions());
     let mut due = Instant::now();
     loop {
@@ -54,7 +72,7 @@ async fn drive(server: &Arc<Server>) {
         };
         for (name, since) in taken {
             queue.taken(since);
-            let done = look(server, &name).await.unwrap_or_else(|error| {
+            let done = look(server, &mut going, &name).await.unwrap_or_else(|error| {
                 tracing::warn!(%error, %name, "a CustomResourceDefinition cannot be brought up to date");
                 false
             });
@@ -70,12 +88,12 @@ async fn drive(server: &Arc<Server>) {
 }
 
 /// Brings one definition up to date; `false` if that takes another look.
-async fn look(server: &Arc<Server>, name: &str) -> Result<bool, ApiError> {
+async fn look(server: &Arc<Server>, going: &mut Going, name: &str) -> Result<bool, ApiError> {
     let Some(resource) = server.registry().lookup(GROUP, "v1", DEFINITIONS) else { return Ok(true) };
     let Some(current) = storage::fetch(server, resource, "", name).await? else { return Ok(true) };
     let definition = &current.object;
     if awaits_cleanup(definition) {
-        return clean_up(server, resource, definition.clone()).await;
+        return clean_up(server, going, resource, definition.clone()).await;
     }
     if meta::deletion_timestamp(definition).is_some() {
         return Ok(true);
@@ -100,12 +118,26 @@ async fn write(server: &Server, resource: &Resource, definition: Value) -> Resul
 /// Deletes the objects of a definition that goes, and then lets it go; `false` if objects are left.
 async fn clean_up(
     server: &Arc<Server>,
+    going: &mut Going,
     resource: &Resource,
     mut definition: Value,
 ) -> Result<bool, ApiError> {
     let now = time::rfc3339(server.ambient().now());
     let outcome = if condition_is_true(&definition, "Established") {
+        let (name, uid) = (meta::name(&definition), meta::uid(&definition).to_owned());
+        // From here on this server refuses new objects, and those that it did not are in the store.
+        server.fresh().await?;
+        if !server.custom().created(name).await {
+            return Ok(false);
+        }
         let left = delete_objects(server, &definition).await?;
+        let others_know = !server.store().shared() || going.since(&uid).elapsed() >= AGAIN;
+        if left == 0 && !others_know {
+            return Ok(false);
+        }
+        if left == 0 {
+            going.forget(&uid);
+        }
         if left > 0 {
             let text = format!("CustomResource deletion is in progress, {left} objects are left");
             let progress = Condition::new("Terminating", true, "InstanceDeletionInProgress", &text);

@@ -12,6 +12,7 @@
 mod builtin;
 pub mod choice;
 pub mod conversion;
+mod creating;
 mod documents;
 mod driver;
 mod webhook;
@@ -34,7 +35,10 @@ use crate::context::Context;
 use crate::convert;
 use crate::maintain::Kept;
 use crate::metrics::Queue;
+use crate::verbs::no_such_resource;
 
+pub use creating::Creating;
+use creating::Creations;
 pub use documents::Documents;
 pub use driver::run;
 
@@ -115,6 +119,7 @@ pub struct CustomKinds {
     dirty: Mutex<BTreeMap<String, Instant>>,
     wake: Notify,
     queue: Arc<Queue>,
+    creations: Arc<Creations>,
     /// Told when kinds come or go.
     kept: Arc<Kept>,
 }
@@ -122,8 +127,8 @@ pub struct CustomKinds {
 impl CustomKinds {
     /// None yet.
     pub fn new(caches: Arc<Caches>, kept: Arc<Kept>, queue: Arc<Queue>) -> Self {
-        let (state, dirty, wake) = Default::default();
-        Self { caches, state, dirty, wake, queue, kept }
+        let (state, dirty, wake, creations) = Default::default();
+        Self { caches, state, dirty, wake, queue, creations, kept }
     }
 
     /// The groups and versions of the kinds.
@@ -144,6 +149,30 @@ impl CustomKinds {
     /// A definition by its name.
     pub fn definition(&self, name: &str) -> Option<Arc<Definition>> {
         self.state.load().definitions.get(name).cloned()
+    }
+
+    /// To be held while a new object of a custom kind is written, `None` for other kinds; 403 or 404
+    /// where its definition goes, has gone or is another one by now.
+    pub fn create(&self, resource: &Resource) -> Result<Option<Creating>, ApiError> {
+        let Some(custom) = &resource.custom else { return Ok(None) };
+        let asked = &custom.definition;
+        // Counted before the look: who clears the definition away sees one or is seen by the other.
+        let creating = self.creations.begin(&asked.name);
+        match self.definition(&asked.name).filter(|now| now.uid == asked.uid) {
+            None => Err(no_such_resource()),
+            Some(now) if now.terminating => Err(terminating(resource)),
+            Some(_) => Ok(Some(creating)),
+        }
+    }
+
+    /// Waits for the creations of a definition that goes; `false` if this server does not know of
+    /// that yet, so that there may be further ones.
+    async fn created(&self, name: &str) -> bool {
+        let known = self.definition(name).is_none_or(|definition| definition.terminating);
+        if known {
+            self.creations.none(name).await;
+        }
+        known
     }
 
     /// Those of the names that other definitions of the group have been granted than the one called
@@ -271,10 +300,14 @@ pub async fn admit(context: &Context, resource: &Resource) -> Result<(), ApiErro
 /// 403 for new objects, posted or applied, of a kind whose definition goes.
 pub fn may_create(resource: &Resource) -> Result<(), ApiError> {
     if resource.custom.as_ref().is_some_and(|custom| custom.definition.terminating) {
-        let why = "create not allowed while custom resource definition is terminating";
-        return Err(ApiError::forbidden(&resource.group, &resource.plural, "", why));
+        return Err(terminating(resource));
     }
     Ok(())
+}
+
+fn terminating(resource: &Resource) -> ApiError {
+    let why = "create not allowed while custom resource definition is terminating";
+    ApiError::forbidden(&resource.group, &resource.plural, "", why)
 }
 
 /// Checks the metadata of a decoded object and takes out what its schema does not know.

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use apiserver_store::Range;
 use futures::stream::{self, StreamExt};
 use serde_json::{Value, json};
 
@@ -138,4 +139,63 @@ async fn a_name_is_granted_once_and_again_when_it_is_free() {
     named(&api, &name(1), "True").await;
     api.delete(&format!("{CRDS}/{}", name(0)), Value::Null).await.expect(200);
     named(&api, &name(2), "True").await;
+}
+
+/// What is being created while the definition goes is refused, or goes with it.
+#[tokio::test(start_paused = true)]
+async fn nothing_outlives_its_definition() {
+    let api = Api::start().await;
+    let path = format!("/apis/{}/v1/namespaces/default/kind0s", group(0));
+    let crd = format!("{CRDS}/kind0s.{}", group(0));
+    let prefix = format!("/registry/{}/kind0s/", group(0));
+    let (mut made, mut refused) = (0, 0);
+    for round in 0..8 {
+        api.post(CRDS, definition(0)).await.expect(201);
+        for _ in 0..500 {
+            if established(&api.get(&crd).await.expect(200).body) {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        assert!(api.get(&path).await.expect(200).names().is_empty(), "round {round}");
+        let clients = (0..40).map(|client| {
+            let (api, path) = (&api, &path);
+            async move {
+                let mut codes = Vec::new();
+                for number in 0..40 {
+                    let object = json!({"apiVersion": format!("{}/v1", group(0)), "kind": "Kind0",
+                        "metadata": {"name": format!("a{client}-{number}")}, "spec": {}});
+                    codes.push(api.post(path, object).await.code);
+                    tokio::task::yield_now().await;
+                }
+                codes
+            }
+        });
+        let deletion = async {
+            for _ in 0..round * 5 {
+                tokio::task::yield_now().await;
+            }
+            api.delete(&crd, Value::Null).await.expect(200);
+        };
+        let (codes, ()) = futures::future::join(futures::future::join_all(clients), deletion).await;
+        for code in codes.into_iter().flatten() {
+            match code {
+                201 => made += 1,
+                403 | 404 | 405 | 503 => refused += 1,
+                other => panic!("{other}"),
+            }
+        }
+        for _ in 0..500 {
+            if api.get(&crd).await.code == 404 {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        api.get(&crd).await.expect(404);
+        let range = Range { prefix: prefix.clone(), ..Range::default() };
+        let left = api.store.list(range).await.unwrap().kvs;
+        assert!(left.is_empty(), "round {round}: {} are left", left.len());
+    }
+    // Both happened, or nothing was tested.
+    assert!(made > 0 && refused > 0, "{made} {refused}");
 }

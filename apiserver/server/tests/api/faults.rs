@@ -1,7 +1,7 @@
 //! Bad days of the store: watches that break, history that is gone, writes that are not answered.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use apiserver_api::auth::Identity;
@@ -13,7 +13,9 @@ use async_trait::async_trait;
 use futures::StreamExt;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
+use crate::crds::{establish, widgets};
 use crate::harness::Api;
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
@@ -27,6 +29,10 @@ struct Flaky {
     compacted: AtomicBool,
     refuse_watches: AtomicBool,
     lose_answers: AtomicBool,
+    /// Nothing is answered any more.
+    hung: AtomicBool,
+    /// New Widgets take this long, in milliseconds, until they are in the store.
+    slow: AtomicU64,
 }
 
 impl Flaky {
@@ -37,7 +43,18 @@ impl Flaky {
             compacted: AtomicBool::new(false),
             refuse_watches: AtomicBool::new(false),
             lose_answers: AtomicBool::new(false),
+            hung: AtomicBool::new(false),
+            slow: AtomicU64::new(0),
         })
+    }
+
+    /// As long as the real one waits for etcd.
+    async fn hang(&self) -> Result<(), StoreError> {
+        if self.hung.load(Ordering::SeqCst) {
+            tokio::time::sleep(Duration::from_secs(10)).await;
+            return Err(self.error("anything"));
+        }
+        Ok(())
     }
 
     fn error(&self, attempted: &str) -> StoreError {
@@ -52,14 +69,20 @@ impl Flaky {
 #[async_trait]
 impl Store for Flaky {
     async fn get(&self, key: &str) -> Result<Got, StoreError> {
+        self.hang().await?;
         self.inner.get(key).await
     }
 
     async fn list(&self, range: Range) -> Result<Page, StoreError> {
+        self.hang().await?;
         self.inner.list(range).await
     }
 
     async fn write(&self, write: Write) -> Result<Written, StoreError> {
+        self.hang().await?;
+        if write.expected == 0 && write.key.contains("/widgets/") {
+            tokio::time::sleep(Duration::from_millis(self.slow.load(Ordering::SeqCst))).await;
+        }
         let written = self.inner.write(write).await;
         if self.lose_answers.load(Ordering::SeqCst) { Err(self.error("write")) } else { written }
     }
@@ -76,6 +99,7 @@ impl Store for Flaky {
     }
 
     async fn revision(&self) -> Result<Revision, StoreError> {
+        self.hang().await?;
         self.inner.revision().await
     }
 
@@ -195,4 +219,89 @@ async fn a_watch_from_before_a_restart_goes_on_and_nobody_is_answered_from_the_p
     }
     second.config_map("d", json!({})).await;
     assert_eq!(watch.brief().await, "ADDED d");
+}
+
+#[tokio::test(start_paused = true)]
+async fn discovery_and_health_do_not_wait_for_a_store_that_hangs() {
+    let store = Flaky::new().await;
+    let api = api(&store).await;
+    let before = api.get("/apis/apps/v1").await.expect(200);
+    store.hung.store(true, Ordering::SeqCst);
+    // One request waits a moment for the store, and those after it know better.
+    for (path, millis) in [
+        ("/apis/apps/v1", 500),
+        ("/api", 0),
+        ("/api/v1", 0),
+        ("/apis", 0),
+        ("/openapi/v2", 0),
+        ("/openapi/v3", 0),
+        ("/openapi/v3/apis/apps/v1", 0),
+    ] {
+        let from = Instant::now();
+        let reply = api.get(path).await.expect(200);
+        assert!(from.elapsed() <= Duration::from_millis(millis + 5), "{path}: {:?}", from.elapsed());
+        if path == "/apis/apps/v1" {
+            assert_eq!(reply.text, before.text);
+        }
+    }
+    for (path, failed) in [
+        ("/livez?verbose", &["etcd"][..]),
+        ("/healthz", &["etcd"]),
+        ("/readyz?verbose", &["etcd", "etcd-readiness", "informer-sync"]),
+    ] {
+        let from = Instant::now();
+        let reply = api.get(path).await.expect(500);
+        assert!(from.elapsed() <= Duration::from_millis(2_005), "{path}: {:?}", from.elapsed());
+        let lines: Vec<String> = failed.iter().map(|f| format!("[-]{f} failed: reason withheld")).collect();
+        let found: Vec<&str> = reply.text.lines().filter(|line| line.starts_with("[-]")).collect();
+        assert_eq!(found, lines, "{path}");
+    }
+    let from = Instant::now();
+    api.get("/readyz/informer-sync").await.expect(500);
+    assert!(from.elapsed() <= Duration::from_millis(2_005), "{:?}", from.elapsed());
+    store.hung.store(false, Ordering::SeqCst);
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    api.get("/readyz").await.expect(200);
+    let from = Instant::now();
+    api.get("/apis").await.expect(200);
+    assert!(from.elapsed() < Duration::from_millis(100), "{:?}", from.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_definition_waits_for_the_objects_that_are_being_written() {
+    let store = Flaky::new().await;
+    let api = api(&store).await;
+    let (crd, path) = (
+        "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/widgets.example.com",
+        "/apis/example.com/v1/namespaces/default/widgets",
+    );
+    for millis in [10, 300, 5_000] {
+        establish(&api, widgets()).await;
+        assert!(api.get(path).await.expect(200).names().is_empty(), "{millis}");
+        store.slow.store(millis, Ordering::SeqCst);
+        let clients = (0..20).map(|number| {
+            let api = &api;
+            async move {
+                // Some come before the deletion, some with it, some after it.
+                tokio::time::sleep(Duration::from_millis(number)).await;
+                let name = format!("w{number}");
+                let object = json!({"apiVersion": "example.com/v1", "kind": "Widget",
+                    "metadata": {"name": name}, "spec": {"color": "red"}});
+                api.post(path, object).await.code
+            }
+        });
+        let deletion = async {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            api.delete(crd, Value::Null).await.expect(200);
+        };
+        let (codes, ()) = futures::future::join(futures::future::join_all(clients), deletion).await;
+        assert_eq!(codes[..10], [201; 10], "{millis}");
+        assert!(codes[12..].iter().all(|code| matches!(code, 403 | 404)), "{codes:?}");
+        while api.get(crd).await.code != 404 {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        let range = Range { prefix: "/registry/example.com/widgets/".to_owned(), ..Range::default() };
+        let left = store.inner.list(range).await.unwrap().kvs;
+        assert!(left.is_empty(), "{millis}: {} are left", left.len());
+    }
 }

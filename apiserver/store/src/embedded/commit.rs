@@ -23,6 +23,7 @@ use super::record::{self, Body};
 use super::{Options, Shared, checkpoint};
 use crate::disk::{DirectoryLock, Disk};
 use crate::limits::{GROUP_BYTES, GROUP_REQUESTS};
+use crate::series::Series;
 use crate::{KeyValue, Op, Revision, StoreError, Write, Written};
 
 /// Changes that compaction frees between two groups: about a millisecond of work.
@@ -107,6 +108,8 @@ pub(super) struct Committer {
     /// Released when the committer ends.
     pub(super) lock: DirectoryLock,
     pub(super) checkpoints: Checkpoints,
+    /// Groups that found the disk full.
+    pub(super) refused: Series,
 }
 
 /// When the next checkpoint is due.
@@ -308,7 +311,10 @@ impl Committer {
                 true
             }
             Err(AppendError::Full(error)) => {
-                tracing::error!(%error, place = self.disk.describe(), "the disk is full");
+                if let Some(untold) = self.refused.count() {
+                    let place = self.disk.describe();
+                    tracing::error!(%error, place, untold, "the disk is full, nothing can be written");
+                }
                 self.index = Index::clone(&self.shared.view());
                 staged.refuse(|attempted| StoreError::Unavailable {
                     attempted,

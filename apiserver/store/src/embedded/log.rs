@@ -67,7 +67,8 @@ pub(super) struct Log {
     /// Complete segments that are still needed, oldest first.
     complete: VecDeque<Segment>,
     sequence: u64,
-    file: Box<dyn DiskFile>,
+    /// `None` where the disk was full at the start: the first group that is written makes the segment.
+    file: Option<Box<dyn DiskFile>>,
     /// Where the next group goes.
     offset: u64,
     /// Size that the file was made with.
@@ -79,7 +80,8 @@ pub(super) struct Log {
 
 impl Log {
     /// Goes on with a new segment after the complete ones; `place` is its sequence and the number
-    /// of its first group.
+    /// of its first group. On a full disk it is made later, since what is there can be read all the
+    /// same.
     pub(super) fn begin(
         disk: Arc<dyn Disk>,
         segment_bytes: u64,
@@ -88,7 +90,15 @@ impl Log {
         last_revision: Revision,
     ) -> io::Result<Self> {
         let (sequence, group) = place;
-        let file = new_segment(disk.as_ref(), sequence, group, segment_bytes)?;
+        let file = match try_segment(disk.as_ref(), sequence, group, segment_bytes) {
+            Ok(file) => Some(file),
+            Err(AppendError::Full(error)) => {
+                let place = disk.describe();
+                tracing::error!(%error, place, "the disk is full, only reads are answered");
+                None
+            }
+            Err(AppendError::Fatal(error)) => return Err(error),
+        };
         let offset = SEGMENT_HEADER as u64;
         Ok(Self {
             disk,
@@ -126,16 +136,23 @@ impl Log {
         last_revision: Revision,
     ) -> Result<(), AppendError> {
         let end = self.offset + records.len() as u64;
-        if end > self.allocated {
+        if self.file.is_none() {
+            let size = self.segment_bytes.max(end);
+            self.file = Some(try_segment(self.disk.as_ref(), self.sequence, self.group, size)?);
+            self.allocated = size;
+        } else if end > self.allocated {
             self.rotate(records.len() as u64)?;
         }
         for (start, left) in starts.iter().rev().zip(0..) {
             record::seal(records, *start, left, self.sequence, self.offset + *start as u64);
         }
-        if let Err(error) = self.file.write_at(self.offset, records) {
+        let Some(file) = &mut self.file else {
+            return Err(AppendError::Fatal(io::Error::other("no segment is open")));
+        };
+        if let Err(error) = file.write_at(self.offset, records) {
             return Err(self.undo_write(error));
         }
-        self.file.sync().map_err(AppendError::Fatal)?;
+        file.sync().map_err(AppendError::Fatal)?;
         self.offset += records.len() as u64;
         self.group += 1;
         self.last_revision = last_revision;
@@ -148,7 +165,8 @@ impl Log {
         if !is_full(&error) {
             return AppendError::Fatal(error);
         }
-        match self.file.truncate(self.offset).and_then(|()| self.file.sync()) {
+        let Some(file) = &mut self.file else { return AppendError::Fatal(error) };
+        match file.truncate(self.offset).and_then(|()| file.sync()) {
             Ok(()) => {
                 self.allocated = self.offset;
                 AppendError::Full(error)
@@ -160,17 +178,10 @@ impl Log {
     fn rotate(&mut self, needed: u64) -> Result<(), AppendError> {
         let size = self.segment_bytes.max(SEGMENT_HEADER as u64 + needed);
         let sequence = self.sequence + 1;
-        let file = match new_segment(self.disk.as_ref(), sequence, self.group, size) {
-            Ok(file) => file,
-            Err(error) if is_full(&error) => {
-                // What is left of it holds no record; recovery takes no notice of it.
-                let _ = self.disk.remove(&name(sequence));
-                return Err(AppendError::Full(error));
-            }
-            Err(error) => return Err(AppendError::Fatal(error)),
-        };
+        let file = try_segment(self.disk.as_ref(), sequence, self.group, size)?;
         // Only gives space back: recovery takes zeros at the end for what they are.
-        if let Err(error) = self.file.truncate(self.offset) {
+        let old = self.file.replace(file);
+        if let Some(Err(error)) = old.map(|mut old| old.truncate(self.offset)) {
             tracing::warn!(%error, segment = name(self.sequence), "cannot give back the unused end of a segment");
         }
         self.complete.push_back(Segment {
@@ -178,7 +189,6 @@ impl Log {
             last_revision: self.last_revision,
             bytes: self.offset,
         });
-        self.file = file;
         self.sequence = sequence;
         self.offset = SEGMENT_HEADER as u64;
         self.allocated = size;
@@ -201,13 +211,32 @@ impl Log {
 
     /// Gives back the space that was reserved and not used.
     pub(super) fn finish(&mut self) -> io::Result<()> {
-        self.file.truncate(self.offset)?;
-        self.file.sync()
+        let Some(file) = &mut self.file else { return Ok(()) };
+        file.truncate(self.offset)?;
+        file.sync()
     }
 }
 
 fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
+}
+
+/// Makes a segment, or leaves nothing of it on a full disk.
+fn try_segment(
+    disk: &dyn Disk,
+    sequence: u64,
+    group: u64,
+    size: u64,
+) -> Result<Box<dyn DiskFile>, AppendError> {
+    new_segment(disk, sequence, group, size).map_err(|error| {
+        if is_full(&error) {
+            // What is left of it holds no record; recovery takes no notice of it.
+            let _ = disk.remove(&name(sequence));
+            AppendError::Full(error)
+        } else {
+            AppendError::Fatal(error)
+        }
+    })
 }
 
 /// Makes a segment and waits until it and its name are durable.

@@ -107,7 +107,9 @@ impl Opening {
     async fn open_somewhere(&self, from: Revision) -> Result<(WatchStream, Revision), StoreError> {
         for _ in 1..OPEN_TRIES {
             match self.open(from).await {
-                Err(StoreError::Unavailable { .. }) => tokio::time::sleep(PAUSE / 4).await,
+                Err(StoreError::Unavailable { .. } | StoreError::Refused { .. }) => {
+                    tokio::time::sleep(PAUSE / 4).await
+                }
                 result => return result,
             }
         }
@@ -199,7 +201,9 @@ impl Watching {
                     self.stream = stream;
                     return Ok(());
                 }
-                Err(error @ StoreError::Unavailable { .. }) => result = Err(error),
+                Err(error @ (StoreError::Unavailable { .. } | StoreError::Refused { .. })) => {
+                    result = Err(error)
+                }
                 Err(error) => return Err(error),
             }
         }

@@ -15,25 +15,32 @@ pub struct EtcdServer {
     ports: (u16, u16),
     /// What a client needs where the server wants TLS with client certificates.
     tls: Option<EtcdTls>,
+    /// Bytes that the server's data may take; 0 for etcd's own limit.
+    quota: u64,
 }
 
 impl EtcdServer {
     /// Starts it and waits until it answers.
     pub async fn start() -> Self {
-        Self::start_with(None, tempfile::tempdir().unwrap()).await
+        Self::start_with(None, tempfile::tempdir().unwrap(), 0).await
+    }
+
+    /// The same for data of so many bytes.
+    pub async fn start_small(quota: u64) -> Self {
+        Self::start_with(None, tempfile::tempdir().unwrap(), quota).await
     }
 
     /// The same with TLS, for which the clients need certificates too.
     pub async fn start_with_tls() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let tls = make_certificates(directory.path());
-        Self::start_with(Some(tls), directory).await
+        Self::start_with(Some(tls), directory, 0).await
     }
 
-    async fn start_with(tls: Option<EtcdTls>, directory: tempfile::TempDir) -> Self {
+    async fn start_with(tls: Option<EtcdTls>, directory: tempfile::TempDir, quota: u64) -> Self {
         let ports = free_ports();
-        let process = spawn(directory.path(), ports, tls.is_some());
-        let mut server = Self { process, directory, ports, tls };
+        let process = spawn(directory.path(), ports, tls.is_some(), quota);
+        let mut server = Self { process, directory, ports, tls, quota };
         server.wait_until_ready().await;
         server
     }
@@ -65,7 +72,7 @@ impl EtcdServer {
 
     /// Starts a server again that was killed.
     pub async fn start_again(&mut self) {
-        self.process = spawn(self.directory.path(), self.ports, self.tls.is_some());
+        self.process = spawn(self.directory.path(), self.ports, self.tls.is_some(), self.quota);
         self.wait_until_ready().await;
     }
 
@@ -177,7 +184,7 @@ fn url(port: u16, tls: bool) -> String {
     format!("{}://127.0.0.1:{port}", if tls { "https" } else { "http" })
 }
 
-fn spawn(directory: &Path, ports: (u16, u16), tls: bool) -> Child {
+fn spawn(directory: &Path, ports: (u16, u16), tls: bool, quota: u64) -> Child {
     let (client, peer) = (url(ports.0, tls), url(ports.1, false));
     let mut command = Command::new("etcd");
     command
@@ -186,6 +193,9 @@ fn spawn(directory: &Path, ports: (u16, u16), tls: bool) -> Child {
         .args(["--name", "test", "--listen-client-urls", &client, "--advertise-client-urls", &client])
         .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
         .args(["--initial-cluster", &format!("test={peer}")]);
+    if quota > 0 {
+        command.arg(format!("--quota-backend-bytes={quota}"));
+    }
     if tls {
         command.arg("--client-cert-auth");
         for (flag, file) in [("cert", "server.pem"), ("key", "server.key"), ("trusted-ca", "ca.pem")] {

@@ -67,6 +67,47 @@ async fn a_full_disk_refuses_writes_until_there_is_room() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_store_starts_on_a_full_disk_and_writes_when_there_is_room() {
+    let disk = SimDisk::new(3);
+    let store = open(&disk, small()).await.unwrap();
+    let mut revision = 1;
+    for number in 0..30 {
+        revision = put(&store, &format!("/{number}"), vec![7; 1_000]).await.unwrap();
+    }
+    store.close().await.unwrap();
+    // Closed or killed, once and again: what is there is read, and nothing is written.
+    for round in 0..4 {
+        disk.set_faults(Faults { capacity: Some(0), ..Faults::default() });
+        for _ in 0..2 {
+            let store = open(&disk, small()).await.unwrap();
+            assert_eq!(store.revision().await.unwrap(), revision);
+            assert!(store.get("/29").await.unwrap().kv.is_some());
+            let error = put(&store, "/more", "1").await.unwrap_err();
+            assert!(matches!(&error, StoreError::Unavailable { cause: Some(_), .. }), "{error:?}");
+            assert!(store.get("/more").await.unwrap().kv.is_none());
+            store.close().await.unwrap();
+        }
+        let store = open(&disk, small()).await.unwrap();
+        put(&store, "/more", "1").await.unwrap_err();
+        disk.set_faults(Faults::default());
+        revision = put(&store, &format!("/round-{round}"), vec![1; 20_000]).await.unwrap();
+        if round % 2 == 0 {
+            store.close().await.unwrap();
+        } else {
+            drop(store);
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            disk.crash();
+            disk.restart();
+        }
+        let store = open(&disk, small()).await.unwrap();
+        assert_eq!(store.revision().await.unwrap(), revision);
+        history(&store).await;
+        assert_eq!(store.stats().keys as i64, revision - 1, "round {round}");
+        store.close().await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_write_that_fails_or_is_cut_short_stops_the_store_and_is_gone_after_a_restart() {
     for attempt in 0..40 {
         let disk = SimDisk::new(attempt);

@@ -1,0 +1,47 @@
+//! How long answers wait for the store that can also be given from memory.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// What is better asked of the store, but has an answer in memory too, waits this long.
+const WAIT: Duration = Duration::from_millis(500);
+/// After that, or after an error, nobody waits for this long.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Remembers whether the store has just let somebody wait in vain, so that not everybody does.
+#[derive(Default)]
+pub struct Patience {
+    /// Until when nobody waits.
+    until: Mutex<Option<Instant>>,
+}
+
+impl Patience {
+    /// What the question was answered with; `None` where there was no answer soon, or none is to be
+    /// expected.
+    pub async fn ask<T, E: std::fmt::Display>(
+        &self,
+        question: impl Future<Output = Result<T, E>>,
+    ) -> Option<T> {
+        let ill =
+            self.until.lock().unwrap_or_else(PoisonError::into_inner).is_some_and(|t| Instant::now() < t);
+        if ill {
+            return None;
+        }
+        let answer = tokio::time::timeout(WAIT, question).await;
+        let until = match &answer {
+            Ok(Ok(_)) => None,
+            Ok(Err(error)) => {
+                tracing::debug!(%error, "discovery may be out of date");
+                Some(Instant::now() + PAUSE)
+            }
+            Err(_) => {
+                tracing::debug!("the store does not answer soon, discovery may be out of date");
+                Some(Instant::now() + PAUSE)
+            }
+        };
+        *self.until.lock().unwrap_or_else(PoisonError::into_inner) = until;
+        answer.ok().and_then(Result::ok)
+    }
+}

@@ -1,0 +1,49 @@
+//! Failures that come in thousands, told a few times.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// After one was told the others are counted for this long.
+const QUIET: Duration = Duration::from_secs(10);
+
+/// Counts what happens again and again: the first one is told at once, and then one every ten seconds
+/// at most.
+#[derive(Debug, Default)]
+pub struct Series {
+    /// When one was told last, and how many were not since.
+    state: Mutex<(Option<Instant>, u64)>,
+}
+
+impl Series {
+    /// Counts one. `Some` says that it is to be told, with the number of those before it that were not.
+    pub fn count(&self) -> Option<u64> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        if state.0.is_some_and(|told| now.duration_since(told) < QUIET) {
+            state.1 += 1;
+            return None;
+        }
+        state.0 = Some(now);
+        Some(std::mem::take(&mut state.1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_first_is_told_and_then_one_every_ten_seconds() {
+        let series = Series::default();
+        let mut told = Vec::new();
+        for second in 0..25 {
+            for _ in 0..100 {
+                told.extend(series.count().map(|untold| (second, untold)));
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        assert_eq!(told, [(0, 0), (10, 999), (20, 999)]);
+    }
+}
