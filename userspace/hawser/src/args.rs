@@ -9,6 +9,7 @@ use ipnetwork::IpNetwork;
 use kubelet_agent::Thresholds;
 
 use crate::apiserver_args::{Apis, Serving};
+use crate::apiserver_keys::Keys;
 use crate::proxy_args::{ProxyRun, WITHOUT_A_MEANING};
 
 /// What is logged unless told otherwise.
@@ -253,6 +254,8 @@ pub struct Apiserver {
     pub networks: Networks,
     #[command(flatten)]
     pub serving: Serving,
+    #[command(flatten)]
+    pub keys: Keys,
 }
 
 /// For whom credentials are.

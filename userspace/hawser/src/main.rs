@@ -3,6 +3,7 @@
 
 mod apiserver;
 mod apiserver_args;
+mod apiserver_keys;
 mod args;
 mod cni;
 mod components;
