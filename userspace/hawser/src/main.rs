@@ -13,6 +13,7 @@ mod down;
 mod lock;
 mod look;
 mod node;
+mod probes;
 mod proxy;
 mod proxy_args;
 mod shutdown;
