@@ -33,9 +33,13 @@ use crate::server::Server;
 use crate::verbs::websocket;
 use crate::{paths, storage, verbs};
 
-/// The client certificate that TLS verified, in a request's extensions.
+/// The client certificate that an authority vouches for, in a request's extensions.
 #[derive(Clone)]
 pub struct PeerCertificate(pub CertificateDer<'static>);
+
+/// In a request's extensions: its client showed a certificate that nobody vouches for.
+#[derive(Clone, Copy)]
+pub struct UnknownCertificate;
 
 /// What clients hear that come too late.
 const ENDING: &str = "The apiserver is shutting down, please try again later.";
@@ -295,7 +299,9 @@ fn identify(server: &Server, request: &mut Request<Body>) -> Result<Identity, Ap
             }
         }
     };
-    if !server.config().anonymous && identity.user == "system:anonymous" {
+    // A good token counts whatever certificate comes with it; nobody, with a wrong one, does not.
+    let wrong = request.extensions().get::<UnknownCertificate>().is_some();
+    if (wrong || !server.config().anonymous) && identity.user == "system:anonymous" {
         return Err(unauthorized());
     }
     Ok(identity)

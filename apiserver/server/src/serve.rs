@@ -15,7 +15,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::{BoxError, Service};
 
-use crate::chain::PeerCertificate;
+use crate::auth::listener::ListenerTls;
+use crate::chain::{PeerCertificate, UnknownCertificate};
 use crate::cork::Corked;
 use crate::limits;
 use crate::server::Server;
@@ -31,18 +32,19 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Serves until `shutdown`, then ends in good order: readiness is answered with no and the server's
 /// endpoint is withdrawn; after the configured delay new requests are refused, watches end after a
 /// whole event, connections are told to go away; requests in flight are answered, as long as a
-/// request may take; and what is left is cut off. Client certificates that `tls` has verified
-/// become identities.
+/// request may take; and what is left is cut off. Client certificates that `tls` vouches for
+/// become identities, others are answered with 401.
 pub async fn serve(
     listener: TcpListener,
-    tls: Arc<rustls::ServerConfig>,
+    tls: ListenerTls,
     server: Arc<Server>,
     shutdown: CancellationToken,
 ) {
     let (delay, refuse_politely) =
         (server.config().shutdown_delay, server.config().shutdown_send_retry_after);
     let door = Door {
-        acceptor: TlsAcceptor::from(tls),
+        acceptor: TlsAcceptor::from(tls.config()),
+        tls,
         server: Arc::clone(&server),
         connections: TaskTracker::new(),
         closing: CancellationToken::new(),
@@ -88,6 +90,7 @@ async fn idle(server: &Server) {
 /// Where connections come in.
 struct Door {
     acceptor: TlsAcceptor,
+    tls: ListenerTls,
     server: Arc<Server>,
     connections: TaskTracker,
     /// Connections end when what is under way on them has ended.
@@ -107,7 +110,8 @@ impl Door {
             match accepted {
                 Ok((stream, peer)) => {
                     let (server, closing) = (Arc::clone(&self.server), self.closing.clone());
-                    let connection = connection(stream, self.acceptor.clone(), server, closing);
+                    let (acceptor, tls) = (self.acceptor.clone(), self.tls.clone());
+                    let connection = connection(stream, acceptor, tls, server, closing);
                     self.connections.spawn(async move {
                         if let Err(error) = connection.await {
                             tracing::debug!(%peer, error = &*error, "a connection ended with an error");
@@ -142,19 +146,24 @@ async fn handshake(
 async fn connection(
     stream: TcpStream,
     acceptor: TlsAcceptor,
+    tls: ListenerTls,
     server: Arc<Server>,
     shutdown: CancellationToken,
 ) -> Result<(), BoxError> {
     let places = server.connections();
     let Ok(_place) = places.try_acquire() else { return Err("there are too many connections".into()) };
     let stream = handshake(stream, acceptor, &server).await?;
-    let certificates = stream.get_ref().1.peer_certificates();
-    let certificate =
-        certificates.and_then(|chain| chain.first()).map(|c| PeerCertificate(c.clone().into_owned()));
+    let chain = stream.get_ref().1.peer_certificates().filter(|chain| !chain.is_empty());
+    let certificate = chain.map(|chain| match tls.vouches_for(chain) {
+        true => Ok(PeerCertificate(chain[0].clone().into_owned())),
+        false => Err(UnknownCertificate),
+    });
     let service = service_fn(move |request: Request<Incoming>| {
         let mut request = request.map(|body| body.map_err(BoxError::from).boxed_unsync());
-        if let Some(certificate) = &certificate {
-            request.extensions_mut().insert(certificate.clone());
+        match &certificate {
+            Some(Ok(known)) => drop(request.extensions_mut().insert(known.clone())),
+            Some(Err(unknown)) => drop(request.extensions_mut().insert(*unknown)),
+            None => {}
         }
         server.service().call(request)
     });

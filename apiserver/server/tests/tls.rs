@@ -123,6 +123,45 @@ async fn certificates_and_tokens_are_identities() {
     running.serving.await.unwrap();
 }
 
+/// As Kubernetes: the handshake asks for a certificate and refuses none, the answer does.
+#[tokio::test]
+async fn a_certificate_of_another_authority_is_answered_with_401_and_a_token_beside_it_counts() {
+    let running = run().await;
+    let admin = running.client(&Subject::admin()).await;
+    let accounts: Api<ServiceAccount> = Api::namespaced(admin, "default");
+    let account = ServiceAccount { metadata: name("bot"), ..ServiceAccount::default() };
+    accounts.create(&PostParams::default(), &account).await.unwrap();
+    let request = TokenRequest { spec: Some(TokenRequestSpec::default()), ..TokenRequest::default() };
+    let answer = accounts.create_token_request("bot", &PostParams::default(), &request).await.unwrap();
+    let token = answer.status.unwrap().token.unwrap();
+    let other = Pki::open(&running.dir.path().join("other"), &Ambient::system()).unwrap();
+    let pair = other.issue(&Subject::admin()).unwrap();
+    let path = running.dir.path().join("foreign.yaml");
+    let config = apiserver_server::auth::pki::kubeconfig(
+        &format!("https://{}", running.address),
+        running.pki.ca_pem(),
+        &pair.certificate,
+        &pair.key,
+    );
+    std::fs::write(&path, config).unwrap();
+    let foreign = connect(&path).await.unwrap();
+    let version = || http::Request::get("/version").body(Vec::new()).unwrap();
+    assert_eq!(code(foreign.request_text(version()).await), 401, "where anybody may read");
+    for (token, expected) in
+        [(token.as_str(), Some("system:serviceaccount:default:bot")), ("abc.def.ghi", None)]
+    {
+        let mut request = whoami();
+        request.headers_mut().insert("authorization", format!("Bearer {token}").parse().unwrap());
+        let answer = foreign.request::<serde_json::Value>(request).await;
+        match expected {
+            Some(user) => assert_eq!(answer.unwrap()["status"]["userInfo"]["username"], user),
+            None => assert_eq!(code(answer), 401),
+        }
+    }
+    running.shutdown.cancel();
+    running.serving.await.unwrap();
+}
+
 fn whoami() -> http::Request<Vec<u8>> {
     let review = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"});
     http::Request::post("/apis/authentication.k8s.io/v1/selfsubjectreviews")

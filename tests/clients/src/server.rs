@@ -37,7 +37,8 @@ impl Api {
     pub fn with_controllers() -> Result<Self> {
         let mut this = Self::start()?;
         let mut command = Command::new(hawser()?);
-        command.args(["controllers", "--kubeconfig"]).arg(this.kubeconfig());
+        // Tests run at the same time: none has the port for probes.
+        command.args(["controllers", "--secure-port", "0", "--kubeconfig"]).arg(this.kubeconfig());
         command.arg("--root-ca-file").arg(this.dir.path().join("data/pki/ca.crt"));
         this.controllers = Some(Process::start(&mut command, this.dir.path().join("controllers.log"))?);
         Ok(this)

@@ -8,7 +8,6 @@ use anyhow::{Context, Result, bail};
 use apiserver_api::ambient::Ambient;
 use apiserver_api::registry;
 use apiserver_server::auth::pki::{Pki, Subject};
-use apiserver_server::auth::tokens::Issuer;
 use apiserver_server::components::Components;
 use apiserver_server::streams::Kubelets;
 use apiserver_server::{Build, Server, ServerConfig, serve};
@@ -22,12 +21,11 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::apiserver_args::Serving;
+use crate::apiserver_keys::Keys;
 use crate::args::{Apiserver, EtcdArgs, Networks, StoreArgs, StoreKind};
 use crate::data_dir::DataDir;
 use crate::{node, shutdown};
 
-/// The issuer of ServiceAccount tokens, as it stands in them.
-const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 pub const CLUSTER_DOMAIN: &str = "cluster.local";
 
 /// What an API server is started with.
@@ -39,6 +37,7 @@ pub struct Settings<'a> {
     pub store: &'a StoreArgs,
     pub service_cidrs: Vec<IpNetwork>,
     pub serving: Serving,
+    pub keys: Keys,
     /// Where the scheduler and the controllers are.
     pub components: Components,
 }
@@ -64,21 +63,25 @@ pub struct Api {
 /// Opens the store, binds the port, writes the administrator's kubeconfig, and serves until
 /// shutdown. Returns when the server is ready.
 pub async fn start(settings: Settings<'_>, ambient: &Ambient, stop: &CancellationToken) -> Result<Api> {
-    let Settings { data, listen, advertise, store, service_cidrs, serving, components } = settings;
+    let Settings { data, listen, advertise, store, service_cidrs, serving, keys, components } = settings;
     let serving = serving.config()?;
     let listener = TcpListener::bind(listen)
         .await
         .with_context(|| format!("cannot listen on {listen}: is the port taken? choose another one"))?;
     let port = listener.local_addr().context("the listener has no address")?.port();
     let pki = Pki::open(&data.join("pki"), ambient).context("cannot set up the certificates")?;
+    let issuer = Arc::new(keys.issuer(&pki)?);
+    let services = service_cidrs.iter().copied().map(first_address);
+    let addresses = [advertise].into_iter().chain(services).map(|address| address.to_string());
+    let tls = pki
+        .listener_tls(&Subject::apiserver(CLUSTER_DOMAIN, addresses), &keys.listener())
+        .context("cannot set up TLS for the API")?;
     let (store, embedded) = open_store(data.path(), store).await?;
     let url = format!("https://127.0.0.1:{port}");
     let config = ServerConfig {
         advertise: Some(SocketAddr::new(advertise, port)),
-        service_cidrs: service_cidrs.clone(),
-        issuer: Some(Arc::new(
-            Issuer::open(&pki, ISSUER, &[]).context("cannot set up ServiceAccount tokens")?,
-        )),
+        service_cidrs,
+        issuer: Some(issuer),
         kubelets: Some(Kubelets::new(
             pki.kubelet_client_tls().context("cannot set up TLS towards kubelets")?,
         )),
@@ -90,12 +93,7 @@ pub async fn start(settings: Settings<'_>, ambient: &Ambient, stop: &Cancellatio
     };
     let server = Server::new(config, store, registry::builtin(), ambient.clone())
         .context("the API server's configuration cannot be used")?;
-    let services = service_cidrs.into_iter().map(first_address);
-    let addresses = [advertise].into_iter().chain(services).map(|address| address.to_string());
-    let tls = pki
-        .apiserver_tls(&Subject::apiserver(CLUSTER_DOMAIN, addresses))
-        .context("cannot set up TLS for the API")?;
-    pki.write_kubeconfig(&data.kubeconfig(), &url, "admin", &Subject::admin())
+    pki.write_kubeconfig_trusting(tls.authorities(), &data.kubeconfig(), &url, "admin", &Subject::admin())
         .context("cannot write the administrator's kubeconfig")?;
     server.start();
     let serving = tokio::spawn(serve(listener, tls, Arc::clone(&server), stop.clone()));
@@ -177,7 +175,8 @@ pub async fn connect_etcd(args: &EtcdArgs) -> Result<Etcd> {
 
 /// `hawser apiserver`.
 pub async fn run(args: Apiserver) -> Result<()> {
-    let Apiserver { data_dir, secure_port, bind_address, advertise_address, store, networks, serving } = args;
+    let Apiserver { data_dir, secure_port, bind_address, advertise_address, store, networks, serving, keys } =
+        args;
     let Networks { service_cidrs, cluster_cidr: _ } = networks;
     let stop = shutdown::on_signal()?;
     let data = DataDir::open(&data_dir)?;
@@ -188,6 +187,7 @@ pub async fn run(args: Apiserver) -> Result<()> {
         store: &store,
         service_cidrs,
         serving,
+        keys,
         components: Components::default(),
     };
     let api = start(settings, &Ambient::system(), &stop).await?;

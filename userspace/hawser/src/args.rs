@@ -9,6 +9,8 @@ use ipnetwork::IpNetwork;
 use kubelet_agent::Thresholds;
 
 use crate::apiserver_args::{Apis, Serving};
+use crate::apiserver_keys::Keys;
+use crate::probes::Probes;
 use crate::proxy_args::{ProxyRun, WITHOUT_A_MEANING};
 
 /// What is logged unless told otherwise.
@@ -253,6 +255,8 @@ pub struct Apiserver {
     pub networks: Networks,
     #[command(flatten)]
     pub serving: Serving,
+    #[command(flatten)]
+    pub keys: Keys,
 }
 
 /// For whom credentials are.
@@ -293,6 +297,11 @@ pub struct Controllers {
     /// The certificate authority that pods shall trust
     #[arg(long)]
     pub root_ca_file: Option<PathBuf>,
+    /// Port for /healthz, /livez and /readyz over TLS; 0 for none
+    #[arg(long, default_value_t = 10257)]
+    pub secure_port: u16,
+    #[command(flatten)]
+    pub probes: Probes,
     #[command(flatten)]
     pub networks: Networks,
 }
@@ -304,6 +313,11 @@ pub struct Scheduler {
     /// Pods with this schedulerName are placed
     #[arg(long, default_value = "default-scheduler")]
     pub scheduler_name: String,
+    /// Port for /healthz, /livez and /readyz over TLS; 0 for none
+    #[arg(long, default_value_t = 10259)]
+    pub secure_port: u16,
+    #[command(flatten)]
+    pub probes: Probes,
 }
 
 #[derive(Args)]

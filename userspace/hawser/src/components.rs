@@ -14,9 +14,10 @@ use crate::shutdown;
 
 /// `hawser controllers`.
 pub async fn controllers(args: Controllers) -> Result<()> {
-    let Controllers { kubeconfig, root_ca_file, networks } = args;
+    let Controllers { kubeconfig, root_ca_file, secure_port, probes, networks } = args;
     let Networks { service_cidrs, cluster_cidr } = networks;
     let stop = shutdown::on_signal()?;
+    probes.answer(secure_port, &stop).await?;
     let (client, ambient) = (connect(&kubeconfig).await?, Ambient::system());
     let root_ca = match root_ca_file {
         Some(file) => read(&file)?,
@@ -35,8 +36,9 @@ pub async fn controllers(args: Controllers) -> Result<()> {
 
 /// `hawser scheduler`.
 pub async fn scheduler(args: Scheduler) -> Result<()> {
-    let Scheduler { kubeconfig, scheduler_name } = args;
+    let Scheduler { kubeconfig, scheduler_name, secure_port, probes } = args;
     let stop = shutdown::on_signal()?;
+    probes.answer(secure_port, &stop).await?;
     let (client, ambient) = (connect(&kubeconfig).await?, Ambient::system());
     let config = controllers_scheduler::Config {
         scheduler_name,

@@ -108,18 +108,26 @@ impl DataDir {
 }
 
 /// Whether the directory is empty. One that holds what is not ours is refused: `down` removes by
-/// name, and must not meet another's files.
+/// name, and must not meet another's files. One with nothing but the keys of another API server,
+/// put there to be shared, is as good as an empty one, but is not to be discarded.
 fn is_fresh(path: &Path) -> Result<bool> {
     if path.join("version").exists() {
         return Ok(false);
     }
     let entries = fs::read_dir(path).with_context(|| format!("cannot read {}", path.display()))?;
     // A lock without a version is what a crash at the very first start leaves.
-    let others = entries.flatten().any(|entry| entry.file_name() != "lock");
-    if others {
-        bail!("{} is not empty and not a data directory of hawser: give an empty one", path.display());
+    let mut shared = false;
+    for entry in entries {
+        let entry = entry.with_context(|| format!("cannot read {}", path.display()))?;
+        match entry.file_name().to_str() {
+            Some("lock") => {}
+            Some("pki") => shared = true,
+            _ => {
+                bail!("{} is not empty and not a data directory of hawser: give an empty one", path.display())
+            }
+        }
     }
-    Ok(true)
+    Ok(!shared)
 }
 
 fn lock(path: &Path) -> Result<File> {
@@ -203,6 +211,16 @@ mod tests {
         let error = DataDir::open(dir.path()).err().unwrap().to_string();
         assert!(error.contains("not a data directory of hawser"), "{error}");
         assert!(!dir.path().join("version").exists());
+    }
+
+    #[test]
+    fn keys_of_another_server_may_be_there_first_and_are_not_discarded() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("pki")).unwrap();
+        fs::write(dir.path().join("pki/ca.key"), "secret").unwrap();
+        let data = DataDir::open(dir.path()).unwrap();
+        assert!(!data.is_fresh());
+        assert!(dir.path().join("version").exists());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 mod apiserver;
 mod apiserver_args;
+mod apiserver_keys;
 mod args;
 mod cni;
 mod components;
@@ -12,6 +13,7 @@ mod down;
 mod lock;
 mod look;
 mod node;
+mod probes;
 mod proxy;
 mod proxy_args;
 mod shutdown;

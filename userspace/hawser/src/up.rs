@@ -20,6 +20,7 @@ use tracing::info;
 
 use crate::apiserver::{self, Api, Settings};
 use crate::apiserver_args::Serving;
+use crate::apiserver_keys::Keys;
 use crate::args::{Networks, Up};
 use crate::data_dir::{DataDir, Made};
 use crate::node::{self, Directories, KubeletTls, Node, Surroundings};
@@ -134,6 +135,7 @@ async fn cluster(
         store: &store,
         service_cidrs: networks.service_cidrs.clone(),
         serving: Serving { apis, ..Serving::default() },
+        keys: Keys::default(),
         components: Components { controller_manager: Place::Here, scheduler: Place::Here },
     };
     let api = apiserver::start(settings, &ambient, stop).await?;

@@ -81,8 +81,8 @@ impl Authenticator {
         Self { issuer, objects, ambient: ambient.clone(), tokens, certificates }
     }
 
-    /// Whose request it is. The certificate must be one that TLS has verified against the
-    /// authority; it goes before a token. 401 for credentials that are wrong, `system:anonymous`
+    /// Whose request it is. The certificate must be one that was verified against the
+    /// authorities; it goes before a token. 401 for credentials that are wrong, `system:anonymous`
     /// without any.
     pub fn authenticate(
         &self,

@@ -3,6 +3,8 @@
 
 mod authenticator;
 mod files;
+mod keys;
+pub mod listener;
 pub mod pki;
 mod renewal;
 mod tls;

@@ -52,6 +52,8 @@ pub enum PkiError {
     },
     #[error("{} does not hold {what}", path.display())]
     Content { path: PathBuf, what: &'static str },
+    #[error("the private key in {} is not that of the certificate in {}", key.display(), certificate.display())]
+    Mismatch { certificate: PathBuf, key: PathBuf },
     #[error("{} is there but its key {} is missing; restore it or remove both", certificate.display(), key.display())]
     KeyMissing { certificate: PathBuf, key: PathBuf },
     #[error("{} has expired; remove the folder to make a new authority, all kubeconfigs then change", path.display())]
@@ -274,8 +276,20 @@ impl Pki {
         name: &str,
         subject: &Subject,
     ) -> Result<(), PkiError> {
+        self.write_kubeconfig_trusting(&self.ca_pem, path, server_url, name, subject)
+    }
+
+    /// The same for a server whose certificate may be of other authorities (PEM).
+    pub fn write_kubeconfig_trusting(
+        &self,
+        authorities: &str,
+        path: &Path,
+        server_url: &str,
+        name: &str,
+        subject: &Subject,
+    ) -> Result<(), PkiError> {
         let pair = self.keep(name, subject)?;
-        write(path, &kubeconfig(server_url, &self.ca_pem, &pair.certificate, &pair.key))
+        write(path, &kubeconfig(server_url, authorities, &pair.certificate, &pair.key))
     }
 
     /// The key that signs ServiceAccount tokens (PKCS #8 PEM), made if missing.

@@ -21,7 +21,8 @@ struct Current {
 /// A certificate that is renewed by the authority that issued it.
 pub(super) struct Renewing {
     pki: Pki,
-    /// `None` for a certificate that the authority would not issue in that form; it stays.
+    /// `None` for a certificate that the authority would not issue in that form, or did not
+    /// issue; it stays.
     subject: Option<Subject>,
     current: ArcSwap<Current>,
 }
@@ -31,6 +32,12 @@ impl Renewing {
     pub(super) fn new(pki: &Pki, pair: &Pair) -> Result<Arc<Self>, PkiError> {
         let current = ArcSwap::from_pointee(load(pair)?);
         Ok(Arc::new(Self { pki: pki.clone(), subject: subject(&pair.certificate), current }))
+    }
+
+    /// `pair` as it is, whoever issued it.
+    pub(super) fn fixed(pki: &Pki, pair: &Pair) -> Result<Arc<Self>, PkiError> {
+        let current = ArcSwap::from_pointee(load(pair)?);
+        Ok(Arc::new(Self { pki: pki.clone(), subject: None, current }))
     }
 
     fn current(&self) -> Arc<CertifiedKey> {

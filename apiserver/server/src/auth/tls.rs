@@ -91,22 +91,6 @@ impl ClientCertVerifier for OnlyUser {
 }
 
 impl Pki {
-    /// The API server's TLS: its certificate for `subject` is kept as `apiserver`; a client may
-    /// show a certificate, which must then be one of this authority; HTTP/2 and HTTP/1.1.
-    pub fn apiserver_tls(&self, subject: &Subject) -> Result<Arc<ServerConfig>, PkiError> {
-        self.server_tls(&self.keep("apiserver", subject)?, &[b"h2", b"http/1.1"])
-    }
-
-    /// TLS of any server of the cluster, such as a kubelet's (`protocols` for ALPN, best first).
-    /// Clients without a certificate are let through: what they may do is for the server to say.
-    pub fn server_tls(&self, pair: &Pair, protocols: &[&[u8]]) -> Result<Arc<ServerConfig>, PkiError> {
-        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(self.roots()?), provider())
-            .allow_unauthenticated()
-            .build()
-            .map_err(PkiError::Verifier)?;
-        self.server_config(pair, protocols, verifier)
-    }
-
     /// TLS of a kubelet's node server, HTTP/1.1: only the API server gets in, by the certificate
     /// of `kubelet_client_tls`. Everybody else fails the handshake, so that what comes through
     /// needs no further check.
@@ -114,21 +98,12 @@ impl Pki {
         let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(self.roots()?), provider())
             .build()
             .map_err(PkiError::Verifier)?;
-        self.server_config(pair, &[b"http/1.1"], Arc::new(OnlyUser { user: KUBELET_CLIENT, verifier }))
-    }
-
-    fn server_config(
-        &self,
-        pair: &Pair,
-        protocols: &[&[u8]],
-        verifier: Arc<dyn ClientCertVerifier>,
-    ) -> Result<Arc<ServerConfig>, PkiError> {
         let mut config = ServerConfig::builder_with_details(provider(), self.time())
             .with_safe_default_protocol_versions()
             .map_err(PkiError::Tls)?
-            .with_client_cert_verifier(verifier)
+            .with_client_cert_verifier(Arc::new(OnlyUser { user: KUBELET_CLIENT, verifier }))
             .with_cert_resolver(Renewing::new(self, pair)?);
-        config.alpn_protocols = protocols.iter().map(|p| p.to_vec()).collect();
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
         Ok(Arc::new(config))
     }
 
@@ -150,17 +125,17 @@ impl Pki {
         self.client_tls(&self.keep("apiserver-kubelet-client", &Subject::kubelet_client())?)
     }
 
-    fn roots(&self) -> Result<RootCertStore, PkiError> {
+    pub(super) fn roots(&self) -> Result<RootCertStore, PkiError> {
         let mut roots = RootCertStore::empty();
         roots.add(self.ca_der.clone()).map_err(PkiError::Tls)?;
         Ok(roots)
     }
 
-    fn time(&self) -> Arc<AmbientTime> {
+    pub(super) fn time(&self) -> Arc<AmbientTime> {
         Arc::new(AmbientTime(self.ambient.clone()))
     }
 }
 
-fn provider() -> Arc<CryptoProvider> {
+pub(super) fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }

@@ -1,18 +1,18 @@
-//! ServiceAccount tokens: JSON web tokens signed with ES256, bound to objects that must still
+//! ServiceAccount tokens: JSON web tokens signed with ES256 or RS256, bound to objects that must still
 //! exist, and the two OpenID documents with which others can verify them.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
 
 use apiserver_api::ambient::Ambient;
 use apiserver_api::auth::Identity;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
 use jiff::Timestamp;
-use p256::ecdsa::signature::Signer;
-use p256::ecdsa::{Signature, SigningKey};
-use p256::pkcs8::DecodePrivateKey;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 
+use super::keys::{TokenSigner, VerifyingKey};
 use super::pki::{Pki, PkiError};
 
 mod request;
@@ -175,14 +175,23 @@ impl Claims {
     }
 }
 
+/// What tokens are signed and verified with.
+#[derive(Clone, Debug, Default)]
+pub struct IssuerFiles {
+    /// A private key, PEM; `sa.key` of the data directory's `pki` unless given.
+    pub signing_key: Option<PathBuf>,
+    /// Keys, PEM and public or private, whose tokens are good as well as those of the signing key.
+    pub keys: Vec<PathBuf>,
+}
+
 /// Issues and verifies tokens.
 pub struct Issuer {
-    url: String,
+    /// The first is that of new tokens, the others are accepted too. Never empty.
+    urls: Vec<String>,
     audiences: Vec<String>,
-    key: SigningKey,
-    /// The public key as an uncompressed point.
-    public_key: Vec<u8>,
-    key_id: String,
+    signer: TokenSigner,
+    /// The signer's comes first.
+    keys: Vec<VerifyingKey>,
     ambient: Ambient,
 }
 
@@ -191,17 +200,45 @@ impl Issuer {
     /// (`https://kubernetes.default.svc.cluster.local`); `audiences` are those that the API server
     /// itself answers to, the first being the default of tokens; empty means `url` alone.
     pub fn open(pki: &Pki, url: &str, audiences: &[String]) -> Result<Self, PkiError> {
-        let (path, pem) = pki.service_account_key()?;
-        let key = SigningKey::from_pkcs8_pem(&pem)
-            .map_err(|_| PkiError::Content { path, what: "a P-256 private key" })?;
-        Ok(Self::new(key, url, audiences, &pki.ambient))
+        Self::open_with(pki, &IssuerFiles::default(), &[url.to_owned()], audiences)
     }
 
-    fn new(key: SigningKey, url: &str, audiences: &[String], ambient: &Ambient) -> Self {
-        let public_key = key.verifying_key().to_encoded_point(false).as_bytes().to_vec();
-        let key_id = BASE64.encode(Sha256::digest(&public_key));
-        let audiences = if audiences.is_empty() { vec![url.to_owned()] } else { audiences.to_vec() };
-        Self { url: url.to_owned(), audiences, key, public_key, key_id, ambient: ambient.clone() }
+    /// As [`Issuer::open`], with keys from files. The first of `urls`, which must not be empty, is
+    /// the issuer of new tokens, those of the others are accepted as well; without `audiences` they
+    /// are all of them. Errors name the file.
+    pub fn open_with(
+        pki: &Pki,
+        files: &IssuerFiles,
+        urls: &[String],
+        audiences: &[String],
+    ) -> Result<Self, PkiError> {
+        let signer = match &files.signing_key {
+            Some(path) => TokenSigner::read(path)?,
+            None => {
+                let (path, pem) = pki.service_account_key()?;
+                TokenSigner::from_pem(&pem, &path)?
+            }
+        };
+        let mut issuer = Self::new(signer, urls, audiences, &pki.ambient);
+        for path in &files.keys {
+            for key in VerifyingKey::read_all(path)? {
+                if !issuer.keys.contains(&key) {
+                    issuer.keys.push(key);
+                }
+            }
+        }
+        Ok(issuer)
+    }
+
+    fn new(signer: TokenSigner, urls: &[String], audiences: &[String], ambient: &Ambient) -> Self {
+        let keys = vec![signer.public()];
+        let audiences = if audiences.is_empty() { urls.to_vec() } else { audiences.to_vec() };
+        Self { urls: urls.to_vec(), audiences, signer, keys, ambient: ambient.clone() }
+    }
+
+    /// The issuer of new tokens.
+    fn url(&self) -> &str {
+        self.urls.first().map(String::as_str).unwrap_or_default()
     }
 
     /// The audiences of the API server.
@@ -227,7 +264,7 @@ impl Issuer {
             aud: if audiences.is_empty() { self.audiences.clone() } else { audiences.to_vec() },
             exp: now.saturating_add(seconds),
             iat: now,
-            iss: self.url.clone(),
+            iss: self.url().to_owned(),
             jti: self.ambient.uid(),
             nbf: now,
             sub: format!("{USER_PREFIX}{}:{}", kubernetes.namespace, kubernetes.service_account.name),
@@ -238,13 +275,13 @@ impl Issuer {
     }
 
     fn sign(&self, claims: &Value) -> String {
-        let header = json!({"alg": "ES256", "kid": self.key_id});
+        let key = &self.keys[0];
+        let header = json!({"alg": key.algorithm.as_str(), "kid": key.id});
         let mut token =
             format!("{}.{}", BASE64.encode(header.to_string()), BASE64.encode(claims.to_string()));
-        // Deterministic (RFC 6979): the same claims give the same token, in simulation too.
-        let signature: Signature = self.key.sign(token.as_bytes());
+        let signature = self.signer.sign(token.as_bytes());
         token.push('.');
-        token.push_str(&BASE64.encode(signature.to_bytes()));
+        token.push_str(&BASE64.encode(signature));
         token
     }
 
@@ -263,19 +300,20 @@ impl Issuer {
         let (signed, signature) = token.rsplit_once('.').ok_or(TokenError::Malformed)?;
         let (header, payload) = signed.split_once('.').ok_or(TokenError::Malformed)?;
         let header: Header = decode(header)?;
-        // The algorithm is ours to choose, never the token's.
-        if header.alg != "ES256" {
+        // The algorithm is the key's, never the token's to choose.
+        let mut keys = self.keys.iter().filter(|key| key.algorithm.as_str() == header.alg).peekable();
+        if keys.peek().is_none() {
             return Err(TokenError::Malformed);
         }
-        if header.kid != self.key_id {
+        let signature = BASE64.decode(signature).map_err(|_| TokenError::Malformed)?;
+        // A key that the token names is the only one that is asked; other programs name them in
+        // other ways, or not at all.
+        let named = self.keys.iter().any(|key| key.id == header.kid);
+        if !keys.any(|key| (!named || key.id == header.kid) && key.verifies(signed.as_bytes(), &signature)) {
             return Err(TokenError::Signature);
         }
-        let signature = BASE64.decode(signature).map_err(|_| TokenError::Malformed)?;
-        ring::signature::UnparsedPublicKey::new(&ring::signature::ECDSA_P256_SHA256_FIXED, &self.public_key)
-            .verify(signed.as_bytes(), &signature)
-            .map_err(|_| TokenError::Signature)?;
         let claims: Claims = decode(payload)?;
-        if claims.iss != self.url {
+        if !self.urls.contains(&claims.iss) {
             return Err(TokenError::Issuer(claims.iss));
         }
         let kubernetes = &claims.kubernetes;
@@ -300,22 +338,19 @@ impl Issuer {
 
     /// `/openid/v1/jwks`, content type `application/jwk-set+json`.
     pub fn jwks(&self) -> Value {
-        let (x, y) = self.public_key[1..].split_at(32);
-        json!({"keys": [{
-            "use": "sig", "kty": "EC", "kid": self.key_id, "crv": "P-256", "alg": "ES256",
-            "x": BASE64.encode(x), "y": BASE64.encode(y),
-        }]})
+        json!({"keys": self.keys.iter().map(VerifyingKey::jwk).collect::<Vec<_>>()})
     }
 
     /// `/.well-known/openid-configuration`; `server_url` is where this API server is reached from
     /// outside, `https://HOST:PORT`.
     pub fn discovery(&self, server_url: &str) -> Value {
+        let algorithms: BTreeSet<&str> = self.keys.iter().map(|key| key.algorithm.as_str()).collect();
         json!({
-            "issuer": self.url,
+            "issuer": self.url(),
             "jwks_uri": format!("{}/openid/v1/jwks", server_url.trim_end_matches('/')),
             "response_types_supported": ["id_token"],
             "subject_types_supported": ["public"],
-            "id_token_signing_alg_values_supported": ["ES256"],
+            "id_token_signing_alg_values_supported": algorithms,
         })
     }
 }

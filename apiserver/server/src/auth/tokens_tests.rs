@@ -41,7 +41,8 @@ fn issuer(seed: u64) -> (Issuer, Arc<TestClock>) {
     let (ambient, clock) = ambient(seed);
     let mut bytes = [7_u8; 32];
     bytes[31] = seed as u8;
-    (Issuer::new(SigningKey::from_slice(&bytes).unwrap(), URL, &[], &ambient), clock)
+    let signer = TokenSigner::Es256(p256::ecdsa::SigningKey::from_slice(&bytes).unwrap());
+    (Issuer::new(signer, &[URL.to_owned()], &[], &ambient), clock)
 }
 
 fn claims() -> KubernetesClaims {
@@ -97,7 +98,7 @@ fn neither_another_key_nor_another_algorithm_is_accepted() {
     let (token, _) = issuer.issue(claims(), &[], 600);
     let payload = token.split('.').nth(1).unwrap();
     for algorithm in ["none", "HS256", "RS256"] {
-        let header = BASE64.encode(json!({"alg": algorithm, "kid": issuer.key_id}).to_string());
+        let header = BASE64.encode(json!({"alg": algorithm, "kid": issuer.keys[0].id}).to_string());
         assert_eq!(issuer.verify(&format!("{header}.{payload}.")), Err(TokenError::Malformed));
     }
     for garbage in ["", "a", "a.b", "a.b.c", "....", &"x".repeat(MAX_TOKEN + 1)] {

@@ -257,7 +257,7 @@ async fn component(status: &'static str, text: &'static str) -> SocketAddr {
     tokio::spawn(async move {
         loop {
             let (stream, _) = listener.accept().await.unwrap();
-            let Ok(mut stream) = TlsAcceptor::from(tls.clone()).accept(stream).await else { continue };
+            let Ok(mut stream) = TlsAcceptor::from(tls.config()).accept(stream).await else { continue };
             let mut request = vec![0; 4096];
             let length = stream.read(&mut request).await.unwrap();
             assert!(request[..length].starts_with(b"GET /healthz HTTP/1.1\r\n"));

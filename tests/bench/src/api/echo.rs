@@ -52,7 +52,7 @@ pub fn serve(directory: &str, bytes: usize) -> Result<()> {
         let tls = pki
             .apiserver_tls(&Subject::apiserver("cluster.local", ["127.0.0.1".to_owned()]))
             .context("cannot set up TLS")?;
-        let acceptor = TlsAcceptor::from(tls);
+        let acceptor = TlsAcceptor::from(tls.config());
         let echo = Arc::new(Echo {
             body: Bytes::from(vec![b'x'; bytes]),
             piece: Bytes::from(vec![b'x'; PIECE]),

@@ -1,0 +1,151 @@
+//! `/healthz`, `/livez` and `/readyz` of a component on its own, over TLS, on the ports where
+//! Kubernetes looks for them. They are answered to everybody, as Kubernetes answers them.
+
+use std::convert::Infallible;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use bytes::Bytes;
+use clap::Args;
+use http::{Method, Request, Response};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+
+/// Connections at one time; probes are few and short.
+const CONNECTIONS: usize = 64;
+/// A client has this long for its handshake and for its request each.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Pause after an error of `accept`, such as too many open files.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// How probes are answered; the port is the component's own flag.
+#[derive(Args, Clone)]
+pub struct Probes {
+    /// Address that probes are answered on
+    #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::UNSPECIFIED))]
+    pub bind_address: IpAddr,
+    /// Serving certificate for probes, PEM; self-signed unless given
+    #[arg(long, value_name = "FILE", requires = "tls_private_key_file")]
+    pub tls_cert_file: Option<PathBuf>,
+    #[arg(long, value_name = "FILE", requires = "tls_cert_file")]
+    pub tls_private_key_file: Option<PathBuf>,
+}
+
+impl Probes {
+    /// Answers until `stop`; port 0 is for not at all. An error is a port that is taken or files
+    /// that cannot be used.
+    pub async fn answer(&self, port: u16, stop: &CancellationToken) -> Result<()> {
+        if port == 0 {
+            return Ok(());
+        }
+        let acceptor = TlsAcceptor::from(self.tls()?);
+        let address = SocketAddr::new(self.bind_address, port);
+        let listener = TcpListener::bind(address).await.with_context(|| {
+            format!("cannot answer probes on {address}: choose another --secure-port, or 0 for none")
+        })?;
+        let stop = stop.clone();
+        tokio::spawn(async move {
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = accept(listener, acceptor) => {}
+            }
+        });
+        Ok(())
+    }
+
+    fn tls(&self) -> Result<Arc<rustls::ServerConfig>> {
+        let (chain, key) = match (&self.tls_cert_file, &self.tls_private_key_file) {
+            (Some(chain), Some(key)) => {
+                let certificates: Vec<_> =
+                    CertificateDer::pem_slice_iter(&read(chain)?).filter_map(Result::ok).collect();
+                let secret = PrivateKeyDer::from_pem_slice(&read(key)?)
+                    .map_err(|_| anyhow::anyhow!("{} does not hold a private key", key.display()))?;
+                (certificates, secret)
+            }
+            _ => {
+                let names = ["localhost", "127.0.0.1", "::1"].map(str::to_owned);
+                let own = rcgen::generate_simple_self_signed(names).context("cannot make a certificate")?;
+                let key = PrivateKeyDer::try_from(own.signing_key.serialize_der())
+                    .map_err(|why| anyhow::anyhow!("cannot use a key of our own: {why}"))?;
+                (vec![own.cert.der().clone()], key)
+            }
+        };
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut config = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .context("cannot set up TLS")?
+            .with_no_client_auth()
+            .with_single_cert(chain, key)
+            .context("cannot use --tls-cert-file with --tls-private-key-file")?;
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(Arc::new(config))
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+async fn accept(listener: TcpListener, acceptor: TlsAcceptor) {
+    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    loop {
+        let (stream, peer) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::warn!(%error, "a connection cannot be accepted");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let Ok(place) = Arc::clone(&places).try_acquire_owned() else { continue };
+        let acceptor = acceptor.clone();
+        tokio::spawn(async move {
+            let _place = place;
+            if let Err(error) = connection(stream, acceptor).await {
+                tracing::debug!(%peer, error = &*error, "a probe ended with an error");
+            }
+        });
+    }
+}
+
+async fn connection(
+    stream: TcpStream,
+    acceptor: TlsAcceptor,
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let stream = tokio::time::timeout(PATIENCE, acceptor.accept(stream)).await??;
+    let service = service_fn(|request: Request<Incoming>| async move {
+        Ok::<_, Infallible>(answer(request.method(), request.uri().path()))
+    });
+    let mut server = http1::Builder::new();
+    server.timer(TokioTimer::new()).header_read_timeout(PATIENCE);
+    server.serve_connection(TokioIo::new(stream), service).await?;
+    Ok(())
+}
+
+/// A process that answers is well: one that loses its lease ends.
+fn answer(method: &Method, path: &str) -> Response<Full<Bytes>> {
+    let (code, text) = match path {
+        _ if method != Method::GET && method != Method::HEAD => (405, "Method Not Allowed\n"),
+        "/healthz" | "/livez" | "/readyz" => (200, "ok"),
+        _ => (404, "404 page not found\n"),
+    };
+    let mut response = Response::new(Full::new(Bytes::from_static(text.as_bytes())));
+    *response.status_mut() = http::StatusCode::from_u16(code).unwrap_or_default();
+    let headers = response.headers_mut();
+    let value = http::HeaderValue::from_static;
+    headers.insert(http::header::CONTENT_TYPE, value("text/plain; charset=utf-8"));
+    headers.insert("x-content-type-options", value("nosniff"));
+    response
+}
