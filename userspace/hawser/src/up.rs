@@ -143,12 +143,11 @@ async fn cluster(
     control_plane(&api, &networks, &ambient, stop, tasks);
 
     let kubelet_client = client(&api, Component::Node(&node.name));
-    let proxy_client = client(&api, Component::Proxy);
     let around = Surroundings { ambient: &ambient, stop };
     let network = node::network(&node, &directories, kubelet_client.clone(), &around)?;
     tasks.add("pod network", async move { network.await.context("panicked") });
     let tls = kubelet_tls(&api, &node)?;
-    let proxy = node::run_proxy(open.end().await?, proxy_client, &around);
+    let proxy = node::run_proxy(open.end().await?, client(&api, Component::Proxy), &around);
     tasks.add("proxy", async move { proxy.await.context("panicked") });
     info!(after = ?start.elapsed(), "the data plane is open");
     let cri = cri.end().await?;
