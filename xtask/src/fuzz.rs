@@ -22,14 +22,6 @@ const MEMORY: u64 = 2048;
 /// Longest input, bytes.
 const LONGEST: u64 = 8192;
 
-/// Runs all targets in what other work leaves of the processors: from a thread that is there for it,
-/// since what that thread starts has its low priority.
-pub fn run_aside() -> Result<()> {
-    // Linux keeps a niceness for each thread (sched(7)).
-    rustix::process::nice(10).context("cannot lower the fuzzer's priority")?;
-    run(None)
-}
-
 /// Runs the targets whose name contains `filter`, all without one. A finding is an error that names
 /// the file with the input; put it into the corpus, so that it stays mended.
 pub fn run(filter: Option<&str>) -> Result<()> {

@@ -105,22 +105,16 @@ fn stages(args: &Args, counts: &mut Counts) -> Result<()> {
         )?;
         real_clients(&environment, &filter, counts)?;
     }
-    let fuzzed = !args.e2e && args.filter.is_none();
+    if !args.e2e && args.filter.is_none() {
+        timed("fuzz targets", || fuzz::run(None))?;
+    }
     if args.unprivileged {
-        return if fuzzed { timed("fuzz targets", || fuzz::run(None)) } else { Ok(()) };
+        return Ok(());
     }
     if !shell::is_root() {
         bail!("the remaining tests need root; `cargo xtask test --unprivileged` leaves them out");
     }
-    // Tests that need root run one by one and wait much: the fuzzer takes what they leave.
-    let fuzzer = fuzzed.then(|| std::thread::spawn(fuzz::run_aside));
-    let outcome = privileged(args, &environment, &filter, counts);
-    let found = fuzzer.map_or(Ok(()), |fuzzer| {
-        timed("fuzz targets, which ran aside", || {
-            fuzzer.join().unwrap_or_else(|_| bail!("the thread that fuzzes ended with a panic"))
-        })
-    });
-    outcome.and(found)
+    privileged(args, &environment, &filter, counts)
 }
 
 /// The tests that need root, and those end to end.
@@ -254,15 +248,15 @@ fn timed(name: &str, part: impl FnOnce() -> Result<()>) -> Result<()> {
     outcome
 }
 
-/// What the processors did since the machine started, in ticks: work of the usual priority, so
-/// without what runs aside, and all their time. From `/proc/stat`, see proc_stat(5).
+/// What the processors did since the machine started, in ticks: work, and all their time. From
+/// `/proc/stat`, see proc_stat(5).
 fn processor_time() -> Option<[u64; 2]> {
     let text = std::fs::read_to_string("/proc/stat").ok()?;
     let ticks: Vec<u64> =
         text.lines().next()?.split_whitespace().skip(1).map_while(|tick| tick.parse().ok()).collect();
     let [user, nice, system, idle, iowait, irq, softirq, ..] = ticks[..] else { return None };
-    let work = user + system + irq + softirq;
-    Some([work, work + nice + idle + iowait])
+    let work = user + nice + system + irq + softirq;
+    Some([work, work + idle + iowait])
 }
 
 /// Runs one `cargo test`, shows its output as it comes, and adds up its summary lines.
