@@ -83,8 +83,8 @@ impl Lexer<'_> {
     fn token(&mut self) -> Result<Token, Fault> {
         let rest = self.rest();
         let Some(first) = rest.chars().next() else { return Ok(Token::End) };
-        let digit_follows = rest[1.min(rest.len())..].starts_with(|c: char| c.is_ascii_digit());
-        if first.is_ascii_digit() || first == '.' && first.len_utf8() == 1 && digit_follows {
+        let digit_follows = rest.as_bytes().get(1).is_some_and(u8::is_ascii_digit);
+        if first.is_ascii_digit() || first == '.' && digit_follows {
             return self.number();
         }
         if let Some(prefix) = string_prefix(rest) {
