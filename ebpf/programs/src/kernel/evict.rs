@@ -125,8 +125,8 @@ pub fn occupy<F: Family>(config: &Config, set: u32, start: u32, new: &New<F::Add
             if mark < tag::FIRST || quiet_of(mark, new.seen) != quiet {
                 continue;
             }
-            if table::leads_to::<F>(slot, &new.key) {
-                // The other direction is no older than the new one: there is another.
+            if quiet <= tag::AHEAD && table::leads_to::<F>(slot, &new.key) {
+                // It may be the new flow's other direction, and all others are as young: the next one.
                 start = way + 1;
                 continue;
             }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+use ebpf_common::flow::tag;
 use userspace_dataplane::inspect::Inspector;
 use userspace_dataplane::tables::{Backend, DataPlane, Protocol};
 use userspace_dataplane::{Kernel, Program};
@@ -12,8 +13,8 @@ use super::net::*;
 use super::support::Node;
 use super::support::packet::{ACK, FIN, Packet, RST, SYN};
 use super::support::topology::*;
-use super::{metric, on_node};
-use crate::support::elements::run_tcx;
+use super::{forget_flow4, metric, on_node};
+use crate::support::elements::{Elements, run_tcx};
 
 /// Twenty pods of this node.
 fn many<A: Net>() -> Vec<Backend> {
@@ -51,6 +52,83 @@ fn full<A: Net>(kernel: &mut Kernel, topology: &Topology, node: &Node) {
     }
     assert!(metric(node, "flow_evicted") - before > 3_000, "others gave way");
     assert_eq!(metric(node, "flow_insert_failed"), 0);
+}
+
+/// Client port of a v4 flow of TCP between `client` and another end, by its key.
+fn port_of(flow: &[u8], client: Ipv4Addr, as_source: bool) -> Option<u16> {
+    let (address, port) = if as_source { (0, 8) } else { (4, 10) };
+    (flow[address..][..4] == client.octets()).then(|| u16::from_be_bytes([flow[port], flow[port + 1]]))
+}
+
+/// Where the flows of a client are: the indexes of both directions, by its port.
+fn places(flows: &Elements, client: Ipv4Addr) -> BTreeMap<u16, (u32, u32)> {
+    let (mut there, mut back) = (BTreeMap::new(), BTreeMap::new());
+    for (index, flow) in flows.iter() {
+        if let Some(port) = port_of(&flow, client, true) {
+            there.insert(port, index);
+        }
+        if let Some(port) = port_of(&flow, client, false) {
+            back.insert(port, index);
+        }
+    }
+    there.into_iter().filter_map(|(port, index)| Some((port, (index, *back.get(&port)?)))).collect()
+}
+
+/// What leads back to a client outlives what led to the backend. The client's next connection, to another
+/// backend, may need its slot, which is of the flow that has been quiet for longest: the new one's own
+/// other direction, by the look of it.
+#[test]
+#[ignore = "needs root and eBPF: cargo xtask test"]
+fn replies_of_a_flow_before_give_way_to_the_next_one_of_the_client() {
+    on_node(|kernel, topology, node| {
+        let backends = [at(OTHER_POD, true), at((OTHER_POD.0, 9_090), true)];
+        let (pod, other) = (LOCAL_POD.0, Ipv4Addr::new(10, 1, 0, 99));
+        let begin = |kernel: &Kernel, client| {
+            tcx(kernel, Program::PodIngress, &Packet::tcp(client, Ipv4Addr::VIP, SYN), topology.pod)
+        };
+        kernel.apply_service("a/b", Some(&inside::<Ipv4Addr>(Protocol::Tcp, &backends[..1]))).unwrap();
+        for port in 1_024..6_024 {
+            begin(kernel, (pod, port));
+        }
+        let maps = node.bpf_root().join(format!("v{}/maps", ebpf_common::LAYOUT_VERSION));
+        let flows = Elements::open(&maps.join("FLOWS4"), 64);
+        let tags = Elements::open(&maps.join("FLOW_TAGS4"), 64);
+        let sets = tags.iter().count() as u32;
+        // Those with both directions in one set lose the one that leads to the backend.
+        let mut left = Vec::new();
+        for (port, (there, back)) in places(&flows, pod) {
+            if there % sets == back % sets {
+                forget_flow4(node, &flows.read(there).unwrap()[..16]);
+                left.push((port, back, flows.read(back).unwrap()));
+            }
+        }
+        // Others fill the table again.
+        for port in 1_024..2_524 {
+            begin(kernel, (other, port));
+        }
+        let before = metric(node, "flow_insert_failed");
+        kernel.apply_service("a/b", Some(&inside::<Ipv4Addr>(Protocol::Tcp, &backends[1..]))).unwrap();
+        let mut tried = 0;
+        for (port, back, flow) in left {
+            let (set, way) = (back % sets, 4 * (back / sets) as usize);
+            let mut line = tags.read(set).unwrap();
+            let full = [&line, &tags.read(set ^ 1).unwrap()]
+                .iter()
+                .all(|line| line.chunks(4).all(|mark| mark.iter().any(|byte| *byte != 0)));
+            if !full || flows.read(back).unwrap()[..16] != flow[..16] {
+                continue;
+            }
+            let mark = u32::from_ne_bytes(line[way..][..4].try_into().unwrap());
+            let older = mark & !tag::AGE | mark.wrapping_sub(20) & tag::AGE;
+            line[way..][..4].copy_from_slice(&older.to_ne_bytes());
+            tags.write(set, &line);
+            let run = begin(kernel, (pod, port));
+            assert_eq!(Packet::<Ipv4Addr>::parse(&run.packet).destination, (OTHER_POD.0, 9_090));
+            tried += 1;
+        }
+        assert!(tried > 0, "some could be tried");
+        assert_eq!(metric(node, "flow_insert_failed"), before);
+    });
 }
 
 both!(many_flows_find_themselves_again, many_flows);

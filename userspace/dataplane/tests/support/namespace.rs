@@ -152,6 +152,27 @@ impl Cluster {
         });
         Self { node, client, pod_a, pod_b, far }
     }
+
+    /// Prints what the kernel has dropped in each namespace.
+    pub fn show_counters(&self) {
+        let all = [
+            ("node", &self.node),
+            ("client", &self.client),
+            ("pod_a", &self.pod_a),
+            ("pod_b", &self.pod_b),
+            ("far", &self.far),
+        ];
+        for (name, namespace) in all {
+            let text = namespace.run(|| {
+                let links =
+                    std::process::Command::new("ip").args(["-s", "-s", "link"]).output().unwrap().stdout;
+                let files = ["/proc/thread-self/net/snmp", "/proc/thread-self/net/softnet_stat"];
+                let files = files.map(|path| std::fs::read_to_string(path).unwrap()).concat();
+                format!("{}{files}", String::from_utf8_lossy(&links))
+            });
+            println!("in {name}:\n{text}");
+        }
+    }
 }
 
 /// The interfaces of a [`Cluster`]'s node, seen from its namespace.
