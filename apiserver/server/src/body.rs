@@ -410,15 +410,53 @@ fn yaml_within(text: &str, depth: usize, duplicate_keys: DuplicateKeyPolicy) -> 
         structural::normalize_numbers(&mut value);
         value
     });
-    read.map_err(|error| match error.without_snippet() {
+    read.map_err(|error| match beneath(&error) {
         Error::Budget { breach: BudgetBreach::Depth { .. }, .. } => Misread::TooDeep,
         Error::DuplicateMappingKey { key, location } => Misread::Other(format!(
             "unmarshal errors:\n  line {}: key \"{}\" already set in map",
             location.line(),
             key.as_deref().unwrap_or_default()
         )),
-        other => Misread::Other(other.to_string()),
+        _ => Misread::Other(yaml_reason(&error)),
     })
+}
+
+/// What an error is about, without the places that an alias and the text around it add.
+fn beneath(mut error: &serde_saphyr::Error) -> &serde_saphyr::Error {
+    use serde_saphyr::Error;
+    while let Error::AliasError { error: inner, .. } | Error::WithSnippet { error: inner, .. } = error {
+        error = inner;
+    }
+    error
+}
+
+/// What Go's YAML reader says of a text whose aliases stand for too much.
+const EXCESSIVE_ALIASING: &str = "document contains excessive aliasing";
+
+/// What is wrong with a YAML text, in words for whoever sent it: some of the parser's own speak to
+/// who programs with it.
+fn yaml_reason(error: &serde_saphyr::Error) -> String {
+    use serde_saphyr::Error;
+    use serde_saphyr::budget::BudgetBreach;
+    let at = |location: &serde_saphyr::Location, why: &str| format!("line {}: {why}", location.line());
+    let aliased = matches!(error.without_snippet(), Error::AliasError { .. });
+    match beneath(error) {
+        Error::AliasReplayCounterOverflow { .. }
+        | Error::AliasReplayLimitExceeded { .. }
+        | Error::AliasExpansionLimitExceeded { .. }
+        | Error::AliasReplayStackDepthExceeded { .. } => EXCESSIVE_ALIASING.to_owned(),
+        Error::Budget { breach: BudgetBreach::Aliases { .. } | BudgetBreach::Anchors { .. }, .. } => {
+            EXCESSIVE_ALIASING.to_owned()
+        }
+        Error::Budget { breach: BudgetBreach::AliasAnchorRatio { .. }, .. } => EXCESSIVE_ALIASING.to_owned(),
+        Error::Budget { .. } if aliased => EXCESSIVE_ALIASING.to_owned(),
+        Error::Budget { .. } => "document is too large".to_owned(),
+        Error::RecursiveReferencesRequireWeakTypes { location } => {
+            at(location, "anchor value contains itself")
+        }
+        Error::NullIntoString { location } => at(location, "a key of a map is null"),
+        _ => error.without_snippet().to_string(),
+    }
 }
 
 /// The first key of a YAML text that is in its map again; none if the text is no YAML.

@@ -60,14 +60,25 @@ pub struct Api {
     embedded: Option<(Arc<Embedded>, Control)>,
 }
 
+/// What to do about an address that cannot be listened on.
+pub fn listen_hint(error: &std::io::Error) -> &'static str {
+    match error.kind() {
+        std::io::ErrorKind::AddrInUse => ": the port is taken, choose another one",
+        std::io::ErrorKind::AddrNotAvailable => ": this machine has no such address",
+        std::io::ErrorKind::PermissionDenied => ": ports below 1024 need CAP_NET_BIND_SERVICE",
+        _ => "",
+    }
+}
+
 /// Opens the store, binds the port, writes the administrator's kubeconfig, and serves until
 /// shutdown. Returns when the server is ready.
 pub async fn start(settings: Settings<'_>, ambient: &Ambient, stop: &CancellationToken) -> Result<Api> {
     let Settings { data, listen, advertise, store, service_cidrs, serving, keys, components } = settings;
     let serving = serving.config()?;
-    let listener = TcpListener::bind(listen)
-        .await
-        .with_context(|| format!("cannot listen on {listen}: is the port taken? choose another one"))?;
+    let listener = TcpListener::bind(listen).await.map_err(|error| {
+        let hint = listen_hint(&error);
+        anyhow::Error::new(error).context(format!("cannot listen on {listen}{hint}"))
+    })?;
     let port = listener.local_addr().context("the listener has no address")?.port();
     let pki = Pki::open(&data.join("pki"), ambient).context("cannot set up the certificates")?;
     let issuer = Arc::new(keys.issuer(&pki)?);

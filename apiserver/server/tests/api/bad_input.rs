@@ -146,10 +146,11 @@ async fn bodies_that_are_no_objects() {
         ),
         case(create, (YAML, "a: [1, 2"), bad(yaml)),
         case(create, (YAML, &b"a: \xff"[..]), bad("invalid UTF-8")),
-        case(create, (YAML, alias_bomb()), bad(yaml)),
+        case(create, (YAML, alias_bomb()), bad("yaml: document contains excessive aliasing")),
         case(create, (YAML, "[".repeat(100_000)), bad(yaml)),
         case(create, (YAML, "- ".repeat(100_000)), bad(yaml)),
-        case(create, (YAML, "a: &a [*a]"), bad(yaml)),
+        case(create, (YAML, "a: &a [*a]"), bad("yaml: line 1: anchor value contains itself")),
+        case(create, (YAML, "~: x"), bad("yaml: line 1: a key of a map is null")),
         case(create, (YAML, "just text"), bad("json: cannot unmarshal string into Go value of type struct")),
         case(create, (YAML, "---\n---\nmetadata: {name: b}\n"), (422, "Invalid", "name or generateName")),
         case(("PUT", MAP), (JSON, r#"{"metadata":{"name":"other"}}"#), bad("does not match")),
@@ -161,6 +162,21 @@ async fn bodies_that_are_no_objects() {
         ),
     ])
     .await;
+}
+
+#[tokio::test]
+async fn yaml_may_be_deep_by_its_text_or_by_its_aliases() {
+    let api = Api::start().await;
+    let nest = |depth: usize, inner: &str| format!("{}{inner}{}", "[".repeat(depth), "]".repeat(depth));
+    for (name, text, alias) in [("text", 60, 0), ("aliases", 20, 20), ("both", 60, 60)] {
+        let body = format!(
+            "metadata: {{name: {name}}}\nignored: &a {}\nalso: {}\n",
+            nest(text, "1"),
+            nest(alias, "*a"),
+        );
+        let media = [("content-type", YAML)];
+        api.call("POST", &format!("{MAPS}?fieldValidation=Ignore"), &media, body).await.expect(201);
+    }
 }
 
 #[tokio::test]
