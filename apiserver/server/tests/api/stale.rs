@@ -111,10 +111,13 @@ async fn a_custom_kind_that_is_read_while_all_is_read_again_misses_nothing() {
     let store = Flaky::new().await;
     let api = api(&store).await;
     establish(&api, widgets()).await;
+    // Until its APIService is there too.
+    tokio::time::sleep(Duration::from_secs(2)).await;
     store.compacted.store(true, Ordering::SeqCst);
     store.late.store(1_000, Ordering::SeqCst);
     store.hold_watches().await;
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    // By now everything is about to be read again.
+    tokio::time::sleep(Duration::from_millis(500)).await;
     let any = format!("{WIDGETS}?resourceVersion=0");
     assert!(api.get(&any).await.expect(200).names().is_empty());
     api.post(WIDGETS, widget("a")).await.expect(201);
