@@ -209,7 +209,9 @@ fn unsupported(cache: &Cache, field: &str) -> ApiError {
     let resource = &cache.resource;
     ApiError::bad_request(if resource.custom.is_some() || !resource.selectable.is_empty() {
         match resource.kind.as_str() {
-            kind @ ("Job" | "ReplicaSet") => format!("field label {field:?} not supported for {kind}"),
+            kind @ ("Job" | "ReplicaSet") if resource.custom.is_none() => {
+                format!("field label {field:?} not supported for {kind}")
+            }
             _ => format!("field label not supported: {field}"),
         }
     } else {

@@ -36,6 +36,9 @@ pub const BOOKMARK_BEFORE_END: Duration = Duration::from_secs(2);
 pub const WATCH_MIN: Duration = Duration::from_secs(1800);
 /// Snapshots kept for continue tokens, for each kind.
 pub const SNAPSHOTS: usize = 32;
+/// Of them those that were read from the store and share nothing with the present state: a whole kind each,
+/// so 150,000 pods of 2 KiB are some 300 MiB.
+pub const SNAPSHOTS_READ: usize = 2;
 /// And this long.
 pub const SNAPSHOT_AGE: Duration = Duration::from_secs(75);
 /// Revisions before the present that a starting server reads too, the first of these that the store

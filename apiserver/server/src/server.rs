@@ -333,15 +333,17 @@ impl Server {
         builtin.or_else(|| self.custom.kind(group, version, plural))
     }
 
-    /// The same, and a definition that was established before the call counts.
+    /// The same, and a definition that was established before the call counts, as far as the store answers
+    /// soon.
     pub(crate) async fn fresh_kind(&self, group: &str, version: &str, plural: &str) -> Option<Arc<Resource>> {
         if let Some(kind) = self.kind(group, version, plural) {
             return Some(kind);
         }
         // Groups of definitions have a dot; others need no look at the store.
-        if !group.contains('.') || self.fresh().await.is_err() {
+        if !group.contains('.') {
             return None;
         }
+        self.fresh_soon().await;
         self.custom.kind(group, version, plural)
     }
 
@@ -428,11 +430,16 @@ impl Server {
 
     /// Loads the objects of a kind that is kept in memory only when somebody asks for it; 503 or 504.
     pub(crate) async fn start_cache(&self, resource: &Resource) -> Result<(), ApiError> {
-        let cache = self.cache(resource)?;
-        if !cache.is_lazy() {
-            return Ok(());
+        // Its definition may change meanwhile, and then there is another cache. Who finds one that does not
+        // follow the store after all these says so.
+        for _ in 0..limits::CONFLICT_RETRIES {
+            let cache = self.cache(resource)?;
+            if !cache.is_lazy() || cache.is_live() {
+                break;
+            }
+            self.caches.start(&cache).await.map_err(not_fresh)?;
         }
-        self.caches.start(&cache).await.map_err(not_fresh)
+        Ok(())
     }
 
     /// Waits until the caches hold every write acknowledged before the call; 503 or 504.

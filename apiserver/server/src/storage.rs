@@ -156,7 +156,9 @@ async fn write(
     }
     // Without the tree, whose place other requests can use while this one waits.
     drop(object);
-    let ttl_seconds = if resource.kind == "Event" { seconds(server.config().event_ttl) } else { 0 };
+    // A definition may call its kind the same, and its objects stay.
+    let expires = resource.kind == "Event" && resource.custom.is_none();
+    let ttl_seconds = if expires { seconds(server.config().event_ttl) } else { 0 };
     let op = Op::Put { value: value.clone(), ttl_seconds };
     let creating = if expected == 0 { server.custom().create(resource)? } else { None };
     let written = server.store().write(Write { key: key.clone(), expected, op }).await;

@@ -105,9 +105,13 @@ impl Etcd {
         if let Some(tls) = tls {
             options = options.with_tls(tls.options());
         }
-        let client = Client::connect(endpoints, Some(options))
-            .await
-            .map_err(|error| unavailable(attempted(), error))?;
+        let connect = async |options| {
+            Client::connect(endpoints, Some(options)).await.map_err(|error| unavailable(attempted(), error))
+        };
+        let client = connect(options.clone()).await?;
+        // A server that has lost the others would leave a watch open and say nothing for ever; this one it
+        // ends. Requests may well wait for an election.
+        let watching = connect(options.with_require_leader(true)).await?;
         let ask = || {
             let mut maintenance = client.maintenance_client();
             async move { maintenance.status().await }
@@ -121,7 +125,7 @@ impl Etcd {
                 .max_decoding_message_size(ETCD_ANSWER_BYTES)
                 .max_encoding_message_size(ETCD_ANSWER_BYTES),
             maintenance: client.maintenance_client(),
-            watch: client.watch_client().max_decoding_message_size(ETCD_ANSWER_BYTES),
+            watch: watching.watch_client().max_decoding_message_size(ETCD_ANSWER_BYTES),
             leases: Leases::new(client.lease_client()),
             progress: ProgressRequests::default(),
             revisions: Arc::default(),

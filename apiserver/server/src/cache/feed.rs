@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::{Cache, Entry, Objects, packed};
+use super::{Cache, Entry, Objects, Unreadable, packed};
 use crate::convert;
 use crate::limits;
 
@@ -76,7 +76,7 @@ impl Caches {
         let mut all = imbl::OrdMap::clone(&self.custom.load());
         let old = if caches.is_empty() { all.remove(prefix) } else { all.insert(prefix.to_owned(), caches) };
         self.custom.store(Arc::new(all));
-        old.into_iter().flatten().for_each(|cache| cache.idle());
+        old.into_iter().flatten().for_each(|cache| cache.retire());
     }
 
     /// The cache of a custom kind.
@@ -87,16 +87,15 @@ impl Caches {
     }
 
     /// Loads the objects of a lazy cache, if that has not happened: only what somebody asks for is kept
-    /// in memory.
+    /// in memory. A cache that another one has taken the place of stays as it is, and is not live.
     pub async fn start(&self, cache: &Cache) -> Result<(), NotFresh> {
         while !cache.is_live() {
             self.loaded().await;
             let _one = cache.starting.lock().await;
-            if cache.is_live() {
+            if cache.is_live() || !cache.begin_loading() {
                 break;
             }
-            cache.begin_loading();
-            let (objects, revision) = match self.read_all(cache).await {
+            let (objects, revision) = match self.read_all(cache, 0).await {
                 Ok(read) => read,
                 Err(error) => {
                     cache.idle();
@@ -113,16 +112,21 @@ impl Caches {
         Ok(())
     }
 
-    async fn read_all(&self, cache: &Cache) -> Result<(Objects, Revision), StoreError> {
+    /// The objects of a kind as the store has them at a revision, 0 for the present, and which one that is.
+    /// What cannot be read is left out.
+    pub async fn read_all(
+        &self,
+        cache: &Cache,
+        revision: Revision,
+    ) -> Result<(Objects, Revision), StoreError> {
         let mut entries = Vec::new();
-        let mut range = Range { prefix: cache.prefix.clone(), limit: limits::LOAD_PAGE, ..Range::default() };
+        let prefix = cache.prefix.clone();
+        let mut range = Range { prefix, revision, limit: limits::LOAD_PAGE, ..Range::default() };
         loop {
             let page = self.store.list(range.clone()).await?;
             for kv in &page.kvs {
-                match cache.read(&kv.key, kv.mod_revision, &kv.value) {
-                    Ok(entry) => entries.push(Arc::new(entry)),
-                    Err(error) => warn!(error = &error as &dyn std::error::Error, "an object cannot be read"),
-                }
+                let entry = cache.read(&kv.key, kv.mod_revision, &kv.value).inspect_err(unread);
+                entries.extend(entry.ok().map(Arc::new));
             }
             range.revision = page.revision;
             match page.kvs.last() {
@@ -249,10 +253,6 @@ impl Caches {
     /// Reads everything at one revision; returns it, and up to where changes have to follow before what
     /// was read is the present.
     async fn load(&self) -> Result<(Revision, Revision), StoreError> {
-        // What was kept of them may be as old as what made this necessary.
-        let custom = self.custom.load();
-        let lazy = self.by_path.iter().filter(|cache| cache.is_lazy());
-        custom.values().flatten().chain(lazy).for_each(|cache| cache.idle());
         let mut states: BTreeMap<&str, Vec<State>> = BTreeMap::new();
         let (revision, until) = self.beginning().await?;
         let mut range =
@@ -271,6 +271,11 @@ impl Caches {
                 cache.reset(packed(loaded.next().unwrap_or_default()), range.revision);
             }
         }
+        // What was kept of these may be as old as what made this necessary, and one that somebody began to
+        // load meanwhile has not heard of what came before this state.
+        let custom = self.custom.load();
+        let lazy = self.by_path.iter().filter(|cache| cache.is_lazy());
+        custom.values().flatten().chain(lazy).for_each(|cache| cache.idle());
         if range.revision >= until {
             self.passed.send_replace(range.revision.max(1));
         }
@@ -288,9 +293,18 @@ impl Caches {
             .drain(here..)
             .filter_map(|kv| self.owners(&kv.key).map(|(_, caches)| (kv, caches.clone())))
             .collect();
-        let there = (!rest.is_empty()).then(|| tokio::task::spawn_blocking(move || read_each(rest)));
+        let nothing = rest.is_empty();
+        let read_all = move || -> Vec<(String, Vec<Option<Arc<Entry>>>)> {
+            let read = |(kv, caches): (KeyValue, Vec<Arc<Cache>>)| {
+                let entries = read_each(&caches, &kv);
+                (kv.key, entries)
+            };
+            rest.into_iter().map(read).collect()
+        };
+        let there = (!nothing).then(|| tokio::task::spawn_blocking(read_all));
         for kv in &kvs {
-            self.load_one(kv, states);
+            let Some((prefix, caches)) = self.owners(&kv.key) else { continue };
+            add(states, prefix, read_each(caches, kv));
         }
         let Some(there) = there else { return Ok(()) };
         let read = there.await.map_err(|error| StoreError::Unavailable {
@@ -298,25 +312,11 @@ impl Caches {
             cause: Some(Box::new(error)),
         })?;
         for (key, entries) in read {
-            let Some((prefix, caches)) = self.owners(&key) else { continue };
-            let state = states.entry(prefix).or_insert_with(|| vec![State::new(); caches.len()]);
-            for (entry, objects) in entries.into_iter().zip(state) {
-                objects.extend(entry);
+            if let Some((prefix, _)) = self.owners(&key) {
+                add(states, prefix, entries);
             }
         }
         Ok(())
-    }
-
-    fn load_one<'a>(&'a self, kv: &KeyValue, states: &mut BTreeMap<&'a str, Vec<State>>) {
-        let Some((prefix, caches)) = self.owners(&kv.key) else { return };
-        // Lazy ones are read when somebody asks.
-        let state = states.entry(prefix).or_insert_with(|| vec![State::new(); caches.len()]);
-        for (cache, objects) in caches.iter().filter(|cache| !cache.is_lazy()).zip(state) {
-            match cache.read(&kv.key, kv.mod_revision, &kv.value) {
-                Ok(entry) => objects.push(Arc::new(entry)),
-                Err(error) => warn!(error = &error as &dyn std::error::Error, "an object cannot be read"),
-            }
-        }
     }
 
     /// The caches that keep the objects of a key.
@@ -413,35 +413,34 @@ fn path(cache: &Cache) -> (&str, &str, &str) {
     (&resource.plural, &resource.group, &resource.version)
 }
 
-/// The objects of these keys in each of their caches; `None` for what cannot be read.
-fn read_each(rest: Vec<(KeyValue, Vec<Arc<Cache>>)>) -> Vec<(String, Vec<Option<Arc<Entry>>>)> {
-    let read = |cache: &Arc<Cache>, kv: &KeyValue| {
-        cache
-            .read(&kv.key, kv.mod_revision, &kv.value)
-            .inspect_err(|error| {
-                warn!(error = error as &dyn std::error::Error, "an object cannot be read");
-            })
-            .ok()
-            .map(Arc::new)
+/// The object of a key in each of the caches that follow the store from the first load on; `None` where
+/// it cannot be read. Lazy ones read their objects when somebody asks.
+fn read_each(caches: &[Arc<Cache>], kv: &KeyValue) -> Vec<Option<Arc<Entry>>> {
+    let read = |cache: &Arc<Cache>| {
+        let entry = cache.read(&kv.key, kv.mod_revision, &kv.value).inspect_err(unread);
+        entry.ok().map(Arc::new)
     };
-    rest.into_iter()
-        .map(|(kv, caches)| {
-            let entries = caches.iter().map(|cache| read(cache, &kv)).collect();
-            (kv.key, entries)
-        })
-        .collect()
+    caches.iter().filter(|cache| !cache.is_lazy()).map(read).collect()
+}
+
+/// Adds the objects of a key to the states of its caches.
+fn add<'a>(states: &mut BTreeMap<&'a str, Vec<State>>, prefix: &'a str, entries: Vec<Option<Arc<Entry>>>) {
+    let state = states.entry(prefix).or_insert_with(|| vec![State::new(); entries.len()]);
+    for (objects, entry) in state.iter_mut().zip(entries) {
+        objects.extend(entry);
+    }
+}
+
+fn unread(error: &Unreadable) {
+    warn!(error = error as &dyn std::error::Error, "an object cannot be read");
 }
 
 type Read = (Arc<str>, Revision, Option<Arc<Entry>>);
 
+/// An object that cannot be read any more is gone for this server, as it is after the next start: what
+/// was there before it is not what the store holds.
 fn change_of(cache: &Cache, event: &Event) -> Option<Read> {
     let key: Arc<str> = Arc::from(event.key.strip_prefix(&cache.prefix)?);
-    let Some(value) = &event.value else { return Some((key, event.revision, None)) };
-    match cache.read(&event.key, event.revision, value) {
-        Ok(entry) => Some((key, event.revision, Some(Arc::new(entry)))),
-        Err(error) => {
-            warn!(error = &error as &dyn std::error::Error, "an object cannot be read");
-            None
-        }
-    }
+    let read = |value| cache.read(&event.key, event.revision, value).inspect_err(unread).ok();
+    Some((key, event.revision, event.value.as_ref().and_then(read).map(Arc::new)))
 }

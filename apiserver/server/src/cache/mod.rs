@@ -8,6 +8,7 @@ mod entry;
 mod feed;
 mod fields;
 mod index;
+mod kept;
 mod shared;
 mod watchers;
 
@@ -34,6 +35,7 @@ use crate::limits;
 use crate::metrics::{Counter, Histogram};
 use crate::negotiate::Wanted;
 use crate::table::Include;
+use kept::States;
 use watchers::Watchers;
 
 /// Objects by `NAMESPACE/NAME` or `NAME`.
@@ -146,15 +148,6 @@ impl Change {
     }
 }
 
-/// A state that pages are made of.
-struct Kept {
-    at: Instant,
-    objects: Objects,
-    /// How many objects lie at or behind the key that a page begins at, in its collection: what
-    /// one page found out, the next need not count again.
-    counted: BTreeMap<String, usize>,
-}
-
 /// Why a state of the past cannot be had from the cache.
 #[derive(Debug, PartialEq, Eq)]
 pub struct TooOld;
@@ -173,7 +166,7 @@ pub struct Cache {
     indexed: Option<usize>,
     current: ArcSwap<Snapshot>,
     inner: Mutex<Inner>,
-    kept: Mutex<BTreeMap<Revision, Kept>>,
+    kept: States,
     observer: OnceLock<Observer>,
     /// For metrics.
     pub counts: Counts,
@@ -231,6 +224,8 @@ enum Phase {
     Idle,
     /// The state is being read; changes wait for it.
     Loading(Vec<Pending>),
+    /// Another cache has taken its place, or its kind is gone: no change will ever come.
+    Gone,
 }
 
 type Pending = (Arc<str>, Revision, Option<Arc<Entry>>);
@@ -253,7 +248,7 @@ impl Cache {
             indexed,
             current: ArcSwap::default(),
             inner: Mutex::new(Inner { phase, ..Inner::default() }),
-            kept: Mutex::default(),
+            kept: States::default(),
             observer: OnceLock::new(),
             counts: Counts::default(),
             starting: AsyncMutex::default(),
@@ -267,7 +262,7 @@ impl Cache {
 
     /// Whether changes of its objects concern it, now or once it is loaded.
     fn follows(&self) -> bool {
-        !matches!(lock(&self.inner).phase, Phase::Idle)
+        !matches!(lock(&self.inner).phase, Phase::Idle | Phase::Gone)
     }
 
     /// A whole state by the field that the kind is indexed by.
@@ -285,19 +280,23 @@ impl Cache {
         matches!(lock(&self.inner).phase, Phase::Live)
     }
 
-    /// From now on changes are kept for [`Cache::loaded`].
-    fn begin_loading(&self) {
-        lock(&self.inner).phase = Phase::Loading(Vec::new());
+    /// From now on changes are kept for [`Cache::loaded`]; `false` where none will come.
+    fn begin_loading(&self) -> bool {
+        let mut inner = lock(&self.inner);
+        if matches!(inner.phase, Phase::Gone) {
+            return false;
+        }
+        inner.phase = Phase::Loading(Vec::new());
+        true
     }
 
     /// Takes the state at a revision, and the changes that came meanwhile; `false` if the loading
     /// was called off.
     fn loaded(&self, mut objects: Objects, revision: Revision) -> bool {
         let mut inner = lock(&self.inner);
-        let Phase::Loading(pending) = std::mem::take(&mut inner.phase) else {
-            inner.phase = Phase::Idle;
-            return false;
-        };
+        let Phase::Loading(pending) = &mut inner.phase else { return false };
+        let pending = std::mem::take(pending);
+        inner.phase = Phase::Live;
         let mut newest = revision;
         for (key, at, new) in pending.into_iter().filter(|(_, at, _)| *at > revision) {
             match new {
@@ -318,11 +317,22 @@ impl Cache {
     /// Follows the store no longer; watchers are closed. Whoever asks next loads again. The state
     /// stays for those who hold it, and they can tell: [`Cache::is_live`].
     fn idle(&self) {
+        self.leave(Phase::Idle);
+    }
+
+    /// The same for ever: the feed does not know it any more.
+    fn retire(&self) {
+        self.leave(Phase::Gone);
+    }
+
+    fn leave(&self, phase: Phase) {
         let mut inner = lock(&self.inner);
-        inner.phase = Phase::Idle;
+        if !matches!(inner.phase, Phase::Gone) {
+            inner.phase = phase;
+        }
         inner.history.clear();
         inner.watchers.close();
-        lock(&self.kept).clear();
+        self.kept.clear();
     }
 
     /// Sets who hears of every change; only the first call counts.
@@ -382,8 +392,8 @@ impl Cache {
         if revision >= current.revision {
             return Ok(current.objects.clone());
         }
-        if let Some(kept) = self.kept().get(&revision) {
-            return Ok(kept.objects.clone());
+        if let Some(objects) = self.kept.objects(revision) {
+            return Ok(objects);
         }
         let inner = lock(&self.inner);
         if revision < inner.low {
@@ -408,33 +418,17 @@ impl Cache {
     /// Keeps a state for the pages that follow, the next of which begins at the key `next` and has
     /// `remaining` objects before it, if that is known.
     pub fn keep(&self, revision: Revision, objects: Objects, next: &str, remaining: Option<usize>) {
-        let mut kept = self.kept();
-        let at = Instant::now();
-        let state = kept.entry(revision).or_insert(Kept { at, objects, counted: BTreeMap::new() });
-        state.at = at;
-        if let Some(remaining) = remaining {
-            state.counted.insert(next.to_owned(), remaining);
-        }
-        // Those that go on are counted again, and nothing more.
-        while state.counted.len() > limits::SNAPSHOTS {
-            state.counted.pop_first();
-        }
-        while kept.len() > limits::SNAPSHOTS {
-            kept.pop_first();
-        }
+        self.kept.keep(revision, objects, remaining.map(|remaining| (next, remaining)));
+    }
+
+    /// Keeps a state that was read from the store, for the pages that follow.
+    pub fn keep_read(&self, revision: Revision, objects: Objects) {
+        self.kept.keep_own(revision, objects);
     }
 
     /// What pages of the state at a revision have counted.
     pub fn counted(&self, revision: Revision) -> BTreeMap<String, usize> {
-        self.kept().get(&revision).map(|kept| kept.counted.clone()).unwrap_or_default()
-    }
-
-    /// The states kept that are not too old.
-    fn kept(&self) -> MutexGuard<'_, BTreeMap<Revision, Kept>> {
-        let now = Instant::now();
-        let mut kept = lock(&self.kept);
-        kept.retain(|_, state| now.duration_since(state.at) < limits::SNAPSHOT_AGE);
-        kept
+        self.kept.counted(revision)
     }
 
     /// Changes after `from`, and a subscription to those that follow, without a gap.
@@ -487,7 +481,7 @@ impl Cache {
         inner.history.clear();
         inner.low = revision;
         inner.watchers.close();
-        lock(&self.kept).clear();
+        self.kept.clear();
         let before = self.snapshot();
         for (key, entry) in before.objects.iter().filter(|(key, _)| !objects.contains_key(&***key)) {
             debug_assert_eq!(*key, entry.key);
@@ -504,7 +498,7 @@ impl Cache {
     fn apply(&self, changes: impl Iterator<Item = (Arc<str>, Revision, Option<Arc<Entry>>)>) {
         let mut inner = lock(&self.inner);
         match &mut inner.phase {
-            Phase::Idle => return,
+            Phase::Idle | Phase::Gone => return,
             Phase::Loading(pending) => return pending.extend(changes),
             Phase::Live => {}
         }
@@ -536,7 +530,7 @@ impl Cache {
         }
         inner.trim();
         drop(inner);
-        drop(self.kept());
+        self.kept.age();
     }
 }
 

@@ -80,9 +80,12 @@ async fn drive(server: &Arc<Server>) {
             if done {
                 later.remove(&name);
             } else {
+                // Those that wait already do so no longer because others keep coming.
+                if later.is_empty() {
+                    due = Instant::now() + AGAIN;
+                }
                 later.insert(name, Instant::now());
             }
-            due = Instant::now() + AGAIN;
         }
     }
 }
@@ -156,7 +159,7 @@ async fn clean_up(
     let rest: Vec<String> =
         meta::finalizers(&definition).into_iter().filter(|f| *f != CLEANUP).map(str::to_owned).collect();
     meta::set_finalizers(&mut definition, rest);
-    if !delete::is_finished(&definition) {
+    if !delete::is_finished(resource, &definition) {
         return write(server, resource, definition).await;
     }
     let expected = meta::resource_version(&definition).parse().unwrap_or_default();

@@ -20,7 +20,7 @@ use crate::encoding;
 use crate::limits;
 use crate::respond::{self, Answer};
 use crate::services;
-use crate::storage::{self, Outcome};
+use crate::storage::{self, Outcome, Stored};
 
 /// Creates the object of the body.
 pub async fn create(context: &Context, resource: &Resource, bytes: Bytes) -> Answer {
@@ -89,6 +89,7 @@ async fn try_store(admission: &Admission<'_>, mut object: Value) -> Result<Bytes
     let (context, resource) = (admission.context, admission.resource);
     custom::may_create(resource)?;
     let name = meta::name(&object).to_owned();
+    let generated = !meta::generate_name(&object).is_empty();
     if resource.custom.is_none() {
         schema::complete_status(&resource.schema, &mut object);
     }
@@ -99,7 +100,7 @@ async fn try_store(admission: &Admission<'_>, mut object: Value) -> Result<Bytes
     services::settle(reservation, &outcome).await;
     match outcome? {
         Outcome::Done(bytes) | Outcome::Unchanged(bytes) => Ok(bytes),
-        Outcome::Conflict(current) => Err(exists(resource, &name, current.map(|c| c.object))),
+        Outcome::Conflict(current) => Err(exists(resource, &name, generated, current)),
     }
 }
 
@@ -121,8 +122,8 @@ async fn judge_and_put(
     }
     if context.dry_run()? {
         let namespace = meta::namespace(&object);
-        if storage::fetch(&context.server, resource, namespace, name).await?.is_some() {
-            return Err(ApiError::already_exists(&resource.group, &resource.plural, name));
+        if let current @ Some(_) = storage::fetch(&context.server, resource, namespace, name).await? {
+            return Ok(Outcome::Conflict(current));
         }
         let mut object = object;
         encoding::complete_kind(resource, &mut object);
@@ -134,9 +135,15 @@ async fn judge_and_put(
     update::store(context, resource, object, 0).await
 }
 
-fn exists(resource: &Resource, name: &str, current: Option<Value>) -> ApiError {
+/// 409 for a name that is taken; `generated`: by a name that this server may have made, and another try
+/// makes another one.
+fn exists(resource: &Resource, name: &str, generated: bool, current: Option<Stored>) -> ApiError {
     let mut error = ApiError::already_exists(&resource.group, &resource.plural, name);
-    if current.is_some_and(|object| meta::deletion_timestamp(&object).is_some()) {
+    if generated {
+        error.message.push_str(", the server was not able to generate a unique name for the object");
+        error = storage::retry_after(error, 1);
+    }
+    if current.is_some_and(|current| meta::deletion_timestamp(&current.object).is_some()) {
         error.message = format!("object is being deleted: {}", error.message);
     }
     error

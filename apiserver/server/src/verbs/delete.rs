@@ -200,6 +200,7 @@ pub async fn delete(context: &Context, resource: &Resource, bytes: Bytes) -> Ans
     // Who cannot read the answer changes nothing.
     negotiate::wanted(&context.headers, resource)?;
     let options = DeleteOptions::read(context, bytes)?;
+    warn_of_default(context, resource, &options);
     let namespace = if resource.namespaced { context.info.namespace.as_str() } else { "" };
     match one(context, resource, namespace, &context.info.name, &options).await? {
         Deleted::Gone(object) if !resource.behaviour.graceful_delete => {
@@ -301,57 +302,65 @@ enum Plan {
 
 fn plan(resource: &Resource, object: &Value, options: &DeleteOptions, now: jiff::Timestamp) -> Plan {
     let mut new = object.clone();
-    set_propagation(&mut new, options.propagation);
-    let grace = if resource.behaviour.graceful_delete { grace_of_pod(object, options.grace) } else { 0 };
     let marked = meta::deletion_timestamp(object).is_some();
-    if marked {
-        if grace > 0
-            || (resource.behaviour.graceful_delete && options.grace.is_none() && pending_grace(object))
-        {
-            return shorten(object, new, grace);
+    if resource.behaviour.graceful_delete {
+        if let Some(had) = pending_grace(object).filter(|_| marked) {
+            // A pod that goes already goes sooner if asked to, never later, and nothing else changes.
+            let Some(asked) = options.grace.filter(|asked| *asked < had) else { return Plan::Wait };
+            set_propagation(resource, &mut new, options.propagation);
+            shorten(&mut new, had, asked);
+            return if asked == 0 && !is_held(&new) { Plan::Remove } else { Plan::Mark(new) };
         }
-    } else if grace > 0 {
-        mark(&mut new, now, grace);
-        return Plan::Mark(new);
+        let grace = grace_of_pod(object, options.grace);
+        if !marked && grace > 0 {
+            set_propagation(resource, &mut new, options.propagation);
+            mark(&mut new, now, grace);
+            return Plan::Mark(new);
+        }
     }
+    set_propagation(resource, &mut new, options.propagation);
     if !marked && let Some(prepare) = &resource.behaviour.prepare_delete {
         prepare(&mut new, now);
     }
-    let namespace = resource.group.is_empty() && resource.kind == "Namespace";
-    if is_held(&new) || (namespace && !meta::list(&new, "/spec/finalizers").is_empty()) {
-        if !marked {
-            mark(&mut new, now, 0);
-            if resource.behaviour.prepare_delete.is_some() {
-                // A kind with a way of its own does not count this as a change.
-                meta::set(&mut new, "generation", meta::generation(object));
-            }
-        } else if meta::deletion_grace_period_seconds(object) != Some(0) {
-            meta::set(&mut new, "deletionGracePeriodSeconds", 0);
-        }
-        if namespace {
-            new["status"]["phase"] = "Terminating".into();
-        }
-        return if new == *object { Plan::Wait } else { Plan::Mark(new) };
+    if !is_held(&new) && !awaits_finalizing(resource, &new) {
+        return Plan::Remove;
     }
-    Plan::Remove
+    if !marked {
+        mark(&mut new, now, 0);
+        if resource.behaviour.prepare_delete.is_some() {
+            // A kind with a way of its own does not count this as a change.
+            meta::set(&mut new, "generation", meta::generation(object));
+        }
+    } else if meta::deletion_grace_period_seconds(object) != Some(0) {
+        meta::set(&mut new, "deletionGracePeriodSeconds", 0);
+    }
+    if is_namespace(resource) {
+        new["status"]["phase"] = "Terminating".into();
+    }
+    if new == *object { Plan::Wait } else { Plan::Mark(new) }
 }
 
-fn pending_grace(object: &Value) -> bool {
-    meta::deletion_grace_period_seconds(object).is_some_and(|grace| grace > 0)
+fn is_namespace(resource: &Resource) -> bool {
+    resource.group.is_empty() && resource.kind == "Namespace"
 }
 
-/// A pod that goes already goes sooner if asked to, never later.
-fn shorten(object: &Value, mut new: Value, grace: i64) -> Plan {
-    let had = meta::deletion_grace_period_seconds(object).unwrap_or(0);
-    if grace >= had || grace == 0 {
-        return if new == *object { Plan::Wait } else { Plan::Mark(new) };
-    }
+/// Whether a namespace still has what its controller clears away. Other kinds may have a field of that
+/// name, which means nothing.
+fn awaits_finalizing(resource: &Resource, object: &Value) -> bool {
+    is_namespace(resource) && !meta::list(object, "/spec/finalizers").is_empty()
+}
+
+/// The time that is left to a kubelet, if there is any.
+fn pending_grace(object: &Value) -> Option<i64> {
+    meta::deletion_grace_period_seconds(object).filter(|grace| *grace > 0)
+}
+
+fn shorten(object: &mut Value, had: i64, grace: i64) {
     let due = meta::deletion_timestamp(object).and_then(time::parse);
     if let Some(due) = due.and_then(|t| t.checked_sub(SignedDuration::from_secs(had - grace)).ok()) {
-        meta::set(&mut new, "deletionTimestamp", time::rfc3339(due));
+        meta::set(object, "deletionTimestamp", time::rfc3339(due));
     }
-    meta::set(&mut new, "deletionGracePeriodSeconds", grace);
-    Plan::Mark(new)
+    meta::set(object, "deletionGracePeriodSeconds", grace);
 }
 
 /// How long the kubelet has; 0 for a pod that none runs.
@@ -375,8 +384,25 @@ fn mark(object: &mut Value, now: jiff::Timestamp, grace: i64) {
     }
 }
 
-fn set_propagation(object: &mut Value, propagation: Option<Propagation>) {
-    let Some(propagation) = propagation else { return };
+/// What becomes of the dependents of a kind where nobody says it: those of Jobs and
+/// ReplicationControllers stay, as they did before there was a choice. Events have none, and nobody would
+/// take their finalizers away.
+fn propagation_of(resource: &Resource, object: &Value, asked: Option<Propagation>) -> Option<Propagation> {
+    if resource.custom.is_some() {
+        return asked;
+    }
+    match (resource.group.as_str(), resource.kind.as_str()) {
+        ("" | "events.k8s.io", "Event") => None,
+        ("batch", "Job") | ("", "ReplicationController") => {
+            let chosen = meta::finalizers(object).iter().any(|f| matches!(*f, ORPHAN | FOREGROUND));
+            asked.or_else(|| (!chosen).then_some(Propagation::Orphan))
+        }
+        _ => asked,
+    }
+}
+
+fn set_propagation(resource: &Resource, object: &mut Value, asked: Option<Propagation>) {
+    let Some(propagation) = propagation_of(resource, object, asked) else { return };
     let mut finalizers: Vec<String> = meta::finalizers(object)
         .into_iter()
         .filter(|f| !matches!(*f, ORPHAN | FOREGROUND))
@@ -390,16 +416,27 @@ fn set_propagation(object: &mut Value, propagation: Option<Propagation>) {
     meta::set_finalizers(object, finalizers);
 }
 
+/// Whoever deletes Jobs without saying what becomes of their pods is told.
+fn warn_of_default(context: &Context, resource: &Resource, options: &DeleteOptions) {
+    if resource.group == "batch" && resource.kind == "Job" && options.propagation.is_none() {
+        context.warn(
+            "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to \
+             remove them or set propagationPolicy=Orphan to suppress this warning"
+                .to_owned(),
+        );
+    }
+}
+
 fn is_held(object: &Value) -> bool {
     !meta::finalizers(object).is_empty()
 }
 
 /// Whether an object that was marked has nothing left to wait for.
-pub fn is_finished(object: &Value) -> bool {
+pub fn is_finished(resource: &Resource, object: &Value) -> bool {
     meta::deletion_timestamp(object).is_some()
         && !is_held(object)
-        && !pending_grace(object)
-        && meta::list(object, "/spec/finalizers").is_empty()
+        && pending_grace(object).is_none()
+        && !awaits_finalizing(resource, object)
 }
 
 /// Removes an object whose last finalizer an update took away.
@@ -425,6 +462,7 @@ pub async fn finish(
 pub async fn collection(context: &Context, resource: &Resource, bytes: Bytes) -> Answer {
     let wanted = negotiate::wanted(&context.headers, resource)?;
     let options = DeleteOptions::read(context, bytes)?;
+    warn_of_default(context, resource, &options);
     let cache = context.server.cache(resource)?;
     let mut page = match Page::read(context, resource, &cache).await? {
         Ok(page) => page,

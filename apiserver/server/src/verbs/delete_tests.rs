@@ -35,6 +35,63 @@ fn a_running_pod_is_marked_and_a_second_delete_waits_or_shortens() {
     assert_eq!(plan(&pods, &marked, &force, now()), Plan::Remove);
 }
 
+/// Only what a later request says shortens the time, and nothing else of it counts.
+#[test]
+fn a_pod_that_goes_keeps_its_time_whatever_its_own_is() {
+    let pods = resource("", "pods");
+    let long = DeleteOptions { grace: Some(60), ..DeleteOptions::default() };
+    let Plan::Mark(marked) = plan(&pods, &pod("a", json!({})), &long, now()) else { panic!("not marked") };
+    assert_eq!(plan(&pods, &marked, &DeleteOptions::default(), now()), Plan::Wait);
+    let foreground = DeleteOptions { propagation: Some(Propagation::Foreground), ..DeleteOptions::default() };
+    assert_eq!(plan(&pods, &marked, &foreground, now()), Plan::Wait);
+    let mut ended = marked.clone();
+    ended["status"]["phase"] = "Failed".into();
+    assert_eq!(plan(&pods, &ended, &DeleteOptions::default(), now()), Plan::Wait);
+    // By force it still waits for whoever holds it, and is due when it was to go first.
+    let mut held = marked;
+    meta::set_finalizers(&mut held, vec!["example.com/x".to_owned()]);
+    let force = DeleteOptions { grace: Some(0), ..DeleteOptions::default() };
+    let Plan::Mark(forced) = plan(&pods, &held, &force, now()) else { panic!("not marked") };
+    assert_eq!(meta::deletion_timestamp(&forced), Some("2026-01-01T00:00:00Z"));
+    assert_eq!(forced["metadata"]["deletionGracePeriodSeconds"], 0);
+    // What another server has left so is removed.
+    let mut left = forced;
+    meta::set_finalizers(&mut left, Vec::new());
+    assert_eq!(plan(&pods, &left, &DeleteOptions::default(), now()), Plan::Remove);
+}
+
+#[test]
+fn dependents_of_some_kinds_stay_and_events_have_none() {
+    let with = |propagation| DeleteOptions { propagation, ..DeleteOptions::default() };
+    let object = json!({"metadata": {"name": "o"}});
+    for (group, plural) in [("batch", "jobs"), ("", "replicationcontrollers")] {
+        let kind = resource(group, plural);
+        let Plan::Mark(marked) = plan(&kind, &object, &with(None), now()) else { panic!("not marked") };
+        assert_eq!(meta::finalizers(&marked), [ORPHAN]);
+        assert_eq!(plan(&kind, &object, &with(Some(Propagation::Background)), now()), Plan::Remove);
+        // What its finalizers say already is not said anew.
+        let chosen = json!({"metadata": {"name": "o", "finalizers": [FOREGROUND]}});
+        let Plan::Mark(marked) = plan(&kind, &chosen, &with(None), now()) else { panic!("not marked") };
+        assert_eq!(meta::finalizers(&marked), [FOREGROUND]);
+    }
+    for group in ["", "events.k8s.io"] {
+        let events = resource(group, "events");
+        for propagation in [Propagation::Orphan, Propagation::Foreground] {
+            assert_eq!(plan(&events, &object, &with(Some(propagation)), now()), Plan::Remove);
+        }
+    }
+}
+
+#[test]
+fn only_a_namespace_is_finalized_by_its_spec() {
+    let mut object = json!({"metadata": {"name": "o"}, "spec": {"finalizers": ["mine"]}});
+    let maps = resource("", "configmaps");
+    assert_eq!(plan(&maps, &object, &DeleteOptions::default(), now()), Plan::Remove);
+    mark(&mut object, now(), 0);
+    assert!(is_finished(&maps, &object));
+    assert!(!is_finished(&resource("", "namespaces"), &object));
+}
+
 #[test]
 fn pods_that_nobody_runs_go_at_once() {
     let pods = resource("", "pods");
@@ -51,11 +108,11 @@ fn finalizers_hold_an_object_and_propagation_sets_them() {
     let Plan::Mark(marked) = plan(&maps, &held, &DeleteOptions::default(), now()) else {
         panic!("not marked")
     };
-    assert!(!is_finished(&marked));
+    assert!(!is_finished(&maps, &marked));
     assert_eq!(plan(&maps, &marked, &DeleteOptions::default(), now()), Plan::Wait);
     let mut freed = marked.clone();
     meta::set_finalizers(&mut freed, Vec::new());
-    assert!(is_finished(&freed));
+    assert!(is_finished(&maps, &freed));
     for (propagation, finalizer) in [(Propagation::Foreground, FOREGROUND), (Propagation::Orphan, ORPHAN)] {
         let options = DeleteOptions { propagation: Some(propagation), ..DeleteOptions::default() };
         let Plan::Mark(marked) = plan(&maps, &json!({"metadata": {"name": "c"}}), &options, now()) else {
@@ -76,10 +133,10 @@ fn a_namespace_terminates_until_it_is_finalized() {
         panic!("not marked")
     };
     assert_eq!(marked["status"]["phase"], "Terminating");
-    assert!(!is_finished(&marked));
+    assert!(!is_finished(&namespaces, &marked));
     let mut finalized = marked;
     finalized["spec"]["finalizers"] = json!([]);
-    assert!(is_finished(&finalized));
+    assert!(is_finished(&namespaces, &finalized));
 }
 
 #[test]

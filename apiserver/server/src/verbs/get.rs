@@ -22,28 +22,31 @@ async fn read(context: &Context, resource: &Resource) -> Result<Bytes, apiserver
     let cache = server.cache(resource)?;
     let short = storage::short_key(resource, &info.namespace, &info.name);
     let missing = || storage::not_found(resource, &info.name);
-    match options::revision_of_get(context.query.get("resourceVersion"))? {
-        None => {
-            if let Some(entry) = fresh(context, &cache, &short).await? {
-                return Ok(entry.object());
+    let cached = match options::revision_of_get(context.query.get("resourceVersion"))? {
+        None => fresh(context, &cache, &short).await?,
+        Some(least) => {
+            match least {
+                0 => server.caches().loaded().await,
+                least => server.reach(least).await?,
             }
-            let key = storage::key(resource, &info.namespace, &info.name);
-            let got = server.store().get(&key).await.map_err(storage::store_error)?;
-            let kv = got.kv.ok_or_else(missing)?;
-            // Usually the cache has the same version encoded already.
-            match cache.get(&short).filter(|entry| entry.revision == kv.mod_revision) {
-                Some(entry) => Ok(entry.object()),
-                None => storage::encoded(server, resource, &key, kv.mod_revision, &kv.value),
+            let entry = cache.get(&short);
+            if cache.is_live() {
+                return Ok(entry.ok_or_else(missing)?.object());
             }
+            // Its definition has just changed. What the store says is as new as anything.
+            None
         }
-        Some(0) => {
-            server.caches().loaded().await;
-            Ok(cache.get(&short).ok_or_else(missing)?.object())
-        }
-        Some(revision) => {
-            server.reach(revision).await?;
-            Ok(cache.get(&short).ok_or_else(missing)?.object())
-        }
+    };
+    if let Some(entry) = cached {
+        return Ok(entry.object());
+    }
+    let key = storage::key(resource, &info.namespace, &info.name);
+    let got = server.store().get(&key).await.map_err(storage::store_error)?;
+    let kv = got.kv.ok_or_else(missing)?;
+    // Usually the cache has the same version encoded already.
+    match cache.get(&short).filter(|entry| entry.revision == kv.mod_revision) {
+        Some(entry) => Ok(entry.object()),
+        None => storage::encoded(server, resource, &key, kv.mod_revision, &kv.value),
     }
 }
 

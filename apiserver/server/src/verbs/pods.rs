@@ -21,6 +21,10 @@ use crate::respond::{self, Answer};
 pub async fn bind(context: &Context, resource: &Resource, bytes: Bytes) -> Answer {
     let expected = Expected::builtin("v1", "Binding", "io.k8s.api.core.v1.Binding");
     let binding = decode::typed(context, &expected, bytes)?;
+    let found = meta::name(&binding);
+    if !found.is_empty() && found != context.info.name {
+        return Err(ApiError::bad_request("name in URL does not match name in Binding object"));
+    }
     bind_to(context, resource, &binding).await
 }
 
@@ -142,7 +146,11 @@ pub async fn containers(context: &Context, resource: &Resource, bytes: Bytes) ->
         "update" => {
             managed::check_options(context, "UpdateOptions")?;
             let wanted = decode::object(context, resource, bytes)?;
-            let make = |old: &Value| take(old, &wanted);
+            update::name_matches(meta::name(&wanted), &context.info.name)?;
+            let make = |old: &Value| {
+                update::same_uid(context, resource, old, &wanted)?;
+                take(old, &wanted)
+            };
             update::change(context, resource, Part::Whole, &make).await?
         }
         "patch" => {
@@ -159,6 +167,8 @@ pub async fn containers(context: &Context, resource: &Resource, bytes: Bytes) ->
                 meta::unset(&mut unversioned, "resourceVersion");
                 let mut wanted = patch.apply(&resource.schema, &unversioned)?;
                 decode::patched(context, resource, &mut wanted, twice.clone())?;
+                update::name_matches(meta::name(&wanted), meta::name(old))?;
+                update::same_uid(context, resource, old, &wanted)?;
                 take(old, &wanted)
             };
             update::change(context, resource, Part::Whole, &make).await?

@@ -78,7 +78,9 @@ async fn part(context: &Context, resource: &Arc<Resource>, part: Part, request: 
 /// The namespace controller takes its finalizer away here, and only here.
 async fn finalize(context: &Context, resource: &Arc<Resource>, bytes: Bytes) -> Answer {
     let wanted = decode::object(context, resource, bytes)?;
+    update::name_matches(meta::name(&wanted), &context.info.name)?;
     let make = |old: &Value| {
+        update::same_uid(context, resource, old, &wanted)?;
         let mut new = old.clone();
         new["spec"]["finalizers"] = wanted["spec"].get("finalizers").cloned().unwrap_or_else(|| json!([]));
         match meta::resource_version(&wanted) {

@@ -124,9 +124,9 @@ pub async fn change_with(
         }
         match outcome? {
             (Outcome::Done(bytes) | Outcome::Unchanged(bytes), _) => return Ok(bytes),
-            (Outcome::Conflict(_), true) => return Err(storage::modified(resource, name)),
-            (Outcome::Conflict(Some(newer)), _) => current = newer,
             (Outcome::Conflict(None), _) => return Err(storage::not_found(resource, name)),
+            (Outcome::Conflict(Some(_)), true) => return Err(storage::modified(resource, name)),
+            (Outcome::Conflict(Some(newer)), false) => current = newer,
         }
     }
 }
@@ -164,7 +164,12 @@ async fn once(
 
 /// An object that is changed by its uid is that one. A PUT names what it means to replace; a patch
 /// would give the object another uid.
-fn same_uid(context: &Context, resource: &Resource, old: &Value, new: &Value) -> Result<(), ApiError> {
+pub(super) fn same_uid(
+    context: &Context,
+    resource: &Resource,
+    old: &Value,
+    new: &Value,
+) -> Result<(), ApiError> {
     let (had, has) = (meta::uid(old), meta::uid(new));
     if has.is_empty() || has == had {
         return Ok(());
@@ -216,9 +221,15 @@ fn pinned(context: &Context, resource: &Resource, current: &Stored, new: &Value)
 
 /// What only a deletion sets.
 fn refuse_deletion(resource: &Resource, old: &Value, new: &Value) -> Result<(), ApiError> {
-    let had = meta::deletion_timestamp(old).is_some();
-    match new["metadata"].get("deletionTimestamp").filter(|time| !time.is_null()) {
-        Some(time) if !had => Err(immutable(resource, meta::name(old), "deletionTimestamp", time)),
+    let given = |field: &str| new["metadata"].get(field).filter(|value| !value.is_null());
+    let refused = |field: &str, value: &Value| Err(immutable(resource, meta::name(old), field, value));
+    match given("deletionTimestamp") {
+        Some(time) if meta::deletion_timestamp(old).is_none() => return refused("deletionTimestamp", time),
+        _ => {}
+    }
+    const GRACE: &str = "deletionGracePeriodSeconds";
+    match given(GRACE) {
+        Some(grace) if old["metadata"].get(GRACE) != Some(grace) => refused(GRACE, grace),
         _ => Ok(()),
     }
 }
@@ -309,7 +320,7 @@ async fn judge_and_put(
     if let Some(reservation) = reservation {
         reservation.write_begins();
     }
-    if delete::is_finished(&new) {
+    if delete::is_finished(resource, &new) {
         delete::finish(context, resource, &new, current.revision).await
     } else {
         store(context, resource, new, current.revision).await

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use apiserver_api::error::ApiError;
-use apiserver_store::{Range, Revision, StoreError};
+use apiserver_store::{Revision, StoreError};
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use base64::{DecodeError, Engine as _};
 use serde_json::{Value, json};
@@ -12,7 +12,6 @@ use tokio::time::Instant;
 
 use super::options::{ListOptions, Match};
 use crate::cache::{Cache, Index, Objects, Snapshot};
-use crate::limits;
 use crate::server::Server;
 use crate::storage;
 
@@ -108,28 +107,14 @@ async fn exact(server: &Server, cache: &Arc<Cache>, revision: Revision) -> Resul
         live(cache)?;
         return Ok(objects);
     }
-    let mut objects = Objects::new();
-    let mut range =
-        Range { prefix: cache.prefix.clone(), revision, limit: limits::LOAD_PAGE, ..Range::default() };
-    loop {
-        let page = server.store().list(range.clone()).await.map_err(|error| match error {
-            StoreError::Compacted { .. } => {
-                ApiError::expired("The resourceVersion for the provided list is too old.")
-            }
-            other => storage::store_error(other),
-        })?;
-        for kv in &page.kvs {
-            let entry = cache
-                .read(&kv.key, kv.mod_revision, &kv.value)
-                .map_err(|error| ApiError::internal(error.to_string()))?;
-            objects.insert(Arc::clone(&entry.key), Arc::new(entry));
+    let read = server.caches().read_all(cache, revision).await;
+    let (objects, _) = read.map_err(|error| match error {
+        StoreError::Compacted { .. } => {
+            ApiError::expired("The resourceVersion for the provided list is too old.")
         }
-        match page.kvs.last() {
-            Some(last) if page.remaining > 0 => range.after.clone_from(&last.key),
-            _ => break,
-        }
-    }
-    cache.keep(revision, objects.clone(), "", None);
+        other => storage::store_error(other),
+    })?;
+    cache.keep_read(revision, objects.clone());
     Ok(objects)
 }
 

@@ -15,6 +15,7 @@ use http::{HeaderValue, Request, Response};
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
 use serde_json::{Value, json};
+use tokio::sync::mpsc::error::TryRecvError;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tower::BoxError;
@@ -290,6 +291,9 @@ impl WatchStream {
 
     async fn event(&mut self) -> Option<Bytes> {
         loop {
+            if self.is_over() {
+                return None;
+            }
             if let Some(event) = self.ready_event() {
                 return Some(event);
             }
@@ -309,6 +313,13 @@ impl WatchStream {
         }
     }
 
+    /// Whether it has to end although there may always be something more to send. What belongs to its
+    /// beginning is sent in any case.
+    fn is_over(&self) -> bool {
+        let begun = self.initial.is_empty() && self.missed.is_empty() && self.mark_initial.is_none();
+        begun && (self.shutdown.is_cancelled() || Instant::now() >= self.deadline)
+    }
+
     /// An event that needs no waiting: of the state, of the history, of the queue.
     fn ready_event(&mut self) -> Option<Bytes> {
         if let Some(entry) = self.initial.pop_front() {
@@ -320,7 +331,15 @@ impl WatchStream {
         loop {
             let change = match self.missed.pop_front() {
                 Some(change) => change,
-                None => self.subscription.ready().ok()?,
+                None => match self.subscription.ready() {
+                    Ok(change) => change,
+                    Err(TryRecvError::Empty) => return None,
+                    Err(TryRecvError::Disconnected) => {
+                        // It was cut off, and a bookmark would pass over what was not in the queue.
+                        self.due = None;
+                        return None;
+                    }
+                },
             };
             if let Some(event) = self.take(&change) {
                 return Some(event);
@@ -459,3 +478,7 @@ impl Encoder {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "watch_tests.rs"]
+mod tests;

@@ -21,24 +21,36 @@ use crate::harness::Api;
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
 /// A store whose watches can be broken, and which can lose writes' answers.
-struct Flaky {
-    inner: Embedded,
+pub struct Flaky {
+    pub inner: Embedded,
     /// Breaks the open watch.
     cut: Arc<Notify>,
     /// The next error says that history is gone.
-    compacted: AtomicBool,
+    pub compacted: AtomicBool,
     refuse_watches: AtomicBool,
     lose_answers: AtomicBool,
     /// Nothing is answered any more.
-    hung: AtomicBool,
+    pub hung: AtomicBool,
     /// New Widgets take this long, in milliseconds, until they are in the store.
     slow: AtomicU64,
+    /// The revision takes this long, in milliseconds.
+    pub late: AtomicU64,
+    /// Whether others are said to write too, as in etcd.
+    shared: bool,
 }
 
 impl Flaky {
-    async fn new() -> Arc<Self> {
+    pub async fn new() -> Arc<Self> {
+        let inner = Embedded::open(Arc::new(SimDisk::new(5)), Options::default()).await.unwrap();
+        Self::over(inner, false)
+    }
+
+    /// Another way to the same data.
+    pub fn over(inner: Embedded, shared: bool) -> Arc<Self> {
         Arc::new(Self {
-            inner: Embedded::open(Arc::new(SimDisk::new(5)), Options::default()).await.unwrap(),
+            inner,
+            shared,
+            late: AtomicU64::new(0),
             cut: Arc::default(),
             compacted: AtomicBool::new(false),
             refuse_watches: AtomicBool::new(false),
@@ -46,6 +58,19 @@ impl Flaky {
             hung: AtomicBool::new(false),
             slow: AtomicU64::new(0),
         })
+    }
+
+    /// Changes reach nobody any more.
+    pub async fn hold_watches(&self) {
+        self.refuse_watches.store(true, Ordering::SeqCst);
+        self.cut.notify_one();
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+
+    /// They do again, and have after some time.
+    pub async fn release_watches(&self) {
+        self.refuse_watches.store(false, Ordering::SeqCst);
+        tokio::time::sleep(Duration::from_secs(10)).await;
     }
 
     /// As long as the real one waits for etcd.
@@ -100,7 +125,12 @@ impl Store for Flaky {
 
     async fn revision(&self) -> Result<Revision, StoreError> {
         self.hang().await?;
+        tokio::time::sleep(Duration::from_millis(self.late.load(Ordering::SeqCst))).await;
         self.inner.revision().await
+    }
+
+    fn shared(&self) -> bool {
+        self.shared
     }
 
     async fn compact(&self, revision: Revision) -> Result<(), StoreError> {
@@ -112,7 +142,7 @@ impl Store for Flaky {
     }
 }
 
-async fn api(store: &Arc<Flaky>) -> Api {
+pub async fn api(store: &Arc<Flaky>) -> Api {
     let store: Arc<dyn Store> = Arc::<Flaky>::clone(store);
     Api::over(ServerConfig::default(), store).await
 }
@@ -123,16 +153,13 @@ async fn a_broken_watch_goes_on_where_it_was() {
     let api = api(&store).await;
     let from = api.config_map("a", json!({})).await;
     let mut watch = api.watch(&format!("{MAPS}?watch=1&resourceVersion={from}")).await;
-    store.refuse_watches.store(true, Ordering::SeqCst);
-    store.cut.notify_one();
-    tokio::time::sleep(Duration::from_millis(10)).await;
+    store.hold_watches().await;
     api.config_map("b", json!({})).await;
     // What is written is read, and lists wait for the cache, but not for ever.
     api.get(&format!("{MAPS}/b")).await.expect(200);
     api.get(MAPS).await.expect(504);
     api.get("/readyz").await.expect(500);
-    store.refuse_watches.store(false, Ordering::SeqCst);
-    tokio::time::sleep(Duration::from_secs(10)).await;
+    store.release_watches().await;
     assert_eq!(api.get(MAPS).await.expect(200).names(), ["a", "b"]);
     assert_eq!(watch.brief().await, "ADDED b");
     api.get("/readyz").await.expect(200);
@@ -151,15 +178,12 @@ async fn a_cache_whose_history_is_gone_starts_again() {
     let from = api.config_map("a", json!({})).await;
     bob.get(MAPS).await.expect(200);
     let mut watch = api.watch(&format!("{MAPS}?watch=1&resourceVersion={from}")).await;
-    store.refuse_watches.store(true, Ordering::SeqCst);
-    store.cut.notify_one();
-    tokio::time::sleep(Duration::from_millis(10)).await;
+    store.hold_watches().await;
     api.delete(&format!("{rbac}/clusterrolebindings/bob"), Value::Null).await.expect(200);
     api.config_map("b", json!({})).await;
     store.compacted.store(true, Ordering::SeqCst);
     tokio::time::sleep(Duration::from_secs(10)).await;
-    store.refuse_watches.store(false, Ordering::SeqCst);
-    tokio::time::sleep(Duration::from_secs(10)).await;
+    store.release_watches().await;
     // Who watched is sent away, and told to list again.
     assert_eq!(watch.brief().await, "END");
     let mut late = api.watch(&format!("{MAPS}?watch=1&resourceVersion={from}")).await;

@@ -44,6 +44,7 @@ mod resources;
 mod seeded;
 mod selectors;
 mod several;
+mod stale;
 mod subresources;
 mod validation;
 mod watch_options;

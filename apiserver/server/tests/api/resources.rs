@@ -358,7 +358,8 @@ impl<'a> Subject<'a> {
 
     async fn delete(&self) {
         let path = self.path();
-        let reply = self.api.delete(&path, json!({"gracePeriodSeconds": 0})).await;
+        let options = json!({"gracePeriodSeconds": 0, "propagationPolicy": "Background"});
+        let reply = self.api.delete(&path, options).await;
         assert!(matches!(reply.code, 200 | 202), "{}: {}", self.what(), reply.text);
         if self.entry.plural == "namespaces" {
             // Its finalizers are taken away when it is empty, as the controller does it.
@@ -388,7 +389,8 @@ impl<'a> Subject<'a> {
         }
         self.create().await;
         let path = format!("{}?{OURS}", self.entry.collection());
-        let reply = self.api.delete(&path, json!({"gracePeriodSeconds": 0})).await;
+        let options = json!({"gracePeriodSeconds": 0, "propagationPolicy": "Background"});
+        let reply = self.api.delete(&path, options).await;
         self.expect("deletecollection", reply, 200).await;
         self.gone().await;
     }

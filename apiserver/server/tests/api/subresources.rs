@@ -25,6 +25,38 @@ async fn status_writes_touch_the_status_alone() {
     api.delete(&format!("{DEPLOYMENTS}/web/status"), Value::Null).await.expect(405);
 }
 
+/// What is written below an object says which object it means, as what is written in its place does.
+#[tokio::test(start_paused = true)]
+async fn an_object_of_another_name_or_uid_is_not_meant() {
+    const PODS: &str = "/api/v1/namespaces/default/pods";
+    let api = Api::start().await;
+    let own = api.post(PODS, pod("p")).await.expect(201).body;
+    let namespaces = "/api/v1/namespaces";
+    let namespace = api.post(namespaces, json!({"metadata": {"name": "n"}})).await.expect(201).body;
+    let with = |object: &Value, field: &str, value: &str| {
+        let mut object = object.clone();
+        object["metadata"][field] = value.into();
+        object
+    };
+    for (path, object) in [
+        (format!("{PODS}/p/ephemeralcontainers"), &own),
+        (format!("{PODS}/p/resize"), &own),
+        (format!("{namespaces}/n/finalize"), &namespace),
+    ] {
+        let other = api.put(&path, with(object, "name", "q")).await.expect(400);
+        assert!(other.message().contains("does not match the name on the URL"), "{}", other.text);
+        let former = api.put(&path, with(object, "uid", "u")).await.expect(409);
+        assert!(former.message().contains("UID in precondition: u"), "{}", former.text);
+        api.put(&path, object.clone()).await.expect(200);
+    }
+    let patch = json!({"metadata": {"name": "q"}});
+    api.patch("merge", &format!("{PODS}/p/resize"), patch).await.expect(400);
+    let binding =
+        json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "q"}, "target": {"name": "n"}});
+    let bound = api.post(&format!("{PODS}/p/binding"), binding).await.expect(400);
+    assert_eq!(bound.message(), "name in URL does not match name in Binding object");
+}
+
 #[tokio::test(start_paused = true)]
 async fn scale_reads_and_writes_replicas() {
     let api = Api::start().await;

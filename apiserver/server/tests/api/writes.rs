@@ -1,9 +1,13 @@
 //! Create, update, patch, delete.
 
+use std::time::Duration;
+
 use apiserver_api::builtin;
 use apiserver_api::registry::{Registry, Resource};
+use apiserver_server::ServerConfig;
 use serde_json::{Value, json};
 
+use crate::crds::{establish, widgets};
 use crate::harness::{Api, deployment, pod};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
@@ -35,6 +39,64 @@ async fn names_are_generated() {
     let name = |r: &crate::harness::Reply| r.body["metadata"]["name"].as_str().unwrap().to_owned();
     assert!(name(&one).starts_with("m-") && name(&one).len() == 7);
     assert_ne!(name(&one), name(&two));
+    // One that has both may have been made of the base, so that another try makes another one.
+    let both = json!({"metadata": {"name": name(&one), "generateName": "m-"}});
+    for query in ["", "?dryRun=All"] {
+        let taken = api.post(&format!("{MAPS}{query}"), both.clone()).await.expect(409);
+        assert_eq!(taken.reason(), "AlreadyExists");
+        let message = format!(
+            "configmaps \"{}\" already exists, the server was not able to generate a unique name for the object",
+            name(&one)
+        );
+        assert_eq!(taken.message(), message);
+        assert_eq!(taken.body["details"]["retryAfterSeconds"], 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_dependents_of_a_job_stay_unless_somebody_says_otherwise() {
+    const JOBS: &str = "/apis/batch/v1/namespaces/default/jobs";
+    let api = Api::start().await;
+    let template = json!({"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}});
+    for name in ["a", "b", "c"] {
+        let job = json!({"metadata": {"name": name}, "spec": {"template": template}});
+        api.post(JOBS, job).await.expect(201);
+    }
+    let kept = api.delete(&format!("{JOBS}/a"), Value::Null).await.expect(200);
+    assert_eq!(kept.body["metadata"]["finalizers"], json!(["orphan"]), "{}", kept.text);
+    let warning = kept.headers["warning"].to_str().unwrap();
+    assert!(warning.contains("child pods are preserved by default when jobs are deleted"), "{warning}");
+    let gone = api.delete(&format!("{JOBS}/b"), json!({"propagationPolicy": "Background"})).await.expect(200);
+    assert!(!gone.headers.contains_key("warning"));
+    api.get(&format!("{JOBS}/b")).await.expect(404);
+    let rest = api.delete(JOBS, Value::Null).await.expect(200);
+    assert!(rest.headers.contains_key("warning"));
+    let c = api.get(&format!("{JOBS}/c")).await.expect(200).body;
+    assert_eq!(c["metadata"]["finalizers"], json!(["orphan"]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_grace_of_a_deletion_is_not_the_clients_to_change() {
+    let api = Api::start().await;
+    let mut map = api.post(MAPS, json!({"metadata": {"name": "m", "finalizers": ["example.com/x"]}})).await;
+    map.body["metadata"]["deletionGracePeriodSeconds"] = 5.into();
+    let path = format!("{MAPS}/m");
+    let refused = api.put(&path, map.body.clone()).await.expect(422);
+    assert!(
+        refused
+            .message()
+            .contains("metadata.deletionGracePeriodSeconds: Invalid value: 5: field is immutable"),
+        "{}",
+        refused.text
+    );
+    let going = api.delete(&path, Value::Null).await.expect(200).body;
+    assert_eq!(going["metadata"]["deletionGracePeriodSeconds"], 0);
+    // Who sends back what he has read changes nothing of it, and neither does who leaves it out.
+    api.put(&path, going.clone()).await.expect(200);
+    let mut without = going;
+    without["metadata"].as_object_mut().unwrap().remove("deletionGracePeriodSeconds");
+    let kept = api.put(&path, without).await.expect(200).body;
+    assert_eq!(kept["metadata"]["deletionGracePeriodSeconds"], 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -318,4 +380,21 @@ async fn events_are_one_store_under_two_versions() {
     let core =
         api.get("/api/v1/events?fieldSelector=involvedObject.name%3Dp,source%3Dkubelet").await.expect(200);
     assert_eq!(core.names(), ["e"]);
+}
+
+/// Only what Kubernetes calls an Event is forgotten after a while.
+#[tokio::test(start_paused = true)]
+async fn a_custom_kind_may_be_called_event_and_its_objects_stay() {
+    let config = ServerConfig { event_ttl: Duration::from_secs(60), ..ServerConfig::default() };
+    let api = Api::with(config).await;
+    let mut definition = widgets();
+    definition["metadata"]["name"] = "events.example.com".into();
+    definition["spec"]["names"] = json!({"plural": "events", "kind": "Event"});
+    establish(&api, definition).await;
+    let path = "/apis/example.com/v1/namespaces/default/events";
+    let event = json!({"apiVersion": "example.com/v1", "kind": "Event", "metadata": {"name": "e"},
+        "spec": {"color": "red"}});
+    api.post(path, event).await.expect(201);
+    tokio::time::sleep(Duration::from_secs(180)).await;
+    assert_eq!(api.get(path).await.expect(200).names(), ["e"]);
 }

@@ -124,10 +124,11 @@ pub async fn operations(kind: Kind) {
         sees(&mut watch, "MODIFIED", &names[0]).await;
         sees(&mut watch, "MODIFIED", &names[0]).await;
     }
-    api.delete(&one, json!({"gracePeriodSeconds": 0})).await.expect(200);
+    let options = json!({"gracePeriodSeconds": 0, "propagationPolicy": "Background"});
+    api.delete(&one, options.clone()).await.expect(200);
     sees(&mut watch, "DELETED", &names[0]).await;
     api.get(&one).await.expect(404);
-    api.delete(&selected, json!({"gracePeriodSeconds": 0})).await.expect(200);
+    api.delete(&selected, options).await.expect(200);
     assert_eq!(api.get(&selected).await.body["items"], json!([]));
     for name in &names[1..] {
         sees(&mut watch, "DELETED", name).await;

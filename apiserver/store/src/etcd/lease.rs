@@ -9,7 +9,7 @@ use etcd_client::LeaseClient;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use super::{request, server_message};
+use super::{TIMEOUT, request, server_message};
 use crate::StoreError;
 use crate::limits::{ETCD_LEASE_KEYS, ETCD_LEASE_REUSE_SECONDS};
 
@@ -32,8 +32,15 @@ impl Leases {
         Self { client, current: Arc::default() }
     }
 
-    /// A lease that lasts at least this long.
+    /// A lease that lasts at least this long. Fails with `Unavailable` if there is none in time, however
+    /// many wait.
     pub(super) async fn lease(&self, ttl_seconds: u32) -> Result<i64, StoreError> {
+        tokio::time::timeout(TIMEOUT, self.shared(ttl_seconds)).await.unwrap_or_else(|elapsed| {
+            Err(StoreError::Unavailable { attempted: attempted(ttl_seconds), cause: Some(Box::new(elapsed)) })
+        })
+    }
+
+    async fn shared(&self, ttl_seconds: u32) -> Result<i64, StoreError> {
         // Held over the request on purpose: whoever comes meanwhile shares its lease.
         let mut current = self.current.lock().await;
         let now = Instant::now();
@@ -44,13 +51,12 @@ impl Leases {
         }
         let ttl = i64::from(ttl_seconds);
         let extra = extra_seconds(ttl);
-        let attempted = format!("get a lease of {ttl_seconds} s");
         let ask = || {
             let mut client = self.client.clone();
             async move { client.grant(ttl + extra, None).await }
         };
         // A lease that was granted and not heard of runs out by itself.
-        let granted = request(&attempted, |_| true, ask).await?;
+        let granted = request(&attempted(ttl_seconds), |_| true, ask).await?;
         if extra > 0 {
             let until = now + Duration::from_secs(extra.unsigned_abs());
             current.insert(ttl_seconds, Lease { id: granted.id(), until, keys: 1 });
@@ -65,6 +71,10 @@ impl Leases {
             current.remove(&ttl_seconds);
         }
     }
+}
+
+fn attempted(ttl_seconds: u32) -> String {
+    format!("get a lease of {ttl_seconds} s")
 }
 
 /// How much longer than asked a shared lease lasts: a twentieth, and a minute at most.

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use apiserver_store::etcd::Etcd;
 use apiserver_store::{Range, StoreError};
+use futures::StreamExt;
 
 use crate::Subject;
 use crate::etcd_server::{EtcdCluster, EtcdServer};
@@ -133,4 +134,62 @@ async fn another_prefix_stands_in_the_place_of_registry() {
     let range =
         Range { prefix: "/registry/".to_owned(), after: "/registry/pods/a".to_owned(), ..Range::default() };
     assert_eq!(other.store.list(range).await.unwrap().kvs.len(), 1);
+}
+
+/// Its server lost the others, so it hears of no change, and the watch would be silent for ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs etcd: cargo xtask test"]
+async fn a_watch_at_a_server_without_a_leader_ends() {
+    let mut cluster = EtcdCluster::start().await;
+    let store = Etcd::connect(&cluster.urls()[..1], None).await.unwrap();
+    let subject = Subject { store: Arc::new(store), prefix: "/registry/lonely".to_owned() };
+    let mut watch = subject.watch(0).await.unwrap();
+    let revision = subject.put("a", "1").await;
+    assert_eq!(marks(&events(&mut watch, 1).await), [(revision, "a".to_owned())]);
+    cluster.kill(1);
+    cluster.kill(2);
+    let ended = async {
+        loop {
+            match watch.next().await {
+                Some(Ok(apiserver_store::Notice::Progress(_))) => {}
+                other => return other,
+            }
+        }
+    };
+    let ended = tokio::time::timeout(Duration::from_secs(60), ended).await.expect("it ends");
+    assert!(matches!(ended, Some(Err(StoreError::Unavailable { .. }))), "{ended:?}");
+    // With the others it goes on.
+    cluster.start_again(1);
+    cluster.start_again(2);
+    for _ in 0..100 {
+        if let Ok(mut watch) = subject.watch(revision).await {
+            assert_eq!(marks(&events(&mut watch, 1).await), [(revision, "a".to_owned())]);
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    panic!("it cannot be watched again");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs etcd: cargo xtask test"]
+async fn many_keys_with_a_time_to_live_wait_no_longer_than_one_for_a_server_that_hangs() {
+    let server = EtcdServer::start().await;
+    let store = server.connect().await.unwrap();
+    let subject = Subject { store: Arc::new(store), prefix: "/registry/hung".to_owned() };
+    server.pause();
+    let started = Instant::now();
+    let writes = (0..4).map(|number| {
+        let op = apiserver_store::Op::Put { value: "v".into(), ttl_seconds: 60 };
+        let key = subject.key(&number.to_string());
+        subject.store.write(apiserver_store::Write { key, expected: 0, op })
+    });
+    let results = futures::future::join_all(writes).await;
+    assert!(started.elapsed() < Duration::from_secs(15), "{:?}", started.elapsed());
+    assert!(
+        results.iter().all(|result| matches!(result, Err(StoreError::Unavailable { .. }))),
+        "{results:?}"
+    );
+    server.go_on();
+    apiserver_store::Store::revision(&*subject.store).await.unwrap();
 }

@@ -1,0 +1,92 @@
+use apiserver_api::ambient::Ambient;
+use apiserver_api::builtin;
+use apiserver_store::disk::SimDisk;
+use apiserver_store::embedded::{Embedded, Options};
+use apiserver_store::{Op, Store, Write};
+
+use super::*;
+use crate::query::Query;
+use crate::server::ServerConfig;
+
+/// A watch of ConfigMaps with bookmarks that nobody reads yet.
+async fn unread(server: &Arc<Server>) -> WatchStream {
+    let resource = Arc::clone(server.registry().lookup("", "v1", "configmaps").unwrap());
+    let cache = server.cache(&resource).unwrap();
+    let filter = Filter::parse(&cache, "default", "", &Query::default()).unwrap();
+    let context = Context::internal(Arc::clone(server), "default");
+    let begin = Begin {
+        from: Start::State { least: None },
+        initial: false,
+        mark_initial: false,
+        timeout: Duration::from_secs(600),
+    };
+    let opened = open(&context, &cache, &filter, &begin).await.unwrap();
+    WatchStream {
+        initial: opened.initial,
+        missed: opened.missed,
+        subscription: opened.subscription,
+        filter,
+        encoder: Encoder {
+            wanted: negotiate::wanted(&context.headers, &resource).unwrap(),
+            message: cache.message,
+            rows: None,
+            columns_sent: false,
+            server: Arc::clone(server),
+            open: server.metrics().watch_opened(&resource),
+            resource,
+        },
+        sent: opened.sent,
+        after: opened.after,
+        mark_initial: None,
+        bookmarks: true,
+        next_bookmark: Instant::now() + limits::BOOKMARK_EVERY,
+        due: None,
+        deadline: Instant::now() + begin.timeout,
+        last_bookmark_done: false,
+        shutdown: server.refusing().clone(),
+    }
+}
+
+async fn events(stream: &mut WatchStream) -> Vec<Value> {
+    let mut events = Vec::new();
+    while let Some(event) = stream.event().await {
+        events.push(serde_json::from_slice(&event).unwrap());
+    }
+    events
+}
+
+/// Found by reading: between a look at the queue and a look at how far the cache is, a burst of changes can
+/// overflow the queue. The bookmark that followed said that the client had what it was never sent.
+#[tokio::test(start_paused = true)]
+async fn a_bookmark_never_passes_over_what_a_watcher_was_cut_off_from() {
+    let store = Embedded::open(Arc::new(SimDisk::new(1)), Options::default()).await.unwrap();
+    let store: Arc<dyn Store> = Arc::new(store);
+    let config = ServerConfig::default();
+    let server = Server::new(config, Arc::clone(&store), builtin::registry(), Ambient::system()).unwrap();
+    server.start();
+    server.ready().await;
+    let (mut slow, mut quick) = (unread(&server).await, unread(&server).await);
+    let put = |number: usize| {
+        let name = format!("m{number}");
+        let value = json!({"kind": "ConfigMap", "apiVersion": "v1",
+            "metadata": {"name": name, "namespace": "default"}});
+        let op = Op::Put { value: value.to_string().into(), ttl_seconds: 0 };
+        store.write(Write { key: format!("/registry/configmaps/default/{name}"), expected: 0, op })
+    };
+    put(0).await.unwrap();
+    server.fresh().await.unwrap();
+    // Nothing is lost to one whose queue has room.
+    quick.due = Some(server.caches().passed());
+    for expected in ["ADDED", "BOOKMARK"] {
+        let event: Value = serde_json::from_slice(&quick.event().await.unwrap()).unwrap();
+        assert_eq!(event["type"], expected);
+    }
+    for number in 1..limits::WATCHER_QUEUE + 10 {
+        put(number).await.unwrap();
+    }
+    let passed = server.fresh().await.unwrap();
+    slow.due = Some(passed);
+    let seen = events(&mut slow).await;
+    assert_eq!(seen.len(), limits::WATCHER_QUEUE, "the end is {:?}", seen.last());
+    assert!(seen.iter().all(|event| event["type"] == "ADDED"));
+}
