@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use apiserver_api::columns;
 use apiserver_api::error::ApiError;
 use apiserver_api::registry::Resource;
 use apiserver_api::time;
@@ -98,7 +99,13 @@ impl Rows {
 
     /// The row of an object.
     pub fn row(&self, object: &Value) -> Value {
-        json!({"cells": (self.resource.cells)(object, self.now), "object": self.include.of_row(object, self.meta)})
+        let cells = (self.resource.cells)(object, self.now);
+        let mut row = json!({"cells": cells, "object": self.include.of_row(object, self.meta)});
+        let Resource { group, plural, .. } = &*self.resource;
+        if let Some(conditions) = columns::row_conditions(group, plural, object) {
+            row["conditions"] = conditions;
+        }
+        row
     }
 
     /// A table of one object. Later events of a watch name no columns.

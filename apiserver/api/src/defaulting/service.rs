@@ -111,14 +111,17 @@ pub fn prepare_update_service(new: &mut Value, old: &Value) {
         if has_health_check(before) && !has_health_check(spec) {
             drop_unchanged(spec, &["healthCheckNodePort"]);
         }
-        let external_name = is(spec, "type", "ExternalName");
-        if external_name && !was("ExternalName") {
-            let keys = ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy", "internalTrafficPolicy"];
-            drop_unchanged(spec, &keys);
-        } else if was("ExternalName") && !external_name {
-            drop_unchanged(spec, &["externalName"]);
+        // Other fields stay: nobody gave them to the Service.
+        if is(spec, "type", "ExternalName") && !was("ExternalName") {
+            drop_unchanged(spec, &["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"]);
         }
     });
+    // What a balancer has given goes at once, however long the balancer takes.
+    if new.pointer("/spec/type") != Some(&json!("LoadBalancer"))
+        && let Some(balancer) = new.pointer_mut("/status/loadBalancer")
+    {
+        *balancer = json!({});
+    }
 }
 
 /// Defaults of an Endpoints object.

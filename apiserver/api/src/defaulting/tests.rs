@@ -220,6 +220,19 @@ fn a_service_that_changes_type_loses_what_the_old_type_had() {
     let mut same = old.clone();
     service::prepare_update_service(&mut same, &old);
     assert_eq!(same, old);
+    // What others than the server wrote stays, and what a balancer wrote goes.
+    let mut balanced = old.clone();
+    balanced["spec"]["type"] = json!("LoadBalancer");
+    balanced["spec"]["internalTrafficPolicy"] = json!("Local");
+    balanced["status"] = json!({"loadBalancer": {"ingress": [{"ip": "192.0.2.1"}]}, "conditions": []});
+    let mut named = balanced.clone();
+    service::prepare_update_service(&mut named, &balanced);
+    assert_eq!(named, balanced);
+    named["spec"]["type"] = json!("ExternalName");
+    service::prepare_update_service(&mut named, &balanced);
+    let spec = json!({"type": "ExternalName", "internalTrafficPolicy": "Local", "ports": [{"port": 80}]});
+    assert_eq!(named["spec"], spec);
+    assert_eq!(named["status"], json!({"loadBalancer": {}, "conditions": []}));
     // Who asks for another number hears that there can be none.
     let mut other = old.clone();
     other["spec"]["type"] = json!("ClusterIP");

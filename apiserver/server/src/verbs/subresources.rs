@@ -137,8 +137,36 @@ async fn to_node(context: &Context, resource: &Arc<Resource>, request: Request<B
         None => (info.name.as_str(), None),
     };
     let node = storage::require(server, resource, "", name).await?.object;
-    // The path goes on as it came, still encoded.
-    let path = request.uri().path().split_once("/proxy").map_or("", |(_, path)| path);
+    // `/api/v1/nodes/NAME/proxy`; what follows goes on as it came, still encoded.
+    let path = behind(request.uri().path(), 5);
     let target = streams::node_target(&node, port, path, request.uri().query())?;
     streams::proxy(server.kubelets()?, target, request).await
+}
+
+/// What follows so many parts of a path, with the slash before it.
+fn behind(path: &str, parts: usize) -> &str {
+    let mut rest = path;
+    for _ in 0..parts {
+        let begin = rest.trim_start_matches('/');
+        rest = begin.find('/').map_or("", |end| &begin[end..]);
+    }
+    rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::behind;
+
+    #[test]
+    fn paths_go_on_behind_the_proxy_of_any_node() {
+        for (path, rest) in [
+            ("/api/v1/nodes/n/proxy", ""),
+            ("/api/v1/nodes/n/proxy/", "/"),
+            ("/api/v1/nodes/n:10255/proxy/a%2Fb//c/", "/a%2Fb//c/"),
+            ("/api/v1/nodes/proxy/proxy/proxy", "/proxy"),
+            ("//api/v1/nodes//n/proxy/x", "/x"),
+        ] {
+            assert_eq!(behind(path, 5), rest, "{path}");
+        }
+    }
 }
