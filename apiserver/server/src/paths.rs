@@ -8,9 +8,7 @@ use apiserver_api::error::ApiError;
 use apiserver_api::{openapi, protobuf};
 use bytes::Bytes;
 use flate2::read::GzDecoder;
-use http::header::{
-    CACHE_CONTROL, CONTENT_ENCODING, ETAG, EXPIRES, IF_NONE_MATCH, LOCATION, VARY,
-};
+use http::header::{CACHE_CONTROL, CONTENT_ENCODING, ETAG, EXPIRES, IF_NONE_MATCH, LOCATION, VARY};
 use http::{HeaderValue, Method, Response, StatusCode};
 use serde_json::{Value, json};
 

@@ -49,8 +49,7 @@ pub fn of_scale(context: &Context, scale: &Value, meta: &str) -> Result<Value, A
     let include = Include::of(context)?;
     let head = [("Name", "string"), ("Desired", "integer"), ("Available", "integer"), ("Age", "string")];
     let columns = head.map(|(name, kind)| {
-        let format = if name == "Name" { "name" } else { "" };
-        json!({"name": name, "type": kind, "format": format, "priority": 0,
+        json!({"name": name, "type": kind, "format": "", "priority": 0,
                "description": format!("{name} of the scale")})
     });
     let metadata = &scale["metadata"];

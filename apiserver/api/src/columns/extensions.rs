@@ -200,7 +200,6 @@ const CANDIDATES: Layout = Layout {
         ("LeaseName", "string", 0, "Lease that it stands for"),
         ("BinaryVersion", "string", 0, "Version of its program"),
         ("EmulationVersion", "string", 0, "Version that it behaves like"),
-        ("Strategy", "string", 0, "How the holder should be chosen"),
         AGE,
     ],
     cells: |object, now| {
@@ -210,7 +209,6 @@ const CANDIDATES: Layout = Layout {
             text("leaseName"),
             text("binaryVersion"),
             text("emulationVersion"),
-            text("strategy"),
             age(object, now),
         ]
     },
