@@ -71,7 +71,7 @@ fn resource(entry: Entry) -> Resource {
         subresources: entry
             .subresources
             .iter()
-            .filter_map(|(name, verbs)| subresource(name, verbs))
+            .filter_map(|(name, verbs)| subresource(&entry.plural, name, verbs))
             .collect(),
         short_names: row.short_names.iter().map(ToString::to_string).collect(),
         categories: row.category.iter().map(ToString::to_string).collect(),
@@ -206,10 +206,20 @@ const SUBRESOURCE_KINDS: &[(&str, &str, &str, &str)] = &[
     ("portforward", "PodPortForwardOptions", "", "v1"),
 ];
 
-/// Subresources of their parent's own kind. `proxy` is missing: it has no verb of its own.
+/// Options of a request that is passed on, by the plural of what it is passed on to.
+const PROXY_KINDS: &[(&str, &str)] =
+    &[("nodes", "NodeProxyOptions"), ("pods", "PodProxyOptions"), ("services", "ServiceProxyOptions")];
+
+/// Subresources of their parent's own kind.
 const OWN_SUBRESOURCES: &[&str] = &["approval", "ephemeralcontainers", "finalize", "log", "resize", "status"];
 
-fn subresource(name: &str, names: &[String]) -> Option<Subresource> {
+fn subresource(plural: &str, name: &str, names: &[String]) -> Option<Subresource> {
+    if name == "proxy" {
+        let (_, kind) = PROXY_KINDS.iter().find(|(parent, _)| *parent == plural)?;
+        // Every method is passed on.
+        let verbs = vec![Verb::Create, Verb::Delete, Verb::Get, Verb::Patch, Verb::Update];
+        return Some(Subresource { name: "proxy", kind, group: "", version: "v1", verbs });
+    }
     let (name, kind, group, version) = SUBRESOURCE_KINDS
         .iter()
         .copied()

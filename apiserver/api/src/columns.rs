@@ -29,6 +29,15 @@ pub struct Layout {
     pub cells: fn(&Value, jiff::Timestamp) -> Vec<Value>,
 }
 
+/// What a row says of its object beside the cells (`TableRowCondition`): whether a pod has ended, by
+/// which clients leave such rows out.
+pub fn row_conditions(group: &str, plural: &str, object: &Value) -> Option<Value> {
+    match (group, plural) {
+        ("", "pods") => pod::ended(object),
+        _ => None,
+    }
+}
+
 /// A column: name, OpenAPI type, priority, description.
 type Head = (&'static str, &'static str, u8, &'static str);
 
@@ -114,6 +123,13 @@ pub fn layout(group: &str, plural: &str) -> Layout {
 
 fn name(object: &Value) -> Value {
     json!(meta::name(object))
+}
+
+/// The name, and that it is the class of those that name none where one of these annotations says so.
+fn marked(object: &Value, annotations: &[&str]) -> Value {
+    let default = annotations.iter().any(|key| meta::annotation(object, key) == Some("true"));
+    let mark = if default { " (default)" } else { "" };
+    json!(format!("{}{mark}", meta::name(object)))
 }
 
 fn age(object: &Value, now: jiff::Timestamp) -> Value {

@@ -292,6 +292,11 @@ pub(crate) fn items<'a>(object: &'a Value, key: &str) -> &'a [Value] {
 
 /// A `metav1.LabelSelector`.
 pub(crate) fn label_selector(selector: Option<&Value>, path: &str, errors: &mut Errors) {
+    lenient_selector(selector, false, path, errors);
+}
+
+/// [`label_selector`] whose expressions, if `lenient`, may compare with what is no value of a label.
+pub(crate) fn lenient_selector(selector: Option<&Value>, lenient: bool, path: &str, errors: &mut Errors) {
     let Some(selector) = selector.filter(|s| !s.is_null()) else { return };
     let mut found = Vec::new();
     metadata::labels(selector.get("matchLabels"), &format!("{path}.matchLabels"), &mut found);
@@ -319,6 +324,9 @@ pub(crate) fn label_selector(selector: Option<&Value>, path: &str, errors: &mut 
         }
         let key = text(expression, "key");
         errors.faults(&format!("{path}.key"), key, names::qualified_name(key));
+        if lenient {
+            continue;
+        }
         for (index, value) in items(expression, "values").iter().filter_map(Value::as_str).enumerate() {
             errors.faults(&format!("{path}.values[{index}]"), value, names::label_value(value));
         }

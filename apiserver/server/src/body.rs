@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 use serde_saphyr::DuplicateKeyPolicy;
 use tower::BoxError;
 
-use crate::{limits, text};
+use crate::{limits, syntax, text};
 
 /// The body of requests and answers.
 pub type Body = UnsyncBoxBody<Bytes, BoxError>;
@@ -306,7 +306,8 @@ pub fn json(bytes: &[u8]) -> Result<(Value, bool), ApiError> {
 }
 
 fn parse(bytes: &[u8]) -> Result<(Value, bool), String> {
-    noting(bytes).map_err(|error| format!("couldn't get version/kind; json parse error: {}", syntax(&error)))
+    noting(bytes)
+        .map_err(|error| format!("couldn't get version/kind; json parse error: {}", misread(bytes, &error)))
 }
 
 /// A JSON value and whether a field is repeated in it, of a text in which what is no Unicode is replaced
@@ -318,9 +319,14 @@ pub fn noting(bytes: &[u8]) -> Result<(Value, bool), serde_json::Error> {
     })
 }
 
-/// What is wrong with a text that is no JSON.
-pub fn syntax(error: &serde_json::Error) -> String {
-    if error.is_eof() { "unexpected end of JSON input".to_owned() } else { error.to_string() }
+/// What is wrong with a text that was not read as JSON.
+pub fn misread(text: &[u8], error: &serde_json::Error) -> String {
+    // The parser's own words are for what follows the grammar and is too much for it.
+    let words = || match error.to_string() {
+        why if why.starts_with("recursion limit exceeded") => "exceeded max depth".to_owned(),
+        why => why,
+    };
+    syntax::fault(text).unwrap_or_else(words)
 }
 
 /// The beginning of a body, as hexadecimal digits where it does not look like an object.
@@ -343,7 +349,7 @@ pub fn yaml(bytes: &[u8], duplicate_keys: DuplicateKeyPolicy) -> Result<Value, A
 /// Reads a text. The parser recurses and takes several KiB a level, more than the stack of a task
 /// holds for the deepest text that is allowed: such a text is read once more on a stack of its own.
 fn read_yaml(bytes: &[u8], duplicate_keys: DuplicateKeyPolicy) -> Result<Value, String> {
-    let text = std::str::from_utf8(bytes).map_err(|_| "invalid UTF-8 octet".to_owned())?;
+    let text = text::of_yaml(bytes)?;
     let text = first_document(text);
     match yaml_within(text, limits::YAML_SHALLOW, duplicate_keys) {
         Err(Misread::TooDeep) => {}

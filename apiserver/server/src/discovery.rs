@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::negotiate;
+use crate::respond;
 use crate::verbs::no_such_resource;
 
 /// A document with its hash.
@@ -26,10 +27,11 @@ pub struct Document {
 impl Document {
     /// A document in JSON.
     pub fn new(value: &Value) -> Self {
-        Self::of(Bytes::from(value.to_string()))
+        Self::of(Bytes::from(respond::line(value)))
     }
 
-    fn of(bytes: Bytes) -> Self {
+    /// A document of these bytes.
+    pub fn of(bytes: Bytes) -> Self {
         let digest = Sha256::digest(&bytes);
         let etag = digest.iter().map(|byte| format!("{byte:02X}")).collect();
         Self { bytes, etag }
@@ -248,7 +250,8 @@ fn resource_list(group: &str, version: &str, resources: &[&Resource]) -> Value {
                 "name": format!("{}/{}", resource.plural, sub.name), "singularName": "",
                 "namespaced": resource.namespaced, "kind": kind_of(resource, sub), "verbs": verbs(&sub.verbs),
             });
-            if !sub.version.is_empty() {
+            // Said where it is not that of the list.
+            if !sub.version.is_empty() && (sub.group, sub.version) != (group, version) {
                 entry["group"] = sub.group.into();
                 entry["version"] = sub.version.into();
             }

@@ -48,6 +48,7 @@ mod server;
 mod services;
 mod storage;
 pub mod stored;
+mod syntax;
 mod table;
 mod text;
 mod verbs;

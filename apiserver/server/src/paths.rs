@@ -8,9 +8,7 @@ use apiserver_api::error::ApiError;
 use apiserver_api::{openapi, protobuf};
 use bytes::Bytes;
 use flate2::read::GzDecoder;
-use http::header::{
-    CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, ETAG, EXPIRES, IF_NONE_MATCH, LOCATION, VARY,
-};
+use http::header::{CACHE_CONTROL, CONTENT_ENCODING, ETAG, EXPIRES, IF_NONE_MATCH, LOCATION, VARY};
 use http::{HeaderValue, Method, Response, StatusCode};
 use serde_json::{Value, json};
 
@@ -187,7 +185,7 @@ fn preferred(context: &Context, accepted: &[&str], media: &'static str) -> Resul
 }
 
 fn openapi_v3_index(context: &Context) -> Answer {
-    let index = Document::new(&context.server.documents().v3_index());
+    let index = Document::of(Bytes::from(context.server.documents().v3_index().to_string()));
     if matches_etag(context, &index.etag) {
         return Ok(not_modified(&index.etag));
     }
@@ -360,9 +358,8 @@ fn state(server: &Server, store_bytes: Option<u64>, taken: metrics::Taken) -> me
 fn tokens(context: &Context, path: &str) -> Answer {
     let issuer = context.server.issuer().ok_or_else(no_such_resource)?;
     if path == "/openid/v1/jwks" {
-        let mut response = respond::json(200, &issuer.jwks());
-        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/jwk-set+json"));
-        return Ok(response);
+        return Ok(respond::bytes(200, "application/jwk-set+json", issuer.jwks().to_string()));
     }
-    Ok(respond::json(200, &issuer.discovery(&context.server.config().external_url)))
+    let about = issuer.discovery(&context.server.config().external_url);
+    Ok(respond::bytes(200, JSON, about.to_string()))
 }

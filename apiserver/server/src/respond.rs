@@ -6,7 +6,7 @@ use std::sync::Arc;
 use apiserver_api::error::{ApiError, status_text};
 use apiserver_api::protobuf;
 use apiserver_api::registry::Resource;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use futures::stream;
@@ -30,7 +30,25 @@ pub type Answer = Result<Response<Body>, ApiError>;
 
 /// JSON with a status code.
 pub fn json(code: u16, value: &Value) -> Response<Body> {
-    bytes(code, "application/json", value.to_string())
+    bytes(code, "application/json", line(value))
+}
+
+/// JSON as Kubernetes' encoder writes it: with a line's end behind it.
+pub fn line(value: &Value) -> String {
+    let mut text = value.to_string();
+    text.push('\n');
+    text
+}
+
+/// [`line`] of an object that is encoded already, without a copy where there is room for it.
+fn ended(object: Bytes) -> Bytes {
+    let mut text = object.try_into_mut().unwrap_or_else(|shared| {
+        let mut copy = BytesMut::with_capacity(shared.len() + 1);
+        copy.extend_from_slice(&shared);
+        copy
+    });
+    text.extend_from_slice(b"\n");
+    text.freeze()
 }
 
 /// Bytes with a media type.
@@ -79,7 +97,8 @@ pub fn success(code: u16, resource: &Resource, name: &str, uid: &str) -> Respons
 pub fn object(context: &Context, resource: &Resource, code: u16, object: Bytes) -> Answer {
     let wanted = negotiate::wanted(&context.headers, resource)?.of_one(resource)?;
     if wanted.shape == Shape::Object && wanted.format == Format::Json {
-        return Ok(compressed(context, bytes(code, "application/json", Bytes::clone(&object)), object));
+        let text = ended(object);
+        return Ok(compressed(context, bytes(code, "application/json", Bytes::clone(&text)), text));
     }
     let value: Value = serde_json::from_slice(&object)
         .map_err(|error| ApiError::internal(format!("an object cannot be decoded: {error}")))?;
@@ -95,7 +114,7 @@ pub fn object(context: &Context, resource: &Resource, code: u16, object: Bytes) 
 /// A value in the format agreed on.
 pub fn encoded(format: Format, value: &Value) -> Result<Bytes, ApiError> {
     match format {
-        Format::Json => Ok(Bytes::from(value.to_string())),
+        Format::Json => Ok(Bytes::from(line(value))),
         Format::Yaml => serde_saphyr::to_string(value)
             .map(Bytes::from)
             .map_err(|error| ApiError::internal(format!("the object cannot be written as YAML: {error}"))),
@@ -205,7 +224,7 @@ fn indented(body: Body) -> Body {
 }
 
 /// A body compressed as it comes.
-fn zipped(body: Body) -> Body {
+pub fn zipped(body: Body) -> Body {
     let zip = GzEncoder::new(Vec::new(), Compression::fast());
     let pieces = stream::unfold((body, Some(zip)), |(mut body, zip)| async move {
         let mut zip = zip?;
@@ -226,6 +245,8 @@ fn zipped(body: Body) -> Body {
                 let out = Frame::data(Bytes::from(std::mem::take(zip.get_mut())));
                 return Some((Ok(out), (body, Some(zip))));
             }
+            // Others have their turn between the pieces.
+            tokio::task::yield_now().await;
         }
     });
     StreamBody::new(pieces).boxed_unsync()
@@ -244,6 +265,10 @@ struct Indent {
 impl Indent {
     fn put(&mut self, data: &[u8], out: &mut Vec<u8>) {
         for &byte in data {
+            // The line's end behind it goes.
+            if self.depth == 0 && byte == b'\n' {
+                continue;
+            }
             if self.in_text {
                 self.in_text = self.escaped || byte != b'"';
                 self.escaped = !self.escaped && byte == b'\\';
@@ -294,7 +319,7 @@ mod tests {
     #[test]
     fn json_is_indented_however_it_is_cut() {
         let value = json!({"a": [], "b": {}, "c": [1, {"x": "}\\\"],{:\\"}], "d": "é", "e": [[null, true]]});
-        let text = value.to_string();
+        let text = line(&value);
         let whole = serde_json::to_string_pretty(&value).unwrap();
         for cut in 0..text.len() {
             let (mut indent, mut out) = (Indent::default(), Vec::new());

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use apiserver_api::columns;
 use apiserver_api::error::ApiError;
 use apiserver_api::registry::Resource;
 use apiserver_api::time;
@@ -48,8 +49,7 @@ pub fn of_scale(context: &Context, scale: &Value, meta: &str) -> Result<Value, A
     let include = Include::of(context)?;
     let head = [("Name", "string"), ("Desired", "integer"), ("Available", "integer"), ("Age", "string")];
     let columns = head.map(|(name, kind)| {
-        let format = if name == "Name" { "name" } else { "" };
-        json!({"name": name, "type": kind, "format": format, "priority": 0,
+        json!({"name": name, "type": kind, "format": "", "priority": 0,
                "description": format!("{name} of the scale")})
     });
     let metadata = &scale["metadata"];
@@ -98,7 +98,13 @@ impl Rows {
 
     /// The row of an object.
     pub fn row(&self, object: &Value) -> Value {
-        json!({"cells": (self.resource.cells)(object, self.now), "object": self.include.of_row(object, self.meta)})
+        let cells = (self.resource.cells)(object, self.now);
+        let mut row = json!({"cells": cells, "object": self.include.of_row(object, self.meta)});
+        let Resource { group, plural, .. } = &*self.resource;
+        if let Some(conditions) = columns::row_conditions(group, plural, object) {
+            row["conditions"] = conditions;
+        }
+        row
     }
 
     /// A table of one object. Later events of a watch name no columns.

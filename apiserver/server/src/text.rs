@@ -1,5 +1,6 @@
 //! Texts that are no Unicode. Go's JSON decoder puts U+FFFD in the place of each byte that belongs to no
-//! character, and of each half of a surrogate pair without the other, and goes on.
+//! character, and of each half of a surrogate pair without the other, and goes on; its YAML decoder refuses
+//! them.
 
 use std::borrow::Cow;
 
@@ -60,6 +61,47 @@ fn escaped(text: &str) -> Option<u32> {
     digits.bytes().all(|byte| byte.is_ascii_hexdigit()).then(|| u32::from_str_radix(digits, 16).ok())?
 }
 
+/// The text of a YAML body without its mark of the byte order; for what is no Unicode, or a character that
+/// cannot stand in YAML, the words of Go's reader.
+pub fn of_yaml(bytes: &[u8]) -> Result<&str, String> {
+    let bytes = bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(bytes);
+    match std::str::from_utf8(bytes) {
+        Ok(text) if text.chars().all(is_printable) => Ok(text),
+        Ok(_) => Err("control characters are not allowed".to_owned()),
+        Err(error) => {
+            let (valid, rest) = bytes.split_at(error.valid_up_to());
+            // What is read first is told.
+            let controls = std::str::from_utf8(valid).is_ok_and(|text| !text.chars().all(is_printable));
+            let why = if controls { "control characters are not allowed" } else { octets(rest) };
+            Err(why.to_owned())
+        }
+    }
+}
+
+/// Whether YAML 1.1 has the character (section 5.1); a mark of the byte order may only begin the text.
+fn is_printable(c: char) -> bool {
+    matches!(c, '\t' | '\n' | '\r' | ' '..='~' | '\u{85}' | '\u{a0}'..='\u{d7ff}' | '\u{e000}'..='\u{fefe}'
+        | '\u{ff00}'..='\u{fffd}' | '\u{10000}'..)
+}
+
+/// What is wrong with octets that begin no character.
+fn octets(rest: &[u8]) -> &'static str {
+    let width = match rest.first() {
+        Some(0xc0..=0xdf) => 2,
+        Some(0xe0..=0xef) => 3,
+        Some(0xf0..=0xf7) => 4,
+        _ => return "invalid leading UTF-8 octet",
+    };
+    let Some(octets) = rest.get(..width) else { return "incomplete UTF-8 octet sequence" };
+    if octets[1..].iter().any(|octet| octet & 0xc0 != 0x80) {
+        return "invalid trailing UTF-8 octet";
+    }
+    let lead = u32::from(octets[0]) & (0x7f >> width);
+    let value = octets[1..].iter().fold(lead, |value, octet| value << 6 | u32::from(octet & 0x3f));
+    let least = [0x80, 0x800, 0x10000][width - 2];
+    if value < least { "invalid length of a UTF-8 sequence" } else { "invalid Unicode character" }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -79,6 +121,27 @@ mod tests {
             (b"\"\\", None),
         ] {
             assert_eq!(replaced(sent).as_deref(), read.map(str::as_bytes), "{}", sent.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn yaml_is_text_that_can_be_printed() {
+        for (bytes, read) in [
+            (&b"a: b\r\n\t"[..], Ok("a: b\r\n\t")),
+            ("\u{feff}a: \u{e9}\u{1f600}".as_bytes(), Ok("a: \u{e9}\u{1f600}")),
+            (b"a: \xff", Err("invalid leading UTF-8 octet")),
+            (b"a: \x80", Err("invalid leading UTF-8 octet")),
+            (b"a: \xe2\x82", Err("incomplete UTF-8 octet sequence")),
+            (b"a: \xe2\x82\x28", Err("invalid trailing UTF-8 octet")),
+            (b"a: \xc0\x80", Err("invalid length of a UTF-8 sequence")),
+            (b"a: \xed\xa0\x80", Err("invalid Unicode character")),
+            (b"a: \xf7\xbf\xbf\xbf", Err("invalid Unicode character")),
+            (b"a: \x01", Err("control characters are not allowed")),
+            (b"a: \x7f", Err("control characters are not allowed")),
+            (b"\x01 \xff", Err("control characters are not allowed")),
+            ("a: \u{feff}".as_bytes(), Err("control characters are not allowed")),
+        ] {
+            assert_eq!(of_yaml(bytes), read.map_err(str::to_owned), "{}", bytes.escape_ascii());
         }
     }
 }

@@ -57,6 +57,10 @@ async fn answer(mut request: Request<Incoming>) -> Result<Response<Full<Bytes>>,
         assert_eq!(uri, "/containerLogs/default/p/c?tailLines=2");
         return Ok(Response::new(Full::from("lines\n")));
     }
+    if uri.starts_with("/stats/") {
+        let said = format!("{} {uri}", request.method());
+        return Ok(Response::new(Full::from(said)));
+    }
     assert!(uri.starts_with("/exec/default/p/c?"), "{uri}");
     assert!(!request.headers().contains_key("authorization"));
     let key = derive_accept_key(request.headers()["sec-websocket-key"].as_bytes());
@@ -132,6 +136,15 @@ async fn logs_and_exec_reach_the_node() {
     pki.write_kubeconfig(&kubeconfig, &format!("https://{address}"), "t", &Subject::admin()).unwrap();
     let client = connect(&kubeconfig).await.unwrap();
     populate(&client).await;
+
+    // What a node serves beside: `kubectl get --raw`.
+    for (method, path, reached) in [
+        ("GET", "/api/v1/nodes/n/proxy/stats/summary?only=cpu", "GET /stats/summary?only=cpu"),
+        ("POST", "/api/v1/nodes/n:10250/proxy/stats/x/", "POST /stats/x/"),
+    ] {
+        let request = Request::builder().method(method).uri(path).body(Vec::new()).unwrap();
+        assert_eq!(client.request_text(request).await.unwrap(), reached);
+    }
 
     let pods: Api<Pod> = Api::default_namespaced(client);
     let log = pods.logs("p", &LogParams { tail_lines: Some(2), ..LogParams::default() }).await.unwrap();

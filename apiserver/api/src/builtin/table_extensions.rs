@@ -36,12 +36,14 @@ pub(super) static ROWS: &[Row] = &[
         plural: "mutatingwebhookconfigurations",
         default: d_extensions::mutating_webhooks,
         validate: admission::mutating_webhooks,
+        validate_change: Some(admission::mutating_webhooks_change),
         ..ADMISSION
     },
     Row {
         plural: "validatingwebhookconfigurations",
         default: d_extensions::validating_webhooks,
         validate: admission::validating_webhooks,
+        validate_change: Some(admission::validating_webhooks_change),
         ..ADMISSION
     },
     Row {

@@ -100,12 +100,14 @@ fn event(object: &Value, now: jiff::Timestamp) -> Vec<Value> {
     };
     let times = object.pointer("/series/count").or_else(|| object.get("count"));
     let times = times.and_then(Value::as_i64).unwrap_or(1).max(1);
-    let component = match meta::text(object, "/source/component") {
-        "" => meta::text(object, "/reportingComponent"),
-        component => component,
+    let first_of = |pointers: [&str; 2]| {
+        pointers.into_iter().map(|pointer| meta::text(object, pointer)).find(|text| !text.is_empty())
     };
-    let host = meta::text(object, "/source/host");
-    let source = if host.is_empty() { component.to_owned() } else { format!("{component}, {host}") };
+    let component = first_of(["/source/component", "/reportingComponent"]).unwrap_or_default();
+    let source = match first_of(["/source/host", "/reportingInstance"]) {
+        Some(instance) => format!("{component}, {instance}"),
+        None => component.to_owned(),
+    };
     let involved = &object["involvedObject"];
     let mut target = meta::text(involved, "/kind").to_lowercase();
     if !meta::text(involved, "/name").is_empty() {
@@ -221,7 +223,7 @@ pub(super) const SIGNING_REQUESTS: Layout = Layout {
             name(object),
             age(object, now),
             text_or(object, "/spec/signerName", NONE),
-            text_or(object, "/spec/username", NONE),
+            text_or(object, "/spec/username", ""),
             json!(seconds.map_or(NONE.to_owned(), time::human)),
             json!(signing_state(object)),
         ]

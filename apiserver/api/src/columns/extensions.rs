@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{AGE, DEFAULT, Layout, NAME, NONE, UNSET, age, condition, count, name, number, text_or};
+use super::{AGE, DEFAULT, Layout, NAME, NONE, UNSET, age, condition, count, marked, name, number, text_or};
 use crate::meta;
 use crate::selector::LabelSelector;
 
@@ -127,8 +127,8 @@ const FLOW_SCHEMAS: Layout = Layout {
         let dangling = condition(object, "Dangling").map_or("?", |c| meta::text(c, "/status"));
         vec![
             name(object),
-            text_or(object, "/spec/priorityLevelConfiguration/name", NONE),
-            json!(number(object, "/spec/matchingPrecedence").to_string()),
+            text_or(object, "/spec/priorityLevelConfiguration/name", ""),
+            number(object, "/spec/matchingPrecedence"),
             text_or(object, "/spec/distinguisherMethod/type", NONE),
             age(object, now),
             json!(dangling),
@@ -147,16 +147,16 @@ const LEVELS: Layout = Layout {
         AGE,
     ],
     cells: |object, now| {
-        let shown = |pointer: &str| {
-            let number = object.pointer(pointer).and_then(Value::as_i64);
-            json!(number.map_or(NONE.to_owned(), |number| number.to_string()))
+        // A level that is exempt shows no seats, although it has some.
+        let shown = |pointer: &str| match object.pointer(pointer) {
+            Some(Value::Number(number)) => json!(number),
+            _ => json!(NONE),
         };
         let queuing = |field: &str| shown(&format!("/spec/limited/limitResponse/queuing/{field}"));
-        let kind = if meta::text(object, "/spec/type") == "Exempt" { "exempt" } else { "limited" };
         vec![
             name(object),
             text_or(object, "/spec/type", ""),
-            shown(&format!("/spec/{kind}/nominalConcurrencyShares")),
+            shown("/spec/limited/nominalConcurrencyShares"),
             queuing("queues"),
             queuing("handSize"),
             queuing("queueLengthLimit"),
@@ -200,7 +200,6 @@ const CANDIDATES: Layout = Layout {
         ("LeaseName", "string", 0, "Lease that it stands for"),
         ("BinaryVersion", "string", 0, "Version of its program"),
         ("EmulationVersion", "string", 0, "Version that it behaves like"),
-        ("Strategy", "string", 0, "How the holder should be chosen"),
         AGE,
     ],
     cells: |object, now| {
@@ -210,7 +209,6 @@ const CANDIDATES: Layout = Layout {
             text("leaseName"),
             text("binaryVersion"),
             text("emulationVersion"),
-            text("strategy"),
             age(object, now),
         ]
     },
@@ -255,7 +253,10 @@ const MIGRATIONS: Layout = Layout {
 
 const ATTRIBUTES: Layout = Layout {
     head: &[NAME, ("DriverName", "string", 0, "Driver that the attributes are for"), AGE],
-    cells: |object, now| vec![name(object), text_or(object, "/driverName", ""), age(object, now)],
+    cells: |object, now| {
+        let key = "volumeattributesclass.alpha.kubernetes.io/is-default-class";
+        vec![marked(object, &[key]), text_or(object, "/driverName", ""), age(object, now)]
+    },
 };
 
 const CAPACITIES: Layout = Layout {

@@ -40,16 +40,24 @@ pub(super) const INGRESSES: Layout = Layout {
     },
 };
 
+/// So many hosts are shown; of what comes behind them the rules are counted, whether they name a host
+/// or not.
+const HOSTS: usize = 3;
+
 fn hosts(object: &Value) -> String {
-    let hosts: Vec<&str> = meta::list(object, "/spec/rules")
-        .iter()
-        .map(|r| meta::text(r, "/host"))
-        .filter(|h| !h.is_empty())
-        .collect();
-    match hosts.len() {
-        0 => "*".to_owned(),
-        n if n > 3 => format!("{} + {} more...", hosts[..3].join(","), n - 3),
-        _ => hosts.join(","),
+    let rules = meta::list(object, "/spec/rules");
+    let (mut shown, mut more) = (Vec::new(), false);
+    for rule in rules {
+        more |= shown.len() == HOSTS;
+        let host = meta::text(rule, "/host");
+        if !more && !host.is_empty() {
+            shown.push(host);
+        }
+    }
+    match shown.join(",") {
+        none if none.is_empty() => "*".to_owned(),
+        some if more => format!("{some} + {} more...", rules.len() - HOSTS),
+        all => all,
     }
 }
 
@@ -80,12 +88,11 @@ pub(super) const ADDRESSES: Layout = Layout {
     head: &[NAME, ("ParentRef", "string", 0, "Object that has the address"), AGE],
     cells: |object, now| {
         let parent = object.pointer("/spec/parentRef").map_or(NONE.to_owned(), |p| {
-            ["resource", "namespace", "name"]
-                .iter()
-                .map(|f| p[*f].as_str().unwrap_or_default())
-                .filter(|part| !part.is_empty())
-                .collect::<Vec<_>>()
-                .join("/")
+            let dot = if meta::text(p, "/group").is_empty() { "" } else { "." };
+            let kind =
+                format!("{}{dot}{}", meta::text(p, "/resource"), meta::text(p, "/group")).to_lowercase();
+            let parts = [kind.as_str(), meta::text(p, "/namespace"), meta::text(p, "/name")];
+            parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("/")
         });
         vec![name(object), json!(parent), age(object, now)]
     },

@@ -67,6 +67,17 @@ fn pod(object: &Value, now: Timestamp) -> Vec<Value> {
     ]
 }
 
+/// The condition of a row whose pod has ended.
+pub(super) fn ended(object: &Value) -> Option<Value> {
+    let phase = meta::text(object, "/status/phase");
+    let message = match phase {
+        "Succeeded" => "The pod has completed successfully.",
+        "Failed" => "The pod failed.",
+        _ => return None,
+    };
+    Some(json!([{"type": "Completed", "status": "True", "reason": phase, "message": message}]))
+}
+
 fn gates(object: &Value) -> String {
     let gates = meta::list(object, "/spec/readinessGates");
     if gates.is_empty() {
@@ -92,8 +103,10 @@ fn summary(object: &Value) -> Summary {
     if condition(object, "PodScheduled").is_some_and(|c| c["reason"] == "SchedulingGated") {
         summary.reason = "SchedulingGated".to_owned();
     }
-    let initializing = init_containers(object, &mut summary);
-    if !initializing || is_true(object, "Initialized") {
+    let Init { waits, restarts, last_restart } = init_containers(object, &mut summary);
+    if !waits || is_true(object, "Initialized") {
+        // Once init containers are done only those of sidecars count.
+        (summary.restarts, summary.last_restart) = (restarts, last_restart);
         regular_containers(object, &mut summary);
     }
     if meta::deletion_timestamp(object).is_some() {
@@ -106,19 +119,28 @@ fn summary(object: &Value) -> Summary {
     summary
 }
 
-/// Whether init containers still stand before the others.
-fn init_containers(object: &Value, summary: &mut Summary) -> bool {
+/// What init containers leave to be said.
+#[derive(Default)]
+struct Init {
+    /// They still stand before the others.
+    waits: bool,
+    /// Restarts of sidecars, and the last of them.
+    restarts: i64,
+    last_restart: Option<Timestamp>,
+}
+
+fn init_containers(object: &Value, summary: &mut Summary) -> Init {
     let specs = meta::list(object, "/spec/initContainers");
     let sidecar = |name: &Value| specs.iter().any(|c| &c["name"] == name && is_sidecar(c));
-    let (mut sidecar_restarts, mut sidecar_last) = (0, None);
+    let mut init = Init::default();
     for (index, status) in meta::list(object, "/status/initContainerStatuses").iter().enumerate() {
         let restarts = status["restartCount"].as_i64().unwrap_or(0);
         summary.restarts += restarts;
         summary.last_restart = summary.last_restart.max(last_finished(status));
         let is_sidecar = sidecar(&status["name"]);
         if is_sidecar {
-            sidecar_restarts += restarts;
-            sidecar_last = sidecar_last.max(last_finished(status));
+            init.restarts += restarts;
+            init.last_restart = init.last_restart.max(last_finished(status));
         }
         let (waiting, terminated) = states(status);
         if terminated.is_some_and(|t| t["exitCode"] == 0) {
@@ -136,12 +158,10 @@ fn init_containers(object: &Value, summary: &mut Summary) -> bool {
         } else {
             format!("Init:{index}/{}", specs.len())
         };
-        return true;
+        init.waits = true;
+        break;
     }
-    // Once they are done only those of sidecars count.
-    summary.restarts = sidecar_restarts;
-    summary.last_restart = sidecar_last;
-    false
+    init
 }
 
 fn regular_containers(object: &Value, summary: &mut Summary) {

@@ -75,21 +75,27 @@ fn ports(object: &Value) -> String {
 pub(super) const ENDPOINTS: Layout = Layout {
     head: &[NAME, ("Endpoints", "string", 0, "Addresses and ports that are ready"), AGE],
     cells: |object, now| {
+        let subsets = meta::list(object, "/subsets");
         let mut list = Vec::new();
-        for subset in meta::list(object, "/subsets") {
-            for address in meta::list(subset, "/addresses") {
-                let ip = meta::text(address, "/ip");
-                let host = if ip.contains(':') { format!("[{ip}]") } else { ip.to_owned() };
-                let ports = meta::list(subset, "/ports");
-                if ports.is_empty() {
-                    list.push(ip.to_owned());
-                }
-                list.extend(ports.iter().map(|port| format!("{host}:{}", port["port"])));
+        for subset in subsets {
+            let (addresses, ports) = (meta::list(subset, "/addresses"), meta::list(subset, "/ports"));
+            let ips = || addresses.iter().map(|address| meta::text(address, "/ip"));
+            if ports.is_empty() {
+                list.extend(ips().map(str::to_owned));
+            }
+            for port in ports {
+                list.extend(ips().map(|ip| host_port(ip, port["port"].as_i64().unwrap_or(0))));
             }
         }
-        vec![name(object), json!(shortened(&list, NONE)), age(object, now)]
+        // Where nothing is ready nothing is shown; only an object without subsets says that it has none.
+        let nothing = if subsets.is_empty() { NONE } else { "" };
+        vec![name(object), json!(shortened(&list, nothing)), age(object, now)]
     },
 };
+
+fn host_port(ip: &str, port: i64) -> String {
+    if ip.contains(':') { format!("[{ip}]:{port}") } else { format!("{ip}:{port}") }
+}
 
 pub(super) const SLICES: Layout = Layout {
     head: &[

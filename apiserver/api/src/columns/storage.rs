@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{AGE, Layout, NAME, UNSET, age, count, name, text_or};
+use super::{AGE, Layout, NAME, NONE, UNSET, age, count, marked, name, text_or};
 use crate::meta;
 
 const ACCESS: super::Head = ("Access Modes", "string", 0, "How it can be mounted");
@@ -59,7 +59,7 @@ pub(super) const VOLUMES: Layout = Layout {
             .map_or(String::new(), |c| format!("{}/{}", meta::text(c, "/namespace"), meta::text(c, "/name")));
         vec![
             name(object),
-            text_or(object, "/spec/capacity/storage", ""),
+            text_or(object, "/spec/capacity/storage", "0"),
             modes(object, "/spec/accessModes"),
             text_or(object, "/spec/persistentVolumeReclaimPolicy", ""),
             phase(object),
@@ -92,7 +92,7 @@ pub(super) const CLAIMS: Layout = Layout {
             name(object),
             phase(object),
             text_or(object, "/spec/volumeName", ""),
-            when_bound(text_or(object, "/status/capacity/storage", "")),
+            when_bound(text_or(object, "/status/capacity/storage", "0")),
             when_bound(modes(object, "/status/accessModes")),
             class(object),
             text_or(object, "/spec/volumeAttributesClassName", UNSET),
@@ -108,20 +108,16 @@ pub(super) const CLASSES: Layout = Layout {
         ("Provisioner", "string", 0, "Who makes volumes of the class"),
         ("ReclaimPolicy", "string", 0, "What becomes of a volume after its claim"),
         ("VolumeBindingMode", "string", 0, "When claims are bound"),
-        ("AllowVolumeExpansion", "boolean", 0, "Whether claims may grow"),
+        ("AllowVolumeExpansion", "string", 0, "Whether claims may grow"),
         AGE,
     ],
     cells: |object, now| {
-        let default = [
+        let keys = [
             "storageclass.kubernetes.io/is-default-class",
             "storageclass.beta.kubernetes.io/is-default-class",
-        ]
-        .iter()
-        .any(|key| meta::annotation(object, key) == Some("true"));
-        let shown =
-            if default { format!("{} (default)", meta::name(object)) } else { meta::name(object).to_owned() };
+        ];
         vec![
-            json!(shown),
+            marked(object, &keys),
             text_or(object, "/provisioner", ""),
             text_or(object, "/reclaimPolicy", "Delete"),
             text_or(object, "/volumeBindingMode", "Immediate"),
@@ -175,6 +171,7 @@ pub(super) const CSI_DRIVERS: Layout = Layout {
             list.iter().map(text).collect::<Vec<_>>().join(",")
         };
         let tokens = joined(meta::list(object, "/spec/tokenRequests"), Some("audience"));
+        let modes = joined(meta::list(object, "/spec/volumeLifecycleModes"), None);
         vec![
             name(object),
             flag("attachRequired"),
@@ -182,7 +179,7 @@ pub(super) const CSI_DRIVERS: Layout = Layout {
             flag("storageCapacity"),
             json!(if tokens.is_empty() { UNSET.to_owned() } else { tokens }),
             flag("requiresRepublish"),
-            json!(joined(meta::list(object, "/spec/volumeLifecycleModes"), None)),
+            json!(if modes.is_empty() { NONE.to_owned() } else { modes }),
             age(object, now),
         ]
     },

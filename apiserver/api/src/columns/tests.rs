@@ -290,3 +290,96 @@ fn metrics_requests_and_balancers() {
     let map = json!({"metadata": {"name": "m"}, "data": {"a": "b"}, "binaryData": {"c": "ZA=="}});
     assert_eq!(cells("", "configmaps", &map)[1].1, json!(2));
 }
+
+#[test]
+fn odd_rows_read_as_in_kubernetes() {
+    let shown = |subsets: Value| {
+        cells("", "endpoints", &json!({"metadata": {"name": "e"}, "subsets": subsets}))[1].1.clone()
+    };
+    // Port by port, and within each the addresses.
+    let subset = json!({"addresses": [{"ip": "10.0.0.1"}, {"ip": "10.0.0.2"}], "ports": [{"port": 80}, {"port": 443}]});
+    assert_eq!(shown(json!([subset])), "10.0.0.1:80,10.0.0.2:80,10.0.0.1:443 + 1 more...");
+    assert_eq!(shown(json!([{"addresses": [{"ip": "fd00::1"}]}])), "fd00::1");
+    assert_eq!(shown(json!([{"notReadyAddresses": [{"ip": "10.0.0.1"}], "ports": [{"port": 80}]}])), "");
+    assert_eq!(shown(json!([])), "<none>");
+
+    let event =
+        json!({"metadata": {"name": "e"}, "reportingComponent": "kubelet", "reportingInstance": "n1"});
+    assert_eq!(cells("", "events", &event)[5].1, "kubelet, n1");
+
+    // A claim that names a volume of which nothing is known yet.
+    let claim =
+        json!({"metadata": {"name": "c"}, "spec": {"volumeName": "v"}, "status": {"phase": "Pending"}});
+    assert_eq!(cells("", "persistentvolumeclaims", &claim)[3].1, "0");
+
+    let parent = |parent: Value| {
+        let object = json!({"metadata": {"name": "10.0.0.1"}, "spec": {"parentRef": parent}});
+        cells("networking.k8s.io", "ipaddresses", &object)[1].1.clone()
+    };
+    let service = json!({"resource": "services", "namespace": "default", "name": "kubernetes"});
+    assert_eq!(parent(service), "services/default/kubernetes");
+    assert_eq!(
+        parent(json!({"group": "gateway.example.com", "resource": "gateways", "name": "g"})),
+        "gateways.gateway.example.com/g"
+    );
+}
+
+/// After a node's restart the init containers of a pod run again; what they did before does not count.
+#[test]
+fn of_an_initialized_pod_the_restarts_of_init_containers_do_not_count() {
+    let pod = json!({"metadata": {"name": "p"},
+        "spec": {"containers": [{"name": "a"}], "initContainers": [{"name": "i"}]},
+        "status": {"phase": "Running", "conditions": [{"type": "Initialized", "status": "True"}],
+            "initContainerStatuses": [{"name": "i", "restartCount": 3, "state": {"running": {}}}],
+            "containerStatuses": [{"name": "a", "restartCount": 1, "ready": true, "state": {"running": {}}}]}});
+    assert_eq!(pod_of(pod), expect("1/1", "Init:0/1", "1"));
+}
+
+#[test]
+fn rows_of_pods_say_whether_they_have_ended() {
+    let of =
+        |plural: &str, phase: &str| super::row_conditions("", plural, &json!({"status": {"phase": phase}}));
+    let ended = |reason: &str, message: &str| {
+        Some(json!([{"type": "Completed", "status": "True", "reason": reason, "message": message}]))
+    };
+    assert_eq!(of("pods", "Succeeded"), ended("Succeeded", "The pod has completed successfully."));
+    assert_eq!(of("pods", "Failed"), ended("Failed", "The pod failed."));
+    assert_eq!(of("pods", "Running"), None);
+    assert_eq!(of("namespaces", "Failed"), None);
+}
+
+#[test]
+fn classes_levels_and_hosts() {
+    let class = |plural: &str, key: &str| {
+        let object = json!({"metadata": {"name": "c", "annotations": {key: "true"}}});
+        cells("storage.k8s.io", plural, &object)[0].1.clone()
+    };
+    assert_eq!(class("storageclasses", "storageclass.kubernetes.io/is-default-class"), "c (default)");
+    let alpha = "volumeattributesclass.alpha.kubernetes.io/is-default-class";
+    assert_eq!(class("volumeattributesclasses", alpha), "c (default)");
+    assert_eq!(class("volumeattributesclasses", "other"), "c");
+    let flow = |plural: &str, spec: Value| {
+        line("flowcontrol.apiserver.k8s.io", plural, &json!({"metadata": {"name": "f"}, "spec": spec}))
+    };
+    let level = "prioritylevelconfigurations";
+    assert_eq!(
+        flow(level, json!({"type": "Exempt", "exempt": {"nominalConcurrencyShares": 5}})),
+        "f | Exempt | <none> | <none> | <none> | <none> | <unknown>"
+    );
+    let queuing = json!({"queues": 64, "handSize": 6, "queueLengthLimit": 50});
+    let limited = json!({"nominalConcurrencyShares": 30, "limitResponse": {"queuing": queuing}});
+    assert_eq!(
+        flow(level, json!({"type": "Limited", "limited": limited})),
+        "f | Limited | 30 | 64 | 6 | 50 | <unknown>"
+    );
+    let hosts = |hosts: &[&str]| {
+        let rules: Vec<Value> = hosts.iter().map(|host| json!({"host": host})).collect();
+        let object = json!({"metadata": {"name": "i"}, "spec": {"rules": rules}});
+        cells("networking.k8s.io", "ingresses", &object)[2].1.clone()
+    };
+    assert_eq!(hosts(&[]), "*");
+    assert_eq!(hosts(&["", "a", "b", "c"]), "a,b,c");
+    assert_eq!(hosts(&["a", "b", "c", "", "e"]), "a,b,c + 2 more...");
+    let driver = json!({"metadata": {"name": "d"}, "spec": {"attachRequired": true}});
+    assert_eq!(cells("storage.k8s.io", "csidrivers", &driver)[6].1, "<none>");
+}

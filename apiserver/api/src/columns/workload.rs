@@ -16,8 +16,8 @@ pub(super) const DEPLOYMENTS: Layout = Layout {
     head: &[
         NAME,
         ("Ready", "string", 0, "Ready pods of those wanted"),
-        ("Up-to-date", "integer", 0, "Pods of the latest template"),
-        ("Available", "integer", 0, "Pods that have been ready long enough"),
+        ("Up-to-date", "string", 0, "Pods of the latest template"),
+        ("Available", "string", 0, "Pods that have been ready long enough"),
         AGE,
         CONTAINERS,
         IMAGES,
@@ -156,7 +156,7 @@ pub(super) const AUTOSCALERS: Layout = Layout {
         ("Targets", "string", 0, "Metrics: now and wanted"),
         ("MinPods", "string", 0, "Fewest replicas"),
         ("MaxPods", "string", 0, "Most replicas"),
-        ("Replicas", "integer", 0, "Replicas now"),
+        ("Replicas", "string", 0, "Replicas now"),
         AGE,
     ],
     cells: |object, now| {

@@ -110,15 +110,21 @@ fn label_keys(term: &mut Object, labels: &Object) {
 }
 
 /// `status.qosClass`: `Guaranteed` if every container limits CPU and memory to what it requests,
-/// `BestEffort` if none requests or limits either, else `Burstable`.
+/// `BestEffort` if none requests or limits either, else `Burstable`. Where the pod says what it takes as
+/// a whole, that decides, and its containers do not (KEP-2837).
 pub fn qos_class(pod: &Value) -> &'static str {
     let lists = ["/spec/containers", "/spec/initContainers"];
     let containers = lists.iter().filter_map(|p| meta::at(pod, p)?.as_array()).flatten();
+    let whole = pod.get("spec").filter(|spec| has_pod_resources(spec));
+    let holders: Vec<&Value> = match whole {
+        Some(spec) => vec![spec],
+        None => containers.collect(),
+    };
     let (mut any, mut guaranteed) = (false, true);
-    for container in containers {
+    for holder in holders {
         for resource in ["cpu", "memory"] {
             let amount = |kind: &str| -> Option<Quantity> {
-                let value = container.get("resources")?.get(kind)?.get(resource)?;
+                let value = holder.get("resources")?.get(kind)?.get(resource)?;
                 quantity::parse_value(value).ok().filter(|q| q.nano() > 0)
             };
             let (request, limit) = (amount("requests"), amount("limits"));
@@ -131,6 +137,13 @@ pub fn qos_class(pod: &Value) -> &'static str {
         (true, true) => "Guaranteed",
         (true, false) => "Burstable",
     }
+}
+
+/// Whether a pod's spec says what the pod takes as a whole, of what can be said so.
+fn has_pod_resources(spec: &Value) -> bool {
+    let lists = ["requests", "limits"].into_iter().filter_map(|list| spec["resources"][list].as_object());
+    let can_be = |name: &str| matches!(name, "cpu" | "memory") || name.starts_with("hugepages-");
+    lists.flatten().any(|(name, _)| can_be(name))
 }
 
 /// Defaults of a `PodSpec`.
@@ -273,7 +286,7 @@ fn volume(volume: &mut Object) {
         fill(projected, "defaultMode", MODE);
         each(projected, "sources", |source| {
             if let Some(token) = object(source, "serviceAccountToken") {
-                fill_zero(token, "expirationSeconds", 3600);
+                fill(token, "expirationSeconds", 3600);
             }
             if let Some(downward) = object(source, "downwardAPI") {
                 each(downward, "items", field_reference);

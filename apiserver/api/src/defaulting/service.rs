@@ -1,5 +1,7 @@
 //! Service, Endpoints, EndpointSlice.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 use super::{Object, each, fill, is, is_empty, made, with_spec};
@@ -63,8 +65,24 @@ fn is_external(spec: &Object) -> bool {
         || (is(spec, "type", "ClusterIP") && !is_empty(spec, "externalIPs"))
 }
 
-/// Fields that no longer mean anything go when the type changes, unless the client changed them
-/// too. Arguments: new, old.
+/// Whether the Service has a number on every node, which is given to it.
+fn has_node_ports(spec: &Object) -> bool {
+    is(spec, "type", "NodePort") || is(spec, "type", "LoadBalancer")
+}
+
+/// Whether balancers ask nodes if they have an endpoint, on a port that is given to the Service.
+fn has_health_check(spec: &Object) -> bool {
+    is(spec, "type", "LoadBalancer") && is(spec, "externalTrafficPolicy", "Local")
+}
+
+/// The numbers on every node that a Service names.
+fn node_ports(spec: &Object) -> BTreeSet<i64> {
+    let ports = spec.get("ports").and_then(Value::as_array).into_iter().flatten();
+    ports.filter_map(|port| port["nodePort"].as_i64()).filter(|number| *number != 0).collect()
+}
+
+/// Fields that no longer mean anything go when the type or the policy changes, unless the client changed
+/// them too. Arguments: new, old.
 pub fn prepare_update_service(new: &mut Value, old: &Value) {
     let Some(Value::Object(before)) = old.get("spec") else { return };
     with_spec(new, |spec| {
@@ -76,8 +94,10 @@ pub fn prepare_update_service(new: &mut Value, old: &Value) {
             }
         };
         let was = |ty: &str| is(before, "type", ty);
-        let has_node_ports = |s: &Object| is(s, "type", "NodePort") || is(s, "type", "LoadBalancer");
-        if has_node_ports(before) && !has_node_ports(spec) {
+        if has_node_ports(before)
+            && !has_node_ports(spec)
+            && node_ports(before).is_superset(&node_ports(spec))
+        {
             each(spec, "ports", |port| {
                 port.remove("nodePort");
             });
@@ -86,17 +106,22 @@ pub fn prepare_update_service(new: &mut Value, old: &Value) {
             drop_unchanged(spec, &["externalTrafficPolicy"]);
         }
         if was("LoadBalancer") && !is(spec, "type", "LoadBalancer") {
-            let keys = ["allocateLoadBalancerNodePorts", "loadBalancerClass", "healthCheckNodePort"];
-            drop_unchanged(spec, &keys);
+            drop_unchanged(spec, &["allocateLoadBalancerNodePorts", "loadBalancerClass"]);
         }
-        let external_name = is(spec, "type", "ExternalName");
-        if external_name && !was("ExternalName") {
-            let keys = ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy", "internalTrafficPolicy"];
-            drop_unchanged(spec, &keys);
-        } else if was("ExternalName") && !external_name {
-            drop_unchanged(spec, &["externalName"]);
+        if has_health_check(before) && !has_health_check(spec) {
+            drop_unchanged(spec, &["healthCheckNodePort"]);
+        }
+        // Other fields stay: nobody gave them to the Service.
+        if is(spec, "type", "ExternalName") && !was("ExternalName") {
+            drop_unchanged(spec, &["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"]);
         }
     });
+    // What a balancer has given goes at once, however long the balancer takes.
+    if new.pointer("/spec/type") != Some(&json!("LoadBalancer"))
+        && let Some(balancer) = new.pointer_mut("/status/loadBalancer")
+    {
+        *balancer = json!({});
+    }
 }
 
 /// Defaults of an Endpoints object.

@@ -220,6 +220,64 @@ fn a_service_that_changes_type_loses_what_the_old_type_had() {
     let mut same = old.clone();
     service::prepare_update_service(&mut same, &old);
     assert_eq!(same, old);
+    // What others than the server wrote stays, and what a balancer wrote goes.
+    let mut balanced = old.clone();
+    balanced["spec"]["type"] = json!("LoadBalancer");
+    balanced["spec"]["internalTrafficPolicy"] = json!("Local");
+    balanced["status"] = json!({"loadBalancer": {"ingress": [{"ip": "192.0.2.1"}]}, "conditions": []});
+    let mut named = balanced.clone();
+    service::prepare_update_service(&mut named, &balanced);
+    assert_eq!(named, balanced);
+    named["spec"]["type"] = json!("ExternalName");
+    service::prepare_update_service(&mut named, &balanced);
+    let spec = json!({"type": "ExternalName", "internalTrafficPolicy": "Local", "ports": [{"port": 80}]});
+    assert_eq!(named["spec"], spec);
+    assert_eq!(named["status"], json!({"loadBalancer": {}, "conditions": []}));
+    // Who asks for another number hears that there can be none.
+    let mut other = old.clone();
+    other["spec"]["type"] = json!("ClusterIP");
+    other["spec"]["ports"][0]["nodePort"] = json!(30081);
+    service::prepare_update_service(&mut other, &old);
+    assert_eq!(other["spec"]["ports"][0]["nodePort"], 30081);
+}
+
+#[test]
+fn a_service_keeps_its_health_check_as_long_as_balancers_ask() {
+    let old = json!({"spec": {"type": "LoadBalancer", "externalTrafficPolicy": "Local",
+        "healthCheckNodePort": 31000, "ports": [{"port": 80, "nodePort": 30080}]}});
+    let changed = |path: &str, value: Value| {
+        let mut new = old.clone();
+        new["spec"][path] = value;
+        service::prepare_update_service(&mut new, &old);
+        new["spec"].get("healthCheckNodePort").cloned()
+    };
+    assert_eq!(changed("externalTrafficPolicy", json!("Cluster")), None);
+    assert_eq!(changed("type", json!("NodePort")), None);
+    assert_eq!(changed("sessionAffinity", json!("ClientIP")), Some(json!(31000)));
+}
+
+#[test]
+fn the_class_of_a_pod_is_that_of_its_own_resources_where_it_has_some() {
+    let class = |pod: Value, container: Value| {
+        pod::qos_class(&json!({"spec": {"resources": pod, "containers": [{"resources": container}]}}))
+    };
+    let both = json!({"cpu": "1", "memory": "1Gi"});
+    let less = json!({"cpu": "500m", "memory": "1Gi"});
+    for (pod, container, expected) in [
+        (json!({}), json!({}), "BestEffort"),
+        (json!({}), json!({"requests": both, "limits": both}), "Guaranteed"),
+        (json!({"requests": both, "limits": both}), json!({}), "Guaranteed"),
+        (json!({"requests": less, "limits": both}), json!({"requests": both, "limits": both}), "Burstable"),
+        (json!({"requests": {"cpu": "1"}}), json!({}), "Burstable"),
+        (json!({"limits": {"example.com/x": "1"}}), json!({"requests": both, "limits": both}), "Guaranteed"),
+        (
+            json!({"limits": {"hugepages-2Mi": "4Mi"}}),
+            json!({"requests": both, "limits": both}),
+            "BestEffort",
+        ),
+    ] {
+        assert_eq!(class(pod.clone(), container), expected, "{pod}");
+    }
 }
 
 #[test]

@@ -1,11 +1,10 @@
 //! Duplicate keys in a JSON text. A parsed value no longer has them, so who parses notes whether there
 //! were any, and only then the text is read once more to say which, if `fieldValidation` asks for it.
 
-use std::borrow::Cow;
-use std::collections::BTreeSet;
 use std::fmt;
 
-use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::map::Entry;
 use serde_json::{Map, Number, Value};
 
 /// No more are reported.
@@ -13,17 +12,70 @@ const LIMIT: usize = 100;
 
 /// A JSON text, and whether a key occurs again in an object of it; the last value counts.
 pub fn parse_noting(json: &[u8]) -> Result<(Value, bool), serde_json::Error> {
+    let mut notes = Notes::default();
+    let value = read(json, &mut notes)?;
+    Ok((value, notes.repeats))
+}
+
+/// `duplicate field "spec.replicas"` for each key that occurs again in its object. Text that is
+/// not JSON has none.
+pub fn duplicate_fields(json: &[u8]) -> Vec<String> {
+    let mut notes = Notes { named: Some(Vec::new()), ..Notes::default() };
+    // A syntax error was or will be reported by who wants the value.
+    let _ = read(json, &mut notes);
+    notes.named.unwrap_or_default()
+}
+
+fn read(json: &[u8], notes: &mut Notes) -> Result<Value, serde_json::Error> {
     let mut deserializer = serde_json::Deserializer::from_slice(json);
-    let mut repeats = false;
-    let value = Noting(&mut repeats).deserialize(&mut deserializer)?;
+    let value = Noting { place: Place::Root, notes }.deserialize(&mut deserializer)?;
     deserializer.end()?;
-    Ok((value, repeats))
+    Ok(value)
+}
+
+/// What is noted of repeated keys.
+#[derive(Default)]
+struct Notes {
+    repeats: bool,
+    /// Where they are, for who wants to know.
+    named: Option<Vec<String>>,
+}
+
+impl Notes {
+    fn repeated(&mut self, place: Place<'_>) {
+        self.repeats = true;
+        if let Some(named) = self.named.as_mut().filter(|named| named.len() < LIMIT) {
+            named.push(format!("duplicate field \"{place}\""));
+        }
+    }
+}
+
+/// Where a value is. It becomes text only where there is something to say, which is hardly ever.
+#[derive(Clone, Copy)]
+enum Place<'a> {
+    Root,
+    Field(&'a Place<'a>, &'a str),
+    Index(&'a Place<'a>, usize),
+}
+
+impl fmt::Display for Place<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Root => Ok(()),
+            Self::Field(Self::Root, name) => f.write_str(name),
+            Self::Field(parent, name) => write!(f, "{parent}.{name}"),
+            Self::Index(parent, index) => write!(f, "{parent}[{index}]"),
+        }
+    }
 }
 
 /// Makes a value and notes repeated keys.
-struct Noting<'a>(&'a mut bool);
+struct Noting<'p, 'n> {
+    place: Place<'p>,
+    notes: &'n mut Notes,
+}
 
-impl<'de> DeserializeSeed<'de> for Noting<'_> {
+impl<'de> DeserializeSeed<'de> for Noting<'_, '_> {
     type Value = Value;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
@@ -31,7 +83,7 @@ impl<'de> DeserializeSeed<'de> for Noting<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Noting<'_> {
+impl<'de> Visitor<'de> for Noting<'_, '_> {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -68,128 +120,33 @@ impl<'de> Visitor<'de> for Noting<'_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Value, A::Error> {
         let mut items = Vec::new();
-        while let Some(item) = list.next_element_seed(Noting(&mut *self.0))? {
-            items.push(item);
+        loop {
+            let place = Place::Index(&self.place, items.len());
+            match list.next_element_seed(Noting { place, notes: &mut *self.notes })? {
+                Some(item) => items.push(item),
+                None => return Ok(Value::Array(items)),
+            }
         }
-        Ok(Value::Array(items))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Value, A::Error> {
         let mut map = Map::new();
         while let Some(key) = fields.next_key::<String>()? {
-            let value = fields.next_value_seed(Noting(&mut *self.0))?;
-            *self.0 |= map.insert(key, value).is_some();
+            let place = Place::Field(&self.place, &key);
+            let value = fields.next_value_seed(Noting { place, notes: &mut *self.notes })?;
+            match map.entry(key) {
+                Entry::Vacant(entry) => {
+                    entry.insert(value);
+                }
+                Entry::Occupied(mut entry) => {
+                    self.notes.repeated(Place::Field(&self.place, entry.key()));
+                    entry.insert(value);
+                }
+            }
         }
         Ok(Value::Object(map))
     }
 }
-
-/// `duplicate field "spec.replicas"` for each key that occurs again in its object. Text that is
-/// not JSON has none.
-pub fn duplicate_fields(json: &[u8]) -> Vec<String> {
-    let mut found = Vec::new();
-    let mut deserializer = serde_json::Deserializer::from_slice(json);
-    let seed = Node { place: Place::Root, found: &mut found };
-    // A syntax error was or will be reported by the real parse.
-    let _ = seed.deserialize(&mut deserializer);
-    found
-}
-
-/// Where a value is. It becomes text only where there is something to say, which is hardly ever.
-#[derive(Clone, Copy)]
-enum Place<'a> {
-    Root,
-    Field(&'a Place<'a>, &'a str),
-    Index(&'a Place<'a>, usize),
-}
-
-impl fmt::Display for Place<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Root => Ok(()),
-            Self::Field(Self::Root, name) => f.write_str(name),
-            Self::Field(parent, name) => write!(f, "{parent}.{name}"),
-            Self::Index(parent, index) => write!(f, "{parent}[{index}]"),
-        }
-    }
-}
-
-struct Node<'a> {
-    place: Place<'a>,
-    found: &'a mut Vec<String>,
-}
-
-impl<'de> DeserializeSeed<'de> for Node<'_> {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
-        deserializer.deserialize_any(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Node<'_> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("JSON")
-    }
-
-    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_str<E>(self, _: &str) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_unit<E>(self) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
-        let mut index = 0usize;
-        loop {
-            let node = Node { place: Place::Index(&self.place, index), found: &mut *self.found };
-            if list.next_element_seed(node)?.is_none() {
-                return Ok(());
-            }
-            index += 1;
-        }
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        let mut seen = BTreeSet::new();
-        while let Some(key) = map.next_key::<Key<'de>>()? {
-            let place = Place::Field(&self.place, &key.0);
-            if seen.contains(&key.0) {
-                if self.found.len() < LIMIT {
-                    self.found.push(format!("duplicate field \"{place}\""));
-                }
-                map.next_value::<IgnoredAny>()?;
-            } else {
-                map.next_value_seed(Node { place, found: &mut *self.found })?;
-                seen.insert(key.0);
-            }
-        }
-        Ok(())
-    }
-}
-
-/// A key, borrowed from the text unless it has escapes.
-#[derive(serde::Deserialize)]
-struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
 
 #[cfg(test)]
 mod tests {
@@ -214,5 +171,16 @@ mod tests {
             assert_eq!(noting, plain.map(|value| (value, repeats)), "{text}");
             assert_eq!(!duplicate_fields(text.as_bytes()).is_empty(), repeats, "{text}");
         }
+    }
+
+    #[test]
+    fn as_many_are_named_as_fit() {
+        let again = format!("{{{}}}", vec!["\"a\":1"; 300].join(","));
+        assert_eq!(duplicate_fields(again.as_bytes()), vec!["duplicate field \"a\""; LIMIT]);
+        let within = r#"{"a":{"b":1,"b":2},"a":{"c":1,"c":2}}"#;
+        assert_eq!(
+            duplicate_fields(within.as_bytes()),
+            ["duplicate field \"a.b\"", "duplicate field \"a.c\"", "duplicate field \"a\""]
+        );
     }
 }

@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::{Errors, items, label_selector, names, text, with_metadata};
+use super::{Errors, items, label_selector, lenient_selector, names, text, with_metadata};
 use crate::cel::{self, Admission, Expected};
 use crate::error::FieldError;
+use crate::registry::Written;
 
 const OPERATIONS: [&str; 5] = ["*", "CONNECT", "CREATE", "DELETE", "UPDATE"];
 /// Versions of AdmissionReview that an apiserver can send.
@@ -19,47 +20,108 @@ pub(super) fn reading(check: impl FnOnce() -> Vec<FieldError> + Send) -> Vec<Fie
     cel::on_large_stack(check)
 }
 
-/// Errors of a ValidatingWebhookConfiguration.
+/// Errors of a new ValidatingWebhookConfiguration.
 pub fn validating_webhooks(object: &Value) -> Vec<FieldError> {
-    reading(|| webhooks(object, false))
+    reading(|| webhooks(object, false, &Rules::of_new()))
 }
 
-/// Errors of a MutatingWebhookConfiguration.
+/// Errors of a new MutatingWebhookConfiguration.
 pub fn mutating_webhooks(object: &Value) -> Vec<FieldError> {
-    reading(|| webhooks(object, true))
+    reading(|| webhooks(object, true, &Rules::of_new()))
 }
 
-fn webhooks(object: &Value, mutating: bool) -> Vec<FieldError> {
+/// Errors of a change of a ValidatingWebhookConfiguration: what was wrong before may stay. Arguments: new,
+/// old.
+pub fn validating_webhooks_change(new: &Value, old: &Value, _: Written) -> Vec<FieldError> {
+    reading(|| webhooks(new, false, &Rules::of_change(new, old)))
+}
+
+/// The same of a MutatingWebhookConfiguration. Arguments: new, old.
+pub fn mutating_webhooks_change(new: &Value, old: &Value, _: Written) -> Vec<FieldError> {
+    reading(|| webhooks(new, true, &Rules::of_change(new, old)))
+}
+
+/// What depends on the configuration as it was: rules came after configurations that do not follow them.
+struct Rules {
+    /// Side effects that a webhook may have.
+    effects: &'static [&'static str],
+    /// Versions of reviews are known.
+    reviews: bool,
+    /// Each webhook has a name of its own.
+    names: bool,
+    /// Selectors compare with values that labels can have.
+    values: bool,
+    /// Match conditions are looked at.
+    conditions: bool,
+}
+
+const NO_EFFECTS: [&str; 2] = ["None", "NoneOnDryRun"];
+const ALL_EFFECTS: [&str; 4] = ["None", "NoneOnDryRun", "Some", "Unknown"];
+
+impl Rules {
+    fn of_new() -> Self {
+        Self { effects: &NO_EFFECTS, reviews: true, names: true, values: true, conditions: true }
+    }
+
+    fn of_change(new: &Value, old: &Value) -> Self {
+        let (now, was) = (items(new, "webhooks"), items(old, "webhooks"));
+        let harmless = was.iter().all(|hook| NO_EFFECTS.contains(&text(hook, "sideEffects")));
+        let known = |hook: &Value| {
+            let versions = items(hook, "admissionReviewVersions");
+            versions.is_empty() || versions.iter().any(|v| v.as_str().is_some_and(|v| REVIEWS.contains(&v)))
+        };
+        let mut seen = BTreeSet::new();
+        let names = was.iter().all(|hook| seen.insert(text(hook, "name")));
+        let mut faults = Errors::default();
+        for hook in was {
+            for field in ["namespaceSelector", "objectSelector"] {
+                label_selector(hook.get(field), field, &mut faults);
+            }
+        }
+        let conditions = |hook: &Value| items(hook, "matchConditions").to_vec();
+        Self {
+            effects: if harmless { &NO_EFFECTS } else { &ALL_EFFECTS },
+            reviews: was.iter().all(known),
+            names,
+            values: faults.count() == 0,
+            conditions: !now.iter().map(conditions).eq(was.iter().map(conditions)),
+        }
+    }
+}
+
+fn webhooks(object: &Value, mutating: bool, rules: &Rules) -> Vec<FieldError> {
     let mut errors = with_metadata(object);
     let mut seen = BTreeSet::new();
     for (index, hook) in items(object, "webhooks").iter().enumerate() {
         let path = format!("webhooks[{index}]");
-        webhook(hook, &path, &mut errors);
+        webhook(hook, rules, &path, &mut errors);
         if mutating {
             let policies = ["IfNeeded", "Never"];
             let policy = hook.get("reinvocationPolicy");
             errors.one_of_if_set(&format!("{path}.reinvocationPolicy"), policy, &policies);
         }
-        reviews(hook, &path, &mut errors);
+        reviews(hook, rules, &path, &mut errors);
         let name = text(hook, "name");
-        if !name.is_empty() && !seen.insert(name) {
+        if rules.names && !name.is_empty() && !seen.insert(name) {
             errors.duplicate(format!("{path}.name"), &json!(name));
         }
     }
     errors.list()
 }
 
-fn webhook(hook: &Value, path: &str, errors: &mut Errors) {
+fn webhook(hook: &Value, rules: &Rules, path: &str, errors: &mut Errors) {
     qualified_domain(text(hook, "name"), &format!("{path}.name"), errors);
     for (index, rule) in items(hook, "rules").iter().enumerate() {
         rule_with_operations(rule, &format!("{path}.rules[{index}]"), errors);
     }
     errors.one_of_if_set(&format!("{path}.failurePolicy"), hook.get("failurePolicy"), &["Fail", "Ignore"]);
     errors.one_of_if_set(&format!("{path}.matchPolicy"), hook.get("matchPolicy"), &["Equivalent", "Exact"]);
-    let effects = ["None", "NoneOnDryRun"];
     match text(hook, "sideEffects") {
-        "" => errors.required(format!("{path}.sideEffects"), "must specify one of None, NoneOnDryRun"),
-        _ => errors.one_of(&format!("{path}.sideEffects"), hook.get("sideEffects"), &effects),
+        "" => {
+            let detail = format!("must specify one of {}", rules.effects.join(", "));
+            errors.required(format!("{path}.sideEffects"), &detail);
+        }
+        _ => errors.one_of(&format!("{path}.sideEffects"), hook.get("sideEffects"), rules.effects),
     }
     if let Some(seconds) =
         hook.get("timeoutSeconds").filter(|s| s.as_i64().is_some_and(|s| !(1..=30).contains(&s)))
@@ -67,10 +129,14 @@ fn webhook(hook: &Value, path: &str, errors: &mut Errors) {
         let detail = "the timeout value must be between 1 and 30 seconds";
         errors.invalid(format!("{path}.timeoutSeconds"), seconds, detail);
     }
-    label_selector(hook.get("namespaceSelector"), &format!("{path}.namespaceSelector"), errors);
-    label_selector(hook.get("objectSelector"), &format!("{path}.objectSelector"), errors);
+    for field in ["namespaceSelector", "objectSelector"] {
+        lenient_selector(hook.get(field), !rules.values, &format!("{path}.{field}"), errors);
+    }
     client(&hook["clientConfig"], &format!("{path}.clientConfig"), errors);
-    match_conditions(items(hook, "matchConditions"), &format!("{path}.matchConditions"), false, errors);
+    if rules.conditions {
+        let path = format!("{path}.matchConditions");
+        match_conditions(items(hook, "matchConditions"), &path, false, errors);
+    }
 }
 
 /// A domain of at least three labels.
@@ -89,7 +155,7 @@ fn qualified_domain(name: &str, path: &str, errors: &mut Errors) {
     }
 }
 
-fn reviews(hook: &Value, path: &str, errors: &mut Errors) {
+fn reviews(hook: &Value, rules: &Rules, path: &str, errors: &mut Errors) {
     let path = format!("{path}.admissionReviewVersions");
     let versions = items(hook, "admissionReviewVersions");
     if versions.is_empty() {
@@ -105,7 +171,7 @@ fn reviews(hook: &Value, path: &str, errors: &mut Errors) {
         }
         errors.faults(&path, version, names::dns_1035_label(version));
     }
-    if !seen.iter().any(|version| REVIEWS.contains(version)) {
+    if rules.reviews && !seen.iter().any(|version| REVIEWS.contains(version)) {
         errors.invalid(path, &json!(versions), "must include at least one of v1, v1beta1");
     }
 }

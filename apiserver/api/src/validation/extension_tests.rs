@@ -141,6 +141,36 @@ fn webhooks() {
     );
 }
 
+/// What rules of later Kubernetes refuse may stay as it is, and whoever changes it does not have to mend it.
+#[test]
+fn what_was_wrong_with_a_webhook_may_stay() {
+    let selector = json!({"matchExpressions": [{"key": "a", "operator": "In", "values": ["not a value"]}]});
+    for (wrong, says) in [
+        (json!({"sideEffects": "Some"}), "sideEffects: Unsupported value"),
+        (json!({"admissionReviewVersions": ["v2"]}), "admissionReviewVersions: Invalid value"),
+        (json!({"objectSelector": selector}), "objectSelector.matchExpressions[0].values[0]: Invalid value"),
+        (json!({"matchConditions": [{"name": "c", "expression": "("}]}), "matchConditions[0].expression"),
+    ] {
+        let (sound, wrong) = (webhook(json!({})), webhook(wrong));
+        let mut later = wrong.clone();
+        later["webhooks"][0]["timeoutSeconds"] = json!(5);
+        assert_eq!(change(MUTATING, &later, &wrong, Written::Main), [""; 0], "{wrong}");
+        let found = change(MUTATING, &wrong, &sound, Written::Main);
+        assert!(found.len() == 1 && found[0].contains(says), "{found:?}");
+        assert_eq!(errors(MUTATING, &wrong), found);
+    }
+    let twice = json!({"webhooks": [webhook(json!({}))["webhooks"][0], webhook(json!({}))["webhooks"][0]]});
+    assert_eq!(change(MUTATING, &twice, &twice, Written::Main), [""; 0]);
+    let once = webhook(json!({}));
+    assert_eq!(
+        change(MUTATING, &twice, &once, Written::Main),
+        ["webhooks[1].name: Duplicate value: \"a.example.com\""]
+    );
+    // Other rules hold for changes too.
+    let late = webhook(json!({"timeoutSeconds": 31}));
+    assert_eq!(change(MUTATING, &late, &late, Written::Main).len(), 1);
+}
+
 #[test]
 fn rules_and_conditions_of_webhooks() {
     let with = webhook;

@@ -4,6 +4,7 @@
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
+use apiserver_api::defaulting::service;
 use apiserver_api::error::FieldError;
 use serde_json::{Value, json};
 
@@ -53,7 +54,8 @@ impl Plan {
     ) -> Result<Self, Vec<FieldError>> {
         if let Some(old) = old {
             keep_allocated(service, old);
-            drop_unneeded(service, old);
+            // What the new type does not have goes, if the client only sent back what it had read.
+            service::prepare_update_service(service, old);
         }
         let mut plan = Self { before: old.map(held).unwrap_or_default(), ..Self::default() };
         let mut errors = Vec::new();
@@ -293,39 +295,5 @@ fn keep_node_ports(new: &mut Value, old: &Value) {
             port["nodePort"] = json!(before);
             used.push(before);
         }
-    }
-}
-
-/// Clears what the new type does not have, if the client only sent back what it had read.
-fn drop_unneeded(new: &mut Value, old: &Value) {
-    if service_type(new) == "ExternalName" && service_type(old) != "ExternalName" {
-        let unchanged =
-            |key: &str| new["spec"][key] == old["spec"][key] || families::is_empty(&new["spec"][key]);
-        if unchanged("clusterIP")
-            && unchanged("clusterIPs")
-            && let Some(spec) = new["spec"].as_object_mut()
-        {
-            for key in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
-                spec.remove(key);
-            }
-        }
-    }
-    if matches!(service_type(old), "NodePort" | "LoadBalancer") && !needs_node_ports(new) {
-        let old_ports: Vec<i64> = old["spec"]["ports"]
-            .as_array()
-            .map(|ports| ports.iter().filter_map(|p| number(&p["nodePort"])).collect())
-            .unwrap_or_default();
-        // A LoadBalancer that opts out keeps the ports it has; other types have none.
-        if service_type(new) != "LoadBalancer" {
-            for port in new["spec"]["ports"].as_array_mut().into_iter().flatten() {
-                if number(&port["nodePort"]).is_some_and(|n| old_ports.contains(&n)) {
-                    port.as_object_mut().map(|port| port.remove("nodePort"));
-                }
-            }
-        }
-    }
-    let same = new["spec"]["healthCheckNodePort"] == old["spec"]["healthCheckNodePort"];
-    if needs_health_check_port(old) && !needs_health_check_port(new) && same {
-        new["spec"].as_object_mut().map(|spec| spec.remove("healthCheckNodePort"));
     }
 }

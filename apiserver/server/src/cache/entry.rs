@@ -21,6 +21,8 @@ const ADDED: &[u8] = br#"{"type":"ADDED","object":"#;
 const MODIFIED: &[u8] = br#"{"type":"MODIFIED","object":"#;
 const DELETED: &[u8] = br#"{"type":"DELETED","object":"#;
 const END: &[u8] = b"}\n";
+/// An answer has room for the end of its line.
+const LINE_END: usize = 1;
 const VERSION: &[u8] = br#""resourceVersion":""#;
 
 /// Stored bytes are not an object of the API.
@@ -139,7 +141,7 @@ impl Entry {
     /// Stored bytes with their resource version, for an answer.
     pub fn answer(key: &str, revision: Revision, stored: Bytes) -> Result<Bytes, Unreadable> {
         let (stored, splice, _) = open(key, stored, &Node::default(), &mut Vec::new())?;
-        let mut out = BytesMut::with_capacity(splice.len(&stored, revision));
+        let mut out = BytesMut::with_capacity(splice.len(&stored, revision) + LINE_END);
         splice.put(&mut out, &stored, revision);
         Ok(out.freeze())
     }
@@ -149,7 +151,7 @@ impl Entry {
     pub fn answer_at(revision: Revision, stored: &Bytes, metadata: usize) -> Bytes {
         let at = metadata + 1;
         let splice = Splice::new(at, stored.get(at) != Some(&b'}'));
-        let mut out = BytesMut::with_capacity(splice.len(stored, revision));
+        let mut out = BytesMut::with_capacity(splice.len(stored, revision) + LINE_END);
         splice.put(&mut out, stored, revision);
         out.freeze()
     }
@@ -191,7 +193,7 @@ impl Entry {
 
     /// The object with another resource version, as a deletion carries it.
     pub fn object_at(&self, revision: Revision) -> Bytes {
-        let mut out = BytesMut::with_capacity(self.splice.len(&self.stored, revision));
+        let mut out = BytesMut::with_capacity(self.splice.len(&self.stored, revision) + LINE_END);
         self.splice.put(&mut out, &self.stored, revision);
         out.freeze()
     }

@@ -101,7 +101,6 @@ impl Metrics {
         self.allocations_page(&mut page, &state.taken);
         self.bodies_page(&mut page);
         caches_page(&mut page, &state.caches);
-        changes_page(&mut page, &state.caches);
         reads_page(&mut page, &state.caches);
         features::add(&mut page);
         process::add(&mut page);
@@ -373,79 +372,74 @@ impl Metrics {
     }
 }
 
-/// What has come from the store and how it reached those who watch.
-fn changes_page(page: &mut Page, caches: &[CacheState]) {
-    let mut add = |name: &str, kind: &str, help: &str, value: &dyn Fn(&CacheState) -> f64| {
-        page.family(name, kind, help, |s| {
-            for cache in caches {
-                s.value(&[("group", &cache.group), ("resource", &cache.resource)], value(cache));
-            }
-        });
-    };
-    add(
-        "apiserver_storage_events_received_total",
-        "counter",
-        "[ALPHA] Number of etcd events received split by kind.",
-        &|cache| cache.received as f64,
-    );
-    add(
-        "apiserver_terminated_watchers_total",
-        "counter",
-        "[ALPHA] Counter of watchers closed due to unresponsiveness broken by resource type.",
-        &|cache| cache.terminated as f64,
-    );
-    add(
-        "apiserver_watch_cache_capacity",
-        "gauge",
-        "[ALPHA] Total capacity of watch cache broken by resource type.",
-        &|cache| cache.capacity as f64,
-    );
-}
+/// What is shown of each kind's cache: name, type, help and value.
+type OfCache = (&'static str, &'static str, &'static str, fn(&CacheState) -> f64);
 
-fn caches_page(page: &mut Page, caches: &[CacheState]) {
-    let mut add = |name: &str, kind: &str, help: &str, value: &dyn Fn(&CacheState) -> f64| {
-        page.family(name, kind, help, |s| {
-            for cache in caches {
-                s.value(&[("group", &cache.group), ("resource", &cache.resource)], value(cache));
-            }
-        });
-    };
-    add(
+const OF_CACHES: [OfCache; 9] = [
+    (
         "apiserver_resource_objects",
         "gauge",
         "[ALPHA] Number of stored objects at the time of last check split by kind. In case of a fetching error, the value will be -1.",
-        &|cache| cache.objects as f64,
-    );
-    add(
+        |cache| cache.objects as f64,
+    ),
+    (
         "apiserver_watch_cache_resource_version",
         "gauge",
         "[ALPHA] Current resource version of watch cache broken by resource type.",
-        &|cache| cache.revision as f64,
-    );
-    add(
+        |cache| cache.revision as f64,
+    ),
+    (
         "apiserver_watch_cache_events_received_total",
         "counter",
         "[ALPHA] Counter of events received in watch cache broken by resource type.",
-        &|cache| cache.received as f64,
-    );
-    add(
+        |cache| cache.received as f64,
+    ),
+    (
         "apiserver_watch_cache_events_dispatched_total",
         "counter",
         "[ALPHA] Counter of events dispatched in watch cache broken by resource type.",
-        &|cache| cache.received as f64,
-    );
-    add(
+        |cache| cache.received as f64,
+    ),
+    (
         "apiserver_watch_cache_initializations_total",
         "counter",
         "[ALPHA] Counter of watch cache initializations broken by resource type.",
-        &|cache| cache.loads as f64,
-    );
-    add(
+        |cache| cache.loads as f64,
+    ),
+    (
         "apiserver_init_events_total",
         "counter",
         "[ALPHA] Counter of init events processed in watch cache broken by resource type.",
-        &|cache| cache.initial as f64,
-    );
+        |cache| cache.initial as f64,
+    ),
+    (
+        "apiserver_storage_events_received_total",
+        "counter",
+        "[ALPHA] Number of etcd events received split by kind.",
+        |cache| cache.received as f64,
+    ),
+    (
+        "apiserver_terminated_watchers_total",
+        "counter",
+        "[ALPHA] Counter of watchers closed due to unresponsiveness broken by resource type.",
+        |cache| cache.terminated as f64,
+    ),
+    (
+        "apiserver_watch_cache_capacity",
+        "gauge",
+        "[ALPHA] Total capacity of watch cache broken by resource type.",
+        |cache| cache.capacity as f64,
+    ),
+];
+
+fn caches_page(page: &mut Page, caches: &[CacheState]) {
+    for (name, kind, help, value) in OF_CACHES {
+        page.family(name, kind, help, |s| {
+            for cache in caches {
+                s.value(&[("group", &cache.group), ("resource", &cache.resource)], value(cache));
+            }
+        });
+    }
     page.family(
         "apiserver_storage_objects",
         "gauge",

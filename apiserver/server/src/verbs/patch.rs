@@ -101,7 +101,7 @@ impl Patch {
         let (value, repeats) = match body::noting(bytes) {
             Ok(read) => read,
             Err(_) if !strict && media == ACCEPTED[1] => return Err(ApiError::bad_request(NO_MERGE_PATCH)),
-            Err(error) => return Err(refused(&body::syntax(&error))),
+            Err(error) => return Err(refused(&body::misread(bytes, &error))),
         };
         let mut twice =
             if repeats && look_for_repeated { schema::duplicate_fields(bytes) } else { Vec::new() };

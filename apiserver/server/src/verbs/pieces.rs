@@ -6,8 +6,6 @@ use std::collections::VecDeque;
 use apiserver_api::error::ApiError;
 use apiserver_api::protobuf::{self, Backward, Message};
 use bytes::{BufMut, Bytes, BytesMut};
-use flate2::Compression;
-use flate2::write::GzEncoder;
 use futures::stream;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Response};
@@ -142,7 +140,7 @@ impl Pieces {
         };
         text.push_str(&format!(r#""{name}":["#));
         let head = Some(text.into_bytes());
-        Self { head, entries, tail: b"]}".to_vec(), begun: false, items, ended: false, count }
+        Self { head, entries, tail: b"]}\n".to_vec(), begun: false, items, ended: false, count }
     }
 
     /// The keys in the order of the alphabet, as others write them.
@@ -236,7 +234,7 @@ impl Pieces {
         }
         let packed = size >= limits::GZIP_MIN && negotiate::accepts_gzip(&context.headers);
         let body = match (packed, self.ended) {
-            (true, _) => self.zipped(first),
+            (true, _) => respond::zipped(self.stream(first)),
             (false, true) => body::full(joined(first, size)),
             (false, false) => self.stream(first),
         };
@@ -263,31 +261,6 @@ impl Pieces {
             }
             let piece = pieces.next()?.map(Frame::data).map_err(BoxError::from);
             Some((piece, (first, pieces)))
-        });
-        StreamBody::new(pieces).boxed_unsync()
-    }
-
-    fn zipped(self, first: VecDeque<Bytes>) -> Body {
-        let zip = GzEncoder::new(Vec::new(), Compression::fast());
-        let pieces = stream::unfold((first, self, Some(zip)), |(mut first, mut pieces, zip)| async move {
-            use std::io::Write as _;
-            let mut zip = zip?;
-            loop {
-                let Some(piece) = first.pop_front().map(Ok).or_else(|| pieces.next()) else {
-                    let rest = zip.finish().map(|rest| Frame::data(Bytes::from(rest)));
-                    return Some((rest.map_err(BoxError::from), (first, pieces, None)));
-                };
-                let written = piece.map_err(BoxError::from).and_then(|piece| Ok(zip.write_all(&piece)?));
-                if let Err(error) = written {
-                    return Some((Err(error), (first, pieces, None)));
-                }
-                // The encoder holds back what it still wants to compare with.
-                if !zip.get_ref().is_empty() {
-                    let out = Frame::data(Bytes::from(std::mem::take(zip.get_mut())));
-                    return Some((Ok(out), (first, pieces, Some(zip))));
-                }
-                tokio::task::yield_now().await;
-            }
         });
         StreamBody::new(pieces).boxed_unsync()
     }

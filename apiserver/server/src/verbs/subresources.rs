@@ -131,16 +131,74 @@ async fn to_kubelet(context: &Context, resource: &Arc<Resource>, request: Reques
 
 async fn to_node(context: &Context, resource: &Arc<Resource>, request: Request<Body>) -> Answer {
     let (server, info) = (&context.server, &context.info);
-    let (name, port) = match info.name.rsplit_once(':') {
-        Some((name, port)) => {
-            let port = port.parse().map_err(|_| ApiError::bad_request(format!("invalid port \"{port}\"")))?;
-            (name, Some(port))
-        }
-        None => (info.name.as_str(), None),
-    };
+    let (name, port) = node_and_port(&info.name)?;
     let node = storage::require(server, resource, "", name).await?.object;
-    // The path goes on as it came, still encoded.
-    let path = request.uri().path().split_once("/proxy").map_or("", |(_, path)| path);
+    // `/api/v1/nodes/NAME/proxy`; what follows goes on as it came, still encoded.
+    let path = behind(request.uri().path(), 5);
     let target = streams::node_target(&node, port, path, request.uri().query())?;
     streams::proxy(server.kubelets()?, target, request).await
+}
+
+/// `NODE`, `NODE:PORT` or `https:NODE:PORT`, whose port may be left out.
+fn node_and_port(id: &str) -> Result<(&str, Option<u16>), ApiError> {
+    let parts: Vec<&str> = id.split(':').collect();
+    let (name, port) = match parts[..] {
+        [name] => (name, ""),
+        [name, port] | ["https", name, port] => (name, port),
+        _ => ("", ""),
+    };
+    let number = if port.is_empty() { Ok(None) } else { port.parse().map(Some) };
+    match number {
+        Ok(port) if !name.is_empty() => Ok((name, port)),
+        _ => Err(ApiError::bad_request(format!("invalid node request {id:?}"))),
+    }
+}
+
+/// What follows so many parts of a path, with the slash before it.
+fn behind(path: &str, parts: usize) -> &str {
+    let mut rest = path;
+    for _ in 0..parts {
+        let begin = rest.trim_start_matches('/');
+        rest = begin.find('/').map_or("", |end| &begin[end..]);
+    }
+    rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{behind, node_and_port};
+
+    #[test]
+    fn nodes_are_named_with_and_without_a_port() {
+        for (id, read) in [
+            ("n", Some(("n", None))),
+            ("n:", Some(("n", None))),
+            ("n:10250", Some(("n", Some(10250)))),
+            ("https:n:", Some(("n", None))),
+            ("https:n:10250", Some(("n", Some(10250)))),
+            ("n:x", None),
+            ("n:70000", None),
+            (":10250", None),
+            ("http:n:10255", None),
+            ("a:b:c:d", None),
+        ] {
+            assert_eq!(node_and_port(id).ok(), read, "{id}");
+            if read.is_none() {
+                assert_eq!(node_and_port(id).unwrap_err().message, format!("invalid node request {id:?}"));
+            }
+        }
+    }
+
+    #[test]
+    fn paths_go_on_behind_the_proxy_of_any_node() {
+        for (path, rest) in [
+            ("/api/v1/nodes/n/proxy", ""),
+            ("/api/v1/nodes/n/proxy/", "/"),
+            ("/api/v1/nodes/n:10255/proxy/a%2Fb//c/", "/a%2Fb//c/"),
+            ("/api/v1/nodes/proxy/proxy/proxy", "/proxy"),
+            ("//api/v1/nodes//n/proxy/x", "/x"),
+        ] {
+            assert_eq!(behind(path, 5), rest, "{path}");
+        }
+    }
 }

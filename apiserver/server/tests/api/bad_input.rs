@@ -109,8 +109,21 @@ async fn bodies_that_are_no_objects() {
         case(create, (JSON, ""), bad(cut)),
         case(create, ("", ""), bad("(<empty>)")),
         case(create, (JSON, r#"{"kind":"ConfigMap","metadata":{"name":"x""#), bad(cut)),
-        case(create, (JSON, r#"{"metadata":{"name":"x"}} {}"#), bad(parse)),
-        case(create, (JSON, "nonsense"), bad("(6e6f6e73656e7365)")),
+        case(
+            create,
+            (JSON, r#"{"metadata":{"name":"x"}} {}"#),
+            bad("json parse error: invalid character '{' after top-level value"),
+        ),
+        case(
+            create,
+            (JSON, "nonsense"),
+            bad("invalid character 'o' in literal null (expecting 'u') (6e6f6e73656e7365)"),
+        ),
+        case(
+            create,
+            (JSON, "{'metadata': {}}"),
+            bad("invalid character '\\'' looking for beginning of object key string"),
+        ),
         case(
             create,
             (JSON, "[]"),
@@ -126,7 +139,7 @@ async fn bodies_that_are_no_objects() {
         // What is no Unicode is read as U+FFFD, which no name has.
         case(create, (JSON, &b"{\"metadata\":{\"name\":\"\xff\xfe\"}}"[..]), (422, "Invalid", "RFC 1123")),
         case(create, (JSON, r#"{"metadata":{"name":"\ud800"}}"#), (422, "Invalid", "RFC 1123")),
-        case(create, (JSON, nested("[", "]", 100_000)), bad(parse)),
+        case(create, (JSON, nested("[", "]", 100_000)), bad("json parse error: exceeded max depth")),
         case(create, (JSON, nested(r#"{"a":"#, "}", 100_000)), bad(parse)),
         case(
             create,
@@ -145,7 +158,9 @@ async fn bodies_that_are_no_objects() {
             bad("ConfigMap in version \"v2\" cannot be handled as a ConfigMap: no kind \"ConfigMap\" is registered for version \"v2\" in scheme"),
         ),
         case(create, (YAML, "a: [1, 2"), bad(yaml)),
-        case(create, (YAML, &b"a: \xff"[..]), bad("invalid UTF-8")),
+        case(create, (YAML, &b"a: \xff"[..]), bad("yaml: invalid leading UTF-8 octet")),
+        case(create, (YAML, "a: \u{1}"), bad("yaml: control characters are not allowed")),
+        case(create, (YAML, "\u{feff}metadata: {name: B}"), (422, "Invalid", "RFC 1123")),
         case(create, (YAML, alias_bomb()), bad("yaml: document contains excessive aliasing")),
         case(create, (YAML, "[".repeat(100_000)), bad(yaml)),
         case(create, (YAML, "- ".repeat(100_000)), bad(yaml)),
@@ -257,7 +272,12 @@ async fn patches_that_are_none_or_do_not_fit() {
         case(map, (JSON_PATCH, "[{"), bad("error decoding patch: unexpected end of JSON input")),
         case(map, (MERGE, r#"{"data":"#), bad("error decoding patch: unexpected end of JSON input")),
         case(map, (STRATEGIC, r#"{"data":"#), bad("unexpected end of JSON input")),
-        case(map, (STRATEGIC, "nonsense"), bad("")),
+        case(map, (STRATEGIC, "nonsense"), bad("invalid character 'o' in literal null (expecting 'u')")),
+        case(
+            map,
+            (MERGE, r#"{"data":{"a":"b",}}"#),
+            bad("error decoding patch: invalid character '}' looking for beginning of object key string"),
+        ),
         case(
             map,
             (JSON_PATCH, "{}"),

@@ -51,7 +51,8 @@ async fn the_flow_schemas_of_kubernetes_are_there() {
     let brief: Vec<String> = schemas
         .iter()
         .map(|cells| {
-            let text = |index: usize| cells[index].as_str().unwrap().to_owned();
+            let text =
+                |index: usize| cells[index].as_str().map_or_else(|| cells[index].to_string(), str::to_owned);
             [text(0), text(1), text(2), text(3), text(5)].join(" ")
         })
         .collect();

@@ -19,11 +19,10 @@ async fn people_get_indented_json() {
     let one = format!("{MAPS}/a");
     for path in [MAPS, one.as_str(), "/apis", "/api/v1", "/api/v1/namespaces/none/pods/none"] {
         let plain = api.get(path).await;
-        // A Status ends its line.
-        assert!(!plain.text.trim_end().contains('\n'), "{path}");
+        // One line, whose end people do without.
+        assert_eq!(plain.text.find('\n'), Some(plain.text.len() - 1), "{path}");
         // Whatever the order of the keys, it is as long.
-        let ended = usize::from(plain.text.ends_with('\n'));
-        let length = serde_json::to_string_pretty(&plain.body).unwrap().len() + ended;
+        let length = serde_json::to_string_pretty(&plain.body).unwrap().len();
         let check = |reply: &Reply| {
             assert_eq!((reply.text.len(), &reply.body), (length, &plain.body), "{path}");
         };
@@ -50,6 +49,36 @@ async fn people_get_indented_json() {
     }
     let mut watch = api.watch(&format!("{MAPS}?watch=1&pretty=true")).await;
     assert_eq!(watch.brief().await, "ADDED a");
+}
+
+/// As Kubernetes' encoder writes them, so that answers can be read line by line.
+#[tokio::test(start_paused = true)]
+async fn json_ends_its_line() {
+    let api = Api::start().await;
+    let table = "application/json;as=Table;v=v1;g=meta.k8s.io";
+    let metadata = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io";
+    let created = api.post(MAPS, json!({"metadata": {"name": "a"}})).await.expect(201);
+    let one = format!("{MAPS}/a");
+    let merge = [("content-type", "application/merge-patch+json")];
+    let mut replies = vec![created, api.call("PATCH", &one, &merge, r#"{"data":{"a":"b"}}"#).await];
+    for path in [MAPS, one.as_str(), "/api", "/apis", "/apis/apps/v1", "/apis/none", "/api/v1/pods"] {
+        replies.push(api.get(path).await);
+    }
+    replies.push(api.get_as(&one, table).await);
+    replies.push(api.get_as(MAPS, table).await);
+    replies.push(api.get_as(&one, metadata).await);
+    replies.push(api.delete(&one, json!({})).await.expect(200));
+    for reply in replies {
+        let name = format!("{}: {}", reply.code, reply.text);
+        if reply.headers["content-type"] == "application/json" {
+            assert_eq!(reply.text.find('\n'), Some(reply.text.len() - 1), "{name}");
+            assert!(reply.body.is_object(), "{name}");
+        }
+    }
+    // These are written without the encoder.
+    for path in ["/version", "/openapi/v3"] {
+        assert!(!api.get(path).await.text.ends_with('\n'), "{path}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -544,14 +544,25 @@ async fn discovery_lists_what_the_table_gives() {
         let verbs = |r: &Value| -> BTreeSet<String> { serde_json::from_value(r["verbs"].clone()).unwrap() };
         assert_eq!(verbs(own), entry.verbs, "{}", entry.plural);
         for (name, wanted) in &entry.subresources {
-            if name == "proxy" {
-                // It has every verb and none in particular.
-                continue;
-            }
             let sub = find(&format!("{}/{name}", entry.plural));
-            let connect = wanted.contains("connect");
-            let wanted = if connect { ["create", "get"].map(str::to_owned).into() } else { wanted.clone() };
+            let connect: &[&str] = if name == "proxy" {
+                &["create", "delete", "get", "patch", "update"]
+            } else {
+                &["create", "get"]
+            };
+            let connect = connect.iter().map(|verb| (*verb).to_owned()).collect();
+            let wanted = if wanted.contains("connect") { connect } else { wanted.clone() };
             assert_eq!(verbs(sub), wanted, "{}/{name}", entry.plural);
+            // The group and version of its kind, where those are not the list's.
+            let elsewhere = match name.as_str() {
+                "eviction" => Some(("policy", "v1")),
+                "scale" => Some(("autoscaling", "v1")),
+                "token" => Some(("authentication.k8s.io", "v1")),
+                _ => None,
+            };
+            let told = sub.get("group").zip(sub.get("version"));
+            let told = told.map(|(group, version)| (group.as_str().unwrap(), version.as_str().unwrap()));
+            assert_eq!(told, elsewhere, "{}/{name}", entry.plural);
         }
     }
     // And nothing else.
@@ -564,6 +575,26 @@ async fn discovery_lists_what_the_table_gives() {
             assert!(table.iter().any(|e| e.root() == path && e.plural == name), "{path} {name}");
         }
     }
+}
+
+/// Where pods and Services are reached through the server one day.
+#[tokio::test(start_paused = true)]
+async fn what_is_not_passed_on_is_told() {
+    let api = Api::start().await;
+    for plural in ["pods", "services"] {
+        for method in ["GET", "POST", "PUT", "PATCH", "DELETE"] {
+            let path = format!("/api/v1/namespaces/default/{plural}/x/proxy/a");
+            assert_eq!(api.call(method, &path, &[], "").await.code, 501, "{method} {path}");
+        }
+    }
+    let core = api.get("/api/v1").await.body;
+    let of = |name: &str| {
+        core["resources"].as_array().unwrap().iter().find(|r| r["name"] == name).unwrap()["kind"].clone()
+    };
+    assert_eq!(
+        (of("nodes/proxy"), of("services/proxy")),
+        (json!("NodeProxyOptions"), json!("ServiceProxyOptions"))
+    );
 }
 
 #[tokio::test(start_paused = true)]
