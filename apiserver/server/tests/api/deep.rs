@@ -30,7 +30,7 @@ async fn what_can_be_written_can_be_read_changed_and_deleted_however_deep_it_is(
         api.patch("merge", &path, label).await.expect(200);
         assert_eq!(api.get(&path).await.expect(200).body["metadata"]["labels"]["a"], "b", "{depth}");
         api.get(FROBS).await.expect(200);
-        api.delete(&path).await.expect(200);
+        api.delete(&path, json!({})).await.expect(200);
         api.get(&path).await.expect(404);
     }
     assert!(deepest >= 90);
@@ -43,5 +43,5 @@ async fn what_can_be_written_can_be_read_changed_and_deleted_however_deep_it_is(
     assert!(refused.code == 422 || refused.code == 400 || refused.code == 200, "{}", refused.text);
     api.get(&path).await.expect(200);
     api.patch("merge", &path, json!({"spec": {"b": 1}})).await.expect(200);
-    api.delete(&path).await.expect(200);
+    api.delete(&path, json!({})).await.expect(200);
 }
