@@ -4,6 +4,9 @@
 /// Lines shown around a change.
 const AROUND: usize = 3;
 
+/// The most pairs of lines that are compared to find one stretch; a thousand lines by a thousand.
+const CELLS: usize = 1 << 20;
+
 /// A stretch of lines: of the old text from `.1` to `.2`, of the new from `.3` to `.4`; the same in
 /// both if `.0`.
 type Run = (bool, usize, usize, usize, usize);
@@ -66,11 +69,39 @@ fn matches(
     base_new: usize,
     found: &mut Vec<(usize, usize, usize)>,
 ) {
+    if old.len().saturating_mul(new.len()) > CELLS {
+        return ends(old, new, base_old, base_new, found);
+    }
     let Some((i, j, length)) = longest(old, new) else { return };
     matches(&old[..i], &new[..j], base_old, base_new, found);
     found.push((base_old + i, base_new + j, length));
     let (i, j) = (i + length, j + length);
     matches(&old[i..], &new[j..], base_old + i, base_new + j, found);
+}
+
+/// What is the same at the beginning and at the end of long texts; what lies between, unless it is
+/// short, counts as different.
+fn ends(
+    old: &[&str],
+    new: &[&str],
+    base_old: usize,
+    base_new: usize,
+    found: &mut Vec<(usize, usize, usize)>,
+) {
+    let before = old.iter().zip(new).take_while(|(a, b)| a == b).count();
+    let (old, new) = (&old[before..], &new[before..]);
+    let after = old.iter().rev().zip(new.iter().rev()).take_while(|(a, b)| a == b).count();
+    let (old, new) = (&old[..old.len() - after], &new[..new.len() - after]);
+    let (from_old, from_new) = (base_old + before, base_new + before);
+    if before > 0 {
+        found.push((base_old, base_new, before));
+    }
+    if old.len().saturating_mul(new.len()) <= CELLS {
+        matches(old, new, from_old, from_new, found);
+    }
+    if after > 0 {
+        found.push((from_old + old.len(), from_new + new.len(), after));
+    }
 }
 
 /// The first of the longest common stretches.
@@ -135,5 +166,21 @@ mod tests {
         assert_eq!(unified(old, old), "");
         assert_eq!(unified("a", "b"), "@@ -1 +1 @@\n-a\n+b\n");
         assert_eq!(unified("", "b\nc"), "@@ -0,0 +1,2 @@\n+b\n+c\n");
+    }
+
+    #[test]
+    fn long_texts_are_compared_from_their_ends() {
+        let lines = |changed: &[usize]| {
+            let line = |i| if changed.contains(&i) { format!("new {i}") } else { format!("line {i}") };
+            (0..200_000).map(line).collect::<Vec<_>>().join("\n")
+        };
+        assert_eq!(
+            unified(&lines(&[]), &lines(&[7, 9])),
+            "@@ -5,9 +5,9 @@\n line 4\n line 5\n line 6\n-line 7\n+new 7\n line 8\n-line 9\n+new 9\n line 10\n \
+             line 11\n line 12\n"
+        );
+        let far = unified(&lines(&[]), &lines(&[7, 199_990]));
+        assert!(far.starts_with("@@ -5,199990 +5,199990 @@\n line 4\n"), "{}", &far[..60]);
+        assert!(far.ends_with("+new 199990\n line 199991\n line 199992\n line 199993\n"));
     }
 }

@@ -25,6 +25,8 @@ pub enum FieldReason {
     TooMany,
     NotFound,
     TypeInvalid,
+    /// Wrong, but no worse than what the request found: it is warned of and not refused.
+    Tolerated,
 }
 
 impl FieldReason {
@@ -32,7 +34,7 @@ impl FieldReason {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Required => "FieldValueRequired",
-            Self::Invalid => "FieldValueInvalid",
+            Self::Invalid | Self::Tolerated => "FieldValueInvalid",
             Self::Forbidden => "FieldValueForbidden",
             Self::NotSupported => "FieldValueNotSupported",
             Self::Duplicate => "FieldValueDuplicate",

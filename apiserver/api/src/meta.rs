@@ -140,6 +140,16 @@ pub fn set(object: &mut Value, field: &str, value: impl Into<Value>) {
     metadata_mut(object).insert(field.to_owned(), value.into());
 }
 
+/// Whether objects and lists lie in each other more than so many levels deep.
+pub fn is_deeper(value: &Value, levels: usize) -> bool {
+    let below = |value: &Value| is_deeper(value, levels - 1);
+    match value {
+        Value::Object(fields) => levels == 0 || fields.values().any(below),
+        Value::Array(items) => levels == 0 || items.iter().any(below),
+        _ => false,
+    }
+}
+
 /// Removes one field of `metadata`.
 pub fn unset(object: &mut Value, field: &str) {
     if let Some(Value::Object(metadata)) = object.get_mut("metadata") {

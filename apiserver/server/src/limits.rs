@@ -4,6 +4,9 @@ use std::time::Duration;
 
 /// Largest request body, bytes; more is answered with 413.
 pub const BODY: usize = 3 * 1024 * 1024;
+/// How deep an object that is kept may be nested. JSON is read to 127 levels; conversions and watches put
+/// objects a few levels into others.
+pub const NESTING: usize = 120;
 /// How much of a body that is too large is read and forgotten, so that its sender hears why.
 pub const DRAINED_BODY: usize = 64 * 1024 * 1024;
 /// An answer waits this long for the rest of a body that nobody wanted to read.

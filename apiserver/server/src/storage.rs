@@ -16,6 +16,7 @@ use crate::cache::{Cache, Entry};
 use crate::convert;
 use crate::custom::conversion;
 use crate::encoding;
+use crate::limits;
 use crate::server::Server;
 
 /// An object as the store has it, with its resource version.
@@ -149,6 +150,13 @@ async fn write(
         convert(&mut object);
     }
     encoding::complete_kind(resource, &mut object);
+    if may_forget && meta::is_deeper(&object, limits::NESTING) {
+        // Managed fields lie some levels deeper than the fields that they name.
+        meta::unset(&mut object, "managedFields");
+    }
+    if meta::is_deeper(&object, limits::NESTING) {
+        return Err(ApiError::bad_request("exceeded max depth"));
+    }
     let (mut value, mut metadata) = encode(server, resource, &key, &object)?;
     if may_forget && value.len() > VALUE_BYTES && !object["metadata"]["managedFields"].is_null() {
         meta::unset(&mut object, "managedFields");

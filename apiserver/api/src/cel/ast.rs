@@ -1,6 +1,8 @@
 //! Expressions as trees. Macros are nodes of their own, so that types, costs and evaluation see a
 //! loop as what it was written as.
 
+use std::sync::Arc;
+
 /// A node: where it stands in the text, and what it is.
 #[derive(Clone, Debug)]
 pub struct Node {
@@ -8,6 +10,8 @@ pub struct Node {
     pub at: usize,
     /// Counts from 0 within an expression.
     pub id: usize,
+    /// Nodes from here to the deepest one below, both counted.
+    pub depth: usize,
     pub expr: Expr,
 }
 
@@ -28,7 +32,7 @@ pub enum Expr {
     Bind(Box<Bind>),
 }
 
-/// A constant.
+/// A constant. Texts are shared with the values that an evaluation makes of them, however often.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Literal {
     Null,
@@ -36,8 +40,8 @@ pub enum Literal {
     Int(i64),
     Uint(u64),
     Double(f64),
-    Text(String),
-    Bytes(Vec<u8>),
+    Text(Arc<String>),
+    Bytes(Arc<Vec<u8>>),
 }
 
 /// `operand.field`, `operand.?field` or `has(operand.field)`.
@@ -105,24 +109,26 @@ pub struct Bind {
     pub flat: bool,
 }
 
+impl Expr {
+    /// The nodes directly below.
+    pub fn children(&self) -> Vec<&Node> {
+        match self {
+            Self::Literal(_) | Self::Ident(_) => Vec::new(),
+            Self::Select(select) => vec![&select.operand],
+            Self::Call(call) => call.target.as_deref().into_iter().chain(&call.args).collect(),
+            Self::List(items) => items.iter().map(|(item, _)| item).collect(),
+            Self::Map(entries) => entries.iter().flat_map(|entry| [&entry.key, &entry.value]).collect(),
+            Self::Struct(_, fields) => fields.iter().map(|(_, value)| value).collect(),
+            Self::Fold(fold) => [&fold.range].into_iter().chain(&fold.filter).chain([&fold.each]).collect(),
+            Self::Bind(bind) => vec![&bind.operand, &bind.body],
+        }
+    }
+}
+
 impl Node {
     /// The nodes directly below.
     pub fn children(&self) -> Vec<&Node> {
-        match &self.expr {
-            Expr::Literal(_) | Expr::Ident(_) => Vec::new(),
-            Expr::Select(select) => vec![&select.operand],
-            Expr::Call(call) => call.target.as_deref().into_iter().chain(&call.args).collect(),
-            Expr::List(items) => items.iter().map(|(item, _)| item).collect(),
-            Expr::Map(entries) => entries.iter().flat_map(|entry| [&entry.key, &entry.value]).collect(),
-            Expr::Struct(_, fields) => fields.iter().map(|(_, value)| value).collect(),
-            Expr::Fold(fold) => [&fold.range].into_iter().chain(&fold.filter).chain([&fold.each]).collect(),
-            Expr::Bind(bind) => vec![&bind.operand, &bind.body],
-        }
-    }
-
-    /// The depth of the tree.
-    pub fn depth(&self) -> usize {
-        1 + self.children().into_iter().map(Node::depth).max().unwrap_or(0)
+        self.expr.children()
     }
 
     /// `a.b.c` as a text, if the node is nothing but names.

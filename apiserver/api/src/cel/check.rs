@@ -54,6 +54,10 @@ pub fn check<'s>(node: &Node, env: &Env<'s>) -> Result<Checked<'s>, Vec<Fault>> 
         chosen: Vec::new(),
     };
     let ty = checker.node(node);
+    // What a variable stands for may have been learnt later.
+    if checker.types.iter().any(|ty| checker.bindings.is_too_large(ty)) {
+        return Err(vec![Fault { at: node.at, message: TOO_LARGE.to_owned() }]);
+    }
     let ty = checker.bindings.resolve(&ty, true);
     let mut faults = checker.faults;
     if faults.is_empty() {
@@ -77,6 +81,8 @@ fn literals(node: &Node, faults: &mut Vec<Fault>) {
     }
     node.children().into_iter().for_each(|child| literals(child, faults));
 }
+
+const TOO_LARGE: &str = "the type of the expression has too many parts";
 
 /// Names of types.
 const TYPES: [&str; 20] = [
@@ -136,6 +142,7 @@ impl<'s> Checker<'_, 's> {
             Expr::Fold(fold) => (self.fold(node, fold), None),
             Expr::Bind(bind) => (self.bind(node, bind), None),
         };
+        let ty = if self.bindings.is_too_large(&ty) { self.fault(node.at, TOO_LARGE.to_owned()) } else { ty };
         let length = self.types.len().max(node.id + 1);
         self.types.resize(length, Ty::Dyn);
         self.places.resize(length, None);

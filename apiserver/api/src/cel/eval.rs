@@ -1,7 +1,7 @@
 //! Evaluation. What it costs is counted as it goes, as CEL's cost tracker counts, and it stops
 //! where a limit is passed.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use kube_cel::cel::Value as Cel;
@@ -11,9 +11,10 @@ use super::ast::{Bind, Call, Entry, Expr, Fold, Form, Literal, Node, Select};
 use super::check::is_type;
 use super::cost::{LIST, MAP, OBJECT, TRAVERSAL, pairwise, steps, times};
 use super::declare::overloads;
-use super::functions::{self, no_overload, opened, optional, size, text, type_value};
+use super::functions::{self, no_overload, opened, optional, size, type_value};
+use super::lists::sorted;
 use super::operators::{key, operator};
-use super::spent::{HEAVIEST, SHALLOW, constant_only, cost_before, weigh};
+use super::spent::{Effort, constant_only, cost_before};
 
 /// Why there is no value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,7 +36,8 @@ type Evaluated = Result<Cel, Fail>;
 /// Evaluates an expression; it may cost `limit` at most. Returns what it cost, too.
 pub fn evaluate(node: &Node, variables: &[(&str, Cel)], limit: u64) -> (Evaluated, u64) {
     let variables = variables.iter().map(|(name, value)| (*name, value.clone())).collect();
-    let mut run = Run { variables, spent: 0, limit, free: false };
+    let mut run =
+        Run { variables, spent: 0, limit, free: false, constants: BTreeMap::new(), effort: Effort::default() };
     let given = run.node(node);
     (given, run.spent)
 }
@@ -46,6 +48,10 @@ struct Run<'e> {
     limit: u64,
     /// Within a constant.
     free: bool,
+    /// What was made of constants alone, by the numbers of the nodes.
+    constants: BTreeMap<usize, Cel>,
+    /// What costs do not count and nobody may have without bounds.
+    effort: Effort,
 }
 
 impl<'e> Run<'e> {
@@ -59,12 +65,21 @@ impl<'e> Run<'e> {
     fn node(&mut self, node: &'e Node) -> Evaluated {
         // What is made of constants alone is made once, CEL says, and costs nothing.
         let made = matches!(node.expr, Expr::List(_) | Expr::Map(_) | Expr::Call(_));
-        if !made || self.free || !constant_only(node) {
+        if !made || self.free {
+            return self.counted(node);
+        }
+        if let Some(known) = self.constants.get(&node.id) {
+            return Ok(known.clone());
+        }
+        if !constant_only(node) {
             return self.counted(node);
         }
         self.free = true;
         let given = self.counted(node);
         self.free = false;
+        if let Ok(value) = &given {
+            self.constants.insert(node.id, value.clone());
+        }
         given
     }
 
@@ -76,6 +91,7 @@ impl<'e> Run<'e> {
             Expr::Call(call) => self.call(call),
             Expr::List(items) => {
                 self.spend(LIST)?;
+                self.effort.hold(items.len())?;
                 let mut list = Vec::with_capacity(items.len());
                 for (item, is_optional) in items {
                     let value = self.node(item)?;
@@ -146,6 +162,7 @@ impl<'e> Run<'e> {
 
     fn map(&mut self, entries: &'e [Entry]) -> Evaluated {
         self.spend(MAP)?;
+        self.effort.hold(2 * entries.len())?;
         let mut map = HashMap::with_capacity(entries.len());
         for entry in entries {
             let key = key(&self.node(&entry.key)?)?;
@@ -184,10 +201,7 @@ impl<'e> Run<'e> {
         for argument in target.into_iter().chain(&call.args) {
             args.push(self.node(argument)?);
         }
-        // What is written small can be large: values are shared until something looks at all of one.
-        if !SHALLOW.contains(&name) && args.iter().try_fold(HEAVIEST, weigh).is_none() {
-            return Err(Fail::Limit);
-        }
+        self.effort.of_call(name, &args)?;
         let membership = name == "@in" && call.args.get(1).is_some_and(constant_only);
         let before = if membership { Some(0) } else { cost_before(name, &args) };
         self.spend(before.unwrap_or(0))?;
@@ -196,6 +210,7 @@ impl<'e> Run<'e> {
             None => functions::call(name, target.is_some(), &args),
         };
         let given = given.map_err(Fail::Error)?;
+        self.effort.of_result(name, &args, &given)?;
         if before.is_none() {
             self.spend(times(size(&given), 2.0 * TRAVERSAL))?;
         }
@@ -237,6 +252,10 @@ impl<'e> Run<'e> {
         self.spend(once + result)?;
         let mut made = Made::default();
         let before = self.variables.len();
+        if let Cel::Map(map) = &range {
+            // Its keys are sorted, even if the first decides.
+            self.effort.look(map.map.len() as u64)?;
+        }
         for (one, two) in pairs(&range, fold.two.is_some())? {
             self.spend(step)?;
             self.variables.push((&fold.one, one.clone()));
@@ -333,32 +352,25 @@ impl Made {
             (Form::ExistsOne, None) => Ok(Cel::Bool(self.count == 1)),
             (Form::List | Form::Filter, None) => Ok(Cel::List(Arc::new(self.list))),
             (Form::Map | Form::Entries, None) => Ok(Cel::Map(Map { map: Arc::new(self.map) })),
-            (Form::SortBy, None) => sorted(self.keyed),
+            (Form::SortBy, None) => sorted(self.keyed).map_err(Fail::Error),
         }
     }
 }
 
-fn sorted(mut keyed: Vec<(Cel, Cel)>) -> Evaluated {
-    let comparable = keyed.windows(2).all(|pair| pair[0].0.partial_cmp(&pair[1].0).is_some());
-    if !comparable {
-        return Err(no_overload().into());
-    }
-    keyed.sort_by(|a, b| a.0.partial_cmp(&b.0).unwrap_or(std::cmp::Ordering::Equal));
-    Ok(Cel::List(Arc::new(keyed.into_iter().map(|(_, value)| value).collect())))
-}
+/// The values of a loop's first variable and, of maps or where there are `two`, of its second.
+type Pairs<'v> = Box<dyn Iterator<Item = (Cel, Option<Cel>)> + 'v>;
 
 /// The values of a loop's variables. Keys come in their order, so that errors do.
-fn pairs(range: &Cel, two: bool) -> Result<Vec<(Cel, Option<Cel>)>, Fail> {
+fn pairs(range: &Cel, two: bool) -> Result<Pairs<'_>, Fail> {
     match range {
-        Cel::List(list) if two => Ok((0_i64..)
-            .zip(list.iter())
-            .map(|(index, item)| (Cel::Int(index), Some(item.clone())))
-            .collect()),
-        Cel::List(list) => Ok(list.iter().map(|item| (item.clone(), None)).collect()),
+        Cel::List(list) if two => {
+            Ok(Box::new((0_i64..).zip(list.iter()).map(|(index, item)| (Cel::Int(index), Some(item.clone())))))
+        }
+        Cel::List(list) => Ok(Box::new(list.iter().map(|item| (item.clone(), None)))),
         Cel::Map(map) => {
             let mut entries: Vec<(&Key, &Cel)> = map.map.iter().collect();
             entries.sort_by(|a, b| a.0.cmp(b.0));
-            Ok(entries.into_iter().map(|(key, value)| (Cel::from(key), Some(value.clone()))).collect())
+            Ok(Box::new(entries.into_iter().map(|(key, value)| (Cel::from(key), Some(value.clone())))))
         }
         _ => Err(no_overload().into()),
     }
@@ -379,7 +391,7 @@ fn constant(literal: &Literal) -> Cel {
         Literal::Int(number) => Cel::Int(*number),
         Literal::Uint(number) => Cel::UInt(*number),
         Literal::Double(number) => Cel::Float(*number),
-        Literal::Text(found) => text(found),
-        Literal::Bytes(bytes) => Cel::Bytes(Arc::new(bytes.clone())),
+        Literal::Text(text) => Cel::String(Arc::clone(text)),
+        Literal::Bytes(bytes) => Cel::Bytes(Arc::clone(bytes)),
     }
 }

@@ -11,6 +11,8 @@ use kube_cel::cel::parser::Expression;
 use kube_cel::cel::{Context, ExecutionError, Value as Cel};
 use regex::Regex;
 
+use super::texts::PIECES;
+use super::{format, lists, operators, texts};
 use crate::structural::pattern::compile;
 
 /// Patterns that are kept; more are compiled again. One takes some KiB, 8 MiB at most.
@@ -63,11 +65,11 @@ pub fn no_overload() -> String {
 
 /// Calls a function; the target of a method is the first argument.
 pub fn call(name: &str, member: bool, args: &[Cel]) -> Given {
-    match native(name, args) {
-        Some(given) => given,
-        None if large(name, args) => Err(format!("{name}: the result is too large")),
-        None => library(name, member, args),
+    if large(name, args) {
+        return Err(format!("{name}: the result is too large"));
     }
+    let own = native(name, args).or_else(|| texts::call(name, args)).or_else(|| lists::call(name, args));
+    own.unwrap_or_else(|| library(name, member, args))
 }
 
 /// Whether a function would make a text that is longer than any that a request holds.
@@ -77,12 +79,30 @@ fn large(name: &str, args: &[Cel]) -> bool {
             let times = if from.is_empty() { text.len() + 1 } else { text.matches(from.as_str()).count() };
             times.saturating_mul(to.len()).saturating_add(text.len())
         }
-        ("join", [Cel::List(list), Cel::String(separator)]) => list.len().saturating_mul(separator.len()),
+        ("join", [Cel::List(list), rest @ ..]) => {
+            let separator = rest.first().map_or(0, written);
+            list.iter().fold(0, |sum: usize, item| sum.saturating_add(written(item)).saturating_add(separator))
+        }
         // No digit of a number is more than some hundred behind the point.
         ("format", [Cel::String(text), ..]) if text.split('%').any(|part| digits(part) > 3) => usize::MAX,
+        // Bytes may be written as two digits each.
+        ("format", [Cel::String(text), values]) => {
+            text.len().saturating_add(written(values).saturating_mul(2))
+        }
         _ => 0,
     };
     longest > LONGEST
+}
+
+/// How long a value is as a text, bytes, or somewhat less than that.
+fn written(value: &Cel) -> usize {
+    match value {
+        Cel::String(text) => text.len(),
+        Cel::Bytes(bytes) => bytes.len(),
+        Cel::List(list) => list.iter().fold(0, |sum: usize, item| sum.saturating_add(written(item))),
+        Cel::Map(map) => map.map.values().fold(0, |sum: usize, item| sum.saturating_add(written(item))),
+        _ => 1,
+    }
 }
 
 /// How many digits stand after the point at the beginning of a text.
@@ -124,12 +144,78 @@ fn native(name: &str, args: &[Cel]) -> Option<Given> {
             Ok(time) => library(name, false, &[text(&time.to_string())]),
             Err(_) => Err("range".to_owned()),
         }),
-        ("duration", [Cel::Int(nanos)]) => Some(library(name, false, &[text(&format!("{nanos}ns"))])),
+        ("duration", [Cel::Int(nanos)]) => Some(duration(*nanos)),
+        ("duration", [Cel::String(text)]) => {
+            let nanos = nanoseconds(text).ok_or_else(|| format!("time: invalid duration {text:?}"));
+            Some(nanos.and_then(duration))
+        }
+        ("quantity" | "isQuantity", [Cel::String(text)]) => match crate::quantity::parse(text) {
+            Ok(_) => None,
+            Err(_) if name == "isQuantity" => bool(false),
+            Err(error) => Some(Err(error.to_string())),
+        },
         _ => native_of_containers(name, args),
     }
 }
 
-/// Functions of optionals, lists, times, and formats.
+/// A duration of so many nanoseconds. Read from a text it would be rounded, so it is the time between
+/// two times.
+fn duration(nanos: i64) -> Given {
+    let time = |nanos: i64| {
+        let time = jiff::Timestamp::from_nanosecond(i128::from(nanos)).map_err(|_| "range".to_owned())?;
+        library("timestamp", false, &[text(&time.to_string())])
+    };
+    operators::operator("_-_", &[time(nanos)?, time(0)?]).unwrap_or_else(|| Err(no_overload()))
+}
+
+/// The nanoseconds of a duration as Go writes it, `-1h2m3.5s`; `None` if it is none, or longer than
+/// an integer of 64 bits tells.
+fn nanoseconds(text: &str) -> Option<i64> {
+    const UNITS: [(&str, i128); 8] = [
+        ("ns", 1),
+        ("us", 1_000),
+        ("µs", 1_000),
+        ("μs", 1_000),
+        ("ms", 1_000_000),
+        ("s", 1_000_000_000),
+        ("m", 60_000_000_000),
+        ("h", 3_600_000_000_000),
+    ];
+    let (sign, mut rest) = match text.strip_prefix('-') {
+        Some(rest) => (-1, rest),
+        None => (1, text.strip_prefix('+').unwrap_or(text)),
+    };
+    if rest == "0" {
+        return Some(0);
+    }
+    if rest.is_empty() {
+        return None;
+    }
+    let mut total: i128 = 0;
+    while !rest.is_empty() {
+        let (whole, after) = leading_digits(rest);
+        let (fraction, after) = after.strip_prefix('.').map_or(("", after), leading_digits);
+        if whole.is_empty() && fraction.is_empty() {
+            return None;
+        }
+        let end = after.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(after.len());
+        let (_, unit) = UNITS.into_iter().find(|(name, _)| *name == &after[..end])?;
+        let whole: i128 = if whole.is_empty() { 0 } else { whole.parse().ok()? };
+        // More digits than these are no whole nanosecond of any unit.
+        let fraction = &fraction[..fraction.len().min(18)];
+        let part: i128 = if fraction.is_empty() { 0 } else { fraction.parse().ok()? };
+        let part = part * unit / 10_i128.pow(fraction.len() as u32);
+        total = whole.checked_mul(unit)?.checked_add(part)?.checked_add(total)?;
+        rest = &after[end..];
+    }
+    i64::try_from(sign * total).ok()
+}
+
+fn leading_digits(text: &str) -> (&str, &str) {
+    text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()))
+}
+
+/// Functions of optionals, times, and formats.
 fn native_of_containers(name: &str, args: &[Cel]) -> Option<Given> {
     match (name, args) {
         ("optional.none", []) => Some(Ok(optional(None))),
@@ -160,15 +246,9 @@ fn native_of_containers(name: &str, args: &[Cel]) -> Option<Given> {
                 found => Ok(optional(found.and_then(Result::ok))),
             })
         }
-        ("sum", [Cel::List(list)]) if matches!(list.first(), Some(Cel::Duration(_))) => {
-            let total = list[1..].iter().try_fold(list[0].clone(), |sum, item| sum + item.clone());
-            Some(total.map_err(|error| described(&error)))
+        ("format", [Cel::String(template), Cel::List(values)]) => {
+            Some(format::format(template, values).map(|formatted| text(&formatted)))
         }
-        ("first" | "last", [Cel::List(list)]) => {
-            let item = if name == "first" { list.first() } else { list.last() };
-            Some(Ok(optional(item.cloned())))
-        }
-        ("reverse", [Cel::List(list)]) => Some(Ok(Cel::List(Arc::new(list.iter().rev().cloned().collect())))),
         _ => None,
     }
 }
@@ -180,8 +260,12 @@ fn find_all(searched: &str, wanted: &str, limit: &[Cel]) -> Given {
         _ => usize::MAX,
     };
     let pattern = pattern(wanted)?;
-    let found = pattern.find_iter(searched).take(limit).map(|found| text(found.as_str()));
-    Ok(Cel::List(Arc::new(found.collect())))
+    let found = pattern.find_iter(searched).take(limit.min(PIECES + 1)).map(|found| text(found.as_str()));
+    let found: Vec<Cel> = found.collect();
+    if found.len() > PIECES {
+        return Err("findAll: the result is too large".to_owned());
+    }
+    Ok(Cel::List(Arc::new(found)))
 }
 
 fn of_optional(name: &str, value: &Cel, other: Option<&Cel>) -> Given {
@@ -232,6 +316,14 @@ pub fn type_of(value: &Cel) -> &str {
         Cel::Null => "null_type",
         Cel::Opaque(opaque) => opaque.runtime_type_name(),
         Cel::Function(..) => "function",
+    }
+}
+
+/// The name that a type has, of a type as a value.
+pub fn type_name(value: &Cel) -> String {
+    match value {
+        Cel::Opaque(opaque) => opaque.downcast_ref::<TypeName>().map(|name| name.0.clone()).unwrap_or_default(),
+        _ => String::new(),
     }
 }
 
@@ -302,13 +394,13 @@ fn double(value: &Cel) -> Given {
 }
 
 /// `None` where kube-cel knows the type.
-fn string(value: &Cel) -> Option<Given> {
+pub fn string(value: &Cel) -> Option<Given> {
     Some(Ok(text(&match value {
         Cel::String(_) => return Some(Ok(value.clone())),
         Cel::Bool(flag) => flag.to_string(),
         Cel::Int(number) => number.to_string(),
         Cel::UInt(number) => number.to_string(),
-        Cel::Float(number) => number.to_string(),
+        Cel::Float(number) => shortest(*number),
         Cel::Bytes(bytes) => match String::from_utf8(bytes.to_vec()) {
             Ok(text) => text,
             Err(_) => return Some(Err("invalid UTF-8 in bytes, cannot convert to string".to_owned())),
@@ -324,6 +416,24 @@ fn string(value: &Cel) -> Option<Given> {
         Cel::Opaque(_) => return None,
         _ => return Some(Err(no_overload())),
     })))
+}
+
+/// A double as Go's `%g` writes it: with an exponent from a million on, and below a ten thousandth.
+fn shortest(number: f64) -> String {
+    if !number.is_finite() {
+        let text = if number.is_nan() { "NaN" } else { "Inf" };
+        let sign = if number.is_nan() { "" } else if number > 0.0 { "+" } else { "-" };
+        return format!("{sign}{text}");
+    }
+    let plain = format!("{number:e}");
+    let (digits, exponent) = plain.split_once('e').unwrap_or((plain.as_str(), "0"));
+    match exponent.parse::<i32>().unwrap_or_default() {
+        -4..6 => number.to_string(),
+        exponent => {
+            let sign = if exponent < 0 { '-' } else { '+' };
+            format!("{digits}e{sign}{:02}", exponent.unsigned_abs())
+        }
+    }
 }
 
 /// A time in RFC 3339, as Go writes it: no zeros at the end of a fraction, `Z` for UTC.

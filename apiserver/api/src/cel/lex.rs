@@ -1,5 +1,7 @@
 //! Characters to tokens.
 
+use std::sync::Arc;
+
 use super::ast::Literal;
 
 /// A token.
@@ -206,10 +208,10 @@ impl Lexer<'_> {
             }
         }
         if bytes {
-            return Ok(Token::Literal(Literal::Bytes(found)));
+            return Ok(Token::Literal(Literal::Bytes(Arc::new(found))));
         }
         match String::from_utf8(found) {
-            Ok(text) => Ok(Token::Literal(Literal::Text(text))),
+            Ok(text) => Ok(Token::Literal(Literal::Text(Arc::new(text)))),
             Err(_) => Self::fault(at, "invalid string literal"),
         }
     }

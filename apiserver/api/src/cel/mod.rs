@@ -6,7 +6,7 @@
 //! ```
 //!
 //! `declare` is the table of functions, `schema` what is known of objects, `functions` what the
-//! functions do. Nothing here knows where expressions stand: see `structural::cel` for the rules of
+//! functions do, with `texts`, `lists` and `format`. Nothing here knows where expressions stand: see `structural::cel` for the rules of
 //! custom resources and `admission` for those of admission and of devices.
 
 mod admission;
@@ -15,13 +15,16 @@ mod check;
 mod cost;
 mod declare;
 mod eval;
+mod format;
 pub mod functions;
 mod lex;
+mod lists;
 mod macros;
 mod operators;
 mod parse;
 pub mod schema;
 mod spent;
+mod texts;
 mod types;
 mod validate;
 

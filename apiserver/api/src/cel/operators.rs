@@ -1,9 +1,10 @@
 //! What operators give.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 
-use kube_cel::cel::Value as Cel;
 use kube_cel::cel::objects::Key;
+use kube_cel::cel::{ExecutionError, Value as Cel};
 
 use super::functions::{self, Given, no_overload, opened, optional};
 
@@ -33,17 +34,41 @@ pub fn operator(name: &str, args: &[Cel]) -> Option<Given> {
         ("_+_", [Cel::Bytes(a), Cel::Bytes(b)]) => {
             Ok(Cel::Bytes(Arc::new([a.as_slice(), b.as_slice()].concat())))
         }
-        ("_+_", [a, b]) => (a.clone() + b.clone()).map_err(|error| functions::described(&error)),
-        ("_-_", [a, b]) => (a.clone() - b.clone()).map_err(|error| functions::described(&error)),
-        ("_*_", [a, b]) => (a.clone() * b.clone()).map_err(|error| functions::described(&error)),
-        ("_/_", [a, b]) => (a.clone() / b.clone()).map_err(|error| functions::described(&error)),
-        ("_%_", [a, b]) => (a.clone() % b.clone()).map_err(|error| functions::described(&error)),
+        ("_+_", [a, b]) => (a.clone() + b.clone()).map_err(|error| failed(&error, args)).and_then(bounded),
+        ("_-_", [a, b]) => (a.clone() - b.clone()).map_err(|error| failed(&error, args)).and_then(bounded),
+        ("_*_", [a, b]) => (a.clone() * b.clone()).map_err(|error| failed(&error, args)),
+        ("_/_", [a, b]) => (a.clone() / b.clone()).map_err(|error| failed(&error, args)),
+        ("_%_", [a, b]) => (a.clone() % b.clone()).map_err(|error| failed(&error, args)),
         ("@in", [item, Cel::List(list)]) => Ok(Cel::Bool(list.contains(item))),
         ("@in", [item, Cel::Map(map)]) => Ok(Cel::Bool(key(item).is_ok_and(|key| map.get(&key).is_some()))),
         ("_[_]" | "_[?_]", [container, at]) => index(name == "_[?_]", container, at),
         ("!_" | "-_" | "@in", _) => Err(no_overload()),
         _ => return None,
     })
+}
+
+/// What became too large is named by its type.
+fn failed(error: &ExecutionError, args: &[Cel]) -> String {
+    let kind = match args {
+        [Cel::Timestamp(_), _] | [_, Cel::Timestamp(_)] => "timestamp",
+        [Cel::Duration(_), _] => "duration",
+        [Cel::UInt(_), _] => "unsigned integer",
+        _ => "integer",
+    };
+    match error {
+        ExecutionError::Overflow(..) => format!("{kind} overflow"),
+        other => functions::described(other),
+    }
+}
+
+/// A duration is an integer of nanoseconds, of 64 bits.
+fn bounded(value: Cel) -> Given {
+    match &value {
+        Cel::Duration(duration) if duration.num_nanoseconds().is_none() => {
+            Err("duration overflow".to_owned())
+        }
+        _ => Ok(value),
+    }
 }
 
 fn overflow() -> String {
@@ -76,7 +101,7 @@ fn compare(name: &str, a: &Cel, b: &Cel) -> Given {
     }
 }
 
-fn holds(name: &str, order: std::cmp::Ordering) -> bool {
+fn holds(name: &str, order: Ordering) -> bool {
     match name {
         "_<_" => order.is_lt(),
         "_<=_" => order.is_le(),

@@ -41,7 +41,7 @@ pub fn parse(source: &str) -> Result<Node, Vec<Fault>> {
         return Err(vec![Fault { at: 0, message: format!("expression is longer than {LENGTH} bytes") }]);
     }
     let tokens = tokens(source).map_err(|fault| vec![fault])?;
-    let mut parser = Parser { source, tokens, next: 0, ids: 0, nesting: 0, faults: Vec::new() };
+    let mut parser = Parser { source, tokens, next: 0, ids: 0, nesting: 0, deep: false, faults: Vec::new() };
     let parsed = parser.expression().and_then(|node| {
         parser.end()?;
         Ok(node)
@@ -49,12 +49,7 @@ pub fn parse(source: &str) -> Result<Node, Vec<Fault>> {
     let mut faults = parser.faults;
     match parsed {
         Err(fault) => faults.push(fault),
-        Ok(node) if faults.is_empty() => {
-            if node.depth() <= DEPTH {
-                return Ok(node);
-            }
-            faults.push(Fault { at: 0, message: format!("expression is nested deeper than {DEPTH}") });
-        }
+        Ok(node) if faults.is_empty() => return Ok(node),
         Ok(_) => {}
     }
     faults.sort_by_key(|fault| fault.at);
@@ -68,6 +63,8 @@ pub struct Parser<'t> {
     next: usize,
     ids: usize,
     nesting: usize,
+    /// It was complained about the depth already.
+    deep: bool,
     /// Faults that parsing goes on after.
     pub faults: Vec<Fault>,
 }
@@ -75,10 +72,19 @@ pub struct Parser<'t> {
 type Parsed = Result<Node, Fault>;
 
 impl Parser<'_> {
-    /// A node with a number of its own.
+    /// A node with a number of its own. One above too many others is a fault, and takes the place of all
+    /// of them: nobody may have to walk a tree that is too deep for a stack, not even to drop it.
     pub fn node(&mut self, at: usize, expr: Expr) -> Node {
         self.ids += 1;
-        Node { at, id: self.ids - 1, expr }
+        let depth = 1 + expr.children().into_iter().map(|child| child.depth).max().unwrap_or(0);
+        if depth <= DEPTH {
+            return Node { at, id: self.ids - 1, depth, expr };
+        }
+        if !self.deep {
+            self.deep = true;
+            self.faults.push(Fault { at: 0, message: format!("expression is nested deeper than {DEPTH}") });
+        }
+        Node { at, id: self.ids - 1, depth: 1, expr: Expr::Literal(Literal::Null) }
     }
 
     fn call(&mut self, at: usize, function: &str, args: Vec<Node>) -> Node {

@@ -6,10 +6,11 @@ use kube_cel::cel::objects::Key;
 
 use super::ast::{Expr, Node};
 use super::cost::{AUTHORIZATION, LIST, PATTERN, TRAVERSAL, pairwise, times};
+use super::eval::Fail;
 use super::functions::{opened, size};
 
 /// Functions that do not look into what lists and maps hold.
-pub const SHALLOW: [&str; 14] = [
+const SHALLOW: [&str; 14] = [
     "_[_]",
     "_[?_]",
     "_+_",
@@ -25,12 +26,103 @@ pub const SHALLOW: [&str; 14] = [
     "value",
     "orValue",
 ];
+/// Functions that give something that was there before.
+const SHARING: [&str; 11] = [
+    "_[_]",
+    "_[?_]",
+    "dyn",
+    "first",
+    "last",
+    "max",
+    "min",
+    "or",
+    "orValue",
+    "optional.of",
+    "value",
+];
 /// The most values that a function is given, all that lists and maps hold counted; a request holds
 /// fewer.
-pub const HEAVIEST: u64 = 4 << 20;
+const HEAVIEST: u64 = 4 << 20;
+/// The most values that the functions of one evaluation are given together; a look at one takes some
+/// nanoseconds.
+const LOOKS: u64 = 16 * HEAVIEST;
+/// Bytes of text that are gone through as fast as one value.
+const TEXT: u64 = 32;
+/// The most that one evaluation makes, bytes, what it has dropped again counted: some times what a
+/// request holds.
+const MADE: usize = 128 << 20;
+/// A value, bytes.
+const VALUE: usize = size_of::<Cel>();
+/// A piece of a text with what it takes to keep it, bytes.
+const PIECE: usize = 96;
+
+/// What CEL's costs do not count, and what would take a machine's time and memory nevertheless: lists
+/// that are put together cost 1 however long they are, formats are counted by their own length, deep
+/// values by their outermost items. Nothing that is not made for that comes near these bounds.
+#[derive(Debug, Default)]
+pub struct Effort {
+    looks: u64,
+    made: usize,
+}
+
+impl Effort {
+    /// Before a function is called. What is written small can be large: values are shared until
+    /// something looks at all of one.
+    pub fn of_call(&mut self, name: &str, args: &[Cel]) -> Result<(), Fail> {
+        let mut looks: u64 = args.iter().map(letters).sum();
+        if !SHALLOW.contains(&name) {
+            let left = args.iter().try_fold(HEAVIEST, weigh).ok_or(Fail::Limit)?;
+            looks += HEAVIEST - left;
+        }
+        if name.starts_with("sets.")
+            && let [one, other] = args
+        {
+            looks = looks.saturating_add(size(one).saturating_mul(size(other)));
+        }
+        self.look(looks)
+    }
+
+    /// Before so many values are looked at.
+    pub fn look(&mut self, values: u64) -> Result<(), Fail> {
+        self.looks = self.looks.saturating_add(values);
+        if self.looks > LOOKS { Err(Fail::Limit) } else { Ok(()) }
+    }
+
+    /// After a function has given something.
+    pub fn of_result(&mut self, name: &str, args: &[Cel], given: &Cel) -> Result<(), Fail> {
+        let same = matches!((name, args), ("string", [Cel::String(_)]) | ("bytes", [Cel::Bytes(_)]));
+        let bytes = match given {
+            _ if same || SHARING.contains(&name) => 0,
+            Cel::String(text) => text.len(),
+            Cel::Bytes(bytes) => bytes.len(),
+            Cel::List(list) if matches!(name, "split" | "findAll") => list.len() * PIECE,
+            Cel::List(list) => list.len() * VALUE,
+            _ => 0,
+        };
+        self.make(bytes)
+    }
+
+    /// Before a list of so many values is made.
+    pub fn hold(&mut self, values: usize) -> Result<(), Fail> {
+        self.make(values * VALUE)
+    }
+
+    fn make(&mut self, bytes: usize) -> Result<(), Fail> {
+        self.made = self.made.saturating_add(bytes);
+        if self.made > MADE { Err(Fail::Limit) } else { Ok(()) }
+    }
+}
+
+fn letters(value: &Cel) -> u64 {
+    match value {
+        Cel::String(text) => text.len() as u64 / TEXT,
+        Cel::Bytes(bytes) => bytes.len() as u64 / TEXT,
+        _ => 0,
+    }
+}
 
 /// What is left of `most` after a value and all that it holds; `None` if it holds more.
-pub fn weigh(most: u64, value: &Cel) -> Option<u64> {
+fn weigh(most: u64, value: &Cel) -> Option<u64> {
     let most = most.checked_sub(1)?;
     match value {
         Cel::List(list) => list.iter().try_fold(most, weigh),

@@ -95,6 +95,9 @@ impl fmt::Display for Ty<'_> {
     }
 }
 
+/// The most parts that a type has.
+const PARTS: usize = 1000;
+
 /// What type variables stand for.
 #[derive(Debug, Default)]
 pub struct Bindings<'s> {
@@ -146,6 +149,23 @@ impl<'s> Bindings<'s> {
             Ty::Optional(inner) => Ty::Optional(Arc::new(self.resolve(inner, free))),
             Ty::Map(keys, values) => Ty::map(self.resolve(keys, free), self.resolve(values, free)),
             other => other.clone(),
+        }
+    }
+
+    /// Whether a type has more parts than any that somebody needs, with what its variables stand for:
+    /// `{a: a}` doubles a type each time, and whoever walks through it walks that long.
+    pub fn is_too_large(&self, ty: &Ty<'s>) -> bool {
+        self.less(ty, PARTS).is_none()
+    }
+
+    /// What is left of `most` parts; `None` if there are more.
+    fn less(&self, ty: &Ty<'s>, most: usize) -> Option<usize> {
+        let most = most.checked_sub(1)?;
+        match ty {
+            Ty::Param(variable) => self.find(*variable).map_or(Some(most), |found| self.less(found, most)),
+            Ty::List(inner) | Ty::Optional(inner) => self.less(inner, most),
+            Ty::Map(keys, values) => self.less(values, self.less(keys, most)?),
+            _ => Some(most),
         }
     }
 

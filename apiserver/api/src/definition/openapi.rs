@@ -51,12 +51,9 @@ pub fn schemas(custom: &Custom, resource: &Resource, dialect: Dialect) -> Vec<(S
     if !schema["properties"].is_object() && !preserved {
         schema["properties"] = json!({});
     }
+    embedded(&mut schema, dialect);
     if let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) {
-        let text = |description: &str| json!({"type": "string", "description": description});
-        properties.insert("apiVersion".to_owned(), text(API_VERSION));
-        properties.insert("kind".to_owned(), text(KIND));
-        let metadata = dialect.described(&format!("{META}.ObjectMeta"), "Standard object's metadata.");
-        properties.insert("metadata".to_owned(), metadata);
+        object_fields(properties, dialect);
     }
     schema["x-kubernetes-group-version-kind"] = gvk;
     if !resource.selectable.is_empty() {
@@ -100,6 +97,41 @@ fn for_v2(schema: &mut Value) {
     }
     if let Some(properties) = map.get_mut("properties").and_then(Value::as_object_mut) {
         properties.values_mut().for_each(for_v2);
+    }
+}
+
+/// The fields that every object of the API has.
+fn object_fields(properties: &mut Map<String, Value>, dialect: Dialect) {
+    let text = |description: &str| json!({"type": "string", "description": description});
+    properties.insert("apiVersion".to_owned(), text(API_VERSION));
+    properties.insert("kind".to_owned(), text(KIND));
+    let metadata = dialect.described(&format!("{META}.ObjectMeta"), "Standard object's metadata.");
+    properties.insert("metadata".to_owned(), metadata);
+}
+
+/// Objects of the API within the object have these fields as well, and must say what they are.
+fn embedded(schema: &mut Value, dialect: Dialect) {
+    let Some(map) = schema.as_object_mut() else { return };
+    for key in ["items", "additionalProperties"] {
+        map.get_mut(key).into_iter().for_each(|below| embedded(below, dialect));
+    }
+    for property in map.get_mut("properties").and_then(Value::as_object_mut).into_iter().flatten() {
+        embedded(property.1, dialect);
+    }
+    let says = |key: &str| map.get(key) == Some(&Value::Bool(true));
+    let open = dialect == Dialect::V2 && says("x-kubernetes-preserve-unknown-fields");
+    if open || !says("x-kubernetes-embedded-resource") {
+        return;
+    }
+    if let Some(properties) = map.entry("properties").or_insert_with(|| json!({})).as_object_mut() {
+        object_fields(properties, dialect);
+    }
+    if let Some(required) = map.entry("required").or_insert_with(|| json!([])).as_array_mut() {
+        for field in ["kind", "apiVersion"] {
+            if !required.iter().any(|known| known == field) {
+                required.push(field.into());
+            }
+        }
     }
 }
 

@@ -363,6 +363,33 @@ fn openapi_describes_objects_lists_and_operations() {
 }
 
 #[test]
+fn openapi_describes_objects_within_objects() {
+    let mut definition = widgets();
+    let template = json!({"type": "object", "x-kubernetes-embedded-resource": true, "required": ["spec", "kind"],
+        "properties": {"spec": {"type": "object"}}});
+    let open = json!({"type": "object", "x-kubernetes-embedded-resource": true,
+        "x-kubernetes-preserve-unknown-fields": true});
+    definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"] =
+        json!({"list": {"type": "array", "items": template}, "open": open});
+    let served = read(&established(definition)).resources();
+    let (resource, custom) = (&served[0], served[0].custom.as_ref().unwrap());
+    let properties = |dialect| {
+        let (_, schema) = schemas(custom, resource, dialect).swap_remove(0);
+        schema["properties"]["spec"]["properties"].clone()
+    };
+    let v3 = properties(Dialect::V3);
+    let item = &v3["list"]["items"];
+    assert_eq!(item["required"], json!(["spec", "kind", "apiVersion"]));
+    assert!(item["properties"]["metadata"]["allOf"][0]["$ref"].as_str().unwrap().ends_with(".ObjectMeta"));
+    assert_eq!(item["properties"]["kind"]["type"], "string");
+    assert!(v3["open"]["properties"]["metadata"].is_object());
+    // What is left open in v2 stays so.
+    let v2 = properties(Dialect::V2);
+    assert!(v2["list"]["items"]["properties"]["metadata"]["$ref"].is_string());
+    assert_eq!(v2["open"].get("properties"), None);
+}
+
+#[test]
 fn formats_that_nothing_checks_are_warned_of() {
     let mut definition = widgets();
     definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["color"]

@@ -7,6 +7,9 @@ use serde_json::{Map, Value};
 use super::path::{Path, PathElement, PathError};
 use crate::schema::shape::{Kind, Shape};
 
+/// So few items are put into a set one by one.
+const FEW: usize = 8;
+
 /// Fields of an object, as a tree: an item may be in the set itself, have fields below it that
 /// are, or both. Kept sorted and without items that hold nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -82,9 +85,30 @@ impl FieldSet {
             *self = other;
             return;
         }
-        for item in other.items {
-            self.put(item.element, item.member, item.below);
+        if other.items.len() < FEW {
+            for item in other.items {
+                self.put(item.element, item.member, item.below);
+            }
+            return;
         }
+        // Many are not put in their places one by one: each would move all that come after it.
+        let mut merged = Vec::with_capacity(self.items.len() + other.items.len());
+        let mut mine = std::mem::take(&mut self.items).into_iter().peekable();
+        let mut theirs = other.items.into_iter().peekable();
+        while let (Some(one), Some(another)) = (mine.peek(), theirs.peek()) {
+            let order = one.element.cmp(&another.element);
+            let taken = if order == Ordering::Greater { theirs.next() } else { mine.next() };
+            merged.extend(taken);
+            if order == Ordering::Equal
+                && let (Some(item), Some(same)) = (merged.last_mut(), theirs.next())
+            {
+                item.member |= same.member;
+                item.below.absorb(same.below);
+            }
+        }
+        merged.extend(mine);
+        merged.extend(theirs);
+        self.items = merged;
     }
 
     /// Takes away the fields of another set: [`FieldSet::difference`] in place.

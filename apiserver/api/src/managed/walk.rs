@@ -1,6 +1,6 @@
 //! The fields of an object, and what changed between two: walks along a schema.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use serde_json::{Map as Fields, Value};
@@ -58,23 +58,33 @@ fn mentioned<S: Shape>(shape: S, value: &Value, below: &mut FieldSet) -> bool {
             }
         }
         Way::Items => {
+            let Some(item_shape) = shape.element() else { return false };
             let items = value.as_array().map_or(&[][..], Vec::as_slice);
-            let elements: Vec<_> = items.iter().map(|value| item::element(shape, value).ok()).collect();
-            let mut seen = BTreeSet::new();
-            // Items that occur twice are owned as one, without what is in them.
-            let twice: BTreeSet<_> =
-                elements.iter().flatten().filter(|element| !seen.insert(*element)).collect();
-            for (element, value) in elements.iter().zip(items) {
-                let (Some(element), Some(shape)) = (element, shape.element()) else { continue };
+            let named = items.iter().filter_map(|value| Some((item::element(shape, value).ok()?, value)));
+            for (element, value, twice) in distinct(named.collect()) {
                 let mut set = FieldSet::new();
-                if !twice.contains(element) {
-                    mentioned(shape, value, &mut set);
+                if !twice {
+                    mentioned(item_shape, value, &mut set);
                 }
-                below.put(element.clone(), true, set);
+                below.put(element, true, set);
             }
         }
     }
     false
+}
+
+/// Items in the order of sets, and whether each occurs more than once: those are one thing, without
+/// what is in them.
+fn distinct<'v>(mut named: Vec<(PathElement, &'v Value)>) -> Vec<(PathElement, &'v Value, bool)> {
+    named.sort_by(|one, other| one.0.cmp(&other.0));
+    let mut found: Vec<(PathElement, &Value, bool)> = Vec::with_capacity(named.len());
+    for (element, value) in named {
+        match found.last_mut() {
+            Some(last) if last.0 == element => last.2 = true,
+            _ => found.push((element, value, false)),
+        }
+    }
+    found
 }
 
 /// What one object has and another has not. No field is in two of the sets.
@@ -265,16 +275,9 @@ fn whole_items<S: Shape>(shape: S, value: &Value, below: &mut FieldSet) -> Resul
             Err(why) => errors.extend(ShapeErrors::here(format!("element {at}: {why}"))),
         }
     }
-    named.sort_by(|one, other| one.0.cmp(&other.0));
     let Some(item_shape) = shape.element() else { return errors.into_result() };
-    let mut rest = named.into_iter().peekable();
-    while let Some((element, value)) = rest.next() {
+    for (element, value, twice) in distinct(named) {
         let mut set = FieldSet::new();
-        let mut twice = false;
-        // Items that occur twice are one thing, without what is in them.
-        while rest.next_if(|(next, _)| *next == element).is_some() {
-            twice = true;
-        }
         match if twice { Ok(()) } else { whole(item_shape, value, &mut set) } {
             Ok(()) => below.put(element, true, set),
             Err(error) => errors.below(&element, error),

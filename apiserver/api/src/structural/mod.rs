@@ -176,15 +176,23 @@ impl Structural {
         !self.atomic_map
     }
 
-    /// The item of an older list that stands for `item`: lists of type `map` are told apart by
+    /// The items of an older list by which those of a newer one are told apart: lists of type `map` by
     /// their keys, others not at all.
-    pub fn counterpart<'v>(&self, item: &Value, old: Option<&'v Value>) -> Option<&'v Value> {
-        if self.list != ListType::Map || self.list_keys.is_empty() {
-            return None;
+    pub fn counterparts<'v>(&self, old: Option<&'v Value>) -> Counterparts<'v> {
+        let mut found = BTreeMap::new();
+        if self.list == ListType::Map && !self.list_keys.is_empty() {
+            for item in old.and_then(Value::as_array).into_iter().flatten() {
+                // The first of several.
+                found.entry(self.identity(item)).or_insert(item);
+            }
         }
-        let same =
-            |other: &&Value| self.list_keys.iter().all(|key| self.key(item, key) == self.key(other, key));
-        old?.as_array()?.iter().find(same)
+        Counterparts(found)
+    }
+
+    /// The keys of an item as one text. JSON has no line breaks outside of texts, and escapes them there.
+    fn identity(&self, item: &Value) -> String {
+        let keys = self.list_keys.iter().map(|key| self.key(item, key).map(Value::to_string));
+        keys.map(Option::unwrap_or_default).collect::<Vec<_>>().join("\n")
     }
 
     /// The value of a map list's key; the default where it is absent.
@@ -203,6 +211,17 @@ impl Structural {
             || additional
             || self.items.as_ref().is_some_and(|items| items.has_rules())
             || self.properties.values().any(Self::has_rules)
+    }
+}
+
+/// The items of an older list, by their keys.
+#[derive(Debug)]
+pub struct Counterparts<'v>(BTreeMap<String, &'v Value>);
+
+impl<'v> Counterparts<'v> {
+    /// The item that stands for one of a newer list of the same schema.
+    pub fn of(&self, schema: &Structural, item: &Value) -> Option<&'v Value> {
+        if self.0.is_empty() { None } else { self.0.get(&schema.identity(item)).copied() }
     }
 }
 

@@ -330,3 +330,23 @@ fn paths_are_read_against_the_schema() {
     }
     assert_eq!(names(".spec.m[x]", true).unwrap_err(), "expected single quoted string but got x");
 }
+
+#[test]
+fn items_of_long_lists_find_their_counterparts_at_once() {
+    let schema = schema(json!({"type": "object", "properties": {"l": {"type": "array",
+        "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["k", "p"],
+        "items": {"type": "object", "required": ["k"], "properties": {"k": {"type": "string", "maxLength": 6},
+            "p": {"type": "string", "default": "tcp"}, "n": {"type": "integer"}}}}}}));
+    // Each is too long, and was before. One by one this would be ten thousand million comparisons.
+    let item = |i: usize| json!({"k": format!("item-{i}"), "n": i});
+    let old: Vec<Value> = (0..100_000).map(item).collect();
+    let mut new: Vec<Value> = old.iter().rev().cloned().collect();
+    let errors = |new: &[Value]| schema.validate_change(&json!({"l": new}), &json!({"l": old}));
+    assert_eq!(errors(&new), []);
+    new[7]["n"] = json!(-1);
+    new[8]["p"] = json!("tcp");
+    new[9]["p"] = json!("udp");
+    // What is not said is the default; another key is another item.
+    let found = errors(&new);
+    assert_eq!(found.iter().map(|e| e.field.as_str()).collect::<Vec<_>>(), ["l[9].k"]);
+}

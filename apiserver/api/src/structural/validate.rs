@@ -4,7 +4,7 @@
 use serde_json::{Number, Value};
 
 use super::path::Path;
-use super::{Additional, Checks, Kind, ListType, Structural, messages};
+use super::{Additional, Checks, Kind, Structural, messages};
 use crate::error::FieldError;
 
 /// No more errors are collected.
@@ -328,8 +328,9 @@ fn choices(checks: &Checks, value: &Value, path: &Path<'_>, outcome: &mut Outcom
 
 fn items(schema: &Structural, list: &[Value], old: Option<&Value>, path: &Path<'_>, outcome: &mut Outcome) {
     if let Some(items) = &schema.items {
+        let known = schema.counterparts(old);
         for (index, item) in list.iter().enumerate() {
-            let before = if schema.list == ListType::Map { schema.counterpart(item, old) } else { None };
+            let before = known.of(schema, item);
             outcome.merge(node(items, item, before, &path.index(index)));
         }
     }

@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use apiserver_api::error::{ApiError, FieldError};
+use apiserver_api::error::{ApiError, FieldError, FieldReason};
 use apiserver_api::managed::check_entries;
 use apiserver_api::meta;
 use apiserver_api::registry::{Resource, Written};
@@ -304,6 +304,9 @@ async fn judge_and_put(
     // Admission and what the server keeps of the old object may have brought zeros of their own.
     encoding::prepare(resource, &mut new);
     let mut errors = errors_of(resource, part, &new, old);
+    for tolerated in errors.extract_if(.., |error| error.reason == FieldReason::Tolerated) {
+        context.warn(format!("{}: {}", tolerated.field, tolerated.message));
+    }
     errors.extend(check_entries(&new));
     refuse(resource, meta::name(old), &errors)?;
     admission::validate(admission, &new).await?;

@@ -156,7 +156,12 @@ async fn what_was_wrong_before_a_rule_came_stays_until_it_is_touched() {
     }
     // The item that changed, wherever it stands; the other one is as it was.
     assert_eq!(causes(&refused.unwrap()), ["spec.l[0]: Invalid value: too small"]);
-    api.patch("merge", &path, json!({"spec": {"z": 1}})).await.expect(200);
+    // Who touches the object is told of what is wrong in it.
+    let touched = api.patch("merge", &path, json!({"spec": {"z": 1}})).await.expect(200);
+    let warning = |i: usize| format!("299 - \"spec.l[{i}]: Invalid value: too small\"");
+    let warned: Vec<&str> =
+        touched.headers.get_all("warning").iter().map(|value| value.to_str().unwrap()).collect();
+    assert_eq!(warned, [warning(0), warning(1)]);
     let more = json!({"spec": {"l": [{"k": "a", "n": 1}, {"k": "b", "n": 9}]}});
     api.patch("merge", &path, more).await.expect(200);
 }

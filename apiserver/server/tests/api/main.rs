@@ -13,6 +13,7 @@ mod crds;
 mod crds_kubectl;
 mod crds_many;
 mod crds_webhook;
+mod deep;
 mod discovery;
 mod documents;
 mod enablement;

@@ -1,6 +1,8 @@
 //! Expressions on their own: what is read, what is refused and in which words, and what they give.
 
+mod bounds;
 mod environment;
+mod texts;
 
 use kube_cel::cel::Value as Cel;
 

@@ -4,7 +4,7 @@ use kube_cel::cel::Value as Cel;
 use serde_json::Value;
 
 use super::super::path::{Path, child};
-use super::super::{Additional, Kind, ListType, Structural, field_path};
+use super::super::{Additional, Kind, Structural, field_path};
 use super::{CALL_COST, Compiled, OBJECT_COST, Rules, value};
 use crate::cel::functions::optional;
 use crate::cel::{Fail, Node, evaluate};
@@ -15,7 +15,7 @@ const MESSAGE: usize = 5 * 1024;
 
 impl Rules {
     /// Errors of an object of the schema that the rules were compiled from; `old` is what it takes
-    /// the place of. What did not change is tolerated, but for rules about changes.
+    /// the place of. What did not change is [`FieldReason::Tolerated`], but for rules about changes.
     pub fn errors(&self, schema: &Structural, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
         let mut run = Run { budget: OBJECT_COST, errors: Vec::new() };
         let place = Place { old, unchanged: old == Some(object), root: true };
@@ -26,6 +26,14 @@ impl Rules {
 
 /// The budget is spent, or something cannot be bounded.
 struct Stopped;
+
+/// What a message took too much of.
+enum Spent {
+    /// What is left for the object.
+    Budget,
+    /// What one evaluation may cost.
+    Call,
+}
 
 /// How a value stands to what was there before.
 struct Place<'v> {
@@ -61,10 +69,9 @@ impl Run {
                 let (Some(below), Some(items)) = (&rules.items, schema.items.as_deref()) else {
                     return Ok(());
                 };
+                let known = schema.counterparts(place.old);
                 for (index, item) in list.iter().enumerate() {
-                    let keyed = schema.list == ListType::Map;
-                    let old = if keyed { schema.counterpart(item, place.old) } else { None };
-                    let below_place = place.below(old, item);
+                    let below_place = place.below(known.of(schema, item), item);
                     self.node(below, items, item, &below_place, &path.index(index))?;
                 }
             }
@@ -121,12 +128,15 @@ impl Run {
             }
             match self.evaluated(program, &variables, compiled, schema, path)? {
                 Ok(Cel::Bool(true)) => {}
-                // What is wrong for as long as nobody touches it is tolerated.
-                Ok(Cel::Bool(false)) if place.unchanged && !compiled.uses_old => {}
                 Ok(Cel::Bool(false)) => {
-                    let message = compiled.message.as_ref();
-                    let message = message.and_then(|message| self.message(message, &variables));
-                    self.refused(compiled, schema, found, message, path);
+                    let before = self.errors.len();
+                    let judged = self.judged(compiled, schema, (found, &variables), path);
+                    // What is wrong for as long as nobody touches it is tolerated.
+                    if place.unchanged && !compiled.uses_old {
+                        let new = self.errors.iter_mut().skip(before);
+                        new.for_each(|error| error.reason = FieldReason::Tolerated);
+                    }
+                    judged?;
                 }
                 Ok(_) => {
                     let detail = format!("rule does not evaluate to a bool: {}", shown(compiled));
@@ -178,17 +188,50 @@ impl Run {
         }
     }
 
+    /// A rule that does not hold.
+    fn judged(
+        &mut self,
+        compiled: &Compiled,
+        schema: &Structural,
+        (found, variables): (&Value, &[(&str, Cel)]),
+        path: &Path<'_>,
+    ) -> Result<(), Stopped> {
+        let message = match &compiled.message {
+            Some(message) => self.message(message, variables),
+            None => Ok(None),
+        };
+        match message {
+            Ok(message) => self.refused(compiled, schema, found, message, path),
+            Err(what) => {
+                let shown = &compiled.rule.message_expression;
+                let detail = match what {
+                    Spent::Budget => "messageExpression evaluation failed due to running out of cost budget, no \
+                                      further validation rules will be run"
+                        .to_owned(),
+                    Spent::Call => format!(
+                        "no further validation rules will be run due to call cost exceeds limit for \
+                         messageExpression: {shown:?}"
+                    ),
+                };
+                self.failed(path, schema, &detail);
+                return Err(Stopped);
+            }
+        }
+        Ok(())
+    }
+
     /// The message that an expression makes; `None` if it makes none that can be shown.
-    fn message(&mut self, message: &Node, variables: &[(&str, Cel)]) -> Option<String> {
+    fn message(&mut self, message: &Node, variables: &[(&str, Cel)]) -> Result<Option<String>, Spent> {
         let (given, spent) = evaluate(message, variables, CALL_COST);
-        self.budget = self.budget.saturating_sub(spent);
+        self.budget = self.budget.checked_sub(spent).ok_or(Spent::Budget)?;
         match given {
             Ok(Cel::String(text)) => {
                 let text = text.trim();
-                let fits = !text.is_empty() && text.len() <= MESSAGE && !text.contains(['\n', '\r']);
-                fits.then(|| text.to_owned())
+                let fits = !text.is_empty() && text.len() <= MESSAGE && !text.contains('\n');
+                Ok(fits.then(|| text.to_owned()))
             }
-            _ => None,
+            Err(Fail::Limit) => Err(Spent::Call),
+            _ => Ok(None),
         }
     }
 
@@ -258,11 +301,8 @@ fn named(path: &Path<'_>) -> String {
     if path.is_root() { "<nil>".to_owned() } else { path.to_string() }
 }
 
-/// The rule on one line.
-fn shown(compiled: &Compiled) -> String {
-    let rule = compiled.rule.rule.trim();
-    match rule.char_indices().nth(100) {
-        Some((at, _)) => format!("{}...", &rule[..at]),
-        None => rule.to_owned(),
-    }
+/// What a rule that fails is called: by its message, if it has one.
+fn shown(compiled: &Compiled) -> &str {
+    let rule = &compiled.rule;
+    if rule.message.is_empty() { rule.rule.trim() } else { rule.message.trim() }
 }

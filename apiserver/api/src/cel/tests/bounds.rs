@@ -1,0 +1,90 @@
+//! What CEL's costs do not count is bounded too: short expressions that would make large values, or
+//! go through them for hours.
+
+use super::*;
+
+/// What an expression gives with a text of so many bytes as `s`, and a list of so many items as `l`.
+fn with_large(source: &str, bytes: usize, items: i64) -> Result<Cel, Fail> {
+    let (node, _) = compile(source, &env()).unwrap_or_else(|error| panic!("{source}\n{error}"));
+    let list = (0..items).map(Cel::Int).collect::<Vec<_>>();
+    let values = [("s", functions::text(&"a".repeat(bytes))), ("l", Cel::List(list.into())), ("i", Cel::Int(3))];
+    evaluate(&node, &values, PLENTY).0
+}
+
+fn is_stopped(source: &str, bytes: usize, items: i64) {
+    match with_large(source, bytes, items) {
+        Err(Fail::Limit) => {}
+        Err(Fail::Error(error)) if error.ends_with("the result is too large") => {}
+        other => panic!("{source}: {}", if other.is_ok() { "a value".to_owned() } else { format!("{other:?}") }),
+    }
+}
+
+#[test]
+fn lists_that_double_are_stopped() {
+    // Each step costs 1 and doubles what is in memory.
+    let doubling = (0..60).fold("[[1, 2]]".to_owned(), |source, _| source + ".map(a, a + a)");
+    is_stopped(&format!("{doubling}.size() == 1"), 0, 0);
+    is_stopped("l.map(a, l + l).size() == 1", 0, 50_000);
+    is_stopped("l.map(a, l.map(b, optional.of(b)).unwrapOpt()).size() == 1", 0, 50_000);
+    // What is at hand may be added to.
+    assert_eq!(with_large("(l + l + [i]).size() == 200001", 0, 100_000), Ok(Cel::Bool(true)));
+}
+
+#[test]
+fn texts_that_grow_are_stopped() {
+    is_stopped("l.map(a, '%s%s'.format([s, s])).size() == 1", 1_000_000, 1_000);
+    is_stopped("'%s'.format([l.map(a, s)]) == ''", 1_000_000, 1_000);
+    is_stopped("l.map(a, s).join() == ''", 1_000_000, 1_000);
+    is_stopped("s.split('').size() == 1", 3_000_000, 0);
+    is_stopped("s.findAll('').size() == 1", 3_000_000, 0);
+    is_stopped("s.replace('a', s) == ''", 100_000, 0);
+    assert_eq!(with_large("'%s'.format([s]).size() == 1000000", 1_000_000, 0), Ok(Cel::Bool(true)));
+    assert_eq!(with_large("s.split('').size() == 100000", 100_000, 0), Ok(Cel::Bool(true)));
+}
+
+#[test]
+fn constants_are_made_once() {
+    let constants = (0..3_000).map(|i| i.to_string()).collect::<Vec<_>>().join(",");
+    let source = format!("l.all(a, !(a in [{constants}]) || a < 3000)");
+    assert_eq!(with_large(&source, 0, 15_000), Ok(Cel::Bool(true)));
+    // A list with something else in it is made each time.
+    is_stopped(&format!("l.map(a, [{constants}, i]).size() == 1"), 0, 50_000);
+}
+
+#[test]
+fn values_are_not_gone_through_without_end() {
+    // Each comparison costs 1, for a list with one item.
+    is_stopped("[[l]].all(a, l.all(b, a == a))", 0, 100_000);
+    is_stopped("sets.contains(l, l.map(a, -a))", 0, 30_000);
+    is_stopped("l.all(a, s.size() > 0)", 3_000_000, 50_000);
+    // What is decided by its first item takes no copy of the rest.
+    assert_eq!(with_large("l.all(a, l.exists(b, true))", 0, 40_000), Ok(Cel::Bool(true)));
+}
+
+#[test]
+fn types_that_double_are_refused() {
+    let doubling = (0..60).fold("[{0: 0}]".to_owned(), |source, _| source + ".map(a, {a: a})");
+    assert!(fault(&doubling).contains("too many parts"));
+    // What a variable stands for is learnt after it was used.
+    let learnt = (0..40).fold((String::new(), "d".to_owned()), |(before, outer), i| {
+        (format!("{before}[].all(x{i}, {outer} == {{x{i}: x{i}}} && "), format!("x{i}"))
+    });
+    let source = format!("{}true{}", learnt.0, ")".repeat(40));
+    assert!(fault(&source).contains("too many parts"));
+}
+
+#[test]
+fn deep_texts_are_refused_where_stacks_are_small() {
+    let chains = [
+        format!("d{}", ".a".repeat(8_000)),
+        format!("d{}", "[0]".repeat(5_000)),
+        format!("1{}", "+1".repeat(8_000)),
+        format!("d{}", ".a()".repeat(4_000)),
+        format!("{}true", "!".repeat(16_000)),
+    ];
+    // As large as those of the threads that serve requests.
+    let small = std::thread::Builder::new().stack_size(2 << 20).spawn(move || {
+        chains.map(|source| compile(&source, &env()).is_err())
+    });
+    assert_eq!(small.unwrap().join().unwrap(), [true, true, true, true, false]);
+}
