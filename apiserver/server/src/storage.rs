@@ -11,10 +11,11 @@ use apiserver_store::limits::VALUE_BYTES;
 use apiserver_store::{KeyValue, Op, Revision, StoreError, Write, Written};
 use bytes::Bytes;
 use serde_json::{Value, json};
+use tokio::task::JoinError;
 
 use crate::cache::{Cache, Entry};
 use crate::convert;
-use crate::custom::conversion;
+use crate::custom::{Creating, conversion};
 use crate::encoding;
 use crate::limits;
 use crate::server::Server;
@@ -169,8 +170,11 @@ async fn write(
     let ttl_seconds = if expires { seconds(server.config().event_ttl) } else { 0 };
     let op = Op::Put { value: value.clone(), ttl_seconds };
     let creating = if expected == 0 { server.custom().create(resource)? } else { None };
-    let written = server.store().write(Write { key: key.clone(), expected, op }).await;
-    drop(creating);
+    let write = Write { key: key.clone(), expected, op };
+    let written = match creating {
+        None => server.store().write(write).await,
+        Some(creating) => counted(server, creating, write).await,
+    };
     match written.map_err(store_error)? {
         Written::Done { revision } if conversion::by_webhook(resource).is_some() => {
             let kv = KeyValue { key, value, create_revision: 0, mod_revision: revision };
@@ -183,6 +187,19 @@ async fn write(
         },
         Written::Conflict { current, .. } => present(server, resource, current).await.map(Outcome::Conflict),
     }
+}
+
+/// A write that its definition waits for to end, also when the request is cut off before: what was given
+/// to the store may be written all the same.
+async fn counted(server: &Server, creating: Creating, write: Write) -> Result<Written, StoreError> {
+    let (store, attempted) = (Arc::clone(server.shared_store()), format!("write {}", write.key));
+    let work = tokio::spawn(async move {
+        let written = store.write(write).await;
+        drop(creating);
+        written
+    });
+    let ended = |error: JoinError| StoreError::Unavailable { attempted, cause: Some(Box::new(error)) };
+    work.await.unwrap_or_else(|error| Err(ended(error)))
 }
 
 /// What is there in the place of what was expected.

@@ -1,5 +1,7 @@
 //! Every bound of the store in one place, with its arithmetic.
 
+use std::time::Duration;
+
 /// Longest key, in bytes. Kubernetes' longest is `/registry/` + group (253) + resource (253) +
 /// namespace (63) + name (253), well below.
 pub const KEY_BYTES: usize = 2_048;
@@ -59,3 +61,6 @@ pub const READ_TRIES: u32 = 5;
 
 /// Longest line at the control socket: a path of 4 KiB and a word.
 pub const CONTROL_LINE_BYTES: u64 = 8_192;
+
+/// Who connects to the control socket has this long to say what he wants.
+pub const CONTROL_LINE_WAIT: Duration = Duration::from_secs(2);

@@ -44,6 +44,16 @@ pub struct Behind {
     pub current: Revision,
 }
 
+/// A cache that is being loaded. Dropped before it has its objects, as when the request that wanted them is
+/// cut off, it is idle again: nobody would ever take the changes that wait for it.
+struct Loading<'a>(&'a Cache);
+
+impl Drop for Loading<'_> {
+    fn drop(&mut self) {
+        self.0.give_up_loading();
+    }
+}
+
 /// Why a consistent read cannot be answered.
 #[derive(Debug)]
 pub enum NotFresh {
@@ -95,18 +105,10 @@ impl Caches {
             if cache.is_live() || !cache.begin_loading() {
                 break;
             }
-            let (objects, revision) = match self.read_all(cache, 0).await {
-                Ok(read) => read,
-                Err(error) => {
-                    cache.idle();
-                    return Err(NotFresh::Store(error));
-                }
-            };
+            let _loading = Loading(cache);
+            let (objects, revision) = self.read_all(cache, 0).await.map_err(NotFresh::Store)?;
             // What the feed has passed is in every cache, and nothing else is in any.
-            if let Err(behind) = self.reach(revision).await {
-                cache.idle();
-                return Err(NotFresh::Behind(behind));
-            }
+            self.reach(revision).await.map_err(NotFresh::Behind)?;
             cache.loaded(objects, revision);
         }
         Ok(())
@@ -444,3 +446,7 @@ fn change_of(cache: &Cache, event: &Event) -> Option<Read> {
     let read = |value| cache.read(&event.key, event.revision, value).inspect_err(unread).ok();
     Some((key, event.revision, event.value.as_ref().and_then(read).map(Arc::new)))
 }
+
+#[cfg(test)]
+#[path = "feed_tests.rs"]
+mod tests;

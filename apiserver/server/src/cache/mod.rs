@@ -290,6 +290,14 @@ impl Cache {
         true
     }
 
+    /// Keeps changes no longer, if it still does.
+    fn give_up_loading(&self) {
+        let mut inner = lock(&self.inner);
+        if matches!(inner.phase, Phase::Loading(_)) {
+            inner.phase = Phase::Idle;
+        }
+    }
+
     /// Takes the state at a revision, and the changes that came meanwhile; `false` if the loading
     /// was called off.
     fn loaded(&self, mut objects: Objects, revision: Revision) -> bool {

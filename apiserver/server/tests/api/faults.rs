@@ -19,6 +19,8 @@ use crate::crds::{establish, widgets};
 use crate::harness::Api;
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+const WIDGETS: &str = "/apis/example.com/v1/namespaces/default/widgets";
+const CRD: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/widgets.example.com";
 
 /// A store whose watches can be broken, and which can lose writes' answers.
 pub struct Flaky {
@@ -105,10 +107,16 @@ impl Store for Flaky {
 
     async fn write(&self, write: Write) -> Result<Written, StoreError> {
         self.hang().await?;
+        let (inner, mut slow) = (self.inner.clone(), Duration::ZERO);
         if write.expected == 0 && write.key.contains("/widgets/") {
-            tokio::time::sleep(Duration::from_millis(self.slow.load(Ordering::SeqCst))).await;
+            slow = Duration::from_millis(self.slow.load(Ordering::SeqCst));
         }
-        let written = self.inner.write(write).await;
+        // What is on its way arrives, whether or not its sender waits.
+        let arriving = tokio::spawn(async move {
+            tokio::time::sleep(slow).await;
+            inner.write(write).await
+        });
+        let written = arriving.await.unwrap();
         if self.lose_answers.load(Ordering::SeqCst) { Err(self.error("write")) } else { written }
     }
 
@@ -295,10 +303,7 @@ async fn discovery_and_health_do_not_wait_for_a_store_that_hangs() {
 async fn a_definition_waits_for_the_objects_that_are_being_written() {
     let store = Flaky::new().await;
     let api = api(&store).await;
-    let (crd, path) = (
-        "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/widgets.example.com",
-        "/apis/example.com/v1/namespaces/default/widgets",
-    );
+    let (crd, path) = (CRD, WIDGETS);
     for millis in [10, 300, 5_000] {
         establish(&api, widgets()).await;
         assert!(api.get(path).await.expect(200).names().is_empty(), "{millis}");
@@ -324,8 +329,33 @@ async fn a_definition_waits_for_the_objects_that_are_being_written() {
         while api.get(crd).await.code != 404 {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        let range = Range { prefix: "/registry/example.com/widgets/".to_owned(), ..Range::default() };
-        let left = store.inner.list(range).await.unwrap().kvs;
-        assert!(left.is_empty(), "{millis}: {} are left", left.len());
+        let left = left(&store).await;
+        assert_eq!(left, 0, "{millis}");
     }
+}
+
+/// Found by reading: the client went away, and with its request the count of what is being written.
+#[tokio::test(start_paused = true)]
+async fn a_definition_waits_for_an_object_whose_client_has_gone() {
+    let store = Flaky::new().await;
+    let api = api(&store).await;
+    establish(&api, widgets()).await;
+    assert!(api.get(WIDGETS).await.expect(200).names().is_empty());
+    store.slow.store(5_000, Ordering::SeqCst);
+    let object = json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "w"},
+        "spec": {"color": "red"}});
+    let request = api.post(WIDGETS, object);
+    assert!(tokio::time::timeout(Duration::from_millis(100), request).await.is_err());
+    api.delete(CRD, Value::Null).await.expect(200);
+    while api.get(CRD).await.code != 404 {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!(left(&store).await, 0, "it would come back with the next definition");
+}
+
+/// Widgets in the store.
+async fn left(store: &Flaky) -> usize {
+    let range = Range { prefix: "/registry/example.com/widgets/".to_owned(), ..Range::default() };
+    store.inner.list(range).await.unwrap().kvs.len()
 }

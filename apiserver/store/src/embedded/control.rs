@@ -16,7 +16,7 @@ use tokio::task::AbortHandle;
 use super::backup::{Restored, Snapshot};
 use super::{Embedded, broken};
 use crate::StoreError;
-use crate::limits::CONTROL_LINE_BYTES;
+use crate::limits::{CONTROL_LINE_BYTES, CONTROL_LINE_WAIT};
 
 /// Name of the socket.
 const SOCKET: &str = "control.sock";
@@ -50,9 +50,10 @@ impl Embedded {
             loop {
                 match listener.accept().await {
                     Ok((stream, _)) => answer(&store, stream).await,
+                    // Too many files are open, say; later there may be fewer.
                     Err(error) => {
                         tracing::warn!(%error, "the store's control socket fails");
-                        return;
+                        tokio::time::sleep(CONTROL_LINE_WAIT).await;
                     }
                 }
             }
@@ -82,7 +83,9 @@ async fn answer(store: &Embedded, mut stream: UnixStream) {
 
 async fn ask(stream: &mut UnixStream) -> io::Result<String> {
     let mut line = String::new();
-    BufReader::new(stream.take(CONTROL_LINE_BYTES)).read_line(&mut line).await?;
+    let mut lines = BufReader::new(stream.take(CONTROL_LINE_BYTES));
+    // Others wait for their turn.
+    tokio::time::timeout(CONTROL_LINE_WAIT, lines.read_line(&mut line)).await??;
     line.pop().filter(|end| *end == '\n').map(|_| line).ok_or_else(|| ErrorKind::InvalidData.into())
 }
 

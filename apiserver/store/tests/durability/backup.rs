@@ -142,6 +142,22 @@ async fn a_restore_into_a_running_store_is_changes_like_any_others() {
     assert_eq!(content(&store).await, expected);
 }
 
+/// Whoever connects and says nothing keeps nobody else from being served.
+#[tokio::test]
+async fn a_silent_client_of_the_control_socket_is_left_after_a_moment() {
+    let directory = tempfile::tempdir().unwrap();
+    let (data, file) = (directory.path().join("store"), directory.path().join("snapshot"));
+    let store = Embedded::open(disk(&data), Options::default()).await.unwrap();
+    let _control = store.listen(&data).unwrap();
+    put(&store, "/a", "1").await.unwrap();
+    snapshot_directory(&data, &file).await.unwrap();
+    let silent = tokio::net::UnixStream::connect(data.join("control.sock")).await.unwrap();
+    let restored = tokio::time::timeout(Duration::from_secs(30), restore_running(&data, &file)).await;
+    assert_eq!(restored.expect("its turn comes").unwrap().unwrap().set, 0);
+    drop(silent);
+    store.close().await.unwrap();
+}
+
 /// The power fails at every operation of a restore in turn: what is there afterwards is the state
 /// before it, or the snapshot, and never a mixture.
 #[test]
