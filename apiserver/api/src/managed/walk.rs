@@ -75,7 +75,7 @@ fn mentioned<S: Shape>(shape: S, value: &Value, below: &mut FieldSet) -> bool {
 
 /// Items in the order of sets, and whether each occurs more than once: those are one thing, without
 /// what is in them.
-fn distinct<'v>(mut named: Vec<(PathElement, &'v Value)>) -> Vec<(PathElement, &'v Value, bool)> {
+fn distinct(mut named: Vec<(PathElement, &Value)>) -> Vec<(PathElement, &Value, bool)> {
     named.sort_by(|one, other| one.0.cmp(&other.0));
     let mut found: Vec<(PathElement, &Value, bool)> = Vec::with_capacity(named.len());
     for (element, value) in named {
