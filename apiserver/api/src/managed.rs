@@ -41,6 +41,7 @@ pub use scale::ScaleOwners;
 pub use set::{FieldSet, reconcile};
 pub use updater::{Failure, Updater, Versions};
 pub use validate::validate;
+pub(crate) use value::encode;
 pub use walk::{Comparison, compare, field_set};
 
 #[cfg(test)]

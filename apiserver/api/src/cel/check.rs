@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use super::ast::{Bind, Call, Entry, Expr, Fold, Form, Literal, Node, Select};
 use super::declare::{Overload, overloads, variables};
+use super::format;
+use super::functions::TIMES;
 use super::lex::Fault;
 use super::schema::{Object, property};
 use super::types::{Bindings, Ty, general};
@@ -60,26 +62,42 @@ pub fn check<'s>(node: &Node, env: &Env<'s>) -> Result<Checked<'s>, Vec<Fault>> 
     }
     let ty = checker.bindings.resolve(&ty, true);
     let mut faults = checker.faults;
+    let types: Vec<Ty<'s>> = checker.types.iter().map(|ty| checker.bindings.resolve(ty, true)).collect();
     if faults.is_empty() {
-        literals(node, &mut faults);
+        literals(node, &types, &mut faults);
     }
     if !faults.is_empty() {
         faults.sort_by_key(|fault| fault.at);
         return Err(faults);
     }
-    let types = checker.types.iter().map(|ty| checker.bindings.resolve(ty, true)).collect();
     Ok(Checked { ty, types, places: checker.places, chosen: checker.chosen })
 }
 
-/// Constants that can only fail: patterns, durations and times that cannot be read.
-fn literals(node: &Node, faults: &mut Vec<Fault>) {
+/// Constants that can only fail: patterns, durations and times that cannot be read, and formats that do
+/// not go with their values.
+fn literals(node: &Node, types: &[Ty<'_>], faults: &mut Vec<Fault>) {
     if let Expr::Call(call) = &node.expr
         && let Some(Node { expr: Expr::Literal(Literal::Text(text)), at, .. }) = call.args.last()
         && literal_fault(&call.function, text)
     {
         faults.push(Fault { at: *at, message: format!("invalid {} argument", call.function) });
     }
-    node.children().into_iter().for_each(|child| literals(child, faults));
+    if let Expr::Call(Call { function, target: None, args }) = &node.expr
+        && function == "timestamp"
+        && let [Node { expr: Expr::Literal(Literal::Int(seconds)), at, .. }] = args.as_slice()
+        && !TIMES.contains(seconds)
+    {
+        faults.push(Fault { at: *at, message: "invalid timestamp argument".to_owned() });
+    }
+    if let Expr::Call(Call { function, target: Some(target), args }) = &node.expr
+        && function == "format"
+        && let (Expr::Literal(Literal::Text(template)), [Node { expr: Expr::List(values), .. }]) =
+            (&target.expr, args.as_slice())
+        && let Some((at, message)) = format::fault(template, values, types)
+    {
+        faults.push(Fault { at: at.unwrap_or(node.at), message });
+    }
+    node.children().into_iter().for_each(|child| literals(child, types, faults));
 }
 
 const TOO_LARGE: &str = "the type of the expression has too many parts";
@@ -447,6 +465,10 @@ impl<'s> Checker<'_, 's> {
             && !self.bindings.assignable(asked, &Ty::Bool)
         {
             let asked = self.bindings.resolve(asked, true);
+            if fold.two.is_some() && matches!(fold.form, Form::All | Form::Exists) {
+                let message = format!("expected type 'bool' but found '{asked}'");
+                return self.fault(fold.each.at, message);
+            }
             return match (operator, fold.form) {
                 ("&&", Form::All) => self.no_overload(node.at, "_&&_", &[Ty::Bool, asked], false),
                 ("&&", _) => self.no_overload(node.at, "_||_", &[Ty::Bool, asked], false),

@@ -285,7 +285,8 @@ impl Walk<'_, '_> {
                 (one.cost(2.0 * TRAVERSAL), Some(Size { min: 0, max: limit.unwrap_or(one.max) }))
             }
             "join" => {
-                let entry = call.target.as_deref().and_then(|t| self.entry(t)).unwrap_or(UNKNOWN);
+                // Only a schema tells of texts in lists; those of a list that is at hand count for nothing.
+                let entry = call.target.as_deref().and_then(|t| self.schema_entry(t)).unwrap_or(UNKNOWN);
                 let separators = at(1).max.saturating_mul(one.max.saturating_sub(1));
                 let separators = if sizes.len() > 1 { separators } else { 0 };
                 let max = one.max.saturating_mul(entry.max).saturating_add(separators);
@@ -353,7 +354,7 @@ impl Walk<'_, '_> {
         match self.ty(target) {
             Ty::List(items) => {
                 let each = match **items {
-                    Ty::Text | Ty::Bytes => self.entry(target).unwrap_or(UNKNOWN).cost(TRAVERSAL),
+                    Ty::Text | Ty::Bytes => self.schema_entry(target).unwrap_or(UNKNOWN).cost(TRAVERSAL),
                     _ => 0,
                 };
                 size.max.saturating_mul(each.saturating_add(1))
@@ -396,6 +397,7 @@ fn of_type(ty: &Ty<'_>) -> Option<Size> {
         Ty::Bool | Ty::Int | Ty::Uint | Ty::Double | Ty::Timestamp | Ty::Duration | Ty::Null | Ty::Type => {
             Some(Size::exactly(1))
         }
+        Ty::Optional(inner) => of_type(inner),
         _ => None,
     }
 }

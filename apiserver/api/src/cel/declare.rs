@@ -239,7 +239,6 @@ getQuery | kubernetes.URL.() map(string, list(string))
 quantity | (string) kubernetes.Quantity
 isQuantity | (string) bool
 sign | (kubernetes.Quantity) int
-sign | kubernetes.Quantity.() int
 isGreaterThan | kubernetes.Quantity.(kubernetes.Quantity) bool
 isLessThan | kubernetes.Quantity.(kubernetes.Quantity) bool
 compareTo | kubernetes.Quantity.(kubernetes.Quantity) int

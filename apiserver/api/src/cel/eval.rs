@@ -36,10 +36,28 @@ type Evaluated = Result<Cel, Fail>;
 /// Evaluates an expression; it may cost `limit` at most. Returns what it cost, too.
 pub fn evaluate(node: &Node, variables: &[(&str, Cel)], limit: u64) -> (Evaluated, u64) {
     let variables = variables.iter().map(|(name, value)| (*name, value.clone())).collect();
-    let mut run =
-        Run { variables, spent: 0, limit, free: false, constants: BTreeMap::new(), effort: Effort::default() };
+    let mut run = Run {
+        variables,
+        spent: 0,
+        limit,
+        free: false,
+        constants: BTreeMap::new(),
+        effort: Effort::default(),
+    };
     let given = run.node(node);
     (given, run.spent)
+}
+
+/// Makes what is made of constants alone, as is done before anything is evaluated; the error is that of
+/// the first part that cannot be made.
+pub fn instantiate(node: &Node) -> Result<(), String> {
+    if matches!(node.expr, Expr::Call(_)) && constant_only(node) {
+        return match evaluate(node, &[], u64::MAX).0 {
+            Err(Fail::Error(error)) => Err(error),
+            _ => Ok(()),
+        };
+    }
+    node.children().into_iter().try_for_each(instantiate)
 }
 
 struct Run<'e> {
@@ -167,10 +185,9 @@ impl<'e> Run<'e> {
         for entry in entries {
             let key = key(&self.node(&entry.key)?)?;
             let value = self.node(&entry.value)?;
-            if let Some(value) = present(value, entry.optional)
-                && map.insert(key.clone(), value).is_some()
-            {
-                return Err(Fail::Error(format!("duplicate key '{key}' in map")));
+            // Of several with one key the last counts.
+            if let Some(value) = present(value, entry.optional) {
+                map.insert(key, value);
             }
         }
         Ok(Cel::Map(Map { map: Arc::new(map) }))
@@ -363,9 +380,9 @@ type Pairs<'v> = Box<dyn Iterator<Item = (Cel, Option<Cel>)> + 'v>;
 /// The values of a loop's variables. Keys come in their order, so that errors do.
 fn pairs(range: &Cel, two: bool) -> Result<Pairs<'_>, Fail> {
     match range {
-        Cel::List(list) if two => {
-            Ok(Box::new((0_i64..).zip(list.iter()).map(|(index, item)| (Cel::Int(index), Some(item.clone())))))
-        }
+        Cel::List(list) if two => Ok(Box::new(
+            (0_i64..).zip(list.iter()).map(|(index, item)| (Cel::Int(index), Some(item.clone()))),
+        )),
         Cel::List(list) => Ok(Box::new(list.iter().map(|item| (item.clone(), None)))),
         Cel::Map(map) => {
             let mut entries: Vec<(&Key, &Cel)> = map.map.iter().collect();

@@ -22,6 +22,9 @@ const LONGEST: usize = 8 << 20;
 /// Names of arguments in calls of kube-cel.
 const ARGUMENTS: [&str; 5] = ["a0", "a1", "a2", "a3", "a4"];
 
+/// Seconds of the times that there are: of the years 1 to 9999.
+pub const TIMES: std::ops::RangeInclusive<i64> = -62_135_596_800..=253_402_300_799;
+
 /// What fails has a text, in the words of CEL where it has such.
 pub type Given = Result<Cel, String>;
 
@@ -81,7 +84,8 @@ fn large(name: &str, args: &[Cel]) -> bool {
         }
         ("join", [Cel::List(list), rest @ ..]) => {
             let separator = rest.first().map_or(0, written);
-            list.iter().fold(0, |sum: usize, item| sum.saturating_add(written(item)).saturating_add(separator))
+            list.iter()
+                .fold(0, |sum: usize, item| sum.saturating_add(written(item)).saturating_add(separator))
         }
         // No digit of a number is more than some hundred behind the point.
         ("format", [Cel::String(text), ..]) if text.split('%').any(|part| digits(part) > 3) => usize::MAX,
@@ -140,13 +144,31 @@ fn native(name: &str, args: &[Cel]) -> Option<Given> {
         | ("timestamp", [Cel::Timestamp(_)])
         | ("duration", [Cel::Duration(_)]) => Some(Ok(args[0].clone())),
         ("bytes", [Cel::String(text)]) => Some(Ok(Cel::Bytes(Arc::new(text.as_bytes().to_vec())))),
-        ("timestamp", [Cel::Int(seconds)]) => Some(match jiff::Timestamp::from_second(*seconds) {
-            Ok(time) => library(name, false, &[text(&time.to_string())]),
-            Err(_) => Err("range".to_owned()),
-        }),
+        ("timestamp", [Cel::Int(seconds)]) => {
+            let time = jiff::Timestamp::from_second(*seconds).ok().filter(|_| TIMES.contains(seconds));
+            let time = time.ok_or_else(|| "timestamp overflow".to_owned());
+            Some(time.and_then(|time| library(name, false, &[text(&time.to_string())])))
+        }
+        ("timestamp", [Cel::String(written)]) => {
+            // Nothing but a `T` stands between date and time.
+            let apart = written.as_bytes().get(10) == Some(&b'T') && !written.ends_with('z');
+            let read = if apart { library(name, false, args).ok() } else { None };
+            Some(read.ok_or_else(|| format!("invalid RFC 3339 timestamp {:?}", written.as_str())))
+        }
+        // What is larger than an integer of 64 bits is none.
+        ("asInteger" | "isInteger", [Cel::Opaque(_)]) => {
+            let whole = library("asInteger", true, args);
+            Some(match name {
+                "isInteger" => Ok(Cel::Bool(whole.is_ok())),
+                _ => whole.map_err(|_| "cannot convert value to integer".to_owned()),
+            })
+        }
+        ("ip" | "cidr" | "isCIDR" | "url" | "isURL" | "containsIP" | "containsCIDR", _) => {
+            network(name, args)
+        }
         ("duration", [Cel::Int(nanos)]) => Some(duration(*nanos)),
         ("duration", [Cel::String(text)]) => {
-            let nanos = nanoseconds(text).ok_or_else(|| format!("time: invalid duration {text:?}"));
+            let nanos = nanoseconds(text).ok_or_else(|| unconvertible("google.protobuf.Duration"));
             Some(nanos.and_then(duration))
         }
         ("quantity" | "isQuantity", [Cel::String(text)]) => match crate::quantity::parse(text) {
@@ -294,6 +316,7 @@ fn in_zone(time: &Cel, zone: &str) -> Given {
             let offset = seconds.and_then(|seconds| jiff::tz::Offset::from_seconds(sign * seconds).ok());
             jiff::tz::TimeZone::fixed(offset.ok_or_else(|| format!("unknown time zone {zone}"))?)
         }
+        None if zone.is_empty() => jiff::tz::TimeZone::UTC,
         None => jiff::tz::TimeZone::get(zone).map_err(bad)?,
     };
     let shown = time.to_zoned(zone).datetime();
@@ -322,7 +345,9 @@ pub fn type_of(value: &Cel) -> &str {
 /// The name that a type has, of a type as a value.
 pub fn type_name(value: &Cel) -> String {
     match value {
-        Cel::Opaque(opaque) => opaque.downcast_ref::<TypeName>().map(|name| name.0.clone()).unwrap_or_default(),
+        Cel::Opaque(opaque) => {
+            opaque.downcast_ref::<TypeName>().map(|name| name.0.clone()).unwrap_or_default()
+        }
         _ => String::new(),
     }
 }
@@ -338,13 +363,73 @@ pub fn size(value: &Cel) -> u64 {
     }
 }
 
+fn unconvertible(to: &str) -> String {
+    format!("type conversion error from 'string' to '{to}'")
+}
+
+/// Addresses and URLs, where Go is stricter than kube-cel, or says it otherwise; `None`: as there.
+fn network(name: &str, args: &[Cel]) -> Option<Given> {
+    let flag = |value: bool| Some(Ok(Cel::Bool(value)));
+    match (name, args) {
+        ("ip", [Cel::String(written)]) => Some(library(name, false, args).map_err(|error| {
+            let shown = format!("{:?}", written.as_str());
+            if error.contains("IPv4-mapped") {
+                format!("IPv4-mapped IPv6 address {shown} is not allowed")
+            } else if error.contains("zone") {
+                format!("IP address {shown} with zone value is not allowed")
+            } else {
+                let parse = format!("ParseAddr({shown}): unable to parse IP");
+                format!("IP Address {shown} parse error during conversion from string: {parse}")
+            }
+        })),
+        ("cidr" | "isCIDR", [Cel::String(written)])
+            if written.split_once('/').is_some_and(|(_, bits)| bits.len() > 1 && bits.starts_with('0')) =>
+        {
+            if name == "isCIDR" {
+                return flag(false);
+            }
+            let parse = format!("netip.ParsePrefix({:?}): bad bits after slash", written.as_str());
+            Some(Err(format!("network address parse error during conversion from string: {parse}")))
+        }
+        ("containsIP" | "containsCIDR", [_, Cel::String(_)]) => {
+            Some(library(name, true, args).map_err(|_| no_overload()))
+        }
+        ("url" | "isURL", [Cel::String(written)]) => {
+            let escape = bad_escape(written);
+            if name == "isURL" {
+                return if escape.is_some() { flag(false) } else { None };
+            }
+            let why = match escape {
+                Some(escape) => Some(format!("invalid URL escape {escape:?}")),
+                None => library(name, false, args).is_err().then(|| "invalid URI for request".to_owned()),
+            };
+            let parse = |why| {
+                format!("URL parse error during conversion from string: parse {:?}: {why}", written.as_str())
+            };
+            why.map(|why| Err(parse(why)))
+        }
+        _ => None,
+    }
+}
+
+/// The first percent sign that no two digits follow, with what follows it.
+fn bad_escape(url: &str) -> Option<&str> {
+    let bad = |at: usize| {
+        let digits = url.as_bytes().get(at + 1..at + 3);
+        !digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
+    };
+    let (at, _) = url.match_indices('%').find(|(at, _)| bad(*at))?;
+    let end = url[at..].char_indices().nth(3).map_or(url.len(), |(length, _)| at + length);
+    Some(&url[at..end])
+}
+
 fn boolean(value: &Cel) -> Given {
     match value {
         Cel::Bool(_) => Ok(value.clone()),
         Cel::String(text) => match text.as_str() {
             "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(Cel::Bool(true)),
             "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(Cel::Bool(false)),
-            other => Err(format!("type conversion error from '{other}' to 'bool'")),
+            _ => Err(unconvertible("bool")),
         },
         _ => Err(no_overload()),
     }
@@ -359,9 +444,7 @@ fn int(value: &Cel) -> Given {
         // Both limits are exact as floats, and neither is an integer of 64 bits.
         Cel::Float(number) if *number > i64::MIN as f64 && *number < i64::MAX as f64 => *number as i64,
         Cel::Float(_) => return Err(OVERFLOW.to_owned()),
-        Cel::String(text) => {
-            text.parse().map_err(|_| format!("strconv.ParseInt: parsing \"{text}\": invalid syntax"))?
-        }
+        Cel::String(text) => text.parse().map_err(|_| unconvertible("int"))?,
         Cel::Timestamp(time) => time.timestamp(),
         Cel::Duration(duration) => duration.num_nanoseconds().ok_or_else(|| OVERFLOW.to_owned())?,
         _ => return Err(no_overload()),
@@ -374,9 +457,8 @@ fn uint(value: &Cel) -> Given {
         Cel::Int(number) => u64::try_from(*number).map_err(|_| format!("unsigned {OVERFLOW}"))?,
         Cel::Float(number) if *number >= 0.0 && *number < u64::MAX as f64 => *number as u64,
         Cel::Float(_) => return Err(format!("unsigned {OVERFLOW}")),
-        Cel::String(text) => {
-            text.parse().map_err(|_| format!("strconv.ParseUint: parsing \"{text}\": invalid syntax"))?
-        }
+        Cel::String(text) if text.starts_with('+') => return Err(unconvertible("uint")),
+        Cel::String(text) => text.parse().map_err(|_| unconvertible("uint"))?,
         _ => return Err(no_overload()),
     }))
 }
@@ -386,9 +468,7 @@ fn double(value: &Cel) -> Given {
         Cel::Float(number) => *number,
         Cel::Int(number) => *number as f64,
         Cel::UInt(number) => *number as f64,
-        Cel::String(text) => {
-            text.parse().map_err(|_| format!("strconv.ParseFloat: parsing \"{text}\": invalid syntax"))?
-        }
+        Cel::String(text) => text.parse().map_err(|_| unconvertible("double"))?,
         _ => return Err(no_overload()),
     }))
 }
@@ -422,7 +502,13 @@ pub fn string(value: &Cel) -> Option<Given> {
 fn shortest(number: f64) -> String {
     if !number.is_finite() {
         let text = if number.is_nan() { "NaN" } else { "Inf" };
-        let sign = if number.is_nan() { "" } else if number > 0.0 { "+" } else { "-" };
+        let sign = if number.is_nan() {
+            ""
+        } else if number > 0.0 {
+            "+"
+        } else {
+            "-"
+        };
         return format!("{sign}{text}");
     }
     let plain = format!("{number:e}");

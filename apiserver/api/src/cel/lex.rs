@@ -8,6 +8,8 @@ use super::ast::Literal;
 #[derive(Clone, Debug, PartialEq)]
 pub enum Token {
     Name(String),
+    /// The name of a field between backticks, which need not be one otherwise.
+    Quoted(String),
     Literal(Literal),
     /// An operator or bracket, or one of `in`, `true`, `false`, `null`.
     Sign(&'static str),
@@ -102,6 +104,10 @@ impl Lexer<'_> {
             self.at += length;
             return Ok(token);
         }
+        if let Some(name) = quoted(rest).map(str::to_owned) {
+            self.at += name.len() + 2;
+            return Ok(Token::Quoted(name));
+        }
         match SIGNS.into_iter().find(|sign| rest.starts_with(sign)) {
             Some(sign) => {
                 self.at += sign.len();
@@ -161,7 +167,7 @@ impl Lexer<'_> {
             Err(_) if negative && u64::from_str_radix(digits, radix) == Ok(1 << 63) => {
                 Ok(Token::Literal(Literal::Int(i64::MIN)))
             }
-            Err(_) => Self::fault(at, "invalid int literal"),
+            Err(_) => Self::fault(at - usize::from(negative), "invalid int literal"),
         }
     }
 
@@ -215,6 +221,13 @@ impl Lexer<'_> {
             Err(_) => Self::fault(at, "invalid string literal"),
         }
     }
+}
+
+/// What stands between backticks, if it is a field's name.
+fn quoted(rest: &str) -> Option<&str> {
+    let (name, _) = rest.strip_prefix('`')?.split_once('`')?;
+    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-' | b'/' | b' ');
+    (!name.is_empty() && name.bytes().all(plain)).then_some(name)
 }
 
 /// How long the prefix of a text is, whether it is raw, and whether it is bytes.

@@ -14,6 +14,10 @@ pub fn call(name: &str, args: &[Cel]) -> Option<Given> {
         ("sort", [Cel::List(list)]) => sorted(list.iter().map(|item| (item.clone(), item.clone())).collect()),
         ("sum", [Cel::List(list)]) => sum(list),
         ("slice", [Cel::List(list), Cel::Int(from), Cel::Int(to)]) => slice(list, *from, *to),
+        ("lists.range", [Cel::Int(items)]) if *items < 0 => {
+            Err(format!("lists.range: size must be non-negative, got {items}"))
+        }
+        ("min" | "max", [Cel::List(list)]) if list.is_empty() => Err(format!("{name} called on empty list")),
         ("lists.range", [Cel::Int(items)]) => Ok(Cel::List(Arc::new((0..*items).map(Cel::Int).collect()))),
         ("flatten", [Cel::List(_), Cel::Int(levels)]) if *levels < 0 => {
             Err("level must be non-negative".to_owned())

@@ -93,6 +93,6 @@ fn variable_name(parser: &mut Parser<'_>, node: &Node) -> String {
     if let Expr::Ident(name) = &node.expr {
         return name.clone();
     }
-    parser.faults.push(Fault { at: node.at, message: "argument must be a simple name".to_owned() });
+    parser.faults.push(Fault { at: node.at, message: "argument is not an identifier".to_owned() });
     String::new()
 }

@@ -32,7 +32,7 @@ pub use admission::{Admission, Expected, Policy, device, expression};
 pub use ast::Node;
 pub use check::{Checked, Env, check};
 pub use cost::estimate;
-pub use eval::{Fail, evaluate};
+pub use eval::{Fail, evaluate, instantiate};
 pub use lex::Fault;
 pub use parse::parse;
 pub use types::Ty;

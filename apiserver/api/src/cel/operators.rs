@@ -51,7 +51,6 @@ pub fn operator(name: &str, args: &[Cel]) -> Option<Given> {
 fn failed(error: &ExecutionError, args: &[Cel]) -> String {
     let kind = match args {
         [Cel::Timestamp(_), _] | [_, Cel::Timestamp(_)] => "timestamp",
-        [Cel::Duration(_), _] => "duration",
         [Cel::UInt(_), _] => "unsigned integer",
         _ => "integer",
     };
@@ -64,9 +63,7 @@ fn failed(error: &ExecutionError, args: &[Cel]) -> String {
 /// A duration is an integer of nanoseconds, of 64 bits.
 fn bounded(value: Cel) -> Given {
     match &value {
-        Cel::Duration(duration) if duration.num_nanoseconds().is_none() => {
-            Err("duration overflow".to_owned())
-        }
+        Cel::Duration(duration) if duration.num_nanoseconds().is_none() => Err(overflow()),
         _ => Ok(value),
     }
 }
@@ -135,11 +132,15 @@ fn index(is_optional: bool, container: &Cel, at: &Cel) -> Given {
                 Cel::Float(place) if place.fract() == 0.0 && *place >= 0.0 => Some(*place as usize),
                 _ => None,
             };
-            place
-                .and_then(|place| list.get(place))
-                .cloned()
-                .ok_or_else(|| format!("index out of bounds: {}", shown(at)))
+            let known = match at {
+                Cel::Float(_) if place.is_none() => {
+                    Err(format!("unsupported index value {} in list", shown(at)))
+                }
+                _ => Ok(place.and_then(|place| list.get(place))),
+            };
+            known.and_then(|item| item.cloned().ok_or_else(|| format!("index out of bounds: {}", shown(at))))
         }
+        (Cel::List(_), at) => Err(format!("unsupported index type '{}' in list", functions::type_of(at))),
         (Cel::Map(map), at) => match key(at) {
             Ok(key) => map.get(&key).cloned().ok_or_else(|| format!("no such key: {}", shown(at))),
             Err(_) => Err(no_overload()),

@@ -132,6 +132,22 @@ impl Parser<'_> {
         }
     }
 
+    /// The bracket that ends what is in brackets; at the end of the text it is only missing.
+    fn close(&mut self, sign: &str) -> Result<usize, Fault> {
+        if self.peek().token != Token::End {
+            return self.expect(sign);
+        }
+        Err(Fault { at: self.peek().at, message: format!("Syntax error: missing '{sign}' at '<EOF>'") })
+    }
+
+    /// The end of a list of things between commas.
+    fn close_list(&mut self, sign: &str) -> Result<(), Fault> {
+        match self.take(sign) {
+            Some(_) => Ok(()),
+            None => self.unexpected(&format!("{{'{sign}', ','}}")),
+        }
+    }
+
     fn end(&mut self) -> Result<(), Fault> {
         if self.peek().token == Token::End {
             return Ok(());
@@ -249,11 +265,14 @@ impl Parser<'_> {
         loop {
             if let Some(at) = self.take(".") {
                 let optional = self.take("?").is_some();
-                let Token::Name(field) = self.peek().token.clone() else {
-                    return self.unexpected("IDENTIFIER");
+                let (field, quoted) = match self.peek().token.clone() {
+                    Token::Name(field) => (field, false),
+                    Token::Quoted(field) => (field, true),
+                    _ => return self.unexpected("IDENTIFIER"),
                 };
                 self.next += 1;
-                node = match self.take("(") {
+                let call = if quoted { None } else { self.take("(") };
+                node = match call {
                     Some(open) if !optional => {
                         let args = self.arguments()?;
                         macros::member(self, open, field, node, args)
@@ -270,7 +289,7 @@ impl Parser<'_> {
             } else if let Some(at) = self.take("[") {
                 let function = if self.take("?").is_some() { "_[?_]" } else { "_[_]" };
                 let index = self.expression()?;
-                self.expect("]")?;
+                self.close("]")?;
                 node = self.call(at, function, vec![node, index]);
             } else {
                 return Ok(node);
@@ -320,7 +339,7 @@ impl Parser<'_> {
             Token::Sign("(") => {
                 self.next += 1;
                 let inner = self.expression()?;
-                self.expect(")")?;
+                self.close(")")?;
                 Ok(inner)
             }
             Token::Sign("[") => self.list(at),
@@ -329,7 +348,23 @@ impl Parser<'_> {
                 let entries = self.entries()?;
                 Ok(self.node(at, Expr::Map(entries)))
             }
+            _ if self.begins_after() => {
+                let message =
+                    format!("Syntax error: extraneous input '{}' expecting {OPERAND}", self.shown());
+                Err(Fault { at, message })
+            }
             _ => self.unexpected(OPERAND),
+        }
+    }
+
+    /// Whether the token after the next could begin what should begin here.
+    fn begins_after(&self) -> bool {
+        match self.tokens.get(self.next + 1).map(|lexed| &lexed.token) {
+            Some(Token::Name(_) | Token::Literal(_)) => true,
+            Some(Token::Sign(sign)) => {
+                matches!(*sign, "[" | "{" | "(" | "." | "-" | "!" | "true" | "false" | "null")
+            }
+            _ => false,
         }
     }
 
@@ -385,7 +420,7 @@ impl Parser<'_> {
             let optional = self.take("?").is_some();
             items.push((self.expression()?, optional));
             if self.take(",").is_none() {
-                self.expect("]")?;
+                self.close_list("]")?;
                 break;
             }
         }
@@ -400,7 +435,7 @@ impl Parser<'_> {
             self.expect(":")?;
             entries.push(Entry { key, value: self.expression()?, optional });
             if self.take(",").is_none() {
-                self.expect("}")?;
+                self.close_list("}")?;
                 break;
             }
         }

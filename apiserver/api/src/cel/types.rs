@@ -68,6 +68,19 @@ impl<'s> Ty<'s> {
         }
     }
 
+    /// What a value of the type says that its type is.
+    pub fn runtime_name(&self) -> String {
+        match self {
+            Self::List(_) => "list".to_owned(),
+            Self::Map(..) => "map".to_owned(),
+            Self::Optional(_) => "optional_type".to_owned(),
+            Self::Null => "null_type".to_owned(),
+            Self::Timestamp => "google.protobuf.Timestamp".to_owned(),
+            Self::Duration => "google.protobuf.Duration".to_owned(),
+            other => other.to_string(),
+        }
+    }
+
     /// Whether the two are one type; parameters are not looked into.
     pub fn same(&self, other: &Ty<'s>) -> bool {
         match (self, other) {

@@ -52,7 +52,10 @@ async fn a_definition_is_told_of_all_that_is_wrong_with_its_rules() {
             "[1].rule",
             "'_==_' applied to '(int, string)'\n | self.n == 'x' || other\n | .......^\nERROR: <input>:1:18: undeclared reference to 'other' (in container '')",
         ),
-        ("[2].rule", "Invalid value: {\"rule\":\"self.n\"}: cel expression must evaluate to a bool"),
+        (
+            "[2].rule",
+            "Invalid value: {\"Rule\":\"self.n\",\"Message\":\"\",\"MessageExpression\":\"\",\"Reason\":null,\"FieldPath\":\"\",\"OptionalOldSelf\":null}: cel expression must evaluate to a bool",
+        ),
         ("[3].messageExpression", "messageExpression must evaluate to a string"),
         // An optional does not compare with what it may hold.
         ("[4].rule", "'_>_' applied to '(int, optional_type(int))'"),

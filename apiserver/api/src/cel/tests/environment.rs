@@ -328,7 +328,7 @@ const USES: &[(&str, &[&str])] = &[
     ("getQuery", &["url('https://a.b/c?x=1&x=2').getQuery()['x'] == ['1', '2']"]),
     ("quantity", &["quantity('1Ki') == quantity('1024')"]),
     ("isQuantity", &["isQuantity('1.5Gi')", "!isQuantity('x')"]),
-    ("sign", &["quantity('-1').sign() == -1", "sign(quantity('5')) == 1"]),
+    ("sign", &["sign(quantity('-1')) == -1", "sign(quantity('5')) == 1"]),
     (
         "isGreaterThan",
         &["quantity('2').isGreaterThan(quantity('1'))", "semver('1.2.3').isGreaterThan(semver('1.2.2'))"],

@@ -41,12 +41,17 @@ fn formats_are_those_of_the_locale() {
         ("%f", "[1234567.891]", "1,234,567.891000"),
         ("%.0f", "[-1234.5]", "-1,234"),
         ("%f", "['Infinity']", "∞"),
-        ("%.6e", "[1052.032911275]", "1.052033\u{202f}×\u{202f}10⁰³"),
-        ("%.1e", "[0.002]", "2.0\u{202f}×\u{202f}10⁻⁰³"),
+        // The precision of this one is none.
+        ("%.2e", "[1052.032911275]", "1.052033×10⁰³"),
+        ("%e", "[0.002]", "2.000000×10⁻⁰³"),
         ("%s", "[2.71]", "2.71"),
         ("%s", "[123456789.0]", "1.23456789e+08"),
         ("%s", "[0.000000002]", "2e-09"),
-        ("%s", "[[dyn(2.71), dyn('a\"b'), dyn(b'x'), dyn(true), null]]", "[2.710000, \"a\\\"b\", b\"x\", true, null]"),
+        (
+            "%s",
+            "[[dyn(2.71), dyn('a\"b'), dyn(b'x'), dyn(true), null]]",
+            "[2.710000, \"a\\\"b\", b\"x\", true, null]",
+        ),
         ("%s", "[{'b': dyn(1), 'a': dyn({'z': 'x'})}]", "{\"a\":{\"z\":\"x\"}, \"b\":1}"),
         ("%s", "[[duration('1h45m47s')]]", "[duration(\"6347s\")]"),
         ("%s", "[timestamp('2023-02-03T23:31:20+00:00')]", "2023-02-03T23:31:20Z"),
@@ -57,21 +62,34 @@ fn formats_are_those_of_the_locale() {
         let source = format!("{template:?}.format({args})");
         assert_eq!(gives(&source), Ok(functions::text(wanted)), "{source}");
     }
-    for (source, error) in [
-        ("'%d'.format([])", "index 0 out of range"),
-        ("'%'.format([1])", "unexpected end of string"),
-        ("'%z'.format([1])", "could not parse formatting clause: unrecognized formatting clause \"z\""),
+    // What is written out is judged before, and everything else when it comes.
+    for (template, args, at, error) in [
+        ("%d", "[]", 12, "index 0 out of range"),
+        ("%", "[1]", 11, "unexpected end of string"),
+        ("%z", "[1]", 12, "could not parse formatting clause: unrecognized formatting clause \"z\""),
         (
-            "'%d'.format(['a'])",
+            "%d",
+            "['a']",
+            14,
             "error during formatting: decimal clause can only be used on integers, was given string",
         ),
         (
-            "'%f'.format([1])",
+            "%f",
+            "[1]",
+            14,
             "error during formatting: fixed-point clause can only be used on doubles, was given int",
         ),
     ] {
-        assert_eq!(gives(source), Err(Fail::Error(error.to_owned())), "{source}");
+        let known = fault(&format!("'{template}'.format({args})"));
+        assert!(known.starts_with(&format!("ERROR: <input>:1:{at}: {error}\n")), "{known}");
+        let source = format!("dyn('{template}').format(dyn({args}))");
+        assert_eq!(gives(&source), Err(Fail::Error(error.to_owned())), "{source}");
     }
+    assert!(
+        fault("'%s'.format(['a', 'b'])")
+            .contains("too many arguments supplied to string.format (expected 1, got 2)")
+    );
+    assert!(fault("'%s'.format([[quantity('1')]])").contains("was given kubernetes.Quantity"));
 }
 
 #[test]
@@ -96,7 +114,10 @@ fn durations_are_exact_and_bounded() {
     }
     for bad in ["", "1", "1e5s", "h", "1d", "infs", "2562048h", "1h 1m", "--1h"] {
         assert!(gives(&format!("duration(s + '{bad}') == duration('0')")).is_err());
-        assert!(fault(&format!("duration('{bad}') == duration('0')")).contains("invalid duration argument"), "{bad}");
+        assert!(
+            fault(&format!("duration('{bad}') == duration('0')")).contains("invalid duration argument"),
+            "{bad}"
+        );
     }
 }
 
@@ -107,7 +128,7 @@ fn what_overflows_says_what_it_is() {
         ("[1u, 18446744073709551615u].sum() > 0u", "unsigned integer overflow"),
         ("1u - 2u == 0u", "unsigned integer overflow"),
         ("timestamp('9999-12-31T23:59:59Z') + duration('1h') == timestamp(0)", "timestamp overflow"),
-        ("duration('2562047h') + duration('2562047h') == duration('0')", "duration overflow"),
+        ("duration('2562047h') + duration('2562047h') == duration('0')", "integer overflow"),
     ] {
         assert_eq!(gives(source), Err(Fail::Error(error.to_owned())), "{source}");
     }
@@ -125,8 +146,56 @@ fn lists_of_several_types_are_not_sorted() {
         ("l.slice(2, 1)", "cannot slice(2, 1), start index must be less than or equal to end index"),
         ("l.slice(0, 9)", "cannot slice(0, 9), list is length 3"),
         ("[[1]].flatten(-1)", "level must be non-negative"),
+        ("lists.range(-i)", "lists.range: size must be non-negative, got -3"),
+        ("l.filter(x, x > 5).min()", "min called on empty list"),
+        ("l[dyn(1.5)]", "unsupported index value 1.5 in list"),
+        ("l[dyn('a')]", "unsupported index type 'string' in list"),
     ] {
         assert_eq!(gives(source), Err(Fail::Error(error.to_owned())), "{source}");
     }
-    assert_eq!(gives("lists.range(-1) == [] && [[b'b'], [b'a']].sortBy(x, x[0])[0][0] == b'a'"), Ok(Cel::Bool(true)));
+    assert_eq!(gives("[[b'b'], [b'a']].sortBy(x, x[0])[0][0] == b'a'"), Ok(Cel::Bool(true)));
+}
+
+#[test]
+fn addresses_urls_and_quantities_are_read_as_in_go() {
+    for source in [
+        "!isCIDR('10.0.0.0/08') && !isURL('https://a/%zz') && isURL('https://a/%20')",
+        "!quantity('9223372036854775807').add(1).isInteger() && quantity('1k').isInteger() && !isQuantity(' 1')",
+        "timestamp('2024-03-10T10:30:05.5Z').getHours('') == 10",
+        "optional.of(1) == optional.of(1) && {'a': 1, 'a': 2}.a == 2",
+        "{'a b': 1}.`a b` == 1 && has(m.`a`)",
+    ] {
+        assert_eq!(gives(source), Ok(Cel::Bool(true)), "{source}");
+    }
+    for (source, error) in [
+        (
+            "ip(s).family() == 4",
+            "IP Address \"text\" parse error during conversion from string: ParseAddr(\"text\"): unable to parse IP",
+        ),
+        (
+            "url(s) == url(s)",
+            "URL parse error during conversion from string: parse \"text\": invalid URI for request",
+        ),
+        ("quantity('1.5').asInteger() == 1", "cannot convert value to integer"),
+        ("timestamp(s) == timestamp(0)", "invalid RFC 3339 timestamp \"text\""),
+        ("timestamp(253402300799 + i) == timestamp(0)", "timestamp overflow"),
+        ("duration(s) == duration('0')", "type conversion error from 'string' to 'google.protobuf.Duration'"),
+    ] {
+        assert_eq!(gives(source), Err(Fail::Error(error.to_owned())), "{source}");
+    }
+    for (source, wanted) in [
+        ("timestamp(253402300800) == timestamp(0)", "1:11: invalid timestamp argument"),
+        ("timestamp('2024-01-01 00:00:00Z') == timestamp(0)", "1:11: invalid timestamp argument"),
+        (
+            "quantity('1').sign() == 1",
+            "found no matching overload for 'sign' applied to 'kubernetes.Quantity.()'",
+        ),
+        ("m.all(k, v, k)", "1:13: expected type 'bool' but found 'string'"),
+        ("l[0", "1:4: Syntax error: missing ']' at '<EOF>'"),
+        ("[1,2", "1:5: Syntax error: mismatched input '<EOF>' expecting {']', ','}"),
+        ("&& true", "1:1: Syntax error: extraneous input '&&' expecting {'['"),
+        ("-9223372036854775809 == 1", "1:1: invalid int literal"),
+    ] {
+        assert!(fault(source).contains(wanted), "{}", fault(source));
+    }
 }

@@ -6,8 +6,9 @@ use super::super::path::child;
 use super::super::{Additional, Kind, ListType, Rule, Structural};
 use super::{RULE_COST, SCHEMA_COST, environment, on_large_stack, uses_old_self};
 use crate::cel::schema::most_often;
-use crate::cel::{Env, Node, Ty, compile, estimate};
-use crate::error::FieldError;
+use crate::cel::{Env, Node, Ty, compile, estimate, instantiate};
+use crate::error::{FieldError, FieldReason};
+use crate::managed::encode;
 
 /// So many of the most expensive rules are named where all together cost too much.
 const NAMED: usize = 4;
@@ -91,7 +92,7 @@ impl Judge<'_> {
             }
             Err(why) => {
                 let detail = why.unwrap_or_else(|| "cel expression must evaluate to a bool".to_owned());
-                self.errors.push(FieldError::invalid(at, &shown(rule), &detail));
+                self.errors.push(refused(at, rule, &detail));
                 return self.optional(rule, path, None);
             }
         };
@@ -126,7 +127,7 @@ impl Judge<'_> {
                     Some(why) => format!("messageExpression {why}"),
                     None => "messageExpression must evaluate to a string".to_owned(),
                 };
-                self.errors.push(FieldError::invalid(at, &shown(rule), &detail));
+                self.errors.push(refused(at, rule, &detail));
             }
         }
     }
@@ -138,6 +139,7 @@ impl Judge<'_> {
         if !checked.ty.same(wanted) {
             return Err(None);
         }
+        instantiate(&node).map_err(|why| Some(format!("program instantiation failed: {why}")))?;
         let cost = estimate(&node, &checked);
         Ok((node, cost))
     }
@@ -170,20 +172,22 @@ fn lies_in(field: &str, path: &str) -> bool {
     field.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
 }
 
-/// A rule as errors show it.
-fn shown(rule: &Rule) -> Value {
-    let mut shown = json!({"rule": rule.rule});
-    for (field, text) in [
-        ("message", &rule.message),
-        ("messageExpression", &rule.message_expression),
-        ("reason", &rule.reason),
-        ("fieldPath", &rule.field_path),
-    ] {
-        if !text.is_empty() {
-            shown[field] = json!(text);
-        }
-    }
-    shown
+/// A rule that is refused. It is shown as Kubernetes keeps it and not as it is written.
+fn refused(field: String, rule: &Rule, detail: &str) -> FieldError {
+    let reason = if rule.reason.is_empty() { Value::Null } else { json!(rule.reason) };
+    let optional = if rule.optional_old_self { json!(true) } else { Value::Null };
+    let fields = [
+        ("Rule", json!(rule.rule)),
+        ("Message", json!(rule.message)),
+        ("MessageExpression", json!(rule.message_expression)),
+        ("Reason", reason),
+        ("FieldPath", json!(rule.field_path)),
+        ("OptionalOldSelf", optional),
+    ];
+    let shown: Vec<String> =
+        fields.iter().map(|(name, value)| format!("\"{name}\":{}", encode(value))).collect();
+    let message = format!("Invalid value: {{{}}}: {detail}", shown.join(","));
+    FieldError { field, reason: FieldReason::Invalid, message }
 }
 
 fn too_expensive(what: &str, cost: u64, limit: u64) -> String {

@@ -201,7 +201,8 @@ fn errors_name_the_rule_and_the_place_in_it() {
     assert_eq!(
         found,
         ["s.properties[spec].x-kubernetes-validations[0].rule: Invalid value: \
-          {\"message\":\"m\",\"rule\":\"self.min + self.name == 1\"}: compilation failed: ERROR: <input>:1:10: found no \
+          {\"Rule\":\"self.min + self.name == 1\",\"Message\":\"m\",\"MessageExpression\":\"\",\"Reason\":null,\
+          \"FieldPath\":\"\",\"OptionalOldSelf\":null}: compilation failed: ERROR: <input>:1:10: found no \
           matching overload for '_+_' applied to '(int, string)'\n | self.min + self.name == 1\n | .........^"]
     );
     let found = faults(json!({"rule": "true", "messageExpression": "self.none"}));
@@ -264,12 +265,29 @@ fn schemas_have_the_types_that_kubernetes_gives_them() {
         ),
         (
             json!({"type": "array", "maxItems": 5, "items": {"type": "object", "properties": {"n": {"type": "string", "maxLength": 9}}}}),
-            "self.sortBy(e, e.n) == self && self.map(e, e.n).join(',').size() < 9",
+            "self.sortBy(e, e.n) == self && self.map(e, e.n).size() < 9",
+        ),
+        (
+            json!({"type": "array", "maxItems": 5, "items": {"type": "string", "maxLength": 9}}),
+            "self.join(',').size() < 9 && self.indexOf('a') < 3 && self.isSorted()",
         ),
     ] {
         assert_eq!(judged(property.clone(), rule), Vec::<String>::new(), "{property}");
     }
+    // Nothing tells how long the texts of a list are that was made on the way.
+    let texts = json!({"type": "array", "maxItems": 5, "items": {"type": "string", "maxLength": 9}});
+    let dear = judged(texts, "self.filter(e, e != '').join(',').size() < 9");
+    assert!(dear[0].contains("exceeds budget by factor of more than 100x"), "{dear:?}");
+}
+
+#[test]
+fn what_a_schema_does_not_give_is_refused() {
     for (property, rule, wanted) in [
+        (
+            json!({"type": "integer"}),
+            "uint(-1) == 1u || self > 1",
+            "program instantiation failed: unsigned integer overflow",
+        ),
         (
             json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true}),
             "self.any == 1",
@@ -450,7 +468,9 @@ fn a_rule_that_fails_is_called_by_its_message() {
     let named = json!({"rule": "self.min <= self.max", "message": " not in order "});
     assert_eq!(
         errors(named, json!({"min": 3}), None),
-        ["spec: Invalid value: \"object\": no such key: max evaluating rule: not in order (FieldValueInvalid)"]
+        [
+            "spec: Invalid value: \"object\": no such key: max evaluating rule: not in order (FieldValueInvalid)"
+        ]
     );
 }
 
@@ -459,14 +479,20 @@ fn a_message_has_no_more_than_the_rules_have() {
     let text = "a".repeat(200_000);
     let dear = json!({"rule": "self.min > 5", "message": "no",
         "messageExpression": "self.free.matches('^(a+)+b(a+)+b(a+)+b(a+)+b(a+)+b(a+)+b(a+)+b(a+)+b$') ? 'a' : self.free.replace('a', '') + 'x'"});
-    assert_eq!(errors(dear.clone(), json!({"min": 1, "free": "a"}), None), ["spec: Invalid value: x (FieldValueInvalid)"]);
+    assert_eq!(
+        errors(dear.clone(), json!({"min": 1, "free": "a"}), None),
+        ["spec: Invalid value: x (FieldValueInvalid)"]
+    );
     let found = errors(dear, json!({"min": 1, "free": text.repeat(4)}), None);
     assert!(found[0].contains("call cost exceeds limit for messageExpression: \"self.free"), "{found:?}");
     // What cannot be shown gives way to the message.
     for expression in ["self.free", "self.free + '\\n.'", "string(10 / (self.min - 1))"] {
         let rule = json!({"rule": "self.min > 5", "message": "no", "messageExpression": expression});
         let free = if expression == "self.free" { "a".repeat(5121) } else { "a".to_owned() };
-        assert_eq!(errors(rule, json!({"min": 1, "free": free}), None), ["spec: Invalid value: no (FieldValueInvalid)"]);
+        assert_eq!(
+            errors(rule, json!({"min": 1, "free": free}), None),
+            ["spec: Invalid value: no (FieldValueInvalid)"]
+        );
     }
 }
 
