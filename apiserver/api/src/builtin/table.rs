@@ -167,7 +167,7 @@ static ROWS: &[Row] = &[
         plural: "persistentvolumes",
         short_names: &["pv"],
         default: d_storage::volume,
-        prepare_create: d_storage::prepare_create_pending,
+        prepare_create: d_storage::prepare_create_volume,
         validate: storage::volume,
         validate_update: storage::volume_update,
         ..DEFAULT_ROW

@@ -7,7 +7,7 @@ use apiserver_api::managed::check_entries;
 use apiserver_api::meta;
 use apiserver_api::registry::{Resource, Written};
 use apiserver_api::validation::metadata;
-use apiserver_api::{schema, signing, time};
+use apiserver_api::{defaulting, schema, signing, time};
 use apiserver_store::Revision;
 use bytes::Bytes;
 use serde_json::Value;
@@ -268,8 +268,13 @@ async fn attempt(
     let admission = Admission { context, resource, operation, old: Some(old) };
     admission::mutate(&admission, &mut new).await?;
     // A whole object was made by this server from the old one.
-    if part == Part::Main {
-        (resource.behaviour.prepare_update)(&mut new, old);
+    match part {
+        Part::Main => (resource.behaviour.prepare_update)(&mut new, old),
+        Part::Status if resource.group.is_empty() && resource.kind == "PersistentVolume" => {
+            let now = time::rfc3339(context.server.ambient().now());
+            defaulting::storage::note_phase(&mut new, old, &now);
+        }
+        _ => {}
     }
     count_generation(resource, old, &mut new);
     let mut reservation = if part == Part::Status {

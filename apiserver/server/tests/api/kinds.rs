@@ -2,7 +2,7 @@
 
 use apiserver_api::auth::Identity;
 use base64::Engine as _;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::harness::Api;
 use crate::resources::object;
@@ -78,4 +78,23 @@ async fn each_version_is_selected_by_its_own_fields() {
             assert_eq!(reply.names(), ["e-p"]);
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_notes_when_its_phase_changes() {
+    let api = Api::start().await;
+    let path = "/api/v1/persistentvolumes";
+    let spec = json!({"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"],
+        "hostPath": {"path": "/x"}});
+    let made = api.post(path, json!({"metadata": {"name": "v"}, "spec": spec})).await.expect(201).body;
+    assert_eq!(made["status"]["lastPhaseTransitionTime"], made["metadata"]["creationTimestamp"]);
+    let status = async |status: Value| {
+        let patched = api.patch("merge", &format!("{path}/v/status"), json!({"status": status})).await;
+        patched.expect(200).body["status"].clone()
+    };
+    let long_ago = "2020-01-01T00:00:00Z";
+    let told = status(json!({"phase": "Available", "lastPhaseTransitionTime": long_ago})).await;
+    assert_eq!(told["lastPhaseTransitionTime"], long_ago);
+    assert_eq!(status(json!({"message": "m"})).await["lastPhaseTransitionTime"], long_ago);
+    assert_ne!(status(json!({"phase": "Bound"})).await["lastPhaseTransitionTime"], long_ago);
 }
