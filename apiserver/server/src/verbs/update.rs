@@ -276,7 +276,7 @@ async fn attempt(
         }
         _ => {}
     }
-    count_generation(resource, old, &mut new);
+    count_generation(resource, part, old, &mut new);
     let mut reservation = if part == Part::Status {
         None
     } else {
@@ -445,10 +445,18 @@ fn keep_class(resource: &Resource, old: &Value, new: &mut Value) {
     }
 }
 
-/// The generation rises with every change outside metadata and a status that is a subresource.
-fn count_generation(resource: &Resource, old: &Value, new: &mut Value) {
+/// The generation rises with every change outside metadata and a status that is a subresource, and with
+/// one of the metadata that the kind counts.
+fn count_generation(resource: &Resource, part: Part, old: &Value, new: &mut Value) {
     if !resource.behaviour.generation {
         return;
+    }
+    let of = |object: &Value, field: &str| {
+        object["metadata"][field].as_object().filter(|map| !map.is_empty()).cloned()
+    };
+    let counted = resource.behaviour.counted.filter(|_| part != Part::Status);
+    if counted.is_some_and(|field| of(new, field) != of(old, field)) {
+        return meta::set(new, "generation", meta::generation(old) + 1);
     }
     let changed = |a: &Value, b: &Value| {
         a.as_object().is_some_and(|map| {
