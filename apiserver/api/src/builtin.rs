@@ -108,6 +108,7 @@ fn behaviour(entry: &Entry, row: &Row, stored: bool, conversion: Option<&'static
     let validate: fn(&Value) -> Vec<FieldError> = if stored { row.validate } else { no_errors };
     let plain = Behaviour {
         generation: row.generation,
+        counted: row.counted,
         graceful_delete: row.graceful_delete,
         status_subresource: entry.subresources.contains_key("status"),
         needs_version: row.needs_version,

@@ -83,6 +83,8 @@ pub enum Written {
 pub struct Behaviour {
     /// `metadata.generation` starts at 1 and rises with each change outside metadata and status.
     pub generation: bool,
+    /// Field of the metadata whose changes the generation counts too: Kubernetes has two such kinds.
+    pub counted: Option<&'static str>,
     /// Deletion honours `gracePeriodSeconds` (pods).
     pub graceful_delete: bool,
     /// `status` is cleared on create and kept from the old object on update of the main resource;

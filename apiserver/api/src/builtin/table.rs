@@ -27,6 +27,7 @@ pub(super) struct Row {
     /// Below `/registry`, where it is not the plural.
     pub prefix: &'static str,
     pub generation: bool,
+    pub counted: Option<&'static str>,
     pub graceful_delete: bool,
     pub needs_version: bool,
     pub create_on_update: bool,
@@ -47,6 +48,7 @@ pub(super) const DEFAULT_ROW: Row = Row {
     category: None,
     prefix: "",
     generation: false,
+    counted: None,
     graceful_delete: false,
     needs_version: false,
     create_on_update: false,
@@ -167,7 +169,7 @@ static ROWS: &[Row] = &[
         plural: "persistentvolumes",
         short_names: &["pv"],
         default: d_storage::volume,
-        prepare_create: d_storage::prepare_create_pending,
+        prepare_create: d_storage::prepare_create_volume,
         validate: storage::volume,
         validate_update: storage::volume_update,
         ..DEFAULT_ROW
@@ -220,7 +222,13 @@ static ROWS: &[Row] = &[
         validate_update: config::secret_update,
         ..DEFAULT_ROW
     },
-    Row { plural: "serviceaccounts", short_names: &["sa"], ..DEFAULT_ROW },
+    Row {
+        plural: "serviceaccounts",
+        short_names: &["sa"],
+        prepare_create: d_cluster::prepare_service_account,
+        prepare_update: |new, _| d_cluster::prepare_service_account(new),
+        ..DEFAULT_ROW
+    },
     Row {
         plural: "services",
         create_on_update: true,
@@ -256,6 +264,7 @@ static ROWS: &[Row] = &[
     Row {
         plural: "deployments",
         short_names: &["deploy"],
+        counted: Some("annotations"),
         default: d_workload::deployment,
         prepare_create: d_workload::prepare_create,
         validate: workload::deployment,
@@ -352,7 +361,9 @@ static ROWS: &[Row] = &[
         group: "discovery.k8s.io",
         plural: "endpointslices",
         generation: true,
+        counted: Some("labels"),
         default: d_service::endpoint_slice,
+        prepare_create: d_service::prepare_create_slice,
         validate: endpoints::slice,
         validate_update: endpoints::slice_update,
         ..DEFAULT_ROW

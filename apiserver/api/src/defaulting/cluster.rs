@@ -46,6 +46,13 @@ pub fn prepare_update_namespace(new: &mut Value, old: &Value) {
     }
 }
 
+/// Secrets of a ServiceAccount are those of its namespace, so their names are all that is kept of them.
+pub fn prepare_service_account(value: &mut Value) {
+    if let Value::Object(map) = value {
+        each(map, "secrets", |secret| secret.retain(|field, _| field == "name"));
+    }
+}
+
 /// A CertificateSigningRequest asks for what it asked for at first.
 pub fn prepare_update_signing_request(new: &mut Value, old: &Value) {
     if let (Value::Object(map), Some(spec)) = (new, old.get("spec")) {

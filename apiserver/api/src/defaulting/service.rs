@@ -142,3 +142,13 @@ pub fn endpoint_slice(value: &mut Value) {
         });
     }
 }
+
+/// Endpoints of a new EndpointSlice have no topology but their zone and node: what went before is for
+/// slices of before.
+pub fn prepare_create_slice(value: &mut Value) {
+    if let Value::Object(map) = value {
+        each(map, "endpoints", |endpoint| {
+            endpoint.remove("deprecatedTopology");
+        });
+    }
+}

@@ -67,9 +67,35 @@ pub fn claim(value: &mut Value) {
 }
 
 /// A new volume or claim waits for the other.
-pub fn prepare_create_pending(value: &mut Value) {
+fn prepare_create_pending(value: &mut Value) {
     if let Value::Object(map) = value {
         map.insert("status".into(), json!({"phase": "Pending"}));
+    }
+}
+
+/// When a PersistentVolume came to its phase (KEP-3762).
+const PHASE_TIME: &str = "lastPhaseTransitionTime";
+
+/// A new PersistentVolume waits since it was made.
+pub fn prepare_create_volume(value: &mut Value) {
+    prepare_create_pending(value);
+    let created = meta::creation_timestamp(value).map(str::to_owned);
+    if let (Some(created), Some(status)) = (created, value.get_mut("status")) {
+        status[PHASE_TIME] = created.into();
+    }
+}
+
+/// Notes that a PersistentVolume changes its phase `now`, unless who changes it says when. Arguments: new,
+/// old.
+pub fn note_phase(new: &mut Value, old: &Value, now: &str) {
+    let told = |field: &str| new["status"].get(field).filter(|value| !value.is_null());
+    let was = |field: &str| old["status"].get(field);
+    let unsaid = told(PHASE_TIME).is_none() || told(PHASE_TIME) == was(PHASE_TIME);
+    if told("phase") != was("phase")
+        && unsaid
+        && let Some(Value::Object(status)) = new.get_mut("status")
+    {
+        status.insert(PHASE_TIME.to_owned(), now.into());
     }
 }
 

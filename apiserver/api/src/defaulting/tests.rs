@@ -432,3 +432,22 @@ fn storage_and_policies_in_depth() {
     let foreign = json!({"dataSourceRef": {"kind": "K", "name": "a", "namespace": "n"}});
     assert_eq!(created(foreign.clone()), foreign);
 }
+
+#[test]
+fn a_volume_knows_since_when_it_is_in_its_phase() {
+    let (created, earlier, now) = ("2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z", "2026-01-03T00:00:00Z");
+    let mut volume = json!({"metadata": {"creationTimestamp": created}, "status": {"phase": "Bound"}});
+    storage::prepare_create_volume(&mut volume);
+    assert_eq!(volume["status"], json!({"phase": "Pending", "lastPhaseTransitionTime": created}));
+    for (phase, told, expected) in [
+        ("Pending", json!(created), json!(created)),
+        ("Available", json!(created), json!(now)),
+        ("Available", json!(null), json!(now)),
+        ("Available", json!(earlier), json!(earlier)),
+    ] {
+        let mut new = volume.clone();
+        new["status"] = json!({"phase": phase, "lastPhaseTransitionTime": told});
+        storage::note_phase(&mut new, &volume, now);
+        assert_eq!(new["status"]["lastPhaseTransitionTime"], expected, "{phase} {told}");
+    }
+}

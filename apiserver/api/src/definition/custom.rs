@@ -486,6 +486,7 @@ fn behaviour(custom: &Arc<Custom>) -> Behaviour {
     let (defaults, check, change) = (Arc::clone(custom), Arc::clone(custom), Arc::clone(custom));
     Behaviour {
         generation: true,
+        counted: None,
         graceful_delete: false,
         status_subresource,
         needs_version: true,

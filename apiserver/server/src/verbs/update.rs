@@ -7,7 +7,7 @@ use apiserver_api::managed::check_entries;
 use apiserver_api::meta;
 use apiserver_api::registry::{Resource, Written};
 use apiserver_api::validation::metadata;
-use apiserver_api::{schema, signing, time};
+use apiserver_api::{defaulting, schema, signing, time};
 use apiserver_store::Revision;
 use bytes::Bytes;
 use serde_json::Value;
@@ -279,10 +279,15 @@ async fn attempt(
     let admission = Admission { context, resource, operation, old: Some(old) };
     admission::mutate(&admission, &mut new).await?;
     // A whole object was made by this server from the old one.
-    if part == Part::Main {
-        (resource.behaviour.prepare_update)(&mut new, old);
+    match part {
+        Part::Main => (resource.behaviour.prepare_update)(&mut new, old),
+        Part::Status if resource.group.is_empty() && resource.kind == "PersistentVolume" => {
+            let now = time::rfc3339(context.server.ambient().now());
+            defaulting::storage::note_phase(&mut new, old, &now);
+        }
+        _ => {}
     }
-    count_generation(resource, old, &mut new);
+    count_generation(resource, part, old, &mut new);
     let mut reservation = if part == Part::Status {
         None
     } else {
@@ -454,10 +459,18 @@ fn keep_class(resource: &Resource, old: &Value, new: &mut Value) {
     }
 }
 
-/// The generation rises with every change outside metadata and a status that is a subresource.
-fn count_generation(resource: &Resource, old: &Value, new: &mut Value) {
+/// The generation rises with every change outside metadata and a status that is a subresource, and with
+/// one of the metadata that the kind counts.
+fn count_generation(resource: &Resource, part: Part, old: &Value, new: &mut Value) {
     if !resource.behaviour.generation {
         return;
+    }
+    let of = |object: &Value, field: &str| {
+        object["metadata"][field].as_object().filter(|map| !map.is_empty()).cloned()
+    };
+    let counted = resource.behaviour.counted.filter(|_| part != Part::Status);
+    if counted.is_some_and(|field| of(new, field) != of(old, field)) {
+        return meta::set(new, "generation", meta::generation(old) + 1);
     }
     let changed = |a: &Value, b: &Value| {
         a.as_object().is_some_and(|map| {

@@ -284,3 +284,23 @@ async fn options_are_refused_in_kubernetes_words() {
     api.delete(&older, Value::Null).await.expect(202);
     assert_eq!(api.get(&one).await.expect(200).version(), from);
 }
+
+/// Where pods and Services are reached through the server one day.
+#[tokio::test(start_paused = true)]
+async fn what_is_not_passed_on_is_told() {
+    let api = Api::start().await;
+    for plural in ["pods", "services"] {
+        for method in ["GET", "POST", "PUT", "PATCH", "DELETE"] {
+            let path = format!("/api/v1/namespaces/default/{plural}/x/proxy/a");
+            assert_eq!(api.call(method, &path, &[], "").await.code, 501, "{method} {path}");
+        }
+    }
+    let core = api.get("/api/v1").await.body;
+    let of = |name: &str| {
+        core["resources"].as_array().unwrap().iter().find(|r| r["name"] == name).unwrap()["kind"].clone()
+    };
+    assert_eq!(
+        (of("nodes/proxy"), of("services/proxy")),
+        (json!("NodeProxyOptions"), json!("ServiceProxyOptions"))
+    );
+}

@@ -104,7 +104,6 @@ async fn bodies_that_are_no_objects() {
     let create = ("POST", MAPS);
     let cut = "couldn't get version/kind; json parse error: unexpected end of JSON input";
     let parse = "couldn't get version/kind; json parse error";
-    let yaml = "the object provided is unrecognized (must be of type ConfigMap): yaml: ";
     all_refused(vec![
         case(create, (JSON, ""), bad(cut)),
         case(create, ("", ""), bad("(<empty>)")),
@@ -157,6 +156,22 @@ async fn bodies_that_are_no_objects() {
             (JSON, r#"{"apiVersion":"v2","metadata":{"name":"x"}}"#),
             bad("ConfigMap in version \"v2\" cannot be handled as a ConfigMap: no kind \"ConfigMap\" is registered for version \"v2\" in scheme"),
         ),
+        case(("PUT", MAP), (JSON, r#"{"metadata":{"name":"other"}}"#), bad("does not match")),
+        case(("DELETE", MAP), (JSON, "{"), bad(cut)),
+        case(
+            ("DELETE", MAP),
+            (JSON, r#"{"kind":"Pod"}"#),
+            bad("no kind \"Pod\" is registered for version \"meta.k8s.io/v1\""),
+        ),
+    ])
+    .await;
+}
+
+#[tokio::test]
+async fn yaml_that_is_no_object() {
+    let create = ("POST", MAPS);
+    let yaml = "the object provided is unrecognized (must be of type ConfigMap): yaml: ";
+    all_refused(vec![
         case(create, (YAML, "a: [1, 2"), bad(yaml)),
         case(create, (YAML, &b"a: \xff"[..]), bad("yaml: invalid leading UTF-8 octet")),
         case(create, (YAML, "a: \u{1}"), bad("yaml: control characters are not allowed")),
@@ -168,13 +183,6 @@ async fn bodies_that_are_no_objects() {
         case(create, (YAML, "~: x"), bad("yaml: line 1: a key of a map is null")),
         case(create, (YAML, "just text"), bad("json: cannot unmarshal string into Go value of type struct")),
         case(create, (YAML, "---\n---\nmetadata: {name: b}\n"), (422, "Invalid", "name or generateName")),
-        case(("PUT", MAP), (JSON, r#"{"metadata":{"name":"other"}}"#), bad("does not match")),
-        case(("DELETE", MAP), (JSON, "{"), bad(cut)),
-        case(
-            ("DELETE", MAP),
-            (JSON, r#"{"kind":"Pod"}"#),
-            bad("no kind \"Pod\" is registered for version \"meta.k8s.io/v1\""),
-        ),
     ])
     .await;
 }

@@ -2,7 +2,7 @@
 
 use apiserver_api::auth::Identity;
 use base64::Engine as _;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::harness::Api;
 use crate::resources::object;
@@ -78,4 +78,72 @@ async fn each_version_is_selected_by_its_own_fields() {
             assert_eq!(reply.names(), ["e-p"]);
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_notes_when_its_phase_changes() {
+    let api = Api::start().await;
+    let path = "/api/v1/persistentvolumes";
+    let spec = json!({"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"],
+        "hostPath": {"path": "/x"}});
+    let made = api.post(path, json!({"metadata": {"name": "v"}, "spec": spec})).await.expect(201).body;
+    assert_eq!(made["status"]["lastPhaseTransitionTime"], made["metadata"]["creationTimestamp"]);
+    let status = async |status: Value| {
+        let patched = api.patch("merge", &format!("{path}/v/status"), json!({"status": status})).await;
+        patched.expect(200).body["status"].clone()
+    };
+    let long_ago = "2020-01-01T00:00:00Z";
+    let told = status(json!({"phase": "Available", "lastPhaseTransitionTime": long_ago})).await;
+    assert_eq!(told["lastPhaseTransitionTime"], long_ago);
+    assert_eq!(status(json!({"message": "m"})).await["lastPhaseTransitionTime"], long_ago);
+    assert_ne!(status(json!({"phase": "Bound"})).await["lastPhaseTransitionTime"], long_ago);
+}
+
+/// The generation counts the annotations of a Deployment and the labels of an EndpointSlice, and of no
+/// other kind.
+#[tokio::test(start_paused = true)]
+async fn two_kinds_count_more_than_their_spec() {
+    let api = Api::start().await;
+    let (apps, slices) = ("/apis/apps/v1/namespaces/default", "/apis/discovery.k8s.io/v1/namespaces/default");
+    let deployment = format!("{apps}/deployments");
+    let object = crate::harness::deployment("d");
+    api.post(&deployment, object.clone()).await.expect(201);
+    let mut set = object;
+    (set["kind"], set["metadata"]["name"]) = (json!("ReplicaSet"), json!("s"));
+    let replicas = format!("{apps}/replicasets");
+    api.post(&replicas, set).await.expect(201);
+    let slice = format!("{slices}/endpointslices");
+    let endpoint = json!({"addresses": ["10.0.0.1"], "deprecatedTopology": {"zone": "z"}, "zone": "z"});
+    let object = json!({"metadata": {"name": "e"}, "addressType": "IPv4", "endpoints": [endpoint]});
+    let made = api.post(&slice, object).await.expect(201).body;
+    assert_eq!(made["endpoints"][0].get("deprecatedTopology"), None);
+    let change = async |path: &str, field: &str, value: &str| {
+        let patch = json!({"metadata": {field: {"k": value}}});
+        api.patch("merge", path, patch).await.expect(200).body["metadata"]["generation"].as_i64().unwrap()
+    };
+    for (path, field, generation) in [
+        (format!("{deployment}/d"), "annotations", 2),
+        (format!("{deployment}/d"), "labels", 2),
+        (format!("{replicas}/s"), "annotations", 1),
+        (format!("{slice}/e"), "labels", 2),
+        (format!("{slice}/e"), "annotations", 2),
+    ] {
+        assert_eq!(change(&path, field, "v").await, generation, "{path} {field}");
+        assert_eq!(change(&path, field, "v").await, generation, "{path} {field} again");
+    }
+    // A status does not count, whatever it brings along.
+    let status = json!({"metadata": {"annotations": {"k": "w"}}, "status": {"replicas": 1}});
+    let written = api.patch("merge", &format!("{deployment}/d/status"), status).await.expect(200).body;
+    assert_eq!(written["metadata"]["generation"], 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn service_accounts_keep_the_names_of_their_secrets() {
+    let api = Api::start().await;
+    let path = "/api/v1/namespaces/default/serviceaccounts";
+    let secret = |name: &str| json!({"name": name, "namespace": "other", "kind": "Secret", "uid": "u"});
+    let account = json!({"metadata": {"name": "a"}, "secrets": [secret("x")]});
+    assert_eq!(api.post(path, account).await.expect(201).body["secrets"], json!([{"name": "x"}]));
+    let patched = api.patch("merge", &format!("{path}/a"), json!({"secrets": [secret("y")]})).await;
+    assert_eq!(patched.expect(200).body["secrets"], json!([{"name": "y"}]));
 }
