@@ -1,6 +1,6 @@
 //! The states of a kind that pages are made of.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard};
 
 use apiserver_store::Revision;
@@ -14,8 +14,9 @@ struct Kept {
     at: Instant,
     objects: Objects,
     /// How many objects lie at or behind the key that a page begins at, in its collection: what
-    /// one page found out, the next need not count again.
-    counted: BTreeMap<String, usize>,
+    /// one page found out, the next need not count again. The newest are last: clients that page side by
+    /// side, or once more from the beginning, take each other's places in turn.
+    counted: VecDeque<(String, usize)>,
     /// Read from the store, so that it shares its objects with no other state.
     own: bool,
 }
@@ -32,7 +33,7 @@ impl States {
 
     /// What pages of a state have counted.
     pub(super) fn counted(&self, revision: Revision) -> BTreeMap<String, usize> {
-        self.young().get(&revision).map(|kept| kept.counted.clone()).unwrap_or_default()
+        self.young().get(&revision).map(|kept| kept.counted.iter().cloned().collect()).unwrap_or_default()
     }
 
     /// Keeps a state that the cache has had, or keeps it on; `counted` is what a page has found out.
@@ -48,14 +49,15 @@ impl States {
     fn put(&self, revision: Revision, objects: Objects, counted: Option<(&str, usize)>, own: bool) {
         let mut kept = self.young();
         let at = Instant::now();
-        let state = kept.entry(revision).or_insert(Kept { at, objects, counted: BTreeMap::new(), own });
+        let state = kept.entry(revision).or_insert(Kept { at, objects, counted: VecDeque::new(), own });
         state.at = at;
         if let Some((next, remaining)) = counted {
-            state.counted.insert(next.to_owned(), remaining);
+            state.counted.retain(|(key, _)| key != next);
+            state.counted.push_back((next.to_owned(), remaining));
         }
-        // Those that go on are counted again, and nothing more.
+        // Pages that were forgotten are counted again, and nothing more.
         while state.counted.len() > limits::SNAPSHOTS {
-            state.counted.pop_first();
+            state.counted.pop_front();
         }
         while kept.len() > limits::SNAPSHOTS {
             kept.pop_first();
@@ -89,6 +91,20 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn who_pages_once_more_finds_what_the_page_before_has_counted() {
+        let states = States::default();
+        for _ in 0..2 {
+            for page in 0..3 * limits::SNAPSHOTS {
+                let key = format!("{page:03}");
+                states.keep(10, Objects::new(), Some((&key, page)));
+                let counted = states.counted(10);
+                assert_eq!(counted.get(&key), Some(&page));
+                assert!(counted.len() <= limits::SNAPSHOTS);
+            }
+        }
+    }
 
     #[tokio::test(start_paused = true)]
     async fn states_are_kept_for_a_while_and_of_those_with_objects_of_their_own_only_the_last_few() {
