@@ -163,7 +163,7 @@ impl Entry {
 
     /// `metadata.uid`, empty if there is none.
     pub fn uid(&self) -> &str {
-        self.values.get(0, text_in(&self.stored))
+        self.values.get(0, &self.stored)
     }
 
     /// The value of a label.
@@ -173,7 +173,7 @@ impl Entry {
 
     /// The value of the selectable field at this place in [`Fields`].
     pub fn field(&self, place: usize) -> &str {
-        self.values.get(place + 1, text_in(&self.stored))
+        self.values.get(place + 1, &self.stored)
     }
 
     /// The object with its resource version, JSON.

@@ -75,15 +75,19 @@ pub struct Values {
 }
 
 impl Values {
-    /// A value of the object with that text; empty where there is none.
-    pub fn get<'a>(&'a self, place: usize, text: &'a str) -> &'a str {
+    /// A value of the object with that text; empty where there is none. Only the value is looked at to see
+    /// that it is text: of a whole object that would take longer than all else, and selectors ask often.
+    pub fn get<'a>(&'a self, place: usize, text: &'a [u8]) -> &'a str {
         let Some(place) = self.places.get(place) else { return "" };
         match place.length() {
             Place::OTHER => {
                 self.others.as_ref().and_then(|others| others.get(place.at())).map_or("", |text| text)
             }
             Place::ZERO => ZEROS.get(place.at()).copied().unwrap_or_default(),
-            length => text.get(place.at()..place.at() + length as usize).unwrap_or_default(),
+            length => {
+                let value = text.get(place.at()..place.at() + length as usize).unwrap_or_default();
+                std::str::from_utf8(value).unwrap_or_default()
+            }
         }
     }
 }
@@ -188,7 +192,7 @@ mod tests {
             Found::Made(String::new()),
         ];
         let values = pool.values(&text, values.into_iter());
-        let found: Vec<&str> = (0..9).map(|place| values.get(place, &text)).collect();
+        let found: Vec<&str> = (0..9).map(|place| values.get(place, text.as_bytes())).collect();
         let long = "x".repeat(Place::ZERO as usize);
         assert_eq!(found, ["xxx", "", "false", "a,b", &long, &long[1..], "web", "", ""]);
         assert_eq!(values.others.as_ref().map(|others| others.len()), Some(3));

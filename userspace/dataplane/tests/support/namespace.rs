@@ -170,7 +170,7 @@ impl Cluster {
                 let files = files.map(|path| std::fs::read_to_string(path).unwrap()).concat();
                 format!("{}{files}", String::from_utf8_lossy(&links))
             });
-            println!("in {name}:\n{text}");
+            eprintln!("in {name}:\n{text}");
         }
     }
 }
