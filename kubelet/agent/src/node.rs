@@ -18,7 +18,7 @@ use k8s_openapi::{
 };
 use kube::{
     Api,
-    api::{Patch, PatchParams, PostParams},
+    api::{GetParams, Patch, PatchParams, PostParams},
 };
 use kubelet_cri::{Image, RuntimeCondition};
 use serde_json::json;
@@ -194,8 +194,8 @@ fn lease(agent: &Agent, node_uid: &str, renewed: MicroTime) -> Lease {
     }
 }
 
-/// Writes the status when it changes, and every now and then all the same; returns when there is no
-/// Node to write to.
+/// Writes the status when it changes, when others have changed what it says, and every now and then all the
+/// same; returns when there is no Node to write to.
 async fn keep_status(agent: &Agent, port: u16) {
     let mut told: Option<(NodeStatus, Instant)> = None;
     loop {
@@ -205,7 +205,7 @@ async fn keep_status(agent: &Agent, port: u16) {
         let due = told.as_ref().is_none_or(|(before, at)| {
             without_heartbeats(before) != without_heartbeats(&status) || at.elapsed() >= limits::NODE_REPORT
         });
-        if due {
+        if due || is_doubted(agent, &status).await {
             match write(agent, &status).await {
                 Ok(()) => told = Some((status, Instant::now())),
                 Err(kube::Error::Api(answer)) if answer.code == 404 => return,
@@ -246,6 +246,27 @@ async fn look(agent: &Agent, port: u16, previous: &[NodeCondition]) -> NodeStatu
         port,
         previous,
         now: agent.ambient.now(),
+    })
+}
+
+/// Whether the Node says of its conditions what this kubelet does not: who had not heard of it for a
+/// while has made them unknown, and nobody but the kubelet takes that back.
+async fn is_doubted(agent: &Agent, status: &NodeStatus) -> bool {
+    let api: Api<Node> = Api::all(agent.client.clone());
+    match api.get_with(&agent.config.node_name, &GetParams::any()).await {
+        Ok(node) => contradicts(&node, status),
+        // There is a next look.
+        Err(error) => {
+            debug!(error = &error as &dyn std::error::Error, "cannot read the node's status");
+            false
+        }
+    }
+}
+
+fn contradicts(node: &Node, status: &NodeStatus) -> bool {
+    let theirs = || node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    status.conditions.iter().flatten().any(|ours| {
+        theirs().find(|their| their.type_ == ours.type_).is_none_or(|their| their.status != ours.status)
     })
 }
 
@@ -404,6 +425,23 @@ mod tests {
         assert_eq!(status.capacity.as_ref().unwrap()["memory"].0, "4194304Ki");
         assert_eq!(status.node_info.as_ref().unwrap().container_runtime_version, "containerd://1.6.20");
         status.conditions.unwrap().into_iter().find(|c| c.type_ == "Ready").unwrap()
+    }
+
+    #[test]
+    fn a_condition_that_others_have_made_unknown_is_doubted() {
+        let conditions = |ready: &str| -> NodeStatus {
+            serde_json::from_value(json!({"conditions": [
+                {"type": "Ready", "status": ready, "reason": "R"},
+                {"type": "MemoryPressure", "status": "False"},
+            ]}))
+            .unwrap()
+        };
+        let node = |status| Node { status, ..Node::default() };
+        assert!(!contradicts(&node(Some(conditions("True"))), &conditions("True")));
+        assert!(contradicts(&node(Some(conditions("Unknown"))), &conditions("True")));
+        assert!(contradicts(&node(None), &conditions("True")));
+        // Conditions of others are theirs.
+        assert!(!contradicts(&node(Some(conditions("True"))), &NodeStatus::default()));
     }
 
     #[test]
