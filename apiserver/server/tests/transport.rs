@@ -107,6 +107,8 @@ async fn heads_that_are_too_large_or_no_heads() {
         ),
         (format!("GET /{} HTTP/1.1\r\n\r\n", "x".repeat(70_000)), "HTTP/1.1 414 URI Too Long"),
         ("nonsense\r\n\r\n".to_owned(), "HTTP/1.1 400 Bad Request"),
+        ("GET /livez HTTP/1.1\r\nx: y\r\n\r\n".to_owned() + &" ".repeat(60), "HTTP/1.1 400 Bad Request"),
+        ("GET /api/v1/%zz HTTP/1.1\r\nhost: a\r\n\r\n".to_owned() + &" ".repeat(60), "HTTP/1.1 400 Bad Request"),
         (
             "POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n".to_owned(),
             "HTTP/1.1 400 Bad Request",

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::options::{ListOptions, Match};
+use crate::body;
 use crate::cache::{Cache, Index, Objects, Snapshot};
 use crate::server::Server;
 use crate::storage;
