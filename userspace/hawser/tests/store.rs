@@ -326,9 +326,8 @@ async fn a_damaged_snapshot_is_told_apart_and_a_restore_of_it_leaves_nothing() {
     let taken = store(&["snapshot", "--to", whole.to_str().unwrap()], &data);
     assert!(taken.status.success(), "{}", text(&taken));
     drop(server);
-    let check = |file: &Path| {
-        hawser().args(["store", "verify", "--json", "--snapshot"]).arg(file).output().unwrap()
-    };
+    let check =
+        |file: &Path| hawser().args(["store", "verify", "--json", "--snapshot"]).arg(file).output().unwrap();
     assert_eq!(check(&whole).status.code(), Some(0));
     let bytes = std::fs::read(&whole).unwrap();
     let flipped = |at: usize| {

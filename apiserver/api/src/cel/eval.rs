@@ -36,8 +36,14 @@ type Evaluated = Result<Cel, Fail>;
 /// Evaluates an expression; it may cost `limit` at most. Returns what it cost, too.
 pub fn evaluate(node: &Node, variables: &[(&str, Cel)], limit: u64) -> (Evaluated, u64) {
     let variables = variables.iter().map(|(name, value)| (*name, value.clone())).collect();
-    let mut run =
-        Run { variables, spent: 0, limit, free: false, constants: BTreeMap::new(), effort: Effort::default() };
+    let mut run = Run {
+        variables,
+        spent: 0,
+        limit,
+        free: false,
+        constants: BTreeMap::new(),
+        effort: Effort::default(),
+    };
     let given = run.node(node);
     (given, run.spent)
 }
@@ -363,9 +369,9 @@ type Pairs<'v> = Box<dyn Iterator<Item = (Cel, Option<Cel>)> + 'v>;
 /// The values of a loop's variables. Keys come in their order, so that errors do.
 fn pairs(range: &Cel, two: bool) -> Result<Pairs<'_>, Fail> {
     match range {
-        Cel::List(list) if two => {
-            Ok(Box::new((0_i64..).zip(list.iter()).map(|(index, item)| (Cel::Int(index), Some(item.clone())))))
-        }
+        Cel::List(list) if two => Ok(Box::new(
+            (0_i64..).zip(list.iter()).map(|(index, item)| (Cel::Int(index), Some(item.clone()))),
+        )),
         Cel::List(list) => Ok(Box::new(list.iter().map(|item| (item.clone(), None)))),
         Cel::Map(map) => {
             let mut entries: Vec<(&Key, &Cel)> = map.map.iter().collect();

@@ -25,8 +25,8 @@ pub fn format(template: &str, values: &[Cel]) -> Result<String, String> {
             return Err("unexpected end of string".to_owned());
         }
         let unreadable = |why: String| format!("could not parse formatting clause: {why}");
-        let (precision, after) = precision(after)
-            .map_err(|why| unreadable(format!("error while parsing precision: {why}")))?;
+        let (precision, after) =
+            precision(after).map_err(|why| unreadable(format!("error while parsing precision: {why}")))?;
         let mut clause = after.chars();
         let verb = clause.next().unwrap_or_default();
         let formatted = match verb {
@@ -53,7 +53,10 @@ fn precision(text: &str) -> Result<(usize, &str), String> {
         .find(|c: char| !c.is_ascii_digit())
         .ok_or_else(|| "could not find end of precision specifier".to_owned())?;
     let number = after[..end].parse().map_err(|_| {
-        format!("error while converting precision to integer: strconv.Atoi: parsing {:?}: invalid syntax", &after[..end])
+        format!(
+            "error while converting precision to integer: strconv.Atoi: parsing {:?}: invalid syntax",
+            &after[..end]
+        )
     })?;
     Ok((number, &after[end..]))
 }

@@ -81,7 +81,8 @@ fn large(name: &str, args: &[Cel]) -> bool {
         }
         ("join", [Cel::List(list), rest @ ..]) => {
             let separator = rest.first().map_or(0, written);
-            list.iter().fold(0, |sum: usize, item| sum.saturating_add(written(item)).saturating_add(separator))
+            list.iter()
+                .fold(0, |sum: usize, item| sum.saturating_add(written(item)).saturating_add(separator))
         }
         // No digit of a number is more than some hundred behind the point.
         ("format", [Cel::String(text), ..]) if text.split('%').any(|part| digits(part) > 3) => usize::MAX,
@@ -322,7 +323,9 @@ pub fn type_of(value: &Cel) -> &str {
 /// The name that a type has, of a type as a value.
 pub fn type_name(value: &Cel) -> String {
     match value {
-        Cel::Opaque(opaque) => opaque.downcast_ref::<TypeName>().map(|name| name.0.clone()).unwrap_or_default(),
+        Cel::Opaque(opaque) => {
+            opaque.downcast_ref::<TypeName>().map(|name| name.0.clone()).unwrap_or_default()
+        }
         _ => String::new(),
     }
 }
@@ -422,7 +425,13 @@ pub fn string(value: &Cel) -> Option<Given> {
 fn shortest(number: f64) -> String {
     if !number.is_finite() {
         let text = if number.is_nan() { "NaN" } else { "Inf" };
-        let sign = if number.is_nan() { "" } else if number > 0.0 { "+" } else { "-" };
+        let sign = if number.is_nan() {
+            ""
+        } else if number > 0.0 {
+            "+"
+        } else {
+            "-"
+        };
         return format!("{sign}{text}");
     }
     let plain = format!("{number:e}");

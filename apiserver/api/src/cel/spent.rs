@@ -27,19 +27,8 @@ const SHALLOW: [&str; 14] = [
     "orValue",
 ];
 /// Functions that give something that was there before.
-const SHARING: [&str; 11] = [
-    "_[_]",
-    "_[?_]",
-    "dyn",
-    "first",
-    "last",
-    "max",
-    "min",
-    "or",
-    "orValue",
-    "optional.of",
-    "value",
-];
+const SHARING: [&str; 11] =
+    ["_[_]", "_[?_]", "dyn", "first", "last", "max", "min", "or", "orValue", "optional.of", "value"];
 /// The most values that a function is given, all that lists and maps hold counted; a request holds
 /// fewer.
 const HEAVIEST: u64 = 4 << 20;

@@ -2,9 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{
-    Object, each, fill, fill_zero, is_empty, made, object, singular_and_list, storage, with_spec,
-};
+use super::{Object, each, fill, fill_zero, is_empty, made, object, singular_and_list, storage, with_spec};
 use crate::meta;
 use crate::quantity::{self, Quantity};
 use crate::validation::resources::container_requests;

@@ -314,7 +314,8 @@ fn first_addresses_stand_beside_the_lists() {
 
 #[test]
 fn a_single_address_that_differs_from_the_list_replaces_it() {
-    let status = |ip: &str| json!({"status": {"podIP": ip, "podIPs": [{"ip": "1.1.1.1"}, {"ip": "fd00::1"}]}});
+    let status =
+        |ip: &str| json!({"status": {"podIP": ip, "podIPs": [{"ip": "1.1.1.1"}, {"ip": "fd00::1"}]}});
     let same = defaulted(pod::default, status("1.1.1.1"));
     assert_eq!(same, status("1.1.1.1"));
     let changed = defaulted(pod::default, status("2.2.2.2"));

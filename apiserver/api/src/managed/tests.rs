@@ -359,7 +359,8 @@ fn sets_of_many_items_are_made_and_joined_in_one_pass() {
     // In an order of its own; put in their places one by one they would move hundreds of gigabytes.
     const MANY: u64 = 200_000;
     let tags: Vec<String> = (0..MANY).map(|i| format!("{:06}", i * 7_919 % MANY)).collect();
-    let (odd, even): (Vec<&String>, Vec<&String>) = tags.iter().partition(|tag| tag.ends_with(['1', '3', '5', '7', '9']));
+    let (odd, even): (Vec<&String>, Vec<&String>) =
+        tags.iter().partition(|tag| tag.ends_with(['1', '3', '5', '7', '9']));
     let whole = field_set(Toy::Root, &json!({"tags": tags}));
     let mut joined = field_set(Toy::Root, &json!({"tags": odd}));
     joined.absorb(field_set(Toy::Root, &json!({"tags": even})));

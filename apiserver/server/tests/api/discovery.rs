@@ -36,7 +36,8 @@ async fn discovery_in_both_forms() {
 
 #[tokio::test(start_paused = true)]
 async fn the_root_says_where_the_server_is() {
-    let config = ServerConfig { advertise: Some("10.9.9.1:6443".parse().unwrap()), ..ServerConfig::default() };
+    let config =
+        ServerConfig { advertise: Some("10.9.9.1:6443".parse().unwrap()), ..ServerConfig::default() };
     let api = Api::with(config).await;
     let root = api.get("/api").await.expect(200).body;
     let addresses = json!([{"clientCIDR": "0.0.0.0/0", "serverAddress": "10.9.9.1:6443"}]);

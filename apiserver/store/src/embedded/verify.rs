@@ -98,8 +98,7 @@ pub fn verify_snapshot(path: &Path) -> Result<Report, StoreError> {
                 "a checksum is wrong, or it is cut short"
             };
             let (file, what) = (path.display().to_string(), what.to_owned());
-            let problem =
-                Problem { file, offset: Some(offset as u64), what, advice: ANOTHER.to_owned() };
+            let problem = Problem { file, offset: Some(offset as u64), what, advice: ANOTHER.to_owned() };
             return Ok(Report { bytes, problems: vec![problem], ..Report::default() });
         }
     };

@@ -7,7 +7,8 @@ use super::*;
 fn with_large(source: &str, bytes: usize, items: i64) -> Result<Cel, Fail> {
     let (node, _) = compile(source, &env()).unwrap_or_else(|error| panic!("{source}\n{error}"));
     let list = (0..items).map(Cel::Int).collect::<Vec<_>>();
-    let values = [("s", functions::text(&"a".repeat(bytes))), ("l", Cel::List(list.into())), ("i", Cel::Int(3))];
+    let values =
+        [("s", functions::text(&"a".repeat(bytes))), ("l", Cel::List(list.into())), ("i", Cel::Int(3))];
     evaluate(&node, &values, PLENTY).0
 }
 
@@ -15,7 +16,9 @@ fn is_stopped(source: &str, bytes: usize, items: i64) {
     match with_large(source, bytes, items) {
         Err(Fail::Limit) => {}
         Err(Fail::Error(error)) if error.ends_with("the result is too large") => {}
-        other => panic!("{source}: {}", if other.is_ok() { "a value".to_owned() } else { format!("{other:?}") }),
+        other => {
+            panic!("{source}: {}", if other.is_ok() { "a value".to_owned() } else { format!("{other:?}") })
+        }
     }
 }
 
@@ -83,8 +86,8 @@ fn deep_texts_are_refused_where_stacks_are_small() {
         format!("{}true", "!".repeat(16_000)),
     ];
     // As large as those of the threads that serve requests.
-    let small = std::thread::Builder::new().stack_size(2 << 20).spawn(move || {
-        chains.map(|source| compile(&source, &env()).is_err())
-    });
+    let small = std::thread::Builder::new()
+        .stack_size(2 << 20)
+        .spawn(move || chains.map(|source| compile(&source, &env()).is_err()));
     assert_eq!(small.unwrap().join().unwrap(), [true, true, true, true, false]);
 }

@@ -46,7 +46,11 @@ fn formats_are_those_of_the_locale() {
         ("%s", "[2.71]", "2.71"),
         ("%s", "[123456789.0]", "1.23456789e+08"),
         ("%s", "[0.000000002]", "2e-09"),
-        ("%s", "[[dyn(2.71), dyn('a\"b'), dyn(b'x'), dyn(true), null]]", "[2.710000, \"a\\\"b\", b\"x\", true, null]"),
+        (
+            "%s",
+            "[[dyn(2.71), dyn('a\"b'), dyn(b'x'), dyn(true), null]]",
+            "[2.710000, \"a\\\"b\", b\"x\", true, null]",
+        ),
         ("%s", "[{'b': dyn(1), 'a': dyn({'z': 'x'})}]", "{\"a\":{\"z\":\"x\"}, \"b\":1}"),
         ("%s", "[[duration('1h45m47s')]]", "[duration(\"6347s\")]"),
         ("%s", "[timestamp('2023-02-03T23:31:20+00:00')]", "2023-02-03T23:31:20Z"),
@@ -96,7 +100,10 @@ fn durations_are_exact_and_bounded() {
     }
     for bad in ["", "1", "1e5s", "h", "1d", "infs", "2562048h", "1h 1m", "--1h"] {
         assert!(gives(&format!("duration(s + '{bad}') == duration('0')")).is_err());
-        assert!(fault(&format!("duration('{bad}') == duration('0')")).contains("invalid duration argument"), "{bad}");
+        assert!(
+            fault(&format!("duration('{bad}') == duration('0')")).contains("invalid duration argument"),
+            "{bad}"
+        );
     }
 }
 
@@ -128,5 +135,8 @@ fn lists_of_several_types_are_not_sorted() {
     ] {
         assert_eq!(gives(source), Err(Fail::Error(error.to_owned())), "{source}");
     }
-    assert_eq!(gives("lists.range(-1) == [] && [[b'b'], [b'a']].sortBy(x, x[0])[0][0] == b'a'"), Ok(Cel::Bool(true)));
+    assert_eq!(
+        gives("lists.range(-1) == [] && [[b'b'], [b'a']].sortBy(x, x[0])[0][0] == b'a'"),
+        Ok(Cel::Bool(true))
+    );
 }

@@ -205,9 +205,11 @@ impl Run {
             Err(what) => {
                 let shown = &compiled.rule.message_expression;
                 let detail = match what {
-                    Spent::Budget => "messageExpression evaluation failed due to running out of cost budget, no \
+                    Spent::Budget => {
+                        "messageExpression evaluation failed due to running out of cost budget, no \
                                       further validation rules will be run"
-                        .to_owned(),
+                            .to_owned()
+                    }
                     Spent::Call => format!(
                         "no further validation rules will be run due to call cost exceeds limit for \
                          messageExpression: {shown:?}"

@@ -450,7 +450,9 @@ fn a_rule_that_fails_is_called_by_its_message() {
     let named = json!({"rule": "self.min <= self.max", "message": " not in order "});
     assert_eq!(
         errors(named, json!({"min": 3}), None),
-        ["spec: Invalid value: \"object\": no such key: max evaluating rule: not in order (FieldValueInvalid)"]
+        [
+            "spec: Invalid value: \"object\": no such key: max evaluating rule: not in order (FieldValueInvalid)"
+        ]
     );
 }
 
@@ -459,14 +461,20 @@ fn a_message_has_no_more_than_the_rules_have() {
     let text = "a".repeat(200_000);
     let dear = json!({"rule": "self.min > 5", "message": "no",
         "messageExpression": "self.free.matches('^(a+)+b(a+)+b(a+)+b(a+)+b(a+)+b(a+)+b(a+)+b(a+)+b$') ? 'a' : self.free.replace('a', '') + 'x'"});
-    assert_eq!(errors(dear.clone(), json!({"min": 1, "free": "a"}), None), ["spec: Invalid value: x (FieldValueInvalid)"]);
+    assert_eq!(
+        errors(dear.clone(), json!({"min": 1, "free": "a"}), None),
+        ["spec: Invalid value: x (FieldValueInvalid)"]
+    );
     let found = errors(dear, json!({"min": 1, "free": text.repeat(4)}), None);
     assert!(found[0].contains("call cost exceeds limit for messageExpression: \"self.free"), "{found:?}");
     // What cannot be shown gives way to the message.
     for expression in ["self.free", "self.free + '\\n.'", "string(10 / (self.min - 1))"] {
         let rule = json!({"rule": "self.min > 5", "message": "no", "messageExpression": expression});
         let free = if expression == "self.free" { "a".repeat(5121) } else { "a".to_owned() };
-        assert_eq!(errors(rule, json!({"min": 1, "free": free}), None), ["spec: Invalid value: no (FieldValueInvalid)"]);
+        assert_eq!(
+            errors(rule, json!({"min": 1, "free": free}), None),
+            ["spec: Invalid value: no (FieldValueInvalid)"]
+        );
     }
 }
 

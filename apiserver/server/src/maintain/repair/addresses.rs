@@ -87,7 +87,10 @@ pub async fn run(
 
 /// What to say after IPAddresses were deleted: each one whose Service holds the address is written
 /// again at once. Of the Services only their owners are looked at.
-pub async fn deleted(server: &Arc<Server>, deleted: &[Value]) -> Result<Vec<(Finding, &'static str)>, ApiError> {
+pub async fn deleted(
+    server: &Arc<Server>,
+    deleted: &[Value],
+) -> Result<Vec<(Finding, &'static str)>, ApiError> {
     let (services, addresses) = (
         server.registry().by_kind("v1", "Service"),
         server.registry().by_kind("networking.k8s.io/v1", "IPAddress"),
