@@ -12,6 +12,7 @@ mod image;
 mod kernel;
 mod setup;
 mod shell;
+mod status;
 mod suite;
 mod test;
 mod tidy;

@@ -61,6 +61,29 @@ fn with_spec(value: &mut Value, f: impl FnOnce(&mut Object)) {
     }
 }
 
+/// A field that was single before it was a list: readers use either, and both are kept. Of two that
+/// differ the single one counts, for the clients that know no list
+/// (Kubernetes' conversions of PodStatus and NodeSpec). `inner` is the field of the list's items, where they are objects.
+fn singular_and_list(object: &mut Object, singular: &str, list: &str, inner: Option<&str>) {
+    let first = object.get(list).and_then(|list| list.get(0)).cloned();
+    let first = first.and_then(|item| match inner {
+        Some(inner) => item.get(inner).cloned(),
+        None => Some(item),
+    });
+    if is_empty(object, singular) {
+        if let Some(first) = first {
+            object.insert(singular.to_owned(), first);
+        }
+    } else if first.as_ref() != object.get(singular) {
+        let single = object[singular].clone();
+        let item = match inner {
+            Some(inner) => Value::Object(Map::from_iter([(inner.to_owned(), single)])),
+            None => single,
+        };
+        object.insert(list.to_owned(), Value::Array(vec![item]));
+    }
+}
+
 fn is(object: &Object, key: &str, text: &str) -> bool {
     object.get(key).and_then(Value::as_str) == Some(text)
 }

@@ -101,8 +101,9 @@ struct Group<'a> {
 }
 
 impl Discovery {
-    /// The documents of the kinds, in their order.
-    pub fn new<'a>(kinds: impl Iterator<Item = &'a Resource>) -> Self {
+    /// The documents of the kinds, in their order. `address` is where clients reach the server, with
+    /// its port; empty if that is not known.
+    pub fn new<'a>(kinds: impl Iterator<Item = &'a Resource>, address: &str) -> Self {
         let groups = groups(kinds);
         let mut legacy = BTreeMap::new();
         let mut add = |path: String, value: &Value| drop(legacy.insert(path, Document::new(value)));
@@ -110,7 +111,7 @@ impl Discovery {
             "/api".to_owned(),
             &json!({
                 "kind": "APIVersions", "versions": ["v1"],
-                "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": ""}],
+                "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": address}],
             }),
         );
         let named: Vec<&Group<'_>> = groups.iter().filter(|g| !g.name.is_empty()).collect();
@@ -346,7 +347,7 @@ mod tests {
 
     #[test]
     fn the_old_and_the_aggregated_form_name_the_same_kinds() {
-        let discovery = Discovery::new(builtin::registry().iter().map(|r| &**r));
+        let discovery = Discovery::new(builtin::registry().iter().map(|r| &**r), "");
         let old = value(discovery.legacy("/apis/apps/v1").unwrap());
         let names: Vec<&str> =
             old["resources"].as_array().unwrap().iter().filter_map(|r| r["name"].as_str()).collect();
@@ -366,8 +367,16 @@ mod tests {
     }
 
     #[test]
+    fn the_root_of_the_core_group_says_where_the_server_is() {
+        let discovery = Discovery::new(builtin::registry().iter().map(|r| &**r), "[fd00::1]:6443");
+        let root = value(discovery.legacy("/api").unwrap());
+        let addresses = json!([{"clientCIDR": "0.0.0.0/0", "serverAddress": "[fd00::1]:6443"}]);
+        assert_eq!(root["serverAddressByClientCIDRs"], addresses);
+    }
+
+    #[test]
     fn groups_prefer_their_first_version() {
-        let discovery = Discovery::new(builtin::registry().iter().map(|r| &**r));
+        let discovery = Discovery::new(builtin::registry().iter().map(|r| &**r), "");
         let group = value(discovery.legacy("/apis/autoscaling").unwrap());
         assert_eq!(group["preferredVersion"]["version"], "v2");
     }

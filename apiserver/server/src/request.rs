@@ -30,7 +30,10 @@ impl RequestInfo {
     /// Reads method, path and the few parameters that decide the verb.
     pub fn parse(method: &Method, path: &str, query: &Query) -> Self {
         let mut info = Self { path: path.to_owned(), verb: method_verb(method), ..Self::default() };
-        let parts: Vec<String> = path.split('/').filter(|part| !part.is_empty()).map(segment).collect();
+        if path.starts_with("//") {
+            return info;
+        }
+        let parts: Vec<String> = path.trim_matches('/').split('/').map(segment).collect();
         let mut rest: &[String] = match parts.as_slice() {
             [api, version, rest @ ..] if api == "api" && !rest.is_empty() => {
                 info.version.clone_from(version);
@@ -65,9 +68,15 @@ impl RequestInfo {
         info.resource = rest.next().cloned().unwrap_or_default();
         info.name = rest.next().cloned().unwrap_or_default();
         info.subresource = rest.next().cloned().unwrap_or_default();
-        info.rest = rest.cloned().collect::<Vec<_>>().join("/");
+        let rest = rest.as_slice();
+        info.rest = rest.join("/");
         if info.subresource == "proxy" && path.ends_with('/') && !info.rest.is_empty() {
             info.rest.push('/');
+        }
+        // What has an empty part before the name of a subresource is the path of nothing.
+        let own = parts.len() - rest.len();
+        if parts[..own].iter().any(String::is_empty) {
+            return Self { path: info.path, verb: method_verb(method), ..Self::default() };
         }
         info.verb = resource_verb(method, &info, query, legacy_watch);
         if matches!(info.verb, "list" | "watch")
@@ -176,6 +185,17 @@ mod tests {
                 "true deletecollection /v1 ns=a pods/ name= rest=",
             ),
             ("GET", "/apis/apps/v1", "false get / ns= / name= rest="),
+            ("GET", "/apis/apps/v1/", "false get / ns= / name= rest="),
+            ("GET", "/api/v1/pods/", "true list /v1 ns= pods/ name= rest="),
+            ("GET", "/api/v1/pods//", "true list /v1 ns= pods/ name= rest="),
+            ("GET", "/api/v1/nodes/n/proxy/a//b", "true get /v1 ns= nodes/proxy name=n rest=a//b"),
+            ("GET", "//api/v1/pods", "false get / ns= / name= rest="),
+            ("GET", "/api//v1/pods", "false get / ns= / name= rest="),
+            ("GET", "/api/v1//pods", "false get / ns= / name= rest="),
+            ("GET", "/api/v1/watch//pods", "false get / ns= / name= rest="),
+            ("DELETE", "/api/v1/namespaces//pods", "false delete / ns= / name= rest="),
+            ("GET", "/api/v1/namespaces/a//pods", "false get / ns= / name= rest="),
+            ("POST", "/api/v1/namespaces/a/pods//eviction", "false post / ns= / name= rest="),
             ("POST", "/healthz", "false post / ns= / name= rest="),
         ];
         for (method, uri, expected) in table {

@@ -165,7 +165,14 @@ async fn connection(
             Some(Err(unknown)) => drop(request.extensions_mut().insert(*unknown)),
             None => {}
         }
-        server.service().call(request)
+        let refused = wire::refusal(&request);
+        let mut service = server.service();
+        async move {
+            match refused {
+                Some(response) => Ok(response),
+                None => service.call(request).await,
+            }
+        }
     });
     let builder = wire::builder();
     if stream.get_ref().1.alpn_protocol() == Some(b"h2") {

@@ -373,7 +373,7 @@ impl Server {
 
     /// Discovery and OpenAPI of the kinds served at this moment.
     pub(crate) fn documents(&self) -> Arc<Documents> {
-        self.custom.documents(&self.registry)
+        self.custom.documents(&self.registry, self.config.advertise)
     }
 
     pub fn metrics(&self) -> &Metrics {

@@ -1,15 +1,20 @@
-//! What a connection may ask of the server before there is a request: heads, streams, silence.
+//! What a connection may ask of the server before there is a request: heads, streams, silence; and
+//! requests that are none.
 
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use http::header::{CONNECTION, HOST, HeaderValue};
+use http::{Method, Request, Response, Version};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
+use crate::body::Body;
 use crate::limits;
+use crate::respond;
 
 /// HTTP/1.1 and HTTP/2 within limits.
 pub fn builder() -> auto::Builder<TokioExecutor> {
@@ -33,6 +38,32 @@ pub fn builder() -> auto::Builder<TokioExecutor> {
         .initial_connection_window_size(limits::CONNECTION_WINDOW)
         .max_send_buf_size(limits::STREAM_SEND_BUFFER);
     builder
+}
+
+/// The answer to a request that Go's HTTP server refuses before any handler sees it, in its words;
+/// `None` for all others. HTTP/2 has `:authority` in the place of the header `Host`.
+pub fn refusal<B>(request: &Request<B>) -> Option<Response<Body>> {
+    let hosts = request.headers().get_all(HOST).iter().count();
+    let is_one_dot_one = request.version() == Version::HTTP_11 && request.method() != Method::CONNECT;
+    let why = match hosts {
+        _ if !escapes_are_whole(request.uri().path()) => "",
+        0 if is_one_dot_one => ": missing required Host header",
+        2.. if request.version() <= Version::HTTP_11 => ": too many Host headers",
+        _ => return None,
+    };
+    let mut response = respond::text(400, format!("400 Bad Request{why}"));
+    if request.version() <= Version::HTTP_11 {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    Some(response)
+}
+
+/// Whether two hexadecimal digits follow each `%`.
+fn escapes_are_whole(path: &str) -> bool {
+    path.split('%').skip(1).all(|rest| {
+        let digits = rest.as_bytes().get(..2);
+        digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
+    })
 }
 
 /// What HTTP/2 begins with (RFC 9113, section 3.4).

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{Request, Response, Version};
 use http_body_util::{Empty, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http2;
@@ -15,7 +15,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::time::Instant;
 
-use super::{Spoken, builder};
+use super::{Spoken, builder, refusal};
 use crate::limits;
 
 /// How many requests are being answered.
@@ -164,4 +164,28 @@ async fn resets_without_end_end_the_connection() {
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert!(most.load(Ordering::SeqCst) <= streams);
     assert_eq!(running.load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn requests_that_are_none_are_refused_in_gos_words() {
+    let request = |version: Version, path: &str, hosts: usize| {
+        let mut request = Request::get(path).version(version).body(()).unwrap();
+        for _ in 0..hosts {
+            request.headers_mut().append("host", "a".parse().unwrap());
+        }
+        refusal(&request)
+    };
+    let (one, two) = (Version::HTTP_11, Version::HTTP_2);
+    for (version, path, hosts) in
+        [(one, "/api", 1), (Version::HTTP_10, "/api", 0), (two, "/api", 0), (one, "/a%2Fb?x=%zz", 1)]
+    {
+        assert!(request(version, path, hosts).is_none(), "{version:?} {path} {hosts}");
+    }
+    for (version, path, hosts) in
+        [(one, "/api", 0), (one, "/api", 2), (one, "/api/v1/%zz", 1), (one, "/a%2", 1), (two, "/%", 0)]
+    {
+        let refused = request(version, path, hosts).unwrap();
+        assert_eq!(refused.status(), 400, "{version:?} {path} {hosts}");
+        assert_eq!(refused.headers().contains_key("connection"), version == one);
+    }
 }

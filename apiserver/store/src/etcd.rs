@@ -8,6 +8,8 @@ mod prefix;
 mod together;
 mod watch;
 
+use std::error::Error as _;
+use std::fmt;
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::time::Duration;
@@ -401,15 +403,43 @@ fn unavailable(attempted: String, error: Error) -> StoreError {
     {
         return StoreError::Refused { attempted, why: status.message().to_owned() };
     }
-    StoreError::Unavailable { attempted, cause: Some(Box::new(error)) }
+    StoreError::Unavailable { attempted, cause: Some(Box::new(Failure(error))) }
 }
+
+/// An error of the client, in words: its own texts hold its causes in the form for debugging, and
+/// of those the first one tells the most.
+#[derive(Debug)]
+struct Failure(Error);
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut cause: Option<&(dyn std::error::Error + 'static)> = match &self.0 {
+            Error::GRpcStatus(status) => status.source(),
+            Error::TransportError(error) => Some(error),
+            _ => None,
+        };
+        while let Some(deeper) = cause.and_then(std::error::Error::source) {
+            cause = Some(deeper);
+        }
+        match (cause, &self.0) {
+            (Some(cause), _) => write!(f, "{cause}"),
+            (None, Error::GRpcStatus(status)) if status.message().is_empty() => {
+                write!(f, "{}", status.code())
+            }
+            (None, Error::GRpcStatus(status)) => write!(f, "{}: {}", status.code(), status.message()),
+            (None, other) => write!(f, "{other}"),
+        }
+    }
+}
+
+impl std::error::Error for Failure {}
 
 /// What the server said, if that is why a request failed.
 fn server_message(error: &StoreError) -> Option<&str> {
     match error {
         StoreError::Refused { why, .. } => Some(why),
-        StoreError::Unavailable { cause: Some(cause), .. } => match cause.downcast_ref::<Error>() {
-            Some(Error::GRpcStatus(status)) => Some(status.message()),
+        StoreError::Unavailable { cause: Some(cause), .. } => match cause.downcast_ref::<Failure>() {
+            Some(Failure(Error::GRpcStatus(status))) => Some(status.message()),
             _ => None,
         },
         _ => None,

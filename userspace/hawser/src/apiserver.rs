@@ -201,7 +201,13 @@ pub async fn run(args: Apiserver) -> Result<()> {
         keys,
         components: Components::default(),
     };
-    let api = start(settings, &Ambient::system(), &stop).await?;
+    let api = match start(settings, &Ambient::system(), &stop).await {
+        Ok(api) => api,
+        Err(error) => {
+            data.discard_if_fresh();
+            return Err(error);
+        }
+    };
     println!("serving {}; kubeconfig: {}", api.url, data.kubeconfig().display());
     stop.cancelled().await;
     api.finish().await

@@ -16,6 +16,8 @@ pub struct DataDir {
     path: PathBuf,
     /// It was made, or was empty, when this process opened it.
     fresh: bool,
+    /// The directories that this process made for it, the innermost first.
+    made: Vec<PathBuf>,
     /// Holds the lock.
     _lock: File,
 }
@@ -35,6 +37,8 @@ pub struct Made {
 impl DataDir {
     /// Makes the directory if it is missing, locks it, and checks its version.
     pub fn open(path: &Path) -> Result<Self> {
+        let missing = |directory: &&Path| !directory.as_os_str().is_empty() && !directory.exists();
+        let made: Vec<PathBuf> = path.ancestors().take_while(missing).map(Path::to_owned).collect();
         fs::create_dir_all(path)
             .with_context(|| format!("cannot make the data directory {}", path.display()))?;
         let path = path
@@ -43,7 +47,7 @@ impl DataDir {
         let fresh = is_fresh(&path)?;
         let lock = lock(&path)?;
         check_version(&path)?;
-        Ok(Self { path, fresh, _lock: lock })
+        Ok(Self { path, fresh, made, _lock: lock })
     }
 
     /// As [`DataDir::open`], but the directory must have been made by `up`.
@@ -59,10 +63,37 @@ impl DataDir {
         self.fresh
     }
 
-    /// Removes a directory that this process made or found empty.
+    /// Empties a directory that this process made or found empty, and removes what it made of it and
+    /// above it. To be called once nothing writes there any more.
     pub fn discard(self) -> Result<()> {
-        fs::remove_dir_all(&self.path)
-            .with_context(|| format!("cannot remove the data directory {}", self.path.display()))
+        let entries = fs::read_dir(&self.path)
+            .with_context(|| format!("cannot read the data directory {}", self.path.display()))?;
+        for entry in entries {
+            let path = entry.with_context(|| format!("cannot read {}", self.path.display()))?.path();
+            let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+            removed.with_context(|| format!("cannot remove {}", path.display()))?;
+        }
+        for directory in &self.made {
+            match fs::remove_dir(directory) {
+                Ok(()) => {}
+                // Somebody else has begun to use what lies above.
+                Err(error) if error.kind() == std::io::ErrorKind::DirectoryNotEmpty => break,
+                Err(error) => {
+                    return Err(error).with_context(|| format!("cannot remove {}", directory.display()));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// After work that failed: discards what is fresh, and leaves what was there before. The failure
+    /// itself is what is to be told, so what cannot be removed goes to the log.
+    pub fn discard_if_fresh(self) {
+        if self.fresh
+            && let Err(error) = self.discard()
+        {
+            tracing::warn!(error = format!("{error:#}"), "left behind after a failure");
+        }
     }
 
     pub fn path(&self) -> &Path {
@@ -221,6 +252,26 @@ mod tests {
         let data = DataDir::open(dir.path()).unwrap();
         assert!(!data.is_fresh());
         assert!(dir.path().join("version").exists());
+    }
+
+    #[test]
+    fn what_is_discarded_leaves_what_was_there_before() {
+        let dir = tempfile::tempdir().unwrap();
+        let work = |path: &Path| {
+            let data = DataDir::open(path).unwrap();
+            fs::create_dir(data.join("pki")).unwrap();
+            fs::write(data.join("pki/ca.key"), "secret").unwrap();
+            data.discard_if_fresh();
+        };
+        work(&dir.path().join("a/b/c"));
+        assert!(!dir.path().join("a").exists());
+        fs::create_dir(dir.path().join("empty")).unwrap();
+        work(&dir.path().join("empty"));
+        assert_eq!(fs::read_dir(dir.path().join("empty")).unwrap().count(), 0);
+        let used = dir.path().join("used");
+        drop(DataDir::open(&used).unwrap());
+        DataDir::open(&used).unwrap().discard_if_fresh();
+        assert!(used.join("version").exists());
     }
 
     #[test]

@@ -65,7 +65,14 @@ async fn restore(args: StoreRestore) -> Result<()> {
             RealDisk::new(&directory).with_context(|| format!("cannot use {}", directory.display()))?;
         Ok(restore_directory(&(Arc::new(disk) as _), snapshot, bump_revision)?)
     };
-    let restored = tokio::task::spawn_blocking(work).await.context("the restore was cut short")??;
+    let outcome = tokio::task::spawn_blocking(work).await.context("the restore was cut short");
+    let restored = match outcome.and_then(|outcome| outcome) {
+        Ok(restored) => restored,
+        Err(error) => {
+            data.discard_if_fresh();
+            return Err(error);
+        }
+    };
     println!(
         "{} is at revision {}, with {} keys; watches from before begin anew",
         data_dir.display(),

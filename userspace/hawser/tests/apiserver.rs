@@ -137,6 +137,53 @@ fn flags_that_make_no_sense_are_refused_before_anything_is_touched() {
     }
 }
 
+#[test]
+fn a_server_that_pods_cannot_reach_says_which_flag_helps() {
+    let dir = tempfile::tempdir().unwrap();
+    let (log, data) = (dir.path().join("log"), dir.path().join("data"));
+    let mut child = Command::new(env!("CARGO_BIN_EXE_hawser"))
+        .args(["apiserver", "--secure-port", "0", "--bind-address", "127.0.0.1"])
+        .args(["--advertise-address", "127.0.0.1", "--data-dir"])
+        .arg(&data)
+        .stdout(Stdio::piped())
+        .stderr(std::fs::File::create(&log).unwrap())
+        .spawn()
+        .unwrap();
+    let stdout = child.stdout.take().unwrap();
+    let process = Process { child, kubeconfig: data.join("kubeconfig.yaml"), _dir: dir };
+    let mut line = String::new();
+    BufReader::new(stdout).read_line(&mut line).unwrap();
+    let began = Instant::now();
+    loop {
+        let text = std::fs::read_to_string(&log).unwrap();
+        if text.contains("the Service kubernetes gets no endpoints") {
+            assert!(text.contains("127.0.0.1") && text.contains("--advertise-address"), "{text}");
+            break;
+        }
+        assert!(began.elapsed() < Duration::from_secs(20), "{text}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    drop(process);
+}
+
+#[test]
+fn a_start_that_fails_leaves_nothing_and_says_why_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("a/data");
+    let started = Command::new(env!("CARGO_BIN_EXE_hawser"))
+        .args(["apiserver", "--secure-port", "0", "--bind-address", "127.0.0.1"])
+        // Nobody listens on the port for discarding.
+        .args(["--store", "etcd", "--etcd-servers", "http://127.0.0.1:9", "--data-dir"])
+        .arg(&data)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&started.stderr);
+    assert_eq!(started.status.code(), Some(1), "{text}");
+    assert!(text.contains("cannot reach etcd at http://127.0.0.1:9"), "{text}");
+    assert!(text.contains("Connection refused") && !text.contains("ConnectError("), "{text}");
+    assert!(!dir.path().join("a").exists());
+}
+
 #[tokio::test]
 async fn it_serves_what_it_is_told_and_says_what_it_is() {
     let mut process = Process::start(&["--runtime-config", "api/beta=true,batch/v1=false"]);

@@ -318,6 +318,40 @@ async fn a_snapshot_is_taken_and_restored_while_the_server_serves_and_without_it
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_damaged_snapshot_is_told_apart_and_a_restore_of_it_leaves_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let (data, new) = (directory.path().join("data"), directory.path().join("a/new"));
+    let whole = directory.path().join("snapshot");
+    let server = Server::start(&data, free_port(), &[]).await;
+    let taken = store(&["snapshot", "--to", whole.to_str().unwrap()], &data);
+    assert!(taken.status.success(), "{}", text(&taken));
+    drop(server);
+    let check =
+        |file: &Path| hawser().args(["store", "verify", "--json", "--snapshot"]).arg(file).output().unwrap();
+    assert_eq!(check(&whole).status.code(), Some(0));
+    let bytes = std::fs::read(&whole).unwrap();
+    let flipped = |at: usize| {
+        let mut bytes = bytes.clone();
+        bytes[at] ^= 1;
+        bytes
+    };
+    let file = directory.path().join("damaged");
+    let cut = bytes[..bytes.len() - 1].to_vec();
+    for (what, content) in [("flipped", flipped(bytes.len() / 2)), ("a header", flipped(3)), ("cut", cut)] {
+        std::fs::write(&file, content).unwrap();
+        let checked = check(&file);
+        assert_eq!(checked.status.code(), Some(3), "{what}: {}", text(&checked));
+        let report: serde_json::Value = serde_json::from_slice(&checked.stdout).unwrap();
+        assert_eq!((&report["sound"], report["problems"].as_array().unwrap().len()), (&false.into(), 1));
+        let restored = store(&["restore", file.to_str().unwrap()], &new);
+        assert_eq!(restored.status.code(), Some(1), "{what}: {}", text(&restored));
+        assert!(!directory.path().join("a").exists(), "{what}");
+    }
+    let gone = check(&directory.path().join("nothing"));
+    assert_eq!(gone.status.code(), Some(1), "{}", text(&gone));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs etcd: cargo xtask test"]
 async fn a_server_over_etcd_with_certificates_and_a_prefix_and_what_the_check_finds_there() {
     let etcd = EtcdServer::start_with_tls().await;

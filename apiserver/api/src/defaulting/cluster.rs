@@ -4,7 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-use super::{Object, each, fill, is, is_empty, made};
+use super::{Object, each, fill, is, made};
 use crate::meta;
 
 /// The label by which namespaces are selected by name.
@@ -63,14 +63,7 @@ pub fn prepare_update_signing_request(new: &mut Value, old: &Value) {
 /// Defaults of a Node: what is not said to be reserved can be allocated; `podCIDR` is the first of
 /// `podCIDRs`.
 pub fn node(value: &mut Value) {
-    super::with_spec(value, |spec| {
-        if let Some(first) = spec.get("podCIDRs").and_then(|list| list.get(0)).cloned() {
-            spec.insert("podCIDR".into(), first);
-        } else if !is_empty(spec, "podCIDR") {
-            let one = json!([spec["podCIDR"]]);
-            spec.insert("podCIDRs".into(), one);
-        }
-    });
+    super::with_spec(value, |spec| super::singular_and_list(spec, "podCIDR", "podCIDRs", None));
     let capacity = value.pointer("/status/capacity").cloned();
     if let (Some(capacity), Some(Value::Object(status))) = (capacity, value.get_mut("status")) {
         fill(status, "allocatable", capacity);

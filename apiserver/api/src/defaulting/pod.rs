@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Object, each, fill, fill_zero, is_empty, made, object, storage, with_spec};
+use super::{Object, each, fill, fill_zero, is_empty, made, object, singular_and_list, storage, with_spec};
 use crate::meta;
 use crate::quantity::{self, Quantity};
 use crate::validation::resources::container_requests;
@@ -10,6 +10,9 @@ use crate::validation::resources::container_requests;
 /// Defaults of a Pod.
 pub fn default(pod: &mut Value) {
     addresses(pod);
+    if let Value::Object(pod) = pod {
+        drop_old_annotations(pod);
+    }
     with_spec(pod, |spec| {
         // These three hold for pods and not for templates.
         fill(spec, "enableServiceLinks", true);
@@ -27,22 +30,37 @@ pub fn default(pod: &mut Value) {
     });
 }
 
+/// Where init containers and their statuses were before Kubernetes 1.6; they have fields now.
+const OLD_ANNOTATIONS: [&str; 4] = [
+    "pod.alpha.kubernetes.io/init-containers",
+    "pod.alpha.kubernetes.io/init-container-statuses",
+    "pod.beta.kubernetes.io/init-containers",
+    "pod.beta.kubernetes.io/init-container-statuses",
+];
+
+/// Of a pod or a template: an old kubelet would take the annotations for the field.
+fn drop_old_annotations(holder: &mut Object) {
+    let Some(metadata) = object(holder, "metadata") else { return };
+    let Some(annotations) = object(metadata, "annotations") else { return };
+    let before = annotations.len();
+    annotations.retain(|key, _| !OLD_ANNOTATIONS.contains(&key.as_str()));
+    if annotations.len() < before && annotations.is_empty() {
+        metadata.remove("annotations");
+    }
+}
+
 /// Two fields for the pod's addresses; readers use either.
 fn addresses(pod: &mut Value) {
-    let Some(Value::Object(status)) = pod.get_mut("status") else { return };
-    if let Some(first) = status.get("podIPs").and_then(|list| list.get(0)?.get("ip")).cloned() {
-        status.insert("podIP".into(), first);
-    } else if !is_empty(status, "podIP") {
-        let one = json!([{"ip": status["podIP"]}]);
-        status.insert("podIPs".into(), one);
+    if let Some(Value::Object(status)) = pod.get_mut("status") {
+        singular_and_list(status, "podIP", "podIPs", Some("ip"));
     }
 }
 
 /// Defaults of a pod template under `template`.
 pub fn template(parent: &mut Object) {
-    if let Some(template) = object(parent, "template")
-        && let Some(spec) = made(template, "spec")
-    {
+    let Some(template) = object(parent, "template") else { return };
+    drop_old_annotations(template);
+    if let Some(spec) = made(template, "spec") {
         self::spec(spec);
     }
 }

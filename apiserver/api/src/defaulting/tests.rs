@@ -308,6 +308,46 @@ fn first_addresses_stand_beside_the_lists() {
     assert_eq!(node["status"]["allocatable"], json!({"cpu": "2"}));
     let pod = defaulted(pod::default, json!({"status": {"podIP": "10.1.0.2"}}));
     assert_eq!(pod["status"]["podIPs"], json!([{"ip": "10.1.0.2"}]));
+    let pod = defaulted(pod::default, json!({"status": {"podIPs": [{"ip": "10.1.0.2"}, {"ip": "fd00::2"}]}}));
+    assert_eq!(pod["status"]["podIP"], "10.1.0.2");
+}
+
+#[test]
+fn a_single_address_that_differs_from_the_list_replaces_it() {
+    let status =
+        |ip: &str| json!({"status": {"podIP": ip, "podIPs": [{"ip": "1.1.1.1"}, {"ip": "fd00::1"}]}});
+    let same = defaulted(pod::default, status("1.1.1.1"));
+    assert_eq!(same, status("1.1.1.1"));
+    let changed = defaulted(pod::default, status("2.2.2.2"));
+    assert_eq!(changed, json!({"status": {"podIP": "2.2.2.2", "podIPs": [{"ip": "2.2.2.2"}]}}));
+    let node = json!({"spec": {"podCIDR": "10.2.0.0/24", "podCIDRs": ["10.1.0.0/24", "fd00::/64"]}});
+    let node = defaulted(cluster::node, node);
+    assert_eq!(node["spec"], json!({"podCIDR": "10.2.0.0/24", "podCIDRs": ["10.2.0.0/24"]}));
+}
+
+#[test]
+fn annotations_of_old_init_containers_are_dropped() {
+    let metadata = |keys: &[&str]| {
+        let annotations: Value = keys.iter().map(|key| ((*key).to_owned(), json!("[]"))).collect();
+        json!({"annotations": annotations})
+    };
+    let old = [
+        "pod.alpha.kubernetes.io/init-containers",
+        "pod.alpha.kubernetes.io/init-container-statuses",
+        "pod.beta.kubernetes.io/init-containers",
+        "pod.beta.kubernetes.io/init-container-statuses",
+    ];
+    let pod = defaulted(pod::default, json!({"metadata": metadata(&old)}));
+    assert_eq!(pod["metadata"], json!({}));
+    let others = ["pod.beta.kubernetes.io/hostname", "a"];
+    let both = [&old[..], &others].concat();
+    let pod = defaulted(pod::default, json!({"metadata": metadata(&both)}));
+    assert_eq!(pod["metadata"], metadata(&others));
+    // The object around a template keeps its own.
+    let made = json!({"metadata": metadata(&old), "template": {"metadata": metadata(&both), "spec": {}}});
+    let made = defaulted(pod::pod_template, made);
+    assert_eq!(made["template"]["metadata"], metadata(&others));
+    assert_eq!(made["metadata"], metadata(&old));
 }
 
 #[test]

@@ -42,10 +42,10 @@ pub struct Documents {
 }
 
 impl Documents {
-    /// The documents of the built-in kinds and of custom ones.
-    pub fn new(builtin: &Registry, custom: Vec<Arc<Resource>>) -> Self {
+    /// The documents of the built-in kinds and of custom ones, of a server at an address.
+    pub fn new(builtin: &Registry, custom: Vec<Arc<Resource>>, address: &str) -> Self {
         let kinds = builtin.iter().chain(&custom).map(|resource| &**resource);
-        let discovery = Discovery::new(kinds);
+        let discovery = Discovery::new(kinds, address);
         let mut versions: BTreeMap<(String, String), Vec<Arc<Resource>>> = BTreeMap::new();
         for kind in &custom {
             versions.entry((kind.group.clone(), kind.version.clone())).or_default().push(Arc::clone(kind));

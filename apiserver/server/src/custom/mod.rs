@@ -18,6 +18,7 @@ mod driver;
 mod webhook;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use apiserver_api::definition::{AcceptedNames, Custom, Definition, GROUP};
@@ -190,10 +191,13 @@ impl CustomKinds {
         taken
     }
 
-    /// Discovery and OpenAPI of the built-in kinds and of these.
-    pub fn documents(&self, builtin: &Registry) -> Arc<Documents> {
+    /// Discovery and OpenAPI of the built-in kinds and of these, of the server at this address.
+    pub fn documents(&self, builtin: &Registry, address: Option<SocketAddr>) -> Arc<Documents> {
         let state = self.state.load_full();
-        let make = || Arc::new(Documents::new(builtin, state.kinds.values().cloned().collect()));
+        let make = || {
+            let address = address.map(|address| address.to_string()).unwrap_or_default();
+            Arc::new(Documents::new(builtin, state.kinds.values().cloned().collect(), &address))
+        };
         Arc::clone(state.documents.get_or_init(make))
     }
 

@@ -38,8 +38,12 @@ pub struct Endpoint {
 
 /// Looks after them for ever, until the server ends.
 pub async fn keep(server: &Arc<Server>) {
-    if server.config().advertise.is_none() {
-        return;
+    let Some(address) = server.config().advertise else { return };
+    if address.ip().is_loopback() {
+        tracing::warn!(
+            "the Service kubernetes gets no endpoints, because pods cannot reach {}: give --advertise-address",
+            address.ip()
+        );
     }
     let mut ticks = tokio::time::interval(RENEW);
     loop {

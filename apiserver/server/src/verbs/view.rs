@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::options::{ListOptions, Match};
+use crate::body;
 use crate::cache::{Cache, Index, Objects, Snapshot};
 use crate::server::Server;
 use crate::storage;
@@ -144,8 +145,9 @@ impl Continue {
         let bad = |why: String| {
             ApiError::bad_request(format!("invalid continue token: continue key is not valid: {why}"))
         };
-        let bytes = URL_SAFE_NO_PAD.decode(token).map_err(|error| bad(illegal(&error)))?;
-        let value: Value = serde_json::from_slice(&bytes).map_err(|error| bad(error.to_string()))?;
+        let bytes = URL_SAFE_NO_PAD.decode(token).map_err(|error| bad(illegal(token, &error)))?;
+        let value: Value =
+            serde_json::from_slice(&bytes).map_err(|error| bad(body::misread(&bytes, &error)))?;
         if !value.is_object() {
             return Err(bad("the token is not an object".to_owned()));
         }
@@ -177,13 +179,15 @@ fn is_clean(path: &str) -> bool {
     path.split('/').all(|part| !matches!(part, "" | "." | ".."))
 }
 
-fn illegal(error: &DecodeError) -> String {
-    match error {
-        DecodeError::InvalidByte(at, _) | DecodeError::InvalidLastSymbol(at, _) => {
-            format!("illegal base64 data at input byte {at}")
-        }
-        other => other.to_string(),
-    }
+/// What is wrong with a text that is no base64, in Go's words.
+fn illegal(token: &str, error: &DecodeError) -> String {
+    let at = match error {
+        DecodeError::InvalidByte(at, _) | DecodeError::InvalidLastSymbol(at, _) => *at,
+        // Tokens have no padding.
+        DecodeError::InvalidPadding => token.find('=').unwrap_or(token.len()),
+        DecodeError::InvalidLength(_) => token.len().saturating_sub(1),
+    };
+    format!("illegal base64 data at input byte {at}")
 }
 
 #[cfg(test)]
@@ -198,7 +202,11 @@ mod tests {
         let raw = |value: &str| URL_SAFE_NO_PAD.encode(value);
         let table = [
             ("z%z".to_owned(), "illegal base64 data at input byte 1"),
-            (raw("{"), "EOF while parsing an object at line 1 column 1"),
+            ("Nw==".to_owned(), "illegal base64 data at input byte 2"),
+            ("e30=".to_owned(), "illegal base64 data at input byte 3"),
+            ("e30ab".to_owned(), "illegal base64 data at input byte 4"),
+            (raw("{"), "unexpected end of JSON input"),
+            (raw("{} 1"), "invalid character '1' after top-level value"),
             (raw("7"), "the token is not an object"),
             (raw(r#"{"v":"v2"}"#), "server does not recognize this encoded version v2"),
             (

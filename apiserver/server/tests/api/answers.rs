@@ -37,12 +37,19 @@ async fn paths_that_nobody_claims_are_a_page_and_kinds_that_are_none_a_status() 
         "/apis/apps/v1/frobs",
         "/apis/apps/v1/namespaces/default/frobs/a",
         "/version/x",
+        // An empty part is the name of nothing.
+        "/api/v1//namespaces",
+        "/api//v1/namespaces",
+        "/api/v1/namespaces/default//configmaps",
+        "/api/v1/namespaces//configmaps",
+        "/apis/apps//v1/deployments",
     ] {
         let reply = api.get(path).await.expect(404);
         let text = "the server could not find the requested resource";
         assert_eq!((reply.reason(), reply.message()), ("NotFound", text), "{path}");
         assert_eq!(reply.body["details"], json!({}));
     }
+    api.get("/api/v1/namespaces/").await.expect(200);
     let reply = api.call("POST", "/version", &[], "").await.expect(405);
     assert_eq!(reply.message(), "the server does not allow this method on the requested resource");
 }

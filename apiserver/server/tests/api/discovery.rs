@@ -11,7 +11,9 @@ const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGrou
 #[tokio::test(start_paused = true)]
 async fn discovery_in_both_forms() {
     let api = Api::start().await;
-    assert_eq!(api.get("/api").await.expect(200).body["versions"], json!(["v1"]));
+    let root = api.get("/api").await.expect(200).body;
+    assert_eq!(root["versions"], json!(["v1"]));
+    assert_eq!(root["serverAddressByClientCIDRs"][0]["serverAddress"], "");
     assert_eq!(api.get("/apis").await.expect(200).body["kind"], "APIGroupList");
     assert_eq!(api.get("/apis/apps").await.expect(200).body["kind"], "APIGroup");
     assert_eq!(api.get("/apis/apps/v1").await.expect(200).body["groupVersion"], "apps/v1");
@@ -30,6 +32,16 @@ async fn discovery_in_both_forms() {
     assert!(same.text.is_empty());
     let other = api.get_as("/apis", "application/json").await.expect(200);
     assert_eq!(other.body["kind"], "APIGroupList");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_root_says_where_the_server_is() {
+    let config =
+        ServerConfig { advertise: Some("10.9.9.1:6443".parse().unwrap()), ..ServerConfig::default() };
+    let api = Api::with(config).await;
+    let root = api.get("/api").await.expect(200).body;
+    let addresses = json!([{"clientCIDR": "0.0.0.0/0", "serverAddress": "10.9.9.1:6443"}]);
+    assert_eq!(root["serverAddressByClientCIDRs"], addresses);
 }
 
 #[tokio::test(start_paused = true)]

@@ -225,6 +225,36 @@ async fn what_was_lost_and_what_leaked_is_repaired_and_told() {
     }
 }
 
+/// Kubernetes' repair hears of the deletion, and so does this one: nobody waits for the next run.
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_somebody_deletes_is_written_again_at_once() {
+    let api = Api::start().await;
+    let held = ["10.96.1.1", "10.96.1.2"];
+    for (name, address) in ["a", "b"].iter().zip(held) {
+        api.post(SERVICES, service(name, json!({"clusterIP": address}))).await.expect(201);
+    }
+    let events = |at: &str| format!("{ADDRESSES}?watch=true&resourceVersion={at}");
+    let mut watch = api.watch(&events(&api.get(ADDRESSES).await.expect(200).version())).await;
+    for address in held {
+        api.delete(&format!("{ADDRESSES}/{address}"), Value::Null).await.expect(200);
+    }
+    let began = tokio::time::Instant::now();
+    let mut seen = Vec::new();
+    for _ in 0..4 {
+        seen.push(watch.brief().await);
+    }
+    seen.sort();
+    assert_eq!(seen, ["ADDED 10.96.1.1", "ADDED 10.96.1.2", "DELETED 10.96.1.1", "DELETED 10.96.1.2"]);
+    assert!(began.elapsed().as_secs() < 1, "{:?}", began.elapsed());
+    // What goes with its Service stays away, and is no finding.
+    api.delete(&format!("{SERVICES}/a"), Value::Null).await.expect(200);
+    minutes(4).await;
+    assert_eq!(addresses(&api).await, ["10.96.1.2"]);
+    assert_eq!(reasons(&api).await, ["ClusterIPNotAllocated", "ClusterIPNotAllocated"]);
+    let page = api.get("/metrics").await.expect(200).text;
+    assert!(page.contains("apiserver_clusterip_repair_ip_errors_total{type=\"repair\"} 2\n"), "{page}");
+}
+
 fn jiff_ago(seconds: i64) -> String {
     let now = apiserver_api::ambient::Ambient::system().now();
     time::rfc3339(jiff::Timestamp::from_second(now.as_second() - seconds).unwrap())

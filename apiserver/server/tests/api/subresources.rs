@@ -25,6 +25,40 @@ async fn status_writes_touch_the_status_alone() {
     api.delete(&format!("{DEPLOYMENTS}/web/status"), Value::Null).await.expect(405);
 }
 
+/// Old clients know the single address alone, and leave the list as it was.
+#[tokio::test(start_paused = true)]
+async fn a_single_address_that_changes_replaces_the_list() {
+    let api = Api::start().await;
+    let nodes = "/api/v1/nodes";
+    let pods = "/api/v1/namespaces/default/pods";
+    api.post(pods, pod("ip")).await.expect(201);
+    let status = format!("{pods}/ip/status");
+    let both = json!({"status": {"podIPs": [{"ip": "1.1.1.1"}, {"ip": "fd00::1"}]}});
+    let patched = api.patch("merge", &status, both).await.expect(200).body;
+    assert_eq!(patched["status"]["podIP"], "1.1.1.1");
+    let single = json!({"status": {"podIP": "2.2.2.2"}});
+    for kind in ["merge", "strategic-merge"] {
+        let patched = api.patch(kind, &status, single.clone()).await.expect(200).body;
+        assert_eq!(patched["status"]["podIP"], "2.2.2.2");
+        assert_eq!(patched["status"]["podIPs"], json!([{"ip": "2.2.2.2"}]));
+    }
+    // One that leaves the first address alone leaves the list.
+    let phase = json!({"status": {"podIP": "2.2.2.2", "podIPs": [{"ip": "2.2.2.2"}, {"ip": "fd00::2"}]}});
+    let patched = api.patch("merge", &status, phase).await.expect(200).body;
+    assert_eq!(patched["status"]["podIPs"].as_array().unwrap().len(), 2);
+
+    let ranges = json!(["10.1.0.0/24", "fd00:1::/64"]);
+    let node = json!({"metadata": {"name": "n9"}, "spec": {"podCIDRs": ranges}});
+    let made = api.post(nodes, node).await.expect(201).body;
+    assert_eq!(made["spec"]["podCIDR"], "10.1.0.0/24");
+    let other = json!({"spec": {"podCIDR": "10.2.0.0/24"}});
+    let refused = api.patch("merge", &format!("{nodes}/n9"), other).await.expect(422);
+    assert!(refused.message().contains("node updates may not change podCIDR"), "{}", refused.text);
+    let same = json!({"spec": {"podCIDR": "10.1.0.0/24", "unschedulable": true}});
+    let kept = api.patch("merge", &format!("{nodes}/n9"), same).await.expect(200).body;
+    assert_eq!(kept["spec"]["podCIDRs"], ranges);
+}
+
 /// What is written below an object says which object it means, as what is written in its place does.
 #[tokio::test(start_paused = true)]
 async fn an_object_of_another_name_or_uid_is_not_meant() {

@@ -46,18 +46,18 @@ pub struct Restored {
 impl Snapshot {
     /// Reads a file. `Broken` says where it is damaged.
     pub fn read(path: &Path) -> Result<Self, StoreError> {
-        let refused = |why: String, cause| StoreError::Broken {
-            attempted: format!("read the snapshot {}", path.display()),
-            why,
-            cause,
-        };
-        let bytes = std::fs::read(path)
-            .map_err(|error| refused("the file cannot be read".to_owned(), Some(error)))?;
-        let index = checkpoint::read(&bytes).map_err(|offset| {
+        Self::inspect(path)?.map_err(|offset| {
             let what = if offset == 0 { "it is no snapshot, or damaged" } else { "it is damaged" };
-            refused(format!("{what} at byte {offset}; take another one"), None)
-        })?;
-        Ok(Self { index })
+            unreadable(path, format!("{what} at byte {offset}; take another one"), None)
+        })
+    }
+
+    /// Reads a file and answers where it is damaged (an offset), if it is. An error is about a file
+    /// that cannot be read at all.
+    pub(super) fn inspect(path: &Path) -> Result<Result<Self, usize>, StoreError> {
+        let bytes = std::fs::read(path)
+            .map_err(|error| unreadable(path, "the file cannot be read".to_owned(), Some(error)))?;
+        Ok(checkpoint::read(&bytes).map(|index| Self { index }))
     }
 
     /// Revision of the state in it.
@@ -73,6 +73,10 @@ impl Snapshot {
     pub(super) fn into_index(self) -> Index {
         self.index
     }
+}
+
+fn unreadable(path: &Path, why: String, cause: Option<io::Error>) -> StoreError {
+    StoreError::Broken { attempted: format!("read the snapshot {}", path.display()), why, cause }
 }
 
 /// Writes the state of a directory to a file, every write in it that was acknowledged before the

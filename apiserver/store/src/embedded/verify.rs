@@ -21,6 +21,9 @@ const PAUSE: Duration = Duration::from_millis(200);
 const RESTORE: &str = "stop the server and restore a snapshot with `hawser store restore`; to look at the \
                        state before the damage, do so in a copy of the directory";
 
+/// What to do about a snapshot that is damaged.
+const ANOTHER: &str = "it cannot be restored: take another one with `hawser store snapshot`";
+
 /// Something that is broken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
@@ -83,10 +86,22 @@ pub async fn verify_directory(directory: &Path) -> Result<Report, StoreError> {
     }
 }
 
-/// Checks a snapshot.
+/// Checks a snapshot. An error means that the file could not be read.
 pub fn verify_snapshot(path: &Path) -> Result<Report, StoreError> {
     let bytes = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
-    let snapshot = Snapshot::read(path)?;
+    let snapshot = match Snapshot::inspect(path)? {
+        Ok(snapshot) => snapshot,
+        Err(offset) => {
+            let what = if offset == 0 {
+                "it is no snapshot, or its header is damaged"
+            } else {
+                "a checksum is wrong, or it is cut short"
+            };
+            let (file, what) = (path.display().to_string(), what.to_owned());
+            let problem = Problem { file, offset: Some(offset as u64), what, advice: ANOTHER.to_owned() };
+            return Ok(Report { bytes, problems: vec![problem], ..Report::default() });
+        }
+    };
     let (revision, keys) = (snapshot.revision(), snapshot.keys());
     let mut report =
         Report { revision, compacted: revision, keys, checkpoint: revision, bytes, ..Report::default() };
@@ -123,7 +138,8 @@ fn inspect(disk: &RealDisk) -> Result<Report, StoreError> {
     let names = disk.list().map_err(|error| broken(&place, "cannot list the files", Some(error)))?;
     let mut report = Report::default();
     let state = inspect_checkpoints(disk, &names, &mut report);
-    let logged = inspect_log(disk, &names, &mut report);
+    let covered = state.as_ref().map_or(0, |state| state.revision);
+    let logged = inspect_log(disk, &names, covered, &mut report);
     if report.problems.is_empty()
         && let Some(state) = &state
         && logged.newest >= state.revision
@@ -192,7 +208,7 @@ struct Logged {
     before: BTreeMap<String, (Revision, Option<(u32, usize)>)>,
 }
 
-fn inspect_log(disk: &RealDisk, names: &[String], report: &mut Report) -> Logged {
+fn inspect_log(disk: &RealDisk, names: &[String], covered: Revision, report: &mut Report) -> Logged {
     let sequences: Vec<u64> = names.iter().filter_map(|name| log::sequence_of(name)).collect();
     let mut logged = Logged::default();
     for (position, &sequence) in sequences.iter().enumerate() {
@@ -207,8 +223,8 @@ fn inspect_log(disk: &RealDisk, names: &[String], report: &mut Report) -> Logged
                     let unmade = |bytes: Vec<u8>| !recovery::is_made(&bytes, next);
                     position + 2 == sequences.len() && disk.read(&log::name(next)).is_ok_and(unmade)
                 });
-                let mut scan =
-                    Scan { name: &name, sequence, bytes: &bytes, last, report, logged: &mut logged };
+                let logged = &mut logged;
+                let mut scan = Scan { name: &name, sequence, bytes: &bytes, last, covered, report, logged };
                 scan.run();
             }
             Err(error) => report.problem(&name, None, format!("it cannot be read: {error}")),
@@ -223,6 +239,8 @@ struct Scan<'a> {
     sequence: u64,
     bytes: &'a [u8],
     last: bool,
+    /// Revision of the checkpoint if that is whole, else 0: what it has need not be in the log.
+    covered: Revision,
     report: &'a mut Report,
     logged: &'a mut Logged,
 }
@@ -288,13 +306,26 @@ impl<'a> Scan<'a> {
             self.report.notes.push(note);
             return None;
         }
-        let what = format!(
-            "{} bytes are damaged; the writes before revision {} that were in them are lost",
-            next - at,
-            revision_of(&first.body)
-        );
+        let what = format!("{} bytes are damaged; {}", next - at, self.loss(at));
         self.report.problem(self.name, Some(at), what);
         Some(next)
+    }
+
+    /// What became of the writes in the damaged bytes from `at` on, before whole records.
+    fn loss(&self, at: usize) -> String {
+        let mut changes = record::behind(self.bytes, at, self.sequence).filter_map(|(_, record)| {
+            let change = matches!(record.body, Body::Put { .. } | Body::Delete { .. });
+            change.then(|| revision_of(&record.body))
+        });
+        match changes.next() {
+            Some(next) if next <= self.covered.saturating_add(1) => format!(
+                "nothing is lost of the state: the checkpoint of revision {} has what the writes before revision \
+                 {next} that were in them led to",
+                self.covered
+            ),
+            Some(next) => format!("the writes before revision {next} that were in them are lost"),
+            None => "the writes that were in them are lost".to_owned(),
+        }
     }
 
     fn note(&mut self, record: &Record<'_>) {

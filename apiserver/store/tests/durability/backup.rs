@@ -259,6 +259,42 @@ async fn the_check_says_what_is_broken_and_where() {
 }
 
 #[tokio::test]
+async fn damage_of_what_a_checkpoint_has_is_no_loss_and_is_not_called_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().join("store");
+    let store = Embedded::open(disk(&data), Options::default()).await.unwrap();
+    let mut revision = 0;
+    for number in 0..40 {
+        revision = put(&store, &format!("/{number}"), vec![7; 200]).await.unwrap();
+    }
+    let compacted = revision - 10;
+    store.compact(compacted).await.unwrap();
+    // The segment stays, because it is the one that is written to.
+    store.checkpoint().await.unwrap();
+    store.close().await.unwrap();
+    let log = disk(&data).list().unwrap().into_iter().find(|name| name.starts_with("log-")).unwrap();
+    let path = data.join(&log);
+    let flip = |at: usize| {
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes[at] ^= 1;
+        std::fs::write(&path, bytes).unwrap();
+    };
+    let found = async || verify_directory(&data).await.unwrap().problems.remove(0).what;
+    let length = std::fs::metadata(&path).unwrap().len() as usize;
+    flip(length / 4);
+    let what = found().await;
+    assert!(what.contains(&format!("the checkpoint of revision {compacted} has")), "{what}");
+    assert!(!what.contains("are lost"), "{what}");
+    flip(length / 4);
+    // Behind the checkpoint's revision nothing else has the writes.
+    let names = std::fs::read(&path).unwrap();
+    let late = names.windows(3).rposition(|window| window == b"/35").unwrap();
+    flip(late);
+    let what = found().await;
+    assert!(what.contains("are lost") && !what.contains("checkpoint"), "{what}");
+}
+
+#[tokio::test]
 async fn a_checkpoint_that_contradicts_the_log_and_a_missing_segment_are_found() {
     let directory = tempfile::tempdir().unwrap();
     let (data, other) = (directory.path().join("store"), directory.path().join("other"));

@@ -85,6 +85,41 @@ pub async fn run(
     Ok(said)
 }
 
+/// What to say after IPAddresses were deleted: each one whose Service holds the address is written
+/// again at once. Of the Services only their owners are looked at.
+pub async fn deleted(
+    server: &Arc<Server>,
+    deleted: &[Value],
+) -> Result<Vec<(Finding, &'static str)>, ApiError> {
+    let (services, addresses) = (
+        server.registry().by_kind("v1", "Service"),
+        server.registry().by_kind("networking.k8s.io/v1", "IPAddress"),
+    );
+    let (Some(services), Some(addresses)) = (services, addresses) else { return Ok(Vec::new()) };
+    // A Service that went before its address is gone from what is looked at then.
+    server.fresh().await?;
+    let (services, addresses) = (server.cache(services)?, server.cache(addresses)?);
+    let mut said = Vec::new();
+    for address in deleted {
+        let owner = claims::owner(address).and_then(|owner| services.get(&owner));
+        let service = owner.and_then(|entry| serde_json::from_slice::<Value>(&entry.object()).ok());
+        let Ok(ip) = meta::name(address).parse::<IpAddr>() else { continue };
+        let Some(service) = service.filter(|service| addresses_of(service).contains(&ip)) else { continue };
+        if addresses.get(meta::name(address)).is_some() {
+            // Somebody was faster; whether it is right is for the next run over everything.
+            continue;
+        }
+        let (holders, inside) = (BTreeMap::new(), |address: IpAddr| server.blocks().contains(address));
+        let Some(step) = judge(ip, &plan::owner(&service), None, &inside, &holders) else { continue };
+        if let Some(fix) = &step.fix
+            && apply(server, fix).await?
+        {
+            said.push((step.finding, step.kind));
+        }
+    }
+    Ok(said)
+}
+
 fn claim_of(object: &Value, revision: Revision) -> Claim {
     Claim {
         owner: claims::owner(object),

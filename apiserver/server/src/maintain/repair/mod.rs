@@ -1,8 +1,9 @@
 //! Finds what Services and their claims do not agree on, and puts it right.
 //!
 //! A server may die between a claim and the Service that it is for, and somebody may delete an
-//! IPAddress by hand. Each server looks at everything every few minutes; what it does is judged
-//! by the revision that it has seen, so several of them do no harm to each other.
+//! IPAddress by hand, which is written again at once. Each server looks at everything every few
+//! minutes; what it does is judged by the revision that it has seen, so several of them do no harm to
+//! each other.
 
 mod addresses;
 mod ports;
@@ -17,12 +18,16 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::events::{Report, record};
+use crate::cache::{Subscription, Trigger};
+use crate::limits;
 use crate::server::Server;
 
 /// Kubernetes' interval of its repair loops.
 const EVERY: Duration = Duration::from_secs(180);
 /// Addresses that seem to have leaked are looked at again after this time.
 const SOON: Duration = Duration::from_secs(30);
+/// Pause before listening again where changes were missed.
+const HEAR_AGAIN: Duration = Duration::from_secs(1);
 const HOOK: &str = "poststarthook/start-service-ip-repair-controllers";
 
 /// What is remembered between two runs.
@@ -60,6 +65,15 @@ impl Repair {
     async fn addresses(&mut self, server: &Arc<Server>) -> Result<(), ApiError> {
         let findings = addresses::run(server, &mut self.suspects).await?;
         self.tell_all(server, findings, "ipallocator-repair-controller", "ClusterIPAllocation").await;
+        Ok(())
+    }
+
+    /// Writes again those of the IPAddresses just deleted that Services hold.
+    async fn deleted(&self, server: &Arc<Server>, deleted: &[Value]) -> Result<(), ApiError> {
+        for (finding, kind) in addresses::deleted(server, deleted).await? {
+            server.metrics().repaired("address", error_type(finding.reason));
+            tell(server, &finding, ("ipallocator-repair-controller", "ClusterIPAllocation", kind)).await;
+        }
         Ok(())
     }
 
@@ -125,19 +139,63 @@ fn services(server: &Server) -> Result<Vec<Value>, ApiError> {
     Ok(snapshot.objects.values().filter_map(decode).collect())
 }
 
+/// What is heard of IPAddresses.
+struct Heard(Option<Subscription>);
+
+impl Heard {
+    fn begin(server: &Server) -> Self {
+        let kind = server.registry().by_kind("networking.k8s.io/v1", "IPAddress");
+        let cache = kind.and_then(|kind| server.cache(kind).ok());
+        Self(cache.map(|cache| cache.subscribe_now(Trigger::All).1))
+    }
+
+    /// Those that were deleted, once there is one. Who is too slow to hear of all begins anew; what was
+    /// missed is for the next run over everything.
+    async fn deleted(&mut self, server: &Server) -> Vec<Value> {
+        let mut deleted = Vec::new();
+        while deleted.is_empty() {
+            let Some(subscription) = &mut self.0 else { return std::future::pending().await };
+            let Some(change) = subscription.next().await else {
+                // The cache may be closed for as long as the store does not answer.
+                tokio::time::sleep(HEAR_AGAIN).await;
+                *self = Self::begin(server);
+                continue;
+            };
+            let mut next = Some(change);
+            while let Some(change) = next {
+                if let (Some(old), None) = (&change.old, &change.new) {
+                    deleted.extend(serde_json::from_slice::<Value>(&old.object()).ok());
+                }
+                next = (deleted.len() < limits::WATCHER_QUEUE).then(|| subscription.ready().ok()).flatten();
+            }
+        }
+        deleted
+    }
+}
+
 /// Repairs for ever.
 pub async fn keep(server: &Arc<Server>, mut repair: Repair) {
     let mut due = Instant::now() + EVERY;
+    let mut soon = Instant::now() + SOON;
+    let mut heard = Heard::begin(server);
     loop {
-        let soon = Instant::now() + SOON;
         let next = if repair.suspects.is_empty() { due } else { due.min(soon) };
-        tokio::time::sleep_until(next).await;
-        let result = if next == due {
+        let deleted = tokio::select! {
+            biased;
+            () = tokio::time::sleep_until(next) => Vec::new(),
+            deleted = heard.deleted(server) => deleted,
+        };
+        let result = if !deleted.is_empty() {
+            repair.deleted(server, &deleted).await
+        } else if next == due {
             due += EVERY;
             repair.run(server).await
         } else {
             repair.addresses(server).await
         };
+        if deleted.is_empty() {
+            soon = Instant::now() + SOON;
+        }
         if let Err(error) = result {
             tracing::warn!(%error, "addresses and node ports of Services cannot be checked");
         }
