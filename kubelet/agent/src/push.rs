@@ -21,7 +21,10 @@ const MAX_PAUSE: Duration = Duration::from_secs(5);
 /// pod any more.
 pub(crate) async fn run(agent: Arc<Agent>, cell: Arc<PodCell>) {
     let mut versions = cell.versions();
-    let mut sent = as_json(&cell.pod().status.clone().unwrap_or_default());
+    let first = cell.pod();
+    let mut sent = as_json(&first.status.clone().unwrap_or_default());
+    // What the API has said, up to here.
+    let mut heard = revision(&first);
     let mut pause = MIN_PAUSE;
     let mut started = false;
     let first_seen = Instant::now();
@@ -34,10 +37,16 @@ pub(crate) async fn run(agent: Arc<Agent>, cell: Arc<PodCell>) {
             agent.metrics.pod_start.observe(first_seen.elapsed().as_secs_f64());
         }
         let wanted = as_json(&status);
+        let theirs = cell.pod();
+        if revision(&theirs) > heard {
+            heard = revision(&theirs);
+            doubt(&mut sent, &as_json(&theirs.status.clone().unwrap_or_default()));
+        }
         if let Some(patch) = patch(&sent, &wanted) {
             match send(&agent, &cell, patch).await {
-                Sent::Done => {
+                Sent::Done(revision) => {
                     sent = wanted;
+                    heard = heard.max(revision);
                     pause = MIN_PAUSE;
                     continue;
                 }
@@ -56,7 +65,8 @@ pub(crate) async fn run(agent: Arc<Agent>, cell: Arc<PodCell>) {
 }
 
 enum Sent {
-    Done,
+    /// With the pod's revision after it.
+    Done(Option<u64>),
     /// There is no such pod any more.
     Gone,
     Failed,
@@ -69,10 +79,10 @@ async fn send(agent: &Agent, cell: &PodCell, status: Value) -> Sent {
     let (parameters, patch) = (PatchParams::default(), Patch::Strategic(patch));
     let request = api.patch_status(&cell.place.name, &parameters, &patch);
     match tokio::time::timeout(limits::API_DEADLINE, request).await {
-        Ok(Ok(_)) => {
+        Ok(Ok(pod)) => {
             agent.metrics.status_pushes.inc();
             agent.metrics.status_push.observe(began.elapsed().as_secs_f64());
-            Sent::Done
+            Sent::Done(revision(&pod))
         }
         Ok(Err(kube::Error::Api(answer))) if answer.code == 404 => Sent::Gone,
         // Another pod has taken the name.
@@ -85,6 +95,24 @@ async fn send(agent: &Agent, cell: &PodCell, status: Value) -> Sent {
             debug!(pod = %cell.place.name, "the apiserver does not answer");
             Sent::Failed
         }
+    }
+}
+
+/// Which of two states of a pod is the newer one (KEP-5504); none where the API does not count.
+fn revision(pod: &Pod) -> Option<u64> {
+    pod.metadata.resource_version.as_ref()?.parse().ok()
+}
+
+/// Takes conditions as they are, where others have changed what was sent of them: a pod is not ready for
+/// those who had not heard of its node for a while, and nobody but the kubelet takes that back.
+fn doubt(sent: &mut Map<String, Value>, theirs: &Map<String, Value>) {
+    let theirs = entries(theirs.get("conditions"));
+    let is_changed = |ours: &Value| {
+        let their = theirs.iter().find(|their| their["type"] == ours["type"]);
+        their.is_none_or(|their| their["status"] != ours["status"])
+    };
+    if entries(sent.get("conditions")).iter().any(is_changed) {
+        sent.insert("conditions".to_owned(), Value::Array(theirs.to_vec()));
     }
 }
 
@@ -190,6 +218,32 @@ mod tests {
         let mut with_stranger = status.clone();
         with_stranger["conditions"].as_array_mut().unwrap().push(json!({"type": "x/y", "status": "True"}));
         assert_eq!(patch(&with_stranger, &status), None, "conditions of others are not ours to remove");
+    }
+
+    #[test]
+    fn what_others_have_changed_is_said_again() {
+        let wanted = map(
+            json!({"conditions": [{"type": "Ready", "status": "True"}, {"type": "A", "status": "True"}]}),
+        );
+        let mut sent = wanted.clone();
+        doubt(&mut sent, &wanted);
+        assert_eq!(patch(&sent, &wanted), None);
+        let stranger = json!({"type": "x/y", "status": "True"});
+        doubt(
+            &mut sent,
+            &map(json!({"conditions": [
+                {"type": "Ready", "status": "False", "reason": "r"}, {"type": "A", "status": "True"}, stranger,
+            ]})),
+        );
+        let again = json!({"conditions": [{"type": "Ready", "status": "True", "reason": null}]});
+        assert_eq!(patch(&sent, &wanted), Some(again));
+        // Times and words alone are no reason.
+        let mut sent = wanted.clone();
+        let other_words = json!({"conditions": [
+            {"type": "Ready", "status": "True", "message": "m"}, {"type": "A", "status": "True"},
+        ]});
+        doubt(&mut sent, &map(other_words));
+        assert_eq!(patch(&sent, &wanted), None);
     }
 
     #[test]
