@@ -88,7 +88,7 @@ const BACKENDS: usize = 6;
 pub const FIRST_PORT: u16 = 9_000;
 /// How often a layout takes over from another in each of the tests; every other time the process
 /// dies on the way.
-const SWITCHES: u32 = 10;
+const SWITCHES: u32 = 6;
 
 /// What clients have counted.
 #[derive(Default)]
