@@ -198,6 +198,7 @@ fn lease(agent: &Agent, node_uid: &str, renewed: MicroTime) -> Lease {
 /// same; returns when there is no Node to write to.
 async fn keep_status(agent: &Agent, port: u16) {
     let mut told: Option<(NodeStatus, Instant)> = None;
+    let mut asked = Instant::now();
     loop {
         let previous = told.as_ref().and_then(|(status, _)| status.conditions.clone()).unwrap_or_default();
         let status = look(agent, port, &previous).await;
@@ -205,7 +206,13 @@ async fn keep_status(agent: &Agent, port: u16) {
         let due = told.as_ref().is_none_or(|(before, at)| {
             without_heartbeats(before) != without_heartbeats(&status) || at.elapsed() >= limits::NODE_REPORT
         });
-        if due || is_doubted(agent, &status).await {
+        // A node that is not ready is looked at more often than the API need be asked.
+        let due = due
+            || asked.elapsed() >= limits::NODE_CHECK && {
+                asked = Instant::now();
+                is_doubted(agent, &status).await
+            };
+        if due {
             match write(agent, &status).await {
                 Ok(()) => told = Some((status, Instant::now())),
                 Err(kube::Error::Api(answer)) if answer.code == 404 => return,
