@@ -295,7 +295,28 @@ fn summary(line: &str) -> Option<Counts> {
 
 #[cfg(test)]
 mod tests {
-    use super::{chosen, summary};
+    use std::process::Command;
+
+    use super::{LINTING, chosen, summary};
+
+    /// What clippy is told is an agreement between its two programs: if that changed, nothing else would say
+    /// that no lint is looked for any more.
+    #[test]
+    fn a_lint_ends_the_build() {
+        let directory = tempfile::tempdir().unwrap();
+        let compile = |text: &str| {
+            let source = directory.path().join("lint.rs");
+            std::fs::write(&source, text).unwrap();
+            let [(_, driver), (arguments, denied)] = LINTING;
+            let mut command = Command::new(driver);
+            command.args(["rustc", "--crate-type=lib", "--emit=metadata", "--out-dir"]).arg(directory.path());
+            command.arg(&source).env(arguments, denied).output().unwrap()
+        };
+        assert!(compile("pub fn negated(a: bool) -> bool { !a }").status.success());
+        let refused = compile("pub fn same(a: bool) -> bool { a == true }");
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(!refused.status.success() && said.contains("bool_comparison"), "{said}");
+    }
 
     #[test]
     fn targets_are_taken_in_the_order_asked_for() {
