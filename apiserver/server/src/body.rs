@@ -451,12 +451,11 @@ fn yaml_reason(error: &serde_saphyr::Error) -> String {
         | Error::AliasReplayLimitExceeded { .. }
         | Error::AliasExpansionLimitExceeded { .. }
         | Error::AliasReplayStackDepthExceeded { .. } => EXCESSIVE_ALIASING.to_owned(),
-        Error::Budget { breach: BudgetBreach::Aliases { .. } | BudgetBreach::Anchors { .. }, .. } => {
-            EXCESSIVE_ALIASING.to_owned()
+        Error::Budget { breach, .. } => {
+            use BudgetBreach::{AliasAnchorRatio, Aliases, Anchors};
+            let aliases = matches!(breach, Aliases { .. } | Anchors { .. } | AliasAnchorRatio { .. });
+            if aliased || aliases { EXCESSIVE_ALIASING } else { "document is too large" }.to_owned()
         }
-        Error::Budget { breach: BudgetBreach::AliasAnchorRatio { .. }, .. } => EXCESSIVE_ALIASING.to_owned(),
-        Error::Budget { .. } if aliased => EXCESSIVE_ALIASING.to_owned(),
-        Error::Budget { .. } => "document is too large".to_owned(),
         Error::RecursiveReferencesRequireWeakTypes { location } => {
             at(location, "anchor value contains itself")
         }

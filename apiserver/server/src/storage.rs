@@ -151,12 +151,14 @@ async fn write(
         convert(&mut object);
     }
     encoding::complete_kind(resource, &mut object);
-    if may_forget && meta::is_deeper(&object, limits::NESTING) {
-        // Managed fields lie some levels deeper than the fields that they name.
-        meta::unset(&mut object, "managedFields");
-    }
     if meta::is_deeper(&object, limits::NESTING) {
-        return Err(ApiError::bad_request("exceeded max depth"));
+        if may_forget {
+            // Managed fields lie some levels deeper than the fields that they name.
+            meta::unset(&mut object, "managedFields");
+        }
+        if !may_forget || meta::is_deeper(&object, limits::NESTING) {
+            return Err(ApiError::bad_request("exceeded max depth"));
+        }
     }
     let (mut value, mut metadata) = encode(server, resource, &key, &object)?;
     if may_forget && value.len() > VALUE_BYTES && !object["metadata"]["managedFields"].is_null() {

@@ -39,6 +39,20 @@ fn gives(source: &str) -> Result<Cel, Fail> {
     evaluate(&node, &values(), PLENTY).0
 }
 
+/// Each of these expressions holds.
+fn all_hold(sources: &[&str]) {
+    for source in sources {
+        assert_eq!(gives(source), Ok(Cel::Bool(true)), "{source}");
+    }
+}
+
+/// Each of these expressions ends with its error.
+fn all_fail(cases: &[(&str, &str)]) {
+    for (source, error) in cases {
+        assert_eq!(gives(source), Err(Fail::Error((*error).to_owned())), "{source}");
+    }
+}
+
 fn fault(source: &str) -> String {
     match compile(source, &env()) {
         Err(error) => error,

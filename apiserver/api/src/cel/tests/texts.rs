@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn texts_are_searched_and_cut_by_characters() {
-    for source in [
+    all_hold(&[
         "'äöü'.charAt(1) == 'ö' && 'ab'.charAt(2) == ''",
         "'äöüä'.indexOf('ä', 1) == 3 && 'äb'.indexOf('b') == 1",
         "'abc'.indexOf('') == 0 && 'abc'.indexOf('', 9) == 3 && 'abc'.indexOf('a', 9) == -1",
@@ -18,19 +18,15 @@ fn texts_are_searched_and_cut_by_characters() {
         // A negative number is no limit.
         "'aaa'.replace('a', 'b', -1) == 'bbb' && 'aaa'.replace('a', 'b', 2) == 'bba' && 'aa'.replace('a', 'b', 0) == 'aa'",
         "['a', 'b'].join() == 'ab' && ['a', 'b'].join('--') == 'a--b' && [].join(',') == ''",
-    ] {
-        assert_eq!(gives(source), Ok(Cel::Bool(true)), "{source}");
-    }
-    for (source, error) in [
+    ]);
+    all_fail(&[
         ("'abc'.charAt(4)", "index out of range: 4"),
         ("'abc'.substring(-1)", "index out of range: -1"),
         ("'abc'.substring(2, 1)", "invalid substring range. start: 2, end: 1"),
         ("'abc'.substring(1, 4)", "index out of range: 4"),
         ("'abc'.indexOf('a', -1)", "index out of range: -1"),
         ("'abc'.lastIndexOf('a', -1)", "index out of range: -1"),
-    ] {
-        assert_eq!(gives(source), Err(Fail::Error(error.to_owned())), "{source}");
-    }
+    ]);
 }
 
 #[test]
@@ -94,24 +90,20 @@ fn formats_are_those_of_the_locale() {
 
 #[test]
 fn numbers_become_texts_as_in_go() {
-    for source in [
+    all_hold(&[
         "string(1.0) == '1' && string(0.5) == '0.5' && string(1e5) == '100000' && string(1e6) == '1e+06'",
         "string(0.0001) == '0.0001' && string(0.00001) == '1e-05' && string(-1.5e20) == '-1.5e+20'",
         "string(1.0 / 0.0) == '+Inf' && string(0.0 / 0.0) == 'NaN'",
-    ] {
-        assert_eq!(gives(source), Ok(Cel::Bool(true)), "{source}");
-    }
+    ]);
 }
 
 #[test]
 fn durations_are_exact_and_bounded() {
-    for source in [
+    all_hold(&[
         "duration('2400h0m0.000000001s') - duration('2400h') == duration('1ns')",
         "duration('-1.5h') == duration('-90m') && duration('1µs') == duration('1us') && duration('.5s') == duration('500ms')",
         "int(duration('9223372036s')) == 9223372036000000000 && duration(9223372036854775807) > duration('1h')",
-    ] {
-        assert_eq!(gives(source), Ok(Cel::Bool(true)), "{source}");
-    }
+    ]);
     for bad in ["", "1", "1e5s", "h", "1d", "infs", "2562048h", "1h 1m", "--1h"] {
         assert!(gives(&format!("duration(s + '{bad}') == duration('0')")).is_err());
         assert!(
@@ -123,15 +115,13 @@ fn durations_are_exact_and_bounded() {
 
 #[test]
 fn what_overflows_says_what_it_is() {
-    for (source, error) in [
+    all_fail(&[
         ("[9223372036854775807, i].sum() > 0", "integer overflow"),
         ("[1u, 18446744073709551615u].sum() > 0u", "unsigned integer overflow"),
         ("1u - 2u == 0u", "unsigned integer overflow"),
         ("timestamp('9999-12-31T23:59:59Z') + duration('1h') == timestamp(0)", "timestamp overflow"),
         ("duration('2562047h') + duration('2562047h') == duration('0')", "integer overflow"),
-    ] {
-        assert_eq!(gives(source), Err(Fail::Error(error.to_owned())), "{source}");
-    }
+    ]);
 }
 
 #[test]
@@ -141,7 +131,7 @@ fn lists_of_several_types_are_not_sorted() {
     for source in [format!("[{mixed}].sort().size() == 40"), format!("[{mixed}].sortBy(x, x).size() == 40")] {
         assert_eq!(gives(&source), Err(Fail::Error("list elements must have the same type".to_owned())));
     }
-    for (source, error) in [
+    all_fail(&[
         ("l.slice(-1, 1)", "cannot slice(-1, 1), negative indexes not supported"),
         ("l.slice(2, 1)", "cannot slice(2, 1), start index must be less than or equal to end index"),
         ("l.slice(0, 9)", "cannot slice(0, 9), list is length 3"),
@@ -150,24 +140,20 @@ fn lists_of_several_types_are_not_sorted() {
         ("l.filter(x, x > 5).min()", "min called on empty list"),
         ("l[dyn(1.5)]", "unsupported index value 1.5 in list"),
         ("l[dyn('a')]", "unsupported index type 'string' in list"),
-    ] {
-        assert_eq!(gives(source), Err(Fail::Error(error.to_owned())), "{source}");
-    }
+    ]);
     assert_eq!(gives("[[b'b'], [b'a']].sortBy(x, x[0])[0][0] == b'a'"), Ok(Cel::Bool(true)));
 }
 
 #[test]
 fn addresses_urls_and_quantities_are_read_as_in_go() {
-    for source in [
+    all_hold(&[
         "!isCIDR('10.0.0.0/08') && !isURL('https://a/%zz') && isURL('https://a/%20')",
         "!quantity('9223372036854775807').add(1).isInteger() && quantity('1k').isInteger() && !isQuantity(' 1')",
         "timestamp('2024-03-10T10:30:05.5Z').getHours('') == 10",
         "optional.of(1) == optional.of(1) && {'a': 1, 'a': 2}.a == 2",
         "{'a b': 1}.`a b` == 1 && has(m.`a`)",
-    ] {
-        assert_eq!(gives(source), Ok(Cel::Bool(true)), "{source}");
-    }
-    for (source, error) in [
+    ]);
+    all_fail(&[
         (
             "ip(s).family() == 4",
             "IP Address \"text\" parse error during conversion from string: ParseAddr(\"text\"): unable to parse IP",
@@ -180,9 +166,7 @@ fn addresses_urls_and_quantities_are_read_as_in_go() {
         ("timestamp(s) == timestamp(0)", "invalid RFC 3339 timestamp \"text\""),
         ("timestamp(253402300799 + i) == timestamp(0)", "timestamp overflow"),
         ("duration(s) == duration('0')", "type conversion error from 'string' to 'google.protobuf.Duration'"),
-    ] {
-        assert_eq!(gives(source), Err(Fail::Error(error.to_owned())), "{source}");
-    }
+    ]);
     for (source, wanted) in [
         ("timestamp(253402300800) == timestamp(0)", "1:11: invalid timestamp argument"),
         ("timestamp('2024-01-01 00:00:00Z') == timestamp(0)", "1:11: invalid timestamp argument"),
