@@ -49,8 +49,10 @@ pub const SNAPSHOT_AGE: Duration = Duration::from_secs(75);
 pub const RESUMED_REVISIONS: [i64; 3] = [5_000, 1_000, 100];
 /// Pages of the first read of the store.
 pub const LOAD_PAGE: usize = 5000;
-/// Pages of more objects are read by two threads.
+/// So many objects at once, or more, are read and put in order by two threads.
 pub const LOAD_ALONE: usize = 1000;
+/// So many of them a thread takes at a time.
+pub const LOAD_PART: usize = 250;
 /// A list is sent in pieces of about this many bytes.
 pub const LIST_PIECE: usize = 64 * 1024;
 /// So many objects a webhook converts at one time where selectors ask for it.

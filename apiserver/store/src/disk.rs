@@ -38,6 +38,9 @@ pub trait Disk: Send + Sync + 'static {
     /// The whole content of a file.
     fn read(&self, name: &str) -> io::Result<Vec<u8>>;
 
+    /// At most `length` bytes of a file from an offset on; fewer only where it ends.
+    fn read_part(&self, name: &str, offset: u64, length: usize) -> io::Result<Vec<u8>>;
+
     /// Names of all files, sorted.
     fn list(&self) -> io::Result<Vec<String>>;
 

@@ -4,6 +4,7 @@
 //! after each group, which reads and catching-up watches work on without any lock. The layout on
 //! disk is drawn in `docs/store.md`.
 
+mod ahead;
 mod backup;
 mod checkpoint;
 mod commit;

@@ -232,10 +232,9 @@ impl Store for Etcd {
         if range.revision > revision {
             return Err(StoreError::Future { asked: range.revision, current: revision });
         }
-        let count = u64::try_from(response.count()).unwrap_or(0);
         let kvs = response.kvs().iter().map(|kv| self.key_value(kv)).collect::<Result<Vec<_>, _>>()?;
         let revision = if range.revision == 0 { revision } else { range.revision };
-        Ok(Page { remaining: count.saturating_sub(kvs.len() as u64), kvs, revision })
+        Ok(Page { more: response.more(), kvs, revision })
     }
 
     async fn write(&self, write: Write) -> Result<Written, StoreError> {

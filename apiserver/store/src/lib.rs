@@ -48,8 +48,8 @@ pub struct Page {
     pub kvs: Vec<KeyValue>,
     /// The revision that the range was read at.
     pub revision: Revision,
-    /// Further keys that the limit cut off.
-    pub remaining: u64,
+    /// Whether the limit cut off further keys. How many is not said: to count them costs more than the page.
+    pub more: bool,
 }
 
 /// A range to read.

@@ -99,7 +99,7 @@ fn run(log: &str, command: Command) -> Result<ExitCode> {
     rustls::crypto::ring::default_provider()
         .install_default()
         .map_err(|_| anyhow::anyhow!("the TLS provider was set twice"))?;
-    userspace_dataplane::without_fast_bins();
+    userspace_dataplane::prefer_throughput();
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     if matches!(command, Command::Proxy(_)) {
         // One task does the work, and another may wait for the kernel meanwhile: that is as much on

@@ -112,7 +112,7 @@ async fn verify_etcd(args: &crate::args::EtcdArgs) -> Result<Report> {
             }
         }
         match page.kvs.last() {
-            Some(last) if page.remaining > 0 => range.after.clone_from(&last.key),
+            Some(last) if page.more => range.after.clone_from(&last.key),
             _ => return Ok(report),
         }
     }

@@ -176,6 +176,11 @@ impl Entry {
         self.values.get(place + 1, &self.stored)
     }
 
+    /// The bytes of [`Entry::field`].
+    pub fn field_bytes(&self, place: usize) -> &[u8] {
+        self.values.bytes(place + 1, &self.stored)
+    }
+
     /// The object with its resource version, JSON.
     pub fn object(&self) -> Bytes {
         self.object_at(self.revision)

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use apiserver_api::registry::{Registry, Resource};
@@ -121,7 +122,7 @@ impl Caches {
         cache: &Cache,
         revision: Revision,
     ) -> Result<(Objects, Revision), StoreError> {
-        let mut entries = Vec::new();
+        let mut entries = State::new();
         let prefix = cache.prefix.clone();
         let mut range = Range { prefix, revision, limit: limits::LOAD_PAGE, ..Range::default() };
         loop {
@@ -132,8 +133,8 @@ impl Caches {
             }
             range.revision = page.revision;
             match page.kvs.last() {
-                Some(last) if page.remaining > 0 => range.after.clone_from(&last.key),
-                _ => return Ok((packed(entries), page.revision)),
+                Some(last) if page.more => range.after.clone_from(&last.key),
+                _ => return Ok((packed(&entries), page.revision)),
             }
         }
     }
@@ -259,18 +260,24 @@ impl Caches {
         let (revision, until) = self.beginning().await?;
         let mut range =
             Range { prefix: ROOT.to_owned(), limit: limits::LOAD_PAGE, revision, ..Range::default() };
-        loop {
-            let page = self.store.list(range.clone()).await?;
+        let mut listed = Some(self.store.list(range.clone()).await?);
+        while let Some(page) = listed.take() {
             range.revision = page.revision;
-            let next = page.kvs.last().filter(|_| page.remaining > 0).map(|last| last.key.clone());
+            // The next one is listed while this one is read.
+            let next = page.kvs.last().filter(|_| page.more).map(|last| {
+                range.after.clone_from(&last.key);
+                let (store, range) = (Arc::clone(&self.store), range.clone());
+                tokio::spawn(async move { store.list(range).await })
+            });
             self.load_page(page.kvs, &mut states).await?;
-            let Some(next) = next else { break };
-            range.after = next;
+            if let Some(next) = next {
+                listed = Some(next.await.map_err(cut_short)??);
+            }
         }
         for (prefix, caches) in &self.by_prefix {
             let mut loaded = states.remove(prefix.as_str()).unwrap_or_default().into_iter();
             for cache in caches.iter().filter(|cache| !cache.is_lazy()) {
-                cache.reset(packed(loaded.next().unwrap_or_default()), range.revision);
+                cache.reset(&loaded.next().unwrap_or_default(), range.revision);
             }
         }
         // What was kept of these may be as old as what made this necessary, and one that somebody began to
@@ -284,41 +291,52 @@ impl Caches {
         Ok((range.revision, until))
     }
 
-    /// Reads a page; of a large one half on another thread, since a start waits for nothing else.
+    /// Reads a page; two threads share a large one, since a start waits for nothing else.
     async fn load_page<'a>(
         &'a self,
-        mut kvs: Vec<KeyValue>,
+        kvs: Vec<KeyValue>,
         states: &mut BTreeMap<&'a str, Vec<State>>,
     ) -> Result<(), StoreError> {
-        let here = if kvs.len() < limits::LOAD_ALONE { kvs.len() } else { kvs.len() / 2 };
-        let rest: Vec<(KeyValue, Vec<Arc<Cache>>)> = kvs
-            .drain(here..)
-            .filter_map(|kv| self.owners(&kv.key).map(|(_, caches)| (kv, caches.clone())))
-            .collect();
-        let nothing = rest.is_empty();
-        let read_all = move || -> Vec<(String, Vec<Option<Arc<Entry>>>)> {
-            let read = |(kv, caches): (KeyValue, Vec<Arc<Cache>>)| {
-                let entries = read_each(&caches, &kv);
-                (kv.key, entries)
-            };
-            rest.into_iter().map(read).collect()
-        };
-        let there = (!nothing).then(|| tokio::task::spawn_blocking(read_all));
-        for kv in &kvs {
-            let Some((prefix, caches)) = self.owners(&kv.key) else { continue };
-            add(states, prefix, read_each(caches, kv));
+        let (prefixes, unread) = self.sorted(kvs);
+        let unread = Arc::new(unread);
+        let there = (unread.objects.len() >= limits::LOAD_ALONE).then(|| {
+            let unread = Arc::clone(&unread);
+            tokio::task::spawn_blocking(move || unread.read())
+        });
+        let mut parts = unread.read();
+        if let Some(there) = there {
+            parts.extend(there.await.map_err(cut_short)?);
         }
-        let Some(there) = there else { return Ok(()) };
-        let read = there.await.map_err(|error| StoreError::Unavailable {
-            attempted: "read the stored objects".to_owned(),
-            cause: Some(Box::new(error)),
-        })?;
-        for (key, entries) in read {
-            if let Some((prefix, _)) = self.owners(&key) {
-                add(states, prefix, entries);
+        parts.sort_unstable_by_key(|(first, _)| *first);
+        for (first, entries) in parts {
+            for ((_, owner), entries) in unread.objects[first..].iter().zip(entries) {
+                add(states, prefixes[*owner], entries);
             }
         }
         Ok(())
+    }
+
+    /// The objects of a page with the caches that they belong to, and the prefixes of these. What belongs to
+    /// none is left out.
+    fn sorted(&self, kvs: Vec<KeyValue>) -> (Vec<&str>, Unread) {
+        let (mut prefixes, mut unread) = (Vec::new(), Unread::default());
+        let (mut place, mut owner) = (String::new(), None);
+        for kv in kvs {
+            // Those of one place have the same owners, and lie together.
+            let here = kv.key.rfind('/').map_or("", |slash| &kv.key[..=slash]);
+            if place != here {
+                here.clone_into(&mut place);
+                owner = self.owners(here).map(|(prefix, caches)| {
+                    if prefixes.last() != Some(&prefix) {
+                        prefixes.push(prefix);
+                        unread.owners.push(caches.clone());
+                    }
+                    prefixes.len() - 1
+                });
+            }
+            unread.objects.extend(owner.map(|owner| (kv, owner)));
+        }
+        (prefixes, unread)
     }
 
     /// The caches that keep the objects of a key.
@@ -413,6 +431,36 @@ impl Caches {
 fn path(cache: &Cache) -> (&str, &str, &str) {
     let resource = &cache.resource;
     (&resource.plural, &resource.group, &resource.version)
+}
+
+/// The objects of a page that threads read, part by part.
+#[derive(Default)]
+struct Unread {
+    owners: Vec<Vec<Arc<Cache>>>,
+    /// Each with the place of its owners.
+    objects: Vec<(KeyValue, usize)>,
+    /// The first that nobody has begun with.
+    next: AtomicUsize,
+}
+
+/// Objects in each of their caches, and the place of the first of them in the page.
+type Part = (usize, Vec<Vec<Option<Arc<Entry>>>>);
+
+impl Unread {
+    /// Reads parts until none is left.
+    fn read(&self) -> Vec<Part> {
+        let mut parts = Vec::new();
+        loop {
+            let first = self.next.fetch_add(limits::LOAD_PART, Ordering::Relaxed);
+            let Some(rest) = self.objects.get(first..).filter(|rest| !rest.is_empty()) else { return parts };
+            let read = |(kv, owner): &(KeyValue, usize)| read_each(&self.owners[*owner], kv);
+            parts.push((first, rest.iter().take(limits::LOAD_PART).map(read).collect()));
+        }
+    }
+}
+
+fn cut_short(error: tokio::task::JoinError) -> StoreError {
+    StoreError::Unavailable { attempted: "read the stored objects".to_owned(), cause: Some(Box::new(error)) }
 }
 
 /// The object of a key in each of the caches that follow the store from the first load on; `None` where

@@ -4,6 +4,7 @@
 
 use std::borrow::Borrow;
 use std::cmp::Ordering;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -23,20 +24,20 @@ struct Slot {
 /// What slots are ordered by.
 trait Order {
     /// Value and key.
-    fn order(&self) -> (&str, &str);
+    fn order(&self) -> (&[u8], &str);
 }
 
 impl Order for Slot {
-    fn order(&self) -> (&str, &str) {
-        (self.entry.field(self.place), &self.entry.key)
+    fn order(&self) -> (&[u8], &str) {
+        (self.entry.field_bytes(self.place), &self.entry.key)
     }
 }
 
 struct Probe<'a>(&'a str, &'a str);
 
 impl Order for Probe<'_> {
-    fn order(&self) -> (&str, &str) {
-        (self.0, self.1)
+    fn order(&self) -> (&[u8], &str) {
+        (self.0.as_bytes(), self.1)
     }
 }
 
@@ -87,13 +88,20 @@ impl Ord for Slot {
 }
 
 impl Index {
-    /// The index of a whole state by that field, in full nodes: see [`super::packed`].
+    /// The index of a whole state, which comes in the order of keys, by that field, in full nodes: see
+    /// [`super::packed`].
     pub(super) fn of<'a>(place: usize, entries: impl Iterator<Item = &'a Arc<Entry>>) -> Self {
-        let mut slots: Vec<Slot> = entries.map(|entry| Slot { entry: Arc::clone(entry), place }).collect();
-        slots.sort();
+        // Values lie in as many texts as there are objects: to hash each looks at it once, where to compare
+        // them would look at all of them again and again.
+        let mut by_value: HashMap<&[u8], Vec<&Arc<Entry>>> = HashMap::new();
+        for entry in entries {
+            by_value.entry(entry.field_bytes(place)).or_default().push(entry);
+        }
+        let by_value: BTreeMap<&[u8], Vec<&Arc<Entry>>> = by_value.into_iter().collect();
+        let slots = || by_value.values().flatten().map(|entry| Slot { entry: Arc::clone(entry), place });
         let mut index = Self::default();
         for first in [0, 1] {
-            index.0.extend(slots.iter().skip(first).step_by(2).cloned());
+            index.0.extend(slots().skip(first).step_by(2));
         }
         index
     }
@@ -102,7 +110,7 @@ impl Index {
     pub(super) fn change(&mut self, place: usize, old: Option<&Arc<Entry>>, new: Option<&Arc<Entry>>) {
         let slot = |entry: &Arc<Entry>| Slot { entry: Arc::clone(entry), place };
         if let Some(old) = old
-            && new.is_none_or(|new| new.field(place) != old.field(place))
+            && new.is_none_or(|new| new.field_bytes(place) != old.field_bytes(place))
         {
             self.0.remove(&slot(old));
         }
@@ -116,7 +124,7 @@ impl Index {
         let probe = Probe(value, start);
         let from: Bound<&dyn Order> = Bound::Included(&probe);
         let range = self.0.range::<_, dyn Order + '_>((from, Bound::Unbounded));
-        range.take_while(move |slot| slot.order().0 == value).map(|slot| &slot.entry)
+        range.take_while(move |slot| slot.order().0 == value.as_bytes()).map(|slot| &slot.entry)
     }
 
     /// How many objects it holds.
@@ -150,7 +158,7 @@ mod tests {
         assert_eq!(keys(&index, "n1", "ns/a\0"), ["ns/b"]);
         assert_eq!(keys(&index, "", ""), ["ns/c"]);
         assert!(keys(&index, "n", "").is_empty());
-        let whole = Index::of(0, [&c, &a, &b].into_iter());
+        let whole = Index::of(0, [&a, &b, &c].into_iter());
         assert_eq!((keys(&whole, "n1", ""), whole.len()), (keys(&index, "n1", ""), 3));
         let before = index.clone();
         index.change(0, Some(&c), Some(&entry("ns/c", "n2")));

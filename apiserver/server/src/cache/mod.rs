@@ -265,9 +265,9 @@ impl Cache {
         !matches!(lock(&self.inner).phase, Phase::Idle | Phase::Gone)
     }
 
-    /// A whole state by the field that the kind is indexed by.
-    fn index(&self, objects: &Objects) -> Index {
-        self.indexed.map_or_else(Index::default, |place| Index::of(place, objects.values()))
+    /// A whole state by the field that the kind is indexed by; it comes in the order of keys.
+    fn index<'a>(&self, entries: impl Iterator<Item = &'a Arc<Entry>>) -> Index {
+        self.indexed.map_or_else(Index::default, |place| Index::of(place, entries))
     }
 
     /// The oldest revision that a watch can begin after.
@@ -317,7 +317,7 @@ impl Cache {
         self.counts.initial.add(objects.len() as u64);
         inner.low = newest;
         inner.history.clear();
-        let index = self.index(&objects);
+        let index = self.index(objects.values());
         self.current.store(Arc::new(Snapshot { objects, index, revision: newest }));
         true
     }
@@ -481,8 +481,17 @@ impl Cache {
         lock(&self.inner).watchers.remove(id, trigger);
     }
 
-    /// Starts from a whole state; watchers of the state before are closed.
-    fn reset(&self, objects: Objects, revision: Revision) {
+    /// Starts from a whole state, in the order of keys; watchers of the state before are closed.
+    fn reset(&self, entries: &[Arc<Entry>], revision: Revision) {
+        let (objects, index) = if self.indexed.is_some() && entries.len() >= limits::LOAD_ALONE {
+            // A start waits for this.
+            std::thread::scope(|scope| {
+                let index = scope.spawn(|| self.index(entries.iter()));
+                (packed(entries), index.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            })
+        } else {
+            (packed(entries), self.index(entries.iter()))
+        };
         self.counts.loads.add(1);
         self.counts.initial.add(objects.len() as u64);
         let mut inner = lock(&self.inner);
@@ -498,7 +507,6 @@ impl Cache {
         for (key, entry) in &objects {
             self.tell(before.objects.get(&**key).map(|old| &**old), Some(entry));
         }
-        let index = self.index(&objects);
         self.current.store(Arc::new(Snapshot { objects, index, revision }));
     }
 
@@ -560,7 +568,7 @@ impl Inner {
 /// Objects that come in the order of their keys, in a tree whose nodes are full. One that is filled in
 /// that order splits its last node again and again and leaves halves behind; here every second key makes
 /// the halves, and those between fill them.
-fn packed(entries: Vec<Arc<Entry>>) -> Objects {
+fn packed(entries: &[Arc<Entry>]) -> Objects {
     let mut objects = Objects::new();
     for first in [0, 1] {
         for entry in entries.iter().skip(first).step_by(2) {

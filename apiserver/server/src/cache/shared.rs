@@ -78,16 +78,20 @@ impl Values {
     /// A value of the object with that text; empty where there is none. Only the value is looked at to see
     /// that it is text: of a whole object that would take longer than all else, and selectors ask often.
     pub fn get<'a>(&'a self, place: usize, text: &'a [u8]) -> &'a str {
-        let Some(place) = self.places.get(place) else { return "" };
+        std::str::from_utf8(self.bytes(place, text)).unwrap_or_default()
+    }
+
+    /// The same for who only compares: texts have the order of their bytes.
+    pub fn bytes<'a>(&'a self, place: usize, text: &'a [u8]) -> &'a [u8] {
+        let Some(place) = self.places.get(place) else { return &[] };
         match place.length() {
-            Place::OTHER => {
-                self.others.as_ref().and_then(|others| others.get(place.at())).map_or("", |text| text)
-            }
-            Place::ZERO => ZEROS.get(place.at()).copied().unwrap_or_default(),
-            length => {
-                let value = text.get(place.at()..place.at() + length as usize).unwrap_or_default();
-                std::str::from_utf8(value).unwrap_or_default()
-            }
+            Place::OTHER => self
+                .others
+                .as_ref()
+                .and_then(|others| others.get(place.at()))
+                .map_or(&[], |text| text.as_bytes()),
+            Place::ZERO => ZEROS.get(place.at()).map_or(&[], |text| text.as_bytes()),
+            length => text.get(place.at()..place.at() + length as usize).unwrap_or_default(),
         }
     }
 }

@@ -192,7 +192,7 @@ async fn delete_objects(server: &Arc<Server>, definition: &Value) -> Result<usiz
             left += usize::from(waits?);
         }
         match page.kvs.last() {
-            Some(last) if page.remaining > 0 => range.after.clone_from(&last.key),
+            Some(last) if page.more => range.after.clone_from(&last.key),
             _ => return Ok(left),
         }
     }

@@ -61,6 +61,14 @@ impl Disk for RealDisk {
         fs::read(self.path(name))
     }
 
+    fn read_part(&self, name: &str, offset: u64, length: usize) -> io::Result<Vec<u8>> {
+        let mut file = File::open(self.path(name))?;
+        file.seek(io::SeekFrom::Start(offset))?;
+        let mut bytes = Vec::with_capacity(length);
+        file.take(length as u64).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+
     fn list(&self) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in fs::read_dir(&self.directory)? {

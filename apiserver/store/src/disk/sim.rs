@@ -390,6 +390,14 @@ impl Disk for SimDisk {
         Ok(bytes)
     }
 
+    fn read_part(&self, name: &str, offset: u64, length: usize) -> io::Result<Vec<u8>> {
+        let mut bytes = self.read(name)?;
+        let start = usize::try_from(offset).map_err(|_| ErrorKind::FileTooLarge)?.min(bytes.len());
+        bytes.drain(..start);
+        bytes.truncate(length);
+        Ok(bytes)
+    }
+
     fn list(&self) -> io::Result<Vec<String>> {
         let state = self.state();
         state.alive()?;

@@ -57,7 +57,7 @@ impl Snapshot {
     pub(super) fn inspect(path: &Path) -> Result<Result<Self, usize>, StoreError> {
         let bytes = std::fs::read(path)
             .map_err(|error| unreadable(path, "the file cannot be read".to_owned(), Some(error)))?;
-        Ok(checkpoint::read(&bytes).map(|index| Self { index }))
+        Ok(checkpoint::read(bytes).map(|index| Self { index }))
     }
 
     /// Revision of the state in it.

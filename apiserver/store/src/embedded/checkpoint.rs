@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::ahead::Room;
 use super::index::Index;
 use super::record::{push_length, read_revision, read_u32, read_u64};
 use crate::disk::{Disk, DiskFile};
@@ -149,19 +150,88 @@ impl Chunks {
     }
 }
 
+/// A checkpoint is read in parts of so many bytes.
+const PART: usize = 4 << 20;
+
+/// The bytes of a checkpoint, part after part, up to one that is not full.
+pub(super) fn parts(disk: &dyn Disk, name: &str) -> impl Iterator<Item = io::Result<Vec<u8>>> + Send {
+    let mut offset = Some(0);
+    std::iter::from_fn(move || {
+        let part = disk.read_part(name, offset?, PART);
+        let full = part.as_ref().is_ok_and(|part| part.len() == PART);
+        offset = offset.filter(|_| full).map(|at| at + PART as u64);
+        Some(part)
+    })
+}
+
 /// The state in the bytes of a checkpoint, or where they are damaged (an offset).
-pub(super) fn read(bytes: &[u8]) -> Result<Index, usize> {
-    let revision = read_header(bytes).ok_or(0usize)?;
-    let mut index = Index::at_checkpoint(revision);
-    let (mut at, mut count) = (HEADER, 0u64);
-    loop {
-        let payload = read_chunk(bytes, at).ok_or(at)?;
-        if payload.len() == 8 {
-            return if read_u64(payload, 0) == Some(count) { Ok(index) } else { Err(at) };
+pub(super) fn read(bytes: Vec<u8>) -> Result<Index, usize> {
+    let mut reader = Reader::default();
+    reader.add(bytes)?;
+    reader.finish().map(|(index, _)| index)
+}
+
+/// Reads a checkpoint whose bytes come in parts. Errors are where it is damaged (an offset).
+#[derive(Default)]
+pub(super) struct Reader {
+    index: Option<Index>,
+    /// Entries so far.
+    count: u64,
+    /// Whether the chunk that ends it was there.
+    ended: bool,
+    /// Bytes from `at` on that make no whole chunk yet.
+    rest: Vec<u8>,
+    /// Where they are in the file.
+    at: usize,
+    room: Room,
+}
+
+impl Reader {
+    /// Takes the next bytes.
+    pub(super) fn add(&mut self, part: Vec<u8>) -> Result<(), usize> {
+        if self.rest.is_empty() {
+            self.rest = part;
+        } else {
+            self.rest.extend_from_slice(&part);
         }
-        count += read_entries(&mut index, payload).ok_or(at)?;
-        at += CHUNK_HEADER + payload.len();
+        let bytes = std::mem::take(&mut self.rest);
+        let mut done = 0;
+        if self.index.is_none() && bytes.len() >= HEADER {
+            self.index = Some(Index::at_checkpoint(read_header(&bytes).ok_or(0usize)?));
+            done = HEADER;
+        }
+        while let Some(index) = &mut self.index
+            && let Some(length) = whole_chunk(&bytes[done..])
+        {
+            let place = self.at + done;
+            let payload = read_chunk(&bytes, done).filter(|_| !self.ended).ok_or(place)?;
+            if payload.len() == 8 {
+                self.ended = read_u64(payload, 0) == Some(self.count);
+                if !self.ended {
+                    return Err(place);
+                }
+            } else {
+                self.count += read_entries(index, payload, &mut self.room).ok_or(place)?;
+            }
+            done += length;
+        }
+        self.at += done;
+        self.rest = bytes;
+        self.rest.drain(..done);
+        Ok(())
     }
+
+    /// After the last bytes: the state, and how many bytes it took.
+    pub(super) fn finish(self) -> Result<(Index, u64), usize> {
+        let index = self.index.ok_or(0usize)?;
+        if self.ended && self.rest.is_empty() { Ok((index, self.at as u64)) } else { Err(self.at) }
+    }
+}
+
+/// Bytes of the chunk that these begin with, if they hold all of it.
+fn whole_chunk(bytes: &[u8]) -> Option<usize> {
+    let length = (read_u32(bytes, 0)? as usize).checked_add(CHUNK_HEADER)?;
+    (bytes.len() >= length).then_some(length)
 }
 
 fn read_header(bytes: &[u8]) -> Option<Revision> {
@@ -177,7 +247,7 @@ fn read_chunk(bytes: &[u8], at: usize) -> Option<&[u8]> {
     (crc32fast::hash(payload) == read_u32(bytes, at + 4)?).then_some(payload)
 }
 
-fn read_entries(index: &mut Index, payload: &[u8]) -> Option<u64> {
+fn read_entries(index: &mut Index, payload: &[u8], room: &mut Room) -> Option<u64> {
     let (mut at, mut count) = (0, 0);
     while at < payload.len() {
         let versions = (read_revision(payload, at)?, read_revision(payload, at + 8)?);
@@ -188,10 +258,54 @@ fn read_entries(index: &mut Index, payload: &[u8]) -> Option<u64> {
         let value_start = key_start.checked_add(key_length)?;
         let end = value_start.checked_add(value_length)?;
         let key = std::str::from_utf8(payload.get(key_start..value_start)?).ok()?;
+        room.take(value_length);
         let value = Bytes::copy_from_slice(payload.get(value_start..end)?);
         index.restore(Arc::from(key), value, versions, ttl_seconds);
         at = end;
         count += 1;
     }
     Some(count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::SimDisk;
+
+    fn in_parts(bytes: &[u8], size: usize) -> Result<(Index, u64), usize> {
+        let mut reader = Reader::default();
+        for part in bytes.chunks(size) {
+            reader.add(part.to_vec())?;
+        }
+        reader.finish()
+    }
+
+    #[test]
+    fn parts_of_any_size_make_the_same_and_damage_is_at_the_same_place() {
+        let mut index = Index::new();
+        for i in 0..40_usize {
+            index.put(&format!("/k/{i:02}"), vec![b'v'; 60_000 + i].into(), 0);
+        }
+        let disk = SimDisk::new(1);
+        let taken = write_state(&disk, "c", index.revision, &mut index.at_present()).unwrap();
+        let whole: Vec<u8> = parts(&disk, "c").flat_map(Result::unwrap).collect();
+        assert_eq!(whole.len() as u64, taken.bytes);
+        // Several chunks, and a part that ends in the middle of a header.
+        for size in [1_000, 1 << 20, CHUNK + 40_003, PART] {
+            let (read, bytes) = in_parts(&whole, size).unwrap();
+            assert_eq!((read.live, read.revision, bytes), (40, index.revision, taken.bytes), "{size}");
+            assert!(read.at_present().eq(index.at_present()), "{size}");
+        }
+        let mut flipped = whole.clone();
+        flipped[CHUNK + CHUNK / 2] ^= 1;
+        let damage = read(flipped.clone()).err();
+        assert!(damage.is_some_and(|at| at > CHUNK));
+        assert_eq!(in_parts(&flipped, 1_000).err(), damage);
+        for end in [0, 5, HEADER, HEADER + 5, whole.len() - 1] {
+            assert!(in_parts(&whole[..end], 1_000).is_err(), "{end}");
+        }
+        // What follows the end was not written by anything that wrote the rest.
+        let followed = [&whole[..], b"xx"].concat();
+        assert_eq!(read(followed).err(), Some(whole.len()));
+    }
 }

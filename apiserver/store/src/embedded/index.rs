@@ -129,17 +129,20 @@ impl Index {
     /// splits the last node again and again and leaves halves behind. Every second one makes the halves
     /// anew, and those between fill them.
     pub(super) fn pack(&mut self) {
-        fn packed<K: Ord + Clone, V: Clone>(tree: &OrdMap<K, V>) -> OrdMap<K, V> {
+        fn pack<K: Ord + Clone, V: Clone>(tree: &mut OrdMap<K, V>) {
             let mut packed = OrdMap::new();
             for first in [0, 1] {
                 for (key, value) in tree.iter().skip(first).step_by(2) {
                     packed.insert(key.clone(), value.clone());
                 }
             }
-            packed
+            *tree = packed;
         }
-        self.keys = packed(&self.keys);
-        self.history = packed(&self.history);
+        let (keys, history) = (&mut self.keys, &mut self.history);
+        std::thread::scope(|scope| {
+            scope.spawn(|| pack(history));
+            pack(keys);
+        });
     }
 
     /// Number of changes that the history holds.
@@ -276,7 +279,7 @@ impl Index {
     pub(super) fn list<'a>(&'a self, range: &'a Range) -> Result<ListState<'a>, StoreError> {
         let revision = self.readable(range.revision)?;
         let after = if range.after > range.prefix { Some(range.after.as_str()) } else { None };
-        let page = Page { kvs: Vec::new(), revision, remaining: 0 };
+        let page = Page { kvs: Vec::new(), revision, more: false };
         Ok(ListState { index: self, range, after, page })
     }
 
@@ -412,7 +415,8 @@ impl ListState<'_> {
             if page.kvs.len() < limit {
                 page.kvs.extend(index.version(newest, page.revision));
             } else if index.exists(newest, page.revision) {
-                page.remaining += 1;
+                page.more = true;
+                return false;
             }
             looked_at += 1;
             if looked_at == keys {

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::ahead::{Room, ahead};
 use super::index::Index;
 use super::log::{self, Log, SEGMENT_HEADER, Segment};
 use super::record::{self, Body, Decoded, Record};
@@ -105,6 +106,7 @@ pub(super) fn read(disk: &dyn Disk) -> Result<Found, StoreError> {
         left: 0,
         group_start: 0,
         whole: 0..0,
+        room: Room::default(),
     };
     let sequences: Vec<u64> = names.iter().filter_map(|name| log::sequence_of(name)).collect();
     let (complete, tail) = replay_segments(disk, &sequences, &mut replay)?;
@@ -172,12 +174,17 @@ fn read_checkpoint(
     revisions.sort_unstable();
     let Some(newest) = revisions.pop() else { return Ok((Index::new(), 0, Vec::new())) };
     let name = checkpoint::name(newest);
-    let bytes =
-        disk.read(&name).map_err(|error| broken(place, format!("cannot read {name}"), Some(error)))?;
-    let index = checkpoint::read(&bytes)
-        .map_err(|offset| broken(place, format!("{name} is damaged at byte {offset}"), None))?;
+    let unread = |error| broken(place, format!("cannot read {name}"), Some(error));
+    let damaged = |offset| broken(place, format!("{name} is damaged at byte {offset}"), None);
+    let (index, bytes) = std::thread::scope(|scope| {
+        let mut reader = checkpoint::Reader::default();
+        for part in ahead(scope, disk.blocks(), checkpoint::parts(disk, &name)).map_err(unread)? {
+            reader.add(part.map_err(unread)?).map_err(damaged)?;
+        }
+        reader.finish().map_err(damaged)
+    })?;
     let stale = revisions.into_iter().map(checkpoint::name).collect();
-    Ok((index, bytes.len() as u64, stale))
+    Ok((index, bytes, stale))
 }
 
 fn replay_segments(
@@ -185,10 +192,24 @@ fn replay_segments(
     sequences: &[u64],
     replay: &mut Replay<'_>,
 ) -> Result<(VecDeque<Segment>, Option<Tail>), StoreError> {
+    let failed = |error| broken(replay.place, "cannot start a thread that reads the log", Some(error));
+    let contents = sequences.iter().map(|sequence| disk.read(&log::name(*sequence)));
+    std::thread::scope(|scope| {
+        let contents = ahead(scope, disk.blocks(), contents).map_err(failed)?;
+        replay_contents(contents, sequences, replay)
+    })
+}
+
+fn replay_contents(
+    mut contents: impl Iterator<Item = io::Result<Vec<u8>>>,
+    sequences: &[u64],
+    replay: &mut Replay<'_>,
+) -> Result<(VecDeque<Segment>, Option<Tail>), StoreError> {
     let place = replay.place;
-    let read = |sequence: u64| {
+    let mut read = |sequence: u64| {
+        let content = contents.next().unwrap_or_else(|| Err(ErrorKind::UnexpectedEof.into()));
         let name = log::name(sequence);
-        disk.read(&name).map_err(|error| broken(place, format!("cannot read {name}"), Some(error)))
+        content.map_err(|error| broken(place, format!("cannot read {name}"), Some(error)))
     };
     let (mut complete, mut tail) = (VecDeque::new(), None);
     let mut expected = 1;
@@ -264,6 +285,7 @@ struct Replay<'a> {
     group_start: usize,
     /// Where the last whole group of the segment is.
     whole: std::ops::Range<usize>,
+    room: Room,
 }
 
 impl Replay<'_> {
@@ -383,6 +405,7 @@ impl Replay<'_> {
                 Err(self.damaged(name, why))
             }
             Body::Put { key, value, ttl_seconds, .. } => {
+                self.room.take(value.len());
                 self.index.put(key, Bytes::copy_from_slice(value), ttl_seconds);
                 Ok(())
             }

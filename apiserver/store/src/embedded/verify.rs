@@ -182,7 +182,7 @@ fn inspect_checkpoints(disk: &RealDisk, names: &[String], report: &mut Report) -
             continue;
         }
         report.checkpoint = revision;
-        match disk.read(name).map(|bytes| (bytes.len(), checkpoint::read(&bytes))) {
+        match disk.read(name).map(|bytes| (bytes.len(), checkpoint::read(bytes))) {
             Ok((bytes, Ok(index))) => {
                 report.bytes += bytes as u64;
                 if index.revision != revision {

@@ -107,7 +107,7 @@ impl Model {
     }
 
     /// Keys of a page and how many remain.
-    fn list(&self, range: &Range) -> (Vec<KeyValue>, u64) {
+    fn list(&self, range: &Range) -> (Vec<KeyValue>, bool) {
         let revision = if range.revision == 0 { self.revision } else { range.revision };
         let mut kvs: Vec<KeyValue> = self.states[&revision]
             .values()
@@ -117,9 +117,9 @@ impl Model {
             .cloned()
             .collect();
         let limit = if range.limit == 0 { kvs.len() } else { range.limit.min(kvs.len()) };
-        let remaining = (kvs.len() - limit) as u64;
+        let more = kvs.len() > limit;
         kvs.truncate(limit);
-        (kvs, remaining)
+        (kvs, more)
     }
 }
 
@@ -194,8 +194,8 @@ async fn write(store: &Embedded, model: &mut Model, key: u8, behind: u8, op: Op)
 async fn list(store: &Embedded, model: &Model, range: Range) {
     match store.list(range.clone()).await {
         Ok(page) => {
-            let (kvs, remaining) = model.list(&range);
-            assert_eq!((page.kvs, page.remaining), (kvs, remaining), "{range:?}");
+            let (kvs, more) = model.list(&range);
+            assert_eq!((page.kvs, page.more), (kvs, more), "{range:?}");
         }
         Err(StoreError::Compacted { asked, oldest }) => {
             assert!(range.revision != 0 && asked == range.revision && asked < oldest);
