@@ -54,6 +54,23 @@ pub fn prefer_throughput() {
     }
 }
 
+/// Gives memory that has been freed back to the machine, as far as the allocator can. Takes milliseconds.
+pub fn give_back_freed() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: the call takes a number only, and locks the allocator's arenas itself.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
+/// Resident bytes of this process; 0 where the kernel does not tell.
+pub fn resident_bytes() -> usize {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
+    let kilobytes: usize = line.trim().trim_end_matches(" kB").parse().unwrap_or(0);
+    kilobytes << 10
+}
+
 /// Gives back what a start, or work on everything, has left: freed memory, and pages of the binary
 /// and its libraries. Takes milliseconds.
 ///
@@ -61,11 +78,7 @@ pub fn prefer_throughput() {
 /// cache, and the next use of one maps it again, with its neighbours, in about a microsecond. So
 /// what this process holds afterwards is what it works with, not what it once began with.
 pub fn give_back_unused() {
-    #[cfg(target_env = "gnu")]
-    // SAFETY: the call takes a number only, and locks the allocator's arenas itself.
-    unsafe {
-        libc::malloc_trim(0);
-    }
+    give_back_freed();
     // Where there is no such file, everything stays mapped.
     let mappings = fs::read_to_string("/proc/self/smaps").unwrap_or_default();
     for (start, length) in pages_of_files(&mappings) {
@@ -131,6 +144,15 @@ Anonymous:             0 kB
         let expected = [(0x55d0_c000_0000, 0xa8_7000), (0x55d0_c0a8_7000, 0x1eb_2000)];
         assert_eq!(pages_of_files(SMAPS), expected);
         assert_eq!(pages_of_files("not a list of mappings\n\n"), []);
+    }
+
+    #[test]
+    fn what_is_resident_is_counted() {
+        let before = resident_bytes();
+        assert!(before > 1 << 20);
+        let touched = std::hint::black_box(vec![1_u8; 256 << 20]);
+        assert!(resident_bytes() > before + (128 << 20));
+        drop(touched);
     }
 
     #[test]

@@ -451,15 +451,6 @@ pub fn netns_cookie() -> io::Result<u64> {
     if result == 0 { Ok(cookie) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Gives memory that has been freed back to the machine, as far as the allocator can.
-pub fn trim_memory() {
-    #[cfg(target_env = "gnu")]
-    // SAFETY: takes a number; concerns memory that nobody has.
-    unsafe {
-        libc::malloc_trim(0);
-    }
-}
-
 /// A number that nobody outside can guess.
 pub fn random() -> u32 {
     let mut bytes = [0_u8; 4];

@@ -35,6 +35,10 @@ use crate::args::{Command, DEFAULT_LOG, Hawser};
 const PROXY_THREADS: usize = 2;
 /// After this a daemon has done what it does only once.
 const STARTED: Duration = Duration::from_secs(5);
+/// So often it looks whether a burst of work has left memory behind.
+const LOOK: Duration = Duration::from_secs(60);
+/// What a process may grow by, beside a quarter of what it was, before that is worth the work.
+const GROWTH: usize = 32 << 20;
 
 fn main() -> ExitCode {
     // The container runtime calls this program by the plugin's name.
@@ -131,13 +135,36 @@ fn run(log: &str, command: Command) -> Result<ExitCode> {
 /// Keeps of this process's memory what it works with, not what it began with.
 async fn give_back() {
     tokio::time::sleep(STARTED).await;
-    // Nobody waits for it, and it fails in nothing.
+    // Nobody waits for these, and they fail in nothing.
     let _ = tokio::task::spawn_blocking(userspace_dataplane::give_back_unused).await;
+    let mut rest = userspace_dataplane::resident_bytes();
+    loop {
+        tokio::time::sleep(LOOK).await;
+        let now = userspace_dataplane::resident_bytes();
+        if has_grown(rest, now) {
+            let _ = tokio::task::spawn_blocking(userspace_dataplane::give_back_freed).await;
+            rest = userspace_dataplane::resident_bytes();
+        } else {
+            rest = rest.min(now);
+        }
+    }
+}
+
+/// Whether a process that had `rest` bytes has enough more now to look for what it no longer uses.
+fn has_grown(rest: usize, now: usize) -> bool {
+    now > rest + rest / 4 + GROWTH
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_little_growth_is_let_be() {
+        let before = 100 << 20;
+        assert!(!has_grown(before, before) && !has_grown(before, 150 << 20) && has_grown(before, 160 << 20));
+        assert!(!has_grown(before, 0));
+    }
 
     #[test]
     fn numbers_below_zero_are_values_and_no_flags() {

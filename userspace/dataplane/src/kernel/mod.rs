@@ -231,7 +231,7 @@ impl Kernel {
         let tracked = Tracked::open(&maps_at)
             .map_err(|error| failed("opening the maps of others' connections".to_owned(), error))?;
         // Loading takes many times the memory that is needed later.
-        sys::trim_memory();
+        crate::give_back_freed();
         let (interfaces, baseline) = (Vec::new(), None);
         Ok(Self {
             tables,
