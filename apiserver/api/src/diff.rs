@@ -7,6 +7,10 @@ const AROUND: usize = 3;
 /// The most pairs of lines that are compared to find one stretch; a thousand lines by a thousand.
 const CELLS: usize = 1 << 20;
 
+/// The most pairs that are compared in all: stretches of one line each would be looked for in all the rest
+/// again and again.
+const ALL: usize = 8 * CELLS;
+
 /// A stretch of lines: of the old text from `.1` to `.2`, of the new from `.3` to `.4`; the same in
 /// both if `.0`.
 type Run = (bool, usize, usize, usize, usize);
@@ -43,8 +47,8 @@ fn span(from: usize, to: usize) -> String {
 fn runs(old: &[&str], new: &[&str]) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
     let (mut i, mut j) = (0, 0);
-    let mut same = Vec::new();
-    matches(old, new, 0, 0, &mut same);
+    let (mut same, mut left) = (Vec::new(), ALL);
+    matches(old, new, (0, 0), &mut left, &mut same);
     same.push((old.len(), new.len(), 0));
     for (a, b, length) in same {
         if i < a || j < b {
@@ -61,22 +65,24 @@ fn runs(old: &[&str], new: &[&str]) -> Vec<Run> {
 }
 
 /// The longest stretch that is the same, and what is the same before and after it (Ratcliff and
-/// Obershelp). `base_old` and `base_new` are where the slices begin.
+/// Obershelp). `base` is where the slices begin; `left` is how many pairs may be compared.
 fn matches(
     old: &[&str],
     new: &[&str],
-    base_old: usize,
-    base_new: usize,
+    base: (usize, usize),
+    left: &mut usize,
     found: &mut Vec<(usize, usize, usize)>,
 ) {
-    if old.len().saturating_mul(new.len()) > CELLS {
-        return ends(old, new, base_old, base_new, found);
+    let cells = old.len().saturating_mul(new.len());
+    if cells > CELLS.min(*left) {
+        return ends(old, new, base, left, found);
     }
+    *left -= cells;
     let Some((i, j, length)) = longest(old, new) else { return };
-    matches(&old[..i], &new[..j], base_old, base_new, found);
-    found.push((base_old + i, base_new + j, length));
+    matches(&old[..i], &new[..j], base, left, found);
+    found.push((base.0 + i, base.1 + j, length));
     let (i, j) = (i + length, j + length);
-    matches(&old[i..], &new[j..], base_old + i, base_new + j, found);
+    matches(&old[i..], &new[j..], (base.0 + i, base.1 + j), left, found);
 }
 
 /// What is the same at the beginning and at the end of long texts; what lies between, unless it is
@@ -84,23 +90,23 @@ fn matches(
 fn ends(
     old: &[&str],
     new: &[&str],
-    base_old: usize,
-    base_new: usize,
+    base: (usize, usize),
+    left: &mut usize,
     found: &mut Vec<(usize, usize, usize)>,
 ) {
     let before = old.iter().zip(new).take_while(|(a, b)| a == b).count();
     let (old, new) = (&old[before..], &new[before..]);
     let after = old.iter().rev().zip(new.iter().rev()).take_while(|(a, b)| a == b).count();
     let (old, new) = (&old[..old.len() - after], &new[..new.len() - after]);
-    let (from_old, from_new) = (base_old + before, base_new + before);
     if before > 0 {
-        found.push((base_old, base_new, before));
+        found.push((base.0, base.1, before));
     }
-    if old.len().saturating_mul(new.len()) <= CELLS {
-        matches(old, new, from_old, from_new, found);
+    let base = (base.0 + before, base.1 + before);
+    if old.len().saturating_mul(new.len()) <= CELLS.min(*left) {
+        matches(old, new, base, left, found);
     }
     if after > 0 {
-        found.push((from_old + old.len(), from_new + new.len(), after));
+        found.push((base.0 + old.len(), base.1 + new.len(), after));
     }
 }
 
@@ -166,6 +172,15 @@ mod tests {
         assert_eq!(unified(old, old), "");
         assert_eq!(unified("a", "b"), "@@ -1 +1 @@\n-a\n+b\n");
         assert_eq!(unified("", "b\nc"), "@@ -0,0 +1,2 @@\n+b\n+c\n");
+    }
+
+    #[test]
+    fn lines_that_are_the_same_one_by_one_are_not_all_looked_for() {
+        let lines = |other: &str| (0..500).map(|n| format!("{other}{n}\nsame {n}\n")).collect::<String>();
+        let text = unified(&lines("old "), &lines("new "));
+        assert!(text.starts_with("@@ -1,1000 +1,1000 @@\n-old 0\n+new 0\n same 0\n-old 1\n"));
+        assert_eq!(text.lines().filter(|line| line.starts_with("-old ")).count(), 500);
+        assert!(text.ends_with("\n same 499\n"));
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Errors as Kubernetes spells them: `metav1.Status` with a code, a reason and causes.
 
+use std::collections::HashSet;
+
 use serde_json::{Value, json};
 
 /// One invalid field, as in `field.Error`: path, what is wrong, and the reason clients match on.
@@ -101,6 +103,22 @@ pub struct ApiError {
     pub details: Option<Value>,
 }
 
+/// Most causes that one answer names, and about the most bytes of their text: where much is wrong, one
+/// request has thousands, and each shows what it is about.
+const CAUSES: usize = 1000;
+const CAUSES_TEXT: usize = 1024 * 1024;
+
+/// How many of the errors are named; the first always is.
+fn named(errors: &[FieldError]) -> usize {
+    let mut text = 0;
+    let fits = |error: &&FieldError| {
+        let before = text;
+        text += error.field.len() + error.message.len();
+        before < CAUSES_TEXT
+    };
+    errors.iter().take(CAUSES).take_while(fits).count()
+}
+
 impl std::fmt::Display for ApiError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.message)
@@ -149,11 +167,15 @@ impl ApiError {
     /// 422 with one cause a field.
     pub fn invalid(group: &str, kind: &str, name: &str, errors: &[FieldError]) -> Self {
         // What is said twice is said once in the sentence; the causes keep all.
-        let mut list: Vec<String> = Vec::new();
-        for text in errors.iter().map(|e| format!("{}: {}", e.field, e.message)) {
-            if !list.contains(&text) {
-                list.push(text);
-            }
+        let named = &errors[..named(errors)];
+        let mut said = HashSet::new();
+        let mut list: Vec<String> = named
+            .iter()
+            .filter(|e| said.insert((&e.field, &e.message)))
+            .map(|e| format!("{}: {}", e.field, e.message))
+            .collect();
+        if named.len() < errors.len() {
+            list.push(format!("and {} more", errors.len() - named.len()));
         }
         let text = if let [one] = list.as_slice() { one.clone() } else { format!("[{}]", list.join(", ")) };
         let kind_text = if group.is_empty() { kind.to_owned() } else { format!("{kind}.{group}") };
@@ -163,7 +185,7 @@ impl ApiError {
             message: format!("{kind_text} \"{name}\" is invalid: {text}"),
             details: Some(json!({
                 "name": name, "group": group, "kind": kind,
-                "causes": errors.iter().map(|e| json!({
+                "causes": named.iter().map(|e| json!({
                     "reason": e.reason.as_str(), "message": e.message, "field": e.field,
                 })).collect::<Vec<_>>(),
             })),

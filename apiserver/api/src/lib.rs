@@ -19,6 +19,7 @@ pub mod openapi;
 pub mod protobuf;
 pub mod quantity;
 pub mod registry;
+pub mod repeats;
 pub mod schema;
 pub mod selector;
 pub mod signing;

@@ -79,6 +79,8 @@ mod tests;
 
 pub use metadata::subdomain_name;
 
+use std::borrow::Cow;
+
 use serde_json::{Value, json};
 
 use crate::error::{FieldError, FieldReason};
@@ -86,79 +88,114 @@ use crate::meta;
 
 /// The errors found so far, and the ways to find common ones.
 #[derive(Default)]
-pub(crate) struct Errors(Vec<FieldError>);
+pub(crate) struct Errors {
+    list: Vec<FieldError>,
+    /// Bytes of what was said.
+    said: usize,
+}
+
+/// Bytes that are said before values of some length are no longer shown: a list of many faults may be
+/// shown with each of them.
+const SAID: usize = 1024 * 1024;
+/// What is always shown of a value, bytes.
+const SHORT: usize = 256;
 
 pub(crate) const IMMUTABLE: &str = "field is immutable";
 pub(crate) const NOT_NEGATIVE: &str = "must be greater than or equal to 0";
 
 impl Errors {
+    /// Those of another judge, to be added to.
+    pub(crate) fn of(list: Vec<FieldError>) -> Self {
+        Self { said: list.iter().map(|error| error.message.len()).sum(), list }
+    }
+
     pub(crate) fn list(self) -> Vec<FieldError> {
-        self.0
+        self.list
     }
 
     pub(crate) fn count(&self) -> usize {
-        self.0.len()
+        self.list.len()
     }
 
     pub(crate) fn extend(&mut self, more: impl IntoIterator<Item = FieldError>) {
-        self.0.extend(more);
+        more.into_iter().for_each(|error| self.push(error));
+    }
+
+    fn push(&mut self, error: FieldError) {
+        self.said += error.message.len();
+        self.list.push(error);
+    }
+
+    /// A value, or what stands for it where too much has been said.
+    fn fit<'v>(&self, value: &'v Value) -> Cow<'v, Value> {
+        let short = match value {
+            Value::String(text) => text.len() <= SHORT,
+            Value::Array(_) | Value::Object(_) => false,
+            _ => true,
+        };
+        if short || self.said < SAID { Cow::Borrowed(value) } else { Cow::Owned(json!("...")) }
+    }
+
+    /// [`Errors::fit`] of a value that is shown as a text.
+    fn fit_text<'t>(&self, shown: &'t str) -> &'t str {
+        if shown.len() <= SHORT || self.said < SAID { shown } else { "..." }
     }
 
     pub(crate) fn required(&mut self, path: impl Into<String>, detail: &str) {
-        self.0.push(FieldError::required(path, detail));
+        self.push(FieldError::required(path, detail));
     }
 
     pub(crate) fn invalid(&mut self, path: impl Into<String>, value: &Value, detail: &str) {
-        self.0.push(FieldError::invalid(path, value, detail));
+        self.push(FieldError::invalid(path, &self.fit(value), detail));
     }
 
     pub(crate) fn forbidden(&mut self, path: impl Into<String>, detail: &str) {
-        self.0.push(FieldError::forbidden(path, detail));
+        self.push(FieldError::forbidden(path, detail));
     }
 
     pub(crate) fn duplicate(&mut self, path: impl Into<String>, value: &Value) {
-        self.0.push(FieldError::duplicate(path, value));
+        self.push(FieldError::duplicate(path, &self.fit(value)));
     }
 
     /// [`Errors::duplicate`] of a value that is shown as the text that it is given as.
     pub(crate) fn duplicate_shown(&mut self, path: impl Into<String>, shown: &str) {
-        let message = format!("Duplicate value: {shown}");
-        self.0.push(FieldError { field: path.into(), reason: FieldReason::Duplicate, message });
+        let message = format!("Duplicate value: {}", self.fit_text(shown));
+        self.push(FieldError { field: path.into(), reason: FieldReason::Duplicate, message });
     }
 
     pub(crate) fn not_found(&mut self, path: impl Into<String>, value: &Value) {
-        let message = format!("Not found: {value}");
-        self.0.push(FieldError { field: path.into(), reason: FieldReason::NotFound, message });
+        let message = format!("Not found: {}", self.fit(value));
+        self.push(FieldError { field: path.into(), reason: FieldReason::NotFound, message });
     }
 
     /// A value that is refused and is not worth showing.
     pub(crate) fn invalid_bare(&mut self, path: impl Into<String>, detail: &str) {
         let message = format!("Invalid value: {detail}");
-        self.0.push(FieldError { field: path.into(), reason: FieldReason::Invalid, message });
+        self.push(FieldError { field: path.into(), reason: FieldReason::Invalid, message });
     }
 
     pub(crate) fn not_supported(&mut self, path: impl Into<String>, value: &Value, supported: &[&str]) {
-        self.0.push(FieldError::not_supported(path, value, supported));
+        self.push(FieldError::not_supported(path, &self.fit(value), supported));
     }
 
     /// A value that is shown as the text that it is given as, not as JSON.
     pub(crate) fn invalid_shown(&mut self, path: impl Into<String>, shown: &str, detail: &str) {
         let detail = if detail.is_empty() { String::new() } else { format!(": {detail}") };
-        let message = format!("Invalid value: {shown}{detail}");
-        self.0.push(FieldError { field: path.into(), reason: FieldReason::Invalid, message });
+        let message = format!("Invalid value: {}{detail}", self.fit_text(shown));
+        self.push(FieldError { field: path.into(), reason: FieldReason::Invalid, message });
     }
 
     /// [`Errors::not_supported`] of a value that is shown as the text that it is given as.
     pub(crate) fn not_supported_shown(&mut self, path: impl Into<String>, shown: &str, supported: &[&str]) {
         let list = supported.iter().map(|s| format!("{s:?}")).collect::<Vec<_>>().join(", ");
-        let message = format!("Unsupported value: {shown}: supported values: {list}");
-        self.0.push(FieldError { field: path.into(), reason: FieldReason::NotSupported, message });
+        let message = format!("Unsupported value: {}: supported values: {list}", self.fit_text(shown));
+        self.push(FieldError { field: path.into(), reason: FieldReason::NotSupported, message });
     }
 
     /// `limit` is in bytes.
     pub(crate) fn too_long(&mut self, path: impl Into<String>, limit: usize) {
         let message = format!("Too long: may not be more than {limit} bytes");
-        self.0.push(FieldError { field: path.into(), reason: FieldReason::TooLong, message });
+        self.push(FieldError { field: path.into(), reason: FieldReason::TooLong, message });
     }
 
     /// A text that must be there and follow a grammar.
@@ -203,12 +240,14 @@ impl Errors {
 
     pub(crate) fn too_many(&mut self, path: impl Into<String>, count: usize, limit: usize) {
         let message = format!("Too many: {count}: must have at most {limit} items");
-        self.0.push(FieldError { field: path.into(), reason: FieldReason::TooMany, message });
+        self.push(FieldError { field: path.into(), reason: FieldReason::TooMany, message });
     }
 
     /// One error for each fault of a name.
     pub(crate) fn faults(&mut self, path: &str, value: &str, faults: names::Faults) {
-        self.0.extend(faults.iter().map(|fault| FieldError::invalid(path, &json!(value), fault)));
+        for fault in &faults {
+            self.invalid(path, &json!(value), fault);
+        }
     }
 
     /// A text that must be there and be one of `supported`.
@@ -216,7 +255,7 @@ impl Errors {
         match value.and_then(Value::as_str) {
             None | Some("") => self.required(path, ""),
             Some(text) if supported.contains(&text) => {}
-            Some(text) => self.0.push(FieldError::not_supported(path, &json!(text), supported)),
+            Some(text) => self.not_supported(path, &json!(text), supported),
         }
     }
 
@@ -335,7 +374,7 @@ pub(crate) fn lenient_selector(selector: Option<&Value>, lenient: bool, path: &s
 
 /// Metadata of a kind whose names are RFC 1123 subdomains, as errors to add to.
 pub(crate) fn with_metadata(object: &Value) -> Errors {
-    Errors(metadata::subdomain_name(object))
+    Errors::of(metadata::subdomain_name(object))
 }
 
 /// A number that is an integer or a percentage: not negative, and at most 100 % if asked.

@@ -8,6 +8,9 @@ mod service;
 
 use serde_json::Value;
 
+/// No more are sent with one answer; where more could be said, no more are looked for.
+pub const MOST: usize = 32;
+
 /// Warnings of a kind: new object, old one on update.
 pub type Warn = fn(&Value, Option<&Value>) -> Vec<String>;
 

@@ -267,7 +267,7 @@ fn cel(bytes: &[u8]) {
         },
     });
     let schema = Structural::compile(&schema);
-    let _ = apiserver_api::structural::rule_errors(&schema, "spec", &[]);
+    let _ = apiserver_api::structural::rule_errors(&schema, "spec", &[], &mut Default::default());
     let Some(rules) = Rules::compile(&schema) else { return };
     let object = serde_json::from_slice::<Value>(object).unwrap_or_else(|_| json!({"a": "x", "l": ["y"]}));
     let old = serde_json::from_slice::<Value>(old).ok();

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use apiserver_api::auth::Identity;
 use apiserver_api::error::ApiError;
+use apiserver_api::warnings;
 use http::HeaderMap;
 
 use crate::custom::conversion::Conversions;
@@ -23,9 +24,6 @@ pub struct Context {
     warnings: Arc<Mutex<Vec<String>>>,
     conversions: Arc<Mutex<Conversions>>,
 }
-
-/// No more warnings are sent with one answer.
-const WARNINGS: usize = 32;
 
 impl Context {
     /// A context for a request.
@@ -101,9 +99,9 @@ impl Context {
 
     /// Something that the client's author should know.
     pub fn warn(&self, warning: String) {
-        let mut warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
-        if warnings.len() < WARNINGS && !warnings.contains(&warning) {
-            warnings.push(warning);
+        let mut sent = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
+        if sent.len() < warnings::MOST && !sent.contains(&warning) {
+            sent.push(warning);
         }
     }
 

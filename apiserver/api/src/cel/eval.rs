@@ -219,6 +219,12 @@ impl<'e> Run<'e> {
             args.push(self.node(argument)?);
         }
         self.effort.of_call(name, &args)?;
+        if let ("matches" | "find" | "findAll", [_, Cel::String(pattern), ..]) = (name, args.as_slice())
+            && !call.args.first().is_some_and(constant_only)
+        {
+            let cost = self.effort.of_pattern(pattern);
+            self.spend(cost)?;
+        }
         let membership = name == "@in" && call.args.get(1).is_some_and(constant_only);
         let before = if membership { Some(0) } else { cost_before(name, &args) };
         self.spend(before.unwrap_or(0))?;

@@ -1,22 +1,18 @@
 //! What functions do. Those of the language are here; those of Kubernetes' libraries are
 //! kube-cel's, called through the language's own evaluator.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use kube_cel::KubeCelExt;
 use kube_cel::cel::common::ast::{CallExpr, Expr};
 use kube_cel::cel::objects::{Opaque, OptionalValue};
 use kube_cel::cel::parser::Expression;
 use kube_cel::cel::{Context, ExecutionError, Value as Cel};
-use regex::Regex;
 
+use super::patterns::pattern;
 use super::texts::PIECES;
 use super::{format, lists, operators, texts};
-use crate::structural::pattern::compile;
 
-/// Patterns that are kept; more are compiled again. One takes some KiB, 8 MiB at most.
-const PATTERNS: usize = 64;
 /// Longest text that a function may make, bytes: more than a request holds.
 const LONGEST: usize = 8 << 20;
 /// Names of arguments in calls of kube-cel.
@@ -530,22 +526,6 @@ fn utc(written: &str) -> String {
     };
     let time = if time.contains('.') { time.trim_end_matches('0').trim_end_matches('.') } else { time };
     format!("{time}{zone}")
-}
-
-/// A pattern, compiled once for as long as it is among those used last; the dialect and the bounds
-/// are those of `pattern` in schemas.
-pub fn pattern(text: &str) -> Result<Arc<Regex>, String> {
-    static KNOWN: Mutex<BTreeMap<String, Arc<Regex>>> = Mutex::new(BTreeMap::new());
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(pattern) = known.get(text) {
-        return Ok(pattern.clone());
-    }
-    let pattern = Arc::new(compile(text)?);
-    if known.len() >= PATTERNS {
-        known.clear();
-    }
-    known.insert(text.to_owned(), pattern.clone());
-    Ok(pattern)
 }
 
 /// Calls a function of kube-cel.

@@ -22,6 +22,7 @@ mod lists;
 mod macros;
 mod operators;
 mod parse;
+mod patterns;
 pub mod schema;
 mod spent;
 mod texts;
@@ -36,6 +37,7 @@ pub use eval::{Fail, evaluate, instantiate};
 pub use lex::Fault;
 pub use parse::parse;
 pub use types::Ty;
+pub use validate::counting;
 
 /// So many faults of one expression are told.
 const FAULTS: usize = 100;

@@ -127,7 +127,7 @@ pub fn most(schema: &Structural) -> u64 {
             Some("date") => 12,
             Some("datetime") => 27,
             _ => length.unwrap_or_else(|| {
-                let choices = checks.map_or(&[][..], |c| &c.choices);
+                let choices = checks.map_or(&[][..], |c| &c.choices.list);
                 let longest = choices.iter().filter_map(|c| c.as_str()).map(|text| text.len() as u64).max();
                 longest.unwrap_or(REQUEST - 2)
             }),

@@ -1,6 +1,8 @@
 //! What a call costs when it is made, as CEL's tracker and
 //! `k8s.io/apiserver/pkg/cel/library/cost.go` count.
 
+use std::collections::BTreeSet;
+
 use kube_cel::cel::Value as Cel;
 use kube_cel::cel::objects::Key;
 
@@ -8,6 +10,7 @@ use super::ast::{Expr, Node};
 use super::cost::{AUTHORIZATION, LIST, PATTERN, TRAVERSAL, pairwise, times};
 use super::eval::Fail;
 use super::functions::{opened, size};
+use super::patterns;
 
 /// Functions that do not look into what lists and maps hold.
 const SHALLOW: [&str; 14] = [
@@ -40,6 +43,8 @@ const TEXT: u64 = 32;
 /// The most that one evaluation makes, bytes, what it has dropped again counted: some times what a
 /// request holds.
 const MADE: usize = 128 << 20;
+/// So many bytes of a compiled pattern cost 1: of 8 MiB, which take some 80 ms, an object has 38 at most.
+const COMPILED: usize = 32;
 /// A value, bytes.
 const VALUE: usize = size_of::<Cel>();
 /// A piece of a text with what it takes to keep it, bytes.
@@ -52,9 +57,22 @@ const PIECE: usize = 96;
 pub struct Effort {
     looks: u64,
     made: usize,
+    /// Patterns that are no constants, which were paid for.
+    patterns: BTreeSet<String>,
 }
 
 impl Effort {
+    /// What a pattern that is no constant costs where it is first used: those of constants are counted when
+    /// they are written, but these are made of what objects say, and compiling one takes longer than
+    /// thousands of matches. Kubernetes does not count it.
+    pub fn of_pattern(&mut self, text: &str) -> u64 {
+        if self.patterns.contains(text) {
+            return 0;
+        }
+        self.patterns.insert(text.to_owned());
+        (patterns::size(text) / COMPILED) as u64
+    }
+
     /// Before a function is called. What is written small can be large: values are shared until
     /// something looks at all of one.
     pub fn of_call(&mut self, name: &str, args: &[Cel]) -> Result<(), Fail> {

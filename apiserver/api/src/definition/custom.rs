@@ -2,6 +2,7 @@
 //! largest part of it and are read when one is first needed.
 
 use std::cmp::Ordering;
+use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, OnceLock};
 
@@ -510,7 +511,7 @@ fn behaviour(custom: &Arc<Custom>) -> Behaviour {
 /// Finalizers without a domain may be somebody else's.
 fn finalizer_warnings(new: &Value, old: Option<&Value>) -> Vec<String> {
     const STANDARD: [&str; 3] = ["orphan", "foregroundDeletion", "kubernetes"];
-    let before = old.map(meta::finalizers).unwrap_or_default();
+    let before: BTreeSet<&str> = old.map(meta::finalizers).unwrap_or_default().into_iter().collect();
     let added = meta::finalizers(new).into_iter().filter(|f| !before.contains(f));
     let bare = added.filter(|f| !f.contains('/') && !STANDARD.contains(f));
     bare.map(|finalizer| {

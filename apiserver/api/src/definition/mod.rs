@@ -13,6 +13,8 @@ mod versions;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 use crate::meta;
@@ -110,7 +112,7 @@ pub fn warnings(new: &Value, old: Option<&Value>) -> Vec<String> {
         }
         found
     };
-    let before = old.map(formats).unwrap_or_default();
+    let before: BTreeSet<String> = old.map(formats).unwrap_or_default().into_iter().collect();
     let mut found = formats(new);
     found.retain(|format| !before.contains(format));
     found.dedup();

@@ -1,6 +1,6 @@
 //! The status of definitions: which names are accepted, and whether objects are served.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 use serde_json::{Map, Value, json};
 
@@ -180,14 +180,14 @@ fn accept(wanted: &Value, granted: &Value, others: &AcceptedNames) -> (Value, Op
             Value::Array(list) => list.clone(),
             other => vec![other.clone()],
         };
-        let had = match granted.get(field) {
-            Some(Value::Array(list)) => list.clone(),
-            Some(other) => vec![other.clone()],
-            None => Vec::new(),
+        let had: HashSet<Value> = match granted.get(field) {
+            Some(Value::Array(list)) => list.iter().cloned().collect(),
+            Some(other) => [other.clone()].into(),
+            None => HashSet::new(),
         };
         let clashes: Vec<String> = list
             .iter()
-            .filter(|name| !had.contains(name))
+            .filter(|name| !had.contains(*name))
             .filter_map(Value::as_str)
             .filter(|name| taken.contains(*name))
             .map(in_use)

@@ -1,16 +1,21 @@
 //! Which definitions are refused.
 
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+
 use serde_json::{Value, json};
 
 use super::status::{condition_is_true, names_errors};
 use crate::error::{FieldError, FieldReason};
 use crate::meta;
 use crate::registry::Written;
-use crate::structural::{self, Kind, Structural, field_path};
+use crate::repeats::repeats;
+use crate::structural::{self, Kind, Patterns, Structural, field_path};
 use crate::validation::{Errors, items, metadata, names, same, text};
 
 /// Fields that a version may select objects by.
 const SELECTABLE: usize = 8;
+/// Columns of a version: each may show all of an object, in each row of a table.
+const COLUMNS: usize = 128;
 const COLUMN_TYPES: [&str; 5] = ["boolean", "date", "integer", "number", "string"];
 const COLUMN_FORMATS: [&str; 8] =
     ["byte", "date", "date-time", "double", "float", "int32", "int64", "password"];
@@ -39,6 +44,8 @@ const ROOT_FIELDS: [&str; 22] = [
     "x-kubernetes-preserve-unknown-fields",
     "x-kubernetes-validations",
 ];
+/// What is said of all versions where all say the same.
+const LIFTED: [&str; 4] = ["schema", "subresources", "additionalPrinterColumns", "selectableFields"];
 const APPROVAL: &str = "api-approved.kubernetes.io";
 
 /// Errors of a new definition.
@@ -108,11 +115,17 @@ fn spec_errors(spec: &Value, old: Option<&Value>, errors: &mut Errors) {
 fn versions(spec: &Value, old: Option<&Value>, errors: &mut Errors) {
     let versions = items(spec, "versions");
     let named: Vec<&str> = versions.iter().map(|v| text(v, "name")).collect();
-    let common = |field: &str| {
-        versions.first().is_some_and(|first| versions.iter().all(|v| v.get(field) == first.get(field)))
-    };
+    let common: BTreeSet<&str> = LIFTED
+        .into_iter()
+        .filter(|field| versions.windows(2).all(|pair| pair[0].get(field) == pair[1].get(field)))
+        .collect();
+    let mut old_versions: BTreeMap<&str, &Value> = BTreeMap::new();
+    for version in old.map(|old| items(old, "versions")).unwrap_or_default() {
+        old_versions.entry(text(version, "name")).or_insert(version);
+    }
     let schema_field =
         |version: &Value| version.pointer("/schema/openAPIV3Schema").is_some_and(Value::is_object);
+    let mut patterns = Patterns::default();
     for (i, version) in versions.iter().enumerate() {
         let path = format!("spec.versions[{i}]");
         if !schema_field(version) {
@@ -123,22 +136,28 @@ fn versions(spec: &Value, old: Option<&Value>, errors: &mut Errors) {
             errors.invalid(format!("{path}.name"), &json!(named[i]), &faults.join(","));
         }
         deprecation(version, &path, errors);
-        let place = |field: &str, top: &str| match (common(field), i) {
+        let place = |field: &str, top: &str| match (common.contains(field), i) {
             (true, 0) => Some(format!("spec.{top}")),
             (true, _) => None,
             (false, _) => Some(format!("{path}.{field}")),
         };
-        let before = old.and_then(|old| items(old, "versions").iter().find(|v| text(v, "name") == named[i]));
+        let before = old_versions.get(named[i]);
         if let Some(at) = place("schema", "validation").filter(|_| schema_field(version)) {
             let at = format!("{at}.openAPIV3Schema");
             let unchanged = before.is_some_and(|before| before.get("schema") == version.get("schema"));
-            schema(version, &at, unchanged, errors);
+            schema(version, &at, unchanged, &mut patterns, errors);
         }
         if let Some(at) = place("subresources", "subresources") {
             scale(&version["subresources"]["scale"], &format!("{at}.scale"), errors);
         }
         if let Some(at) = place("additionalPrinterColumns", "additionalPrinterColumns") {
-            for (j, column) in items(version, "additionalPrinterColumns").iter().enumerate() {
+            let columns = items(version, "additionalPrinterColumns");
+            let field = "additionalPrinterColumns";
+            let unchanged = before.is_some_and(|before| before.get(field) == version.get(field));
+            if columns.len() > COLUMNS && !unchanged {
+                errors.too_many(at.as_str(), columns.len(), COLUMNS);
+            }
+            for (j, column) in columns.iter().enumerate() {
                 printer_column(column, &format!("{at}[{j}]"), errors);
             }
         }
@@ -149,7 +168,7 @@ fn versions(spec: &Value, old: Option<&Value>, errors: &mut Errors) {
         }
     }
     let shown = json!(named);
-    if (1..named.len()).any(|i| named[..i].contains(&named[i])) {
+    if repeats(&named).next().is_some() {
         errors.invalid("spec.versions", &shown, "must contain unique version names");
     }
     if versions.iter().filter(|v| v["storage"] == true).count() != 1 {
@@ -177,7 +196,7 @@ fn deprecation(version: &Value, path: &str, errors: &mut Errors) {
     }
 }
 
-fn schema(version: &Value, path: &str, unchanged: bool, errors: &mut Errors) {
+fn schema(version: &Value, path: &str, unchanged: bool, patterns: &mut Patterns, errors: &mut Errors) {
     let schema = &version["schema"]["openAPIV3Schema"];
     if !version["subresources"]["status"].is_null() {
         let kind = text(schema, "type");
@@ -200,7 +219,7 @@ fn schema(version: &Value, path: &str, unchanged: bool, errors: &mut Errors) {
         return;
     }
     let compiled = Structural::compile(schema);
-    let mut found = structural::structural_errors(schema, path);
+    let mut found = structural::structural_errors(schema, path, patterns);
     if found.is_empty() {
         found.extend(structural::default_errors(&compiled, path));
     }
@@ -208,7 +227,7 @@ fn schema(version: &Value, path: &str, unchanged: bool, errors: &mut Errors) {
     found.extend(structural::schema_errors(schema, path));
     if sound {
         // Expressions are judged by the types of a schema that is sound.
-        let rules = structural::rule_errors(&compiled, path, &found);
+        let rules = structural::rule_errors(&compiled, path, &found, patterns);
         found.extend(rules);
     }
     errors.extend(found);
@@ -267,7 +286,7 @@ fn printer_column(column: &Value, path: &str, errors: &mut Errors) {
 
 fn selectable(version: &Value, path: &str, unchanged: bool, errors: &mut Errors) {
     let schema = Structural::compile(&version["schema"]["openAPIV3Schema"]);
-    let mut seen: Vec<Vec<String>> = Vec::new();
+    let mut seen: BTreeSet<Vec<String>> = BTreeSet::new();
     for (i, field) in items(version, "selectableFields").iter().enumerate() {
         let (at, value) = (format!("{path}[{i}].jsonPath"), text(field, "jsonPath"));
         if value.is_empty() {
@@ -288,10 +307,8 @@ fn selectable(version: &Value, path: &str, unchanged: bool, errors: &mut Errors)
             let detail = "must point to a field of type string, boolean or integer. Enum string fields and strings with formats are allowed.";
             errors.invalid(at.as_str(), &json!(value), detail);
         }
-        if seen.contains(&names) {
+        if !seen.insert(names) {
             errors.duplicate(at, &json!(value));
-        } else {
-            seen.push(names);
         }
     }
     if seen.len() > SELECTABLE && !unchanged {
@@ -324,9 +341,10 @@ fn conversion(conversion: &Value, errors: &mut Errors) {
         errors.required(versions_at, "");
         return;
     }
+    let mut seen = BTreeSet::new();
     for (i, version) in versions.iter().enumerate() {
         let at = format!("{versions_at}[{i}]");
-        if versions[..i].contains(version) {
+        if !seen.insert(version) {
             errors.invalid(at, &json!(version), "duplicate version");
             continue;
         }
@@ -409,13 +427,15 @@ fn status_errors(definition: &Value, errors: &mut Errors) {
         return;
     }
     let versions = items(&definition["spec"], "versions");
+    let in_store: HashSet<&Value> = stored.iter().collect();
+    let known: HashSet<&Value> = versions.iter().map(|version| &version["name"]).collect();
     for version in versions.iter().filter(|v| v["storage"] == true) {
-        if !stored.contains(&version["name"]) {
+        if !in_store.contains(&version["name"]) {
             errors.invalid(path, &shown, &format!("must have the storage version {}", text(version, "name")));
         }
     }
     for (i, version) in stored.iter().enumerate() {
-        if !versions.iter().any(|v| v["name"] == *version) {
+        if !known.contains(version) {
             let name = version.as_str().unwrap_or_default();
             let detail = format!(
                 "missing from spec.versions; {name} was previously a storage version, and must remain in \

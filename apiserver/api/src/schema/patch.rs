@@ -4,6 +4,8 @@
 //! `$retainKeys` in an object, `$deleteFromPrimitiveList/FIELD` and `$setElementOrder/FIELD` beside
 //! a list.
 
+use std::collections::{HashMap, HashSet};
+
 use serde_json::{Map, Value};
 
 use super::graph::{Definition, Field, Type, definition};
@@ -163,7 +165,8 @@ fn merge_key(shape: Shape, field: &str) -> Option<&'static str> {
 fn retain_keys(current: &mut Map<String, Value>, patch: &Map<String, Value>) -> Result<(), ApiError> {
     let Some(keys) = patch.get(RETAIN_KEYS) else { return Ok(()) };
     let keys = list(keys, "invalid patch format of retainKeys")?;
-    let kept = |key: &str| keys.iter().any(|k| k.as_str() == Some(key));
+    let keys: HashSet<&str> = keys.iter().filter_map(Value::as_str).collect();
+    let kept = |key: &str| keys.contains(key);
     for (key, value) in patch {
         if !key.starts_with('$') && !value.is_null() && !kept(key) {
             return Err(ApiError::unprocessable());
@@ -174,7 +177,7 @@ fn retain_keys(current: &mut Map<String, Value>, patch: &Map<String, Value>) -> 
 }
 
 fn delete_from_list(current: &mut Map<String, Value>, field: &str, values: &Value) -> Result<(), ApiError> {
-    let values = list(values, "invalid patch format of primitive list")?;
+    let values: HashSet<&Value> = list(values, "invalid patch format of primitive list")?.iter().collect();
     if let Some(Value::Array(items)) = current.get_mut(field) {
         items.retain(|item| !values.contains(item));
     }
@@ -197,23 +200,22 @@ fn merge_list(
             *items = changes.iter().filter_map(clean).collect();
             return Ok(());
         }
+        let mut keyed = Keyed::new(key, std::mem::take(items));
         for change in changes {
             let identity = change.get(key).ok_or_else(|| {
                 let change = go_text(change);
                 failed(format!("map: {change} does not contain declared merge key: {key}"))
             })?;
-            merge_item(element, key, identity, items, change)?;
+            keyed.merge(element, identity, change)?;
             if directive_of(change) != Some("delete") {
                 named.push(change.clone());
             }
         }
+        *items = keyed.list();
     } else {
-        for change in changes {
-            if !items.contains(change) {
-                items.push(change.clone());
-            }
-            named.push(change.clone());
-        }
+        let mut known: HashSet<&Value> = before.iter().collect();
+        items.extend(changes.iter().filter(|change| known.insert(change)).cloned());
+        named.extend_from_slice(changes);
     }
     if let Some(order) = order {
         check_order(field, &named, order, key)?;
@@ -222,27 +224,53 @@ fn merge_list(
     Ok(())
 }
 
-fn merge_item(
-    element: Shape,
-    key: &str,
-    identity: &Value,
-    items: &mut Vec<Value>,
-    change: &Value,
-) -> Result<(), ApiError> {
-    match change.get(PATCH).map(|d| (d, d.as_str())) {
-        Some((_, Some("delete"))) => {
-            items.retain(|item| item.get(key) != Some(identity));
-            return Ok(());
-        }
-        None | Some((_, Some("merge"))) => {}
-        Some((directive, _)) => return Err(failed(unknown(directive, &go_text(change)))),
+/// A keyed list while a patch is merged into it: lists are long and patches have many items, so none is
+/// searched for.
+struct Keyed<'k> {
+    key: &'k str,
+    /// `None` where an item has been deleted.
+    items: Vec<Option<Value>>,
+    /// Where the items of a key stand.
+    places: HashMap<Value, Vec<usize>>,
+}
+
+impl<'k> Keyed<'k> {
+    fn new(key: &'k str, items: Vec<Value>) -> Self {
+        let mut keyed =
+            Self { key, items: Vec::with_capacity(items.len()), places: HashMap::with_capacity(items.len()) };
+        items.into_iter().for_each(|item| keyed.push(item));
+        keyed
     }
-    let found = items.iter_mut().find(|item| item.get(key) == Some(identity));
-    match (found, change) {
-        (Some(Value::Object(map)), Value::Object(change)) => merge_object(element, map, change),
-        _ => {
-            items.extend(without_directives(change));
-            Ok(())
+
+    fn push(&mut self, item: Value) {
+        if let Some(identity) = item.get(self.key) {
+            self.places.entry(identity.clone()).or_default().push(self.items.len());
+        }
+        self.items.push(Some(item));
+    }
+
+    fn list(self) -> Vec<Value> {
+        self.items.into_iter().flatten().collect()
+    }
+
+    fn merge(&mut self, element: Shape, identity: &Value, change: &Value) -> Result<(), ApiError> {
+        match change.get(PATCH).map(|d| (d, d.as_str())) {
+            Some((_, Some("delete"))) => {
+                for place in self.places.remove(identity).unwrap_or_default() {
+                    self.items[place] = None;
+                }
+                return Ok(());
+            }
+            None | Some((_, Some("merge"))) => {}
+            Some((directive, _)) => return Err(failed(unknown(directive, &go_text(change)))),
+        }
+        let place = self.places.get(identity).and_then(|places| places.first());
+        match (place.and_then(|place| self.items[*place].as_mut()), change) {
+            (Some(Value::Object(map)), Value::Object(change)) => merge_object(element, map, change),
+            _ => {
+                without_directives(change).into_iter().for_each(|item| self.push(item));
+                Ok(())
+            }
         }
     }
 }
@@ -251,12 +279,23 @@ fn directive_of(item: &Value) -> Option<&str> {
     item.get(PATCH).and_then(Value::as_str)
 }
 
-/// Whether two items are the same item: by key, or as a whole.
-fn same(a: &Value, b: &Value, key: Option<&str>) -> bool {
+/// What tells an item from others: its key, or all of it.
+fn identity<'v>(item: &'v Value, key: Option<&str>) -> Option<&'v Value> {
     match key {
-        Some(key) => a.get(key).is_some() && a.get(key) == b.get(key),
-        None => a == b,
+        Some(key) => item.get(key),
+        None => Some(item),
     }
+}
+
+/// Whether two items are the same item.
+fn same(a: &Value, b: &Value, key: Option<&str>) -> bool {
+    identity(a, key).is_some() && identity(a, key) == identity(b, key)
+}
+
+/// Where each item stands in a list, first if it is there twice.
+fn places<'v>(list: &'v [Value], key: Option<&str>) -> HashMap<&'v Value, usize> {
+    let with_place = |(place, item)| Some((identity(item, key)?, place));
+    list.iter().enumerate().rev().filter_map(with_place).collect()
 }
 
 /// The items that a patch sets must appear in its element order, in that order.
@@ -275,11 +314,12 @@ fn check_order(field: &str, named: &[Value], order: &[Value], key: Option<&str>)
 /// Puts the items that `order` names into that order. The others keep their place relative to
 /// each other and, as far as possible, to the items that stood beside them in `before`.
 fn arrange(items: &mut Vec<Value>, before: &[Value], order: &[Value], key: Option<&str>) {
-    let rank = |item: &Value| order.iter().position(|o| same(item, o, key));
-    let place = |item: &Value| before.iter().position(|b| same(item, b, key));
+    let (ranks, places) = (places(order, key), places(before, key));
+    let rank = |item: &Value| identity(item, key).and_then(|identity| ranks.get(identity)).copied();
+    let place = |item: &Value| identity(item, key).and_then(|identity| places.get(identity)).copied();
     let (mut ordered, others): (Vec<Value>, Vec<Value>) =
         std::mem::take(items).into_iter().partition(|item| rank(item).is_some());
-    ordered.sort_by_key(|item| rank(item));
+    ordered.sort_by_cached_key(|item| rank(item));
     let (mut ordered, mut others) = (ordered.into_iter().peekable(), others.into_iter().peekable());
     while let (Some(next), Some(other)) = (ordered.peek(), others.peek()) {
         let other_first = matches!((place(other), place(next)), (Some(o), Some(n)) if o < n);

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::compile::{list, object};
 use super::path::child;
-use super::pattern;
+use super::pattern::Patterns;
 use crate::error::FieldError;
 
 #[derive(Clone, Copy, PartialEq)]
@@ -15,10 +15,11 @@ enum Level {
     Field,
 }
 
-/// What keeps a schema from being structural; `path` is where it stands.
-pub fn structural_errors(schema: &Value, path: &str) -> Vec<FieldError> {
+/// What keeps a schema from being structural; `path` is where it stands, `patterns` are those of its
+/// definition so far.
+pub fn structural_errors(schema: &Value, path: &str, patterns: &mut Patterns) -> Vec<FieldError> {
     let mut errors = Vec::new();
-    invariants(schema, Level::Root, path, &mut errors);
+    invariants(schema, Level::Root, path, patterns, &mut errors);
     completeness(schema, Some(schema), path, path, &mut errors);
     errors.sort_by(|a, b| (&a.field, &a.message).cmp(&(&b.field, &b.message)));
     errors
@@ -40,15 +41,21 @@ pub(super) fn entry(path: &str, map: &str, key: &str) -> String {
     format!("{}[{key}]", child(path, map))
 }
 
-fn invariants(schema: &Value, level: Level, path: &str, errors: &mut Vec<FieldError>) {
+fn invariants(
+    schema: &Value,
+    level: Level,
+    path: &str,
+    patterns: &mut Patterns,
+    errors: &mut Vec<FieldError>,
+) {
     if text(schema, "type") == "array" && !is_set(schema, "items") {
         errors.push(FieldError::required(child(path, "items"), "must be specified"));
     }
     if let Some(items) = schema.get("items").filter(|i| i.is_object()) {
-        invariants(items, Level::Item, &child(path, "items"), errors);
+        invariants(items, Level::Item, &child(path, "items"), patterns, errors);
     }
     for (name, property) in object(schema, "properties") {
-        invariants(property, Level::Field, &entry(path, "properties", name), errors);
+        invariants(property, Level::Field, &entry(path, "properties", name), patterns, errors);
     }
     if is_set(schema, "additionalProperties") {
         let at = child(path, "additionalProperties");
@@ -56,12 +63,12 @@ fn invariants(schema: &Value, level: Level, path: &str, errors: &mut Vec<FieldEr
             errors.push(FieldError::forbidden(at.as_str(), "must not be used at the root"));
         }
         if let Some(values) = schema.get("additionalProperties").filter(|v| v.is_object()) {
-            invariants(values, Level::Field, &at, errors);
+            invariants(values, Level::Field, &at, patterns, errors);
         }
     }
     extensions(schema, path, errors);
     let skip = int_or_string_pattern(schema);
-    junctors(schema, skip, path, errors);
+    junctors(schema, skip, path, patterns, errors);
     types(schema, level, path, errors);
     metadata(schema, level, path, errors);
     let embedded = flag(schema, "x-kubernetes-embedded-resource");
@@ -177,25 +184,25 @@ fn int_or_string_pattern(schema: &Value) -> Skip {
     }
 }
 
-fn junctors(schema: &Value, skip: Skip, path: &str, errors: &mut Vec<FieldError>) {
+fn junctors(schema: &Value, skip: Skip, path: &str, patterns: &mut Patterns, errors: &mut Vec<FieldError>) {
     if !skip.any_of {
         for (i, branch) in list(schema, "anyOf").iter().enumerate() {
-            nested(branch, Skip::default(), &format!("{}[{i}]", child(path, "anyOf")), errors);
+            nested(branch, Skip::default(), &format!("{}[{i}]", child(path, "anyOf")), patterns, errors);
         }
     }
     for (i, branch) in list(schema, "allOf").iter().enumerate() {
         let skip = Skip { any_of: skip.first_all_of && i == 0, first_all_of: false };
-        nested(branch, skip, &format!("{}[{i}]", child(path, "allOf")), errors);
+        nested(branch, skip, &format!("{}[{i}]", child(path, "allOf")), patterns, errors);
     }
     for (i, branch) in list(schema, "oneOf").iter().enumerate() {
-        nested(branch, Skip::default(), &format!("{}[{i}]", child(path, "oneOf")), errors);
+        nested(branch, Skip::default(), &format!("{}[{i}]", child(path, "oneOf")), patterns, errors);
     }
     if let Some(not) = schema.get("not").filter(|n| n.is_object()) {
-        nested(not, Skip::default(), &child(path, "not"), errors);
+        nested(not, Skip::default(), &child(path, "not"), patterns, errors);
     }
     let expression = text(schema, "pattern");
     if !expression.is_empty()
-        && let Err(error) = pattern::compile(expression)
+        && let Some(error) = patterns.fault(expression)
     {
         let detail = format!("must be a valid regular expression, but isn't: {error}");
         errors.push(FieldError::invalid(child(path, "pattern"), &json!(expression), &detail));
@@ -217,13 +224,13 @@ const FORBIDDEN: [(&str, &str); 11] = [
     ("x-kubernetes-validations", "must be empty to be structural"),
 ];
 
-fn nested(schema: &Value, skip: Skip, path: &str, errors: &mut Vec<FieldError>) {
-    junctors(schema, skip, path, errors);
+fn nested(schema: &Value, skip: Skip, path: &str, patterns: &mut Patterns, errors: &mut Vec<FieldError>) {
+    junctors(schema, skip, path, patterns, errors);
     if let Some(items) = schema.get("items").filter(|i| i.is_object()) {
-        nested(items, Skip::default(), &child(path, "items"), errors);
+        nested(items, Skip::default(), &child(path, "items"), patterns, errors);
     }
     for (name, property) in object(schema, "properties") {
-        nested(property, Skip::default(), &entry(path, "properties", name), errors);
+        nested(property, Skip::default(), &entry(path, "properties", name), patterns, errors);
     }
     for (key, detail) in FORBIDDEN {
         if schema.get(key).is_some_and(|value| !is_empty(value)) {

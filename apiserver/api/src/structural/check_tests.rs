@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::*;
 
 fn faults(schema: &Value) -> Vec<String> {
-    let mut errors = structural_errors(schema, "s");
+    let mut errors = structural_errors(schema, "s", &mut Default::default());
     if errors.is_empty() {
         errors = default_errors(&Structural::compile(schema), "s");
     }

@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value};
 
-use super::{Additional, Checks, Format, Kind, ListType, Pattern, Rule, Structural};
+use super::{Additional, Checks, Choices, Format, Kind, ListType, Pattern, Rule, Structural};
 
 impl Structural {
     /// Reads a schema.
@@ -99,7 +99,7 @@ fn checks(schema: &Value, kind: Option<Kind>) -> Option<Box<Checks>> {
         min_items: count("minItems"),
         max_properties: count("maxProperties"),
         min_properties: count("minProperties"),
-        choices: list(schema, "enum").to_vec(),
+        choices: Choices::new(list(schema, "enum")),
         required: texts(schema, "required"),
         all_of: schemas("allOf"),
         any_of: schemas("anyOf"),

@@ -5,6 +5,9 @@ use serde_json::{Value, json};
 use super::path::Path;
 use crate::error::{FieldError, FieldReason};
 
+/// About the most bytes of choices that are shown: there may be many, and many values that are none.
+const CHOICES_SHOWN: usize = 4 * 1024;
+
 /// A value of the wrong type: `spec.replicas in body must be of type integer: "string"`.
 pub fn wrong_type(path: &Path<'_>, expected: &str, shown: &str) -> FieldError {
     FieldError {
@@ -50,8 +53,17 @@ pub fn too_many(path: &Path<'_>, count: usize, limit: u64) -> FieldError {
 
 /// A value that is none of the choices.
 pub fn not_a_choice(path: &Path<'_>, value: &Value, choices: &[Value]) -> FieldError {
-    let texts: Vec<String> =
-        choices.iter().map(|c| c.as_str().map_or_else(|| c.to_string(), str::to_owned)).collect();
+    let mut texts: Vec<String> = Vec::new();
+    let mut length = 0;
+    for choice in choices {
+        if length >= CHOICES_SHOWN {
+            texts.push("...".to_owned());
+            break;
+        }
+        let text = choice.as_str().map_or_else(|| choice.to_string(), str::to_owned);
+        length += text.len();
+        texts.push(text);
+    }
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
     let shown = if value.is_null() { json!("null") } else { value.clone() };
     FieldError::not_supported(path.to_string(), &shown, &texts)

@@ -13,6 +13,7 @@
 
 pub(crate) mod cel;
 mod check;
+mod choices;
 mod coerce;
 mod compile;
 mod default;
@@ -35,12 +36,13 @@ use serde_json::Value;
 
 pub use cel::{Rules, rule_errors};
 pub use check::structural_errors;
+pub use choices::Choices;
 pub use coerce::coerce;
 pub use default_check::default_errors;
 pub use formats::{Format, known as known_format};
 pub use numbers::normalize_numbers;
 pub use path::field_path;
-pub use pattern::Pattern;
+pub use pattern::{Pattern, Patterns};
 pub use schema_rules::schema_errors;
 pub use shape::CustomShape;
 
@@ -154,7 +156,7 @@ pub struct Checks {
     pub max_properties: Option<u64>,
     pub min_properties: Option<u64>,
     /// Empty: any value.
-    pub choices: Vec<Value>,
+    pub choices: Choices,
     pub required: Vec<String>,
     pub all_of: Vec<Structural>,
     pub any_of: Vec<Structural>,

@@ -1,10 +1,11 @@
 //! Regular expressions of schemas. They are written in Go's dialect (RE2); a linear-time engine
 //! of nearly the same dialect runs them, after a translation of what differs.
 
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::iter::Peekable;
 use std::str::Chars;
-use std::sync::OnceLock;
+use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError, Weak};
 
 use regex::{Regex, RegexBuilder};
 
@@ -12,6 +13,11 @@ use regex::{Regex, RegexBuilder};
 const LENGTH: usize = 32 * 1024;
 /// Memory of a compiled expression, bytes. `^[\p{L}]{1,253}$` takes about 2 MiB.
 const PROGRAM: usize = 8 * 1024 * 1024;
+/// Sizes that are tried one after the other, so that what an expression needs is known about: an attempt
+/// ends where it needs more, and all but the last take a seventh of that.
+const SIZES: [usize; 5] = [8 * 1024, 64 * 1024, 512 * 1024, 4 * 1024 * 1024, PROGRAM];
+/// Memory of all expressions of a definition, bytes: 10 ms of work take about 1 MiB.
+const DEFINITION: usize = 4 * PROGRAM;
 /// Memory of the states that are made while matching, bytes.
 const STATES: usize = 2 * 1024 * 1024;
 /// Nesting of groups.
@@ -20,7 +26,11 @@ const NESTING: u32 = 250;
 const REPETITION: u32 = 1000;
 
 /// An expression, compiled when it is first used.
-pub struct Pattern {
+#[derive(Clone)]
+pub struct Pattern(Arc<Shared>);
+
+/// Schemas repeat their expressions, hundreds of times; each is compiled once while anybody has it.
+struct Shared {
     text: String,
     compiled: OnceLock<Option<Regex>>,
 }
@@ -28,52 +38,105 @@ pub struct Pattern {
 impl Pattern {
     /// An expression that need not be valid: an invalid one matches nothing.
     pub fn new(text: &str) -> Self {
-        Self { text: text.to_owned(), compiled: OnceLock::new() }
+        static KNOWN: LazyLock<Mutex<BTreeMap<String, Weak<Shared>>>> = LazyLock::new(Mutex::default);
+        static TIDY_AT: Mutex<usize> = Mutex::new(0);
+        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(shared) = known.get(text).and_then(Weak::upgrade) {
+            return Self(shared);
+        }
+        let mut tidy_at = TIDY_AT.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= *tidy_at {
+            known.retain(|_, shared| shared.strong_count() > 0);
+            *tidy_at = 2 * known.len() + 64;
+        }
+        let shared = Arc::new(Shared { text: text.to_owned(), compiled: OnceLock::new() });
+        known.insert(text.to_owned(), Arc::downgrade(&shared));
+        Self(shared)
     }
 
     /// As it was written.
     pub fn as_str(&self) -> &str {
-        &self.text
+        &self.0.text
     }
 
     /// Whether the text contains a match; in time linear in both.
     pub fn is_match(&self, text: &str) -> bool {
-        self.compiled.get_or_init(|| compile(&self.text).ok()).as_ref().is_some_and(|r| r.is_match(text))
-    }
-}
-
-impl Clone for Pattern {
-    fn clone(&self) -> Self {
-        Self { text: self.text.clone(), compiled: self.compiled.clone() }
+        let Shared { text: pattern, compiled } = &*self.0;
+        compiled.get_or_init(|| compile(pattern).ok()).as_ref().is_some_and(|r| r.is_match(text))
     }
 }
 
 impl fmt::Debug for Pattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Pattern").field(&self.text).finish()
+        f.debug_tuple("Pattern").field(&self.0.text).finish()
+    }
+}
+
+/// The expressions of one definition, which together have a bound.
+#[derive(Default)]
+pub struct Patterns {
+    /// What is wrong with each, if anything is.
+    known: HashMap<String, Option<String>>,
+    spent: usize,
+}
+
+impl Patterns {
+    /// What is wrong with an expression.
+    pub fn fault(&mut self, text: &str) -> Option<String> {
+        if let Some(fault) = self.known.get(text) {
+            return fault.clone();
+        }
+        if self.spent >= DEFINITION {
+            // No word of which: what was not compiled may be right.
+            return Some(format!(
+                "the expressions of the definition need more than {DEFINITION} bytes compiled"
+            ));
+        }
+        let (compiled, size) = measured(text);
+        self.spent += size;
+        let fault = compiled.err();
+        self.known.insert(text.to_owned(), fault.clone());
+        fault
     }
 }
 
 /// Compiles an expression within bounds; the error says what is wrong with it.
 pub fn compile(text: &str) -> Result<Regex, String> {
+    measured(text).0
+}
+
+/// [`compile`], and about how many bytes that took, whether it was one or not.
+pub fn measured(text: &str) -> (Result<Regex, String>, usize) {
     if text.len() > LENGTH {
-        return Err(format!("expression is longer than {LENGTH} bytes"));
+        return (Err(format!("expression is longer than {LENGTH} bytes")), SIZES[0].max(text.len()));
     }
-    RegexBuilder::new(&translate(text)?)
-        .size_limit(PROGRAM)
-        .dfa_size_limit(STATES)
-        .nest_limit(NESTING)
-        .build()
-        .map_err(|error| match error {
-            regex::Error::Syntax(text) => {
-                let last = text.lines().last().unwrap_or_default();
-                format!("error parsing regexp: {}", last.strip_prefix("error: ").unwrap_or(last))
-            }
-            regex::Error::CompiledTooBig(limit) => {
-                format!("expression needs more than {limit} bytes compiled")
-            }
-            other => other.to_string(),
-        })
+    let translated = match translate(text) {
+        Ok(translated) => translated,
+        Err(fault) => return (Err(fault), SIZES[0].max(text.len())),
+    };
+    for size in SIZES {
+        let compiled = RegexBuilder::new(&translated)
+            .size_limit(size)
+            .dfa_size_limit(STATES)
+            .nest_limit(NESTING)
+            .build();
+        match compiled {
+            Ok(regex) => return (Ok(regex), size),
+            Err(regex::Error::CompiledTooBig(_)) => {}
+            Err(error) => return (Err(syntax_fault(error)), SIZES[0].max(text.len())),
+        }
+    }
+    (Err(format!("expression needs more than {PROGRAM} bytes compiled")), PROGRAM)
+}
+
+fn syntax_fault(error: regex::Error) -> String {
+    match error {
+        regex::Error::Syntax(text) => {
+            let last = text.lines().last().unwrap_or_default();
+            format!("error parsing regexp: {}", last.strip_prefix("error: ").unwrap_or(last))
+        }
+        other => other.to_string(),
+    }
 }
 
 /// From Go's dialect to that of the engine: in Go `\d`, `\w`, `\s` and `\b` mean ASCII, `[`, `&&`
@@ -214,6 +277,29 @@ mod tests {
             assert!(compile(pattern).is_ok(), "{pattern}: {:?}", compile(pattern));
             assert_eq!(Pattern::new(pattern).is_match(text), matches, "{pattern} {text}");
         }
+    }
+
+    #[test]
+    fn the_expressions_of_a_definition_have_a_bound_together() {
+        let big = |n: usize| format!(r"(\pL{{1,100}}){{1,4}}x{n}");
+        let (compiled, size) = measured(&big(0));
+        assert!(compiled.is_err() && size == PROGRAM);
+        let mut patterns = Patterns::default();
+        for n in 0..DEFINITION / PROGRAM {
+            assert!(patterns.fault(&big(n)).unwrap().starts_with("expression needs more"));
+        }
+        // These are not compiled any more, so any number of them takes no time.
+        for n in 1000..100_000 {
+            assert!(patterns.fault(&big(n)).unwrap().starts_with("the expressions of the definition need"));
+        }
+        // One that is there often counts once.
+        let mut patterns = Patterns::default();
+        for _ in 0..100_000 {
+            assert_eq!(patterns.fault("^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"), None);
+        }
+        assert_eq!(patterns.spent, SIZES[0]);
+        let (one, other) = (Pattern::new("^ab*$"), Pattern::new("^ab*$"));
+        assert!(Arc::ptr_eq(&one.0, &other.0) && one.is_match("abb"));
     }
 
     #[test]

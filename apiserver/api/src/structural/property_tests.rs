@@ -85,7 +85,7 @@ proptest! {
 
     #[test]
     fn nothing_panics_on_schemas_of_any_shape(schema in value(), value in value()) {
-        let _ = super::structural_errors(&schema, "s");
+        let _ = super::structural_errors(&schema, "s", &mut Default::default());
         let _ = super::schema_errors(&schema, "s");
         let compiled = Structural::compile(&schema);
         let _ = super::default_errors(&compiled, "s");

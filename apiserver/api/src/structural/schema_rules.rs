@@ -1,6 +1,8 @@
 //! What a schema of a definition may not say, beyond being structural: parts of JSON schema that
 //! Kubernetes leaves out, list and map types, and the form of validation rules.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 use super::check::{entry, flag, is_set, text};
@@ -220,7 +222,9 @@ fn list_map(schema: &Value, path: &str, errors: &mut Vec<FieldError>) {
         errors.push(FieldError::invalid(child(&items_at, "type"), &json!(text(items, "type")), detail));
         return;
     }
-    for (i, key) in keys.iter().enumerate() {
+    let mut seen = BTreeSet::new();
+    let shown = json!(keys);
+    for key in &keys {
         match items["properties"].get(key) {
             Some(property) if matches!(text(property, "type"), "array" | "object") => {
                 let at = child(&entry(&items_at, "properties", key), "type");
@@ -230,12 +234,12 @@ fn list_map(schema: &Value, path: &str, errors: &mut Vec<FieldError>) {
             Some(_) => {}
             None => {
                 let detail = "entries must all be names of item properties";
-                errors.push(FieldError::invalid(keys_at.as_str(), &json!(keys), detail));
+                errors.push(FieldError::invalid(keys_at.as_str(), &shown, detail));
             }
         }
-        if keys[..i].contains(key) {
+        if !seen.insert(key) {
             let detail = "must not contain duplicate entries";
-            errors.push(FieldError::invalid(keys_at.as_str(), &json!(keys), detail));
+            errors.push(FieldError::invalid(keys_at.as_str(), &shown, detail));
         }
     }
 }
@@ -254,7 +258,7 @@ fn list_items(schema: &Value, path: &str, errors: &mut Vec<FieldError>) {
     if kind == "set" {
         return;
     }
-    let required = texts(items, "required");
+    let required: BTreeSet<String> = texts(items, "required").into_iter().collect();
     for key in texts(schema, LIST_KEYS) {
         let Some(property) = items["properties"].get(&key) else { continue };
         let at = entry(&at, "properties", &key);

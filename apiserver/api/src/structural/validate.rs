@@ -313,16 +313,13 @@ fn is_multiple(number: &Number, float: f64, factor: f64) -> bool {
 }
 
 fn choices(checks: &Checks, value: &Value, path: &Path<'_>, outcome: &mut Outcome) {
-    if checks.choices.is_empty() {
+    if checks.choices.list.is_empty() {
         return;
     }
-    let same = |choice: &Value| {
-        choice == value || choice.as_f64().is_some_and(|choice| value.as_f64() == Some(choice))
-    };
-    if checks.choices.iter().any(same) {
+    if checks.choices.contain(value) {
         outcome.checks += 1;
     } else {
-        outcome.add(messages::not_a_choice(path, value, &checks.choices));
+        outcome.add(messages::not_a_choice(path, value, &checks.choices.list));
     }
 }
 

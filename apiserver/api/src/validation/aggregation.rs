@@ -8,7 +8,7 @@ use crate::meta;
 
 /// Errors of an APIService, which is called `VERSION.GROUP`.
 pub fn api_service(object: &Value) -> Vec<FieldError> {
-    let mut errors = Errors(metadata::validate(object, names::path_segment));
+    let mut errors = Errors::of(metadata::validate(object, names::path_segment));
     let spec = &object["spec"];
     let (group, version) = (text(spec, "group"), text(spec, "version"));
     let wanted = format!("{version}.{group}");

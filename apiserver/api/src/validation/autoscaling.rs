@@ -31,7 +31,7 @@ pub fn autoscaler(object: &Value) -> Vec<FieldError> {
 pub fn autoscaler_change(new: &Value, old: &Value, written: Written) -> Vec<FieldError> {
     let mut found = Vec::new();
     metadata::common(new, &mut found);
-    let mut errors = Errors(found);
+    let mut errors = Errors::of(found);
     if written == Written::Status {
         for field in ["currentReplicas", "desiredReplicas"] {
             errors.not_negative(format!("status.{field}"), new["status"].get(field));

@@ -306,7 +306,7 @@ pub fn cron_job(object: &Value) -> Vec<FieldError> {
 pub fn cron_job_change(new: &Value, old: &Value, written: Written) -> Vec<FieldError> {
     let mut found = Vec::new();
     metadata::common(new, &mut found);
-    let mut errors = Errors(found);
+    let mut errors = Errors::of(found);
     if written == Written::Main {
         cron_spec(&new["spec"], Some(&old["spec"]), &mut errors);
     }

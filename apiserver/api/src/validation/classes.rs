@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::{Errors, IMMUTABLE, given, items, label_selector, names, resources, same, text, with_metadata};
 use crate::error::FieldError;
+use crate::repeats::repeats;
 
 /// Parameters of a class: how many, and how many bytes together.
 const PARAMETERS: usize = 512;
@@ -19,7 +20,7 @@ pub fn class(object: &Value) -> Vec<FieldError> {
     errors.one_of_if_set("reclaimPolicy", object.get("reclaimPolicy"), &["Delete", "Retain"]);
     let modes = ["Immediate", "WaitForFirstConsumer"];
     errors.one_of("volumeBindingMode", object.get("volumeBindingMode"), &modes);
-    let mut seen: Vec<BTreeMap<&str, BTreeSet<String>>> = Vec::new();
+    let mut seen: BTreeSet<BTreeMap<&str, BTreeSet<String>>> = BTreeSet::new();
     for (index, term) in items(object, "allowedTopologies").iter().enumerate() {
         let path = format!("allowedTopologies[{index}].matchLabelExpressions");
         let mut wanted = BTreeMap::new();
@@ -30,8 +31,8 @@ pub fn class(object: &Value) -> Vec<FieldError> {
             if values.is_empty() {
                 errors.required(format!("{path}.values"), "");
             }
-            for (index, value) in values.iter().enumerate().filter(|(i, v)| values[..*i].contains(v)) {
-                errors.duplicate(format!("{path}.values[{index}]"), value);
+            for index in repeats(values) {
+                errors.duplicate(format!("{path}.values[{index}]"), &values[index]);
             }
             errors.faults(&format!("{path}.key"), key, names::qualified_name(key));
             if !keys.insert(key) {
@@ -39,10 +40,9 @@ pub fn class(object: &Value) -> Vec<FieldError> {
             }
             wanted.insert(key, values.iter().map(ToString::to_string).collect());
         }
-        if seen.contains(&wanted) {
+        if !seen.insert(wanted) {
             errors.duplicate(path, &json!(""));
         }
-        seen.push(wanted);
     }
     errors.list()
 }

@@ -12,6 +12,7 @@ use super::{
 };
 use crate::error::FieldError;
 use crate::meta;
+use crate::repeats::repeats;
 
 /// Above this only Kubernetes' own priority classes.
 const HIGHEST_USER_PRIORITY: i64 = 1_000_000_000;
@@ -20,7 +21,7 @@ const SYSTEM_PRIORITIES: [(&str, i64); 2] =
 
 /// Errors of a Namespace.
 pub fn namespace(object: &Value) -> Vec<FieldError> {
-    let mut errors = Errors(metadata::of_builtin(object, names::dns_label));
+    let mut errors = Errors::of(metadata::of_builtin(object, names::dns_label));
     for (index, finalizer) in
         items(&object["spec"], "finalizers").iter().filter_map(Value::as_str).enumerate()
     {
@@ -138,11 +139,9 @@ pub fn runtime_class(object: &Value) -> Vec<FieldError> {
         let key = |toleration: &Value| {
             ["key", "operator", "value", "effect"].map(|field| text(toleration, field).to_owned())
         };
-        for (index, toleration) in tolerations.iter().enumerate() {
-            if tolerations[..index].iter().any(|other| key(other) == key(toleration)) {
-                let shown = internal::shown(toleration, internal::TOLERATION);
-                errors.duplicate_shown(format!("scheduling.tolerations[{index}]"), &shown);
-            }
+        for index in repeats(tolerations.iter().map(key)) {
+            let shown = internal::shown(&tolerations[index], internal::TOLERATION);
+            errors.duplicate_shown(format!("scheduling.tolerations[{index}]"), &shown);
         }
     }
     errors.list()

@@ -11,7 +11,7 @@ const OLDEST: &str = "OldestEmulationVersion";
 
 /// Errors of a LeaseCandidate.
 pub fn lease_candidate(object: &Value) -> Vec<FieldError> {
-    let mut errors = Errors(metadata::validate(object, names::config_key));
+    let mut errors = Errors::of(metadata::validate(object, names::config_key));
     let spec = &object["spec"];
     if text(spec, "leaseName").is_empty() {
         errors.required("spec.leaseName", "");

@@ -1,6 +1,6 @@
 //! CSIDriver, CSINode, VolumeAttachment: drivers, the nodes that run them, and what they attach.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use serde_json::{Value, json};
 
@@ -106,8 +106,13 @@ pub fn node_update(new: &Value, old: &Value) -> Vec<FieldError> {
         ["name", "nodeID", "topologyKeys"].iter().all(|field| same(now.get(*field), was.get(*field)))
     };
     let now = items(&new["spec"], "drivers");
-    for had in items(&old["spec"], "drivers").iter().filter(|had| !now.contains(had)) {
-        for has in now.iter().filter(|d| text(d, "name") == text(had, "name")) {
+    let (same_as, mut named): (HashSet<&Value>, BTreeMap<&str, Vec<&Value>>) =
+        (now.iter().collect(), BTreeMap::new());
+    for driver in now {
+        named.entry(text(driver, "name")).or_default().push(driver);
+    }
+    for had in items(&old["spec"], "drivers").iter().filter(|had| !same_as.contains(had)) {
+        for has in named.get(text(had, "name")).into_iter().flatten() {
             if !is_fixed(has, had) {
                 let shown = internal::shown(has, internal::CSI_NODE_DRIVER);
                 errors.invalid_shown("spec.drivers", &shown, IMMUTABLE);

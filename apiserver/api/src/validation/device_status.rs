@@ -1,6 +1,6 @@
 //! What a ResourceClaim was given, who uses it, and what drivers tell about its devices.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 use serde_json::{Value, json};
 
@@ -104,13 +104,15 @@ pub(super) fn binding(holder: &Value, path: &str, errors: &mut Errors) {
         });
     }
     let [waits, gives_up] = FIELDS.map(|field| items(holder, field));
+    let waited_for: HashSet<&Value> = waits.iter().collect();
     for (field, list) in FIELDS.into_iter().zip([waits, gives_up]) {
+        let mut seen = HashSet::new();
         for (index, name) in list.iter().enumerate() {
             let path = format!("{path}.{field}[{index}]");
-            if list[..index].contains(name) {
+            if !seen.insert(name) {
                 errors.duplicate(path.as_str(), name);
             }
-            if field == FIELDS[1] && waits.contains(name) {
+            if field == FIELDS[1] && waited_for.contains(name) {
                 let detail = "bindingFailureConditions must not overlap with bindingConditions";
                 errors.invalid(path, name, detail);
             }

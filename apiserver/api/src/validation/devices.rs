@@ -62,7 +62,7 @@ pub fn claim_change(new: &Value, old: &Value, written: Written) -> Vec<FieldErro
         device_status::claim(new, &old["status"], &mut errors);
         return errors.list();
     }
-    let mut errors = Errors(subdomain_name(new));
+    let mut errors = Errors::of(subdomain_name(new));
     errors.immutable("spec", new, old);
     errors.list()
 }
@@ -85,7 +85,7 @@ fn template_errors(object: &Value) -> Vec<FieldError> {
 
 /// Errors of a change of a ResourceClaimTemplate. Arguments: new, old.
 pub fn template_change(new: &Value, old: &Value, _: Written) -> Vec<FieldError> {
-    let mut errors = Errors(subdomain_name(new));
+    let mut errors = Errors::of(subdomain_name(new));
     errors.immutable("spec", new, old);
     errors.list()
 }

@@ -15,7 +15,7 @@ const NOTE: usize = 1024;
 
 /// Errors of an Event, whoever writes it.
 pub fn event(object: &Value) -> Vec<FieldError> {
-    let mut errors = Errors(metadata::of_builtin(object, names::path_segment));
+    let mut errors = Errors::of(metadata::of_builtin(object, names::path_segment));
     placed(object, &mut errors);
     if !text(object, "eventTime").is_empty() {
         told_by(object, &mut errors);
@@ -61,7 +61,7 @@ fn told_by(object: &Value, errors: &mut Errors) {
 
 /// Errors of a new Event of `events.k8s.io/v1`.
 pub fn new_event(object: &Value) -> Vec<FieldError> {
-    let mut errors = Errors(event(object));
+    let mut errors = Errors::of(event(object));
     let name = meta::name(object);
     errors.faults("metadata.name", name, names::dns_subdomain(name));
     series(object, &mut errors);
@@ -99,7 +99,7 @@ fn series(object: &Value, errors: &mut Errors) {
 
 /// Errors of a change through `events.k8s.io/v1`: only the series goes on. Arguments: new, old.
 pub fn new_event_change(new: &Value, old: &Value, _: Written) -> Vec<FieldError> {
-    let mut errors = Errors(event(new));
+    let mut errors = Errors::of(event(new));
     if !same(new.get("series"), old.get("series")) {
         series(new, &mut errors);
     }

@@ -21,12 +21,18 @@ pub(super) fn failure(spec: &Value, path: &str, errors: &mut Errors) {
     if rules.len() > RULES {
         errors.too_many(path.as_str(), rules.len(), RULES);
     }
+    let pod = &spec["template"]["spec"];
+    let containers: BTreeSet<&str> = ["containers", "initContainers"]
+        .into_iter()
+        .flat_map(|list| items(pod, list))
+        .map(|container| text(container, "name"))
+        .collect();
     for (index, rule) in rules.iter().enumerate() {
-        failure_rule(rule, spec, &format!("{path}[{index}]"), errors);
+        failure_rule(rule, spec, &containers, &format!("{path}[{index}]"), errors);
     }
 }
 
-fn failure_rule(rule: &Value, spec: &Value, path: &str, errors: &mut Errors) {
+fn failure_rule(rule: &Value, spec: &Value, containers: &BTreeSet<&str>, path: &str, errors: &mut Errors) {
     let action = text(rule, "action");
     let at = format!("{path}.action");
     if action.is_empty() {
@@ -40,7 +46,7 @@ fn failure_rule(rule: &Value, spec: &Value, path: &str, errors: &mut Errors) {
     }
     let (codes, conditions) = (given(rule, "onExitCodes"), items(rule, "onPodConditions"));
     if let Some(codes) = codes {
-        exit_codes(codes, &spec["template"]["spec"], &format!("{path}.onExitCodes"), errors);
+        exit_codes(codes, containers, &format!("{path}.onExitCodes"), errors);
     }
     if conditions.len() > CONDITIONS {
         errors.too_many(format!("{path}.onPodConditions"), conditions.len(), CONDITIONS);
@@ -68,7 +74,7 @@ fn failure_rule(rule: &Value, spec: &Value, path: &str, errors: &mut Errors) {
     }
 }
 
-fn exit_codes(codes: &Value, pod: &Value, path: &str, errors: &mut Errors) {
+fn exit_codes(codes: &Value, containers: &BTreeSet<&str>, path: &str, errors: &mut Errors) {
     let operator = text(codes, "operator");
     let at = format!("{path}.operator");
     if operator.is_empty() {
@@ -76,12 +82,11 @@ fn exit_codes(codes: &Value, pod: &Value, path: &str, errors: &mut Errors) {
     } else if !matches!(operator, "In" | "NotIn") {
         errors.not_supported(at, &json!(operator), &["In", "NotIn"]);
     }
-    if let Some(name) = given(codes, "containerName").and_then(Value::as_str) {
-        let mut all = ["containers", "initContainers"].into_iter().flat_map(|list| items(pod, list));
-        if !all.any(|c| text(c, "name") == name) {
-            let detail = "must be one of the container or initContainer names in the pod template";
-            errors.invalid(format!("{path}.containerName"), &json!(name), detail);
-        }
+    if let Some(name) = given(codes, "containerName").and_then(Value::as_str)
+        && !containers.contains(name)
+    {
+        let detail = "must be one of the container or initContainer names in the pod template";
+        errors.invalid(format!("{path}.containerName"), &json!(name), detail);
     }
     let path = format!("{path}.values");
     let values = items(codes, "values");

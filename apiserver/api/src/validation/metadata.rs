@@ -1,5 +1,7 @@
 //! `metadata`, for every kind.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 use super::names::{self, Faults};
@@ -109,9 +111,12 @@ pub fn annotations(annotations: Option<&Value>, path: &str, errors: &mut Vec<Fie
     }
 }
 
+/// So many controllers too many are told of: all owners are shown with each.
+const CONTROLLERS: usize = 16;
+
 fn owners(object: &Value, errors: &mut Vec<FieldError>) {
     let path = "metadata.ownerReferences";
-    let mut controller: Option<&Value> = None;
+    let (mut controller, mut refused): (Option<&Value>, usize) = (None, 0);
     for owner in meta::owner_references(object) {
         let text = |field: &str| owner[field].as_str().unwrap_or_default();
         let mut refuse = |field: &str, shown: &str, detail: &str| {
@@ -132,7 +137,8 @@ fn owners(object: &Value, errors: &mut Vec<FieldError>) {
             errors.push(FieldError::invalid(path, owner, detail));
         }
         if owner["controller"] == true {
-            if let Some(first) = controller {
+            if let Some(first) = controller.filter(|_| refused < CONTROLLERS) {
+                refused += 1;
                 let name = |o: &Value| o["name"].as_str().unwrap_or_default().to_owned();
                 let detail = format!(
                     "Only one reference can have Controller set to true. Found \"true\" in references for {} and {}",
@@ -141,7 +147,7 @@ fn owners(object: &Value, errors: &mut Vec<FieldError>) {
                 );
                 let shown = Value::Array(meta::owner_references(object).to_vec());
                 errors.push(FieldError::invalid(path, &shown, &detail));
-            } else {
+            } else if controller.is_none() {
                 controller = Some(owner);
             }
         }
@@ -161,7 +167,7 @@ pub fn validate_update(new: &Value, old: &Value) -> Vec<FieldError> {
         }
     }
     if meta::deletion_timestamp(old).is_some() {
-        let before = meta::finalizers(old);
+        let before: BTreeSet<&str> = meta::finalizers(old).into_iter().collect();
         let added: Vec<&str> = meta::finalizers(new).into_iter().filter(|f| !before.contains(f)).collect();
         if !added.is_empty() {
             let detail = format!(

@@ -24,7 +24,7 @@ pub fn migration_change(new: &Value, old: &Value, written: Written) -> Vec<Field
     if written == Written::Status {
         return migration_status(&new["status"], &old["status"]);
     }
-    let mut errors = Errors(migration(new));
+    let mut errors = Errors::of(migration(new));
     for field in ["group", "resource"] {
         let (now, before) = (new["spec"]["resource"].get(field), old["spec"]["resource"].get(field));
         if !same(now, before) {
@@ -76,7 +76,7 @@ pub fn storage_version(object: &Value) -> Vec<FieldError> {
         }
         faults
     };
-    let mut errors = Errors(metadata::validate(object, grammar));
+    let mut errors = Errors::of(metadata::validate(object, grammar));
     let status = &object["status"];
     let servers = items(status, "storageVersions");
     let mut seen = BTreeSet::new();

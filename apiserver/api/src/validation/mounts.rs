@@ -9,7 +9,7 @@ use super::{Errors, given, items, text};
 
 /// `volumeMounts` of a container at `path`, which ends in that name.
 pub(super) fn mounts(container: &Value, pod: &Pod<'_>, path: &str, errors: &mut Errors) {
-    let devices = items(container, "volumeDevices");
+    let devices = texts(container, "volumeDevices", ["name", "devicePath"]);
     let mut seen = BTreeSet::new();
     for (index, mount) in items(container, "volumeMounts").iter().enumerate() {
         let at = format!("{path}[{index}]");
@@ -26,16 +26,21 @@ pub(super) fn mounts(container: &Value, pod: &Pod<'_>, path: &str, errors: &mut 
         if !seen.insert(target) {
             errors.invalid(format!("{at}.mountPath"), &json!(target), "must be unique");
         }
-        if devices.iter().any(|d| text(d, "name") == name) {
+        if devices[0].contains(name) {
             errors.invalid(format!("{at}.name"), &json!(name), "must not already exist in volumeDevices");
         }
-        if devices.iter().any(|d| text(d, "devicePath") == target) {
+        if devices[1].contains(target) {
             let detail = "must not already exist as a path in volumeDevices";
             errors.invalid(format!("{at}.mountPath"), &json!(target), detail);
         }
         sub_paths(mount, &at, path, errors);
         propagation(mount, container, path, errors);
     }
+}
+
+/// What is under each of the fields in the items of a list.
+fn texts<'a>(container: &'a Value, list: &str, fields: [&str; 2]) -> [BTreeSet<&'a str>; 2] {
+    fields.map(|field| items(container, list).iter().map(|item| text(item, field)).collect())
 }
 
 fn sub_paths(mount: &Value, at: &str, path: &str, errors: &mut Errors) {
@@ -84,7 +89,7 @@ fn propagation(mount: &Value, container: &Value, path: &str, errors: &mut Errors
 
 /// `volumeDevices` of a container at `path`, which ends in that name.
 pub(super) fn devices(container: &Value, pod: &Pod<'_>, path: &str, errors: &mut Errors) {
-    let mounts = items(container, "volumeMounts");
+    let mounts = texts(container, "volumeMounts", ["name", "mountPath"]);
     let (mut names, mut paths) = (BTreeSet::new(), BTreeSet::new());
     for (index, device) in items(container, "volumeDevices").iter().enumerate() {
         let at = format!("{path}[{index}]");
@@ -111,10 +116,10 @@ pub(super) fn devices(container: &Value, pod: &Pod<'_>, path: &str, errors: &mut
         } else {
             paths.insert(target);
         }
-        if mounts.iter().any(|m| text(m, "name") == name) {
+        if mounts[0].contains(name) {
             invalid("name", name, "must not already exist in volumeMounts");
         }
-        if mounts.iter().any(|m| text(m, "mountPath") == target) {
+        if mounts[1].contains(target) {
             invalid("devicePath", target, "must not already exist as a path in volumeMounts");
         }
         if name.is_empty() {

@@ -284,7 +284,7 @@ fn ip_block(block: &Value, strict: bool, path: &str, errors: &mut Errors) {
 /// Errors of an IPAddress, which is named after its address.
 pub fn ip_address(object: &Value) -> Vec<FieldError> {
     let canonical = |name: &str| ip::canonical_fault(name).into_iter().collect();
-    let mut errors = Errors(metadata::of_builtin(object, canonical));
+    let mut errors = Errors::of(metadata::of_builtin(object, canonical));
     let Some(parent) = given(&object["spec"], "parentRef") else {
         errors.required("spec.parentRef", "");
         return errors.list();

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::{Errors, given, internal, ip, items, names, resources, same, scheduling, text, with_metadata};
 use crate::error::FieldError;
+use crate::repeats::repeats;
 
 const POD_RANGE: &str = "node updates may not change podCIDR except from \"\" to valid";
 
@@ -90,11 +91,9 @@ pub fn validate_status(new: &Value, _old: &Value) -> Vec<FieldError> {
 
 fn addresses(status: &Value, errors: &mut Errors) {
     let list = items(status, "addresses");
-    for (index, address) in list.iter().enumerate() {
-        if list[..index].contains(address) {
-            let shown = internal::shown(address, internal::NODE_ADDRESS);
-            errors.duplicate_shown(format!("status.addresses[{index}]"), &shown);
-        }
+    for index in repeats(list) {
+        let shown = internal::shown(&list[index], internal::NODE_ADDRESS);
+        errors.duplicate_shown(format!("status.addresses[{index}]"), &shown);
     }
 }
 

@@ -132,7 +132,7 @@ fn modulus(info: &SubjectPublicKeyInfo<'_>, errors: &mut Errors) {
 pub fn request_change(new: &Value, old: &Value, written: Written) -> Vec<FieldError> {
     let mut found = Vec::new();
     metadata::common(new, &mut found);
-    let mut errors = Errors(found);
+    let mut errors = Errors::of(found);
     if written == Written::Main {
         errors.immutable("spec", new, old);
     } else {

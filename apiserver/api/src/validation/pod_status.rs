@@ -1,6 +1,6 @@
 //! Statuses of Pods.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use serde_json::{Value, json};
@@ -69,10 +69,13 @@ fn transitions(
     errors: &mut Errors,
 ) {
     let ended = |status: &Value| given(&status["state"], "terminated").cloned();
+    let by_name: BTreeMap<&str, &Value> = containers.iter().rev().map(|c| (text(c, "name"), c)).collect();
+    let goes_on: BTreeSet<&str> =
+        now.iter().filter(|new| ended(new).is_none()).map(|new| text(new, "name")).collect();
     for (index, old) in before.iter().enumerate() {
         let Some(end) = ended(old) else { continue };
         let name = text(old, "name");
-        let container = containers.iter().find(|c| text(c, "name") == name);
+        let container = by_name.get(name).copied();
         if list == "initContainerStatuses" && container.is_some_and(is_sidecar) {
             continue;
         }
@@ -83,7 +86,7 @@ fn transitions(
         if ruled || policy == "Always" || (policy == "OnFailure" && failed) {
             continue;
         }
-        if now.iter().any(|new| text(new, "name") == name && ended(new).is_none()) {
+        if goes_on.contains(name) {
             let path = format!("status.{list}[{index}].state");
             errors.forbidden(path, "may not be transitioned to non-terminated state");
         }
@@ -111,11 +114,12 @@ fn addresses(list: &[Value], path: &str, errors: &mut Errors) {
 }
 
 fn claims(statuses: &[Value], claims: &[Value], errors: &mut Errors) {
+    let known: BTreeSet<&str> = claims.iter().map(|claim| text(claim, "name")).collect();
     let mut seen = BTreeSet::new();
     for (index, status) in statuses.iter().enumerate() {
         let path = format!("status.resourceClaimStatuses[{index}].name");
         let name = text(status, "name");
-        if !claims.iter().any(|c| text(c, "name") == name) {
+        if !known.contains(name) {
             let detail = "must match the name of an entry in `spec.resourceClaims`";
             errors.invalid(path.as_str(), &json!(name), detail);
         }

@@ -1,6 +1,6 @@
 //! What may change of a Pod that exists: by update, by `ephemeralcontainers` and by `resize`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use serde_json::{Value, json};
 
@@ -115,7 +115,7 @@ fn tolerations(spec: &Value, before: &Value, errors: &mut Errors) {
         }
         copy
     };
-    let now: Vec<Value> = items(spec, "tolerations").iter().map(identity).collect();
+    let now: HashSet<Value> = items(spec, "tolerations").iter().map(identity).collect();
     if !items(before, "tolerations").iter().all(|old| now.contains(&identity(old))) {
         errors.forbidden(
             "spec.tolerations",
@@ -125,7 +125,7 @@ fn tolerations(spec: &Value, before: &Value, errors: &mut Errors) {
 }
 
 fn gates(spec: &Value, before: &Value, errors: &mut Errors) {
-    let old = items(before, "schedulingGates");
+    let old: HashSet<&Value> = items(before, "schedulingGates").iter().collect();
     for (index, gate) in items(spec, "schedulingGates").iter().enumerate() {
         if !old.contains(gate) {
             let detail =
@@ -206,9 +206,10 @@ pub fn validate_ephemeral(new: &Value, old: &Value) -> Vec<FieldError> {
     let path = "spec.ephemeralContainers";
     let list = |pod: &Value| items(&pod["spec"], "ephemeralContainers").to_vec();
     let now = list(new);
+    let by_name: BTreeMap<&str, &Value> = now.iter().rev().map(|c| (text(c, "name"), c)).collect();
     for had in list(old) {
         let name = text(&had, "name");
-        match now.iter().find(|c| text(c, "name") == name) {
+        match by_name.get(name) {
             None => errors
                 .forbidden(path, &format!("existing ephemeral containers {name:?} may not be removed\n")),
             Some(has) if !equal(has, &had) => {

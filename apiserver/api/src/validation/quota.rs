@@ -114,11 +114,15 @@ fn scopes(spec: &Value, errors: &mut Errors) {
     let path = "spec.scopes";
     let shown = json!(items(spec, "scopes"));
     let given: Vec<&str> = items(spec, "scopes").iter().filter_map(Value::as_str).collect();
+    let limited = limited(spec);
+    let mut seen = BTreeSet::new();
     for scope in &given {
         if !SCOPES.contains(scope) {
             errors.invalid(path, &shown, "unsupported scope");
         }
-        for _ in limited(spec).iter().filter(|resource| !applies(scope, resource)) {
+        // Of a scope that is named again nothing else is to be said.
+        let new = seen.insert(scope);
+        for _ in limited.iter().filter(|resource| new && !applies(scope, resource)) {
             errors.invalid(path, &shown, "unsupported scope applied to resource");
         }
     }
@@ -128,14 +132,16 @@ fn scopes(spec: &Value, errors: &mut Errors) {
 fn scope_selector(spec: &Value, selector: &Value, errors: &mut Errors) {
     let path = "spec.scopeSelector.matchExpressions";
     let expressions = items(selector, "matchExpressions");
+    let (limited, mut seen) = (limited(spec), BTreeSet::new());
+    let shown = internal::shown(selector, internal::SCOPE_SELECTOR);
     for expression in expressions {
         let (scope, operator) = (text(expression, "scopeName"), text(expression, "operator"));
         let values = items(expression, "values");
         if !SCOPES.contains(&scope) {
             errors.invalid(format!("{path}.scopeName"), &json!(scope), "unsupported scope");
         }
-        for _ in limited(spec).iter().filter(|resource| !applies(scope, resource)) {
-            let shown = internal::shown(selector, internal::SCOPE_SELECTOR);
+        let new = seen.insert(scope);
+        for _ in limited.iter().filter(|resource| new && !applies(scope, resource)) {
             errors.invalid_shown(path, &shown, "unsupported scope applied to resource");
         }
         let plain = SCOPES.contains(&scope) && !matches!(scope, "PriorityClass" | "VolumeAttributesClass");

@@ -8,7 +8,7 @@ use crate::error::FieldError;
 const GROUP: &str = "rbac.authorization.k8s.io";
 
 fn with_metadata(object: &Value) -> Errors {
-    Errors(metadata::of_builtin(object, names::path_segment))
+    Errors::of(metadata::of_builtin(object, names::path_segment))
 }
 
 /// Errors of a Role.

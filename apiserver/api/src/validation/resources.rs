@@ -188,7 +188,9 @@ fn claim_names(list: &[Value], claims: &BTreeSet<&str>, path: &str, errors: &mut
         }
         errors.name_if_set(&format!("{path}.request"), request, names::dns_label);
         let key = if request.is_empty() { name.to_owned() } else { format!("{name}/{request}") };
-        let overlaps = request.is_empty() && seen.iter().any(|k| k.starts_with(&format!("{name}/")));
+        let begin = format!("{name}/");
+        let next = seen.range(begin.clone()..).next().filter(|_| request.is_empty());
+        let overlaps = next.is_some_and(|key| key.starts_with(&begin));
         if seen.contains(name) || overlaps {
             errors.duplicate(path.as_str(), &json!(name));
         } else if seen.contains(&key) {

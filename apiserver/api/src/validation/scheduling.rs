@@ -1,6 +1,6 @@
 //! Tolerations, taints, affinity and spreading.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use serde_json::{Value, json};
 
@@ -199,6 +199,11 @@ fn label_keys(term: &Value, path: &str, errors: &mut Errors) {
         }
     }
     let (keys, mismatch) = (items(term, "matchLabelKeys"), items(term, "mismatchLabelKeys"));
+    let mut first: BTreeMap<&str, usize> = BTreeMap::new();
+    for (index, key) in keys.iter().enumerate().filter_map(|(index, key)| Some((index, key.as_str()?))) {
+        first.entry(key).or_insert(index);
+    }
+    let unlike: HashSet<&Value> = mismatch.iter().collect();
     // The server itself adds one expression for each key; a second one is the user's.
     let mut seen: BTreeSet<&str> = selector
         .and_then(|s| s["matchLabels"].as_object())
@@ -208,7 +213,7 @@ fn label_keys(term: &Value, path: &str, errors: &mut Errors) {
         .collect();
     for expression in selector.map_or(&[][..], |s| items(s, "matchExpressions")) {
         let key = text(expression, "key");
-        if let Some(index) = keys.iter().position(|k| k == key)
+        if let Some(index) = first.get(key)
             && seen.contains(key)
         {
             let detail = "exists in both matchLabelKeys and labelSelector";
@@ -216,7 +221,7 @@ fn label_keys(term: &Value, path: &str, errors: &mut Errors) {
         }
         seen.insert(key);
     }
-    for (index, key) in keys.iter().enumerate().filter(|(_, k)| mismatch.contains(k)) {
+    for (index, key) in keys.iter().enumerate().filter(|(_, k)| unlike.contains(k)) {
         let detail = "exists in both matchLabelKeys and mismatchLabelKeys";
         errors.invalid(format!("{path}.matchLabelKeys[{index}]"), key, detail);
     }
@@ -224,13 +229,18 @@ fn label_keys(term: &Value, path: &str, errors: &mut Errors) {
 
 /// Topology spread constraints at `path`.
 pub(super) fn spread(constraints: &[Value], path: &str, errors: &mut Errors) {
+    let pair = |c: &Value| (text(c, "topologyKey").to_owned(), text(c, "whenUnsatisfiable").to_owned());
+    // Of equal ones all are refused but the last.
+    let mut later: BTreeMap<(String, String), usize> = BTreeMap::new();
+    for constraint in constraints {
+        *later.entry(pair(constraint)).or_default() += 1;
+    }
     for (index, constraint) in constraints.iter().enumerate() {
         let path = format!("{path}[{index}]");
         let skew = constraint["maxSkew"].as_i64().unwrap_or(0);
         if skew <= 0 {
             errors.invalid(format!("{path}.maxSkew"), &json!(skew), "must be greater than zero");
         }
-        let pair = |c: &Value| (text(c, "topologyKey").to_owned(), text(c, "whenUnsatisfiable").to_owned());
         let (key, action) = pair(constraint);
         if key.is_empty() {
             errors.required(format!("{path}.topologyKey"), "can not be empty");
@@ -239,7 +249,9 @@ pub(super) fn spread(constraints: &[Value], path: &str, errors: &mut Errors) {
         if !actions.contains(&action.as_str()) {
             errors.not_supported(format!("{path}.whenUnsatisfiable"), &json!(action), &actions);
         }
-        if constraints[index + 1..].iter().any(|later| pair(later) == (key.clone(), action.clone())) {
+        let left = later.entry((key.clone(), action.clone())).or_default();
+        *left = left.saturating_sub(1);
+        if *left > 0 {
             errors.duplicate(
                 format!("{path}.{{topologyKey, whenUnsatisfiable}}"),
                 &json!(format!("{{{key}, {action}}}")),

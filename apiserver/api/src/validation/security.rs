@@ -1,5 +1,7 @@
 //! Security contexts of pods and containers.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 use super::{Errors, given, items, mounts, text, windows};
@@ -71,7 +73,7 @@ fn is_sysctl(name: &str) -> bool {
 }
 
 fn sysctls(spec: &Value, sysctls: &[Value], path: &str, errors: &mut Errors) {
-    let mut seen = Vec::new();
+    let mut seen = BTreeSet::new();
     for (index, sysctl) in sysctls.iter().enumerate() {
         let path = format!("{path}[{index}].name");
         let name = text(sysctl, "name");
@@ -83,7 +85,7 @@ fn sysctls(spec: &Value, sysctls: &[Value], path: &str, errors: &mut Errors) {
                  ^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\\./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?$"
             );
             errors.invalid(path.as_str(), &json!(name), &detail);
-        } else if seen.contains(&name) {
+        } else if seen.contains(name) {
             errors.duplicate(path.as_str(), &json!(name));
         }
         // A setting of a namespace is the host's where the namespace is the host's.
@@ -94,7 +96,7 @@ fn sysctls(spec: &Value, sysctls: &[Value], path: &str, errors: &mut Errors) {
         } else if spec["hostIPC"] == true && ipc.iter().any(|p| dotted.starts_with(p)) {
             errors.invalid(path, &json!(name), "may not be specified when 'hostIPC' is true");
         }
-        seen.push(name);
+        seen.insert(name);
     }
 }
 
@@ -263,6 +265,8 @@ fn same_profile(
 
 /// Annotations of a pod or template that have a grammar. `path` is that of the annotations.
 pub(super) fn annotations(object: &Value, spec: &Value, path: &str, errors: &mut Errors) {
+    let all = each_container(spec, "");
+    let containers: BTreeSet<&str> = all.iter().map(|(container, _)| text(container, "name")).collect();
     for (key, value) in meta::annotations(object).into_iter().flatten() {
         let value = value.as_str().unwrap_or_default();
         if key == SECCOMP_POD || key.starts_with(SECCOMP_CONTAINER) {
@@ -276,7 +280,7 @@ pub(super) fn annotations(object: &Value, spec: &Value, path: &str, errors: &mut
             }
         } else if let Some(container) = key.strip_prefix(APPARMOR) {
             let path = format!("{path}[{key}]");
-            if !each_container(spec, "").iter().any(|(c, _)| text(c, "name") == container) {
+            if !containers.contains(container) {
                 errors.invalid(path.as_str(), &json!(container), "container not found");
             }
             if !matches!(value, "" | "runtime/default" | "unconfined") && !value.starts_with("localhost/") {

@@ -20,7 +20,7 @@ const MODE: &str = "service.kubernetes.io/topology-mode";
 
 /// Errors of a Service.
 pub fn validate(object: &Value) -> Vec<FieldError> {
-    let mut errors = Errors(metadata::of_builtin(object, names::dns_label));
+    let mut errors = Errors::of(metadata::of_builtin(object, names::dns_label));
     if let (Some(mode), Some(hints)) = (meta::annotation(object, MODE), meta::annotation(object, HINTS))
         && mode != hints
     {

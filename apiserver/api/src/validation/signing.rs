@@ -12,6 +12,7 @@ use x509_parser::prelude::FromDer as _;
 use super::{Errors, items, metadata, pem, same, shared, text};
 use crate::error::FieldError;
 use crate::registry::Written;
+use crate::repeats::repeats;
 
 /// What a certificate may be asked for, in the order that errors name it.
 const USAGES: [&str; 23] = [
@@ -49,7 +50,7 @@ const CONDITIONS: &str = "status.conditions";
 
 /// Errors of a new CertificateSigningRequest.
 pub fn request(object: &Value) -> Vec<FieldError> {
-    let mut errors = Errors(metadata::of_builtin(object, |_| Vec::new()));
+    let mut errors = Errors::of(metadata::of_builtin(object, |_| Vec::new()));
     check(object, &Value::Null, &mut errors);
     errors.list()
 }
@@ -60,7 +61,7 @@ pub fn request(object: &Value) -> Vec<FieldError> {
 pub fn request_change(new: &Value, old: &Value, _: Written) -> Vec<FieldError> {
     let mut found = Vec::new();
     metadata::common(new, &mut found);
-    let mut errors = Errors(found);
+    let mut errors = Errors::of(found);
     check(new, old, &mut errors);
     let count = |object: &Value, kind: &str| {
         let all = items(&object["status"], "conditions").iter();
@@ -92,15 +93,14 @@ fn check(object: &Value, old: &Value, errors: &mut Errors) {
         errors.required("spec.usages", "");
     }
     let known = |usage: &Value| usage.as_str().is_some_and(|usage| USAGES.contains(&usage));
-    let twice = |list: &[Value], index: usize| list[..index].contains(&list[index]);
     let had = items(before, "usages");
     if had.iter().all(known) {
         for (index, usage) in usages.iter().enumerate().filter(|(_, usage)| !known(usage)) {
             errors.not_supported(format!("spec.usages[{index}]"), usage, &USAGES);
         }
     }
-    if !(0..had.len()).any(|index| twice(had, index)) {
-        for index in (0..usages.len()).filter(|index| twice(usages, *index)) {
+    if repeats(had).next().is_none() {
+        for index in repeats(usages) {
             errors.duplicate(format!("spec.usages[{index}]"), &usages[index]);
         }
     }
@@ -120,18 +120,14 @@ fn check(object: &Value, old: &Value, errors: &mut Errors) {
 }
 
 fn conditions(list: &[Value], before: &[Value], errors: &mut Errors) {
-    let kinds = |list: &[Value]| -> Vec<String> {
-        list.iter().map(|condition| text(condition, "type").to_owned()).collect()
-    };
-    let had = kinds(before);
-    let has = |list: &[String], kind: &str| list.iter().any(|other| other == kind);
-    let both = has(&had, "Approved") && has(&had, "Denied");
-    let repeated = had.iter().collect::<BTreeSet<_>>().len() < had.len();
-    let mut seen: Vec<String> = Vec::new();
+    let had: BTreeSet<&str> = before.iter().map(|condition| text(condition, "type")).collect();
+    let both = had.contains("Approved") && had.contains("Denied");
+    let repeated = had.len() < before.len();
+    let mut seen = BTreeSet::new();
     for (index, condition) in list.iter().enumerate() {
         let path = format!("{CONDITIONS}[{index}]");
         let kind = text(condition, "type");
-        if kind.is_empty() && !has(&had, "") {
+        if kind.is_empty() && !had.contains("") {
             errors.required(format!("{path}.type"), "");
         }
         let states: &[&str] =
@@ -142,14 +138,14 @@ fn conditions(list: &[Value], before: &[Value], errors: &mut Errors) {
             "Denied" => "Approved",
             _ => "-",
         };
-        if !both && has(&seen, other) {
+        if !both && seen.contains(other) {
             let detail = "Approved and Denied conditions are mutually exclusive";
             errors.invalid(CONDITIONS, &json!(kind), detail);
         }
-        if !repeated && has(&seen, kind) {
+        if !repeated && seen.contains(kind) {
             errors.duplicate(format!("{path}.type"), &json!(kind));
         }
-        seen.push(kind.to_owned());
+        seen.insert(kind);
     }
 }
 

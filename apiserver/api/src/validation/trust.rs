@@ -19,7 +19,7 @@ pub fn bundle(object: &Value) -> Vec<FieldError> {
 
 fn bundle_name(object: &Value) -> Errors {
     let signer = text(&object["spec"], "signerName");
-    let mut errors = Errors(metadata::of_builtin(object, |_| Vec::new()));
+    let mut errors = Errors::of(metadata::of_builtin(object, |_| Vec::new()));
     for (field, name) in [("generateName", meta::generate_name(object)), ("name", meta::name(object))] {
         if !name.is_empty() {
             let faults = bundle_faults(name, signer, field == "generateName");

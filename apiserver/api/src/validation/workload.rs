@@ -206,7 +206,7 @@ pub fn controller_update(new: &Value, old: &Value) -> Vec<FieldError> {
 pub fn stateful_set(object: &Value) -> Vec<FieldError> {
     // Names of pods are made of it, and they are labels; older ones were not looked at so closely.
     let grammar = if is_new(object) { names::dns_label } else { names::dns_subdomain };
-    let mut errors = Errors(metadata::of_builtin(object, grammar));
+    let mut errors = Errors::of(metadata::of_builtin(object, grammar));
     let spec = &object["spec"];
     match text(spec, "podManagementPolicy") {
         "OrderedReady" | "Parallel" => {}

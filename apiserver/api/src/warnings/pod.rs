@@ -1,11 +1,13 @@
 //! Warnings about pods and pod templates.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
+use super::MOST;
 use super::objects::{claim_spec, fractional, node_label};
 use crate::meta;
+use crate::repeats::repeats;
 use crate::validation::{given, ip, items, names, same, text};
 
 const SECCOMP_POD: &str = "seccomp.security.alpha.kubernetes.io/pod";
@@ -262,7 +264,7 @@ fn volumes(spec: &Value, path: &str, warnings: &mut Vec<String>) {
 /// A token and another source of a volume that write one file.
 fn token_paths(spec: &Value, path: &str, warnings: &mut Vec<String>) {
     let sources = |volume: &Value| items(&volume["projected"], "sources").to_vec();
-    let tokens: Vec<String> = items(spec, "volumes")
+    let tokens: BTreeSet<String> = items(spec, "volumes")
         .iter()
         .flat_map(sources)
         .filter_map(|s| Some(s.pointer("/serviceAccountToken/path")?.as_str()?.to_owned()))
@@ -273,7 +275,7 @@ fn token_paths(spec: &Value, path: &str, warnings: &mut Vec<String>) {
     for (index, volume) in items(spec, "volumes").iter().enumerate() {
         let path = format!("{path}.volumes[{index}].projected.sources");
         let mut check = |file: &str, at: String| {
-            if tokens.iter().any(|token| token == file) {
+            if tokens.contains(file) {
                 warnings.push(format!("{path}.{at}: has duplicated path with ServiceAccountToken {file:?}"));
             }
         };
@@ -295,11 +297,9 @@ fn token_paths(spec: &Value, path: &str, warnings: &mut Vec<String>) {
 fn repeated(spec: &Value, path: &str, warnings: &mut Vec<String>) {
     for (list, field) in [("hostAliases", "ip"), ("imagePullSecrets", "name")] {
         let entries = items(spec, list);
-        for (index, entry) in entries.iter().enumerate() {
-            let value = text(entry, field);
-            if entries[..index].iter().any(|earlier| text(earlier, field) == value) {
-                warnings.push(format!("{path}.{list}[{index}].{field}: duplicate {field} {value:?}"));
-            }
+        for index in repeats(entries.iter().map(|entry| text(entry, field))) {
+            let value = text(&entries[index], field);
+            warnings.push(format!("{path}.{list}[{index}].{field}: duplicate {field} {value:?}"));
         }
     }
     for (index, secret) in items(spec, "imagePullSecrets").iter().enumerate() {
@@ -334,11 +334,9 @@ fn container(object: &Value, container: &Value, path: &str, prefix: &str, warnin
         }
     }
     let variables = items(container, "env");
-    for (index, variable) in variables.iter().enumerate() {
+    for index in repeats(variables.iter().map(|variable| text(variable, "name"))) {
+        let variable = &variables[index];
         let name = text(variable, "name");
-        if !variables[..index].iter().any(|earlier| text(earlier, "name") == name) {
-            continue;
-        }
         // Its own earlier value may be part of the new one.
         let (reference, value) = (format!("$({name})"), text(variable, "value"));
         let extends = value.contains(&reference) && value != reference;
@@ -350,14 +348,79 @@ fn container(object: &Value, container: &Value, path: &str, prefix: &str, warnin
     }
 }
 
+/// A port of a container, and where it stands.
+struct Port<'a> {
+    host: i64,
+    address: &'a str,
+    path: String,
+}
+
+impl Port<'_> {
+    /// How the two get into each other's way, if they do.
+    fn clash(&self, other: &Self) -> Option<&'static str> {
+        if self.host == other.host && self.address == other.address {
+            Some("duplicate")
+        } else if self.host == 0 || other.host == 0 {
+            Some("overlapping")
+        } else if self.host == other.host && (self.address.is_empty() != other.address.is_empty()) {
+            Some("dangerously ambiguous")
+        } else {
+            None
+        }
+    }
+}
+
+/// The ports with one number inside, and those of them that a further one may clash with: without a port
+/// of the host, or by that and whether it is that of one address.
+#[derive(Default)]
+struct Ports<'a> {
+    all: Vec<Port<'a>>,
+    open: Vec<usize>,
+    hosts: BTreeMap<i64, Vec<usize>>,
+    addresses: BTreeMap<(i64, &'a str), Vec<usize>>,
+}
+
+impl<'a> Ports<'a> {
+    fn add(&mut self, port: Port<'a>) {
+        let place = self.all.len();
+        if port.host == 0 {
+            self.open.push(place);
+        }
+        self.hosts.entry(port.host).or_default().push(place);
+        self.addresses.entry((port.host, port.address)).or_default().push(place);
+        self.all.push(port);
+    }
+
+    /// What is to be said of a further one, as far as anybody hears it. No more of the others are looked at.
+    fn clashes(&self, port: &Port<'_>) -> Vec<String> {
+        let first = |places: Option<&Vec<usize>>| -> Vec<usize> {
+            places.into_iter().flatten().copied().take(MOST).collect()
+        };
+        let of_host = |address: &str| first(self.addresses.get(&(port.host, address)));
+        let places: BTreeSet<usize> = if port.host == 0 {
+            (0..self.all.len().min(MOST)).collect()
+        } else if port.address.is_empty() {
+            first(self.hosts.get(&port.host)).into_iter().chain(first(Some(&self.open))).collect()
+        } else {
+            [of_host(""), of_host(port.address), first(Some(&self.open))].into_iter().flatten().collect()
+        };
+        let others = places.into_iter().map(|place| &self.all[place]);
+        let text = |other: &Port<'_>| {
+            let what = port.clash(other)?;
+            Some(format!("{}: {what} port definition with {}", port.path, other.path))
+        };
+        others.filter_map(text).take(MOST).collect()
+    }
+}
+
 fn ports(containers: &[(&Value, String)], warnings: &mut Vec<String>) {
-    let mut seen: BTreeMap<(i64, &str), Vec<(&Value, String)>> = BTreeMap::new();
+    let mut seen: BTreeMap<(i64, &str), Ports<'_>> = BTreeMap::new();
     for (container, path) in containers {
         for (index, port) in items(container, "ports").iter().enumerate() {
             let path = format!("{path}.ports[{index}]");
-            let number = |port: &Value, field: &str| port[field].as_i64().unwrap_or(0);
-            let (host, address) = (number(port, "hostPort"), text(port, "hostIP"));
-            let (inside, protocol) = (number(port, "containerPort"), text(port, "protocol"));
+            let number = |field: &str| port[field].as_i64().unwrap_or(0);
+            let (host, address) = (number("hostPort"), text(port, "hostIP"));
+            let (inside, protocol) = (number("containerPort"), text(port, "protocol"));
             if !address.is_empty() && host == 0 {
                 warnings.push(format!(
                     "{path}: hostIP set without hostPort: {{Name:{} HostPort:0 ContainerPort:{inside} Protocol:{protocol} HostIP:{address}}}",
@@ -365,20 +428,11 @@ fn ports(containers: &[(&Value, String)], warnings: &mut Vec<String>) {
                 ));
             }
             let others = seen.entry((inside, protocol)).or_default();
-            for (other, other_path) in others.iter() {
-                let (other_host, other_address) = (number(other, "hostPort"), text(other, "hostIP"));
-                let what = if host == other_host && address == other_address {
-                    "duplicate"
-                } else if host == 0 || other_host == 0 {
-                    "overlapping"
-                } else if host == other_host && (address.is_empty() != other_address.is_empty()) {
-                    "dangerously ambiguous"
-                } else {
-                    continue;
-                };
-                warnings.push(format!("{path}: {what} port definition with {other_path}"));
+            let port = Port { host, address, path };
+            if warnings.len() < MOST {
+                warnings.extend(others.clashes(&port));
             }
-            others.push((port, path));
+            others.add(port);
         }
     }
 }

@@ -1,5 +1,7 @@
 //! From what exists and what is wanted to what has to be written: pure.
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value, json};
 
 use super::AUTOUPDATE;
@@ -58,13 +60,9 @@ pub fn aggregate(role: &Value, cluster_roles: &[Value]) -> Option<Value> {
         .filter(|member| selectors.iter().any(|selector| crate::rbac::selects(selector, member)))
         .collect();
     members.sort_by_key(|member| name(member));
-    let mut rules: Vec<Value> = Vec::new();
-    for rule in members.iter().filter_map(|member| member["rules"].as_array()).flatten() {
-        if !rules.contains(rule) {
-            rules.push(rule.clone());
-        }
-    }
-    Some(Value::Array(rules))
+    let mut seen = HashSet::new();
+    let all = members.iter().filter_map(|member| member["rules"].as_array()).flatten();
+    Some(Value::Array(all.filter(|rule| seen.insert(*rule)).cloned().collect()))
 }
 
 fn add_missing_rules(updated: &mut Value, wanted: &Value) {
@@ -72,7 +70,8 @@ fn add_missing_rules(updated: &mut Value, wanted: &Value) {
     let wanted_rules = wanted["rules"].as_array().map(Vec::as_slice).unwrap_or_default();
     for rule in wanted_rules {
         // Whole rules are added, which keeps them readable, if any part of them is missing.
-        if !escalation::missing(&held, &[Rule::from_value(rule)]).is_empty() {
+        let missing = escalation::missing(&held, &[Rule::from_value(rule)]);
+        if !missing.is_ok_and(|missing| missing.count == 0) {
             push(&mut updated["rules"], rule.clone());
         }
     }

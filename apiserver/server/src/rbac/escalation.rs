@@ -5,10 +5,13 @@ use apiserver_api::auth::Identity;
 use apiserver_api::error::ApiError;
 use serde_json::Value;
 
-use super::rules::{Rule, url_covers};
+pub use super::missing::{TooMany, missing};
+use super::rules::Rule;
 use super::{Attributes, Authorizer};
 
 const GROUP: &str = "rbac.authorization.k8s.io";
+/// So many bytes of what is missing are named, and what began within them.
+const NAMED_TEXT: usize = 16 * 1024;
 
 /// Checks the creation or change of a `Role` or `ClusterRole` (`kind`); `old` is the object
 /// before an update. 403 with the missing rules.
@@ -62,13 +65,6 @@ pub fn check_binding(
     refuse_unless_held(identity, resource, name, &held, &wanted)
 }
 
-/// The parts of `wanted` that no single rule of `held` covers, in pieces of one verb and one
-/// resource.
-pub fn missing(held: &[Rule], wanted: &[Rule]) -> Vec<Rule> {
-    let pieces = wanted.iter().flat_map(pieces);
-    pieces.filter(|piece| !held.iter().any(|rule| covers_piece(rule, piece))).collect()
-}
-
 fn everything() -> [Rule; 2] {
     let all = || vec!["*".to_owned()];
     [
@@ -108,18 +104,35 @@ fn refuse_unless_held(
     held: &[Rule],
     wanted: &[Rule],
 ) -> Result<(), ApiError> {
-    let missing = missing(held, wanted);
-    if missing.is_empty() {
-        return Ok(());
-    }
-    let lines: Vec<String> = missing.iter().map(describe).collect();
+    let lines = match missing(held, wanted) {
+        Ok(missing) if missing.count == 0 => return Ok(()),
+        Ok(missing) => named(&missing.named, missing.count),
+        Err(TooMany) => "too many different ones to be compared with those that are held".to_owned(),
+    };
     let why = format!(
-        "user {:?} (groups={:?}) is attempting to grant RBAC permissions not currently held:\n{}",
-        identity.user,
-        identity.groups,
-        lines.join("\n")
+        "user {:?} (groups={:?}) is attempting to grant RBAC permissions not currently held:\n{lines}",
+        identity.user, identity.groups
     );
     Err(ApiError::forbidden(GROUP, resource, name, &why))
+}
+
+/// The pieces that are missing, a line each as long as they fit, and how many more there are.
+fn named(pieces: &[Rule], count: u64) -> String {
+    let mut text = String::new();
+    let mut told = 0;
+    for piece in pieces {
+        if text.len() >= NAMED_TEXT {
+            break;
+        }
+        let line = if told == 0 { "" } else { "\n" };
+        text.push_str(line);
+        text.push_str(&describe(piece));
+        told += 1;
+    }
+    if told < count {
+        text.push_str(&format!("\nand {} more", count - told));
+    }
+    text
 }
 
 fn describe(rule: &Rule) -> String {
@@ -136,65 +149,6 @@ fn describe(rule: &Rule) -> String {
         }
     }
     format!("{{{}}}", parts.join(", "))
-}
-
-fn pieces(rule: &Rule) -> Vec<Rule> {
-    let one = |item: &String| vec![item.clone()];
-    let names: Vec<Vec<String>> = if rule.resource_names.is_empty() {
-        vec![Vec::new()]
-    } else {
-        rule.resource_names.iter().map(one).collect()
-    };
-    let mut pieces = Vec::new();
-    for verb in &rule.verbs {
-        for group in &rule.api_groups {
-            for resource in &rule.resources {
-                pieces.extend(names.iter().map(|names| Rule {
-                    verbs: one(verb),
-                    api_groups: one(group),
-                    resources: one(resource),
-                    resource_names: names.clone(),
-                    non_resource_urls: Vec::new(),
-                }));
-            }
-        }
-        pieces.extend(rule.non_resource_urls.iter().map(|url| Rule {
-            verbs: one(verb),
-            non_resource_urls: one(url),
-            ..Rule::default()
-        }));
-    }
-    pieces
-}
-
-fn covers_piece(rule: &Rule, piece: &Rule) -> bool {
-    let within = |list: &[String], items: &[String]| {
-        items.iter().all(|item| list.iter().any(|entry| entry == "*" || entry == item))
-    };
-    if !within(&rule.verbs, &piece.verbs) {
-        return false;
-    }
-    if !piece.non_resource_urls.is_empty() {
-        return piece
-            .non_resource_urls
-            .iter()
-            .all(|url| rule.non_resource_urls.iter().any(|r| url_covers(r, url)));
-    }
-    let resources = piece.resources.iter().all(|wanted| {
-        rule.resources.iter().any(|held| {
-            held == "*"
-                || held == wanted
-                || held
-                    .strip_prefix("*/")
-                    .is_some_and(|child| wanted.split_once('/').is_some_and(|(_, sub)| sub == child))
-        })
-    });
-    let names = if piece.resource_names.is_empty() {
-        rule.resource_names.is_empty()
-    } else {
-        rule.resource_names.is_empty() || piece.resource_names.iter().all(|n| rule.resource_names.contains(n))
-    };
-    within(&rule.api_groups, &piece.api_groups) && resources && names
 }
 
 #[cfg(test)]

@@ -35,7 +35,8 @@ fn what_is_missing_is_told_piece_by_piece() {
         (rule(&["get"], &["*"], &[]), vec![rule(&["get"], &["*"], &[])]),
     ];
     for (wanted, expected) in cases {
-        assert_eq!(missing(&held, std::slice::from_ref(&wanted)), expected, "{wanted:?}");
+        let found = missing(&held, std::slice::from_ref(&wanted)).unwrap();
+        assert_eq!((found.count, found.named), (expected.len() as u64, expected), "{wanted:?}");
     }
 }
 
@@ -144,14 +145,101 @@ fn any_rule() -> impl Strategy<Value = Rule> {
         subset(&["", "apps", "*"]),
         subset(&["pods", "pods/log", "*/log", "secrets", "*"]),
         subset(&["x", "y"]),
+        subset(&["/a", "/a/b", "/a*", "*"]),
     )
-        .prop_map(|(verbs, api_groups, resources, resource_names)| Rule {
+        .prop_map(|(verbs, api_groups, resources, resource_names, non_resource_urls)| Rule {
             verbs,
             api_groups,
             resources,
             resource_names,
-            non_resource_urls: Vec::new(),
+            non_resource_urls,
         })
+}
+
+/// What [`missing`] finds, one piece after the other.
+fn pieces_missing(held: &[Rule], wanted: &Rule) -> Vec<Rule> {
+    let one = |item: &String| vec![item.clone()];
+    let mut names: Vec<Vec<String>> = wanted.resource_names.iter().map(one).collect();
+    if names.is_empty() {
+        names.push(Vec::new());
+    }
+    let mut pieces = Vec::new();
+    for verb in &wanted.verbs {
+        for group in &wanted.api_groups {
+            for resource in &wanted.resources {
+                pieces.extend(names.iter().map(|names| Rule {
+                    verbs: one(verb),
+                    api_groups: one(group),
+                    resources: one(resource),
+                    resource_names: names.clone(),
+                    non_resource_urls: Vec::new(),
+                }));
+            }
+        }
+        pieces.extend(wanted.non_resource_urls.iter().map(|url| Rule {
+            verbs: one(verb),
+            non_resource_urls: one(url),
+            ..Rule::default()
+        }));
+    }
+    pieces.retain(|piece| !held.iter().any(|rule| covers_piece(rule, piece)));
+    pieces
+}
+
+fn covers_piece(rule: &Rule, piece: &Rule) -> bool {
+    let within = |list: &[String], wanted: &str| list.iter().any(|entry| entry == "*" || entry == wanted);
+    let urls = &piece.non_resource_urls;
+    let url =
+        |url: &String| rule.non_resource_urls.iter().any(|held| super::super::rules::url_covers(held, url));
+    let resource = |wanted: &String| {
+        let child = wanted.split_once('/').map(|(_, child)| format!("*/{child}"));
+        within(&rule.resources, wanted) || child.is_some_and(|child| rule.resources.contains(&child))
+    };
+    let named = rule.resource_names.is_empty()
+        || (!piece.resource_names.is_empty()
+            && piece.resource_names.iter().all(|name| rule.resource_names.contains(name)));
+    within(&rule.verbs, &piece.verbs[0])
+        && urls.iter().all(url)
+        && piece.api_groups.iter().all(|group| within(&rule.api_groups, group))
+        && piece.resources.iter().all(resource)
+        && (!urls.is_empty() || named)
+}
+
+/// A rule of 2 KB stands for a million pieces, and one of a few MB for more than there are atoms.
+#[test]
+fn what_is_missing_is_counted_and_not_made() {
+    let many =
+        |what: &str, count: usize| -> Vec<String> { (0..count).map(|n| format!("{what}{n}")).collect() };
+    let of = |count: usize| Rule {
+        verbs: many("v", count),
+        api_groups: many("g", count),
+        resources: many("r", count),
+        ..Rule::default()
+    };
+    let held = rule(&["get"], &["pods"], &[]);
+    let found = missing(std::slice::from_ref(&held), &[of(100)]).unwrap();
+    assert_eq!((found.count, found.named.len()), (1_000_000, 50));
+    assert_eq!(found.named[49].resources, ["r49"]);
+    let found = missing(std::slice::from_ref(&held), &[of(20_000), of(10)]).unwrap();
+    assert_eq!((found.count, found.named.len()), (8_000_000_000_000 + 1000, 50));
+    assert_eq!(missing(&[of(20_000)], &[of(20_000)]).unwrap().count, 0);
+    // Of rules that have nothing in common each entry is another; that is not gone through.
+    let each: Vec<Rule> = (0..1000)
+        .map(|n| Rule {
+            verbs: vec![format!("v{n}")],
+            api_groups: vec![format!("g{n}")],
+            resources: vec![format!("r{n}")],
+            ..Rule::default()
+        })
+        .collect();
+    assert!(missing(&each, &[of(1000)]).is_err());
+    let role = json!({
+        "metadata": {"name": "r", "namespace": "a"},
+        "rules": [{"verbs": many("v", 100), "apiGroups": many("g", 100), "resources": many("r", 100)}],
+    });
+    let error = check_role(&authorizer(json!([])), &jane(), "Role", &role, None).unwrap_err();
+    assert!(error.message.ends_with("\nand 999950 more"), "{}", error.message);
+    assert!(error.message.len() < 8 * 1024);
 }
 
 proptest! {
@@ -162,7 +250,10 @@ proptest! {
         wanted in any_rule(),
     ) {
         let identity = jane();
-        let gained = missing(&held, std::slice::from_ref(&wanted));
+        let gained = missing(&held, std::slice::from_ref(&wanted)).unwrap();
+        let pieces = pieces_missing(&held, &wanted);
+        prop_assert_eq!(gained.count, pieces.len() as u64);
+        prop_assert_eq!(&gained.named[..], &pieces[..pieces.len().min(50)]);
         for verb in ["get", "list", "delete"] {
             for group in ["", "apps", "batch"] {
                 for (resource, subresource) in [("pods", ""), ("pods", "log"), ("secrets", ""), ("nodes", "log")] {
@@ -170,7 +261,7 @@ proptest! {
                         let attributes = Attributes {
                             subresource, name, ..Attributes::resource(&identity, verb, group, resource)
                         };
-                        if wanted.covers(&attributes) && gained.is_empty() {
+                        if wanted.covers(&attributes) && gained.count == 0 {
                             prop_assert!(held.iter().any(|rule| rule.covers(&attributes)));
                         }
                     }

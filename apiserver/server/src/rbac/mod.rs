@@ -7,6 +7,7 @@
 mod authorizer;
 pub mod escalation;
 pub mod impersonation;
+mod missing;
 mod nodes;
 mod policy;
 pub mod review;

@@ -1,10 +1,13 @@
 //! From a body to an object of the kind: its type, place and fields are checked.
 
+use std::collections::BTreeSet;
+
 use apiserver_api::definition::Custom;
 use apiserver_api::error::{ApiError, FieldError};
 use apiserver_api::meta;
 use apiserver_api::protobuf;
 use apiserver_api::registry::Resource;
+use apiserver_api::repeats::repeats;
 use apiserver_api::schema;
 use bytes::Bytes;
 use serde_json::Value;
@@ -273,16 +276,12 @@ pub fn namespace(context: &Context, resource: &Resource, object: &mut Value) -> 
 /// they are found.
 pub fn drop_repeated_owners(context: &Context, object: &mut Value, admitted: bool) {
     let Some(Value::Array(owners)) = object.pointer_mut("/metadata/ownerReferences") else { return };
-    let (mut kept, mut repeated) = (Vec::with_capacity(owners.len()), Vec::new());
-    for owner in owners.drain(..) {
-        if kept.contains(&owner) {
-            repeated.push(owner["uid"].as_str().unwrap_or_default().to_owned());
-        } else {
-            kept.push(owner);
-        }
-    }
-    *owners = kept;
+    let places: BTreeSet<usize> = repeats(&*owners).collect();
+    let repeated: Vec<String> =
+        places.iter().map(|place| owners[*place]["uid"].as_str().unwrap_or_default().to_owned()).collect();
     if !repeated.is_empty() {
+        let mut place = 0..;
+        owners.retain(|_| place.next().is_none_or(|place| !places.contains(&place)));
         let when = if admitted { " after mutating admission happens" } else { "" };
         context.warn(format!(
             ".metadata.ownerReferences contains duplicate entries{when}; API server dedups owner references in \

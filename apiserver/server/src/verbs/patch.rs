@@ -191,9 +191,20 @@ fn unfit(why: impl std::fmt::Display) -> ApiError {
     ApiError::unprocessable()
 }
 
+/// Items of lists that the operations of one JSON patch may push aside: each that adds or removes at the
+/// front of a list moves all that come after. So many are 2 GiB of memory written.
+const MOVES: usize = 64 * 1024 * 1024;
+
+/// How many items of a list come after the place where one is put in or taken out.
+fn pushed_aside(object: &Value, path: &str) -> usize {
+    let Some((list, place)) = path.rsplit_once('/') else { return 0 };
+    let length = object.pointer(list).and_then(Value::as_array).map_or(0, Vec::len);
+    place.parse().map_or(0, |place| length.saturating_sub(place))
+}
+
 /// One by one, so that copies of copies are stopped before they fill the memory.
 fn apply_operations(operations: &[PatchOperation], object: &mut Value) -> Result<(), ApiError> {
-    let mut copied = 0;
+    let (mut copied, mut moved) = (0, 0);
     for operation in operations {
         if let PatchOperation::Copy(copy) = operation {
             let source = object.pointer(copy.from.as_str());
@@ -204,6 +215,18 @@ fn apply_operations(operations: &[PatchOperation], object: &mut Value) -> Result
                     limits::PATCH_COPY
                 )));
             }
+        }
+        moved += match operation {
+            PatchOperation::Add(add) => pushed_aside(object, add.path.as_str()),
+            PatchOperation::Remove(remove) => pushed_aside(object, remove.path.as_str()),
+            PatchOperation::Copy(copy) => pushed_aside(object, copy.path.as_str()),
+            PatchOperation::Move(go) => {
+                pushed_aside(object, go.from.as_str()) + pushed_aside(object, go.path.as_str())
+            }
+            PatchOperation::Replace(_) | PatchOperation::Test(_) => 0,
+        };
+        if moved > MOVES {
+            return Err(unfit(format_args!("the operations move more than {} items", MOVES)));
         }
         // What is not there is null to Kubernetes' tests, and clients rely on it.
         let absent = |test: &json_patch::TestOperation| {

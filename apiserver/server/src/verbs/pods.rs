@@ -1,5 +1,7 @@
 //! Pods' own subresources.
 
+use std::collections::HashMap;
+
 use apiserver_api::error::{ApiError, FieldError};
 use apiserver_api::meta;
 use apiserver_api::registry::Resource;
@@ -194,10 +196,13 @@ fn with_ephemeral(old: &Value, wanted: &Value) -> Value {
 fn resized(old: &Value, wanted: &Value) -> Value {
     let mut new = old.clone();
     for field in ["containers", "initContainers"] {
+        let named = meta::list(wanted, &format!("/spec/{field}")).iter().rev();
+        let by_name: HashMap<&Value, &Value> =
+            named.map(|container| (&container["name"], container)).collect();
         let Some(list) = new["spec"].get_mut(field).and_then(Value::as_array_mut) else { continue };
         for container in list {
             let name = container["name"].clone();
-            let other = wanted["spec"][field].as_array().and_then(|l| l.iter().find(|c| c["name"] == name));
+            let other = by_name.get(&name);
             for part in ["resources", "resizePolicy"] {
                 if let Some(value) = other.and_then(|c| c.get(part)) {
                     container[part] = value.clone();

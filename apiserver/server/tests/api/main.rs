@@ -8,6 +8,7 @@ mod apply;
 mod bad_input;
 mod bad_queries;
 mod bad_rules;
+mod bounded;
 mod contention;
 mod crds;
 mod crds_kubectl;

@@ -46,6 +46,24 @@ fn texts_that_grow_are_stopped() {
 }
 
 #[test]
+fn patterns_that_objects_bring_are_paid_for() {
+    let call = |source: &str, items: i64| {
+        let (node, _) = compile(source, &env()).unwrap();
+        let list = (0..items).map(Cel::Int).collect::<Vec<_>>();
+        evaluate(
+            &node,
+            &[("s", functions::text("(a{1,50}){1,50}")), ("l", Cel::List(list.into()))],
+            1_000_000,
+        )
+        .0
+    };
+    // Each is another, and takes longer to compile than all that costs count.
+    assert_eq!(call("l.all(a, !'x'.matches(s + string(a)))", 1_000), Err(Fail::Limit));
+    assert_eq!(call("l.all(a, !'x'.matches(s + string(a)))", 5), Ok(Cel::Bool(true)));
+    assert_eq!(call("l.all(a, !'x'.matches(s))", 1_000), Ok(Cel::Bool(true)));
+}
+
+#[test]
 fn constants_are_made_once() {
     let constants = (0..3_000).map(|i| i.to_string()).collect::<Vec<_>>().join(",");
     let source = format!("l.all(a, !(a in [{constants}]) || a < 3000)");

@@ -1,12 +1,15 @@
 //! Whether the rules of a schema are accepted.
 
+use std::collections::BTreeSet;
+use std::ops::Bound;
+
 use serde_json::{Value, json};
 
 use super::super::path::child;
-use super::super::{Additional, Kind, ListType, Rule, Structural};
+use super::super::{Additional, Kind, ListType, Patterns, Rule, Structural};
 use super::{RULE_COST, SCHEMA_COST, environment, on_large_stack, uses_old_self};
 use crate::cel::schema::most_often;
-use crate::cel::{Env, Node, Ty, compile, estimate, instantiate};
+use crate::cel::{Env, Node, Ty, compile, counting, estimate, instantiate};
 use crate::error::{FieldError, FieldReason};
 use crate::managed::encode;
 
@@ -14,14 +17,22 @@ use crate::managed::encode;
 const NAMED: usize = 4;
 
 /// Errors of the rules in a schema; `path` is where it stands. Rules of a part of which `others`
-/// are known already are left alone: what would be said of them may be no fault of theirs.
-pub fn rule_errors(schema: &Structural, path: &str, others: &[FieldError]) -> Vec<FieldError> {
+/// are known already are left alone: what would be said of them may be no fault of theirs. `patterns` are
+/// those of the definition so far.
+pub fn rule_errors(
+    schema: &Structural,
+    path: &str,
+    others: &[FieldError],
+    patterns: &mut Patterns,
+) -> Vec<FieldError> {
     if !schema.has_rules() {
         return Vec::new();
     }
     on_large_stack(|| {
+        let others = others.iter().map(|error| error.field.as_str()).collect();
         let mut judge = Judge { others, errors: Vec::new(), costs: Vec::new() };
-        judge.node(schema, path, &Place { root: true, many: Some(1), uncorrelatable: None });
+        let root = Place { root: true, many: Some(1), uncorrelatable: None };
+        counting(patterns, || judge.node(schema, path, &root));
         judge.total(path);
         judge.errors
     })
@@ -37,8 +48,8 @@ struct Place {
 }
 
 struct Judge<'o> {
-    /// What is wrong with the schema itself.
-    others: &'o [FieldError],
+    /// Where something is wrong with the schema itself.
+    others: BTreeSet<&'o str>,
     errors: Vec<FieldError>,
     /// What each expression costs, and where it stands.
     costs: Vec<(u64, String)>,
@@ -46,7 +57,7 @@ struct Judge<'o> {
 
 impl Judge<'_> {
     fn node(&mut self, schema: &Structural, path: &str, place: &Place) {
-        let sound = !self.others.iter().any(|error| lies_in(&error.field, path));
+        let sound = schema.rules.is_empty() || !any_lies_in(&self.others, path);
         for (i, rule) in schema.rules.iter().enumerate().filter(|_| sound) {
             self.rule(schema, rule, &format!("{}[{i}]", child(path, "x-kubernetes-validations")), place);
         }
@@ -168,8 +179,13 @@ impl Judge<'_> {
 }
 
 /// Whether a field is `path` or below it.
-fn lies_in(field: &str, path: &str) -> bool {
-    field.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+fn any_lies_in(fields: &BTreeSet<&str>, path: &str) -> bool {
+    let below = |sign: char| {
+        let begin = format!("{path}{sign}");
+        let next = fields.range::<str, _>((Bound::Included(begin.as_str()), Bound::Unbounded)).next();
+        next.is_some_and(|field| field.starts_with(&begin))
+    };
+    fields.contains(path) || below('.') || below('[')
 }
 
 /// A rule that is refused. It is shown as Kubernetes keeps it and not as it is written.
