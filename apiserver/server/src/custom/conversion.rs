@@ -138,7 +138,7 @@ impl Detour {
             Ok(value) => value,
             Err(_) => return Ok(Response::from_parts(parts, body::full(bytes))),
         };
-        let list_kind = format!("{}List", self.resource.kind);
+        let list_kind = self.resource.list_kind();
         let value = if value["kind"] == list_kind.as_str() {
             let Value::Array(mut items) = value["items"].take() else {
                 return Ok(respond::json(parts.status.as_u16(), &value));
