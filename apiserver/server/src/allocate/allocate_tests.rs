@@ -45,7 +45,7 @@ fn service(name: &str, spec: Value) -> Value {
 fn texts(refused: Refused) -> Vec<String> {
     match refused {
         Refused::Fields(errors) => errors.iter().map(|e| format!("{}: {}", e.field, e.message)).collect(),
-        Refused::Full(why) => vec![why],
+        Refused::Internal(why) => vec![why],
         Refused::Store(error) => panic!("the store works: {error}"),
     }
 }
