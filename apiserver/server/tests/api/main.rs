@@ -35,6 +35,7 @@ mod managed;
 mod metrics;
 mod model;
 mod normal;
+mod pointers;
 mod pretty;
 mod protobuf;
 mod ranges;
