@@ -49,17 +49,19 @@ pub struct Expected<'a> {
     pub schema: &'a str,
     /// The definition of a custom kind, in place of that.
     pub custom: Option<&'a Custom>,
+    /// A version with the same fields that is taken too.
+    pub older: Option<&'a str>,
 }
 
 impl<'a> Expected<'a> {
     /// An object of a built-in kind.
     pub const fn builtin(api_version: &'a str, kind: &'a str, schema: &'a str) -> Self {
-        Self { api_version, kind, schema, custom: None }
+        Self { api_version, kind, schema, custom: None, older: None }
     }
 
     fn of(resource: &'a Resource, api_version: &'a str) -> Self {
         let custom = resource.custom.as_deref();
-        Self { api_version, kind: &resource.kind, schema: &resource.schema, custom }
+        Self { api_version, kind: &resource.kind, schema: &resource.schema, custom, older: None }
     }
 }
 
@@ -192,7 +194,7 @@ fn type_fields(object: &mut Value, expected: &Expected<'_>) -> Result<(), Missha
     }
     for (field, wanted, called) in [("kind", kind, "kind"), ("apiVersion", api_version, "API version")] {
         let found = map.get(field).and_then(Value::as_str).unwrap_or_default();
-        if found == wanted {
+        if found == wanted || expected.older == Some(found) {
             continue;
         }
         if found.is_empty() && field == "kind" {

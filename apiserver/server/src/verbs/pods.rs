@@ -103,7 +103,11 @@ fn set_condition(pod: &mut Value, condition: Value) {
 
 /// Deletes a pod for whoever drains its node. Disruption budgets are not looked at.
 pub async fn evict(context: &Context, resource: &Resource, bytes: Bytes) -> Answer {
-    let expected = Expected::builtin("policy/v1", "Eviction", "io.k8s.api.policy.v1.Eviction");
+    // Tools of before 1.22 send the older one.
+    let expected = Expected {
+        older: Some("policy/v1beta1"),
+        ..Expected::builtin("policy/v1", "Eviction", "io.k8s.api.policy.v1.Eviction")
+    };
     let eviction = decode::typed(context, &expected, bytes)?;
     let found = meta::name(&eviction);
     if !found.is_empty() && found != context.info.name {
