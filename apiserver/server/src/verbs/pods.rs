@@ -158,7 +158,7 @@ pub async fn containers(context: &Context, resource: &Resource, bytes: Bytes) ->
             update::change(context, resource, Part::Whole, &make).await?
         }
         "patch" => {
-            let media = negotiate::content_type(&context.headers);
+            let media = negotiate::patch_type(&context.headers);
             managed::check_patch_options(context, media == apply::MEDIA)?;
             if media == apply::MEDIA {
                 let updated = apply::apply_part(context, resource, &bytes, &take).await?;
