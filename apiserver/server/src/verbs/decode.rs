@@ -13,6 +13,7 @@ use crate::body;
 use crate::context::Context;
 use crate::custom;
 use crate::negotiate;
+use crate::syntax;
 
 /// Characters of a body that an error shows again, and those of the summary at its end. Who sends much
 /// garbage does not get as much back.
@@ -76,12 +77,15 @@ pub fn object(context: &Context, resource: &Resource, bytes: Bytes) -> Result<Va
 
 /// Decodes a body of any kind. Unknown fields are dropped, missing type fields filled in.
 pub fn typed(context: &Context, expected: &Expected<'_>, bytes: Bytes) -> Result<Value, ApiError> {
+    let text = bytes.clone();
     let decoded = body::decode(&negotiate::content_type(&context.headers), bytes, expected.kind)?;
+    let written = !matches!(decoded.source, body::Source::Yaml(_));
     let validation = FieldValidation::of(context)?;
     let mut strict = if validation == FieldValidation::Ignore { Vec::new() } else { decoded.repeated() };
     let mut object = decoded.value;
     type_fields(&mut object, expected).map_err(|why| why.of_body(expected))?;
-    shape(context, expected, &mut object, &mut strict, validation).map_err(|why| why.of_body(expected))?;
+    shape(context, expected, &mut object, &mut strict, validation)
+        .map_err(|why| if written { why.spelled(&text) } else { why }.of_body(expected))?;
     Ok(object)
 }
 
@@ -135,6 +139,17 @@ enum Misshapen {
 }
 
 impl Misshapen {
+    /// The same about a JSON text, with the number that it names as it stands there.
+    fn spelled(self, text: &[u8]) -> Self {
+        const NUMBER: &str = "json: cannot unmarshal number ";
+        let Self::Type(why) = self else { return self };
+        let spelled = why.strip_prefix(NUMBER).and_then(|rest| {
+            let (shown, rest) = rest.split_once(' ')?;
+            Some(format!("{NUMBER}{} {rest}", syntax::spelling(text, shown)?))
+        });
+        Self::Type(spelled.unwrap_or(why))
+    }
+
     /// 400: the body itself is that.
     fn of_body(self, expected: &Expected<'_>) -> ApiError {
         let (found, api_version) = match &self {
