@@ -8,10 +8,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::index::Index;
+use super::record::read_u32;
 use super::{broken, checkpoint, log, recovery};
 use crate::disk::{Disk, LockError, RealDisk};
 use crate::limits::READ_TRIES;
 use crate::{Revision, StoreError};
+
+/// Sizes in the layout of a checkpoint: what comes before the chunks, before each of them, and the number of
+/// entries that the last one holds.
+const HEADER: usize = 24;
+const CHUNK_HEADER: usize = 8;
+const COUNT: usize = 8;
 
 /// How long to let a store that writes go on before its directory is read once more.
 const READ_PAUSE: Duration = Duration::from_millis(100);
@@ -57,7 +64,14 @@ impl Snapshot {
     pub(super) fn inspect(path: &Path) -> Result<Result<Self, usize>, StoreError> {
         let bytes = std::fs::read(path)
             .map_err(|error| unreadable(path, "the file cannot be read".to_owned(), Some(error)))?;
-        Ok(checkpoint::read(&bytes).map(|index| Self { index }))
+        let index = match checkpoint::read(&bytes) {
+            Ok(index) => index,
+            Err(offset) => return Ok(Err(offset)),
+        };
+        // A checkpoint in a directory is written by nobody else; what somebody has appended to a file that
+        // was carried around says that it is not the file that was taken.
+        let end = end(&bytes).unwrap_or(0);
+        Ok(if end == bytes.len() { Ok(Self { index }) } else { Err(end) })
     }
 
     /// Revision of the state in it.
@@ -72,6 +86,18 @@ impl Snapshot {
 
     pub(super) fn into_index(self) -> Index {
         self.index
+    }
+}
+
+/// Where a sound checkpoint ends: behind the first chunk that is as long as a count.
+fn end(bytes: &[u8]) -> Option<usize> {
+    let mut at = HEADER;
+    loop {
+        let length = read_u32(bytes, at)? as usize;
+        at = at.checked_add(CHUNK_HEADER)?.checked_add(length)?;
+        if length == COUNT {
+            return Some(at);
+        }
     }
 }
 
