@@ -8,7 +8,7 @@ use apiserver_api::definition::Custom;
 use apiserver_api::error::ApiError;
 use apiserver_api::managed::Versions;
 use apiserver_api::registry::Resource;
-use apiserver_api::structural::CustomShape;
+use apiserver_api::structural::{self, CustomShape};
 use bytes::{Bytes, BytesMut};
 use futures::stream;
 use http::header::{ACCEPT, ACCEPT_ENCODING, CONNECTION, CONTENT_TYPE, HeaderValue, UPGRADE};
@@ -257,7 +257,7 @@ impl Watching {
                 }
                 event["object"] = self.detour.object(object, std::mem::take(&mut self.first));
             }
-            out.push_str(&event.to_string());
+            out.push_str(&structural::json_text(&event));
             out.push('\n');
         }
         Bytes::from(out)
