@@ -29,6 +29,14 @@ fn fill(object: &mut Object, key: &str, value: impl Into<Value>) {
     }
 }
 
+/// Sets `key` where it is missing or null, for texts behind a pointer: the empty text is a value of its own,
+/// and for the validation to judge.
+fn fill_absent(object: &mut Object, key: &str, value: impl Into<Value>) {
+    if object.get(key).is_none_or(Value::is_null) {
+        object.insert(key.to_owned(), value.into());
+    }
+}
+
 /// Sets a number where it is missing or 0, for fields in which 0 means "unset".
 fn fill_zero(object: &mut Object, key: &str, value: i64) {
     let missing = object.get(key).is_none_or(|v| v.is_null() || v.as_i64() == Some(0));

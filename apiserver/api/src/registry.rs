@@ -167,6 +167,21 @@ impl Resource {
     pub fn api_version(&self) -> String {
         if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
     }
+
+    /// `DeploymentList`; a CustomResourceDefinition may name its own.
+    pub fn list_kind(&self) -> String {
+        let named = self.custom.as_ref().map_or("", |custom| custom.definition.list_kind());
+        if named.is_empty() { format!("{}List", self.kind) } else { named.to_owned() }
+    }
+
+    /// The name of its list in OpenAPI.
+    pub fn list_schema(&self) -> String {
+        let package = self.schema.strip_suffix(&self.kind).filter(|_| self.custom.is_some());
+        package.map_or_else(
+            || format!("{}List", self.schema),
+            |package| format!("{package}{}", self.list_kind()),
+        )
+    }
 }
 
 /// The registry of all built-in kinds that are served.

@@ -229,6 +229,18 @@ impl Errors {
         }
     }
 
+    /// [`Self::name_if_set`] behind a pointer: the empty text is there, and must follow the grammar.
+    pub(crate) fn name_if_given(
+        &mut self,
+        path: &str,
+        value: Option<&Value>,
+        grammar: fn(&str) -> names::Faults,
+    ) {
+        if let Some(text) = value.and_then(Value::as_str) {
+            self.faults(path, text, grammar(text));
+        }
+    }
+
     /// Fields of `object` that must be there and not be empty.
     pub(crate) fn required_texts(&mut self, object: &Value, path: &str, fields: &[&str]) {
         for field in fields {
@@ -263,6 +275,21 @@ impl Errors {
     pub(crate) fn one_of_if_set(&mut self, path: &str, value: Option<&Value>, supported: &[&str]) {
         if value.and_then(Value::as_str).is_some_and(|v| !v.is_empty()) {
             self.one_of(path, value, supported);
+        }
+    }
+
+    /// [`Self::one_of`] behind a pointer: the empty text is there, and is none of `supported`.
+    pub(crate) fn one_of_given(&mut self, path: &str, value: Option<&Value>, supported: &[&str]) {
+        match value.filter(|value| !value.is_null()) {
+            None => self.required(path, ""),
+            value => self.one_of_if_given(path, value, supported),
+        }
+    }
+
+    /// [`Self::one_of_if_set`] behind a pointer: the empty text is there, and is none of `supported`.
+    pub(crate) fn one_of_if_given(&mut self, path: &str, value: Option<&Value>, supported: &[&str]) {
+        if let Some(text) = value.and_then(Value::as_str).filter(|text| !supported.contains(text)) {
+            self.0.push(FieldError::not_supported(path, &json!(text), supported));
         }
     }
 

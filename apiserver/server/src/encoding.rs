@@ -10,6 +10,7 @@ use std::borrow::Cow;
 use apiserver_api::meta;
 use apiserver_api::protobuf::{self, Malformed, Unencodable};
 use apiserver_api::registry::Resource;
+use apiserver_api::structural;
 use bytes::Bytes;
 use serde_json::Value;
 
@@ -95,7 +96,7 @@ pub fn exact(value: &Value) -> Bytes {
 pub fn exact_with_metadata(value: &Value) -> (Bytes, Option<usize>) {
     let mut text = Vec::with_capacity(USUAL);
     let put = |text: &mut Vec<u8>, value: &Value| {
-        serde_json::to_writer(text, value).expect("the keys of a value are strings");
+        structural::write_json(text, value).expect("the keys of a value are strings");
     };
     let mut found = None;
     match value {
@@ -125,7 +126,7 @@ pub fn as_kubernetes(resource: &Resource, object: &Value) -> Result<Bytes, Unenc
     // Their servers keep them in the encoding of custom resources.
     let defining = matches!(resource.group.as_str(), "apiextensions.k8s.io" | "apiregistration.k8s.io");
     if defining || protobuf::of_object(object).is_none() {
-        return Ok(Bytes::from(object.to_string()));
+        return Ok(Bytes::from(structural::json_text(object)));
     }
     protobuf::to_envelope(object).map(Bytes::from)
 }

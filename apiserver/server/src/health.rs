@@ -10,7 +10,6 @@ use crate::context::Context;
 use crate::hooks::HOOKS;
 use crate::respond;
 use crate::server::Server;
-use crate::verbs::no_such_resource;
 
 /// The store has this long to answer, as in Kubernetes, and the caches to be as new as it is.
 const STORE: Duration = Duration::from_secs(2);
@@ -50,10 +49,13 @@ impl Kind {
 
 /// `/readyz/ping` to readyz and `ping`.
 pub fn path(path: &str) -> Option<(Kind, &str)> {
-    let path = path.strip_suffix('/').unwrap_or(path);
     [Kind::Healthz, Kind::Livez, Kind::Readyz].into_iter().find_map(|kind| {
         let rest = path.strip_prefix('/')?.strip_prefix(kind.name())?;
-        if rest.is_empty() { Some((kind, "")) } else { rest.strip_prefix('/').map(|check| (kind, check)) }
+        match rest.strip_prefix('/') {
+            None => rest.is_empty().then_some((kind, "")),
+            // Kubernetes knows each path with a slash at the end for another one.
+            Some(check) => (!check.is_empty()).then_some((kind, check)),
+        }
     })
 }
 
@@ -63,7 +65,7 @@ pub async fn answer(context: &Context, kind: Kind, only: &str) -> Response<Body>
     let names = kind.checks(server);
     if !only.is_empty() {
         if !names.contains(&only) {
-            return respond::refusal(&no_such_resource());
+            return respond::no_such_page();
         }
         return match check(server, only).await {
             Ok(()) => text(200, "ok".to_owned()),

@@ -35,6 +35,7 @@ pub mod limits;
 mod maintain;
 mod measured;
 mod metrics;
+mod mime;
 mod negotiate;
 mod older;
 pub mod parsers;

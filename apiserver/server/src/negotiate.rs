@@ -6,6 +6,7 @@ use apiserver_api::registry::Resource;
 use http::HeaderMap;
 use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE, USER_AGENT};
 
+use crate::mime;
 use crate::query::Query;
 
 /// How an answer is spelled.
@@ -241,8 +242,17 @@ pub fn is_pretty(headers: &HeaderMap, query: &Query) -> bool {
     ["curl", "Wget", "Mozilla/5.0"].iter().any(|people| agent.starts_with(people))
 }
 
-/// The media type of the body, without parameters, in small letters; empty if none is given.
+/// The media type of the body, without parameters, in small letters; empty if none is given, and nothing's
+/// name if what is given is none.
 pub fn content_type(headers: &HeaderMap) -> String {
+    let given = headers.get(CONTENT_TYPE).filter(|value| !value.is_empty());
+    given.map_or_else(String::new, |value| {
+        value.to_str().ok().and_then(mime::media_type).unwrap_or_else(|| "?".to_owned())
+    })
+}
+
+/// The sort of patch that the body is: Kubernetes cuts what follows the semicolon off, and reads none of it.
+pub fn patch_type(headers: &HeaderMap) -> String {
     let text = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
 }

@@ -304,7 +304,9 @@ async fn metrics(context: &Context, slis: bool) -> Answer {
         let size = size.ok().and_then(Result::ok).flatten();
         metrics.page(format, &state(&context.server, size, taken(&context.server).await))
     };
-    Ok(respond::bytes(200, format.media(), page))
+    let page = Bytes::from(page);
+    let response = respond::bytes(200, format.media(), Bytes::clone(&page));
+    Ok(respond::compressed(context, response, page))
 }
 
 /// How many addresses and node ports are given out.

@@ -9,13 +9,20 @@ use apiserver_api::error::ApiError;
 pub struct Query(Vec<(String, String)>);
 
 impl Query {
-    /// Decodes `a=1&b=%2F`.
+    /// Decodes `a=1&b=%2F`. A pair with a semicolon, or with what looks like an escape and is none, is
+    /// passed over, as Go does.
     pub fn parse(raw: &str) -> Self {
-        let pairs = raw.split('&').filter(|pair| !pair.is_empty()).map(|pair| {
+        let pairs = raw.split('&').filter(|pair| !pair.is_empty() && !pair.contains(';'));
+        let whole = pairs.filter(|pair| {
+            pair.match_indices('%').all(|(at, _)| {
+                pair.as_bytes().get(at + 1..at + 3).is_some_and(|digits| hex(digits).is_some())
+            })
+        });
+        let decoded = whole.map(|pair| {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
             (decode(key, true), decode(value, true))
         });
-        Self(pairs.collect())
+        Self(decoded.collect())
     }
 
     /// The first value; `""` counts as absent.
@@ -142,7 +149,7 @@ mod tests {
 
     #[test]
     fn escapes_and_flags() {
-        let query = Query::parse("labelSelector=a%3Db%2Cc&watch=1&x=&follow=false&t=a+b%");
+        let query = Query::parse("labelSelector=a%3Db%2Cc&watch=1&x=&follow=false&t=a+b%25");
         assert_eq!(query.get("labelSelector"), Some("a=b,c"));
         assert_eq!(query.get("x"), None);
         assert!(query.flag("watch"));
@@ -150,6 +157,8 @@ mod tests {
         assert!(!query.flag("follow"));
         assert!(!query.flag("absent"));
         assert_eq!(query.get("t"), Some("a b%"));
+        let passed_over = Query::parse("a=1;b=2&c=%&d=%2&e=%zz&f%=1&g=1");
+        assert_eq!(passed_over.0, [("g".to_owned(), "1".to_owned())]);
     }
 
     #[test]

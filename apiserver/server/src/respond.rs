@@ -6,6 +6,7 @@ use std::sync::Arc;
 use apiserver_api::error::{ApiError, status_text};
 use apiserver_api::protobuf;
 use apiserver_api::registry::Resource;
+use apiserver_api::structural;
 use bytes::{Bytes, BytesMut};
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -35,7 +36,7 @@ pub fn json(code: u16, value: &Value) -> Response<Body> {
 
 /// JSON as Kubernetes' encoder writes it: with a line's end behind it.
 pub fn line(value: &Value) -> String {
-    let mut text = value.to_string();
+    let mut text = structural::json_text(value);
     text.push('\n');
     text
 }

@@ -34,7 +34,7 @@ pub async fn reserve(
     };
     reserved.map(Some).map_err(|refused| match refused {
         Refused::Fields(errors) => ApiError::invalid("", "Service", meta::name(object), &errors),
-        Refused::Full(why) => ApiError::internal(why),
+        Refused::Internal(why) => ApiError::internal(why),
         Refused::Store(error) => storage::store_error(error),
     })
 }

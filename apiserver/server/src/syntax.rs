@@ -24,6 +24,35 @@ pub fn fault(text: &[u8]) -> Option<String> {
     }
 }
 
+/// How the text writes the number that is shown as `shown` once it has been read: Go names the numbers that
+/// it cannot use as they were written.
+pub fn spelling<'a>(text: &'a [u8], shown: &str) -> Option<&'a str> {
+    let mut at = 0;
+    while let Some(&byte) = text.get(at) {
+        let from = at;
+        at += 1;
+        match byte {
+            b'"' => {
+                while let Some(&byte) = text.get(at).filter(|byte| **byte != b'"') {
+                    at += if byte == b'\\' { 2 } else { 1 };
+                }
+                at += 1;
+            }
+            b'-' | b'0'..=b'9' => {
+                let rest = text[at..].iter();
+                at +=
+                    rest.take_while(|b| matches!(b, b'0'..=b'9' | b'.' | b'e' | b'E' | b'+' | b'-')).count();
+                let number: Option<serde_json::Number> = serde_json::from_slice(&text[from..at]).ok();
+                if number.is_some_and(|number| number.to_string() == shown) {
+                    return std::str::from_utf8(&text[from..at]).ok();
+                }
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
 /// A byte between single quotes as Go shows it, which takes it for the character of that number.
 fn quoted(byte: u8) -> String {
     let shown = match byte {

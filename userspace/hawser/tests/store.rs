@@ -337,7 +337,14 @@ async fn a_damaged_snapshot_is_told_apart_and_a_restore_of_it_leaves_nothing() {
     };
     let file = directory.path().join("damaged");
     let cut = bytes[..bytes.len() - 1].to_vec();
-    for (what, content) in [("flipped", flipped(bytes.len() / 2)), ("a header", flipped(3)), ("cut", cut)] {
+    let twice = [&bytes[..], &bytes].concat();
+    for (what, content) in [
+        ("flipped", flipped(bytes.len() / 2)),
+        ("a header", flipped(3)),
+        ("cut", cut),
+        ("longer", [&bytes[..], b"x"].concat()),
+        ("twice", twice),
+    ] {
         std::fs::write(&file, content).unwrap();
         let checked = check(&file);
         assert_eq!(checked.status.code(), Some(3), "{what}: {}", text(&checked));

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{fill, is_empty, object, with_spec};
+use super::{fill, fill_absent, is_empty, object, with_spec};
 
 /// Defaults of a HorizontalPodAutoscaler: 80 % of the CPU requested, where no metric is named.
 pub fn horizontal(value: &mut Value) {
@@ -18,7 +18,7 @@ pub fn horizontal(value: &mut Value) {
         let Some(behavior) = object(spec, "behavior") else { return };
         if let Some(up) = super::made(behavior, "scaleUp") {
             fill(up, "stabilizationWindowSeconds", 0);
-            fill(up, "selectPolicy", "Max");
+            fill_absent(up, "selectPolicy", "Max");
             fill(
                 up,
                 "policies",
@@ -27,7 +27,7 @@ pub fn horizontal(value: &mut Value) {
             );
         }
         if let Some(down) = super::made(behavior, "scaleDown") {
-            fill(down, "selectPolicy", "Max");
+            fill_absent(down, "selectPolicy", "Max");
             fill(down, "policies", json!([{"type": "Percent", "value": 100, "periodSeconds": 15}]));
         }
     });

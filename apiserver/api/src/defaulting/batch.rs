@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Object, each, fill, is_empty, made, object, pod, with_spec};
+use super::{Object, each, fill, fill_absent, is_empty, made, object, pod, with_spec};
 use crate::meta;
 
 /// Defaults of a Job.
@@ -15,12 +15,12 @@ pub fn job(value: &mut Value) {
         fill(spec, "parallelism", 1);
         let limit = if spec.contains_key("backoffLimitPerIndex") { i64::from(i32::MAX) } else { 6 };
         fill(spec, "backoffLimit", limit);
-        fill(spec, "completionMode", "NonIndexed");
+        fill_absent(spec, "completionMode", "NonIndexed");
         fill(spec, "suspend", false);
         fill(spec, "manualSelector", false);
         let replacement =
             if spec.contains_key("podFailurePolicy") { "Failed" } else { "TerminatingOrFailed" };
-        fill(spec, "podReplacementPolicy", replacement);
+        fill_absent(spec, "podReplacementPolicy", replacement);
         failure_policy(spec);
         pod::template(spec);
     });

@@ -4,7 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-use super::{Object, each, fill, is, made};
+use super::{Object, each, fill, fill_absent, is, made};
 use crate::meta;
 
 /// The label by which namespaces are selected by name.
@@ -107,6 +107,6 @@ fn container_limits(item: &mut Object) {
 /// Defaults of a PriorityClass.
 pub fn priority_class(value: &mut Value) {
     if let Value::Object(map) = value {
-        fill(map, "preemptionPolicy", "PreemptLowerPriority");
+        fill_absent(map, "preemptionPolicy", "PreemptLowerPriority");
     }
 }

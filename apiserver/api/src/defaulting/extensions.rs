@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::{Object, each, fill, fill_zero, is, made, object, with_spec};
+use super::{Object, each, fill, fill_absent, fill_zero, is, made, object, with_spec};
 
 /// Life of a pod's certificate where the request does not say, seconds.
 const DAY: i64 = 86_400;
@@ -18,15 +18,15 @@ pub fn mutating_webhooks(value: &mut Value) {
     let Value::Object(map) = value else { return };
     each(map, "webhooks", |hook| {
         webhook(hook);
-        fill(hook, "reinvocationPolicy", "Never");
+        fill_absent(hook, "reinvocationPolicy", "Never");
     });
 }
 
 fn webhook(hook: &mut Object) {
-    fill(hook, "failurePolicy", "Fail");
+    fill_absent(hook, "failurePolicy", "Fail");
     fill(hook, "timeoutSeconds", 10);
     selectors(hook);
-    each(hook, "rules", |rule| fill(rule, "scope", "*"));
+    each(hook, "rules", |rule| fill_absent(rule, "scope", "*"));
     if let Some(service) = object(hook, "clientConfig").and_then(|config| object(config, "service")) {
         fill(service, "port", 443);
     }
@@ -34,7 +34,7 @@ fn webhook(hook: &mut Object) {
 
 /// Everything, and in whatever version it is asked for.
 fn selectors(holder: &mut Object) {
-    fill(holder, "matchPolicy", "Equivalent");
+    fill_absent(holder, "matchPolicy", "Equivalent");
     fill(holder, "namespaceSelector", Map::new());
     fill(holder, "objectSelector", Map::new());
 }
@@ -42,7 +42,7 @@ fn selectors(holder: &mut Object) {
 /// Defaults of an admission policy of either sort.
 pub fn policy(value: &mut Value) {
     with_spec(value, |spec| {
-        fill(spec, "failurePolicy", "Fail");
+        fill_absent(spec, "failurePolicy", "Fail");
         if let Some(constraints) = object(spec, "matchConstraints") {
             match_resources(constraints);
         }
@@ -61,7 +61,7 @@ pub fn policy_binding(value: &mut Value) {
 fn match_resources(constraints: &mut Object) {
     selectors(constraints);
     for rules in ["resourceRules", "excludeResourceRules"] {
-        each(constraints, rules, |rule| fill(rule, "scope", "*"));
+        each(constraints, rules, |rule| fill_absent(rule, "scope", "*"));
     }
 }
 

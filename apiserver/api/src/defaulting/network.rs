@@ -2,13 +2,13 @@
 
 use serde_json::{Value, json};
 
-use super::{each, fill, is_empty, object, with_spec};
+use super::{each, fill_absent, is_empty, object, with_spec};
 
 /// Defaults of a NetworkPolicy.
 pub fn policy(value: &mut Value) {
     with_spec(value, |spec| {
         for rules in ["ingress", "egress"] {
-            each(spec, rules, |rule| each(rule, "ports", |port| fill(port, "protocol", "TCP")));
+            each(spec, rules, |rule| each(rule, "ports", |port| fill_absent(port, "protocol", "TCP")));
         }
         if is_empty(spec, "policyTypes") {
             let egress = !is_empty(spec, "egress");
@@ -22,7 +22,7 @@ pub fn policy(value: &mut Value) {
 pub fn ingress_class(value: &mut Value) {
     with_spec(value, |spec| {
         if let Some(parameters) = object(spec, "parameters") {
-            fill(parameters, "scope", "Cluster");
+            fill_absent(parameters, "scope", "Cluster");
         }
     });
 }

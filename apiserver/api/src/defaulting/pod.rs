@@ -2,7 +2,9 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Object, each, fill, fill_zero, is_empty, made, object, singular_and_list, storage, with_spec};
+use super::{
+    Object, each, fill, fill_absent, fill_zero, is_empty, made, object, singular_and_list, storage, with_spec,
+};
 use crate::meta;
 use crate::quantity::{self, Quantity};
 use crate::validation::resources::container_requests;
@@ -318,6 +320,6 @@ fn volume(volume: &mut Object) {
     }
     let claim = object(volume, "ephemeral").and_then(|e| object(e, "volumeClaimTemplate"));
     if let Some(spec) = claim.and_then(|c| object(c, "spec")) {
-        fill(spec, "volumeMode", "Filesystem");
+        fill_absent(spec, "volumeMode", "Filesystem");
     }
 }

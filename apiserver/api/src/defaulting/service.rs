@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::{Object, each, fill, is, is_empty, made, with_spec};
+use super::{Object, each, fill, fill_absent, is, is_empty, made, with_spec};
 
 /// Seconds for which a client sticks to a backend where nothing else is said.
 const AFFINITY_SECONDS: i64 = 10_800;
@@ -26,7 +26,7 @@ pub fn service(value: &mut Value) {
             fill(spec, "externalTrafficPolicy", "Cluster");
         }
         if !is(spec, "type", "ExternalName") {
-            fill(spec, "internalTrafficPolicy", "Cluster");
+            fill_absent(spec, "internalTrafficPolicy", "Cluster");
         }
         if is(spec, "type", "LoadBalancer") {
             fill(spec, "allocateLoadBalancerNodePorts", true);
@@ -37,7 +37,7 @@ pub fn service(value: &mut Value) {
     {
         each(balancer, "ingress", |ingress| {
             if !is_empty(ingress, "ip") {
-                fill(ingress, "ipMode", "VIP");
+                fill_absent(ingress, "ipMode", "VIP");
             }
         });
     }
@@ -135,7 +135,7 @@ pub fn endpoints(value: &mut Value) {
 pub fn endpoint_slice(value: &mut Value) {
     if let Value::Object(map) = value {
         each(map, "ports", |port| {
-            fill(port, "protocol", "TCP");
+            fill_absent(port, "protocol", "TCP");
             if !port.contains_key("name") {
                 port.insert("name".into(), "".into());
             }

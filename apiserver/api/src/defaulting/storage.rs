@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Object, fill, object, with_spec};
+use super::{Object, fill, fill_absent, object, with_spec};
 use crate::meta;
 use crate::validation::same;
 
@@ -10,7 +10,7 @@ use crate::validation::same;
 pub fn volume(value: &mut Value) {
     with_spec(value, |spec| {
         fill(spec, "persistentVolumeReclaimPolicy", "Retain");
-        fill(spec, "volumeMode", "Filesystem");
+        fill_absent(spec, "volumeMode", "Filesystem");
         source(spec);
     });
 }
@@ -30,11 +30,13 @@ pub(super) fn source(parent: &mut Object) {
     ];
     for (kind, fields) in defaults {
         if let Some(source) = object(parent, kind) {
+            // Those of Azure's disks are pointers.
+            let pointers = kind == "azureDisk";
             for (field, value) in fields {
-                fill(source, field, *value);
+                if pointers { fill_absent(source, field, *value) } else { fill(source, field, *value) }
             }
-            if kind == "azureDisk" {
-                fill(source, "readOnly", false);
+            if pointers {
+                fill_absent(source, "readOnly", false);
             }
         }
     }
@@ -63,7 +65,7 @@ pub fn prepare_create_claim(value: &mut Value) {
 
 /// Defaults of a PersistentVolumeClaim.
 pub fn claim(value: &mut Value) {
-    with_spec(value, |spec| fill(spec, "volumeMode", "Filesystem"));
+    with_spec(value, |spec| fill_absent(spec, "volumeMode", "Filesystem"));
 }
 
 /// A new volume or claim waits for the other.
@@ -102,8 +104,8 @@ pub fn note_phase(new: &mut Value, old: &Value, now: &str) {
 /// Defaults of a StorageClass.
 pub fn class(value: &mut Value) {
     if let Value::Object(map) = value {
-        fill(map, "reclaimPolicy", "Delete");
-        fill(map, "volumeBindingMode", "Immediate");
+        fill_absent(map, "reclaimPolicy", "Delete");
+        fill_absent(map, "volumeBindingMode", "Immediate");
     }
 }
 
@@ -122,7 +124,7 @@ pub fn csi_driver(value: &mut Value) {
         for key in ["podInfoOnMount", "storageCapacity", "requiresRepublish", "seLinuxMount"] {
             fill(spec, key, false);
         }
-        fill(spec, "fsGroupPolicy", "ReadWriteOnceWithFSType");
+        fill_absent(spec, "fsGroupPolicy", "ReadWriteOnceWithFSType");
         if super::is_empty(spec, "volumeLifecycleModes") {
             spec.insert("volumeLifecycleModes".into(), json!(["Persistent"]));
         }

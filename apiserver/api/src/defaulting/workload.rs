@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::{Object, each, fill, is, is_empty, made, object, pod, with_spec};
+use super::{Object, each, fill, fill_absent, is, is_empty, made, object, pod, with_spec};
 use crate::meta;
 use crate::validation::same;
 
@@ -80,7 +80,7 @@ fn claim_template(claim: &mut Object) {
     fill(claim, "apiVersion", "v1");
     fill(claim, "kind", "PersistentVolumeClaim");
     if let Some(spec) = object(claim, "spec") {
-        fill(spec, "volumeMode", "Filesystem");
+        fill_absent(spec, "volumeMode", "Filesystem");
     }
     if let Some(status) = made(claim, "status") {
         fill(status, "phase", "Pending");

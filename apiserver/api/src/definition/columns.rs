@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::JsonPath;
 use crate::meta;
 use crate::registry::{Cells, Column};
+use crate::structural::normalize_numbers;
 use crate::time;
 
 /// The columns of a version, and what fills them.
@@ -71,7 +72,11 @@ fn cell(kind: &str, found: &[&Value], now: jiff::Timestamp) -> Value {
             // Whole part, as Go converts it; the cast saturates.
             None => value.as_f64().map_or(Value::Null, |number| json!(number as i64)),
         },
-        "number" => value.as_f64().map_or(Value::Null, |number| json!(number)),
+        "number" => {
+            let mut number = value.as_f64().map_or(Value::Null, |number| json!(number));
+            normalize_numbers(&mut number);
+            number
+        }
         "boolean" => value.as_bool().map_or(Value::Null, Value::Bool),
         "date" => match value.as_str() {
             Some(text) if time::parse(text).is_none() => json!("<invalid>"),

@@ -164,6 +164,11 @@ impl Definition {
         })
     }
 
+    /// `listKind`, `""` where it does not say.
+    pub(crate) fn list_kind(&self) -> &str {
+        self.text("listKind")
+    }
+
     fn text(&self, field: &str) -> &str {
         self.names.get(field).and_then(Value::as_str).unwrap_or_default()
     }

@@ -60,7 +60,7 @@ pub fn schemas(custom: &Custom, resource: &Resource, dialect: Dialect) -> Vec<(S
         let fields: Vec<Value> = resource.selectable.iter().map(|path| json!({"fieldPath": path})).collect();
         schema["x-kubernetes-selectable-fields"] = Value::Array(fields);
     }
-    let description = format!("{}List is a list of {}", resource.kind, resource.kind);
+    let description = format!("{} is a list of {}", resource.list_kind(), resource.kind);
     let list = json!({
         "description": description, "type": "object", "required": ["items"],
         "properties": {
@@ -71,9 +71,9 @@ pub fn schemas(custom: &Custom, resource: &Resource, dialect: Dialect) -> Vec<(S
                       "items": dialect.reference(&resource.schema)},
         },
         "x-kubernetes-group-version-kind":
-            [{"group": resource.group, "version": resource.version, "kind": format!("{}List", resource.kind)}],
+            [{"group": resource.group, "version": resource.version, "kind": resource.list_kind()}],
     });
-    vec![(resource.schema.clone(), schema), (format!("{}List", resource.schema), list)]
+    vec![(resource.schema.clone(), schema), (resource.list_schema(), list)]
 }
 
 /// v2 has neither `nullable` nor alternatives, and takes a type that is empty for an error.
@@ -146,7 +146,7 @@ pub fn operations(resource: &Resource, dialect: Dialect) -> Map<String, Value> {
         let id = format!("{word}{stem}{scoped}{}{suffix}", resource.kind);
         operation(resource, verb, &id, target, dialect)
     };
-    let list = format!("{}List", resource.schema);
+    let list = resource.list_schema();
     let status = format!("{META}.Status");
     let parameters = |named: bool| path_parameters(resource.namespaced, named, dialect);
     let mut paths = Map::new();

@@ -144,6 +144,8 @@ pub fn of_kind(api_version: &str, kind: &str) -> Option<Message> {
         "Status" | "APIVersions" | "APIGroup" | "APIGroupList" | "APIResourceList" if api_version == "v1" => {
             find("meta.k8s.io/v1")
         }
+        // Nothing else of that version is left.
+        "Eviction" if api_version == "policy/v1beta1" => find("policy/v1"),
         _ => None,
     }
 }

@@ -103,6 +103,10 @@ impl<'de> Visitor<'de> for Noting<'_, '_> {
     }
 
     fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+        // The parser takes `-0` for a double; it is an integer.
+        if value.to_bits() == (-0.0_f64).to_bits() {
+            return Ok(0.into());
+        }
         Ok(Number::from_f64(value).map_or(Value::Null, Value::Number))
     }
 

@@ -40,7 +40,7 @@ pub use choices::Choices;
 pub use coerce::coerce;
 pub use default_check::default_errors;
 pub use formats::{Format, known as known_format};
-pub use numbers::normalize_numbers;
+pub use numbers::{json_text, normalize_numbers, write_json};
 pub use path::field_path;
 pub use pattern::{Pattern, Patterns};
 pub use schema_rules::schema_errors;

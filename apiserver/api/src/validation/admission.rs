@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::{Errors, items, label_selector, lenient_selector, names, text, with_metadata};
+use super::{Errors, given, items, label_selector, lenient_selector, names, text, with_metadata};
 use crate::cel::{self, Admission, Expected};
 use crate::error::FieldError;
 use crate::registry::Written;
@@ -98,7 +98,7 @@ fn webhooks(object: &Value, mutating: bool, rules: &Rules) -> Vec<FieldError> {
         if mutating {
             let policies = ["IfNeeded", "Never"];
             let policy = hook.get("reinvocationPolicy");
-            errors.one_of_if_set(&format!("{path}.reinvocationPolicy"), policy, &policies);
+            errors.one_of_if_given(&format!("{path}.reinvocationPolicy"), policy, &policies);
         }
         reviews(hook, rules, &path, &mut errors);
         let name = text(hook, "name");
@@ -114,14 +114,14 @@ fn webhook(hook: &Value, rules: &Rules, path: &str, errors: &mut Errors) {
     for (index, rule) in items(hook, "rules").iter().enumerate() {
         rule_with_operations(rule, &format!("{path}.rules[{index}]"), errors);
     }
-    errors.one_of_if_set(&format!("{path}.failurePolicy"), hook.get("failurePolicy"), &["Fail", "Ignore"]);
-    errors.one_of_if_set(&format!("{path}.matchPolicy"), hook.get("matchPolicy"), &["Equivalent", "Exact"]);
-    match text(hook, "sideEffects") {
-        "" => {
+    errors.one_of_if_given(&format!("{path}.failurePolicy"), hook.get("failurePolicy"), &["Fail", "Ignore"]);
+    errors.one_of_if_given(&format!("{path}.matchPolicy"), hook.get("matchPolicy"), &["Equivalent", "Exact"]);
+    match given(hook, "sideEffects") {
+        None => {
             let detail = format!("must specify one of {}", rules.effects.join(", "));
             errors.required(format!("{path}.sideEffects"), &detail);
         }
-        _ => errors.one_of(&format!("{path}.sideEffects"), hook.get("sideEffects"), rules.effects),
+        effects => errors.one_of_if_given(&format!("{path}.sideEffects"), effects, rules.effects),
     }
     if let Some(seconds) =
         hook.get("timeoutSeconds").filter(|s| s.as_i64().is_some_and(|s| !(1..=30).contains(&s)))
@@ -194,7 +194,7 @@ pub(super) fn rule_with_operations(rule: &Value, path: &str, errors: &mut Errors
     }
     resources(items(rule, "resources"), &format!("{path}.resources"), errors);
     let scopes = ["*", "Cluster", "Namespaced"];
-    errors.one_of_if_set(&format!("{path}.scope"), rule.get("scope"), &scopes);
+    errors.one_of_if_given(&format!("{path}.scope"), rule.get("scope"), &scopes);
 }
 
 /// A list that may not be empty, and in which `*` stands alone.

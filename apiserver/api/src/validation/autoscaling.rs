@@ -274,7 +274,7 @@ fn scaling(rules: &Value, path: &str, errors: &mut Errors) {
         _ => {}
     }
     let policies = ["Disabled", "Max", "Min"];
-    errors.one_of_if_set(&format!("{path}.selectPolicy"), rules.get("selectPolicy"), &policies);
+    errors.one_of_if_given(&format!("{path}.selectPolicy"), rules.get("selectPolicy"), &policies);
     let list = items(rules, "policies");
     if list.is_empty() {
         errors.required(format!("{path}.policies"), "must specify at least one Policy");

@@ -115,7 +115,7 @@ fn job_spec(spec: &Value, path: &str, errors: &mut Errors) {
         }
     }
     let modes = ["NonIndexed", "Indexed"];
-    errors.one_of_if_set(&format!("{path}.completionMode"), spec.get("completionMode"), &modes);
+    errors.one_of_if_given(&format!("{path}.completionMode"), spec.get("completionMode"), &modes);
     if is_indexed(spec) {
         indexed(spec, path, errors);
     } else {
@@ -133,7 +133,7 @@ fn job_spec(spec: &Value, path: &str, errors: &mut Errors) {
     } else {
         &["Failed", "TerminatingOrFailed"]
     };
-    errors.one_of_if_set(&replacement, spec.get("podReplacementPolicy"), supported);
+    errors.one_of_if_given(&replacement, spec.get("podReplacementPolicy"), supported);
     pod::template(&spec["template"], &format!("{path}.template"), errors);
     restart_policy(spec, &format!("{path}.template.spec.restartPolicy"), errors);
 }

@@ -19,7 +19,7 @@ pub fn class(object: &Value) -> Vec<FieldError> {
     parameters(object, &mut errors);
     errors.one_of_if_set("reclaimPolicy", object.get("reclaimPolicy"), &["Delete", "Retain"]);
     let modes = ["Immediate", "WaitForFirstConsumer"];
-    errors.one_of("volumeBindingMode", object.get("volumeBindingMode"), &modes);
+    errors.one_of_given("volumeBindingMode", object.get("volumeBindingMode"), &modes);
     let mut seen: BTreeSet<BTreeMap<&str, BTreeSet<String>>> = BTreeSet::new();
     for (index, term) in items(object, "allowedTopologies").iter().enumerate() {
         let path = format!("allowedTopologies[{index}].matchLabelExpressions");

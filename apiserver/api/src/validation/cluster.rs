@@ -114,7 +114,7 @@ pub fn disruption_budget(object: &Value) -> Vec<FieldError> {
         }
     }
     label_selector(spec.get("selector"), "spec.selector", &mut errors);
-    errors.one_of_if_set(
+    errors.one_of_if_given(
         "spec.unhealthyPodEvictionPolicy",
         spec.get("unhealthyPodEvictionPolicy"),
         &["AlwaysAllow", "IfHealthyBudget"],

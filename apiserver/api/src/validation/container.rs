@@ -179,8 +179,7 @@ fn resize(container: &Value, restart_policy: &str, path: &str, errors: &mut Erro
 
 /// A container's own restart policy and its rules (KEP-5307).
 fn restarts(container: &Value, path: &str, errors: &mut Errors) {
-    let policy = text(container, "restartPolicy");
-    errors.one_of_if_set(
+    errors.one_of_if_given(
         &format!("{path}.restartPolicy"),
         container.get("restartPolicy"),
         &["Always", "Never", "OnFailure"],
@@ -189,7 +188,7 @@ fn restarts(container: &Value, path: &str, errors: &mut Errors) {
     if rules.is_empty() {
         return;
     }
-    if policy.is_empty() {
+    if given(container, "restartPolicy").is_none() {
         errors.required(
             format!("{path}.restartPolicy"),
             "must specify restartPolicy when restart rules are used",

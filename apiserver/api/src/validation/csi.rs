@@ -18,7 +18,7 @@ pub fn driver(object: &Value) -> Vec<FieldError> {
     let mut errors = with_metadata(object);
     let spec = &object["spec"];
     let policies = ["File", "None", "ReadWriteOnceWithFSType"];
-    errors.one_of_if_set("spec.fsGroupPolicy", spec.get("fsGroupPolicy"), &policies);
+    errors.one_of_if_given("spec.fsGroupPolicy", spec.get("fsGroupPolicy"), &policies);
     let mut seen = BTreeSet::new();
     for (index, request) in items(spec, "tokenRequests").iter().enumerate() {
         let path = format!("spec.tokenRequests[{index}]");

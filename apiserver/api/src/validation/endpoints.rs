@@ -43,12 +43,12 @@ fn endpoint(endpoint: &Value, ty: &str, strict: bool, path: &str, errors: &mut E
     for (index, value) in addresses.iter().filter_map(Value::as_str).enumerate() {
         address(value, ty, strict, &format!("{path}.addresses[{index}]"), errors);
     }
-    errors.name_if_set(&format!("{path}.nodeName"), text(endpoint, "nodeName"), names::dns_subdomain);
+    errors.name_if_given(&format!("{path}.nodeName"), endpoint.get("nodeName"), names::dns_subdomain);
     let topology = endpoint.get("deprecatedTopology").and_then(Value::as_object).map_or(0, |t| t.len());
     if topology > TOPOLOGY {
         errors.too_many(format!("{path}.deprecatedTopology"), topology, TOPOLOGY);
     }
-    errors.name_if_set(&format!("{path}.hostname"), text(endpoint, "hostname"), names::dns_label);
+    errors.name_if_given(&format!("{path}.hostname"), endpoint.get("hostname"), names::dns_label);
     for list in ["forZones", "forNodes"] {
         let hints = endpoint.get("hints").map_or(&[][..], |h| items(h, list));
         let path = format!("{path}.hints.{list}");
@@ -113,13 +113,13 @@ fn slice_ports(ports: &[Value], errors: &mut Errors) {
         if !seen.insert(name) {
             errors.duplicate(format!("{path}.name"), &json!(name));
         }
-        errors.one_of(&format!("{path}.protocol"), port.get("protocol"), &["SCTP", "TCP", "UDP"]);
+        errors.one_of_given(&format!("{path}.protocol"), port.get("protocol"), &["SCTP", "TCP", "UDP"]);
         if let Some(number) = port.get("port").and_then(Value::as_i64) {
             for fault in names::port_number(number) {
                 errors.invalid(format!("{path}.port"), &json!(number), &fault);
             }
         }
-        errors.name_if_set(&format!("{path}.appProtocol"), text(port, "appProtocol"), names::qualified_name);
+        errors.name_if_given(&format!("{path}.appProtocol"), port.get("appProtocol"), names::qualified_name);
     }
 }
 
@@ -158,8 +158,8 @@ pub fn endpoints(object: &Value) -> Vec<FieldError> {
                 errors.invalid(format!("{path}.port"), &json!(number), &fault);
             }
             errors.one_of(&format!("{path}.protocol"), port.get("protocol"), &["SCTP", "TCP", "UDP"]);
-            let protocol = text(port, "appProtocol");
-            errors.name_if_set(&format!("{path}.appProtocol"), protocol, names::qualified_name);
+            let protocol = port.get("appProtocol");
+            errors.name_if_given(&format!("{path}.appProtocol"), protocol, names::qualified_name);
         }
     }
     errors.list()
@@ -169,7 +169,7 @@ fn endpoint_address(entry: &Value, strict: bool, path: &str, errors: &mut Errors
     let (address, at) = (text(entry, "ip"), format!("{path}.ip"));
     let parsed = ip::address(address, strict, &at, errors);
     errors.name_if_set(&format!("{path}.hostname"), text(entry, "hostname"), names::dns_label);
-    errors.name_if_set(&format!("{path}.nodeName"), text(entry, "nodeName"), names::dns_subdomain);
+    errors.name_if_given(&format!("{path}.nodeName"), entry.get("nodeName"), names::dns_subdomain);
     if let Some(parsed) = parsed {
         ip::not_special(parsed, address, &at, errors);
     }

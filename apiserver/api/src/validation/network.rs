@@ -108,7 +108,9 @@ fn ingress_path(entry: &Value, path: &str, errors: &mut Errors) {
                 refuse("must be an absolute path");
             }
         }
-        "" => return errors.required(format!("{path}.pathType"), "pathType must be specified"),
+        "" if given(entry, "pathType").is_none() => {
+            return errors.required(format!("{path}.pathType"), "pathType must be specified");
+        }
         other => {
             let types = ["Exact", "ImplementationSpecific", "Prefix"];
             errors.not_supported(format!("{path}.pathType"), &json!(other), &types);
@@ -173,7 +175,7 @@ pub fn ingress_class(object: &Value) -> Vec<FieldError> {
     let namespace = given(parameters, "namespace").and_then(Value::as_str);
     let at = format!("{path}.namespace");
     match text(parameters, "scope") {
-        "" => errors.required(format!("{path}.scope"), ""),
+        "" if given(parameters, "scope").is_none() => errors.required(format!("{path}.scope"), ""),
         "Cluster" if namespace.is_some() => {
             errors.forbidden(at, "`parameters.scope` is set to 'Cluster'");
         }
@@ -223,7 +225,7 @@ pub fn policy(object: &Value) -> Vec<FieldError> {
 }
 
 fn policy_port(port: &Value, path: &str, errors: &mut Errors) {
-    errors.one_of_if_set(&format!("{path}.protocol"), port.get("protocol"), &["TCP", "UDP", "SCTP"]);
+    errors.one_of_if_given(&format!("{path}.protocol"), port.get("protocol"), &["TCP", "UDP", "SCTP"]);
     let number = given(port, "port");
     let end = given(port, "endPort").and_then(Value::as_i64);
     let at = format!("{path}.endPort");

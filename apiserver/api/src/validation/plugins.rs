@@ -167,9 +167,9 @@ fn flocker(source: &Value, path: &str, errors: &mut Errors) {
 
 fn azure_disk(source: &Value, path: &str, errors: &mut Errors) {
     let caching = ["None", "ReadOnly", "ReadWrite"];
-    errors.one_of_if_set(&format!("{path}.cachingMode"), source.get("cachingMode"), &caching);
+    errors.one_of_if_given(&format!("{path}.cachingMode"), source.get("cachingMode"), &caching);
     let kinds = ["Dedicated", "Managed", "Shared"];
-    errors.one_of_if_set(&format!("{path}.kind"), source.get("kind"), &kinds);
+    errors.one_of_if_given(&format!("{path}.kind"), source.get("kind"), &kinds);
     let (kind, uri) = (text(source, "kind"), text(source, "diskURI"));
     let (prefix, form) = if kind == "Managed" {
         (

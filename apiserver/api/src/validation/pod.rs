@@ -214,12 +214,12 @@ fn names_in_spec(spec: &Value, strict: bool, path: &str, errors: &mut Errors) {
         errors.name_if_set(&format!("{path}.{field}"), text(spec, field), grammar);
     };
     name("priorityClassName", names::dns_subdomain);
-    name("runtimeClassName", names::dns_subdomain);
-    errors.one_of_if_set(
-        &format!("{path}.preemptionPolicy"),
-        spec.get("preemptionPolicy"),
-        &["PreemptLowerPriority", "Never"],
-    );
+    let class = spec.get("runtimeClassName");
+    errors.name_if_given(&format!("{path}.runtimeClassName"), class, names::dns_subdomain);
+    if let Some(policy) = given(spec, "preemptionPolicy") {
+        let policies = ["PreemptLowerPriority", "Never"];
+        errors.one_of(&format!("{path}.preemptionPolicy"), Some(policy), &policies);
+    }
 }
 
 /// A name of its own, in place of one made from the pod's (KEP-4762).

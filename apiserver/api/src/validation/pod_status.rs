@@ -126,6 +126,6 @@ fn claims(statuses: &[Value], claims: &[Value], errors: &mut Errors) {
         if !seen.insert(name) {
             errors.duplicate(path.as_str(), &json!(name));
         }
-        errors.name_if_set(&path, text(status, "resourceClaimName"), names::dns_subdomain);
+        errors.name_if_given(&path, status.get("resourceClaimName"), names::dns_subdomain);
     }
 }

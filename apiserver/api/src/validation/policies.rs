@@ -77,7 +77,7 @@ impl Expressions {
 
 /// What both sorts of policies have.
 fn common(spec: &Value, errors: &mut Errors) -> Expressions {
-    errors.one_of("spec.failurePolicy", spec.get("failurePolicy"), &["Fail", "Ignore"]);
+    errors.one_of_given("spec.failurePolicy", spec.get("failurePolicy"), &["Fail", "Ignore"]);
     if let Some(kind) = spec.get("paramKind").filter(|k| !k.is_null()) {
         param_kind(kind, errors);
     }
@@ -159,7 +159,7 @@ fn param_kind(kind: &Value, errors: &mut Errors) {
 
 fn match_resources(constraints: &Value, path: &str, errors: &mut Errors) {
     let policy = constraints.get("matchPolicy");
-    errors.one_of(&format!("{path}.matchPolicy"), policy, &["Equivalent", "Exact"]);
+    errors.one_of_given(&format!("{path}.matchPolicy"), policy, &["Equivalent", "Exact"]);
     for selector in ["namespaceSelector", "objectSelector"] {
         let path = format!("{path}.{selector}");
         match constraints.get(selector).filter(|s| !s.is_null()) {
@@ -206,7 +206,7 @@ fn validation_errors(validation: &Value, path: &str, expressions: &Expressions, 
     } else if message.trim().contains(['\n', '\r']) {
         errors.invalid(at, &json!(message), "message must not contain line breaks");
     }
-    errors.one_of_if_set(&format!("{path}.reason"), validation.get("reason"), &REASONS);
+    errors.one_of_if_given(&format!("{path}.reason"), validation.get("reason"), &REASONS);
 }
 
 fn audit(object: &Value, annotations: &[Value], expressions: &Expressions, errors: &mut Errors) {
@@ -350,5 +350,5 @@ fn param_ref(parameter: &Value, errors: &mut Errors) {
         errors.required("spec.paramRef", "one of name or selector must be specified");
     }
     let action = parameter.get("parameterNotFoundAction");
-    errors.one_of("spec.paramRef.parameterNotFoundAction", action, &["Deny", "Allow"]);
+    errors.one_of_given("spec.paramRef.parameterNotFoundAction", action, &["Deny", "Allow"]);
 }

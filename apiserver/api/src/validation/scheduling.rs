@@ -269,7 +269,7 @@ pub(super) fn spread(constraints: &[Value], path: &str, errors: &mut Errors) {
             }
         }
         for field in ["nodeAffinityPolicy", "nodeTaintsPolicy"] {
-            errors.one_of_if_set(&format!("{path}.{field}"), constraint.get(field), &["Honor", "Ignore"]);
+            errors.one_of_if_given(&format!("{path}.{field}"), constraint.get(field), &["Honor", "Ignore"]);
         }
         spread_keys(constraint, &format!("{path}.matchLabelKeys"), errors);
         label_selector(constraint.get("labelSelector"), &format!("{path}.labelSelector"), errors);

@@ -219,9 +219,9 @@ fn traffic(spec: &Value, ty: &str, errors: &mut Errors) {
     let internal = given(spec, "internalTrafficPolicy");
     let supported = ["Cluster", "Local"];
     if matches!(ty, "ClusterIP" | "NodePort" | "LoadBalancer") || internal.is_some() {
-        errors.one_of("spec.internalTrafficPolicy", internal, &supported);
+        errors.one_of_given("spec.internalTrafficPolicy", internal, &supported);
     }
-    errors.one_of_if_set(
+    errors.one_of_if_given(
         "spec.trafficDistribution",
         spec.get("trafficDistribution"),
         &["PreferClose", "PreferSameNode", "PreferSameZone"],

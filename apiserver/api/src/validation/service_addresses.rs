@@ -44,7 +44,7 @@ pub(super) fn related(spec: &Value, strict: bool, errors: &mut Errors) {
             errors.duplicate(path, &json!(family));
         }
     }
-    errors.one_of_if_set("spec.ipFamilyPolicy", spec.get("ipFamilyPolicy"), &POLICIES);
+    errors.one_of_if_given("spec.ipFamilyPolicy", spec.get("ipFamilyPolicy"), &POLICIES);
     let ips = cluster_ips(spec);
     let mut wrong = false;
     for (index, address) in ips.iter().enumerate() {

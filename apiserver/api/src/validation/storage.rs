@@ -86,7 +86,7 @@ pub(super) fn volume_spec(spec: &Value, inline: bool, path: &str, errors: &mut E
     } else {
         let class = text(spec, "storageClassName");
         errors.name_if_set(&format!("{path}.storageClassName"), class, names::dns_subdomain);
-        errors.one_of_if_set(&format!("{path}.volumeMode"), spec.get("volumeMode"), &VOLUME_MODES);
+        errors.one_of_if_given(&format!("{path}.volumeMode"), spec.get("volumeMode"), &VOLUME_MODES);
     }
     if let Some(class) = given(spec, "volumeAttributesClassName").and_then(Value::as_str) {
         let at = format!("{path}.volumeAttributesClassName");
@@ -257,7 +257,7 @@ pub(super) fn claim_spec(spec: &Value, path: &str, errors: &mut Errors) {
     }
     let class = text(spec, "storageClassName");
     errors.name_if_set(&format!("{path}.storageClassName"), class, names::dns_subdomain);
-    errors.one_of_if_set(&format!("{path}.volumeMode"), spec.get("volumeMode"), &VOLUME_MODES);
+    errors.one_of_if_given(&format!("{path}.volumeMode"), spec.get("volumeMode"), &VOLUME_MODES);
     data_sources(spec, path, errors);
     let class = text(spec, "volumeAttributesClassName");
     errors.name_if_set(&format!("{path}.volumeAttributesClassName"), class, names::dns_subdomain);

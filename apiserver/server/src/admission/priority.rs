@@ -82,8 +82,14 @@ pub async fn mutate(admission: &Admission<'_>, pod: &mut Value) -> Result<(), Ap
     pod["spec"]["priority"] = value.into();
     let policy =
         class.as_ref().and_then(|c| c["preemptionPolicy"].as_str()).unwrap_or("PreemptLowerPriority");
-    if pod["spec"].get("preemptionPolicy").is_none_or(Value::is_null) {
-        pod["spec"]["preemptionPolicy"] = policy.into();
+    if let Some(given) = pod["spec"].get("preemptionPolicy").and_then(Value::as_str)
+        && given != policy
+    {
+        let why = format!(
+            "the string value of PreemptionPolicy ({given}) must not be provided in pod spec; priority admission controller computed {policy} from the given PriorityClass name"
+        );
+        return Err(ApiError::forbidden("", "pods", meta::name(pod), &why));
     }
+    pod["spec"]["preemptionPolicy"] = policy.into();
     Ok(())
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
+use serde_json::json;
 
 use apiserver_api::builtin;
 use apiserver_store::Range;
@@ -45,7 +46,7 @@ fn service(name: &str, spec: Value) -> Value {
 fn texts(refused: Refused) -> Vec<String> {
     match refused {
         Refused::Fields(errors) => errors.iter().map(|e| format!("{}: {}", e.field, e.message)).collect(),
-        Refused::Full(why) => vec![why],
+        Refused::Internal(why) => vec![why],
         Refused::Store(error) => panic!("the store works: {error}"),
     }
 }
@@ -157,7 +158,10 @@ fn a_reservation_that_is_dropped_gives_everything_back() {
     let mut pending = service("a", spec.clone());
     let make = allocator.allocator.create(&mut pending, false);
     let reservation = allocator.runtime.block_on(make).unwrap();
-    assert_eq!(create(&allocator, "b", spec.clone()).unwrap_err().len(), 2, "both are taken meanwhile");
+    // Both are taken meanwhile, and the first is said.
+    assert_eq!(create(&allocator, "b", spec.clone()).unwrap_err().len(), 1);
+    let port = json!({"type": "NodePort", "ports": [{"port": 80, "nodePort": 30080}]});
+    assert!(create(&allocator, "b", port).unwrap_err()[0].starts_with("spec.ports[0].nodePort: "));
     allocator.runtime.block_on(reservation.abandon());
     assert_eq!(taken(&allocator), before);
     // A request that is cut off does the same, a little later.

@@ -180,7 +180,7 @@ fn policy(
     const FIELD: &str = "spec.ipFamilyPolicy";
     match spec["ipFamilyPolicy"].as_str() {
         Some(policy @ ("SingleStack" | "PreferDualStack" | "RequireDualStack")) => Ok(policy.to_owned()),
-        Some(other) if !other.is_empty() => Err(vec![FieldError::not_supported(
+        Some(other) => Err(vec![FieldError::not_supported(
             FIELD,
             &json!(other),
             &["PreferDualStack", "RequireDualStack", "SingleStack"],

@@ -33,7 +33,7 @@ use apiserver_api::error::FieldError;
 use apiserver_api::registry::Resource;
 use apiserver_store::{Store, StoreError};
 use ipnetwork::IpNetwork;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -70,8 +70,8 @@ impl Config {
 pub enum Refused {
     /// What was asked for cannot be had: 422.
     Fields(Vec<FieldError>),
-    /// No address is free: 500, as in Kubernetes.
-    Full(String),
+    /// No address or port is free, or the port for health checks is somebody's: 500, as in Kubernetes.
+    Internal(String),
     Store(StoreError),
 }
 
@@ -195,7 +195,7 @@ impl Allocator {
             freed: Vec::new(),
             written: false,
         };
-        let claimed = self.claim(&plan, &mut reservation, dry_run).await;
+        let claimed = self.claim(&mut plan, &mut reservation, dry_run).await;
         let (addresses, ports) = match claimed {
             Ok(claimed) => claimed,
             Err(refused) => {
@@ -224,11 +224,10 @@ impl Allocator {
 
     async fn claim(
         &self,
-        plan: &Plan,
+        plan: &mut Plan,
         reservation: &mut Reservation,
         dry_run: bool,
     ) -> Result<(Vec<IpAddr>, Vec<u16>), Refused> {
-        let mut errors = Vec::new();
         let mut addresses = Vec::with_capacity(plan.addresses.len());
         for source in &plan.addresses {
             let began = Instant::now();
@@ -244,12 +243,12 @@ impl Allocator {
             match got {
                 Ok(address) => addresses.push(address),
                 Err(detail) => {
-                    errors.push(FieldError::invalid("spec.clusterIPs", &plan.requested, &detail));
+                    let error = FieldError::invalid("spec.clusterIPs", &plan.requested, &detail);
+                    return Err(Refused::Fields(vec![error]));
                 }
             }
         }
-        let ports = self.node_ports(plan, reservation, dry_run, &mut errors).await?;
-        if errors.is_empty() { Ok((addresses, ports)) } else { Err(Refused::Fields(errors)) }
+        Ok((addresses, self.node_ports(plan, reservation, dry_run).await?))
     }
 
     /// Counts what became of an address that was wanted.
@@ -339,7 +338,7 @@ impl Allocator {
         }
         let list = open.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
         let family = if v4 { "IPv4" } else { "IPv6" };
-        Err(Refused::Full(match open.as_slice() {
+        Err(Refused::Internal(match open.as_slice() {
             [] => format!("failed to allocate a serviceIP: no {family} ServiceCIDRs available"),
             _ => format!("failed to allocate a serviceIP: range is full: {list}"),
         }))
@@ -347,37 +346,28 @@ impl Allocator {
 
     async fn node_ports(
         &self,
-        plan: &Plan,
+        plan: &mut Plan,
         reservation: &mut Reservation,
         dry_run: bool,
-        errors: &mut Vec<FieldError>,
     ) -> Result<Vec<u16>, Refused> {
+        if let Some(refused) = plan.refused.take() {
+            return Err(refused);
+        }
         let explicit: Vec<u16> = plan.explicit.iter().map(|(_, port)| *port).collect();
         let given = self.ports.take(explicit.clone(), plan.fresh.len(), dry_run).await;
         for (asked, number) in [(true, explicit.len()), (false, plan.fresh.len())] {
             (0..number).filter(|_| !dry_run).for_each(|_| self.metrics.port_allocated(asked, given.is_ok()));
         }
         match given {
-            Ok(given) if dry_run => return Ok(given),
+            Ok(given) if dry_run => Ok(given),
             Ok(given) => {
                 reservation.taken.extend(explicit.iter().chain(&given).copied().map(Item::Port));
-                return Ok(given);
+                Ok(given)
             }
-            Err(ports::Refused::Store(error)) => return Err(error.into()),
-            Err(ports::Refused::Full) => {
-                let field = plan.fresh.first().cloned().unwrap_or_default();
-                let what = if field.contains("healthCheck") { "HealthCheck NodePort" } else { "nodePort" };
-                let detail = format!("failed to allocate a {what}: range is full");
-                errors.push(FieldError::invalid(field, &json!(0), &detail));
-            }
-            Err(ports::Refused::Taken(taken)) => {
-                let mine = plan.explicit.iter().filter(|(_, port)| taken.contains(port));
-                errors.extend(mine.map(|(field, port)| {
-                    FieldError::invalid(field, &json!(port), "provided port is already allocated")
-                }));
-            }
+            Err(ports::Refused::Store(error)) => Err(error.into()),
+            Err(ports::Refused::Full(free)) => Err(plan.full(free)),
+            Err(ports::Refused::Taken(taken)) => Err(plan.taken(&taken)),
         }
-        Ok(Vec::new())
     }
 }
 

@@ -8,7 +8,12 @@ use apiserver_api::defaulting::service;
 use apiserver_api::error::FieldError;
 use serde_json::{Value, json};
 
+use super::Refused;
 use super::families::{self, Family};
+
+/// Where a Service says on which port balancers ask nodes.
+const HEALTH_CHECK: &str = "spec.healthCheckNodePort";
+const TAKEN: &str = "provided port is already allocated";
 
 /// An address or a port that a Service holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -40,6 +45,9 @@ pub struct Plan {
     pub fresh: Vec<String>,
     /// What the Service held and no longer needs.
     pub freed: Vec<Item>,
+    /// Why no port can be had, whoever holds which. Kubernetes looks at addresses before, and says only
+    /// what it finds first.
+    pub refused: Option<Refused>,
     before: Vec<Item>,
 }
 
@@ -60,8 +68,8 @@ impl Plan {
         let mut plan = Self { before: old.map(held).unwrap_or_default(), ..Self::default() };
         let mut errors = Vec::new();
         plan.addresses(service, old, configured, &mut errors);
-        plan.node_ports(service, range, &mut errors);
-        plan.health_check_port(service, range, &mut errors);
+        plan.node_ports(service, range);
+        plan.health_check_port(service, old, range);
         if errors.is_empty() { Ok(plan) } else { Err(errors) }
     }
 
@@ -98,7 +106,7 @@ impl Plan {
         }
     }
 
-    fn node_ports(&mut self, service: &mut Value, range: &RangeInclusive<u16>, errors: &mut Vec<FieldError>) {
+    fn node_ports(&mut self, service: &mut Value, range: &RangeInclusive<u16>) {
         if !matches!(service_type(service), "NodePort" | "LoadBalancer") {
             return;
         }
@@ -106,7 +114,7 @@ impl Plan {
         let Some(ports) = service["spec"]["ports"].as_array_mut() else { return };
         for (index, port) in ports.iter().enumerate() {
             if let Some(number) = number(&port["nodePort"]) {
-                self.explicit_port(format!("spec.ports[{index}].nodePort"), number, range, errors);
+                self.explicit_port(format!("spec.ports[{index}].nodePort"), number, range);
             }
         }
         if !automatic {
@@ -128,44 +136,63 @@ impl Plan {
         -i64::try_from(self.fresh.len()).unwrap_or(i64::MAX)
     }
 
-    fn health_check_port(
-        &mut self,
-        service: &mut Value,
-        range: &RangeInclusive<u16>,
-        errors: &mut Vec<FieldError>,
-    ) {
-        const FIELD: &str = "spec.healthCheckNodePort";
+    fn health_check_port(&mut self, service: &mut Value, old: Option<&Value>, range: &RangeInclusive<u16>) {
         if !needs_health_check_port(service) {
             return;
         }
-        match number(&service["spec"]["healthCheckNodePort"]) {
-            Some(number) => self.explicit_port(FIELD.to_owned(), number, range, errors),
-            None => service["spec"]["healthCheckNodePort"] = json!(self.placeholder(FIELD.to_owned())),
+        let asked = &service["spec"]["healthCheckNodePort"];
+        let Some(wanted) = number(asked) else {
+            service["spec"]["healthCheckNodePort"] = json!(self.placeholder(HEALTH_CHECK.to_owned()));
+            return;
+        };
+        if old.is_some_and(|old| needs_health_check_port(old) && old["spec"]["healthCheckNodePort"] == *asked)
+        {
+            return;
+        }
+        match in_range(wanted, range) {
+            None => self.refuse(no_health_check(wanted, &outside(range))),
+            // Nodes answer there themselves, so it serves no traffic of the Service either.
+            Some(port) if self.has(port) => self.refuse(no_health_check(wanted, TAKEN)),
+            Some(port) => self.explicit.push((HEALTH_CHECK.to_owned(), port)),
         }
     }
 
-    fn explicit_port(
-        &mut self,
-        field: String,
-        number: i64,
-        range: &RangeInclusive<u16>,
-        errors: &mut Vec<FieldError>,
-    ) {
-        let Some(port) = u16::try_from(number).ok().filter(|port| range.contains(port)) else {
-            let held = u16::try_from(number).is_ok_and(|port| self.before.contains(&Item::Port(port)));
-            if !held {
-                let (first, last) = (range.start(), range.end());
-                let detail = format!(
-                    "provided port is not in the valid range. The range of valid ports is {first}-{last}"
-                );
-                errors.push(FieldError::invalid(field, &json!(number), &detail));
+    fn explicit_port(&mut self, field: String, number: i64, range: &RangeInclusive<u16>) {
+        match in_range(number, range) {
+            // The same number serves TCP and UDP of one Service.
+            Some(port) if self.has(port) => {}
+            Some(port) => self.explicit.push((field, port)),
+            None if u16::try_from(number).is_ok_and(|port| self.has(port)) => {}
+            None => {
+                let error = FieldError::invalid(field, &json!(number), &outside(range));
+                self.refuse(Refused::Fields(vec![error]));
             }
-            return;
-        };
-        // The same number serves TCP and UDP of one Service.
-        let known = self.explicit.iter().any(|(_, taken)| *taken == port);
-        if !known && !self.before.contains(&Item::Port(port)) {
-            self.explicit.push((field, port));
+        }
+    }
+
+    /// Whether the Service holds a port, or asks for it already.
+    fn has(&self, port: u16) -> bool {
+        self.before.contains(&Item::Port(port)) || self.explicit.iter().any(|(_, asked)| *asked == port)
+    }
+
+    fn refuse(&mut self, refused: Refused) {
+        self.refused.get_or_insert(refused);
+    }
+
+    /// What is said where the range has only so many free ports.
+    pub fn full(&self, free: usize) -> Refused {
+        let health_check = self.fresh.get(free).is_some_and(|field| field == HEALTH_CHECK);
+        // Kubernetes names the number that it did not get.
+        let what = if health_check { "HealthCheck NodePort 0" } else { "nodePort" };
+        Refused::Internal(format!("failed to allocate a {what}: range is full"))
+    }
+
+    /// What is said where others hold ports that were asked for.
+    pub fn taken(&self, taken: &[u16]) -> Refused {
+        match self.explicit.iter().find(|(_, port)| taken.contains(port)) {
+            Some((field, port)) if field == HEALTH_CHECK => no_health_check(i64::from(*port), TAKEN),
+            Some((field, port)) => Refused::Fields(vec![FieldError::invalid(field, &json!(port), TAKEN)]),
+            None => Refused::Internal(TAKEN.to_owned()),
         }
     }
 
@@ -193,6 +220,19 @@ impl Plan {
         let after = held(service);
         self.freed = self.before.iter().copied().filter(|item| !after.contains(item)).collect();
     }
+}
+
+fn in_range(number: i64, range: &RangeInclusive<u16>) -> Option<u16> {
+    u16::try_from(number).ok().filter(|port| range.contains(port))
+}
+
+fn outside(range: &RangeInclusive<u16>) -> String {
+    let (first, last) = (range.start(), range.end());
+    format!("provided port is not in the valid range. The range of valid ports is {first}-{last}")
+}
+
+fn no_health_check(number: i64, why: &str) -> Refused {
+    Refused::Internal(format!("failed to allocate requested HealthCheck NodePort {number}: {why}"))
 }
 
 /// `NAMESPACE/NAME`
@@ -266,7 +306,12 @@ pub fn held(service: &Value) -> Vec<Item> {
 fn keep_allocated(new: &mut Value, old: &Value) {
     if service_type(new) != "ExternalName" && service_type(old) != "ExternalName" {
         for key in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
-            if families::is_empty(&new["spec"][key]) && !families::is_empty(&old["spec"][key]) {
+            // The policy is a pointer, whose empty text is an answer of its own, though a wrong one.
+            let unsaid = match &new["spec"][key] {
+                Value::String(_) if key == "ipFamilyPolicy" => false,
+                value => families::is_empty(value),
+            };
+            if unsaid && !families::is_empty(&old["spec"][key]) {
                 new["spec"][key] = old["spec"][key].clone();
             }
         }

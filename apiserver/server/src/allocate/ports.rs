@@ -29,8 +29,8 @@ const ATTEMPTS: usize = 64;
 pub enum Refused {
     /// These of the ports asked for belong to somebody.
     Taken(Vec<u16>),
-    /// There are not as many free ones.
-    Full,
+    /// There are not as many free ones, only so many.
+    Full(usize),
     Store(StoreError),
 }
 
@@ -233,7 +233,7 @@ impl Keeper {
                 for _ in 0..*fresh {
                     let Some(port) = free_port(set, self.ambient.random.next_u64()) else {
                         set.taken = before;
-                        return Err(Refused::Full);
+                        return Err(Refused::Full(given.len()));
                     };
                     set.taken.insert(port);
                     given.push(port);

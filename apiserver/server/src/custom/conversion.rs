@@ -8,7 +8,7 @@ use apiserver_api::definition::Custom;
 use apiserver_api::error::ApiError;
 use apiserver_api::managed::Versions;
 use apiserver_api::registry::Resource;
-use apiserver_api::structural::CustomShape;
+use apiserver_api::structural::{self, CustomShape};
 use bytes::{Bytes, BytesMut};
 use futures::stream;
 use http::header::{ACCEPT, ACCEPT_ENCODING, CONNECTION, CONTENT_TYPE, HeaderValue, UPGRADE};
@@ -138,7 +138,7 @@ impl Detour {
             Ok(value) => value,
             Err(_) => return Ok(Response::from_parts(parts, body::full(bytes))),
         };
-        let list_kind = format!("{}List", self.resource.kind);
+        let list_kind = self.resource.list_kind();
         let value = if value["kind"] == list_kind.as_str() {
             let Value::Array(mut items) = value["items"].take() else {
                 return Ok(respond::json(parts.status.as_u16(), &value));
@@ -257,7 +257,7 @@ impl Watching {
                 }
                 event["object"] = self.detour.object(object, std::mem::take(&mut self.first));
             }
-            out.push_str(&event.to_string());
+            out.push_str(&structural::json_text(&event));
             out.push('\n');
         }
         Bytes::from(out)

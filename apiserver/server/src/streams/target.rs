@@ -1,9 +1,9 @@
 //! Where a request for a pod or a node goes: pure functions on objects and query strings.
 
-use apiserver_api::error::ApiError;
+use apiserver_api::error::{ApiError, FieldError};
 use serde_json::Value;
 
-use crate::rbac::impersonation::percent_decode;
+use crate::query::{Query, whole};
 
 /// What kubelets listen on unless their node says otherwise.
 const KUBELET_PORT: u16 = 10250;
@@ -43,19 +43,18 @@ pub fn pod_target(
         (text("/metadata/namespace"), text("/metadata/name"), text("/spec/nodeName"));
     let path = match subresource {
         "log" => {
-            let container = container(pod, query.first("container"))?;
-            format!("/containerLogs/{namespace}/{name}/{container}{}", log_query(&query)?)
+            let container = container(pod, query.get("container"))?;
+            format!("/containerLogs/{namespace}/{name}/{container}{}", log_query(name, &query)?)
         }
         "exec" | "attach" => {
-            let container = container(pod, query.first("container"))?;
-            if subresource == "exec" && query.first("command").is_none_or(str::is_empty) {
+            let container = container(pod, query.get("container"))?;
+            if subresource == "exec" && query.all("command").next().is_none_or(str::is_empty) {
                 return Err(ApiError::bad_request("you must specify at least one command for the container"));
             }
             format!("/{subresource}/{namespace}/{name}/{container}{}", stream_query(&query, subresource)?)
         }
         "portforward" => {
-            let ports =
-                query.0.iter().filter(|(key, _)| key == "ports").flat_map(|(_, ports)| ports.split(','));
+            let ports = query.all("ports").flat_map(|ports| ports.split(','));
             let ports: Vec<(&str, &str)> = ports.map(|port| ("port", port)).collect();
             format!("/portForward/{namespace}/{name}{}", encode_query(&ports))
         }
@@ -139,34 +138,44 @@ fn container<'a>(pod: &'a Value, asked: Option<&str>) -> Result<&'a str, ApiErro
     Err(ApiError::bad_request(message))
 }
 
-fn log_query(query: &Query) -> Result<String, ApiError> {
+/// `PodLogOptions` in the kubelet's spelling. What cannot be read is 400, what makes no sense 422.
+fn log_query(pod: &str, query: &Query) -> Result<String, ApiError> {
     let mut parameters = Vec::new();
     for key in ["follow", "previous", "timestamps"] {
-        if query.flag(key)? {
-            parameters.push((key, "true"));
+        if query.flag(key) {
+            parameters.push((key, "true".to_owned()));
         }
     }
-    for key in ["sinceSeconds", "tailLines", "limitBytes"] {
-        let Some(value) = query.first(key).filter(|v| !v.is_empty()) else { continue };
-        let least = if key == "tailLines" { 0 } else { 1 };
-        if value.parse::<i64>().ok().is_none_or(|number| number < least) {
-            let bound = if least == 0 { "greater than or equal to 0" } else { "greater than 0" };
-            return Err(ApiError::bad_request(format!("{key}: Invalid value: \"{value}\": must be {bound}")));
-        }
-        parameters.push((key, value));
-    }
-    if let Some(time) = query.first("sinceTime").filter(|v| !v.is_empty()) {
-        if query.first("sinceSeconds").is_some() {
-            return Err(ApiError::bad_request("at most one of sinceTime or sinceSeconds may be specified"));
-        }
+    let time = query.get("sinceTime").filter(|time| *time != "null");
+    if let Some(time) = time {
         time.parse::<jiff::Timestamp>().map_err(|_| {
-            ApiError::bad_request(format!("sinceTime: Invalid value: \"{time}\": must be a time"))
+            ApiError::bad_request(format!(
+                "parsing time {time:?} as \"2006-01-02T15:04:05Z07:00\": cannot parse {time:?} as \"2006\""
+            ))
         })?;
-        parameters.push(("sinceTime", time));
+        parameters.push(("sinceTime", time.to_owned()));
     }
-    if let Some(stream) = query.first("stream").filter(|v| !v.is_empty() && *v != "All") {
-        parameters.push(("stream", stream));
+    let mut errors = Vec::new();
+    for (key, least) in [("tailLines", 0), ("limitBytes", 1), ("sinceSeconds", 1)] {
+        let Some(number) = query.all(key).next().map(whole).transpose()? else { continue };
+        if key == "sinceSeconds" && time.is_some() {
+            let why = "at most one of `sinceTime` or `sinceSeconds` may be specified";
+            errors.push(FieldError::forbidden("", why));
+        } else if number < least {
+            let bound =
+                if least == 0 { "must be greater than or equal to 0" } else { "must be greater than 0" };
+            errors.push(FieldError::invalid(key, &number.into(), bound));
+        }
+        parameters.push((key, number.to_string()));
     }
+    if !errors.is_empty() {
+        return Err(ApiError::invalid("", "PodLogOptions", pod, &errors));
+    }
+    if let Some(stream) = query.get("stream").filter(|stream| *stream != "All") {
+        parameters.push(("stream", stream.to_owned()));
+    }
+    let parameters: Vec<(&str, &str)> =
+        parameters.iter().map(|(key, value)| (*key, value.as_str())).collect();
     Ok(encode_query(&parameters))
 }
 
@@ -174,7 +183,7 @@ fn log_query(query: &Query) -> Result<String, ApiError> {
 fn stream_query(query: &Query, subresource: &str) -> Result<String, ApiError> {
     let mut parameters = Vec::new();
     let (stdin, stdout, stderr, tty) =
-        (query.flag("stdin")?, query.flag("stdout")?, query.flag("stderr")?, query.flag("tty")?);
+        (query.flag("stdin"), query.flag("stdout"), query.flag("stderr"), query.flag("tty"));
     if !(stdin || stdout || stderr) {
         return Err(ApiError::bad_request("you must specify at least 1 of stdin, stdout, stderr"));
     }
@@ -187,40 +196,9 @@ fn stream_query(query: &Query, subresource: &str) -> Result<String, ApiError> {
         }
     }
     if subresource == "exec" {
-        parameters
-            .extend(query.0.iter().filter(|(key, _)| key == "command").map(|(_, v)| ("command", v.as_str())));
+        parameters.extend(query.all("command").map(|command| ("command", command)));
     }
     Ok(encode_query(&parameters))
-}
-
-/// A decoded query string, in order.
-struct Query(Vec<(String, String)>);
-
-impl Query {
-    fn parse(query: &str) -> Self {
-        let decode = |text: &str| percent_decode(&text.replace('+', " "));
-        let pairs = query.split('&').filter(|pair| !pair.is_empty()).map(|pair| {
-            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-            (decode(key), decode(value))
-        });
-        Self(pairs.collect())
-    }
-
-    fn first(&self, key: &str) -> Option<&str> {
-        self.0.iter().find(|(k, _)| k == key).map(|(_, value)| value.as_str())
-    }
-
-    /// Booleans as Kubernetes reads them from a URL.
-    fn flag(&self, key: &str) -> Result<bool, ApiError> {
-        match self.first(key) {
-            None => Ok(false),
-            Some("" | "1" | "t" | "T" | "true" | "True" | "TRUE") => Ok(true),
-            Some("0" | "f" | "F" | "false" | "False" | "FALSE") => Ok(false),
-            Some(other) => {
-                Err(ApiError::bad_request(format!("{key}: Invalid value: \"{other}\": must be a boolean")))
-            }
-        }
-    }
 }
 
 /// `?a=b&c=d`, empty without parameters.

@@ -37,6 +37,7 @@ fn parameters_are_translated_and_encoded() {
             "sinceTime=2026-11-21T00%3A00%3A00Z",
             "/containerLogs/ns/p/c?sinceTime=2026-11-21T00%3A00%3A00Z",
         ),
+        ("log", "follow=yes&previous=0&timestamps=False", "/containerLogs/ns/p/c?follow=true"),
         (
             "exec",
             "command=sh&command=-c&command=echo+%24A%26b&stdin=true&stdout=true&tty=true&container=c",
@@ -57,13 +58,33 @@ fn bad_parameters_are_refused() {
         ("exec", "stdout=true", "you must specify at least one command for the container"),
         ("exec", "command=ls", "you must specify at least 1 of stdin, stdout, stderr"),
         ("attach", "tty=true&stderr=true", "tty and stderr cannot both be true"),
-        ("log", "tailLines=-1", "tailLines: Invalid value: \"-1\": must be greater than or equal to 0"),
-        ("log", "limitBytes=0", "limitBytes: Invalid value: \"0\": must be greater than 0"),
-        ("log", "follow=maybe", "follow: Invalid value: \"maybe\": must be a boolean"),
+        ("log", "tailLines=x", "strconv.ParseInt: parsing \"x\": invalid syntax"),
+        ("log", "sinceSeconds=", "strconv.ParseInt: parsing \"\": invalid syntax"),
         ("log", "container=../../x", "container ../../x is not valid for pod p"),
     ];
     for (subresource, query, expected) in cases {
         assert_eq!(path(subresource, query).unwrap_err(), expected);
+    }
+}
+
+#[test]
+fn log_options_that_make_no_sense_are_invalid() {
+    let cases = [
+        ("tailLines=-1", "tailLines: Invalid value: -1: must be greater than or equal to 0"),
+        ("limitBytes=0", "limitBytes: Invalid value: 0: must be greater than 0"),
+        (
+            "sinceSeconds=0&tailLines=-2",
+            "[tailLines: Invalid value: -2: must be greater than or equal to 0, sinceSeconds: Invalid value: 0: \
+             must be greater than 0]",
+        ),
+        (
+            "sinceSeconds=1&sinceTime=2026-11-21T00%3A00%3A00Z",
+            ": Forbidden: at most one of `sinceTime` or `sinceSeconds` may be specified",
+        ),
+    ];
+    for (query, expected) in cases {
+        let error = pod_target("log", &pod(&["c"]), Some(&node()), query).unwrap_err();
+        assert_eq!((error.code, error.message), (422, format!("PodLogOptions \"p\" is invalid: {expected}")));
     }
 }
 

@@ -43,7 +43,7 @@ pub async fn list(context: &Context, resource: &Arc<Resource>) -> Answer {
     }
     let value = match wanted.shape {
         Shape::Object => json!({
-            "kind": format!("{}List", resource.kind), "apiVersion": resource.api_version(),
+            "kind": resource.list_kind(), "apiVersion": resource.api_version(),
             "metadata": {}, "items": items,
         }),
         Shape::Table => {

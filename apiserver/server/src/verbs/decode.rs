@@ -16,6 +16,7 @@ use crate::body;
 use crate::context::Context;
 use crate::custom;
 use crate::negotiate;
+use crate::syntax;
 
 /// Characters of a body that an error shows again, and those of the summary at its end. Who sends much
 /// garbage does not get as much back.
@@ -52,17 +53,19 @@ pub struct Expected<'a> {
     pub schema: &'a str,
     /// The definition of a custom kind, in place of that.
     pub custom: Option<&'a Custom>,
+    /// A version with the same fields that is taken too.
+    pub older: Option<&'a str>,
 }
 
 impl<'a> Expected<'a> {
     /// An object of a built-in kind.
     pub const fn builtin(api_version: &'a str, kind: &'a str, schema: &'a str) -> Self {
-        Self { api_version, kind, schema, custom: None }
+        Self { api_version, kind, schema, custom: None, older: None }
     }
 
     fn of(resource: &'a Resource, api_version: &'a str) -> Self {
         let custom = resource.custom.as_deref();
-        Self { api_version, kind: &resource.kind, schema: &resource.schema, custom }
+        Self { api_version, kind: &resource.kind, schema: &resource.schema, custom, older: None }
     }
 }
 
@@ -77,12 +80,15 @@ pub fn object(context: &Context, resource: &Resource, bytes: Bytes) -> Result<Va
 
 /// Decodes a body of any kind. Unknown fields are dropped, missing type fields filled in.
 pub fn typed(context: &Context, expected: &Expected<'_>, bytes: Bytes) -> Result<Value, ApiError> {
+    let text = bytes.clone();
     let decoded = body::decode(&negotiate::content_type(&context.headers), bytes, expected.kind)?;
+    let written = !matches!(decoded.source, body::Source::Yaml(_));
     let validation = FieldValidation::of(context)?;
     let mut strict = if validation == FieldValidation::Ignore { Vec::new() } else { decoded.repeated() };
     let mut object = decoded.value;
     type_fields(&mut object, expected).map_err(|why| why.of_body(expected))?;
-    shape(context, expected, &mut object, &mut strict, validation).map_err(|why| why.of_body(expected))?;
+    shape(context, expected, &mut object, &mut strict, validation)
+        .map_err(|why| if written { why.spelled(&text) } else { why }.of_body(expected))?;
     Ok(object)
 }
 
@@ -136,6 +142,17 @@ enum Misshapen {
 }
 
 impl Misshapen {
+    /// The same about a JSON text, with the number that it names as it stands there.
+    fn spelled(self, text: &[u8]) -> Self {
+        const NUMBER: &str = "json: cannot unmarshal number ";
+        let Self::Type(why) = self else { return self };
+        let spelled = why.strip_prefix(NUMBER).and_then(|rest| {
+            let (shown, rest) = rest.split_once(' ')?;
+            Some(format!("{NUMBER}{} {rest}", syntax::spelling(text, shown)?))
+        });
+        Self::Type(spelled.unwrap_or(why))
+    }
+
     /// 400: the body itself is that.
     fn of_body(self, expected: &Expected<'_>) -> ApiError {
         let (found, api_version) = match &self {
@@ -195,7 +212,7 @@ fn type_fields(object: &mut Value, expected: &Expected<'_>) -> Result<(), Missha
     }
     for (field, wanted, called) in [("kind", kind, "kind"), ("apiVersion", api_version, "API version")] {
         let found = map.get(field).and_then(Value::as_str).unwrap_or_default();
-        if found == wanted {
+        if found == wanted || expected.older == Some(found) {
             continue;
         }
         if found.is_empty() && field == "kind" {

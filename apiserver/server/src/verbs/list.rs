@@ -125,7 +125,7 @@ fn head(context: &Context, cache: &Arc<Cache>, wanted: Wanted, metadata: Value) 
     Ok(match wanted.shape {
         Shape::Object => Head {
             api_version: resource.api_version(),
-            kind: format!("{}List", resource.kind),
+            kind: resource.list_kind(),
             metadata,
             message: cache.message,
             wanted,

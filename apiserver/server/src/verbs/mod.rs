@@ -26,7 +26,7 @@ use std::sync::Arc;
 use apiserver_api::error::ApiError;
 use apiserver_api::registry::{Resource, Verb};
 use bytes::Bytes;
-use http::Request;
+use http::{Method, Request};
 
 use crate::body::{self, Body};
 use crate::context::Context;
@@ -56,6 +56,10 @@ async fn served(context: &Context, request: Request<Body>) -> Answer {
     let found = context.server.fresh_kind(&info.group, &info.version, &info.resource).await;
     let Some(resource) = found else { return unknown(context) };
     placed(context, &resource)?;
+    // Kubernetes' routes of built-in kinds have no such method but where they pass it on.
+    if request.method() == Method::HEAD && resource.custom.is_none() && info.subresource != "proxy" {
+        return Err(not_allowed());
+    }
     deprecation::note(context, &resource);
     custom::admit(context, &resource).await?;
     if !info.subresource.is_empty() {
@@ -134,7 +138,8 @@ fn placed(context: &Context, resource: &Arc<Resource>) -> Result<(), ApiError> {
     let across = matches!(info.verb, "list" | "watch");
     if resource.namespaced && info.namespace.is_empty() && !across {
         // Collections over all namespaces can be read and nothing else.
-        return Err(if matches!(info.verb, "create" | "deletecollection") {
+        let other = info.verb.is_empty() && info.name.is_empty();
+        return Err(if other || matches!(info.verb, "create" | "deletecollection") {
             not_allowed()
         } else {
             no_such_resource()

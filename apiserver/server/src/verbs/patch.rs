@@ -27,7 +27,7 @@ pub enum Patch {
 
 /// Changes an object by the patch in the body.
 pub async fn patch(context: &Context, resource: &Resource, part: Part, bytes: Bytes) -> Answer {
-    let media = negotiate::content_type(&context.headers);
+    let media = negotiate::patch_type(&context.headers);
     managed::check_patch_options(context, media == apply::MEDIA)?;
     if media == apply::MEDIA {
         return apply::apply(context, resource, part, bytes).await;

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 
 use apiserver_api::error::ApiError;
 use apiserver_api::protobuf::{self, Backward, Message};
+use apiserver_api::structural;
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::stream;
 use http::header::CONTENT_TYPE;
@@ -307,7 +308,9 @@ impl Items {
                 out.put_slice(entry.metadata_text().as_bytes());
                 out.put_u8(b'}');
             }
-            Self::Rows(rows) => out.put_slice(rows.row(&entry.value(None)).to_string().as_bytes()),
+            Self::Rows(rows) => {
+                out.put_slice(structural::json_text(&rows.row(&entry.value(None))).as_bytes())
+            }
             Self::Yaml(plain) => {
                 let value = match plain {
                     Plain::Object => entry.value(None),

@@ -105,7 +105,11 @@ fn set_condition(pod: &mut Value, condition: Value) {
 
 /// Deletes a pod for whoever drains its node. Disruption budgets are not looked at.
 pub async fn evict(context: &Context, resource: &Resource, bytes: Bytes) -> Answer {
-    let expected = Expected::builtin("policy/v1", "Eviction", "io.k8s.api.policy.v1.Eviction");
+    // Tools of before 1.22 send the older one.
+    let expected = Expected {
+        older: Some("policy/v1beta1"),
+        ..Expected::builtin("policy/v1", "Eviction", "io.k8s.api.policy.v1.Eviction")
+    };
     let eviction = decode::typed(context, &expected, bytes)?;
     let found = meta::name(&eviction);
     if !found.is_empty() && found != context.info.name {
@@ -156,7 +160,7 @@ pub async fn containers(context: &Context, resource: &Resource, bytes: Bytes) ->
             update::change(context, resource, Part::Whole, &make).await?
         }
         "patch" => {
-            let media = negotiate::content_type(&context.headers);
+            let media = negotiate::patch_type(&context.headers);
             managed::check_patch_options(context, media == apply::MEDIA)?;
             if media == apply::MEDIA {
                 let updated = apply::apply_part(context, resource, &bytes, &take).await?;

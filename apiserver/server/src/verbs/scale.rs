@@ -43,7 +43,7 @@ pub async fn dispatch(context: &Context, resource: &Resource, bytes: Bytes) -> A
             set(context, resource, &|_| Ok(ScaleWrite::Update(wanted.clone()))).await?
         }
         "patch" => {
-            let media = negotiate::content_type(&context.headers);
+            let media = negotiate::patch_type(&context.headers);
             managed::check_patch_options(context, media == apply::MEDIA)?;
             if media == apply::MEDIA {
                 let config = apply::read(context, &bytes)?;

@@ -350,7 +350,7 @@ pub async fn store(
     object: Value,
     expected: Revision,
 ) -> Result<Outcome, ApiError> {
-    let applies = context.info.verb == "patch" && negotiate::content_type(&context.headers) == apply::MEDIA;
+    let applies = context.info.verb == "patch" && negotiate::patch_type(&context.headers) == apply::MEDIA;
     if applies {
         storage::put(&context.server, resource, object, expected).await
     } else {

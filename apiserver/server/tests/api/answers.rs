@@ -54,6 +54,48 @@ async fn paths_that_nobody_claims_are_a_page_and_kinds_that_are_none_a_status() 
     assert_eq!(reply.message(), "the server does not allow this method on the requested resource");
 }
 
+#[tokio::test(start_paused = true)]
+async fn methods_that_no_route_of_a_built_in_kind_has_are_405() {
+    let api = Api::start().await;
+    api.config_map("a", json!({})).await;
+    let map = format!("{MAPS}/a");
+    for path in [MAPS, &map, "/api/v1/pods", "/api/v1/namespaces/default/status"] {
+        for method in ["HEAD", "OPTIONS", "TRACE"] {
+            let reply = api.call(method, path, &[], "").await.expect(405);
+            assert!(
+                method == "HEAD" || reply.reason() == "MethodNotAllowed",
+                "{method} {path}: {}",
+                reply.text
+            );
+        }
+    }
+    for path in ["/livez", "/metrics", "/openapi/v2"] {
+        assert_eq!(api.call("HEAD", path, &[], "").await.expect(200).text, "", "{path}");
+    }
+    let zip = [("accept-encoding", "gzip")];
+    assert_eq!(api.call("GET", "/metrics", &zip, "").await.expect(200).headers["content-encoding"], "gzip");
+}
+
+#[tokio::test(start_paused = true)]
+async fn whole_numbers_are_read_and_named_as_they_are_written() {
+    let api = Api::start().await;
+    let path = "/apis/apps/v1/namespaces/default/deployments";
+    let with = |replicas: &str| {
+        let mut object = deployment("a");
+        object["spec"]["replicas"] = "@".into();
+        object.to_string().replace("\"@\"", replicas)
+    };
+    let media = [("content-type", "application/json")];
+    for number in ["1e2", "1.50", "100.0", "99999999999"] {
+        let reply = api.call("POST", path, &media, with(number)).await.expect(400);
+        let says = format!(
+            "json: cannot unmarshal number {number} into Go struct field DeploymentSpec.spec.replicas of type int32"
+        );
+        assert!(reply.message().ends_with(&says), "{}", reply.text);
+    }
+    assert_eq!(api.call("POST", path, &media, with("-0")).await.expect(201).body["spec"]["replicas"], 0);
+}
+
 /// The value at a path, which must be there.
 #[track_caller]
 fn at<'a>(object: &'a Value, path: &str) -> &'a Value {

@@ -226,6 +226,11 @@ async fn media_types_that_are_not_served() {
         cases.push(case(("DELETE", MAP), (media, "{}"), objects));
         cases.push(case(("PATCH", MAP), (media, body), patches));
     }
+    for media in
+        ["application/json;charset", "application/json; a=1; a=2", ";a=1", "application/json,text/plain"]
+    {
+        cases.push(case(("POST", MAPS), (media, body), objects));
+    }
     cases.push(case(("PATCH", MAP), ("", "{}"), patches));
     cases.push(case(("PATCH", MAP), (JSON, "{}"), patches));
     cases.push(case(("PATCH", MAP), ("application/apply-patch+cbor", "\u{0}"), patches));

@@ -139,3 +139,13 @@ async fn parameters_that_mean_less_than_they_seem() {
         assert!(matches!(reply.code, 400 | 404), "{path}: {} {}", reply.code, reply.text);
     }
 }
+
+/// What Go's reader of queries passes over.
+#[tokio::test]
+async fn pairs_with_semicolons_or_broken_escapes_are_passed_over() {
+    let api = world().await;
+    for query in ["limit=x;y", "limit=%zz", "limit=x%", "limit=x;fieldSelector=nonsense&watch=%"] {
+        api.get(&format!("{MAPS}?{query}")).await.expect(200);
+    }
+    api.get(&format!("{MAPS}?limit=x&a=1;b=2")).await.expect(400);
+}

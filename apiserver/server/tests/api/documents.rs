@@ -403,3 +403,34 @@ async fn groups_come_in_the_order_of_kubernetes_priorities() {
     let newer = api.get_as("/apis", &aggregated("application/json", "v2")).await.expect(200).body;
     assert_eq!(named(&newer["items"], "/metadata/name"), wanted);
 }
+
+/// A definition may name its lists as it likes: every form of a list, and every schema, says that name.
+#[tokio::test(start_paused = true)]
+async fn lists_are_called_as_the_definition_says() {
+    let api = Api::start().await;
+    let schema = json!({"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}});
+    let version = |name: &str, storage: bool| json!({"name": name, "served": true, "storage": storage, "schema": schema});
+    let names = json!({"plural": "mice", "singular": "mouse", "kind": "Mouse", "listKind": "Mice"});
+    let definition = json!({"metadata": {"name": "mice.example.com"}, "spec": {"group": "example.com",
+        "scope": "Cluster", "names": names, "versions": [version("v1", true), version("v2", false)]}});
+    establish(&api, definition).await;
+    let mouse = json!({"apiVersion": "example.com/v1", "kind": "Mouse", "metadata": {"name": "a"}});
+    api.post("/apis/example.com/v1/mice", mouse).await.expect(201);
+    for path in ["/apis/example.com/v1/mice", "/apis/example.com/v2/mice"] {
+        let list = api.get(path).await.expect(200);
+        assert_eq!((&list.body["kind"], list.names()), (&json!("Mice"), vec!["a"]), "{path}");
+    }
+    let yaml = api.get_as("/apis/example.com/v1/mice", "application/yaml").await.expect(200).text;
+    assert!(yaml.contains("kind: Mice\n"), "{yaml}");
+    let v2 = api.get("/openapi/v2").await.expect(200).body;
+    let v3 = api.get("/openapi/v3/apis/example.com/v1").await.expect(200).body;
+    for schemas in [&v2["definitions"], &v3["components"]["schemas"]] {
+        let list = &schemas["com.example.v1.Mice"];
+        assert_eq!(list["description"], "Mice is a list of Mouse");
+        assert_eq!(list["x-kubernetes-group-version-kind"][0]["kind"], "Mice");
+        assert_eq!(schemas["com.example.v1.MouseList"], Value::Null);
+    }
+    let answer = &v2["paths"]["/apis/example.com/v1/mice"]["get"]["responses"]["200"]["schema"]["$ref"];
+    assert_eq!(answer, "#/definitions/com.example.v1.Mice");
+    assert_eq!(api.delete("/apis/example.com/v1/mice", Value::Null).await.expect(200).body["kind"], "Mice");
+}

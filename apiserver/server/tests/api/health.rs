@@ -31,7 +31,7 @@ async fn checks_are_named_and_shown_as_in_kubernetes() {
     }
     // As in Kubernetes, single checks are for those who may see them.
     nobody.get("/livez/ping").await.expect(403);
-    for path in ["/livez/", "/livez/ping", "/readyz/etcd", "/healthz/poststarthook/rbac/bootstrap-roles"] {
+    for path in ["/livez", "/livez/ping", "/readyz/etcd", "/healthz/poststarthook/rbac/bootstrap-roles"] {
         assert_eq!(api.get(path).await.expect(200).text, "ok");
     }
     let plain = nobody.get("/livez").await.expect(200);
@@ -55,8 +55,9 @@ async fn checks_are_named_and_shown_as_in_kubernetes() {
             "[+]ping ok\n[+]log excluded: ok\n[+]etcd excluded: ok\n{HOOKS}warn: some health checks cannot be excluded: no matches for \"nonsense\"\nhealthz check passed\n"
         )
     );
-    api.get("/livez/nonsense").await.expect(404);
-    api.get("/livez/shutdown").await.expect(404);
+    for path in ["/livez/", "/livez/nonsense", "/livez/shutdown", "/livez/ping/", "/healthz/", "/readyz//"] {
+        assert_eq!(api.get(path).await.expect(404).text, "404 page not found\n", "{path}");
+    }
     nobody.get("/metrics").await.expect(403);
     let closed = Api::with(ServerConfig { anonymous: false, ..ServerConfig::default() }).await;
     closed.as_user(Identity::anonymous()).get("/livez").await.expect(401);

@@ -36,6 +36,7 @@ mod managed;
 mod metrics;
 mod model;
 mod normal;
+mod pointers;
 mod pretty;
 mod protobuf;
 mod ranges;

@@ -181,6 +181,8 @@ async fn live(api: &Api) {
         json!({"type": "NodePort", "clusterIP": "10.96.0.9", "ports": [{"port": 80, "nodePort": 30009}]});
     api.post(services, service("asked", asked.clone())).await.expect(201);
     api.post(services, service("taken", asked)).await.expect(422);
+    let ports = json!({"spec": {"ports": [{"port": 80, "nodePort": 30009}]}});
+    api.patch("merge", &format!("{services}/any"), ports).await.expect(422);
     let pods = "/api/v1/namespaces/default/pods";
     let options = "watch=1&sendInitialEvents=true&allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan";
     let mut watch = api.watch(&format!("{pods}?{options}")).await;

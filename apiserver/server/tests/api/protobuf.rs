@@ -183,6 +183,9 @@ async fn bindings_evictions_and_options_are_read() {
     send(&api, "DELETE", &format!("{PODS}/p"), options).await.refusal(409, "Conflict");
     let options = DeleteOptions { grace_period_seconds: Some(0), ..DeleteOptions::default() };
     let eviction = Eviction { metadata: named("p"), delete_options: Some(options) };
+    let older = seal("policy/v1beta1", "Eviction", &eviction);
+    let done = send(&api, "POST", &format!("{PODS}/p/eviction?dryRun=All"), older).await;
+    let _: Status = done.object(201, "v1", "Status");
     let eviction = seal("policy/v1", "Eviction", &eviction);
     let done = send(&api, "POST", &format!("{PODS}/p/eviction"), eviction).await;
     let done: Status = done.object(201, "v1", "Status");

@@ -8,7 +8,7 @@ use apiserver_server::ServerConfig;
 use apiserver_store::{Op, Write};
 use serde_json::{Value, json};
 
-use crate::harness::Api;
+use crate::harness::{Api, every_api};
 
 const SERVICES: &str = "/api/v1/namespaces/default/services";
 const ADDRESSES: &str = "/apis/networking.k8s.io/v1/ipaddresses";
@@ -292,4 +292,55 @@ async fn services_without_claims_get_them_at_the_start() {
     let same = json!({"type": "NodePort", "ports": [{"port": 80, "nodePort": 30080}]});
     again.post(SERVICES, service("b", same)).await.expect(422);
     assert_eq!(reasons(&again).await, Vec::<String>::new());
+}
+
+/// What Kubernetes finds first it says, and what it did not get for a balancer is its own fault.
+#[tokio::test(start_paused = true)]
+async fn ports_that_cannot_be_had_are_refused_as_kubernetes_refuses_them() {
+    let api = Api::with(ServerConfig { node_ports: 30000..=30003, ..every_api() }).await;
+    let node = |port: u16| json!({"type": "NodePort", "ports": [{"port": 80, "nodePort": port}]});
+    let balancer = |health: u16| {
+        json!({"type": "LoadBalancer", "externalTrafficPolicy": "Local", "healthCheckNodePort": health,
+            "ports": [{"port": 80, "nodePort": 30001}]})
+    };
+    let mut held = node(30000);
+    held["clusterIP"] = "10.96.1.1".into();
+    api.post(SERVICES, service("a", held.clone())).await.expect(201);
+    let both = api.post(SERVICES, service("b", held)).await.expect(422);
+    let causes = both.body["details"]["causes"].as_array().unwrap();
+    assert_eq!((causes.len(), &causes[0]["field"]), (1, &json!("spec.clusterIPs")));
+    for (spec, code, why) in [
+        (
+            node(30000),
+            422,
+            "spec.ports[0].nodePort: Invalid value: 30000: provided port is already allocated",
+        ),
+        (
+            balancer(30000),
+            500,
+            "Internal error occurred: failed to allocate requested HealthCheck NodePort 30000: provided port is \
+             already allocated",
+        ),
+        (balancer(30001), 500, "HealthCheck NodePort 30001: provided port is already allocated"),
+        (
+            balancer(99),
+            500,
+            "HealthCheck NodePort 99: provided port is not in the valid range. The range of valid",
+        ),
+    ] {
+        let reply = api.post(SERVICES, service("b", spec)).await.expect(code);
+        assert!(reply.message().contains(why), "{}", reply.text);
+    }
+    api.post(SERVICES, service("b", balancer(30002))).await.expect(201);
+    // One is left: enough for the port, and not for the check of it.
+    let mut any = balancer(0);
+    any["ports"] = json!([{"port": 80}]);
+    let reply = api.post(SERVICES, service("c", any)).await.expect(500);
+    let why = "Internal error occurred: failed to allocate a HealthCheck NodePort 0: range is full";
+    assert_eq!((reply.message(), reply.reason()), (why, "InternalError"));
+    let any = json!({"type": "NodePort", "ports": [{"port": 80}]});
+    api.post(SERVICES, service("c", any.clone())).await.expect(201);
+    let reply = api.post(SERVICES, service("d", any)).await.expect(500);
+    let why = "Internal error occurred: failed to allocate a nodePort: range is full";
+    assert_eq!((reply.message(), reply.reason()), (why, "InternalError"));
 }

@@ -120,7 +120,15 @@ async fn eviction_deletes_and_ephemeral_containers_only_grow() {
     assert_eq!(grown["spec"]["ephemeralContainers"][0]["name"], "debug");
     api.patch("merge", &path, json!({"spec": {"ephemeralContainers": []}})).await.expect(422);
     let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "p"}});
-    api.post(&format!("{pods}/p/eviction"), eviction).await.expect(201);
+    api.post(&format!("{pods}/p/eviction"), eviction.clone()).await.expect(201);
+    api.get(&format!("{pods}/p")).await.expect(404);
+    // Drainers of before 1.22 send the older version.
+    api.post(pods, pod("p")).await.expect(201);
+    let mut older = eviction;
+    older["apiVersion"] = "policy/v1beta2".into();
+    api.post(&format!("{pods}/p/eviction"), older.clone()).await.expect(400);
+    older["apiVersion"] = "policy/v1beta1".into();
+    api.post(&format!("{pods}/p/eviction"), older).await.expect(201);
     api.get(&format!("{pods}/p")).await.expect(404);
 }
 

@@ -95,7 +95,7 @@ pub fn verify_snapshot(path: &Path) -> Result<Report, StoreError> {
             let what = if offset == 0 {
                 "it is no snapshot, or its header is damaged"
             } else {
-                "a checksum is wrong, or it is cut short"
+                "a checksum is wrong, it is cut short, or something follows its end"
             };
             let (file, what) = (path.display().to_string(), what.to_owned());
             let problem = Problem { file, offset: Some(offset as u64), what, advice: ANOTHER.to_owned() };

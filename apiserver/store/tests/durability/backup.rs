@@ -67,6 +67,15 @@ async fn a_snapshot_beside_a_store_that_writes_has_all_that_was_acknowledged() {
     store.close().await.unwrap();
     let other = directory.path().join("other");
     let restored = restore_directory(&disk(&other), Snapshot::read(&file).unwrap(), Some(0)).unwrap();
+    // What somebody has appended makes it another file, even a second snapshot.
+    let bytes = std::fs::read(&file).unwrap();
+    for more in [&b"x"[..], &bytes[..], &bytes[bytes.len() - 16..]] {
+        let longer = directory.path().join("longer");
+        std::fs::write(&longer, [&bytes[..], more].concat()).unwrap();
+        let problems = verify_snapshot(&longer).unwrap().problems;
+        assert_eq!((problems.len(), problems[0].offset), (1, Some(bytes.len() as u64)));
+        assert!(Snapshot::read(&longer).is_err());
+    }
     let store = Embedded::open(disk(&other), small()).await.unwrap();
     assert_eq!(content(&store).await, expected);
     assert_eq!(store.revision().await.unwrap(), restored.revision);
