@@ -289,7 +289,7 @@ impl Errors {
     /// [`Self::one_of_if_set`] behind a pointer: the empty text is there, and is none of `supported`.
     pub(crate) fn one_of_if_given(&mut self, path: &str, value: Option<&Value>, supported: &[&str]) {
         if let Some(text) = value.and_then(Value::as_str).filter(|text| !supported.contains(text)) {
-            self.0.push(FieldError::not_supported(path, &json!(text), supported));
+            self.not_supported(path, &json!(text), supported);
         }
     }
 
