@@ -1,5 +1,7 @@
 //! Media types of bodies, read as strictly as Go's `mime` package reads them.
 
+use std::collections::BTreeMap;
+
 /// The media type without its parameters, in small letters; `None` where it, or a parameter, is none.
 pub fn media_type(text: &str) -> Option<String> {
     let base = text.split(';').next().unwrap_or_default();
@@ -9,16 +11,15 @@ pub fn media_type(text: &str) -> Option<String> {
     if main.is_empty() || sub.is_empty() || !end.is_empty() {
         return None;
     }
-    let mut seen: Vec<(String, String)> = Vec::new();
+    let mut seen: BTreeMap<String, String> = BTreeMap::new();
     let mut rest = text[base.len()..].trim_start();
     while !rest.is_empty() {
         let Some((key, value, after)) = parameter(rest) else {
             return (rest.trim() == ";").then_some(media);
         };
-        if seen.iter().any(|(known, other)| *known == key && *other != value) {
+        if *seen.entry(key).or_insert_with(|| value.clone()) != value {
             return None;
         }
-        seen.push((key, value));
         rest = after.trim_start();
     }
     Some(media)
