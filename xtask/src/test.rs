@@ -1,5 +1,6 @@
 //! `cargo xtask test`: everything that CI runs, and one closing line of counts.
 
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -42,7 +43,7 @@ pub struct Args {
 }
 
 /// Variables of a child process.
-type Environment = Vec<(String, std::ffi::OsString)>;
+type Environment = Vec<(String, OsString)>;
 
 /// Our crates are compiled by the compiler that is in clippy, which finds the lints on the way, and any
 /// of them ends the build. `cargo clippy` would check all dependencies once more, apart from building
@@ -51,6 +52,10 @@ const LINTING: [(&str, &str); 2] = [
     ("RUSTC_WORKSPACE_WRAPPER", "clippy-driver"),
     ("CLIPPY_ARGS", "--deny__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__"),
 ];
+
+/// What is built and tested. Everything is chosen from all of it, and never one package alone: then cargo
+/// would compile dependencies anew, with only the features that this one asks for.
+const WORKSPACE: [&str; 3] = ["--workspace", "--exclude", "ebpf-programs"];
 
 /// What cargo's test runners counted.
 #[derive(Clone, Copy, Default)]
@@ -103,14 +108,9 @@ fn stages(args: &Args, counts: &mut Counts) -> Result<()> {
     if !args.e2e {
         timed("house rules, format", checks)?;
         timed("lints, building the tests", || {
-            let packages = ["test", "--quiet", "--no-run", "--workspace", "--exclude", "ebpf-programs"];
-            shell::run(cargo(&environment).args(packages))
+            shell::run(cargo(&environment).args(["test", "--quiet", "--no-run"]).args(WORKSPACE))
         })?;
-        stage(
-            "tests",
-            counts,
-            cargo_test(&environment, &["--workspace", "--exclude", "ebpf-programs"], &filter),
-        )?;
+        stage("tests", counts, cargo_test(&environment, &[], &filter))?;
         real_clients(&environment, &filter, counts)?;
     }
     if !args.e2e && args.filter.is_none() {
@@ -130,22 +130,35 @@ fn privileged(args: &Args, environment: &Environment, filter: &[&str], counts: &
     let harness: Vec<&str> =
         ["--ignored", "--test-threads=1"].into_iter().chain(filter.iter().copied()).collect();
     if !args.e2e {
-        let packages = [
-            "--workspace",
-            "--exclude",
-            "ebpf-programs",
-            "--exclude",
-            "tests-e2e",
-            "--exclude",
-            "tests-clients",
-        ];
-        stage("tests that need root", counts, cargo_test(environment, &packages, &harness))?;
+        let others = ["--exclude", "tests-e2e", "--exclude", "tests-clients"].map(OsString::from);
+        stage("tests that need root", counts, cargo_test(environment, &others, &harness))?;
     }
     timed("building the binary and the image", || {
         image::echo()?;
-        shell::run(cargo(environment).args(["build", "--package", "userspace-hawser"]))
+        binary(environment)
     })?;
-    stage("end to end", counts, cargo_test(environment, &["--package", "tests-e2e"], &harness))
+    stage("end to end", counts, cargo_test(environment, &targets("tests/e2e")?, &harness))
+}
+
+/// Builds the binary, as it is built for the tests of its package.
+fn binary(environment: &Environment) -> Result<()> {
+    let target = ["--test", "probes"];
+    shell::run(cargo(environment).args(["test", "--quiet", "--no-run"]).args(WORKSPACE).args(target))
+}
+
+/// The test targets of the package in a folder, as arguments that choose them.
+fn targets(package: &str) -> Result<Vec<OsString>> {
+    let tests = shell::root().join(package).join("tests");
+    let unread = || format!("cannot list {}", tests.display());
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(&tests).with_context(unread)? {
+        let path = entry.with_context(unread)?.path();
+        let target =
+            path.extension().is_some_and(|extension| extension == "rs") || path.join("main.rs").exists();
+        names.extend(path.file_stem().filter(|_| target).map(OsString::from));
+    }
+    names.sort();
+    Ok(names.into_iter().flat_map(|name| [OsString::from("--test"), name]).collect())
 }
 
 /// What builds and tests are told of: the lints, the eBPF object, and what setup fetched of other
@@ -167,11 +180,9 @@ fn environment(object: PathBuf) -> Environment {
 
 /// Clients of other projects against an API server, over TLS on the loopback interface.
 fn real_clients(environment: &Environment, filter: &[&str], counts: &mut Counts) -> Result<()> {
-    timed("building the binary", || {
-        shell::run(cargo(environment).args(["build", "--package", "userspace-hawser"]))
-    })?;
+    timed("building the binary", || binary(environment))?;
     let ignored: Vec<&str> = ["--ignored"].into_iter().chain(filter.iter().copied()).collect();
-    stage("real clients", counts, cargo_test(environment, &["--package", "tests-clients"], &ignored))
+    stage("real clients", counts, cargo_test(environment, &targets("tests/clients")?, &ignored))
 }
 
 /// The data plane's tests on other kernels, one after the other. Goes on to the next kernel after a
@@ -228,9 +239,9 @@ fn cargo(environment: &Environment) -> Command {
     command
 }
 
-fn cargo_test(environment: &Environment, select: &[&str], harness: &[&str]) -> Command {
+fn cargo_test(environment: &Environment, select: &[OsString], harness: &[&str]) -> Command {
     let mut command = cargo(environment);
-    command.args(["test", "--no-fail-fast"]).args(select).arg("--").args(harness);
+    command.args(["test", "--no-fail-fast"]).args(WORKSPACE).args(select).arg("--").args(harness);
     command
 }
 
@@ -297,7 +308,7 @@ fn summary(line: &str) -> Option<Counts> {
 mod tests {
     use std::process::Command;
 
-    use super::{LINTING, chosen, summary};
+    use super::{LINTING, chosen, summary, targets};
 
     /// What clippy is told is an agreement between its two programs: if that changed, nothing else would say
     /// that no lint is looked for any more.
@@ -316,6 +327,14 @@ mod tests {
         let refused = compile("pub fn same(a: bool) -> bool { a == true }");
         let said = String::from_utf8_lossy(&refused.stderr).into_owned();
         assert!(!refused.status.success() && said.contains("bool_comparison"), "{said}");
+    }
+
+    #[test]
+    fn the_targets_of_a_package_are_its_files_and_folders() {
+        let clients: Vec<_> = targets("tests/clients").unwrap();
+        assert_eq!(clients[..2], ["--test", "client_go"]);
+        assert!(clients.iter().any(|name| name == "kubectl"), "{clients:?}");
+        assert!(targets("tests/nothing").is_err());
     }
 
     #[test]

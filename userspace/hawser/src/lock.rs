@@ -37,26 +37,40 @@ pub async fn take(bpf_root: &Path, patience: Duration) -> Result<RootLock> {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
 
-    /// A directory that a BPF file system is mounted on needs no root to be locked.
-    fn existing() -> Option<tempfile::TempDir> {
-        tempfile::Builder::new().prefix("hawser-lock-").tempdir_in("/sys/fs/bpf").ok()
+    /// A BPF file system of the test's own.
+    struct Mounted(tempfile::TempDir);
+
+    impl Mounted {
+        fn new() -> Self {
+            let directory = tempfile::Builder::new().prefix("hawser-lock-").tempdir().unwrap();
+            let mount = Command::new("mount").args(["-t", "bpf", "bpf"]).arg(directory.path()).status();
+            assert!(mount.unwrap().success());
+            Self(directory)
+        }
+    }
+
+    impl Drop for Mounted {
+        fn drop(&mut self) {
+            // What it fails with, the directory's removal says again.
+            let _ = Command::new("umount").arg("--lazy").arg(self.0.path()).status();
+        }
     }
 
     #[tokio::test(start_paused = true)]
     #[ignore = "needs root and eBPF: cargo xtask test"]
     async fn the_next_one_waits_a_while_and_then_says_what_to_do() {
-        let Some(root) = existing() else { panic!("no BPF file system at /sys/fs/bpf") };
-        let first = take(root.path(), Duration::ZERO).await.unwrap();
+        let mounted = Mounted::new();
+        let root = mounted.0.path();
+        let first = take(root, Duration::ZERO).await.unwrap();
         let start = Instant::now();
-        let error = format!("{:#}", take(root.path(), OVERLAP).await.unwrap_err());
-        assert!(
-            error.contains(&root.path().display().to_string()) && error.contains("stop it first"),
-            "{error}"
-        );
+        let error = format!("{:#}", take(root, OVERLAP).await.unwrap_err());
+        assert!(error.contains(&root.display().to_string()) && error.contains("stop it first"), "{error}");
         assert!(start.elapsed() >= OVERLAP, "{:?}", start.elapsed());
-        let (second, ()) = tokio::join!(take(root.path(), OVERLAP), async {
+        let (second, ()) = tokio::join!(take(root, OVERLAP), async {
             tokio::time::sleep(Duration::from_secs(3)).await;
             drop(first);
         });
