@@ -30,14 +30,16 @@ pub fn prefer_little_memory() {
 #[cfg(target_env = "gnu")]
 const MAPPED_BY_SERVERS: libc::c_int = 4 << 20;
 
-/// By so many bytes an arena of a server grows at a time. What of it nobody has written to is not resident.
+/// By so many bytes the first thread's arena of a server grows at a time. What of it nobody has written to is not
+/// resident.
 #[cfg(target_env = "gnu")]
 const GROWTH: libc::c_int = 4 << 20;
 
 /// Fits the allocator to servers that pass buffers of many sizes between threads. It does without its lists of
 /// small blocks that are not joined with their neighbours: a request for a kibibyte or more joins them all first,
-/// which took a tenth of such a server's time; small blocks are kept per thread all the same. And its arenas grow
-/// in large steps: at 128 KiB each, a start on many objects spent more time on the calls than on reading files.
+/// which took a tenth of such a server's time; small blocks are kept per thread all the same. And blocks of some
+/// MiB come from the arenas and stay with them when they are freed: those of threads grow by no more than a block
+/// lacks, so whoever needs many small ones asks for a large one first.
 /// To be called before the first thread is started; does nothing where the C library has no call for
 /// it.
 pub fn prefer_throughput() {

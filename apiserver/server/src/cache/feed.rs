@@ -260,8 +260,8 @@ impl Caches {
         let (revision, until) = self.beginning().await?;
         let mut range =
             Range { prefix: ROOT.to_owned(), limit: limits::LOAD_PAGE, revision, ..Range::default() };
-        let mut listed = Some(self.store.list(range.clone()).await?);
-        while let Some(page) = listed.take() {
+        let mut page = self.store.list(range.clone()).await?;
+        loop {
             range.revision = page.revision;
             // The next one is listed while this one is read.
             let next = page.kvs.last().filter(|_| page.more).map(|last| {
@@ -270,9 +270,8 @@ impl Caches {
                 tokio::spawn(async move { store.list(range).await })
             });
             self.load_page(page.kvs, &mut states).await?;
-            if let Some(next) = next {
-                listed = Some(next.await.map_err(cut_short)??);
-            }
+            let Some(next) = next else { break };
+            page = next.await.map_err(cut_short)??;
         }
         for (prefix, caches) in &self.by_prefix {
             let mut loaded = states.remove(prefix.as_str()).unwrap_or_default().into_iter();

@@ -10,6 +10,11 @@ fn schema(value: Value) -> Structural {
     Structural::compile(&value)
 }
 
+/// What is wrong with the rules of a definition that has this schema alone.
+fn errors_of(schema: &Structural) -> Vec<FieldError> {
+    rule_errors(schema, "s", &[], &mut Patterns::default())
+}
+
 fn with_rule(rule: Value) -> Structural {
     schema(
         json!({"type": "object", "properties": {"spec": {"type": "object", "x-kubernetes-validations": [rule],
@@ -25,10 +30,7 @@ fn with_rule(rule: Value) -> Structural {
 }
 
 fn faults(rule: Value) -> Vec<String> {
-    rule_errors(&with_rule(rule), "s", &[], &mut Patterns::default())
-        .iter()
-        .map(|e| format!("{}: {}", e.field, e.message))
-        .collect()
+    errors_of(&with_rule(rule)).iter().map(|e| format!("{}: {}", e.field, e.message)).collect()
 }
 
 fn errors(rule: Value, spec: Value, old: Option<Value>) -> Vec<String> {
@@ -109,7 +111,7 @@ fn bad_rules_are_refused_when_they_are_written() {
     }
     let items = schema(json!({"type": "object", "properties": {"l": {"type": "array", "maxItems": 3,
         "items": {"type": "integer", "x-kubernetes-validations": [{"rule": "self == oldSelf"}]}}}}));
-    let found = rule_errors(&items, "s", &[], &mut Patterns::default());
+    let found = errors_of(&items);
     assert!(found[0].message.contains(
         "oldSelf cannot be used on the uncorrelatable portion of the schema within s.properties[l]"
     ));
@@ -180,7 +182,7 @@ fn the_root_has_a_type_and_names_and_nothing_else_of_its_metadata() {
         json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {"n": {"type": "string", "maxLength": 9}}}},
         "x-kubernetes-validations": [{"rule": "self.metadata.name == self.spec.n && self.kind == 'K'"}]}),
     );
-    assert!(rule_errors(&schema, "s", &[], &mut Patterns::default()).is_empty());
+    assert!(errors_of(&schema).is_empty());
     let rules = Rules::compile(&schema).unwrap();
     let object =
         |n: &str| json!({"apiVersion": "g/v1", "kind": "K", "metadata": {"name": "a"}, "spec": {"n": n}});
@@ -188,11 +190,7 @@ fn the_root_has_a_type_and_names_and_nothing_else_of_its_metadata() {
     assert_eq!(rules.errors(&schema, &object("b"), None)[0].field, "<nil>");
     let labels = super::super::Structural::compile(&json!({"type": "object",
         "x-kubernetes-validations": [{"rule": "self.metadata.labels.size() > 0"}]}));
-    assert!(
-        rule_errors(&labels, "s", &[], &mut Patterns::default())[0]
-            .message
-            .contains("undefined field 'labels'")
-    );
+    assert!(errors_of(&labels)[0].message.contains("undefined field 'labels'"));
 }
 
 /// A schema around one property `x` of the root, which has the rule.
@@ -200,10 +198,7 @@ fn judged(property: Value, rule: &str) -> Vec<String> {
     let mut property = property;
     property["x-kubernetes-validations"] = json!([{"rule": rule}]);
     let schema = schema(json!({"type": "object", "properties": {"x": property}}));
-    rule_errors(&schema, "s", &[], &mut Patterns::default())
-        .iter()
-        .map(|e| format!("{}: {}", e.field, e.message))
-        .collect()
+    errors_of(&schema).iter().map(|e| format!("{}: {}", e.field, e.message)).collect()
 }
 
 #[test]
@@ -365,7 +360,7 @@ fn costs_are_estimated_by_the_limits_of_a_schema() {
             json!({"type": "object", "properties": {"x": {"type": "array", "maxItems": most, "items":
             {"type": "string", "maxLength": 100, "x-kubernetes-validations": [{"rule": "self.matches('^a{1,9}$')"}]}}}}),
         );
-        rule_errors(&schema, "s", &[], &mut Patterns::default()).len()
+        errors_of(&schema).len()
     };
     // 41 units for the text, by 2 for the pattern, and 1 for `self`.
     assert_eq!((items(120_481), items(120_482)), (0, 1));
@@ -378,12 +373,7 @@ fn costs_are_estimated_by_the_limits_of_a_schema() {
     };
     let properties: serde_json::Map<String, Value> =
         (0..20).map(|i| (format!("p{i}"), property(1_000_000))).collect();
-    let found = rule_errors(
-        &schema(json!({"type": "object", "properties": properties})),
-        "s",
-        &[],
-        &mut Patterns::default(),
-    );
+    let found = errors_of(&schema(json!({"type": "object", "properties": properties})));
     assert_eq!(found.len(), 5, "{found:?}");
     assert!(found[4].message.contains(
         "x-kubernetes-validations estimated rule cost total for entire OpenAPIv3 schema exceeds budget by factor of 1.200000x"
@@ -436,11 +426,11 @@ fn items_of_lists_are_told_apart_by_their_keys_and_else_not() {
         schema(json!({"type": "object", "properties": {"l": list}}))
     };
     let keyed = list(json!({"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["k"]}));
-    assert!(rule_errors(&keyed, "s", &[], &mut Patterns::default()).is_empty());
+    assert!(errors_of(&keyed).is_empty());
     for kind in
         [json!({}), json!({"x-kubernetes-list-type": "atomic"}), json!({"x-kubernetes-list-type": "set"})]
     {
-        let found = rule_errors(&list(kind), "s", &[], &mut Patterns::default());
+        let found = errors_of(&list(kind));
         assert!(found[0].message.ends_with(
             "oldSelf cannot be used on the uncorrelatable portion of the schema within s.properties[l]"
         ));
