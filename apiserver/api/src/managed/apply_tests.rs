@@ -52,7 +52,7 @@ fn what_is_applied_no_more_goes() {
         (
             json!({"spec": {"number": 1}, "text": "x"}),
             json!({"spec": {}, "text": "x"}),
-            json!({"spec": null, "text": "x"}),
+            json!({"spec": {}, "text": "x"}),
         ),
         (json!({"tags": ["a", "b"]}), json!({"tags": ["b"]}), json!({"tags": ["b"]})),
         (

@@ -165,9 +165,9 @@ proptest! {
     }
 
     #[test]
-    fn applying_twice_is_applying_once(live in body(), config in body()) {
+    fn applying_twice_is_applying_once(live in body(), last in body(), config in body()) {
         let mut world = World::new();
-        world.update("maker", live).force("a", config.clone());
+        world.update("maker", live).force("a", last).force("a", config.clone());
         let once = world.object.clone();
         world.apply("a", config);
         prop_assert_eq!(world.object, once);

@@ -89,8 +89,11 @@ impl<S: Shape> Updater<'_, S> {
         let time = last.as_ref().and_then(|owned| owned.time.clone());
         let owned = Owned { fields, api_version: self.api_version.to_owned(), time };
         managers.0.insert(manager.clone(), owned);
-        let new = match &last {
-            Some(last) => self.prune(merged, &managers.0, manager, last),
+        let pruned = last.as_ref().and_then(|last| self.prune(&merged, &managers.0, manager, last));
+        let new = match pruned {
+            // What was emptied is null now; what the configuration wants empty is to be that, at once and not
+            // only when it is applied the next time.
+            Some(pruned) => merge(self.shape, &pruned, config).map_err(failed("failed to merge config"))?,
             None => merged,
         };
         self.spread(live, &new, managers, Some(manager), force)?;
@@ -171,28 +174,26 @@ impl<S: Shape> Updater<'_, S> {
         self.versions.convert(object, api_version).map(Cow::Owned)
     }
 
-    /// Removes what `manager` had applied last, unless it or somebody else still owns it, or it was
-    /// never the manager's own.
-    fn prune(&self, merged: Value, managers: &Map, manager: &ManagerId, last: &Owned) -> Value {
+    /// `merged` without what `manager` had applied last, unless it or somebody else still owns it, or it
+    /// was never the manager's own. `None` if all stays.
+    fn prune(&self, merged: &Value, managers: &Map, manager: &ManagerId, last: &Owned) -> Option<Value> {
         let unchanged = last.api_version == self.api_version
             && managers.get(manager).is_some_and(|now| last.fields.difference(&now.fields).is_empty());
         if last.fields.is_empty() || unchanged {
-            return merged;
+            return None;
         }
         let version = last.api_version.as_str();
-        let (Some(shape), Some(whole)) = (self.shape_in(version), self.convert(&merged, version)) else {
-            return merged;
-        };
+        let (shape, whole) = (self.shape_in(version)?, self.convert(merged, version)?);
         let named = last.fields.with_named_parents(Some(shape));
         let mut pruned = remove(shape, &whole, &named);
         pruned = self.add_back_owned(&whole, pruned, version, managers);
-        let Some(pruned) = self.convert(&pruned, version) else { return merged };
+        let pruned = self.convert(&pruned, version)?;
         let all = field_set(shape, &whole).with_named_parents(Some(shape));
         let kept = field_set(shape, &pruned).with_named_parents(Some(shape));
         // Fields of nobody, or of managers that update, were not applied and stay.
         let gone = all.difference(&kept).intersection(&named);
         let pruned = remove(shape, &whole, &gone);
-        self.convert(&pruned, self.api_version).map_or(merged, Cow::into_owned)
+        self.convert(&pruned, self.api_version).map(Cow::into_owned)
     }
 
     /// Puts back what was removed and is owned by somebody, the version of the removal first, as
