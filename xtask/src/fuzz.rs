@@ -21,10 +21,14 @@ const SLOW: u64 = 30;
 const MEMORY: u64 = 2048;
 /// Longest input, bytes.
 const LONGEST: u64 = 8192;
+/// From this number the inputs are drawn where a run is to be like the one before.
+pub const SEED: u32 = 1;
 
-/// Runs the targets whose name contains `filter`, all without one. A finding is an error that names
-/// the file with the input; put it into the corpus, so that it stays mended.
-pub fn run(filter: Option<&str>) -> Result<()> {
+/// Runs the targets whose name contains `filter`, all without one, with inputs drawn from `seed`, or
+/// from a number of each run's own, which is in the log. A finding is an error that names the file with
+/// the input, and prints it, as the machine may be gone soon; put it into the corpus, so that it stays
+/// mended.
+pub fn run(filter: Option<&str>, seed: Option<u32>) -> Result<()> {
     let program = build()?;
     let names = shell::output(&mut Command::new(&program))?;
     let mut waiting: Vec<&str> =
@@ -38,7 +42,7 @@ pub fn run(filter: Option<&str>) -> Result<()> {
         while running.len() < side_by_side
             && let Some(name) = waiting.pop()
         {
-            running.push(Run::start(&program, &directory, name)?);
+            running.push(Run::start(&program, &directory, name, seed)?);
         }
         if !running.is_empty() {
             found.extend(running.remove(0).finish()?);
@@ -79,12 +83,14 @@ struct Run {
 }
 
 impl Run {
-    fn start(program: &Path, directory: &Path, name: &str) -> Result<Self> {
+    fn start(program: &Path, directory: &Path, name: &str, seed: Option<u32>) -> Result<Self> {
         let (grown, log) = (directory.join(name), directory.join(format!("{name}.log")));
         fs::create_dir_all(&grown).with_context(|| format!("cannot make {}", grown.display()))?;
         let output = fs::File::create(&log).with_context(|| format!("cannot make {}", log.display()))?;
         let child = Command::new(program)
             .env("FUZZ_TARGET", name)
+            // Zero stands for a number of its own.
+            .arg(format!("-seed={}", seed.unwrap_or(0)))
             .arg(format!("-max_total_time={SECONDS}"))
             .arg(format!("-timeout={SLOW}"))
             .arg(format!("-rss_limit_mb={MEMORY}"))
@@ -114,6 +120,22 @@ impl Run {
             return Ok(None);
         }
         let why = [line("panicked at"), line("ERROR: libFuzzer")].join(" ");
-        Ok(Some(format!("{}: {} {}", self.name, why.trim(), line("Test unit written to"))))
+        let input = line(WRITTEN);
+        if let Some((_, path)) = input.split_once(WRITTEN) {
+            print_input(&self.name, Path::new(path.trim()))?;
+        }
+        Ok(Some(format!("{}: {} {input}", self.name, why.trim())))
     }
+}
+
+/// How libFuzzer says where the input of a finding is.
+const WRITTEN: &str = "Test unit written to";
+
+/// Prints an input for `printf '%b'`, in lines that logs do not fold.
+fn print_input(name: &str, path: &Path) -> Result<()> {
+    let input = fs::read(path).with_context(|| format!("cannot read the finding {}", path.display()))?;
+    for part in input.chunks(200) {
+        eprintln!("fuzz: {name}: input: {}", part.escape_ascii());
+    }
+    Ok(())
 }

@@ -80,7 +80,7 @@ pub fn run(args: &Args) -> Result<()> {
         return suite::run(command);
     }
     if args.fuzz {
-        return fuzz::run(args.filter.as_deref());
+        return fuzz::run(args.filter.as_deref(), None);
     }
     let mut counts = Counts::default();
     let outcome = stages(args, &mut counts);
@@ -114,7 +114,7 @@ fn stages(args: &Args, counts: &mut Counts) -> Result<()> {
         real_clients(&environment, &filter, counts)?;
     }
     if !args.e2e && args.filter.is_none() {
-        timed("fuzz targets", || fuzz::run(None))?;
+        timed("fuzz targets", || fuzz::run(None, Some(fuzz::SEED)))?;
     }
     if args.unprivileged {
         return Ok(());
