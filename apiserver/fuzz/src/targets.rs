@@ -129,9 +129,12 @@ fn applied<S: Shape>(shape: S, live: &Value, config: &Value) {
         now: jiff::Timestamp::UNIX_EPOCH,
     };
     let Ok(once) = fields.apply(Some(live), config, "fuzz", true) else { return };
-    Managers::of(&once).expect("what was written can be read");
+    let managers = Managers::of(&once).expect("what was written can be read");
     let twice = fields.apply(Some(&once), config, "fuzz", true).expect("it was applied before");
-    assert_eq!(twice, once, "applying again changes nothing");
+    // If nobody owns anything any more, all that is left counts the next time as from before the first apply.
+    if !managers.0.is_empty() {
+        assert_eq!(twice, once, "applying again changes nothing");
+    }
     let mut updated = live.clone();
     fields.update(Some(&once), &mut updated, "other");
     Managers::of(&updated).expect("what was written can be read");
