@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -24,6 +25,10 @@ const END: &[u8] = b"}\n";
 /// An answer has room for the end of its line.
 const LINE_END: usize = 1;
 const VERSION: &[u8] = br#""resourceVersion":""#;
+const API_VERSION: &[u8] = br#"{"apiVersion":""#;
+const KIND: &[u8] = br#""kind":"#;
+/// What stands before the splice where metadata are written compactly.
+const METADATA: &[u8] = br#""metadata":{"#;
 
 /// Stored bytes are not an object of the API.
 #[derive(Debug, thiserror::Error)]
@@ -107,6 +112,11 @@ impl Splice {
 
     fn put(self, out: &mut BytesMut, stored: &[u8], revision: Revision) {
         out.put_slice(&stored[..self.at()]);
+        self.put_rest(out, stored, revision);
+    }
+
+    /// The version, and what stands behind it.
+    fn put_rest(self, out: &mut BytesMut, stored: &[u8], revision: Revision) {
         out.put_slice(VERSION);
         // A buffer in memory takes everything.
         let _ = write!(out, "{revision}");
@@ -194,6 +204,44 @@ impl Entry {
     /// Adds the object to a buffer.
     pub fn put_object(&self, out: &mut BytesMut) {
         self.splice.put(out, &self.stored, self.revision);
+    }
+
+    /// Adds the object to a buffer without its version and kind, which a list of built-in objects names
+    /// for all of them.
+    pub fn put_item(&self, out: &mut BytesMut) {
+        match self.between_names() {
+            Some((between, metadata)) => {
+                out.put_u8(b'{');
+                out.put_slice(&self.stored[between]);
+                out.put_slice(&self.stored[metadata]);
+                self.splice.put_rest(out, &self.stored, self.revision);
+            }
+            None => out.put_slice(self.item().to_string().as_bytes()),
+        }
+    }
+
+    /// The object decoded, without its version and kind.
+    pub fn item(&self) -> Value {
+        let mut value = self.value(None);
+        if let Value::Object(object) = &mut value {
+            object.remove("apiVersion");
+            object.remove("kind");
+        }
+        value
+    }
+
+    /// What stands between version and kind, and between kind and splice, if the object begins with its
+    /// version and its metadata follow its kind: in the order of the alphabet nearly all do.
+    fn between_names(&self) -> Option<(Range<usize>, Range<usize>)> {
+        let head = &self.stored[..self.splice.at()];
+        let version = head.strip_prefix(API_VERSION)?.iter().position(|byte| *byte == b'"')?;
+        let begin = API_VERSION.len() + version + "\",".len();
+        let metadata = head.len().checked_sub(METADATA.len())?;
+        let kind = head.strip_suffix(METADATA)?.strip_suffix(b"\",")?;
+        let kind = kind.iter().rposition(|byte| *byte == b'"')?;
+        let end = kind.checked_sub(KIND.len())?;
+        let found = head[begin - 1] == b',' && begin <= end && head[end..kind] == *KIND;
+        found.then_some((begin..end, metadata..head.len()))
     }
 
     /// The object with another resource version, as a deletion carries it.

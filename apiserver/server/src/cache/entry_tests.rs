@@ -36,6 +36,33 @@ fn metadata_alone_are_those_of_the_object() {
 }
 
 #[test]
+fn items_of_lists_have_no_version_and_no_kind_of_their_own() {
+    for stored in [
+        r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a"},"spec":{"kind":"b"}}"#,
+        r#"{"apiVersion":"v1","kind":"Pod","metadata":{}}"#,
+        r#"{"apiVersion":"v1","data":{"kind":"x"},"kind":"ConfigMap","metadata":{"name":"a"}}"#,
+        // Others before the version, or between the kind and the metadata.
+        r#"{"action":"x","apiVersion":"v1","count":1,"kind":"Event","message":"m","metadata":{"name":"a"}}"#,
+        r#"{"apiVersion":"v1","kind":"Event","message":"\"kind\":\"X","metadata":{"name":"a"}}"#,
+        r#"{ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "a" } }"#,
+        r#"{"apiVersion":"v1","metadata":{"name":"a"},"kind":"Pod"}"#,
+        r#"{"kind":"Pod","metadata":{"name":"a"},"apiVersion":"v1"}"#,
+    ] {
+        let entry = read(stored, &[]);
+        let mut out = BytesMut::new();
+        entry.put_item(&mut out);
+        let item: Value = serde_json::from_slice(&out).unwrap();
+        let mut wanted: Value = serde_json::from_slice(&entry.object()).unwrap();
+        for name in ["apiVersion", "kind"] {
+            wanted.as_object_mut().unwrap().remove(name).unwrap();
+        }
+        assert_eq!(item, wanted, "{stored}");
+        assert_eq!(entry.item(), wanted, "{stored}");
+        assert!(out.len() <= entry.object_len(), "{stored}");
+    }
+}
+
+#[test]
 fn empty_metadata_and_a_foreign_resource_version_are_handled() {
     let entry = read(r#"{"metadata":{}}"#, &[]);
     assert_eq!(&entry.object()[..], br#"{"metadata":{"resourceVersion":"42"}}"#);

@@ -35,6 +35,8 @@ pub struct Head {
     pub metadata: Value,
     /// Of each object, where the kind has one.
     pub message: Option<Message>,
+    /// Whether each object says its own version and kind: those of custom kinds do.
+    pub named: bool,
     pub wanted: Wanted,
     /// Makes the rows of a table.
     pub rows: Option<Rows>,
@@ -53,7 +55,10 @@ pub struct Pieces {
 }
 
 enum Items {
-    Json,
+    /// With version and kind, or without.
+    Json {
+        named: bool,
+    },
     /// `PartialObjectMetadata` in JSON: what stands before each object's metadata.
     Metadata(String),
     /// Rows in JSON.
@@ -69,7 +74,10 @@ enum Items {
 
 /// What is written of each object as a value.
 enum Plain {
-    Object,
+    /// With version and kind, or without.
+    Object {
+        named: bool,
+    },
     /// With the apiVersion of metadata.
     Metadata(&'static str),
     Rows(Rows),
@@ -125,14 +133,14 @@ impl Pieces {
     }
 
     fn json(head: Head, entries: Entries, count: ListCount) -> Self {
-        let Head { api_version, kind, metadata, wanted, rows, .. } = head;
+        let Head { api_version, kind, metadata, named, wanted, rows, .. } = head;
         let mut text = format!(r#"{{"kind":"{kind}","apiVersion":"{api_version}","metadata":{metadata},"#);
         let (name, items) = match (rows, wanted.shape) {
             (Some(rows), _) => {
                 text.push_str(&format!(r#""columnDefinitions":{},"#, rows.columns()));
                 ("rows", Items::Rows(rows))
             }
-            (None, Shape::Object) => ("items", Items::Json),
+            (None, Shape::Object) => ("items", Items::Json { named }),
             (None, _) => {
                 let intro =
                     format!(r#"{{"kind":"PartialObjectMetadata","apiVersion":"{api_version}","metadata":"#);
@@ -146,7 +154,7 @@ impl Pieces {
 
     /// The keys in the order of the alphabet, as others write them.
     fn yaml(head: Head, mut entries: Entries, count: ListCount) -> Result<Self, ApiError> {
-        let Head { api_version, kind, metadata, wanted, rows, .. } = head;
+        let Head { api_version, kind, metadata, named, wanted, rows, .. } = head;
         let text = |value: Value| {
             serde_saphyr::to_string(&value)
                 .map_err(|error| ApiError::internal(format!("the list cannot be written as YAML: {error}")))
@@ -161,7 +169,7 @@ impl Pieces {
             (None, shape) => {
                 let begin = format!("{}items:{nothing}", text(json!({"apiVersion": api_version}))?);
                 let whole = shape == Shape::Object;
-                (begin, about, if whole { Plain::Object } else { Plain::Metadata(wanted.meta) })
+                (begin, about, if whole { Plain::Object { named } } else { Plain::Metadata(wanted.meta) })
             }
         };
         let (head, tail, items) = (Some(begin.into_bytes()), end.into_bytes(), Items::Yaml(items));
@@ -249,7 +257,7 @@ impl Pieces {
 
     /// Whether a piece takes long enough that others should have their turn.
     fn is_slow(&self) -> bool {
-        !matches!(self.items, Items::Json)
+        !matches!(self.items, Items::Json { .. })
     }
 
     fn stream(self, first: VecDeque<Bytes>) -> Body {
@@ -282,7 +290,7 @@ impl Pieces {
                 return Some(Ok(out.freeze()));
             }
             if std::mem::replace(&mut self.begun, true)
-                && matches!(self.items, Items::Json | Items::Metadata(_) | Items::Rows(_))
+                && matches!(self.items, Items::Json { .. } | Items::Metadata(_) | Items::Rows(_))
             {
                 out.put_u8(b',');
             }
@@ -302,7 +310,8 @@ impl Pieces {
 impl Items {
     fn put(&mut self, out: &mut BytesMut, entry: &Entry) -> Result<(), Broken> {
         match self {
-            Self::Json => entry.put_object(out),
+            Self::Json { named: true } => entry.put_object(out),
+            Self::Json { named: false } => entry.put_item(out),
             Self::Metadata(intro) => {
                 out.put_slice(intro.as_bytes());
                 out.put_slice(entry.metadata_text().as_bytes());
@@ -313,7 +322,8 @@ impl Items {
             }
             Self::Yaml(plain) => {
                 let value = match plain {
-                    Plain::Object => entry.value(None),
+                    Plain::Object { named: true } => entry.value(None),
+                    Plain::Object { named: false } => entry.item(),
                     Plain::Metadata(meta) => table::metadata_only(&entry.value(None), meta),
                     Plain::Rows(rows) => rows.row(&entry.value(None)),
                 };

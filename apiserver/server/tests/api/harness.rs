@@ -224,3 +224,12 @@ pub fn deployment(name: &str) -> Value {
             "template": {"metadata": {"labels": {"app": name}},
                 "spec": {"containers": [{"name": "c", "image": "i"}]}}}})
 }
+
+/// An object as lists of its kind have it: they name version and kind for all.
+pub fn as_item(object: &Value) -> Value {
+    let mut item = object.clone();
+    if let Some(fields) = item.as_object_mut() {
+        fields.retain(|name, _| name != "apiVersion" && name != "kind");
+    }
+    item
+}

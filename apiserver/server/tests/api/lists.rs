@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Api, deployment, pod};
+use crate::harness::{Api, as_item, deployment, pod};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const TABLE: &str = "application/json;as=Table;g=meta.k8s.io;v=v1";
@@ -42,6 +42,29 @@ async fn lists_select_by_label_field_and_namespace() {
     );
     let list = api.get(MAPS).await.expect(200).body;
     assert_eq!((&list["kind"], &list["apiVersion"]), (&json!("ConfigMapList"), &json!("v1")));
+}
+
+/// Kubernetes writes version and kind of built-in objects once for a list; watches have them in each event.
+#[tokio::test(start_paused = true)]
+async fn items_of_built_in_lists_leave_version_and_kind_to_the_list() {
+    let api = Api::start().await;
+    let map = json!({"metadata": {"name": "m"}, "data": {"kind": "x", "apiVersion": "y"}});
+    api.post(MAPS, map).await.expect(201);
+    let reference = json!({"kind": "Pod", "name": "p", "namespace": "default"});
+    let event = json!({"metadata": {"name": "e"}, "involvedObject": reference, "message": "m", "count": 1});
+    let events = "/api/v1/namespaces/default/events";
+    api.post(events, event).await.expect(201);
+    for (path, kind) in [(MAPS, "ConfigMap"), (events, "Event")] {
+        let list = api.get(path).await.expect(200).body;
+        assert_eq!(list["kind"], format!("{kind}List"));
+        let item = &list["items"][0];
+        let whole = api.get(&format!("{path}/{}", item["metadata"]["name"].as_str().unwrap())).await.body;
+        assert_eq!((&whole["kind"], item), (&json!(kind), &as_item(&whole)));
+        let yaml = api.get_as(path, "application/yaml").await.expect(200).text;
+        assert!(!yaml.contains(&format!("kind: {kind}\n")), "{yaml}");
+        let mut watch = api.watch(&format!("{path}?watch=1")).await;
+        assert_eq!(watch.next().await.unwrap()["object"]["kind"], kind);
+    }
 }
 
 #[tokio::test(start_paused = true)]

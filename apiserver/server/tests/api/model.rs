@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Api, Watching};
+use crate::harness::{Api, Watching, as_item};
 
 const MAPS: &str = "/api/v1/configmaps";
 
@@ -59,7 +59,7 @@ impl Informer {
     }
 
     fn take(&mut self, event: Value) {
-        let object = event["object"].clone();
+        let object = as_item(&event["object"]);
         assert!(version(&object) > self.seen, "out of order: {event}");
         self.seen = version(&object);
         let key = key(&object);

@@ -5,7 +5,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 
-use crate::harness::{Api, Reply, pod};
+use crate::harness::{Api, Reply, as_item, pod};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const INVALID: &str = "ListOptions.meta.k8s.io \"\" is invalid: ";
@@ -336,7 +336,10 @@ async fn every_encoding_of_a_list_says_the_same_small_and_large() {
                 assert_eq!(row["cells"][0], item["metadata"]["name"]);
                 let expected = match include {
                     "None" => Value::Null,
-                    "Object" => item.clone(),
+                    "Object" => {
+                        assert_eq!(as_item(&row["object"]), *item);
+                        continue;
+                    }
                     _ => json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1",
                         "metadata": item["metadata"]}),
                 };
