@@ -10,6 +10,7 @@ pub mod conversion;
 pub mod defaulting;
 pub mod definition;
 mod diff;
+pub mod disruption;
 pub mod enablement;
 pub mod error;
 pub mod lifecycle;

@@ -140,6 +140,31 @@ pub fn set(object: &mut Value, field: &str, value: impl Into<Value>) {
     metadata_mut(object).insert(field.to_owned(), value.into());
 }
 
+/// Puts a condition into the status, in place of the one of its type. Since when it holds stays where its
+/// status does.
+pub fn set_condition(object: &mut Value, mut condition: Value) {
+    if !object.is_object() {
+        *object = Value::Object(Map::new());
+    }
+    if !object["status"].is_object() {
+        object["status"] = Value::Object(Map::new());
+    }
+    let list = &mut object["status"]["conditions"];
+    if !list.is_array() {
+        *list = Value::Array(Vec::new());
+    }
+    let Some(list) = list.as_array_mut() else { return };
+    match list.iter_mut().find(|present| present["type"] == condition["type"]) {
+        Some(present) => {
+            if present["status"] == condition["status"] && present["lastTransitionTime"].is_string() {
+                condition["lastTransitionTime"] = present["lastTransitionTime"].take();
+            }
+            *present = condition;
+        }
+        None => list.push(condition),
+    }
+}
+
 /// Whether objects and lists lie in each other more than so many levels deep.
 pub fn is_deeper(value: &Value, levels: usize) -> bool {
     let below = |value: &Value| is_deeper(value, levels - 1);

@@ -29,22 +29,9 @@ impl Condition {
 /// Sets a condition; its time changes with its status alone. `now` is RFC 3339.
 pub fn set_condition(definition: &mut Value, condition: &Condition, now: &str) {
     let status = if condition.holds { "True" } else { "False" };
-    let conditions = status_mut(definition).entry("conditions").or_insert_with(|| json!([]));
-    if !conditions.is_array() {
-        *conditions = json!([]);
-    }
-    let Some(list) = conditions.as_array_mut() else { return };
-    let mut new = json!({"type": condition.kind, "status": status, "lastTransitionTime": now,
+    let new = json!({"type": condition.kind, "status": status, "lastTransitionTime": now,
         "reason": condition.reason, "message": condition.message});
-    match list.iter_mut().find(|c| c["type"] == condition.kind) {
-        Some(old) => {
-            if old["status"] == new["status"] && old["lastTransitionTime"].is_string() {
-                new["lastTransitionTime"] = old["lastTransitionTime"].take();
-            }
-            *old = new;
-        }
-        None => list.push(new),
-    }
+    meta::set_condition(definition, new);
 }
 
 /// The status, made if it is missing.

@@ -23,7 +23,7 @@ use crate::limits;
 use crate::negotiate;
 use crate::respond::{self, Answer};
 use crate::services;
-use crate::storage::{self, Outcome, Stored};
+use crate::storage::{self, Outcome};
 
 const ORPHAN: &str = "orphan";
 const FOREGROUND: &str = "foregroundDeletion";
@@ -236,7 +236,7 @@ pub async fn one(
 ) -> Result<Deleted, ApiError> {
     let mut current = storage::require(&context.server, resource, namespace, name).await?;
     loop {
-        preconditions(resource, &current, options)?;
+        preconditions(resource, &current.object, options)?;
         let admission =
             Admission { context, resource, operation: Operation::Delete, old: Some(&current.object) };
         admission::validate(&admission, &current.object).await?;
@@ -273,8 +273,13 @@ pub async fn one(
     }
 }
 
-fn preconditions(resource: &Resource, current: &Stored, options: &DeleteOptions) -> Result<(), ApiError> {
-    let name = meta::name(&current.object);
+/// 409 for an object that is not the one that the options mean.
+pub(super) fn preconditions(
+    resource: &Resource,
+    current: &Value,
+    options: &DeleteOptions,
+) -> Result<(), ApiError> {
+    let name = meta::name(current);
     let check = |what: &str, wanted: &Option<String>, found: &str, perhaps: &str| match wanted {
         Some(wanted) if wanted != found => {
             let why = format!(
@@ -286,8 +291,8 @@ fn preconditions(resource: &Resource, current: &Stored, options: &DeleteOptions)
         }
         _ => Ok(()),
     };
-    check("UID", &options.uid, meta::uid(&current.object), "deleted and then recreated")?;
-    check("ResourceVersion", &options.version, meta::resource_version(&current.object), "modified")
+    check("UID", &options.uid, meta::uid(current), "deleted and then recreated")?;
+    check("ResourceVersion", &options.version, meta::resource_version(current), "modified")
 }
 
 /// What a deletion does to an object.

@@ -5,6 +5,7 @@ mod components;
 pub mod create;
 pub mod decode;
 pub mod delete;
+mod evict;
 mod get;
 mod list;
 mod managed;

@@ -11,7 +11,6 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::decode::{self, Expected, FieldValidation};
-use super::delete::{self, DeleteOptions};
 use super::patch::Patch;
 use super::update::{self, Part};
 use super::{apply, get, managed, not_allowed};
@@ -73,11 +72,9 @@ fn bound(pod: &Value, binding: &Value, node: &str, now: &str) -> Result<Value, A
             new["metadata"][field][key] = value.clone();
         }
     }
-    set_condition(
-        &mut new,
-        json!({"type": "PodScheduled", "status": "True", "lastProbeTime": null,
-        "lastTransitionTime": now}),
-    );
+    let scheduled = json!({"type": "PodScheduled", "status": "True", "lastProbeTime": null,
+        "lastTransitionTime": now});
+    meta::set_condition(&mut new, scheduled);
     // The binding may insist on the pod's identity.
     for field in ["uid", "resourceVersion"] {
         match binding["metadata"].get(field).and_then(Value::as_str).unwrap_or_default() {
@@ -86,48 +83,6 @@ fn bound(pod: &Value, binding: &Value, node: &str, now: &str) -> Result<Value, A
         }
     }
     Ok(new)
-}
-
-fn set_condition(pod: &mut Value, condition: Value) {
-    if !pod["status"].is_object() {
-        pod["status"] = json!({});
-    }
-    let list = &mut pod["status"]["conditions"];
-    if !list.is_array() {
-        *list = json!([]);
-    }
-    let Some(list) = list.as_array_mut() else { return };
-    match list.iter_mut().find(|c| c["type"] == condition["type"]) {
-        Some(present) => *present = condition,
-        None => list.push(condition),
-    }
-}
-
-/// Deletes a pod for whoever drains its node. Disruption budgets are not looked at.
-pub async fn evict(context: &Context, resource: &Resource, bytes: Bytes) -> Answer {
-    // Tools of before 1.22 send the older one.
-    let expected = Expected {
-        older: Some("policy/v1beta1"),
-        ..Expected::builtin("policy/v1", "Eviction", "io.k8s.api.policy.v1.Eviction")
-    };
-    let eviction = decode::typed(context, &expected, bytes)?;
-    let found = meta::name(&eviction);
-    if !found.is_empty() && found != context.info.name {
-        return Err(ApiError::bad_request(format!(
-            "name in URL does not match name in Eviction object: \"{}\" and \"{found}\"",
-            context.info.name
-        )));
-    }
-    let mut options = match eviction.get("deleteOptions").filter(|o| !o.is_null()) {
-        Some(options) => DeleteOptions::from_value(options)?,
-        None => DeleteOptions::default(),
-    };
-    options.dry_run |= context.dry_run()?;
-    delete::one(context, resource, &context.info.namespace, &context.info.name, &options).await?;
-    Ok(respond::json(
-        201,
-        &json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}),
-    ))
 }
 
 /// `ephemeralcontainers` and `resize`: the pod, of which one part may change.

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::decode::{self, Expected};
 use super::update::{self, Part};
-use super::{get, no_such_resource, not_allowed, patch, pods, read, scale};
+use super::{evict, get, no_such_resource, not_allowed, patch, pods, read, scale};
 use crate::body::{self, Body};
 use crate::context::Context;
 use crate::encoding;
@@ -39,7 +39,7 @@ pub async fn dispatch(context: &Context, resource: &Arc<Resource>, request: Requ
             if info.subresource == "binding" {
                 pods::bind(context, resource, bytes).await
             } else {
-                pods::evict(context, resource, bytes).await
+                evict::evict(context, resource, bytes).await
             }
         }
         ("pods", "ephemeralcontainers" | "resize") => {

@@ -19,6 +19,7 @@ mod discovery;
 mod documents;
 mod enablement;
 mod envelope;
+mod eviction;
 mod explain;
 mod expressions;
 mod faults;

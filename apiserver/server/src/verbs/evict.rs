@@ -1,0 +1,163 @@
+//! `pods/eviction`: a deletion that a PodDisruptionBudget may refuse.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use apiserver_api::disruption;
+use apiserver_api::error::ApiError;
+use apiserver_api::meta;
+use apiserver_api::registry::Resource;
+use apiserver_api::time;
+use bytes::Bytes;
+use serde_json::{Value, json};
+
+use super::decode::{self, Expected};
+use super::delete::{self, DeleteOptions};
+use super::update::{self, Part};
+use super::view::{self, Asked};
+use crate::context::Context;
+use crate::encoding;
+use crate::respond::{self, Answer};
+use crate::storage;
+
+/// A pod that others change at the same time is looked at again so many times, and so much later.
+const RETRIES: usize = 20;
+const LATER: Duration = Duration::from_millis(500);
+
+/// Deletes a pod for whoever drains its node, if its budget allows that.
+pub async fn evict(context: &Context, resource: &Resource, bytes: Bytes) -> Answer {
+    // Tools of before 1.22 send the older one.
+    let expected = Expected {
+        older: Some("policy/v1beta1"),
+        ..Expected::builtin("policy/v1", "Eviction", "io.k8s.api.policy.v1.Eviction")
+    };
+    let eviction = decode::typed(context, &expected, bytes)?;
+    let found = meta::name(&eviction);
+    if !found.is_empty() && found != context.info.name {
+        return Err(ApiError::bad_request(format!(
+            "name in URL does not match name in Eviction object: \"{}\" and \"{found}\"",
+            context.info.name
+        )));
+    }
+    let mut options = match eviction.get("deleteOptions").filter(|o| !o.is_null()) {
+        Some(options) => DeleteOptions::from_value(options)?,
+        None => DeleteOptions::default(),
+    };
+    options.dry_run |= context.dry_run()?;
+    carry_out(context, resource, &options).await?;
+    Ok(respond::json(
+        201,
+        &json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}),
+    ))
+}
+
+/// Looks at the pod, and lets it go if it may.
+async fn carry_out(context: &Context, resource: &Resource, options: &DeleteOptions) -> Result<(), ApiError> {
+    let info = &context.info;
+    let mut tries = 0;
+    loop {
+        let pod = storage::require(&context.server, resource, &info.namespace, &info.name).await?.object;
+        delete::preconditions(resource, &pod, options)?;
+        if !disruption::is_unguarded(&pod) {
+            return guarded(context, resource, options, &pod).await;
+        }
+        let options = if disruption::is_ended(&pod) { options.clone() } else { as_seen(options, &pod) };
+        match delete_targeted(context, resource, options).await {
+            // It may run by now, and then its budget is asked.
+            Err(error) if is_conflict(&error) && tries < RETRIES => {
+                tries += 1;
+                tokio::time::sleep(LATER).await;
+            }
+            done => return done,
+        }
+    }
+}
+
+/// [`carry_out`] for a pod that runs.
+async fn guarded(
+    context: &Context,
+    resource: &Resource,
+    options: &DeleteOptions,
+    pod: &Value,
+) -> Result<(), ApiError> {
+    match budget_of(context, pod).await? {
+        Some(budget) if disruption::counts(pod, &budget) => {
+            take(context, pod, budget, options.dry_run).await?;
+            delete_targeted(context, resource, options.clone()).await
+        }
+        Some(budget) => delete_targeted(context, resource, as_seen(options, pod)).await.map_err(|error| {
+            // It may be ready by now, and then it counts.
+            if is_conflict(&error) { disruption::not_judged(meta::name(&budget)) } else { error }
+        }),
+        None => delete_targeted(context, resource, options.clone()).await,
+    }
+}
+
+/// The options, for the pod in this very version.
+fn as_seen(options: &DeleteOptions, pod: &Value) -> DeleteOptions {
+    DeleteOptions { version: Some(meta::resource_version(pod).to_owned()), ..options.clone() }
+}
+
+fn is_conflict(error: &ApiError) -> bool {
+    error.code == 409 && error.reason == "Conflict"
+}
+
+/// The budget that guards the pod, as every write acknowledged before left it.
+async fn budget_of(context: &Context, pod: &Value) -> Result<Option<Value>, ApiError> {
+    let server = &context.server;
+    let Some(kind) = budgets(context) else { return Ok(None) };
+    server.start_cache(kind).await?;
+    let view = view::view(server, &server.cache(kind)?, &Asked::Fresh).await?;
+    let prefix: Arc<str> = format!("{}/", context.info.namespace).into();
+    let there = view.objects.range(Arc::clone(&prefix)..).map(|(_, entry)| entry);
+    let there = there.take_while(|entry| entry.key.starts_with(&*prefix)).map(|entry| entry.value(None));
+    disruption::budget_of(pod, there)
+}
+
+fn budgets(context: &Context) -> Option<&Resource> {
+    context.server.registry().lookup("policy", "v1", "poddisruptionbudgets").map(AsRef::as_ref)
+}
+
+/// Takes one of the budget's disruptions for the pod.
+async fn take(context: &Context, pod: &Value, mut budget: Value, dry_run: bool) -> Result<(), ApiError> {
+    let now = time::rfc3339(context.server.ambient().now());
+    if dry_run {
+        return disruption::take(&mut budget, meta::name(pod), &now);
+    }
+    let Some(kind) = budgets(context) else { return Ok(()) };
+    let mut own = Context::internal(Arc::clone(&context.server), &context.info.namespace);
+    meta::name(&budget).clone_into(&mut own.info.name);
+    "status".clone_into(&mut own.info.subresource);
+    let make = |budget: &Value| {
+        let mut new = budget.clone();
+        disruption::take(&mut new, meta::name(pod), &now)?;
+        // Whoever writes at the same time comes first.
+        meta::unset(&mut new, "resourceVersion");
+        Ok(new)
+    };
+    update::change(&own, kind, Part::Status, &make).await.map(drop)
+}
+
+/// Says in the pod why it goes, and deletes it.
+async fn delete_targeted(
+    context: &Context,
+    resource: &Resource,
+    mut options: DeleteOptions,
+) -> Result<(), ApiError> {
+    if !options.dry_run {
+        let now = time::rfc3339(context.server.ambient().now());
+        let make = |pod: &Value| {
+            delete::preconditions(resource, pod, &options)?;
+            let mut new = disruption::targeted(pod, &now);
+            meta::unset(&mut new, "resourceVersion");
+            Ok(new)
+        };
+        let bytes = update::change(context, resource, Part::Whole, &make).await?;
+        if options.version.is_some() {
+            // This write has made another one of it.
+            let pod = encoding::read(&bytes).map_err(|error| ApiError::internal(error.to_string()))?;
+            options.version = Some(meta::resource_version(&pod).to_owned());
+        }
+    }
+    delete::one(context, resource, &context.info.namespace, &context.info.name, &options).await.map(drop)
+}
