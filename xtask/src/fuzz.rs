@@ -131,7 +131,7 @@ impl Run {
 /// How libFuzzer says where the input of a finding is.
 const WRITTEN: &str = "Test unit written to";
 
-/// Prints an input for `printf '%b'`, in lines that logs do not fold.
+/// Prints an input as texts of bytes, as Rust and Python write them (`b"…"`), in lines that logs do not fold.
 fn print_input(name: &str, path: &Path) -> Result<()> {
     let input = fs::read(path).with_context(|| format!("cannot read the finding {}", path.display()))?;
     for part in input.chunks(200) {

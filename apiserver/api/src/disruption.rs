@@ -47,8 +47,7 @@ pub fn budget_of(pod: &Value, budgets: impl Iterator<Item = Value>) -> Result<Op
 /// none of the healthy ones, and goes without if there are enough of these, or if the budget says so
 /// (`unhealthyPodEvictionPolicy`).
 pub fn counts(pod: &Value, budget: &Value) -> bool {
-    let is_true = |condition: &Value| condition["type"] == "Ready" && condition["status"] == "True";
-    let ready = meta::list(pod, "/status/conditions").iter().any(is_true);
+    let ready = meta::condition_is_true(pod, "Ready");
     let always = meta::text(budget, "/spec/unhealthyPodEvictionPolicy") == "AlwaysAllow";
     let (current, desired) = (number(budget, "/status/currentHealthy"), desired(budget));
     ready || !(always || (current >= desired && desired > 0))
@@ -62,7 +61,7 @@ pub fn take(budget: &mut Value, pod: &str, now: &str) -> Result<(), ApiError> {
     let forbidden = |why| Err(ApiError::forbidden("policy", "poddisruptionbudget", name, why));
     let disrupted = meta::at(budget, "/status/disruptedPods").and_then(Value::as_object);
     let allowed = number(budget, "/status/disruptionsAllowed");
-    if number(budget, "/status/observedGeneration") < number(budget, "/metadata/generation") {
+    if number(budget, "/status/observedGeneration") < meta::generation(budget) {
         return Err(not_judged(name));
     }
     if allowed < 0 {

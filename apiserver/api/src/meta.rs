@@ -140,6 +140,12 @@ pub fn set(object: &mut Value, field: &str, value: impl Into<Value>) {
     metadata_mut(object).insert(field.to_owned(), value.into());
 }
 
+/// Whether the status has a condition of this type that is `True`.
+pub fn condition_is_true(object: &Value, kind: &str) -> bool {
+    let conditions = list(object, "/status/conditions");
+    conditions.iter().any(|condition| condition["type"] == kind && condition["status"] == "True")
+}
+
 /// Puts a condition into the status, in place of the one of its type. Since when it holds stays where its
 /// status does.
 pub fn set_condition(object: &mut Value, mut condition: Value) {

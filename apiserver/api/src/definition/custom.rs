@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::{columns, condition_is_true};
+use super::columns;
 use crate::error::{FieldError, FieldReason};
 use crate::meta;
 use crate::registry::{Behaviour, Resource, Subresource, Verb, Written};
@@ -136,7 +136,7 @@ impl Definition {
         }
         let names = object["status"]["acceptedNames"].clone();
         let terminating = meta::deletion_timestamp(&object).is_some();
-        let established = condition_is_true(&object, "Established");
+        let established = meta::condition_is_true(&object, "Established");
         let mut hasher = DefaultHasher::new();
         (raw.spec.get(), names.to_string(), established, meta::uid(&object)).hash(&mut hasher);
         let shape = hasher.finish();
@@ -155,7 +155,7 @@ impl Definition {
                 Conversion::None
             },
             established,
-            accepted: condition_is_true(&object, "NamesAccepted"),
+            accepted: meta::condition_is_true(&object, "NamesAccepted"),
             terminating,
             hash: hasher.finish(),
             shape,

@@ -25,7 +25,7 @@ pub use custom::{Conversion, Custom, Definition, Source, version_order};
 pub use jsonpath::JsonPath;
 pub use openapi::{Dialect, operations, schemas};
 pub use scale::ScalePaths;
-pub use status::{AcceptedNames, Condition, awaits_cleanup, condition_is_true, reconcile, set_condition};
+pub use status::{AcceptedNames, Condition, awaits_cleanup, reconcile, set_condition};
 pub use validate::{validate, validate_change};
 
 /// The group of definitions.

@@ -46,12 +46,6 @@ fn status_mut(definition: &mut Value) -> &mut Map<String, Value> {
     status.as_object_mut().expect("made an object above")
 }
 
-/// Whether a condition is `True`.
-pub fn condition_is_true(definition: &Value, kind: &str) -> bool {
-    let conditions = meta::list(definition, "/status/conditions");
-    conditions.iter().any(|c| c["type"] == kind && c["status"] == "True")
-}
-
 /// Errors of `spec.names` or `status.acceptedNames`, where something is named.
 pub(super) fn names_errors(found: &Value, path: &str) -> Vec<FieldError> {
     let mut errors = Vec::new();
@@ -125,7 +119,7 @@ pub fn reconcile(definition: &Value, others: &AcceptedNames, now: jiff::Timestam
     };
     set_condition(&mut new, &condition, &now);
     // Once objects may exist, their kind stays served whatever happens to further names.
-    if !condition_is_true(definition, "Established") {
+    if !meta::condition_is_true(definition, "Established") {
         let condition = if conflict.is_none() {
             Condition::new(
                 "Established",

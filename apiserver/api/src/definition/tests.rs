@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::meta::condition_is_true;
 use crate::registry::Written;
 
 const NOW: &str = "2024-01-01T00:00:00Z";

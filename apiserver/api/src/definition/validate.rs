@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use serde_json::{Value, json};
 
-use super::status::{condition_is_true, names_errors};
+use super::status::names_errors;
 use crate::error::{FieldError, FieldReason};
 use crate::meta;
 use crate::registry::Written;
@@ -78,7 +78,7 @@ pub fn validate_change(new: &Value, old: &Value, written: Written) -> Vec<FieldE
         return errors.list();
     }
     spec_errors(&new["spec"], Some(&old["spec"]), &mut errors);
-    if condition_is_true(old, "Established") {
+    if meta::condition_is_true(old, "Established") {
         errors.immutable("spec.scope", new, old);
         errors.immutable("spec.names.kind", new, old);
     }

@@ -82,7 +82,9 @@ impl<S: Shape> Updater<'_, S> {
         force: bool,
     ) -> Result<Option<Value>, Failure> {
         self.reconcile(managers);
-        let merged = merge(self.shape, live, config).map_err(failed("failed to merge config"))?;
+        let with_config =
+            |object: &Value| merge(self.shape, object, config).map_err(failed("failed to merge config"));
+        let merged = with_config(live)?;
         let last = managers.0.remove(manager);
         let mut fields = field_set(self.shape, config);
         fields.subtract_recursively(self.reset);
@@ -93,7 +95,7 @@ impl<S: Shape> Updater<'_, S> {
         let new = match pruned {
             // What was emptied is null now; what the configuration wants empty is to be that, at once and not
             // only when it is applied the next time.
-            Some(pruned) => merge(self.shape, &pruned, config).map_err(failed("failed to merge config"))?,
+            Some(pruned) => with_config(&pruned)?,
             None => merged,
         };
         self.spread(live, &new, managers, Some(manager), force)?;

@@ -26,8 +26,7 @@ impl Block {
     /// Reads the object; ranges that are none are left out.
     pub fn of(object: &Value) -> Self {
         let cidrs = meta::list(object, "/spec/cidrs").iter().filter_map(|c| c.as_str()?.parse().ok());
-        let ready = |c: &Value| c["type"] == "Ready" && c["status"] == "True";
-        let ready = meta::list(object, "/status/conditions").iter().any(ready);
+        let ready = meta::condition_is_true(object, "Ready");
         let going = meta::deletion_timestamp(object).is_some();
         Self { cidrs: cidrs.collect(), open: ready && !going, going }
     }

@@ -25,8 +25,8 @@ const END: &[u8] = b"}\n";
 /// An answer has room for the end of its line.
 const LINE_END: usize = 1;
 const VERSION: &[u8] = br#""resourceVersion":""#;
-const API_VERSION: &[u8] = br#"{"apiVersion":""#;
-const KIND: &[u8] = br#""kind":"#;
+const API_VERSION: &[u8] = br#""apiVersion":""#;
+const KIND: &[u8] = br#""kind":""#;
 /// What stands before the splice where metadata are written compactly.
 const METADATA: &[u8] = br#""metadata":{"#;
 
@@ -209,11 +209,11 @@ impl Entry {
     /// Adds the object to a buffer without its version and kind, which a list of built-in objects names
     /// for all of them.
     pub fn put_item(&self, out: &mut BytesMut) {
-        match self.between_names() {
-            Some((between, metadata)) => {
-                out.put_u8(b'{');
-                out.put_slice(&self.stored[between]);
-                out.put_slice(&self.stored[metadata]);
+        match self.names() {
+            Some((version, kind)) => {
+                out.put_slice(&self.stored[..version.start]);
+                out.put_slice(&self.stored[version.end..kind.start]);
+                out.put_slice(&self.stored[kind.end..self.splice.at()]);
                 self.splice.put_rest(out, &self.stored, self.revision);
             }
             None => out.put_slice(self.item().to_string().as_bytes()),
@@ -230,18 +230,25 @@ impl Entry {
         value
     }
 
-    /// What stands between version and kind, and between kind and splice, if the object begins with its
-    /// version and its metadata follow its kind: in the order of the alphabet nearly all do.
-    fn between_names(&self) -> Option<(Range<usize>, Range<usize>)> {
+    /// Where version and kind stand, each with the comma behind it, if the text shows that without being
+    /// parsed. Fields are in the order of the alphabet, so the version is the first or behind a few of
+    /// simple values, and so are the metadata behind the kind.
+    fn names(&self) -> Option<(Range<usize>, Range<usize>)> {
         let head = &self.stored[..self.splice.at()];
-        let version = head.strip_prefix(API_VERSION)?.iter().position(|byte| *byte == b'"')?;
-        let begin = API_VERSION.len() + version + "\",".len();
-        let metadata = head.len().checked_sub(METADATA.len())?;
-        let kind = head.strip_suffix(METADATA)?.strip_suffix(b"\",")?;
-        let kind = kind.iter().rposition(|byte| *byte == b'"')?;
-        let end = kind.checked_sub(KIND.len())?;
-        let found = head[begin - 1] == b',' && begin <= end && head[end..kind] == *KIND;
-        found.then_some((begin..end, metadata..head.len()))
+        let simple = |text: &[u8]| !text.iter().any(|byte| matches!(byte, b'{' | b'[' | b'}' | b']'));
+        let end_of = |begin: usize| {
+            let length = head[begin..].iter().position(|byte| *byte == b'"')?;
+            let end = begin + length + "\",".len();
+            (head.get(end - 1) == Some(&b',')).then_some(end)
+        };
+        let version = head.windows(API_VERSION.len()).position(|text| text == API_VERSION)?;
+        let version = version..end_of(version + API_VERSION.len())?;
+        let kind = head.windows(KIND.len()).rposition(|text| text == KIND)?;
+        let kind = kind..end_of(kind + KIND.len())?;
+        let found = version.end <= kind.start
+            && simple(head[..version.start].strip_prefix(b"{")?)
+            && simple(head[kind.end..].strip_suffix(METADATA)?);
+        found.then_some((version, kind))
     }
 
     /// The object with another resource version, as a deletion carries it.

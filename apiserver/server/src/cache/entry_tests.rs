@@ -37,18 +37,35 @@ fn metadata_alone_are_those_of_the_object() {
 
 #[test]
 fn items_of_lists_have_no_version_and_no_kind_of_their_own() {
-    for stored in [
-        r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a"},"spec":{"kind":"b"}}"#,
-        r#"{"apiVersion":"v1","kind":"Pod","metadata":{}}"#,
-        r#"{"apiVersion":"v1","data":{"kind":"x"},"kind":"ConfigMap","metadata":{"name":"a"}}"#,
-        // Others before the version, or between the kind and the metadata.
-        r#"{"action":"x","apiVersion":"v1","count":1,"kind":"Event","message":"m","metadata":{"name":"a"}}"#,
-        r#"{"apiVersion":"v1","kind":"Event","message":"\"kind\":\"X","metadata":{"name":"a"}}"#,
-        r#"{ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "a" } }"#,
-        r#"{"apiVersion":"v1","metadata":{"name":"a"},"kind":"Pod"}"#,
-        r#"{"kind":"Pod","metadata":{"name":"a"},"apiVersion":"v1"}"#,
+    // Which of them the text shows without being parsed.
+    for (shown, stored) in [
+        (true, r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a"},"spec":{"kind":"b"}}"#),
+        (true, r#"{"apiVersion":"v1","kind":"Pod","metadata":{}}"#),
+        (true, r#"{"apiVersion":"v1","data":{"kind":"x"},"kind":"ConfigMap","metadata":{"name":"a"}}"#),
+        (
+            true,
+            r#"{"addressType":"IPv4","apiVersion":"v1","endpoints":[],"kind":"S","metadata":{"name":"a"}}"#,
+        ),
+        (
+            true,
+            r#"{"action":"x","apiVersion":"v1","involvedObject":{"kind":"Pod","name":"p"},"kind":"Event","message":"m \"kind\":\"X\"","metadata":{"name":"a"}}"#,
+        ),
+        (false, r#"{"apiVersion":"v1","kind":"Event","message":"{}","metadata":{"name":"a"}}"#),
+        // Labels may be called like anything.
+        (
+            false,
+            r#"{"aggregationRule":{"matchLabels":{"apiVersion":"x","z":"y"}},"apiVersion":"v1","kind":"R","metadata":{}}"#,
+        ),
+        (
+            false,
+            r#"{"apiVersion":"v1","involvedObject":{"kind":"Pod","name":"p"},"metadata":{},"kind":"Event"}"#,
+        ),
+        (false, r#"{ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "a" } }"#),
+        (false, r#"{"apiVersion":"v1","metadata":{"name":"a"},"kind":"Pod"}"#),
+        (false, r#"{"kind":"Pod","metadata":{"name":"a"},"apiVersion":"v1"}"#),
     ] {
         let entry = read(stored, &[]);
+        assert_eq!(entry.names().is_some(), shown, "{stored}");
         let mut out = BytesMut::new();
         entry.put_item(&mut out);
         let item: Value = serde_json::from_slice(&out).unwrap();

@@ -5,9 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use apiserver_api::definition::{
-    CLEANUP, Condition, GROUP, awaits_cleanup, condition_is_true, reconcile, set_condition,
-};
+use apiserver_api::definition::{CLEANUP, Condition, GROUP, awaits_cleanup, reconcile, set_condition};
 use apiserver_api::error::ApiError;
 use apiserver_api::meta;
 use apiserver_api::registry::Resource;
@@ -126,7 +124,7 @@ async fn clean_up(
     mut definition: Value,
 ) -> Result<bool, ApiError> {
     let now = time::rfc3339(server.ambient().now());
-    let outcome = if condition_is_true(&definition, "Established") {
+    let outcome = if meta::condition_is_true(&definition, "Established") {
         let (name, uid) = (meta::name(&definition), meta::uid(&definition).to_owned());
         // From here on this server refuses new objects, and those that it did not are in the store.
         server.fresh().await?;

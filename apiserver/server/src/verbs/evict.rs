@@ -80,17 +80,20 @@ async fn guarded(
     options: &DeleteOptions,
     pod: &Value,
 ) -> Result<(), ApiError> {
-    match budget_of(context, pod).await? {
-        Some(budget) if disruption::counts(pod, &budget) => {
-            take(context, pod, budget, options.dry_run).await?;
-            delete_targeted(context, resource, options.clone()).await
+    // Not where the API is switched off.
+    let budgets = context.server.registry().lookup("policy", "v1", "poddisruptionbudgets");
+    if let Some(kind) = budgets
+        && let Some(budget) = budget_of(context, kind, pod).await?
+    {
+        if !disruption::counts(pod, &budget) {
+            return delete_targeted(context, resource, as_seen(options, pod)).await.map_err(|error| {
+                // It may be ready by now, and then it counts.
+                if is_conflict(&error) { disruption::not_judged(meta::name(&budget)) } else { error }
+            });
         }
-        Some(budget) => delete_targeted(context, resource, as_seen(options, pod)).await.map_err(|error| {
-            // It may be ready by now, and then it counts.
-            if is_conflict(&error) { disruption::not_judged(meta::name(&budget)) } else { error }
-        }),
-        None => delete_targeted(context, resource, options.clone()).await,
+        take(context, kind, pod, budget, options.dry_run).await?;
     }
+    delete_targeted(context, resource, options.clone()).await
 }
 
 /// The options, for the pod in this very version.
@@ -103,9 +106,8 @@ fn is_conflict(error: &ApiError) -> bool {
 }
 
 /// The budget that guards the pod, as every write acknowledged before left it.
-async fn budget_of(context: &Context, pod: &Value) -> Result<Option<Value>, ApiError> {
+async fn budget_of(context: &Context, kind: &Resource, pod: &Value) -> Result<Option<Value>, ApiError> {
     let server = &context.server;
-    let Some(kind) = budgets(context) else { return Ok(None) };
     server.start_cache(kind).await?;
     let view = view::view(server, &server.cache(kind)?, &Asked::Fresh).await?;
     let prefix: Arc<str> = format!("{}/", context.info.namespace).into();
@@ -114,17 +116,18 @@ async fn budget_of(context: &Context, pod: &Value) -> Result<Option<Value>, ApiE
     disruption::budget_of(pod, there)
 }
 
-fn budgets(context: &Context) -> Option<&Resource> {
-    context.server.registry().lookup("policy", "v1", "poddisruptionbudgets").map(AsRef::as_ref)
-}
-
 /// Takes one of the budget's disruptions for the pod.
-async fn take(context: &Context, pod: &Value, mut budget: Value, dry_run: bool) -> Result<(), ApiError> {
+async fn take(
+    context: &Context,
+    kind: &Resource,
+    pod: &Value,
+    mut budget: Value,
+    dry_run: bool,
+) -> Result<(), ApiError> {
     let now = time::rfc3339(context.server.ambient().now());
     if dry_run {
         return disruption::take(&mut budget, meta::name(pod), &now);
     }
-    let Some(kind) = budgets(context) else { return Ok(()) };
     let mut own = Context::internal(Arc::clone(&context.server), &context.info.namespace);
     meta::name(&budget).clone_into(&mut own.info.name);
     "status".clone_into(&mut own.info.subresource);
