@@ -5,6 +5,7 @@ pub mod ambient;
 pub mod auth;
 pub mod builtin;
 pub mod cel;
+pub mod certificate;
 pub mod columns;
 pub mod conversion;
 pub mod defaulting;

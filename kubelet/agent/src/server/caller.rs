@@ -1,8 +1,8 @@
 //! Who calls the node's server, by the certificate shown. The authority signs for every user of
 //! the cluster, other nodes among them, so its signature alone opens nothing.
 
+use apiserver_api::certificate::CertificateUser;
 use rustls::pki_types::CertificateDer;
-use x509_parser::prelude::{FromDer, X509Certificate};
 
 /// The API server's user when it calls kubelets, by the custom of Kubernetes' installers.
 const API_SERVER: &str = "kube-apiserver-kubelet-client";
@@ -24,11 +24,10 @@ impl Caller {
     /// By the certificate that the handshake has verified.
     pub(super) fn of(certificate: Option<&CertificateDer<'_>>) -> Self {
         let Some(certificate) = certificate else { return Self::Nobody };
-        let Ok((_, certificate)) = X509Certificate::from_der(certificate) else { return Self::Stranger };
-        let subject = certificate.subject();
-        let named = subject.iter_common_name().any(|name| name.as_str() == Ok(API_SERVER));
-        let master = subject.iter_organization().any(|group| group.as_str() == Ok(MASTERS));
-        if named || master { Self::Permitted } else { Self::Stranger }
+        match CertificateUser::read(certificate) {
+            Ok(user) if user.name == API_SERVER || user.in_group(MASTERS) => Self::Permitted,
+            _ => Self::Stranger,
+        }
     }
 }
 
@@ -44,6 +43,17 @@ mod tests {
         params.distinguished_name.push(DnType::OrganizationName, group);
         let key = KeyPair::generate().unwrap();
         Caller::of(Some(params.self_signed(&key).unwrap().der()))
+    }
+
+    #[test]
+    fn a_certificate_with_several_names_is_nobodys() {
+        for (first, second) in [(API_SERVER, "system:node:a"), ("system:node:a", API_SERVER)] {
+            let mut params = CertificateParams::default();
+            params.distinguished_name.push(DnType::CommonName, first);
+            params.distinguished_name.push(DnType::CustomDnType(vec![2, 5, 4, 3]), second);
+            let certificate = params.self_signed(&KeyPair::generate().unwrap()).unwrap();
+            assert_eq!(Caller::of(Some(certificate.der())), Caller::Stranger, "{first}, {second}");
+        }
     }
 
     #[test]
