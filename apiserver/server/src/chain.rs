@@ -19,19 +19,20 @@ use tokio::sync::SemaphorePermit;
 use tokio::time::Instant;
 
 use crate::auth::user_info;
+use crate::authorize::{self, Authorized};
 use crate::body::{self, Body};
 use crate::context::Context;
 use crate::health;
 use crate::limits;
-use crate::metrics::{self, Authentication, Authorization, Guard, Member, Requests};
+use crate::metrics::{self, Authentication, Guard, Member, Requests};
 use crate::negotiate;
 use crate::query::Query;
-use crate::rbac::{self, Attributes};
+use crate::rbac;
 use crate::request::RequestInfo;
 use crate::respond::{self, Answer};
 use crate::server::Server;
 use crate::verbs::websocket;
-use crate::{paths, storage, verbs};
+use crate::{paths, storage, streams, verbs};
 
 /// The client certificate that an authority vouches for, in a request's extensions.
 #[derive(Clone)]
@@ -50,6 +51,7 @@ pub async fn handle(server: Arc<Server>, mut request: Request<Body>) -> Response
     let mut audit_id = audit_id(&server, request.headers());
     let query = Query::parse(request.uri().query().unwrap_or_default());
     let info = RequestInfo::parse(request.method(), request.uri().path(), &query);
+    let info = Arc::new(info.upgrading(streams::requested_upgrade(request.headers()).is_some()));
     let seen = Seen::of(&server, &info, &query, &request);
     let in_protobuf = negotiate::prefers_protobuf(request.headers());
     // Streams are read by programs.
@@ -258,7 +260,7 @@ fn known(server: &Server, info: &RequestInfo) -> bool {
 /// A panic of one request is an answer to it and no more.
 async fn recover_panic(
     server: Arc<Server>,
-    info: RequestInfo,
+    info: Arc<RequestInfo>,
     query: Query,
     request: Request<Body>,
 ) -> Response<Body> {
@@ -310,7 +312,7 @@ fn identify(server: &Server, request: &mut Request<Body>) -> Result<Identity, Ap
 /// Who asks.
 async fn authenticate(
     server: Arc<Server>,
-    info: RequestInfo,
+    info: Arc<RequestInfo>,
     query: Query,
     mut request: Request<Body>,
 ) -> Answer {
@@ -376,34 +378,11 @@ async fn impersonate(mut context: Context, request: Request<Body>) -> Answer {
 
 /// Whether it may be.
 async fn authorize(context: Context, request: Request<Body>) -> Answer {
-    if context.server.config().rbac {
-        let info = &context.info;
-        let attributes = Attributes {
-            identity: &context.identity,
-            verb: info.verb,
-            group: &info.group,
-            version: &info.version,
-            resource: &info.resource,
-            subresource: &info.subresource,
-            namespace: &info.namespace,
-            name: &info.name,
-            path: &info.path,
-            is_resource: info.is_resource,
-        };
-        let authorizer = context.server.authorizer();
-        let began = Instant::now();
-        let allowed = authorizer.allows(&attributes);
-        let result = if allowed { Authorization::Allowed } else { Authorization::NoOpinion };
-        context.server.metrics().authorized(result, began.elapsed());
-        if !allowed {
-            return Err(rbac::forbidden(&attributes, &authorizer.authorize(&attributes)));
-        }
-    }
-    route(context, request).await
+    route(authorize::authorize(context)?, request).await
 }
 
 /// To a verb on a kind, or to one of the other paths.
-async fn route(context: Context, request: Request<Body>) -> Answer {
+async fn route(context: Authorized, request: Request<Body>) -> Answer {
     let head = request.method() == http::Method::HEAD;
     let answer = if context.info.is_resource {
         verbs::dispatch(&context, request).boxed().await

@@ -15,7 +15,8 @@ use crate::server::Server;
 /// One request, after authentication.
 pub struct Context {
     pub server: Arc<Server>,
-    pub info: RequestInfo,
+    /// What was authorized; nothing changes it.
+    pub info: Arc<RequestInfo>,
     pub query: Query,
     pub headers: HeaderMap,
     pub identity: Identity,
@@ -29,7 +30,7 @@ impl Context {
     /// A context for a request.
     pub fn new(
         server: Arc<Server>,
-        info: RequestInfo,
+        info: Arc<RequestInfo>,
         query: Query,
         headers: HeaderMap,
         identity: Identity,
@@ -40,34 +41,29 @@ impl Context {
 
     /// A context for the server's own writes to a collection.
     pub fn internal(server: Arc<Server>, namespace: &str) -> Self {
-        let info = RequestInfo {
-            is_resource: true,
-            verb: "create",
-            namespace: namespace.to_owned(),
-            ..RequestInfo::default()
-        };
+        Self::internal_to(server, namespace, "", "")
+    }
+
+    /// A context for the server's own writes to one object, through a subresource or none.
+    pub fn internal_to(server: Arc<Server>, namespace: &str, name: &str, subresource: &str) -> Self {
+        let info = Arc::new(RequestInfo::internal(namespace, name, subresource));
         let identity = Identity::authenticated("system:apiserver", &["system:masters"]);
         let context = Self::new(server, info, Query::default(), HeaderMap::new(), identity);
         Self { internal: true, ..context }
     }
 
-    /// The same request about the object of that name.
-    pub fn named(&self, name: &str) -> Self {
+    /// The same request with other headers.
+    pub fn with_headers(&self, headers: HeaderMap) -> Self {
         Self {
             server: Arc::clone(&self.server),
-            info: RequestInfo { name: name.to_owned(), ..self.info.clone() },
+            info: Arc::clone(&self.info),
             query: self.query.clone(),
-            headers: self.headers.clone(),
+            headers,
             identity: self.identity.clone(),
             internal: self.internal,
             warnings: Arc::clone(&self.warnings),
             conversions: Arc::clone(&self.conversions),
         }
-    }
-
-    /// The same request with other headers.
-    pub fn with_headers(&self, headers: HeaderMap) -> Self {
-        Self { headers, ..self.named(&self.info.name) }
     }
 
     /// What a webhook converted for this request.

@@ -16,6 +16,7 @@ pub mod rbac;
 pub mod streams;
 
 mod admission;
+mod authorize;
 mod body;
 mod build;
 mod cache;

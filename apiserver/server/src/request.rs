@@ -1,10 +1,16 @@
 //! What a request is about, from its method and path alone.
 
+use apiserver_api::auth::Identity;
+use apiserver_api::registry::Resource;
+use apiserver_api::selector::FieldSelector;
 use http::Method;
 
 use crate::query::{Query, decode};
+use crate::rbac::Attributes;
 
-/// The attributes of a request, as authorization and routing see them.
+/// The attributes of a request. They are read once, before anything else happens: the authorizer is
+/// shown this very value, and the verbs take kind, place and name from it and from nowhere else. Only
+/// this module can make one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RequestInfo {
     /// Whether it is about an object or a collection of the API.
@@ -22,18 +28,27 @@ pub struct RequestInfo {
     pub subresource: String,
     /// Empty for collections.
     pub name: String,
-    /// What follows the subresource, such as the path behind `proxy`.
+    /// What follows the subresource as it was sent, with the slash before it: the path behind `proxy`.
     pub rest: String,
+    /// Whether the path leads through a namespace to the kind. The path of a Namespace, which lies in
+    /// itself as far as authorization is concerned, does not.
+    pub below_namespace: bool,
+    /// Whether the path is one of the older ones for watches, `/api/v1/watch/…`.
+    pub watch_path: bool,
+    /// Whether the client asks to switch to another protocol.
+    pub upgrades: bool,
+    _made_here: (),
 }
 
 impl RequestInfo {
     /// Reads method, path and the few parameters that decide the verb.
     pub fn parse(method: &Method, path: &str, query: &Query) -> Self {
-        let mut info = Self { path: path.to_owned(), verb: method_verb(method), ..Self::default() };
+        let other = || Self { path: path.to_owned(), verb: method_verb(method), ..Self::default() };
         if path.starts_with("//") {
-            return info;
+            return other();
         }
         let parts: Vec<String> = path.trim_matches('/').split('/').map(segment).collect();
+        let mut info = other();
         let mut rest: &[String] = match parts.as_slice() {
             [api, version, rest @ ..] if api == "api" && !rest.is_empty() => {
                 info.version.clone_from(version);
@@ -47,38 +62,33 @@ impl RequestInfo {
             _ => return info,
         };
         info.is_resource = true;
-        let legacy_watch = rest.first().is_some_and(|first| first == "watch") && rest.len() > 1;
-        if legacy_watch {
+        info.watch_path = rest.first().is_some_and(|first| first == "watch") && rest.len() > 1;
+        if info.watch_path {
             rest = &rest[1..];
         }
-        // Below a namespace lies a kind, or one of the namespace's own subresources.
-        if let [first, namespace, third, ..] = rest
-            && first == "namespaces"
-            && !matches!(third.as_str(), "status" | "finalize")
-        {
-            info.namespace.clone_from(namespace);
-            rest = &rest[2..];
-        } else if let [first, namespace, ..] = rest
+        if let [first, namespace, below @ ..] = rest
             && first == "namespaces"
         {
-            // A namespace lies in itself, as far as authorization is concerned.
             info.namespace.clone_from(namespace);
+            // Below a namespace lies a kind, or one of the namespace's own subresources.
+            info.below_namespace =
+                below.first().is_some_and(|third| !matches!(third.as_str(), "status" | "finalize"));
+            if info.below_namespace {
+                rest = below;
+            }
         }
         let mut rest = rest.iter();
         info.resource = rest.next().cloned().unwrap_or_default();
         info.name = rest.next().cloned().unwrap_or_default();
         info.subresource = rest.next().cloned().unwrap_or_default();
-        let rest = rest.as_slice();
-        info.rest = rest.join("/");
-        if info.subresource == "proxy" && path.ends_with('/') && !info.rest.is_empty() {
-            info.rest.push('/');
-        }
         // What has an empty part before the name of a subresource is the path of nothing.
         let own = parts.len() - rest.len();
         if parts[..own].iter().any(String::is_empty) {
-            return Self { path: info.path, verb: method_verb(method), ..Self::default() };
+            return other();
         }
-        info.verb = resource_verb(method, &info, query, legacy_watch);
+        let behind = path.trim_start_matches('/').splitn(own + 1, '/').nth(own);
+        info.rest = behind.map(|behind| format!("/{behind}")).unwrap_or_default();
+        info.verb = resource_verb(method, &info, query);
         if matches!(info.verb, "list" | "watch")
             && info.name.is_empty()
             && let Some(name) = named(query)
@@ -86,6 +96,63 @@ impl RequestInfo {
             info.name = name;
         }
         info
+    }
+
+    /// The same request, of which it is known whether the client asks to switch protocols.
+    pub fn upgrading(self, upgrades: bool) -> Self {
+        Self { upgrades, ..self }
+    }
+
+    /// A request of the server's own: writes in a namespace, to the object of that name if there is one.
+    pub fn internal(namespace: &str, name: &str, subresource: &str) -> Self {
+        Self {
+            is_resource: true,
+            verb: "create",
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            subresource: subresource.to_owned(),
+            ..Self::default()
+        }
+    }
+
+    /// What the authorizer is asked.
+    pub fn attributes<'a>(&'a self, identity: &'a Identity) -> Attributes<'a> {
+        Attributes {
+            identity,
+            verb: self.verb,
+            group: &self.group,
+            version: &self.version,
+            resource: &self.resource,
+            subresource: &self.subresource,
+            namespace: &self.namespace,
+            name: &self.name,
+            path: &self.path,
+            is_resource: self.is_resource,
+        }
+    }
+
+    /// Whether more than its own verb must be allowed: what runs commands in containers, or opens
+    /// connections into them, is a `create` whatever method asks for it.
+    pub fn also_creates(&self) -> bool {
+        if !self.is_resource || !self.group.is_empty() || self.verb == "create" {
+            return false;
+        }
+        match (self.resource.as_str(), self.subresource.as_str()) {
+            ("pods", "exec" | "attach" | "portforward") => true,
+            ("nodes", "proxy") => self.upgrades || is_command(&self.rest),
+            _ => false,
+        }
+    }
+
+    /// The namespace of the objects of a kind that the request is about; empty where they have none.
+    pub fn namespace_of(&self, resource: &Resource) -> &str {
+        if resource.namespaced { &self.namespace } else { "" }
+    }
+
+    /// Whether the request is about the object of this name in this namespace, or about a collection that
+    /// it belongs to.
+    pub fn covers(&self, resource: &Resource, namespace: &str, name: &str) -> bool {
+        (!resource.namespaced || self.namespace == namespace) && (self.name.is_empty() || self.name == name)
     }
 
     /// Whether it may take as long as it likes.
@@ -118,10 +185,11 @@ fn method_verb(method: &Method) -> &'static str {
     }
 }
 
-fn resource_verb(method: &Method, info: &RequestInfo, query: &Query, legacy_watch: bool) -> &'static str {
+fn resource_verb(method: &Method, info: &RequestInfo, query: &Query) -> &'static str {
     let collection = info.name.is_empty();
     match method.as_str() {
-        "GET" | "HEAD" if legacy_watch || (collection && query.flag("watch")) => "watch",
+        _ if info.watch_path => "watch",
+        "GET" | "HEAD" if collection && query.flag("watch") => "watch",
         "GET" | "HEAD" if collection => "list",
         "GET" | "HEAD" => "get",
         "POST" => "create",
@@ -133,16 +201,33 @@ fn resource_verb(method: &Method, info: &RequestInfo, query: &Query, legacy_watc
     }
 }
 
-/// A field selector for one name narrows what must be allowed to that name.
+/// A field selector for one name narrows what must be allowed to that name; [`crate::filter::Filter`] reads
+/// it with the same parser and selects no other.
 fn named(query: &Query) -> Option<String> {
-    let selector = query.get("fieldSelector")?;
-    selector.split(',').find_map(|term| {
-        let (key, value) = term.split_once("==").or_else(|| term.split_once('='))?;
-        let value = value.strip_prefix('=').unwrap_or(value);
-        // What can be no name narrows nothing: nothing is found.
-        let possible = !value.contains(['/', '%', '\\']) && !matches!(value, "." | "..");
-        (key.trim() == "metadata.name" && possible).then(|| value.to_owned())
-    })
+    let selector = FieldSelector::parse(query.get("fieldSelector")?).ok()?;
+    // What can be no name narrows nothing: nothing is found.
+    selector.requires_exact("metadata.name").filter(|name| is_segment(name)).map(str::to_owned)
+}
+
+/// Whether a text can be a part of a path, and of a key in the store.
+pub fn is_segment(text: &str) -> bool {
+    !text.contains(['/', '%']) && !matches!(text, "." | "..")
+}
+
+/// Whether a path of a kubelet runs something or opens a stream, however it is spelled.
+fn is_command(path: &str) -> bool {
+    let path = path.split('?').next().unwrap_or_default();
+    let decoded = decode(path, false);
+    let mut parts: Vec<&str> = Vec::new();
+    for part in decoded.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => drop(parts.pop()),
+            part => parts.push(part),
+        }
+    }
+    const COMMANDS: [&str; 5] = ["run", "exec", "attach", "portforward", "cri"];
+    parts.first().is_some_and(|first| COMMANDS.iter().any(|command| first.eq_ignore_ascii_case(command)))
 }
 
 #[cfg(test)]
@@ -175,7 +260,7 @@ mod tests {
                 "true create apps/v1 ns=a deployments/ name= rest=",
             ),
             ("DELETE", "/api/v1/namespaces/a/pods", "true deletecollection /v1 ns=a pods/ name= rest="),
-            ("GET", "/api/v1/nodes/n/proxy/a/b/", "true get /v1 ns= nodes/proxy name=n rest=a/b/"),
+            ("GET", "/api/v1/nodes/n/proxy/a/b/", "true get /v1 ns= nodes/proxy name=n rest=/a/b/"),
             ("GET", "/api/v1/pods?fieldSelector=metadata.name%3Dx", "true list /v1 ns= pods/ name=x rest="),
             ("GET", "/api/v1/watch/namespaces/a/pods/b", "true watch /v1 ns=a pods/ name=b rest="),
             ("GET", "/api/v1/pods?fieldSelector=metadata.name%3D..", "true list /v1 ns= pods/ name= rest="),
@@ -186,9 +271,9 @@ mod tests {
             ),
             ("GET", "/apis/apps/v1", "false get / ns= / name= rest="),
             ("GET", "/apis/apps/v1/", "false get / ns= / name= rest="),
-            ("GET", "/api/v1/pods/", "true list /v1 ns= pods/ name= rest="),
-            ("GET", "/api/v1/pods//", "true list /v1 ns= pods/ name= rest="),
-            ("GET", "/api/v1/nodes/n/proxy/a//b", "true get /v1 ns= nodes/proxy name=n rest=a//b"),
+            ("GET", "/api/v1/pods/", "true list /v1 ns= pods/ name= rest=/"),
+            ("GET", "/api/v1/pods//", "true list /v1 ns= pods/ name= rest=//"),
+            ("GET", "/api/v1/nodes/n/proxy/a//b", "true get /v1 ns= nodes/proxy name=n rest=/a//b"),
             ("GET", "//api/v1/pods", "false get / ns= / name= rest="),
             ("GET", "/api//v1/pods", "false get / ns= / name= rest="),
             ("GET", "/api/v1//pods", "false get / ns= / name= rest="),
@@ -196,10 +281,65 @@ mod tests {
             ("DELETE", "/api/v1/namespaces//pods", "false delete / ns= / name= rest="),
             ("GET", "/api/v1/namespaces/a//pods", "false get / ns= / name= rest="),
             ("POST", "/api/v1/namespaces/a/pods//eviction", "false post / ns= / name= rest="),
+            ("GET", "/api/v1/nodes/n/proxy", "true get /v1 ns= nodes/proxy name=n rest="),
+            (
+                "GET",
+                "/api/v1/nodes/n:1/proxy/a%2Fb//c/",
+                "true get /v1 ns= nodes/proxy name=n:1 rest=/a%2Fb//c/",
+            ),
+            ("GET", "/api/v1/nodes/proxy/proxy/proxy", "true get /v1 ns= nodes/proxy name=proxy rest=/proxy"),
+            ("GET", "/api/v1/namespaces/a/namespaces/b", "true get /v1 ns=a namespaces/ name=b rest="),
+            ("POST", "/api/v1/watch/pods", "true watch /v1 ns= pods/ name= rest="),
+            ("DELETE", "/api/v1/watch/namespaces/a/pods/b", "true watch /v1 ns=a pods/ name=b rest="),
+            (
+                "GET",
+                "/api/v1/pods?fieldSelector=metadata.name%3Dx%2Cmetadata.name%3Dy",
+                "true list /v1 ns= pods/ name=x rest=",
+            ),
+            ("GET", "/api/v1/pods?fieldSelector=metadata.name!%3Dx", "true list /v1 ns= pods/ name= rest="),
             ("POST", "/healthz", "false post / ns= / name= rest="),
         ];
         for (method, uri, expected) in table {
             assert_eq!(parse(method, uri), expected, "{method} {uri}");
         }
+    }
+    #[test]
+    fn commands_are_known_however_they_are_spelled() {
+        let commands = [
+            "/exec/ns/p/c?command=sh",
+            "/run/ns/p/c",
+            "/attach/x",
+            "/portForward/ns/p",
+            "/cri/exec/token",
+            "//exec/x",
+            "/./exec",
+            "/stats/../exec/x",
+            "/%65xec/x",
+            "/EXEC/x",
+            "/stats%2F..%2Fexec",
+            "/exec",
+        ];
+        for path in commands {
+            assert!(is_command(path), "{path}");
+        }
+        for path in ["", "/", "/pods", "/stats/summary", "/executor", "/logs/exec", "/metrics?x=/exec"] {
+            assert!(!is_command(path), "{path}");
+        }
+    }
+
+    #[test]
+    fn what_runs_commands_is_a_create_too() {
+        let info = |method: Method, path: &str| RequestInfo::parse(&method, path, &Query::default());
+        for subresource in ["exec", "attach", "portforward"] {
+            let path = format!("/api/v1/namespaces/a/pods/p/{subresource}");
+            assert!(info(Method::GET, &path).also_creates());
+            assert!(!info(Method::POST, &path).also_creates(), "it is one already");
+        }
+        assert!(!info(Method::GET, "/api/v1/namespaces/a/pods/p/log").also_creates());
+        let stats = info(Method::GET, "/api/v1/nodes/n/proxy/stats/summary");
+        assert!(!stats.also_creates());
+        assert!(stats.upgrading(true).also_creates());
+        assert!(info(Method::PUT, "/api/v1/nodes/n/proxy/run/ns/p/c").also_creates());
+        assert!(!info(Method::GET, "/apis/example.com/v1/nodes/n/proxy/exec").also_creates());
     }
 }

@@ -77,7 +77,8 @@ async fn carry_out(server: &Arc<Server>, resource: &Arc<Resource>, step: Step) -
                 new["metadata"]["labels"] = service["metadata"]["labels"].clone();
                 Ok(new)
             };
-            let context = context.named(apiserver_api::meta::name(&service));
+            let name = apiserver_api::meta::name(&service);
+            let context = Context::internal_to(Arc::clone(server), "", name, "");
             update::change(&context, resource, Part::Main, &make).await.map(drop)
         }
         Step::Delete(name) => {

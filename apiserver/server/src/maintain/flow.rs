@@ -81,7 +81,7 @@ async fn mark(server: &Arc<Server>) -> Result<(), ApiError> {
         }
         let now = time::rfc3339(server.ambient().now());
         let make = |current: &Value| Ok(marked(current, &levels, &now).unwrap_or_else(|| current.clone()));
-        let context = Context::internal(Arc::clone(server), "").named(entry.name());
+        let context = Context::internal_to(Arc::clone(server), "", entry.name(), "status");
         match update::change(&context, &resource, Part::Status, &make).await {
             Ok(_) => {}
             // It is gone, or somebody else was faster and there will be another look.
@@ -145,7 +145,7 @@ async fn ensure_one(server: &Arc<Server>, wanted: &Value) -> Result<(), ApiError
                     _ => current.clone(),
                 })
             };
-            let context = Context::internal(Arc::clone(server), "").named(name);
+            let context = Context::internal_to(Arc::clone(server), "", name, "");
             update::change(&context, &resource, Part::Main, &make).await.map(drop)
         }
     }

@@ -24,7 +24,7 @@ pub const MEDIA: &str = "application/apply-patch+yaml";
 /// Applies the configuration of the body; makes the object if there is none.
 pub async fn apply(context: &Context, resource: &Resource, part: Part, bytes: Bytes) -> Answer {
     let config = read(context, &bytes)?;
-    let (namespace, name) = (namespace(context, resource), context.info.name.as_str());
+    let (namespace, name) = (context.info.namespace_of(resource), context.info.name.as_str());
     loop {
         let present = storage::fetch(&context.server, resource, namespace, name).await?.is_some();
         // A kind whose definition goes has no such verb, and says why nothing is created.
@@ -116,14 +116,8 @@ pub(super) fn may_create(context: &Context) -> Result<(), ApiError> {
     if !context.server.config().rbac {
         return Ok(());
     }
-    let info = &context.info;
-    let attributes = Attributes {
-        version: &info.version,
-        namespace: &info.namespace,
-        name: &info.name,
-        path: &info.path,
-        ..Attributes::resource(&context.identity, "create", &info.group, &info.resource)
-    };
+    let attributes =
+        Attributes { verb: "create", subresource: "", ..context.info.attributes(&context.identity) };
     let decision = context.server.authorizer().authorize(&attributes);
     if decision.allowed { Ok(()) } else { Err(rbac::forbidden(&attributes, &decision)) }
 }
@@ -134,10 +128,6 @@ fn check(context: &Context, resource: &Resource, new: &mut Value) -> Result<(), 
     decode::drop_repeated_owners(context, new, true);
     update::name_matches(meta::name(new), &context.info.name)?;
     decode::applied(context, resource, new)
-}
-
-fn namespace<'a>(context: &'a Context, resource: &Resource) -> &'a str {
-    if resource.namespaced { &context.info.namespace } else { "" }
 }
 
 /// Reads a configuration. Keys that occur twice are refused, warned of or ignored; the last counts.

@@ -78,6 +78,23 @@ pub fn object(context: &Context, resource: &Resource, bytes: Bytes) -> Result<Va
     Ok(object)
 }
 
+/// Decodes the body of a subresource that is an object of another kind; 400 if it says that it is in
+/// another namespace than the request.
+pub fn below(context: &Context, expected: &Expected<'_>, bytes: Bytes) -> Result<Value, ApiError> {
+    let object = typed(context, expected, bytes)?;
+    let (asked, found) = (context.info.namespace.as_str(), meta::namespace(&object));
+    if !found.is_empty() && found != asked {
+        return Err(another_namespace());
+    }
+    Ok(object)
+}
+
+fn another_namespace() -> ApiError {
+    ApiError::bad_request(
+        "the namespace of the provided object does not match the namespace sent on the request",
+    )
+}
+
 /// Decodes a body of any kind. Unknown fields are dropped, missing type fields filled in.
 pub fn typed(context: &Context, expected: &Expected<'_>, bytes: Bytes) -> Result<Value, ApiError> {
     let text = bytes.clone();
@@ -271,15 +288,13 @@ fn without_kind(object: &Value, wanted: &str) -> ApiError {
 
 /// Puts an object into the namespace of the request; 400 if it says that it is in another.
 pub fn namespace(context: &Context, resource: &Resource, object: &mut Value) -> Result<(), ApiError> {
-    let asked = if resource.namespaced { context.info.namespace.as_str() } else { "" };
+    let asked = context.info.namespace_of(resource);
     let found = meta::namespace(object);
     if found == asked {
         return Ok(());
     }
     if !found.is_empty() && !asked.is_empty() {
-        return Err(ApiError::bad_request(
-            "the namespace of the provided object does not match the namespace sent on the request",
-        ));
+        return Err(another_namespace());
     }
     match asked {
         // An object of the whole cluster that says it is in a namespace.

@@ -12,6 +12,7 @@ use futures::future::BoxFuture;
 use jiff::SignedDuration;
 use serde_json::{Value, json};
 
+use super::check_place;
 use super::list::Page;
 use crate::admission::{self, Admission, Operation};
 use crate::body;
@@ -201,7 +202,7 @@ pub async fn delete(context: &Context, resource: &Resource, bytes: Bytes) -> Ans
     negotiate::wanted(&context.headers, resource)?;
     let options = DeleteOptions::read(context, bytes)?;
     warn_of_default(context, resource, &options);
-    let namespace = if resource.namespaced { context.info.namespace.as_str() } else { "" };
+    let namespace = context.info.namespace_of(resource);
     match one(context, resource, namespace, &context.info.name, &options).await? {
         Deleted::Gone(object) if !resource.behaviour.graceful_delete => {
             Ok(respond::success(200, resource, meta::name(&object), meta::uid(&object)))
@@ -234,6 +235,7 @@ pub async fn one(
     name: &str,
     options: &DeleteOptions,
 ) -> Result<Deleted, ApiError> {
+    check_place(context, resource, namespace, name)?;
     let mut current = storage::require(&context.server, resource, namespace, name).await?;
     loop {
         preconditions(resource, &current.object, options)?;
@@ -452,6 +454,7 @@ pub async fn finish(
     expected: Revision,
 ) -> Result<Outcome, ApiError> {
     let (namespace, name) = (meta::namespace(object), meta::name(object));
+    check_place(context, resource, namespace, name)?;
     match storage::remove(&context.server, resource, namespace, name, expected).await? {
         Ok(revision) => {
             services::released(&context.server, resource, object).await;

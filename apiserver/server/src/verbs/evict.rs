@@ -31,7 +31,7 @@ pub async fn evict(context: &Context, resource: &Resource, bytes: Bytes) -> Answ
         older: Some("policy/v1beta1"),
         ..Expected::builtin("policy/v1", "Eviction", "io.k8s.api.policy.v1.Eviction")
     };
-    let eviction = decode::typed(context, &expected, bytes)?;
+    let eviction = decode::below(context, &expected, bytes)?;
     let found = meta::name(&eviction);
     if !found.is_empty() && found != context.info.name {
         return Err(ApiError::bad_request(format!(
@@ -128,9 +128,8 @@ async fn take(
     if dry_run {
         return disruption::take(&mut budget, meta::name(pod), &now);
     }
-    let mut own = Context::internal(Arc::clone(&context.server), &context.info.namespace);
-    meta::name(&budget).clone_into(&mut own.info.name);
-    "status".clone_into(&mut own.info.subresource);
+    let (server, namespace) = (Arc::clone(&context.server), &context.info.namespace);
+    let own = Context::internal_to(server, namespace, meta::name(&budget), "status");
     let make = |budget: &Value| {
         let mut new = budget.clone();
         disruption::take(&mut new, meta::name(pod), &now)?;

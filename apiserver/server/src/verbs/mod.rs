@@ -29,11 +29,13 @@ use apiserver_api::registry::{Resource, Verb};
 use bytes::Bytes;
 use http::{Method, Request};
 
+use crate::authorize::Authorized;
 use crate::body::{self, Body};
 use crate::context::Context;
 use crate::custom;
 use crate::custom::conversion::Detour;
 use crate::deprecation;
+use crate::request::is_segment;
 use crate::respond::{self, Answer};
 use update::Part;
 
@@ -42,7 +44,7 @@ pub use patch::Patch;
 pub use view::Continue;
 
 /// Answers a request for a kind of the registry.
-pub async fn dispatch(context: &Context, request: Request<Body>) -> Answer {
+pub async fn dispatch(context: &Authorized, request: Request<Body>) -> Answer {
     match Detour::of(context).await? {
         None => served(context, request).await,
         Some(detour) => {
@@ -52,11 +54,11 @@ pub async fn dispatch(context: &Context, request: Request<Body>) -> Answer {
     }
 }
 
-async fn served(context: &Context, request: Request<Body>) -> Answer {
+async fn served(context: &Authorized, request: Request<Body>) -> Answer {
     let info = &context.info;
     let found = context.server.fresh_kind(&info.group, &info.version, &info.resource).await;
     let Some(resource) = found else { return unknown(context) };
-    placed(context, &resource)?;
+    placed(context, &resource, request.method())?;
     // Kubernetes' routes of built-in kinds have no such method but where they pass it on.
     if request.method() == Method::HEAD && resource.custom.is_none() && info.subresource != "proxy" {
         return Err(not_allowed());
@@ -124,17 +126,29 @@ async fn read(
 }
 
 /// A path must name a namespace where, and only where, the kind has one.
-fn placed(context: &Context, resource: &Arc<Resource>) -> Result<(), ApiError> {
+fn placed(context: &Context, resource: &Arc<Resource>, method: &Method) -> Result<(), ApiError> {
     let info = &context.info;
+    // A Namespace lies in itself; no other object of the cluster lies in a namespace, and no namespace in
+    // another one.
+    let itself = resource.group.is_empty() && resource.plural == "namespaces";
+    let elsewhere = if resource.namespaced {
+        !info.below_namespace && !info.namespace.is_empty()
+    } else {
+        info.below_namespace || (!itself && !info.namespace.is_empty())
+    };
+    let behind =
+        !matches!(info.subresource.as_str(), "" | "proxy") && !info.rest.trim_matches('/').is_empty();
+    if elsewhere || behind || (info.watch_path && !info.subresource.is_empty()) {
+        return Err(no_such_resource());
+    }
     for part in [&info.namespace, &info.name] {
         // They become parts of keys in the store.
-        if part.contains(['/', '%']) || matches!(part.as_str(), "." | "..") {
+        if !is_segment(part) {
             return Err(ApiError::bad_request(format!("\"{part}\" is not a valid path segment name")));
         }
     }
-    let own = resource.group.is_empty() && resource.plural == "namespaces";
-    if !resource.namespaced && !info.namespace.is_empty() && !own {
-        return Err(no_such_resource());
+    if info.watch_path && !matches!(*method, Method::GET | Method::HEAD) {
+        return Err(not_allowed());
     }
     let across = matches!(info.verb, "list" | "watch");
     if resource.namespaced && info.namespace.is_empty() && !across {
@@ -147,6 +161,22 @@ fn placed(context: &Context, resource: &Arc<Resource>) -> Result<(), ApiError> {
         });
     }
     Ok(())
+}
+
+/// 500 for a write to another object than the one that was authorized. The verbs check what bodies say
+/// before, in Kubernetes' words; whatever they miss ends here.
+pub fn check_place(
+    context: &Context,
+    resource: &Resource,
+    namespace: &str,
+    name: &str,
+) -> Result<(), ApiError> {
+    if context.info.covers(resource, namespace, name) {
+        return Ok(());
+    }
+    let kind = &resource.plural;
+    tracing::error!(kind, namespace, name, path = %context.info.path, "a write to another object than the authorized one");
+    Err(ApiError::internal(format!("{kind} \"{name}\" is not what the request was authorized for")))
 }
 
 fn verb(text: &str) -> Option<Verb> {

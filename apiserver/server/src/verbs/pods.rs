@@ -11,6 +11,7 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::decode::{self, Expected, FieldValidation};
+use super::managed::Tracking;
 use super::patch::Patch;
 use super::update::{self, Part};
 use super::{apply, get, managed, not_allowed};
@@ -21,16 +22,16 @@ use crate::respond::{self, Answer};
 /// Puts a pod on a node, once.
 pub async fn bind(context: &Context, resource: &Resource, bytes: Bytes) -> Answer {
     let expected = Expected::builtin("v1", "Binding", "io.k8s.api.core.v1.Binding");
-    let binding = decode::typed(context, &expected, bytes)?;
+    let binding = decode::below(context, &expected, bytes)?;
     let found = meta::name(&binding);
     if !found.is_empty() && found != context.info.name {
         return Err(ApiError::bad_request("name in URL does not match name in Binding object"));
     }
-    bind_to(context, resource, &binding).await
+    bind_to(context, resource, &context.info.name, &binding).await
 }
 
-/// Carries out a `Binding` for the pod that the request names.
-pub async fn bind_to(context: &Context, resource: &Resource, binding: &Value) -> Answer {
+/// Carries out a `Binding` for the pod of this name in the namespace of the request.
+pub async fn bind_to(context: &Context, resource: &Resource, pod: &str, binding: &Value) -> Answer {
     let target = meta::text(binding, "/target/name");
     let kind = meta::text(binding, "/target/kind");
     let mut errors = Vec::new();
@@ -41,11 +42,11 @@ pub async fn bind_to(context: &Context, resource: &Resource, binding: &Value) ->
         errors.push(FieldError::required("target.name", ""));
     }
     if !errors.is_empty() {
-        return Err(ApiError::invalid("", "Binding", &context.info.name, &errors));
+        return Err(ApiError::invalid("", "Binding", pod, &errors));
     }
     let now = time::rfc3339(context.server.ambient().now());
     let make = |pod: &Value| bound(pod, binding, target, &now);
-    update::change(context, resource, Part::Whole, &make).await?;
+    update::change_object(context, resource, pod, (Part::Whole, Tracking::of(context)), &make).await?;
     Ok(respond::json(
         201,
         &json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}),

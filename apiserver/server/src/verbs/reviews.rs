@@ -25,9 +25,7 @@ pub async fn create(context: &Context, resource: &Resource, bytes: Bytes) -> Ans
         }
         "Binding" => {
             let pods = server.registry().lookup("", "v1", "pods").ok_or_else(no_such_resource)?;
-            let name = apiserver_api::meta::name(&object).to_owned();
-            let named = context.named(&name);
-            return pods::bind_to(&named, pods, &object).await;
+            return pods::bind_to(context, pods, apiserver_api::meta::name(&object), &object).await;
         }
         kind => {
             let namespace = context.info.namespace.as_str();

@@ -32,7 +32,7 @@ pub async fn dispatch(context: &Context, resource: &Resource, bytes: Bytes) -> A
         "get" => storage::require(&context.server, resource, &info.namespace, &info.name).await?.object,
         "update" => {
             managed::check_options(context, "UpdateOptions")?;
-            let wanted = decode::typed(context, &EXPECTED, bytes)?;
+            let wanted = decode::below(context, &EXPECTED, bytes)?;
             let found = meta::name(&wanted);
             if !found.is_empty() && found != info.name {
                 return Err(ApiError::bad_request(format!(

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use serde_json::Value;
 
 use super::managed::{self, Tracking};
-use super::{apply, create, decode, delete, options};
+use super::{apply, check_place, create, decode, delete, options};
 use crate::admission::{self, Admission, Operation};
 use crate::allocate::Reservation;
 use crate::context::Context;
@@ -102,8 +102,19 @@ pub async fn change_with(
     tracking: Tracking,
     make: &(dyn Fn(&Value) -> Result<Value, ApiError> + Sync),
 ) -> Result<Bytes, ApiError> {
-    let (namespace, name) = (context.info.namespace.as_str(), context.info.name.as_str());
-    let namespace = if resource.namespaced { namespace } else { "" };
+    change_object(context, resource, &context.info.name, (part, tracking), make).await
+}
+
+/// [`change_with`] for an object whose name stands in the body, as in `bindings`.
+pub async fn change_object(
+    context: &Context,
+    resource: &Resource,
+    name: &str,
+    (part, tracking): (Part, Tracking),
+    make: &(dyn Fn(&Value) -> Result<Value, ApiError> + Sync),
+) -> Result<Bytes, ApiError> {
+    let namespace = context.info.namespace_of(resource);
+    check_place(context, resource, namespace, name)?;
     let require = || storage::require(&context.server, resource, namespace, name);
     let (mut current, mut guessed) = match guess(context, resource, namespace, name) {
         Some(cached) => (cached, true),
@@ -350,6 +361,7 @@ pub async fn store(
     object: Value,
     expected: Revision,
 ) -> Result<Outcome, ApiError> {
+    check_place(context, resource, meta::namespace(&object), meta::name(&object))?;
     let applies = context.info.verb == "patch" && negotiate::patch_type(&context.headers) == apply::MEDIA;
     if applies {
         storage::put(&context.server, resource, object, expected).await

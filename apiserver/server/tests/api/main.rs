@@ -50,6 +50,7 @@ mod selectors;
 mod several;
 mod stale;
 mod subresources;
+mod sweep;
 mod validation;
 mod watch_options;
 mod watches;

@@ -1,0 +1,51 @@
+//! Authorization: from a request that somebody makes to one that is carried out.
+
+use std::ops::Deref;
+
+use apiserver_api::error::ApiError;
+use http::HeaderMap;
+use tokio::time::Instant;
+
+use crate::context::Context;
+use crate::metrics::Authorization;
+use crate::rbac::{self, Attributes};
+
+/// A request that may be carried out as its [`RequestInfo`](crate::request::RequestInfo) says. Only
+/// [`authorize`] makes one, and the verbs take no other.
+pub struct Authorized(Context);
+
+impl Deref for Authorized {
+    type Target = Context;
+
+    fn deref(&self) -> &Context {
+        &self.0
+    }
+}
+
+impl Authorized {
+    /// The same request with other headers.
+    pub fn with_headers(&self, headers: HeaderMap) -> Self {
+        Self(self.0.with_headers(headers))
+    }
+}
+
+/// Asks the authorizer; 403 where it does not allow the request.
+pub fn authorize(context: Context) -> Result<Authorized, ApiError> {
+    if context.server.config().rbac {
+        let asked = context.info.attributes(&context.identity);
+        allowed(&context, &asked)?;
+        if context.info.also_creates() {
+            allowed(&context, &Attributes { verb: "create", ..asked })?;
+        }
+    }
+    Ok(Authorized(context))
+}
+
+fn allowed(context: &Context, attributes: &Attributes<'_>) -> Result<(), ApiError> {
+    let authorizer = context.server.authorizer();
+    let began = Instant::now();
+    let allowed = authorizer.allows(attributes);
+    let result = if allowed { Authorization::Allowed } else { Authorization::NoOpinion };
+    context.server.metrics().authorized(result, began.elapsed());
+    if allowed { Ok(()) } else { Err(rbac::forbidden(attributes, &authorizer.authorize(attributes))) }
+}
