@@ -40,6 +40,9 @@ pub async fn serve(
     server: Arc<Server>,
     shutdown: CancellationToken,
 ) {
+    if let Ok(address) = listener.local_addr() {
+        server.listens_on(address);
+    }
     let (delay, refuse_politely) =
         (server.config().shutdown_delay, server.config().shutdown_send_retry_after);
     let door = Door {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context as TaskContext, Poll};
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ use crate::metrics::Metrics;
 use crate::patience::Patience;
 use crate::rbac::Authorizer;
 use crate::storage;
-use crate::streams::Kubelets;
+use crate::streams::{Kubelets, OwnAddresses};
 use crate::verbs::no_such_resource;
 
 /// How a server is set up. What is not reachable from the configuration is in [`limits`].
@@ -155,6 +155,8 @@ pub struct Server {
     reads: Semaphore,
     writes: Semaphore,
     connections: Arc<Semaphore>,
+    /// Where this server listens.
+    listeners: Mutex<Vec<SocketAddr>>,
     ready: watch::Sender<bool>,
     /// The end was announced: not ready any more.
     draining: CancellationToken,
@@ -200,6 +202,7 @@ impl Server {
             reads: Semaphore::new(config.reads_in_flight),
             writes: Semaphore::new(config.writes_in_flight),
             connections: Arc::new(Semaphore::new(limits::CONNECTIONS)),
+            listeners: Mutex::default(),
             config,
             store,
             registry,
@@ -407,6 +410,20 @@ impl Server {
         self.allocator.get().ok_or_else(|| {
             storage::retry_after(ApiError::new(503, "ServiceUnavailable", "the server is starting"), 1)
         })
+    }
+
+    /// Takes note of an address that this server listens on: no request is sent on to it.
+    pub(crate) fn listens_on(&self, address: SocketAddr) {
+        self.listeners.lock().unwrap_or_else(PoisonError::into_inner).push(address);
+    }
+
+    /// Where this server is reached itself.
+    pub(crate) fn own_addresses(&self) -> OwnAddresses {
+        let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        listeners.extend(self.config.advertise);
+        let services =
+            self.config.service_cidrs.iter().map(|range| range.iter().nth(1).unwrap_or(range.ip()));
+        OwnAddresses { listeners, services: services.collect() }
     }
 
     /// How kubelets are reached, 501 if they are not.

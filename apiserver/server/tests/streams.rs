@@ -4,13 +4,14 @@
 
 use std::convert::Infallible;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use apiserver_api::ambient::Ambient;
 use apiserver_api::builtin;
 use apiserver_client::connect;
 use apiserver_server::auth::pki::{Pki, Subject};
-use apiserver_server::streams::{Dial, Kubelets, NodeStream};
+use apiserver_server::streams::{Dial, Kubelets, NodeStream, Peer, Transport};
 use apiserver_server::{Server, ServerConfig, serve};
 use apiserver_store::disk::SimDisk;
 use apiserver_store::embedded::{Embedded, Options};
@@ -40,8 +41,9 @@ struct FakeKubelet;
 
 #[async_trait]
 impl Dial for FakeKubelet {
-    async fn dial(&self, address: &str, port: u16) -> io::Result<Box<dyn NodeStream>> {
-        assert_eq!((address, port), ("192.0.2.9", 10250));
+    async fn dial(&self, peer: &Peer, address: SocketAddr) -> io::Result<Box<dyn NodeStream>> {
+        assert_eq!((peer.node.as_str(), peer.transport), ("n", Transport::Kubelet));
+        assert_eq!(address, SocketAddr::from(([192, 0, 2, 9], 10250)));
         let (near, far) = duplex(64 * 1024);
         let serving = hyper::server::conn::http1::Builder::new()
             .serve_connection(TokioIo::new(far), hyper::service::service_fn(answer))

@@ -74,7 +74,8 @@ impl Running {
 
     /// A connection as the administrator, with this protocol.
     async fn connect(&self, protocol: &[u8]) -> TlsStream<TcpStream> {
-        let mut config = (*self.pki.kubelet_client_tls().unwrap()).clone();
+        let admin = self.pki.issue(&Subject::admin()).unwrap();
+        let mut config = (*self.pki.client_tls(&admin).unwrap()).clone();
         config.alpn_protocols = vec![protocol.to_vec()];
         let stream = TcpStream::connect(self.address).await.unwrap();
         let name = "127.0.0.1".to_owned().try_into().unwrap();
@@ -100,7 +101,8 @@ impl Running {
 
     /// A connection of somebody without a certificate.
     async fn connect_as_nobody(&self) -> TlsStream<TcpStream> {
-        let mut config = (*self.pki.kubelet_client_tls().unwrap()).clone();
+        let admin = self.pki.issue(&Subject::admin()).unwrap();
+        let mut config = (*self.pki.client_tls(&admin).unwrap()).clone();
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         config.client_auth_cert_resolver = Arc::new(NoCertificate);
         let stream = TcpStream::connect(self.address).await.unwrap();

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use apiserver_api::ambient::Ambient;
 use apiserver_api::auth::Identity;
+use apiserver_api::certificate::CertificateUser;
 use apiserver_api::error::ApiError;
 use http::HeaderValue;
 use rustls::pki_types::CertificateDer;
@@ -13,6 +14,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
+use super::pki::KUBELET_CLIENT;
 use super::tokens::{BoundObjects, Claims, Issuer, TokenError};
 
 /// Tokens whose signature is remembered, and as many certificates. With about 1 KiB each this is
@@ -50,7 +52,7 @@ impl<K: Ord, V: Clone> Memory<K, V> {
 }
 
 /// What a certificate says; times are seconds since 1970.
-struct CertificateUser {
+struct SeenCertificate {
     identity: Identity,
     not_before: i64,
     not_after: i64,
@@ -71,7 +73,7 @@ pub struct Authenticator {
     /// each use; only the signature is not computed again.
     tokens: Memory<[u8; 32], Arc<TokenUser>>,
     /// Certificates by their bytes, whose serial number comes early in a comparison.
-    certificates: Memory<Vec<u8>, Arc<CertificateUser>>,
+    certificates: Memory<Vec<u8>, Arc<SeenCertificate>>,
 }
 
 impl Authenticator {
@@ -102,7 +104,7 @@ impl Authenticator {
     }
 
     /// The user of a verified client certificate: CN is the name, each O a group. 401 if it has
-    /// expired since the handshake or names nobody.
+    /// expired since the handshake, names nobody, or is that of the API server towards kubelets.
     pub fn certificate_identity(&self, certificate: &CertificateDer<'_>) -> Result<Identity, ApiError> {
         let now = self.ambient.now().as_second();
         let user = self.certificate_user(certificate).ok_or_else(unauthorized)?;
@@ -119,7 +121,7 @@ impl Authenticator {
     }
 
     /// What a certificate says, from memory if it was seen before.
-    fn certificate_user(&self, certificate: &CertificateDer<'_>) -> Option<Arc<CertificateUser>> {
+    fn certificate_user(&self, certificate: &CertificateDer<'_>) -> Option<Arc<SeenCertificate>> {
         if let Some(user) = self.certificates.get(certificate.as_ref()) {
             return Some(user);
         }
@@ -185,19 +187,34 @@ impl Authenticator {
     }
 }
 
-fn certificate_user(certificate: &CertificateDer<'_>) -> Option<CertificateUser> {
+fn certificate_user(certificate: &CertificateDer<'_>) -> Option<SeenCertificate> {
     let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
-    let subject = parsed.subject();
-    let user = subject.iter_common_name().next()?.as_str().ok().filter(|name| !name.is_empty())?;
-    let groups: Vec<&str> = subject.iter_organization().filter_map(|o| o.as_str().ok()).collect();
-    let mut identity = Identity::authenticated(user, &groups);
+    let user = match named(&parsed) {
+        Ok(user) => user,
+        Err(why) => {
+            tracing::debug!(why, "refused a client certificate");
+            return None;
+        }
+    };
+    let groups: Vec<&str> = user.groups.iter().map(String::as_str).collect();
+    let mut identity = Identity::authenticated(&user.name, &groups);
     let digest: String = Sha256::digest(certificate).iter().map(|byte| format!("{byte:02x}")).collect();
     let credential =
         ("authentication.kubernetes.io/credential-id".to_owned(), vec![format!("X509SHA256={digest}")]);
     identity.extra.push(credential);
     let validity = parsed.validity();
     let (not_before, not_after) = (validity.not_before.timestamp(), validity.not_after.timestamp());
-    Some(CertificateUser { identity, not_before, not_after })
+    Some(SeenCertificate { identity, not_before, not_after })
+}
+
+/// Whom a certificate names, or why it opens nothing here.
+fn named(certificate: &X509Certificate<'_>) -> Result<CertificateUser, String> {
+    let user = CertificateUser::of(certificate).map_err(|error| error.to_string())?;
+    // A request that comes under this name went to a kubelet, and somebody had it come here.
+    if user.name == KUBELET_CLIENT {
+        return Err("it is the one that kubelets are called with".to_owned());
+    }
+    Ok(user)
 }
 
 /// `userInfo` as reviews and admission spell it.

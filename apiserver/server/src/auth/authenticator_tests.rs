@@ -51,6 +51,30 @@ fn a_certificate_names_user_and_groups() {
 }
 
 #[test]
+fn the_certificate_that_kubelets_are_called_with_opens_no_api_server() {
+    let setup = setup(Objects::default());
+    for groups in [&[][..], &["system:masters"], &["system:nodes"]] {
+        let pair = setup.pki.issue(&Subject::client(KUBELET_CLIENT, groups)).unwrap();
+        let certificate = certificates(&pair.certificate).remove(0);
+        let error = setup.authenticator.authenticate(Some(&certificate), None).unwrap_err();
+        assert_eq!((error.code, error.reason), (401, "Unauthorized"), "{groups:?}");
+    }
+}
+
+#[test]
+fn a_certificate_with_several_names_is_nobodys() {
+    let setup = setup(Objects::default());
+    for (first, second) in [("kubernetes-admin", "jane"), ("jane", "kubernetes-admin"), ("jane", "jane")] {
+        let mut params = rcgen::CertificateParams::default();
+        params.distinguished_name.push(rcgen::DnType::CommonName, first);
+        params.distinguished_name.push(rcgen::DnType::CustomDnType(vec![2, 5, 4, 3]), second);
+        let certificate = params.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap();
+        let error = setup.authenticator.authenticate(Some(certificate.der()), None).unwrap_err();
+        assert_eq!((error.code, error.reason), (401, "Unauthorized"), "{first}, {second}");
+    }
+}
+
+#[test]
 fn without_credentials_one_is_anonymous_and_with_wrong_ones_refused() {
     let setup = setup(account());
     let authenticate = |header: Option<&HeaderValue>| setup.authenticator.authenticate(None, header);

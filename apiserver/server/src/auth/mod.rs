@@ -13,6 +13,7 @@ pub mod tokens;
 use apiserver_api::auth::Identity;
 
 pub use authenticator::{Authenticator, user_info};
+pub use tls::KubeletTls;
 
 /// The name of the node that makes the request, if a node does: user `system:node:NAME` in the
 /// group `system:nodes`.

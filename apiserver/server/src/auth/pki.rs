@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use apiserver_api::ambient::Ambient;
 use apiserver_api::auth::Identity;
+use apiserver_api::certificate::CertificateUser;
 use jiff::Timestamp;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
@@ -38,8 +39,8 @@ const RENEW_BEFORE: Duration = Duration::from_secs(30 * DAY);
 /// Certificates begin a little in the past, for clients whose clock is behind.
 const CLOCK_SKEW: Duration = Duration::from_secs(3600);
 
-/// As whom the API server calls kubelets.
-pub(super) const KUBELET_CLIENT: &str = "kube-apiserver-kubelet-client";
+/// As whom the API server calls kubelets. The name opens kubelets and no API server.
+pub const KUBELET_CLIENT: &str = "kube-apiserver-kubelet-client";
 
 /// The certificate authority cannot do what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -130,9 +131,9 @@ impl Subject {
         }
     }
 
-    /// The API server when it calls kubelets.
+    /// The API server when it calls kubelets: in no group, so that it means nothing to an API server.
     pub fn kubelet_client() -> Self {
-        Self::client(KUBELET_CLIENT, &["system:masters"])
+        Self::client(KUBELET_CLIENT, &[])
     }
 
     /// The same user for the transport within the process.
@@ -495,10 +496,8 @@ fn signed_by(certificate: &X509Certificate<'_>, authority: &[u8]) -> bool {
 
 /// The subject that a certificate was issued for, `None` if it is not one of ours.
 fn subject_of(certificate: &X509Certificate<'_>) -> Option<Subject> {
-    let name = certificate.subject();
-    let common_name = name.iter_common_name().next()?.as_str().ok()?.to_owned();
-    let organizations =
-        name.iter_organization().map(|o| o.as_str().ok().map(str::to_owned)).collect::<Option<Vec<_>>>()?;
+    let CertificateUser { name: common_name, groups: organizations } =
+        CertificateUser::of(certificate).ok()?;
     let mut hosts = BTreeSet::new();
     if let Some(names) = certificate.subject_alternative_name().ok()? {
         for name in &names.value.general_names {

@@ -146,14 +146,14 @@ async fn both_sides_accept_each_other_and_nobody_else() {
     let stranger = Pki::open(other_dir.path(), &ambient).unwrap();
     let subject = Subject::apiserver("cluster.local", ["10.96.0.1".to_owned()]);
     let server = pki.apiserver_tls(&subject).unwrap();
-    let client = pki.kubelet_client_tls().unwrap();
+    let client = pki.client_tls(&pki.issue(&admin()).unwrap()).unwrap();
     for name in ["kubernetes.default.svc.cluster.local", "localhost", "127.0.0.1", "::1", "10.96.0.1"] {
         let seen = handshake(server.clone(), client.clone(), name).await.unwrap();
         assert!(server.vouches_for(&[seen.unwrap()]), "{name}");
     }
     assert!(handshake(server.clone(), client.clone(), "10.96.0.2").await.is_err(), "another address");
 
-    let foreign = stranger.kubelet_client_tls().unwrap();
+    let foreign = stranger.client_tls(&stranger.issue(&admin()).unwrap()).unwrap();
     assert!(handshake(server.clone(), foreign, "localhost").await.is_err(), "the client does not trust us");
     let mut roots = rustls::RootCertStore::empty();
     roots.add(pki.ca_der.clone()).unwrap();
@@ -179,13 +179,61 @@ async fn a_node_server_lets_the_api_server_in_and_nobody_else() {
     let server = pki.node_server_tls(&pair).unwrap();
     let client = pki.kubelet_client_tls().unwrap();
     for name in ["10.0.0.5", "fd00::5", "a"] {
-        assert!(handshake(server.clone(), client.clone(), name).await.is_ok(), "{name}");
+        assert!(handshake(server.clone(), client.to_kubelet("a"), name).await.is_ok(), "{name}");
     }
     let jane = pki.client_tls(&pki.issue(&Subject::client("jane", &["system:masters"])).unwrap()).unwrap();
     assert!(handshake(server.clone(), jane, "a").await.is_err(), "whatever her groups are");
     let mut roots = rustls::RootCertStore::empty();
     roots.add(pki.ca_der.clone()).unwrap();
     assert!(handshake(server, client_config(&ambient, roots, None), "a").await.is_err(), "nobody");
+}
+
+#[tokio::test]
+async fn a_kubelet_is_called_by_the_name_of_its_node_and_not_by_its_address_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ambient, _) = ambient(8);
+    let pki = Pki::open(dir.path(), &ambient).unwrap();
+    let client = pki.kubelet_client_tls().unwrap();
+    let serving = |name: &str, groups: &[&str]| {
+        let hosts = ["10.0.0.5".to_owned()].into();
+        let subject = Subject { hosts, usage: Usage::Server, ..Subject::client(name, groups) };
+        pki.node_server_tls(&pki.issue(&subject).unwrap()).unwrap()
+    };
+    let accepted = async |server: &Arc<rustls::ServerConfig>, node: &str, address: &str| {
+        handshake(Arc::clone(server), client.to_kubelet(node), address).await.is_ok()
+    };
+    let a = serving("system:node:a", &["system:nodes"]);
+    assert!(accepted(&a, "a", "10.0.0.5").await, "as certificates for kubelets are signed");
+    assert!(!accepted(&a, "b", "10.0.0.5").await, "node b has written the address of node a");
+    assert!(!accepted(&a, "a", "10.0.0.6").await, "another address");
+    assert!(!accepted(&a, "", "10.0.0.5").await, "no node");
+    assert!(accepted(&serving("a", &[]), "a", "10.0.0.5").await, "as administrators issue them");
+    assert!(!accepted(&serving("system:node:a", &[]), "a", "10.0.0.5").await, "no kubelet's");
+    let other: Arc<rustls::ServerConfig> =
+        pki.apiserver_tls(&Subject::apiserver("cluster.local", ["10.0.0.5".to_owned()])).unwrap().into();
+    for node in ["a", "kubernetes", "localhost"] {
+        assert!(!accepted(&other, node, "10.0.0.5").await, "an API server is not node {node}");
+    }
+    // Whatever listens on another port sees no certificate of ours.
+    let stranger = tempfile::tempdir().unwrap();
+    let stranger = Pki::open(stranger.path(), &ambient).unwrap();
+    let exporter = stranger.apiserver_tls(&Subject::apiserver("x", [])).unwrap();
+    let seen = handshake(exporter, client.without_credentials(), "10.0.0.5").await.unwrap();
+    assert_eq!(seen, None);
+}
+
+#[test]
+fn an_older_directory_gets_a_certificate_for_kubelets_that_is_no_administrators() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ambient, _) = ambient(10);
+    let pki = Pki::open(dir.path(), &ambient).unwrap();
+    let name = "apiserver-kubelet-client";
+    let old = pki.keep(name, &Subject::client(KUBELET_CLIENT, &["system:masters"])).unwrap();
+    pki.kubelet_client_tls().unwrap();
+    let kept = std::fs::read_to_string(dir.path().join(format!("{name}.crt"))).unwrap();
+    assert_ne!(kept, old.certificate);
+    let user = CertificateUser::read(&certificates(&kept)[0]).unwrap();
+    assert_eq!((user.name.as_str(), user.groups.len()), (KUBELET_CLIENT, 0));
 }
 
 #[test]
@@ -205,7 +253,7 @@ async fn a_process_that_runs_for_years_renews_its_certificates() {
     let dir = tempfile::tempdir().unwrap();
     let (ambient, clock) = ambient(7);
     let pki = Pki::open(dir.path(), &ambient).unwrap();
-    let client = pki.kubelet_client_tls().unwrap();
+    let client = pki.client_tls(&pki.issue(&admin()).unwrap()).unwrap();
     let server = pki.apiserver_tls(&Subject::apiserver("cluster.local", [])).unwrap();
     let mut seen = std::collections::BTreeSet::new();
     for _ in 0..8 {

@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use apiserver_api::ambient::Ambient;
-use rustls::client::danger::HandshakeSignatureValid;
+use apiserver_api::certificate::CertificateUser;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::crypto::CryptoProvider;
-use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::time_provider::TimeProvider;
@@ -15,7 +17,6 @@ use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, Error, RootCertStore,
     ServerConfig, SignatureScheme,
 };
-use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::pki::{KUBELET_CLIENT, Pair, Pki, PkiError, Subject};
 use super::renewal::Renewing;
@@ -55,15 +56,9 @@ impl ClientCertVerifier for OnlyUser {
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
         let verified = self.verifier.verify_client_cert(end_entity, intermediates, now)?;
-        let parsed = X509Certificate::from_der(end_entity);
-        let name = parsed.ok().and_then(|(_, certificate)| {
-            let name = certificate.subject().iter_common_name().next()?;
-            name.as_str().ok().map(str::to_owned)
-        });
-        if name.as_deref() == Some(self.user) {
-            Ok(verified)
-        } else {
-            Err(Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure))
+        match CertificateUser::read(end_entity) {
+            Ok(user) if user.name == self.user => Ok(verified),
+            _ => Err(Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure)),
         }
     }
 
@@ -87,6 +82,134 @@ impl ClientCertVerifier for OnlyUser {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.verifier.supported_verify_schemes()
+    }
+}
+
+/// Lets a kubelet's certificate pass that is good for the address called and names the node that is meant.
+#[derive(Debug)]
+struct OnlyNode {
+    node: String,
+    verifier: Arc<WebPkiServerVerifier>,
+}
+
+/// Whether a subject is the kubelet of a node: `system:node:NAME` in `system:nodes`, as certificates for
+/// kubelets are signed, or the name of the node alone, as administrators issue them.
+fn names_node(user: &CertificateUser, node: &str) -> bool {
+    if node.is_empty() {
+        return false;
+    }
+    match user.name.strip_prefix("system:node:") {
+        Some(name) => name == node && user.in_group("system:nodes"),
+        None => user.name == node,
+    }
+}
+
+impl ServerCertVerifier for OnlyNode {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let verified =
+            self.verifier.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)?;
+        match CertificateUser::read(end_entity) {
+            Ok(user) if names_node(&user, &self.node) => Ok(verified),
+            Ok(user) => Err(Error::General(format!(
+                "the certificate is that of {:?} and not of node {:?}",
+                user.name, self.node
+            ))),
+            Err(error) => Err(Error::General(error.to_string())),
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.verifier.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.verifier.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.verifier.supported_verify_schemes()
+    }
+}
+
+/// Lets every certificate pass whose key the server has: what answers on another port of a node has a
+/// certificate of anybody's, and is told nothing that is secret.
+#[derive(Debug)]
+struct Anybody(Arc<WebPkiServerVerifier>);
+
+impl ServerCertVerifier for Anybody {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_verify_schemes()
+    }
+}
+
+/// TLS from the API server to nodes. Cheap to clone.
+#[derive(Clone)]
+pub struct KubeletTls {
+    /// Shows the API server's certificate.
+    config: Arc<ClientConfig>,
+    /// Shows none.
+    anonymous: Arc<ClientConfig>,
+    verifier: Arc<WebPkiServerVerifier>,
+}
+
+impl KubeletTls {
+    /// For the kubelet of a node, and of no other: a node can write any address into its status.
+    pub fn to_kubelet(&self, node: &str) -> Arc<ClientConfig> {
+        let mut config = ClientConfig::clone(&self.config);
+        let verifier = OnlyNode { node: node.to_owned(), verifier: Arc::clone(&self.verifier) };
+        config.dangerous().set_certificate_verifier(Arc::new(verifier));
+        Arc::new(config)
+    }
+
+    /// For what else listens on a node: no certificate is shown, and none is looked at.
+    pub fn without_credentials(&self) -> Arc<ClientConfig> {
+        Arc::clone(&self.anonymous)
     }
 }
 
@@ -120,9 +243,24 @@ impl Pki {
     }
 
     /// What the API server calls kubelets with; its certificate is kept as
-    /// `apiserver-kubelet-client`. The user is `kube-apiserver-kubelet-client` in `system:masters`.
-    pub fn kubelet_client_tls(&self) -> Result<Arc<ClientConfig>, PkiError> {
-        self.client_tls(&self.keep("apiserver-kubelet-client", &Subject::kubelet_client())?)
+    /// `apiserver-kubelet-client`. The user is `kube-apiserver-kubelet-client`, in no group.
+    pub fn kubelet_client_tls(&self) -> Result<KubeletTls, PkiError> {
+        let pair = self.keep("apiserver-kubelet-client", &Subject::kubelet_client())?;
+        let mut config = ClientConfig::clone(&*self.client_tls(&pair)?);
+        // A session that is resumed is not verified again, and the next one may be meant for another node.
+        config.resumption = Resumption::disabled();
+        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(self.roots()?), provider())
+            .build()
+            .map_err(PkiError::Verifier)?;
+        let mut anonymous = ClientConfig::builder_with_details(provider(), self.time())
+            .with_safe_default_protocol_versions()
+            .map_err(PkiError::Tls)?
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(Anybody(Arc::clone(&verifier))))
+            .with_no_client_auth();
+        anonymous.alpn_protocols.clone_from(&config.alpn_protocols);
+        anonymous.resumption = Resumption::disabled();
+        Ok(KubeletTls { config: Arc::new(config), anonymous: Arc::new(anonymous), verifier })
     }
 
     pub(super) fn roots(&self) -> Result<RootCertStore, PkiError> {

@@ -236,6 +236,8 @@ pub(super) const CLUSTER_ROLE_BINDINGS: &[(&str, &[&str])] = &[
     ("system:kube-controller-manager", &["user:system:kube-controller-manager"]),
     ("system:kube-dns", &["serviceaccount:kube-system/kube-dns", "user:system:kube-dns"]),
     ("system:kube-scheduler", &["user:system:kube-scheduler"]),
+    // Kubelets of other makes ask what the API server may do when it calls them.
+    ("system:kubelet-api-admin", &["user:kube-apiserver-kubelet-client"]),
     ("system:monitoring", &["group:system:monitoring"]),
     ("system:node", &["group:system:nodes"]),
     ("system:node-proxier", &["user:system:kube-proxy"]),

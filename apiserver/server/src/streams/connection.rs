@@ -1,6 +1,7 @@
-//! Connections to kubelets: one a request, since most of them become streams.
+//! Connections to nodes: one a request, since most of them become streams.
 
 use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,13 +9,14 @@ use apiserver_api::error::ApiError;
 use async_trait::async_trait;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
-use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use super::{Body, Target, bad_gateway};
+use super::reach::{self, OwnAddresses};
+use super::{Body, Peer, Target, Transport, bad_gateway};
+use crate::auth::KubeletTls;
 
 /// How long a kubelet may take to accept a connection and finish the TLS handshake.
 const CONNECT_TIME: Duration = Duration::from_secs(10);
@@ -24,14 +26,20 @@ pub trait NodeStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> NodeStream for T {}
 
-/// Opens byte streams to node servers; the simulation has its own.
+/// Opens byte streams to nodes; the simulation has its own.
 #[async_trait]
 pub trait Dial: Send + Sync {
-    /// A stream to the server at `address` (an IP address or a name) that is ready for HTTP.
-    async fn dial(&self, address: &str, port: u16) -> io::Result<Box<dyn NodeStream>>;
+    /// The addresses of a host name.
+    async fn resolve(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+        Ok(tokio::net::lookup_host((host, port)).await?.collect())
+    }
+
+    /// A stream to `peer` that is ready for HTTP. It is at `address`, which was checked: nothing is looked
+    /// up again.
+    async fn dial(&self, peer: &Peer, address: SocketAddr) -> io::Result<Box<dyn NodeStream>>;
 }
 
-/// How the API server reaches kubelets. Cheap to clone.
+/// How the API server reaches nodes. Cheap to clone.
 #[derive(Clone)]
 pub struct Kubelets {
     dial: Arc<dyn Dial>,
@@ -39,8 +47,8 @@ pub struct Kubelets {
 
 impl Kubelets {
     /// Over TCP and TLS, with the set-up of `Pki::kubelet_client_tls`.
-    pub fn new(tls: Arc<ClientConfig>) -> Self {
-        Self::with_dial(Arc::new(Tls(TlsConnector::from(tls))))
+    pub fn new(tls: KubeletTls) -> Self {
+        Self::with_dial(Arc::new(Network(tls)))
     }
 
     /// Over streams of another kind.
@@ -48,18 +56,19 @@ impl Kubelets {
         Self { dial }
     }
 
-    /// A connection of its own to the target's server.
-    pub(super) async fn connect(&self, target: &Target) -> Result<SendRequest<Body>, ApiError> {
-        let dial = self.dial.dial(&target.address, target.port);
-        let stream = tokio::time::timeout(CONNECT_TIME, dial)
-            .await
-            .map_err(|_| {
-                ApiError::new(504, "Timeout", format!("no answer from the kubelet at {}", target.authority()))
-            })?
-            .map_err(|error| bad_gateway(target, &format!("cannot be reached: {error}")))?;
+    /// A connection of its own to the target's server; 400 for an address that requests are not sent on to.
+    pub(super) async fn connect(
+        &self,
+        target: &Target,
+        own: &OwnAddresses,
+    ) -> Result<SendRequest<Body>, ApiError> {
+        let peer = &target.peer;
+        let stream = tokio::time::timeout(CONNECT_TIME, self.stream(target, own)).await.map_err(|_| {
+            ApiError::new(504, "Timeout", format!("no answer from the kubelet at {}", peer.authority()))
+        })??;
         let (sender, connection) = http1::handshake(TokioIo::new(stream))
             .await
-            .map_err(|error| bad_gateway(target, &format!("does not speak HTTP: {error}")))?;
+            .map_err(|error| bad_gateway(peer, &format!("does not speak HTTP: {error}")))?;
         tokio::spawn(async move {
             if let Err(error) = connection.with_upgrades().await {
                 tracing::debug!(%error, "a connection to a kubelet ended");
@@ -67,17 +76,41 @@ impl Kubelets {
         });
         Ok(sender)
     }
+
+    async fn stream(&self, target: &Target, own: &OwnAddresses) -> Result<Box<dyn NodeStream>, ApiError> {
+        let peer = &target.peer;
+        let unreachable = |error: io::Error| bad_gateway(peer, &format!("cannot be reached: {error}"));
+        // Whoever answers for a name could answer differently the next time, so it is asked once.
+        let addresses = match peer.host.parse::<IpAddr>() {
+            Ok(ip) => vec![SocketAddr::new(ip, peer.port)],
+            Err(_) => self.dial.resolve(&peer.host, peer.port).await.map_err(unreachable)?,
+        };
+        reach::check(&addresses, target.loopback, own, reach::is_local)?;
+        let mut last = io::Error::from(io::ErrorKind::NotFound);
+        for address in addresses {
+            match self.dial.dial(peer, SocketAddr::new(address.ip().to_canonical(), peer.port)).await {
+                Ok(stream) => return Ok(stream),
+                Err(error) => last = error,
+            }
+        }
+        Err(unreachable(last))
+    }
 }
 
-struct Tls(TlsConnector);
+struct Network(KubeletTls);
 
 #[async_trait]
-impl Dial for Tls {
-    async fn dial(&self, address: &str, port: u16) -> io::Result<Box<dyn NodeStream>> {
-        let name = ServerName::try_from(address.to_owned())
-            .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
-        let stream = TcpStream::connect((address, port)).await?;
+impl Dial for Network {
+    async fn dial(&self, peer: &Peer, address: SocketAddr) -> io::Result<Box<dyn NodeStream>> {
+        let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
-        Ok(Box::new(self.0.connect(name, stream).await?))
+        let config = match peer.transport {
+            Transport::Kubelet => self.0.to_kubelet(&peer.node),
+            Transport::Https => self.0.without_credentials(),
+            Transport::Http => return Ok(Box::new(stream)),
+        };
+        let name = ServerName::try_from(peer.host.clone())
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+        Ok(Box::new(TlsConnector::from(config).connect(name, stream).await?))
     }
 }

@@ -1,10 +1,15 @@
 //! The way from the API server to a node: logs, exec, attach, port-forward and the node's own
-//! paths. Requests go to the kubelet's node server over TLS with the API server's client
-//! certificate; the kubelet's certificate must be one of the cluster's authority for the address
-//! called. Upgraded connections (WebSocket, SPDY) are passed through byte for byte, so every
-//! subprotocol that client and kubelet agree on works.
+//! paths. Requests go to the kubelet over TLS with a client certificate that means nothing to an API
+//! server; the kubelet's certificate must be one of the cluster's authority, for the address called and
+//! for the node of that name. Other ports of a node are called without credentials. Upgraded
+//! connections (WebSocket, SPDY) are passed through byte for byte, so every subprotocol that client and
+//! kubelet agree on works.
+//!
+//! A node may be hostile: of its answers only those headers are passed on that describe the content,
+//! and nothing that makes a client go elsewhere or show its credentials.
 
 mod connection;
+mod reach;
 mod target;
 
 use std::time::Duration;
@@ -21,8 +26,11 @@ use serde_json::Value;
 use tokio::io::AsyncWriteExt;
 use tower::BoxError;
 
+use crate::verbs::websocket;
+
 pub use connection::{Dial, Kubelets, NodeStream};
-pub use target::{Target, node_target, pod_target};
+pub use reach::OwnAddresses;
+pub use target::{NodeRequest, Peer, Target, Transport, Upgrade, node_target, pod_target};
 
 /// The body of requests and responses.
 pub type Body = UnsyncBoxBody<Bytes, BoxError>;
@@ -37,9 +45,10 @@ const LINGER: Duration = Duration::from_secs(10);
 
 /// Headers that speak about one connection, or carry the caller's credentials, which are not the
 /// kubelet's to see.
-const NOT_FORWARDED: [HeaderName; 8] = [
+const NOT_FORWARDED: [HeaderName; 9] = [
     header::AUTHORIZATION,
     header::CONNECTION,
+    header::COOKIE,
     header::HOST,
     header::PROXY_AUTHORIZATION,
     header::TE,
@@ -48,10 +57,42 @@ const NOT_FORWARDED: [HeaderName; 8] = [
     header::UPGRADE,
 ];
 
+/// Headers of an answer that are passed on. All others stay here: a node that is not what it should be
+/// could have clients go elsewhere with their credentials, or log in to it.
+const PASSED_ON: [HeaderName; 16] = [
+    header::ACCEPT_RANGES,
+    header::AGE,
+    header::ALLOW,
+    header::CACHE_CONTROL,
+    header::CONTENT_DISPOSITION,
+    header::CONTENT_ENCODING,
+    header::CONTENT_LANGUAGE,
+    header::CONTENT_LENGTH,
+    header::CONTENT_RANGE,
+    header::CONTENT_TYPE,
+    header::DATE,
+    header::ETAG,
+    header::EXPIRES,
+    header::LAST_MODIFIED,
+    header::RETRY_AFTER,
+    header::VARY,
+];
+
+/// Those of an answer that switches protocols.
+const PASSED_ON_SWITCHING: [HeaderName; 6] = [
+    header::CONNECTION,
+    header::SEC_WEBSOCKET_ACCEPT,
+    header::SEC_WEBSOCKET_EXTENSIONS,
+    header::SEC_WEBSOCKET_PROTOCOL,
+    header::UPGRADE,
+    // Of SPDY.
+    HeaderName::from_static("x-stream-protocol-version"),
+];
+
 /// Serves `pods/log`, `pods/exec`, `pods/attach` or `pods/portforward` (`subresource`) of `pod`;
 /// `node` is the object named by its `spec.nodeName`, `None` if there is none.
 pub async fn pod_subresource(
-    kubelets: &Kubelets,
+    (kubelets, own): (&Kubelets, &OwnAddresses),
     subresource: &str,
     pod: &Value,
     node: Option<&Value>,
@@ -59,7 +100,7 @@ pub async fn pod_subresource(
 ) -> Result<Response<Body>, ApiError> {
     let query = request.uri().query().unwrap_or_default();
     match pod_target(subresource, pod, node, query)? {
-        Some(target) => proxy(kubelets, target, request).await,
+        Some(target) => proxy((kubelets, own), target, request).await,
         // The log of a pod that no node has is empty, as in Kubernetes.
         None => {
             let mut response = Response::new(empty());
@@ -69,49 +110,88 @@ pub async fn pod_subresource(
     }
 }
 
-/// Passes `request` on to a kubelet and its answer back, whose body streams. An upgrade that the
+/// Passes `request` on to a node and its answer back, whose body streams. An upgrade that the
 /// kubelet accepts becomes a tunnel once the server has sent the 101; it needs a request that
-/// hyper's HTTP/1 server received with upgrades enabled. 502 or 504 if the kubelet cannot be
-/// reached; its refusals become a `Status`.
+/// hyper's HTTP/1 server received with upgrades enabled. 400 for an address that is not allowed, 502 or
+/// 504 if the kubelet cannot be reached or redirects; its refusals become a `Status`.
 pub async fn proxy(
-    kubelets: &Kubelets,
+    (kubelets, own): (&Kubelets, &OwnAddresses),
     target: Target,
     mut request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let upgrade = requested_upgrade(request.headers());
+    let upgrade = match target.upgrade {
+        Upgrade::Never => None,
+        Upgrade::Optional | Upgrade::Required => requested_upgrade(request.headers()),
+    };
     let client = match &upgrade {
+        None if target.upgrade == Upgrade::Required => {
+            return Err(ApiError::bad_request("Upgrade request required"));
+        }
         None => None,
         Some(_) if request.extensions().get::<hyper::upgrade::OnUpgrade>().is_none() => {
             return Err(ApiError::bad_request("this connection cannot be upgraded; use HTTP/1.1"));
         }
         Some(_) => Some(hyper::upgrade::on(&mut request)),
     };
-    let mut sender = kubelets.connect(&target).await?;
+    let mut sender = kubelets.connect(&target, own).await?;
+    let peer = &target.peer;
     let outgoing = outgoing(&target, request, upgrade.as_ref())?;
     let mut response = sender
         .send_request(outgoing)
         .await
-        .map_err(|error| bad_gateway(&target, &format!("cannot be asked: {error}")))?;
-    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-        let Some(client) = client else {
-            return Err(bad_gateway(&target, "switched protocols unasked"));
-        };
-        let kubelet = hyper::upgrade::on(&mut response);
-        let mut answer = Response::new(empty());
-        *answer.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
-        *answer.headers_mut() = response.headers().clone();
-        tokio::spawn(tunnel(client, kubelet));
-        return Ok(answer);
-    }
-    if response.status().is_client_error() || response.status().is_server_error() {
-        return Err(refusal(response).await);
+        .map_err(|error| bad_gateway(peer, &format!("cannot be asked: {error}")))?;
+    match response.status() {
+        StatusCode::SWITCHING_PROTOCOLS => {
+            let agreed = upgrade.filter(|asked| switches_to(response.headers(), asked)).and(client);
+            let Some(client) = agreed else {
+                return Err(bad_gateway(peer, "switched protocols unasked"));
+            };
+            let kubelet = hyper::upgrade::on(&mut response);
+            let mut answer = Response::new(empty());
+            *answer.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+            *answer.headers_mut() = only(response.headers(), &PASSED_ON_SWITCHING);
+            tokio::spawn(tunnel(client, kubelet));
+            return Ok(answer);
+        }
+        status if status.is_redirection() => {
+            return Err(ApiError::new(502, "InternalError", REDIRECTED));
+        }
+        // It is the API server that it does not know. Clients would take it for their own fault, and log
+        // in again or show other credentials.
+        StatusCode::UNAUTHORIZED | StatusCode::PROXY_AUTHENTICATION_REQUIRED => {
+            return Err(bad_gateway(peer, "does not accept the credentials of the API server"));
+        }
+        status if status.is_client_error() || status.is_server_error() => {
+            return Err(refusal(response).await);
+        }
+        _ => {}
     }
     let (mut parts, body) = response.into_parts();
-    for name in [header::CONNECTION, header::TRANSFER_ENCODING, header::UPGRADE] {
-        parts.headers.remove(name);
-    }
+    parts.headers = only(&parts.headers, &PASSED_ON);
+    // A browser that shows the answer does not take it for a page of the API server.
+    parts.headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    parts.headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox"));
     // Any answer may be endless (`follow`), so nothing here waits for its end.
     Ok(Response::from_parts(parts, body.map_err(BoxError::from).boxed_unsync()))
+}
+
+/// What a client hears of a node that would send it elsewhere.
+const REDIRECTED: &str = "the backend attempted to redirect this request, which is not permitted";
+
+/// The headers of these names.
+fn only(headers: &HeaderMap, names: &[HeaderName]) -> HeaderMap {
+    let mut passed = HeaderMap::new();
+    for name in names {
+        for value in headers.get_all(name) {
+            passed.append(name, value.clone());
+        }
+    }
+    passed
+}
+
+/// Whether an answer switches to the protocol that was asked for.
+fn switches_to(headers: &HeaderMap, asked: &HeaderValue) -> bool {
+    requested_upgrade(headers).is_some_and(|found| found.as_bytes().eq_ignore_ascii_case(asked.as_bytes()))
 }
 
 fn empty() -> Body {
@@ -119,7 +199,7 @@ fn empty() -> Body {
 }
 
 /// The protocol that the client asks to switch to.
-fn requested_upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
+pub fn requested_upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
     let wants = headers.get_all(header::CONNECTION).iter().any(|value| {
         value.to_str().is_ok_and(|v| v.split(',').any(|token| token.trim().eq_ignore_ascii_case("upgrade")))
     });
@@ -137,8 +217,9 @@ fn outgoing(
         headers.remove(name);
     }
     crate::rbac::impersonation::strip(&mut headers);
-    let host = HeaderValue::from_str(&target.authority()).map_err(|_| {
-        ApiError::internal(format!("the address {:?} of a node is not valid", target.address))
+    websocket::drop_tokens(&mut headers);
+    let host = HeaderValue::from_str(&target.peer.authority()).map_err(|_| {
+        ApiError::internal(format!("the address {:?} of a node is not valid", target.peer.host))
     })?;
     headers.insert(header::HOST, host);
     if let Some(protocol) = upgrade {
@@ -236,8 +317,8 @@ fn reason(code: StatusCode) -> &'static str {
     }
 }
 
-fn bad_gateway(target: &Target, what: &str) -> ApiError {
-    ApiError::new(502, "InternalError", format!("the kubelet at {} {what}", target.authority()))
+fn bad_gateway(peer: &Peer, what: &str) -> ApiError {
+    ApiError::new(502, "InternalError", format!("the kubelet at {} {what}", peer.authority()))
 }
 
 #[cfg(test)]

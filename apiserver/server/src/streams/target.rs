@@ -8,23 +8,83 @@ use crate::query::{Query, whole};
 /// What kubelets listen on unless their node says otherwise.
 const KUBELET_PORT: u16 = 10250;
 
-/// A path at a kubelet's node server.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
-    /// IP address (without brackets) or host name.
-    pub address: String,
-    pub port: u16,
-    /// Begins with `/`, percent-encoded.
-    pub path_and_query: String,
+/// How a node is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// The kubelet itself: over TLS, with the API server's certificate, for the node of that name alone.
+    Kubelet,
+    /// Another port over TLS. It is shown no credentials, and shows none that are looked at.
+    Https,
+    /// Another port in the clear.
+    Http,
 }
 
-impl Target {
+/// A server on a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// The name of the node.
+    pub node: String,
+    /// IP address (without brackets) or host name, as the node's status has it.
+    pub host: String,
+    pub port: u16,
+    pub transport: Transport,
+}
+
+impl Peer {
     /// `HOST:PORT`, IPv6 addresses in brackets.
     pub fn authority(&self) -> String {
-        if self.address.contains(':') {
-            format!("[{}]:{}", self.address, self.port)
+        if self.host.contains(':') {
+            format!("[{}]:{}", self.host, self.port)
         } else {
-            format!("{}:{}", self.address, self.port)
+            format!("{}:{}", self.host, self.port)
+        }
+    }
+}
+
+/// Whether a request may switch to another protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Upgrade {
+    Never,
+    Optional,
+    Required,
+}
+
+/// A path at a server on a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    pub peer: Peer,
+    /// Begins with `/`, percent-encoded.
+    pub path_and_query: String,
+    pub upgrade: Upgrade,
+    /// Whether the peer may be on the API server's own machine, by a loopback address.
+    pub loopback: bool,
+}
+
+/// The node that `nodes/proxy` is asked of: `NAME`, `NAME:PORT` or `SCHEME:NAME:PORT`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeRequest<'a> {
+    pub name: &'a str,
+    /// Whether TLS is asked for, where the port is not the kubelet's.
+    https: bool,
+    port: Option<u16>,
+}
+
+impl<'a> NodeRequest<'a> {
+    /// Reads the name that the path has; 400.
+    pub fn parse(id: &'a str) -> Result<Self, ApiError> {
+        let parts: Vec<&str> = id.split(':').collect();
+        let (scheme, name, port) = match parts[..] {
+            [name] => ("", name, ""),
+            [name, port] => ("", name, port),
+            [scheme, name, port] => (scheme, name, port),
+            _ => ("", "", ""),
+        };
+        let number = if port.is_empty() { Ok(None) } else { port.parse().map(Some) };
+        match number {
+            Ok(port) if !name.is_empty() && matches!(scheme, "" | "http" | "https") => {
+                Ok(Self { name, https: scheme == "https", port })
+            }
+            _ => Err(ApiError::bad_request(format!("invalid node request {id:?}"))),
         }
     }
 }
@@ -67,39 +127,44 @@ pub fn pod_target(
         return Err(ApiError::bad_request(format!("pod {name} does not have a host assigned")));
     }
     let node = node.ok_or_else(|| ApiError::not_found("", "nodes", node_name))?;
-    let (address, port) = kubelet_address(node)?;
-    Ok(Some(Target { address, port, path_and_query: path }))
+    let upgrade = if subresource == "log" { Upgrade::Never } else { Upgrade::Required };
+    Ok(Some(Target { peer: kubelet(node)?, path_and_query: path, upgrade, loopback: true }))
 }
 
-/// Where `nodes/proxy` of `node` is served: `path` is what follows `/proxy` in the URL (encoded,
-/// may be empty), `port` the one given with the name as `NODE:PORT`.
+/// Where `nodes/proxy` of `node` is served: `path` is what follows `/proxy` in the URL (encoded, may be
+/// empty). Kubelets are called with the API server's certificate, and nothing else is.
 pub fn node_target(
     node: &Value,
-    port: Option<u16>,
+    asked: &NodeRequest<'_>,
     path: &str,
     query: Option<&str>,
 ) -> Result<Target, ApiError> {
-    let (address, kubelet_port) = kubelet_address(node)?;
+    let mut peer = kubelet(node)?;
+    if let Some(port) = asked.port.filter(|port| *port != peer.port) {
+        let transport = if asked.https { Transport::Https } else { Transport::Http };
+        peer = Peer { port, transport, ..peer };
+    }
     let mut path_and_query = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
     if let Some(query) = query.filter(|q| !q.is_empty()) {
         path_and_query.push('?');
         path_and_query.push_str(query);
     }
-    Ok(Target { address, port: port.unwrap_or(kubelet_port), path_and_query })
+    Ok(Target { peer, path_and_query, upgrade: Upgrade::Optional, loopback: false })
 }
 
-/// The address to call a node at: its internal one before others.
-fn kubelet_address(node: &Value) -> Result<(String, u16), ApiError> {
+/// The kubelet of a node, at its internal address before others.
+fn kubelet(node: &Value) -> Result<Peer, ApiError> {
+    let name = node.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
     let addresses =
         node.pointer("/status/addresses").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     let of = |kind: &str| addresses.iter().find(|a| a["type"] == kind).and_then(|a| a["address"].as_str());
-    let address = ["InternalIP", "ExternalIP", "Hostname"].into_iter().find_map(of).ok_or_else(|| {
-        let name = node.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
-        ApiError::internal(format!("no address of node {name:?} is known"))
-    })?;
+    let host = ["InternalIP", "ExternalIP", "Hostname"]
+        .into_iter()
+        .find_map(of)
+        .ok_or_else(|| ApiError::internal(format!("no address of node {name:?} is known")))?;
     let port = node.pointer("/status/daemonEndpoints/kubeletEndpoint/Port").and_then(Value::as_u64);
     let port = port.and_then(|p| u16::try_from(p).ok()).filter(|p| *p != 0).unwrap_or(KUBELET_PORT);
-    Ok((address.to_owned(), port))
+    Ok(Peer { node: name.to_owned(), host: host.to_owned(), port, transport: Transport::Kubelet })
 }
 
 fn names<'a>(pod: &'a Value, list: &str) -> Vec<&'a str> {

@@ -28,7 +28,8 @@ fn path(subresource: &str, query: &str) -> Result<String, String> {
 #[test]
 fn parameters_are_translated_and_encoded() {
     let target = pod_target("log", &pod(&["c"]), Some(&node()), "").unwrap().unwrap();
-    assert_eq!(target.authority(), "10.0.0.5:10251");
+    assert_eq!(target.peer.authority(), "10.0.0.5:10251");
+    assert_eq!((target.peer.node.as_str(), target.peer.transport), ("a", Transport::Kubelet));
     assert_eq!(target.path_and_query, "/containerLogs/ns/p/c");
     let cases = [
         ("log", "follow=true&tailLines=10&previous=false", "/containerLogs/ns/p/c?follow=true&tailLines=10"),
@@ -117,9 +118,34 @@ fn a_pod_without_a_node_has_an_empty_log_and_nothing_else() {
 
 #[test]
 fn a_nodes_own_paths_keep_their_query() {
-    let target = node_target(&node(), None, "stats/summary", Some("only_cpu_and_memory=true")).unwrap();
+    let asked = NodeRequest::parse("a").unwrap();
+    let target = node_target(&node(), &asked, "stats/summary", Some("only_cpu_and_memory=true")).unwrap();
     assert_eq!(target.path_and_query, "/stats/summary?only_cpu_and_memory=true");
-    assert_eq!(node_target(&node(), Some(10255), "", None).unwrap().authority(), "10.0.0.5:10255");
-    let six = Target { address: "fd00::5".to_owned(), port: 1, path_and_query: "/".to_owned() };
-    assert_eq!(six.authority(), "[fd00::5]:1");
+    let six = Peer { host: "fd00::5".to_owned(), ..target.peer };
+    assert_eq!(six.authority(), "[fd00::5]:10251");
+}
+
+#[test]
+fn the_kubelets_port_alone_is_shown_credentials() {
+    for (id, port, transport) in [
+        ("a", 10251, Transport::Kubelet),
+        ("a:", 10251, Transport::Kubelet),
+        ("a:10251", 10251, Transport::Kubelet),
+        ("https:a:", 10251, Transport::Kubelet),
+        ("http:a:10251", 10251, Transport::Kubelet),
+        ("a:9100", 9100, Transport::Http),
+        ("http:a:6443", 6443, Transport::Http),
+        ("https:a:6443", 6443, Transport::Https),
+        // What kubelets listen on by custom is another port for this one.
+        ("https:a:10250", 10250, Transport::Https),
+    ] {
+        let asked = NodeRequest::parse(id).unwrap();
+        let target = node_target(&node(), &asked, "/", None).unwrap();
+        assert_eq!((target.peer.port, target.peer.transport), (port, transport), "{id}");
+        assert!(!target.loopback, "{id}");
+    }
+    for id in ["a:x", "a:70000", ":10250", "ftp:a:21", "HTTPS:a:1", "a:b:c:d", ""] {
+        let error = NodeRequest::parse(id).unwrap_err();
+        assert_eq!((error.code, error.message), (400, format!("invalid node request {id:?}")));
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use http_body_util::{Full, StreamBody};
 use hyper::body::Frame;
@@ -59,7 +60,47 @@ async fn kubelet(mut request: Request<Incoming>, user: String) -> Result<Respons
         *response.status_mut() = StatusCode::BAD_REQUEST;
         return Ok(response);
     }
+    if let Some(code) = path.strip_prefix("/hostile/") {
+        return Ok(hostile(code.parse().unwrap(), request.headers()));
+    }
     Ok(Response::new(full(format!("{user} {} {}", request.method(), request.uri()))))
+}
+
+/// What a kubelet may answer that is after the credentials of clients.
+fn hostile(code: u16, asked: &HeaderMap) -> Response<Body> {
+    let mut response = Response::new(full("come here"));
+    *response.status_mut() = StatusCode::from_u16(code).unwrap();
+    let headers = response.headers_mut();
+    for (name, value) in [
+        ("location", "https://evil.example/"),
+        ("content-location", "https://evil.example/"),
+        ("refresh", "0; url=https://evil.example/"),
+        ("link", "<https://evil.example/>; rel=preload"),
+        ("alt-svc", "h2=\"evil.example:443\""),
+        ("set-cookie", "session=evil"),
+        ("www-authenticate", "Basic realm=\"log in\""),
+        ("proxy-authenticate", "Basic"),
+        ("access-control-allow-origin", "*"),
+        ("strict-transport-security", "max-age=0"),
+        ("clear-site-data", "\"*\""),
+        ("content-type", "text/plain"),
+        ("x-stream-protocol-version", "v4.channel.k8s.io"),
+    ] {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    if code == 101 {
+        headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
+        let asked = asked.get(header::UPGRADE).cloned();
+        headers.insert(header::UPGRADE, asked.unwrap_or(HeaderValue::from_static("websocket")));
+        *response.body_mut() = empty();
+    }
+    response
+}
+
+fn target(port: u16, path_and_query: String) -> Target {
+    let (node, host) = ("a".to_owned(), "127.0.0.1".to_owned());
+    let peer = Peer { node, host, port, transport: Transport::Kubelet };
+    Target { peer, path_and_query, upgrade: Upgrade::Optional, loopback: true }
 }
 
 /// A node server on loopback; it wants a client certificate and tells the kubelet whose it is.
@@ -99,10 +140,12 @@ async fn serve_api(kubelets: Kubelets, kubelet_port: u16) -> SocketAddr {
             let service = service_fn(move |request: Request<Incoming>| {
                 let kubelets = kubelets.clone();
                 let path_and_query = request.uri().to_string();
-                let target = Target { address: "127.0.0.1".to_owned(), port: kubelet_port, path_and_query };
+                let target = target(kubelet_port, path_and_query);
                 async move {
                     let request = request.map(|body| body.map_err(BoxError::from).boxed_unsync());
-                    Ok::<_, Infallible>(proxy(&kubelets, target, request).await.unwrap_or_else(|error| {
+                    let own = OwnAddresses::default();
+                    let answer = proxy((&kubelets, &own), target, request).await;
+                    Ok::<_, Infallible>(answer.unwrap_or_else(|error| {
                         let mut response = Response::new(full(error.to_status().to_string()));
                         *response.status_mut() = StatusCode::from_u16(error.code).unwrap();
                         response
@@ -218,15 +261,144 @@ async fn a_kubelet_that_is_another_one_or_not_there_is_a_bad_gateway() {
     let dir = tempfile::tempdir().unwrap();
     let pki = Pki::open(dir.path(), &ambient(2).0).unwrap();
     let kubelets = Kubelets::new(pki.kubelet_client_tls().unwrap());
-    let target = Target { address: "127.0.0.1".to_owned(), port: unused, path_and_query: "/".to_owned() };
-    let error = proxy(&kubelets, target.clone(), Request::new(empty())).await.unwrap_err();
+    let (target, own) = (target(unused, "/".to_owned()), OwnAddresses::default());
+    let way = (&kubelets, &own);
+    let error = proxy(way, target.clone(), Request::new(empty())).await.unwrap_err();
     assert_eq!(error.code, 502);
 
     // The in-process transport has no connection that could be upgraded.
     let mut request = Request::new(empty());
     request.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
     request.headers_mut().insert(header::UPGRADE, HeaderValue::from_static("websocket"));
-    assert_eq!(proxy(&kubelets, target, request).await.unwrap_err().code, 400);
+    assert_eq!(proxy(way, target, request).await.unwrap_err().code, 400);
+}
+
+/// The whole answer to a request for a path of the hostile kubelet.
+async fn hostile_answer(setup: &Setup, code: u16, more: &str) -> String {
+    let request = format!("GET /hostile/{code} HTTP/1.1\r\nHost: api\r\n{more}\r\n");
+    let mut stream = exchange(setup.address, &request).await;
+    let mut answer = read_until(&mut stream, "\r\n\r\n").await.to_lowercase();
+    let length = answer.split_once("content-length: ").and_then(|(_, rest)| rest.split_once('\r'));
+    let mut body = vec![0; length.map_or(0, |(length, _)| length.parse().unwrap())];
+    stream.read_exact(&mut body).await.unwrap();
+    answer.push_str(&String::from_utf8(body).unwrap().to_lowercase());
+    answer
+}
+
+const UPGRADE: &str = "Connection: Upgrade\r\nUpgrade: websocket\r\n";
+
+#[tokio::test]
+async fn a_hostile_kubelet_redirects_nobody() {
+    let setup = setup("127.0.0.1").await;
+    for code in [300, 301, 302, 303, 304, 305, 307, 308, 399] {
+        for more in ["", UPGRADE] {
+            let answer = hostile_answer(&setup, code, more).await;
+            assert!(answer.starts_with("http/1.1 502"), "{code} {more}: {answer}");
+            assert!(
+                answer.contains("attempted to redirect this request, which is not permitted"),
+                "{answer}"
+            );
+            assert!(!answer.contains("evil"), "{code} {more}: {answer}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_hostile_kubelet_makes_no_client_show_its_credentials() {
+    let setup = setup("127.0.0.1").await;
+    for code in [200, 201, 400, 401, 403, 407, 500, 511] {
+        for more in ["", UPGRADE] {
+            let answer = hostile_answer(&setup, code, more).await;
+            let own = if matches!(code, 401 | 407) { 502 } else { code };
+            assert!(answer.starts_with(&format!("http/1.1 {own}")), "{code} {more}: {answer}");
+            for word in ["evil", "log in", "basic", "clear-site-data", "access-control", "strict-transport"] {
+                assert!(!answer.contains(word), "{word} in {code} {more}: {answer}");
+            }
+        }
+    }
+    let plain = hostile_answer(&setup, 200, "").await;
+    assert!(plain.contains("content-type: text/plain") && plain.ends_with("come here"), "{plain}");
+    let switched = hostile_answer(&setup, 101, UPGRADE).await;
+    assert!(switched.starts_with("http/1.1 101"), "{switched}");
+    assert!(switched.contains("x-stream-protocol-version") && !switched.contains("evil"), "{switched}");
+    let unasked = hostile_answer(&setup, 101, "").await;
+    assert!(unasked.starts_with("http/1.1 502"), "{unasked}");
+}
+
+#[tokio::test]
+async fn a_token_among_the_protocols_of_a_websocket_stays_here() {
+    let bearer = "base64url.bearer.authorization.k8s.io.c2VjcmV0";
+    let protocols = format!("v5.channel.k8s.io, {bearer}, v4.channel.k8s.io");
+    let request = Request::builder()
+        .header(header::AUTHORIZATION, "Bearer t")
+        .header(header::COOKIE, "session=mine")
+        .header(header::SEC_WEBSOCKET_PROTOCOL, protocols)
+        .body(empty())
+        .unwrap();
+    let sent = outgoing(&target(1, "/".to_owned()), request, None).unwrap();
+    assert_eq!(sent.headers()[header::SEC_WEBSOCKET_PROTOCOL], "v5.channel.k8s.io,v4.channel.k8s.io");
+    assert!(!format!("{:?}", sent.headers()).contains("mine"));
+    assert!(!sent.headers().contains_key(header::AUTHORIZATION));
+}
+
+#[tokio::test]
+async fn streams_need_an_upgrade_and_logs_have_none() {
+    let kubelets = Kubelets::with_dial(Arc::new(Asked::default()));
+    let way = (&kubelets, &OwnAddresses::default());
+    let required = Target { upgrade: Upgrade::Required, ..target(1, "/exec/x".to_owned()) };
+    let error = proxy(way, required, Request::new(empty())).await.unwrap_err();
+    assert_eq!((error.code, error.message.as_str()), (400, "Upgrade request required"));
+    let mut request = Request::new(empty());
+    request.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
+    request.headers_mut().insert(header::UPGRADE, HeaderValue::from_static("websocket"));
+    let never = Target { upgrade: Upgrade::Never, ..target(1, "/containerLogs/x".to_owned()) };
+    // It goes on to the kubelet as a plain request.
+    assert_eq!(proxy(way, never, request).await.unwrap_err().code, 502);
+}
+
+/// Answers for a name once with one address, and later with another; dials nothing.
+#[derive(Default)]
+struct Asked {
+    resolved: std::sync::Mutex<Vec<SocketAddr>>,
+    dialled: std::sync::Mutex<Vec<SocketAddr>>,
+}
+
+#[async_trait::async_trait]
+impl Dial for Asked {
+    async fn resolve(&self, host: &str, port: u16) -> std::io::Result<Vec<SocketAddr>> {
+        let mut resolved = self.resolved.lock().unwrap();
+        let own = [127, 0, 0, 1];
+        let ip = if host == "rebinding.example" && resolved.is_empty() { [192, 0, 2, 9] } else { own };
+        resolved.push(SocketAddr::from((ip, port)));
+        Ok(resolved.last().copied().into_iter().collect())
+    }
+
+    async fn dial(&self, _: &Peer, address: SocketAddr) -> std::io::Result<Box<dyn NodeStream>> {
+        self.dialled.lock().unwrap().push(address);
+        Err(std::io::Error::other("nobody there"))
+    }
+}
+
+#[tokio::test]
+async fn the_address_that_was_checked_is_the_one_that_is_dialled() {
+    let asked = Arc::new(Asked::default());
+    let kubelets = Kubelets::with_dial(Arc::<Asked>::clone(&asked));
+    let way = (&kubelets, &OwnAddresses::default());
+    let to = |host: &str| {
+        let target = target(10250, "/".to_owned());
+        let peer = Peer { host: host.to_owned(), ..target.peer };
+        Target { peer, loopback: false, ..target }
+    };
+    // Whoever answers for the name answers otherwise from the second question on.
+    let error = proxy(way, to("rebinding.example"), Request::new(empty())).await.unwrap_err();
+    assert_eq!(error.code, 502, "{}", error.message);
+    assert_eq!(*asked.dialled.lock().unwrap(), ["192.0.2.9:10250".parse().unwrap()]);
+    assert_eq!(asked.resolved.lock().unwrap().len(), 1, "asked once");
+    for host in ["rebinding.example", "localhost", "127.0.0.1", "169.254.169.254", "::1", "0.0.0.0"] {
+        let error = proxy(way, to(host), Request::new(empty())).await.unwrap_err();
+        assert_eq!((error.code, error.message.as_str()), (400, "address not allowed"), "{host}");
+    }
+    assert_eq!(asked.dialled.lock().unwrap().len(), 1, "nothing else was dialled");
 }
 
 #[tokio::test(start_paused = true)]

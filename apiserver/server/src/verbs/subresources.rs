@@ -6,7 +6,7 @@ use apiserver_api::error::ApiError;
 use apiserver_api::meta;
 use apiserver_api::registry::Resource;
 use bytes::Bytes;
-use http::Request;
+use http::{Method, Request};
 use serde_json::{Value, json};
 
 use super::decode::{self, Expected};
@@ -17,7 +17,7 @@ use crate::context::Context;
 use crate::encoding;
 use crate::respond::{self, Answer};
 use crate::storage;
-use crate::streams;
+use crate::streams::{self, NodeRequest};
 
 /// Answers a request for a subresource.
 pub async fn dispatch(context: &Context, resource: &Arc<Resource>, request: Request<Body>) -> Answer {
@@ -99,7 +99,7 @@ async fn token(context: &Context, resource: &Arc<Resource>, bytes: Bytes) -> Ans
         "TokenRequest",
         "io.k8s.api.authentication.v1.TokenRequest",
     );
-    let request = decode::typed(context, &expected, bytes)?;
+    let request = decode::below(context, &expected, bytes)?;
     let issuer = context.server.issuer().ok_or_else(|| {
         ApiError::new(501, "NotImplemented", "this server has no key to sign ServiceAccount tokens with")
     })?;
@@ -115,7 +115,12 @@ async fn token(context: &Context, resource: &Arc<Resource>, bytes: Bytes) -> Ans
 
 async fn to_kubelet(context: &Context, resource: &Arc<Resource>, request: Request<Body>) -> Answer {
     let (server, info) = (&context.server, &context.info);
-    if !matches!(info.verb, "get" | "create") {
+    let served = if info.subresource == "log" {
+        *request.method() == Method::GET
+    } else {
+        matches!(*request.method(), Method::GET | Method::POST)
+    };
+    if !served {
         return Err(not_allowed());
     }
     let pod = storage::require(server, resource, &info.namespace, &info.name).await?.object;
@@ -126,79 +131,28 @@ async fn to_kubelet(context: &Context, resource: &Arc<Resource>, request: Reques
             storage::fetch(server, nodes, "", name).await?.map(|stored| stored.object)
         }
     };
-    streams::pod_subresource(server.kubelets()?, &info.subresource, &pod, node.as_ref(), request).await
+    let own = server.own_addresses();
+    let way = (server.kubelets()?, &own);
+    streams::pod_subresource(way, &info.subresource, &pod, node.as_ref(), request).await
 }
 
 async fn to_node(context: &Context, resource: &Arc<Resource>, request: Request<Body>) -> Answer {
     let (server, info) = (&context.server, &context.info);
-    let (name, port) = node_and_port(&info.name)?;
-    let node = storage::require(server, resource, "", name).await?.object;
-    // `/api/v1/nodes/NAME/proxy`; what follows goes on as it came, still encoded.
-    let path = behind(request.uri().path(), 5);
-    let target = streams::node_target(&node, port, path, request.uri().query())?;
-    streams::proxy(server.kubelets()?, target, request).await
-}
-
-/// `NODE`, `NODE:PORT` or `https:NODE:PORT`, whose port may be left out.
-fn node_and_port(id: &str) -> Result<(&str, Option<u16>), ApiError> {
-    let parts: Vec<&str> = id.split(':').collect();
-    let (name, port) = match parts[..] {
-        [name] => (name, ""),
-        [name, port] | ["https", name, port] => (name, port),
-        _ => ("", ""),
-    };
-    let number = if port.is_empty() { Ok(None) } else { port.parse().map(Some) };
-    match number {
-        Ok(port) if !name.is_empty() => Ok((name, port)),
-        _ => Err(ApiError::bad_request(format!("invalid node request {id:?}"))),
+    const METHODS: [Method; 7] = [
+        Method::GET,
+        Method::HEAD,
+        Method::POST,
+        Method::PUT,
+        Method::PATCH,
+        Method::DELETE,
+        Method::OPTIONS,
+    ];
+    if !METHODS.contains(request.method()) {
+        return Err(not_allowed());
     }
-}
-
-/// What follows so many parts of a path, with the slash before it.
-fn behind(path: &str, parts: usize) -> &str {
-    let mut rest = path;
-    for _ in 0..parts {
-        let begin = rest.trim_start_matches('/');
-        rest = begin.find('/').map_or("", |end| &begin[end..]);
-    }
-    rest
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{behind, node_and_port};
-
-    #[test]
-    fn nodes_are_named_with_and_without_a_port() {
-        for (id, read) in [
-            ("n", Some(("n", None))),
-            ("n:", Some(("n", None))),
-            ("n:10250", Some(("n", Some(10250)))),
-            ("https:n:", Some(("n", None))),
-            ("https:n:10250", Some(("n", Some(10250)))),
-            ("n:x", None),
-            ("n:70000", None),
-            (":10250", None),
-            ("http:n:10255", None),
-            ("a:b:c:d", None),
-        ] {
-            assert_eq!(node_and_port(id).ok(), read, "{id}");
-            if read.is_none() {
-                assert_eq!(node_and_port(id).unwrap_err().message, format!("invalid node request {id:?}"));
-            }
-        }
-    }
-
-    #[test]
-    fn paths_go_on_behind_the_proxy_of_any_node() {
-        for (path, rest) in [
-            ("/api/v1/nodes/n/proxy", ""),
-            ("/api/v1/nodes/n/proxy/", "/"),
-            ("/api/v1/nodes/n:10255/proxy/a%2Fb//c/", "/a%2Fb//c/"),
-            ("/api/v1/nodes/proxy/proxy/proxy", "/proxy"),
-            ("//api/v1/nodes//n/proxy/x", "/x"),
-        ] {
-            assert_eq!(behind(path, 5), rest, "{path}");
-        }
-    }
+    let asked = NodeRequest::parse(&info.name)?;
+    let node = storage::require(server, resource, "", asked.name).await?.object;
+    // What follows the subresource goes on as it came, still encoded.
+    let target = streams::node_target(&node, &asked, &info.rest, request.uri().query())?;
+    streams::proxy((server.kubelets()?, &server.own_addresses()), target, request).await
 }

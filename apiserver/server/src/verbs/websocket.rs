@@ -73,6 +73,29 @@ pub fn move_token(headers: &mut HeaderMap) -> Result<(), ApiError> {
     Ok(())
 }
 
+/// Takes bearer tokens out of the protocols that a handshake offers, for whoever it is passed on to.
+/// [`move_token`] leaves them where another credential was shown.
+pub fn drop_tokens(headers: &mut HeaderMap) {
+    let offered: Vec<String> = headers
+        .get_all(SEC_WEBSOCKET_PROTOCOL)
+        .iter()
+        .flat_map(|value| {
+            String::from_utf8_lossy(value.as_bytes()).split(',').map(str::to_owned).collect::<Vec<_>>()
+        })
+        .collect();
+    let is_token = |name: &String| name.trim().to_ascii_lowercase().starts_with(BEARER);
+    if !offered.iter().any(is_token) {
+        return;
+    }
+    headers.remove(SEC_WEBSOCKET_PROTOCOL);
+    let others: Vec<&str> = offered.iter().filter(|name| !is_token(name)).map(|name| name.trim()).collect();
+    if let Ok(others) = HeaderValue::try_from(others.join(","))
+        && !others.is_empty()
+    {
+        headers.insert(SEC_WEBSOCKET_PROTOCOL, others);
+    }
+}
+
 /// Switches protocols; from then on the events are messages. 400 for a handshake that is none.
 pub fn serve(mut request: Request<Body>, events: Events, format: Format) -> Answer {
     let headers = request.headers();
