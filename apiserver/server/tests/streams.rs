@@ -114,29 +114,90 @@ async fn populate(client: &Client) {
     pods.create(&params, &object(pod)).await.unwrap();
 }
 
+/// A server that listens, and its administrator.
+struct Running {
+    server: Arc<Server>,
+    client: Client,
+    address: SocketAddr,
+    shutdown: CancellationToken,
+    serving: tokio::task::JoinHandle<()>,
+    _dir: tempfile::TempDir,
+}
+
+impl Running {
+    async fn start(kubelets: impl FnOnce(&Pki) -> Kubelets) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let ambient = Ambient::system();
+        let pki = Pki::open(dir.path(), &ambient).unwrap();
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let store = Arc::new(Embedded::open(Arc::new(SimDisk::new(7)), Options::default()).await.unwrap());
+        let issuer = apiserver_server::auth::tokens::Issuer::open(&pki, "https://issuer", &[]).unwrap();
+        let config = ServerConfig {
+            kubelets: Some(kubelets(&pki)),
+            issuer: Some(Arc::new(issuer)),
+            ..ServerConfig::default()
+        };
+        let server = Server::new(config, store, builtin::registry(), ambient).unwrap();
+        let tls = pki.apiserver_tls(&Subject::apiserver("cluster.local", ["127.0.0.1".to_owned()])).unwrap();
+        server.start();
+        server.ready().await;
+        let shutdown = CancellationToken::new();
+        let serving = tokio::spawn(serve(listener, tls, Arc::clone(&server), shutdown.clone()));
+        let kubeconfig = dir.path().join("kubeconfig");
+        let url = format!("https://{address}");
+        pki.write_kubeconfig(&kubeconfig, &url, "t", &Subject::admin()).unwrap();
+        let client = connect(&kubeconfig).await.unwrap();
+        Self { server, client, address, shutdown, serving, _dir: dir }
+    }
+
+    async fn stop(self) {
+        self.shutdown.cancel();
+        self.serving.await.unwrap();
+    }
+
+    /// Code and message of the refusal of a request.
+    async fn refusal(&self, path: &str) -> (u16, String) {
+        let request = Request::get(path).body(Vec::new()).unwrap();
+        match self.client.request_text(request).await {
+            Err(kube::Error::Api(status)) => (status.code, status.message),
+            other => panic!("{path}: expected a refusal: {other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn get_nodes_proxy_does_not_reach_the_api_server() {
+    let running = Running::start(|pki| Kubelets::new(pki.kubelet_client_tls().unwrap())).await;
+    populate(&running.client).await;
+    let nodes: Api<Node> = Api::all(running.client.clone());
+    let own = running.address.port();
+    let refused = (400, "address not allowed".to_owned());
+    for host in ["127.0.0.1", "127.1.2.3", "::ffff:127.0.0.1", "localhost", "10.96.0.1", "169.254.169.254"] {
+        for port in [own, 10250] {
+            let status = json!({"status": {"addresses": [{"type": "InternalIP", "address": host}],
+                "daemonEndpoints": {"kubeletEndpoint": {"Port": port}}}});
+            nodes.patch_status("n", &Default::default(), &kube::api::Patch::Merge(status)).await.unwrap();
+            running.server.fresh().await.unwrap();
+            for node in
+                [format!("n:{own}"), format!("https:n:{own}"), format!("http:n:{own}"), "n".to_owned()]
+            {
+                let path = format!("/api/v1/nodes/{node}/proxy/api/v1/secrets");
+                assert_eq!(running.refusal(&path).await, refused, "{node} at {host}:{port}");
+            }
+            if port == own {
+                let path = "/api/v1/namespaces/default/pods/p/log";
+                assert_eq!(running.refusal(path).await, refused, "logs at {host}:{port}");
+            }
+        }
+    }
+    running.stop().await;
+}
+
 #[tokio::test]
 async fn logs_and_exec_reach_the_node() {
-    let dir = tempfile::tempdir().unwrap();
-    let ambient = Ambient::system();
-    let pki = Pki::open(dir.path(), &ambient).unwrap();
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let store = Arc::new(Embedded::open(Arc::new(SimDisk::new(7)), Options::default()).await.unwrap());
-    let issuer = apiserver_server::auth::tokens::Issuer::open(&pki, "https://issuer", &[]).unwrap();
-    let config = ServerConfig {
-        kubelets: Some(Kubelets::with_dial(Arc::new(FakeKubelet))),
-        issuer: Some(Arc::new(issuer)),
-        ..ServerConfig::default()
-    };
-    let server = Server::new(config, store, builtin::registry(), ambient).unwrap();
-    let tls = pki.apiserver_tls(&Subject::apiserver("cluster.local", ["127.0.0.1".to_owned()])).unwrap();
-    server.start();
-    server.ready().await;
-    let shutdown = CancellationToken::new();
-    let serving = tokio::spawn(serve(listener, tls, server, shutdown.clone()));
-    let kubeconfig = dir.path().join("kubeconfig");
-    pki.write_kubeconfig(&kubeconfig, &format!("https://{address}"), "t", &Subject::admin()).unwrap();
-    let client = connect(&kubeconfig).await.unwrap();
+    let running = Running::start(|_| Kubelets::with_dial(Arc::new(FakeKubelet))).await;
+    let client = running.client.clone();
     populate(&client).await;
 
     // What a node serves beside: `kubectl get --raw`.
@@ -157,6 +218,5 @@ async fn logs_and_exec_reach_the_node() {
     let mut echoed = [0; 5];
     exec.stdout().unwrap().read_exact(&mut echoed).await.unwrap();
     assert_eq!(&echoed, b"hello");
-    shutdown.cancel();
-    serving.await.unwrap();
+    running.stop().await;
 }

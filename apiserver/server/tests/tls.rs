@@ -81,6 +81,20 @@ fn code<T: std::fmt::Debug>(result: Result<T, kube::Error>) -> u16 {
 }
 
 #[tokio::test]
+async fn the_certificate_that_kubelets_are_shown_opens_no_api_server() {
+    let running = run().await;
+    let masters = Subject::client(&Subject::kubelet_client().common_name, &["system:masters"]);
+    for subject in [Subject::kubelet_client(), masters] {
+        let client = running.client(&subject).await;
+        assert_eq!(code(Api::<Namespace>::all(client.clone()).list(&ListParams::default()).await), 401);
+        let version = http::Request::get("/version").body(Vec::new()).unwrap();
+        assert_eq!(code(client.request_text(version).await), 401, "not even what everybody may see");
+    }
+    running.shutdown.cancel();
+    running.serving.await.unwrap();
+}
+
+#[tokio::test]
 async fn certificates_and_tokens_are_identities() {
     let running = run().await;
     let admin = running.client(&Subject::admin()).await;

@@ -30,6 +30,8 @@ enum Manner {
     Refuses,
     /// It says so with a code of HTTP.
     Fails,
+    /// It sends whoever asks to another place.
+    Redirects,
     /// It gives other objects back.
     Renames,
     Loses,
@@ -116,6 +118,12 @@ async fn webhook(manner: Manner) -> Webhook {
                         let mut response = Response::new(Full::new(Bytes::from(text)));
                         if manner == Manner::Fails {
                             *response.status_mut() = http::StatusCode::INTERNAL_SERVER_ERROR;
+                        }
+                        if manner == Manner::Redirects {
+                            *response.status_mut() = http::StatusCode::TEMPORARY_REDIRECT;
+                            response
+                                .headers_mut()
+                                .insert("location", "/convert?timeout=30s".parse().unwrap());
                         }
                         Ok::<_, Infallible>(response)
                     }
@@ -360,6 +368,7 @@ async fn what_a_webhook_does_wrong_is_said_and_nothing_is_stored() {
     let table = [
         (Manner::Refuses, "failed: hosts are not convertible today"),
         (Manner::Fails, "failed: the server answered Internal Server Error"),
+        (Manner::Redirects, "failed: the server answered Temporary Redirect"),
         (
             Manner::Renames,
             "returned invalid converted object at index 0: must have the same name: a != other",
@@ -368,8 +377,9 @@ async fn what_a_webhook_does_wrong_is_said_and_nothing_is_stored() {
         (Manner::OtherUid, "failed: expected response.uid="),
     ];
     for (manner, says) in table {
-        let (api, _webhook) = world(manner, &["v1"]).await;
+        let (api, webhook) = world(manner, &["v1"]).await;
         let refused = create(&api, V2, v2("a", "alpha", "1")).await.expect(500);
+        assert_eq!(webhook.reviews.load(Ordering::SeqCst), 1, "no redirect is followed: {says}");
         let begins = "conversion webhook for example.com/v2, Kind=Host ";
         assert!(
             refused.message().starts_with(begins) && refused.message().contains(says),

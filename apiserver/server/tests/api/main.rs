@@ -5,6 +5,7 @@
 mod admission;
 mod answers;
 mod apply;
+mod authorization;
 mod bad_input;
 mod bad_queries;
 mod bad_rules;

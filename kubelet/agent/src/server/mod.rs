@@ -117,6 +117,10 @@ async fn route(agent: Arc<Agent>, request: Request<Incoming>, caller: Caller) ->
     }
     let streaming = matches!(*request.method(), Method::GET | Method::POST);
     match parts.as_slice() {
+        // Before the runtime hears of it.
+        ["exec" | "attach" | "portForward", ..] if !request.headers().contains_key(header::UPGRADE) => {
+            text(StatusCode::BAD_REQUEST, "Upgrade request required")
+        }
         ["containerLogs", namespace, pod, container] if request.method() == Method::GET => {
             logs::serve(&agent, &request, namespace, pod, container).await
         }

@@ -5,7 +5,7 @@
 use bytes::Bytes;
 use http::{
     HeaderMap, HeaderValue, Method, Request, Response, StatusCode,
-    header::{CONNECTION, HOST, SEC_WEBSOCKET_PROTOCOL, UPGRADE},
+    header::{CONNECTION, HOST, SEC_WEBSOCKET_PROTOCOL},
 };
 use http_body_util::{BodyExt, Empty};
 use hyper::{body::Incoming, client::conn::http1, upgrade::OnUpgrade};
@@ -169,9 +169,6 @@ fn translation(headers: &HeaderMap, options: StreamOptions) -> Translation {
 
 /// Repeats the request to the runtime and connects the two ends.
 async fn tunnel(mut request: Request<Incoming>, url: &str, options: StreamOptions) -> Response<Body> {
-    if !request.headers().contains_key(UPGRADE) {
-        return text(StatusCode::BAD_REQUEST, "Upgrade request required");
-    }
     let translation = translation(request.headers(), options);
     if translation == Translation::Impossible {
         return text(StatusCode::FORBIDDEN, format!("{V5} with input needs SPDY/3.1 or {V4} here"));
