@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use apiserver_api::auth::Identity;
 use apiserver_api::error::ApiError;
+use apiserver_api::selector::FieldSelector;
 use futures::FutureExt;
 use http::header::{
     ACCEPT_ENCODING, AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, EXPECT, HeaderName, HeaderValue,
@@ -376,28 +377,31 @@ async fn impersonate(mut context: Context, request: Request<Body>) -> Answer {
 
 /// Whether it may be.
 async fn authorize(context: Context, request: Request<Body>) -> Answer {
-    if context.server.config().rbac {
-        let info = &context.info;
-        let attributes = Attributes {
-            identity: &context.identity,
-            verb: info.verb,
-            group: &info.group,
-            version: &info.version,
-            resource: &info.resource,
-            subresource: &info.subresource,
-            namespace: &info.namespace,
-            name: &info.name,
-            path: &info.path,
-            is_resource: info.is_resource,
-        };
-        let authorizer = context.server.authorizer();
-        let began = Instant::now();
-        let allowed = authorizer.allows(&attributes);
-        let result = if allowed { Authorization::Allowed } else { Authorization::NoOpinion };
-        context.server.metrics().authorized(result, began.elapsed());
-        if !allowed {
-            return Err(rbac::forbidden(&attributes, &authorizer.authorize(&attributes)));
-        }
+    let info = &context.info;
+    let collection = matches!(info.verb, "list" | "watch" | "deletecollection");
+    // One that cannot be read narrows nothing; the verb refuses it.
+    let fields = context.query.get("fieldSelector").filter(|_| collection);
+    let fields = fields.and_then(|text| FieldSelector::parse(text).ok());
+    let attributes = Attributes {
+        identity: &context.identity,
+        verb: info.verb,
+        group: &info.group,
+        version: &info.version,
+        resource: &info.resource,
+        subresource: &info.subresource,
+        namespace: &info.namespace,
+        name: &info.name,
+        path: &info.path,
+        fields: fields.as_ref(),
+        is_resource: info.is_resource,
+    };
+    let authorizer = context.server.authorizer();
+    let began = Instant::now();
+    let allowed = authorizer.allows(&attributes);
+    let result = if allowed { Authorization::Allowed } else { Authorization::NoOpinion };
+    context.server.metrics().authorized(result, began.elapsed());
+    if !allowed {
+        return Err(rbac::forbidden(&attributes, &authorizer.authorize(&attributes)));
     }
     route(context, request).await
 }

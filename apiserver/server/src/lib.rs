@@ -37,6 +37,7 @@ mod measured;
 mod metrics;
 mod mime;
 mod negotiate;
+mod nodes;
 mod older;
 pub mod parsers;
 mod paths;

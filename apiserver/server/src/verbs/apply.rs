@@ -113,9 +113,6 @@ async fn make(context: &Context, resource: &Resource, config: &Value) -> Result<
 
 /// Whoever may patch may not yet create.
 pub(super) fn may_create(context: &Context) -> Result<(), ApiError> {
-    if !context.server.config().rbac {
-        return Ok(());
-    }
     let info = &context.info;
     let attributes = Attributes {
         version: &info.version,
