@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use crate::allocate::Allocator;
 use crate::allocate::blocks::{Block, Blocks};
 use crate::auth::Authenticator;
-use crate::auth::tokens::{BoundKind, BoundObject, BoundObjects, Issuer};
+use crate::auth::tokens::{self, BoundKind, BoundObject, BoundObjects, Issuer};
 use crate::body::Body;
 use crate::build::Build;
 use crate::cache::{Cache, Caches, Entry, NotFresh};
@@ -550,7 +550,10 @@ impl BoundObjects for Bound {
         let entry = cache.get(&storage::short_key(&cache.resource, namespace, name))?;
         let field =
             |name: &str| cache.fields.index(name).map(|i| entry.field(i).to_owned()).unwrap_or_default();
+        // Nearly no object is being deleted, and this is asked with each request that has a token.
+        let deleting = entry.mentions(r#""deletionTimestamp":"#);
         Some(BoundObject {
+            deleted: deleting.then(|| tokens::deleted(&entry.value(None))).flatten(),
             uid: entry.uid().to_owned(),
             service_account: field("spec.serviceAccountName"),
             node_name: field("spec.nodeName"),

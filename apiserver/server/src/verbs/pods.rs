@@ -14,6 +14,7 @@ use super::decode::{self, Expected, FieldValidation};
 use super::patch::Patch;
 use super::update::{self, Part};
 use super::{apply, get, managed, not_allowed};
+use crate::admission;
 use crate::context::Context;
 use crate::negotiate;
 use crate::respond::{self, Answer};
@@ -43,9 +44,10 @@ pub async fn bind_to(context: &Context, resource: &Resource, binding: &Value) ->
     if !errors.is_empty() {
         return Err(ApiError::invalid("", "Binding", &context.info.name, &errors));
     }
+    Box::pin(admission::order(context, resource, "binding", binding)).await?;
     let now = time::rfc3339(context.server.ambient().now());
     let make = |pod: &Value| bound(pod, binding, target, &now);
-    update::change(context, resource, Part::Whole, &make).await?;
+    update::change(context, resource, Part::Admitted, &make).await?;
     Ok(respond::json(
         201,
         &json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}),
