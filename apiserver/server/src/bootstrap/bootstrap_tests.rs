@@ -164,6 +164,9 @@ fn the_group_of_nodes_is_taken_out_of_the_binding_that_earlier_versions_made() {
     older["subjects"] = json!([{"apiGroup": RBAC, "kind": "Group", "name": "system:nodes"}, jane]);
     let Write::Update(updated) = reconcile(Some(&older), &wanted) else { panic!("it has to be updated") };
     assert_eq!(updated["subjects"], json!([jane]));
+    let mut stored = wanted.clone();
+    stored.as_object_mut().unwrap().remove("subjects");
+    assert_eq!(reconcile(Some(&stored), &wanted), Write::Nothing);
     let mut elsewhere = find("ClusterRoleBinding", "system:node-proxier");
     elsewhere["subjects"] = older["subjects"].clone();
     let Write::Update(updated) =

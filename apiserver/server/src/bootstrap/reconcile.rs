@@ -85,7 +85,7 @@ fn add_missing_rules(updated: &mut Value, wanted: &Value) {
 fn remove_retired(binding: &mut Value) {
     let is = |kind: &str, name: &str| binding["kind"] == kind && binding["metadata"]["name"] == name;
     let Some((.., group)) = RETIRED.into_iter().find(|(kind, name, _)| is(kind, name)) else { return };
-    if let Some(subjects) = binding["subjects"].as_array_mut() {
+    if let Some(subjects) = binding.get_mut("subjects").and_then(Value::as_array_mut) {
         subjects.retain(|subject| subject["kind"] != "Group" || subject["name"] != group);
     }
 }
