@@ -533,3 +533,76 @@ async fn the_deletion_of_a_pod_is_known_to_those_who_check_its_tokens() {
     server.fresh().await.unwrap();
     assert_eq!(deleted(), Some(time.as_second()));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_node_reads_its_own_attachments_slices_and_claims_of_devices() {
+    let cluster = Cluster::start().await;
+    let (admin, kubelet) = (&cluster.admin, &cluster.kubelet);
+    let attachments = "/apis/storage.k8s.io/v1/volumeattachments";
+    let slices = "/apis/resource.k8s.io/v1/resourceslices";
+    let claims = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims";
+    for (name, node) in [("mine", "n1"), ("theirs", "n2")] {
+        let attachment = json!({"metadata": {"name": name}, "spec": {"attacher": "d", "nodeName": node,
+            "source": {"persistentVolumeName": "pv"}}});
+        admin.post(attachments, attachment).await.expect(201);
+        let request = json!([{"name": "r", "exactly": {"deviceClassName": "c"}}]);
+        let claim = json!({"metadata": {"name": name}, "spec": {"devices": {"requests": request}}});
+        admin.post(claims, claim).await.expect(201);
+        let mut object = pod(&format!("with-{name}"));
+        object["spec"]["nodeName"] = node.into();
+        object["spec"]["resourceClaims"] = json!([{"name": "c", "resourceClaimName": name}]);
+        object["spec"]["containers"][0]["resources"] = json!({"claims": [{"name": "c"}]});
+        admin.post(&format!("{CORE}/pods"), object).await.expect(201);
+        let pool = json!({"name": node, "generation": 1, "resourceSliceCount": 1});
+        let slice = json!({"metadata": {"name": name}, "spec": {"driver": "d.example.com", "nodeName": node,
+            "pool": pool, "devices": []}});
+        let code = if name == "mine" { 201 } else { 403 };
+        let answer = kubelet.post(slices, slice.clone()).await.expect(code);
+        if code == 403 {
+            let why = "can only create ResourceSlice with the same NodeName as the requesting node";
+            says(&answer, why);
+            admin.post(slices, slice).await.expect(201);
+        }
+    }
+    for (name, code) in [("mine", 200), ("theirs", 403)] {
+        for kind in [attachments, slices, claims] {
+            kubelet.get(&format!("{kind}/{name}")).await.expect(code);
+        }
+    }
+    let label = json!({"metadata": {"labels": {"a": "b"}}});
+    kubelet.patch("merge", &format!("{slices}/theirs"), label.clone()).await.expect(403);
+    kubelet.patch("merge", &format!("{slices}/mine"), label).await.expect(200);
+    kubelet.get(slices).await.expect(403);
+    kubelet.delete(slices, json!(null)).await.expect(403);
+    kubelet.delete(&format!("{slices}/theirs"), json!(null)).await.expect(403);
+    let own = format!("{slices}?fieldSelector=spec.nodeName%3Dn1");
+    assert_eq!(kubelet.get(&own).await.expect(200).names(), ["mine"]);
+    kubelet.delete(&own, json!(null)).await.expect(200);
+    assert_eq!(admin.get(slices).await.expect(200).names(), ["theirs"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_asks_for_certificates_of_its_pods_as_they_run() {
+    let cluster = Cluster::start().await;
+    let kubelet = &cluster.kubelet;
+    let requests = "/apis/certificates.k8s.io/v1beta1/namespaces/default/podcertificaterequests";
+    let uid = async |path: String| cluster.admin.get(&path).await.expect(200).body["metadata"]["uid"].clone();
+    let node = uid(format!("{NODES}/n1")).await;
+    for (name, why) in [("theirs", "is not running on node \"n1\""), ("mine", "")] {
+        let spec = json!({"signerName": "example.com/x", "nodeName": "n1", "nodeUID": node,
+            "podName": name, "podUID": uid(format!("{CORE}/pods/{name}")).await,
+            "serviceAccountName": name, "serviceAccountUID": uid(format!("{CORE}/serviceaccounts/{name}")).await});
+        let answer = kubelet.post(requests, json!({"metadata": {"name": name}, "spec": spec})).await;
+        if why.is_empty() {
+            // The proof of possession is for validation to ask for.
+            assert_eq!(answer.code, 422, "{}", answer.text);
+        } else {
+            says(&answer, why);
+        }
+    }
+    let elsewhere = json!({"signerName": "example.com/x", "nodeName": "n2"});
+    let refused = kubelet.post(requests, json!({"metadata": {"name": "x"}, "spec": elsewhere})).await;
+    says(&refused, "which is not the requesting node \"n1\"");
+    kubelet.get(requests).await.expect(403);
+    kubelet.get(&format!("{requests}?fieldSelector=spec.nodeName%3Dn1")).await.expect(200);
+}
