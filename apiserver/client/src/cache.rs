@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use apiserver_api::ambient::Ambient;
 use futures::StreamExt;
+use kube::core::NamespaceResourceScope;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
@@ -336,8 +337,6 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 pub struct Selection {
     pub labels: String,
     pub fields: String,
-    /// Empty: all namespaces.
-    pub namespace: String,
 }
 
 /// What can be listed and watched.
@@ -351,8 +350,8 @@ impl<K> Listed for K where
 {
 }
 
-/// What a cache is of.
-type Entry = (TypeId, Selection);
+/// What a cache is of: a kind, a namespace, which is empty for all of them, and a selection.
+type Entry = (TypeId, String, Selection);
 
 /// The caches of one process. Asking twice for the same kind and selection gives the same cache.
 #[derive(Clone)]
@@ -381,40 +380,46 @@ impl Informers {
         self.select(Selection::default())
     }
 
-    /// A selection of the objects of a kind. `managedFields` are dropped. Must be called within
-    /// a runtime; the watch begins at once.
+    /// A selection of the objects of a kind in all namespaces. `managedFields` are dropped. Must be called
+    /// within a runtime; the watch begins at once.
     pub fn select<K>(&self, selection: Selection) -> Cache<K>
     where
         K: Kept<Object: Listed> + Send + Sync,
     {
+        self.of(Api::all(self.client.clone()), "", selection)
+    }
+
+    /// [`Informers::select`] in one namespace. The requests are made in that namespace, for clients that may
+    /// read nothing beyond.
+    pub fn select_in<K>(&self, namespace: &str, selection: Selection) -> Cache<K>
+    where
+        K: Kept<Object: Listed + Resource<Scope = NamespaceResourceScope>> + Send + Sync,
+    {
+        self.of(Api::namespaced(self.client.clone(), namespace), namespace, selection)
+    }
+
+    fn of<K>(&self, api: Api<K::Object>, namespace: &str, selection: Selection) -> Cache<K>
+    where
+        K: Kept<Object: Listed> + Send + Sync,
+    {
         let mut caches = lock(&self.caches);
-        let entry = (TypeId::of::<K>(), selection.clone());
+        let entry = (TypeId::of::<K>(), namespace.to_owned(), selection.clone());
         if let Some(cache) = caches.get(&entry).and_then(|any| any.downcast_ref::<Cache<K>>()) {
             return cache.clone();
         }
         let cache = Cache::<K>::default();
         caches.insert(entry, Box::new(cache.clone()));
-        tokio::spawn(keep(self.clone(), selection, cache.clone()));
+        tokio::spawn(keep(self.clone(), api, selection, cache.clone()));
         cache
     }
 }
 
 /// Lists and watches until shutdown, with a growing pause after errors.
-async fn keep<K>(informers: Informers, selection: Selection, cache: Cache<K>)
+async fn keep<K>(informers: Informers, api: Api<K::Object>, selection: Selection, cache: Cache<K>)
 where
     K: Kept<Object: Listed> + Send + Sync,
 {
-    let api: Api<K::Object> = Api::all(informers.client.clone());
-    let mut config = watcher::Config::default().labels(&selection.labels).fields(&selection.fields);
-    if !selection.namespace.is_empty() {
-        let of_namespace = format!("metadata.namespace={}", selection.namespace);
-        let fields = if selection.fields.is_empty() {
-            of_namespace
-        } else {
-            format!("{},{of_namespace}", selection.fields)
-        };
-        config = config.fields(&fields);
-    }
+    let config = watcher::Config::default().labels(&selection.labels).fields(&selection.fields);
     let mut stream = std::pin::pin!(watcher(api, config));
     let mut listed = Vec::new();
     let mut outage = Outage::new(K::Object::plural(&()).into_owned());

@@ -38,6 +38,7 @@ mod measured;
 mod metrics;
 mod mime;
 mod negotiate;
+mod nodes;
 mod older;
 pub mod parsers;
 mod paths;

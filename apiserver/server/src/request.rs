@@ -37,6 +37,9 @@ pub struct RequestInfo {
     pub watch_path: bool,
     /// Whether the client asks to switch to another protocol.
     pub upgrades: bool,
+    /// The field selector of a `list`, `watch` or `deletecollection`. One that cannot be read narrows
+    /// nothing; the verb refuses it.
+    pub fields: Option<FieldSelector>,
     _made_here: (),
 }
 
@@ -89,9 +92,12 @@ impl RequestInfo {
         let behind = path.trim_start_matches('/').splitn(own + 1, '/').nth(own);
         info.rest = behind.map(|behind| format!("/{behind}")).unwrap_or_default();
         info.verb = resource_verb(method, &info, query);
+        if matches!(info.verb, "list" | "watch" | "deletecollection") {
+            info.fields = query.get("fieldSelector").and_then(|text| FieldSelector::parse(text).ok());
+        }
         if matches!(info.verb, "list" | "watch")
             && info.name.is_empty()
-            && let Some(name) = named(query)
+            && let Some(name) = info.fields.as_ref().and_then(named)
         {
             info.name = name;
         }
@@ -127,6 +133,7 @@ impl RequestInfo {
             namespace: &self.namespace,
             name: &self.name,
             path: &self.path,
+            fields: self.fields.as_ref(),
             is_resource: self.is_resource,
         }
     }
@@ -203,8 +210,7 @@ fn resource_verb(method: &Method, info: &RequestInfo, query: &Query) -> &'static
 
 /// A field selector for one name narrows what must be allowed to that name; [`crate::filter::Filter`] reads
 /// it with the same parser and selects no other.
-fn named(query: &Query) -> Option<String> {
-    let selector = FieldSelector::parse(query.get("fieldSelector")?).ok()?;
+fn named(selector: &FieldSelector) -> Option<String> {
     // What can be no name narrows nothing: nothing is found.
     selector.requires_exact("metadata.name").filter(|name| is_segment(name)).map(str::to_owned)
 }

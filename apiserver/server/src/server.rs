@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use crate::allocate::Allocator;
 use crate::allocate::blocks::{Block, Blocks};
 use crate::auth::Authenticator;
-use crate::auth::tokens::{BoundKind, BoundObject, BoundObjects, Issuer};
+use crate::auth::tokens::{self, BoundKind, BoundObject, BoundObjects, Issuer};
 use crate::body::Body;
 use crate::build::Build;
 use crate::cache::{Cache, Caches, Entry, NotFresh};
@@ -36,8 +36,9 @@ use crate::limits;
 use crate::maintain::{self, Endpoint, Kept};
 use crate::measured::Measured;
 use crate::metrics::Metrics;
+use crate::nodes;
 use crate::patience::Patience;
-use crate::rbac::Authorizer;
+use crate::rbac::{Authorizer, Mode};
 use crate::storage;
 use crate::streams::{Kubelets, OwnAddresses};
 use crate::verbs::no_such_resource;
@@ -54,8 +55,8 @@ pub struct ServerConfig {
     pub node_ports: RangeInclusive<u16>,
     /// Which built-in APIs are served: unless told otherwise those that are GA.
     pub apis: Enablement,
-    /// Whether roles decide who may do what; with `false` everybody may do everything.
-    pub rbac: bool,
+    /// Who decides who may do what, in the order in which they are asked.
+    pub authorization: Vec<Mode>,
     /// Whether requests without credentials are taken for those of `system:anonymous`.
     pub anonymous: bool,
     /// Where the scheduler and the controllers are, for `componentstatuses`.
@@ -96,7 +97,7 @@ impl Default for ServerConfig {
             service_cidrs: vec![default_cidr()],
             node_ports: 30000..=32767,
             apis: Enablement::default(),
-            rbac: true,
+            authorization: Mode::DEFAULT.to_vec(),
             anonymous: true,
             components: Components::default(),
             issuer: None,
@@ -180,8 +181,9 @@ impl Server {
         let metrics = Metrics::new();
         let store: Arc<dyn Store> = Arc::new(Measured::new(store, &registry, &metrics));
         let caches = Arc::new(Caches::new(&registry, Arc::clone(&store)));
-        let authorizer = Arc::new(Authorizer::new());
+        let authorizer = Arc::new(Authorizer::with_modes(&config.authorization));
         feed_authorizer(&caches, &authorizer);
+        nodes::feed(&caches, authorizer.nodes());
         let blocks = Arc::new(Blocks::default());
         feed_blocks(&caches, &blocks);
         let kept = Arc::new(Kept::default());
@@ -190,7 +192,6 @@ impl Server {
         let custom = Arc::new(CustomKinds::new(Arc::clone(&caches), Arc::clone(&kept), queue));
         custom::observe(&caches, &custom);
         let bound_objects = Arc::new(Bound::new(&caches));
-        authorizer.limit_nodes(Arc::<Bound>::clone(&bound_objects));
         let authenticator = config.issuer.as_ref().map(|issuer| {
             let objects: Arc<dyn BoundObjects> = Arc::<Bound>::clone(&bound_objects);
             Authenticator::new(Arc::clone(issuer), objects, &ambient)
@@ -566,7 +567,10 @@ impl BoundObjects for Bound {
         let entry = cache.get(&storage::short_key(&cache.resource, namespace, name))?;
         let field =
             |name: &str| cache.fields.index(name).map(|i| entry.field(i).to_owned()).unwrap_or_default();
+        // Nearly no object is being deleted, and this is asked with each request that has a token.
+        let deleting = entry.mentions(r#""deletionTimestamp":"#);
         Some(BoundObject {
+            deleted: deleting.then(|| tokens::deleted(&entry.value(None))).flatten(),
             uid: entry.uid().to_owned(),
             service_account: field("spec.serviceAccountName"),
             node_name: field("spec.nodeName"),

@@ -9,6 +9,7 @@ use std::time::Duration;
 use apiserver_api::ambient::Ambient;
 use apiserver_api::builtin;
 use apiserver_server::auth::pki::{Pki, Subject};
+use apiserver_server::rbac::Mode;
 use apiserver_server::{Server, ServerConfig, serve};
 use apiserver_store::disk::SimDisk;
 use apiserver_store::embedded::{Embedded, Options};
@@ -45,7 +46,7 @@ async fn run(config: ServerConfig) -> Running {
     let disk = SimDisk::new(7).with_sync_time(Duration::from_millis(200));
     let store = Arc::new(Embedded::open(Arc::new(disk), Options::default()).await.unwrap());
     // Who asks is not the matter here.
-    let config = ServerConfig { rbac: false, ..config };
+    let config = ServerConfig { authorization: vec![Mode::AlwaysAllow], ..config };
     let server = Server::new(config, store, builtin::registry(), ambient).unwrap();
     let tls = pki.apiserver_tls(&Subject::apiserver("cluster.local", ["127.0.0.1".to_owned()])).unwrap();
     server.start();

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use apiserver_api::ambient::Ambient;
 use apiserver_api::builtin;
 use apiserver_server::auth::pki::{Pki, Subject};
+use apiserver_server::rbac::Mode;
 use apiserver_server::{Server, ServerConfig, serve};
 use apiserver_store::disk::SimDisk;
 use apiserver_store::embedded::{Embedded, Options};
@@ -40,7 +41,7 @@ async fn run() -> Running {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let store = Arc::new(Embedded::open(Arc::new(SimDisk::new(7)), Options::default()).await.unwrap());
-    let config = ServerConfig { rbac: false, ..ServerConfig::default() };
+    let config = ServerConfig { authorization: vec![Mode::AlwaysAllow], ..ServerConfig::default() };
     let server = Server::new(config, store, builtin::registry(), ambient).unwrap();
     let tls = pki.apiserver_tls(&Subject::apiserver("cluster.local", ["127.0.0.1".to_owned()])).unwrap();
     server.start();

@@ -133,11 +133,8 @@ impl Objects {
     fn entry(&self, key: &Key) -> Entry {
         let token = self.shutdown.child_token();
         let informers = Informers::new(self.client.clone(), self.ambient.clone(), token.clone());
-        let selection = Selection {
-            namespace: key.namespace.clone(),
-            fields: format!("metadata.name={}", key.name),
-            labels: String::new(),
-        };
+        // A node may read single objects, each in its namespace.
+        let selection = Selection { fields: format!("metadata.name={}", key.name), ..Selection::default() };
         let users: Users = Arc::default();
         let wake_all = {
             let users = Arc::clone(&users);
@@ -147,11 +144,11 @@ impl Objects {
             }
         };
         let cache = if key.secret {
-            let cache = informers.select::<Secret>(selection);
+            let cache = informers.select_in::<Secret>(&key.namespace, selection);
             cache.on_change(move |_| wake_all());
             Object::Secret(cache)
         } else {
-            let cache = informers.select::<ConfigMap>(selection);
+            let cache = informers.select_in::<ConfigMap>(&key.namespace, selection);
             cache.on_change(move |_| wake_all());
             Object::ConfigMap(cache)
         };

@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail};
 use apiserver_api::enablement::Enablement;
 use apiserver_api::registry;
 use apiserver_server::ServerConfig;
+use apiserver_server::rbac::Mode;
 use clap::{ArgAction, Args};
 
 /// Which built-in APIs there are.
@@ -68,6 +69,9 @@ pub struct Serving {
     /// Whether requests without credentials are those of system:anonymous, and not refused
     #[arg(long, action = ArgAction::Set, num_args = 0..=1, default_value_t = true, default_missing_value = "true")]
     pub anonymous_auth: bool,
+    /// Who decides who may do what, asked in this order: AlwaysAllow, AlwaysDeny, Node, RBAC
+    #[arg(long, value_name = "MODES", value_delimiter = ',', default_values_t = Mode::DEFAULT)]
+    pub authorization_mode: Vec<Mode>,
 }
 
 impl Default for Serving {
@@ -86,6 +90,7 @@ impl Default for Serving {
             shutdown_delay_duration: config.shutdown_delay,
             shutdown_send_retry_after: config.shutdown_send_retry_after,
             anonymous_auth: config.anonymous,
+            authorization_mode: config.authorization,
         }
     }
 }
@@ -105,7 +110,13 @@ impl Serving {
             shutdown_delay_duration,
             shutdown_send_retry_after,
             anonymous_auth,
+            authorization_mode,
         } = self;
+        for (at, mode) in authorization_mode.iter().enumerate() {
+            if authorization_mode[..at].contains(mode) {
+                bail!("--authorization-mode has mode {mode} specified more than once");
+            }
+        }
         if request_timeout.is_zero() {
             bail!("--request-timeout must be more than 0: every request would fail");
         }
@@ -126,6 +137,7 @@ impl Serving {
             shutdown_delay: shutdown_delay_duration,
             shutdown_send_retry_after,
             anonymous: anonymous_auth,
+            authorization: authorization_mode,
             ..ServerConfig::default()
         })
     }
@@ -212,6 +224,7 @@ mod tests {
         assert_eq!(flags.compaction_interval, Duration::from_secs(300));
         assert_eq!(flags.shutdown_delay, Duration::ZERO);
         assert!(flags.anonymous && !flags.shutdown_send_retry_after);
+        assert_eq!(flags.authorization, [Mode::Node, Mode::Rbac]);
         assert_eq!(flags.event_ttl, default.event_ttl);
     }
 
@@ -220,7 +233,7 @@ mod tests {
         let line = "--service-node-port-range 20000-20100 --max-requests-inflight=800 \
             --max-mutating-requests-inflight 0 --request-timeout 1m30s --min-request-timeout 300 \
             --event-ttl 1.5h --etcd-compaction-interval 0 --shutdown-delay-duration 500ms \
-            --shutdown-send-retry-after --anonymous-auth=false";
+            --shutdown-send-retry-after --anonymous-auth=false --authorization-mode=RBAC,Node";
         let config = parse(line).unwrap();
         assert_eq!(config.node_ports, 20000..=20100);
         assert_eq!(config.reads_in_flight, 800);
@@ -231,6 +244,7 @@ mod tests {
         assert_eq!(config.compaction_interval, Duration::ZERO);
         assert_eq!(config.shutdown_delay, Duration::from_millis(500));
         assert!(config.shutdown_send_retry_after && !config.anonymous);
+        assert_eq!(config.authorization, [Mode::Rbac, Mode::Node]);
     }
 
     #[test]
@@ -253,6 +267,8 @@ mod tests {
             ("--service-node-port-range 5-1", "invalid port range \"5-1\""),
             ("--service-node-port-range 1-70000", "invalid port range"),
             ("--min-request-timeout x", "invalid value"),
+            ("--authorization-mode ABAC", "\"ABAC\" is not a valid mode"),
+            ("--authorization-mode RBAC,RBAC", "has mode RBAC specified more than once"),
             ("--runtime-config=apps/v2=true", "--runtime-config: group version apps/v2"),
             ("--runtime-config batch/v1,app/v1", "--runtime-config: unknown api groups app/v1"),
             ("--runtime-config api/all=false", "invalid runtime-config with only api/all=false"),

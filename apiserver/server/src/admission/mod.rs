@@ -2,6 +2,7 @@
 //! stored. A further plugin is a module and a line in `mutate` or `validate`; the order is that of
 //! Kubernetes.
 
+mod certificates;
 mod namespace;
 mod node;
 mod priority;
@@ -10,6 +11,7 @@ mod service_account;
 mod tolerations;
 
 use apiserver_api::error::ApiError;
+use apiserver_api::meta;
 use apiserver_api::registry::Resource;
 use serde_json::Value;
 use tokio::time::Instant;
@@ -21,7 +23,6 @@ use crate::context::Context;
 pub enum Operation {
     Create,
     Update,
-    UpdateStatus,
     Delete,
 }
 
@@ -29,15 +30,35 @@ pub enum Operation {
 pub struct Admission<'a> {
     pub context: &'a Context,
     pub resource: &'a Resource,
+    /// `status`, `approval`, `eviction`, …; empty for the object itself.
+    pub subresource: &'a str,
     pub operation: Operation,
     /// The object before; `None` on create.
     pub old: Option<&'a Value>,
 }
 
 impl Admission<'_> {
-    /// Whether the write creates an object of this core kind.
-    fn creates(&self, kind: &str) -> bool {
-        self.operation == Operation::Create && self.resource.group.is_empty() && self.resource.kind == kind
+    /// Whether the write is about an object of this core kind itself.
+    fn is(&self, operation: Operation, kind: &str) -> bool {
+        let (resource, whole) = (self.resource, self.subresource.is_empty());
+        self.operation == operation && whole && resource.group.is_empty() && resource.kind == kind
+    }
+
+    /// The name of the object that is written; empty if it is still to be generated. What is sent to a
+    /// subresource may not repeat it.
+    fn name<'b>(&'b self, object: &'b Value) -> &'b str {
+        if self.subresource.is_empty() { meta::name(object) } else { &self.context.info.name }
+    }
+
+    /// The namespace of the object that is written, likewise.
+    fn namespace<'b>(&'b self, object: &'b Value) -> &'b str {
+        if self.subresource.is_empty() { meta::namespace(object) } else { &self.context.info.namespace }
+    }
+
+    /// 403.
+    fn forbidden(&self, object: &Value, why: &str) -> ApiError {
+        let Resource { group, plural, .. } = self.resource;
+        ApiError::forbidden(group, plural, self.name(object), why)
     }
 }
 
@@ -46,7 +67,7 @@ impl Operation {
     fn name(self) -> &'static str {
         match self {
             Self::Create => "CREATE",
-            Self::Update | Self::UpdateStatus => "UPDATE",
+            Self::Update => "UPDATE",
             Self::Delete => "DELETE",
         }
     }
@@ -70,22 +91,37 @@ async fn timed(
     result
 }
 
-/// Plugins that change the object.
+/// Judges an object that is sent to a subresource, and is not stored but carried out: a Binding, an Eviction, a
+/// request for a token.
+pub async fn order(
+    context: &Context,
+    resource: &Resource,
+    subresource: &str,
+    object: &Value,
+) -> Result<(), ApiError> {
+    let admission = Admission { context, resource, subresource, operation: Operation::Create, old: None };
+    let mut object = object.clone();
+    mutate(&admission, &mut object).await?;
+    validate(&admission, &object).await
+}
+
+/// Plugins that change the object, and those that judge it before it is changed.
 pub async fn mutate(admission: &Admission<'_>, object: &mut Value) -> Result<(), ApiError> {
     timed(admission, ("", "admit"), mutate_all(admission, object)).await
 }
 
 async fn mutate_all(admission: &Admission<'_>, object: &mut Value) -> Result<(), ApiError> {
     timed(admission, ("NamespaceLifecycle", "admit"), namespace::exists(admission, object)).await?;
-    if admission.creates("Pod") {
+    let new_pod = admission.is(Operation::Create, "Pod");
+    if new_pod {
         timed(admission, ("ServiceAccount", "admit"), service_account::mutate(admission, object)).await?;
+    }
+    timed(admission, ("NodeRestriction", "admit"), Box::pin(node::admit(admission, object))).await?;
+    if new_pod {
         timed(admission, ("Priority", "admit"), priority::mutate(admission, object)).await?;
         tolerations::mutate(object);
     }
-    if admission.operation == Operation::Update
-        && admission.resource.group.is_empty()
-        && admission.resource.kind == "Pod"
-    {
+    if admission.is(Operation::Update, "Pod") {
         // Whoever replaces the pod does not name what was added to it.
         tolerations::mutate(object);
         if let Some(old) = admission.old {
@@ -100,7 +136,10 @@ async fn mutate_all(admission: &Admission<'_>, object: &mut Value) -> Result<(),
 pub async fn validate(admission: &Admission<'_>, object: &Value) -> Result<(), ApiError> {
     timed(admission, ("", "validate"), async {
         namespace::protects(admission, object)?;
-        node::validate(admission, object)?;
+        if admission.operation == Operation::Delete {
+            Box::pin(node::admit(admission, object)).await?;
+        }
+        certificates::validate(admission, object)?;
         rbac::validate(admission, object)?;
         priority::one_default(admission, object)?;
         // ValidatingAdmissionPolicy, ValidatingAdmissionWebhook and, last, ResourceQuota follow here.

@@ -16,7 +16,7 @@ pub async fn exists(admission: &Admission<'_>, object: &Value) -> Result<(), Api
     if admission.operation != Operation::Create || !resource.namespaced {
         return Ok(());
     }
-    let name = meta::namespace(object);
+    let name = admission.namespace(object);
     let Some(namespaces) = context.server.registry().lookup("", "v1", "namespaces") else { return Ok(()) };
     let cache = context.server.cache(namespaces)?;
     let phase = cache.fields.index("status.phase");
@@ -30,7 +30,7 @@ pub async fn exists(admission: &Admission<'_>, object: &Value) -> Result<(), Api
     };
     if terminating {
         let why = format!("unable to create new content in namespace {name} because it is being terminated");
-        let mut error = ApiError::forbidden(&resource.group, &resource.plural, meta::name(object), &why);
+        let mut error = admission.forbidden(object, &why);
         if let Some(details) = &mut error.details {
             details["causes"] = json!([{
                 "reason": "NamespaceTerminating", "message": format!("namespace {name} is being terminated"),

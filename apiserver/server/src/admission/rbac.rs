@@ -9,7 +9,7 @@ use crate::rbac::escalation;
 /// Judges writes of roles and bindings.
 pub fn validate(admission: &Admission<'_>, object: &Value) -> Result<(), ApiError> {
     let (context, resource) = (admission.context, admission.resource);
-    let writes = matches!(admission.operation, Operation::Create | Operation::Update);
+    let writes = admission.operation != Operation::Delete && admission.subresource.is_empty();
     if resource.group != "rbac.authorization.k8s.io" || !writes {
         return Ok(());
     }

@@ -182,7 +182,7 @@ impl Authenticator {
         if common.is_empty() {
             return Err(TokenError::Audience(claims.aud.clone()));
         }
-        claims.check_bound(&*self.objects)?;
+        claims.check_bound(&*self.objects, self.issuer.now())?;
         Ok((user, common))
     }
 }

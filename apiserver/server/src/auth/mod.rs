@@ -16,9 +16,9 @@ pub use authenticator::{Authenticator, user_info};
 pub use tls::KubeletTls;
 
 /// The name of the node that makes the request, if a node does: user `system:node:NAME` in the
-/// group `system:nodes`.
+/// group `system:nodes`. A name may be empty; such a node may do nothing.
 pub fn node_name(identity: &Identity) -> Option<&str> {
-    let name = identity.user.strip_prefix("system:node:").filter(|name| !name.is_empty())?;
+    let name = identity.user.strip_prefix("system:node:")?;
     identity.in_group("system:nodes").then_some(name)
 }
 

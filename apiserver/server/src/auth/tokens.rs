@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use apiserver_api::ambient::Ambient;
 use apiserver_api::auth::Identity;
+use apiserver_api::meta;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
 use jiff::Timestamp;
@@ -19,7 +20,8 @@ mod request;
 
 /// Longest token that is looked at, in bytes. Ours have about 900.
 const MAX_TOKEN: usize = 16 * 1024;
-/// A token may begin this much later than our clock says, in seconds.
+/// A token may begin this much later than our clock says, and is good for so long after the deletion of what it
+/// is bound to, in seconds.
 const LEEWAY: i64 = 60;
 const USER_PREFIX: &str = "system:serviceaccount:";
 
@@ -72,6 +74,9 @@ pub struct BoundObject {
     pub service_account: String,
     /// `spec.nodeName` of a pod, otherwise empty.
     pub node_name: String,
+    /// `metadata.deletionTimestamp` in seconds since 1970, of an object that is being deleted: for a pod the end
+    /// of its grace period.
+    pub deleted: Option<i64>,
 }
 
 impl BoundObject {
@@ -83,8 +88,15 @@ impl BoundObject {
             uid: text("/metadata/uid"),
             service_account: text("/spec/serviceAccountName"),
             node_name: text("/spec/nodeName"),
+            deleted: deleted(object),
         }
     }
+}
+
+/// When an object is or was to be deleted, in seconds since 1970. A time that cannot be read has passed.
+pub fn deleted(object: &Value) -> Option<i64> {
+    let time = meta::deletion_timestamp(object)?;
+    Some(time.parse::<Timestamp>().map_or(i64::MIN, Timestamp::as_second))
 }
 
 /// The server's cache, as far as tokens look into it. `namespace` is empty for nodes.
@@ -150,8 +162,9 @@ impl Claims {
         identity
     }
 
-    /// Refuses a token whose ServiceAccount or bound object is gone or was replaced.
-    pub fn check_bound(&self, objects: &dyn BoundObjects) -> Result<(), TokenError> {
+    /// Refuses a token whose ServiceAccount or bound object is gone or was replaced, or is still there though it
+    /// was to be deleted a while before `now`.
+    pub fn check_bound(&self, objects: &dyn BoundObjects, now: i64) -> Result<(), TokenError> {
         let claims = &self.kubernetes;
         let namespace = claims.namespace.as_str();
         let mut bound = vec![(BoundKind::ServiceAccount, namespace, &claims.service_account)];
@@ -167,7 +180,8 @@ impl Claims {
         }
         for (kind, namespace, reference) in bound {
             let found = objects.lookup(kind, namespace, &reference.name);
-            if found.is_none_or(|object| object.uid != reference.uid) {
+            let is_over = |time: i64| time < now.saturating_sub(LEEWAY);
+            if found.is_none_or(|object| object.uid != reference.uid || object.deleted.is_some_and(is_over)) {
                 return Err(TokenError::Gone { kind: kind.as_str(), name: reference.name.clone() });
             }
         }

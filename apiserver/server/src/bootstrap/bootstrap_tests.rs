@@ -33,7 +33,8 @@ fn each_object_is_there_once_and_complete() {
             assert!(!rule[what].as_array().unwrap().is_empty(), "{key:?}: {rule}");
         }
         if object["kind"].as_str().unwrap().ends_with("Binding") {
-            assert!(!object["subjects"].as_array().unwrap().is_empty(), "{key:?}");
+            let unbound = object["metadata"]["name"] == "system:node";
+            assert_eq!(object["subjects"].as_array().unwrap().is_empty(), unbound, "{key:?}");
             let kind = object["roleRef"]["kind"].as_str().unwrap();
             find(kind, object["roleRef"]["name"].as_str().unwrap());
         }
@@ -72,7 +73,8 @@ fn the_users_of_the_components_may_what_they_need() {
             "",
             false,
         ),
-        ("system:node:a", "system:nodes", "create", "", "serviceaccounts", "token", true),
+        ("system:node:a", "system:nodes", "list", "", "services", "", true),
+        ("system:node:a", "system:nodes", "create", "", "serviceaccounts", "token", false),
         ("jane", "", "create", "authorization.k8s.io", "selfsubjectaccessreviews", "", true),
         ("jane", "", "list", "", "pods", "", false),
     ];
@@ -137,7 +139,7 @@ fn reconciling_adds_and_never_takes_away() {
 
 #[test]
 fn a_binding_gets_missing_subjects_and_is_made_anew_for_another_role() {
-    let wanted = find("ClusterRoleBinding", "system:node");
+    let wanted = find("ClusterRoleBinding", "system:node-proxier");
     let mut existing = wanted.clone();
     existing["subjects"] = json!([{"kind": "User", "name": "jane"}]);
     let Write::Update(updated) = reconcile(Some(&existing), &wanted) else { panic!("it has to be updated") };
@@ -152,4 +154,25 @@ fn a_binding_gets_missing_subjects_and_is_made_anew_for_another_role() {
     let mut labelled = namespace.clone();
     labelled["metadata"]["labels"] = json!({});
     assert_eq!(reconcile(Some(&labelled), &namespace), Write::Nothing);
+}
+
+#[test]
+fn the_group_of_nodes_is_taken_out_of_the_binding_that_earlier_versions_made() {
+    let wanted = find("ClusterRoleBinding", "system:node");
+    let mut older = wanted.clone();
+    let jane = json!({"apiGroup": RBAC, "kind": "User", "name": "jane"});
+    older["subjects"] = json!([{"apiGroup": RBAC, "kind": "Group", "name": "system:nodes"}, jane]);
+    let Write::Update(updated) = reconcile(Some(&older), &wanted) else { panic!("it has to be updated") };
+    assert_eq!(updated["subjects"], json!([jane]));
+    let mut stored = wanted.clone();
+    stored.as_object_mut().unwrap().remove("subjects");
+    assert_eq!(reconcile(Some(&stored), &wanted), Write::Nothing);
+    let mut elsewhere = find("ClusterRoleBinding", "system:node-proxier");
+    elsewhere["subjects"] = older["subjects"].clone();
+    let Write::Update(updated) =
+        reconcile(Some(&elsewhere), &find("ClusterRoleBinding", "system:node-proxier"))
+    else {
+        panic!("it has to be updated")
+    };
+    assert_eq!(updated["subjects"].as_array().unwrap().len(), 3, "an administrator's own choice");
 }

@@ -11,6 +11,8 @@ use serde_json::{Value, json};
 
 pub use reconcile::{Write, aggregate, reconcile};
 
+use crate::rbac::Rule;
+
 const AUTOUPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
 const RBAC: &str = "rbac.authorization.k8s.io";
 const MANAGER: &str = "system:kube-controller-manager";
@@ -83,6 +85,12 @@ fn cluster_roles() -> Vec<Value> {
         role
     });
     aggregated.chain(plain).chain(controllers).collect()
+}
+
+/// What the Node authorizer lets every node do: the rules of the role `system:node`.
+pub fn node_rules() -> Vec<Rule> {
+    let role = roles::CLUSTER_ROLES.iter().find(|(name, ..)| *name == "system:node");
+    role.into_iter().flat_map(|(.., rules)| *rules).map(|rule| Rule::from_value(&parse_rule(rule))).collect()
 }
 
 fn cluster_role_bindings() -> Vec<Value> {

@@ -19,8 +19,12 @@ pub enum Write {
     Recreate(Value),
 }
 
+/// Subjects that earlier versions have bound, by kind and name of the binding: nodes have their rights from the
+/// Node authorizer, and through this one they would have them for the objects of all nodes.
+const RETIRED: [(&str, &str, &str); 1] = [("ClusterRoleBinding", "system:node", "system:nodes")];
+
 /// Compares an object of `objects()` with what is stored. Rules, subjects, labels and annotations
-/// that are missing are added, nothing is taken away; the annotation
+/// that are missing are added, nothing but retired subjects is taken away; the annotation
 /// `rbac.authorization.kubernetes.io/autoupdate: "false"` leaves an object alone. Namespaces and
 /// priority classes are created only.
 pub fn reconcile(existing: Option<&Value>, wanted: &Value) -> Write {
@@ -39,6 +43,7 @@ pub fn reconcile(existing: Option<&Value>, wanted: &Value) -> Write {
                 return Write::Recreate(wanted.clone());
             }
             add_missing(&mut updated, wanted, &["subjects"], same_subject);
+            remove_retired(&mut updated);
         }
         _ => return Write::Nothing,
     }
@@ -74,6 +79,14 @@ fn add_missing_rules(updated: &mut Value, wanted: &Value) {
         if !missing.is_ok_and(|missing| missing.count == 0) {
             push(&mut updated["rules"], rule.clone());
         }
+    }
+}
+
+fn remove_retired(binding: &mut Value) {
+    let is = |kind: &str, name: &str| binding["kind"] == kind && binding["metadata"]["name"] == name;
+    let Some((.., group)) = RETIRED.into_iter().find(|(kind, name, _)| is(kind, name)) else { return };
+    if let Some(subjects) = binding.get_mut("subjects").and_then(Value::as_array_mut) {
+        subjects.retain(|subject| subject["kind"] != "Group" || subject["name"] != group);
     }
 }
 

@@ -156,8 +156,8 @@ pub(super) const CLUSTER_ROLES: &[ClusterRole] = &[
         None,
         &["get url /healthz,/healthz/*,/livez,/livez/*,/metrics,/metrics/slis,/readyz,/readyz/*"],
     ),
-    // Held by the group system:nodes. What it may write is limited further to the node's own
-    // objects, see the module `rbac::nodes`.
+    // Bound to nobody: the Node authorizer gives these rules to nodes, and narrows them to objects that are
+    // related to the node, see the module `nodes`.
     (
         "system:node",
         None,
@@ -181,6 +181,9 @@ pub(super) const CLUSTER_ROLES: &[ClusterRole] = &[
             "READ storage.k8s.io csidrivers",
             "create,delete,get,patch,update storage.k8s.io csinodes",
             "READ node.k8s.io runtimeclasses",
+            "get resource.k8s.io resourceclaims",
+            "deletecollection resource.k8s.io resourceslices",
+            "get core serviceaccounts",
         ],
     ),
     ("system:node-bootstrapper", None, &["READ,create certificates.k8s.io certificatesigningrequests"]),
@@ -239,7 +242,7 @@ pub(super) const CLUSTER_ROLE_BINDINGS: &[(&str, &[&str])] = &[
     // Kubelets of other makes ask what the API server may do when it calls them.
     ("system:kubelet-api-admin", &["user:kube-apiserver-kubelet-client"]),
     ("system:monitoring", &["group:system:monitoring"]),
-    ("system:node", &["group:system:nodes"]),
+    ("system:node", &[]),
     ("system:node-proxier", &["user:system:kube-proxy"]),
     ("system:public-info-viewer", &["group:system:authenticated", "group:system:unauthenticated"]),
     ("system:service-account-issuer-discovery", &["group:system:serviceaccounts"]),

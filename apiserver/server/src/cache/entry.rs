@@ -290,6 +290,11 @@ impl Entry {
         value
     }
 
+    /// Some of the object's fields, without its resource version.
+    pub fn decode<'de, T: Deserialize<'de>>(&'de self) -> Result<T, serde_json::Error> {
+        serde_json::from_str(text_in(&self.stored))
+    }
+
     /// Its metadata as they are encoded, with the resource version. Nothing else is read.
     pub fn metadata_text(&self) -> String {
         let (at, more) = (self.splice.at(), self.splice.more);

@@ -167,6 +167,8 @@ pub struct Cache {
     current: ArcSwap<Snapshot>,
     inner: Mutex<Inner>,
     kept: States,
+    /// Hears of every change before readers and watchers do.
+    first_observer: OnceLock<Observer>,
     observer: OnceLock<Observer>,
     /// For metrics.
     pub counts: Counts,
@@ -249,6 +251,7 @@ impl Cache {
             current: ArcSwap::default(),
             inner: Mutex::new(Inner { phase, ..Inner::default() }),
             kept: States::default(),
+            first_observer: OnceLock::new(),
             observer: OnceLock::new(),
             counts: Counts::default(),
             starting: AsyncMutex::default(),
@@ -349,8 +352,15 @@ impl Cache {
         let _ = self.observer.set(observer);
     }
 
-    fn tell(&self, old: Option<&Entry>, new: Option<&Entry>) {
-        if let Some(observer) = self.observer.get() {
+    /// Sets who hears of every change before it can be read or watched; only the first call counts. What is
+    /// decided by the observer is never behind what a client has seen on this server.
+    pub fn observe_first(&self, observer: Observer) {
+        // As in `observe`.
+        let _ = self.first_observer.set(observer);
+    }
+
+    fn tell(observer: &OnceLock<Observer>, old: Option<&Entry>, new: Option<&Entry>) {
+        if let Some(observer) = observer.get() {
             observer(old, new);
         }
     }
@@ -502,10 +512,13 @@ impl Cache {
         let before = self.snapshot();
         for (key, entry) in before.objects.iter().filter(|(key, _)| !objects.contains_key(&***key)) {
             debug_assert_eq!(*key, entry.key);
-            self.tell(Some(entry), None);
+            Self::tell(&self.first_observer, Some(entry), None);
+            Self::tell(&self.observer, Some(entry), None);
         }
         for (key, entry) in &objects {
-            self.tell(before.objects.get(&**key).map(|old| &**old), Some(entry));
+            let old = before.objects.get(&**key).map(|old| &**old);
+            Self::tell(&self.first_observer, old, Some(entry));
+            Self::tell(&self.observer, old, Some(entry));
         }
         self.current.store(Arc::new(Snapshot { objects, index, revision }));
     }
@@ -534,13 +547,14 @@ impl Cache {
                 index.change(place, old.as_ref(), new.as_ref());
             }
             if old.is_some() || new.is_some() {
+                Self::tell(&self.first_observer, old.as_deref(), new.as_deref());
                 done.push(Arc::new(Change::new(revision, old, new)));
             }
         }
         self.current.store(Arc::new(Snapshot { objects, index, revision: newest }));
         self.counts.received.add(done.len() as u64);
         for change in done {
-            self.tell(change.old.as_deref(), change.new.as_deref());
+            Self::tell(&self.observer, change.old.as_deref(), change.new.as_deref());
             self.counts.terminated.add(inner.watchers.send(&change, self.indexed));
             inner.history.push_back(change);
         }

@@ -1,40 +1,101 @@
-//! The authorizer: a lock around the compiled policy.
+//! The authorizers that are asked, in order, and RBAC's: a lock around the compiled policy.
 
-use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::fmt;
+use std::str::FromStr;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use apiserver_api::auth::Identity;
 use serde_json::Value;
 
-use super::nodes;
 use super::policy::{Grant, Policy, RoleRef, Subject};
 use super::rules::Rule;
 use super::{Attributes, Decision};
-use crate::auth::tokens::BoundObjects;
+use crate::auth::node_name;
+use crate::nodes::NodeAuthorizer;
 
 /// The group that may do everything, whatever the roles say: the way back in when they are
 /// broken.
 const MASTERS: &str = "system:masters";
 
-/// Decides by roles and bindings. Empty at first: only `system:masters` may do anything.
-#[derive(Default)]
+/// An authorizer by its name in `--authorization-mode`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    AlwaysAllow,
+    AlwaysDeny,
+    /// The requests of kubelets, see [`crate::nodes`].
+    Node,
+    /// Roles and bindings.
+    Rbac,
+}
+
+impl Mode {
+    /// What is asked unless configured otherwise.
+    pub const DEFAULT: [Self; 2] = [Self::Node, Self::Rbac];
+
+    const ALL: [Self; 4] = [Self::AlwaysAllow, Self::AlwaysDeny, Self::Node, Self::Rbac];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::AlwaysAllow => "AlwaysAllow",
+            Self::AlwaysDeny => "AlwaysDeny",
+            Self::Node => "Node",
+            Self::Rbac => "RBAC",
+        }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Mode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let known = Self::ALL.into_iter().find(|mode| mode.name() == text);
+        known.ok_or_else(|| {
+            let names: Vec<_> = Self::ALL.iter().map(|mode| mode.name()).collect();
+            format!("{text:?} is not a valid mode: give some of {}", names.join(", "))
+        })
+    }
+}
+
+/// Asks the configured authorizers in order until one allows a request. Without roles and objects: only
+/// `system:masters` may do anything.
 pub struct Authorizer {
+    modes: Vec<Mode>,
+    nodes: Arc<NodeAuthorizer>,
     policy: RwLock<Policy>,
-    /// Tells on which node a pod runs.
-    objects: OnceLock<Arc<dyn BoundObjects>>,
+}
+
+impl Default for Authorizer {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl Authorizer {
-    /// An authorizer without roles.
+    /// An authorizer without roles and objects, in the default modes.
     pub fn new() -> Self {
-        Self::default()
+        Self::with_modes(&Mode::DEFAULT)
     }
 
-    /// From now on nodes may change those pods only that `objects` shows on them. The first call
-    /// counts.
-    pub fn limit_nodes(&self, objects: Arc<dyn BoundObjects>) {
-        if self.objects.set(objects).is_err() {
-            tracing::warn!("the authorizer knows the pods' nodes already");
-        }
+    /// An authorizer without roles and objects that asks these in order.
+    pub fn with_modes(modes: &[Mode]) -> Self {
+        Self { modes: modes.to_vec(), nodes: Arc::default(), policy: RwLock::default() }
+    }
+
+    /// The Node authorizer, which is fed with the objects that nodes refer to.
+    pub fn nodes(&self) -> &Arc<NodeAuthorizer> {
+        &self.nodes
+    }
+
+    /// Whether not all that `identity` may do follows from [`Authorizer::rules_for`], and why.
+    pub fn incomplete_rules(&self, identity: &Identity) -> Option<&'static str> {
+        (self.modes.contains(&Mode::Node) && node_name(identity).is_some())
+            .then_some("node authorizer does not support user rule resolution")
     }
 
     /// Takes over a new or changed object of kind `Role`, `ClusterRole`, `RoleBinding` or
@@ -50,20 +111,13 @@ impl Authorizer {
 
     /// Whether a request may go on, for those who do not ask why.
     pub fn allows(&self, attributes: &Attributes<'_>) -> bool {
-        if attributes.identity.in_group(MASTERS) {
-            return true;
-        }
-        let policy = self.read();
-        let subjects = subjects(attributes.identity);
-        let namespace = if attributes.is_resource { attributes.namespace } else { "" };
-        policy.grants(&subjects, namespace).any(|grant| self.grants(&grant, attributes))
-    }
-
-    /// Whether this grant lets the request go on.
-    fn grants(&self, grant: &Grant<'_>, attributes: &Attributes<'_>) -> bool {
-        // A path is not in a namespace, so only bindings of the cluster reach here for it.
-        grant.rules.is_some_and(|rules| rules.iter().any(|rule| rule.covers(attributes)))
-            && !self.limited(grant.subject, attributes)
+        attributes.identity.in_group(MASTERS)
+            || self.modes.iter().any(|mode| match mode {
+                Mode::AlwaysAllow => true,
+                Mode::AlwaysDeny => false,
+                Mode::Node => self.nodes.authorize(attributes).is_ok(),
+                Mode::Rbac => self.roles_allow(attributes),
+            })
     }
 
     /// Whether a request may go on, and why.
@@ -71,6 +125,36 @@ impl Authorizer {
         if attributes.identity.in_group(MASTERS) {
             return Decision { allowed: true, reason: String::new() };
         }
+        let mut reasons = Vec::new();
+        for mode in &self.modes {
+            let decision = match mode {
+                Mode::AlwaysAllow => Decision { allowed: true, reason: String::new() },
+                Mode::AlwaysDeny => {
+                    Decision { allowed: false, reason: "Everything is forbidden.".to_owned() }
+                }
+                Mode::Node => match self.nodes.authorize(attributes) {
+                    Ok(()) => Decision { allowed: true, reason: String::new() },
+                    Err(reason) => Decision { allowed: false, reason: reason.into_owned() },
+                },
+                Mode::Rbac => self.ask_roles(attributes),
+            };
+            if decision.allowed {
+                return decision;
+            }
+            reasons.push(decision.reason);
+        }
+        reasons.retain(|reason| !reason.is_empty());
+        Decision { allowed: false, reason: reasons.join("\n") }
+    }
+
+    fn roles_allow(&self, attributes: &Attributes<'_>) -> bool {
+        let policy = self.read();
+        let subjects = subjects(attributes.identity);
+        let namespace = if attributes.is_resource { attributes.namespace } else { "" };
+        policy.grants(&subjects, namespace).any(|grant| covers(&grant, attributes))
+    }
+
+    fn ask_roles(&self, attributes: &Attributes<'_>) -> Decision {
         let policy = self.read();
         let subjects = subjects(attributes.identity);
         let namespace = if attributes.is_resource { attributes.namespace } else { "" };
@@ -85,7 +169,7 @@ impl Authorizer {
                 missing.push(format!("{resource}.rbac.authorization.k8s.io {:?} not found", grant.role.name));
                 continue;
             }
-            if !self.grants(&grant, attributes) {
+            if !covers(&grant, attributes) {
                 continue;
             }
             let place = if grant.namespace.is_empty() {
@@ -132,11 +216,6 @@ impl Authorizer {
         self.read().rules(namespace, &RoleRef::from_value(role_ref)).map(|rules| rules.to_vec())
     }
 
-    fn limited(&self, subject: &Subject, attributes: &Attributes<'_>) -> bool {
-        matches!(subject, Subject::Group(group) if group == nodes::GROUP)
-            && !nodes::permits(attributes, self.objects.get().map(|objects| &**objects))
-    }
-
     fn read(&self) -> RwLockReadGuard<'_, Policy> {
         // A panic while the lock was held cannot come from a reader, and writers do not panic.
         self.policy.read().unwrap_or_else(PoisonError::into_inner)
@@ -145,6 +224,12 @@ impl Authorizer {
     fn write(&self) -> RwLockWriteGuard<'_, Policy> {
         self.policy.write().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether this grant lets the request go on. A path is not in a namespace, so only bindings of the cluster
+/// reach here for it.
+fn covers(grant: &Grant<'_>, attributes: &Attributes<'_>) -> bool {
+    grant.rules.is_some_and(|rules| rules.iter().any(|rule| rule.covers(attributes)))
 }
 
 fn subjects(identity: &Identity) -> Vec<Subject> {

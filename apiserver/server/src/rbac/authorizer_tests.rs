@@ -3,7 +3,6 @@
 use serde_json::json;
 
 use super::*;
-use crate::auth::tokens::{BoundKind, BoundObject};
 use crate::rbac::forbidden;
 
 fn role(kind: &str, namespace: &str, name: &str, rules: Value) -> Value {
@@ -206,46 +205,39 @@ fn aggregation_follows_labels_through_other_aggregates_and_around_circles() {
     assert!(!allowed(&authorizer, &jane, "get secrets a x"));
 }
 
-/// One pod, `elsewhere`, on node b.
-struct PodOnB;
-
-impl BoundObjects for PodOnB {
-    fn lookup(&self, kind: BoundKind, _: &str, name: &str) -> Option<BoundObject> {
-        let found = kind == BoundKind::Pod && name == "elsewhere";
-        found.then(|| BoundObject { node_name: "b".to_owned(), ..BoundObject::default() })
-    }
-}
-
 #[test]
-fn a_node_writes_its_own_objects_only() {
-    let authorizer = Authorizer::new();
+fn the_group_of_nodes_gains_nothing_through_roles() {
+    let authorizer = Authorizer::with_modes(&[Mode::Rbac]);
     for object in crate::bootstrap::objects() {
         authorizer.apply(object["kind"].as_str().unwrap(), &object);
     }
     let node = Identity::authenticated("system:node:a", &["system:nodes"]);
-    let lease = |namespace: &str, name: &str| {
-        let group = "coordination.k8s.io";
-        let attributes =
-            Attributes { namespace, name, ..Attributes::resource(&node, "update", group, "leases") };
-        authorizer.authorize(&attributes).allowed
-    };
-    assert!(allowed(&authorizer, &node, "create nodes - -"));
-    assert!(allowed(&authorizer, &node, "patch nodes/status - a"));
-    assert!(!allowed(&authorizer, &node, "patch nodes/status - b"));
-    assert!(allowed(&authorizer, &node, "list pods - -"));
-    assert!(allowed(&authorizer, &node, "patch pods/status ns p"));
-    assert!(!allowed(&authorizer, &node, "update secrets ns s"));
-    assert!(lease("kube-node-lease", "a"));
-    assert!(!lease("kube-node-lease", "b"));
-    assert!(!lease("kube-system", "a"), "no leader's lease");
-    assert!(allowed(&authorizer, &node, "patch pods/status ns elsewhere"), "nothing known about pods yet");
-    authorizer.limit_nodes(Arc::new(PodOnB));
-    assert!(!allowed(&authorizer, &node, "patch pods/status ns elsewhere"));
-    assert!(!allowed(&authorizer, &node, "delete pods ns elsewhere"));
-    assert!(allowed(&authorizer, &node, "get pods ns elsewhere"));
-    assert!(allowed(&authorizer, &node, "patch pods/status ns gone"));
-    let odd = Identity::authenticated("somebody", &["system:nodes"]);
-    assert!(!allowed(&authorizer, &odd, "get pods ns p"), "in the group, but no node");
+    for request in ["get secrets ns s", "list pods - -", "get nodes - a", "list services - -"] {
+        assert!(!allowed(&authorizer, &node, request), "{request}");
+    }
+}
+
+#[test]
+fn the_modes_are_asked_in_order_and_one_is_enough() {
+    let jane = user("jane");
+    let node = Identity::authenticated("system:node:a", &["system:nodes"]);
+    let table: [(&[Mode], &Identity, bool, &str); 6] = [
+        (&[], &jane, false, ""),
+        (&[Mode::AlwaysDeny], &jane, false, "Everything is forbidden."),
+        (&[Mode::AlwaysDeny, Mode::AlwaysAllow], &jane, true, ""),
+        (&Mode::DEFAULT, &jane, false, ""),
+        (&[Mode::Node, Mode::AlwaysDeny], &node, false, "No Object name found\nEverything is forbidden."),
+        (&[Mode::Node, Mode::AlwaysAllow], &node, true, ""),
+    ];
+    for (modes, identity, expected, reason) in table {
+        let authorizer = Authorizer::with_modes(modes);
+        let list = Attributes { namespace: "ns", ..Attributes::resource(identity, "list", "", "secrets") };
+        let decision = authorizer.authorize(&list);
+        assert_eq!((decision.allowed, decision.reason.as_str()), (expected, reason), "{modes:?}");
+        assert_eq!(authorizer.allows(&list), expected, "{modes:?}");
+    }
+    assert_eq!("RBAC".parse(), Ok(Mode::Rbac));
+    assert!("rbac".parse::<Mode>().unwrap_err().contains("AlwaysAllow, AlwaysDeny, Node, RBAC"));
 }
 
 #[test]

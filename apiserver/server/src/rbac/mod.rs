@@ -1,5 +1,5 @@
-//! Who may do what: role-based access control over a compiled copy of the four RBAC kinds, the
-//! access reviews, impersonation, and the check that nobody grants what they do not hold.
+//! Who may do what: the union of the authorizers, role-based access control over a compiled copy of
+//! the four RBAC kinds, the access reviews, impersonation, and the check that nobody grants what they do not hold.
 //!
 //! The server feeds the authorizer from its watch cache with `apply` and `remove`; reads take a
 //! shared lock and look up only the bindings of the user and their groups.
@@ -8,16 +8,16 @@ mod authorizer;
 pub mod escalation;
 pub mod impersonation;
 mod missing;
-mod nodes;
 mod policy;
 pub mod review;
 mod rules;
 
 use apiserver_api::auth::Identity;
 use apiserver_api::error::ApiError;
+use apiserver_api::selector::FieldSelector;
 use serde_json::json;
 
-pub use authorizer::Authorizer;
+pub use authorizer::{Authorizer, Mode};
 pub use rules::Rule;
 
 /// What is attempted, as far as authorization looks at it. Empty where it does not apply.
@@ -38,6 +38,8 @@ pub struct Attributes<'a> {
     pub name: &'a str,
     /// The URL's path, for what is not a resource.
     pub path: &'a str,
+    /// The field selector of `list`, `watch` and `deletecollection`.
+    pub fields: Option<&'a FieldSelector>,
     pub is_resource: bool,
 }
 
@@ -54,6 +56,7 @@ impl<'a> Attributes<'a> {
             namespace: "",
             name: "",
             path: "",
+            fields: None,
             is_resource: true,
         }
     }
@@ -61,6 +64,12 @@ impl<'a> Attributes<'a> {
     /// A request for a path that is not a resource.
     pub fn path(identity: &'a Identity, verb: &'a str, path: &'a str) -> Self {
         Self { path, is_resource: false, ..Self::resource(identity, verb, "", "") }
+    }
+
+    /// Whether the field selector demands this value of the field.
+    pub fn selects(&self, field: &str, value: &str) -> bool {
+        let terms = self.fields.into_iter().flat_map(FieldSelector::terms);
+        terms.into_iter().any(|term| !term.negated && term.path == field && term.value == value)
     }
 }
 

@@ -60,7 +60,7 @@ pub async fn store_with(
     if tracking == Tracking::Update {
         managed::update(context, resource, Part::Main, None, &mut object);
     }
-    let admission = Admission { context, resource, operation: Operation::Create, old: None };
+    let admission = Admission { context, resource, subresource: "", operation: Operation::Create, old: None };
     // Quota and policies judge one object; only its generated name differs between attempts.
     let attempts = limits::NAME_RETRIES;
     admission::mutate(&admission, &mut object).await?;

@@ -40,6 +40,8 @@ pub struct DeleteOptions {
     pub dry_run: bool,
     /// The older way to say how dependents are deleted.
     pub orphan: Option<bool>,
+    /// Admission has judged the deletion as an eviction; never the client's to say.
+    pub admitted: bool,
 }
 
 /// What becomes of the object's dependents.
@@ -93,6 +95,7 @@ impl DeleteOptions {
             version: text("/preconditions/resourceVersion"),
             propagation: propagation(text("/propagationPolicy").as_deref(), orphan)?,
             dry_run: dry_run(value["dryRun"].as_array().map(Vec::as_slice).unwrap_or_default())?,
+            admitted: false,
         })
     }
 }
@@ -239,9 +242,11 @@ pub async fn one(
     let mut current = storage::require(&context.server, resource, namespace, name).await?;
     loop {
         preconditions(resource, &current.object, options)?;
-        let admission =
-            Admission { context, resource, operation: Operation::Delete, old: Some(&current.object) };
-        admission::validate(&admission, &current.object).await?;
+        if !options.admitted {
+            let (operation, old) = (Operation::Delete, Some(&current.object));
+            let admission = Admission { context, resource, subresource: "", operation, old };
+            admission::validate(&admission, &current.object).await?;
+        }
         let newer = match plan(resource, &current.object, options, context.server.ambient().now()) {
             Plan::Wait => {
                 let mut object = current.object;

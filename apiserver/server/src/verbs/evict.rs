@@ -15,6 +15,7 @@ use super::decode::{self, Expected};
 use super::delete::{self, DeleteOptions};
 use super::update::{self, Part};
 use super::view::{self, Asked};
+use crate::admission;
 use crate::context::Context;
 use crate::encoding;
 use crate::respond::{self, Answer};
@@ -43,6 +44,8 @@ pub async fn evict(context: &Context, resource: &Resource, bytes: Bytes) -> Answ
         Some(options) => DeleteOptions::from_value(options)?,
         None => DeleteOptions::default(),
     };
+    Box::pin(admission::order(context, resource, "eviction", &eviction)).await?;
+    options.admitted = true;
     options.dry_run |= context.dry_run()?;
     carry_out(context, resource, &options).await?;
     Ok(respond::json(
@@ -154,7 +157,7 @@ async fn delete_targeted(
             meta::unset(&mut new, "resourceVersion");
             Ok(new)
         };
-        let bytes = update::change(context, resource, Part::Whole, &make).await?;
+        let bytes = update::change(context, resource, Part::Admitted, &make).await?;
         if options.version.is_some() {
             // This write has made another one of it.
             let pod = encoding::read(&bytes).map_err(|error| ApiError::internal(error.to_string()))?;

@@ -15,6 +15,7 @@ use super::managed::Tracking;
 use super::patch::Patch;
 use super::update::{self, Part};
 use super::{apply, get, managed, not_allowed};
+use crate::admission;
 use crate::context::Context;
 use crate::negotiate;
 use crate::respond::{self, Answer};
@@ -44,9 +45,10 @@ pub async fn bind_to(context: &Context, resource: &Resource, pod: &str, binding:
     if !errors.is_empty() {
         return Err(ApiError::invalid("", "Binding", pod, &errors));
     }
+    Box::pin(admission::order(context, resource, "binding", binding)).await?;
     let now = time::rfc3339(context.server.ambient().now());
     let make = |pod: &Value| bound(pod, binding, target, &now);
-    update::change_object(context, resource, pod, (Part::Whole, Tracking::of(context)), &make).await?;
+    update::change_object(context, resource, pod, (Part::Admitted, Tracking::of(context)), &make).await?;
     Ok(respond::json(
         201,
         &json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}),

@@ -32,7 +32,7 @@ pub fn fields(
             containers(&mut set, new);
         }
         (Part::Main, _) if resource.behaviour.status_subresource => set.insert(&field_path(&["status"])),
-        (Part::Main | Part::Whole, _) => {}
+        (Part::Main | Part::Whole | Part::Admitted, _) => {}
         (Part::Status, kind) => {
             for object in [Some(new), live].into_iter().flatten() {
                 all_but(&mut set, object, &["metadata", "status"]);

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use super::decode::{self, Expected};
 use super::update::{self, Part};
 use super::{evict, get, no_such_resource, not_allowed, patch, pods, read, scale};
+use crate::admission;
 use crate::body::{self, Body};
 use crate::context::Context;
 use crate::encoding;
@@ -107,8 +108,9 @@ async fn token(context: &Context, resource: &Arc<Resource>, bytes: Bytes) -> Ans
     let account = storage::require(&context.server, resource, &info.namespace, &info.name).await?;
     // The object that a token is bound to may be as new as the request.
     context.server.fresh().await?;
+    Box::pin(admission::order(context, resource, "token", &request)).await?;
     let objects = context.server.bound_objects();
-    let mut answer = issuer.token_request(&context.identity, &account.object, &request, &*objects)?;
+    let mut answer = issuer.token_request(&account.object, &request, &*objects)?;
     encoding::complete(&mut answer);
     Ok(respond::json(201, &answer))
 }

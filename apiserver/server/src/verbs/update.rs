@@ -33,6 +33,8 @@ pub enum Part {
     Status,
     /// As the caller made it: subresources of one kind, such as `resize`.
     Whole,
+    /// The same, of a change that follows from what admission has judged already, such as an Eviction.
+    Admitted,
 }
 
 /// Replaces an object by that of the body.
@@ -286,9 +288,16 @@ async fn attempt(
         Tracking::Done => {}
         Tracking::Keep => keep_field(old, &mut new, "managedFields"),
     }
-    let operation = if part == Part::Status { Operation::UpdateStatus } else { Operation::Update };
-    let admission = Admission { context, resource, operation, old: Some(old) };
-    admission::mutate(&admission, &mut new).await?;
+    let subresource = match (part, context.info.subresource.as_str()) {
+        // The server writes statuses of its own without a request.
+        (Part::Status, "") => "status",
+        (_, named) => named,
+    };
+    let admission =
+        Admission { context, resource, subresource, operation: Operation::Update, old: Some(old) };
+    if part != Part::Admitted {
+        admission::mutate(&admission, &mut new).await?;
+    }
     // A whole object was made by this server from the old one.
     match part {
         Part::Main => (resource.behaviour.prepare_update)(&mut new, old),
@@ -325,7 +334,9 @@ async fn judge_and_put(
     }
     errors.extend(check_entries(&new));
     refuse(resource, meta::name(old), &errors)?;
-    admission::validate(admission, &new).await?;
+    if part != Part::Admitted {
+        admission::validate(admission, &new).await?;
+    }
     if part != Part::Status
         && let Some(warnings) = &resource.behaviour.warnings
     {

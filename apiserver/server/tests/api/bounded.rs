@@ -204,7 +204,7 @@ async fn definitions_are_read_in_one_pass_and_their_patterns_have_a_bound() {
 
 #[tokio::test]
 async fn a_role_that_stands_for_a_million_pieces_is_refused_in_some_words() {
-    let api = Api::with(ServerConfig { rbac: true, ..ServerConfig::default() }).await;
+    let api = Api::with(ServerConfig::default()).await;
     let rules =
         json!([{"verbs": ["create"], "apiGroups": ["rbac.authorization.k8s.io"], "resources": ["roles"]}]);
     let base = "/apis/rbac.authorization.k8s.io/v1";

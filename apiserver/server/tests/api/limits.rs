@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use apiserver_api::auth::Identity;
 use apiserver_server::ServerConfig;
+use apiserver_server::rbac::Mode;
 use apiserver_store::Store;
 use apiserver_store::disk::SimDisk;
 use apiserver_store::embedded::{Embedded, Options};
@@ -17,7 +18,11 @@ const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
 #[tokio::test(start_paused = true)]
 async fn what_is_too_much_is_refused_and_administrators_get_through() {
-    let config = ServerConfig { rbac: false, writes_in_flight: 0, ..ServerConfig::default() };
+    let config = ServerConfig {
+        authorization: vec![Mode::AlwaysAllow],
+        writes_in_flight: 0,
+        ..ServerConfig::default()
+    };
     let api = Api::with(config).await;
     let bob = api.as_user(Identity::authenticated("bob", &[]));
     let refused = bob.post(MAPS, json!({"metadata": {"name": "a"}})).await.expect(429);
@@ -32,7 +37,11 @@ async fn what_is_too_much_is_refused_and_administrators_get_through() {
     let line = "apiserver_request_terminations_total{code=\"429\",component=\"apiserver\",group=\"\",resource=\"configmaps\"";
     assert!(page.contains(line), "{page}");
 
-    let config = ServerConfig { rbac: false, reads_in_flight: 0, ..ServerConfig::default() };
+    let config = ServerConfig {
+        authorization: vec![Mode::AlwaysAllow],
+        reads_in_flight: 0,
+        ..ServerConfig::default()
+    };
     let api = Api::with(config).await;
     let bob = api.as_user(Identity::authenticated("bob", &[]));
     bob.get(MAPS).await.expect(429);

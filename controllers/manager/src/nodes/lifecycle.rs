@@ -29,8 +29,7 @@ pub(super) fn start(context: &Context, tasks: &mut Tasks) {
     let queue = WorkQueue::new("node-lifecycle");
     let nodes = context.informers.cache::<Node>();
     let pods = context.informers.cache::<Pod>();
-    let leases =
-        context.informers.select::<Lease>(Selection { namespace: LEASES.to_owned(), ..Selection::default() });
+    let leases = context.informers.select_in::<Lease>(LEASES, Selection::default());
     let beats = Arc::new(Beats::default());
     follow(&nodes, &leases, &beats, &queue);
     context.feed(tasks, &nodes, &queue);

@@ -1,10 +1,7 @@
 //! The subresource `serviceaccounts/token`.
 
-use apiserver_api::auth::Identity;
 use apiserver_api::error::{ApiError, FieldError};
 use serde_json::{Value, json};
-
-use crate::auth::node_name;
 
 use super::{BoundKind, BoundObjects, Issuer, KubernetesClaims, NamedUid};
 
@@ -13,12 +10,11 @@ const MIN_SECONDS: i64 = 600;
 const MAX_SECONDS: i64 = 1 << 32;
 
 impl Issuer {
-    /// Answers a `TokenRequest` of `identity` for `service_account` (the whole object): the
-    /// request with its status. 422 for a bad duration or audience, 404 and 409 for what the token
-    /// cannot be bound to, 403 for a node that asks for anything but a pod of its own.
+    /// Answers a `TokenRequest` for `service_account` (the whole object): the request with its status.
+    /// 422 for a bad duration or audience, 404 and 409 for what the token cannot be bound to. Who may
+    /// ask for what is judged by admission.
     pub fn token_request(
         &self,
-        identity: &Identity,
         service_account: &Value,
         request: &Value,
         objects: &dyn BoundObjects,
@@ -46,10 +42,6 @@ impl Issuer {
         if let Some(reference) = spec.get("boundObjectRef").filter(|r| !r.is_null()) {
             bind(&mut claims, reference, objects)?;
         }
-        if let Some(node) = node_name(identity) {
-            check_node(node, &claims, objects)
-                .map_err(|why| ApiError::forbidden("", "serviceaccounts/token", name, why))?;
-        }
         let audiences = if audiences.is_empty() { self.audiences.clone() } else { audiences };
         let (token, expiration) = self.issue(claims, &audiences, seconds);
         let mut answer = json!({
@@ -63,15 +55,6 @@ impl Issuer {
             answer["spec"]["boundObjectRef"] = reference.clone();
         }
         Ok(answer)
-    }
-}
-
-/// A node gets tokens for the pods that run on it and no others.
-fn check_node(node: &str, claims: &KubernetesClaims, objects: &dyn BoundObjects) -> Result<(), &'static str> {
-    let Some(pod) = &claims.pod else { return Err("node requested token not bound to a pod") };
-    match objects.lookup(BoundKind::Pod, &claims.namespace, &pod.name) {
-        Some(found) if found.node_name == node => Ok(()),
-        _ => Err("node requested token bound to a pod scheduled on a different node"),
     }
 }
 
