@@ -20,13 +20,15 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     agent::Agent,
     config::{Config, Listeners},
-    limits,
+    limits, logs,
     machine::{Machine, MachineError},
     manager,
     metrics::Metrics,
     node,
     objects::Objects,
-    pleg, server,
+    pleg,
+    pod::sysctl::{Allowlist, PatternError},
+    server,
 };
 
 /// A kubelet could not be started.
@@ -38,6 +40,9 @@ pub enum RunError {
     /// The cgroups of the pods could not be made.
     #[error("cannot prepare the node")]
     Machine(#[from] MachineError),
+    /// The kernel parameters that pods may set are not understood.
+    #[error("cannot use --allowed-unsafe-sysctls")]
+    Sysctls(#[from] PatternError),
     /// The certificates of the node's server cannot be used.
     #[error("cannot serve")]
     Server(#[from] server::TlsError),
@@ -58,6 +63,7 @@ pub async fn run(
     if host_ips.is_empty() {
         return Err(RunError::NoAddress);
     }
+    let sysctls = Allowlist::new(&info.kernel, &config.allowed_unsafe_sysctls)?;
     machine.set_up_root(&config.cgroup_root).await?;
     let informers = Informers::new(client.clone(), ambient.clone(), shutdown.clone());
     let processors = usize::try_from(info.cpus).unwrap_or(1).max(1);
@@ -80,12 +86,14 @@ pub async fn run(
         }),
         allocatable: node::capacity(&config, &info),
         host_ips,
+        sysctls,
         starts: Semaphore::new(starts),
         exec_probes: Semaphore::new(limits::EXEC_PROBES),
         pulls: Mutex::default(),
         cells: Mutex::new(BTreeMap::new()),
         relist: Notify::new(),
         version: ArcSwap::default(),
+        runtime_status: ArcSwap::default(),
         metrics: Metrics::new(),
         config,
         client,
@@ -95,6 +103,9 @@ pub async fn run(
     });
     if let Ok(version) = agent.runtime.version().await {
         agent.version.store(Arc::new(version));
+    }
+    if let Ok(status) = agent.runtime.status().await {
+        agent.runtime_status.store(Arc::new(status));
     }
     let mut tasks = JoinSet::new();
     let mut port = 0;
@@ -107,6 +118,7 @@ pub async fn run(
         tasks.spawn(server::serve_health(Arc::clone(&agent), listener, shutdown.clone()));
     }
     tasks.spawn(pleg::run(Arc::clone(&agent), shutdown.clone()));
+    tasks.spawn(logs::run(Arc::clone(&agent), shutdown.clone()));
     tasks.spawn(node::run(Arc::clone(&agent), port, shutdown.clone()));
     let pods = informers.select::<Pod>(selection);
     tasks.spawn(manager::run(agent, pods, shutdown));

@@ -28,7 +28,7 @@ mod conditions;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
     /// `DeadlineExceeded`, `OutOfcpu`, …
-    pub reason: String,
+    pub reason: &'static str,
     /// A sentence.
     pub message: String,
 }
@@ -73,7 +73,7 @@ pub fn compute(input: Input<'_>) -> PodStatus {
         pod_ips: (!ips.is_empty()).then(|| ips.into_iter().map(|ip| PodIP { ip }).collect()),
         start_time: input.previous.start_time.clone().or(Some(Time(input.now))),
         qos_class: Some(resources::qos_class(pod).as_str().to_owned()),
-        reason: input.verdict.map(|verdict| verdict.reason.clone()),
+        reason: input.verdict.map(|verdict| verdict.reason.to_owned()),
         message: input.verdict.map(|verdict| verdict.message.clone()),
         init_container_statuses: statuses(&mut init_containers(pod).map(|(role, c)| (role, c.clone()))),
         container_statuses: statuses(&mut spec(pod).containers.iter().map(|c| (Role::Main, c.clone()))),

@@ -204,7 +204,7 @@ fn init_containers() {
 fn a_verdict_fails_the_pod_and_says_why() {
     let mut scene = Scene::new(one("Always"), vec![]);
     scene.runtime = PodRuntime::default();
-    scene.verdict = Some(Verdict { reason: "OutOfpods".into(), message: "too many".into() });
+    scene.verdict = Some(Verdict { reason: "OutOfpods", message: "too many".into() });
     let status = scene.status();
     assert_eq!((status.phase.as_deref(), status.reason.as_deref()), (Some("Failed"), Some("OutOfpods")));
     assert_eq!(status.container_statuses, None);
