@@ -21,7 +21,7 @@ use crate::{
     agent::Agent,
     config::{Config, Listeners},
     limits, logs,
-    machine::{Machine, MachineError},
+    machine::{Machine, MachineError, MachineInfo},
     manager,
     metrics::Metrics,
     node,
@@ -66,8 +66,6 @@ pub async fn run(
     let sysctls = Allowlist::new(&info.kernel, &config.allowed_unsafe_sysctls)?;
     machine.set_up_root(&config.cgroup_root).await?;
     let informers = Informers::new(client.clone(), ambient.clone(), shutdown.clone());
-    let processors = usize::try_from(info.cpus).unwrap_or(1).max(1);
-    let starts = if config.start_concurrency == 0 { 2 * processors } else { config.start_concurrency };
     let selection =
         Selection { fields: format!("spec.nodeName={}", config.node_name), ..Selection::default() };
     let agent = Arc::new(Agent {
@@ -87,7 +85,7 @@ pub async fn run(
         allocatable: node::capacity(&config, &info),
         host_ips,
         sysctls,
-        starts: Semaphore::new(starts),
+        starts: Semaphore::new(starts(&config, &info)),
         exec_probes: Semaphore::new(limits::EXEC_PROBES),
         pulls: Mutex::default(),
         cells: Mutex::new(BTreeMap::new()),
@@ -101,12 +99,7 @@ pub async fn run(
         machine,
         ambient,
     });
-    if let Ok(version) = agent.runtime.version().await {
-        agent.version.store(Arc::new(version));
-    }
-    if let Ok(status) = agent.runtime.status().await {
-        agent.runtime_status.store(Arc::new(status));
-    }
+    ask_runtime(&agent).await;
     let mut tasks = JoinSet::new();
     let mut port = 0;
     if let Some(listener) = listeners.node {
@@ -124,4 +117,20 @@ pub async fn run(
     tasks.spawn(manager::run(agent, pods, shutdown));
     while tasks.join_next().await.is_some() {}
     Ok(())
+}
+
+/// Learns who the runtime is and what it can do. One that does not answer yet is asked again later.
+async fn ask_runtime(agent: &Agent) {
+    if let Ok(version) = agent.runtime.version().await {
+        agent.version.store(Arc::new(version));
+    }
+    if let Ok(status) = agent.runtime.status().await {
+        agent.runtime_status.store(Arc::new(status));
+    }
+}
+
+/// How many sandboxes and containers start at the same time.
+fn starts(config: &Config, info: &MachineInfo) -> usize {
+    let processors = usize::try_from(info.cpus).unwrap_or(1).max(1);
+    if config.start_concurrency == 0 { 2 * processors } else { config.start_concurrency }
 }
