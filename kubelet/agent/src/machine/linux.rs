@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     fs, io,
-    io::{Read, Write},
+    io::{Read, Seek, Write},
     net::{IpAddr, UdpSocket},
     path::{Path, PathBuf},
     time::Duration,
@@ -398,21 +398,32 @@ impl Machine for LinuxMachine {
     }
 }
 
-/// Writes the files that every container of a pod has in `/etc`. All of them are emptied first: a
-/// container may have filled one of them until there was no room left.
+/// Writes the files that every container of a pod has in `/etc`, where they are not what they shall be:
+/// others may be reading them. All that change are emptied first: a container may have filled one of
+/// them until there was no room left.
 fn write_etc(pod: &Dir, files: &BTreeMap<&'static str, String>) -> io::Result<()> {
     let needed: usize = files.values().map(String::len).sum();
     let size = Some(ETC_BYTES + 2 * needed as u64);
     let directory = mounts::memory(pod, ETC, &Memory { size, inodes: Some(16), mode: 0o755, group: None })?;
-    let mut open = Vec::new();
+    let mut changed = Vec::new();
     for (name, text) in files {
-        let file = match directory.open_regular(name, OFlags::WRONLY | OFlags::TRUNC) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => directory.create_file(name, 0o644),
-            file => file,
-        };
-        open.push((file?, text));
+        match directory.open_regular(name, OFlags::RDWR) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                changed.push((directory.create_file(name, 0o644)?, text));
+            }
+            Err(error) => return Err(error),
+            Ok(mut file) => {
+                let mut present = Vec::new();
+                Read::by_ref(&mut file).take(text.len() as u64 + 1).read_to_end(&mut present)?;
+                if present != text.as_bytes() {
+                    file.set_len(0)?;
+                    file.rewind()?;
+                    changed.push((file, text));
+                }
+            }
+        }
     }
-    open.into_iter().try_for_each(|(mut file, text)| file.write_all(text.as_bytes()))
+    changed.into_iter().try_for_each(|(mut file, text)| file.write_all(text.as_bytes()))
 }
 
 /// Removes a directory with all in it, after everything below it was unmounted. Refuses where
