@@ -89,7 +89,7 @@ impl Dir {
 
     /// Opens a directory directly below this one, or makes it. A new one has exactly this mode.
     pub fn make_dir(&self, name: impl AsRef<Path>, mode: u32) -> io::Result<Self> {
-        let name = single(name.as_ref())?;
+        let name = component(name.as_ref())?;
         match self.create_dir(name, mode) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => self.dir(name),
             made => made,
@@ -98,7 +98,7 @@ impl Dir {
 
     /// Makes a directory directly below this one.
     pub fn create_dir(&self, name: impl AsRef<Path>, mode: u32) -> io::Result<Self> {
-        let name = single(name.as_ref())?;
+        let name = component(name.as_ref())?;
         mkdirat(&self.fd, name, Mode::RWXU)?;
         let made = self.dir(name)?;
         made.set_mode(mode)?;
@@ -137,31 +137,31 @@ impl Dir {
     /// Makes a file directly below this directory; an error where there is one already.
     pub fn create_file(&self, name: impl AsRef<Path>, mode: u32) -> io::Result<File> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let fd = openat(&self.fd, single(name.as_ref())?, flags, Mode::RUSR | Mode::WUSR)?;
+        let fd = openat(&self.fd, component(name.as_ref())?, flags, Mode::RUSR | Mode::WUSR)?;
         fchmod(&fd, mode_of(mode))?;
         Ok(File::from(fd))
     }
 
     /// Makes a symbolic link directly below this directory.
     pub fn symlink(&self, target: impl AsRef<Path>, name: impl AsRef<Path>) -> io::Result<()> {
-        Ok(symlinkat(target.as_ref(), &self.fd, single(name.as_ref())?)?)
+        Ok(symlinkat(target.as_ref(), &self.fd, component(name.as_ref())?)?)
     }
 
     /// Target of a symbolic link directly below this directory.
     pub fn read_link(&self, name: impl AsRef<Path>) -> io::Result<PathBuf> {
-        let target = readlinkat(&self.fd, single(name.as_ref())?, Vec::new())?;
+        let target = readlinkat(&self.fd, component(name.as_ref())?, Vec::new())?;
         Ok(OsString::from_vec(target.into_bytes()).into())
     }
 
     /// Renames within this directory, replacing what has the new name.
     pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<()> {
-        let (from, to) = (single(from.as_ref())?, single(to.as_ref())?);
+        let (from, to) = (component(from.as_ref())?, component(to.as_ref())?);
         Ok(renameat_with(&self.fd, from, &self.fd, to, RenameFlags::empty())?)
     }
 
     /// Removes something that is no directory; success where there is nothing.
     pub fn remove_file(&self, name: impl AsRef<Path>) -> io::Result<()> {
-        match unlinkat(&self.fd, single(name.as_ref())?, AtFlags::empty()) {
+        match unlinkat(&self.fd, component(name.as_ref())?, AtFlags::empty()) {
             Err(Errno::NOENT) => Ok(()),
             result => Ok(result?),
         }
@@ -170,7 +170,7 @@ impl Dir {
     /// Removes whatever has this name, with all below it; success where there is nothing. Follows no
     /// link and crosses no mount, however deep and wide the tree is.
     pub fn remove_tree(&self, name: impl AsRef<Path>) -> io::Result<()> {
-        let name = single(name.as_ref())?;
+        let name = component(name.as_ref())?;
         match unlinkat(&self.fd, name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => return Ok(()),
             Err(Errno::ISDIR | Errno::PERM) => {}
@@ -315,7 +315,7 @@ fn normal(path: &Path) -> io::Result<Vec<&OsStr>> {
 }
 
 /// A name, which is one component of a path.
-fn single(path: &Path) -> io::Result<&Path> {
+pub(crate) fn component(path: &Path) -> io::Result<&Path> {
     let whole = path.as_os_str().as_bytes();
     let one = !whole.is_empty() && !whole.contains(&b'/') && whole != b"." && whole != b"..";
     if one { Ok(path) } else { Err(outside()) }

@@ -16,7 +16,7 @@ use tracing::debug;
 
 use super::{
     HttpAnswer, HttpCheck, Machine, MachineError, MachineInfo, PodPlace, Pressure, Result, SubPath, Usage,
-    beneath::Dir,
+    beneath::{self, Dir},
     cgroup::Hierarchies,
     host_path,
     logs::Log,
@@ -348,7 +348,11 @@ impl Machine for LinuxMachine {
     async fn tear_down_pod(&self, pod: &PodPlace) -> Result<()> {
         let (this, pod) = (self.clone(), pod.clone());
         blocking(move || {
-            mounts::remove_with_mounts(&this.pod_dir(&pod.uid))?;
+            let path = this.pod_dir(&pod.uid);
+            // A sandbox that another client of the runtime made may have any uid, or none.
+            beneath::component(Path::new(&pod.uid))
+                .map_err(|source| MachineError::new("remove", &path, source))?;
+            mounts::remove_with_mounts(&path)?;
             if pod.cgroup.is_empty() { Ok(()) } else { this.hierarchies.remove(&pod.cgroup) }
         })
         .await
@@ -430,4 +434,26 @@ fn write_etc(pod: &Dir, files: &BTreeMap<&'static str, String>) -> io::Result<()
 /// something stays mounted.
 pub fn remove_directory(path: &Path) -> Result<()> {
     mounts::remove_with_mounts(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_pod_without_a_proper_uid_takes_no_other_pod_along() {
+        let place = tempfile::tempdir().unwrap();
+        let machine = LinuxMachine::new(&place.path().join("root"), &place.path().join("logs")).unwrap();
+        let other = machine.pod_dir("other").join("kept");
+        fs::create_dir_all(&other).unwrap();
+        for uid in ["", ".", "..", "../pods", "/", "other/kept"] {
+            let pod = PodPlace { uid: uid.to_owned(), ..PodPlace::default() };
+            assert!(machine.tear_down_pod(&pod).await.is_err(), "{uid}");
+        }
+        assert!(other.exists());
+        let pod = PodPlace { uid: "other".to_owned(), ..PodPlace::default() };
+        machine.tear_down_pod(&pod).await.unwrap();
+        machine.tear_down_pod(&pod).await.unwrap();
+        assert_eq!(machine.pods_on_disk().await, [""; 0]);
+    }
 }

@@ -1,6 +1,6 @@
 //! What the processes of a pod may do: security contexts in, those of the runtime out.
 
-use std::path::Path;
+use std::path::{Component, Path, PathBuf};
 
 use k8s_openapi::api::core::v1::{
     AppArmorProfile, Container, Pod, PodSecurityContext, SELinuxOptions, SeccompProfile,
@@ -89,8 +89,11 @@ fn seccomp(profile: &SeccompProfile, profiles: &Path) -> SecurityProfile {
     match profile.type_.as_str() {
         "RuntimeDefault" => SecurityProfile::RuntimeDefault,
         "Localhost" => {
-            let file = profiles.join(profile.localhost_profile.as_deref().unwrap_or_default());
-            SecurityProfile::Localhost(file.to_string_lossy().into_owned())
+            let name = Path::new(profile.localhost_profile.as_deref().unwrap_or_default());
+            // What leads out of the directory is left out, as when Go joins paths.
+            let parts = name.components().filter(|part| matches!(part, Component::Normal(_)));
+            let file: PathBuf = parts.collect();
+            SecurityProfile::Localhost(profiles.join(file).to_string_lossy().into_owned())
         }
         _ => SecurityProfile::Unconfined,
     }
@@ -200,6 +203,13 @@ mod tests {
             assert_eq!(context.selinux, Some(label));
         }
         assert!(context(json!({"supplementalGroupsPolicy": "Strict"}), json!({})).strict_groups);
+        let profile = |path: &str| {
+            let wanted = json!({"seccompProfile": {"type": "Localhost", "localhostProfile": path}});
+            context(wanted, json!({})).seccomp
+        };
+        for path in ["/etc/x", "../../etc/x", "etc/x"] {
+            assert_eq!(profile(path), Some(SecurityProfile::Localhost("/profiles/etc/x".into())), "{path}");
+        }
         let plain = context(json!({}), json!({}));
         assert_eq!((plain.apparmor, plain.selinux, plain.strict_groups), (None, None, false));
     }
