@@ -20,7 +20,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("ebpf-common", &[]),
     ("ebpf-programs", &["ebpf-common"]),
     ("userspace-dataplane", &["ebpf-common"]),
-    ("userspace-proxy", &["apiserver-api", "apiserver-client", "userspace-dataplane"]),
+    ("userspace-daemon", &[]),
+    ("userspace-proxy", &["apiserver-api", "apiserver-client", "userspace-daemon", "userspace-dataplane"]),
     ("userspace-network", &["apiserver-api", "apiserver-client"]),
     ("apiserver-api", &[]),
     ("apiserver-store", &["apiserver-api"]),
@@ -33,7 +34,14 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("kubelet-cri", &[]),
     (
         "kubelet-agent",
-        &["apiserver-api", "apiserver-client", "kubelet-cri", "kubelet-image", "userspace-network"],
+        &[
+            "apiserver-api",
+            "apiserver-client",
+            "kubelet-cri",
+            "kubelet-image",
+            "userspace-daemon",
+            "userspace-network",
+        ],
     ),
     ("xtask", &["kubelet-image"]),
 ];

@@ -16,7 +16,7 @@ use kube::Client;
 use kubelet_cri::Runtime;
 use tokio::sync::{Notify, OnceCell, Semaphore};
 
-use crate::{cell::PodCell, config::Config, machine::Machine, objects::Objects, pod};
+use crate::{cell::PodCell, config::Config, machine::Machine, objects::Objects, pod, pod::sysctl::Allowlist};
 
 /// A pull under way, and how it ended.
 pub(crate) type Pull = Arc<OnceCell<Result<String, String>>>;
@@ -37,6 +37,8 @@ pub(crate) struct Agent {
     pub host_ips: Vec<String>,
     /// What pods may use of the node.
     pub allocatable: BTreeMap<String, Quantity>,
+    /// Kernel parameters that pods may set.
+    pub sysctls: Allowlist,
     /// Sandboxes and containers that start at the same time.
     pub starts: Semaphore,
     /// Exec probes that run at the same time.
@@ -49,6 +51,8 @@ pub(crate) struct Agent {
     pub relist: Notify,
     /// Name of the runtime once it has answered.
     pub version: ArcSwap<kubelet_cri::Version>,
+    /// What the runtime said last of itself.
+    pub runtime_status: ArcSwap<kubelet_cri::RuntimeStatus>,
     pub metrics: crate::metrics::Metrics,
 }
 

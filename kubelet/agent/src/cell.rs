@@ -163,6 +163,8 @@ impl PodCell {
             previous: &state.status,
             host_ips: &agent.host_ips,
             runtime_name: &agent.runtime_name(),
+            // Of the default handler: what another one can do is only known when a container starts.
+            recursive_read_only: agent.runtime_status.load().handler("").recursive_read_only_mounts,
             now: agent.ambient.now(),
         });
         state.status = status.clone();

@@ -1,6 +1,6 @@
 //! What a kubelet is told when it starts.
 
-use std::{collections::BTreeMap, net::IpAddr};
+use std::{collections::BTreeMap, net::IpAddr, path::PathBuf};
 
 use tokio::net::TcpListener;
 
@@ -23,6 +23,10 @@ pub struct Config {
     pub max_pods: u32,
     /// Sandboxes and containers that start at the same time; twice the processors where it is zero.
     pub start_concurrency: usize,
+    /// Kernel parameters that pods may set beside the safe ones, as names or patterns that end in `*`.
+    pub allowed_unsafe_sysctls: Vec<String>,
+    /// Directory of the seccomp profiles that pods may name.
+    pub seccomp_profiles: PathBuf,
     /// Below which the node says that it is under pressure.
     pub eviction_hard: Thresholds,
     /// Certificate of the node's server; a self-signed one where there is none.
@@ -57,6 +61,8 @@ impl Config {
             cluster_dns: ClusterDns { servers: Vec::new(), domain: "cluster.local".to_owned() },
             max_pods: 110,
             start_concurrency: 0,
+            allowed_unsafe_sysctls: Vec::new(),
+            seccomp_profiles: PathBuf::from("/var/lib/kubelet/seccomp"),
             eviction_hard: Thresholds::default(),
             serving: None,
             client_ca: None,

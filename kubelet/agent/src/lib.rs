@@ -16,6 +16,7 @@ pub mod cri_log;
 mod eviction;
 pub mod images;
 pub mod limits;
+mod logs;
 pub mod machine;
 mod manager;
 mod metrics;

@@ -36,6 +36,22 @@ pub const FIRST_READINESS_WINDOW: Duration = Duration::from_secs(10);
 pub const TOKEN_REFRESH_PERCENT: u32 = 80;
 /// Bytes of a termination message that are kept.
 pub const TERMINATION_MESSAGE: usize = 4096;
+/// Bytes of the termination messages of a pod together.
+pub const TERMINATION_MESSAGES: usize = 12 << 10;
+/// Bytes that the containers of a pod can write as termination messages, in memory.
+pub const TERMINATION_BYTES: u64 = 256 << 10;
+/// Files and directories of termination messages of a pod.
+pub const TERMINATION_INODES: u64 = 4096;
+/// Bytes that the containers of a pod can add to the files that the kubelet puts into `/etc`, in memory.
+pub const ETC_BYTES: u64 = 64 << 10;
+/// Names of a directory that are read at once while a tree is removed.
+pub const REMOVAL_BATCH: usize = 1024;
+/// Directories that are open at once while a tree is removed.
+pub const REMOVAL_DEPTH: usize = 64;
+/// Attempts to find a path beneath a directory while others rename, before it is walked step by step.
+pub const RESOLVE_RETRIES: usize = 32;
+/// Symbolic links on one path, as the kernel has it.
+pub const SYMBOLIC_LINKS: usize = 40;
 /// Bytes of a log that stand in for a termination message.
 pub const TERMINATION_LOG: usize = 2048;
 /// Lines of a log that stand in for a termination message.
@@ -58,6 +74,8 @@ pub const CONNECTIONS: usize = 512;
 pub const HEADERS: usize = 64 * 1024;
 /// Bytes of a WebSocket frame that the stream translation takes.
 pub const FRAME: usize = 1 << 20;
+/// Between two looks at the size of the logs.
+pub const LOG_CHECK: Duration = Duration::from_secs(1);
 /// Bytes of container logs before they are moved away.
 pub const LOG_ROTATE_BYTES: u64 = 10 << 20;
 /// Log files of a container, the present one included.

@@ -99,10 +99,16 @@ fn take(agent: &Agent, pod: Arc<Pod>) -> Option<Arc<PodCell>> {
             .collect();
         let others: Vec<&Pod> = others.iter().map(Arc::as_ref).collect();
         let labels = agent.node_labels();
-        let node = NodeView { allocatable: &agent.allocatable, labels: labels.as_ref() };
+        let node = NodeView {
+            allocatable: &agent.allocatable,
+            labels: labels.as_ref(),
+            sysctls: &agent.sysctls,
+            apparmor: agent.machine.info().apparmor,
+            strict_groups: agent.runtime_status.load().supplemental_groups_policy,
+        };
         if let Err(verdict) = admit(&node, &pod, &others) {
-            warn!(pod = pod::name(&pod), reason = verdict.reason, "pod does not fit");
-            agent.event(&pod, None, "FailedAdmission", verdict.message.clone());
+            warn!(pod = pod::name(&pod), reason = verdict.reason, "pod is refused");
+            agent.event(&pod, None, verdict.reason, verdict.message.clone());
             cell.state().verdict = Some(verdict);
         }
     }
@@ -176,7 +182,6 @@ async fn tidy(agent: &Agent) {
             clean(agent, PodPlace { uid, ..PodPlace::default() }).await;
         }
     }
-    rotate_logs(agent).await;
 }
 
 /// Removes directory and cgroup of a pod of which only its uid is known for sure.
@@ -190,26 +195,6 @@ async fn clean(agent: &Agent, place: PodPlace) {
                 error = &error as &dyn std::error::Error,
                 "cannot clean up after an orphan"
             );
-        }
-    }
-}
-
-/// Moves away logs that have grown too large.
-async fn rotate_logs(agent: &Agent) {
-    let cells: Vec<Arc<PodCell>> = agent.cells().values().cloned().collect();
-    for cell in cells {
-        let running: Vec<(String, String, u32)> = {
-            let state = cell.state();
-            let running =
-                state.runtime.containers.iter().filter(|c| c.state == kubelet_cri::ContainerState::Running);
-            running.map(|c| (c.id.clone(), c.name.clone(), c.attempt)).collect()
-        };
-        for (id, name, attempt) in running {
-            if agent.machine.rotate_log(&cell.place, &name, attempt).await
-                && let Err(error) = agent.runtime.reopen_container_log(&id).await
-            {
-                debug!(%error, "a rotated log could not be opened anew");
-            }
         }
     }
 }

@@ -229,7 +229,11 @@ async fn keep_status(agent: &Agent, port: u16) {
 }
 
 async fn look(agent: &Agent, port: u16, previous: &[NodeCondition]) -> NodeStatus {
-    let conditions = agent.runtime.conditions().await;
+    let conditions = agent.runtime.status().await.map(|status| {
+        let conditions = status.conditions.clone();
+        agent.runtime_status.store(Arc::new(status));
+        conditions
+    });
     if agent.version.load().name.is_empty()
         && let Ok(version) = agent.runtime.version().await
     {

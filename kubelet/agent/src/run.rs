@@ -20,13 +20,15 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     agent::Agent,
     config::{Config, Listeners},
-    limits,
-    machine::{Machine, MachineError},
+    limits, logs,
+    machine::{Machine, MachineError, MachineInfo},
     manager,
     metrics::Metrics,
     node,
     objects::Objects,
-    pleg, server,
+    pleg,
+    pod::sysctl::{Allowlist, PatternError},
+    server,
 };
 
 /// A kubelet could not be started.
@@ -38,6 +40,9 @@ pub enum RunError {
     /// The cgroups of the pods could not be made.
     #[error("cannot prepare the node")]
     Machine(#[from] MachineError),
+    /// The kernel parameters that pods may set are not understood.
+    #[error("cannot use --allowed-unsafe-sysctls")]
+    Sysctls(#[from] PatternError),
     /// The certificates of the node's server cannot be used.
     #[error("cannot serve")]
     Server(#[from] server::TlsError),
@@ -58,10 +63,9 @@ pub async fn run(
     if host_ips.is_empty() {
         return Err(RunError::NoAddress);
     }
+    let sysctls = Allowlist::new(&info.kernel, &config.allowed_unsafe_sysctls)?;
     machine.set_up_root(&config.cgroup_root).await?;
     let informers = Informers::new(client.clone(), ambient.clone(), shutdown.clone());
-    let processors = usize::try_from(info.cpus).unwrap_or(1).max(1);
-    let starts = if config.start_concurrency == 0 { 2 * processors } else { config.start_concurrency };
     let selection =
         Selection { fields: format!("spec.nodeName={}", config.node_name), ..Selection::default() };
     let agent = Arc::new(Agent {
@@ -80,12 +84,14 @@ pub async fn run(
         }),
         allocatable: node::capacity(&config, &info),
         host_ips,
-        starts: Semaphore::new(starts),
+        sysctls,
+        starts: Semaphore::new(starts(&config, &info)),
         exec_probes: Semaphore::new(limits::EXEC_PROBES),
         pulls: Mutex::default(),
         cells: Mutex::new(BTreeMap::new()),
         relist: Notify::new(),
         version: ArcSwap::default(),
+        runtime_status: ArcSwap::default(),
         metrics: Metrics::new(),
         config,
         client,
@@ -93,9 +99,7 @@ pub async fn run(
         machine,
         ambient,
     });
-    if let Ok(version) = agent.runtime.version().await {
-        agent.version.store(Arc::new(version));
-    }
+    ask_runtime(&agent).await;
     let mut tasks = JoinSet::new();
     let mut port = 0;
     if let Some(listener) = listeners.node {
@@ -107,9 +111,26 @@ pub async fn run(
         tasks.spawn(server::serve_health(Arc::clone(&agent), listener, shutdown.clone()));
     }
     tasks.spawn(pleg::run(Arc::clone(&agent), shutdown.clone()));
+    tasks.spawn(logs::run(Arc::clone(&agent), shutdown.clone()));
     tasks.spawn(node::run(Arc::clone(&agent), port, shutdown.clone()));
     let pods = informers.select::<Pod>(selection);
     tasks.spawn(manager::run(agent, pods, shutdown));
     while tasks.join_next().await.is_some() {}
     Ok(())
+}
+
+/// Learns who the runtime is and what it can do. One that does not answer yet is asked again later.
+async fn ask_runtime(agent: &Agent) {
+    if let Ok(version) = agent.runtime.version().await {
+        agent.version.store(Arc::new(version));
+    }
+    if let Ok(status) = agent.runtime.status().await {
+        agent.runtime_status.store(Arc::new(status));
+    }
+}
+
+/// How many sandboxes and containers start at the same time.
+fn starts(config: &Config, info: &MachineInfo) -> usize {
+    let processors = usize::try_from(info.cpus).unwrap_or(1).max(1);
+    if config.start_concurrency == 0 { 2 * processors } else { config.start_concurrency }
 }

@@ -48,6 +48,13 @@ pub enum Content {
     Files { files: BTreeMap<String, File>, in_memory: bool },
 }
 
+impl Content {
+    /// Whether containers may only read it, whatever they ask for: the kubelet writes it while they run.
+    pub fn is_read_only(&self) -> bool {
+        matches!(self, Self::Files { .. })
+    }
+}
+
 /// A volume that cannot be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VolumeError {
@@ -65,7 +72,12 @@ pub enum VolumeError {
         #[source]
         source: EnvError,
     },
-    #[error("volume \"{volume}\" is of a kind that this kubelet does not know")]
+    #[error("MountVolume.SetUp failed for volume \"{volume}\" : unknown storage medium \"{medium}\"")]
+    Medium { volume: String, medium: String },
+    #[error(
+        "MountVolume.SetUp failed for volume \"{volume}\" : no volume plugin matched: \
+         this kubelet does not support its kind"
+    )]
     Unsupported { volume: String },
 }
 
@@ -124,7 +136,15 @@ fn content(
     let files = |builder: Builder<'_>, in_memory| Content::Files { files: builder.files, in_memory };
     if let Some(source) = &volume.empty_dir {
         let size = source.size_limit.as_ref().and_then(crate::quantity::whole).filter(|size| *size > 0);
-        return Ok(Content::Empty { memory: source.medium.as_deref() == Some("Memory"), size });
+        let memory = match source.medium.as_deref().unwrap_or_default() {
+            "" => false,
+            "Memory" => true,
+            medium => {
+                let (volume, medium) = (volume.name.clone(), medium.to_owned());
+                return Err(VolumeError::Medium { volume, medium });
+            }
+        };
+        return Ok(Content::Empty { memory, size });
     }
     if let Some(source) = &volume.host_path {
         return Ok(Content::Host {
@@ -399,6 +419,8 @@ mod tests {
     fn directories_and_strangers() {
         let memory = volume(json!({"emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}})).unwrap();
         assert_eq!(memory, Content::Empty { memory: true, size: Some(1 << 20) });
+        let huge = volume(json!({"emptyDir": {"medium": "HugePages"}})).unwrap_err();
+        assert_eq!(huge, VolumeError::Medium { volume: "v".into(), medium: "HugePages".into() });
         let unknown = volume(json!({"nfs": {"server": "s", "path": "/"}})).unwrap_err();
         assert_eq!(unknown, VolumeError::Unsupported { volume: "v".into() });
     }

@@ -330,3 +330,79 @@ async fn thirty_pods_start_together_and_all_go_away() {
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(node.runtime.list_containers(None).await.unwrap(), []);
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_honoured_is_refused_with_an_event_and_never_started() {
+    let node = Node::new();
+    let sysctl = json!([{"name": "kernel.msgmax", "value": "1"}]);
+    for (name, field, value, reason, message) in [
+        (
+            "sysctl",
+            "securityContext",
+            json!({"sysctls": sysctl}),
+            "SysctlForbidden",
+            "Pod was rejected: forbidden sysctl: \"kernel.msgmax\" not allowlisted",
+        ),
+        (
+            "apparmor",
+            "securityContext",
+            json!({"appArmorProfile": {"type": "RuntimeDefault"}}),
+            "AppArmor",
+            "Pod was rejected: Cannot enforce AppArmor: AppArmor is not enabled on the host",
+        ),
+        (
+            "claims",
+            "resourceClaims",
+            json!([{"name": "gpu"}]),
+            "PodFeatureUnsupported",
+            "Pod was rejected: spec.resourceClaims is not supported by this kubelet",
+        ),
+        (
+            "windows",
+            "os",
+            json!({"name": "windows"}),
+            "PodOSNotSupported",
+            "Pod was rejected: Failed to admit pod as the OS field doesn't match node OS",
+        ),
+    ] {
+        let mut spec = one("web");
+        spec[field] = value;
+        node.api.create_pod(name, spec);
+        let pod = node.api.until(name, "refused", |pod| pod["status"]["phase"] == "Failed").await;
+        assert_eq!((&pod["status"]["reason"], &pod["status"]["message"]), (&json!(reason), &json!(message)));
+        assert!(node.api.event_messages().contains(&format!("{reason} {message}")));
+    }
+    assert_eq!(node.runtime.list_pod_sandboxes(None).await.unwrap(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_with_its_own_users_gets_no_sandbox_and_an_event_that_says_why() {
+    let node = Node::new();
+    let mut spec = one("web");
+    spec["hostUsers"] = json!(false);
+    node.api.create_pod("p", spec);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(node.api.pod("p")["status"]["phase"], "Pending");
+    assert!(node.api.event_messages().iter().any(|event| {
+        event.starts_with(
+            "FailedCreatePodSandBox Failed to create pod sandbox: can't set `spec.hostUsers: false`",
+        )
+    }));
+    assert_eq!(node.runtime.list_pod_sandboxes(None).await.unwrap(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_runtime_class_that_is_not_there_holds_its_pod_back() {
+    let node = Node::new();
+    let mut spec = one("web");
+    spec["runtimeClassName"] = json!("kata");
+    node.api.create_pod("p", spec);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(node.api.event_messages().iter().any(|event| event.contains("no runtime for \"kata\"")));
+    assert_eq!(node.runtime.list_pod_sandboxes(None).await.unwrap(), []);
+    node.api.create(
+        "apis/node.k8s.io/v1/runtimeclasses",
+        json!({"metadata": {"name": "kata"}, "handler": "kata"}),
+    );
+    node.api.until_ready("p").await;
+}

@@ -12,7 +12,7 @@ use tracing::debug;
 
 use crate::{
     ContainerConfig, ContainerStatus, ContainerSummary, Credentials, ErrorKind, ExecOutput, Image, Resources,
-    Result, Runtime, RuntimeCondition, RuntimeError, SandboxConfig, SandboxStatus, SandboxSummary,
+    Result, Runtime, RuntimeError, RuntimeStatus, SandboxConfig, SandboxStatus, SandboxSummary,
     StreamOptions, Version,
     generated::{
         events::{SubscribeRequest, events_client::EventsClient},
@@ -175,15 +175,14 @@ impl Runtime for CriRuntime {
         })
     }
 
-    async fn conditions(&self) -> Result<Vec<RuntimeCondition>> {
+    async fn status(&self) -> Result<RuntimeStatus> {
         let request = wire::StatusRequest { verbose: false };
-        let answer = call("Status", SHORT, self.runtime.clone().status(request)).await?;
-        Ok(answer.status.unwrap_or_default().conditions.into_iter().map(Into::into).collect())
+        Ok(call("Status", SHORT, self.runtime.clone().status(request)).await?.into())
     }
 
     async fn run_pod_sandbox(&self, config: &SandboxConfig) -> Result<String> {
-        let request =
-            wire::RunPodSandboxRequest { config: Some(config.into()), runtime_handler: String::new() };
+        let runtime_handler = config.runtime_handler.clone();
+        let request = wire::RunPodSandboxRequest { config: Some(config.into()), runtime_handler };
         Ok(call("RunPodSandbox", LONG, self.runtime.clone().run_pod_sandbox(request)).await?.pod_sandbox_id)
     }
 

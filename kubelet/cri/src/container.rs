@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::{Namespaces, Seccomp};
+use crate::{Namespaces, SecurityProfile, SelinuxLabel};
 
 /// Whether mounts made later are seen on the other side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,6 +19,8 @@ pub struct Mount {
     pub container_path: String,
     pub host_path: String,
     pub read_only: bool,
+    /// Mounts below it are read-only, too.
+    pub recursive_read_only: bool,
     pub propagation: Propagation,
 }
 
@@ -48,11 +50,16 @@ pub struct SecurityContext {
     pub run_as_user: Option<i64>,
     pub run_as_group: Option<i64>,
     pub supplemental_groups: Vec<i64>,
+    /// Groups that the image gives to the user are left out.
+    pub strict_groups: bool,
     pub read_only_root: bool,
     pub no_new_privileges: bool,
     pub masked_paths: Vec<String>,
     pub read_only_paths: Vec<String>,
-    pub seccomp: Option<Seccomp>,
+    pub seccomp: Option<SecurityProfile>,
+    /// `None`: the runtime's own choice.
+    pub apparmor: Option<SecurityProfile>,
+    pub selinux: Option<SelinuxLabel>,
     pub namespaces: Namespaces,
 }
 

@@ -13,8 +13,8 @@ use tokio::{sync::watch, time::Instant};
 
 use crate::{
     ContainerConfig, ContainerState, ContainerStatus, ContainerSummary, Credentials, ErrorKind, ExecOutput,
-    Image, NamespaceMode, Resources, Result, Runtime, RuntimeCondition, RuntimeError, SandboxConfig,
-    SandboxState, SandboxStatus, SandboxSummary, StreamOptions, Version, labels,
+    Image, NamespaceMode, Resources, Result, Runtime, RuntimeCondition, RuntimeError, RuntimeStatus,
+    SandboxConfig, SandboxState, SandboxStatus, SandboxSummary, StreamOptions, Version, labels,
 };
 
 /// How the fake behaves as a whole.
@@ -287,7 +287,7 @@ impl Runtime for FakeRuntime {
         Ok(Version { name: "fake".to_owned(), version: "1".to_owned(), api: "v1".to_owned() })
     }
 
-    async fn conditions(&self) -> Result<Vec<RuntimeCondition>> {
+    async fn status(&self) -> Result<RuntimeStatus> {
         drop(self.enter("Status")?);
         let holds = |kind: &str| RuntimeCondition {
             kind: kind.to_owned(),
@@ -295,7 +295,8 @@ impl Runtime for FakeRuntime {
             reason: String::new(),
             message: String::new(),
         };
-        Ok(vec![holds("RuntimeReady"), holds("NetworkReady")])
+        let conditions = vec![holds("RuntimeReady"), holds("NetworkReady")];
+        Ok(RuntimeStatus { conditions, ..RuntimeStatus::default() })
     }
 
     async fn run_pod_sandbox(&self, config: &SandboxConfig) -> Result<String> {

@@ -16,10 +16,13 @@ pub use container::{
 };
 pub use fake::FakeRuntime;
 pub use image::{Credentials, Image};
-pub use runtime::{ErrorKind, Result, Runtime, RuntimeCondition, RuntimeError, StreamOptions, Version};
+pub use runtime::{
+    ErrorKind, Result, Runtime, RuntimeCondition, RuntimeError, RuntimeHandler, RuntimeStatus, StreamOptions,
+    Version,
+};
 pub use sandbox::{
     Dns, NamespaceMode, Namespaces, PortMapping, Protocol, SandboxConfig, SandboxState, SandboxStatus,
-    SandboxSummary, Seccomp,
+    SandboxSummary, SecurityProfile, SelinuxLabel,
 };
 
 /// Labels that name a pod and its containers inside the runtime, as every kubelet spells them.

@@ -76,6 +76,31 @@ pub struct RuntimeCondition {
     pub message: String,
 }
 
+/// One way in which the runtime runs pods.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RuntimeHandler {
+    /// `runc`; empty for the default.
+    pub name: String,
+    pub recursive_read_only_mounts: bool,
+}
+
+/// What the runtime says of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RuntimeStatus {
+    pub conditions: Vec<RuntimeCondition>,
+    /// Empty where the runtime does not tell.
+    pub handlers: Vec<RuntimeHandler>,
+    /// Whether groups of images can be left out.
+    pub supplemental_groups_policy: bool,
+}
+
+impl RuntimeStatus {
+    /// What a handler can do; nothing where the runtime does not tell.
+    pub fn handler(&self, name: &str) -> RuntimeHandler {
+        self.handlers.iter().find(|handler| handler.name == name).cloned().unwrap_or_default()
+    }
+}
+
 /// Which ends of a streamed process are wanted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StreamOptions {
@@ -96,8 +121,8 @@ pub trait Runtime: Send + Sync + 'static {
     /// Who answers.
     async fn version(&self) -> Result<Version>;
 
-    /// Conditions of the runtime and its network.
-    async fn conditions(&self) -> Result<Vec<RuntimeCondition>>;
+    /// Conditions of the runtime and its network, and what it can do.
+    async fn status(&self) -> Result<RuntimeStatus>;
 
     /// Creates and starts a sandbox with its network; returns its id.
     async fn run_pod_sandbox(&self, config: &SandboxConfig) -> Result<String>;

@@ -27,15 +27,24 @@ pub struct Namespaces {
     pub ipc: NamespaceMode,
 }
 
-/// Which system calls are allowed.
+/// A profile of seccomp or AppArmor: what processes are allowed to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Seccomp {
-    /// The runtime's own list.
+pub enum SecurityProfile {
+    /// The runtime's own profile.
     RuntimeDefault,
-    /// All.
+    /// Everything.
     Unconfined,
-    /// A profile by absolute path.
+    /// One of the node's: for seccomp by absolute path, for AppArmor by its loaded name.
     Localhost(String),
+}
+
+/// A label of SELinux; empty parts are the runtime's choice.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SelinuxLabel {
+    pub user: String,
+    pub role: String,
+    pub kind: String,
+    pub level: String,
 }
 
 /// Transport protocol of a port.
@@ -97,7 +106,12 @@ pub struct SandboxConfig {
     pub run_as_user: Option<i64>,
     pub run_as_group: Option<i64>,
     pub supplemental_groups: Vec<i64>,
-    pub seccomp: Option<Seccomp>,
+    /// Groups that the image gives to the user are left out.
+    pub strict_groups: bool,
+    pub seccomp: Option<SecurityProfile>,
+    pub selinux: Option<SelinuxLabel>,
+    /// Name of the runtime's handler; empty for its default.
+    pub runtime_handler: String,
 }
 
 /// Whether a sandbox can hold containers.

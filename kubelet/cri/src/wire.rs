@@ -3,8 +3,8 @@
 use crate::{
     ContainerConfig, ContainerState, ContainerStatus, ContainerSummary, Credentials, Dns, Image, Mount,
     NamespaceMode, Namespaces, PortMapping, Propagation, Protocol, Resources, RuntimeCondition,
-    SandboxConfig, SandboxState, SandboxStatus, SandboxSummary, Seccomp, SecurityContext,
-    generated::runtime as wire,
+    RuntimeHandler, RuntimeStatus, SandboxConfig, SandboxState, SandboxStatus, SandboxSummary,
+    SecurityContext, SecurityProfile, SelinuxLabel, generated::runtime as wire,
 };
 
 fn number(value: Option<i64>) -> Option<wire::Int64Value> {
@@ -27,13 +27,36 @@ impl From<&Namespaces> for wire::NamespaceOption {
     }
 }
 
-impl From<&Seccomp> for wire::SecurityProfile {
-    fn from(from: &Seccomp) -> Self {
+impl From<&SelinuxLabel> for wire::SeLinuxOption {
+    fn from(from: &SelinuxLabel) -> Self {
+        let SelinuxLabel { user, role, kind, level } = from.clone();
+        Self { user, role, r#type: kind, level }
+    }
+}
+
+fn groups_policy(strict: bool) -> i32 {
+    let policy =
+        if strict { wire::SupplementalGroupsPolicy::Strict } else { wire::SupplementalGroupsPolicy::Merge };
+    policy as i32
+}
+
+/// The field that runtimes read which do not know the newer one.
+fn apparmor_name(profile: Option<&SecurityProfile>) -> String {
+    match profile {
+        None => String::new(),
+        Some(SecurityProfile::RuntimeDefault) => "runtime/default".to_owned(),
+        Some(SecurityProfile::Unconfined) => "unconfined".to_owned(),
+        Some(SecurityProfile::Localhost(name)) => format!("localhost/{name}"),
+    }
+}
+
+impl From<&SecurityProfile> for wire::SecurityProfile {
+    fn from(from: &SecurityProfile) -> Self {
         use wire::security_profile::ProfileType;
         let (kind, localhost_ref) = match from {
-            Seccomp::RuntimeDefault => (ProfileType::RuntimeDefault, String::new()),
-            Seccomp::Unconfined => (ProfileType::Unconfined, String::new()),
-            Seccomp::Localhost(path) => (ProfileType::Localhost, path.clone()),
+            SecurityProfile::RuntimeDefault => (ProfileType::RuntimeDefault, String::new()),
+            SecurityProfile::Unconfined => (ProfileType::Unconfined, String::new()),
+            SecurityProfile::Localhost(path) => (ProfileType::Localhost, path.clone()),
         };
         Self { profile_type: kind as i32, localhost_ref }
     }
@@ -71,6 +94,8 @@ impl From<&SandboxConfig> for wire::PodSandboxConfig {
             supplemental_groups: from.supplemental_groups.clone(),
             privileged: from.privileged,
             seccomp: from.seccomp.as_ref().map(Into::into),
+            selinux_options: from.selinux.as_ref().map(Into::into),
+            supplemental_groups_policy: groups_policy(from.strict_groups),
         };
         Self {
             metadata: Some(wire::PodSandboxMetadata {
@@ -107,6 +132,7 @@ impl From<&Mount> for wire::Mount {
             readonly: from.read_only,
             selinux_relabel: false,
             propagation: propagation as i32,
+            recursive_read_only: from.recursive_read_only,
         }
     }
 }
@@ -140,6 +166,10 @@ impl From<&SecurityContext> for wire::LinuxContainerSecurityContext {
             masked_paths: from.masked_paths.clone(),
             readonly_paths: from.read_only_paths.clone(),
             seccomp: from.seccomp.as_ref().map(Into::into),
+            apparmor: from.apparmor.as_ref().map(Into::into),
+            apparmor_profile: apparmor_name(from.apparmor.as_ref()),
+            selinux_options: from.selinux.as_ref().map(Into::into),
+            supplemental_groups_policy: groups_policy(from.strict_groups),
         }
     }
 }
@@ -288,5 +318,23 @@ impl From<wire::Image> for Image {
 impl From<wire::RuntimeCondition> for RuntimeCondition {
     fn from(from: wire::RuntimeCondition) -> Self {
         Self { kind: from.r#type, holds: from.status, reason: from.reason, message: from.message }
+    }
+}
+
+impl From<wire::RuntimeHandler> for RuntimeHandler {
+    fn from(from: wire::RuntimeHandler) -> Self {
+        let features = from.features.unwrap_or_default();
+        Self { name: from.name, recursive_read_only_mounts: features.recursive_read_only_mounts }
+    }
+}
+
+impl From<wire::StatusResponse> for RuntimeStatus {
+    fn from(from: wire::StatusResponse) -> Self {
+        let conditions = from.status.unwrap_or_default().conditions;
+        Self {
+            conditions: conditions.into_iter().map(Into::into).collect(),
+            handlers: from.runtime_handlers.into_iter().map(Into::into).collect(),
+            supplemental_groups_policy: from.features.unwrap_or_default().supplemental_groups_policy,
+        }
     }
 }

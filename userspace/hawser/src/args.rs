@@ -198,6 +198,9 @@ pub struct RuntimeArgs {
     /// When the node is under pressure: memory.available and nodefs.available, with a quantity or N%
     #[arg(long, default_value = "memory.available<100Mi,nodefs.available<10%", value_parser = Thresholds::parse)]
     pub eviction_hard: Thresholds,
+    /// Comma-separated sysctls that pods may set beside the safe ones, or patterns that end in `*`
+    #[arg(long, value_delimiter = ',', value_name = "SYSCTLS")]
+    pub allowed_unsafe_sysctls: Vec<String>,
     /// Port of the node server; 0 for a free one
     #[arg(long, default_value_t = 10250)]
     pub kubelet_port: u16,

@@ -238,6 +238,7 @@ pub async fn kubelet(
     let config = kubelet_agent::Config {
         node_ips: vec![node.ip],
         cgroup_root: node.cgroup_root.clone(),
+        allowed_unsafe_sysctls: args.allowed_unsafe_sysctls.clone(),
         eviction_hard: args.eviction_hard,
         serving: tls.serving,
         client_ca: tls.client_ca,

@@ -1,34 +1,22 @@
 //! `/healthz`, `/livez` and `/readyz` of a component on its own, over TLS, on the ports where
 //! Kubernetes looks for them. They are answered to everybody, as Kubernetes answers them.
 
-use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
 use clap::Args;
+use futures::future::BoxFuture;
 use http::{Method, Request, Response};
 use http_body_util::Full;
 use hyper::body::Incoming;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
-
-/// Connections at one time; probes are few and short.
-const CONNECTIONS: usize = 64;
-/// A client has this long for its handshake and for its request each.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// Pause after an error of `accept`, such as too many open files.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// How probes are answered; the port is the component's own flag.
 #[derive(Args, Clone)]
@@ -56,12 +44,10 @@ impl Probes {
             format!("cannot answer probes on {address}: choose another --secure-port, or 0 for none")
         })?;
         let stop = stop.clone();
-        tokio::spawn(async move {
-            tokio::select! {
-                () = stop.cancelled() => {}
-                () = accept(listener, acceptor) => {}
-            }
+        let handler = Arc::new(|request: Request<Incoming>| -> BoxFuture<'static, _> {
+            Box::pin(std::future::ready(answer(request.method(), request.uri().path())))
         });
+        tokio::spawn(userspace_daemon::serve(listener, Some(acceptor), handler, stop));
         Ok(())
     }
 
@@ -96,42 +82,6 @@ impl Probes {
 
 fn read(path: &Path) -> Result<Vec<u8>> {
     std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))
-}
-
-async fn accept(listener: TcpListener, acceptor: TlsAcceptor) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
-    loop {
-        let (stream, peer) = match listener.accept().await {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                tracing::warn!(%error, "a connection cannot be accepted");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-                continue;
-            }
-        };
-        let Ok(place) = Arc::clone(&places).try_acquire_owned() else { continue };
-        let acceptor = acceptor.clone();
-        tokio::spawn(async move {
-            let _place = place;
-            if let Err(error) = connection(stream, acceptor).await {
-                tracing::debug!(%peer, error = &*error, "a probe ended with an error");
-            }
-        });
-    }
-}
-
-async fn connection(
-    stream: TcpStream,
-    acceptor: TlsAcceptor,
-) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-    let stream = tokio::time::timeout(PATIENCE, acceptor.accept(stream)).await??;
-    let service = service_fn(|request: Request<Incoming>| async move {
-        Ok::<_, Infallible>(answer(request.method(), request.uri().path()))
-    });
-    let mut server = http1::Builder::new();
-    server.timer(TokioTimer::new()).header_read_timeout(PATIENCE);
-    server.serve_connection(TokioIo::new(stream), service).await?;
-    Ok(())
 }
 
 /// A process that answers is well: one that loses its lease ends.

@@ -1,30 +1,20 @@
 //! `/healthz` and `/livez`, `/metrics`, `/proxyMode` and `/debug/events`; and how any page is
 //! served.
 
-use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
 
 use apiserver_api::ambient::Ambient;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::Full;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper::body::Incoming;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, warn};
 
 use crate::events::Recent;
 use crate::metrics::{Code, Metrics};
 use crate::status::Status;
-
-/// Time a client has to send its request.
-const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Pause when the process is out of file descriptors or the like.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// What a listener serves.
 pub(crate) trait Answers: Send + Sync + 'static {
@@ -55,40 +45,11 @@ pub(crate) enum Kind {
 
 /// Serves until shutdown.
 pub(crate) async fn serve(listener: TcpListener, site: Arc<dyn Answers>, shutdown: CancellationToken) {
-    loop {
-        let accepted = tokio::select! {
-            () = shutdown.cancelled() => return,
-            accepted = listener.accept() => accepted,
-        };
-        let stream = match accepted {
-            Ok((stream, _)) => stream,
-            Err(error) => {
-                warn!(%error, at = ?listener.local_addr().ok(), "cannot accept a connection");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-                continue;
-            }
-        };
-        let (site, shutdown) = (Arc::clone(&site), shutdown.clone());
-        tokio::spawn(async move {
-            let service = service_fn(move |request| {
-                let response = respond(site.as_ref(), &request);
-                async move { Ok::<_, Infallible>(response.await) }
-            });
-            let connection = http1::Builder::new()
-                .timer(TokioTimer::new())
-                .header_read_timeout(HEADER_TIMEOUT)
-                .serve_connection(TokioIo::new(stream), service);
-            tokio::select! {
-                () = shutdown.cancelled() => {}
-                result = connection => if let Err(error) = result {
-                    debug!(%error, "a connection ended early");
-                },
-            }
-        });
-    }
+    let handler = Arc::new(move |request| respond(site.as_ref(), &request));
+    userspace_daemon::serve(listener, None, handler, shutdown).await;
 }
 
-fn respond<B>(site: &dyn Answers, request: &Request<B>) -> BoxFuture<'static, Response<Full<Bytes>>> {
+fn respond(site: &dyn Answers, request: &Request<Incoming>) -> BoxFuture<'static, Response<Full<Bytes>>> {
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         return ready(text(StatusCode::METHOD_NOT_ALLOWED, "GET only\n"));
     }

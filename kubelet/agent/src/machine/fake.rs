@@ -3,8 +3,9 @@
 
 use std::{
     collections::BTreeMap,
+    fs, io,
     net::IpAddr,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -12,7 +13,7 @@ use std::{
 use async_trait::async_trait;
 use kubelet_cri::{FakeRuntime, Resources};
 
-use super::{HttpAnswer, HttpCheck, Machine, MachineInfo, PodPlace, Pressure, Result, Usage};
+use super::{HttpAnswer, HttpCheck, Machine, MachineInfo, PodPlace, Pressure, Result, SubPath, Usage};
 use crate::volumes::Content;
 
 /// A simulated node. Cheap to clone; clones share all state.
@@ -84,8 +85,8 @@ impl Machine for FakeMachine {
         Ok(())
     }
 
-    async fn write_hosts(&self, pod: &PodPlace, _text: &str) -> Result<PathBuf> {
-        Ok(PathBuf::from(format!("/pods/{}/etc-hosts", pod.uid)))
+    async fn write_etc(&self, pod: &PodPlace, _files: &BTreeMap<&'static str, String>) -> Result<PathBuf> {
+        Ok(PathBuf::from(format!("/pods/{}/etc", pod.uid)))
     }
 
     async fn set_up_volume(
@@ -99,8 +100,12 @@ impl Machine for FakeMachine {
         Ok(PathBuf::from(format!("/pods/{}/volumes/{name}", pod.uid)))
     }
 
-    async fn sub_path(&self, volume: &Path, sub_path: &str) -> Result<PathBuf> {
-        Ok(volume.join(sub_path))
+    async fn sub_path(&self, _pod: &PodPlace, wanted: &SubPath) -> Result<PathBuf> {
+        Ok(wanted.volume.join(&wanted.path))
+    }
+
+    async fn forget_sub_paths(&self, _pod: &PodPlace, _container: &str) -> Result<()> {
+        Ok(())
     }
 
     async fn termination_file(&self, pod: &PodPlace, container: &str, attempt: u32) -> Result<PathBuf> {
@@ -115,11 +120,17 @@ impl Machine for FakeMachine {
         PathBuf::from(format!("/logs/{}", pod.uid))
     }
 
+    async fn open_log(&self, _pod: &PodPlace, _container: &str, _attempt: u32) -> io::Result<fs::File> {
+        Err(io::Error::from(io::ErrorKind::NotFound))
+    }
+
     async fn log_tail(&self, _: &PodPlace, _: &str, _: u32, _: usize, _: usize) -> String {
         String::new()
     }
 
-    async fn remove_log(&self, _pod: &PodPlace, _container: &str, _attempt: u32) {}
+    async fn remove_attempt(&self, _pod: &PodPlace, _container: &str, _attempt: u32) {}
+
+    async fn trim_log(&self, _pod: &PodPlace, _container: &str, _attempt: u32, _current: bool) {}
 
     async fn rotate_log(&self, _pod: &PodPlace, _container: &str, _attempt: u32) -> bool {
         false

@@ -1,8 +1,9 @@
 //! A real node.
 
 use std::{
+    collections::BTreeMap,
     fs, io,
-    io::{Read, Seek},
+    io::{Read, Seek, Write},
     net::{IpAddr, UdpSocket},
     path::{Path, PathBuf},
     time::Duration,
@@ -10,20 +11,39 @@ use std::{
 
 use async_trait::async_trait;
 use kubelet_cri::Resources;
+use rustix::fs::OFlags;
+use tracing::debug;
 
 use super::{
-    HttpAnswer, HttpCheck, Machine, MachineError, MachineInfo, PodPlace, Pressure, Result, Usage,
-    cgroup::Hierarchies, files, network,
+    HttpAnswer, HttpCheck, Machine, MachineError, MachineInfo, PodPlace, Pressure, Result, SubPath, Usage,
+    beneath::{self, Dir},
+    cgroup::Hierarchies,
+    host_path,
+    logs::Log,
+    make_dir,
+    mounts::{self, Memory},
+    network, sub_path, volume,
 };
 use crate::{
-    cri_log,
-    limits::{LOG_FILES, LOG_ROTATE_BYTES, TERMINATION_MESSAGE},
+    limits::{ETC_BYTES, TERMINATION_BYTES, TERMINATION_INODES, TERMINATION_MESSAGE},
     pod::{
         resources::{QosClass, class_cgroup},
         spec::{log_directory_name, log_path},
     },
     volumes::Content,
 };
+
+/// Directory of the pods' own directories below the root.
+const PODS: &str = "pods";
+/// Directory of the volumes below a pod's.
+const VOLUMES: &str = "volumes";
+/// Directory of the files of `/etc` below a pod's.
+const ETC: &str = "etc";
+/// Directory of the containers' last words below a pod's.
+const TERMINATION: &str = "termination";
+/// Where containers write their last words: in memory, so that they do not fill the node's disk.
+const LAST_WORDS: Memory =
+    Memory { size: Some(TERMINATION_BYTES), inodes: Some(TERMINATION_INODES), mode: 0o755, group: None };
 
 /// A real node. Cheap to clone.
 #[derive(Clone)]
@@ -38,8 +58,8 @@ pub struct LinuxMachine {
 impl LinuxMachine {
     /// A node that keeps its pods under `root` and their logs under `logs`.
     pub fn new(root: &Path, logs: &Path) -> Result<Self> {
-        files::make_dir(&root.join("pods"), 0o750)?;
-        files::make_dir(logs, 0o755)?;
+        make_dir(&root.join(PODS), 0o750)?;
+        make_dir(logs, 0o755)?;
         let absolute =
             |path: &Path| fs::canonicalize(path).map_err(|source| MachineError::new("resolve", path, source));
         let root = absolute(root)?;
@@ -48,15 +68,39 @@ impl LinuxMachine {
     }
 
     fn pod_dir(&self, uid: &str) -> PathBuf {
-        self.root.join("pods").join(uid)
+        self.root.join(PODS).join(uid)
     }
 
-    fn log_file(&self, pod: &PodPlace, container: &str, attempt: u32) -> PathBuf {
-        self.log_directory(pod).join(log_path(container, attempt))
+    /// The directory that holds the pods' own, which no container can reach.
+    fn pods(&self) -> io::Result<Dir> {
+        Dir::open_trusted(&self.root.join(PODS))
     }
 
-    fn termination_path(&self, pod: &PodPlace, container: &str, attempt: u32) -> PathBuf {
-        self.pod_dir(&pod.uid).join("containers").join(container).join(attempt.to_string())
+    /// Does something in the directory of a pod.
+    fn below_pod<T>(
+        &self,
+        uid: &str,
+        attempt: &'static str,
+        work: impl FnOnce(&Dir) -> io::Result<T>,
+    ) -> Result<T> {
+        let done = self.pods().and_then(|dir| work(&dir.make_dir(uid, 0o750)?));
+        done.map_err(|source| MachineError::new(attempt, &self.pod_dir(uid), source))
+    }
+
+    /// Does something with the log of one attempt of a container.
+    async fn with_log<T: Send + 'static>(
+        &self,
+        pod: &PodPlace,
+        container: &str,
+        attempt: u32,
+        work: impl FnOnce(&Log) -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
+        let (this, pod, path) = (self.clone(), pod.clone(), log_path(container, attempt));
+        blocking(move || {
+            let directory = log_directory_name(&pod.namespace, &pod.name, &pod.uid);
+            work(&Log::find(&Dir::open_trusted(&this.logs)?.dir(directory)?, &path)?)
+        })
+        .await
     }
 }
 
@@ -87,6 +131,7 @@ fn read_info(root: &Path) -> Result<MachineInfo> {
         addresses: addresses(),
         resolv_conf: text("/etc/resolv.conf"),
         hosts: text("/etc/hosts"),
+        apparmor: text("/sys/module/apparmor/parameters/enabled") == "Y",
     })
 }
 
@@ -157,18 +202,26 @@ impl Machine for LinuxMachine {
     async fn set_up_pod(&self, pod: &PodPlace, resources: &Resources) -> Result<()> {
         let (this, pod, resources) = (self.clone(), pod.clone(), *resources);
         blocking(move || {
-            files::make_dir(&this.pod_dir(&pod.uid).join("volumes"), 0o750)?;
-            files::make_dir(&this.log_directory(&pod), 0o755)?;
+            this.below_pod(&pod.uid, "make the directories in", |dir| {
+                dir.make_dir("volumes", 0o750).map(drop)
+            })?;
+            let logs = this.log_directory(&pod);
+            let name = log_directory_name(&pod.namespace, &pod.name, &pod.uid);
+            Dir::open_trusted(&this.logs)
+                .and_then(|dir| dir.make_dir(name, 0o755))
+                .map_err(|source| MachineError::new("make the directory", &logs, source))?;
             this.hierarchies.create(&pod.cgroup, &resources)
         })
         .await
     }
 
-    async fn write_hosts(&self, pod: &PodPlace, text: &str) -> Result<PathBuf> {
-        let path = self.pod_dir(&pod.uid).join("etc-hosts");
-        let (file, text) = (path.clone(), text.to_owned());
-        blocking(move || files::write_file(&file, text.as_bytes(), 0o644)).await?;
-        Ok(path)
+    async fn write_etc(&self, pod: &PodPlace, files: &BTreeMap<&'static str, String>) -> Result<PathBuf> {
+        let (this, uid, files) = (self.clone(), pod.uid.clone(), files.clone());
+        blocking(move || {
+            this.below_pod(&uid, "write the files of /etc in", |dir| write_etc(dir, &files))?;
+            Ok(this.pod_dir(&uid).join(ETC))
+        })
+        .await
     }
 
     async fn set_up_volume(
@@ -178,72 +231,81 @@ impl Machine for LinuxMachine {
         content: &Content,
         group: Option<i64>,
     ) -> Result<PathBuf> {
-        let path = self.pod_dir(&pod.uid).join("volumes").join(name);
-        let content = content.clone();
-        blocking(move || match content {
-            Content::Host { path, kind } => {
+        let (this, uid, name, content) = (self.clone(), pod.uid.clone(), name.to_owned(), content.clone());
+        blocking(move || {
+            if let Content::Host { path, kind } = &content {
                 let path = PathBuf::from(path);
-                files::check_host_path(&path, &kind)?;
-                Ok(path)
+                host_path::check(&path, kind)?;
+                return Ok(path);
             }
-            Content::Empty { memory, size } => {
-                if path.exists() {
-                    // Its mode may have been changed by the pod.
-                    if memory {
-                        files::mount_memory(&path, size)?;
-                    }
-                    return Ok(path);
+            let path = this.pod_dir(&uid).join(VOLUMES).join(&name);
+            let error = |source| MachineError::new("set up the volume", &path, source);
+            let group = group.map(u32::try_from).transpose().map_err(|e| error(io::Error::other(e)))?;
+            let volumes = this.pods().and_then(|dir| dir.make_dir(&uid, 0o750)?.make_dir(VOLUMES, 0o750));
+            let volumes = volumes.map_err(error)?;
+            match &content {
+                Content::Empty { memory, size } => volume::empty(&volumes, &name, *memory, *size, group),
+                Content::Files { files, in_memory } => {
+                    volume::files(&volumes, &name, files, *in_memory, group)
                 }
-                files::make_dir(&path, 0o777)?;
-                if memory {
-                    files::mount_memory(&path, size)?;
-                }
-                if let Some(group) = group {
-                    files::give_to_group(&path, group)?;
-                }
-                Ok(path)
+                Content::Host { .. } => Ok(()),
             }
-            Content::Files { files: wanted, in_memory } => {
-                if !path.exists() {
-                    files::make_dir(&path, 0o755)?;
-                }
-                if in_memory {
-                    files::mount_memory(&path, None)?;
-                }
-                files::write_files(&path, &wanted, group)?;
-                Ok(path)
-            }
+            .map_err(error)?;
+            Ok(path)
         })
         .await
     }
 
-    async fn sub_path(&self, volume: &Path, sub_path: &str) -> Result<PathBuf> {
-        let (volume, sub_path) = (volume.to_owned(), sub_path.to_owned());
-        blocking(move || files::sub_path(&volume, &sub_path)).await
+    async fn sub_path(&self, pod: &PodPlace, wanted: &SubPath) -> Result<PathBuf> {
+        let (this, uid, wanted) = (self.clone(), pod.uid.clone(), wanted.clone());
+        blocking(move || {
+            let volume = Dir::open_trusted(&wanted.volume)
+                .map_err(|source| MachineError::new("open the volume", &wanted.volume, source))?;
+            let mounted = this.below_pod(&uid, "mount a part of a volume in", |dir| {
+                sub_path::mount(dir, &volume, &wanted)
+            })?;
+            Ok(this.pod_dir(&uid).join(mounted))
+        })
+        .await
+    }
+
+    async fn forget_sub_paths(&self, pod: &PodPlace, container: &str) -> Result<()> {
+        let path = self.pod_dir(&pod.uid).join(sub_path::directory(container));
+        blocking(move || if path.exists() { mounts::remove_with_mounts(&path) } else { Ok(()) }).await
     }
 
     async fn termination_file(&self, pod: &PodPlace, container: &str, attempt: u32) -> Result<PathBuf> {
-        let path = self.termination_path(pod, container, attempt);
-        let file = path.clone();
+        let (this, uid, container) = (self.clone(), pod.uid.clone(), container.to_owned());
         blocking(move || {
-            if let Some(parent) = file.parent() {
-                files::make_dir(parent, 0o755)?;
-            }
-            // Anybody may write: the container's user is not known.
-            files::write_file(&file, b"", 0o666)
+            let name = attempt.to_string();
+            this.below_pod(&uid, "make a file for last words in", |dir| {
+                let directory = mounts::memory(dir, TERMINATION, &LAST_WORDS)?.make_dir(&container, 0o755)?;
+                directory.remove_tree(&name)?;
+                // Anybody may write: the container's user is not known.
+                directory.create_file(&name, 0o666).map(drop)
+            })?;
+            Ok(this.pod_dir(&uid).join(TERMINATION).join(container).join(name))
         })
-        .await?;
-        Ok(path)
+        .await
     }
 
     async fn termination_message(&self, pod: &PodPlace, container: &str, attempt: u32) -> String {
-        let path = self.termination_path(pod, container, attempt);
-        let text = blocking(move || read_beginning(&path, TERMINATION_MESSAGE as u64)).await;
-        String::from_utf8_lossy(&text.unwrap_or_default()).into_owned()
+        let (this, path) = (self.clone(), format!("{}/{TERMINATION}/{container}/{attempt}", pod.uid));
+        let text = blocking(move || -> io::Result<Vec<u8>> {
+            let mut content = Vec::new();
+            let file = this.pods()?.open_regular(path, OFlags::RDONLY)?;
+            file.take(TERMINATION_MESSAGE as u64).read_to_end(&mut content)?;
+            Ok(content)
+        });
+        String::from_utf8_lossy(&text.await.unwrap_or_default()).into_owned()
     }
 
     fn log_directory(&self, pod: &PodPlace) -> PathBuf {
         self.logs.join(log_directory_name(&pod.namespace, &pod.name, &pod.uid))
+    }
+
+    async fn open_log(&self, pod: &PodPlace, container: &str, attempt: u32) -> io::Result<fs::File> {
+        self.with_log(pod, container, attempt, |log| log.open()).await
     }
 
     async fn log_tail(
@@ -254,50 +316,54 @@ impl Machine for LinuxMachine {
         lines: usize,
         bytes: usize,
     ) -> String {
-        let path = self.log_file(pod, container, attempt);
-        blocking(move || tail(&path, lines, bytes).unwrap_or_default()).await
+        let tail = self.with_log(pod, container, attempt, move |log| log.tail(lines, bytes));
+        tail.await.unwrap_or_default()
     }
 
-    async fn remove_log(&self, pod: &PodPlace, container: &str, attempt: u32) {
-        let path = self.log_file(pod, container, attempt);
-        blocking(move || {
-            for index in 1..LOG_FILES {
-                let _ = fs::remove_file(rotated(&path, index));
+    async fn remove_attempt(&self, pod: &PodPlace, container: &str, attempt: u32) {
+        let (this, place) = (self.clone(), format!("{}/{TERMINATION}/{container}", pod.uid));
+        let last_words = blocking(move || this.pods()?.dir(place)?.remove_tree(attempt.to_string())).await;
+        let log = self.with_log(pod, container, attempt, |log| log.remove()).await;
+        for error in [last_words.err(), log.err()].into_iter().flatten() {
+            if error.kind() != io::ErrorKind::NotFound {
+                debug!(pod = pod.name, container, %error, "cannot remove what a container left");
             }
-            let _ = fs::remove_file(path);
-        })
-        .await;
+        }
     }
 
     async fn rotate_log(&self, pod: &PodPlace, container: &str, attempt: u32) -> bool {
-        let path = self.log_file(pod, container, attempt);
-        blocking(move || {
-            if !fs::metadata(&path).is_ok_and(|meta| meta.len() > LOG_ROTATE_BYTES) {
-                return false;
-            }
-            for index in (1..LOG_FILES - 1).rev() {
-                let _ = fs::rename(rotated(&path, index), rotated(&path, index + 1));
-            }
-            fs::rename(&path, rotated(&path, 1)).is_ok()
-        })
-        .await
+        let rotated = self.with_log(pod, container, attempt, |log| log.rotate());
+        rotated.await.unwrap_or_default()
+    }
+
+    async fn trim_log(&self, pod: &PodPlace, container: &str, attempt: u32, current: bool) {
+        let trimmed = self.with_log(pod, container, attempt, move |log| log.trim(current));
+        if let Err(error) = trimmed.await
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            debug!(pod = pod.name, container, %error, "cannot cut a log");
+        }
     }
 
     async fn tear_down_pod(&self, pod: &PodPlace) -> Result<()> {
         let (this, pod) = (self.clone(), pod.clone());
         blocking(move || {
-            files::remove_with_mounts(&this.pod_dir(&pod.uid))?;
+            let path = this.pod_dir(&pod.uid);
+            // A sandbox that another client of the runtime made may have any uid, or none.
+            beneath::component(Path::new(&pod.uid))
+                .map_err(|source| MachineError::new("remove", &path, source))?;
+            mounts::remove_with_mounts(&path)?;
             if pod.cgroup.is_empty() { Ok(()) } else { this.hierarchies.remove(&pod.cgroup) }
         })
         .await
     }
 
     async fn remove_logs(&self, pod: &PodPlace) {
-        let path = self.log_directory(pod);
-        blocking(move || {
-            let _ = fs::remove_dir_all(path);
-        })
-        .await;
+        let (this, name) = (self.clone(), log_directory_name(&pod.namespace, &pod.name, &pod.uid));
+        let removed = blocking(move || Dir::open_trusted(&this.logs)?.remove_tree(name)).await;
+        if let Err(error) = removed {
+            debug!(pod = pod.name, %error, "cannot remove the logs of a pod");
+        }
     }
 
     async fn pods_on_disk(&self) -> Vec<String> {
@@ -336,37 +402,58 @@ impl Machine for LinuxMachine {
     }
 }
 
-fn rotated(path: &Path, index: usize) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(format!(".{index}"));
-    name.into()
-}
-
-fn read_beginning(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
-    let mut content = Vec::new();
-    fs::File::open(path)?.take(limit).read_to_end(&mut content)?;
-    Ok(content)
-}
-
-fn tail(path: &Path, lines: usize, bytes: usize) -> io::Result<String> {
-    let mut file = fs::File::open(path)?;
-    // Each line carries a time and a stream beside its text.
-    let window = (bytes * 2 + lines * 64) as u64;
-    let length = file.metadata()?.len();
-    file.seek(io::SeekFrom::Start(length.saturating_sub(window)))?;
-    let mut content = Vec::new();
-    file.take(window).read_to_end(&mut content)?;
-    let mut renderer = cri_log::Renderer::default();
-    let mut output = Vec::new();
-    for line in content[cri_log::tail_offset(&content, lines)..].split_inclusive(|byte| *byte == b'\n') {
-        renderer.render(line, &mut output);
+/// Writes the files that every container of a pod has in `/etc`, where they are not what they shall be:
+/// others may be reading them. All that change are emptied first: a container may have filled one of
+/// them until there was no room left.
+fn write_etc(pod: &Dir, files: &BTreeMap<&'static str, String>) -> io::Result<()> {
+    let needed: usize = files.values().map(String::len).sum();
+    let size = Some(ETC_BYTES + 2 * needed as u64);
+    let directory = mounts::memory(pod, ETC, &Memory { size, inodes: Some(16), mode: 0o755, group: None })?;
+    let mut changed = Vec::new();
+    for (name, text) in files {
+        match directory.open_regular(name, OFlags::RDWR) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                changed.push((directory.create_file(name, 0o644)?, text));
+            }
+            Err(error) => return Err(error),
+            Ok(mut file) => {
+                let mut present = Vec::new();
+                Read::by_ref(&mut file).take(text.len() as u64 + 1).read_to_end(&mut present)?;
+                if present != text.as_bytes() {
+                    file.set_len(0)?;
+                    file.rewind()?;
+                    changed.push((file, text));
+                }
+            }
+        }
     }
-    let start = output.len().saturating_sub(bytes);
-    Ok(String::from_utf8_lossy(&output[start..]).into_owned())
+    changed.into_iter().try_for_each(|(mut file, text)| file.write_all(text.as_bytes()))
 }
 
 /// Removes a directory with all in it, after everything below it was unmounted. Refuses where
 /// something stays mounted.
 pub fn remove_directory(path: &Path) -> Result<()> {
-    files::remove_with_mounts(path)
+    mounts::remove_with_mounts(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_pod_without_a_proper_uid_takes_no_other_pod_along() {
+        let place = tempfile::tempdir().unwrap();
+        let machine = LinuxMachine::new(&place.path().join("root"), &place.path().join("logs")).unwrap();
+        let other = machine.pod_dir("other").join("kept");
+        fs::create_dir_all(&other).unwrap();
+        for uid in ["", ".", "..", "../pods", "/", "other/kept"] {
+            let pod = PodPlace { uid: uid.to_owned(), ..PodPlace::default() };
+            assert!(machine.tear_down_pod(&pod).await.is_err(), "{uid}");
+        }
+        assert!(other.exists());
+        let pod = PodPlace { uid: "other".to_owned(), ..PodPlace::default() };
+        machine.tear_down_pod(&pod).await.unwrap();
+        machine.tear_down_pod(&pod).await.unwrap();
+        assert_eq!(machine.pods_on_disk().await, [""; 0]);
+    }
 }

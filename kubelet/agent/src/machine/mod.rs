@@ -2,8 +2,10 @@
 //! that a simulated node needs none of them.
 
 use std::{
-    io,
+    collections::BTreeMap,
+    fs, io,
     net::IpAddr,
+    os::unix::fs::{DirBuilderExt, PermissionsExt},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -13,11 +15,16 @@ use kubelet_cri::Resources;
 
 use crate::volumes::Content;
 
+mod beneath;
 pub mod cgroup;
 pub mod fake;
-mod files;
+mod host_path;
 pub mod linux;
+mod logs;
+mod mounts;
 mod network;
+mod sub_path;
+mod volume;
 
 pub use fake::FakeMachine;
 pub use linux::LinuxMachine;
@@ -44,6 +51,13 @@ impl MachineError {
 /// Result of something done on the node.
 pub type Result<T> = std::result::Result<T, MachineError>;
 
+/// Makes a directory by a path that no container can change.
+fn make_dir(path: &Path, mode: u32) -> Result<()> {
+    let error = |source| MachineError::new("make the directory", path, source);
+    fs::DirBuilder::new().recursive(true).mode(0o755).create(path).map_err(error)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(error)
+}
+
 /// What does not change while the node is up.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MachineInfo {
@@ -66,6 +80,8 @@ pub struct MachineInfo {
     pub resolv_conf: String,
     /// The node's `hosts`.
     pub hosts: String,
+    /// Whether the kernel enforces AppArmor profiles.
+    pub apparmor: bool,
 }
 
 /// What changes all the time.
@@ -98,6 +114,19 @@ pub struct PodPlace {
     pub name: String,
     /// Path of the pod's cgroup below each hierarchy.
     pub cgroup: String,
+}
+
+/// A part of a volume that a container mounts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SubPath {
+    /// The volume on the node, as [`Machine::set_up_volume`] returned it.
+    pub volume: PathBuf,
+    /// Relative to the volume.
+    pub path: String,
+    /// Name of the container.
+    pub container: String,
+    /// Place of the mount among those of its container.
+    pub index: usize,
 }
 
 /// An HTTP request of a probe or hook.
@@ -134,11 +163,12 @@ pub trait Machine: Send + Sync + 'static {
     /// Makes the cgroups that hold the pods' own.
     async fn set_up_root(&self, cgroup_root: &str) -> Result<()>;
 
-    /// Makes the directories and the cgroup of a pod, and its `hosts` file.
+    /// Makes the directories and the cgroup of a pod.
     async fn set_up_pod(&self, pod: &PodPlace, resources: &Resources) -> Result<()>;
 
-    /// Writes the pod's `hosts` file; returns its path.
-    async fn write_hosts(&self, pod: &PodPlace, text: &str) -> Result<PathBuf>;
+    /// Writes the files that the pod's containers have in `/etc`, by name; returns their directory.
+    /// Containers may write them, up to a bound.
+    async fn write_etc(&self, pod: &PodPlace, files: &BTreeMap<&'static str, String>) -> Result<PathBuf>;
 
     /// Makes a volume, or brings it up to date; returns its path. Files belong to `group`.
     async fn set_up_volume(
@@ -149,8 +179,12 @@ pub trait Machine: Send + Sync + 'static {
         group: Option<i64>,
     ) -> Result<PathBuf>;
 
-    /// A path inside a volume, which is made if it is not there and must not leave the volume.
-    async fn sub_path(&self, volume: &Path, sub_path: &str) -> Result<PathBuf>;
+    /// Mounts a part of a volume, which is made if it is not there and must not leave the volume, where
+    /// containers cannot reach it; returns the path of the mount.
+    async fn sub_path(&self, pod: &PodPlace, wanted: &SubPath) -> Result<PathBuf>;
+
+    /// Unmounts the parts of volumes that earlier attempts of a container used.
+    async fn forget_sub_paths(&self, pod: &PodPlace, container: &str) -> Result<()>;
 
     /// Makes the file that a container may leave its last words in; returns its path.
     async fn termination_file(&self, pod: &PodPlace, container: &str, attempt: u32) -> Result<PathBuf>;
@@ -160,6 +194,9 @@ pub trait Machine: Send + Sync + 'static {
 
     /// Directory of the logs of a pod.
     fn log_directory(&self, pod: &PodPlace) -> PathBuf;
+
+    /// Opens the log that a container writes now.
+    async fn open_log(&self, pod: &PodPlace, container: &str, attempt: u32) -> io::Result<fs::File>;
 
     /// The end of a container's log, without times.
     async fn log_tail(
@@ -171,11 +208,15 @@ pub trait Machine: Send + Sync + 'static {
         bytes: usize,
     ) -> String;
 
-    /// Removes the log of one attempt of a container.
-    async fn remove_log(&self, pod: &PodPlace, container: &str, attempt: u32);
+    /// Removes the log and the last words of one attempt of a container.
+    async fn remove_attempt(&self, pod: &PodPlace, container: &str, attempt: u32);
 
-    /// Moves logs away that have grown too large; returns whether the runtime must open it anew.
+    /// Moves a log away that has grown too large; returns whether the runtime must open it anew.
     async fn rotate_log(&self, pod: &PodPlace, container: &str, attempt: u32) -> bool;
+
+    /// Cuts to its end what was moved away last, or the log itself where its container has ended
+    /// (`current`), if it is larger than a log may be.
+    async fn trim_log(&self, pod: &PodPlace, container: &str, attempt: u32, current: bool);
 
     /// Removes the volumes and the cgroup of a pod, and what it left, except for its logs. Never
     /// touches what is mounted.

@@ -4,7 +4,15 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::api::resource::Quantity};
 
-use super::{resources::pod_request, spec, status::Verdict};
+use super::{
+    all_containers,
+    resources::pod_request,
+    security::{check_apparmor, strict_groups},
+    spec,
+    status::Verdict,
+    sysctl::Allowlist,
+    unsupported::unsupported_field,
+};
 use crate::quantity;
 
 /// What is needed to know of the node.
@@ -13,48 +21,89 @@ pub struct NodeView<'a> {
     pub allocatable: &'a BTreeMap<String, Quantity>,
     /// `metadata.labels`; not checked where they are not known yet.
     pub labels: Option<&'a BTreeMap<String, String>>,
+    /// Kernel parameters that pods may set.
+    pub sysctls: &'a Allowlist,
+    /// Whether AppArmor profiles are enforced.
+    pub apparmor: bool,
+    /// Whether the runtime can leave out the groups that images give to their users.
+    pub strict_groups: bool,
 }
 
-/// Refuses a pod that does not fit beside the `others`, which are neither finished nor refused.
+/// Refuses a pod that asks for what the node cannot do, or that does not fit beside the `others`, which
+/// are neither finished nor refused.
 pub fn admit(node: &NodeView<'_>, pod: &Pod, others: &[&Pod]) -> Result<(), Verdict> {
-    let refuse = |reason: &str, message: String| {
-        Err(Verdict { reason: reason.to_owned(), message: format!("Pod was rejected: {message}") })
-    };
+    node.sysctls.check(pod).map_err(|why| refusal("SysctlForbidden", why))?;
+    check_system(node, pod)?;
+    check_resources(node, pod, others)?;
+    if let Some(field) = unsupported_field(pod) {
+        return Err(refusal("PodFeatureUnsupported", format!("{field} is not supported by this kubelet")));
+    }
+    check_apparmor(pod, node.apparmor).map_err(|why| refusal("AppArmor", why))
+}
+
+fn refusal(reason: &'static str, why: String) -> Verdict {
+    Verdict { reason, message: format!("Pod was rejected: {why}") }
+}
+
+/// Operating system, labels and groups.
+fn check_system(node: &NodeView<'_>, pod: &Pod) -> Result<(), Verdict> {
+    if spec(pod).os.as_ref().is_some_and(|os| os.name != "linux") {
+        let why = "Failed to admit pod as the OS field doesn't match node OS";
+        return Err(refusal("PodOSNotSupported", why.to_owned()));
+    }
+    if strict_groups(pod) && !node.strict_groups {
+        let why = "SupplementalGroupsPolicy=Strict is not supported in this node";
+        return Err(refusal("SupplementalGroupsPolicyNotSupported", why.to_owned()));
+    }
     if let Some(labels) = node.labels {
         let mut wanted = spec(pod).node_selector.iter().flatten();
         if wanted.any(|(key, value)| labels.get(key) != Some(value)) {
-            return refuse("NodeAffinity", "Predicate NodeAffinity failed".to_owned());
+            return Err(refusal("NodeAffinity", "Predicate NodeAffinity failed".to_owned()));
         }
     }
+    Ok(())
+}
+
+/// Whether there is room for the pod.
+fn check_resources(node: &NodeView<'_>, pod: &Pod, others: &[&Pod]) -> Result<(), Verdict> {
     let available = |name: &str| {
         let quantity = node.allocatable.get(name)?;
         if name == "cpu" { quantity::milli(quantity) } else { quantity::whole(quantity) }
     };
-    if let Some(limit) = available("pods")
-        && i64::try_from(others.len()).unwrap_or(i64::MAX) >= limit
-    {
-        let used = others.len();
-        return refuse(
-            "OutOfpods",
-            format!("Node didn't have enough resource: pods, requested: 1, used: {used}, capacity: {limit}"),
-        );
+    let short = |reason, name: &str, wanted: i64, used: i64, limit: i64| {
+        let numbers = format!("requested: {wanted}, used: {used}, capacity: {limit}");
+        Err(refusal(reason, format!("Node didn't have enough resource: {name}, {numbers}")))
+    };
+    if let Some(limit) = available("pods") {
+        let used = i64::try_from(others.len()).unwrap_or(i64::MAX);
+        if used >= limit {
+            return short("OutOfpods", "pods", 1, used, limit);
+        }
     }
-    for name in ["cpu", "memory"] {
+    let resources =
+        [("cpu", "OutOfcpu"), ("memory", "OutOfmemory"), ("ephemeral-storage", "OutOfephemeral-storage")];
+    for (name, reason) in resources {
         let wanted = pod_request(pod, name);
         let used = others.iter().map(|other| pod_request(other, name)).fold(0, i64::saturating_add);
         if let Some(limit) = available(name)
             && wanted > 0
             && used.saturating_add(wanted) > limit
         {
-            return refuse(
-                &format!("OutOf{name}"),
-                format!(
-                    "Node didn't have enough resource: {name}, requested: {wanted}, used: {used}, capacity: {limit}"
-                ),
-            );
+            return short(reason, name, wanted, used, limit);
         }
     }
-    Ok(())
+    // The node sets none of them aside.
+    match huge_pages(pod) {
+        Some(name) => short("OutOfhugepages", &name, pod_request(pod, &name), 0, 0),
+        None => Ok(()),
+    }
+}
+
+/// Huge pages that a pod asks for.
+fn huge_pages(pod: &Pod) -> Option<String> {
+    let lists = all_containers(pod).filter_map(|(_, container)| container.resources.as_ref());
+    let mut names = lists.flat_map(|resources| [&resources.limits, &resources.requests]).flatten().flatten();
+    names.find(|(name, _)| name.starts_with("hugepages-")).map(|(name, _)| name.clone())
 }
 
 #[cfg(test)]
@@ -64,12 +113,45 @@ mod tests {
     use super::*;
     use crate::pod::testing::pod;
 
-    fn verdict(pod: &Pod, others: &[&Pod]) -> Option<String> {
+    fn verdict(pod: &Pod, others: &[&Pod]) -> Option<&'static str> {
         let allocatable = [("cpu", "1"), ("memory", "1Gi"), ("pods", "2")]
             .map(|(k, v)| (k.to_owned(), Quantity(v.to_owned())));
         let labels = BTreeMap::from([("disk".to_owned(), "fast".to_owned())]);
-        let node = NodeView { allocatable: &BTreeMap::from(allocatable), labels: Some(&labels) };
+        let node = NodeView {
+            allocatable: &BTreeMap::from(allocatable),
+            labels: Some(&labels),
+            sysctls: &Allowlist::new("6.1", &[]).unwrap(),
+            apparmor: false,
+            strict_groups: false,
+        };
         admit(&node, pod, others).err().map(|verdict| verdict.reason)
+    }
+
+    #[test]
+    fn what_the_node_cannot_do_is_refused_with_a_reason() {
+        let sysctl = |name: &str| json!({"sysctls": [{"name": name, "value": "1"}]});
+        for (part, reason) in [
+            (json!({"securityContext": sysctl("kernel.msgmax")}), Some("SysctlForbidden")),
+            (json!({"securityContext": sysctl("net.ipv4.tcp_syncookies")}), None),
+            (json!({"securityContext": {"appArmorProfile": {"type": "RuntimeDefault"}}}), Some("AppArmor")),
+            (
+                json!({"securityContext": {"supplementalGroupsPolicy": "Strict"}}),
+                Some("SupplementalGroupsPolicyNotSupported"),
+            ),
+            (json!({"os": {"name": "windows"}}), Some("PodOSNotSupported")),
+            (json!({"os": {"name": "linux"}}), None),
+            (json!({"resourceClaims": [{"name": "c"}]}), Some("PodFeatureUnsupported")),
+            (
+                json!({"containers": [{"name": "a", "resources": {"limits": {"hugepages-2Mi": "2Mi"}}}]}),
+                Some("OutOfhugepages"),
+            ),
+        ] {
+            let mut spec = part;
+            if spec["containers"].is_null() {
+                spec["containers"] = json!([{"name": "a"}]);
+            }
+            assert_eq!(verdict(&pod(spec.clone()), &[]), reason, "{spec}");
+        }
     }
 
     #[test]
@@ -78,8 +160,8 @@ mod tests {
         let half = pod(json!({"containers": [{"name": "a", "resources": {"requests": {"cpu": "600m"}}}]}));
         let picky = pod(json!({"containers": [{"name": "a"}], "nodeSelector": {"disk": "slow"}}));
         assert_eq!(verdict(&half, &[&small]), None);
-        assert_eq!(verdict(&half, &[&half]).as_deref(), Some("OutOfcpu"));
-        assert_eq!(verdict(&small, &[&half, &small]).as_deref(), Some("OutOfpods"));
-        assert_eq!(verdict(&picky, &[]).as_deref(), Some("NodeAffinity"));
+        assert_eq!(verdict(&half, &[&half]), Some("OutOfcpu"));
+        assert_eq!(verdict(&small, &[&half, &small]), Some("OutOfpods"));
+        assert_eq!(verdict(&picky, &[]), Some("NodeAffinity"));
     }
 }

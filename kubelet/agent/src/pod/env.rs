@@ -1,6 +1,9 @@
 //! Environment variables of a container: services, `envFrom`, `env`, and `$(NAME)` in all of them.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use k8s_openapi::{
     api::core::v1::{
@@ -83,6 +86,26 @@ pub fn environment(
 
 /// Replaces `$(NAME)` by the variable; `$$` is a dollar sign; unknown names stay as they are.
 pub fn expand(text: &str, variables: &BTreeMap<String, String>) -> String {
+    expand_with(text, |name| variables.get(name).cloned().unwrap_or_else(|| format!("$({name})")))
+}
+
+/// As [`expand`], but variables that are unknown or empty are errors.
+pub fn expand_strictly(text: &str, variables: &BTreeMap<String, String>) -> Result<String, String> {
+    let mut missing = BTreeSet::new();
+    let expanded = expand_with(text, |name| match variables.get(name) {
+        Some(value) if !value.is_empty() => value.clone(),
+        _ => {
+            missing.insert(name.to_owned());
+            String::new()
+        }
+    });
+    if missing.is_empty() {
+        return Ok(expanded);
+    }
+    Err(format!("missing value for {}", missing.into_iter().collect::<Vec<_>>().join(", ")))
+}
+
+fn expand_with(text: &str, mut value: impl FnMut(&str) -> String) -> String {
     let mut result = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(index) = rest.find('$') {
@@ -92,10 +115,7 @@ pub fn expand(text: &str, variables: &BTreeMap<String, String>) -> String {
             result.push('$');
             rest = after;
         } else if let Some((name, after)) = rest.strip_prefix('(').and_then(|inner| inner.split_once(')')) {
-            match variables.get(name) {
-                Some(value) => result.push_str(value),
-                None => result.push_str(&format!("$({name})")),
-            }
+            result.push_str(&value(name));
             rest = after;
         } else {
             result.push('$');

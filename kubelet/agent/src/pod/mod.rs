@@ -7,10 +7,13 @@ pub mod observed;
 pub mod plan;
 pub mod resolv;
 pub mod resources;
+pub mod security;
 pub mod spec;
 pub mod status;
+pub mod sysctl;
 #[cfg(test)]
 pub(crate) mod testing;
+pub mod unsupported;
 
 use k8s_openapi::api::core::v1::{Container, EphemeralContainer, Pod, PodSpec};
 use sha2::{Digest, Sha256};

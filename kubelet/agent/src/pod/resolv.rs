@@ -7,8 +7,14 @@ use kubelet_cri::Dns;
 
 use super::{host_network, name, namespace, spec};
 
+/// Names of the files in `/etc` that the kubelet writes.
+pub const HOSTS: &str = "hosts";
+pub const HOSTNAME: &str = "hostname";
+pub const RESOLV_CONF: &str = "resolv.conf";
 /// Longest host name that the kernel takes.
-const HOSTNAME: usize = 63;
+const HOSTNAME_LENGTH: usize = 63;
+/// Longest name of a host with its domain.
+const FQDN_LENGTH: usize = 64;
 /// Name servers that a resolver asks.
 const SERVERS: usize = 3;
 /// Search domains that Kubernetes passes on.
@@ -27,8 +33,23 @@ pub struct ClusterDns {
 pub fn hostname(pod: &Pod) -> String {
     let wanted = spec(pod).hostname_override.as_deref().or(spec(pod).hostname.as_deref());
     let wanted = wanted.filter(|wanted| !wanted.is_empty()).unwrap_or_else(|| name(pod));
-    let cut = &wanted[..wanted.len().min(HOSTNAME)];
+    let cut = &wanted[..wanted.len().min(HOSTNAME_LENGTH)];
     cut.trim_end_matches(['-', '.']).to_owned()
+}
+
+/// The name of the pod's host as its processes see it: with its domain where the pod says so. A sentence
+/// where that is too long for the kernel.
+pub fn kernel_hostname(pod: &Pod, cluster: &ClusterDns) -> Result<String, String> {
+    let full = full_name(pod, cluster).filter(|_| spec(pod).set_hostname_as_fqdn == Some(true));
+    let name = full.unwrap_or_else(|| hostname(pod));
+    if name.len() > FQDN_LENGTH {
+        return Err(format!(
+            "failed to construct FQDN from pod hostname and cluster domain, FQDN {name} is too long \
+             ({FQDN_LENGTH} is the max, {} characters requested)",
+            name.len()
+        ));
+    }
+    Ok(name)
 }
 
 /// The pod's full name within the cluster, if its subdomain gives it one.
@@ -89,6 +110,21 @@ pub fn dns(pod: &Pod, cluster: &ClusterDns, node: &Dns) -> Dns {
     dns.servers = distinct(dns.servers, SERVERS);
     dns.searches = distinct(dns.searches, SEARCHES);
     dns
+}
+
+/// Text of a `resolv.conf`.
+pub fn render(dns: &Dns) -> String {
+    let mut text = String::new();
+    if !dns.searches.is_empty() {
+        text.push_str(&format!("search {}\n", dns.searches.join(" ")));
+    }
+    for server in &dns.servers {
+        text.push_str(&format!("nameserver {server}\n"));
+    }
+    if !dns.options.is_empty() {
+        text.push_str(&format!("options {}\n", dns.options.join(" ")));
+    }
+    text
 }
 
 fn distinct(list: Vec<String>, limit: usize) -> Vec<String> {
@@ -174,6 +210,17 @@ mod tests {
         assert!(text.ends_with("1.2.3.4\tx\ty\n"), "{text}");
         let text = hosts_file(&pod(json!({"hostNetwork": true})), &cluster(), &ips, "127.0.0.1 me");
         assert!(text.ends_with("127.0.0.1 me\n"), "{text}");
+    }
+
+    #[test]
+    fn a_host_has_its_full_name_where_the_pod_says_so() {
+        let named = |spec| kernel_hostname(&pod(spec), &cluster());
+        assert_eq!(named(json!({"subdomain": "d"})).as_deref(), Ok("web"));
+        let full = json!({"subdomain": "d", "setHostnameAsFQDN": true});
+        assert_eq!(named(full).as_deref(), Ok("web.d.shop.svc.cluster.local"));
+        assert_eq!(named(json!({"setHostnameAsFQDN": true})).as_deref(), Ok("web"));
+        let long = json!({"subdomain": "d".repeat(60), "setHostnameAsFQDN": true});
+        assert!(named(long).unwrap_err().contains("64 is the max"));
     }
 
     #[test]

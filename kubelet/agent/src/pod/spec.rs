@@ -1,16 +1,22 @@
 //! What the runtime is told to run: pod in, sandbox and container configuration out.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, path::Path};
 
-use k8s_openapi::api::core::v1::{Container, Pod, PodSecurityContext, SeccompProfile, VolumeMount};
+use k8s_openapi::api::core::v1::{Container, Pod, VolumeMount};
 use kubelet_cri::{
-    ContainerConfig, Dns, Image, Mount, NamespaceMode, Namespaces, PortMapping, Propagation, Protocol,
-    Resources, SandboxConfig, Seccomp, SecurityContext, labels,
+    ContainerConfig, Dns, Mount, NamespaceMode, Namespaces, PortMapping, Propagation, Protocol, Resources,
+    SandboxConfig, SecurityProfile, labels,
 };
 
 use super::{
-    Role, all_containers, container_hash, env::expand, host_network, name, namespace, plan::HASH_ANNOTATION,
-    resolv, spec, uid,
+    Role, all_containers, container_hash,
+    env::{expand, expand_strictly},
+    host_network, name, namespace,
+    plan::HASH_ANNOTATION,
+    security::{groups, security_context, selinux, strict_groups},
+    spec,
+    sysctl::sysctls,
+    uid,
 };
 
 /// Annotation of a container with its number of restarts.
@@ -18,23 +24,6 @@ const RESTART_COUNT: &str = "io.kubernetes.container.restartCount";
 /// Annotation of sandboxes and containers with the pod's grace period in seconds, for the case that
 /// the pod itself is forgotten.
 pub const GRACE_PERIOD: &str = "io.kubernetes.pod.terminationGracePeriod";
-
-/// What a container must not see of the kernel.
-const MASKED_PATHS: [&str; 11] = [
-    "/proc/asound",
-    "/proc/acpi",
-    "/proc/kcore",
-    "/proc/keys",
-    "/proc/latency_stats",
-    "/proc/timer_list",
-    "/proc/timer_stats",
-    "/proc/sched_debug",
-    "/proc/scsi",
-    "/sys/firmware",
-    "/sys/devices/virtual/powercap",
-];
-/// What a container must not write of the kernel.
-const READ_ONLY_PATHS: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
 /// Name of the pod's directory below the log directory.
 pub fn log_directory_name(namespace: &str, name: &str, uid: &str) -> String {
@@ -57,14 +46,22 @@ fn grace_annotation(pod: &Pod) -> BTreeMap<String, String> {
     BTreeMap::from([(GRACE_PERIOD.to_owned(), seconds.to_string())])
 }
 
-/// The sandbox of a pod. `log_directory` is that of the pod.
-pub fn sandbox_config(
-    pod: &Pod,
-    attempt: u32,
-    dns: Dns,
-    cgroup_parent: String,
-    log_directory: String,
-) -> SandboxConfig {
+/// All that a sandbox's configuration is made of.
+pub struct SandboxInput<'a> {
+    pub pod: &'a Pod,
+    pub attempt: u32,
+    /// Empty with the node's network.
+    pub hostname: String,
+    pub dns: Dns,
+    pub cgroup_parent: String,
+    /// That of the pod.
+    pub log_directory: String,
+    pub runtime_handler: String,
+}
+
+/// The sandbox of a pod.
+pub fn sandbox_config(input: SandboxInput<'_>) -> SandboxConfig {
+    let pod = input.pod;
     let spec = spec(pod);
     let context = spec.security_context.clone().unwrap_or_default();
     let mut labels = pod.metadata.labels.clone().unwrap_or_default();
@@ -73,30 +70,33 @@ pub fn sandbox_config(
     annotations.extend(grace_annotation(pod));
     let privileged = all_containers(pod)
         .any(|(_, c)| c.security_context.as_ref().and_then(|c| c.privileged) == Some(true));
-    let sysctls = context.sysctls.iter().flatten().map(|s| (s.name.clone(), s.value.clone())).collect();
     SandboxConfig {
         name: name(pod).to_owned(),
         namespace: namespace(pod).to_owned(),
         uid: uid(pod).to_owned(),
-        attempt,
-        hostname: if host_network(pod) { String::new() } else { resolv::hostname(pod) },
-        log_directory,
-        dns: Some(dns),
+        attempt: input.attempt,
+        hostname: input.hostname,
+        log_directory: input.log_directory,
+        dns: Some(input.dns),
         port_mappings: port_mappings(pod),
         labels,
         annotations,
-        cgroup_parent,
-        sysctls,
+        cgroup_parent: input.cgroup_parent,
+        sysctls: sysctls(pod),
         namespaces: namespaces(pod),
         privileged,
         run_as_user: context.run_as_user,
         run_as_group: context.run_as_group,
         supplemental_groups: groups(&context),
-        seccomp: (!privileged).then_some(Seccomp::RuntimeDefault),
+        strict_groups: strict_groups(pod),
+        seccomp: (!privileged).then_some(SecurityProfile::RuntimeDefault),
+        selinux: selinux(context.se_linux_options.as_ref()),
+        runtime_handler: input.runtime_handler,
     }
 }
 
-fn namespaces(pod: &Pod) -> Namespaces {
+/// Whose namespaces the containers of a pod use.
+pub fn namespaces(pod: &Pod) -> Namespaces {
     let spec = spec(pod);
     let of_node = |wanted: Option<bool>, otherwise| {
         if wanted == Some(true) { NamespaceMode::Node } else { otherwise }
@@ -111,10 +111,6 @@ fn namespaces(pod: &Pod) -> Namespaces {
         pid: of_node(spec.host_pid, pid),
         ipc: of_node(spec.host_ipc, NamespaceMode::Pod),
     }
-}
-
-fn groups(context: &PodSecurityContext) -> Vec<i64> {
-    context.supplemental_groups.iter().flatten().copied().chain(context.fs_group).collect()
 }
 
 fn port_mappings(pod: &Pod) -> Vec<PortMapping> {
@@ -151,6 +147,8 @@ pub struct ContainerInput<'a> {
     pub resources: Resources,
     /// Id of the container whose processes an ephemeral container shall see.
     pub target: Option<String>,
+    /// Directory of the node's seccomp profiles.
+    pub seccomp_profiles: &'a Path,
 }
 
 /// One container.
@@ -165,7 +163,7 @@ pub fn container_config(input: ContainerInput<'_>) -> ContainerConfig {
     let mut annotations = grace_annotation(pod);
     annotations.insert(HASH_ANNOTATION.to_owned(), container_hash(container));
     annotations.insert(RESTART_COUNT.to_owned(), attempt.to_string());
-    let mut security = security_context(pod, container);
+    let mut security = security_context(pod, container, input.seccomp_profiles);
     if let Some(target) = input.target {
         security.namespaces.pid = NamespaceMode::Target(target);
     }
@@ -189,76 +187,57 @@ pub fn container_config(input: ContainerInput<'_>) -> ContainerConfig {
     }
 }
 
-fn security_context(pod: &Pod, container: &Container) -> SecurityContext {
-    let of_pod = spec(pod).security_context.clone().unwrap_or_default();
-    let own = container.security_context.clone().unwrap_or_default();
-    let privileged = own.privileged == Some(true);
-    let capabilities = own.capabilities.unwrap_or_default();
-    let plain = |list: Option<Vec<String>>| -> Vec<String> {
-        list.unwrap_or_default().iter().map(|name| name.trim_start_matches("CAP_").to_owned()).collect()
-    };
-    let hidden = !privileged && own.proc_mount.as_deref() != Some("Unmasked");
-    let paths = |list: &[&str]| -> Vec<String> {
-        if hidden { list.iter().map(|path| (*path).to_owned()).collect() } else { Vec::new() }
-    };
-    let seccomp =
-        own.seccomp_profile.as_ref().or(of_pod.seccomp_profile.as_ref()).map_or(Seccomp::Unconfined, seccomp);
-    SecurityContext {
-        add_capabilities: plain(capabilities.add),
-        drop_capabilities: plain(capabilities.drop),
-        privileged,
-        run_as_user: own.run_as_user.or(of_pod.run_as_user),
-        run_as_group: own.run_as_group.or(of_pod.run_as_group),
-        supplemental_groups: groups(&of_pod),
-        read_only_root: own.read_only_root_filesystem.unwrap_or_default(),
-        no_new_privileges: own.allow_privilege_escalation == Some(false) && !privileged,
-        masked_paths: paths(&MASKED_PATHS),
-        read_only_paths: paths(&READ_ONLY_PATHS),
-        seccomp: Some(if privileged { Seccomp::Unconfined } else { seccomp }),
-        namespaces: namespaces(pod),
-    }
-}
-
-fn seccomp(profile: &SeccompProfile) -> Seccomp {
-    match profile.type_.as_str() {
-        "RuntimeDefault" => Seccomp::RuntimeDefault,
-        "Localhost" => Seccomp::Localhost(profile.localhost_profile.clone().unwrap_or_default()),
-        _ => Seccomp::Unconfined,
-    }
-}
-
-/// Whether an image may be used by a container that must not run as root; a sentence if not.
-pub fn verify_non_root(pod: &Pod, container: &Container, image: &Image) -> Result<(), String> {
-    let of_pod = spec(pod).security_context.as_ref();
-    let own = container.security_context.as_ref();
-    let required = own.and_then(|c| c.run_as_non_root).or_else(|| of_pod.and_then(|c| c.run_as_non_root));
-    if required != Some(true) {
-        return Ok(());
-    }
-    let user = own.and_then(|c| c.run_as_user).or_else(|| of_pod.and_then(|c| c.run_as_user));
-    match (user, image.uid, image.username.as_str()) {
-        (Some(0), _, _) => Err("container's runAsUser breaks non-root policy".to_owned()),
-        (Some(_), _, _) => Ok(()),
-        (None, Some(uid), _) if uid != 0 => Ok(()),
-        (None, None, user) if !user.is_empty() => Err(format!(
-            "container has runAsNonRoot and image has non-numeric user ({user}), cannot verify user is non-root"
-        )),
-        (None, _, _) => Err("container has runAsNonRoot and image will run as root".to_owned()),
-    }
-}
-
-/// A mount of a volume, whose place on the node is known.
-pub fn volume_mount(mount: &VolumeMount, host_path: String) -> Mount {
+/// A mount of a volume, whose place on the node is known. `read_only` is what the volume demands.
+pub fn volume_mount(mount: &VolumeMount, host_path: String, read_only: bool, recursive: bool) -> Mount {
     Mount {
         container_path: absolute(&mount.mount_path),
         host_path,
-        read_only: mount.read_only.unwrap_or_default(),
+        read_only: read_only || mount.read_only.unwrap_or_default(),
+        recursive_read_only: recursive,
         propagation: match mount.mount_propagation.as_deref() {
             Some("HostToContainer") => Propagation::HostToContainer,
             Some("Bidirectional") => Propagation::Bidirectional,
             _ => Propagation::Private,
         },
     }
+}
+
+/// Whether mounts below a mount are read-only, too; a sentence where that is wanted and cannot be.
+pub fn recursive_read_only(mount: &VolumeMount, supported: bool) -> Result<bool, String> {
+    let mode = mount.recursive_read_only.as_deref().unwrap_or("Disabled");
+    if mode == "Disabled" {
+        return Ok(false);
+    }
+    let requested = format!("volume \"{}\" requested recursive read-only mode", mount.name);
+    if mount.read_only != Some(true) {
+        return Err(format!("{requested}, but it is not read-only"));
+    }
+    if let Some(propagation) = mount.mount_propagation.as_deref().filter(|mode| *mode != "None") {
+        return Err(format!("{requested}, but it is not compatible with propagation \"{propagation}\""));
+    }
+    match mode {
+        "IfPossible" => Ok(supported),
+        "Enabled" if supported => Ok(true),
+        "Enabled" => Err(format!("{requested}, but it is not supported by the runtime")),
+        _ => Err(format!("unknown recursive read-only mode \"{mode}\"")),
+    }
+}
+
+/// The part of a volume that a container mounts, relative to the volume; none for the whole volume. A
+/// sentence where the path cannot be used.
+pub fn sub_path(mount: &VolumeMount, variables: &BTreeMap<String, String>) -> Result<Option<String>, String> {
+    let path = match (mount.sub_path.as_deref(), mount.sub_path_expr.as_deref()) {
+        (_, Some(text)) if !text.is_empty() => expand_strictly(text, variables)?,
+        (Some(path), _) if !path.is_empty() => path.to_owned(),
+        _ => return Ok(None),
+    };
+    if path.starts_with('/') {
+        return Err(format!("error SubPath `{path}` must not be an absolute path"));
+    }
+    if path.split('/').any(|part| part == "..") {
+        return Err(format!("unable to provision SubPath `{path}`: must not contain '..'"));
+    }
+    Ok((!path.is_empty()).then_some(path))
 }
 
 fn absolute(path: &str) -> String {
@@ -279,8 +258,16 @@ mod tests {
             "containers": [{"name": "a", "securityContext": {"privileged": true}}],
             "securityContext": {"fsGroup": 7, "supplementalGroups": [5]},
         }));
-        let config = sandbox_config(&pod, 2, Dns::default(), "/kubepods/pod".into(), "/logs".into());
-        assert!(config.privileged && config.hostname.is_empty());
+        let config = sandbox_config(SandboxInput {
+            pod: &pod,
+            attempt: 2,
+            hostname: String::new(),
+            dns: Dns::default(),
+            cgroup_parent: "/kubepods/pod".into(),
+            log_directory: "/logs".into(),
+            runtime_handler: String::new(),
+        });
+        assert!(config.privileged);
         assert_eq!(config.namespaces.network, NamespaceMode::Node);
         assert_eq!(config.supplemental_groups, [5, 7]);
         assert_eq!(config.labels[labels::POD_UID], "u1");
@@ -316,10 +303,11 @@ mod tests {
             mounts: vec![],
             resources: Resources::default(),
             target: None,
+            seccomp_profiles: Path::new("/profiles"),
         });
         let security = &config.security;
         assert_eq!((security.run_as_user, security.run_as_group), (Some(3), Some(2)));
-        assert!(security.no_new_privileges && security.seccomp == Some(Seccomp::RuntimeDefault));
+        assert!(security.no_new_privileges && security.seccomp == Some(SecurityProfile::RuntimeDefault));
         assert_eq!(
             (security.add_capabilities.as_slice(), config.args.as_slice()),
             (&["NET_ADMIN".to_owned()][..], &["y".to_owned()][..])
@@ -328,19 +316,54 @@ mod tests {
         assert_eq!((config.log_path.as_str(), config.annotations[RESTART_COUNT].as_str()), ("a/4.log", "4"));
     }
 
+    fn mount(mount: serde_json::Value) -> VolumeMount {
+        let mut mount = mount;
+        mount["name"] = json!("v");
+        mount["mountPath"] = json!("m");
+        serde_json::from_value(mount).unwrap()
+    }
+
     #[test]
-    fn who_may_not_be_root() {
-        let verdict = |user: Option<i64>, image: Image| {
-            let pod = pod(
-                json!({"securityContext": {"runAsNonRoot": true, "runAsUser": user}, "containers": [{"name": "a"}]}),
-            );
-            verify_non_root(&pod, &spec(&pod).containers[0], &image).is_ok()
-        };
-        let numbered = |uid| Image { uid: Some(uid), ..Image::default() };
-        assert!(verdict(Some(7), numbered(0)) && verdict(None, numbered(7)));
-        assert!(
-            !verdict(Some(0), numbered(7)) && !verdict(None, numbered(0)) && !verdict(None, Image::default())
-        );
-        assert!(!verdict(None, Image { username: "web".into(), ..Image::default() }));
+    fn a_volume_that_is_read_only_is_mounted_so_whatever_the_pod_says() {
+        for (demanded, said, read_only) in
+            [(true, json!({}), true), (true, json!({"readOnly": false}), true), (false, json!({}), false)]
+        {
+            let mounted = volume_mount(&mount(said), "/v".into(), demanded, false);
+            assert_eq!((mounted.read_only, mounted.container_path.as_str()), (read_only, "/m"));
+        }
+    }
+
+    #[test]
+    fn sub_paths_stay_below_their_volumes_by_their_spelling() {
+        let variables =
+            BTreeMap::from([("UP".to_owned(), "..".to_owned()), ("A".to_owned(), "a".to_owned())]);
+        let path = |text: serde_json::Value| sub_path(&mount(text), &variables);
+        assert_eq!(path(json!({"subPath": "a/b"})), Ok(Some("a/b".to_owned())));
+        assert_eq!(path(json!({"subPathExpr": "$(A)/b", "subPath": "x"})), Ok(Some("a/b".to_owned())));
+        assert_eq!(path(json!({})), Ok(None));
+        for refused in [
+            json!({"subPath": "/etc"}),
+            json!({"subPath": "a/../../b"}),
+            json!({"subPathExpr": "$(UP)/b"}),
+            json!({"subPathExpr": "a/$(UP)/$(UP)"}),
+            json!({"subPathExpr": "$(NONE)/b"}),
+        ] {
+            assert!(path(refused.clone()).is_err(), "{refused}");
+        }
+    }
+
+    #[test]
+    fn recursive_read_only_mounts_are_made_or_refused() {
+        let decide = |text: serde_json::Value, supported| recursive_read_only(&mount(text), supported);
+        let mode = |mode: &str| json!({"readOnly": true, "recursiveReadOnly": mode});
+        assert_eq!(decide(json!({}), true), Ok(false));
+        assert_eq!(decide(mode("IfPossible"), false), Ok(false));
+        assert_eq!(decide(mode("IfPossible"), true), Ok(true));
+        assert_eq!(decide(mode("Enabled"), true), Ok(true));
+        assert!(decide(mode("Enabled"), false).unwrap_err().ends_with("not supported by the runtime"));
+        assert!(decide(json!({"recursiveReadOnly": "Enabled"}), true).is_err());
+        let mut propagated = mode("Enabled");
+        propagated["mountPropagation"] = json!("HostToContainer");
+        assert!(decide(propagated, true).is_err());
     }
 }

@@ -6,7 +6,8 @@ use jiff::Timestamp;
 use k8s_openapi::{
     api::core::v1::{
         Container, ContainerState as ApiState, ContainerStateRunning, ContainerStateTerminated,
-        ContainerStateWaiting, ContainerStatus as ApiStatus, HostIP, Pod, PodIP, PodStatus,
+        ContainerStateWaiting, ContainerStatus as ApiStatus, HostIP, Pod, PodIP, PodStatus, VolumeMount,
+        VolumeMountStatus,
     },
     apimachinery::pkg::apis::meta::v1::Time,
 };
@@ -19,8 +20,11 @@ use super::{
     namespace,
     observed::{PodRuntime, ProbeResults, timestamp},
     plan::{self, Failure},
-    resources, restart_policy, spec, uid,
+    resources, restart_policy, spec,
+    spec::recursive_read_only,
+    uid,
 };
+use crate::limits::{TERMINATION_MESSAGE, TERMINATION_MESSAGES};
 
 mod conditions;
 
@@ -28,7 +32,7 @@ mod conditions;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
     /// `DeadlineExceeded`, `OutOfcpu`, …
-    pub reason: String,
+    pub reason: &'static str,
     /// A sentence.
     pub message: String,
 }
@@ -51,6 +55,8 @@ pub struct Input<'a> {
     pub host_ips: &'a [String],
     /// `containerd`: the scheme of container ids.
     pub runtime_name: &'a str,
+    /// Whether the runtime makes read-only mounts read-only below them, too.
+    pub recursive_read_only: bool,
     pub now: Timestamp,
 }
 
@@ -73,7 +79,7 @@ pub fn compute(input: Input<'_>) -> PodStatus {
         pod_ips: (!ips.is_empty()).then(|| ips.into_iter().map(|ip| PodIP { ip }).collect()),
         start_time: input.previous.start_time.clone().or(Some(Time(input.now))),
         qos_class: Some(resources::qos_class(pod).as_str().to_owned()),
-        reason: input.verdict.map(|verdict| verdict.reason.clone()),
+        reason: input.verdict.map(|verdict| verdict.reason.to_owned()),
         message: input.verdict.map(|verdict| verdict.message.clone()),
         init_container_statuses: statuses(&mut init_containers(pod).map(|(role, c)| (role, c.clone()))),
         container_statuses: statuses(&mut spec(pod).containers.iter().map(|c| (Role::Main, c.clone()))),
@@ -173,6 +179,7 @@ fn container_status(input: &Input<'_>, role: Role, container: &Container) -> Api
     let mut status = ApiStatus {
         name: container.name.clone(),
         image: container.image.clone().unwrap_or_default(),
+        volume_mounts: mounts(input, container),
         started: Some(false),
         ..ApiStatus::default()
     };
@@ -218,6 +225,22 @@ fn container_status(input: &Input<'_>, role: Role, container: &Container) -> Api
         }
     }
     status
+}
+
+/// The mounts of a container as they are asked for.
+fn mounts(input: &Input<'_>, container: &Container) -> Option<Vec<VolumeMountStatus>> {
+    let mounts = container.volume_mounts.as_deref().filter(|mounts| !mounts.is_empty())?;
+    let status = |mount: &VolumeMount| VolumeMountStatus {
+        name: mount.name.clone(),
+        mount_path: mount.mount_path.clone(),
+        read_only: mount.read_only,
+        recursive_read_only: (mount.read_only == Some(true)).then(|| {
+            let recursive = recursive_read_only(mount, input.recursive_read_only) == Ok(true);
+            if recursive { "Enabled" } else { "Disabled" }.to_owned()
+        }),
+        volume_status: None,
+    };
+    Some(mounts.iter().map(status).collect())
 }
 
 /// The runtime may forget the containers of a finished pod; what was told of them stays.
@@ -305,10 +328,22 @@ fn terminated(input: &Input<'_>, ended: &ContainerStatus) -> ApiState {
         finished_at: time(ended.finished_at),
         started_at: time(ended.started_at),
         reason: (!ended.reason.is_empty()).then(|| ended.reason.clone()),
-        message: (!ended.message.is_empty()).then(|| ended.message.clone()),
+        message: (!ended.message.is_empty()).then(|| shortened(&ended.message, message_length(input.pod))),
         signal: None,
     };
     ApiState { terminated: Some(state), ..ApiState::default() }
+}
+
+/// Bytes of each termination message of a pod: so many that all of them fit into its status.
+fn message_length(pod: &Pod) -> usize {
+    let containers = all_containers(pod).count() + ephemeral_containers(pod).count();
+    (TERMINATION_MESSAGES / containers.max(1)).min(TERMINATION_MESSAGE)
+}
+
+/// The beginning of a text, cut between characters.
+fn shortened(text: &str, length: usize) -> String {
+    let end = (0..=length.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
+    text[..end.unwrap_or_default()].to_owned()
 }
 
 fn container_id(input: &Input<'_>, status: &ContainerStatus) -> String {

@@ -1,11 +1,6 @@
 //! Logs of containers, from their files.
 
-use std::{
-    io,
-    os::unix::fs::MetadataExt,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{io, os::unix::fs::MetadataExt, sync::Arc};
 
 use bytes::Bytes;
 use futures::stream;
@@ -26,7 +21,8 @@ use crate::{
     cell::PodCell,
     cri_log::{Renderer, Selection, tail_offset},
     limits,
-    pod::{self, spec::log_path},
+    machine::{Machine, PodPlace},
+    pod,
 };
 
 /// Bytes that are read at once.
@@ -60,10 +56,14 @@ pub(super) async fn serve(
         Ok(found) => found,
         Err(why) => return text(StatusCode::BAD_REQUEST, why),
     };
-    let path = agent.machine.log_directory(&cell.place).join(log_path(container, attempt));
     let (sender, receiver) = mpsc::channel(QUEUE);
     let reader = Reader {
-        path,
+        log: Log {
+            machine: Arc::clone(&agent.machine),
+            place: cell.place.clone(),
+            container: container.to_owned(),
+            attempt,
+        },
         renderer: Renderer::new(selection),
         follow: query.is_set("follow").then(|| (Arc::clone(&cell), id)),
         sender,
@@ -123,9 +123,31 @@ fn attempt(cell: &PodCell, container: &str, previous: bool) -> Result<(u32, Stri
     }
 }
 
-/// Reads one log file for one client.
+/// The log of one attempt of a container.
+struct Log {
+    machine: Arc<dyn Machine>,
+    place: PodPlace,
+    container: String,
+    attempt: u32,
+}
+
+impl Log {
+    /// Opens what the runtime writes now.
+    async fn open(&self) -> io::Result<File> {
+        Ok(File::from_std(self.machine.open_log(&self.place, &self.container, self.attempt).await?))
+    }
+
+    /// The file that has taken the place of one that was moved away.
+    async fn replaced(&self, file: &File) -> Option<File> {
+        let next = self.open().await.ok()?;
+        let (here, there) = (file.metadata().await.ok()?, next.metadata().await.ok()?);
+        ((here.dev(), here.ino()) != (there.dev(), there.ino())).then_some(next)
+    }
+}
+
+/// Reads one log for one client.
 struct Reader {
-    path: PathBuf,
+    log: Log,
     renderer: Renderer,
     /// The pod and the id of its container, for as long as that runs.
     follow: Option<(Arc<PodCell>, String)>,
@@ -142,7 +164,7 @@ impl Reader {
     }
 
     async fn read(&mut self, tail: Option<usize>) -> io::Result<()> {
-        let mut file = match File::open(&self.path).await {
+        let mut file = match self.log.open().await {
             // It has written nothing.
             Err(error) if error.kind() == io::ErrorKind::NotFound && self.follow.is_none() => return Ok(()),
             file => file?,
@@ -158,7 +180,7 @@ impl Reader {
             if self.renderer.is_full() {
                 return Ok(());
             }
-            let replaced = replaced(&file, &self.path).await;
+            let replaced = self.log.replaced(&file).await;
             if let Some(next) = replaced {
                 self.drain(&mut file, &mut line).await?;
                 file = next;
@@ -203,15 +225,6 @@ impl Reader {
             }
         }
     }
-}
-
-/// The file that has taken the place of one that was moved away.
-async fn replaced(file: &File, path: &Path) -> Option<File> {
-    let (here, there) = (file.metadata().await.ok()?, tokio::fs::metadata(path).await.ok()?);
-    if (here.dev(), here.ino()) == (there.dev(), there.ino()) {
-        return None;
-    }
-    File::open(path).await.ok()
 }
 
 /// Goes to where the last lines begin, reading no more than needed from the end.

@@ -4,6 +4,7 @@
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
 use hyper::body::Incoming;
@@ -11,12 +12,11 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpListener,
-    sync::Semaphore,
-    task::JoinSet,
 };
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
+use userspace_daemon::{Bounds, Page, Places};
 
 use crate::{agent::Agent, limits};
 
@@ -45,48 +45,29 @@ pub(crate) async fn serve(
     tls: TlsAcceptor,
     shutdown: CancellationToken,
 ) {
-    let permits = Arc::new(Semaphore::new(limits::CONNECTIONS));
-    let mut connections = JoinSet::new();
-    loop {
-        let accepted = tokio::select! {
-            biased;
-            () = shutdown.cancelled() => return,
-            Some(_) = connections.join_next(), if !connections.is_empty() => continue,
-            accepted = listener.accept() => accepted,
-        };
-        let Ok((stream, _)) = accepted else {
-            // Out of file descriptors, most likely: others must end first.
-            tokio::time::sleep(limits::START_RETRY).await;
-            continue;
-        };
-        let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else { continue };
+    let places = Places::new(Bounds::new(limits::CONNECTIONS));
+    userspace_daemon::accept(listener, places, shutdown, move |stream, place| {
         let (agent, tls) = (Arc::clone(&agent), tls.clone());
-        connections.spawn(async move {
-            let _permit = permit;
+        async move {
+            let _place = place;
             let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE, tls.accept(stream)).await else { return };
             let (_, session) = stream.get_ref();
             let caller = Caller::of(session.peer_certificates().and_then(|chain| chain.first()));
             connection(agent, stream, caller).await;
-        });
-    }
+        }
+    })
+    .await;
 }
 
 /// Serves `/healthz` in the clear until shutdown.
 pub(crate) async fn serve_health(agent: Arc<Agent>, listener: TcpListener, shutdown: CancellationToken) {
-    let mut connections = JoinSet::new();
-    loop {
-        let accepted = tokio::select! {
-            biased;
-            () = shutdown.cancelled() => return,
-            Some(_) = connections.join_next(), if !connections.is_empty() => continue,
-            accepted = listener.accept() => accepted,
-        };
-        if let Ok((stream, _)) = accepted
-            && connections.len() < limits::CONNECTIONS
-        {
-            connections.spawn(connection(Arc::clone(&agent), stream, Caller::Nobody));
-        }
-    }
+    let handler = Arc::new(move |request: Request<Incoming>| -> BoxFuture<'static, Page> {
+        Box::pin(std::future::ready(match request.uri().path() {
+            "/healthz" => healthz(&agent),
+            _ => page(StatusCode::NOT_FOUND, "404 page not found"),
+        }))
+    });
+    userspace_daemon::serve(listener, None, handler, shutdown).await;
 }
 
 async fn connection<S>(agent: Arc<Agent>, stream: S, caller: Caller)
@@ -108,7 +89,7 @@ async fn route(agent: Arc<Agent>, request: Request<Incoming>, caller: Caller) ->
     let path = request.uri().path().to_owned();
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
     if let ["healthz", ..] = parts.as_slice() {
-        return healthz(&agent);
+        return healthz(&agent).map(|body| body.map_err(|never| match never {}).boxed_unsync());
     }
     match caller {
         Caller::Nobody => return text(StatusCode::UNAUTHORIZED, "Unauthorized"),
@@ -146,11 +127,19 @@ async fn route(agent: Arc<Agent>, request: Request<Incoming>, caller: Caller) ->
     }
 }
 
-fn healthz(agent: &Agent) -> Response<Body> {
+fn healthz(agent: &Agent) -> Page {
     if agent.metrics.runtime_is_away() {
-        return text(StatusCode::INTERNAL_SERVER_ERROR, "the container runtime does not answer");
+        return page(StatusCode::INTERNAL_SERVER_ERROR, "the container runtime does not answer");
     }
-    text(StatusCode::OK, "ok")
+    page(StatusCode::OK, "ok")
+}
+
+fn page(status: StatusCode, text: &'static str) -> Page {
+    let mut page = Response::new(Full::new(Bytes::from_static(text.as_bytes())));
+    *page.status_mut() = status;
+    let kind = header::HeaderValue::from_static("text/plain; charset=utf-8");
+    page.headers_mut().insert(header::CONTENT_TYPE, kind);
+    page
 }
 
 fn pods(agent: &Agent) -> Response<Body> {

@@ -5,7 +5,10 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Container, LifecycleHandler};
 
 use super::Worker;
-use crate::probe::{http_check, pod_address};
+use crate::{
+    limits,
+    probe::{http_check, pod_address},
+};
 
 impl Worker {
     /// Runs a hook to its end, or for no longer than `limit`; a sentence if it failed.
@@ -22,11 +25,14 @@ impl Worker {
                 self.agent.runtime.exec_sync(id, &command, limit).await.map_err(|e| e.to_string())?;
             return match output.exit_code {
                 0 => Ok(()),
-                code => Err(format!(
-                    "command '{}' exited with {code}: {}",
-                    command.join(" "),
-                    String::from_utf8_lossy(&output.stderr)
-                )),
+                code => {
+                    let said = &output.stderr[..output.stderr.len().min(limits::PROBE_OUTPUT)];
+                    Err(format!(
+                        "command '{}' exited with {code}: {}",
+                        command.join(" "),
+                        String::from_utf8_lossy(said)
+                    ))
+                }
             };
         }
         if let Some(action) = &handler.http_get {
@@ -43,7 +49,9 @@ impl Worker {
         if let Some(action) = &handler.sleep {
             let seconds = Duration::from_secs(action.seconds.unsigned_abs());
             tokio::time::sleep(seconds.min(limit)).await;
+            return Ok(());
         }
-        Ok(())
+        // `tcpSocket`, which the API takes and no kubelet runs.
+        Err("Cannot run handler: invalid handler".to_owned())
     }
 }

@@ -19,6 +19,7 @@ use crate::{
     push,
 };
 
+mod handler;
 mod hooks;
 mod prepare;
 mod start;
@@ -155,7 +156,7 @@ impl Worker {
             match self.agent.runtime.remove_container(id).await {
                 Ok(()) => {
                     if let Some((name, attempt)) = known {
-                        self.agent.machine.remove_log(&self.cell.place, &name, attempt).await;
+                        self.agent.machine.remove_attempt(&self.cell.place, &name, attempt).await;
                     }
                 }
                 Err(error) => {
@@ -185,7 +186,7 @@ impl Worker {
         let message = "Pod was active on the node longer than the specified deadline".to_owned();
         self.agent.event(&pod, None, "DeadlineExceeded", message.clone());
         self.cell.change(|state| {
-            state.verdict = Some(Verdict { reason: "DeadlineExceeded".to_owned(), message });
+            state.verdict = Some(Verdict { reason: "DeadlineExceeded", message });
         });
         None
     }

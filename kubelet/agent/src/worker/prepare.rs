@@ -15,10 +15,10 @@ use kube::{Api, api::PostParams};
 use kubelet_cri::Mount;
 use tracing::warn;
 
-use super::Worker;
+use super::{Worker, handler::HandlerError};
 use crate::{
     limits,
-    machine::MachineError,
+    machine::{MachineError, SubPath},
     pod::{self, env::Sources, env::Surroundings, resolv, resources, spec},
     probe::within,
     volumes::{self, References, TokenKey},
@@ -39,6 +39,13 @@ pub(super) enum PrepareError {
     Volume(#[from] volumes::VolumeError),
     #[error(transparent)]
     Machine(#[from] MachineError),
+    /// The mount cannot be as it is asked for.
+    #[error("{0}")]
+    Mount(String),
+    #[error("failed to prepare subPath for volumeMount \"{mount}\" of container \"{container}\"")]
+    SubPath { mount: String, container: String },
+    #[error(transparent)]
+    Handler(#[from] HandlerError),
 }
 
 /// The error with its causes, for an event.
@@ -210,7 +217,7 @@ impl Worker {
         self.cell.state().tokens.values().map(|(_, refresh)| *refresh).min()
     }
 
-    /// The mounts of a container: its volumes, its `hosts` file, the place of its last words.
+    /// The mounts of a container: its volumes, its files of `/etc`, the place of its last words.
     pub(super) async fn mounts(
         &self,
         pod: &Pod,
@@ -220,32 +227,18 @@ impl Worker {
     ) -> Result<Vec<Mount>, PrepareError> {
         let machine = &self.agent.machine;
         let place = &self.cell.place;
-        let variables: BTreeMap<String, String> = environment.iter().cloned().collect();
-        let sources = self.sources.as_ref().ok_or(PrepareError::Objects)?;
-        let ips = self.pod_ips();
-        let contents = volumes::contents(pod, sources, &self.surroundings(&ips))?;
-        let group = pod::spec(pod).security_context.as_ref().and_then(|context| context.fs_group);
-        let mut mounts = Vec::new();
-        for wanted in container.volume_mounts.iter().flatten() {
-            let content = contents
-                .get(&wanted.name)
-                .ok_or_else(|| volumes::VolumeError::Unsupported { volume: wanted.name.clone() })?;
-            let mut path = machine.set_up_volume(place, &wanted.name, content, group).await?;
-            let sub_path = match (&wanted.sub_path, &wanted.sub_path_expr) {
-                (Some(path), _) if !path.is_empty() => Some(path.clone()),
-                (_, Some(text)) if !text.is_empty() => Some(pod::env::expand(text, &variables)),
-                _ => None,
-            };
-            if let Some(sub_path) = sub_path {
-                path = machine.sub_path(&path, &sub_path).await?;
-            }
-            mounts.push(spec::volume_mount(wanted, text(path)));
-        }
+        let mut mounts = self.volume_mounts(pod, container, environment).await?;
+        let directory = machine.write_etc(place, &self.etc(pod)).await?;
         let taken = |path: &str, mounts: &[Mount]| mounts.iter().any(|mount| mount.container_path == path);
-        if !taken("/etc/hosts", &mounts) {
-            let hosts = resolv::hosts_file(pod, &self.agent.config.cluster_dns, &ips, &machine.info().hosts);
-            let path = machine.write_hosts(place, &hosts).await?;
-            mounts.push(plain_mount("/etc/hosts", path));
+        let read_only_root =
+            container.security_context.as_ref().and_then(|context| context.read_only_root_filesystem);
+        for name in [resolv::HOSTS, resolv::HOSTNAME, resolv::RESOLV_CONF] {
+            let path = format!("/etc/{name}");
+            if !taken(&path, &mounts) {
+                let mut mount = plain_mount(&path, directory.join(name));
+                mount.read_only = name != resolv::HOSTS && read_only_root == Some(true);
+                mounts.push(mount);
+            }
         }
         let last_words = container.termination_message_path.as_deref().filter(|path| !path.is_empty());
         let last_words = last_words.unwrap_or("/dev/termination-log");
@@ -254,6 +247,72 @@ impl Worker {
             mounts.push(plain_mount(last_words, path));
         }
         Ok(mounts)
+    }
+
+    /// The files that the kubelet puts into `/etc`.
+    fn etc(&self, pod: &Pod) -> BTreeMap<&'static str, String> {
+        let info = self.agent.machine.info();
+        let (ips, dns) = (self.pod_ips(), &self.agent.config.cluster_dns);
+        let own = if pod::host_network(pod) { None } else { resolv::kernel_hostname(pod, dns).ok() };
+        let hostname = own.unwrap_or_else(|| info.hostname.clone());
+        BTreeMap::from([
+            (resolv::HOSTS, resolv::hosts_file(pod, dns, &ips, &info.hosts)),
+            (resolv::HOSTNAME, format!("{hostname}\n")),
+            (resolv::RESOLV_CONF, resolv::render(&resolv::dns(pod, dns, &resolv::parse(&info.resolv_conf)))),
+        ])
+    }
+
+    async fn volume_mounts(
+        &self,
+        pod: &Pod,
+        container: &Container,
+        environment: &[(String, String)],
+    ) -> Result<Vec<Mount>, PrepareError> {
+        let (machine, place) = (&self.agent.machine, &self.cell.place);
+        let variables: BTreeMap<String, String> = environment.iter().cloned().collect();
+        let sources = self.sources.as_ref().ok_or(PrepareError::Objects)?;
+        let ips = self.pod_ips();
+        let contents = volumes::contents(pod, sources, &self.surroundings(&ips))?;
+        let group = pod::spec(pod).security_context.as_ref().and_then(|context| context.fs_group);
+        machine.forget_sub_paths(place, &container.name).await?;
+        let wanted = container.volume_mounts.as_deref().unwrap_or_default();
+        let recursive = wanted.iter().any(|mount| mount.recursive_read_only.is_some())
+            && self.handler(pod).await?.recursive_read_only_mounts;
+        let mut mounts = Vec::new();
+        for (index, wanted) in wanted.iter().enumerate() {
+            let content = contents.get(&wanted.name).ok_or_else(|| {
+                let (volume, container) = (&wanted.name, &container.name);
+                PrepareError::Mount(format!(
+                    "cannot find volume \"{volume}\" to mount into container \"{container}\""
+                ))
+            })?;
+            let mut path = machine.set_up_volume(place, &wanted.name, content, group).await?;
+            if let Some(part) = spec::sub_path(wanted, &variables).map_err(PrepareError::Mount)? {
+                path = self.sub_path(container, &wanted.name, path, part, index).await?;
+            }
+            let recursive = spec::recursive_read_only(wanted, recursive).map_err(|why| {
+                PrepareError::Mount(format!("failed to resolve recursive read-only mode: {why}"))
+            })?;
+            mounts.push(spec::volume_mount(wanted, text(path), content.is_read_only(), recursive));
+        }
+        Ok(mounts)
+    }
+
+    /// Mounts a part of a volume. Why that failed may tell of the node's files, so that only the log has it.
+    async fn sub_path(
+        &self,
+        container: &Container,
+        name: &str,
+        volume: PathBuf,
+        path: String,
+        index: usize,
+    ) -> Result<PathBuf, PrepareError> {
+        let wanted = SubPath { volume, path, container: container.name.clone(), index };
+        self.agent.machine.sub_path(&self.cell.place, &wanted).await.map_err(|error| {
+            warn!(pod = %self.cell.place.name, container = container.name, volume = name,
+                error = &error as &dyn std::error::Error, "cannot prepare a subPath");
+            PrepareError::SubPath { mount: name.to_owned(), container: container.name.clone() }
+        })
     }
 }
 

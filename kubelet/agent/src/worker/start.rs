@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::{Container, Pod, Secret};
-use kubelet_cri::{Credentials, Image};
+use kubelet_cri::{Credentials, Image, SandboxConfig};
 use tokio::sync::OnceCell;
 use tracing::{debug, warn};
 
@@ -13,7 +13,7 @@ use crate::{
     pod::{
         self, Role, env,
         plan::{Start, WHOLE_POD},
-        resolv, resources, spec,
+        resolv, resources, security, spec, unsupported,
     },
 };
 
@@ -26,10 +26,10 @@ impl Worker {
             return;
         }
         let pod = self.cell.pod();
-        let node = resolv::parse(&self.agent.machine.info().resolv_conf);
-        let dns = resolv::dns(&pod, &self.agent.config.cluster_dns, &node);
-        let logs = self.agent.machine.log_directory(&self.cell.place).to_string_lossy().into_owned();
-        let config = spec::sandbox_config(&pod, attempt, dns, self.cell.place.cgroup.clone(), logs);
+        let config = match self.sandbox(&pod, attempt).await {
+            Ok(config) => config,
+            Err(why) => return self.sandbox_failed(&pod, &why),
+        };
         let result = {
             let Ok(_permit) = self.agent.starts.acquire().await else { return };
             self.agent.runtime.run_pod_sandbox(&config).await
@@ -40,12 +40,32 @@ impl Worker {
                 self.trouble = None;
                 self.cell.change(|state| state.failures.remove(WHOLE_POD));
             }
-            Err(error) => {
-                let message = format!("Failed to create pod sandbox: {error}");
-                self.agent.event(&pod, None, "FailedCreatePodSandBox", message.clone());
-                self.fail_pod("FailedCreatePodSandBox", &message);
-            }
+            Err(error) => self.sandbox_failed(&pod, &error.to_string()),
         }
+    }
+
+    fn sandbox_failed(&mut self, pod: &Pod, why: &str) {
+        let message = format!("Failed to create pod sandbox: {why}");
+        self.agent.event(pod, None, "FailedCreatePodSandBox", message.clone());
+        self.fail_pod("FailedCreatePodSandBox", &message);
+    }
+
+    /// What the pod's sandbox is to be; a sentence where it cannot be that.
+    async fn sandbox(&self, pod: &Pod, attempt: u32) -> Result<SandboxConfig, String> {
+        unsupported::check_sandbox(pod)?;
+        let cluster = &self.agent.config.cluster_dns;
+        let hostname =
+            if pod::host_network(pod) { String::new() } else { resolv::kernel_hostname(pod, cluster)? };
+        let node = resolv::parse(&self.agent.machine.info().resolv_conf);
+        Ok(spec::sandbox_config(spec::SandboxInput {
+            pod,
+            attempt,
+            hostname,
+            dns: resolv::dns(pod, cluster, &node),
+            cgroup_parent: self.cell.place.cgroup.clone(),
+            log_directory: self.agent.machine.log_directory(&self.cell.place).to_string_lossy().into_owned(),
+            runtime_handler: self.handler(pod).await.map_err(|error| chain(&error))?.name,
+        }))
     }
 
     /// Starts a container, or notes why not.
@@ -75,7 +95,8 @@ impl Worker {
         let Some((sandbox_id, sandbox_attempt)) = self.ready_sandbox() else { return Ok(()) };
         let image = self.image(pod, container).await?;
         let config_error = |message| ("CreateContainerConfigError", message, limits::RETRY * 5);
-        spec::verify_non_root(pod, container, &image).map_err(config_error)?;
+        security::verify_non_root(pod, container, &image).map_err(config_error)?;
+        self.check_added(pod, start).map_err(config_error)?;
         let sources = self.sources.clone().unwrap_or_default();
         let ips = self.pod_ips();
         let environment = env::environment(pod, container, &sources, &self.surroundings(&ips))
@@ -95,10 +116,9 @@ impl Worker {
             mounts,
             resources: resources::container_resources(pod, container, info.memory),
             target: self.target(pod, start),
+            seccomp_profiles: &self.agent.config.seccomp_profiles,
         });
-        let dns = resolv::dns(pod, &self.agent.config.cluster_dns, &resolv::parse(&info.resolv_conf));
-        let logs = self.agent.machine.log_directory(&self.cell.place).to_string_lossy().into_owned();
-        let sandbox = spec::sandbox_config(pod, sandbox_attempt, dns, self.cell.place.cgroup.clone(), logs);
+        let sandbox = self.sandbox(pod, sandbox_attempt).await.map_err(config_error)?;
         let id = {
             let _permit = self.agent.starts.acquire().await;
             let created = self.agent.runtime.create_container(&sandbox_id, &config, &sandbox).await;
@@ -128,6 +148,15 @@ impl Worker {
         self.cell.change(|state| state.failures.remove(&container.name));
         self.run_post_start(pod, container, &id).await;
         Ok(())
+    }
+
+    /// Refuses what was added to the pod after it had been admitted.
+    fn check_added(&self, pod: &Pod, start: &Start) -> Result<(), String> {
+        let added = pod::ephemeral_containers(pod).find(|ephemeral| ephemeral.name == start.name);
+        if let Some(field) = added.and_then(unsupported::unsupported_in_ephemeral) {
+            return Err(format!("{field} is not supported by this kubelet"));
+        }
+        security::check_apparmor(pod, self.agent.machine.info().apparmor)
     }
 
     async fn run_post_start(&self, pod: &Pod, container: &Container, id: &str) {

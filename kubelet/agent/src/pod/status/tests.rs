@@ -43,6 +43,7 @@ impl Scene {
             previous: &self.previous,
             host_ips: &["192.0.2.1".to_owned()],
             runtime_name: "containerd",
+            recursive_read_only: false,
             now: at(1),
         })
     }
@@ -204,7 +205,7 @@ fn init_containers() {
 fn a_verdict_fails_the_pod_and_says_why() {
     let mut scene = Scene::new(one("Always"), vec![]);
     scene.runtime = PodRuntime::default();
-    scene.verdict = Some(Verdict { reason: "OutOfpods".into(), message: "too many".into() });
+    scene.verdict = Some(Verdict { reason: "OutOfpods", message: "too many".into() });
     let status = scene.status();
     assert_eq!((status.phase.as_deref(), status.reason.as_deref()), (Some("Failed"), Some("OutOfpods")));
     assert_eq!(status.container_statuses, None);
@@ -243,4 +244,13 @@ fn readiness_gates_hold_a_pod_back() {
     let gate = PodCondition { type_: "example.com/gate".into(), status: "True".into(), ..Default::default() };
     scene.pod.status = Some(PodStatus { conditions: Some(vec![gate]), ..PodStatus::default() });
     assert_eq!(scene.condition("Ready").status, "True");
+}
+
+#[test]
+fn termination_messages_fit_into_a_status_together() {
+    let containers: Vec<Value> = (0..6).map(|index| json!({"name": format!("c{index}")})).collect();
+    let pod = pod(json!({"containers": containers}));
+    assert_eq!(message_length(&pod), 2048);
+    assert_eq!(shortened(&"é".repeat(4096), 5), "éé");
+    assert_eq!(shortened("short", 4096), "short");
 }

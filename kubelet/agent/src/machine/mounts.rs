@@ -1,0 +1,157 @@
+//! Mounts: file systems in memory, binds of open files, and what is mounted below a directory.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use rustix::{
+    fs::FileType,
+    io::Errno,
+    mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree},
+};
+
+use super::{
+    MachineError, Result,
+    beneath::{Dir, Links, Node, proc_path},
+};
+
+/// A file system in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Memory {
+    /// Bytes; half of the machine's memory where there is no limit.
+    pub size: Option<u64>,
+    /// Files and directories; no limit where there is none.
+    pub inodes: Option<u64>,
+    /// Permission bits of its root.
+    pub mode: u32,
+    /// Group of its root.
+    pub group: Option<u32>,
+}
+
+impl Memory {
+    fn options(&self) -> String {
+        let mut options = format!("mode=0{:o}", self.mode);
+        for (name, number) in
+            [("size", self.size), ("nr_inodes", self.inodes), ("gid", self.group.map(u64::from))]
+        {
+            options.extend(number.map(|number| format!(",{name}={number}")));
+        }
+        options
+    }
+}
+
+/// Opens the file system in memory that is mounted on a directory directly below `parent`; mounts it
+/// first where it is not there yet.
+pub(super) fn memory(parent: &Dir, name: &str, memory: &Memory) -> io::Result<Dir> {
+    let dir = parent.make_dir(name, 0o755)?;
+    if dir.mount_id()? != parent.mount_id()? {
+        return Ok(dir);
+    }
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+    let options = memory.options();
+    mount(Some("tmpfs"), proc_path(&dir).as_str(), Some("tmpfs"), flags, Some(options.as_str()))?;
+    parent.dir(name)
+}
+
+/// Shows what `node` is under a name directly below `parent` as well, whatever is done to its path.
+pub(super) fn bind(node: &Node, parent: &Dir, name: &str) -> io::Result<()> {
+    if node.kind() == FileType::Directory {
+        parent.create_dir(name, 0o750)?;
+    } else {
+        parent.create_file(name, 0o640)?;
+    }
+    let target = parent.node(name, Links::Refused)?;
+    let flags =
+        OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+    let flags_to = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    let moved = open_tree(node, "", flags).and_then(|tree| move_mount(&tree, "", &target, "", flags_to));
+    match moved {
+        // An old kernel, or a sandbox that does not know the calls.
+        Err(Errno::NOSYS | Errno::PERM) => {
+            let (from, to) = (proc_path(node), proc_path(&target));
+            Ok(mount(Some(from.as_str()), to.as_str(), None::<&str>, MsFlags::MS_BIND, None::<&str>)?)
+        }
+        result => Ok(result?),
+    }
+}
+
+/// Unmounts everything at and below a path, the last mount first.
+pub(super) fn unmount_below(path: &Path) -> Result<()> {
+    let mut mounted = mounts_below(path)?;
+    mounted.reverse();
+    for point in &mounted {
+        umount2(point, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW)
+            .map_err(|errno| MachineError::new("unmount", point, errno))?;
+    }
+    match mounts_below(path)?.first() {
+        Some(left) => Err(MachineError::new("remove what holds", left, io::Error::other("still mounted"))),
+        None => Ok(()),
+    }
+}
+
+/// Unmounts everything at and below a path, and removes it. Refuses where something stays mounted:
+/// nothing behind a mount is ever removed.
+pub(super) fn remove_with_mounts(path: &Path) -> Result<()> {
+    let error = |source| MachineError::new("remove", path, source);
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(error(io::Error::from(io::ErrorKind::InvalidInput)));
+    };
+    unmount_below(path)?;
+    match Dir::open_trusted(parent) {
+        Err(source) if source.kind() == io::ErrorKind::NotFound => Ok(()),
+        parent => parent.and_then(|parent| parent.remove_tree(name)).map_err(error),
+    }
+}
+
+/// Mount points at or below a path, in the order in which they were mounted.
+fn mounts_below(path: &Path) -> Result<Vec<PathBuf>> {
+    // Of this thread: a process may have threads in several namespaces.
+    let table = Path::new("/proc/thread-self/mountinfo");
+    let text = fs::read_to_string(table).map_err(|source| MachineError::new("read", table, source))?;
+    let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    Ok(mount_points(&text).filter(|point| point.starts_with(&path)).collect())
+}
+
+fn mount_points(mountinfo: &str) -> impl Iterator<Item = PathBuf> {
+    mountinfo.lines().filter_map(|line| line.split(' ').nth(4)).map(|field| PathBuf::from(unescape(field)))
+}
+
+/// The table writes blanks as octal numbers.
+fn unescape(field: &str) -> String {
+    let mut parts = field.split('\\');
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        match part.get(..3).and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) => {
+                text.push(char::from(byte));
+                text.push_str(&part[3..]);
+            }
+            None => {
+                text.push('\\');
+                text.push_str(part);
+            }
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mount_points_with_blanks() {
+        let text = "36 35 98:0 / /mnt/a\\040b rw - ext3 /dev/root rw\n37 35 0:1 / /x rw - tmpfs t rw\n";
+        let points: Vec<PathBuf> = mount_points(text).collect();
+        assert_eq!(points, [Path::new("/mnt/a b"), Path::new("/x")]);
+    }
+
+    #[test]
+    fn options_of_a_file_system_in_memory() {
+        let memory = Memory { size: Some(65_536), inodes: Some(16), mode: 0o2777, group: Some(7) };
+        assert_eq!(memory.options(), "mode=02777,size=65536,nr_inodes=16,gid=7");
+        assert_eq!(Memory { size: None, inodes: None, mode: 0o755, group: None }.options(), "mode=0755");
+    }
+}

@@ -1,0 +1,352 @@
+//! What this kubelet cannot do for a pod. Every field of a pod's spec stands here, so that a new one
+//! does not compile until somebody has decided about it: it is honoured, it is no business of a
+//! kubelet, or pods that use it are refused. Fields that are refused have a name here, all others `_`.
+
+use k8s_openapi::api::core::v1::{
+    Container, ContainerPort, EnvVar, EnvVarSource, EphemeralContainer, Lifecycle, LifecycleHandler, Pod,
+    PodSecurityContext, PodSpec, ResourceRequirements, SecurityContext, VolumeMount,
+};
+
+use super::{host_network, spec};
+
+/// The first field of a pod that this kubelet cannot honour, by its path; none if it can run the pod.
+/// Volumes are not looked at here: those of unknown kinds are refused when they are set up.
+pub fn unsupported_field(pod: &Pod) -> Option<String> {
+    let spec = spec(pod);
+    let init = spec.init_containers.iter().flatten().enumerate();
+    let main = spec.containers.iter().enumerate();
+    let ephemeral = spec.ephemeral_containers.iter().flatten().enumerate();
+    let mut found = of_spec(spec).map(|field| format!("spec.{field}"));
+    let lists = [("initContainers", init.collect::<Vec<_>>()), ("containers", main.collect())];
+    for (list, containers) in lists {
+        for (index, container) in containers {
+            let field = || of_container(container, host_network(pod));
+            found = found.or_else(|| Some(format!("spec.{list}[{index}].{}", field()?)));
+        }
+    }
+    for (index, container) in ephemeral {
+        let field = || of_ephemeral(container);
+        found = found.or_else(|| Some(format!("spec.ephemeralContainers[{index}].{}", field()?)));
+    }
+    found
+}
+
+/// The same for a container that was added to a running pod.
+pub fn unsupported_in_ephemeral(container: &EphemeralContainer) -> Option<String> {
+    of_ephemeral(container)
+}
+
+fn in_use<T>(list: &Option<Vec<T>>) -> bool {
+    list.as_ref().is_some_and(|list| !list.is_empty())
+}
+
+fn of_spec(spec: &PodSpec) -> Option<String> {
+    let PodSpec {
+        // Honoured.
+        active_deadline_seconds: _,
+        automount_service_account_token: _,
+        containers: _,
+        dns_config: _,
+        dns_policy: _,
+        enable_service_links: _,
+        ephemeral_containers: _,
+        host_aliases: _,
+        host_ipc: _,
+        host_network: _,
+        host_pid: _,
+        hostname: _,
+        hostname_override: _,
+        image_pull_secrets: _,
+        init_containers: _,
+        node_selector: _,
+        os: _,
+        overhead: _,
+        priority_class_name: _,
+        readiness_gates: _,
+        restart_policy: _,
+        runtime_class_name: _,
+        service_account_name: _,
+        set_hostname_as_fqdn: _,
+        share_process_namespace: _,
+        subdomain: _,
+        termination_grace_period_seconds: _,
+        volumes: _,
+        // Refused when the sandbox is made, as Kubernetes does.
+        host_users: _,
+        // For the API server and the scheduler.
+        affinity: _,
+        node_name: _,
+        preemption_policy: _,
+        priority: _,
+        scheduler_name: _,
+        scheduling_gates: _,
+        scheduling_group: _,
+        service_account: _,
+        tolerations: _,
+        topology_spread_constraints: _,
+        // Refused.
+        resource_claims,
+        resources,
+        security_context,
+    } = spec;
+    if in_use(resource_claims) {
+        return Some("resourceClaims".to_owned());
+    }
+    if resources.as_ref().is_some_and(|resources| *resources != ResourceRequirements::default()) {
+        return Some("resources".to_owned());
+    }
+    security_context.as_ref().and_then(of_pod_security)
+}
+
+fn of_pod_security(context: &PodSecurityContext) -> Option<String> {
+    let PodSecurityContext {
+        // Honoured, or refused for reasons of their own.
+        app_armor_profile: _,
+        fs_group: _,
+        run_as_group: _,
+        run_as_non_root: _,
+        run_as_user: _,
+        se_linux_options: _,
+        seccomp_profile: _,
+        supplemental_groups: _,
+        supplemental_groups_policy: _,
+        sysctls: _,
+        // Only for volumes that outlive a pod, of which there are none.
+        fs_group_change_policy: _,
+        se_linux_change_policy: _,
+        // Not for this operating system.
+        windows_options: _,
+    } = context;
+    None
+}
+
+fn of_container(container: &Container, host_network: bool) -> Option<String> {
+    let Container {
+        // Honoured.
+        args: _,
+        command: _,
+        env_from: _,
+        image: _,
+        image_pull_policy: _,
+        liveness_probe: _,
+        name: _,
+        readiness_probe: _,
+        restart_policy: _,
+        startup_probe: _,
+        stdin: _,
+        stdin_once: _,
+        termination_message_path: _,
+        termination_message_policy: _,
+        tty: _,
+        working_dir: _,
+        // Only for changes of running pods, which are not made.
+        resize_policy: _,
+        // Refused, or parts of them.
+        env,
+        lifecycle,
+        ports,
+        resources,
+        restart_policy_rules,
+        security_context,
+        volume_devices,
+        volume_mounts,
+    } = container;
+    if in_use(restart_policy_rules) {
+        return Some("restartPolicyRules".to_owned());
+    }
+    if in_use(volume_devices) {
+        return Some("volumeDevices".to_owned());
+    }
+    let ports = if host_network { None } else { ports.as_ref() };
+    None.or_else(|| of_list("env", env.as_ref(), of_env))
+        .or_else(|| Some(format!("lifecycle.{}", of_lifecycle(lifecycle.as_ref()?)?)))
+        .or_else(|| of_list("ports", ports, of_port))
+        .or_else(|| Some(format!("resources.{}", of_resources(resources.as_ref()?)?)))
+        .or_else(|| Some(format!("securityContext.{}", of_security(security_context.as_ref()?)?)))
+        .or_else(|| of_list("volumeMounts", volume_mounts.as_ref(), of_mount))
+}
+
+fn of_ephemeral(container: &EphemeralContainer) -> Option<String> {
+    let EphemeralContainer {
+        // Honoured.
+        args: _,
+        command: _,
+        env_from: _,
+        image: _,
+        image_pull_policy: _,
+        name: _,
+        stdin: _,
+        stdin_once: _,
+        target_container_name: _,
+        termination_message_path: _,
+        termination_message_policy: _,
+        tty: _,
+        working_dir: _,
+        // Not allowed by the API.
+        lifecycle: _,
+        liveness_probe: _,
+        ports: _,
+        readiness_probe: _,
+        resize_policy: _,
+        resources: _,
+        restart_policy: _,
+        restart_policy_rules: _,
+        startup_probe: _,
+        // Refused, or parts of them.
+        env,
+        security_context,
+        volume_devices,
+        volume_mounts,
+    } = container;
+    if in_use(volume_devices) {
+        return Some("volumeDevices".to_owned());
+    }
+    of_list("env", env.as_ref(), of_env)
+        .or_else(|| Some(format!("securityContext.{}", of_security(security_context.as_ref()?)?)))
+        .or_else(|| of_list("volumeMounts", volume_mounts.as_ref(), of_mount))
+}
+
+fn of_list<T>(name: &str, list: Option<&Vec<T>>, of: impl Fn(&T) -> Option<&'static str>) -> Option<String> {
+    let mut items = list.into_iter().flatten().enumerate();
+    items.find_map(|(index, item)| Some(format!("{name}[{index}].{}", of(item)?)))
+}
+
+fn of_env(variable: &EnvVar) -> Option<&'static str> {
+    let EnvVar { name: _, value: _, value_from } = variable;
+    let EnvVarSource {
+        config_map_key_ref: _,
+        field_ref: _,
+        resource_field_ref: _,
+        secret_key_ref: _,
+        file_key_ref,
+    } = value_from.as_ref()?;
+    file_key_ref.is_some().then_some("valueFrom.fileKeyRef")
+}
+
+fn of_lifecycle(lifecycle: &Lifecycle) -> Option<&'static str> {
+    let Lifecycle { post_start, pre_stop, stop_signal } = lifecycle;
+    for handler in [post_start, pre_stop].into_iter().flatten() {
+        // Hooks of the kind `tcpSocket` fail when they run, as everywhere.
+        let LifecycleHandler { exec: _, http_get: _, sleep: _, tcp_socket: _ } = handler;
+    }
+    stop_signal.is_some().then_some("stopSignal")
+}
+
+fn of_port(port: &ContainerPort) -> Option<&'static str> {
+    let ContainerPort { container_port: _, name: _, protocol: _, host_ip: _, host_port } = port;
+    host_port.is_some_and(|port| port > 0).then_some("hostPort")
+}
+
+fn of_resources(resources: &ResourceRequirements) -> Option<&'static str> {
+    let ResourceRequirements { claims, limits: _, requests: _ } = resources;
+    in_use(claims).then_some("claims")
+}
+
+fn of_security(context: &SecurityContext) -> Option<&'static str> {
+    let SecurityContext {
+        // Honoured, or refused for reasons of their own.
+        allow_privilege_escalation: _,
+        app_armor_profile: _,
+        capabilities: _,
+        privileged: _,
+        proc_mount: _,
+        read_only_root_filesystem: _,
+        run_as_group: _,
+        run_as_non_root: _,
+        run_as_user: _,
+        se_linux_options: _,
+        seccomp_profile: _,
+        // Not for this operating system.
+        windows_options: _,
+    } = context;
+    None
+}
+
+fn of_mount(mount: &VolumeMount) -> Option<&'static str> {
+    let VolumeMount {
+        // Honoured, or refused when the container is made.
+        mount_path: _,
+        mount_propagation: _,
+        name: _,
+        read_only: _,
+        recursive_read_only: _,
+        sub_path: _,
+        sub_path_expr: _,
+    } = mount;
+    None
+}
+
+/// Refuses what a sandbox cannot be; a sentence says why.
+pub fn check_sandbox(pod: &Pod) -> Result<(), String> {
+    if spec(pod).host_users == Some(false) {
+        let why = "can't set `spec.hostUsers: false`, user namespaces are not supported by this kubelet";
+        return Err(why.to_owned());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::pod::testing::pod;
+
+    #[test]
+    fn what_cannot_be_honoured_is_named() {
+        let container = |part: Value| {
+            let mut container = part;
+            container["name"] = json!("a");
+            json!({"containers": [{"name": "first"}, container]})
+        };
+        let ephemeral = |part: Value| {
+            let mut container = part;
+            container["name"] = json!("e");
+            json!({"containers": [{"name": "a"}], "ephemeralContainers": [container]})
+        };
+        let rules = json!([{"action": "Restart", "exitCodes": {"operator": "In", "values": [1]}}]);
+        let device = json!({"volumeDevices": [{"name": "v", "devicePath": "/dev/x"}]});
+        let file = json!({"env": [{"name": "A", "valueFrom": {"fileKeyRef": {"key": "k", "path": "p", "volumeName": "v"}}}]});
+        for (spec, field) in [
+            (json!({"containers": [], "resourceClaims": [{"name": "c"}]}), "spec.resourceClaims"),
+            (json!({"containers": [], "resources": {"limits": {"cpu": "1"}}}), "spec.resources"),
+            (container(json!({"restartPolicyRules": rules})), "spec.containers[1].restartPolicyRules"),
+            (container(device.clone()), "spec.containers[1].volumeDevices"),
+            (container(file.clone()), "spec.containers[1].env[0].valueFrom.fileKeyRef"),
+            (
+                container(json!({"lifecycle": {"stopSignal": "SIGINT"}})),
+                "spec.containers[1].lifecycle.stopSignal",
+            ),
+            (
+                container(json!({"ports": [{"containerPort": 1, "hostPort": 1}]})),
+                "spec.containers[1].ports[0].hostPort",
+            ),
+            (
+                container(json!({"resources": {"claims": [{"name": "c"}]}})),
+                "spec.containers[1].resources.claims",
+            ),
+            (
+                json!({"containers": [], "initContainers": [{"name": "i", "volumeDevices": device["volumeDevices"]}]}),
+                "spec.initContainers[0].volumeDevices",
+            ),
+            (ephemeral(device), "spec.ephemeralContainers[0].volumeDevices"),
+            (ephemeral(file), "spec.ephemeralContainers[0].env[0].valueFrom.fileKeyRef"),
+        ] {
+            assert_eq!(unsupported_field(&pod(spec)).as_deref(), Some(field));
+        }
+    }
+
+    #[test]
+    fn a_pod_of_what_is_known_is_taken() {
+        let mut spec = json!({
+            "hostNetwork": true, "securityContext": {"fsGroup": 1, "sysctls": [{"name": "a", "value": "b"}]},
+            "containers": [{"name": "a", "ports": [{"containerPort": 80, "hostPort": 80}],
+                "lifecycle": {"preStop": {"sleep": {"seconds": 1}}},
+                "resources": {"limits": {"cpu": "1"}}, "securityContext": {"privileged": true}}],
+        });
+        assert_eq!(unsupported_field(&pod(spec.clone())), None);
+        assert_eq!(check_sandbox(&pod(spec.clone())), Ok(()));
+        spec["hostUsers"] = json!(false);
+        assert!(check_sandbox(&pod(spec)).unwrap_err().contains("spec.hostUsers: false"));
+    }
+}

@@ -1,0 +1,293 @@
+//! What containers do that want more than they were given, on a real containerd: each test plays one of
+//! them, and looks at the node.
+
+#![allow(clippy::unwrap_used, reason = "this is test code, outside of a function marked as a test")]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "tests may print")]
+
+mod bench;
+mod support;
+mod trust;
+
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use base64::Engine;
+use bench::{Bench, Kubelet, in_namespaces, running_container, shell, start_containerd};
+use kubelet_agent::{containerd::Containerd, limits};
+use kubelet_cri::Runtime;
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use serde_json::{Value, json};
+use support::Api;
+
+/// A node, and the objects that its pods refer to.
+struct Node<'a> {
+    bench: &'a Bench,
+    containerd: Containerd,
+    api: Api,
+    kubelet: Kubelet,
+}
+
+impl<'a> Node<'a> {
+    async fn new(bench: &'a Bench) -> Self {
+        let containerd = start_containerd(bench).await;
+        let api = Api::new();
+        let named = |name: &str| json!({"name": name, "namespace": "default"});
+        let word = base64::engine::general_purpose::STANDARD.encode("sesame");
+        api.create("api/v1/configmaps", json!({"metadata": named("config"), "data": {"who": "you"}}));
+        api.create("api/v1/secrets", json!({"metadata": named("secret"), "data": {"word": word}}));
+        let kubelet = bench.kubelet(&api, containerd.runtime()).await;
+        Self { bench, containerd, api, kubelet }
+    }
+
+    /// Output and errors of a script in the one running container of a name.
+    async fn run(&self, container: &str, script: &str) -> String {
+        let runtime = self.containerd.runtime();
+        let id = running_container(&runtime, container).await;
+        let command = ["sh", "-c", script].map(str::to_owned);
+        let output = runtime.exec_sync(&id, &command, Duration::from_secs(60)).await.unwrap();
+        String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).trim().to_owned()
+    }
+
+    /// Deletes pods and waits until nothing is left of them.
+    async fn end(self, pods: &[String]) {
+        for pod in pods {
+            self.api.delete_pod(pod, 1);
+        }
+        for pod in pods {
+            self.api.until_gone(pod).await;
+        }
+        assert_eq!(fs::read_dir(self.bench.path("kubelet/pods")).unwrap().count(), 0);
+        self.kubelet.stop().await;
+    }
+}
+
+/// Bytes that files below a directory take on its disk; other file systems are left out.
+fn bytes_on_disk(directory: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let device = fs::metadata(directory).unwrap().dev();
+    let mut sum = 0;
+    for entry in fs::read_dir(directory).unwrap().flatten() {
+        let Ok(meta) = entry.metadata() else { continue };
+        if meta.is_file() {
+            sum += meta.blocks() * 512;
+        } else if meta.is_dir() && meta.dev() == device {
+            sum += bytes_on_disk(&entry.path());
+        }
+    }
+    sum
+}
+
+fn terminated(pod: &Value) -> &Value {
+    &pod["status"]["containerStatuses"][0]["state"]["terminated"]
+}
+
+#[test]
+#[ignore = "needs root and containerd: cargo xtask test"]
+fn a_container_cannot_write_into_the_volumes_that_the_kubelet_writes() {
+    in_namespaces(async |bench: &Bench| config_volumes(bench).await);
+}
+
+async fn config_volumes(bench: &Bench) {
+    let node = Node::new(bench).await;
+    let mut container = shell("exec sleep 1000");
+    let volumes = ["config", "secret", "downward", "projected"];
+    let mut mounts: Vec<Value> =
+        volumes.iter().map(|name| json!({"name": name, "mountPath": format!("/{name}")})).collect();
+    mounts.push(json!({"name": "config", "mountPath": "/part", "subPath": "who", "readOnly": false}));
+    container["volumeMounts"] = json!(mounts);
+    node.api.create_pod(
+        "p",
+        json!({"containers": [container], "volumes": [
+            {"name": "config", "configMap": {"name": "config"}},
+            {"name": "secret", "secret": {"secretName": "secret"}},
+            {"name": "downward", "downwardAPI": {"items": [{"path": "name", "fieldRef": {"fieldPath": "metadata.name"}}]}},
+            {"name": "projected", "projected": {"sources": [{"configMap": {"name": "config"}}]}},
+        ]}),
+    );
+    node.api.until_ready("p").await;
+    for volume in volumes {
+        let script = format!(
+            "cd /{volume}; ls; (echo x > planted) && echo WROTE; ln -s / ..data_tmp && echo WROTE; \
+             (echo x > ..data/planted) && echo WROTE; rm ..data && echo WROTE"
+        );
+        let said = node.run("c", &script).await;
+        assert!(said.contains("Read-only file system") && !said.contains("WROTE"), "{volume}: {said}");
+    }
+    let said = node.run("c", "cat /part; (echo x > /part) && echo WROTE").await;
+    assert!(said.starts_with("you") && !said.contains("WROTE"), "{said}");
+    // The kubelet writes them all the same.
+    node.api.change("api/v1/configmaps", "default", "config", |object| object["data"]["who"] = json!("them"));
+    let mut seen = String::new();
+    for _ in 0..100 {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        seen = node.run("c", "cat /config/who /projected/who /part").await;
+        if seen.starts_with("themthem") {
+            break;
+        }
+    }
+    assert_eq!(seen, "themthemyou", "a subPath stays as it was mounted");
+    node.end(&["p".to_owned()]).await;
+}
+
+#[test]
+#[ignore = "needs root and containerd: cargo xtask test"]
+fn a_sub_path_that_is_swapped_for_a_link_never_shows_the_host() {
+    in_namespaces(async |bench: &Bench| swapped_sub_path(bench).await);
+}
+
+/// Swaps a directory for a link for as long as it lives.
+struct Swapper {
+    stop: Arc<AtomicBool>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Swapper {
+    fn start(volume: &Path) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (stopped, directory, link) = (Arc::clone(&stop), volume.join("part"), volume.join("link"));
+        let thread = std::thread::spawn(move || {
+            while !stopped.load(Ordering::Relaxed) {
+                renameat_with(CWD, &directory, CWD, &link, RenameFlags::EXCHANGE).unwrap();
+                // The node's processors are for others, too.
+                std::thread::sleep(Duration::from_micros(50));
+            }
+        });
+        Self { stop, thread: Some(thread) }
+    }
+}
+
+impl Drop for Swapper {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let _ = self.thread.take().map(std::thread::JoinHandle::join);
+    }
+}
+
+async fn swapped_sub_path(bench: &Bench) {
+    const TRIES: usize = 60;
+    let node = Node::new(bench).await;
+    let (volume, host) = (bench.path("volume"), bench.path("host"));
+    fs::create_dir_all(volume.join("part")).unwrap();
+    fs::create_dir_all(&host).unwrap();
+    fs::write(volume.join("part/who"), "volume").unwrap();
+    fs::write(host.join("who"), "host").unwrap();
+    symlink("../host", volume.join("link")).unwrap();
+    let swapper = Swapper::start(&volume);
+    let names: Vec<String> = (0..TRIES).map(|index| format!("p{index}")).collect();
+    for (index, name) in names.iter().enumerate() {
+        let part = ["part", "part/who", "part/new/dir"][index % 3];
+        let mut container =
+            shell("cat /part/who /part > /dev/termination-log 2>/dev/null; echo x > /part/planted");
+        container["volumeMounts"] = json!([{"name": "v", "mountPath": "/part", "subPath": part}]);
+        node.api.create_pod(
+            name,
+            json!({"restartPolicy": "Never", "terminationGracePeriodSeconds": 1, "containers": [container],
+                "volumes": [{"name": "v", "hostPath": {"path": volume}}]}),
+        );
+    }
+    let (mut shown, mut refused) = (0, 0);
+    for name in &names {
+        let waiting = |pod: &Value| {
+            pod["status"]["containerStatuses"][0]["state"]["waiting"]["reason"]
+                == "CreateContainerConfigError"
+        };
+        let over = |pod: &Value| waiting(pod) || !terminated(pod).is_null();
+        let pod = node.api.until(name, "over", over).await;
+        let message = terminated(&pod)["message"].as_str().unwrap_or_default();
+        assert!(!message.contains("host"), "{pod:#}");
+        shown += usize::from(message.contains("volume"));
+        refused += usize::from(waiting(&pod));
+    }
+    drop(swapper);
+    println!("{shown} of {TRIES} containers saw the volume, {refused} were refused");
+    assert!(shown > 0);
+    let mut left: Vec<String> =
+        fs::read_dir(&host).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    left.sort();
+    assert_eq!(
+        (left, fs::read_to_string(host.join("who")).unwrap()),
+        (vec!["who".to_owned()], "host".to_owned())
+    );
+    node.end(&names).await;
+}
+
+#[test]
+#[ignore = "needs root and containerd: cargo xtask test"]
+fn a_container_cannot_fill_the_host_through_the_files_that_the_kubelet_gives_it() {
+    in_namespaces(async |bench: &Bench| filled_files(bench).await);
+}
+
+async fn filled_files(bench: &Bench) {
+    let node = Node::new(bench).await;
+    // Lines of 1 KiB, 16 MiB of them.
+    let fill = |path: &str| {
+        format!(
+            "l=xxxxxxxxxxxxxxxx; l=$l$l$l$l; l=$l$l$l$l; l=$l$l$l$l; i=0; \
+             while [ $i -lt 16384 ] && echo $l; do i=$((i+1)); done >> {path}; [ $i -lt 16384 ] && echo FULL"
+        )
+    };
+    let mut first = shell(&fill("/etc/hosts"));
+    first["name"] = json!("first");
+    let main = shell("exec sleep 1000");
+    node.api.create_pod("p", json!({"initContainers": [first], "containers": [main]}));
+    node.api.until_ready("p").await;
+    let hosts = node.run("c", "cat /etc/hosts").await;
+    assert!(hosts.ends_with("10.88.0.2\tp"), "the next container has a good file: {hosts}");
+    assert_eq!(node.run("c", "cat /etc/hostname; id -u").await, "p\n0");
+    let before = bytes_on_disk(bench.directory.path());
+    for path in ["/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/dev/termination-log"] {
+        let said = node.run("c", &fill(path)).await;
+        assert!(said.contains("FULL"), "{path}: {said}");
+    }
+    let grown = bytes_on_disk(bench.directory.path()).saturating_sub(before);
+    assert!(grown < 4 << 20, "{grown} bytes");
+    node.end(&["p".to_owned()]).await;
+}
+
+#[test]
+#[ignore = "needs root and containerd: cargo xtask test"]
+fn a_container_cannot_fill_the_host_through_its_log() {
+    in_namespaces(async |bench: &Bench| filled_log(bench).await);
+}
+
+async fn filled_log(bench: &Bench) {
+    // Of 1 KiB each: far more than a log may hold.
+    const LINES: u64 = 300_000;
+    let node = Node::new(bench).await;
+    let script = format!(
+        "l=xxxxxxxxxxxxxxxx; l=$l$l$l$l; l=$l$l$l$l; l=$l$l$l$l; i=0; \
+         while [ $i -lt {LINES} ]; do echo $l; i=$((i+1)); done; echo last words; exec sleep 1000"
+    );
+    node.api.create_pod("p", json!({"containers": [shell(&script)]}));
+    node.api.until_ready("p").await;
+    let logs = bench.path("logs");
+    let tail = "/containerLogs/default/p/c?tailLines=1";
+    let mut last = String::new();
+    for _ in 0..600 {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        last = bench.get(node.kubelet.port, tail, true).await.1;
+        if last == "last words\n" {
+            break;
+        }
+    }
+    assert_eq!(last, "last words\n", "the log is read across its files");
+    let bound = limits::LOG_FILES as u64 * limits::LOG_ROTATE_BYTES + 2 * limits::LOG_ROTATE_BYTES;
+    let mut size = u64::MAX;
+    for _ in 0..100 {
+        size = bytes_on_disk(&logs);
+        if size <= bound {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert!(size <= bound, "{size} bytes of logs");
+    node.end(&["p".to_owned()]).await;
+}

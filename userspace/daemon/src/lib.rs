@@ -1,0 +1,8 @@
+//! What the daemons of a node share: listeners that strangers cannot exhaust.
+
+pub mod limits;
+mod listener;
+mod places;
+
+pub use listener::{Handler, Page, accept, serve};
+pub use places::{Bounds, Place, Places};

@@ -1,0 +1,14 @@
+//! Every bound of this crate.
+
+use std::time::Duration;
+
+/// Connections to a listener for health, probes or metrics at once.
+pub const CONNECTIONS: usize = 64;
+/// A client has this long for its TLS handshake, and for the head of each request.
+pub const HEAD: Duration = Duration::from_secs(10);
+/// Bytes of a request line and headers.
+pub const HEAD_BYTES: usize = 16 * 1024;
+/// A connection ends after this, whatever it does: scrapers and probes open another one.
+pub const LIFE: Duration = Duration::from_secs(60);
+/// Pause after an error of `accept`, such as too many open files.
+pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

@@ -1,0 +1,184 @@
+//! Small HTTP servers: health, probes, metrics.
+
+use std::{convert::Infallible, future::Future, io, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use http::{Request, Response};
+use http_body_util::Full;
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpListener, TcpStream},
+    task::JoinSet,
+};
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, warn};
+
+use crate::{Bounds, Place, Places, limits};
+
+/// An answer that is made at once.
+pub type Page = Response<Full<Bytes>>;
+
+/// Answers requests. Their bodies are not read.
+pub type Handler = Arc<dyn Fn(Request<Incoming>) -> BoxFuture<'static, Page> + Send + Sync>;
+
+/// Serves short pages until shutdown, over TLS where there is an acceptor.
+pub async fn serve(
+    listener: TcpListener,
+    tls: Option<TlsAcceptor>,
+    handler: Handler,
+    shutdown: CancellationToken,
+) {
+    let places = Places::new(Bounds::new(limits::CONNECTIONS));
+    accept(listener, places, shutdown, move |stream, place| {
+        let (tls, handler) = (tls.clone(), Arc::clone(&handler));
+        async move {
+            let _place = place;
+            let served = tokio::time::timeout(limits::LIFE, connection(stream, tls, handler, limits::HEAD));
+            if let Ok(Err(error)) = served.await {
+                debug!(%error, "a connection ended early");
+            }
+        }
+    })
+    .await;
+}
+
+/// Hands connections that find a place to `serve`, until shutdown, and closes the others. What is
+/// served ends with the shutdown.
+pub async fn accept<F>(
+    listener: TcpListener,
+    places: Arc<Places>,
+    shutdown: CancellationToken,
+    serve: impl Fn(TcpStream, Place) -> F,
+) where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let mut connections = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            () = shutdown.cancelled() => return,
+            Some(_) = connections.join_next(), if !connections.is_empty() => continue,
+            accepted = listener.accept() => accepted,
+        };
+        let place = accepted.and_then(|(stream, peer)| {
+            let local = stream.local_addr()?;
+            Ok((stream, places.take(peer.ip(), local.ip())))
+        });
+        match place {
+            Ok((stream, Some(place))) => {
+                connections.spawn(serve(stream, place));
+            }
+            Ok((_, None)) => debug!("a connection found no place"),
+            Err(error) if is_of_one_connection(&error) => {}
+            Err(error) => {
+                warn!(%error, at = ?listener.local_addr().ok(), "cannot accept a connection");
+                tokio::time::sleep(limits::ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Whether a client has gone before it was looked at.
+fn is_of_one_connection(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionReset, NotConnected};
+    matches!(error.kind(), ConnectionAborted | ConnectionReset | NotConnected)
+}
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+async fn connection(
+    stream: TcpStream,
+    tls: Option<TlsAcceptor>,
+    handler: Handler,
+    head: Duration,
+) -> Result<(), Failure> {
+    match tls {
+        None => answer(stream, handler, head).await,
+        Some(tls) => answer(tokio::time::timeout(head, tls.accept(stream)).await??, handler, head).await,
+    }
+}
+
+async fn answer<S>(stream: S, handler: Handler, head: Duration) -> Result<(), Failure>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send,
+{
+    let service = service_fn(move |request| {
+        let response = handler(request);
+        async move { Ok::<_, Infallible>(response.await) }
+    });
+    let mut server = http1::Builder::new();
+    server.timer(TokioTimer::new()).header_read_timeout(head).max_buf_size(limits::HEAD_BYTES);
+    Ok(server.serve_connection(TokioIo::new(stream), service).await?)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    fn pages() -> Handler {
+        Arc::new(|_| Box::pin(std::future::ready(Response::new(Full::new(Bytes::from_static(b"well"))))))
+    }
+
+    async fn ask(address: std::net::SocketAddr) -> String {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let request = b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+        let mut text = String::new();
+        // One that is closed at once may refuse the request or answer nothing.
+        if stream.write_all(request).await.is_ok() {
+            let _ = stream.read_to_string(&mut text).await;
+        }
+        text
+    }
+
+    #[tokio::test]
+    async fn idle_connections_take_all_places_and_no_more() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (address, shutdown) = (listener.local_addr().unwrap(), CancellationToken::new());
+        let server = tokio::spawn(serve(listener, None, pages(), shutdown.clone()));
+        let mut idle = Vec::new();
+        for _ in 0..limits::CONNECTIONS {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            // It is served once, so that its place is taken for sure.
+            stream.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+            assert!(stream.read(&mut [0; 1024]).await.unwrap() > 0);
+            idle.push(stream);
+        }
+        for _ in 0..3 {
+            assert_eq!(ask(address).await, "", "there is no place for another one");
+        }
+        drop(idle);
+        // The server hears of it by and by.
+        while !ask(address).await.ends_with("well") {}
+        shutdown.cancel();
+        server.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_client_that_sends_no_head_is_cut_off() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (stream, _) = listener.accept().await.unwrap();
+        client.write_all(b"GET / HTTP/1.1\r\nx: ").await.unwrap();
+        assert!(connection(stream, None, pages(), Duration::from_millis(20)).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_head_that_is_too_long_is_refused() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (stream, _) = listener.accept().await.unwrap();
+        let server = tokio::spawn(connection(stream, None, pages(), limits::HEAD));
+        let head = format!("GET / HTTP/1.1\r\nx: {}\r\n\r\n", "y".repeat(2 * limits::HEAD_BYTES));
+        let _ = client.write_all(head.as_bytes()).await;
+        let mut text = String::new();
+        let _ = client.read_to_string(&mut text).await;
+        assert!(!text.contains("well"), "{text}");
+        assert!(server.await.unwrap().is_err());
+    }
+}
