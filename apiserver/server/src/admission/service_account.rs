@@ -2,16 +2,16 @@
 
 use apiserver_api::error::ApiError;
 use apiserver_api::meta;
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::Admission;
+use crate::nodes::references::{MIRROR, Pod};
 use crate::storage;
 
 const PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// Lifetime of the token, seconds: an hour, and a while in which the kubelet renews it.
 const TOKEN_SECONDS: i64 = 3607;
-/// Set by kubelets on the API's image of a pod that they run from a file.
-const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// Names the account, checks that it exists, and mounts its token where the pod wants it.
 pub async fn mutate(admission: &Admission<'_>, pod: &mut Value) -> Result<(), ApiError> {
@@ -46,11 +46,22 @@ pub async fn mutate(admission: &Admission<'_>, pod: &mut Value) -> Result<(), Ap
     Ok(())
 }
 
+/// Whoever makes a mirror pod: it must not give its node the right to read anything.
 fn mirror(pod: &Value) -> Result<(), ApiError> {
-    if meta::text(pod, "/spec/serviceAccountName").is_empty() {
-        return Ok(());
+    let refused = |why: &str| Err(ApiError::forbidden("", "pods", meta::name(pod), why));
+    if !meta::text(pod, "/spec/serviceAccountName").is_empty() {
+        return refused("a mirror pod may not reference service accounts");
     }
-    Err(ApiError::forbidden("", "pods", meta::name(pod), "a mirror pod may not reference service accounts"))
+    let Ok(read) = Pod::deserialize(pod) else { return refused("a mirror pod must be readable") };
+    if read.secrets().any(|name| !name.is_empty()) {
+        return refused("a mirror pod may not reference secrets");
+    }
+    let volumes = meta::list(pod, "/spec/volumes").iter();
+    let mut sources = volumes.flat_map(|volume| meta::list(volume, "/projected/sources"));
+    if sources.any(|source| source.get("serviceAccountToken").is_some_and(|token| !token.is_null())) {
+        return refused("a mirror pod may not use ServiceAccountToken volume projections");
+    }
+    Ok(())
 }
 
 /// Adds the projected volume and mounts it into each container that has nothing at its path.
@@ -97,6 +108,25 @@ fn access_volume(name: &str) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_mirror_pod_refers_to_neither_accounts_nor_secrets_whoever_makes_it() {
+        let token = json!({"serviceAccountToken": {"path": "t"}});
+        for (spec, why) in [
+            (json!({}), ""),
+            (json!({"serviceAccountName": "x"}), "may not reference service accounts"),
+            (json!({"imagePullSecrets": [{"name": "x"}]}), "may not reference secrets"),
+            (json!({"volumes": [{"name": "v", "secret": {"secretName": "x"}}]}), "may not reference secrets"),
+            (
+                json!({"volumes": [{"name": "v", "projected": {"sources": [token]}}]}),
+                "may not use ServiceAccountToken volume projections",
+            ),
+        ] {
+            let pod = json!({"metadata": {"name": "p"}, "spec": spec});
+            let found = mirror(&pod).err().map(|error| error.message).unwrap_or_default();
+            assert!(found.ends_with(why) && found.is_empty() == why.is_empty(), "{spec}: {found}");
+        }
+    }
 
     #[test]
     fn the_token_is_mounted_once_and_not_over_a_mount_of_the_pods_own() {

@@ -365,6 +365,28 @@ impl Cache {
         }
     }
 
+    /// Tells the first observer of a whole state.
+    fn tell_first(&self, before: &Objects, entries: &[Arc<Entry>]) {
+        if self.first_observer.get().is_none() {
+            return;
+        }
+        let tell = |entries: &[Arc<Entry>]| {
+            for entry in entries {
+                Self::tell(&self.first_observer, before.get(&*entry.key).map(|old| &**old), Some(entry));
+            }
+        };
+        if entries.len() < limits::LOAD_ALONE {
+            return tell(entries);
+        }
+        // A start waits for this, too.
+        let (one, other) = entries.split_at(entries.len() / 2);
+        std::thread::scope(|scope| {
+            let first = scope.spawn(|| tell(one));
+            tell(other);
+            first.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        });
+    }
+
     /// The present state, without waiting.
     pub fn snapshot(&self) -> Arc<Snapshot> {
         self.current.load_full()
@@ -515,10 +537,9 @@ impl Cache {
             Self::tell(&self.first_observer, Some(entry), None);
             Self::tell(&self.observer, Some(entry), None);
         }
+        self.tell_first(&before.objects, entries);
         for (key, entry) in &objects {
-            let old = before.objects.get(&**key).map(|old| &**old);
-            Self::tell(&self.first_observer, old, Some(entry));
-            Self::tell(&self.observer, old, Some(entry));
+            Self::tell(&self.observer, before.objects.get(&**key).map(|old| &**old), Some(entry));
         }
         self.current.store(Arc::new(Snapshot { objects, index, revision }));
     }

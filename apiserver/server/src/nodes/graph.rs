@@ -9,7 +9,7 @@
 //!
 //! Names are interned, so that an edge is a number. For each node the graph counts how many of its pods refer
 //! to an object: an answer takes a few look-ups, and a change of a pod costs as much as it has references,
-//! whatever the size of the cluster. With 150,000 pods that refer to four objects each it takes about 50 MB.
+//! whatever the size of the cluster. `docs/limits.md` has its memory.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;

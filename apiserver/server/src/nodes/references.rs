@@ -97,6 +97,7 @@ struct Source {
     config_map_ref: Option<Named>,
 }
 
+/// A volume of a pod, or the specification of a PersistentVolume, which spells its driver alike.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Volume {
@@ -106,15 +107,8 @@ struct Volume {
     projected: Option<Projected>,
     persistent_volume_claim: Option<Claim>,
     ephemeral: Option<IgnoredAny>,
-    #[serde(flatten)]
-    driver: Drivers,
-}
-
-/// Volumes of storage drivers that may need a Secret to be mounted: fields of a pod's volume and of the
-/// specification of a PersistentVolume.
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct Drivers {
+    /// Of a PersistentVolume: the claim that it is bound to.
+    claim_ref: Option<Named>,
     azure_file: Option<SecretFile>,
     cephfs: Option<WithSecret>,
     cinder: Option<WithSecret>,
@@ -224,11 +218,10 @@ impl Pod {
         });
         let of_volumes = each(&spec.volumes).flat_map(|volume| {
             let projected = volume.projected.iter().flat_map(|projected| each(&projected.sources));
-            let driver = &volume.driver;
-            let csi = driver.csi.iter().filter_map(|csi| csi.node_publish_secret_ref.as_ref());
-            projected.filter_map(|source| source.secret.as_ref()).chain(driver.references()).chain(csi)
+            let csi = volume.csi.iter().filter_map(|csi| csi.node_publish_secret_ref.as_ref());
+            projected.filter_map(|source| source.secret.as_ref()).chain(volume.driver_secrets()).chain(csi)
         });
-        let files = each(&spec.volumes).flat_map(|volume| [&volume.secret, &volume.driver.azure_file]);
+        let files = each(&spec.volumes).flat_map(|volume| [&volume.secret, &volume.azure_file]);
         let files = files.flatten().filter_map(|file| file.secret_name.as_deref());
         names(each(&spec.image_pull_secrets).chain(of_containers).chain(of_volumes)).chain(files)
     }
@@ -254,11 +247,10 @@ impl PodSpec {
     }
 }
 
-impl Drivers {
-    /// The Secrets of the drivers that have one, CSI and Azure files not counted.
-    fn references(&self) -> impl Iterator<Item = &Named> {
-        let Self { cephfs, cinder, flex_volume, rbd, scale_io, iscsi, storageos, azure_file: _, csi: _ } =
-            self;
+impl Volume {
+    /// The Secrets of drivers, but for CSI and Azure files.
+    fn driver_secrets(&self) -> impl Iterator<Item = &Named> {
+        let Self { cephfs, cinder, flex_volume, rbd, scale_io, iscsi, storageos, .. } = self;
         let all = [cephfs, cinder, flex_volume, rbd, scale_io, iscsi, storageos];
         all.into_iter().flatten().filter_map(|volume| volume.secret_ref.as_ref())
     }
@@ -268,15 +260,7 @@ impl Drivers {
 #[derive(Default, Deserialize)]
 #[serde(default)]
 pub struct PersistentVolume {
-    spec: VolumeSpec,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct VolumeSpec {
-    claim_ref: Option<Named>,
-    #[serde(flatten)]
-    driver: Drivers,
+    spec: Volume,
 }
 
 impl PersistentVolume {
@@ -290,13 +274,13 @@ impl PersistentVolume {
     /// controllers of a CSI driver need are none of them.
     pub fn secrets(&self) -> BTreeSet<(String, String)> {
         let claimed = self.claim().map(|(namespace, _)| namespace).unwrap_or_default();
-        let driver = &self.spec.driver;
-        let csi = driver.csi.iter().flat_map(|csi| {
+        let volume = &self.spec;
+        let csi = volume.csi.iter().flat_map(|csi| {
             let Csi { node_publish_secret_ref, node_stage_secret_ref, node_expand_secret_ref } = csi;
             [node_publish_secret_ref, node_stage_secret_ref, node_expand_secret_ref].into_iter().flatten()
         });
-        let pairs = driver.references().chain(csi).map(|named| (&named.namespace, &named.name));
-        let files = driver.azure_file.iter().map(|file| (&file.secret_namespace, &file.secret_name));
+        let pairs = volume.driver_secrets().chain(csi).map(|named| (&named.namespace, &named.name));
+        let files = volume.azure_file.iter().map(|file| (&file.secret_namespace, &file.secret_name));
         pairs
             .chain(files)
             .filter_map(|(namespace, name)| {
