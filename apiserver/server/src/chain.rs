@@ -15,11 +15,14 @@ use http::header::{
 use http::{HeaderMap, Request, Response, Version};
 use http_body::Body as _;
 use rustls::pki_types::CertificateDer;
-use tokio::sync::SemaphorePermit;
 use tokio::time::Instant;
 
 use crate::auth::user_info;
 use crate::body::{self, Body};
+use crate::clients::accounts::{Account, Class};
+use crate::clients::connections::Connection;
+use crate::clients::delivery::Payer;
+use crate::clients::{intake, lanes, too_many_requests};
 use crate::context::Context;
 use crate::health;
 use crate::limits;
@@ -31,7 +34,7 @@ use crate::request::RequestInfo;
 use crate::respond::{self, Answer};
 use crate::server::Server;
 use crate::verbs::websocket;
-use crate::{paths, storage, verbs};
+use crate::{paths, verbs};
 
 /// The client certificate that an authority vouches for, in a request's extensions.
 #[derive(Clone)]
@@ -328,40 +331,47 @@ async fn authenticate(
     } else {
         std::mem::take(request.headers_mut())
     };
-    let context = Context::new(server, info, query, headers, identity);
+    let account = server.accounts().of(&identity);
+    let mut context = Context::new(server, info, query, headers, identity);
+    // Clients in the process are not charged.
+    if let Some(connection) = request.extensions_mut().remove::<Arc<Connection>>() {
+        if account.class() != Class::Anonymous {
+            connection.authenticated(&account);
+        }
+        context.budget = connection.budget(Arc::clone(&account));
+    }
+    let refusable = context.info.is_read();
     // Audit has its place here: the request is known, and who makes it.
-    let answer = flow(context, request).await;
+    let answer = flow(context, request, &account).await;
     tracing::trace!("answered");
-    answer
+    let mut response = answer.unwrap_or_else(|error| respond::refusal(&error));
+    response.extensions_mut().insert(Payer { account, refusable });
+    Ok(response)
 }
 
-/// No more requests at one time than the server can carry.
-async fn flow(context: Context, request: Request<Body>) -> Answer {
+/// No more requests at one time than the server can carry, and none by those who make it hold too much.
+async fn flow(context: Context, request: Request<Body>, account: &Arc<Account>) -> Answer {
+    let server = Arc::clone(&context.server);
+    let lane = lanes::lane(&context.info, &context.identity);
+    if context.budget.is_over() {
+        server.connections().refused.add(1);
+        return Err(too_many_requests());
+    }
     if context.info.is_long_running() {
         return impersonate(context, request).await;
     }
     // A client may give up sooner than the server would.
     let patience = context.query.duration("timeout")?.filter(|asked| !asked.is_zero());
-    let server = Arc::clone(&context.server);
     let most = server.config().request_timeout;
     let timeout = patience.map_or(most, |asked| asked.min(most));
-    // Administrators must be able to look into a server that is overrun.
-    let exempt = context.identity.groups.iter().any(|group| group == "system:masters");
-    let _turn = if exempt { None } else { Some(turn(&server, context.info.is_read()).await?) };
+    let turn = server.lanes().turn(lane, account, context.info.is_read()).await;
+    let _turn = turn.map_err(|_| too_many_requests())?;
+    let (parts, body) = request.into_parts();
+    let (body, _received) = intake::meter(body, &context.budget)?;
+    let request = Request::from_parts(parts, body);
     tokio::time::timeout(timeout, impersonate(context, request)).await.unwrap_or_else(|_| {
         Err(ApiError::new(504, "Timeout", "Timeout: request did not complete within the allotted time"))
     })
-}
-
-async fn turn(server: &Server, read: bool) -> Result<SemaphorePermit<'_>, ApiError> {
-    let semaphore = if read { server.reads() } else { server.writes() };
-    match tokio::time::timeout(limits::FLOW_WAIT, semaphore.acquire()).await {
-        Ok(Ok(permit)) => Ok(permit),
-        _ => {
-            let error = ApiError::new(429, "TooManyRequests", "Too many requests, please try again later.");
-            Err(storage::retry_after(error, 1))
-        }
-    }
 }
 
 /// As whom the request is carried out.

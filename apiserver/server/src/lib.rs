@@ -20,6 +20,7 @@ mod body;
 mod build;
 mod cache;
 mod chain;
+mod clients;
 pub mod components;
 mod context;
 mod convert;
@@ -52,6 +53,7 @@ pub mod stored;
 mod syntax;
 mod table;
 mod text;
+mod unpacked;
 mod verbs;
 mod wire;
 

@@ -21,6 +21,7 @@ use serde_json::{Value, json};
 use tower::BoxError;
 
 use crate::body::{self, Body};
+use crate::clients::delivery::Shared;
 use crate::context::Context;
 use crate::limits;
 use crate::negotiate::{self, Format, Shape};
@@ -135,6 +136,7 @@ pub async fn as_protobuf(response: Response<Body>) -> Response<Body> {
         return response;
     }
     let (mut parts, body) = response.into_parts();
+    parts.extensions.remove::<Shared>();
     let content = match body.collect().await {
         Ok(content) => content.to_bytes(),
         // A body of known size is in memory, and that cannot fail to be read.
@@ -185,6 +187,7 @@ pub async fn pretty(response: Response<Body>, zip: bool) -> Response<Body> {
         return response;
     }
     let (mut parts, mut body) = response.into_parts();
+    parts.extensions.remove::<Shared>();
     parts.headers.remove(CONTENT_LENGTH);
     if json {
         body = indented(body);

@@ -7,7 +7,7 @@ use crate::cache::Cache;
 
 use super::page::{Format, Page, Samples};
 use super::primitive::{Family, Histogram, Member};
-use super::{Metrics, Requests, Taken, features, process};
+use super::{Clients, Metrics, Requests, Taken, features, process};
 
 /// What is known of a kind's cache when the page is made.
 pub struct CacheState {
@@ -37,6 +37,7 @@ pub struct State {
     /// `major`, `minor`, `git_version` and so on.
     pub build: Vec<(&'static str, String)>,
     pub taken: Taken,
+    pub clients: Clients,
 }
 
 const REQUEST: [&str; 7] = ["verb", "dry_run", "group", "version", "resource", "subresource", "scope"];
@@ -102,6 +103,7 @@ impl Metrics {
         self.bodies_page(&mut page);
         caches_page(&mut page, &state.caches);
         reads_page(&mut page, &state.caches);
+        state.clients.add(&mut page);
         features::add(&mut page);
         process::add(&mut page);
         page.family(

@@ -17,6 +17,7 @@ use tower::BoxError;
 
 use crate::body::{self, Body};
 use crate::cache::{Entry, Untranslatable};
+use crate::clients::budget::{Budget, Charge};
 use crate::context::Context;
 use crate::filter::Entries;
 use crate::limits;
@@ -69,6 +70,8 @@ enum Items {
         scratch: Backward,
         /// The first items, encoded when they were counted.
         kept: VecDeque<Bytes>,
+        /// What they are charged with.
+        charge: Option<Charge>,
     },
 }
 
@@ -124,11 +127,16 @@ impl Form {
 impl Pieces {
     /// A list of these objects. In protobuf its length stands at its beginning, so they are counted
     /// here.
-    pub async fn new(head: Head, entries: Entries, count: ListCount) -> Result<Self, ApiError> {
+    pub async fn new(
+        head: Head,
+        entries: Entries,
+        count: ListCount,
+        budget: &Budget,
+    ) -> Result<Self, ApiError> {
         match head.wanted.format {
             Format::Json => Ok(Self::json(head, entries, count)),
             Format::Yaml => Self::yaml(head, entries, count),
-            Format::Protobuf => Self::protobuf(&head, entries, count).await,
+            Format::Protobuf => Self::protobuf(&head, entries, count, budget).await,
         }
     }
 
@@ -176,8 +184,14 @@ impl Pieces {
         Ok(Self { head, entries, tail, begun: false, items, ended: false, count })
     }
 
-    /// Objects whose length is not known yet are encoded twice, but for the first ones, which are kept.
-    async fn protobuf(head: &Head, entries: Entries, count: ListCount) -> Result<Self, ApiError> {
+    /// Objects whose length is not known yet are encoded twice, but for the first ones, which are kept as
+    /// long as the client's budget has room for them.
+    async fn protobuf(
+        head: &Head,
+        entries: Entries,
+        count: ListCount,
+        budget: &Budget,
+    ) -> Result<Self, ApiError> {
         let form = match head.wanted.shape {
             Shape::Object => head.message.map(Form::Object),
             // The older version's message is the same.
@@ -185,6 +199,7 @@ impl Pieces {
         };
         let form = form.ok_or_else(negotiate::not_acceptable)?;
         let (mut scratch, mut kept) = (Backward::default(), VecDeque::new());
+        let mut charge = budget.try_charge(0);
         let (mut size, mut used, mut work) = (0, 0, 0);
         for (i, entry) in entries.clone().enumerate() {
             let entry = &*entry;
@@ -198,7 +213,7 @@ impl Pieces {
                     scratch.clear();
                     form.put(&mut scratch, entry).map_err(|error| failed(&error))?;
                     scratch.close(ITEMS, 0);
-                    if keep {
+                    if keep && charge.as_mut().is_some_and(|charge| charge.try_grow(scratch.len())) {
                         used += scratch.len();
                         kept.push_back(Bytes::copy_from_slice(scratch.as_slice()));
                     }
@@ -215,7 +230,7 @@ impl Pieces {
         }
         let head = protobuf::list_head(&head.api_version, &head.kind, &head.metadata, size)
             .map_err(|error| ApiError::internal(error.to_string()))?;
-        let items = Items::Protobuf { form, scratch, kept };
+        let items = Items::Protobuf { form, scratch, kept, charge };
         Ok(Self {
             head: Some(head),
             entries,
@@ -331,8 +346,11 @@ impl Items {
                     .map_err(|error| Broken::Yaml { key: entry.key.to_string(), cause: error.to_string() })?;
                 out.put_slice(text.as_bytes());
             }
-            Self::Protobuf { form, scratch, kept } => match kept.pop_front() {
-                Some(item) => out.put_slice(&item),
+            Self::Protobuf { form, scratch, kept, charge } => match kept.pop_front() {
+                Some(item) => {
+                    out.put_slice(&item);
+                    charge.iter_mut().for_each(|charge| charge.shrink(item.len()));
+                }
                 None => {
                     scratch.clear();
                     form.put(scratch, entry)?;
