@@ -37,7 +37,9 @@ impl From<Refused> for ApiError {
 }
 
 /// What a body is charged with, as long as its request is being worked on.
-pub struct Received(Arc<Mutex<Charge>>);
+pub struct Received {
+    _charge: Arc<Mutex<Charge>>,
+}
 
 /// Meters the body of a request. What it says that it will bring is charged at once.
 pub fn meter(body: Body, budget: &Budget) -> Result<(Body, Received), Refused> {
@@ -45,9 +47,9 @@ pub fn meter(body: Body, budget: &Budget) -> Result<(Body, Received), Refused> {
     let charge = budget.try_charge(announced).ok_or(Refused::NoRoom)?;
     let charge = Arc::new(Mutex::new(charge));
     if body.is_end_stream() {
-        return Ok((body, Received(charge)));
+        return Ok((body, Received { _charge: charge }));
     }
-    let received = Received(Arc::clone(&charge));
+    let received = Received { _charge: Arc::clone(&charge) };
     let metered = Metered { body, charge, charged: announced, seen: 0, began: Instant::now(), alarm: None };
     Ok((metered.boxed_unsync(), received))
 }
@@ -127,7 +129,7 @@ impl Received {
     /// Bytes charged at the moment.
     #[cfg(test)]
     fn bytes(&self) -> usize {
-        self.0.lock().unwrap().bytes()
+        self._charge.lock().unwrap().bytes()
     }
 }
 
