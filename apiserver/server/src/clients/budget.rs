@@ -95,6 +95,11 @@ impl Budget {
         self.levels().any(Level::is_over)
     }
 
+    /// Whether one of the levels is exceeded by more than a quarter. What is refused costs something too.
+    pub fn is_far_over(&self) -> bool {
+        self.levels().any(|level| level.used() > level.limit.saturating_add(level.limit / 4))
+    }
+
     /// Ready once no level is charged with more than its limit.
     pub fn poll_room(&self, context: &mut Context<'_>) -> Poll<()> {
         // All of them are asked, so that each wakes the task.

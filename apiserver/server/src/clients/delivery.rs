@@ -88,6 +88,10 @@ pub fn deliver(
         Some(charge) => (charge, response),
         None if payer.refusable => {
             connections.refused.add(1);
+            if budget.is_far_over() {
+                // Not even refusals are read.
+                connection.closed().cancel();
+            }
             let refusal = respond::refusal(&too_many_requests());
             let size = refusal.body().size_hint().exact().unwrap_or(0);
             (budget.charge(limits::HELD_BY_STREAM + usize::try_from(size).unwrap_or(0)), refusal)
@@ -304,3 +308,7 @@ impl http_body::Body for Delivery {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "delivery_tests.rs"]
+mod tests;

@@ -18,6 +18,7 @@ use tower::BoxError;
 use crate::body::{self, Body};
 use crate::cache::{Entry, Untranslatable};
 use crate::clients::budget::{Budget, Charge};
+use crate::clients::too_many_requests;
 use crate::context::Context;
 use crate::filter::Entries;
 use crate::limits;
@@ -67,7 +68,6 @@ enum Items {
     Yaml(Plain),
     Protobuf {
         form: Form,
-        scratch: Backward,
         /// The first items, encoded when they were counted.
         kept: VecDeque<Bytes>,
         /// What they are charged with.
@@ -223,14 +223,15 @@ impl Pieces {
             };
             size += length;
             if work > limits::LIST_PIECE {
-                // Others have their turn between the pieces.
+                // Others have their turn between the pieces, and the memory of a large object.
                 work = 0;
+                scratch = Backward::default();
                 tokio::task::yield_now().await;
             }
         }
         let head = protobuf::list_head(&head.api_version, &head.kind, &head.metadata, size)
             .map_err(|error| ApiError::internal(error.to_string()))?;
-        let items = Items::Protobuf { form, scratch, kept, charge };
+        let items = Items::Protobuf { form, kept, charge };
         Ok(Self {
             head: Some(head),
             entries,
@@ -257,10 +258,13 @@ impl Pieces {
             }
         }
         let packed = size >= limits::GZIP_MIN && negotiate::accepts_gzip(&context.headers);
-        let body = match (packed, self.ended) {
-            (true, _) => respond::zipped(self.stream(first)),
-            (false, true) => body::full(joined(first, size)),
-            (false, false) => self.stream(first),
+        let body = if self.ended && !packed {
+            body::full(joined(first, size))
+        } else {
+            // They wait until the client has taken enough of what it asked for before.
+            let charge = context.budget.try_charge(size).ok_or_else(too_many_requests)?;
+            let body = self.stream(first, charge);
+            if packed { respond::zipped(body) } else { body }
         };
         let mut response = Response::new(body);
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(format.media()));
@@ -275,17 +279,19 @@ impl Pieces {
         !matches!(self.items, Items::Json { .. })
     }
 
-    fn stream(self, first: VecDeque<Bytes>) -> Body {
-        let pieces = stream::unfold((first, self), |(mut first, mut pieces)| async move {
-            if let Some(piece) = first.pop_front() {
-                return Some((Ok(Frame::data(piece)), (first, pieces)));
-            }
-            if pieces.is_slow() {
-                tokio::task::yield_now().await;
-            }
-            let piece = pieces.next()?.map(Frame::data).map_err(BoxError::from);
-            Some((piece, (first, pieces)))
-        });
+    fn stream(self, first: VecDeque<Bytes>, charge: Charge) -> Body {
+        let pieces =
+            stream::unfold((first, charge, self), |(mut first, mut charge, mut pieces)| async move {
+                if let Some(piece) = first.pop_front() {
+                    charge.shrink(piece.len());
+                    return Some((Ok(Frame::data(piece)), (first, charge, pieces)));
+                }
+                if pieces.is_slow() {
+                    tokio::task::yield_now().await;
+                }
+                let piece = pieces.next()?.map(Frame::data).map_err(BoxError::from);
+                Some((piece, (first, charge, pieces)))
+            });
         StreamBody::new(pieces).boxed_unsync()
     }
 
@@ -297,7 +303,7 @@ impl Pieces {
         if let Some(head) = self.head.take() {
             out.put_slice(&head);
         }
-        let mut sent = 0;
+        let (mut sent, mut scratch) = (0, Backward::default());
         while let Some(entry) = self.entries.next() {
             if out.len() + entry.object_len() > limits::LIST_PIECE && !out.is_empty() {
                 self.entries.put_back(entry);
@@ -309,7 +315,11 @@ impl Pieces {
             {
                 out.put_u8(b',');
             }
-            if let Err(error) = self.items.put(&mut out, &entry) {
+            if out.is_empty() {
+                // A large object gets what it needs; growing would double it.
+                out.reserve(entry.object_len());
+            }
+            if let Err(error) = self.items.put(&mut out, &mut scratch, &entry) {
                 self.ended = true;
                 return Some(Err(error));
             }
@@ -323,7 +333,7 @@ impl Pieces {
 }
 
 impl Items {
-    fn put(&mut self, out: &mut BytesMut, entry: &Entry) -> Result<(), Broken> {
+    fn put(&mut self, out: &mut BytesMut, scratch: &mut Backward, entry: &Entry) -> Result<(), Broken> {
         match self {
             Self::Json { named: true } => entry.put_object(out),
             Self::Json { named: false } => entry.put_item(out),
@@ -346,7 +356,7 @@ impl Items {
                     .map_err(|error| Broken::Yaml { key: entry.key.to_string(), cause: error.to_string() })?;
                 out.put_slice(text.as_bytes());
             }
-            Self::Protobuf { form, scratch, kept, charge } => match kept.pop_front() {
+            Self::Protobuf { form, kept, charge } => match kept.pop_front() {
                 Some(item) => {
                     out.put_slice(&item);
                     charge.iter_mut().for_each(|charge| charge.shrink(item.len()));
