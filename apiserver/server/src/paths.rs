@@ -371,7 +371,8 @@ fn state(server: &Server, store_bytes: Option<u64>, taken: metrics::Taken) -> me
     ];
     let text = |key: &str| version[key].as_str().unwrap_or_default().to_owned();
     let build = build.into_iter().map(|(label, key)| (label, text(key))).collect();
-    metrics::State { caches: by_kind, store_bytes, build, taken, clients: clients(server) }
+    let usage = server.store().usage();
+    metrics::State { caches: by_kind, store_bytes, usage, build, taken, clients: clients(server) }
 }
 
 fn tokens(context: &Context, path: &str) -> Answer {

@@ -147,7 +147,7 @@ async fn open_store(data_dir: &Path, args: &StoreArgs) -> Result<Opened> {
         StoreKind::Embedded => {
             let dir = store_directory(data_dir);
             let disk = RealDisk::new(&dir).with_context(|| format!("cannot use {}", dir.display()))?;
-            let store = Embedded::open(Arc::new(disk), Options::default())
+            let store = Embedded::open(Arc::new(disk), options(args.quota_backend_bytes))
                 .await
                 .with_context(|| format!("cannot open the embedded store in {}", dir.display()))?;
             let store = Arc::new(store);
@@ -156,11 +156,26 @@ async fn open_store(data_dir: &Path, args: &StoreArgs) -> Result<Opened> {
                 .with_context(|| format!("cannot make the control socket in {}", dir.display()))?;
             Ok((Arc::<Embedded>::clone(&store), Some((store, control))))
         }
+        StoreKind::Etcd if args.quota_backend_bytes != 0 => {
+            bail!("--quota-backend-bytes is for the embedded store: give it to etcd instead")
+        }
         StoreKind::Etcd if args.etcd.etcd_servers.is_empty() => {
             bail!("--store etcd needs --etcd-servers URL,…")
         }
         StoreKind::Etcd => Ok((Arc::new(connect_etcd(&args.etcd).await?), None)),
     }
+}
+
+/// What the system lives by is written although the store is full: only the control plane and nodes may
+/// write there.
+const VITAL: [&str; 3] =
+    ["/registry/leases/kube-node-lease/", "/registry/leases/kube-system/", "/registry/minions/"];
+
+/// The embedded store's options; a quota of 0 is the default one, as for etcd.
+fn options(quota: u64) -> Options {
+    let default = Options::default();
+    let quota_bytes = if quota == 0 { default.quota_bytes } else { quota };
+    Options { quota_bytes, vital: VITAL.map(str::to_owned).into(), ..default }
 }
 
 /// Connects to etcd as the flags say.
