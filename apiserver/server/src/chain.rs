@@ -79,6 +79,7 @@ pub async fn handle(server: Arc<Server>, mut request: Request<Body>) -> Response
     };
     pending.answered();
     rest.drain().await;
+    response = respond::compress(response).await;
     if in_protobuf {
         response = respond::as_protobuf(response).await;
     }
@@ -331,12 +332,18 @@ async fn authenticate(
     } else {
         std::mem::take(request.headers_mut())
     };
-    let account = server.accounts().of(&identity);
+    let connection = request.extensions_mut().remove::<Arc<Connection>>();
+    let own = server.accounts().of(&identity);
+    let account = match &connection {
+        // So that nobody else can use up what probes may hold.
+        Some(connection) if lanes::is_probe(&info) => server.accounts().probes(&connection.network_key()),
+        _ => Arc::clone(&own),
+    };
     let mut context = Context::new(server, info, query, headers, identity);
     // Clients in the process are not charged.
-    if let Some(connection) = request.extensions_mut().remove::<Arc<Connection>>() {
-        if account.class() != Class::Anonymous {
-            connection.authenticated(&account);
+    if let Some(connection) = connection {
+        if own.class() != Class::Anonymous {
+            connection.authenticated(&own);
         }
         context.budget = connection.budget(Arc::clone(&account));
     }
@@ -353,10 +360,10 @@ async fn authenticate(
 async fn flow(context: Context, request: Request<Body>, account: &Arc<Account>) -> Answer {
     let server = Arc::clone(&context.server);
     let lane = lanes::lane(&context.info, &context.identity);
-    if context.budget.is_over() {
+    let Some(_request) = context.budget.try_charge(limits::HELD_BY_REQUEST) else {
         server.connections().refused.add(1);
         return Err(too_many_requests());
-    }
+    };
     if context.info.is_long_running() {
         return impersonate(context, request).await;
     }
@@ -367,7 +374,7 @@ async fn flow(context: Context, request: Request<Body>, account: &Arc<Account>) 
     let turn = server.lanes().turn(lane, account, context.info.is_read()).await;
     let _turn = turn.map_err(|_| too_many_requests())?;
     let (parts, body) = request.into_parts();
-    let (body, _received) = intake::meter(body, &context.budget)?;
+    let (body, _received) = intake::meter(body, &context.budget, server.lanes().heavy(lane))?;
     let request = Request::from_parts(parts, body);
     tokio::time::timeout(timeout, impersonate(context, request)).await.unwrap_or_else(|_| {
         Err(ApiError::new(504, "Timeout", "Timeout: request did not complete within the allotted time"))

@@ -111,6 +111,8 @@ pub const SWEEP_EVERY: Duration = Duration::from_secs(2);
 /// Answers are handed to the HTTP library in slices of at most this many bytes. A client that takes one
 /// each `STALL` is slow enough.
 pub const SLICE: usize = 64 * 1024;
+/// Charged for each request that waits or is being worked on, beside its body.
+pub const HELD_BY_REQUEST: usize = 16 * 1024;
 /// Charged for each answer beside its bytes: what a stream takes by itself.
 pub const HELD_BY_STREAM: usize = 4 * 1024;
 /// The same for an answer that is compressed as it is sent: the compressor's tables.
@@ -122,6 +124,10 @@ pub const HELD_BY_CONNECTION: usize = 32 << 20;
 pub const HELD_BY_IDENTITY: usize = 64 << 20;
 /// The same of all clients without credentials.
 pub const HELD_BY_ANONYMOUS: usize = 16 << 20;
+/// The same of probes from one address.
+pub const HELD_BY_PROBES_OF_ADDRESS: usize = 1 << 20;
+/// The same of all probes.
+pub const HELD_BY_PROBES: usize = 64 << 20;
 /// The same of all authenticated clients that do not belong to one of the following.
 pub const HELD_BY_TENANTS: usize = 512 << 20;
 /// The same of nodes and components of the control plane.
@@ -132,6 +138,8 @@ pub const HELD_BY_ADMINISTRATORS: usize = 256 << 20;
 pub const UPLOAD_GRACE: Duration = Duration::from_secs(10);
 /// Bytes a second.
 pub const UPLOAD_RATE: u64 = 4 * 1024;
+/// Bodies of tenants that are larger take turns: one fewer at one time than there are processors.
+pub const HEAVY_BODY: usize = 256 * 1024;
 /// Leases and heartbeats at one time: so many reads, and so many writes.
 pub const LEASES_IN_FLIGHT: usize = 100;
 /// Other reads of nodes and of the control plane at one time.

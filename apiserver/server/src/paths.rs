@@ -306,8 +306,7 @@ async fn metrics(context: &Context, slis: bool) -> Answer {
         metrics.page(format, &state(&context.server, size, taken(&context.server).await))
     };
     let page = Bytes::from(page);
-    let response = respond::bytes(200, format.media(), Bytes::clone(&page));
-    Ok(respond::compressed(context, response, page))
+    Ok(respond::bytes_compressed(context, 200, format.media(), page))
 }
 
 /// How many addresses and node ports are given out.

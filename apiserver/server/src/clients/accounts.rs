@@ -14,6 +14,8 @@ use crate::limits;
 /// Kinds of clients that do not compete with each other for memory, nor for connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
+    /// Probes by whoever asks; each client address has an account.
+    Probes,
     /// Clients without credentials, who share one account.
     Anonymous,
     /// Authenticated clients, each with an account; ServiceAccounts share that of their namespace,
@@ -27,11 +29,13 @@ pub enum Class {
 
 impl Class {
     /// All classes.
-    pub const ALL: [Self; 4] = [Self::Anonymous, Self::Tenants, Self::System, Self::Administrators];
+    pub const ALL: [Self; 5] =
+        [Self::Probes, Self::Anonymous, Self::Tenants, Self::System, Self::Administrators];
 
     /// The value of the label `class` in metrics.
     pub fn name(self) -> &'static str {
         match self {
+            Self::Probes => "probes",
             Self::Anonymous => "anonymous",
             Self::Tenants => "tenants",
             Self::System => "system",
@@ -42,6 +46,7 @@ impl Class {
     /// Bytes that one account of the class may hold.
     fn account_limit(self) -> usize {
         match self {
+            Self::Probes => limits::HELD_BY_PROBES_OF_ADDRESS,
             Self::Anonymous => limits::HELD_BY_ANONYMOUS,
             Self::Tenants | Self::System => limits::HELD_BY_IDENTITY,
             Self::Administrators => limits::HELD_BY_ADMINISTRATORS,
@@ -51,6 +56,7 @@ impl Class {
     /// Bytes that all accounts of the class may hold together.
     fn limit(self) -> usize {
         match self {
+            Self::Probes => limits::HELD_BY_PROBES,
             Self::Anonymous => limits::HELD_BY_ANONYMOUS,
             Self::Tenants => limits::HELD_BY_TENANTS,
             Self::System => limits::HELD_BY_SYSTEM,
@@ -130,10 +136,10 @@ type ByKey = HashMap<Box<str>, Weak<Account>>;
 
 /// The accounts of everybody who is using the server at the moment.
 pub struct Accounts {
-    classes: [Arc<Level>; 4],
+    classes: [Arc<Level>; 5],
     /// Reads and writes in flight that the common lane takes.
     in_flight: [usize; 2],
-    accounts: Mutex<[ByKey; 4]>,
+    accounts: Mutex<[ByKey; 5]>,
 }
 
 impl Accounts {
@@ -143,7 +149,7 @@ impl Accounts {
         Arc::new(Self { classes, in_flight, accounts: Mutex::default() })
     }
 
-    fn lock(&self) -> MutexGuard<'_, [ByKey; 4]> {
+    fn lock(&self) -> MutexGuard<'_, [ByKey; 5]> {
         self.accounts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -156,6 +162,11 @@ impl Accounts {
     /// The account of clients that are not authenticated.
     pub fn anonymous(self: &Arc<Self>) -> Arc<Account> {
         self.account(Class::Anonymous, "")
+    }
+
+    /// The account of probes from one client address.
+    pub fn probes(self: &Arc<Self>, network: &str) -> Arc<Account> {
+        self.account(Class::Probes, network)
     }
 
     /// The account of a class with this key.
@@ -180,8 +191,8 @@ impl Accounts {
     }
 
     /// Bytes held by each class, in the order of [`Class::ALL`].
-    pub fn held(&self) -> [usize; 4] {
-        [0, 1, 2, 3].map(|class: usize| self.classes[class].used())
+    pub fn held(&self) -> [usize; 5] {
+        [0, 1, 2, 3, 4].map(|class: usize| self.classes[class].used())
     }
 }
 

@@ -108,6 +108,11 @@ impl Connection {
         Budget::new(Arc::clone(&self.held), account)
     }
 
+    /// The client's address, as a key.
+    pub fn network_key(&self) -> String {
+        format!("{:?}", self.network)
+    }
+
     /// Whether the connection shall end when what is under way has ended.
     pub fn retired(&self) -> &CancellationToken {
         &self.retired

@@ -3,14 +3,16 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use apiserver_api::error::ApiError;
 use bytes::Bytes;
 use http_body::{Body as _, Frame, SizeHint};
 use http_body_util::BodyExt;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep};
+use tokio_util::sync::PollSemaphore;
 use tower::BoxError;
 
 use super::budget::{Budget, Charge};
@@ -38,19 +40,40 @@ impl From<Refused> for ApiError {
 
 /// What a body is charged with, as long as its request is being worked on.
 pub struct Received {
-    _charge: Arc<Mutex<Charge>>,
+    _held: Arc<Mutex<Held>>,
 }
 
-/// Meters the body of a request. What it says that it will bring is charged at once.
-pub fn meter(body: Body, budget: &Budget) -> Result<(Body, Received), Refused> {
+struct Held {
+    charge: Charge,
+    /// Its place among the requests with large bodies.
+    _turn: Option<OwnedSemaphorePermit>,
+}
+
+/// Meters the body of a request. What it says that it will bring is charged at once. One that turns out to
+/// be large waits at its end for a place in `heavy`, which it keeps as long as its request is worked on.
+pub fn meter(
+    body: Body,
+    budget: &Budget,
+    heavy: Option<&Arc<Semaphore>>,
+) -> Result<(Body, Received), Refused> {
     let announced = body.size_hint().exact().unwrap_or(0).min(limits::BODY as u64) as usize;
     let charge = budget.try_charge(announced).ok_or(Refused::NoRoom)?;
-    let charge = Arc::new(Mutex::new(charge));
+    let held = Arc::new(Mutex::new(Held { charge, _turn: None }));
     if body.is_end_stream() {
-        return Ok((body, Received { _charge: charge }));
+        return Ok((body, Received { _held: held }));
     }
-    let received = Received { _charge: Arc::clone(&charge) };
-    let metered = Metered { body, charge, charged: announced, seen: 0, began: Instant::now(), alarm: None };
+    let received = Received { _held: Arc::clone(&held) };
+    let heavy = heavy.map(|heavy| PollSemaphore::new(Arc::clone(heavy)));
+    let metered = Metered {
+        body,
+        held,
+        heavy,
+        charged: announced,
+        seen: 0,
+        ended: false,
+        began: Instant::now(),
+        alarm: None,
+    };
     Ok((metered.boxed_unsync(), received))
 }
 
@@ -61,10 +84,13 @@ fn allowed(seen: usize) -> Duration {
 
 struct Metered {
     body: Body,
-    charge: Arc<Mutex<Charge>>,
+    held: Arc<Mutex<Held>>,
+    heavy: Option<PollSemaphore>,
     charged: usize,
     seen: usize,
     began: Instant,
+    /// Everything has come.
+    ended: bool,
     /// Goes off when the sender is too slow.
     alarm: Option<Pin<Box<Sleep>>>,
 }
@@ -79,13 +105,25 @@ impl Metered {
         alarm.as_mut().poll(context)
     }
 
+    /// At the end of a large body.
+    fn poll_turn(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if self.seen > limits::HEAVY_BODY
+            && let Some(heavy) = &mut self.heavy
+        {
+            let turn = ready!(heavy.poll_acquire(context));
+            self.held.lock().unwrap_or_else(PoisonError::into_inner)._turn = turn;
+        }
+        self.heavy = None;
+        Poll::Ready(())
+    }
+
     /// Charges what was received. What is beyond the limit of bodies is not kept.
     fn take(&mut self, bytes: usize) -> Result<(), Refused> {
         self.seen += bytes;
         let due = self.seen.min(limits::BODY);
         if due > self.charged {
-            let mut charge = self.charge.lock().unwrap_or_else(PoisonError::into_inner);
-            if !charge.try_grow(due - self.charged) {
+            let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+            if !held.charge.try_grow(due - self.charged) {
                 return Err(Refused::NoRoom);
             }
             self.charged = due;
@@ -103,6 +141,9 @@ impl http_body::Body for Metered {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let this = &mut *self;
+        if this.ended {
+            return this.poll_turn(context).map(|()| None);
+        }
         match Pin::new(&mut this.body).poll_frame(context) {
             Poll::Pending => match this.poll_slow(context) {
                 Poll::Ready(()) => Poll::Ready(Some(Err(Refused::TooSlow.into()))),
@@ -112,12 +153,16 @@ impl http_body::Body for Metered {
                 let taken = this.take(frame.data_ref().map_or(0, Bytes::len));
                 Poll::Ready(Some(taken.map(|()| frame).map_err(BoxError::from)))
             }
+            Poll::Ready(None) => {
+                this.ended = true;
+                this.poll_turn(context).map(|()| None)
+            }
             other => other,
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.body.is_end_stream() && self.heavy.is_none()
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -129,7 +174,7 @@ impl Received {
     /// Bytes charged at the moment.
     #[cfg(test)]
     fn bytes(&self) -> usize {
-        self._charge.lock().unwrap().bytes()
+        self._held.lock().unwrap().charge.bytes()
     }
 }
 
@@ -161,7 +206,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_body_that_comes_byte_by_byte_is_given_up() {
-        let (body, _received) = meter(trickle(Duration::from_secs(1)), &budget()).unwrap();
+        let (body, _received) = meter(trickle(Duration::from_secs(1)), &budget(), None).unwrap();
         let began = Instant::now();
         let error = body::read(body).await.unwrap_err();
         assert_eq!(error.code, 408);
@@ -171,17 +216,35 @@ mod tests {
     #[tokio::test]
     async fn bodies_are_charged_as_they_come_and_refused_when_there_is_no_room() {
         let budget = budget();
-        let (first, received) = meter(body::full(vec![0; 600_000]), &budget).unwrap();
+        let (first, received) = meter(body::full(vec![0; 600_000]), &budget, None).unwrap();
         assert_eq!(received.bytes(), 600_000, "what is announced is charged at once");
-        assert!(meter(body::full(vec![0; 600_000]), &budget).is_err());
+        assert!(meter(body::full(vec![0; 600_000]), &budget, None).is_err());
         let pieces =
             stream::iter((0..10).map(|_| Ok::<_, Infallible>(Frame::data(Bytes::from(vec![0; 100_000])))));
         let unsized_body = StreamBody::new(pieces).map_err(|never| match never {}).boxed_unsync();
-        let (second, more) = meter(unsized_body, &budget).unwrap();
+        let (second, more) = meter(unsized_body, &budget, None).unwrap();
         assert_eq!(body::read(second).await.unwrap_err().code, 429);
         assert_eq!(more.bytes(), 400_000);
         assert_eq!(body::read(first).await.unwrap().len(), 600_000);
         drop((received, more));
         assert!(budget.try_charge(1_000_000).is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_with_large_bodies_take_turns() {
+        let heavy = Arc::new(Semaphore::new(1));
+        let large = || meter(body::full(vec![0; limits::HEAVY_BODY + 1]), &budget(), Some(&heavy)).unwrap();
+        let (first, second) = (large(), large());
+        assert!(body::read(first.0).await.is_ok());
+        let mut waits = std::pin::pin!(body::read(second.0));
+        let soon = tokio::time::timeout(Duration::from_secs(9), waits.as_mut()).await;
+        assert!(soon.is_err(), "the first one is being worked on");
+        let small = meter(body::full(vec![0; limits::HEAVY_BODY]), &budget(), Some(&heavy)).unwrap();
+        assert!(body::read(small.0).await.is_ok());
+        drop(first.1);
+        assert!(waits.await.is_ok());
+        assert_eq!(heavy.available_permits(), 0);
+        drop(second.1);
+        assert_eq!(heavy.available_permits(), 1);
     }
 }

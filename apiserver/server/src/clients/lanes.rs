@@ -30,14 +30,18 @@ pub enum Lane {
 /// The lane of a request.
 pub fn lane(info: &RequestInfo, identity: &Identity) -> Lane {
     let (class, _) = payer(identity);
-    let probe = !info.is_resource && info.is_read() && health::path(&info.path).is_some();
     match class {
-        _ if probe => Lane::Exempt,
+        _ if is_probe(info) => Lane::Exempt,
         Class::Administrators => Lane::Exempt,
         Class::System if is_heartbeat(info) => Lane::Leases,
         Class::System => Lane::System,
-        Class::Tenants | Class::Anonymous => Lane::Common,
+        Class::Tenants | Class::Anonymous | Class::Probes => Lane::Common,
     }
+}
+
+/// Whether a request asks how the server is.
+pub fn is_probe(info: &RequestInfo) -> bool {
+    !info.is_resource && info.is_read() && health::path(&info.path).is_some()
 }
 
 /// Whether a request, if it is by the control plane or a node, is one that shows that its author lives.
@@ -76,7 +80,7 @@ impl Lane {
     /// The places that one account may take, of all that there are: at least one.
     pub(super) fn share(self, class: Class, places: usize) -> usize {
         let part = match class {
-            Class::Anonymous => limits::SHARE_OF_ANONYMOUS,
+            Class::Anonymous | Class::Probes => limits::SHARE_OF_ANONYMOUS,
             Class::Tenants => limits::SHARE_OF_IDENTITY,
             Class::System | Class::Administrators => limits::SHARE_OF_SYSTEM,
         };
@@ -87,6 +91,8 @@ impl Lane {
 /// The places of all lanes.
 pub struct Lanes {
     places: [[Semaphore; 2]; Lane::SHARED],
+    /// Places of the common lane for requests with large bodies, whose decoding occupies a thread.
+    heavy: Arc<Semaphore>,
 }
 
 /// A request's place, until it is dropped.
@@ -101,7 +107,17 @@ pub struct NoTurn;
 impl Lanes {
     /// Lanes of which the common one has places for this many reads and writes.
     pub fn new(in_flight: [usize; 2]) -> Self {
-        Self { places: Lane::WITH_PLACES.map(|lane| lane.places(in_flight).map(Semaphore::new)) }
+        // One thread is left to everybody else.
+        let threads = std::thread::available_parallelism().map_or(1, |threads| threads.get() - 1);
+        Self {
+            places: Lane::WITH_PLACES.map(|lane| lane.places(in_flight).map(Semaphore::new)),
+            heavy: Arc::new(Semaphore::new(threads.max(1))),
+        }
+    }
+
+    /// The places for large bodies, for requests that have to wait for them.
+    pub fn heavy(&self, lane: Lane) -> Option<&Arc<Semaphore>> {
+        (lane == Lane::Common).then_some(&self.heavy)
     }
 
     /// Waits for a place, first among the requests of the account, then among those of the lane.
