@@ -348,11 +348,14 @@ async fn authenticate(
         context.budget = connection.budget(Arc::clone(&account));
     }
     let refusable = context.info.is_read();
+    // People read logs, and stop for a while.
+    let streams = context.info.is_long_running() && context.info.verb != "watch";
+    let stall = if streams { limits::STALL_OF_LOGS } else { limits::STALL };
     // Audit has its place here: the request is known, and who makes it.
     let answer = flow(context, request, &account).await;
     tracing::trace!("answered");
     let mut response = answer.unwrap_or_else(|error| respond::refusal(&error));
-    response.extensions_mut().insert(Payer { account, refusable });
+    response.extensions_mut().insert(Payer { account, refusable, stall });
     Ok(response)
 }
 

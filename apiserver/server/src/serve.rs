@@ -85,6 +85,7 @@ async fn sweep(server: Arc<Server>) {
     loop {
         tokio::time::sleep(limits::SWEEP_EVERY).await;
         server.connections().sweep();
+        server.accounts().wake();
     }
 }
 

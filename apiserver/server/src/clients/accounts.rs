@@ -190,6 +190,13 @@ impl Accounts {
         account
     }
 
+    /// Lets everybody look for room again.
+    pub fn wake(&self) {
+        let all: Vec<_> = self.lock().iter().flat_map(HashMap::values).filter_map(Weak::upgrade).collect();
+        all.iter().map(|account| &account.held).for_each(|level| level.wake(usize::MAX));
+        self.classes.iter().for_each(|level| level.wake(usize::MAX));
+    }
+
     /// Bytes held by each class, in the order of [`Class::ALL`].
     pub fn held(&self) -> [usize; 5] {
         [0, 1, 2, 3, 4].map(|class: usize| self.classes[class].used())

@@ -2,11 +2,16 @@
 //! received, and what is kept to make them. Every byte is charged to the connection, to the account of
 //! the identity that asked, and to the class of that account.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use super::accounts::Account;
+
+/// So many tasks are woken when there is room again. The server's sweep wakes the rest, in case those
+/// that were woken no longer want it.
+const WOKEN: usize = 8;
 
 /// A counter of bytes with a limit.
 pub struct Level {
@@ -14,7 +19,7 @@ pub struct Level {
     limit: usize,
     /// Whether `waiting` may have members, so that releasing usually takes no lock.
     waited_for: AtomicBool,
-    waiting: Mutex<Vec<Waker>>,
+    waiting: Mutex<VecDeque<Waker>>,
 }
 
 impl Level {
@@ -48,11 +53,23 @@ impl Level {
 
     fn release(&self, bytes: usize) {
         let before = self.used.fetch_sub(bytes, Ordering::SeqCst);
-        let has_room = before - bytes <= self.limit;
-        if has_room && self.waited_for.swap(false, Ordering::SeqCst) {
-            let waiting = std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
-            waiting.into_iter().for_each(Waker::wake);
+        if before - bytes <= self.limit {
+            // Not all of them: each that goes on takes some of the room.
+            self.wake(WOKEN);
         }
+    }
+
+    /// Wakes those who have waited for longest.
+    pub(super) fn wake(&self, most: usize) {
+        if !self.waited_for.load(Ordering::SeqCst) {
+            return;
+        }
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let most = most.min(waiting.len());
+        let woken: Vec<Waker> = waiting.drain(..most).collect();
+        self.waited_for.store(!waiting.is_empty(), Ordering::SeqCst);
+        drop(waiting);
+        woken.into_iter().for_each(Waker::wake);
     }
 
     /// Ready once no more than the limit is charged.
@@ -61,8 +78,8 @@ impl Level {
             return Poll::Ready(());
         }
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        if !waiting.iter().any(|waker| waker.will_wake(context.waker())) {
-            waiting.push(context.waker().clone());
+        if !waiting.back().is_some_and(|waker| waker.will_wake(context.waker())) {
+            waiting.push_back(context.waker().clone());
         }
         self.waited_for.store(true, Ordering::SeqCst);
         drop(waiting);

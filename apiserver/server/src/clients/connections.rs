@@ -245,7 +245,9 @@ impl Connections {
             table: Arc::downgrade(self),
         });
         let mut table = self.lock();
-        let seen: Vec<Seen> = table.values().filter(|c| !c.closed.is_cancelled()).map(|c| c.seen()).collect();
+        // Those that are authenticated do not give way.
+        let part = table.values().filter(|c| c.account.get().is_none() && !c.closed.is_cancelled());
+        let seen: Vec<Seen> = part.map(|c| c.seen()).collect();
         if let Some(gone) = door::admit(seen.iter(), network, loopback, &self.bounds)
             && let Some(gone) = table.get(&gone)
         {
@@ -283,6 +285,7 @@ impl Connections {
             door::idle_time(true, counts.known, self.bounds.known),
         ];
         for connection in all {
+            connection.held.wake(usize::MAX);
             connection.cut_stalled(now, &self.cut);
             let seen = connection.seen();
             let patience = match seen.stage {

@@ -10,6 +10,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::{AbortHandle, abortable};
@@ -54,6 +55,8 @@ pub struct Payer {
     pub account: Arc<Account>,
     /// Whether nothing has been done yet, so that the request may still be refused.
     pub refusable: bool,
+    /// How long the client may take nothing.
+    pub stall: Duration,
 }
 
 /// In the extensions of an answer: its bytes are a document that all answers share.
@@ -75,7 +78,8 @@ pub fn deliver(
         return response;
     }
     let payer = response.extensions_mut().remove::<Payer>();
-    let payer = payer.unwrap_or_else(|| Payer { account: anonymous(), refusable: false });
+    let payer =
+        payer.unwrap_or_else(|| Payer { account: anonymous(), refusable: false, stall: limits::STALL });
     let shared = response.extensions_mut().remove::<Shared>().is_some();
     let size = response.body().size_hint().exact();
     let budget = connection.budget(payer.account);
@@ -100,7 +104,10 @@ pub fn deliver(
     };
     response.map(|body| match body.size_hint().exact() {
         Some(0) => body,
-        _ => Delivery::new(body, budget, charge, connection, active).boxed_unsync(),
+        _ => {
+            let progress = Progress::new(connection, payer.stall);
+            Delivery::new(body, budget, charge, progress, active).boxed_unsync()
+        }
     })
 }
 
@@ -116,18 +123,21 @@ pub struct Progress {
     gone: AtomicBool,
     /// Wakes the body when everything has been sent.
     sent: AtomicWaker,
+    /// How long that may take.
+    stall: Duration,
     stream: Option<AbortHandle>,
     connection: Arc<Connection>,
 }
 
 impl Progress {
-    fn new(connection: &Arc<Connection>) -> Arc<Self> {
+    fn new(connection: &Arc<Connection>, stall: Duration) -> Arc<Self> {
         let progress = Arc::new(Self {
             unsent: AtomicUsize::new(0),
             since: AtomicU64::new(connection.now()),
             waits: AtomicBool::new(false),
             gone: AtomicBool::new(false),
             sent: AtomicWaker::new(),
+            stall,
             stream: STREAM.try_with(AbortHandle::clone).ok(),
             connection: Arc::clone(connection),
         });
@@ -140,7 +150,7 @@ impl Progress {
         let unsent = self.unsent.load(Ordering::SeqCst) > 0;
         let unasked = !self.gone.load(Ordering::SeqCst) && !self.waits.load(Ordering::SeqCst);
         let stalled = now.saturating_sub(self.since.load(Ordering::SeqCst));
-        (unsent || unasked) && u128::from(stalled) >= limits::STALL.as_millis()
+        (unsent || unasked) && u128::from(stalled) >= self.stall.as_millis()
     }
 
     /// Resets the stream; `false` if there is none that can be reset. It then has its time again.
@@ -215,7 +225,7 @@ impl Drop for Delivery {
 }
 
 impl Delivery {
-    fn new(body: Body, budget: Budget, charge: Charge, connection: &Arc<Connection>, active: Active) -> Self {
+    fn new(body: Body, budget: Budget, charge: Charge, progress: Arc<Progress>, active: Active) -> Self {
         let size = body.size_hint().exact();
         Self {
             body,
@@ -225,7 +235,7 @@ impl Delivery {
             rest: None,
             lingers: size.is_none_or(|size| size > limits::SLICE as u64),
             ended: false,
-            progress: Progress::new(connection),
+            progress,
             _active: active,
         }
     }

@@ -2,7 +2,6 @@
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use futures::stream;
 use http::Request;
@@ -61,7 +60,11 @@ impl Wire {
                 async move {
                     let mut response = response(request.uri().path());
                     let account = accounts.account(Class::Tenants, "bob");
-                    response.extensions_mut().insert(Payer { account, refusable: true });
+                    response.extensions_mut().insert(Payer {
+                        account,
+                        refusable: true,
+                        stall: limits::STALL,
+                    });
                     let anonymous = || accounts.anonymous();
                     Ok::<_, Infallible>(deliver(&connections, &connection, anonymous, active, response))
                 }
