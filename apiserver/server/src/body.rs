@@ -15,6 +15,7 @@ use serde_json::{Map, Value};
 use serde_saphyr::DuplicateKeyPolicy;
 use tower::BoxError;
 
+use crate::clients::intake;
 use crate::{limits, syntax, text};
 
 /// The body of requests and answers.
@@ -155,8 +156,7 @@ impl Rest {
 pub async fn read(mut body: Body) -> Result<Bytes, ApiError> {
     let (mut kept, mut seen) = (BytesMut::new(), 0);
     while let Some(frame) = body.frame().await {
-        let frame = frame
-            .map_err(|error| ApiError::bad_request(format!("the request's body cannot be read: {error}")))?;
+        let frame = frame.map_err(unreadable)?;
         let Ok(data) = frame.into_data() else { continue };
         seen += data.len();
         if seen <= limits::BODY {
@@ -169,6 +169,13 @@ pub async fn read(mut body: Body) -> Result<Bytes, ApiError> {
         return Ok(kept.freeze());
     }
     Err(too_large(format!("limit is {}", limits::BODY)))
+}
+
+fn unreadable(error: BoxError) -> ApiError {
+    match error.downcast_ref::<intake::Refused>() {
+        Some(refused) => ApiError::from(*refused),
+        None => ApiError::bad_request(format!("the request's body cannot be read: {error}")),
+    }
 }
 
 /// The text that a body was decoded from, for the search for repeated fields.

@@ -15,12 +15,15 @@ use http::header::{
 use http::{HeaderMap, Request, Response, Version};
 use http_body::Body as _;
 use rustls::pki_types::CertificateDer;
-use tokio::sync::SemaphorePermit;
 use tokio::time::Instant;
 
 use crate::auth::user_info;
 use crate::authorize::{self, Authorized};
 use crate::body::{self, Body};
+use crate::clients::accounts::{Account, Class};
+use crate::clients::connections::Connection;
+use crate::clients::delivery::Payer;
+use crate::clients::{intake, lanes, too_many_requests};
 use crate::context::Context;
 use crate::health;
 use crate::limits;
@@ -32,7 +35,7 @@ use crate::request::RequestInfo;
 use crate::respond::{self, Answer};
 use crate::server::Server;
 use crate::verbs::websocket;
-use crate::{paths, storage, streams, verbs};
+use crate::{paths, streams, verbs};
 
 /// The client certificate that an authority vouches for, in a request's extensions.
 #[derive(Clone)]
@@ -78,6 +81,7 @@ pub async fn handle(server: Arc<Server>, mut request: Request<Body>) -> Response
     };
     pending.answered();
     rest.drain().await;
+    response = respond::compress(response).await;
     if in_protobuf {
         response = respond::as_protobuf(response).await;
     }
@@ -330,40 +334,56 @@ async fn authenticate(
     } else {
         std::mem::take(request.headers_mut())
     };
-    let context = Context::new(server, info, query, headers, identity);
+    let connection = request.extensions_mut().remove::<Arc<Connection>>();
+    let own = server.accounts().of(&identity);
+    let account = match &connection {
+        // So that nobody else can use up what probes may hold.
+        Some(connection) if lanes::is_probe(&info) => server.accounts().probes(&connection.network_key()),
+        _ => Arc::clone(&own),
+    };
+    let mut context = Context::new(server, info, query, headers, identity);
+    // Clients in the process are not charged.
+    if let Some(connection) = connection {
+        if own.class() != Class::Anonymous {
+            connection.authenticated(&own);
+        }
+        context.budget = connection.budget(Arc::clone(&account));
+    }
+    let refusable = context.info.is_read();
+    // People read logs, and stop for a while.
+    let streams = context.info.is_long_running() && context.info.verb != "watch";
+    let stall = if streams { limits::STALL_OF_LOGS } else { limits::STALL };
     // Audit has its place here: the request is known, and who makes it.
-    let answer = flow(context, request).await;
+    let answer = flow(context, request, &account).await;
     tracing::trace!("answered");
-    answer
+    let mut response = answer.unwrap_or_else(|error| respond::refusal(&error));
+    response.extensions_mut().insert(Payer { account, refusable, stall });
+    Ok(response)
 }
 
-/// No more requests at one time than the server can carry.
-async fn flow(context: Context, request: Request<Body>) -> Answer {
+/// No more requests at one time than the server can carry, and none by those who make it hold too much.
+async fn flow(context: Context, request: Request<Body>, account: &Arc<Account>) -> Answer {
+    let server = Arc::clone(&context.server);
+    let lane = lanes::lane(&context.info, &context.identity);
+    let Some(_request) = context.budget.try_charge(limits::HELD_BY_REQUEST) else {
+        server.connections().refused.add(1);
+        return Err(too_many_requests());
+    };
     if context.info.is_long_running() {
         return impersonate(context, request).await;
     }
     // A client may give up sooner than the server would.
     let patience = context.query.duration("timeout")?.filter(|asked| !asked.is_zero());
-    let server = Arc::clone(&context.server);
     let most = server.config().request_timeout;
     let timeout = patience.map_or(most, |asked| asked.min(most));
-    // Administrators must be able to look into a server that is overrun.
-    let exempt = context.identity.groups.iter().any(|group| group == "system:masters");
-    let _turn = if exempt { None } else { Some(turn(&server, context.info.is_read()).await?) };
+    let turn = server.lanes().turn(lane, account, context.info.is_read()).await;
+    let _turn = turn.map_err(|_| too_many_requests())?;
+    let (parts, body) = request.into_parts();
+    let (body, _received) = intake::meter(body, &context.budget, server.lanes().heavy(lane))?;
+    let request = Request::from_parts(parts, body);
     tokio::time::timeout(timeout, impersonate(context, request)).await.unwrap_or_else(|_| {
         Err(ApiError::new(504, "Timeout", "Timeout: request did not complete within the allotted time"))
     })
-}
-
-async fn turn(server: &Server, read: bool) -> Result<SemaphorePermit<'_>, ApiError> {
-    let semaphore = if read { server.reads() } else { server.writes() };
-    match tokio::time::timeout(limits::FLOW_WAIT, semaphore.acquire()).await {
-        Ok(Ok(permit)) => Ok(permit),
-        _ => {
-            let error = ApiError::new(429, "TooManyRequests", "Too many requests, please try again later.");
-            Err(storage::retry_after(error, 1))
-        }
-    }
 }
 
 /// As whom the request is carried out.

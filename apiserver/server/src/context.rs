@@ -7,6 +7,7 @@ use apiserver_api::error::ApiError;
 use apiserver_api::warnings;
 use http::HeaderMap;
 
+use crate::clients::budget::Budget;
 use crate::custom::conversion::Conversions;
 use crate::query::Query;
 use crate::request::RequestInfo;
@@ -22,6 +23,8 @@ pub struct Context {
     pub identity: Identity,
     /// The server writes something of its own, whose status it knows.
     pub internal: bool,
+    /// What the answer is charged to.
+    pub budget: Budget,
     warnings: Arc<Mutex<Vec<String>>>,
     conversions: Arc<Mutex<Conversions>>,
 }
@@ -35,8 +38,8 @@ impl Context {
         headers: HeaderMap,
         identity: Identity,
     ) -> Self {
-        let (warnings, conversions) = Default::default();
-        Self { server, info, query, headers, identity, internal: false, warnings, conversions }
+        let (budget, warnings, conversions) = Default::default();
+        Self { server, info, query, headers, identity, internal: false, budget, warnings, conversions }
     }
 
     /// A context for the server's own writes to a collection.
@@ -61,6 +64,7 @@ impl Context {
             headers,
             identity: self.identity.clone(),
             internal: self.internal,
+            budget: self.budget.clone(),
             warnings: Arc::clone(&self.warnings),
             conversions: Arc::clone(&self.conversions),
         }

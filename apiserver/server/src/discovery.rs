@@ -1,6 +1,7 @@
 //! What is served: `/api`, `/apis` and what lies below, in the old form and in the aggregated one.
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
 
 use apiserver_api::definition::version_order;
 use apiserver_api::error::ApiError;
@@ -22,6 +23,10 @@ pub struct Document {
     pub bytes: Bytes,
     /// Without quotes.
     pub etag: String,
+    /// The same compressed, once somebody has asked for that.
+    packed: OnceLock<Bytes>,
+    /// The same in protobuf, once somebody has asked for that.
+    protobuf: OnceLock<Arc<Document>>,
 }
 
 impl Document {
@@ -34,7 +39,25 @@ impl Document {
     pub fn of(bytes: Bytes) -> Self {
         let digest = Sha256::digest(&bytes);
         let etag = digest.iter().map(|byte| format!("{byte:02X}")).collect();
-        Self { bytes, etag }
+        Self { bytes, etag, packed: OnceLock::new(), protobuf: OnceLock::new() }
+    }
+
+    /// The document compressed.
+    pub fn packed(&self) -> Result<Bytes, ApiError> {
+        if let Some(packed) = self.packed.get() {
+            return Ok(Bytes::clone(packed));
+        }
+        let packed = respond::gzip(&self.bytes)
+            .map_err(|error| ApiError::internal(format!("the document cannot be packed: {error}")))?;
+        Ok(Bytes::clone(self.packed.get_or_init(|| Bytes::from(packed))))
+    }
+
+    fn protobuf(&self, make: impl FnOnce() -> Result<Self, ApiError>) -> Result<Arc<Self>, ApiError> {
+        if let Some(made) = self.protobuf.get() {
+            return Ok(Arc::clone(made));
+        }
+        let made = Arc::new(make()?);
+        Ok(Arc::clone(self.protobuf.get_or_init(|| made)))
     }
 }
 
@@ -84,7 +107,11 @@ pub struct Discovery {
 }
 
 /// A document of the old form in protobuf.
-pub fn in_protobuf(document: &Document) -> Result<Document, ApiError> {
+pub fn in_protobuf(document: &Document) -> Result<Arc<Document>, ApiError> {
+    document.protobuf(|| encoded(document))
+}
+
+fn encoded(document: &Document) -> Result<Document, ApiError> {
     let failed = |why: &dyn std::error::Error| ApiError::internal(format!("discovery in protobuf: {why}"));
     let mut value: Value = serde_json::from_slice(&document.bytes).map_err(|error| failed(&error))?;
     // The list of core versions does not say its own.
@@ -165,21 +192,23 @@ impl Discovery {
         self.aggregated.get(&(path.to_owned(), version.version()))
     }
 
-    /// The same in protobuf, made anew: clients keep it.
-    pub fn aggregated_protobuf(&self, path: &str, version: Aggregated) -> Result<Document, ApiError> {
-        let failed =
-            |why: &dyn std::error::Error| ApiError::internal(format!("discovery in protobuf: {why}"));
+    /// The same in protobuf.
+    pub fn aggregated_protobuf(&self, path: &str, version: Aggregated) -> Result<Arc<Document>, ApiError> {
         let document = self.aggregated(path, version).ok_or_else(no_such_resource)?;
-        let value: Value = serde_json::from_slice(&document.bytes).map_err(|error| failed(&error))?;
-        let kind = "APIGroupDiscoveryList";
-        // The message of the older version is the same.
-        let message =
-            protobuf::of_kind("apidiscovery.k8s.io/v2", kind).ok_or_else(negotiate::not_acceptable)?;
-        let mut out = protobuf::Backward::default();
-        protobuf::encode_into(&mut out, message, &value).map_err(|error| failed(&error))?;
-        protobuf::close_envelope(&mut out, &format!("apidiscovery.k8s.io/{}", version.version()), kind);
-        Ok(Document::of(Bytes::from(out.finish())))
+        document.protobuf(|| aggregated_encoded(document, version))
     }
+}
+
+fn aggregated_encoded(document: &Document, version: Aggregated) -> Result<Document, ApiError> {
+    let failed = |why: &dyn std::error::Error| ApiError::internal(format!("discovery in protobuf: {why}"));
+    let value: Value = serde_json::from_slice(&document.bytes).map_err(|error| failed(&error))?;
+    let kind = "APIGroupDiscoveryList";
+    // The message of the older version is the same.
+    let message = protobuf::of_kind("apidiscovery.k8s.io/v2", kind).ok_or_else(negotiate::not_acceptable)?;
+    let mut out = protobuf::Backward::default();
+    protobuf::encode_into(&mut out, message, &value).map_err(|error| failed(&error))?;
+    protobuf::close_envelope(&mut out, &format!("apidiscovery.k8s.io/{}", version.version()), kind);
+    Ok(Document::of(Bytes::from(out.finish())))
 }
 
 fn groups<'a>(kinds: impl Iterator<Item = &'a Resource>) -> Vec<Group<'a>> {

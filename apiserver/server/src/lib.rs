@@ -21,6 +21,7 @@ mod body;
 mod build;
 mod cache;
 mod chain;
+mod clients;
 pub mod components;
 mod context;
 mod convert;
@@ -54,6 +55,7 @@ pub mod stored;
 mod syntax;
 mod table;
 mod text;
+mod unpacked;
 mod verbs;
 mod wire;
 

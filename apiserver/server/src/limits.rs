@@ -17,7 +17,7 @@ pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 pub const READS_IN_FLIGHT: usize = 400;
 /// Writes at one time.
 pub const WRITES_IN_FLIGHT: usize = 200;
-/// A request waits this long for its turn before it is answered with 429.
+/// A request waits this long for its place before it is answered with 429.
 pub const FLOW_WAIT: Duration = Duration::from_secs(5);
 /// How long a read waits for the cache to reach its revision, then 504.
 pub const FRESH_WAIT: Duration = Duration::from_secs(3);
@@ -94,8 +94,68 @@ pub const DELETE_COLLECTION_PAGE: usize = 500;
 pub const HANDSHAKE: Duration = Duration::from_secs(10);
 /// Bytes of an `Audit-ID` that a client may choose.
 pub const AUDIT_ID: usize = 64;
-/// Connections at one time; a further one is closed at once.
+/// Connections at one time. `clients::door` says how they are divided, and which one gives way to another.
 pub const CONNECTIONS: usize = 10_000;
+/// File descriptors that are left to everything but connections.
+pub const OTHER_FILES: usize = 1_024;
+/// A connection without requests in flight is kept this long while there is room.
+pub const IDLE: Duration = Duration::from_secs(90);
+/// And this long when its part of the table is full, if somebody was authenticated on it.
+pub const IDLE_LEAST: Duration = Duration::from_secs(30);
+/// Otherwise this long.
+pub const IDLE_LEAST_UNKNOWN: Duration = Duration::from_secs(5);
+/// An answer of which the client has taken nothing for this long is cut off.
+pub const STALL: Duration = Duration::from_secs(30);
+/// The same of logs, which people read.
+pub const STALL_OF_LOGS: Duration = Duration::from_secs(600);
+/// Idle connections and stalled answers are looked for this often.
+pub const SWEEP_EVERY: Duration = Duration::from_secs(2);
+/// Answers are handed to the HTTP library in slices of at most this many bytes. A client that takes one
+/// each `STALL` is slow enough.
+pub const SLICE: usize = 64 * 1024;
+/// Charged for each request that waits or is being worked on, beside its body.
+pub const HELD_BY_REQUEST: usize = 16 * 1024;
+/// Charged for each answer beside its bytes: what a stream takes by itself.
+pub const HELD_BY_STREAM: usize = 4 * 1024;
+/// The same for an answer that is compressed as it is sent: the compressor's tables.
+pub const HELD_BY_GZIP: usize = 384 * 1024;
+/// Bytes that the requests and answers of one connection may hold. Like those below, it is exceeded by no
+/// more than the pieces that are being made at the moment when it is reached, one for each thread.
+pub const HELD_BY_CONNECTION: usize = 32 << 20;
+/// The same of one identity on all its connections; the ServiceAccounts of a namespace count as one.
+pub const HELD_BY_IDENTITY: usize = 64 << 20;
+/// The same of all clients without credentials.
+pub const HELD_BY_ANONYMOUS: usize = 16 << 20;
+/// The same of probes from one address.
+pub const HELD_BY_PROBES_OF_ADDRESS: usize = 1 << 20;
+/// The same of all probes.
+pub const HELD_BY_PROBES: usize = 64 << 20;
+/// The same of all authenticated clients that do not belong to one of the following.
+pub const HELD_BY_TENANTS: usize = 512 << 20;
+/// The same of nodes and components of the control plane.
+pub const HELD_BY_SYSTEM: usize = 256 << 20;
+/// The same of the members of `system:masters`.
+pub const HELD_BY_ADMINISTRATORS: usize = 256 << 20;
+/// The body of a request has this long before it has to come at `UPLOAD_RATE`.
+pub const UPLOAD_GRACE: Duration = Duration::from_secs(10);
+/// Bytes a second.
+pub const UPLOAD_RATE: u64 = 4 * 1024;
+/// Bodies of tenants that are larger take turns: one fewer at one time than there are processors.
+pub const HEAVY_BODY: usize = 256 * 1024;
+/// Leases and heartbeats at one time: so many reads, and so many writes.
+pub const LEASES_IN_FLIGHT: usize = 100;
+/// Other reads of nodes and of the control plane at one time.
+pub const SYSTEM_READS_IN_FLIGHT: usize = READS_IN_FLIGHT;
+/// Other writes of nodes and of the control plane at one time.
+pub const SYSTEM_WRITES_IN_FLIGHT: usize = WRITES_IN_FLIGHT;
+/// One identity may take this part of the places of its lane, a quarter.
+pub const SHARE_OF_IDENTITY: usize = 4;
+/// The same of all clients without credentials.
+pub const SHARE_OF_ANONYMOUS: usize = 8;
+/// The same of one node or component of the control plane.
+pub const SHARE_OF_SYSTEM: usize = 2;
+/// An unpacked OpenAPI document is kept this long after it was unpacked, and as long as it is being sent.
+pub const UNPACKED_AGE: Duration = Duration::from_secs(10);
 /// A client has this long for its first byte, and for each head of HTTP/1.1.
 pub const HEAD: Duration = Duration::from_secs(30);
 /// Headers of one HTTP/1.1 request; more are answered with 431.
@@ -117,6 +177,8 @@ pub const KEEP_ALIVE: Duration = Duration::from_secs(30);
 /// And have this long to answer.
 pub const KEEP_ALIVE_ANSWER: Duration = Duration::from_secs(20);
 /// What clients may send on one HTTP/2 connection before it is read, bytes.
-pub const CONNECTION_WINDOW: u32 = 1 << 20;
-/// What waits to be sent on one HTTP/2 stream, bytes.
-pub const STREAM_SEND_BUFFER: usize = 1 << 20;
+pub const CONNECTION_WINDOW: u32 = 256 * 1024;
+/// The same on one stream.
+pub const STREAM_WINDOW: u32 = 128 * 1024;
+/// What waits to be sent on one HTTP/2 stream, bytes; one slice may exceed it.
+pub const STREAM_SEND_BUFFER: usize = 256 * 1024;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use apiserver_api::registry::Registry;
 use apiserver_store::series::Series;
-use apiserver_store::{Got, Op, Page, Range, Revision, Store, StoreError, Watch, Write, Written};
+use apiserver_store::{Got, Op, Page, Range, Revision, Store, StoreError, Usage, Watch, Write, Written};
 use async_trait::async_trait;
 use tokio::time::Instant;
 
@@ -132,6 +132,10 @@ impl Store for Measured {
 
     async fn size_bytes(&self) -> Result<Option<u64>, StoreError> {
         self.inner.size_bytes().await
+    }
+
+    fn usage(&self) -> Option<Usage> {
+        self.inner.usage()
     }
 
     fn shared(&self) -> bool {

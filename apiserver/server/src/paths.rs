@@ -1,21 +1,22 @@
 //! Paths that are no kinds: discovery, OpenAPI, version, health, metrics, token keys.
 
-use std::io::Read as _;
 use std::sync::Arc;
 use std::time::Duration;
 
 use apiserver_api::error::ApiError;
 use apiserver_api::{openapi, protobuf};
 use bytes::Bytes;
-use flate2::read::GzDecoder;
 use http::header::{CACHE_CONTROL, CONTENT_ENCODING, ETAG, EXPIRES, IF_NONE_MATCH, LOCATION, VARY};
 use http::{HeaderValue, Method, Response, StatusCode};
 use serde_json::{Value, json};
 
 use crate::body::{self, Body};
+use crate::clients::accounts::Class;
+use crate::clients::delivery::Shared;
 use crate::context::Context;
 use crate::discovery::{self, Aggregated, Document};
 use crate::health;
+use crate::limits;
 use crate::metrics;
 use crate::negotiate::{self, Format};
 use crate::respond::{self, Answer};
@@ -39,7 +40,7 @@ pub async fn dispatch(context: &Context, method: &Method) -> Answer {
         "/openid/v1/jwks" | "/.well-known/openid-configuration" => return tokens(context, path),
         "/openapi/v2" => {
             context.server.fresh_soon().await;
-            return openapi_v2(context);
+            return openapi_v2(context).await;
         }
         "/openapi/v3" | "/openapi/v3/" => {
             context.server.fresh_soon().await;
@@ -49,7 +50,7 @@ pub async fn dispatch(context: &Context, method: &Method) -> Answer {
     }
     if let Some(name) = path.strip_prefix("/openapi/v3/") {
         context.server.fresh_soon().await;
-        return openapi_v3(context, name);
+        return openapi_v3(context, name).await;
     }
     if let Some((kind, check)) = health::path(path) {
         return Ok(health::answer(context, kind, check).await);
@@ -82,7 +83,7 @@ fn kinds(context: &Context, path: &str) -> Answer {
     let Some(legacy) = discovery.legacy(path) else { return unknown(context) };
     let ranges = negotiate::ranges(&context.headers);
     if ranges.is_empty() {
-        return Ok(cached(context, legacy, JSON));
+        return cached(context, legacy, JSON);
     }
     for range in &ranges {
         let protobuf = range.media == protobuf::MEDIA_TYPE;
@@ -100,19 +101,16 @@ fn kinds(context: &Context, path: &str) -> Answer {
                 discovery.aggregated(path, version).filter(|_| group && list && (json || protobuf));
             if let Some(document) = document {
                 return if protobuf {
-                    Ok(cached(
-                        context,
-                        &discovery.aggregated_protobuf(path, version)?,
-                        version.protobuf_media(),
-                    ))
+                    let document = discovery.aggregated_protobuf(path, version)?;
+                    cached(context, &document, version.protobuf_media())
                 } else {
-                    Ok(cached(context, document, version.media()))
+                    cached(context, document, version.media())
                 };
             }
         } else if json {
-            return Ok(cached(context, legacy, JSON));
+            return cached(context, legacy, JSON);
         } else if protobuf {
-            return Ok(cached(context, &discovery::in_protobuf(legacy)?, protobuf::MEDIA_TYPE));
+            return cached(context, &*discovery::in_protobuf(legacy)?, protobuf::MEDIA_TYPE);
         } else if known {
             let value: Value = serde_json::from_slice(&legacy.bytes).unwrap_or_default();
             return Ok(respond::bytes(200, Format::Yaml.media(), respond::encoded(Format::Yaml, &value)?));
@@ -122,17 +120,22 @@ fn kinds(context: &Context, path: &str) -> Answer {
 }
 
 /// A document that clients may keep.
-fn cached(context: &Context, document: &Document, media: &'static str) -> Response<Body> {
+fn cached(context: &Context, document: &Document, media: &'static str) -> Answer {
     let mut response = if matches_etag(context, &document.etag) {
         not_modified(&document.etag)
     } else {
-        let response = respond::bytes(200, media, Bytes::clone(&document.bytes));
-        let mut response = respond::compressed(context, response, Bytes::clone(&document.bytes));
+        let zip = document.bytes.len() >= limits::GZIP_MIN && negotiate::accepts_gzip(&context.headers);
+        let content = if zip { document.packed()? } else { Bytes::clone(&document.bytes) };
+        let mut response = respond::bytes(200, media, content);
+        response.extensions_mut().insert(Shared);
+        if zip {
+            respond::mark_gzip(response.headers_mut());
+        }
         set_etag(&mut response, &document.etag);
         response
     };
     response.headers_mut().append(VARY, HeaderValue::from_static("Accept"));
-    response
+    Ok(response)
 }
 
 fn matches_etag(context: &Context, etag: &str) -> bool {
@@ -156,11 +159,12 @@ fn set_etag(response: &mut Response<Body>, etag: &str) {
     }
 }
 
-fn openapi_v2(context: &Context) -> Answer {
+async fn openapi_v2(context: &Context) -> Answer {
     let documents = context.server.documents();
     let media = preferred(context, &openapi::V2_PROTOBUF_ACCEPTED, openapi::V2_PROTOBUF_MEDIA)?;
-    let document = if media == JSON { documents.v2()? } else { documents.v2_protobuf()? };
-    gzipped(context, &document.packed, &document.hash, media)
+    let make = move || if media == JSON { documents.v2() } else { documents.v2_protobuf() };
+    let document = context.server.unpacked().make(make).await?;
+    gzipped(context, &document.packed, &document.hash, media).await
 }
 
 const JSON: &str = "application/json";
@@ -194,7 +198,7 @@ fn openapi_v3_index(context: &Context) -> Answer {
     Ok(response)
 }
 
-fn openapi_v3(context: &Context, name: &str) -> Answer {
+async fn openapi_v3(context: &Context, name: &str) -> Answer {
     let mut parts = name.split('/');
     let (group, version) = match (parts.next(), parts.next(), parts.next(), parts.next()) {
         (Some("api"), Some(version), None, None) => ("", version),
@@ -203,8 +207,12 @@ fn openapi_v3(context: &Context, name: &str) -> Answer {
     };
     let documents = context.server.documents();
     let media = preferred(context, &openapi::V3_PROTOBUF_ACCEPTED, openapi::V3_PROTOBUF_MEDIA)?;
-    let document =
-        if media == JSON { documents.v3(group, version)? } else { documents.v3_protobuf(group, version)? };
+    let (group, version) = (group.to_owned(), version.to_owned());
+    let make = move || match media {
+        JSON => documents.v3(&group, &version),
+        _ => documents.v3_protobuf(&group, &version),
+    };
+    let document = context.server.unpacked().make(make).await?;
     let Some(document) = document else { return Ok(respond::no_such_page()) };
     let asked = context.query.get("hash");
     if asked.is_some_and(|hash| hash != document.hash) {
@@ -218,7 +226,7 @@ fn openapi_v3(context: &Context, name: &str) -> Answer {
         set_etag(&mut response, &document.hash);
         return Ok(response);
     }
-    let mut response = gzipped(context, &document.packed, &document.hash, media)?;
+    let mut response = gzipped(context, &document.packed, &document.hash, media).await?;
     if asked.is_some() {
         // The address changes with the content.
         let headers = response.headers_mut();
@@ -238,21 +246,14 @@ fn in_a_year(context: &Context) -> Option<String> {
 }
 
 /// A document that is kept compressed.
-fn gzipped(context: &Context, packed: &Bytes, hash: &str, media: &'static str) -> Answer {
+async fn gzipped(context: &Context, packed: &Bytes, hash: &str, media: &'static str) -> Answer {
     if matches_etag(context, hash) {
         return Ok(not_modified(hash));
     }
     let plain = !negotiate::accepts_gzip(&context.headers);
-    let content = if plain {
-        let mut out = Vec::new();
-        GzDecoder::new(&packed[..])
-            .read_to_end(&mut out)
-            .map_err(|error| ApiError::internal(format!("the document cannot be unpacked: {error}")))?;
-        Bytes::from(out)
-    } else {
-        Bytes::clone(packed)
-    };
+    let content = if plain { context.server.unpacked().of(packed).await? } else { Bytes::clone(packed) };
     let mut response = respond::bytes(200, media, content);
+    response.extensions_mut().insert(Shared);
     if !plain {
         response.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
     }
@@ -305,8 +306,7 @@ async fn metrics(context: &Context, slis: bool) -> Answer {
         metrics.page(format, &state(&context.server, size, taken(&context.server).await))
     };
     let page = Bytes::from(page);
-    let response = respond::bytes(200, format.media(), Bytes::clone(&page));
-    Ok(respond::compressed(context, response, page))
+    Ok(respond::bytes_compressed(context, 200, format.media(), page))
 }
 
 /// How many addresses and node ports are given out.
@@ -314,6 +314,22 @@ async fn taken(server: &Server) -> metrics::Taken {
     let Ok(allocator) = server.allocator() else { return metrics::Taken::default() };
     let ports = tokio::time::timeout(SIZE, allocator.ports_taken()).await.ok().flatten();
     metrics::Taken { addresses: allocator.addresses_taken(), ports }
+}
+
+fn clients(server: &Server) -> metrics::Clients {
+    let connections = server.connections();
+    let counts = connections.counts();
+    metrics::Clients {
+        held: Class::ALL.map(Class::name).into_iter().zip(server.accounts().held()).collect(),
+        connections: vec![
+            ("handshake", counts.handshakes),
+            ("unauthenticated", counts.unknown),
+            ("authenticated", counts.known),
+        ],
+        closed: vec![("displaced", connections.displaced.value()), ("idle", connections.idled.value())],
+        cut: connections.cut.value(),
+        refused: connections.refused.value(),
+    }
 }
 
 fn state(server: &Server, store_bytes: Option<u64>, taken: metrics::Taken) -> metrics::State {
@@ -354,7 +370,8 @@ fn state(server: &Server, store_bytes: Option<u64>, taken: metrics::Taken) -> me
     ];
     let text = |key: &str| version[key].as_str().unwrap_or_default().to_owned();
     let build = build.into_iter().map(|(label, key)| (label, text(key))).collect();
-    metrics::State { caches: by_kind, store_bytes, build, taken }
+    let usage = server.store().usage();
+    metrics::State { caches: by_kind, store_bytes, usage, build, taken, clients: clients(server) }
 }
 
 fn tokens(context: &Context, path: &str) -> Answer {

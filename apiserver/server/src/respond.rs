@@ -21,6 +21,7 @@ use serde_json::{Value, json};
 use tower::BoxError;
 
 use crate::body::{self, Body};
+use crate::clients::delivery::Shared;
 use crate::context::Context;
 use crate::limits;
 use crate::negotiate::{self, Format, Shape};
@@ -99,7 +100,7 @@ pub fn object(context: &Context, resource: &Resource, code: u16, object: Bytes) 
     let wanted = negotiate::wanted(&context.headers, resource)?.of_one(resource)?;
     if wanted.shape == Shape::Object && wanted.format == Format::Json {
         let text = ended(object);
-        return Ok(compressed(context, bytes(code, "application/json", Bytes::clone(&text)), text));
+        return Ok(bytes_compressed(context, code, "application/json", text));
     }
     let value: Value = serde_json::from_slice(&object)
         .map_err(|error| ApiError::internal(format!("an object cannot be decoded: {error}")))?;
@@ -109,7 +110,7 @@ pub fn object(context: &Context, resource: &Resource, code: u16, object: Bytes) 
         Shape::Table => Rows::of(context, &Arc::new(resource.clone()), wanted.meta)?.one(&value, true),
     };
     let content = encoded(wanted.format, &value)?;
-    Ok(compressed(context, bytes(code, wanted.format.media(), Bytes::clone(&content)), content))
+    Ok(bytes_compressed(context, code, wanted.format.media(), content))
 }
 
 /// A value in the format agreed on.
@@ -135,6 +136,7 @@ pub async fn as_protobuf(response: Response<Body>) -> Response<Body> {
         return response;
     }
     let (mut parts, body) = response.into_parts();
+    parts.extensions.remove::<Shared>();
     let content = match body.collect().await {
         Ok(content) => content.to_bytes(),
         // A body of known size is in memory, and that cannot fail to be read.
@@ -151,20 +153,33 @@ pub async fn as_protobuf(response: Response<Body>) -> Response<Body> {
     Response::from_parts(parts, body::full(content))
 }
 
-/// The same answer, compressed if it is large and the client takes it.
-pub fn compressed(context: &Context, response: Response<Body>, content: Bytes) -> Response<Body> {
-    if content.len() < limits::GZIP_MIN || !negotiate::accepts_gzip(&context.headers) {
+/// In the extensions of an answer: its content, which is to be compressed.
+#[derive(Clone)]
+struct Compressible(Bytes);
+
+/// The same answer, to be compressed if it is large and the client takes it.
+fn compressible(context: &Context, mut response: Response<Body>, content: Bytes) -> Response<Body> {
+    if content.len() >= limits::GZIP_MIN && negotiate::accepts_gzip(&context.headers) {
+        response.extensions_mut().insert(Compressible(content));
+    }
+    response
+}
+
+/// An answer with this content, compressed before it is sent if it is large and the client takes it.
+pub fn bytes_compressed(context: &Context, code: u16, media: &'static str, content: Bytes) -> Response<Body> {
+    compressible(context, bytes(code, media, Bytes::clone(&content)), content)
+}
+
+/// Compresses an answer that wants it, away from the threads that serve requests.
+pub async fn compress(mut response: Response<Body>) -> Response<Body> {
+    let Some(Compressible(content)) = response.extensions_mut().remove::<Compressible>() else {
         return response;
-    }
-    match gzip(&content) {
-        Ok(packed) => {
-            let (parts, _) = response.into_parts();
-            let mut response = Response::from_parts(parts, body::full(packed));
-            mark_gzip(response.headers_mut());
-            response
-        }
-        Err(_) => response,
-    }
+    };
+    let Ok(Ok(packed)) = tokio::task::spawn_blocking(move || gzip(&content)).await else { return response };
+    let (parts, _) = response.into_parts();
+    let mut response = Response::from_parts(parts, body::full(packed));
+    mark_gzip(response.headers_mut());
+    response
 }
 
 /// Says that the body is compressed, since the client takes it so.
@@ -185,6 +200,7 @@ pub async fn pretty(response: Response<Body>, zip: bool) -> Response<Body> {
         return response;
     }
     let (mut parts, mut body) = response.into_parts();
+    parts.extensions.remove::<Shared>();
     parts.headers.remove(CONTENT_LENGTH);
     if json {
         body = indented(body);

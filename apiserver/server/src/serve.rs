@@ -1,9 +1,10 @@
 //! The listener: TLS, HTTP/1.1 and HTTP/2 on one port, upgrades.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::Request;
+use http::{Request, Response};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -12,11 +13,14 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
-use tower::{BoxError, Service};
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
+use tower::BoxError;
 
 use crate::auth::listener::ListenerTls;
-use crate::chain::{PeerCertificate, UnknownCertificate};
+use crate::body::Body;
+use crate::chain::{self, PeerCertificate, UnknownCertificate};
+use crate::clients::connections::{Active, Connection, Place};
+use crate::clients::delivery;
 use crate::cork::Corked;
 use crate::limits;
 use crate::server::Server;
@@ -52,6 +56,7 @@ pub async fn serve(
         connections: TaskTracker::new(),
         closing: CancellationToken::new(),
     };
+    let _sweeper = AbortOnDropHandle::new(tokio::spawn(sweep(Arc::clone(&server))));
     door.open(&listener, shutdown.cancelled()).await;
     tracing::info!(?delay, "the server is told to end and is not ready any more");
     let withdrawal = tokio::spawn({
@@ -75,6 +80,15 @@ pub async fn serve(
     door.connections.close();
     if tokio::time::timeout(DRAIN, door.connections.wait()).await.is_err() {
         tracing::info!(left = door.connections.len(), "connections were cut off");
+    }
+}
+
+/// Closes connections that are idle, and answers that nobody takes.
+async fn sweep(server: Arc<Server>) {
+    loop {
+        tokio::time::sleep(limits::SWEEP_EVERY).await;
+        server.connections().sweep();
+        server.accounts().wake();
     }
 }
 
@@ -114,7 +128,8 @@ impl Door {
                 Ok((stream, peer)) => {
                     let (server, closing) = (Arc::clone(&self.server), self.closing.clone());
                     let (acceptor, tls) = (self.acceptor.clone(), self.tls.clone());
-                    let connection = connection(stream, acceptor, tls, server, closing);
+                    let place = server.connections().admit(peer);
+                    let connection = connection(stream, place, (acceptor, tls), server, closing);
                     self.connections.spawn(async move {
                         if let Err(error) = connection.await {
                             tracing::debug!(%peer, error = &*error, "a connection ended with an error");
@@ -146,55 +161,109 @@ async fn handshake(
     Err(result)
 }
 
+/// Remembers whom a client certificate names, for every request of the connection.
+fn certificate(
+    stream: &TlsStream<TcpStream>,
+    tls: &ListenerTls,
+    place: &Place,
+    server: &Server,
+) -> Option<Result<PeerCertificate, UnknownCertificate>> {
+    let chain = stream.get_ref().1.peer_certificates().filter(|chain| !chain.is_empty())?;
+    if !tls.vouches_for(chain) {
+        return Some(Err(UnknownCertificate));
+    }
+    let own = chain[0].clone().into_owned();
+    let identity = server.authenticator().map(|authenticator| authenticator.authenticate(Some(&own), None));
+    if let Some(Ok(identity)) = identity {
+        place.authenticated(&server.accounts().of(&identity));
+    }
+    Some(Ok(PeerCertificate(own)))
+}
+
+/// Answers one request of a connection. The answer is charged to who asked until it is sent.
+async fn answer(
+    server: Arc<Server>,
+    connection: Arc<Connection>,
+    active: Active,
+    mut request: Request<Body>,
+) -> Response<Body> {
+    let response = match wire::refusal(&request) {
+        Some(response) => response,
+        None => {
+            request.extensions_mut().insert(Arc::clone(&connection));
+            chain::handle(Arc::clone(&server), request).await
+        }
+    };
+    let anonymous = || server.accounts().anonymous();
+    delivery::deliver(server.connections(), &connection, anonymous, active, response)
+}
+
 async fn connection(
     stream: TcpStream,
-    acceptor: TlsAcceptor,
-    tls: ListenerTls,
+    place: Place,
+    (acceptor, tls): (TlsAcceptor, ListenerTls),
     server: Arc<Server>,
     shutdown: CancellationToken,
 ) -> Result<(), BoxError> {
-    let places = server.connections();
-    let Ok(_place) = places.try_acquire() else { return Err("there are too many connections".into()) };
-    let stream = handshake(stream, acceptor, &server).await?;
-    let chain = stream.get_ref().1.peer_certificates().filter(|chain| !chain.is_empty());
-    let certificate = chain.map(|chain| match tls.vouches_for(chain) {
-        true => Ok(PeerCertificate(chain[0].clone().into_owned())),
-        false => Err(UnknownCertificate),
-    });
-    let service = service_fn(move |request: Request<Incoming>| {
-        let mut request = request.map(|body| body.map_err(BoxError::from).boxed_unsync());
-        match &certificate {
-            Some(Ok(known)) => drop(request.extensions_mut().insert(known.clone())),
-            Some(Err(unknown)) => drop(request.extensions_mut().insert(*unknown)),
-            None => {}
-        }
-        let refused = wire::refusal(&request);
-        let mut service = server.service();
-        async move {
-            match refused {
-                Some(response) => Ok(response),
-                None => service.call(request).await,
+    let connection = Arc::clone(&place);
+    let stream = tokio::select! {
+        biased;
+        () = connection.closed().cancelled() => return Err("it gave way to another connection".into()),
+        stream = handshake(stream, acceptor, &server) => stream?,
+    };
+    let certificate = certificate(&stream, &tls, &place, &server);
+    place.shaken();
+    let service = service_fn({
+        let connection = Arc::clone(&connection);
+        move |request: Request<Incoming>| {
+            let mut request = request.map(|body| body.map_err(BoxError::from).boxed_unsync());
+            match &certificate {
+                Some(Ok(known)) => drop(request.extensions_mut().insert(known.clone())),
+                Some(Err(unknown)) => drop(request.extensions_mut().insert(*unknown)),
+                None => {}
             }
+            let (server, connection) = (Arc::clone(&server), Arc::clone(&connection));
+            let active = connection.begin();
+            async move { Ok::<_, Infallible>(answer(server, connection, active, request).await) }
         }
     });
     let builder = wire::builder();
-    if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
-        let stream = Corked::new(Spoken::soon(stream));
-        let connection = builder.serve_connection(TokioIo::new(stream), service);
-        let mut connection = std::pin::pin!(connection);
+    let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+    let stream = Spoken::soon(stream).with_place(place);
+    if is_http2 {
+        let serving = builder.serve_connection(TokioIo::new(Corked::new(stream)), service);
+        let mut serving = std::pin::pin!(serving);
         tokio::select! {
             biased;
-            ended = connection.as_mut() => return ended,
-            () = shutdown.cancelled() => connection.as_mut().graceful_shutdown(),
+            ended = serving.as_mut() => return ended,
+            () = connection.closed().cancelled() => return Err("it was closed".into()),
+            () = connection.retired().cancelled() => {}
+            () = shutdown.cancelled() => {}
         }
-        return connection.await;
+        serving.as_mut().graceful_shutdown();
+        return or_closed(serving, &connection).await;
     }
-    let connection = builder.serve_connection_with_upgrades(TokioIo::new(Spoken::soon(stream)), service);
-    let mut connection = std::pin::pin!(connection);
+    let serving = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
+    let mut serving = std::pin::pin!(serving);
     tokio::select! {
         biased;
-        ended = connection.as_mut() => return ended,
-        () = shutdown.cancelled() => connection.as_mut().graceful_shutdown(),
+        ended = serving.as_mut() => return ended,
+        () = connection.closed().cancelled() => return Err("it was closed".into()),
+        () = connection.retired().cancelled() => {}
+        () = shutdown.cancelled() => {}
     }
-    connection.await
+    serving.as_mut().graceful_shutdown();
+    or_closed(serving, &connection).await
+}
+
+/// Waits for a connection to end in good order, unless it is closed before.
+async fn or_closed(
+    serving: impl Future<Output = Result<(), BoxError>>,
+    connection: &Connection,
+) -> Result<(), BoxError> {
+    tokio::select! {
+        biased;
+        ended = serving => ended,
+        () = connection.closed().cancelled() => Err("it was closed".into()),
+    }
 }

@@ -17,7 +17,6 @@ use futures::future::BoxFuture;
 use http::{Request, Response};
 use ipnetwork::IpNetwork;
 use serde_json::Value;
-use tokio::sync::Semaphore;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -29,6 +28,9 @@ use crate::body::Body;
 use crate::build::Build;
 use crate::cache::{Cache, Caches, Entry, NotFresh};
 use crate::chain;
+use crate::clients::accounts::Accounts;
+use crate::clients::connections::Connections;
+use crate::clients::lanes::Lanes;
 use crate::components::Components;
 use crate::custom::{self, CustomKinds, Documents};
 use crate::hooks::Hooks;
@@ -41,6 +43,7 @@ use crate::patience::Patience;
 use crate::rbac::{Authorizer, Mode};
 use crate::storage;
 use crate::streams::{Kubelets, OwnAddresses};
+use crate::unpacked::Unpacked;
 use crate::verbs::no_such_resource;
 
 /// How a server is set up. What is not reachable from the configuration is in [`limits`].
@@ -71,6 +74,8 @@ pub struct ServerConfig {
     pub reads_in_flight: usize,
     /// Writes at one time.
     pub writes_in_flight: usize,
+    /// Connections at one time.
+    pub connections: usize,
     /// A request that is not long running ends after this.
     pub request_timeout: Duration,
     /// A watch without a timeout lasts this long, and up to twice that.
@@ -105,6 +110,7 @@ impl Default for ServerConfig {
             external_url: String::new(),
             reads_in_flight: limits::READS_IN_FLIGHT,
             writes_in_flight: limits::WRITES_IN_FLIGHT,
+            connections: limits::CONNECTIONS,
             request_timeout: limits::REQUEST_TIMEOUT,
             min_watch: limits::WATCH_MIN,
             event_ttl: limits::EVENT_TTL,
@@ -153,9 +159,10 @@ pub struct Server {
     patience: Patience,
     kept: Arc<Kept>,
     metrics: Metrics,
-    reads: Semaphore,
-    writes: Semaphore,
-    connections: Arc<Semaphore>,
+    unpacked: Unpacked,
+    accounts: Arc<Accounts>,
+    lanes: Lanes,
+    connections: Arc<Connections>,
     /// Where this server listens.
     listeners: Mutex<Vec<SocketAddr>>,
     ready: watch::Sender<bool>,
@@ -196,13 +203,15 @@ impl Server {
             let objects: Arc<dyn BoundObjects> = Arc::<Bound>::clone(&bound_objects);
             Authenticator::new(Arc::clone(issuer), objects, &ambient)
         });
+        let in_flight = [config.reads_in_flight, config.writes_in_flight];
         Ok(Arc::new(Self {
             custom,
             patience: Patience::default(),
             kept,
-            reads: Semaphore::new(config.reads_in_flight),
-            writes: Semaphore::new(config.writes_in_flight),
-            connections: Arc::new(Semaphore::new(limits::CONNECTIONS)),
+            unpacked: Unpacked::default(),
+            accounts: Accounts::new(in_flight),
+            lanes: Lanes::new(in_flight),
+            connections: Connections::new(config.connections),
             listeners: Mutex::default(),
             config,
             store,
@@ -388,17 +397,24 @@ impl Server {
         &self.shutdown
     }
 
-    pub(crate) fn reads(&self) -> &Semaphore {
-        &self.reads
+    /// OpenAPI documents that are being read.
+    pub(crate) fn unpacked(&self) -> &Unpacked {
+        &self.unpacked
     }
 
-    pub(crate) fn writes(&self) -> &Semaphore {
-        &self.writes
+    /// What the clients of the moment hold and have in flight.
+    pub(crate) fn accounts(&self) -> &Arc<Accounts> {
+        &self.accounts
     }
 
-    /// A place for each connection.
-    pub(crate) fn connections(&self) -> Arc<Semaphore> {
-        Arc::clone(&self.connections)
+    /// The places of requests in flight.
+    pub(crate) fn lanes(&self) -> &Lanes {
+        &self.lanes
+    }
+
+    /// The open connections.
+    pub(crate) fn connections(&self) -> &Arc<Connections> {
+        &self.connections
     }
 
     pub(crate) fn set_allocator(&self, allocator: Allocator) {

@@ -277,6 +277,15 @@ pub fn store_error(error: StoreError) -> ApiError {
         StoreError::Unavailable { .. } => {
             retry_after(ApiError::new(503, "ServiceUnavailable", error.to_string()), 1)
         }
+        // What etcd says of the same, and Kubernetes passes on; and what to do.
+        StoreError::NoSpace { used, quota, .. } => ApiError::new(
+            500,
+            "",
+            format!(
+                "etcdserver: mvcc: database space exceeded: {used} bytes are stored, and the quota \
+                 (--quota-backend-bytes) is {quota}; delete objects to make room"
+            ),
+        ),
         // As Kubernetes passes on what etcd says.
         StoreError::Refused { why, .. } => ApiError::new(500, "", why.clone()),
         // Word for word what etcd says and Kubernetes passes on.

@@ -7,18 +7,20 @@ use std::task::{Context, Poll};
 
 use http::header::{CONNECTION, HOST, HeaderValue};
 use http::{Method, Request, Response, Version};
-use hyper_util::rt::{TokioExecutor, TokioTimer};
+use hyper_util::rt::TokioTimer;
 use hyper_util::server::conn::auto;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
 use crate::body::Body;
+use crate::clients::connections::Place;
+use crate::clients::delivery::StreamTasks;
 use crate::limits;
 use crate::respond;
 
 /// HTTP/1.1 and HTTP/2 within limits.
-pub fn builder() -> auto::Builder<TokioExecutor> {
-    let mut builder = auto::Builder::new(TokioExecutor::new());
+pub fn builder() -> auto::Builder<StreamTasks> {
+    let mut builder = auto::Builder::new(StreamTasks);
     builder
         .http1()
         .timer(TokioTimer::new())
@@ -34,8 +36,8 @@ pub fn builder() -> auto::Builder<TokioExecutor> {
         .max_local_error_reset_streams(Some(limits::ERROR_RESETS))
         .keep_alive_interval(Some(limits::KEEP_ALIVE))
         .keep_alive_timeout(limits::KEEP_ALIVE_ANSWER)
-        // Informers hold many watches on one connection; each needs room of its own.
         .initial_connection_window_size(limits::CONNECTION_WINDOW)
+        .initial_stream_window_size(limits::STREAM_WINDOW)
         .max_send_buf_size(limits::STREAM_SEND_BUFFER);
     builder
 }
@@ -77,12 +79,19 @@ pub struct Spoken<T> {
     seen: usize,
     /// Until the version is known.
     patience: Option<Pin<Box<Sleep>>>,
+    /// Kept as long as the stream is open, also when it is no longer HTTP's.
+    _place: Option<Place>,
 }
 
 impl<T> Spoken<T> {
     /// Begins to wait.
     pub fn soon(stream: T) -> Self {
-        Self { stream, seen: 0, patience: Some(Box::pin(tokio::time::sleep(limits::HEAD))) }
+        Self { stream, seen: 0, patience: Some(Box::pin(tokio::time::sleep(limits::HEAD))), _place: None }
+    }
+
+    /// Keeps the connection's place in the table until the stream is dropped.
+    pub fn with_place(self, place: Place) -> Self {
+        Self { _place: Some(place), ..self }
     }
 }
 

@@ -9,12 +9,13 @@ use std::sync::Arc;
 use apiserver_api::ambient::Ambient;
 use apiserver_api::builtin;
 use apiserver_server::auth::pki::{Pki, Subject};
+use apiserver_server::auth::tokens::Issuer;
 use apiserver_server::rbac::Mode;
 use apiserver_server::{Server, ServerConfig, serve};
 use apiserver_store::disk::SimDisk;
 use apiserver_store::embedded::{Embedded, Options};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -27,6 +28,8 @@ const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 struct Running {
     address: SocketAddr,
     tls: TlsConnector,
+    /// Shows the administrator's certificate.
+    admin: TlsConnector,
     shutdown: CancellationToken,
     serving: tokio::task::JoinHandle<()>,
     _directory: tempfile::TempDir,
@@ -34,6 +37,10 @@ struct Running {
 
 /// A server in which everybody may do everything.
 async fn run() -> Running {
+    run_with(ServerConfig { authorization: vec![Mode::AlwaysAllow], ..ServerConfig::default() }).await
+}
+
+async fn run_with(config: ServerConfig) -> Running {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().join("pki");
     let ambient = Ambient::system();
@@ -41,7 +48,9 @@ async fn run() -> Running {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let store = Arc::new(Embedded::open(Arc::new(SimDisk::new(7)), Options::default()).await.unwrap());
-    let config = ServerConfig { authorization: vec![Mode::AlwaysAllow], ..ServerConfig::default() };
+    // Certificates count where there are tokens.
+    let issuer = Issuer::open(&pki, "https://kubernetes.default.svc", &[]).unwrap();
+    let config = ServerConfig { issuer: Some(Arc::new(issuer)), ..config };
     let server = Server::new(config, store, builtin::registry(), ambient).unwrap();
     let tls = pki.apiserver_tls(&Subject::apiserver("cluster.local", ["127.0.0.1".to_owned()])).unwrap();
     server.start();
@@ -55,15 +64,31 @@ async fn run() -> Running {
     let client = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .unwrap()
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    Running { address, tls: TlsConnector::from(Arc::new(client)), shutdown, serving, _directory: directory }
+        .with_root_certificates(roots);
+    let pair = pki.issue(&Subject::admin()).unwrap();
+    let chain = CertificateDer::pem_slice_iter(pair.certificate.as_bytes()).map(Result::unwrap).collect();
+    let key = PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).unwrap();
+    let admin = client.clone().with_client_auth_cert(chain, key).unwrap();
+    let client = client.with_no_client_auth();
+    let admin = TlsConnector::from(Arc::new(admin));
+    Running {
+        admin,
+        address,
+        tls: TlsConnector::from(Arc::new(client)),
+        shutdown,
+        serving,
+        _directory: directory,
+    }
 }
 
 impl Running {
     async fn connect(&self) -> TlsStream<TcpStream> {
+        self.connect_as(&self.tls).await
+    }
+
+    async fn connect_as(&self, tls: &TlsConnector) -> TlsStream<TcpStream> {
         let stream = TcpStream::connect(self.address).await.unwrap();
-        self.tls.connect(ServerName::try_from("127.0.0.1").unwrap(), stream).await.unwrap()
+        tls.connect(ServerName::try_from("127.0.0.1").unwrap(), stream).await.unwrap()
     }
 
     /// Sends bytes and gives the first line of the answer; nothing if the server just ends.
@@ -177,5 +202,47 @@ async fn a_body_without_end_is_answered_while_it_is_sent() {
     text.resize(text.len() + size, b'x');
     assert_eq!(running.say(&text).await, "HTTP/1.1 413 Payload Too Large");
     assert_eq!(running.get("/livez").await, "HTTP/1.1 200 OK");
+    running.end().await;
+}
+
+const LIVEZ: &[u8] = b"GET /livez HTTP/1.1\r\nhost: a\r\n\r\n";
+
+async fn first_line(stream: &mut TlsStream<TcpStream>) -> String {
+    let mut chunk = [0; 4096];
+    // A connection that was closed has no line.
+    let read = stream.read(&mut chunk).await.unwrap_or(0);
+    String::from_utf8_lossy(&chunk[..read]).lines().next().unwrap_or_default().to_owned()
+}
+
+/// The first ones idle for longest, and give way to newcomers; who was authenticated stays.
+#[tokio::test]
+async fn idle_connections_of_strangers_lock_nobody_out() {
+    // Ten of these places are for clients of this host that nobody has authenticated.
+    let running = run_with(ServerConfig { connections: 500, ..ServerConfig::default() }).await;
+    let mut admin = running.connect_as(&running.admin).await;
+    admin.write_all(LIVEZ).await.unwrap();
+    assert_eq!(first_line(&mut admin).await, "HTTP/1.1 200 OK");
+    let mut idle = Vec::new();
+    for _ in 0..60 {
+        idle.push(running.connect().await);
+    }
+    let mut newcomer = running.connect_as(&running.admin).await;
+    newcomer.write_all(LIVEZ).await.unwrap();
+    assert_eq!(first_line(&mut newcomer).await, "HTTP/1.1 200 OK");
+    for _ in 0..60 {
+        idle.push(running.connect().await);
+    }
+    for mut known in [admin, newcomer] {
+        known.write_all(LIVEZ).await.unwrap();
+        assert_eq!(first_line(&mut known).await, "HTTP/1.1 200 OK");
+    }
+    // Without a certificate too.
+    assert_eq!(running.get("/livez").await, "HTTP/1.1 200 OK");
+    let mut open = 0;
+    for mut stream in idle {
+        let asked = stream.write_all(LIVEZ).await.is_ok();
+        open += usize::from(asked && first_line(&mut stream).await == "HTTP/1.1 200 OK");
+    }
+    assert!(open <= 10, "{open} idle connections were kept");
     running.end().await;
 }

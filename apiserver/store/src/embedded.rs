@@ -12,6 +12,7 @@ mod control;
 mod expiry;
 mod index;
 mod log;
+mod quota;
 mod record;
 mod recovery;
 mod verify;
@@ -37,9 +38,11 @@ use self::expiry::Deadlines;
 use self::index::Index;
 use self::watch::{Registry, WatchStream};
 use crate::disk::{DirectoryLock, Disk};
-use crate::limits::{KEY_BYTES, LIST_PART_KEYS, SEGMENT_MIN_BYTES, TTL_SECONDS, VALUE_BYTES, WRITE_QUEUE};
+use crate::limits::{
+    KEY_BYTES, LIST_PART_KEYS, QUOTA_BYTES, SEGMENT_MIN_BYTES, TTL_SECONDS, VALUE_BYTES, WRITE_QUEUE,
+};
 use crate::series::Series;
-use crate::{Got, Op, Page, Range, Revision, Store, StoreError, Watch, Write, Written};
+use crate::{Got, Op, Page, Range, Revision, Store, StoreError, Usage, Watch, Write, Written};
 
 /// By how much a restore raises the revision where it cannot be known which ones were seen before:
 /// more than a store that writes a thousand times a second does in eleven days.
@@ -59,6 +62,11 @@ pub struct Options {
     pub history_revisions: u64,
     /// Bytes of keys and values that the history may hold beside the present state.
     pub history_bytes: u64,
+    /// Bytes of the present state: keys, values and `limits::KEY_OVERHEAD` for each key.
+    pub quota_bytes: u64,
+    /// What the keys begin with that may be written beyond the quota, up to `limits::reserve` more: those
+    /// that the system needs to stay alive.
+    pub vital: Vec<String>,
 }
 
 impl Default for Options {
@@ -70,6 +78,8 @@ impl Default for Options {
             checkpoint_bytes: 64 << 20,
             history_revisions: 200_000,
             history_bytes: 128 << 20,
+            quota_bytes: QUOTA_BYTES,
+            vital: Vec::new(),
         }
     }
 }
@@ -83,6 +93,8 @@ pub struct Stats {
     pub compacted: Revision,
     /// Keys that exist.
     pub keys: u64,
+    /// Bytes that count against the quota.
+    pub used: u64,
     /// Changes in the history.
     pub history: u64,
     /// Bytes of keys, values and structure in the history.
@@ -123,6 +135,7 @@ pub(crate) struct Shared {
     /// Wakes the expiry task when the earliest deadline has become earlier.
     deadline_changed: Notify,
     log_bytes: AtomicU64,
+    quota: u64,
     /// Set once, when the store stops.
     end: OnceLock<End>,
 }
@@ -133,13 +146,14 @@ enum End {
 }
 
 impl Shared {
-    fn new(index: Index) -> Self {
+    fn new(index: Index, quota: u64) -> Self {
         Self {
             view: ArcSwap::from_pointee(index),
             registry: Mutex::default(),
             deadlines: Mutex::default(),
             deadline_changed: Notify::new(),
             log_bytes: AtomicU64::new(0),
+            quota,
             end: OnceLock::new(),
         }
     }
@@ -212,7 +226,7 @@ impl Embedded {
         } else {
             opening()?
         };
-        let shared = Arc::new(Shared::new(recovered.index.clone()));
+        let shared = Arc::new(Shared::new(recovered.index.clone(), options.quota_bytes));
         shared.log_bytes.store(recovered.log.bytes(), Ordering::Relaxed);
         let (sender, receiver) = mpsc::channel(WRITE_QUEUE);
         note_deadlines(&shared, &recovered.index);
@@ -231,6 +245,7 @@ impl Embedded {
             receiver,
             lock,
             refused: Series::default(),
+            no_space: Series::default(),
         };
         if disk.blocks() {
             std::thread::Builder::new()
@@ -283,6 +298,7 @@ impl Embedded {
             revision: index.revision,
             compacted: index.compacted,
             keys: index.live,
+            used: index.live_bytes,
             history: index.history_len(),
             history_bytes: index.history_bytes,
             log_bytes: shared.log_bytes.load(Ordering::Relaxed),
@@ -337,6 +353,11 @@ pub(crate) fn check_size(write: &Write) -> Result<(), StoreError> {
 impl Store for Embedded {
     async fn size_bytes(&self) -> Result<Option<u64>, StoreError> {
         Ok(Some(self.stats().log_bytes))
+    }
+
+    fn usage(&self) -> Option<Usage> {
+        let shared = &self.inner.shared;
+        Some(Usage { used: shared.view().live_bytes, quota: shared.quota })
     }
 
     async fn get(&self, key: &str) -> Result<Got, StoreError> {

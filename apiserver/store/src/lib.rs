@@ -141,6 +141,14 @@ pub enum StoreError {
         #[source]
         cause: Option<Box<dyn std::error::Error + Send + Sync>>,
     },
+    /// The store holds as much as it may, and the write would add to that. Deletions make room.
+    #[error("{attempted}: {used} bytes are stored, and no more than {quota} may be")]
+    NoSpace {
+        /// What was attempted, on which key.
+        attempted: String,
+        used: u64,
+        quota: u64,
+    },
     /// The store answered that it will not, for a reason that is neither the key's nor the revision's:
     /// its space is used up, or the client has no permission. Only its operator can help.
     #[error("{attempted}: {why}")]
@@ -158,6 +166,13 @@ pub enum StoreError {
         #[source]
         cause: Option<std::io::Error>,
     },
+}
+
+/// How much a store holds, and how much it may hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usage {
+    pub used: u64,
+    pub quota: u64,
 }
 
 /// The store behind the apiserver.
@@ -188,6 +203,11 @@ pub trait Store: Send + Sync + 'static {
     /// Bytes that the store's files take, where that is known.
     async fn size_bytes(&self) -> Result<Option<u64>, StoreError> {
         Ok(None)
+    }
+
+    /// How full the store is, where it bounds that itself.
+    fn usage(&self) -> Option<Usage> {
+        None
     }
 
     /// Whether others read and write the same keys, so that values must be what they expect.

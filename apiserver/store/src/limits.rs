@@ -9,6 +9,21 @@ pub const KEY_BYTES: usize = 2_048;
 /// Largest value, in bytes: what etcd takes in one request by default (1.5 MiB).
 pub const VALUE_BYTES: usize = 3 * 512 * 1_024;
 
+/// Bytes that the present state of an embedded store may hold unless told otherwise: etcd's default.
+pub const QUOTA_BYTES: u64 = 2 << 30;
+
+/// Bytes of structure that a key takes beside itself and its value.
+pub const KEY_OVERHEAD: usize = 150;
+
+/// By so many bytes an update may let an object grow although the quota is reached: what marks an object
+/// as being deleted, or says so in its status, has to fit.
+pub const SMALL_GROWTH: u64 = 4_096;
+
+/// Bytes beyond a quota for small growth and vital keys: a sixteenth, 128 MiB of the default.
+pub const fn reserve(quota: u64) -> u64 {
+    quota / 16
+}
+
 /// Requests that wait for the committer; further callers wait for a place. A waiting request
 /// holds its value only, at most 4,096 × 1.5 MiB in theory, a few MiB in practice.
 pub const WRITE_QUEUE: usize = 4_096;

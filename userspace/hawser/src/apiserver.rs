@@ -9,6 +9,7 @@ use apiserver_api::ambient::Ambient;
 use apiserver_api::registry;
 use apiserver_server::auth::pki::{Pki, Subject};
 use apiserver_server::components::Components;
+use apiserver_server::limits;
 use apiserver_server::streams::Kubelets;
 use apiserver_server::{Build, Server, ServerConfig, serve};
 use apiserver_store::Store;
@@ -98,6 +99,7 @@ pub async fn start(settings: Settings<'_>, ambient: &Ambient, stop: &Cancellatio
         )),
         external_url: url.clone(),
         components,
+        connections: connections(open_files()),
         build: BUILD,
         identity: Some(node::host_name()),
         ..serving
@@ -147,7 +149,7 @@ async fn open_store(data_dir: &Path, args: &StoreArgs) -> Result<Opened> {
         StoreKind::Embedded => {
             let dir = store_directory(data_dir);
             let disk = RealDisk::new(&dir).with_context(|| format!("cannot use {}", dir.display()))?;
-            let store = Embedded::open(Arc::new(disk), Options::default())
+            let store = Embedded::open(Arc::new(disk), options(args.quota_backend_bytes))
                 .await
                 .with_context(|| format!("cannot open the embedded store in {}", dir.display()))?;
             let store = Arc::new(store);
@@ -156,11 +158,44 @@ async fn open_store(data_dir: &Path, args: &StoreArgs) -> Result<Opened> {
                 .with_context(|| format!("cannot make the control socket in {}", dir.display()))?;
             Ok((Arc::<Embedded>::clone(&store), Some((store, control))))
         }
+        StoreKind::Etcd if args.quota_backend_bytes != 0 => {
+            bail!("--quota-backend-bytes is for the embedded store: give it to etcd instead")
+        }
         StoreKind::Etcd if args.etcd.etcd_servers.is_empty() => {
             bail!("--store etcd needs --etcd-servers URL,…")
         }
         StoreKind::Etcd => Ok((Arc::new(connect_etcd(&args.etcd).await?), None)),
     }
+}
+
+/// Raises the limit of open files as far as the process may, and returns it.
+fn open_files() -> u64 {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
+        tracing::warn!(%error, "the limit of open files cannot be raised");
+        return current.unwrap_or(u64::MAX);
+    }
+    maximum.unwrap_or(u64::MAX)
+}
+
+/// Connections that are accepted where so many files may be open: at most half of these, since streams to
+/// kubelets take a second one.
+fn connections(files: u64) -> usize {
+    let left = files.saturating_sub(limits::OTHER_FILES as u64).max(files / 2) / 2;
+    usize::try_from(left).unwrap_or(usize::MAX).clamp(1, limits::CONNECTIONS)
+}
+
+/// What the system lives by is written although the store is full: only the control plane and nodes may
+/// write there.
+const VITAL: [&str; 3] =
+    ["/registry/leases/kube-node-lease/", "/registry/leases/kube-system/", "/registry/minions/"];
+
+/// The embedded store's options; a quota of 0 is the default one, as for etcd.
+fn options(quota: u64) -> Options {
+    let default = Options::default();
+    let quota_bytes = if quota == 0 { default.quota_bytes } else { quota };
+    Options { quota_bytes, vital: VITAL.map(str::to_owned).into(), ..default }
 }
 
 /// Connects to etcd as the flags say.
@@ -211,4 +246,18 @@ pub async fn run(args: Apiserver) -> Result<()> {
     println!("serving {}; kubeconfig: {}", api.url, data.kubeconfig().display());
     stop.cancelled().await;
     api.finish().await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_leave_files_to_the_rest() {
+        assert_eq!(connections(u64::MAX), limits::CONNECTIONS);
+        assert_eq!(connections(1 << 20), limits::CONNECTIONS);
+        assert_eq!(connections(4_096), (4_096 - limits::OTHER_FILES) / 2);
+        assert_eq!(connections(1_024), 256);
+        assert_eq!(connections(0), 1);
+    }
 }

@@ -63,6 +63,10 @@ pub struct StoreArgs {
     /// Where objects are kept
     #[arg(long, value_enum, default_value_t = StoreKind::Embedded)]
     pub store: StoreKind,
+    /// Bytes of keys and values that the embedded store may hold, 150 more counted for each object; then only
+    /// deletions, updates that do not grow, leases and heartbeats are accepted. 0 for the default of 2 GiB
+    #[arg(long, default_value_t = 0, value_name = "BYTES")]
+    pub quota_backend_bytes: u64,
     #[command(flatten)]
     pub etcd: EtcdArgs,
 }

@@ -6,6 +6,7 @@
 mod access;
 mod allocation;
 mod bodies;
+mod clients;
 mod features;
 mod page;
 mod primitive;
@@ -21,6 +22,7 @@ use apiserver_api::registry::Resource;
 pub use access::{Authentication, Authorization};
 pub use allocation::Taken;
 pub use bodies::{StoredLists, WebhookFailure};
+pub use clients::Clients;
 pub use page::Format;
 pub use primitive::{Counter, Family, Gauge, Histogram, Member};
 pub use queue::Queue;

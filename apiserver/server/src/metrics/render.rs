@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use apiserver_store::Usage;
+
 use crate::cache::Cache;
 
 use super::page::{Format, Page, Samples};
 use super::primitive::{Family, Histogram, Member};
-use super::{Metrics, Requests, Taken, features, process};
+use super::{Clients, Metrics, Requests, Taken, features, process};
 
 /// What is known of a kind's cache when the page is made.
 pub struct CacheState {
@@ -34,9 +36,12 @@ pub struct State {
     pub caches: Vec<CacheState>,
     /// Bytes of the store's files, where known.
     pub store_bytes: Option<u64>,
+    /// How full the store is, where it bounds that.
+    pub usage: Option<Usage>,
     /// `major`, `minor`, `git_version` and so on.
     pub build: Vec<(&'static str, String)>,
     pub taken: Taken,
+    pub clients: Clients,
 }
 
 const REQUEST: [&str; 7] = ["verb", "dry_run", "group", "version", "resource", "subresource", "scope"];
@@ -102,6 +107,7 @@ impl Metrics {
         self.bodies_page(&mut page);
         caches_page(&mut page, &state.caches);
         reads_page(&mut page, &state.caches);
+        state.clients.add(&mut page);
         features::add(&mut page);
         process::add(&mut page);
         page.family(
@@ -333,6 +339,20 @@ impl Metrics {
                 }
             },
         );
+        if let Some(Usage { used, quota }) = state.usage {
+            page.family(
+                "hawser_apiserver_storage_used_bytes",
+                "gauge",
+                "[ALPHA] Bytes of the stored objects that count against the quota.",
+                |s| s.value(&[], used as f64),
+            );
+            page.family(
+                "hawser_apiserver_storage_quota_bytes",
+                "gauge",
+                "[ALPHA] Bytes of objects that the store accepts, as --quota-backend-bytes says.",
+                |s| s.value(&[], quota as f64),
+            );
+        }
     }
 
     fn repairs_page(&self, page: &mut Page) {

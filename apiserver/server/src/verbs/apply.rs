@@ -113,8 +113,12 @@ async fn make(context: &Context, resource: &Resource, config: &Value) -> Result<
 
 /// Whoever may patch may not yet create.
 pub(super) fn may_create(context: &Context) -> Result<(), ApiError> {
-    let attributes =
-        Attributes { verb: "create", subresource: "", fields: None, ..context.info.attributes(&context.identity) };
+    let attributes = Attributes {
+        verb: "create",
+        subresource: "",
+        fields: None,
+        ..context.info.attributes(&context.identity)
+    };
     let decision = context.server.authorizer().authorize(&attributes);
     if decision.allowed { Ok(()) } else { Err(rbac::forbidden(&attributes, &decision)) }
 }

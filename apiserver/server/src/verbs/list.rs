@@ -69,7 +69,8 @@ impl Page {
             metadata["continue"] = "".into();
         }
         let head = head(context, cache, wanted, metadata)?;
-        Pieces::new(head, self.selected.entries, count).await?.respond(context, wanted.format).await
+        let pieces = Pieces::new(head, self.selected.entries, count, &context.budget).await?;
+        pieces.respond(context, wanted.format).await
     }
 }
 

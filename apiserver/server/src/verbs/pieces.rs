@@ -17,6 +17,8 @@ use tower::BoxError;
 
 use crate::body::{self, Body};
 use crate::cache::{Entry, Untranslatable};
+use crate::clients::budget::{Budget, Charge};
+use crate::clients::too_many_requests;
 use crate::context::Context;
 use crate::filter::Entries;
 use crate::limits;
@@ -66,9 +68,10 @@ enum Items {
     Yaml(Plain),
     Protobuf {
         form: Form,
-        scratch: Backward,
         /// The first items, encoded when they were counted.
         kept: VecDeque<Bytes>,
+        /// What they are charged with.
+        charge: Option<Charge>,
     },
 }
 
@@ -124,11 +127,16 @@ impl Form {
 impl Pieces {
     /// A list of these objects. In protobuf its length stands at its beginning, so they are counted
     /// here.
-    pub async fn new(head: Head, entries: Entries, count: ListCount) -> Result<Self, ApiError> {
+    pub async fn new(
+        head: Head,
+        entries: Entries,
+        count: ListCount,
+        budget: &Budget,
+    ) -> Result<Self, ApiError> {
         match head.wanted.format {
             Format::Json => Ok(Self::json(head, entries, count)),
             Format::Yaml => Self::yaml(head, entries, count),
-            Format::Protobuf => Self::protobuf(&head, entries, count).await,
+            Format::Protobuf => Self::protobuf(&head, entries, count, budget).await,
         }
     }
 
@@ -176,8 +184,14 @@ impl Pieces {
         Ok(Self { head, entries, tail, begun: false, items, ended: false, count })
     }
 
-    /// Objects whose length is not known yet are encoded twice, but for the first ones, which are kept.
-    async fn protobuf(head: &Head, entries: Entries, count: ListCount) -> Result<Self, ApiError> {
+    /// Objects whose length is not known yet are encoded twice, but for the first ones, which are kept as
+    /// long as the client's budget has room for them.
+    async fn protobuf(
+        head: &Head,
+        entries: Entries,
+        count: ListCount,
+        budget: &Budget,
+    ) -> Result<Self, ApiError> {
         let form = match head.wanted.shape {
             Shape::Object => head.message.map(Form::Object),
             // The older version's message is the same.
@@ -185,6 +199,7 @@ impl Pieces {
         };
         let form = form.ok_or_else(negotiate::not_acceptable)?;
         let (mut scratch, mut kept) = (Backward::default(), VecDeque::new());
+        let mut charge = budget.try_charge(0);
         let (mut size, mut used, mut work) = (0, 0, 0);
         for (i, entry) in entries.clone().enumerate() {
             let entry = &*entry;
@@ -198,7 +213,7 @@ impl Pieces {
                     scratch.clear();
                     form.put(&mut scratch, entry).map_err(|error| failed(&error))?;
                     scratch.close(ITEMS, 0);
-                    if keep {
+                    if keep && charge.as_mut().is_some_and(|charge| charge.try_grow(scratch.len())) {
                         used += scratch.len();
                         kept.push_back(Bytes::copy_from_slice(scratch.as_slice()));
                     }
@@ -208,14 +223,15 @@ impl Pieces {
             };
             size += length;
             if work > limits::LIST_PIECE {
-                // Others have their turn between the pieces.
+                // Others have their turn between the pieces, and the memory of a large object.
                 work = 0;
+                scratch = Backward::default();
                 tokio::task::yield_now().await;
             }
         }
         let head = protobuf::list_head(&head.api_version, &head.kind, &head.metadata, size)
             .map_err(|error| ApiError::internal(error.to_string()))?;
-        let items = Items::Protobuf { form, scratch, kept };
+        let items = Items::Protobuf { form, kept, charge };
         Ok(Self {
             head: Some(head),
             entries,
@@ -242,10 +258,13 @@ impl Pieces {
             }
         }
         let packed = size >= limits::GZIP_MIN && negotiate::accepts_gzip(&context.headers);
-        let body = match (packed, self.ended) {
-            (true, _) => respond::zipped(self.stream(first)),
-            (false, true) => body::full(joined(first, size)),
-            (false, false) => self.stream(first),
+        let body = if self.ended && !packed {
+            body::full(joined(first, size))
+        } else {
+            // They wait until the client has taken enough of what it asked for before.
+            let charge = context.budget.try_charge(size).ok_or_else(too_many_requests)?;
+            let body = self.stream(first, charge);
+            if packed { respond::zipped(body) } else { body }
         };
         let mut response = Response::new(body);
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(format.media()));
@@ -260,17 +279,19 @@ impl Pieces {
         !matches!(self.items, Items::Json { .. })
     }
 
-    fn stream(self, first: VecDeque<Bytes>) -> Body {
-        let pieces = stream::unfold((first, self), |(mut first, mut pieces)| async move {
-            if let Some(piece) = first.pop_front() {
-                return Some((Ok(Frame::data(piece)), (first, pieces)));
-            }
-            if pieces.is_slow() {
-                tokio::task::yield_now().await;
-            }
-            let piece = pieces.next()?.map(Frame::data).map_err(BoxError::from);
-            Some((piece, (first, pieces)))
-        });
+    fn stream(self, first: VecDeque<Bytes>, charge: Charge) -> Body {
+        let pieces =
+            stream::unfold((first, charge, self), |(mut first, mut charge, mut pieces)| async move {
+                if let Some(piece) = first.pop_front() {
+                    charge.shrink(piece.len());
+                    return Some((Ok(Frame::data(piece)), (first, charge, pieces)));
+                }
+                if pieces.is_slow() {
+                    tokio::task::yield_now().await;
+                }
+                let piece = pieces.next()?.map(Frame::data).map_err(BoxError::from);
+                Some((piece, (first, charge, pieces)))
+            });
         StreamBody::new(pieces).boxed_unsync()
     }
 
@@ -282,7 +303,7 @@ impl Pieces {
         if let Some(head) = self.head.take() {
             out.put_slice(&head);
         }
-        let mut sent = 0;
+        let (mut sent, mut scratch) = (0, Backward::default());
         while let Some(entry) = self.entries.next() {
             if out.len() + entry.object_len() > limits::LIST_PIECE && !out.is_empty() {
                 self.entries.put_back(entry);
@@ -294,7 +315,11 @@ impl Pieces {
             {
                 out.put_u8(b',');
             }
-            if let Err(error) = self.items.put(&mut out, &entry) {
+            if out.is_empty() {
+                // A large object gets what it needs; growing would double it.
+                out.reserve(entry.object_len());
+            }
+            if let Err(error) = self.items.put(&mut out, &mut scratch, &entry) {
                 self.ended = true;
                 return Some(Err(error));
             }
@@ -308,7 +333,7 @@ impl Pieces {
 }
 
 impl Items {
-    fn put(&mut self, out: &mut BytesMut, entry: &Entry) -> Result<(), Broken> {
+    fn put(&mut self, out: &mut BytesMut, scratch: &mut Backward, entry: &Entry) -> Result<(), Broken> {
         match self {
             Self::Json { named: true } => entry.put_object(out),
             Self::Json { named: false } => entry.put_item(out),
@@ -331,8 +356,11 @@ impl Items {
                     .map_err(|error| Broken::Yaml { key: entry.key.to_string(), cause: error.to_string() })?;
                 out.put_slice(text.as_bytes());
             }
-            Self::Protobuf { form, scratch, kept } => match kept.pop_front() {
-                Some(item) => out.put_slice(&item),
+            Self::Protobuf { form, kept, charge } => match kept.pop_front() {
+                Some(item) => {
+                    out.put_slice(&item);
+                    charge.iter_mut().for_each(|charge| charge.shrink(item.len()));
+                }
                 None => {
                     scratch.clear();
                     form.put(scratch, entry)?;

@@ -152,7 +152,8 @@ async fn run(
                     Format::Protobuf => Message::Binary(event.slice(LENGTH.min(event.len())..)),
                     _ => Message::Text(Utf8Bytes::try_from(event)?),
                 };
-                sender.send(message).await?;
+                // As long as an answer may wait that nobody takes.
+                tokio::time::timeout(limits::STALL, sender.send(message)).await??;
             }
             // Pings are answered while reading; a close, or the end, ends the watch.
             message = receiver.next() => match message {

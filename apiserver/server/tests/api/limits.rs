@@ -1,6 +1,7 @@
 //! Requests in flight, times of requests and watches.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use apiserver_api::auth::Identity;
@@ -105,4 +106,117 @@ async fn a_watch_lasts_its_least_time_and_up_to_twice_that() {
     let mut watch = api.watch(&format!("{MAPS}?watch=1&timeoutSeconds=3")).await;
     while watch.next().await.is_some() {}
     assert_eq!(began.elapsed().as_secs(), 3);
+}
+
+const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
+
+/// By order of completion: what is asked last is answered before the flood is through.
+#[tokio::test(start_paused = true)]
+async fn a_flood_of_tenants_delays_neither_leases_nor_heartbeats_nor_probes() {
+    // Every sync of the disk takes a second.
+    let disk = SimDisk::new(1).with_sync_time(Duration::from_secs(1));
+    let store: Arc<dyn Store> = Arc::new(Embedded::open(Arc::new(disk), Options::default()).await.unwrap());
+    let limits = ServerConfig { reads_in_flight: 4, writes_in_flight: 4, ..ServerConfig::default() };
+    let api = Api::over(ServerConfig { authorization: vec![Mode::AlwaysAllow], ..limits }, store).await;
+    api.post(LEASE, json!({"metadata": {"name": "l"}})).await.expect(201);
+    api.post("/api/v1/nodes", json!({"metadata": {"name": "n"}})).await.expect(201);
+    let done = Arc::new(AtomicUsize::new(0));
+    let flood: Vec<_> = (0..100)
+        .map(|i| {
+            let user = api.as_user(Identity::authenticated(&format!("bob{}", i % 10), &[]));
+            let done = Arc::clone(&done);
+            tokio::spawn(async move {
+                let map = json!({"metadata": {"name": format!("m{i}")}});
+                user.post(MAPS, map).await;
+                done.fetch_add(1, Ordering::SeqCst);
+            })
+        })
+        .collect();
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    assert_eq!(done.load(Ordering::SeqCst), 0);
+    let scheduler = api.as_user(Identity::authenticated("system:kube-scheduler", &[]));
+    let node = api.as_user(Identity::authenticated("system:node:n", &["system:nodes"]));
+    let renewed = json!({"spec": {"holderIdentity": "me"}});
+    let ready = json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}});
+    let (lease, path) = (format!("{LEASE}/l"), "/api/v1/nodes/n/status");
+    let anonymous = api.as_user(Identity::anonymous());
+    let (lease, heartbeat, probe) = tokio::join!(
+        scheduler.patch("merge", &lease, renewed),
+        node.patch("merge", path, ready),
+        anonymous.get("/livez"),
+    );
+    lease.expect(200);
+    heartbeat.expect(200);
+    probe.expect(200);
+    let through = done.load(Ordering::SeqCst);
+    assert!(through < 20, "{through} of the flood were answered first");
+    futures::future::join_all(flood).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_identity_leaves_places_to_others() {
+    let disk = SimDisk::new(1).with_sync_time(Duration::from_secs(1));
+    let store: Arc<dyn Store> = Arc::new(Embedded::open(Arc::new(disk), Options::default()).await.unwrap());
+    let config = ServerConfig {
+        authorization: vec![Mode::AlwaysAllow],
+        writes_in_flight: 4,
+        ..ServerConfig::default()
+    };
+    let api = Api::over(config, store).await;
+    let bob = |i: usize| {
+        let user = format!("system:serviceaccount:a:bob{i}");
+        let user = api.as_user(Identity::authenticated(&user, &["system:serviceaccounts"]));
+        tokio::spawn(
+            async move { user.post(MAPS, json!({"metadata": {"name": format!("b{i}")}})).await.code },
+        )
+    };
+    let flood: Vec<_> = (0..40).map(bob).collect();
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    let alice = api.as_user(Identity::authenticated("alice", &[]));
+    alice.post(MAPS, json!({"metadata": {"name": "a"}})).await.expect(201);
+    let codes: Vec<u16> = futures::future::join_all(flood).await.into_iter().map(Result::unwrap).collect();
+    let refused = codes.iter().filter(|code| **code == 429).count();
+    assert!(refused > 20, "ServiceAccounts of one namespace share its places: {codes:?}");
+}
+
+/// As on etcd: the words are etcd's, and reads go on.
+#[tokio::test(start_paused = true)]
+async fn a_full_store_says_so_and_serves_reads_deletions_and_leases() {
+    let vital = vec!["/registry/leases/kube-system/".to_owned()];
+    let options = Options { quota_bytes: 300_000, vital, ..Options::default() };
+    let store = Embedded::open(Arc::new(SimDisk::new(1)), options).await.unwrap();
+    let api = Api::over(ServerConfig::default(), Arc::new(store)).await;
+    let map = |name: String| json!({"metadata": {"name": name}, "data": {"a": "x".repeat(20_000)}});
+    api.post(LEASE, json!({"metadata": {"name": "l"}})).await.expect(201);
+    let mut names = Vec::new();
+    let refused = loop {
+        let name = format!("m{}", names.len());
+        let answer = api.post(MAPS, map(name.clone())).await;
+        match answer.code {
+            201 => names.push(name),
+            _ => break answer,
+        }
+        assert!(names.len() < 20);
+    };
+    assert_eq!(refused.code, 500);
+    assert!(refused.message().starts_with("etcdserver: mvcc: database space exceeded: "), "{}", refused.text);
+    assert!(refused.message().contains("--quota-backend-bytes"), "{}", refused.text);
+    let page = api.get("/metrics").await.expect(200).text;
+    assert!(page.contains("hawser_apiserver_storage_quota_bytes 300000\n"), "{page}");
+    let list = api.get(MAPS).await.expect(200);
+    assert_eq!(list.body["items"].as_array().unwrap().len(), names.len());
+    let mut watch = api.watch(&format!("{MAPS}?watch=1")).await;
+    api.patch("merge", &format!("{LEASE}/l"), json!({"spec": {"holderIdentity": "me"}})).await.expect(200);
+    let shrunk = json!({"metadata": {"name": "m0"}, "data": {"a": "y".repeat(19_900)}});
+    api.put(&format!("{MAPS}/m1"), map("m1".to_owned())).await.expect(200);
+    assert!(watch.brief().await.starts_with("ADDED"));
+    // With a finalizer, a deletion is a mark that makes the object grow.
+    let mark = json!({"metadata": {"finalizers": ["example.com/f"]}});
+    api.patch("merge", &format!("{MAPS}/m1"), mark).await.expect(200);
+    let marked = api.delete(&format!("{MAPS}/m1"), json!(null)).await.expect(200);
+    assert!(marked.body["metadata"]["deletionTimestamp"].is_string(), "{}", marked.text);
+    api.put(&format!("{MAPS}/m0"), shrunk).await.expect(200);
+    api.post(MAPS, map("later".to_owned())).await.expect(500);
+    api.delete(&format!("{MAPS}/m2"), json!(null)).await.expect(200);
+    api.post(MAPS, map("later".to_owned())).await.expect(201);
 }

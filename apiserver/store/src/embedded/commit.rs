@@ -17,10 +17,10 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::backup::Restored;
-use super::index::{Change, Index};
+use super::index::{Change, Index, weight};
 use super::log::{AppendError, Log};
 use super::record::{self, Body};
-use super::{Options, Shared, checkpoint};
+use super::{Options, Shared, checkpoint, quota};
 use crate::disk::{DirectoryLock, Disk};
 use crate::limits::{GROUP_BYTES, GROUP_REQUESTS};
 use crate::series::Series;
@@ -110,6 +110,8 @@ pub(super) struct Committer {
     pub(super) checkpoints: Checkpoints,
     /// Groups that found the disk full.
     pub(super) refused: Series,
+    /// Writes that found the store full.
+    pub(super) no_space: Series,
 }
 
 /// When the next checkpoint is due.
@@ -186,7 +188,7 @@ impl Committer {
                 Message::Write { write, deadline, reply } => {
                     let key = write.key.clone();
                     let written = self.stage_write(&mut staged, write, deadline);
-                    staged.answers.push(Answer::Written(Ok(written), reply, key));
+                    staged.answers.push(Answer::Written(written, reply, key));
                 }
                 Message::Compact { revision, reply } => {
                     let result = self.index.check_compaction(revision);
@@ -210,11 +212,19 @@ impl Committer {
         (staged, None)
     }
 
-    fn stage_write(&mut self, staged: &mut Staged, write: Write, deadline: Option<Instant>) -> Written {
+    fn stage_write(
+        &mut self,
+        staged: &mut Staged,
+        write: Write,
+        deadline: Option<Instant>,
+    ) -> Result<Written, StoreError> {
         let current = self.index.get(&write.key);
         let mod_revision = current.kv.as_ref().map_or(0, |kv| kv.mod_revision);
         if mod_revision != write.expected {
-            return Written::Conflict { current: current.kv, revision: current.revision };
+            return Ok(Written::Conflict { current: current.kv, revision: current.revision });
+        }
+        if let Op::Put { value, .. } = &write.op {
+            self.check_quota(&write.key, value.len(), current.kv.map(|kv| kv.value.len()))?;
         }
         let revision = match write.op {
             Op::Put { value, ttl_seconds } => {
@@ -223,7 +233,22 @@ impl Committer {
             // As in etcd: deleting nothing succeeds and makes no revision.
             Op::Delete => self.stage_delete(staged, &write.key).unwrap_or(self.index.revision),
         };
-        Written::Done { revision }
+        Ok(Written::Done { revision })
+    }
+
+    /// Refuses a value that would add to a store that is full. `old`: the length of the value in its place.
+    fn check_quota(&mut self, key: &str, new: usize, old: Option<usize>) -> Result<(), StoreError> {
+        let quota = self.options.quota_bytes;
+        let vital = self.options.vital.iter().any(|prefix| key.starts_with(prefix.as_str()));
+        let old = old.map(|old| weight(key, old));
+        if quota::fits(self.index.live_bytes, weight(key, new), old, vital, quota) {
+            return Ok(());
+        }
+        let used = self.index.live_bytes;
+        if let Some(untold) = self.no_space.count() {
+            tracing::error!(used, quota, untold, "the store is full: what adds to it is refused");
+        }
+        Err(StoreError::NoSpace { attempted: format!("write {key}"), used, quota })
     }
 
     fn stage_put(

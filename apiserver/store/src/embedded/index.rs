@@ -12,6 +12,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use imbl::OrdMap;
 
+use crate::limits::KEY_OVERHEAD;
 use crate::{Event, Got, KeyValue, Page, Range, Revision, StoreError};
 
 /// What a key held before a change.
@@ -61,10 +62,15 @@ impl Change {
         }
     }
 
-    /// Bytes that the history keeps for it: key, value, and about 150 bytes of structure.
+    /// Bytes that are kept for it: key, value and structure.
     pub(super) fn weight(&self) -> u64 {
-        (150 + self.key.len() + self.value.as_ref().map_or(0, Bytes::len)) as u64
+        weight(&self.key, self.value.as_ref().map_or(0, Bytes::len))
     }
+}
+
+/// Bytes that a key with a value of this length takes.
+pub(super) fn weight(key: &str, value: usize) -> u64 {
+    (KEY_OVERHEAD + key.len() + value) as u64
 }
 
 /// The whole state at one revision.
@@ -80,6 +86,8 @@ pub(super) struct Index {
     pub(super) compacted: Revision,
     /// Keys that exist.
     pub(super) live: u64,
+    /// Sum of the weights of the keys that exist.
+    pub(super) live_bytes: u64,
     /// Sum of the weights of `history`.
     pub(super) history_bytes: u64,
 }
@@ -93,6 +101,7 @@ impl Index {
             revision: 1,
             compacted: 0,
             live: 0,
+            live_bytes: 0,
             history_bytes: 0,
         }
     }
@@ -120,8 +129,10 @@ impl Index {
             before: None,
             previous_change: 0,
         };
-        if self.keys.insert(key, Arc::new(change)).is_none() {
-            self.live += 1;
+        self.live_bytes += change.weight();
+        match self.keys.insert(key, Arc::new(change)) {
+            None => self.live += 1,
+            Some(old) => self.live_bytes -= old.weight(),
         }
     }
 
@@ -169,6 +180,8 @@ impl Index {
     pub(super) fn put(&mut self, key: &str, value: Bytes, ttl_seconds: u32) -> Arc<Change> {
         let revision = self.revision + 1;
         let before = self.before(key);
+        let freed = before.as_ref().map_or(0, |before| weight(key, before.value.len()));
+        self.live_bytes = self.live_bytes + weight(key, value.len()) - freed;
         let create_revision = before.as_ref().map_or(revision, |before| before.create_revision);
         if before.is_none() {
             self.live += 1;
@@ -182,6 +195,7 @@ impl Index {
     pub(super) fn delete(&mut self, key: &str) -> Option<Arc<Change>> {
         let before = self.before(key)?;
         self.live -= 1;
+        self.live_bytes -= weight(key, before.value.len());
         let (key, previous_change) = self.shared(key);
         let change = Change {
             revision: self.revision + 1,

@@ -15,6 +15,7 @@ mod history;
 mod kill;
 mod linear;
 mod model;
+mod quota;
 #[path = "../../../../tests/support/seeded.rs"]
 mod seeded;
 mod support;

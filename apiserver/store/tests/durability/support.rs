@@ -10,7 +10,13 @@ use futures::StreamExt;
 
 /// Sizes so small that segments, checkpoints and compaction all happen within a few writes.
 pub fn small() -> Options {
-    Options { segment_bytes: 4_096, checkpoint_bytes: 8_192, history_revisions: 60, history_bytes: 64 << 10 }
+    Options {
+        segment_bytes: 4_096,
+        checkpoint_bytes: 8_192,
+        history_revisions: 60,
+        history_bytes: 64 << 10,
+        ..Options::default()
+    }
 }
 
 pub async fn open(disk: &SimDisk, options: Options) -> Result<Embedded, StoreError> {

@@ -22,6 +22,7 @@ async fn the_log_stays_small_without_anyone_compacting() {
         checkpoint_bytes: 64 << 10,
         history_revisions: 100,
         history_bytes: 1 << 20,
+        ..Options::default()
     };
     let store = open(&disk, options.clone()).await.unwrap();
     for number in 0..3_000 {
@@ -86,6 +87,7 @@ async fn checkpoints_on_a_real_disk_remove_old_segments() {
         checkpoint_bytes: 128 << 10,
         history_revisions: 200,
         history_bytes: 1 << 20,
+        ..Options::default()
     };
     let disk: Arc<dyn Disk> = Arc::new(RealDisk::new(directory.path()).unwrap());
     let store = Embedded::open(Arc::clone(&disk), options.clone()).await.unwrap();

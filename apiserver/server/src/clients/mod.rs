@@ -1,0 +1,19 @@
+//! What clients may take of the server: connections, memory, places among the requests in flight.
+
+pub mod accounts;
+pub mod budget;
+pub mod connections;
+pub mod delivery;
+pub mod door;
+pub mod intake;
+pub mod lanes;
+
+use apiserver_api::error::ApiError;
+
+use crate::storage;
+
+/// 429 with a time to come back.
+pub fn too_many_requests() -> ApiError {
+    let error = ApiError::new(429, "TooManyRequests", "Too many requests, please try again later.");
+    storage::retry_after(error, 1)
+}

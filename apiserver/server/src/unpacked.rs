@@ -1,0 +1,106 @@
+//! OpenAPI documents that are kept compressed, unpacked for those who do not take them so: one copy for
+//! all who read it at the moment.
+
+use std::collections::HashMap;
+use std::io::Read as _;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use apiserver_api::error::ApiError;
+use bytes::Bytes;
+use flate2::read::GzDecoder;
+
+use crate::limits;
+
+/// The unpacked documents of the moment.
+#[derive(Default)]
+pub struct Unpacked {
+    /// Held while a document is made or unpacked, so that many who ask at once cause it once.
+    turn: tokio::sync::Mutex<()>,
+    /// By the address of the packed bytes, which are kept with it so that nothing else gets that address.
+    documents: Mutex<HashMap<usize, (Bytes, Weak<Content>)>>,
+}
+
+struct Content(Vec<u8>);
+
+struct Reader(Arc<Content>);
+
+impl AsRef<[u8]> for Reader {
+    fn as_ref(&self) -> &[u8] {
+        &self.0.0
+    }
+}
+
+impl Unpacked {
+    /// Makes a document away from the threads that serve requests, one at a time.
+    pub async fn make<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let _turn = self.turn.lock().await;
+        let made = tokio::task::spawn_blocking(work).await;
+        made.map_err(|error| ApiError::internal(format!("the document cannot be made: {error}")))?
+    }
+
+    /// The content of a compressed document.
+    pub async fn of(&self, packed: &Bytes) -> Result<Bytes, ApiError> {
+        if let Some(content) = self.find(packed) {
+            return Ok(content);
+        }
+        let _turn = self.turn.lock().await;
+        if let Some(content) = self.find(packed) {
+            return Ok(content);
+        }
+        let from = Bytes::clone(packed);
+        let unpacked = tokio::task::spawn_blocking(move || {
+            let mut content = Vec::new();
+            GzDecoder::new(&from[..]).read_to_end(&mut content).map(|_| content)
+        });
+        let failed = |error: String| ApiError::internal(format!("the document cannot be unpacked: {error}"));
+        let mut content = unpacked
+            .await
+            .map_err(|error| failed(error.to_string()))?
+            .map_err(|error| failed(error.to_string()))?;
+        content.shrink_to_fit();
+        let content = Arc::new(Content(content));
+        let mut documents = self.documents.lock().unwrap_or_else(PoisonError::into_inner);
+        documents.retain(|_, (_, content)| content.strong_count() > 0);
+        documents.insert(packed.as_ptr() as usize, (Bytes::clone(packed), Arc::downgrade(&content)));
+        drop(documents);
+        // Those who ask soon find it.
+        let kept = Arc::clone(&content);
+        tokio::spawn(async move {
+            tokio::time::sleep(limits::UNPACKED_AGE).await;
+            drop(kept);
+        });
+        Ok(Bytes::from_owner(Reader(content)))
+    }
+
+    fn find(&self, packed: &Bytes) -> Option<Bytes> {
+        let documents = self.documents.lock().unwrap_or_else(PoisonError::into_inner);
+        let (same, content) = documents.get(&(packed.as_ptr() as usize))?;
+        let content = content.upgrade().filter(|_| same.len() == packed.len())?;
+        Some(Bytes::from_owner(Reader(content)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::respond;
+
+    #[tokio::test(start_paused = true)]
+    async fn all_readers_of_a_document_share_one_copy_that_goes_after_them() {
+        let unpacked = Unpacked::default();
+        let text = vec![b'x'; 1 << 20];
+        let packed = Bytes::from(respond::gzip(&text).unwrap());
+        let (one, two) = tokio::join!(unpacked.of(&packed), unpacked.of(&packed));
+        let (one, two) = (one.unwrap(), two.unwrap());
+        assert!(one == text && one.as_ptr() == two.as_ptr());
+        tokio::time::sleep(limits::UNPACKED_AGE * 2).await;
+        assert_eq!(unpacked.of(&packed).await.unwrap().as_ptr(), one.as_ptr(), "somebody reads it");
+        drop((one, two));
+        tokio::time::sleep(limits::UNPACKED_AGE * 2).await;
+        assert!(unpacked.find(&packed).is_none(), "nobody needs it");
+        assert!(unpacked.of(&packed).await.unwrap() == text);
+    }
+}
