@@ -9,6 +9,7 @@ mod feed;
 mod fields;
 mod index;
 mod kept;
+mod observers;
 mod shared;
 mod watchers;
 
@@ -36,6 +37,7 @@ use crate::metrics::{Counter, Histogram};
 use crate::negotiate::Wanted;
 use crate::table::Include;
 use kept::States;
+use observers::Observers;
 use watchers::Watchers;
 
 /// Objects by `NAMESPACE/NAME` or `NAME`.
@@ -167,9 +169,7 @@ pub struct Cache {
     current: ArcSwap<Snapshot>,
     inner: Mutex<Inner>,
     kept: States,
-    /// Hears of every change before readers and watchers do.
-    first_observer: OnceLock<Observer>,
-    observer: OnceLock<Observer>,
+    observers: Observers,
     /// For metrics.
     pub counts: Counts,
     /// Held while the objects of a custom kind are loaded.
@@ -202,10 +202,6 @@ impl Default for Counts {
         Self { received, initial, loads, terminated, waits, consistent }
     }
 }
-
-/// Called by the feed for each change, old and new, before the revision counts as passed. It
-/// must be quick and must not come back to the caches.
-pub type Observer = Box<dyn Fn(Option<&Entry>, Option<&Entry>) + Send + Sync>;
 
 #[derive(Default)]
 struct Inner {
@@ -251,8 +247,7 @@ impl Cache {
             current: ArcSwap::default(),
             inner: Mutex::new(Inner { phase, ..Inner::default() }),
             kept: States::default(),
-            first_observer: OnceLock::new(),
-            observer: OnceLock::new(),
+            observers: Observers::default(),
             counts: Counts::default(),
             starting: AsyncMutex::default(),
         }
@@ -344,47 +339,6 @@ impl Cache {
         inner.history.clear();
         inner.watchers.close();
         self.kept.clear();
-    }
-
-    /// Sets who hears of every change; only the first call counts.
-    pub fn observe(&self, observer: Observer) {
-        // A second observer would be a mistake of the server's constructor, without harm.
-        let _ = self.observer.set(observer);
-    }
-
-    /// Sets who hears of every change before it can be read or watched; only the first call counts. What is
-    /// decided by the observer is never behind what a client has seen on this server.
-    pub fn observe_first(&self, observer: Observer) {
-        // As in `observe`.
-        let _ = self.first_observer.set(observer);
-    }
-
-    fn tell(observer: &OnceLock<Observer>, old: Option<&Entry>, new: Option<&Entry>) {
-        if let Some(observer) = observer.get() {
-            observer(old, new);
-        }
-    }
-
-    /// Tells the first observer of a whole state.
-    fn tell_first(&self, before: &Objects, entries: &[Arc<Entry>]) {
-        if self.first_observer.get().is_none() {
-            return;
-        }
-        let tell = |entries: &[Arc<Entry>]| {
-            for entry in entries {
-                Self::tell(&self.first_observer, before.get(&*entry.key).map(|old| &**old), Some(entry));
-            }
-        };
-        if entries.len() < limits::LOAD_ALONE {
-            return tell(entries);
-        }
-        // A start waits for this, too.
-        let (one, other) = entries.split_at(entries.len() / 2);
-        std::thread::scope(|scope| {
-            let first = scope.spawn(|| tell(one));
-            tell(other);
-            first.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        });
     }
 
     /// The present state, without waiting.
@@ -534,12 +488,12 @@ impl Cache {
         let before = self.snapshot();
         for (key, entry) in before.objects.iter().filter(|(key, _)| !objects.contains_key(&***key)) {
             debug_assert_eq!(*key, entry.key);
-            Self::tell(&self.first_observer, Some(entry), None);
-            Self::tell(&self.observer, Some(entry), None);
+            self.observers.before(Some(entry), None);
+            self.observers.after(Some(entry), None);
         }
-        self.tell_first(&before.objects, entries);
+        self.observers.before_all(&before.objects, entries);
         for (key, entry) in &objects {
-            Self::tell(&self.observer, before.objects.get(&**key).map(|old| &**old), Some(entry));
+            self.observers.after(before.objects.get(&**key).map(|old| &**old), Some(entry));
         }
         self.current.store(Arc::new(Snapshot { objects, index, revision }));
     }
@@ -568,14 +522,14 @@ impl Cache {
                 index.change(place, old.as_ref(), new.as_ref());
             }
             if old.is_some() || new.is_some() {
-                Self::tell(&self.first_observer, old.as_deref(), new.as_deref());
+                self.observers.before(old.as_deref(), new.as_deref());
                 done.push(Arc::new(Change::new(revision, old, new)));
             }
         }
         self.current.store(Arc::new(Snapshot { objects, index, revision: newest }));
         self.counts.received.add(done.len() as u64);
         for change in done {
-            Self::tell(&self.observer, change.old.as_deref(), change.new.as_deref());
+            self.observers.after(change.old.as_deref(), change.new.as_deref());
             self.counts.terminated.add(inner.watchers.send(&change, self.indexed));
             inner.history.push_back(change);
         }

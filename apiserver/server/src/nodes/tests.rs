@@ -106,116 +106,119 @@ fn a_node_may_what_its_pods_need() {
     }
 }
 
+const UNRELATED: &str = "no relationship found between node 'n' and this object";
+const GET_ONLY: &str = "can only get individual resources of this type";
+const READ_ONLY: &str = "can only read resources of this type";
+const TOKENS_ONLY: &str = "can only create tokens for individual service accounts";
+
+/// Requests, and why they are refused.
+const REFUSED: &[(&str, &str)] = &[
+    ("get -/secrets ns other", UNRELATED),
+    ("get -/secrets vault other", UNRELATED),
+    ("get -/secrets elsewhere own", UNRELATED),
+    ("watch -/secrets ns other", UNRELATED),
+    ("list -/secrets ns -", "No Object name found"),
+    ("list -/secrets - -", "can only read namespaced object of this type"),
+    ("list -/secrets - own", "can only read namespaced object of this type"),
+    ("update -/secrets ns own", READ_ONLY),
+    ("delete -/secrets ns own", READ_ONLY),
+    ("get -/secrets/status ns own", "cannot read subresource"),
+    ("get -/configmaps ns other", UNRELATED),
+    ("patch -/configmaps ns own", READ_ONLY),
+    ("get -/persistentvolumeclaims ns other", UNRELATED),
+    ("list -/persistentvolumeclaims ns own", GET_ONLY),
+    ("update -/persistentvolumeclaims ns own", GET_ONLY),
+    ("patch -/persistentvolumeclaims/status ns other", UNRELATED),
+    ("get -/persistentvolumeclaims/status ns own", "can only get/update/patch this type"),
+    ("get -/persistentvolumes - other", UNRELATED),
+    ("list -/persistentvolumes - -", GET_ONLY),
+    ("update -/persistentvolumes - own", GET_ONLY),
+    ("get -/persistentvolumes/status - own", "cannot get subresource"),
+    ("get resource.k8s.io/resourceclaims ns other", UNRELATED),
+    ("list resource.k8s.io/resourceclaims ns -", GET_ONLY),
+    ("update resource.k8s.io/resourceclaims/status ns own", GET_ONLY),
+    ("get storage.k8s.io/volumeattachments - other", UNRELATED),
+    ("list storage.k8s.io/volumeattachments - -", GET_ONLY),
+    ("get -/serviceaccounts ns other", UNRELATED),
+    ("list -/serviceaccounts ns -", TOKENS_ONLY),
+    ("create -/serviceaccounts ns -", TOKENS_ONLY),
+    ("create -/serviceaccounts ns own", "can only create token subresource of serviceaccount"),
+    ("update -/serviceaccounts ns own", TOKENS_ONLY),
+    ("create -/serviceaccounts/token ns other", UNRELATED),
+    ("get -/serviceaccounts/token ns own", TOKENS_ONLY),
+    ("get -/pods ns other", UNRELATED),
+    ("get -/pods/log ns own", ""),
+    ("list -/pods - -", "can only list/watch pods with spec.nodeName field selector"),
+    ("list -/pods - - spec.nodeName=m", "can only list/watch pods with spec.nodeName field selector"),
+    ("list -/pods - - spec.nodeName!=n", "can only list/watch pods with spec.nodeName field selector"),
+    ("watch -/pods ns other metadata.name=other", UNRELATED),
+    ("update -/pods ns own", ""),
+    ("patch -/pods ns own", ""),
+    ("deletecollection -/pods ns - spec.nodeName=n", ""),
+    ("create -/pods/binding ns own", ""),
+    ("create -/pods/exec ns own", ""),
+    ("get -/pods/exec ns own", ""),
+    ("update -/pods/resize ns own", ""),
+    ("patch -/pods/ephemeralcontainers ns own", ""),
+    ("list -/nodes - -", "node 'n' cannot read all nodes, only its own Node object"),
+    ("get -/nodes - m", "node 'n' cannot read 'm', only its own Node object"),
+    ("delete -/nodes - n", ""),
+    ("get -/nodes/proxy - n", ""),
+    ("get -/nodes/status - n", ""),
+    (
+        "list coordination.k8s.io/leases kube-node-lease n",
+        "can only get, create, update, patch, or delete a node lease",
+    ),
+    (
+        "get coordination.k8s.io/leases kube-node-lease m",
+        "can only access node lease with the same name as the requesting node",
+    ),
+    (
+        "update coordination.k8s.io/leases kube-system n",
+        "can only access leases in the \"kube-node-lease\" system namespace",
+    ),
+    (
+        "update storage.k8s.io/csinodes - m",
+        "can only access CSINode with the same name as the requesting node",
+    ),
+    ("list storage.k8s.io/csinodes - n", "can only get, create, update, patch, or delete a CSINode"),
+    ("get storage.k8s.io/csinodes/status - n", "cannot authorize CSINode subresources"),
+    ("update resource.k8s.io/resourceslices - other", UNRELATED),
+    ("get resource.k8s.io/resourceslices - other", UNRELATED),
+    (
+        "list resource.k8s.io/resourceslices - -",
+        "can only list/watch/deletecollection resourceslices with nodeName field selector",
+    ),
+    (
+        "deletecollection resource.k8s.io/resourceslices - - spec.nodeName=m",
+        "can only list/watch/deletecollection resourceslices with nodeName field selector",
+    ),
+    ("get resource.k8s.io/resourceslices/status - own", "cannot authorize ResourceSlice subresources"),
+    ("get certificates.k8s.io/podcertificaterequests ns other", UNRELATED),
+    (
+        "list certificates.k8s.io/podcertificaterequests - -",
+        "can only list/watch podcertificaterequests with nodeName field selector",
+    ),
+    (
+        "update certificates.k8s.io/podcertificaterequests/status ns own",
+        "nodes may not access the status subresource of PodCertificateRequests",
+    ),
+    (
+        "delete certificates.k8s.io/podcertificaterequests ns own",
+        "nodes may not delete podcertificaterequests",
+    ),
+    ("update certificates.k8s.io/certificatesigningrequests/approval - c", ""),
+    ("update certificates.k8s.io/certificatesigningrequests/status - c", ""),
+    ("create rbac.authorization.k8s.io/clusterrolebindings - -", ""),
+    ("list -/namespaces - -", ""),
+    ("update -/services ns s", ""),
+    ("get apps/secrets ns own", ""),
+];
+
 #[test]
 fn a_node_may_nothing_else_and_hears_why() {
-    let unrelated = "no relationship found between node 'n' and this object";
-    let get_only = "can only get individual resources of this type";
-    let read_only = "can only read resources of this type";
-    let tokens_only = "can only create tokens for individual service accounts";
-    let table = [
-        ("get -/secrets ns other", unrelated),
-        ("get -/secrets vault other", unrelated),
-        ("get -/secrets elsewhere own", unrelated),
-        ("watch -/secrets ns other", unrelated),
-        ("list -/secrets ns -", "No Object name found"),
-        ("list -/secrets - -", "can only read namespaced object of this type"),
-        ("list -/secrets - own", "can only read namespaced object of this type"),
-        ("update -/secrets ns own", read_only),
-        ("delete -/secrets ns own", read_only),
-        ("get -/secrets/status ns own", "cannot read subresource"),
-        ("get -/configmaps ns other", unrelated),
-        ("patch -/configmaps ns own", read_only),
-        ("get -/persistentvolumeclaims ns other", unrelated),
-        ("list -/persistentvolumeclaims ns own", get_only),
-        ("update -/persistentvolumeclaims ns own", get_only),
-        ("patch -/persistentvolumeclaims/status ns other", unrelated),
-        ("get -/persistentvolumeclaims/status ns own", "can only get/update/patch this type"),
-        ("get -/persistentvolumes - other", unrelated),
-        ("list -/persistentvolumes - -", get_only),
-        ("update -/persistentvolumes - own", get_only),
-        ("get -/persistentvolumes/status - own", "cannot get subresource"),
-        ("get resource.k8s.io/resourceclaims ns other", unrelated),
-        ("list resource.k8s.io/resourceclaims ns -", get_only),
-        ("update resource.k8s.io/resourceclaims/status ns own", get_only),
-        ("get storage.k8s.io/volumeattachments - other", unrelated),
-        ("list storage.k8s.io/volumeattachments - -", get_only),
-        ("get -/serviceaccounts ns other", unrelated),
-        ("list -/serviceaccounts ns -", tokens_only),
-        ("create -/serviceaccounts ns -", tokens_only),
-        ("create -/serviceaccounts ns own", "can only create token subresource of serviceaccount"),
-        ("update -/serviceaccounts ns own", tokens_only),
-        ("create -/serviceaccounts/token ns other", unrelated),
-        ("get -/serviceaccounts/token ns own", tokens_only),
-        ("get -/pods ns other", unrelated),
-        ("get -/pods/log ns own", ""),
-        ("list -/pods - -", "can only list/watch pods with spec.nodeName field selector"),
-        ("list -/pods - - spec.nodeName=m", "can only list/watch pods with spec.nodeName field selector"),
-        ("list -/pods - - spec.nodeName!=n", "can only list/watch pods with spec.nodeName field selector"),
-        ("watch -/pods ns other metadata.name=other", unrelated),
-        ("update -/pods ns own", ""),
-        ("patch -/pods ns own", ""),
-        ("deletecollection -/pods ns - spec.nodeName=n", ""),
-        ("create -/pods/binding ns own", ""),
-        ("create -/pods/exec ns own", ""),
-        ("get -/pods/exec ns own", ""),
-        ("update -/pods/resize ns own", ""),
-        ("patch -/pods/ephemeralcontainers ns own", ""),
-        ("list -/nodes - -", "node 'n' cannot read all nodes, only its own Node object"),
-        ("get -/nodes - m", "node 'n' cannot read 'm', only its own Node object"),
-        ("delete -/nodes - n", ""),
-        ("get -/nodes/proxy - n", ""),
-        ("get -/nodes/status - n", ""),
-        (
-            "list coordination.k8s.io/leases kube-node-lease n",
-            "can only get, create, update, patch, or delete a node lease",
-        ),
-        (
-            "get coordination.k8s.io/leases kube-node-lease m",
-            "can only access node lease with the same name as the requesting node",
-        ),
-        (
-            "update coordination.k8s.io/leases kube-system n",
-            "can only access leases in the \"kube-node-lease\" system namespace",
-        ),
-        (
-            "update storage.k8s.io/csinodes - m",
-            "can only access CSINode with the same name as the requesting node",
-        ),
-        ("list storage.k8s.io/csinodes - n", "can only get, create, update, patch, or delete a CSINode"),
-        ("get storage.k8s.io/csinodes/status - n", "cannot authorize CSINode subresources"),
-        ("update resource.k8s.io/resourceslices - other", unrelated),
-        ("get resource.k8s.io/resourceslices - other", unrelated),
-        (
-            "list resource.k8s.io/resourceslices - -",
-            "can only list/watch/deletecollection resourceslices with nodeName field selector",
-        ),
-        (
-            "deletecollection resource.k8s.io/resourceslices - - spec.nodeName=m",
-            "can only list/watch/deletecollection resourceslices with nodeName field selector",
-        ),
-        ("get resource.k8s.io/resourceslices/status - own", "cannot authorize ResourceSlice subresources"),
-        ("get certificates.k8s.io/podcertificaterequests ns other", unrelated),
-        (
-            "list certificates.k8s.io/podcertificaterequests - -",
-            "can only list/watch podcertificaterequests with nodeName field selector",
-        ),
-        (
-            "update certificates.k8s.io/podcertificaterequests/status ns own",
-            "nodes may not access the status subresource of PodCertificateRequests",
-        ),
-        (
-            "delete certificates.k8s.io/podcertificaterequests ns own",
-            "nodes may not delete podcertificaterequests",
-        ),
-        ("update certificates.k8s.io/certificatesigningrequests/approval - c", ""),
-        ("update certificates.k8s.io/certificatesigningrequests/status - c", ""),
-        ("create rbac.authorization.k8s.io/clusterrolebindings - -", ""),
-        ("list -/namespaces - -", ""),
-        ("update -/services ns s", ""),
-        ("get apps/secrets ns own", ""),
-    ];
-    for (request, why) in table {
-        assert_eq!(ask(request), Err(why.to_owned()), "{request}");
+    for (request, why) in REFUSED {
+        assert_eq!(ask(request), Err((*why).to_owned()), "{request}");
     }
 }
 

@@ -37,6 +37,7 @@ mod lists;
 mod managed;
 mod metrics;
 mod model;
+mod node_tokens;
 mod nodes;
 mod normal;
 mod pointers;
