@@ -63,16 +63,13 @@ pub struct Detour {
 
 impl Detour {
     /// `None` for requests that read nothing, or of which no webhook has to know.
-    pub async fn of(context: &Context) -> Result<Option<Self>, ApiError> {
+    pub async fn of(context: &Context, resource: &Arc<Resource>) -> Result<Option<Self>, ApiError> {
         let (server, info) = (&context.server, &context.info);
-        let reads = matches!(info.verb, "get" | "list" | "watch" | "deletecollection");
-        // Groups of definitions have a dot.
-        if !reads || !info.group.contains('.') {
+        if !matches!(info.verb, "get" | "list" | "watch" | "deletecollection") {
             return Ok(None);
         }
-        let found = server.fresh_kind(&info.group, &info.version, &info.resource).await;
-        let Some(resource) = found else { return Ok(None) };
-        let Some(custom) = by_webhook(&resource).cloned() else { return Ok(None) };
+        let Some(custom) = by_webhook(resource).cloned() else { return Ok(None) };
+        let resource = Arc::clone(resource);
         let wanted = negotiate::wanted(&context.headers, &resource)?;
         let wanted =
             if info.verb == "get" { wanted.of_one(&resource)? } else { wanted.of_list(&resource)? };

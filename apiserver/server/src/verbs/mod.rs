@@ -45,20 +45,21 @@ pub use view::Continue;
 
 /// Answers a request for a kind of the registry.
 pub async fn dispatch(context: &Authorized, request: Request<Body>) -> Answer {
-    match Detour::of(context).await? {
-        None => served(context, request).await,
-        Some(detour) => {
-            let plain = context.with_headers(Detour::headers(&context.headers));
-            detour.convert(served(&plain, request).await?).await
-        }
-    }
-}
-
-async fn served(context: &Authorized, request: Request<Body>) -> Answer {
     let info = &context.info;
     let found = context.server.fresh_kind(&info.group, &info.version, &info.resource).await;
     let Some(resource) = found else { return unknown(context) };
     placed(context, &resource, request.method())?;
+    match Detour::of(context, &resource).await? {
+        None => served(context, resource, request).await,
+        Some(detour) => {
+            let plain = context.with_headers(Detour::headers(&context.headers));
+            detour.convert(served(&plain, resource, request).await?).await
+        }
+    }
+}
+
+async fn served(context: &Authorized, resource: Arc<Resource>, request: Request<Body>) -> Answer {
+    let info = &context.info;
     // Kubernetes' routes of built-in kinds have no such method but where they pass it on.
     if request.method() == Method::HEAD && resource.custom.is_none() && info.subresource != "proxy" {
         return Err(not_allowed());
