@@ -57,6 +57,8 @@ pub const LOAD_PART: usize = 250;
 pub const LIST_PIECE: usize = 64 * 1024;
 /// So many objects a webhook converts at one time where selectors ask for it.
 pub const CONVERTED_PAGE: usize = 500;
+/// What a webhook may answer: so many times what it was asked, and [`BODY`] more.
+pub const CONVERTED_GROWTH: usize = 4;
 /// A change keeps its watch frames in so many forms beside those of whole objects.
 pub const FRAME_FORMS: usize = 8;
 /// A list in protobuf keeps about this many bytes of what it encoded to find out its length.

@@ -33,8 +33,6 @@ use crate::server::Server;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Where certificate authorities of the machine lie, for webhooks without a bundle of their own.
 const SYSTEM_ROOTS: &str = "/etc/ssl/certs/ca-certificates.crt";
-/// Largest answer, bytes: the objects of a page, each as large as the store takes.
-const ANSWER: usize = 64 * limits::BODY;
 
 /// Why objects were not converted.
 #[derive(Debug, thiserror::Error)]
@@ -262,6 +260,7 @@ impl Place {
         let stream = self.connect().await.map_err(|error| failed(&error))?;
         let (mut sender, connection) =
             http1::handshake(TokioIo::new(stream)).await.map_err(|error| failed(&error))?;
+        let most = largest_answer(body.len());
         let separator = if self.target.contains('?') { '&' } else { '?' };
         let request = Request::post(format!("{}{separator}timeout=30s", self.target))
             .header(http::header::HOST, &self.name)
@@ -273,7 +272,7 @@ impl Place {
         let exchange = async {
             let answer = sender.send_request(request).await.map_err(|error| failed(&error))?;
             let status = answer.status();
-            let body = Limited::new(answer.into_body(), ANSWER).collect().await;
+            let body = Limited::new(answer.into_body(), most).collect().await;
             let body = body.map_err(|error| failed(&error))?.to_bytes();
             if status.is_success() {
                 return Ok(body);
@@ -340,4 +339,10 @@ fn address(server: &Server, namespace: &str, name: &str, port: u16) -> Result<St
         "" | "None" => Err(missing("it has no cluster address")),
         address => Ok(address.to_owned()),
     }
+}
+
+/// The longest answer to a review of `asked` bytes that is read. A webhook is somebody else's program: what it
+/// sends is held until it has ended, for each request that waits for it.
+fn largest_answer(asked: usize) -> usize {
+    asked.saturating_mul(limits::CONVERTED_GROWTH).saturating_add(limits::BODY)
 }
