@@ -3,6 +3,7 @@
 
 use std::sync::{Arc, OnceLock};
 
+use apiserver_api::certificate::CertificateUser;
 use apiserver_api::definition::{self, Custom, Definition, JsonPath};
 use apiserver_api::managed::{FieldManager, FieldSet, Managers, Versions};
 use apiserver_api::schema::shape::{Builtin, Shape, Untyped};
@@ -29,6 +30,7 @@ pub const ALL: &[(&str, Target)] = &[
     ("definition", crd),
     ("cel", cel),
     ("store", store),
+    ("certificate", certificate),
 ];
 
 /// The parts of an input: they are divided by lines of `---`.
@@ -352,4 +354,12 @@ fn segment(mut input: &[u8]) -> Vec<u8> {
         group += u64::from(*left == 0);
     }
     out
+}
+
+/// The certificate of a client in DER, and the same bytes as a request for a certificate (PKCS #10).
+fn certificate(bytes: &[u8]) {
+    if let Ok(user) = CertificateUser::read(bytes) {
+        assert!(!user.name.is_empty(), "a user without a name");
+    }
+    parsers::signing_request(bytes);
 }

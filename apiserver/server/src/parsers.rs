@@ -6,11 +6,13 @@ use std::sync::{Arc, OnceLock};
 use apiserver_api::builtin;
 use apiserver_api::error::ApiError;
 use apiserver_api::registry::Resource;
+use base64::Engine as _;
 use bytes::Bytes;
 use http::header::{ACCEPT, HeaderMap, HeaderValue};
 use http::{Method, Uri};
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use crate::admission::certificates::subject;
 use crate::query::Query;
 use crate::request::RequestInfo;
 use crate::verbs::{Continue, Patch, parse_configuration};
@@ -66,4 +68,28 @@ pub fn stored(bytes: &[u8]) -> Result<Value, Box<dyn std::error::Error>> {
     // Both ways of reading agree on what can be read, but for text that only the second one looks at.
     assert!(json.is_ok() || read.is_err(), "a tree without a text");
     Ok(read?)
+}
+
+/// Judges a CertificateSigningRequest whose request has these bytes (DER), and reads its subject as admission
+/// does; whether it is valid.
+pub fn signing_request(der: &[u8]) -> bool {
+    static KIND: OnceLock<Option<Arc<Resource>>> = OnceLock::new();
+    let kind = KIND.get_or_init(|| {
+        builtin::registry().lookup("certificates.k8s.io", "v1", "certificatesigningrequests").cloned()
+    });
+    let base64 = |bytes: &[u8]| base64::engine::general_purpose::STANDARD.encode(bytes);
+    let pem =
+        format!("-----BEGIN CERTIFICATE REQUEST-----\n{}\n-----END CERTIFICATE REQUEST-----\n", base64(der));
+    let request = base64(pem.as_bytes());
+    let subject = subject::read(&request);
+    let object = json!({
+        "metadata": {"name": "fuzz"},
+        "spec": {
+            "request": request,
+            "signerName": "example.org/signer",
+            "usages": ["client auth"],
+        },
+    });
+    let valid = kind.as_ref().is_some_and(|kind| (kind.behaviour.validate)(&object).is_empty());
+    valid && subject.is_ok()
 }

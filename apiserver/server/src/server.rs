@@ -22,8 +22,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::allocate::Allocator;
 use crate::allocate::blocks::{Block, Blocks};
-use crate::auth::Authenticator;
-use crate::auth::tokens::{self, BoundKind, BoundObject, BoundObjects, Issuer};
+use crate::auth::tokens::{BoundObjects, Issuer};
+use crate::auth::{Authenticator, Bound};
 use crate::body::Body;
 use crate::build::Build;
 use crate::cache::{Cache, Caches, Entry, NotFresh};
@@ -550,48 +550,6 @@ fn feed_blocks(caches: &Caches, blocks: &Arc<Blocks>) {
         (Some(old), None) => blocks.set(old.name(), None),
         (None, None) => {}
     }));
-}
-
-/// The objects that tokens are bound to, from the caches.
-struct Bound {
-    accounts: Option<Arc<Cache>>,
-    pods: Option<Arc<Cache>>,
-    secrets: Option<Arc<Cache>>,
-    nodes: Option<Arc<Cache>>,
-}
-
-impl Bound {
-    fn new(caches: &Caches) -> Self {
-        let cache = |plural: &str| caches.cache("", "v1", plural).cloned();
-        Self {
-            accounts: cache("serviceaccounts"),
-            pods: cache("pods"),
-            secrets: cache("secrets"),
-            nodes: cache("nodes"),
-        }
-    }
-}
-
-impl BoundObjects for Bound {
-    fn lookup(&self, kind: BoundKind, namespace: &str, name: &str) -> Option<BoundObject> {
-        let cache = match kind {
-            BoundKind::ServiceAccount => self.accounts.as_ref(),
-            BoundKind::Pod => self.pods.as_ref(),
-            BoundKind::Secret => self.secrets.as_ref(),
-            BoundKind::Node => self.nodes.as_ref(),
-        }?;
-        let entry = cache.get(&storage::short_key(&cache.resource, namespace, name))?;
-        let field =
-            |name: &str| cache.fields.index(name).map(|i| entry.field(i).to_owned()).unwrap_or_default();
-        // Nearly no object is being deleted, and this is asked with each request that has a token.
-        let deleting = entry.mentions(r#""deletionTimestamp":"#);
-        Some(BoundObject {
-            deleted: deleting.then(|| tokens::deleted(&entry.value(None))).flatten(),
-            uid: entry.uid().to_owned(),
-            service_account: field("spec.serviceAccountName"),
-            node_name: field("spec.nodeName"),
-        })
-    }
 }
 
 /// Answers requests. Cheap to clone.

@@ -2,7 +2,7 @@
 //! stored. A further plugin is a module and a line in `mutate` or `validate`; the order is that of
 //! Kubernetes.
 
-mod certificates;
+pub(crate) mod certificates;
 mod namespace;
 mod node;
 mod priority;

@@ -2,6 +2,7 @@
 //! authenticator that turns a client certificate or a bearer token into an `Identity`.
 
 mod authenticator;
+mod bound;
 mod files;
 mod keys;
 pub mod listener;
@@ -13,6 +14,7 @@ pub mod tokens;
 use apiserver_api::auth::Identity;
 
 pub use authenticator::{Authenticator, user_info};
+pub(crate) use bound::Bound;
 pub use tls::KubeletTls;
 
 /// The name of the node that makes the request, if a node does: user `system:node:NAME` in the

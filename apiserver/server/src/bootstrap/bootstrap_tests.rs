@@ -176,3 +176,22 @@ fn the_group_of_nodes_is_taken_out_of_the_binding_that_earlier_versions_made() {
     };
     assert_eq!(updated["subjects"].as_array().unwrap().len(), 3, "an administrator's own choice");
 }
+
+/// Whoever writes EndpointSlices sends a Service's traffic wherever they like (CVE-2021-25740).
+#[test]
+fn editors_of_a_namespace_send_no_traffic_elsewhere() {
+    let authorizer = authorizer();
+    for role in ["admin", "edit"] {
+        let reference = json!({"kind": "ClusterRole", "name": role});
+        let rules = authorizer.role_rules("", &reference).unwrap();
+        let writes = |rule: &crate::rbac::Rule| {
+            rule.verbs.iter().any(|verb| !matches!(verb.as_str(), "get" | "list" | "watch"))
+        };
+        for rule in rules.iter().filter(|rule| writes(rule)) {
+            for resource in &rule.resources {
+                assert!(!resource.starts_with("endpoint") && resource != "*", "{role}: {rule:?}");
+            }
+        }
+        assert!(rules.iter().any(writes), "{role} writes nothing at all");
+    }
+}

@@ -214,6 +214,16 @@ mod tests {
         assert_eq!((plain.apparmor, plain.selinux, plain.strict_groups), (None, None, false));
     }
 
+    /// An empty name once ran containers unconfined (CVE-2023-2431). The directory is no profile, so the
+    /// runtime refuses it; a type that nobody knows is refused by the API.
+    #[test]
+    fn a_seccomp_profile_without_a_name_is_not_unconfined() {
+        for profile in [json!({"type": "Localhost"}), json!({"type": "Localhost", "localhostProfile": ""})] {
+            let context = context(json!({}), json!({"seccompProfile": profile}));
+            assert_eq!(context.seccomp, Some(SecurityProfile::Localhost("/profiles".into())));
+        }
+    }
+
     #[test]
     fn apparmor_is_enforced_or_refused() {
         let check = |of_pod: Value, annotation: Option<&str>, enabled: bool| {

@@ -122,4 +122,21 @@ mod tests {
             assert!(output == keep.concat(), "pieces of {size}");
         }
     }
+
+    proptest::proptest! {
+        #[test]
+        fn any_bytes_give_the_same_in_any_pieces(
+            bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..400),
+            size in 1_usize..50,
+        ) {
+            let (mut whole, mut pieces) = (Vec::new(), Vec::new());
+            CloseFilter::default().feed(&bytes, &mut whole);
+            let mut filter = CloseFilter::default();
+            for piece in bytes.chunks(size) {
+                filter.feed(piece, &mut pieces);
+            }
+            proptest::prop_assert_eq!(&whole, &pieces);
+            proptest::prop_assert!(whole.len() <= bytes.len(), "nothing is added");
+        }
+    }
 }

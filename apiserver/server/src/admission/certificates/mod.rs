@@ -2,7 +2,7 @@
 //! in a signer's name takes a verb on the signer, whatever may be written otherwise, and nobody asks for a
 //! certificate that can do everything.
 
-pub(super) mod subject;
+pub(crate) mod subject;
 
 use apiserver_api::error::{ApiError, FieldError};
 use apiserver_api::meta;
