@@ -1,0 +1,219 @@
+//! An attacker: a place on the network, credentials, and requests with nothing tidied up on the way.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+use tests_e2e::lab::NODE_IP;
+use tests_e2e::{Cluster, Lab, hawser, output};
+
+/// Where the API server of the lab's node listens.
+pub const API: &str = "https://192.0.2.1:6443";
+
+/// What somebody shows to be let in.
+#[derive(Clone)]
+pub enum Credentials {
+    Nothing,
+    Token(String),
+    /// PEM files.
+    Certificate {
+        certificate: PathBuf,
+        key: PathBuf,
+    },
+}
+
+/// Sends requests from the lab's node, or from the other host if `outside`.
+#[derive(Clone)]
+pub struct Attacker<'a> {
+    lab: &'a Lab,
+    outside: bool,
+    credentials: Credentials,
+}
+
+/// An answer to a request.
+#[derive(Debug)]
+pub struct Answer {
+    /// 0 where there was none.
+    pub status: u16,
+    /// Names in lower case.
+    pub headers: String,
+    pub body: String,
+}
+
+impl Answer {
+    /// Whether the server refused: with a status of 400 or above, or by ending the connection.
+    pub fn refused(&self) -> bool {
+        self.status == 0 || self.status >= 400
+    }
+}
+
+impl<'a> Attacker<'a> {
+    /// On the other host, with nothing to show.
+    pub fn outsider(lab: &'a Lab) -> Self {
+        Self { lab, outside: true, credentials: Credentials::Nothing }
+    }
+
+    /// On the other host, with the token of a ServiceAccount.
+    pub fn service_account(cluster: &Cluster<'a>, namespace: &str, name: &str) -> Result<Self> {
+        let token = cluster.kubectl(&format!("create token {name} -n {namespace}"))?;
+        let credentials = Credentials::Token(token.trim().to_owned());
+        Ok(Self { credentials, ..Self::outsider(cluster.lab) })
+    }
+
+    /// On the other host, with what `hawser credentials` gives to the kubelet of a node.
+    pub fn node(cluster: &Cluster<'a>, name: &str, address: &str) -> Result<Self> {
+        let dir = issued(cluster, name, address)?;
+        let kubeconfig = std::fs::read_to_string(dir.join("kubeconfig.yaml"))
+            .context("cannot read the node's kubeconfig")?;
+        let (certificate, key) = (dir.join("client.crt"), dir.join("client.key"));
+        for (file, field) in [(&certificate, "client-certificate-data"), (&key, "client-key-data")] {
+            decode(&kubeconfig, field, file)?;
+        }
+        let credentials = Credentials::Certificate { certificate, key };
+        Ok(Self { credentials, ..Self::outsider(cluster.lab) })
+    }
+
+    /// The same place, other credentials.
+    pub fn with(&self, credentials: Credentials) -> Self {
+        Self { credentials, ..self.clone() }
+    }
+
+    /// The bearer token, if that is what is shown.
+    pub fn token(&self) -> Option<&str> {
+        match &self.credentials {
+            Credentials::Token(token) => Some(token),
+            _ => None,
+        }
+    }
+
+    pub fn get(&self, path: &str) -> Result<Answer> {
+        self.request("GET", path, &[], None)
+    }
+
+    pub fn create(&self, path: &str, object: &Value) -> Result<Answer> {
+        self.request("POST", path, &["Content-Type: application/json"], Some(object))
+    }
+
+    pub fn update(&self, path: &str, object: &Value) -> Result<Answer> {
+        self.request("PUT", path, &["Content-Type: application/json"], Some(object))
+    }
+
+    /// A merge patch.
+    pub fn patch(&self, path: &str, patch: &Value) -> Result<Answer> {
+        self.request("PATCH", path, &["Content-Type: application/merge-patch+json"], Some(patch))
+    }
+
+    pub fn delete(&self, path: &str) -> Result<Answer> {
+        self.request("DELETE", path, &[], None)
+    }
+
+    /// A request to the API server, or to a URL elsewhere. The path goes out as it is written.
+    pub fn request(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[&str],
+        body: Option<&Value>,
+    ) -> Result<Answer> {
+        let dir = tempfile::tempdir().context("cannot make a directory for an answer")?;
+        let (head, content) = (dir.path().join("head"), dir.path().join("body"));
+        let mut curl = self.curl();
+        curl.args(["-X", method, "--max-time", "30"]).arg("-D").arg(&head).arg("-o").arg(&content);
+        for header in headers {
+            curl.args(["-H", header]);
+        }
+        if let Some(body) = body {
+            let file = dir.path().join("request");
+            std::fs::write(&file, body.to_string()).context("cannot write a request's body")?;
+            curl.arg("--data-binary").arg(format!("@{}", file.display()));
+        }
+        let url = if path.starts_with("http") { path.to_owned() } else { format!("{API}{path}") };
+        let ended = curl.arg(url).output().context("cannot start curl")?;
+        let text = |file: &Path| {
+            std::fs::read(file).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
+        };
+        let status = String::from_utf8_lossy(&ended.stdout).trim().parse().unwrap_or(0);
+        Ok(Answer { status, headers: text(&head).to_lowercase(), body: text(&content) })
+    }
+
+    /// curl with the credentials, HTTP/1.1, and paths that are sent as they are.
+    pub fn curl(&self) -> Command {
+        let mut curl = if self.outside { self.lab.on_client("curl") } else { self.lab.on_node("curl") };
+        curl.args(["-sk", "--http1.1", "--path-as-is", "-w", "%{http_code}"]);
+        match &self.credentials {
+            Credentials::Nothing => {}
+            Credentials::Token(token) => drop(curl.args(["-H", &format!("Authorization: Bearer {token}")])),
+            Credentials::Certificate { certificate, key } => {
+                curl.arg("--cert").arg(certificate).arg("--key").arg(key);
+            }
+        }
+        curl
+    }
+}
+
+/// Issues the credentials of a kubelet, and gives their directory: `kubeconfig.yaml`, `serving.crt`, …
+pub fn issued(cluster: &Cluster<'_>, name: &str, address: &str) -> Result<PathBuf> {
+    let out = cluster.lab.dir().join("credentials").join(name);
+    let mut command = cluster.lab.on_node(hawser()?);
+    command.args(["credentials", "--component", "kubelet", "--server", API, "--node-name", name]);
+    command.args(["--node-ip", address]).arg("--data-dir").arg(cluster.lab.data_dir());
+    output(command.arg("--out").arg(&out))?;
+    Ok(out)
+}
+
+/// Writes a base64 field of a kubeconfig to a file.
+fn decode(kubeconfig: &str, field: &str, file: &Path) -> Result<()> {
+    let line = kubeconfig.lines().find_map(|line| line.trim().strip_prefix(&format!("{field}:")));
+    let encoded = line.with_context(|| format!("the kubeconfig has no {field}"))?.trim().trim_matches('"');
+    let command = "printf %s \"$0\" | base64 -d > \"$1\"";
+    output(Command::new("sh").args(["-c", command, encoded]).arg(file))?;
+    Ok(())
+}
+
+/// One attack: what it must not bring, and how it goes.
+pub type Attack<'a, T> = (&'static str, &'a dyn Fn(&T) -> Result<()>);
+
+/// Carries out all attacks, whatever becomes of the first ones, and fails if any succeeded.
+pub fn attack<T>(field: &T, attacks: &[Attack<'_, T>]) -> Result<()> {
+    let mut succeeded = Vec::new();
+    for (name, attempt) in attacks {
+        match attempt(field) {
+            Ok(()) => println!("held: {name}"),
+            Err(error) => succeeded.push(format!("{name}: {error:#}")),
+        }
+    }
+    if succeeded.is_empty() {
+        return Ok(());
+    }
+    bail!("{} of {} attacks succeeded:\n{}", succeeded.len(), attacks.len(), succeeded.join("\n"))
+}
+
+/// The answer must be a refusal, and must not carry what it would have been worth.
+pub fn must_refuse(what: &str, answer: &Answer) -> Result<()> {
+    ensure!(answer.refused(), "{what} was answered with {}: {}", answer.status, start(&answer.body));
+    Ok(())
+}
+
+/// The first line or two of a text.
+pub fn start(text: &str) -> String {
+    text.chars().take(300).collect()
+}
+
+/// An object of the cluster, as the administrator sees it.
+pub fn object(cluster: &Cluster<'_>, line: &str) -> Result<Value> {
+    cluster.get(line)
+}
+
+/// Applies a manifest as the administrator.
+pub fn apply(cluster: &Cluster<'_>, name: &str, manifest: &str) -> Result<()> {
+    let file = cluster.lab.dir().join(name);
+    std::fs::write(&file, manifest).with_context(|| format!("cannot write {}", file.display()))?;
+    cluster.kubectl_args(&["apply", "-f", &file.display().to_string()])?;
+    Ok(())
+}
+
+/// An address and port of the lab's node.
+pub fn on_node(port: u16, path: &str) -> String {
+    format!("https://{NODE_IP}:{port}{path}")
+}

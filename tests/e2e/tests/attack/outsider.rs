@@ -1,0 +1,254 @@
+//! Somebody on the network: no credentials, wrong ones, or patience.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+use tests_e2e::lab::NODE_IP;
+use tests_e2e::{Cluster, Lab, eventually, output, root};
+
+use crate::attacker::{API, Attacker, Credentials, apply, attack, must_refuse, on_node, start};
+use crate::kubelet::memory;
+
+/// More than the server has places for.
+const CONNECTIONS: usize = 10_500;
+
+const MANIFEST: &str = r#"
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: nobody, namespace: default}
+"#;
+
+struct Outside<'a> {
+    cluster: &'a Cluster<'a>,
+    stranger: Attacker<'a>,
+    /// A ServiceAccount without a role.
+    nobody: Attacker<'a>,
+}
+
+#[test]
+#[ignore = "needs root, containerd and kubectl: cargo xtask test"]
+fn an_outsider_gets_in_nowhere_and_stops_nobody() -> Result<()> {
+    let lab = Lab::new()?;
+    let cluster = Cluster::up(&lab)?;
+    apply(&cluster, "outsider.yaml", MANIFEST)?;
+    let outside = Outside {
+        cluster: &cluster,
+        stranger: Attacker::outsider(&lab),
+        nobody: Attacker::service_account(&cluster, "default", "nobody")?,
+    };
+    attack(
+        &outside,
+        &[
+            ("a stranger reads health and version alone", &anonymous),
+            ("credentials that nobody issued are refused", &forged),
+            ("the kubelet lets in nobody but the API server", &kubelet),
+            ("the API server's name for kubelets means nothing to the API", &kubelet_client),
+            ("idle connections lock out no administrator", &idle_connections),
+            ("answers that nobody reads cost no memory", &unread_answers),
+        ],
+    )
+}
+
+fn anonymous(outside: &Outside<'_>) -> Result<()> {
+    for path in ["/healthz", "/livez", "/readyz", "/version"] {
+        let answer = outside.stranger.get(path)?;
+        ensure!(answer.status == 200, "GET {path} was answered with {}", answer.status);
+    }
+    for path in [
+        "/",
+        "/api",
+        "/apis",
+        "/api/v1",
+        "/api/v1/namespaces",
+        "/api/v1/secrets",
+        "/api/v1/nodes/node-1/proxy/pods",
+        "/apis/apps/v1/deployments?watch=1&timeoutSeconds=1",
+        "/metrics",
+        "/metrics/slis",
+        "/openapi/v2",
+        "/openapi/v3",
+        "/logs/",
+        "/debug/pprof/",
+        "/debug/flags/v",
+    ] {
+        must_refuse(path, &outside.stranger.get(path)?)?;
+    }
+    let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}});
+    must_refuse("a create", &outside.stranger.create("/api/v1/namespaces/default/configmaps", &map)?)
+}
+
+fn forged(outside: &Outside<'_>) -> Result<()> {
+    let path = "/api/v1/namespaces";
+    let token = outside.nobody.token().unwrap_or_default().to_owned();
+    let parts: Vec<&str> = token.split('.').collect();
+    ensure!(parts.len() == 3, "the token has {} parts", parts.len());
+    // {"alg":"none"}, and a signature that is missing, empty or another's.
+    for forged in [
+        format!("eyJhbGciOiJub25lIn0.{}.", parts[1]),
+        format!("{}.{}.", parts[0], parts[1]),
+        format!("{}.{}", parts[0], parts[1]),
+        format!("{}.{}.{}", parts[0], parts[1], parts[2].chars().rev().collect::<String>()),
+        format!("{}.eyJzdWIiOiJzeXN0ZW06YWRtaW4ifQ.{}", parts[0], parts[2]),
+        "null".to_owned(),
+    ] {
+        let answer = outside.stranger.with(Credentials::Token(forged.clone())).get(path)?;
+        ensure!(answer.status == 401, "the token {forged:?} was answered with {}", answer.status);
+    }
+    let dir = tempfile::tempdir()?;
+    let (certificate, key) = (dir.path().join("client.crt"), dir.path().join("client.key"));
+    let script = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1 -keyout \"$1\" \
+                  -out \"$0\" -subj /O=system:masters/CN=kubernetes-admin 2>/dev/null";
+    output(Command::new("sh").args(["-c", script]).arg(&certificate).arg(&key))?;
+    let forged = outside.stranger.with(Credentials::Certificate { certificate, key });
+    let answer = forged.get(path)?;
+    ensure!(answer.status == 401, "a certificate of nobody's was answered with {}", answer.status);
+    Ok(())
+}
+
+fn kubelet(outside: &Outside<'_>) -> Result<()> {
+    let data = outside.cluster.lab.data_dir();
+    let node = Attacker::node(outside.cluster, "node-1", NODE_IP)?;
+    let pki = |name: &str| Credentials::Certificate {
+        certificate: data.join(format!("pki/{name}.crt")),
+        key: data.join(format!("pki/{name}.key")),
+    };
+    let callers =
+        [outside.stranger.clone(), outside.nobody.clone(), node, outside.stranger.with(pki("apiserver"))];
+    for path in ["/pods", "/metrics", "/configz", "/run/default/x/y", "/exec/default/x/y", "/logs/", "/spec/"]
+    {
+        for caller in &callers {
+            must_refuse(path, &caller.get(&on_node(10250, path))?)?;
+        }
+        // No second port that asks for nothing.
+        must_refuse(path, &outside.stranger.get(&format!("http://{NODE_IP}:10255{path}"))?)?;
+    }
+    Ok(())
+}
+
+fn kubelet_client(outside: &Outside<'_>) -> Result<()> {
+    let data = outside.cluster.lab.data_dir();
+    let caller = outside.stranger.with(Credentials::Certificate {
+        certificate: data.join("pki/apiserver-kubelet-client.crt"),
+        key: data.join("pki/apiserver-kubelet-client.key"),
+    });
+    for path in ["/api/v1/secrets", "/api/v1/namespaces", "/apis"] {
+        let answer = caller.get(path)?;
+        ensure!(
+            answer.status == 401,
+            "GET {path} was answered with {}: {}",
+            answer.status,
+            start(&answer.body)
+        );
+    }
+    Ok(())
+}
+
+/// Opens connections on the other host that say nothing, as many as fit, and holds them.
+fn idle_connections(outside: &Outside<'_>) -> Result<()> {
+    let mut command = outside.cluster.lab.on_client("sh");
+    command.args(["-c", "ulimit -n $(ulimit -Hn); exec python3 \"$@\"", "sh"]);
+    command.arg(root().join("tests/e2e/tests/attack/idle.py")).args([NODE_IP, "6443"]);
+    let mut holder = Holder(
+        command
+            .arg(CONNECTIONS.to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("cannot start python3")?,
+    );
+    let mut printed = BufReader::new(holder.0.stdout.take().context("no output")?);
+    let mut line = String::new();
+    printed.read_line(&mut line).context("cannot tell how many are held")?;
+    ensure!(line.starts_with("held "), "nothing is held: {line:?}");
+    // From the same address, and from the machine itself.
+    let outcome = (|| {
+        outside.cluster.kubectl("get nodes")?;
+        let administrator = administrator(outside)?;
+        let answer = administrator.get("/api/v1/nodes")?;
+        ensure!(answer.status == 200, "the administrator was answered with {}", answer.status);
+        Ok(())
+    })();
+    drop(holder);
+    outcome
+}
+
+/// Killed when dropped.
+struct Holder(Child);
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The administrator's certificate, on the other host.
+fn administrator<'a>(outside: &Outside<'a>) -> Result<Attacker<'a>> {
+    let pki = outside.cluster.lab.data_dir().join("pki");
+    let credentials =
+        Credentials::Certificate { certificate: pki.join("admin.crt"), key: pki.join("admin.key") };
+    Ok(outside.stranger.with(credentials))
+}
+
+/// HTTP/2 streams with a window of one byte, on large answers: none of them is read.
+fn unread_answers(outside: &Outside<'_>) -> Result<()> {
+    let leases = leaders(outside.cluster)?;
+    let before = memory(outside.cluster)?;
+    let token = format!("Authorization: Bearer {}", outside.nobody.token().unwrap_or_default());
+    let mut running = Vec::new();
+    for (path, accept) in [
+        ("/openapi/v2", "application/json"),
+        ("/openapi/v2", "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"),
+        ("/openapi/v3/api/v1", "application/json"),
+        ("/apis", "application/json"),
+    ] {
+        let mut h2load = outside.cluster.lab.on_client("h2load");
+        h2load.args(["-n", "5000", "-c", "20", "-m", "250", "-w", "1", "-W", "16", "-T", "20", "-H", &token]);
+        h2load.args(["-H", &format!("Accept: {accept}")]).arg(format!("{API}{path}"));
+        h2load.stdout(Stdio::null()).stderr(Stdio::null());
+        running.push(Holder(h2load.spawn().context("cannot start h2load")?));
+    }
+    // All connections stand.
+    eventually("the readers to be connected", || {
+        let open = connections(outside)?;
+        Ok((open >= 60).then_some(()))
+    })?;
+    let mut largest = 0;
+    for _ in 0..20 {
+        std::thread::sleep(Duration::from_millis(250));
+        largest = largest.max(memory(outside.cluster)?);
+        outside.cluster.kubectl("get --raw /readyz")?;
+    }
+    drop(running);
+    let grown = largest.saturating_sub(before);
+    ensure!(grown < 512 << 20, "20,000 streams that nobody reads cost {} MiB", grown >> 20);
+    ensure!(leaders(outside.cluster)? == leases, "a component lost its lease meanwhile");
+    Ok(())
+}
+
+/// Connections to the API server that stand, as the other host sees them.
+fn connections(outside: &Outside<'_>) -> Result<usize> {
+    let file = output(outside.cluster.lab.on_client("cat").arg("/proc/net/tcp"))?;
+    // State 01 is ESTABLISHED; 192B is 6443.
+    Ok(file.lines().filter(|line| line.contains(":192B 01")).count())
+}
+
+/// Who holds the leases of the control plane, and how often they changed hands.
+fn leaders(cluster: &Cluster<'_>) -> Result<Vec<(Value, Value, Value)>> {
+    let leases = cluster.get("leases -n kube-system")?;
+    let items = leases["items"].as_array().cloned().unwrap_or_default();
+    let field = |lease: &Value, name: &str| lease["spec"][name].clone();
+    Ok(items
+        .iter()
+        .map(|lease| {
+            (
+                lease["metadata"]["name"].clone(),
+                field(lease, "holderIdentity"),
+                field(lease, "leaseTransitions"),
+            )
+        })
+        .collect())
+}

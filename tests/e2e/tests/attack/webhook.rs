@@ -1,0 +1,150 @@
+//! A conversion webhook in bad hands: whoever may write a CustomResourceDefinition, or took over the server
+//! behind one.
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use tests_e2e::lab::CLIENT_IP;
+use tests_e2e::{Cluster, Lab, eventually, output};
+
+use crate::attacker::{Attacker, apply, attack, issued, start};
+use crate::kubelet::{Hostile, hostile, memory};
+
+const PORT: u16 = 8443;
+
+struct Converted<'a> {
+    cluster: &'a Cluster<'a>,
+    administrator: Attacker<'a>,
+}
+
+#[test]
+#[ignore = "needs root, containerd and kubectl: cargo xtask test"]
+fn a_hostile_webhook_changes_nothing_but_what_it_converts() -> Result<()> {
+    let lab = Lab::new()?;
+    let cluster = Cluster::up(&lab)?;
+    let authority = std::fs::read(lab.data_dir().join("pki/ca.crt")).context("cannot read ca.crt")?;
+    let bundle = base64(&authority)?;
+    apply(&cluster, "crd.yaml", &definition(&bundle))?;
+    cluster.kubectl("wait crd/things.example.org --for=condition=Established --timeout=60s")?;
+    let thing =
+        "apiVersion: example.org/v1\nkind: Thing\nmetadata: {name: one, namespace: default}\nspec: {a: 1}\n";
+    // The definition may be served a moment later than it says.
+    eventually("the kind to be served", || apply(&cluster, "thing.yaml", thing).map(Some))?;
+    let manifest =
+        "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: administrator, namespace: default}\n";
+    apply(&cluster, "administrator.yaml", manifest)?;
+    let line = "create clusterrolebinding administrator --clusterrole=cluster-admin \
+                --serviceaccount=default:administrator";
+    cluster.kubectl(line)?;
+    let administrator = Attacker::service_account(&cluster, "default", "administrator")?;
+    attack(
+        &Converted { cluster: &cluster, administrator },
+        &[
+            ("a redirect is not followed", &redirect),
+            ("the identity of an object cannot be changed", &rename),
+            ("an answer without end ends", &endless),
+            ("silence holds up nobody else", &silent),
+        ],
+    )
+}
+
+fn base64(bytes: &[u8]) -> Result<String> {
+    let file = tempfile::NamedTempFile::new()?;
+    std::fs::write(file.path(), bytes)?;
+    output(std::process::Command::new("base64").arg("-w0").arg(file.path()))
+}
+
+fn definition(bundle: &str) -> String {
+    format!(
+        r#"
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {{name: things.example.org}}
+spec:
+  group: example.org
+  scope: Namespaced
+  names: {{plural: things, singular: thing, kind: Thing, listKind: ThingList}}
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    schema: {{openAPIV3Schema: {{type: object, x-kubernetes-preserve-unknown-fields: true}}}}
+  - name: v2
+    served: true
+    storage: false
+    schema: {{openAPIV3Schema: {{type: object, x-kubernetes-preserve-unknown-fields: true}}}}
+  conversion:
+    strategy: Webhook
+    webhook:
+      conversionReviewVersions: [v1]
+      clientConfig: {{url: "https://{CLIENT_IP}:{PORT}/convert", caBundle: {bundle}}}
+"#
+    )
+}
+
+impl Converted<'_> {
+    fn hostile(&self, behaviour: &str) -> Result<Hostile> {
+        let dir = issued(self.cluster, "webhook", CLIENT_IP)?;
+        hostile(self.cluster, behaviour, PORT, &dir.join("serving.crt"), &dir.join("serving.key"))
+    }
+
+    /// Reads the object as the other version, and says what came.
+    fn converted(&self) -> Result<crate::attacker::Answer> {
+        self.administrator.get("/apis/example.org/v2/namespaces/default/things/one")
+    }
+
+    /// What is stored is what was written, and is served.
+    fn untouched(&self) -> Result<()> {
+        let answer = self.administrator.get("/apis/example.org/v1/namespaces/default/things/one")?;
+        ensure!(answer.status == 200, "the stored version is answered with {}", answer.status);
+        let object: Value = serde_json::from_str(&answer.body).context("the object is not JSON")?;
+        let (meta, spec) = (&object["metadata"], &object["spec"]);
+        let same = meta["name"] == "one" && meta["namespace"] == "default" && spec["a"] == 1;
+        ensure!(same, "the object changed: {object}");
+        Ok(())
+    }
+}
+
+fn redirect(converted: &Converted<'_>) -> Result<()> {
+    let hostile = converted.hostile("redirect")?;
+    let answer = converted.converted()?;
+    ensure!(answer.status == 500, "a redirect was answered with {}", answer.status);
+    ensure!(!answer.headers.contains("location:"), "the redirect was passed on: {}", answer.headers);
+    ensure!(hostile.asked().contains("/convert"), "nobody asked: {}", hostile.asked());
+    ensure!(!hostile.asked().contains("/stolen"), "the redirect was followed: {}", hostile.asked());
+    ensure!(!hostile.asked().contains("Bearer"), "the caller's token was passed on: {}", hostile.asked());
+    converted.untouched()
+}
+
+fn rename(converted: &Converted<'_>) -> Result<()> {
+    let _hostile = converted.hostile("rename")?;
+    let answer = converted.converted()?;
+    ensure!(answer.refused(), "another object came: {}", start(&answer.body));
+    converted.untouched()
+}
+
+fn endless(converted: &Converted<'_>) -> Result<()> {
+    let _hostile = converted.hostile("endless")?;
+    let before = memory(converted.cluster)?;
+    let answer = converted.converted()?;
+    ensure!(answer.refused(), "an answer without end was believed: {}", start(&answer.body));
+    let grown = memory(converted.cluster)?.saturating_sub(before);
+    ensure!(grown < 32 << 20, "an answer without end cost {} MiB", grown >> 20);
+    converted.untouched()
+}
+
+fn silent(converted: &Converted<'_>) -> Result<()> {
+    let _hostile = converted.hostile("silent")?;
+    let mut waiting = Vec::new();
+    for _ in 0..20 {
+        let mut curl = converted.administrator.curl();
+        curl.args(["--max-time", "10", "-o", "/dev/null"]);
+        curl.arg(format!("{}/apis/example.org/v2/namespaces/default/things", crate::attacker::API));
+        waiting.push(curl.stdout(std::process::Stdio::null()).spawn().context("cannot start curl")?);
+    }
+    let outcome = converted.untouched();
+    for mut curl in waiting {
+        let _ = curl.kill();
+        curl.wait().context("cannot wait for curl")?;
+    }
+    outcome
+}
