@@ -6,10 +6,12 @@ mod bench;
 mod build_ebpf;
 mod clients;
 mod conformance;
+mod deny;
 mod encoded;
 mod fuzz;
 mod image;
 mod kernel;
+mod security;
 mod setup;
 mod shell;
 mod status;
@@ -53,6 +55,8 @@ enum Command {
     Image,
     /// Check the house rules: dependencies, lengths, lints
     Tidy,
+    /// Check the dependencies' licences, sources, duplicates and published vulnerabilities
+    Deny,
 }
 
 fn main() -> ExitCode {
@@ -78,5 +82,6 @@ fn run(command: Command) -> anyhow::Result<()> {
             }
         }),
         Command::Tidy => tidy::run(),
+        Command::Deny => deny::run(),
     }
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use crate::{conformance, shell, status};
+use crate::{conformance, security, shell, status};
 
 /// A file longer than this is named, longer than [`FILE_FAIL`] refused.
 const FILE_WARN: usize = 600;
@@ -59,6 +59,7 @@ pub fn run() -> Result<()> {
     let mut breaches = dependencies()?;
     breaches.extend(conformance::breaches()?);
     breaches.extend(status::breaches()?);
+    breaches.extend(security::breaches()?);
     let mut warnings = Vec::new();
     for file in rust_files()? {
         check_file(&file, &mut breaches, &mut warnings)?;
