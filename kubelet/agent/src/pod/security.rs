@@ -220,7 +220,7 @@ mod tests {
     fn a_seccomp_profile_without_a_name_is_not_unconfined() {
         for profile in [json!({"type": "Localhost"}), json!({"type": "Localhost", "localhostProfile": ""})] {
             let context = context(json!({}), json!({"seccompProfile": profile}));
-            assert_eq!(context.seccomp, Some(SecurityProfile::Localhost("/profiles".into())));
+            assert_eq!(context.seccomp, Some(SecurityProfile::Localhost("/profiles/".into())));
         }
     }
 
