@@ -406,3 +406,21 @@ async fn a_runtime_class_that_is_not_there_holds_its_pod_back() {
     );
     node.api.until_ready("p").await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_debug_container_that_is_refused_does_not_hold_back_its_pods_restarts() {
+    let node = Node::new();
+    node.api.create_pod("p", one("web"));
+    node.api.until_ready("p").await;
+    let debug = json!([{"name": "d", "image": "web", "imagePullPolicy": "IfNotPresent",
+        "securityContext": {"appArmorProfile": {"type": "RuntimeDefault"}}}]);
+    node.api.change("api/v1/pods", "default", "p", |pod| pod["spec"]["ephemeralContainers"] = debug);
+    let refused = |pod: &Value| pod["status"]["ephemeralContainerStatuses"][0]["state"]["waiting"].clone();
+    let pod =
+        node.api.until("p", "refused", |pod| refused(pod)["reason"] == "CreateContainerConfigError").await;
+    assert_eq!(refused(&pod)["message"], "Cannot enforce AppArmor: AppArmor is not enabled on the host");
+    let running = node.runtime.list_containers(None).await.unwrap();
+    node.runtime.exit_container(&running[0].id, 1);
+    let again = |pod: &Value| container(pod)["restartCount"] == 1 && condition(pod, "Ready") == "True";
+    node.api.until("p", "running again", again).await;
+}
