@@ -70,6 +70,10 @@ pub const MIN_GRACE: Duration = Duration::from_secs(2);
 pub const API_DEADLINE: Duration = Duration::from_secs(30);
 /// Connections to the node's server at once.
 pub const CONNECTIONS: usize = 512;
+/// Logs, exec, attach and port-forward at once: three quarters of the connections.
+pub const STREAMS: usize = 384;
+/// Logs that are not followed, beyond those, so that followed ones do not deny them.
+pub const RESERVED_LOGS: usize = 32;
 /// Bytes of a request line and headers that the node's server reads.
 pub const HEADERS: usize = 64 * 1024;
 /// Bytes of a WebSocket frame that the stream translation takes.
