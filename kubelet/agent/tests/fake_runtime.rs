@@ -8,7 +8,7 @@ use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 
 use apiserver_api::ambient::{Ambient, Clock, Random};
 use jiff::{SignedDuration, Timestamp};
-use kubelet_agent::{Config, FakeMachine, Listeners};
+use kubelet_agent::{Config, DiskUsage, FakeMachine, Listeners};
 use kubelet_cri::{
     FakeRuntime, Runtime,
     fake::{Behaviour, FakeOptions},
@@ -423,4 +423,62 @@ async fn a_debug_container_that_is_refused_does_not_hold_back_its_pods_restarts(
     node.runtime.exit_container(&running[0].id, 1);
     let again = |pod: &Value| container(pod)["restartCount"] == 1 && condition(pod, "Ready") == "True";
     node.api.until("p", "running again", again).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_passes_a_limit_on_storage_is_evicted_and_its_neighbours_stay() {
+    let mut node = Node::new();
+    let mut spec = one("web");
+    spec["volumes"] = json!([{"name": "v", "emptyDir": {"sizeLimit": "1Mi"}}]);
+    let mut limited = one("web");
+    limited["containers"][0]["resources"] = json!({"limits": {"ephemeral-storage": "1Mi"}});
+    let mut uids = Vec::new();
+    for (name, spec) in [("full", &spec), ("modest", &spec), ("writes", &limited), ("free", &one("web"))] {
+        uids.push(node.api.create_pod(name, spec.clone())["metadata"]["uid"].as_str().unwrap().to_owned());
+        node.api.until_ready(name).await;
+    }
+    for (uid, bytes) in [(&uids[0], (1 << 20) + 1), (&uids[1], 1 << 20), (&uids[3], 1 << 40)] {
+        let volumes = [("v".to_owned(), bytes)].into();
+        node.machine.set_disk_usage(uid, DiskUsage { volumes, ..DiskUsage::default() });
+    }
+    let writer = &node.runtime.list_containers(Some(&uids[2])).await.unwrap()[0].id;
+    node.runtime.set_written(writer, 2 << 20);
+    for (name, message) in [
+        ("full", "Usage of EmptyDir volume \"v\" exceeds the limit \"1Mi\". "),
+        ("writes", "Pod ephemeral local storage usage exceeds the total limit of containers 1Mi. "),
+    ] {
+        let pod = node.api.until(name, "evicted", |pod| pod["status"]["phase"] == "Failed").await;
+        assert_eq!(
+            (&pod["status"]["reason"], &pod["status"]["message"]),
+            (&json!("Evicted"), &json!(message))
+        );
+        assert!(node.api.event_messages().contains(&format!("Evicted {message}")));
+    }
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    assert_eq!(
+        node.machine.volumes().keys().collect::<Vec<_>>().len(),
+        2,
+        "the evicted have given theirs back"
+    );
+    for name in ["modest", "free"] {
+        assert_eq!(condition(&node.api.pod(name), "Ready"), "True", "{name}");
+    }
+    node.stop().await;
+    node.start();
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    assert_eq!(node.api.pod("full")["status"]["reason"], "Evicted", "also after a restart");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_limit_that_cannot_be_measured_is_told_once() {
+    let node = Node::new();
+    node.runtime.fail_next("ListContainerStats", 1000);
+    let mut spec = one("web");
+    spec["containers"][0]["resources"] = json!({"limits": {"ephemeral-storage": "1Mi"}});
+    node.api.create_pod("p", spec);
+    node.api.until_ready("p").await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let told = |event: &&String| event.starts_with("EphemeralStorageNotMeasured Limits on ephemeral storage");
+    assert_eq!(node.api.event_messages().iter().filter(told).count(), 1);
+    assert_eq!(condition(&node.api.pod("p"), "Ready"), "True");
 }
