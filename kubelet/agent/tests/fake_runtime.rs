@@ -373,6 +373,26 @@ async fn what_cannot_be_honoured_is_refused_with_an_event_and_never_started() {
         assert!(node.api.event_messages().contains(&format!("{reason} {message}")));
     }
     assert_eq!(node.runtime.list_pod_sandboxes(None).await.unwrap(), []);
+    let mut git = one("web");
+    git["volumes"] = json!([{"name": "v", "gitRepo": {"repository": "https://example.com/hooks"}}]);
+    let mut root = one("web");
+    root["securityContext"] = json!({"runAsNonRoot": true});
+    let mut explicit = root.clone();
+    explicit["containers"][0]["securityContext"] = json!({"runAsUser": 0});
+    for (name, spec, message) in [
+        ("git", git, "this kubelet does not support its kind"),
+        ("root", root, "container has runAsNonRoot and image will run as root"),
+        ("explicit", explicit, "container's runAsUser breaks non-root policy"),
+    ] {
+        node.api.create_pod(name, spec);
+        // Long enough for several attempts.
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert_eq!(node.api.pod(name)["status"]["phase"], "Pending", "{name}");
+        let told = node.api.event_messages();
+        assert!(told.iter().any(|event| event.contains(message)), "{name}: {told:#?}");
+    }
+    assert!(node.runtime.calls("ImageStatus") >= 4, "they are refused at each attempt");
+    assert_eq!((node.runtime.calls("CreateContainer"), node.runtime.calls("StartContainer")), (0, 0));
 }
 
 #[tokio::test(start_paused = true)]
