@@ -35,6 +35,8 @@ pub(crate) struct PodCell {
     version: watch::Sender<u64>,
     /// Refreshes one at a time, so that an older answer never replaces a newer one.
     refreshing: tokio::sync::Mutex<()>,
+    /// Measures its part of the disk one at a time; whether the last measurement was not complete.
+    pub measuring: tokio::sync::Mutex<bool>,
 }
 
 /// All that is known of a pod.
@@ -95,6 +97,7 @@ impl PodCell {
             state: Mutex::new(state),
             version: watch::Sender::new(0),
             refreshing: tokio::sync::Mutex::default(),
+            measuring: tokio::sync::Mutex::default(),
         }
     }
 

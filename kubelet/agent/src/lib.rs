@@ -29,11 +29,12 @@ mod push;
 mod quantity;
 mod run;
 mod server;
+mod storage;
 pub mod volumes;
 mod worker;
 
 pub use config::{Config, Listeners, ServingCertificate};
 pub use eviction::{ThresholdError, Thresholds};
-pub use machine::{FakeMachine, LinuxMachine, Machine};
+pub use machine::{DiskUsage, FakeMachine, LinuxMachine, Machine};
 pub use pod::resolv::ClusterDns;
 pub use run::{RunError, run};

@@ -70,10 +70,29 @@ pub const MIN_GRACE: Duration = Duration::from_secs(2);
 pub const API_DEADLINE: Duration = Duration::from_secs(30);
 /// Connections to the node's server at once.
 pub const CONNECTIONS: usize = 512;
+/// Logs, exec, attach and port-forward at once: three quarters of the connections.
+pub const STREAMS: usize = 384;
+/// Logs that are not followed, beyond those, so that followed ones do not deny them.
+pub const RESERVED_LOGS: usize = 32;
 /// Bytes of a request line and headers that the node's server reads.
 pub const HEADERS: usize = 64 * 1024;
 /// Bytes of a WebSocket frame that the stream translation takes.
 pub const FRAME: usize = 1 << 20;
+/// Between two measurements of what a pod keeps on the disk.
+pub const STORAGE_CHECK: Duration = Duration::from_secs(10);
+/// How long the containers of an evicted pod may take to end, as in Kubernetes.
+pub const EVICTION_GRACE: Duration = Duration::from_secs(1);
+/// Pods that are measured at the same time.
+pub const WALKS: usize = 2;
+/// Names that a measurement looks at before it pauses.
+pub const WALK_STEP: usize = 10_000;
+/// Pause between two steps of a measurement, so that wide trees do not take a processor.
+pub const WALK_PAUSE: Duration = Duration::from_millis(20);
+/// Directories that are open at once while a tree is measured; a deeper tree counts as larger than any
+/// limit.
+pub const WALK_DEPTH: usize = 128;
+/// Names of a tree that is measured; one of more names counts as larger than any limit.
+pub const WALK_ENTRIES: u64 = 20_000_000;
 /// Between two looks at the size of the logs.
 pub const LOG_CHECK: Duration = Duration::from_secs(1);
 /// Bytes of container logs before they are moved away.

@@ -28,7 +28,7 @@ use crate::{
     objects::Objects,
     pleg,
     pod::sysctl::{Allowlist, PatternError},
-    server,
+    server, storage,
 };
 
 /// A kubelet could not be started.
@@ -112,6 +112,7 @@ pub async fn run(
     }
     tasks.spawn(pleg::run(Arc::clone(&agent), shutdown.clone()));
     tasks.spawn(logs::run(Arc::clone(&agent), shutdown.clone()));
+    tasks.spawn(storage::run(Arc::clone(&agent), shutdown.clone()));
     tasks.spawn(node::run(Arc::clone(&agent), port, shutdown.clone()));
     let pods = informers.select::<Pod>(selection);
     tasks.spawn(manager::run(agent, pods, shutdown));

@@ -8,7 +8,7 @@ use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 
 use apiserver_api::ambient::{Ambient, Clock, Random};
 use jiff::{SignedDuration, Timestamp};
-use kubelet_agent::{Config, FakeMachine, Listeners};
+use kubelet_agent::{Config, DiskUsage, FakeMachine, Listeners};
 use kubelet_cri::{
     FakeRuntime, Runtime,
     fake::{Behaviour, FakeOptions},
@@ -373,6 +373,26 @@ async fn what_cannot_be_honoured_is_refused_with_an_event_and_never_started() {
         assert!(node.api.event_messages().contains(&format!("{reason} {message}")));
     }
     assert_eq!(node.runtime.list_pod_sandboxes(None).await.unwrap(), []);
+    let mut git = one("web");
+    git["volumes"] = json!([{"name": "v", "gitRepo": {"repository": "https://example.com/hooks"}}]);
+    let mut root = one("web");
+    root["securityContext"] = json!({"runAsNonRoot": true});
+    let mut explicit = root.clone();
+    explicit["containers"][0]["securityContext"] = json!({"runAsUser": 0});
+    for (name, spec, message) in [
+        ("git", git, "this kubelet does not support its kind"),
+        ("root", root, "container has runAsNonRoot and image will run as root"),
+        ("explicit", explicit, "container's runAsUser breaks non-root policy"),
+    ] {
+        node.api.create_pod(name, spec);
+        // Long enough for several attempts.
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert_eq!(node.api.pod(name)["status"]["phase"], "Pending", "{name}");
+        let told = node.api.event_messages();
+        assert!(told.iter().any(|event| event.contains(message)), "{name}: {told:#?}");
+    }
+    assert!(node.runtime.calls("ImageStatus") >= 4, "they are refused at each attempt");
+    assert_eq!((node.runtime.calls("CreateContainer"), node.runtime.calls("StartContainer")), (0, 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -405,4 +425,80 @@ async fn a_runtime_class_that_is_not_there_holds_its_pod_back() {
         json!({"metadata": {"name": "kata"}, "handler": "kata"}),
     );
     node.api.until_ready("p").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_debug_container_that_is_refused_does_not_hold_back_its_pods_restarts() {
+    let node = Node::new();
+    node.api.create_pod("p", one("web"));
+    node.api.until_ready("p").await;
+    let debug = json!([{"name": "d", "image": "web", "imagePullPolicy": "IfNotPresent",
+        "securityContext": {"appArmorProfile": {"type": "RuntimeDefault"}}}]);
+    node.api.change("api/v1/pods", "default", "p", |pod| pod["spec"]["ephemeralContainers"] = debug);
+    let refused = |pod: &Value| pod["status"]["ephemeralContainerStatuses"][0]["state"]["waiting"].clone();
+    let pod =
+        node.api.until("p", "refused", |pod| refused(pod)["reason"] == "CreateContainerConfigError").await;
+    assert_eq!(refused(&pod)["message"], "Cannot enforce AppArmor: AppArmor is not enabled on the host");
+    let running = node.runtime.list_containers(None).await.unwrap();
+    node.runtime.exit_container(&running[0].id, 1);
+    let again = |pod: &Value| container(pod)["restartCount"] == 1 && condition(pod, "Ready") == "True";
+    node.api.until("p", "running again", again).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_passes_a_limit_on_storage_is_evicted_and_its_neighbours_stay() {
+    let mut node = Node::new();
+    let mut spec = one("web");
+    spec["volumes"] = json!([{"name": "v", "emptyDir": {"sizeLimit": "1Mi"}}]);
+    let mut limited = one("web");
+    limited["containers"][0]["resources"] = json!({"limits": {"ephemeral-storage": "1Mi"}});
+    let mut uids = Vec::new();
+    for (name, spec) in [("full", &spec), ("modest", &spec), ("writes", &limited), ("free", &one("web"))] {
+        uids.push(node.api.create_pod(name, spec.clone())["metadata"]["uid"].as_str().unwrap().to_owned());
+        node.api.until_ready(name).await;
+    }
+    for (uid, bytes) in [(&uids[0], (1 << 20) + 1), (&uids[1], 1 << 20), (&uids[3], 1 << 40)] {
+        let volumes = [("v".to_owned(), bytes)].into();
+        node.machine.set_disk_usage(uid, DiskUsage { volumes, ..DiskUsage::default() });
+    }
+    let writer = &node.runtime.list_containers(Some(&uids[2])).await.unwrap()[0].id;
+    node.runtime.set_written(writer, 2 << 20);
+    for (name, message) in [
+        ("full", "Usage of EmptyDir volume \"v\" exceeds the limit \"1Mi\". "),
+        ("writes", "Pod ephemeral local storage usage exceeds the total limit of containers 1Mi. "),
+    ] {
+        let pod = node.api.until(name, "evicted", |pod| pod["status"]["phase"] == "Failed").await;
+        assert_eq!(
+            (&pod["status"]["reason"], &pod["status"]["message"]),
+            (&json!("Evicted"), &json!(message))
+        );
+        assert!(node.api.event_messages().contains(&format!("Evicted {message}")));
+    }
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    assert_eq!(
+        node.machine.volumes().keys().collect::<Vec<_>>().len(),
+        2,
+        "the evicted have given theirs back"
+    );
+    for name in ["modest", "free"] {
+        assert_eq!(condition(&node.api.pod(name), "Ready"), "True", "{name}");
+    }
+    node.stop().await;
+    node.start();
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    assert_eq!(node.api.pod("full")["status"]["reason"], "Evicted", "also after a restart");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_limit_that_cannot_be_measured_is_told_once() {
+    let node = Node::new();
+    node.runtime.fail_next("ListContainerStats", 1000);
+    let mut spec = one("web");
+    spec["containers"][0]["resources"] = json!({"limits": {"ephemeral-storage": "1Mi"}});
+    node.api.create_pod("p", spec);
+    node.api.until_ready("p").await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let told = |event: &&String| event.starts_with("EphemeralStorageNotMeasured Limits on ephemeral storage");
+    assert_eq!(node.api.event_messages().iter().filter(told).count(), 1);
+    assert_eq!(condition(&node.api.pod("p"), "Ready"), "True");
 }

@@ -1,6 +1,6 @@
 //! A runtime behind a Unix socket.
 
-use std::{future::Future, path::Path, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, future::Future, path::Path, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use tokio::sync::watch;
@@ -159,7 +159,7 @@ fn missing(call: &'static str) -> RuntimeError {
     RuntimeError::new(call, ErrorKind::Failed, "the answer is empty")
 }
 
-fn selector(pod_uid: Option<&str>) -> std::collections::BTreeMap<String, String> {
+fn selector(pod_uid: Option<&str>) -> BTreeMap<String, String> {
     pod_uid.map(|uid| (labels::POD_UID.to_owned(), uid.to_owned())).into_iter().collect()
 }
 
@@ -259,6 +259,18 @@ impl Runtime for CriRuntime {
         let request = wire::ListContainersRequest { filter: Some(filter) };
         let answer = call("ListContainers", SHORT, self.runtime.clone().list_containers(request)).await?;
         Ok(answer.containers.into_iter().map(Into::into).collect())
+    }
+
+    async fn writable_layers(&self, pod_uid: Option<&str>) -> Result<BTreeMap<String, u64>> {
+        let filter = wire::ContainerStatsFilter { label_selector: selector(pod_uid), ..Default::default() };
+        let request = wire::ListContainerStatsRequest { filter: Some(filter) };
+        let mut client = self.runtime.clone();
+        let answer = call("ListContainerStats", SHORT, client.list_container_stats(request)).await?;
+        let layers = answer
+            .stats
+            .into_iter()
+            .filter_map(|stats| Some((stats.attributes?.id, stats.writable_layer?.used_bytes?.value)));
+        Ok(layers.collect())
     }
 
     async fn update_container_resources(&self, id: &str, resources: &Resources) -> Result<()> {

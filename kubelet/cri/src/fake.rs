@@ -104,6 +104,8 @@ struct Container {
     /// Of tokio's clock; set by the start.
     started: Option<Instant>,
     behaviour: Behaviour,
+    /// Bytes in its own file system.
+    written: u64,
 }
 
 impl FakeRuntime {
@@ -137,6 +139,13 @@ impl FakeRuntime {
     /// Ends a running container at once.
     pub fn exit_container(&self, id: &str, code: i32) {
         self.0.exit(id, code);
+    }
+
+    /// Sets how much a container has written into its own file system.
+    pub fn set_written(&self, id: &str, bytes: u64) {
+        if let Some(container) = self.state().containers.get_mut(id) {
+            container.written = bytes;
+        }
     }
 
     /// How often a call of a name has been made.
@@ -390,7 +399,8 @@ impl Runtime for FakeRuntime {
             annotations: config.annotations.clone(),
             ..ContainerStatus::default()
         };
-        let container = Container { status, sandbox_id: sandbox_id.to_owned(), started: None, behaviour };
+        let container =
+            Container { status, sandbox_id: sandbox_id.to_owned(), started: None, behaviour, written: 0 };
         state.containers.insert(id.clone(), container);
         Ok(id)
     }
@@ -447,6 +457,12 @@ impl Runtime for FakeRuntime {
         let state = self.enter("ListContainers")?;
         let of_pod = state.containers.values().filter(|container| of_pod(&container.status.labels, pod_uid));
         Ok(of_pod.map(Container::summary).collect())
+    }
+
+    async fn writable_layers(&self, pod_uid: Option<&str>) -> Result<BTreeMap<String, u64>> {
+        let state = self.enter("ListContainerStats")?;
+        let all = state.containers.values().filter(|container| of_pod(&container.status.labels, pod_uid));
+        Ok(all.map(|container| (container.status.id.clone(), container.written)).collect())
     }
 
     async fn update_container_resources(&self, id: &str, _resources: &Resources) -> Result<()> {

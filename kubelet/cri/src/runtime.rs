@@ -1,6 +1,6 @@
 //! The trait, and its errors.
 
-use std::{fmt, time::Duration};
+use std::{collections::BTreeMap, fmt, time::Duration};
 
 use async_trait::async_trait;
 use tokio::sync::watch;
@@ -161,6 +161,10 @@ pub trait Runtime: Send + Sync + 'static {
 
     /// All containers, or those of one pod, in no particular order.
     async fn list_containers(&self, pod_uid: Option<&str>) -> Result<Vec<ContainerSummary>>;
+
+    /// Bytes that containers have written into their own file systems, by id, of all pods or of one.
+    /// Containers of which the runtime does not know it are left out.
+    async fn writable_layers(&self, pod_uid: Option<&str>) -> Result<BTreeMap<String, u64>>;
 
     /// Changes the limits of a running container.
     async fn update_container_resources(&self, id: &str, resources: &Resources) -> Result<()>;

@@ -31,6 +31,16 @@ struct Taken {
     by_address: BTreeMap<IpAddr, usize>,
 }
 
+impl Taken {
+    fn release(&mut self, address: IpAddr) {
+        let Some(count) = self.by_address.get_mut(&address) else { return };
+        *count -= 1;
+        if *count == 0 {
+            self.by_address.remove(&address);
+        }
+    }
+}
+
 /// The connections of one listener.
 #[derive(Debug)]
 pub struct Places {
@@ -76,21 +86,24 @@ impl Places {
 #[derive(Debug)]
 pub struct Place {
     places: Arc<Places>,
-    /// Address on another machine.
+    /// Address on another machine that it counts for.
     stranger: Option<IpAddr>,
+}
+
+impl Place {
+    /// No longer counts the connection for its address, once its peer has proved who it is. It still
+    /// counts among all.
+    pub fn release_address(&mut self) {
+        if let Some(address) = self.stranger.take() {
+            self.places.lock().release(address);
+        }
+    }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut taken = self.places.lock();
-        taken.all -= 1;
-        let Some(address) = self.stranger else { return };
-        if let Some(count) = taken.by_address.get_mut(&address) {
-            *count -= 1;
-            if *count == 0 {
-                taken.by_address.remove(&address);
-            }
-        }
+        self.release_address();
+        self.places.lock().all -= 1;
     }
 }
 
@@ -115,6 +128,21 @@ mod tests {
         assert!(take(&places, "198.51.100.1").is_some());
         drop(held);
         assert!(places.lock().by_address.is_empty());
+    }
+
+    #[test]
+    fn a_released_connection_counts_among_all_and_not_for_its_address() {
+        let places = Places::new(Bounds::new(16));
+        let mut held = Vec::new();
+        while let Some(mut place) = take(&places, "198.51.100.1") {
+            place.release_address();
+            place.release_address();
+            held.push(place);
+        }
+        assert_eq!(held.len(), 14, "all but those that are kept for the machine itself");
+        assert!(places.lock().by_address.is_empty());
+        drop(held);
+        assert_eq!(places.lock().all, 0);
     }
 
     #[test]

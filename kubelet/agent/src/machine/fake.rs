@@ -13,7 +13,9 @@ use std::{
 use async_trait::async_trait;
 use kubelet_cri::{FakeRuntime, Resources};
 
-use super::{HttpAnswer, HttpCheck, Machine, MachineInfo, PodPlace, Pressure, Result, SubPath, Usage};
+use super::{
+    DiskUsage, HttpAnswer, HttpCheck, Machine, MachineInfo, PodPlace, Pressure, Result, SubPath, Usage,
+};
 use crate::volumes::Content;
 
 /// A simulated node. Cheap to clone; clones share all state.
@@ -25,6 +27,8 @@ struct Shared {
     runtime: FakeRuntime,
     /// Volumes of the pods that were set up and not torn down, by uid and name.
     pods: Mutex<BTreeMap<String, BTreeMap<String, Content>>>,
+    /// By uid.
+    disk_usage: Mutex<BTreeMap<String, DiskUsage>>,
 }
 
 impl FakeMachine {
@@ -48,12 +52,18 @@ impl FakeMachine {
 
     /// A node of any size.
     pub fn with_info(runtime: FakeRuntime, info: MachineInfo) -> Self {
-        Self(Arc::new(Shared { info, runtime, pods: Mutex::default() }))
+        Self(Arc::new(Shared { info, runtime, pods: Mutex::default(), disk_usage: Mutex::default() }))
     }
 
     /// The volumes of the pods that are set up, by uid and name.
     pub fn volumes(&self) -> BTreeMap<String, BTreeMap<String, Content>> {
         self.pods().clone()
+    }
+
+    /// Sets what a pod takes of the disk.
+    pub fn set_disk_usage(&self, uid: &str, usage: DiskUsage) {
+        let mut all = self.0.disk_usage.lock().unwrap_or_else(PoisonError::into_inner);
+        all.insert(uid.to_owned(), usage);
     }
 
     fn pods(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, BTreeMap<String, Content>>> {
@@ -149,6 +159,11 @@ impl Machine for FakeMachine {
 
     async fn usage(&self, _cgroup: &str) -> Option<Usage> {
         None
+    }
+
+    async fn disk_usage(&self, pod: &PodPlace, _: &[String], _: &[String]) -> Result<DiskUsage> {
+        let all = self.0.disk_usage.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(all.get(&pod.uid).cloned().unwrap_or_default())
     }
 
     async fn http(&self, check: &HttpCheck, _timeout: Duration) -> std::result::Result<HttpAnswer, String> {

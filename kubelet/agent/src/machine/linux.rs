@@ -6,18 +6,22 @@ use std::{
     io::{Read, Seek, Write},
     net::{IpAddr, UdpSocket},
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
 use async_trait::async_trait;
 use kubelet_cri::Resources;
 use rustix::fs::OFlags;
+use tokio::sync::Semaphore;
 use tracing::debug;
 
 use super::{
-    HttpAnswer, HttpCheck, Machine, MachineError, MachineInfo, PodPlace, Pressure, Result, SubPath, Usage,
+    DiskUsage, HttpAnswer, HttpCheck, Machine, MachineError, MachineInfo, PodPlace, Pressure, Result,
+    SubPath, Usage,
     beneath::{self, Dir},
     cgroup::Hierarchies,
+    disk_usage::Walk,
     host_path,
     logs::Log,
     make_dir,
@@ -25,7 +29,9 @@ use super::{
     network, sub_path, volume,
 };
 use crate::{
-    limits::{ETC_BYTES, TERMINATION_BYTES, TERMINATION_INODES, TERMINATION_MESSAGE},
+    limits::{
+        ETC_BYTES, TERMINATION_BYTES, TERMINATION_INODES, TERMINATION_MESSAGE, WALK_PAUSE, WALK_STEP, WALKS,
+    },
     pod::{
         resources::{QosClass, class_cgroup},
         spec::{log_directory_name, log_path},
@@ -53,6 +59,8 @@ pub struct LinuxMachine {
     logs: PathBuf,
     hierarchies: Hierarchies,
     info: MachineInfo,
+    /// Pods whose trees are measured at the same time.
+    walks: Arc<Semaphore>,
 }
 
 impl LinuxMachine {
@@ -64,7 +72,8 @@ impl LinuxMachine {
             |path: &Path| fs::canonicalize(path).map_err(|source| MachineError::new("resolve", path, source));
         let root = absolute(root)?;
         let info = read_info(&root)?;
-        Ok(Self { logs: absolute(logs)?, hierarchies: Hierarchies::detect(), info, root })
+        let walks = Arc::new(Semaphore::new(WALKS));
+        Ok(Self { logs: absolute(logs)?, hierarchies: Hierarchies::detect(), info, root, walks })
     }
 
     fn pod_dir(&self, uid: &str) -> PathBuf {
@@ -101,6 +110,26 @@ impl LinuxMachine {
             work(&Log::find(&Dir::open_trusted(&this.logs)?.dir(directory)?, &path)?)
         })
         .await
+    }
+}
+
+/// Bytes that a tree takes of the disk, measured step by step; zero if it is not there.
+async fn tree(open: impl FnOnce() -> io::Result<Dir> + Send + 'static) -> io::Result<u64> {
+    let mut walk = match blocking(move || open().and_then(Walk::new)).await {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+        walk => walk?,
+    };
+    loop {
+        let (walked, done) = blocking(move || {
+            let done = walk.step(WALK_STEP);
+            (walk, done)
+        })
+        .await;
+        if let Some(used) = done? {
+            return Ok(used);
+        }
+        walk = walked;
+        tokio::time::sleep(WALK_PAUSE).await;
     }
 }
 
@@ -381,6 +410,32 @@ impl Machine for LinuxMachine {
     async fn usage(&self, cgroup: &str) -> Option<Usage> {
         let (hierarchies, cgroup) = (self.hierarchies.clone(), cgroup.to_owned());
         blocking(move || hierarchies.usage(&cgroup)).await
+    }
+
+    async fn disk_usage(
+        &self,
+        pod: &PodPlace,
+        volumes: &[String],
+        containers: &[String],
+    ) -> Result<DiskUsage> {
+        let _one_of_few = self.walks.acquire().await;
+        let mut usage = DiskUsage::default();
+        for name in volumes {
+            let (this, uid, volume) = (self.clone(), pod.uid.clone(), name.clone());
+            let used = tree(move || this.pods()?.dir(uid)?.dir(VOLUMES)?.dir(volume)).await;
+            let path = self.pod_dir(&pod.uid).join(VOLUMES).join(name);
+            let used = used.map_err(|source| MachineError::new("measure", &path, source))?;
+            usage.volumes.insert(name.clone(), used);
+        }
+        for name in containers {
+            let (logs, container) = (self.logs.clone(), name.clone());
+            let directory = log_directory_name(&pod.namespace, &pod.name, &pod.uid);
+            let path = self.logs.join(&directory).join(name);
+            let used = tree(move || Dir::open_trusted(&logs)?.dir(directory)?.dir(container)).await;
+            let used = used.map_err(|source| MachineError::new("measure", &path, source))?;
+            usage.logs.insert(name.clone(), used);
+        }
+        Ok(usage)
     }
 
     async fn http(&self, check: &HttpCheck, timeout: Duration) -> std::result::Result<HttpAnswer, String> {

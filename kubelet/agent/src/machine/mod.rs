@@ -17,6 +17,7 @@ use crate::volumes::Content;
 
 mod beneath;
 pub mod cgroup;
+mod disk_usage;
 pub mod fake;
 mod host_path;
 pub mod linux;
@@ -104,6 +105,14 @@ pub struct Usage {
     pub memory: u64,
     /// Bytes without caches that could be given back.
     pub working_set: u64,
+}
+
+/// Bytes on the disk of the node, by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DiskUsage {
+    pub volumes: BTreeMap<String, u64>,
+    /// Of the logs of each container, all its attempts together.
+    pub logs: BTreeMap<String, u64>,
 }
 
 /// Names of a pod on the node.
@@ -230,6 +239,15 @@ pub trait Machine: Send + Sync + 'static {
 
     /// What a cgroup has used, if it is there.
     async fn usage(&self, cgroup: &str) -> Option<Usage>;
+
+    /// What volumes of a pod and logs of its containers take of the disk; zero for what is not there.
+    /// A tree that cannot be measured counts as `u64::MAX`.
+    async fn disk_usage(
+        &self,
+        pod: &PodPlace,
+        volumes: &[String],
+        containers: &[String],
+    ) -> Result<DiskUsage>;
 
     /// Asks by HTTP, for no longer than `timeout`.
     async fn http(&self, check: &HttpCheck, timeout: Duration) -> std::result::Result<HttpAnswer, String>;

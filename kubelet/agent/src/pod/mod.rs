@@ -10,6 +10,7 @@ pub mod resources;
 pub mod security;
 pub mod spec;
 pub mod status;
+pub mod storage;
 pub mod sysctl;
 #[cfg(test)]
 pub(crate) mod testing;

@@ -124,20 +124,19 @@ fn apparmor(pod: &Pod, container: &Container) -> Option<SecurityProfile> {
 /// Refuses a pod whose AppArmor profiles cannot be enforced; a sentence says why.
 pub fn check_apparmor(pod: &Pod, enabled: bool) -> Result<(), String> {
     let ephemeral: Vec<Container> = ephemeral_containers(pod).map(ephemeral_as_container).collect();
-    let containers = all_containers(pod).map(|(_, container)| container).chain(&ephemeral);
-    for profile in containers.filter_map(|container| apparmor(pod, container)) {
-        match profile {
-            SecurityProfile::Unconfined => {}
-            _ if !enabled => {
-                return Err("Cannot enforce AppArmor: AppArmor is not enabled on the host".to_owned());
-            }
-            SecurityProfile::Localhost(name) if name.is_empty() => {
-                return Err("Cannot enforce AppArmor: invalid empty AppArmor profile name".to_owned());
-            }
-            _ => {}
-        }
-    }
-    Ok(())
+    let mut containers = all_containers(pod).map(|(_, container)| container).chain(&ephemeral);
+    containers.try_for_each(|container| check_apparmor_of(pod, container, enabled))
+}
+
+/// Refuses a container whose AppArmor profile cannot be enforced; a sentence says why.
+pub fn check_apparmor_of(pod: &Pod, container: &Container, enabled: bool) -> Result<(), String> {
+    let why = match apparmor(pod, container) {
+        None | Some(SecurityProfile::Unconfined) => return Ok(()),
+        _ if !enabled => "AppArmor is not enabled on the host",
+        Some(SecurityProfile::Localhost(name)) if name.is_empty() => "invalid empty AppArmor profile name",
+        Some(_) => return Ok(()),
+    };
+    Err(format!("Cannot enforce AppArmor: {why}"))
 }
 
 /// Whether an image may be used by a container that must not run as root; a sentence if not.

@@ -1,6 +1,6 @@
 //! What the API is told about a pod: spec and observed state in, `PodStatus` out.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::{
@@ -24,9 +24,12 @@ use super::{
     spec::recursive_read_only,
     uid,
 };
-use crate::limits::{TERMINATION_MESSAGE, TERMINATION_MESSAGES};
+use crate::limits::{EVICTION_GRACE, TERMINATION_MESSAGE, TERMINATION_MESSAGES};
 
 mod conditions;
+
+/// Reason of a pod that the node has ended because it took too much.
+pub const EVICTED: &str = "Evicted";
 
 /// Why a pod has failed although none of its containers says so.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +38,13 @@ pub struct Verdict {
     pub reason: &'static str,
     /// A sentence.
     pub message: String,
+}
+
+impl Verdict {
+    /// How long the containers may take to end, where that does not depend on the pod.
+    pub fn grace(&self) -> Option<Duration> {
+        (self.reason == EVICTED).then_some(EVICTION_GRACE)
+    }
 }
 
 /// All that a status depends on.
@@ -69,6 +79,9 @@ pub fn compute(input: Input<'_>) -> PodStatus {
         (!all.is_empty() && !rejected).then_some(all)
     };
     let phase = phase(&input);
+    // A finished pod has its reason for good, also after the kubelet has restarted.
+    let finished = is_finished(input.previous.phase.as_deref().unwrap_or_default());
+    let before = if finished { input.previous.clone() } else { PodStatus::default() };
     let ips = pod_ips(&input);
     let mut status = PodStatus {
         phase: Some(phase.to_owned()),
@@ -79,8 +92,8 @@ pub fn compute(input: Input<'_>) -> PodStatus {
         pod_ips: (!ips.is_empty()).then(|| ips.into_iter().map(|ip| PodIP { ip }).collect()),
         start_time: input.previous.start_time.clone().or(Some(Time(input.now))),
         qos_class: Some(resources::qos_class(pod).as_str().to_owned()),
-        reason: input.verdict.map(|verdict| verdict.reason.to_owned()),
-        message: input.verdict.map(|verdict| verdict.message.clone()),
+        reason: input.verdict.map(|verdict| verdict.reason.to_owned()).or(before.reason),
+        message: input.verdict.map(|verdict| verdict.message.clone()).or(before.message),
         init_container_statuses: statuses(&mut init_containers(pod).map(|(role, c)| (role, c.clone()))),
         container_statuses: statuses(&mut spec(pod).containers.iter().map(|c| (Role::Main, c.clone()))),
         ephemeral_container_statuses: statuses(

@@ -15,7 +15,7 @@ use tokio::{
     sync::mpsc,
 };
 
-use super::{Body, query::Query, text, typed};
+use super::{Body, Length, StreamPermit, query::Query, text, typed};
 use crate::{
     agent::Agent,
     cell::PodCell,
@@ -30,12 +30,18 @@ const CHUNK: usize = 32 * 1024;
 /// Pieces of an answer that wait for a slow reader.
 const QUEUE: usize = 8;
 
+/// Whether the answer to a request has an end of its own.
+pub(super) fn length(request: &Request<Incoming>) -> Length {
+    if Query::parse(request.uri().query()).is_set("follow") { Length::Open } else { Length::Bounded }
+}
+
 pub(super) async fn serve(
     agent: &Arc<Agent>,
     request: &Request<Incoming>,
     namespace: &str,
     pod: &str,
     container: &str,
+    permit: StreamPermit,
 ) -> Response<Body> {
     let query = Query::parse(request.uri().query());
     let Some(cell) = agent.cell_by_name(namespace, pod) else {
@@ -68,7 +74,10 @@ pub(super) async fn serve(
         follow: query.is_set("follow").then(|| (Arc::clone(&cell), id)),
         sender,
     };
-    tokio::spawn(reader.run(tail));
+    tokio::spawn(async move {
+        reader.run(tail).await;
+        drop(permit);
+    });
     let pieces = stream::unfold(receiver, async |mut receiver| Some((receiver.recv().await?, receiver)));
     let mut response = typed(StatusCode::OK, "text/plain; charset=utf-8", String::new());
     *response.body_mut() = StreamBody::new(Box::pin(pieces)).boxed_unsync();

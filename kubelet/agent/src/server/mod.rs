@@ -20,6 +20,7 @@ use userspace_daemon::{Bounds, Page, Places};
 
 use crate::{agent::Agent, limits};
 
+mod admission;
 mod caller;
 mod frames;
 mod logs;
@@ -28,6 +29,7 @@ mod stats;
 mod streams;
 mod tls;
 
+use admission::{Length, Session, StreamPermit, Streams};
 use caller::Caller;
 pub use tls::TlsError;
 pub(crate) use tls::tls;
@@ -46,14 +48,13 @@ pub(crate) async fn serve(
     shutdown: CancellationToken,
 ) {
     let places = Places::new(Bounds::new(limits::CONNECTIONS));
+    let streams = Streams::new();
     userspace_daemon::accept(listener, places, shutdown, move |stream, place| {
-        let (agent, tls) = (Arc::clone(&agent), tls.clone());
+        let (agent, tls, streams) = (Arc::clone(&agent), tls.clone(), streams.clone());
         async move {
-            let _place = place;
-            let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE, tls.accept(stream)).await else { return };
-            let (_, session) = stream.get_ref();
-            let caller = Caller::of(session.peer_certificates().and_then(|chain| chain.first()));
-            connection(agent, stream, caller).await;
+            let made = admission::handshake(&tls, stream, place, streams, HANDSHAKE).await;
+            let Some((stream, session)) = made else { return };
+            connection(agent, stream, session).await;
         }
     })
     .await;
@@ -70,13 +71,13 @@ pub(crate) async fn serve_health(agent: Arc<Agent>, listener: TcpListener, shutd
     userspace_daemon::serve(listener, None, handler, shutdown).await;
 }
 
-async fn connection<S>(agent: Arc<Agent>, stream: S, caller: Caller)
+async fn connection<S>(agent: Arc<Agent>, stream: S, session: Session)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let service = hyper::service::service_fn(move |request| {
-        let agent = Arc::clone(&agent);
-        async move { Ok::<_, Infallible>(route(agent, request, caller).await) }
+        let (agent, session) = (Arc::clone(&agent), session.clone());
+        async move { Ok::<_, Infallible>(route(agent, request, session).await) }
     });
     let mut builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(HANDSHAKE).max_buf_size(limits::HEADERS);
@@ -85,46 +86,85 @@ where
     }
 }
 
-async fn route(agent: Arc<Agent>, request: Request<Incoming>, caller: Caller) -> Response<Body> {
+async fn route(agent: Arc<Agent>, request: Request<Incoming>, session: Session) -> Response<Body> {
     let path = request.uri().path().to_owned();
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
     if let ["healthz", ..] = parts.as_slice() {
         return healthz(&agent).map(|body| body.map_err(|never| match never {}).boxed_unsync());
     }
-    match caller {
+    match session.caller {
         Caller::Nobody => return text(StatusCode::UNAUTHORIZED, "Unauthorized"),
         Caller::Stranger => return text(StatusCode::FORBIDDEN, "Forbidden"),
         Caller::Permitted => {}
     }
-    let streaming = matches!(*request.method(), Method::GET | Method::POST);
     match parts.as_slice() {
-        // Before the runtime hears of it.
-        ["exec" | "attach" | "portForward", ..] if !request.headers().contains_key(header::UPGRADE) => {
-            text(StatusCode::BAD_REQUEST, "Upgrade request required")
-        }
-        ["containerLogs", namespace, pod, container] if request.method() == Method::GET => {
-            logs::serve(&agent, &request, namespace, pod, container).await
-        }
-        ["exec", namespace, pod, container] if streaming => {
-            streams::exec(&agent, request, namespace, pod, container).await
-        }
-        // The form that names the pod's uid, too.
-        ["exec", namespace, pod, _, container] if streaming => {
-            streams::exec(&agent, request, namespace, pod, container).await
-        }
-        ["attach", namespace, pod, container] | ["attach", namespace, pod, _, container] if streaming => {
-            streams::attach(&agent, request, namespace, pod, container).await
-        }
-        ["portForward", namespace, pod] | ["portForward", namespace, pod, _] if streaming => {
-            streams::port_forward(&agent, request, namespace, pod).await
+        ["containerLogs" | "exec" | "attach" | "portForward", ..] => {
+            stream(&agent, request, &parts, &session).await
         }
         ["pods"] | ["runningpods"] => pods(&agent),
         ["metrics"] => {
             typed(StatusCode::OK, "application/openmetrics-text; version=1.0.0", agent.metrics.text())
         }
         ["stats", "summary"] => stats::summary(&agent).await,
-        _ => text(StatusCode::NOT_FOUND, "404 page not found"),
+        _ => not_found(),
     }
+}
+
+/// Answers requests whose answers take long.
+async fn stream(
+    agent: &Arc<Agent>,
+    request: Request<Incoming>,
+    parts: &[&str],
+    session: &Session,
+) -> Response<Body> {
+    // Before the runtime hears of it.
+    if parts.first() != Some(&"containerLogs") && !request.headers().contains_key(header::UPGRADE) {
+        return text(StatusCode::BAD_REQUEST, "Upgrade request required");
+    }
+    match (request.method(), parts) {
+        (&Method::GET, ["containerLogs", namespace, pod, container]) => {
+            match session.stream(logs::length(&request)) {
+                Some(permit) => logs::serve(agent, &request, namespace, pod, container, permit).await,
+                None => too_many_streams(),
+            }
+        }
+        (&(Method::GET | Method::POST), ["exec" | "attach" | "portForward", ..]) => {
+            match session.stream(Length::Open) {
+                Some(permit) => upgraded(agent, request, parts, permit).await,
+                None => too_many_streams(),
+            }
+        }
+        _ => not_found(),
+    }
+}
+
+/// Exec, attach and port-forward, also in the forms that name the pod's uid.
+async fn upgraded(
+    agent: &Agent,
+    request: Request<Incoming>,
+    parts: &[&str],
+    permit: StreamPermit,
+) -> Response<Body> {
+    match parts {
+        ["exec", namespace, pod, container] | ["exec", namespace, pod, _, container] => {
+            streams::exec(agent, request, namespace, pod, container, permit).await
+        }
+        ["attach", namespace, pod, container] | ["attach", namespace, pod, _, container] => {
+            streams::attach(agent, request, namespace, pod, container, permit).await
+        }
+        ["portForward", namespace, pod] | ["portForward", namespace, pod, _] => {
+            streams::port_forward(agent, request, namespace, pod, permit).await
+        }
+        _ => not_found(),
+    }
+}
+
+fn not_found() -> Response<Body> {
+    text(StatusCode::NOT_FOUND, "404 page not found")
+}
+
+fn too_many_streams() -> Response<Body> {
+    text(StatusCode::TOO_MANY_REQUESTS, "too many streams are open on this node, try again later")
 }
 
 fn healthz(agent: &Agent) -> Page {

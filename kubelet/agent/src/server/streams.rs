@@ -17,7 +17,7 @@ use tokio::{
 };
 use tracing::debug;
 
-use super::{Body, empty, frames::CloseFilter, query::Query, text};
+use super::{Body, StreamPermit, empty, frames::CloseFilter, query::Query, text};
 use crate::agent::Agent;
 
 /// The protocol that runtimes of this generation speak over WebSocket.
@@ -33,6 +33,7 @@ pub(super) async fn exec(
     namespace: &str,
     pod: &str,
     container: &str,
+    permit: StreamPermit,
 ) -> Response<Body> {
     let query = Query::parse(request.uri().query());
     let options = options(&query);
@@ -42,7 +43,7 @@ pub(super) async fn exec(
         Err(refusal) => return *refusal,
     };
     match agent.runtime.exec(&id, &command, options).await {
-        Ok(url) => tunnel(request, &url, options).await,
+        Ok(url) => tunnel(request, &url, options, permit).await,
         Err(error) => failed(&error),
     }
 }
@@ -53,6 +54,7 @@ pub(super) async fn attach(
     namespace: &str,
     pod: &str,
     container: &str,
+    permit: StreamPermit,
 ) -> Response<Body> {
     let mut options = options(&Query::parse(request.uri().query()));
     let id = match running(agent, namespace, pod, container) {
@@ -67,7 +69,7 @@ pub(super) async fn attach(
         }
     }
     match agent.runtime.attach(&id, options).await {
-        Ok(url) => tunnel(request, &url, options).await,
+        Ok(url) => tunnel(request, &url, options, permit).await,
         Err(error) => failed(&error),
     }
 }
@@ -77,6 +79,7 @@ pub(super) async fn port_forward(
     request: Request<Incoming>,
     namespace: &str,
     pod: &str,
+    permit: StreamPermit,
 ) -> Response<Body> {
     let query = Query::parse(request.uri().query());
     let ports: Vec<i32> = query
@@ -92,7 +95,7 @@ pub(super) async fn port_forward(
         return text(StatusCode::NOT_FOUND, format!("pod {namespace}/{pod} does not run here"));
     };
     match agent.runtime.port_forward(&sandbox, &ports).await {
-        Ok(url) => tunnel(request, &url, StreamOptions::default()).await,
+        Ok(url) => tunnel(request, &url, StreamOptions::default(), permit).await,
         Err(error) => failed(&error),
     }
 }
@@ -168,7 +171,12 @@ fn translation(headers: &HeaderMap, options: StreamOptions) -> Translation {
 }
 
 /// Repeats the request to the runtime and connects the two ends.
-async fn tunnel(mut request: Request<Incoming>, url: &str, options: StreamOptions) -> Response<Body> {
+async fn tunnel(
+    mut request: Request<Incoming>,
+    url: &str,
+    options: StreamOptions,
+    permit: StreamPermit,
+) -> Response<Body> {
     let translation = translation(request.headers(), options);
     if translation == Translation::Impossible {
         return text(StatusCode::FORBIDDEN, format!("{V5} with input needs SPDY/3.1 or {V4} here"));
@@ -190,7 +198,10 @@ async fn tunnel(mut request: Request<Incoming>, url: &str, options: StreamOption
                 response.headers_mut().insert(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(V5));
             }
             let runtime = hyper::upgrade::on(&mut answer);
-            tokio::spawn(join(client, runtime, translation));
+            tokio::spawn(async move {
+                join(client, runtime, translation).await;
+                drop(permit);
+            });
             response
         }
         Err(why) => text(StatusCode::BAD_GATEWAY, format!("the runtime's stream server: {why}")),

@@ -241,7 +241,8 @@ impl Worker {
             return Some(IDLE);
         }
         if self.cell.state().runtime.has_running() {
-            let grace = stop::grace(&self.cell.pod());
+            let grace = self.cell.state().verdict.as_ref().and_then(Verdict::grace);
+            let grace = grace.unwrap_or_else(|| stop::grace(&self.cell.pod()));
             self.kill_pod(grace).await;
             self.look().await;
             if self.cell.state().runtime.has_running() {

@@ -96,7 +96,7 @@ impl Worker {
         let image = self.image(pod, container).await?;
         let config_error = |message| ("CreateContainerConfigError", message, limits::RETRY * 5);
         security::verify_non_root(pod, container, &image).map_err(config_error)?;
-        self.check_added(pod, start).map_err(config_error)?;
+        self.check_added(pod, container, start).map_err(config_error)?;
         let sources = self.sources.clone().unwrap_or_default();
         let ips = self.pod_ips();
         let environment = env::environment(pod, container, &sources, &self.surroundings(&ips))
@@ -150,13 +150,14 @@ impl Worker {
         Ok(())
     }
 
-    /// Refuses what was added to the pod after it had been admitted.
-    fn check_added(&self, pod: &Pod, start: &Start) -> Result<(), String> {
+    /// Refuses a container that was added to the pod after it had been admitted and cannot be run as it
+    /// asks. Other containers of the pod are not judged by it.
+    fn check_added(&self, pod: &Pod, container: &Container, start: &Start) -> Result<(), String> {
         let added = pod::ephemeral_containers(pod).find(|ephemeral| ephemeral.name == start.name);
         if let Some(field) = added.and_then(unsupported::unsupported_in_ephemeral) {
             return Err(format!("{field} is not supported by this kubelet"));
         }
-        security::check_apparmor(pod, self.agent.machine.info().apparmor)
+        security::check_apparmor_of(pod, container, self.agent.machine.info().apparmor)
     }
 
     async fn run_post_start(&self, pod: &Pod, container: &Container, id: &str) {

@@ -1,0 +1,203 @@
+//! How many streams the node's server carries at once. All of them come from the API server, so they
+//! are bounded together and not by address, and leave room for requests that are answered at once.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    sync::{OwnedSemaphorePermit, Semaphore},
+};
+use tokio_rustls::{TlsAcceptor, server::TlsStream};
+use userspace_daemon::Place;
+
+use super::caller::Caller;
+use crate::limits;
+
+/// A client and the place that its connection takes.
+#[derive(Clone)]
+pub(super) struct Session {
+    pub caller: Caller,
+    place: Arc<Place>,
+    streams: Streams,
+}
+
+/// The streams of one server. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Streams {
+    /// Streams of any kind.
+    all: Arc<Semaphore>,
+    /// Logs that are read to their present end, where the others are taken.
+    logs: Arc<Semaphore>,
+}
+
+/// What a stream lasts for: one that waits for more, or one with an end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Length {
+    Open,
+    Bounded,
+}
+
+/// A stream's share of the server, and the place of its connection, which an upgrade would give up.
+pub(super) struct StreamPermit {
+    _stream: OwnedSemaphorePermit,
+    _place: Arc<Place>,
+}
+
+impl Streams {
+    pub(super) fn new() -> Self {
+        Self {
+            all: Arc::new(Semaphore::new(limits::STREAMS)),
+            logs: Arc::new(Semaphore::new(limits::RESERVED_LOGS)),
+        }
+    }
+
+    fn take(&self, length: Length) -> Option<OwnedSemaphorePermit> {
+        let any = Arc::clone(&self.all).try_acquire_owned().ok();
+        match length {
+            Length::Open => any,
+            Length::Bounded => any.or_else(|| Arc::clone(&self.logs).try_acquire_owned().ok()),
+        }
+    }
+}
+
+impl Session {
+    /// A share for a stream on this connection; none if the server carries all that it can.
+    pub(super) fn stream(&self, length: Length) -> Option<StreamPermit> {
+        Some(StreamPermit { _stream: self.streams.take(length)?, _place: Arc::clone(&self.place) })
+    }
+}
+
+/// Completes a client's TLS handshake; none if it fails or takes longer than `deadline`. The
+/// connections of a permitted client, of which the API server has many, no longer count for its
+/// address. All others still do.
+pub(super) async fn handshake<S>(
+    tls: &TlsAcceptor,
+    stream: S,
+    mut place: Place,
+    streams: Streams,
+    deadline: Duration,
+) -> Option<(TlsStream<S>, Session)>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let stream = tokio::time::timeout(deadline, tls.accept(stream)).await.ok()?.ok()?;
+    let (_, session) = stream.get_ref();
+    let caller = Caller::of(session.peer_certificates().and_then(|chain| chain.first()));
+    if caller == Caller::Permitted {
+        place.release_address();
+    }
+    Some((stream, Session { caller, place: Arc::new(place), streams }))
+}
+
+#[cfg(test)]
+#[path = "../../tests/trust/mod.rs"]
+mod trust;
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+    use rustls::pki_types::{PrivateKeyDer, ServerName};
+    use tokio::io::DuplexStream;
+    use tokio_rustls::TlsConnector;
+    use userspace_daemon::{Bounds, Places};
+
+    use super::*;
+    use crate::config::Config;
+
+    /// A cluster's certificate authority.
+    struct Authority {
+        issuer: Issuer<'static, KeyPair>,
+        pem: String,
+    }
+
+    impl Authority {
+        fn new() -> Self {
+            let mut params = CertificateParams::default();
+            params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+            let key = KeyPair::generate().unwrap();
+            let pem = params.self_signed(&key).unwrap().pem();
+            Self { issuer: Issuer::new(params, key), pem }
+        }
+
+        fn server(&self) -> TlsAcceptor {
+            let config = Config { client_ca: Some(self.pem.clone()), ..Config::new("n1") };
+            super::super::tls(&config, &["127.0.0.1".to_owned()]).unwrap()
+        }
+
+        /// A client with a certificate for a user, or without one.
+        fn client(&self, user: Option<&str>) -> TlsConnector {
+            let provider = Arc::new(rustls::crypto::ring::default_provider());
+            let builder = rustls::ClientConfig::builder_with_provider(provider)
+                .with_safe_default_protocol_versions()
+                .unwrap()
+                .dangerous()
+                .with_custom_certificate_verifier(Arc::new(trust::Anyone));
+            let Some(user) = user else {
+                return TlsConnector::from(Arc::new(builder.with_no_client_auth()));
+            };
+            let mut params = CertificateParams::default();
+            params.distinguished_name.push(DnType::CommonName, user);
+            let key = KeyPair::generate().unwrap();
+            let certificate = params.signed_by(&key, &self.issuer).unwrap();
+            let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+            let config = builder.with_client_auth_cert(vec![certificate.der().clone()], key).unwrap();
+            TlsConnector::from(Arc::new(config))
+        }
+    }
+
+    /// Both ends of a connection that has been made.
+    type Made = (TlsStream<DuplexStream>, Session, tokio_rustls::client::TlsStream<DuplexStream>);
+
+    async fn connect(server: &TlsAcceptor, client: &TlsConnector, place: Place) -> Option<Made> {
+        let (here, there) = tokio::io::duplex(64 << 10);
+        let name = ServerName::try_from("n1").unwrap();
+        let (served, connected) = tokio::join!(
+            handshake(server, here, place, Streams::new(), Duration::from_secs(10)),
+            client.connect(name, there)
+        );
+        let (stream, session) = served?;
+        Some((stream, session, connected.ok()?))
+    }
+
+    #[tokio::test]
+    async fn the_api_servers_connections_are_not_bounded_by_its_address_and_those_of_others_are() {
+        let authority = Authority::new();
+        let server = authority.server();
+        for (user, made) in
+            [(Some("kube-apiserver-kubelet-client"), 14), (Some("system:node:n2"), 4), (None, 4)]
+        {
+            let places = Places::new(Bounds::new(16));
+            let client = authority.client(user);
+            let mut open = Vec::new();
+            while let Some(place) = places.take("198.51.100.1".parse().unwrap(), "192.0.2.1".parse().unwrap())
+            {
+                open.push(connect(&server, &client, place).await.unwrap());
+            }
+            assert_eq!(open.len(), made, "{user:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_client_without_a_handshake_gives_its_place_back() {
+        let (server, places) = (Authority::new().server(), Places::new(Bounds::new(4)));
+        let take = || places.take("198.51.100.1".parse().unwrap(), "192.0.2.1".parse().unwrap());
+        let (here, _there) = tokio::io::duplex(1024);
+        let place = take().unwrap();
+        assert!(take().is_none());
+        let late = handshake(&server, here, place, Streams::new(), Duration::from_millis(1)).await;
+        assert!(late.is_none() && take().is_some());
+    }
+
+    #[test]
+    fn open_streams_leave_room_for_logs_and_for_requests_that_are_answered_at_once() {
+        let streams = Streams::new();
+        let open: Vec<_> = (0..limits::CONNECTIONS).filter_map(|_| streams.take(Length::Open)).collect();
+        assert_eq!(open.len(), limits::STREAMS);
+        let logs: Vec<_> = (0..limits::CONNECTIONS).filter_map(|_| streams.take(Length::Bounded)).collect();
+        assert_eq!(logs.len(), limits::RESERVED_LOGS);
+        let bounds = Bounds::new(limits::CONNECTIONS);
+        assert!(open.len() + logs.len() + 32 <= bounds.connections - bounds.reserved);
+        drop(open);
+        assert!(streams.take(Length::Open).is_some());
+    }
+}

@@ -1,0 +1,109 @@
+//! Evicts pods that keep more on the node's disk than their limits allow.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use k8s_openapi::api::core::v1::Pod;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::{
+    agent::Agent,
+    cell::{Mode, PodCell},
+    limits,
+    pod::{
+        self,
+        status::{EVICTED, Verdict},
+        storage::{Usage, exceeded, is_critical, is_limited, limits_containers, volumes},
+    },
+};
+
+/// Measures all pods that have limits again and again, until shutdown. One that takes long to measure
+/// does not delay the others' next measurement.
+pub(crate) async fn run(agent: Arc<Agent>, shutdown: CancellationToken) {
+    let mut checks = JoinSet::new();
+    let mut interval = tokio::time::interval(limits::STORAGE_CHECK);
+    interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            biased;
+            () = shutdown.cancelled() => return,
+            Some(ended) = checks.join_next(), if !checks.is_empty() => {
+                if let Err(error) = ended {
+                    warn!(%error, "the measurement of a pod has died");
+                }
+            }
+            _ = interval.tick() => {
+                let cells: Vec<Arc<PodCell>> = agent.cells().values().cloned().collect();
+                for cell in cells.into_iter().filter(|cell| is_limited(&cell.pod())) {
+                    let agent = Arc::clone(&agent);
+                    checks.spawn(async move { check(&agent, &cell).await });
+                }
+            }
+        }
+    }
+}
+
+/// Measures one pod, unless its last measurement still lasts, and evicts it if it has passed a limit.
+async fn check(agent: &Agent, cell: &PodCell) {
+    let Ok(mut trouble) = cell.measuring.try_lock() else { return };
+    if cell.mode() != Mode::Run {
+        return;
+    }
+    let pod = cell.pod();
+    let (usage, error) = measure(agent, cell, &pod).await;
+    if let Some(why) = &error
+        && !std::mem::replace(&mut *trouble, true)
+    {
+        let message = format!("Limits on ephemeral storage are not enforced in full: {why}");
+        agent.event(&pod, None, "EphemeralStorageNotMeasured", message);
+    }
+    *trouble = error.is_some();
+    let Some(message) = exceeded(&pod, &usage) else { return };
+    if cell.mode() != Mode::Run {
+        return;
+    }
+    if is_critical(&pod) {
+        warn!(pod = cell.place.name, message, "a critical pod is not evicted");
+        return;
+    }
+    info!(pod = cell.place.name, namespace = cell.place.namespace, message, "evicting a pod");
+    agent.event(&pod, None, EVICTED, message.clone());
+    cell.change(|state| {
+        state.verdict.get_or_insert(Verdict { reason: EVICTED, message });
+    });
+}
+
+/// What a pod keeps on the disk, as far as that can be told, and why not all of it can.
+async fn measure(agent: &Agent, cell: &PodCell, pod: &Pod) -> (Usage, Option<String>) {
+    let mut trouble = None;
+    let volumes: Vec<String> = volumes(pod).map(str::to_owned).collect();
+    let mut containers: Vec<String> = Vec::new();
+    if limits_containers(pod) {
+        containers.extend(pod::all_containers(pod).map(|(_, container)| container.name.clone()));
+        containers.extend(pod::ephemeral_containers(pod).map(|container| container.name.clone()));
+    }
+    let disk = agent.machine.disk_usage(&cell.place, &volumes, &containers).await.unwrap_or_else(|error| {
+        warn!(pod = cell.place.name, error = &error as &dyn std::error::Error, "cannot measure a pod");
+        // Why that failed may tell of the node's files.
+        trouble = Some("its files cannot be measured".to_owned());
+        crate::machine::DiskUsage::default()
+    });
+    let mut usage = Usage { volumes: disk.volumes, containers: disk.logs };
+    if containers.is_empty() {
+        return (usage, trouble);
+    }
+    let layers = agent.runtime.writable_layers(Some(&cell.place.uid)).await.unwrap_or_else(|error| {
+        trouble = Some(format!("the container runtime does not tell what containers write: {error}"));
+        BTreeMap::new()
+    });
+    let state = cell.state();
+    for name in containers {
+        // What earlier attempts have left goes soon.
+        let layer = state.runtime.newest(&name).and_then(|newest| layers.get(&newest.id));
+        let used = usage.containers.entry(name).or_default();
+        *used = used.saturating_add(layer.copied().unwrap_or_default());
+    }
+    drop(state);
+    (usage, trouble)
+}
