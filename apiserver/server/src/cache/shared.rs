@@ -81,6 +81,12 @@ impl Values {
         std::str::from_utf8(self.bytes(place, text)).unwrap_or_default()
     }
 
+    /// Bytes of memory that the values take, those included that other objects may share.
+    pub fn weight(&self) -> usize {
+        let others = self.others.iter().flat_map(|others| others.iter());
+        size_of_val(&*self.places) + others.map(|text| size_of::<Arc<str>>() + text.len()).sum::<usize>()
+    }
+
     /// The same for who only compares: texts have the order of their bytes.
     pub fn bytes<'a>(&'a self, place: usize, text: &'a [u8]) -> &'a [u8] {
         let Some(place) = self.places.get(place) else { return &[] };
