@@ -269,7 +269,7 @@ impl Connections {
         let [known, tenants, own] =
             [&self.known, &self.tenants, &account.connections].map(|count| count.load(Ordering::SeqCst));
         if connection.account.get().is_none()
-            && self.bounds.admits_known(account.class(), known, tenants, own)
+            && self.bounds.admits_known(account.class(), account.key(), known, tenants, own)
             && connection.account.set(Arc::clone(account)).is_ok()
         {
             self.known.fetch_add(1, Ordering::SeqCst);
@@ -395,5 +395,19 @@ mod tests {
         let counts =
             [&table.known, &table.tenants, &bob.connections].map(|count| count.load(Ordering::SeqCst));
         assert_eq!(counts, [0, 0, 0]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_node_takes_a_share_of_the_authenticated_connections_and_another_finds_its_own() {
+        let table = Connections::new(10_000);
+        let accounts = Accounts::new([4, 4]);
+        let [one, other] =
+            ["system:node:a", "system:node:b"].map(|node| accounts.account(Class::System, node));
+        let places: Vec<Place> = (0..400).map(|host| table.admit(peer((host % 250) as u8))).collect();
+        places.iter().for_each(|place| place.authenticated(&one));
+        assert_eq!(table.counts().known, table.bounds.node);
+        let place = table.admit(peer(251));
+        place.authenticated(&other);
+        assert_eq!(table.counts().known, table.bounds.node + 1);
     }
 }
