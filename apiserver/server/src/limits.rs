@@ -29,6 +29,13 @@ pub const HISTORY_AGE: Duration = Duration::from_secs(75);
 pub const HISTORY_MIN: usize = 100;
 /// Changes kept for each kind at most.
 pub const HISTORY_MAX: usize = 102_400;
+/// Bytes that the history of one kind keeps alive: objects that changes have replaced, and watch frames.
+/// The oldest changes go when objects take three quarters of it; the rest is left to frames.
+pub const HISTORY_BYTES: usize = 64 << 20;
+/// The same of all kinds together; beyond three quarters of it the largest history is halved.
+pub const HISTORY_BYTES_ALL: usize = 256 << 20;
+/// What the history of a kind may hold however much the others do.
+pub const HISTORY_SHARE: usize = 4 << 20;
 /// Changes that may wait for one watcher; a slower one is cut off.
 pub const WATCHER_QUEUE: usize = 1024;
 /// Time between bookmarks.
@@ -39,7 +46,13 @@ pub const BOOKMARK_BEFORE_END: Duration = Duration::from_secs(2);
 pub const WATCH_MIN: Duration = Duration::from_secs(1800);
 /// Snapshots kept for continue tokens, for each kind.
 pub const SNAPSHOTS: usize = 32;
-/// Of them those that were read from the store and share nothing with the present state: a whole kind each,
+/// Bytes that the snapshots of one kind keep alive; beyond it the oldest go.
+pub const SNAPSHOT_BYTES: usize = 64 << 20;
+/// The same of all kinds together; beyond it the kind with most loses its oldest.
+pub const SNAPSHOT_BYTES_ALL: usize = 128 << 20;
+/// Charged for each object that a snapshot keeps alive beside its bytes: nodes of the tree that it lies in.
+pub const SNAPSHOT_NODES: usize = 2 * 1024;
+/// Of the snapshots those that were read from the store and share nothing with the present state: a whole kind each,
 /// so 150,000 pods of 2 KiB are some 300 MiB.
 pub const SNAPSHOTS_READ: usize = 2;
 /// And this long.

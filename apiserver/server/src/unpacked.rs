@@ -14,11 +14,15 @@ use crate::limits;
 /// The unpacked documents of the moment.
 #[derive(Default)]
 pub struct Unpacked {
-    /// Held while a document is made or unpacked, so that many who ask at once cause it once.
-    turn: tokio::sync::Mutex<()>,
-    /// By the address of the packed bytes, which are kept with it so that nothing else gets that address.
-    documents: Mutex<HashMap<usize, (Bytes, Weak<Content>)>>,
+    /// Held while a document is made or unpacked, so that many who ask at once cause it once. The work itself
+    /// holds it, since it goes on where the request that caused it was cut off.
+    turn: Arc<tokio::sync::Mutex<()>>,
+    documents: Arc<Documents>,
 }
+
+/// By the address of the packed bytes, which are kept with it so that nothing else gets that address.
+#[derive(Default)]
+struct Documents(Mutex<HashMap<usize, (Bytes, Weak<Content>)>>);
 
 struct Content(Vec<u8>);
 
@@ -36,39 +40,49 @@ impl Unpacked {
         &self,
         work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
-        let _turn = self.turn.lock().await;
-        let made = tokio::task::spawn_blocking(work).await;
-        made.map_err(|error| ApiError::internal(format!("the document cannot be made: {error}")))?
+        let turn = Arc::clone(&self.turn).lock_owned().await;
+        let made = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            work()
+        });
+        made.await.map_err(|error| ApiError::internal(format!("the document cannot be made: {error}")))?
     }
 
     /// The content of a compressed document.
     pub async fn of(&self, packed: &Bytes) -> Result<Bytes, ApiError> {
-        if let Some(content) = self.find(packed) {
+        if let Some(content) = self.documents.find(packed) {
             return Ok(content);
         }
-        let _turn = self.turn.lock().await;
-        if let Some(content) = self.find(packed) {
+        let turn = Arc::clone(&self.turn).lock_owned().await;
+        if let Some(content) = self.documents.find(packed) {
             return Ok(content);
         }
-        let from = Bytes::clone(packed);
+        let (from, documents) = (Bytes::clone(packed), Arc::clone(&self.documents));
+        let runtime = tokio::runtime::Handle::current();
         let unpacked = tokio::task::spawn_blocking(move || {
-            let mut content = Vec::new();
-            GzDecoder::new(&from[..]).read_to_end(&mut content).map(|_| content)
+            let _turn = turn;
+            documents.unpack(from, &runtime)
         });
         let failed = |error: String| ApiError::internal(format!("the document cannot be unpacked: {error}"));
-        let mut content = unpacked
-            .await
-            .map_err(|error| failed(error.to_string()))?
-            .map_err(|error| failed(error.to_string()))?;
+        let content = unpacked.await.map_err(|error| failed(error.to_string()))?;
+        content.map_err(|error| failed(error.to_string()))
+    }
+}
+
+impl Documents {
+    /// Unpacks a document and keeps it for a while, also where nobody waits for it any more.
+    fn unpack(&self, packed: Bytes, runtime: &tokio::runtime::Handle) -> std::io::Result<Bytes> {
+        let mut content = Vec::new();
+        GzDecoder::new(&packed[..]).read_to_end(&mut content)?;
         content.shrink_to_fit();
         let content = Arc::new(Content(content));
-        let mut documents = self.documents.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut documents = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         documents.retain(|_, (_, content)| content.strong_count() > 0);
-        documents.insert(packed.as_ptr() as usize, (Bytes::clone(packed), Arc::downgrade(&content)));
+        documents.insert(packed.as_ptr() as usize, (packed, Arc::downgrade(&content)));
         drop(documents);
         // Those who ask soon find it.
         let kept = Arc::clone(&content);
-        tokio::spawn(async move {
+        runtime.spawn(async move {
             tokio::time::sleep(limits::UNPACKED_AGE).await;
             drop(kept);
         });
@@ -76,7 +90,7 @@ impl Unpacked {
     }
 
     fn find(&self, packed: &Bytes) -> Option<Bytes> {
-        let documents = self.documents.lock().unwrap_or_else(PoisonError::into_inner);
+        let documents = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (same, content) = documents.get(&(packed.as_ptr() as usize))?;
         let content = content.upgrade().filter(|_| same.len() == packed.len())?;
         Some(Bytes::from_owner(Reader(content)))
@@ -85,6 +99,8 @@ impl Unpacked {
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt as _;
+
     use super::*;
     use crate::respond;
 
@@ -100,7 +116,32 @@ mod tests {
         assert_eq!(unpacked.of(&packed).await.unwrap().as_ptr(), one.as_ptr(), "somebody reads it");
         drop((one, two));
         tokio::time::sleep(limits::UNPACKED_AGE * 2).await;
-        assert!(unpacked.find(&packed).is_none(), "nobody needs it");
+        assert!(unpacked.documents.find(&packed).is_none(), "nobody needs it");
         assert!(unpacked.of(&packed).await.unwrap() == text);
+    }
+
+    /// A client of HTTP/2 that resets its streams at once caused one unpacking after another, side by side.
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_is_cut_off_leaves_its_turn_and_its_document_behind() {
+        let unpacked = Unpacked::default();
+        let text = vec![b'x'; 1 << 20];
+        let packed = Bytes::from(respond::gzip(&text).unwrap());
+        // It has begun to unpack when it is cut off.
+        assert!(unpacked.of(&packed).now_or_never().is_none());
+        drop(unpacked.turn.lock().await);
+        let found = unpacked.documents.find(&packed).expect("the work was done, and is not done again");
+        assert!(found == text);
+        // So it is with documents that are made.
+        let (done, wait) = (std::sync::mpsc::channel::<()>(), std::sync::mpsc::channel::<()>());
+        let work = move || {
+            done.0.send(()).unwrap();
+            wait.1.recv().unwrap();
+            Ok(())
+        };
+        assert!(unpacked.make(work).now_or_never().is_none());
+        done.1.recv().unwrap();
+        assert!(unpacked.turn.try_lock().is_err(), "it is still being made");
+        wait.0.send(()).unwrap();
+        drop(unpacked.turn.lock().await);
     }
 }

@@ -22,6 +22,8 @@ const ADDED: &[u8] = br#"{"type":"ADDED","object":"#;
 const MODIFIED: &[u8] = br#"{"type":"MODIFIED","object":"#;
 const DELETED: &[u8] = br#"{"type":"DELETED","object":"#;
 const END: &[u8] = b"}\n";
+/// Bytes that a label takes beside its text: two texts and their share of a node.
+const LABEL: usize = 96;
 /// An answer has room for the end of its line.
 const LINE_END: usize = 1;
 const VERSION: &[u8] = br#""resourceVersion":""#;
@@ -164,6 +166,12 @@ impl Entry {
         let mut out = BytesMut::with_capacity(splice.len(stored, revision) + LINE_END);
         splice.put(&mut out, stored, revision);
         out.freeze()
+    }
+
+    /// Bytes of memory that the object takes, about: its text, its labels, and what stands beside them.
+    pub fn weight(&self) -> usize {
+        let labels: usize = self.labels.iter().map(|(key, value)| LABEL + key.len() + value.len()).sum();
+        size_of::<Self>() + self.key.len() + self.stored.len() + labels + self.values.weight()
     }
 
     /// Whether the object's text has this word anywhere; much cheaper than to decode it.

@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use super::ledger::{self, Totals};
 use super::{Cache, Entry, Objects, Unreadable, packed};
 use crate::convert;
 use crate::limits;
@@ -34,6 +35,8 @@ pub struct Caches {
     /// Those of custom kinds, by storage prefix; they come and go.
     custom: ArcSwap<imbl::OrdMap<String, Vec<Arc<Cache>>>>,
     store: Arc<dyn Store>,
+    /// Bytes that the past of all kinds keeps alive.
+    pub(super) totals: Totals,
     /// Everything up to here is in the caches; 0 before the first load.
     passed: watch::Sender<Revision>,
 }
@@ -65,16 +68,17 @@ pub enum NotFresh {
 impl Caches {
     /// Empty caches for all kinds that are stored.
     pub fn new(registry: &Registry, store: Arc<dyn Store>) -> Self {
-        let mut by_path = Vec::new();
+        let (mut by_path, totals) = (Vec::new(), Totals::default());
         let mut by_prefix: BTreeMap<String, Vec<Arc<Cache>>> = BTreeMap::new();
         for resource in registry.iter().filter(|r| r.stored) {
             let convert = convert::from_storage(resource);
-            let cache = Arc::new(Cache::new(Arc::clone(resource), convert));
+            let cache = Arc::new(Cache::within(Arc::clone(resource), convert, &totals));
             by_prefix.entry(cache.prefix.clone()).or_default().push(Arc::clone(&cache));
             by_path.push(cache);
         }
         by_path.sort_by(|a, b| path(a).cmp(&path(b)));
-        Self { by_path, by_prefix, custom: ArcSwap::default(), store, passed: watch::Sender::new(0) }
+        let passed = watch::Sender::new(0);
+        Self { by_path, by_prefix, custom: ArcSwap::default(), store, totals, passed }
     }
 
     /// Puts the versions of a custom kind in the place of what was kept under `prefix` (with a
@@ -82,7 +86,10 @@ impl Caches {
     pub fn set_custom(&self, prefix: &str, resources: &[Arc<Resource>]) {
         let caches: Vec<Arc<Cache>> = resources
             .iter()
-            .map(|resource| Arc::new(Cache::new(Arc::clone(resource), convert::from_storage(resource))))
+            .map(|resource| {
+                let convert = convert::from_storage(resource);
+                Arc::new(Cache::within(Arc::clone(resource), convert, &self.totals))
+            })
             .collect();
         let mut all = imbl::OrdMap::clone(&self.custom.load());
         let old = if caches.is_empty() { all.remove(prefix) } else { all.insert(prefix.to_owned(), caches) };
@@ -422,6 +429,25 @@ impl Caches {
                 cache.apply(run.iter().filter_map(|event| change_of(cache, event)));
             }
             rest = later;
+        }
+        self.bound_past();
+    }
+
+    /// Where all kinds together keep too much of the past, those with most of it lose some.
+    pub(super) fn bound_past(&self) {
+        let custom = self.custom.load();
+        let all = || self.by_path.iter().chain(custom.values().flatten());
+        while self.totals.history.load(Ordering::SeqCst) > ledger::room_left(limits::HISTORY_BYTES_ALL) {
+            let Some(largest) = all().max_by_key(|cache| cache.held.own()) else { break };
+            if largest.held.own() <= limits::HISTORY_SHARE || !largest.halve_history() {
+                break;
+            }
+        }
+        while self.totals.snapshots.load(Ordering::SeqCst) > limits::SNAPSHOT_BYTES_ALL {
+            let Some(largest) = all().max_by_key(|cache| cache.kept.bytes()) else { break };
+            if !largest.kept.drop_oldest() {
+                break;
+            }
         }
     }
 }

@@ -4,18 +4,20 @@
 //! One task (`feed`) reads the store's log for all kinds and is the only writer, so a revision
 //! that the feed has passed is in every cache.
 
+mod change;
 mod entry;
 mod feed;
 mod fields;
 mod index;
 mod kept;
+mod ledger;
 mod observers;
 mod shared;
 mod watchers;
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use apiserver_api::protobuf::{self, Message};
 use apiserver_api::registry::{Change as Convert, Resource};
@@ -25,6 +27,7 @@ use bytes::Bytes;
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::Instant;
 
+pub use change::{Change, Form};
 pub use entry::{Entry, EventType, Unreadable, Untranslatable};
 pub use feed::{Caches, NotFresh};
 pub use fields::Fields;
@@ -34,9 +37,8 @@ pub use watchers::{Subscription, Trigger};
 use crate::encoding;
 use crate::limits;
 use crate::metrics::{Counter, Histogram};
-use crate::negotiate::Wanted;
-use crate::table::Include;
 use kept::States;
+use ledger::{Ledger, Totals};
 use observers::Observers;
 use watchers::Watchers;
 
@@ -52,102 +54,6 @@ pub struct Snapshot {
     /// Revision of the newest change of this kind; the state is the same at every later revision
     /// that the feed has passed.
     pub revision: Revision,
-}
-
-/// One change of one object, shared by the history and all watchers.
-pub struct Change {
-    pub revision: Revision,
-    pub old: Option<Arc<Entry>>,
-    pub new: Option<Arc<Entry>>,
-    at: Instant,
-    /// Made when the first watcher wants one: most changes of a past that is kept are told to nobody.
-    frames: OnceLock<Box<Frames>>,
-}
-
-/// Watch frames, encoded once for all watchers, in the order of [`EventType`].
-#[derive(Default)]
-struct Frames {
-    json: [OnceLock<Bytes>; 3],
-    protobuf: [OnceLock<Bytes>; 3],
-    /// Those in other forms, the newest few.
-    shaped: Mutex<Vec<(Form, Bytes)>>,
-}
-
-/// What a watch frame is made by that is no whole object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Form {
-    pub event: EventType,
-    pub wanted: Wanted,
-    /// What rows carry, where it is a table.
-    pub include: Option<Include>,
-    /// Whether the columns are named.
-    pub columns: bool,
-    /// The second that ages are counted to.
-    pub second: i64,
-}
-
-impl Change {
-    fn new(revision: Revision, old: Option<Arc<Entry>>, new: Option<Arc<Entry>>) -> Self {
-        Self { revision, old, new, at: Instant::now(), frames: OnceLock::new() }
-    }
-
-    fn frames(&self) -> &Frames {
-        self.frames.get_or_init(Box::default)
-    }
-
-    fn json(&self, event: EventType, encode: impl FnOnce() -> Bytes) -> Bytes {
-        self.frames().json[event as usize].get_or_init(encode).clone()
-    }
-
-    /// The event in another form, encoded once for all watchers that want this one at about the same
-    /// time: others wait while one of them encodes it.
-    pub fn shaped(&self, form: Form, encode: impl FnOnce() -> Bytes) -> Bytes {
-        let mut frames = self.frames().shaped.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, frame)) = frames.iter().find(|(found, _)| *found == form) {
-            return frame.clone();
-        }
-        let frame = encode();
-        // Rows with the ages of another second are not asked for again.
-        let stale = |found: &Form| found.include.is_some() && found.second != form.second;
-        frames.retain(|(found, _)| form.include.is_none() || !stale(found));
-        if frames.len() >= limits::FRAME_FORMS {
-            frames.remove(0);
-        }
-        frames.push((form, frame.clone()));
-        frame
-    }
-
-    /// The event that adds the new object, encoded once for all watchers.
-    pub fn added(&self, new: &Entry) -> Bytes {
-        self.json(EventType::Added, || new.added())
-    }
-
-    /// The event that changes the new object, encoded once for all watchers.
-    pub fn modified(&self, new: &Entry) -> Bytes {
-        self.json(EventType::Modified, || new.modified())
-    }
-
-    /// The event that says that the old object went (or stopped matching), encoded once.
-    pub fn deleted(&self, old: &Entry) -> Bytes {
-        self.json(EventType::Deleted, || old.deleted(self.revision))
-    }
-
-    /// The event in protobuf, encoded once for all watchers, and only if there is one: `entry` is
-    /// the old object for a deletion, else the new one. It is kept as long as the history is.
-    pub fn protobuf(
-        &self,
-        event: EventType,
-        entry: &Entry,
-        message: Message,
-    ) -> Result<Bytes, Untranslatable> {
-        let frame = &self.frames().protobuf[event as usize];
-        if let Some(frame) = frame.get() {
-            return Ok(frame.clone());
-        }
-        let revision = (event == EventType::Deleted).then_some(self.revision);
-        let encoded = entry.protobuf_frame(event, revision, message)?;
-        Ok(frame.get_or_init(|| encoded).clone())
-    }
 }
 
 /// Why a state of the past cannot be had from the cache.
@@ -168,6 +74,8 @@ pub struct Cache {
     indexed: Option<usize>,
     current: ArcSwap<Snapshot>,
     inner: Mutex<Inner>,
+    /// Bytes that the history keeps alive.
+    held: Arc<Ledger>,
     kept: States,
     observers: Observers,
     /// For metrics.
@@ -232,6 +140,11 @@ impl Cache {
     /// An empty cache. `convert` is for a version in which the objects are not kept, and for custom
     /// kinds; the caches of both are idle at first.
     pub fn new(resource: Arc<Resource>, convert: Option<Convert>) -> Self {
+        Self::within(resource, convert, &Totals::default())
+    }
+
+    /// The same for a cache whose past counts in `totals`.
+    fn within(resource: Arc<Resource>, convert: Option<Convert>, totals: &Totals) -> Self {
         let custom = resource.custom.is_some();
         let fields =
             if custom { Fields::plain(&resource.selectable) } else { Fields::new(&resource.selectable) };
@@ -246,7 +159,8 @@ impl Cache {
             indexed,
             current: ArcSwap::default(),
             inner: Mutex::new(Inner { phase, ..Inner::default() }),
-            kept: States::default(),
+            held: Arc::new(Ledger::new(&totals.history)),
+            kept: States::new(&totals.snapshots),
             observers: Observers::default(),
             counts: Counts::default(),
             starting: AsyncMutex::default(),
@@ -333,10 +247,13 @@ impl Cache {
 
     fn leave(&self, phase: Phase) {
         let mut inner = lock(&self.inner);
+        if matches!(phase, Phase::Idle) {
+            inner.history.clear();
+        }
+        // Watchers of a kind that is gone still hear of its end: the history goes with the last of them.
         if !matches!(inner.phase, Phase::Gone) {
             inner.phase = phase;
         }
-        inner.history.clear();
         inner.watchers.close();
         self.kept.clear();
     }
@@ -412,7 +329,18 @@ impl Cache {
     /// Keeps a state for the pages that follow, the next of which begins at the key `next` and has
     /// `remaining` objects before it, if that is known.
     pub fn keep(&self, revision: Revision, objects: Objects, next: &str, remaining: Option<usize>) {
-        self.kept.keep(revision, objects, remaining.map(|remaining| (next, remaining)));
+        let inner = lock(&self.inner);
+        // What the state keeps alive is known from the changes since, and these only while they are there.
+        if !matches!(inner.phase, Phase::Live) || revision < inner.low {
+            return;
+        }
+        let until = self.kept.next_after(revision).unwrap_or(Revision::MAX);
+        let since = || {
+            let first = inner.history.partition_point(|change| change.revision <= revision);
+            let since = inner.history.range(first..).take_while(|change| change.revision <= until);
+            since.map(|change| change.pinned_by(revision)).sum()
+        };
+        self.kept.keep(revision, objects, remaining.map(|remaining| (next, remaining)), since);
     }
 
     /// Keeps a state that was read from the store, for the pages that follow.
@@ -425,27 +353,23 @@ impl Cache {
         self.kept.counted(revision)
     }
 
-    /// Changes after `from`, and a subscription to those that follow, without a gap.
-    pub fn subscribe(
-        self: &Arc<Self>,
-        from: Revision,
-        trigger: Trigger,
-    ) -> Result<(Vec<Arc<Change>>, Subscription), TooOld> {
+    /// A subscription to the changes after `from`, without a gap.
+    pub fn subscribe(self: &Arc<Self>, from: Revision, trigger: Trigger) -> Result<Subscription, TooOld> {
         let mut inner = lock(&self.inner);
         if from < inner.low || !matches!(inner.phase, Phase::Live) {
             return Err(TooOld);
         }
         let first = inner.history.partition_point(|change| change.revision <= from);
-        let missed = inner.history.range(first..).cloned().collect();
+        let missed = inner.history.range(first..).map(Arc::downgrade).collect();
         let (id, receiver) = inner.watchers.add(trigger.clone());
-        Ok((missed, Subscription::new(receiver, Arc::clone(self), id, trigger)))
+        Ok(Subscription::new(missed, receiver, Arc::clone(self), id, trigger))
     }
 
     /// The present state, and a subscription to what follows, without a gap.
     pub fn subscribe_now(self: &Arc<Self>, trigger: Trigger) -> (Arc<Snapshot>, Subscription) {
         let mut inner = lock(&self.inner);
         let (id, receiver) = inner.watchers.add(trigger.clone());
-        (self.snapshot(), Subscription::new(receiver, Arc::clone(self), id, trigger))
+        (self.snapshot(), Subscription::new(VecDeque::new(), receiver, Arc::clone(self), id, trigger))
     }
 
     /// How many watches are open.
@@ -510,6 +434,7 @@ impl Cache {
         let (mut objects, mut newest) = (before.objects.clone(), before.revision);
         let mut index = before.index.clone();
         let mut done = Vec::new();
+        let (newest_kept, mut pinned) = (self.kept.newest(), 0);
         // A custom kind may have been loaded at a revision that the feed is still to reach.
         let low = inner.low;
         for (key, revision, new) in changes.filter(|(_, revision, _)| *revision > low) {
@@ -523,7 +448,9 @@ impl Cache {
             }
             if old.is_some() || new.is_some() {
                 self.observers.before(old.as_deref(), new.as_deref());
-                done.push(Arc::new(Change::new(revision, old, new)));
+                let change = Change::new(revision, old, new, Arc::clone(&self.held));
+                pinned += newest_kept.map_or(0, |kept| change.pinned_by(kept));
+                done.push(Arc::new(change));
             }
         }
         self.current.store(Arc::new(Snapshot { objects, index, revision: newest }));
@@ -533,22 +460,35 @@ impl Cache {
             self.counts.terminated.add(inner.watchers.send(&change, self.indexed));
             inner.history.push_back(change);
         }
-        inner.trim();
+        inner.trim(&self.held, ledger::room_left(limits::HISTORY_BYTES));
+        self.kept.pin(pinned);
         drop(inner);
         self.kept.age();
+    }
+
+    /// Forgets the older half of the changes, by their bytes; `false` where there is none.
+    fn halve_history(&self) -> bool {
+        let mut inner = lock(&self.inner);
+        let before = inner.history.len();
+        inner.trim(&self.held, self.held.own() / 2);
+        inner.history.len() < before
     }
 }
 
 impl Inner {
-    fn trim(&mut self) {
+    /// Forgets the oldest changes: those that are too old or too many, and as many more as it takes
+    /// until those that are left hold no more than `bytes`.
+    fn trim(&mut self, held: &Ledger, bytes: usize) {
         let now = Instant::now();
         while let Some(oldest) = self.history.front() {
             let old = now.duration_since(oldest.at) > limits::HISTORY_AGE;
             let spare = self.history.len() > limits::HISTORY_MIN;
-            if !(spare && old) && self.history.len() <= limits::HISTORY_MAX {
+            let full = self.history.len() > limits::HISTORY_MAX || held.own() > bytes;
+            if !(full || spare && old) {
                 break;
             }
             self.low = oldest.revision;
+            // Watchers to whom it still has to be told hold it no longer than the history does.
             self.history.pop_front();
         }
     }
@@ -573,4 +513,4 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 #[cfg(test)]
-mod form_tests;
+mod past_tests;

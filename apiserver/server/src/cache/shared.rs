@@ -11,6 +11,9 @@ pub type Labels = BTreeMap<String, String>;
 /// Different values that are remembered. A kind whose values all differ forgets them again and again,
 /// and no more is lost than what sharing would have saved.
 const REMEMBERED: usize = 1024;
+/// Bytes of a text that is remembered; labels take up to 15 times theirs, so that those of a kind are 8 MiB
+/// at most. Longer ones are hardly shared, and a client could fill the memory with them.
+const REMEMBERED_TEXT: usize = 512;
 
 /// What fields have that are absent, where that is not the empty text.
 const ZEROS: [&str; 2] = ["false", "0"];
@@ -81,6 +84,12 @@ impl Values {
         std::str::from_utf8(self.bytes(place, text)).unwrap_or_default()
     }
 
+    /// Bytes of memory that the values take, those included that other objects may share.
+    pub fn weight(&self) -> usize {
+        let others = self.others.iter().flat_map(|others| others.iter());
+        size_of_val(&*self.places) + others.map(|text| size_of::<Arc<str>>() + text.len()).sum::<usize>()
+    }
+
     /// The same for who only compares: texts have the order of their bytes.
     pub fn bytes<'a>(&'a self, place: usize, text: &'a [u8]) -> &'a [u8] {
         let Some(place) = self.places.get(place) else { return &[] };
@@ -117,6 +126,9 @@ impl Pool {
         }
         let labels: Option<Labels> = serde_json::from_str(json)?;
         let labels = Arc::new(labels.unwrap_or_default());
+        if json.len() > REMEMBERED_TEXT {
+            return Ok(labels);
+        }
         if seen.labels.len() >= REMEMBERED {
             seen.labels.clear();
         }
@@ -149,6 +161,9 @@ impl Pool {
     }
 
     fn text(&self, text: &str) -> Arc<str> {
+        if text.len() > REMEMBERED_TEXT {
+            return Arc::from(text);
+        }
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = seen.texts.get(text) {
             return Arc::clone(known);
@@ -177,6 +192,16 @@ mod tests {
         assert!(Arc::ptr_eq(&pool.text("a,b"), &pool.text("a,b")));
         (0..3 * REMEMBERED).for_each(|i| drop(pool.text(&i.to_string())));
         assert!(pool.0.lock().unwrap().texts.len() <= REMEMBERED);
+    }
+
+    /// The labels of one object, 700 KB of them and new ones with each write, were remembered 1,024 times.
+    #[test]
+    fn long_labels_and_values_are_not_remembered() {
+        let pool = Pool::default();
+        let long = "x".repeat(REMEMBERED_TEXT + 1);
+        let labels = pool.labels(&format!(r#"{{"app":"{long}"}}"#)).unwrap();
+        assert_eq!((&labels["app"], &*pool.text(&long)), (&long, &*long));
+        assert_eq!((Arc::strong_count(&labels), pool.0.lock().unwrap().texts.len()), (1, 0));
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Who is told of a change. A watcher of one object, one namespace or one node costs nothing
 //! for the changes of others.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::{Arc, Weak};
 
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::{TryRecvError, TrySendError};
@@ -22,7 +22,8 @@ pub enum Trigger {
     Field(String),
 }
 
-type Slots = BTreeMap<u64, mpsc::Sender<Arc<Change>>>;
+/// The history keeps the changes, so that slow watchers keep nothing alive.
+type Slots = BTreeMap<u64, mpsc::Sender<Weak<Change>>>;
 
 /// The open watches of one kind.
 #[derive(Default)]
@@ -36,7 +37,7 @@ pub(super) struct Watchers {
 }
 
 impl Watchers {
-    pub(super) fn add(&mut self, trigger: Trigger) -> (u64, mpsc::Receiver<Arc<Change>>) {
+    pub(super) fn add(&mut self, trigger: Trigger) -> (u64, mpsc::Receiver<Weak<Change>>) {
         let (sender, receiver) = mpsc::channel(limits::WATCHER_QUEUE);
         let id = self.next;
         self.next += 1;
@@ -112,7 +113,7 @@ fn value(entry: Option<&Arc<Entry>>, index: usize) -> Option<&str> {
 fn offer(slots: &mut Slots, change: &Arc<Change>) -> u64 {
     let mut cut = 0;
     slots.retain(|_, sender| {
-        let sent = sender.try_send(Arc::clone(change));
+        let sent = sender.try_send(Arc::downgrade(change));
         cut += u64::from(matches!(sent, Err(TrySendError::Full(_))));
         sent.is_ok()
     });
@@ -121,30 +122,67 @@ fn offer(slots: &mut Slots, change: &Arc<Change>) -> u64 {
 
 /// A watcher's end of its queue; leaves the index when dropped.
 pub struct Subscription {
-    receiver: mpsc::Receiver<Arc<Change>>,
+    /// Changes of the history that come before those of the queue.
+    missed: VecDeque<Weak<Change>>,
+    receiver: mpsc::Receiver<Weak<Change>>,
     cache: Arc<Cache>,
     id: u64,
     trigger: Trigger,
+    /// The history forgot a change before the watcher took it.
+    lost: bool,
 }
 
 impl Subscription {
     pub(super) fn new(
-        receiver: mpsc::Receiver<Arc<Change>>,
+        missed: VecDeque<Weak<Change>>,
+        receiver: mpsc::Receiver<Weak<Change>>,
         cache: Arc<Cache>,
         id: u64,
         trigger: Trigger,
     ) -> Self {
-        Self { receiver, cache, id, trigger }
+        Self { missed, receiver, cache, id, trigger, lost: false }
     }
 
-    /// The next change; `None` when the watcher was cut off.
+    /// The next change; `None` when the watcher was cut off: it was too slow for its queue, or for the
+    /// history.
     pub async fn next(&mut self) -> Option<Arc<Change>> {
-        self.receiver.recv().await
+        if self.lost {
+            return None;
+        }
+        let next = match self.missed.pop_front() {
+            Some(change) => change,
+            None => self.receiver.recv().await?,
+        };
+        self.kept(&next)
     }
 
     /// What has arrived already.
     pub fn ready(&mut self) -> Result<Arc<Change>, TryRecvError> {
-        self.receiver.try_recv()
+        if self.lost {
+            return Err(TryRecvError::Disconnected);
+        }
+        let next = match self.missed.pop_front() {
+            Some(change) => change,
+            None => self.receiver.try_recv()?,
+        };
+        self.kept(&next).ok_or(TryRecvError::Disconnected)
+    }
+
+    /// Whether changes of the history are still to come.
+    pub fn has_missed(&self) -> bool {
+        !self.missed.is_empty()
+    }
+
+    /// The change, if it is still there; else nothing follows, since that would leave a gap.
+    fn kept(&mut self, change: &Weak<Change>) -> Option<Arc<Change>> {
+        let kept = change.upgrade();
+        if kept.is_none() {
+            self.lost = true;
+            self.missed.clear();
+            self.receiver.close();
+            self.cache.counts.terminated.add(1);
+        }
+        kept
     }
 
     /// The cache that is watched.

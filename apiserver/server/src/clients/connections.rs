@@ -52,6 +52,7 @@ impl std::ops::Deref for Place {
 impl Drop for Place {
     fn drop(&mut self) {
         let Some(table) = self.0.table.upgrade() else { return };
+        // Who is counted from now on finds that the connection has gone.
         table.lock().remove(&self.0.id);
         if let Some(account) = self.0.account.get() {
             table.known.fetch_sub(1, Ordering::SeqCst);
@@ -259,12 +260,16 @@ impl Connections {
     }
 
     fn promote(&self, connection: &Connection, account: &Arc<Account>) {
-        // The lock makes the counts and the decision one step.
-        let _table = self.lock();
+        // The lock makes the counts and the decision one step, before the place is given back or not at
+        // all: streams of HTTP/2 have tasks of their own, which may outlive their connection.
+        let table = self.lock();
+        if !table.contains_key(&connection.id) {
+            return;
+        }
         let [known, tenants, own] =
             [&self.known, &self.tenants, &account.connections].map(|count| count.load(Ordering::SeqCst));
         if connection.account.get().is_none()
-            && self.bounds.admits_known(account.class(), known, tenants, own)
+            && self.bounds.admits_known(account.class(), account.key(), known, tenants, own)
             && connection.account.set(Arc::clone(account)).is_ok()
         {
             self.known.fetch_add(1, Ordering::SeqCst);
@@ -375,5 +380,34 @@ mod tests {
         assert_eq!(table.counts().known, table.bounds.account);
         drop(places);
         assert_eq!(bob.connections.load(Ordering::SeqCst), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_outlives_its_connection_counts_for_nobody() {
+        let table = Connections::new(20);
+        let accounts = Accounts::new([4, 4]);
+        let bob = accounts.account(Class::Tenants, "bob");
+        let place = table.admit(peer(1));
+        let connection = Arc::clone(&place);
+        drop(place);
+        connection.authenticated(&bob);
+        assert!(connection.account.get().is_none());
+        let counts =
+            [&table.known, &table.tenants, &bob.connections].map(|count| count.load(Ordering::SeqCst));
+        assert_eq!(counts, [0, 0, 0]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_node_takes_a_share_of_the_authenticated_connections_and_another_finds_its_own() {
+        let table = Connections::new(10_000);
+        let accounts = Accounts::new([4, 4]);
+        let [one, other] =
+            ["system:node:a", "system:node:b"].map(|node| accounts.account(Class::System, node));
+        let places: Vec<Place> = (0..400).map(|host| table.admit(peer((host % 250) as u8))).collect();
+        places.iter().for_each(|place| place.authenticated(&one));
+        assert_eq!(table.counts().known, table.bounds.node);
+        let place = table.admit(peer(251));
+        place.authenticated(&other);
+        assert_eq!(table.counts().known, table.bounds.node + 1);
     }
 }

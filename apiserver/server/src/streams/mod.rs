@@ -20,7 +20,7 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Request, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Empty, Limited};
-use hyper::body::Incoming;
+use hyper::body::{Frame, Incoming};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::io::AsyncWriteExt;
@@ -172,7 +172,15 @@ pub async fn proxy(
     parts.headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     parts.headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox"));
     // Any answer may be endless (`follow`), so nothing here waits for its end.
-    Ok(Response::from_parts(parts, body.map_err(BoxError::from).boxed_unsync()))
+    Ok(Response::from_parts(parts, data_only(body)))
+}
+
+/// A body without its trailers: these are headers too, of which a kubelet may set none but the above.
+fn data_only<E: Into<BoxError> + 'static>(
+    body: impl hyper::body::Body<Data = Bytes, Error = E> + Send + 'static,
+) -> Body {
+    let data = |frame: Frame<Bytes>| Frame::data(frame.into_data().unwrap_or_default());
+    body.map_frame(data).map_err(Into::into).boxed_unsync()
 }
 
 /// What a client hears of a node that would send it elsewhere.

@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use http_body_util::{Full, StreamBody};
-use hyper::body::Frame;
 use hyper::service::service_fn;
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
@@ -301,6 +300,17 @@ async fn a_hostile_kubelet_redirects_nobody() {
             assert!(!answer.contains("evil"), "{code} {more}: {answer}");
         }
     }
+}
+
+#[tokio::test]
+async fn trailers_of_a_hostile_kubelet_end_here() {
+    let mut trailers = HeaderMap::new();
+    trailers.insert(header::SET_COOKIE, HeaderValue::from_static("session=evil"));
+    let frames = [Frame::data(Bytes::from("a line\n")), Frame::trailers(trailers)];
+    let frames = futures::stream::iter(frames.map(Ok::<_, Infallible>));
+    let passed = data_only(StreamBody::new(frames)).collect().await.unwrap();
+    assert!(passed.trailers().is_none());
+    assert_eq!(passed.to_bytes(), "a line\n");
 }
 
 #[tokio::test]

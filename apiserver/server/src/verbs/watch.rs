@@ -57,7 +57,7 @@ pub async fn watch(context: &Context, resource: &Arc<Resource>, request: Request
     let events = match open(context, &cache, &filter, &begin).await {
         Ok(opened) => Events::Changes(Box::new(WatchStream {
             initial: opened.initial,
-            missed: opened.missed,
+            arrived: None,
             subscription: opened.subscription,
             filter,
             encoder: Encoder {
@@ -123,7 +123,6 @@ impl Events {
 /// Where a watch begins.
 struct Opened {
     initial: VecDeque<Arc<Entry>>,
-    missed: VecDeque<Arc<Change>>,
     subscription: Subscription,
     /// The client knows everything up to here.
     sent: Revision,
@@ -139,15 +138,14 @@ async fn open(
     begin: &Begin,
 ) -> Result<Opened, ApiError> {
     let (server, trigger) = (&context.server, filter.trigger(cache));
-    let (mut initial, mut missed) = (VecDeque::new(), VecDeque::new());
+    let mut initial = VecDeque::new();
     let least = match begin.from {
         Start::After(revision) => {
             server.caches().loaded().await;
-            let (changes, subscription) = cache.subscribe(revision, trigger).map_err(|TooOld| {
+            let subscription = cache.subscribe(revision, trigger).map_err(|TooOld| {
                 ApiError::expired(format!("too old resource version: {revision} ({})", cache.oldest()))
             })?;
-            missed.extend(changes);
-            return Ok(Opened { initial, missed, subscription, sent: revision, after: revision });
+            return Ok(Opened { initial, subscription, sent: revision, after: revision });
         }
         Start::State { least } => least,
     };
@@ -164,7 +162,7 @@ async fn open(
         initial.extend(filter.select(&View::of(cache, &snapshot), "", 0).entries);
     }
     let sent = passed.max(snapshot.revision);
-    Ok(Opened { initial, missed, subscription, sent, after: 0 })
+    Ok(Opened { initial, subscription, sent, after: 0 })
 }
 
 fn streaming(format: Format, body: Body) -> Response<Body> {
@@ -253,7 +251,8 @@ impl Mark {
 /// The events of one watch.
 pub struct WatchStream {
     initial: VecDeque<Arc<Entry>>,
-    missed: VecDeque<Arc<Change>>,
+    /// A change that was waited for.
+    arrived: Option<Arc<Change>>,
     subscription: Subscription,
     filter: Arc<Filter>,
     encoder: Encoder,
@@ -316,7 +315,8 @@ impl WatchStream {
     /// Whether it has to end although there may always be something more to send. What belongs to its
     /// beginning is sent in any case.
     fn is_over(&self) -> bool {
-        let begun = self.initial.is_empty() && self.missed.is_empty() && self.mark_initial.is_none();
+        let told = self.arrived.is_none() && !self.subscription.has_missed();
+        let begun = self.initial.is_empty() && told && self.mark_initial.is_none();
         begun && (self.shutdown.is_cancelled() || Instant::now() >= self.deadline)
     }
 
@@ -329,7 +329,7 @@ impl WatchStream {
             return None;
         }
         loop {
-            let change = match self.missed.pop_front() {
+            let change = match self.arrived.take() {
                 Some(change) => change,
                 None => match self.subscription.ready() {
                     Ok(change) => change,
@@ -359,7 +359,7 @@ impl WatchStream {
             biased;
             change = self.subscription.next() => match change {
                 Some(change) => {
-                    self.missed.push_back(change);
+                    self.arrived = Some(change);
                     true
                 }
                 // Cut off; the client resumes.

@@ -23,7 +23,7 @@ async fn unread(server: &Arc<Server>) -> WatchStream {
     let opened = open(&context, &cache, &filter, &begin).await.unwrap();
     WatchStream {
         initial: opened.initial,
-        missed: opened.missed,
+        arrived: None,
         subscription: opened.subscription,
         filter,
         encoder: Encoder {

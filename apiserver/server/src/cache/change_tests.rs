@@ -10,7 +10,8 @@ fn form(shape: Shape, include: Option<Include>, second: i64) -> Form {
 
 #[tokio::test]
 async fn a_frame_is_encoded_once_for_all_who_want_its_form() {
-    let change = Change::new(1, None, None);
+    let held = Arc::new(Ledger::new(&Arc::default()));
+    let change = Change::new(1, None, None, Arc::clone(&held));
     let encoded = std::cell::Cell::new(0);
     let frame = |form: Form| {
         change.shaped(form, || {

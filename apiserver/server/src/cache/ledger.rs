@@ -1,0 +1,62 @@
+//! Bytes that the past of one kind keeps alive, counted for all kinds together too.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Bytes that the past of all kinds keeps alive.
+#[derive(Default)]
+pub(super) struct Totals {
+    /// By changes and their frames.
+    pub(super) history: Arc<AtomicUsize>,
+    /// By states for continue tokens.
+    pub(super) snapshots: Arc<AtomicUsize>,
+}
+
+/// Bytes of one kind, which are also part of a total.
+pub(super) struct Ledger {
+    own: AtomicUsize,
+    all: Arc<AtomicUsize>,
+}
+
+impl Ledger {
+    pub(super) fn new(all: &Arc<AtomicUsize>) -> Self {
+        Self { own: AtomicUsize::new(0), all: Arc::clone(all) }
+    }
+
+    /// Bytes of this kind.
+    pub(super) fn own(&self) -> usize {
+        self.own.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn add(&self, bytes: usize) {
+        self.own.fetch_add(bytes, Ordering::SeqCst);
+        self.all.fetch_add(bytes, Ordering::SeqCst);
+    }
+
+    /// Adds bytes if neither the kind nor all kinds together then have more than they may.
+    pub(super) fn add_within(&self, bytes: usize, own: usize, all: usize) -> bool {
+        let own_after = self.own.fetch_add(bytes, Ordering::SeqCst) + bytes;
+        let all_after = self.all.fetch_add(bytes, Ordering::SeqCst) + bytes;
+        let fits = own_after <= own && all_after <= all;
+        if !fits {
+            self.release(bytes);
+        }
+        fits
+    }
+
+    pub(super) fn release(&self, bytes: usize) {
+        self.own.fetch_sub(bytes, Ordering::SeqCst);
+        self.all.fetch_sub(bytes, Ordering::SeqCst);
+    }
+}
+
+impl Drop for Ledger {
+    fn drop(&mut self) {
+        self.all.fetch_sub(self.own(), Ordering::SeqCst);
+    }
+}
+
+/// What changes may take of a bound: a quarter is left to the frames that watchers make of them.
+pub(super) fn room_left(bound: usize) -> usize {
+    bound / 4 * 3
+}
