@@ -24,14 +24,14 @@ pub fn check_role(
 ) -> Result<(), ApiError> {
     let (namespace, name) = place(kind, role);
     let resource = if kind == "ClusterRole" { "clusterroles" } else { "roles" };
-    let unchanged = old.is_some_and(|old| {
-        old["rules"] == role["rules"] && old["aggregationRule"] == role["aggregationRule"]
-    });
-    if unchanged || may(authorizer, identity, "escalate", resource, namespace, name) {
+    if old.is_some_and(|old| grants_as_before(role, old))
+        || may(authorizer, identity, "escalate", resource, namespace, name)
+    {
         return Ok(());
     }
     let mut wanted = Rule::list(role);
-    if role.get("aggregationRule").is_some_and(|rule| !rule.is_null()) {
+    let aggregates = |role: &Value| role.get("aggregationRule").is_some_and(|rule| !rule.is_null());
+    if aggregates(role) || old.is_some_and(aggregates) {
         // What it will aggregate cannot be known, so it counts as everything.
         wanted.extend(everything());
     }
@@ -49,13 +49,13 @@ pub fn check_binding(
 ) -> Result<(), ApiError> {
     let (namespace, name) = place(kind, binding);
     let resource = if kind == "ClusterRoleBinding" { "clusterrolebindings" } else { "rolebindings" };
-    let unchanged =
-        old.is_some_and(|old| old["roleRef"] == binding["roleRef"] && old["subjects"] == binding["subjects"]);
     let role_ref = &binding["roleRef"];
     let role_name = role_ref["name"].as_str().unwrap_or_default();
     let role_resource =
         if role_ref["kind"].as_str() == Some("ClusterRole") { "clusterroles" } else { "roles" };
-    if unchanged || may(authorizer, identity, "bind", role_resource, namespace, role_name) {
+    if old.is_some_and(|old| grants_as_before(binding, old))
+        || may(authorizer, identity, "bind", role_resource, namespace, role_name)
+    {
         return Ok(());
     }
     let Some(wanted) = authorizer.role_rules(namespace, role_ref) else {
@@ -63,6 +63,21 @@ pub fn check_binding(
     };
     let held = authorizer.rules_for(identity, namespace);
     refuse_unless_held(identity, resource, name, &held, &wanted)
+}
+
+/// Whether a change leaves everything as it is but what garbage collection has to write. Labels count: those
+/// of a ClusterRole decide which other roles gain its rules.
+fn grants_as_before(new: &Value, old: &Value) -> bool {
+    let without_upkeep = |object: &Value| {
+        let mut object = object.clone();
+        if let Some(meta) = object["metadata"].as_object_mut() {
+            for field in ["ownerReferences", "finalizers", "managedFields", "resourceVersion"] {
+                meta.remove(field);
+            }
+        }
+        object
+    };
+    without_upkeep(new) == without_upkeep(old)
 }
 
 fn everything() -> [Rule; 2] {

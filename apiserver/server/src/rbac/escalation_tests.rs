@@ -90,6 +90,39 @@ fn a_role_needs_its_rules_or_the_verb_escalate() {
 }
 
 #[test]
+fn a_label_that_aggregates_a_role_needs_its_rules() {
+    let plain = authorizer(json!([{"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]}]));
+    let all = json!([{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}]);
+    let role = |meta: serde_json::Value| {
+        let mut role = json!({"metadata": {"name": "r", "resourceVersion": "1"}, "rules": all});
+        for (key, value) in meta.as_object().unwrap() {
+            role["metadata"][key] = value.clone();
+        }
+        role
+    };
+    let old = role(json!({"managedFields": [{"manager": "a"}]}));
+    let check = |meta| check_role(&plain, &jane(), "ClusterRole", &role(meta), Some(&old));
+    for granting in [
+        json!({"labels": {"rbac.authorization.k8s.io/aggregate-to-view": "true"}}),
+        json!({"annotations": {"rbac.authorization.kubernetes.io/autoupdate": "false"}}),
+    ] {
+        assert_eq!(check(granting.clone()).unwrap_err().code, 403, "{granting}");
+    }
+    let upkeep =
+        json!({"finalizers": ["x"], "ownerReferences": [{}], "managedFields": [], "resourceVersion": "2"});
+    assert_eq!(check(upkeep), Ok(()));
+    let binding = |labels: serde_json::Value| {
+        json!({
+            "metadata": {"name": "b", "namespace": "a", "labels": labels},
+            "roleRef": {"kind": "ClusterRole", "name": "strong"}, "subjects": [{"kind": "User", "name": "joe"}],
+        })
+    };
+    let (old, new) = (binding(json!({})), binding(json!({"x": "y"})));
+    assert_eq!(check_binding(&plain, &jane(), "RoleBinding", &new, Some(&old)).unwrap_err().code, 403);
+    assert_eq!(check_binding(&plain, &jane(), "RoleBinding", &old, Some(&old)), Ok(()));
+}
+
+#[test]
 fn a_binding_needs_the_roles_rules_or_the_verb_bind() {
     let binding = |role: &str| {
         json!({
