@@ -4,9 +4,19 @@ use serde_json::Value;
 
 use super::{Additional, Structural};
 
+/// Memory that the defaults of one object may take, bytes: many times what the store takes of an object.
+/// Beyond it fields stay absent, so that a small body that repeats an item cannot make the server copy a large
+/// default for each.
+const ADDED: usize = 32 << 20;
+
 impl Structural {
-    /// Fills in defaults, at every depth. A null where none is allowed counts as absent.
+    /// Fills in defaults, at every depth. A null where none is allowed counts as absent. The object grows by
+    /// 32 MiB of memory at most.
     pub fn apply_defaults(&self, value: &mut Value) {
+        self.defaults_within(value, &mut ADDED.clone());
+    }
+
+    fn defaults_within(&self, value: &mut Value, room: &mut usize) {
         match value {
             Value::Object(map) => {
                 for (name, property) in &self.properties {
@@ -15,34 +25,35 @@ impl Structural {
                         None => true,
                         Some(value) => value.is_null() && !property.nullable,
                     };
-                    if absent {
+                    if absent && take(room, default) {
                         map.insert(name.clone(), default.clone());
                     }
                 }
                 for (key, value) in map.iter_mut() {
                     if let Some(property) = self.properties.get(key) {
-                        property.apply_defaults(value);
+                        property.defaults_within(value, room);
                     } else if let Additional::Schema(values) = &self.additional {
-                        values.default_null(value);
-                        values.apply_defaults(value);
+                        values.default_null(value, room);
+                        values.defaults_within(value, room);
                     }
                 }
             }
             Value::Array(list) => {
                 let Some(items) = &self.items else { return };
                 for item in list {
-                    items.default_null(item);
-                    items.apply_defaults(item);
+                    items.default_null(item, room);
+                    items.defaults_within(item, room);
                 }
             }
             _ => {}
         }
     }
 
-    fn default_null(&self, value: &mut Value) {
+    fn default_null(&self, value: &mut Value, room: &mut usize) {
         if value.is_null()
             && !self.nullable
             && let Some(default) = &self.default
+            && take(room, default)
         {
             *value = default.clone();
         }
@@ -51,6 +62,24 @@ impl Structural {
     /// Takes out fields that are null, where the schema neither allows it nor has a default.
     pub fn prune_nulls(&self, value: &mut Value) {
         prune_nulls(value, Some(self));
+    }
+}
+
+/// Takes the memory of a value, if there is so much room.
+fn take(room: &mut usize, value: &Value) -> bool {
+    let left = room.checked_sub(memory(value));
+    *room = left.unwrap_or(0);
+    left.is_some()
+}
+
+/// Roughly the memory that a value takes, bytes.
+fn memory(value: &Value) -> usize {
+    const NODE: usize = 64;
+    NODE + match value {
+        Value::String(text) => text.len(),
+        Value::Array(list) => list.iter().map(memory).sum(),
+        Value::Object(map) => map.iter().map(|(key, value)| key.len() + memory(value)).sum(),
+        _ => 0,
     }
 }
 
@@ -69,5 +98,28 @@ fn prune_nulls(value: &mut Value, schema: Option<&Structural>) {
             list.iter_mut().for_each(|item| prune_nulls(item, items));
         }
         _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_default_that_many_items_lack_does_not_multiply_without_bound() {
+        let schema = json!({
+            "type": "array",
+            "items": {"type": "object", "properties": {"a": {"type": "string", "default": "x".repeat(100_000)}}},
+        });
+        let schema = Structural::compile(&schema);
+        let mut few = json!([{}, {}]);
+        schema.apply_defaults(&mut few);
+        assert_eq!(few[1]["a"].as_str().map(str::len), Some(100_000));
+        let mut many = Value::Array(vec![json!({}); 10_000]);
+        schema.apply_defaults(&mut many);
+        let filled = many.as_array().unwrap().iter().filter(|item| item.get("a").is_some()).count();
+        assert!((300..400).contains(&filled), "{filled} of 10,000 items have a copy");
     }
 }
