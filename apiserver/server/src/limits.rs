@@ -147,7 +147,9 @@ pub const HELD_BY_PROBES_OF_ADDRESS: usize = 1 << 20;
 pub const HELD_BY_PROBES: usize = 64 << 20;
 /// The same of all authenticated clients that do not belong to one of the following.
 pub const HELD_BY_TENANTS: usize = 512 << 20;
-/// The same of nodes and components of the control plane.
+/// The same of nodes.
+pub const HELD_BY_NODES: usize = 256 << 20;
+/// The same of components of the control plane.
 pub const HELD_BY_SYSTEM: usize = 256 << 20;
 /// The same of the members of `system:masters`.
 pub const HELD_BY_ADMINISTRATORS: usize = 256 << 20;
@@ -157,7 +159,8 @@ pub const UPLOAD_GRACE: Duration = Duration::from_secs(10);
 pub const UPLOAD_RATE: u64 = 4 * 1024;
 /// Bodies of tenants that are larger take turns: one fewer at one time than there are processors.
 pub const HEAVY_BODY: usize = 256 * 1024;
-/// Leases and heartbeats at one time: so many reads, and so many writes.
+/// Leases of the control plane at one time, and heartbeats of nodes apart from them: so many reads, and so
+/// many writes.
 pub const LEASES_IN_FLIGHT: usize = 100;
 /// Other reads of nodes and of the control plane at one time.
 pub const SYSTEM_READS_IN_FLIGHT: usize = READS_IN_FLIGHT;
@@ -167,7 +170,9 @@ pub const SYSTEM_WRITES_IN_FLIGHT: usize = WRITES_IN_FLIGHT;
 pub const SHARE_OF_IDENTITY: usize = 4;
 /// The same of all clients without credentials.
 pub const SHARE_OF_ANONYMOUS: usize = 8;
-/// The same of one node or component of the control plane.
+/// The same of one node.
+pub const SHARE_OF_NODE: usize = 8;
+/// The same of one component of the control plane.
 pub const SHARE_OF_SYSTEM: usize = 2;
 /// An unpacked OpenAPI document is kept this long after it was unpacked, and as long as it is being sent.
 pub const UNPACKED_AGE: Duration = Duration::from_secs(10);
@@ -191,6 +196,8 @@ pub const ERROR_RESETS: usize = 1024;
 pub const KEEP_ALIVE: Duration = Duration::from_secs(30);
 /// And have this long to answer.
 pub const KEEP_ALIVE_ANSWER: Duration = Duration::from_secs(20);
+/// Reads of a connection, of 16 KiB at most, before it lets others run.
+pub const READS_IN_A_ROW: usize = 4;
 /// What clients may send on one HTTP/2 connection before it is read, bytes.
 pub const CONNECTION_WINDOW: u32 = 256 * 1024;
 /// The same on one stream.

@@ -79,6 +79,8 @@ pub struct Spoken<T> {
     seen: usize,
     /// Until the version is known.
     patience: Option<Pin<Box<Sleep>>>,
+    /// Reads since the connection last let others run.
+    reads: usize,
     /// Kept as long as the stream is open, also when it is no longer HTTP's.
     _place: Option<Place>,
 }
@@ -86,7 +88,8 @@ pub struct Spoken<T> {
 impl<T> Spoken<T> {
     /// Begins to wait.
     pub fn soon(stream: T) -> Self {
-        Self { stream, seen: 0, patience: Some(Box::pin(tokio::time::sleep(limits::HEAD))), _place: None }
+        let patience = Some(Box::pin(tokio::time::sleep(limits::HEAD)));
+        Self { stream, seen: 0, patience, reads: 0, _place: None }
     }
 
     /// Keeps the connection's place in the table until the stream is dropped.
@@ -102,8 +105,16 @@ impl<T: AsyncRead + Unpin> AsyncRead for Spoken<T> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
+        // A read may bring a thousand frames that are handled and answered at once, and a client who sends
+        // nothing else would keep a thread for itself.
+        if this.reads == limits::READS_IN_A_ROW {
+            this.reads = 0;
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         let before = buffer.filled().len();
         let polled = Pin::new(&mut this.stream).poll_read(context, buffer);
+        this.reads = if polled.is_ready() { this.reads + 1 } else { 0 };
         if polled.is_ready() {
             let new = &buffer.filled()[before..];
             let expected = &PREFACE[this.seen..];

@@ -84,13 +84,18 @@ fn kube_proxys_spelling(arguments: Vec<OsString>) -> Vec<OsString> {
     arguments.into_iter().map(proxy_args::with_hyphens).collect()
 }
 
+/// Crates that warn of what strangers send, a line for each frame: whoever reaches a port could fill the disk.
+const QUIET: &str = "h2=error,hyper=error,rustls=error,tungstenite=error";
+
 fn run(log: &str, command: Command) -> Result<ExitCode> {
     let logging = match &command {
         Command::Proxy(args) => proxy::logging(args),
         _ => proxy::Logging::default(),
     };
     let text = logging.filter.filter(|_| log == DEFAULT_LOG).unwrap_or(log);
-    let filter = EnvFilter::try_new(text).with_context(|| format!("--log {text:?} is not a filter"))?;
+    // Put first, so that whoever asks for more of these crates gets it.
+    let filter = EnvFilter::try_new(format!("{QUIET},{text}"))
+        .with_context(|| format!("--log {text:?} is not a filter"))?;
     let colours = std::io::stderr().is_terminal();
     let lines =
         tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr);
