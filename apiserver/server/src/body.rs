@@ -8,9 +8,10 @@ use apiserver_api::error::ApiError;
 use apiserver_api::protobuf::{self, Malformed};
 use apiserver_api::{schema, structural};
 use bytes::{Bytes, BytesMut};
-use http_body::{Frame, SizeHint};
+use futures::{StreamExt, stream};
+use http_body::{Body as _, Frame, SizeHint};
 use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt, Full};
+use http_body_util::{BodyExt, BodyStream, Full, StreamBody};
 use serde_json::{Map, Value};
 use serde_saphyr::DuplicateKeyPolicy;
 use tower::BoxError;
@@ -154,21 +155,55 @@ impl Rest {
 /// The whole body, within the limit. A body that is too large is read to its end and forgotten, up
 /// to another limit: a client that is still sending would not see the answer.
 pub async fn read(mut body: Body) -> Result<Bytes, ApiError> {
-    let (mut kept, mut seen) = (BytesMut::new(), 0);
+    // Most bodies come in one piece, which is not copied.
+    let (mut whole, mut kept, mut seen) = (Bytes::new(), BytesMut::new(), 0);
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(unreadable)?;
         let Ok(data) = frame.into_data() else { continue };
         seen += data.len();
-        if seen <= limits::BODY {
-            kept.extend_from_slice(&data);
-        } else if seen > limits::DRAINED_BODY {
+        if seen > limits::DRAINED_BODY {
             break;
         }
+        if seen > limits::BODY {
+            continue;
+        }
+        if whole.is_empty() && kept.is_empty() {
+            whole = data;
+        } else {
+            kept.extend_from_slice(&std::mem::take(&mut whole));
+            kept.extend_from_slice(&data);
+        }
     }
-    if seen <= limits::BODY {
-        return Ok(kept.freeze());
+    if seen > limits::BODY {
+        return Err(too_large(format!("limit is {}", limits::BODY)));
     }
-    Err(too_large(format!("limit is {}", limits::BODY)))
+    Ok(if kept.is_empty() { whole } else { kept.freeze() })
+}
+
+/// Waits until a body has come, or as much of it as anybody keeps, so that whoever sends it slowly holds
+/// nothing but its bytes meanwhile. An error comes again when the body is read.
+pub async fn arrived(mut body: Body) -> Body {
+    if body.is_end_stream() {
+        return body;
+    }
+    let mut come = BytesMut::new();
+    let rest = loop {
+        match body.frame().await {
+            None => break None,
+            Some(Err(error)) => break Some(stream::iter([Err(error)]).left_stream()),
+            Some(Ok(frame)) => {
+                come.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
+                if come.len() > limits::BODY {
+                    break Some(BodyStream::new(body).right_stream());
+                }
+            }
+        }
+    };
+    let come = stream::iter([Ok(Frame::data(come.freeze()))]);
+    match rest {
+        None => StreamBody::new(come).boxed_unsync(),
+        Some(rest) => StreamBody::new(come.chain(rest)).boxed_unsync(),
+    }
 }
 
 fn unreadable(error: BoxError) -> ApiError {

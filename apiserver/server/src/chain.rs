@@ -1,5 +1,5 @@
 //! The way of a request, from outside to inside: panic recovery, request info, authentication,
-//! (audit), flow control, impersonation, authorization, routing. Each step is a function that
+//! (audit), impersonation, authorization, flow control, routing. Each step is a function that
 //! calls the next.
 
 use std::panic::AssertUnwindSafe;
@@ -370,35 +370,37 @@ async fn flow(context: Context, request: Request<Body>, account: &Arc<Account>) 
         return Err(too_many_requests());
     };
     if context.info.is_long_running() {
-        return impersonate(context, request).await;
+        return route(authorized(context)?, request).await;
     }
     // A client may give up sooner than the server would.
     let patience = context.query.duration("timeout")?.filter(|asked| !asked.is_zero());
     let most = server.config().request_timeout;
     let timeout = patience.map_or(most, |asked| asked.min(most));
-    let turn = server.lanes().turn(lane, account, context.info.is_read()).await;
-    let _turn = turn.map_err(|_| too_many_requests())?;
     let (parts, body) = request.into_parts();
     let (body, _received) = intake::meter(body, &context.budget, server.lanes().heavy(lane))?;
-    let request = Request::from_parts(parts, body);
-    tokio::time::timeout(timeout, impersonate(context, request)).await.unwrap_or_else(|_| {
+    let read = context.info.is_read();
+    let writes = context.info.is_resource && !read;
+    let work = async {
+        let context = authorized(context)?;
+        // Who sends slowly takes no place from others.
+        let body = if writes { body::arrived(body).await } else { body };
+        let turn = server.lanes().turn(lane, account, read).await;
+        let _turn = turn.map_err(|_| too_many_requests())?;
+        route(context, Request::from_parts(parts, body)).await
+    };
+    tokio::time::timeout(timeout, work).await.unwrap_or_else(|_| {
         Err(ApiError::new(504, "Timeout", "Timeout: request did not complete within the allotted time"))
     })
 }
 
-/// As whom the request is carried out.
-async fn impersonate(mut context: Context, request: Request<Body>) -> Answer {
+/// The request as whoever it is to be carried out as, if that one may.
+fn authorized(mut context: Context) -> Result<Authorized, ApiError> {
     let authorizer = context.server.authorizer();
     if let Some(identity) = rbac::impersonation::evaluate(&context.headers, authorizer, &context.identity)? {
         tracing::debug!(user = %user_info(&context.identity), as_user = %identity.user, "impersonated");
         context.identity = identity;
     }
-    authorize(context, request).await
-}
-
-/// Whether it may be.
-async fn authorize(context: Context, request: Request<Body>) -> Answer {
-    route(authorize::authorize(context)?, request).await
+    authorize::authorize(context)
 }
 
 /// To a verb on a kind, or to one of the other paths.

@@ -21,7 +21,9 @@ pub enum Class {
     /// Authenticated clients, each with an account; ServiceAccounts share that of their namespace,
     /// since whoever may create one may create any number.
     Tenants,
-    /// Nodes, the components of the control plane, and the ServiceAccounts of `kube-system`.
+    /// Nodes, each with an account.
+    Nodes,
+    /// The components of the control plane, and the ServiceAccounts of `kube-system`.
     System,
     /// Members of `system:masters`, who share one account.
     Administrators,
@@ -29,8 +31,10 @@ pub enum Class {
 
 impl Class {
     /// All classes.
-    pub const ALL: [Self; 5] =
-        [Self::Probes, Self::Anonymous, Self::Tenants, Self::System, Self::Administrators];
+    pub const ALL: [Self; Self::COUNT] =
+        [Self::Probes, Self::Anonymous, Self::Tenants, Self::Nodes, Self::System, Self::Administrators];
+    /// How many there are.
+    pub const COUNT: usize = 6;
 
     /// The value of the label `class` in metrics.
     pub fn name(self) -> &'static str {
@@ -38,6 +42,7 @@ impl Class {
             Self::Probes => "probes",
             Self::Anonymous => "anonymous",
             Self::Tenants => "tenants",
+            Self::Nodes => "nodes",
             Self::System => "system",
             Self::Administrators => "administrators",
         }
@@ -48,7 +53,7 @@ impl Class {
         match self {
             Self::Probes => limits::HELD_BY_PROBES_OF_ADDRESS,
             Self::Anonymous => limits::HELD_BY_ANONYMOUS,
-            Self::Tenants | Self::System => limits::HELD_BY_IDENTITY,
+            Self::Tenants | Self::Nodes | Self::System => limits::HELD_BY_IDENTITY,
             Self::Administrators => limits::HELD_BY_ADMINISTRATORS,
         }
     }
@@ -59,6 +64,7 @@ impl Class {
             Self::Probes => limits::HELD_BY_PROBES,
             Self::Anonymous => limits::HELD_BY_ANONYMOUS,
             Self::Tenants => limits::HELD_BY_TENANTS,
+            Self::Nodes => limits::HELD_BY_NODES,
             Self::System => limits::HELD_BY_SYSTEM,
             Self::Administrators => limits::HELD_BY_ADMINISTRATORS,
         }
@@ -84,8 +90,12 @@ pub fn payer(identity: &Identity) -> (Class, &str) {
         let class = if namespace == "kube-system" { Class::System } else { Class::Tenants };
         return (class, &identity.user[..SERVICE_ACCOUNT.len() + namespace.len()]);
     }
-    let system = member("system:nodes") || COMPONENTS.contains(&identity.user.as_str());
-    (if system { Class::System } else { Class::Tenants }, &identity.user)
+    let class = match identity.user.as_str() {
+        user if COMPONENTS.contains(&user) => Class::System,
+        _ if member("system:nodes") => Class::Nodes,
+        _ => Class::Tenants,
+    };
+    (class, &identity.user)
 }
 
 /// What identities with one key hold and have in flight.
@@ -136,10 +146,10 @@ type ByKey = HashMap<Box<str>, Weak<Account>>;
 
 /// The accounts of everybody who is using the server at the moment.
 pub struct Accounts {
-    classes: [Arc<Level>; 5],
+    classes: [Arc<Level>; Class::COUNT],
     /// Reads and writes in flight that the common lane takes.
     in_flight: [usize; 2],
-    accounts: Mutex<[ByKey; 5]>,
+    accounts: Mutex<[ByKey; Class::COUNT]>,
 }
 
 impl Accounts {
@@ -149,7 +159,7 @@ impl Accounts {
         Arc::new(Self { classes, in_flight, accounts: Mutex::default() })
     }
 
-    fn lock(&self) -> MutexGuard<'_, [ByKey; 5]> {
+    fn lock(&self) -> MutexGuard<'_, [ByKey; Class::COUNT]> {
         self.accounts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -198,8 +208,8 @@ impl Accounts {
     }
 
     /// Bytes held by each class, in the order of [`Class::ALL`].
-    pub fn held(&self) -> [usize; 5] {
-        [0, 1, 2, 3, 4].map(|class: usize| self.classes[class].used())
+    pub fn held(&self) -> [usize; Class::COUNT] {
+        std::array::from_fn(|class| self.classes[class].used())
     }
 }
 
@@ -218,7 +228,7 @@ mod tests {
         let table = [
             (Identity::anonymous(), Class::Anonymous, ""),
             (Identity::authenticated("admin", &["system:masters"]), Class::Administrators, ""),
-            (Identity::authenticated("system:node:n1", &["system:nodes"]), Class::System, "system:node:n1"),
+            (Identity::authenticated("system:node:n1", &["system:nodes"]), Class::Nodes, "system:node:n1"),
             (Identity::authenticated("system:kube-scheduler", &[]), Class::System, "system:kube-scheduler"),
             (service_account("kube-system", "x"), Class::System, "system:serviceaccount:kube-system"),
             (service_account("a", "x"), Class::Tenants, "system:serviceaccount:a"),

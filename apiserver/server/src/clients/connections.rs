@@ -269,7 +269,7 @@ impl Connections {
         let [known, tenants, own] =
             [&self.known, &self.tenants, &account.connections].map(|count| count.load(Ordering::SeqCst));
         if connection.account.get().is_none()
-            && self.bounds.admits_known(account.class(), account.key(), known, tenants, own)
+            && self.bounds.admits_known(account.class(), known, tenants, own)
             && connection.account.set(Arc::clone(account)).is_ok()
         {
             self.known.fetch_add(1, Ordering::SeqCst);

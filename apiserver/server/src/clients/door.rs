@@ -16,8 +16,6 @@ use std::time::Duration;
 use super::accounts::Class;
 use crate::limits;
 
-/// Begins the account of a node.
-const NODE: &str = "system:node:";
 /// Connections that a node may have however small the table is.
 const NODE_LEAST: usize = 8;
 
@@ -122,12 +120,13 @@ impl Bounds {
     }
 
     /// Whether a connection of `class` finds a place among the authenticated ones, where there are
-    /// `known` of them, `tenants` of tenants and `own` of the same account, whose key is `key`.
-    pub fn admits_known(&self, class: Class, key: &str, known: usize, tenants: usize, own: usize) -> bool {
+    /// `known` of them, `tenants` of tenants and `own` of the same account.
+    pub fn admits_known(&self, class: Class, known: usize, tenants: usize, own: usize) -> bool {
         known < self.known
             && match class {
                 Class::Tenants => tenants < self.tenants && own < self.account,
-                Class::System => own < if key.starts_with(NODE) { self.node } else { self.account },
+                Class::Nodes => own < self.node,
+                Class::System => own < self.account,
                 Class::Administrators => true,
                 Class::Anonymous | Class::Probes => false,
             }
@@ -203,7 +202,7 @@ mod tests {
         assert_eq!(table.len(), bounds.network);
         assert_eq!(admit(table.iter(), good, false, &bounds), None, "others have room");
         assert_eq!(admit(table.iter(), good, true, &bounds), None);
-        assert!(bounds.admits_known(Class::Administrators, "", 0, 0, 0));
+        assert!(bounds.admits_known(Class::Administrators, 0, 0, 0));
         // From many addresses.
         let many: Vec<Seen> =
             (0..bounds.unknown as u64).map(|id| idle(id, Network::V6(id.to_be_bytes()), id + 5)).collect();
@@ -243,34 +242,22 @@ mod tests {
     #[test]
     fn tenants_leave_places_to_the_control_plane() {
         let bounds = Bounds::of(1_000);
-        assert!(!bounds.admits_known(Class::Tenants, "", bounds.tenants, bounds.tenants, 0));
-        assert!(!bounds.admits_known(Class::Tenants, "", 300, 300, bounds.account));
-        assert!(bounds.admits_known(Class::Tenants, "", 300, 300, bounds.account - 1));
-        assert!(bounds.admits_known(Class::Administrators, "", bounds.tenants, bounds.tenants, 999));
-        assert!(!bounds.admits_known(Class::Anonymous, "", 0, 0, 0));
-        assert!(!bounds.admits_known(Class::Probes, "", 0, 0, 0));
+        assert!(!bounds.admits_known(Class::Tenants, bounds.tenants, bounds.tenants, 0));
+        assert!(!bounds.admits_known(Class::Tenants, 300, 300, bounds.account));
+        assert!(bounds.admits_known(Class::Tenants, 300, 300, bounds.account - 1));
+        assert!(bounds.admits_known(Class::Administrators, bounds.tenants, bounds.tenants, 999));
+        assert!(!bounds.admits_known(Class::Anonymous, 0, 0, 0));
+        assert!(!bounds.admits_known(Class::Probes, 0, 0, 0));
     }
 
     #[test]
     fn one_node_leaves_places_to_the_others_and_to_administrators() {
         let bounds = Bounds::of(10_000);
         assert_eq!(bounds.node, 200);
-        let admits = |key, own| bounds.admits_known(Class::System, key, 5_000, 0, own);
-        assert!(admits("system:node:a", bounds.node - 1) && !admits("system:node:a", bounds.node));
-        assert!(admits("system:node:b", 0), "another node");
+        let admits = |class, own| bounds.admits_known(class, 5_000, 0, own);
+        assert!(admits(Class::Nodes, bounds.node - 1) && !admits(Class::Nodes, bounds.node));
         // Each node may have a proxy of the same name.
-        for key in ["system:kube-proxy", "system:serviceaccount:kube-system"] {
-            assert!(admits(key, bounds.account - 1) && !admits(key, bounds.account));
-        }
-        assert!(bounds.admits_known(Class::Administrators, "", 5_000, 0, 5_000));
-        // Small tables have places for each too.
-        assert!((1..100).all(|total| Bounds::of(total).admits_known(
-            Class::System,
-            "system:node:a",
-            0,
-            0,
-            0
-        )));
+        assert!(admits(Class::System, bounds.account - 1) && !admits(Class::System, bounds.account));
     }
 
     #[test]

@@ -19,10 +19,14 @@ use crate::request::RequestInfo;
 pub enum Lane {
     /// Administrators and probes, who never wait.
     Exempt,
-    /// Leases and heartbeats of the control plane and of nodes.
+    /// Leases of the control plane.
     Leases,
-    /// Everything else that the control plane and nodes ask.
+    /// Leases and statuses of nodes.
+    Heartbeats,
+    /// Everything else that the control plane asks.
     System,
+    /// Everything else that nodes ask.
+    Nodes,
     /// Everybody else.
     Common,
 }
@@ -35,6 +39,8 @@ pub fn lane(info: &RequestInfo, identity: &Identity) -> Lane {
         Class::Administrators => Lane::Exempt,
         Class::System if is_heartbeat(info) => Lane::Leases,
         Class::System => Lane::System,
+        Class::Nodes if is_heartbeat(info) => Lane::Heartbeats,
+        Class::Nodes => Lane::Nodes,
         Class::Tenants | Class::Anonymous | Class::Probes => Lane::Common,
     }
 }
@@ -59,9 +65,10 @@ fn is_heartbeat(info: &RequestInfo) -> bool {
 
 impl Lane {
     /// The lanes that have a limit.
-    pub(super) const WITH_PLACES: [Self; Self::SHARED] = [Self::Leases, Self::System, Self::Common];
+    pub(super) const WITH_PLACES: [Self; Self::SHARED] =
+        [Self::Leases, Self::Heartbeats, Self::System, Self::Nodes, Self::Common];
     /// How many of them there are.
-    pub(super) const SHARED: usize = 3;
+    pub(super) const SHARED: usize = 5;
 
     /// Where a lane is among those that have a limit.
     pub(super) fn shared(self) -> Option<usize> {
@@ -72,8 +79,8 @@ impl Lane {
     pub(super) fn places(self, common: [usize; 2]) -> [usize; 2] {
         match self {
             Self::Exempt | Self::Common => common,
-            Self::Leases => [limits::LEASES_IN_FLIGHT; 2],
-            Self::System => [limits::SYSTEM_READS_IN_FLIGHT, limits::SYSTEM_WRITES_IN_FLIGHT],
+            Self::Leases | Self::Heartbeats => [limits::LEASES_IN_FLIGHT; 2],
+            Self::System | Self::Nodes => [limits::SYSTEM_READS_IN_FLIGHT, limits::SYSTEM_WRITES_IN_FLIGHT],
         }
     }
 
@@ -82,6 +89,7 @@ impl Lane {
         let part = match class {
             Class::Anonymous | Class::Probes => limits::SHARE_OF_ANONYMOUS,
             Class::Tenants => limits::SHARE_OF_IDENTITY,
+            Class::Nodes => limits::SHARE_OF_NODE,
             Class::System | Class::Administrators => limits::SHARE_OF_SYSTEM,
         };
         (places / part).max(1)
@@ -164,13 +172,13 @@ mod tests {
         let table = [
             ("PUT", lease, "system:kube-scheduler", &[][..], Lane::Leases),
             ("GET", lease, "system:kube-controller-manager", &[], Lane::Leases),
-            ("PATCH", lease, "system:node:n1", nodes, Lane::Leases),
-            ("PATCH", node, "system:node:n1", nodes, Lane::Leases),
+            ("PATCH", lease, "system:node:n1", nodes, Lane::Heartbeats),
+            ("PATCH", node, "system:node:n1", nodes, Lane::Heartbeats),
             ("PATCH", node, "bob", &[], Lane::Common),
             ("PUT", lease, "bob", &[], Lane::Common),
             ("PUT", lease, "bob", &["system:masters"], Lane::Exempt),
-            ("GET", "/apis/coordination.k8s.io/v1/leases", "system:node:n1", nodes, Lane::System),
-            ("GET", "/api/v1/pods", "system:node:n1", nodes, Lane::System),
+            ("GET", "/apis/coordination.k8s.io/v1/leases", "system:node:n1", nodes, Lane::Nodes),
+            ("GET", "/api/v1/pods", "system:node:n1", nodes, Lane::Nodes),
             ("GET", "/api/v1/pods", "system:serviceaccount:kube-system:x", &[], Lane::System),
             ("GET", "/api/v1/pods", "system:serviceaccount:a:x", &[], Lane::Common),
             ("GET", "/livez", "bob", &[], Lane::Exempt),
@@ -201,9 +209,11 @@ mod tests {
         }
         assert!(lanes.turn(Lane::Common, &others[7], true).await.is_err(), "the lane is full");
         assert!(lanes.turn(Lane::Common, &bob, false).await.is_ok(), "writes have places of their own");
-        let node = accounts.account(Class::System, "system:node:n1");
-        assert!(lanes.turn(Lane::Leases, &node, true).await.is_ok());
-        assert!(lanes.turn(Lane::System, &node, true).await.is_ok());
+        let node = accounts.account(Class::Nodes, "system:node:n1");
+        assert!(lanes.turn(Lane::Heartbeats, &node, true).await.is_ok());
+        assert!(lanes.turn(Lane::Nodes, &node, true).await.is_ok());
+        let scheduler = accounts.account(Class::System, "system:kube-scheduler");
+        assert!(lanes.turn(Lane::Leases, &scheduler, true).await.is_ok());
         assert!(lanes.turn(Lane::Exempt, &bob, true).await.is_ok());
     }
 }

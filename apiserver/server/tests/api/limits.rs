@@ -5,13 +5,19 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use apiserver_api::auth::Identity;
-use apiserver_server::ServerConfig;
 use apiserver_server::rbac::Mode;
+use apiserver_server::{Body, ServerConfig};
 use apiserver_store::Store;
 use apiserver_store::disk::SimDisk;
 use apiserver_store::embedded::{Embedded, Options};
+use bytes::Bytes;
+use futures::{StreamExt, stream};
+use http::{HeaderValue, Request};
+use http_body::Frame;
+use http_body_util::{BodyExt, StreamBody};
 use serde_json::json;
 use tokio::time::Instant;
+use tower::Service;
 
 use crate::harness::Api;
 
@@ -219,4 +225,45 @@ async fn a_full_store_says_so_and_serves_reads_deletions_and_leases() {
     api.post(MAPS, map("later".to_owned())).await.expect(500);
     api.delete(&format!("{MAPS}/m2"), json!(null)).await.expect(200);
     api.post(MAPS, map("later".to_owned())).await.expect(201);
+}
+
+/// A body that has begun and goes on for as long as the test does.
+fn endless() -> Body {
+    let begun = stream::iter([Ok(Frame::data(Bytes::from_static(b"{\"metadata\": ")))]);
+    StreamBody::new(begun.chain(stream::pending())).boxed_unsync()
+}
+
+#[tokio::test(start_paused = true)]
+async fn slow_bodies_hold_no_places() {
+    let config = ServerConfig {
+        authorization: vec![Mode::AlwaysAllow],
+        writes_in_flight: 4,
+        ..ServerConfig::default()
+    };
+    let api = Api::with(config).await;
+    let leases = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
+    let mut slow = Vec::new();
+    // More of them than there are places in any lane.
+    for number in 0..250 {
+        let (user, path) = match number % 2 {
+            0 => (format!("tenant-{number}"), format!("{MAPS}/x")),
+            _ => (format!("system:node:n{}", number % 20), format!("{leases}/n{}", number % 20)),
+        };
+        let groups: &[&str] = if number % 2 == 0 { &[] } else { &["system:nodes"] };
+        let mut request = Request::put(path).body(endless()).unwrap();
+        request.headers_mut().insert("content-type", HeaderValue::from_static("application/json"));
+        request.extensions_mut().insert(Identity::authenticated(&user, groups));
+        slow.push(tokio::spawn(api.server.service().call(request)));
+    }
+    tokio::task::yield_now().await;
+    let lease = |name: &str| json!({"metadata": {"name": name}, "spec": {"holderIdentity": name}});
+    let node = api.as_user(Identity::authenticated("system:node:m", &["system:nodes"]));
+    node.post(leases, lease("m")).await.expect(201);
+    let scheduler = api.as_user(Identity::authenticated("system:kube-scheduler", &[]));
+    let system = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
+    scheduler.post(system, lease("kube-scheduler")).await.expect(201);
+    let bob = api.as_user(Identity::authenticated("bob", &[]));
+    bob.post(MAPS, json!({"metadata": {"name": "a"}})).await.expect(201);
+    assert!(slow.iter().all(|request| !request.is_finished()), "the slow ones still wait");
+    slow.iter().for_each(tokio::task::JoinHandle::abort);
 }
