@@ -6,12 +6,13 @@ use std::net::IpAddr;
 use serde_json::{Value, json};
 
 use super::container::is_sidecar;
-use super::{Errors, given, ip, items, names, text};
+use super::{Errors, given, ip, items, names, pod_update, text};
 use crate::error::FieldError;
 
 /// Errors of a write of a Pod's status. Arguments: new, old.
 pub fn validate(new: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = Errors::default();
+    pod_update::annotations(new, old, &mut errors);
     let (status, before) = (&new["status"], &old["status"]);
     conditions(status, &mut errors);
     let nominated = text(status, "nominatedNodeName");

@@ -13,6 +13,8 @@ use crate::meta;
 use crate::quantity;
 
 const MIRROR: &str = "kubernetes.io/config.mirror";
+/// How the annotations begin that name the AppArmor profile of a container.
+const APPARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
 
 const ONLY: &str = "pod updates may not change fields other than `spec.containers[*].image`,\
     `spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing \
@@ -23,6 +25,7 @@ const ONLY: &str = "pod updates may not change fields other than `spec.container
 /// containers have their own subresources and do not come through here.
 pub fn validate_update(new: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = Errors::default();
+    annotations(new, old, &mut errors);
     if new["spec"] == old["spec"] {
         // Most updates are of metadata.
         deadline(&new["spec"], &old["spec"], &mut errors);
@@ -192,6 +195,23 @@ fn node_affinity(now: Option<&Value>, was: Option<&Value>, errors: &mut Errors) 
         if !grown(new, old) {
             let detail = "only additions are allowed (no mutations or deletions)";
             errors.invalid(format!("{path}[{index}]"), new, detail);
+        }
+    }
+}
+
+/// Annotations that a pod has or lacks for good, as they decide whose it is and how it is confined.
+pub(super) fn annotations(new: &Value, old: &Value, errors: &mut Errors) {
+    let of = |pod: &Value| pod["metadata"]["annotations"].as_object().cloned().unwrap_or_default();
+    let (now, before) = (of(new), of(old));
+    let fixed = |key: &str| match key {
+        MIRROR => Some("mirror pod annotation"),
+        key if key.starts_with(APPARMOR) => Some("AppArmor annotations"),
+        _ => None,
+    };
+    for key in before.keys().chain(now.keys().filter(|key| !before.contains_key(*key))) {
+        if let Some(what) = fixed(key).filter(|_| now.get(key) != before.get(key)) {
+            let verb = if before.contains_key(key) { "remove or update" } else { "add" };
+            errors.forbidden(format!("metadata.annotations[{key}]"), &format!("may not {verb} {what}"));
         }
     }
 }

@@ -129,3 +129,22 @@ fn a_resize_changes_cpu_and_memory_and_not_the_class() {
     );
     assert_eq!(text_of(pod_update::validate_resize(&small, &small)), NONE);
 }
+
+#[test]
+fn a_pod_becomes_no_mirror_pod_by_an_update_of_itself_or_of_its_status() {
+    let plain = pod(json!({}));
+    let mut mirror = plain.clone();
+    mirror["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": "x"});
+    for check in [pod_update::validate_update, super::pod_status::validate] {
+        let path = "metadata.annotations[kubernetes.io/config.mirror]";
+        assert_eq!(
+            text_of(check(&mirror, &plain)),
+            [format!("{path}: Forbidden: may not add mirror pod annotation")]
+        );
+        assert_eq!(
+            text_of(check(&plain, &mirror)),
+            [format!("{path}: Forbidden: may not remove or update mirror pod annotation")]
+        );
+        assert_eq!(text_of(check(&mirror, &mirror)), NONE);
+    }
+}
