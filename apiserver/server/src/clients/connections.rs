@@ -402,7 +402,7 @@ mod tests {
         let table = Connections::new(10_000);
         let accounts = Accounts::new([4, 4]);
         let [one, other] =
-            ["system:node:a", "system:node:b"].map(|node| accounts.account(Class::System, node));
+            ["system:node:a", "system:node:b"].map(|node| accounts.account(Class::Nodes, node));
         let places: Vec<Place> = (0..400).map(|host| table.admit(peer((host % 250) as u8))).collect();
         places.iter().for_each(|place| place.authenticated(&one));
         assert_eq!(table.counts().known, table.bounds.node);
