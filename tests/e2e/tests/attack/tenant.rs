@@ -161,6 +161,7 @@ fn a_tenant_gains_nothing_beyond_its_namespace() -> Result<()> {
             ("get nodes/proxy runs nothing on a node", &proxy_runs_nothing),
             ("get pods/exec is not enough for a WebSocket", &websockets_need_create),
             ("nobody grants, binds or impersonates beyond what they hold", &no_escalation),
+            ("nobody grants by a label what they do not hold", &no_aggregation),
             ("nobody approves or signs for the cluster's own authority", &no_certificates),
             ("volumes of configuration cannot be written", &volumes_are_read_only),
             ("what a pod asks for is honoured or refused", &pods_are_not_dropped_silently),
@@ -363,6 +364,29 @@ fn no_escalation(tenant: &Tenant<'_>) -> Result<()> {
         let answer = owner.request("GET", "/api/v1/namespaces/b/secrets/treasure", &[header], None)?;
         must_refuse(header, &answer)?;
     }
+    Ok(())
+}
+
+/// A label makes a ClusterRole's rules part of `view`, so it grants them.
+fn no_aggregation(tenant: &Tenant<'_>) -> Result<()> {
+    let patcher = r#"
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: patcher}
+rules: [{apiGroups: [rbac.authorization.k8s.io], resources: [clusterroles], verbs: [get, patch]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: patcher}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: patcher}
+subjects: [{kind: ServiceAccount, name: viewer, namespace: a}]
+"#;
+    apply(tenant.cluster, "patcher.yaml", patcher)?;
+    let path = "/apis/rbac.authorization.k8s.io/v1/clusterroles/cluster-admin";
+    let label = json!({"metadata": {"labels": {"rbac.authorization.k8s.io/aggregate-to-view": "true"}}});
+    must_refuse("a label on cluster-admin", &tenant.viewer.patch(path, &label)?)?;
+    let secret = tenant.viewer.get("/api/v1/namespaces/a/secrets")?;
+    ensure!(secret.status == 403, "the role view reads Secrets: {}", secret.status);
     Ok(())
 }
 
