@@ -119,11 +119,6 @@ impl Account {
         self.class
     }
 
-    /// What tells the account from others of its class.
-    pub fn key(&self) -> &str {
-        &self.key
-    }
-
     /// The account's share of a lane's places; `None` for a lane that has no limit.
     pub(super) fn places(&self, lane: Lane, read: bool) -> Option<&Semaphore> {
         Some(&self.places[lane.shared()?][usize::from(!read)])
