@@ -8,10 +8,9 @@ use apiserver_api::error::ApiError;
 use apiserver_api::protobuf::{self, Malformed};
 use apiserver_api::{schema, structural};
 use bytes::{Bytes, BytesMut};
-use futures::{StreamExt, stream};
-use http_body::{Body as _, Frame, SizeHint};
+use http_body::{Frame, SizeHint};
 use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt, BodyStream, Full, StreamBody};
+use http_body_util::{BodyExt, Full};
 use serde_json::{Map, Value};
 use serde_saphyr::DuplicateKeyPolicy;
 use tower::BoxError;
@@ -178,32 +177,6 @@ pub async fn read(mut body: Body) -> Result<Bytes, ApiError> {
         return Err(too_large(format!("limit is {}", limits::BODY)));
     }
     Ok(if kept.is_empty() { whole } else { kept.freeze() })
-}
-
-/// Waits until a body has come, or as much of it as anybody keeps, so that whoever sends it slowly holds
-/// nothing but its bytes meanwhile. An error comes again when the body is read.
-pub async fn arrived(mut body: Body) -> Body {
-    if body.is_end_stream() {
-        return body;
-    }
-    let mut come = BytesMut::new();
-    let rest = loop {
-        match body.frame().await {
-            None => break None,
-            Some(Err(error)) => break Some(stream::iter([Err(error)]).left_stream()),
-            Some(Ok(frame)) => {
-                come.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
-                if come.len() > limits::BODY {
-                    break Some(BodyStream::new(body).right_stream());
-                }
-            }
-        }
-    };
-    let come = stream::iter([Ok(Frame::data(come.freeze()))]);
-    match rest {
-        None => StreamBody::new(come).boxed_unsync(),
-        Some(rest) => StreamBody::new(come.chain(rest)).boxed_unsync(),
-    }
 }
 
 fn unreadable(error: BoxError) -> ApiError {

@@ -383,7 +383,7 @@ async fn flow(context: Context, request: Request<Body>, account: &Arc<Account>) 
     let work = async {
         let context = authorized(context)?;
         // Who sends slowly takes no place from others.
-        let body = if writes { body::arrived(body).await } else { body };
+        let body = if writes { intake::arrived(body).await } else { body };
         let turn = server.lanes().turn(lane, account, read).await;
         let _turn = turn.map_err(|_| too_many_requests())?;
         route(context, Request::from_parts(parts, body)).await

@@ -7,9 +7,10 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use apiserver_api::error::ApiError;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
+use futures::{StreamExt, stream};
 use http_body::{Body as _, Frame, SizeHint};
-use http_body_util::BodyExt;
+use http_body_util::{BodyExt, BodyStream, StreamBody};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep};
 use tokio_util::sync::PollSemaphore;
@@ -80,6 +81,32 @@ pub fn meter(
 /// How long a body may have taken that has brought this many bytes.
 fn allowed(seen: usize) -> Duration {
     limits::UPLOAD_GRACE + Duration::from_millis(1_000 * seen as u64 / limits::UPLOAD_RATE)
+}
+
+/// Waits until a body has come, or as much of it as anybody keeps, so that whoever sends it slowly holds
+/// nothing but its bytes meanwhile. An error comes again when the body is read.
+pub async fn arrived(mut body: Body) -> Body {
+    if body.is_end_stream() {
+        return body;
+    }
+    let mut come = BytesMut::new();
+    let rest = loop {
+        match body.frame().await {
+            None => break None,
+            Some(Err(error)) => break Some(stream::iter([Err(error)]).left_stream()),
+            Some(Ok(frame)) => {
+                come.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
+                if come.len() > limits::BODY {
+                    break Some(BodyStream::new(body).right_stream());
+                }
+            }
+        }
+    };
+    let come = stream::iter([Ok(Frame::data(come.freeze()))]);
+    match rest {
+        None => StreamBody::new(come).boxed_unsync(),
+        Some(rest) => StreamBody::new(come.chain(rest)).boxed_unsync(),
+    }
 }
 
 struct Metered {
