@@ -200,11 +200,6 @@ pub fn start(text: &str) -> String {
     text.chars().take(300).collect()
 }
 
-/// An object of the cluster, as the administrator sees it.
-pub fn object(cluster: &Cluster<'_>, line: &str) -> Result<Value> {
-    cluster.get(line)
-}
-
 /// Applies a manifest as the administrator.
 pub fn apply(cluster: &Cluster<'_>, name: &str, manifest: &str) -> Result<()> {
     let file = cluster.lab.dir().join(name);

@@ -5,7 +5,7 @@ use serde_json::json;
 use tests_e2e::lab::{CLIENT_IP, NODE_IP};
 use tests_e2e::{Cluster, Lab, Process, eventually, root};
 
-use crate::attacker::{Answer, Attacker, apply, attack, issued, must_refuse, object, start};
+use crate::attacker::{Answer, Attacker, apply, attack, issued, must_refuse, start};
 
 const PORT: u16 = 10250;
 
@@ -223,7 +223,7 @@ fn another_address(trap: &Trap<'_>) -> Result<()> {
     }
     trap.claims(CLIENT_IP, PORT)?;
     outcome?;
-    let node = object(trap.cluster, "node node-2")?;
+    let node = trap.cluster.get("node node-2")?;
     ensure!(node["status"]["addresses"][0]["address"] == CLIENT_IP, "the address is not back: {node}");
     Ok(())
 }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use tests_e2e::lab::CLIENT_IP;
 use tests_e2e::{Cluster, Lab, eventually};
 
-use crate::attacker::{Attacker, apply, attack, must_refuse, object, start};
+use crate::attacker::{Attacker, apply, attack, must_refuse, start};
 use crate::tenant::request;
 
 const MANIFEST: &str = r#"
@@ -143,21 +143,21 @@ fn restricted_labels(stolen: &Stolen<'_>) -> Result<()> {
             must_refuse(&format!("{label} by {path}"), &stolen.node.patch(path, &patch)?)?;
         }
     }
-    let node = object(stolen.cluster, "node node-2")?;
+    let node = stolen.cluster.get("node node-2")?;
     ensure!(!node.to_string().contains("node-restriction"), "the label is there: {node}");
     Ok(())
 }
 
 fn own_node(stolen: &Stolen<'_>) -> Result<()> {
     let (node, path) = (&stolen.node, "/api/v1/nodes/node-2");
-    let namespace = object(stolen.cluster, "namespace default")?;
+    let namespace = stolen.cluster.get("namespace default")?;
     let owner = json!({"metadata": {"ownerReferences": [
         {"apiVersion": "v1", "kind": "Namespace", "name": "default", "uid": namespace["metadata"]["uid"]},
     ]}});
     must_refuse("an owner reference", &node.patch(path, &owner)?)?;
     // Writes of the status may leave the metadata as it is instead of refusing.
     node.patch("/api/v1/nodes/node-2/status", &owner)?;
-    let owners = object(stolen.cluster, "node node-2")?["metadata"]["ownerReferences"].clone();
+    let owners = stolen.cluster.get("node node-2")?["metadata"]["ownerReferences"].clone();
     ensure!(owners.is_null(), "the Node has owners: {owners}");
     let taint = json!({"spec": {"taints": [{"key": "x", "effect": "NoExecute"}]}});
     must_refuse("a taint", &node.patch(path, &taint)?)?;
@@ -200,13 +200,13 @@ fn pods(stolen: &Stolen<'_>) -> Result<()> {
         "metadata": {"name": "elsewhere", "namespace": "default"},
     });
     must_refuse("an eviction elsewhere", &node.create(&format!("{other}/eviction"), &eviction)?)?;
-    let labels = object(stolen.cluster, "pod guest -n default")?["metadata"]["labels"]["app"].clone();
+    let labels = stolen.cluster.get("pod guest -n default")?["metadata"]["labels"]["app"].clone();
     ensure!(labels == "guest", "the label is {labels}");
     Ok(())
 }
 
 fn mirror_pods(stolen: &Stolen<'_>) -> Result<()> {
-    let node = object(stolen.cluster, "node node-2")?;
+    let node = stolen.cluster.get("node node-2")?;
     let mirror = |name: &str, spec: Value| {
         let mut pod = json!({
             "apiVersion": "v1", "kind": "Pod",
@@ -259,7 +259,7 @@ fn mirror_pods(stolen: &Stolen<'_>) -> Result<()> {
 }
 
 fn tokens(stolen: &Stolen<'_>) -> Result<()> {
-    let pod = |name: &str| object(stolen.cluster, &format!("pod {name} -n default"));
+    let pod = |name: &str| stolen.cluster.get(&format!("pod {name} -n default"));
     let (guest, elsewhere) = (pod("guest")?, pod("elsewhere")?);
     let ask = |account: &str, audiences: Value, bound: &Value| {
         let path = format!("/api/v1/namespaces/default/serviceaccounts/{account}/token");
@@ -327,7 +327,7 @@ fn the_rest(stolen: &Stolen<'_>) -> Result<()> {
     must_refuse("an EndpointSlice", &node.create(slices, &endpoints)?)?;
     // The pod of node-1 has noticed nothing.
     eventually("the other node's pod to run", || {
-        let pod = object(stolen.cluster, "pod elsewhere -n default")?;
+        let pod = stolen.cluster.get("pod elsewhere -n default")?;
         Ok((pod["status"]["phase"] == "Running").then_some(()))
     })
 }

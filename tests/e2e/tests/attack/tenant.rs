@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use tests_e2e::{Cluster, Lab, eventually};
 
-use crate::attacker::{Attacker, apply, attack, must_refuse, object, start};
+use crate::attacker::{Attacker, apply, attack, must_refuse, start};
 
 /// What nobody but an administrator may see.
 const TREASURE: &str = "dHJlYXN1cmU=";
@@ -193,7 +193,7 @@ fn cluster_kinds(cluster: &Cluster<'_>) -> Result<Vec<(String, String)>> {
 }
 
 fn cluster_scoped_below_a_namespace(tenant: &Tenant<'_>) -> Result<()> {
-    let before = object(tenant.cluster, "namespaces kube-system b")?;
+    let before = tenant.cluster.get("namespaces kube-system b")?;
     for (root, kind) in cluster_kinds(tenant.cluster)? {
         for name in ["", "/b", "/kube-system", "/cluster-admin", "/node-1"] {
             let path = format!("{root}/namespaces/a/{kind}{name}");
@@ -205,7 +205,7 @@ fn cluster_scoped_below_a_namespace(tenant: &Tenant<'_>) -> Result<()> {
             must_refuse(&format!("DELETE {path}"), &tenant.owner.delete(&path)?)?;
         }
     }
-    let after = object(tenant.cluster, "namespaces kube-system b")?;
+    let after = tenant.cluster.get("namespaces kube-system b")?;
     ensure!(before["items"] == after["items"], "the namespaces changed: {after}");
     Ok(())
 }
@@ -261,7 +261,7 @@ fn bodies_that_disagree(tenant: &Tenant<'_>) -> Result<()> {
         "target": {"kind": "Node", "name": "node-1"},
     });
     must_refuse("a binding in b", &owner.create("/api/v1/namespaces/a/bindings", &binding)?)?;
-    let maps = object(tenant.cluster, "configmaps -n b")?.to_string();
+    let maps = tenant.cluster.get("configmaps -n b")?.to_string();
     ensure!(!maps.contains("planted") && !maps.contains("settings"), "something is in b: {maps}");
     Ok(())
 }
@@ -290,7 +290,7 @@ fn proxy_to_the_api(tenant: &Tenant<'_>) -> Result<()> {
 }
 
 fn proxy_inward(tenant: &Tenant<'_>) -> Result<()> {
-    let node = object(tenant.cluster, "node node-1")?;
+    let node = tenant.cluster.get("node node-1")?;
     let restore = node["status"]["addresses"].clone();
     let status = |addresses: Value| -> Result<()> {
         let patch = json!({"status": {"addresses": addresses}}).to_string();
@@ -474,7 +474,7 @@ fn pods_are_not_dropped_silently(tenant: &Tenant<'_>) -> Result<()> {
     let made = tenant.owner.create("/api/v1/namespaces/a/pods", &pod("sysctl", &sysctl))?;
     ensure!(made.status == 201, "the pod was refused by the API: {}", start(&made.body));
     let status = eventually("the pod to run or to be refused", || {
-        let pod = object(tenant.cluster, "pod sysctl -n a")?;
+        let pod = tenant.cluster.get("pod sysctl -n a")?;
         let phase = pod["status"]["phase"].as_str().unwrap_or_default();
         Ok(matches!(phase, "Running" | "Failed").then(|| pod["status"].clone()))
     })?;
@@ -489,8 +489,8 @@ fn user_namespaces(tenant: &Tenant<'_>) -> Result<()> {
         tenant.owner.create("/api/v1/namespaces/a/pods", &pod("userns", &json!({"hostUsers": false})))?;
     ensure!(made.status == 201, "the pod was refused by the API: {}", start(&made.body));
     let running = eventually("the pod to run or to be refused", || {
-        let pod = object(tenant.cluster, "pod userns -n a")?;
-        let events = object(tenant.cluster, "events -n a --field-selector involvedObject.name=userns")?;
+        let pod = tenant.cluster.get("pod userns -n a")?;
+        let events = tenant.cluster.get("events -n a --field-selector involvedObject.name=userns")?;
         let warned = events["items"].as_array().into_iter().flatten().any(|event| event["type"] == "Warning");
         let phase = pod["status"]["phase"].as_str().unwrap_or_default();
         Ok(match phase {
