@@ -45,7 +45,7 @@ fn check(document: &str, read: &dyn Fn(&Path) -> Option<String>) -> Vec<String> 
     breaches
 }
 
-/// What a line names as `FILE.rs::FUNCTION` between backquotes.
+/// The `FILE.rs::FUNCTION` references between backquotes in a line.
 fn tests(line: &str) -> impl Iterator<Item = (&str, &str)> {
     let names = line.split('`').skip(1).step_by(2).filter(|name| name.contains(".rs::"));
     names.filter_map(|name| name.rsplit_once("::"))

@@ -5,7 +5,7 @@
 
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// What a certificate says about its owner. Whether it is true is for its signature to show.
+/// The user that a certificate names. Its signature has to be checked apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateUser {
     pub name: String,
@@ -49,7 +49,7 @@ impl CertificateUser {
         Ok(Self { name, groups })
     }
 
-    /// Whether the user is in a group.
+    /// Returns whether the user is in a group.
     pub fn in_group(&self, group: &str) -> bool {
         self.groups.iter().any(|own| own == group)
     }

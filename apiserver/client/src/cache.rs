@@ -350,7 +350,7 @@ impl<K> Listed for K where
 {
 }
 
-/// What a cache is of: a kind, a namespace, which is empty for all of them, and a selection.
+/// The subject of a cache: a kind, a namespace (empty for all) and a selection.
 type Entry = (TypeId, String, Selection);
 
 /// The caches of one process. Asking twice for the same kind and selection gives the same cache.

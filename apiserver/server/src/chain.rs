@@ -1,6 +1,5 @@
 //! The way of a request, from outside to inside: panic recovery, request info, authentication,
-//! (audit), impersonation, authorization, flow control, routing. Each step is a function that
-//! calls the next.
+//! (audit), impersonation, authorization, flow control, routing. Each step is a function.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;

@@ -13,7 +13,7 @@ use crate::meta;
 use crate::quantity;
 
 const MIRROR: &str = "kubernetes.io/config.mirror";
-/// How the annotations begin that name the AppArmor profile of a container.
+/// Prefix of the annotations that name the AppArmor profile of a container.
 const APPARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
 
 const ONLY: &str = "pod updates may not change fields other than `spec.containers[*].image`,\

@@ -38,7 +38,7 @@ pub struct Admission<'a> {
 }
 
 impl Admission<'_> {
-    /// Whether the write is about an object of this core kind itself.
+    /// Returns whether the write is about an object of this core kind itself.
     fn is(&self, operation: Operation, kind: &str) -> bool {
         let (resource, whole) = (self.resource, self.subresource.is_empty());
         self.operation == operation && whole && resource.group.is_empty() && resource.kind == kind

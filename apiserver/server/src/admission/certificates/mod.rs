@@ -34,7 +34,7 @@ pub(super) fn validate(admission: &Admission<'_>, object: &Value) -> Result<(), 
     }
 }
 
-/// Whether the user may do this for the signer: by its name, or by that of its domain.
+/// Returns whether the user may do this for the signer, by its name or by that of its domain.
 fn may(context: &Context, verb: &str, signer: &str) -> bool {
     let allowed = |name: &str| {
         let attributes = Attributes::resource(&context.identity, verb, GROUP, "signers");
@@ -45,7 +45,7 @@ fn may(context: &Context, verb: &str, signer: &str) -> bool {
 }
 
 fn approve(admission: &Admission<'_>, object: &Value, old: &Value) -> Result<(), ApiError> {
-    // Of the object before: nobody chooses another signer along with the approval.
+    // The object before is asked: nobody chooses another signer along with the approval.
     let signer = meta::text(old, "/spec/signerName");
     if may(admission.context, "approve", signer) {
         return Ok(());
@@ -91,7 +91,7 @@ fn attest(admission: &Admission<'_>, object: &Value, old: &Value) -> Result<(), 
     Err(admission.forbidden(object, &why))
 }
 
-/// Whether a change is about owners and finalizers alone.
+/// Returns whether a change is about owners and finalizers alone.
 fn is_collection(new: &Value, old: &Value) -> bool {
     let mut new = new.clone();
     for field in ["ownerReferences", "finalizers", "managedFields"] {

@@ -20,7 +20,10 @@ const MIGRATED: [(&str, &str); 7] = [
     ("vsphereVolume", "csi.vsphere.vmware.com"),
 ];
 
-/// Whether the specification of the pod names the audience; inside, why that cannot be told.
+/// Returns whether the pod's specification names the audience.
+///
+/// # Errors
+/// The reason why that cannot be told.
 pub(super) async fn is_named(
     context: &Context,
     pod: &Value,
@@ -57,7 +60,7 @@ pub(super) async fn is_named(
     })
 }
 
-/// Whether the node was given the audience by a role, for the ServiceAccount of that namespace and name.
+/// Returns whether a role gives the node the audience for the ServiceAccount of that namespace and name.
 pub(super) fn is_granted(context: &Context, (namespace, name): (&str, &str), audience: &str) -> bool {
     const VERB: &str = "request-serviceaccounts-token-audience";
     context.server.authorizer().allows(&Attributes {
@@ -68,7 +71,7 @@ pub(super) fn is_granted(context: &Context, (namespace, name): (&str, &str), aud
     })
 }
 
-/// Whether a projected volume of the pod has a token for the audience.
+/// Returns whether a projected volume of the pod has a token for the audience.
 fn is_projected(pod: &Value, audience: &str) -> bool {
     let volumes = meta::list(pod, "/spec/volumes").iter();
     let sources = volumes.flat_map(|volume| meta::list(volume, "/projected/sources"));
@@ -109,7 +112,7 @@ async fn driver_of_claim(
     Ok(Ok(driver_of(&volume["spec"]).to_owned()))
 }
 
-/// Whether a CSIDriver gets tokens for the audience.
+/// Returns whether a CSIDriver gets tokens for the audience.
 fn requests_token(driver: &Value, audience: &str) -> bool {
     let requests = meta::list(driver, "/spec/tokenRequests");
     requests.iter().any(|request| request["audience"].as_str().unwrap_or_default() == audience)
