@@ -1,7 +1,6 @@
 //! Which objects of a kind a request selects, decided on what the cache extracted.
 
 use std::borrow::Cow;
-use std::collections::VecDeque;
 use std::ops::Bound::{Included, Unbounded};
 use std::sync::Arc;
 
@@ -11,8 +10,12 @@ use apiserver_api::registry::Resource;
 use apiserver_api::selector::{FieldSelector, LabelSelector};
 use serde_json::Value;
 
-use crate::cache::{Cache, Entry, Objects, Trigger};
+use crate::cache::{Cache, Entry, Past, Trigger};
+use crate::clients::budget::{Budget, Charge};
+use crate::clients::too_many_requests;
+use crate::limits;
 use crate::query::Query;
+use crate::selection::{Entries, Selected};
 use crate::verbs::view::View;
 
 /// Namespace, label selector and field selector of a list, watch or collection delete.
@@ -27,6 +30,8 @@ pub struct Filter {
     places: Vec<Place>,
     /// Whether `prefix` and a name are a key.
     named_by_prefix: bool,
+    /// For the selectors, which live as long as the answer.
+    _charge: Option<Charge>,
 }
 
 #[derive(Clone, Copy)]
@@ -38,8 +43,18 @@ enum Place {
 
 impl Filter {
     /// Reads `labelSelector` and `fieldSelector`; errors are 400. `name`: the one object that the
-    /// path or the field selector names; empty if there is none.
-    pub fn parse(cache: &Cache, namespace: &str, name: &str, query: &Query) -> Result<Arc<Self>, ApiError> {
+    /// path or the field selector names; empty if there is none. 429 where the budget has no room for
+    /// selectors of that length.
+    pub fn parse(
+        cache: &Cache,
+        namespace: &str,
+        name: &str,
+        query: &Query,
+        budget: &Budget,
+    ) -> Result<Arc<Self>, ApiError> {
+        let length = |name: &str| query.get(name).map_or(0, str::len);
+        let bytes = limits::HELD_BY_SELECTOR * (length("labelSelector") + length("fieldSelector"));
+        let charge = budget.try_charge(bytes).ok_or_else(too_many_requests)?;
         let labels =
             query.get("labelSelector").map_or(Ok(LabelSelector::everything()), LabelSelector::parse)?;
         let mut fields =
@@ -61,7 +76,8 @@ impl Filter {
         let namespace = if cache.resource.namespaced { namespace } else { String::new() };
         let prefix = if namespace.is_empty() { String::new() } else { format!("{namespace}/") };
         let named_by_prefix = !cache.resource.namespaced || !namespace.is_empty();
-        Ok(Arc::new(Self { namespace, prefix, labels, fields, places, named_by_prefix }))
+        let _charge = Some(charge);
+        Ok(Arc::new(Self { namespace, prefix, labels, fields, places, named_by_prefix, _charge }))
     }
 
     /// Where the keys of the collection begin.
@@ -106,6 +122,8 @@ impl Filter {
             fields: FieldSelector::of(terms.map(|(term, _)| term.clone()).collect()),
             places: self.places.iter().copied().filter(keep).collect(),
             named_by_prefix: self.named_by_prefix,
+            // Whoever looks inside has this one too, which is charged.
+            _charge: None,
         })
     }
 
@@ -149,52 +167,59 @@ impl Filter {
         self.fields.requires_exact("spec.nodeName").or_else(|| self.fields.requires_exact("spec.host"))
     }
 
+    /// The objects from a key on among which the selected ones are, in the order of their keys.
+    pub fn range<'a>(
+        &'a self,
+        past: &'a Past,
+        from: &'a str,
+    ) -> Box<dyn Iterator<Item = &'a Arc<Entry>> + 'a> {
+        let below = |entry: &&Arc<Entry>| entry.key.starts_with(&self.prefix);
+        if let Some(name) = self.name().filter(|_| self.named_by_prefix) {
+            let key = format!("{}{name}", self.prefix);
+            let one = past.objects.get(key.as_str()).filter(|_| *key >= *from);
+            return Box::new(one.into_iter());
+        }
+        if let (Some(index), Some(value)) = (&past.index, self.node()) {
+            return Box::new(index.range(value, from).take_while(below));
+        }
+        let all = past.objects.range::<_, str>((Included(from), Unbounded)).map(|(_, entry)| entry);
+        Box::new(all.take_while(below))
+    }
+
     /// The selected objects from the key `start` below the collection's own on (empty: from the
     /// first), at most `limit` (0: all).
     pub fn select(self: &Arc<Self>, view: &View, start: &str, limit: usize) -> Selected {
         let from = format!("{}{start}", self.prefix);
-        let below = |entry: &&Arc<Entry>| entry.key.starts_with(&self.prefix);
-        if let Some(name) = self.name().filter(|_| self.named_by_prefix) {
-            let key = format!("{}{name}", self.prefix);
-            let one = view.objects.get(key.as_str()).filter(|_| key >= from);
-            return self.chosen(one.into_iter(), limit);
-        }
-        if let (Some(index), Some(value)) = (&view.index, self.node()) {
-            return self.chosen(index.range(value, &from).take_while(below), limit);
-        }
         if limit == 0 {
-            let walk = Walk { objects: view.objects.clone(), filter: Arc::clone(self), from };
-            let entries = Entries { ready: VecDeque::new(), walk: Some(walk) };
+            let entries = Entries::span(&view.past, self, from, None);
             return Selected { entries, last: None, remaining: None };
         }
-        let all = view.objects.range::<_, str>((Included(from.as_str()), Unbounded)).map(|(_, entry)| entry);
-        let mut all = all.take_while(below);
-        if !self.is_everything() {
-            return self.chosen(all, limit);
+        let everything = self.is_everything();
+        let mut selected = self.range(&view.past, &from).filter(|entry| everything || self.matches(entry));
+        let (mut last, mut count) = (None, 0);
+        for entry in selected.by_ref().take(limit) {
+            (last, count) = (Some(&entry.key), count + 1);
         }
-        let entries: VecDeque<_> = all.by_ref().take(limit).cloned().collect();
         let known = if from.is_empty() {
-            Some(view.objects.len())
+            Some(view.past.objects.len())
         } else {
             view.counted.get(&self.mark(&from)).copied()
         };
-        let remaining = match known {
-            Some(known) => known.saturating_sub(entries.len()),
-            None if entries.len() < limit => 0,
-            None => all.count(),
-        };
-        Selected::page(entries, remaining > 0, Some(remaining))
+        let remaining = everything.then(|| match known {
+            Some(known) => known.saturating_sub(count),
+            None if count < limit => 0,
+            None => selected.by_ref().count(),
+        });
+        let more = remaining.map_or_else(|| selected.next().is_some(), |remaining| remaining > 0);
+        let last = last.filter(|_| more).map(Arc::clone);
+        drop(selected);
+        let entries = Entries::span(&view.past, self, from, last.clone());
+        Selected { entries, last, remaining }
     }
 
     /// What is counted of a state, in [`View::counted`]: the objects of this collection from a key on.
     pub fn mark(&self, from: &str) -> String {
         format!("{} {from}", self.prefix)
-    }
-
-    fn chosen<'a>(&self, range: impl Iterator<Item = &'a Arc<Entry>>, limit: usize) -> Selected {
-        let mut range = range.filter(|entry| self.matches(entry));
-        let entries = range.by_ref().take(if limit == 0 { usize::MAX } else { limit }).cloned().collect();
-        Selected::page(entries, range.next().is_some(), None)
     }
 }
 
@@ -217,80 +242,4 @@ fn unsupported(cache: &Cache, field: &str) -> ApiError {
     } else {
         format!("{field:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\"")
     })
-}
-
-/// One page, or all.
-pub struct Selected {
-    pub entries: Entries,
-    /// The last of the page's objects, if the limit cut something off behind it.
-    pub last: Option<Arc<Entry>>,
-    /// How much, where that is known.
-    pub remaining: Option<usize>,
-}
-
-impl Selected {
-    /// A page of these; `more` if the limit cut something off behind them.
-    pub fn page(ready: VecDeque<Arc<Entry>>, more: bool, remaining: Option<usize>) -> Self {
-        let last = ready.back().filter(|_| more).cloned();
-        Self { entries: Entries { ready, walk: None }, last, remaining }
-    }
-}
-
-/// The objects selected, one after the other. Those of a whole collection are looked up in its
-/// state as they are asked for, so that they take no memory until then.
-#[derive(Clone)]
-pub struct Entries {
-    ready: VecDeque<Arc<Entry>>,
-    walk: Option<Walk>,
-}
-
-#[derive(Clone)]
-struct Walk {
-    objects: Objects,
-    filter: Arc<Filter>,
-    /// The next key, or one before it.
-    from: String,
-}
-
-/// So many objects are looked up at one time.
-const STRIDE: usize = 64;
-
-impl Entries {
-    /// These objects.
-    pub fn of(entries: Vec<Arc<Entry>>) -> Self {
-        Self { ready: entries.into(), walk: None }
-    }
-
-    /// Whether there are no more.
-    pub fn is_empty(&mut self) -> bool {
-        self.fill();
-        self.ready.is_empty()
-    }
-
-    /// Puts back what was taken last.
-    pub fn put_back(&mut self, entry: Arc<Entry>) {
-        self.ready.push_front(entry);
-    }
-
-    fn fill(&mut self) {
-        let Some(walk) = self.walk.as_mut().filter(|_| self.ready.is_empty()) else { return };
-        let filter = &walk.filter;
-        let range = walk.objects.range::<_, str>((Included(walk.from.as_str()), Unbounded));
-        let below = range.map(|(_, entry)| entry).take_while(|entry| entry.key.starts_with(&filter.prefix));
-        let all = filter.is_everything();
-        self.ready.extend(below.filter(|entry| all || filter.matches(entry)).take(STRIDE).cloned());
-        match self.ready.back() {
-            Some(last) if self.ready.len() == STRIDE => walk.from = format!("{}\0", last.key),
-            _ => self.walk = None,
-        }
-    }
-}
-
-impl Iterator for Entries {
-    type Item = Arc<Entry>;
-
-    fn next(&mut self) -> Option<Arc<Entry>> {
-        self.fill();
-        self.ready.pop_front()
-    }
 }

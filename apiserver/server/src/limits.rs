@@ -52,6 +52,11 @@ pub const SNAPSHOT_BYTES: usize = 64 << 20;
 pub const SNAPSHOT_BYTES_ALL: usize = 128 << 20;
 /// Charged for each object that a snapshot keeps alive beside its bytes: nodes of the tree that it lies in.
 pub const SNAPSHOT_NODES: usize = 2 * 1024;
+/// Objects that an answer reads from the store at one time once the state that it is made of is not kept
+/// any more.
+pub const READ_AGAIN: usize = 16;
+/// So many answers do that at one time.
+pub const READING_AGAIN: usize = 4;
 /// Of the snapshots those that were read from the store and share nothing with the present state: a whole kind each,
 /// so 150,000 pods of 2 KiB are some 300 MiB.
 pub const SNAPSHOTS_READ: usize = 2;
@@ -132,6 +137,11 @@ pub const SLICE: usize = 64 * 1024;
 pub const HELD_BY_REQUEST: usize = 16 * 1024;
 /// Charged for each answer beside its bytes: what a stream takes by itself.
 pub const HELD_BY_STREAM: usize = 4 * 1024;
+/// Charged for each byte of the selectors of a list or watch: what a term of two or three characters takes
+/// once it is read, which an answer holds until its end.
+pub const HELD_BY_SELECTOR: usize = 96;
+/// Charged for the key of an object that an answer is still to be made of, beside its text.
+pub const HELD_BY_KEY: usize = 48;
 /// The same for an answer that is compressed as it is sent: the compressor's tables.
 pub const HELD_BY_GZIP: usize = 384 * 1024;
 /// Bytes that the requests and answers of one connection may hold. Like those below, it is exceeded by no

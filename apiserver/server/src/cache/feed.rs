@@ -9,7 +9,7 @@ use apiserver_api::registry::{Registry, Resource};
 use apiserver_store::{Event, KeyValue, Notice, Range, Revision, Store, StoreError};
 use arc_swap::ArcSwap;
 use futures::StreamExt;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -39,6 +39,8 @@ pub struct Caches {
     pub(super) totals: Totals,
     /// Everything up to here is in the caches; 0 before the first load.
     passed: watch::Sender<Revision>,
+    /// Turns of [`Caches::reads_again`].
+    again: Semaphore,
 }
 
 /// The cache did not reach the revision in time.
@@ -78,7 +80,8 @@ impl Caches {
         }
         by_path.sort_by(|a, b| path(a).cmp(&path(b)));
         let passed = watch::Sender::new(0);
-        Self { by_path, by_prefix, custom: ArcSwap::default(), store, totals, passed }
+        let again = Semaphore::new(limits::READING_AGAIN);
+        Self { by_path, by_prefix, custom: ArcSwap::default(), store, totals, passed, again }
     }
 
     /// Puts the versions of a custom kind in the place of what was kept under `prefix` (with a
@@ -133,17 +136,38 @@ impl Caches {
         let prefix = cache.prefix.clone();
         let mut range = Range { prefix, revision, limit: limits::LOAD_PAGE, ..Range::default() };
         loop {
-            let page = self.store.list(range.clone()).await?;
-            for kv in &page.kvs {
-                let entry = cache.read(&kv.key, kv.mod_revision, &kv.value).inspect_err(unread);
-                entries.extend(entry.ok().map(Arc::new));
-            }
-            range.revision = page.revision;
-            match page.kvs.last() {
-                Some(last) if page.more => range.after.clone_from(&last.key),
-                _ => return Ok((packed(&entries), page.revision)),
+            let more = self.read_page(cache, &mut range, &mut entries).await?;
+            if !more {
+                return Ok((packed(&entries), range.revision));
             }
         }
+    }
+
+    /// Reads one page of a kind from the store and moves the range behind it, to the same revision; `false`
+    /// where it is the last. What cannot be read is left out.
+    pub async fn read_page(
+        &self,
+        cache: &Cache,
+        range: &mut Range,
+        into: &mut Vec<Arc<Entry>>,
+    ) -> Result<bool, StoreError> {
+        let page = self.store.list(range.clone()).await?;
+        for kv in &page.kvs {
+            let entry = cache.read(&kv.key, kv.mod_revision, &kv.value).inspect_err(unread);
+            into.extend(entry.ok().map(Arc::new));
+        }
+        range.revision = page.revision;
+        match page.kvs.last() {
+            Some(last) if page.more => range.after.clone_from(&last.key),
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// A place for an answer that reads from the store what the caches do not keep any more. It is given
+    /// back before the client is waited for.
+    pub async fn reads_again(&self) -> Option<SemaphorePermit<'_>> {
+        self.again.acquire().await.ok()
     }
 
     /// The cache of a kind.

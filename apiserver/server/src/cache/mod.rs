@@ -32,6 +32,7 @@ pub use entry::{Entry, EventType, Unreadable, Untranslatable};
 pub use feed::{Caches, NotFresh};
 pub use fields::Fields;
 pub use index::Index;
+pub use kept::{Past, Reading};
 pub use watchers::{Subscription, Trigger};
 
 use crate::encoding;
@@ -298,13 +299,13 @@ impl Cache {
 
     /// The state at exactly `revision`, which the feed has passed: the present one, one kept for
     /// a continue token, or the present one with the changes since undone.
-    pub fn at(&self, revision: Revision) -> Result<Objects, TooOld> {
+    pub fn at(&self, revision: Revision) -> Result<Arc<Past>, TooOld> {
         let current = self.snapshot();
         if revision >= current.revision {
-            return Ok(current.objects.clone());
+            return Ok(self.past(&current));
         }
-        if let Some(objects) = self.kept.objects(revision) {
-            return Ok(objects);
+        if let Some(past) = self.kept.paged(revision) {
+            return Ok(past);
         }
         let inner = lock(&self.inner);
         if revision < inner.low {
@@ -323,29 +324,54 @@ impl Cache {
                 (None, None) => {}
             }
         }
-        Ok(objects)
+        Ok(Arc::new(Past { objects, index: None }))
+    }
+
+    /// A state of this cache, for answers.
+    pub fn past(&self, snapshot: &Snapshot) -> Arc<Past> {
+        let index = self.indexed.map(|_| snapshot.index.clone());
+        Arc::new(Past { objects: snapshot.objects.clone(), index })
     }
 
     /// Keeps a state for the pages that follow, the next of which begins at the key `next` and has
     /// `remaining` objects before it, if that is known.
-    pub fn keep(&self, revision: Revision, objects: Objects, next: &str, remaining: Option<usize>) {
+    pub fn keep(&self, revision: Revision, past: &Arc<Past>, next: &str, remaining: Option<usize>) {
         let inner = lock(&self.inner);
-        // What the state keeps alive is known from the changes since, and these only while they are there.
-        if !matches!(inner.phase, Phase::Live) || revision < inner.low {
-            return;
+        if inner.knows_since(revision) {
+            let counted = remaining.map(|remaining| (next, remaining));
+            self.kept.keep(revision, past, counted, self.pinned_since(&inner, revision));
         }
-        let until = self.kept.next_after(revision).unwrap_or(Revision::MAX);
-        let since = || {
-            let first = inner.history.partition_point(|change| change.revision <= revision);
-            let since = inner.history.range(first..).take_while(|change| change.revision <= until);
-            since.map(|change| change.pinned_by(revision)).sum()
-        };
-        self.kept.keep(revision, objects, remaining.map(|remaining| (next, remaining)), since);
     }
 
     /// Keeps a state that was read from the store, for the pages that follow.
-    pub fn keep_read(&self, revision: Revision, objects: Objects) {
-        self.kept.keep_own(revision, objects);
+    pub fn keep_read(&self, revision: Revision, past: &Arc<Past>) {
+        self.kept.keep_own(revision, past);
+    }
+
+    /// Keeps a state for an answer that is made of it as a client takes it, while there is room.
+    pub fn reading(self: &Arc<Self>, revision: Revision, past: &Arc<Past>) -> Reading {
+        let inner = lock(&self.inner);
+        let past = self.kept.read_kept(revision).or_else(|| {
+            let pinned = inner.knows_since(revision).then(|| self.pinned_since(&inner, revision))?;
+            Some(self.kept.read(revision, past, pinned))
+        });
+        Reading::new(Arc::clone(self), revision, past.unwrap_or_default())
+    }
+
+    /// Forgets the oldest state; `false` where there is none.
+    #[cfg(test)]
+    pub fn drops_oldest_state(&self) -> bool {
+        self.kept.drop_oldest()
+    }
+
+    /// Counts the bytes that a state has and neither the present one nor any that is kept and newer.
+    fn pinned_since<'a>(&self, inner: &'a Inner, revision: Revision) -> impl FnOnce() -> usize + use<'a> {
+        let until = self.kept.next_after(revision).unwrap_or(Revision::MAX);
+        move || {
+            let first = inner.history.partition_point(|change| change.revision <= revision);
+            let since = inner.history.range(first..).take_while(|change| change.revision <= until);
+            since.map(|change| change.pinned_by(revision)).sum()
+        }
     }
 
     /// What pages of the state at a revision have counted.
@@ -476,6 +502,12 @@ impl Cache {
 }
 
 impl Inner {
+    /// Whether the history has every change since a revision, so that it is known what the state of then
+    /// keeps alive.
+    fn knows_since(&self, revision: Revision) -> bool {
+        matches!(self.phase, Phase::Live) && revision >= self.low
+    }
+
     /// Forgets the oldest changes: those that are too old or too many, and as many more as it takes
     /// until those that are left hold no more than `bytes`.
     fn trim(&mut self, held: &Ledger, bytes: usize) {

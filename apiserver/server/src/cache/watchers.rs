@@ -177,12 +177,17 @@ impl Subscription {
     fn kept(&mut self, change: &Weak<Change>) -> Option<Arc<Change>> {
         let kept = change.upgrade();
         if kept.is_none() {
-            self.lost = true;
-            self.missed.clear();
-            self.receiver.close();
-            self.cache.counts.terminated.add(1);
+            self.lose();
         }
         kept
+    }
+
+    /// Ends it: the watcher was too slow.
+    pub fn lose(&mut self) {
+        self.lost = true;
+        self.missed.clear();
+        self.receiver.close();
+        self.cache.counts.terminated.add(1);
     }
 
     /// The cache that is watched.

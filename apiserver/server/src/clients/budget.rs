@@ -155,6 +155,11 @@ impl Charge {
         true
     }
 
+    /// Charges more that is there in any case.
+    pub fn grow(&mut self, bytes: usize) {
+        self.bytes += self.budget.charge(bytes).keep();
+    }
+
     /// Bytes that are charged.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {

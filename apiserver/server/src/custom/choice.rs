@@ -13,14 +13,19 @@ use serde_json::Value;
 use super::conversion::by_webhook;
 use super::webhook;
 use crate::cache::{Cache, Entry};
-use crate::filter::{Filter, Selected};
+use crate::clients::budget::{Budget, Charge};
+use crate::clients::too_many_requests;
+use crate::context::Context;
+use crate::filter::Filter;
 use crate::limits;
+use crate::selection::{Entries, Selected};
 use crate::server::Server;
+use crate::storage;
 use crate::verbs::view::{self, Asked, View};
 
 /// What [`Filter::select`] selects, of the objects in the version of `resource`.
 pub async fn select(
-    server: &Server,
+    context: &Context,
     resource: &Resource,
     filter: &Arc<Filter>,
     view: &View,
@@ -31,21 +36,35 @@ pub async fn select(
         return Ok(filter.select(view, start, limit));
     };
     let mut entries = filter.outside().select(view, start, 0).entries;
+    // The keys are held until the answer has been sent.
+    let mut charge = context.budget.try_charge(0);
     let mut chosen = VecDeque::new();
     while limit == 0 || chosen.len() <= limit {
-        let page: Vec<Arc<Entry>> = entries.by_ref().take(limits::CONVERTED_PAGE).collect();
+        let page = next_page(&mut entries).await?;
         if page.is_empty() {
             break;
         }
-        let values = converted(server, custom, &page).await?;
-        let matching = page.into_iter().zip(&values).filter(|(_, value)| filter.matches_value(value));
-        chosen.extend(matching.map(|(entry, _)| entry));
+        let values = converted(&context.server, custom, &page).await?;
+        let matching = page.iter().zip(&values).filter(|(_, value)| filter.matches_value(value));
+        for (entry, _) in matching {
+            let bytes = limits::HELD_BY_KEY + entry.key.len();
+            if !charge.as_mut().is_some_and(|charge| charge.try_grow(bytes)) {
+                return Err(too_many_requests());
+            }
+            chosen.push_back(Arc::clone(&entry.key));
+        }
     }
     let more = limit != 0 && chosen.len() > limit;
     if more {
         chosen.truncate(limit);
     }
-    Ok(Selected::page(chosen, more, None))
+    let last = chosen.back().filter(|_| more).cloned();
+    Ok(Selected { entries: Entries::keys(&view.past, chosen, charge), last, remaining: None })
+}
+
+/// Those that the webhook is asked about at one time.
+async fn next_page(entries: &mut Entries) -> Result<Vec<Arc<Entry>>, ApiError> {
+    entries.fetch(usize::MAX, limits::CONVERTED_PAGE).await.map_err(storage::store_error)
 }
 
 async fn converted(server: &Server, custom: &Custom, entries: &[Arc<Entry>]) -> Result<Vec<Value>, ApiError> {
@@ -58,43 +77,71 @@ async fn converted(server: &Server, custom: &Custom, entries: &[Arc<Entry>]) -> 
 pub struct Chosen {
     filter: Arc<Filter>,
     known: BTreeSet<(String, String)>,
+    /// For `known`.
+    charge: Charge,
 }
 
 impl Chosen {
     /// Of a watcher that is sent the present state.
-    pub fn new(filter: Arc<Filter>) -> Self {
-        Self { filter, known: BTreeSet::new() }
+    pub fn new(filter: Arc<Filter>, budget: &Budget) -> Self {
+        Self { filter, known: BTreeSet::new(), charge: budget.charge(0) }
     }
 
     /// Of a watcher that knows the state at a revision. Where that is forgotten nobody can watch from
     /// it either.
     pub async fn at(
-        server: &Server,
+        context: &Context,
         custom: &Custom,
         cache: &Arc<Cache>,
         filter: Arc<Filter>,
         revision: i64,
     ) -> Result<Self, ApiError> {
-        let mut chosen = Self::new(filter);
+        let mut chosen = Self::new(filter, &context.budget);
+        let server = &context.server;
         let Ok(view) = view::view(server, cache, &Asked::Exact(revision)).await else { return Ok(chosen) };
         let mut entries = chosen.filter.outside().select(&view, "", 0).entries;
         loop {
-            let page: Vec<Arc<Entry>> = entries.by_ref().take(limits::CONVERTED_PAGE).collect();
+            let page = next_page(&mut entries).await?;
             if page.is_empty() {
                 return Ok(chosen);
             }
             let values = converted(server, custom, &page).await?;
             let matching = values.iter().filter(|value| chosen.filter.matches_value(value));
             let keys: Vec<_> = matching.map(key).collect();
-            chosen.known.extend(keys);
+            for key in keys {
+                chosen.know(key);
+            }
         }
+    }
+
+    /// Whether it was known before.
+    fn know(&mut self, key: (String, String)) -> bool {
+        let bytes = Self::weight(&key);
+        let new = self.known.insert(key);
+        if new {
+            self.charge.grow(bytes);
+        }
+        !new
+    }
+
+    /// Whether it was known.
+    fn forget(&mut self, key: &(String, String)) -> bool {
+        let known = self.known.remove(key);
+        if known {
+            self.charge.shrink(Self::weight(key));
+        }
+        known
+    }
+
+    fn weight((namespace, name): &(String, String)) -> usize {
+        2 * limits::HELD_BY_KEY + namespace.len() + name.len()
     }
 
     /// What an event of this type about the object is to the watcher; `None`: nothing.
     pub fn event(&mut self, event: &str, object: &Value) -> Option<&'static str> {
         let key = key(object);
         let now = event != "DELETED" && self.filter.matches_value(object);
-        let before = if now { !self.known.insert(key) } else { self.known.remove(&key) };
+        let before = if now { self.know(key) } else { self.forget(&key) };
         match (before, now) {
             (false, true) => Some("ADDED"),
             (true, true) => Some("MODIFIED"),

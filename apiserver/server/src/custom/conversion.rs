@@ -99,15 +99,15 @@ impl Detour {
     ) -> Result<Option<Chosen>, ApiError> {
         let (server, info, query) = (&context.server, &context.info, &context.query);
         let cache = server.cache(resource)?;
-        let filter = Filter::parse(&cache, &info.namespace, &info.name, query)?;
+        let filter = Filter::parse(&cache, &info.namespace, &info.name, query, &context.budget)?;
         if !filter.looks_inside() {
             return Ok(None);
         }
         let revision = options::revision(query.get("resourceVersion"))?.unwrap_or(0);
         if revision == 0 || query.flag("sendInitialEvents") {
-            return Ok(Some(Chosen::new(filter)));
+            return Ok(Some(Chosen::new(filter, &context.budget)));
         }
-        Chosen::at(server, custom, &cache, filter, revision).await.map(Some)
+        Chosen::at(context, custom, &cache, filter, revision).await.map(Some)
     }
 
     /// The headers of the read.

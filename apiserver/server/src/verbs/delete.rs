@@ -1,5 +1,6 @@
 //! `delete` and `deletecollection`: grace, finalizers, propagation, preconditions.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use apiserver_api::error::{ApiError, FieldError};
@@ -19,7 +20,6 @@ use crate::body;
 use crate::cache::Entry;
 use crate::context::Context;
 use crate::encoding;
-use crate::filter::Entries;
 use crate::limits;
 use crate::negotiate;
 use crate::respond::{self, Answer};
@@ -482,13 +482,20 @@ pub async fn collection(context: &Context, resource: &Resource, bytes: Bytes) ->
         Err(expired) => return Ok(expired),
     };
     let wanted = wanted.of_list(resource)?;
-    let chosen: Vec<_> = page.selected.entries.by_ref().collect();
-    let mut gone = Vec::with_capacity(chosen.len());
-    for some in chosen.chunks(limits::DELETE_COLLECTION_PAGE) {
+    // Deleting takes a while, and what is gone need not be held until the end.
+    page.selected.entries.release(context.server.caches(), &cache, page.revision);
+    let mut chosen = page.selected.entries.clone();
+    let mut gone = VecDeque::new();
+    loop {
+        let some = chosen.fetch(usize::MAX, limits::DELETE_COLLECTION_PAGE).await;
+        let some = some.map_err(storage::store_error)?;
+        if some.is_empty() {
+            break;
+        }
         let deletions = some.iter().map(|entry| one_of_many(context, resource, entry, &options));
         for (entry, result) in some.iter().zip(futures::future::join_all(deletions).await) {
             match result {
-                Ok(_) => gone.push(Arc::clone(entry)),
+                Ok(_) => gone.push_back(Arc::clone(&entry.key)),
                 // Somebody else was faster.
                 Err(error) if error.code == 404 => {}
                 // It is another object of that name by now, and not of the client's choice.
@@ -497,7 +504,7 @@ pub async fn collection(context: &Context, resource: &Resource, bytes: Bytes) ->
             }
         }
     }
-    page.selected.entries = Entries::of(gone);
+    page.selected.entries = page.selected.entries.only(gone);
     page.answer(context, &cache, wanted).await
 }
 

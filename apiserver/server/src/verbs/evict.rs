@@ -114,7 +114,7 @@ async fn budget_of(context: &Context, kind: &Resource, pod: &Value) -> Result<Op
     server.start_cache(kind).await?;
     let view = view::view(server, &server.cache(kind)?, &Asked::Fresh).await?;
     let prefix: Arc<str> = format!("{}/", context.info.namespace).into();
-    let there = view.objects.range(Arc::clone(&prefix)..).map(|(_, entry)| entry);
+    let there = view.past.objects.range(Arc::clone(&prefix)..).map(|(_, entry)| entry);
     let there = there.take_while(|entry| entry.key.starts_with(&*prefix)).map(|entry| entry.value(None));
     disruption::budget_of(pod, there)
 }

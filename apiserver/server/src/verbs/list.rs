@@ -15,9 +15,10 @@ use crate::body::Body;
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::custom::choice;
-use crate::filter::{Filter, Selected};
+use crate::filter::Filter;
 use crate::negotiate::{self, Shape, Wanted};
 use crate::respond::{self, Answer};
+use crate::selection::Selected;
 use crate::table::Rows;
 
 /// One page or all of a collection.
@@ -33,10 +34,13 @@ pub async fn list(context: &Context, resource: &Resource) -> Answer {
 
 /// What a request with the options of a list chooses.
 pub struct Page {
-    filter: Arc<Filter>,
-    view: View,
     /// The objects, which may be put in the place of others before they are shown.
     pub selected: Selected,
+    /// Revision of the state that they are chosen of.
+    pub revision: Revision,
+    /// How many objects that state has.
+    fetched: usize,
+    metadata: Value,
 }
 
 impl Page {
@@ -47,30 +51,36 @@ impl Page {
         cache: &Arc<Cache>,
     ) -> Result<Result<Self, Response<Body>>, ApiError> {
         let options = ListOptions::read(&context.query)?;
-        let filter = Filter::parse(cache, &context.info.namespace, &context.info.name, &context.query)?;
+        let filter = Filter::parse(
+            cache,
+            &context.info.namespace,
+            &context.info.name,
+            &context.query,
+            &context.budget,
+        )?;
         let place = options.token.as_deref().map(Continue::decode).transpose()?;
         let view = match view::view(&context.server, cache, &asked(&options, place.as_ref())?).await {
             Err(error) if error.code == 410 && place.is_some() => return Ok(Err(expired(place))),
             other => other?,
         };
         let start = place.as_ref().map_or("", |place| place.start.as_str());
-        let selected =
-            choice::select(&context.server, resource, &filter, &view, start, options.limit).await?;
-        Ok(Ok(Self { filter, view, selected }))
+        let selected = choice::select(context, resource, &filter, &view, start, options.limit).await?;
+        let metadata = metadata(cache, &filter, &view, &selected);
+        let fetched = view.past.objects.len();
+        Ok(Ok(Self { selected, revision: view.revision, fetched, metadata }))
     }
 
     /// The objects in the form that the client wants.
-    pub async fn answer(self, context: &Context, cache: &Arc<Cache>, wanted: Wanted) -> Answer {
-        let count = context.server.metrics().listed(&cache.resource, self.view.objects.len());
-        let mut metadata = metadata(cache, &self.filter, self.view, &self.selected);
+    pub async fn answer(mut self, context: &Context, cache: &Arc<Cache>, wanted: Wanted) -> Answer {
+        let count = context.server.metrics().listed(&cache.resource, self.fetched);
         let custom = cache.resource.custom.is_some() && wanted.shape == Shape::Object;
-        if custom && metadata.get("continue").is_none() {
+        if custom && self.metadata.get("continue").is_none() {
             // Lists of custom resources say that there is nothing more.
-            metadata["continue"] = "".into();
+            self.metadata["continue"] = "".into();
         }
-        let head = head(context, cache, wanted, metadata)?;
+        let head = head(context, cache, wanted, self.metadata)?;
         let pieces = Pieces::new(head, self.selected.entries, count, &context.budget).await?;
-        pieces.respond(context, wanted.format).await
+        pieces.respond(context, cache, self.revision, wanted.format).await
     }
 }
 
@@ -85,13 +95,13 @@ fn asked(options: &ListOptions, place: Option<&Continue>) -> Result<Asked, ApiEr
     })
 }
 
-fn metadata(cache: &Cache, filter: &Filter, view: View, selected: &Selected) -> Value {
+fn metadata(cache: &Cache, filter: &Filter, view: &View, selected: &Selected) -> Value {
     let revision: Revision = view.revision;
     let mut metadata = json!({"resourceVersion": revision.to_string()});
     if let Some(last) = &selected.last {
-        let next = Continue::after(revision, &last.key, filter.prefix());
+        let next = Continue::after(revision, last, filter.prefix());
         let mark = filter.mark(&format!("{}{}", filter.prefix(), next.start));
-        cache.keep(revision, view.objects, &mark, selected.remaining);
+        cache.keep(revision, &view.past, &mark, selected.remaining);
         metadata["continue"] = next.encode().into();
         if let Some(remaining) = selected.remaining {
             metadata["remainingItemCount"] = remaining.into();

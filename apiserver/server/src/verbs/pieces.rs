@@ -2,10 +2,12 @@
 //! little memory however long it is and however slowly it is read (KEP-5116).
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use apiserver_api::error::ApiError;
 use apiserver_api::protobuf::{self, Backward, Message};
 use apiserver_api::structural;
+use apiserver_store::{Revision, StoreError};
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::stream;
 use http::header::CONTENT_TYPE;
@@ -16,15 +18,15 @@ use serde_json::{Value, json};
 use tower::BoxError;
 
 use crate::body::{self, Body};
-use crate::cache::{Entry, Untranslatable};
+use crate::cache::{Cache, Entry, Untranslatable};
 use crate::clients::budget::{Budget, Charge};
 use crate::clients::too_many_requests;
 use crate::context::Context;
-use crate::filter::Entries;
 use crate::limits;
 use crate::metrics::ListCount;
 use crate::negotiate::{self, Format, Shape, Wanted};
 use crate::respond::{self, Answer};
+use crate::selection::Entries;
 use crate::table::{self, Rows};
 
 /// Field of the items in the message of every list.
@@ -91,6 +93,8 @@ enum Plain {
 enum Broken {
     #[error(transparent)]
     Protobuf(#[from] Untranslatable),
+    #[error("the rest of the list cannot be read from the store")]
+    Store(#[from] StoreError),
     #[error("{key} cannot be written as YAML")]
     Yaml { key: String, cause: String },
 }
@@ -161,7 +165,7 @@ impl Pieces {
     }
 
     /// The keys in the order of the alphabet, as others write them.
-    fn yaml(head: Head, mut entries: Entries, count: ListCount) -> Result<Self, ApiError> {
+    fn yaml(head: Head, entries: Entries, count: ListCount) -> Result<Self, ApiError> {
         let Head { api_version, kind, metadata, named, wanted, rows, .. } = head;
         let text = |value: Value| {
             serde_saphyr::to_string(&value)
@@ -198,40 +202,24 @@ impl Pieces {
             _ => protobuf::of_kind("meta.k8s.io/v1", "PartialObjectMetadata").map(Form::Metadata),
         };
         let form = form.ok_or_else(negotiate::not_acceptable)?;
-        let (mut scratch, mut kept) = (Backward::default(), VecDeque::new());
-        let mut charge = budget.try_charge(0);
-        let (mut size, mut used, mut work) = (0, 0, 0);
-        for (i, entry) in entries.clone().enumerate() {
-            let entry = &*entry;
-            // Those whose length is known cost nothing to leave.
-            let known = form.known(entry).is_some();
-            let room = if known { limits::LIST_KEPT } else { limits::LIST_KEPT_FIRST };
-            let keep = kept.len() == i && used < room;
-            let length = match form.known(entry).filter(|_| !keep) {
-                Some(length) => length + 1 + varint_len(length),
-                None => {
-                    scratch.clear();
-                    form.put(&mut scratch, entry).map_err(|error| failed(&error))?;
-                    scratch.close(ITEMS, 0);
-                    if keep && charge.as_mut().is_some_and(|charge| charge.try_grow(scratch.len())) {
-                        used += scratch.len();
-                        kept.push_back(Bytes::copy_from_slice(scratch.as_slice()));
-                    }
-                    work += entry.object_len();
-                    scratch.len()
-                }
-            };
-            size += length;
+        let mut lengths = Lengths::new(form, budget);
+        let (mut counted, mut work) = (entries.clone(), 0);
+        while let Ok(batch) = counted.take(limits::LIST_PIECE)
+            && !batch.is_empty()
+        {
+            for entry in &batch {
+                work += lengths.add(entry).map_err(|error| failed(&error))?;
+            }
             if work > limits::LIST_PIECE {
                 // Others have their turn between the pieces, and the memory of a large object.
                 work = 0;
-                scratch = Backward::default();
+                lengths.scratch = Backward::default();
                 tokio::task::yield_now().await;
             }
         }
-        let head = protobuf::list_head(&head.api_version, &head.kind, &head.metadata, size)
+        let head = protobuf::list_head(&head.api_version, &head.kind, &head.metadata, lengths.size)
             .map_err(|error| ApiError::internal(error.to_string()))?;
-        let items = Items::Protobuf { form, kept, charge };
+        let items = Items::Protobuf { form, kept: lengths.kept, charge: lengths.charge };
         Ok(Self {
             head: Some(head),
             entries,
@@ -244,11 +232,17 @@ impl Pieces {
     }
 
     /// The answer: at once where it is small, else piece by piece, compressed where the client takes
-    /// that.
-    pub async fn respond(mut self, context: &Context, format: Format) -> Answer {
+    /// that. The objects are those of a state of `cache`, at this revision.
+    pub async fn respond(
+        mut self,
+        context: &Context,
+        cache: &Arc<Cache>,
+        revision: Revision,
+        format: Format,
+    ) -> Answer {
         let (mut first, mut size) = (VecDeque::new(), 0);
         while size < limits::GZIP_MIN
-            && let Some(piece) = self.next()
+            && let Some(piece) = self.next().await
         {
             let piece = piece.map_err(|error| failed(&error))?;
             size += piece.len();
@@ -263,6 +257,7 @@ impl Pieces {
         } else {
             // They wait until the client has taken enough of what it asked for before.
             let charge = context.budget.try_charge(size).ok_or_else(too_many_requests)?;
+            self.entries.release(context.server.caches(), cache, revision);
             let body = self.stream(first, charge);
             if packed { respond::zipped(body) } else { body }
         };
@@ -289,46 +284,92 @@ impl Pieces {
                 if pieces.is_slow() {
                     tokio::task::yield_now().await;
                 }
-                let piece = pieces.next()?.map(Frame::data).map_err(BoxError::from);
+                let piece = pieces.next().await?.map(Frame::data).map_err(BoxError::from);
                 Some((piece, (first, charge, pieces)))
             });
         StreamBody::new(pieces).boxed_unsync()
     }
 
-    fn next(&mut self) -> Option<Result<Bytes, Broken>> {
+    async fn next(&mut self) -> Option<Result<Bytes, Broken>> {
         if self.ended {
             return None;
         }
+        let piece = self.piece().await;
+        self.ended |= piece.is_err();
+        Some(piece)
+    }
+
+    async fn piece(&mut self) -> Result<Bytes, Broken> {
         let mut out = BytesMut::with_capacity(limits::LIST_PIECE);
         if let Some(head) = self.head.take() {
             out.put_slice(&head);
         }
-        let (mut sent, mut scratch) = (0, Backward::default());
-        while let Some(entry) = self.entries.next() {
-            if out.len() + entry.object_len() > limits::LIST_PIECE && !out.is_empty() {
-                self.entries.put_back(entry);
-                self.count.returned(sent);
-                return Some(Ok(out.freeze()));
+        let mut scratch = Backward::default();
+        // Rows and messages are shorter than the objects that they are made of.
+        while !self.ended && out.len() < limits::LIST_PIECE / 2 {
+            let batch = self.entries.fetch(limits::LIST_PIECE - out.len(), usize::MAX).await?;
+            for entry in &batch {
+                if std::mem::replace(&mut self.begun, true)
+                    && matches!(self.items, Items::Json { .. } | Items::Metadata(_) | Items::Rows(_))
+                {
+                    out.put_u8(b',');
+                }
+                if out.is_empty() {
+                    // A large object gets what it needs; growing would double it.
+                    out.reserve(entry.object_len());
+                }
+                self.items.put(&mut out, &mut scratch, entry)?;
             }
-            if std::mem::replace(&mut self.begun, true)
-                && matches!(self.items, Items::Json { .. } | Items::Metadata(_) | Items::Rows(_))
-            {
-                out.put_u8(b',');
-            }
-            if out.is_empty() {
-                // A large object gets what it needs; growing would double it.
-                out.reserve(entry.object_len());
-            }
-            if let Err(error) = self.items.put(&mut out, &mut scratch, &entry) {
-                self.ended = true;
-                return Some(Err(error));
-            }
-            sent += 1;
+            self.count.returned(batch.len() as u64);
+            self.ended = self.entries.have_ended();
         }
-        self.count.returned(sent);
-        out.put_slice(&self.tail);
-        self.ended = true;
-        Some(Ok(out.freeze()))
+        if self.ended {
+            out.put_slice(&self.tail);
+        }
+        Ok(out.freeze())
+    }
+}
+
+/// The lengths of a list's items in protobuf, and the first of them as they are sent.
+struct Lengths {
+    form: Form,
+    number: usize,
+    /// Of all items.
+    size: usize,
+    kept: VecDeque<Bytes>,
+    /// Bytes of those that are kept.
+    used: usize,
+    charge: Option<Charge>,
+    scratch: Backward,
+}
+
+impl Lengths {
+    fn new(form: Form, budget: &Budget) -> Self {
+        let (kept, scratch) = (VecDeque::new(), Backward::default());
+        Self { form, number: 0, size: 0, kept, used: 0, charge: budget.try_charge(0), scratch }
+    }
+
+    /// Counts an object; gives the length of what had to be encoded for that.
+    fn add(&mut self, entry: &Entry) -> Result<usize, Untranslatable> {
+        // Those whose length is known cost nothing to leave.
+        let known = self.form.known(entry);
+        let room = if known.is_some() { limits::LIST_KEPT } else { limits::LIST_KEPT_FIRST };
+        let keep = self.kept.len() == self.number && self.used < room;
+        self.number += 1;
+        if let Some(length) = known.filter(|_| !keep) {
+            self.size += length + 1 + varint_len(length);
+            return Ok(0);
+        }
+        self.scratch.clear();
+        self.form.put(&mut self.scratch, entry)?;
+        self.scratch.close(ITEMS, 0);
+        let length = self.scratch.len();
+        if keep && self.charge.as_mut().is_some_and(|charge| charge.try_grow(length)) {
+            self.used += length;
+            self.kept.push_back(Bytes::copy_from_slice(self.scratch.as_slice()));
+        }
+        self.size += length;
+        Ok(entry.object_len())
     }
 }
 

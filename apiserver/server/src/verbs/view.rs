@@ -12,15 +12,13 @@ use tokio::time::Instant;
 
 use super::options::{ListOptions, Match};
 use crate::body;
-use crate::cache::{Cache, Index, Objects, Snapshot};
+use crate::cache::{Cache, Past, Snapshot};
 use crate::server::Server;
 use crate::storage;
 
 /// A state of one kind.
 pub struct View {
-    pub objects: Objects,
-    /// The same by the field that the kind is indexed by, where this is known of the state.
-    pub index: Option<Index>,
+    pub past: Arc<Past>,
     /// How many objects lie at or behind a key, in the collection that begins there.
     pub counted: BTreeMap<String, usize>,
     pub revision: Revision,
@@ -29,12 +27,7 @@ pub struct View {
 impl View {
     /// The present state of a kind.
     pub fn of(cache: &Cache, snapshot: &Snapshot) -> Self {
-        Self {
-            objects: snapshot.objects.clone(),
-            index: cache.indexed().map(|_| snapshot.index.clone()),
-            counted: BTreeMap::new(),
-            revision: snapshot.revision,
-        }
+        Self { past: cache.past(snapshot), counted: BTreeMap::new(), revision: snapshot.revision }
     }
 }
 
@@ -82,8 +75,8 @@ pub async fn view(server: &Server, cache: &Arc<Cache>, asked: &Asked) -> Result<
         }
         Asked::Exact(revision) => {
             server.reach(revision).await?;
-            let objects = exact(server, cache, revision).await?;
-            return Ok(View { objects, index: None, counted: cache.counted(revision), revision });
+            let past = exact(server, cache, revision).await?;
+            return Ok(View { past, counted: cache.counted(revision), revision });
         }
     };
     let snapshot = cache.snapshot();
@@ -103,10 +96,10 @@ pub fn live(cache: &Cache) -> Result<(), ApiError> {
 }
 
 /// The state at a revision, from the cache or, where that has forgotten it, from the store.
-async fn exact(server: &Server, cache: &Arc<Cache>, revision: Revision) -> Result<Objects, ApiError> {
-    if let Ok(objects) = cache.at(revision) {
+async fn exact(server: &Server, cache: &Arc<Cache>, revision: Revision) -> Result<Arc<Past>, ApiError> {
+    if let Ok(past) = cache.at(revision) {
         live(cache)?;
-        return Ok(objects);
+        return Ok(past);
     }
     let read = server.caches().read_all(cache, revision).await;
     let (objects, _) = read.map_err(|error| match error {
@@ -115,8 +108,9 @@ async fn exact(server: &Server, cache: &Arc<Cache>, revision: Revision) -> Resul
         }
         other => storage::store_error(other),
     })?;
-    cache.keep_read(revision, objects.clone());
-    Ok(objects)
+    let past = Arc::new(Past { objects, index: None });
+    cache.keep_read(revision, &past);
+    Ok(past)
 }
 
 /// Where a list goes on. Opaque to clients; the form is that of Kubernetes.

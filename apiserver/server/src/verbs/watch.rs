@@ -1,6 +1,5 @@
 //! `watch`: changes as they come, each encoded once for everybody.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,6 +32,7 @@ use crate::limits;
 use crate::metrics::WatchGuard;
 use crate::negotiate::{self, Format, Shape, Wanted};
 use crate::respond::Answer;
+use crate::selection::Entries;
 use crate::server::Server;
 use crate::table::{self, Rows};
 
@@ -42,7 +42,8 @@ pub async fn watch(context: &Context, resource: &Arc<Resource>, request: Request
     let wanted = negotiate::wanted(&context.headers, resource)?;
     let options = ListOptions::read(&context.query)?;
     let cache = context.server.cache(resource)?;
-    let filter = Filter::parse(&cache, &context.info.namespace, &context.info.name, &context.query)?;
+    let filter =
+        Filter::parse(&cache, &context.info.namespace, &context.info.name, &context.query, &context.budget)?;
     // What is inside of those that a webhook converts is looked at afterwards.
     let filter =
         if by_webhook(resource).is_some() && filter.looks_inside() { filter.outside() } else { filter };
@@ -122,7 +123,7 @@ impl Events {
 
 /// Where a watch begins.
 struct Opened {
-    initial: VecDeque<Arc<Entry>>,
+    initial: Option<Entries>,
     subscription: Subscription,
     /// The client knows everything up to here.
     sent: Revision,
@@ -138,14 +139,13 @@ async fn open(
     begin: &Begin,
 ) -> Result<Opened, ApiError> {
     let (server, trigger) = (&context.server, filter.trigger(cache));
-    let mut initial = VecDeque::new();
     let least = match begin.from {
         Start::After(revision) => {
             server.caches().loaded().await;
             let subscription = cache.subscribe(revision, trigger).map_err(|TooOld| {
                 ApiError::expired(format!("too old resource version: {revision} ({})", cache.oldest()))
             })?;
-            return Ok(Opened { initial, subscription, sent: revision, after: revision });
+            return Ok(Opened { initial: None, subscription, sent: revision, after: revision });
         }
         Start::State { least } => least,
     };
@@ -158,10 +158,12 @@ async fn open(
     let passed = server.caches().passed();
     let (snapshot, subscription) = cache.subscribe_now(trigger);
     view::live(cache)?;
-    if begin.initial {
-        initial.extend(filter.select(&View::of(cache, &snapshot), "", 0).entries);
-    }
     let sent = passed.max(snapshot.revision);
+    let initial = begin.initial.then(|| {
+        let mut entries = filter.select(&View::of(cache, &snapshot), "", 0).entries;
+        entries.release(server.caches(), cache, sent);
+        entries
+    });
     Ok(Opened { initial, subscription, sent, after: 0 })
 }
 
@@ -250,7 +252,8 @@ impl Mark {
 
 /// The events of one watch.
 pub struct WatchStream {
-    initial: VecDeque<Arc<Entry>>,
+    /// What is still to be sent of the state that the watch begins with.
+    initial: Option<Entries>,
     /// A change that was waited for.
     arrived: Option<Arc<Change>>,
     subscription: Subscription,
@@ -275,6 +278,9 @@ impl WatchStream {
     /// The next event, together with those that are there already: they share a frame, so that
     /// many small events cost few writes. A single event is sent without a copy.
     async fn next(&mut self) -> Option<Bytes> {
+        if let Some(events) = self.beginning(limits::WATCH_PIECE) {
+            return Some(events);
+        }
         let first = self.event().await?;
         let Some(second) = self.ready_event() else { return Some(first) };
         let mut out = BytesMut::with_capacity(first.len() + second.len());
@@ -289,6 +295,9 @@ impl WatchStream {
     }
 
     async fn event(&mut self) -> Option<Bytes> {
+        if let Some(event) = self.beginning(1) {
+            return Some(event);
+        }
         loop {
             if self.is_over() {
                 return None;
@@ -316,15 +325,37 @@ impl WatchStream {
     /// beginning is sent in any case.
     fn is_over(&self) -> bool {
         let told = self.arrived.is_none() && !self.subscription.has_missed();
-        let begun = self.initial.is_empty() && told && self.mark_initial.is_none();
+        let begun = self.initial.is_none() && told && self.mark_initial.is_none();
         begun && (self.shutdown.is_cancelled() || Instant::now() >= self.deadline)
     }
 
-    /// An event that needs no waiting: of the state, of the history, of the queue.
-    fn ready_event(&mut self) -> Option<Bytes> {
-        if let Some(entry) = self.initial.pop_front() {
-            return Some(self.encoder.event(EventType::Added, &entry, None));
+    /// Events of the state that the watch begins with, of objects of together about so many bytes. A
+    /// client that is too slow for it hears that it has to begin anew: it would be too slow for the changes
+    /// since, too.
+    fn beginning(&mut self, bytes: usize) -> Option<Bytes> {
+        let initial = self.initial.as_mut()?;
+        let Ok(entries) = initial.take(bytes) else {
+            (self.initial, self.mark_initial) = (None, None);
+            self.subscription.lose();
+            let error = ApiError::expired("the watch was too slow: its first state is not kept any more");
+            return Some(frame(self.encoder.wanted.format, "ERROR", &error.to_status()));
+        };
+        if initial.have_ended() {
+            self.initial = None;
         }
+        match entries.as_slice() {
+            [] => None,
+            [one] => Some(self.encoder.event(EventType::Added, one, None)),
+            several => {
+                let mut out = BytesMut::with_capacity(2 * bytes);
+                several.iter().for_each(|entry| out.put(self.encoder.event(EventType::Added, entry, None)));
+                Some(out.freeze())
+            }
+        }
+    }
+
+    /// An event that needs no waiting: of the history, of the queue.
+    fn ready_event(&mut self) -> Option<Bytes> {
         if self.mark_initial.is_some() {
             return None;
         }

@@ -5,18 +5,19 @@ use apiserver_store::embedded::{Embedded, Options};
 use apiserver_store::{Op, Store, Write};
 
 use super::*;
+use crate::clients::budget::Budget;
 use crate::query::Query;
 use crate::server::ServerConfig;
 
-/// A watch of ConfigMaps with bookmarks that nobody reads yet.
-async fn unread(server: &Arc<Server>) -> WatchStream {
+/// A watch of ConfigMaps with bookmarks that nobody reads yet; `initial`: with those that there are.
+async fn unread(server: &Arc<Server>, initial: bool) -> WatchStream {
     let resource = Arc::clone(server.registry().lookup("", "v1", "configmaps").unwrap());
     let cache = server.cache(&resource).unwrap();
-    let filter = Filter::parse(&cache, "default", "", &Query::default()).unwrap();
+    let filter = Filter::parse(&cache, "default", "", &Query::default(), &Budget::default()).unwrap();
     let context = Context::internal(Arc::clone(server), "default");
     let begin = Begin {
         from: Start::State { least: None },
-        initial: false,
+        initial,
         mark_initial: false,
         timeout: Duration::from_secs(600),
     };
@@ -47,6 +48,25 @@ async fn unread(server: &Arc<Server>) -> WatchStream {
     }
 }
 
+async fn server() -> (Arc<dyn Store>, Arc<Server>) {
+    let store = Embedded::open(Arc::new(SimDisk::new(1)), Options::default()).await.unwrap();
+    let store: Arc<dyn Store> = Arc::new(store);
+    let config = ServerConfig::default();
+    let server = Server::new(config, Arc::clone(&store), builtin::registry(), Ambient::system()).unwrap();
+    server.start();
+    server.ready().await;
+    (store, server)
+}
+
+/// The events that need no waiting.
+async fn events_at_hand(stream: &mut WatchStream) -> Vec<Value> {
+    let mut events = Vec::new();
+    while let Some(event) = stream.beginning(1).or_else(|| stream.ready_event()) {
+        events.push(serde_json::from_slice(&event).unwrap());
+    }
+    events
+}
+
 async fn events(stream: &mut WatchStream) -> Vec<Value> {
     let mut events = Vec::new();
     while let Some(event) = stream.event().await {
@@ -59,13 +79,8 @@ async fn events(stream: &mut WatchStream) -> Vec<Value> {
 /// overflow the queue. The bookmark that followed said that the client had what it was never sent.
 #[tokio::test(start_paused = true)]
 async fn a_bookmark_never_passes_over_what_a_watcher_was_cut_off_from() {
-    let store = Embedded::open(Arc::new(SimDisk::new(1)), Options::default()).await.unwrap();
-    let store: Arc<dyn Store> = Arc::new(store);
-    let config = ServerConfig::default();
-    let server = Server::new(config, Arc::clone(&store), builtin::registry(), Ambient::system()).unwrap();
-    server.start();
-    server.ready().await;
-    let (mut slow, mut quick) = (unread(&server).await, unread(&server).await);
+    let (store, server) = server().await;
+    let (mut slow, mut quick) = (unread(&server, false).await, unread(&server, false).await);
     let put = |number: usize| {
         let name = format!("m{number}");
         let value = json!({"kind": "ConfigMap", "apiVersion": "v1",
@@ -89,4 +104,25 @@ async fn a_bookmark_never_passes_over_what_a_watcher_was_cut_off_from() {
     let seen = events(&mut slow).await;
     assert_eq!(seen.len(), limits::WATCHER_QUEUE, "the end is {:?}", seen.last());
     assert!(seen.iter().all(|event| event["type"] == "ADDED"));
+}
+
+/// A client that resumed from the last event it has seen would never hear of the objects that were not sent.
+#[tokio::test(start_paused = true)]
+async fn a_watch_whose_first_state_is_not_kept_any_more_says_so_and_ends() {
+    let (store, server) = server().await;
+    let (mut slow, mut quick) = (unread(&server, true).await, unread(&server, true).await);
+    let before = events_at_hand(&mut quick).await;
+    let cache = server.caches().cache("", "v1", "configmaps").unwrap();
+    while cache.drops_oldest_state() {}
+    let value =
+        json!({"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"name": "m", "namespace": "default"}});
+    let op = Op::Put { value: value.to_string().into(), ttl_seconds: 0 };
+    store.write(Write { key: "/registry/configmaps/default/m".into(), expected: 0, op }).await.unwrap();
+    server.fresh().await.unwrap();
+    let seen = events(&mut slow).await;
+    let told: Vec<_> = seen.iter().map(|event| (&event["type"], &event["object"]["code"])).collect();
+    assert_eq!(told, [(&json!("ERROR"), &json!(410))]);
+    // One that has taken it misses nothing.
+    assert!(before.iter().all(|event| event["type"] == "ADDED"));
+    assert_eq!(events_at_hand(&mut quick).await[0]["object"]["metadata"]["name"], "m");
 }
