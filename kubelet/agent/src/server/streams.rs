@@ -18,7 +18,7 @@ use tokio::{
 use tracing::debug;
 
 use super::{Body, StreamPermit, empty, frames::CloseFilter, query::Query, text};
-use crate::agent::Agent;
+use crate::{agent::Agent, cell::PodCell, machine::PodPlace};
 
 /// The protocol that runtimes of this generation speak over WebSocket.
 const V4: &str = "v4.channel.k8s.io";
@@ -30,15 +30,14 @@ const CHUNK: usize = 16 * 1024;
 pub(super) async fn exec(
     agent: &Agent,
     request: Request<Incoming>,
-    namespace: &str,
-    pod: &str,
+    cell: &PodCell,
     container: &str,
     permit: StreamPermit,
 ) -> Response<Body> {
     let query = Query::parse(request.uri().query());
     let options = options(&query);
     let command: Vec<String> = query.all("command").map(str::to_owned).collect();
-    let id = match running(agent, namespace, pod, container) {
+    let id = match running(cell, container) {
         Ok(id) => id,
         Err(refusal) => return *refusal,
     };
@@ -51,22 +50,18 @@ pub(super) async fn exec(
 pub(super) async fn attach(
     agent: &Agent,
     request: Request<Incoming>,
-    namespace: &str,
-    pod: &str,
+    cell: &PodCell,
     container: &str,
     permit: StreamPermit,
 ) -> Response<Body> {
     let mut options = options(&Query::parse(request.uri().query()));
-    let id = match running(agent, namespace, pod, container) {
+    let id = match running(cell, container) {
         Ok(id) => id,
         Err(refusal) => return *refusal,
     };
-    if let Some(cell) = agent.cell_by_name(namespace, pod) {
-        let pod = cell.pod();
-        // A container has a terminal or has none, whatever is asked for.
-        if let Some((_, container)) = crate::pod::container(&pod, container) {
-            options.tty = container.tty.unwrap_or_default();
-        }
+    // A container has a terminal or has none, whatever is asked for.
+    if let Some((_, container)) = crate::pod::container(&cell.pod(), container) {
+        options.tty = container.tty.unwrap_or_default();
     }
     match agent.runtime.attach(&id, options).await {
         Ok(url) => tunnel(request, &url, options, permit).await,
@@ -77,8 +72,7 @@ pub(super) async fn attach(
 pub(super) async fn port_forward(
     agent: &Agent,
     request: Request<Incoming>,
-    namespace: &str,
-    pod: &str,
+    cell: &PodCell,
     permit: StreamPermit,
 ) -> Response<Body> {
     let query = Query::parse(request.uri().query());
@@ -88,11 +82,10 @@ pub(super) async fn port_forward(
         .flat_map(|list| list.split(','))
         .filter_map(|port| port.parse().ok())
         .collect();
-    let sandbox = agent
-        .cell_by_name(namespace, pod)
-        .and_then(|cell| cell.state().runtime.ready_sandbox().map(|sandbox| sandbox.summary.id.clone()));
+    let sandbox = cell.state().runtime.ready_sandbox().map(|sandbox| sandbox.summary.id.clone());
     let Some(sandbox) = sandbox else {
-        return text(StatusCode::NOT_FOUND, format!("pod {namespace}/{pod} does not run here"));
+        let PodPlace { namespace, name, .. } = &cell.place;
+        return text(StatusCode::NOT_FOUND, format!("pod {namespace}/{name} does not run here"));
     };
     match agent.runtime.port_forward(&sandbox, &ports).await {
         Ok(url) => tunnel(request, &url, StreamOptions::default(), permit).await,
@@ -112,18 +105,7 @@ fn options(query: &Query) -> StreamOptions {
 }
 
 /// Id of the running container of a name.
-fn running(
-    agent: &Agent,
-    namespace: &str,
-    pod: &str,
-    container: &str,
-) -> Result<String, Box<Response<Body>>> {
-    let Some(cell) = agent.cell_by_name(namespace, pod) else {
-        return Err(Box::new(text(
-            StatusCode::NOT_FOUND,
-            format!("pod {namespace}/{pod} is not on this node"),
-        )));
-    };
+fn running(cell: &PodCell, container: &str) -> Result<String, Box<Response<Body>>> {
     let state = cell.state();
     let running = state.runtime.attempts(container).find(|status| status.state == ContainerState::Running);
     match running {
