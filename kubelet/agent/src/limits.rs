@@ -89,6 +89,8 @@ pub const SYSTEM_STREAMS: usize = 32;
 pub const NAMESPACE_STREAMS: usize = 128;
 /// Of these, those to one pod.
 pub const POD_STREAMS: usize = 32;
+/// How long a client may take to close an exec, attach or port-forward that the runtime has ended.
+pub const STREAM_LINGER: Duration = Duration::from_secs(10);
 /// Logs that are not followed, beyond those, so that followed ones do not deny them.
 pub const RESERVED_LOGS: usize = 32;
 /// Bytes of a request line and headers that the node's server reads.
