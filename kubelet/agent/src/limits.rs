@@ -64,14 +64,33 @@ pub const EXEC_PROBES: usize = 4;
 pub const LOG_LINE: usize = 64 * 1024;
 /// A followed log is looked at this often.
 pub const LOG_POLL: Duration = Duration::from_millis(100);
+/// A reader keeps a log that was removed open for this long, and with it its bytes on the disk.
+pub const LOG_HOLD: Duration = Duration::from_secs(1);
+/// Bytes from the end of a log in which the last lines are looked for at once, in memory; where more are
+/// wanted, the log is read from its beginning.
+pub const LOG_TAIL_WINDOW: u64 = 512 << 10;
+/// Bytes of the beginning of a line in a log that say whether it goes on in the next one.
+pub const LOG_LINE_HEAD: usize = 128;
 /// Shortest time that a preStop hook leaves for the container's own end.
 pub const MIN_GRACE: Duration = Duration::from_secs(2);
 /// Deadline of one request to the apiserver.
 pub const API_DEADLINE: Duration = Duration::from_secs(30);
+/// A client of the node's server has this long for its TLS handshake, and for the head of each request.
+pub const HANDSHAKE: Duration = Duration::from_secs(10);
+/// Connections of clients that have not proved to be the API server end after this.
+pub const STRANGER: Duration = Duration::from_secs(20);
 /// Connections to the node's server at once.
 pub const CONNECTIONS: usize = 512;
 /// Logs, exec, attach and port-forward at once: three quarters of the connections.
 pub const STREAMS: usize = 384;
+/// Of these, what is kept for pods of `kube-system`.
+pub const SYSTEM_STREAMS: usize = 32;
+/// Of these, those to pods of one namespace: a third, and more than there are pods on a node by default.
+pub const NAMESPACE_STREAMS: usize = 128;
+/// Of these, those to one pod.
+pub const POD_STREAMS: usize = 32;
+/// How long a client may take to close an exec, attach or port-forward that the runtime has ended.
+pub const STREAM_LINGER: Duration = Duration::from_secs(10);
 /// Logs that are not followed, beyond those, so that followed ones do not deny them.
 pub const RESERVED_LOGS: usize = 32;
 /// Bytes of a request line and headers that the node's server reads.
@@ -95,6 +114,10 @@ pub const WALK_DEPTH: usize = 128;
 pub const WALK_ENTRIES: u64 = 20_000_000;
 /// Between two looks at the size of the logs.
 pub const LOG_CHECK: Duration = Duration::from_secs(1);
+/// Logs that are looked at, and rotated, at the same time.
+pub const LOG_ROTATIONS: usize = 8;
+/// How long the runtime may take to open a log anew.
+pub const LOG_REOPEN: Duration = Duration::from_secs(5);
 /// Bytes of container logs before they are moved away.
 pub const LOG_ROTATE_BYTES: u64 = 10 << 20;
 /// Log files of a container, the present one included.

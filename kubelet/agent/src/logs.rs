@@ -1,48 +1,92 @@
 //! Keeps the logs of containers within their bounds. A task of its own, so that nothing else that takes
-//! its time lets a container fill the node's disk.
+//! its time lets a container fill the node's disk; and one for each log, so that none waits for a slow one.
 
-use std::sync::Arc;
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use kubelet_cri::ContainerState;
+use tokio::{sync::Semaphore, task::JoinSet, time::MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 use crate::{agent::Agent, cell::PodCell, limits};
 
+/// The log of one attempt of a container.
+struct Log {
+    cell: Arc<PodCell>,
+    /// Of the container.
+    id: String,
+    container: String,
+    attempt: u32,
+    state: ContainerState,
+}
+
 /// Looks at all logs again and again, until shutdown.
 pub(crate) async fn run(agent: Arc<Agent>, shutdown: CancellationToken) {
+    let places = Arc::new(Semaphore::new(limits::LOG_ROTATIONS));
+    // Ids of the containers whose logs are being looked at.
+    let busy: Arc<Mutex<BTreeSet<String>>> = Arc::default();
+    let mut tasks = JoinSet::new();
+    let mut looks = tokio::time::interval(limits::LOG_CHECK);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
             biased;
             () = shutdown.cancelled() => return,
-            () = tokio::time::sleep(limits::LOG_CHECK) => {}
+            Some(_) = tasks.join_next(), if !tasks.is_empty() => continue,
+            _ = looks.tick() => {}
         }
-        let cells: Vec<Arc<PodCell>> = agent.cells().values().cloned().collect();
-        for cell in cells {
-            check(&agent, &cell).await;
+        for log in logs(&agent) {
+            if !busy.lock().unwrap_or_else(PoisonError::into_inner).insert(log.id.clone()) {
+                continue;
+            }
+            let (agent, places, busy) = (Arc::clone(&agent), Arc::clone(&places), Arc::clone(&busy));
+            tasks.spawn(async move {
+                if let Ok(_place) = places.acquire().await {
+                    check(&agent, &log).await;
+                }
+                busy.lock().unwrap_or_else(PoisonError::into_inner).remove(&log.id);
+            });
         }
     }
 }
 
-async fn check(agent: &Agent, cell: &PodCell) {
-    let containers: Vec<(String, String, u32, ContainerState)> = {
+/// The logs of all containers that have written any.
+fn logs(agent: &Agent) -> Vec<Log> {
+    let cells: Vec<Arc<PodCell>> = agent.cells().values().cloned().collect();
+    let mut logs = Vec::new();
+    for cell in cells {
         let state = cell.state();
-        let all = state.runtime.containers.iter();
-        all.map(|c| (c.id.clone(), c.name.clone(), c.attempt, c.state)).collect()
-    };
-    for (id, name, attempt, state) in containers {
-        match state {
-            ContainerState::Running => {
-                if agent.machine.rotate_log(&cell.place, &name, attempt).await {
-                    if let Err(error) = agent.runtime.reopen_container_log(&id).await {
-                        debug!(%error, "a rotated log could not be opened anew");
-                        continue;
-                    }
-                    agent.machine.trim_log(&cell.place, &name, attempt, false).await;
-                }
-            }
-            ContainerState::Exited => agent.machine.trim_log(&cell.place, &name, attempt, true).await,
-            ContainerState::Created | ContainerState::Unknown => {}
+        let has_written = |state| matches!(state, ContainerState::Running | ContainerState::Exited);
+        let written = state.runtime.containers.iter().filter(|container| has_written(container.state));
+        logs.extend(written.map(|container| Log {
+            cell: Arc::clone(&cell),
+            id: container.id.clone(),
+            container: container.name.clone(),
+            attempt: container.attempt,
+            state: container.state,
+        }));
+    }
+    logs
+}
+
+async fn check(agent: &Agent, log: &Log) {
+    let (place, name) = (&log.cell.place, &log.container);
+    if log.state == ContainerState::Exited {
+        agent.machine.trim_log(place, name, log.attempt, true).await;
+        return;
+    }
+    if !agent.machine.rotate_log(place, name, log.attempt).await {
+        return;
+    }
+    let reopened = agent.runtime.reopen_container_log(&log.id);
+    match tokio::time::timeout(limits::LOG_REOPEN, reopened).await {
+        Ok(Ok(())) => agent.machine.trim_log(place, name, log.attempt, false).await,
+        Ok(Err(error)) => {
+            debug!(pod = place.name, container = name, %error, "cannot open a rotated log anew")
         }
+        Err(_) => debug!(pod = place.name, container = name, "the runtime does not open a rotated log anew"),
     }
 }

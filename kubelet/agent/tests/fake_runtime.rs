@@ -502,3 +502,25 @@ async fn a_limit_that_cannot_be_measured_is_told_once() {
     assert_eq!(node.api.event_messages().iter().filter(told).count(), 1);
     assert_eq!(condition(&node.api.pod("p"), "Ready"), "True");
 }
+
+#[tokio::test(start_paused = true)]
+async fn logs_that_are_slow_to_rotate_do_not_hold_up_those_of_others() {
+    let node = Node::new();
+    let stuck = Behaviour { reopen_takes: Duration::from_secs(1_000_000), ..Behaviour::default() };
+    node.runtime.set_behaviour("stuck", stuck);
+    // More of them than there are places.
+    for index in 0..2 * kubelet_agent::limits::LOG_ROTATIONS {
+        let name = format!("stuck{index}");
+        node.api.create_pod(&name, one("stuck"));
+        node.api.until_ready(&name).await;
+    }
+    let uid = node.api.create_pod("quick", one("web"))["metadata"]["uid"].as_str().unwrap().to_owned();
+    node.api.until_ready("quick").await;
+    let quick = node.runtime.list_containers(Some(&uid)).await.unwrap()[0].id.clone();
+    node.machine.set_logs_overflow();
+    for _ in 0..10 {
+        let before = node.runtime.reopened(&quick);
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        assert!(node.runtime.reopened(&quick) > before, "it waits for others");
+    }
+}

@@ -63,6 +63,8 @@ pub struct Behaviour {
     pub absent: bool,
     /// How long it takes to end after SIGTERM; beyond the grace period it is killed.
     pub stop_takes: Duration,
+    /// How long it takes to open its log anew.
+    pub reopen_takes: Duration,
 }
 
 /// The fake. Cheap to clone; clones share all state.
@@ -106,6 +108,8 @@ struct Container {
     behaviour: Behaviour,
     /// Bytes in its own file system.
     written: u64,
+    /// How often its log has been opened anew.
+    reopened: u64,
 }
 
 impl FakeRuntime {
@@ -146,6 +150,11 @@ impl FakeRuntime {
         if let Some(container) = self.state().containers.get_mut(id) {
             container.written = bytes;
         }
+    }
+
+    /// How often the log of a container has been opened anew.
+    pub fn reopened(&self, id: &str) -> u64 {
+        self.state().containers.get(id).map_or(0, |container| container.reopened)
     }
 
     /// How often a call of a name has been made.
@@ -399,8 +408,14 @@ impl Runtime for FakeRuntime {
             annotations: config.annotations.clone(),
             ..ContainerStatus::default()
         };
-        let container =
-            Container { status, sandbox_id: sandbox_id.to_owned(), started: None, behaviour, written: 0 };
+        let container = Container {
+            status,
+            sandbox_id: sandbox_id.to_owned(),
+            started: None,
+            behaviour,
+            written: 0,
+            reopened: 0,
+        };
         state.containers.insert(id.clone(), container);
         Ok(id)
     }
@@ -471,8 +486,14 @@ impl Runtime for FakeRuntime {
     }
 
     async fn reopen_container_log(&self, id: &str) -> Result<()> {
-        let state = self.enter("ReopenContainerLog")?;
-        state.containers.get(id).map(drop).ok_or_else(|| not_found("ReopenContainerLog", id))
+        let missing = || not_found("ReopenContainerLog", id);
+        let takes = {
+            let state = self.enter("ReopenContainerLog")?;
+            state.containers.get(id).ok_or_else(missing)?.behaviour.reopen_takes
+        };
+        tokio::time::sleep(takes).await;
+        self.state().containers.get_mut(id).ok_or_else(missing)?.reopened += 1;
+        Ok(())
     }
 
     /// Succeeds where the container answers probes, and fails with exit code 1 where it does not.

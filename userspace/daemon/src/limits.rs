@@ -12,3 +12,9 @@ pub const HEAD_BYTES: usize = 16 * 1024;
 pub const LIFE: Duration = Duration::from_secs(60);
 /// Pause after an error of `accept`, such as too many open files.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// A peer that is silent for this long is asked whether it is still there, by TCP.
+pub const KEEP_ALIVE_IDLE: Duration = Duration::from_secs(30);
+/// Pause between two such questions.
+pub const KEEP_ALIVE_PAUSE: Duration = Duration::from_secs(10);
+/// Questions without an answer after which a connection ends.
+pub const KEEP_ALIVE_PROBES: u32 = 3;

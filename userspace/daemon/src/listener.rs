@@ -8,6 +8,7 @@ use http::{Request, Response};
 use http_body_util::Full;
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use rustix::net::sockopt;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
@@ -47,7 +48,7 @@ pub async fn serve(
 }
 
 /// Hands connections that find a place to `serve`, until shutdown, and closes the others. What is
-/// served ends with the shutdown.
+/// served ends with the shutdown, or when its place is given to a newer connection.
 pub async fn accept<F>(
     listener: TcpListener,
     places: Arc<Places>,
@@ -70,7 +71,18 @@ pub async fn accept<F>(
         });
         match place {
             Ok((stream, Some(place))) => {
-                connections.spawn(serve(stream, place));
+                if let Err(error) = keep_alive(&stream) {
+                    debug!(%error, "cannot watch over a connection's peer");
+                }
+                let evicted = place.evicted();
+                let served = serve(stream, place);
+                connections.spawn(async move {
+                    tokio::select! {
+                        biased;
+                        () = evicted.cancelled() => debug!("a connection has given way to a newer one"),
+                        () = served => {}
+                    }
+                });
             }
             Ok((_, None)) => debug!("a connection found no place"),
             Err(error) if is_of_one_connection(&error) => {}
@@ -80,6 +92,16 @@ pub async fn accept<F>(
             }
         }
     }
+}
+
+/// Lets the kernel end a connection whose peer is gone without a word, as after a power failure, so
+/// that it does not hold its place forever.
+fn keep_alive(stream: &TcpStream) -> io::Result<()> {
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, limits::KEEP_ALIVE_IDLE)?;
+    sockopt::set_tcp_keepintvl(stream, limits::KEEP_ALIVE_PAUSE)?;
+    sockopt::set_tcp_keepcnt(stream, limits::KEEP_ALIVE_PROBES)?;
+    Ok(())
 }
 
 /// Whether a client has gone before it was looked at.
@@ -157,6 +179,18 @@ mod tests {
         while !ask(address).await.ends_with("well") {}
         shutdown.cancel();
         server.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_peer_that_is_gone_without_a_word_is_found_out() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let _client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (stream, _) = listener.accept().await.unwrap();
+        keep_alive(&stream).unwrap();
+        assert!(sockopt::socket_keepalive(&stream).unwrap());
+        let silence = sockopt::tcp_keepidle(&stream).unwrap()
+            + sockopt::tcp_keepintvl(&stream).unwrap() * sockopt::tcp_keepcnt(&stream).unwrap();
+        assert!(silence <= Duration::from_secs(120), "{silence:?}");
     }
 
     #[tokio::test]

@@ -6,7 +6,10 @@ use std::{
     fs, io,
     net::IpAddr,
     path::PathBuf,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -29,6 +32,8 @@ struct Shared {
     pods: Mutex<BTreeMap<String, BTreeMap<String, Content>>>,
     /// By uid.
     disk_usage: Mutex<BTreeMap<String, DiskUsage>>,
+    /// Whether every log is too large each time that it is looked at.
+    logs_overflow: AtomicBool,
 }
 
 impl FakeMachine {
@@ -52,7 +57,13 @@ impl FakeMachine {
 
     /// A node of any size.
     pub fn with_info(runtime: FakeRuntime, info: MachineInfo) -> Self {
-        Self(Arc::new(Shared { info, runtime, pods: Mutex::default(), disk_usage: Mutex::default() }))
+        Self(Arc::new(Shared {
+            info,
+            runtime,
+            pods: Mutex::default(),
+            disk_usage: Mutex::default(),
+            logs_overflow: AtomicBool::new(false),
+        }))
     }
 
     /// The volumes of the pods that are set up, by uid and name.
@@ -64,6 +75,11 @@ impl FakeMachine {
     pub fn set_disk_usage(&self, uid: &str, usage: DiskUsage) {
         let mut all = self.0.disk_usage.lock().unwrap_or_else(PoisonError::into_inner);
         all.insert(uid.to_owned(), usage);
+    }
+
+    /// Makes every log too large each time that it is looked at.
+    pub fn set_logs_overflow(&self) {
+        self.0.logs_overflow.store(true, Ordering::Relaxed);
     }
 
     fn pods(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, BTreeMap<String, Content>>> {
@@ -131,7 +147,8 @@ impl Machine for FakeMachine {
     }
 
     async fn open_log(&self, _pod: &PodPlace, _container: &str, _attempt: u32) -> io::Result<fs::File> {
-        Err(io::Error::from(io::ErrorKind::NotFound))
+        // Simulated containers write nothing.
+        fs::File::open("/dev/null")
     }
 
     async fn log_tail(&self, _: &PodPlace, _: &str, _: u32, _: usize, _: usize) -> String {
@@ -143,7 +160,7 @@ impl Machine for FakeMachine {
     async fn trim_log(&self, _pod: &PodPlace, _container: &str, _attempt: u32, _current: bool) {}
 
     async fn rotate_log(&self, _pod: &PodPlace, _container: &str, _attempt: u32) -> bool {
-        false
+        self.0.logs_overflow.load(Ordering::Relaxed)
     }
 
     async fn tear_down_pod(&self, pod: &PodPlace) -> Result<()> {

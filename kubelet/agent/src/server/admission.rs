@@ -1,17 +1,18 @@
-//! How many streams the node's server carries at once. All of them come from the API server, so they
-//! are bounded together and not by address, and leave room for requests that are answered at once.
+//! Who may open how many connections and streams to the node's server. All streams come from the API
+//! server, so that they are bounded together and by the pods that they lead to, not by address, and
+//! leave room for requests that are answered at once.
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::{
-    io::{AsyncRead, AsyncWrite},
-    sync::{OwnedSemaphorePermit, Semaphore},
-};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use userspace_daemon::Place;
 
-use super::caller::Caller;
-use crate::limits;
+use super::{
+    caller::Caller,
+    shares::{Refusal, Share, Shares},
+};
+use crate::machine::PodPlace;
 
 /// A client and the place that its connection takes.
 #[derive(Clone)]
@@ -25,9 +26,9 @@ pub(super) struct Session {
 #[derive(Clone)]
 pub(super) struct Streams {
     /// Streams of any kind.
-    all: Arc<Semaphore>,
+    all: Shares,
     /// Logs that are read to their present end, where the others are taken.
-    logs: Arc<Semaphore>,
+    logs: Shares,
 }
 
 /// What a stream lasts for: one that waits for more, or one with an end.
@@ -39,37 +40,34 @@ pub(super) enum Length {
 
 /// A stream's share of the server, and the place of its connection, which an upgrade would give up.
 pub(super) struct StreamPermit {
-    _stream: OwnedSemaphorePermit,
+    _stream: Share,
     _place: Arc<Place>,
 }
 
 impl Streams {
     pub(super) fn new() -> Self {
-        Self {
-            all: Arc::new(Semaphore::new(limits::STREAMS)),
-            logs: Arc::new(Semaphore::new(limits::RESERVED_LOGS)),
-        }
+        Self { all: Shares::of_streams(), logs: Shares::of_bounded_logs() }
     }
 
-    fn take(&self, length: Length) -> Option<OwnedSemaphorePermit> {
-        let any = Arc::clone(&self.all).try_acquire_owned().ok();
+    fn take(&self, length: Length, pod: &PodPlace) -> Result<Share, Refusal> {
+        let any = self.all.take(pod);
         match length {
             Length::Open => any,
-            Length::Bounded => any.or_else(|| Arc::clone(&self.logs).try_acquire_owned().ok()),
+            Length::Bounded => any.or_else(|refusal| self.logs.take(pod).map_err(|_| refusal)),
         }
     }
 }
 
 impl Session {
-    /// A share for a stream on this connection; none if the server carries all that it can.
-    pub(super) fn stream(&self, length: Length) -> Option<StreamPermit> {
-        Some(StreamPermit { _stream: self.streams.take(length)?, _place: Arc::clone(&self.place) })
+    /// A share for a stream to a pod on this connection.
+    pub(super) fn stream(&self, length: Length, pod: &PodPlace) -> Result<StreamPermit, Refusal> {
+        Ok(StreamPermit { _stream: self.streams.take(length, pod)?, _place: Arc::clone(&self.place) })
     }
 }
 
 /// Completes a client's TLS handshake; none if it fails or takes longer than `deadline`. The
 /// connections of a permitted client, of which the API server has many, no longer count for its
-/// address. All others still do.
+/// address and give way to no other. Those of all others still do.
 pub(super) async fn handshake<S>(
     tls: &TlsAcceptor,
     stream: S,
@@ -84,7 +82,7 @@ where
     let (_, session) = stream.get_ref();
     let caller = Caller::of(session.peer_certificates().and_then(|chain| chain.first()));
     if caller == Caller::Permitted {
-        place.release_address();
+        place.prove();
     }
     Some((stream, Session { caller, place: Arc::new(place), streams }))
 }
@@ -102,7 +100,7 @@ mod tests {
     use userspace_daemon::{Bounds, Places};
 
     use super::*;
-    use crate::config::Config;
+    use crate::{config::Config, limits};
 
     /// A cluster's certificate authority.
     struct Authority {
@@ -169,18 +167,21 @@ mod tests {
             let places = Places::new(Bounds::new(16));
             let client = authority.client(user);
             let mut open = Vec::new();
-            while let Some(place) = places.take("198.51.100.1".parse().unwrap(), "192.0.2.1".parse().unwrap())
-            {
-                open.push(connect(&server, &client, place).await.unwrap());
+            for _ in 0..20 {
+                let place = places.take("198.51.100.1".parse().unwrap(), "192.0.2.1".parse().unwrap());
+                let Some(place) = place else { break };
+                let evicted = place.evicted();
+                open.push((evicted, connect(&server, &client, place).await.unwrap()));
             }
-            assert_eq!(open.len(), made, "{user:?}");
+            let live = open.iter().filter(|(evicted, _)| !evicted.is_cancelled());
+            assert_eq!(live.count(), made, "{user:?}");
         }
     }
 
     #[tokio::test]
     async fn a_client_without_a_handshake_gives_its_place_back() {
-        let (server, places) = (Authority::new().server(), Places::new(Bounds::new(4)));
-        let take = || places.take("198.51.100.1".parse().unwrap(), "192.0.2.1".parse().unwrap());
+        let (server, places) = (Authority::new().server(), Places::new(Bounds::new(1)));
+        let take = || places.take("127.0.0.1".parse().unwrap(), "127.0.0.1".parse().unwrap());
         let (here, _there) = tokio::io::duplex(1024);
         let place = take().unwrap();
         assert!(take().is_none());
@@ -191,13 +192,17 @@ mod tests {
     #[test]
     fn open_streams_leave_room_for_logs_and_for_requests_that_are_answered_at_once() {
         let streams = Streams::new();
-        let open: Vec<_> = (0..limits::CONNECTIONS).filter_map(|_| streams.take(Length::Open)).collect();
-        assert_eq!(open.len(), limits::STREAMS);
-        let logs: Vec<_> = (0..limits::CONNECTIONS).filter_map(|_| streams.take(Length::Bounded)).collect();
-        assert_eq!(logs.len(), limits::RESERVED_LOGS);
+        let pod = |index: usize| PodPlace { namespace: index.to_string(), ..PodPlace::default() };
+        let fill = |length| -> Vec<_> {
+            (0..limits::CONNECTIONS).filter_map(|index| streams.take(length, &pod(index)).ok()).collect()
+        };
+        let open = fill(Length::Open);
+        assert_eq!(open.len(), limits::STREAMS - limits::SYSTEM_STREAMS);
+        assert!(!fill(Length::Bounded).is_empty());
         let bounds = Bounds::new(limits::CONNECTIONS);
-        assert!(open.len() + logs.len() + 32 <= bounds.connections - bounds.reserved);
+        let most = limits::STREAMS + limits::RESERVED_LOGS;
+        assert!(most + 32 <= bounds.connections - bounds.reserved);
         drop(open);
-        assert!(streams.take(Length::Open).is_some());
+        assert!(streams.take(Length::Open, &pod(0)).is_ok());
     }
 }

@@ -12,7 +12,7 @@ const MASTERS: &str = "system:masters";
 /// What a caller may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Caller {
-    /// Showed no certificate: health only.
+    /// Showed no certificate.
     Nobody,
     /// A user of the cluster with no business here.
     Stranger,

@@ -9,17 +9,13 @@ use http_body_util::{BodyExt, StreamBody};
 use hyper::body::{Frame, Incoming};
 use jiff::{SignedDuration, Timestamp};
 use kubelet_cri::ContainerState;
-use tokio::{
-    fs::File,
-    io::{AsyncReadExt, AsyncSeekExt},
-    sync::mpsc,
-};
+use tokio::{fs::File, io::AsyncReadExt, sync::mpsc, time::Instant};
 
 use super::{Body, Length, StreamPermit, query::Query, text, typed};
 use crate::{
     agent::Agent,
     cell::PodCell,
-    cri_log::{Renderer, Selection, tail_offset},
+    cri_log::{Renderer, Selection},
     limits,
     machine::{Machine, PodPlace},
     pod,
@@ -30,6 +26,8 @@ const CHUNK: usize = 32 * 1024;
 /// Pieces of an answer that wait for a slow reader.
 const QUEUE: usize = 8;
 
+mod tail;
+
 /// Whether the answer to a request has an end of its own.
 pub(super) fn length(request: &Request<Incoming>) -> Length {
     if Query::parse(request.uri().query()).is_set("follow") { Length::Open } else { Length::Bounded }
@@ -38,15 +36,11 @@ pub(super) fn length(request: &Request<Incoming>) -> Length {
 pub(super) async fn serve(
     agent: &Arc<Agent>,
     request: &Request<Incoming>,
-    namespace: &str,
-    pod: &str,
+    cell: Arc<PodCell>,
     container: &str,
     permit: StreamPermit,
 ) -> Response<Body> {
     let query = Query::parse(request.uri().query());
-    let Some(cell) = agent.cell_by_name(namespace, pod) else {
-        return text(StatusCode::NOT_FOUND, format!("pod {namespace}/{pod} is not on this node"));
-    };
     let selection = match selection(&query, agent.ambient.now()) {
         Ok(selection) => selection,
         Err(why) => return text(StatusCode::BAD_REQUEST, why),
@@ -154,6 +148,40 @@ impl Log {
     }
 }
 
+/// The file that a reader is at.
+struct Source {
+    /// None once it has been given up.
+    file: Option<File>,
+    /// Since when it is known that nobody can open the file any more.
+    removed: Option<Instant>,
+    /// When that was last looked at.
+    looked: Instant,
+}
+
+impl Source {
+    fn new(file: File) -> Self {
+        Self { file: Some(file), removed: None, looked: Instant::now() }
+    }
+
+    /// Closes the file where it was removed and its reader has had the time to come to its end: as long
+    /// as it is open, its bytes stay on the disk. Looks no more often than a log is polled.
+    async fn give_up_removed(&mut self) {
+        let Some(file) = &self.file else { return };
+        if self.looked.elapsed() < limits::LOG_POLL {
+            return;
+        }
+        self.looked = Instant::now();
+        match self.removed {
+            Some(since) if since.elapsed() >= limits::LOG_HOLD => self.file = None,
+            Some(_) => {}
+            None if file.metadata().await.is_ok_and(|metadata| metadata.nlink() == 0) => {
+                self.removed = Some(Instant::now());
+            }
+            None => {}
+        }
+    }
+}
+
 /// Reads one log for one client.
 struct Reader {
     log: Log,
@@ -179,20 +207,19 @@ impl Reader {
             file => file?,
         };
         if let Some(lines) = tail {
-            seek_tail(&mut file, lines).await?;
+            tail::seek(&mut file, lines).await?;
         }
+        let mut source = Source::new(file);
         let mut line = Vec::new();
         loop {
             // Asked before the read, so that what is written last is not missed.
             let goes_on = self.goes_on();
-            self.drain(&mut file, &mut line).await?;
+            self.drain(&mut source, &mut line).await?;
             if self.renderer.is_full() {
                 return Ok(());
             }
-            let replaced = self.log.replaced(&file).await;
-            if let Some(next) = replaced {
-                self.drain(&mut file, &mut line).await?;
-                file = next;
+            if let Some(next) = self.next(&mut source, &mut line).await? {
+                source = Source::new(next);
                 continue;
             }
             if !goes_on {
@@ -206,16 +233,36 @@ impl Reader {
         }
     }
 
+    /// The file that has taken the place of the present one, of which everything has been sent. Who
+    /// follows a log and was too slow for a file goes on with the present one; who does not is told.
+    async fn next(&mut self, source: &mut Source, line: &mut Vec<u8>) -> io::Result<Option<File>> {
+        if let Some(file) = &source.file {
+            let next = self.log.replaced(file).await;
+            if next.is_some() {
+                self.drain(source, line).await?;
+            }
+            return Ok(next);
+        }
+        if self.follow.is_none() {
+            return Err(io::Error::other("the log was removed while it was read"));
+        }
+        line.clear();
+        Ok(self.log.open().await.ok())
+    }
+
     fn goes_on(&self) -> bool {
         self.follow.as_ref().is_some_and(|(cell, id)| {
             cell.state().runtime.by_id(id).is_some_and(|status| status.state == ContainerState::Running)
         })
     }
 
-    /// Sends everything up to the end of the file; keeps the beginning of an unfinished line.
-    async fn drain(&mut self, file: &mut File, line: &mut Vec<u8>) -> io::Result<()> {
+    /// Sends everything up to the end of the file, unless it is given up before; keeps the beginning of
+    /// an unfinished line.
+    async fn drain(&mut self, source: &mut Source, line: &mut Vec<u8>) -> io::Result<()> {
         let mut buffer = vec![0; CHUNK];
         loop {
+            source.give_up_removed().await;
+            let Some(file) = &mut source.file else { return Ok(()) };
             let length = file.read(&mut buffer).await?;
             if length == 0 || self.renderer.is_full() {
                 return Ok(());
@@ -229,33 +276,26 @@ impl Reader {
                 }
             }
             if !output.is_empty() {
-                let frame = Ok(Frame::data(Bytes::from(output)));
-                self.sender.send(frame).await.map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe))?;
+                self.send(Bytes::from(output), source).await?;
             }
         }
     }
-}
 
-/// Goes to where the last lines begin, reading no more than needed from the end.
-async fn seek_tail(file: &mut File, lines: usize) -> io::Result<()> {
-    let length = file.metadata().await?.len();
-    let mut window = CHUNK as u64;
-    loop {
-        let start = length.saturating_sub(window);
-        file.seek(io::SeekFrom::Start(start)).await?;
-        let mut content = Vec::new();
-        (&mut *file).take(length - start).read_to_end(&mut content).await?;
-        // The first line of the window may be the rest of a longer one.
-        let first = if start == 0 {
-            0
-        } else {
-            content.iter().position(|byte| *byte == b'\n').map_or(content.len(), |index| index + 1)
+    /// Waits until the client takes a piece, but holds no removed file for that long.
+    async fn send(&self, piece: Bytes, source: &mut Source) -> io::Result<()> {
+        let place = loop {
+            tokio::select! {
+                biased;
+                place = self.sender.reserve() => {
+                    break place.map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe))?;
+                }
+                () = tokio::time::sleep(limits::LOG_POLL) => source.give_up_removed().await,
+            }
         };
-        let offset = tail_offset(&content[first..], lines);
-        if start == 0 || offset > 0 {
-            file.seek(io::SeekFrom::Start(start + (first + offset) as u64)).await?;
-            return Ok(());
-        }
-        window *= 4;
+        place.send(Ok(Frame::data(piece)));
+        Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,14 +1,14 @@
 //! The node's server: logs, exec, attach, port-forward and numbers, over TLS, for those whom the
 //! cluster's certificate authority vouches for.
 
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use std::{convert::Infallible, sync::Arc};
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
-use hyper::body::Incoming;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper::{body::Incoming, server::conn::http1};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpListener,
@@ -25,6 +25,7 @@ mod caller;
 mod frames;
 mod logs;
 mod query;
+mod shares;
 mod stats;
 mod streams;
 mod tls;
@@ -33,9 +34,6 @@ use admission::{Length, Session, StreamPermit, Streams};
 use caller::Caller;
 pub use tls::TlsError;
 pub(crate) use tls::tls;
-
-/// How long a client may take for its handshake, and for its headers.
-const HANDSHAKE: Duration = Duration::from_secs(10);
 
 /// Body of an answer.
 pub(crate) type Body = UnsyncBoxBody<Bytes, std::io::Error>;
@@ -52,7 +50,7 @@ pub(crate) async fn serve(
     userspace_daemon::accept(listener, places, shutdown, move |stream, place| {
         let (agent, tls, streams) = (Arc::clone(&agent), tls.clone(), streams.clone());
         async move {
-            let made = admission::handshake(&tls, stream, place, streams, HANDSHAKE).await;
+            let made = admission::handshake(&tls, stream, place, streams, limits::HANDSHAKE).await;
             let Some((stream, session)) = made else { return };
             connection(agent, stream, session).await;
         }
@@ -71,17 +69,30 @@ pub(crate) async fn serve_health(agent: Arc<Agent>, listener: TcpListener, shutd
     userspace_daemon::serve(listener, None, handler, shutdown).await;
 }
 
+/// Serves one connection, by HTTP/1.1 alone: upgrades exist there only, and the control frames of HTTP/2
+/// are nothing that strangers need. These get one answer.
 async fn connection<S>(agent: Arc<Agent>, stream: S, session: Session)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    let is_permitted = session.caller == Caller::Permitted;
     let service = hyper::service::service_fn(move |request| {
         let (agent, session) = (Arc::clone(&agent), session.clone());
         async move { Ok::<_, Infallible>(route(agent, request, session).await) }
     });
-    let mut builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(HANDSHAKE).max_buf_size(limits::HEADERS);
-    if let Err(error) = builder.serve_connection_with_upgrades(TokioIo::new(stream), service).await {
+    let mut builder = http1::Builder::new();
+    builder
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits::HANDSHAKE)
+        .max_buf_size(limits::HEADERS)
+        .keep_alive(is_permitted);
+    let served = builder.serve_connection(TokioIo::new(stream), service).with_upgrades();
+    let ended = if is_permitted {
+        served.await
+    } else {
+        tokio::time::timeout(limits::STRANGER, served).await.unwrap_or(Ok(()))
+    };
+    if let Err(error) = ended {
         debug!(%error, "a connection to the node has ended");
     }
 }
@@ -89,9 +100,6 @@ where
 async fn route(agent: Arc<Agent>, request: Request<Incoming>, session: Session) -> Response<Body> {
     let path = request.uri().path().to_owned();
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
-    if let ["healthz", ..] = parts.as_slice() {
-        return healthz(&agent).map(|body| body.map_err(|never| match never {}).boxed_unsync());
-    }
     match session.caller {
         Caller::Nobody => return text(StatusCode::UNAUTHORIZED, "Unauthorized"),
         Caller::Stranger => return text(StatusCode::FORBIDDEN, "Forbidden"),
@@ -101,6 +109,7 @@ async fn route(agent: Arc<Agent>, request: Request<Incoming>, session: Session) 
         ["containerLogs" | "exec" | "attach" | "portForward", ..] => {
             stream(&agent, request, &parts, &session).await
         }
+        ["healthz", ..] => healthz(&agent).map(|body| body.map_err(|never| match never {}).boxed_unsync()),
         ["pods"] | ["runningpods"] => pods(&agent),
         ["metrics"] => {
             typed(StatusCode::OK, "application/openmetrics-text; version=1.0.0", agent.metrics.text())
@@ -121,39 +130,29 @@ async fn stream(
     if parts.first() != Some(&"containerLogs") && !request.headers().contains_key(header::UPGRADE) {
         return text(StatusCode::BAD_REQUEST, "Upgrade request required");
     }
-    match (request.method(), parts) {
-        (&Method::GET, ["containerLogs", namespace, pod, container]) => {
-            match session.stream(logs::length(&request)) {
-                Some(permit) => logs::serve(agent, &request, namespace, pod, container, permit).await,
-                None => too_many_streams(),
-            }
+    let [kind, namespace, pod, rest @ ..] = parts else { return not_found() };
+    let Some(cell) = agent.cell_by_name(namespace, pod) else {
+        return text(StatusCode::NOT_FOUND, format!("pod {namespace}/{pod} is not on this node"));
+    };
+    let length = if *kind == "containerLogs" { logs::length(&request) } else { Length::Open };
+    let permit = match session.stream(length, &cell.place) {
+        Ok(permit) => permit,
+        Err(refusal) => return text(StatusCode::TOO_MANY_REQUESTS, refusal.text(&cell.place)),
+    };
+    let may_upgrade = matches!(*request.method(), Method::GET | Method::POST);
+    // Exec, attach and port-forward also have forms that name the pod's uid.
+    match (*kind, rest) {
+        ("containerLogs", [container]) if request.method() == Method::GET => {
+            logs::serve(agent, &request, cell, container, permit).await
         }
-        (&(Method::GET | Method::POST), ["exec" | "attach" | "portForward", ..]) => {
-            match session.stream(Length::Open) {
-                Some(permit) => upgraded(agent, request, parts, permit).await,
-                None => too_many_streams(),
-            }
+        ("exec", [container] | [_, container]) if may_upgrade => {
+            streams::exec(agent, request, &cell, container, permit).await
         }
-        _ => not_found(),
-    }
-}
-
-/// Exec, attach and port-forward, also in the forms that name the pod's uid.
-async fn upgraded(
-    agent: &Agent,
-    request: Request<Incoming>,
-    parts: &[&str],
-    permit: StreamPermit,
-) -> Response<Body> {
-    match parts {
-        ["exec", namespace, pod, container] | ["exec", namespace, pod, _, container] => {
-            streams::exec(agent, request, namespace, pod, container, permit).await
+        ("attach", [container] | [_, container]) if may_upgrade => {
+            streams::attach(agent, request, &cell, container, permit).await
         }
-        ["attach", namespace, pod, container] | ["attach", namespace, pod, _, container] => {
-            streams::attach(agent, request, namespace, pod, container, permit).await
-        }
-        ["portForward", namespace, pod] | ["portForward", namespace, pod, _] => {
-            streams::port_forward(agent, request, namespace, pod, permit).await
+        ("portForward", [] | [_]) if may_upgrade => {
+            streams::port_forward(agent, request, &cell, permit).await
         }
         _ => not_found(),
     }
@@ -161,10 +160,6 @@ async fn upgraded(
 
 fn not_found() -> Response<Body> {
     text(StatusCode::NOT_FOUND, "404 page not found")
-}
-
-fn too_many_streams() -> Response<Body> {
-    text(StatusCode::TOO_MANY_REQUESTS, "too many streams are open on this node, try again later")
 }
 
 fn healthz(agent: &Agent) -> Page {

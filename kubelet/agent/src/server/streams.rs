@@ -2,7 +2,10 @@
 //! client's request for an upgrade is repeated to the runtime with its headers, and then bytes go
 //! both ways untouched.
 
+use std::{io, pin::pin};
+
 use bytes::Bytes;
+use futures::{FutureExt, future::FusedFuture};
 use http::{
     HeaderMap, HeaderValue, Method, Request, Response, StatusCode,
     header::{CONNECTION, HOST, SEC_WEBSOCKET_PROTOCOL},
@@ -12,13 +15,13 @@ use hyper::{body::Incoming, client::conn::http1, upgrade::OnUpgrade};
 use hyper_util::rt::TokioIo;
 use kubelet_cri::{ContainerState, RuntimeError, StreamOptions};
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::TcpStream,
 };
 use tracing::debug;
 
 use super::{Body, StreamPermit, empty, frames::CloseFilter, query::Query, text};
-use crate::agent::Agent;
+use crate::{agent::Agent, cell::PodCell, limits, machine::PodPlace};
 
 /// The protocol that runtimes of this generation speak over WebSocket.
 const V4: &str = "v4.channel.k8s.io";
@@ -30,15 +33,14 @@ const CHUNK: usize = 16 * 1024;
 pub(super) async fn exec(
     agent: &Agent,
     request: Request<Incoming>,
-    namespace: &str,
-    pod: &str,
+    cell: &PodCell,
     container: &str,
     permit: StreamPermit,
 ) -> Response<Body> {
     let query = Query::parse(request.uri().query());
     let options = options(&query);
     let command: Vec<String> = query.all("command").map(str::to_owned).collect();
-    let id = match running(agent, namespace, pod, container) {
+    let id = match running(cell, container) {
         Ok(id) => id,
         Err(refusal) => return *refusal,
     };
@@ -51,22 +53,18 @@ pub(super) async fn exec(
 pub(super) async fn attach(
     agent: &Agent,
     request: Request<Incoming>,
-    namespace: &str,
-    pod: &str,
+    cell: &PodCell,
     container: &str,
     permit: StreamPermit,
 ) -> Response<Body> {
     let mut options = options(&Query::parse(request.uri().query()));
-    let id = match running(agent, namespace, pod, container) {
+    let id = match running(cell, container) {
         Ok(id) => id,
         Err(refusal) => return *refusal,
     };
-    if let Some(cell) = agent.cell_by_name(namespace, pod) {
-        let pod = cell.pod();
-        // A container has a terminal or has none, whatever is asked for.
-        if let Some((_, container)) = crate::pod::container(&pod, container) {
-            options.tty = container.tty.unwrap_or_default();
-        }
+    // A container has a terminal or has none, whatever is asked for.
+    if let Some((_, container)) = crate::pod::container(&cell.pod(), container) {
+        options.tty = container.tty.unwrap_or_default();
     }
     match agent.runtime.attach(&id, options).await {
         Ok(url) => tunnel(request, &url, options, permit).await,
@@ -77,8 +75,7 @@ pub(super) async fn attach(
 pub(super) async fn port_forward(
     agent: &Agent,
     request: Request<Incoming>,
-    namespace: &str,
-    pod: &str,
+    cell: &PodCell,
     permit: StreamPermit,
 ) -> Response<Body> {
     let query = Query::parse(request.uri().query());
@@ -88,11 +85,10 @@ pub(super) async fn port_forward(
         .flat_map(|list| list.split(','))
         .filter_map(|port| port.parse().ok())
         .collect();
-    let sandbox = agent
-        .cell_by_name(namespace, pod)
-        .and_then(|cell| cell.state().runtime.ready_sandbox().map(|sandbox| sandbox.summary.id.clone()));
+    let sandbox = cell.state().runtime.ready_sandbox().map(|sandbox| sandbox.summary.id.clone());
     let Some(sandbox) = sandbox else {
-        return text(StatusCode::NOT_FOUND, format!("pod {namespace}/{pod} does not run here"));
+        let PodPlace { namespace, name, .. } = &cell.place;
+        return text(StatusCode::NOT_FOUND, format!("pod {namespace}/{name} does not run here"));
     };
     match agent.runtime.port_forward(&sandbox, &ports).await {
         Ok(url) => tunnel(request, &url, StreamOptions::default(), permit).await,
@@ -112,18 +108,7 @@ fn options(query: &Query) -> StreamOptions {
 }
 
 /// Id of the running container of a name.
-fn running(
-    agent: &Agent,
-    namespace: &str,
-    pod: &str,
-    container: &str,
-) -> Result<String, Box<Response<Body>>> {
-    let Some(cell) = agent.cell_by_name(namespace, pod) else {
-        return Err(Box::new(text(
-            StatusCode::NOT_FOUND,
-            format!("pod {namespace}/{pod} is not on this node"),
-        )));
-    };
+fn running(cell: &PodCell, container: &str) -> Result<String, Box<Response<Body>>> {
     let state = cell.state();
     let running = state.runtime.attempts(container).find(|status| status.state == ContainerState::Running);
     match running {
@@ -253,36 +238,67 @@ async fn connect(
     sender.send_request(repeated).await.map_err(|error| error.to_string())
 }
 
-/// Moves bytes until either end closes.
+/// Connects the two ends once both have agreed to the upgrade.
 async fn join(client: OnUpgrade, runtime: OnUpgrade, translation: Translation) {
     let (Ok(client), Ok(runtime)) = tokio::join!(client, runtime) else { return };
-    let (mut client, mut runtime) = (TokioIo::new(client), TokioIo::new(runtime));
-    if translation != Translation::Filter {
-        if let Err(error) = tokio::io::copy_bidirectional(&mut client, &mut runtime).await {
-            debug!(%error, "a stream has ended");
-        }
-        return;
+    let filter = (translation == Translation::Filter).then(CloseFilter::default);
+    if let Err(error) = carry(TokioIo::new(client), TokioIo::new(runtime), filter).await {
+        debug!(%error, "a stream has ended");
     }
-    let (mut from_client, mut to_client) = tokio::io::split(client);
-    let (mut from_runtime, mut to_runtime) = tokio::io::split(runtime);
-    let upward = async {
-        let (mut filter, mut passed) = (CloseFilter::default(), Vec::new());
-        let mut buffer = vec![0; CHUNK];
-        loop {
-            let length = from_client.read(&mut buffer).await?;
-            if length == 0 {
-                return to_runtime.shutdown().await;
-            }
-            passed.clear();
-            filter.feed(&buffer[..length], &mut passed);
-            to_runtime.write_all(&passed).await?;
-        }
-    };
-    let downward = async {
+}
+
+/// Moves bytes both ways until the runtime has closed. What a client says after that leads nowhere, so
+/// that it cannot keep the stream open, and has a moment to read the rest and to close.
+async fn carry<C, R>(client: C, runtime: R, filter: Option<CloseFilter>) -> io::Result<()>
+where
+    C: AsyncRead + AsyncWrite,
+    R: AsyncRead + AsyncWrite,
+{
+    let (from_client, mut to_client) = tokio::io::split(client);
+    let (mut from_runtime, to_runtime) = tokio::io::split(runtime);
+    let mut upward = pin!(upward(from_client, to_runtime, filter).fuse());
+    let mut downward = pin!(async {
         tokio::io::copy(&mut from_runtime, &mut to_client).await?;
         to_client.shutdown().await
-    };
-    let _ = tokio::join!(upward, downward);
+    });
+    loop {
+        tokio::select! {
+            biased;
+            ended = &mut downward => {
+                ended?;
+                break;
+            }
+            ended = &mut upward, if !upward.is_terminated() => ended?,
+        }
+    }
+    if upward.is_terminated() {
+        return Ok(());
+    }
+    tokio::time::timeout(limits::STREAM_LINGER, upward).await.unwrap_or(Ok(()))
+}
+
+/// Moves bytes from the client to the runtime until the client has closed.
+async fn upward(
+    mut from_client: impl AsyncRead + Unpin,
+    mut to_runtime: impl AsyncWrite + Unpin,
+    mut filter: Option<CloseFilter>,
+) -> io::Result<()> {
+    let (mut buffer, mut passed) = (vec![0; CHUNK], Vec::new());
+    loop {
+        let length = from_client.read(&mut buffer).await?;
+        if length == 0 {
+            return to_runtime.shutdown().await;
+        }
+        match &mut filter {
+            Some(filter) => {
+                passed.clear();
+                filter.feed(&buffer[..length], &mut passed);
+                to_runtime.write_all(&passed).await?;
+            }
+            None => to_runtime.write_all(&buffer[..length]).await?,
+        }
+        to_runtime.flush().await?;
+    }
 }
 
 #[cfg(test)]
@@ -302,5 +318,38 @@ mod tests {
         assert_eq!(asked("v5.channel.k8s.io", true, true), Translation::Filter);
         assert_eq!(asked("v5.channel.k8s.io", true, false), Translation::Impossible);
         assert_eq!(translation(&HeaderMap::new(), StreamOptions::default()), Translation::None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_does_not_close_cannot_keep_an_ended_stream_open() {
+        for filter in [None, Some(CloseFilter::default())] {
+            let (near, mut client) = tokio::io::duplex(1024);
+            let (far, mut runtime) = tokio::io::duplex(1024);
+            let stream = tokio::spawn(carry(near, far, filter));
+            runtime.write_all(b"last words").await.unwrap();
+            runtime.shutdown().await.unwrap();
+            let mut said = String::new();
+            client.read_to_string(&mut said).await.unwrap();
+            assert_eq!(said, "last words");
+            // It is paused time that passes here.
+            tokio::time::timeout(2 * limits::STREAM_LINGER, stream).await.unwrap().unwrap().unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_client_whose_input_has_ended_still_hears_the_answer() {
+        let (near, mut client) = tokio::io::duplex(1024);
+        let (far, mut runtime) = tokio::io::duplex(1024);
+        let stream = tokio::spawn(carry(near, far, None));
+        client.write_all(b"question").await.unwrap();
+        client.shutdown().await.unwrap();
+        let mut heard = String::new();
+        runtime.read_to_string(&mut heard).await.unwrap();
+        runtime.write_all(b"answer").await.unwrap();
+        drop(runtime);
+        let mut said = String::new();
+        client.read_to_string(&mut said).await.unwrap();
+        assert_eq!((heard.as_str(), said.as_str()), ("question", "answer"));
+        stream.await.unwrap().unwrap();
     }
 }

@@ -15,11 +15,13 @@ use crate::support::Api;
 use apiserver_api::ambient::Ambient;
 use futures::{FutureExt, SinkExt, StreamExt};
 use http_body_util::{BodyExt, Empty};
+use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use kubelet_agent::{
     ClusterDns, Config, LinuxMachine, Listeners,
     containerd::{Containerd, ContainerdConfig, tear_down},
     images::Importer,
+    machine::Machine,
 };
 use kubelet_cri::{ContainerState, CriRuntime, Runtime};
 use kubelet_image::{ImageConfig, ImageFile, write_image_archive};
@@ -94,24 +96,39 @@ impl Bench {
         self.directory.path().join(name)
     }
 
-    /// Starts a kubelet; its server's port is returned.
-    pub async fn kubelet(&self, api: &Api, runtime: Arc<CriRuntime>) -> Kubelet {
+    /// Settings of a kubelet that lets the bench's client in.
+    pub fn config(&self) -> Config {
         let mut config = Config::new("n1");
         config.node_ips = vec!["127.0.0.1".parse().unwrap()];
         config.cgroup_root = self.cgroup_root.clone();
         config.cluster_dns =
             ClusterDns { servers: vec!["10.96.0.10".into()], domain: "cluster.local".into() };
         config.client_ca = Some(self.authority.pem.clone());
+        config
+    }
+
+    /// Starts a kubelet; its server's port is returned.
+    pub async fn kubelet(&self, api: &Api, runtime: Arc<CriRuntime>) -> Kubelet {
         let machine = LinuxMachine::new(&self.path("kubelet"), &self.path("logs")).unwrap();
+        self.kubelet_over(api, runtime, Arc::new(machine)).await
+    }
+
+    /// Starts a kubelet over any runtime and machine.
+    pub async fn kubelet_over(
+        &self,
+        api: &Api,
+        runtime: Arc<dyn Runtime>,
+        machine: Arc<dyn Machine>,
+    ) -> Kubelet {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let shutdown = CancellationToken::new();
         let listeners = Listeners { node: Some(listener), health: None };
         let run = kubelet_agent::run(
-            config,
+            self.config(),
             api.client(),
             runtime,
-            Arc::new(machine),
+            machine,
             Ambient::system(),
             listeners,
             shutdown.clone(),
@@ -119,7 +136,7 @@ impl Bench {
         Kubelet { task: tokio::spawn(async move { run.await.unwrap() }), shutdown, port }
     }
 
-    async fn connect(&self, port: u16, with_certificate: bool) -> TlsStream<TcpStream> {
+    pub async fn connect(&self, port: u16, with_certificate: bool) -> TlsStream<TcpStream> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = rustls::ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
@@ -140,16 +157,21 @@ impl Bench {
     }
 
     pub async fn get(&self, port: u16, path: &str, with_certificate: bool) -> (u16, String) {
+        let response = self.open(port, path, with_certificate).await;
+        let status = response.status().as_u16();
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        (status, String::from_utf8_lossy(&body).into_owned())
+    }
+
+    /// The head of an answer, the rest of which has yet to come.
+    pub async fn open(&self, port: u16, path: &str, with_certificate: bool) -> http::Response<Incoming> {
         let stream = self.connect(port, with_certificate).await;
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
         tokio::spawn(connection);
         let request =
             http::Request::get(path).header("host", "node").body(Empty::<bytes::Bytes>::new()).unwrap();
-        let response = sender.send_request(request).await.unwrap();
-        let status = response.status().as_u16();
-        let body = response.into_body().collect().await.unwrap().to_bytes();
-        (status, String::from_utf8_lossy(&body).into_owned())
+        sender.send_request(request).await.unwrap()
     }
 
     /// Status of the answer to a request for an upgrade.

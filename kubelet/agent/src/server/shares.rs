@@ -1,0 +1,242 @@
+//! How many streams pods and namespaces may have open at once. All of them come from the API server,
+//! so that a tenant is told by the namespace of the pod.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use crate::{limits, machine::PodPlace};
+
+/// The namespace of the cluster's own pods, for which places are kept.
+const SYSTEM: &str = "kube-system";
+
+/// How many streams there may be at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Bounds {
+    all: usize,
+    /// Of these, what is kept for `kube-system`.
+    system: usize,
+    namespace: usize,
+    pod: usize,
+}
+
+/// Streams that are open, as far as a further one of some pod is concerned.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Open {
+    all: usize,
+    namespace: usize,
+    pod: usize,
+}
+
+/// Whose share of the streams is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    Node,
+    Namespace,
+    Pod,
+}
+
+impl Refusal {
+    /// The text of the answer.
+    pub(super) fn text(self, place: &PodPlace) -> String {
+        let whose = match self {
+            Self::Node => String::new(),
+            Self::Namespace => format!(" to pods of namespace {}", place.namespace),
+            Self::Pod => format!(" to pod {}/{}", place.namespace, place.name),
+        };
+        format!("too many streams{whose} are open on this node, try again later")
+    }
+}
+
+impl Bounds {
+    /// Whether a further stream may be opened. Outside of `kube-system` a namespace may only have as
+    /// many as are free, so that several of them together cannot take all: there is always room for
+    /// those that have fewer.
+    fn admit(self, open: Open, is_system: bool) -> Result<(), Refusal> {
+        let free = if is_system { self.all } else { self.all - self.system }.saturating_sub(open.all);
+        let namespace = if is_system { self.namespace } else { self.namespace.min(free) };
+        if free == 0 {
+            Err(Refusal::Node)
+        } else if open.pod >= self.pod {
+            Err(Refusal::Pod)
+        } else if open.namespace >= namespace {
+            Err(Refusal::Namespace)
+        } else {
+            Ok(())
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    all: usize,
+    /// Streams by pod, by namespace. Only those that have any.
+    namespaces: BTreeMap<String, BTreeMap<String, usize>>,
+}
+
+impl Counts {
+    fn open(&self, place: &PodPlace) -> Open {
+        let pods = self.namespaces.get(&place.namespace);
+        Open {
+            all: self.all,
+            namespace: pods.map_or(0, |pods| pods.values().sum()),
+            pod: pods.and_then(|pods| pods.get(&place.name)).copied().unwrap_or_default(),
+        }
+    }
+
+    fn add(&mut self, place: &PodPlace) {
+        self.all += 1;
+        let pods = self.namespaces.entry(place.namespace.clone()).or_default();
+        *pods.entry(place.name.clone()).or_default() += 1;
+    }
+
+    fn remove(&mut self, place: &PodPlace) {
+        self.all -= 1;
+        let Some(pods) = self.namespaces.get_mut(&place.namespace) else { return };
+        if let Some(count) = pods.get_mut(&place.name) {
+            *count -= 1;
+        }
+        pods.retain(|_, count| *count > 0);
+        if pods.is_empty() {
+            self.namespaces.remove(&place.namespace);
+        }
+    }
+}
+
+/// Places for streams. Cheap to clone; clones share all state.
+#[derive(Clone, Debug)]
+pub(super) struct Shares {
+    bounds: Bounds,
+    counts: Arc<Mutex<Counts>>,
+}
+
+impl Shares {
+    fn new(bounds: Bounds) -> Self {
+        Self { bounds, counts: Arc::default() }
+    }
+
+    /// Places for streams of any kind.
+    pub(super) fn of_streams() -> Self {
+        Self::new(Bounds {
+            all: limits::STREAMS,
+            system: limits::SYSTEM_STREAMS,
+            namespace: limits::NAMESPACE_STREAMS,
+            pod: limits::POD_STREAMS,
+        })
+    }
+
+    /// Places for logs that are read to their present end.
+    pub(super) fn of_bounded_logs() -> Self {
+        Self::new(Bounds {
+            all: limits::RESERVED_LOGS,
+            system: limits::RESERVED_LOGS / 8,
+            namespace: limits::RESERVED_LOGS / 4,
+            pod: limits::RESERVED_LOGS / 8,
+        })
+    }
+
+    /// A place for a stream of a pod, until it is dropped.
+    pub(super) fn take(&self, place: &PodPlace) -> Result<Share, Refusal> {
+        let mut counts = self.lock();
+        self.bounds.admit(counts.open(place), place.namespace == SYSTEM)?;
+        counts.add(place);
+        Ok(Share { shares: self.clone(), place: place.clone() })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Counts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One stream of a pod.
+#[derive(Debug)]
+pub(super) struct Share {
+    shares: Shares,
+    place: PodPlace,
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.shares.lock().remove(&self.place);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(namespace: &str, name: &str) -> PodPlace {
+        PodPlace { namespace: namespace.to_owned(), name: name.to_owned(), ..PodPlace::default() }
+    }
+
+    /// Opens streams to the pods in turn until none of them gets another one.
+    fn fill(shares: &Shares, pods: &[PodPlace]) -> Vec<Share> {
+        let mut open = Vec::new();
+        loop {
+            let before = open.len();
+            open.extend(pods.iter().filter_map(|pod| shares.take(pod).ok()));
+            if open.len() == before {
+                return open;
+            }
+        }
+    }
+
+    #[test]
+    fn one_pod_takes_its_share_and_its_neighbours_find_room() {
+        let shares = Shares::of_streams();
+        let open = fill(&shares, &[pod("a", "greedy")]);
+        assert_eq!(open.len(), limits::POD_STREAMS);
+        let refusal = shares.take(&pod("a", "greedy")).unwrap_err();
+        assert_eq!(
+            (refusal, refusal.text(&pod("a", "greedy")).as_str()),
+            (Refusal::Pod, "too many streams to pod a/greedy are open on this node, try again later")
+        );
+        assert!(shares.take(&pod("a", "other")).is_ok() && shares.take(&pod("b", "greedy")).is_ok());
+    }
+
+    #[test]
+    fn one_namespace_takes_its_share_and_others_find_room() {
+        let shares = Shares::of_streams();
+        let pods: Vec<PodPlace> = (0..110).map(|index| pod("a", &format!("p{index}"))).collect();
+        let open = fill(&shares, &pods);
+        assert_eq!(open.len(), limits::NAMESPACE_STREAMS);
+        let refusal = shares.take(&pod("a", "new")).unwrap_err();
+        assert_eq!(
+            (refusal, refusal.text(&pod("a", "new")).as_str()),
+            (
+                Refusal::Namespace,
+                "too many streams to pods of namespace a are open on this node, try again later"
+            )
+        );
+        for other in ["b", "kube-system"] {
+            assert!(fill(&shares, &[pod(other, "p")]).len() == limits::POD_STREAMS, "{other}");
+        }
+    }
+
+    #[test]
+    fn namespaces_that_act_together_leave_room_for_one_more_and_for_the_system() {
+        for namespaces in [2, 4, 10, 50] {
+            let shares = Shares::of_streams();
+            let pods: Vec<PodPlace> = (0..namespaces)
+                .flat_map(|namespace| {
+                    (0..4).map(move |index| pod(&namespace.to_string(), &format!("p{index}")))
+                })
+                .collect();
+            let open = fill(&shares, &pods);
+            assert!(open.len() <= limits::STREAMS - limits::SYSTEM_STREAMS);
+            let newcomer = shares.take(&pod("new", "p"));
+            assert!(newcomer.is_ok(), "beside {} streams of {namespaces} namespaces", open.len());
+            assert!(fill(&shares, &[pod("kube-system", "p")]).len() >= limits::SYSTEM_STREAMS);
+        }
+    }
+
+    #[test]
+    fn a_stream_that_ends_gives_its_place_back() {
+        let shares = Shares::of_bounded_logs();
+        let pods = [pod("a", "p"), pod("b", "p"), pod("kube-system", "p")];
+        drop(fill(&shares, &pods));
+        let counts = shares.lock();
+        assert!(counts.all == 0 && counts.namespaces.is_empty());
+    }
+}
