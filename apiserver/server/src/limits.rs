@@ -198,6 +198,22 @@ pub const KEEP_ALIVE: Duration = Duration::from_secs(30);
 pub const KEEP_ALIVE_ANSWER: Duration = Duration::from_secs(20);
 /// Reads of a connection, of 16 KiB at most, before it lets others run.
 pub const READS_IN_A_ROW: usize = 4;
+/// What each frame of HTTP/2 costs its connection, beside one for each `FRAME_BYTES_FREE` bytes of it.
+/// `clients::calm` says what earns it back.
+pub const FRAME_COST: u64 = 64;
+/// Bytes.
+pub const FRAME_BYTES_FREE: u64 = 16;
+/// What time brings a connection each second: 32 small frames.
+pub const FRAMES_RATE: u64 = 32 * FRAME_COST;
+/// What a new connection has, and time brings at most: 1,024 small frames.
+pub const FRAMES_BURST: u64 = 1_024 * FRAME_COST;
+/// What a connection can have by what it has earned: one for each byte of an answer that was taken. Go's
+/// client spends this by confirming 32 MiB.
+pub const FRAMES_EARNED: u64 = 1 << 20;
+/// What a request earns: 64 small frames.
+pub const REQUEST_EARNS: u64 = 64 * FRAME_COST;
+/// Connections that wait to be accepted; the kernel has a limit of its own, `net.core.somaxconn`.
+pub const LISTEN_BACKLOG: u32 = 4_096;
 /// What clients may send on one HTTP/2 connection before it is read, bytes.
 pub const CONNECTION_WINDOW: u32 = 256 * 1024;
 /// The same on one stream.
