@@ -55,6 +55,7 @@ pub async fn store_with(
     let generated = meta::name(&object).is_empty() && !meta::generate_name(&object).is_empty();
     encoding::complete_structs(resource, &mut object);
     (resource.behaviour.default)(&mut object);
+    encoding::weigh(resource, &mut object)?;
     managed::drop_empty(&mut object);
     encoding::prepare(resource, &mut object);
     if tracking == Tracking::Update {

@@ -257,6 +257,7 @@ async fn attempt(
     let old = &current.object;
     encoding::complete_structs(resource, &mut new);
     (resource.behaviour.default)(&mut new);
+    encoding::weigh(resource, &mut new)?;
     if part == Part::Main {
         refuse_deletion(resource, old, &new)?;
     }

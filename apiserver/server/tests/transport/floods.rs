@@ -113,7 +113,12 @@ async fn floods_of_frames_end_and_who_watches_uploads_and_downloads_is_not_cut()
     for (name, first, frame) in floods {
         assert!(running.ends(&first, &frame).await, "{name} without end");
     }
-    // Uploads, and then a download with a window so small that its frames are as many as they can be.
+    let mut uploader = running.second(65_536).await;
+    for _ in 0..OBJECTS {
+        // A name that is refused, so that the answer is short.
+        assert_eq!(ask(&mut uploader, "", map("A", SIZE)).await.status(), StatusCode::UNPROCESSABLE_ENTITY);
+    }
+    // Objects, and then a download with a window so small that its frames are as many as they can be.
     let mut sender = running.second(4_096).await;
     for i in 0..OBJECTS {
         create(&mut sender, &format!("large-{i}"), SIZE).await;
