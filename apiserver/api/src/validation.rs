@@ -381,9 +381,7 @@ pub(crate) fn label_selector(selector: Option<&Value>, path: &str, errors: &mut 
 /// [`label_selector`] whose expressions, if `lenient`, may compare with what is no value of a label.
 pub(crate) fn lenient_selector(selector: Option<&Value>, lenient: bool, path: &str, errors: &mut Errors) {
     let Some(selector) = selector.filter(|s| !s.is_null()) else { return };
-    let mut found = Vec::new();
-    metadata::labels(selector.get("matchLabels"), &format!("{path}.matchLabels"), &mut found);
-    errors.extend(found);
+    metadata::labels(selector.get("matchLabels"), &format!("{path}.matchLabels"), errors);
     for (index, expression) in items(selector, "matchExpressions").iter().enumerate() {
         let path = format!("{path}.matchExpressions[{index}]");
         let values = format!("{path}.values");

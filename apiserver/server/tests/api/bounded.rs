@@ -138,7 +138,11 @@ async fn an_object_is_weighed_with_its_defaults_before_anything_else_is_done_wit
     // The store would take it, so its faults are told.
     let reply = api.post(PODS, with(10_000)).await.expect(422);
     assert_eq!(reply.body["details"]["causes"].as_array().unwrap().len(), 1_000);
-    assert!(reply.message().ends_with(", and 39000 more]"), "{}", &reply.message()[..200]);
+    assert!(
+        reply.message().ends_with(", and 19000 more]"),
+        "{}",
+        &reply.message()[reply.message().len() - 99..]
+    );
     assert!(reply.text.len() < 1 << 20);
 }
 
