@@ -7,9 +7,9 @@ pub const BODY: usize = 3 * 1024 * 1024;
 /// How deep an object that is kept may be nested. JSON is read to 127 levels; conversions and watches put
 /// objects a few levels into others.
 pub const NESTING: usize = 120;
-/// JSON objects within one object of a built-in kind; more is answered with 413. Defaults make some 700 bytes
-/// of an empty one, and what the store takes has no room for so many that are not empty.
-pub const OBJECTS: usize = 200_000;
+/// JSON objects within one object of a built-in kind, empty ones too; more is answered with 413. Defaults
+/// make some 700 bytes of an empty one, and what the store takes has no room for so many that are not.
+pub const OBJECTS: usize = apiserver_api::schema::OBJECTS;
 /// What has more JSON objects than this is weighed when its defaults are there, and refused if the store
 /// would not take it, before anything else is done with it.
 pub const OBJECTS_UNWEIGHED: usize = 5_000;
