@@ -191,6 +191,13 @@ pub fn has_more_objects(value: &Value, most: usize) -> bool {
     false
 }
 
+/// Fills in what a client may leave out, and refuses an object that has become too large.
+pub fn fill_in(resource: &Resource, object: &mut Value) -> Result<(), ApiError> {
+    complete_structs(resource, object);
+    (resource.behaviour.default)(object);
+    weigh(resource, object)
+}
+
 /// Refuses an object with its defaults of which the store would take nothing: what else is done with it
 /// would cost many times its bytes. Managed fields do not count, as they can be forgotten.
 pub fn weigh(resource: &Resource, object: &mut Value) -> Result<(), ApiError> {
