@@ -164,7 +164,7 @@ pub fn prepare(resource: &Resource, object: &mut Value) {
 
 /// Adds to an object of a built-in kind the structs that it always has in Kubernetes: they have defaults
 /// although nobody wrote them.
-pub fn complete_structs(resource: &Resource, object: &mut Value) {
+fn complete_structs(resource: &Resource, object: &mut Value) {
     if let Some(message) = message_of(resource) {
         protobuf::complete_structs(message, object);
     }
