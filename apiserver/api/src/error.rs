@@ -29,6 +29,8 @@ pub enum FieldReason {
     TypeInvalid,
     /// Wrong, but no worse than what the request found: it is warned of and not refused.
     Tolerated,
+    /// So many more errors that nobody kept.
+    More(usize),
 }
 
 impl FieldReason {
@@ -36,7 +38,7 @@ impl FieldReason {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Required => "FieldValueRequired",
-            Self::Invalid | Self::Tolerated => "FieldValueInvalid",
+            Self::Invalid | Self::Tolerated | Self::More(_) => "FieldValueInvalid",
             Self::Forbidden => "FieldValueForbidden",
             Self::NotSupported => "FieldValueNotSupported",
             Self::Duplicate => "FieldValueDuplicate",
@@ -90,6 +92,18 @@ impl FieldError {
     }
 }
 
+impl FieldError {
+    /// Stands for errors that are counted and no longer kept.
+    pub fn more(count: usize) -> Self {
+        Self { field: String::new(), reason: FieldReason::More(count), message: format!("and {count} more") }
+    }
+
+    /// How many errors this one stands for beside those that are kept.
+    fn left_out(&self) -> usize {
+        if let FieldReason::More(count) = self.reason { count } else { 0 }
+    }
+}
+
 /// A refused request. Becomes a `metav1.Status` at the HTTP edge.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ApiError {
@@ -105,13 +119,13 @@ pub struct ApiError {
 
 /// Most causes that one answer names, and about the most bytes of their text: where much is wrong, one
 /// request has thousands, and each shows what it is about.
-const CAUSES: usize = 1000;
+pub(crate) const CAUSES: usize = 1000;
 const CAUSES_TEXT: usize = 1024 * 1024;
 
 /// How many of the errors are named; the first always is.
-fn named(errors: &[FieldError]) -> usize {
+fn named(errors: &[&FieldError]) -> usize {
     let mut text = 0;
-    let fits = |error: &&FieldError| {
+    let fits = |error: &&&FieldError| {
         let before = text;
         text += error.field.len() + error.message.len();
         before < CAUSES_TEXT
@@ -167,15 +181,18 @@ impl ApiError {
     /// 422 with one cause a field.
     pub fn invalid(group: &str, kind: &str, name: &str, errors: &[FieldError]) -> Self {
         // What is said twice is said once in the sentence; the causes keep all.
-        let named = &errors[..named(errors)];
+        let more: usize = errors.iter().map(FieldError::left_out).sum();
+        let errors: Vec<&FieldError> = errors.iter().filter(|error| error.left_out() == 0).collect();
+        let named = &errors[..named(&errors)];
+        let more = more + errors.len() - named.len();
         let mut said = HashSet::new();
         let mut list: Vec<String> = named
             .iter()
             .filter(|e| said.insert((&e.field, &e.message)))
             .map(|e| format!("{}: {}", e.field, e.message))
             .collect();
-        if named.len() < errors.len() {
-            list.push(format!("and {} more", errors.len() - named.len()));
+        if more > 0 {
+            list.push(format!("and {more} more"));
         }
         let text = if let [one] = list.as_slice() { one.clone() } else { format!("[{}]", list.join(", ")) };
         let kind_text = if group.is_empty() { kind.to_owned() } else { format!("{kind}.{group}") };

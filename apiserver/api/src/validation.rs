@@ -83,13 +83,16 @@ use std::borrow::Cow;
 
 use serde_json::{Value, json};
 
-use crate::error::{FieldError, FieldReason};
+use crate::error::{CAUSES, FieldError, FieldReason};
 use crate::meta;
 
-/// The errors found so far, and the ways to find common ones.
+/// The errors found so far, and the ways to find common ones. Beyond as many as an answer names they are
+/// only counted: an object may have a million.
 #[derive(Default)]
 pub(crate) struct Errors {
     list: Vec<FieldError>,
+    /// How many are not in the list.
+    more: usize,
     /// Bytes of what was said.
     said: usize,
 }
@@ -106,15 +109,21 @@ pub(crate) const NOT_NEGATIVE: &str = "must be greater than or equal to 0";
 impl Errors {
     /// Those of another judge, to be added to.
     pub(crate) fn of(list: Vec<FieldError>) -> Self {
-        Self { said: list.iter().map(|error| error.message.len()).sum(), list }
+        let mut errors = Self::default();
+        errors.extend(list);
+        errors
     }
 
-    pub(crate) fn list(self) -> Vec<FieldError> {
+    /// The errors; if there were more, the last one says how many.
+    pub(crate) fn list(mut self) -> Vec<FieldError> {
+        if self.more > 0 {
+            self.list.push(FieldError::more(self.more));
+        }
         self.list
     }
 
     pub(crate) fn count(&self) -> usize {
-        self.list.len()
+        self.list.len() + self.more
     }
 
     pub(crate) fn extend(&mut self, more: impl IntoIterator<Item = FieldError>) {
@@ -122,8 +131,16 @@ impl Errors {
     }
 
     fn push(&mut self, error: FieldError) {
-        self.said += error.message.len();
-        self.list.push(error);
+        match error.reason {
+            FieldReason::More(count) => self.more += count,
+            _ if self.list.len() < CAUSES => {
+                self.said += error.message.len();
+                self.list.push(error);
+            }
+            // It refuses nothing, and there are enough to warn of.
+            FieldReason::Tolerated => {}
+            _ => self.more += 1,
+        }
     }
 
     /// A value, or what stands for it where too much has been said.
@@ -364,9 +381,7 @@ pub(crate) fn label_selector(selector: Option<&Value>, path: &str, errors: &mut 
 /// [`label_selector`] whose expressions, if `lenient`, may compare with what is no value of a label.
 pub(crate) fn lenient_selector(selector: Option<&Value>, lenient: bool, path: &str, errors: &mut Errors) {
     let Some(selector) = selector.filter(|s| !s.is_null()) else { return };
-    let mut found = Vec::new();
-    metadata::labels(selector.get("matchLabels"), &format!("{path}.matchLabels"), &mut found);
-    errors.extend(found);
+    metadata::labels(selector.get("matchLabels"), &format!("{path}.matchLabels"), errors);
     for (index, expression) in items(selector, "matchExpressions").iter().enumerate() {
         let path = format!("{path}.matchExpressions[{index}]");
         let values = format!("{path}.values");

@@ -7,14 +7,16 @@
 
 use std::borrow::Cow;
 
+use apiserver_api::error::ApiError;
 use apiserver_api::meta;
 use apiserver_api::protobuf::{self, Malformed, Unencodable};
 use apiserver_api::registry::Resource;
 use apiserver_api::structural;
+use apiserver_store::limits::VALUE_BYTES;
 use bytes::Bytes;
 use serde_json::Value;
 
-use crate::{convert, older};
+use crate::{convert, limits, older, storage};
 
 /// A stored value is neither JSON nor the envelope of a known kind.
 #[derive(Debug, thiserror::Error)]
@@ -162,9 +164,56 @@ pub fn prepare(resource: &Resource, object: &mut Value) {
 
 /// Adds to an object of a built-in kind the structs that it always has in Kubernetes: they have defaults
 /// although nobody wrote them.
-pub fn complete_structs(resource: &Resource, object: &mut Value) {
+fn complete_structs(resource: &Resource, object: &mut Value) {
     if let Some(message) = message_of(resource) {
         protobuf::complete_structs(message, object);
+    }
+}
+
+/// Whether there are more JSON objects in a value than `most`. It looks at no more of them.
+pub fn has_more_objects(value: &Value, most: usize) -> bool {
+    let (mut left, mut found) = (vec![value], 0);
+    while let Some(value) = left.pop() {
+        match value {
+            Value::Object(fields) => {
+                found += 1;
+                if found > most {
+                    return true;
+                }
+                left.extend(fields.values().filter(|value| value.is_object() || value.is_array()));
+            }
+            Value::Array(items) => {
+                left.extend(items.iter().filter(|value| value.is_object() || value.is_array()));
+            }
+            _ => {}
+        }
+    }
+    false
+}
+
+/// Fills in what a client may leave out, and refuses an object that has become too large.
+pub fn fill_in(resource: &Resource, object: &mut Value) -> Result<(), ApiError> {
+    complete_structs(resource, object);
+    (resource.behaviour.default)(object);
+    weigh(resource, object)
+}
+
+/// Refuses an object with its defaults of which the store would take nothing: what else is done with it
+/// would cost many times its bytes. Managed fields do not count, as they can be forgotten.
+pub fn weigh(resource: &Resource, object: &mut Value) -> Result<(), ApiError> {
+    let Some(message) = message_of(resource) else { return Ok(()) };
+    if !has_more_objects(object, limits::OBJECTS_UNWEIGHED) {
+        return Ok(());
+    }
+    let managed = object.pointer_mut("/metadata/managedFields").map(Value::take);
+    let encoded = protobuf::encode(message, object);
+    if let Some(managed) = managed {
+        object["metadata"]["managedFields"] = managed;
+    }
+    match encoded {
+        Ok(bytes) if bytes.len() > VALUE_BYTES => Err(storage::value_too_large()),
+        // What cannot be encoded is told of where it is to be stored.
+        _ => Ok(()),
     }
 }
 

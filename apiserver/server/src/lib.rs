@@ -63,5 +63,5 @@ mod wire;
 pub use body::Body;
 pub use build::Build;
 pub use chain::PeerCertificate;
-pub use serve::serve;
+pub use serve::{listen, serve};
 pub use server::{ApiService, Server, ServerConfig, ServerError};

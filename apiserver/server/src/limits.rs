@@ -7,6 +7,12 @@ pub const BODY: usize = 3 * 1024 * 1024;
 /// How deep an object that is kept may be nested. JSON is read to 127 levels; conversions and watches put
 /// objects a few levels into others.
 pub const NESTING: usize = 120;
+/// JSON objects within one object of a built-in kind, empty ones too; more is answered with 413. Defaults
+/// make some 700 bytes of an empty one, and what the store takes has no room for so many that are not.
+pub const OBJECTS: usize = apiserver_api::schema::OBJECTS;
+/// What has more JSON objects than this is weighed when its defaults are there, and refused if the store
+/// would not take it, before anything else is done with it.
+pub const OBJECTS_UNWEIGHED: usize = 5_000;
 /// How much of a body that is too large is read and forgotten, so that its sender hears why.
 pub const DRAINED_BODY: usize = 64 * 1024 * 1024;
 /// An answer waits this long for the rest of a body that nobody wanted to read.
@@ -208,6 +214,22 @@ pub const KEEP_ALIVE: Duration = Duration::from_secs(30);
 pub const KEEP_ALIVE_ANSWER: Duration = Duration::from_secs(20);
 /// Reads of a connection, of 16 KiB at most, before it lets others run.
 pub const READS_IN_A_ROW: usize = 4;
+/// What each frame of HTTP/2 costs its connection, beside one for each `FRAME_BYTES_FREE` bytes of it.
+/// `clients::calm` says what earns it back.
+pub const FRAME_COST: u64 = 64;
+/// Bytes.
+pub const FRAME_BYTES_FREE: u64 = 16;
+/// What time brings a connection each second: 32 small frames.
+pub const FRAMES_RATE: u64 = 32 * FRAME_COST;
+/// What a new connection has, and time brings at most: 1,024 small frames.
+pub const FRAMES_BURST: u64 = 1_024 * FRAME_COST;
+/// What a connection can have by what it has earned: one for each byte of an answer that was taken. Go's
+/// client spends this by confirming 32 MiB.
+pub const FRAMES_EARNED: u64 = 1 << 20;
+/// What a request earns: 64 small frames.
+pub const REQUEST_EARNS: u64 = 64 * FRAME_COST;
+/// Connections that wait to be accepted; the kernel has a limit of its own, `net.core.somaxconn`.
+pub const LISTEN_BACKLOG: u32 = 4_096;
 /// What clients may send on one HTTP/2 connection before it is read, bytes.
 pub const CONNECTION_WINDOW: u32 = 256 * 1024;
 /// The same on one stream.

@@ -326,7 +326,11 @@ fn clients(server: &Server) -> metrics::Clients {
             ("unauthenticated", counts.unknown),
             ("authenticated", counts.known),
         ],
-        closed: vec![("displaced", connections.displaced.value()), ("idle", connections.idled.value())],
+        closed: vec![
+            ("displaced", connections.displaced.value()),
+            ("flood", connections.flooded.value()),
+            ("idle", connections.idled.value()),
+        ],
         cut: connections.cut.value(),
         refused: connections.refused.value(),
     }

@@ -1,15 +1,18 @@
 //! The listener: TLS, HTTP/1.1 and HTTP/2 on one port, upgrades.
 
 use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
+use hyper::body::{Frame, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
@@ -32,6 +35,18 @@ const DRAIN: Duration = Duration::from_secs(5);
 const IDLE_CHECK: Duration = Duration::from_millis(10);
 /// Pause after an error of `accept`, such as too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Listens for clients of an API server.
+pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4()?,
+        SocketAddr::V6(_) => TcpSocket::new_v6()?,
+    };
+    // A server that starts again finds its port free.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(limits::LISTEN_BACKLOG)
+}
 
 /// Serves until `shutdown`, then ends in good order: readiness is answered with no and the server's
 /// endpoint is withdrawn; after the configured delay new requests are refused, watches end after a
@@ -216,7 +231,11 @@ async fn connection(
     let service = service_fn({
         let connection = Arc::clone(&connection);
         move |request: Request<Incoming>| {
-            let mut request = request.map(|body| body.map_err(BoxError::from).boxed_unsync());
+            let earnings = Arc::clone(connection.earnings());
+            let mut request = request.map(|body| {
+                let read = move |frame: &Frame<Bytes>| earnings.body(frame.data_ref().map_or(0, Bytes::len));
+                body.inspect_frame(read).map_err(BoxError::from).boxed_unsync()
+            });
             match &certificate {
                 Some(Ok(known)) => drop(request.extensions_mut().insert(known.clone())),
                 Some(Err(unknown)) => drop(request.extensions_mut().insert(*unknown)),

@@ -288,10 +288,14 @@ pub fn store_error(error: StoreError) -> ApiError {
         ),
         // As Kubernetes passes on what etcd says.
         StoreError::Refused { why, .. } => ApiError::new(500, "", why.clone()),
-        // Word for word what etcd says and Kubernetes passes on.
-        StoreError::TooLarge { .. } => ApiError::new(500, "", "etcdserver: request is too large"),
+        StoreError::TooLarge { .. } => value_too_large(),
         StoreError::Broken { .. } => ApiError::internal(error.to_string()),
     }
+}
+
+/// An object that no store takes, word for word what etcd says and Kubernetes passes on.
+pub fn value_too_large() -> ApiError {
+    ApiError::new(500, "", "etcdserver: request is too large")
 }
 
 /// 504: the revision asked for has not been reached.

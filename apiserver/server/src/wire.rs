@@ -3,6 +3,7 @@
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use http::header::{CONNECTION, HOST, HeaderValue};
@@ -10,9 +11,10 @@ use http::{Method, Request, Response, Version};
 use hyper_util::rt::TokioTimer;
 use hyper_util::server::conn::auto;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::Sleep;
+use tokio::time::{Instant, Sleep};
 
 use crate::body::Body;
+use crate::clients::calm::{Allowance, Earnings, Frames};
 use crate::clients::connections::Place;
 use crate::clients::delivery::StreamTasks;
 use crate::limits;
@@ -71,30 +73,84 @@ fn escapes_are_whole(path: &str) -> bool {
 /// What HTTP/2 begins with (RFC 9113, section 3.4).
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
+/// What the peer of a connection speaks.
+enum Speech {
+    /// So many bytes of [`PREFACE`] have come.
+    Unknown(usize),
+    /// Not HTTP/2.
+    Other,
+    Http2(Frames),
+}
+
 /// A stream whose peer has to say soon which version of HTTP it speaks: before that, the timeouts of
-/// neither version run.
+/// neither version run. One that speaks HTTP/2 must not send frames without end (CVE-2019-9512 and others).
 pub struct Spoken<T> {
     stream: T,
-    /// How much of [`PREFACE`] has come.
-    seen: usize,
+    speech: Speech,
+    /// What frames of HTTP/2 may cost.
+    allowance: Allowance,
+    earnings: Arc<Earnings>,
     /// Until the version is known.
     patience: Option<Pin<Box<Sleep>>>,
     /// Reads since the connection last let others run.
     reads: usize,
     /// Kept as long as the stream is open, also when it is no longer HTTP's.
-    _place: Option<Place>,
+    place: Option<Place>,
 }
 
 impl<T> Spoken<T> {
     /// Begins to wait.
     pub fn soon(stream: T) -> Self {
         let patience = Some(Box::pin(tokio::time::sleep(limits::HEAD)));
-        Self { stream, seen: 0, patience, reads: 0, _place: None }
+        Self {
+            stream,
+            speech: Speech::Unknown(0),
+            allowance: Allowance::new(Instant::now()),
+            earnings: Arc::default(),
+            patience,
+            reads: 0,
+            place: None,
+        }
     }
 
     /// Keeps the connection's place in the table until the stream is dropped.
     pub fn with_place(self, place: Place) -> Self {
-        Self { _place: Some(place), ..self }
+        Self { earnings: Arc::clone(place.earnings()), place: Some(place), ..self }
+    }
+
+    /// Looks at bytes that have come. An error ends the connection.
+    fn hear(&mut self, mut new: &[u8]) -> io::Result<()> {
+        if let Speech::Unknown(seen) = &mut self.speech {
+            let expected = &PREFACE[*seen..];
+            let (start, rest) = new.split_at(new.len().min(expected.len()));
+            *seen += start.len();
+            if start.is_empty() || start != &expected[..start.len()] {
+                self.speech = Speech::Other;
+            } else if *seen == PREFACE.len() {
+                self.speech = Speech::Http2(Frames::default());
+            } else {
+                return Ok(());
+            }
+            self.patience = None;
+            new = rest;
+        }
+        if let Speech::Http2(frames) = &mut self.speech
+            && !self.allowance.spend(Instant::now(), self.earnings.take(), frames.read(new))
+        {
+            if let Some(place) = &self.place {
+                place.flooded();
+            }
+            return Err(io::Error::other("the client sends frames of HTTP/2 without end"));
+        }
+        Ok(())
+    }
+
+    /// Counts bytes that the peer has taken.
+    fn sent(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if let Poll::Ready(Ok(bytes)) = &written {
+            self.earnings.sent(*bytes);
+        }
+        written
     }
 }
 
@@ -116,14 +172,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Spoken<T> {
         let polled = Pin::new(&mut this.stream).poll_read(context, buffer);
         this.reads = if polled.is_ready() { this.reads + 1 } else { 0 };
         if polled.is_ready() {
-            let new = &buffer.filled()[before..];
-            let expected = &PREFACE[this.seen..];
-            let shared = new.len().min(expected.len());
-            this.seen += shared;
-            if new.is_empty() || new[..shared] != expected[..shared] || this.seen == PREFACE.len() {
-                this.patience = None;
-                this.seen = PREFACE.len();
-            }
+            this.hear(&buffer.filled()[before..])?;
         } else if let Some(patience) = &mut this.patience
             && patience.as_mut().poll(context).is_ready()
         {
@@ -139,7 +188,8 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Spoken<T> {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.sent(written)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -155,7 +205,8 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Spoken<T> {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
+        let written = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
+        self.sent(written)
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -17,7 +17,6 @@ use apiserver_store::disk::RealDisk;
 use apiserver_store::embedded::{Control, Embedded, Options};
 use apiserver_store::etcd::{Etcd, EtcdTls};
 use ipnetwork::IpNetwork;
-use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -76,7 +75,7 @@ pub fn listen_hint(error: &std::io::Error) -> &'static str {
 pub async fn start(settings: Settings<'_>, ambient: &Ambient, stop: &CancellationToken) -> Result<Api> {
     let Settings { data, listen, advertise, store, service_cidrs, serving, keys, components } = settings;
     let serving = serving.config()?;
-    let listener = TcpListener::bind(listen).await.map_err(|error| {
+    let listener = apiserver_server::listen(listen).map_err(|error| {
         let hint = listen_hint(&error);
         anyhow::Error::new(error).context(format!("cannot listen on {listen}{hint}"))
     })?;

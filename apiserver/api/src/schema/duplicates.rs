@@ -1,16 +1,21 @@
 //! Duplicate keys in a JSON text. A parsed value no longer has them, so who parses notes whether there
 //! were any, and only then the text is read once more to say which, if `fieldValidation` asks for it.
+//! The objects of a text are counted at the same time.
 
 use std::fmt;
 
-use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::map::Entry;
 use serde_json::{Map, Number, Value};
 
 /// No more are reported.
 const LIMIT: usize = 100;
+/// JSON objects that have fields, of one text. The smallest take eight bytes of it and 700 of memory; what the
+/// store takes of JSON has no room for so many.
+pub const OBJECTS: usize = 200_000;
 
-/// A JSON text, and whether a key occurs again in an object of it; the last value counts.
+/// A JSON text, and whether a key occurs again in an object of it; the last value counts. An error if it
+/// holds more than [`OBJECTS`].
 pub fn parse_noting(json: &[u8]) -> Result<(Value, bool), serde_json::Error> {
     let mut notes = Notes::default();
     let value = read(json, &mut notes)?;
@@ -37,6 +42,8 @@ fn read(json: &[u8], notes: &mut Notes) -> Result<Value, serde_json::Error> {
 #[derive(Default)]
 struct Notes {
     repeats: bool,
+    /// Objects that have fields.
+    objects: usize,
     /// Where they are, for who wants to know.
     named: Option<Vec<String>>,
 }
@@ -137,6 +144,12 @@ impl<'de> Visitor<'de> for Noting<'_, '_> {
         let mut map = Map::new();
         while let Some(key) = fields.next_key::<String>()? {
             let place = Place::Field(&self.place, &key);
+            if map.is_empty() {
+                self.notes.objects += 1;
+                if self.notes.objects > OBJECTS {
+                    return Err(A::Error::custom(format_args!("it holds more than {OBJECTS} objects")));
+                }
+            }
             let value = fields.next_value_seed(Noting { place, notes: &mut *self.notes })?;
             match map.entry(key) {
                 Entry::Vacant(entry) => {
@@ -174,6 +187,17 @@ mod tests {
             let noting = parse_noting(text.as_bytes()).map_err(|e| e.to_string());
             assert_eq!(noting, plain.map(|value| (value, repeats)), "{text}");
             assert_eq!(!duplicate_fields(text.as_bytes()).is_empty(), repeats, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_text_holds_so_many_objects_that_have_fields() {
+        let list = |item: &str, count: usize| format!("[{}]", vec![item; count].join(","));
+        assert!(parse_noting(list("{}", 4 * OBJECTS).as_bytes()).is_ok());
+        assert!(parse_noting(list(r#"{"a":0}"#, OBJECTS).as_bytes()).is_ok());
+        for item in [r#"{"a":0}"#, r#"{"a":{},"a":{"b":0}}"#] {
+            let error = parse_noting(list(item, OBJECTS + 1).as_bytes()).unwrap_err().to_string();
+            assert!(error.starts_with("it holds more than 200000 objects"), "{error}");
         }
     }
 

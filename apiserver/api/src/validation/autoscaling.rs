@@ -29,9 +29,8 @@ pub fn autoscaler(object: &Value) -> Vec<FieldError> {
 
 /// Errors of a change: what was wrong before may stay. Arguments: new, old, what was written.
 pub fn autoscaler_change(new: &Value, old: &Value, written: Written) -> Vec<FieldError> {
-    let mut found = Vec::new();
-    metadata::common(new, &mut found);
-    let mut errors = Errors::of(found);
+    let mut errors = Errors::default();
+    metadata::common(new, &mut errors);
     if written == Written::Status {
         for field in ["currentReplicas", "desiredReplicas"] {
             errors.not_negative(format!("status.{field}"), new["status"].get(field));

@@ -304,9 +304,8 @@ pub fn cron_job(object: &Value) -> Vec<FieldError> {
 /// Errors of a change of a CronJob: a zone that was told in the schedule, or that nobody knows any
 /// more, may stay. Arguments: new, old, what was written.
 pub fn cron_job_change(new: &Value, old: &Value, written: Written) -> Vec<FieldError> {
-    let mut found = Vec::new();
-    metadata::common(new, &mut found);
-    let mut errors = Errors::of(found);
+    let mut errors = Errors::default();
+    metadata::common(new, &mut errors);
     if written == Written::Main {
         cron_spec(&new["spec"], Some(&old["spec"]), &mut errors);
     }

@@ -131,9 +131,7 @@ pub fn runtime_class(object: &Value) -> Vec<FieldError> {
         resources::overhead(fixed, "overhead.podFixed", &mut errors);
     }
     if let Some(scheduling) = given(object, "scheduling") {
-        let mut found = Vec::new();
-        metadata::labels(scheduling.get("nodeSelector"), "scheduling.nodeSelector", &mut found);
-        errors.extend(found);
+        metadata::labels(scheduling.get("nodeSelector"), "scheduling.nodeSelector", &mut errors);
         let tolerations = items(scheduling, "tolerations");
         self::scheduling::tolerations(tolerations, "scheduling.tolerations", &mut errors);
         let key = |toleration: &Value| {

@@ -75,10 +75,8 @@ pub fn template(object: &Value) -> Vec<FieldError> {
 fn template_errors(object: &Value) -> Vec<FieldError> {
     let mut errors = with_metadata(object);
     let spec = &object["spec"];
-    let mut found = Vec::new();
-    metadata::labels(spec.pointer("/metadata/labels"), "spec.metadata.labels", &mut found);
-    metadata::annotations(spec.pointer("/metadata/annotations"), "spec.metadata.annotations", &mut found);
-    errors.extend(found);
+    metadata::labels(spec.pointer("/metadata/labels"), "spec.metadata.labels", &mut errors);
+    metadata::annotations(spec.pointer("/metadata/annotations"), "spec.metadata.annotations", &mut errors);
     spec_errors(&spec["spec"], "spec.spec", &mut errors);
     errors.list()
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
+use super::Errors;
 use super::names::{self, Faults};
 use crate::error::{FieldError, FieldReason};
 use crate::meta;
@@ -18,7 +19,7 @@ pub fn subdomain_name(object: &Value) -> Vec<FieldError> {
 
 /// [`validate`] for a built-in kind, whose finalizers without a domain must be Kubernetes' own.
 pub fn of_builtin(object: &Value, grammar: fn(&str) -> Faults) -> Vec<FieldError> {
-    let mut errors = validate(object, grammar);
+    let mut errors = Errors::of(validate(object, grammar));
     for (index, finalizer) in meta::finalizers(object).iter().enumerate() {
         let standard = matches!(*finalizer, "orphan" | "foregroundDeletion" | "kubernetes");
         if !finalizer.contains('/') && !standard {
@@ -27,12 +28,12 @@ pub fn of_builtin(object: &Value, grammar: fn(&str) -> Faults) -> Vec<FieldError
             errors.push(FieldError::invalid(path, &json!(finalizer), detail));
         }
     }
-    errors
+    errors.list()
 }
 
 /// `metadata` of a kind whose names follow `grammar`.
 pub fn validate(object: &Value, grammar: fn(&str) -> Faults) -> Vec<FieldError> {
-    let mut errors = Vec::new();
+    let mut errors = Errors::default();
     let name = meta::name(object);
     let generate_name = meta::generate_name(object);
     if !generate_name.is_empty() {
@@ -53,11 +54,11 @@ pub fn validate(object: &Value, grammar: fn(&str) -> Faults) -> Vec<FieldError> 
         errors.extend(faults.iter().map(|f| FieldError::invalid("metadata.name", &json!(name), f)));
     }
     common(object, &mut errors);
-    errors
+    errors.list()
 }
 
 /// What holds for `metadata` beside the name.
-pub fn common(object: &Value, errors: &mut Vec<FieldError>) {
+pub(crate) fn common(object: &Value, errors: &mut Errors) {
     let namespace = meta::namespace(object);
     if !namespace.is_empty() {
         let faults = names::dns_label(namespace);
@@ -71,7 +72,7 @@ pub fn common(object: &Value, errors: &mut Vec<FieldError>) {
 
 /// Names of finalizers, of which two exclude each other. Deletion adds the one that it is asked for
 /// and takes the other away.
-fn finalizers(object: &Value, errors: &mut Vec<FieldError>) {
+fn finalizers(object: &Value, errors: &mut Errors) {
     let path = "metadata.finalizers";
     let list = meta::finalizers(object);
     for finalizer in &list {
@@ -85,7 +86,7 @@ fn finalizers(object: &Value, errors: &mut Vec<FieldError>) {
 }
 
 /// Keys and values of a map of labels.
-pub fn labels(labels: Option<&Value>, path: &str, errors: &mut Vec<FieldError>) {
+pub(crate) fn labels(labels: Option<&Value>, path: &str, errors: &mut Errors) {
     for (key, value) in labels.and_then(Value::as_object).into_iter().flatten() {
         errors.extend(names::qualified_name(key).iter().map(|f| FieldError::invalid(path, &json!(key), f)));
         let faults = names::label_value(value.as_str().unwrap_or_default());
@@ -94,7 +95,7 @@ pub fn labels(labels: Option<&Value>, path: &str, errors: &mut Vec<FieldError>) 
 }
 
 /// Keys of a map of annotations, and its size.
-pub fn annotations(annotations: Option<&Value>, path: &str, errors: &mut Vec<FieldError>) {
+pub(crate) fn annotations(annotations: Option<&Value>, path: &str, errors: &mut Errors) {
     let mut size = 0;
     for (key, value) in annotations.and_then(Value::as_object).into_iter().flatten() {
         size += key.len() + value.as_str().map_or(0, str::len);
@@ -114,7 +115,7 @@ pub fn annotations(annotations: Option<&Value>, path: &str, errors: &mut Vec<Fie
 /// So many controllers too many are told of: all owners are shown with each.
 const CONTROLLERS: usize = 16;
 
-fn owners(object: &Value, errors: &mut Vec<FieldError>) {
+fn owners(object: &Value, errors: &mut Errors) {
     let path = "metadata.ownerReferences";
     let (mut controller, mut refused): (Option<&Value>, usize) = (None, 0);
     for owner in meta::owner_references(object) {

@@ -71,14 +71,8 @@ fn only_on_create(pod: &Value, spec: &Value, errors: &mut Errors) {
 
 /// Errors of the pod template at `path`.
 pub(super) fn template(template: &Value, path: &str, errors: &mut Errors) {
-    let mut found = Vec::new();
-    metadata::labels(template.pointer("/metadata/labels"), &format!("{path}.labels"), &mut found);
-    metadata::annotations(
-        template.pointer("/metadata/annotations"),
-        &format!("{path}.annotations"),
-        &mut found,
-    );
-    errors.extend(found);
+    metadata::labels(template.pointer("/metadata/labels"), &format!("{path}.labels"), errors);
+    metadata::annotations(template.pointer("/metadata/annotations"), &format!("{path}.annotations"), errors);
     let inner = &template["spec"];
     security::annotations(template, inner, &format!("{path}.annotations"), errors);
     spec(inner, Sort::Template, &format!("{path}.spec"), errors);
@@ -138,9 +132,7 @@ fn policies(spec: &Value, path: &str, errors: &mut Errors) {
     errors.one_of(&format!("{path}.restartPolicy"), spec.get("restartPolicy"), &restart);
     let policies = ["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"];
     errors.one_of(&format!("{path}.dnsPolicy"), spec.get("dnsPolicy"), &policies);
-    let mut found = Vec::new();
-    metadata::labels(spec.get("nodeSelector"), &format!("{path}.nodeSelector"), &mut found);
-    errors.extend(found);
+    metadata::labels(spec.get("nodeSelector"), &format!("{path}.nodeSelector"), errors);
 }
 
 fn claims(claims: &[Value], path: &str, errors: &mut Errors) {

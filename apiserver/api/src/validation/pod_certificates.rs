@@ -53,10 +53,8 @@ pub fn request(object: &Value) -> Vec<FieldError> {
 
 /// Annotations for the signer, whose keys have the form of annotations and a domain.
 fn annotations(spec: &Value, errors: &mut Errors) {
-    let mut found = Vec::new();
     let path = "spec.unverifiedUserAnnotations";
-    metadata::annotations(spec.get("unverifiedUserAnnotations"), path, &mut found);
-    errors.extend(found);
+    metadata::annotations(spec.get("unverifiedUserAnnotations"), path, errors);
 }
 
 /// Whether it is known how long the certificate is to live.
@@ -130,9 +128,8 @@ fn modulus(info: &SubjectPublicKeyInfo<'_>, errors: &mut Errors) {
 
 /// A request stays as it was made, and is answered once. Arguments: new, old.
 pub fn request_change(new: &Value, old: &Value, written: Written) -> Vec<FieldError> {
-    let mut found = Vec::new();
-    metadata::common(new, &mut found);
-    let mut errors = Errors::of(found);
+    let mut errors = Errors::default();
+    metadata::common(new, &mut errors);
     if written == Written::Main {
         errors.immutable("spec", new, old);
     } else {

@@ -34,9 +34,7 @@ pub fn validate(object: &Value) -> Vec<FieldError> {
     }
     by_type(spec, ty, &mut errors);
     ports(spec, &mut errors);
-    let mut found = Vec::new();
-    metadata::labels(spec.get("selector"), "spec.selector", &mut found);
-    errors.extend(found);
+    metadata::labels(spec.get("selector"), "spec.selector", &mut errors);
     affinity(spec, &mut errors);
     let strict = is_new(object);
     addresses::related(spec, strict, &mut errors);

@@ -59,9 +59,8 @@ pub fn request(object: &Value) -> Vec<FieldError> {
 /// writes which part of the status is looked at before ([`crate::signing`]). Arguments: new, old, what
 /// was written.
 pub fn request_change(new: &Value, old: &Value, _: Written) -> Vec<FieldError> {
-    let mut found = Vec::new();
-    metadata::common(new, &mut found);
-    let mut errors = Errors::of(found);
+    let mut errors = Errors::default();
+    metadata::common(new, &mut errors);
     check(new, old, &mut errors);
     let count = |object: &Value, kind: &str| {
         let all = items(&object["status"], "conditions").iter();

@@ -41,10 +41,10 @@ pub fn of(group: &str, plural: &str) -> Option<CheckStatus> {
 pub fn check(group: &str, plural: &str) -> Option<impl Fn(&Value, &Value) -> Vec<FieldError> + use<>> {
     let status = of(group, plural)?;
     Some(move |new: &Value, old: &Value| {
-        let mut errors = Vec::new();
+        let mut errors = Errors::default();
         metadata::common(new, &mut errors);
         errors.extend(status(new, old));
-        errors
+        errors.list()
     })
 }
 

@@ -474,3 +474,26 @@ fn metadata_that_never_changes() {
     assert_eq!(fields, ["metadata.uid", "metadata.finalizers", "metadata.generation"]);
     assert!(metadata::validate_update(&old, &old).is_empty());
 }
+
+#[test]
+fn errors_beyond_those_that_an_answer_names_are_only_counted() {
+    let many = |count: usize| {
+        let mut errors = super::Errors::default();
+        (0..count).for_each(|n| errors.required(format!("spec.f{n}"), ""));
+        assert_eq!(errors.count(), count);
+        errors.list()
+    };
+    let list = many(900_000);
+    assert_eq!(list.len(), 1_001);
+    let error = crate::error::ApiError::invalid("", "Pod", "p", &list);
+    assert!(error.message.ends_with(", and 899000 more]"));
+    // Lists that are put together keep their counts, in whichever way that is done.
+    let mut errors = super::Errors::of(many(5_000));
+    errors.extend(many(3_000));
+    assert_eq!(errors.count(), 8_000);
+    for list in [errors.list(), [many(5_000), many(3_000)].concat()] {
+        let error = crate::error::ApiError::invalid("", "Pod", "p", &list);
+        assert!(error.message.ends_with(", and 7000 more]"));
+        assert_eq!(error.details.unwrap()["causes"].as_array().unwrap().len(), 1_000);
+    }
+}

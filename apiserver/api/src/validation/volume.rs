@@ -103,15 +103,13 @@ fn source(kind: &str, source: &Value, is_pod: bool, path: &str, errors: &mut Err
 
 /// The claim of an ephemeral volume: labels, annotations and a spec, nothing else.
 fn claim_template(template: &Value, path: &str, errors: &mut Errors) {
-    let mut found = Vec::new();
     let labels = template.pointer("/metadata/labels");
     super::metadata::annotations(
         template.pointer("/metadata/annotations"),
         &format!("{path}.metadata.annotations"),
-        &mut found,
+        errors,
     );
-    super::metadata::labels(labels, &format!("{path}.metadata.labels"), &mut found);
-    errors.extend(found);
+    super::metadata::labels(labels, &format!("{path}.metadata.labels"), errors);
     for (field, value) in template["metadata"].as_object().into_iter().flatten() {
         let allowed = matches!(field.as_str(), "labels" | "annotations");
         if !allowed && !super::same(Some(value), None) {

@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::accounts::{Account, Class};
 use super::budget::{Budget, Level};
+use super::calm::Earnings;
 use super::delivery::Progress;
 use super::door::{self, Bounds, Network, Seen, Stage};
 use crate::limits;
@@ -29,6 +30,8 @@ pub struct Connection {
     active: AtomicUsize,
     idle_since: AtomicU64,
     held: Arc<Level>,
+    /// Its progress, which pays for the frames of HTTP/2.
+    earnings: Arc<Earnings>,
     /// Answers that are being sent.
     deliveries: Mutex<Vec<Weak<Progress>>>,
     /// Told to end when what is under way has ended.
@@ -86,7 +89,20 @@ impl Connection {
     /// A request begins.
     pub fn begin(self: &Arc<Self>) -> Active {
         self.active.fetch_add(1, Ordering::SeqCst);
+        self.earnings.request();
         Active(Arc::clone(self))
+    }
+
+    /// What pays for the frames of HTTP/2.
+    pub fn earnings(&self) -> &Arc<Earnings> {
+        &self.earnings
+    }
+
+    /// Its client sends frames of HTTP/2 without end.
+    pub fn flooded(&self) {
+        if let Some(table) = self.table.upgrade() {
+            table.flooded.add(1);
+        }
     }
 
     /// It is no longer HTTP's, and never idle.
@@ -194,6 +210,8 @@ pub struct Connections {
     pub displaced: Counter,
     /// Connections that were idle for too long.
     pub idled: Counter,
+    /// Connections whose clients sent frames of HTTP/2 without end.
+    pub flooded: Counter,
     /// Answers that were cut off because nobody took them.
     pub cut: Counter,
     /// Requests that were refused because of what their client held already.
@@ -212,6 +230,7 @@ impl Connections {
             tenants: AtomicUsize::new(0),
             displaced: Counter::default(),
             idled: Counter::default(),
+            flooded: Counter::default(),
             cut: Counter::default(),
             refused: Counter::default(),
         })
@@ -240,6 +259,7 @@ impl Connections {
             active: AtomicUsize::new(0),
             idle_since: AtomicU64::new(now),
             held: Arc::new(Level::new(limits::HELD_BY_CONNECTION)),
+            earnings: Arc::default(),
             deliveries: Mutex::default(),
             retired: CancellationToken::new(),
             closed: CancellationToken::new(),

@@ -2,6 +2,7 @@
 
 pub mod accounts;
 pub mod budget;
+pub mod calm;
 pub mod connections;
 pub mod delivery;
 pub mod door;

@@ -34,7 +34,7 @@ impl Clients {
         page.family(
             "hawser_apiserver_connections_closed_total",
             "counter",
-            "[ALPHA] Connections closed by the server to make room for others, or because they were idle.",
+            "[ALPHA] Connections closed by the server to make room, when idle, or because of floods of frames.",
             |s| self.closed.iter().for_each(|(reason, n)| s.value(&[("reason", reason)], *n as f64)),
         );
         page.family(

@@ -53,8 +53,7 @@ pub async fn store_with(
         meta::unset(&mut object, field);
     }
     let generated = meta::name(&object).is_empty() && !meta::generate_name(&object).is_empty();
-    encoding::complete_structs(resource, &mut object);
-    (resource.behaviour.default)(&mut object);
+    encoding::fill_in(resource, &mut object)?;
     managed::drop_empty(&mut object);
     encoding::prepare(resource, &mut object);
     if tracking == Tracking::Update {

@@ -15,6 +15,8 @@ use serde_json::Value;
 use crate::body;
 use crate::context::Context;
 use crate::custom;
+use crate::encoding;
+use crate::limits;
 use crate::negotiate;
 use crate::syntax;
 
@@ -192,6 +194,10 @@ fn shape(
     strict: &mut Vec<String>,
     validation: FieldValidation,
 ) -> Result<(), Misshapen> {
+    if expected.custom.is_none() && encoding::has_more_objects(object, limits::OBJECTS) {
+        let what = format!("limit is {} JSON objects", limits::OBJECTS);
+        return Err(Misshapen::Other(body::too_large(&what)));
+    }
     let problems = match expected.custom {
         Some(custom) => custom::check(custom, object),
         None => schema::check(expected.schema, object),

@@ -17,6 +17,7 @@ use super::update::{self, Part};
 use super::{apply, get, managed, not_allowed};
 use crate::admission;
 use crate::context::Context;
+use crate::encoding;
 use crate::negotiate;
 use crate::respond::{self, Answer};
 
@@ -94,6 +95,7 @@ pub async fn containers(context: &Context, resource: &Resource, bytes: Bytes) ->
     let take = |old: &Value, wanted: &Value| {
         let mut new = if resize { resized(old, wanted) } else { with_ephemeral(old, wanted) };
         (resource.behaviour.default)(&mut new);
+        encoding::weigh(resource, &mut new)?;
         let check = if resize { pod_update::validate_resize } else { pod_update::validate_ephemeral };
         let errors = check(&new, old);
         if !errors.is_empty() {

@@ -255,8 +255,7 @@ async fn attempt(
     mut new: Value,
 ) -> Result<Outcome, ApiError> {
     let old = &current.object;
-    encoding::complete_structs(resource, &mut new);
-    (resource.behaviour.default)(&mut new);
+    encoding::fill_in(resource, &mut new)?;
     if part == Part::Main {
         refuse_deletion(resource, old, &new)?;
     }

@@ -118,6 +118,61 @@ async fn of_thousands_of_faults_a_thousand_are_named() {
     }
 }
 
+/// A container that says nothing gets hundreds of bytes of defaults, and has two faults of its own.
+#[tokio::test]
+async fn an_object_is_weighed_with_its_defaults_before_anything_else_is_done_with_it() {
+    const TOO_LARGE: &str = "etcdserver: request is too large";
+    let api = Api::start().await;
+    let with = |count| {
+        let mut pod = pod("p");
+        pod["spec"]["containers"] = many(count, |_| json!({}));
+        pod
+    };
+    api.post(PODS, pod("p")).await.expect(201);
+    assert_eq!(api.post(PODS, with(40_000)).await.expect(500).message(), TOO_LARGE);
+    let path = format!("{PODS}/p");
+    assert_eq!(api.put(&path, with(40_000)).await.expect(500).message(), TOO_LARGE);
+    let template = json!({"metadata": {"name": "d"}, "spec": {"template": with(40_000)}});
+    let deployments = "/apis/apps/v1/namespaces/default/deployments";
+    assert_eq!(api.post(deployments, template).await.expect(500).message(), TOO_LARGE);
+    // The store would take it, so its faults are told.
+    let reply = api.post(PODS, with(10_000)).await.expect(422);
+    assert_eq!(reply.body["details"]["causes"].as_array().unwrap().len(), 1_000);
+    assert!(
+        reply.message().ends_with(", and 19000 more]"),
+        "{}",
+        &reply.message()[reply.message().len() - 99..]
+    );
+    assert!(reply.text.len() < 1 << 20);
+}
+
+/// As many as a body can have: no kind has a list that may be so long.
+#[tokio::test]
+async fn a_body_has_so_many_objects_and_no_more_whatever_its_kind() {
+    let api = Api::start().await;
+    let many = || many(900_000, |_| json!({}));
+    let pod = |field: &str| json!({"metadata": {"name": "p"}, "spec": {field: many()}});
+    let container =
+        |field: &str| json!({"metadata": {"name": "p"}, "spec": {"containers": [{field: many()}]}});
+    let webhooks = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations";
+    for (path, body) in [
+        (PODS, pod("containers")),
+        (PODS, pod("initContainers")),
+        (PODS, pod("volumes")),
+        (PODS, container("env")),
+        (PODS, container("ports")),
+        (ROLES, json!({"metadata": {"name": "r"}, "rules": many()})),
+        ("/api/v1/namespaces/default/endpoints", json!({"metadata": {"name": "e"}, "subsets": many()})),
+        ("/api/v1/namespaces/default/services", pod("ports")),
+        ("/apis/networking.k8s.io/v1/namespaces/default/networkpolicies", pod("ingress")),
+        (webhooks, json!({"metadata": {"name": "w"}, "webhooks": many()})),
+        (MAPS, json!({"metadata": {"name": "m", "ownerReferences": many()}})),
+    ] {
+        let reply = api.post(path, body).await.expect(413);
+        assert_eq!(reply.message(), "Request entity too large: limit is 200000 JSON objects", "{path}");
+    }
+}
+
 #[tokio::test]
 async fn lists_that_are_merged_and_ordered_are_not_searched() {
     let api = Api::start().await;

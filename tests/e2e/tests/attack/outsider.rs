@@ -117,6 +117,7 @@ fn kubelet(outside: &Outside<'_>) -> Result<()> {
     let callers =
         [outside.stranger.clone(), outside.nobody.clone(), node, outside.stranger.with(pki("apiserver"))];
     for path in [
+        "/healthz",
         "/pods",
         "/metrics",
         "/configz",

@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+mod floods;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 
