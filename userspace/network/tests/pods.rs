@@ -6,16 +6,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6, TcpListener, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use apiserver_api::ambient::Ambient;
 use apiserver_client::Cache;
 use nix::sched::{CloneFlags, unshare};
+use rustix::net::{self, AddressFamily, SendFlags, SocketType};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use userspace_network::netns::{block_on, within};
@@ -250,6 +251,57 @@ fn pods_have_both_families_if_the_node_has() {
     assert_eq!(exchange(&b.namespace, second, &node.namespace), host);
     assert_eq!(exchange(&a.namespace, a.address, &b.namespace), b.address);
     assert_eq!(node.call("CHECK", &a, &node.conf("1.0.0")), (0, Value::Null));
+    node.restore();
+}
+
+/// Sends a router advertisement from a pod, once its interface has an address for that.
+fn advertise(pod: &Pod) {
+    // ICMPv6: a router for 30 minutes, which has 2001:db8:bad::/64 on the link (RFC 4861, 4.2 and 4.6.2).
+    let mut message = vec![134, 0, 0, 0, 64, 0, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0];
+    message.extend([3, 4, 64, 0xc0, 0, 0, 7, 8, 0, 0, 7, 8, 0, 0, 0, 0]);
+    message.extend("2001:db8:bad::".parse::<Ipv6Addr>().unwrap().octets());
+    pod.namespace.run(|| {
+        wait_for("a link-local address", || {
+            let shown = ["-6", "-o", "addr", "show", "dev", "eth0", "scope", "link"];
+            let addresses = output("ip", &shown);
+            addresses.contains("fe80:") && !addresses.contains("tentative")
+        });
+        let index = fs::read_to_string("/proc/thread-self/net/if_inet6").unwrap();
+        let line = index.lines().find(|line| line.ends_with(" eth0")).unwrap();
+        let index = u32::from_str_radix(line.split(' ').nth(1).unwrap(), 16).unwrap();
+        let all_nodes = SocketAddrV6::new("ff02::1".parse().unwrap(), 0, 0, index);
+        let socket = net::socket(AddressFamily::INET6, SocketType::RAW, Some(net::ipproto::ICMPV6)).unwrap();
+        net::sockopt::set_ipv6_multicast_hops(&socket, 255).unwrap();
+        net::sendto(&socket, &message, SendFlags::empty(), &all_nodes).unwrap();
+    });
+}
+
+fn wait_for(what: &str, mut is_there: impl FnMut() -> bool) {
+    let deadline = Instant::now() + TIMEOUT;
+    while !is_there() {
+        assert!(Instant::now() < deadline, "{what} does not come");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn a_pod_does_not_become_the_nodes_router_by_advertising() {
+    let node = Node::new();
+    node.prepare();
+    let pod = node.add("a");
+    let interface = node.pod_interfaces().remove(0);
+    let routes = || node.namespace.run(|| output("ip", &["-6", "route", "show", "dev", &interface]));
+    let before = routes();
+    advertise(&pod);
+    // What was sent before an exchange has been looked at after it.
+    exchange(&node.namespace, HOST.parse().unwrap(), &pod.namespace);
+    assert_eq!(routes(), before);
+    // It would have been believed.
+    let parameter = format!("/proc/sys/net/ipv6/conf/{interface}/accept_ra");
+    node.namespace.run(|| fs::write(&parameter, "2").unwrap());
+    advertise(&pod);
+    wait_for("the route", || routes().contains("default"));
     node.restore();
 }
 

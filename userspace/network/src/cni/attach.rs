@@ -100,8 +100,17 @@ fn wire(
     })??;
     // Answers of Services come from the pod with the Service's address, to which no route leads
     // back through this interface. What new interfaces forward by default is the administrator's.
-    for (parameter, value) in [("rp_filter", "0"), ("forwarding", "1")] {
+    for (parameter, value) in [("rp_filter", "0"), ("forwarding", "1"), ("accept_redirects", "0")] {
         sysctl::write(&format!("net/ipv4/conf/{host}/{parameter}"), value)?;
+    }
+    // A pod is nobody's router: neither its advertisements nor its redirects change the node's routes
+    // (CVE-2020-10749), also where only IPv4 is used. The interface is still down.
+    for parameter in ["accept_ra", "accept_redirects", "autoconf"] {
+        let name = format!("net/ipv6/conf/{host}/{parameter}");
+        // A kernel without IPv6 has none of them.
+        if sysctl::read(&name)?.is_some() {
+            sysctl::write(&name, "0")?;
+        }
     }
     netns::within(namespace, || netns::block_on(wire_pod(attachment, attached)))???;
     netns::block_on(wire_host(attached, hosts))??;
