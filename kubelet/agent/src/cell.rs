@@ -24,7 +24,7 @@ use crate::{
         resources,
         status::{self, Verdict},
     },
-    volumes::TokenKey,
+    volumes::{self, TokenKey},
 };
 
 /// One pod on this node.
@@ -55,7 +55,7 @@ pub(crate) struct State {
     pub status: PodStatus,
     /// Tokens by what was asked for, with the time for the next one.
     pub tokens: BTreeMap<TokenKey, (String, Timestamp)>,
-    /// Objects that the volumes are made of have changed.
+    /// The pod, or an object that its volumes are made of, has changed since they were last written.
     pub volumes_outdated: bool,
 }
 
@@ -118,6 +118,21 @@ impl PodCell {
 
     pub(crate) fn pod(&self) -> Arc<Pod> {
         Arc::clone(&self.state().pod)
+    }
+
+    /// Replaces the pod by a newer state of it and wakes the tasks of the pod.
+    pub(crate) fn replace_pod(&self, pod: Arc<Pod>) {
+        self.change(|state| {
+            state.volumes_outdated |= volumes::may_differ(&state.pod, &pod);
+            state.pod = pod;
+        });
+    }
+
+    /// The pod, for the purpose of writing its volumes: a change from now on makes them outdated again.
+    pub(crate) fn pod_to_mount(&self) -> Arc<Pod> {
+        let mut state = self.state();
+        state.volumes_outdated = false;
+        Arc::clone(&state.pod)
     }
 
     /// Notes a probe's finding; wakes only where that is news.

@@ -81,7 +81,7 @@ fn take(agent: &Agent, pod: Arc<Pod>) -> Option<Arc<PodCell>> {
     let uid = pod::uid(&pod).to_owned();
     let known = agent.cells().get(&uid).cloned();
     if let Some(cell) = known {
-        cell.change(|state| state.pod = pod);
+        cell.replace_pod(pod);
         return None;
     }
     let cell = Arc::new(PodCell::new(Arc::clone(&pod), &agent.config.cgroup_root));

@@ -5,10 +5,10 @@ use std::{
     collections::BTreeMap,
     fs, io,
     net::IpAddr,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -34,6 +34,8 @@ struct Shared {
     disk_usage: Mutex<BTreeMap<String, DiskUsage>>,
     /// Whether every log is too large each time that it is looked at.
     logs_overflow: AtomicBool,
+    /// How many of the next volumes cannot be made.
+    failing_volumes: AtomicUsize,
 }
 
 impl FakeMachine {
@@ -63,6 +65,7 @@ impl FakeMachine {
             pods: Mutex::default(),
             disk_usage: Mutex::default(),
             logs_overflow: AtomicBool::new(false),
+            failing_volumes: AtomicUsize::new(0),
         }))
     }
 
@@ -80,6 +83,11 @@ impl FakeMachine {
     /// Makes every log too large each time that it is looked at.
     pub fn set_logs_overflow(&self) {
         self.0.logs_overflow.store(true, Ordering::Relaxed);
+    }
+
+    /// Fails the next attempts to make or update a volume.
+    pub fn fail_volumes(&self, count: usize) {
+        self.0.failing_volumes.store(count, Ordering::Relaxed);
     }
 
     fn pods(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, BTreeMap<String, Content>>> {
@@ -122,6 +130,12 @@ impl Machine for FakeMachine {
         content: &Content,
         _group: Option<i64>,
     ) -> Result<PathBuf> {
+        let failing = &self.0.failing_volumes;
+        let take = |left: usize| left.checked_sub(1);
+        if failing.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok() {
+            let error = io::Error::other("the disk is full");
+            return Err(super::MachineError::new("make the volume", Path::new(name), error));
+        }
         self.pods().entry(pod.uid.clone()).or_default().insert(name.to_owned(), content.clone());
         Ok(PathBuf::from(format!("/pods/{}/volumes/{name}", pod.uid)))
     }

@@ -32,6 +32,8 @@ pub(crate) struct Worker {
     probes: Probes,
     /// What the pod refers to, once its directories and volumes have been made.
     sources: Option<Sources>,
+    /// When volumes that could not be brought up to date are tried again.
+    volumes_retry: Option<Timestamp>,
     /// A finished pod has been cleaned up.
     tidied: bool,
     /// Pauses that have been told, by container and attempt.
@@ -57,6 +59,7 @@ pub(crate) async fn run(agent: Arc<Agent>, cell: Arc<PodCell>) {
         cell,
         probes: Probes::default(),
         sources: None,
+        volumes_retry: None,
         tidied: false,
         told: BTreeSet::new(),
         pusher: None,
