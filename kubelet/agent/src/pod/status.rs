@@ -193,14 +193,15 @@ fn container_status(input: &Input<'_>, role: Role, container: &Container) -> Api
         name: container.name.clone(),
         image: container.image.clone().unwrap_or_default(),
         volume_mounts: mounts(input, container),
-        started: Some(false),
+        // Nothing probes ephemeral containers.
+        started: (role != Role::Ephemeral).then_some(false),
         ..ApiStatus::default()
     };
     let Some(newest) = newest else {
         if let Some(last) = remembered(input, &container.name) {
             return last;
         }
-        status.state = Some(waiting(&never_started(input, role, container)));
+        status.state = Some(waiting(&never_started(input, container)));
         return status;
     };
     status.container_id = Some(container_id(input, newest));
@@ -214,7 +215,7 @@ fn container_status(input: &Input<'_>, role: Role, container: &Container) -> Api
                 container.readiness_probe.is_none() || input.probes.get(&newest.id).ready == Some(true);
             // A container outside a usable sandbox cannot be reached.
             let reachable = input.runtime.sandbox().is_none_or(|s| s.summary.state == SandboxState::Ready);
-            status.started = Some(started);
+            status.started = (role != Role::Ephemeral).then_some(started);
             status.ready = started && ready && reachable && role != Role::Init && role != Role::Ephemeral;
             let at = Time(timestamp(newest.started_at));
             status.state = Some(ApiState {
@@ -234,7 +235,7 @@ fn container_status(input: &Input<'_>, role: Role, container: &Container) -> Api
         }
         ContainerState::Created | ContainerState::Unknown => {
             status.container_id = None;
-            status.state = Some(waiting(&never_started(input, role, container)));
+            status.state = Some(waiting(&never_started(input, container)));
         }
     }
     status
@@ -277,15 +278,13 @@ struct Waiting {
 }
 
 /// Why a container that has never run does not run.
-fn never_started(input: &Input<'_>, role: Role, container: &Container) -> Waiting {
+fn never_started(input: &Input<'_>, container: &Container) -> Waiting {
     if let Some(failure) = input.failures.get(&container.name) {
         return Waiting { reason: failure.reason.clone(), message: failure.message.clone() };
     }
-    let waits_for_init =
-        role == Role::Main && init_containers(input.pod).next().is_some() && !initialized(input);
-    let begun = all_containers(input.pod).any(|(_, other)| input.runtime.newest(&other.name).is_some());
+    // As in Kubernetes also for the first init container, and after the last one has ended.
     let reason =
-        if waits_for_init || role == Role::Init && begun { "PodInitializing" } else { "ContainerCreating" };
+        if init_containers(input.pod).next().is_some() { "PodInitializing" } else { "ContainerCreating" };
     Waiting { reason: reason.to_owned(), message: String::new() }
 }
 
