@@ -36,6 +36,8 @@ pub(crate) struct Worker {
     volumes_retry: Option<Timestamp>,
     /// A finished pod has been cleaned up.
     tidied: bool,
+    /// Pause after the last failure to clean up.
+    tear_down_pause: Option<Duration>,
     /// Pauses that have been told, by container and attempt.
     told: BTreeSet<(String, u32)>,
     pusher: Option<Pusher>,
@@ -61,6 +63,7 @@ pub(crate) async fn run(agent: Arc<Agent>, cell: Arc<PodCell>) {
         sources: None,
         volumes_retry: None,
         tidied: false,
+        tear_down_pause: None,
         told: BTreeSet::new(),
         pusher: None,
         trouble: None,
@@ -255,13 +258,33 @@ impl Worker {
         // A sandbox that died by itself may still hold its network.
         self.stop_sandboxes().await;
         self.look().await;
-        if let Err(error) = self.agent.machine.tear_down_pod(&self.cell.place).await {
-            warn!(pod = %self.cell.place.name, error = &error as &dyn std::error::Error, "cannot clean up");
-            return Some(limits::RETRY);
+        if let Some(pause) = self.tear_down().await {
+            return Some(pause);
         }
         self.agent.objects.forget(&self.cell.place.uid);
         self.tidied = true;
         None
+    }
+
+    /// Removes what the pod has on the node; returns when to try that again if it failed. The log has the
+    /// first failure as a warning, and another one when the longest pause is reached.
+    async fn tear_down(&mut self) -> Option<Duration> {
+        let error = self.agent.machine.tear_down_pod(&self.cell.place).await.err()?;
+        let (place, error) = (&self.cell.place, &error as &dyn std::error::Error);
+        let pause = self.tear_down_pause.map_or(limits::RETRY, |pause| (pause * 2).min(limits::MAX_RETRY));
+        let before = self.tear_down_pause.replace(pause);
+        if before.is_none() || pause == limits::MAX_RETRY && before != Some(pause) {
+            warn!(
+                pod = place.name,
+                namespace = place.namespace,
+                error,
+                ?pause,
+                "cannot clean up, trying again"
+            );
+        } else {
+            debug!(pod = place.name, namespace = place.namespace, error, ?pause, "cannot clean up");
+        }
+        Some(pause)
     }
 
     /// Ends a pod that is being deleted, and deletes it.
@@ -270,9 +293,8 @@ impl Worker {
         self.stop_all().await;
         self.cell.change(|state| state.terminated = true);
         self.stop_sandboxes().await;
-        while let Err(error) = self.agent.machine.tear_down_pod(&self.cell.place).await {
-            warn!(pod = %self.cell.place.name, error = &error as &dyn std::error::Error, "cannot clean up");
-            tokio::time::sleep(limits::RETRY).await;
+        while let Some(pause) = self.tear_down().await {
+            tokio::time::sleep(pause).await;
         }
         self.agent.objects.forget(&self.cell.place.uid);
         // The last status comes before the deletion.
