@@ -8,7 +8,7 @@ use std::{
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use kubelet_cri::{
-    ContainerState, ContainerStatus, ContainerSummary, SandboxState, SandboxStatus, SandboxSummary,
+    ContainerState, ContainerStatus, ContainerSummary, Resources, SandboxState, SandboxStatus, SandboxSummary,
 };
 use tokio::sync::watch;
 
@@ -21,6 +21,7 @@ use crate::{
         backoff::Backoff,
         observed::{PodRuntime, ProbeResults, Probed},
         plan::{self, Failure, Plan},
+        resize::{self, News, Refusal, Resize},
         resources,
         status::{self, Verdict},
     },
@@ -41,7 +42,13 @@ pub(crate) struct PodCell {
 
 /// All that is known of a pod.
 pub(crate) struct State {
+    /// With the resources that it is granted, which may not be those that it asks for.
     pub pod: Arc<Pod>,
+    /// As the API has it.
+    pub desired: Arc<Pod>,
+    pub resize: Resize,
+    /// What the pod's cgroup was last given.
+    pub cgroup: Option<Resources>,
     /// The object is gone from the API.
     pub gone: bool,
     pub runtime: PodRuntime,
@@ -71,7 +78,9 @@ pub(crate) enum Mode {
 }
 
 impl PodCell {
-    pub(crate) fn new(pod: Arc<Pod>, cgroup_root: &str) -> Self {
+    pub(crate) fn new(desired: Arc<Pod>, cgroup_root: &str, now: Timestamp) -> Self {
+        let resize = Resize::from_status(&desired, now);
+        let pod = resize::granted(&desired, &resize);
         let place = PodPlace {
             uid: pod::uid(&pod).to_owned(),
             namespace: pod::namespace(&pod).to_owned(),
@@ -83,6 +92,9 @@ impl PodCell {
             probes: readiness_before_restart(&status),
             status,
             pod,
+            desired,
+            resize,
+            cgroup: None,
             gone: false,
             runtime: PodRuntime::default(),
             backoff: Backoff::default(),
@@ -120,12 +132,21 @@ impl PodCell {
         Arc::clone(&self.state().pod)
     }
 
-    /// Replaces the pod by a newer state of it and wakes the tasks of the pod.
-    pub(crate) fn replace_pod(&self, pod: Arc<Pod>) {
+    /// Replaces the pod by a newer state of it, decides on its resize, and wakes the tasks of the pod: no
+    /// status tells of the new state before the decision. Returns what is worth an event.
+    pub(crate) fn replace_pod(
+        &self,
+        desired: Arc<Pod>,
+        verdict: Option<Result<(), Refusal>>,
+        now: Timestamp,
+    ) -> Option<News> {
         self.change(|state| {
+            let news = verdict.and_then(|verdict| state.resize.decide(&desired, verdict, now));
+            let pod = resize::granted(&desired, &state.resize);
             state.volumes_outdated |= volumes::may_differ(&state.pod, &pod);
-            state.pod = pod;
-        });
+            (state.desired, state.pod) = (desired, pod);
+            news
+        })
     }
 
     /// The pod, for the purpose of writing its volumes: a change from now on makes them outdated again.
@@ -163,6 +184,7 @@ impl PodCell {
             probes: &state.probes,
             backoff: &state.backoff,
             failures: &state.failures,
+            resize: &state.resize,
             now,
         })
     }
@@ -176,6 +198,7 @@ impl PodCell {
             probes: &state.probes,
             backoff: &state.backoff,
             failures: &state.failures,
+            resize: &state.resize,
             verdict: state.verdict.as_ref(),
             terminated: state.terminated,
             previous: &state.status,
@@ -202,6 +225,7 @@ impl PodCell {
         if after != before {
             self.change(|state| {
                 state.probes.retain(|id| after.by_id(id).is_some());
+                state.resize.actuated.retain(|id, _| after.by_id(id).is_some());
                 state.runtime = after;
             });
         }

@@ -15,12 +15,12 @@ use tracing::{debug, info, warn};
 
 use crate::{
     agent::Agent,
-    cell::PodCell,
+    cell::{Mode, PodCell},
     limits,
     machine::PodPlace,
     pod::{
         self,
-        admit::{NodeView, admit},
+        admit::{NodeView, admit, admit_resize},
         resources::{QosClass, class_cgroup},
         spec::GRACE_PERIOD,
     },
@@ -49,7 +49,8 @@ pub(crate) async fn run(agent: Arc<Agent>, pods: Cache<Pod>, shutdown: Cancellat
             Some((pod, deleted)) = changes.recv() => {
                 if deleted {
                     forget(&agent, &pod);
-                } else if let Some(cell) = take(&agent, pod) {
+                    retry_resizes(&agent);
+                } else if let Some(cell) = take(&agent, pod, pods.has_synced()) {
                     let agent = Arc::clone(&agent);
                     workers.spawn(async move {
                         worker::run(Arc::clone(&agent), Arc::clone(&cell)).await;
@@ -66,6 +67,7 @@ pub(crate) async fn run(agent: Arc<Agent>, pods: Cache<Pod>, shutdown: Cancellat
                 }
             }
             _ = housekeeping.tick(), if pods.has_synced() => {
+                retry_resizes(&agent);
                 while tidying.try_join_next().is_some() {}
                 if tidying.is_empty() {
                     let agent = Arc::clone(&agent);
@@ -77,26 +79,21 @@ pub(crate) async fn run(agent: Arc<Agent>, pods: Cache<Pod>, shutdown: Cancellat
 }
 
 /// Notes a new state of a pod; its cell if it is new.
-fn take(agent: &Agent, pod: Arc<Pod>) -> Option<Arc<PodCell>> {
+///
+/// Before all pods are known no resize is decided: the others would seem to leave room.
+fn take(agent: &Agent, pod: Arc<Pod>, all_known: bool) -> Option<Arc<PodCell>> {
     let uid = pod::uid(&pod).to_owned();
     let known = agent.cells().get(&uid).cloned();
     if let Some(cell) = known {
-        cell.replace_pod(pod);
+        update(agent, &cell, pod, all_known);
         return None;
     }
-    let cell = Arc::new(PodCell::new(Arc::clone(&pod), &agent.config.cgroup_root));
+    let now = agent.ambient.now();
+    let cell = Arc::new(PodCell::new(Arc::clone(&pod), &agent.config.cgroup_root, now));
     // What has begun is not refused any more.
     let has_begun = pod.status.as_ref().is_some_and(|status| status.start_time.is_some());
     if !has_begun && pod.metadata.deletion_timestamp.is_none() {
-        let others: Vec<Arc<Pod>> = agent
-            .cells()
-            .values()
-            .filter_map(|cell| {
-                let state = cell.state();
-                let finished = pod::is_finished(state.status.phase.as_deref().unwrap_or_default());
-                (!finished && !state.gone && state.verdict.is_none()).then(|| Arc::clone(&state.pod))
-            })
-            .collect();
+        let others = active(agent);
         let others: Vec<&Pod> = others.iter().map(Arc::as_ref).collect();
         let labels = agent.node_labels();
         let node = NodeView {
@@ -114,6 +111,57 @@ fn take(agent: &Agent, pod: Arc<Pod>) -> Option<Arc<PodCell>> {
     }
     agent.cells().insert(uid, Arc::clone(&cell));
     Some(cell)
+}
+
+/// The pods that hold resources of the node, each with what it is granted.
+fn active(agent: &Agent) -> Vec<Arc<Pod>> {
+    let held = |cell: &Arc<PodCell>| {
+        let state = cell.state();
+        let finished = pod::is_finished(state.status.phase.as_deref().unwrap_or_default());
+        (!finished && !state.gone && state.verdict.is_none()).then(|| Arc::clone(&state.pod))
+    };
+    agent.cells().values().filter_map(held).collect()
+}
+
+/// Notes a new state of a known pod, and whether it may have the resources that it asks for now.
+fn update(agent: &Agent, cell: &PodCell, pod: Arc<Pod>, all_known: bool) {
+    let (runs, granted) = (cell.mode() == Mode::Run, cell.state().resize.grants(&pod));
+    let verdict = match (runs && all_known, granted) {
+        (false, _) => None,
+        (true, true) => Some(Ok(())),
+        (true, false) => {
+            let others = active(agent);
+            let others: Vec<&Pod> =
+                others.iter().map(Arc::as_ref).filter(|other| pod::uid(other) != cell.place.uid).collect();
+            Some(admit_resize(&agent.allocatable, &pod, &others))
+        }
+    };
+    let news = cell.replace_pod(Arc::clone(&pod), verdict, agent.ambient.now());
+    if let Some((reason, message)) = news {
+        agent.event(&pod, None, reason, message);
+    }
+}
+
+/// Decides again on the resizes that wait: those of greater priority first, then those that wait longer.
+fn retry_resizes(agent: &Agent) {
+    let mut waiting: Vec<_> = agent
+        .cells()
+        .values()
+        .filter_map(|cell| {
+            let runs = cell.mode() == Mode::Run;
+            let state = cell.state();
+            if !runs || state.resize.grants(&state.desired) {
+                return None;
+            }
+            let priority = pod::spec(&state.desired).priority.unwrap_or_default();
+            let since = state.resize.pending.as_ref().map(|mark| mark.since);
+            Some(((std::cmp::Reverse(priority), since), Arc::clone(cell), Arc::clone(&state.desired)))
+        })
+        .collect();
+    waiting.sort_by_key(|(order, ..)| *order);
+    for (_, cell, desired) in waiting {
+        update(agent, &cell, desired, true);
+    }
 }
 
 /// The object is gone. Its worker ends what still runs; one that has ended already is forgotten.

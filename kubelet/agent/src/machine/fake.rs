@@ -30,6 +30,10 @@ struct Shared {
     runtime: FakeRuntime,
     /// Volumes of the pods that were set up and not torn down, by uid and name.
     pods: Mutex<BTreeMap<String, BTreeMap<String, Content>>>,
+    /// What the cgroups of the pods were last given, by uid.
+    cgroups: Mutex<BTreeMap<String, Resources>>,
+    /// Bytes of memory that pods use, by uid.
+    memory: Mutex<BTreeMap<String, u64>>,
     /// By uid.
     disk_usage: Mutex<BTreeMap<String, DiskUsage>>,
     /// Whether every log is too large each time that it is looked at.
@@ -63,6 +67,8 @@ impl FakeMachine {
             info,
             runtime,
             pods: Mutex::default(),
+            cgroups: Mutex::default(),
+            memory: Mutex::default(),
             disk_usage: Mutex::default(),
             logs_overflow: AtomicBool::new(false),
             failing_volumes: AtomicUsize::new(0),
@@ -72,6 +78,16 @@ impl FakeMachine {
     /// The volumes of the pods that are set up, by uid and name.
     pub fn volumes(&self) -> BTreeMap<String, BTreeMap<String, Content>> {
         self.pods().clone()
+    }
+
+    /// What the cgroup of a pod was last given.
+    pub fn cgroup(&self, uid: &str) -> Option<Resources> {
+        self.0.cgroups.lock().unwrap_or_else(PoisonError::into_inner).get(uid).copied()
+    }
+
+    /// Sets the memory that a pod uses.
+    pub fn set_memory_usage(&self, uid: &str, bytes: u64) {
+        self.0.memory.lock().unwrap_or_else(PoisonError::into_inner).insert(uid.to_owned(), bytes);
     }
 
     /// Sets what a pod takes of the disk.
@@ -114,7 +130,9 @@ impl Machine for FakeMachine {
         Ok(())
     }
 
-    async fn set_up_pod(&self, pod: &PodPlace, _resources: &Resources) -> Result<()> {
+    async fn set_up_pod(&self, pod: &PodPlace, resources: &Resources) -> Result<()> {
+        let mut cgroups = self.0.cgroups.lock().unwrap_or_else(PoisonError::into_inner);
+        cgroups.insert(pod.uid.clone(), *resources);
         self.pods().entry(pod.uid.clone()).or_default();
         Ok(())
     }
@@ -178,6 +196,7 @@ impl Machine for FakeMachine {
     }
 
     async fn tear_down_pod(&self, pod: &PodPlace) -> Result<()> {
+        self.0.cgroups.lock().unwrap_or_else(PoisonError::into_inner).remove(&pod.uid);
         self.pods().remove(&pod.uid);
         Ok(())
     }
@@ -188,8 +207,10 @@ impl Machine for FakeMachine {
         self.pods().keys().cloned().collect()
     }
 
-    async fn usage(&self, _cgroup: &str) -> Option<Usage> {
-        None
+    async fn usage(&self, cgroup: &str) -> Option<Usage> {
+        let all = self.0.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        let memory = *all.iter().find(|(uid, _)| cgroup.ends_with(&format!("/pod{uid}")))?.1;
+        Some(Usage { cpu_nanoseconds: 0, memory, working_set: memory })
     }
 
     async fn disk_usage(&self, pod: &PodPlace, _: &[String], _: &[String]) -> Result<DiskUsage> {

@@ -20,6 +20,7 @@ use super::{
     namespace,
     observed::{PodRuntime, ProbeResults, timestamp},
     plan::{self, Failure},
+    resize::Resize,
     resources, restart_policy, spec,
     spec::recursive_read_only,
     uid,
@@ -56,6 +57,7 @@ pub struct Input<'a> {
     pub backoff: &'a Backoff,
     /// By container, or under [`plan::WHOLE_POD`].
     pub failures: &'a BTreeMap<String, Failure>,
+    pub resize: &'a Resize,
     pub verdict: Option<&'a Verdict>,
     /// All containers have ended for good, since the pod is being deleted.
     pub terminated: bool,
@@ -179,6 +181,7 @@ fn initialized(input: &Input<'_>) -> bool {
             probes: input.probes,
             backoff: input.backoff,
             failures: input.failures,
+            resize: input.resize,
             now: input.now,
         },
         &sandbox.summary.id,
@@ -206,6 +209,10 @@ fn container_status(input: &Input<'_>, role: Role, container: &Container) -> Api
     };
     status.container_id = Some(container_id(input, newest));
     status.image_id.clone_from(&newest.image_ref);
+    let running = (newest.state == ContainerState::Running).then_some(newest.id.as_str());
+    status.resources = Some(input.resize.shown(running, container));
+    status.allocated_resources =
+        container.resources.as_ref().and_then(|resources| resources.requests.clone());
     status.restart_count = i32::try_from(newest.attempt).unwrap_or(i32::MAX);
     status.last_state = before.filter(|b| b.state == ContainerState::Exited).map(|b| terminated(input, b));
     match newest.state {

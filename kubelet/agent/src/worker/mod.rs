@@ -22,6 +22,7 @@ use crate::{
 mod handler;
 mod hooks;
 mod prepare;
+mod resize;
 mod start;
 mod stop;
 
@@ -108,10 +109,11 @@ impl Worker {
         }
         self.probes.reconcile(&self.agent, &self.cell, true);
         let refresh = self.keep_volumes_fresh(now).await;
+        let resize = self.finish_resize(now).await;
         let plan = self.cell.plan(now);
         self.tell_pauses(&plan);
         if plan.is_idle() {
-            let until = [plan.wake_at, deadline, refresh].into_iter().flatten().min();
+            let until = [plan.wake_at, deadline, refresh, resize].into_iter().flatten().min();
             return Some(until.map_or(IDLE, |at| until_then(now, at)));
         }
         let cell = Arc::clone(&self.cell);
@@ -144,6 +146,9 @@ impl Worker {
         if let Some(attempt) = plan.create_sandbox {
             self.create_sandbox(attempt).await;
             return;
+        }
+        if !plan.resize.is_empty() {
+            self.resize(&plan.resize).await;
         }
         for start in &plan.start {
             self.start(start).await;

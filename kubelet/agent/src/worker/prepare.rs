@@ -83,7 +83,9 @@ impl Worker {
     async fn prepare_all(&self) -> Result<Sources, PrepareError> {
         let pod = self.cell.pod_to_mount();
         let sources = self.collect_sources(&pod).await?;
-        self.agent.machine.set_up_pod(&self.cell.place, &resources::pod_resources(&pod)).await?;
+        let cgroup = resources::pod_resources(&pod);
+        self.agent.machine.set_up_pod(&self.cell.place, &cgroup).await?;
+        self.cell.state().cgroup = Some(cgroup);
         self.set_up_volumes(&pod, &sources).await?;
         Ok(sources)
     }
