@@ -225,7 +225,7 @@ impl PodCell {
         if after != before {
             self.change(|state| {
                 state.probes.retain(|id| after.by_id(id).is_some());
-                state.resize.actuated.retain(|id, _| after.by_id(id).is_some());
+                state.resize.retain(|id| after.by_id(id).is_some());
                 state.runtime = after;
             });
         }

@@ -214,6 +214,39 @@ async fn a_resize_whose_policy_asks_for_it_restarts_the_container() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_restart_for_a_resize_does_not_end_a_pod_whose_container_stops_well() {
+    let node = Node::new();
+    let mut spec = sized("1", "1Gi");
+    spec["restartPolicy"] = json!("OnFailure");
+    spec["containers"][0]["resizePolicy"] =
+        json!([{"resourceName": "cpu", "restartPolicy": "RestartContainer"}]);
+    node.api.create_pod("p", spec);
+    node.api.until_ready("p").await;
+    resize(&node, "p", 2, &resources("2", "1Gi"));
+    let done = |pod: &Value| container(pod)["restartCount"] == 1 && condition(pod, "Ready") == "True";
+    let pod = node.api.until("p", "restarted", done).await;
+    assert_eq!(container(&pod)["resources"], resources("2", "1Gi"));
+    assert_eq!(container(&pod)["lastState"]["terminated"]["exitCode"], 0);
+    let phases = node.api.history("p");
+    assert!(phases.iter().all(|pod| pod["status"]["phase"] != "Succeeded"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_cannot_be_cleaned_up_is_tried_again_after_growing_pauses() {
+    let node = Node::new();
+    node.api.create_pod("p", one("web"));
+    node.api.until_ready("p").await;
+    node.machine.fail_tear_downs(3);
+    let before = tokio::time::Instant::now();
+    node.api.delete_pod("p", 0);
+    node.api.until_gone("p").await;
+    while !node.machine.volumes().is_empty() {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!(before.elapsed().as_secs(), 2 + 4 + 8);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_resize_that_the_runtime_refuses_is_tried_again() {
     let node = Node::new();
     node.api.create_pod("p", sized("1", "1Gi"));

@@ -40,6 +40,8 @@ struct Shared {
     logs_overflow: AtomicBool,
     /// How many of the next volumes cannot be made.
     failing_volumes: AtomicUsize,
+    /// How many of the next attempts to clean up after a pod fail.
+    failing_tear_downs: AtomicUsize,
 }
 
 impl FakeMachine {
@@ -72,6 +74,7 @@ impl FakeMachine {
             disk_usage: Mutex::default(),
             logs_overflow: AtomicBool::new(false),
             failing_volumes: AtomicUsize::new(0),
+            failing_tear_downs: AtomicUsize::new(0),
         }))
     }
 
@@ -106,6 +109,11 @@ impl FakeMachine {
         self.0.failing_volumes.store(count, Ordering::Relaxed);
     }
 
+    /// Fails the next attempts to clean up after a pod.
+    pub fn fail_tear_downs(&self, count: usize) {
+        self.0.failing_tear_downs.store(count, Ordering::Relaxed);
+    }
+
     fn pods(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, BTreeMap<String, Content>>> {
         self.0.pods.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -113,6 +121,11 @@ impl FakeMachine {
     fn answers(&self, host: &str) -> bool {
         host.parse().is_ok_and(|address| self.0.runtime.answers(address))
     }
+}
+
+/// Takes one of the failures that are left, if there is one.
+fn fails(left: &AtomicUsize) -> bool {
+    left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
 }
 
 #[async_trait]
@@ -148,9 +161,7 @@ impl Machine for FakeMachine {
         content: &Content,
         _group: Option<i64>,
     ) -> Result<PathBuf> {
-        let failing = &self.0.failing_volumes;
-        let take = |left: usize| left.checked_sub(1);
-        if failing.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok() {
+        if fails(&self.0.failing_volumes) {
             let error = io::Error::other("the disk is full");
             return Err(super::MachineError::new("make the volume", Path::new(name), error));
         }
@@ -196,6 +207,10 @@ impl Machine for FakeMachine {
     }
 
     async fn tear_down_pod(&self, pod: &PodPlace) -> Result<()> {
+        if fails(&self.0.failing_tear_downs) {
+            let error = io::Error::from(io::ErrorKind::ResourceBusy);
+            return Err(super::MachineError::new("remove the cgroup", Path::new(&pod.cgroup), error));
+        }
         self.0.cgroups.lock().unwrap_or_else(PoisonError::into_inner).remove(&pod.uid);
         self.pods().remove(&pod.uid);
         Ok(())

@@ -80,6 +80,8 @@ pub struct Kill {
     pub message: String,
     /// In place of the pod's own.
     pub grace: Option<Duration>,
+    /// It is started again with other resources.
+    pub resizes: bool,
 }
 
 /// A container to resize.
@@ -259,7 +261,8 @@ fn plan_main(input: &Input<'_>, sandbox: &str, container: &Container, plan: &mut
         },
         ContainerState::Exited => {
             let policy = restart_policy(input.pod, Role::Main, container);
-            if policy.restarts(status.exit_code) || is_outdated(container, status) {
+            let resizes = input.resize.restarting.contains(&status.id);
+            if policy.restarts(status.exit_code) || is_outdated(container, status) || resizes {
                 start(input, &container.name, Role::Main, Some(status), plan);
             }
         }
@@ -280,7 +283,7 @@ fn plan_resize(
         Change::None => {}
         Change::Restart if restart_policy(input.pod, role, container).restarts(137) => {
             let message = format!("Container {name} resize requires restart");
-            plan.kill.push(Kill { id, name, message, grace: None });
+            plan.kill.push(Kill { id, name, message, grace: None, resizes: true });
         }
         Change::Restart | Change::InPlace => match input.resize.retry_at.filter(|at| *at > input.now) {
             Some(at) => plan.wake(at),
@@ -342,7 +345,7 @@ fn reason_to_kill(input: &Input<'_>, container: &Container, status: &ContainerSt
         ""
     };
     let message = if message.ends_with("restarted") { message } else { message + fate };
-    Some(Kill { id: status.id.clone(), name: container.name.clone(), message, grace })
+    Some(Kill { id: status.id.clone(), name: container.name.clone(), message, grace, resizes: false })
 }
 
 /// Of each container the present and the previous attempt are kept, for status and logs, and of

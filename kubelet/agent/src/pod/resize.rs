@@ -3,7 +3,11 @@
 //! The API changes what a pod asks for at any time. Everything else of the kubelet sees the pod with what it
 //! is granted, so that a resize that has to wait changes nothing.
 
-use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use jiff::Timestamp;
 use k8s_openapi::{
@@ -57,6 +61,9 @@ pub struct Resize {
     pub allocated: BTreeMap<String, ResourceRequirements>,
     /// What containers were last given, by id. One that is not listed has what it is granted.
     pub actuated: BTreeMap<String, ResourceRequirements>,
+    /// Containers that are stopped to be started with what they are granted, by id: however they end, they do
+    /// not end for good.
+    pub restarting: BTreeSet<String>,
     pub pending: Option<Mark>,
     pub in_progress: Option<Mark>,
     /// When a resize that could not be carried out is tried again.
@@ -162,6 +169,12 @@ impl Resize {
         self.retry_at = None;
         let mark = self.in_progress.take()?;
         Some(("ResizeCompleted", event_text("Pod resize completed", pod, mark.generation, "")))
+    }
+
+    /// Forgets containers that are gone.
+    pub fn retain(&mut self, keep: impl Fn(&str) -> bool) {
+        self.actuated.retain(|id, _| keep(id));
+        self.restarting.retain(|id| keep(id));
     }
 
     /// What a running container needs.

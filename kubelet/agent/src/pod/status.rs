@@ -147,6 +147,7 @@ fn has_ended_for_good(input: &Input<'_>, role: Role, container: &Container) -> b
     input.runtime.newest(&container.name).is_some_and(|status| {
         status.state == ContainerState::Exited
             && !restart_policy(input.pod, role, container).restarts(status.exit_code)
+            && !input.resize.restarting.contains(&status.id)
     })
 }
 

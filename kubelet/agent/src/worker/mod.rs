@@ -142,6 +142,9 @@ impl Worker {
                 return;
             }
         }
+        for kill in plan.kill.iter().filter(|kill| kill.resizes) {
+            self.cell.state().resize.restarting.insert(kill.id.clone());
+        }
         let killed = self.kill(&plan.kill).await;
         if let Some(attempt) = plan.create_sandbox {
             self.create_sandbox(attempt).await;
