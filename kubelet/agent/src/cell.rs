@@ -156,6 +156,17 @@ impl PodCell {
         Arc::clone(&state.pod)
     }
 
+    /// What the pod's cgroup must hold: what its running containers have, and what they are granted.
+    pub(crate) fn cgroup_to_hold(&self) -> Resources {
+        let state = self.state();
+        let running = |name: &str| {
+            let newest = state.runtime.newest(name)?;
+            (newest.state == ContainerState::Running).then(|| newest.id.clone())
+        };
+        let has = resize::as_it_runs(&state.pod, &state.resize, running);
+        resources::wider(resources::pod_resources(&has), resources::pod_resources(&state.pod))
+    }
+
     /// Notes a probe's finding; wakes only where that is news.
     pub(crate) fn probed(&self, container_id: &str, change: impl FnOnce(&mut Probed)) {
         if self.state().probes.update(container_id, change) {

@@ -242,6 +242,16 @@ pub fn granted(desired: &Arc<Pod>, resize: &Resize) -> Arc<Pod> {
     Arc::new(pod)
 }
 
+/// The pod with what its running containers have; `running` gives the id of one by its name.
+pub fn as_it_runs(pod: &Pod, resize: &Resize, running: impl Fn(&str) -> Option<String>) -> Pod {
+    let mut pod = pod.clone();
+    let spec = pod.spec.get_or_insert_default();
+    for container in spec.init_containers.iter_mut().flatten().chain(&mut spec.containers) {
+        container.resources = Some(resize.shown(running(&container.name).as_deref(), container));
+    }
+    pod
+}
+
 /// What a pod asks for, by container.
 fn asked(pod: &Pod) -> BTreeMap<String, ResourceRequirements> {
     let resources = |container: &Container| container.resources.clone().unwrap_or_default();

@@ -19,7 +19,7 @@ use super::{Worker, handler::HandlerError};
 use crate::{
     limits,
     machine::{MachineError, SubPath},
-    pod::{self, env::Sources, env::Surroundings, resolv, resources, spec},
+    pod::{self, env::Sources, env::Surroundings, resolv, spec},
     probe::within,
     volumes::{self, References, TokenKey},
 };
@@ -83,7 +83,8 @@ impl Worker {
     async fn prepare_all(&self) -> Result<Sources, PrepareError> {
         let pod = self.cell.pod_to_mount();
         let sources = self.collect_sources(&pod).await?;
-        let cgroup = resources::pod_resources(&pod);
+        // A pod that is adopted may be in the middle of a resize.
+        let cgroup = self.cell.cgroup_to_hold();
         self.agent.machine.set_up_pod(&self.cell.place, &cgroup).await?;
         self.cell.state().cgroup = Some(cgroup);
         self.set_up_volumes(&pod, &sources).await?;

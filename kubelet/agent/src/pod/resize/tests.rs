@@ -125,6 +125,19 @@ fn a_restarted_kubelet_goes_on_with_a_resize() {
 }
 
 #[test]
+fn a_pod_in_the_middle_of_a_resize_keeps_room_for_what_runs() {
+    let (large, small) = (with(1, resources("2", "2Gi")), with(2, resources("1", "3Gi")));
+    let mut resize = started(&large);
+    resize.decide(&small, Ok(()), at(1));
+    let runs = |id: Option<&str>| as_it_runs(&small, &resize, |_| id.map(str::to_owned));
+    assert_eq!(only(&runs(Some("a-0"))).resources, only(&large).resources);
+    assert_eq!(only(&runs(None)).resources, only(&small).resources);
+    let pod_resources = crate::pod::resources::pod_resources;
+    let room = crate::pod::resources::wider(pod_resources(&runs(Some("a-0"))), pod_resources(&small));
+    assert_eq!((room.cpu_quota, room.memory_limit), (200_000, 3 << 30));
+}
+
+#[test]
 fn a_failure_is_told_once_and_keeps_the_generation() {
     let large = with(2, resources("2", "1Gi"));
     let mut resize = started(&with(1, resources("1", "1Gi")));
