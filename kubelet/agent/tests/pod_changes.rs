@@ -6,7 +6,7 @@ mod support;
 
 use std::time::Duration;
 
-use kubelet_cri::Runtime;
+use kubelet_cri::{Runtime, fake::Behaviour};
 use serde_json::{Value, json};
 use support::{
     condition,
@@ -273,4 +273,34 @@ async fn memory_is_not_limited_below_what_is_in_use() {
     assert_eq!(node.runtime.calls("UpdateContainerResources"), 0);
     node.machine.set_memory_usage(&uid, 100 << 20);
     node.api.until("p", "resized", is_resized).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn statuses_follow_the_generation_of_running_refused_finished_and_deleted_pods() {
+    let node = Node::new();
+    let end = Behaviour { exits: Some((Duration::from_secs(1), 0)), ..Behaviour::default() };
+    node.runtime.set_behaviour("job", end);
+    let slow = Behaviour { stop_takes: Duration::from_secs(5), ..Behaviour::default() };
+    node.runtime.set_behaviour("slow", slow);
+    let mut job = one("job");
+    job["restartPolicy"] = json!("Never");
+    for (name, spec, phase) in [
+        ("runs", one("web"), "Running"),
+        ("refused", sized("1000", "1Gi"), "Failed"),
+        ("finished", job, "Succeeded"),
+        ("deleted", one("slow"), "Running"),
+    ] {
+        node.api.create_pod(name, spec);
+        node.api.until(name, phase, |pod| pod["status"]["phase"] == phase).await;
+        node.api.change("api/v1/pods", "default", name, |pod| pod["metadata"]["generation"] = json!(7));
+        if name == "deleted" {
+            node.api.delete_pod(name, 30);
+        }
+        let follows = |pod: &Value| {
+            let conditions = pod["status"]["conditions"].as_array().unwrap();
+            pod["status"]["observedGeneration"] == 7
+                && conditions.iter().all(|condition| condition["observedGeneration"] == 7)
+        };
+        node.api.until(name, "followed", follows).await;
+    }
 }
