@@ -40,6 +40,7 @@ pub(crate) async fn run(agent: Arc<Agent>, pods: Cache<Pod>, shutdown: Cancellat
     let mut workers = JoinSet::new();
     // Beside the loop, for orphans may take their time to end; one at a time.
     let mut tidying = JoinSet::new();
+    let told = Arc::new(tokio::sync::Mutex::default());
     let mut housekeeping = tokio::time::interval(limits::HOUSEKEEPING);
     housekeeping.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -70,8 +71,8 @@ pub(crate) async fn run(agent: Arc<Agent>, pods: Cache<Pod>, shutdown: Cancellat
                 retry_resizes(&agent);
                 while tidying.try_join_next().is_some() {}
                 if tidying.is_empty() {
-                    let agent = Arc::clone(&agent);
-                    tidying.spawn(async move { tidy(&agent).await });
+                    let (agent, told) = (Arc::clone(&agent), Arc::clone(&told));
+                    tidying.spawn(async move { tidy(&agent, &mut *told.lock().await).await });
                 }
             }
         }
@@ -177,8 +178,9 @@ fn forget(agent: &Agent, pod: &Pod) {
     }
 }
 
-/// Removes what belongs to no pod of the API: sandboxes, directories, cgroups.
-async fn tidy(agent: &Agent) {
+/// Removes what belongs to no pod of the API: sandboxes, directories, cgroups. `told` has the uids of those
+/// that could not be cleaned up and that the log has a warning of.
+async fn tidy(agent: &Agent, told: &mut BTreeSet<String>) {
     let (sandboxes, containers) =
         match (agent.runtime.list_pod_sandboxes(None).await, agent.runtime.list_containers(None).await) {
             (Ok(sandboxes), Ok(containers)) => (sandboxes, containers),
@@ -222,27 +224,38 @@ async fn tidy(agent: &Agent) {
                 cgroup: String::new(),
             };
             agent.machine.remove_logs(&place).await;
-            clean(agent, place).await;
+            clean(agent, place, told).await;
         }
     }
-    for uid in agent.machine.pods_on_disk().await {
+    let on_disk = agent.machine.pods_on_disk().await;
+    told.retain(|uid| orphans.contains_key(uid) || on_disk.contains(uid));
+    for uid in on_disk {
         if !known.contains(&uid) && !agent.cells().contains_key(&uid) && !orphans.contains_key(&uid) {
-            clean(agent, PodPlace { uid, ..PodPlace::default() }).await;
+            clean(agent, PodPlace { uid, ..PodPlace::default() }, told).await;
         }
     }
 }
 
 /// Removes directory and cgroup of a pod of which only its uid is known for sure.
-async fn clean(agent: &Agent, place: PodPlace) {
+async fn clean(agent: &Agent, place: PodPlace, told: &mut BTreeSet<String>) {
+    let mut failure = None;
     for class in [QosClass::Guaranteed, QosClass::Burstable, QosClass::BestEffort] {
         let cgroup = format!("{}/pod{}", class_cgroup(&agent.config.cgroup_root, class), place.uid);
         let place = PodPlace { cgroup, ..place.clone() };
-        if let Err(error) = agent.machine.tear_down_pod(&place).await {
-            warn!(
-                uid = place.uid,
-                error = &error as &dyn std::error::Error,
-                "cannot clean up after an orphan"
-            );
+        failure = agent.machine.tear_down_pod(&place).await.err().or(failure);
+    }
+    let uid = place.uid;
+    match failure {
+        None => {
+            told.remove(&uid);
+        }
+        Some(error) => {
+            let error = &error as &dyn std::error::Error;
+            if told.insert(uid.clone()) {
+                warn!(uid, error, "cannot clean up after an orphan, trying again");
+            } else {
+                debug!(uid, error, "cannot clean up after an orphan");
+            }
         }
     }
 }
