@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use crate::error::{Error, Result};
+use crate::limits::QUIET_PAUSE;
 use crate::queue::WorkQueue;
 
 /// What follows a successful reconciliation.
@@ -79,10 +80,18 @@ async fn work<R: Reconcile>(queue: &WorkQueue<R::Key>, reconciler: &R) {
 
 fn report(queue: &str, key: &impl fmt::Display, error: &Error, pause: Duration) {
     let cause = error as &dyn std::error::Error;
-    if error.is_conflict() {
-        debug!(queue, %key, error = cause, ?pause, "another writer was faster");
+    if is_ordinary(error, pause) {
+        debug!(queue, %key, error = cause, ?pause, "overtaken by a change, trying again");
     } else {
         warn!(queue, %key, error = cause, ?pause, "reconciliation failed");
+    }
+}
+
+/// Whether the next attempt is likely to succeed without anybody doing anything.
+fn is_ordinary(error: &Error, pause: Duration) -> bool {
+    match error {
+        Error::Several { first, .. } => is_ordinary(first, pause),
+        _ => error.is_conflict() || error.is_not_found() && pause < QUIET_PAUSE,
     }
 }
 
@@ -156,6 +165,27 @@ mod tests {
         let flaky = Flaky::new(3, Outcome::Done);
         run_for(&flaky, Duration::from_secs(60)).await;
         assert_eq!(*flaky.calls.lock().unwrap(), [0, 5, 15, 35]);
+    }
+
+    #[test]
+    fn objects_that_were_just_deleted_are_no_warning_unless_they_stay_missing() {
+        let refused = |code: u16, reason: &str| {
+            let status = kube::core::Status::failure("no", reason).with_code(code);
+            let cause = Box::new(kube::Error::Api(Box::new(status)));
+            Error::Api { attempt: "update x".to_owned(), cause }
+        };
+        let several = |first| Error::Several { count: 1, of: 2, first: Box::new(first) };
+        let (short, long) = (Duration::from_millis(5), QUIET_PAUSE);
+        for (error, pause, ordinary) in [
+            (refused(404, "NotFound"), short, true),
+            (several(refused(404, "NotFound")), short, true),
+            (refused(404, "NotFound"), long, false),
+            (refused(409, "Conflict"), long, true),
+            (refused(403, "Forbidden"), short, false),
+            (several(refused(403, "Forbidden")), short, false),
+        ] {
+            assert_eq!(is_ordinary(&error, pause), ordinary, "{error:?} {pause:?}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

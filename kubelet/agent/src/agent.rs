@@ -94,9 +94,8 @@ impl Agent {
             _ => format!("spec.containers{{{name}}}"),
         });
         match reason {
-            "Pulling" | "Pulled" | "Created" | "Started" | "Killing" => {
-                self.recorder.normal(about, reason, message)
-            }
+            "Pulling" | "Pulled" | "Created" | "Started" | "Killing" | "ResizeStarted"
+            | "ResizeCompleted" => self.recorder.normal(about, reason, message),
             _ => self.recorder.warning(about, reason, message),
         }
     }

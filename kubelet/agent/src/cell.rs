@@ -8,7 +8,7 @@ use std::{
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use kubelet_cri::{
-    ContainerState, ContainerStatus, ContainerSummary, SandboxState, SandboxStatus, SandboxSummary,
+    ContainerState, ContainerStatus, ContainerSummary, Resources, SandboxState, SandboxStatus, SandboxSummary,
 };
 use tokio::sync::watch;
 
@@ -21,10 +21,11 @@ use crate::{
         backoff::Backoff,
         observed::{PodRuntime, ProbeResults, Probed},
         plan::{self, Failure, Plan},
+        resize::{self, News, Refusal, Resize},
         resources,
         status::{self, Verdict},
     },
-    volumes::TokenKey,
+    volumes::{self, TokenKey},
 };
 
 /// One pod on this node.
@@ -41,7 +42,13 @@ pub(crate) struct PodCell {
 
 /// All that is known of a pod.
 pub(crate) struct State {
+    /// With the resources that it is granted, which may not be those that it asks for.
     pub pod: Arc<Pod>,
+    /// As the API has it.
+    pub desired: Arc<Pod>,
+    pub resize: Resize,
+    /// What the pod's cgroup was last given.
+    pub cgroup: Option<Resources>,
     /// The object is gone from the API.
     pub gone: bool,
     pub runtime: PodRuntime,
@@ -55,7 +62,7 @@ pub(crate) struct State {
     pub status: PodStatus,
     /// Tokens by what was asked for, with the time for the next one.
     pub tokens: BTreeMap<TokenKey, (String, Timestamp)>,
-    /// Objects that the volumes are made of have changed.
+    /// The pod, or an object that its volumes are made of, has changed since they were last written.
     pub volumes_outdated: bool,
 }
 
@@ -71,7 +78,9 @@ pub(crate) enum Mode {
 }
 
 impl PodCell {
-    pub(crate) fn new(pod: Arc<Pod>, cgroup_root: &str) -> Self {
+    pub(crate) fn new(desired: Arc<Pod>, cgroup_root: &str, now: Timestamp) -> Self {
+        let resize = Resize::from_status(&desired, now);
+        let pod = resize::granted(&desired, &resize);
         let place = PodPlace {
             uid: pod::uid(&pod).to_owned(),
             namespace: pod::namespace(&pod).to_owned(),
@@ -83,6 +92,9 @@ impl PodCell {
             probes: readiness_before_restart(&status),
             status,
             pod,
+            desired,
+            resize,
+            cgroup: None,
             gone: false,
             runtime: PodRuntime::default(),
             backoff: Backoff::default(),
@@ -120,6 +132,41 @@ impl PodCell {
         Arc::clone(&self.state().pod)
     }
 
+    /// Replaces the pod by a newer state of it, decides on its resize, and wakes the tasks of the pod: no
+    /// status tells of the new state before the decision. Returns what is worth an event.
+    pub(crate) fn replace_pod(
+        &self,
+        desired: Arc<Pod>,
+        verdict: Option<Result<(), Refusal>>,
+        now: Timestamp,
+    ) -> Option<News> {
+        self.change(|state| {
+            let news = verdict.and_then(|verdict| state.resize.decide(&desired, verdict, now));
+            let pod = resize::granted(&desired, &state.resize);
+            state.volumes_outdated |= volumes::may_differ(&state.pod, &pod);
+            (state.desired, state.pod) = (desired, pod);
+            news
+        })
+    }
+
+    /// The pod, for the purpose of writing its volumes: a change from now on makes them outdated again.
+    pub(crate) fn pod_to_mount(&self) -> Arc<Pod> {
+        let mut state = self.state();
+        state.volumes_outdated = false;
+        Arc::clone(&state.pod)
+    }
+
+    /// What the pod's cgroup must hold: what its running containers have, and what they are granted.
+    pub(crate) fn cgroup_to_hold(&self) -> Resources {
+        let state = self.state();
+        let running = |name: &str| {
+            let newest = state.runtime.newest(name)?;
+            (newest.state == ContainerState::Running).then(|| newest.id.clone())
+        };
+        let has = resize::as_it_runs(&state.pod, &state.resize, running);
+        resources::wider(resources::pod_resources(&has), resources::pod_resources(&state.pod))
+    }
+
     /// Notes a probe's finding; wakes only where that is news.
     pub(crate) fn probed(&self, container_id: &str, change: impl FnOnce(&mut Probed)) {
         if self.state().probes.update(container_id, change) {
@@ -148,6 +195,7 @@ impl PodCell {
             probes: &state.probes,
             backoff: &state.backoff,
             failures: &state.failures,
+            resize: &state.resize,
             now,
         })
     }
@@ -161,6 +209,7 @@ impl PodCell {
             probes: &state.probes,
             backoff: &state.backoff,
             failures: &state.failures,
+            resize: &state.resize,
             verdict: state.verdict.as_ref(),
             terminated: state.terminated,
             previous: &state.status,
@@ -187,6 +236,7 @@ impl PodCell {
         if after != before {
             self.change(|state| {
                 state.probes.retain(|id| after.by_id(id).is_some());
+                state.resize.retain(|id| after.by_id(id).is_some());
                 state.runtime = after;
             });
         }

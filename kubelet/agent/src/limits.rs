@@ -97,6 +97,10 @@ pub const RESERVED_LOGS: usize = 32;
 pub const HEADERS: usize = 64 * 1024;
 /// Bytes of a WebSocket frame that the stream translation takes.
 pub const FRAME: usize = 1 << 20;
+/// How long the processes that are left in a pod's cgroup may take to end once they are killed.
+pub const CGROUP_END: Duration = Duration::from_millis(500);
+/// Between two attempts to remove the cgroup of a pod.
+pub const CGROUP_PAUSE: Duration = Duration::from_millis(10);
 /// Between two measurements of what a pod keeps on the disk.
 pub const STORAGE_CHECK: Duration = Duration::from_secs(10);
 /// How long the containers of an evicted pod may take to end, as in Kubernetes.

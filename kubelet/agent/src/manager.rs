@@ -15,12 +15,12 @@ use tracing::{debug, info, warn};
 
 use crate::{
     agent::Agent,
-    cell::PodCell,
+    cell::{Mode, PodCell},
     limits,
     machine::PodPlace,
     pod::{
         self,
-        admit::{NodeView, admit},
+        admit::{NodeView, admit, admit_resize},
         resources::{QosClass, class_cgroup},
         spec::GRACE_PERIOD,
     },
@@ -40,6 +40,7 @@ pub(crate) async fn run(agent: Arc<Agent>, pods: Cache<Pod>, shutdown: Cancellat
     let mut workers = JoinSet::new();
     // Beside the loop, for orphans may take their time to end; one at a time.
     let mut tidying = JoinSet::new();
+    let told = Arc::new(tokio::sync::Mutex::default());
     let mut housekeeping = tokio::time::interval(limits::HOUSEKEEPING);
     housekeeping.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -49,7 +50,8 @@ pub(crate) async fn run(agent: Arc<Agent>, pods: Cache<Pod>, shutdown: Cancellat
             Some((pod, deleted)) = changes.recv() => {
                 if deleted {
                     forget(&agent, &pod);
-                } else if let Some(cell) = take(&agent, pod) {
+                    retry_resizes(&agent);
+                } else if let Some(cell) = take(&agent, pod, pods.has_synced()) {
                     let agent = Arc::clone(&agent);
                     workers.spawn(async move {
                         worker::run(Arc::clone(&agent), Arc::clone(&cell)).await;
@@ -66,10 +68,11 @@ pub(crate) async fn run(agent: Arc<Agent>, pods: Cache<Pod>, shutdown: Cancellat
                 }
             }
             _ = housekeeping.tick(), if pods.has_synced() => {
+                retry_resizes(&agent);
                 while tidying.try_join_next().is_some() {}
                 if tidying.is_empty() {
-                    let agent = Arc::clone(&agent);
-                    tidying.spawn(async move { tidy(&agent).await });
+                    let (agent, told) = (Arc::clone(&agent), Arc::clone(&told));
+                    tidying.spawn(async move { tidy(&agent, &mut *told.lock().await).await });
                 }
             }
         }
@@ -77,26 +80,21 @@ pub(crate) async fn run(agent: Arc<Agent>, pods: Cache<Pod>, shutdown: Cancellat
 }
 
 /// Notes a new state of a pod; its cell if it is new.
-fn take(agent: &Agent, pod: Arc<Pod>) -> Option<Arc<PodCell>> {
+///
+/// Before all pods are known no resize is decided: the others would seem to leave room.
+fn take(agent: &Agent, pod: Arc<Pod>, all_known: bool) -> Option<Arc<PodCell>> {
     let uid = pod::uid(&pod).to_owned();
     let known = agent.cells().get(&uid).cloned();
     if let Some(cell) = known {
-        cell.change(|state| state.pod = pod);
+        update(agent, &cell, pod, all_known);
         return None;
     }
-    let cell = Arc::new(PodCell::new(Arc::clone(&pod), &agent.config.cgroup_root));
+    let now = agent.ambient.now();
+    let cell = Arc::new(PodCell::new(Arc::clone(&pod), &agent.config.cgroup_root, now));
     // What has begun is not refused any more.
     let has_begun = pod.status.as_ref().is_some_and(|status| status.start_time.is_some());
     if !has_begun && pod.metadata.deletion_timestamp.is_none() {
-        let others: Vec<Arc<Pod>> = agent
-            .cells()
-            .values()
-            .filter_map(|cell| {
-                let state = cell.state();
-                let finished = pod::is_finished(state.status.phase.as_deref().unwrap_or_default());
-                (!finished && !state.gone && state.verdict.is_none()).then(|| Arc::clone(&state.pod))
-            })
-            .collect();
+        let others = active(agent);
         let others: Vec<&Pod> = others.iter().map(Arc::as_ref).collect();
         let labels = agent.node_labels();
         let node = NodeView {
@@ -116,6 +114,57 @@ fn take(agent: &Agent, pod: Arc<Pod>) -> Option<Arc<PodCell>> {
     Some(cell)
 }
 
+/// The pods that hold resources of the node, each with what it is granted.
+fn active(agent: &Agent) -> Vec<Arc<Pod>> {
+    let held = |cell: &Arc<PodCell>| {
+        let state = cell.state();
+        let finished = pod::is_finished(state.status.phase.as_deref().unwrap_or_default());
+        (!finished && !state.gone && state.verdict.is_none()).then(|| Arc::clone(&state.pod))
+    };
+    agent.cells().values().filter_map(held).collect()
+}
+
+/// Notes a new state of a known pod, and whether it may have the resources that it asks for now.
+fn update(agent: &Agent, cell: &PodCell, pod: Arc<Pod>, all_known: bool) {
+    let (runs, granted) = (cell.mode() == Mode::Run, cell.state().resize.grants(&pod));
+    let verdict = match (runs && all_known, granted) {
+        (false, _) => None,
+        (true, true) => Some(Ok(())),
+        (true, false) => {
+            let others = active(agent);
+            let others: Vec<&Pod> =
+                others.iter().map(Arc::as_ref).filter(|other| pod::uid(other) != cell.place.uid).collect();
+            Some(admit_resize(&agent.allocatable, &pod, &others))
+        }
+    };
+    let news = cell.replace_pod(Arc::clone(&pod), verdict, agent.ambient.now());
+    if let Some((reason, message)) = news {
+        agent.event(&pod, None, reason, message);
+    }
+}
+
+/// Decides again on the resizes that wait: those of greater priority first, then those that wait longer.
+fn retry_resizes(agent: &Agent) {
+    let mut waiting: Vec<_> = agent
+        .cells()
+        .values()
+        .filter_map(|cell| {
+            let runs = cell.mode() == Mode::Run;
+            let state = cell.state();
+            if !runs || state.resize.grants(&state.desired) {
+                return None;
+            }
+            let priority = pod::spec(&state.desired).priority.unwrap_or_default();
+            let since = state.resize.pending.as_ref().map(|mark| mark.since);
+            Some(((std::cmp::Reverse(priority), since), Arc::clone(cell), Arc::clone(&state.desired)))
+        })
+        .collect();
+    waiting.sort_by_key(|(order, ..)| *order);
+    for (_, cell, desired) in waiting {
+        update(agent, &cell, desired, true);
+    }
+}
+
 /// The object is gone. Its worker ends what still runs; one that has ended already is forgotten.
 fn forget(agent: &Agent, pod: &Pod) {
     let cell = agent.cells().get(pod::uid(pod)).cloned();
@@ -129,8 +178,9 @@ fn forget(agent: &Agent, pod: &Pod) {
     }
 }
 
-/// Removes what belongs to no pod of the API: sandboxes, directories, cgroups.
-async fn tidy(agent: &Agent) {
+/// Removes what belongs to no pod of the API: sandboxes, directories, cgroups. `told` has the uids of those
+/// that could not be cleaned up and that the log has a warning of.
+async fn tidy(agent: &Agent, told: &mut BTreeSet<String>) {
     let (sandboxes, containers) =
         match (agent.runtime.list_pod_sandboxes(None).await, agent.runtime.list_containers(None).await) {
             (Ok(sandboxes), Ok(containers)) => (sandboxes, containers),
@@ -174,27 +224,38 @@ async fn tidy(agent: &Agent) {
                 cgroup: String::new(),
             };
             agent.machine.remove_logs(&place).await;
-            clean(agent, place).await;
+            clean(agent, place, told).await;
         }
     }
-    for uid in agent.machine.pods_on_disk().await {
+    let on_disk = agent.machine.pods_on_disk().await;
+    told.retain(|uid| orphans.contains_key(uid) || on_disk.contains(uid));
+    for uid in on_disk {
         if !known.contains(&uid) && !agent.cells().contains_key(&uid) && !orphans.contains_key(&uid) {
-            clean(agent, PodPlace { uid, ..PodPlace::default() }).await;
+            clean(agent, PodPlace { uid, ..PodPlace::default() }, told).await;
         }
     }
 }
 
 /// Removes directory and cgroup of a pod of which only its uid is known for sure.
-async fn clean(agent: &Agent, place: PodPlace) {
+async fn clean(agent: &Agent, place: PodPlace, told: &mut BTreeSet<String>) {
+    let mut failure = None;
     for class in [QosClass::Guaranteed, QosClass::Burstable, QosClass::BestEffort] {
         let cgroup = format!("{}/pod{}", class_cgroup(&agent.config.cgroup_root, class), place.uid);
         let place = PodPlace { cgroup, ..place.clone() };
-        if let Err(error) = agent.machine.tear_down_pod(&place).await {
-            warn!(
-                uid = place.uid,
-                error = &error as &dyn std::error::Error,
-                "cannot clean up after an orphan"
-            );
+        failure = agent.machine.tear_down_pod(&place).await.err().or(failure);
+    }
+    let uid = place.uid;
+    match failure {
+        None => {
+            told.remove(&uid);
+        }
+        Some(error) => {
+            let error = &error as &dyn std::error::Error;
+            if told.insert(uid.clone()) {
+                warn!(uid, error, "cannot clean up after an orphan, trying again");
+            } else {
+                debug!(uid, error, "cannot clean up after an orphan");
+            }
         }
     }
 }

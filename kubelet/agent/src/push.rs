@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-use crate::{agent::Agent, cell::PodCell, limits};
+use crate::{agent::Agent, cell::PodCell, limits, pod::resize};
 
 /// First pause after a refused patch.
 const MIN_PAUSE: Duration = Duration::from_millis(50);
@@ -175,6 +175,9 @@ fn entries(list: Option<&Value>) -> &[Value] {
     list.and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
+/// Conditions that this kubelet adds and removes.
+const TEMPORARY: [&str; 2] = [resize::PENDING, resize::IN_PROGRESS];
+
 /// Conditions are merged by type, field by field: what is no longer said must be taken back.
 fn changed_conditions(old: Option<&Value>, new: Option<&Value>) -> Vec<Value> {
     let mut changed = Vec::new();
@@ -190,6 +193,12 @@ fn changed_conditions(old: Option<&Value>, new: Option<&Value>) -> Vec<Value> {
             map.extend(stale.into_iter().map(|key| (key, Value::Null)));
         }
         changed.push(condition);
+    }
+    for kind in TEMPORARY {
+        let has = |list| entries(list).iter().any(|condition| condition["type"] == kind);
+        if has(old) && !has(new) {
+            changed.push(json!({"$patch": "delete", "type": kind}));
+        }
     }
     changed
 }
@@ -244,6 +253,17 @@ mod tests {
         ]});
         doubt(&mut sent, &map(other_words));
         assert_eq!(patch(&sent, &wanted), None);
+    }
+
+    #[test]
+    fn conditions_of_a_resize_are_removed_when_it_is_done() {
+        let ready = json!({"type": "Ready", "status": "True"});
+        let resizing = json!({"type": "PodResizeInProgress", "status": "True"});
+        let stranger = json!({"type": "x/y", "status": "True"});
+        let before = map(json!({"conditions": [ready, resizing, stranger]}));
+        let after = map(json!({"conditions": [ready]}));
+        let gone = json!({"conditions": [{"$patch": "delete", "type": "PodResizeInProgress"}]});
+        assert_eq!(patch(&before, &after), Some(gone));
     }
 
     #[test]

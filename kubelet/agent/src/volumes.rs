@@ -110,6 +110,14 @@ pub fn references(pod: &Pod) -> References {
     found
 }
 
+/// Whether two states of a pod may give its volumes other contents: the downward API shows metadata and
+/// resources, and an ephemeral container may refer to further objects.
+pub fn may_differ(before: &Pod, after: &Pod) -> bool {
+    before.metadata.labels != after.metadata.labels
+        || before.metadata.annotations != after.metadata.annotations
+        || before.spec != after.spec
+}
+
 fn token_key(source: &k8s_openapi::api::core::v1::ServiceAccountTokenProjection) -> TokenKey {
     TokenKey {
         audience: source.audience.clone().unwrap_or_default(),

@@ -66,6 +66,81 @@ fn many_pods_at_once_on_a_real_containerd() {
     in_namespaces(async |bench: &Bench| crowd(bench).await);
 }
 
+#[test]
+#[ignore = "needs root and containerd: cargo xtask test"]
+fn a_running_pod_is_resized_and_relabelled_on_a_real_containerd() {
+    in_namespaces(async |bench: &Bench| changes(bench).await);
+}
+
+/// The container stays, its limits and files change.
+async fn changes(bench: &Bench) {
+    let containerd = start_containerd(bench).await;
+    let (api, runtime) = (Api::new(), containerd.runtime());
+    let kubelet = bench.kubelet(&api, containerd.runtime()).await;
+    let resources = |cpu: &str, memory: &str| json!({"requests": {"cpu": cpu, "memory": memory}, "limits": {"cpu": cpu, "memory": memory}});
+    let mut container = shell("trap 'exit 0' TERM; while :; do sleep 0.2; done");
+    container["resources"] = resources("500m", "64Mi");
+    container["volumeMounts"] = json!([{"name": "pod", "mountPath": "/pod"}]);
+    let labels = json!([{"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}}]);
+    let volumes = json!([{"name": "pod", "downwardAPI": {"items": labels}}]);
+    api.create_pod(
+        "p",
+        json!({"terminationGracePeriodSeconds": 2, "containers": [container], "volumes": volumes}),
+    );
+    let first = api.until_ready("p").await;
+    let limits = |memory: i64, quota: i64| vec![(memory.to_string(), quota.to_string()); 2];
+    assert_eq!(limits_below(bench), limits(64 << 20, 50_000));
+    for (generation, cpu, memory, bytes, quota) in
+        [(2, "1", "128Mi", 128 << 20, 100_000), (3, "300m", "48Mi", 48 << 20, 30_000)]
+    {
+        api.change("api/v1/pods", "default", "p", |pod| {
+            pod["metadata"]["generation"] = json!(generation);
+            pod["metadata"]["labels"] = json!({"generation": generation.to_string()});
+            pod["spec"]["containers"][0]["resources"] = resources(cpu, memory);
+        });
+        let done = |pod: &Value| {
+            pod["status"]["observedGeneration"] == generation
+                && condition(pod, "PodResizePending").is_empty()
+                && condition(pod, "PodResizeInProgress").is_empty()
+        };
+        let pod = api.until("p", "resized", done).await;
+        let (status, before) =
+            (&pod["status"]["containerStatuses"][0], &first["status"]["containerStatuses"][0]);
+        assert_eq!(status["containerID"], before["containerID"]);
+        assert_eq!(status["resources"], resources(cpu, memory));
+        assert_eq!(limits_below(bench), limits(bytes, quota));
+        let id = running_container(&runtime, "c").await;
+        let command = ["cat", "/pod/labels"].map(str::to_owned);
+        let wanted = format!("generation=\"{generation}\"");
+        let mut seen = Vec::new();
+        for _ in 0..40 {
+            seen = runtime.exec_sync(&id, &command, Duration::from_secs(5)).await.unwrap().stdout;
+            if seen == wanted.as_bytes() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        assert_eq!(String::from_utf8_lossy(&seen), wanted);
+    }
+    api.delete_pod("p", 2);
+    api.until_gone("p").await;
+    kubelet.stop().await;
+}
+
+/// Limits of memory and processors of the only pod and of its only container.
+fn limits_below(bench: &Bench) -> Vec<(String, String)> {
+    let below = |controller: &str, file: &str| -> Vec<String> {
+        let root = Path::new("/sys/fs/cgroup").join(controller).join(bench.cgroup_root.trim_matches('/'));
+        let pod = find(&root, "poduid-").remove(0);
+        // The sandbox has no limit of its own.
+        let all = std::iter::once(pod.clone()).chain(find(&pod, ""));
+        let values = all.map(|path| fs::read_to_string(path.join(file)).unwrap().trim().to_owned());
+        values.filter(|value| value != "-1" && value.len() < 16).collect()
+    };
+    let memory = below("memory", "memory.limit_in_bytes");
+    memory.into_iter().zip(below("cpu", "cpu.cfs_quota_us")).collect()
+}
+
 /// All of them become ready, and all of them go without a trace.
 async fn crowd(bench: &Bench) {
     const PODS: usize = 24;

@@ -4,87 +4,16 @@
 
 mod support;
 
-use std::{net::Ipv4Addr, sync::Arc, time::Duration};
+use std::time::Duration;
 
-use apiserver_api::ambient::{Ambient, Clock, Random};
-use jiff::{SignedDuration, Timestamp};
-use kubelet_agent::{Config, DiskUsage, FakeMachine, Listeners};
-use kubelet_cri::{
-    FakeRuntime, Runtime,
-    fake::{Behaviour, FakeOptions},
-};
+use kubelet_agent::DiskUsage;
+use kubelet_cri::{Runtime, fake::Behaviour};
 use serde_json::{Value, json};
-use support::{Api, condition};
-use tokio::{task::JoinHandle, time::Instant};
-use tokio_util::sync::CancellationToken;
-
-/// Wall-clock time that goes with tokio's.
-struct TestClock(Instant);
-
-impl Clock for TestClock {
-    fn now(&self) -> Timestamp {
-        let start = Timestamp::from_second(1_800_000_000).unwrap();
-        start + SignedDuration::try_from(self.0.elapsed()).unwrap()
-    }
-}
-
-struct Counter(std::sync::atomic::AtomicU64);
-
-impl Random for Counter {
-    fn next_u64(&self) -> u64 {
-        self.0.fetch_add(0x9e37_79b9_7f4a_7c15, std::sync::atomic::Ordering::Relaxed)
-    }
-}
-
-struct Node {
-    api: Api,
-    runtime: FakeRuntime,
-    machine: FakeMachine,
-    ambient: Ambient,
-    kubelet: Option<(CancellationToken, JoinHandle<()>)>,
-}
-
-impl Node {
-    fn new() -> Self {
-        let clock = Arc::new(TestClock(Instant::now()));
-        let ambient = Ambient { clock: clock.clone(), random: Arc::new(Counter(1.into())) };
-        let nanos = Arc::new(move || i64::try_from(clock.now().as_nanosecond()).unwrap());
-        let runtime = FakeRuntime::new(FakeOptions::new((Ipv4Addr::new(10, 9, 0, 0), 24), nanos));
-        let machine = FakeMachine::new(runtime.clone(), "n1", Ipv4Addr::new(192, 0, 2, 1).into());
-        let mut node = Self { api: Api::new(), runtime, machine, ambient, kubelet: None };
-        node.start();
-        node
-    }
-
-    fn start(&mut self) {
-        let shutdown = CancellationToken::new();
-        let run = kubelet_agent::run(
-            Config::new("n1"),
-            self.api.client(),
-            Arc::new(self.runtime.clone()),
-            Arc::new(self.machine.clone()),
-            self.ambient.clone(),
-            Listeners::default(),
-            shutdown.clone(),
-        );
-        let task = tokio::spawn(async move { run.await.unwrap() });
-        self.kubelet = Some((shutdown, task));
-    }
-
-    async fn stop(&mut self) {
-        let (shutdown, task) = self.kubelet.take().unwrap();
-        shutdown.cancel();
-        task.await.unwrap();
-    }
-}
-
-fn one(image: &str) -> Value {
-    json!({"containers": [{"name": "c", "image": image, "imagePullPolicy": "IfNotPresent"}]})
-}
-
-fn container(pod: &Value) -> &Value {
-    &pod["status"]["containerStatuses"][0]
-}
+use support::{
+    condition,
+    node::{Node, container, one},
+};
+use tokio::time::Instant;
 
 #[tokio::test(start_paused = true)]
 async fn the_node_registers_and_becomes_ready() {

@@ -110,6 +110,8 @@ struct Container {
     written: u64,
     /// How often its log has been opened anew.
     reopened: u64,
+    /// Of its creation, or of the last update.
+    resources: Resources,
 }
 
 impl FakeRuntime {
@@ -117,6 +119,11 @@ impl FakeRuntime {
     pub fn new(options: FakeOptions) -> Self {
         let state = State { next_address: 2, ..State::default() };
         Self(Arc::new(Shared { options, state: Mutex::new(state), hints: watch::Sender::new(0) }))
+    }
+
+    /// The resources of a container, as they were last set; none where there is no such container.
+    pub fn resources(&self, id: &str) -> Option<Resources> {
+        self.state().containers.get(id).map(|container| container.resources)
     }
 
     /// Scripts the containers of an image that start from now on.
@@ -415,6 +422,7 @@ impl Runtime for FakeRuntime {
             behaviour,
             written: 0,
             reopened: 0,
+            resources: config.resources,
         };
         state.containers.insert(id.clone(), container);
         Ok(id)
@@ -480,9 +488,11 @@ impl Runtime for FakeRuntime {
         Ok(all.map(|container| (container.status.id.clone(), container.written)).collect())
     }
 
-    async fn update_container_resources(&self, id: &str, _resources: &Resources) -> Result<()> {
-        let state = self.enter("UpdateContainerResources")?;
-        state.containers.get(id).map(drop).ok_or_else(|| not_found("UpdateContainerResources", id))
+    async fn update_container_resources(&self, id: &str, resources: &Resources) -> Result<()> {
+        let mut state = self.enter("UpdateContainerResources")?;
+        let container = state.containers.get_mut(id);
+        container.ok_or_else(|| not_found("UpdateContainerResources", id))?.resources = *resources;
+        Ok(())
     }
 
     async fn reopen_container_log(&self, id: &str) -> Result<()> {

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result, ensure};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tests_e2e::lab::NODE_IP;
 use tests_e2e::{Cluster, Counts, Lab, Load, Snapshot, echo, eventually, output, root};
 
@@ -26,6 +26,7 @@ fn a_person_s_day_with_a_single_node() -> Result<()> {
     nothing_fails_while_replicas_and_images_change(&cluster)?;
     kill_minus_nine_is_not_noticed(&mut cluster)?;
     logs_and_exec(&cluster)?;
+    a_running_pod_changes(&cluster)?;
     bad_input_changes_nothing(&cluster)?;
     delete_everything(&cluster)?;
 
@@ -280,6 +281,48 @@ fn logs_and_exec(cluster: &Cluster<'_>) -> Result<()> {
     let error = cluster.kubectl(&format!("exec -n echo {pod} -- /echo exit 7")).err();
     let error = error.context("exit code 7 was taken for success")?.to_string();
     ensure!(error.contains("exit code 7"), "kubectl exec of a failing program: {error}");
+    Ok(())
+}
+
+/// A resize and an ephemeral container change the pod's generation and status, and restart nothing.
+fn a_running_pod_changes(cluster: &Cluster<'_>) -> Result<()> {
+    let program = std::env::var("HAWSER_KUBECTL").context("HAWSER_KUBECTL is not set: cargo xtask test")?;
+    let name = name_of(pods(cluster)?.first().context("there is no pod")?).to_owned();
+    let pod = || cluster.get(&format!("pod -n echo {name}"));
+    let before = pod()?;
+    let patch = |subresource: &str, patch: &Value| {
+        let (subresource, patch) = (format!("--subresource={subresource}"), patch.to_string());
+        let arguments = ["patch", "pod", "-n", "echo", &name, &subresource, "-p", &patch];
+        output(cluster.kubectl_command(&program).args(arguments))
+    };
+    let settled = |pod: &Value| {
+        let conditions = pod["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        let resizing = |c: &Value| c["type"].as_str().is_some_and(|kind| kind.starts_with("PodResize"));
+        pod["status"]["observedGeneration"] == pod["metadata"]["generation"]
+            && !conditions.iter().any(resizing)
+    };
+    let resources = json!({"requests": {"cpu": "20m", "memory": "16Mi"}, "limits": {"memory": "96Mi"}});
+    patch("resize", &json!({"spec": {"containers": [{"name": "echo", "resources": resources}]}}))?;
+    let resized = eventually("the pod is resized", || Ok(Some(pod()?).filter(settled)))?;
+    let (status, first) =
+        (&resized["status"]["containerStatuses"][0], &before["status"]["containerStatuses"][0]);
+    ensure!(status["resources"] == resources, "resources in the status: {status:#}");
+    ensure!(status["allocatedResources"] == resources["requests"], "in the status: {status:#}");
+    ensure!(status["containerID"] == first["containerID"], "the container was restarted: {status:#}");
+
+    let debugger = json!({"name": "debugger", "image": "hawser.local/echo:1"});
+    patch("ephemeralcontainers", &json!({"spec": {"ephemeralContainers": [debugger]}}))?;
+    let running = |pod: &Value| {
+        let status = &pod["status"]["ephemeralContainerStatuses"][0]["state"];
+        settled(pod) && (status["running"].is_object() || status["terminated"].is_object())
+    };
+    let debugged = eventually("the debugger has started", || Ok(Some(pod()?).filter(running)))?;
+    let generation = |pod: &Value| pod["metadata"]["generation"].as_i64().unwrap_or_default();
+    ensure!(
+        generation(&debugged) == generation(&before) + 2,
+        "the generation goes up by one with each change: {:#}",
+        debugged["metadata"]
+    );
     Ok(())
 }
 

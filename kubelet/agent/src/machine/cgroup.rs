@@ -2,12 +2,16 @@
 
 use std::{
     fs, io,
+    os::fd::OwnedFd,
     path::{Path, PathBuf},
+    time::Instant,
 };
 
 use kubelet_cri::Resources;
+use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal};
 
 use super::{MachineError, Result, Usage};
+use crate::limits::{CGROUP_END, CGROUP_PAUSE};
 
 /// Where hierarchies are mounted.
 const MOUNT: &str = "/sys/fs/cgroup";
@@ -77,6 +81,35 @@ impl Hierarchies {
             }
         }
         result
+    }
+
+    /// As [`Hierarchies::remove`], but kills processes that are left, for instance of a command in a container
+    /// that shares the node's process ids. Blocks for up to [`CGROUP_END`].
+    pub fn kill_and_remove(&self, cgroup: &str) -> Result<()> {
+        let began = Instant::now();
+        loop {
+            let removed = self.remove(cgroup);
+            if removed.is_ok() || began.elapsed() >= CGROUP_END {
+                return removed;
+            }
+            self.kill(cgroup);
+            std::thread::sleep(CGROUP_PAUSE);
+        }
+    }
+
+    /// Kills the processes in a cgroup and below it.
+    fn kill(&self, cgroup: &str) {
+        let open = |id: i32| {
+            let pid = Pid::from_raw(id).filter(|pid| !pid.is_init() && *pid != getpid())?;
+            Some((id, pidfd_open(pid, PidfdFlags::empty()).ok()?))
+        };
+        let opened: Vec<(i32, OwnedFd)> = self.processes(cgroup).into_iter().filter_map(open).collect();
+        // An id may have passed to another process before it was opened.
+        let still = self.processes(cgroup);
+        for (_, process) in opened.iter().filter(|(id, _)| still.contains(id)) {
+            // One that has ended meanwhile is what is wanted.
+            let _ = pidfd_send_signal(process, Signal::KILL);
+        }
     }
 
     /// As [`Hierarchies::remove`], but a cgroup that others have processes in stays: it was not
@@ -239,5 +272,28 @@ mod tests {
         hierarchies.remove("/kubepods/podx").unwrap();
         assert!(!mount.path().join("memory/kubepods/podx").exists());
         assert!(mount.path().join("memory/kubepods/pody").exists());
+    }
+
+    #[test]
+    fn processes_that_are_left_in_a_cgroup_are_killed_before_it_is_removed() {
+        let mount = tempfile::tempdir().unwrap();
+        fs::write(mount.path().join("cgroup.controllers"), "").unwrap();
+        let nested = mount.path().join("kubepods/podx/container");
+        fs::create_dir_all(&nested).unwrap();
+        let mut left = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let mut spared = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        fs::write(nested.join("cgroup.procs"), format!("{}\n", left.id())).unwrap();
+        fs::create_dir_all(mount.path().join("kubepods/pody")).unwrap();
+        fs::write(mount.path().join("kubepods/pody/cgroup.procs"), format!("{}\n", spared.id())).unwrap();
+        let hierarchies = Hierarchies::at(mount.path());
+        // This directory is no cgroup: the file stays, and with it the directory.
+        hierarchies.kill_and_remove("/kubepods/podx").unwrap_err();
+        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&left.wait().unwrap()), Some(9));
+        assert!(spared.try_wait().unwrap().is_none(), "another pod's process lives");
+        fs::remove_file(nested.join("cgroup.procs")).unwrap();
+        hierarchies.kill_and_remove("/kubepods/podx").unwrap();
+        assert!(!mount.path().join("kubepods/podx").exists());
+        spared.kill().unwrap();
+        spared.wait().unwrap();
     }
 }

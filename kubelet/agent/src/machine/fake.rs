@@ -5,10 +5,10 @@ use std::{
     collections::BTreeMap,
     fs, io,
     net::IpAddr,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -30,10 +30,18 @@ struct Shared {
     runtime: FakeRuntime,
     /// Volumes of the pods that were set up and not torn down, by uid and name.
     pods: Mutex<BTreeMap<String, BTreeMap<String, Content>>>,
+    /// What the cgroups of the pods were last given, by uid.
+    cgroups: Mutex<BTreeMap<String, Resources>>,
+    /// Bytes of memory that pods use, by uid.
+    memory: Mutex<BTreeMap<String, u64>>,
     /// By uid.
     disk_usage: Mutex<BTreeMap<String, DiskUsage>>,
     /// Whether every log is too large each time that it is looked at.
     logs_overflow: AtomicBool,
+    /// How many of the next volumes cannot be made.
+    failing_volumes: AtomicUsize,
+    /// How many of the next attempts to clean up after a pod fail.
+    failing_tear_downs: AtomicUsize,
 }
 
 impl FakeMachine {
@@ -61,14 +69,28 @@ impl FakeMachine {
             info,
             runtime,
             pods: Mutex::default(),
+            cgroups: Mutex::default(),
+            memory: Mutex::default(),
             disk_usage: Mutex::default(),
             logs_overflow: AtomicBool::new(false),
+            failing_volumes: AtomicUsize::new(0),
+            failing_tear_downs: AtomicUsize::new(0),
         }))
     }
 
     /// The volumes of the pods that are set up, by uid and name.
     pub fn volumes(&self) -> BTreeMap<String, BTreeMap<String, Content>> {
         self.pods().clone()
+    }
+
+    /// What the cgroup of a pod was last given.
+    pub fn cgroup(&self, uid: &str) -> Option<Resources> {
+        self.0.cgroups.lock().unwrap_or_else(PoisonError::into_inner).get(uid).copied()
+    }
+
+    /// Sets the memory that a pod uses.
+    pub fn set_memory_usage(&self, uid: &str, bytes: u64) {
+        self.0.memory.lock().unwrap_or_else(PoisonError::into_inner).insert(uid.to_owned(), bytes);
     }
 
     /// Sets what a pod takes of the disk.
@@ -82,6 +104,16 @@ impl FakeMachine {
         self.0.logs_overflow.store(true, Ordering::Relaxed);
     }
 
+    /// Fails the next attempts to make or update a volume.
+    pub fn fail_volumes(&self, count: usize) {
+        self.0.failing_volumes.store(count, Ordering::Relaxed);
+    }
+
+    /// Fails the next attempts to clean up after a pod.
+    pub fn fail_tear_downs(&self, count: usize) {
+        self.0.failing_tear_downs.store(count, Ordering::Relaxed);
+    }
+
     fn pods(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, BTreeMap<String, Content>>> {
         self.0.pods.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -89,6 +121,11 @@ impl FakeMachine {
     fn answers(&self, host: &str) -> bool {
         host.parse().is_ok_and(|address| self.0.runtime.answers(address))
     }
+}
+
+/// Takes one of the failures that are left, if there is one.
+fn fails(left: &AtomicUsize) -> bool {
+    left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
 }
 
 #[async_trait]
@@ -106,7 +143,9 @@ impl Machine for FakeMachine {
         Ok(())
     }
 
-    async fn set_up_pod(&self, pod: &PodPlace, _resources: &Resources) -> Result<()> {
+    async fn set_up_pod(&self, pod: &PodPlace, resources: &Resources) -> Result<()> {
+        let mut cgroups = self.0.cgroups.lock().unwrap_or_else(PoisonError::into_inner);
+        cgroups.insert(pod.uid.clone(), *resources);
         self.pods().entry(pod.uid.clone()).or_default();
         Ok(())
     }
@@ -122,6 +161,10 @@ impl Machine for FakeMachine {
         content: &Content,
         _group: Option<i64>,
     ) -> Result<PathBuf> {
+        if fails(&self.0.failing_volumes) {
+            let error = io::Error::other("the disk is full");
+            return Err(super::MachineError::new("make the volume", Path::new(name), error));
+        }
         self.pods().entry(pod.uid.clone()).or_default().insert(name.to_owned(), content.clone());
         Ok(PathBuf::from(format!("/pods/{}/volumes/{name}", pod.uid)))
     }
@@ -164,6 +207,11 @@ impl Machine for FakeMachine {
     }
 
     async fn tear_down_pod(&self, pod: &PodPlace) -> Result<()> {
+        if fails(&self.0.failing_tear_downs) {
+            let error = io::Error::from(io::ErrorKind::ResourceBusy);
+            return Err(super::MachineError::new("remove the cgroup", Path::new(&pod.cgroup), error));
+        }
+        self.0.cgroups.lock().unwrap_or_else(PoisonError::into_inner).remove(&pod.uid);
         self.pods().remove(&pod.uid);
         Ok(())
     }
@@ -174,8 +222,10 @@ impl Machine for FakeMachine {
         self.pods().keys().cloned().collect()
     }
 
-    async fn usage(&self, _cgroup: &str) -> Option<Usage> {
-        None
+    async fn usage(&self, cgroup: &str) -> Option<Usage> {
+        let all = self.0.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        let memory = *all.iter().find(|(uid, _)| cgroup.ends_with(&format!("/pod{uid}")))?.1;
+        Some(Usage { cpu_nanoseconds: 0, memory, working_set: memory })
     }
 
     async fn disk_usage(&self, pod: &PodPlace, _: &[String], _: &[String]) -> Result<DiskUsage> {

@@ -382,7 +382,7 @@ impl Machine for LinuxMachine {
             beneath::component(Path::new(&pod.uid))
                 .map_err(|source| MachineError::new("remove", &path, source))?;
             mounts::remove_with_mounts(&path)?;
-            if pod.cgroup.is_empty() { Ok(()) } else { this.hierarchies.remove(&pod.cgroup) }
+            if pod.cgroup.is_empty() { Ok(()) } else { this.hierarchies.kill_and_remove(&pod.cgroup) }
         })
         .await
     }

@@ -6,6 +6,7 @@ use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::api::resource::Quantity
 
 use super::{
     all_containers,
+    resize::Refusal,
     resources::pod_request,
     security::{check_apparmor, strict_groups},
     spec,
@@ -66,13 +67,9 @@ fn check_system(node: &NodeView<'_>, pod: &Pod) -> Result<(), Verdict> {
 
 /// Whether there is room for the pod.
 fn check_resources(node: &NodeView<'_>, pod: &Pod, others: &[&Pod]) -> Result<(), Verdict> {
-    let available = |name: &str| {
-        let quantity = node.allocatable.get(name)?;
-        if name == "cpu" { quantity::milli(quantity) } else { quantity::whole(quantity) }
-    };
+    let available = |name: &str| available(node.allocatable, name);
     let short = |reason, name: &str, wanted: i64, used: i64, limit: i64| {
-        let numbers = format!("requested: {wanted}, used: {used}, capacity: {limit}");
-        Err(refusal(reason, format!("Node didn't have enough resource: {name}, {numbers}")))
+        Err(refusal(reason, shortage(name, wanted, used, limit)))
     };
     if let Some(limit) = available("pods") {
         let used = i64::try_from(others.len()).unwrap_or(i64::MAX);
@@ -97,6 +94,37 @@ fn check_resources(node: &NodeView<'_>, pod: &Pod, others: &[&Pod]) -> Result<()
         Some(name) => short("OutOfhugepages", &name, pod_request(pod, &name), 0, 0),
         None => Ok(()),
     }
+}
+
+/// Whether a pod that runs already may have the resources that it asks for now, beside the `others`.
+pub fn admit_resize(
+    allocatable: &BTreeMap<String, Quantity>,
+    pod: &Pod,
+    others: &[&Pod],
+) -> Result<(), Refusal> {
+    for name in ["cpu", "memory"] {
+        let Some(limit) = available(allocatable, name) else { continue };
+        let wanted = pod_request(pod, name);
+        let used = others.iter().map(|other| pod_request(other, name)).fold(0, i64::saturating_add);
+        if wanted > limit {
+            let numbers = format!("requested: {wanted}, capacity: {limit}");
+            return Err(Refusal::Infeasible(format!("Node didn't have enough capacity: {name}, {numbers}")));
+        }
+        if wanted > 0 && used.saturating_add(wanted) > limit {
+            return Err(Refusal::Deferred(shortage(name, wanted, used, limit)));
+        }
+    }
+    Ok(())
+}
+
+fn available(allocatable: &BTreeMap<String, Quantity>, name: &str) -> Option<i64> {
+    let quantity = allocatable.get(name)?;
+    if name == "cpu" { quantity::milli(quantity) } else { quantity::whole(quantity) }
+}
+
+fn shortage(name: &str, wanted: i64, used: i64, limit: i64) -> String {
+    let numbers = format!("requested: {wanted}, used: {used}, capacity: {limit}");
+    format!("Node didn't have enough resource: {name}, {numbers}")
 }
 
 /// Huge pages that a pod asks for.

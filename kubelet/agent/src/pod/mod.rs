@@ -5,6 +5,7 @@ pub mod backoff;
 pub mod env;
 pub mod observed;
 pub mod plan;
+pub mod resize;
 pub mod resolv;
 pub mod resources;
 pub mod security;

@@ -14,6 +14,7 @@ use super::{
     backoff::Backoff,
     container_hash, ephemeral_containers, host_network, init_containers,
     observed::{PodRuntime, ProbeResults, timestamp},
+    resize::{Change, Resize},
     restart_policy, spec,
 };
 
@@ -43,6 +44,7 @@ pub struct Input<'a> {
     pub backoff: &'a Backoff,
     /// By container, or under [`WHOLE_POD`].
     pub failures: &'a BTreeMap<String, Failure>,
+    pub resize: &'a Resize,
     pub now: Timestamp,
 }
 
@@ -55,6 +57,8 @@ pub struct Plan {
     pub create_sandbox: Option<u32>,
     /// Running containers to stop.
     pub kill: Vec<Kill>,
+    /// Running containers to give what they are granted.
+    pub resize: Vec<Resized>,
     /// Containers to start, in this order.
     pub start: Vec<Start>,
     /// Dead containers that nobody needs any more.
@@ -76,6 +80,15 @@ pub struct Kill {
     pub message: String,
     /// In place of the pod's own.
     pub grace: Option<Duration>,
+    /// It is started again with other resources.
+    pub resizes: bool,
+}
+
+/// A container to resize.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resized {
+    pub id: String,
+    pub name: String,
 }
 
 /// A container to start.
@@ -94,6 +107,7 @@ impl Plan {
         self.stop_sandboxes.is_empty()
             && self.create_sandbox.is_none()
             && self.kill.is_empty()
+            && self.resize.is_empty()
             && self.start.is_empty()
             && self.remove_containers.is_empty()
             && self.remove_sandboxes.is_empty()
@@ -210,6 +224,7 @@ fn plan_init(input: &Input<'_>, sandbox: &str, role: Role, container: &Container
                 plan.kill.push(kill);
                 return false;
             }
+            plan_resize(input, role, container, status, plan);
             init_done(input, sandbox, role, container)
         }
         Some(status) if status.state == ContainerState::Exited => {
@@ -240,16 +255,40 @@ fn plan_main(input: &Input<'_>, sandbox: &str, container: &Container, plan: &mut
     };
     let here = status.sandbox_id == sandbox;
     match status.state {
-        ContainerState::Running if here => {
-            plan.kill.extend(reason_to_kill(input, container, status));
-        }
+        ContainerState::Running if here => match reason_to_kill(input, container, status) {
+            Some(kill) => plan.kill.push(kill),
+            None => plan_resize(input, Role::Main, container, status, plan),
+        },
         ContainerState::Exited => {
             let policy = restart_policy(input.pod, Role::Main, container);
-            if policy.restarts(status.exit_code) || is_outdated(container, status) {
+            let resizes = input.resize.restarting.contains(&status.id);
+            if policy.restarts(status.exit_code) || is_outdated(container, status) || resizes {
                 start(input, &container.name, Role::Main, Some(status), plan);
             }
         }
         _ => restart_unfinished(input, Role::Main, status, plan),
+    }
+}
+
+/// Gives a running container what it is granted.
+fn plan_resize(
+    input: &Input<'_>,
+    role: Role,
+    container: &Container,
+    status: &ContainerStatus,
+    plan: &mut Plan,
+) {
+    let (id, name) = (status.id.clone(), container.name.clone());
+    match input.resize.change(&id, container) {
+        Change::None => {}
+        Change::Restart if restart_policy(input.pod, role, container).restarts(137) => {
+            let message = format!("Container {name} resize requires restart");
+            plan.kill.push(Kill { id, name, message, grace: None, resizes: true });
+        }
+        Change::Restart | Change::InPlace => match input.resize.retry_at.filter(|at| *at > input.now) {
+            Some(at) => plan.wake(at),
+            None => plan.resize.push(Resized { id, name }),
+        },
     }
 }
 
@@ -306,7 +345,7 @@ fn reason_to_kill(input: &Input<'_>, container: &Container, status: &ContainerSt
         ""
     };
     let message = if message.ends_with("restarted") { message } else { message + fate };
-    Some(Kill { id: status.id.clone(), name: container.name.clone(), message, grace })
+    Some(Kill { id: status.id.clone(), name: container.name.clone(), message, grace, resizes: false })
 }
 
 /// Of each container the present and the previous attempt are kept, for status and logs, and of

@@ -1,7 +1,7 @@
 //! Requests and limits as the kernel understands them: quality of service, cgroup paths, weights.
 
 use k8s_openapi::{
-    api::core::v1::{Container, Pod, ResourceRequirements},
+    api::core::v1::{Container, Pod},
     apimachinery::pkg::api::resource::Quantity,
 };
 use kubelet_cri::Resources;
@@ -154,6 +154,19 @@ pub fn pod_resources(pod: &Pod) -> Resources {
     }
 }
 
+/// The greater of each limit and weight; zero is no limit.
+pub fn wider(a: Resources, b: Resources) -> Resources {
+    let limit = |a: i64, b: i64| if a <= 0 || b <= 0 { 0 } else { a.max(b) };
+    let cpu_quota = limit(a.cpu_quota, b.cpu_quota);
+    Resources {
+        cpu_period: if cpu_quota > 0 { CPU_PERIOD } else { 0 },
+        cpu_quota,
+        cpu_shares: a.cpu_shares.max(b.cpu_shares),
+        memory_limit: limit(a.memory_limit, b.memory_limit),
+        oom_score_adj: 0,
+    }
+}
+
 /// The pod's request, thousandths for `cpu`.
 pub fn pod_request(pod: &Pod, name: &str) -> i64 {
     let overhead = amount(spec(pod).overhead.as_ref(), name).unwrap_or_default();
@@ -174,11 +187,6 @@ fn combine(pod: &Pod, amount: impl Fn(&Container) -> Option<i64>) -> i64 {
     }
     let main = spec(pod).containers.iter().map(of).fold(0, i64::saturating_add);
     peak.max(main.saturating_add(sidecars))
-}
-
-/// The container's requirements, for its status.
-pub fn shown(container: &Container) -> Option<ResourceRequirements> {
-    container.resources.clone().filter(|resources| *resources != ResourceRequirements::default())
 }
 
 #[cfg(test)]

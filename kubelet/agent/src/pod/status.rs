@@ -20,6 +20,7 @@ use super::{
     namespace,
     observed::{PodRuntime, ProbeResults, timestamp},
     plan::{self, Failure},
+    resize::Resize,
     resources, restart_policy, spec,
     spec::recursive_read_only,
     uid,
@@ -56,6 +57,7 @@ pub struct Input<'a> {
     pub backoff: &'a Backoff,
     /// By container, or under [`plan::WHOLE_POD`].
     pub failures: &'a BTreeMap<String, Failure>,
+    pub resize: &'a Resize,
     pub verdict: Option<&'a Verdict>,
     /// All containers have ended for good, since the pod is being deleted.
     pub terminated: bool,
@@ -145,6 +147,7 @@ fn has_ended_for_good(input: &Input<'_>, role: Role, container: &Container) -> b
     input.runtime.newest(&container.name).is_some_and(|status| {
         status.state == ContainerState::Exited
             && !restart_policy(input.pod, role, container).restarts(status.exit_code)
+            && !input.resize.restarting.contains(&status.id)
     })
 }
 
@@ -179,6 +182,7 @@ fn initialized(input: &Input<'_>) -> bool {
             probes: input.probes,
             backoff: input.backoff,
             failures: input.failures,
+            resize: input.resize,
             now: input.now,
         },
         &sandbox.summary.id,
@@ -193,18 +197,23 @@ fn container_status(input: &Input<'_>, role: Role, container: &Container) -> Api
         name: container.name.clone(),
         image: container.image.clone().unwrap_or_default(),
         volume_mounts: mounts(input, container),
-        started: Some(false),
+        // Nothing probes ephemeral containers.
+        started: (role != Role::Ephemeral).then_some(false),
         ..ApiStatus::default()
     };
     let Some(newest) = newest else {
         if let Some(last) = remembered(input, &container.name) {
             return last;
         }
-        status.state = Some(waiting(&never_started(input, role, container)));
+        status.state = Some(waiting(&never_started(input, container)));
         return status;
     };
     status.container_id = Some(container_id(input, newest));
     status.image_id.clone_from(&newest.image_ref);
+    let running = (newest.state == ContainerState::Running).then_some(newest.id.as_str());
+    status.resources = Some(input.resize.shown(running, container));
+    status.allocated_resources =
+        container.resources.as_ref().and_then(|resources| resources.requests.clone());
     status.restart_count = i32::try_from(newest.attempt).unwrap_or(i32::MAX);
     status.last_state = before.filter(|b| b.state == ContainerState::Exited).map(|b| terminated(input, b));
     match newest.state {
@@ -214,7 +223,7 @@ fn container_status(input: &Input<'_>, role: Role, container: &Container) -> Api
                 container.readiness_probe.is_none() || input.probes.get(&newest.id).ready == Some(true);
             // A container outside a usable sandbox cannot be reached.
             let reachable = input.runtime.sandbox().is_none_or(|s| s.summary.state == SandboxState::Ready);
-            status.started = Some(started);
+            status.started = (role != Role::Ephemeral).then_some(started);
             status.ready = started && ready && reachable && role != Role::Init && role != Role::Ephemeral;
             let at = Time(timestamp(newest.started_at));
             status.state = Some(ApiState {
@@ -234,7 +243,7 @@ fn container_status(input: &Input<'_>, role: Role, container: &Container) -> Api
         }
         ContainerState::Created | ContainerState::Unknown => {
             status.container_id = None;
-            status.state = Some(waiting(&never_started(input, role, container)));
+            status.state = Some(waiting(&never_started(input, container)));
         }
     }
     status
@@ -277,15 +286,13 @@ struct Waiting {
 }
 
 /// Why a container that has never run does not run.
-fn never_started(input: &Input<'_>, role: Role, container: &Container) -> Waiting {
+fn never_started(input: &Input<'_>, container: &Container) -> Waiting {
     if let Some(failure) = input.failures.get(&container.name) {
         return Waiting { reason: failure.reason.clone(), message: failure.message.clone() };
     }
-    let waits_for_init =
-        role == Role::Main && init_containers(input.pod).next().is_some() && !initialized(input);
-    let begun = all_containers(input.pod).any(|(_, other)| input.runtime.newest(&other.name).is_some());
+    // As in Kubernetes also for the first init container, and after the last one has ended.
     let reason =
-        if waits_for_init || role == Role::Init && begun { "PodInitializing" } else { "ContainerCreating" };
+        if init_containers(input.pod).next().is_some() { "PodInitializing" } else { "ContainerCreating" };
     Waiting { reason: reason.to_owned(), message: String::new() }
 }
 

@@ -22,6 +22,7 @@ use crate::{
 mod handler;
 mod hooks;
 mod prepare;
+mod resize;
 mod start;
 mod stop;
 
@@ -32,8 +33,12 @@ pub(crate) struct Worker {
     probes: Probes,
     /// What the pod refers to, once its directories and volumes have been made.
     sources: Option<Sources>,
+    /// When volumes that could not be brought up to date are tried again.
+    volumes_retry: Option<Timestamp>,
     /// A finished pod has been cleaned up.
     tidied: bool,
+    /// Pause after the last failure to clean up.
+    tear_down_pause: Option<Duration>,
     /// Pauses that have been told, by container and attempt.
     told: BTreeSet<(String, u32)>,
     pusher: Option<Pusher>,
@@ -57,7 +62,9 @@ pub(crate) async fn run(agent: Arc<Agent>, cell: Arc<PodCell>) {
         cell,
         probes: Probes::default(),
         sources: None,
+        volumes_retry: None,
         tidied: false,
+        tear_down_pause: None,
         told: BTreeSet::new(),
         pusher: None,
         trouble: None,
@@ -102,10 +109,11 @@ impl Worker {
         }
         self.probes.reconcile(&self.agent, &self.cell, true);
         let refresh = self.keep_volumes_fresh(now).await;
+        let resize = self.finish_resize(now).await;
         let plan = self.cell.plan(now);
         self.tell_pauses(&plan);
         if plan.is_idle() {
-            let until = [plan.wake_at, deadline, refresh].into_iter().flatten().min();
+            let until = [plan.wake_at, deadline, refresh, resize].into_iter().flatten().min();
             return Some(until.map_or(IDLE, |at| until_then(now, at)));
         }
         let cell = Arc::clone(&self.cell);
@@ -134,10 +142,16 @@ impl Worker {
                 return;
             }
         }
+        for kill in plan.kill.iter().filter(|kill| kill.resizes) {
+            self.cell.state().resize.restarting.insert(kill.id.clone());
+        }
         let killed = self.kill(&plan.kill).await;
         if let Some(attempt) = plan.create_sandbox {
             self.create_sandbox(attempt).await;
             return;
+        }
+        if !plan.resize.is_empty() {
+            self.resize(&plan.resize).await;
         }
         for start in &plan.start {
             self.start(start).await;
@@ -252,13 +266,33 @@ impl Worker {
         // A sandbox that died by itself may still hold its network.
         self.stop_sandboxes().await;
         self.look().await;
-        if let Err(error) = self.agent.machine.tear_down_pod(&self.cell.place).await {
-            warn!(pod = %self.cell.place.name, error = &error as &dyn std::error::Error, "cannot clean up");
-            return Some(limits::RETRY);
+        if let Some(pause) = self.tear_down().await {
+            return Some(pause);
         }
         self.agent.objects.forget(&self.cell.place.uid);
         self.tidied = true;
         None
+    }
+
+    /// Removes what the pod has on the node; returns when to try that again if it failed. The log has the
+    /// first failure as a warning, and another one when the longest pause is reached.
+    async fn tear_down(&mut self) -> Option<Duration> {
+        let error = self.agent.machine.tear_down_pod(&self.cell.place).await.err()?;
+        let (place, error) = (&self.cell.place, &error as &dyn std::error::Error);
+        let pause = self.tear_down_pause.map_or(limits::RETRY, |pause| (pause * 2).min(limits::MAX_RETRY));
+        let before = self.tear_down_pause.replace(pause);
+        if before.is_none() || pause == limits::MAX_RETRY && before != Some(pause) {
+            warn!(
+                pod = place.name,
+                namespace = place.namespace,
+                error,
+                ?pause,
+                "cannot clean up, trying again"
+            );
+        } else {
+            debug!(pod = place.name, namespace = place.namespace, error, ?pause, "cannot clean up");
+        }
+        Some(pause)
     }
 
     /// Ends a pod that is being deleted, and deletes it.
@@ -267,9 +301,8 @@ impl Worker {
         self.stop_all().await;
         self.cell.change(|state| state.terminated = true);
         self.stop_sandboxes().await;
-        while let Err(error) = self.agent.machine.tear_down_pod(&self.cell.place).await {
-            warn!(pod = %self.cell.place.name, error = &error as &dyn std::error::Error, "cannot clean up");
-            tokio::time::sleep(limits::RETRY).await;
+        while let Some(pause) = self.tear_down().await {
+            tokio::time::sleep(pause).await;
         }
         self.agent.objects.forget(&self.cell.place.uid);
         // The last status comes before the deletion.

@@ -19,7 +19,7 @@ use super::{Worker, handler::HandlerError};
 use crate::{
     limits,
     machine::{MachineError, SubPath},
-    pod::{self, env::Sources, env::Surroundings, resolv, resources, spec},
+    pod::{self, env::Sources, env::Surroundings, resolv, spec},
     probe::within,
     volumes::{self, References, TokenKey},
 };
@@ -81,9 +81,12 @@ impl Worker {
     }
 
     async fn prepare_all(&self) -> Result<Sources, PrepareError> {
-        let pod = self.cell.pod();
+        let pod = self.cell.pod_to_mount();
         let sources = self.collect_sources(&pod).await?;
-        self.agent.machine.set_up_pod(&self.cell.place, &resources::pod_resources(&pod)).await?;
+        // A pod that is adopted may be in the middle of a resize.
+        let cgroup = self.cell.cgroup_to_hold();
+        self.agent.machine.set_up_pod(&self.cell.place, &cgroup).await?;
+        self.cell.state().cgroup = Some(cgroup);
         self.set_up_volumes(&pod, &sources).await?;
         Ok(sources)
     }
@@ -91,7 +94,6 @@ impl Worker {
     /// Reads everything that the pod refers to, and watches it from now on.
     async fn collect_sources(&self, pod: &Pod) -> Result<Sources, PrepareError> {
         let references = volumes::references(pod);
-        self.cell.state().volumes_outdated = false;
         let namespace = &self.cell.place.namespace;
         self.agent.objects.watch(&self.cell.place.uid, namespace, &references, &self.wake());
         let found = self.agent.objects.get(namespace, &references).await.ok_or(PrepareError::Objects)?;
@@ -183,8 +185,8 @@ impl Worker {
         Surroundings { pod_ips, host_ips: &self.agent.host_ips, allocatable: Some(&self.agent.allocatable) }
     }
 
-    /// Brings the volumes of a running pod up to date where something has changed; when to do so
-    /// again for the sake of its tokens.
+    /// Brings the volumes of a running pod up to date where the pod or an object that they are made of has
+    /// changed; returns when to do so again for the sake of its tokens, or after a failure.
     pub(super) async fn keep_volumes_fresh(&mut self, now: Timestamp) -> Option<Timestamp> {
         let running = self.cell.state().runtime.ready_sandbox().is_some();
         if !running {
@@ -194,27 +196,33 @@ impl Worker {
             // After a restart of the kubelet: adopt the pod's volumes.
             self.prepare().await;
         }
-        let (outdated, stale) = {
+        let is_due = |at: &Timestamp| *at <= now;
+        let due = {
             let state = self.cell.state();
-            (state.volumes_outdated, state.tokens.values().any(|(_, refresh)| *refresh <= now))
+            state.volumes_outdated || state.tokens.values().any(|(_, refresh)| is_due(refresh))
         };
-        if outdated || stale {
-            let pod = self.cell.pod();
+        if due || self.volumes_retry.as_ref().is_some_and(is_due) {
+            let pod = self.cell.pod_to_mount();
             let updated = async {
                 let sources = self.collect_sources(&pod).await?;
                 self.set_up_volumes(&pod, &sources).await?;
                 Ok::<_, PrepareError>(sources)
             };
             match updated.await {
-                Ok(sources) => self.sources = Some(sources),
+                Ok(sources) => {
+                    self.sources = Some(sources);
+                    self.volumes_retry = None;
+                }
                 Err(error) => {
                     // The old content stays; what is deleted does not vanish under a running pod.
                     warn!(pod = %self.cell.place.name, error = %chain(&error), "cannot refresh volumes");
-                    return now.saturating_add(limits::RETRY * 5).ok();
+                    self.volumes_retry = now.saturating_add(limits::RETRY * 5).ok();
+                    return self.volumes_retry;
                 }
             }
         }
-        self.cell.state().tokens.values().map(|(_, refresh)| *refresh).min()
+        let refresh = self.cell.state().tokens.values().map(|(_, refresh)| *refresh).min();
+        [refresh, self.volumes_retry].into_iter().flatten().min()
     }
 
     /// The mounts of a container: its volumes, its files of `/etc`, the place of its last words.

@@ -119,6 +119,8 @@ impl Worker {
             seccomp_profiles: &self.agent.config.seccomp_profiles,
         });
         let sandbox = self.sandbox(pod, sandbox_attempt).await.map_err(config_error)?;
+        // After a resize that needs a restart there may be no room yet.
+        self.widen_pod(pod).await.map_err(config_error)?;
         let id = {
             let _permit = self.agent.starts.acquire().await;
             let created = self.agent.runtime.create_container(&sandbox_id, &config, &sandbox).await;
@@ -130,6 +132,8 @@ impl Worker {
                 "Created",
                 format!("Created container: {}", container.name),
             );
+            let granted = container.resources.clone().unwrap_or_default();
+            self.cell.state().resize.actuated.insert(id.clone(), granted);
             let post_start = container.lifecycle.as_ref().and_then(|lifecycle| lifecycle.post_start.as_ref());
             if post_start.is_some() {
                 self.cell.state().probes.update(&id, |probed| probed.hooked = Some(false));

@@ -23,6 +23,8 @@ use hyper::body::Frame;
 use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 
+pub mod node;
+
 #[derive(Default)]
 struct State {
     revision: u64,

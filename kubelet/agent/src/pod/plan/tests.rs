@@ -13,6 +13,7 @@ struct Scene {
     probes: ProbeResults,
     backoff: Backoff,
     failures: BTreeMap<String, Failure>,
+    resize: Resize,
     now: Timestamp,
 }
 
@@ -24,6 +25,7 @@ impl Scene {
             probes: ProbeResults::default(),
             backoff: Backoff::default(),
             failures: BTreeMap::new(),
+            resize: Resize::default(),
             now: at(1),
         }
     }
@@ -35,6 +37,7 @@ impl Scene {
             probes: &self.probes,
             backoff: &self.backoff,
             failures: &self.failures,
+            resize: &self.resize,
             now: self.now,
         })
     }

@@ -6,7 +6,7 @@ use k8s_openapi::{
 };
 
 use super::{Input, initialized};
-use crate::pod::{Role, host_network, init_containers, spec};
+use crate::pod::{Role, host_network, init_containers, is_finished, spec};
 
 /// A condition before it has a time.
 struct Draft {
@@ -28,7 +28,10 @@ pub(super) fn compute(input: &Input<'_>, status: &PodStatus) -> Vec<PodCondition
         containers_ready,
         Draft { kind: "PodScheduled", holds: true, reason: "", message: String::new() },
     ];
-    drafts.into_iter().map(|draft| timed(draft, input)).collect()
+    // A pod that has ended is not resized any more.
+    let ended = is_finished(status.phase.as_deref().unwrap_or_default());
+    let resize = input.resize.conditions().filter(|_| !ended);
+    resize.chain(drafts.into_iter().map(|draft| timed(draft, input))).collect()
 }
 
 fn timed(draft: Draft, input: &Input<'_>) -> PodCondition {

@@ -12,6 +12,7 @@ struct Scene {
     probes: ProbeResults,
     backoff: Backoff,
     failures: BTreeMap<String, Failure>,
+    resize: Resize,
     verdict: Option<Verdict>,
     terminated: bool,
     previous: PodStatus,
@@ -25,6 +26,7 @@ impl Scene {
             probes: ProbeResults::default(),
             backoff: Backoff::default(),
             failures: BTreeMap::new(),
+            resize: Resize::default(),
             verdict: None,
             terminated: false,
             previous: PodStatus::default(),
@@ -38,6 +40,7 @@ impl Scene {
             probes: &self.probes,
             backoff: &self.backoff,
             failures: &self.failures,
+            resize: &self.resize,
             verdict: self.verdict.as_ref(),
             terminated: self.terminated,
             previous: &self.previous,
@@ -199,6 +202,47 @@ fn init_containers() {
     assert_eq!(scene.condition("Initialized").status, "True");
     scene.runtime.containers = vec![container("i", 0, Exited, 1)];
     assert_eq!(scene.phase(), "Failed");
+}
+
+#[test]
+fn all_containers_of_a_pod_with_init_containers_wait_for_its_initialization() {
+    let spec = json!({"containers": [{"name": "a"}], "ephemeralContainers": [{"name": "e"}],
+                      "initContainers": [{"name": "i"}, {"name": "j"}, {"name": "s", "restartPolicy": "Always"}]});
+    let mut scene = Scene::new(spec, vec![]);
+    let waiting = |scene: &Scene| -> Vec<(String, String)> {
+        let status = scene.status();
+        let lists =
+            [status.init_container_statuses, status.container_statuses, status.ephemeral_container_statuses];
+        let all = lists.into_iter().flatten().flatten();
+        all.filter_map(|status| Some((status.name, status.state?.waiting?.reason?))).collect()
+    };
+    let initializing = |names: &[&str]| {
+        names.iter().map(|name| ((*name).into(), "PodInitializing".into())).collect::<Vec<_>>()
+    };
+    assert_eq!(waiting(&scene), initializing(&["i", "j", "s", "a", "e"]));
+    scene.runtime = PodRuntime::default();
+    assert_eq!(waiting(&scene), initializing(&["i", "j", "s", "a", "e"]), "before there is a sandbox");
+    scene.runtime = PodRuntime::new(vec![sandbox(0, Ready)], vec![container("i", 0, Exited, 1)]);
+    assert_eq!(waiting(&scene), initializing(&["j", "s", "a", "e"]), "behind one that has failed");
+    scene.pod.spec.as_mut().unwrap().restart_policy = Some("Never".into());
+    assert_eq!((scene.phase().as_str(), waiting(&scene)), ("Failed", initializing(&["j", "s", "a", "e"])));
+}
+
+#[test]
+fn a_running_ephemeral_container_is_neither_started_nor_ready() {
+    let mut spec = one("Always");
+    spec["ephemeralContainers"] = json!([{"name": "e", "image": "img"}]);
+    let mut scene = Scene::new(spec, vec![container("a", 0, Running, 0), container("e", 0, Running, 0)]);
+    scene.pod.metadata.generation = Some(2);
+    let status = scene.status();
+    let ephemeral = &status.ephemeral_container_statuses.unwrap()[0];
+    assert!(ephemeral.state.as_ref().unwrap().running.is_some());
+    assert_eq!((ephemeral.ready, ephemeral.started), (false, None), "nothing probes it");
+    assert_eq!(status.observed_generation, Some(2));
+    for condition in status.conditions.unwrap() {
+        assert_eq!(condition.observed_generation, Some(2), "{}", condition.type_);
+    }
+    assert_eq!(scene.condition("Ready").status, "True");
 }
 
 #[test]

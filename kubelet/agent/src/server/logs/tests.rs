@@ -23,7 +23,8 @@ impl Node {
         let machine = Arc::new(LinuxMachine::new(&root, &logs).unwrap());
         let pod = json!({"metadata": {"name": "p", "namespace": "a", "uid": "u"},
             "spec": {"containers": [{"name": "c"}]}});
-        let cell = Arc::new(PodCell::new(Arc::new(serde_json::from_value(pod).unwrap()), "/"));
+        let cell =
+            Arc::new(PodCell::new(Arc::new(serde_json::from_value(pod).unwrap()), "/", Default::default()));
         cell.change(|state| {
             state.runtime.containers.push(ContainerStatus {
                 id: "id".to_owned(),

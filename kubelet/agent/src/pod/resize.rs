@@ -1,0 +1,317 @@
+//! In-place resize of containers: what a pod asks for, what it is granted, and what its containers have.
+//!
+//! The API changes what a pod asks for at any time. Everything else of the kubelet sees the pod with what it
+//! is granted, so that a resize that has to wait changes nothing.
+
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::core::v1::{Container, ContainerStatus, Pod, PodCondition, ResourceRequirements},
+    apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::Time},
+};
+use serde_json::json;
+
+use super::{Role, all_containers};
+use crate::quantity;
+
+/// Condition of a pod that asks for more than it is granted.
+pub const PENDING: &str = "PodResizePending";
+/// Condition of a pod whose containers do not have yet what it is granted.
+pub const IN_PROGRESS: &str = "PodResizeInProgress";
+/// Reason of a resize that waits for others to give resources back.
+const DEFERRED: &str = "Deferred";
+/// Reason of a resize that this node can never grant.
+const INFEASIBLE: &str = "Infeasible";
+/// Reason of a resize that was granted and could not be carried out.
+const ERROR: &str = "Error";
+/// Resources that can be resized.
+const RESIZABLE: [&str; 2] = ["cpu", "memory"];
+
+/// One of the two conditions, which hold as long as they are there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mark {
+    pub reason: String,
+    pub message: String,
+    /// Generation of the pod that asked for the resize.
+    pub generation: Option<i64>,
+    pub since: Timestamp,
+}
+
+/// Why a resize is not granted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// It would fit if other pods were smaller.
+    Deferred(String),
+    /// It would not fit on the empty node.
+    Infeasible(String),
+}
+
+/// Something that is worth an event: its reason and message.
+pub type News = (&'static str, String);
+
+/// The resources of a pod's containers.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Resize {
+    /// What each init and main container is granted, by name.
+    pub allocated: BTreeMap<String, ResourceRequirements>,
+    /// What containers were last given, by id. One that is not listed has what it is granted.
+    pub actuated: BTreeMap<String, ResourceRequirements>,
+    /// Containers that are stopped to be started with what they are granted, by id: however they end, they do
+    /// not end for good.
+    pub restarting: BTreeSet<String>,
+    pub pending: Option<Mark>,
+    pub in_progress: Option<Mark>,
+    /// When a resize that could not be carried out is tried again.
+    pub retry_at: Option<Timestamp>,
+}
+
+/// What a running container needs to have what it is granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Nothing.
+    None,
+    /// New limits.
+    InPlace,
+    /// A restart, as its resize policy has it.
+    Restart,
+}
+
+impl Resize {
+    /// What the status of a pod says: a kubelet that restarts goes on where the last one was.
+    pub fn from_status(pod: &Pod, now: Timestamp) -> Self {
+        let mut resize = Self { allocated: asked(pod), ..Self::default() };
+        let Some(status) = &pod.status else { return resize };
+        for known in status.init_container_statuses.iter().chain(&status.container_statuses).flatten() {
+            resize.remember(known);
+        }
+        let mark = |kind: &str| {
+            let conditions = status.conditions.iter().flatten();
+            let condition = conditions.into_iter().find(|condition| condition.type_ == kind)?;
+            Some(Mark {
+                reason: condition.reason.clone().unwrap_or_default(),
+                message: condition.message.clone().unwrap_or_default(),
+                generation: condition.observed_generation,
+                since: condition.last_transition_time.as_ref().map_or(now, |time| time.0),
+            })
+        };
+        (resize.pending, resize.in_progress) = (mark(PENDING), mark(IN_PROGRESS));
+        resize
+    }
+
+    fn remember(&mut self, known: &ContainerStatus) {
+        let Some(resources) = &known.resources else { return };
+        let Some(allocated) = self.allocated.get_mut(&known.name) else { return };
+        for name in RESIZABLE {
+            set(&mut allocated.requests, name, quantity_of(known.allocated_resources.as_ref(), name));
+            set(&mut allocated.limits, name, quantity_of(resources.limits.as_ref(), name));
+        }
+        let running = known.state.as_ref().is_some_and(|state| state.running.is_some());
+        let id = known.container_id.as_deref().and_then(|id| id.split_once("://"));
+        if let Some((_, id)) = id.filter(|_| running) {
+            self.actuated.insert(id.to_owned(), resources.clone());
+        }
+    }
+
+    /// Whether the pod is granted what it asks for.
+    pub fn grants(&self, desired: &Pod) -> bool {
+        asked(desired)
+            .iter()
+            .all(|(name, asked)| self.allocated.get(name).is_none_or(|granted| is_equal(asked, granted)))
+    }
+
+    /// Grants a pod what it asks for, or notes why not; returns what is new.
+    pub fn decide(&mut self, desired: &Pod, verdict: Result<(), Refusal>, now: Timestamp) -> Option<News> {
+        let generation = desired.metadata.generation;
+        let (event, reason, message) = match verdict {
+            Ok(()) => {
+                self.pending = None;
+                let news = !self.grants(desired);
+                self.allocated = asked(desired);
+                if !news {
+                    return None;
+                }
+                let (reason, message) = (String::new(), String::new());
+                self.in_progress = Some(Mark { reason, message, generation, since: now });
+                self.retry_at = None;
+                return Some(("ResizeStarted", event_text("Pod resize started", desired, generation, "")));
+            }
+            Err(Refusal::Deferred(message)) => ("ResizeDeferred", DEFERRED, message),
+            Err(Refusal::Infeasible(message)) => ("ResizeInfeasible", INFEASIBLE, message),
+        };
+        let before = self.pending.take();
+        let same = before.as_ref().filter(|mark| mark.reason == reason);
+        let is_news = same.is_none_or(|mark| mark.generation != generation);
+        let since = same.map_or(now, |mark| mark.since);
+        let text = event_text(&format!("Pod resize {reason}"), desired, generation, &message);
+        self.pending = Some(Mark { reason: reason.to_owned(), message, generation, since });
+        is_news.then_some((event, text))
+    }
+
+    /// Notes that what is granted could not be given, and when to try again; returns what is new.
+    pub fn fail(&mut self, pod: &Pod, message: String, now: Timestamp, retry_at: Timestamp) -> Option<News> {
+        self.retry_at = Some(retry_at);
+        let before = self.in_progress.take();
+        let generation = before.as_ref().map_or(pod.metadata.generation, |mark| mark.generation);
+        let since = before.as_ref().filter(|mark| mark.reason == ERROR).map_or(now, |mark| mark.since);
+        let is_news = before.is_none_or(|mark| mark.message != message);
+        let text = event_text("Pod resize error", pod, generation, &message);
+        self.in_progress = Some(Mark { reason: ERROR.to_owned(), message, generation, since });
+        is_news.then_some(("ResizeError", text))
+    }
+
+    /// Notes that all containers have what they are granted; returns what is new.
+    pub fn complete(&mut self, pod: &Pod) -> Option<News> {
+        self.retry_at = None;
+        let mark = self.in_progress.take()?;
+        Some(("ResizeCompleted", event_text("Pod resize completed", pod, mark.generation, "")))
+    }
+
+    /// Forgets containers that are gone.
+    pub fn retain(&mut self, keep: impl Fn(&str) -> bool) {
+        self.actuated.retain(|id, _| keep(id));
+        self.restarting.retain(|id| keep(id));
+    }
+
+    /// What a running container needs.
+    pub fn change(&self, id: &str, container: &Container) -> Change {
+        let none = ResourceRequirements::default();
+        let Some(has) = self.actuated.get(id) else { return Change::None };
+        let granted = container.resources.as_ref().unwrap_or(&none);
+        let changed: Vec<&str> =
+            RESIZABLE.into_iter().filter(|name| !is_equal_in(name, granted, has)).collect();
+        let restarts = container.resize_policy.iter().flatten().any(|policy| {
+            policy.restart_policy == "RestartContainer" && changed.contains(&policy.resource_name.as_str())
+        });
+        match (changed.is_empty(), restarts) {
+            (true, _) => Change::None,
+            (false, false) => Change::InPlace,
+            (false, true) => Change::Restart,
+        }
+    }
+
+    /// The resources that a container has, for its status: what it is granted where it does not run.
+    pub fn shown(&self, running: Option<&str>, container: &Container) -> ResourceRequirements {
+        let mut resources = container.resources.clone().unwrap_or_default();
+        let Some(has) = running.and_then(|id| self.actuated.get(id)) else { return resources };
+        for name in RESIZABLE {
+            set(&mut resources.requests, name, quantity_of(has.requests.as_ref(), name));
+            set(&mut resources.limits, name, quantity_of(has.limits.as_ref(), name));
+        }
+        // A change of the spelling alone is none.
+        match &container.resources {
+            Some(granted) if is_equal(granted, &resources) => granted.clone(),
+            _ => resources,
+        }
+    }
+
+    /// The conditions of the pod that a resize has.
+    pub fn conditions(&self) -> impl Iterator<Item = PodCondition> {
+        [(PENDING, &self.pending), (IN_PROGRESS, &self.in_progress)].into_iter().filter_map(|(kind, mark)| {
+            let mark = mark.as_ref()?;
+            let text = |text: &String| (!text.is_empty()).then(|| text.clone());
+            Some(PodCondition {
+                type_: kind.to_owned(),
+                status: "True".to_owned(),
+                reason: text(&mark.reason),
+                message: text(&mark.message),
+                observed_generation: mark.generation,
+                last_probe_time: None,
+                last_transition_time: Some(Time(mark.since)),
+            })
+        })
+    }
+}
+
+/// The pod with what it is granted.
+pub fn granted(desired: &Arc<Pod>, resize: &Resize) -> Arc<Pod> {
+    if resize.grants(desired) {
+        return Arc::clone(desired);
+    }
+    let mut pod = Pod::clone(desired);
+    let spec = pod.spec.get_or_insert_default();
+    for container in spec.init_containers.iter_mut().flatten().chain(&mut spec.containers) {
+        if let Some(granted) = resize.allocated.get(&container.name) {
+            container.resources = Some(granted.clone());
+        }
+    }
+    Arc::new(pod)
+}
+
+/// The pod with what its running containers have; `running` gives the id of one by its name.
+pub fn as_it_runs(pod: &Pod, resize: &Resize, running: impl Fn(&str) -> Option<String>) -> Pod {
+    let mut pod = pod.clone();
+    let spec = pod.spec.get_or_insert_default();
+    for container in spec.init_containers.iter_mut().flatten().chain(&mut spec.containers) {
+        container.resources = Some(resize.shown(running(&container.name).as_deref(), container));
+    }
+    pod
+}
+
+/// What a pod asks for, by container.
+fn asked(pod: &Pod) -> BTreeMap<String, ResourceRequirements> {
+    let resources = |container: &Container| container.resources.clone().unwrap_or_default();
+    all_containers(pod).map(|(_, container)| (container.name.clone(), resources(container))).collect()
+}
+
+type Amounts = BTreeMap<String, Quantity>;
+
+fn quantity_of<'a>(amounts: Option<&'a Amounts>, name: &str) -> Option<&'a Quantity> {
+    amounts?.get(name)
+}
+
+fn set(amounts: &mut Option<Amounts>, name: &str, value: Option<&Quantity>) {
+    match value {
+        Some(value) => {
+            amounts.get_or_insert_default().insert(name.to_owned(), value.clone());
+        }
+        None => {
+            if let Some(amounts) = amounts {
+                amounts.remove(name);
+            }
+        }
+    }
+}
+
+fn is_equal(a: &ResourceRequirements, b: &ResourceRequirements) -> bool {
+    RESIZABLE.into_iter().all(|name| is_equal_in(name, a, b))
+}
+
+/// Whether requests and limits are the same amounts, however they are written.
+fn is_equal_in(name: &str, a: &ResourceRequirements, b: &ResourceRequirements) -> bool {
+    let same = |a: Option<&Quantity>, b: Option<&Quantity>| match (a, b) {
+        (Some(a), Some(b)) => {
+            a == b || quantity::milli(a).is_some_and(|value| quantity::milli(b) == Some(value))
+        }
+        (a, b) => a.is_none() && b.is_none(),
+    };
+    same(quantity_of(a.requests.as_ref(), name), quantity_of(b.requests.as_ref(), name))
+        && same(quantity_of(a.limits.as_ref(), name), quantity_of(b.limits.as_ref(), name))
+}
+
+/// The text of an event, as Kubernetes has it.
+fn event_text(prefix: &str, pod: &Pod, generation: Option<i64>, error: &str) -> String {
+    let (mut init, mut main) = (Vec::new(), Vec::new());
+    for (role, container) in all_containers(pod) {
+        let resources = container.resources.as_ref().map_or(Cow::Owned(Default::default()), Cow::Borrowed);
+        let entry = json!({"name": container.name, "resources": *resources});
+        if matches!(role, Role::Main) { main.push(entry) } else { init.push(entry) }
+    }
+    let mut summary = json!({"generation": generation.unwrap_or_default()});
+    for (field, entries) in [("initContainers", init), ("containers", main)] {
+        if !entries.is_empty() {
+            summary[field] = entries.into();
+        }
+    }
+    if !error.is_empty() {
+        summary["error"] = error.into();
+    }
+    format!("{prefix}: {summary}")
+}
+
+#[cfg(test)]
+mod tests;
