@@ -24,6 +24,7 @@ mod eviction;
 mod explain;
 mod expressions;
 mod faults;
+mod generations;
 mod harness;
 mod health;
 #[path = "../../../../tests/support/history.rs"]
