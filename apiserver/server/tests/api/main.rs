@@ -16,6 +16,7 @@ mod crds_kubectl;
 mod crds_many;
 mod crds_webhook;
 mod deep;
+mod deletions;
 mod discovery;
 mod documents;
 mod enablement;
