@@ -5,7 +5,7 @@ use std::time::Duration;
 use apiserver_api::auth::Identity;
 use apiserver_server::ServerConfig;
 use apiserver_server::rbac::Mode;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::harness::{Api, every_api, pod};
@@ -102,6 +102,51 @@ async fn pods_that_wait_for_their_account_hold_no_places() {
     for request in waiting {
         assert_eq!(request.await.unwrap(), 403);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_gets_the_overhead_and_scheduling_of_its_runtime_class() {
+    let api = Api::start().await;
+    let sandbox = json!({"metadata": {"name": "sandbox"}, "handler": "kata",
+        "overhead": {"podFixed": {"cpu": "250m", "memory": "120Mi"}},
+        "scheduling": {"nodeSelector": {"runtime": "kata"},
+            "tolerations": [{"key": "kata", "operator": "Exists", "effect": "NoSchedule"}]}});
+    api.post("/apis/node.k8s.io/v1/runtimeclasses", sandbox).await.expect(201);
+    let of_class = |name: &str, class: &str, spec: Value| {
+        let mut pod = pod(name);
+        pod["spec"]["runtimeClassName"] = class.into();
+        json_patch::merge(&mut pod["spec"], &spec);
+        pod
+    };
+    let made = api.post(PODS, of_class("a", "sandbox", json!({"nodeSelector": {"disk": "ssd"}}))).await;
+    let spec = made.expect(201).body["spec"].clone();
+    assert_eq!(spec["overhead"], json!({"cpu": "250m", "memory": "120Mi"}));
+    assert_eq!(spec["nodeSelector"], json!({"disk": "ssd", "runtime": "kata"}));
+    let keys: Vec<_> = spec["tolerations"].as_array().unwrap().iter().map(|t| t["key"].clone()).collect();
+    assert_eq!(keys, ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable", "kata"]);
+    let same = json!({"overhead": {"cpu": "0.25", "memory": "120Mi"}});
+    api.post(PODS, of_class("b", "sandbox", same)).await.expect(201);
+    for (class, spec, why) in [
+        ("none", json!({}), "pod rejected: RuntimeClass \"none\" not found"),
+        (
+            "sandbox",
+            json!({"overhead": {"cpu": "1"}}),
+            "pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead",
+        ),
+        (
+            "sandbox",
+            json!({"nodeSelector": {"runtime": "gvisor"}}),
+            "conflict: runtimeClass.scheduling.nodeSelector[runtime] = kata; pod.spec.nodeSelector[runtime] = gvisor",
+        ),
+    ] {
+        let refused = api.post(PODS, of_class("c", class, spec)).await.expect(403);
+        assert_eq!(refused.message(), format!("pods \"c\" is forbidden: {why}"));
+    }
+    let mut plain = pod("d");
+    plain["spec"]["overhead"] = json!({"cpu": "1"});
+    let refused = api.post(PODS, plain).await.expect(403);
+    let why = "pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead";
+    assert!(refused.message().ends_with(why), "{}", refused.text);
 }
 
 #[tokio::test(start_paused = true)]
