@@ -12,6 +12,8 @@ mod messages;
 mod paths;
 mod roots;
 
+#[path = "../src/deleted.rs"]
+mod deleted;
 #[path = "../src/openapi/message.rs"]
 mod message;
 #[path = "../src/openapi/parameters.rs"]
@@ -37,6 +39,7 @@ pub struct Served {
 fn main() {
     println!("cargo::rerun-if-changed=build");
     println!("cargo::rerun-if-changed=data");
+    println!("cargo::rerun-if-changed=src/deleted.rs");
     for file in ["message", "message_v2", "message_v3", "parameters", "reduce"] {
         println!("cargo::rerun-if-changed=src/openapi/{file}.rs");
     }

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::definitions::Definitions;
-use crate::{Served, parameters};
+use crate::{Served, deleted, parameters};
 
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
 /// The media types of answers.
@@ -108,6 +108,9 @@ impl Operation<'_> {
         let mut operation = self.bare();
         let success = match self.verb.as_str() {
             "list" => json!({"$ref": format!("#/$defs/{}List", self.definition)}),
+            "delete" if describes_deleted(self.resource) => {
+                json!({"$ref": format!("#/$defs/{}", self.definition)})
+            }
             "delete" | "deletecollection" => json!({"$ref": format!("#/$defs/{META}.Status")}),
             "connect" => json!({"type": "string"}),
             _ => json!({"$ref": format!("#/$defs/{}", self.definition)}),
@@ -190,6 +193,12 @@ impl Operation<'_> {
             _ => None,
         }
     }
+}
+
+/// Whether the answer to a deletion is described as the object. It is not for namespaces, whose first
+/// deletion only begins their end.
+fn describes_deleted(resource: &Served) -> bool {
+    deleted::answers_with_object(&resource.group, &resource.plural) && resource.kind != "Namespace"
 }
 
 fn query(name: &str) -> Value {

@@ -13,6 +13,7 @@ use serde_json::Value;
 use crate::columns;
 use crate::conversion::Conversion;
 use crate::definition;
+use crate::deleted;
 use crate::error::FieldError;
 use crate::registry::{
     Behaviour, Cells, CheckChange, CheckFrom, Mark, Registry, Resource, Subresource, Verb, Warnings,
@@ -110,6 +111,7 @@ fn behaviour(entry: &Entry, row: &Row, stored: bool, conversion: Option<&'static
         generation: row.generation,
         counted: row.counted,
         graceful_delete: row.graceful_delete,
+        returns_deleted: deleted::answers_with_object(&entry.group, &entry.plural),
         status_subresource: entry.subresources.contains_key("status"),
         needs_version: row.needs_version,
         create_on_update: row.create_on_update,

@@ -10,6 +10,7 @@ pub mod columns;
 pub mod conversion;
 pub mod defaulting;
 pub mod definition;
+mod deleted;
 mod diff;
 pub mod disruption;
 pub mod enablement;

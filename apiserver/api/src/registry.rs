@@ -87,6 +87,8 @@ pub struct Behaviour {
     pub counted: Option<&'static str>,
     /// Deletion honours `gracePeriodSeconds` (pods).
     pub graceful_delete: bool,
+    /// The answer to a deletion that leaves nothing is the object's last state instead of a `Status`.
+    pub returns_deleted: bool,
     /// `status` is cleared on create and kept from the old object on update of the main resource;
     /// only the `status` subresource writes it.
     pub status_subresource: bool,

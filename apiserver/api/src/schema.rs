@@ -12,7 +12,7 @@ mod prune;
 pub mod shape;
 
 pub use check::{Problems, check};
-pub use duplicates::{OBJECTS, duplicate_fields, parse_noting};
+pub use duplicates::{OBJECTS, duplicate_fields, misplaced_fields, parse_noting};
 pub use graph::{Definition, Field, ListType, Merge, Type, definition, definitions};
 pub use patch::strategic_merge;
 pub use prune::{complete_status, drop_unknown};

@@ -361,7 +361,7 @@ async fn authenticate(
 }
 
 /// No more requests at one time than the server can carry, and none by those who make it hold too much.
-async fn flow(context: Context, request: Request<Body>, account: &Arc<Account>) -> Answer {
+async fn flow(mut context: Context, request: Request<Body>, account: &Arc<Account>) -> Answer {
     let server = Arc::clone(&context.server);
     let lane = lanes::lane(&context.info, &context.identity);
     let Some(_request) = context.budget.try_charge(limits::HELD_BY_REQUEST) else {
@@ -376,15 +376,16 @@ async fn flow(context: Context, request: Request<Body>, account: &Arc<Account>) 
     let most = server.config().request_timeout;
     let timeout = patience.map_or(most, |asked| asked.min(most));
     let (parts, body) = request.into_parts();
-    let (body, _received) = intake::meter(body, &context.budget, server.lanes().heavy(lane))?;
+    let (body, received) = intake::meter(body, &context.budget, server.lanes().heavy(lane))?;
     let read = context.info.is_read();
+    let place = Arc::new(server.lanes().place(lane, account, read, Some(received)));
+    context.place = Arc::clone(&place);
     let writes = context.info.is_resource && !read;
     let work = async {
         let context = authorized(context)?;
         // Who sends slowly takes no place from others.
         let body = if writes { intake::arrived(body).await } else { body };
-        let turn = server.lanes().turn(lane, account, read).await;
-        let _turn = turn.map_err(|_| too_many_requests())?;
+        let _turn = place.take().await?;
         route(context, Request::from_parts(parts, body)).await
     };
     tokio::time::timeout(timeout, work).await.unwrap_or_else(|_| {

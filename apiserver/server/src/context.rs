@@ -8,6 +8,7 @@ use apiserver_api::warnings;
 use http::HeaderMap;
 
 use crate::clients::budget::Budget;
+use crate::clients::lanes::Place;
 use crate::custom::conversion::Conversions;
 use crate::query::Query;
 use crate::request::RequestInfo;
@@ -25,6 +26,8 @@ pub struct Context {
     pub internal: bool,
     /// What the answer is charged to.
     pub budget: Budget,
+    /// What the request occupies while it is worked on.
+    pub place: Arc<Place>,
     warnings: Arc<Mutex<Vec<String>>>,
     conversions: Arc<Mutex<Conversions>>,
 }
@@ -38,8 +41,8 @@ impl Context {
         headers: HeaderMap,
         identity: Identity,
     ) -> Self {
-        let (budget, warnings, conversions) = Default::default();
-        Self { server, info, query, headers, identity, internal: false, budget, warnings, conversions }
+        let (budget, place, warnings, conversions) = Default::default();
+        Self { server, info, query, headers, identity, internal: false, budget, place, warnings, conversions }
     }
 
     /// A context for the server's own writes to a collection.
@@ -65,6 +68,7 @@ impl Context {
             identity: self.identity.clone(),
             internal: self.internal,
             budget: self.budget.clone(),
+            place: Arc::clone(&self.place),
             warnings: Arc::clone(&self.warnings),
             conversions: Arc::clone(&self.conversions),
         }

@@ -25,6 +25,8 @@ pub const READS_IN_FLIGHT: usize = 400;
 pub const WRITES_IN_FLIGHT: usize = 200;
 /// A request waits this long for its place before it is answered with 429.
 pub const FLOW_WAIT: Duration = Duration::from_secs(5);
+/// A new pod waits this long for its namespace's ServiceAccount `default`, which a controller makes.
+pub const DEFAULT_ACCOUNT_WAIT: Duration = Duration::from_millis(1_800);
 /// How long a read waits for the cache to reach its revision, then 504.
 pub const FRESH_WAIT: Duration = Duration::from_secs(3);
 /// A cache that lags asks the store for progress this often.

@@ -129,6 +129,8 @@ async fn a_deployment_becomes_pods_and_a_service_finds_them() {
     let deployment = &cluster.api.all("deployments")[0];
     assert_eq!(deployment["status"]["availableReplicas"], 3);
     assert_eq!(deployment["metadata"]["annotations"]["deployment.kubernetes.io/revision"], "1");
+    assert_eq!(deployment["metadata"]["generation"], 1, "the revision is no change of what is wanted");
+    assert_eq!(deployment["status"]["observedGeneration"], 1);
 
     // A new version rolls out while pods come up by and by.
     let deployments: Api<Deployment> = Api::namespaced(cluster.client.clone(), "ns");

@@ -494,6 +494,7 @@ fn behaviour(custom: &Arc<Custom>) -> Behaviour {
         generation: true,
         counted: None,
         graceful_delete: false,
+        returns_deleted: false,
         status_subresource,
         needs_version: true,
         create_on_update: false,

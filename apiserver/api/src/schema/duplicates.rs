@@ -1,12 +1,15 @@
-//! Duplicate keys in a JSON text. A parsed value no longer has them, so who parses notes whether there
-//! were any, and only then the text is read once more to say which, if `fieldValidation` asks for it.
+//! What strict decoding reports of a JSON text: keys that occur again in their object, and fields that a
+//! type does not have. A parsed value no longer has the former, nor the order of the text, so who parses
+//! notes whether a key was repeated, and only then, or for unknown fields, the text is read once more.
 //! The objects of a text are counted at the same time.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
-use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
-use serde_json::map::Entry;
+use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
+
+use super::graph::{Definition, Type, definition};
 
 /// No more are reported.
 const LIMIT: usize = 100;
@@ -18,41 +21,96 @@ pub const OBJECTS: usize = 200_000;
 /// holds more than [`OBJECTS`].
 pub fn parse_noting(json: &[u8]) -> Result<(Value, bool), serde_json::Error> {
     let mut notes = Notes::default();
-    let value = read(json, &mut notes)?;
+    let value = read(json, Expected::Anything, &mut notes)?;
     Ok((value, notes.repeats))
 }
 
 /// `duplicate field "spec.replicas"` for each key that occurs again in its object. Text that is
 /// not JSON has none.
 pub fn duplicate_fields(json: &[u8]) -> Vec<String> {
+    named(json, Expected::Anything)
+}
+
+/// The duplicate and unknown fields of an object of that definition, in the order of the text. What lies
+/// in an unknown field, or in one that holds anything, is not looked at. With an unknown definition it is
+/// the same as [`duplicate_fields`].
+pub fn misplaced_fields(name: &str, json: &[u8]) -> Vec<String> {
+    named(json, definition(name).map_or(Expected::Anything, Expected::Object))
+}
+
+fn named(json: &[u8], expected: Expected) -> Vec<String> {
     let mut notes = Notes { named: Some(Vec::new()), ..Notes::default() };
     // A syntax error was or will be reported by who wants the value.
-    let _ = read(json, &mut notes);
+    let _ = read(json, expected, &mut notes);
     notes.named.unwrap_or_default()
 }
 
-fn read(json: &[u8], notes: &mut Notes) -> Result<Value, serde_json::Error> {
+fn read(json: &[u8], expected: Expected, notes: &mut Notes) -> Result<Value, serde_json::Error> {
     let mut deserializer = serde_json::Deserializer::from_slice(json);
-    let value = Noting { place: Place::Root, notes }.deserialize(&mut deserializer)?;
+    let value = Noting { place: Place::Root, expected, notes }.deserialize(&mut deserializer)?;
     deserializer.end()?;
     Ok(value)
 }
 
-/// What is noted of repeated keys.
+/// What a value is decoded into.
+#[derive(Clone, Copy)]
+enum Expected {
+    /// A value without a type, in which keys may not be repeated.
+    Anything,
+    /// A value that is kept as it is, whatever it is.
+    Opaque,
+    Object(Definition),
+    Values(Type),
+}
+
+impl Expected {
+    fn of(ty: Type) -> Self {
+        match (ty.object(), ty) {
+            (Some(definition), _) => Self::Object(definition),
+            (None, Type::List(_) | Type::Map(_)) => ty.element().map_or(Self::Opaque, Self::Values),
+            _ => Self::Opaque,
+        }
+    }
+
+    /// What the value of a key is decoded into; `None` for a field that the type does not have.
+    fn field(self, key: &str) -> Option<Self> {
+        match self {
+            Self::Object(definition) => definition.field(key).map(|field| Self::of(field.ty())),
+            other => Some(other.item()),
+        }
+    }
+
+    /// What the items of a list are decoded into.
+    fn item(self) -> Self {
+        match self {
+            Self::Values(ty) => Self::of(ty),
+            Self::Anything => Self::Anything,
+            Self::Opaque | Self::Object(_) => Self::Opaque,
+        }
+    }
+}
+
+/// What is noted of repeated keys and unknown fields.
 #[derive(Default)]
 struct Notes {
     repeats: bool,
     /// Objects that have fields.
     objects: usize,
-    /// Where they are, for who wants to know.
+    /// What is reported, for who wants to know.
     named: Option<Vec<String>>,
+    /// How often something was to be reported: paths may be long, so no more are written than are kept.
+    tries: usize,
 }
 
 impl Notes {
-    fn repeated(&mut self, place: Place<'_>) {
-        self.repeats = true;
-        if let Some(named) = self.named.as_mut().filter(|named| named.len() < LIMIT) {
-            named.push(format!("duplicate field \"{place}\""));
+    /// Reports a field, once.
+    fn name(&mut self, what: &str, place: Place<'_>) {
+        if let Some(named) = self.named.as_mut().filter(|_| self.tries < LIMIT) {
+            self.tries += 1;
+            let text = format!("{what} field \"{place}\"");
+            if !named.contains(&text) {
+                named.push(text);
+            }
         }
     }
 }
@@ -76,9 +134,10 @@ impl fmt::Display for Place<'_> {
     }
 }
 
-/// Makes a value and notes repeated keys.
+/// Makes a value and notes repeated keys and unknown fields.
 struct Noting<'p, 'n> {
     place: Place<'p>,
+    expected: Expected,
     notes: &'n mut Notes,
 }
 
@@ -130,10 +189,10 @@ impl<'de> Visitor<'de> for Noting<'_, '_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Value, A::Error> {
-        let mut items = Vec::new();
+        let (mut items, expected) = (Vec::new(), self.expected.item());
         loop {
             let place = Place::Index(&self.place, items.len());
-            match list.next_element_seed(Noting { place, notes: &mut *self.notes })? {
+            match list.next_element_seed(Noting { place, expected, notes: &mut *self.notes })? {
                 Some(item) => items.push(item),
                 None => return Ok(Value::Array(items)),
             }
@@ -141,25 +200,33 @@ impl<'de> Visitor<'de> for Noting<'_, '_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Value, A::Error> {
-        let mut map = Map::new();
+        // The keys of this object that were reported.
+        let (mut map, mut told, mut counted) = (Map::new(), BTreeSet::new(), false);
         while let Some(key) = fields.next_key::<String>()? {
             let place = Place::Field(&self.place, &key);
-            if map.is_empty() {
+            if !std::mem::replace(&mut counted, true) {
                 self.notes.objects += 1;
                 if self.notes.objects > OBJECTS {
                     return Err(A::Error::custom(format_args!("it holds more than {OBJECTS} objects")));
                 }
             }
-            let value = fields.next_value_seed(Noting { place, notes: &mut *self.notes })?;
-            match map.entry(key) {
-                Entry::Vacant(entry) => {
-                    entry.insert(value);
+            let Some(expected) = self.expected.field(&key) else {
+                if told.insert(key.clone()) {
+                    self.notes.name("unknown", place);
                 }
-                Entry::Occupied(mut entry) => {
-                    self.notes.repeated(Place::Field(&self.place, entry.key()));
-                    entry.insert(value);
-                }
+                fields.next_value::<IgnoredAny>()?;
+                continue;
+            };
+            // What is in the second value is reported after it.
+            if self.notes.named.is_some()
+                && !matches!(self.expected, Expected::Opaque)
+                && map.contains_key(&key)
+                && told.insert(key.clone())
+            {
+                self.notes.name("duplicate", place);
             }
+            let value = fields.next_value_seed(Noting { place, expected, notes: &mut *self.notes })?;
+            self.notes.repeats |= map.insert(key, value).is_some();
         }
         Ok(Value::Object(map))
     }
@@ -203,12 +270,40 @@ mod tests {
 
     #[test]
     fn as_many_are_named_as_fit() {
-        let again = format!("{{{}}}", vec!["\"a\":1"; 300].join(","));
-        assert_eq!(duplicate_fields(again.as_bytes()), vec!["duplicate field \"a\""; LIMIT]);
-        let within = r#"{"a":{"b":1,"b":2},"a":{"c":1,"c":2}}"#;
+        let again: Vec<String> = (0..300).map(|n| format!("\"a{n}\":1,\"a{n}\":2")).collect();
+        assert_eq!(duplicate_fields(format!("{{{}}}", again.join(",")).as_bytes()).len(), LIMIT);
+        let within = r#"{"a":{"b":1,"b":2,"b":3},"a":{"c":1,"c":2}}"#;
         assert_eq!(
             duplicate_fields(within.as_bytes()),
-            ["duplicate field \"a.b\"", "duplicate field \"a.c\"", "duplicate field \"a\""]
+            ["duplicate field \"a.b\"", "duplicate field \"a\"", "duplicate field \"a.c\""]
         );
+    }
+
+    #[test]
+    fn unknown_and_duplicate_fields_are_named_in_the_order_of_the_text() {
+        let text = r#"{"zz": {"x": 1, "x": 2}, "metadata": {"name": "a", "name": "b", "odd": 1,
+            "labels": {"l": "1", "l": "2"}}, "aa": 1, "aa": 2, "spec": {"x": 1, "paused": true, "paused": false,
+            "template": {"spec": {"containers": [{"name": "c"}, {"b": 1, "image": "i", "image": "j", "a": 1}]}}},
+            "metadata": {"other": 1}}"#;
+        assert_eq!(
+            misplaced_fields("io.k8s.api.apps.v1.Deployment", text.as_bytes()),
+            [
+                "unknown field \"zz\"",
+                "duplicate field \"metadata.name\"",
+                "unknown field \"metadata.odd\"",
+                "duplicate field \"metadata.labels.l\"",
+                "unknown field \"aa\"",
+                "unknown field \"spec.x\"",
+                "duplicate field \"spec.paused\"",
+                "unknown field \"spec.template.spec.containers[1].b\"",
+                "duplicate field \"spec.template.spec.containers[1].image\"",
+                "unknown field \"spec.template.spec.containers[1].a\"",
+                "duplicate field \"metadata\"",
+                "unknown field \"metadata.other\"",
+            ]
+        );
+        let open = br#"{"data": {"a": 1, "a": 2}, "revision": 1, "revision": 2}"#;
+        let revision = misplaced_fields("io.k8s.api.apps.v1.ControllerRevision", open);
+        assert_eq!(revision, ["duplicate field \"revision\""]);
     }
 }

@@ -7,6 +7,7 @@ mod namespace;
 mod node;
 mod priority;
 mod rbac;
+mod runtime_class;
 mod service_account;
 mod tolerations;
 
@@ -114,7 +115,8 @@ async fn mutate_all(admission: &Admission<'_>, object: &mut Value) -> Result<(),
     timed(admission, ("NamespaceLifecycle", "admit"), namespace::exists(admission, object)).await?;
     let new_pod = admission.is(Operation::Create, "Pod");
     if new_pod {
-        timed(admission, ("ServiceAccount", "admit"), service_account::mutate(admission, object)).await?;
+        let named = Box::pin(service_account::mutate(admission, object));
+        timed(admission, ("ServiceAccount", "admit"), named).await?;
     }
     timed(admission, ("NodeRestriction", "admit"), Box::pin(node::admit(admission, object))).await?;
     if new_pod {
@@ -128,6 +130,10 @@ async fn mutate_all(admission: &Admission<'_>, object: &mut Value) -> Result<(),
             priority::keep(object, old);
         }
     }
+    if new_pod {
+        let merged = Box::pin(runtime_class::mutate(admission, object));
+        timed(admission, ("RuntimeClass", "admit"), merged).await?;
+    }
     // MutatingAdmissionPolicy and MutatingAdmissionWebhook have their place here.
     Ok(())
 }
@@ -138,6 +144,10 @@ pub async fn validate(admission: &Admission<'_>, object: &Value) -> Result<(), A
         namespace::protects(admission, object)?;
         if admission.operation == Operation::Delete {
             Box::pin(node::admit(admission, object)).await?;
+        }
+        if admission.is(Operation::Create, "Pod") {
+            let judged = Box::pin(runtime_class::validate(admission, object));
+            timed(admission, ("RuntimeClass", "validate"), judged).await?;
         }
         certificates::validate(admission, object)?;
         rbac::validate(admission, object)?;

@@ -2,13 +2,19 @@
 
 use apiserver_api::error::ApiError;
 use apiserver_api::meta;
+use apiserver_api::registry::Resource;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::Admission;
+use crate::cache::Trigger;
+use crate::limits;
 use crate::nodes::references::{MIRROR, Pod};
+use crate::server::Server;
 use crate::storage;
 
+/// The account of pods that name none. A controller makes it in every namespace.
+const DEFAULT: &str = "default";
 const PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// Lifetime of the token, seconds: an hour, and a while in which the kubelet renews it.
 const TOKEN_SECONDS: i64 = 3607;
@@ -20,13 +26,18 @@ pub async fn mutate(admission: &Admission<'_>, pod: &mut Value) -> Result<(), Ap
         return mirror(pod);
     }
     if meta::text(pod, "/spec/serviceAccountName").is_empty() {
-        pod["spec"]["serviceAccountName"] = "default".into();
+        pod["spec"]["serviceAccountName"] = DEFAULT.into();
     }
     let name = meta::text(pod, "/spec/serviceAccountName").to_owned();
     pod["spec"]["serviceAccount"] = name.as_str().into();
     let namespace = meta::namespace(pod).to_owned();
     let Some(accounts) = context.server.registry().lookup("", "v1", "serviceaccounts") else { return Ok(()) };
-    let Some(account) = storage::referred(&context.server, accounts, &namespace, &name).await? else {
+    let mut account = storage::referred(&context.server, accounts, &namespace, &name).await?;
+    if account.is_none() && name == DEFAULT {
+        Box::pin(context.place.aside(made(&context.server, accounts, &namespace))).await??;
+        account = storage::referred(&context.server, accounts, &namespace, &name).await?;
+    }
+    let Some(account) = account else {
         let why = format!(
             "error looking up service account {namespace}/{name}: serviceaccount \"{name}\" not found"
         );
@@ -42,6 +53,17 @@ pub async fn mutate(admission: &Admission<'_>, pod: &mut Value) -> Result<(), Ap
     let secrets = meta::list(&account, "/imagePullSecrets");
     if meta::list(pod, "/spec/imagePullSecrets").is_empty() && !secrets.is_empty() {
         pod["spec"]["imagePullSecrets"] = Value::Array(secrets.to_vec());
+    }
+    Ok(())
+}
+
+/// Waits until the namespace has its ServiceAccount `default`, or has had the time to get one.
+async fn made(server: &Server, accounts: &Resource, namespace: &str) -> Result<(), ApiError> {
+    let key = storage::short_key(accounts, namespace, DEFAULT);
+    let (state, mut changes) = server.cache(accounts)?.subscribe_now(Trigger::Object(key.clone()));
+    if !state.objects.contains_key(key.as_str()) {
+        // Whatever the change is, the caller looks again.
+        let _ = tokio::time::timeout(limits::DEFAULT_ACCOUNT_WAIT, changes.next()).await;
     }
     Ok(())
 }

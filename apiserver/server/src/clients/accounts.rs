@@ -5,10 +5,9 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use apiserver_api::auth::Identity;
-use tokio::sync::Semaphore;
 
 use super::budget::Level;
-use super::lanes::Lane;
+use super::lanes::{self, Lane, Places};
 use crate::limits;
 
 /// Kinds of clients that do not compete with each other for memory, nor for connections.
@@ -108,8 +107,8 @@ pub struct Account {
     pub(super) class_held: Arc<Level>,
     /// Connections whose first authenticated request was the account's.
     pub(super) connections: AtomicUsize,
-    /// Places of reads and writes in each lane that has places.
-    places: [[Semaphore; 2]; Lane::SHARED],
+    /// Its share of the places of each lane that has some.
+    places: [Places; Lane::SHARED],
     accounts: Weak<Accounts>,
 }
 
@@ -120,8 +119,8 @@ impl Account {
     }
 
     /// The account's share of a lane's places; `None` for a lane that has no limit.
-    pub(super) fn places(&self, lane: Lane, read: bool) -> Option<&Semaphore> {
-        Some(&self.places[lane.shared()?][usize::from(!read)])
+    pub(super) fn places(&self, lane: Lane) -> Option<&Places> {
+        Some(&self.places[lane.shared()?])
     }
 }
 
@@ -181,7 +180,7 @@ impl Accounts {
             return account;
         }
         let share =
-            |lane: Lane| lane.places(self.in_flight).map(|places| Semaphore::new(lane.share(class, places)));
+            |lane: Lane| lanes::places(lane.places(self.in_flight).map(|places| lane.share(class, places)));
         let account = Arc::new(Account {
             class,
             key: Box::from(key),

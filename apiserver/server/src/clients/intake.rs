@@ -41,13 +41,13 @@ impl From<Refused> for ApiError {
 
 /// What a body is charged with, as long as its request is being worked on.
 pub struct Received {
-    _held: Arc<Mutex<Held>>,
+    held: Arc<Mutex<Held>>,
 }
 
 struct Held {
     charge: Charge,
     /// Its place among the requests with large bodies.
-    _turn: Option<OwnedSemaphorePermit>,
+    turn: Option<OwnedSemaphorePermit>,
 }
 
 /// Meters the body of a request. What it says that it will bring is charged at once. One that turns out to
@@ -59,11 +59,11 @@ pub fn meter(
 ) -> Result<(Body, Received), Refused> {
     let announced = body.size_hint().exact().unwrap_or(0).min(limits::BODY as u64) as usize;
     let charge = budget.try_charge(announced).ok_or(Refused::NoRoom)?;
-    let held = Arc::new(Mutex::new(Held { charge, _turn: None }));
+    let held = Arc::new(Mutex::new(Held { charge, turn: None }));
     if body.is_end_stream() {
-        return Ok((body, Received { _held: held }));
+        return Ok((body, Received { held }));
     }
-    let received = Received { _held: Arc::clone(&held) };
+    let received = Received { held: Arc::clone(&held) };
     let heavy = heavy.map(|heavy| PollSemaphore::new(Arc::clone(heavy)));
     let metered = Metered {
         body,
@@ -138,7 +138,7 @@ impl Metered {
             && let Some(heavy) = &mut self.heavy
         {
             let turn = ready!(heavy.poll_acquire(context));
-            self.held.lock().unwrap_or_else(PoisonError::into_inner)._turn = turn;
+            self.held.lock().unwrap_or_else(PoisonError::into_inner).turn = turn;
         }
         self.heavy = None;
         Poll::Ready(())
@@ -198,10 +198,15 @@ impl http_body::Body for Metered {
 }
 
 impl Received {
+    /// Returns whether it takes a place among the requests with large bodies.
+    pub(super) fn is_heavy(&self) -> bool {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).turn.is_some()
+    }
+
     /// Bytes charged at the moment.
     #[cfg(test)]
     fn bytes(&self) -> usize {
-        self._held.lock().unwrap().charge.bytes()
+        self.held.lock().unwrap().charge.bytes()
     }
 }
 

@@ -4,12 +4,15 @@
 //! The order is that of the FlowSchemas that Kubernetes makes (exempt, leader election and node-high,
 //! system, the rest), without queues.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use apiserver_api::auth::Identity;
-use tokio::sync::{Semaphore, SemaphorePermit};
+use apiserver_api::error::ApiError;
+use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 
 use super::accounts::{Account, Class, payer};
+use super::intake::Received;
+use super::too_many_requests;
 use crate::health;
 use crate::limits;
 use crate::request::RequestInfo;
@@ -96,21 +99,53 @@ impl Lane {
     }
 }
 
+/// What a request does in a lane; there are places for each apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stay {
+    Read,
+    Write,
+    /// It has left its place and waits for something to happen.
+    Aside,
+}
+
+/// The places of a lane, or of an account's share of one, by [`Stay`].
+pub(super) type Places = [Arc<Semaphore>; 3];
+
+/// Places for this many reads and writes; as many as write may stand aside.
+pub(super) fn places([reads, writes]: [usize; 2]) -> Places {
+    [reads, writes, writes].map(|places| Arc::new(Semaphore::new(places)))
+}
+
 /// The places of all lanes.
 pub struct Lanes {
-    places: [[Semaphore; 2]; Lane::SHARED],
+    places: [Places; Lane::SHARED],
     /// Places of the common lane for requests with large bodies, whose decoding occupies a thread.
     heavy: Arc<Semaphore>,
 }
 
-/// A request's place, until it is dropped.
-pub struct Turn<'a> {
-    _places: Option<[SemaphorePermit<'a>; 2]>,
+/// The place of one request in its lane. The default is that of a request that needs none.
+#[derive(Default)]
+pub struct Place {
+    /// The account's share of the lane, and the lane, for what the request does.
+    working: Option<[Arc<Semaphore>; 2]>,
+    /// The same for when it stands aside.
+    aside: Option<[Arc<Semaphore>; 2]>,
+    held: Mutex<Option<[OwnedSemaphorePermit; 2]>>,
+    body: Option<Received>,
 }
+
+/// A request's time in its place, which is free again when this is dropped.
+pub struct Turn<'a>(&'a Place);
 
 /// There was no place in time.
 #[derive(Debug)]
 pub struct NoTurn;
+
+impl From<NoTurn> for ApiError {
+    fn from(_: NoTurn) -> Self {
+        too_many_requests()
+    }
+}
 
 impl Lanes {
     /// Lanes of which the common one has places for this many reads and writes.
@@ -118,7 +153,7 @@ impl Lanes {
         // One thread is left to everybody else.
         let threads = std::thread::available_parallelism().map_or(1, |threads| threads.get() - 1);
         Self {
-            places: Lane::WITH_PLACES.map(|lane| lane.places(in_flight).map(Semaphore::new)),
+            places: Lane::WITH_PLACES.map(|lane| places(lane.places(in_flight))),
             heavy: Arc::new(Semaphore::new(threads.max(1))),
         }
     }
@@ -128,23 +163,71 @@ impl Lanes {
         (lane == Lane::Common).then_some(&self.heavy)
     }
 
-    /// Waits for a place, first among the requests of the account, then among those of the lane.
-    pub async fn turn<'a>(
-        &'a self,
-        lane: Lane,
-        account: &'a Arc<Account>,
-        read: bool,
-    ) -> Result<Turn<'a>, NoTurn> {
-        let (Some(index), Some(own)) = (lane.shared(), account.places(lane, read)) else {
-            return Ok(Turn { _places: None });
+    /// The place for a request of the account, which is still to be taken. `body` is what comes of it.
+    pub fn place(&self, lane: Lane, account: &Account, read: bool, body: Option<Received>) -> Place {
+        let of = |stay: Stay| {
+            let (own, all) = (account.places(lane)?, &self.places[lane.shared()?]);
+            Some([own, all].map(|places| Arc::clone(&places[stay as usize])))
         };
-        let all = &self.places[index][usize::from(!read)];
-        let places =
-            async { Ok::<_, tokio::sync::AcquireError>([own.acquire().await?, all.acquire().await?]) };
-        match tokio::time::timeout(limits::FLOW_WAIT, places).await {
-            Ok(Ok(places)) => Ok(Turn { _places: Some(places) }),
-            _ => Err(NoTurn),
+        let working = of(if read { Stay::Read } else { Stay::Write });
+        Place { working, aside: of(Stay::Aside), held: Mutex::default(), body }
+    }
+}
+
+impl Place {
+    fn held(&self) -> MutexGuard<'_, Option<[OwnedSemaphorePermit; 2]>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for the place, first among the requests of the account, then among those of the lane.
+    pub async fn take(&self) -> Result<Turn<'_>, NoTurn> {
+        self.acquire().await?;
+        Ok(Turn(self))
+    }
+
+    async fn acquire(&self) -> Result<(), NoTurn> {
+        let Some([own, all]) = &self.working else { return Ok(()) };
+        let places = async {
+            let own = Arc::clone(own).acquire_owned().await?;
+            Ok::<_, AcquireError>([own, Arc::clone(all).acquire_owned().await?])
+        };
+        let Ok(Ok(places)) = tokio::time::timeout(limits::FLOW_WAIT, places).await else {
+            return Err(NoTurn);
+        };
+        *self.held() = Some(places);
+        Ok(())
+    }
+
+    /// Leaves the place to others while `wait` lasts, and takes it again afterwards, so that requests which
+    /// only wait keep nobody from the server. As each of them still holds what it has decoded, no more may
+    /// stand aside than may write, and none with a large body.
+    pub async fn aside<T>(&self, wait: impl Future<Output = T>) -> Result<T, NoTurn> {
+        if self.held().is_none() {
+            return Ok(wait.await);
         }
+        if self.body.as_ref().is_some_and(Received::is_heavy) {
+            return Err(NoTurn);
+        }
+        let _aside = match &self.aside {
+            Some([own, all]) => Some([enter(own)?, enter(all)?]),
+            None => None,
+        };
+        self.held().take();
+        let result = wait.await;
+        // The turn that began before still ends it.
+        self.acquire().await?;
+        Ok(result)
+    }
+}
+
+/// A place that is free now.
+fn enter(places: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, NoTurn> {
+    Arc::clone(places).try_acquire_owned().map_err(|_| NoTurn)
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.held().take();
     }
 }
 
@@ -154,8 +237,16 @@ mod tests {
     use http::Method;
 
     use super::super::accounts::Accounts;
+    use super::super::budget::{Budget, Level};
+    use super::super::intake;
     use super::*;
+    use crate::body;
     use crate::query::Query;
+
+    /// The place, once it is taken for good.
+    async fn taken_for_good(place: Place) -> Result<Place, NoTurn> {
+        place.acquire().await.map(|()| place)
+    }
 
     fn lane_of(method: &str, uri: &str, user: &str, groups: &[&str]) -> Lane {
         let (path, query) = uri.split_once('?').unwrap_or((uri, ""));
@@ -196,24 +287,65 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn one_identity_takes_a_share_and_other_lanes_are_open() {
         let (accounts, lanes) = (Accounts::new([8, 8]), Lanes::new([8, 8]));
+        let turn = async |lane: Lane, account: &Account, read: bool| {
+            taken_for_good(lanes.place(lane, account, read, None)).await
+        };
         let bob = accounts.account(Class::Tenants, "bob");
         let others: Vec<_> = (0..8).map(|i| accounts.account(Class::Tenants, &i.to_string())).collect();
         let mut held = Vec::new();
         for _ in 0..8 / limits::SHARE_OF_IDENTITY {
-            held.push(lanes.turn(Lane::Common, &bob, true).await.unwrap());
+            held.push(turn(Lane::Common, &bob, true).await.unwrap());
         }
-        assert!(lanes.turn(Lane::Common, &bob, true).now_or_never().is_none(), "bob has had his share");
-        assert!(lanes.turn(Lane::Common, &bob, true).await.is_err(), "and is refused in time");
+        assert!(turn(Lane::Common, &bob, true).now_or_never().is_none(), "bob has had his share");
+        assert!(turn(Lane::Common, &bob, true).await.is_err(), "and is refused in time");
         for other in &others[..8 - held.len()] {
-            held.push(lanes.turn(Lane::Common, other, true).await.unwrap());
+            held.push(turn(Lane::Common, other, true).await.unwrap());
         }
-        assert!(lanes.turn(Lane::Common, &others[7], true).await.is_err(), "the lane is full");
-        assert!(lanes.turn(Lane::Common, &bob, false).await.is_ok(), "writes have places of their own");
+        assert!(turn(Lane::Common, &others[7], true).await.is_err(), "the lane is full");
+        assert!(turn(Lane::Common, &bob, false).await.is_ok(), "writes have places of their own");
         let node = accounts.account(Class::Nodes, "system:node:n1");
-        assert!(lanes.turn(Lane::Heartbeats, &node, true).await.is_ok());
-        assert!(lanes.turn(Lane::Nodes, &node, true).await.is_ok());
+        assert!(turn(Lane::Heartbeats, &node, true).await.is_ok());
+        assert!(turn(Lane::Nodes, &node, true).await.is_ok());
         let scheduler = accounts.account(Class::System, "system:kube-scheduler");
-        assert!(lanes.turn(Lane::Leases, &scheduler, true).await.is_ok());
-        assert!(lanes.turn(Lane::Exempt, &bob, true).await.is_ok());
+        assert!(turn(Lane::Leases, &scheduler, true).await.is_ok());
+        assert!(turn(Lane::Exempt, &bob, true).await.is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_only_waits_leaves_its_place_to_others() {
+        let (accounts, lanes) = (Accounts::new([4, 4]), Lanes::new([4, 4]));
+        let bob = accounts.account(Class::Tenants, "bob");
+        let place = lanes.place(Lane::Common, &bob, false, None);
+        let turn = place.take().await.unwrap();
+        let others = async {
+            let other = lanes.place(Lane::Common, &bob, false, None);
+            let taken = other.take().await.expect("bob's only place is free");
+            assert!(other.aside(async {}).await.is_err(), "no more stand aside than may write");
+            drop(taken);
+            taken_for_good(other).await
+        };
+        let other = place.aside(others).await;
+        assert!(other.is_err(), "the place is taken again before the request goes on");
+        place.acquire().await.expect("the other one is gone");
+        assert_eq!(place.aside(async { 7 }).await.unwrap(), 7);
+        assert!(lanes.place(Lane::Common, &bob, false, None).take().await.is_err(), "and taken again");
+        drop(turn);
+        assert!(lanes.place(Lane::Common, &bob, false, None).take().await.is_ok());
+        let administrator = lanes.place(Lane::Exempt, &bob, false, None);
+        let _turn = administrator.take().await.unwrap();
+        assert_eq!(administrator.aside(async { 8 }).await.unwrap(), 8);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_with_a_large_body_does_not_stand_aside() {
+        let (accounts, lanes) = (Accounts::new([4, 4]), Lanes::new([4, 4]));
+        let bob = accounts.account(Class::Tenants, "bob");
+        let budget = Budget::new(Arc::new(Level::new(usize::MAX)), Arc::clone(&bob));
+        let large = body::full(vec![0; limits::HEAVY_BODY + 1]);
+        let (large, received) = intake::meter(large, &budget, lanes.heavy(Lane::Common)).unwrap();
+        body::read(large).await.unwrap();
+        let place = lanes.place(Lane::Common, &bob, false, Some(received));
+        let _turn = place.take().await.unwrap();
+        assert!(place.aside(std::future::pending::<()>()).await.is_err());
     }
 }

@@ -18,7 +18,7 @@ use crate::custom;
 use crate::encoding;
 use crate::limits;
 use crate::negotiate;
-use crate::syntax;
+use crate::{syntax, text};
 
 /// Characters of a body that an error shows again, and those of the summary at its end. Who sends much
 /// garbage does not get as much back.
@@ -100,13 +100,19 @@ fn another_namespace() -> ApiError {
 /// Decodes a body of any kind. Unknown fields are dropped, missing type fields filled in.
 pub fn typed(context: &Context, expected: &Expected<'_>, bytes: Bytes) -> Result<Value, ApiError> {
     let text = bytes.clone();
-    let decoded = body::decode(&negotiate::content_type(&context.headers), bytes, expected.kind)?;
+    let media = negotiate::content_type(&context.headers);
+    let decoded = body::decode(&media, bytes, expected.kind)?;
     let written = !matches!(decoded.source, body::Source::Yaml(_));
+    let is_json = matches!(media.as_str(), "" | "application/json");
     let validation = FieldValidation::of(context)?;
-    let mut strict = if validation == FieldValidation::Ignore { Vec::new() } else { decoded.repeated() };
+    let mut strict = Strictness { validation, ..Strictness::default() };
+    if validation != FieldValidation::Ignore {
+        strict.told = decoded.repeated();
+        strict.text = (is_json && expected.custom.is_none()).then(|| text.clone());
+    }
     let mut object = decoded.value;
     type_fields(&mut object, expected).map_err(|why| why.of_body(expected))?;
-    shape(context, expected, &mut object, &mut strict, validation)
+    shape(context, expected, &mut object, strict)
         .map_err(|why| if written { why.spelled(&text) } else { why }.of_body(expected))?;
     Ok(object)
 }
@@ -117,13 +123,12 @@ pub fn patched(
     context: &Context,
     resource: &Resource,
     object: &mut Value,
-    mut twice: Vec<String>,
+    twice: Vec<String>,
 ) -> Result<(), ApiError> {
     let api_version = resource.api_version();
     let expected = Expected::of(resource, &api_version);
-    let validation = FieldValidation::of(context)?;
-    let checked = type_fields(object, &expected)
-        .and_then(|()| shape(context, &expected, object, &mut twice, validation));
+    let strict = Strictness { validation: FieldValidation::of(context)?, told: twice, text: None };
+    let checked = type_fields(object, &expected).and_then(|()| shape(context, &expected, object, strict));
     checked.map_err(|why| match why {
         Misshapen::Other(error) => error,
         why => {
@@ -139,8 +144,8 @@ pub fn applied(context: &Context, resource: &Resource, object: &mut Value) -> Re
     let api_version = resource.api_version();
     let expected = Expected::of(resource, &api_version);
     type_fields(object, &expected).map_err(|why| why.of_body(&expected))?;
-    shape(context, &expected, object, &mut Vec::new(), FieldValidation::of(context)?)
-        .map_err(|why| why.of_body(&expected))
+    let strict = Strictness { validation: FieldValidation::of(context)?, ..Strictness::default() };
+    shape(context, &expected, object, strict).map_err(|why| why.of_body(&expected))
 }
 
 /// Why an object does not have the shape of its kind.
@@ -187,12 +192,26 @@ impl Misshapen {
     }
 }
 
+/// What is known about fields that are misplaced, before the shape of an object is looked at.
+struct Strictness {
+    validation: FieldValidation,
+    /// What was said twice.
+    told: Vec<String>,
+    /// The JSON text of an object of a built-in kind: misplaced fields of such are named in its order.
+    text: Option<Bytes>,
+}
+
+impl Default for Strictness {
+    fn default() -> Self {
+        Self { validation: FieldValidation::Ignore, told: Vec::new(), text: None }
+    }
+}
+
 fn shape(
     context: &Context,
     expected: &Expected<'_>,
     object: &mut Value,
-    strict: &mut Vec<String>,
-    validation: FieldValidation,
+    strict: Strictness,
 ) -> Result<(), Misshapen> {
     if expected.custom.is_none() && encoding::has_more_objects(object, limits::OBJECTS) {
         let what = format!("limit is {} JSON objects", limits::OBJECTS);
@@ -205,12 +224,14 @@ fn shape(
     if let Some(first) = problems.type_errors.into_iter().next() {
         return Err(Misshapen::Type(first));
     }
-    strict.extend(problems.unknown_fields);
+    let Strictness { validation, mut told, text } = strict;
+    told.extend(problems.unknown_fields);
+    if let Some(text) = text.filter(|_| !told.is_empty()) {
+        told = schema::misplaced_fields(expected.schema, &text::replaced(&text).map_or(text, Bytes::from));
+    }
     match validation {
-        FieldValidation::Strict if !strict.is_empty() => {
-            return Err(Misshapen::Strict(std::mem::take(strict)));
-        }
-        FieldValidation::Warn => strict.drain(..).for_each(|warning| context.warn(warning)),
+        FieldValidation::Strict if !told.is_empty() => return Err(Misshapen::Strict(told)),
+        FieldValidation::Warn => told.into_iter().for_each(|warning| context.warn(warning)),
         _ => {}
     }
     if expected.custom.is_none() {

@@ -207,7 +207,7 @@ pub async fn delete(context: &Context, resource: &Resource, bytes: Bytes) -> Ans
     warn_of_default(context, resource, &options);
     let namespace = context.info.namespace_of(resource);
     match one(context, resource, namespace, &context.info.name, &options).await? {
-        Deleted::Gone(object) if !resource.behaviour.graceful_delete => {
+        Deleted::Gone(object) if !resource.behaviour.returns_deleted => {
             Ok(respond::success(200, resource, meta::name(&object), meta::uid(&object)))
         }
         Deleted::Gone(mut object) => {
@@ -330,6 +330,9 @@ fn plan(resource: &Resource, object: &Value, options: &DeleteOptions, now: jiff:
             return Plan::Mark(new);
         }
     }
+    if marked && awaits_finalizing(resource, object) {
+        return Plan::Wait;
+    }
     set_propagation(resource, &mut new, options.propagation);
     if !marked && let Some(prepare) = &resource.behaviour.prepare_delete {
         prepare(&mut new, now);
@@ -338,10 +341,12 @@ fn plan(resource: &Resource, object: &Value, options: &DeleteOptions, now: jiff:
         return Plan::Remove;
     }
     if !marked {
-        mark(&mut new, now, 0);
-        if resource.behaviour.prepare_delete.is_some() {
-            // A kind with a way of its own does not count this as a change.
-            meta::set(&mut new, "generation", meta::generation(object));
+        if is_namespace(resource) || resource.behaviour.prepare_delete.is_some() {
+            // Kinds that end in a way of their own have no grace, not even none, and do not count this as a
+            // change.
+            meta::set(&mut new, "deletionTimestamp", time::rfc3339(now));
+        } else {
+            mark(&mut new, now, 0);
         }
     } else if meta::deletion_grace_period_seconds(object) != Some(0) {
         meta::set(&mut new, "deletionGracePeriodSeconds", 0);

@@ -133,10 +133,27 @@ fn a_namespace_terminates_until_it_is_finalized() {
         panic!("not marked")
     };
     assert_eq!(marked["status"]["phase"], "Terminating");
+    assert_eq!(marked["metadata"]["deletionTimestamp"], "2026-01-01T00:00:00Z");
+    assert_eq!(marked["metadata"].get("deletionGracePeriodSeconds"), None);
+    let orphan = DeleteOptions { propagation: Some(Propagation::Orphan), ..DeleteOptions::default() };
+    assert_eq!(plan(&namespaces, &marked, &orphan, now()), Plan::Wait);
     assert!(!is_finished(&namespaces, &marked));
     let mut finalized = marked;
     finalized["spec"]["finalizers"] = json!([]);
     assert!(is_finished(&namespaces, &finalized));
+}
+
+#[test]
+fn a_definition_that_is_deleted_has_no_grace_period_and_no_new_generation() {
+    let definitions = resource("apiextensions.k8s.io", "customresourcedefinitions");
+    let object = json!({"metadata": {"name": "d", "generation": 1}});
+    let Plan::Mark(marked) = plan(&definitions, &object, &DeleteOptions::default(), now()) else {
+        panic!("not marked")
+    };
+    assert_eq!(meta::deletion_timestamp(&marked), Some("2026-01-01T00:00:00Z"));
+    assert_eq!(marked["metadata"].get("deletionGracePeriodSeconds"), None);
+    assert_eq!(meta::generation(&marked), 1);
+    assert!(!is_finished(&definitions, &marked));
 }
 
 #[test]

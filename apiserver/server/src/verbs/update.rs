@@ -13,7 +13,7 @@ use bytes::Bytes;
 use serde_json::Value;
 
 use super::managed::{self, Tracking};
-use super::{apply, check_place, create, decode, delete, options};
+use super::{apply, check_place, create, decode, delete, options, pods};
 use crate::admission::{self, Admission, Operation};
 use crate::allocate::Reservation;
 use crate::context::Context;
@@ -33,7 +33,7 @@ pub enum Part {
     Status,
     /// As the caller made it: subresources of one kind, such as `resize`.
     Whole,
-    /// The same, of a change that follows from what admission has judged already, such as an Eviction.
+    /// The same, of a change that follows from what admission has judged already: a Binding, an Eviction.
     Admitted,
 }
 
@@ -462,29 +462,19 @@ fn keep_part(resource: &Resource, part: Part, old: &Value, new: &mut Value) {
             for field in ["ownerReferences", "finalizers"] {
                 keep_field(old, new, field);
             }
-            keep_class(resource, old, new);
+            if resource.group.is_empty() && resource.kind == "Pod" {
+                pods::keep_status(old, new);
+            }
         }
         _ => {}
-    }
-}
-
-/// The class of service of a pod was settled at creation; whoever does not name it does not mean to
-/// take it away.
-fn keep_class(resource: &Resource, old: &Value, new: &mut Value) {
-    let class = meta::at(old, "/status/qosClass");
-    if resource.group.is_empty()
-        && resource.kind == "Pod"
-        && meta::text(new, "/status/qosClass").is_empty()
-        && let (Some(class), Some(Value::Object(status))) = (class, new.get_mut("status"))
-    {
-        status.insert("qosClass".to_owned(), class.clone());
     }
 }
 
 /// The generation rises with every change outside metadata and a status that is a subresource, and with
 /// one of the metadata that the kind counts.
 fn count_generation(resource: &Resource, part: Part, old: &Value, new: &mut Value) {
-    if !resource.behaviour.generation {
+    // Bindings and evictions are no changes of what is wanted.
+    if !resource.behaviour.generation || part == Part::Admitted {
         return;
     }
     let of = |object: &Value, field: &str| {

@@ -1,7 +1,12 @@
 //! What the server adds to pods, and what it keeps by itself.
 
+use std::time::Duration;
+
+use apiserver_api::auth::Identity;
 use apiserver_server::ServerConfig;
-use serde_json::json;
+use apiserver_server::rbac::Mode;
+use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use crate::harness::{Api, every_api, pod};
 
@@ -33,6 +38,115 @@ async fn pods_get_an_account_a_token_tolerations_and_a_priority() {
     let mut plain = pod("t");
     plain["spec"]["automountServiceAccountToken"] = false.into();
     assert_eq!(api.post(PODS, plain).await.expect(201).body["spec"].get("volumes"), None);
+}
+
+/// A controller makes the account, some time after the namespace.
+#[tokio::test(start_paused = true)]
+async fn a_pod_waits_for_the_default_account_of_its_new_namespace() {
+    let api = Api::start().await;
+    api.post("/api/v1/namespaces", json!({"metadata": {"name": "fresh"}})).await.expect(201);
+    let made = async {
+        tokio::time::sleep(Duration::from_millis(700)).await;
+        let account = json!({"metadata": {"name": "default"}, "imagePullSecrets": [{"name": "s"}]});
+        api.post("/api/v1/namespaces/fresh/serviceaccounts", account).await.expect(201);
+    };
+    let (pod, ()) = futures::join!(api.post("/api/v1/namespaces/fresh/pods", pod("p")), made);
+    let pod = pod.expect(201).body;
+    assert_eq!(pod["spec"]["serviceAccountName"], "default");
+    assert_eq!(pod["spec"]["imagePullSecrets"], json!([{"name": "s"}]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_is_refused_when_its_account_does_not_come() {
+    let api = Api::start().await;
+    api.post("/api/v1/namespaces", json!({"metadata": {"name": "fresh"}})).await.expect(201);
+    let began = Instant::now();
+    let refused = api.post("/api/v1/namespaces/fresh/pods", pod("p")).await.expect(403);
+    let why = "error looking up service account fresh/default: serviceaccount \"default\" not found";
+    assert!(refused.message().ends_with(why), "{}", refused.text);
+    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+    // No controller makes others.
+    let mut stranger = pod("q");
+    stranger["spec"]["serviceAccountName"] = "other".into();
+    let began = Instant::now();
+    api.post("/api/v1/namespaces/fresh/pods", stranger).await.expect(403);
+    assert_eq!(began.elapsed(), Duration::ZERO);
+}
+
+/// However many pods wait in namespaces that never get an account, others write.
+#[tokio::test(start_paused = true)]
+async fn pods_that_wait_for_their_account_hold_no_places() {
+    let config = ServerConfig {
+        authorization: vec![Mode::AlwaysAllow],
+        writes_in_flight: 40,
+        ..ServerConfig::default()
+    };
+    let api = Api::with(config).await;
+    api.post("/api/v1/namespaces", json!({"metadata": {"name": "fresh"}})).await.expect(201);
+    let waiting: Vec<_> = (0..40)
+        .map(|number| {
+            let user = api.as_user(Identity::authenticated(&format!("tenant-{}", number % 8), &[]));
+            let pod = pod(&format!("p{number}"));
+            tokio::spawn(async move { user.post("/api/v1/namespaces/fresh/pods", pod).await.code })
+        })
+        .collect();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(waiting.iter().all(|request| !request.is_finished()), "they still wait");
+    let began = Instant::now();
+    let map = json!({"metadata": {"name": "m"}});
+    for user in ["bob", "tenant-1"] {
+        let user = api.as_user(Identity::authenticated(user, &[]));
+        user.post("/api/v1/namespaces/fresh/configmaps?dryRun=All", map.clone()).await.expect(201);
+    }
+    assert_eq!(began.elapsed(), Duration::ZERO, "without waiting");
+    for request in waiting {
+        assert_eq!(request.await.unwrap(), 403);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_gets_the_overhead_and_scheduling_of_its_runtime_class() {
+    let api = Api::start().await;
+    let sandbox = json!({"metadata": {"name": "sandbox"}, "handler": "kata",
+        "overhead": {"podFixed": {"cpu": "250m", "memory": "120Mi"}},
+        "scheduling": {"nodeSelector": {"runtime": "kata"},
+            "tolerations": [{"key": "kata", "operator": "Exists", "effect": "NoSchedule"}]}});
+    api.post("/apis/node.k8s.io/v1/runtimeclasses", sandbox).await.expect(201);
+    let of_class = |name: &str, class: &str, spec: Value| {
+        let mut pod = pod(name);
+        pod["spec"]["runtimeClassName"] = class.into();
+        json_patch::merge(&mut pod["spec"], &spec);
+        pod
+    };
+    let made = api.post(PODS, of_class("a", "sandbox", json!({"nodeSelector": {"disk": "ssd"}}))).await;
+    let spec = made.expect(201).body["spec"].clone();
+    assert_eq!(spec["overhead"], json!({"cpu": "250m", "memory": "120Mi"}));
+    assert_eq!(spec["nodeSelector"], json!({"disk": "ssd", "runtime": "kata"}));
+    let keys: Vec<_> = spec["tolerations"].as_array().unwrap().iter().map(|t| t["key"].clone()).collect();
+    assert_eq!(keys, ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable", "kata"]);
+    let same = json!({"overhead": {"cpu": "0.25", "memory": "120Mi"}});
+    api.post(PODS, of_class("b", "sandbox", same)).await.expect(201);
+    for (class, spec, why) in [
+        ("none", json!({}), "pod rejected: RuntimeClass \"none\" not found"),
+        (
+            "sandbox",
+            json!({"overhead": {"cpu": "1"}}),
+            "pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead",
+        ),
+        (
+            "sandbox",
+            json!({"nodeSelector": {"runtime": "gvisor"}}),
+            "conflict: runtimeClass.scheduling.nodeSelector[runtime] = kata; pod.spec.nodeSelector[runtime] = gvisor",
+        ),
+    ] {
+        let refused = api.post(PODS, of_class("c", class, spec)).await.expect(403);
+        assert_eq!(refused.message(), format!("pods \"c\" is forbidden: {why}"));
+    }
+    let mut plain = pod("d");
+    plain["spec"]["overhead"] = json!({"cpu": "1"});
+    let refused = api.post(PODS, plain).await.expect(403);
+    let why = "pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead";
+    assert!(refused.message().ends_with(why), "{}", refused.text);
 }
 
 #[tokio::test(start_paused = true)]

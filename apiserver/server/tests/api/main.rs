@@ -16,6 +16,7 @@ mod crds_kubectl;
 mod crds_many;
 mod crds_webhook;
 mod deep;
+mod deletions;
 mod discovery;
 mod documents;
 mod enablement;
@@ -24,6 +25,7 @@ mod eviction;
 mod explain;
 mod expressions;
 mod faults;
+mod generations;
 mod harness;
 mod health;
 #[path = "../../../../tests/support/history.rs"]

@@ -12,6 +12,7 @@ use http_body_util::BodyExt as _;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use crate::deletions::ANSWERED_WITH_OBJECT;
 use crate::harness::Api;
 
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
@@ -362,6 +363,9 @@ impl<'a> Subject<'a> {
         let options = json!({"gracePeriodSeconds": 0, "propagationPolicy": "Background"});
         let reply = self.api.delete(&path, options).await;
         assert!(matches!(reply.code, 200 | 202), "{}: {}", self.what(), reply.text);
+        let whole = ANSWERED_WITH_OBJECT.contains(&self.entry.plural.as_str()) || self.entry.lingers();
+        let wanted = if whole { self.entry.kind.as_str() } else { "Status" };
+        assert_eq!(reply.body["kind"], wanted, "{}", self.what());
         if self.entry.plural == "namespaces" {
             // Its finalizers are taken away when it is empty, as the controller does it.
             let mut object = self.read().await;

@@ -199,6 +199,27 @@ async fn unknown_fields_are_refused_warned_of_or_ignored() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn misplaced_fields_are_named_in_the_order_of_the_document() {
+    let api = Api::start().await;
+    let body = r#"{"metadata":{"name":"a","name":"b","zone":1},"spec":{"zoned":1,"zoned":2,"paused":true,"paused":false,
+        "selector":{"matchLabels":{"app":"a"}},"template":{"metadata":{"labels":{"app":"a"}},"spec":{"containers":
+        [{"name":"c","image":"i","nested":1,"imagePullPolicy":"Always","imagePullPolicy":"Never"}]}},"area":1}}"#;
+    let json = [("content-type", "application/json")];
+    let named = "duplicate field \"metadata.name\", unknown field \"metadata.zone\", \
+        unknown field \"spec.zoned\", duplicate field \"spec.paused\", \
+        unknown field \"spec.template.spec.containers[0].nested\", \
+        duplicate field \"spec.template.spec.containers[0].imagePullPolicy\", unknown field \"spec.area\"";
+    let refused = api.call("POST", &format!("{DEPLOYMENTS}?fieldValidation=Strict"), &json, body).await;
+    let message = refused.expect(400).message().to_owned();
+    assert!(message.ends_with(&format!("strict decoding error: {named}")), "{message}");
+    let warned = api.call("POST", DEPLOYMENTS, &json, body).await.expect(201);
+    let warnings: Vec<String> =
+        warned.headers.get_all("warning").iter().map(|w| w.to_str().unwrap().to_owned()).collect();
+    let wanted: Vec<String> = named.split(", ").map(|text| format!("299 - {text:?}")).collect();
+    assert_eq!(warnings, wanted);
+}
+
+#[tokio::test(start_paused = true)]
 async fn dry_runs_store_nothing() {
     let api = Api::start().await;
     let before = api.store.revision().await.unwrap();

@@ -204,8 +204,9 @@ impl Deployments {
                     "uid": deployment.metadata.uid,
                 }});
                 let name = name(&deployment.metadata);
-                let patched =
-                    self.api(deployment).patch(name, &PatchParams::default(), &Patch::Merge(patch)).await;
+                let api = self.api(deployment);
+                // With the status, as an annotation of the main resource makes a new generation.
+                let patched = api.patch_status(name, &PatchParams::default(), &Patch::Merge(patch)).await;
                 patched.attempt(|| format!("note the revision of deployment {name}")).map(drop)
             }
             Action::Status(status) => self.write_status(deployment, *status).await,

@@ -319,9 +319,11 @@ impl State {
             }
         }
         if target.subresource == "status" {
-            let status = new["status"].take();
-            new = old.clone();
-            new["status"] = status;
+            let wanted = std::mem::replace(&mut new, old.clone());
+            new["status"] = wanted["status"].clone();
+            for field in ["labels", "annotations"] {
+                merge(&mut new, &json!({"metadata": {field: wanted["metadata"][field]}}));
+            }
         } else {
             merge(&mut new, &json!({"status": null}));
             if !old["status"].is_null() {
@@ -333,7 +335,9 @@ impl State {
                 new["metadata"][field] = old["metadata"][field].clone();
             }
         }
-        if new["spec"] != old["spec"] {
+        let annotated = new["metadata"]["annotations"] != old["metadata"]["annotations"];
+        let counted = target.plural == "deployments" && target.subresource != "status" && annotated;
+        if new["spec"] != old["spec"] || counted {
             new["metadata"]["generation"] = json!(old["metadata"]["generation"].as_i64().unwrap_or(0) + 1);
         }
         if new == old {

@@ -3,6 +3,9 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::ListParams;
+use kube::{Api, ResourceExt as _};
 use tests_sim::{Simulation, scenario};
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -58,4 +61,39 @@ async fn broken_update(cluster: &mut Simulation) -> Result<()> {
 #[test]
 fn a_broken_update_stops_and_goes_back() {
     scenario("rollout::a_broken_update_stops_and_goes_back").run(3, broken_update);
+}
+
+/// What the controllers and the scheduler write is no change of what is wanted.
+async fn generations(cluster: &mut Simulation) -> Result<()> {
+    cluster.add_node("node-0", true)?;
+    cluster.nodes_ready(MINUTE).await?;
+    cluster.deploy("web", 2, "web:1").await?;
+    cluster.rolled_out("web", MINUTE).await?;
+    cluster.rest(MINUTE).await?;
+    let mut wanted = 1;
+    loop {
+        let deployment = cluster.deployments().get("web").await?;
+        let revision = deployment.annotations().get("deployment.kubernetes.io/revision").cloned();
+        let observed = deployment.status.and_then(|status| status.observed_generation);
+        let found = (deployment.metadata.generation, observed, revision);
+        let same = (Some(wanted), Some(wanted), Some(wanted.to_string()));
+        ensure!(found == same, "generation, observed and revision are {found:?}, not {same:?}");
+        for pod in Api::<Pod>::default_namespaced(cluster.client.clone()).list(&ListParams::default()).await?
+        {
+            let generation = pod.metadata.generation;
+            ensure!(generation == Some(1), "{} has generation {generation:?}", pod.name_any());
+        }
+        if wanted == 2 {
+            return Ok(());
+        }
+        wanted += 1;
+        cluster.update("web", "web:2").await?;
+        cluster.rolled_out("web", 2 * MINUTE).await?;
+        cluster.rest(MINUTE).await?;
+    }
+}
+
+#[test]
+fn generations_count_what_people_change_alone() {
+    scenario("rollout::generations_count_what_people_change_alone").run(5, generations);
 }
