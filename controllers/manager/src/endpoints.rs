@@ -17,7 +17,7 @@ use crate::index::Pods;
 use crate::limits::{ENDPOINTS_ADDRESSES, ENDPOINTS_PAUSE};
 use crate::meta::{is_deleted, name};
 use crate::patch;
-use crate::pods::{is_finished, is_ready};
+use crate::pods::{endpoint_addresses, is_finished, is_ready};
 use crate::ports::{ResolvedPort, resolve};
 
 const MANAGED_BY: &str = "endpoints.kubernetes.io/managed-by";
@@ -199,9 +199,7 @@ fn address(service: &Service, pod: &Pod) -> Option<EndpointAddress> {
         Some(family) => family == "IPv6",
         None => spec.cluster_ip.as_deref().is_some_and(|address| address.contains(':')),
     };
-    let status = pod.status.as_ref()?;
-    let all = status.pod_ips.iter().flatten().map(|ip| ip.ip.as_str()).chain(status.pod_ip.as_deref());
-    let ip = all.into_iter().find(|address| address.contains(':') == v6 && !address.is_empty())?.to_owned();
+    let ip = endpoint_addresses(pod).find(|address| address.contains(':') == v6)?.to_owned();
     let pod_spec = pod.spec.as_ref()?;
     let hostname = pod_spec.hostname.clone().filter(|hostname| {
         !hostname.is_empty() && pod_spec.subdomain.as_deref() == Some(name(&service.metadata))

@@ -1,5 +1,6 @@
 //! What controllers ask about pods.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -27,6 +28,28 @@ pub(crate) fn condition<'a>(pod: &'a Pod, kind: &str) -> Option<&'a PodCondition
 
 pub(crate) fn is_ready(pod: &Pod) -> bool {
     condition(pod, "Ready").is_some_and(|ready| ready.status == "True")
+}
+
+/// Addresses of a pod that may be those of an endpoint. Its node can write any into its status; one that the
+/// API refuses in a slice would hold up all other endpoints of the Service.
+pub(crate) fn endpoint_addresses(pod: &Pod) -> impl Iterator<Item = &str> {
+    let status = pod.status.iter();
+    let all = status.flat_map(|status| {
+        status.pod_ips.iter().flatten().map(|ip| ip.ip.as_str()).chain(status.pod_ip.as_deref())
+    });
+    all.filter(|address| address.parse().is_ok_and(leads_somewhere))
+}
+
+/// Whether an address is not one to which traffic would stay on the sender's machine or link: the API takes
+/// no such endpoint.
+fn leads_somewhere(address: IpAddr) -> bool {
+    let on_link = match address {
+        IpAddr::V4(v4) => v4.is_link_local() || v4.octets()[..3] == [224, 0, 0],
+        IpAddr::V6(v6) => {
+            v6.is_unicast_link_local() || v6.segments()[0] & 0xff0f == 0xff02 || v6.to_ipv4_mapped().is_some()
+        }
+    };
+    !address.is_unspecified() && !address.is_loopback() && !on_link
 }
 
 /// Since when the pod is ready, if it is.

@@ -86,7 +86,7 @@ async fn send(agent: &Agent, cell: &PodCell, status: Value) -> Sent {
         }
         Ok(Err(kube::Error::Api(answer))) if answer.code == 404 => Sent::Gone,
         // Another pod has taken the name.
-        Ok(Err(kube::Error::Api(answer))) if answer.code == 409 && names_uid(&answer.message) => Sent::Gone,
+        Ok(Err(kube::Error::Api(answer))) if names_uid(answer.code, &answer.message) => Sent::Gone,
         Ok(Err(error)) => {
             warn!(pod = %cell.place.name, error = &error as &dyn std::error::Error, "a status was not taken");
             Sent::Failed
@@ -116,9 +116,14 @@ fn doubt(sent: &mut Map<String, Value>, theirs: &Map<String, Value>) {
     }
 }
 
-/// A conflict that is not about a revision, and so will not pass.
-fn names_uid(message: &str) -> bool {
-    message.to_ascii_lowercase().contains("uid")
+/// Whether an answer says that the uid is another one: as a conflict that is not about a revision, or as a field
+/// that cannot be changed. Neither passes.
+fn names_uid(code: u16, message: &str) -> bool {
+    match code {
+        409 => message.to_ascii_lowercase().contains("uid"),
+        422 => message.contains("metadata.uid"),
+        _ => false,
+    }
 }
 
 fn as_json(status: &PodStatus) -> Map<String, Value> {

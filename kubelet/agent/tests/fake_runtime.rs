@@ -239,6 +239,7 @@ async fn a_pod_may_take_the_name_of_one_that_still_ends() {
     assert_eq!(node.runtime.list_pod_sandboxes(None).await.unwrap().len(), 1);
     let pod = node.api.pod("p");
     assert_eq!((&pod["metadata"]["uid"], condition(&pod, "Ready").as_str()), (&second, "True"));
+    assert!(node.api.refused() <= 1, "the status of the first was sent {} times", node.api.refused());
 }
 
 #[tokio::test(start_paused = true)]

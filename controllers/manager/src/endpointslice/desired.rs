@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{Node, ObjectReference, Pod, Service};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointHints, ForNode, ForZone};
 
 use crate::meta::{is_deleted, name};
-use crate::pods::{is_finished, is_ready};
+use crate::pods::{endpoint_addresses, is_finished, is_ready};
 use crate::ports::{ResolvedPort, resolve};
 
 const ZONE: &str = "topology.kubernetes.io/zone";
@@ -98,9 +98,7 @@ fn endpoint(
     family: Family,
     node: &dyn Fn(&str) -> Option<Arc<Node>>,
 ) -> Option<Endpoint> {
-    let status = pod.status.as_ref()?;
-    let all = status.pod_ips.iter().flatten().map(|ip| ip.ip.as_str()).chain(status.pod_ip.as_deref());
-    let address = all.into_iter().find(|address| family.has(address))?.to_owned();
+    let address = endpoint_addresses(pod).find(|address| family.has(address))?.to_owned();
     let publish = service.spec.as_ref().and_then(|spec| spec.publish_not_ready_addresses) == Some(true);
     let serving = is_ready(pod);
     let terminating = is_deleted(&pod.metadata);

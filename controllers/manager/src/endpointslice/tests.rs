@@ -263,3 +263,18 @@ fn a_service_that_prefers_nearness_gets_hints_for_its_ready_endpoints() {
     web.spec.as_mut().unwrap().traffic_distribution = Some("PreferSameNode".to_owned());
     assert_eq!(hints(&web), [(zone, node), (None, None)]);
 }
+
+/// A node that wrote one held up all endpoints of the Service: the API refuses the whole slice.
+#[test]
+fn addresses_that_no_endpoint_may_have_are_left_out() {
+    let special =
+        ["127.0.0.1", "169.254.1.1", "224.0.0.1", "0.0.0.0", "::ffff:10.244.0.1", "fe80::1", "x", ""];
+    let mut pods: Vec<Pod> =
+        special.iter().enumerate().map(|(i, address)| running(&format!("bad-{i}"), "n1", address)).collect();
+    pods.push(running("good", "n1", "10.244.0.7"));
+    let mut service = service(number(80));
+    service.spec.as_mut().unwrap().ip_families = Some(vec!["IPv4".to_owned(), "IPv6".to_owned()]);
+    let slices = settled(&service, &pods, Vec::new());
+    let addresses: Vec<_> = slices.iter().flat_map(endpoints).flat_map(|e| e.addresses.clone()).collect();
+    assert_eq!(addresses, ["10.244.0.7"]);
+}

@@ -32,6 +32,8 @@ struct State {
     objects: BTreeMap<(String, String, String), Value>,
     /// Everything that happened: revision, collection, type, object.
     events: Vec<(u64, String, &'static str, Value)>,
+    /// Patches for an object of another uid.
+    refused: usize,
 }
 
 /// The apiserver. Cheap to clone.
@@ -114,6 +116,11 @@ impl Api {
     pub fn get(&self, collection: &str, namespace: &str, name: &str) -> Option<Value> {
         let key = (collection.to_owned(), namespace.to_owned(), name.to_owned());
         self.state.lock().unwrap().objects.get(&key).cloned()
+    }
+
+    /// Patches that were for an object of another uid.
+    pub fn refused(&self) -> usize {
+        self.state.lock().unwrap().refused
     }
 
     pub fn pod(&self, name: &str) -> Value {
@@ -299,7 +306,8 @@ impl Api {
         let Some(mut object) = state.objects.get(&key).cloned() else { return status(404, "NotFound") };
         let uid = &patch["metadata"]["uid"];
         if !uid.is_null() && *uid != object["metadata"]["uid"] {
-            return status(409, "Precondition failed: UID in precondition: x, UID in object meta: y");
+            state.refused += 1;
+            return status(422, "Pod is invalid: metadata.uid: Invalid value: \"x\": field is immutable");
         }
         merge(&mut object, patch);
         json_response(200, &self.store(&mut state, key, object, "MODIFIED"))

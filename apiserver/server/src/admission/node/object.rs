@@ -15,6 +15,7 @@ pub(super) fn new_node(new: &Value, node: &str) -> Result<(), String> {
     if !is_empty(&new["metadata"]["ownerReferences"]) {
         return Err(format!("node {node:?} is not allowed to modify ownerReferences"));
     }
+    ranges(new, &Value::Null, node)?;
     let labels = labels::forbidden_changes(new, &Value::Null);
     if labels.is_empty() {
         return Ok(());
@@ -36,11 +37,25 @@ pub(super) fn changed_node(new: &Value, old: &Value, node: &str) -> Result<(), S
     if !same(&new["metadata"]["ownerReferences"], &old["metadata"]["ownerReferences"]) {
         return Err(format!("node {node:?} is not allowed to modify ownerReferences"));
     }
+    ranges(new, old, node)?;
     let labels = labels::forbidden_changes(new, old);
     if labels.is_empty() {
         return Ok(());
     }
     Err(format!("is not allowed to modify labels: {}", labels.join(", ")))
+}
+
+/// Why a node may not choose its ranges of the pod network like this. Kubernetes lets it, but no kubelet does,
+/// and a node that takes all of it leaves none to others.
+fn ranges(new: &Value, old: &Value, node: &str) -> Result<(), String> {
+    let given = |value: &Value| !is_empty(value) && value != "";
+    for field in ["podCIDR", "podCIDRs"] {
+        let (new, old) = (&new["spec"][field], &old["spec"][field]);
+        if given(new) && !same(new, old) {
+            return Err(format!("node {node:?} is not allowed to set {field}"));
+        }
+    }
+    Ok(())
 }
 
 /// Why a node may not write the status of a pod like this.

@@ -27,6 +27,15 @@ fn a_node_registers_without_restricted_labels_owners_and_sources() {
             "node \"n\" is not allowed to modify ownerReferences",
         ),
         (
+            json!({"metadata": {}, "spec": {"podCIDR": "0.0.0.0/0"}}),
+            "node \"n\" is not allowed to set podCIDR",
+        ),
+        (
+            json!({"metadata": {}, "spec": {"podCIDRs": ["10.244.0.0/16"]}}),
+            "node \"n\" is not allowed to set podCIDRs",
+        ),
+        (json!({"metadata": {}, "spec": {"podCIDR": "", "podCIDRs": []}}), ""),
+        (
             json!({"metadata": {}, "spec": {"configSource": source}}),
             "node \"n\" is not allowed to create pods with a non-nil configSource",
         ),
@@ -67,7 +76,8 @@ fn a_node_changes_neither_its_taints_nor_its_owners_nor_restricted_labels() {
             "node \"n\" is not allowed to update configSource to a new non-nil configSource",
         ),
         ("unschedulable", &null, &json!(true), ""),
-        ("podCIDR", &null, &json!("10.0.0.0/24"), ""),
+        ("podCIDR", &json!("10.0.0.0/24"), &json!("10.0.0.0/24"), ""),
+        ("podCIDR", &null, &json!("10.0.0.0/24"), "node \"n\" is not allowed to set podCIDR"),
     ] {
         let (new, old) = (node(field, new), node(field, old));
         assert_eq!(said(changed_node(&new, &old, "n")), why, "{old} to {new}");
