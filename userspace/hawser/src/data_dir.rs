@@ -3,6 +3,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use rustix::fs::{FlockOperation, flock};
@@ -10,6 +11,8 @@ use serde::{Deserialize, Serialize};
 
 /// Raised when a newer layout cannot be read by an older program, or the other way round.
 const VERSION: &str = "1";
+/// How long the lock of a process that was killed is waited for.
+const DYING: Duration = Duration::from_secs(30);
 
 /// A data directory, locked for this process until dropped.
 pub struct DataDir {
@@ -170,11 +173,16 @@ fn lock(path: &Path) -> Result<File> {
         .truncate(false)
         .open(&file)
         .with_context(|| format!("cannot open {}", file.display()))?;
-    if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+    let until = Instant::now() + DYING;
+    while flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
         let mut pid = String::new();
         // Without a readable process id the message is still true.
-        let _ = lock.read_to_string(&mut pid);
-        bail!("the data directory {} is in use by process {}: stop that first", path.display(), pid.trim());
+        let _ = lock.rewind().and_then(|()| lock.read_to_string(&mut pid));
+        let pid = pid.trim();
+        if !is_dying(pid) || Instant::now() > until {
+            bail!("the data directory {} is in use by process {pid}: stop that first", path.display());
+        }
+        std::thread::sleep(Duration::from_millis(50));
     }
     let mut write = || -> std::io::Result<()> {
         lock.set_len(0)?;
@@ -183,6 +191,13 @@ fn lock(path: &Path) -> Result<File> {
     };
     write().with_context(|| format!("cannot write {}", file.display()))?;
     Ok(lock)
+}
+
+/// Whether a process that was killed has yet to give back what it holds, which takes a second for some
+/// gigabytes: it has no memory any more by then, and so no command line.
+fn is_dying(pid: &str) -> bool {
+    pid.parse::<u32>()
+        .is_ok_and(|pid| fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.is_empty()))
 }
 
 fn check_version(path: &Path) -> Result<()> {
@@ -224,6 +239,28 @@ mod tests {
         let _held = DataDir::open(dir.path()).unwrap();
         let error = DataDir::open(dir.path()).err().unwrap().to_string();
         assert!(error.contains(&format!("in use by process {}", std::process::id())), "{error}");
+    }
+
+    /// A server that held gigabytes still had its lock a second after `kill -9`, and its successor gave up.
+    #[test]
+    fn the_lock_of_a_process_that_is_dying_is_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let held = DataDir::open(dir.path()).unwrap();
+        // Nobody has asked how it ended, so it is still there, without a memory of its own.
+        let mut dead = std::process::Command::new("true").spawn().unwrap();
+        let stat = format!("/proc/{}/stat", dead.id());
+        while !fs::read_to_string(&stat).unwrap().contains(") Z ") {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        fs::write(dir.path().join("lock"), dead.id().to_string()).unwrap();
+        std::thread::scope(|scope| {
+            let next = scope.spawn(|| DataDir::open(dir.path()).map(drop));
+            std::thread::sleep(Duration::from_millis(200));
+            assert!(!next.is_finished());
+            drop(held);
+            next.join().unwrap().unwrap();
+        });
+        dead.wait().unwrap();
     }
 
     #[test]
