@@ -11,7 +11,8 @@ use crate::metrics::Authorization;
 use crate::rbac::{self, Attributes};
 
 /// A request that may be carried out as its [`RequestInfo`](crate::request::RequestInfo) says. Only
-/// [`authorize`] makes one, and the verbs take no other.
+/// [`authorize`] makes one, and requests are routed as nothing else: [`crate::verbs::dispatch`] takes one and
+/// lends the [`Context`] in it to the verb.
 pub struct Authorized(Context);
 
 impl Deref for Authorized {

@@ -105,6 +105,16 @@ pub fn object(api_version: &str, plural: &str) -> Value {
     object
 }
 
+/// The status of a kind that has one, or what is asked of a kind that is only made, such as a TokenReview.
+pub fn status_or_review(api_version: &str, plural: &str) -> Option<Value> {
+    let entry = table().into_iter().find(|e| e.api_version() == api_version && e.plural == plural)?;
+    if !entry.has("create") || plural == "bindings" {
+        return None;
+    }
+    let Sample { status, review, .. } = sample(&entry);
+    review.or_else(|| status.filter(|_| entry.subresources.contains_key("status")))
+}
+
 /// The collection and the object of every kind that is created and read, in every version.
 pub fn every_object() -> Vec<(String, Value)> {
     let mut named = BTreeSet::new();
