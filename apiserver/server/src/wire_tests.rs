@@ -26,7 +26,11 @@ fn connect() -> (DuplexStream, Count, Count) {
     let (client, server) = tokio::io::duplex(1 << 16);
     let (running, most) = (Count::default(), Count::default());
     let (now, peak) = (Arc::clone(&running), Arc::clone(&most));
+    let stream = Spoken::soon(server);
+    // As a connection of the server does.
+    let earnings = Arc::clone(&stream.earnings);
     let service = service_fn(move |request: Request<Incoming>| {
+        earnings.request();
         let (now, peak) = (Arc::clone(&now), Arc::clone(&peak));
         async move {
             peak.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
@@ -39,7 +43,7 @@ fn connect() -> (DuplexStream, Count, Count) {
         }
     });
     tokio::spawn(async move {
-        let _ = builder().serve_connection_with_upgrades(TokioIo::new(Spoken::soon(server)), service).await;
+        let _ = builder().serve_connection_with_upgrades(TokioIo::new(stream), service).await;
     });
     (client, running, most)
 }
@@ -131,8 +135,8 @@ async fn lists_of_headers_have_a_size() {
     let size = usize::try_from(limits::HEADER_LIST_BYTES).unwrap();
     let answer = send.send_request(request("/", Some("x".repeat(size / 2)))).await.unwrap();
     assert_eq!(answer.status(), 200);
-    let answer = send.send_request(request("/", Some("x".repeat(size)))).await;
-    assert!(answer.is_err() || answer.is_ok_and(|answer| answer.status() == 431));
+    let answer = send.send_request(request("/", Some("x".repeat(size)))).await.unwrap();
+    assert_eq!(answer.status(), 431);
 }
 
 #[tokio::test(start_paused = true)]
@@ -148,22 +152,109 @@ async fn streams_have_a_number() {
     assert_eq!((running.load(Ordering::SeqCst), most.load(Ordering::SeqCst)), (streams, streams));
 }
 
-/// Streams that are opened and reset at once (CVE-2023-44487) cost no more than streams do.
-#[tokio::test(start_paused = true)]
-async fn resets_without_end_end_the_connection() {
-    let (mut send, running, most) = second().await;
-    let streams = usize::try_from(limits::STREAMS).unwrap();
-    for _ in 0..50 * streams {
-        if send.ready().await.is_err() {
+/// Asks for `/hang`, with the end of its headers or without.
+fn hang(stream: u32, flags: u8) -> Vec<u8> {
+    frame(1, flags, stream, b"\x82\x87\x04\x05/hang\x01\x01a")
+}
+
+const END_STREAM: u8 = 1;
+const END_HEADERS: u8 = 4;
+const RST_STREAM: u8 = 3;
+const GOAWAY: u8 = 7;
+const WINDOW_UPDATE: u8 = 8;
+const CONTINUATION: u8 = 9;
+/// An error code of HTTP/2, "enhance your calm".
+const CALM: u32 = 11;
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    [&length[1..], &[kind, flags], &stream.to_be_bytes()[..], payload].concat()
+}
+
+/// Streams of HTTP/2 that a client opens.
+fn ids(count: usize) -> impl Iterator<Item = u32> {
+    (0..u32::try_from(count).unwrap()).map(|index| 2 * index + 1)
+}
+
+/// Sends these frames at once, or each when the one before was handled, and gives the error with which the
+/// server ends the connection; nothing if it does not, and `Some(None)` if it says no error.
+async fn end(frames: impl Iterator<Item = Vec<u8>>, at_once: bool) -> Option<Option<u32>> {
+    let (client, ..) = connect();
+    let (mut reading, mut writing) = tokio::io::split(client);
+    let reading = tokio::spawn(async move {
+        let mut said = Vec::new();
+        reading.read_to_end(&mut said).await.map(|_| said)
+    });
+    let mut pieces: Vec<Vec<u8>> = [super::PREFACE.to_vec(), frame(4, 0, 0, b"")].into();
+    pieces.extend(frames);
+    if at_once {
+        pieces = vec![pieces.concat()];
+    }
+    for piece in pieces {
+        if writing.write_all(&piece).await.is_err() {
             break;
         }
-        // Dropped before there is an answer, which resets the stream.
-        let answer = send.send_request(request("/hang", None));
-        let _ = tokio::time::timeout(Duration::ZERO, answer).await;
+        // Time stands still as long as anybody has something to do.
+        tokio::time::sleep(Duration::from_nanos(1)).await;
     }
-    tokio::time::sleep(Duration::from_secs(5)).await;
-    assert!(most.load(Ordering::SeqCst) <= streams);
-    assert_eq!(running.load(Ordering::SeqCst), 0);
+    // Long before the connection is probed.
+    let said = tokio::time::timeout(Duration::from_secs(10), reading).await.ok()?.unwrap().unwrap();
+    let mut rest = &said[..];
+    let mut error = None;
+    while let [a, b, c, kind, _, _, _, _, _, payload @ ..] = rest {
+        let (payload, others) = payload.split_at(u32::from_be_bytes([0, *a, *b, *c]) as usize);
+        if *kind == GOAWAY {
+            error = Some(u32::from_be_bytes(payload[4..8].try_into().unwrap()));
+        }
+        rest = others;
+    }
+    Some(error)
+}
+
+/// Streams that are opened and reset before they are looked at (CVE-2023-44487).
+#[tokio::test(start_paused = true)]
+async fn resets_without_end_end_the_connection() {
+    let resets = |count| {
+        ids(count)
+            .map(|id| [hang(id, END_STREAM | END_HEADERS), frame(RST_STREAM, 0, id, b"\0\0\0\x08")].concat())
+    };
+    assert_eq!(end(resets(limits::PENDING_RESETS), true).await, None);
+    assert_eq!(end(resets(limits::PENDING_RESETS + 1), true).await, Some(Some(CALM)));
+}
+
+/// Streams that the server has to reset because of what the client does to them (CVE-2025-8671): here
+/// a window grows beyond what there is.
+#[tokio::test(start_paused = true)]
+async fn resets_that_the_server_is_made_to_send_end_the_connection() {
+    let resets = |count| {
+        ids(count).map(|id| {
+            let window = frame(WINDOW_UPDATE, 0, id, &i32::MAX.to_be_bytes());
+            [hang(id, END_STREAM | END_HEADERS), window].concat()
+        })
+    };
+    assert_eq!(end(resets(limits::ERROR_RESETS), false).await, None);
+    assert_eq!(end(resets(limits::ERROR_RESETS + 1), false).await, Some(Some(CALM)));
+    // Here no request was looked at that pays for the frames.
+    assert!(end(resets(limits::ERROR_RESETS + 1), true).await.is_some());
+}
+
+/// Headers of a request that has no end of them (CVE-2023-45288).
+#[tokio::test(start_paused = true)]
+async fn continuations_without_end_end_the_connection() {
+    // A header that is not to be remembered: `x`, and its value.
+    let header = |size: usize| {
+        let rest = size - 127;
+        let (low, high) = (u8::try_from(rest % 128).unwrap(), u8::try_from(rest / 128).unwrap());
+        [&[0x10, 1, b'x', 127, 128 | low, high], &vec![b'x'; size][..]].concat()
+    };
+    for (name, payload) in
+        [("empty", vec![]), ("small", b"\x10\x01x\x01x".to_vec()), ("large", header(16_000))]
+    {
+        let frames = (0..64).map(|_| frame(CONTINUATION, 0, 1, &payload));
+        let frames = std::iter::once(hang(1, END_STREAM)).chain(frames);
+        let ended = end(frames, false).await;
+        assert!(matches!(ended, Some(Some(_))), "{name}: {ended:?}");
+    }
 }
 
 #[test]

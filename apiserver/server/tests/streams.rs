@@ -25,8 +25,15 @@ use hyper_util::rt::TokioIo;
 use k8s_openapi::api::core::v1::{Node, Pod, ServiceAccount};
 use kube::Client;
 use kube::api::{Api, AttachParams, LogParams, PostParams};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
@@ -121,7 +128,7 @@ struct Running {
     address: SocketAddr,
     shutdown: CancellationToken,
     serving: tokio::task::JoinHandle<()>,
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
 }
 
 impl Running {
@@ -148,12 +155,29 @@ impl Running {
         let url = format!("https://{address}");
         pki.write_kubeconfig(&kubeconfig, &url, "t", &Subject::admin()).unwrap();
         let client = connect(&kubeconfig).await.unwrap();
-        Self { server, client, address, shutdown, serving, _dir: dir }
+        Self { server, client, address, shutdown, serving, dir }
     }
 
     async fn stop(self) {
         self.shutdown.cancel();
         self.serving.await.unwrap();
+    }
+
+    /// A connection of an administrator, who shows a certificate.
+    async fn connect(&self) -> TlsStream<TcpStream> {
+        let pki = Pki::open(self.dir.path(), &Ambient::system()).unwrap();
+        let pair = pki.issue(&Subject::admin()).unwrap();
+        let chain = CertificateDer::pem_slice_iter(pair.certificate.as_bytes()).map(Result::unwrap);
+        let key = PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).unwrap();
+        let authority = std::fs::read(self.dir.path().join("ca.crt")).unwrap();
+        let mut roots = RootCertStore::empty();
+        roots.add_parsable_certificates(CertificateDer::pem_slice_iter(&authority).map(Result::unwrap));
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let tls = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let tls = tls.unwrap().with_root_certificates(roots);
+        let tls = TlsConnector::from(Arc::new(tls.with_client_auth_cert(chain.collect(), key).unwrap()));
+        let stream = TcpStream::connect(self.address).await.unwrap();
+        tls.connect(ServerName::try_from("127.0.0.1").unwrap(), stream).await.unwrap()
     }
 
     /// Code and message of the refusal of a request.
@@ -219,4 +243,91 @@ async fn logs_and_exec_reach_the_node() {
     exec.stdout().unwrap().read_exact(&mut echoed).await.unwrap();
     assert_eq!(&echoed, b"hello");
     running.stop().await;
+}
+
+/// A node server that refuses an upgrade, keeps the connection, and would answer whatever comes next. It
+/// tells what came on each connection when that has ended.
+struct Refusing {
+    refusal: &'static str,
+    heard: mpsc::UnboundedSender<String>,
+}
+
+#[async_trait]
+impl Dial for Refusing {
+    async fn dial(&self, _: &Peer, _: SocketAddr) -> io::Result<Box<dyn NodeStream>> {
+        let (near, mut far) = duplex(64 * 1024);
+        let (refusal, heard) = (self.refusal, self.heard.clone());
+        tokio::spawn(async move {
+            let (mut said, mut answered, mut chunk) = (Vec::new(), 0, [0; 4096]);
+            while let Ok(read @ 1..) = far.read(&mut chunk).await {
+                said.extend_from_slice(&chunk[..read]);
+                let heads = said.windows(4).filter(|end| end == b"\r\n\r\n").count();
+                for head in answered..heads {
+                    let next = "HTTP/1.1 200 OK\r\ncontent-length: 8\r\n\r\nsmuggled";
+                    let answer = if head == 0 { refusal } else { next };
+                    // The other side may have heard enough.
+                    let _ = far.write_all(answer.as_bytes()).await;
+                }
+                answered = heads;
+            }
+            heard.send(String::from_utf8_lossy(&said).into_owned()).unwrap();
+        });
+        Ok(Box::new(near))
+    }
+}
+
+/// All that comes until a text does, or the end.
+async fn read_until(stream: &mut TlsStream<TcpStream>, end: &str) -> String {
+    let (mut text, mut chunk) = (String::new(), [0; 4096]);
+    while !text.contains(end) {
+        let Ok(read @ 1..) = stream.read(&mut chunk).await else { break };
+        text.push_str(&String::from_utf8_lossy(&chunk[..read]));
+    }
+    text
+}
+
+/// CVE-2018-1002105: the connection to the kubelet stayed, with the API server's rights.
+#[tokio::test]
+async fn a_request_behind_an_upgrade_that_a_kubelet_refuses_does_not_reach_it() {
+    let upgrade = "GET /api/v1/namespaces/default/pods/p/exec?command=x&stdout=1 HTTP/1.1\r\nhost: api\r\n\
+                   connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n\
+                   sec-websocket-key: eA==\r\nsec-websocket-protocol: v5.channel.k8s.io\r\n\r\n";
+    let second = "GET /runningpods/ HTTP/1.1\r\nhost: api\r\n\r\n";
+    let refusals = [
+        ("HTTP/1.1 403 Forbidden\r\ncontent-length: 2\r\n\r\nno", "403 Forbidden"),
+        ("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nno", "200 OK"),
+        (
+            "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: other\r\n\r\n",
+            "502 Bad Gateway",
+        ),
+        ("HTTP/1.1 101 Switching Protocols\r\n\r\n", "502 Bad Gateway"),
+    ];
+    for (refusal, answer) in refusals {
+        let (heard, mut hearing) = mpsc::unbounded_channel();
+        let running =
+            Running::start(move |_| Kubelets::with_dial(Arc::new(Refusing { refusal, heard }))).await;
+        populate(&running.client).await;
+        for at_once in [true, false] {
+            let mut stream = running.connect().await;
+            let mut said = String::new();
+            let requests = if at_once {
+                vec![format!("{upgrade}{second}")]
+            } else {
+                vec![upgrade.to_owned(), second.to_owned()]
+            };
+            let ends = if at_once { &["404 page not found"][..] } else { &[answer, "404 page not found"] };
+            for (request, end) in requests.iter().zip(ends) {
+                stream.write_all(request.as_bytes()).await.unwrap();
+                said.push_str(&read_until(&mut stream, end).await);
+            }
+            drop(stream);
+            assert!(said.starts_with(&format!("HTTP/1.1 {answer}")), "{refusal}: {said}");
+            assert!(said.contains("HTTP/1.1 404 Not Found"), "the API server answers itself: {said}");
+            assert!(!said.contains("smuggled"), "{refusal}: {said}");
+            let heard = hearing.recv().await.unwrap();
+            assert!(heard.starts_with("GET /exec/default/p/c?") && !heard.contains("runningpods"), "{heard}");
+            assert_eq!(heard.matches("HTTP/1.1").count(), 1, "{heard}");
+        }
+        running.stop().await;
+    }
 }

@@ -19,8 +19,12 @@ const OBJECTS: usize = 12;
 const SIZE: usize = 900_000;
 
 fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
+    on_stream(kind, flags, stream.into(), payload)
+}
+
+fn on_stream(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
-    [&length[1..], &[kind, flags, 0, 0, 0, stream], payload].concat()
+    [&length[1..], &[kind, flags], &stream.to_be_bytes()[..], payload].concat()
 }
 
 fn alpn(tls: &TlsConnector) -> TlsConnector {
@@ -30,8 +34,9 @@ fn alpn(tls: &TlsConnector) -> TlsConnector {
 }
 
 impl Running {
-    /// Whether the server ends a connection that sends 32 MB of the same frames and reads all that comes.
-    async fn ends(&self, first: &[u8], frame: &[u8]) -> bool {
+    /// Whether the server ends a connection that sends 32 MB of such frames and reads all that comes.
+    /// The frames are told the number of a stream that was not opened before.
+    async fn ends(&self, first: &[u8], frames: impl Fn(u32) -> Vec<u8>) -> bool {
         let (mut reading, mut writing) = tokio::io::split(self.connect_as(&alpn(&self.tls)).await);
         let reading = tokio::spawn(async move {
             let mut chunk = [0; 16_384];
@@ -39,11 +44,15 @@ impl Running {
         });
         let settings = self::frame(4, 0, 0, b"");
         let mut sent = writing.write_all(&[PREFACE, &settings, first].concat()).await;
-        let many = frame.repeat(32_000 / frame.len());
-        for _ in 0..1_000 {
-            if sent.is_ok() {
-                sent = writing.write_all(&many).await;
+        let (mut stream, mut bytes) = (1, 0);
+        while sent.is_ok() && bytes < 32_000_000 {
+            let mut many = Vec::new();
+            while many.len() < 32_000 {
+                many.extend(frames(stream));
+                stream += 2;
             }
+            bytes += many.len();
+            sent = writing.write_all(&many).await;
         }
         reading.abort();
         sent.is_err()
@@ -111,8 +120,15 @@ async fn floods_of_frames_end_and_who_watches_uploads_and_downloads_is_not_cut()
         ("large unknown frames", vec![], frame(0x42, 0, 0, &[0; 16_000])),
     ];
     for (name, first, frame) in floods {
-        assert!(running.ends(&first, &frame).await, "{name} without end");
+        assert!(running.ends(&first, |_| frame.clone()).await, "{name} without end");
     }
+    // CVE-2023-44487 and CVE-2025-8671: streams that are opened, and reset by the client or, as their window
+    // grows beyond what there is, by the server.
+    let open = |stream| on_stream(1, 5, stream, b"\x82\x87\x04\x04/api\x01\x01a");
+    let resets = |stream| [open(stream), on_stream(3, 0, stream, b"\0\0\0\x08")].concat();
+    assert!(running.ends(b"", resets).await, "resets without end");
+    let provoked = |stream| [open(stream), on_stream(8, 0, stream, b"\x7f\xff\xff\xff")].concat();
+    assert!(running.ends(b"", provoked).await, "resets of the server without end");
     let mut uploader = running.second(65_536).await;
     for _ in 0..OBJECTS {
         // A name that is refused, so that the answer is short.
