@@ -42,9 +42,14 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Whether the server refused: with a status of 400 or above, or by ending the connection.
+    /// Whether the server refused. A connection that just ends is no refusal: its task may have died.
     pub fn refused(&self) -> bool {
-        self.status == 0 || self.status >= 400
+        self.status >= 400
+    }
+
+    /// Whether no answer came, as where nobody listens or the handshake fails.
+    pub fn missing(&self) -> bool {
+        self.status == 0
     }
 }
 
@@ -72,6 +77,11 @@ impl<'a> Attacker<'a> {
         }
         let credentials = Credentials::Certificate { certificate, key };
         Ok(Self { credentials, ..Self::outsider(cluster.lab) })
+    }
+
+    /// The same credentials, on the lab's node.
+    pub fn inside(&self) -> Self {
+        Self { outside: false, ..self.clone() }
     }
 
     /// The same place, other credentials.
@@ -174,11 +184,12 @@ fn decode(kubeconfig: &str, field: &str, file: &Path) -> Result<()> {
 /// One attack: what it must not bring, and how it goes.
 pub type Attack<'a, T> = (&'static str, &'a dyn Fn(&T) -> Result<()>);
 
-/// Carries out all attacks, whatever becomes of the first ones, and fails if any succeeded.
-pub fn attack<T>(field: &T, attacks: &[Attack<'_, T>]) -> Result<()> {
+/// Carries out all attacks, whatever becomes of the first ones, and fails if any succeeded or did the
+/// cluster harm.
+pub fn attack<T>(cluster: &Cluster<'_>, field: &T, attacks: &[Attack<'_, T>]) -> Result<()> {
     let mut succeeded = Vec::new();
     for (name, attempt) in attacks {
-        match attempt(field) {
+        match attempt(field).and_then(|()| unharmed(cluster)) {
             Ok(()) => println!("held: {name}"),
             Err(error) => succeeded.push(format!("{name}: {error:#}")),
         }
@@ -187,6 +198,16 @@ pub fn attack<T>(field: &T, attacks: &[Attack<'_, T>]) -> Result<()> {
         return Ok(());
     }
     bail!("{} of {} attacks succeeded:\n{}", succeeded.len(), attacks.len(), succeeded.join("\n"))
+}
+
+/// The cluster still answers, and no thread of it panicked.
+fn unharmed(cluster: &Cluster<'_>) -> Result<()> {
+    cluster.kubectl("get --raw /livez").context("the cluster is no longer alive")?;
+    let log = std::fs::read(cluster.log_file()).context("cannot read the log")?;
+    let log = String::from_utf8_lossy(&log);
+    let panicked = log.lines().find(|line| line.contains("panicked at"));
+    ensure!(panicked.is_none(), "the cluster panicked: {}", panicked.unwrap_or_default());
+    Ok(())
 }
 
 /// The answer must be a refusal, and must not carry what it would have been worth.

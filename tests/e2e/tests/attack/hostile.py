@@ -37,8 +37,9 @@ class Hostile(BaseHTTPRequestHandler):
     def redirect(self, _body):
         self.send_response(302)
         self.send_header("Location", f"https://{ADDRESS}:{PORT}/stolen")
-        self.send_header("Content-Length", "0")
+        self.send_header("Content-Length", "9")
         self.end_headers()
+        self.wfile.write(b"whispered")
 
     def cookie(self, _body):
         self.send_response(200)
@@ -94,6 +95,7 @@ def main():
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(CERTIFICATE, KEY)
     # A stolen identity is shown by what a client offers; it need not be believed.
+    ThreadingHTTPServer.request_queue_size = 256
     server = ThreadingHTTPServer((ADDRESS, int(PORT)), Hostile)
     server.daemon_threads = True
     server.socket = context.wrap_socket(server.socket, server_side=True)

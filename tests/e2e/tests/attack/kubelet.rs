@@ -49,6 +49,7 @@ fn a_hostile_kubelet_gains_nothing_from_who_calls_it() -> Result<()> {
     let trap = Trap { cluster: &cluster, administrator, node };
     trap.claims(CLIENT_IP, PORT)?;
     attack(
+        &cluster,
         &trap,
         &[
             ("a redirect is not passed on", &redirects),

@@ -72,6 +72,7 @@ fn a_node_reaches_its_own_pods_and_nothing_else() -> Result<()> {
     apply(&cluster, "node.yaml", MANIFEST)?;
     let stolen = Stolen { cluster: &cluster, node };
     attack(
+        &cluster,
         &stolen,
         &[
             ("a node reads what its pods refer to", &own_objects_are_read),

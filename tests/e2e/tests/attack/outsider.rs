@@ -13,6 +13,8 @@ use crate::kubelet::memory;
 
 /// More than the server has places for.
 const CONNECTIONS: usize = 10_500;
+/// The places of the server.
+const MOST: usize = 10_000;
 
 const MANIFEST: &str = r#"
 apiVersion: v1
@@ -39,6 +41,7 @@ fn an_outsider_gets_in_nowhere_and_stops_nobody() -> Result<()> {
         nobody: Attacker::service_account(&cluster, "default", "nobody")?,
     };
     attack(
+        &cluster,
         &outside,
         &[
             ("a stranger reads health and version alone", &anonymous),
@@ -126,12 +129,32 @@ fn kubelet(outside: &Outside<'_>) -> Result<()> {
         "/logs/",
         "/spec/",
         "/debug/pprof/",
+        "/checkpoint/default/x/y",
     ] {
         for caller in &callers {
-            must_refuse(path, &caller.get(&on_node(10250, path))?)?;
+            for method in ["GET", "POST"] {
+                let answer = caller.request(method, &on_node(10250, path), &[], None)?;
+                // Most do not get through the handshake.
+                ensure!(answer.missing() || answer.refused(), "{path} was answered with {}", answer.status);
+            }
         }
-        // No second port that asks for nothing.
-        must_refuse(path, &outside.stranger.get(&format!("http://{NODE_IP}:10255{path}"))?)?;
+        // No second port that asks for nothing, nor one for health and profiles, not even on the node itself.
+        for port in [10255, 10248] {
+            let outer = outside.stranger.get(&format!("http://{NODE_IP}:{port}{path}"))?;
+            let inner = outside.stranger.inside().get(&format!("http://127.0.0.1:{port}{path}"))?;
+            ensure!(outer.missing() && inner.missing(), "port {port} answers {path}");
+        }
+    }
+    // The API server is let in, and finds neither profiles nor checkpoints there.
+    let server = outside.stranger.with(pki("apiserver-kubelet-client"));
+    for (method, path, status) in [
+        ("GET", "/healthz", 200),
+        ("GET", "/debug/pprof/", 404),
+        ("GET", "/debug/pprof/heap", 404),
+        ("POST", "/checkpoint/default/x/y", 404),
+    ] {
+        let answer = server.request(method, &on_node(10250, path), &[], None)?;
+        ensure!(answer.status == status, "{method} {path} was answered with {}", answer.status);
     }
     Ok(())
 }
@@ -170,7 +193,13 @@ fn idle_connections(outside: &Outside<'_>) -> Result<()> {
     let mut printed = BufReader::new(holder.0.stdout.take().context("no output")?);
     let mut line = String::new();
     printed.read_line(&mut line).context("cannot tell how many are held")?;
-    ensure!(line.starts_with("held "), "nothing is held: {line:?}");
+    let held: usize = line
+        .trim()
+        .strip_prefix("held ")
+        .and_then(|number| number.parse().ok())
+        .with_context(|| format!("the holder does not say how many it holds: {line:?}"))?;
+    println!("{held} idle connections");
+    ensure!(held > MOST, "only {held} connections were made; see ulimit -Hn");
     // From the same address, and from the machine itself.
     let outcome = (|| {
         outside.cluster.kubectl("get nodes")?;

@@ -10,17 +10,22 @@ use crate::attacker::{Attacker, apply, attack, issued, start};
 use crate::kubelet::{Hostile, hostile, memory};
 
 const PORT: u16 = 8443;
+/// Reads that one account may have in flight.
+const SHARE: usize = 100;
+const MORE_THAN_A_SHARE: usize = SHARE + 20;
 
 struct Converted<'a> {
     cluster: &'a Cluster<'a>,
     administrator: Attacker<'a>,
+    /// Another account, with the same rights.
+    neighbour: Attacker<'a>,
 }
 
 #[test]
 #[ignore = "needs root, containerd and kubectl: cargo xtask test"]
 fn a_hostile_webhook_changes_nothing_but_what_it_converts() -> Result<()> {
     let lab = Lab::new()?;
-    let cluster = Cluster::up(&lab)?;
+    let cluster = Cluster::logging(&lab, "trace")?;
     let authority = std::fs::read(lab.data_dir().join("pki/ca.crt")).context("cannot read ca.crt")?;
     let bundle = base64(&authority)?;
     apply(&cluster, "crd.yaml", &definition(&bundle))?;
@@ -29,15 +34,19 @@ fn a_hostile_webhook_changes_nothing_but_what_it_converts() -> Result<()> {
         "apiVersion: example.org/v1\nkind: Thing\nmetadata: {name: one, namespace: default}\nspec: {a: 1}\n";
     // The definition may be served a moment later than it says.
     eventually("the kind to be served", || apply(&cluster, "thing.yaml", thing).map(Some))?;
-    let manifest =
-        "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: administrator, namespace: default}\n";
-    apply(&cluster, "administrator.yaml", manifest)?;
-    let line = "create clusterrolebinding administrator --clusterrole=cluster-admin \
-                --serviceaccount=default:administrator";
-    cluster.kubectl(line)?;
+    for account in ["default administrator", "kube-public neighbour"] {
+        let (namespace, name) = account.split_once(' ').context("two words")?;
+        cluster.kubectl(&format!("create serviceaccount {name} -n {namespace}"))?;
+        let line = format!(
+            "create clusterrolebinding {name} --clusterrole=cluster-admin --serviceaccount={namespace}:{name}"
+        );
+        cluster.kubectl(&line)?;
+    }
     let administrator = Attacker::service_account(&cluster, "default", "administrator")?;
+    let neighbour = Attacker::service_account(&cluster, "kube-public", "neighbour")?;
     attack(
-        &Converted { cluster: &cluster, administrator },
+        &cluster,
+        &Converted { cluster: &cluster, administrator, neighbour },
         &[
             ("a redirect is not followed", &redirect),
             ("the identity of an object cannot be changed", &rename),
@@ -92,9 +101,9 @@ impl Converted<'_> {
         self.administrator.get("/apis/example.org/v2/namespaces/default/things/one")
     }
 
-    /// What is stored is what was written, and is served.
+    /// What is stored is what was written, and is served to another account.
     fn untouched(&self) -> Result<()> {
-        let answer = self.administrator.get("/apis/example.org/v1/namespaces/default/things/one")?;
+        let answer = self.neighbour.get("/apis/example.org/v1/namespaces/default/things/one")?;
         ensure!(answer.status == 200, "the stored version is answered with {}", answer.status);
         let object: Value = serde_json::from_str(&answer.body).context("the object is not JSON")?;
         let (meta, spec) = (&object["metadata"], &object["spec"]);
@@ -112,6 +121,12 @@ fn redirect(converted: &Converted<'_>) -> Result<()> {
     ensure!(hostile.asked().contains("/convert"), "nobody asked: {}", hostile.asked());
     ensure!(!hostile.asked().contains("/stolen"), "the redirect was followed: {}", hostile.asked());
     ensure!(!hostile.asked().contains("Bearer"), "the caller's token was passed on: {}", hostile.asked());
+    // Whoever writes webhooks and reads logs would read answers of servers that only the API server reaches.
+    let log = std::fs::read(converted.cluster.log_file()).context("cannot read the log")?;
+    let log = String::from_utf8_lossy(&log);
+    ensure!(log.contains("TRACE"), "the log is not that of the level trace");
+    ensure!(!log.contains("whispered"), "the log has what the webhook answered");
+    ensure!(!answer.body.contains("whispered"), "the caller sees what the webhook answered: {}", answer.body);
     converted.untouched()
 }
 
@@ -133,15 +148,25 @@ fn endless(converted: &Converted<'_>) -> Result<()> {
 }
 
 fn silent(converted: &Converted<'_>) -> Result<()> {
-    let _hostile = converted.hostile("silent")?;
+    let hostile = converted.hostile("silent")?;
     let mut waiting = Vec::new();
-    for _ in 0..20 {
+    for _ in 0..MORE_THAN_A_SHARE {
         let mut curl = converted.administrator.curl();
-        curl.args(["--max-time", "10", "-o", "/dev/null"]);
+        curl.args(["--max-time", "60", "-o", "/dev/null"]);
         curl.arg(format!("{}/apis/example.org/v2/namespaces/default/things", crate::attacker::API));
         waiting.push(curl.stdout(std::process::Stdio::null()).spawn().context("cannot start curl")?);
     }
-    let outcome = converted.untouched();
+    let outcome = eventually("a share of requests to wait", || {
+        Ok((hostile.asked().matches("/convert").count() >= SHARE).then_some(()))
+    })
+    .and_then(|()| {
+        // The account has no place left, and it alone.
+        let path = "/apis/example.org/v1/namespaces/default/things/one";
+        let own = converted.administrator.get(path)?;
+        ensure!(own.status == 429, "places are left: {}", own.status);
+        converted.untouched()?;
+        converted.cluster.kubectl("get things.v1.example.org one").map(drop)
+    });
     for mut curl in waiting {
         let _ = curl.kill();
         curl.wait().context("cannot wait for curl")?;
