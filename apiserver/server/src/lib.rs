@@ -47,6 +47,7 @@ mod patience;
 mod query;
 mod request;
 mod respond;
+mod room;
 mod selection;
 mod serve;
 mod server;

@@ -210,6 +210,11 @@ pub const PENDING_RESETS: usize = 20;
 /// Streams that the server may have to reset because of what a client did; one more ends the
 /// connection.
 pub const ERROR_RESETS: usize = 1024;
+/// Bytes at the end of the embedded store's quota that only administrators and the control plane may
+/// fill: an eighth.
+pub const fn kept(quota: u64) -> u64 {
+    quota / 8
+}
 /// HTTP/2 connections are probed this often.
 pub const KEEP_ALIVE: Duration = Duration::from_secs(30);
 /// And have this long to answer.

@@ -45,8 +45,7 @@ pub async fn settle(reservation: Option<Reservation>, outcome: &Result<Outcome, 
     match outcome {
         Ok(Outcome::Done(_) | Outcome::Unchanged(_)) => reservation.commit().await,
         Ok(Outcome::Conflict(_)) => reservation.abandon().await,
-        // Refused before it reached the store.
-        Err(error) if error.code < 500 => reservation.abandon().await,
+        Err(error) if storage::is_refusal(error) => reservation.abandon().await,
         // An address that is kept for nothing is better than one that is given out twice.
         Err(_) => reservation.leave(),
     }

@@ -18,6 +18,7 @@ use crate::convert;
 use crate::custom::{Creating, conversion};
 use crate::encoding;
 use crate::limits;
+use crate::room;
 use crate::server::Server;
 
 /// An object as the store has it, with its resource version.
@@ -114,33 +115,34 @@ async fn decode(server: &Server, resource: &Resource, kv: &KeyValue) -> Result<S
     Ok(Stored { object, revision: kv.mod_revision })
 }
 
-/// Writes an object if its mod revision is `expected` (0: if it does not exist).
+/// Writes an object for the server itself if its mod revision is `expected` (0: if it does not exist).
 pub async fn put(
     server: &Server,
     resource: &Resource,
     object: Value,
     expected: Revision,
 ) -> Result<Outcome, ApiError> {
-    write(server, resource, object, expected, false).await
+    put_on(server, resource, object, expected, Terms::default()).await
 }
 
-/// [`put`], and an object that is too large for the store is stored without its managed fields if
-/// that helps: whoever writes should not fail because of what the server keeps books about.
-pub async fn put_fitting(
-    server: &Server,
-    resource: &Resource,
-    object: Value,
-    expected: Revision,
-) -> Result<Outcome, ApiError> {
-    write(server, resource, object, expected, true).await
+/// How a write takes a store that is too small for it.
+#[derive(Clone, Copy, Default)]
+pub struct Terms {
+    /// An object that is too large is stored without its managed fields if that helps: whoever writes
+    /// should not fail because of what the server keeps books about.
+    pub may_forget: bool,
+    /// Nothing is added to a store that has no more room than what is kept for administrators and the
+    /// control plane.
+    pub leaves_room: bool,
 }
 
-async fn write(
+/// [`put`] on a writer's terms.
+pub async fn put_on(
     server: &Server,
     resource: &Resource,
     mut object: Value,
     expected: Revision,
-    may_forget: bool,
+    Terms { may_forget, leaves_room }: Terms,
 ) -> Result<Outcome, ApiError> {
     let key = key(resource, meta::namespace(&object), meta::name(&object));
     for field in ["resourceVersion", "selfLink"] {
@@ -167,6 +169,9 @@ async fn write(
     }
     // Without the tree, whose place other requests can use while this one waits.
     drop(object);
+    if leaves_room {
+        room::check(server, &key, value.len()).await?;
+    }
     // A definition may call its kind the same, and its objects stay.
     let expires = resource.kind == "Event" && resource.custom.is_none();
     let ttl_seconds = if expires { seconds(server.config().event_ttl) } else { 0 };
@@ -277,15 +282,10 @@ pub fn store_error(error: StoreError) -> ApiError {
         StoreError::Unavailable { .. } => {
             retry_after(ApiError::new(503, "ServiceUnavailable", error.to_string()), 1)
         }
-        // What etcd says of the same, and Kubernetes passes on; and what to do.
-        StoreError::NoSpace { used, quota, .. } => ApiError::new(
-            500,
-            "",
-            format!(
-                "etcdserver: mvcc: database space exceeded: {used} bytes are stored, and the quota \
-                 (--quota-backend-bytes) is {quota}; delete objects to make room"
-            ),
-        ),
+        StoreError::NoSpace { used, quota, .. } => room::none(format!(
+            "{used} bytes are stored, and the quota (--quota-backend-bytes) is {quota}; delete objects to \
+             make room"
+        )),
         // As Kubernetes passes on what etcd says.
         StoreError::Refused { why, .. } => ApiError::new(500, "", why.clone()),
         StoreError::TooLarge { .. } => value_too_large(),
@@ -293,9 +293,17 @@ pub fn store_error(error: StoreError) -> ApiError {
     }
 }
 
-/// An object that no store takes, word for word what etcd says and Kubernetes passes on.
+/// What etcd says of an object that no store takes, and Kubernetes passes on.
+const TOO_LARGE: &str = "etcdserver: request is too large";
+
+/// An object that no store takes.
 pub fn value_too_large() -> ApiError {
-    ApiError::new(500, "", "etcdserver: request is too large")
+    ApiError::new(500, "", TOO_LARGE)
+}
+
+/// Whether a write that ended in an error has certainly not been done. Of others nobody knows.
+pub fn is_refusal(error: &ApiError) -> bool {
+    error.code < 500 || error.message.starts_with(room::NONE) || error.message == TOO_LARGE
 }
 
 /// 504: the revision asked for has not been reached.

@@ -21,8 +21,9 @@ use crate::custom::conversion::{by_webhook, settled};
 use crate::encoding;
 use crate::negotiate;
 use crate::respond::{self, Answer};
+use crate::room;
 use crate::services;
-use crate::storage::{self, Outcome, Stored};
+use crate::storage::{self, Outcome, Stored, Terms};
 
 /// Which part of an object a change may touch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -373,11 +374,9 @@ pub async fn store(
 ) -> Result<Outcome, ApiError> {
     check_place(context, resource, meta::namespace(&object), meta::name(&object))?;
     let applies = context.info.verb == "patch" && negotiate::patch_type(&context.headers) == apply::MEDIA;
-    if applies {
-        storage::put(&context.server, resource, object, expected).await
-    } else {
-        storage::put_fitting(&context.server, resource, object, expected).await
-    }
+    let terms =
+        Terms { may_forget: !applies, leaves_room: room::is_kept_from(&context.info, &context.identity) };
+    storage::put_on(&context.server, resource, object, expected, terms).await
 }
 
 fn errors_of(resource: &Resource, part: Part, new: &Value, old: &Value) -> Vec<FieldError> {

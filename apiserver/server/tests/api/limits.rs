@@ -21,6 +21,7 @@ use tower::Service;
 
 use crate::harness::Api;
 
+const SERVICES: &str = "/api/v1/namespaces/default/services";
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
 #[tokio::test(start_paused = true)]
@@ -225,6 +226,55 @@ async fn a_full_store_says_so_and_serves_reads_deletions_and_leases() {
     api.post(MAPS, map("later".to_owned())).await.expect(500);
     api.delete(&format!("{MAPS}/m2"), json!(null)).await.expect(200);
     api.post(MAPS, map("later".to_owned())).await.expect(201);
+}
+
+/// One account that may create objects must not bring the cluster to a halt.
+#[tokio::test(start_paused = true)]
+async fn a_store_that_tenants_and_nodes_have_filled_has_room_for_the_control_plane() {
+    let options = Options { quota_bytes: 1_000_000, ..Options::default() };
+    let store = Embedded::open(Arc::new(SimDisk::new(1)), options).await.unwrap();
+    let config = ServerConfig { authorization: vec![Mode::AlwaysAllow], ..ServerConfig::default() };
+    let api = Api::over(config, Arc::new(store)).await;
+    let map = |name: &str, size: usize| json!({"metadata": {"name": name}, "data": {"a": "x".repeat(size)}});
+    let event = json!({
+        "metadata": {"name": "e"}, "involvedObject": {"namespace": "default"}, "message": "x".repeat(1_000),
+    });
+    let tenant = api.as_user(Identity::authenticated("bob", &["builders"]));
+    let node = api.as_user(Identity::authenticated("system:node:n1", &["system:nodes"]));
+    let scheduler = api.as_user(Identity::authenticated("system:kube-scheduler", &[]));
+    let mut made = 0;
+    let refused = loop {
+        let answer = tenant.post(MAPS, map(&format!("m{made}"), 20_000)).await;
+        if answer.code != 201 {
+            break answer;
+        }
+        made += 1;
+        assert!(made < 50);
+    };
+    assert_eq!(refused.code, 500);
+    assert!(refused.message().starts_with("etcdserver: mvcc: database space exceeded: "), "{}", refused.text);
+    assert!(refused.message().contains("are kept for administrators"), "{}", refused.text);
+    // Neither by what exists, nor in small steps, nor by what a node may create.
+    tenant.put(&format!("{MAPS}/m0"), map("m0", 60_000)).await.expect(500);
+    let mut grown = 20_000;
+    while tenant.put(&format!("{MAPS}/m1"), map("m1", grown + 4_000)).await.code == 200 {
+        grown += 4_000;
+        assert!(grown < 200_000);
+    }
+    node.post("/api/v1/namespaces/default/events", event.clone()).await.expect(500);
+    let service = json!({
+        "metadata": {"name": "s"}, "spec": {"clusterIP": "10.96.0.77", "ports": [{"port": 80}]},
+    });
+    tenant.post(SERVICES, service.clone()).await.expect(500);
+    // What the others need goes on, and no address is held by what was refused.
+    api.post(SERVICES, service).await.expect(201);
+    scheduler.post("/api/v1/namespaces/default/events", event).await.expect(201);
+    api.post(MAPS, map("administrator", 40_000)).await.expect(201);
+    tenant.put(&format!("{MAPS}/m0"), map("m0", 19_000)).await.expect(200);
+    for name in ["m1", "m2", "m3", "m4"] {
+        tenant.delete(&format!("{MAPS}/{name}"), json!(null)).await.expect(200);
+    }
+    tenant.post(MAPS, map("again", 20_000)).await.expect(201);
 }
 
 /// A body that has begun and goes on for as long as the test does.
