@@ -1,10 +1,13 @@
 //! Discovery, OpenAPI, health, metrics.
 
+use std::collections::BTreeSet;
+
 use apiserver_api::auth::Identity;
 use apiserver_server::ServerConfig;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::harness::Api;
+use crate::resources::table;
 
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,application/json";
 
@@ -109,4 +112,57 @@ async fn strangers_see_health_and_version_and_no_more() {
     let closed = Api::with(ServerConfig { anonymous: false, ..ServerConfig::default() }).await;
     let refused = closed.as_user(Identity::anonymous()).get("/livez").await.expect(401);
     assert_eq!(refused.reason(), "Unauthorized");
+}
+
+#[tokio::test(start_paused = true)]
+async fn discovery_lists_what_the_table_gives() {
+    let api = Api::start().await;
+    let table = table();
+    assert_eq!(table.len(), 95);
+    for entry in &table {
+        let list = api.get(&entry.root()).await.expect(200).body;
+        let resources = list["resources"].as_array().unwrap();
+        let find = |name: &str| {
+            resources
+                .iter()
+                .find(|r| r["name"] == name)
+                .unwrap_or_else(|| panic!("{} lacks {name}", entry.root()))
+        };
+        let own = find(&entry.plural);
+        assert_eq!((&own["kind"], &own["namespaced"]), (&json!(entry.kind), &json!(entry.namespaced)));
+        assert_eq!(own["singularName"], entry.kind.to_lowercase());
+        let verbs = |r: &Value| -> BTreeSet<String> { serde_json::from_value(r["verbs"].clone()).unwrap() };
+        assert_eq!(verbs(own), entry.verbs, "{}", entry.plural);
+        for (name, wanted) in &entry.subresources {
+            let sub = find(&format!("{}/{name}", entry.plural));
+            let connect: &[&str] = if name == "proxy" {
+                &["create", "delete", "get", "patch", "update"]
+            } else {
+                &["create", "get"]
+            };
+            let connect = connect.iter().map(|verb| (*verb).to_owned()).collect();
+            let wanted = if wanted.contains("connect") { connect } else { wanted.clone() };
+            assert_eq!(verbs(sub), wanted, "{}/{name}", entry.plural);
+            // The group and version of its kind, where those are not the list's.
+            let elsewhere = match name.as_str() {
+                "eviction" => Some(("policy", "v1")),
+                "scale" => Some(("autoscaling", "v1")),
+                "token" => Some(("authentication.k8s.io", "v1")),
+                _ => None,
+            };
+            let told = sub.get("group").zip(sub.get("version"));
+            let told = told.map(|(group, version)| (group.as_str().unwrap(), version.as_str().unwrap()));
+            assert_eq!(told, elsewhere, "{}/{name}", entry.plural);
+        }
+    }
+    // And nothing else.
+    let groups = api.get("/apis").await.expect(200).body;
+    for version in groups["groups"].as_array().unwrap().iter().flat_map(|g| g["versions"].as_array().unwrap())
+    {
+        let path = format!("/apis/{}", version["groupVersion"].as_str().unwrap());
+        for resource in api.get(&path).await.expect(200).body["resources"].as_array().unwrap() {
+            let name = resource["name"].as_str().unwrap().split('/').next().unwrap();
+            assert!(table.iter().any(|e| e.root() == path && e.plural == name), "{path} {name}");
+        }
+    }
 }
