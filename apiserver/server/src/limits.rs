@@ -175,8 +175,11 @@ pub const HELD_BY_ADMINISTRATORS: usize = 256 << 20;
 pub const UPLOAD_GRACE: Duration = Duration::from_secs(10);
 /// Bytes a second.
 pub const UPLOAD_RATE: u64 = 4 * 1024;
-/// Bodies of tenants that are larger take turns: one fewer at one time than there are processors.
+/// Larger bodies take turns, bytes: of tenants one fewer at one time than there are processors, and as many
+/// of nodes.
 pub const HEAVY_BODY: usize = 256 * 1024;
+/// The same of the control plane: so many at one time.
+pub const HEAVY_OF_SYSTEM: usize = 8;
 /// Leases of the control plane at one time, and heartbeats of nodes apart from them: so many reads, and so
 /// many writes.
 pub const LEASES_IN_FLIGHT: usize = 100;

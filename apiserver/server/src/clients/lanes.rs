@@ -87,6 +87,16 @@ impl Lane {
         }
     }
 
+    /// Requests with large bodies that are worked on at one time, where `threads` may be occupied by them.
+    fn heavy(self, threads: usize) -> usize {
+        match self {
+            Self::Exempt | Self::Common | Self::Nodes => threads.max(1),
+            // Nothing that shows that somebody lives is large.
+            Self::Leases | Self::Heartbeats => 1,
+            Self::System => limits::HEAVY_OF_SYSTEM,
+        }
+    }
+
     /// The places that one account may take, of all that there are: at least one.
     pub(super) fn share(self, class: Class, places: usize) -> usize {
         let part = match class {
@@ -119,8 +129,9 @@ pub(super) fn places([reads, writes]: [usize; 2]) -> Places {
 /// The places of all lanes.
 pub struct Lanes {
     places: [Places; Lane::SHARED],
-    /// Places of the common lane for requests with large bodies, whose decoding occupies a thread.
-    heavy: Arc<Semaphore>,
+    /// Places of each lane for requests with large bodies, whose decoding occupies a thread and takes many
+    /// times their bytes.
+    heavy: [Arc<Semaphore>; Lane::SHARED],
 }
 
 /// The place of one request in its lane. The default is that of a request that needs none.
@@ -154,13 +165,13 @@ impl Lanes {
         let threads = std::thread::available_parallelism().map_or(1, |threads| threads.get() - 1);
         Self {
             places: Lane::WITH_PLACES.map(|lane| places(lane.places(in_flight))),
-            heavy: Arc::new(Semaphore::new(threads.max(1))),
+            heavy: Lane::WITH_PLACES.map(|lane| Arc::new(Semaphore::new(lane.heavy(threads)))),
         }
     }
 
     /// The places for large bodies, for requests that have to wait for them.
     pub fn heavy(&self, lane: Lane) -> Option<&Arc<Semaphore>> {
-        (lane == Lane::Common).then_some(&self.heavy)
+        Some(&self.heavy[lane.shared()?])
     }
 
     /// The place for a request of the account, which is still to be taken. `body` is what comes of it.
@@ -233,6 +244,8 @@ impl Drop for Turn<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use futures::FutureExt;
     use http::Method;
 
@@ -334,6 +347,25 @@ mod tests {
         let administrator = lanes.place(Lane::Exempt, &bob, false, None);
         let _turn = administrator.take().await.unwrap();
         assert_eq!(administrator.aside(async { 8 }).await.unwrap(), 8);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn large_bodies_take_turns_in_every_lane() {
+        let (accounts, lanes) = (Accounts::new([4, 4]), Lanes::new([4, 4]));
+        assert!(lanes.heavy(Lane::Exempt).is_none());
+        for lane in Lane::WITH_PLACES {
+            let places = lanes.heavy(lane).unwrap().available_permits();
+            let mut turns = Vec::new();
+            for one in 0..=places {
+                let account = accounts.account(Class::Nodes, &format!("system:node:n{one}"));
+                let budget = Budget::new(Arc::new(Level::new(usize::MAX)), account);
+                let large = body::full(vec![0; limits::HEAVY_BODY + 1]);
+                let (large, received) = intake::meter(large, &budget, lanes.heavy(lane)).unwrap();
+                let read = tokio::time::timeout(Duration::from_secs(1), body::read(large)).await;
+                assert_eq!(read.is_ok(), one < places, "{one} of {places} in {lane:?}");
+                turns.push(received);
+            }
+        }
     }
 
     #[tokio::test(start_paused = true)]
