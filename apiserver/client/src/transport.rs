@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 
 use apiserver_api::auth::Identity;
+use base64::prelude::{BASE64_STANDARD, Engine as _};
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::BodyExt;
@@ -34,13 +35,37 @@ pub enum ConnectError {
 
 /// A client for the current context of a kubeconfig file. Nothing is sent yet.
 pub async fn connect(kubeconfig: &Path) -> Result<Client, ConnectError> {
-    let path = || kubeconfig.to_path_buf();
-    let file =
-        Kubeconfig::read_from(kubeconfig).map_err(|cause| ConnectError::Read { path: path(), cause })?;
-    let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
-        .await
-        .map_err(|cause| ConnectError::Read { path: path(), cause })?;
-    Client::try_from(config).map_err(|cause| ConnectError::Client { path: path(), cause: Box::new(cause) })
+    let config = read(kubeconfig).await?;
+    Client::try_from(config)
+        .map_err(|cause| ConnectError::Client { path: kubeconfig.to_path_buf(), cause: Box::new(cause) })
+}
+
+/// The certificates, in PEM, by which the current context of a kubeconfig file knows its server; `None` if
+/// it trusts those of the machine.
+pub async fn authority(kubeconfig: &Path) -> Result<Option<String>, ConnectError> {
+    let certificates = read(kubeconfig).await?.root_cert;
+    Ok(certificates.map(|certificates| certificates.iter().map(|der| pem(der)).collect()))
+}
+
+/// A certificate in PEM (RFC 7468).
+fn pem(der: &[u8]) -> String {
+    let text = BASE64_STANDARD.encode(der);
+    let mut pem = String::from("-----BEGIN CERTIFICATE-----\n");
+    let mut rest = text.as_str();
+    while !rest.is_empty() {
+        let (line, more) = rest.split_at(rest.len().min(64));
+        pem.push_str(line);
+        pem.push('\n');
+        rest = more;
+    }
+    pem.push_str("-----END CERTIFICATE-----\n");
+    pem
+}
+
+async fn read(kubeconfig: &Path) -> Result<Config, ConnectError> {
+    let unreadable = |cause| ConnectError::Read { path: kubeconfig.to_path_buf(), cause };
+    let file = Kubeconfig::read_from(kubeconfig).map_err(unreadable)?;
+    Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.map_err(unreadable)
 }
 
 /// A client that calls `server` without sockets or TLS, as `identity`. The identity travels in
@@ -56,4 +81,36 @@ where
         Request::from_parts(parts, body.map_err(BoxError::from).boxed_unsync())
     });
     Client::new(service, "default")
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_authority_of_a_kubeconfig_is_told_as_it_was_written() {
+        let certificates = format!("{}{}", pem(&[7; 100]), pem(&[8; 48]));
+        assert_eq!(certificates.lines().map(str::len).max(), Some(64), "{certificates}");
+        let dir = std::env::temp_dir().join(format!("authority-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        std::fs::write(dir.join("ca.crt"), &certificates).unwrap();
+        let data = format!("certificate-authority-data: {}", BASE64_STANDARD.encode(&certificates));
+        let rows = [
+            (data.as_str(), Some(certificates.as_str())),
+            ("certificate-authority: ca.crt", Some(&certificates)),
+            ("insecure-skip-tls-verify: true", None),
+        ];
+        for (field, expected) in rows {
+            let text = format!(
+                "apiVersion: v1\nkind: Config\ncurrent-context: a\nclusters:\n- name: a\n  cluster:\n    \
+                 server: https://127.0.0.1:1\n    {field}\ncontexts:\n- name: a\n  context: {{cluster: a, user: a}}\n\
+                 users:\n- name: a\n  user: {{}}\n"
+            );
+            let kubeconfig = dir.join("kubeconfig.yaml");
+            std::fs::write(&kubeconfig, text).unwrap();
+            assert_eq!(authority(&kubeconfig).await.unwrap().as_deref(), expected, "{field}");
+        }
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
 }

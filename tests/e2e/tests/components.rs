@@ -150,7 +150,6 @@ impl<'a> Apart<'a> {
             "controllers" => {
                 let dir = self.credentials(name, &[])?;
                 command.arg("--kubeconfig").arg(dir.join("kubeconfig.yaml"));
-                command.arg("--root-ca-file").arg(dir.join("ca.crt"));
             }
             "scheduler" => {
                 command.arg("--kubeconfig").arg(self.credentials(name, &[])?.join("kubeconfig.yaml"));

@@ -301,7 +301,7 @@ pub struct Credentials {
 pub struct Controllers {
     #[arg(long)]
     pub kubeconfig: PathBuf,
-    /// The certificate authority that pods shall trust
+    /// The certificate authority that pods shall trust; that of the kubeconfig if not given
     #[arg(long)]
     pub root_ca_file: Option<PathBuf>,
     /// Port for /healthz, /livez and /readyz over TLS; 0 for none

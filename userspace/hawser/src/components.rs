@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use apiserver_api::ambient::Ambient;
-use apiserver_client::{Informers, connect};
+use apiserver_client::{Informers, authority, connect};
 use controllers_runtime::LeaderElection;
 
 use crate::args::{Controllers, Kubelet, Networks, Scheduler};
@@ -21,7 +21,7 @@ pub async fn controllers(args: Controllers) -> Result<()> {
     let (client, ambient) = (connect(&kubeconfig).await?, Ambient::system());
     let root_ca = match root_ca_file {
         Some(file) => read(&file)?,
-        None => String::new(),
+        None => authority(&kubeconfig).await?.unwrap_or_default(),
     };
     let config = controllers_manager::Config {
         cluster_cidrs: vec![cluster_cidr],
