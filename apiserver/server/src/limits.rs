@@ -33,6 +33,8 @@ pub const FRESH_WAIT: Duration = Duration::from_secs(3);
 pub const PROGRESS_EVERY: Duration = Duration::from_millis(50);
 /// Changes are kept at least this long, for watches that resume: the bookmark period and a margin.
 pub const HISTORY_AGE: Duration = Duration::from_secs(75);
+/// This often changes and states that are too old are looked for.
+pub const AGE_EVERY: Duration = Duration::from_secs(15);
 /// Changes kept for each kind whatever their age.
 pub const HISTORY_MIN: usize = 100;
 /// Changes kept for each kind at most.

@@ -67,10 +67,28 @@ pub fn give_back_freed() {
 
 /// Resident bytes of this process; 0 where the kernel does not tell.
 pub fn resident_bytes() -> usize {
+    resident("VmRSS:")
+}
+
+/// A line of `/proc/self/status`, bytes.
+fn resident(what: &str) -> usize {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix(what)).unwrap_or_default();
     let kilobytes: usize = line.trim().trim_end_matches(" kB").parse().unwrap_or(0);
     kilobytes << 10
+}
+
+/// Bytes that are resident although nothing of this process uses them: what [`give_back_freed`] might give
+/// back, and the gaps between what is used, which it cannot. 0 where the C library does not tell.
+pub fn freed_bytes() -> usize {
+    #[cfg(target_env = "gnu")]
+    {
+        // SAFETY: the call takes nothing, and locks the allocator's arenas itself.
+        let info = unsafe { libc::mallinfo2() };
+        resident("RssAnon:").saturating_sub(info.uordblks + info.hblkhd)
+    }
+    #[cfg(not(target_env = "gnu"))]
+    0
 }
 
 /// Gives back what a start, or work on everything, has left: freed memory, and pages of the binary
@@ -119,6 +137,8 @@ fn file_mapping(line: &str) -> Option<(usize, usize)> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use super::*;
 
     const SMAPS: &str = "\
@@ -141,6 +161,9 @@ Anonymous:             0 kB
 Anonymous:             0 kB
 ";
 
+    /// Tests that look at what is resident, one at a time.
+    static ALONE: Mutex<()> = Mutex::new(());
+
     #[test]
     fn only_unwritten_private_pages_of_files_are_given_back() {
         let expected = [(0x55d0_c000_0000, 0xa8_7000), (0x55d0_c0a8_7000, 0x1eb_2000)];
@@ -150,11 +173,31 @@ Anonymous:             0 kB
 
     #[test]
     fn what_is_resident_is_counted() {
+        let _alone = ALONE.lock().unwrap();
         let before = resident_bytes();
         assert!(before > 1 << 20);
         let touched = std::hint::black_box(vec![1_u8; 256 << 20]);
         assert!(resident_bytes() > before + (128 << 20));
         drop(touched);
+    }
+
+    #[test]
+    fn what_is_freed_is_counted_until_it_is_given_back() {
+        let _alone = ALONE.lock().unwrap();
+        // Small blocks, so that they come from an arena; one in a hundred stays, so that it cannot shrink.
+        let mut blocks: Vec<Box<[u8; 1_024]>> = (0..200_000).map(|_| Box::new([1; 1_024])).collect();
+        let used = freed_bytes();
+        let mut nth = 0;
+        blocks.retain(|_| {
+            nth += 1;
+            nth % 100 == 0
+        });
+        let freed = freed_bytes();
+        assert!(freed > used + (100 << 20), "{used} and then {freed}");
+        give_back_freed();
+        let left = freed_bytes();
+        assert!(left + (100 << 20) < freed, "{left} of {freed} are left");
+        drop(blocks);
     }
 
     #[test]

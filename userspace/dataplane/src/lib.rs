@@ -36,7 +36,9 @@ mod sys;
 pub mod tables;
 
 pub use fake::{Fake, FakeLimits, Resolution};
-pub use heap::{give_back_freed, give_back_unused, prefer_little_memory, prefer_throughput, resident_bytes};
+pub use heap::{
+    freed_bytes, give_back_freed, give_back_unused, prefer_little_memory, prefer_throughput, resident_bytes,
+};
 pub use kernel::{
     ClassifierHook, Config, Kernel, LimitError, Limits, NewerLayout, Program, XdpMode, XdpState, others_pass,
     remove,

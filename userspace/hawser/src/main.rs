@@ -37,8 +37,9 @@ const PROXY_THREADS: usize = 2;
 const STARTED: Duration = Duration::from_secs(5);
 /// So often it looks whether a burst of work has left memory behind.
 const LOOK: Duration = Duration::from_secs(60);
-/// What a process may grow by, beside a quarter of what it was, before that is worth the work.
-const GROWTH: usize = 32 << 20;
+/// Bytes that a process may have freed, beside a quarter more than it could not give back before, until that
+/// is worth the work.
+const GROWTH: usize = 6 << 20;
 
 fn main() -> ExitCode {
     // The container runtime calls this program by the plugin's name.
@@ -142,20 +143,20 @@ async fn give_back() {
     tokio::time::sleep(STARTED).await;
     // Nobody waits for these, and they fail in nothing.
     let _ = tokio::task::spawn_blocking(userspace_dataplane::give_back_unused).await;
-    let mut rest = userspace_dataplane::resident_bytes();
+    let mut rest = userspace_dataplane::freed_bytes();
     loop {
         tokio::time::sleep(LOOK).await;
-        let now = userspace_dataplane::resident_bytes();
+        let now = userspace_dataplane::freed_bytes();
         if has_grown(rest, now) {
             let _ = tokio::task::spawn_blocking(userspace_dataplane::give_back_freed).await;
-            rest = userspace_dataplane::resident_bytes();
+            rest = userspace_dataplane::freed_bytes();
         } else {
             rest = rest.min(now);
         }
     }
 }
 
-/// Whether a process that had `rest` bytes has enough more now to look for what it no longer uses.
+/// Whether a process that could not give back `rest` bytes of what it had freed has enough more now.
 fn has_grown(rest: usize, now: usize) -> bool {
     now > rest + rest / 4 + GROWTH
 }
@@ -167,7 +168,7 @@ mod tests {
     #[test]
     fn a_little_growth_is_let_be() {
         let before = 100 << 20;
-        assert!(!has_grown(before, before) && !has_grown(before, 150 << 20) && has_grown(before, 160 << 20));
+        assert!(!has_grown(before, before) && !has_grown(before, 130 << 20) && has_grown(before, 132 << 20));
         assert!(!has_grown(before, 0));
     }
 

@@ -457,6 +457,12 @@ impl Caches {
         self.bound_past();
     }
 
+    /// Forgets what has become too old in kinds that nothing happens to.
+    pub fn age(&self) {
+        let custom = self.custom.load();
+        self.by_path.iter().chain(custom.values().flatten()).for_each(|cache| cache.age());
+    }
+
     /// Where all kinds together keep too much of the past, those with most of it lose some.
     pub(super) fn bound_past(&self) {
         let custom = self.custom.load();

@@ -492,6 +492,17 @@ impl Cache {
         self.kept.age();
     }
 
+    /// Forgets the changes and states that are too old, as each new change does.
+    fn age(&self) {
+        let mut inner = lock(&self.inner);
+        inner.trim(&self.held, ledger::room_left(limits::HISTORY_BYTES));
+        if inner.history.capacity() > HISTORY_SPARE * inner.history.len().max(limits::HISTORY_MIN) {
+            inner.history.shrink_to_fit();
+        }
+        drop(inner);
+        self.kept.age();
+    }
+
     /// Forgets the older half of the changes, by their bytes; `false` where there is none.
     fn halve_history(&self) -> bool {
         let mut inner = lock(&self.inner);
@@ -500,6 +511,9 @@ impl Cache {
         inner.history.len() < before
     }
 }
+
+/// A history whose place is so many times what it needs gives it back.
+const HISTORY_SPARE: usize = 4;
 
 impl Inner {
     /// Whether the history has every change since a revision, so that it is known what the state of then

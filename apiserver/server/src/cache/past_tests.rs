@@ -2,6 +2,7 @@
 
 use std::sync::Weak;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use apiserver_api::builtin;
 
@@ -91,6 +92,24 @@ async fn a_resumed_watch_that_does_not_read_keeps_nothing_alive() {
     }
     assert!(writer.bytes() <= limits::HISTORY_BYTES, "{}", writer.bytes());
     assert_eq!(resumed.len(), 198);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kind_that_nothing_happens_to_forgets_its_past() {
+    let (cache, mut writer) = (config_maps(), Writer::default());
+    for revision in 2..5_000 {
+        writer.put(&cache, &format!("{}", revision % 10), revision, 1_000);
+    }
+    cache.age();
+    let (most, places) = (writer.bytes(), lock(&cache.inner).history.capacity());
+    tokio::time::advance(limits::HISTORY_AGE + Duration::from_secs(1)).await;
+    cache.age();
+    assert!(writer.bytes() * 20 < most, "{} bytes of {most}", writer.bytes());
+    assert!(lock(&cache.inner).history.capacity() * 8 < places);
+    assert!(
+        cache.subscribe(cache.oldest(), Trigger::All).is_ok(),
+        "who resumes late enough hears the last ones"
+    );
 }
 
 #[tokio::test(start_paused = true)]

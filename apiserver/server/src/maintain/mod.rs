@@ -61,6 +61,7 @@ async fn work(server: &Arc<Server>) {
     server.set_ready();
     tokio::join!(
         compact(server),
+        age(server),
         own_service::keep(server),
         identity::keep(server),
         cidrs::keep(server),
@@ -229,6 +230,14 @@ fn overlay(object: &mut Value, wanted: &Value) {
             object.iter_mut().zip(wanted).for_each(|(o, w)| overlay(o, w));
         }
         (object, wanted) => *object = wanted.clone(),
+    }
+}
+
+/// Lets the caches forget what nobody changes any more, so that a burst leaves nothing behind.
+async fn age(server: &Arc<Server>) {
+    loop {
+        tokio::time::sleep(limits::AGE_EVERY).await;
+        server.caches().age();
     }
 }
 
