@@ -183,7 +183,9 @@ async fn trouble_with_the_runtime_passes() {
     node.api.create_pod("q", one("remote"));
     let reason = |pod: &Value| container(pod)["state"]["waiting"]["reason"].clone();
     node.api.until("q", "failing", |pod| reason(pod) == "ErrImagePull").await;
-    node.api.until("q", "pausing", |pod| reason(pod) == "ImagePullBackOff").await;
+    let pausing = node.api.until("q", "pausing", |pod| reason(pod) == "ImagePullBackOff").await;
+    let message = &container(&pausing)["state"]["waiting"]["message"];
+    assert_eq!(message, "Back-off pulling image \"remote\": ErrImagePull: no such host");
     node.runtime.set_behaviour("remote", Behaviour { absent: true, ..Behaviour::default() });
     node.api.until_ready("q").await;
 }

@@ -85,8 +85,10 @@ impl Worker {
             }
         }
         if let Err((reason, message, pause)) = result {
-            let event = if reason == "ImagePullBackOff" { "BackOff" } else { "Failed" };
-            self.agent.event(&pod, Some(&container.name), event, format!("Error: {message}"));
+            let image = container.image.as_deref().unwrap_or_default();
+            for event in events_of(reason, &message, image) {
+                self.agent.event(&pod, Some(&container.name), event.0, event.1);
+            }
             self.fail(&container.name, reason, &message, pause);
         }
     }
@@ -229,7 +231,7 @@ impl Worker {
             format!("Successfully pulled image \"{name}\""),
         );
         let vanished =
-            || ("ErrImagePull", format!("image {name} vanished after it was pulled"), limits::RETRY);
+            || (ERR_IMAGE_PULL, format!("image {name} vanished after it was pulled"), limits::RETRY);
         inspect().await?.ok_or_else(vanished)
     }
 
@@ -242,9 +244,13 @@ impl Worker {
         state.backoff.restarted(&key, now);
         let pause = state.backoff.pause(&key);
         if first {
-            ("ErrImagePull", why, pause)
+            (ERR_IMAGE_PULL, why, pause)
         } else {
-            ("ImagePullBackOff", format!("Back-off pulling image \"{image}\": {why}"), pause)
+            (
+                IMAGE_PULL_BACK_OFF,
+                format!("Back-off pulling image \"{image}\": {ERR_IMAGE_PULL}: {why}"),
+                pause,
+            )
         }
     }
 
@@ -258,7 +264,7 @@ impl Worker {
         let result = pull
             .get_or_init(|| async {
                 let pulled = self.agent.runtime.pull_image(image, credentials.as_ref()).await;
-                pulled.map_err(|error| format!("failed to pull image \"{image}\": {}", error.message))
+                pulled.map_err(|error| error.message)
             })
             .await
             .clone();
@@ -279,6 +285,29 @@ impl Worker {
 
 /// Reason, message, and pause before the next attempt.
 type Refusal = (&'static str, String, Duration);
+
+const ERR_IMAGE_PULL: &str = "ErrImagePull";
+const IMAGE_PULL_BACK_OFF: &str = "ImagePullBackOff";
+
+/// Reasons and messages of the events that tell of a refusal, as Kubernetes' kubelet splits them: what went
+/// wrong is told once an attempt, and that there is a pause in words that stay the same.
+fn events_of(reason: &'static str, message: &str, image: &str) -> Vec<(&'static str, String)> {
+    let pulling = format!("Back-off pulling image \"{image}\"");
+    let error = ("Failed", format!("Error: {reason}"));
+    let failed = |why: &str| ("Failed", format!("Failed to pull image \"{image}\": {why}"));
+    match reason {
+        ERR_IMAGE_PULL => vec![failed(message), error],
+        IMAGE_PULL_BACK_OFF => {
+            let why = message.strip_prefix(&format!("{pulling}: {ERR_IMAGE_PULL}: ")).unwrap_or(message);
+            vec![failed(why), ("BackOff", pulling), error]
+        }
+        "ErrImageNeverPull" => vec![(reason, message.to_owned()), error],
+        "ImageInspectError" => {
+            vec![("InspectFailed", format!("Failed to inspect image \"{image}\": {message}")), error]
+        }
+        _ => vec![("Failed", format!("Error: {message}"))],
+    }
+}
 
 fn find(pod: &Pod, start: &Start) -> Option<Container> {
     if start.role == Role::Ephemeral {
@@ -335,6 +364,23 @@ mod tests {
         ] {
             assert_eq!(default_pull_policy(image), policy, "{image}");
         }
+    }
+
+    #[test]
+    fn a_pause_between_pulls_is_told_in_words_that_stay_the_same() {
+        let row = |reason, message: &str| {
+            let events = events_of(reason, message, "a:1").into_iter();
+            events.map(|(reason, message)| format!("{reason}: {message}")).collect::<Vec<_>>()
+        };
+        let failed = "Failed: Failed to pull image \"a:1\": no such host";
+        assert_eq!(row(ERR_IMAGE_PULL, "no such host"), [failed, "Failed: Error: ErrImagePull"]);
+        let pause = "Back-off pulling image \"a:1\": ErrImagePull: no such host";
+        let expected = [failed, "BackOff: Back-off pulling image \"a:1\"", "Failed: Error: ImagePullBackOff"];
+        assert_eq!(row(IMAGE_PULL_BACK_OFF, pause), expected);
+        let never = "Container image \"a:1\" is not present with pull policy of Never";
+        let expected = [&format!("ErrImageNeverPull: {never}"), "Failed: Error: ErrImageNeverPull"];
+        assert_eq!(row("ErrImageNeverPull", never), expected);
+        assert_eq!(row("CreateContainerConfigError", "no key"), ["Failed: Error: no key"]);
     }
 
     #[test]
