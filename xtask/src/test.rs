@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
-use crate::{build_ebpf, clients, encoded, fuzz, image, kernel, setup, shell, suite, tidy};
+use crate::{build_ebpf, clients, deny, encoded, fuzz, image, kernel, setup, shell, suite, tidy};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -109,7 +109,7 @@ fn stages(args: &Args, counts: &mut Counts) -> Result<()> {
         return real_clients(&environment, &filter, counts);
     }
     if !args.e2e {
-        timed("house rules, format", checks)?;
+        timed("house rules, format, dependencies", checks)?;
         timed("lints, building the tests", || {
             shell::run(cargo(&environment).args(["test", "--quiet", "--no-run"]).args(WORKSPACE))
         })?;
@@ -230,9 +230,11 @@ fn chosen(all: Vec<(String, PathBuf)>, targets: &[String]) -> Result<Vec<(String
     if targets.is_empty() { Ok(all) } else { targets.iter().map(of).collect() }
 }
 
-/// House rules and format.
+/// House rules, format, and the rules for dependencies. Their advisories are left to `cargo xtask deny`: a new one
+/// would fail a commit that passed the day before.
 fn checks() -> Result<()> {
     tidy::run()?;
+    deny::rules()?;
     shell::run(shell::cargo().args(["fmt", "--all", "--check"]))
 }
 
