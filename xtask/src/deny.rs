@@ -13,13 +13,13 @@ const CARGO_DENY: &str = "0.20.2";
 const UNREACHABLE: &str = "failed to fetch advisory database";
 
 /// Checks licences, sources and duplicate versions, then the advisories. Where their database cannot be
-/// reached this is said and is no failure: the other checks need no network.
+/// reached this is said and is no failure.
 ///
 /// # Errors
 /// A dependency breaks a rule, or cargo-deny cannot be installed or started.
 pub fn run() -> Result<()> {
+    rules()?;
     let program = program()?;
-    shell::run(deny(&program).args(["check", "licenses", "sources", "bans"]))?;
     let mut advisories = deny(&program);
     advisories.args(["check", "advisories"]);
     let output = advisories.output().with_context(|| format!("cannot start {}", program.display()))?;
@@ -35,6 +35,15 @@ pub fn run() -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Checks licences, sources and duplicate versions, for which nothing has to be asked: what a commit is does not
+/// depend on the day.
+///
+/// # Errors
+/// A dependency breaks a rule, or cargo-deny cannot be installed or started.
+pub fn rules() -> Result<()> {
+    shell::run(deny(&program()?).args(["check", "licenses", "sources", "bans"]))
 }
 
 /// What the check of advisories found.
@@ -60,20 +69,40 @@ fn deny(program: &PathBuf) -> Command {
     command
 }
 
-/// Finds cargo-deny, or builds and installs it.
-fn program() -> Result<PathBuf> {
-    if let Some(program) = shell::find("cargo-deny") {
-        return Ok(program);
-    }
-    eprintln!("deny: building cargo-deny {CARGO_DENY}");
+/// Where cargo-deny is, if it is installed.
+pub fn find() -> Option<PathBuf> {
+    shell::find("cargo-deny")
+}
+
+/// The command that installs it, for a person.
+pub fn command() -> String {
+    format!("cargo install --locked cargo-deny --version {CARGO_DENY}")
+}
+
+/// Builds and installs it.
+///
+/// # Errors
+/// It cannot be fetched or built.
+pub fn install() -> Result<()> {
+    eprintln!("setup: building cargo-deny {CARGO_DENY}");
     shell::run(
         shell::cargo()
             .args(["install", "--quiet", "--locked", "cargo-deny", "--version", CARGO_DENY])
+            // It runs for a second; optimizing it as a whole takes minutes.
+            .env("CARGO_PROFILE_RELEASE_LTO", "off")
+            .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16")
+            .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1")
             // It is a program for this machine, whatever the workspace's build is told.
             .env_remove("CARGO_TARGET_DIR")
             .env_remove("RUSTFLAGS"),
-    )?;
-    shell::find("cargo-deny").context("cargo-deny was installed and is not where cargo installs")
+    )
+}
+
+fn program() -> Result<PathBuf> {
+    if find().is_none() {
+        install()?;
+    }
+    find().context("cargo-deny was installed and is not where cargo installs")
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
-//! Checks that `docs/security.md` names tests that exist, and that no vulnerability in it goes without one.
+//! Checks that `docs/security.md` names tests that exist, that no vulnerability in it goes without one, and that
+//! every parser of strangers' input has a fuzz target, or a reason for having none.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
@@ -10,12 +12,52 @@ use crate::shell;
 const DOCUMENT: &str = "docs/security.md";
 /// How the last cell of a row begins for what this project does not have.
 const ABSENT: &str = "not here";
+/// How the header of the table of parsers begins.
+const PARSERS: &str = "| what is read |";
+/// How the last cell of a row begins for a parser that needs no fuzz target of ours.
+const EXEMPT: [&str; 3] = ["fuzzed upstream", "trusted", "the kernel's verifier"];
 
 /// The tests that the document names and that do not exist, and the rows that nothing shows.
 pub fn breaches() -> Result<Vec<String>> {
     let path = shell::root().join(DOCUMENT);
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {DOCUMENT}"))?;
-    Ok(check(&text, &|file| fs::read_to_string(shell::root().join(file)).ok()))
+    let mut breaches = check(&text, &|file| fs::read_to_string(shell::root().join(file)).ok());
+    breaches.extend(unfuzzed(&text, &targets()?));
+    Ok(breaches)
+}
+
+/// The names of the fuzz targets, which are those of their corpora.
+fn targets() -> Result<BTreeSet<String>> {
+    let corpus = shell::root().join("tests/fuzz/corpus");
+    let unread = || format!("cannot list {}", corpus.display());
+    let mut names = BTreeSet::new();
+    for entry in fs::read_dir(&corpus).with_context(unread)? {
+        names.insert(entry.with_context(unread)?.file_name().to_string_lossy().into_owned());
+    }
+    Ok(names)
+}
+
+/// Rows of the table of parsers that name no fuzz target and do not say why, and targets that no row names.
+fn unfuzzed(document: &str, targets: &BTreeSet<String>) -> Vec<String> {
+    let mut breaches = Vec::new();
+    let mut unnamed: BTreeSet<&str> = targets.iter().map(String::as_str).collect();
+    let lines = document.lines().enumerate().skip_while(|(_, line)| !line.starts_with(PARSERS));
+    for (number, line) in lines.skip(2).take_while(|(_, line)| line.starts_with('|')) {
+        let cell = line.trim_end_matches(" |").rsplit(" | ").next().unwrap_or_default();
+        let names: Vec<&str> =
+            cell.split('`').skip(1).step_by(2).filter(|name| targets.contains(*name)).collect();
+        if names.is_empty() && !EXEMPT.iter().any(|reason| cell.starts_with(reason)) {
+            breaches.push(format!(
+                "{DOCUMENT}:{}: no fuzz target, and none of: {}",
+                number + 1,
+                EXEMPT.join(", ")
+            ));
+        }
+        unnamed.retain(|name| !names.contains(name));
+    }
+    breaches
+        .extend(unnamed.iter().map(|name| format!("{DOCUMENT}: no parser is fuzzed by the target {name}")));
+    breaches
 }
 
 fn check(document: &str, read: &dyn Fn(&Path) -> Option<String>) -> Vec<String> {
@@ -55,7 +97,22 @@ fn tests(line: &str) -> impl Iterator<Item = (&str, &str)> {
 mod tests {
     use std::path::Path;
 
-    use super::check;
+    use super::{check, unfuzzed};
+
+    #[test]
+    fn parsers_without_a_fuzz_target_and_targets_without_a_parser_are_found() {
+        let targets = ["body", "frames"].map(str::to_owned).into();
+        let table = |rows: &str| {
+            format!("text\n\n| what is read | x | fuzz target |\n|---|---|---|\n{rows}\n\n| a | b |")
+        };
+        let good = "| JSON | x | `body`; `a/b.rs` |\n| frames | x | fuzzed upstream; `frames` |\n| TLS | x | trusted |";
+        assert_eq!(unfuzzed(&table(good), &targets), Vec::<String>::new());
+        let bad = "| JSON | x | none yet |\n| frames | `body` | `a/b.rs` |";
+        let found = unfuzzed(&table(bad), &targets);
+        assert_eq!(found.len(), 4, "{found:?}");
+        assert!(found[0].starts_with("docs/security.md:5: no fuzz target"), "{found:?}");
+        assert_eq!(found[3], "docs/security.md: no parser is fuzzed by the target frames");
+    }
 
     #[test]
     fn rows_without_a_test_and_tests_that_do_not_exist_are_found() {

@@ -9,8 +9,8 @@ use std::process::{Command, Stdio};
 use anyhow::{Result, bail};
 
 use crate::clients::{self, Client};
-use crate::encoded;
 use crate::shell::{self, find};
+use crate::{deny, encoded};
 
 const BPF_LINKER: &str = "0.13.0";
 
@@ -102,11 +102,19 @@ const NEEDS: &[Need] = &[
         tests_only: true,
     },
     Need {
-        what: "ip and curl",
-        why: "the end-to-end test makes hosts and asks them",
-        present: || find("ip").is_some() && find("curl").is_some(),
-        packages: &["iproute2", "curl"],
-        command: "install iproute2 and curl from your distribution",
+        what: "curl",
+        why: "the README and the end-to-end test ask servers with it",
+        present: || find("curl").is_some(),
+        packages: &["curl"],
+        command: "install curl from your distribution",
+        tests_only: false,
+    },
+    Need {
+        what: "ip",
+        why: "the end-to-end test makes hosts",
+        present: || find("ip").is_some(),
+        packages: &["iproute2"],
+        command: "install iproute2 from your distribution",
         tests_only: true,
     },
     Need {
@@ -141,7 +149,8 @@ pub fn run(purpose: Purpose, check: bool) -> Result<()> {
         Purpose::Run => Vec::new(),
     };
     let encoded = purpose == Purpose::Everything && encoded::path().is_none();
-    if missing.is_empty() && !linker && clients.is_empty() && !encoded {
+    let deny = purpose == Purpose::Everything && deny::find().is_none();
+    if missing.is_empty() && !linker && clients.is_empty() && !encoded && !deny {
         return Ok(());
     }
     let debian =
@@ -149,7 +158,8 @@ pub fn run(purpose: Purpose, check: bool) -> Result<()> {
     let archive = encoded || clients.iter().any(|client| client.needs_apt());
     let system = !missing.is_empty() || linker || archive;
     if check || system && (!debian || !shell::is_root()) {
-        return explain(&missing, linker, &clients, encoded, debian);
+        let lacking = Lacking { missing: &missing, linker, clients: &clients, encoded, deny };
+        return explain(&lacking, debian);
     }
     install_packages(&missing)?;
     if linker {
@@ -161,11 +171,26 @@ pub fn run(purpose: Purpose, check: bool) -> Result<()> {
     if encoded {
         encoded::install()?;
     }
+    if deny {
+        deny::install()?;
+    }
     verify(&missing)
 }
 
+/// What is missing.
+struct Lacking<'a> {
+    missing: &'a [&'a Need],
+    /// bpf-linker.
+    linker: bool,
+    clients: &'a [&'a Client],
+    encoded: bool,
+    /// cargo-deny.
+    deny: bool,
+}
+
 /// Says what is missing and what would bring it; always an error, since something is missing.
-fn explain(missing: &[&Need], linker: bool, clients: &[&Client], encoded: bool, debian: bool) -> Result<()> {
+fn explain(lacking: &Lacking<'_>, debian: bool) -> Result<()> {
+    let Lacking { missing, linker, clients, encoded, deny } = *lacking;
     let mut lines = Vec::new();
     for need in missing {
         let command = if debian {
@@ -190,6 +215,9 @@ fn explain(missing: &[&Need], linker: bool, clients: &[&Client], encoded: bool, 
             encoded::NAME,
             encoded::command()
         ));
+    }
+    if deny {
+        lines.push(format!("  cargo-deny (checks the dependencies):\n      {}", deny::command()));
     }
     let hint = match (debian, shell::is_root()) {
         (true, true) => "run `cargo xtask setup` to install all of it",

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
-use crate::{build_ebpf, clients, encoded, fuzz, image, kernel, setup, shell, suite, tidy};
+use crate::{build_ebpf, clients, deny, encoded, fuzz, image, kernel, setup, shell, suite, tidy};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -35,9 +35,12 @@ pub struct Args {
     /// With `--kernel`: fewer random cases and shorter churn, for a first look
     #[arg(long, requires = "kernel")]
     quick: bool,
-    /// Only the fuzz targets, a minute each
+    /// Only the fuzz targets, with other inputs every time
     #[arg(long, conflicts_with_all = ["unprivileged", "e2e", "kernel"])]
     fuzz: bool,
+    /// With `--fuzz`: seconds for each target
+    #[arg(long, requires = "fuzz", default_value_t = fuzz::SECONDS)]
+    seconds: u64,
     /// Only tests whose name contains this
     filter: Option<String>,
 }
@@ -80,7 +83,7 @@ pub fn run(args: &Args) -> Result<()> {
         return suite::run(command);
     }
     if args.fuzz {
-        return fuzz::run(args.filter.as_deref(), None);
+        return fuzz::run(args.filter.as_deref(), args.seconds, None);
     }
     let mut counts = Counts::default();
     let outcome = stages(args, &mut counts);
@@ -106,7 +109,7 @@ fn stages(args: &Args, counts: &mut Counts) -> Result<()> {
         return real_clients(&environment, &filter, counts);
     }
     if !args.e2e {
-        timed("house rules, format", checks)?;
+        timed("house rules, format, dependencies", checks)?;
         timed("lints, building the tests", || {
             shell::run(cargo(&environment).args(["test", "--quiet", "--no-run"]).args(WORKSPACE))
         })?;
@@ -114,7 +117,7 @@ fn stages(args: &Args, counts: &mut Counts) -> Result<()> {
         real_clients(&environment, &filter, counts)?;
     }
     if !args.e2e && args.filter.is_none() {
-        timed("fuzz targets", || fuzz::run(None, Some(fuzz::SEED)))?;
+        timed("fuzz targets", || fuzz::run(None, fuzz::SECONDS, Some(fuzz::SEED)))?;
     }
     if args.unprivileged {
         return Ok(());
@@ -227,9 +230,11 @@ fn chosen(all: Vec<(String, PathBuf)>, targets: &[String]) -> Result<Vec<(String
     if targets.is_empty() { Ok(all) } else { targets.iter().map(of).collect() }
 }
 
-/// House rules and format.
+/// House rules, format, and the rules for dependencies. Their advisories are left to `cargo xtask deny`: a new one
+/// would fail a commit that passed the day before.
 fn checks() -> Result<()> {
     tidy::run()?;
+    deny::rules()?;
     shell::run(shell::cargo().args(["fmt", "--all", "--check"]))
 }
 

@@ -13,6 +13,7 @@ use http::{Method, Uri};
 use serde_json::{Value, json};
 
 use crate::admission::certificates::subject;
+use crate::custom::webhook;
 use crate::query::Query;
 use crate::request::RequestInfo;
 use crate::verbs::{Continue, Patch, parse_configuration};
@@ -92,4 +93,23 @@ pub fn signing_request(der: &[u8]) -> bool {
     });
     let valid = kind.as_ref().is_some_and(|kind| (kind.behaviour.validate)(&object).is_empty());
     valid && subject.is_ok()
+}
+
+/// What a conversion webhook was asked.
+#[derive(Clone, Copy, Debug)]
+pub struct Conversion<'a> {
+    /// Version of the review: `v1` or `v1beta1`.
+    pub review: &'a str,
+    pub uid: &'a str,
+    /// The `apiVersion` that the objects shall have.
+    pub wanted: &'a str,
+    pub kind: &'a str,
+}
+
+impl Conversion<'_> {
+    /// The converted objects in the answer to a review of `sent`.
+    pub fn read(&self, sent: &[Value], answer: &[u8]) -> Result<Vec<Value>, Box<dyn std::error::Error>> {
+        let converted = webhook::read_answer(answer, self.review, self.uid)?;
+        Ok(webhook::sound(sent, converted, self.wanted, self.kind)?)
+    }
 }

@@ -6,6 +6,14 @@ use std::time::Duration;
 /// namespace (63) + name (253), well below.
 pub const KEY_BYTES: usize = 2_048;
 
+/// Newest revision that a restore may raise a store to. A store that writes a million times a second gets there
+/// by itself in 146,000 years.
+pub const RESTORED_REVISION: crate::Revision = crate::Revision::MAX / 2;
+
+/// Newest revision that a checkpoint may have: above a restore's by more than a store will ever write, and as far
+/// from the last one that there is.
+pub const CHECKPOINT_REVISION: crate::Revision = RESTORED_REVISION + RESTORED_REVISION / 2;
+
 /// Largest value, in bytes: what etcd takes in one request by default (1.5 MiB).
 pub const VALUE_BYTES: usize = 3 * 512 * 1_024;
 

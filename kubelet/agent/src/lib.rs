@@ -22,6 +22,7 @@ mod manager;
 mod metrics;
 mod node;
 mod objects;
+pub mod parsers;
 mod pleg;
 pub mod pod;
 mod probe;

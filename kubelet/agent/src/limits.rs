@@ -126,3 +126,13 @@ pub const LOG_REOPEN: Duration = Duration::from_secs(5);
 pub const LOG_ROTATE_BYTES: u64 = 10 << 20;
 /// Log files of a container, the present one included.
 pub const LOG_FILES: usize = 5;
+/// Bytes that the kernel gives a process for its arguments and environment at most: three quarters of
+/// 8 MiB, see execve(2). References to variables let them grow far beyond the pod's own size.
+pub const ARGUMENTS: usize = 6 << 20;
+/// Bytes that a string takes beside its own among arguments and environment: its end, and a pointer to it.
+pub const ARGUMENT_OVERHEAD: usize = 9;
+/// Bytes of a path, as the kernel has it.
+pub const PATH: usize = 4096;
+/// Bytes of the files that the kubelet writes into the volumes of a pod: each item may repeat an object of
+/// 1 MiB.
+pub const VOLUME_FILES: usize = 64 << 20;

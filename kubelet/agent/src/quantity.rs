@@ -30,7 +30,7 @@ fn scaled(text: &str, scale: i128) -> Option<i64> {
     let digits: i128 = format!("{integer}{fraction}").parse().ok()?;
     let divisor = 10i128.checked_pow(u32::try_from(fraction.len()).ok()?)?.checked_mul(denominator)?;
     let product = digits.checked_mul(numerator)?.checked_mul(scale)?;
-    let value = (product + divisor - 1) / divisor;
+    let value = product.saturating_add(divisor - 1) / divisor;
     let value = i64::try_from(value).unwrap_or(i64::MAX);
     Some(if negative { -value } else { value })
 }

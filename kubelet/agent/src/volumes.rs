@@ -6,10 +6,13 @@ use k8s_openapi::api::core::v1::{
     ConfigMap, Container, DownwardAPIVolumeFile, KeyToPath, Pod, ProjectedVolumeSource, Secret, Volume,
 };
 
-use crate::pod::{
-    all_containers,
-    env::{EnvError, Sources, Surroundings, field_value, resource_value},
-    ephemeral_as_container, ephemeral_containers, spec,
+use crate::{
+    limits,
+    pod::{
+        all_containers,
+        env::{EnvError, Sources, Surroundings, field_value, resource_value},
+        ephemeral_as_container, ephemeral_containers, spec,
+    },
 };
 
 /// A token that a pod wants.
@@ -64,6 +67,11 @@ pub enum VolumeError {
     Key { volume: String, key: String },
     #[error("MountVolume.SetUp failed for volume \"{volume}\" : path {path:?} leaves the volume")]
     Path { volume: String, path: String },
+    #[error(
+        "MountVolume.SetUp failed for volume \"{volume}\" : the files of the pod's volumes have more than {} bytes",
+        limits::VOLUME_FILES
+    )]
+    Size { volume: String },
     #[error("MountVolume.SetUp failed for volume \"{volume}\" : no token yet")]
     Token { volume: String },
     #[error("MountVolume.SetUp failed for volume \"{volume}\"")]
@@ -131,8 +139,13 @@ pub fn contents(
     sources: &Sources,
     surroundings: &Surroundings<'_>,
 ) -> Result<BTreeMap<String, Content>, VolumeError> {
+    let mut room = limits::VOLUME_FILES;
     let volumes = spec(pod).volumes.iter().flatten();
-    volumes.map(|volume| Ok((volume.name.clone(), content(pod, volume, sources, surroundings)?))).collect()
+    let contents = volumes.map(|volume| {
+        let content = content(pod, volume, sources, surroundings, &mut room)?;
+        Ok((volume.name.clone(), content))
+    });
+    contents.collect()
 }
 
 fn content(
@@ -140,6 +153,7 @@ fn content(
     volume: &Volume,
     sources: &Sources,
     surroundings: &Surroundings<'_>,
+    room: &mut usize,
 ) -> Result<Content, VolumeError> {
     let files = |builder: Builder<'_>, in_memory| Content::Files { files: builder.files, in_memory };
     if let Some(source) = &volume.empty_dir {
@@ -161,23 +175,23 @@ fn content(
         });
     }
     if let Some(source) = &volume.config_map {
-        let mut builder = Builder::new(volume, source.default_mode);
+        let mut builder = Builder::new(volume, source.default_mode, room);
         builder.config_map(sources, &source.name, source.items.as_deref(), source.optional)?;
         return Ok(files(builder, false));
     }
     if let Some(source) = &volume.secret {
-        let mut builder = Builder::new(volume, source.default_mode);
+        let mut builder = Builder::new(volume, source.default_mode, room);
         let name = source.secret_name.as_deref().unwrap_or_default();
         builder.secret(sources, name, source.items.as_deref(), source.optional)?;
         return Ok(files(builder, true));
     }
     if let Some(source) = &volume.downward_api {
-        let mut builder = Builder::new(volume, source.default_mode);
+        let mut builder = Builder::new(volume, source.default_mode, room);
         builder.downward(pod, source.items.as_deref().unwrap_or_default(), surroundings)?;
         return Ok(files(builder, false));
     }
     if let Some(source) = &volume.projected {
-        let mut builder = Builder::new(volume, source.default_mode);
+        let mut builder = Builder::new(volume, source.default_mode, room);
         let secret = builder.projected(pod, source, sources, surroundings)?;
         return Ok(files(builder, secret));
     }
@@ -196,12 +210,14 @@ struct Builder<'a> {
     volume: &'a str,
     default_mode: u32,
     files: BTreeMap<String, File>,
+    /// Bytes that further files of the pod may have.
+    room: &'a mut usize,
 }
 
 impl<'a> Builder<'a> {
-    fn new(volume: &'a Volume, default_mode: Option<i32>) -> Self {
+    fn new(volume: &'a Volume, default_mode: Option<i32>, room: &'a mut usize) -> Self {
         let default_mode = default_mode.and_then(|mode| u32::try_from(mode).ok()).unwrap_or(0o644);
-        Self { volume: &volume.name, default_mode, files: BTreeMap::new() }
+        Self { volume: &volume.name, default_mode, files: BTreeMap::new(), room }
     }
 
     fn add(&mut self, path: &str, content: Vec<u8>, mode: Option<i32>) -> Result<(), VolumeError> {
@@ -211,6 +227,9 @@ impl<'a> Builder<'a> {
         if leaves {
             return Err(VolumeError::Path { volume: self.volume.to_owned(), path: path.to_owned() });
         }
+        // A file that replaces another one counts too, so that its bytes are not copied for ever.
+        let left = self.room.checked_sub(path.len() + content.len());
+        *self.room = left.ok_or_else(|| VolumeError::Size { volume: self.volume.to_owned() })?;
         let mode = mode.and_then(|mode| u32::try_from(mode).ok()).unwrap_or(self.default_mode);
         self.files.insert(path.to_owned(), File { content, mode });
         Ok(())
@@ -421,6 +440,26 @@ mod tests {
             let error = volume(json!({"configMap": {"name": "config", "items": items}})).unwrap_err();
             assert!(matches!(error, VolumeError::Path { .. }), "{path}");
         }
+    }
+
+    #[test]
+    fn items_that_repeat_a_large_object_are_bounded_over_all_volumes() {
+        let large: ConfigMap = serde_json::from_value(json!({"data": {"a": "x".repeat(1 << 20)}})).unwrap();
+        let sources = Sources {
+            config_maps: BTreeMap::from([("large".to_owned(), Arc::new(large))]),
+            ..Sources::default()
+        };
+        let made = |volumes: usize, items: usize| {
+            let items: Vec<Value> = (0..items).map(|n| json!({"key": "a", "path": format!("{n}")})).collect();
+            let volumes: Vec<Value> = (0..volumes)
+                .map(|n| json!({"name": format!("v{n}"), "configMap": {"name": "large", "items": items}}))
+                .collect();
+            let pod = pod(json!({"containers": [{"name": "a"}], "volumes": volumes}));
+            contents(&pod, &sources, &Surroundings::default()).map(|made| made.len())
+        };
+        assert_eq!(made(3, 20), Ok(3));
+        assert_eq!(made(1, 64), Err(VolumeError::Size { volume: "v0".into() }));
+        assert_eq!(made(4, 20), Err(VolumeError::Size { volume: "v3".into() }));
     }
 
     #[test]

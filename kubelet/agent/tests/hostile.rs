@@ -8,22 +8,12 @@ mod bench;
 mod support;
 mod trust;
 
-use std::{
-    fs,
-    os::unix::fs::symlink,
-    path::Path,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::{fs, path::Path, time::Duration};
 
 use base64::Engine;
 use bench::{Bench, Kubelet, in_namespaces, running_container, shell, start_containerd};
 use kubelet_agent::{containerd::Containerd, limits};
 use kubelet_cri::Runtime;
-use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde_json::{Value, json};
 use support::Api;
 
@@ -95,10 +85,6 @@ fn bytes_held(directory: &Path) -> u64 {
     removed.filter_map(|file| Some(fs::metadata(file).ok()?.len())).sum()
 }
 
-fn terminated(pod: &Value) -> &Value {
-    &pod["status"]["containerStatuses"][0]["state"]["terminated"]
-}
-
 #[test]
 #[ignore = "needs root and containerd: cargo xtask test"]
 fn a_container_cannot_write_into_the_volumes_that_the_kubelet_writes() {
@@ -153,79 +139,83 @@ fn a_sub_path_that_is_swapped_for_a_link_never_shows_the_host() {
     in_namespaces(async |bench: &Bench| swapped_sub_path(bench).await);
 }
 
-/// Swaps a directory for a link for as long as it lives.
-struct Swapper {
-    stop: Arc<AtomicBool>,
-    thread: Option<std::thread::JoinHandle<()>>,
-}
-
-impl Swapper {
-    fn start(volume: &Path) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let (stopped, directory, link) = (Arc::clone(&stop), volume.join("part"), volume.join("link"));
-        let thread = std::thread::spawn(move || {
-            while !stopped.load(Ordering::Relaxed) {
-                renameat_with(CWD, &directory, CWD, &link, RenameFlags::EXCHANGE).unwrap();
-                // The node's processors are for others, too.
-                std::thread::sleep(Duration::from_micros(50));
-            }
-        });
-        Self { stop, thread: Some(thread) }
-    }
-}
-
-impl Drop for Swapper {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        let _ = self.thread.take().map(std::thread::JoinHandle::join);
-    }
+/// A pod of `victims` containers that each mount a part of its one volume, in which another container
+/// swaps that part for links to `host` without end.
+fn swapping_pod(host: &Path, victims: usize) -> Value {
+    let prepare = format!(
+        "cd /v; mkdir part; echo volume > part/who; ln -s {host} absolute; ln -s {up}{host} relative",
+        host = host.display(),
+        up = "../".repeat(20),
+    );
+    // renameat2(AT_FDCWD, PART, AT_FDCWD, LINK, RENAME_EXCHANGE), as fast as it goes, an even number of times.
+    // The node's processors are for others, too.
+    let call = if cfg!(target_arch = "x86_64") { 316 } else { 276 };
+    let swap = format!(
+        r#"cd /v; exec perl -e 'my ($part, @links) = ("part", "absolute", "relative");
+        while (1) {{ for my $link (@links) {{ for (1 .. 2000) {{
+            syscall({call}, -100, $part, -100, $link, 2) == 0 or die "cannot swap: $!";
+        }} select(undef, undef, undef, 0.001); }} }}'"#
+    );
+    let whole = json!([{"name": "v", "mountPath": "/v"}]);
+    let (mut prepare, mut swapper) = (shell(&prepare), shell(&swap));
+    prepare["name"] = json!("prepare");
+    prepare["volumeMounts"] = whole.clone();
+    swapper["name"] = json!("swapper");
+    swapper["restartPolicy"] = json!("Always");
+    swapper["volumeMounts"] = whole;
+    let victims: Vec<Value> = (0..victims)
+        .map(|index| {
+            let part = ["part", "part/who", "part/new/dir"][index % 3];
+            let script = "cat /part/who /part > /dev/termination-log 2>/dev/null; echo x > /part/planted";
+            let mut victim = shell(script);
+            victim["name"] = json!(format!("v{index}"));
+            victim["volumeMounts"] = json!([{"name": "v", "mountPath": "/part", "subPath": part}]);
+            victim
+        })
+        .collect();
+    json!({"restartPolicy": "Never", "terminationGracePeriodSeconds": 1, "initContainers": [prepare, swapper],
+        "containers": victims, "volumes": [{"name": "v", "emptyDir": {}}]})
 }
 
 async fn swapped_sub_path(bench: &Bench) {
-    const TRIES: usize = 60;
+    const VICTIMS: usize = 12;
+    // Each is some chances to slip in between a check and what it is for.
+    const LEAST_ROUNDS: usize = 4;
+    const MOST_ROUNDS: usize = 30;
     let node = Node::new(bench).await;
-    let (volume, host) = (bench.path("volume"), bench.path("host"));
-    fs::create_dir_all(volume.join("part")).unwrap();
+    let host = bench.path("host");
     fs::create_dir_all(&host).unwrap();
-    fs::write(volume.join("part/who"), "volume").unwrap();
     fs::write(host.join("who"), "host").unwrap();
-    symlink("../host", volume.join("link")).unwrap();
-    let swapper = Swapper::start(&volume);
-    let names: Vec<String> = (0..TRIES).map(|index| format!("p{index}")).collect();
-    for (index, name) in names.iter().enumerate() {
-        let part = ["part", "part/who", "part/new/dir"][index % 3];
-        let mut container =
-            shell("cat /part/who /part > /dev/termination-log 2>/dev/null; echo x > /part/planted");
-        container["volumeMounts"] = json!([{"name": "v", "mountPath": "/part", "subPath": part}]);
-        node.api.create_pod(
-            name,
-            json!({"restartPolicy": "Never", "terminationGracePeriodSeconds": 1, "containers": [container],
-                "volumes": [{"name": "v", "hostPath": {"path": volume}}]}),
-        );
-    }
-    let (mut shown, mut refused) = (0, 0);
-    for name in &names {
-        let waiting = |pod: &Value| {
-            pod["status"]["containerStatuses"][0]["state"]["waiting"]["reason"]
-                == "CreateContainerConfigError"
+    let (mut shown, mut refused, mut names) = (0, 0, Vec::new());
+    // Who comes first is chance: it is tried until containers met both.
+    while names.len() < LEAST_ROUNDS || shown == 0 || refused == 0 {
+        assert!(names.len() < MOST_ROUNDS, "{shown} containers saw the volume, {refused} were refused");
+        let name = format!("p{}", names.len());
+        node.api.create_pod(&name, swapping_pod(&host, VICTIMS));
+        let refusal = |status: &Value| status["state"]["waiting"]["reason"] == "CreateContainerConfigError";
+        let over = |pod: &Value| {
+            let statuses = pod["status"]["containerStatuses"].as_array();
+            statuses.is_some_and(|statuses| {
+                let over = |status: &Value| refusal(status) || !status["state"]["terminated"].is_null();
+                statuses.len() == VICTIMS && statuses.iter().all(over)
+            })
         };
-        let over = |pod: &Value| waiting(pod) || !terminated(pod).is_null();
-        let pod = node.api.until(name, "over", over).await;
-        let message = terminated(&pod)["message"].as_str().unwrap_or_default();
-        assert!(!message.contains("host"), "{pod:#}");
-        shown += usize::from(message.contains("volume"));
-        refused += usize::from(waiting(&pod));
+        let pod = node.api.until(&name, "over", over).await;
+        let swapper = &pod["status"]["initContainerStatuses"][1];
+        assert!(!swapper["state"]["running"].is_null() && swapper["restartCount"] == 0, "{swapper:#}");
+        for status in pod["status"]["containerStatuses"].as_array().unwrap() {
+            let message = status["state"]["terminated"]["message"].as_str().unwrap_or_default();
+            assert!(!message.contains("host"), "{status:#}");
+            shown += usize::from(message.contains("volume"));
+            refused += usize::from(refusal(status));
+        }
+        node.api.delete_pod(&name, 1);
+        names.push(name);
     }
-    drop(swapper);
-    println!("{shown} of {TRIES} containers saw the volume, {refused} were refused");
-    assert!(shown > 0);
-    let mut left: Vec<String> =
-        fs::read_dir(&host).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-    left.sort();
-    assert_eq!(
-        (left, fs::read_to_string(host.join("who")).unwrap()),
-        (vec!["who".to_owned()], "host".to_owned())
-    );
+    println!("{shown} containers saw the volume, {refused} were refused");
+    let left: Vec<_> = fs::read_dir(&host).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["who"]);
+    assert_eq!(fs::read_to_string(host.join("who")).unwrap(), "host");
     node.end(&names).await;
 }
 

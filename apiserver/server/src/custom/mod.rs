@@ -15,7 +15,7 @@ pub mod conversion;
 mod creating;
 mod documents;
 mod driver;
-mod webhook;
+pub(crate) mod webhook;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;

@@ -109,8 +109,14 @@ async fn review(
     let answer = tokio::time::timeout(PATIENCE, call)
         .await
         .map_err(|_| ConversionError::Call(format!("Post {:?}: context deadline exceeded", place.url)))??;
-    let mut review: Value = serde_json::from_slice(&answer)
+    read_answer(&answer, version, &uid)
+}
+
+/// The objects in a webhook's answer to the review with this version and UID.
+pub(crate) fn read_answer(answer: &[u8], version: &str, uid: &str) -> Result<Vec<Value>, ConversionError> {
+    let mut review: Value = serde_json::from_slice(answer)
         .map_err(|error| ConversionError::Call(format!("the answer is not JSON: {error}")))?;
+    let api_version = format!("apiextensions.k8s.io/{version}");
     let refused = |text: String| Err(ConversionError::Refused(text));
     let text = |pointer: &str| meta::text(&review, pointer);
     let (found_version, found_kind) = (text("/apiVersion"), text("/kind"));
@@ -139,7 +145,7 @@ async fn review(
 
 /// The converted objects, if they are the sent ones; their metadata is taken from those, but for
 /// labels and annotations.
-fn sound(
+pub(crate) fn sound(
     sent: &[Value],
     converted: Vec<Value>,
     wanted: &str,

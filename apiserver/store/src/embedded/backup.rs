@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::index::Index;
 use super::{broken, checkpoint, log, recovery};
 use crate::disk::{Disk, LockError, RealDisk};
-use crate::limits::READ_TRIES;
+use crate::limits::{READ_TRIES, RESTORED_REVISION};
 use crate::{Revision, StoreError};
 
 /// How long to let a store that writes go on before its directory is read once more.
@@ -57,7 +57,12 @@ impl Snapshot {
     pub(super) fn inspect(path: &Path) -> Result<Result<Self, usize>, StoreError> {
         let bytes = std::fs::read(path)
             .map_err(|error| unreadable(path, "the file cannot be read".to_owned(), Some(error)))?;
-        Ok(checkpoint::read(bytes).map(|index| Self { index }))
+        Ok(Self::from_bytes(bytes))
+    }
+
+    /// Reads the bytes of a file. An error is where they are damaged (an offset).
+    pub fn from_bytes(bytes: Vec<u8>) -> Result<Self, usize> {
+        checkpoint::read(bytes).map(|index| Self { index })
     }
 
     /// Revision of the state in it.
@@ -172,6 +177,12 @@ pub fn restore_directory(
     let newest = index.revision.max(before.unwrap_or(0));
     let bump = bump.unwrap_or(if before.is_some() { 1 } else { super::UNKNOWN_BUMP });
     index.revision = newest.saturating_add(bump.max(0));
+    if index.revision > RESTORED_REVISION {
+        let why = format!(
+            "revision {newest} and {bump} more are above {RESTORED_REVISION}, the highest that a restore may lead to"
+        );
+        return Err(broken(&place, why, None));
+    }
     let name = checkpoint::name(index.revision);
     let taken = checkpoint::write_state(disk.as_ref(), &name, index.revision, &mut index.at_present())
         .map_err(cannot("cannot write the state"))?;

@@ -9,6 +9,7 @@ use super::ahead::Room;
 use super::index::Index;
 use super::record::{push_length, read_revision, read_u32, read_u64};
 use crate::disk::{Disk, DiskFile};
+use crate::limits::CHECKPOINT_REVISION;
 use crate::{KeyValue, Revision};
 
 const MAGIC: &[u8; 8] = b"HAWSERCP";
@@ -184,6 +185,8 @@ pub(super) struct Reader {
     /// Where they are in the file.
     at: usize,
     room: Room,
+    /// The last key so far.
+    key: Option<Arc<str>>,
 }
 
 impl Reader {
@@ -211,7 +214,7 @@ impl Reader {
                     return Err(place);
                 }
             } else {
-                self.count += read_entries(index, payload, &mut self.room).ok_or(place)?;
+                self.count += read_entries(index, payload, &mut self.room, &mut self.key).ok_or(place)?;
             }
             done += length;
         }
@@ -237,7 +240,10 @@ fn whole_chunk(bytes: &[u8]) -> Option<usize> {
 fn read_header(bytes: &[u8]) -> Option<Revision> {
     let header = bytes.get(..HEADER)?;
     let intact = &header[..8] == MAGIC && crc32fast::hash(&header[..16]) == read_u32(header, 16)?;
-    if intact { read_revision(header, 8) } else { None }
+    if !intact {
+        return None;
+    }
+    read_revision(header, 8).filter(|revision| *revision <= CHECKPOINT_REVISION)
 }
 
 fn read_chunk(bytes: &[u8], at: usize) -> Option<&[u8]> {
@@ -247,7 +253,14 @@ fn read_chunk(bytes: &[u8], at: usize) -> Option<&[u8]> {
     (crc32fast::hash(payload) == read_u32(bytes, at + 4)?).then_some(payload)
 }
 
-fn read_entries(index: &mut Index, payload: &[u8], room: &mut Room) -> Option<u64> {
+/// Puts the entries of a chunk into the index; how many they are. A chunk that is intact and still says what no
+/// store writes is damaged, too: keys in another order, or revisions that cannot have been.
+fn read_entries(
+    index: &mut Index,
+    payload: &[u8],
+    room: &mut Room,
+    last: &mut Option<Arc<str>>,
+) -> Option<u64> {
     let (mut at, mut count) = (0, 0);
     while at < payload.len() {
         let versions = (read_revision(payload, at)?, read_revision(payload, at + 8)?);
@@ -258,9 +271,16 @@ fn read_entries(index: &mut Index, payload: &[u8], room: &mut Room) -> Option<u6
         let value_start = key_start.checked_add(key_length)?;
         let end = value_start.checked_add(value_length)?;
         let key = std::str::from_utf8(payload.get(key_start..value_start)?).ok()?;
+        let value = payload.get(value_start..end)?;
+        let (created, changed) = versions;
+        let in_order = last.as_deref().is_none_or(|last| last < key);
+        if !in_order || created < 1 || changed < created || index.revision < changed {
+            return None;
+        }
         room.take(value_length);
-        let value = Bytes::copy_from_slice(payload.get(value_start..end)?);
-        index.restore(Arc::from(key), value, versions, ttl_seconds);
+        let key = Arc::from(key);
+        *last = Some(Arc::clone(&key));
+        index.restore(key, Bytes::copy_from_slice(value), versions, ttl_seconds);
         at = end;
         count += 1;
     }
@@ -278,6 +298,35 @@ mod tests {
             reader.add(part.to_vec())?;
         }
         reader.finish()
+    }
+
+    /// A checkpoint at revision 7 whose checksums are right, with these keys, created and changed then.
+    fn checkpoint(revision: Revision, entries: &[(&str, Revision, Revision)]) -> Vec<u8> {
+        let disk = SimDisk::new(1);
+        let entries = entries.iter().map(|(key, create_revision, mod_revision)| {
+            let (create_revision, mod_revision) = (*create_revision, *mod_revision);
+            let value = Bytes::from_static(b"v");
+            (KeyValue { key: (*key).into(), value, create_revision, mod_revision }, 0)
+        });
+        write_state(&disk, "c", revision, &mut entries.into_iter()).unwrap();
+        disk.read("c").unwrap()
+    }
+
+    #[test]
+    fn what_no_store_writes_is_damage_though_its_checksums_are_right() {
+        let live = |revision, entries: &[_]| read(checkpoint(revision, entries)).map(|index| index.live);
+        assert_eq!(live(7, &[("a", 3, 5), ("b", 4, 4), ("c", 1, 7)]), Ok(3));
+        for (what, entries) in [
+            ("a key twice", [("a", 3, 5), ("a", 3, 6)]),
+            ("keys out of order", [("b", 3, 5), ("a", 3, 6)]),
+            ("changed before it was created", [("a", 3, 5), ("b", 5, 3)]),
+            ("changed after the checkpoint", [("a", 3, 5), ("b", 3, 8)]),
+            ("created at no revision", [("a", 0, 5), ("b", 3, 6)]),
+        ] {
+            assert_eq!(live(7, &entries), Err(HEADER), "{what}");
+        }
+        assert_eq!(live(CHECKPOINT_REVISION, &[]), Ok(0));
+        assert_eq!(live(CHECKPOINT_REVISION + 1, &[]), Err(0), "no revision is left for writes");
     }
 
     #[test]

@@ -11,6 +11,7 @@ use apiserver_store::embedded::{
     Embedded, Options, Snapshot, restore_directory, restore_running, snapshot_directory, verify_directory,
     verify_snapshot,
 };
+use apiserver_store::limits::RESTORED_REVISION;
 use apiserver_store::{Notice, Range, Store, StoreError, Watch};
 use futures::StreamExt;
 
@@ -109,6 +110,32 @@ async fn a_restored_directory_is_ahead_of_what_was_there_and_its_past_is_compact
         let snapshot = Snapshot::read(&file).unwrap();
         assert_eq!(restore_directory(&other, snapshot, bump).unwrap().revision, expected);
     }
+}
+
+#[tokio::test]
+async fn a_restore_that_leaves_no_revision_for_writes_is_refused_and_changes_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let (data, file) = (directory.path().join("store"), directory.path().join("snapshot"));
+    let store = Embedded::open(disk(&data), Options::default()).await.unwrap();
+    let kept = put(&store, "/kept", "1").await.unwrap();
+    store.close().await.unwrap();
+    snapshot_directory(&data, &file).await.unwrap();
+    let restore = |bump| restore_directory(&disk(&data), Snapshot::read(&file).unwrap(), Some(bump));
+    for bump in [i64::MAX, RESTORED_REVISION - kept + 1] {
+        let refused = restore(bump).unwrap_err();
+        assert!(refused.to_string().contains("the highest that a restore may lead to"), "{refused}");
+        let store = Embedded::open(disk(&data), Options::default()).await.unwrap();
+        assert_eq!(store.revision().await.unwrap(), kept);
+        store.close().await.unwrap();
+    }
+    assert_eq!(restore(RESTORED_REVISION - kept).unwrap().revision, RESTORED_REVISION);
+    let store = Embedded::open(disk(&data), Options::default()).await.unwrap();
+    assert_eq!(put(&store, "/new", "1").await.unwrap(), RESTORED_REVISION + 1);
+    store.compact(RESTORED_REVISION + 1).await.unwrap();
+    assert_eq!(store.checkpoint().await.unwrap(), RESTORED_REVISION + 1);
+    store.close().await.unwrap();
+    let store = Embedded::open(disk(&data), Options::default()).await.unwrap();
+    assert_eq!(put(&store, "/newer", "1").await.unwrap(), RESTORED_REVISION + 2);
 }
 
 #[tokio::test]

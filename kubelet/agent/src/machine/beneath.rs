@@ -304,7 +304,7 @@ fn outside() -> io::Error {
 }
 
 /// The components of a relative path without `..`.
-fn normal(path: &Path) -> io::Result<Vec<&OsStr>> {
+pub(crate) fn normal(path: &Path) -> io::Result<Vec<&OsStr>> {
     let parts = path.components().filter(|part| *part != Component::CurDir);
     parts
         .map(|part| match part {

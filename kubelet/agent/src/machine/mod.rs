@@ -27,6 +27,7 @@ mod network;
 mod sub_path;
 mod volume;
 
+pub(crate) use beneath::normal;
 pub use fake::FakeMachine;
 pub use linux::LinuxMachine;
 

@@ -13,7 +13,7 @@ use k8s_openapi::{
 };
 
 use super::{container as find_container, name, namespace, resources, spec, uid};
-use crate::quantity;
+use crate::{limits, quantity};
 
 /// What a pod refers to, as it is now. What is absent does not exist.
 #[derive(Clone, Debug, Default)]
@@ -52,6 +52,12 @@ pub enum EnvError {
     Field(String),
     #[error("resource {0} is not supported")]
     Resource(String),
+    #[error(
+        "environment and arguments take more than the {} bytes that the kernel gives to a process; use fewer or \
+         shorter variables and references to them",
+        limits::ARGUMENTS
+    )]
+    TooLong,
 }
 
 /// All variables of a container. Of variables with the same name the last one counts.
@@ -61,52 +67,58 @@ pub fn environment(
     sources: &Sources,
     surroundings: &Surroundings<'_>,
 ) -> Result<Vec<(String, String)>, EnvError> {
-    let mut variables = Variables::default();
+    let mut variables = Variables::new();
     let links = spec(pod).enable_service_links.unwrap_or(true);
     for service in &sources.services {
         let of_apiserver = service.metadata.name.as_deref() == Some("kubernetes")
             && service.metadata.namespace.as_deref() == Some("default");
         if links || of_apiserver {
-            service_variables(service, &mut variables);
+            service_variables(service, &mut variables)?;
         }
     }
     from_whole_objects(container, sources, &mut variables)?;
     for entry in container.env.iter().flatten() {
         let value = match (&entry.value, &entry.value_from) {
-            (Some(value), _) => Some(expand(value, &variables.by_name)),
+            (Some(value), _) => Some(expand(value, &variables.by_name, variables.room)?),
             (None, Some(source)) => referenced(pod, container, source, sources, surroundings)?,
             (None, None) => Some(String::new()),
         };
         if let Some(value) = value {
-            variables.set(&entry.name, value);
+            variables.set(&entry.name, value)?;
         }
     }
     Ok(variables.into_list())
 }
 
-/// Replaces `$(NAME)` by the variable; `$$` is a dollar sign; unknown names stay as they are.
-pub fn expand(text: &str, variables: &BTreeMap<String, String>) -> String {
-    expand_with(text, |name| variables.get(name).cloned().unwrap_or_else(|| format!("$({name})")))
+/// Replaces `$(NAME)` by the variable; `$$` is a dollar sign; unknown names stay as they are. Refuses
+/// what becomes longer than `room` bytes.
+pub fn expand(text: &str, variables: &BTreeMap<String, String>, room: usize) -> Result<String, EnvError> {
+    let expanded = expand_with(text, room, |name, result| match variables.get(name) {
+        Some(value) => result.push_str(value),
+        None => result.extend(["$(", name, ")"]),
+    });
+    expanded.ok_or(EnvError::TooLong)
 }
 
-/// As [`expand`], but variables that are unknown or empty are errors.
-pub fn expand_strictly(text: &str, variables: &BTreeMap<String, String>) -> Result<String, String> {
+/// As [`expand`] for a path, but variables that are unknown or empty are errors.
+pub fn expand_path(text: &str, variables: &BTreeMap<String, String>) -> Result<String, String> {
     let mut missing = BTreeSet::new();
-    let expanded = expand_with(text, |name| match variables.get(name) {
-        Some(value) if !value.is_empty() => value.clone(),
+    let expanded = expand_with(text, limits::PATH, |name, result| match variables.get(name) {
+        Some(value) if !value.is_empty() => result.push_str(value),
         _ => {
             missing.insert(name.to_owned());
-            String::new()
         }
     });
-    if missing.is_empty() {
-        return Ok(expanded);
+    if !missing.is_empty() {
+        return Err(format!("missing value for {}", missing.into_iter().collect::<Vec<_>>().join(", ")));
     }
-    Err(format!("missing value for {}", missing.into_iter().collect::<Vec<_>>().join(", ")))
+    expanded.ok_or_else(|| format!("the path has more than {} bytes", limits::PATH))
 }
 
-fn expand_with(text: &str, mut value: impl FnMut(&str) -> String) -> String {
-    let mut result = String::with_capacity(text.len());
+/// `None` as soon as the result has more than `room` bytes: every reference may be to a long value, which
+/// itself is made of references.
+fn expand_with(text: &str, room: usize, mut append: impl FnMut(&str, &mut String)) -> Option<String> {
+    let mut result = String::with_capacity(text.len().min(room));
     let mut rest = text;
     while let Some(index) = rest.find('$') {
         result.push_str(&rest[..index]);
@@ -115,27 +127,44 @@ fn expand_with(text: &str, mut value: impl FnMut(&str) -> String) -> String {
             result.push('$');
             rest = after;
         } else if let Some((name, after)) = rest.strip_prefix('(').and_then(|inner| inner.split_once(')')) {
-            result.push_str(&value(name));
+            append(name, &mut result);
             rest = after;
         } else {
             result.push('$');
         }
+        if result.len() > room {
+            return None;
+        }
     }
-    result + rest
+    result.push_str(rest);
+    (result.len() <= room).then_some(result)
+}
+
+/// Bytes that a variable takes in the environment of a process.
+pub fn size(name: &str, value: &str) -> usize {
+    name.len() + "=".len() + value.len() + limits::ARGUMENT_OVERHEAD
 }
 
 /// Variables in the order in which they were first set.
-#[derive(Default)]
 struct Variables {
     order: Vec<String>,
     by_name: BTreeMap<String, String>,
+    /// Bytes that further variables may take.
+    room: usize,
 }
 
 impl Variables {
-    fn set(&mut self, name: &str, value: String) {
+    fn new() -> Self {
+        Self { order: Vec::new(), by_name: BTreeMap::new(), room: limits::ARGUMENTS }
+    }
+
+    fn set(&mut self, name: &str, value: String) -> Result<(), EnvError> {
+        let before = self.by_name.get(name).map_or(0, |before| size(name, before));
+        self.room = (self.room + before).checked_sub(size(name, &value)).ok_or(EnvError::TooLong)?;
         if self.by_name.insert(name.to_owned(), value).is_none() {
             self.order.push(name.to_owned());
         }
+        Ok(())
     }
 
     fn into_list(mut self) -> Vec<(String, String)> {
@@ -146,36 +175,37 @@ impl Variables {
     }
 }
 
-fn service_variables(service: &Service, variables: &mut Variables) {
-    let Some(spec) = &service.spec else { return };
+fn service_variables(service: &Service, variables: &mut Variables) -> Result<(), EnvError> {
+    let Some(spec) = &service.spec else { return Ok(()) };
     let Some(address) = spec.cluster_ip.as_deref().filter(|ip| !ip.is_empty() && *ip != "None") else {
-        return;
+        return Ok(());
     };
     let ports = spec.ports.as_deref().unwrap_or_default();
-    let Some(first) = ports.first() else { return };
+    let Some(first) = ports.first() else { return Ok(()) };
     let upper = |text: &str| text.to_uppercase().replace('-', "_");
     let prefix = upper(service.metadata.name.as_deref().unwrap_or_default());
     let host = if address.contains(':') { format!("[{address}]") } else { address.to_owned() };
     let mut set = |suffix: &str, value: String| variables.set(&format!("{prefix}_{suffix}"), value);
-    set("SERVICE_HOST", address.to_owned());
-    set("SERVICE_PORT", first.port.to_string());
+    set("SERVICE_HOST", address.to_owned())?;
+    set("SERVICE_PORT", first.port.to_string())?;
     for port in ports {
         if let Some(name) = port.name.as_deref().filter(|name| !name.is_empty()) {
-            set(&format!("SERVICE_PORT_{}", upper(name)), port.port.to_string());
+            set(&format!("SERVICE_PORT_{}", upper(name)), port.port.to_string())?;
         }
     }
     let protocol = |port: &k8s_openapi::api::core::v1::ServicePort| {
         port.protocol.clone().unwrap_or_else(|| "TCP".to_owned())
     };
     let url = |port| format!("{}://{host}:{}", protocol(port).to_lowercase(), port.port);
-    set("PORT", url(first));
+    set("PORT", url(first))?;
     for port in ports {
         let name = format!("PORT_{}_{}", port.port, protocol(port).to_uppercase());
-        set(&name, url(port));
-        set(&format!("{name}_PROTO"), protocol(port).to_lowercase());
-        set(&format!("{name}_PORT"), port.port.to_string());
-        set(&format!("{name}_ADDR"), address.to_owned());
+        set(&name, url(port))?;
+        set(&format!("{name}_PROTO"), protocol(port).to_lowercase())?;
+        set(&format!("{name}_PORT"), port.port.to_string())?;
+        set(&format!("{name}_ADDR"), address.to_owned())?;
     }
+    Ok(())
 }
 
 fn from_whole_objects(
@@ -189,23 +219,27 @@ fn from_whole_objects(
             let name = format!("{prefix}{key}");
             // What no process could read is left out.
             if !name.is_empty() && !name.contains(['=', '\0']) {
-                variables.set(&name, value);
+                variables.set(&name, value)?;
             }
+            Ok(())
         };
         if let Some(reference) = &from.config_map_ref {
             match sources.config_maps.get(&reference.name) {
-                Some(object) => object.data.iter().flatten().for_each(|(key, value)| set(key, value.clone())),
+                Some(object) => {
+                    object.data.iter().flatten().try_for_each(|(key, value)| set(key, value.clone()))?;
+                }
                 None if reference.optional == Some(true) => {}
                 None => return Err(EnvError::ConfigMap(reference.name.clone())),
             }
         }
         if let Some(reference) = &from.secret_ref {
             match sources.secrets.get(&reference.name) {
-                Some(object) => object
-                    .data
-                    .iter()
-                    .flatten()
-                    .for_each(|(key, value)| set(key, String::from_utf8_lossy(&value.0).into_owned())),
+                Some(object) => {
+                    let mut data = object.data.iter().flatten();
+                    data.try_for_each(|(key, value)| {
+                        set(key, String::from_utf8_lossy(&value.0).into_owned())
+                    })?;
+                }
                 None if reference.optional == Some(true) => {}
                 None => return Err(EnvError::Secret(reference.name.clone())),
             }
@@ -372,8 +406,37 @@ mod tests {
             ("$(A", "$(A"),
             ("$", "$"),
         ] {
-            assert_eq!(expand(text, &known), expected, "{text}");
+            assert_eq!(expand(text, &known, 100).as_deref(), Ok(expected), "{text}");
         }
+    }
+
+    #[test]
+    fn what_is_expanded_is_no_longer_than_there_is_room() {
+        let known = BTreeMap::from([("A".to_owned(), "12345".to_owned())]);
+        assert_eq!(expand("$(A)x$(A)", &known, 11).as_deref(), Ok("12345x12345"));
+        assert_eq!(expand("$(A)x$(A)", &known, 10), Err(EnvError::TooLong));
+        assert_eq!(expand("12345678901", &known, 10), Err(EnvError::TooLong));
+        let path = "$(A)/".repeat(limits::PATH / 6 + 1);
+        assert!(expand_path(&path, &known).unwrap_err().contains("4096 bytes"));
+    }
+
+    #[test]
+    fn variables_that_double_each_other_do_not_take_the_kubelets_memory() {
+        let mut env = vec![json!({"name": "V0", "value": "x".repeat(1024)})];
+        env.extend((1..20).map(|n| {
+            let value = format!("$(V{0})$(V{0})", n - 1);
+            json!({"name": format!("V{n}"), "value": value})
+        }));
+        assert_eq!(variables(json!({"name": "a", "env": env})), Err(EnvError::TooLong));
+        assert!(variables(json!({"name": "a", "env": env[..10]})).is_ok());
+        // Short of doubling, many of them may each repeat a long one.
+        let mut env = vec![json!({"name": "LONG", "value": "x".repeat(100_000)})];
+        env.extend((0..100).map(|n| json!({"name": format!("V{n}"), "value": "$(LONG)"})));
+        assert_eq!(variables(json!({"name": "a", "env": env})), Err(EnvError::TooLong));
+        // Setting one anew gives its room back.
+        let again: Vec<_> = (0..100).map(|_| json!({"name": "SAME", "value": "$(LONG)"})).collect();
+        let env = [&env[..1], &again].concat();
+        assert!(variables(json!({"name": "a", "env": env})).is_ok());
     }
 
     #[test]

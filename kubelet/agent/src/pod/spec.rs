@@ -10,7 +10,7 @@ use kubelet_cri::{
 
 use super::{
     Role, all_containers, container_hash,
-    env::{expand, expand_strictly},
+    env::{self, EnvError, expand, expand_path},
     host_network, name, namespace,
     plan::HASH_ANNOTATION,
     security::{groups, security_context, selinux, strict_groups},
@@ -18,6 +18,7 @@ use super::{
     sysctl::sysctls,
     uid,
 };
+use crate::limits;
 
 /// Annotation of a container with its number of restarts.
 const RESTART_COUNT: &str = "io.kubernetes.container.restartCount";
@@ -151,13 +152,21 @@ pub struct ContainerInput<'a> {
     pub seccomp_profiles: &'a Path,
 }
 
-/// One container.
-pub fn container_config(input: ContainerInput<'_>) -> ContainerConfig {
+/// One container. Refuses arguments that become longer than the kernel takes.
+pub fn container_config(input: ContainerInput<'_>) -> Result<ContainerConfig, EnvError> {
     let ContainerInput { pod, container, attempt, .. } = input;
     let variables: BTreeMap<String, String> = input.environment.iter().cloned().collect();
-    let expanded = |list: &Option<Vec<String>>| {
-        list.iter().flatten().map(|text| expand(text, &variables)).collect::<Vec<String>>()
+    let taken = variables.iter().map(|(name, value)| env::size(name, value)).sum();
+    let mut room = limits::ARGUMENTS.saturating_sub(taken);
+    let mut expanded = |list: &Option<Vec<String>>| {
+        let expanded = list.iter().flatten().map(|text| {
+            let text = expand(text, &variables, room)?;
+            room = room.saturating_sub(text.len() + limits::ARGUMENT_OVERHEAD);
+            Ok(text)
+        });
+        expanded.collect::<Result<Vec<String>, EnvError>>()
     };
+    let (command, args) = (expanded(&container.command)?, expanded(&container.args)?);
     let mut labels = pod_labels(pod);
     labels.insert(labels::CONTAINER_NAME.to_owned(), container.name.clone());
     let mut annotations = grace_annotation(pod);
@@ -167,12 +176,12 @@ pub fn container_config(input: ContainerInput<'_>) -> ContainerConfig {
     if let Some(target) = input.target {
         security.namespaces.pid = NamespaceMode::Target(target);
     }
-    ContainerConfig {
+    Ok(ContainerConfig {
         name: container.name.clone(),
         attempt,
         image: input.image.to_owned(),
-        command: expanded(&container.command),
-        args: expanded(&container.args),
+        command,
+        args,
         working_dir: container.working_dir.clone().unwrap_or_default(),
         environment: input.environment,
         mounts: input.mounts,
@@ -184,7 +193,7 @@ pub fn container_config(input: ContainerInput<'_>) -> ContainerConfig {
         tty: container.tty.unwrap_or_default(),
         resources: input.resources,
         security,
-    }
+    })
 }
 
 /// A mount of a volume, whose place on the node is known. `read_only` is what the volume demands.
@@ -227,7 +236,7 @@ pub fn recursive_read_only(mount: &VolumeMount, supported: bool) -> Result<bool,
 /// sentence where the path cannot be used.
 pub fn sub_path(mount: &VolumeMount, variables: &BTreeMap<String, String>) -> Result<Option<String>, String> {
     let path = match (mount.sub_path.as_deref(), mount.sub_path_expr.as_deref()) {
-        (_, Some(text)) if !text.is_empty() => expand_strictly(text, variables)?,
+        (_, Some(text)) if !text.is_empty() => expand_path(text, variables)?,
         (Some(path), _) if !path.is_empty() => path.to_owned(),
         _ => return Ok(None),
     };
@@ -304,7 +313,8 @@ mod tests {
             resources: Resources::default(),
             target: None,
             seccomp_profiles: Path::new("/profiles"),
-        });
+        })
+        .unwrap();
         let security = &config.security;
         assert_eq!((security.run_as_user, security.run_as_group), (Some(3), Some(2)));
         assert!(security.no_new_privileges && security.seccomp == Some(SecurityProfile::RuntimeDefault));
@@ -314,6 +324,28 @@ mod tests {
         );
         assert!(security.masked_paths.contains(&"/proc/kcore".to_owned()));
         assert_eq!((config.log_path.as_str(), config.annotations[RESTART_COUNT].as_str()), ("a/4.log", "4"));
+    }
+
+    #[test]
+    fn arguments_that_repeat_a_variable_are_bounded_together_with_the_environment() {
+        let config = |count: usize| {
+            let pod = pod(json!({"containers": [{"name": "a", "image": "i", "args": vec!["$(X)"; count]}]}));
+            let config = container_config(ContainerInput {
+                pod: &pod,
+                role: Role::Main,
+                container: &spec(&pod).containers[0],
+                attempt: 0,
+                image: "sha256:1",
+                environment: vec![("X".into(), "x".repeat(1 << 20))],
+                mounts: vec![],
+                resources: Resources::default(),
+                target: None,
+                seccomp_profiles: Path::new("/profiles"),
+            });
+            config.map(|config| config.args.len())
+        };
+        assert_eq!(config(4), Ok(4));
+        assert_eq!(config(6), Err(EnvError::TooLong));
     }
 
     fn mount(mount: serde_json::Value) -> VolumeMount {

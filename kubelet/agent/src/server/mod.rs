@@ -32,6 +32,7 @@ mod tls;
 
 use admission::{Length, Session, StreamPermit, Streams};
 use caller::Caller;
+pub(crate) use frames::CloseFilter;
 pub use tls::TlsError;
 pub(crate) use tls::tls;
 

@@ -119,7 +119,8 @@ impl Worker {
             resources: resources::container_resources(pod, container, info.memory),
             target: self.target(pod, start),
             seccomp_profiles: &self.agent.config.seccomp_profiles,
-        });
+        })
+        .map_err(|error| config_error(error.to_string()))?;
         let sandbox = self.sandbox(pod, sandbox_attempt).await.map_err(config_error)?;
         // After a resize that needs a restart there may be no room yet.
         self.widen_pod(pod).await.map_err(config_error)?;

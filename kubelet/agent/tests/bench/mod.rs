@@ -251,7 +251,7 @@ exit 0
 
 /// An image with a shell and a few tools of this machine, and the libraries that they need.
 pub fn write_shell_image(path: &Path) {
-    let tools = ["sh", "cat", "sleep", "id", "ls", "ln", "rm"];
+    let tools = ["sh", "cat", "sleep", "id", "ls", "ln", "rm", "mkdir", "perl"];
     let mut files: Vec<(String, Vec<u8>)> = Vec::new();
     for tool in tools {
         let program = format!("/usr/bin/{tool}");

@@ -19,6 +19,8 @@ const WEIGHTS: &str = "hawser.dev/weights";
 /// Annotations that begin so are ours; others of that kind are mistyped, or another object's.
 const PREFIX: &str = "hawser.dev/";
 const KNOWN: [&str; 3] = [ALGORITHM, FORWARDING, WEIGHTS];
+/// Warnings about one Service, each of which is told: its owner sees by these that there may be more.
+pub const WARNINGS: usize = 16;
 /// Characters of a value that a warning repeats.
 const LONGEST: usize = 100;
 
@@ -108,7 +110,7 @@ impl Choices {
         }
         let unknown =
             annotations.keys().filter(|name| name.starts_with(PREFIX) && !KNOWN.contains(&name.as_str()));
-        warnings.extend(unknown.map(|name| Warning::Unknown(short(name))));
+        warnings.extend(unknown.take(WARNINGS).map(|name| Warning::Unknown(short(name))));
         (choices, warnings)
     }
 
@@ -144,7 +146,8 @@ pub fn warnings(service: &Service) -> Vec<Warning> {
     let (_, mut warnings) = Choices::of(service);
     let ranges = super::ranges::texts(service).into_iter().map(Cow::into_owned);
     let odd = ranges.filter(|text| super::address::range(text).is_none());
-    warnings.extend(odd.map(|text| Warning::SourceRange(short(&text))));
+    warnings.extend(odd.take(WARNINGS).map(|text| Warning::SourceRange(short(&text))));
+    warnings.truncate(WARNINGS);
     warnings
 }
 
@@ -198,6 +201,14 @@ mod tests {
         assert!(found[0].to_string().len() < 200, "{}", found[0]);
         let text = found[1].to_string();
         assert!(text.contains("\"hawser.dev/weight\"") && text.contains("hawser.dev/weights"), "{text}");
+    }
+
+    #[test]
+    fn a_service_full_of_odd_annotations_makes_few_warnings() {
+        let names: Vec<String> = (0..10_000).map(|n| format!("hawser.dev/{n}")).collect();
+        let odd: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "x")).collect();
+        let found = warnings(&annotated(&odd));
+        assert_eq!(found.len(), WARNINGS);
     }
 
     #[test]

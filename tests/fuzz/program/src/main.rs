@@ -3,18 +3,17 @@
 
 #![no_main]
 
-mod targets;
-
 use std::sync::OnceLock;
 
 use libfuzzer_sys::fuzz_target;
+use tests_fuzz::{ALL, Target};
 
-static CHOSEN: OnceLock<targets::Target> = OnceLock::new();
+static CHOSEN: OnceLock<Target> = OnceLock::new();
 
 fn choose() {
     let name = std::env::var("FUZZ_TARGET").unwrap_or_default();
-    let Some((_, target)) = targets::ALL.iter().find(|(known, _)| *known == name) else {
-        for (name, _) in targets::ALL {
+    let Some((_, target)) = ALL.iter().find(|(known, _)| *known == name) else {
+        for (name, _) in ALL {
             println!("{name}");
         }
         std::process::exit(i32::from(!name.is_empty()));

@@ -1,5 +1,4 @@
-//! What is done with the bytes of each target, and what must then hold. Nothing may panic, recurse
-//! without bounds or run on; what was read can be written and read again.
+//! What clients and webhooks send to the API server.
 
 use std::sync::{Arc, OnceLock};
 
@@ -11,48 +10,12 @@ use apiserver_api::selector::{FieldSelector, LabelSelector};
 use apiserver_api::structural::{Pattern, Rules, Structural};
 use apiserver_api::{protobuf, quantity, time};
 use apiserver_server::parsers;
-use apiserver_store::disk::{Disk, SimDisk};
-use apiserver_store::embedded::{Embedded, Options};
-use apiserver_store::{Range, Store};
 use serde_json::{Value, json};
 
-/// Takes any bytes.
-pub type Target = fn(&[u8]);
-
-/// Every target by its name, which is that of its corpus too.
-pub const ALL: &[(&str, Target)] = &[
-    ("body", body),
-    ("patch", patch),
-    ("apply", apply),
-    ("request", request),
-    ("texts", texts),
-    ("protobuf", envelope),
-    ("definition", crd),
-    ("cel", cel),
-    ("store", store),
-    ("certificate", certificate),
-];
-
-/// The parts of an input: they are divided by lines of `---`.
-fn parts<const N: usize>(bytes: &[u8]) -> [&[u8]; N] {
-    let mut rest = bytes;
-    std::array::from_fn(|i| {
-        const MARK: &[u8] = b"\n---\n";
-        let found = rest.windows(MARK.len()).position(|window| window == MARK).filter(|_| i + 1 < N);
-        let Some(at) = found else { return std::mem::take(&mut rest) };
-        let part = &rest[..at];
-        rest = &rest[at + MARK.len()..];
-        part
-    })
-}
-
-/// First byte and the rest.
-fn choice(bytes: &[u8]) -> (u8, &[u8]) {
-    bytes.split_first().map_or((0, bytes), |(first, rest)| (*first, rest))
-}
+use crate::{choice, parts};
 
 /// A media type and a body of it.
-fn body(bytes: &[u8]) {
+pub fn body(bytes: &[u8]) {
     let [media, body] = parts::<2>(bytes);
     let media = String::from_utf8_lossy(media);
     if let Ok((value, _)) = parsers::object(&media, body) {
@@ -75,7 +38,7 @@ const SCHEMAS: [&str; 4] = [
 ];
 
 /// A byte that chooses patch and schema, an object, and a patch of it.
-fn patch(bytes: &[u8]) {
+pub fn patch(bytes: &[u8]) {
     let (choice, rest) = choice(bytes);
     let media = PATCHES[usize::from(choice) % PATCHES.len()];
     let schema = SCHEMAS[usize::from(choice) / PATCHES.len() % SCHEMAS.len()];
@@ -102,7 +65,7 @@ impl<S: Shape> Versions<S> for OneVersion<S> {
 
 /// A byte that chooses the schema, an object with managed fields, and a configuration; or the byte
 /// `f` and two sets of fields.
-fn apply(bytes: &[u8]) {
+pub fn apply(bytes: &[u8]) {
     let (choice, rest) = choice(bytes);
     if choice == b'f' {
         return fields(rest);
@@ -164,7 +127,7 @@ fn fields(bytes: &[u8]) {
 
 /// A request line, a label selector, a field selector, an `Accept` header, a continue token and the
 /// token of a ServiceAccount.
-fn request(bytes: &[u8]) {
+pub fn request(bytes: &[u8]) {
     let [line, labels, fields, accept, token, credential] = parts::<6>(bytes);
     credentials(credential);
     let line = String::from_utf8_lossy(line);
@@ -188,7 +151,7 @@ fn request(bytes: &[u8]) {
 }
 
 /// A quantity, a time, a pattern with a text, and a JSON path with a value.
-fn texts(bytes: &[u8]) {
+pub fn texts(bytes: &[u8]) {
     let [amount, moment, pattern, text, path, value] = parts::<6>(bytes);
     if let Ok(quantity) = quantity::parse(&String::from_utf8_lossy(amount)) {
         let written = quantity.to_string();
@@ -209,7 +172,7 @@ fn texts(bytes: &[u8]) {
 
 /// Any bytes as an envelope: both ways to JSON give the same object, and what was read can be
 /// written and read again.
-fn envelope(bytes: &[u8]) {
+pub fn envelope(bytes: &[u8]) {
     let Ok(object) = protobuf::from_envelope(bytes) else { return };
     if let Ok(text) = protobuf::to_json(bytes) {
         // Numbers beyond what a tree holds are kept as text alone.
@@ -222,7 +185,7 @@ fn envelope(bytes: &[u8]) {
 }
 
 /// A schema, an object and what it was before.
-fn crd(bytes: &[u8]) {
+pub fn crd(bytes: &[u8]) {
     let [schema, object, old] = parts::<3>(bytes);
     let Ok(schema) = serde_json::from_slice::<Value>(schema) else { return };
     let mut definition = json!({
@@ -256,7 +219,7 @@ fn crd(bytes: &[u8]) {
 }
 
 /// An expression, and the object that it is evaluated on.
-fn cel(bytes: &[u8]) {
+pub fn cel(bytes: &[u8]) {
     let [rule, object, old] = parts::<3>(bytes);
     let rule = String::from_utf8_lossy(rule);
     let schema = json!({
@@ -298,68 +261,42 @@ fn credentials(bytes: &[u8]) {
     assert!(issuer.verify(&text).is_err(), "nobody can guess a signature: {text}");
 }
 
-/// Bytes before the first record of a log, and of a record's header.
-const SEGMENT: usize = 32;
-const HEADER: usize = 28;
-
-/// Records of a log whose checksums are right, as if an enemy had written them: for each a kind, the
-/// number of records that follow in its group, a length and that many bytes. What does not open is
-/// refused, and what does can be read.
-fn store(bytes: &[u8]) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
-    let disk = Arc::new(SimDisk::new(1));
-    let (segment, name) = (segment(bytes), "log-0000000000000001");
-    let mut file = disk.open(name).expect("a new disk");
-    file.write_at(0, &segment).expect("a new disk");
-    drop(file);
-    runtime.block_on(async {
-        let Ok(store) = Embedded::open(disk, Options::default()).await else { return };
-        let _ = store.list(Range::default()).await;
-        let _ = store.get("/registry/a").await;
-        let _ = store.close().await;
-    });
-}
-
-fn segment(mut input: &[u8]) -> Vec<u8> {
-    let sequence = 1_u64;
-    let mut out = Vec::new();
-    out.extend_from_slice(b"HAWSERLG");
-    out.extend_from_slice(&sequence.to_le_bytes());
-    out.extend_from_slice(&1_u64.to_le_bytes());
-    out.extend_from_slice(&crc32fast::hash(&out[..24]).to_le_bytes());
-    out.resize(SEGMENT, 0);
-    let mut group = 1_u64;
-    while let [kind, left, length, rest @ ..] = input {
-        let payload = &rest[..rest.len().min(usize::from(*length))];
-        input = &rest[payload.len()..];
-        let at = out.len();
-        out.extend_from_slice(&0x4c57_4148_u32.to_le_bytes());
-        out.extend_from_slice(&u32::try_from(payload.len()).expect("a byte").to_le_bytes());
-        out.extend_from_slice(&[0; 4]);
-        out.extend_from_slice(&group.to_le_bytes());
-        out.extend_from_slice(&u32::from(*left).to_le_bytes());
-        out.extend_from_slice(&[kind % 8, 0, 0, 0]);
-        out.extend_from_slice(payload);
-        // Some records keep a checksum that is wrong.
-        if *kind < 240 {
-            let mut hasher = crc32fast::Hasher::new();
-            hasher.update(&sequence.to_le_bytes());
-            hasher.update(&(at as u64).to_le_bytes());
-            hasher.update(&out[at..at + 8]);
-            hasher.update(&out[at + 12..at + HEADER + payload.len()]);
-            let sum = hasher.finalize().to_le_bytes();
-            out[at + 8..at + 12].copy_from_slice(&sum);
-        }
-        out.resize(out.len().next_multiple_of(4), 0);
-        group += u64::from(*left == 0);
-    }
-    out
-}
-
 /// The certificate of a client in DER, and the same bytes as a request for a certificate (PKCS #10).
-fn certificate(bytes: &[u8]) {
+pub fn certificate(bytes: &[u8]) {
     if let Ok(user) = CertificateUser::read(bytes) {
         assert!(!user.name.is_empty(), "a user without a name");
     }
     parsers::signing_request(bytes);
+}
+
+/// A byte that chooses the version of the review, an object that is converted, and the answer of a
+/// conversion webhook. What is taken is the same object in the version asked for.
+pub fn conversion(bytes: &[u8]) {
+    let (choice, rest) = choice(bytes);
+    let [sent, answer] = parts::<2>(rest);
+    let Ok(sent) = serde_json::from_slice::<Value>(sent) else { return };
+    if !sent["metadata"].is_object() {
+        return;
+    }
+    let review = if choice % 2 == 0 { "v1" } else { "v1beta1" };
+    let asked = parsers::Conversion { review, uid: "u", wanted: "example.com/v2", kind: "Frob" };
+    let sent = [sent];
+    let Ok(converted) = asked.read(&sent, answer) else { return };
+    let [object] = converted.as_slice() else { panic!("one object was sent: {converted:?}") };
+    assert_eq!((&object["apiVersion"], &object["kind"]), (&json!("example.com/v2"), &json!("Frob")));
+    for (field, value) in sent[0]["metadata"].as_object().expect("it was looked at") {
+        if field != "labels" && field != "annotations" {
+            assert_eq!(&object["metadata"][field], value, "{field} is not the webhook's to change");
+        }
+    }
+    let fields = object["metadata"].as_object().expect("an object's metadata");
+    assert!(fields.keys().all(|field| {
+        matches!(field.as_str(), "labels" | "annotations") || sent[0]["metadata"].get(field).is_some()
+    }));
+    let again = json!({
+        "apiVersion": format!("apiextensions.k8s.io/{review}"), "kind": "ConversionReview",
+        "response": {"uid": "u", "result": {"status": "Success"}, "convertedObjects": converted},
+    });
+    let twice = asked.read(&sent, again.to_string().as_bytes()).expect("it was taken before");
+    assert_eq!(twice, converted, "what was taken is taken as it is");
 }

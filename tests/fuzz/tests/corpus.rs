@@ -2,15 +2,14 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
-#[path = "../../fuzz/src/targets.rs"]
-mod targets;
-
 use std::path::Path;
+
+use tests_fuzz::ALL;
 
 #[test]
 fn every_input_of_the_corpus_is_survived() {
-    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus");
-    for (name, target) in targets::ALL {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
+    for (name, target) in ALL {
         let mut inputs: Vec<_> =
             std::fs::read_dir(corpus.join(name)).unwrap().map(|entry| entry.unwrap().path()).collect();
         inputs.sort();

@@ -1,0 +1,51 @@
+//! Fuzz targets for every parser of bytes that strangers send: what is done with the bytes of each,
+//! and what must then hold. Nothing may panic, recurse without bounds or run on; what was read can be
+//! written and read again; what is made is no larger than its bound.
+//!
+//! `tests/corpus.rs` runs them over the corpus, `program` is the fuzzer.
+
+mod apiserver;
+mod kubelet;
+mod proxy;
+mod store;
+
+/// Takes any bytes.
+pub type Target = fn(&[u8]);
+
+/// Every target by its name, which is that of its corpus too.
+pub const ALL: &[(&str, Target)] = &[
+    ("body", apiserver::body),
+    ("patch", apiserver::patch),
+    ("apply", apiserver::apply),
+    ("request", apiserver::request),
+    ("texts", apiserver::texts),
+    ("protobuf", apiserver::envelope),
+    ("definition", apiserver::crd),
+    ("cel", apiserver::cel),
+    ("certificate", apiserver::certificate),
+    ("conversion", apiserver::conversion),
+    ("store", store::log),
+    ("snapshot", store::snapshot),
+    ("pod", kubelet::pod),
+    ("container-log", kubelet::container_log),
+    ("frames", kubelet::frames),
+    ("service", proxy::service),
+];
+
+/// The parts of an input: they are divided by lines of `---`.
+fn parts<const N: usize>(bytes: &[u8]) -> [&[u8]; N] {
+    let mut rest = bytes;
+    std::array::from_fn(|i| {
+        const MARK: &[u8] = b"\n---\n";
+        let found = rest.windows(MARK.len()).position(|window| window == MARK).filter(|_| i + 1 < N);
+        let Some(at) = found else { return std::mem::take(&mut rest) };
+        let part = &rest[..at];
+        rest = &rest[at + MARK.len()..];
+        part
+    })
+}
+
+/// First byte and the rest.
+fn choice(bytes: &[u8]) -> (u8, &[u8]) {
+    bytes.split_first().map_or((0, bytes), |(first, rest)| (*first, rest))
+}
