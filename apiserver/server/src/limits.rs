@@ -94,6 +94,18 @@ pub const LIST_KEPT: usize = 1024 * 1024;
 pub const LIST_KEPT_FIRST: usize = 4 * 1024 * 1024;
 /// Bytes of a message that the client of a watch over a WebSocket may send.
 pub const WEBSOCKET_MESSAGE: usize = 64 * 1024;
+/// Bytes of a log that one message of a WebSocket carries at most.
+pub const WEBSOCKET_LOG: usize = 2 * 1024;
+/// How long the client of a watch or log over a WebSocket may keep the connection after it was closed.
+pub const WEBSOCKET_LINGER: Duration = Duration::from_secs(10);
+/// A start tag of a page behind a proxy that is longer than this passes with its links as they are.
+pub const HTML_TAG: usize = 64 * 1024;
+/// So many bytes of such a page are rewritten at one time: each link may become as long as a path.
+pub const HTML_STEP: usize = 4 * 1024;
+/// Addresses of an Endpoints object that one request through a Service's proxy tries to find the pod of.
+pub const ENDPOINT_TRIES: usize = 100;
+/// Bytes of the head of an answer of a pod.
+pub const BACKEND_HEAD: usize = 64 * 1024;
 /// Events that wait are sent together up to about this many bytes.
 pub const WATCH_PIECE: usize = 32 * 1024;
 /// Answers smaller than this are not compressed.

@@ -126,13 +126,18 @@ pub fn encoded(format: Format, value: &Value) -> Result<Bytes, ApiError> {
     }
 }
 
-/// A JSON answer as protobuf, for a client that prefers it. What has no such form, is compressed
-/// or comes in pieces stays as it is.
+/// In the extensions of an answer that a node or pod has given: it is sent as it is, whatever it contains.
+#[derive(Clone, Copy)]
+pub struct PassedOn;
+
+/// A JSON answer as protobuf, for a client that prefers it. What has no such form, is compressed,
+/// comes in pieces or from elsewhere stays as it is.
 pub async fn as_protobuf(response: Response<Body>) -> Response<Body> {
     let plain = response.headers().get(CONTENT_TYPE).is_some_and(|media| media == Format::Json.media())
         && !response.headers().contains_key(CONTENT_ENCODING);
     let size = response.body().size_hint().exact().unwrap_or(u64::MAX);
-    if !plain || size == 0 || size > limits::BODY as u64 {
+    let passed_on = response.extensions().get::<PassedOn>().is_some();
+    if !plain || passed_on || size == 0 || size > limits::BODY as u64 {
         return response;
     }
     let (mut parts, body) = response.into_parts();
