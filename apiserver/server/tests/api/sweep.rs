@@ -19,42 +19,15 @@ use serde_json::{Value, json};
 use crate::harness::{Api, Reply, every_api};
 use crate::resources;
 
+#[path = "sweep_asked.rs"]
+mod asked;
 #[path = "sweep_paths.rs"]
 mod paths;
 #[path = "sweep_recorder.rs"]
 mod recorder;
+use asked::Asked;
 use paths::{NAMED, UNREACHED, paths, root};
 use recorder::{Access, NoRoad, Recorder};
-
-/// What the authorizer says that it was asked.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Asked {
-    verb: String,
-    group: String,
-    resource: String,
-    subresource: String,
-    namespace: String,
-    name: String,
-}
-
-impl Asked {
-    /// From the refusal of a request for a kind; `None` for other paths.
-    fn read(refusal: &Reply) -> Option<Self> {
-        let said = refusal.message().split_once(" cannot ")?.1;
-        let (verb, said) = said.split_once(" resource ")?;
-        let quoted: Vec<&str> = said.split('"').skip(1).step_by(2).collect();
-        let (resource, subresource) = quoted[0].split_once('/').unwrap_or((quoted[0], ""));
-        let namespace = if said.contains(" at the cluster scope") { "" } else { quoted[2] };
-        Some(Self {
-            verb: verb.to_owned(),
-            group: quoted[1].to_owned(),
-            resource: resource.to_owned(),
-            subresource: subresource.to_owned(),
-            namespace: namespace.to_owned(),
-            name: refusal.body["details"]["name"].as_str().unwrap_or_default().to_owned(),
-        })
-    }
-}
 
 /// The object that every kind has in both namespaces, or once in the cluster.
 const ONE: &str = "one";
@@ -170,7 +143,6 @@ impl Sweep {
                 }
                 if kind.kind == "Pod" {
                     object["spec"]["nodeName"] = ONE.into();
-                    object["status"]["podIPs"] = json!([{"ip": pod_address(namespace)}]);
                 }
                 if kind.kind == "Endpoints" {
                     object["subsets"] = json!([{"ports": [{"port": 80}], "addresses": [{
@@ -189,6 +161,9 @@ impl Sweep {
                     self.put(kind, namespace, ONE, &object).await;
                 }
                 if kind.kind == "Pod" {
+                    let ips = json!({"status": {"podIPs": [{"ip": pod_address(namespace)}]}});
+                    let status = format!("{}{scope}/pods/{ONE}/status", root(kind));
+                    self.admin.patch("merge", &status, ips).await.expect(200);
                     object["metadata"]["name"] = FREE.into();
                     object["metadata"]["uid"] = format!("{FREE}-{namespace}").into();
                     object["spec"]["nodeName"] = Value::Null;
@@ -414,7 +389,7 @@ fn permits(sweep: &Sweep, kind: &Resource, asked: &Asked, access: &Access) -> bo
         }
         "list" | "watch" => false,
         "deletecollection" => found.starts_with(&collection),
-        _ => !name.is_empty() && found == key(kind, place, name.rsplit(':').next().unwrap_or(name)),
+        _ => !name.is_empty() && found == key(kind, place, asked.object()),
     };
     let reads = matches!(asked.verb.as_str(), "get" | "list" | "watch");
     // A Service is reached at the pods that its Endpoints name.
