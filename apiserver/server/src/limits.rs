@@ -104,7 +104,9 @@ pub const HTML_TAG: usize = 64 * 1024;
 pub const HTML_STEP: usize = 4 * 1024;
 /// Addresses of an Endpoints object that one request through a Service's proxy tries to find the pod of.
 pub const ENDPOINT_TRIES: usize = 100;
-/// Bytes of the head of an answer of a pod.
+/// How long a node or pod may take to accept a connection and finish the TLS handshake.
+pub const BACKEND_CONNECT: Duration = Duration::from_secs(10);
+/// Bytes of the head of an answer of a node or pod.
 pub const BACKEND_HEAD: usize = 64 * 1024;
 /// Events that wait are sent together up to about this many bytes.
 pub const WATCH_PIECE: usize = 32 * 1024;

@@ -338,6 +338,20 @@ pub fn gzip(content: &[u8]) -> std::io::Result<Vec<u8>> {
 mod tests {
     use super::*;
 
+    /// A node's list under the length of its JSON ended in an unexpected EOF.
+    #[tokio::test]
+    async fn what_is_passed_on_is_not_encoded_anew() {
+        let list = r#"{"kind":"PodList","apiVersion":"v1","items":[]}"#;
+        let answer = || bytes(200, Format::Json.media(), Bytes::from(list));
+        let own = as_protobuf(answer()).await;
+        assert_eq!(own.headers()[CONTENT_TYPE], protobuf::MEDIA_TYPE);
+        let mut passed = answer();
+        passed.extensions_mut().insert(PassedOn);
+        let passed = as_protobuf(passed).await;
+        assert_eq!(passed.headers()[CONTENT_TYPE], Format::Json.media());
+        assert_eq!(passed.into_body().collect().await.unwrap().to_bytes(), list);
+    }
+
     #[test]
     fn json_is_indented_however_it_is_cut() {
         let value = json!({"a": [], "b": {}, "c": [1, {"x": "}\\\"],{:\\"}], "d": "é", "e": [[null, true]]});

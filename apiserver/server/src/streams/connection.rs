@@ -3,7 +3,6 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
 
 use apiserver_api::error::ApiError;
 use async_trait::async_trait;
@@ -18,9 +17,6 @@ use super::reach::{self, OwnAddresses};
 use super::{Body, Peer, Target, Transport};
 use crate::auth::KubeletTls;
 use crate::limits;
-
-/// How long a server may take to accept a connection and finish the TLS handshake.
-const CONNECT_TIME: Duration = Duration::from_secs(10);
 
 /// A byte stream to a server on a node.
 pub trait NodeStream: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -74,7 +70,7 @@ impl Kubelets {
         target: &Target,
         own: &OwnAddresses,
     ) -> Result<SendRequest<Body>, ConnectError> {
-        let stream = tokio::time::timeout(CONNECT_TIME, self.stream(target, own)).await;
+        let stream = tokio::time::timeout(limits::BACKEND_CONNECT, self.stream(target, own)).await;
         let stream = stream.map_err(|_| ConnectError::Late)??;
         let (sender, connection) = http1::Builder::new()
             .max_buf_size(limits::BACKEND_HEAD)
