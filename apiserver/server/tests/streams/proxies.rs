@@ -453,6 +453,7 @@ async fn a_page_without_an_end_comes_while_it_is_written() {
     while text.matches(&link).count() < 3 {
         text.push_str(&read_until(&mut stream, &link).await);
     }
+    drop(stream);
     running.stop().await;
 }
 
