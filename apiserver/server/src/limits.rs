@@ -159,6 +159,9 @@ pub const SLICE: usize = 64 * 1024;
 pub const HELD_BY_REQUEST: usize = 16 * 1024;
 /// Charged for each answer beside its bytes: what a stream takes by itself.
 pub const HELD_BY_STREAM: usize = 4 * 1024;
+/// Charged for each connection to a pod, while a request through a proxy lasts: its buffers, and a file that
+/// is open.
+pub const HELD_BY_BACKEND: usize = 128 * 1024;
 /// Charged for each byte of the selectors of a list or watch: what a term of two or three characters takes
 /// once it is read, which an answer holds until its end.
 pub const HELD_BY_SELECTOR: usize = 96;

@@ -182,6 +182,11 @@ impl Running {
 
     /// A connection of an administrator, who shows a certificate.
     async fn connect(&self) -> TlsStream<TcpStream> {
+        self.connect_with(b"http/1.1", true).await
+    }
+
+    /// A connection that speaks one version of HTTP, of an administrator or of nobody.
+    async fn connect_with(&self, version: &[u8], administrator: bool) -> TlsStream<TcpStream> {
         let pki = Pki::open(self.dir.path(), &Ambient::system()).unwrap();
         let pair = pki.issue(&Subject::admin()).unwrap();
         let chain = CertificateDer::pem_slice_iter(pair.certificate.as_bytes()).map(Result::unwrap);
@@ -192,7 +197,13 @@ impl Running {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let tls = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
         let tls = tls.unwrap().with_root_certificates(roots);
-        let tls = TlsConnector::from(Arc::new(tls.with_client_auth_cert(chain.collect(), key).unwrap()));
+        let mut tls = if administrator {
+            tls.with_client_auth_cert(chain.collect(), key).unwrap()
+        } else {
+            tls.with_no_client_auth()
+        };
+        tls.alpn_protocols = vec![version.to_vec()];
+        let tls = TlsConnector::from(Arc::new(tls));
         let stream = TcpStream::connect(self.address).await.unwrap();
         tls.connect(ServerName::try_from("127.0.0.1").unwrap(), stream).await.unwrap()
     }

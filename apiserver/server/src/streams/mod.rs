@@ -1,9 +1,9 @@
 //! The way from the API server to a node: logs, exec, attach, port-forward and the node's own
-//! paths; and to pods and Services ([`reverse`]). Requests for nodes go to the kubelet over TLS with a client certificate that means nothing to an API
-//! server; the kubelet's certificate must be one of the cluster's authority, for the address called and
-//! for the node of that name. Other ports of a node are called without credentials. Upgraded
-//! connections (WebSocket, SPDY) are passed through byte for byte, so every subprotocol that client and
-//! kubelet agree on works.
+//! paths; and to pods and Services ([`reverse`]). Requests for nodes go to the kubelet over TLS with a
+//! client certificate that means nothing to an API server; the kubelet's certificate must be one of the
+//! cluster's authority, for the address called and for the node of that name. Other ports of a node, and
+//! pods, are called without credentials. Upgraded connections (WebSocket, SPDY) are passed through byte for
+//! byte, so every subprotocol that client and server agree on works.
 //!
 //! A node may be hostile: of its answers only those headers are passed on that describe the content,
 //! and nothing that makes a client go elsewhere or show its credentials.
@@ -38,7 +38,7 @@ use upgrade::Asked;
 pub use backend::{Backend, ProxyName, candidates, no_endpoints, pod_backend, port_name};
 pub use connection::{Dial, Kubelets, NodeStream};
 pub use reach::OwnAddresses;
-pub use reverse::{Proxy, pass_on, slash};
+pub use reverse::{Proxy, pass_on, slash_redirect};
 pub use target::{NodeRequest, Peer, Target, Transport, Upgrade, node_target, pod_target};
 pub use upgrade::requested_upgrade;
 
@@ -139,7 +139,7 @@ pub async fn proxy(
             let agreed = upgrade.filter(|asked| asked.is_agreed(response.headers()));
             let agreed = agreed.ok_or_else(|| bad_gateway(peer, "switched protocols unasked"))?;
             let headers = only(response.headers(), &PASSED_ON_SWITCHING);
-            return Ok(agreed.join(response, headers));
+            return Ok(agreed.join(response, headers, ()));
         }
         status if status.is_redirection() => {
             return Err(ApiError::new(502, "InternalError", REDIRECTED));

@@ -20,6 +20,10 @@ use super::reach::OwnAddresses;
 use super::target::{Peer, Target, Upgrade, path_and_query};
 use super::upgrade::Asked;
 use super::{Body, REDIRECTED, data_only, empty, pages};
+use crate::body;
+use crate::clients::budget::Budget;
+use crate::clients::too_many_requests;
+use crate::limits;
 use crate::respond::PassedOn;
 use crate::verbs::websocket;
 
@@ -55,11 +59,13 @@ pub struct Proxy<'a> {
     pub rest: &'a str,
     /// The address of the client, if it has one.
     pub client: Option<IpAddr>,
+    /// What the connection to the backend is charged to.
+    pub budget: &'a Budget,
 }
 
 /// The redirect of a read of a proxy without the slash behind it: relative links of the page would lead
 /// beside the proxy. `None` for other requests.
-pub fn slash(proxy: &Proxy<'_>, request: &Request<Body>) -> Option<Response<Body>> {
+pub fn slash_redirect(proxy: &Proxy<'_>, request: &Request<Body>) -> Option<Response<Body>> {
     let reads = matches!(*request.method(), Method::GET | Method::HEAD);
     if !proxy.rest.is_empty() || !reads || super::requested_upgrade(request.headers()).is_some() {
         return None;
@@ -73,7 +79,8 @@ pub fn slash(proxy: &Proxy<'_>, request: &Request<Body>) -> Option<Response<Body
 }
 
 /// Passes `request` on to the backend and its answer back; both bodies stream. 400 for an address that is
-/// not allowed, 503 where the backend cannot be reached, 502 where it redirects its callers elsewhere.
+/// not allowed, 429 for a client that has too many of them under way, 503 where the backend cannot be
+/// reached, 502 where it redirects its callers elsewhere.
 pub async fn pass_on(
     (kubelets, own): (&Kubelets, &OwnAddresses),
     backend: Backend,
@@ -81,6 +88,7 @@ pub async fn pass_on(
     mut request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
     let asked = Asked::take(Upgrade::Optional, &mut request)?;
+    let held = proxy.budget.try_charge(limits::HELD_BY_BACKEND).ok_or_else(too_many_requests)?;
     let target = Target {
         path_and_query: path_and_query(proxy.rest, request.uri().query()),
         peer: backend.peer,
@@ -107,19 +115,28 @@ pub async fn pass_on(
         let agreed = asked.filter(|asked| asked.is_agreed(response.headers()));
         let agreed = agreed.ok_or_else(|| unreachable("it switched protocols unasked"))?;
         agreed.name_in(&mut headers);
-        return Ok(agreed.join(response, headers));
+        return Ok(agreed.join(response, headers, held));
     }
     if asked.is_some() && !status.is_client_error() && !status.is_server_error() {
         let status = status.as_u16();
         return Err(ApiError::internal(format!("invalid upgrade response: status code {status}")));
     }
     let located = relocate(status, &mut headers, &links, &path)?;
+    let page = if located { None } else { pages::Coding::of(&method, &headers) };
+    let packing = match page {
+        None | Some(pages::Coding::Plain) => 0,
+        Some(pages::Coding::Gzip | pages::Coding::Deflate) => limits::HELD_BY_GZIP,
+    };
+    let packing = proxy.budget.try_charge(packing).ok_or_else(too_many_requests)?;
     let (mut parts, body) = response.into_parts();
     let body = data_only(body);
-    let body = if located { body } else { pages::rewritten(&method, &mut headers, body, links) };
+    let body = match page {
+        Some(coding) => pages::rewritten(coding, &mut headers, body, links),
+        None => body,
+    };
     parts.headers = headers;
     parts.extensions.insert(PassedOn);
-    Ok(Response::from_parts(parts, body))
+    Ok(Response::from_parts(parts, body::counted(body, |_| (), (held, packing))))
 }
 
 /// `HOST[:PORT]` by which the client calls the API server.

@@ -62,13 +62,22 @@ impl Asked {
             .is_some_and(|found| found.as_bytes().eq_ignore_ascii_case(self.protocol.as_bytes()))
     }
 
-    /// The 101 with these headers; once it was sent, client and server are joined.
-    pub fn join(self, mut response: Response<Incoming>, headers: HeaderMap) -> Response<Body> {
+    /// The 101 with these headers; once it was sent, client and server are joined. `held` is kept until
+    /// they part.
+    pub fn join(
+        self,
+        mut response: Response<Incoming>,
+        headers: HeaderMap,
+        held: impl Send + 'static,
+    ) -> Response<Body> {
         let server = hyper::upgrade::on(&mut response);
         let mut answer = Response::new(empty());
         *answer.status_mut() = http::StatusCode::SWITCHING_PROTOCOLS;
         *answer.headers_mut() = headers;
-        tokio::spawn(tunnel(self.client, server));
+        tokio::spawn(async move {
+            tunnel(self.client, server).await;
+            drop(held);
+        });
         answer
     }
 }

@@ -39,8 +39,9 @@ pub async fn to_backend(context: &Context, resource: &Arc<Resource>, request: Re
         prefix: format!("/api/v1/namespaces/{namespace}/{plural}/{name}/proxy"),
         rest: &info.rest,
         client: request.extensions().get::<ClientAddress>().map(|client| client.0),
+        budget: &context.budget,
     };
-    if let Some(redirect) = streams::slash(&proxy, &request) {
+    if let Some(redirect) = streams::slash_redirect(&proxy, &request) {
         return Ok(redirect);
     }
     streams::pass_on((server.kubelets()?, &server.own_addresses()), backend, &proxy, request).await

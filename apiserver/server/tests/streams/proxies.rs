@@ -2,9 +2,11 @@
 //! see of their callers, and what hostile pods and tenants try.
 
 use std::sync::Mutex;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Endpoints, Service};
 use kube::api::{Patch, PatchParams};
+use tokio::task::JoinSet;
 
 use super::workloads::Workloads;
 use super::*;
@@ -482,5 +484,55 @@ async fn a_tenant_needs_the_right_to_the_proxy_and_its_verb() {
         }
     }
     assert!(dialled.lock().unwrap().is_empty());
+    running.stop().await;
+}
+
+/// Pods that accept requests and never answer.
+struct Silent;
+
+#[async_trait]
+impl Dial for Silent {
+    async fn dial(&self, _: &Peer, _: SocketAddr) -> io::Result<Box<dyn NodeStream>> {
+        let (near, far) = duplex(1024);
+        tokio::spawn(async move {
+            let _far = far;
+            std::future::pending::<()>().await;
+        });
+        Ok(Box::new(near))
+    }
+}
+
+/// A tenant whose pod never answers does not use up the server's files.
+#[tokio::test]
+async fn one_tenant_has_a_share_of_the_connections_to_pods() {
+    let running = Running::start(|_| Kubelets::with_dial(Arc::new(Silent))).await;
+    populate(&running.client).await;
+    place(&running, "p", "192.0.2.10").await;
+    let token = running.admin_token().await;
+    let (mut connections, mut requests) = (JoinSet::new(), JoinSet::new());
+    for _ in 0..3 {
+        let stream = running.connect_with(b"h2", false).await;
+        let executor = hyper_util::rt::TokioExecutor::new();
+        let (sender, connection) =
+            hyper::client::conn::http2::handshake(executor, TokioIo::new(stream)).await.unwrap();
+        connections.spawn(connection);
+        for _ in 0..200 {
+            let mut sender: hyper::client::conn::http2::SendRequest<Full<Bytes>> = sender.clone();
+            let request = Request::get(format!("https://api{PODS}/p/proxy/"))
+                .header("authorization", format!("Bearer {token}"))
+                .body(Full::default());
+            requests.spawn(async move { sender.send_request(request.unwrap()).await.unwrap() });
+        }
+    }
+    // 64 MiB of one account, 144 KiB for each request and its connection.
+    for _ in 0..600 - 64 * 1024 / 144 {
+        let answer = tokio::time::timeout(Duration::from_secs(60), requests.join_next()).await;
+        assert_eq!(answer.expect("a refusal").unwrap().unwrap().status(), 429);
+    }
+    // An administrator has shares of its own.
+    let mut stream = running.connect().await;
+    stream.write_all(format!("GET {PODS}/p HTTP/1.1\r\nhost: api\r\n\r\n").as_bytes()).await.unwrap();
+    assert!(read_until(&mut stream, "\r\n").await.starts_with("HTTP/1.1 200"));
+    drop((requests, connections, stream));
     running.stop().await;
 }
