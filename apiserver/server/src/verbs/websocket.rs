@@ -18,7 +18,8 @@ use hyper_util::rt::TokioIo;
 use tokio::io::AsyncWriteExt;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
-use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{Error, Message, Utf8Bytes};
 
 use super::watch::Events;
@@ -164,7 +165,12 @@ async fn close(
     mut sender: SplitSink<Socket, Message>,
     mut receiver: SplitStream<Socket>,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-    sender.close().await?;
+    let normal = CloseFrame { code: CloseCode::Normal, reason: Utf8Bytes::default() };
+    match sender.send(Message::Close(Some(normal))).await {
+        // A close of the client has been answered already.
+        Ok(()) | Err(Error::ConnectionClosed) => {}
+        Err(error) => return Err(error.into()),
+    }
     let rest = async { while let Some(Ok(_)) = receiver.next().await {} };
     tokio::time::timeout(limits::WEBSOCKET_LINGER, rest).await.ok();
     Ok(sender.reunite(receiver)?.get_mut().shutdown().await?)

@@ -9,6 +9,7 @@ use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Frame;
 use tokio_tungstenite::tungstenite::Error;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
 use super::*;
 
@@ -123,8 +124,8 @@ async fn a_log_comes_over_a_websocket_in_every_protocol() {
                 match message.unwrap() {
                     Message::Binary(data) if !is_text => log.extend_from_slice(&data),
                     Message::Text(text) if is_text => log.extend(STANDARD.decode(text.as_bytes()).unwrap()),
-                    Message::Close(_) => {
-                        closed = true;
+                    Message::Close(frame) => {
+                        closed = frame.is_some_and(|frame| frame.code == CloseCode::Normal);
                         continue;
                     }
                     other => panic!("{protocols}: {other:?}"),
