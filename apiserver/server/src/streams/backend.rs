@@ -1,4 +1,5 @@
-//! Where a request for the `proxy` of a pod or a Service goes: pure functions on names and objects.
+//! Finds the server that a request for the `proxy` of a pod or a Service is for: pure functions on names and
+//! objects.
 
 use std::net::IpAddr;
 
@@ -9,7 +10,7 @@ use serde_json::Value;
 use super::target::{Peer, Transport};
 use crate::limits;
 
-/// What a path names before `/proxy`: `NAME`, `NAME:PORT` or `SCHEME:NAME:PORT`.
+/// The name in a path before `/proxy`: `NAME`, `NAME:PORT` or `SCHEME:NAME:PORT`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProxyName<'a> {
     pub name: &'a str,
@@ -51,7 +52,7 @@ pub struct Backend {
     pub authority: String,
 }
 
-/// Where a pod is reached: its first address, at the port that is asked for or else the first one that a
+/// Returns the server of a pod: at its first address, and the port that is asked for or else the first one that a
 /// container has. 400 where the pod has no address that requests may be sent on to.
 pub fn pod_backend(pod: &Value, asked: &ProxyName<'_>) -> Result<Backend, ApiError> {
     let ip = pod.pointer("/status/podIPs/0/ip").and_then(Value::as_str).unwrap_or_default();

@@ -36,7 +36,7 @@ pub trait Dial: Send + Sync {
     async fn dial(&self, peer: &Peer, address: SocketAddr) -> io::Result<Box<dyn NodeStream>>;
 }
 
-/// Why there is no connection to a server.
+/// A failure to connect to a server.
 pub(super) enum ConnectError {
     /// Requests are not sent on to its address.
     NotAllowed(ApiError),

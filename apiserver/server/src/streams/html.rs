@@ -40,7 +40,7 @@ const RAW_TEXT: [&str; 8] =
 /// Longer than the name of any element or attribute above.
 const NAME: usize = 16;
 
-/// What the next byte belongs to.
+/// The part of a page that the next byte belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Text,

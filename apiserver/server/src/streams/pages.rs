@@ -18,7 +18,7 @@ use super::html::Rewriter;
 use super::links::Links;
 use crate::limits;
 
-/// How a page is packed.
+/// The content coding of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Coding {
     Plain,

@@ -237,7 +237,7 @@ fn relocate(
     Ok(true)
 }
 
-/// Why a backend is not connected to, as Go says it.
+/// Describes a failure to connect in Go's words.
 fn dial_error(peer: &Peer, error: &ConnectError) -> String {
     let authority = peer.authority();
     let why = match error {
@@ -255,7 +255,7 @@ fn dial_error(peer: &Peer, error: &ConnectError) -> String {
     format!("dial tcp {authority}: {why}")
 }
 
-/// Why there is no answer to a request that was sent.
+/// Describes why a request that was sent has no answer, in Go's words.
 fn send_error(error: &hyper::Error) -> String {
     if error.is_incomplete_message() { "EOF".to_owned() } else { error.to_string() }
 }

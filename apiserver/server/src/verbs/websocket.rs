@@ -205,7 +205,7 @@ async fn run(
     close(sender, receiver).await
 }
 
-/// How the bytes of a log become messages.
+/// The encoding of a log in messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LogCoding {
     Bytes,

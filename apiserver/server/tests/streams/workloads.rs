@@ -11,7 +11,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::*;
 
-/// What a pod serves at a port.
+/// The answer of a pod at one of its ports.
 #[derive(Clone, Copy)]
 pub enum Page {
     /// A text of this type.
