@@ -52,8 +52,8 @@ pub struct Backend {
     pub authority: String,
 }
 
-/// Returns the server of a pod: at its first address, and the port that is asked for or else the first one that a
-/// container has. 400 where the pod has no address that requests may be sent on to.
+/// Returns the server of a pod: at its first address, and the port that is asked for or else the first one
+/// that a container has. 400 where the pod has no address, 503 where it has no such port.
 pub fn pod_backend(pod: &Value, asked: &ProxyName<'_>) -> Result<Backend, ApiError> {
     let ip = pod.pointer("/status/podIPs/0/ip").and_then(Value::as_str).unwrap_or_default();
     let ip: IpAddr = ip.parse().map_err(|_| ApiError::bad_request("address not allowed"))?;
