@@ -5,6 +5,7 @@
 // Cargo reads what a build script prints.
 #![allow(clippy::print_stdout)]
 
+mod connect;
 mod definitions;
 mod documents;
 mod graph;

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::definitions::Definitions;
-use crate::{Served, deleted, parameters};
+use crate::{Served, connect, deleted, parameters};
 
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
 /// The media types of answers.
@@ -67,6 +67,10 @@ fn add_subresources(paths: &mut Map<String, Value>, collection: &str, resource: 
     let (stem, kind) = (stem(resource), &resource.kind);
     let scoped = if resource.namespaced { "Namespaced" } else { "" };
     for (name, verbs) in &resource.subresources {
+        if verbs.iter().any(|verb| verb == "connect") {
+            connect::add(paths, collection, resource, name);
+            continue;
+        }
         let mut item = path_parameters(resource.namespaced, true);
         let target = subresource_definition(name).unwrap_or(definition);
         for verb in verbs {
@@ -74,9 +78,7 @@ fn add_subresources(paths: &mut Map<String, Value>, collection: &str, resource: 
                 "get" => ("get", "read"),
                 "update" => ("put", "replace"),
                 "patch" => ("patch", "patch"),
-                "create" => ("post", "create"),
-                // Connections are upgraded; no schema describes them.
-                _ => ("get", "connectGet"),
+                _ => ("post", "create"),
             };
             let id = format!("{word}{stem}{scoped}{kind}{}", capital(name));
             let operation = Operation { resource, definition: target, verb: verb.clone(), id };
@@ -112,11 +114,9 @@ impl Operation<'_> {
                 json!({"$ref": format!("#/$defs/{}", self.definition)})
             }
             "delete" | "deletecollection" => json!({"$ref": format!("#/$defs/{META}.Status")}),
-            "connect" => json!({"type": "string"}),
             _ => json!({"$ref": format!("#/$defs/{}", self.definition)}),
         };
         let types: Vec<&str> = match self.verb.as_str() {
-            "connect" => vec!["*/*"],
             "list" => ANSWERS.into_iter().chain(STREAMS).collect(),
             _ => ANSWERS.to_vec(),
         };
@@ -201,7 +201,8 @@ fn describes_deleted(resource: &Served) -> bool {
     deleted::answers_with_object(&resource.group, &resource.plural) && resource.kind != "Namespace"
 }
 
-fn query(name: &str) -> Value {
+/// A query parameter.
+pub fn query(name: &str) -> Value {
     let (ty, text) = parameters::described(name);
     json!({"name": name, "in": "query", "description": text, "schema": {"type": ty, "uniqueItems": true}})
 }
@@ -225,14 +226,15 @@ fn path_parameters(namespace: bool, name: bool) -> Value {
 }
 
 /// `AppsV1`, `CoreV1`, `RbacAuthorizationV1`.
-fn stem(resource: &Served) -> String {
+pub fn stem(resource: &Served) -> String {
     let group = if resource.group.is_empty() { "core" } else { &resource.group };
     let group = group.strip_suffix(".k8s.io").unwrap_or(group);
     let words: String = group.split('.').map(capital).collect();
     format!("{words}{}", capital(&resource.version))
 }
 
-fn tag(resource: &Served) -> String {
+/// `core_v1`, `apps_v1`.
+pub fn tag(resource: &Served) -> String {
     let group = if resource.group.is_empty() { "core" } else { &resource.group };
     let group = group.strip_suffix(".k8s.io").unwrap_or(group);
     let words: Vec<String> =
@@ -240,7 +242,8 @@ fn tag(resource: &Served) -> String {
     format!("{}_{}", words.concat(), resource.version)
 }
 
-fn capital(word: &str) -> String {
+/// A word with a capital letter.
+pub fn capital(word: &str) -> String {
     let mut characters = word.chars();
     characters.next().map(|c| c.to_uppercase().chain(characters).collect()).unwrap_or_default()
 }

@@ -1,6 +1,7 @@
 //! The way of a request, from outside to inside: panic recovery, request info, authentication,
 //! (audit), impersonation, authorization, flow control, routing. Each step is a function.
 
+use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
@@ -39,6 +40,10 @@ use crate::{paths, streams, verbs};
 /// The client certificate that an authority vouches for, in a request's extensions.
 #[derive(Clone)]
 pub struct PeerCertificate(pub CertificateDer<'static>);
+
+/// The address of the client, in a request's extensions.
+#[derive(Clone, Copy)]
+pub struct ClientAddress(pub IpAddr);
 
 /// In a request's extensions: its client showed a certificate that nobody vouches for.
 #[derive(Clone, Copy)]
@@ -343,6 +348,7 @@ async fn authenticate(
     let mut context = Context::new(server, info, query, headers, identity);
     // Clients in the process are not charged.
     if let Some(connection) = connection {
+        request.extensions_mut().insert(ClientAddress(connection.address()));
         if own.class() != Class::Anonymous {
             connection.authenticated(&own);
         }

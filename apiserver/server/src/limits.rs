@@ -96,6 +96,20 @@ pub const LIST_KEPT: usize = 1024 * 1024;
 pub const LIST_KEPT_FIRST: usize = 4 * 1024 * 1024;
 /// Bytes of a message that the client of a watch over a WebSocket may send.
 pub const WEBSOCKET_MESSAGE: usize = 64 * 1024;
+/// Bytes of a log that one message of a WebSocket carries at most.
+pub const WEBSOCKET_LOG: usize = 2 * 1024;
+/// How long the client of a watch or log over a WebSocket may keep the connection after it was closed.
+pub const WEBSOCKET_LINGER: Duration = Duration::from_secs(10);
+/// A start tag of a page behind a proxy that is longer than this passes with its links as they are.
+pub const HTML_TAG: usize = 64 * 1024;
+/// So many bytes of such a page are rewritten at one time: each link may become as long as a path.
+pub const HTML_STEP: usize = 4 * 1024;
+/// Addresses of an Endpoints object that one request through a Service's proxy tries to find the pod of.
+pub const ENDPOINT_TRIES: usize = 100;
+/// How long a node or pod may take to accept a connection and finish the TLS handshake.
+pub const BACKEND_CONNECT: Duration = Duration::from_secs(10);
+/// Bytes of the head of an answer of a node or pod.
+pub const BACKEND_HEAD: usize = 64 * 1024;
 /// Events that wait are sent together up to about this many bytes.
 pub const WATCH_PIECE: usize = 32 * 1024;
 /// Answers smaller than this are not compressed.
@@ -147,6 +161,9 @@ pub const SLICE: usize = 64 * 1024;
 pub const HELD_BY_REQUEST: usize = 16 * 1024;
 /// Charged for each answer beside its bytes: what a stream takes by itself.
 pub const HELD_BY_STREAM: usize = 4 * 1024;
+/// Charged for each connection to a pod, while a request through a proxy lasts: its buffers, and a file that
+/// is open.
+pub const HELD_BY_BACKEND: usize = 128 * 1024;
 /// Charged for each byte of the selectors of a list or watch: what a term of two or three characters takes
 /// once it is read, which an answer holds until its end.
 pub const HELD_BY_SELECTOR: usize = 96;

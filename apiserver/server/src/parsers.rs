@@ -16,6 +16,7 @@ use crate::admission::certificates::subject;
 use crate::custom::webhook;
 use crate::query::Query;
 use crate::request::RequestInfo;
+use crate::streams::{Links, Rewriter};
 use crate::verbs::{Continue, Patch, parse_configuration};
 use crate::{body, encoding, negotiate};
 
@@ -111,5 +112,39 @@ impl Conversion<'_> {
     pub fn read(&self, sent: &[Value], answer: &[u8]) -> Result<Vec<Value>, Box<dyn std::error::Error>> {
         let converted = webhook::read_answer(answer, self.review, self.uid)?;
         Ok(webhook::sound(sent, converted, self.wanted, self.kind)?)
+    }
+}
+
+/// A pod behind a proxy, and the API server as its clients call it.
+#[derive(Clone, Copy, Debug)]
+pub struct Proxied<'a> {
+    /// The path of the proxy, without a slash at its end.
+    pub prefix: &'a str,
+    /// `HOST:PORT` of the pod.
+    pub backend: &'a str,
+    /// `HOST:PORT` of the API server.
+    pub asked: &'a str,
+}
+
+impl Proxied<'_> {
+    fn links(&self) -> Links {
+        let [prefix, backend, asked] = [self.prefix, self.backend, self.asked].map(str::to_owned);
+        Links { prefix, backend, asked }
+    }
+
+    /// A page of the pod that comes in these pieces, as clients get it.
+    pub fn page<'b>(&self, pieces: impl IntoIterator<Item = &'b [u8]>) -> Vec<u8> {
+        let (mut rewriter, mut page) = (Rewriter::new(self.links()), Vec::new());
+        for piece in pieces {
+            rewriter.feed(piece, &mut page);
+        }
+        rewriter.finish(&mut page);
+        page
+    }
+
+    /// The `Location` that a client gets for the pod's, which answers a request for `path`; `None` where
+    /// the redirect is refused.
+    pub fn redirect(&self, location: &str, path: &str) -> Option<String> {
+        self.links().redirect(location, path)
     }
 }

@@ -126,13 +126,18 @@ pub fn encoded(format: Format, value: &Value) -> Result<Bytes, ApiError> {
     }
 }
 
-/// A JSON answer as protobuf, for a client that prefers it. What has no such form, is compressed
-/// or comes in pieces stays as it is.
+/// In the extensions of an answer that a node or pod has given: it is sent as it is, whatever it contains.
+#[derive(Clone, Copy)]
+pub struct PassedOn;
+
+/// A JSON answer as protobuf, for a client that prefers it. What has no such form, is compressed,
+/// comes in pieces or from elsewhere stays as it is.
 pub async fn as_protobuf(response: Response<Body>) -> Response<Body> {
     let plain = response.headers().get(CONTENT_TYPE).is_some_and(|media| media == Format::Json.media())
         && !response.headers().contains_key(CONTENT_ENCODING);
     let size = response.body().size_hint().exact().unwrap_or(u64::MAX);
-    if !plain || size == 0 || size > limits::BODY as u64 {
+    let passed_on = response.extensions().get::<PassedOn>().is_some();
+    if !plain || passed_on || size == 0 || size > limits::BODY as u64 {
         return response;
     }
     let (mut parts, body) = response.into_parts();
@@ -332,6 +337,20 @@ pub fn gzip(content: &[u8]) -> std::io::Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A node's list under the length of its JSON ended in an unexpected EOF.
+    #[tokio::test]
+    async fn what_is_passed_on_is_not_encoded_anew() {
+        let list = r#"{"kind":"PodList","apiVersion":"v1","items":[]}"#;
+        let answer = || bytes(200, Format::Json.media(), Bytes::from(list));
+        let own = as_protobuf(answer()).await;
+        assert_eq!(own.headers()[CONTENT_TYPE], protobuf::MEDIA_TYPE);
+        let mut passed = answer();
+        passed.extensions_mut().insert(PassedOn);
+        let passed = as_protobuf(passed).await;
+        assert_eq!(passed.headers()[CONTENT_TYPE], Format::Json.media());
+        assert_eq!(passed.into_body().collect().await.unwrap().to_bytes(), list);
+    }
 
     #[test]
     fn json_is_indented_however_it_is_cut() {

@@ -1,4 +1,5 @@
-//! Logs and exec, from a client over TLS through the API server to a node.
+//! Logs and exec, from a client over TLS through the API server to a node; and what is behind pods and
+//! Services.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -42,6 +43,13 @@ use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use tokio_tungstenite::tungstenite::protocol::Role;
 use tokio_util::sync::CancellationToken;
 
+#[path = "streams/log_sockets.rs"]
+mod log_sockets;
+#[path = "streams/proxies.rs"]
+mod proxies;
+#[path = "streams/workloads.rs"]
+mod workloads;
+
 const STDOUT: u8 = 1;
 const STATUS: u8 = 3;
 
@@ -67,6 +75,11 @@ async fn answer(mut request: Request<Incoming>) -> Result<Response<Full<Bytes>>,
     if uri.starts_with("/containerLogs/") {
         assert_eq!(uri, "/containerLogs/default/p/c?tailLines=2");
         return Ok(Response::new(Full::from("lines\n")));
+    }
+    if uri == "/pods" {
+        let mut response = Response::new(Full::from(r#"{"kind":"PodList","apiVersion":"v1","items":[]}"#));
+        response.headers_mut().insert("content-type", "application/json".parse().unwrap());
+        return Ok(response);
     }
     if uri.starts_with("/stats/") {
         let said = format!("{} {uri}", request.method());
@@ -135,6 +148,10 @@ struct Running {
 
 impl Running {
     async fn start(kubelets: impl FnOnce(&Pki) -> Kubelets) -> Self {
+        Self::start_async(async |pki: &Pki| kubelets(pki)).await
+    }
+
+    async fn start_async(kubelets: impl AsyncFnOnce(&Pki) -> Kubelets) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let ambient = Ambient::system();
         let pki = Pki::open(dir.path(), &ambient).unwrap();
@@ -143,7 +160,7 @@ impl Running {
         let store = Arc::new(Embedded::open(Arc::new(SimDisk::new(7)), Options::default()).await.unwrap());
         let issuer = apiserver_server::auth::tokens::Issuer::open(&pki, "https://issuer", &[]).unwrap();
         let config = ServerConfig {
-            kubelets: Some(kubelets(&pki)),
+            kubelets: Some(kubelets(&pki).await),
             issuer: Some(Arc::new(issuer)),
             ..ServerConfig::default()
         };
@@ -167,6 +184,11 @@ impl Running {
 
     /// A connection of an administrator, who shows a certificate.
     async fn connect(&self) -> TlsStream<TcpStream> {
+        self.connect_with(b"http/1.1", true).await
+    }
+
+    /// A connection that speaks one version of HTTP, of an administrator or of nobody.
+    async fn connect_with(&self, version: &[u8], administrator: bool) -> TlsStream<TcpStream> {
         let pki = Pki::open(self.dir.path(), &Ambient::system()).unwrap();
         let pair = pki.issue(&Subject::admin()).unwrap();
         let chain = CertificateDer::pem_slice_iter(pair.certificate.as_bytes()).map(Result::unwrap);
@@ -177,9 +199,32 @@ impl Running {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let tls = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
         let tls = tls.unwrap().with_root_certificates(roots);
-        let tls = TlsConnector::from(Arc::new(tls.with_client_auth_cert(chain.collect(), key).unwrap()));
+        let mut tls = if administrator {
+            tls.with_client_auth_cert(chain.collect(), key).unwrap()
+        } else {
+            tls.with_no_client_auth()
+        };
+        tls.alpn_protocols = vec![version.to_vec()];
+        let tls = TlsConnector::from(Arc::new(tls));
         let stream = TcpStream::connect(self.address).await.unwrap();
         tls.connect(ServerName::try_from("127.0.0.1").unwrap(), stream).await.unwrap()
+    }
+
+    /// A token of a ServiceAccount that may do anything.
+    async fn admin_token(&self) -> String {
+        let binding = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+            "metadata": {"name": "all"},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
+            "subjects": [{"kind": "ServiceAccount", "namespace": "default", "name": "default"}]});
+        let path = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings";
+        let request = Request::post(path).header("content-type", "application/json");
+        self.client.request_text(request.body(binding.to_string().into_bytes()).unwrap()).await.unwrap();
+        let request = Request::post("/api/v1/namespaces/default/serviceaccounts/default/token")
+            .header("content-type", "application/json")
+            .body(json!({"spec": {}}).to_string().into_bytes());
+        let answer: Value = self.client.request(request.unwrap()).await.unwrap();
+        self.server.fresh().await.unwrap();
+        answer["status"]["token"].as_str().unwrap().to_owned()
     }
 
     /// Code and message of the refusal of a request.
@@ -244,6 +289,21 @@ async fn logs_and_exec_reach_the_node() {
     let mut echoed = [0; 5];
     exec.stdout().unwrap().read_exact(&mut echoed).await.unwrap();
     assert_eq!(&echoed, b"hello");
+    running.stop().await;
+}
+
+/// Clients that prefer protobuf take what a node says in JSON: the length that it gave would not be that of
+/// anything else.
+#[tokio::test]
+async fn what_a_node_says_reaches_a_client_of_protobuf_as_it_is() {
+    let running = Running::start(|_| Kubelets::with_dial(Arc::new(FakeKubelet))).await;
+    populate(&running.client).await;
+    let request = Request::get("/api/v1/nodes/n/proxy/pods")
+        .header("accept", "application/vnd.kubernetes.protobuf,application/json")
+        .body(Vec::new())
+        .unwrap();
+    let list = running.client.request_text(request).await.unwrap();
+    assert_eq!(list, r#"{"kind":"PodList","apiVersion":"v1","items":[]}"#);
     running.stop().await;
 }
 

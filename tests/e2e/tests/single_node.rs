@@ -26,6 +26,7 @@ fn a_person_s_day_with_a_single_node() -> Result<()> {
     nothing_fails_while_replicas_and_images_change(&cluster)?;
     kill_minus_nine_is_not_noticed(&mut cluster)?;
     logs_and_exec(&cluster)?;
+    proxies_lead_to_pods(&cluster)?;
     a_running_pod_changes(&cluster)?;
     bad_input_changes_nothing(&cluster)?;
     delete_everything(&cluster)?;
@@ -281,6 +282,33 @@ fn logs_and_exec(cluster: &Cluster<'_>) -> Result<()> {
     let error = cluster.kubectl(&format!("exec -n echo {pod} -- /echo exit 7")).err();
     let error = error.context("exit code 7 was taken for success")?.to_string();
     ensure!(error.contains("exit code 7"), "kubectl exec of a failing program: {error}");
+    Ok(())
+}
+
+/// `kubectl get --raw` of the proxies of a pod, of the Service before it, and of the node.
+fn proxies_lead_to_pods(cluster: &Cluster<'_>) -> Result<()> {
+    let pods = pods(cluster)?;
+    let names: Vec<&str> = pods.iter().map(name_of).collect();
+    let first = names.first().context("there is no pod")?;
+    let raw = |path: &str| cluster.kubectl_args(&["get", "--raw", path]);
+    for pod in [format!("{first}:8080"), format!("http:{first}:http"), (*first).to_owned()] {
+        let answer = raw(&format!("/api/v1/namespaces/echo/pods/{pod}/proxy/"))?;
+        ensure!(answer.trim().starts_with(first), "the proxy of pod {pod} answered {answer:?}");
+    }
+    for service in ["echo:http", "http:echo:80"] {
+        let answer = raw(&format!("/api/v1/namespaces/echo/services/{service}/proxy/?from=kubectl"))?;
+        ensure!(
+            names.iter().any(|name| answer.trim().starts_with(name)),
+            "the proxy of service {service} answered {answer:?}"
+        );
+    }
+    let node = pods[0]["spec"]["nodeName"].as_str().context("the pod has no node")?;
+    let list: Value = serde_json::from_str(&raw(&format!("/api/v1/nodes/{node}/proxy/pods"))?)?;
+    let listed = list["items"].as_array().into_iter().flatten().any(|pod| name_of(pod) == *first);
+    ensure!(listed, "the node does not know of {first}: {list:#}");
+    let error = raw("/api/v1/namespaces/echo/services/echo:81/proxy/").err();
+    let error = error.context("a port that does not exist was reached")?.to_string();
+    ensure!(error.contains("no service port 81 found"), "the proxy of a missing port: {error}");
     Ok(())
 }
 

@@ -11,6 +11,7 @@ use apiserver_api::structural::{Pattern, Rules, Structural};
 use apiserver_api::{protobuf, quantity, time};
 use apiserver_server::parsers;
 use serde_json::{Value, json};
+use url::Url;
 
 use crate::{choice, parts};
 
@@ -299,4 +300,29 @@ pub fn conversion(bytes: &[u8]) {
     });
     let twice = asked.read(&sent, again.to_string().as_bytes()).expect("it was taken before");
     assert_eq!(twice, converted, "what was taken is taken as it is");
+}
+
+/// A byte for the length of the pieces, a page of a pod, a redirect of it, and the path that was asked for.
+pub fn page(bytes: &[u8]) {
+    const PREFIX: &str = "/api/v1/namespaces/ns/pods/p/proxy";
+    let pod = parsers::Proxied { prefix: PREFIX, backend: "10.0.0.1:80", asked: "api.example:6443" };
+    let (size, rest) = choice(bytes);
+    let [page, location, below] = parts::<3>(rest);
+    let whole = pod.page([page]);
+    assert_eq!(pod.page(page.chunks(usize::from(size).max(1))), whole, "pieces of {size}");
+    let links = page.iter().filter(|byte| **byte == b'=').count();
+    // By the prefix and quotes, and a character of it may be written as `&quot;`.
+    assert!(whole.len() <= 6 * page.len() + links * (PREFIX.len() + 2), "{} of {}", whole.len(), page.len());
+    // The path is what browsers make of one, and the redirect is followed as they do.
+    let (location, below) = (String::from_utf8_lossy(location), String::from_utf8_lossy(below));
+    let Ok(asked) = Url::parse(&format!("https://api.example:6443{PREFIX}/{below}")) else { return };
+    if !asked.path().starts_with(&format!("{PREFIX}/")) {
+        return;
+    }
+    if let Some(location) = pod.redirect(&location, asked.path()) {
+        let followed = asked.join(&location).expect("a reference that clients can follow");
+        assert_eq!(followed.origin(), asked.origin(), "{location:?}");
+        let path = followed.path();
+        assert!(path == PREFIX || path.starts_with(&format!("{PREFIX}/")), "{location:?} leads to {path}");
+    }
 }

@@ -24,6 +24,7 @@ pub const ALL: &[(&str, Target)] = &[
     ("cel", apiserver::cel),
     ("certificate", apiserver::certificate),
     ("conversion", apiserver::conversion),
+    ("page", apiserver::page),
     ("store", store::log),
     ("snapshot", store::snapshot),
     ("pod", kubelet::pod),

@@ -39,6 +39,8 @@ static ITEM: Message = Message {
         ("put", 3, Object(&OPERATION)),
         ("post", 4, Object(&OPERATION)),
         ("delete", 5, Object(&OPERATION)),
+        ("options", 6, Object(&OPERATION)),
+        ("head", 7, Object(&OPERATION)),
         ("patch", 8, Object(&OPERATION)),
         ("parameters", 9, List(&By(parameter))),
     ],

@@ -46,6 +46,8 @@ static ITEM: Message = Message {
         ("put", 5, Object(&OPERATION)),
         ("post", 6, Object(&OPERATION)),
         ("delete", 7, Object(&OPERATION)),
+        ("options", 8, Object(&OPERATION)),
+        ("head", 9, Object(&OPERATION)),
         ("patch", 10, Object(&OPERATION)),
         ("parameters", 13, List(&Arm(1, &Object(&PARAMETER)))),
     ],

@@ -241,6 +241,71 @@ fn v2_as_protobuf_has_the_same_definitions() {
     assert_ne!(v2_default_protobuf_hash(), v2_default_hash());
 }
 
+/// The names of the operations, kinds and parameters are those of Kubernetes.
+#[test]
+fn subresources_that_pass_requests_on_have_an_operation_for_each_method() {
+    let pod = "/api/v1/namespaces/{namespace}/pods/{name}";
+    let service = "/api/v1/namespaces/{namespace}/services/{name}";
+    let all = ["delete", "get", "head", "options", "patch", "post", "put"];
+    let streams = ["container", "name", "namespace", "stderr", "stdin", "stdout", "tty"];
+    for document in [unpack(v2_default_gz()), unpack(v3_gz("", "v1").unwrap())] {
+        for (path, id, kind, methods, parameters) in [
+            (
+                format!("{pod}/proxy"),
+                "NamespacedPodProxy",
+                "PodProxyOptions",
+                &all[..],
+                &["name", "namespace", "path"][..],
+            ),
+            (
+                format!("{pod}/proxy/{{path}}"),
+                "NamespacedPodProxyWithPath",
+                "PodProxyOptions",
+                &all,
+                &["name", "namespace", "path", "path"],
+            ),
+            (
+                format!("{service}/proxy/{{path}}"),
+                "NamespacedServiceProxyWithPath",
+                "ServiceProxyOptions",
+                &all,
+                &["name", "namespace", "path", "path"],
+            ),
+            (
+                "/api/v1/nodes/{name}/proxy".to_owned(),
+                "NodeProxy",
+                "NodeProxyOptions",
+                &all,
+                &["name", "path"],
+            ),
+            (format!("{pod}/attach"), "NamespacedPodAttach", "PodAttachOptions", &["get", "post"], &streams),
+            (
+                format!("{pod}/portforward"),
+                "NamespacedPodPortforward",
+                "PodPortForwardOptions",
+                &["get", "post"],
+                &["name", "namespace", "ports"],
+            ),
+        ] {
+            let item = document["paths"][&path].as_object().unwrap_or_else(|| panic!("{path}"));
+            let mut found: Vec<&str> =
+                item.keys().map(String::as_str).filter(|key| *key != "parameters").collect();
+            found.sort_unstable();
+            assert_eq!(found, methods, "{path}");
+            let mut names: Vec<&str> =
+                item["parameters"].as_array().unwrap().iter().map(|p| p["name"].as_str().unwrap()).collect();
+            names.sort_unstable();
+            assert_eq!(names, parameters, "{path}");
+            for method in methods {
+                let word = format!("{}{}", method[..1].to_uppercase(), &method[1..]);
+                let operation = &item[*method];
+                assert_eq!(operation["operationId"], format!("connectCoreV1{word}{id}"));
+                assert_eq!(operation["x-kubernetes-group-version-kind"]["kind"], kind);
+            }
+        }
+    }
+}
+
 #[test]
 fn v2_as_protobuf_has_the_same_operations() {
     let document = unpack(v2_default_gz());
@@ -248,7 +313,9 @@ fn v2_as_protobuf_has_the_same_operations() {
     let paths: Vec<(String, &[u8])> = pairs(one(&message, 8).unwrap(), 2).collect();
     assert_eq!(paths.len(), document["paths"].as_object().unwrap().len());
     for (path, item) in paths {
-        for (number, method) in [(2, "get"), (3, "put"), (4, "post"), (5, "delete"), (8, "patch")] {
+        for (number, method) in
+            [(2, "get"), (3, "put"), (4, "post"), (5, "delete"), (6, "options"), (7, "head"), (8, "patch")]
+        {
             let expected = &document["paths"][&path][method];
             let Some(operation) = one(item, number) else {
                 assert!(expected.is_null(), "{method} {path}");

@@ -1,7 +1,7 @@
 //! The table of connections: what [`door`](super::door) decides on, and what carries its decisions out.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
@@ -19,6 +19,7 @@ use crate::metrics::Counter;
 /// A connection of a client.
 pub struct Connection {
     id: u64,
+    address: IpAddr,
     network: Network,
     loopback: bool,
     opened: u64,
@@ -125,7 +126,12 @@ impl Connection {
         Budget::new(Arc::clone(&self.held), account)
     }
 
-    /// The client's address, as a key.
+    /// The client's address.
+    pub fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    /// What counts as the client's address, as a key.
     pub fn network_key(&self) -> String {
         format!("{:?}", self.network)
     }
@@ -251,6 +257,7 @@ impl Connections {
         let loopback = peer.ip().to_canonical().is_loopback();
         let connection = Arc::new(Connection {
             id: self.next.fetch_add(1, Ordering::SeqCst),
+            address: peer.ip(),
             network,
             loopback,
             opened: now,

@@ -1,9 +1,8 @@
-//! Connections to nodes: one a request, since most of them become streams.
+//! Connections to nodes and pods: one a request, since most of them become streams.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
 
 use apiserver_api::error::ApiError;
 use async_trait::async_trait;
@@ -15,18 +14,16 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use super::reach::{self, OwnAddresses};
-use super::{Body, Peer, Target, Transport, bad_gateway};
+use super::{Body, Peer, Target, Transport};
 use crate::auth::KubeletTls;
+use crate::limits;
 
-/// How long a kubelet may take to accept a connection and finish the TLS handshake.
-const CONNECT_TIME: Duration = Duration::from_secs(10);
-
-/// A byte stream to a node server.
+/// A byte stream to a server on a node.
 pub trait NodeStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> NodeStream for T {}
 
-/// Opens byte streams to nodes; the simulation has its own.
+/// Opens byte streams to nodes and pods; the simulation has its own.
 #[async_trait]
 pub trait Dial: Send + Sync {
     /// The addresses of a host name.
@@ -39,7 +36,18 @@ pub trait Dial: Send + Sync {
     async fn dial(&self, peer: &Peer, address: SocketAddr) -> io::Result<Box<dyn NodeStream>>;
 }
 
-/// How the API server reaches nodes. Cheap to clone.
+/// A failure to connect to a server.
+pub(super) enum ConnectError {
+    /// Requests are not sent on to its address.
+    NotAllowed(ApiError),
+    /// It did not answer in time.
+    Late,
+    Io(io::Error),
+    /// It does not speak HTTP.
+    Http(hyper::Error),
+}
+
+/// How the API server reaches nodes and pods. Cheap to clone.
 #[derive(Clone)]
 pub struct Kubelets {
     dial: Arc<dyn Dial>,
@@ -56,36 +64,35 @@ impl Kubelets {
         Self { dial }
     }
 
-    /// A connection of its own to the target's server; 400 for an address that requests are not sent on to.
+    /// A connection of its own to the target's server.
     pub(super) async fn connect(
         &self,
         target: &Target,
         own: &OwnAddresses,
-    ) -> Result<SendRequest<Body>, ApiError> {
-        let peer = &target.peer;
-        let stream = tokio::time::timeout(CONNECT_TIME, self.stream(target, own)).await.map_err(|_| {
-            ApiError::new(504, "Timeout", format!("no answer from the kubelet at {}", peer.authority()))
-        })??;
-        let (sender, connection) = http1::handshake(TokioIo::new(stream))
+    ) -> Result<SendRequest<Body>, ConnectError> {
+        let stream = tokio::time::timeout(limits::BACKEND_CONNECT, self.stream(target, own)).await;
+        let stream = stream.map_err(|_| ConnectError::Late)??;
+        let (sender, connection) = http1::Builder::new()
+            .max_buf_size(limits::BACKEND_HEAD)
+            .handshake(TokioIo::new(stream))
             .await
-            .map_err(|error| bad_gateway(peer, &format!("does not speak HTTP: {error}")))?;
+            .map_err(ConnectError::Http)?;
         tokio::spawn(async move {
             if let Err(error) = connection.with_upgrades().await {
-                tracing::debug!(%error, "a connection to a kubelet ended");
+                tracing::debug!(%error, "a connection to a node or pod ended");
             }
         });
         Ok(sender)
     }
 
-    async fn stream(&self, target: &Target, own: &OwnAddresses) -> Result<Box<dyn NodeStream>, ApiError> {
+    async fn stream(&self, target: &Target, own: &OwnAddresses) -> Result<Box<dyn NodeStream>, ConnectError> {
         let peer = &target.peer;
-        let unreachable = |error: io::Error| bad_gateway(peer, &format!("cannot be reached: {error}"));
         // Whoever answers for a name could answer differently the next time, so it is asked once.
         let addresses = match peer.host.parse::<IpAddr>() {
             Ok(ip) => vec![SocketAddr::new(ip, peer.port)],
-            Err(_) => self.dial.resolve(&peer.host, peer.port).await.map_err(unreachable)?,
+            Err(_) => self.dial.resolve(&peer.host, peer.port).await.map_err(ConnectError::Io)?,
         };
-        reach::check(&addresses, target.loopback, own, reach::is_local)?;
+        reach::check(&addresses, target.loopback, own, reach::is_local).map_err(ConnectError::NotAllowed)?;
         let mut last = io::Error::from(io::ErrorKind::NotFound);
         for address in addresses {
             match self.dial.dial(peer, SocketAddr::new(address.ip().to_canonical(), peer.port)).await {
@@ -93,7 +100,7 @@ impl Kubelets {
                 Err(error) => last = error,
             }
         }
-        Err(unreachable(last))
+        Err(ConnectError::Io(last))
     }
 }
 

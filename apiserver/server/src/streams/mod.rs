@@ -1,16 +1,22 @@
 //! The way from the API server to a node: logs, exec, attach, port-forward and the node's own
-//! paths. Requests go to the kubelet over TLS with a client certificate that means nothing to an API
-//! server; the kubelet's certificate must be one of the cluster's authority, for the address called and
-//! for the node of that name. Other ports of a node are called without credentials. Upgraded
-//! connections (WebSocket, SPDY) are passed through byte for byte, so every subprotocol that client and
-//! kubelet agree on works.
+//! paths; and to pods and Services ([`reverse`]). Requests for nodes go to the kubelet over TLS with a
+//! client certificate that means nothing to an API server; the kubelet's certificate must be one of the
+//! cluster's authority, for the address called and for the node of that name. Other ports of a node, and
+//! pods, are called without credentials. Upgraded connections (WebSocket, SPDY) are passed through byte for
+//! byte, so every subprotocol that client and server agree on works.
 //!
 //! A node may be hostile: of its answers only those headers are passed on that describe the content,
 //! and nothing that makes a client go elsewhere or show its credentials.
 
+mod backend;
 mod connection;
+mod html;
+mod links;
+mod pages;
 mod reach;
+mod reverse;
 mod target;
+mod upgrade;
 
 use std::time::Duration;
 
@@ -21,16 +27,22 @@ use http::{Request, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::{Frame, Incoming};
-use hyper_util::rt::TokioIo;
 use serde_json::Value;
-use tokio::io::AsyncWriteExt;
 use tower::BoxError;
 
+use crate::respond::PassedOn;
 use crate::verbs::websocket;
+use connection::ConnectError;
+use upgrade::Asked;
 
+pub use backend::{Backend, ProxyName, candidates, no_endpoints, pod_backend, port_name};
 pub use connection::{Dial, Kubelets, NodeStream};
+pub(crate) use html::Rewriter;
+pub(crate) use links::Links;
 pub use reach::OwnAddresses;
+pub use reverse::{Proxy, pass_on, slash_redirect};
 pub use target::{NodeRequest, Peer, Target, Transport, Upgrade, node_target, pod_target};
+pub use upgrade::requested_upgrade;
 
 /// The body of requests and responses.
 pub type Body = UnsyncBoxBody<Bytes, BoxError>;
@@ -39,9 +51,6 @@ pub type Body = UnsyncBoxBody<Bytes, BoxError>;
 const MAX_ERROR_TEXT: usize = 64 * 1024;
 /// How long a kubelet may take to send that text.
 const ERROR_TEXT_TIME: Duration = Duration::from_secs(10);
-
-/// How long a client may keep its side open after the kubelet has closed its own.
-const LINGER: Duration = Duration::from_secs(10);
 
 /// Headers that speak about one connection, or carry the caller's credentials, which are not the
 /// kubelet's to see.
@@ -104,7 +113,7 @@ pub async fn pod_subresource(
         // The log of a pod that no node has is empty, as in Kubernetes.
         None => {
             let mut response = Response::new(empty());
-            response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain"));
+            *response.status_mut() = StatusCode::NO_CONTENT;
             Ok(response)
         }
     }
@@ -119,39 +128,20 @@ pub async fn proxy(
     target: Target,
     mut request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
-    let upgrade = match target.upgrade {
-        Upgrade::Never => None,
-        Upgrade::Optional | Upgrade::Required => requested_upgrade(request.headers()),
-    };
-    let client = match &upgrade {
-        None if target.upgrade == Upgrade::Required => {
-            return Err(ApiError::bad_request("Upgrade request required"));
-        }
-        None => None,
-        Some(_) if request.extensions().get::<hyper::upgrade::OnUpgrade>().is_none() => {
-            return Err(ApiError::bad_request("this connection cannot be upgraded; use HTTP/1.1"));
-        }
-        Some(_) => Some(hyper::upgrade::on(&mut request)),
-    };
-    let mut sender = kubelets.connect(&target, own).await?;
+    let upgrade = Asked::take(target.upgrade, &mut request)?;
+    let mut sender = kubelets.connect(&target, own).await.map_err(|e| not_connected(&target.peer, e))?;
     let peer = &target.peer;
     let outgoing = outgoing(&target, request, upgrade.as_ref())?;
-    let mut response = sender
+    let response = sender
         .send_request(outgoing)
         .await
         .map_err(|error| bad_gateway(peer, &format!("cannot be asked: {error}")))?;
     match response.status() {
         StatusCode::SWITCHING_PROTOCOLS => {
-            let agreed = upgrade.filter(|asked| switches_to(response.headers(), asked)).and(client);
-            let Some(client) = agreed else {
-                return Err(bad_gateway(peer, "switched protocols unasked"));
-            };
-            let kubelet = hyper::upgrade::on(&mut response);
-            let mut answer = Response::new(empty());
-            *answer.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
-            *answer.headers_mut() = only(response.headers(), &PASSED_ON_SWITCHING);
-            tokio::spawn(tunnel(client, kubelet));
-            return Ok(answer);
+            let agreed = upgrade.filter(|asked| asked.is_agreed(response.headers()));
+            let agreed = agreed.ok_or_else(|| bad_gateway(peer, "switched protocols unasked"))?;
+            let headers = only(response.headers(), &PASSED_ON_SWITCHING);
+            return Ok(agreed.join(response, headers, ()));
         }
         status if status.is_redirection() => {
             return Err(ApiError::new(502, "InternalError", REDIRECTED));
@@ -171,6 +161,7 @@ pub async fn proxy(
     // A browser that shows the answer does not take it for a page of the API server.
     parts.headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     parts.headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox"));
+    parts.extensions.insert(PassedOn);
     // Any answer may be endless (`follow`), so nothing here waits for its end.
     Ok(Response::from_parts(parts, data_only(body)))
 }
@@ -197,27 +188,14 @@ fn only(headers: &HeaderMap, names: &[HeaderName]) -> HeaderMap {
     passed
 }
 
-/// Whether an answer switches to the protocol that was asked for.
-fn switches_to(headers: &HeaderMap, asked: &HeaderValue) -> bool {
-    requested_upgrade(headers).is_some_and(|found| found.as_bytes().eq_ignore_ascii_case(asked.as_bytes()))
-}
-
 fn empty() -> Body {
     Empty::new().map_err(|never| match never {}).boxed_unsync()
-}
-
-/// The protocol that the client asks to switch to.
-pub fn requested_upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
-    let wants = headers.get_all(header::CONNECTION).iter().any(|value| {
-        value.to_str().is_ok_and(|v| v.split(',').any(|token| token.trim().eq_ignore_ascii_case("upgrade")))
-    });
-    if wants { headers.get(header::UPGRADE).cloned() } else { None }
 }
 
 fn outgoing(
     target: &Target,
     request: Request<Body>,
-    upgrade: Option<&HeaderValue>,
+    upgrade: Option<&Asked>,
 ) -> Result<Request<Body>, ApiError> {
     let (parts, body) = request.into_parts();
     let mut headers = parts.headers;
@@ -230,9 +208,8 @@ fn outgoing(
         ApiError::internal(format!("the address {:?} of a node is not valid", target.peer.host))
     })?;
     headers.insert(header::HOST, host);
-    if let Some(protocol) = upgrade {
-        headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
-        headers.insert(header::UPGRADE, protocol.clone());
+    if let Some(upgrade) = upgrade {
+        upgrade.name_in(&mut headers);
     }
     let mut outgoing = Request::new(body);
     *outgoing.method_mut() = parts.method;
@@ -242,48 +219,6 @@ fn outgoing(
         .map_err(|_| ApiError::bad_request(format!("the path {:?} is not valid", target.path_and_query)))?;
     *outgoing.headers_mut() = headers;
     Ok(outgoing)
-}
-
-/// Joins the two sides once both have switched protocols.
-async fn tunnel(client: hyper::upgrade::OnUpgrade, kubelet: hyper::upgrade::OnUpgrade) {
-    let (client, kubelet) = match tokio::try_join!(client, kubelet) {
-        Ok(both) => both,
-        Err(error) => {
-            tracing::debug!(%error, "an upgrade to a kubelet did not happen");
-            return;
-        }
-    };
-    if let Err(error) = relay(TokioIo::new(client), TokioIo::new(kubelet)).await {
-        // The usual end of a session that the client cut off.
-        tracing::debug!(%error, "a stream to a kubelet ended");
-    }
-}
-
-/// Carries bytes both ways until both sides are done or one breaks. A client may be silent for as
-/// long as the kubelet still talks; a kubelet that has ended waits for the client no longer than
-/// `LINGER`.
-async fn relay(client: impl NodeStream, kubelet: impl NodeStream) -> std::io::Result<()> {
-    let (mut from_client, mut to_client) = tokio::io::split(client);
-    let (mut from_kubelet, mut to_kubelet) = tokio::io::split(kubelet);
-    let up = async {
-        tokio::io::copy(&mut from_client, &mut to_kubelet).await?;
-        to_kubelet.shutdown().await
-    };
-    let down = async {
-        tokio::io::copy(&mut from_kubelet, &mut to_client).await?;
-        to_client.shutdown().await
-    };
-    tokio::pin!(up, down);
-    tokio::select! {
-        ended = &mut up => {
-            ended?;
-            down.await
-        }
-        ended = &mut down => {
-            ended?;
-            tokio::time::timeout(LINGER, up).await.unwrap_or(Ok(()))
-        }
-    }
 }
 
 /// A kubelet's refusal as a `Status`; its text becomes the message.
@@ -322,6 +257,17 @@ fn reason(code: StatusCode) -> &'static str {
         503 => "ServiceUnavailable",
         504 => "Timeout",
         _ => "Unknown",
+    }
+}
+
+fn not_connected(peer: &Peer, error: ConnectError) -> ApiError {
+    match error {
+        ConnectError::NotAllowed(refusal) => refusal,
+        ConnectError::Late => {
+            ApiError::new(504, "Timeout", format!("no answer from the kubelet at {}", peer.authority()))
+        }
+        ConnectError::Io(error) => bad_gateway(peer, &format!("cannot be reached: {error}")),
+        ConnectError::Http(error) => bad_gateway(peer, &format!("does not speak HTTP: {error}")),
     }
 }
 

@@ -3,6 +3,7 @@
 use apiserver_api::error::{ApiError, FieldError};
 use serde_json::Value;
 
+use super::backend::ProxyName;
 use crate::query::{Query, whole};
 
 /// What kubelets listen on unless their node says otherwise.
@@ -13,18 +14,18 @@ const KUBELET_PORT: u16 = 10250;
 pub enum Transport {
     /// The kubelet itself: over TLS, with the API server's certificate, for the node of that name alone.
     Kubelet,
-    /// Another port over TLS. It is shown no credentials, and shows none that are looked at.
+    /// Another port, or a pod, over TLS. It is shown no credentials, and shows none that are looked at.
     Https,
-    /// Another port in the clear.
+    /// Another port, or a pod, in the clear.
     Http,
 }
 
-/// A server on a node.
+/// A server on a node or in a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// The name of the node.
+    /// The name of the node; empty for pods.
     pub node: String,
-    /// IP address (without brackets) or host name, as the node's status has it.
+    /// IP address (without brackets) or host name, as the status of the node or pod has it.
     pub host: String,
     pub port: u16,
     pub transport: Transport,
@@ -33,11 +34,12 @@ pub struct Peer {
 impl Peer {
     /// `HOST:PORT`, IPv6 addresses in brackets.
     pub fn authority(&self) -> String {
-        if self.host.contains(':') {
-            format!("[{}]:{}", self.host, self.port)
-        } else {
-            format!("{}:{}", self.host, self.port)
-        }
+        format!("{}:{}", self.bare_authority(), self.port)
+    }
+
+    /// The same without the port.
+    pub fn bare_authority(&self) -> String {
+        if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() }
     }
 }
 
@@ -49,7 +51,7 @@ pub enum Upgrade {
     Required,
 }
 
-/// A path at a server on a node.
+/// A path at a server on a node or in a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
     pub peer: Peer,
@@ -72,20 +74,10 @@ pub struct NodeRequest<'a> {
 impl<'a> NodeRequest<'a> {
     /// Reads the name that the path has; 400.
     pub fn parse(id: &'a str) -> Result<Self, ApiError> {
-        let parts: Vec<&str> = id.split(':').collect();
-        let (scheme, name, port) = match parts[..] {
-            [name] => ("", name, ""),
-            [name, port] => ("", name, port),
-            [scheme, name, port] => (scheme, name, port),
-            _ => ("", "", ""),
-        };
-        let number = if port.is_empty() { Ok(None) } else { port.parse().map(Some) };
-        match number {
-            Ok(port) if !name.is_empty() && matches!(scheme, "" | "http" | "https") => {
-                Ok(Self { name, https: scheme == "https", port })
-            }
-            _ => Err(ApiError::bad_request(format!("invalid node request {id:?}"))),
-        }
+        let invalid = || ApiError::bad_request(format!("invalid node request {id:?}"));
+        let ProxyName { name, port, https } = ProxyName::split(id).ok_or_else(invalid)?;
+        let port = if port.is_empty() { None } else { Some(port.parse().map_err(|_| invalid())?) };
+        Ok(Self { name, https, port })
     }
 }
 
@@ -144,12 +136,22 @@ pub fn node_target(
         let transport = if asked.https { Transport::Https } else { Transport::Http };
         peer = Peer { port, transport, ..peer };
     }
-    let mut path_and_query = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
-    if let Some(query) = query.filter(|q| !q.is_empty()) {
-        path_and_query.push('?');
-        path_and_query.push_str(query);
+    Ok(Target {
+        peer,
+        path_and_query: path_and_query(path, query),
+        upgrade: Upgrade::Optional,
+        loopback: false,
+    })
+}
+
+/// What is behind `/proxy` in a URL as the path of another server, still encoded as it came.
+pub fn path_and_query(path: &str, query: Option<&str>) -> String {
+    let mut text = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
+    if let Some(query) = query.filter(|query| !query.is_empty()) {
+        text.push('?');
+        text.push_str(query);
     }
-    Ok(Target { peer, path_and_query, upgrade: Upgrade::Optional, loopback: false })
+    text
 }
 
 /// The kubelet of a node, at its internal address before others.

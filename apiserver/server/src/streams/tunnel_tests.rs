@@ -3,13 +3,16 @@
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http_body_util::{Full, StreamBody};
 use hyper::service::service_fn;
-use tokio::io::AsyncReadExt;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
+use super::upgrade::{LINGER, relay};
 use super::*;
 use crate::auth::fixture::ambient;
 use crate::auth::pki::{Pki, Subject};

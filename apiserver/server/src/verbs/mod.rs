@@ -13,6 +13,7 @@ pub mod options;
 mod patch;
 mod pieces;
 mod pods;
+mod proxy;
 mod reset;
 mod reviews;
 mod scale;

@@ -6,12 +6,12 @@ use apiserver_api::error::ApiError;
 use apiserver_api::meta;
 use apiserver_api::registry::Resource;
 use bytes::Bytes;
-use http::{Method, Request};
+use http::{Method, Request, StatusCode};
 use serde_json::{Value, json};
 
 use super::decode::{self, Expected};
 use super::update::{self, Part};
-use super::{evict, get, no_such_resource, not_allowed, patch, pods, read, scale};
+use super::{evict, get, no_such_resource, not_allowed, patch, pods, proxy, read, scale, websocket};
 use crate::admission;
 use crate::body::{self, Body};
 use crate::context::Context;
@@ -54,11 +54,7 @@ pub async fn dispatch(context: &Context, resource: &Arc<Resource>, request: Requ
         ("serviceaccounts", "token") if info.verb == "create" => {
             token(context, resource, body::read(request.into_body()).await?).await
         }
-        ("pods" | "services", "proxy") => Err(ApiError::new(
-            501,
-            "NotImplemented",
-            "the proxy subresource of pods and services is not served; use kubectl port-forward",
-        )),
+        ("pods" | "services", "proxy") => proxy::to_backend(context, resource, request).await,
         _ => Err(not_allowed()),
     }
 }
@@ -135,21 +131,18 @@ async fn to_kubelet(context: &Context, resource: &Arc<Resource>, request: Reques
     };
     let own = server.own_addresses();
     let way = (server.kubelets()?, &own);
+    if info.subresource == "log" && websocket::is_asked(request.headers()) {
+        let mut plain = Request::new(body::empty());
+        *plain.uri_mut() = request.uri().clone();
+        let log = streams::pod_subresource(way, "log", &pod, node.as_ref(), plain).await?;
+        return if log.status() == StatusCode::OK { websocket::serve_log(request, log) } else { Ok(log) };
+    }
     streams::pod_subresource(way, &info.subresource, &pod, node.as_ref(), request).await
 }
 
 async fn to_node(context: &Context, resource: &Arc<Resource>, request: Request<Body>) -> Answer {
     let (server, info) = (&context.server, &context.info);
-    const METHODS: [Method; 7] = [
-        Method::GET,
-        Method::HEAD,
-        Method::POST,
-        Method::PUT,
-        Method::PATCH,
-        Method::DELETE,
-        Method::OPTIONS,
-    ];
-    if !METHODS.contains(request.method()) {
+    if !proxy::METHODS.contains(request.method()) {
         return Err(not_allowed());
     }
     let asked = NodeRequest::parse(&info.name)?;

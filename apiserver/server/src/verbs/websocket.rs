@@ -1,20 +1,25 @@
-//! A watch over a WebSocket (RFC 6455), for browsers: each message is one event, as text where it is
-//! JSON, else as bytes.
+//! Watches and logs over a WebSocket (RFC 6455), for browsers. Of a watch each message is one event, as text
+//! where it is JSON, else as bytes; of a log it is some bytes, as they are or in Base64.
 
 use apiserver_api::error::ApiError;
 use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use bytes::Bytes;
+use futures::stream::{SplitSink, SplitStream};
 use futures::{SinkExt, StreamExt};
 use http::header::{
     AUTHORIZATION, CONNECTION, CONTENT_TYPE, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL,
     SEC_WEBSOCKET_VERSION, UPGRADE,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
-use hyper::upgrade::OnUpgrade;
+use http_body_util::BodyExt;
+use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
+use tokio::io::AsyncWriteExt;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
-use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{Error, Message, Utf8Bytes};
 
 use super::watch::Events;
@@ -97,39 +102,78 @@ pub fn drop_tokens(headers: &mut HeaderMap) {
 }
 
 /// Switches protocols; from then on the events are messages. 400 for a handshake that is none.
-pub fn serve(mut request: Request<Body>, events: Events, format: Format) -> Answer {
-    let headers = request.headers();
-    let version = headers.get(SEC_WEBSOCKET_VERSION);
-    let key = headers.get(SEC_WEBSOCKET_KEY).filter(|_| version.is_some_and(|version| version == "13"));
-    let Some(accept) = key.map(|key| derive_accept_key(key.as_bytes())) else {
-        return Err(ApiError::bad_request("the request is no WebSocket handshake of version 13"));
-    };
+pub fn serve(request: Request<Body>, events: Events, format: Format) -> Answer {
     // Who offers a single protocol gets it; which one does not matter to the events.
-    let protocol = headers.get(SEC_WEBSOCKET_PROTOCOL).filter(|value| !value.as_bytes().contains(&b','));
-    let protocol = protocol.cloned();
-    if request.extensions().get::<OnUpgrade>().is_none() {
-        return Err(ApiError::bad_request("this connection cannot be upgraded; use HTTP/1.1"));
-    }
-    let upgrade = hyper::upgrade::on(&mut request);
+    let protocol = request.headers().get(SEC_WEBSOCKET_PROTOCOL);
+    let protocol = protocol.filter(|value| !value.as_bytes().contains(&b',')).cloned();
+    let (mut response, upgrade) = switch(request, protocol)?;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(format.media()));
     tokio::spawn(async move {
         if let Err(error) = run(upgrade, events, format).await {
             // The usual end of a client that went.
             tracing::debug!(error = &*error as &dyn std::error::Error, "a watch over a WebSocket ended");
         }
     });
+    Ok(response)
+}
+
+/// The answer that switches protocols, and the connection that has switched once it was sent. 400 for a
+/// handshake that is none.
+fn switch(
+    mut request: Request<Body>,
+    protocol: Option<HeaderValue>,
+) -> Result<(Response<Body>, OnUpgrade), ApiError> {
+    let headers = request.headers();
+    let version = headers.get(SEC_WEBSOCKET_VERSION);
+    let key = headers.get(SEC_WEBSOCKET_KEY).filter(|_| version.is_some_and(|version| version == "13"));
+    let Some(accept) = key.map(|key| derive_accept_key(key.as_bytes())) else {
+        return Err(ApiError::bad_request("the request is no WebSocket handshake of version 13"));
+    };
+    if request.extensions().get::<OnUpgrade>().is_none() {
+        return Err(ApiError::bad_request("this connection cannot be upgraded; use HTTP/1.1"));
+    }
+    let upgrade = hyper::upgrade::on(&mut request);
     let mut response = Response::new(body::empty());
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     let headers = response.headers_mut();
     headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
     headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static(format.media()));
     if let Ok(accept) = HeaderValue::from_str(&accept) {
         headers.insert(SEC_WEBSOCKET_ACCEPT, accept);
     }
     if let Some(protocol) = protocol {
         headers.insert(SEC_WEBSOCKET_PROTOCOL, protocol);
     }
-    Ok(response)
+    Ok((response, upgrade))
+}
+
+/// The server's side of a connection that has switched.
+async fn accepted(upgrade: OnUpgrade) -> Result<Socket, hyper::Error> {
+    let upgraded = TokioIo::new(upgrade.await?);
+    // Who watches or reads a log has nothing to say.
+    let config = WebSocketConfig::default()
+        .max_message_size(Some(limits::WEBSOCKET_MESSAGE))
+        .max_frame_size(Some(limits::WEBSOCKET_MESSAGE));
+    Ok(WebSocketStream::from_raw_socket(upgraded, Role::Server, Some(config)).await)
+}
+
+type Socket = WebSocketStream<TokioIo<Upgraded>>;
+
+/// Closes the socket. What the client has not read yet would be lost if the connection broke off, so it is
+/// given the time to close its side.
+async fn close(
+    mut sender: SplitSink<Socket, Message>,
+    mut receiver: SplitStream<Socket>,
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let normal = CloseFrame { code: CloseCode::Normal, reason: Utf8Bytes::default() };
+    match sender.send(Message::Close(Some(normal))).await {
+        // A close of the client has been answered already.
+        Ok(()) | Err(Error::ConnectionClosed) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let rest = async { while let Some(Ok(_)) = receiver.next().await {} };
+    tokio::time::timeout(limits::WEBSOCKET_LINGER, rest).await.ok();
+    Ok(sender.reunite(receiver)?.get_mut().shutdown().await?)
 }
 
 async fn run(
@@ -137,13 +181,7 @@ async fn run(
     mut events: Events,
     format: Format,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-    let upgraded = TokioIo::new(upgrade.await?);
-    // A watcher has nothing to say.
-    let config = WebSocketConfig::default()
-        .max_message_size(Some(limits::WEBSOCKET_MESSAGE))
-        .max_frame_size(Some(limits::WEBSOCKET_MESSAGE));
-    let socket = WebSocketStream::from_raw_socket(upgraded, Role::Server, Some(config)).await;
-    let (mut sender, mut receiver) = socket.split();
+    let (mut sender, mut receiver) = accepted(upgrade).await?.split();
     loop {
         tokio::select! {
             event = events.one() => {
@@ -164,6 +202,97 @@ async fn run(
             },
         }
     }
-    sender.close().await?;
-    Ok(())
+    close(sender, receiver).await
+}
+
+/// The encoding of a log in messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LogCoding {
+    Bytes,
+    Base64,
+}
+
+impl LogCoding {
+    /// The first of the offered protocols that there is, and its coding. Without an offer it is bytes; 403
+    /// where all that is offered is unknown.
+    fn negotiate(headers: &HeaderMap) -> Result<(Option<HeaderValue>, Self), ApiError> {
+        let values = headers.get_all(SEC_WEBSOCKET_PROTOCOL).iter().filter_map(|value| value.to_str().ok());
+        let offered: Vec<&str> = values
+            .flat_map(|value| value.split(','))
+            .map(str::trim)
+            .filter(|name| !name.is_empty())
+            .collect();
+        let chosen = offered.iter().find_map(|name| match *name {
+            "binary.k8s.io" => Some((Some(HeaderValue::from_static("binary.k8s.io")), Self::Bytes)),
+            "base64.binary.k8s.io" => {
+                Some((Some(HeaderValue::from_static("base64.binary.k8s.io")), Self::Base64))
+            }
+            _ => None,
+        });
+        match chosen {
+            Some(chosen) => Ok(chosen),
+            None if offered.is_empty() => Ok((None, Self::Bytes)),
+            None => {
+                let offered = offered.join(" ");
+                Err(ApiError::new(
+                    403,
+                    "Forbidden",
+                    format!(
+                        "requested protocol(s) are not supported: [{offered}]; supports [ binary.k8s.io base64.binary.k8s.io]"
+                    ),
+                ))
+            }
+        }
+    }
+
+    fn message(self, bytes: Bytes) -> Message {
+        match self {
+            Self::Bytes => Message::Binary(bytes),
+            Self::Base64 => Message::text(STANDARD.encode(bytes)),
+        }
+    }
+}
+
+/// Switches protocols; from then on the log comes in messages, the first of which is empty. 403 for
+/// protocols that are unknown, 400 for a handshake that is none.
+pub fn serve_log(request: Request<Body>, log: Response<Body>) -> Answer {
+    let (protocol, coding) = LogCoding::negotiate(request.headers())?;
+    let (response, upgrade) = switch(request, protocol)?;
+    tokio::spawn(async move {
+        if let Err(error) = send_log(upgrade, log.into_body(), coding).await {
+            // The usual end of a client that went.
+            tracing::debug!(error = &*error as &dyn std::error::Error, "a log over a WebSocket ended");
+        }
+    });
+    Ok(response)
+}
+
+async fn send_log(
+    upgrade: OnUpgrade,
+    mut log: Body,
+    coding: LogCoding,
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let (mut sender, mut receiver) = accepted(upgrade).await?.split();
+    sender.send(coding.message(Bytes::new())).await?;
+    loop {
+        tokio::select! {
+            frame = log.frame() => {
+                let Some(frame) = frame else { break };
+                let mut bytes = frame?.into_data().unwrap_or_default();
+                while !bytes.is_empty() {
+                    let part = bytes.split_to(bytes.len().min(limits::WEBSOCKET_LOG));
+                    tokio::time::timeout(limits::STALL_OF_LOGS, sender.send(coding.message(part))).await??;
+                }
+            }
+            // A client that closes wants no more of it, also of a log that is followed.
+            message = receiver.next() => match message {
+                Some(Ok(Message::Close(_))) | None => break,
+                Some(Ok(_)) => sender.flush().await?,
+                Some(Err(Error::ConnectionClosed)) => return Ok(()),
+                Some(Err(error)) => return Err(error.into()),
+            },
+        }
+    }
+    drop(log);
+    close(sender, receiver).await
 }

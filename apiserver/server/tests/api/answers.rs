@@ -334,22 +334,26 @@ async fn options_are_refused_in_kubernetes_words() {
     assert_eq!(api.get(&one).await.expect(200).version(), from);
 }
 
-/// Where pods and Services are reached through the server one day.
 #[tokio::test(start_paused = true)]
-async fn what_is_not_passed_on_is_told() {
+async fn proxies_are_told_by_discovery() {
     let api = Api::start().await;
     for plural in ["pods", "services"] {
-        for method in ["GET", "POST", "PUT", "PATCH", "DELETE"] {
+        for method in ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"] {
             let path = format!("/api/v1/namespaces/default/{plural}/x/proxy/a");
-            assert_eq!(api.call(method, &path, &[], "").await.code, 501, "{method} {path}");
+            api.call(method, &path, &[], "").await.expect(404);
         }
     }
     let core = api.get("/api/v1").await.body;
     let of = |name: &str| {
-        core["resources"].as_array().unwrap().iter().find(|r| r["name"] == name).unwrap()["kind"].clone()
+        let resource = core["resources"].as_array().unwrap().iter().find(|r| r["name"] == name).unwrap();
+        (resource["kind"].clone(), resource["verbs"].clone())
     };
-    assert_eq!(
-        (of("nodes/proxy"), of("services/proxy")),
-        (json!("NodeProxyOptions"), json!("ServiceProxyOptions"))
-    );
+    let verbs = json!(["create", "delete", "get", "patch", "update"]);
+    for (name, kind) in [
+        ("nodes/proxy", "NodeProxyOptions"),
+        ("pods/proxy", "PodProxyOptions"),
+        ("services/proxy", "ServiceProxyOptions"),
+    ] {
+        assert_eq!(of(name), (kind.into(), verbs.clone()));
+    }
 }

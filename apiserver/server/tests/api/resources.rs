@@ -51,8 +51,8 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
     ("pods", "exec", "needs a kubelet: streams.rs"),
     ("pods", "log", "needs a kubelet: streams.rs"),
     ("pods", "portforward", "needs a kubelet: streams.rs"),
-    ("pods", "proxy", "answered with 501: a reverse proxy is not served yet"),
-    ("services", "proxy", "answered with 501: a reverse proxy is not served yet"),
+    ("pods", "proxy", "needs a pod that serves: streams.rs"),
+    ("services", "proxy", "needs a pod that serves: streams.rs"),
     ("serviceaccounts", "token", "needs a signing key: tls.rs"),
 ];
 

@@ -1,6 +1,6 @@
 //! What is authorized is what is done: every kind, verb and subresource, in its right place and in wrong
 //! ones, in plain and in odd spellings of the path. The authorizer says in its refusal what it was asked,
-//! the store and the kubelet record what they were asked for, and the two must agree. The store records
+//! the store, the kubelet and the pods record what they were asked for, and the two must agree. The store records
 //! what requests write and does not write it, so that all of them meet the same objects.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,42 +19,15 @@ use serde_json::{Value, json};
 use crate::harness::{Api, Reply, every_api};
 use crate::resources;
 
+#[path = "sweep_asked.rs"]
+mod asked;
 #[path = "sweep_paths.rs"]
 mod paths;
 #[path = "sweep_recorder.rs"]
 mod recorder;
+use asked::Asked;
 use paths::{NAMED, UNREACHED, paths, root};
 use recorder::{Access, NoRoad, Recorder};
-
-/// What the authorizer says that it was asked.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Asked {
-    verb: String,
-    group: String,
-    resource: String,
-    subresource: String,
-    namespace: String,
-    name: String,
-}
-
-impl Asked {
-    /// From the refusal of a request for a kind; `None` for other paths.
-    fn read(refusal: &Reply) -> Option<Self> {
-        let said = refusal.message().split_once(" cannot ")?.1;
-        let (verb, said) = said.split_once(" resource ")?;
-        let quoted: Vec<&str> = said.split('"').skip(1).step_by(2).collect();
-        let (resource, subresource) = quoted[0].split_once('/').unwrap_or((quoted[0], ""));
-        let namespace = if said.contains(" at the cluster scope") { "" } else { quoted[2] };
-        Some(Self {
-            verb: verb.to_owned(),
-            group: quoted[1].to_owned(),
-            resource: resource.to_owned(),
-            subresource: subresource.to_owned(),
-            namespace: namespace.to_owned(),
-            name: refusal.body["details"]["name"].as_str().unwrap_or_default().to_owned(),
-        })
-    }
-}
 
 /// The object that every kind has in both namespaces, or once in the cluster.
 const ONE: &str = "one";
@@ -62,8 +35,14 @@ const ONE: &str = "one";
 const FREE: &str = "free";
 /// A finalizer and a label that bodies carry: objects take the finalizer, their subresources do not.
 const MARK: &str = "sweep.example.com/mark";
+const NODE_ADDRESS: &str = "192.0.2.9";
 const CUSTOM_PREFIX: &str = "/registry/sweep.example.com/";
 const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
+
+/// The address of the pod `one` in a namespace.
+fn pod_address(namespace: &str) -> &'static str {
+    if namespace == "left" { "192.0.2.10" } else { "192.0.2.11" }
+}
 
 struct Sweep {
     admin: Api,
@@ -165,8 +144,14 @@ impl Sweep {
                 if kind.kind == "Pod" {
                     object["spec"]["nodeName"] = ONE.into();
                 }
+                if kind.kind == "Endpoints" {
+                    object["subsets"] = json!([{"ports": [{"port": 80}], "addresses": [{
+                        "ip": pod_address(namespace),
+                        "targetRef": {"kind": "Pod", "namespace": namespace, "name": ONE}}]}]);
+                }
                 if kind.kind == "Node" {
-                    object["status"] = json!({"addresses": [{"type": "InternalIP", "address": "192.0.2.9"}]});
+                    object["status"] =
+                        json!({"addresses": [{"type": "InternalIP", "address": NODE_ADDRESS}]});
                 }
                 let scope =
                     if namespace.is_empty() { String::new() } else { format!("/namespaces/{namespace}") };
@@ -176,6 +161,9 @@ impl Sweep {
                     self.put(kind, namespace, ONE, &object).await;
                 }
                 if kind.kind == "Pod" {
+                    let ips = json!({"status": {"podIPs": [{"ip": pod_address(namespace)}]}});
+                    let status = format!("{}{scope}/pods/{ONE}/status", root(kind));
+                    self.admin.patch("merge", &status, ips).await.expect(200);
                     object["metadata"]["name"] = FREE.into();
                     object["metadata"]["uid"] = format!("{FREE}-{namespace}").into();
                     object["spec"]["nodeName"] = Value::Null;
@@ -376,7 +364,7 @@ impl Tally {
         }
         let changes = !matches!(asked.verb.as_str(), "get" | "list" | "watch");
         let wrote = touched.iter().any(|access| matches!(access, Access::Write(..)));
-        let dialled = touched.contains(&Access::Dial);
+        let dialled = touched.iter().any(|access| matches!(access, Access::Dial(_)));
         if dialled
             || (reply.code < 300 && (wrote || !changes || !kind.stored || asked.subresource == "resize"))
         {
@@ -401,22 +389,24 @@ fn permits(sweep: &Sweep, kind: &Resource, asked: &Asked, access: &Access) -> bo
         }
         "list" | "watch" => false,
         "deletecollection" => found.starts_with(&collection),
-        _ => !name.is_empty() && found == key(kind, place, name.rsplit(':').next().unwrap_or(name)),
+        _ => !name.is_empty() && found == key(kind, place, asked.object()),
     };
     let reads = matches!(asked.verb.as_str(), "get" | "list" | "watch");
+    // A Service is reached at the pods that its Endpoints name.
+    let proxied = kind.plural == "services" && asked.subresource == "proxy";
     match access {
         Access::Read(found) | Access::Write(found, _) if !reads && sweep.is_address(kind, asked, found) => {
             true
         }
-        Access::Dial => {
+        Access::Dial(address) => {
             let subresource = asked.subresource.as_str();
-            match kind.plural.as_str() {
-                "nodes" => subresource == "proxy",
-                "pods" => match subresource {
-                    "log" => asked.verb == "get",
-                    "exec" | "attach" | "portforward" => matches!(asked.verb.as_str(), "get" | "create"),
-                    _ => false,
-                },
+            match (kind.plural.as_str(), subresource) {
+                ("nodes", "proxy") => address == NODE_ADDRESS,
+                ("pods" | "services", "proxy") => address == pod_address(namespace),
+                ("pods", "log") => asked.verb == "get" && address == NODE_ADDRESS,
+                ("pods", "exec" | "attach" | "portforward") => {
+                    matches!(asked.verb.as_str(), "get" | "create") && address == NODE_ADDRESS
+                }
                 _ => false,
             }
         }
@@ -436,7 +426,10 @@ fn permits(sweep: &Sweep, kind: &Resource, asked: &Asked, access: &Access) -> bo
                 ("serviceaccounts", true) => {
                     kind.plural == "pods" && rest.starts_with(&format!("{namespace}/"))
                 }
-                ("pods", true) => kind.plural == "bindings" && rest == format!("{namespace}/{ONE}"),
+                ("pods", true) => {
+                    (kind.plural == "bindings" || proxied) && rest == format!("{namespace}/{ONE}")
+                }
+                ("endpoints", true) => proxied && rest == format!("{namespace}/{ONE}"),
                 _ => false,
             }
         }),

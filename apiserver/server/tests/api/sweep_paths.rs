@@ -18,7 +18,7 @@ const SELECTORS: [&str; 5] = [
 ];
 
 /// Kind, verb (empty for all) and subresource of what is not carried out here, and why.
-pub const UNREACHED: [(&str, &str, &str, &str); 11] = [
+pub const UNREACHED: [(&str, &str, &str, &str); 9] = [
     ("componentstatuses", "get", "", "none is called `one`"),
     ("flowschemas", "update", "", "refused: its rules are not complete"),
     ("flowschemas", "update", "status", "refused: its rules are not complete"),
@@ -26,8 +26,6 @@ pub const UNREACHED: [(&str, &str, &str, &str); 11] = [
     ("pods", "", "attach", "needs a connection that can be upgraded: streams.rs"),
     ("pods", "", "exec", "needs a connection that can be upgraded: streams.rs"),
     ("pods", "", "portforward", "needs a connection that can be upgraded: streams.rs"),
-    ("pods", "", "proxy", "answered with 501"),
-    ("services", "", "proxy", "answered with 501"),
     ("serviceaccounts", "create", "token", "needs a signing key: tls.rs"),
     ("tokenreviews", "create", "", "needs an authenticator: tls.rs"),
 ];
@@ -54,6 +52,14 @@ pub fn paths(kind: &Resource) -> Vec<String> {
         paths.extend(["", "/one", "/right"].map(|name| format!("{watch}{name}")));
         paths.push(format!("{watch}?fieldSelector=metadata.name%3Done"));
         paths.extend(subresources.iter().map(|subresource| format!("{watch}/one/{subresource}")));
+    }
+    if matches!(kind.plural.as_str(), "pods" | "services") {
+        let place = format!("{root}/namespaces/left/{plural}");
+        let names =
+            ["one:80", "http:one:", "https:one:443", "one%3A80", "right%2Fone:80", ":one", "a:b:one:80"];
+        for name in names {
+            paths.extend(["", "/", "/more/../../x"].map(|rest| format!("{place}/{name}/proxy{rest}")));
+        }
     }
     for scope in ["le%66t", "left%2F..%2Fright", "left/namespaces/right", "", "left/status"] {
         let place = format!("{root}/namespaces/{scope}/{plural}");

@@ -1,4 +1,4 @@
-//! A store and a way to kubelets that record what requests ask them for.
+//! A store and a way to kubelets and pods that record what requests ask them for.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -18,8 +18,8 @@ pub enum Access {
     Range(String),
     /// A key and its new value; `None` removes it.
     Write(String, Option<Value>),
-    /// A path at a kubelet.
-    Dial,
+    /// A request to a kubelet or a pod at this address.
+    Dial(String),
 }
 
 type Touched = Arc<Mutex<Vec<Access>>>;
@@ -100,13 +100,13 @@ impl Store for Recorder {
     }
 }
 
-/// A way to kubelets that leads nowhere and records that it was taken.
+/// A way to kubelets and pods that leads nowhere and records that it was taken.
 pub struct NoRoad;
 
 #[async_trait]
 impl Dial for NoRoad {
-    async fn dial(&self, _: &Peer, _: std::net::SocketAddr) -> io::Result<Box<dyn NodeStream>> {
-        touch(Access::Dial);
+    async fn dial(&self, _: &Peer, address: std::net::SocketAddr) -> io::Result<Box<dyn NodeStream>> {
+        touch(Access::Dial(address.ip().to_string()));
         Err(io::Error::other("no road"))
     }
 }

@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
+use tests_e2e::lab::NODE_IP;
 use tests_e2e::{Cluster, Lab, eventually};
 
 use crate::attacker::{Attacker, apply, attack, must_refuse, start};
@@ -160,6 +161,7 @@ fn a_tenant_gains_nothing_beyond_its_namespace() -> Result<()> {
             ("nodes/proxy does not reach the API server", &proxy_to_the_api),
             ("nodes/proxy does not reach addresses that belong to the server's own host", &proxy_inward),
             ("get nodes/proxy runs nothing on a node", &proxy_runs_nothing),
+            ("the proxies of pods and services reach pods of the namespace alone", &proxies_reach_own_pods),
             ("get pods/exec is not enough for a WebSocket", &websockets_need_create),
             ("nobody grants, binds or impersonates beyond what they hold", &no_escalation),
             ("nobody grants by a label what they do not hold", &no_aggregation),
@@ -325,6 +327,51 @@ fn proxy_runs_nothing(tenant: &Tenant<'_>) -> Result<()> {
             ensure!(answer.refused(), "GET {path} was answered with {}", answer.status);
             ensure!(!answer.body.contains("owned"), "GET {path} ran the command");
         }
+    }
+    Ok(())
+}
+
+/// Endpoints that name other addresses than those of pods, and a pod that gives itself the server's own.
+fn proxies_reach_own_pods(tenant: &Tenant<'_>) -> Result<()> {
+    let (owner, core) = (&tenant.owner, "/api/v1/namespaces/a");
+    let answer = owner.get(&format!("{core}/pods/inside:8080/proxy/"))?;
+    ensure!(answer.status == 200 && answer.body.starts_with("inside"), "{}", start(&answer.body));
+    let answer = tenant.viewer.get(&format!("{core}/pods/inside:8080/proxy/"))?;
+    ensure!(answer.status == 403, "a viewer was answered with {}", answer.status);
+    // As nobody the API server would be reached, too, with 401 or 403.
+    let held = |what: &str, path: &str| {
+        let answer = owner.get(&format!("{core}/{path}/proxy/api/v1/namespaces/b/secrets/treasure"))?;
+        let status = answer.status;
+        ensure!(matches!(status, 400 | 503), "{what} was answered with {status}: {}", start(&answer.body));
+        Ok(())
+    };
+    let service = json!({"metadata": {"name": "trap"}, "spec": {"ports": [{"port": 443}]}});
+    ensure!(owner.create(&format!("{core}/services"), &service)?.status == 201, "no service was created");
+    let references = [
+        Value::Null,
+        json!({"kind": "Pod", "namespace": "a", "name": "inside"}),
+        json!({"kind": "Pod", "namespace": "kube-system", "name": "inside"}),
+    ];
+    for (ip, port) in [(NODE_IP, 6443), (NODE_IP, 10250), ("10.96.0.1", 443), ("192.0.2.2", 80)] {
+        for reference in &references {
+            let address = json!({"ip": ip, "targetRef": reference});
+            let endpoints = json!({"metadata": {"name": "trap"},
+                "subsets": [{"addresses": [address], "ports": [{"port": port}]}]});
+            let made = owner.create(&format!("{core}/endpoints"), &endpoints)?;
+            ensure!(made.status == 201, "no endpoints were created: {}", start(&made.body));
+            let what = format!("the service at {ip}:{port} of {reference}");
+            held(&what, "services/https:trap:")?;
+            held(&what, "services/https:trap:443")?;
+            owner.delete(&format!("{core}/endpoints/trap"))?;
+        }
+    }
+    for ip in [NODE_IP, "10.96.0.1", "127.0.0.1", "169.254.169.254"] {
+        // The kubelet soon says again what is true.
+        owner.patch(
+            &format!("{core}/pods/inside/status"),
+            &json!({"status": {"podIP": ip, "podIPs": [{"ip": ip}]}}),
+        )?;
+        held(&format!("the pod at {ip}"), "pods/https:inside:6443")?;
     }
     Ok(())
 }

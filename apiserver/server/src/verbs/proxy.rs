@@ -1,0 +1,83 @@
+//! `proxy` of pods and Services: finds the pod that a request is for, and passes it on.
+
+use std::sync::Arc;
+
+use apiserver_api::error::ApiError;
+use apiserver_api::registry::Resource;
+use http::{Method, Request};
+use serde_json::Value;
+
+use super::{no_such_resource, not_allowed};
+use crate::body::Body;
+use crate::chain::ClientAddress;
+use crate::context::Context;
+use crate::respond::Answer;
+use crate::server::Server;
+use crate::storage;
+use crate::streams::{self, Backend, Proxy, ProxyName};
+
+/// Methods that are passed on.
+pub const METHODS: [Method; 7] =
+    [Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::PATCH, Method::DELETE, Method::OPTIONS];
+
+/// Passes a request on to a pod, or to one of the pods of a Service.
+pub async fn to_backend(context: &Context, resource: &Arc<Resource>, request: Request<Body>) -> Answer {
+    let (server, info) = (&context.server, &context.info);
+    if !METHODS.contains(request.method()) {
+        return Err(not_allowed());
+    }
+    let backend = if resource.plural == "pods" {
+        let asked = ProxyName::parse(&info.name, "pod")?;
+        let pod = storage::require(server, resource, &info.namespace, asked.name).await?.object;
+        streams::pod_backend(&pod, &asked)?
+    } else {
+        let asked = ProxyName::parse(&info.name, "service")?;
+        service_backend(context, resource, &asked).await?
+    };
+    let (namespace, plural, name) = (&info.namespace, &resource.plural, &info.name);
+    let proxy = Proxy {
+        prefix: format!("/api/v1/namespaces/{namespace}/{plural}/{name}/proxy"),
+        rest: &info.rest,
+        client: request.extensions().get::<ClientAddress>().map(|client| client.0),
+        budget: &context.budget,
+    };
+    if let Some(redirect) = streams::slash_redirect(&proxy, &request) {
+        return Ok(redirect);
+    }
+    streams::pass_on((server.kubelets()?, &server.own_addresses()), backend, &proxy, request).await
+}
+
+/// A ready pod of a Service, as its Endpoints have it; 503 if there is none.
+async fn service_backend(
+    context: &Context,
+    services: &Arc<Resource>,
+    asked: &ProxyName<'_>,
+) -> Result<Backend, ApiError> {
+    let (server, namespace) = (&context.server, &context.info.namespace);
+    let service;
+    let port = match asked.port.parse() {
+        Ok(number) => {
+            service = storage::require(server, services, namespace, asked.name).await?.object;
+            streams::port_name(&service, asked, number)?
+        }
+        Err(_) => asked.port,
+    };
+    let endpoints = kind(server, "endpoints")?;
+    let endpoints = storage::require(server, endpoints, namespace, asked.name).await?.object;
+    if endpoints["subsets"].as_array().is_none_or(Vec::is_empty) {
+        return Err(streams::no_endpoints(asked.name));
+    }
+    let pods = kind(server, "pods")?;
+    let seed = server.ambient().random.next_u64();
+    for candidate in streams::candidates(&endpoints, (namespace, port), seed) {
+        let pod: Option<Value> = storage::referred(server, pods, namespace, candidate.pod).await?;
+        if let Some(backend) = pod.and_then(|pod| candidate.backend(&pod, asked)) {
+            return Ok(backend);
+        }
+    }
+    Err(streams::no_endpoints(&context.info.name))
+}
+
+fn kind<'a>(server: &'a Server, plural: &str) -> Result<&'a Arc<Resource>, ApiError> {
+    server.registry().lookup("", "v1", plural).ok_or_else(no_such_resource)
+}
