@@ -54,7 +54,7 @@ impl Running {
     async fn client(&self, subject: &Subject) -> Client {
         let path = self.dir.path().join("kubeconfig.yaml");
         self.pki.write_kubeconfig(&path, &format!("https://{}", self.address), "test", subject).unwrap();
-        connect(&path).await.unwrap()
+        connect(&path, "test").await.unwrap()
     }
 
     /// A client with a bearer token, or none.
@@ -69,7 +69,7 @@ impl Running {
             "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
         });
         std::fs::write(&path, config.to_string()).unwrap();
-        connect(&path).await.unwrap()
+        connect(&path, "test").await.unwrap()
     }
 }
 
@@ -158,7 +158,7 @@ async fn a_certificate_of_another_authority_is_answered_with_401_and_a_token_bes
         &pair.key,
     );
     std::fs::write(&path, config).unwrap();
-    let foreign = connect(&path).await.unwrap();
+    let foreign = connect(&path, "test").await.unwrap();
     let version = || http::Request::get("/version").body(Vec::new()).unwrap();
     assert_eq!(code(foreign.request_text(version()).await), 401, "where anybody may read");
     for (token, expected) in
@@ -215,6 +215,30 @@ async fn exercise(client: Client, count: usize) {
 }
 
 #[tokio::test]
+async fn a_component_manages_the_fields_that_it_writes_under_its_own_name() {
+    let running = run().await;
+    let path = running.dir.path().join("kubeconfig.yaml");
+    let url = format!("https://{}", running.address);
+    running.pki.write_kubeconfig(&path, &url, "test", &Subject::admin()).unwrap();
+    let far = connect(&path, "kube-scheduler").await.unwrap();
+    let near = in_process(running.server.service(), Subject::admin().identity(), "kubelet");
+    for (client, manager) in [(far, "kube-scheduler"), (near, "kubelet")] {
+        let maps: Api<ConfigMap> = Api::namespaced(client, "default");
+        let map = ConfigMap {
+            metadata: name(manager),
+            data: Some([("a".to_owned(), "b".to_owned())].into()),
+            ..ConfigMap::default()
+        };
+        let made = maps.create(&PostParams::default(), &map).await.unwrap();
+        let managers: Vec<_> =
+            made.metadata.managed_fields.unwrap().into_iter().filter_map(|entry| entry.manager).collect();
+        assert_eq!(managers, [manager]);
+    }
+    running.shutdown.cancel();
+    running.serving.await.unwrap();
+}
+
+#[tokio::test]
 async fn a_cache_follows_over_tls() {
     let running = run().await;
     exercise(running.client(&Subject::admin()).await, 20).await;
@@ -228,7 +252,8 @@ async fn a_cache_follows_in_process_in_paused_time() {
     let server = Server::new(ServerConfig::default(), store, builtin::registry(), Ambient::system()).unwrap();
     server.start();
     server.ready().await;
-    exercise(in_process(server.service(), Identity::authenticated("a", &["system:masters"])), 20).await;
+    exercise(in_process(server.service(), Identity::authenticated("a", &["system:masters"]), "test"), 20)
+        .await;
     server.stop();
 }
 

@@ -69,7 +69,7 @@ fn path(path: &str) -> http::Request<Vec<u8>> {
 #[tokio::test]
 async fn sigterm_ends_it_in_good_order() {
     let mut process = Process::start(&["--shutdown-delay-duration", "4s", "--event-ttl=30m"]);
-    let client = apiserver_client::connect(&process.kubeconfig).await.unwrap();
+    let client = apiserver_client::connect(&process.kubeconfig, "test").await.unwrap();
     assert_eq!(client.request_text(path("/readyz")).await.unwrap(), "ok");
     let lease = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
     let began = Instant::now();
@@ -181,7 +181,7 @@ fn a_start_that_fails_leaves_nothing_and_says_why_once() {
 #[tokio::test]
 async fn it_serves_what_it_is_told_and_says_what_it_is() {
     let mut process = Process::start(&["--runtime-config", "api/beta=true,batch/v1=false"]);
-    let client = apiserver_client::connect(&process.kubeconfig).await.unwrap();
+    let client = apiserver_client::connect(&process.kubeconfig, "test").await.unwrap();
     client.request_text(path("/apis/networking.k8s.io/v1beta1")).await.unwrap();
     for gone in ["/apis/batch/v1", "/apis/scheduling.k8s.io/v1alpha2"] {
         assert!(client.request_text(path(gone)).await.is_err(), "{gone}");

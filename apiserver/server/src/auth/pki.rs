@@ -104,6 +104,19 @@ pub enum Usage {
     Server,
 }
 
+impl Component<'_> {
+    /// The program that is this component in Kubernetes.
+    pub fn program(self) -> &'static str {
+        match self {
+            Self::Scheduler => "kube-scheduler",
+            Self::ControllerManager => "kube-controller-manager",
+            Self::Proxy => "kube-proxy",
+            Self::Dns => "kube-dns",
+            Self::Node(_) => "kubelet",
+        }
+    }
+}
+
 impl Subject {
     /// A user with groups.
     pub fn client(common_name: &str, organizations: &[&str]) -> Self {
