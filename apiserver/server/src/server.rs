@@ -66,6 +66,9 @@ pub struct ServerConfig {
     pub components: Components,
     /// Signs and checks ServiceAccount tokens; without it there are none.
     pub issuer: Option<Arc<Issuer>>,
+    /// Authorities whose client certificates are users, PEM: published in the ConfigMap
+    /// `kube-system/extension-apiserver-authentication`.
+    pub client_ca: String,
     /// How kubelets are reached; without it there are no logs and no exec.
     pub kubelets: Option<Kubelets>,
     /// `https://HOST:PORT`, for the discovery document of tokens.
@@ -106,6 +109,7 @@ impl Default for ServerConfig {
             anonymous: true,
             components: Components::default(),
             issuer: None,
+            client_ca: String::new(),
             kubelets: None,
             external_url: String::new(),
             reads_in_flight: limits::READS_IN_FLIGHT,

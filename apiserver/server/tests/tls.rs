@@ -10,7 +10,7 @@ use apiserver_api::ambient::Ambient;
 use apiserver_api::auth::Identity;
 use apiserver_api::builtin;
 use apiserver_client::{Informers, connect, in_process};
-use apiserver_server::auth::pki::{Pki, Subject};
+use apiserver_server::auth::pki::{Component, Pki, Subject};
 use apiserver_server::auth::tokens::Issuer;
 use apiserver_server::{Server, ServerConfig, serve};
 use apiserver_store::disk::SimDisk;
@@ -39,10 +39,11 @@ async fn run() -> Running {
     let address = listener.local_addr().unwrap();
     let store = Arc::new(Embedded::open(Arc::new(SimDisk::new(7)), Options::default()).await.unwrap());
     let issuer = Issuer::open(&pki, "https://kubernetes.default.svc.cluster.local", &[]).unwrap();
-    let config = ServerConfig { issuer: Some(Arc::new(issuer)), ..ServerConfig::default() };
-    let server = Server::new(config, store, builtin::registry(), ambient).unwrap();
     let subject = Subject::apiserver("cluster.local", ["127.0.0.1".to_owned()]);
     let tls = pki.apiserver_tls(&subject).unwrap();
+    let client_ca = tls.client_authorities().to_owned();
+    let config = ServerConfig { issuer: Some(Arc::new(issuer)), client_ca, ..ServerConfig::default() };
+    let server = Server::new(config, store, builtin::registry(), ambient).unwrap();
     server.start();
     server.ready().await;
     let shutdown = CancellationToken::new();
@@ -233,6 +234,37 @@ async fn a_component_manages_the_fields_that_it_writes_under_its_own_name() {
         let managers: Vec<_> =
             made.metadata.managed_fields.unwrap().into_iter().filter_map(|entry| entry.manager).collect();
         assert_eq!(managers, [manager]);
+    }
+    running.shutdown.cancel();
+    running.serving.await.unwrap();
+}
+
+/// kube-scheduler and kube-controller-manager read it with roles of their own, and complain until it is there.
+#[tokio::test]
+async fn the_authorities_of_clients_are_published_and_made_anew() {
+    let running = run().await;
+    let scheduler = running.client(&Subject::component(Component::Scheduler)).await;
+    let admin = running.client(&Subject::admin()).await;
+    let published: Api<ConfigMap> = Api::namespaced(scheduler, "kube-system");
+    let maps: Api<ConfigMap> = Api::namespaced(admin, "kube-system");
+    const NAME: &str = "extension-apiserver-authentication";
+    for _ in 0..2 {
+        let began = std::time::Instant::now();
+        let map = loop {
+            match published.get_opt(NAME).await.unwrap() {
+                Some(map) => break map,
+                None => assert!(began.elapsed() < Duration::from_secs(10), "it is not published"),
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        };
+        assert_eq!(
+            map.data.unwrap(),
+            [("client-ca-file".to_owned(), running.pki.ca_pem().to_owned())].into()
+        );
+        let managers: Vec<_> =
+            map.metadata.managed_fields.unwrap().into_iter().filter_map(|entry| entry.manager).collect();
+        assert_eq!(managers, ["kube-apiserver"]);
+        maps.delete(NAME, &DeleteParams::default()).await.unwrap();
     }
     running.shutdown.cancel();
     running.serving.await.unwrap();

@@ -93,6 +93,7 @@ pub async fn start(settings: Settings<'_>, ambient: &Ambient, stop: &Cancellatio
         advertise: Some(SocketAddr::new(advertise, port)),
         service_cidrs,
         issuer: Some(issuer),
+        client_ca: tls.client_authorities().to_owned(),
         kubelets: Some(Kubelets::new(
             pki.kubelet_client_tls().context("cannot set up TLS towards kubelets")?,
         )),

@@ -9,6 +9,7 @@ mod identity;
 mod kept;
 mod own_service;
 mod repair;
+mod trust;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -68,6 +69,7 @@ async fn work(server: &Arc<Server>) {
         keep_namespaces(server),
         flow::keep(server),
         api_services::keep(server),
+        trust::keep(server),
     );
 }
 
