@@ -71,8 +71,9 @@ pub struct ServerConfig {
     pub client_ca: String,
     /// How kubelets are reached; without it there are no logs and no exec.
     pub kubelets: Option<Kubelets>,
-    /// `https://HOST:PORT`, for the discovery document of tokens.
-    pub external_url: String,
+    /// Where the keys of ServiceAccount tokens are read, as discovery says it: reachable for pods, and under
+    /// a name that the serving certificate has.
+    pub jwks_uri: String,
     /// Reads at one time, watches not counted.
     pub reads_in_flight: usize,
     /// Writes at one time.
@@ -111,7 +112,7 @@ impl Default for ServerConfig {
             issuer: None,
             client_ca: String::new(),
             kubelets: None,
-            external_url: String::new(),
+            jwks_uri: String::new(),
             reads_in_flight: limits::READS_IN_FLIGHT,
             writes_in_flight: limits::WRITES_IN_FLIGHT,
             connections: limits::CONNECTIONS,

@@ -97,7 +97,7 @@ pub async fn start(settings: Settings<'_>, ambient: &Ambient, stop: &Cancellatio
         kubelets: Some(Kubelets::new(
             pki.kubelet_client_tls().context("cannot set up TLS towards kubelets")?,
         )),
-        external_url: url.clone(),
+        jwks_uri: keys.jwks_uri(SocketAddr::new(advertise, port))?,
         components,
         connections: connections(open_files()),
         build: BUILD,

@@ -215,6 +215,10 @@ fn files_that_are_no_use_are_named() {
             vec!["--service-account-signing-key-file", &one],
             format!("{one} does not hold an RSA or P-256 private key"),
         ),
+        (
+            vec!["--service-account-jwks-uri", "http://x"],
+            "--service-account-jwks-uri http://x requires https scheme".to_owned(),
+        ),
         (vec!["--service-account-issuer", "a:b"], "--service-account-issuer a:b has a colon".to_owned()),
     ] {
         let mut child = Command::new(env!("CARGO_BIN_EXE_hawser"))

@@ -57,8 +57,9 @@ async fn work(server: &Arc<Server>) {
         tracing::warn!(%error, "the cluster's own objects cannot be written, trying again");
         tokio::time::sleep(RETRY).await;
     }
-    // As in Kubernetes the hook is done when its task runs, whether or not the store answers it.
+    // As in Kubernetes these are done when their task runs, whether or not the store answers it.
     server.hooks().done("poststarthook/start-kube-apiserver-identity-lease-controller");
+    server.hooks().done("poststarthook/start-cluster-authentication-info-controller");
     server.set_ready();
     tokio::join!(
         compact(server),

@@ -9,14 +9,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use apiserver_api::error::ApiError;
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD as BASE64;
 use jiff::Timestamp;
 use rustls::pki_types::CertificateDer;
 use serde_json::{Map, Value, json};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::{create, put};
+use crate::auth::pem;
 use crate::auth::pki::certificates;
 use crate::limits;
 use crate::server::Server;
@@ -53,7 +52,6 @@ pub async fn keep(server: &Arc<Server>) {
                 AGAIN
             }
         };
-        server.hooks().done("poststarthook/start-cluster-authentication-info-controller");
         tokio::select! {
             () = server.draining().cancelled() => return,
             () = server.kept().trust.notified() => {}
@@ -134,21 +132,7 @@ fn bundle<const N: usize>(texts: [&str; N], now: Timestamp) -> String {
             kept.push(certificate);
         }
     }
-    kept.iter().map(|certificate| pem(certificate)).collect()
-}
-
-fn pem(certificate: &[u8]) -> String {
-    let mut text = "-----BEGIN CERTIFICATE-----\n".to_owned();
-    let encoded = BASE64.encode(certificate);
-    let mut rest = encoded.as_str();
-    while !rest.is_empty() {
-        let (line, more) = rest.split_at(rest.len().min(64));
-        text.push_str(line);
-        text.push('\n');
-        rest = more;
-    }
-    text.push_str("-----END CERTIFICATE-----\n");
-    text
+    kept.iter().map(|certificate| pem::encode("CERTIFICATE", certificate)).collect()
 }
 
 #[cfg(test)]
