@@ -1,6 +1,7 @@
 //! Events about objects, written best-effort: a lost event must never stop a component.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use apiserver_api::ambient::Ambient;
 use jiff::Timestamp;
@@ -21,9 +22,11 @@ const REMEMBERED: usize = 4096;
 #[derive(Clone)]
 pub struct Recorder {
     queue: mpsc::Sender<Entry>,
+    source: Arc<EventSource>,
 }
 
 struct Entry {
+    source: Arc<EventSource>,
     about: ObjectReference,
     warning: bool,
     /// Others say the same of the object: one Event is enough.
@@ -43,32 +46,45 @@ impl Recorder {
         shutdown: CancellationToken,
     ) -> Self {
         let (queue, entries) = mpsc::channel(QUEUE);
-        let source = EventSource {
+        let source = Arc::new(EventSource {
             component: Some(component.to_owned()),
             host: (!host.is_empty()).then(|| host.to_owned()),
-        };
-        let writer = Writer { client, ambient, source, written: BTreeMap::new(), forbidden: false };
+        });
+        let writer = Writer { client, ambient, written: BTreeMap::new(), forbidden: false };
         tokio::spawn(writer.run(entries, shutdown));
-        Self { queue }
+        Self { queue, source }
+    }
+
+    /// The same recorder for a part of its component: one controller of a manager.
+    pub fn named(&self, component: &str) -> Self {
+        let source = EventSource { component: Some(component.to_owned()), host: self.source.host.clone() };
+        Self { queue: self.queue.clone(), source: Arc::new(source) }
     }
 
     /// Something happened as it should.
     pub fn normal(&self, about: ObjectReference, reason: &'static str, message: impl Into<String>) {
-        self.send(Entry { about, warning: false, shared: false, reason, message: message.into() });
+        self.send(about, (false, false), reason, message.into());
     }
 
     /// Something is wrong.
     pub fn warning(&self, about: ObjectReference, reason: &'static str, message: impl Into<String>) {
-        self.send(Entry { about, warning: true, shared: false, reason, message: message.into() });
+        self.send(about, (true, false), reason, message.into());
     }
 
     /// Something is wrong with an object that components of all nodes read alike: however many of
     /// them say so, there is one Event, of whoever was first.
     pub fn shared_warning(&self, about: ObjectReference, reason: &'static str, message: impl Into<String>) {
-        self.send(Entry { about, warning: true, shared: true, reason, message: message.into() });
+        self.send(about, (true, true), reason, message.into());
     }
 
-    fn send(&self, entry: Entry) {
+    fn send(
+        &self,
+        about: ObjectReference,
+        (warning, shared): (bool, bool),
+        reason: &'static str,
+        message: String,
+    ) {
+        let entry = Entry { source: Arc::clone(&self.source), about, warning, shared, reason, message };
         if self.queue.try_send(entry).is_err() {
             debug!("an event was dropped: too many are waiting");
         }
@@ -95,9 +111,8 @@ type Seen = (String, String, i32);
 struct Writer {
     client: Client,
     ambient: Ambient,
-    source: EventSource,
-    /// Written events by what they say, so that a repetition raises a count.
-    written: BTreeMap<(String, String, String), Seen>,
+    /// Written events by what they say, and whose they are, so that a repetition raises a count.
+    written: BTreeMap<(String, String, String, Option<String>), Seen>,
     /// The API server has refused one, and the log says so.
     forbidden: bool,
 }
@@ -125,7 +140,7 @@ impl Writer {
     async fn write(&mut self, entry: Entry) -> kube::Result<()> {
         let now = self.ambient.now();
         let uid = entry.about.uid.clone().unwrap_or_default();
-        let what = (uid, entry.reason.to_owned(), entry.message.clone());
+        let what = (uid, entry.reason.to_owned(), entry.message.clone(), entry.source.component.clone());
         let shared = entry.shared;
         if let Some((namespace, name, count)) = self.written.get_mut(&what) {
             *count += 1;
@@ -165,9 +180,9 @@ impl Writer {
             reason: Some(entry.reason.to_owned()),
             message: Some(entry.message),
             type_: Some(if entry.warning { "Warning" } else { "Normal" }.to_owned()),
-            source: Some(self.source.clone()),
-            reporting_component: self.source.component.clone(),
-            reporting_instance: self.source.host.clone(),
+            reporting_component: entry.source.component.clone(),
+            reporting_instance: entry.source.host.clone(),
+            source: Some(EventSource::clone(&entry.source)),
             first_timestamp: Some(Time(now)),
             last_timestamp: Some(Time(now)),
             count: Some(1),
@@ -268,6 +283,22 @@ mod tests {
         assert_eq!(names[0], names[1]);
         assert_ne!(names[0][0], names[0][1]);
         assert!(names[0][0].starts_with("\"web."), "{names:?}");
+    }
+
+    #[tokio::test]
+    async fn each_part_of_a_component_is_a_source_of_its_own() {
+        let (client, asked) = server(&[]);
+        let manager = Recorder::new(client, Ambient::system(), "manager", "", CancellationToken::new());
+        let part = manager.named("node-controller");
+        for recorder in [&manager, &part, &part] {
+            recorder.normal(about(), "X", "the same");
+        }
+        let events = written(&asked, 3).await;
+        let methods: Vec<_> = events.iter().map(|(method, _)| method.as_str()).collect();
+        assert_eq!(methods, ["POST", "POST", "PATCH"]);
+        assert_eq!(events[0].1["source"], json!({"component": "manager"}));
+        assert_eq!(events[1].1["source"], json!({"component": "node-controller"}));
+        assert_eq!(events[1].1["reportingComponent"], "node-controller");
     }
 
     #[tokio::test]

@@ -8,4 +8,4 @@ pub mod transport;
 
 pub use cache::{Cache, Change, Informers, Kept, ObjectKey};
 pub use events::Recorder;
-pub use transport::{ConnectError, HttpBody, authority, connect, in_process};
+pub use transport::{ConnectError, HttpBody, authority, connect, in_process, user_agent};

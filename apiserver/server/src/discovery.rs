@@ -1,5 +1,6 @@
 //! What is served: `/api`, `/apis` and what lies below, in the old form and in the aggregated one.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
@@ -13,6 +14,7 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
+use crate::bootstrap::api_services::group_priority;
 use crate::negotiate;
 use crate::respond;
 use crate::verbs::no_such_resource;
@@ -225,6 +227,7 @@ fn groups<'a>(kinds: impl Iterator<Item = &'a Resource>) -> Vec<Group<'a>> {
             None => versions.push((&resource.version, vec![resource])),
         }
     }
+    groups.sort_by_key(|group| Reverse(group_priority(group.name)));
     // The table of built-in kinds has its own order.
     for group in &mut groups {
         if group.versions.iter().flat_map(|(_, kinds)| kinds).any(|kind| kind.custom.is_some()) {

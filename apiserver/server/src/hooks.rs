@@ -5,10 +5,11 @@ use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
 /// The hooks, in the order in which the checks name them.
-pub const HOOKS: [&str; 12] = [
+pub const HOOKS: [&str; 13] = [
     "poststarthook/start-apiextensions-controllers",
     "poststarthook/crd-informer-synced",
     "poststarthook/start-system-namespaces-controller",
+    "poststarthook/start-cluster-authentication-info-controller",
     "poststarthook/start-kubernetes-service-cidr-controller",
     "poststarthook/start-service-ip-repair-controllers",
     "poststarthook/rbac/bootstrap-roles",

@@ -114,6 +114,9 @@ pub const BACKEND_HEAD: usize = 64 * 1024;
 pub const WATCH_PIECE: usize = 32 * 1024;
 /// Answers smaller than this are not compressed.
 pub const GZIP_MIN: usize = 128 * 1024;
+/// Data of the ConfigMap of authorities, which is as much as any ConfigMap may have; beyond it what other servers
+/// have written is dropped.
+pub const CONFIG_MAP_DATA: usize = 1024 * 1024;
 /// Attempts of the server's own writes against other writers.
 pub const CONFLICT_RETRIES: usize = 5;
 /// Attempts of a create with `generateName`.

@@ -280,7 +280,7 @@ fn index(context: &Context) -> Value {
         ]
         .map(str::to_owned),
     );
-    if context.server.issuer().is_some() {
+    if context.server.issuer().is_some_and(|issuer| issuer.is_discoverable()) {
         paths.extend(["/.well-known/openid-configuration", "/openid/v1/jwks"].map(str::to_owned));
     }
     paths.sort();
@@ -379,10 +379,14 @@ fn state(server: &Server, store_bytes: Option<u64>, taken: metrics::Taken) -> me
 }
 
 fn tokens(context: &Context, path: &str) -> Answer {
-    let issuer = context.server.issuer().ok_or_else(no_such_resource)?;
-    if path == "/openid/v1/jwks" {
-        return Ok(respond::bytes(200, "application/jwk-set+json", issuer.jwks().to_string()));
-    }
-    let about = issuer.discovery(&context.server.config().external_url);
-    Ok(respond::bytes(200, JSON, about.to_string()))
+    let issuer = context.server.issuer().filter(|issuer| issuer.is_discoverable());
+    let issuer = issuer.ok_or_else(no_such_resource)?;
+    let mut response = if path == "/openid/v1/jwks" {
+        respond::bytes(200, "application/jwk-set+json", issuer.jwks().to_string())
+    } else {
+        let about = issuer.discovery(&context.server.config().jwks_uri);
+        respond::bytes(200, JSON, about.to_string())
+    };
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("public, max-age=3600"));
+    Ok(response)
 }

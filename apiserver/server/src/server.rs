@@ -66,10 +66,14 @@ pub struct ServerConfig {
     pub components: Components,
     /// Signs and checks ServiceAccount tokens; without it there are none.
     pub issuer: Option<Arc<Issuer>>,
+    /// Authorities whose client certificates are users, PEM: published in the ConfigMap
+    /// `kube-system/extension-apiserver-authentication`.
+    pub client_ca: String,
     /// How kubelets are reached; without it there are no logs and no exec.
     pub kubelets: Option<Kubelets>,
-    /// `https://HOST:PORT`, for the discovery document of tokens.
-    pub external_url: String,
+    /// Where the keys of ServiceAccount tokens are read, as discovery says it: reachable for pods, and under
+    /// a name that the serving certificate has.
+    pub jwks_uri: String,
     /// Reads at one time, watches not counted.
     pub reads_in_flight: usize,
     /// Writes at one time.
@@ -106,8 +110,9 @@ impl Default for ServerConfig {
             anonymous: true,
             components: Components::default(),
             issuer: None,
+            client_ca: String::new(),
             kubelets: None,
-            external_url: String::new(),
+            jwks_uri: String::new(),
             reads_in_flight: limits::READS_IN_FLIGHT,
             writes_in_flight: limits::WRITES_IN_FLIGHT,
             connections: limits::CONNECTIONS,

@@ -173,7 +173,7 @@ impl Running {
         let kubeconfig = dir.path().join("kubeconfig");
         let url = format!("https://{address}");
         pki.write_kubeconfig(&kubeconfig, &url, "t", &Subject::admin()).unwrap();
-        let client = connect(&kubeconfig).await.unwrap();
+        let client = connect(&kubeconfig, "test").await.unwrap();
         Self { server, client, address, shutdown, serving, dir }
     }
 

@@ -10,7 +10,7 @@ use apiserver_api::ambient::Ambient;
 use apiserver_api::auth::Identity;
 use apiserver_api::builtin;
 use apiserver_client::{Informers, connect, in_process};
-use apiserver_server::auth::pki::{Pki, Subject};
+use apiserver_server::auth::pki::{Component, Pki, Subject};
 use apiserver_server::auth::tokens::Issuer;
 use apiserver_server::{Server, ServerConfig, serve};
 use apiserver_store::disk::SimDisk;
@@ -39,10 +39,11 @@ async fn run() -> Running {
     let address = listener.local_addr().unwrap();
     let store = Arc::new(Embedded::open(Arc::new(SimDisk::new(7)), Options::default()).await.unwrap());
     let issuer = Issuer::open(&pki, "https://kubernetes.default.svc.cluster.local", &[]).unwrap();
-    let config = ServerConfig { issuer: Some(Arc::new(issuer)), ..ServerConfig::default() };
-    let server = Server::new(config, store, builtin::registry(), ambient).unwrap();
     let subject = Subject::apiserver("cluster.local", ["127.0.0.1".to_owned()]);
     let tls = pki.apiserver_tls(&subject).unwrap();
+    let client_ca = tls.client_authorities().to_owned();
+    let config = ServerConfig { issuer: Some(Arc::new(issuer)), client_ca, ..ServerConfig::default() };
+    let server = Server::new(config, store, builtin::registry(), ambient).unwrap();
     server.start();
     server.ready().await;
     let shutdown = CancellationToken::new();
@@ -54,7 +55,7 @@ impl Running {
     async fn client(&self, subject: &Subject) -> Client {
         let path = self.dir.path().join("kubeconfig.yaml");
         self.pki.write_kubeconfig(&path, &format!("https://{}", self.address), "test", subject).unwrap();
-        connect(&path).await.unwrap()
+        connect(&path, "test").await.unwrap()
     }
 
     /// A client with a bearer token, or none.
@@ -69,7 +70,7 @@ impl Running {
             "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
         });
         std::fs::write(&path, config.to_string()).unwrap();
-        connect(&path).await.unwrap()
+        connect(&path, "test").await.unwrap()
     }
 }
 
@@ -158,7 +159,7 @@ async fn a_certificate_of_another_authority_is_answered_with_401_and_a_token_bes
         &pair.key,
     );
     std::fs::write(&path, config).unwrap();
-    let foreign = connect(&path).await.unwrap();
+    let foreign = connect(&path, "test").await.unwrap();
     let version = || http::Request::get("/version").body(Vec::new()).unwrap();
     assert_eq!(code(foreign.request_text(version()).await), 401, "where anybody may read");
     for (token, expected) in
@@ -206,12 +207,69 @@ async fn exercise(client: Client, count: usize) {
     let key = apiserver_client::ObjectKey::new("default", "m0");
     for _ in 0..500 {
         let patched = cache.get(&key).is_some_and(|m| m.data.is_some());
-        if cache.len() == count - 1 && patched {
+        // The server has one of its own elsewhere.
+        let ours = |map: &Arc<ConfigMap>| map.metadata.namespace.as_deref() == Some("default");
+        if cache.list().iter().filter(|map| ours(map)).count() == count - 1 && patched {
             return;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     panic!("the cache holds {} objects", cache.len());
+}
+
+#[tokio::test]
+async fn a_component_manages_the_fields_that_it_writes_under_its_own_name() {
+    let running = run().await;
+    let path = running.dir.path().join("kubeconfig.yaml");
+    let url = format!("https://{}", running.address);
+    running.pki.write_kubeconfig(&path, &url, "test", &Subject::admin()).unwrap();
+    let far = connect(&path, "kube-scheduler").await.unwrap();
+    let near = in_process(running.server.service(), Subject::admin().identity(), "kubelet");
+    for (client, manager) in [(far, "kube-scheduler"), (near, "kubelet")] {
+        let maps: Api<ConfigMap> = Api::namespaced(client, "default");
+        let map = ConfigMap {
+            metadata: name(manager),
+            data: Some([("a".to_owned(), "b".to_owned())].into()),
+            ..ConfigMap::default()
+        };
+        let made = maps.create(&PostParams::default(), &map).await.unwrap();
+        let managers: Vec<_> =
+            made.metadata.managed_fields.unwrap().into_iter().filter_map(|entry| entry.manager).collect();
+        assert_eq!(managers, [manager]);
+    }
+    running.shutdown.cancel();
+    running.serving.await.unwrap();
+}
+
+/// kube-scheduler and kube-controller-manager read it with roles of their own, and complain until it is there.
+#[tokio::test]
+async fn the_authorities_of_clients_are_published_and_made_anew() {
+    let running = run().await;
+    let scheduler = running.client(&Subject::component(Component::Scheduler)).await;
+    let admin = running.client(&Subject::admin()).await;
+    let published: Api<ConfigMap> = Api::namespaced(scheduler, "kube-system");
+    let maps: Api<ConfigMap> = Api::namespaced(admin, "kube-system");
+    const NAME: &str = "extension-apiserver-authentication";
+    for _ in 0..2 {
+        let began = std::time::Instant::now();
+        let map = loop {
+            match published.get_opt(NAME).await.unwrap() {
+                Some(map) => break map,
+                None => assert!(began.elapsed() < Duration::from_secs(10), "it is not published"),
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        };
+        assert_eq!(
+            map.data.unwrap(),
+            [("client-ca-file".to_owned(), running.pki.ca_pem().to_owned())].into()
+        );
+        let managers: Vec<_> =
+            map.metadata.managed_fields.unwrap().into_iter().filter_map(|entry| entry.manager).collect();
+        assert_eq!(managers, ["kube-apiserver"]);
+        maps.delete(NAME, &DeleteParams::default()).await.unwrap();
+    }
+    running.shutdown.cancel();
+    running.serving.await.unwrap();
 }
 
 #[tokio::test]
@@ -228,7 +286,8 @@ async fn a_cache_follows_in_process_in_paused_time() {
     let server = Server::new(ServerConfig::default(), store, builtin::registry(), Ambient::system()).unwrap();
     server.start();
     server.ready().await;
-    exercise(in_process(server.service(), Identity::authenticated("a", &["system:masters"])), 20).await;
+    exercise(in_process(server.service(), Identity::authenticated("a", &["system:masters"]), "test"), 20)
+        .await;
     server.stop();
 }
 

@@ -20,6 +20,7 @@ pub(crate) struct Context {
     pub client: Client,
     pub informers: Informers,
     pub ambient: Ambient,
+    /// Controllers write under a name of their own: [`Recorder::named`].
     pub recorder: Recorder,
     pub config: Arc<Config>,
     pub pods: Pods,

@@ -42,6 +42,9 @@ pub use config::Config;
 
 use context::{Context, Tasks};
 
+/// What writes events that are no single controller's.
+const PROGRAM: &str = "kube-controller-manager";
+
 /// Runs all controllers until `shutdown`, after having become the leader if so configured.
 /// `informers` may be shared with other components; their token should not outlive `shutdown`.
 ///
@@ -63,7 +66,7 @@ pub async fn run(
 
 async fn work(config: Config, informers: Informers, ambient: Ambient, shutdown: CancellationToken) {
     let client = informers.client().clone();
-    let recorder = Recorder::new(client.clone(), ambient.clone(), "controller-manager", "", shutdown.clone());
+    let recorder = Recorder::new(client.clone(), ambient.clone(), PROGRAM, "", shutdown.clone());
     let pods = index::Pods::new(informers.cache());
     let services = index::Services::new(informers.cache());
     let config = Arc::new(config);

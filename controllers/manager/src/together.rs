@@ -1,6 +1,7 @@
 //! All controllers over an API in memory, in paused time: that they are wired to their events and
 //! that what one writes moves the next.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use apiserver_client::Informers;
@@ -44,6 +45,13 @@ impl Cluster {
         let cluster = Self { api, client, shutdown };
         cluster.create::<Namespace>("", json!({"metadata": {"name": "ns"}})).await;
         cluster
+    }
+
+    /// Reasons of all events, with the component that each names as its source.
+    fn event_sources(&self) -> BTreeSet<(String, String)> {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let events = self.api.all("events");
+        events.iter().map(|event| (text(&event["reason"]), text(&event["source"]["component"]))).collect()
     }
 
     async fn create<K>(&self, namespace: &str, object: Value) -> K
@@ -228,6 +236,17 @@ async fn a_node_gets_a_network_falls_silent_and_comes_back() {
     assert_eq!(
         taints,
         [(unreachable.clone(), "NoSchedule".to_owned()), (unreachable, "NoExecute".to_owned())]
+    );
+    assert_eq!(
+        cluster.event_sources(),
+        [
+            ("NodeNotReady", "node-controller"),
+            ("ScalingReplicaSet", "deployment-controller"),
+            ("SuccessfulCreate", "replicaset-controller"),
+            ("TaintManagerEviction", "taint-eviction-controller"),
+        ]
+        .map(|(reason, source)| (reason.to_owned(), source.to_owned()))
+        .into()
     );
     // Its pod tolerates nothing, so that it was driven away, and another made.
     let pods = cluster.api.all("pods");

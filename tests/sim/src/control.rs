@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use apiserver_api::ambient::Ambient;
 use apiserver_api::registry;
 use apiserver_client::Informers;
-use apiserver_server::auth::pki::{Component, Pki, Subject};
+use apiserver_server::auth::pki::{Component, Pki};
 use apiserver_server::auth::tokens::Issuer;
 use apiserver_server::{Server, ServerConfig};
 use apiserver_store::disk::SimDisk;
@@ -109,8 +109,7 @@ pub fn controllers(network_: &Network, ambient: &Ambient) -> Result<Process> {
     };
     let (network_, ambient) = (network_.clone(), ambient.clone());
     Ok(Process::start(|life| async move {
-        let client =
-            network_.client(Subject::component(Component::ControllerManager).identity(), life.clone());
+        let client = network_.client(Component::ControllerManager, life.clone());
         let informers = Informers::new(client, ambient.clone(), life.clone());
         if let Err(error) = controllers_manager::run(config, informers, ambient, life).await {
             tracing::error!(%error, "the controllers ended");
@@ -122,7 +121,7 @@ pub fn controllers(network_: &Network, ambient: &Ambient) -> Result<Process> {
 pub fn scheduler(network: &Network, ambient: &Ambient) -> Process {
     let (network, ambient) = (network.clone(), ambient.clone());
     Process::start(|life| async move {
-        let client = network.client(Subject::component(Component::Scheduler).identity(), life.clone());
+        let client = network.client(Component::Scheduler, life.clone());
         let informers = Informers::new(client, ambient.clone(), life.clone());
         let config = controllers_scheduler::Config::default();
         if let Err(error) = controllers_scheduler::run(config, informers, ambient, life).await {

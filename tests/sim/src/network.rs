@@ -9,11 +9,13 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use apiserver_api::auth::Identity;
-use apiserver_client::HttpBody;
+use apiserver_client::{HttpBody, user_agent};
 use apiserver_server::ApiService;
+use apiserver_server::auth::pki::{Component, Subject};
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use http::{Request, Response};
+use http::header::USER_AGENT;
+use http::{HeaderValue, Request, Response};
 use http_body::{Body, Frame};
 use http_body_util::BodyExt;
 use kube::Client;
@@ -62,9 +64,16 @@ impl Network {
         self.state().lost_answers = per_mille;
     }
 
-    /// A client of a process that ends with `process`, when its connections break.
-    pub fn client(&self, identity: Identity, process: CancellationToken) -> Client {
-        Client::new(Connection { network: self.clone(), identity, process }, "default")
+    /// A client of `component`, whose process ends with `process`, when its connections break.
+    pub fn client(&self, component: Component<'_>, process: CancellationToken) -> Client {
+        let identity = Subject::component(component).identity();
+        self.client_as(identity, component.program(), process)
+    }
+
+    /// The same for anybody, known by the name of a program.
+    pub fn client_as(&self, identity: Identity, program: &str, process: CancellationToken) -> Client {
+        let connection = Connection { network: self.clone(), identity, agent: user_agent(program), process };
+        Client::new(connection, "default")
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -86,6 +95,7 @@ impl Network {
 struct Connection {
     network: Network,
     identity: Identity,
+    agent: Option<HeaderValue>,
     process: CancellationToken,
 }
 
@@ -101,6 +111,9 @@ impl Service<Request<kube::client::Body>> for Connection {
     fn call(&mut self, request: Request<kube::client::Body>) -> Self::Future {
         let (mut parts, body) = request.into_parts();
         parts.extensions.insert(self.identity.clone());
+        if let Some(agent) = &self.agent {
+            parts.headers.insert(USER_AGENT, agent.clone());
+        }
         let request = Request::from_parts(parts, body.map_err(BoxError::from).boxed_unsync());
         Box::pin(exchange(self.network.clone(), request, self.process.clone()))
     }

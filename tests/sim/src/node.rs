@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result};
 use apiserver_api::ambient::Ambient;
-use apiserver_server::auth::pki::{Component, Subject};
+use apiserver_server::auth::pki::Component;
 use kubelet_agent::FakeMachine;
 use kubelet_cri::fake::FakeOptions;
 use kubelet_cri::{ContainerState, FakeRuntime, Runtime};
@@ -168,8 +168,7 @@ impl SimNode {
         let config = kubelet_agent::Config::new(&self.name);
         let (network, ambient, name) = (network.clone(), ambient.clone(), self.name.clone());
         self.kubelet = Some(Process::start(|life| async move {
-            let identity = Subject::component(Component::Node(&name)).identity();
-            let client = network.client(identity, life.clone());
+            let client = network.client(Component::Node(&name), life.clone());
             let listeners = kubelet_agent::Listeners::default();
             let run = kubelet_agent::run(config, client, runtime, machine, ambient, listeners, life);
             if let Err(error) = Box::pin(run).await {
@@ -184,7 +183,7 @@ impl SimNode {
             .with_context(|| format!("{} is no name for a node", self.name))?;
         let (network, ambient, plane) = (network.clone(), ambient.clone(), self.plane.clone());
         self.proxy = Some(Process::start(|life| async move {
-            let client = network.client(Subject::component(Component::Proxy).identity(), life.clone());
+            let client = network.client(Component::Proxy, life.clone());
             let listeners = userspace_proxy::Listeners::default();
             let links = Box::new(NoLinks);
             Box::pin(userspace_proxy::run(config, client, Box::new(plane), links, ambient, listeners, life))

@@ -61,7 +61,7 @@ impl Simulation {
         let ambient = ambient(&clock, SimRandom::new(seed ^ 0xa11));
         let network = Network::new(SimRandom::new(seed ^ 0x2e7));
         let ground = Ground::new(seed ^ 0xd15c, &ambient)?;
-        let client = network.client(Subject::admin().identity(), CancellationToken::new());
+        let client = network.client_as(Subject::admin().identity(), "sim", CancellationToken::new());
         let mut simulation = Self {
             seed,
             random: SimRandom::new(seed),

@@ -93,10 +93,11 @@ pub async fn start(settings: Settings<'_>, ambient: &Ambient, stop: &Cancellatio
         advertise: Some(SocketAddr::new(advertise, port)),
         service_cidrs,
         issuer: Some(issuer),
+        client_ca: tls.client_authorities().to_owned(),
         kubelets: Some(Kubelets::new(
             pki.kubelet_client_tls().context("cannot set up TLS towards kubelets")?,
         )),
-        external_url: url.clone(),
+        jwks_uri: keys.jwks_uri(SocketAddr::new(advertise, port))?,
         components,
         connections: connections(open_files()),
         build: BUILD,

@@ -1,6 +1,7 @@
 //! Flags of the API server, kube-apiserver's, that name keys and certificates in place of those
 //! that it makes in its data directory: several API servers of one cluster share them.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
@@ -35,6 +36,10 @@ pub struct Keys {
     /// [default: https://kubernetes.default.svc.cluster.local]
     #[arg(long, value_name = "URL")]
     pub service_account_issuer: Vec<String>,
+    /// Where the keys of ServiceAccount tokens are read, as discovery says it: an https URL; this
+    /// server's at its advertised address unless given
+    #[arg(long, value_name = "URL")]
+    pub service_account_jwks_uri: Option<String>,
     /// Audiences whose tokens are for this API, separated by commas; the issuers unless given
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub api_audiences: Vec<String>,
@@ -61,6 +66,18 @@ impl Keys {
         };
         Issuer::open_with(pki, &files, &urls, &self.api_audiences)
             .context("cannot set up ServiceAccount tokens")
+    }
+
+    /// Where discovery sends those who verify tokens: the server as the cluster reaches it, which its
+    /// certificate names.
+    pub fn jwks_uri(&self, advertised: SocketAddr) -> Result<String> {
+        match &self.service_account_jwks_uri {
+            Some(url) if !url.starts_with("https://") => {
+                bail!("--service-account-jwks-uri {url} requires https scheme")
+            }
+            Some(url) => Ok(url.clone()),
+            None => Ok(format!("https://{advertised}/openid/v1/jwks")),
+        }
     }
 
     /// What the port is served with.

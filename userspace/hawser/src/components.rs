@@ -18,7 +18,7 @@ pub async fn controllers(args: Controllers) -> Result<()> {
     let Networks { service_cidrs, cluster_cidr } = networks;
     let stop = shutdown::on_signal()?;
     probes.answer(secure_port, &stop).await?;
-    let (client, ambient) = (connect(&kubeconfig).await?, Ambient::system());
+    let (client, ambient) = (connect(&kubeconfig, "kube-controller-manager").await?, Ambient::system());
     let root_ca = match root_ca_file {
         Some(file) => read(&file)?,
         None => authority(&kubeconfig).await?.unwrap_or_default(),
@@ -39,7 +39,7 @@ pub async fn scheduler(args: Scheduler) -> Result<()> {
     let Scheduler { kubeconfig, scheduler_name, secure_port, probes } = args;
     let stop = shutdown::on_signal()?;
     probes.answer(secure_port, &stop).await?;
-    let (client, ambient) = (connect(&kubeconfig).await?, Ambient::system());
+    let (client, ambient) = (connect(&kubeconfig, "kube-scheduler").await?, Ambient::system());
     let config = controllers_scheduler::Config {
         scheduler_name,
         leader_election: Some(LeaderElection::new("kube-scheduler", &identity(&ambient))),
@@ -54,7 +54,8 @@ pub async fn kubelet(args: Kubelet) -> Result<()> {
         args;
     let stop = shutdown::on_signal()?;
     let data = DataDir::open(&root_dir)?;
-    let (client, ambient, node) = (connect(&kubeconfig).await?, Ambient::system(), Node::from_args(node));
+    let (client, ambient, node) =
+        (connect(&kubeconfig, "kubelet").await?, Ambient::system(), Node::from_args(node));
     data.remember(&Made {
         node_name: node.name.clone(),
         bpf_root: None,

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use apiserver_api::ambient::Ambient;
+use http::header::USER_AGENT;
 use kube::Client;
 use kube::config::{Config as ClientConfig, KubeConfigOptions, Kubeconfig};
 use tracing::{debug, info, warn};
@@ -282,6 +283,7 @@ async fn client(configuration: &KubeProxyConfiguration, master: Option<&str>) ->
     if let Some(master) = master.filter(|master| !master.is_empty()) {
         config.cluster_url = master.parse().with_context(|| format!("--master {master:?} is not a URL"))?;
     }
+    config.headers.extend(apiserver_client::user_agent("kube-proxy").map(|agent| (USER_AGENT, agent)));
     let host = config.cluster_url.authority().map(ToString::to_string).unwrap_or_default();
     let client = Client::try_from(config).context("cannot make a client for the API server")?;
     Ok((client, host))

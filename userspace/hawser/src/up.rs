@@ -236,7 +236,7 @@ impl Tasks {
 
 /// A client in this process, as the user that the component is.
 fn client(api: &Api, component: Component<'_>) -> Client {
-    in_process(api.server.service(), Subject::component(component).identity())
+    in_process(api.server.service(), Subject::component(component).identity(), component.program())
 }
 
 fn control_plane(

@@ -7,9 +7,12 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use k8s_openapi::api::core::v1::ConfigMap;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use k8s_openapi::api::core::v1::{ConfigMap, ServiceAccount};
 use kube::api::{Api, PostParams};
-use serde_json::json;
+use kube::config::{Config, KubeConfigOptions, Kubeconfig};
+use serde_json::{Value, json};
 
 /// Killed when dropped.
 struct Process {
@@ -28,10 +31,15 @@ impl Drop for Process {
 impl Process {
     /// Starts one on the loopback interface and waits until it says that it serves.
     fn start(flags: &[&str]) -> Self {
+        Self::start_at("127.0.0.1", flags)
+    }
+
+    /// The same, which tells the cluster another address.
+    fn start_at(advertised: &str, flags: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let mut child = Command::new(env!("CARGO_BIN_EXE_hawser"))
             .args(["apiserver", "--secure-port", "0", "--bind-address", "127.0.0.1"])
-            .args(["--advertise-address", "127.0.0.1", "--data-dir"])
+            .args(["--advertise-address", advertised, "--data-dir"])
             .arg(dir.path())
             .args(flags)
             .stdout(Stdio::piped())
@@ -69,7 +77,7 @@ fn path(path: &str) -> http::Request<Vec<u8>> {
 #[tokio::test]
 async fn sigterm_ends_it_in_good_order() {
     let mut process = Process::start(&["--shutdown-delay-duration", "4s", "--event-ttl=30m"]);
-    let client = apiserver_client::connect(&process.kubeconfig).await.unwrap();
+    let client = apiserver_client::connect(&process.kubeconfig, "test").await.unwrap();
     assert_eq!(client.request_text(path("/readyz")).await.unwrap(), "ok");
     let lease = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
     let began = Instant::now();
@@ -94,6 +102,50 @@ async fn sigterm_ends_it_in_good_order() {
     assert_eq!(client.request_text(path("/livez")).await.unwrap(), "ok");
     maps.create(&PostParams::default(), &map("late")).await.unwrap();
     assert_eq!(process.end(), Some(0));
+}
+
+/// `jwks_uri` was on 127.0.0.1, which is the pod itself for who asks from one.
+#[tokio::test]
+async fn tokens_are_verified_by_what_discovery_tells_a_pod() {
+    const ADVERTISED: &str = "192.0.2.7";
+    let process = Process::start_at(ADVERTISED, &[]);
+    let file = Kubeconfig::read_from(&process.kubeconfig).unwrap();
+    let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.unwrap();
+    let port = config.cluster_url.port_u16().unwrap();
+    let client = apiserver_client::connect(&process.kubeconfig, "test").await.unwrap();
+    let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), "default");
+    let account = serde_json::from_value(json!({"metadata": {"name": "bot"}})).unwrap();
+    accounts.create(&PostParams::default(), &account).await.unwrap();
+    let wanted = serde_json::from_value(json!({"spec": {"audiences": ["a"]}})).unwrap();
+    let made = accounts.create_token_request("bot", &PostParams::default(), &wanted).await.unwrap();
+    let token = made.status.unwrap().token.unwrap();
+    let part = |index: usize| -> Value {
+        let bytes = URL_SAFE_NO_PAD.decode(token.split('.').nth(index).unwrap()).unwrap();
+        serde_json::from_slice(&bytes).unwrap()
+    };
+    let issuer = part(1)["iss"].as_str().unwrap().to_owned();
+    assert_eq!(issuer, "https://kubernetes.default.svc.cluster.local");
+    let about: Value = client.request(path("/.well-known/openid-configuration")).await.unwrap();
+    assert_eq!(about["issuer"], issuer);
+    assert_eq!(about["jwks_uri"], format!("https://{ADVERTISED}:{port}/openid/v1/jwks"));
+    // A pod trusts the cluster's authority, under the names in both URLs.
+    for name in [ADVERTISED, "kubernetes.default.svc.cluster.local"] {
+        let mut config = config.clone();
+        config.tls_server_name = Some(name.to_owned());
+        let pod = kube::Client::try_from(config).unwrap();
+        let keys: Value = pod.request(path("/openid/v1/jwks")).await.unwrap();
+        assert_eq!(keys["keys"][0]["kid"], part(0)["kid"]);
+    }
+}
+
+#[tokio::test]
+async fn an_issuer_that_is_no_https_url_has_no_discovery() {
+    let process = Process::start(&["--service-account-issuer", "cluster"]);
+    let client = apiserver_client::connect(&process.kubeconfig, "test").await.unwrap();
+    for page in ["/.well-known/openid-configuration", "/openid/v1/jwks"] {
+        let refused = client.request_text(path(page)).await;
+        assert!(matches!(refused, Err(kube::Error::Api(status)) if status.code == 404));
+    }
 }
 
 #[test]
@@ -181,7 +233,7 @@ fn a_start_that_fails_leaves_nothing_and_says_why_once() {
 #[tokio::test]
 async fn it_serves_what_it_is_told_and_says_what_it_is() {
     let mut process = Process::start(&["--runtime-config", "api/beta=true,batch/v1=false"]);
-    let client = apiserver_client::connect(&process.kubeconfig).await.unwrap();
+    let client = apiserver_client::connect(&process.kubeconfig, "test").await.unwrap();
     client.request_text(path("/apis/networking.k8s.io/v1beta1")).await.unwrap();
     for gone in ["/apis/batch/v1", "/apis/scheduling.k8s.io/v1alpha2"] {
         assert!(client.request_text(path(gone)).await.is_err(), "{gone}");

@@ -55,7 +55,7 @@ impl Process {
     }
 
     async fn admin(&self) -> Client {
-        apiserver_client::connect(&self.dir.path().join("kubeconfig.yaml")).await.unwrap()
+        apiserver_client::connect(&self.dir.path().join("kubeconfig.yaml"), "test").await.unwrap()
     }
 
     /// A line of `/proc/PID/status`, in bytes.

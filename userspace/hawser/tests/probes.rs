@@ -54,7 +54,7 @@ async fn probes_are_answered_over_tls_and_a_port_that_is_taken_is_an_error() {
         let url = format!("https://127.0.0.1:{port}");
         std::fs::write(path("probe.yaml"), kubeconfig(&url, pki.ca_pem(), &pair.certificate, &pair.key))
             .unwrap();
-        let client = apiserver_client::connect(&path("probe.yaml")).await.unwrap();
+        let client = apiserver_client::connect(&path("probe.yaml"), "test").await.unwrap();
         let get = |path: &str| http::Request::get(path).body(Vec::new()).unwrap();
         let began = Instant::now();
         loop {

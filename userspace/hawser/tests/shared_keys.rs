@@ -71,7 +71,7 @@ impl Process {
     async fn with(&self, kubeconfig: &str) -> Client {
         let file = self.data.join("other.yaml");
         std::fs::write(&file, kubeconfig).unwrap();
-        apiserver_client::connect(&file).await.unwrap()
+        apiserver_client::connect(&file, "test").await.unwrap()
     }
 }
 
@@ -154,7 +154,7 @@ async fn servers_with_the_same_files_accept_each_others_tokens_and_certificates(
         assert_eq!(whoami(&client).await.unwrap(), "kubernetes-admin");
         becomes_bot(&there.with_token(&token(&client).await, &ca).await).await;
         // The administrator's file that each writes leads to itself.
-        let own = apiserver_client::connect(&here.kubeconfig()).await.unwrap();
+        let own = apiserver_client::connect(&here.kubeconfig(), "test").await.unwrap();
         assert_eq!(whoami(&own).await.unwrap(), "kubernetes-admin");
         // Its own authority is nobody to the other, which says so.
         let text = std::fs::read_to_string(here.kubeconfig()).unwrap().replace(&here.url, &there.url);
@@ -214,6 +214,10 @@ fn files_that_are_no_use_are_named() {
         (
             vec!["--service-account-signing-key-file", &one],
             format!("{one} does not hold an RSA or P-256 private key"),
+        ),
+        (
+            vec!["--service-account-jwks-uri", "http://x"],
+            "--service-account-jwks-uri http://x requires https scheme".to_owned(),
         ),
         (vec!["--service-account-issuer", "a:b"], "--service-account-issuer a:b has a colon".to_owned()),
     ] {

@@ -61,7 +61,7 @@ impl Server {
             if let Some(status) = self.process.try_wait().unwrap() {
                 panic!("the server ended with {status}: {}", log());
             }
-            if let Ok(client) = apiserver_client::connect(&self.data.join("kubeconfig.yaml")).await
+            if let Ok(client) = apiserver_client::connect(&self.data.join("kubeconfig.yaml"), "test").await
                 && client.request_text(http::Request::get("/readyz").body(Vec::new()).unwrap()).await.is_ok()
             {
                 return;
@@ -72,7 +72,7 @@ impl Server {
     }
 
     async fn maps(&self) -> Api<ConfigMap> {
-        maps(&apiserver_client::connect(&self.data.join("kubeconfig.yaml")).await.unwrap())
+        maps(&apiserver_client::connect(&self.data.join("kubeconfig.yaml"), "test").await.unwrap())
     }
 
     fn kill(&mut self) {

@@ -5,6 +5,7 @@ mod columns;
 mod custom;
 mod jsonpath;
 mod openapi;
+mod published;
 mod scale;
 mod status;
 mod validate;
@@ -23,7 +24,8 @@ use crate::time;
 
 pub use custom::{Conversion, Custom, Definition, Source, version_order};
 pub use jsonpath::JsonPath;
-pub use openapi::{Dialect, operations, schemas};
+pub use openapi::{Dialect, operations};
+pub use published::schemas;
 pub use scale::ScalePaths;
 pub use status::{AcceptedNames, Condition, awaits_cleanup, reconcile, set_condition};
 pub use validate::{validate, validate_change};

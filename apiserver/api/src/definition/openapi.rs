@@ -1,14 +1,11 @@
-//! What OpenAPI says of custom resources: schemas and operations, in the forms of v2 and v3.
+//! The operations on custom resources as OpenAPI describes them, in the forms of v2 and v3.
 
 use serde_json::{Map, Value, json};
 
-use super::Custom;
 use crate::openapi::parameters;
 use crate::registry::Resource;
 
-const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
-const API_VERSION: &str = "APIVersion defines the versioned schema of this representation of an object.";
-const KIND: &str = "Kind is the REST resource that this object represents.";
+pub(super) const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
 
 /// Which OpenAPI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +15,7 @@ pub enum Dialect {
 }
 
 impl Dialect {
-    fn reference(self, name: &str) -> Value {
+    pub(super) fn reference(self, name: &str) -> Value {
         match self {
             Self::V2 => json!({"$ref": format!("#/definitions/{name}")}),
             Self::V3 => json!({"$ref": format!("#/components/schemas/{name}")}),
@@ -26,7 +23,7 @@ impl Dialect {
     }
 
     /// A reference beside other keys.
-    fn described(self, name: &str, description: &str) -> Value {
+    pub(super) fn described(self, name: &str, description: &str) -> Value {
         match self {
             Self::V2 => {
                 let mut value = self.reference(name);
@@ -38,103 +35,6 @@ impl Dialect {
     }
 }
 
-/// The schemas of an object and of a list, by their names.
-pub fn schemas(custom: &Custom, resource: &Resource, dialect: Dialect) -> Vec<(String, Value)> {
-    let gvk = json!([{"group": resource.group, "version": resource.version, "kind": resource.kind}]);
-    let raw = custom.definition.raw_schema(custom.version());
-    let mut schema = if raw.is_object() { raw } else { json!({"type": "object"}) };
-    // v2 cannot say the half of it; what it cannot say is left open, as Kubernetes does.
-    if dialect == Dialect::V2 {
-        for_v2(&mut schema);
-    }
-    let preserved = schema.get("x-kubernetes-preserve-unknown-fields") == Some(&json!(true));
-    if !schema["properties"].is_object() && !preserved {
-        schema["properties"] = json!({});
-    }
-    embedded(&mut schema, dialect);
-    if let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) {
-        object_fields(properties, dialect);
-    }
-    schema["x-kubernetes-group-version-kind"] = gvk;
-    if !resource.selectable.is_empty() {
-        let fields: Vec<Value> = resource.selectable.iter().map(|path| json!({"fieldPath": path})).collect();
-        schema["x-kubernetes-selectable-fields"] = Value::Array(fields);
-    }
-    let description = format!("{} is a list of {}", resource.list_kind(), resource.kind);
-    let list = json!({
-        "description": description, "type": "object", "required": ["items"],
-        "properties": {
-            "apiVersion": {"type": "string", "description": API_VERSION},
-            "kind": {"type": "string", "description": KIND},
-            "metadata": dialect.described(&format!("{META}.ListMeta"), "Standard list metadata."),
-            "items": {"type": "array", "description": format!("List of {}.", resource.plural),
-                      "items": dialect.reference(&resource.schema)},
-        },
-        "x-kubernetes-group-version-kind":
-            [{"group": resource.group, "version": resource.version, "kind": resource.list_kind()}],
-    });
-    vec![(resource.schema.clone(), schema), (resource.list_schema(), list)]
-}
-
-/// v2 has neither `nullable` nor alternatives, and takes a type that is empty for an error.
-fn for_v2(schema: &mut Value) {
-    let Some(map) = schema.as_object_mut() else { return };
-    for key in ["allOf", "anyOf", "oneOf", "not", "default"] {
-        map.remove(key);
-    }
-    let open = map.remove("nullable") == Some(Value::Bool(true))
-        || map.get("x-kubernetes-preserve-unknown-fields") == Some(&Value::Bool(true));
-    if open {
-        for key in ["type", "items", "properties", "required", "additionalProperties"] {
-            map.remove(key);
-        }
-    }
-    if map.get("x-kubernetes-int-or-string") == Some(&Value::Bool(true)) {
-        map.remove("type");
-    }
-    for key in ["items", "additionalProperties"] {
-        map.get_mut(key).into_iter().for_each(for_v2);
-    }
-    if let Some(properties) = map.get_mut("properties").and_then(Value::as_object_mut) {
-        properties.values_mut().for_each(for_v2);
-    }
-}
-
-/// The fields that every object of the API has.
-fn object_fields(properties: &mut Map<String, Value>, dialect: Dialect) {
-    let text = |description: &str| json!({"type": "string", "description": description});
-    properties.insert("apiVersion".to_owned(), text(API_VERSION));
-    properties.insert("kind".to_owned(), text(KIND));
-    let metadata = dialect.described(&format!("{META}.ObjectMeta"), "Standard object's metadata.");
-    properties.insert("metadata".to_owned(), metadata);
-}
-
-/// Objects of the API within the object have these fields as well, and must say what they are.
-fn embedded(schema: &mut Value, dialect: Dialect) {
-    let Some(map) = schema.as_object_mut() else { return };
-    for key in ["items", "additionalProperties"] {
-        map.get_mut(key).into_iter().for_each(|below| embedded(below, dialect));
-    }
-    for property in map.get_mut("properties").and_then(Value::as_object_mut).into_iter().flatten() {
-        embedded(property.1, dialect);
-    }
-    let says = |key: &str| map.get(key) == Some(&Value::Bool(true));
-    let open = dialect == Dialect::V2 && says("x-kubernetes-preserve-unknown-fields");
-    if open || !says("x-kubernetes-embedded-resource") {
-        return;
-    }
-    if let Some(properties) = map.entry("properties").or_insert_with(|| json!({})).as_object_mut() {
-        object_fields(properties, dialect);
-    }
-    if let Some(required) = map.entry("required").or_insert_with(|| json!([])).as_array_mut() {
-        for field in ["kind", "apiVersion"] {
-            if !required.iter().any(|known| known == field) {
-                required.push(field.into());
-            }
-        }
-    }
-}
-
 /// The paths of a kind with their operations.
 pub fn operations(resource: &Resource, dialect: Dialect) -> Map<String, Value> {
     let prefix = format!("/apis/{}/{}", resource.group, resource.version);
@@ -142,13 +42,13 @@ pub fn operations(resource: &Resource, dialect: Dialect) -> Map<String, Value> {
     let collection = format!("{prefix}{scope}/{}", resource.plural);
     let scoped = if resource.namespaced { "Namespaced" } else { "" };
     let stem: String = resource.group.split('.').chain([resource.version.as_str()]).map(capital).collect();
-    let make = |verb: &'static str, word: &str, suffix: &str, target: &str| {
-        let id = format!("{word}{stem}{scoped}{}{suffix}", resource.kind);
-        operation(resource, verb, &id, target, dialect)
+    let make = |verb: &'static str, word: &str, sub: &str, target: &str| {
+        let id = format!("{word}{stem}{scoped}{}{}", resource.kind, capital(sub));
+        operation(resource, (verb, sub), &id, target, dialect)
     };
     let list = resource.list_schema();
     let status = format!("{META}.Status");
-    let parameters = |named: bool| path_parameters(resource.namespaced, named, dialect);
+    let parameters = |named: bool| path_parameters(&resource.kind, (resource.namespaced, named), dialect);
     let mut paths = Map::new();
     paths.insert(
         collection.clone(),
@@ -159,12 +59,12 @@ pub fn operations(resource: &Resource, dialect: Dialect) -> Map<String, Value> {
             "delete": make("deletecollection", "deleteCollection", "", &status),
         }),
     );
-    let one = |suffix: &str, target: &str| {
+    let one = |sub: &str, target: &str| {
         json!({
             "parameters": parameters(true),
-            "get": make("get", "read", suffix, target),
-            "put": make("put", "replace", suffix, target),
-            "patch": make("patch", "patch", suffix, target),
+            "get": make("get", "read", sub, target),
+            "put": make("put", "replace", sub, target),
+            "patch": make("patch", "patch", sub, target),
         })
     };
     let mut object = one("", &resource.schema);
@@ -173,18 +73,24 @@ pub fn operations(resource: &Resource, dialect: Dialect) -> Map<String, Value> {
     for sub in &resource.subresources {
         let scale = "io.k8s.api.autoscaling.v1.Scale";
         let target = if sub.name == "scale" { scale } else { &resource.schema };
-        paths.insert(format!("{collection}/{{name}}/{}", sub.name), one(&capital(sub.name), target));
+        paths.insert(format!("{collection}/{{name}}/{}", sub.name), one(sub.name, target));
     }
     if resource.namespaced {
         let id = format!("list{stem}{}ForAllNamespaces", resource.kind);
-        let mut all = json!({"get": operation(resource, "list", &id, &list, dialect)});
-        all["parameters"] = Value::Array(path_parameters(false, false, dialect));
+        let mut all = json!({"get": operation(resource, ("list", ""), &id, &list, dialect)});
+        all["parameters"] = Value::Array(path_parameters(&resource.kind, (false, false), dialect));
         paths.insert(format!("{prefix}/{}", resource.plural), all);
     }
     paths
 }
 
-fn operation(resource: &Resource, verb: &str, id: &str, target: &str, dialect: Dialect) -> Value {
+fn operation(
+    resource: &Resource,
+    (verb, sub): (&str, &str),
+    id: &str,
+    target: &str,
+    dialect: Dialect,
+) -> Value {
     let body = match verb {
         "post" | "put" => Some((target.to_owned(), true, vec!["application/json", "application/yaml"])),
         "patch" => Some((
@@ -192,22 +98,15 @@ fn operation(resource: &Resource, verb: &str, id: &str, target: &str, dialect: D
             true,
             parameters::PATCHES.into_iter().filter(|media| *media != parameters::STRATEGIC).collect(),
         )),
-        "delete" | "deletecollection" => Some((format!("{META}.DeleteOptions"), false, vec!["*/*"])),
+        "delete" | "deletecollection" => {
+            Some((format!("{META}.DeleteOptions"), false, vec!["application/json", "application/yaml"]))
+        }
         _ => None,
     };
     let names = parameters::of_action(verb).iter();
     let mut parameters: Vec<Value> = names.map(|name| query(name, dialect)).collect();
-    let what = match verb {
-        "list" => format!("list objects of kind {}", resource.kind),
-        "post" => format!("create {}", resource.kind),
-        "put" => format!("replace the specified {}", resource.kind),
-        "patch" => format!("partially update the specified {}", resource.kind),
-        "deletecollection" => format!("delete collection of {}", resource.kind),
-        "get" => format!("read the specified {}", resource.kind),
-        other => format!("{other} {}", resource.kind),
-    };
     let mut operation = json!({
-        "description": what,
+        "description": what(&resource.kind, verb, sub),
         "operationId": id,
         "tags": [format!("{}_{}", resource.group.replace('.', "_"), resource.version)],
         "x-kubernetes-action": verb,
@@ -252,12 +151,31 @@ fn operation(resource: &Resource, verb: &str, id: &str, target: &str, dialect: D
     operation
 }
 
+/// What an operation does, in a sentence.
+fn what(kind: &str, verb: &str, sub: &str) -> String {
+    let of = if sub.is_empty() { String::new() } else { format!(" {sub} of") };
+    let article = match kind {
+        // Plurals have none.
+        _ if kind.ends_with('s') && !kind.ends_with("ss") => "",
+        _ if kind.to_lowercase().starts_with(['a', 'e', 'i', 'o', 'u']) => "an ",
+        _ => "a ",
+    };
+    match verb {
+        "list" => format!("list objects of kind {kind}"),
+        "post" => format!("create {article}{kind}"),
+        "put" => format!("replace{of} the specified {kind}"),
+        "patch" => format!("partially update{of} the specified {kind}"),
+        "deletecollection" => format!("delete collection of {kind}"),
+        "get" => format!("read{of} the specified {kind}"),
+        other => format!("{other} {article}{kind}"),
+    }
+}
+
 /// Answers that mean success, beside 200.
 fn further_answers(verb: &str) -> &'static [(&'static str, &'static str)] {
     match verb {
         "post" => &[("201", "Created"), ("202", "Accepted")],
         "put" => &[("201", "Created")],
-        "patch" => &[("201", "Created")],
         "delete" => &[("202", "Accepted")],
         _ => &[],
     }
@@ -276,13 +194,16 @@ fn query(name: &str, dialect: Dialect) -> Value {
     parameter
 }
 
-fn path_parameters(namespaced: bool, named: bool, dialect: Dialect) -> Vec<Value> {
+fn path_parameters(kind: &str, (namespaced, named): (bool, bool), dialect: Dialect) -> Vec<Value> {
     let names = [(named, "name"), (namespaced, "namespace")];
     let names = names.into_iter().filter(|(wanted, _)| *wanted);
     let of_path = names.map(|(_, name)| {
         let mut parameter = query(name, dialect);
         parameter["in"] = "path".into();
         parameter["required"] = true.into();
+        if name == "name" {
+            parameter["description"] = format!("name of the {kind}").into();
+        }
         parameter
     });
     of_path.chain([query("pretty", dialect)]).collect()

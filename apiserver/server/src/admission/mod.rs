@@ -5,6 +5,7 @@
 pub(crate) mod certificates;
 mod namespace;
 mod node;
+mod node_taint;
 mod priority;
 mod rbac;
 mod runtime_class;
@@ -119,6 +120,9 @@ async fn mutate_all(admission: &Admission<'_>, object: &mut Value) -> Result<(),
         timed(admission, ("ServiceAccount", "admit"), named).await?;
     }
     timed(admission, ("NodeRestriction", "admit"), Box::pin(node::admit(admission, object))).await?;
+    if admission.is(Operation::Create, "Node") {
+        node_taint::mutate(object);
+    }
     if new_pod {
         timed(admission, ("Priority", "admit"), priority::mutate(admission, object)).await?;
         tolerations::mutate(object);

@@ -20,7 +20,12 @@ use x509_parser::public_key::{PublicKey, RSAPublicKey};
 use x509_parser::x509::SubjectPublicKeyInfo;
 
 use super::listener::read_given;
+use super::pem;
 use super::pki::PkiError;
+
+/// id-ecPublicKey, in DER.
+const EC_PUBLIC_KEY: &[u8] = &[0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01];
+const PRIME256V1: &[u8] = &[0x06, 0x08, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07];
 
 /// How a token is signed; the key decides, never the token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,21 +56,13 @@ pub(super) struct VerifyingKey {
 
 impl VerifyingKey {
     fn new(algorithm: Algorithm, bytes: Vec<u8>) -> Self {
-        let algorithm_identifier: &[u8] = match algorithm {
-            // id-ecPublicKey, prime256v1
-            Algorithm::Es256 => &[
-                0x30, 0x13, 0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01, 0x06, 0x08, 0x2a, 0x86,
-                0x48, 0xce, 0x3d, 0x03, 0x01, 0x07,
-            ],
-            // rsaEncryption, NULL
-            Algorithm::Rs256 => {
-                &[0x30, 0x0d, 0x06, 0x09, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01, 0x05, 0x00]
-            }
-        };
-        // The bit string has no unused bits.
-        let key = der(0x03, &[&[0], bytes.as_slice()].concat());
-        let info = der(0x30, &[algorithm_identifier, &key].concat());
-        Self { algorithm, id: BASE64.encode(Sha256::digest(&info)), bytes }
+        let id = BASE64.encode(Sha256::digest(public_key_info(algorithm, &bytes)));
+        Self { algorithm, id, bytes }
+    }
+
+    /// As `PUBLIC KEY`, PEM: what Kubernetes' components take for `--service-account-key-file`.
+    pub(super) fn to_pem(&self) -> String {
+        pem::encode("PUBLIC KEY", &public_key_info(self.algorithm, &self.bytes))
     }
 
     fn from_info(info: &SubjectPublicKeyInfo<'_>) -> Option<Self> {
@@ -118,8 +115,16 @@ impl VerifyingKey {
     /// The keys of a file: public ones, those of certificates, and the public halves of private
     /// ones. An error names the file.
     pub(super) fn read_all(path: &Path) -> Result<Vec<Self>, PkiError> {
-        let text = read_given(path)?;
-        let keys: Vec<Self> = sections(&text)
+        let keys = Self::all(&read_given(path)?);
+        if keys.is_empty() {
+            return Err(PkiError::Content { path: path.to_owned(), what: "an RSA or P-256 key" });
+        }
+        Ok(keys)
+    }
+
+    /// The keys of a PEM text, likewise.
+    pub(super) fn all(text: &str) -> Vec<Self> {
+        sections(text)
             .filter_map(|(kind, bytes)| match kind {
                 SectionKind::PublicKey => Self::from_info(&SubjectPublicKeyInfo::from_der(&bytes).ok()?.1),
                 SectionKind::Certificate => {
@@ -127,12 +132,31 @@ impl VerifyingKey {
                 }
                 _ => TokenSigner::from_section(kind, &bytes).map(|signer| signer.public()),
             })
-            .collect();
-        if keys.is_empty() {
-            return Err(PkiError::Content { path: path.to_owned(), what: "an RSA or P-256 key" });
-        }
-        Ok(keys)
+            .collect()
     }
+}
+
+/// SubjectPublicKeyInfo in DER.
+fn public_key_info(algorithm: Algorithm, bytes: &[u8]) -> Vec<u8> {
+    let identifier = match algorithm {
+        Algorithm::Es256 => der(0x30, &[EC_PUBLIC_KEY, PRIME256V1].concat()),
+        // rsaEncryption, NULL
+        Algorithm::Rs256 => {
+            vec![0x30, 0x0d, 0x06, 0x09, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01, 0x05, 0x00]
+        }
+    };
+    der(0x30, &[identifier, bit_string(bytes)].concat())
+}
+
+/// A key of P-256 as `EC PRIVATE KEY`, PEM: of the forms that Go's tools write, the one in which
+/// Kubernetes' components find both halves of the key.
+pub(super) fn ec_private_key(key: &p256::SecretKey) -> String {
+    let point = p256::ecdsa::VerifyingKey::from(key.public_key()).to_encoded_point(false);
+    let version = der(0x02, &[1]);
+    let secret = der(0x04, &key.to_bytes());
+    let curve = der(0xa0, PRIME256V1);
+    let public = der(0xa1, &bit_string(point.as_bytes()));
+    pem::encode("EC PRIVATE KEY", &der(0x30, &[version, secret, curve, public].concat()))
 }
 
 /// Signs tokens.
@@ -206,6 +230,12 @@ fn sections(text: &str) -> impl Iterator<Item = (SectionKind, Vec<u8>)> {
 fn without_zeroes(number: &[u8]) -> &[u8] {
     let zeroes = number.iter().take_while(|byte| **byte == 0).count();
     &number[zeroes..]
+}
+
+/// Whole bytes as a bit string in DER.
+fn bit_string(bytes: &[u8]) -> Vec<u8> {
+    // No bits are unused.
+    der(0x03, &[&[0], bytes].concat())
 }
 
 /// A value in DER: tag, length, content.

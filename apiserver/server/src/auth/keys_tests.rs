@@ -155,3 +155,17 @@ fn files_without_a_key_are_named() {
     let error = TokenSigner::read(&public).err().unwrap().to_string();
     assert_eq!(error, format!("{} does not hold an RSA or P-256 private key", public.display()));
 }
+
+/// `openssl ecparam -name prime256v1 -genkey -noout`, the form in which Kubernetes' components read both
+/// halves; PKCS #8 of the same key is not enough for `--service-account-key-file`.
+#[test]
+fn ec_keys_are_written_as_openssl_and_go_do() {
+    let section = sections(EC).find(|(kind, _)| *kind == SectionKind::EcPrivateKey).unwrap();
+    let key = p256::SecretKey::from_sec1_der(&section.1).unwrap();
+    let written = ec_private_key(&key);
+    assert!(EC.contains(written.trim_end()), "{written}");
+    let public = TokenSigner::from_pem(&written, Path::new("sa.key")).unwrap().public();
+    assert_eq!(public.to_pem(), EC_PUBLIC);
+    let rsa = TokenSigner::from_pem(RSA, Path::new("sa.key")).unwrap().public();
+    assert_eq!(rsa.to_pem(), RSA_PUBLIC);
+}

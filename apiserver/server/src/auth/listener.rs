@@ -36,6 +36,7 @@ pub struct ListenerTls {
     config: Arc<ServerConfig>,
     clients: Arc<dyn ClientCertVerifier>,
     time: Arc<AmbientTime>,
+    client_authorities: String,
     authorities: String,
 }
 
@@ -59,6 +60,11 @@ impl ListenerTls {
                 false
             }
         }
+    }
+
+    /// Whose client certificates are believed, PEM.
+    pub fn client_authorities(&self) -> &str {
+        &self.client_authorities
     }
 
     /// What a client is to trust, PEM: the serving certificate's chain and the authorities.
@@ -132,10 +138,11 @@ impl Pki {
     /// certificate stays as it is: whoever made it renews it. Errors name the file.
     pub fn listener_tls(&self, subject: &Subject, files: &ListenerFiles) -> Result<ListenerTls, PkiError> {
         let mut roots = self.roots()?;
-        let mut authorities = String::new();
-        if let Some(path) = &files.client_ca {
-            authorities.push_str(&add_authorities(&mut roots, path)?);
-        }
+        let mut authorities = match &files.client_ca {
+            Some(path) => add_authorities(&mut roots, path)?,
+            None => String::new(),
+        };
+        let client_authorities = format!("{authorities}{}", self.ca_pem());
         let resolver = match (&files.certificate, &files.key) {
             (Some(certificate), Some(key)) => {
                 let pair = given_pair(certificate, key)?;
@@ -158,7 +165,13 @@ impl Pki {
             .with_client_cert_verifier(Arc::new(JudgedLater { judge: Arc::clone(&clients) }))
             .with_cert_resolver(resolver);
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        Ok(ListenerTls { config: Arc::new(config), clients, time: self.time(), authorities })
+        Ok(ListenerTls {
+            config: Arc::new(config),
+            clients,
+            time: self.time(),
+            client_authorities,
+            authorities,
+        })
     }
 }
 

@@ -1,6 +1,6 @@
 //! The cluster's own certificate authority and the certificates it issues.
 //!
-//! Everything lies in one folder: `ca.crt`, `ca.key`, `sa.key` (signs ServiceAccount tokens) and a
+//! Everything lies in one folder: `ca.crt`, `ca.key`, `sa.key` (signs ServiceAccount tokens), `sa.pub` (its public half) and a
 //! pair `NAME.crt`, `NAME.key` for each certificate that is kept. Keys are ECDSA P-256, files have
 //! mode 0600 and are replaced as a whole.
 //!
@@ -20,6 +20,7 @@ use apiserver_api::ambient::Ambient;
 use apiserver_api::auth::Identity;
 use apiserver_api::certificate::CertificateUser;
 use jiff::Timestamp;
+use p256::pkcs8::DecodePrivateKey;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
     KeyUsagePurpose, PublicKeyData, SanType, SerialNumber,
@@ -30,6 +31,7 @@ use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::files::{create_private_dir, read_optional, write_private};
+use super::keys::{self, TokenSigner, VerifyingKey};
 
 const DAY: u64 = 24 * 60 * 60;
 const CA_LIFETIME: Duration = Duration::from_secs(3653 * DAY);
@@ -102,6 +104,19 @@ pub enum Component<'a> {
 pub enum Usage {
     Client,
     Server,
+}
+
+impl Component<'_> {
+    /// The program that is this component in Kubernetes.
+    pub fn program(self) -> &'static str {
+        match self {
+            Self::Scheduler => "kube-scheduler",
+            Self::ControllerManager => "kube-controller-manager",
+            Self::Proxy => "kube-proxy",
+            Self::Dns => "kube-dns",
+            Self::Node(_) => "kubelet",
+        }
+    }
 }
 
 impl Subject {
@@ -293,14 +308,28 @@ impl Pki {
         write(path, &kubeconfig(server_url, authorities, &pair.certificate, &pair.key))
     }
 
-    /// The key that signs ServiceAccount tokens (PKCS #8 PEM), made if missing.
-    pub(super) fn service_account_key(&self) -> Result<(PathBuf, String), PkiError> {
-        let path = self.dir.join("sa.key");
+    /// What signs ServiceAccount tokens: `sa.key`, made if missing. Its public half lies beside it as
+    /// `sa.pub`, for components of Kubernetes, which find it in no PKCS #8 key of P-256.
+    pub(super) fn service_account_signer(&self) -> Result<TokenSigner, PkiError> {
+        let (path, public_path) = (self.dir.join("sa.key"), self.dir.join("sa.pub"));
         let pem = match read(&path)? {
             Some(pem) => pem,
-            None => new_key_file(&path)?.serialize_pem(),
+            None => {
+                let failed = |cause| PkiError::Issue { subject: path.display().to_string(), cause };
+                let key = KeyPair::generate().map_err(failed)?;
+                let key = p256::SecretKey::from_pkcs8_der(key.serialized_der())
+                    .map_err(|_| failed(rcgen::Error::CouldNotParseKeyPair))?;
+                let pem = keys::ec_private_key(&key);
+                write(&path, &pem)?;
+                pem
+            }
         };
-        Ok((path, pem))
+        let signer = TokenSigner::from_pem(&pem, &path)?;
+        let public = signer.public();
+        if !read(&public_path)?.is_some_and(|text| VerifyingKey::all(&text).contains(&public)) {
+            write(&public_path, &public.to_pem())?;
+        }
+        Ok(signer)
     }
 
     /// Seconds since 1970.
@@ -385,7 +414,7 @@ pub(super) fn renew_at(pem: &str) -> Option<i64> {
 }
 
 /// The certificates of a PEM text.
-pub(super) fn certificates(pem: &str) -> Vec<CertificateDer<'static>> {
+pub(crate) fn certificates(pem: &str) -> Vec<CertificateDer<'static>> {
     CertificateDer::pem_slice_iter(pem.as_bytes()).filter_map(Result::ok).collect()
 }
 

@@ -299,3 +299,30 @@ fn client_config(
         None => builder.with_no_client_auth(),
     })
 }
+
+/// Kubernetes' components find no public half in the PKCS #8 key that was written here once.
+#[test]
+fn the_signing_key_has_its_public_half_beside_it_and_is_kept_as_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ambient, _) = ambient(5);
+    let pki = Pki::open(dir.path(), &ambient).unwrap();
+    let text = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
+    let first = pki.service_account_signer().unwrap().public();
+    assert!(text("sa.key").starts_with("-----BEGIN EC PRIVATE KEY-----\n"));
+    assert!(text("sa.pub").starts_with("-----BEGIN PUBLIC KEY-----\n"));
+    assert_eq!(VerifyingKey::all(&text("sa.pub")), std::slice::from_ref(&first));
+    assert_eq!(pki.service_account_signer().unwrap().public(), first);
+    // A key of an older data directory signs on.
+    let older = KeyPair::generate().unwrap().serialize_pem();
+    assert!(older.starts_with("-----BEGIN PRIVATE KEY-----"));
+    std::fs::write(dir.path().join("sa.key"), &older).unwrap();
+    let second = pki.service_account_signer().unwrap().public();
+    assert_ne!(second, first);
+    assert_eq!(text("sa.key"), older);
+    assert_eq!(VerifyingKey::all(&text("sa.pub")), std::slice::from_ref(&second));
+    // Further keys beside it are somebody's.
+    let both = format!("{}{}", first.to_pem(), second.to_pem());
+    std::fs::write(dir.path().join("sa.pub"), &both).unwrap();
+    pki.service_account_signer().unwrap();
+    assert_eq!(text("sa.pub"), both);
+}

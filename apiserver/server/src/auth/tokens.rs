@@ -228,10 +228,7 @@ impl Issuer {
     ) -> Result<Self, PkiError> {
         let signer = match &files.signing_key {
             Some(path) => TokenSigner::read(path)?,
-            None => {
-                let (path, pem) = pki.service_account_key()?;
-                TokenSigner::from_pem(&pem, &path)?
-            }
+            None => pki.service_account_signer()?,
         };
         let mut issuer = Self::new(signer, urls, audiences, &pki.ambient);
         for path in &files.keys {
@@ -355,13 +352,19 @@ impl Issuer {
         json!({"keys": self.keys.iter().map(VerifyingKey::jwk).collect::<Vec<_>>()})
     }
 
-    /// `/.well-known/openid-configuration`; `server_url` is where this API server is reached from
-    /// outside, `https://HOST:PORT`.
-    pub fn discovery(&self, server_url: &str) -> Value {
+    /// Whether tokens can be verified by discovery (OpenID Connect Discovery 1.0): its issuers are https
+    /// URLs without a query or fragment.
+    pub fn is_discoverable(&self) -> bool {
+        let url = self.url();
+        url.strip_prefix("https://").is_some_and(|rest| !rest.is_empty()) && !url.contains(['?', '#'])
+    }
+
+    /// `/.well-known/openid-configuration`; the keys are at `jwks_uri`.
+    pub fn discovery(&self, jwks_uri: &str) -> Value {
         let algorithms: BTreeSet<&str> = self.keys.iter().map(|key| key.algorithm.as_str()).collect();
         json!({
             "issuer": self.url(),
-            "jwks_uri": format!("{}/openid/v1/jwks", server_url.trim_end_matches('/')),
+            "jwks_uri": jwks_uri,
             "response_types_supported": ["id_token"],
             "subject_types_supported": ["public"],
             "id_token_signing_alg_values_supported": algorithms,

@@ -243,7 +243,9 @@ fn the_published_key_verifies_tokens() {
     let header: Value =
         serde_json::from_slice(&BASE64.decode(token.split('.').next().unwrap()).unwrap()).unwrap();
     assert_eq!(header["kid"], key["kid"]);
-    let discovery = issuer.discovery("https://1.2.3.4:6443/");
+    assert!(issuer.is_discoverable());
+    let discovery = issuer.discovery("https://1.2.3.4:6443/openid/v1/jwks");
     assert_eq!(discovery["issuer"], URL);
     assert_eq!(discovery["jwks_uri"], "https://1.2.3.4:6443/openid/v1/jwks");
+    assert_eq!(discovery["id_token_signing_alg_values_supported"], json!(["ES256"]));
 }

@@ -30,11 +30,11 @@ const PRIORITIES: &[Priorities] = &[
     ("storage.k8s.io", 16800, &[("v1", 15), ("v1beta1", 9)]),
     ("apiextensions.k8s.io", 16700, &[("v1", 15)]),
     ("admissionregistration.k8s.io", 16700, &[("v1", 15), ("v1beta1", 12), ("v1alpha1", 9)]),
-    ("scheduling.k8s.io", 16600, &[("v1", 15), ("v1alpha2", 9)]),
+    ("scheduling.k8s.io", 16600, &[("v1", 15), ("v1alpha2", 2)]),
     ("coordination.k8s.io", 16500, &[("v1", 15), ("v1beta1", 13), ("v1alpha2", 12)]),
     ("node.k8s.io", 16300, &[("v1", 15)]),
     ("discovery.k8s.io", 16200, &[("v1", 15)]),
-    ("resource.k8s.io", 16200, &[("v1", 20), ("v1beta2", 15), ("v1beta1", 9), ("v1alpha3", 1)]),
+    ("resource.k8s.io", 16200, &[("v1", 21), ("v1beta2", 15), ("v1beta1", 9), ("v1alpha3", 1)]),
     ("flowcontrol.apiserver.k8s.io", 16100, &[("v1", 21)]),
     ("internal.apiserver.k8s.io", 16000, &[("v1alpha1", 9)]),
     ("storagemigration.k8s.io", 15800, &[("v1beta1", 9)]),
@@ -42,6 +42,15 @@ const PRIORITIES: &[Priorities] = &[
 
 /// Definitions come behind everything that is built in, and are all equal.
 const CUSTOM: (u32, u32) = (1000, 100);
+
+/// The priority of a group in discovery. That of APIServices comes before all others, and groups of
+/// definitions come last.
+pub fn group_priority(group: &str) -> u32 {
+    if group == "apiregistration.k8s.io" {
+        return u32::MAX;
+    }
+    PRIORITIES.iter().find(|(name, ..)| *name == group).map_or(CUSTOM.0, |(_, priority, _)| *priority)
+}
 
 /// What has to be done about one APIService.
 #[derive(Clone, Debug, PartialEq)]

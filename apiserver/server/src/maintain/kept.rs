@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::Notify;
 
+use super::trust;
 use crate::cache::Caches;
 
 /// One signal for each keeper. A signal that comes while nobody waits is kept.
@@ -13,11 +14,22 @@ pub struct Kept {
     pub flow: Notify,
     /// The versions of custom kinds, or an APIService, have changed.
     pub api_services: Notify,
+    /// The ConfigMap of authorities has changed.
+    pub trust: Notify,
 }
 
 impl Kept {
     /// Wakes the keepers when objects of their kinds change.
     pub fn observe(self: &Arc<Self>, caches: &Caches) {
+        if let Some(maps) = caches.cache("", "v1", "configmaps") {
+            let kept = Arc::clone(self);
+            maps.observe(Box::new(move |old, new| {
+                let entry = new.or(old);
+                if entry.is_some_and(|e| e.name() == trust::NAME && e.namespace() == trust::NAMESPACE) {
+                    kept.trust.notify_one();
+                }
+            }));
+        }
         let flow = "flowcontrol.apiserver.k8s.io";
         for (group, plural) in [
             (flow, "flowschemas"),

@@ -9,6 +9,7 @@ mod identity;
 mod kept;
 mod own_service;
 mod repair;
+mod trust;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,8 +57,9 @@ async fn work(server: &Arc<Server>) {
         tracing::warn!(%error, "the cluster's own objects cannot be written, trying again");
         tokio::time::sleep(RETRY).await;
     }
-    // As in Kubernetes the hook is done when its task runs, whether or not the store answers it.
+    // As in Kubernetes these are done when their task runs, whether or not the store answers it.
     server.hooks().done("poststarthook/start-kube-apiserver-identity-lease-controller");
+    server.hooks().done("poststarthook/start-cluster-authentication-info-controller");
     server.set_ready();
     tokio::join!(
         compact(server),
@@ -69,6 +71,7 @@ async fn work(server: &Arc<Server>) {
         keep_namespaces(server),
         flow::keep(server),
         api_services::keep(server),
+        trust::keep(server),
     );
 }
 

@@ -84,8 +84,8 @@ fn refuse(options: &str, errors: Vec<FieldError>) -> Result<(), ApiError> {
     if errors.is_empty() { Ok(()) } else { Err(ApiError::invalid("meta.k8s.io", options, "", &errors)) }
 }
 
-/// Who writes: `fieldManager`, or what the user agent begins with. Clients in the process have
-/// none and are called by their component.
+/// Who writes: `fieldManager`, or what the user agent begins with. What the server writes by itself
+/// has neither.
 fn manager(context: &Context) -> String {
     if let Some(manager) = context.query.get("fieldManager") {
         return manager.to_owned();
@@ -93,12 +93,7 @@ fn manager(context: &Context) -> String {
     if let Some(agent) = context.headers.get(USER_AGENT) {
         return managed::manager_of_user_agent(&String::from_utf8_lossy(agent.as_bytes()));
     }
-    match context.identity.user.strip_prefix("system:") {
-        Some("apiserver") => "kube-apiserver".to_owned(),
-        Some(node) if node.starts_with("node:") => "kubelet".to_owned(),
-        Some(component) if !component.contains(':') => component.to_owned(),
-        _ => String::new(),
-    }
+    if context.internal { "kube-apiserver".to_owned() } else { String::new() }
 }
 
 /// Removes what is empty from the metadata.

@@ -166,6 +166,32 @@ async fn a_pod_put_again_as_it_was_written_keeps_its_priority() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_new_node_is_not_scheduled_to_until_it_is_ready() {
+    let api = Api::start().await;
+    let not_ready = json!({"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"});
+    let made = api.post("/api/v1/nodes", json!({"metadata": {"name": "n"}})).await.expect(201).body;
+    assert_eq!(made["spec"]["taints"], json!([not_ready]));
+    // The node controller takes it away, and it does not come back.
+    let ready = api.patch("merge", "/api/v1/nodes/n", json!({"spec": {"taints": null}})).await.expect(200);
+    assert_eq!(ready.body["spec"].get("taints"), None);
+    // Taints that a kubelet registers with stay, and one that is there already is not repeated.
+    let own = json!({"key": "own", "effect": "NoExecute"});
+    let known = json!({"key": "node.kubernetes.io/not-ready", "value": "v", "effect": "NoSchedule"});
+    let evicting = json!({"key": "node.kubernetes.io/not-ready", "effect": "NoExecute"});
+    for (name, taints, expected) in [
+        ("a", json!([own]), json!([own, not_ready])),
+        ("b", json!([own, known]), json!([own, known])),
+        ("c", json!([evicting]), json!([evicting, not_ready])),
+    ] {
+        let node = json!({"metadata": {"name": name}, "spec": {"taints": taints}});
+        assert_eq!(api.post("/api/v1/nodes", node).await.expect(201).body["spec"]["taints"], expected);
+    }
+    let apply = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "d"}});
+    let applied = api.apply("/api/v1/nodes/d?fieldManager=m", apply).await.expect(201).body;
+    assert_eq!(applied["spec"]["taints"], json!([not_ready]));
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_cluster_has_its_namespaces_roles_and_own_service() {
     let config =
         ServerConfig { advertise: Some("192.0.2.7:6443".parse().unwrap()), ..ServerConfig::default() };

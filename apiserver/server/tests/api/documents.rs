@@ -388,9 +388,9 @@ async fn groups_come_in_the_order_of_kubernetes_priorities() {
         "coordination.k8s.io",
         "node.k8s.io",
         "discovery.k8s.io",
+        "resource.k8s.io",
         "flowcontrol.apiserver.k8s.io",
         "internal.apiserver.k8s.io",
-        "resource.k8s.io",
         "storagemigration.k8s.io",
         "example.com",
     ];

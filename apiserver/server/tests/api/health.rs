@@ -13,6 +13,7 @@ use crate::harness::Api;
 const HOOKS: &str = "[+]poststarthook/start-apiextensions-controllers ok\n\
     [+]poststarthook/crd-informer-synced ok\n\
     [+]poststarthook/start-system-namespaces-controller ok\n\
+    [+]poststarthook/start-cluster-authentication-info-controller ok\n\
     [+]poststarthook/start-kubernetes-service-cidr-controller ok\n\
     [+]poststarthook/start-service-ip-repair-controllers ok\n\
     [+]poststarthook/rbac/bootstrap-roles ok\n\

@@ -163,6 +163,8 @@ async fn zeros_that_are_written_are_none_to_others() {
     };
     let pod = |spec: &Value| json!({"metadata": {"name": "p"}, "spec": spec});
     let node = |spec: Value| json!({"metadata": {"name": "n"}, "spec": spec});
+    // A new node is given it anyway.
+    let not_ready = json!({"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"});
     let service = |more: &[(&str, Value)]| {
         let mut spec = json!({"clusterIP": "None", "ports": [{"port": 80}]});
         more.iter().for_each(|(field, value)| spec[field] = value.clone());
@@ -178,7 +180,12 @@ async fn zeros_that_are_written_are_none_to_others() {
             (PODS, "p", pod(&spec), pod(&bare)),
             (DEPLOYMENTS, "d", deployment(&spec, false.into()), deployment(&bare, Value::Null)),
             ("/apis/batch/v1/namespaces/default/jobs", "j", job(&spec), job(&bare)),
-            ("/api/v1/nodes", "n", node(json!({"unschedulable": false, "podCIDR": ""})), node(json!({}))),
+            (
+                "/api/v1/nodes",
+                "n",
+                node(json!({"unschedulable": false, "podCIDR": "", "taints": [not_ready]})),
+                node(json!({"taints": [not_ready]})),
+            ),
             ("/api/v1/namespaces/default/services", "s", service(&zeros), service(&[])),
         ] {
             let path = format!("{collection}/{name}");

@@ -214,35 +214,98 @@ async fn published(api: &Api) -> Vec<String> {
     names.filter(|name| name.starts_with("com.example.")).cloned().collect()
 }
 
-async fn until_published(api: &Api, expected: &[&str]) {
-    loop {
-        let found = published(api).await;
-        if expected.iter().all(|name| found.iter().any(|f| f == name)) {
-            return;
+/// Waits until the schemas of these names are published, and are what is expected but for the fields that every
+/// object has and the two extensions that the server adds: as strict as the original.
+async fn until_published(api: &Api, expected: &[(&str, &Value)]) {
+    let document = loop {
+        let document = api.get("/openapi/v2").await.expect(200).body;
+        if expected.iter().all(|(name, _)| document["definitions"][name].is_object()) {
+            break document;
         }
         tokio::task::yield_now().await;
+    };
+    for (name, schema) in expected {
+        let mut found = document["definitions"][name].clone();
+        if let Some(properties) = found.get_mut("properties").and_then(Value::as_object_mut) {
+            properties.retain(|field, _| !["apiVersion", "kind", "metadata"].contains(&field.as_str()));
+        }
+        let own = ["x-kubernetes-group-version-kind", "x-kubernetes-selectable-fields"];
+        found.as_object_mut().unwrap().retain(|key, _| !own.contains(&key.as_str()));
+        assert_eq!(found, **schema, "{name}");
+    }
+}
+
+/// A schema with what most have: lists of objects, required fields, values to choose from.
+fn pond() -> Value {
+    let duck = json!({"type": "object", "required": ["name"], "properties": {
+        "name": {"type": "string", "description": "Name of the duck."},
+        "mood": {"type": "string", "description": "How it feels.", "enum": ["Fine", "Wet"]},
+        "eggs": {"type": "array", "description": "Its eggs.", "items": {"type": "string"}}}});
+    let seen = json!({"type": "object", "properties": {
+        "swims": {"type": "boolean", "description": "Whether it swims."},
+        "call": {"type": "string", "pattern": "quack|honk"}}});
+    json!({"type": "object", "description": "A pond", "properties": {
+        "spec": {"type": "object", "description": "What is wanted", "properties": {
+            "ducks": {"type": "array", "description": "Its ducks.", "items": duck}}},
+        "status": {"type": "object", "properties": {"ducks": {"type": "array", "items": seen}}}}})
+}
+
+/// A definition of `noxus` with a schema.
+fn with_schema(versions: &[&str], schema: &Value) -> Value {
+    let mut definition = noxus(versions);
+    for version in definition["spec"]["versions"].as_array_mut().unwrap() {
+        version["schema"] = json!({"openAPIV3Schema": schema});
+    }
+    definition
+}
+
+#[tokio::test]
+async fn schemas_are_published_as_they_were_written() {
+    let api = Api::start().await;
+    let plain = json!({"type": "object"});
+    let preserve = "x-kubernetes-preserve-unknown-fields";
+    let mut open = pond();
+    open[preserve] = true.into();
+    let mut within = pond();
+    within["properties"]["spec"][preserve] = true.into();
+    let mut within_published = within.clone();
+    let spec = within_published["properties"]["spec"].as_object_mut().unwrap();
+    spec.retain(|key, _| !["type", "properties"].contains(&key.as_str()));
+    for (group, schema, expected) in [
+        ("a", json!({"type": "object", preserve: true}), &plain),
+        ("b", open, &plain),
+        ("c", within, &within_published),
+        ("d", pond(), &pond()),
+    ] {
+        let mut definition = with_schema(&["v1"], &schema);
+        definition["metadata"]["name"] = format!("noxus.{group}.example.com").into();
+        definition["spec"]["group"] = format!("{group}.example.com").into();
+        establish(&api, definition).await;
+        let name = format!("com.example.{group}.v1.WishIHadChosenNoxu");
+        until_published(&api, &[(&name, expected)]).await;
     }
 }
 
 #[tokio::test]
 async fn schemas_of_several_groups_kinds_and_versions_are_published() {
     let api = Api::start().await;
-    establish(&api, noxus(&["v1", "v2"])).await;
+    let (pond, plain) = (&pond(), &json!({"type": "object"}));
+    establish(&api, with_schema(&["v1", "v2"], pond)).await;
     let mut other = noxus(&["v1"]);
     other["metadata"]["name"] = "others.mygroup.example.com".into();
     other["spec"]["names"] = json!({"plural": "others", "kind": "Other"});
     establish(&api, other).await;
-    let mut apart = noxus(&["v5"]);
+    let mut apart = with_schema(&["v5"], pond);
     apart["metadata"]["name"] = "noxus.apart.example.com".into();
     apart["spec"]["group"] = "apart.example.com".into();
     establish(&api, apart).await;
     until_published(
         &api,
         &[
-            "com.example.mygroup.v1.WishIHadChosenNoxu",
-            "com.example.mygroup.v2.WishIHadChosenNoxu",
-            "com.example.mygroup.v1.Other",
-            "com.example.apart.v5.WishIHadChosenNoxu",
+            ("com.example.mygroup.v1.WishIHadChosenNoxu", pond),
+            ("com.example.mygroup.v2.WishIHadChosenNoxu", pond),
+            ("com.example.mygroup.v1.Other", plain),
+            ("com.example.apart.v5.WishIHadChosenNoxu", pond),
         ],
     )
     .await;
@@ -256,22 +319,26 @@ async fn schemas_of_several_groups_kinds_and_versions_are_published() {
 #[tokio::test]
 async fn versions_that_are_renamed_or_no_longer_served_are_published_no_more() {
     let api = Api::start().await;
-    establish(&api, noxus(&["v1", "v2"])).await;
+    let pond = &pond();
+    establish(&api, with_schema(&["v1", "v2"], pond)).await;
     until_published(
         &api,
-        &["com.example.mygroup.v1.WishIHadChosenNoxu", "com.example.mygroup.v2.WishIHadChosenNoxu"],
+        &[
+            ("com.example.mygroup.v1.WishIHadChosenNoxu", pond),
+            ("com.example.mygroup.v2.WishIHadChosenNoxu", pond),
+        ],
     )
     .await;
     let path = format!("{DEFINITIONS}/noxus.mygroup.example.com");
     let rename = json!([{"op": "replace", "path": "/spec/versions/1/name", "value": "v3"}]);
     api.patch("json", &path, rename).await.expect(200);
-    until_published(&api, &["com.example.mygroup.v3.WishIHadChosenNoxu"]).await;
+    until_published(&api, &[("com.example.mygroup.v3.WishIHadChosenNoxu", pond)]).await;
     assert!(!published(&api).await.contains(&"com.example.mygroup.v2.WishIHadChosenNoxu".to_owned()));
     let hide = json!([{"op": "replace", "path": "/spec/versions/1/served", "value": false}]);
     api.patch("json", &path, hide).await.expect(200);
     while published(&api).await.contains(&"com.example.mygroup.v3.WishIHadChosenNoxu".to_owned()) {
         tokio::task::yield_now().await;
     }
-    until_published(&api, &["com.example.mygroup.v1.WishIHadChosenNoxu"]).await;
+    until_published(&api, &[("com.example.mygroup.v1.WishIHadChosenNoxu", pond)]).await;
     api.get("/openapi/v3/apis/mygroup.example.com/v3").await.expect(404);
 }

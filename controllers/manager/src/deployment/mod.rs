@@ -38,7 +38,7 @@ pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
     let controller = Deployments {
         client: context.client.clone(),
         ambient: context.ambient.clone(),
-        recorder: context.recorder.clone(),
+        recorder: context.recorder.named("deployment-controller"),
         deployments: deployments.clone(),
         sets: sets.clone(),
         pods: pods.clone(),

@@ -39,7 +39,7 @@ pub(super) fn start(context: &Context, tasks: &mut Tasks) {
     let controller = Evictions {
         client: context.client.clone(),
         ambient: context.ambient.clone(),
-        recorder: context.recorder.clone(),
+        recorder: context.recorder.named("taint-eviction-controller"),
         nodes: nodes.clone(),
         pods: pods.clone(),
         first_seen: Mutex::default(),

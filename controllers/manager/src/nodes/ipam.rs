@@ -22,7 +22,7 @@ pub(super) fn start(context: &Context, tasks: &mut Tasks) {
     context.feed(tasks, &nodes, &queue);
     let controller = Ipam {
         client: context.client.clone(),
-        recorder: context.recorder.clone(),
+        recorder: context.recorder.named("cidrAllocator"),
         config: Arc::clone(&context.config),
         nodes: nodes.clone(),
         given: Mutex::default(),
@@ -63,11 +63,8 @@ impl Reconcile for Ipam {
                 .collect::<Vec<_>>()
         }));
         let Some(free) = choose(&self.config, &used) else {
-            self.recorder.warning(
-                reference(node.as_ref()),
-                "CIDRNotAvailable",
-                "No network is left for the node",
-            );
+            let message = format!("Node {} status is now: CIDRNotAvailable", key.name);
+            self.recorder.normal(reference(node.as_ref()), "CIDRNotAvailable", message);
             let problem = "the cluster network has no free part left".to_owned();
             return Err(Error::Unusable { object: format!("node {key}"), problem });
         };

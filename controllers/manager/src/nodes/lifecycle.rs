@@ -36,7 +36,7 @@ pub(super) fn start(context: &Context, tasks: &mut Tasks) {
     let controller = Lifecycle {
         client: context.client.clone(),
         ambient: context.ambient.clone(),
-        recorder: context.recorder.clone(),
+        recorder: context.recorder.named("node-controller"),
         config: Arc::clone(&context.config),
         nodes: nodes.clone(),
         pods: pods.clone(),

@@ -34,7 +34,7 @@ pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
     let controller = ReplicaSets {
         client: context.client.clone(),
         ambient: context.ambient.clone(),
-        recorder: context.recorder.clone(),
+        recorder: context.recorder.named("replicaset-controller"),
         sets: sets.clone(),
         pods: context.pods.clone(),
         expectations,
@@ -211,7 +211,8 @@ impl ReplicaSets {
                 if error.is_namespace_terminating() {
                     return Ok(());
                 }
-                self.recorder.warning(reference(set), "FailedCreate", describe(&error));
+                let message = format!("Error creating: {}", cause(&error));
+                self.recorder.warning(reference(set), "FailedCreate", message);
                 return Err(("FailedCreate", error));
             }
             batch *= 2;
@@ -241,7 +242,12 @@ impl ReplicaSets {
                 }
                 Err(error) => {
                     self.expectations.deleted(key, uid(&pod.metadata));
-                    if error.is_not_found() { Ok(()) } else { Err(error) }
+                    if error.is_not_found() {
+                        return Ok(());
+                    }
+                    let message = format!("Error deleting: {}", cause(&error));
+                    self.recorder.warning(reference(set), "FailedDelete", message);
+                    Err(error)
                 }
             }
         }))
@@ -254,6 +260,17 @@ impl ReplicaSets {
     }
 }
 
+/// What the API said, in its own words.
+fn cause(error: &Error) -> String {
+    match error {
+        Error::Api { cause, .. } => match cause.as_ref() {
+            kube::Error::Api(status) => status.message.clone(),
+            other => other.to_string(),
+        },
+        other => other.to_string(),
+    }
+}
+
 /// The error with its causes, in one line.
 fn describe(error: &Error) -> String {
     let mut text = error.to_string();
@@ -263,4 +280,19 @@ fn describe(error: &Error) -> String {
         cause = error.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kube::core::Status;
+
+    /// `Error creating: pods "web-" is forbidden: …`, as in Kubernetes' events.
+    #[test]
+    fn events_of_failures_have_the_words_of_the_api() {
+        let said = "pods \"web-\" is forbidden: exceeded quota";
+        let refused = kube::Error::Api(Status::failure(said, "Forbidden").with_code(403).boxed());
+        let error = Err::<(), _>(refused).attempt(|| "create a pod".to_owned()).unwrap_err();
+        assert_eq!(cause(&error), said);
+    }
 }

@@ -76,7 +76,7 @@ impl Api {
     }
 
     pub fn client(&self) -> kube::Client {
-        apiserver_client::in_process(self.clone(), Identity::authenticated("test", &[]))
+        apiserver_client::in_process(self.clone(), Identity::authenticated("test", &[]), "kubelet")
     }
 
     /// Creates an object; `collection` is `api/v1/pods`.

@@ -1,0 +1,21 @@
+//! TaintNodesByCondition: a new Node begins as not ready, so that no pod is scheduled to it before its
+//! kubelet has reported and the node lifecycle controller has removed the taint.
+
+use serde_json::{Value, json};
+
+const NOT_READY: &str = "node.kubernetes.io/not-ready";
+const NO_SCHEDULE: &str = "NoSchedule";
+
+/// Adds the taint to a Node that is created without it.
+pub fn mutate(node: &mut Value) {
+    let Some(node) = node.as_object_mut() else { return };
+    let Some(spec) = node.entry("spec").or_insert_with(|| json!({})).as_object_mut() else { return };
+    let taints = spec.entry("taints").or_insert_with(|| json!([]));
+    if taints.is_null() {
+        *taints = json!([]);
+    }
+    let Some(taints) = taints.as_array_mut() else { return };
+    if !taints.iter().any(|taint| taint["key"] == NOT_READY && taint["effect"] == NO_SCHEDULE) {
+        taints.push(json!({"key": NOT_READY, "effect": NO_SCHEDULE}));
+    }
+}

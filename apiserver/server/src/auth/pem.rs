@@ -1,0 +1,22 @@
+//! PEM (RFC 7468), as Go and openssl write it.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+
+/// Characters of a line.
+const LINE: usize = 64;
+
+/// A block of a `kind` such as `CERTIFICATE`.
+pub(crate) fn encode(kind: &str, der: &[u8]) -> String {
+    let mut text = format!("-----BEGIN {kind}-----\n");
+    let encoded = BASE64.encode(der);
+    let mut rest = encoded.as_str();
+    while !rest.is_empty() {
+        let (line, more) = rest.split_at(rest.len().min(LINE));
+        text.push_str(line);
+        text.push('\n');
+        rest = more;
+    }
+    text.push_str(&format!("-----END {kind}-----\n"));
+    text
+}

@@ -1,0 +1,140 @@
+//! The ConfigMap `kube-system/extension-apiserver-authentication`: which authorities vouch for clients of the
+//! cluster. Servers that leave authentication to this one, aggregated ones and the ports of kube-scheduler and
+//! kube-controller-manager, read it to know whose certificates they may believe.
+//!
+//! Each server adds its own authorities to those that others have written, so that several servers with different
+//! ones get along, and drops certificates that have expired.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use apiserver_api::error::ApiError;
+use jiff::Timestamp;
+use rustls::pki_types::CertificateDer;
+use serde_json::{Map, Value, json};
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+use super::{create, put};
+use crate::auth::pem;
+use crate::auth::pki::certificates;
+use crate::limits;
+use crate::server::Server;
+use crate::storage;
+
+pub(super) const NAMESPACE: &str = "kube-system";
+pub(super) const NAME: &str = "extension-apiserver-authentication";
+
+/// Looked after this often, as in Kubernetes, and whenever the ConfigMap changes.
+const EVERY: Duration = Duration::from_secs(60);
+/// A write that the store did not take is tried again after this.
+const AGAIN: Duration = Duration::from_secs(1);
+/// Certificates count this much longer than they say, in seconds, for clocks that are behind.
+const SKEW: i64 = 300;
+
+const CLIENT_CA: &str = "client-ca-file";
+const FRONT_PROXY_CA: &str = "requestheader-client-ca-file";
+/// What goes with the authority of front proxies. This server has none; those of other makes may.
+const FRONT_PROXY: [&str; 5] = [
+    "requestheader-username-headers",
+    "requestheader-uid-headers",
+    "requestheader-group-headers",
+    "requestheader-extra-headers-prefix",
+    "requestheader-allowed-names",
+];
+
+/// Looks after the ConfigMap until the server ends.
+pub async fn keep(server: &Arc<Server>) {
+    loop {
+        let pause = match ensure(server).await {
+            Ok(()) => EVERY,
+            Err(error) => {
+                tracing::warn!(%error, "the ConfigMap {NAMESPACE}/{NAME} cannot be kept");
+                AGAIN
+            }
+        };
+        tokio::select! {
+            () = server.draining().cancelled() => return,
+            () = server.kept().trust.notified() => {}
+            () = tokio::time::sleep(pause) => {}
+        }
+    }
+}
+
+async fn ensure(server: &Arc<Server>) -> Result<(), ApiError> {
+    let Some(resource) = server.registry().by_kind("v1", "ConfigMap") else { return Ok(()) };
+    for _ in 0..limits::CONFLICT_RETRIES {
+        let current = storage::fetch(server, resource, NAMESPACE, NAME).await?;
+        let held = current.as_ref().map(|current| &current.object);
+        let Some(wanted) = wanted(held, &server.config().client_ca, server.ambient().now()) else {
+            return Ok(());
+        };
+        let written = match current {
+            None => create(server, resource, wanted).await?,
+            Some(_) => put(server, resource, wanted).await?,
+        };
+        if written {
+            return Ok(());
+        }
+    }
+    Err(storage::modified(resource, NAME))
+}
+
+/// The ConfigMap as it is to be written; `None` if `held` is right, or must not be changed.
+fn wanted(held: Option<&Value>, own: &str, now: Timestamp) -> Option<Value> {
+    let nothing = Map::new();
+    let before = held.and_then(|held| held["data"].as_object()).unwrap_or(&nothing);
+    if held.is_some_and(|held| held["immutable"] == true) {
+        return None;
+    }
+    let mut after = combined(before, own, now);
+    if size(&after) > limits::CONFIG_MAP_DATA {
+        after = combined(&nothing, own, now);
+    }
+    if after == *before {
+        return None;
+    }
+    let mut object = held.cloned().unwrap_or_else(|| {
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": NAME, "namespace": NAMESPACE}})
+    });
+    object["data"] = Value::Object(after);
+    Some(object)
+}
+
+fn size(data: &Map<String, Value>) -> usize {
+    data.iter().map(|(key, value)| key.len() + value.as_str().map_or(0, str::len)).sum()
+}
+
+/// What others have written and `own`, without what has expired and what nobody knows.
+fn combined(before: &Map<String, Value>, own: &str, now: Timestamp) -> Map<String, Value> {
+    let text = |key: &str| before.get(key).and_then(Value::as_str).unwrap_or_default();
+    let mut after = Map::new();
+    let clients = bundle([text(CLIENT_CA), own], now);
+    if !clients.is_empty() {
+        after.insert(CLIENT_CA.to_owned(), clients.into());
+    }
+    let proxies = bundle([text(FRONT_PROXY_CA)], now);
+    if !proxies.is_empty() {
+        after.insert(FRONT_PROXY_CA.to_owned(), proxies.into());
+        let known = FRONT_PROXY.iter().filter_map(|key| before.get_key_value(*key));
+        after.extend(known.map(|(key, value)| (key.clone(), value.clone())));
+    }
+    after
+}
+
+/// The certificates of all texts that have not expired, each once, as PEM.
+fn bundle<const N: usize>(texts: [&str; N], now: Timestamp) -> String {
+    let deadline = now.as_second() - SKEW;
+    let mut kept: Vec<CertificateDer<'_>> = Vec::new();
+    for certificate in texts.into_iter().flat_map(certificates) {
+        let valid = X509Certificate::from_der(&certificate)
+            .is_ok_and(|(_, parsed)| parsed.validity().not_after.timestamp() > deadline);
+        if valid && !kept.contains(&certificate) {
+            kept.push(certificate);
+        }
+    }
+    kept.iter().map(|certificate| pem::encode("CERTIFICATE", certificate)).collect()
+}
+
+#[cfg(test)]
+#[path = "trust_tests.rs"]
+mod tests;
