@@ -18,7 +18,7 @@ use crate::convert;
 use crate::custom::{Creating, conversion};
 use crate::encoding;
 use crate::limits;
-use crate::room;
+use crate::room::{self, Share};
 use crate::server::Server;
 
 /// An object as the store has it, with its resource version.
@@ -131,9 +131,8 @@ pub struct Terms {
     /// An object that is too large is stored without its managed fields if that helps: whoever writes
     /// should not fail because of what the server keeps books about.
     pub may_forget: bool,
-    /// Nothing is added to a store that has no more room than what is kept for administrators and the
-    /// control plane.
-    pub leaves_room: bool,
+    /// What the writer may fill of the store.
+    pub share: Share,
 }
 
 /// [`put`] on a writer's terms.
@@ -142,7 +141,7 @@ pub async fn put_on(
     resource: &Resource,
     mut object: Value,
     expected: Revision,
-    Terms { may_forget, leaves_room }: Terms,
+    Terms { may_forget, share }: Terms,
 ) -> Result<Outcome, ApiError> {
     let key = key(resource, meta::namespace(&object), meta::name(&object));
     for field in ["resourceVersion", "selfLink"] {
@@ -169,9 +168,7 @@ pub async fn put_on(
     }
     // Without the tree, whose place other requests can use while this one waits.
     drop(object);
-    if leaves_room {
-        room::check(server, &key, value.len()).await?;
-    }
+    room::check(server, &key, value.len(), share).await?;
     // A definition may call its kind the same, and its objects stay.
     let expires = resource.kind == "Event" && resource.custom.is_none();
     let ttl_seconds = if expires { seconds(server.config().event_ttl) } else { 0 };

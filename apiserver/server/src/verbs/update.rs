@@ -21,7 +21,7 @@ use crate::custom::conversion::{by_webhook, settled};
 use crate::encoding;
 use crate::negotiate;
 use crate::respond::{self, Answer};
-use crate::room;
+use crate::room::Share;
 use crate::services;
 use crate::storage::{self, Outcome, Stored, Terms};
 
@@ -374,8 +374,7 @@ pub async fn store(
 ) -> Result<Outcome, ApiError> {
     check_place(context, resource, meta::namespace(&object), meta::name(&object))?;
     let applies = context.info.verb == "patch" && negotiate::patch_type(&context.headers) == apply::MEDIA;
-    let terms =
-        Terms { may_forget: !applies, leaves_room: room::is_kept_from(&context.info, &context.identity) };
+    let terms = Terms { may_forget: !applies, share: Share::of(&context.info, &context.identity) };
     storage::put_on(&context.server, resource, object, expected, terms).await
 }
 

@@ -269,7 +269,19 @@ async fn a_store_that_tenants_and_nodes_have_filled_has_room_for_the_control_pla
     // What the others need goes on, and no address is held by what was refused.
     api.post(SERVICES, service).await.expect(201);
     scheduler.post("/api/v1/namespaces/default/events", event).await.expect(201);
+    // Controllers make what tenants ask for, so they leave something too.
+    let controllers = api.as_user(Identity::authenticated("system:kube-controller-manager", &[]));
+    let mut asked_for = 0;
+    while controllers.post(MAPS, map(&format!("c{asked_for}"), 20_000)).await.code == 201 {
+        asked_for += 1;
+        assert!(asked_for < 10);
+    }
+    assert!(asked_for > 0);
     api.post(MAPS, map("administrator", 40_000)).await.expect(201);
+    api.delete(&format!("{MAPS}/administrator"), json!(null)).await.expect(200);
+    for name in 0..asked_for {
+        api.delete(&format!("{MAPS}/c{name}"), json!(null)).await.expect(200);
+    }
     tenant.put(&format!("{MAPS}/m0"), map("m0", 19_000)).await.expect(200);
     for name in ["m1", "m2", "m3", "m4"] {
         tenant.delete(&format!("{MAPS}/{name}"), json!(null)).await.expect(200);

@@ -210,15 +210,28 @@ fn unharmed(cluster: &Cluster<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The answer must be a refusal, and must not carry what it would have been worth.
+/// The answer must be that the caller may not do this: another fault would hide that it may.
 pub fn must_refuse(what: &str, answer: &Answer) -> Result<()> {
-    ensure!(answer.refused(), "{what} was answered with {}: {}", answer.status, start(&answer.body));
+    must_fail(&[403], what, answer)
+}
+
+/// The answer must be one of these refusals.
+pub fn must_fail(statuses: &[u16], what: &str, answer: &Answer) -> Result<()> {
+    let (status, body) = (answer.status, start(&answer.body));
+    ensure!(statuses.contains(&status), "{what} was answered with {status}: {body}");
     Ok(())
 }
 
 /// The first line or two of a text.
 pub fn start(text: &str) -> String {
     text.chars().take(300).collect()
+}
+
+/// Bytes as base64 on one line.
+pub fn base64(bytes: &[u8]) -> Result<String> {
+    let file = tempfile::NamedTempFile::new()?;
+    std::fs::write(file.path(), bytes)?;
+    tests_e2e::output(std::process::Command::new("base64").arg("-w0").arg(file.path()))
 }
 
 /// Applies a manifest as the administrator.

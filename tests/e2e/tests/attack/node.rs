@@ -300,6 +300,18 @@ fn certificates(stolen: &Stolen<'_>) -> Result<()> {
         });
         must_refuse(&format!("a request for {subject}"), &stolen.node.create(csrs, &csr)?)?;
     }
+    // Its own request it may make, and not approve.
+    let own = json!({
+        "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
+        "metadata": {"name": "mine"},
+        "spec": {
+            "request": request("/O=system:nodes/CN=system:node:node-2")?,
+            "signerName": "kubernetes.io/kube-apiserver-client-kubelet",
+            "usages": ["client auth", "digital signature"],
+        },
+    });
+    let made = stolen.node.create(csrs, &own)?;
+    ensure!(made.status == 201, "a node's own request was refused: {}", start(&made.body));
     let approval = json!({"status": {"conditions": [
         {"type": "Approved", "status": "True", "reason": "x", "message": "x"},
     ]}});

@@ -4,9 +4,9 @@
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use tests_e2e::lab::CLIENT_IP;
-use tests_e2e::{Cluster, Lab, eventually, output};
+use tests_e2e::{Cluster, Lab, eventually};
 
-use crate::attacker::{Attacker, apply, attack, issued, start};
+use crate::attacker::{Attacker, apply, attack, base64, issued, start};
 use crate::kubelet::{Hostile, hostile, memory};
 
 const PORT: u16 = 8443;
@@ -54,12 +54,6 @@ fn a_hostile_webhook_changes_nothing_but_what_it_converts() -> Result<()> {
             ("silence holds up nobody else", &silent),
         ],
     )
-}
-
-fn base64(bytes: &[u8]) -> Result<String> {
-    let file = tempfile::NamedTempFile::new()?;
-    std::fs::write(file.path(), bytes)?;
-    output(std::process::Command::new("base64").arg("-w0").arg(file.path()))
 }
 
 fn definition(bundle: &str) -> String {
