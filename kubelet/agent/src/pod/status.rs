@@ -75,14 +75,15 @@ pub struct Input<'a> {
 /// The status of a pod at this moment. Times of unchanged conditions are those of `previous`.
 pub fn compute(input: Input<'_>) -> PodStatus {
     let pod = input.pod;
-    let rejected = input.verdict.is_some() && input.runtime.is_empty();
+    // A finished pod has its reason for good, also after the kubelet has restarted.
+    let finished = is_finished(input.previous.phase.as_deref().unwrap_or_default());
+    let was_rejected = finished && input.previous.container_statuses.is_none();
+    let rejected = (input.verdict.is_some() || was_rejected) && input.runtime.is_empty();
     let statuses = |wanted: &mut dyn Iterator<Item = (Role, Container)>| {
         let all: Vec<ApiStatus> = wanted.map(|(role, c)| container_status(&input, role, &c)).collect();
         (!all.is_empty() && !rejected).then_some(all)
     };
     let phase = phase(&input);
-    // A finished pod has its reason for good, also after the kubelet has restarted.
-    let finished = is_finished(input.previous.phase.as_deref().unwrap_or_default());
     let before = if finished { input.previous.clone() } else { PodStatus::default() };
     let ips = pod_ips(&input);
     let mut status = PodStatus {
