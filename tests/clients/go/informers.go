@@ -76,7 +76,7 @@ func (e env) change(prefix string, count int) {
 // sharedInformers follows objects as controllers do, with indexes, listers and a queue.
 func sharedInformers(e env) {
 	e.change("before", 30)
-	factory := informers.NewSharedInformerFactory(e.client, 0)
+	factory := informers.NewSharedInformerFactoryWithOptions(e.client, 0, informers.WithNamespace("default"))
 	maps := factory.Core().V1().ConfigMaps()
 	try(maps.Informer().AddIndexers(cache.Indexers{"set": func(object any) ([]string, error) {
 		return []string{object.(*corev1.ConfigMap).Labels["set"]}, nil
@@ -111,7 +111,7 @@ func sharedInformers(e env) {
 // restart follows objects while the server goes away and comes back.
 func restart(e env) {
 	counted := newTally()
-	factory := informers.NewSharedInformerFactory(e.client, 0)
+	factory := informers.NewSharedInformerFactoryWithOptions(e.client, 0, informers.WithNamespace("default"))
 	maps := factory.Core().V1().ConfigMaps()
 	must(maps.Informer().AddEventHandler(counted.handler()))
 	factory.Start(e.ctx.Done())

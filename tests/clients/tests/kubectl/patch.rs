@@ -133,7 +133,8 @@ fn labels(kubectl: &Kubectl<'_>) {
 fn nodes(kubectl: &Kubectl<'_>) {
     kubectl.feed("create -f -", r#"{"apiVersion":"v1","kind":"Node","metadata":{"name":"n"}}"#);
     kubectl.says("taint node n k=v:NoSchedule", "node/n tainted");
-    kubectl.says("get node n -o jsonpath='{.spec.taints[*].key}'", "k");
+    // A node is not ready until its kubelet says so.
+    kubectl.says("get node n -o jsonpath='{.spec.taints[*].key}'", "k node.kubernetes.io/not-ready");
     kubectl.says("taint node n k-", "node/n untainted");
     kubectl.says("cordon n", "node/n cordoned");
     assert_eq!(kubectl.table("get node n")[1][1], "Unknown,SchedulingDisabled");
