@@ -20,11 +20,13 @@ pub enum Share {
     /// All of it: administrators, the server itself, and what shows that somebody lives.
     #[default]
     All,
-    /// All but the last half of the kept part: the control plane, which creates for others too what they
-    /// ask for, such as the pods of a Deployment.
-    Most,
-    /// All but the kept part: tenants and nodes.
-    Part,
+    /// Half of the kept part too: the control plane, which creates for others what they ask for, such as the
+    /// pods of a Deployment.
+    ControlPlane,
+    /// Nothing of the kept part, but for updates that grow a little: without them no pod would ever be gone.
+    Node,
+    /// Nothing of the kept part, and a little of it for such updates.
+    Tenant,
 }
 
 impl Share {
@@ -32,17 +34,20 @@ impl Share {
     pub fn of(info: &RequestInfo, identity: &Identity) -> Self {
         match lane(info, identity) {
             Lane::Exempt | Lane::Leases | Lane::Heartbeats => Self::All,
-            Lane::System => Self::Most,
-            Lane::Nodes | Lane::Common => Self::Part,
+            Lane::System => Self::ControlPlane,
+            Lane::Nodes => Self::Node,
+            Lane::Common => Self::Tenant,
         }
     }
 
-    /// Bytes of the quota that it leaves alone.
-    fn leaves(self, quota: u64) -> u64 {
+    /// Bytes of the quota that it leaves alone: with what is new, and with updates that grow a little.
+    fn leaves(self, quota: u64) -> (u64, u64) {
+        let quarter = kept(quota) / 4;
         match self {
-            Self::All => 0,
-            Self::Most => kept(quota) / 2,
-            Self::Part => kept(quota),
+            Self::All => (0, 0),
+            Self::ControlPlane => (2 * quarter, quarter),
+            Self::Node => (4 * quarter, quarter),
+            Self::Tenant => (4 * quarter, 3 * quarter),
         }
     }
 }
@@ -53,21 +58,20 @@ pub async fn check(server: &Server, key: &str, new: usize, share: Share) -> Resu
     let Some(Usage { used, quota }) = server.store().usage().filter(|_| share != Share::All) else {
         return Ok(());
     };
-    let left = share.leaves(quota);
     let new = new as u64;
     // The value in its place is looked up only where it matters.
-    if fits(used, new, None, quota - left) {
+    if fits(used, new, None, share, quota) {
         return Ok(());
     }
     let old = server.store().get(key).await.map_err(storage::store_error)?.kv.map(|kv| kv.value.len() as u64);
-    if fits(used, new, old, quota - left) {
+    if fits(used, new, old, share, quota) {
         return Ok(());
     }
     Err(none(format!(
         "{used} bytes are stored, and the last {} of the quota of {quota} (--quota-backend-bytes) are kept for \
          administrators{}; delete objects to make room",
-        left,
-        if share == Share::Part { " and the control plane" } else { "" }
+        share.leaves(quota).0,
+        if share == Share::ControlPlane { "" } else { " and the control plane" }
     )))
 }
 
@@ -79,16 +83,17 @@ pub fn none(why: impl Display) -> ApiError {
     ApiError::new(500, "", format!("{NONE}: {why}"))
 }
 
-/// Whether a value of `new` bytes may take the place of one of `old` where `used` bytes are stored and there
-/// may be `most`. What does not grow always may; updates that grow a little, such as by a condition in a
-/// status, may take a thirty-second more.
-fn fits(used: u64, new: u64, old: Option<u64>, most: u64) -> bool {
+/// Whether a value of `new` bytes may take the place of one of `old` where `used` bytes are stored. What does
+/// not grow always may.
+fn fits(used: u64, new: u64, old: Option<u64>, share: Share, quota: u64) -> bool {
     let growth = new.saturating_sub(old.unwrap_or(0));
-    let more = match old {
-        Some(_) if growth <= SMALL_GROWTH => most / 32,
-        _ => 0,
+    let (by_new, by_small_growth) = share.leaves(quota);
+    let left = match old {
+        Some(_) if growth == 0 => return true,
+        Some(_) if growth <= SMALL_GROWTH => by_small_growth,
+        _ => by_new,
     };
-    old.is_some() && growth == 0 || used.saturating_add(growth) <= most + more
+    used.saturating_add(growth) <= quota - left
 }
 
 #[cfg(test)]
@@ -97,32 +102,34 @@ mod tests {
 
     #[test]
     fn a_share_that_is_full_takes_no_new_objects() {
-        const MOST: u64 = 8 << 20;
-        let more = MOST / 32;
+        const QUOTA: u64 = 8 << 20;
+        // Where the shares end: quarters of the kept part before the end of the quota.
+        let at = |quarters: u64| QUOTA - quarters * kept(QUOTA) / 4;
         let table = [
-            // (used, new, old)
-            (0, MOST, None, true),
-            (1, MOST, None, false),
-            (MOST, 1, None, false),
-            (MOST * 2, 500, Some(500), true),
-            (MOST * 2, 400, Some(500), true),
-            (MOST, 600, Some(500), true),
-            (MOST + more, 600, Some(500), false),
-            (MOST, 501 + SMALL_GROWTH, Some(500), false),
-            (u64::MAX, u64::MAX, None, false),
+            // (share, used, new, old)
+            (Share::Tenant, 0, at(4), None, true),
+            (Share::Tenant, 1, at(4), None, false),
+            (Share::Tenant, at(4), 1, None, false),
+            (Share::Tenant, at(4), 600, Some(500), true),
+            (Share::Tenant, at(3), 600, Some(500), false),
+            (Share::Tenant, at(4), 501 + SMALL_GROWTH, Some(500), false),
+            (Share::Tenant, QUOTA * 2, 500, Some(500), true),
+            (Share::Tenant, QUOTA * 2, 400, Some(500), true),
+            (Share::Tenant, u64::MAX, u64::MAX, None, false),
+            (Share::Node, at(4), 1, None, false),
+            // When tenants and controllers have filled theirs, statuses are still written.
+            (Share::Node, at(2), 600, Some(500), true),
+            (Share::Node, at(1), 600, Some(500), false),
+            (Share::ControlPlane, at(4), 5_000, None, true),
+            (Share::ControlPlane, at(2), 1, None, false),
+            (Share::ControlPlane, at(2), 600, Some(500), true),
+            (Share::ControlPlane, at(1), 600, Some(500), false),
+            // Nobody else comes this far.
+            (Share::All, at(1), kept(QUOTA) / 4, None, true),
         ];
-        for (used, new, old, expected) in table {
-            assert_eq!(fits(used, new, old, MOST), expected, "{used} {new} {old:?}");
+        for (share, used, new, old, expected) in table {
+            assert_eq!(fits(used, new, old, share, QUOTA), expected, "{share:?} {used} {new} {old:?}");
         }
-    }
-
-    #[test]
-    fn small_growth_of_one_share_leaves_room_to_the_next() {
-        const QUOTA: u64 = 1 << 30;
-        let most = |share: Share| QUOTA - share.leaves(QUOTA);
-        for (share, next) in [(Share::Part, Share::Most), (Share::Most, Share::All)] {
-            assert!(most(share) + most(share) / 32 + QUOTA / 64 <= most(next), "{share:?}");
-        }
-        assert_eq!(most(Share::All), QUOTA);
+        assert!(!fits(1, 1, None, Share::Tenant, 0), "no quota is no reason to panic");
     }
 }

@@ -19,8 +19,9 @@ use serde_json::json;
 use tokio::time::Instant;
 use tower::Service;
 
-use crate::harness::Api;
+use crate::harness::{Api, pod};
 
+const PODS: &str = "/api/v1/namespaces/default/pods";
 const SERVICES: &str = "/api/v1/namespaces/default/services";
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
@@ -242,6 +243,9 @@ async fn a_store_that_tenants_and_nodes_have_filled_has_room_for_the_control_pla
     let tenant = api.as_user(Identity::authenticated("bob", &["builders"]));
     let node = api.as_user(Identity::authenticated("system:node:n1", &["system:nodes"]));
     let scheduler = api.as_user(Identity::authenticated("system:kube-scheduler", &[]));
+    let mut bound = pod("p");
+    bound["spec"]["nodeName"] = "n1".into();
+    api.post(PODS, bound).await.expect(201);
     let mut made = 0;
     let refused = loop {
         let answer = tenant.post(MAPS, map(&format!("m{made}"), 20_000)).await;
@@ -277,6 +281,9 @@ async fn a_store_that_tenants_and_nodes_have_filled_has_room_for_the_control_pla
         assert!(asked_for < 10);
     }
     assert!(asked_for > 0);
+    // Nor do pods stay for ever because nobody can say that they have ended.
+    let ended = json!({"status": {"phase": "Failed", "message": "x".repeat(1_000)}});
+    node.patch("merge", &format!("{PODS}/p/status"), ended).await.expect(200);
     api.post(MAPS, map("administrator", 40_000)).await.expect(201);
     api.delete(&format!("{MAPS}/administrator"), json!(null)).await.expect(200);
     for name in 0..asked_for {
