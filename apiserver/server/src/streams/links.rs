@@ -127,19 +127,28 @@ impl Links {
     }
 }
 
-/// Whether a path is `prefix` or below it, however a client resolves its dots.
+/// Whether a path is `prefix` or below it, however a client resolves its dots: for some an encoded slash
+/// divides it, and for others it does not.
 fn is_below(path: &str, prefix: &str) -> bool {
-    let decoded = decode(path, false);
-    let mut parts: Vec<&str> = Vec::new();
-    for part in decoded.split(['/', '\\']) {
+    let slashes = ['/', '\\'];
+    let first = decode(path, false);
+    let last: Vec<String> = path.split(slashes).map(|part| decode(part, false)).collect();
+    let prefix: Vec<&str> = prefix.split('/').collect();
+    resolved(first.split(slashes)).starts_with(&prefix)
+        && resolved(last.iter().map(String::as_str)).starts_with(&prefix)
+}
+
+/// The parts of a path without its dots.
+fn resolved<'a>(path: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+    let mut parts = Vec::new();
+    for part in path {
         match part {
             "." => {}
             ".." => drop(parts.pop()),
             part => parts.push(part),
         }
     }
-    let resolved = parts.join("/");
-    resolved.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    parts
 }
 
 /// Percent-encodes all but letters, digits, what is encoded already, and the bytes that are `allowed`.
@@ -258,6 +267,10 @@ mod tests {
             beside.as_str(),
         ] {
             assert_eq!(links().redirect(location, &at), None, "{location}");
+        }
+        // An encoded slash divides a path for some clients, and is a letter for others.
+        for location in ["..%25.%2f/../../se", "a%2fb/../../x"] {
+            assert_eq!(links().redirect(location, &format!("{PREFIX}/")), None, "{location}");
         }
         assert_eq!(links().redirect("..", &format!("{PREFIX}/")), None);
     }
