@@ -98,7 +98,8 @@ pub const LIST_KEPT_FIRST: usize = 4 * 1024 * 1024;
 pub const WEBSOCKET_MESSAGE: usize = 64 * 1024;
 /// Bytes of a log that one message of a WebSocket carries at most.
 pub const WEBSOCKET_LOG: usize = 2 * 1024;
-/// How long the client of a watch or log over a WebSocket may keep the connection after it was closed.
+/// A client that watches or reads a log over a WebSocket may keep the connection for this long after it was
+/// closed.
 pub const WEBSOCKET_LINGER: Duration = Duration::from_secs(10);
 /// A start tag of a page behind a proxy that is longer than this passes with its links as they are.
 pub const HTML_TAG: usize = 64 * 1024;
@@ -106,7 +107,7 @@ pub const HTML_TAG: usize = 64 * 1024;
 pub const HTML_STEP: usize = 4 * 1024;
 /// Addresses of an Endpoints object that one request through a Service's proxy tries to find the pod of.
 pub const ENDPOINT_TRIES: usize = 100;
-/// How long a node or pod may take to accept a connection and finish the TLS handshake.
+/// A node or pod has this long to accept a connection and finish the TLS handshake.
 pub const BACKEND_CONNECT: Duration = Duration::from_secs(10);
 /// Bytes of the head of an answer of a node or pod.
 pub const BACKEND_HEAD: usize = 64 * 1024;

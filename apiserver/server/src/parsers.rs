@@ -96,7 +96,7 @@ pub fn signing_request(der: &[u8]) -> bool {
     valid && subject.is_ok()
 }
 
-/// What a conversion webhook was asked.
+/// The question that a conversion webhook was asked.
 #[derive(Clone, Copy, Debug)]
 pub struct Conversion<'a> {
     /// Version of the review: `v1` or `v1beta1`.

@@ -14,7 +14,7 @@ use crate::request::RequestInfo;
 use crate::server::Server;
 use crate::storage;
 
-/// What the author of a request may fill of the quota.
+/// The part of the quota that the author of a request may fill.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Share {
     /// All of it: administrators, the server itself, and what shows that somebody lives.
@@ -83,8 +83,8 @@ pub fn none(why: impl Display) -> ApiError {
     ApiError::new(500, "", format!("{NONE}: {why}"))
 }
 
-/// Whether a value of `new` bytes may take the place of one of `old` where `used` bytes are stored. What does
-/// not grow always may.
+/// Decides if a value of `new` bytes may take the place of one of `old` where `used` bytes are stored: always
+/// if it does not grow.
 fn fits(used: u64, new: u64, old: Option<u64>, share: Share, quota: u64) -> bool {
     let growth = new.saturating_sub(old.unwrap_or(0));
     let (by_new, by_small_growth) = share.leaves(quota);

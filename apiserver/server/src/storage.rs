@@ -131,7 +131,7 @@ pub struct Terms {
     /// An object that is too large is stored without its managed fields if that helps: whoever writes
     /// should not fail because of what the server keeps books about.
     pub may_forget: bool,
-    /// What the writer may fill of the store.
+    /// The part of the store that the writer may fill.
     pub share: Share,
 }
 
@@ -290,7 +290,7 @@ pub fn store_error(error: StoreError) -> ApiError {
     }
 }
 
-/// What etcd says of an object that no store takes, and Kubernetes passes on.
+/// etcd's words for an object that no store takes, which Kubernetes passes on.
 const TOO_LARGE: &str = "etcdserver: request is too large";
 
 /// An object that no store takes.
@@ -298,7 +298,7 @@ pub fn value_too_large() -> ApiError {
     ApiError::new(500, "", TOO_LARGE)
 }
 
-/// Whether a write that ended in an error has certainly not been done. Of others nobody knows.
+/// `true` for the error of a write that has certainly not been done. Other failed writes may have been.
 pub fn is_refusal(error: &ApiError) -> bool {
     error.code < 500 || error.message.starts_with(room::NONE) || error.message == TOO_LARGE
 }

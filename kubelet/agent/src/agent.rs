@@ -96,7 +96,7 @@ impl Agent {
         match reason {
             "Pulling" | "Pulled" | "Created" | "Started" | "Killing" | "ResizeStarted"
             | "ResizeCompleted" => self.recorder.normal(about, reason, message),
-            // That of a container which ends again and again is a warning.
+            // The BackOff of a container that ends again and again is a warning.
             "BackOff" if message.starts_with("Back-off pulling") => {
                 self.recorder.normal(about, reason, message);
             }

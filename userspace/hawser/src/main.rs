@@ -156,7 +156,7 @@ async fn give_back() {
     }
 }
 
-/// Whether a process that could not give back `rest` bytes of what it had freed has enough more now.
+/// `true` if a process that could not give back `rest` bytes of what it had freed has freed enough more.
 fn has_grown(rest: usize, now: usize) -> bool {
     now > rest + rest / 4 + GROWTH
 }

@@ -151,7 +151,7 @@ fn operation(
     operation
 }
 
-/// What an operation does, in a sentence.
+/// The description of an operation, a sentence.
 fn what(kind: &str, verb: &str, sub: &str) -> String {
     let of = if sub.is_empty() { String::new() } else { format!(" {sub} of") };
     let article = match kind {

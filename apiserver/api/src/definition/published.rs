@@ -17,7 +17,7 @@ use crate::registry::Resource;
 const CONVENTIONS: &str =
     "https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md";
 
-/// What marks a node of a schema.
+/// Extensions that mark a node of a schema.
 const PRESERVE: &str = "x-kubernetes-preserve-unknown-fields";
 const EMBEDDED: &str = "x-kubernetes-embedded-resource";
 const INT_OR_STRING: &str = "x-kubernetes-int-or-string";

@@ -60,7 +60,7 @@ impl VerifyingKey {
         Self { algorithm, id, bytes }
     }
 
-    /// As `PUBLIC KEY`, PEM: what Kubernetes' components take for `--service-account-key-file`.
+    /// The PEM block `PUBLIC KEY`, which Kubernetes' components take for `--service-account-key-file`.
     pub(super) fn to_pem(&self) -> String {
         pem::encode("PUBLIC KEY", &public_key_info(self.algorithm, &self.bytes))
     }

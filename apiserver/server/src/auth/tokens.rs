@@ -352,7 +352,7 @@ impl Issuer {
         json!({"keys": self.keys.iter().map(VerifyingKey::jwk).collect::<Vec<_>>()})
     }
 
-    /// Whether tokens can be verified by discovery (OpenID Connect Discovery 1.0): its issuers are https
+    /// `true` if tokens can be verified by discovery (OpenID Connect Discovery 1.0): its issuers are https
     /// URLs without a query or fragment.
     pub fn is_discoverable(&self) -> bool {
         let url = self.url();

@@ -131,7 +131,7 @@ impl Connection {
         self.address
     }
 
-    /// What counts as the client's address, as a key.
+    /// The key that a client's address is counted under.
     pub fn network_key(&self) -> String {
         format!("{:?}", self.network)
     }

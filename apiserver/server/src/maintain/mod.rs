@@ -57,7 +57,7 @@ async fn work(server: &Arc<Server>) {
         tracing::warn!(%error, "the cluster's own objects cannot be written, trying again");
         tokio::time::sleep(RETRY).await;
     }
-    // As in Kubernetes these are done when their task runs, whether or not the store answers it.
+    // These are done when their task runs, as in Kubernetes, whether or not the store answers it.
     server.hooks().done("poststarthook/start-kube-apiserver-identity-lease-controller");
     server.hooks().done("poststarthook/start-cluster-authentication-info-controller");
     server.set_ready();

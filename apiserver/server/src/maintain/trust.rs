@@ -33,7 +33,7 @@ const SKEW: i64 = 300;
 
 const CLIENT_CA: &str = "client-ca-file";
 const FRONT_PROXY_CA: &str = "requestheader-client-ca-file";
-/// What goes with the authority of front proxies. This server has none; those of other makes may.
+/// Keys beside the authority of front proxies. This server has no front proxies; other servers may.
 const FRONT_PROXY: [&str; 5] = [
     "requestheader-username-headers",
     "requestheader-uid-headers",
@@ -104,7 +104,7 @@ fn size(data: &Map<String, Value>) -> usize {
     data.iter().map(|(key, value)| key.len() + value.as_str().map_or(0, str::len)).sum()
 }
 
-/// What others have written and `own`, without what has expired and what nobody knows.
+/// The data that others have written together with `own`, without expired certificates and unknown keys.
 fn combined(before: &Map<String, Value>, own: &str, now: Timestamp) -> Map<String, Value> {
     let text = |key: &str| before.get(key).and_then(Value::as_str).unwrap_or_default();
     let mut after = Map::new();

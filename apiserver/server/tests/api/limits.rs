@@ -270,7 +270,7 @@ async fn a_store_that_tenants_and_nodes_have_filled_has_room_for_the_control_pla
         "metadata": {"name": "s"}, "spec": {"clusterIP": "10.96.0.77", "ports": [{"port": 80}]},
     });
     tenant.post(SERVICES, service.clone()).await.expect(500);
-    // What the others need goes on, and no address is held by what was refused.
+    // The control plane goes on, and no address is held by what was refused.
     api.post(SERVICES, service).await.expect(201);
     scheduler.post("/api/v1/namespaces/default/events", event).await.expect(201);
     // Controllers make what tenants ask for, so they leave something too.

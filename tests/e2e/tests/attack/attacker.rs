@@ -42,12 +42,12 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Whether the server refused. A connection that just ends is no refusal: its task may have died.
+    /// `true` if the server refused. A connection that just ends is no refusal: its task may have died.
     pub fn refused(&self) -> bool {
         self.status >= 400
     }
 
-    /// Whether no answer came, as where nobody listens or the handshake fails.
+    /// `true` if no answer came, as where nobody listens or the handshake fails.
     pub fn missing(&self) -> bool {
         self.status == 0
     }
