@@ -19,6 +19,8 @@ pub mod lifecycle;
 pub mod managed;
 pub mod meta;
 pub mod openapi;
+pub mod pem;
+pub mod platform;
 pub mod protobuf;
 pub mod quantity;
 pub mod registry;

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 
 use apiserver_api::auth::Identity;
-use base64::prelude::{BASE64_STANDARD, Engine as _};
+use apiserver_api::{pem, platform};
 use bytes::Bytes;
 use http::header::USER_AGENT;
 use http::{HeaderValue, Request, Response};
@@ -38,12 +38,7 @@ pub enum ConnectError {
 /// what precedes the slash. `None` where the name cannot stand in a header.
 pub fn user_agent(component: &str) -> Option<HeaderValue> {
     let (version, os) = (env!("CARGO_PKG_VERSION"), std::env::consts::OS);
-    // As Go spells it.
-    let architecture = match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    };
+    let architecture = platform::architecture();
     format!("{component}/v{version} ({os}/{architecture}) hawser").try_into().ok()
 }
 
@@ -59,22 +54,8 @@ pub async fn connect(kubeconfig: &Path, component: &str) -> Result<Client, Conne
 /// it trusts those of the machine.
 pub async fn authority(kubeconfig: &Path) -> Result<Option<String>, ConnectError> {
     let certificates = read(kubeconfig).await?.root_cert;
-    Ok(certificates.map(|certificates| certificates.iter().map(|der| pem(der)).collect()))
-}
-
-/// A certificate in PEM (RFC 7468).
-fn pem(der: &[u8]) -> String {
-    let text = BASE64_STANDARD.encode(der);
-    let mut pem = String::from("-----BEGIN CERTIFICATE-----\n");
-    let mut rest = text.as_str();
-    while !rest.is_empty() {
-        let (line, more) = rest.split_at(rest.len().min(64));
-        pem.push_str(line);
-        pem.push('\n');
-        rest = more;
-    }
-    pem.push_str("-----END CERTIFICATE-----\n");
-    pem
+    Ok(certificates
+        .map(|certificates| certificates.iter().map(|der| pem::encode("CERTIFICATE", der)).collect()))
 }
 
 async fn read(kubeconfig: &Path) -> Result<Config, ConnectError> {
@@ -103,13 +84,14 @@ where
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test")]
 mod tests {
+    use base64::prelude::{BASE64_STANDARD, Engine as _};
+
     use super::*;
 
     #[tokio::test]
     async fn the_authority_of_a_kubeconfig_is_told_as_it_was_written() {
-        let certificates = format!("{}{}", pem(&[7; 100]), pem(&[8; 48]));
+        let certificates = pem::encode("CERTIFICATE", &[7; 100]) + &pem::encode("CERTIFICATE", &[8; 48]);
         assert_eq!(certificates.lines().map(str::len).max(), Some(64), "{certificates}");
         let dir = std::env::temp_dir().join(format!("authority-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();

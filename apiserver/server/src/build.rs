@@ -39,16 +39,7 @@ impl Build {
             "gitVersion": format!("v{major}.{minor}.{patch}+hawser.{}", env!("CARGO_PKG_VERSION")),
             "gitCommit": commit, "gitTreeState": tree_state, "buildDate": date,
             "goVersion": compiler, "compiler": "rustc",
-            "platform": format!("{}/{}", std::env::consts::OS, architecture()),
+            "platform": format!("{}/{}", std::env::consts::OS, apiserver_api::platform::architecture()),
         })
-    }
-}
-
-/// As Go spells it.
-fn architecture() -> &'static str {
-    match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
     }
 }

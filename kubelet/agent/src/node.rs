@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
 
+use apiserver_api::platform::architecture;
 use jiff::Timestamp;
 use k8s_openapi::{
     api::{
@@ -85,14 +86,6 @@ pub(crate) fn labels(config: &Config, hostname: &str) -> BTreeMap<String, String
     .into();
     labels.extend(config.node_labels.clone());
     labels
-}
-
-fn architecture() -> &'static str {
-    match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    }
 }
 
 /// Keeps Node and Lease until shutdown.

@@ -6,6 +6,7 @@
 
 use std::path::Path;
 
+use apiserver_api::pem;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
 use p256::ecdsa::SigningKey;
@@ -20,7 +21,6 @@ use x509_parser::public_key::{PublicKey, RSAPublicKey};
 use x509_parser::x509::SubjectPublicKeyInfo;
 
 use super::listener::read_given;
-use super::pem;
 use super::pki::PkiError;
 
 /// id-ecPublicKey, in DER.

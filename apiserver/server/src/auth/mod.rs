@@ -6,7 +6,6 @@ mod bound;
 mod files;
 mod keys;
 pub mod listener;
-pub(crate) mod pem;
 pub mod pki;
 mod renewal;
 mod tls;

@@ -9,13 +9,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use apiserver_api::error::ApiError;
+use apiserver_api::pem;
 use jiff::Timestamp;
 use rustls::pki_types::CertificateDer;
 use serde_json::{Map, Value, json};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::{create, put};
-use crate::auth::pem;
 use crate::auth::pki::certificates;
 use crate::limits;
 use crate::server::Server;

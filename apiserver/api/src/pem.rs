@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 const LINE: usize = 64;
 
 /// A block of a `kind` such as `CERTIFICATE`.
-pub(crate) fn encode(kind: &str, der: &[u8]) -> String {
+pub fn encode(kind: &str, der: &[u8]) -> String {
     let mut text = format!("-----BEGIN {kind}-----\n");
     let encoded = BASE64.encode(der);
     let mut rest = encoded.as_str();
