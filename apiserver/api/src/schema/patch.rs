@@ -217,6 +217,8 @@ fn merge_list(
         items.extend(changes.iter().filter(|change| known.insert(change)).cloned());
         named.extend_from_slice(changes);
     }
+    // The patch's own items come in its order, new ones before those that only the object has.
+    arrange(items, &before, &named, key);
     if let Some(order) = order {
         check_order(field, &named, order, key)?;
         arrange(items, &before, order, key);

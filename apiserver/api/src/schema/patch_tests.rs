@@ -35,7 +35,7 @@ fn scalars_maps_and_nulls_merge_as_in_a_merge_patch() {
 }
 
 #[test]
-fn keyed_lists_merge_by_key_and_append() {
+fn keyed_lists_merge_by_key() {
     let current = pod(json!([
         {"name": "a", "image": "a:1", "env": [{"name": "X", "value": "1"}, {"name": "Y", "value": "2"}]},
         {"name": "b", "image": "b:1"}]));
@@ -47,9 +47,23 @@ fn keyed_lists_merge_by_key_and_append() {
         pod(json!([
             {"name": "a", "image": "a:2", "env": [
                 {"name": "X", "value": "1"}, {"name": "Y", "value": "3"}, {"name": "Z", "value": "4"}]},
-            {"name": "b", "image": "b:1"},
-            {"name": "c", "image": "c:1"}]))
+            {"name": "c", "image": "c:1"},
+            {"name": "b", "image": "b:1"}]))
     );
+}
+
+#[test]
+fn the_items_of_a_patch_come_in_its_order_and_new_ones_first() {
+    // As `kubectl patch --local` of 1.36 writes them.
+    let names = |names: &str| pod(names.chars().map(|name| json!({"name": name.to_string()})).collect());
+    for (patch, expected) in [("z", "zab"), ("ba", "ba"), ("zb", "zab"), ("bz", "abz")] {
+        assert_eq!(patched(POD, names("ab"), &names(patch)), names(expected), "{patch}");
+    }
+    let finalizers = |names: Value| json!({"metadata": {"finalizers": names}});
+    let patch = finalizers(json!(["c"]));
+    assert_eq!(patched(POD, finalizers(json!(["a", "b"])), &patch), finalizers(json!(["c", "a", "b"])));
+    let directive = pod(json!([{"name": "a", "$patch": "delete"}, {"name": "z"}]));
+    assert_eq!(patched(POD, names("abc"), &directive), names("zbc"));
 }
 
 #[test]
@@ -113,7 +127,7 @@ fn lists_of_scalars_merge_as_sets() {
     let patch = json!({"metadata": {"finalizers": ["b", "c"]}});
     assert_eq!(patched(POD, current.clone(), &patch), json!({"metadata": {"finalizers": ["a", "b", "c"]}}));
     let delete = json!({"metadata": {"$deleteFromPrimitiveList/finalizers": ["a"], "finalizers": ["c"]}});
-    assert_eq!(patched(POD, current.clone(), &delete), json!({"metadata": {"finalizers": ["b", "c"]}}));
+    assert_eq!(patched(POD, current.clone(), &delete), json!({"metadata": {"finalizers": ["c", "b"]}}));
     let order = json!({"metadata": {"$setElementOrder/finalizers": ["c", "b", "a"], "finalizers": ["c"]}});
     assert_eq!(patched(POD, current, &order), json!({"metadata": {"finalizers": ["c", "b", "a"]}}));
 }
