@@ -23,6 +23,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::outage::Outage;
+use crate::readable::Readable;
 
 /// Names an object within its kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -192,6 +193,19 @@ impl<K: Kept> Ord for Named<K> {
     }
 }
 
+/// A list that is being read.
+struct Listing<K> {
+    read: Vec<K>,
+    /// Objects that exist and could not be read.
+    unreadable: BTreeSet<ObjectKey>,
+}
+
+impl<K> Default for Listing<K> {
+    fn default() -> Self {
+        Self { read: Vec::new(), unreadable: BTreeSet::new() }
+    }
+}
+
 type Handler<K> = Box<dyn Fn(&Change<K>) + Send + Sync>;
 
 struct Shared<K> {
@@ -302,9 +316,11 @@ impl<K: Kept> Cache<K> {
     }
 
     /// The list is whole: what it did not name is gone.
-    fn replace(&self, listed: Vec<K>) {
+    fn replace(&self, listing: Listing<K>) {
+        let Listing { read: listed, unreadable } = listing;
         let gone: Vec<_> = {
-            let keep: BTreeSet<_> = listed.iter().map(K::names).collect();
+            let unreadable = unreadable.iter().map(|key| (key.namespace.as_str(), key.name.as_str()));
+            let keep: BTreeSet<_> = listed.iter().map(K::names).chain(unreadable).collect();
             let gone = |object: &&Named<K>| !keep.contains(&object.names());
             self.read(|objects| objects.iter().filter(gone).map(|object| object.0.key()).collect())
         };
@@ -398,7 +414,7 @@ impl Informers {
         self.of(Api::namespaced(self.client.clone(), namespace), namespace, selection)
     }
 
-    fn of<K>(&self, api: Api<K::Object>, namespace: &str, selection: Selection) -> Cache<K>
+    fn of<K>(&self, api: Api<Readable<K::Object>>, namespace: &str, selection: Selection) -> Cache<K>
     where
         K: Kept<Object: Listed> + Send + Sync,
     {
@@ -415,13 +431,13 @@ impl Informers {
 }
 
 /// Lists and watches until shutdown, with a growing pause after errors.
-async fn keep<K>(informers: Informers, api: Api<K::Object>, selection: Selection, cache: Cache<K>)
+async fn keep<K>(informers: Informers, api: Api<Readable<K::Object>>, selection: Selection, cache: Cache<K>)
 where
     K: Kept<Object: Listed> + Send + Sync,
 {
     let config = watcher::Config::default().labels(&selection.labels).fields(&selection.fields);
     let mut stream = std::pin::pin!(watcher(api, config));
-    let mut listed = Vec::new();
+    let mut listing = Listing::default();
     let mut outage = Outage::new(K::Object::plural(&()).into_owned());
     loop {
         let event = tokio::select! {
@@ -435,7 +451,7 @@ where
                 if !matches!(event, Event::Init) {
                     outage.ends();
                 }
-                take(&cache, &mut listed, event);
+                take(&cache, &mut listing, event);
             }
             Some(Err(error)) => {
                 let pause = outage.fails(&error);
@@ -447,12 +463,26 @@ where
     }
 }
 
-fn take<K: Kept<Object: Resource>>(cache: &Cache<K>, listed: &mut Vec<K>, event: Event<K::Object>) {
+fn take<K: Kept<Object: Resource<DynamicType = ()>>>(
+    cache: &Cache<K>,
+    listing: &mut Listing<K>,
+    event: Event<Readable<K::Object>>,
+) {
     match event {
-        Event::Init => listed.clear(),
-        Event::InitApply(object) => listed.push(K::keep(trimmed(object))),
-        Event::InitDone => cache.replace(std::mem::take(listed)),
-        Event::Apply(object) => cache.apply(trimmed(object)),
+        Event::Init => *listing = Listing::default(),
+        Event::InitApply(object) => {
+            let key = ObjectKey::of(&object);
+            match object.object() {
+                Some(object) => listing.read.push(K::keep(trimmed(object))),
+                None => drop(listing.unreadable.insert(key)),
+            }
+        }
+        Event::InitDone => cache.replace(std::mem::take(listing)),
+        Event::Apply(object) => {
+            if let Some(object) = object.object() {
+                cache.apply(trimmed(object));
+            }
+        }
         Event::Delete(object) => cache.delete(&ObjectKey::of(&object)),
     }
 }
@@ -476,6 +506,31 @@ mod tests {
         object
     }
 
+    fn listing(read: Vec<ConfigMap>) -> Listing<ConfigMap> {
+        Listing { read, ..Listing::default() }
+    }
+
+    #[test]
+    fn what_cannot_be_read_stays_as_it_was() {
+        let cache = Cache::<ConfigMap>::default();
+        cache.apply(config_map("a", "1"));
+        cache.apply(config_map("b", "1"));
+        let unreadable = || {
+            let metadata = Box::new(config_map("a", "2").metadata);
+            Readable::Unreadable { metadata, why: "data is a number".to_owned() }
+        };
+        let mut listing = Listing::default();
+        for event in
+            [Event::Apply(unreadable()), Event::Init, Event::InitApply(unreadable()), Event::InitDone]
+        {
+            take(&cache, &mut listing, event);
+        }
+        let names: Vec<_> = cache.list().iter().map(|object| object.metadata.name.clone().unwrap()).collect();
+        assert_eq!(names, ["a"]);
+        take(&cache, &mut listing, Event::Delete(unreadable()));
+        assert!(cache.is_empty());
+    }
+
     fn recorded(cache: &Cache<ConfigMap>) -> Arc<Mutex<Vec<String>>> {
         let log = Arc::new(Mutex::new(Vec::new()));
         let writer = Arc::clone(&log);
@@ -494,8 +549,8 @@ mod tests {
     fn a_second_list_deletes_what_it_does_not_name_and_keeps_quiet_about_the_same_version() {
         let cache = Cache::<ConfigMap>::default();
         let log = recorded(&cache);
-        cache.replace(vec![config_map("a", "1"), config_map("b", "2")]);
-        cache.replace(vec![config_map("b", "2"), config_map("c", "3")]);
+        cache.replace(listing(vec![config_map("a", "1"), config_map("b", "2")]));
+        cache.replace(listing(vec![config_map("b", "2"), config_map("c", "3")]));
         assert_eq!(*lock(&log), ["add ns/a", "add ns/b", "delete ns/a", "add ns/c"]);
         assert!(cache.has_synced());
     }
@@ -524,8 +579,8 @@ mod tests {
         let cache = Cache::<Size>::default();
         let mut object = config_map("a", "1");
         object.data = Some([("one".to_owned(), "1".to_owned())].into());
-        let mut listed = Vec::new();
-        for event in [Event::Init, Event::InitApply(object), Event::InitDone] {
+        let mut listed = Listing::default();
+        for event in [Event::Init, Event::InitApply(Readable::Object(Box::new(object))), Event::InitDone] {
             take(&cache, &mut listed, event);
         }
         cache.apply(config_map("b", "2"));

@@ -4,8 +4,10 @@
 pub mod cache;
 pub mod events;
 mod outage;
+pub mod readable;
 pub mod transport;
 
 pub use cache::{Cache, Change, Informers, Kept, ObjectKey};
 pub use events::Recorder;
+pub use readable::Readable;
 pub use transport::{ConnectError, HttpBody, authority, connect, in_process, user_agent};

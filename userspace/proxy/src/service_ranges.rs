@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use apiserver_client::Readable;
 use futures::StreamExt;
 use ipnetwork::IpNetwork;
 use k8s_openapi::api::networking::v1::ServiceCIDR;
@@ -68,7 +69,7 @@ impl ServiceRanges {
 }
 
 async fn follow(client: Client, ranges: &watch::Sender<Ranges>) {
-    let api = Api::<ServiceCIDR>::all(client);
+    let api = Api::<Readable<ServiceCIDR>>::all(client);
     until_served(&api, ranges).await;
     let mut stream = std::pin::pin!(watcher(api, watcher::Config::default()));
     let (mut known, mut listed) = (BTreeMap::new(), BTreeMap::new());
@@ -79,11 +80,11 @@ async fn follow(client: Client, ranges: &watch::Sender<Ranges>) {
                 continue;
             }
             Ok(Event::InitApply(object)) => {
-                listed.insert(object.name_any(), ranges_of(&object));
+                listed.insert(object.name_any(), ranges_of(object, &known));
                 continue;
             }
             Ok(Event::InitDone) => known = std::mem::take(&mut listed),
-            Ok(Event::Apply(object)) => drop(known.insert(object.name_any(), ranges_of(&object))),
+            Ok(Event::Apply(object)) => drop(known.insert(object.name_any(), ranges_of(object, &known))),
             Ok(Event::Delete(object)) => drop(known.remove(&object.name_any())),
             Err(error) => {
                 debug!(error = &error as &dyn std::error::Error, "ServiceCIDR objects cannot be watched");
@@ -96,7 +97,7 @@ async fn follow(client: Client, ranges: &watch::Sender<Ranges>) {
 }
 
 /// Asks once in a while until the server shows such objects.
-async fn until_served(api: &Api<ServiceCIDR>, ranges: &watch::Sender<Ranges>) {
+async fn until_served(api: &Api<Readable<ServiceCIDR>>, ranges: &watch::Sender<Ranges>) {
     let mut said = false;
     loop {
         match api.list(&ListParams::default().limit(1)).await {
@@ -138,7 +139,10 @@ fn publish(known: &BTreeMap<String, Vec<IpNetwork>>, ranges: &watch::Sender<Rang
     });
 }
 
-fn ranges_of(object: &ServiceCIDR) -> Vec<IpNetwork> {
+/// The ranges of an object, or what is known of it where it cannot be read.
+fn ranges_of(object: Readable<ServiceCIDR>, known: &BTreeMap<String, Vec<IpNetwork>>) -> Vec<IpNetwork> {
+    let name = object.name_any();
+    let Some(object) = object.object() else { return known.get(&name).cloned().unwrap_or_default() };
     let spec = object.spec.as_ref();
     spec.iter().flat_map(|spec| spec.cidrs.iter().flatten()).filter_map(|cidr| cidr.parse().ok()).collect()
 }

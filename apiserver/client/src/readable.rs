@@ -1,0 +1,172 @@
+//! Objects of a list or a watch, each read by itself: one that cannot be read hides no other.
+//!
+//! Kubernetes keeps and sends what the types of `k8s-openapi` refuse: Go writes a time that nobody has set as
+//! `null`, and reads it back as such, also where the schema calls the field required.
+
+use std::borrow::Cow;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Resource;
+use serde::de::{DeserializeOwned, Error};
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+/// The time that nobody has set, as Go prints it.
+const UNSET: &str = "0001-01-01T00:00:00Z";
+
+/// An object, or the reason why it cannot be read.
+#[derive(Clone, Debug)]
+pub enum Readable<K> {
+    Object(Box<K>),
+    /// Its names are known even so.
+    Unreadable {
+        metadata: Box<ObjectMeta>,
+        why: String,
+    },
+}
+
+impl<K: Resource<DynamicType = ()>> Readable<K> {
+    /// The object. One that cannot be read is told of in the log.
+    pub fn object(self) -> Option<K> {
+        match self {
+            Self::Object(object) => Some(*object),
+            Self::Unreadable { metadata, why } => {
+                tracing::warn!(
+                    kind = %K::kind(&()),
+                    namespace = metadata.namespace.unwrap_or_default(),
+                    name = metadata.name.unwrap_or_default(),
+                    why,
+                    "an object cannot be read; it stays here as it was when it could"
+                );
+                None
+            }
+        }
+    }
+}
+
+impl<'de, K: DeserializeOwned> Deserialize<'de> for Readable<K> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = Box::<RawValue>::deserialize(deserializer)?;
+        read(text.get()).map_err(D::Error::custom)
+    }
+}
+
+/// The part that every object has.
+#[derive(Deserialize)]
+struct Named {
+    metadata: Box<ObjectMeta>,
+}
+
+/// An error if the text is no object of the API at all.
+fn read<K: DeserializeOwned>(text: &str) -> Result<Readable<K>, serde_json::Error> {
+    let why = match serde_json::from_str(text) {
+        Ok(object) => return Ok(Readable::Object(object)),
+        Err(why) => why.to_string(),
+    };
+    let mut value: Value = serde_json::from_str(text)?;
+    set_times(&mut value);
+    Ok(match serde_json::from_value(value) {
+        Ok(object) => Readable::Object(object),
+        Err(_) => Readable::Unreadable { metadata: serde_json::from_str::<Named>(text)?.metadata, why },
+    })
+}
+
+/// Gives every condition a time of its last transition, the only field of the API that is required to be a time.
+fn set_times(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            for (field, value) in fields {
+                let conditions = value.as_array_mut().filter(|_| field == "conditions");
+                for condition in conditions.into_iter().flatten().filter_map(Value::as_object_mut) {
+                    let time = condition.entry("lastTransitionTime").or_insert(Value::Null);
+                    if time.is_null() {
+                        *time = Value::from(UNSET);
+                    }
+                }
+                set_times(value);
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(set_times),
+        _ => {}
+    }
+}
+
+impl<K: Resource> Resource for Readable<K> {
+    type DynamicType = K::DynamicType;
+    type Scope = K::Scope;
+
+    fn kind(kind: &K::DynamicType) -> Cow<'_, str> {
+        K::kind(kind)
+    }
+
+    fn group(kind: &K::DynamicType) -> Cow<'_, str> {
+        K::group(kind)
+    }
+
+    fn version(kind: &K::DynamicType) -> Cow<'_, str> {
+        K::version(kind)
+    }
+
+    fn plural(kind: &K::DynamicType) -> Cow<'_, str> {
+        K::plural(kind)
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        match self {
+            Self::Object(object) => object.meta(),
+            Self::Unreadable { metadata, .. } => metadata,
+        }
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        match self {
+            Self::Object(object) => object.meta_mut(),
+            Self::Unreadable { metadata, .. } => metadata,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::{ConfigMap, Service};
+    use kube::core::{ObjectList, WatchEvent};
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_condition_without_a_time_is_read_as_go_reads_it() {
+        for condition in [json!({"type": "A", "lastTransitionTime": null}), json!({"type": "A"})] {
+            let service = json!({"metadata": {"name": "a"}, "status": {"conditions": [condition]}});
+            let text = json!({"type": "MODIFIED", "object": service}).to_string();
+            let WatchEvent::Modified(service) =
+                serde_json::from_str::<WatchEvent<Readable<Service>>>(&text).unwrap()
+            else {
+                panic!("another event")
+            };
+            let status = service.object().unwrap().status.unwrap();
+            let time = status.conditions.unwrap().remove(0).last_transition_time;
+            assert_eq!(serde_json::to_value(time).unwrap(), UNSET);
+        }
+    }
+
+    #[test]
+    fn an_object_that_cannot_be_read_hides_no_other() {
+        let text = json!({"kind": "ConfigMapList", "apiVersion": "v1", "metadata": {"resourceVersion": "7"}, "items": [
+            {"metadata": {"name": "a"}, "data": 7},
+            {"metadata": {"name": "b"}, "data": {"x": "y"}},
+        ]});
+        let list: ObjectList<Readable<ConfigMap>> = serde_json::from_str(&text.to_string()).unwrap();
+        let names: Vec<_> = list.items.iter().map(|item| item.meta().name.clone().unwrap()).collect();
+        assert_eq!(names, ["a", "b"]);
+        let read: Vec<_> = list.items.into_iter().filter_map(Readable::object).collect();
+        assert_eq!((read.len(), read[0].metadata.name.as_deref()), (1, Some("b")));
+    }
+
+    #[test]
+    fn text_that_is_no_object_is_an_error() {
+        assert!(serde_json::from_str::<Readable<ConfigMap>>(r#"{"metadata": 7}"#).is_err());
+        assert!(serde_json::from_str::<Readable<ConfigMap>>("[]").is_err());
+    }
+}
