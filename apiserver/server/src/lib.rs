@@ -30,6 +30,7 @@ mod custom;
 mod deprecation;
 mod discovery;
 mod encoding;
+mod farewell;
 mod filter;
 mod health;
 mod hooks;

@@ -25,6 +25,7 @@ use crate::chain::{self, PeerCertificate, UnknownCertificate};
 use crate::clients::connections::{Active, Connection, Place};
 use crate::clients::delivery;
 use crate::cork::Corked;
+use crate::farewell::Farewell;
 use crate::limits;
 use crate::server::Server;
 use crate::wire::{self, Spoken};
@@ -248,7 +249,7 @@ async fn connection(
     });
     let builder = wire::builder();
     let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-    let stream = Spoken::soon(stream).with_place(place);
+    let stream = Spoken::soon(Farewell(stream)).with_place(place);
     if is_http2 {
         let serving = builder.serve_connection(TokioIo::new(Corked::new(stream)), service);
         let mut serving = std::pin::pin!(serving);

@@ -216,6 +216,18 @@ async fn first_line(stream: &mut TlsStream<TcpStream>) -> String {
     String::from_utf8_lossy(&chunk[..read]).lines().next().unwrap_or_default().to_owned()
 }
 
+#[tokio::test]
+async fn a_client_that_leaves_a_watch_is_told_the_end_of_the_connection() {
+    let running = run().await;
+    let mut stream = running.connect().await;
+    stream.write_all(format!("GET {MAPS}?watch=true HTTP/1.1\r\nhost: a\r\n\r\n").as_bytes()).await.unwrap();
+    assert_eq!(first_line(&mut stream).await, "HTTP/1.1 200 OK");
+    stream.shutdown().await.unwrap();
+    // An end without close_notify would be an error, as an attacker may have cut off the rest.
+    stream.read_to_end(&mut Vec::new()).await.unwrap();
+    running.end().await;
+}
+
 /// The first ones idle for longest, and give way to newcomers; who was authenticated stays.
 #[tokio::test]
 async fn idle_connections_of_strangers_lock_nobody_out() {
