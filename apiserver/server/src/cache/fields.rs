@@ -51,6 +51,11 @@ pub(super) struct Node {
 }
 
 impl Fields {
+    /// Forgets labels and values that no object has any more.
+    pub fn forget_unused(&self) {
+        self.pool.forget_unused();
+    }
+
     /// `names` are paths such as `spec.nodeName`; some names of built-in kinds mean other paths.
     pub fn new<S: AsRef<str>>(names: &[S]) -> Self {
         Self::with(names, false)

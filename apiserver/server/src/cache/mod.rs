@@ -500,6 +500,7 @@ impl Cache {
             inner.history.shrink_to_fit();
         }
         drop(inner);
+        self.fields.forget_unused();
         self.kept.age();
     }
 

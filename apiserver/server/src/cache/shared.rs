@@ -160,6 +160,14 @@ impl Pool {
         Values { places, others: (!others.is_empty()).then(|| Box::new(others)) }
     }
 
+    /// Forgets what no object has any more.
+    pub fn forget_unused(&self) {
+        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Seen { labels, texts } = &mut *seen;
+        labels.retain(|_, labels| Arc::strong_count(labels) > 1);
+        texts.retain(|text| Arc::strong_count(text) > 1);
+    }
+
     fn text(&self, text: &str) -> Arc<str> {
         if text.len() > REMEMBERED_TEXT {
             return Arc::from(text);
@@ -192,6 +200,18 @@ mod tests {
         assert!(Arc::ptr_eq(&pool.text("a,b"), &pool.text("a,b")));
         (0..3 * REMEMBERED).for_each(|i| drop(pool.text(&i.to_string())));
         assert!(pool.0.lock().unwrap().texts.len() <= REMEMBERED);
+    }
+
+    #[test]
+    fn what_no_object_has_any_more_is_forgotten() {
+        let pool = Pool::default();
+        let (labels, text) = (pool.labels(r#"{"app":"web"}"#).unwrap(), pool.text("a,b"));
+        drop((pool.labels(r#"{"app":"gone"}"#).unwrap(), pool.text("gone")));
+        pool.forget_unused();
+        assert!(Arc::ptr_eq(&labels, &pool.labels(r#"{"app":"web"}"#).unwrap()));
+        assert!(Arc::ptr_eq(&text, &pool.text("a,b")));
+        let seen = pool.0.lock().unwrap();
+        assert_eq!((seen.labels.len(), seen.texts.len()), (1, 1));
     }
 
     /// The labels of one object, 700 KB of them and new ones with each write, were remembered 1,024 times.
