@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use apiserver_api::registry::{Registry, Resource};
@@ -41,6 +41,8 @@ pub struct Caches {
     passed: watch::Sender<Revision>,
     /// Turns of [`Caches::reads_again`].
     again: Semaphore,
+    /// The store has forgotten what is older, as far as this server knows.
+    compacted: AtomicI64,
 }
 
 /// The cache did not reach the revision in time.
@@ -81,7 +83,26 @@ impl Caches {
         by_path.sort_by(|a, b| path(a).cmp(&path(b)));
         let passed = watch::Sender::new(0);
         let again = Semaphore::new(limits::READING_AGAIN);
-        Self { by_path, by_prefix, custom: ArcSwap::default(), store, totals, passed, again }
+        Self {
+            by_path,
+            by_prefix,
+            custom: ArcSwap::default(),
+            store,
+            totals,
+            passed,
+            again,
+            compacted: AtomicI64::new(0),
+        }
+    }
+
+    /// The store has forgotten what is older than `revision`.
+    pub fn compacted(&self, revision: Revision) {
+        self.compacted.fetch_max(revision, Ordering::Relaxed);
+    }
+
+    /// Whether a state is newer than the store's last compaction that this server knows of.
+    pub fn outlasted(&self, revision: Revision) -> bool {
+        revision >= self.compacted.load(Ordering::Relaxed)
     }
 
     /// Puts the versions of a custom kind in the place of what was kept under `prefix` (with a

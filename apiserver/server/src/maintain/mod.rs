@@ -278,6 +278,7 @@ async fn compact_once(
     if !store.shared() {
         if before > 0 {
             store.compact(before).await?;
+            server.caches().compacted(before);
         }
         return Ok((store.revision().await?, 0));
     }
@@ -288,11 +289,14 @@ async fn compact_once(
         apiserver_store::Written::Done { revision } => {
             if before > 0 {
                 store.compact(before).await?;
+                server.caches().compacted(before);
             }
             Ok((revision, revision))
         }
         // Somebody else was faster.
         apiserver_store::Written::Conflict { current, revision } => {
+            let value = current.as_ref().and_then(|kv| std::str::from_utf8(&kv.value).ok());
+            server.caches().compacted(value.and_then(|value| value.parse().ok()).unwrap_or(0));
             Ok((revision, current.map_or(0, |kv| kv.mod_revision)))
         }
     }

@@ -97,7 +97,10 @@ pub fn live(cache: &Cache) -> Result<(), ApiError> {
 
 /// The state at a revision, from the cache or, where that has forgotten it, from the store.
 async fn exact(server: &Server, cache: &Arc<Cache>, revision: Revision) -> Result<Arc<Past>, ApiError> {
-    if let Ok(past) = cache.at(revision) {
+    // A cache may know a state for longer than the store. As in Kubernetes, clients are told when it is compacted.
+    if server.caches().outlasted(revision)
+        && let Ok(past) = cache.at(revision)
+    {
         live(cache)?;
         return Ok(past);
     }
