@@ -18,19 +18,19 @@ pub struct Cluster<'a> {
     process: Option<Child>,
     /// The line that `up` printed: `ready in N ms`.
     pub ready: String,
-    /// The level of the log.
-    log: &'static str,
+    /// Flags of `up` beside those that every test needs.
+    flags: &'static [&'static str],
 }
 
 impl<'a> Cluster<'a> {
     /// Starts `hawser up` and waits for its line.
     pub fn up(lab: &'a Lab) -> Result<Self> {
-        Self::logging(lab, "info")
+        Self::with(lab, &[])
     }
 
-    /// The same, with a log of that level.
-    pub fn logging(lab: &'a Lab, log: &'static str) -> Result<Self> {
-        let mut cluster = Self { lab, process: None, ready: String::new(), log };
+    /// The same, with more flags.
+    pub fn with(lab: &'a Lab, flags: &'static [&'static str]) -> Result<Self> {
+        let mut cluster = Self { lab, process: None, ready: String::new(), flags };
         cluster.start()?;
         Ok(cluster)
     }
@@ -45,7 +45,8 @@ impl<'a> Cluster<'a> {
         let mut child = self
             .lab
             .on_node(hawser()?)
-            .args(["up", "--node-name", "node-1", "--node-ip", NODE_IP, "--log", self.log])
+            .args(["up", "--node-name", "node-1", "--node-ip", NODE_IP])
+            .args(self.flags)
             .arg("--data-dir")
             .arg(self.lab.data_dir())
             .args(["--cgroup-root", &self.lab.cgroup_root()])

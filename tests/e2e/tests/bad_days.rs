@@ -1,10 +1,11 @@
-//! Starts that fail: one clear line, an exit code that is not 0, and nothing left behind.
+//! Starts that fail: one clear line, an exit code that is not 0, and nothing left behind. Bursts of work that leave no
+//! memory behind either.
 
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use tests_e2e::lab::NODE_IP;
-use tests_e2e::{Lab, Process, Snapshot, echo, eventually, hawser, output};
+use tests_e2e::{Cluster, Lab, Process, Snapshot, echo, eventually, hawser, output, root};
 
 /// `hawser up` with everything that keeps it within the lab.
 fn up(lab: &Lab, more: &[&str]) -> Result<Command> {
@@ -69,4 +70,56 @@ fn a_start_that_fails_says_why_and_leaves_nothing() -> Result<()> {
         "another's file was touched"
     );
     Ok(())
+}
+
+/// Resident memory that ten thousand pods may leave.
+const GROWTH: usize = 10 << 20;
+
+/// Resident bytes of `hawser up`, without the pages of its files: the kernel takes those back when it wants to, and they
+/// come and go with the code that runs.
+fn resident(cluster: &Cluster<'_>) -> Result<usize> {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", cluster.pid()?))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).context("no RssAnon")?;
+    Ok(line.trim().trim_end_matches(" kB").parse::<usize>()? << 10)
+}
+
+#[test]
+#[ignore = "needs root and containerd: cargo xtask test"]
+fn ten_thousand_pods_come_and_go_and_leave_no_memory() -> Result<()> {
+    let lab = Lab::new()?;
+    // The past that watches may ask for, and the store's, are memory too: shorter than by default, it goes sooner.
+    let mut cluster = Cluster::with(&lab, &["--etcd-compaction-interval", "10s"])?;
+    let pods = |count: &str| {
+        let script = root().join("tests/e2e/tests/pods.py");
+        output(lab.on_node("python3").arg(script).arg(cluster.kubeconfig()).arg(count))
+    };
+    // What the first requests of a kind bring, such as connections, is there before.
+    pods("16")?;
+    let before = resident(&cluster)?;
+    pods("10000")?;
+    let peak = resident(&cluster)?;
+    // Watches can begin up to a minute and a quarter in the past.
+    let mut last = peak;
+    for _ in 0..3 {
+        let settled = eventually("memory to be given back", || {
+            last = resident(&cluster)?;
+            Ok((last <= before + GROWTH).then_some(()))
+        });
+        if settled.is_ok() {
+            println!(
+                "{} MiB resident before, {} MiB with its past, {} MiB after",
+                before >> 20,
+                peak >> 20,
+                last >> 20
+            );
+            cluster.stop()?;
+            return Ok(());
+        }
+    }
+    anyhow::bail!(
+        "{} MiB resident before ten thousand pods and {} MiB after, {} MiB between",
+        before >> 20,
+        last >> 20,
+        peak >> 20
+    )
 }

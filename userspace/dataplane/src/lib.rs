@@ -19,13 +19,13 @@ mod convert;
 mod destroy;
 mod fake;
 mod flows;
-mod heap;
 pub mod inspect;
 mod kernel;
 mod lock;
 mod maglev;
 mod map;
 mod netns;
+mod pages;
 mod preflight;
 #[cfg(test)]
 #[path = "../../../tests/support/seeded.rs"]
@@ -36,14 +36,12 @@ mod sys;
 pub mod tables;
 
 pub use fake::{Fake, FakeLimits, Resolution};
-pub use heap::{
-    freed_bytes, give_back_freed, give_back_unused, prefer_little_memory, prefer_throughput, resident_bytes,
-};
 pub use kernel::{
     ClassifierHook, Config, Kernel, LimitError, Limits, NewerLayout, Program, XdpMode, XdpState, others_pass,
     remove,
 };
 pub use lock::{Holder, LockError, RootLock};
 pub use netns::{netns_cookie, own_netns_cookie};
+pub use pages::give_back_pages_of_files;
 pub use preflight::{Missing, find_cgroup2, preflight};
 pub use sys::TestRun;

@@ -87,6 +87,7 @@ pub async fn start(settings: Settings<'_>, ambient: &Ambient, stop: &Cancellatio
     let tls = pki
         .listener_tls(&Subject::apiserver(CLUSTER_DOMAIN, addresses), &keys.listener())
         .context("cannot set up TLS for the API")?;
+    let compaction_interval = store.etcd_compaction_interval;
     let (store, embedded) = open_store(data.path(), store).await?;
     let url = format!("https://127.0.0.1:{port}");
     let config = ServerConfig {
@@ -101,6 +102,7 @@ pub async fn start(settings: Settings<'_>, ambient: &Ambient, stop: &Cancellatio
         components,
         connections: connections(open_files()),
         build: BUILD,
+        compaction_interval,
         identity: Some(node::host_name()),
         ..serving
     };

@@ -57,9 +57,6 @@ pub struct Serving {
     /// How long Events are kept
     #[arg(long, default_value = "1h0m0s", value_parser = duration, value_name = "DURATION")]
     pub event_ttl: Duration,
-    /// Time between compactions of the store; 0 if somebody else does it
-    #[arg(long, default_value = "5m0s", value_parser = duration, value_name = "DURATION")]
-    pub etcd_compaction_interval: Duration,
     /// After SIGTERM, how long everything but `/readyz` goes on as before
     #[arg(long, default_value = "0s", value_parser = duration, value_name = "DURATION")]
     pub shutdown_delay_duration: Duration,
@@ -86,7 +83,6 @@ impl Default for Serving {
             request_timeout: config.request_timeout,
             min_request_timeout: u32::try_from(config.min_watch.as_secs()).unwrap_or(u32::MAX),
             event_ttl: config.event_ttl,
-            etcd_compaction_interval: config.compaction_interval,
             shutdown_delay_duration: config.shutdown_delay,
             shutdown_send_retry_after: config.shutdown_send_retry_after,
             anonymous_auth: config.anonymous,
@@ -106,7 +102,6 @@ impl Serving {
             request_timeout,
             min_request_timeout,
             event_ttl,
-            etcd_compaction_interval,
             shutdown_delay_duration,
             shutdown_send_retry_after,
             anonymous_auth,
@@ -133,18 +128,30 @@ impl Serving {
             request_timeout,
             min_watch: Duration::from_secs(u64::from(min_request_timeout)),
             event_ttl,
-            compaction_interval: etcd_compaction_interval,
             shutdown_delay: shutdown_delay_duration,
             shutdown_send_retry_after,
-            anonymous: anonymous_auth,
+            anonymous: anonymous_auth && !open_to_all(anonymous_auth, &authorization_mode),
             authorization: authorization_mode,
             ..ServerConfig::default()
         })
     }
 }
 
+/// Whether requests without credentials would be allowed everything. As in Kubernetes, AlwaysAllow asks for
+/// credentials.
+fn open_to_all(anonymous: bool, modes: &[Mode]) -> bool {
+    let open = anonymous && modes.contains(&Mode::AlwaysAllow);
+    if open {
+        tracing::warn!(
+            "--anonymous-auth is not allowed with the AlwaysAllow authorizer and is set to false; choose other modes of \
+             --authorization-mode to have both"
+        );
+    }
+    open
+}
+
 /// A time as Go writes it: `1h0m0s`, `1.5s`, `300ms`, or `0`.
-fn duration(text: &str) -> Result<Duration, String> {
+pub fn duration(text: &str) -> Result<Duration, String> {
     let wrong = || format!("invalid duration {text:?}: give numbers with units, such as 1m30s or 300ms");
     if text == "0" {
         return Ok(Duration::ZERO);
@@ -221,7 +228,6 @@ mod tests {
         assert_eq!(flags.request_timeout, Duration::from_secs(60));
         assert_eq!(flags.min_watch, Duration::from_secs(1800));
         assert_eq!(flags.event_ttl, Duration::from_secs(3600));
-        assert_eq!(flags.compaction_interval, Duration::from_secs(300));
         assert_eq!(flags.shutdown_delay, Duration::ZERO);
         assert!(flags.anonymous && !flags.shutdown_send_retry_after);
         assert_eq!(flags.authorization, [Mode::Node, Mode::Rbac]);
@@ -232,7 +238,7 @@ mod tests {
     fn flags_are_spelled_as_in_kubernetes() {
         let line = "--service-node-port-range 20000-20100 --max-requests-inflight=800 \
             --max-mutating-requests-inflight 0 --request-timeout 1m30s --min-request-timeout 300 \
-            --event-ttl 1.5h --etcd-compaction-interval 0 --shutdown-delay-duration 500ms \
+            --event-ttl 1.5h --shutdown-delay-duration 500ms \
             --shutdown-send-retry-after --anonymous-auth=false --authorization-mode=RBAC,Node";
         let config = parse(line).unwrap();
         assert_eq!(config.node_ports, 20000..=20100);
@@ -241,10 +247,19 @@ mod tests {
         assert_eq!(config.request_timeout, Duration::from_secs(90));
         assert_eq!(config.min_watch, Duration::from_secs(300));
         assert_eq!(config.event_ttl, Duration::from_secs(5400));
-        assert_eq!(config.compaction_interval, Duration::ZERO);
         assert_eq!(config.shutdown_delay, Duration::from_millis(500));
         assert!(config.shutdown_send_retry_after && !config.anonymous);
         assert_eq!(config.authorization, [Mode::Rbac, Mode::Node]);
+    }
+
+    #[test]
+    fn strangers_are_not_always_allowed() {
+        for line in
+            ["--authorization-mode=AlwaysAllow", "--anonymous-auth --authorization-mode=RBAC,AlwaysAllow"]
+        {
+            assert!(!parse(line).unwrap().anonymous, "{line}");
+        }
+        assert!(parse("--authorization-mode=RBAC,AlwaysDeny").unwrap().anonymous);
     }
 
     #[test]

@@ -3,12 +3,13 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ipnetwork::IpNetwork;
 use kubelet_agent::Thresholds;
 
-use crate::apiserver_args::{Apis, Serving};
+use crate::apiserver_args::{Apis, Serving, duration};
 use crate::apiserver_keys::Keys;
 use crate::probes::Probes;
 use crate::proxy_args::{ProxyRun, WITHOUT_A_MEANING};
@@ -67,6 +68,9 @@ pub struct StoreArgs {
     /// deletions, updates that do not grow, leases and heartbeats are accepted. 0 for the default of 2 GiB
     #[arg(long, default_value_t = 0, value_name = "BYTES")]
     pub quota_backend_bytes: u64,
+    /// Time between compactions of the store; 0 if somebody else does it
+    #[arg(long, default_value = "5m0s", value_parser = duration, value_name = "DURATION")]
+    pub etcd_compaction_interval: Duration,
     #[command(flatten)]
     pub etcd: EtcdArgs,
 }

@@ -1,6 +1,7 @@
 //! `hawser`: arguments to typed configuration, wiring, exit codes; nothing else.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command that talks to a person")]
 
+mod allocator;
 mod apiserver;
 mod apiserver_args;
 mod apiserver_keys;
@@ -35,11 +36,6 @@ use crate::args::{Command, DEFAULT_LOG, Hawser};
 const PROXY_THREADS: usize = 2;
 /// After this a daemon has done what it does only once.
 const STARTED: Duration = Duration::from_secs(5);
-/// So often it looks whether a burst of work has left memory behind.
-const LOOK: Duration = Duration::from_secs(60);
-/// Bytes that a process may have freed, beside a quarter more than it could not give back before, until that
-/// is worth the work.
-const GROWTH: usize = 6 << 20;
 
 fn main() -> ExitCode {
     // The container runtime calls this program by the plugin's name.
@@ -109,13 +105,11 @@ fn run(log: &str, command: Command) -> Result<ExitCode> {
     rustls::crypto::ring::default_provider()
         .install_default()
         .map_err(|_| anyhow::anyhow!("the TLS provider was set twice"))?;
-    userspace_dataplane::prefer_throughput();
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     if matches!(command, Command::Proxy(_)) {
         // One task does the work, and another may wait for the kernel meanwhile: that is as much on
         // a machine with a hundred processors.
         runtime.worker_threads(PROXY_THREADS);
-        userspace_dataplane::prefer_little_memory();
     }
     let runtime = runtime.enable_all().build().context("cannot start the runtime")?;
     let outcome = runtime.block_on(async {
@@ -138,39 +132,16 @@ fn run(log: &str, command: Command) -> Result<ExitCode> {
     outcome
 }
 
-/// Keeps of this process's memory what it works with, not what it began with.
+/// Gives back the pages of the binary that only the start needed, once the start is over.
 async fn give_back() {
     tokio::time::sleep(STARTED).await;
-    // Nobody waits for these, and they fail in nothing.
-    let _ = tokio::task::spawn_blocking(userspace_dataplane::give_back_unused).await;
-    let mut rest = userspace_dataplane::freed_bytes();
-    loop {
-        tokio::time::sleep(LOOK).await;
-        let now = userspace_dataplane::freed_bytes();
-        if has_grown(rest, now) {
-            let _ = tokio::task::spawn_blocking(userspace_dataplane::give_back_freed).await;
-            rest = userspace_dataplane::freed_bytes();
-        } else {
-            rest = rest.min(now);
-        }
-    }
-}
-
-/// `true` if a process that could not give back `rest` bytes of what it had freed has freed enough more.
-fn has_grown(rest: usize, now: usize) -> bool {
-    now > rest + rest / 4 + GROWTH
+    // Nobody waits for it, and it fails in nothing.
+    let _ = tokio::task::spawn_blocking(userspace_dataplane::give_back_pages_of_files).await;
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_little_growth_is_let_be() {
-        let before = 100 << 20;
-        assert!(!has_grown(before, before) && !has_grown(before, 130 << 20) && has_grown(before, 132 << 20));
-        assert!(!has_grown(before, 0));
-    }
 
     #[test]
     fn numbers_below_zero_are_values_and_no_flags() {

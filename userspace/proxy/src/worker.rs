@@ -240,7 +240,7 @@ impl Worker {
             in_place(|| self.takeover.after(&mut *self.plane));
         }
         drop((batch, tables));
-        in_place(userspace_dataplane::give_back_unused);
+        in_place(userspace_dataplane::give_back_pages_of_files);
     }
 
     fn recompile(&mut self) {

@@ -1,7 +1,6 @@
-//! What makes a start on many objects quick: files are read while what was read before is put in its place,
-//! and memory is asked for in large steps.
+//! Reading ahead, which makes a start on many objects quick: files are read while what was read before is put in
+//! its place.
 
-use std::hint::black_box;
 use std::io;
 use std::sync::mpsc;
 use std::thread::Scope;
@@ -22,29 +21,6 @@ pub(super) fn ahead<'s, T: Send + 's>(
     let make = move || items.map(|item| sender.send(item)).take_while(Result::is_ok).for_each(drop);
     std::thread::Builder::new().name("store-read".to_owned()).spawn_scoped(scope, make)?;
     Ok(Box::new(receiver.into_iter()))
-}
-
-/// Memory that is asked for in steps before many small pieces are taken of it. The allocator of the GNU C
-/// library grows the memory of all threads but the first by no more than what one piece lacks, with a call of
-/// the system each time: half of what it took to put values in their place.
-#[derive(Default)]
-pub(super) struct Room {
-    left: usize,
-}
-
-/// Small enough to come from where the small pieces come from.
-const STEP: usize = 2 << 20;
-
-impl Room {
-    /// Before a piece of so many bytes is taken.
-    pub(super) fn take(&mut self, bytes: usize) {
-        if self.left < bytes {
-            // Given back at once, it stays with the thread's memory.
-            drop(black_box(Vec::<u8>::with_capacity(STEP)));
-            self.left = STEP;
-        }
-        self.left = self.left.saturating_sub(bytes);
-    }
 }
 
 #[cfg(test)]

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::ahead::Room;
 use super::index::Index;
 use super::record::{push_length, read_revision, read_u32, read_u64};
 use crate::disk::{Disk, DiskFile};
@@ -184,7 +183,6 @@ pub(super) struct Reader {
     rest: Vec<u8>,
     /// Where they are in the file.
     at: usize,
-    room: Room,
     /// The last key so far.
     key: Option<Arc<str>>,
 }
@@ -214,7 +212,7 @@ impl Reader {
                     return Err(place);
                 }
             } else {
-                self.count += read_entries(index, payload, &mut self.room, &mut self.key).ok_or(place)?;
+                self.count += read_entries(index, payload, &mut self.key).ok_or(place)?;
             }
             done += length;
         }
@@ -255,12 +253,7 @@ fn read_chunk(bytes: &[u8], at: usize) -> Option<&[u8]> {
 
 /// Puts the entries of a chunk into the index; how many they are. A chunk that is intact and still says what no
 /// store writes is damaged, too: keys in another order, or revisions that cannot have been.
-fn read_entries(
-    index: &mut Index,
-    payload: &[u8],
-    room: &mut Room,
-    last: &mut Option<Arc<str>>,
-) -> Option<u64> {
+fn read_entries(index: &mut Index, payload: &[u8], last: &mut Option<Arc<str>>) -> Option<u64> {
     let (mut at, mut count) = (0, 0);
     while at < payload.len() {
         let versions = (read_revision(payload, at)?, read_revision(payload, at + 8)?);
@@ -277,7 +270,6 @@ fn read_entries(
         if !in_order || created < 1 || changed < created || index.revision < changed {
             return None;
         }
-        room.take(value_length);
         let key = Arc::from(key);
         *last = Some(Arc::clone(&key));
         index.restore(key, Bytes::copy_from_slice(value), versions, ttl_seconds);

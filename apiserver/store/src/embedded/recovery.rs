@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::ahead::{Room, ahead};
+use super::ahead::ahead;
 use super::index::Index;
 use super::log::{self, Log, SEGMENT_HEADER, Segment};
 use super::record::{self, Body, Decoded, Record};
@@ -106,7 +106,6 @@ pub(super) fn read(disk: &dyn Disk) -> Result<Found, StoreError> {
         left: 0,
         group_start: 0,
         whole: 0..0,
-        room: Room::default(),
     };
     let sequences: Vec<u64> = names.iter().filter_map(|name| log::sequence_of(name)).collect();
     let (complete, tail) = replay_segments(disk, &sequences, &mut replay)?;
@@ -285,7 +284,6 @@ struct Replay<'a> {
     group_start: usize,
     /// Where the last whole group of the segment is.
     whole: std::ops::Range<usize>,
-    room: Room,
 }
 
 impl Replay<'_> {
@@ -405,7 +403,6 @@ impl Replay<'_> {
                 Err(self.damaged(name, why))
             }
             Body::Put { key, value, ttl_seconds, .. } => {
-                self.room.take(value.len());
                 self.index.put(key, Bytes::copy_from_slice(value), ttl_seconds);
                 Ok(())
             }

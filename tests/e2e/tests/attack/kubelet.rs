@@ -40,7 +40,7 @@ struct Trap<'a> {
 #[ignore = "needs root, containerd and kubectl: cargo xtask test"]
 fn a_hostile_kubelet_gains_nothing_from_who_calls_it() -> Result<()> {
     let lab = Lab::new()?;
-    let cluster = Cluster::logging(&lab, "trace")?;
+    let cluster = Cluster::with(&lab, &["--log", "trace"])?;
     let node = Attacker::node(&cluster, "node-2", CLIENT_IP)?;
     let made = node.create("/api/v1/nodes", &json!({"kind": "Node", "metadata": {"name": "node-2"}}))?;
     ensure!(made.status == 201, "node-2 cannot register: {}", start(&made.body));

@@ -25,7 +25,7 @@ struct Converted<'a> {
 #[ignore = "needs root, containerd and kubectl: cargo xtask test"]
 fn a_hostile_webhook_changes_nothing_but_what_it_converts() -> Result<()> {
     let lab = Lab::new()?;
-    let cluster = Cluster::logging(&lab, "trace")?;
+    let cluster = Cluster::with(&lab, &["--log", "trace"])?;
     let authority = std::fs::read(lab.data_dir().join("pki/ca.crt")).context("cannot read ca.crt")?;
     let bundle = base64(&authority)?;
     apply(&cluster, "crd.yaml", &definition(&bundle))?;

@@ -230,8 +230,6 @@ impl Kernel {
         let strangers = !remove_other_versions(root, layout)?;
         let tracked = Tracked::open(&maps_at)
             .map_err(|error| failed("opening the maps of others' connections".to_owned(), error))?;
-        // Loading takes many times the memory that is needed later.
-        crate::give_back_freed();
         let (interfaces, baseline) = (Vec::new(), None);
         Ok(Self {
             tables,
