@@ -21,6 +21,7 @@ pub mod meta;
 pub mod openapi;
 pub mod pem;
 pub mod platform;
+pub mod protection;
 pub mod protobuf;
 pub mod quantity;
 pub mod registry;
