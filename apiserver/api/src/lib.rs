@@ -15,6 +15,7 @@ mod diff;
 pub mod disruption;
 pub mod enablement;
 pub mod error;
+pub mod image;
 pub mod lifecycle;
 pub mod managed;
 pub mod meta;

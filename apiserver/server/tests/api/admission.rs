@@ -306,11 +306,7 @@ async fn storage_objects_do_not_go_while_they_may_be_in_use() {
             vec!["example.com/mine", "kubernetes.io/pvc-protection"],
         ),
         ("/api/v1/persistentvolumes", volume, vec!["kubernetes.io/pv-protection"]),
-        (
-            "/apis/storage.k8s.io/v1/volumeattributesclasses",
-            class,
-            vec!["kubernetes.io/vac-protection"],
-        ),
+        ("/apis/storage.k8s.io/v1/volumeattributesclasses", class, vec!["kubernetes.io/vac-protection"]),
     ] {
         let dry = api.post(&format!("{path}?dryRun=All"), object.clone()).await.expect(201).body;
         let made = api.post(path, object).await.expect(201).body;

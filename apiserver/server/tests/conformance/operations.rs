@@ -31,7 +31,16 @@ impl Kind {
             object
         };
         let objects = ["first", "second", "third"].map(named);
-        Self { group, version, plural, namespaced: true, objects, status: None, marked: false, protected: false }
+        Self {
+            group,
+            version,
+            plural,
+            namespaced: true,
+            objects,
+            status: None,
+            marked: false,
+            protected: false,
+        }
     }
 
     pub fn of_cluster(mut self) -> Self {

@@ -76,9 +76,10 @@ fn claims_name_the_class_they_want_have_and_change_to() {
         "status": {"currentVolumeAttributesClassName": "silver",
             "modifyVolumeStatus": {"status": "Pending", "targetVolumeAttributesClassName": "bronze"}}}))
     .unwrap();
-    assert_eq!(attributes::named_by_claim(&claim).into_iter().collect::<Vec<_>>(), [
-        "bronze", "gold", "silver"
-    ]);
+    assert_eq!(
+        attributes::named_by_claim(&claim).into_iter().collect::<Vec<_>>(),
+        ["bronze", "gold", "silver"]
+    );
     let volume: PersistentVolume =
         serde_json::from_value(json!({"metadata": {"name": "v"}, "spec": {"volumeAttributesClassName": ""}}))
             .unwrap();
