@@ -12,6 +12,7 @@ pub mod defaulting;
 pub mod definition;
 mod deleted;
 mod diff;
+mod disabled;
 pub mod disruption;
 pub mod enablement;
 pub mod error;

@@ -3,7 +3,8 @@
 use serde_json::{Map, Value, json};
 
 use super::{
-    Object, each, fill, fill_absent, fill_zero, is_empty, made, object, singular_and_list, storage, with_spec,
+    Object, apparmor, each, fill, fill_absent, fill_zero, is_empty, made, object, singular_and_list, storage,
+    with_spec,
 };
 use crate::image;
 use crate::meta;
@@ -78,6 +79,7 @@ pub fn pod_template(value: &mut Value) {
 /// Status of a new Pod: nothing has happened yet.
 pub fn prepare_create(pod: &mut Value) {
     match_label_keys(pod);
+    apparmor::annotations_to_fields(pod);
     let mut status = json!({"phase": "Pending", "qosClass": qos_class(pod)});
     let gated =
         meta::at(pod, "/spec/schedulingGates").and_then(Value::as_array).is_some_and(|g| !g.is_empty());

@@ -255,8 +255,8 @@ async fn attempt(
     current: &Stored,
     mut new: Value,
 ) -> Result<Outcome, ApiError> {
-    let old = &current.object;
-    encoding::fill_in(resource, &mut new)?;
+    let (old, now) = (&current.object, context.server.ambient().now());
+    encoding::fill_in(resource, &mut new, now)?;
     if part == Part::Main {
         refuse_deletion(resource, old, &new)?;
     }
@@ -265,7 +265,7 @@ async fn attempt(
     keep_metadata(old, &mut new);
     keep_part(resource, part, old, &mut new);
     if part == Part::Status && resource.group == signing::GROUP && resource.kind == signing::KIND {
-        let now = time::rfc3339(context.server.ambient().now());
+        let now = time::rfc3339(now);
         let approval = context.info.subresource == "approval";
         refuse(resource, meta::name(old), &signing::settle(&mut new, old, approval, &now))?;
     }
@@ -300,12 +300,19 @@ async fn attempt(
     }
     // A whole object was made by this server from the old one.
     match part {
-        Part::Main => (resource.behaviour.prepare_update)(&mut new, old),
-        Part::Status if resource.group.is_empty() && resource.kind == "PersistentVolume" => {
-            let now = time::rfc3339(context.server.ambient().now());
-            defaulting::storage::note_phase(&mut new, old, &now);
+        Part::Main => {
+            (resource.behaviour.prepare_update)(&mut new, old);
+            if let Some(times) = &resource.behaviour.prepare_times {
+                times(&mut new, old, now);
+            }
         }
-        _ => {}
+        Part::Status => {
+            (resource.behaviour.prepare_status)(&mut new, old);
+            if resource.group.is_empty() && resource.kind == "PersistentVolume" {
+                defaulting::storage::note_phase(&mut new, old, &time::rfc3339(now));
+            }
+        }
+        Part::Whole | Part::Admitted => {}
     }
     count_generation(resource, part, old, &mut new);
     let mut reservation = if part == Part::Status {
