@@ -91,7 +91,7 @@ fn volumes_and_mounts() {
         [
             "spec.volumes[0].hostPath: Forbidden: may not specify more than 1 volume type",
             "spec.volumes[1].configMap.name: Required value",
-            "spec.volumes[1].name: Duplicate value: \"v\"",
+            "spec.containers[0].volumeMounts[0].name: Not found: \"v\"",
             "spec.containers[0].volumeMounts[1].name: Not found: \"gone\"",
             "spec.containers[0].volumeMounts[1].mountPath: Invalid value: \"/a\": must be unique",
             "spec.containers[0].volumeMounts.subPath: Invalid value: \"../x\": must not contain '..'",
@@ -504,6 +504,24 @@ fn annotations_agree_with_fields() {
             "metadata.annotations[container.apparmor.security.beta.kubernetes.io/d]: Invalid value: \"weird\": invalid AppArmor profile name: \"weird\"",
             "metadata.annotations[controller.kubernetes.io/pod-deletion-cost]: Invalid value: \"+1\": must be a 32bit integer",
             "spec.containers[0].securityContext.appArmorProfile.type: Forbidden: apparmor type in annotation and field must match",
+        ]
+    );
+}
+
+#[test]
+fn volumes_that_are_refused_cannot_be_mounted() {
+    let volumes = json!([{"name": "v", "hostPath": {"path": ""}}, {"name": "w", "emptyDir": {}},
+        {"name": "w", "emptyDir": {}}, {"name": "V_", "emptyDir": {}}]);
+    let mounts = json!([{"name": "v", "mountPath": "/v"}, {"name": "w", "mountPath": "/w"},
+        {"name": "V_", "mountPath": "/x"}]);
+    let container = json!({"name": "c", "image": "i", "volumeMounts": mounts});
+    let found = spec_errors(json!({"volumes": volumes, "containers": [container]}));
+    let mounts: Vec<&String> = found.iter().filter(|error| error.contains("volumeMounts")).collect();
+    assert_eq!(
+        mounts,
+        [
+            "spec.containers[0].volumeMounts[0].name: Not found: \"v\"",
+            "spec.containers[0].volumeMounts[2].name: Not found: \"V_\"",
         ]
     );
 }

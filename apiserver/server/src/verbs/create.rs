@@ -171,6 +171,11 @@ fn prepare(context: &Context, resource: &Resource, object: &mut Value) {
     {
         map.insert("status".to_owned(), json!({}));
     }
+    // Of this kind alone the name need not be said.
+    let unnamed = meta::name(object).is_empty() && meta::generate_name(object).is_empty();
+    if unnamed && resource.group.is_empty() && resource.kind == "LimitRange" {
+        meta::set(object, "name", ambient.uid());
+    }
     if resource.group == "certificates.k8s.io" && resource.kind == "CertificateSigningRequest" {
         sign_in(context, object);
     }

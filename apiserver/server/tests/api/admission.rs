@@ -320,3 +320,25 @@ async fn storage_objects_do_not_go_while_they_may_be_in_use() {
         api.get(&one).await.expect(404);
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn annotations_of_apparmor_become_fields_and_say_so() {
+    let api = Api::start().await;
+    let warnings = |reply: &crate::harness::Reply| {
+        let texts = reply.headers.get_all("warning").iter();
+        texts.map(|text| text.to_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let mut annotated = pod("p");
+    let container = annotated["spec"]["containers"][0]["name"].as_str().unwrap().to_owned();
+    let key = format!("container.apparmor.security.beta.kubernetes.io/{container}");
+    annotated["metadata"]["annotations"] = json!({&key: "localhost/a"});
+    let reply = api.post(PODS, annotated.clone()).await.expect(201);
+    let profile = &reply.body["spec"]["containers"][0]["securityContext"]["appArmorProfile"];
+    assert_eq!(*profile, json!({"type": "Localhost", "localhostProfile": "a"}));
+    let told = "deprecated since v1.30; use the \\\"appArmorProfile\\\" field instead";
+    assert_eq!(warnings(&reply), [format!("299 - \"metadata.annotations[{key}]: {told}\"")]);
+    // It is said although the pod is refused.
+    annotated["spec"]["containers"][0]["image"] = "".into();
+    annotated["metadata"]["name"] = "q".into();
+    assert_eq!(warnings(&api.post(PODS, annotated).await.expect(422)).len(), 1);
+}
