@@ -318,7 +318,7 @@ fn security_contexts() {
             "spec.securityContext.sysctls[1].name: Invalid value: \"a b\": must have at most 253 characters and match regex ^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\\./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?$",
             "spec.securityContext.sysctls[3].name: Duplicate value: \"kernel.x\"",
             "spec.securityContext.fsGroupChangePolicy: Unsupported value: \"Never\": supported values: \"Always\", \"OnRootMismatch\"",
-            "spec.hostNetwork: Forbidden: when `pod.Spec.HostUsers` is false",
+            "spec.hostNetwork: Forbidden: when `hostUsers` is false",
         ]
     );
     assert_eq!(
@@ -523,5 +523,29 @@ fn volumes_that_are_refused_cannot_be_mounted() {
             "spec.containers[0].volumeMounts[0].name: Not found: \"v\"",
             "spec.containers[0].volumeMounts[2].name: Not found: \"V_\"",
         ]
+    );
+}
+
+#[test]
+fn tolerations_do_not_compare_numbers() {
+    let found = spec_errors(json!({"tolerations": [{"key": "a", "operator": "Lt", "value": "1"},
+        {"key": "a", "operator": "X"}]}));
+    assert_eq!(
+        found,
+        [
+            "spec.tolerations[0].operator: Unsupported value: \"Lt\": supported values: \"Equal\", \"Exists\", \"Lt\", \"Gt\"",
+            "spec.tolerations[1].operator: Unsupported value: \"X\": supported values: \"Equal\", \"Exists\"",
+        ]
+    );
+}
+
+#[test]
+fn pods_with_users_of_their_own_use_no_devices() {
+    let devices = json!([{"name": "v", "devicePath": "/d"}]);
+    let container = json!({"name": "c", "image": "i", "volumeDevices": devices});
+    let volumes = json!([{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]);
+    assert_eq!(
+        spec_errors(json!({"hostUsers": false, "containers": [container], "volumes": volumes})),
+        ["spec.containers[0].volumeDevices: Forbidden: when `hostUsers` is false"]
     );
 }

@@ -174,14 +174,22 @@ pub(super) fn container(context: &Value, host_users: bool, path: &str, errors: &
     apparmor_profile(context, &format!("{path}.appArmorProfile"), errors);
 }
 
-/// A pod with users of its own shares no other namespace with the host.
+/// Why a pod with users of its own is refused what knows the host's users alone.
+const UNMAPPED: &str = "when `hostUsers` is false";
+
+/// A pod with users of its own shares no other namespace with the host, nor its devices.
 pub(super) fn host_users(spec: &Value, path: &str, errors: &mut Errors) {
     if spec["hostUsers"] != false {
         return;
     }
     for (field, shown) in [("hostNetwork", "hostNetwork"), ("hostPID", "HostPID"), ("hostIPC", "HostIPC")] {
         if spec[field] == true {
-            errors.forbidden(format!("{path}.{shown}"), "when `pod.Spec.HostUsers` is false");
+            errors.forbidden(format!("{path}.{shown}"), UNMAPPED);
+        }
+    }
+    for (container, path) in each_container(spec, path) {
+        if !items(container, "volumeDevices").is_empty() {
+            errors.forbidden(format!("{path}.volumeDevices"), UNMAPPED);
         }
     }
 }
